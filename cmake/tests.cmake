@@ -1,0 +1,55 @@
+# Tests: tests/<kind>/<kind-prefix>_<room>_*.c become one program each, linked to the objects of the
+# room they test and of the rooms that it may include. The label is kind and room.
+pkg_check_modules(CMOCKA REQUIRED IMPORTED_TARGET cmocka)
+
+set(KVT_NEEDS_codecs codecs)
+set(KVT_NEEDS_policy policy)
+set(KVT_NEEDS_tiers tiers)
+set(KVT_NEEDS_estimator estimator codecs tiers)
+set(KVT_NEEDS_store store estimator codecs tiers policy)
+set(KVT_NEEDS_replay replay store estimator codecs tiers policy)
+set(KVT_NEEDS_bench bench store estimator codecs tiers policy)
+set(KVT_NEEDS_tools)
+
+file(GLOB support_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/support/*.c)
+if(support_sources)
+  add_library(kvt_test_support OBJECT ${support_sources})
+  target_link_libraries(kvt_test_support PRIVATE kvt_flags PkgConfig::CMOCKA)
+endif()
+
+function(kvt_test_program source kind)
+  get_filename_component(name ${source} NAME_WE)
+  string(REGEX MATCH "^[a-z]+_([a-z]+)" ignored ${name})
+  set(room ${CMAKE_MATCH_1})
+  add_executable(${name} ${source})
+  foreach(need ${KVT_NEEDS_${room}})
+    if(TARGET kvt_${need})
+      target_sources(${name} PRIVATE $<TARGET_OBJECTS:kvt_${need}>)
+    endif()
+  endforeach()
+  if(TARGET kvt_test_support)
+    target_sources(${name} PRIVATE $<TARGET_OBJECTS:kvt_test_support>)
+  endif()
+  # status.c belongs to the store room but every room's tests may print a status.
+  list(FIND KVT_NEEDS_${room} store has_store)
+  if(has_store EQUAL -1 AND EXISTS ${CMAKE_SOURCE_DIR}/store/status.c)
+    target_sources(${name} PRIVATE ${CMAKE_SOURCE_DIR}/store/status.c)
+  endif()
+  target_link_libraries(${name} PRIVATE kvt_flags ${KVT_LIBRARY_DEPS} PkgConfig::JANSSON
+    PkgConfig::CMOCKA)
+  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests/support)
+  add_test(NAME ${kind}/${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
+  set_tests_properties(${kind}/${name} PROPERTIES LABELS "${kind};${room}" SKIP_RETURN_CODE 77
+    TIMEOUT 600 ENVIRONMENT "KVT_SOURCE_DIR=${CMAKE_SOURCE_DIR};KVT_BINARY_DIR=${CMAKE_BINARY_DIR}")
+endfunction()
+
+foreach(pair "unit;test" "conform;conform" "golden;golden" "torture;torture")
+  list(GET pair 0 kind)
+  list(GET pair 1 prefix)
+  file(GLOB programs CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${kind}/${prefix}_*.c)
+  foreach(source ${programs})
+    kvt_test_program(${source} ${kind})
+  endforeach()
+endforeach()
+
+include(cmake/tests_more.cmake OPTIONAL)

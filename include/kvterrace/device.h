@@ -1,0 +1,162 @@
+/*
+ * device.h - one storage device: a GPU's memory, a NUMA node's memory, an SSD, or a test double.
+ *
+ * A device is asynchronous: submit takes an operation and says done, queued or busy; flush pushes
+ * what was queued; reap collects completions. The operation embeds its completion, so nothing is
+ * allocated per I/O. A device knows neither keys nor records nor extents.
+ *
+ * Thread rule: a device belongs to one thread at a time (its worker). facts may be read by any
+ * thread after open. Only the kvt_device_* wrappers call the pointers of kvt_device_ops.
+ */
+#ifndef KVTERRACE_DEVICE_H
+#define KVTERRACE_DEVICE_H
+
+#include "types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct kvt_device kvt_device;
+
+typedef enum kvt_io_kind { KVT_IO_READ = 0, KVT_IO_WRITE = 1 } kvt_io_kind;
+typedef enum kvt_io_state { KVT_IO_IDLE = 0, KVT_IO_IN_FLIGHT = 1, KVT_IO_DONE = 2 } kvt_io_state;
+
+/*
+ * One operation. The caller fills the first block and zeroes the rest; the device fills the second
+ * block on completion. buffer, offset and bytes respect the device's alignment; the buffer belongs
+ * to the device (and the kernel) from submit until the operation is reaped or submit returned
+ * KVT_OK. Short transfers are continued by the device: status KVT_OK means all bytes moved.
+ */
+typedef struct kvt_io {
+    kvt_io_kind kind;
+    uint32_t bytes;  /* 1..facts.request_bytes_max, a multiple of facts.align_bytes */
+    uint64_t offset; /* a multiple of facts.align_bytes; offset + bytes <= facts.capacity_bytes */
+    void *buffer;    /* aligned to facts.align_bytes */
+    void *user;      /* the caller's; not touched */
+
+    kvt_status status;     /* KVT_OK, KVT_E_IO, KVT_E_GONE, KVT_E_SPACE, KVT_E_READ_ONLY */
+    int os_error;          /* errno of a failed operation, or 0 */
+    uint64_t submitted_ns; /* device clock */
+    uint64_t finished_ns;  /* device clock */
+
+    kvt_io_state state;   /* the wrapper's; checks ownership */
+    struct kvt_io *next;  /* the device's; for its own queues */
+    uint64_t device_word; /* the device's */
+} kvt_io;
+
+enum {
+    KVT_DEVICE_DURABLE = 1u << 0, /* content survives close and restart */
+    KVT_DEVICE_DIRECT = 1u << 1,  /* I/O bypasses the page cache, as probed, not as asked for */
+    KVT_DEVICE_VIRTUAL_TIME = 1u << 2, /* *_ns are of a virtual clock; nothing is waited for */
+    KVT_DEVICE_NO_DATA = 1u << 3,      /* keeps no bytes (null, sim): reads give zeros */
+    KVT_DEVICE_EMULATED = 1u << 4,     /* stands in for hardware that is absent; reports say so */
+    KVT_DEVICE_READ_ONLY = 1u << 5     /* writes give KVT_E_READ_ONLY */
+};
+
+/* Facts, measured or probed at open; they do not change while the device is open, except
+ * depth_achieved, which is the largest number of operations in flight so far. */
+typedef struct kvt_device_facts {
+    uint64_t capacity_bytes;
+    uint32_t align_bytes;       /* of offset, bytes and buffer: a power of two */
+    uint32_t request_bytes_max; /* largest single operation */
+    uint32_t depth_max;         /* operations in flight at once */
+    uint32_t depth_achieved;
+    uint32_t flags;    /* KVT_DEVICE_* */
+    char engine[32];   /* how I/O is really done: "memcpy", "io_uring+direct", "pread", ... */
+    char identity[96]; /* stable name of the hardware or file, for profiles */
+} kvt_device_facts;
+
+/* What to open. Zero means the stated default. Strings are copied. */
+typedef struct kvt_device_config {
+    uint32_t struct_size;    /* sizeof(kvt_device_config) */
+    const char *name;        /* for messages and profiles; not NULL, 1..31 characters */
+    const char *backend;     /* "memory", "file", "null", "sim" */
+    const char *path;        /* file: a regular file (made when absent) or a block device */
+    uint64_t capacity_bytes; /* memory, null, sim: required. file: 0 = the size it has */
+    uint32_t depth;          /* 0 = the back end's default */
+    bool buffered;           /* file: true = do not try O_DIRECT */
+    bool synchronous;        /* file: true = do not try io_uring */
+    bool emulated;           /* marks the device KVT_DEVICE_EMULATED */
+    /* Throttle: wraps the device when any of these is set. For sim they are the model itself. */
+    uint64_t read_bytes_per_s;  /* 0 = no cap (sim: required) */
+    uint64_t write_bytes_per_s; /* 0 = no cap (sim: required) */
+    uint64_t latency_ns;        /* added to each operation */
+} kvt_device_config;
+
+/*
+ * One back end. New fields are added at the end. Members marked optional may be NULL.
+ */
+typedef struct kvt_device_ops {
+    uint32_t struct_size;
+    uint32_t abi_version; /* KVT_DEVICE_ABI */
+    const char *name;
+
+    /* Opens; on failure writes one line to message (message_size > 0) and leaves nothing open. */
+    kvt_status (*open)(const kvt_device_config *config, kvt_device **device_out, char *message,
+                       size_t message_size);
+
+    /* Closes; nothing is in flight. */
+    void (*close)(kvt_device *device);
+
+    /* KVT_OK: done now, io->status is set. KVT_QUEUED: comes through reap. KVT_BUSY: depth reached,
+     * io untouched. */
+    kvt_status (*submit)(kvt_device *device, kvt_io *io);
+
+    /* (optional, default: nothing to do) Pushes queued operations to the hardware. */
+    void (*flush)(kvt_device *device);
+
+    /* (optional when submit always returns KVT_OK) Collects up to max completions into done; waits
+     * up to timeout_ns for the first min of them. Returns how many. */
+    size_t (*reap)(kvt_device *device, kvt_io **done, size_t min, size_t max, uint64_t timeout_ns);
+
+    /* (optional, default: KVT_OK) Makes completed writes durable. */
+    kvt_status (*sync)(kvt_device *device);
+} kvt_device_ops;
+
+#define KVT_DEVICE_ABI 1u
+
+/* Every back end's object starts with this. */
+struct kvt_device {
+    const kvt_device_ops *ops;
+    kvt_device_facts facts;
+    char name[32];
+    uint32_t in_flight; /* the wrapper's count */
+};
+
+/*
+ * Opens a device by its configuration, wrapped in `throttle` when a cap is set.
+ *   message       receives one line for a person on failure; may be NULL with message_size 0
+ * KVT_OK; KVT_E_ARGUMENT; KVT_E_UNSUPPORTED (unknown back end); KVT_E_GONE (path missing);
+ * KVT_E_READ_ONLY; KVT_E_SPACE (too small, or no room to make the file); KVT_E_LOCKED (open in
+ * another process); KVT_E_MEMORY; KVT_E_IO. Blocking. The caller closes the device.
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_device_open(const kvt_device_config *config,
+                                                 kvt_device **device_out, char *message,
+                                                 size_t message_size);
+
+/* Closes a device with nothing in flight; NULL is allowed. */
+KVT_API void kvt_device_close(kvt_device *device);
+
+/* Submits one operation. KVT_OK, KVT_QUEUED or KVT_BUSY as above; an operation outside the device's
+ * bounds or alignment is a programmer error (assert), a failed one is KVT_OK with io->status set.
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_device_submit(kvt_device *device, kvt_io *io);
+KVT_API void kvt_device_flush(kvt_device *device);
+KVT_API size_t kvt_device_reap(kvt_device *device, kvt_io **done, size_t min, size_t max,
+                               uint64_t timeout_ns);
+KVT_API KVT_NODISCARD kvt_status kvt_device_sync(kvt_device *device);
+
+/* Blocking convenience for small control I/O (superblocks, probes): one operation, start to end.
+ * Nothing else may be in flight on the device. */
+KVT_API KVT_NODISCARD kvt_status kvt_device_transfer(kvt_device *device, kvt_io_kind kind,
+                                                     uint64_t offset, void *buffer, uint32_t bytes);
+
+/* The table of back ends that kvt_device_open knows; NULL past the end. */
+KVT_API const kvt_device_ops *kvt_device_backend_at(size_t index);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

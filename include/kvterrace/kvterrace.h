@@ -1,0 +1,248 @@
+/*
+ * kvterrace - a KV-cache store for LLM serving on one host.
+ *
+ * kvterrace keeps the KV cache of token runs ("entries") in GPU memory, host memory and SSDs. For
+ * every entry it decides by marginal utility where it lives and in which form, moves it when that
+ * changes, and gives it back bit for bit.
+ *
+ *     #include <kvterrace/kvterrace.h>
+ *
+ *     kvt_store_options options;
+ *     kvt_store_options_init(&options);
+ *     options.tiers[KVT_TIER_DRAM].capacity_bytes = 64 << 20;
+ *     kvt_store *store;
+ *     char message[256];
+ *     if (kvt_open(&options, &store, message, sizeof message) != KVT_OK) return fail(message);
+ *
+ *     kvt_entry entry = {.key = key, .layout = {.layers = 4, .kv_heads = 2, .head_dim = 64,
+ *                        .dtype = KVT_DTYPE_BF16, .tokens = 256}};
+ *     kvt_status status = kvt_put(store, &entry, kv, kv_bytes);
+ *     if (status == KVT_OK) status = kvt_get(store, &key, kv, kv_bytes, NULL);
+ *     if (status == KVT_MISS) recompute();
+ *     kvt_close(store);
+ *
+ * The whole program is tests/install/example.c; it is built and run by the tests.
+ *
+ * Words: an entry is the KV cache of one run of tokens of one sequence; its key names its content;
+ * its parent is the entry that holds the preceding tokens; its layout says what its bytes are.
+ *
+ * Thread rule: every function on a kvt_store may be called from any thread, open and close
+ * excepted. Lookups (exists, match_prefix, stats, explain) only take a short lock; they never do
+ * I/O.
+ */
+#ifndef KVTERRACE_KVTERRACE_H
+#define KVTERRACE_KVTERRACE_H
+
+#include "codec.h"
+#include "config.h"
+#include "device.h"
+#include "policy.h"
+#include "profile.h"
+#include "types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- version ---- */
+
+#define KVT_VERSION_MAJOR 0
+#define KVT_VERSION_MINOR 1
+#define KVT_VERSION_PATCH 0
+
+/* "0.1.0": the version of the library that runs, which may differ from the header's. */
+KVT_API const char *kvt_version(void);
+
+/* ---- open and close ---- */
+
+typedef struct kvt_store kvt_store;
+
+typedef enum kvt_striping {
+    KVT_STRIPE_PROPORTIONAL = 0, /* units dealt by measured bandwidth (Unified KV Pooling IV-A) */
+    KVT_STRIPE_EQUAL = 1         /* the same number of units to every device; the baseline */
+} kvt_striping;
+
+/* One tier of a store. HBM and DRAM without devices get one memory device of their capacity. */
+typedef struct kvt_tier_options {
+    uint64_t capacity_bytes;          /* budget for records; 0 = what its devices hold, or absent */
+    const kvt_device_config *devices; /* read during kvt_open only */
+    uint32_t device_count;
+    uint32_t unit_bytes; /* stripe unit, a multiple of 4096; 0 = 256 KiB */
+    kvt_striping striping;
+} kvt_tier_options;
+
+/* Called after a move was carried out, in the order of execution, under no lock that the callee
+ * could need except that it must not call into the store. outcome KVT_OK = committed. */
+typedef void kvt_move_observer(void *context, const kvt_move *move, kvt_status outcome);
+
+/* Made by kvt_store_options_init, then changed. Strings and arrays are read during kvt_open. */
+typedef struct kvt_store_options {
+    uint32_t struct_size;
+    const char *catalog_path; /* SQLite file that lets SSD entries survive; NULL = none survive */
+    const char *profile_path; /* measurements to decide on; NULL or a device without a curve = the
+                                 device is measured briefly at open (reads, tenths of a second) */
+    bool profile_foreign;     /* accept a profile of another host */
+    bool format;              /* take over devices that carry other bytes; their content is lost */
+    kvt_tier_options tiers[KVT_TIER_COUNT];
+    const char *policy;   /* see policy.h; "utility" */
+    kvt_variant variant;  /* form stored by the fixed policies; raw */
+    bool lossless;        /* offer the lossless codec to the utility policy; true */
+    double alpha_seconds; /* see policy.h */
+    double half_life_seconds;
+    double hysteresis;
+    kvt_hole_mode holes;
+    kvt_prefill prefill; /* what recomputing costs; default: preset llama-3.1-8b:a100 */
+    double high_watermark;
+    double low_watermark;
+    uint64_t staging_bytes;    /* bound on memory for encoded records in motion; 256 MiB */
+    double tick_seconds;       /* pause between background rounds; 0 = no background thread: call
+                                  kvt_maintain yourself; 0.05 */
+    uint64_t move_bytes_per_s; /* budget for background moves, bytes written; 0 = unlimited */
+    uint32_t moves_per_tick;   /* 64 */
+    kvt_move_observer *observer;
+    void *observer_context;
+    uint64_t seed; /* 1 */
+} kvt_store_options;
+
+KVT_API void kvt_store_options_init(kvt_store_options *options);
+
+/* Fills options from the [store], [policy], [tier.*] and [device.*] settings. The strings and
+ * arrays point into *owner_out: release it with kvt_store_options_free after kvt_open.
+ * KVT_OK; KVT_E_CONFIG; KVT_E_MEMORY. */
+KVT_API KVT_NODISCARD kvt_status kvt_store_options_read(kvt_config *config,
+                                                        kvt_store_options *options,
+                                                        void **owner_out, char *message,
+                                                        size_t message_size);
+KVT_API void kvt_store_options_free(void *owner);
+
+/*
+ * Opens a store: devices, catalog, recovery of what the catalog lists, policy, background thread.
+ * message gets one line for a person on failure, naming the device or file at fault.
+ * KVT_OK; KVT_E_ARGUMENT; KVT_E_SPACE (a tier larger than its devices); KVT_E_GONE,
+ * KVT_E_READ_ONLY, KVT_E_LOCKED, KVT_E_IO (a device); KVT_E_MISMATCH (a device holds other bytes,
+ * or the profile is another host's); KVT_E_CORRUPT, KVT_E_VERSION, KVT_E_DATABASE (the catalog; it
+ * is left as it is); KVT_E_UNSUPPORTED; KVT_E_MEMORY. Blocking.
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_open(const kvt_store_options *options, kvt_store **store_out,
+                                          char *message, size_t message_size);
+
+/* Finishes moves in flight, flushes the catalog, closes everything. Entries in HBM and DRAM end
+ * here. NULL is allowed. No other call may run or follow. */
+KVT_API void kvt_close(kvt_store *store);
+
+/* ---- put, get, delete ---- */
+
+typedef struct kvt_entry {
+    kvt_key key;
+    const kvt_key *parent; /* entry of the preceding tokens; NULL = a root */
+    kvt_layout layout;
+    uint32_t first_position;  /* position of the first token in its sequence */
+    double recompute_seconds; /* 0 = predict by the prefill model; required for opaque layouts to
+                                 be worth storing under the utility policy */
+} kvt_entry;
+
+/*
+ * Offers an entry. The store may decline it; what it accepts is readable at once.
+ *   data    data_bytes as kvt_layout_bytes(layout) says; read until return, then the caller's again
+ * KVT_OK stored; KVT_EXISTS (stored already, nothing read); KVT_REFUSED (the policy declined);
+ * KVT_BUSY (the same key is on its way in or out); KVT_E_ARGUMENT; KVT_E_SPACE (no room could be
+ * made); KVT_E_IO; KVT_E_MEMORY. Blocking: encodes and writes. Durable only after kvt_flush.
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_put(kvt_store *store, const kvt_entry *entry, const void *data,
+                                         uint64_t data_bytes);
+
+/* How a get was served. */
+typedef struct kvt_get_info {
+    kvt_tier tier;
+    kvt_variant variant;
+    uint64_t stored_bytes; /* bytes read */
+    uint64_t read_ns;      /* device time, queueing included */
+    uint64_t decode_ns;    /* verification and decoding */
+    bool shared;           /* waited on another get's read */
+} kvt_get_info;
+
+/*
+ * Reads an entry into the caller's buffer, verified: key, generation and every checksum.
+ *   data    at least the entry's decoded size; data_bytes must equal it; undefined unless KVT_OK
+ *   info    may be NULL
+ * KVT_OK; KVT_MISS (not stored, or its load failed: the entry is dropped and the event counted);
+ * KVT_E_ARGUMENT (wrong size); KVT_E_MEMORY. Blocking.
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_get(kvt_store *store, const kvt_key *key, void *data,
+                                         uint64_t data_bytes, kvt_get_info *info);
+
+/* KVT_OK or KVT_MISS. Does not count as a use. */
+KVT_API KVT_NODISCARD kvt_status kvt_exists(kvt_store *store, const kvt_key *key);
+
+/* Removes an entry; waits for a read or move of it to end. KVT_OK; KVT_MISS. */
+KVT_API KVT_NODISCARD kvt_status kvt_delete(kvt_store *store, const kvt_key *key);
+
+/* How many leading keys are stored, by scanning from the first; holes end the run. The entries are
+ * not pinned: a later get may still miss. KVT_OK; KVT_E_ARGUMENT. */
+KVT_API KVT_NODISCARD kvt_status kvt_match_prefix(kvt_store *store, const kvt_key *keys,
+                                                  size_t count, size_t *matched_out);
+
+/* Makes every put that has returned durable, as far as it lives on SSD. KVT_OK; KVT_E_IO;
+ * KVT_E_DATABASE. Blocking. */
+KVT_API KVT_NODISCARD kvt_status kvt_flush(kvt_store *store);
+
+/* One round of background work in the calling thread. moves_out (may be NULL): moves committed.
+ * KVT_OK; KVT_BUSY when a round is running already. Blocking. */
+KVT_API KVT_NODISCARD kvt_status kvt_maintain(kvt_store *store, uint32_t *moves_out);
+
+/* ---- what it does and why ---- */
+
+/* Explains the present decision on an entry. KVT_OK; KVT_MISS. */
+KVT_API KVT_NODISCARD kvt_status kvt_explain(kvt_store *store, const kvt_key *key,
+                                             kvt_explanation *out);
+
+typedef struct kvt_tier_stats {
+    uint64_t capacity_bytes;
+    uint64_t used_bytes; /* physical: extents held, reservations included */
+    uint64_t entries;
+    uint64_t bytes_read;
+    uint64_t bytes_written;
+    uint64_t hits; /* gets served from here */
+    bool emulated; /* stands in for absent hardware */
+} kvt_tier_stats;
+
+typedef struct kvt_store_stats {
+    uint32_t struct_size; /* set by the caller */
+    kvt_tier_stats tiers[KVT_TIER_COUNT];
+    uint64_t puts, puts_refused, puts_existing, gets, misses, shared_reads;
+    uint64_t load_failures;  /* gets that failed verification or I/O and became misses */
+    uint64_t recovered;      /* entries taken over from the catalog at open */
+    uint64_t recovery_drops; /* rows dropped at open: unreadable, or on a device that is not ours */
+    uint64_t moves_committed, moves_aborted;
+    uint64_t promotions, demotions, evictions;
+    uint64_t decision_ns_p50, decision_ns_p99;
+    kvt_policy_stats policy;
+} kvt_store_stats;
+
+KVT_API KVT_NODISCARD kvt_status kvt_stats(kvt_store *store, kvt_store_stats *stats);
+
+/* One device of a store; index counts over all tiers. KVT_OK; KVT_END past the last. */
+typedef struct kvt_device_stats {
+    char name[32];
+    kvt_tier tier;
+    kvt_device_facts facts;
+    uint64_t used_bytes;
+    uint64_t bytes_read, bytes_written, requests;
+    double read_bytes_per_s, write_bytes_per_s; /* that placement was computed from */
+    bool retired;                               /* failed; its entries are misses */
+} kvt_device_stats;
+KVT_API KVT_NODISCARD kvt_status kvt_device_stats_at(kvt_store *store, size_t index,
+                                                     kvt_device_stats *out);
+
+/*
+ * ---- to come ----
+ * Batch submission (put, get, exists, prefetch, pin, unpin, delete in one call, completions through
+ * one eventfd) will be added as new functions over the same store; the blocking calls above stay
+ * and become wrappers of it. All structs carry room for that through struct_size.
+ */
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

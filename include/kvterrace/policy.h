@@ -1,0 +1,251 @@
+/*
+ * policy.h - the decision engine alone: numbers in, plan out.
+ *
+ * The engine never touches a byte, a clock, a lock or the heap after open. You tell it what each
+ * entry could become (options), what happens (admit, access, tick), and it answers with plans:
+ * bounded lists of moves, in order. You carry a move out and then commit or abort it. Entries are
+ * named by 64-bit handles of your choosing (not 0).
+ *
+ *     kvt_policy_admit(policy, now_ns, &entry, &plan);       what happens to make room, then PUT
+ *     for (i = 0; i < plan.count; i++)
+ *         if (carry_out(&plan.moves[i]) == KVT_OK)
+ *             kvt_policy_commit(policy, plan.moves[i].id, actual_bytes);
+ *         else
+ *             kvt_policy_abort(policy, plan.moves[i].id);    abort the rest of the plan too
+ *
+ * Capacity rule: a move holds its source and its target bytes until it is committed or aborted.
+ * Carried out in order, one after another, a plan never passes any tier's capacity at any instant,
+ * whatever other plans are still in flight.
+ *
+ * Same calls, same arguments: the same plans, byte for byte, on every compiler and build type.
+ *
+ * Thread rule: one thread at a time per engine; the caller's lock. No call blocks.
+ * Source of the utility engine: AdaptCache section 2 (greedy multiple-choice knapsack).
+ */
+#ifndef KVTERRACE_POLICY_H
+#define KVTERRACE_POLICY_H
+
+#include "types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define KVT_OPTIONS_MAX 16u
+#define KVT_OPTION_NONE 0u /* index of the option "not stored: recompute" */
+
+/* What one entry could be. bytes is a vector because an option may span tiers. */
+typedef struct kvt_option {
+    kvt_variant variant;
+    uint64_t bytes[KVT_TIER_COUNT];      /* stored bytes by tier; all 0 for NONE */
+    uint64_t read_bytes[KVT_TIER_COUNT]; /* bytes read from each tier by one get */
+    double load_seconds;                 /* from the request until the stored bytes are in memory;
+                                            for NONE the seconds of recomputing the entry */
+    double decode_seconds;               /* 0 for NONE */
+    double encode_seconds;               /* to make this form from the exact entry */
+    double loss;                         /* 1 - quality, in [0,1]; 0 for exact forms and NONE */
+} kvt_option;
+
+/* One tier. capacity_bytes 0 = the tier is absent. */
+typedef struct kvt_tier_facts {
+    uint64_t capacity_bytes;
+    double read_bytes_per_s;
+    double write_bytes_per_s;
+    double request_seconds; /* fixed cost of one read */
+} kvt_tier_facts;
+
+typedef enum kvt_hole_mode {
+    KVT_HOLES_CONTIGUOUS = 0, /* a child is useless without its ancestors (vLLM, SGLang) */
+    KVT_HOLES_MIXED = 1       /* holes in a prefix are recomputed; no ancestor rule */
+} kvt_hole_mode;
+
+/* Memory for the engine, asked for at open and when its tables grow, never per decision.
+ * resize works as realloc (old_bytes tells the present size); bytes 0 releases. */
+typedef struct kvt_allocator {
+    void *context;
+    void *(*resize)(void *context, void *memory, size_t old_bytes, size_t bytes);
+} kvt_allocator;
+
+typedef struct kvt_policy kvt_policy;
+
+/* Made by kvt_policy_config_init, then changed. */
+typedef struct kvt_policy_config {
+    uint32_t struct_size;
+    const char *name; /* "none", "lru", "lru-leaf", "utility"; default "utility" */
+    kvt_tier_facts tiers[KVT_TIER_COUNT];
+    kvt_variant variant;       /* the form that the fixed policies (lru, lru-leaf) store; raw */
+    double alpha_seconds;      /* seconds of delay paid for 1.0 of quality; 10 */
+    double half_life_seconds;  /* of the reuse counter; 300 */
+    double hysteresis;         /* a switch must gain this many times its cost; 1.25 */
+    uint8_t holes;             /* kvt_hole_mode; CONTIGUOUS */
+    double high_watermark;     /* tick makes room above this share of a tier, 0..1; 0.98 */
+    double low_watermark;      /* and stops at this one; 0.95 */
+    uint64_t entries_expected; /* sizes the tables at open; they grow when it is passed; 1024 */
+    uint64_t ghosts_max;       /* entries remembered (reuse counter only) after they left; 65536 */
+    uint64_t seed;             /* for policies that draw; 1 */
+    kvt_allocator allocator;   /* required */
+} kvt_policy_config;
+
+typedef enum kvt_move_kind {
+    KVT_MOVE_PUT = 1,    /* a new entry goes from the caller's buffer to an option */
+    KVT_MOVE_CHANGE = 2, /* a stored entry goes to another stored option (promote, demote) */
+    KVT_MOVE_EVICT = 3   /* a stored entry goes to NONE; instant */
+} kvt_move_kind;
+
+typedef struct kvt_move {
+    uint64_t id; /* unique in this engine, ascending from 1; names the move in commit and abort */
+    uint64_t handle;
+    uint8_t kind; /* kvt_move_kind */
+    uint8_t from; /* option index */
+    uint8_t to;   /* option index */
+    uint8_t reserved[5];
+    kvt_variant to_variant;
+    uint64_t from_bytes[KVT_TIER_COUNT]; /* released at commit */
+    uint64_t to_bytes[KVT_TIER_COUNT];   /* reserved when the move was planned */
+    double gain; /* utility of `to` minus utility of `from`, seconds saved per second; 0 in lru */
+} kvt_move;
+
+/* The caller's array; the engine fills moves[0..count-1]. count <= capacity always. */
+typedef struct kvt_plan {
+    kvt_move *moves;
+    uint32_t capacity;
+    uint32_t count;
+} kvt_plan;
+
+/* One entry to admit. parent is the handle of the entry that holds the preceding tokens, or 0. */
+typedef struct kvt_policy_entry {
+    uint64_t handle;
+    uint64_t parent;
+    const kvt_option *options; /* [0] is NONE; copied */
+    uint32_t option_count;     /* 1..KVT_OPTIONS_MAX */
+    uint32_t tokens;
+} kvt_policy_entry;
+
+/* Fills every field with its default; tiers, allocator stay zero. config is not NULL. */
+KVT_API void kvt_policy_config_init(kvt_policy_config *config);
+
+/* Opens an engine. message gets one line on failure. KVT_OK; KVT_E_ARGUMENT (a field out of range,
+ * NaN included); KVT_E_UNSUPPORTED (unknown name); KVT_E_MEMORY. */
+KVT_API KVT_NODISCARD kvt_status kvt_policy_open(const kvt_policy_config *config,
+                                                 kvt_policy **policy_out, char *message,
+                                                 size_t message_size);
+KVT_API void kvt_policy_close(kvt_policy *policy);
+
+/*
+ * Offers a new entry, whose exact bytes the caller holds now. Counts as its first access.
+ * KVT_OK: the plan ends with the PUT of this entry. KVT_REFUSED: not worth storing, or no room
+ * could be made within the plan's capacity; the plan is empty. KVT_EXISTS: the handle is stored or
+ * being stored; it was counted as an access, the plan is empty. KVT_E_ARGUMENT: bad option or
+ * handle (NaN or negative cost, [0] not NONE); KVT_E_MEMORY. The engine is unchanged on error.
+ * An unknown or non-resident parent in CONTIGUOUS mode is not an error; the entry becomes a root.
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_policy_admit(kvt_policy *policy, uint64_t now_ns,
+                                                  const kvt_policy_entry *entry, kvt_plan *plan);
+
+/*
+ * Takes over an entry that is stored already, as after a restart; no plan, no access counted.
+ * KVT_OK; KVT_EXISTS; KVT_E_SPACE (would pass a capacity); KVT_E_ARGUMENT; KVT_E_MEMORY.
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_policy_adopt(kvt_policy *policy, uint64_t now_ns,
+                                                  const kvt_policy_entry *entry, uint8_t option);
+
+/*
+ * Counts one use of an entry and may plan its promotion (an empty plan is the common answer).
+ * plan may be NULL: count only. KVT_OK; KVT_MISS when the handle is unknown or not resident
+ * (a remembered one is counted still). Feed a prefix root first: every entry of the path once.
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_policy_access(kvt_policy *policy, uint64_t now_ns,
+                                                   uint64_t handle, kvt_plan *plan);
+
+/* Background work: makes room above the watermarks, improves placement. At most moves_max moves and
+ * bytes_max bytes written in total. KVT_OK, with an empty plan when there is nothing to do. */
+KVT_API KVT_NODISCARD kvt_status kvt_policy_tick(kvt_policy *policy, uint64_t now_ns,
+                                                 uint32_t moves_max, uint64_t bytes_max,
+                                                 kvt_plan *plan);
+
+/*
+ * Reports a move carried out. actual_bytes[KVT_TIER_COUNT] are the bytes really stored, or NULL
+ * when they equal to_bytes; the entry's option is corrected to them. KVT_OK; KVT_E_SPACE when the
+ * actual bytes do not fit (the move stays in flight: abort it); KVT_E_ARGUMENT for an unknown id.
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_policy_commit(kvt_policy *policy, uint64_t move_id,
+                                                   const uint64_t *actual_bytes);
+
+/* Reports a move not carried out: the entry is as before it (after a PUT: not stored).
+ * KVT_OK; KVT_E_ARGUMENT for an unknown id. */
+KVT_API KVT_NODISCARD kvt_status kvt_policy_abort(kvt_policy *policy, uint64_t move_id);
+
+/* Forgets an entry that is gone (deleted, failed to load). A move in flight on it is aborted.
+ * KVT_OK; KVT_MISS when unknown. Children stay; they become roots. */
+KVT_API KVT_NODISCARD kvt_status kvt_policy_remove(kvt_policy *policy, uint64_t handle);
+
+/* A pinned entry is in no plan. Counted: one unpin per pin. KVT_OK; KVT_MISS. */
+KVT_API KVT_NODISCARD kvt_status kvt_policy_pin(kvt_policy *policy, uint64_t handle);
+KVT_API KVT_NODISCARD kvt_status kvt_policy_unpin(kvt_policy *policy, uint64_t handle);
+
+/* Present option index of an entry, KVT_OPTION_NONE when it is not stored or unknown. */
+KVT_API uint8_t kvt_policy_option(const kvt_policy *policy, uint64_t handle);
+
+/* One option's terms, as explain prints them. */
+typedef struct kvt_explained_option {
+    kvt_option option;
+    double utility; /* f * (-alpha * loss - load - decode), s/s */
+    double rent;    /* sum over tiers of price * bytes, s/s */
+    double score;   /* utility - rent */
+    bool feasible;  /* fits the tier's capacity and the tree rule */
+} kvt_explained_option;
+
+typedef struct kvt_explanation {
+    uint64_t handle;
+    uint64_t parent;
+    uint32_t resident_children;
+    uint32_t pins;
+    uint8_t current; /* option index */
+    uint8_t best;    /* option index with the highest score among feasible ones */
+    uint8_t option_count;
+    bool in_flight;
+    double accesses_per_s;
+    double last_access_age_seconds;
+    double price[KVT_TIER_COUNT]; /* s/s per byte */
+    const char *reason;           /* one sentence, static storage */
+    kvt_explained_option options[KVT_OPTIONS_MAX];
+} kvt_explanation;
+
+/* Explains one entry. KVT_OK; KVT_MISS when unknown. */
+KVT_API KVT_NODISCARD kvt_status kvt_policy_explain(const kvt_policy *policy, uint64_t now_ns,
+                                                    uint64_t handle, kvt_explanation *out);
+
+typedef struct kvt_policy_stats {
+    uint64_t entries; /* resident or in flight */
+    uint64_t ghosts;
+    uint64_t moves_in_flight;
+    uint64_t used_bytes[KVT_TIER_COUNT]; /* stored and reserved */
+    uint64_t entries_by_tier[KVT_TIER_COUNT];
+    uint64_t admitted, refused, accesses, puts, promotions, demotions, evictions, aborts;
+    double price[KVT_TIER_COUNT];
+} kvt_policy_stats;
+
+KVT_API void kvt_policy_stats_get(const kvt_policy *policy, kvt_policy_stats *out);
+
+/*
+ * Checks a plan without its engine: kinds and options agree, every handle at most once, ids ascend,
+ * and carried out in order from `used` no tier passes its capacity. message names the first fault.
+ * KVT_OK, or KVT_E_STATE. Debug builds run it on every plan the engine makes.
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_plan_check(const kvt_plan *plan,
+                                                const uint64_t used[KVT_TIER_COUNT],
+                                                const uint64_t capacity[KVT_TIER_COUNT],
+                                                char *message, size_t message_size);
+
+/* Writes one move as one line without a newline, for plan logs; always terminated. Returns the
+ * length it would need. */
+KVT_API size_t kvt_move_format(const kvt_move *move, char *text, size_t size);
+
+/* Names of the policies; NULL past the end. */
+KVT_API const char *kvt_policy_name_at(size_t index);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

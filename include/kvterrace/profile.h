@@ -1,0 +1,191 @@
+/*
+ * profile.h - what was measured, and what it predicts.
+ *
+ * A profile is a SQLite database of measurements with their provenance: device curves (bandwidth
+ * and latency by request size and depth) and codec curves (ratio, encode and decode speed). The
+ * estimator turns curves into the numbers the policy decides on: bytes and seconds per option.
+ *
+ * Thread rule: one kvt_profile belongs to one thread at a time; several may read one file.
+ * kvt_cost_model is plain data: any number of threads may read it.
+ */
+#ifndef KVTERRACE_PROFILE_H
+#define KVTERRACE_PROFILE_H
+
+#include "device.h"
+#include "policy.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct kvt_profile kvt_profile;
+
+enum {
+    KVT_PROFILE_READ = 0,         /* must exist */
+    KVT_PROFILE_WRITE = 1u << 0,  /* made when absent */
+    KVT_PROFILE_FOREIGN = 1u << 1 /* accept a profile measured on another host */
+};
+
+/*
+ * Opens a profile database and checks its integrity, schema version and host.
+ * KVT_OK; KVT_MISS (absent and not to be made); KVT_E_CORRUPT (not a sound profile: never
+ * overwritten); KVT_E_VERSION; KVT_E_MISMATCH (measured on another host; message says what
+ * differs); KVT_E_DATABASE; KVT_E_READ_ONLY; KVT_E_MEMORY.
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_profile_open(const char *path, uint32_t flags,
+                                                  kvt_profile **profile_out, char *message,
+                                                  size_t message_size);
+KVT_API void kvt_profile_close(kvt_profile *profile);
+
+/* Called now and then while measuring: share done in [0,1] and what is measured. Returning false
+ * stops the measurement (KVT_E_CANCELLED); what was stored stays. */
+typedef bool kvt_profile_progress(void *context, double done, const char *what);
+
+typedef struct kvt_profile_request {
+    uint32_t struct_size;
+    double
+        seconds_per_point; /* measuring time per (direction, size, depth, repetition); 0 = 0.05 */
+    uint32_t repetitions;  /* 0 = 5 */
+    bool quick;            /* a coarse grid of sizes and depths */
+    const char *command_line; /* kept as provenance; may be NULL */
+    kvt_profile_progress *progress;
+    void *progress_context;
+} kvt_profile_request;
+
+/*
+ * Measures one device and stores every point: direction x request size x depth, repetitions with
+ * median and spread, and the fitted affine model. Overwrites the device's content when writing is
+ * measured: pass write_offset and write_bytes of a range that may be overwritten (0 bytes = reads
+ * only). KVT_OK; KVT_E_CANCELLED; KVT_E_IO and others of the device; KVT_E_DATABASE.
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_profile_measure_device(kvt_profile *profile,
+                                                            kvt_device *device, kvt_tier tier,
+                                                            uint64_t write_offset,
+                                                            uint64_t write_bytes,
+                                                            const kvt_profile_request *request);
+
+/* Measures every codec in the table on generated bf16 KV (research: lognormal channel sigma, 10 %
+ * biased channels; seeded) and stores ratio and speeds. */
+KVT_API KVT_NODISCARD kvt_status kvt_profile_measure_codecs(kvt_profile *profile,
+                                                            const kvt_profile_request *request);
+
+/* One measured point of a device. */
+typedef struct kvt_device_point {
+    uint8_t kind; /* kvt_io_kind */
+    uint32_t request_bytes;
+    uint32_t depth;
+    uint32_t repetitions;
+    double bytes_per_s; /* median */
+    double bytes_per_s_min;
+    double bytes_per_s_max;
+    double latency_seconds_p50; /* of one request at this depth */
+    double latency_seconds_p99;
+} kvt_device_point;
+
+/* Affine cost of moving bytes: request_seconds + bytes / bytes_per_s. */
+typedef struct kvt_affine {
+    double request_seconds;
+    double bytes_per_s;
+    double residual; /* largest relative error of the fit over the points it was fitted to */
+} kvt_affine;
+
+typedef struct kvt_device_curve {
+    char device[32];
+    char identity[96];
+    char engine[32];
+    uint8_t tier; /* kvt_tier */
+    bool direct;
+    bool emulated;
+    uint64_t capacity_bytes;
+    uint32_t depth_achieved;
+    kvt_affine read;
+    kvt_affine write;
+} kvt_device_curve;
+
+/* The newest curve of a device by name. KVT_OK; KVT_MISS; KVT_E_DATABASE. */
+KVT_API KVT_NODISCARD kvt_status kvt_profile_device(kvt_profile *profile, const char *device,
+                                                    kvt_device_curve *out);
+
+/* The index-th device with a curve, ordered by name; KVT_END past the last. */
+KVT_API KVT_NODISCARD kvt_status kvt_profile_device_at(kvt_profile *profile, size_t index,
+                                                       kvt_device_curve *out);
+
+/* The index-th point of a device's newest curve; KVT_END past the last. */
+KVT_API KVT_NODISCARD kvt_status kvt_profile_point_at(kvt_profile *profile, const char *device,
+                                                      size_t index, kvt_device_point *out);
+
+typedef struct kvt_codec_curve {
+    kvt_variant variant;
+    double stored_share;       /* stored bytes over source bytes, metadata included */
+    double encode_bytes_per_s; /* of source bytes, one thread */
+    double decode_bytes_per_s; /* of source bytes, one thread */
+} kvt_codec_curve;
+
+/* The curve of one variant. KVT_OK; KVT_MISS; KVT_E_DATABASE. */
+KVT_API KVT_NODISCARD kvt_status kvt_profile_codec(kvt_profile *profile, kvt_variant variant,
+                                                   kvt_codec_curve *out);
+
+/* ---- prefill: the seconds that recomputing would take ---- */
+
+/* FLOP model of a decoder with causal attention, grouped queries and a SwiGLU MLP; research/policy
+ * eq. 5 is the case of Llama-3.1-8B: 26 L d^2 per token and 2 L d per token pair. */
+typedef struct kvt_prefill {
+    double linear_seconds_per_token;
+    double square_seconds_per_token2; /* prefill(start, end) adds this times end^2 - start^2 */
+    double fixed_seconds;             /* per prefill call */
+    const double *table_seconds; /* measured seconds from 0 to i * table_step tokens, or NULL */
+    uint32_t table_count;
+    uint32_t table_step;
+} kvt_prefill;
+
+/* Presets by name: "llama-3.1-8b:a100", "llama-3.1-8b:h100". KVT_OK; KVT_E_ARGUMENT. */
+KVT_API KVT_NODISCARD kvt_status kvt_prefill_preset(const char *name, kvt_prefill *out);
+
+/* Seconds to compute tokens start..end-1 on top of start cached ones; 0 when end <= start. Without
+ * fixed_seconds, so that costs of adjacent ranges add up. Beyond a table's end: its last slope. */
+KVT_API double kvt_prefill_seconds(const kvt_prefill *prefill, uint32_t start, uint32_t end);
+
+/*
+ * Reads measured per-layer times (CSV, also .zst: FILE_attention, FILE_dense, FILE_per_sequence,
+ * as ../shared/data/costs describes; prefix is the path up to "_attention.csv") into a table for a
+ * model of `layers` layers. The table is released by kvt_prefill_free.
+ * KVT_OK; KVT_E_PARSE (message: file, line, reason); KVT_E_GONE (no such file); KVT_E_MEMORY.
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_prefill_read_csv(const char *prefix, uint32_t layers,
+                                                      kvt_prefill *out, char *message,
+                                                      size_t message_size);
+KVT_API void kvt_prefill_free(kvt_prefill *prefill);
+
+/* ---- options: what an entry could become, and what that costs ---- */
+
+#define KVT_VARIANTS_MAX 8u
+
+typedef struct kvt_cost_model {
+    bool present[KVT_TIER_COUNT];    /* tiers that may hold entries */
+    kvt_affine read[KVT_TIER_COUNT]; /* of the whole tier: its devices striped together */
+    kvt_affine write[KVT_TIER_COUNT];
+    kvt_codec_curve variants[KVT_VARIANTS_MAX];
+    uint32_t variant_count;
+    kvt_prefill prefill;
+    uint32_t parallel_codecs; /* threads that encode or decode one entry; at least 1 */
+} kvt_cost_model;
+
+/*
+ * The options of one entry: NONE, then every present tier x every variant, tiers from HBM down,
+ * variants in the model's order. Stored bytes are rounded up to KVT_RECORD_ALIGN.
+ *   source_bytes     decoded size
+ *   first_position   position of the entry's first token; tokens: how many it holds (0 for opaque
+ *                    entries: then recompute_seconds is taken instead of the prefill model)
+ *   options          KVT_OPTIONS_MAX of them
+ * KVT_OK; KVT_E_ARGUMENT when the model would give more options than fit.
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_options_build(const kvt_cost_model *model,
+                                                   uint64_t source_bytes, uint32_t first_position,
+                                                   uint32_t tokens, double recompute_seconds,
+                                                   kvt_option *options, uint32_t *count_out);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,151 @@
+/*
+ * types.h - the words that every room shares: key, layout, tier, variant.
+ *
+ * Plain data, no behaviour beyond size arithmetic. All sizes are bytes unless a name says tokens
+ * or elements; all times are nanoseconds on a monotonic clock unless a name says seconds.
+ */
+#ifndef KVTERRACE_TYPES_H
+#define KVTERRACE_TYPES_H
+
+#include "status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A key names the content: engines use a hash over the token prefix, the model and the layout. */
+typedef struct kvt_key {
+    uint8_t bytes[32];
+} kvt_key;
+
+/* The levels an entry can live on. NONE is virtual: nothing is stored, the engine recomputes. */
+typedef enum kvt_tier {
+    KVT_TIER_NONE = 0,
+    KVT_TIER_HBM = 1,
+    KVT_TIER_DRAM = 2,
+    KVT_TIER_SSD = 3,
+    KVT_TIER_COUNT = 4
+} kvt_tier;
+
+/* Element types. FP8 and OPAQUE are carried as bytes: only the raw and lossless codecs apply. */
+typedef enum kvt_dtype {
+    KVT_DTYPE_OPAQUE = 0,
+    KVT_DTYPE_FP16 = 1,
+    KVT_DTYPE_BF16 = 2,
+    KVT_DTYPE_FP32 = 3,
+    KVT_DTYPE_FP8 = 4
+} kvt_dtype;
+
+/* Which axis is outermost in the caller's buffer; the rest is [tokens][kv_heads][head_dim]. */
+typedef enum kvt_order {
+    KVT_ORDER_LAYER_SIDE = 0, /* [layer][K then V][token][head][dim] */
+    KVT_ORDER_SIDE_LAYER = 1  /* [K then V][layer][token][head][dim] */
+} kvt_order;
+
+typedef enum kvt_side { KVT_SIDE_K = 0, KVT_SIDE_V = 1 } kvt_side;
+
+/*
+ * What an entry's bytes are. For KVT_DTYPE_OPAQUE only opaque_bytes counts and the shape fields are
+ * zero; for every other dtype opaque_bytes is zero and the shape fields are at least 1.
+ */
+typedef struct kvt_layout {
+    uint16_t layers;
+    uint16_t kv_heads;
+    uint16_t head_dim;
+    uint8_t dtype;           /* kvt_dtype */
+    uint8_t order;           /* kvt_order */
+    uint32_t tokens;         /* tokens in this entry */
+    uint8_t tokens_may_drop; /* 1: an encoder may drop tokens; 0 (default): token counts are kept */
+    uint8_t reserved[3];     /* zero */
+    uint64_t opaque_bytes;
+} kvt_layout;
+
+/* A variant is a codec with its setting; mode and rate mean what the codec's card says. */
+typedef struct kvt_variant {
+    uint16_t codec; /* kvt_codec_id, see codec.h */
+    uint16_t mode;
+    uint32_t rate;
+} kvt_variant;
+
+/* Bytes per element of a dtype; 1 for OPAQUE and FP8, 0 for an unknown value. */
+static inline uint32_t kvt_dtype_bytes(uint8_t dtype)
+{
+    switch (dtype) {
+    case KVT_DTYPE_OPAQUE:
+    case KVT_DTYPE_FP8: return 1;
+    case KVT_DTYPE_FP16:
+    case KVT_DTYPE_BF16: return 2;
+    case KVT_DTYPE_FP32: return 4;
+    default: return 0;
+    }
+}
+
+/* Bytes of one (layer, side) matrix [tokens][kv_heads][head_dim]; 0 for an opaque layout.
+ * Cannot overflow: four factors below 2^16, 2^16, 2^32 and 4 stay under 2^64 after the check. */
+static inline uint64_t kvt_layout_matrix_bytes(const kvt_layout *layout)
+{
+    if (layout->dtype == KVT_DTYPE_OPAQUE) return 0;
+    uint64_t row = (uint64_t)layout->kv_heads * layout->head_dim * kvt_dtype_bytes(layout->dtype);
+    if (row != 0 && layout->tokens > (UINT64_C(1) << 46) / row) return 0;
+    return row * layout->tokens;
+}
+
+/*
+ * Checks a layout and gives the bytes of a whole entry in the caller's buffer.
+ * KVT_OK, or KVT_E_ARGUMENT when a field is outside its range or the entry would pass 2^46 bytes;
+ * then *bytes_out is 0. layout and bytes_out are not NULL. Any thread.
+ */
+static inline kvt_status kvt_layout_bytes(const kvt_layout *layout, uint64_t *bytes_out)
+{
+    const uint64_t limit = UINT64_C(1) << 46;
+    *bytes_out = 0;
+    if (layout->tokens_may_drop > 1 || layout->order > KVT_ORDER_SIDE_LAYER) return KVT_E_ARGUMENT;
+    if (layout->reserved[0] | layout->reserved[1] | layout->reserved[2]) return KVT_E_ARGUMENT;
+    if (layout->dtype == KVT_DTYPE_OPAQUE) {
+        if (layout->opaque_bytes == 0 || layout->opaque_bytes > limit) return KVT_E_ARGUMENT;
+        if (layout->layers | layout->kv_heads | layout->head_dim) return KVT_E_ARGUMENT;
+        *bytes_out = layout->opaque_bytes;
+        return KVT_OK;
+    }
+    if (kvt_dtype_bytes(layout->dtype) == 0 || layout->opaque_bytes != 0) return KVT_E_ARGUMENT;
+    if (layout->layers == 0 || layout->kv_heads == 0 || layout->head_dim == 0) {
+        return KVT_E_ARGUMENT;
+    }
+    uint64_t matrix = kvt_layout_matrix_bytes(layout);
+    if (matrix == 0 || matrix > limit / (2u * layout->layers)) return KVT_E_ARGUMENT;
+    *bytes_out = matrix * 2u * layout->layers;
+    return KVT_OK;
+}
+
+/* Byte offset of one (layer, side) matrix in the caller's buffer. The layout has been checked and
+ * is not opaque; layer < layout->layers. */
+static inline uint64_t kvt_layout_matrix_offset(const kvt_layout *layout, uint32_t layer,
+                                                kvt_side side)
+{
+    uint64_t index = layout->order == KVT_ORDER_LAYER_SIDE
+                         ? (uint64_t)layer * 2u + (uint64_t)side
+                         : (uint64_t)side * layout->layers + layer;
+    return index * kvt_layout_matrix_bytes(layout);
+}
+
+/* "none", "hbm", "dram", "ssd"; NULL for any other value. */
+static inline const char *kvt_tier_name(int tier)
+{
+    switch (tier) {
+    case KVT_TIER_NONE: return "none";
+    case KVT_TIER_HBM: return "hbm";
+    case KVT_TIER_DRAM: return "dram";
+    case KVT_TIER_SSD: return "ssd";
+    default: return NULL;
+    }
+}
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

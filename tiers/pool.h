@@ -1,0 +1,147 @@
+/*
+ * pool.h - the devices of one tier as one space: reserve, write, read, release.
+ *
+ * An object of n bytes is cut into stripe units; units are dealt to the members in proportion to
+ * their bandwidth, in an order that keeps every prefix balanced (stripe.h). Each member has its own
+ * extent allocator (extent.h), worker thread and queues: reads before writes. A member that fails
+ * is retired; objects with units on it give KVT_E_GONE while the others keep serving.
+ *
+ * Thread rule: all functions may be called from any thread. Lock order: pool before member.
+ * A pool knows neither keys nor records.
+ */
+#ifndef TIERS_POOL_H
+#define TIERS_POOL_H
+
+#include <kvterrace/device.h>
+#include <kvterrace/kvterrace.h>
+
+typedef struct tiers_pool tiers_pool;
+
+#define TIERS_UNIT_BYTES_DEFAULT (256u * 1024u)
+#define TIERS_MEMBERS_MAX        64u
+#define TIERS_GRAIN_BYTES        4096u /* extents are multiples of this */
+
+/* A range of one member. */
+typedef struct tiers_extent {
+    uint32_t member;
+    uint32_t reserved;
+    uint64_t offset;
+    uint64_t bytes;
+} tiers_extent;
+
+/* How many units of an object a member holds; shares are in member order, zero shares left out. */
+typedef struct tiers_share {
+    uint32_t member;
+    uint32_t units;
+} tiers_share;
+
+/* Where one object is. Immutable once reserved; freed by tiers_pool_release. The deal order follows
+ * from shares and unit count alone, so it is not stored. */
+typedef struct tiers_location {
+    uint64_t bytes; /* object size, a multiple of TIERS_GRAIN_BYTES */
+    uint32_t unit_bytes;
+    uint32_t share_count;
+    uint32_t extent_count;
+    tiers_share *shares;
+    tiers_extent *extents; /* grouped by member in share order; the order of its bytes inside */
+} tiers_location;
+
+typedef struct tiers_member_options {
+    kvt_device *device;      /* owned by the pool after a successful open */
+    double read_bytes_per_s; /* measured; the placement weight, because loads decide TTFT */
+    double write_bytes_per_s;
+    uint64_t reserved_head_bytes; /* not given out: superblocks */
+    bool present;                 /* false: listed but absent; holds nothing, serves nothing */
+} tiers_member_options;
+
+typedef struct tiers_pool_options {
+    uint64_t capacity_bytes; /* budget over all members; 0 = their sum */
+    uint32_t unit_bytes;     /* 0 = TIERS_UNIT_BYTES_DEFAULT */
+    kvt_striping striping;
+} tiers_pool_options;
+
+/* KVT_OK; KVT_E_ARGUMENT; KVT_E_SPACE (budget beyond the members' sum); KVT_E_MEMORY. On failure
+ * the devices stay the caller's. Starts one worker per present member. */
+KVT_NODISCARD kvt_status tiers_pool_open(const tiers_member_options *members, uint32_t count,
+                                         const tiers_pool_options *options, tiers_pool **pool_out,
+                                         char *message, size_t message_size);
+
+/* Waits for transfers in flight, stops the workers, closes the devices. NULL allowed. */
+void tiers_pool_close(tiers_pool *pool);
+
+/* Reserves room for an object; bytes is rounded up to TIERS_GRAIN_BYTES. A full member's share goes
+ * to the others. KVT_OK; KVT_E_SPACE; KVT_E_MEMORY. Never blocks on I/O. */
+KVT_NODISCARD kvt_status tiers_pool_reserve(tiers_pool *pool, uint64_t bytes,
+                                            tiers_location **location_out);
+
+/* Shrinks a reservation's tail to `bytes` (encoded smaller than the bound). Only before any write
+ * of the object. KVT_OK; KVT_E_MEMORY (the location is unchanged then). */
+KVT_NODISCARD kvt_status tiers_pool_shrink(tiers_pool *pool, tiers_location **location,
+                                           uint64_t bytes);
+
+/* Returns the extents and frees the location. No transfer of it is in flight. NULL allowed. */
+void tiers_pool_release(tiers_pool *pool, tiers_location *location);
+
+/* Takes over a location read from a catalog: marks its extents as used. KVT_OK; KVT_E_CORRUPT (out
+ * of range, overlapping, inconsistent); KVT_E_GONE (a member is absent or retired). On failure
+ * nothing is marked and the location stays the caller's: free it with tiers_location_free. */
+KVT_NODISCARD kvt_status tiers_pool_adopt(tiers_pool *pool, tiers_location *location);
+
+/* Flat little-endian form for the catalog. pack: returns the bytes needed; writes when they fit.
+ * unpack trusts no byte: KVT_OK, KVT_E_CORRUPT, KVT_E_MEMORY. */
+size_t tiers_location_pack(const tiers_location *location, void *target, size_t capacity);
+KVT_NODISCARD kvt_status tiers_location_unpack(const void *source, size_t bytes,
+                                               tiers_location **location_out);
+void tiers_location_free(tiers_location *location);
+
+/*
+ * One transfer of an object's first `bytes` bytes, all members at once. The caller zeroes it, fills
+ * the first block, keeps it and the buffer alive until finished.
+ */
+typedef struct tiers_transfer {
+    kvt_io_kind kind;
+    const tiers_location *location;
+    void *buffer;    /* aligned to TIERS_GRAIN_BYTES; `bytes` of them */
+    uint64_t bytes;  /* a multiple of TIERS_GRAIN_BYTES, <= location->bytes */
+    uint64_t offset; /* start inside the object, a multiple of the unit; usually 0 */
+
+    kvt_status status;   /* first error kept */
+    uint64_t started_ns; /* CLOCK_MONOTONIC; a virtual clock for sim members */
+    uint64_t finished_ns;
+    uint64_t member_finished_ns_first; /* when the first member was done with its part */
+    uint32_t units_pending;            /* the pool's */
+    bool finished;                     /* the pool's; read it through tiers_transfer_wait */
+} tiers_transfer;
+
+/* Queues a transfer. Never fails: errors come with wait. */
+void tiers_transfer_start(tiers_pool *pool, tiers_transfer *transfer);
+
+/* Waits for it. KVT_OK; KVT_E_IO; KVT_E_GONE; KVT_E_SPACE; KVT_E_READ_ONLY; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status tiers_transfer_wait(tiers_pool *pool, tiers_transfer *transfer);
+
+/* start + wait over a whole object. */
+KVT_NODISCARD kvt_status tiers_pool_transfer(tiers_pool *pool, kvt_io_kind kind,
+                                             const tiers_location *location, void *buffer,
+                                             uint64_t bytes);
+
+/* Makes finished writes durable on every serving member. */
+KVT_NODISCARD kvt_status tiers_pool_sync(tiers_pool *pool);
+
+typedef struct tiers_pool_facts {
+    uint64_t capacity_bytes;
+    uint64_t used_bytes; /* extents held */
+    uint64_t bytes_read;
+    uint64_t bytes_written;
+    uint32_t member_count;
+    bool emulated; /* any member is */
+    bool durable;  /* every member is */
+} tiers_pool_facts;
+void tiers_pool_facts_get(tiers_pool *pool, tiers_pool_facts *out);
+
+/* KVT_OK; KVT_END past the last member. */
+KVT_NODISCARD kvt_status tiers_pool_member(tiers_pool *pool, uint32_t index, kvt_device_stats *out);
+
+/* Takes a member out of service: its objects give KVT_E_GONE from now on. */
+void tiers_pool_retire(tiers_pool *pool, uint32_t member);
+
+#endif
