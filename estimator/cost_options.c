@@ -1,0 +1,99 @@
+/*
+ * cost_options.c - from measured curves to the options of one entry. Called for every admitted
+ * block, so it is arithmetic alone: no allocation, no lock, no I/O. Any thread.
+ */
+#include <kvterrace/codec.h>
+#include <kvterrace/profile.h>
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+/* Larger entries than a layout can have (2^46 bytes) are refused, which also keeps every product
+ * with a share below 2^53, where doubles count bytes exactly. */
+#define COST_SOURCE_MAX (UINT64_C(1) << 46)
+#define COST_SHARE_MAX  64.0
+
+static bool cost_rate_is_valid(double rate)
+{
+    return rate > 0.0 && isfinite(rate);
+}
+
+static bool cost_seconds_are_valid(double seconds)
+{
+    return seconds >= 0.0 && isfinite(seconds);
+}
+
+static bool cost_model_is_valid(const kvt_cost_model *model, uint32_t *tiers_out)
+{
+    uint32_t tiers = 0;
+    if (model->variant_count > KVT_VARIANTS_MAX || model->parallel_codecs == 0) return false;
+    for (int tier = KVT_TIER_NONE + 1; tier < KVT_TIER_COUNT; tier++) {
+        if (!model->present[tier]) continue;
+        tiers++;
+        if (!cost_rate_is_valid(model->read[tier].bytes_per_s)) return false;
+        if (!cost_seconds_are_valid(model->read[tier].request_seconds)) return false;
+    }
+    for (uint32_t i = 0; i < model->variant_count; i++) {
+        const kvt_codec_curve *curve = &model->variants[i];
+        if (!(curve->stored_share > 0.0 && curve->stored_share <= COST_SHARE_MAX)) return false;
+        if (!cost_rate_is_valid(curve->decode_bytes_per_s)) return false;
+        if (!cost_rate_is_valid(curve->encode_bytes_per_s)) return false;
+    }
+    *tiers_out = tiers;
+    return 1u + tiers * model->variant_count <= KVT_OPTIONS_MAX;
+}
+
+/* The share holds a record's metadata already; what is stored is whole grains of the record. */
+static uint64_t cost_stored_bytes(double share, uint64_t source_bytes)
+{
+    uint64_t bytes = (uint64_t)ceil(share * (double)source_bytes);
+    return (bytes + KVT_RECORD_ALIGN - 1u) / KVT_RECORD_ALIGN * KVT_RECORD_ALIGN;
+}
+
+/* One get is one striped set of requests: one fixed cost, then the tier's whole bandwidth. Every
+ * variant of today's table is exact, so loss stays 0. */
+static void cost_fill_option(const kvt_cost_model *model, int tier, const kvt_codec_curve *curve,
+                             uint64_t source_bytes, kvt_option *option)
+{
+    double source = (double)source_bytes;
+    double threads = (double)model->parallel_codecs;
+    uint64_t stored = cost_stored_bytes(curve->stored_share, source_bytes);
+    memset(option, 0, sizeof *option);
+    option->variant = curve->variant;
+    option->bytes[tier] = stored;
+    option->read_bytes[tier] = stored;
+    option->load_seconds =
+        model->read[tier].request_seconds + (double)stored / model->read[tier].bytes_per_s;
+    option->decode_seconds = source / (curve->decode_bytes_per_s * threads);
+    option->encode_seconds = source / (curve->encode_bytes_per_s * threads);
+}
+
+kvt_status kvt_options_build(const kvt_cost_model *model, uint64_t source_bytes,
+                             uint32_t first_position, uint32_t tokens, double recompute_seconds,
+                             kvt_option *options, uint32_t *count_out)
+{
+    assert(model != NULL && options != NULL && count_out != NULL);
+    uint32_t tiers;
+    *count_out = 0;
+    if (source_bytes == 0 || source_bytes > COST_SOURCE_MAX) return KVT_E_ARGUMENT;
+    if (tokens > UINT32_MAX - first_position) return KVT_E_ARGUMENT;
+    if (!cost_model_is_valid(model, &tiers)) return KVT_E_ARGUMENT;
+    if (tokens > 0) {
+        recompute_seconds =
+            kvt_prefill_seconds(&model->prefill, first_position, first_position + tokens);
+    }
+    if (!cost_seconds_are_valid(recompute_seconds)) return KVT_E_ARGUMENT;
+
+    memset(&options[KVT_OPTION_NONE], 0, sizeof options[KVT_OPTION_NONE]);
+    options[KVT_OPTION_NONE].load_seconds = recompute_seconds;
+    uint32_t count = 1;
+    for (int tier = KVT_TIER_NONE + 1; tier < KVT_TIER_COUNT; tier++) {
+        if (!model->present[tier]) continue;
+        for (uint32_t i = 0; i < model->variant_count; i++) {
+            cost_fill_option(model, tier, &model->variants[i], source_bytes, &options[count++]);
+        }
+    }
+    *count_out = count;
+    return KVT_OK;
+}
