@@ -1,0 +1,398 @@
+/*
+ * config.c - the settings that a file and overrides gave, checked when they are given.
+ *
+ * A value is checked against its setting's kind the moment it is set, so reading one never fails.
+ * Reading marks it used; what nobody read is reported by kvt_config_unused_at. The INI syntax is
+ * inih's; its reader callback counts the lines, because inih does not hand them to the handler,
+ * and refuses lines that inih would cut in two without saying so.
+ *
+ * Thread rule: one thread at a time per object. This file knows no setting by name: settings.c.
+ */
+#include <kvterrace/config.h>
+
+#include "config_parse.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <ini.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CONFIG_KEY_MAX    96u
+#define CONFIG_DEVICE_MAX 31u /* characters of a device name; kvt_device keeps 32 bytes */
+
+typedef struct config_value {
+    char key[CONFIG_KEY_MAX];
+    char *text;
+    const kvt_setting *setting;
+    uint32_t reading; /* which file gave it; 0 = an override */
+    bool used;
+} config_value;
+
+typedef struct config_device {
+    char name[CONFIG_DEVICE_MAX + 1];
+} config_device;
+
+struct kvt_config {
+    config_value *values;
+    size_t value_count, value_capacity;
+    config_device *devices;
+    size_t device_count, device_capacity;
+    uint32_t readings;
+};
+
+/* One file on its way through inih. The first fault is kept. */
+typedef struct config_reading {
+    kvt_config *config;
+    FILE *file;
+    unsigned line;
+    unsigned fault_line;
+    kvt_status status;
+    char reason[192];
+} config_reading;
+
+__attribute__((format(printf, 3, 4))) static void config_say(char *message, size_t size,
+                                                             const char *format, ...)
+{
+    if (size == 0) return;
+    va_list arguments;
+    va_start(arguments, format);
+    (void)vsnprintf(message, size, format, arguments);
+    va_end(arguments);
+}
+
+/* Whether the key is the setting's name, "*" standing for one device name. */
+static bool config_key_matches(const char *name, const char *key, size_t length)
+{
+    const char *star = strchr(name, '*');
+    if (!star) return strlen(name) == length && memcmp(name, key, length) == 0;
+    size_t head = (size_t)(star - name);
+    size_t tail = strlen(star + 1);
+    if (length <= head + tail || memcmp(name, key, head) != 0) return false;
+    if (memcmp(star + 1, key + length - tail, tail) != 0) return false;
+    return memchr(key + head, '.', length - head - tail) == NULL;
+}
+
+static const kvt_setting *config_find_setting(const char *key, size_t length)
+{
+    const kvt_setting *setting;
+    for (size_t i = 0; (setting = kvt_setting_at(i)) != NULL; i++) {
+        if (config_key_matches(setting->name, key, length)) return setting;
+    }
+    return NULL;
+}
+
+static config_value *config_find_value(const kvt_config *config, const char *key)
+{
+    for (size_t i = 0; i < config->value_count; i++) {
+        if (strcmp(config->values[i].key, key) == 0) return &config->values[i];
+    }
+    return NULL;
+}
+
+static kvt_status config_grow(void **items, size_t count, size_t *capacity, size_t item_bytes)
+{
+    if (count < *capacity) return KVT_OK;
+    size_t wanted = *capacity ? *capacity * 2 : 16;
+    void *grown = realloc(*items, wanted * item_bytes);
+    if (!grown) return KVT_E_MEMORY;
+    *items = grown;
+    *capacity = wanted;
+    return KVT_OK;
+}
+
+static bool config_device_name_fits(const char *name, size_t length)
+{
+    if (length == 0 || length > CONFIG_DEVICE_MAX) return false;
+    for (size_t i = 0; i < length; i++) {
+        char c = name[i];
+        bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+        if (!letter && !(c >= '0' && c <= '9') && c != '-' && c != '_') return false;
+    }
+    return true;
+}
+
+/* Notes the device that "device.NAME.key" speaks of; other keys pass. */
+static kvt_status config_note_device(kvt_config *config, const char *key, char *message,
+                                     size_t size)
+{
+    const char prefix[] = "device.";
+    if (strncmp(key, prefix, sizeof prefix - 1) != 0) return KVT_OK;
+    const char *name = key + sizeof prefix - 1;
+    size_t length = (size_t)(strrchr(key, '.') - name);
+    if (!config_device_name_fits(name, length)) {
+        config_say(message, size, "%s: a device name has 1 to %u letters, digits, '-' or '_'", key,
+                   CONFIG_DEVICE_MAX);
+        return KVT_E_CONFIG;
+    }
+    for (size_t i = 0; i < config->device_count; i++) {
+        const char *known = config->devices[i].name;
+        if (strlen(known) == length && memcmp(known, name, length) == 0) return KVT_OK;
+    }
+    kvt_status status = config_grow((void **)&config->devices, config->device_count,
+                                    &config->device_capacity, sizeof *config->devices);
+    if (status != KVT_OK) return status;
+    config_device *device = &config->devices[config->device_count];
+    memset(device, 0, sizeof *device);
+    memcpy(device->name, name, length);
+    config->device_count++;
+    return KVT_OK;
+}
+
+/* Checks and stores one value. All allocations come before the first change, so a failure leaves
+ * the configuration as it was. */
+static kvt_status config_store(kvt_config *config, const char *key, size_t key_length,
+                               const char *text, uint32_t reading, char *message, size_t size)
+{
+    const kvt_setting *setting =
+        key_length < CONFIG_KEY_MAX ? config_find_setting(key, key_length) : NULL;
+    if (!setting) {
+        config_say(message, size, "%.*s: unknown setting",
+                   (int)(key_length > 120 ? 120 : key_length), key);
+        return KVT_E_CONFIG;
+    }
+    char name[CONFIG_KEY_MAX] = {0};
+    memcpy(name, key, key_length);
+    const char *reason = NULL;
+    kvt_status status = store_check_value(setting, text, &reason);
+    if (status != KVT_OK) {
+        config_say(message, size, "%s: '%.60s' is not %s%s", name, text,
+                   setting->choices ? "one of " : "", reason);
+        return status;
+    }
+    config_value *value = config_find_value(config, name);
+    if (value && reading != 0 && value->reading == reading) {
+        config_say(message, size, "%s: set twice in this file", name);
+        return KVT_E_CONFIG;
+    }
+    char *copy = strdup(text);
+    if (!copy) return KVT_E_MEMORY;
+    status = config_grow((void **)&config->values, config->value_count, &config->value_capacity,
+                         sizeof *config->values);
+    if (status == KVT_OK) status = config_note_device(config, name, message, size);
+    if (status != KVT_OK) {
+        free(copy);
+        return status;
+    }
+    value = config_find_value(config, name);
+    if (!value) {
+        value = &config->values[config->value_count++];
+        *value = (config_value){.setting = setting};
+        memcpy(value->key, name, sizeof name);
+    }
+    free(value->text);
+    value->text = copy;
+    value->reading = reading;
+    value->used = false;
+    return KVT_OK;
+}
+
+kvt_status kvt_config_new(kvt_config **config_out)
+{
+    *config_out = calloc(1, sizeof **config_out);
+    return *config_out ? KVT_OK : KVT_E_MEMORY;
+}
+
+void kvt_config_free(kvt_config *config)
+{
+    if (!config) return;
+    for (size_t i = 0; i < config->value_count; i++)
+        free(config->values[i].text);
+    free(config->values);
+    free(config->devices);
+    free(config);
+}
+
+kvt_status kvt_config_set(kvt_config *config, const char *assignment, char *message,
+                          size_t message_size)
+{
+    const char *equals = strchr(assignment, '=');
+    if (!equals) {
+        config_say(message, message_size, "%.120s: expected key=value", assignment);
+        return KVT_E_CONFIG;
+    }
+    size_t length = (size_t)(equals - assignment);
+    while (length > 0 && assignment[length - 1] == ' ')
+        length--;
+    const char *text = equals + 1;
+    while (*text == ' ')
+        text++;
+    kvt_status status = config_store(config, assignment, length, text, 0, message, message_size);
+    if (status == KVT_E_MEMORY) config_say(message, message_size, "%s", kvt_status_text(status));
+    return status;
+}
+
+static void config_fail(config_reading *reading, kvt_status status, const char *reason)
+{
+    if (reading->status != KVT_OK) return;
+    reading->status = status;
+    reading->fault_line = reading->line;
+    if (reason != reading->reason)
+        config_say(reading->reason, sizeof reading->reason, "%s", reason);
+}
+
+/* A section is known when some setting's name starts with it. Reported at the section's own line,
+ * so that an empty unknown section is an error too. */
+static void config_check_section(config_reading *reading, const char *line)
+{
+    const char *end = strchr(line, ']');
+    if (!end) return; /* inih reports it */
+    char probe[CONFIG_KEY_MAX];
+    size_t length = (size_t)(end - line - 1);
+    bool known = false;
+    const kvt_setting *setting;
+    for (size_t i = 0; !known && (setting = kvt_setting_at(i)) != NULL; i++) {
+        const char *name = strrchr(setting->name, '.');
+        int written = snprintf(probe, sizeof probe, "%.*s%s", (int)length, line + 1, name);
+        known = written > 0 && (size_t)written < sizeof probe &&
+                config_key_matches(setting->name, probe, (size_t)written);
+    }
+    if (known) return;
+    config_say(reading->reason, sizeof reading->reason, "[%.*s]: unknown section",
+               (int)(length > 60 ? 60 : length), line + 1);
+    config_fail(reading, KVT_E_CONFIG, reading->reason);
+}
+
+/* inih's line source. Blanks in front are dropped: inih would read such a line as the continuation
+ * of the one before. Returning NULL ends the parse. */
+static char *config_read_line(char *target, int size, void *stream)
+{
+    config_reading *reading = stream;
+    if (reading->status != KVT_OK) return NULL;
+    int used = 0;
+    int c = 0;
+    reading->line++;
+    while ((c = getc(reading->file)) != EOF && c != '\n') {
+        if (used == 0 && (c == ' ' || c == '\t')) continue;
+        if (c == '\0' || used + 2 >= size) {
+            config_fail(reading, KVT_E_CONFIG,
+                        c == '\0' ? "the line holds a zero byte" : "the line is too long");
+            return NULL;
+        }
+        target[used++] = (char)c;
+    }
+    if (c == EOF && used == 0) return NULL;
+    target[used] = '\n';
+    target[used + 1] = '\0';
+    if (target[0] == '[') config_check_section(reading, target);
+    return target;
+}
+
+/* inih's handler: returns 0 to stop. */
+static int config_take_line(void *user, const char *section, const char *name, const char *value)
+{
+    config_reading *reading = user;
+    if (reading->status != KVT_OK) return 0;
+    char key[2 * CONFIG_KEY_MAX];
+    int length = snprintf(key, sizeof key, "%s.%s", section, name);
+    if (length < 0 || (size_t)length >= sizeof key) length = (int)sizeof key - 1;
+    kvt_status status =
+        config_store(reading->config, key, (size_t)length, value, reading->config->readings,
+                     reading->reason, sizeof reading->reason);
+    if (status != KVT_OK) {
+        config_fail(reading, status,
+                    status == KVT_E_MEMORY ? kvt_status_text(status) : reading->reason);
+    }
+    return status == KVT_OK;
+}
+
+kvt_status kvt_config_read(kvt_config *config, const char *path, char *message, size_t message_size)
+{
+    config_reading reading = {.config = config, .file = fopen(path, "re")};
+    if (!reading.file) {
+        config_say(message, message_size, "%s: %m", path);
+        return errno == ENOENT ? KVT_E_GONE : KVT_E_CONFIG;
+    }
+    config->readings++;
+    int first_fault = ini_parse_stream(config_read_line, &reading, config_take_line, &reading);
+    if (ferror(reading.file)) {
+        config_fail(&reading, KVT_E_CONFIG, "the file cannot be read");
+    } else if (first_fault > 0 &&
+               (reading.status == KVT_OK || (unsigned)first_fault < reading.fault_line)) {
+        /* inih carries on behind a line that it cannot read; the earlier fault is the one to say.
+         */
+        reading.status = KVT_E_CONFIG;
+        reading.fault_line = (unsigned)first_fault;
+        config_say(reading.reason, sizeof reading.reason, "expected [section] or key = value");
+    } else if (first_fault < 0) {
+        config_fail(&reading, KVT_E_MEMORY, kvt_status_text(KVT_E_MEMORY));
+    }
+    (void)fclose(reading.file);
+    if (reading.status != KVT_OK) {
+        config_say(message, message_size, "%s:%u: %s", path, reading.fault_line, reading.reason);
+    }
+    return reading.status;
+}
+
+/* The text of a setting for the typed readers below, and its kind's check. */
+static const char *config_use(kvt_config *config, const char *key, unsigned kinds)
+{
+    config_value *value = config_find_value(config, key);
+    const kvt_setting *setting = value ? value->setting : config_find_setting(key, strlen(key));
+    assert(setting && "the key is in the table of settings");
+    assert((kinds & (1u << setting->kind)) != 0 && "the key is read as what it is");
+    (void)kinds;
+    if (!value) return setting ? setting->standard : NULL;
+    value->used = true;
+    return value->text;
+}
+
+const char *kvt_config_text(kvt_config *config, const char *key)
+{
+    return config_use(config, key, 1u << KVT_SETTING_TEXT);
+}
+
+uint64_t kvt_config_bytes(kvt_config *config, const char *key)
+{
+    const char *text = config_use(
+        config, key, 1u << KVT_SETTING_BYTES | 1u << KVT_SETTING_RATE | 1u << KVT_SETTING_COUNT);
+    uint64_t bytes = 0;
+    if (!text) return 0;
+    kvt_status status = store_parse_rate(text, &bytes); /* takes counts and sizes as well */
+    assert(status == KVT_OK);
+    return status == KVT_OK ? bytes : 0;
+}
+
+double kvt_config_number(kvt_config *config, const char *key)
+{
+    const char *text =
+        config_use(config, key, 1u << KVT_SETTING_NUMBER | 1u << KVT_SETTING_SECONDS);
+    double number = 0;
+    if (!text) return 0;
+    kvt_status status = store_parse_number(text, &number);
+    if (status != KVT_OK) status = kvt_parse_seconds(text, &number);
+    assert(status == KVT_OK);
+    return status == KVT_OK ? number : 0;
+}
+
+bool kvt_config_switch(kvt_config *config, const char *key)
+{
+    const char *text = config_use(config, key, 1u << KVT_SETTING_SWITCH);
+    bool on = false;
+    if (!text) return false;
+    kvt_status status = store_parse_switch(text, &on);
+    assert(status == KVT_OK);
+    return status == KVT_OK && on;
+}
+
+bool kvt_config_has(const kvt_config *config, const char *key)
+{
+    return config_find_value(config, key) != NULL;
+}
+
+const char *kvt_config_device_at(const kvt_config *config, size_t index)
+{
+    return index < config->device_count ? config->devices[index].name : NULL;
+}
+
+const char *kvt_config_unused_at(const kvt_config *config, size_t index)
+{
+    for (size_t i = 0; i < config->value_count; i++) {
+        if (config->values[i].used) continue;
+        if (index == 0) return config->values[i].key;
+        index--;
+    }
+    return NULL;
+}

@@ -1,0 +1,125 @@
+/*
+ * settings.c - the table of every setting: name, kind, default, choices, one line of explanation.
+ *
+ * This is the only place where a setting is declared; config.c checks values against it, the
+ * command prints its help from it, and a test compares docs/CONFIGURATION.md with it. To add a
+ * setting: add a row here and a row there. Constant data; any thread.
+ */
+#include <kvterrace/config.h>
+
+#define TEXT(name, standard, text)                                                                 \
+    {                                                                                              \
+        name, KVT_SETTING_TEXT, standard, NULL, text                                               \
+    }
+#define CHOICE(name, standard, list, text)                                                         \
+    {                                                                                              \
+        name, KVT_SETTING_TEXT, standard, list, text                                               \
+    }
+#define BYTES(name, standard, text)                                                                \
+    {                                                                                              \
+        name, KVT_SETTING_BYTES, standard, NULL, text                                              \
+    }
+#define RATE(name, standard, text)                                                                 \
+    {                                                                                              \
+        name, KVT_SETTING_RATE, standard, NULL, text                                               \
+    }
+#define SECONDS(name, standard, text)                                                              \
+    {                                                                                              \
+        name, KVT_SETTING_SECONDS, standard, NULL, text                                            \
+    }
+#define NUMBER(name, standard, text)                                                               \
+    {                                                                                              \
+        name, KVT_SETTING_NUMBER, standard, NULL, text                                             \
+    }
+#define COUNT(name, standard, text)                                                                \
+    {                                                                                              \
+        name, KVT_SETTING_COUNT, standard, NULL, text                                              \
+    }
+#define SWITCH(name, standard, text)                                                               \
+    {                                                                                              \
+        name, KVT_SETTING_SWITCH, standard, NULL, text                                             \
+    }
+
+#define STRIPING_CHOICES "proportional|equal"
+
+/* The settings of one tier; the last three are the simulator's model of the whole tier. */
+#define TIER(tier)                                                                                 \
+    BYTES("tier." tier ".capacity", NULL, "bytes of records in this tier; absent: no such tier"),  \
+        BYTES("tier." tier ".unit", "256KiB", "stripe unit, a multiple of 4 KiB"),                 \
+        CHOICE("tier." tier ".striping", "proportional", STRIPING_CHOICES,                         \
+               "how an object is dealt over the tier's devices"),                                  \
+        RATE("tier." tier ".read_bandwidth", NULL, "simulation: read bandwidth of the tier"),      \
+        RATE("tier." tier ".write_bandwidth", NULL, "simulation: write bandwidth of the tier"),    \
+        SECONDS("tier." tier ".latency", NULL, "simulation: fixed seconds of one request")
+
+static const kvt_setting settings_table[] = {
+    TEXT("store.catalog", NULL, "SQLite file that lets SSD entries survive a restart"),
+    TEXT("store.profile", NULL, "SQLite file with this machine's measurements"),
+    SWITCH("store.profile_foreign", "no", "accept a profile that was measured on another host"),
+    SWITCH("store.format", "no", "take over devices that carry other bytes, which are lost"),
+    CHOICE("store.policy", "utility", "none|lru|lru-leaf|utility", "who decides placement"),
+    CHOICE("store.variant", "raw", "raw|lossless", "form that the lru policies store"),
+    SWITCH("store.lossless", "yes", "offer the lossless codec to the utility policy"),
+    SECONDS("store.alpha", "10", "seconds of delay that 1.0 of quality is worth"),
+    SECONDS("store.half_life", "300", "half-life of the reuse counter"),
+    NUMBER("store.hysteresis", "1.25", "a move must gain this many times its cost"),
+    CHOICE("store.holes", "contiguous", "contiguous|mixed",
+           "contiguous: an entry is useless without its ancestors; mixed: holes are recomputed"),
+    NUMBER("store.high_watermark", "0.98", "background work makes room above this tier share"),
+    NUMBER("store.low_watermark", "0.95", "and stops at this one"),
+    BYTES("store.staging", "256MiB", "bound on memory for encoded records in motion"),
+    SECONDS("store.tick", "0.05", "pause between background rounds; 0: no background thread"),
+    RATE("store.move_rate", "0", "bytes per second that background moves may write; 0: no bound"),
+    COUNT("store.moves_per_tick", "64", "moves in one background round"),
+    COUNT("store.seed", "1", "seed of policies that draw and of device labels in tests"),
+
+    TIER("hbm"),
+    TIER("dram"),
+    TIER("ssd"),
+
+    CHOICE("device.*.tier", NULL, "hbm|dram|ssd", "tier that the device belongs to"),
+    CHOICE("device.*.backend", NULL, "memory|file|null|sim", "what drives the device"),
+    TEXT("device.*.path", NULL, "file: a regular file (made when absent) or a block device"),
+    BYTES("device.*.capacity", NULL, "bytes; file: absent means the size that it has"),
+    COUNT("device.*.depth", NULL, "requests in flight at once; absent: the back end's default"),
+    SWITCH("device.*.buffered", "no", "file: go through the page cache"),
+    SWITCH("device.*.synchronous", "no", "file: do not use io_uring"),
+    SWITCH("device.*.emulated", "no", "the device stands in for hardware that is absent"),
+    RATE("device.*.read_bandwidth", NULL, "cap on reads; sim: the model's read bandwidth"),
+    RATE("device.*.write_bandwidth", NULL, "cap on writes; sim: the model's write bandwidth"),
+    SECONDS("device.*.latency", NULL, "seconds added to each request"),
+
+    CHOICE("prefill.gpu", "a100", "a100|h100", "preset of the recompute cost model"),
+    TEXT("prefill.csv", NULL, "measured prefill times: path up to _attention.csv"),
+    COUNT("prefill.layers", "32", "layers of the model that prefill.csv is summed over"),
+
+    COUNT("replay.servers", "8", "prefill servers that requests queue for"),
+    BYTES("replay.bytes_per_token", "128KiB", "KV bytes of one token (Llama-3.1-8B in bf16)"),
+    COUNT("replay.block_tokens", "512", "tokens of one entry"),
+    NUMBER("replay.scale", NULL, "live: factor on the bytes of entries and tiers"),
+    COUNT("replay.seed", "1", "seed of arrivals inside a trace's time step, and of live bytes"),
+    NUMBER("replay.warmup", "0", "share of the requests that metrics leave out, from the first"),
+    CHOICE("replay.partial_blocks", "whole", "whole|exact", "how a request's last block counts"),
+    SWITCH("replay.overlap", "no", "loads overlap the prefill of other blocks"),
+    COUNT("replay.seeds", "1", "runs per policy, each with the next seed"),
+    COUNT("replay.limit", "0", "requests to replay; 0: all"),
+    TEXT("replay.plan_log", NULL, "file that receives every move, one line each"),
+
+    NUMBER("workload.rate", "1", "requests per second (Poisson)"),
+    COUNT("workload.requests", "1000", "requests to generate"),
+    COUNT("workload.contexts", "100", "distinct contexts that sessions start from"),
+    NUMBER("workload.zipf", "1", "exponent of the contexts' popularity"),
+    COUNT("workload.tokens_median", "8192", "median context length in tokens (lognormal)"),
+    NUMBER("workload.tokens_sigma", "1", "sigma of the logarithm of the context length"),
+    COUNT("workload.tokens_max", "131072", "longest context in tokens"),
+    NUMBER("workload.turns_mean", "3", "mean turns of a session (geometric)"),
+    COUNT("workload.turn_tokens", "512", "mean tokens that a turn adds"),
+    COUNT("workload.system_tokens", "0", "tokens of a system prompt that all contexts share"),
+    SECONDS("workload.think_time", "30", "mean pause between the turns of a session"),
+};
+
+const kvt_setting *kvt_setting_at(size_t index)
+{
+    const size_t count = sizeof settings_table / sizeof settings_table[0];
+    return index < count ? &settings_table[index] : NULL;
+}
