@@ -1,0 +1,286 @@
+/*
+ * device.c - the asserting wrapper around every device, the table of back ends, and opening.
+ *
+ * Nothing else calls the pointers of kvt_device_ops. What a caller may get wrong is asserted here
+ * once, so that back ends hold no argument checks; what the outside world may get wrong comes back
+ * as a status.
+ *
+ * Thread rule: one thread at a time per device; the table is constant.
+ */
+#include "device_internal.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+static const kvt_device_ops *const device_backends[] = {
+    &tiers_memory_ops,
+    &tiers_null_ops,
+};
+
+enum { DEVICE_BACKEND_COUNT = sizeof device_backends / sizeof device_backends[0] };
+
+const kvt_device_ops *kvt_device_backend_at(size_t index)
+{
+    return index < DEVICE_BACKEND_COUNT ? device_backends[index] : NULL;
+}
+
+uint64_t tiers_device_now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+void tiers_device_sleep_until(uint64_t wake_ns)
+{
+    struct timespec wake = {.tv_sec = (time_t)(wake_ns / 1000000000u),
+                            .tv_nsec = (long)(wake_ns % 1000000000u)};
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &wake, NULL) == EINTR)
+        continue;
+}
+
+uint64_t tiers_device_deadline(uint64_t now_ns, uint64_t timeout_ns)
+{
+    /* Half the range is 292 years, and still fits a signed time_t. */
+    const uint64_t limit = UINT64_MAX / 2;
+    return timeout_ns > limit - now_ns ? limit : now_ns + timeout_ns;
+}
+
+uint64_t tiers_device_duration(uint64_t bytes, uint64_t bytes_per_s, uint64_t *carry)
+{
+    /* Fits: an operation is below 2^32 bytes, and 2^32 * 10^9 < 2^62. */
+    uint64_t scaled = bytes * 1000000000u + *carry;
+    *carry = scaled % bytes_per_s;
+    return scaled / bytes_per_s;
+}
+
+void tiers_device_init(kvt_device *device, const kvt_device_ops *ops,
+                       const kvt_device_config *config)
+{
+    device->ops = ops;
+    snprintf(device->name, sizeof device->name, "%s", config->name);
+    if (config->emulated) device->facts.flags |= KVT_DEVICE_EMULATED;
+}
+
+void tiers_device_message(char *message, size_t message_size, const kvt_device_config *config,
+                          const char *format, ...)
+{
+    if (message_size == 0) return;
+    int head = snprintf(message, message_size, "device '%s': ", config->name);
+    if (head < 0 || (size_t)head >= message_size) return;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message + head, message_size - (size_t)head, format, arguments);
+    va_end(arguments);
+}
+
+static bool device_text_set(const char *text)
+{
+    return text != NULL && text[0] != '\0';
+}
+
+/* A setting without effect is an error: it means that the caller thinks of another device. */
+static kvt_status device_config_check(const kvt_device_config *config, const kvt_device_ops *ops,
+                                      char *message, size_t message_size)
+{
+    bool is_file = strcmp(ops->name, "file") == 0;
+    bool is_sim = strcmp(ops->name, "sim") == 0;
+    const char *wrong = NULL;
+    if (is_file && !device_text_set(config->path)) wrong = "a file device needs a path";
+    if (!is_file && device_text_set(config->path)) wrong = "a path is only for file devices";
+    if (!is_file && (config->buffered || config->synchronous)) {
+        wrong = "buffered and synchronous are only for file devices";
+    }
+    if (!is_file && config->capacity_bytes == 0) wrong = "a capacity is required";
+    if (is_sim && (config->read_bytes_per_s == 0 || config->write_bytes_per_s == 0)) {
+        wrong = "a sim device needs read and write bandwidth";
+    }
+    if (wrong == NULL) return KVT_OK;
+    tiers_device_message(message, message_size, config, "%s", wrong);
+    return KVT_E_ARGUMENT;
+}
+
+static const kvt_device_ops *device_backend_find(const char *name)
+{
+    for (size_t i = 0; i < DEVICE_BACKEND_COUNT; i++) {
+        if (strcmp(device_backends[i]->name, name) == 0) return device_backends[i];
+    }
+    return NULL;
+}
+
+static kvt_status device_open_checked(const kvt_device_config *config, kvt_device **device_out,
+                                      char *message, size_t message_size)
+{
+    const kvt_device_ops *ops = device_backend_find(config->backend);
+    if (ops == NULL) {
+        tiers_device_message(message, message_size, config,
+                             "unknown back end '%s' (known: memory, file, null, sim)",
+                             config->backend);
+        return KVT_E_UNSUPPORTED;
+    }
+    assert(ops->struct_size >= sizeof *ops && ops->abi_version == KVT_DEVICE_ABI);
+    kvt_status status = device_config_check(config, ops, message, message_size);
+    if (status != KVT_OK) return status;
+
+    kvt_device *device = NULL;
+    status = ops->open(config, &device, message, message_size);
+    if (status != KVT_OK) return status;
+    bool capped = config->read_bytes_per_s | config->write_bytes_per_s | config->latency_ns;
+    if (capped && (device->facts.flags & KVT_DEVICE_VIRTUAL_TIME) == 0) {
+        kvt_device *inner = device;
+        status = tiers_throttle_wrap(inner, config, &device);
+        if (status != KVT_OK) {
+            tiers_device_message(message, message_size, config, "no memory for the throttle");
+            kvt_device_close(inner);
+            return status;
+        }
+    }
+    *device_out = device;
+    return KVT_OK;
+}
+
+kvt_status kvt_device_open(const kvt_device_config *config, kvt_device **device_out, char *message,
+                           size_t message_size)
+{
+    char unread[256];
+    assert(device_out != NULL);
+    *device_out = NULL;
+    if (message == NULL || message_size == 0) {
+        message = unread;
+        message_size = sizeof unread;
+    }
+    message[0] = '\0';
+    if (config == NULL || config->struct_size != sizeof *config) {
+        snprintf(message, message_size, "device: the configuration has another version's size");
+        return KVT_E_ARGUMENT;
+    }
+    if (!device_text_set(config->name) || strlen(config->name) > 31) {
+        snprintf(message, message_size, "device: a name has 1 to 31 characters");
+        return KVT_E_ARGUMENT;
+    }
+    if (!device_text_set(config->backend)) {
+        tiers_device_message(message, message_size, config, "no back end is named");
+        return KVT_E_ARGUMENT;
+    }
+    return device_open_checked(config, device_out, message, message_size);
+}
+
+void kvt_device_close(kvt_device *device)
+{
+    if (device == NULL) return;
+    assert(device->in_flight == 0);
+    device->ops->close(device);
+}
+
+static void device_assert_operation(const kvt_device *device, const kvt_io *io)
+{
+#ifndef NDEBUG
+    const kvt_device_facts *facts = &device->facts;
+    uint64_t mask = facts->align_bytes - 1u;
+    assert(io->kind == KVT_IO_READ || io->kind == KVT_IO_WRITE);
+    assert(io->state != KVT_IO_IN_FLIGHT);
+    assert(io->bytes >= 1 && io->bytes <= facts->request_bytes_max);
+    assert((io->bytes & mask) == 0 && (io->offset & mask) == 0);
+    assert(io->offset <= facts->capacity_bytes);
+    assert(io->bytes <= facts->capacity_bytes - io->offset);
+    assert(io->buffer != NULL && ((uintptr_t)io->buffer & mask) == 0);
+#else
+    (void)device;
+    (void)io;
+#endif
+}
+
+/* The one field of the facts that changes; other threads may look at it meanwhile. */
+static void device_note_depth(kvt_device *device, uint32_t depth)
+{
+    if (depth > device->facts.depth_achieved) {
+        __atomic_store_n(&device->facts.depth_achieved, depth, __ATOMIC_RELAXED);
+    }
+}
+
+kvt_status kvt_device_submit(kvt_device *device, kvt_io *io)
+{
+    assert(device != NULL && io != NULL);
+    device_assert_operation(device, io);
+    if (device->in_flight >= device->facts.depth_max) return KVT_BUSY;
+    if (io->kind == KVT_IO_WRITE && (device->facts.flags & KVT_DEVICE_READ_ONLY) != 0) {
+        uint64_t now = tiers_device_now_ns();
+        tiers_io_begin(io, now);
+        tiers_io_finish(io, KVT_E_READ_ONLY, EROFS, now);
+        io->state = KVT_IO_DONE;
+        return KVT_OK;
+    }
+    kvt_status status = device->ops->submit(device, io);
+    assert(status == KVT_OK || status == KVT_QUEUED || status == KVT_BUSY);
+    if (status == KVT_BUSY) return status;
+    device_note_depth(device, device->in_flight + 1);
+    if (status == KVT_QUEUED) {
+        assert(device->ops->reap != NULL);
+        io->state = KVT_IO_IN_FLIGHT;
+        device->in_flight++;
+    } else {
+        io->state = KVT_IO_DONE;
+    }
+    return status;
+}
+
+void kvt_device_flush(kvt_device *device)
+{
+    assert(device != NULL);
+    if (device->ops->flush != NULL) device->ops->flush(device);
+}
+
+size_t kvt_device_reap(kvt_device *device, kvt_io **done, size_t min, size_t max,
+                       uint64_t timeout_ns)
+{
+    assert(device != NULL && min <= max && (done != NULL || max == 0));
+    if (device->in_flight == 0 || max == 0) return 0;
+    if (min > device->in_flight) min = device->in_flight; /* more can never come */
+    size_t count = device->ops->reap(device, done, min, max, timeout_ns);
+    assert(count <= max && count <= device->in_flight);
+    for (size_t i = 0; i < count; i++) {
+        assert(done[i]->state == KVT_IO_IN_FLIGHT);
+        done[i]->state = KVT_IO_DONE;
+    }
+    device->in_flight -= (uint32_t)count;
+    return count;
+}
+
+kvt_status kvt_device_sync(kvt_device *device)
+{
+    assert(device != NULL);
+    return device->ops->sync != NULL ? device->ops->sync(device) : KVT_OK;
+}
+
+/* An idle device that keeps saying busy is broken; a second of patience covers a passing shortage
+ * of kernel memory. */
+static kvt_status device_submit_patiently(kvt_device *device, kvt_io *io)
+{
+    enum { PATIENCE_STEPS = 1000, STEP_NS = 1000000 };
+    for (int step = 0; step < PATIENCE_STEPS; step++) {
+        kvt_status status = kvt_device_submit(device, io);
+        if (status != KVT_BUSY) return status;
+        tiers_device_sleep_until(tiers_device_now_ns() + STEP_NS);
+    }
+    tiers_io_finish(io, KVT_E_IO, EBUSY, tiers_device_now_ns());
+    return KVT_OK;
+}
+
+kvt_status kvt_device_transfer(kvt_device *device, kvt_io_kind kind, uint64_t offset, void *buffer,
+                               uint32_t bytes)
+{
+    assert(device != NULL && device->in_flight == 0);
+    kvt_io io = {.kind = kind, .bytes = bytes, .offset = offset, .buffer = buffer};
+    if (device_submit_patiently(device, &io) == KVT_QUEUED) {
+        kvt_io *done = NULL;
+        kvt_device_flush(device);
+        while (kvt_device_reap(device, &done, 1, 1, TIERS_DEVICE_FOREVER) == 0)
+            continue;
+        assert(done == &io);
+    }
+    return io.status;
+}

@@ -1,0 +1,71 @@
+/*
+ * device_internal.h - what the device back ends share; only tiers/device*.c and their tests
+ * include it.
+ *
+ * A back end's submit begins an operation with tiers_io_begin once it has decided to accept it
+ * (KVT_BUSY leaves the operation untouched) and ends it with tiers_io_finish. The wrappers in
+ * device.c own kvt_io.state, kvt_device.in_flight and facts.depth_achieved.
+ *
+ * `throttle` and `fault` wrap another device. They give it operations of their own, so that each
+ * layer owns one whole kvt_io, and they are made by code: their ops have no open.
+ *
+ * Thread rule: as device.h.
+ */
+#ifndef TIERS_DEVICE_INTERNAL_H
+#define TIERS_DEVICE_INTERNAL_H
+
+#include <kvterrace/device.h>
+
+#define TIERS_DEVICE_FOREVER UINT64_MAX /* a reap timeout without end */
+
+extern const kvt_device_ops tiers_memory_ops;
+extern const kvt_device_ops tiers_file_ops;
+extern const kvt_device_ops tiers_null_ops;
+extern const kvt_device_ops tiers_sim_ops;
+
+/* CLOCK_MONOTONIC. */
+uint64_t tiers_device_now_ns(void);
+
+/* Sleeps until an instant of that clock; returns at once when it has passed. */
+void tiers_device_sleep_until(uint64_t wake_ns);
+
+/* now + timeout without overflow. */
+uint64_t tiers_device_deadline(uint64_t now_ns, uint64_t timeout_ns);
+
+/* Fills the common head of a back end's zeroed object. */
+void tiers_device_init(kvt_device *device, const kvt_device_ops *ops,
+                       const kvt_device_config *config);
+
+/* Writes one line, "device 'name': ..."; message_size may be 0. */
+void tiers_device_message(char *message, size_t message_size, const kvt_device_config *config,
+                          const char *format, ...) __attribute__((format(printf, 4, 5)));
+
+/* Nanoseconds that `bytes` take at bytes_per_s, which is not 0. The division's remainder is carried
+ * from call to call in *carry, so that rounding does not add up over many operations. */
+uint64_t tiers_device_duration(uint64_t bytes, uint64_t bytes_per_s, uint64_t *carry);
+
+static inline void tiers_io_begin(kvt_io *io, uint64_t now_ns)
+{
+    io->status = KVT_OK;
+    io->os_error = 0;
+    io->submitted_ns = now_ns;
+    io->finished_ns = 0;
+    io->next = NULL;
+    io->device_word = 0;
+}
+
+static inline void tiers_io_finish(kvt_io *io, kvt_status status, int os_error, uint64_t now_ns)
+{
+    io->status = status;
+    io->os_error = os_error;
+    io->finished_ns = now_ns;
+}
+
+/*
+ * Wraps an open device in the caps of config (read_bytes_per_s, write_bytes_per_s, latency_ns,
+ * depth). On success the inner device belongs to the new one. KVT_OK; KVT_E_MEMORY.
+ */
+KVT_NODISCARD kvt_status tiers_throttle_wrap(kvt_device *inner, const kvt_device_config *config,
+                                             kvt_device **device_out);
+
+#endif

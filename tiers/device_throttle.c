@@ -1,0 +1,220 @@
+/*
+ * device_throttle.c - caps any device to a bandwidth per direction and adds a latency, exactly.
+ *
+ * Each direction is a pipe that is free again at free_at. An operation of b bytes moves
+ *
+ *     free_at = max(now, free_at) + b / bandwidth        due = free_at + latency
+ *
+ * and is handed on when its due time has come and the inner device has finished it, whichever is
+ * later. An idle pipe earns no credit, so no transfer is ever faster than the cap, short ones
+ * included; due times are absolute, so waking late does not add up while operations overlap. The
+ * inner device works while the pipe "transmits". Waiting sleeps, it never spins.
+ *
+ * Thread rule: as device.h.
+ */
+#include "device_internal.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { THROTTLE_DEPTH_DEFAULT = 32 };
+
+typedef enum throttle_state {
+    THROTTLE_FREE = 0,
+    THROTTLE_INSIDE = 1, /* the inner device has it */
+    THROTTLE_LANDED = 2  /* finished inside; waits for its due time */
+} throttle_state;
+
+typedef struct throttle_slot {
+    kvt_io inner; /* our own operation, so that the caller's stays ours alone */
+    kvt_io *outer;
+    uint64_t due_ns;
+    throttle_state state;
+} throttle_slot;
+
+typedef struct throttle_pipe {
+    uint64_t bytes_per_s; /* 0 = no cap */
+    uint64_t free_at_ns;
+    uint64_t carry; /* of tiers_device_duration */
+} throttle_pipe;
+
+typedef struct throttle_device {
+    kvt_device base;
+    kvt_device *inner;
+    throttle_pipe pipes[2]; /* by kvt_io_kind */
+    uint64_t latency_ns;
+    uint32_t slot_count;
+    throttle_slot slots[];
+} throttle_device;
+
+static const kvt_device_ops throttle_ops;
+
+kvt_status tiers_throttle_wrap(kvt_device *inner, const kvt_device_config *config,
+                               kvt_device **device_out)
+{
+    /* A device that finishes at once has depth 1; behind the pipe its operations do overlap. */
+    uint32_t depth = config->depth != 0 ? config->depth : inner->facts.depth_max;
+    if (config->depth == 0 && depth < THROTTLE_DEPTH_DEFAULT) depth = THROTTLE_DEPTH_DEFAULT;
+    throttle_device *throttle = calloc(1, sizeof *throttle + depth * sizeof throttle->slots[0]);
+    if (throttle == NULL) return KVT_E_MEMORY;
+    throttle->base.facts = inner->facts;
+    tiers_device_init(&throttle->base, &throttle_ops, config);
+    throttle->base.facts.depth_max = depth;
+    throttle->base.facts.depth_achieved = 0;
+    snprintf(throttle->base.facts.engine, sizeof throttle->base.facts.engine, "%.22s+throttle",
+             inner->facts.engine);
+    throttle->inner = inner;
+    throttle->pipes[KVT_IO_READ].bytes_per_s = config->read_bytes_per_s;
+    throttle->pipes[KVT_IO_WRITE].bytes_per_s = config->write_bytes_per_s;
+    throttle->latency_ns = config->latency_ns;
+    throttle->slot_count = depth;
+    *device_out = &throttle->base;
+    return KVT_OK;
+}
+
+static void throttle_close(kvt_device *device)
+{
+    throttle_device *throttle = (throttle_device *)device;
+    kvt_device_close(throttle->inner);
+    free(throttle);
+}
+
+static throttle_slot *throttle_slot_take(throttle_device *throttle)
+{
+    for (uint32_t i = 0; i < throttle->slot_count; i++) {
+        if (throttle->slots[i].state == THROTTLE_FREE) return &throttle->slots[i];
+    }
+    return NULL;
+}
+
+static uint64_t throttle_charge(throttle_device *throttle, const kvt_io *io, uint64_t now)
+{
+    throttle_pipe *pipe = &throttle->pipes[io->kind];
+    if (pipe->bytes_per_s == 0) return now + throttle->latency_ns;
+    if (pipe->free_at_ns < now) {
+        pipe->free_at_ns = now;
+        pipe->carry = 0;
+    }
+    pipe->free_at_ns += tiers_device_duration(io->bytes, pipe->bytes_per_s, &pipe->carry);
+    return pipe->free_at_ns + throttle->latency_ns;
+}
+
+static kvt_status throttle_submit(kvt_device *device, kvt_io *io)
+{
+    throttle_device *throttle = (throttle_device *)device;
+    throttle_slot *slot = throttle_slot_take(throttle);
+    if (slot == NULL) return KVT_BUSY;
+    slot->inner = (kvt_io){.kind = io->kind,
+                           .bytes = io->bytes,
+                           .offset = io->offset,
+                           .buffer = io->buffer,
+                           .user = slot};
+    uint64_t now = tiers_device_now_ns(); /* before the inner device, which may take its time */
+    kvt_status status = kvt_device_submit(throttle->inner, &slot->inner);
+    if (status == KVT_BUSY) return KVT_BUSY;
+    tiers_io_begin(io, now);
+    slot->outer = io;
+    slot->due_ns = throttle_charge(throttle, io, now);
+    slot->state = status == KVT_QUEUED ? THROTTLE_INSIDE : THROTTLE_LANDED;
+    return KVT_QUEUED;
+}
+
+static void throttle_flush(kvt_device *device)
+{
+    kvt_device_flush(((throttle_device *)device)->inner);
+}
+
+/* Takes completions from the inner device, waiting up to timeout_ns for one. */
+static void throttle_land(throttle_device *throttle, uint64_t timeout_ns)
+{
+    kvt_io *done[32];
+    size_t min = timeout_ns != 0 ? 1 : 0;
+    size_t count;
+    do {
+        count = kvt_device_reap(throttle->inner, done, min, 32, timeout_ns);
+        for (size_t i = 0; i < count; i++) {
+            throttle_slot *slot = done[i]->user;
+            slot->state = THROTTLE_LANDED;
+        }
+        min = 0;
+        timeout_ns = 0;
+    } while (count == 32);
+}
+
+/* The earliest due slot in the given state or, with THROTTLE_FREE, in any busy one. */
+static throttle_slot *throttle_earliest(throttle_device *throttle, throttle_state state)
+{
+    throttle_slot *best = NULL;
+    for (uint32_t i = 0; i < throttle->slot_count; i++) {
+        throttle_slot *slot = &throttle->slots[i];
+        if (slot->state == THROTTLE_FREE) continue;
+        if (state != THROTTLE_FREE && slot->state != state) continue;
+        if (best == NULL || slot->due_ns < best->due_ns) best = slot;
+    }
+    return best;
+}
+
+/* Hands on landed operations whose time has come, in the order of their due times. */
+static size_t throttle_release(throttle_device *throttle, kvt_io **done, size_t max)
+{
+    size_t count = 0;
+    uint64_t now = tiers_device_now_ns();
+    while (count < max) {
+        throttle_slot *slot = throttle_earliest(throttle, THROTTLE_LANDED);
+        if (slot == NULL || slot->due_ns > now) break;
+        uint64_t finished = slot->inner.finished_ns;
+        if (finished < slot->due_ns) finished = slot->due_ns;
+        tiers_io_finish(slot->outer, slot->inner.status, slot->inner.os_error, finished);
+        done[count++] = slot->outer;
+        slot->state = THROTTLE_FREE;
+    }
+    return count;
+}
+
+/* Sleeps until something can change: the next due time, or a late inner completion. */
+static void throttle_wait(throttle_device *throttle, uint64_t deadline_ns)
+{
+    uint64_t now = tiers_device_now_ns();
+    throttle_slot *next = throttle_earliest(throttle, THROTTLE_FREE);
+    assert(next != NULL);
+    if (next->due_ns > now) {
+        tiers_device_sleep_until(next->due_ns < deadline_ns ? next->due_ns : deadline_ns);
+        return;
+    }
+    if (next->state == THROTTLE_LANDED) return; /* became due just now */
+    throttle_slot *landed = throttle_earliest(throttle, THROTTLE_LANDED);
+    uint64_t wake = landed != NULL && landed->due_ns < deadline_ns ? landed->due_ns : deadline_ns;
+    if (wake > now) throttle_land(throttle, wake - now);
+}
+
+static size_t throttle_reap(kvt_device *device, kvt_io **done, size_t min, size_t max,
+                            uint64_t timeout_ns)
+{
+    throttle_device *throttle = (throttle_device *)device;
+    uint64_t deadline = tiers_device_deadline(tiers_device_now_ns(), timeout_ns);
+    size_t count = 0;
+    for (;;) {
+        throttle_land(throttle, 0);
+        count += throttle_release(throttle, done + count, max - count);
+        if (count >= min || tiers_device_now_ns() >= deadline) return count;
+        throttle_wait(throttle, deadline);
+    }
+}
+
+static kvt_status throttle_sync(kvt_device *device)
+{
+    return kvt_device_sync(((throttle_device *)device)->inner);
+}
+
+static const kvt_device_ops throttle_ops = {
+    .struct_size = sizeof(kvt_device_ops),
+    .abi_version = KVT_DEVICE_ABI,
+    .name = "throttle",
+    .close = throttle_close,
+    .submit = throttle_submit,
+    .flush = throttle_flush,
+    .reap = throttle_reap,
+    .sync = throttle_sync,
+};
