@@ -1,6 +1,7 @@
 # Tests: tests/<kind>/<kind-prefix>_<room>_*.c become one program each, linked to the objects of the
 # room they test and of the rooms that it may include. The label is kind and room.
 pkg_check_modules(CMOCKA REQUIRED IMPORTED_TARGET cmocka)
+find_package(Python3 3.9 REQUIRED COMPONENTS Interpreter)
 
 set(KVT_NEEDS_codecs codecs)
 set(KVT_NEEDS_policy policy)
@@ -9,7 +10,8 @@ set(KVT_NEEDS_estimator estimator codecs tiers)
 set(KVT_NEEDS_store store estimator codecs tiers policy)
 set(KVT_NEEDS_replay replay store estimator codecs tiers policy)
 set(KVT_NEEDS_bench bench store estimator codecs tiers policy)
-set(KVT_NEEDS_tools)
+
+set(KVT_TEST_ENVIRONMENT "KVT_SOURCE_DIR=${CMAKE_SOURCE_DIR};KVT_BINARY_DIR=${CMAKE_BINARY_DIR}")
 
 file(GLOB support_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/support/*.c)
 if(support_sources)
@@ -17,30 +19,35 @@ if(support_sources)
   target_link_libraries(kvt_test_support PRIVATE kvt_flags PkgConfig::CMOCKA)
 endif()
 
-function(kvt_test_program source kind)
-  get_filename_component(name ${source} NAME_WE)
+# A program named <prefix>_<room>_<subject> from one source and the rooms that it needs.
+function(kvt_room_program name source)
   string(REGEX MATCH "^[a-z]+_([a-z]+)" ignored ${name})
   set(room ${CMAKE_MATCH_1})
+  if(NOT DEFINED KVT_NEEDS_${room})
+    message(FATAL_ERROR "${source}: '${room}' is not a room with tests")
+  endif()
   add_executable(${name} ${source})
-  foreach(need ${KVT_NEEDS_${room}})
-    if(TARGET kvt_${need})
-      target_sources(${name} PRIVATE $<TARGET_OBJECTS:kvt_${need}>)
-    endif()
-  endforeach()
+  kvt_add_rooms(${name} ${KVT_NEEDS_${room}})
+  # status.c belongs to the store room but every room's tests may print a status.
+  if(NOT "store" IN_LIST KVT_NEEDS_${room})
+    target_sources(${name} PRIVATE ${CMAKE_SOURCE_DIR}/store/status.c)
+  endif()
+  target_link_libraries(${name} PRIVATE kvt_flags ${KVT_LIBRARY_DEPS} PkgConfig::JANSSON)
+endfunction()
+
+function(kvt_test_program source kind)
+  get_filename_component(name ${source} NAME_WE)
+  kvt_room_program(${name} ${source})
+  string(REGEX MATCH "^[a-z]+_([a-z]+)" ignored ${name})
+  set(room ${CMAKE_MATCH_1})
   if(TARGET kvt_test_support)
     target_sources(${name} PRIVATE $<TARGET_OBJECTS:kvt_test_support>)
   endif()
-  # status.c belongs to the store room but every room's tests may print a status.
-  list(FIND KVT_NEEDS_${room} store has_store)
-  if(has_store EQUAL -1 AND EXISTS ${CMAKE_SOURCE_DIR}/store/status.c)
-    target_sources(${name} PRIVATE ${CMAKE_SOURCE_DIR}/store/status.c)
-  endif()
-  target_link_libraries(${name} PRIVATE kvt_flags ${KVT_LIBRARY_DEPS} PkgConfig::JANSSON
-    PkgConfig::CMOCKA)
+  target_link_libraries(${name} PRIVATE PkgConfig::CMOCKA)
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests/support)
   add_test(NAME ${kind}/${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
   set_tests_properties(${kind}/${name} PROPERTIES LABELS "${kind};${room}" SKIP_RETURN_CODE 77
-    TIMEOUT 600 ENVIRONMENT "KVT_SOURCE_DIR=${CMAKE_SOURCE_DIR};KVT_BINARY_DIR=${CMAKE_BINARY_DIR}")
+    TIMEOUT 600 ENVIRONMENT "${KVT_TEST_ENVIRONMENT}")
 endfunction()
 
 foreach(pair "unit;test" "conform;conform" "golden;golden" "torture;torture")
@@ -53,3 +60,4 @@ foreach(pair "unit;test" "conform;conform" "golden;golden" "torture;torture")
 endforeach()
 
 include(cmake/tests_more.cmake OPTIONAL)
+include(cmake/tests_install.cmake)

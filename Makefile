@@ -1,0 +1,70 @@
+# Short names for the common jobs; CMake does the work. Each job sets the machine up first, which
+# costs nothing when everything is there. `make check` is what CI runs.
+.PHONY: help build demo test check lint format bench fuzz asan tsan install clean setup
+.DEFAULT_GOAL := help
+
+BUILD := build
+PREFIX ?= /usr/local
+# Ninja where it is installed and the folder is new; an existing folder keeps its generator.
+export CMAKE_GENERATOR ?= $(if $(shell command -v ninja),Ninja,Unix Makefiles)
+export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
+# Real traces, where they lie beside the checkout; tests that need them skip otherwise.
+ifneq ($(wildcard ../shared/data/.),)
+export KVT_DATA_DIR ?= $(abspath ../shared/data)
+endif
+# The job server of this make must not reach the one that CMake may start.
+CMAKE := env -u MAKEFLAGS -u MFLAGS cmake
+
+help:
+	@echo "make build    the library and the command, in Release: build/kvterrace"
+	@echo "make demo     profiles this machine, replays a workload, writes a report"
+	@echo "make test     builds, then runs all tests"
+	@echo "make check    what CI runs: tests, lint, short benches"
+	@echo "make lint     include direction, purity, banned calls, formatting"
+	@echo "make format   clang-format over all sources"
+	@echo "make bench    benches of this machine"
+	@echo "make asan     all tests under AddressSanitizer and UndefinedBehaviorSanitizer"
+	@echo "make tsan     all tests under ThreadSanitizer"
+	@echo "make fuzz     the fuzz targets, a fixed number of inputs each"
+	@echo "make install  into PREFIX ($(PREFIX))"
+	@echo "make clean    removes build/"
+
+setup:
+	@tools/bootstrap.sh
+
+build: setup
+	@$(CMAKE) --preset release
+	@$(CMAKE) --build --preset release
+
+demo: build
+	@tools/demo.sh $(BUILD)
+
+test: build
+	@ctest --preset release
+
+check:
+	@.ci/run
+
+lint: build
+	@tools/bootstrap.sh lint
+	@python3 tests/lint.py --build $(BUILD)
+
+format:
+	@tools/bootstrap.sh lint
+	@git ls-files '*.c' '*.h' | xargs clang-format -i
+
+bench: build
+	@$(BUILD)/kvterrace bench devices
+
+asan tsan: setup
+	@$(CMAKE) --workflow --preset $@
+
+fuzz:
+	@tools/bootstrap.sh fuzz
+	@$(CMAKE) --workflow --preset $@
+
+install: build
+	@$(CMAKE) --install $(BUILD) --prefix $(PREFIX)
+
+clean:
+	@rm -rf $(BUILD)

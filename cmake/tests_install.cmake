@@ -1,0 +1,20 @@
+# Tests of what a user gets: headers that compile alone, the installed package, the linter.
+function(kvt_script_test name label)
+  add_test(NAME ${name} COMMAND ${ARGN} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
+  set_tests_properties(${name} PROPERTIES LABELS "${label}" SKIP_RETURN_CODE 77 TIMEOUT 600
+    ENVIRONMENT "${KVT_TEST_ENVIRONMENT}")
+endfunction()
+
+find_program(KVT_CXX NAMES c++ g++ clang++)
+kvt_script_test(install/headers install ${CMAKE_SOURCE_DIR}/tests/install/check_headers.sh
+  ${CMAKE_SOURCE_DIR}/include ${CMAKE_C_COMPILER} ${KVT_CXX})
+kvt_script_test(unit/test_lint "unit;lint" ${Python3_EXECUTABLE}
+  ${CMAKE_SOURCE_DIR}/tests/unit/test_lint.py)
+if(TARGET kvterrace_shared)
+  kvt_script_test(install/package install ${CMAKE_SOURCE_DIR}/tests/install/check_package.sh
+    ${CMAKE_BINARY_DIR} ${CMAKE_C_COMPILER} ${KVT_CXX} "${KVT_SANITIZE}")
+endif()
+if(TARGET kvterrace_command)
+  kvt_script_test(unit/test_tools_command "unit;tools" ${Python3_EXECUTABLE}
+    ${CMAKE_SOURCE_DIR}/tests/unit/test_tools_command.py $<TARGET_FILE:kvterrace_command>)
+endif()

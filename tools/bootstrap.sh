@@ -1,0 +1,108 @@
+#!/bin/sh
+# bootstrap.sh [lint|fuzz]: installs the Debian packages that the build needs and that are missing.
+# Does nothing, quickly, when none is. Exit 2 when packages are missing and cannot be installed.
+set -u
+
+packages="gcc g++ libc6-dev make cmake pkg-config python3 libzstd-dev liburing-dev libsqlite3-dev
+libxxhash-dev libjansson-dev libinih-dev libcmocka-dev"
+case "${1:-}" in
+lint) packages="$packages clang-format" ;;
+fuzz) packages="$packages clang libclang-rt-dev" ;;
+"") ;;
+*)
+    echo "usage: bootstrap.sh [lint|fuzz]" >&2
+    exit 2
+    ;;
+esac
+
+# By name: another package may provide one (pkgconf for pkg-config, libclang-rt-14-dev for ...-dev).
+is_installed() {
+    case "$1" in
+    pkg-config) command -v pkg-config >/dev/null ;;
+    gcc | g++ | make | cmake | python3 | clang | clang-format) command -v "$1" >/dev/null ;;
+    libclang-rt-dev)
+        ls "$(clang -print-resource-dir 2>/dev/null)"/lib/linux/libclang_rt.fuzzer-*.a \
+            >/dev/null 2>&1
+        ;;
+    libzstd-dev) pkg-config --exists libzstd ;;
+    liburing-dev) pkg-config --exists liburing ;;
+    libsqlite3-dev) pkg-config --exists sqlite3 ;;
+    libxxhash-dev) pkg-config --exists libxxhash ;;
+    libjansson-dev) pkg-config --exists jansson ;;
+    libinih-dev) pkg-config --exists inih ;;
+    libcmocka-dev) pkg-config --exists cmocka ;;
+    libc6-dev) test -e /usr/include/stdio.h ;;
+    esac
+}
+
+list_missing() {
+    missing=""
+    for package in $packages; do
+        is_installed "$package" 2>/dev/null || missing="$missing $package"
+    done
+}
+
+check_cmake() {
+    version=$(cmake --version | sed -n 's/^cmake version //p')
+    lowest=$(printf '%s\n3.25\n' "$version" | sort -V | head -n 1)
+    if [ "$lowest" != 3.25 ]; then
+        echo "cmake $version is too old: 3.25 is needed" >&2
+        exit 2
+    fi
+}
+
+give_up() {
+    echo "$1 These packages are missing:" >&2
+    echo "   $missing" >&2
+    echo "Install them, for example: apt-get install$missing" >&2
+    exit 2
+}
+
+list_missing
+if [ -z "$missing" ]; then
+    check_cmake
+    exit 0
+fi
+
+command -v apt-get >/dev/null || give_up "There is no apt-get here."
+if [ "$(id -u)" -eq 0 ]; then
+    as_root="env"
+elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
+    as_root="sudo -n env"
+else
+    give_up "Only root can install packages, and sudo asks for a password or is absent."
+fi
+
+# libclang-rt-dev is named by version; clang's own package knows which one.
+install_list=$missing
+case " $missing " in
+*" libclang-rt-dev "*)
+    install_list=$(echo "$missing" | sed 's/ libclang-rt-dev//')
+    want_runtime=1
+    ;;
+*) want_runtime=0 ;;
+esac
+
+apt_install() {
+    # shellcheck disable=SC2086 # lists of words on purpose
+    $as_root DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$@"
+}
+
+echo "Installing:$missing" >&2
+if ! ls /var/lib/apt/lists/*_Packages* >/dev/null 2>&1; then
+    $as_root apt-get update -q >&2 || give_up "apt-get update failed."
+fi
+# shellcheck disable=SC2086
+if [ -n "$install_list" ] && ! apt_install $install_list >&2; then
+    # Old lists name versions that the mirror no longer has.
+    $as_root apt-get update -q >&2 || give_up "apt-get update failed."
+    apt_install $install_list >&2 || give_up "apt-get install failed."
+fi
+if [ "$want_runtime" -eq 1 ]; then
+    major=$(clang -dumpversion | cut -d. -f1)
+    apt_install "libclang-rt-$major-dev" >&2 || give_up "apt-get install failed."
+fi
+
+list_missing
+[ -z "$missing" ] || give_up "Some packages did not become usable."
+check_cmake
