@@ -1,5 +1,5 @@
-# libFuzzer targets: tests/fuzz/fuzz_<room>_*.c, one program each, linked to the objects of its room.
-# Run one by hand for as long as you like; the tests run each over a fixed number of inputs.
+# libFuzzer targets: tests/fuzz/fuzz_<room>_*.c, one program each, linked to its room's
+# objects. Run one by hand for as long as you like; the tests run each over a fixed number of inputs.
 file(GLOB fuzz_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/fuzz/fuzz_*.c)
 set(KVT_FUZZ_RUNS 20000 CACHE STRING "inputs per fuzz target in a test run")
 

@@ -1,0 +1,337 @@
+#!/usr/bin/env python3
+"""Checks of the source tree that a compiler does not make.
+
+    tests/lint.py [--root DIR] [--build DIR] [--no-format]
+
+Findings go to stdout as `file:line: text`; exit 1 when there is any, 2 when a tool is missing.
+--build names a Release build; with it the objects of the pure rooms are checked with nm.
+Only the standard library is used.
+"""
+
+import argparse
+import fnmatch
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+# Which room may include headers of which other one. Everyone may include include/ and itself.
+ROOM_INCLUDES = {
+    "include": set(),
+    "codecs": set(),
+    "tiers": set(),
+    "policy": set(),
+    "estimator": {"codecs", "tiers"},
+    "store": {"estimator", "codecs", "tiers", "policy"},
+    "replay": set(),
+    "tools": {"replay", "bench"},
+    "bench": {"estimator", "codecs", "tiers", "policy", "store", "replay"},
+}
+ROOMS = set(ROOM_INCLUDES)
+
+# What the objects of a pure room may take from outside the room: no I/O, clock, lock or heap.
+PURE_COMMON = ["memcpy", "memmove", "memset", "memcmp", "__assert_fail", "__stack_chk_fail",
+               "_GLOBAL_OFFSET_TABLE_"]
+PURE_ROOMS = {
+    "policy": PURE_COMMON,
+    "codecs": PURE_COMMON + ["ZSTD_*", "XXH*", "str*", "snprintf"],
+}
+
+# Rooms that never call the heap: policy asks the allocator it was given, codecs get scratch from
+# their caller, headers hold no bodies that allocate. The other rooms allocate at open and per
+# operation, and free what they allocate.
+HEAPLESS_ROOMS = {"include", "codecs", "policy"}
+HEAP_CALLS = ["malloc", "calloc", "realloc", "reallocarray", "aligned_alloc", "posix_memalign",
+              "strdup", "strndup", "asprintf", "vasprintf", "free", "mmap"]
+
+BANNED_CALLS = {
+    "sprintf": "use snprintf",
+    "vsprintf": "use vsnprintf",
+    "strcpy": "use memcpy or snprintf",
+    "stpcpy": "use memcpy or snprintf",
+    "strcat": "use snprintf",
+    "strncat": "use snprintf",
+    "strtok": "use strcspn or strtok_r",
+    "atoi": "use a parser that reports errors",
+    "atol": "use a parser that reports errors",
+    "atof": "use a parser that reports errors",
+    "gets": "use getline",
+    "alloca": "use a bounded array or the heap",
+    "rand": "randomness comes from a seed that is an argument",
+    "srand": "randomness comes from a seed that is an argument",
+    "random": "randomness comes from a seed that is an argument",
+    "system": "no shell",
+}
+TEST_ONLY_CALLS = {"getenv": "settings come from the configuration, not from the environment"}
+
+LINE_COLUMNS = 100
+FUNCTION_LINES = 70
+FILE_LINES = 800
+ARCHITECTURE_LINES = 180
+
+# Functions that are longer, with their length: "file:function". Entries go away or shrink; one
+# that is no longer needed, or larger than the function, is a finding itself.
+LONG_FUNCTIONS = {}
+
+# Written so that this file does not find itself.
+MACHINE_PATHS = re.compile("|".join([r"(?<![\w.])/wo" r"rk/", r"/tmp/bu" r"ild", r"(?<![\w.])/ro"
+                                     r"ot/", r"(?<![\w.])/ho" r"me/\w"]))
+REGISTRY_HOSTS = re.compile(r"https?://[\w.-]*(regi" r"stry|mir" r"ror|artifac" r"tory|nex" r"us|py"
+                            r"pi)[\w.-]*", re.I)
+UNFINISHED = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b")
+
+C_SUFFIXES = (".c", ".h")
+TEXT_SUFFIXES = (".c", ".h", ".cc", ".cpp", ".py", ".sh", ".cmake", ".txt", ".in", ".map")
+TEXT_NAMES = ("Makefile", "run")
+SKIPPED_FOLDERS = ("build*", ".git", ".cache", "__pycache__")
+
+
+class Findings:
+    def __init__(self):
+        self.rows = []
+
+    def add(self, path, line, text):
+        self.rows.append((path, line, text))
+
+    def print_sorted(self):
+        for path, line, text in sorted(self.rows):
+            print(f"{path}:{line}: {text}")
+
+
+def list_files(root):
+    """Every file below root, as paths relative to it, build folders left out."""
+    found = []
+    for folder, folders, files in os.walk(root):
+        folders[:] = sorted(name for name in folders
+                            if not any(fnmatch.fnmatch(name, skip) for skip in SKIPPED_FOLDERS))
+        for name in sorted(files):
+            found.append(os.path.relpath(os.path.join(folder, name), root))
+    return found
+
+
+def blank_out(text):
+    """Replaces comments, strings and character constants by blanks; lines and columns stay."""
+    pattern = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.S)
+    return pattern.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), text)
+
+
+def line_of(text, position):
+    return text.count("\n", 0, position) + 1
+
+
+def room_of(path):
+    return path.split(os.sep)[0]
+
+
+def find_include(root, path, name, quoted):
+    """The file of the tree that an include names, relative to root; None for a system header."""
+    places = [os.path.dirname(path)] if quoted else []
+    for place in places + ["", "include"]:
+        candidate = os.path.normpath(os.path.join(place, name))
+        if os.path.isfile(os.path.join(root, candidate)):
+            return candidate
+    return None
+
+
+def check_includes(root, path, text, findings):
+    room = room_of(path)
+    if room not in ROOMS:
+        return
+    allowed = ROOM_INCLUDES[room] | {room, "include"}
+    for match in re.finditer(r"^[ \t]*#[ \t]*include[ \t]*([<\"])([^>\"\n]+)[>\"]", text, re.M):
+        line = line_of(text, match.start())
+        quoted = match.group(1) == '"'
+        target = find_include(root, path, match.group(2), quoted)
+        if target is None:
+            if quoted:
+                findings.add(path, line, f'"{match.group(2)}" is not in the tree')
+            continue
+        if room_of(target) not in allowed:
+            findings.add(path, line, f"{room} must not include {target}")
+
+
+def check_calls(path, code, findings):
+    room = room_of(path)
+    banned = dict(BANNED_CALLS)
+    if room != "tests":
+        banned.update(TEST_ONLY_CALLS)
+    if room in HEAPLESS_ROOMS:
+        banned.update({name: f"{room} does not use the heap" for name in HEAP_CALLS})
+    pattern = re.compile(r"(?<![\w.>])(" + "|".join(banned) + r")\s*\(")
+    for match in pattern.finditer(code):
+        # A member of a struct that has a call's name is declared as `(*name)(`.
+        name = match.group(1)
+        findings.add(path, line_of(code, match.start()), f"{name}: {banned[name]}")
+    for match in re.finditer(r"__attribute__\s*\(\(\s*(constructor|destructor)", code):
+        findings.add(path, line_of(code, match.start()),
+                     f"{match.group(1)}: a static archive drops it; use a table")
+
+
+def check_functions(path, code, findings, long_functions):
+    """A function's body starts with a brace in the first column and ends with one."""
+    lines = code.split("\n")
+    start = None
+    for number, line in enumerate(lines):
+        if line.rstrip() == "{":
+            start = number
+        elif line.rstrip() == "}" and start is not None:
+            length = number - start - 1
+            head = " ".join(lines[max(0, start - 8):start])
+            names = re.findall(r"(\w+)\s*\([^;{}]*$", head.split(";")[-1].split("}")[-1])
+            name = names[0] if names else "?"
+            key = f"{path}:{name}"
+            allowed = long_functions.pop(key, None)
+            limit = allowed or FUNCTION_LINES
+            if length > limit:
+                findings.add(path, start + 1, f"{name} has {length} lines; {limit} are allowed")
+            elif allowed is not None and length < allowed:
+                findings.add(path, start + 1, f"{name} has {length} lines; shrink its entry in "
+                             "LONG_FUNCTIONS")
+            start = None
+
+
+def check_text(path, text, findings):
+    limit = None if path.endswith(".map") else LINE_COLUMNS
+    lines = text.split("\n")
+    for number, line in enumerate(lines, 1):
+        if limit and len(line) > limit:
+            findings.add(path, number, f"{len(line)} columns; {limit} are allowed")
+        if line != line.rstrip():
+            findings.add(path, number, "blanks at the end of the line")
+        if not line.isascii():
+            findings.add(path, number, "a character that is not ASCII")
+        if path.endswith(C_SUFFIXES) and "\t" in line:
+            findings.add(path, number, "a tab")
+    if len(lines) - 1 > FILE_LINES:
+        findings.add(path, len(lines) - 1, f"{len(lines) - 1} lines; {FILE_LINES} are allowed")
+    if text and not text.endswith("\n"):
+        findings.add(path, len(lines), "no newline at the end")
+
+
+def check_words(path, text, findings):
+    for number, line in enumerate(text.split("\n"), 1):
+        for pattern, reason in ((MACHINE_PATHS, "a path of one machine"),
+                                (REGISTRY_HOSTS, "the host of a package registry"),
+                                (UNFINISHED, "unfinished work")):
+            match = pattern.search(line)
+            if match:
+                findings.add(path, number, f"{reason}: {match.group()}")
+
+
+def check_names(paths, findings):
+    seen = {}
+    for path in paths:
+        if not path.endswith(C_SUFFIXES):
+            continue
+        name = os.path.basename(path)
+        if name in seen:
+            findings.add(path, 1, f"the name is taken by {seen[name]}")
+        seen.setdefault(name, path)
+
+
+def check_format(root, paths, findings):
+    sources = [path for path in paths if path.endswith(C_SUFFIXES)]
+    if not sources:
+        return
+    result = subprocess.run(["clang-format", "--dry-run", "-Werror", *sources], cwd=root,
+                            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    seen = set()
+    for match in re.finditer(r"^(\S+?):(\d+):\d+: (?:error|warning): (.*)$", result.stderr, re.M):
+        if match.group(1) not in seen:
+            findings.add(match.group(1), int(match.group(2)), "not formatted; run `make format`")
+        seen.add(match.group(1))
+    if result.returncode != 0 and not seen:
+        findings.add(".clang-format", 1, result.stderr.strip().split("\n")[0])
+
+
+def read_symbols(objects):
+    """The symbols that the objects define, and those that each of them takes from elsewhere."""
+    defined, wanted = set(), []
+    for name in objects:
+        output = subprocess.run(["nm", "--format=posix", name], stdout=subprocess.PIPE, text=True,
+                                check=True).stdout
+        for line in output.splitlines():
+            symbol, kind = line.split()[:2]
+            if kind in "Uwv":
+                wanted.append((name, symbol))
+            else:
+                defined.add(symbol)
+    return defined, wanted
+
+
+def check_purity(root, build, findings):
+    with open(os.path.join(build, "CMakeCache.txt"), encoding="utf-8") as cache:
+        text = cache.read()
+    if not re.search(r"^CMAKE_BUILD_TYPE:\w+=Release$", text, re.M):
+        findings.add("tests/lint.py", 1, f"{build} is not a Release build; purity needs one")
+        return
+    for room, allowed in PURE_ROOMS.items():
+        sources = [name for name in list_files(os.path.join(root, room)) if name.endswith(".c")]
+        objects = [os.path.join(build, "CMakeFiles", f"kvt_{room}.dir", room, name + ".o")
+                   for name in sources]
+        for name, item in zip(sources, objects):
+            if not os.path.exists(item):
+                findings.add(os.path.join(room, name), 1, f"{item} is missing; build first")
+        defined, wanted = read_symbols([item for item in objects if os.path.exists(item)])
+        for item, symbol in wanted:
+            if symbol in defined or any(fnmatch.fnmatchcase(symbol, mask) for mask in allowed):
+                continue
+            source = os.path.join(room, os.path.basename(item)[:-len(".o")])
+            findings.add(source, 1, f"{room} is pure and must not call {symbol}")
+
+
+def check_tree(root, build=None, with_format=True, long_functions=None):
+    """All checks; returns the findings."""
+    findings = Findings()
+    left = dict(LONG_FUNCTIONS if long_functions is None else long_functions)
+    paths = list_files(root)
+    for path in paths:
+        is_text = path.endswith(TEXT_SUFFIXES) or os.path.basename(path) in TEXT_NAMES
+        if not is_text and not path.endswith((".md", ".json", ".ini")):
+            continue
+        with open(os.path.join(root, path), encoding="utf-8") as file:
+            text = file.read()
+        check_words(path, text, findings)
+        if is_text:
+            check_text(path, text, findings)
+        if path.endswith(C_SUFFIXES):
+            code = blank_out(text)
+            check_includes(root, path, text, findings)
+            check_calls(path, code, findings)
+            check_functions(path, code, findings, left)
+        if path == os.path.join("docs", "ARCHITECTURE.md"):
+            lines = text.count("\n")
+            if lines > ARCHITECTURE_LINES:
+                findings.add(path, lines, f"{lines} lines; three pages are {ARCHITECTURE_LINES}")
+    for key in left:
+        findings.add("tests/lint.py", 1, f"LONG_FUNCTIONS names {key}, which is not there")
+    check_names(paths, findings)
+    if with_format:
+        check_format(root, paths, findings)
+    if build:
+        check_purity(root, build, findings)
+    return findings
+
+
+def main():
+    parser = argparse.ArgumentParser(description="checks that a compiler does not make")
+    parser.add_argument("--root", default=os.path.dirname(os.path.dirname(
+        os.path.abspath(__file__))), help="the source tree")
+    parser.add_argument("--build", help="a Release build, for the purity of codecs and policy")
+    parser.add_argument("--no-format", action="store_true", help="leave clang-format out")
+    options = parser.parse_args()
+    tools = ([] if options.no_format else ["clang-format"]) + (["nm"] if options.build else [])
+    for tool in tools:
+        if not shutil.which(tool):
+            print(f"lint.py: {tool} is not installed", file=sys.stderr)
+            return 2
+    findings = check_tree(options.root, options.build, not options.no_format)
+    findings.print_sorted()
+    count = len(findings.rows)
+    print(f"lint: {count} finding{'' if count == 1 else 's'}", file=sys.stderr)
+    return 1 if count else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

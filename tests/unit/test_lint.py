@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""The linter on small trees: every rule must report its breach, and a clean tree must pass."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(SOURCE, "tests"))
+sys.dont_write_bytecode = True
+import lint  # noqa: E402
+
+CLEAN = {
+    "include/kvterrace/a.h": "int kvt_a(void);\n",
+    "codecs/b.h": '#include <kvterrace/a.h>\n#include "../include/kvterrace/a.h"\n',
+    "codecs/b.c": '#include "b.h"\n#include <string.h>\nint b(int x)\n{\n    return x;\n}\n',
+    "estimator/c.c": '#include "codecs/b.h"\n/* strcpy(a, b) in a comment */\n',
+    "store/d.c": 'const char *d = "gets(";\nvoid *e(void)\n{\n    return malloc(1);\n}\n',
+    "bench/f.c": '#include "../codecs/b.h"\n',
+    "tests/unit/g.c": 'int g(void)\n{\n    return getenv("A") != 0;\n}\n',
+    "docs/ARCHITECTURE.md": "short\n",
+}
+
+
+class LintTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.root = self.folder.name
+        for path, text in CLEAN.items():
+            self.put(path, text)
+
+    def put(self, path, text):
+        full = os.path.join(self.root, path)
+        os.makedirs(os.path.dirname(full), exist_ok=True)
+        with open(full, "w", encoding="utf-8") as file:
+            file.write(text)
+
+    def check(self, **options):
+        options.setdefault("long_functions", {})
+        return lint.check_tree(self.root, with_format=False, **options).rows
+
+    def assert_found(self, path, line, part):
+        rows = self.check()
+        self.assertEqual([(row[0], row[1]) for row in rows], [(path, line)], rows)
+        self.assertIn(part, rows[0][2])
+
+    def test_clean(self):
+        self.assertEqual(self.check(), [])
+
+    def test_include_direction(self):
+        for room, header in (("codecs", "tiers/x.h"), ("tiers", "codecs/b.h"),
+                             ("policy", "estimator/x.h"), ("estimator", "store/x.h"),
+                             ("estimator", "policy/x.h"), ("store", "replay/x.h"),
+                             ("replay", "policy/x.h"), ("replay", "store/x.h"),
+                             ("tools", "store/x.h"), ("include", "codecs/b.h")):
+            with self.subTest(room=room, header=header):
+                self.setUp()
+                if not header.endswith("b.h"):
+                    self.put(header, "int x;\n")
+                self.put(f"{room}/bad.c", f'int y;\n#include "{header}"\n')
+                self.assert_found(f"{room}/bad.c", 2, f"{room} must not include {header}")
+
+    def test_include_by_angle_brackets(self):
+        self.put("codecs/bad.c", "#include <store/x.h>\n")
+        self.put("store/x.h", "int x;\n")
+        self.assert_found("codecs/bad.c", 1, "must not include")
+
+    def test_include_missing(self):
+        self.put("codecs/bad.c", '#  include "nowhere.h"\n')
+        self.assert_found("codecs/bad.c", 1, "not in the tree")
+
+    def test_banned_calls(self):
+        for call in sorted(lint.BANNED_CALLS) + ["getenv"]:
+            with self.subTest(call=call):
+                self.setUp()
+                self.put("store/bad.c", f"int x;\nint y = {call} (1);\n")
+                self.assert_found("store/bad.c", 2, call)
+
+    def test_heap(self):
+        for room in sorted(lint.HEAPLESS_ROOMS):
+            with self.subTest(room=room):
+                self.setUp()
+                self.put(f"{room}/bad.c", "void *p(void)\n{\n    return malloc(1);\n}\n")
+                self.assert_found(f"{room}/bad.c", 3, "does not use the heap")
+
+    def test_constructor(self):
+        self.put("tiers/bad.c", "__attribute__((constructor)) static void f(void);\n")
+        self.assert_found("tiers/bad.c", 1, "constructor")
+
+    def test_function_length(self):
+        body = "    x++;\n" * (lint.FUNCTION_LINES + 1)
+        self.put("store/bad.c", "static int long_one(int x,\n    int y)\n{\n" + body + "}\n")
+        self.assert_found("store/bad.c", 3, "long_one has 71 lines")
+        allow = {"store/bad.c:long_one": 71}
+        self.assertEqual(self.check(long_functions=allow), [])
+        allow = {"store/bad.c:long_one": 90}
+        self.assertIn("shrink", self.check(long_functions=allow)[0][2])
+        allow = {"store/bad.c:long_one": 71, "store/bad.c:gone": 80}
+        self.assertIn("gone", self.check(long_functions=allow)[0][2])
+
+    def test_sizes_and_text(self):
+        cases = (("x" * 101 + "\n", 1, "columns"), ("int x; \n", 1, "blanks"),
+                 ("int x;", 1, "newline"), ("\tint x;\n", 1, "tab"),
+                 ("/* caf\u00e9 */\n", 1, "ASCII"), ("int x;\n" * 801, 801, "801 lines"),
+                 ("\n/* TO" "DO: more */\n", 2, "unfinished"),
+                 ("/* see /wo" "rk/main */\n", 1, "path of one machine"),
+                 ("/* http://py" "pi.example.com/simple */\n", 1, "registry"))
+        for text, line, part in cases:
+            with self.subTest(part=part):
+                self.setUp()
+                self.put("store/bad.c", text)
+                self.assert_found("store/bad.c", line, part)
+
+    def test_names(self):
+        self.put("tiers/b.c", "int x;\n")
+        self.assert_found("tiers/b.c", 1, "taken by codecs/b.c")
+
+    def test_architecture(self):
+        self.put("docs/ARCHITECTURE.md", "line\n" * 181)
+        self.assert_found("docs/ARCHITECTURE.md", 181, "three pages")
+
+    def build(self, kind="Release"):
+        """Objects as CMake lays them out."""
+        folder = os.path.join(self.root, "build")
+        for room in lint.PURE_ROOMS:
+            os.makedirs(os.path.join(folder, "CMakeFiles", f"kvt_{room}.dir", room))
+            for name in os.listdir(os.path.join(self.root, room)):
+                if name.endswith(".c"):
+                    target = os.path.join(folder, "CMakeFiles", f"kvt_{room}.dir", room, name)
+                    subprocess.run(["cc", "-O2", "-c", os.path.join(self.root, room, name), "-I",
+                                    os.path.join(self.root, "include"), "-o", target + ".o"],
+                                   check=True)
+        with open(os.path.join(folder, "CMakeCache.txt"), "w", encoding="utf-8") as file:
+            file.write(f"CMAKE_BUILD_TYPE:STRING={kind}\n")
+        return folder
+
+    def test_purity(self):
+        self.put("policy/one.c", "int two(void);\nint one(void)\n{\n    return two();\n}\n")
+        self.put("policy/two.c", "int two(void)\n{\n    return 2;\n}\n")
+        folder = self.build()
+        self.assertEqual(self.check(build=folder), [])
+
+    def test_purity_breach(self):
+        self.put("policy/one.c", "#include <time.h>\nlong one(void)\n{\n    return time(0);\n}\n")
+        folder = self.build()
+        rows = self.check(build=folder)
+        self.assertEqual([row[:2] for row in rows], [("policy/one.c", 1)], rows)
+        self.assertIn("must not call time", rows[0][2])
+
+    def test_purity_needs_release(self):
+        self.put("policy/one.c", "int one;\n")
+        self.assertIn("Release", self.check(build=self.build("Debug"))[0][2])
+
+    def test_purity_missing_object(self):
+        self.put("policy/one.c", "int one;\n")
+        folder = self.build()
+        self.put("policy/later.c", "int later;\n")
+        self.assertIn("build first", self.check(build=folder)[0][2])
+
+
+if __name__ == "__main__":
+    unittest.main()
