@@ -19,6 +19,7 @@
 static const kvt_device_ops *const device_backends[] = {
     &tiers_memory_ops,
     &tiers_null_ops,
+    &tiers_sim_ops,
 };
 
 enum { DEVICE_BACKEND_COUNT = sizeof device_backends / sizeof device_backends[0] };

@@ -1,0 +1,336 @@
+/*
+ * device_fault.c - fails, corrupts, tears, delays and refuses operations of the device it wraps.
+ *
+ * An operation takes a slot with an inner operation of its own. What shall happen to it is decided
+ * once, at submit; then it is in one of these places:
+ *
+ *     submit -> inner device -> landed (until due_ns) -> handed on by reap
+ *            \-> landed at once, when the rule keeps it from the inner device
+ *
+ * Thread rule: as device_fault.h; `lock` guards the rules and counts, never an I/O.
+ */
+#include "device_fault.h"
+#include "device_internal.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct fault_rule {
+    tiers_fault_rule rule;
+    uint64_t seen; /* matching operations so far */
+} fault_rule;
+
+typedef enum fault_state { FAULT_FREE = 0, FAULT_INSIDE = 1, FAULT_LANDED = 2 } fault_state;
+
+typedef struct fault_slot {
+    kvt_io inner;
+    kvt_io *outer;
+    tiers_fault_rule rule; /* action 0: none */
+    uint64_t due_ns;       /* known when landed */
+    fault_state state;
+} fault_slot;
+
+typedef struct fault_device {
+    kvt_device base;
+    kvt_device *inner;
+    pthread_mutex_t lock;
+    fault_rule rules[TIERS_FAULT_RULES_MAX];
+    uint32_t rule_count;
+    bool gone;
+    tiers_fault_counts counts;
+    uint32_t slot_count;
+    fault_slot slots[];
+} fault_device;
+
+static const kvt_device_ops fault_ops;
+
+kvt_status tiers_fault_open(kvt_device *inner, kvt_device **device_out)
+{
+    uint32_t depth = inner->facts.depth_max;
+    fault_device *fault = calloc(1, sizeof *fault + depth * sizeof fault->slots[0]);
+    if (fault == NULL) return KVT_E_MEMORY;
+    if (pthread_mutex_init(&fault->lock, NULL) != 0) {
+        free(fault);
+        return KVT_E_MEMORY;
+    }
+    fault->base.ops = &fault_ops;
+    fault->base.facts = inner->facts;
+    fault->base.facts.depth_achieved = 0;
+    memcpy(fault->base.name, inner->name, sizeof fault->base.name);
+    snprintf(fault->base.facts.engine, sizeof fault->base.facts.engine, "%.25s+fault",
+             inner->facts.engine);
+    fault->inner = inner;
+    fault->slot_count = depth;
+    *device_out = &fault->base;
+    return KVT_OK;
+}
+
+static void fault_close(kvt_device *device)
+{
+    fault_device *fault = (fault_device *)device;
+    kvt_device_close(fault->inner);
+    pthread_mutex_destroy(&fault->lock);
+    free(fault);
+}
+
+static fault_device *fault_from(kvt_device *device)
+{
+    assert(device != NULL && device->ops == &fault_ops);
+    return (fault_device *)device;
+}
+
+kvt_status tiers_fault_add(kvt_device *device, const tiers_fault_rule *rule)
+{
+    fault_device *fault = fault_from(device);
+    assert(rule->action >= TIERS_FAULT_FAIL && rule->action <= TIERS_FAULT_DELAY);
+    assert(rule->action == TIERS_FAULT_FAIL || (rule->kinds & TIERS_FAULT_SYNCS) == 0);
+    assert(rule->action != TIERS_FAULT_FLIP || rule->kinds == TIERS_FAULT_READS);
+    assert(rule->action != TIERS_FAULT_TEAR || rule->kinds == TIERS_FAULT_WRITES);
+    kvt_status status = KVT_E_SPACE;
+    pthread_mutex_lock(&fault->lock);
+    if (fault->rule_count < TIERS_FAULT_RULES_MAX) {
+        fault->rules[fault->rule_count++] = (fault_rule){.rule = *rule};
+        status = KVT_OK;
+    }
+    pthread_mutex_unlock(&fault->lock);
+    return status;
+}
+
+void tiers_fault_clear(kvt_device *device)
+{
+    fault_device *fault = fault_from(device);
+    pthread_mutex_lock(&fault->lock);
+    fault->rule_count = 0;
+    pthread_mutex_unlock(&fault->lock);
+}
+
+void tiers_fault_set_gone(kvt_device *device, bool gone)
+{
+    fault_device *fault = fault_from(device);
+    pthread_mutex_lock(&fault->lock);
+    fault->gone = gone;
+    pthread_mutex_unlock(&fault->lock);
+}
+
+void tiers_fault_counts_get(kvt_device *device, tiers_fault_counts *out)
+{
+    fault_device *fault = fault_from(device);
+    pthread_mutex_lock(&fault->lock);
+    *out = fault->counts;
+    pthread_mutex_unlock(&fault->lock);
+}
+
+static bool fault_is_gone(fault_device *fault)
+{
+    pthread_mutex_lock(&fault->lock);
+    bool gone = fault->gone;
+    pthread_mutex_unlock(&fault->lock);
+    return gone;
+}
+
+static bool fault_rule_matches(const tiers_fault_rule *rule, uint32_t kind, const kvt_io *io)
+{
+    if ((rule->kinds & kind) == 0) return false;
+    if (rule->bytes == 0 || io == NULL) return true;
+    return io->offset < rule->offset + rule->bytes && rule->offset < io->offset + io->bytes;
+}
+
+/* The rule that fires for an operation (io is NULL for a sync), action 0 when none does. The lock
+ * is held. */
+static tiers_fault_rule fault_decide(fault_device *fault, uint32_t kind, const kvt_io *io)
+{
+    const tiers_fault_rule none = {0};
+    if (fault->gone) {
+        fault->counts.hits++;
+        return (tiers_fault_rule){
+            .action = TIERS_FAULT_FAIL, .status = KVT_E_GONE, .os_error = ENODEV};
+    }
+    for (uint32_t i = 0; i < fault->rule_count; i++) {
+        fault_rule *entry = &fault->rules[i];
+        if (!fault_rule_matches(&entry->rule, kind, io)) continue;
+        uint64_t number = entry->seen++;
+        if (number < entry->rule.skip) continue;
+        if (entry->rule.hits != 0 && number - entry->rule.skip >= entry->rule.hits) continue;
+        fault->counts.hits++;
+        return entry->rule;
+    }
+    return none;
+}
+
+static tiers_fault_rule fault_decide_operation(fault_device *fault, const kvt_io *io)
+{
+    bool is_read = io->kind == KVT_IO_READ;
+    pthread_mutex_lock(&fault->lock);
+    tiers_fault_rule rule =
+        fault_decide(fault, is_read ? TIERS_FAULT_READS : TIERS_FAULT_WRITES, io);
+    if (rule.action != TIERS_FAULT_BUSY) {
+        if (is_read) {
+            fault->counts.reads++;
+        } else {
+            fault->counts.writes++;
+        }
+    }
+    pthread_mutex_unlock(&fault->lock);
+    return rule;
+}
+
+static fault_slot *fault_slot_take(fault_device *fault)
+{
+    for (uint32_t i = 0; i < fault->slot_count; i++) {
+        if (fault->slots[i].state == FAULT_FREE) return &fault->slots[i];
+    }
+    return NULL;
+}
+
+static void fault_slot_land(fault_slot *slot)
+{
+    slot->state = FAULT_LANDED;
+    slot->due_ns = slot->inner.finished_ns;
+    if (slot->rule.action == TIERS_FAULT_DELAY) slot->due_ns += slot->rule.delay_ns;
+}
+
+static void fault_flip(const kvt_io *io, uint64_t bit)
+{
+    bit %= (uint64_t)io->bytes * 8;
+    unsigned char *byte = (unsigned char *)io->buffer + bit / 8;
+    *byte = (unsigned char)(*byte ^ (1u << (bit % 8)));
+}
+
+/* Ends the caller's operation as the inner device and the rule say. */
+static void fault_finish(fault_device *fault, fault_slot *slot)
+{
+    kvt_io *io = slot->outer;
+    kvt_status status = slot->inner.status;
+    int os_error = slot->inner.os_error;
+    if (slot->rule.action == TIERS_FAULT_FAIL || slot->rule.action == TIERS_FAULT_TEAR) {
+        status = slot->rule.status;
+        os_error = slot->rule.os_error;
+    } else if (slot->rule.action == TIERS_FAULT_FLIP && status == KVT_OK) {
+        fault_flip(io, slot->rule.flip_bit);
+    }
+    if (fault_is_gone(fault)) {
+        status = KVT_E_GONE;
+        os_error = ENODEV;
+    }
+    tiers_io_finish(io, status, os_error, slot->due_ns);
+    slot->state = FAULT_FREE;
+}
+
+/* Gives the inner device what the rule leaves of the operation. */
+static kvt_status fault_pass(fault_device *fault, fault_slot *slot, const kvt_io *io)
+{
+    uint32_t bytes = io->bytes;
+    if (slot->rule.action == TIERS_FAULT_FAIL) bytes = 0;
+    if (slot->rule.action == TIERS_FAULT_TEAR) {
+        uint32_t torn = slot->rule.torn_bytes & ~(fault->base.facts.align_bytes - 1u);
+        if (torn < bytes) bytes = torn;
+    }
+    slot->inner = (kvt_io){
+        .kind = io->kind, .bytes = bytes, .offset = io->offset, .buffer = io->buffer, .user = slot};
+    if (bytes != 0) return kvt_device_submit(fault->inner, &slot->inner);
+    slot->inner.submitted_ns = slot->inner.finished_ns = tiers_device_now_ns();
+    return KVT_OK;
+}
+
+static kvt_status fault_submit(kvt_device *device, kvt_io *io)
+{
+    fault_device *fault = (fault_device *)device;
+    fault_slot *slot = fault_slot_take(fault);
+    if (slot == NULL) return KVT_BUSY;
+    slot->rule = fault_decide_operation(fault, io);
+    if (slot->rule.action == TIERS_FAULT_BUSY) return KVT_BUSY;
+    kvt_status status = fault_pass(fault, slot, io);
+    if (status == KVT_BUSY) return KVT_BUSY;
+    tiers_io_begin(io, slot->inner.submitted_ns);
+    slot->outer = io;
+    slot->state = FAULT_INSIDE;
+    if (status == KVT_QUEUED) return KVT_QUEUED;
+    fault_slot_land(slot);
+    if (slot->rule.action == TIERS_FAULT_DELAY) return KVT_QUEUED;
+    fault_finish(fault, slot);
+    return KVT_OK;
+}
+
+static void fault_flush(kvt_device *device)
+{
+    kvt_device_flush(((fault_device *)device)->inner);
+}
+
+static void fault_land(fault_device *fault, uint64_t timeout_ns)
+{
+    kvt_io *done[32];
+    size_t min = timeout_ns != 0 ? 1 : 0;
+    size_t count = kvt_device_reap(fault->inner, done, min, 32, timeout_ns);
+    for (size_t i = 0; i < count; i++)
+        fault_slot_land(done[i]->user);
+}
+
+static size_t fault_release(fault_device *fault, kvt_io **done, size_t max, uint64_t now)
+{
+    size_t count = 0;
+    for (uint32_t i = 0; i < fault->slot_count && count < max; i++) {
+        fault_slot *slot = &fault->slots[i];
+        if (slot->state != FAULT_LANDED) continue;
+        if (slot->rule.action == TIERS_FAULT_DELAY && slot->due_ns > now) continue;
+        fault_finish(fault, slot);
+        done[count++] = slot->outer;
+    }
+    return count;
+}
+
+/* Waits for an inner completion or the end of a delay, whichever comes first. */
+static void fault_wait(fault_device *fault, uint64_t now, uint64_t deadline)
+{
+    uint64_t wake = deadline;
+    for (uint32_t i = 0; i < fault->slot_count; i++) {
+        fault_slot *slot = &fault->slots[i];
+        if (slot->state == FAULT_LANDED && slot->due_ns < wake) wake = slot->due_ns;
+    }
+    if (wake <= now) return;
+    if (fault->inner->in_flight != 0) {
+        fault_land(fault, wake - now);
+    } else {
+        tiers_device_sleep_until(wake);
+    }
+}
+
+static size_t fault_reap(kvt_device *device, kvt_io **done, size_t min, size_t max,
+                         uint64_t timeout_ns)
+{
+    fault_device *fault = (fault_device *)device;
+    uint64_t deadline = tiers_device_deadline(tiers_device_now_ns(), timeout_ns);
+    size_t count = 0;
+    for (;;) {
+        fault_land(fault, 0);
+        uint64_t now = tiers_device_now_ns();
+        count += fault_release(fault, done + count, max - count, now);
+        if (count >= min || now >= deadline) return count;
+        fault_wait(fault, now, deadline);
+    }
+}
+
+static kvt_status fault_sync(kvt_device *device)
+{
+    fault_device *fault = (fault_device *)device;
+    pthread_mutex_lock(&fault->lock);
+    tiers_fault_rule rule = fault_decide(fault, TIERS_FAULT_SYNCS, NULL);
+    fault->counts.syncs++;
+    pthread_mutex_unlock(&fault->lock);
+    if (rule.action == TIERS_FAULT_FAIL) return rule.status;
+    return kvt_device_sync(fault->inner);
+}
+
+static const kvt_device_ops fault_ops = {
+    .struct_size = sizeof(kvt_device_ops),
+    .abi_version = KVT_DEVICE_ABI,
+    .name = "fault",
+    .close = fault_close,
+    .submit = fault_submit,
+    .flush = fault_flush,
+    .reap = fault_reap,
+    .sync = fault_sync,
+};
