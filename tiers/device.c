@@ -18,6 +18,7 @@
 
 static const kvt_device_ops *const device_backends[] = {
     &tiers_memory_ops,
+    &tiers_file_ops,
     &tiers_null_ops,
     &tiers_sim_ops,
 };
