@@ -1,0 +1,208 @@
+/*
+ * location.c - where an object is: memory, consistency, and the flat form for the catalog.
+ *
+ * The flat form, little-endian:
+ *
+ *     0  u32 version (1)    4  u32 unit_bytes      8  u64 bytes
+ *    16  u32 share_count   20  u32 extent_count
+ *    24  share_count  x { u32 member, u32 units }
+ *     .  extent_count x { u32 member, u32 zero, u64 offset, u64 bytes }
+ *     .  u64 XXH3-64 of all before it
+ *
+ * The checksum catches damage; the checks behind it make a wrong location harmless all the same.
+ *
+ * Thread rule: a location is built by one thread and immutable afterwards.
+ */
+#include "location.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "stripe.h"
+
+#define LOCATION_VERSION      1u
+#define LOCATION_HEAD_BYTES   24u
+#define LOCATION_SHARE_BYTES  8u
+#define LOCATION_EXTENT_BYTES 24u
+#define LOCATION_SUM_BYTES    8u
+
+/* ---- memory ---- */
+
+tiers_location *tiers_location_make(uint64_t bytes, uint32_t unit_bytes, const tiers_share *shares,
+                                    uint32_t share_count)
+{
+    tiers_location *location = calloc(1, sizeof *location + share_count * sizeof *shares);
+    if (location == NULL) return NULL;
+    location->bytes = bytes;
+    location->unit_bytes = unit_bytes;
+    location->share_count = share_count;
+    location->shares = (tiers_share *)(void *)(location + 1);
+    if (shares != NULL) memcpy(location->shares, shares, share_count * sizeof *shares);
+    return location;
+}
+
+kvt_status tiers_location_room(tiers_location *location, uint32_t extents)
+{
+    tiers_extent *grown = realloc(location->extents, (size_t)extents * sizeof *grown);
+    if (grown == NULL) return KVT_E_MEMORY;
+    location->extents = grown;
+    return KVT_OK;
+}
+
+void tiers_location_free(tiers_location *location)
+{
+    if (location == NULL) return;
+    free(location->extents);
+    free(location);
+}
+
+/* ---- consistency ---- */
+
+uint64_t tiers_location_units(uint64_t bytes, uint32_t unit_bytes)
+{
+    return bytes / unit_bytes + (bytes % unit_bytes != 0);
+}
+
+static bool location_on_grain(uint64_t value)
+{
+    return value % TIERS_GRAIN_BYTES == 0;
+}
+
+static bool location_shares_sound(const tiers_location *location)
+{
+    uint64_t units = tiers_location_units(location->bytes, location->unit_bytes);
+    if (units > TIERS_UNITS_MAX || location->share_count == 0) return false;
+    if (location->share_count > TIERS_MEMBERS_MAX) return false;
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < location->share_count; i++) {
+        const tiers_share *share = &location->shares[i];
+        if (share->units == 0 || share->member >= TIERS_MEMBERS_MAX) return false;
+        if (i > 0 && share->member <= location->shares[i - 1].member) return false;
+        sum += share->units;
+    }
+    return sum == units;
+}
+
+static bool location_extent_sound(const tiers_extent *extent)
+{
+    if (!location_on_grain(extent->offset) || !location_on_grain(extent->bytes)) return false;
+    return extent->reserved == 0 && extent->bytes != 0 &&
+           extent->bytes <= UINT64_MAX - extent->offset;
+}
+
+kvt_status tiers_location_check(const tiers_location *location)
+{
+    if (location->bytes == 0 || !location_on_grain(location->bytes)) return KVT_E_CORRUPT;
+    if (location->unit_bytes == 0 || !location_on_grain(location->unit_bytes)) return KVT_E_CORRUPT;
+    if (!location_shares_sound(location)) return KVT_E_CORRUPT;
+    uint32_t last = tiers_stripe_last(location->shares, location->share_count);
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < location->share_count; i++) {
+        uint64_t left = tiers_stripe_share_bytes(location->shares, i, last, location->bytes,
+                                                 location->unit_bytes);
+        while (left > 0) {
+            if (at == location->extent_count) return KVT_E_CORRUPT;
+            const tiers_extent *extent = &location->extents[at++];
+            if (!location_extent_sound(extent) || extent->bytes > left) return KVT_E_CORRUPT;
+            if (extent->member != location->shares[i].member) return KVT_E_CORRUPT;
+            left -= extent->bytes;
+        }
+    }
+    return at == location->extent_count ? KVT_OK : KVT_E_CORRUPT;
+}
+
+/* ---- flat form ---- */
+
+static uint8_t *location_put(uint8_t *at, uint64_t value, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++)
+        at[i] = (uint8_t)(value >> (8 * i));
+    return at + bytes;
+}
+
+static uint64_t location_get(const uint8_t **at, size_t bytes)
+{
+    uint64_t value = 0;
+    for (size_t i = 0; i < bytes; i++)
+        value |= (uint64_t)(*at)[i] << (8 * i);
+    *at += bytes;
+    return value;
+}
+
+static size_t location_flat_bytes(uint32_t shares, uint32_t extents)
+{
+    return LOCATION_HEAD_BYTES + (size_t)shares * LOCATION_SHARE_BYTES +
+           (size_t)extents * LOCATION_EXTENT_BYTES + LOCATION_SUM_BYTES;
+}
+
+size_t tiers_location_pack(const tiers_location *location, void *target, size_t capacity)
+{
+    size_t needed = location_flat_bytes(location->share_count, location->extent_count);
+    if (needed > capacity) return needed;
+    uint8_t *at = target;
+    at = location_put(at, LOCATION_VERSION, 4);
+    at = location_put(at, location->unit_bytes, 4);
+    at = location_put(at, location->bytes, 8);
+    at = location_put(at, location->share_count, 4);
+    at = location_put(at, location->extent_count, 4);
+    for (uint32_t i = 0; i < location->share_count; i++) {
+        at = location_put(at, location->shares[i].member, 4);
+        at = location_put(at, location->shares[i].units, 4);
+    }
+    for (uint32_t i = 0; i < location->extent_count; i++) {
+        at = location_put(at, location->extents[i].member, 4);
+        at = location_put(at, 0, 4);
+        at = location_put(at, location->extents[i].offset, 8);
+        at = location_put(at, location->extents[i].bytes, 8);
+    }
+    location_put(at, XXH3_64bits(target, needed - LOCATION_SUM_BYTES), 8);
+    return needed;
+}
+
+/* Fills the arrays, whose sizes match the counts, from the bytes behind the head. */
+static void location_read_arrays(tiers_location *location, const uint8_t *at)
+{
+    for (uint32_t i = 0; i < location->share_count; i++) {
+        location->shares[i].member = (uint32_t)location_get(&at, 4);
+        location->shares[i].units = (uint32_t)location_get(&at, 4);
+    }
+    for (uint32_t i = 0; i < location->extent_count; i++) {
+        location->extents[i].member = (uint32_t)location_get(&at, 4);
+        location->extents[i].reserved = (uint32_t)location_get(&at, 4);
+        location->extents[i].offset = location_get(&at, 8);
+        location->extents[i].bytes = location_get(&at, 8);
+    }
+}
+
+kvt_status tiers_location_unpack(const void *source, size_t bytes, tiers_location **location_out)
+{
+    if (bytes < location_flat_bytes(1, 1)) return KVT_E_CORRUPT;
+    const uint8_t *at = source;
+    const uint8_t *sum = at + bytes - LOCATION_SUM_BYTES;
+    if (location_get(&sum, 8) != XXH3_64bits(source, bytes - LOCATION_SUM_BYTES))
+        return KVT_E_CORRUPT;
+    if (location_get(&at, 4) != LOCATION_VERSION) return KVT_E_CORRUPT;
+    uint32_t unit_bytes = (uint32_t)location_get(&at, 4);
+    uint64_t object_bytes = location_get(&at, 8);
+    uint32_t shares = (uint32_t)location_get(&at, 4);
+    uint32_t extents = (uint32_t)location_get(&at, 4);
+    if (shares == 0 || shares > TIERS_MEMBERS_MAX || extents == 0) return KVT_E_CORRUPT;
+    if (location_flat_bytes(shares, extents) != bytes) return KVT_E_CORRUPT;
+
+    tiers_location *location = tiers_location_make(object_bytes, unit_bytes, NULL, shares);
+    if (location == NULL) return KVT_E_MEMORY;
+    kvt_status status = tiers_location_room(location, extents);
+    if (status == KVT_OK) {
+        location->extent_count = extents;
+        location_read_arrays(location, at);
+        status = tiers_location_check(location);
+    }
+    if (status != KVT_OK) {
+        tiers_location_free(location);
+        return status;
+    }
+    *location_out = location;
+    return KVT_OK;
+}

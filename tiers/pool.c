@@ -1,0 +1,339 @@
+/*
+ * pool.c - a pool's life, its transfers and its figures; its space is in reserve.c.
+ *
+ * A transfer becomes one job per share. Each worker reports its job once; the last report finishes
+ * the transfer and wakes the waiters.
+ *
+ * Thread rule: all functions from any thread, open and close excepted; lock order as in
+ * pool_internal.h.
+ */
+#include "pool.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "device_internal.h"
+#include "pool_internal.h"
+
+/* ---- open and close ---- */
+
+static void pool_message(char *message, size_t message_size, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static void pool_message(char *message, size_t message_size, const char *format, ...)
+{
+    if (message == NULL || message_size == 0) return;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message, message_size, format, arguments);
+    va_end(arguments);
+}
+
+static const char *pool_member_fault(const tiers_member_options *options)
+{
+    const kvt_device *device = options->device;
+    if (!options->present) return NULL;
+    if (device == NULL) return "is present but has no device";
+    if (!(options->read_bytes_per_s > 0) || !isfinite(options->read_bytes_per_s))
+        return "has no measured read bandwidth";
+    if (device->facts.align_bytes > TIERS_GRAIN_BYTES)
+        return "needs a larger alignment than 4096 bytes";
+    if (device->facts.request_bytes_max < TIERS_GRAIN_BYTES)
+        return "takes no requests of 4096 bytes";
+    return NULL;
+}
+
+static kvt_status pool_check_options(const tiers_member_options *members, uint32_t count,
+                                     const tiers_pool_options *options, char *message,
+                                     size_t message_size)
+{
+    if (count == 0 || count > TIERS_MEMBERS_MAX) {
+        pool_message(message, message_size, "a pool has 1 to %u devices, not %u", TIERS_MEMBERS_MAX,
+                     count);
+        return KVT_E_ARGUMENT;
+    }
+    if (options->unit_bytes % TIERS_GRAIN_BYTES != 0) {
+        pool_message(message, message_size, "stripe unit %u is not a multiple of %u bytes",
+                     options->unit_bytes, TIERS_GRAIN_BYTES);
+        return KVT_E_ARGUMENT;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        const char *fault = pool_member_fault(&members[i]);
+        if (fault == NULL) continue;
+        const char *name = members[i].device != NULL ? members[i].device->name : "";
+        pool_message(message, message_size, "device %u '%s' %s", i, name, fault);
+        return KVT_E_ARGUMENT;
+    }
+    return KVT_OK;
+}
+
+/* Takes over what the options say about one member; nothing here can fail. */
+static void pool_describe_member(pool_member *member, const tiers_member_options *options)
+{
+    member->device = options->device;
+    member->present = options->present;
+    member->read_bytes_per_s = options->read_bytes_per_s;
+    member->write_bytes_per_s = options->write_bytes_per_s;
+    if (options->device == NULL) return;
+    member->facts = options->device->facts;
+    memcpy(member->name, options->device->name, sizeof member->name);
+    if (!options->present) return;
+    const uint64_t grain = TIERS_GRAIN_BYTES;
+    uint64_t head = (options->reserved_head_bytes + grain - 1) / grain * grain;
+    uint64_t end = member->facts.capacity_bytes / grain * grain;
+    member->capacity_bytes = end > head ? end - head : 0;
+}
+
+/* Settles the budget. An absent member's size is unknown, so then the budget only shrinks. */
+static kvt_status pool_settle_budget(tiers_pool *pool, uint64_t wanted, char *message,
+                                     size_t message_size)
+{
+    uint64_t sum = 0;
+    bool all_present = true;
+    for (uint32_t i = 0; i < pool->member_count; i++) {
+        sum += pool->members[i].capacity_bytes;
+        all_present = all_present && pool->members[i].present;
+    }
+    pool->budget_bytes = wanted == 0 || wanted > sum ? sum : wanted;
+    if (wanted <= sum || !all_present) return KVT_OK;
+    pool_message(message, message_size, "budget of %llu bytes, but the devices hold %llu",
+                 (unsigned long long)wanted, (unsigned long long)sum);
+    return KVT_E_SPACE;
+}
+
+static void pool_job_finished(void *context, tiers_transfer *transfer,
+                              const tiers_job_result *result);
+
+static kvt_status pool_start_member(tiers_pool *pool, pool_member *member)
+{
+    if (!member->present) return KVT_OK;
+    uint64_t end = member->facts.capacity_bytes / TIERS_GRAIN_BYTES * TIERS_GRAIN_BYTES;
+    kvt_status status = tiers_space_open(end - member->capacity_bytes, end, &member->space);
+    if (status != KVT_OK) return status;
+    return tiers_worker_start(member->device, pool_job_finished, pool, &member->worker);
+}
+
+/* Stops the workers and frees the pool; the devices stay open. */
+static void pool_free(tiers_pool *pool)
+{
+    for (uint32_t i = 0; i < pool->member_count; i++) {
+        tiers_worker_stop(pool->members[i].worker);
+        tiers_space_close(pool->members[i].space);
+    }
+    pthread_cond_destroy(&pool->done);
+    pthread_mutex_destroy(&pool->done_mutex);
+    pthread_mutex_destroy(&pool->mutex);
+    free(pool);
+}
+
+kvt_status tiers_pool_open(const tiers_member_options *members, uint32_t count,
+                           const tiers_pool_options *options, tiers_pool **pool_out, char *message,
+                           size_t message_size)
+{
+    kvt_status status = pool_check_options(members, count, options, message, message_size);
+    if (status != KVT_OK) return status;
+    tiers_pool *pool = calloc(1, sizeof *pool + count * sizeof pool->members[0]);
+    if (pool == NULL) {
+        pool_message(message, message_size, "no memory for a pool");
+        return KVT_E_MEMORY;
+    }
+    pthread_mutex_init(&pool->mutex, NULL);
+    pthread_mutex_init(&pool->done_mutex, NULL);
+    pthread_cond_init(&pool->done, NULL);
+    pool->member_count = count;
+    pool->unit_bytes = options->unit_bytes != 0 ? options->unit_bytes : TIERS_UNIT_BYTES_DEFAULT;
+    pool->striping = options->striping;
+    pool->virtual_time = true;
+    for (uint32_t i = 0; i < count; i++) {
+        pool_describe_member(&pool->members[i], &members[i]);
+        if (members[i].present && (members[i].device->facts.flags & KVT_DEVICE_VIRTUAL_TIME) == 0)
+            pool->virtual_time = false;
+    }
+    status = pool_settle_budget(pool, options->capacity_bytes, message, message_size);
+    for (uint32_t i = 0; i < count && status == KVT_OK; i++) {
+        status = pool_start_member(pool, &pool->members[i]);
+        if (status != KVT_OK) pool_message(message, message_size, "no memory for a pool");
+    }
+    if (status != KVT_OK) {
+        pool_free(pool);
+        return status;
+    }
+    *pool_out = pool;
+    return KVT_OK;
+}
+
+void tiers_pool_close(tiers_pool *pool)
+{
+    if (pool == NULL) return;
+    /* A device may be closed only when its worker has ended, which pool_free sees to. */
+    kvt_device *devices[TIERS_MEMBERS_MAX];
+    uint32_t count = pool->member_count;
+    for (uint32_t i = 0; i < count; i++)
+        devices[i] = pool->members[i].device;
+    pool_free(pool);
+    for (uint32_t i = 0; i < count; i++)
+        kvt_device_close(devices[i]);
+}
+
+/* ---- transfers ---- */
+
+static void pool_job_finished(void *context, tiers_transfer *transfer,
+                              const tiers_job_result *result)
+{
+    tiers_pool *pool = context;
+    uint64_t finished_ns = pool->virtual_time ? result->finished_ns : tiers_device_now_ns();
+    pthread_mutex_lock(&pool->done_mutex);
+    if (transfer->status == KVT_OK) transfer->status = result->status;
+    if (result->bytes > 0) {
+        if (pool->virtual_time && result->submitted_ns < transfer->started_ns)
+            transfer->started_ns = result->submitted_ns;
+        uint64_t first_ns = transfer->member_finished_ns_first;
+        if (first_ns == 0 || finished_ns < first_ns)
+            transfer->member_finished_ns_first = finished_ns;
+    }
+    if (finished_ns > transfer->finished_ns) transfer->finished_ns = finished_ns;
+    assert(transfer->units_pending > 0);
+    if (--transfer->units_pending == 0) {
+        if (transfer->started_ns == UINT64_MAX) transfer->started_ns = transfer->finished_ns;
+        transfer->finished = true;
+        pthread_cond_broadcast(&pool->done);
+    }
+    pthread_mutex_unlock(&pool->done_mutex);
+}
+
+static bool pool_serves_location(const tiers_pool *pool, const tiers_location *location)
+{
+    for (uint32_t i = 0; i < location->share_count; i++) {
+        assert(location->shares[i].member < pool->member_count);
+        if (!pool_member_serves(&pool->members[location->shares[i].member])) return false;
+    }
+    return true;
+}
+
+void tiers_transfer_start(tiers_pool *pool, tiers_transfer *transfer)
+{
+    const tiers_location *location = transfer->location;
+    assert(transfer->kind == KVT_IO_READ || transfer->kind == KVT_IO_WRITE);
+    assert(transfer->bytes % TIERS_GRAIN_BYTES == 0 && transfer->bytes <= location->bytes);
+    assert(transfer->offset % location->unit_bytes == 0);
+    assert(transfer->offset <= location->bytes - transfer->bytes);
+    assert((uintptr_t)transfer->buffer % TIERS_GRAIN_BYTES == 0);
+    uint64_t now = tiers_device_now_ns();
+    bool serves = pool_serves_location(pool, location);
+    pthread_mutex_lock(&pool->done_mutex);
+    transfer->status = serves ? KVT_OK : KVT_E_GONE;
+    transfer->started_ns = pool->virtual_time ? UINT64_MAX : now;
+    transfer->finished_ns = 0;
+    transfer->member_finished_ns_first = 0;
+    transfer->units_pending = location->share_count;
+    transfer->finished = !serves;
+    if (!serves) transfer->started_ns = transfer->finished_ns = pool->virtual_time ? 0 : now;
+    pthread_mutex_unlock(&pool->done_mutex);
+    if (!serves) return;
+    uint32_t share_count = location->share_count;
+    for (uint32_t i = 0; i < share_count; i++)
+        tiers_worker_queue(pool->members[location->shares[i].member].worker, transfer, i);
+}
+
+kvt_status tiers_transfer_wait(tiers_pool *pool, tiers_transfer *transfer)
+{
+    pthread_mutex_lock(&pool->done_mutex);
+    while (!transfer->finished)
+        pthread_cond_wait(&pool->done, &pool->done_mutex);
+    kvt_status status = transfer->status;
+    pthread_mutex_unlock(&pool->done_mutex);
+    return status;
+}
+
+kvt_status tiers_pool_transfer(tiers_pool *pool, kvt_io_kind kind, const tiers_location *location,
+                               void *buffer, uint64_t bytes)
+{
+    tiers_transfer transfer = {
+        .kind = kind, .location = location, .buffer = buffer, .bytes = bytes};
+    tiers_transfer_start(pool, &transfer);
+    return tiers_transfer_wait(pool, &transfer);
+}
+
+kvt_status tiers_pool_sync(tiers_pool *pool)
+{
+    tiers_worker_sync syncs[TIERS_MEMBERS_MAX];
+    bool begun[TIERS_MEMBERS_MAX];
+    for (uint32_t i = 0; i < pool->member_count; i++) {
+        begun[i] = pool_member_serves(&pool->members[i]);
+        if (begun[i]) tiers_worker_sync_begin(pool->members[i].worker, &syncs[i]);
+    }
+    kvt_status first = KVT_OK;
+    for (uint32_t i = 0; i < pool->member_count; i++) {
+        if (!begun[i]) continue;
+        kvt_status status = tiers_worker_sync_wait(pool->members[i].worker, &syncs[i]);
+        if (first == KVT_OK) first = status;
+    }
+    return first;
+}
+
+/* ---- figures ---- */
+
+void pool_sum(const tiers_pool *pool, uint64_t *capacity_out, uint64_t *used_out)
+{
+    uint64_t capacity = 0;
+    uint64_t used = 0;
+    for (uint32_t i = 0; i < pool->member_count; i++) {
+        const pool_member *member = &pool->members[i];
+        if (!pool_member_serves(member)) continue;
+        capacity += member->capacity_bytes;
+        used += member->used_bytes;
+    }
+    *capacity_out = capacity < pool->budget_bytes ? capacity : pool->budget_bytes;
+    *used_out = used;
+}
+
+void tiers_pool_facts_get(tiers_pool *pool, tiers_pool_facts *out)
+{
+    *out = (tiers_pool_facts){.member_count = pool->member_count, .durable = true};
+    pthread_mutex_lock(&pool->mutex);
+    pool_sum(pool, &out->capacity_bytes, &out->used_bytes);
+    pthread_mutex_unlock(&pool->mutex);
+    for (uint32_t i = 0; i < pool->member_count; i++) {
+        const pool_member *member = &pool->members[i];
+        if (!member->present) continue;
+        tiers_worker_counts counts;
+        tiers_worker_counts_get(member->worker, &counts);
+        out->bytes_read += counts.bytes_read;
+        out->bytes_written += counts.bytes_written;
+        out->emulated = out->emulated || (member->facts.flags & KVT_DEVICE_EMULATED) != 0;
+        out->durable = out->durable && (member->facts.flags & KVT_DEVICE_DURABLE) != 0;
+    }
+}
+
+kvt_status tiers_pool_member(tiers_pool *pool, uint32_t index, kvt_device_stats *out)
+{
+    if (index >= pool->member_count) return KVT_END;
+    const pool_member *member = &pool->members[index];
+    *out = (kvt_device_stats){.facts = member->facts,
+                              .read_bytes_per_s = member->read_bytes_per_s,
+                              .write_bytes_per_s = member->write_bytes_per_s,
+                              .retired = !pool_member_serves(member)};
+    memcpy(out->name, member->name, sizeof out->name);
+    if (!member->present) return KVT_OK;
+    tiers_worker_counts counts;
+    tiers_worker_counts_get(member->worker, &counts);
+    out->bytes_read = counts.bytes_read;
+    out->bytes_written = counts.bytes_written;
+    out->requests = counts.requests;
+    if (counts.depth_achieved > out->facts.depth_achieved)
+        out->facts.depth_achieved = counts.depth_achieved;
+    pthread_mutex_lock(&pool->mutex);
+    out->used_bytes = member->used_bytes;
+    pthread_mutex_unlock(&pool->mutex);
+    return KVT_OK;
+}
+
+void tiers_pool_retire(tiers_pool *pool, uint32_t member)
+{
+    assert(member < pool->member_count);
+    if (pool->members[member].present) tiers_worker_retire(pool->members[member].worker);
+}

@@ -1,0 +1,298 @@
+/*
+ * reserve.c - a pool's space: shares, extents and their accounting.
+ *
+ * Every function decides shares first and touches the members' spaces after, so that a failure
+ * leaves nothing to undo but extents of the location at hand.
+ *
+ * Thread rule: all functions from any thread; everything here runs under the pool's mutex and does
+ * no I/O.
+ */
+#include <assert.h>
+#include <string.h>
+
+#include "location.h"
+#include "pool_internal.h"
+#include "stripe.h"
+
+/* What a location under construction may use of each member. */
+typedef struct reserve_rooms {
+    uint64_t bytes[TIERS_MEMBERS_MAX];
+} reserve_rooms;
+
+/* ---- shares ---- */
+
+static double reserve_weight(const tiers_pool *pool, uint32_t member)
+{
+    return pool->striping == KVT_STRIPE_EQUAL ? 1.0 : pool->members[member].read_bytes_per_s;
+}
+
+/* The member whose queue will be empty first; between equals, as on an idle pool, the one that is
+ * filled least for its bandwidth, so that small objects spread in the same proportion as large
+ * ones. */
+static uint32_t reserve_shortest_queue(const tiers_pool *pool, const reserve_rooms *rooms,
+                                       uint64_t bytes)
+{
+    uint32_t best = pool->member_count;
+    double best_queue = 0;
+    double best_fill = 0;
+    for (uint32_t i = 0; i < pool->member_count; i++) {
+        const pool_member *member = &pool->members[i];
+        if (!member->present || rooms->bytes[i] < bytes) continue;
+        double weight = reserve_weight(pool, i);
+        double queue = (double)tiers_worker_pending_bytes(member->worker) / weight;
+        double fill = (double)(member->used_bytes + bytes) / weight;
+        bool better = best == pool->member_count || queue < best_queue ||
+                      (queue == best_queue && fill < best_fill);
+        if (!better) continue;
+        best = i;
+        best_queue = queue;
+        best_fill = fill;
+    }
+    return best;
+}
+
+static uint32_t reserve_collect_shares(const uint32_t *units, uint32_t count, tiers_share *shares)
+{
+    uint32_t used = 0;
+    for (uint32_t i = 0; i < count; i++)
+        if (units[i] > 0) shares[used++] = (tiers_share){.member = i, .units = units[i]};
+    return used;
+}
+
+/*
+ * For a nearly full pool, where the last unit, which is short, fits only into a remainder smaller
+ * than a unit: tries each member as the owner of the last unit. The deal decides who owns it, so a
+ * try counts only when the deal agrees.
+ */
+static uint32_t reserve_share_tail(const reserve_rooms *rooms, tiers_stripe_member *members,
+                                   uint32_t count, uint32_t units, uint64_t tail_bytes,
+                                   uint32_t unit_bytes, tiers_share *shares)
+{
+    uint32_t dealt[TIERS_MEMBERS_MAX];
+    for (uint32_t owner = 0; owner < count; owner++) {
+        if (rooms->bytes[owner] % unit_bytes < tail_bytes) continue;
+        members[owner].room_units++;
+        kvt_status status = tiers_stripe_share(members, count, units, dealt);
+        members[owner].room_units--;
+        if (status != KVT_OK) continue;
+        uint32_t used = reserve_collect_shares(dealt, count, shares);
+        if (shares[tiers_stripe_last(shares, used)].member == owner) return used;
+    }
+    return 0;
+}
+
+/* Decides the shares of an object within the rooms. Returns their number; 0 = no room. */
+static uint32_t reserve_plan(const tiers_pool *pool, const reserve_rooms *rooms, uint64_t bytes,
+                             uint32_t unit_bytes, tiers_share *shares)
+{
+    uint64_t units = tiers_location_units(bytes, unit_bytes);
+    if (units > TIERS_UNITS_MAX) return 0;
+    if (units == 1) {
+        uint32_t member = reserve_shortest_queue(pool, rooms, bytes);
+        if (member == pool->member_count) return 0;
+        shares[0] = (tiers_share){.member = member, .units = 1};
+        return 1;
+    }
+    tiers_stripe_member members[TIERS_MEMBERS_MAX];
+    uint32_t dealt[TIERS_MEMBERS_MAX];
+    for (uint32_t i = 0; i < pool->member_count; i++) {
+        members[i].weight = pool->members[i].present ? reserve_weight(pool, i) : 0;
+        members[i].room_units = rooms->bytes[i] / unit_bytes;
+    }
+    if (tiers_stripe_share(members, pool->member_count, (uint32_t)units, dealt) == KVT_OK)
+        return reserve_collect_shares(dealt, pool->member_count, shares);
+    uint64_t tail_bytes = bytes % unit_bytes;
+    if (tail_bytes == 0) return 0;
+    return reserve_share_tail(rooms, members, pool->member_count, (uint32_t)units, tail_bytes,
+                              unit_bytes, shares);
+}
+
+/* ---- extents ---- */
+
+static void reserve_release_extents(tiers_pool *pool, const tiers_location *location)
+{
+    for (uint32_t i = 0; i < location->extent_count; i++) {
+        const tiers_extent *extent = &location->extents[i];
+        pool_member *member = &pool->members[extent->member];
+        tiers_space_release(member->space,
+                            (tiers_range){.offset = extent->offset, .bytes = extent->bytes});
+        member->used_bytes -= extent->bytes;
+    }
+}
+
+/* Takes the extents of one share and appends them; on failure those taken stay appended. */
+static kvt_status reserve_take_share(tiers_pool *pool, tiers_location *location, uint32_t index,
+                                     uint64_t bytes, uint32_t *room)
+{
+    uint32_t member_index = location->shares[index].member;
+    pool_member *member = &pool->members[member_index];
+    while (bytes > 0) {
+        if (location->extent_count == *room) {
+            kvt_status status = tiers_location_room(location, 2 * *room);
+            if (status != KVT_OK) return status;
+            *room *= 2;
+        }
+        tiers_range range;
+        kvt_status status = tiers_space_take(member->space, bytes, &range);
+        if (status != KVT_OK) return status;
+        location->extents[location->extent_count++] =
+            (tiers_extent){.member = member_index, .offset = range.offset, .bytes = range.bytes};
+        member->used_bytes += range.bytes;
+        bytes -= range.bytes;
+    }
+    return KVT_OK;
+}
+
+static kvt_status reserve_take(tiers_pool *pool, tiers_location *location)
+{
+    uint32_t room = location->share_count;
+    kvt_status status = tiers_location_room(location, room);
+    uint32_t last = tiers_stripe_last(location->shares, location->share_count);
+    for (uint32_t i = 0; i < location->share_count && status == KVT_OK; i++) {
+        uint64_t bytes = tiers_stripe_share_bytes(location->shares, i, last, location->bytes,
+                                                  location->unit_bytes);
+        status = reserve_take_share(pool, location, i, bytes, &room);
+    }
+    if (status != KVT_OK) reserve_release_extents(pool, location);
+    return status;
+}
+
+static kvt_status reserve_locked(tiers_pool *pool, uint64_t bytes, tiers_location **location_out)
+{
+    uint64_t capacity;
+    uint64_t used;
+    pool_sum(pool, &capacity, &used);
+    if (used > capacity || bytes > capacity - used) return KVT_E_SPACE;
+    reserve_rooms rooms = {{0}};
+    for (uint32_t i = 0; i < pool->member_count; i++) {
+        const pool_member *member = &pool->members[i];
+        if (pool_member_serves(member))
+            rooms.bytes[i] = member->capacity_bytes - member->used_bytes;
+    }
+    tiers_share shares[TIERS_MEMBERS_MAX];
+    uint32_t share_count = reserve_plan(pool, &rooms, bytes, pool->unit_bytes, shares);
+    if (share_count == 0) return KVT_E_SPACE;
+    tiers_location *location = tiers_location_make(bytes, pool->unit_bytes, shares, share_count);
+    if (location == NULL) return KVT_E_MEMORY;
+    kvt_status status = reserve_take(pool, location);
+    if (status != KVT_OK) {
+        tiers_location_free(location);
+        return status;
+    }
+    *location_out = location;
+    return KVT_OK;
+}
+
+kvt_status tiers_pool_reserve(tiers_pool *pool, uint64_t bytes, tiers_location **location_out)
+{
+    assert(bytes > 0);
+    if (bytes > UINT64_MAX - (TIERS_GRAIN_BYTES - 1)) return KVT_E_SPACE;
+    bytes = (bytes + TIERS_GRAIN_BYTES - 1) & ~(uint64_t)(TIERS_GRAIN_BYTES - 1);
+    pthread_mutex_lock(&pool->mutex);
+    kvt_status status = reserve_locked(pool, bytes, location_out);
+    pthread_mutex_unlock(&pool->mutex);
+    return status;
+}
+
+/* ---- shrink ---- */
+
+/* Bytes of the location that each member holds. */
+static void reserve_held(const tiers_location *location, reserve_rooms *held)
+{
+    memset(held, 0, sizeof *held);
+    for (uint32_t i = 0; i < location->extent_count; i++)
+        held->bytes[location->extents[i].member] += location->extents[i].bytes;
+}
+
+/* Moves the extents of `from` into `to` as far as its shares need them, and gives the rest back.
+ * Cannot fail: `to` has room for as many extents. */
+static void reserve_move_extents(tiers_pool *pool, const tiers_location *from, tiers_location *to)
+{
+    uint64_t wanted[TIERS_MEMBERS_MAX] = {0};
+    uint32_t last = tiers_stripe_last(to->shares, to->share_count);
+    for (uint32_t i = 0; i < to->share_count; i++)
+        wanted[to->shares[i].member] =
+            tiers_stripe_share_bytes(to->shares, i, last, to->bytes, to->unit_bytes);
+    for (uint32_t i = 0; i < from->extent_count; i++) {
+        tiers_extent extent = from->extents[i];
+        pool_member *member = &pool->members[extent.member];
+        uint64_t kept = extent.bytes < wanted[extent.member] ? extent.bytes : wanted[extent.member];
+        tiers_range rest = {.offset = extent.offset + kept, .bytes = extent.bytes - kept};
+        wanted[extent.member] -= kept;
+        member->used_bytes -= rest.bytes;
+        if (kept == 0) {
+            tiers_space_release(member->space, rest);
+            continue;
+        }
+        if (rest.bytes > 0) tiers_space_trim(member->space, rest);
+        extent.bytes = kept;
+        to->extents[to->extent_count++] = extent;
+    }
+}
+
+kvt_status tiers_pool_shrink(tiers_pool *pool, tiers_location **location, uint64_t bytes)
+{
+    tiers_location *old = *location;
+    assert(bytes > 0 && bytes <= old->bytes);
+    bytes = (bytes + TIERS_GRAIN_BYTES - 1) & ~(uint64_t)(TIERS_GRAIN_BYTES - 1);
+    if (bytes == old->bytes) return KVT_OK;
+    reserve_rooms held;
+    reserve_held(old, &held);
+    tiers_share shares[TIERS_MEMBERS_MAX];
+    kvt_status status = KVT_OK;
+    pthread_mutex_lock(&pool->mutex);
+    uint32_t share_count = reserve_plan(pool, &held, bytes, old->unit_bytes, shares);
+    assert(share_count > 0 && "a smaller object fits where a larger one was");
+    tiers_location *shrunk = tiers_location_make(bytes, old->unit_bytes, shares, share_count);
+    if (shrunk == NULL || tiers_location_room(shrunk, old->extent_count) != KVT_OK)
+        status = KVT_E_MEMORY;
+    else
+        reserve_move_extents(pool, old, shrunk);
+    pthread_mutex_unlock(&pool->mutex);
+    if (status == KVT_OK) *location = shrunk;
+    tiers_location_free(status == KVT_OK ? old : shrunk);
+    return status;
+}
+
+/* ---- release and adopt ---- */
+
+void tiers_pool_release(tiers_pool *pool, tiers_location *location)
+{
+    if (location == NULL) return;
+    pthread_mutex_lock(&pool->mutex);
+    reserve_release_extents(pool, location);
+    pthread_mutex_unlock(&pool->mutex);
+    tiers_location_free(location);
+}
+
+static kvt_status reserve_adopt_extents(tiers_pool *pool, const tiers_location *location)
+{
+    for (uint32_t i = 0; i < location->extent_count; i++) {
+        const tiers_extent *extent = &location->extents[i];
+        pool_member *member = &pool->members[extent->member];
+        kvt_status status = tiers_space_adopt(
+            member->space, (tiers_range){.offset = extent->offset, .bytes = extent->bytes});
+        if (status != KVT_OK) {
+            tiers_location taken = *location;
+            taken.extent_count = i;
+            reserve_release_extents(pool, &taken);
+            return status;
+        }
+        member->used_bytes += extent->bytes;
+    }
+    return KVT_OK;
+}
+
+kvt_status tiers_pool_adopt(tiers_pool *pool, tiers_location *location)
+{
+    kvt_status status = tiers_location_check(location);
+    if (status != KVT_OK) return status;
+    for (uint32_t i = 0; i < location->share_count; i++)
+        if (location->shares[i].member >= pool->member_count) return KVT_E_CORRUPT;
+    for (uint32_t i = 0; i < location->share_count; i++)
+        if (!pool_member_serves(&pool->members[location->shares[i].member])) return KVT_E_GONE;
+    pthread_mutex_lock(&pool->mutex);
+    status = reserve_adopt_extents(pool, location);
+    pthread_mutex_unlock(&pool->mutex);
+    return status;
+}

@@ -1,0 +1,221 @@
+/*
+ * stripe.c - shares, deal order and the walk over one member's part; see stripe.h for the rules.
+ *
+ * Thread rule: pure functions over the caller's memory.
+ */
+#include "stripe.h"
+
+#include <assert.h>
+#include <math.h>
+
+/* ---- shares ---- */
+
+/* One unit more to each of the `rest` members with the largest fractions; ties go to the larger
+ * weight, then to the lower member. A member outside the deal has fraction -1. */
+static void stripe_deal_rest(const tiers_stripe_member *members, uint32_t count, double *fractions,
+                             uint32_t rest, uint32_t *shares)
+{
+    for (; rest > 0; rest--) {
+        uint32_t best = count;
+        for (uint32_t i = 0; i < count; i++) {
+            if (fractions[i] < 0) continue;
+            bool better =
+                best == count || fractions[i] > fractions[best] ||
+                (fractions[i] == fractions[best] && members[i].weight > members[best].weight);
+            if (better) best = i;
+        }
+        assert(best < count && "fewer members than remainder units");
+        shares[best]++;
+        fractions[best] = -1;
+    }
+}
+
+/* Proportional shares of `units` over the open members, capacity aside. */
+static void stripe_propose(const tiers_stripe_member *members, const bool *open, uint32_t count,
+                           uint32_t units, uint32_t *shares)
+{
+    double fractions[TIERS_MEMBERS_MAX];
+    double sum = 0;
+    for (uint32_t i = 0; i < count; i++)
+        if (open[i]) sum += members[i].weight;
+    uint32_t given = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        fractions[i] = -1;
+        shares[i] = 0;
+        if (!open[i]) continue;
+        double exact = members[i].weight / sum * (double)units;
+        /* Rounding in the division may lift the sum of the floors above units: never give more
+         * than is left. */
+        uint32_t whole = (uint32_t)floor(exact);
+        if (whole > units - given) whole = units - given;
+        shares[i] = whole;
+        fractions[i] = exact - floor(exact);
+        given += whole;
+    }
+    stripe_deal_rest(members, count, fractions, units - given, shares);
+}
+
+kvt_status tiers_stripe_share(const tiers_stripe_member *members, uint32_t count, uint32_t units,
+                              uint32_t *units_out)
+{
+    assert(count <= TIERS_MEMBERS_MAX && units >= 1 && units <= TIERS_UNITS_MAX);
+    bool open[TIERS_MEMBERS_MAX] = {false};
+    uint32_t proposal[TIERS_MEMBERS_MAX];
+    uint64_t room = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        open[i] = members[i].weight > 0 && members[i].room_units > 0;
+        if (open[i]) room += members[i].room_units < units ? members[i].room_units : units;
+        units_out[i] = 0;
+    }
+    if (room < units) return KVT_E_SPACE;
+    /* Each round closes the members that would overflow, at exactly their room, and shares the rest
+     * out anew; the others' shares only grow by that, so at most count rounds are needed. */
+    for (uint32_t left = units;;) {
+        stripe_propose(members, open, count, left, proposal);
+        bool fits = true;
+        uint32_t still_left = left;
+        for (uint32_t i = 0; i < count; i++) {
+            if (!open[i] || proposal[i] <= members[i].room_units) continue;
+            fits = false;
+            open[i] = false;
+            units_out[i] = (uint32_t)members[i].room_units;
+            still_left -= units_out[i];
+        }
+        if (fits) break;
+        left = still_left;
+    }
+    for (uint32_t i = 0; i < count; i++)
+        if (open[i]) units_out[i] = proposal[i];
+    return KVT_OK;
+}
+
+/* ---- deal order ---- */
+
+void tiers_dealer_init(tiers_dealer *dealer, const tiers_share *shares, uint32_t share_count)
+{
+    assert(share_count >= 1 && share_count <= TIERS_MEMBERS_MAX);
+    dealer->shares = shares;
+    dealer->share_count = share_count;
+    dealer->total = 0;
+    dealer->step = 0;
+    for (uint32_t i = 0; i < share_count; i++) {
+        dealer->total += shares[i].units;
+        dealer->dealt[i] = 0;
+    }
+}
+
+uint32_t tiers_dealer_next(tiers_dealer *dealer)
+{
+    assert(dealer->step < dealer->total);
+    dealer->step++;
+    uint32_t best = dealer->share_count;
+    for (uint32_t i = 0; i < dealer->share_count; i++) {
+        uint64_t units = dealer->shares[i].units;
+        uint64_t dealt = dealer->dealt[i];
+        /* Within the rounded-up quota: dealt < units * step / total. */
+        if (dealt * dealer->total >= units * dealer->step) continue;
+        if (best == dealer->share_count) {
+            best = i;
+            continue;
+        }
+        uint64_t best_units = dealer->shares[best].units;
+        if ((dealt + 1) * best_units < (dealer->dealt[best] + 1ull) * units) best = i;
+    }
+    assert(best < dealer->share_count && "some member is always below its quota");
+    dealer->dealt[best]++;
+    return best;
+}
+
+uint32_t tiers_stripe_last(const tiers_share *shares, uint32_t share_count)
+{
+    tiers_dealer dealer;
+    tiers_dealer_init(&dealer, shares, share_count);
+    if (share_count == 1) return 0;
+    uint32_t last = 0;
+    while (dealer.step < dealer.total)
+        last = tiers_dealer_next(&dealer);
+    return last;
+}
+
+uint64_t tiers_stripe_share_bytes(const tiers_share *shares, uint32_t index, uint32_t last,
+                                  uint64_t bytes, uint32_t unit_bytes)
+{
+    uint64_t whole = (uint64_t)shares[index].units * unit_bytes;
+    uint64_t tail = bytes % unit_bytes;
+    return index == last && tail != 0 ? whole - (unit_bytes - tail) : whole;
+}
+
+/* ---- walk ---- */
+
+void tiers_walk_init(tiers_walk *walk, const tiers_location *location, uint32_t share,
+                     uint64_t offset, uint64_t bytes)
+{
+    assert(share < location->share_count && offset % location->unit_bytes == 0);
+    assert(bytes <= location->bytes && offset <= location->bytes - bytes);
+    walk->location = location;
+    walk->share = share;
+    walk->extent = 0;
+    walk->extent_used = 0;
+    walk->offset = offset;
+    walk->end = offset + bytes;
+    walk->next = 0;
+    walk->run_offset = 0;
+    walk->run_bytes = 0;
+    walk->run_open = false;
+    tiers_dealer_init(&walk->dealer, location->shares, location->share_count);
+    while (location->extents[walk->extent].member != location->shares[share].member)
+        walk->extent++;
+}
+
+/* Moves over `bytes` of this member's extents, which may cross into further ones. */
+static void walk_skip_bytes(tiers_walk *walk, uint64_t bytes)
+{
+    while (bytes > 0) {
+        uint64_t left = walk->location->extents[walk->extent].bytes - walk->extent_used;
+        uint64_t part = bytes < left ? bytes : left;
+        walk->extent_used += part;
+        bytes -= part;
+        if (walk->extent_used == walk->location->extents[walk->extent].bytes) {
+            walk->extent++;
+            walk->extent_used = 0;
+        }
+    }
+}
+
+/* Deals on until the run has `wanted` bytes, ends at another member's unit, or all is dealt. */
+static void walk_extend_run(tiers_walk *walk, uint64_t wanted)
+{
+    uint32_t unit_bytes = walk->location->unit_bytes;
+    while (walk->next < walk->end && (walk->run_bytes == 0 || walk->run_open)) {
+        if (walk->run_bytes >= wanted) return;
+        uint64_t start = walk->next;
+        uint64_t end = walk->end - start < unit_bytes ? walk->end : start + unit_bytes;
+        walk->next = start + unit_bytes;
+        walk->run_open = tiers_dealer_next(&walk->dealer) == walk->share;
+        if (!walk->run_open) continue;
+        if (start < walk->offset) {
+            walk_skip_bytes(walk, unit_bytes);
+            continue;
+        }
+        if (walk->run_bytes == 0) walk->run_offset = start;
+        walk->run_bytes += end - start;
+    }
+}
+
+bool tiers_walk_next(tiers_walk *walk, uint32_t bytes_max, tiers_piece *piece_out)
+{
+    assert(bytes_max >= TIERS_GRAIN_BYTES && bytes_max % TIERS_GRAIN_BYTES == 0);
+    walk_extend_run(walk, bytes_max);
+    if (walk->run_bytes == 0) return false;
+    const tiers_extent *extent = &walk->location->extents[walk->extent];
+    uint64_t bytes = extent->bytes - walk->extent_used;
+    if (bytes > walk->run_bytes) bytes = walk->run_bytes;
+    if (bytes > bytes_max) bytes = bytes_max;
+    *piece_out = (tiers_piece){.object_offset = walk->run_offset,
+                               .device_offset = extent->offset + walk->extent_used,
+                               .bytes = (uint32_t)bytes};
+    walk->run_offset += bytes;
+    walk->run_bytes -= bytes;
+    walk_skip_bytes(walk, bytes);
+    return true;
+}

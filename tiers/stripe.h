@@ -1,0 +1,88 @@
+/*
+ * stripe.h - how an object's units are shared out among members, and in which order.
+ *
+ * Shares follow Unified KV Pooling, section IV-A, algorithm 1: p_i = b_i / sum b; of n units
+ * floor(p_i n) go to member i; the remainder goes one unit each to the members with the largest
+ * fractions (docs/decisions/0002-stripe-remainder.md says why not all to the fastest). A member
+ * without room passes its share to the others.
+ *
+ * The deal order is the quota method of Balinski and Young (1975): the next unit goes to the member
+ * with the smallest (dealt + 1) / units among those that stay within their rounded-up quota; ties
+ * go to the lower member. It follows from the shares alone, and after every prefix of t units each
+ * member has its proportion units * t / total to within less than one unit, so a load that stops
+ * after some layers kept all members busy.
+ *
+ * Thread rule: pure functions over the caller's memory.
+ */
+#ifndef TIERS_STRIPE_H
+#define TIERS_STRIPE_H
+
+#include "pool.h"
+
+/* Bounds the cost of one deal, also for locations read from a damaged catalog. */
+#define TIERS_UNITS_MAX (1u << 20)
+
+typedef struct tiers_stripe_member {
+    double weight; /* bytes per second; 0 = takes no part */
+    uint64_t room_units;
+} tiers_stripe_member;
+
+/* Shares `units` (1..TIERS_UNITS_MAX) out. units_out has count entries, zero for members without a
+ * share. KVT_OK; KVT_E_SPACE (the members' rooms do not hold it). */
+KVT_NODISCARD kvt_status tiers_stripe_share(const tiers_stripe_member *members, uint32_t count,
+                                            uint32_t units, uint32_t *units_out);
+
+typedef struct tiers_dealer {
+    const tiers_share *shares; /* the caller's; stays while dealing */
+    uint32_t share_count;
+    uint32_t total;
+    uint32_t step; /* units dealt so far */
+    uint32_t dealt[TIERS_MEMBERS_MAX];
+} tiers_dealer;
+
+void tiers_dealer_init(tiers_dealer *dealer, const tiers_share *shares, uint32_t share_count);
+
+/* The index into shares of the next unit's member; at most `total` calls. */
+uint32_t tiers_dealer_next(tiers_dealer *dealer);
+
+/* The index into shares of the object's last unit, which may be short. */
+uint32_t tiers_stripe_last(const tiers_share *shares, uint32_t share_count);
+
+/* Bytes that share `index` holds of an object of `bytes`, when `last` is the index of its last
+ * unit. */
+uint64_t tiers_stripe_share_bytes(const tiers_share *shares, uint32_t index, uint32_t last,
+                                  uint64_t bytes, uint32_t unit_bytes);
+
+/*
+ * A walk over the part of a transfer that lies on one member, piece by piece in object order, made
+ * without memory of its own. Neighbouring units are one piece where both the object and the device
+ * continue.
+ */
+typedef struct tiers_walk {
+    const tiers_location *location;
+    uint32_t share;
+    uint32_t extent; /* index of the extent that holds the next byte */
+    uint64_t extent_used;
+    uint64_t offset; /* first byte of the object that is wanted */
+    uint64_t end;    /* first byte no longer wanted */
+    uint64_t next;   /* start of the next unit to be dealt */
+    uint64_t run_offset;
+    uint64_t run_bytes; /* dealt to this member and not handed out yet */
+    bool run_open;      /* the unit dealt last is the end of the run */
+    tiers_dealer dealer;
+} tiers_walk;
+
+typedef struct tiers_piece {
+    uint64_t object_offset;
+    uint64_t device_offset;
+    uint32_t bytes;
+} tiers_piece;
+
+/* offset is a multiple of the location's unit. */
+void tiers_walk_init(tiers_walk *walk, const tiers_location *location, uint32_t share,
+                     uint64_t offset, uint64_t bytes);
+
+/* The next piece of at most bytes_max, a multiple of the grain; false at the end. */
+bool tiers_walk_next(tiers_walk *walk, uint32_t bytes_max, tiers_piece *piece_out);
+
+#endif

@@ -1,0 +1,76 @@
+/*
+ * worker.h - the one thread that touches a member's device.
+ *
+ * A transfer reaches a worker as a job: its part on that member. Jobs and operations come from
+ * fixed stocks made at start, and a job walks its units lazily, so no transfer fails for memory.
+ * When all TIERS_WORKER_JOBS jobs are taken, queueing waits until one ends.
+ *
+ *     queue --> mailbox --> reads  --> pieces --> device, up to its depth --> finished, once a job
+ *                       \-> writes -/
+ *
+ * Reads go before writes, but every sixteenth piece is a write while one waits.
+ *
+ * Thread rule: all functions from any thread, start and stop excepted.
+ */
+#ifndef TIERS_WORKER_H
+#define TIERS_WORKER_H
+
+#include "pool.h"
+
+#define TIERS_WORKER_JOBS 512u
+
+typedef struct tiers_worker tiers_worker;
+
+/* What became of one member's part. */
+typedef struct tiers_job_result {
+    kvt_status status;     /* first error */
+    uint64_t bytes;        /* moved */
+    uint64_t submitted_ns; /* device clock; of the first operation, 0 without any */
+    uint64_t finished_ns;  /* device clock; of the last operation, 0 without any */
+} tiers_job_result;
+
+/* Called on the worker's thread, once per job; the worker does not touch the transfer again. */
+typedef void tiers_job_finished(void *context, tiers_transfer *transfer,
+                                const tiers_job_result *result);
+
+/* Starts the thread; the device stays the caller's but is the worker's to use until stop. KVT_OK;
+ * KVT_E_MEMORY (thread creation included). */
+KVT_NODISCARD kvt_status tiers_worker_start(kvt_device *device, tiers_job_finished *finished,
+                                            void *context, tiers_worker **worker_out);
+
+/* Ends the thread when all jobs are done. NULL is allowed. */
+void tiers_worker_stop(tiers_worker *worker);
+
+/* Queues the part of the transfer on location->shares[share]. May wait for a free job. */
+void tiers_worker_queue(tiers_worker *worker, tiers_transfer *transfer, uint32_t share);
+
+/* One request to make finished writes durable, on its caller's stack until waited for; begin on
+ * several workers lets their devices sync at the same time. */
+typedef struct tiers_worker_sync {
+    struct tiers_worker_sync *next;
+    kvt_status status;
+    bool done;
+} tiers_worker_sync;
+
+/* The sync comes after what is in flight on the device. */
+void tiers_worker_sync_begin(tiers_worker *worker, tiers_worker_sync *sync);
+
+/* KVT_OK; KVT_E_IO; KVT_E_GONE. */
+KVT_NODISCARD kvt_status tiers_worker_sync_wait(tiers_worker *worker, tiers_worker_sync *sync);
+
+/* Fails all jobs, present and future, with KVT_E_GONE; operations in flight still end. */
+void tiers_worker_retire(tiers_worker *worker);
+bool tiers_worker_retired(const tiers_worker *worker);
+
+/* Bytes queued and not finished, approximately. */
+uint64_t tiers_worker_pending_bytes(const tiers_worker *worker);
+
+typedef struct tiers_worker_counts {
+    uint64_t bytes_read;
+    uint64_t bytes_written;
+    uint64_t requests;
+    uint32_t depth_achieved;
+} tiers_worker_counts;
+void tiers_worker_counts_get(const tiers_worker *worker, tiers_worker_counts *out);
+
+#endif
