@@ -1,0 +1,361 @@
+/*
+ * replay_options.c - what a replay runs with: from the settings, from a profile's curves, or from
+ * stated defaults of the simulated host. One thread.
+ */
+#include "replay.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The simulated host where neither a setting nor a profile says otherwise: device memory of an
+ * A100, a PCIe 4.0 x16 link to host memory, and the SSD of AdaptCache's evaluation. */
+static const replay_tier options_default_tier[KVT_TIER_COUNT] = {
+    [KVT_TIER_HBM] = {.read = {5e-6, 2039e9, 0.0}, .write = {5e-6, 2039e9, 0.0}},
+    [KVT_TIER_DRAM] = {.read = {20e-6, 25e9, 0.0}, .write = {20e-6, 25e9, 0.0}},
+    [KVT_TIER_SSD] = {.read = {100e-6, 1e9, 0.0}, .write = {100e-6, 1e9, 0.0}},
+};
+
+#define OPTIONS_ADAPTCACHE_DRAM UINT64_C(100000000000)
+#define OPTIONS_ADAPTCACHE_SSD  UINT64_C(400000000000)
+#define OPTIONS_TICK_SECONDS    1.0
+
+static const char *const tier_keys[KVT_TIER_COUNT][4] = {
+    [KVT_TIER_HBM] = {"tier.hbm.capacity", "tier.hbm.read_bandwidth", "tier.hbm.write_bandwidth",
+                      "tier.hbm.latency"},
+    [KVT_TIER_DRAM] = {"tier.dram.capacity", "tier.dram.read_bandwidth",
+                       "tier.dram.write_bandwidth", "tier.dram.latency"},
+    [KVT_TIER_SSD] = {"tier.ssd.capacity", "tier.ssd.read_bandwidth", "tier.ssd.write_bandwidth",
+                      "tier.ssd.latency"},
+};
+
+static void options_note(replay_options *options, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static void options_note(replay_options *options, const char *format, ...)
+{
+    size_t used = strlen(options->note);
+    if (used > 0 && used + 1 < sizeof options->note) {
+        options->note[used++] = ' ';
+        options->note[used] = '\0';
+    }
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(options->note + used, sizeof options->note - used, format, arguments);
+    va_end(arguments);
+}
+
+static kvt_variant options_raw(void)
+{
+    return (kvt_variant){.codec = KVT_CODEC_RAW};
+}
+
+/* Raw entries are copied by the read itself: nothing is left to decode. */
+static void options_add_raw(replay_options *options)
+{
+    options->model.variants[0] = (kvt_codec_curve){.variant = options_raw(),
+                                                   .stored_share = 1.0,
+                                                   .encode_bytes_per_s = 1e15,
+                                                   .decode_bytes_per_s = 1e15};
+    options->model.variant_count = 1;
+    options->model.parallel_codecs = 1;
+}
+
+void replay_options_init(replay_options *options)
+{
+    memset(options, 0, sizeof *options);
+    options->servers = 8;
+    options->bytes_per_token = 131072;
+    options->block_tokens = 512;
+    options->scale = 1.0 / 256.0;
+    options->seed = 1;
+    options->policy_seed = 1;
+    options->seeds = 1;
+    options->variant = options_raw();
+    options->alpha_seconds = 10.0;
+    options->half_life_seconds = 300.0;
+    options->hysteresis = 1.25;
+    options->high_watermark = 0.98;
+    options->low_watermark = 0.95;
+    options->tick_seconds = OPTIONS_TICK_SECONDS;
+    options->moves_per_tick = 64;
+    options_add_raw(options);
+    kvt_status status = kvt_prefill_preset("llama-3.1-8b:a100", &options->model.prefill);
+    assert(status == KVT_OK); /* a name that the estimator's table holds */
+    (void)status;
+    snprintf(options->prefill_name, sizeof options->prefill_name, "llama-3.1-8b:a100");
+    for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
+        options->tiers[tier] = options_default_tier[tier];
+    }
+}
+
+void replay_options_free(replay_options *options)
+{
+    if (options == NULL) return;
+    kvt_prefill_free(&options->model.prefill);
+    memset(options, 0, sizeof *options);
+}
+
+static const char *options_range_fault(const replay_options *o)
+{
+    if (o->servers < 1 || o->servers > 65536) return "replay.servers: 1 to 65536";
+    if (o->bytes_per_token < 1 || o->bytes_per_token > (1u << 28)) {
+        return "replay.bytes_per_token: 1 byte to 256 MiB";
+    }
+    if (o->block_tokens < 1 || o->block_tokens > 65536) return "replay.block_tokens: 1 to 65536";
+    if (!(o->scale > 0.0 && o->scale <= 1.0)) return "replay.scale: above 0, up to 1";
+    if (!(o->warmup >= 0.0 && o->warmup < 1.0)) return "replay.warmup: 0 up to below 1";
+    if (o->seeds < 1 || o->seeds > 1000) return "replay.seeds: 1 to 1000";
+    if (!(o->tick_seconds >= 0.0 && o->tick_seconds <= 1e6)) return "store.tick: 0 to 1e6 s";
+    if (o->tick_seconds > 0.0 && o->tick_seconds < 1e-3) return "store.tick: 0, or 1 ms and more";
+    return NULL;
+}
+
+static bool options_affine_is_sound(const kvt_affine *affine)
+{
+    return isfinite(affine->request_seconds) && affine->request_seconds >= 0.0 &&
+           affine->request_seconds <= 3600.0 && isfinite(affine->bytes_per_s) &&
+           affine->bytes_per_s >= 1.0;
+}
+
+kvt_status replay_options_check(replay_options *options, char *message, size_t message_size)
+{
+    const char *fault = options_range_fault(options);
+    for (int tier = 1; tier < KVT_TIER_COUNT && fault == NULL; tier++) {
+        const replay_tier *model = &options->tiers[tier];
+        options->model.present[tier] = model->capacity_bytes > 0;
+        if (model->capacity_bytes == 0) continue;
+        options->model.read[tier] = model->read;
+        options->model.write[tier] = model->write;
+        if (!options_affine_is_sound(&model->read)) fault = tier_keys[tier][1];
+        if (!options_affine_is_sound(&model->write)) fault = tier_keys[tier][2];
+    }
+    if (fault == NULL) return KVT_OK;
+    snprintf(message, message_size, "%s%s", fault,
+             strchr(fault, ':') != NULL ? "" : ": a bandwidth of at least 1 byte/s is needed");
+    return KVT_E_CONFIG;
+}
+
+/* The devices of a tier, striped together: bandwidths add up, the slowest request counts. */
+static kvt_status options_tier_from_profile(replay_options *options, kvt_profile *profile, int tier,
+                                            bool *found_out)
+{
+    kvt_device_curve curve;
+    kvt_affine read = {0}, write = {0};
+    kvt_status status;
+    for (size_t i = 0; (status = kvt_profile_device_at(profile, i, &curve)) == KVT_OK; i++) {
+        if (curve.tier != tier) continue;
+        read.bytes_per_s += curve.read.bytes_per_s;
+        write.bytes_per_s += curve.write.bytes_per_s;
+        read.request_seconds = fmax(read.request_seconds, curve.read.request_seconds);
+        write.request_seconds = fmax(write.request_seconds, curve.write.request_seconds);
+    }
+    if (status != KVT_END) return status;
+    *found_out = read.bytes_per_s > 0.0;
+    if (!*found_out) return KVT_OK;
+    options->tiers[tier].read = read;
+    if (write.bytes_per_s > 0.0) options->tiers[tier].write = write;
+    return KVT_OK;
+}
+
+static kvt_status options_read_tiers(kvt_config *config, kvt_profile *profile,
+                                     replay_options *options)
+{
+    bool any = false;
+    for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
+        replay_tier *model = &options->tiers[tier];
+        bool measured = false;
+        model->capacity_bytes = kvt_config_bytes(config, tier_keys[tier][0]);
+        if (model->capacity_bytes == 0) continue;
+        any = true;
+        if (profile != NULL) {
+            kvt_status status = options_tier_from_profile(options, profile, tier, &measured);
+            if (status != KVT_OK) return status;
+        }
+        bool set = kvt_config_has(config, tier_keys[tier][1]);
+        if (set) {
+            model->read.bytes_per_s = (double)kvt_config_bytes(config, tier_keys[tier][1]);
+            /* One figure for a tier means both directions until the other one is set. */
+            model->write.bytes_per_s = model->read.bytes_per_s;
+        }
+        if (kvt_config_has(config, tier_keys[tier][2])) {
+            model->write.bytes_per_s = (double)kvt_config_bytes(config, tier_keys[tier][2]);
+        }
+        if (kvt_config_has(config, tier_keys[tier][3])) {
+            model->read.request_seconds = kvt_config_number(config, tier_keys[tier][3]);
+            model->write.request_seconds = model->read.request_seconds;
+        }
+        if (!set && !measured) {
+            options_note(options, "%s at the default %.4g GB/s, not measured.", kvt_tier_name(tier),
+                         model->read.bytes_per_s * 1e-9);
+        }
+    }
+    if (any) return KVT_OK;
+    options->tiers[KVT_TIER_DRAM].capacity_bytes = OPTIONS_ADAPTCACHE_DRAM;
+    options->tiers[KVT_TIER_SSD].capacity_bytes = OPTIONS_ADAPTCACHE_SSD;
+    options_note(options, "No tier is set: the host of AdaptCache's evaluation is simulated, "
+                          "100 GB of DRAM at 25 GB/s and 400 GB of SSD at 1 GB/s.");
+    return KVT_OK;
+}
+
+/* The lossless form is offered only with a measured curve; a guessed one would decide. */
+static kvt_status options_read_variants(kvt_config *config, kvt_profile *profile, bool live,
+                                        replay_options *options, char *message, size_t message_size)
+{
+    const char *name = kvt_config_text(config, "store.variant");
+    bool offered = kvt_config_switch(config, "store.lossless");
+    kvt_variant lossless;
+    if (kvt_variant_parse(name, &options->variant) != KVT_OK ||
+        kvt_variant_parse("lossless", &lossless) != KVT_OK) {
+        snprintf(message, message_size, "store.variant: \"%s\" is no variant", name);
+        return KVT_E_CONFIG;
+    }
+    if (live) return KVT_OK;
+    bool needed = options->variant.codec != KVT_CODEC_RAW;
+    kvt_status status = KVT_MISS;
+    if ((needed || offered) && profile != NULL) {
+        status = kvt_profile_codec(profile, lossless, &options->model.variants[1]);
+    }
+    if (status == KVT_OK) {
+        options->model.variant_count = 2;
+        return KVT_OK;
+    }
+    if (status != KVT_MISS) {
+        snprintf(message, message_size, "%s: %s", options->profile, kvt_status_text(status));
+        return status;
+    }
+    if (needed) {
+        snprintf(message, message_size,
+                 "store.variant: simulating \"%s\" needs a profile with its curve "
+                 "(store.profile)",
+                 name);
+        return KVT_E_CONFIG;
+    }
+    if (offered) {
+        options_note(options, "The lossless form is not offered: no profile holds its curve.");
+    }
+    return KVT_OK;
+}
+
+static kvt_status options_read_prefill(kvt_config *config, replay_options *options, char *message,
+                                       size_t message_size)
+{
+    const char *csv = kvt_config_text(config, "prefill.csv");
+    if (csv == NULL) {
+        snprintf(options->prefill_name, sizeof options->prefill_name, "llama-3.1-8b:%s",
+                 kvt_config_text(config, "prefill.gpu"));
+        kvt_status status = kvt_prefill_preset(options->prefill_name, &options->model.prefill);
+        if (status != KVT_OK) {
+            snprintf(message, message_size, "prefill.gpu: no preset %s", options->prefill_name);
+            return KVT_E_CONFIG;
+        }
+        return KVT_OK;
+    }
+    uint64_t layers = kvt_config_bytes(config, "prefill.layers");
+    if (layers < 1 || layers > 65535) {
+        snprintf(message, message_size, "prefill.layers: 1 to 65535");
+        return KVT_E_CONFIG;
+    }
+    const char *slash = strrchr(csv, '/');
+    snprintf(options->prefill_name, sizeof options->prefill_name, "%.62s",
+             slash != NULL ? slash + 1 : csv);
+    return kvt_prefill_read_csv(csv, (uint32_t)layers, &options->model.prefill, message,
+                                message_size);
+}
+
+static uint32_t options_count(kvt_config *config, const char *key)
+{
+    uint64_t value = kvt_config_bytes(config, key);
+    return value > UINT32_MAX ? UINT32_MAX : (uint32_t)value;
+}
+
+static void options_read_plain(kvt_config *config, bool live, replay_options *options)
+{
+    options->servers = options_count(config, "replay.servers");
+    options->bytes_per_token = kvt_config_bytes(config, "replay.bytes_per_token");
+    options->block_tokens = options_count(config, "replay.block_tokens");
+    options->seed = kvt_config_bytes(config, "replay.seed");
+    options->policy_seed = kvt_config_bytes(config, "store.seed");
+    options->warmup = kvt_config_number(config, "replay.warmup");
+    options->overlap = kvt_config_switch(config, "replay.overlap");
+    options->seeds = options_count(config, "replay.seeds");
+    options->limit = kvt_config_bytes(config, "replay.limit");
+    options->plan_log = kvt_config_text(config, "replay.plan_log");
+    if (!live) {
+        options->partial_exact =
+            strcmp(kvt_config_text(config, "replay.partial_blocks"), "exact") == 0;
+    }
+    if (live && kvt_config_has(config, "replay.scale")) {
+        options->scale = kvt_config_number(config, "replay.scale");
+    }
+    options->alpha_seconds = kvt_config_number(config, "store.alpha");
+    options->half_life_seconds = kvt_config_number(config, "store.half_life");
+    options->hysteresis = kvt_config_number(config, "store.hysteresis");
+    options->holes = strcmp(kvt_config_text(config, "store.holes"), "mixed") == 0
+                         ? KVT_HOLES_MIXED
+                         : KVT_HOLES_CONTIGUOUS;
+    options->high_watermark = kvt_config_number(config, "store.high_watermark");
+    options->low_watermark = kvt_config_number(config, "store.low_watermark");
+    options->moves_per_tick = options_count(config, "store.moves_per_tick");
+    options->move_bytes_per_s = kvt_config_bytes(config, "store.move_rate");
+    if (live || kvt_config_has(config, "store.tick")) {
+        options->tick_seconds = kvt_config_number(config, "store.tick");
+    }
+}
+
+kvt_status replay_options_read(kvt_config *config, bool live, replay_options *options,
+                               char *message, size_t message_size)
+{
+    assert(config != NULL && options != NULL && message_size > 0);
+    kvt_profile *profile = NULL;
+    replay_options_init(options);
+    options_read_plain(config, live, options);
+    const char *path = kvt_config_text(config, "store.profile");
+    bool foreign = kvt_config_switch(config, "store.profile_foreign");
+    kvt_status status = KVT_OK;
+    if (path != NULL && !live) {
+        snprintf(options->profile, sizeof options->profile, "%s", path);
+        uint32_t flags = foreign ? KVT_PROFILE_FOREIGN : 0u;
+        status = kvt_profile_open(path, KVT_PROFILE_READ | flags, &profile, message, message_size);
+        if (status == KVT_MISS) {
+            snprintf(message, message_size, "%s: no such profile", path);
+            status = KVT_E_GONE;
+        }
+    }
+    if (status == KVT_OK) {
+        status = options_read_variants(config, profile, live, options, message, message_size);
+    }
+    if (status == KVT_OK && !live) {
+        status = options_read_tiers(config, profile, options);
+        if (status != KVT_OK) {
+            snprintf(message, message_size, "%s: %s", path, kvt_status_text(status));
+        }
+    }
+    if (status == KVT_OK) status = options_read_prefill(config, options, message, message_size);
+    if (status == KVT_OK) status = replay_options_check(options, message, message_size);
+    if (profile != NULL) kvt_profile_close(profile);
+    if (status != KVT_OK) replay_options_free(options);
+    return status;
+}
+
+void replay_generator_read(kvt_config *config, replay_generator *generator)
+{
+    *generator = (replay_generator){
+        .requests_per_s = kvt_config_number(config, "workload.rate"),
+        .requests = kvt_config_bytes(config, "workload.requests"),
+        .contexts = options_count(config, "workload.contexts"),
+        .zipf = kvt_config_number(config, "workload.zipf"),
+        .tokens_median = (double)kvt_config_bytes(config, "workload.tokens_median"),
+        .tokens_sigma = kvt_config_number(config, "workload.tokens_sigma"),
+        .tokens_max = options_count(config, "workload.tokens_max"),
+        .turns_mean = kvt_config_number(config, "workload.turns_mean"),
+        .turn_tokens = (double)kvt_config_bytes(config, "workload.turn_tokens"),
+        .system_tokens = options_count(config, "workload.system_tokens"),
+        .think_seconds = kvt_config_number(config, "workload.think_time"),
+        .block_tokens = options_count(config, "replay.block_tokens"),
+        .seed = kvt_config_bytes(config, "replay.seed")};
+    uint64_t limit = kvt_config_bytes(config, "replay.limit");
+    if (limit > 0 && limit < generator->requests) generator->requests = limit;
+}

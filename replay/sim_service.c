@@ -1,0 +1,141 @@
+/*
+ * sim_service.c - one request's service: which blocks it finds, loads and recomputes, and how long
+ * that takes on the modelled tiers. One thread.
+ *
+ *     path      [b0 b1 b2 b3 | b4 b5 ...]      run = 4: the first hole ends it
+ *     loaded    [b0 b1 b2]                     the head that makes the first token earliest
+ *     prefill             [b3 b4 b5 ...]       at least one token is always computed
+ */
+#include "sim_state.h"
+
+#include <assert.h>
+
+const kvt_option *sim_options(sim_state *sim, uint32_t position, uint32_t tokens)
+{
+    const replay_workload *workload = sim->workload;
+    if (tokens == workload->block_tokens || !sim->options->partial_exact) {
+        return &sim->by_position[(size_t)position * sim->option_count];
+    }
+    uint32_t count;
+    kvt_status status =
+        kvt_options_build(&sim->options->model, tokens * sim->options->bytes_per_token,
+                          position * workload->block_tokens, tokens, 0.0, sim->exact, &count);
+    assert(status == KVT_OK && count == sim->option_count); /* whole blocks were built before */
+    (void)status;
+    return sim->exact;
+}
+
+static void sim_find_run(sim_state *sim, sim_visit *visit)
+{
+    const replay_request *request = visit->request;
+    replay_result *result = sim->result;
+    for (visit->run = 0; visit->run < request->block_count; visit->run++) {
+        uint8_t option = kvt_policy_option(sim->policy, sim_handle(visit->path[visit->run]));
+        if (option == KVT_OPTION_NONE) return;
+        sim->run[visit->run] = option;
+        if (!sim->counting) continue;
+        /* Sums for now; divided by all tokens at the end. */
+        uint32_t tokens = sim_block_tokens(sim, request, visit->run);
+        result->hit_token_ratio[sim->tier_of[option]] += tokens;
+        result->hit_token_ratio[0] += tokens;
+    }
+}
+
+/* Seconds to compute what the first `blocks` blocks do not give. The last token is always
+ * computed: its output is the first token. */
+static double sim_prefill_after(const sim_state *sim, const replay_request *request,
+                                uint32_t blocks, double whole_s)
+{
+    uint64_t held = (uint64_t)blocks * sim->workload->block_tokens;
+    if (held < request->input_tokens) return whole_s - sim->prefill_s[blocks];
+    return kvt_prefill_seconds(&sim->options->model.prefill, request->input_tokens - 1,
+                               request->input_tokens);
+}
+
+/* What loading a head of the run costs; grows block by block. */
+typedef struct sim_head {
+    uint64_t read_free_ns[KVT_TIER_COUNT];
+    uint64_t end_ns; /* when the last byte has been read */
+    double decode_s;
+    bool delayed;
+} sim_head;
+
+static void sim_extend_head(sim_state *sim, const sim_visit *visit, uint32_t position,
+                            sim_head *head)
+{
+    uint32_t tokens = sim_block_tokens(sim, visit->request, position);
+    const kvt_option *option = &sim_options(sim, position, tokens)[sim->run[position]];
+    uint64_t ready_ns = sim->ready_ns[visit->path[position]];
+    if (ready_ns > visit->start_ns) head->delayed = true;
+    for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
+        if (option->read_bytes[tier] == 0) continue;
+        const kvt_affine *read = &sim->options->model.read[tier];
+        uint64_t cost_ns =
+            sim_to_ns(read->request_seconds + (double)option->read_bytes[tier] / read->bytes_per_s);
+        uint64_t begin_ns = head->read_free_ns[tier];
+        if (begin_ns < visit->start_ns) begin_ns = visit->start_ns;
+        head->read_free_ns[tier] = begin_ns + cost_ns;
+        /* A block that is still being computed is read when it is there; the path does not stand
+         * still for it, other reads go first. */
+        uint64_t end_ns = ready_ns + cost_ns;
+        if (end_ns < begin_ns + cost_ns) end_ns = begin_ns + cost_ns;
+        if (end_ns > head->end_ns) head->end_ns = end_ns;
+    }
+    head->decode_s += option->decode_seconds;
+}
+
+/* Occupies the read paths with the head that was chosen. */
+static void sim_read_head(sim_state *sim, const sim_visit *visit)
+{
+    sim_head head = {.end_ns = 0};
+    for (int tier = 0; tier < KVT_TIER_COUNT; tier++) {
+        head.read_free_ns[tier] = sim->read_free_ns[tier];
+    }
+    for (uint32_t i = 0; i < visit->loaded; i++) {
+        sim_extend_head(sim, visit, i, &head);
+        if (!sim->counting) continue;
+        uint32_t tokens = sim_block_tokens(sim, visit->request, i);
+        const kvt_option *option = &sim_options(sim, i, tokens)[sim->run[i]];
+        sim->result->used_token_ratio += tokens;
+        for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
+            sim->result->bytes_read[tier] += option->read_bytes[tier];
+        }
+    }
+    for (int tier = 0; tier < KVT_TIER_COUNT; tier++) {
+        sim->read_free_ns[tier] = head.read_free_ns[tier];
+    }
+}
+
+void sim_serve(sim_state *sim, sim_visit *visit)
+{
+    const replay_request *request = visit->request;
+    const kvt_prefill *prefill = &sim->options->model.prefill;
+    sim_find_run(sim, visit);
+
+    double whole_s = kvt_prefill_seconds(prefill, 0, request->input_tokens);
+    sim_head head = {.end_ns = visit->start_ns};
+    for (int tier = 0; tier < KVT_TIER_COUNT; tier++) {
+        head.read_free_ns[tier] = sim->read_free_ns[tier];
+    }
+    visit->loaded = 0;
+    visit->load_s = 0.0;
+    visit->prefill_s = whole_s;
+    visit->service_s = whole_s;
+    visit->delayed = false;
+    for (uint32_t blocks = 1; blocks <= visit->run; blocks++) {
+        sim_extend_head(sim, visit, blocks - 1, &head);
+        double load_s = (double)(head.end_ns - visit->start_ns) * 1e-9 + head.decode_s;
+        double compute_s = sim_prefill_after(sim, request, blocks, whole_s);
+        double service_s = load_s + compute_s;
+        if (sim->options->overlap) service_s = load_s > compute_s ? load_s : compute_s;
+        if (service_s > visit->service_s) continue;
+        visit->loaded = blocks;
+        visit->load_s = load_s;
+        visit->prefill_s = compute_s;
+        visit->service_s = service_s;
+        visit->delayed = head.delayed;
+    }
+    visit->prefill_s += prefill->fixed_seconds;
+    visit->service_s += prefill->fixed_seconds;
+    if (visit->loaded > 0) sim_read_head(sim, visit);
+}

@@ -1,0 +1,87 @@
+/*
+ * sim_state.h - the simulator's state; private to simulator.c, sim_service.c and sim_moves.c.
+ *
+ * Virtual time is nanoseconds from the workload's start. One thread.
+ */
+#ifndef REPLAY_SIM_STATE_H
+#define REPLAY_SIM_STATE_H
+
+#include "replay.h"
+
+#define SIM_PLAN_MOVES 256u
+
+typedef struct sim_state {
+    const replay_options *options;
+    const replay_workload *workload;
+    kvt_policy *policy;
+    replay_result *result;
+
+    uint64_t *free_ns;       /* binary min-heap: when each server is free again */
+    uint64_t *ready_ns;      /* by block: when its producer's prefill ends */
+    uint8_t *run;            /* option of each block of the leading resident run, by position */
+    double *prefill_s;       /* seconds from 0 to each block boundary of the longest path */
+    kvt_option *by_position; /* options of a whole block at each position */
+    kvt_option exact[KVT_OPTIONS_MAX]; /* of a partial block charged its own tokens */
+    uint32_t option_count;
+    uint8_t tier_of[KVT_OPTIONS_MAX]; /* the tier that an option's reads count for */
+    uint64_t read_free_ns[KVT_TIER_COUNT];
+    uint64_t write_free_ns[KVT_TIER_COUNT];
+    uint64_t tick_ns; /* time of the next policy tick; UINT64_MAX = none */
+
+    kvt_move moves[SIM_PLAN_MOVES];
+    kvt_plan plan;
+    FILE *plan_log;
+    bool plan_log_failed;
+
+    uint32_t sample_every; /* policy calls between two that are timed */
+    uint32_t until_sample;
+    uint64_t *samples_ns;
+    size_t sample_count, sample_room;
+    bool counting; /* past the warm-up */
+} sim_state;
+
+/* One request on its way through the simulator. */
+typedef struct sim_visit {
+    const replay_request *request;
+    const uint32_t *path;
+    uint64_t start_ns;
+    uint32_t run;    /* leading resident blocks */
+    uint32_t loaded; /* of them, loaded; the rest is recomputed */
+    double load_s;   /* from the start until the last loaded block is decoded */
+    double prefill_s;
+    double service_s;
+    bool delayed; /* waits for another request's prefill */
+} sim_visit;
+
+/* Options of the block at a position; tokens as the request holds there. Valid until the next
+ * call. */
+const kvt_option *sim_options(sim_state *sim, uint32_t position, uint32_t tokens);
+
+/* Tokens that a request's block holds. */
+static inline uint32_t sim_block_tokens(const sim_state *sim, const replay_request *request,
+                                        uint32_t position)
+{
+    uint32_t unit = sim->workload->block_tokens;
+    uint32_t rest = request->input_tokens - position * unit;
+    return rest < unit ? rest : unit;
+}
+
+static inline uint64_t sim_handle(uint32_t block)
+{
+    return (uint64_t)block + 1;
+}
+
+static inline uint64_t sim_to_ns(double seconds)
+{
+    return (uint64_t)(seconds * 1e9 + 0.5);
+}
+
+/* Finds the leading run, chooses how much of it to load, occupies the read paths and fills the
+ * visit's times. */
+void sim_serve(sim_state *sim, sim_visit *visit);
+
+/* Carries the plan out: commits every move and occupies the paths with its bytes. loaded names a
+ * handle whose bytes are in memory already because this request loaded it, or 0. */
+KVT_NODISCARD kvt_status sim_carry_out(sim_state *sim, uint64_t now_ns, uint64_t loaded);
+
+#endif

@@ -1,0 +1,331 @@
+/*
+ * simulator.c - the replay loop in virtual time: servers, reference order, policy calls, results.
+ *
+ * The queue is FIFO, so services start in arrival order, and everything that a policy sees happens
+ * in that order: the run is one pass over the requests without an event queue. A request refers
+ * to its blocks root first; a resident one is accessed, another one is admitted. hit_block_ratio
+ * counts residence at that moment; hit_token_ratio counts the leading run as it was found when the
+ * service began, before any of the request's own admissions. One thread.
+ */
+#include "results.h"
+#include "sim_state.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define SIM_SAMPLES_MAX 32768u
+
+static uint64_t sim_wall_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static void *sim_resize(void *context, void *memory, size_t old_bytes, size_t bytes)
+{
+    (void)context;
+    (void)old_bytes;
+    if (bytes == 0) {
+        free(memory);
+        return NULL;
+    }
+    return realloc(memory, bytes);
+}
+
+static kvt_status sim_open_policy(sim_state *sim, const char *name, char *message,
+                                  size_t message_size)
+{
+    const replay_options *options = sim->options;
+    kvt_policy_config config;
+    kvt_policy_config_init(&config);
+    config.name = name;
+    for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
+        const replay_tier *model = &options->tiers[tier];
+        if (model->capacity_bytes == 0) continue;
+        config.tiers[tier] = (kvt_tier_facts){.capacity_bytes = model->capacity_bytes,
+                                              .read_bytes_per_s = model->read.bytes_per_s,
+                                              .write_bytes_per_s = model->write.bytes_per_s,
+                                              .request_seconds = model->read.request_seconds};
+    }
+    config.variant = options->variant;
+    config.alpha_seconds = options->alpha_seconds;
+    config.half_life_seconds = options->half_life_seconds;
+    config.hysteresis = options->hysteresis;
+    config.holes = (uint8_t)options->holes;
+    config.high_watermark = options->high_watermark;
+    config.low_watermark = options->low_watermark;
+    config.entries_expected = sim->workload->distinct_blocks + 1;
+    config.seed = options->policy_seed;
+    config.allocator.resize = sim_resize;
+    return kvt_policy_open(&config, &sim->policy, message, message_size);
+}
+
+static kvt_status sim_build_options(sim_state *sim)
+{
+    const replay_workload *workload = sim->workload;
+    kvt_option options[KVT_OPTIONS_MAX];
+    uint64_t bytes = sim->options->bytes_per_token * workload->block_tokens;
+    for (uint32_t i = 0; i < workload->longest_path; i++) {
+        uint32_t count;
+        kvt_status status =
+            kvt_options_build(&sim->options->model, bytes, i * workload->block_tokens,
+                              workload->block_tokens, 0.0, options, &count);
+        if (status != KVT_OK) return status;
+        if (i == 0) {
+            sim->option_count = count;
+            sim->by_position = calloc(workload->longest_path, count * sizeof *options);
+            if (sim->by_position == NULL) return KVT_E_MEMORY;
+            for (uint32_t o = 0; o < count; o++) {
+                for (uint8_t tier = 1; tier < KVT_TIER_COUNT; tier++) {
+                    if (options[o].read_bytes[tier] > 0) sim->tier_of[o] = tier;
+                }
+            }
+        }
+        memcpy(&sim->by_position[(size_t)i * count], options, count * sizeof *options);
+    }
+    for (uint32_t i = 0; i <= workload->longest_path; i++) {
+        sim->prefill_s[i] =
+            kvt_prefill_seconds(&sim->options->model.prefill, 0, i * workload->block_tokens);
+    }
+    return KVT_OK;
+}
+
+static kvt_status sim_prepare(sim_state *sim, char *message, size_t message_size)
+{
+    const replay_workload *workload = sim->workload;
+    sim->free_ns = calloc(sim->options->servers, sizeof *sim->free_ns);
+    sim->ready_ns = calloc((size_t)workload->distinct_blocks + 1, sizeof *sim->ready_ns);
+    sim->run = malloc((size_t)workload->longest_path + 1);
+    sim->prefill_s = malloc(((size_t)workload->longest_path + 1) * sizeof *sim->prefill_s);
+    sim->samples_ns = malloc(SIM_SAMPLES_MAX * sizeof *sim->samples_ns);
+    snprintf(message, message_size, "out of memory");
+    if (sim->free_ns == NULL || sim->ready_ns == NULL || sim->run == NULL ||
+        sim->prefill_s == NULL || sim->samples_ns == NULL) {
+        return KVT_E_MEMORY;
+    }
+    /* An odd distance, so that sampling does not fall into step with the length of the paths. */
+    sim->sample_every = (uint32_t)(workload->block_refs / SIM_SAMPLES_MAX + 16) | 1u;
+    sim->until_sample = sim->sample_every;
+    sim->plan = (kvt_plan){.moves = sim->moves, .capacity = SIM_PLAN_MOVES, .count = 0};
+    sim->tick_ns =
+        sim->options->tick_seconds > 0.0 ? sim_to_ns(sim->options->tick_seconds) : UINT64_MAX;
+    if (sim->options->plan_log != NULL) {
+        sim->plan_log = fopen(sim->options->plan_log, "w");
+        if (sim->plan_log == NULL) {
+            snprintf(message, message_size, "%s: %s", sim->options->plan_log, strerror(errno));
+            return KVT_E_IO;
+        }
+        snprintf(sim->result->plan_log, sizeof sim->result->plan_log, "%s", sim->options->plan_log);
+    }
+    kvt_status status = sim_build_options(sim);
+    if (status != KVT_OK) {
+        snprintf(message, message_size, "the options of a block cannot be built: %s",
+                 kvt_status_text(status));
+    }
+    return status;
+}
+
+/* Brackets one policy call. Every sample_every-th is timed. */
+static uint64_t sim_call_begin(sim_state *sim)
+{
+    sim->result->decisions++;
+    if (--sim->until_sample > 0) return 0;
+    sim->until_sample = sim->sample_every;
+    return sim_wall_ns();
+}
+
+static void sim_call_end(sim_state *sim, uint64_t begin_ns)
+{
+    if (begin_ns == 0) return;
+    size_t at = sim->sample_count++ % SIM_SAMPLES_MAX;
+    sim->samples_ns[at] = sim_wall_ns() - begin_ns;
+    if (sim->sample_room < SIM_SAMPLES_MAX) sim->sample_room++;
+}
+
+static void sim_note_peak(sim_state *sim)
+{
+    kvt_policy_stats stats;
+    kvt_policy_stats_get(sim->policy, &stats);
+    for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
+        if (stats.used_bytes[tier] > sim->result->peak_bytes[tier]) {
+            sim->result->peak_bytes[tier] = stats.used_bytes[tier];
+        }
+    }
+}
+
+static kvt_status sim_tick_until(sim_state *sim, uint64_t now_ns)
+{
+    const replay_options *options = sim->options;
+    double budget = (double)options->move_bytes_per_s * options->tick_seconds;
+    uint64_t bytes = options->move_bytes_per_s == 0 ? UINT64_MAX : (uint64_t)budget;
+    uint32_t moves =
+        options->moves_per_tick < SIM_PLAN_MOVES ? options->moves_per_tick : SIM_PLAN_MOVES;
+    while (sim->tick_ns <= now_ns) {
+        uint64_t begin = sim_call_begin(sim);
+        kvt_status status = kvt_policy_tick(sim->policy, sim->tick_ns, moves, bytes, &sim->plan);
+        sim_call_end(sim, begin);
+        if (status == KVT_OK) status = sim_carry_out(sim, sim->tick_ns, 0);
+        if (status != KVT_OK) return status;
+        sim_note_peak(sim);
+        sim->tick_ns += sim_to_ns(options->tick_seconds);
+    }
+    return KVT_OK;
+}
+
+static kvt_status sim_admit(sim_state *sim, const sim_visit *visit, uint32_t position,
+                            uint64_t ready_ns)
+{
+    uint32_t tokens = sim_block_tokens(sim, visit->request, position);
+    kvt_policy_entry entry = {.handle = sim_handle(visit->path[position]),
+                              .parent = position > 0 ? sim_handle(visit->path[position - 1]) : 0,
+                              .options = sim_options(sim, position, tokens),
+                              .option_count = sim->option_count,
+                              .tokens = sim->options->partial_exact ? tokens
+                                                                    : sim->workload->block_tokens};
+    uint64_t begin = sim_call_begin(sim);
+    kvt_status status = kvt_policy_admit(sim->policy, visit->start_ns, &entry, &sim->plan);
+    sim_call_end(sim, begin);
+    if (status == KVT_REFUSED) return KVT_OK;
+    if (status != KVT_OK) return status;
+    sim->ready_ns[visit->path[position]] = ready_ns;
+    return sim_carry_out(sim, visit->start_ns, 0);
+}
+
+static kvt_status sim_access(sim_state *sim, const sim_visit *visit, uint32_t position,
+                             uint8_t option)
+{
+    uint64_t handle = sim_handle(visit->path[position]);
+    if (sim->counting) {
+        sim->result->hit_block_ratio[sim->tier_of[option]] += 1.0;
+        sim->result->hit_block_ratio[0] += 1.0;
+    }
+    uint64_t begin = sim_call_begin(sim);
+    kvt_status status = kvt_policy_access(sim->policy, visit->start_ns, handle, &sim->plan);
+    sim_call_end(sim, begin);
+    if (status != KVT_OK) return status;
+    if (sim->plan.count == 0) return KVT_OK;
+    return sim_carry_out(sim, visit->start_ns, position < visit->loaded ? handle : 0);
+}
+
+static kvt_status sim_refer(sim_state *sim, const sim_visit *visit)
+{
+    uint64_t ready_ns = visit->start_ns + sim_to_ns(visit->service_s);
+    for (uint32_t i = 0; i < visit->request->block_count; i++) {
+        uint8_t option = kvt_policy_option(sim->policy, sim_handle(visit->path[i]));
+        kvt_status status = option != KVT_OPTION_NONE ? sim_access(sim, visit, i, option)
+                                                      : sim_admit(sim, visit, i, ready_ns);
+        if (status != KVT_OK) return status;
+    }
+    return KVT_OK;
+}
+
+/* The earliest free server becomes busy until end_ns. */
+static void sim_take_server(sim_state *sim, uint64_t end_ns)
+{
+    uint32_t count = sim->options->servers, at = 0;
+    for (;;) {
+        uint32_t child = at * 2 + 1;
+        if (child >= count) break;
+        if (child + 1 < count && sim->free_ns[child + 1] < sim->free_ns[child]) child++;
+        if (sim->free_ns[child] >= end_ns) break;
+        sim->free_ns[at] = sim->free_ns[child];
+        at = child;
+    }
+    sim->free_ns[at] = end_ns;
+}
+
+static kvt_status sim_run(sim_state *sim, results_collector *collector)
+{
+    const replay_workload *workload = sim->workload;
+    for (uint64_t i = 0; i < workload->request_count; i++) {
+        const replay_request *request = &workload->requests[i];
+        sim_visit visit = {.request = request, .path = &workload->blocks[request->first_block]};
+        visit.start_ns = request->arrival_ns;
+        if (sim->free_ns[0] > visit.start_ns) visit.start_ns = sim->free_ns[0];
+        sim->counting = i >= collector->skip;
+        kvt_status status = sim_tick_until(sim, visit.start_ns);
+        if (status != KVT_OK) return status;
+        sim_serve(sim, &visit);
+        sim_take_server(sim, visit.start_ns + sim_to_ns(visit.service_s));
+        status = sim_refer(sim, &visit);
+        if (status != KVT_OK) return status;
+        if (sim->counting) sim->result->delay_hits += visit.delayed;
+        results_add(
+            collector, i,
+            &(results_sample){.wait_s = (double)(visit.start_ns - request->arrival_ns) * 1e-9,
+                              .service_s = visit.service_s,
+                              .compute_s = visit.prefill_s});
+    }
+    sim_note_peak(sim);
+    return KVT_OK;
+}
+
+static void sim_finish(sim_state *sim, results_collector *collector)
+{
+    replay_result *result = sim->result;
+    kvt_policy_stats stats;
+    kvt_policy_stats_get(sim->policy, &stats);
+    result->puts = stats.puts;
+    result->refused = stats.refused;
+    result->promotions = stats.promotions;
+    result->demotions = stats.demotions;
+    result->evictions = stats.evictions;
+    results_finish(collector, sim->options->servers);
+    results_percentiles(sim->samples_ns, sim->sample_room, &result->decision_ns_p50,
+                        &result->decision_ns_p99);
+}
+
+static void sim_release(sim_state *sim)
+{
+    if (sim->policy != NULL) kvt_policy_close(sim->policy);
+    if (sim->plan_log != NULL && fclose(sim->plan_log) != 0) sim->plan_log_failed = true;
+    free(sim->free_ns);
+    free(sim->ready_ns);
+    free(sim->run);
+    free(sim->prefill_s);
+    free(sim->by_position);
+    free(sim->samples_ns);
+}
+
+kvt_status replay_run_sim(const replay_options *options, const replay_workload *workload,
+                          const char *policy, replay_result *result, char *message,
+                          size_t message_size)
+{
+    assert(options != NULL && workload != NULL && policy != NULL && result != NULL);
+    results_collector collector = {0};
+    results_start(result, "sim", policy, options, workload);
+    sim_state *sim = calloc(1, sizeof *sim);
+    snprintf(message, message_size, "out of memory");
+    if (sim == NULL) return KVT_E_MEMORY;
+    sim->options = options;
+    sim->workload = workload;
+    sim->result = result;
+    kvt_status status = sim_prepare(sim, message, message_size);
+    if (status != KVT_OK) goto out;
+    status = sim_open_policy(sim, policy, message, message_size);
+    if (status != KVT_OK) goto out;
+    status = results_collector_open(&collector, result, workload, options->warmup);
+    if (status != KVT_OK) goto out;
+
+    uint64_t begin = sim_wall_ns();
+    status = sim_run(sim, &collector);
+    result->loop_s = (double)(sim_wall_ns() - begin) * 1e-9;
+    if (status != KVT_OK) {
+        snprintf(message, message_size, "policy %s: %s", policy, kvt_status_text(status));
+        goto out;
+    }
+    sim_finish(sim, &collector);
+out:
+    results_collector_close(&collector);
+    sim_release(sim);
+    if (status == KVT_OK && sim->plan_log_failed) {
+        snprintf(message, message_size, "%s: write failed", options->plan_log);
+        status = KVT_E_IO;
+    }
+    free(sim);
+    return status;
+}

@@ -1,0 +1,93 @@
+/*
+ * workload.h - what is replayed: requests in arrival order, each a path of blocks, root first.
+ *
+ * A block is one cache entry of block_tokens tokens. Its id stands for the whole prefix that ends
+ * with it, so two requests that share a block share every block before it. Ids are dense (0 up to
+ * distinct_blocks - 1), in order of first appearance: a plain array indexed by them is a map.
+ * A path's last block may be partial. Tokens behind the last block have no id and are never cached.
+ *
+ * Built by one thread, then read only: any number of threads may read it.
+ */
+#ifndef REPLAY_WORKLOAD_H
+#define REPLAY_WORKLOAD_H
+
+#include <kvterrace/config.h>
+
+#define REPLAY_TOKENS_MAX     (1u << 24) /* of one request */
+#define REPLAY_BLOCK_REFS_MAX (UINT64_C(1) << 31)
+#define REPLAY_ARRIVAL_MAX_NS (UINT64_C(31) * 86400 * 1000000000) /* a month of traffic */
+
+typedef struct replay_request {
+    uint64_t arrival_ns;  /* from the workload's start; never falls from one request to the next */
+    uint64_t first_block; /* index into blocks */
+    uint32_t block_count;
+    uint32_t input_tokens; /* at least 1 */
+    uint32_t output_tokens;
+    uint32_t session;
+} replay_request;
+
+typedef struct replay_workload {
+    char name[96]; /* file name or generator, for reports */
+    replay_request *requests;
+    uint32_t *blocks; /* dense ids, request after request */
+    uint64_t request_count;
+    uint64_t block_refs;
+    uint64_t distinct_blocks;
+    uint64_t repeated_refs; /* references to a block seen before: what an unlimited cache hits */
+    uint64_t input_tokens;
+    uint32_t block_tokens;
+    uint32_t longest_path; /* blocks */
+    uint64_t grid_ns;      /* step that the arrivals were quantised to, 0 = none; already spread */
+} replay_workload;
+
+/* A seeded Poisson workload: sessions arrive, pick a context by Zipf popularity and extend it turn
+ * by turn. The path of a request is [system prompt | context | turns of this session]. */
+typedef struct replay_generator {
+    double requests_per_s;  /* > 0; sessions arrive at this rate over turns_mean */
+    uint64_t requests;      /* 1 .. 2^24 */
+    uint32_t contexts;      /* 1 .. 2^20 */
+    double zipf;            /* exponent, 0 = uniform */
+    double tokens_median;   /* of a context: lognormal, at least 1 */
+    double tokens_sigma;    /* of the logarithm, 0 .. 4 */
+    uint32_t tokens_max;    /* of a context; a request may be longer by its turns */
+    double turns_mean;      /* geometric, at least 1 */
+    double turn_tokens;     /* mean new tokens of a turn, exponential, at least 1 each */
+    uint32_t system_tokens; /* shared by all contexts */
+    double think_seconds;   /* mean pause between turns, exponential */
+    uint32_t block_tokens;  /* 1 .. 65536 */
+    uint64_t seed;
+} replay_generator;
+
+/* Makes the workload. message gets one line on failure. KVT_OK; KVT_E_ARGUMENT; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status replay_workload_generate(const replay_generator *generator,
+                                                  replay_workload *workload, char *message,
+                                                  size_t message_size);
+
+/* How a trace is read. */
+typedef struct replay_trace_options {
+    uint64_t seed;              /* of arrivals inside a quantised step and of session starts */
+    uint64_t limit;             /* requests to keep, from the first; 0 = all */
+    uint32_t block_tokens;      /* for traces without block ids */
+    double conversations_per_s; /* for traces whose clock starts anew in each conversation */
+} replay_trace_options;
+
+/*
+ * Reads a trace file, plain or zstd-compressed (told by its first bytes). The format is told by
+ * the first line:
+ *   Mooncake JSONL   {"timestamp": ms, "input_length", "output_length", "hash_ids"}, 512 tokens
+ *   agentic JSONL    the same with "conv"; a clock per conversation, 64 tokens
+ *   Azure CSV        TIMESTAMP,ContextTokens,GeneratedTokens; every block is private
+ * message gets file, line and reason. KVT_OK; KVT_E_PARSE (any malformed byte); KVT_E_GONE (no
+ * such file); KVT_E_IO; KVT_E_MEMORY.
+ */
+KVT_NODISCARD kvt_status replay_workload_read(const char *path, const replay_trace_options *options,
+                                              replay_workload *workload, char *message,
+                                              size_t message_size);
+
+/* Releases what the workload holds and clears it; a cleared one is allowed. */
+void replay_workload_free(replay_workload *workload);
+
+/* A hash over every number of the workload: equal workloads, equal fingerprints. */
+uint64_t replay_workload_fingerprint(const replay_workload *workload);
+
+#endif
