@@ -194,7 +194,8 @@ kvt_status tiers_superblock_write(kvt_device *device, const tiers_superblock *la
     }
     int newest = slots_newest(readings);
     uint64_t sequence = newest >= 0 ? readings[newest].sequence + 1 : 1;
-    uint64_t target = newest == 0 ? 1 : 0;
+    bool first_is_bad = newest < 0 && readings[0].state == SLOT_UNREADABLE;
+    uint64_t target = newest == 0 || first_is_bad ? 1 : 0;
     slot_encode(slot, label, sequence);
     status = kvt_device_transfer(device, KVT_IO_WRITE, target * SLOT_BYTES, slot, SLOT_BYTES);
     if (status == KVT_OK) status = kvt_device_sync(device);
