@@ -1,0 +1,236 @@
+/*
+ * test_tiers_location.c - the flat form of locations: round trips, damage, and hostile numbers.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "pool_scratch.h"
+#include "tiers/location.h"
+
+enum { FLAT_MAX = 4096, MEMBERS = 3 };
+
+static const uint64_t sizes[MEMBERS] = {2 << 20, 4 << 20, 1 << 20};
+static const double speeds[MEMBERS] = {1e9, 3e9, 2e9};
+
+typedef struct fixture {
+    tiers_pool *pool;
+    tiers_location *location;
+    uint8_t flat[FLAT_MAX];
+    size_t bytes;
+} fixture;
+
+static int set_up(void **state)
+{
+    fixture *f = calloc(1, sizeof *f);
+    tiers_location *holes[6];
+    f->pool = scratch_pool(sizes, speeds, MEMBERS);
+    assert_non_null(f->pool);
+    for (int i = 0; i < 6; i++)
+        assert_int_equal(tiers_pool_reserve(f->pool, 200000, &holes[i]), KVT_OK);
+    assert_int_equal(tiers_pool_reserve(f->pool, 400000, &f->location), KVT_OK);
+    f->bytes = tiers_location_pack(f->location, f->flat, sizeof f->flat);
+    assert_true(f->bytes <= sizeof f->flat);
+    for (int i = 0; i < 6; i++)
+        tiers_pool_release(f->pool, holes[i]);
+    *state = f;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    fixture *f = *state;
+    tiers_pool_release(f->pool, f->location);
+    tiers_pool_close(f->pool);
+    free(f);
+    return 0;
+}
+
+static void seal(uint8_t *flat, size_t bytes)
+{
+    uint64_t sum = XXH3_64bits(flat, bytes - 8);
+    for (int i = 0; i < 8; i++)
+        flat[bytes - 8 + (size_t)i] = (uint8_t)(sum >> (8 * i));
+}
+
+static void test_round_trip(void **state)
+{
+    fixture *f = *state;
+    uint8_t again[FLAT_MAX];
+    tiers_location *copy;
+    assert_int_equal(tiers_location_unpack(f->flat, f->bytes, &copy), KVT_OK);
+    assert_int_equal(copy->bytes, f->location->bytes);
+    assert_int_equal(tiers_location_pack(copy, again, sizeof again), f->bytes);
+    assert_memory_equal(again, f->flat, f->bytes);
+    assert_int_equal(tiers_location_pack(copy, NULL, 0), f->bytes);
+    memset(again, 0xaa, sizeof again);
+    assert_int_equal(tiers_location_pack(copy, again, f->bytes - 1), f->bytes);
+    assert_int_equal(again[0], 0xaa);
+    tiers_location_free(copy);
+    tiers_location_free(NULL);
+}
+
+static void test_every_truncation_and_bit_flip_is_corrupt(void **state)
+{
+    fixture *f = *state;
+    tiers_location *out = NULL;
+    for (size_t bytes = 0; bytes < f->bytes; bytes++) {
+        /* A copy of exact size, so that reading past the end is seen by the sanitizer. */
+        uint8_t *cut = malloc(bytes + (bytes == 0));
+        memcpy(cut, f->flat, bytes);
+        assert_int_equal(tiers_location_unpack(cut, bytes, &out), KVT_E_CORRUPT);
+        free(cut);
+    }
+    for (size_t bit = 0; bit < f->bytes * 8; bit++) {
+        f->flat[bit / 8] ^= (uint8_t)(1u << (bit % 8));
+        assert_int_equal(tiers_location_unpack(f->flat, f->bytes, &out), KVT_E_CORRUPT);
+        f->flat[bit / 8] ^= (uint8_t)(1u << (bit % 8));
+    }
+    assert_null(out);
+}
+
+/* What adopt accepted lies inside the members and does not overlap anything held. */
+static void check_adopted(const tiers_location *location)
+{
+    for (uint32_t i = 0; i < location->extent_count; i++) {
+        const tiers_extent *extent = &location->extents[i];
+        assert_true(extent->member < MEMBERS);
+        assert_true(extent->offset + extent->bytes <= sizes[extent->member]);
+        for (uint32_t j = 0; j < i; j++) {
+            const tiers_extent *other = &location->extents[j];
+            assert_true(other->member != extent->member ||
+                        other->offset + other->bytes <= extent->offset ||
+                        extent->offset + extent->bytes <= other->offset);
+        }
+    }
+}
+
+/* With the checksum made right again the damage reaches the checks behind it. */
+static void test_sealed_damage_never_leaves_the_members(void **state)
+{
+    fixture *f = *state;
+    uint32_t adopted = 0;
+    uint64_t seed = 17;
+    tiers_pool_release(f->pool, f->location); /* so that sound variations find room */
+    f->location = NULL;
+    const uint8_t values[] = {0x00, 0x01, 0x02, 0x10, 0x7f, 0x80, 0xff};
+    for (size_t at = 0; at < f->bytes - 8; at++) {
+        for (size_t v = 0; v < sizeof values + 8; v++) {
+            uint8_t flat[FLAT_MAX];
+            memcpy(flat, f->flat, f->bytes);
+            flat[at] =
+                v < sizeof values ? values[v] : (uint8_t)(flat[at] ^ (1u << (v - sizeof values)));
+            if (v % 3 == 2) flat[scratch_random(&seed) % (f->bytes - 8)] ^= 0x10;
+            seal(flat, f->bytes);
+            tiers_location *location = NULL;
+            tiers_pool *pool = f->pool;
+            uint64_t used = scratch_used(pool);
+            if (tiers_location_unpack(flat, f->bytes, &location) != KVT_OK) continue;
+            if (tiers_pool_adopt(pool, location) == KVT_OK) {
+                check_adopted(location);
+                assert_int_equal(scratch_used(pool), used + location->bytes);
+                tiers_pool_release(pool, location);
+                adopted++;
+            } else {
+                tiers_location_free(location);
+            }
+            assert_int_equal(scratch_used(pool), used);
+        }
+    }
+    /* Moves of an extent to another free place are sound in themselves. */
+    assert_true(adopted > 0);
+}
+
+static void test_huge_numbers_cost_nothing(void **state)
+{
+    fixture *f = *state;
+    tiers_location *out = NULL;
+    uint8_t flat[24 + 8 + 24 + 8] = {1};
+    flat[4 + 1] = 0x10; /* unit 4096 */
+    flat[8 + 5] = 0x10; /* 16 TiB */
+    flat[16] = 1;
+    flat[20] = 1;
+    flat[24 + 7] = 0xff; /* units */
+    seal(flat, sizeof flat);
+    assert_int_equal(tiers_location_unpack(flat, sizeof flat, &out), KVT_E_CORRUPT);
+    memset(flat + 20, 0xff, 4); /* extents */
+    seal(flat, sizeof flat);
+    assert_int_equal(tiers_location_unpack(flat, sizeof flat, &out), KVT_E_CORRUPT);
+    (void)f;
+}
+
+static void test_adopt_refuses_overlap_and_absent_members(void **state)
+{
+    fixture *f = *state;
+    tiers_location *copy;
+    uint64_t used = scratch_used(f->pool);
+    assert_int_equal(tiers_location_unpack(f->flat, f->bytes, &copy), KVT_OK);
+    assert_int_equal(tiers_pool_adopt(f->pool, copy), KVT_E_CORRUPT); /* held by the original */
+    assert_int_equal(scratch_used(f->pool), used);
+
+    tiers_member_options members[MEMBERS];
+    for (int i = 0; i < MEMBERS; i++)
+        members[i] = scratch_member(i == 1 ? NULL : scratch_memory(sizes[i]), speeds[i]);
+    tiers_pool_options options = {.unit_bytes = 16384, .capacity_bytes = 7 << 20};
+    tiers_pool *pool;
+    assert_int_equal(tiers_pool_open(members, MEMBERS, &options, &pool, NULL, 0), KVT_OK);
+    assert_int_equal(tiers_pool_adopt(pool, copy), KVT_E_GONE);
+    tiers_location *other;
+    assert_int_equal(tiers_pool_reserve(pool, 100000, &other), KVT_OK);
+    for (uint32_t i = 0; i < other->share_count; i++)
+        assert_int_not_equal(other->shares[i].member, 1);
+    tiers_pool_release(pool, other);
+    kvt_device_stats stats;
+    assert_int_equal(tiers_pool_member(pool, 1, &stats), KVT_OK);
+    assert_true(stats.retired);
+    assert_int_equal(tiers_pool_member(pool, MEMBERS, &stats), KVT_END);
+    tiers_pool_close(pool);
+
+    pool = scratch_pool(sizes, speeds, 2); /* the third member does not exist here */
+    assert_int_equal(tiers_pool_adopt(pool, copy), KVT_E_CORRUPT);
+    tiers_pool_close(pool);
+    tiers_location_free(copy);
+}
+
+static void test_adopted_objects_read_back(void **state)
+{
+    fixture *f = *state;
+    uint64_t bytes = f->location->bytes;
+    char *buffer = scratch_buffer(bytes);
+    tiers_location *copy;
+    scratch_fill(buffer, bytes, 5);
+    assert_int_equal(tiers_pool_transfer(f->pool, KVT_IO_WRITE, f->location, buffer, bytes),
+                     KVT_OK);
+    tiers_pool_release(f->pool, f->location);
+    f->location = NULL;
+    assert_int_equal(tiers_location_unpack(f->flat, f->bytes, &copy), KVT_OK);
+    assert_int_equal(tiers_pool_adopt(f->pool, copy), KVT_OK);
+    assert_int_equal(scratch_used(f->pool), bytes);
+    memset(buffer, 0, bytes);
+    assert_int_equal(tiers_pool_transfer(f->pool, KVT_IO_READ, copy, buffer, bytes), KVT_OK);
+    assert_true(scratch_holds(buffer, bytes, 5));
+    tiers_pool_release(f->pool, copy);
+    free(buffer);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_round_trip, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_every_truncation_and_bit_flip_is_corrupt, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(test_sealed_damage_never_leaves_the_members, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(test_huge_numbers_cost_nothing, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_adopt_refuses_overlap_and_absent_members, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(test_adopted_objects_read_back, set_up, tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,280 @@
+/*
+ * test_tiers_stripe.c - shares by bandwidth, the deal order's balance, and the walk over a part.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tiers/location.h"
+#include "tiers/stripe.h"
+
+static uint64_t random_next(uint64_t *state)
+{
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    return *state;
+}
+
+static void test_shares_follow_bandwidth(void **state)
+{
+    (void)state;
+    uint64_t seed = 99;
+    for (int round = 0; round < 5000; round++) {
+        tiers_stripe_member members[TIERS_MEMBERS_MAX];
+        uint32_t units_out[TIERS_MEMBERS_MAX];
+        uint32_t count = 1 + (uint32_t)(random_next(&seed) % (round % 10 == 0 ? 64 : 8));
+        uint32_t units = 1 + (uint32_t)(random_next(&seed) % (round % 3 == 0 ? 9000 : 40));
+        double sum = 0;
+        for (uint32_t i = 0; i < count; i++) {
+            members[i].weight = (double)(1 + random_next(&seed) % 7000) * 1e6;
+            members[i].room_units = UINT64_MAX;
+            sum += members[i].weight;
+        }
+        assert_int_equal(tiers_stripe_share(members, count, units, units_out), KVT_OK);
+        uint64_t given = 0;
+        for (uint32_t i = 0; i < count; i++) {
+            double exact = members[i].weight / sum * units;
+            assert_true(units_out[i] + 1e-6 >= floor(exact));
+            assert_true(units_out[i] <= floor(exact) + 1);
+            given += units_out[i];
+        }
+        assert_int_equal(given, units);
+    }
+}
+
+static void test_remainder_goes_to_the_largest_fractions(void **state)
+{
+    (void)state;
+    uint32_t out[3];
+    /* 7 units over 5:3:2 = 3.5, 2.1, 1.4: one unit is left, for the first. */
+    const tiers_stripe_member uneven[] = {{5, 99}, {3, 99}, {2, 99}};
+    assert_int_equal(tiers_stripe_share(uneven, 3, 7, out), KVT_OK);
+    assert_int_equal(out[0], 4);
+    assert_int_equal(out[1], 2);
+    assert_int_equal(out[2], 1);
+    /* 5 units over three equals: the two left go to the lower two, not both to one. */
+    const tiers_stripe_member equal[] = {{1, 99}, {1, 99}, {1, 99}};
+    assert_int_equal(tiers_stripe_share(equal, 3, 5, out), KVT_OK);
+    assert_int_equal(out[0], 2);
+    assert_int_equal(out[1], 2);
+    assert_int_equal(out[2], 1);
+    /* 2 units over 1:3 = 0.5, 1.5: equal fractions, the larger weight wins. */
+    const tiers_stripe_member tie[] = {{1, 99}, {3, 99}};
+    assert_int_equal(tiers_stripe_share(tie, 2, 2, out), KVT_OK);
+    assert_int_equal(out[0], 0);
+    assert_int_equal(out[1], 2);
+}
+
+static void test_a_full_members_share_moves_on(void **state)
+{
+    (void)state;
+    uint32_t out[3];
+    const tiers_stripe_member tight[] = {{4, 2}, {2, 99}, {2, 99}};
+    assert_int_equal(tiers_stripe_share(tight, 3, 16, out), KVT_OK);
+    assert_int_equal(out[0], 2);
+    assert_int_equal(out[1], 7);
+    assert_int_equal(out[2], 7);
+    const tiers_stripe_member full[] = {{4, 0}, {2, 3}, {0, 99}};
+    assert_int_equal(tiers_stripe_share(full, 3, 3, out), KVT_OK);
+    assert_int_equal(out[0], 0);
+    assert_int_equal(out[1], 3);
+    assert_int_equal(out[2], 0);
+    assert_int_equal(tiers_stripe_share(full, 3, 4, out), KVT_E_SPACE);
+}
+
+static void test_room_is_never_exceeded(void **state)
+{
+    (void)state;
+    uint64_t seed = 7;
+    for (int round = 0; round < 5000; round++) {
+        tiers_stripe_member members[16];
+        uint32_t out[16];
+        uint32_t count = 1 + (uint32_t)(random_next(&seed) % 16);
+        uint32_t units = 1 + (uint32_t)(random_next(&seed) % 300);
+        uint64_t room = 0;
+        for (uint32_t i = 0; i < count; i++) {
+            members[i].weight = (double)(random_next(&seed) % 10);
+            members[i].room_units = random_next(&seed) % 60;
+            if (members[i].weight > 0) room += members[i].room_units;
+        }
+        kvt_status status = tiers_stripe_share(members, count, units, out);
+        assert_int_equal(status, room >= units ? KVT_OK : KVT_E_SPACE);
+        if (status != KVT_OK) continue;
+        uint64_t given = 0;
+        for (uint32_t i = 0; i < count; i++) {
+            assert_true(out[i] <= members[i].room_units);
+            if (members[i].weight <= 0) assert_int_equal(out[i], 0);
+            given += out[i];
+        }
+        assert_int_equal(given, units);
+    }
+}
+
+/* After t units every member has its proportion to within less than one unit. */
+static void check_deal(const tiers_share *shares, uint32_t count)
+{
+    tiers_dealer dealer;
+    int64_t dealt[TIERS_MEMBERS_MAX] = {0};
+    uint32_t last = 0;
+    tiers_dealer_init(&dealer, shares, count);
+    int64_t total = dealer.total;
+    for (int64_t t = 1; t <= total; t++) {
+        last = tiers_dealer_next(&dealer);
+        dealt[last]++;
+        for (uint32_t i = 0; i < count; i++) {
+            int64_t off = dealt[i] * total - (int64_t)shares[i].units * t;
+            assert_true(off < total && off > -total);
+        }
+    }
+    for (uint32_t i = 0; i < count; i++)
+        assert_int_equal(dealt[i], shares[i].units);
+    assert_int_equal(tiers_stripe_last(shares, count), last);
+}
+
+static void test_every_prefix_is_balanced(void **state)
+{
+    (void)state;
+    tiers_share one_large[11] = {{0, 100}};
+    for (uint32_t i = 1; i < 11; i++)
+        one_large[i] = (tiers_share){.member = i, .units = 1};
+    check_deal(one_large, 11);
+    uint64_t seed = 3;
+    for (int round = 0; round < 300; round++) {
+        tiers_share shares[TIERS_MEMBERS_MAX];
+        uint32_t count = 1 + (uint32_t)(random_next(&seed) % (round % 20 == 0 ? 64 : 6));
+        for (uint32_t i = 0; i < count; i++) {
+            uint32_t units = 1 + (uint32_t)(random_next(&seed) % (round % 2 == 0 ? 5 : 150));
+            shares[i] = (tiers_share){.member = i, .units = units};
+        }
+        check_deal(shares, count);
+    }
+}
+
+static void test_the_deal_order_is_pinned(void **state)
+{
+    (void)state;
+    /* Stored objects depend on this order: changing it makes them unreadable. */
+    const tiers_share shares[] = {{0, 2}, {3, 4}, {5, 1}};
+    const uint32_t expected[] = {1, 0, 1, 1, 0, 1, 2};
+    tiers_dealer dealer;
+    tiers_dealer_init(&dealer, shares, 3);
+    for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++)
+        assert_int_equal(tiers_dealer_next(&dealer), expected[i]);
+}
+
+/* Builds a location whose extents are cut into random pieces, at made-up device offsets. */
+static tiers_location *make_location(uint64_t *seed, uint32_t *members_out)
+{
+    uint32_t unit_bytes = TIERS_GRAIN_BYTES * (1 + (uint32_t)(random_next(seed) % 8));
+    uint32_t count = 1 + (uint32_t)(random_next(seed) % 5);
+    tiers_share shares[5];
+    uint64_t units = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        shares[i] = (tiers_share){.member = i, .units = 1 + (uint32_t)(random_next(seed) % 20)};
+        units += shares[i].units;
+    }
+    uint64_t bytes = units * unit_bytes;
+    bytes -= random_next(seed) % (unit_bytes / TIERS_GRAIN_BYTES) * TIERS_GRAIN_BYTES;
+    tiers_location *location = tiers_location_make(bytes, unit_bytes, shares, count);
+    assert_non_null(location);
+    assert_int_equal(tiers_location_room(location, 4096), KVT_OK);
+    uint32_t last = tiers_stripe_last(shares, count);
+    for (uint32_t i = 0; i < count; i++) {
+        uint64_t left = tiers_stripe_share_bytes(shares, i, last, bytes, unit_bytes);
+        uint64_t offset = TIERS_GRAIN_BYTES;
+        while (left > 0) {
+            uint64_t piece = TIERS_GRAIN_BYTES * (1 + random_next(seed) % 40);
+            if (piece > left) piece = left;
+            location->extents[location->extent_count++] =
+                (tiers_extent){.member = i, .offset = offset, .bytes = piece};
+            offset += piece + TIERS_GRAIN_BYTES;
+            left -= piece;
+        }
+    }
+    assert_int_equal(tiers_location_check(location), KVT_OK);
+    *members_out = count;
+    return location;
+}
+
+/* Where byte `at` of the object lies, by the plain definition. */
+static uint64_t find_byte(const tiers_location *location, uint64_t at, uint32_t *share_out)
+{
+    tiers_dealer dealer;
+    tiers_dealer_init(&dealer, location->shares, location->share_count);
+    uint64_t inside[TIERS_MEMBERS_MAX] = {0};
+    uint32_t share = 0;
+    for (uint64_t unit = 0; unit <= at / location->unit_bytes; unit++) {
+        share = tiers_dealer_next(&dealer);
+        inside[share] += location->unit_bytes;
+    }
+    uint64_t offset = inside[share] - location->unit_bytes + at % location->unit_bytes;
+    *share_out = share;
+    for (uint32_t i = 0; i < location->extent_count; i++) {
+        const tiers_extent *extent = &location->extents[i];
+        if (extent->member != location->shares[share].member) continue;
+        if (offset < extent->bytes) return extent->offset + offset;
+        offset -= extent->bytes;
+    }
+    fail_msg("byte outside the extents");
+    return 0;
+}
+
+static void test_walks_cover_each_grain_once(void **state)
+{
+    (void)state;
+    uint64_t seed = 0xabcdef;
+    for (int round = 0; round < 150; round++) {
+        uint32_t count;
+        tiers_location *location = make_location(&seed, &count);
+        uint64_t units = tiers_location_units(location->bytes, location->unit_bytes);
+        uint64_t offset = round % 2 == 0 ? 0 : random_next(&seed) % units * location->unit_bytes;
+        uint64_t grains = (location->bytes - offset) / TIERS_GRAIN_BYTES;
+        uint64_t bytes = (1 + random_next(&seed) % grains) * TIERS_GRAIN_BYTES;
+        uint32_t piece_max = TIERS_GRAIN_BYTES * (1 + (uint32_t)(random_next(&seed) % 30));
+        uint8_t *seen = calloc(bytes / TIERS_GRAIN_BYTES, 1);
+        for (uint32_t share = 0; share < count; share++) {
+            tiers_walk walk;
+            tiers_piece piece;
+            uint64_t before = 0;
+            tiers_walk_init(&walk, location, share, offset, bytes);
+            while (tiers_walk_next(&walk, piece_max, &piece)) {
+                assert_true(piece.bytes > 0 && piece.bytes <= piece_max);
+                assert_true(piece.object_offset >= before && piece.object_offset >= offset);
+                before = piece.object_offset + piece.bytes;
+                assert_true(before <= offset + bytes);
+                for (uint32_t i = 0; i < piece.bytes; i += TIERS_GRAIN_BYTES) {
+                    uint32_t owner;
+                    uint64_t where = find_byte(location, piece.object_offset + i, &owner);
+                    assert_int_equal(owner, share);
+                    assert_int_equal(where, piece.device_offset + i);
+                    seen[(piece.object_offset + i - offset) / TIERS_GRAIN_BYTES]++;
+                }
+            }
+        }
+        for (uint64_t i = 0; i < bytes / TIERS_GRAIN_BYTES; i++)
+            assert_int_equal(seen[i], 1);
+        free(seen);
+        tiers_location_free(location);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_shares_follow_bandwidth),
+        cmocka_unit_test(test_remainder_goes_to_the_largest_fractions),
+        cmocka_unit_test(test_a_full_members_share_moves_on),
+        cmocka_unit_test(test_room_is_never_exceeded),
+        cmocka_unit_test(test_every_prefix_is_balanced),
+        cmocka_unit_test(test_the_deal_order_is_pinned),
+        cmocka_unit_test(test_walks_cover_each_grain_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
