@@ -1,0 +1,379 @@
+/*
+ * profile_file.c - opens a profile database: made whole or not at all, checked before anything is
+ * written, never overwritten when it is something else.
+ *
+ * Order at open: raw file header (no SQLite call has touched the file yet, so a foreign database is
+ * not even recovered or locked), then quick_check, then the schema's text, then the host.
+ * Thread rule: as profile.h says.
+ */
+#include "estimator/profile_internal.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define PROFILE_HEADER_BYTES    100u
+#define PROFILE_BUSY_TIMEOUT_MS 5000
+
+static void profile_say(char *message, size_t size, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static void profile_say(char *message, size_t size, const char *format, ...)
+{
+    if (message == NULL || size == 0) return;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message, size, format, arguments);
+    va_end(arguments);
+}
+
+kvt_status profile_status(int sqlite_result)
+{
+    switch (sqlite_result & 0xff) {
+    case SQLITE_OK:
+    case SQLITE_ROW:
+    case SQLITE_DONE: return KVT_OK;
+    case SQLITE_NOMEM: return KVT_E_MEMORY;
+    case SQLITE_READONLY: return KVT_E_READ_ONLY;
+    case SQLITE_CORRUPT:
+    case SQLITE_NOTADB: return KVT_E_CORRUPT;
+    default: return KVT_E_DATABASE;
+    }
+}
+
+static uint32_t profile_big_endian(const unsigned char *bytes)
+{
+    return (uint32_t)bytes[0] << 24 | (uint32_t)bytes[1] << 16 | (uint32_t)bytes[2] << 8 | bytes[3];
+}
+
+/* Looks at the first bytes of the file. KVT_OK; KVT_MISS; KVT_E_CORRUPT; KVT_E_VERSION;
+ * KVT_E_DATABASE. */
+static kvt_status profile_check_header(const char *path, char *message, size_t size)
+{
+    unsigned char header[PROFILE_HEADER_BYTES];
+    struct stat facts;
+    int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (file < 0 && errno == ENOENT) {
+        profile_say(message, size, "%s: no such profile", path);
+        return KVT_MISS;
+    }
+    if (file < 0 || fstat(file, &facts) != 0) {
+        profile_say(message, size, "%s: %s", path, strerror(errno));
+        if (file >= 0) close(file);
+        return KVT_E_DATABASE;
+    }
+    ssize_t got = S_ISREG(facts.st_mode) ? read(file, header, sizeof header) : 0;
+    close(file);
+    if (got != (ssize_t)sizeof header || memcmp(header, "SQLite format 3", 16) != 0) {
+        profile_say(message, size, "%s: not an SQLite database; left as it is", path);
+        return KVT_E_CORRUPT;
+    }
+    if (profile_big_endian(header + 68) != PROFILE_APPLICATION_ID) {
+        profile_say(message, size, "%s: not a kvterrace profile; left as it is", path);
+        return KVT_E_CORRUPT;
+    }
+    uint32_t version = profile_big_endian(header + 60);
+    if (version != PROFILE_SCHEMA_VERSION) {
+        profile_say(message, size, "%s: schema version %u, this build reads %d", path, version,
+                    PROFILE_SCHEMA_VERSION);
+        return KVT_E_VERSION;
+    }
+    return KVT_OK;
+}
+
+/* Runs a statement whose first row is text; found is false when there is no row. */
+static int profile_text(sqlite3 *database, const char *sql, const char *bound, char *text,
+                        size_t size, bool *found)
+{
+    sqlite3_stmt *statement = NULL;
+    *found = false;
+    int result = sqlite3_prepare_v2(database, sql, -1, &statement, NULL);
+    if (result == SQLITE_OK && bound != NULL) {
+        result = sqlite3_bind_text(statement, 1, bound, -1, SQLITE_STATIC);
+    }
+    if (result == SQLITE_OK) result = sqlite3_step(statement);
+    if (result == SQLITE_ROW) {
+        const unsigned char *value = sqlite3_column_text(statement, 0);
+        *found = value != NULL;
+        snprintf(text, size, "%s", value != NULL ? (const char *)value : "");
+        result = SQLITE_OK;
+    }
+    sqlite3_finalize(statement);
+    return result == SQLITE_DONE ? SQLITE_OK : result;
+}
+
+/* The database's own words about its tables must be ours: no other table, trigger or view. */
+static kvt_status profile_check_schema(const kvt_profile *profile, const char *path, char *message,
+                                       size_t size)
+{
+    char text[2048];
+    bool found;
+    int result =
+        profile_text(profile->database, "PRAGMA quick_check(1)", NULL, text, sizeof text, &found);
+    if (result == SQLITE_OK && (!found || strcmp(text, "ok") != 0)) {
+        profile_say(message, size, "%s: damaged: %.200s; left as it is", path, text);
+        return KVT_E_CORRUPT;
+    }
+    for (size_t i = 0; result == SQLITE_OK && i < PROFILE_TABLE_COUNT; i++) {
+        result = profile_text(profile->database,
+                              "SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = ?1",
+                              profile_tables[i].name, text, sizeof text, &found);
+        if (result != SQLITE_OK) break;
+        if (found && strcmp(text, profile_tables[i].sql) == 0) continue;
+        profile_say(message, size, "%s: table %s is not as this build makes it; left as it is",
+                    path, profile_tables[i].name);
+        return KVT_E_CORRUPT;
+    }
+    if (result == SQLITE_OK) {
+        result = profile_text(profile->database,
+                              "SELECT count(*) FROM sqlite_schema WHERE sql IS NOT NULL", NULL,
+                              text, sizeof text, &found);
+    }
+    if (result != SQLITE_OK) {
+        profile_say(message, size, "%s: %s", path, sqlite3_errmsg(profile->database));
+        return profile_status(result);
+    }
+    if (strtoul(text, NULL, 10) == PROFILE_TABLE_COUNT) return KVT_OK;
+    profile_say(message, size, "%s: holds other tables, views or triggers; left as it is", path);
+    return KVT_E_CORRUPT;
+}
+
+/* The newest run of another machine decides the message; any such run is a mismatch. */
+static kvt_status profile_check_host(const kvt_profile *profile, const char *path, char *message,
+                                     size_t size)
+{
+    const estimator_host *host = &profile->host;
+    sqlite3_stmt *statement = NULL;
+    kvt_status status = KVT_OK;
+    int result = sqlite3_prepare_v2(profile->database,
+                                    "SELECT host_identity, host_name, cpu_model FROM run WHERE "
+                                    "host_identity <> ?1 OR cpu_model <> ?2 "
+                                    "ORDER BY id DESC LIMIT 1",
+                                    -1, &statement, NULL);
+    if (result == SQLITE_OK) {
+        result = sqlite3_bind_text(statement, 1, host->identity, -1, SQLITE_STATIC);
+    }
+    if (result == SQLITE_OK) {
+        result = sqlite3_bind_text(statement, 2, host->cpu_model, -1, SQLITE_STATIC);
+    }
+    if (result == SQLITE_OK) result = sqlite3_step(statement);
+    if (result == SQLITE_ROW) {
+        const char *identity = (const char *)sqlite3_column_text(statement, 0);
+        const char *name = (const char *)sqlite3_column_text(statement, 1);
+        const char *cpu = (const char *)sqlite3_column_text(statement, 2);
+        bool same = identity != NULL && strcmp(identity, host->identity) == 0;
+        profile_say(message, size,
+                    "%s: measured on another host (%s differs): %s (%s, %s), this is %s (%s, %s)",
+                    path, same ? "cpu model" : "identity", name ? name : "?",
+                    identity ? identity : "?", cpu ? cpu : "?", host->name, host->identity,
+                    host->cpu_model);
+        status = KVT_E_MISMATCH;
+    } else if (result != SQLITE_DONE) {
+        profile_say(message, size, "%s: %s", path, sqlite3_errmsg(profile->database));
+        status = profile_status(result);
+    }
+    sqlite3_finalize(statement);
+    return status;
+}
+
+static int profile_create_tables(sqlite3 *database)
+{
+    char marks[128];
+    int result = sqlite3_exec(database, "BEGIN IMMEDIATE", NULL, NULL, NULL);
+    for (size_t i = 0; result == SQLITE_OK && i < PROFILE_TABLE_COUNT; i++) {
+        result = sqlite3_exec(database, profile_tables[i].sql, NULL, NULL, NULL);
+    }
+    snprintf(marks, sizeof marks, "PRAGMA application_id = %d; PRAGMA user_version = %d",
+             PROFILE_APPLICATION_ID, PROFILE_SCHEMA_VERSION);
+    if (result == SQLITE_OK) result = sqlite3_exec(database, marks, NULL, NULL, NULL);
+    if (result == SQLITE_OK) result = sqlite3_exec(database, "COMMIT", NULL, NULL, NULL);
+    return result;
+}
+
+static kvt_status profile_create_failed(const char *path, int error, char *message, size_t size)
+{
+    profile_say(message, size, "%s: cannot make it: %s", path, strerror(error));
+    return error == EACCES || error == EPERM || error == EROFS ? KVT_E_READ_ONLY : KVT_E_DATABASE;
+}
+
+/* Makes the database under another name and gives it its own name when it is whole, so that nobody
+ * ever sees half a profile. Another process that was faster wins. */
+static kvt_status profile_create(const char *path, char *message, size_t size)
+{
+    char draft[PATH_MAX];
+    int length = snprintf(draft, sizeof draft, "%s.new-XXXXXX", path);
+    if (length < 0 || (size_t)length >= sizeof draft) {
+        return profile_create_failed(path, ENAMETOOLONG, message, size);
+    }
+    int file = mkostemp(draft, O_CLOEXEC);
+    if (file < 0) return profile_create_failed(path, errno, message, size);
+    (void)fchmod(file, 0644);
+    close(file);
+
+    kvt_status status = KVT_OK;
+    sqlite3 *database = NULL;
+    int result = sqlite3_open_v2(draft, &database, SQLITE_OPEN_READWRITE, NULL);
+    if (result == SQLITE_OK) result = profile_create_tables(database);
+    if (result != SQLITE_OK) {
+        profile_say(message, size, "%s: cannot make it: %s", path, sqlite3_errstr(result));
+        status = profile_status(result);
+    }
+    sqlite3_close(database);
+    /* link refuses to replace a file; file systems without links fall back to rename. */
+    if (status == KVT_OK && link(draft, path) != 0 && errno != EEXIST) {
+        if (access(path, F_OK) != 0 && rename(draft, path) != 0) {
+            status = profile_create_failed(path, errno, message, size);
+        }
+    }
+    (void)unlink(draft);
+    return status;
+}
+
+/* SQLite cannot open a WAL database in a folder that it may not write, unless told that the file
+ * never changes; that is true when no -wal file lies beside it and the folder is read-only. */
+static int profile_open_immutable(const char *path, sqlite3 **database_out)
+{
+    char uri[3 * PATH_MAX + 64];
+    char wal[PATH_MAX];
+    int length = snprintf(wal, sizeof wal, "%s-wal", path);
+    if (length < 0 || (size_t)length >= sizeof wal) return SQLITE_CANTOPEN;
+    if (access(wal, F_OK) == 0) return SQLITE_CANTOPEN;
+    size_t used = (size_t)snprintf(uri, sizeof uri, "file:");
+    for (const char *c = path; *c != '\0'; c++) {
+        static const char digits[] = "0123456789abcdef";
+        unsigned char byte = (unsigned char)*c;
+        uri[used++] = '%';
+        uri[used++] = digits[byte >> 4];
+        uri[used++] = digits[byte & 15];
+    }
+    snprintf(uri + used, sizeof uri - used, "?immutable=1");
+    return sqlite3_open_v2(uri, database_out,
+                           SQLITE_OPEN_READONLY | SQLITE_OPEN_URI | SQLITE_OPEN_NOMUTEX, NULL);
+}
+
+static int profile_configure(sqlite3 *database)
+{
+    int result = sqlite3_busy_timeout(database, PROFILE_BUSY_TIMEOUT_MS);
+    if (result == SQLITE_OK) {
+        result = sqlite3_db_config(database, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, NULL);
+    }
+    if (result == SQLITE_OK) {
+        result = sqlite3_exec(database,
+                              "PRAGMA foreign_keys = ON; SELECT count(*) FROM "
+                              "sqlite_schema",
+                              NULL, NULL, NULL);
+    }
+    return result;
+}
+
+static kvt_status profile_connect(kvt_profile *profile, const char *path, char *message,
+                                  size_t size)
+{
+    int flags = profile->writable ? SQLITE_OPEN_READWRITE : SQLITE_OPEN_READONLY;
+    int result = sqlite3_open_v2(path, &profile->database, flags | SQLITE_OPEN_NOMUTEX, NULL);
+    if (result == SQLITE_OK) result = profile_configure(profile->database);
+    if (result != SQLITE_OK && !profile->writable &&
+        ((result & 0xff) == SQLITE_CANTOPEN || (result & 0xff) == SQLITE_READONLY)) {
+        sqlite3_close(profile->database);
+        profile->database = NULL;
+        result = profile_open_immutable(path, &profile->database);
+        if (result == SQLITE_OK) result = profile_configure(profile->database);
+    }
+    if (result != SQLITE_OK) {
+        profile_say(message, size, "%s: %s", path, sqlite3_errstr(result));
+        return profile_status(result);
+    }
+    if (profile->writable && sqlite3_db_readonly(profile->database, "main") == 1) {
+        profile_say(message, size, "%s: may not be written", path);
+        return KVT_E_READ_ONLY;
+    }
+    return KVT_OK;
+}
+
+/* Once the file is known to be a sound profile of ours. */
+static kvt_status profile_prepare_writing(kvt_profile *profile, const char *path, char *message,
+                                          size_t size)
+{
+    int result =
+        sqlite3_exec(profile->database, "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL",
+                     NULL, NULL, NULL);
+    if (result == SQLITE_OK) return KVT_OK;
+    profile_say(message, size, "%s: %s", path, sqlite3_errmsg(profile->database));
+    return profile_status(result);
+}
+
+static kvt_status profile_open_file(kvt_profile *profile, const char *path, uint32_t flags,
+                                    char *message, size_t size)
+{
+    kvt_status status = profile_check_header(path, message, size);
+    if (status == KVT_MISS && profile->writable) {
+        status = profile_create(path, message, size);
+        if (status == KVT_OK) status = profile_check_header(path, message, size);
+    }
+    if (status == KVT_OK) status = profile_connect(profile, path, message, size);
+    if (status == KVT_OK) status = profile_check_schema(profile, path, message, size);
+    if (status == KVT_OK && !(flags & KVT_PROFILE_FOREIGN)) {
+        status = profile_check_host(profile, path, message, size);
+    }
+    if (status == KVT_OK && profile->writable) {
+        status = profile_prepare_writing(profile, path, message, size);
+    }
+    return status;
+}
+
+static kvt_status profile_open_memory(kvt_profile *profile, char *message, size_t size)
+{
+    int result =
+        sqlite3_open_v2(":memory:", &profile->database,
+                        SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL);
+    if (result == SQLITE_OK) result = profile_create_tables(profile->database);
+    if (result == SQLITE_OK) result = profile_configure(profile->database);
+    if (result != SQLITE_OK) profile_say(message, size, ":memory:: %s", sqlite3_errstr(result));
+    return profile_status(result);
+}
+
+kvt_status kvt_profile_open(const char *path, uint32_t flags, kvt_profile **profile_out,
+                            char *message, size_t message_size)
+{
+    assert(path != NULL && profile_out != NULL);
+    char plain[PATH_MAX];
+    *profile_out = NULL;
+    if (message != NULL && message_size > 0) message[0] = '\0';
+    /* A leading "./" keeps SQLite from reading "file:..." as a URI. */
+    bool rooted = path[0] == '/';
+    int length = snprintf(plain, sizeof plain, "%s%s", rooted ? "" : "./", path);
+    if (path[0] == '\0' || length < 0 || (size_t)length >= sizeof plain) {
+        profile_say(message, message_size, "the profile's path is empty or too long");
+        return KVT_E_DATABASE;
+    }
+    kvt_profile *profile = calloc(1, sizeof *profile);
+    if (profile == NULL) {
+        profile_say(message, message_size, "out of memory");
+        return KVT_E_MEMORY;
+    }
+    profile->writable = (flags & KVT_PROFILE_WRITE) != 0;
+    estimator_host_read(&profile->host);
+    kvt_status status = profile->writable && strcmp(path, ":memory:") == 0
+                            ? profile_open_memory(profile, message, message_size)
+                            : profile_open_file(profile, plain, flags, message, message_size);
+    if (status != KVT_OK) {
+        kvt_profile_close(profile);
+        return status;
+    }
+    *profile_out = profile;
+    return KVT_OK;
+}
+
+void kvt_profile_close(kvt_profile *profile)
+{
+    if (profile == NULL) return;
+    sqlite3_close(profile->database);
+    free(profile);
+}

@@ -1,0 +1,76 @@
+/*
+ * profile_internal.h - the profile database inside the estimator: schema owner, writers, helpers.
+ * Thread rule: as profile.h says, one profile belongs to one thread at a time.
+ */
+#ifndef ESTIMATOR_PROFILE_INTERNAL_H
+#define ESTIMATOR_PROFILE_INTERNAL_H
+
+#include "estimator/host_identity.h"
+
+#include <kvterrace/profile.h>
+#include <sqlite3.h>
+
+struct kvt_profile {
+    sqlite3 *database;
+    bool writable;
+    estimator_host host;
+};
+
+/* The schema's texts; the database's own texts must equal these. */
+#define PROFILE_APPLICATION_ID 0x4b565450 /* "KVTP" */
+#define PROFILE_SCHEMA_VERSION 1
+
+typedef struct profile_table {
+    const char *name;
+    const char *sql;
+} profile_table;
+
+#define PROFILE_TABLE_COUNT 5u
+extern const profile_table profile_tables[PROFILE_TABLE_COUNT];
+
+/* SQLite's result as ours. */
+kvt_status profile_status(int sqlite_result);
+
+/* One run of measuring: rows that belong to it count for readers once it is complete. */
+KVT_NODISCARD kvt_status profile_run_begin(kvt_profile *profile, const char *kind,
+                                           const char *command_line, uint64_t seed,
+                                           int64_t *run_out);
+KVT_NODISCARD kvt_status profile_run_complete(kvt_profile *profile, int64_t run);
+
+/* A device of a run, and its points as they come. */
+KVT_NODISCARD kvt_status profile_device_insert(kvt_profile *profile, int64_t run,
+                                               const kvt_device *device, kvt_tier tier,
+                                               int64_t *device_row_out);
+KVT_NODISCARD kvt_status profile_point_insert(kvt_profile *profile, int64_t device_row,
+                                              const kvt_device_point *point,
+                                              uint32_t depth_achieved, const kvt_affine *fit);
+KVT_NODISCARD kvt_status profile_codec_insert(kvt_profile *profile, int64_t run,
+                                              const kvt_codec_curve *curve, uint64_t source_bytes,
+                                              uint32_t repetitions);
+
+/* Defaults of a request. */
+typedef struct profile_settings {
+    double seconds_per_point;
+    uint32_t repetitions;
+    bool quick;
+    const char *command_line;
+    kvt_profile_progress *progress;
+    void *progress_context;
+} profile_settings;
+
+/* KVT_OK; KVT_E_ARGUMENT when the request is not one of this version or holds a bad number. */
+KVT_NODISCARD kvt_status profile_settings_read(const kvt_profile_request *request,
+                                               profile_settings *out);
+
+/* The affine model of one direction from its points (docs/PROFILE.md says how). False when they
+ * hold no depth-1 point. */
+bool profile_fit_points(const kvt_device_point *points, size_t count, uint8_t kind,
+                        kvt_affine *out);
+
+/* Sorts in place; the middle one, or the mean of the two middle ones. count > 0. */
+double profile_median(double *values, size_t count);
+
+/* SplitMix64: the next number of a seeded sequence. */
+uint64_t profile_random(uint64_t *state);
+
+#endif
