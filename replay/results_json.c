@@ -1,0 +1,278 @@
+/*
+ * results_json.c - the JSON document of a replay, schema "kvterrace-replay-1".
+ *
+ * Times are seconds, sizes bytes, ratios shares of 1. A mean that does not exist (the queue grows
+ * without bound at rho >= 1) is null. The configuration is echoed whole, so that a document says
+ * how to make it again. One thread.
+ */
+#include "replay.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <string.h>
+
+static const char *const json_tier_keys[KVT_TIER_COUNT] = {"total", "hbm", "dram", "ssd"};
+
+/* Takes over value; a failure anywhere makes *sound false and leaves a document to be dropped. */
+static void json_put(json_t *object, const char *key, json_t *value, bool *sound)
+{
+    if (json_object_set_new(object, key, value) != 0) *sound = false;
+}
+
+static json_t *json_seconds(double value)
+{
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
+static json_t *json_count(uint64_t value)
+{
+    return json_integer((json_int_t)(value > INT64_MAX ? INT64_MAX : value));
+}
+
+static json_t *json_ratios(const double by_tier[KVT_TIER_COUNT], bool *sound)
+{
+    json_t *object = json_object();
+    for (int tier = 0; tier < KVT_TIER_COUNT; tier++) {
+        json_put(object, json_tier_keys[tier], json_seconds(by_tier[tier]), sound);
+    }
+    return object;
+}
+
+static json_t *json_bytes(const uint64_t by_tier[KVT_TIER_COUNT], bool *sound)
+{
+    json_t *object = json_object();
+    for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
+        json_put(object, json_tier_keys[tier], json_count(by_tier[tier]), sound);
+    }
+    return object;
+}
+
+static void json_put_times(json_t *object, const replay_result *result, bool *sound)
+{
+    const replay_times *times = &result->times;
+    bool stable = result->rho < 1.0;
+    json_put(object, "ttft_s_mean", stable ? json_seconds(times->ttft_mean) : json_null(), sound);
+    json_put(object, "ttft_s_p50", json_seconds(times->ttft_p50), sound);
+    json_put(object, "ttft_s_p90", json_seconds(times->ttft_p90), sound);
+    json_put(object, "ttft_s_p99", json_seconds(times->ttft_p99), sound);
+    json_put(object, "ttft_s_max", json_seconds(times->ttft_max), sound);
+    json_put(object, "wait_s_mean", stable ? json_seconds(times->wait_mean) : json_null(), sound);
+    json_put(object, "service_ttft_s_mean", json_seconds(times->service_mean), sound);
+    json_put(object, "compute_s_mean", json_seconds(times->compute_mean), sound);
+    json_put(object, "blocked_io_s_mean", json_seconds(times->blocked_mean), sound);
+    json_put(object, "rho", json_seconds(result->rho), sound);
+    json_put(object, "span_s", json_seconds(result->span_s), sound);
+    json_t *cdf = json_array();
+    for (uint32_t i = 0; i < REPLAY_CDF_POINTS; i++) {
+        if (json_array_append_new(cdf, json_seconds(times->ttft_cdf[i])) != 0) *sound = false;
+    }
+    json_put(object, "ttft_s_percentiles", cdf, sound);
+}
+
+static void json_put_traffic(json_t *object, const replay_result *result, bool *sound)
+{
+    json_put(object, "hit_block_ratio", json_ratios(result->hit_block_ratio, sound), sound);
+    json_put(object, "hit_token_ratio", json_ratios(result->hit_token_ratio, sound), sound);
+    json_put(object, "used_token_ratio", json_seconds(result->used_token_ratio), sound);
+    json_put(object, "ideal_block_ratio", json_seconds(result->ideal_block_ratio), sound);
+    json_put(object, "delay_hits", json_count(result->delay_hits), sound);
+    json_put(object, "bytes_read", json_bytes(result->bytes_read, sound), sound);
+    json_put(object, "bytes_written", json_bytes(result->bytes_written, sound), sound);
+    json_put(object, "moved_bytes_read", json_bytes(result->moved_bytes_read, sound), sound);
+    json_put(object, "capacity_bytes", json_bytes(result->capacity_bytes, sound), sound);
+    json_put(object, "peak_bytes", json_bytes(result->peak_bytes, sound), sound);
+    json_t *lag = json_object();
+    double capacity = 0.0;
+    for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
+        json_put(lag, json_tier_keys[tier], json_seconds(result->write_lag_s_max[tier]), sound);
+        capacity += (double)result->capacity_bytes[tier];
+    }
+    json_put(object, "write_lag_s_max", lag, sound);
+    json_put(object, "footprint_bytes", json_seconds(result->footprint_bytes), sound);
+    bool known = result->footprint_bytes > 0.0;
+    json_put(object, "capacity_over_footprint",
+             known ? json_seconds(capacity / result->footprint_bytes) : json_null(), sound);
+}
+
+static void json_put_work(json_t *object, const replay_result *result, bool *sound)
+{
+    json_put(object, "decisions", json_count(result->decisions), sound);
+    json_put(object, "decision_ns_p50", json_count(result->decision_ns_p50), sound);
+    json_put(object, "decision_ns_p99", json_count(result->decision_ns_p99), sound);
+    json_put(object, "puts", json_count(result->puts), sound);
+    json_put(object, "refused", json_count(result->refused), sound);
+    json_put(object, "promotions", json_count(result->promotions), sound);
+    json_put(object, "demotions", json_count(result->demotions), sound);
+    json_put(object, "evictions", json_count(result->evictions), sound);
+    json_put(object, "moves", json_count(result->moves), sound);
+    json_put(object, "requests", json_count(result->requests), sound);
+    json_put(object, "requests_skipped", json_count(result->requests_skipped), sound);
+    json_put(object, "block_refs", json_count(result->block_refs), sound);
+    json_put(object, "distinct_blocks", json_count(result->distinct_blocks), sound);
+    json_put(object, "block_refs_per_s", json_seconds(result->block_refs_per_s), sound);
+    json_put(object, "loop_s", json_seconds(result->loop_s), sound);
+    json_put(object, "seed", json_count(result->seed), sound);
+    char hash[17];
+    snprintf(hash, sizeof hash, "%016llx", (unsigned long long)result->plan_hash);
+    json_put(object, "plan_hash", json_string(hash), sound);
+    if (result->plan_log[0] != '\0') {
+        json_put(object, "plan_log", json_string(result->plan_log), sound);
+    }
+}
+
+static void json_put_live(json_t *object, const replay_result *result, bool *sound)
+{
+    json_put(object, "scale", json_seconds(result->scale), sound);
+    json_put(object, "wall_s", json_seconds(result->wall_s), sound);
+    json_put(object, "verified_gets", json_count(result->verified_gets), sound);
+    json_put(object, "wrong_bytes", json_count(result->wrong_bytes), sound);
+    json_put(object, "failed_puts", json_count(result->failed_puts), sound);
+    json_put(object, "load_failures", json_count(result->load_failures), sound);
+    json_put(object, "moves_planned", json_count(result->moves_planned), sound);
+    json_put(object, "moves_committed", json_count(result->moves_committed), sound);
+    json_put(object, "moves_aborted", json_count(result->moves_aborted), sound);
+    json_put(object, "moves_match", json_boolean(result->moves_match), sound);
+    json_put(object, "put_s_mean", json_seconds(result->put_mean_s), sound);
+    json_t *emulated = json_object();
+    for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
+        json_put(emulated, json_tier_keys[tier], json_boolean(result->emulated[tier]), sound);
+    }
+    json_put(object, "emulated", emulated, sound);
+}
+
+static json_t *json_result(const replay_result *result, bool *sound)
+{
+    json_t *object = json_object();
+    json_put(object, "policy", json_string(result->policy), sound);
+    json_put(object, "mode", json_string(result->mode), sound);
+    json_put_times(object, result, sound);
+    json_put_traffic(object, result, sound);
+    json_put_work(object, result, sound);
+    if (strcmp(result->mode, "live") == 0) json_put_live(object, result, sound);
+    return object;
+}
+
+static json_t *json_variant(kvt_variant variant)
+{
+    char name[64];
+    kvt_variant_format(variant, name, sizeof name);
+    return json_string(name);
+}
+
+static json_t *json_tiers(const replay_options *options, bool *sound)
+{
+    json_t *tiers = json_object();
+    for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
+        const replay_tier *model = &options->tiers[tier];
+        if (model->capacity_bytes == 0) continue;
+        json_t *object = json_object();
+        json_put(object, "capacity_bytes", json_count(model->capacity_bytes), sound);
+        json_put(object, "read_bytes_per_s", json_seconds(model->read.bytes_per_s), sound);
+        json_put(object, "read_request_s", json_seconds(model->read.request_seconds), sound);
+        json_put(object, "write_bytes_per_s", json_seconds(model->write.bytes_per_s), sound);
+        json_put(object, "write_request_s", json_seconds(model->write.request_seconds), sound);
+        json_put(tiers, json_tier_keys[tier], object, sound);
+    }
+    return tiers;
+}
+
+static json_t *json_variants(const replay_options *options, bool *sound)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < options->model.variant_count; i++) {
+        const kvt_codec_curve *curve = &options->model.variants[i];
+        json_t *object = json_object();
+        json_put(object, "name", json_variant(curve->variant), sound);
+        json_put(object, "stored_share", json_seconds(curve->stored_share), sound);
+        json_put(object, "decode_bytes_per_s", json_seconds(curve->decode_bytes_per_s), sound);
+        if (json_array_append_new(list, object) != 0) *sound = false;
+    }
+    return list;
+}
+
+static json_t *json_configuration(const replay_options *options, bool *sound)
+{
+    json_t *object = json_object();
+    const kvt_prefill *prefill = &options->model.prefill;
+    json_put(object, "servers", json_count(options->servers), sound);
+    json_put(object, "bytes_per_token", json_count(options->bytes_per_token), sound);
+    json_put(object, "seed", json_count(options->seed), sound);
+    json_put(object, "policy_seed", json_count(options->policy_seed), sound);
+    json_put(object, "warmup", json_seconds(options->warmup), sound);
+    json_put(object, "limit", json_count(options->limit), sound);
+    json_put(object, "partial_blocks", json_string(options->partial_exact ? "exact" : "whole"),
+             sound);
+    json_put(object, "overlap", json_boolean(options->overlap), sound);
+    json_put(object, "prefill", json_string(options->prefill_name), sound);
+    json_put(object, "prefill_s_per_token", json_seconds(prefill->linear_seconds_per_token), sound);
+    json_put(object, "prefill_s_per_token2", json_seconds(prefill->square_seconds_per_token2),
+             sound);
+    json_put(object, "prefill_s_fixed", json_seconds(prefill->fixed_seconds), sound);
+    json_put(object, "prefill_table_rows", json_count(prefill->table_count), sound);
+    json_put(object, "tiers", json_tiers(options, sound), sound);
+    json_put(object, "variant", json_variant(options->variant), sound);
+    json_put(object, "variants", json_variants(options, sound), sound);
+    json_put(object, "alpha_s", json_seconds(options->alpha_seconds), sound);
+    json_put(object, "half_life_s", json_seconds(options->half_life_seconds), sound);
+    json_put(object, "hysteresis", json_seconds(options->hysteresis), sound);
+    json_put(object, "holes",
+             json_string(options->holes == KVT_HOLES_MIXED ? "mixed" : "contiguous"), sound);
+    json_put(object, "high_watermark", json_seconds(options->high_watermark), sound);
+    json_put(object, "low_watermark", json_seconds(options->low_watermark), sound);
+    json_put(object, "tick_s", json_seconds(options->tick_seconds), sound);
+    json_put(object, "moves_per_tick", json_count(options->moves_per_tick), sound);
+    json_put(object, "move_bytes_per_s", json_count(options->move_bytes_per_s), sound);
+    json_put(object, "profile",
+             options->profile[0] != '\0' ? json_string(options->profile) : json_null(), sound);
+    return object;
+}
+
+static json_t *json_workload(const replay_workload *workload, bool *sound)
+{
+    json_t *object = json_object();
+    char hash[17];
+    snprintf(hash, sizeof hash, "%016llx",
+             (unsigned long long)replay_workload_fingerprint(workload));
+    json_put(object, "name", json_string(workload->name), sound);
+    json_put(object, "requests", json_count(workload->request_count), sound);
+    json_put(object, "block_tokens", json_count(workload->block_tokens), sound);
+    json_put(object, "block_refs", json_count(workload->block_refs), sound);
+    json_put(object, "distinct_blocks", json_count(workload->distinct_blocks), sound);
+    json_put(object, "input_tokens", json_count(workload->input_tokens), sound);
+    json_put(object, "arrival_step_s", json_seconds((double)workload->grid_ns * 1e-9), sound);
+    json_put(object, "fingerprint", json_string(hash), sound);
+    return object;
+}
+
+static json_t *json_text_or_null(const char *text)
+{
+    return text != NULL && text[0] != '\0' ? json_string(text) : json_null();
+}
+
+kvt_status replay_print_json(const replay_report *report, FILE *file)
+{
+    bool sound = true;
+    json_t *root = json_object();
+    json_put(root, "schema", json_string("kvterrace-replay-1"), &sound);
+    json_put(root, "version", json_string(report->version), &sound);
+    json_put(root, "command", json_text_or_null(report->command), &sound);
+    json_put(root, "machine", json_text_or_null(report->machine), &sound);
+    if (report->date != NULL) json_put(root, "date", json_string(report->date), &sound);
+    json_put(root, "configuration", json_configuration(report->options, &sound), &sound);
+    json_put(root, "workload", json_workload(report->workload, &sound), &sound);
+    json_put(root, "note", json_text_or_null(report->options->note), &sound);
+    json_t *results = json_array();
+    for (size_t i = 0; i < report->result_count; i++) {
+        if (json_array_append_new(results, json_result(&report->results[i], &sound)) != 0) {
+            sound = false;
+        }
+    }
+    json_put(root, "results", results, &sound);
+    kvt_status status = sound ? KVT_OK : KVT_E_MEMORY;
+    if (sound) {
+        int dumped = json_dumpf(root, file, JSON_INDENT(2) | JSON_REAL_PRECISION(12));
+        if (dumped != 0 || fputc('\n', file) == EOF || fflush(file) != 0) status = KVT_E_IO;
+    }
+    json_decref(root);
+    return status;
+}

@@ -1,0 +1,170 @@
+/*
+ * results_text.c - the table that a person reads. One thread.
+ */
+#include "results_text.h"
+
+#include "replay.h"
+
+#include <math.h>
+#include <string.h>
+
+const char *results_format_seconds(double seconds, char *text)
+{
+    if (!isfinite(seconds)) {
+        snprintf(text, RESULTS_TEXT_BYTES, "-");
+    } else if (seconds == 0.0) {
+        snprintf(text, RESULTS_TEXT_BYTES, "0");
+    } else if (fabs(seconds) >= 100.0) {
+        snprintf(text, RESULTS_TEXT_BYTES, "%.0f s", seconds);
+    } else if (fabs(seconds) >= 1.0) {
+        snprintf(text, RESULTS_TEXT_BYTES, "%.*f s", seconds >= 10.0 ? 1 : 2, seconds);
+    } else if (fabs(seconds) >= 1e-3) {
+        double ms = seconds * 1e3;
+        snprintf(text, RESULTS_TEXT_BYTES, "%.*f ms", ms >= 100.0 ? 0 : ms >= 10.0 ? 1 : 2, ms);
+    } else {
+        snprintf(text, RESULTS_TEXT_BYTES, "%.0f us", seconds * 1e6);
+    }
+    return text;
+}
+
+const char *results_format_bytes(double bytes, char *text)
+{
+    static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB"};
+    size_t unit = 0;
+    while (bytes >= 1000.0 && unit + 1 < sizeof units / sizeof units[0]) {
+        bytes /= 1000.0;
+        unit++;
+    }
+    int digits = bytes >= 100.0 || unit == 0 ? 0 : bytes >= 10.0 ? 1 : 2;
+    if (bytes == 0.0) {
+        snprintf(text, RESULTS_TEXT_BYTES, "0");
+    } else {
+        snprintf(text, RESULTS_TEXT_BYTES, "%.*f %s", digits, bytes, units[unit]);
+    }
+    return text;
+}
+
+static void text_percent(double ratio, char *text)
+{
+    snprintf(text, RESULTS_TEXT_BYTES, ratio > 0.0 ? "%.1f %%" : "0", ratio * 100.0);
+}
+
+static void text_head(const replay_report *report, FILE *file)
+{
+    const replay_workload *workload = report->workload;
+    const replay_options *options = report->options;
+    char text[RESULTS_TEXT_BYTES];
+    double ideal = workload->block_refs > 0
+                       ? (double)workload->repeated_refs / (double)workload->block_refs
+                       : 0.0;
+    fprintf(file, "%s: %llu requests, %llu blocks of %u tokens (%llu distinct), seed %llu\n",
+            workload->name, (unsigned long long)workload->request_count,
+            (unsigned long long)workload->block_refs, workload->block_tokens,
+            (unsigned long long)workload->distinct_blocks, (unsigned long long)options->seed);
+    double footprint = (double)workload->distinct_blocks * (double)workload->block_tokens *
+                       (double)options->bytes_per_token;
+    fprintf(file, "footprint %s; an unlimited cache hits %.1f %% of the blocks\n",
+            results_format_bytes(footprint, text), ideal * 100.0);
+    fprintf(file, "%u servers, prefill %s, %s", options->servers, options->prefill_name,
+            options->overlap ? "loads overlap the prefill" : "loads precede the prefill");
+    for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
+        const replay_tier *model = &options->tiers[tier];
+        if (model->capacity_bytes == 0) continue;
+        fprintf(file, "; %s %s at ", kvt_tier_name(tier),
+                results_format_bytes((double)model->capacity_bytes, text));
+        fprintf(file, "%s/s", results_format_bytes(model->read.bytes_per_s, text));
+    }
+    fprintf(file, "\n");
+    if (workload->grid_ns > 0) {
+        fprintf(file, "arrivals on a grid of %s were spread inside their step\n",
+                results_format_seconds((double)workload->grid_ns * 1e-9, text));
+    }
+}
+
+static void text_times(const replay_report *report, FILE *file)
+{
+    fprintf(file, "\n%-12s %5s %10s %10s %10s %10s %10s %10s %10s %6s\n", "policy", "seed",
+            "TTFT mean", "p50", "p90", "p99", "wait", "service", "blocked", "rho");
+    for (size_t i = 0; i < report->result_count; i++) {
+        const replay_result *result = &report->results[i];
+        const replay_times *times = &result->times;
+        bool stable = result->rho < 1.0;
+        double values[7] = {stable ? times->ttft_mean : NAN,
+                            times->ttft_p50,
+                            times->ttft_p90,
+                            times->ttft_p99,
+                            stable ? times->wait_mean : NAN,
+                            times->service_mean,
+                            times->blocked_mean};
+        char text[RESULTS_TEXT_BYTES];
+        fprintf(file, "%-12s %5llu", result->policy, (unsigned long long)result->seed);
+        for (int j = 0; j < 7; j++) {
+            fprintf(file, " %10s", results_format_seconds(values[j], text));
+        }
+        fprintf(file, " %6.3f\n", result->rho);
+    }
+}
+
+static void text_hits(const replay_report *report, FILE *file)
+{
+    fprintf(file, "\n%-12s %5s %10s %10s %8s %8s %8s %10s %10s %9s %9s\n", "policy", "seed",
+            "block hits", "token hits", "in hbm", "in dram", "in ssd", "read", "written",
+            "decision", "p99");
+    for (size_t i = 0; i < report->result_count; i++) {
+        const replay_result *result = &report->results[i];
+        char hits[5][RESULTS_TEXT_BYTES], read[RESULTS_TEXT_BYTES], written[RESULTS_TEXT_BYTES];
+        double bytes_read = 0.0, bytes_written = 0.0;
+        text_percent(result->hit_block_ratio[0], hits[0]);
+        text_percent(result->hit_token_ratio[0], hits[1]);
+        for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
+            text_percent(result->hit_token_ratio[tier], hits[1 + tier]);
+            bytes_read += (double)result->bytes_read[tier];
+            bytes_written += (double)result->bytes_written[tier];
+        }
+        fprintf(file, "%-12s %5llu %10s %10s %8s %8s %8s %10s %10s %6llu ns %6llu ns\n",
+                result->policy, (unsigned long long)result->seed, hits[0], hits[1], hits[2],
+                hits[3], hits[4], results_format_bytes(bytes_read, read),
+                results_format_bytes(bytes_written, written),
+                (unsigned long long)result->decision_ns_p50,
+                (unsigned long long)result->decision_ns_p99);
+    }
+}
+
+static void text_live(const replay_report *report, FILE *file)
+{
+    for (size_t i = 0; i < report->result_count; i++) {
+        const replay_result *result = &report->results[i];
+        if (strcmp(result->mode, "live") != 0) continue;
+        char wall[RESULTS_TEXT_BYTES];
+        fprintf(file,
+                "\n%s, live at scale 1/%.0f in %s: %llu gets verified, %llu wrong; %llu moves "
+                "committed, %llu aborted, plan log %s\n",
+                result->policy, 1.0 / result->scale, results_format_seconds(result->wall_s, wall),
+                (unsigned long long)result->verified_gets, (unsigned long long)result->wrong_bytes,
+                (unsigned long long)result->moves_committed,
+                (unsigned long long)result->moves_aborted,
+                result->moves_match ? "agrees" : "DIFFERS from the store's counters");
+        for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
+            if (result->emulated[tier]) {
+                fprintf(file, "  %s is emulated on this machine\n", kvt_tier_name(tier));
+            }
+        }
+    }
+}
+
+kvt_status replay_print_text(const replay_report *report, FILE *file)
+{
+    bool unstable = false;
+    text_head(report, file);
+    text_times(report, file);
+    text_hits(report, file);
+    text_live(report, file);
+    for (size_t i = 0; i < report->result_count; i++)
+        unstable |= report->results[i].rho >= 1.0;
+    if (unstable) {
+        fprintf(file,
+                "\n-: at rho >= 1 the queue grows as long as the run lasts; no mean exists\n");
+    }
+    if (report->options->note[0] != '\0') fprintf(file, "\n%s\n", report->options->note);
+    return fflush(file) == 0 && !ferror(file) ? KVT_OK : KVT_E_IO;
+}
