@@ -1,0 +1,195 @@
+/*
+ * test_tiers_device_throttle.c - the throttle is never faster than its caps, keeps order, statuses
+ * and facts. Only lower bounds of time are judged: a busy machine may be slower.
+ */
+#include "device_scratch.h"
+
+#include <errno.h>
+#include <tiers/device_fault.h>
+#include <tiers/device_internal.h>
+
+enum { BLOCK = 65536, CAPACITY = 1 << 20 };
+
+static kvt_device *throttle_make(uint64_t read_bytes_per_s, uint64_t write_bytes_per_s,
+                                 uint64_t latency_ns, uint32_t depth)
+{
+    kvt_device_config config = scratch_memory(CAPACITY);
+    config.read_bytes_per_s = read_bytes_per_s;
+    config.write_bytes_per_s = write_bytes_per_s;
+    config.latency_ns = latency_ns;
+    config.depth = depth;
+    return scratch_open(&config);
+}
+
+/* Around a sim device, which is always done long before the due time on any machine, however busy:
+ * so finish times are exactly what the throttle computes. */
+static kvt_device *throttle_exact(uint64_t read_bytes_per_s, uint64_t latency_ns, uint32_t depth)
+{
+    kvt_device_config config = scratch_memory(CAPACITY);
+    config.backend = "sim";
+    config.read_bytes_per_s = config.write_bytes_per_s = 1000000000u;
+    kvt_device *sim = scratch_open(&config);
+    kvt_device *device = NULL;
+    config.read_bytes_per_s = config.write_bytes_per_s = read_bytes_per_s;
+    config.latency_ns = latency_ns;
+    config.depth = depth;
+    assert_int_equal(tiers_throttle_wrap(sim, &config, &device), KVT_OK);
+    return device;
+}
+
+/* Moves `count` blocks at full depth and gives the time from the first submit to the last reap. */
+static uint64_t run_blocks(kvt_device *device, kvt_io_kind kind, uint32_t count, void *buffer)
+{
+    enum { DEPTH = 4 };
+    kvt_io operations[DEPTH];
+    kvt_io *done[DEPTH];
+    uint32_t submitted = 0;
+    uint64_t last_finish = 0;
+    uint64_t start = tiers_device_now_ns();
+    for (; submitted < DEPTH && submitted < count; submitted++) {
+        operations[submitted] = (kvt_io){.kind = kind, .bytes = BLOCK, .buffer = buffer};
+        assert_int_equal(kvt_device_submit(device, &operations[submitted]), KVT_QUEUED);
+    }
+    for (uint32_t reaped = 0; reaped < count;) {
+        size_t found = kvt_device_reap(device, done, 1, DEPTH, UINT64_MAX);
+        assert_true(found >= 1);
+        for (size_t i = 0; i < found; i++, reaped++) {
+            assert_int_equal(done[i]->status, KVT_OK);
+            assert_true(done[i]->finished_ns >= last_finish); /* one pipe keeps the order */
+            assert_true(done[i]->finished_ns <= tiers_device_now_ns());
+            last_finish = done[i]->finished_ns;
+            if (submitted == count) continue;
+            assert_int_equal(kvt_device_submit(device, done[i]), KVT_QUEUED);
+            submitted++;
+        }
+    }
+    assert_true(tiers_device_now_ns() >= last_finish);
+    return last_finish - start;
+}
+
+static void test_never_faster(void **state)
+{
+    (void)state;
+    unsigned char *buffer = scratch_buffer(BLOCK);
+    kvt_device *device = throttle_make(200000000u, 100000000u, 0, 4);
+    assert_string_equal(device->facts.engine, "memcpy+throttle");
+    assert_int_equal(device->facts.depth_max, 4);
+    for (uint32_t count = 1; count <= 64; count *= 4) {
+        uint64_t bytes = (uint64_t)count * BLOCK;
+        assert_true(run_blocks(device, KVT_IO_READ, count, buffer) >= bytes * 5);
+        assert_true(run_blocks(device, KVT_IO_WRITE, count, buffer) >= bytes * 10);
+    }
+    assert_int_equal(device->facts.depth_achieved, 4);
+    kvt_device_close(device);
+    free(buffer);
+}
+
+/* Idle time earns nothing: after a pause a burst is as slow as before. */
+static void test_no_credit(void **state)
+{
+    (void)state;
+    unsigned char *buffer = scratch_buffer(BLOCK);
+    kvt_device *device = throttle_make(100000000u, 100000000u, 0, 4);
+    tiers_device_sleep_until(tiers_device_now_ns() + 50000000u);
+    assert_true(run_blocks(device, KVT_IO_READ, 16, buffer) >= UINT64_C(16) * BLOCK * 10);
+    kvt_device_close(device);
+    free(buffer);
+}
+
+/* The latency is added to each operation, but the operations overlap in it. */
+static void test_latency_overlaps(void **state)
+{
+    (void)state;
+    enum { LATENCY_NS = 20000000, COUNT = 4 };
+    unsigned char *buffer = scratch_buffer(COUNT * 4096);
+    kvt_device *device = throttle_exact(0, LATENCY_NS, COUNT);
+    kvt_io operations[COUNT];
+    kvt_io *done[COUNT];
+    for (uint32_t i = 0; i < COUNT; i++) {
+        operations[i] =
+            (kvt_io){.kind = KVT_IO_WRITE, .bytes = 4096, .buffer = buffer + (size_t)i * 4096};
+        assert_int_equal(kvt_device_submit(device, &operations[i]), KVT_QUEUED);
+    }
+    assert_int_equal(kvt_device_reap(device, done, COUNT, COUNT, UINT64_MAX), COUNT);
+    for (uint32_t i = 0; i < COUNT; i++) {
+        assert_int_equal(operations[i].finished_ns, operations[i].submitted_ns + LATENCY_NS);
+    }
+    kvt_device_close(device);
+    free(buffer);
+}
+
+/* A timeout ends a wait for something that is far away. */
+static void test_reap_timeout(void **state)
+{
+    (void)state;
+    unsigned char *buffer = scratch_buffer(BLOCK);
+    kvt_device *device = throttle_exact(655360u, 0, 2); /* 100 ms a block */
+    kvt_io io = {.kind = KVT_IO_READ, .bytes = BLOCK, .buffer = buffer};
+    kvt_io *done;
+    assert_int_equal(kvt_device_submit(device, &io), KVT_QUEUED);
+    uint64_t start = tiers_device_now_ns();
+    size_t early = kvt_device_reap(device, &done, 1, 1, 5000000);
+    uint64_t waited = tiers_device_now_ns() - start;
+    assert_true(waited >= 5000000);
+    if (early == 0) {
+        assert_int_equal(io.state, KVT_IO_IN_FLIGHT);
+        assert_int_equal(kvt_device_reap(device, &done, 1, 1, UINT64_MAX), 1);
+    }
+    assert_int_equal(io.finished_ns, io.submitted_ns + 100000000u);
+    kvt_device_close(device);
+    free(buffer);
+}
+
+/* Failures inside come out with their status; busy inside is busy outside and costs nothing. */
+static void test_passes_faults_on(void **state)
+{
+    (void)state;
+    unsigned char *buffer = scratch_buffer(BLOCK);
+    kvt_device_config config = scratch_memory(CAPACITY);
+    kvt_device *memory = scratch_open(&config);
+    kvt_device *faulty = NULL;
+    kvt_device *device = NULL;
+    assert_int_equal(tiers_fault_open(memory, &faulty), KVT_OK);
+    config.read_bytes_per_s = 1000000000u;
+    config.emulated = true;
+    assert_int_equal(tiers_throttle_wrap(faulty, &config, &device), KVT_OK);
+    assert_int_equal(device->facts.flags, KVT_DEVICE_EMULATED);
+    assert_string_equal(device->facts.engine, "memcpy+fault+throttle");
+    const tiers_fault_rule busy = {
+        .action = TIERS_FAULT_BUSY, .kinds = TIERS_FAULT_READS, .hits = 1};
+    const tiers_fault_rule fail = {.action = TIERS_FAULT_FAIL,
+                                   .kinds = TIERS_FAULT_READS,
+                                   .hits = 1,
+                                   .status = KVT_E_IO,
+                                   .os_error = EIO};
+    const tiers_fault_rule slow = {
+        .action = TIERS_FAULT_DELAY, .kinds = TIERS_FAULT_READS, .delay_ns = 5000000};
+    assert_int_equal(tiers_fault_add(faulty, &busy), KVT_OK);
+    assert_int_equal(tiers_fault_add(faulty, &fail), KVT_OK);
+    assert_int_equal(tiers_fault_add(faulty, &slow), KVT_OK);
+    kvt_io io = {.kind = KVT_IO_READ, .bytes = BLOCK, .buffer = buffer};
+    kvt_io *done;
+    assert_int_equal(kvt_device_submit(device, &io), KVT_BUSY);
+    assert_int_equal(kvt_device_submit(device, &io), KVT_QUEUED);
+    assert_int_equal(kvt_device_reap(device, &done, 1, 1, UINT64_MAX), 1);
+    assert_int_equal(io.status, KVT_E_IO);
+    assert_int_equal(io.os_error, EIO);
+    assert_true(io.finished_ns >= io.submitted_ns + BLOCK);
+    assert_int_equal(kvt_device_submit(device, &io), KVT_QUEUED); /* later inside than its due */
+    assert_int_equal(kvt_device_reap(device, &done, 1, 1, UINT64_MAX), 1);
+    assert_int_equal(io.status, KVT_OK);
+    assert_true(io.finished_ns >= io.submitted_ns + 5000000);
+    assert_int_equal(kvt_device_sync(device), KVT_OK);
+    kvt_device_close(device);
+    free(buffer);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_never_faster),     cmocka_unit_test(test_no_credit),
+        cmocka_unit_test(test_latency_overlaps), cmocka_unit_test(test_reap_timeout),
+        cmocka_unit_test(test_passes_faults_on),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
