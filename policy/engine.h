@@ -1,0 +1,267 @@
+/*
+ * engine.h - the inside of the decision engine: entries, forms, ledger, drafts, the policy table.
+ *
+ *     policy.c     the public calls: argument checks, then entries, ledger and the policy's ops
+ *     entries.c    handle -> entry, prefix tree, remembered entries, memory
+ *     ledger.c     moves in flight and bytes per tier
+ *     draft.c      a plan being built: moves are reserved as they are added, or taken back
+ *     room.c       makes room in a tier by the policy's steps, lowest tier first
+ *     recency.c    none, lru, lru-leaf
+ *     utility.c    AdaptCache's greedy with reuse counters; utility_improve.c its promotions
+ *     explain.c    explanations and statistics
+ *
+ * Inside the engine a tier is a level 0..2 (HBM, DRAM, SSD): the virtual tier NONE holds no bytes.
+ * Pointers to entries and forms are valid until the next entries_reserve or forms_reserve, which
+ * run only at the start of a public call. Thread rule: the caller's lock, as in policy.h.
+ */
+#ifndef KVT_POLICY_ENGINE_H
+#define KVT_POLICY_ENGINE_H
+
+#include "kvterrace/policy.h"
+#include "policy/heap.h"
+#include "policy/number.h"
+
+#define LEVELS         3
+#define NIL            UINT32_MAX
+#define DRAFT_ASIDE    32u
+#define CAPACITY_LIMIT (UINT64_C(1) << 62) /* twice this still fits, see ledger.c */
+#define UNLIMITED      1e300
+
+/* One stored option. NONE needs no form: its one number is the entry's recompute_seconds. */
+typedef struct form {
+    kvt_variant variant;
+    uint64_t bytes[LEVELS];
+    uint64_t read_bytes[LEVELS];
+    double load_seconds;
+    double decode_seconds;
+    double encode_seconds;
+    double loss;
+} form;
+_Static_assert(sizeof(form) == 88, "forms are stored by the million");
+
+typedef enum entry_state { ENTRY_FREE = 0, ENTRY_GHOST = 1, ENTRY_HELD = 2 } entry_state;
+
+/*
+ * ENTRY_HELD: stored, or its first PUT is in flight. ENTRY_GHOST: left, its counter is remembered.
+ * An entry is in its policy's victim index exactly when entry_is_movable says so.
+ */
+typedef struct entry {
+    uint64_t handle;
+    uint64_t last_access_ns;
+    uint64_t recency;         /* number of its last use, counted over the engine */
+    double log_count;         /* log2 of sum over uses k of 2^(t_k / half life) */
+    double recompute_seconds; /* of option NONE */
+    uint32_t parent;          /* tree links join held entries only */
+    uint32_t first_child;
+    uint32_t older_sibling;
+    uint32_t newer_sibling;
+    uint32_t children; /* held ones; inside a draft less those that the draft evicts */
+    uint32_t newer;    /* neighbours in the recency list of its level, or among the ghosts */
+    uint32_t older;
+    uint32_t slot[LEVELS]; /* place in each level's heap, NIL outside */
+    uint32_t forms;        /* first of option_count - 1 forms */
+    uint32_t move;         /* slot of the move in flight, NIL when there is none */
+    uint32_t pins;
+    uint8_t option_count;
+    uint8_t current; /* option; KVT_OPTION_NONE until the first PUT commits */
+    uint8_t state;   /* entry_state */
+    uint8_t listed;  /* level + 1 of the recency list that holds it, 0 outside */
+} entry;
+
+/* One move in flight; the entry tells its from_bytes. id 0 marks a free slot. */
+typedef struct flight {
+    uint64_t id;
+    uint64_t to_bytes[LEVELS];
+    uint32_t entry;
+    uint8_t kind;
+    uint8_t from;
+    uint8_t to;
+} flight;
+
+typedef struct recency_list {
+    uint32_t newest;
+    uint32_t oldest;
+} recency_list;
+
+/* A plan being built. room is capacity minus all bytes held, counting this plan's own releases in
+ * order; it may be negative while other plans are in flight. */
+typedef struct draft {
+    kvt_plan *plan;
+    uint32_t limit;      /* moves */
+    uint64_t bytes_left; /* that may still be written */
+    int64_t room[LEVELS];
+    bool bounded;  /* the length or the bytes of the plan ran out */
+    double spent;  /* utility lost by the steps so far, s/s */
+    double budget; /* and what they may lose at most */
+    uint64_t used_before[KVT_TIER_COUNT];
+    uint64_t next_id_before;
+    uint32_t aside[DRAFT_ASIDE]; /* victims that no step could move; back in the index at the end */
+    uint32_t aside_count;
+} draft;
+
+/* One way to give up bytes: an entry goes to option `to` and loses `cost` seconds per second. */
+typedef struct step {
+    uint32_t entry;
+    uint8_t to;
+    double cost;
+    double gain; /* U(to) - U(from), for the plan log */
+} step;
+
+/* What makes one policy. index brings an entry's place in the victim index up to date, from its
+ * state alone, so it may be called at any time. */
+typedef struct policy_ops {
+    const char *name;
+    bool counts; /* keeps reuse counters and remembers entries that left */
+    bool heaps;  /* its index is a heap per level */
+    void (*index)(kvt_policy *policy, uint32_t entry);
+    void (*remove)(kvt_policy *policy, uint32_t entry);
+    void (*touch)(kvt_policy *policy, uint32_t entry);
+    bool (*choose)(kvt_policy *policy, draft *work, int level, step *out);
+    bool (*fallback)(kvt_policy *policy, const draft *work, uint32_t entry, int level, step *out);
+    bool (*place)(kvt_policy *policy, draft *work, uint32_t entry);
+    void (*adopted)(kvt_policy *policy, uint32_t entry); /* optional: none needed */
+    void (*improve)(kvt_policy *policy, uint32_t entry, kvt_plan *plan);
+    void (*tick)(kvt_policy *policy, draft *work);
+} policy_ops;
+
+struct kvt_policy {
+    const policy_ops *ops;
+    kvt_policy_config config;
+    uint64_t capacity[LEVELS];
+
+    uint64_t base_ns; /* first time seen; t counts from here */
+    uint64_t now_ns;  /* latest time seen: time never steps back */
+    bool started;
+    double now_half_lives; /* (now - base) / half life */
+
+    entry *entries;
+    uint32_t entries_capacity;
+    uint32_t entries_used; /* slots ever used; the free ones are chained through `older` */
+    uint32_t entries_free;
+    uint32_t *buckets; /* open addressing, linear probing; NIL is empty */
+    uint32_t buckets_capacity;
+    uint32_t held;
+    recency_list ghosts;
+    uint32_t ghost_count;
+
+    form *forms;
+    uint32_t forms_capacity;
+    uint32_t forms_used;
+    uint32_t forms_free[KVT_OPTIONS_MAX]; /* chains of released runs by length */
+
+    flight *flights;
+    uint32_t flights_capacity; /* a power of two: move id modulo it is the slot */
+    uint32_t flight_count;
+    uint64_t next_id;
+    uint64_t used[LEVELS];      /* stored and reserved */
+    uint64_t releasing[LEVELS]; /* share of used that moves in flight will release */
+
+    heap heaps[LEVELS];
+    recency_list lists[LEVELS];
+    uint64_t recency;
+    uint32_t hand; /* where the next tick goes on looking for promotions */
+
+    kvt_policy_stats counters; /* the running counts only; explain.c fills the rest */
+};
+
+/* entries.c */
+bool entries_open(kvt_policy *policy);
+void entries_close(kvt_policy *policy);
+bool entries_reserve(kvt_policy *policy); /* room for one entry more */
+bool forms_reserve(kvt_policy *policy, uint32_t count);
+uint32_t entries_find(const kvt_policy *policy, uint64_t handle); /* NIL when unknown */
+uint32_t entries_add(kvt_policy *policy, uint64_t handle);        /* a ghost outside the FIFO */
+void entries_hold(kvt_policy *policy, uint32_t index, const kvt_policy_entry *given);
+void entries_leave(kvt_policy *policy, uint32_t index, bool remember);
+void entries_drop_ghost(kvt_policy *policy, uint32_t index);
+void entries_refresh_ghost(kvt_policy *policy, uint32_t index);
+void engine_tally(kvt_policy *policy, const entry *e, int by);
+void *engine_resize(kvt_policy *policy, void *memory, size_t old_bytes, size_t bytes);
+void list_add_newest(kvt_policy *policy, recency_list *list, uint32_t index);
+void list_remove(kvt_policy *policy, recency_list *list, uint32_t index);
+
+/* ledger.c */
+bool ledger_reserve(kvt_policy *policy, uint32_t moves);
+flight *ledger_find(kvt_policy *policy, uint64_t id);
+flight *ledger_begin(kvt_policy *policy, uint32_t index, uint8_t to);
+void ledger_end(kvt_policy *policy, flight *move, bool done);
+bool ledger_fits(const kvt_policy *policy, const uint64_t bytes[LEVELS]);
+
+/* draft.c */
+bool draft_begin(kvt_policy *policy, draft *work, kvt_plan *plan);
+bool draft_add(kvt_policy *policy, draft *work, const step *move);
+void draft_bar(kvt_policy *policy, uint32_t index);
+void draft_unbar(kvt_policy *policy, uint32_t index);
+void draft_set_aside(kvt_policy *policy, draft *work, uint32_t index);
+void draft_cut(kvt_policy *policy, draft *work, uint32_t count, double spent);
+void draft_end(kvt_policy *policy, draft *work);
+bool draft_fits(const kvt_policy *policy, const draft *work, uint32_t index, uint8_t option);
+
+/* room.c: true when room[level] >= need. Complete steps stay in the draft when it fails. */
+bool room_make(kvt_policy *policy, draft *work, int level, int64_t need);
+/* The same in every tier of an option, from the top: room below may be used up from above. */
+bool room_make_for(kvt_policy *policy, draft *work, uint32_t index, uint8_t option);
+
+/* recency.c, utility.c */
+extern const policy_ops policy_none_ops;
+extern const policy_ops policy_lru_ops;
+extern const policy_ops policy_lru_leaf_ops;
+extern const policy_ops policy_utility_ops;
+
+static inline entry *entry_at(const kvt_policy *policy, uint32_t index)
+{
+    return &policy->entries[index];
+}
+
+/* The form of a stored option, 1..option_count-1. */
+static inline form *entry_form(const kvt_policy *policy, const entry *e, uint8_t option)
+{
+    return &policy->forms[e->forms + option - 1u];
+}
+
+/* Stored bytes of an option in one level; 0 for NONE. */
+static inline uint64_t entry_bytes(const kvt_policy *policy, const entry *e, uint8_t option,
+                                   int level)
+{
+    return option == KVT_OPTION_NONE ? 0 : entry_form(policy, e, option)->bytes[level];
+}
+
+/* Seconds that one use of an option costs, quality included: U = -f * cost. */
+static inline double entry_cost(const kvt_policy *policy, const entry *e, uint8_t option)
+{
+    if (option == KVT_OPTION_NONE) return e->recompute_seconds;
+    const form *o = entry_form(policy, e, option);
+    return policy->config.alpha_seconds * o->loss + (o->load_seconds + o->decode_seconds);
+}
+
+/* The highest level that holds bytes of a form; LEVELS when none does. */
+static inline int form_home(const form *o)
+{
+    for (int level = 0; level < LEVELS; level++)
+        if (o->bytes[level] != 0) return level;
+    return LEVELS;
+}
+
+/* Only these are ever in a plan, and only these are in the victim index. */
+static inline bool entry_is_movable(const entry *e)
+{
+    return e->state == ENTRY_HELD && e->current != KVT_OPTION_NONE && e->move == NIL &&
+           e->pins == 0;
+}
+
+/* Where the heap of a level keeps the places of entries. */
+static inline heap_places engine_places(const kvt_policy *policy, int level)
+{
+    unsigned char *first = (unsigned char *)policy->entries;
+    return (heap_places){first + offsetof(entry, slot) + sizeof(uint32_t) * (size_t)level,
+                         sizeof(entry)};
+}
+
+static inline bool form_fits_capacity(const kvt_policy *policy, const form *o)
+{
+    for (int level = 0; level < LEVELS; level++)
+        if (o->bytes[level] > policy->capacity[level]) return false;
+    return true;
+}
+
+#endif

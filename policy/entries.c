@@ -1,0 +1,358 @@
+/*
+ * entries.c - the entry table: handle -> entry, the prefix tree, the remembered ones, all memory.
+ *
+ * Entries and forms live in two growing pools and are named by index. Everything that can fail is
+ * in the reserve functions, which run before a call changes anything.
+ */
+#include "policy/engine.h"
+
+#include <assert.h>
+#include <string.h>
+
+#define ENTRIES_LIMIT (UINT32_C(1) << 30)
+
+void *engine_resize(kvt_policy *policy, void *memory, size_t old_bytes, size_t bytes)
+{
+    const kvt_allocator *allocator = &policy->config.allocator;
+    return allocator->resize(allocator->context, memory, old_bytes, bytes);
+}
+
+static uint32_t entries_bucket(const kvt_policy *policy, uint64_t handle)
+{
+    uint64_t mixed = (handle ^ handle >> 32) * UINT64_C(0x9E3779B97F4A7C15);
+    return (uint32_t)(mixed >> 32) & (policy->buckets_capacity - 1);
+}
+
+static void entries_link_bucket(kvt_policy *policy, uint32_t index)
+{
+    uint32_t at = entries_bucket(policy, entry_at(policy, index)->handle);
+    while (policy->buckets[at] != NIL)
+        at = (at + 1) & (policy->buckets_capacity - 1);
+    policy->buckets[at] = index;
+}
+
+/* Linear probing without tombstones: later members of the cluster move back over the hole. */
+static void entries_unlink_bucket(kvt_policy *policy, uint32_t index)
+{
+    uint32_t mask = policy->buckets_capacity - 1;
+    uint32_t hole = entries_bucket(policy, entry_at(policy, index)->handle);
+    while (policy->buckets[hole] != index)
+        hole = (hole + 1) & mask;
+    for (uint32_t at = (hole + 1) & mask; policy->buckets[at] != NIL; at = (at + 1) & mask) {
+        uint32_t home = entries_bucket(policy, entry_at(policy, policy->buckets[at])->handle);
+        if (((at - home) & mask) < ((at - hole) & mask)) continue;
+        policy->buckets[hole] = policy->buckets[at];
+        hole = at;
+    }
+    policy->buckets[hole] = NIL;
+}
+
+uint32_t entries_find(const kvt_policy *policy, uint64_t handle)
+{
+    uint32_t at = entries_bucket(policy, handle);
+    while (policy->buckets[at] != NIL) {
+        if (entry_at(policy, policy->buckets[at])->handle == handle) return policy->buckets[at];
+        at = (at + 1) & (policy->buckets_capacity - 1);
+    }
+    return NIL;
+}
+
+static bool entries_grow_buckets(kvt_policy *policy, uint32_t capacity)
+{
+    size_t bytes = sizeof *policy->buckets * capacity;
+    uint32_t *buckets = engine_resize(policy, NULL, 0, bytes);
+    if (buckets == NULL) return false;
+    memset(buckets, 0xFF, bytes);
+    uint32_t *old = policy->buckets;
+    uint32_t old_capacity = policy->buckets_capacity;
+    policy->buckets = buckets;
+    policy->buckets_capacity = capacity;
+    for (uint32_t i = 0; i < old_capacity; i++)
+        if (old[i] != NIL) entries_link_bucket(policy, old[i]);
+    if (old != NULL) engine_resize(policy, old, sizeof *old * old_capacity, 0);
+    return true;
+}
+
+/* Grows pool, heaps and buckets to `capacity` entries; each part that grew stays grown when a later
+ * one fails, which no decision can notice. */
+static bool entries_grow(kvt_policy *policy, uint32_t capacity)
+{
+    for (int level = 0; level < LEVELS; level++) {
+        heap *h = &policy->heaps[level];
+        if (!policy->ops->heaps || policy->capacity[level] == 0 || h->capacity >= capacity)
+            continue;
+        void *items = engine_resize(policy, h->items, sizeof *h->items * h->capacity,
+                                    sizeof *h->items * capacity);
+        if (items == NULL) return false;
+        h->items = items;
+        h->capacity = capacity;
+    }
+    while (policy->buckets_capacity < 2 * capacity) {
+        uint32_t wanted = policy->buckets_capacity == 0 ? 64 : policy->buckets_capacity;
+        while (wanted < 2 * capacity)
+            wanted *= 2;
+        if (!entries_grow_buckets(policy, wanted)) return false;
+    }
+    void *entries =
+        engine_resize(policy, policy->entries, sizeof *policy->entries * policy->entries_capacity,
+                      sizeof *policy->entries * capacity);
+    if (entries == NULL) return false;
+    policy->entries = entries;
+    policy->entries_capacity = capacity;
+    return true;
+}
+
+bool entries_open(kvt_policy *policy)
+{
+    policy->entries_free = NIL;
+    policy->ghosts = (recency_list){NIL, NIL};
+    for (int level = 0; level < LEVELS; level++)
+        policy->lists[level] = (recency_list){NIL, NIL};
+    for (uint32_t length = 0; length < KVT_OPTIONS_MAX; length++)
+        policy->forms_free[length] = NIL;
+    uint64_t wanted = policy->config.entries_expected;
+    if (wanted < 16) wanted = 16;
+    return entries_grow(policy, (uint32_t)wanted) && forms_reserve(policy, (uint32_t)wanted);
+}
+
+void entries_close(kvt_policy *policy)
+{
+    for (int level = 0; level < LEVELS; level++) {
+        heap *h = &policy->heaps[level];
+        if (h->items != NULL) engine_resize(policy, h->items, sizeof *h->items * h->capacity, 0);
+    }
+    if (policy->buckets != NULL) {
+        engine_resize(policy, policy->buckets, sizeof *policy->buckets * policy->buckets_capacity,
+                      0);
+    }
+    if (policy->forms != NULL) {
+        engine_resize(policy, policy->forms, sizeof *policy->forms * policy->forms_capacity, 0);
+    }
+    if (policy->entries != NULL) {
+        engine_resize(policy, policy->entries, sizeof *policy->entries * policy->entries_capacity,
+                      0);
+    }
+}
+
+bool entries_reserve(kvt_policy *policy)
+{
+    if (policy->entries_free != NIL || policy->entries_used < policy->entries_capacity) return true;
+    if (policy->entries_capacity >= ENTRIES_LIMIT) return false;
+    return entries_grow(policy, policy->entries_capacity * 2);
+}
+
+bool forms_reserve(kvt_policy *policy, uint32_t count)
+{
+    if (count < KVT_OPTIONS_MAX && policy->forms_free[count] != NIL) return true;
+    if (policy->forms_capacity - policy->forms_used >= count) return true;
+    uint64_t capacity = policy->forms_capacity;
+    while (capacity - policy->forms_used < count)
+        capacity = capacity == 0 ? 64 : capacity * 2;
+    if (capacity > NIL) return false;
+    void *forms =
+        engine_resize(policy, policy->forms, sizeof *policy->forms * policy->forms_capacity,
+                      sizeof *policy->forms * (size_t)capacity);
+    if (forms == NULL) return false;
+    policy->forms = forms;
+    policy->forms_capacity = (uint32_t)capacity;
+    return true;
+}
+
+/* A released run of forms keeps the index of the next released run of its length in its head. */
+static uint32_t forms_take(kvt_policy *policy, uint32_t count)
+{
+    uint32_t first = policy->forms_free[count];
+    if (first == NIL) {
+        first = policy->forms_used;
+        policy->forms_used += count;
+        assert(policy->forms_used <= policy->forms_capacity);
+        return first;
+    }
+    policy->forms_free[count] = (uint32_t)policy->forms[first].bytes[0];
+    return first;
+}
+
+static void forms_give_back(kvt_policy *policy, uint32_t first, uint32_t count)
+{
+    policy->forms[first].bytes[0] = policy->forms_free[count];
+    policy->forms_free[count] = first;
+}
+
+void list_add_newest(kvt_policy *policy, recency_list *list, uint32_t index)
+{
+    entry *e = entry_at(policy, index);
+    e->newer = NIL;
+    e->older = list->newest;
+    if (list->newest != NIL)
+        entry_at(policy, list->newest)->newer = index;
+    else
+        list->oldest = index;
+    list->newest = index;
+}
+
+void list_remove(kvt_policy *policy, recency_list *list, uint32_t index)
+{
+    entry *e = entry_at(policy, index);
+    if (e->newer != NIL)
+        entry_at(policy, e->newer)->older = e->older;
+    else
+        list->newest = e->older;
+    if (e->older != NIL)
+        entry_at(policy, e->older)->newer = e->newer;
+    else
+        list->oldest = e->newer;
+    e->newer = e->older = NIL;
+}
+
+/* Keeps the number of entries by their highest tier; without stored bytes they count as NONE. */
+void engine_tally(kvt_policy *policy, const entry *e, int by)
+{
+    int tier = KVT_TIER_NONE;
+    if (e->current != KVT_OPTION_NONE) tier = form_home(entry_form(policy, e, e->current)) + 1;
+    uint64_t *count = &policy->counters.entries_by_tier[tier];
+    *count = (uint64_t)((int64_t)*count + by);
+}
+
+static void tree_link(kvt_policy *policy, uint32_t index, uint32_t parent)
+{
+    entry *e = entry_at(policy, index);
+    entry *up = entry_at(policy, parent);
+    e->parent = parent;
+    e->older_sibling = up->first_child;
+    if (up->first_child != NIL) entry_at(policy, up->first_child)->newer_sibling = index;
+    up->first_child = index;
+    up->children++;
+    if (up->children == 1) policy->ops->index(policy, parent);
+}
+
+static void tree_unlink(kvt_policy *policy, uint32_t index)
+{
+    entry *e = entry_at(policy, index);
+    uint32_t parent = e->parent;
+    if (parent == NIL) return;
+    entry *up = entry_at(policy, parent);
+    if (e->newer_sibling != NIL)
+        entry_at(policy, e->newer_sibling)->older_sibling = e->older_sibling;
+    else
+        up->first_child = e->older_sibling;
+    if (e->older_sibling != NIL)
+        entry_at(policy, e->older_sibling)->newer_sibling = e->newer_sibling;
+    e->parent = e->older_sibling = e->newer_sibling = NIL;
+    assert(up->children > 0);
+    up->children--;
+    if (up->children == 0) policy->ops->index(policy, parent);
+}
+
+uint32_t entries_add(kvt_policy *policy, uint64_t handle)
+{
+    uint32_t index = policy->entries_free;
+    if (index != NIL)
+        policy->entries_free = entry_at(policy, index)->older;
+    else
+        index = policy->entries_used++;
+    assert(index < policy->entries_capacity);
+    entry *e = entry_at(policy, index);
+    memset(e, 0, sizeof *e);
+    e->handle = handle;
+    e->log_count = -UNLIMITED;
+    e->parent = e->first_child = e->older_sibling = e->newer_sibling = NIL;
+    e->newer = e->older = e->forms = e->move = NIL;
+    for (int level = 0; level < LEVELS; level++)
+        e->slot[level] = NIL;
+    e->state = ENTRY_GHOST;
+    entries_link_bucket(policy, index);
+    return index;
+}
+
+static void entries_free_slot(kvt_policy *policy, uint32_t index)
+{
+    entries_unlink_bucket(policy, index);
+    entry *e = entry_at(policy, index);
+    e->state = ENTRY_FREE;
+    e->handle = 0;
+    e->older = policy->entries_free;
+    policy->entries_free = index;
+}
+
+static void entries_copy_forms(kvt_policy *policy, entry *e, const kvt_policy_entry *given)
+{
+    uint32_t count = given->option_count - 1;
+    e->option_count = (uint8_t)given->option_count;
+    e->recompute_seconds = given->options[0].load_seconds;
+    e->forms = count > 0 ? forms_take(policy, count) : NIL;
+    for (uint32_t i = 0; i < count; i++) {
+        const kvt_option *o = &given->options[i + 1];
+        form *to = &policy->forms[e->forms + i];
+        *to = (form){.variant = o->variant,
+                     .load_seconds = o->load_seconds,
+                     .decode_seconds = o->decode_seconds,
+                     .encode_seconds = o->encode_seconds,
+                     .loss = o->loss};
+        for (int level = 0; level < LEVELS; level++) {
+            to->bytes[level] = o->bytes[level + 1];
+            to->read_bytes[level] = o->read_bytes[level + 1];
+        }
+    }
+}
+
+/* A ghost outside the FIFO becomes held; forms are reserved. */
+void entries_hold(kvt_policy *policy, uint32_t index, const kvt_policy_entry *given)
+{
+    entry *e = entry_at(policy, index);
+    assert(e->state == ENTRY_GHOST);
+    entries_copy_forms(policy, e, given);
+    e->state = ENTRY_HELD;
+    e->current = KVT_OPTION_NONE;
+    policy->held++;
+    engine_tally(policy, e, 1);
+    if (given->parent == 0) return;
+    uint32_t parent = entries_find(policy, given->parent);
+    if (parent != NIL && entry_at(policy, parent)->state == ENTRY_HELD) {
+        tree_link(policy, index, parent);
+    }
+}
+
+static void entries_trim_ghosts(kvt_policy *policy)
+{
+    while (policy->ghost_count > policy->config.ghosts_max)
+        entries_drop_ghost(policy, policy->ghosts.oldest);
+}
+
+/* A held entry without bytes and without a move leaves; its children become roots. */
+void entries_leave(kvt_policy *policy, uint32_t index, bool remember)
+{
+    entry *e = entry_at(policy, index);
+    assert(e->state == ENTRY_HELD && e->move == NIL);
+    engine_tally(policy, e, -1);
+    e->current = KVT_OPTION_NONE;
+    policy->ops->remove(policy, index);
+    while (e->first_child != NIL)
+        tree_unlink(policy, e->first_child);
+    tree_unlink(policy, index);
+    if (e->option_count > 1) forms_give_back(policy, e->forms, e->option_count - 1u);
+    e->forms = NIL;
+    e->option_count = 0;
+    e->pins = 0;
+    e->state = ENTRY_GHOST;
+    policy->held--;
+    if (!remember || !policy->ops->counts) {
+        entries_free_slot(policy, index);
+        return;
+    }
+    list_add_newest(policy, &policy->ghosts, index);
+    policy->ghost_count++;
+    entries_trim_ghosts(policy);
+}
+
+void entries_drop_ghost(kvt_policy *policy, uint32_t index)
+{
+    list_remove(policy, &policy->ghosts, index);
+    policy->ghost_count--;
+    entries_free_slot(policy, index);
+}
+
+void entries_refresh_ghost(kvt_policy *policy, uint32_t index)
+{
+    list_remove(policy, &policy->ghosts, index);
+    list_add_newest(policy, &policy->ghosts, index);
+}

@@ -1,0 +1,135 @@
+/*
+ * explain.c - why an entry is where it is, and the engine's figures. Reads only.
+ */
+#include "policy/utility.h"
+
+#include <string.h>
+
+static void explain_prices(const kvt_policy *policy, double price[KVT_TIER_COUNT])
+{
+    price[KVT_TIER_NONE] = 0.0;
+    for (int level = 0; level < LEVELS; level++)
+        price[level + 1] = policy->ops->counts ? utility_price(policy, level) : 0.0;
+}
+
+void kvt_policy_stats_get(const kvt_policy *policy, kvt_policy_stats *out)
+{
+    *out = policy->counters;
+    out->entries = policy->held;
+    out->ghosts = policy->ghost_count;
+    out->moves_in_flight = policy->flight_count;
+    out->used_bytes[KVT_TIER_NONE] = 0;
+    for (int level = 0; level < LEVELS; level++)
+        out->used_bytes[level + 1] = policy->used[level];
+    explain_prices(policy, out->price);
+}
+
+static void explain_form(const kvt_policy *policy, const entry *e, uint8_t option, kvt_option *out)
+{
+    memset(out, 0, sizeof *out);
+    if (option == KVT_OPTION_NONE) {
+        out->load_seconds = e->recompute_seconds;
+        return;
+    }
+    const form *o = entry_form(policy, e, option);
+    out->variant = o->variant;
+    for (int level = 0; level < LEVELS; level++) {
+        out->bytes[level + 1] = o->bytes[level];
+        out->read_bytes[level + 1] = o->read_bytes[level];
+    }
+    out->load_seconds = o->load_seconds;
+    out->decode_seconds = o->decode_seconds;
+    out->encode_seconds = o->encode_seconds;
+    out->loss = o->loss;
+}
+
+static bool explain_is_feasible(const kvt_policy *policy, const entry *e, uint8_t option)
+{
+    if (option == KVT_OPTION_NONE) {
+        return policy->config.holes == KVT_HOLES_MIXED || e->children == 0;
+    }
+    return utility_is_reachable(policy, e, option);
+}
+
+static void explain_options(const kvt_policy *policy, const entry *e, kvt_explanation *out)
+{
+    double best = 0.0;
+    bool found = false;
+    out->best = e->current;
+    for (uint8_t option = 0; option < e->option_count; option++) {
+        kvt_explained_option *to = &out->options[option];
+        explain_form(policy, e, option, &to->option);
+        to->utility = -out->accesses_per_s * entry_cost(policy, e, option);
+        for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
+            to->rent += out->price[tier] * (double)to->option.bytes[tier];
+        to->score = to->utility - to->rent;
+        to->feasible = explain_is_feasible(policy, e, option);
+        if (!to->feasible || (found && to->score <= best)) continue;
+        found = true;
+        best = to->score;
+        out->best = option;
+    }
+}
+
+/* The first sentence that holds. */
+static const char *explain_reason(const kvt_policy *policy, const entry *e,
+                                  const kvt_explanation *out)
+{
+    if (e->state == ENTRY_GHOST) {
+        return "It is not stored; only its reuse counter is remembered.";
+    }
+    if (e->move != NIL && e->current == KVT_OPTION_NONE) {
+        return "It is being stored now: its first move has not been committed.";
+    }
+    if (e->move != NIL) return "A move of it is in flight, so no other move is planned.";
+    if (e->pins > 0) return "It is pinned, so it stays where it is until the last pin is gone.";
+    if (!policy->ops->counts) {
+        return policy->ops->heaps
+                   ? "It is kept by recency: the least recently used leaf of a tier moves first."
+                   : "It is kept by recency: the least recently used entry of a tier moves first.";
+    }
+    if (out->best == out->current) {
+        return "Its present option has the best score: utility less the rent of its bytes.";
+    }
+    if (out->best == KVT_OPTION_NONE) {
+        return "Its bytes are worth more to others than to it: it leaves when room is needed.";
+    }
+    if (e->children > 0 && out->options[KVT_OPTION_NONE].score > out->options[out->current].score) {
+        return "Stored continuations need it as their prefix, so it cannot be dropped.";
+    }
+    if (form_home(entry_form(policy, e, out->best)) >
+        form_home(entry_form(policy, e, e->current))) {
+        return "A lower tier scores better: it moves down when room is needed here.";
+    }
+    return "Another option scores better; it moves when the gain over its stay exceeds the "
+           "hysteresis times the cost of the move.";
+}
+
+kvt_status kvt_policy_explain(const kvt_policy *policy, uint64_t now_ns, uint64_t handle,
+                              kvt_explanation *out)
+{
+    memset(out, 0, sizeof *out);
+    uint32_t index = entries_find(policy, handle);
+    if (index == NIL) return KVT_MISS;
+    const entry *e = entry_at(policy, index);
+    /* The same engine at the asked time; the tables are shared and only read. */
+    kvt_policy view = *policy;
+    if (now_ns > view.now_ns) {
+        view.now_ns = now_ns;
+        view.now_half_lives =
+            (double)(now_ns - view.base_ns) * 1e-9 / view.config.half_life_seconds;
+    }
+    out->handle = handle;
+    out->parent = e->parent == NIL ? 0 : entry_at(policy, e->parent)->handle;
+    out->resident_children = e->children;
+    out->pins = e->pins;
+    out->current = e->current;
+    out->option_count = e->option_count;
+    out->in_flight = e->move != NIL;
+    out->accesses_per_s = utility_rate(&view, e);
+    out->last_access_age_seconds = (double)(view.now_ns - e->last_access_ns) * 1e-9;
+    explain_prices(&view, out->price);
+    explain_options(&view, e, out);
+    out->reason = explain_reason(&view, e, out);
+    return KVT_OK;
+}

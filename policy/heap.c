@@ -1,0 +1,70 @@
+/*
+ * heap.c - see heap.h. Sifting moves a hole instead of swapping items.
+ */
+#include "policy/heap.h"
+
+#include <assert.h>
+
+#define HEAP_ARITY  4u
+#define HEAP_ABSENT UINT32_MAX
+
+static uint32_t *heap_place(heap_places places, uint32_t entry)
+{
+    return (uint32_t *)(void *)(places.first + places.stride * entry);
+}
+
+static bool heap_before(const heap_item *a, const heap_item *b)
+{
+    return a->key < b->key || (a->key == b->key && a->entry < b->entry);
+}
+
+static void heap_put(heap *h, heap_places places, uint32_t at, heap_item item)
+{
+    h->items[at] = item;
+    *heap_place(places, item.entry) = at;
+}
+
+/* Fills the hole at `at` with the item, which rises or sinks to where it belongs. */
+static void heap_settle(heap *h, heap_places places, uint32_t at, heap_item item)
+{
+    while (at > 0) {
+        uint32_t parent = (at - 1) / HEAP_ARITY;
+        if (!heap_before(&item, &h->items[parent])) break;
+        heap_put(h, places, at, h->items[parent]);
+        at = parent;
+    }
+    for (;;) {
+        uint32_t first = at * HEAP_ARITY + 1;
+        if (first >= h->count) break;
+        uint32_t past = h->count - first < HEAP_ARITY ? h->count : first + HEAP_ARITY;
+        uint32_t least = first;
+        for (uint32_t child = first + 1; child < past; child++)
+            if (heap_before(&h->items[child], &h->items[least])) least = child;
+        if (!heap_before(&h->items[least], &item)) break;
+        heap_put(h, places, at, h->items[least]);
+        at = least;
+    }
+    heap_put(h, places, at, item);
+}
+
+void heap_set(heap *h, heap_places places, uint32_t entry, double key)
+{
+    uint32_t at = *heap_place(places, entry);
+    if (at == HEAP_ABSENT) {
+        assert(h->count < h->capacity);
+        at = h->count++;
+    } else if (h->items[at].key == key) {
+        return;
+    }
+    heap_settle(h, places, at, (heap_item){.key = key, .entry = entry});
+}
+
+void heap_remove(heap *h, heap_places places, uint32_t entry)
+{
+    uint32_t at = *heap_place(places, entry);
+    if (at == HEAP_ABSENT) return;
+    *heap_place(places, entry) = HEAP_ABSENT;
+    h->count--;
+    if (at == h->count) return;
+    heap_settle(h, places, at, h->items[h->count]);
+}

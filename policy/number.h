@@ -1,0 +1,50 @@
+/*
+ * number.h - the arithmetic of the decision engine: logarithms base two, and small text helpers.
+ *
+ * Only additions, multiplications and table look-ups in IEEE doubles, in one fixed order, so the
+ * results are the same bits on every compiler and build type (the room is built without
+ * contraction of a*b+c). libm promises no such thing. Pure functions, any thread.
+ */
+#ifndef KVT_POLICY_NUMBER_H
+#define KVT_POLICY_NUMBER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Neither NaN nor infinite. */
+static inline bool number_is_finite(double x)
+{
+    return x - x == 0.0;
+}
+
+/* log2 of a positive, finite, normal number; relative error below 1e-15 away from x = 1. */
+double number_log2(double x);
+
+/* 2^x; 0 below -1022 and 2^1023 above 1023. x is not NaN. Never decreases as x grows by more than
+ * a rounding error. */
+double number_exp2(double x);
+
+/* log2(2^a + 2^b). Either may be hugely negative. */
+double number_log2_add(double a, double b);
+
+/*
+ * A bounded text writer: always terminated, counts what it would have needed, as snprintf does.
+ * Start it with text_start; length is the number of characters without the terminator.
+ */
+typedef struct text {
+    char *to;
+    size_t size;
+    size_t length;
+} text;
+
+void text_start(text *out, char *to, size_t size);
+void text_add(text *out, const char *words);
+void text_add_number(text *out, uint64_t number);
+
+/* A double exactly, in the form of C's %a, such as -0x1.8p-3; strtod reads it back. */
+void text_add_double(text *out, double number);
+
+bool text_equal(const char *a, const char *b);
+
+#endif

@@ -1,0 +1,431 @@
+/*
+ * policy.c - the public calls of the decision engine.
+ *
+ * Each call checks its arguments, reserves all memory it could need, and only then changes state:
+ * a call that fails has changed nothing. Thread rule: the caller's lock.
+ */
+#include "policy/engine.h"
+
+#include <assert.h>
+#include <string.h>
+
+#define SECONDS_LIMIT 1e12 /* keeps every product of costs and rates finite */
+#define TABLES_LIMIT  (UINT64_C(1) << 28)
+
+static const policy_ops *const policy_table[] = {&policy_none_ops, &policy_lru_ops,
+                                                 &policy_lru_leaf_ops, &policy_utility_ops};
+#define POLICY_COUNT (sizeof policy_table / sizeof policy_table[0])
+
+const char *kvt_policy_name_at(size_t index)
+{
+    return index < POLICY_COUNT ? policy_table[index]->name : NULL;
+}
+
+void kvt_policy_config_init(kvt_policy_config *config)
+{
+    memset(config, 0, sizeof *config);
+    config->struct_size = sizeof *config;
+    config->name = "utility";
+    config->variant.codec = 1; /* raw: codec ids are append-only, docs/FORMAT.md */
+    config->alpha_seconds = 10.0;
+    config->half_life_seconds = 300.0;
+    config->hysteresis = 1.25;
+    config->holes = KVT_HOLES_CONTIGUOUS;
+    config->high_watermark = 0.98;
+    config->low_watermark = 0.95;
+    config->entries_expected = 1024;
+    config->ghosts_max = 65536;
+    config->seed = 1;
+}
+
+static bool policy_in_range(double number, double least, double most)
+{
+    return number >= least && number <= most; /* false for NaN */
+}
+
+static const char *policy_tier_fault(const kvt_policy_config *config)
+{
+    if (config->tiers[KVT_TIER_NONE].capacity_bytes != 0) return "tier none cannot have a capacity";
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
+        const kvt_tier_facts *facts = &config->tiers[tier];
+        if (facts->capacity_bytes > CAPACITY_LIMIT) return "a tier's capacity passes 2^62 bytes";
+        if (facts->write_bytes_per_s != 0.0 &&
+            !policy_in_range(facts->write_bytes_per_s, 1.0, UNLIMITED)) {
+            return "write_bytes_per_s must be 0 (not known) or at least 1";
+        }
+        if (!policy_in_range(facts->read_bytes_per_s, 0.0, UNLIMITED)) {
+            return "read_bytes_per_s must be a number, 0 or more";
+        }
+        if (!policy_in_range(facts->request_seconds, 0.0, SECONDS_LIMIT)) {
+            return "request_seconds must be a number, 0 or more";
+        }
+    }
+    return NULL;
+}
+
+/* What is wrong with the configuration, or NULL. */
+static const char *policy_config_fault(const kvt_policy_config *config)
+{
+    if (config->struct_size != sizeof *config) return "struct_size is not that of this library";
+    if (config->name == NULL) return "a policy name is required";
+    if (config->allocator.resize == NULL) return "an allocator is required";
+    if (!policy_in_range(config->alpha_seconds, 0.0, SECONDS_LIMIT)) {
+        return "alpha_seconds must be a number, 0 or more";
+    }
+    if (!policy_in_range(config->half_life_seconds, 1e-3, SECONDS_LIMIT)) {
+        return "half_life_seconds must be at least 0.001";
+    }
+    if (!policy_in_range(config->hysteresis, 0.0, 1e6)) {
+        return "hysteresis must be a number, 0 or more";
+    }
+    if (config->holes > KVT_HOLES_MIXED) return "holes is not a kvt_hole_mode";
+    if (!policy_in_range(config->high_watermark, 0.0, 1.0) ||
+        !policy_in_range(config->low_watermark, 0.0, config->high_watermark)) {
+        return "the watermarks must be 0 <= low <= high <= 1";
+    }
+    if (config->entries_expected > TABLES_LIMIT || config->ghosts_max > TABLES_LIMIT) {
+        return "entries_expected and ghosts_max must not pass 2^28";
+    }
+    return policy_tier_fault(config);
+}
+
+static const policy_ops *policy_find_ops(const char *name)
+{
+    for (size_t i = 0; i < POLICY_COUNT; i++)
+        if (text_equal(policy_table[i]->name, name)) return policy_table[i];
+    return NULL;
+}
+
+kvt_status kvt_policy_open(const kvt_policy_config *config, kvt_policy **policy_out, char *message,
+                           size_t message_size)
+{
+    text out;
+    text_start(&out, message, message_size);
+    *policy_out = NULL;
+    const char *fault = policy_config_fault(config);
+    if (fault != NULL) {
+        text_add(&out, fault);
+        return KVT_E_ARGUMENT;
+    }
+    const policy_ops *ops = policy_find_ops(config->name);
+    if (ops == NULL) {
+        text_add(&out, "unknown policy: ");
+        text_add(&out, config->name);
+        return KVT_E_UNSUPPORTED;
+    }
+    kvt_policy *policy =
+        config->allocator.resize(config->allocator.context, NULL, 0, sizeof *policy);
+    if (policy != NULL) {
+        memset(policy, 0, sizeof *policy);
+        policy->ops = ops;
+        policy->config = *config;
+        policy->config.name = ops->name; /* the caller's string may go away */
+        policy->next_id = 1;
+        for (int level = 0; level < LEVELS; level++)
+            policy->capacity[level] = config->tiers[level + 1].capacity_bytes;
+        if (entries_open(policy)) {
+            *policy_out = policy;
+            return KVT_OK;
+        }
+        kvt_policy_close(policy);
+    }
+    text_add(&out, "out of memory for the policy's tables");
+    return KVT_E_MEMORY;
+}
+
+void kvt_policy_close(kvt_policy *policy)
+{
+    if (policy == NULL) return;
+    entries_close(policy);
+    if (policy->flights != NULL) {
+        engine_resize(policy, policy->flights, sizeof *policy->flights * policy->flights_capacity,
+                      0);
+    }
+    engine_resize(policy, policy, sizeof *policy, 0);
+}
+
+static bool policy_option_is_sound(const kvt_option *o, bool is_none)
+{
+    if (!policy_in_range(o->load_seconds, 0.0, SECONDS_LIMIT)) return false;
+    if (!policy_in_range(o->decode_seconds, 0.0, SECONDS_LIMIT)) return false;
+    if (!policy_in_range(o->encode_seconds, 0.0, SECONDS_LIMIT)) return false;
+    if (!policy_in_range(o->loss, 0.0, 1.0)) return false;
+    bool stored = false;
+    for (int tier = 0; tier < KVT_TIER_COUNT; tier++) {
+        if (o->bytes[tier] > CAPACITY_LIMIT) return false;
+        if (o->bytes[tier] != 0) stored = true;
+    }
+    if (o->bytes[KVT_TIER_NONE] != 0 || o->read_bytes[KVT_TIER_NONE] != 0) return false;
+    if (is_none) return !stored && o->decode_seconds <= 0.0 && o->loss <= 0.0;
+    return stored;
+}
+
+static bool policy_entry_is_sound(const kvt_policy_entry *given)
+{
+    if (given->handle == 0 || given->handle == given->parent || given->options == NULL)
+        return false;
+    if (given->option_count < 1 || given->option_count > KVT_OPTIONS_MAX) return false;
+    for (uint32_t i = 0; i < given->option_count; i++)
+        if (!policy_option_is_sound(&given->options[i], i == KVT_OPTION_NONE)) return false;
+    return true;
+}
+
+/* Time never steps back: a caller's clock that does is held at the latest time seen. */
+static void policy_set_clock(kvt_policy *policy, uint64_t now_ns)
+{
+    if (!policy->started) {
+        policy->started = true;
+        policy->base_ns = policy->now_ns = now_ns;
+    }
+    if (now_ns <= policy->now_ns) return;
+    policy->now_ns = now_ns;
+    double seconds = (double)(now_ns - policy->base_ns) * 1e-9;
+    policy->now_half_lives = seconds / policy->config.half_life_seconds;
+}
+
+static void policy_count_use(kvt_policy *policy, uint32_t index)
+{
+    entry *e = entry_at(policy, index);
+    policy->counters.accesses++;
+    e->last_access_ns = policy->now_ns;
+    e->recency = ++policy->recency;
+    policy->ops->touch(policy, index);
+}
+
+/* Memory for one entry more and a plan for it. */
+static bool policy_reserve(kvt_policy *policy, uint32_t index, const kvt_policy_entry *given,
+                           uint32_t moves)
+{
+    if (index == NIL && !entries_reserve(policy)) return false;
+    if (!forms_reserve(policy, given->option_count - 1)) return false;
+    if (moves > policy->held + 1) moves = policy->held + 1;
+    return ledger_reserve(policy, moves);
+}
+
+/* The entry of a new or remembered handle becomes held; memory is reserved. */
+static uint32_t policy_take_in(kvt_policy *policy, uint32_t index, const kvt_policy_entry *given)
+{
+    if (index == NIL) {
+        index = entries_add(policy, given->handle);
+    } else {
+        list_remove(policy, &policy->ghosts, index);
+        policy->ghost_count--;
+    }
+    entries_hold(policy, index, given);
+    return index;
+}
+
+kvt_status kvt_policy_admit(kvt_policy *policy, uint64_t now_ns, const kvt_policy_entry *given,
+                            kvt_plan *plan)
+{
+    assert(policy != NULL && given != NULL && plan != NULL);
+    plan->count = 0;
+    if (!policy_entry_is_sound(given)) return KVT_E_ARGUMENT;
+    uint32_t index = entries_find(policy, given->handle);
+    if (index != NIL && entry_at(policy, index)->state == ENTRY_HELD) {
+        policy_set_clock(policy, now_ns);
+        policy_count_use(policy, index);
+        return KVT_EXISTS;
+    }
+    if (!policy_reserve(policy, index, given, plan->capacity)) return KVT_E_MEMORY;
+    policy_set_clock(policy, now_ns);
+    index = policy_take_in(policy, index, given);
+    policy_count_use(policy, index);
+    draft work;
+    bool placed = false;
+    if (draft_begin(policy, &work, plan)) {
+        placed = policy->ops->place(policy, &work, index);
+        draft_end(policy, &work);
+    }
+    if (placed) {
+        policy->counters.admitted++;
+        return KVT_OK;
+    }
+    policy->counters.refused++;
+    entries_leave(policy, index, true);
+    return KVT_REFUSED;
+}
+
+kvt_status kvt_policy_adopt(kvt_policy *policy, uint64_t now_ns, const kvt_policy_entry *given,
+                            uint8_t option)
+{
+    assert(policy != NULL && given != NULL);
+    if (!policy_entry_is_sound(given)) return KVT_E_ARGUMENT;
+    if (option == KVT_OPTION_NONE || option >= given->option_count) return KVT_E_ARGUMENT;
+    uint32_t index = entries_find(policy, given->handle);
+    if (index != NIL && entry_at(policy, index)->state == ENTRY_HELD) return KVT_EXISTS;
+    if (!ledger_fits(policy, &given->options[option].bytes[KVT_TIER_HBM])) return KVT_E_SPACE;
+    if (!policy_reserve(policy, index, given, 0)) return KVT_E_MEMORY;
+    policy_set_clock(policy, now_ns);
+    index = policy_take_in(policy, index, given);
+    entry *e = entry_at(policy, index);
+    engine_tally(policy, e, -1);
+    e->current = option;
+    engine_tally(policy, e, 1);
+    for (int level = 0; level < LEVELS; level++)
+        policy->used[level] += entry_bytes(policy, e, option, level);
+    if (e->last_access_ns == 0) e->last_access_ns = policy->now_ns;
+    e->recency = ++policy->recency;
+    if (policy->ops->adopted != NULL) policy->ops->adopted(policy, index);
+    policy->ops->index(policy, index);
+    return KVT_OK;
+}
+
+kvt_status kvt_policy_access(kvt_policy *policy, uint64_t now_ns, uint64_t handle, kvt_plan *plan)
+{
+    assert(policy != NULL);
+    if (plan != NULL) plan->count = 0;
+    policy_set_clock(policy, now_ns);
+    uint32_t index = entries_find(policy, handle);
+    if (index == NIL) return KVT_MISS;
+    policy_count_use(policy, index);
+    const entry *e = entry_at(policy, index);
+    if (e->state == ENTRY_GHOST) entries_refresh_ghost(policy, index);
+    if (e->current == KVT_OPTION_NONE) return KVT_MISS;
+    if (plan != NULL && entry_is_movable(e)) policy->ops->improve(policy, index, plan);
+    return KVT_OK;
+}
+
+kvt_status kvt_policy_tick(kvt_policy *policy, uint64_t now_ns, uint32_t moves_max,
+                           uint64_t bytes_max, kvt_plan *plan)
+{
+    assert(policy != NULL && plan != NULL);
+    plan->count = 0;
+    policy_set_clock(policy, now_ns);
+    draft work;
+    if (moves_max == 0 || !draft_begin(policy, &work, plan)) return KVT_OK;
+    if (work.limit > moves_max) work.limit = moves_max;
+    work.bytes_left = bytes_max;
+    policy->ops->tick(policy, &work);
+    draft_end(policy, &work);
+    return KVT_OK;
+}
+
+/* Corrects a move and its option to the bytes really stored; false when they do not fit. */
+static bool policy_correct(kvt_policy *policy, flight *move, const uint64_t actual[LEVELS])
+{
+    for (int level = 0; level < LEVELS; level++) {
+        uint64_t others = policy->used[level] - move->to_bytes[level];
+        if (actual[level] <= move->to_bytes[level]) continue;
+        if (others > policy->capacity[level]) return false;
+        if (actual[level] > policy->capacity[level] - others) return false;
+    }
+    form *o = entry_form(policy, entry_at(policy, move->entry), move->to);
+    for (int level = 0; level < LEVELS; level++) {
+        policy->used[level] = policy->used[level] - move->to_bytes[level] + actual[level];
+        move->to_bytes[level] = actual[level];
+        if (o->read_bytes[level] == o->bytes[level]) o->read_bytes[level] = actual[level];
+        o->bytes[level] = actual[level];
+    }
+    return true;
+}
+
+static void policy_count_change(kvt_policy *policy, const entry *e, uint8_t from, uint8_t to)
+{
+    const form *old = entry_form(policy, e, from);
+    const form *new = entry_form(policy, e, to);
+    int rise = form_home(old) - form_home(new);
+    int home = form_home(old);
+    if (rise > 0 || (rise == 0 && new->bytes[home] > old->bytes[home])) {
+        policy->counters.promotions++;
+    } else {
+        policy->counters.demotions++;
+    }
+}
+
+kvt_status kvt_policy_commit(kvt_policy *policy, uint64_t move_id, const uint64_t *actual_bytes)
+{
+    assert(policy != NULL);
+    flight *move = ledger_find(policy, move_id);
+    if (move == NULL) return KVT_E_ARGUMENT;
+    if (actual_bytes != NULL) {
+        bool stored = false;
+        for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
+            if (actual_bytes[tier] != 0) stored = true;
+        if (actual_bytes[KVT_TIER_NONE] != 0) return KVT_E_ARGUMENT;
+        if (stored != (move->kind != KVT_MOVE_EVICT)) return KVT_E_ARGUMENT;
+        if (stored && !policy_correct(policy, move, &actual_bytes[KVT_TIER_HBM])) {
+            return KVT_E_SPACE;
+        }
+    }
+    uint32_t index = move->entry;
+    entry *e = entry_at(policy, index);
+    uint8_t kind = move->kind;
+    uint8_t from = move->from;
+    engine_tally(policy, e, -1);
+    ledger_end(policy, move, true);
+    engine_tally(policy, e, 1);
+    if (kind == KVT_MOVE_EVICT) {
+        policy->counters.evictions++;
+        entries_leave(policy, index, true);
+        return KVT_OK;
+    }
+    if (kind == KVT_MOVE_PUT)
+        policy->counters.puts++;
+    else
+        policy_count_change(policy, e, from, e->current);
+    policy->ops->index(policy, index);
+    return KVT_OK;
+}
+
+kvt_status kvt_policy_abort(kvt_policy *policy, uint64_t move_id)
+{
+    assert(policy != NULL);
+    flight *move = ledger_find(policy, move_id);
+    if (move == NULL) return KVT_E_ARGUMENT;
+    uint32_t index = move->entry;
+    policy->counters.aborts++;
+    ledger_end(policy, move, false);
+    if (entry_at(policy, index)->current == KVT_OPTION_NONE)
+        entries_leave(policy, index, true);
+    else
+        policy->ops->index(policy, index);
+    return KVT_OK;
+}
+
+kvt_status kvt_policy_remove(kvt_policy *policy, uint64_t handle)
+{
+    assert(policy != NULL);
+    uint32_t index = entries_find(policy, handle);
+    if (index == NIL) return KVT_MISS;
+    entry *e = entry_at(policy, index);
+    if (e->state == ENTRY_GHOST) {
+        entries_drop_ghost(policy, index);
+        return KVT_OK;
+    }
+    if (e->move != NIL) {
+        policy->counters.aborts++;
+        ledger_end(policy, &policy->flights[e->move], false);
+    }
+    for (int level = 0; level < LEVELS; level++)
+        policy->used[level] -= entry_bytes(policy, e, e->current, level);
+    entries_leave(policy, index, false);
+    return KVT_OK;
+}
+
+kvt_status kvt_policy_pin(kvt_policy *policy, uint64_t handle)
+{
+    assert(policy != NULL);
+    uint32_t index = entries_find(policy, handle);
+    if (index == NIL || entry_at(policy, index)->state != ENTRY_HELD) return KVT_MISS;
+    entry_at(policy, index)->pins++;
+    policy->ops->index(policy, index);
+    return KVT_OK;
+}
+
+kvt_status kvt_policy_unpin(kvt_policy *policy, uint64_t handle)
+{
+    assert(policy != NULL);
+    uint32_t index = entries_find(policy, handle);
+    if (index == NIL || entry_at(policy, index)->state != ENTRY_HELD) return KVT_MISS;
+    if (entry_at(policy, index)->pins == 0) return KVT_MISS;
+    entry_at(policy, index)->pins--;
+    policy->ops->index(policy, index);
+    return KVT_OK;
+}
+
+uint8_t kvt_policy_option(const kvt_policy *policy, uint64_t handle)
+{
+    uint32_t index = entries_find(policy, handle);
+    return index == NIL ? KVT_OPTION_NONE : entry_at(policy, index)->current;
+}

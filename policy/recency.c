@@ -1,0 +1,266 @@
+/*
+ * recency.c - the fixed policies: none, lru and lru-leaf.
+ *
+ * lru: one recency list per tier over its entries, O(1) per call. A new entry goes to the highest
+ * tier that can make room; the least recent entry of a tier moves to the next tier below, or out of
+ * the lowest; a use below the highest tier promotes. With one tier this is textbook LRU. No rule
+ * keeps a prefix together.
+ *
+ * lru-leaf: the same, but only entries without held children are moved, so that no prefix loses its
+ * head. Recency changes the order of all leaves when a child leaves, hence a heap by recency.
+ *
+ * Both store one form, config.variant, and leave the watermarks alone: their capacity is the whole
+ * tier, which keeps them comparable with the literature.
+ */
+#include "policy/engine.h"
+
+/* An entry that comes back into a list (aborted, unpinned) is put in order of use by looking this
+ * far from both ends; entries that do not belong near an end are taken for recently used ones. */
+#define LRU_SEARCH 64
+
+static void none_ignore(kvt_policy *policy, uint32_t index)
+{
+    (void)policy;
+    (void)index;
+}
+
+static bool none_choose(kvt_policy *policy, draft *work, int level, step *out)
+{
+    (void)policy;
+    (void)work;
+    (void)level;
+    (void)out;
+    return false;
+}
+
+static bool none_fallback(kvt_policy *policy, const draft *work, uint32_t index, int level,
+                          step *out)
+{
+    (void)policy;
+    (void)work;
+    (void)index;
+    (void)level;
+    (void)out;
+    return false;
+}
+
+static bool none_place(kvt_policy *policy, draft *work, uint32_t index)
+{
+    (void)policy;
+    (void)work;
+    (void)index;
+    return false;
+}
+
+static void none_tick(kvt_policy *policy, draft *work)
+{
+    (void)policy;
+    (void)work;
+}
+
+static void none_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan)
+{
+    (void)policy;
+    (void)index;
+    (void)plan;
+}
+
+const policy_ops policy_none_ops = {.name = "none",
+                                    .index = none_ignore,
+                                    .remove = none_ignore,
+                                    .touch = none_ignore,
+                                    .choose = none_choose,
+                                    .fallback = none_fallback,
+                                    .place = none_place,
+                                    .improve = none_improve,
+                                    .tick = none_tick};
+
+static void lru_remove(kvt_policy *policy, uint32_t index)
+{
+    entry *e = entry_at(policy, index);
+    if (e->listed == 0) return;
+    list_remove(policy, &policy->lists[e->listed - 1], index);
+    e->listed = 0;
+}
+
+/* Puts the entry just before `newer`, on the older side; NIL means at the newest end. */
+static void lru_insert_after(kvt_policy *policy, recency_list *list, uint32_t index, uint32_t newer)
+{
+    entry *e = entry_at(policy, index);
+    e->newer = newer;
+    e->older = newer == NIL ? list->newest : entry_at(policy, newer)->older;
+    if (newer == NIL)
+        list->newest = index;
+    else
+        entry_at(policy, newer)->older = index;
+    if (e->older == NIL)
+        list->oldest = index;
+    else
+        entry_at(policy, e->older)->newer = index;
+}
+
+/* In order of use, searched from both ends at once. */
+static void lru_insert(kvt_policy *policy, recency_list *list, uint32_t index)
+{
+    uint64_t recency = entry_at(policy, index)->recency;
+    uint32_t newer = NIL; /* everything from here to the newest end is newer */
+    uint32_t candidate = list->newest;
+    uint32_t from_oldest = list->oldest;
+    for (int i = 0; i < LRU_SEARCH; i++) {
+        if (candidate == NIL || entry_at(policy, candidate)->recency <= recency) break;
+        if (entry_at(policy, from_oldest)->recency > recency) {
+            newer = from_oldest;
+            break;
+        }
+        newer = candidate;
+        candidate = entry_at(policy, candidate)->older;
+        from_oldest = entry_at(policy, from_oldest)->newer;
+    }
+    lru_insert_after(policy, list, index, newer);
+}
+
+static void lru_index(kvt_policy *policy, uint32_t index)
+{
+    entry *e = entry_at(policy, index);
+    if (!entry_is_movable(e)) {
+        lru_remove(policy, index);
+        return;
+    }
+    int home = form_home(entry_form(policy, e, e->current));
+    if (e->listed == home + 1) return;
+    lru_remove(policy, index);
+    lru_insert(policy, &policy->lists[home], index);
+    e->listed = (uint8_t)(home + 1);
+}
+
+static void lru_touch(kvt_policy *policy, uint32_t index)
+{
+    entry *e = entry_at(policy, index);
+    if (e->listed == 0) return;
+    recency_list *list = &policy->lists[e->listed - 1];
+    if (list->newest == index) return;
+    list_remove(policy, list, index);
+    list_add_newest(policy, list, index);
+}
+
+/* The option that stores config.variant with `level` as its highest tier; NONE when none does. */
+static uint8_t lru_option_at(const kvt_policy *policy, const entry *e, int level)
+{
+    const kvt_variant *wanted = &policy->config.variant;
+    for (uint8_t option = 1; option < e->option_count; option++) {
+        const form *o = entry_form(policy, e, option);
+        if (o->variant.codec != wanted->codec || o->variant.mode != wanted->mode) continue;
+        if (o->variant.rate != wanted->rate || form_home(o) != level) continue;
+        if (form_fits_capacity(policy, o)) return option;
+    }
+    return KVT_OPTION_NONE;
+}
+
+static step lru_step_down(const kvt_policy *policy, uint32_t index, int level)
+{
+    const entry *e = entry_at(policy, index);
+    step down = {.entry = index, .to = KVT_OPTION_NONE};
+    for (int below = level + 1; below < LEVELS && down.to == KVT_OPTION_NONE; below++)
+        down.to = lru_option_at(policy, e, below);
+    return down;
+}
+
+static bool lru_choose(kvt_policy *policy, draft *work, int level, step *out)
+{
+    (void)work;
+    uint32_t victim = policy->lists[level].oldest;
+    if (victim == NIL) return false;
+    *out = lru_step_down(policy, victim, level);
+    return true;
+}
+
+/* What cannot move down leaves. */
+static bool lru_fallback(kvt_policy *policy, const draft *work, uint32_t index, int level,
+                         step *out)
+{
+    *out = lru_step_down(policy, index, level);
+    if (!draft_fits(policy, work, index, out->to)) out->to = KVT_OPTION_NONE;
+    return true;
+}
+
+/* Makes room for an option in all its tiers, and adds the move; otherwise takes all back. */
+static bool lru_move_to(kvt_policy *policy, draft *work, uint32_t index, uint8_t option)
+{
+    step move = {.entry = index, .to = option};
+    if (room_make_for(policy, work, index, option) && draft_add(policy, work, &move)) return true;
+    draft_cut(policy, work, 0, 0.0);
+    return false;
+}
+
+static bool lru_place(kvt_policy *policy, draft *work, uint32_t index)
+{
+    for (int level = 0; level < LEVELS; level++) {
+        uint8_t option = lru_option_at(policy, entry_at(policy, index), level);
+        if (option == KVT_OPTION_NONE) continue;
+        if (lru_move_to(policy, work, index, option)) return true;
+    }
+    return false;
+}
+
+static void lru_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan)
+{
+    const entry *e = entry_at(policy, index);
+    int home = form_home(entry_form(policy, e, e->current));
+    uint8_t option = KVT_OPTION_NONE;
+    for (int level = 0; level < home && option == KVT_OPTION_NONE; level++)
+        option = lru_option_at(policy, e, level);
+    draft work;
+    if (option == KVT_OPTION_NONE || !draft_begin(policy, &work, plan)) return;
+    /* Its own bytes below stay held until the promotion is done, so it must not be its victim. */
+    draft_bar(policy, index);
+    bool made = room_make_for(policy, &work, index, option);
+    draft_unbar(policy, index);
+    step move = {.entry = index, .to = option};
+    if (!made || !draft_add(policy, &work, &move)) draft_cut(policy, &work, 0, 0.0);
+    draft_end(policy, &work);
+}
+
+const policy_ops policy_lru_ops = {.name = "lru",
+                                   .index = lru_index,
+                                   .remove = lru_remove,
+                                   .touch = lru_touch,
+                                   .choose = lru_choose,
+                                   .fallback = lru_fallback,
+                                   .place = lru_place,
+                                   .improve = lru_improve,
+                                   .tick = none_tick};
+
+static void leaf_remove(kvt_policy *policy, uint32_t index)
+{
+    for (int level = 0; level < LEVELS; level++)
+        heap_remove(&policy->heaps[level], engine_places(policy, level), index);
+}
+
+static void leaf_index(kvt_policy *policy, uint32_t index)
+{
+    const entry *e = entry_at(policy, index);
+    leaf_remove(policy, index);
+    if (!entry_is_movable(e) || e->children > 0) return;
+    int home = form_home(entry_form(policy, e, e->current));
+    heap_set(&policy->heaps[home], engine_places(policy, home), index, (double)e->recency);
+}
+
+static bool leaf_choose(kvt_policy *policy, draft *work, int level, step *out)
+{
+    (void)work;
+    const heap *h = &policy->heaps[level];
+    if (h->count == 0) return false;
+    *out = lru_step_down(policy, h->items[0].entry, level);
+    return true;
+}
+
+const policy_ops policy_lru_leaf_ops = {.name = "lru-leaf",
+                                        .heaps = true,
+                                        .index = leaf_index,
+                                        .remove = leaf_remove,
+                                        .touch = leaf_index,
+                                        .choose = leaf_choose,
+                                        .fallback = lru_fallback,
+                                        .place = lru_place,
+                                        .improve = lru_improve,
+                                        .tick = none_tick};

@@ -1,0 +1,119 @@
+/*
+ * room.c - makes room in one tier, by the steps that the policy chooses, in an order that can be
+ * carried out: what makes room below comes before what moves down.
+ *
+ *     need room in DRAM -> cheapest step: entry 7 goes to SSD -> SSD is full
+ *         need room in SSD -> cheapest step: entry 3 is evicted      plan: EVICT 3
+ *     entry 7 moves down                                             plan: EVICT 3, CHANGE 7
+ *
+ * A step adds bytes only below the tier it makes room in, or in that tier what fits already, so
+ * the stack of waiting steps is never deeper than the tiers. A step whose room below cannot be made
+ * falls back to one that needs none (an eviction, as a rule), else its entry is set aside.
+ */
+#include "policy/engine.h"
+
+#include <assert.h>
+
+typedef struct room_frame {
+    int level;
+    int64_t need;
+    bool waiting; /* `pending` waits for room below; its entry is out of the index */
+    step pending;
+    uint32_t mark; /* moves and losses before the pending step's own room-making */
+    double spent_mark;
+} room_frame;
+
+/* Pushes what the pending step still needs below; false when it needs nothing more. */
+static bool room_descend(kvt_policy *policy, const draft *work, room_frame *frames, int *depth)
+{
+    const room_frame *top = &frames[*depth - 1];
+    const entry *e = entry_at(policy, top->pending.entry);
+    for (int level = top->level + 1; level < LEVELS; level++) {
+        int64_t bytes = (int64_t)entry_bytes(policy, e, top->pending.to, level);
+        if (bytes == 0 || work->room[level] >= bytes) continue;
+        assert(*depth < LEVELS);
+        frames[(*depth)++] = (room_frame){.level = level, .need = bytes};
+        return true;
+    }
+    return false;
+}
+
+/* The entry of the pending step may be chosen again. */
+static void room_release(kvt_policy *policy, room_frame *top)
+{
+    draft_unbar(policy, top->pending.entry);
+    top->waiting = false;
+}
+
+/* The step on top could not be made as planned: take its room-making back, try it without. */
+static bool room_give_way(kvt_policy *policy, draft *work, room_frame *top)
+{
+    draft_cut(policy, work, top->mark, top->spent_mark);
+    room_release(policy, top);
+    step other;
+    if (work->bounded) return false;
+    if (policy->ops->fallback(policy, work, top->pending.entry, top->level, &other) &&
+        draft_add(policy, work, &other)) {
+        return true;
+    }
+    if (work->aside_count == DRAFT_ASIDE) return false;
+    draft_set_aside(policy, work, top->pending.entry);
+    return true;
+}
+
+/* One step on the top frame; false when it can go no further: no victim is left, the next one costs
+ * too much (and no other is cheaper), or the plan may not grow. */
+static bool room_advance(kvt_policy *policy, draft *work, room_frame *frames, int *depth)
+{
+    room_frame *top = &frames[*depth - 1];
+    if (!top->waiting) {
+        if (!policy->ops->choose(policy, work, top->level, &top->pending)) return false;
+        if (draft_fits(policy, work, top->pending.entry, top->pending.to)) {
+            return draft_add(policy, work, &top->pending);
+        }
+        top->waiting = true;
+        top->mark = work->plan->count;
+        top->spent_mark = work->spent;
+        draft_bar(policy, top->pending.entry);
+    }
+    if (room_descend(policy, work, frames, depth)) return true;
+    if (!draft_fits(policy, work, top->pending.entry, top->pending.to)) {
+        return room_give_way(policy, work, top);
+    }
+    room_release(policy, top);
+    if (draft_add(policy, work, &top->pending)) return true;
+    draft_cut(policy, work, top->mark, top->spent_mark);
+    return false;
+}
+
+bool room_make(kvt_policy *policy, draft *work, int level, int64_t need)
+{
+    room_frame frames[LEVELS];
+    int depth = 1;
+    frames[0] = (room_frame){.level = level, .need = need};
+    while (depth > 0) {
+        room_frame *top = &frames[depth - 1];
+        bool done = !top->waiting && work->room[top->level] >= top->need;
+        if (done || !room_advance(policy, work, frames, &depth)) {
+            depth--;
+            if (done) continue;
+            /* A frame that fails takes its caller's step down with it, and so on upwards. */
+            while (depth > 0 && !room_give_way(policy, work, &frames[depth - 1]))
+                depth--;
+            if (depth == 0) return false;
+        }
+    }
+    return true;
+}
+
+bool room_make_for(kvt_policy *policy, draft *work, uint32_t index, uint8_t option)
+{
+    const entry *e = entry_at(policy, index);
+    for (int level = 0; level < LEVELS; level++) {
+        int64_t need = (int64_t)entry_bytes(policy, e, option, level);
+        if (need > 0 && work->room[level] < need && !room_make(policy, work, level, need)) {
+            return false;
+        }
+    }
+    return true;
+}

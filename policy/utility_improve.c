@@ -1,0 +1,146 @@
+/*
+ * utility_improve.c - moves that nobody forces: promotions and better forms, and the tick.
+ *
+ * Rule (research: switch only if the gain over the expected stay exceeds the cost of the move):
+ *
+ *     (f * (cost(o) - cost(o')) - losses of making room) * stay  >  hysteresis * move seconds
+ *
+ * Both sides are seconds. The move seconds are those of encoding and writing; the tick adds those
+ * of reading, which a use has paid already.
+ */
+#include "policy/utility.h"
+
+#define IMPROVE_SCAN   1024u /* entries that one tick looks at, from where the last one stopped */
+#define IMPROVE_CHOICE 16u   /* and how many of them it keeps, best first */
+
+typedef struct improvement {
+    uint32_t entry;
+    uint8_t to;
+    double gain; /* U(to) - U(from) */
+    double net;  /* gain less rent and the hysteresis share of the move */
+} improvement;
+
+/* The stored option with the highest net gain, above 0; room_only: it must fit as things are. */
+static bool improve_find(const kvt_policy *policy, uint32_t index, const int64_t room[LEVELS],
+                         double read_seconds, bool room_only, improvement *out)
+{
+    const entry *e = entry_at(policy, index);
+    double cost = entry_cost(policy, e, e->current);
+    double rate = -1.0;
+    out->net = 0.0;
+    for (uint8_t to = 1; to < e->option_count; to++) {
+        double saved = cost - entry_cost(policy, e, to);
+        if (to == e->current || saved <= 0.0 || !utility_is_reachable(policy, e, to)) continue;
+        if (rate < 0.0) rate = utility_rate(policy, e);
+        double move = read_seconds + utility_write_seconds(policy, e, to);
+        double net = rate * saved - policy->config.hysteresis * move / utility_stay_seconds(policy);
+        for (int level = 0; level < LEVELS; level++) {
+            uint64_t bytes = entry_bytes(policy, e, to, level);
+            if (room_only && (int64_t)bytes > room[level] && bytes > 0) net = -1.0;
+            net -= utility_price_beyond(policy, level, room[level], bytes) * (double)bytes;
+        }
+        if (net <= out->net) continue;
+        *out = (improvement){.entry = index, .to = to, .gain = rate * saved, .net = net};
+    }
+    return out->net > 0.0;
+}
+
+void utility_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan)
+{
+    int64_t room[LEVELS];
+    for (int level = 0; level < LEVELS; level++)
+        room[level] = (int64_t)policy->capacity[level] - (int64_t)policy->used[level];
+    improvement found;
+    if (!improve_find(policy, index, room, 0.0, false, &found)) return;
+    draft work;
+    if (!draft_begin(policy, &work, plan)) return;
+    const entry *e = entry_at(policy, index);
+    double move = utility_write_seconds(policy, e, found.to);
+    double spare = policy->config.hysteresis * move / utility_stay_seconds(policy);
+    work.budget = found.gain - spare;
+    /* Its present bytes stay held until the move is done, so it must not be its own victim. */
+    draft_bar(policy, index);
+    bool made = room_make_for(policy, &work, index, found.to) && work.spent < work.budget;
+    draft_unbar(policy, index);
+    step change = {.entry = index, .to = found.to, .gain = found.gain};
+    if (!made || !draft_add(policy, &work, &change)) draft_cut(policy, &work, 0, 0.0);
+    draft_end(policy, &work);
+}
+
+/* Bytes above the low watermark, when the tier is above the high one; what moves in flight will
+ * release counts as gone already. */
+static int64_t tick_excess(const kvt_policy *policy, int level)
+{
+    double capacity = (double)policy->capacity[level];
+    uint64_t used = policy->used[level] - policy->releasing[level];
+    if ((double)used <= policy->config.high_watermark * capacity) return 0;
+    return (int64_t)used - (int64_t)(policy->config.low_watermark * capacity);
+}
+
+/* Inserts into the choice, best first, equal ones in the order found. */
+static void tick_keep(improvement choice[IMPROVE_CHOICE], uint32_t *count, const improvement *found)
+{
+    uint32_t at = *count;
+    if (at == IMPROVE_CHOICE && choice[at - 1].net >= found->net) return;
+    if (at == IMPROVE_CHOICE)
+        at--;
+    else
+        ++*count;
+    for (; at > 0 && choice[at - 1].net < found->net; at--)
+        choice[at] = choice[at - 1];
+    choice[at] = *found;
+}
+
+/* Free room that a tick may give to improvements: up to the high watermark, so that it does not
+ * call for room-making in the next tick. */
+static void tick_spare_room(const kvt_policy *policy, const draft *work, int64_t room[LEVELS])
+{
+    for (int level = 0; level < LEVELS; level++) {
+        double kept = (1.0 - policy->config.high_watermark) * (double)policy->capacity[level];
+        room[level] = work->room[level] - (int64_t)kept;
+    }
+}
+
+static void tick_improve(kvt_policy *policy, draft *work)
+{
+    improvement choice[IMPROVE_CHOICE];
+    uint32_t count = 0;
+    int64_t room[LEVELS];
+    tick_spare_room(policy, work, room);
+    uint32_t scan = policy->entries_used < IMPROVE_SCAN ? policy->entries_used : IMPROVE_SCAN;
+    for (uint32_t i = 0; i < scan; i++) {
+        policy->hand = policy->hand + 1 < policy->entries_used ? policy->hand + 1 : 0;
+        const entry *e = entry_at(policy, policy->hand);
+        if (!entry_is_movable(e)) continue;
+        const form *now = entry_form(policy, e, e->current);
+        improvement found;
+        if (improve_find(policy, policy->hand, room, now->load_seconds + now->decode_seconds, true,
+                         &found)) {
+            tick_keep(choice, &count, &found);
+        }
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        step change = {.entry = choice[i].entry, .to = choice[i].to, .gain = choice[i].gain};
+        bool fits = true;
+        tick_spare_room(policy, work, room);
+        for (int level = 0; level < LEVELS; level++) {
+            const entry *e = entry_at(policy, change.entry);
+            int64_t bytes = (int64_t)entry_bytes(policy, e, change.to, level);
+            if (bytes > 0 && bytes > room[level]) fits = false;
+        }
+        if (fits) (void)draft_add(policy, work, &change);
+    }
+}
+
+/* Room above the watermarks first, lowest tier first, then what free room can improve. */
+void utility_tick(kvt_policy *policy, draft *work)
+{
+    bool roomy = true;
+    for (int level = LEVELS - 1; level >= 0; level--) {
+        int64_t excess = tick_excess(policy, level);
+        if (policy->capacity[level] == 0 || excess <= 0) continue;
+        roomy = false;
+        (void)room_make(policy, work, level, work->room[level] + excess);
+    }
+    if (roomy) tick_improve(policy, work);
+}
