@@ -117,7 +117,8 @@ static const kvt_device_ops *device_backend_find(const char *name)
 static kvt_status device_open_checked(const kvt_device_config *config, kvt_device **device_out,
                                       char *message, size_t message_size)
 {
-    const kvt_device_ops *ops = device_backend_find(config->backend);
+    const kvt_device_ops *ops = config->ops;
+    if (ops == NULL) ops = device_backend_find(config->backend);
     if (ops == NULL) {
         tiers_device_message(message, message_size, config,
                              "unknown back end '%s' (known: memory, file, null, sim)",
@@ -125,7 +126,8 @@ static kvt_status device_open_checked(const kvt_device_config *config, kvt_devic
         return KVT_E_UNSUPPORTED;
     }
     assert(ops->struct_size >= sizeof *ops && ops->abi_version == KVT_DEVICE_ABI);
-    kvt_status status = device_config_check(config, ops, message, message_size);
+    kvt_status status = KVT_OK;
+    if (config->ops == NULL) status = device_config_check(config, ops, message, message_size);
     if (status != KVT_OK) return status;
 
     kvt_device *device = NULL;

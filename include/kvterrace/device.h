@@ -82,6 +82,9 @@ typedef struct kvt_device_config {
     uint64_t read_bytes_per_s;  /* 0 = no cap (sim: required) */
     uint64_t write_bytes_per_s; /* 0 = no cap (sim: required) */
     uint64_t latency_ns;        /* added to each operation */
+    /* A back end of the caller's own instead of a named one; backend is then only a label. */
+    const struct kvt_device_ops *ops; /* NULL = by name */
+    void *ops_context;                /* for ops->open; not touched */
 } kvt_device_config;
 
 /*

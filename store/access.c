@@ -1,0 +1,411 @@
+/*
+ * access.c - put, get, exists, delete, match_prefix: the flows that a caller starts.
+ *
+ *     put   find -> options -> admit -> [what the plan says, ending with the put itself]
+ *     get   find -> access -> read, or join a read -> decode into the caller's buffer -> observe
+ *
+ * Thread rule: any thread. Lookups hold the control lock for a few hash steps and do no I/O.
+ */
+#include "store/store.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+uint64_t store_now_ns(const kvt_store *store)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    uint64_t ns = (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
+    return ns - store->opened_ns + 1;
+}
+
+/* ---- put ---- */
+
+/* How far an entry may miss the measured ratio of a lossless form before its commit needs room that
+ * was not planned. */
+#define ACCESS_RATIO_MARGIN 1.02
+
+/* The estimator knows shares; the record's header and table are known exactly. */
+kvt_status store_build_options(const kvt_store *store, const store_entry *entry,
+                               kvt_option *options, uint32_t *count_out)
+{
+    bool opaque = entry->layout.dtype == KVT_DTYPE_OPAQUE;
+    kvt_status status = kvt_options_build(&store->costs, entry->source_bytes, entry->first_position,
+                                          opaque ? 0 : entry->layout.tokens,
+                                          entry->recompute_seconds, options, count_out);
+    kvt_record_spec spec = {
+        .generation = 1, .layout = entry->layout, .variant = {.codec = KVT_CODEC_RAW}};
+    uint64_t raw_bytes = 0, scratch;
+    if (status == KVT_OK) status = kvt_record_bound(&spec, &raw_bytes, &scratch);
+    if (status != KVT_OK) return status;
+    double frame = (double)(raw_bytes - entry->source_bytes);
+    for (uint32_t i = 1; i < *count_out; i++) {
+        kvt_tier tier = store_tier_of(options[i].bytes);
+        uint64_t bytes = raw_bytes;
+        if (options[i].variant.codec != KVT_CODEC_RAW) {
+            double guess = (double)options[i].bytes[tier] * ACCESS_RATIO_MARGIN + frame;
+            if (guess < (double)raw_bytes) bytes = (uint64_t)guess;
+            bytes = (bytes + KVT_RECORD_ALIGN - 1) / KVT_RECORD_ALIGN * KVT_RECORD_ALIGN;
+        }
+        options[i].bytes[tier] = bytes;
+        options[i].read_bytes[tier] = bytes;
+    }
+    return KVT_OK;
+}
+
+/* The entry's part of a decision; the entry is new and ARRIVING. Lock held. */
+static kvt_status access_admit(kvt_store *store, store_entry *entry, kvt_plan *plan)
+{
+    kvt_option options[KVT_OPTIONS_MAX];
+    kvt_policy_entry offer = {.handle = entry->handle,
+                              .parent = entry->has_parent ? entry_handle(&entry->parent) : 0,
+                              .options = options,
+                              .tokens = entry->layout.tokens};
+    kvt_status status = store_build_options(store, entry, options, &offer.option_count);
+    if (status != KVT_OK) return status;
+    uint64_t started_ns = store_now_ns(store);
+    status = kvt_policy_admit(store->policy, started_ns, &offer, plan);
+    store_count_decision(store, started_ns);
+    return status;
+}
+
+static kvt_status access_check_entry(const kvt_entry *entry, const void *data, uint64_t data_bytes)
+{
+    uint64_t source_bytes;
+    if (entry == NULL || data == NULL) return KVT_E_ARGUMENT;
+    kvt_status status = kvt_layout_bytes(&entry->layout, &source_bytes);
+    if (status != KVT_OK) return status;
+    if (source_bytes != data_bytes) return KVT_E_ARGUMENT;
+    if (!(entry->recompute_seconds >= 0 && entry->recompute_seconds <= 1e9)) return KVT_E_ARGUMENT;
+    if (UINT32_MAX - entry->first_position < entry->layout.tokens) return KVT_E_ARGUMENT;
+    return KVT_OK;
+}
+
+/* Finds the key's entry, or makes one that is ARRIVING. Lock held. */
+static kvt_status access_enter(kvt_store *store, const kvt_entry *source, uint64_t source_bytes,
+                               store_entry **entry_out)
+{
+    store_entry *entry = entry_find_key(&store->table, &source->key);
+    if (entry != NULL) {
+        if (!entry_is_visible(entry)) return KVT_BUSY;
+        (void)!kvt_policy_access(store->policy, store_now_ns(store), entry->handle, NULL);
+        store->counters.puts_existing++;
+        return KVT_EXISTS;
+    }
+    kvt_status status = entry_insert(&store->table, &source->key, &entry);
+    if (status != KVT_OK) return status;
+    entry->has_parent = source->parent != NULL;
+    if (entry->has_parent) entry->parent = *source->parent;
+    entry->layout = source->layout;
+    entry->source_bytes = source_bytes;
+    entry->first_position = source->first_position;
+    entry->recompute_seconds = source->recompute_seconds;
+    *entry_out = entry;
+    return KVT_OK;
+}
+
+kvt_status kvt_put(kvt_store *store, const kvt_entry *source, const void *data, uint64_t data_bytes)
+{
+    kvt_status status = access_check_entry(source, data, data_bytes);
+    if (status != KVT_OK) return status;
+    kvt_plan plan = {.capacity = STORE_PLAN_MOVES};
+    plan.moves = malloc(STORE_PLAN_MOVES * sizeof *plan.moves);
+    if (plan.moves == NULL) return KVT_E_MEMORY;
+    store_entry *entry = NULL;
+    pthread_mutex_lock(&store->lock);
+    store->counters.puts++;
+    status = access_enter(store, source, data_bytes, &entry);
+    if (status == KVT_OK) {
+        status = access_admit(store, entry, &plan);
+        if (status == KVT_OK) {
+            executor_mark_plan(store, &plan);
+        } else {
+            /* KVT_EXISTS cannot be: the policy knows no handle that the table does not. */
+            assert(status != KVT_EXISTS);
+            entry_erase(&store->table, entry);
+        }
+    }
+    if (status == KVT_REFUSED) store->counters.puts_refused++;
+    pthread_mutex_unlock(&store->lock);
+    if (status == KVT_OK) status = executor_run_plan(store, plan.moves, plan.count, data, NULL);
+    free(plan.moves);
+    return status;
+}
+
+/* ---- get ---- */
+
+/* One get under way. */
+typedef struct access_get {
+    uint64_t handle;
+    store_place *place; /* held as a reader */
+    store_load *load;   /* held as a user */
+    bool owner;         /* reads; the others wait */
+    kvt_record_spec expected;
+    kvt_variant variant;
+    kvt_tier tier;
+    staging_buffer staging; /* owner: record and scratch; others: scratch */
+    void *scratch;
+    uint64_t scratch_bytes;
+} access_get;
+
+static uint64_t access_align(uint64_t bytes)
+{
+    return (bytes + STAGING_ALIGN - 1) / STAGING_ALIGN * STAGING_ALIGN;
+}
+
+/* What a get of this entry needs now. Lock held. */
+static kvt_status access_size(kvt_store *store, const kvt_key *key, uint64_t data_bytes,
+                              uint64_t *record_bytes_out, uint64_t *scratch_bytes_out,
+                              bool *join_out)
+{
+    const store_entry *entry = entry_find_key(&store->table, key);
+    if (entry == NULL || !entry_is_visible(entry)) return KVT_MISS;
+    if (entry->source_bytes != data_bytes) return KVT_E_ARGUMENT;
+    kvt_record_spec spec = {.key = *key,
+                            .generation = entry->place->generation,
+                            .layout = entry->layout,
+                            .variant = entry->place->variant,
+                            .first_position = entry->first_position};
+    uint64_t bound;
+    *record_bytes_out = access_align(entry->place->record_bytes);
+    *join_out = entry->load != NULL;
+    return kvt_record_bound(&spec, &bound, scratch_bytes_out);
+}
+
+/* Joins the read in flight or becomes its owner. Lock held; staging is in get already. */
+static kvt_status access_begin(kvt_store *store, store_entry *entry, access_get *get)
+{
+    if (get->owner) {
+        get->load = calloc(1, sizeof *get->load);
+        if (get->load == NULL) return KVT_E_MEMORY;
+        get->load->record = get->staging.memory;
+        get->load->record_bytes = entry->place->record_bytes;
+        entry->load = get->load;
+    } else {
+        get->load = entry->load;
+        store->counters.shared_reads++;
+    }
+    get->load->users++;
+    get->handle = entry->handle;
+    get->place = entry->place;
+    get->place->readers++;
+    get->tier = entry->place->tier;
+    get->variant = entry->place->variant;
+    get->expected.key = entry->key;
+    get->expected.generation = entry->place->generation;
+    return KVT_OK;
+}
+
+/* Counts the use and lets the policy plan a promotion, which the background carries out. Lock held.
+ */
+static void access_count(kvt_store *store, const store_entry *entry)
+{
+    kvt_move moves[32];
+    kvt_plan plan = {.moves = moves, .capacity = 32};
+    bool room = store->queue_count < STORE_PLANS_QUEUED && !store->stopping;
+    uint64_t started_ns = store_now_ns(store);
+    kvt_status status =
+        kvt_policy_access(store->policy, started_ns, entry->handle, room ? &plan : NULL);
+    store_count_decision(store, started_ns);
+    if (status == KVT_OK && plan.count != 0) {
+        executor_mark_plan(store, &plan);
+        maintain_queue_plan(store, &plan);
+    }
+}
+
+/*
+ * Find, access, and either join or own the read. Staging is taken before the place is held, because
+ * a holder of staging may wait for readers; what was seen is looked at again after the wait.
+ */
+static kvt_status access_open(kvt_store *store, const kvt_key *key, uint64_t data_bytes,
+                              access_get *get)
+{
+    for (;;) {
+        uint64_t record_bytes, scratch_bytes;
+        bool join;
+        pthread_mutex_lock(&store->lock);
+        kvt_status status =
+            access_size(store, key, data_bytes, &record_bytes, &scratch_bytes, &join);
+        pthread_mutex_unlock(&store->lock);
+        if (status != KVT_OK) return status;
+        get->owner = !join;
+        uint64_t bytes = (join ? 0 : record_bytes) + scratch_bytes;
+        status = bytes == 0 ? KVT_OK : staging_take(&store->staging, bytes, !join, &get->staging);
+        if (status != KVT_OK) return status;
+        get->scratch = get->staging.memory == NULL
+                           ? NULL
+                           : (char *)get->staging.memory + (join ? 0 : record_bytes);
+        get->scratch_bytes = get->staging.bytes - (join ? 0 : record_bytes);
+
+        pthread_mutex_lock(&store->lock);
+        uint64_t record_now, scratch_now;
+        bool join_now;
+        status = access_size(store, key, data_bytes, &record_now, &scratch_now, &join_now);
+        bool same = status == KVT_OK && join_now == join && scratch_now <= scratch_bytes &&
+                    (join || record_now == record_bytes);
+        if (same) {
+            store_entry *entry = entry_find_key(&store->table, key);
+            access_count(store, entry);
+            status = access_begin(store, entry, get);
+        }
+        pthread_mutex_unlock(&store->lock);
+        if (same && status == KVT_OK) return KVT_OK;
+        staging_give(&store->staging, &get->staging);
+        if (status != KVT_OK) return status;
+    }
+}
+
+static void access_read(kvt_store *store, access_get *get)
+{
+    tiers_transfer transfer = {.kind = KVT_IO_READ,
+                               .location = get->place->location,
+                               .buffer = get->load->record,
+                               .bytes = get->load->record_bytes};
+    tiers_transfer_start(store->pools[get->tier], &transfer);
+    kvt_status status = tiers_transfer_wait(store->pools[get->tier], &transfer);
+    pthread_mutex_lock(&store->lock);
+    get->load->status = status;
+    get->load->read_ns = transfer.finished_ns - transfer.started_ns;
+    get->load->finished = true;
+    /* Who comes now reads again. The entry itself may have moved on, or left, meanwhile. */
+    store_entry *entry = entry_find_handle(&store->table, get->handle);
+    if (entry != NULL && entry->load == get->load) entry->load = NULL;
+    pthread_cond_broadcast(&store->changed);
+    pthread_mutex_unlock(&store->lock);
+}
+
+/* Lets load and place go. Lock held. The staging of a load is given back by its last user. */
+static void access_end(kvt_store *store, access_get *get, staging_buffer *freed_out)
+{
+    get->place->readers--;
+    pthread_cond_broadcast(&store->changed);
+    while (get->owner && get->load->users > 1) {
+        pthread_cond_wait(&store->changed, &store->lock);
+    }
+    if (get->owner) {
+        free(get->load);
+    } else {
+        get->load->users--;
+    }
+    *freed_out = get->staging;
+    pthread_cond_broadcast(&store->changed);
+}
+
+/* A load that failed: the entry is dropped, unless it moved on or left meanwhile. Lock held. */
+static void access_drop_failed(kvt_store *store, const kvt_key *key, uint64_t generation)
+{
+    for (;;) {
+        store_entry *entry = entry_find_key(&store->table, key);
+        if (entry == NULL || !entry_is_visible(entry)) return;
+        if (entry->place->generation != generation) return;
+        if (entry->state == ENTRY_RESIDENT) {
+            executor_drop_entry(store, entry);
+            return;
+        }
+        if (!maintain_cancel_plan(store, entry->handle)) {
+            pthread_cond_wait(&store->changed, &store->lock);
+        }
+    }
+}
+
+kvt_status kvt_get(kvt_store *store, const kvt_key *key, void *data, uint64_t data_bytes,
+                   kvt_get_info *info)
+{
+    if (key == NULL || data == NULL) return KVT_E_ARGUMENT;
+    access_get get = {0};
+    kvt_status status = access_open(store, key, data_bytes, &get);
+    if (status != KVT_OK) {
+        pthread_mutex_lock(&store->lock);
+        store->counters.gets++;
+        if (status == KVT_MISS) store->counters.misses++;
+        pthread_mutex_unlock(&store->lock);
+        return status;
+    }
+    if (get.owner) access_read(store, &get);
+    pthread_mutex_lock(&store->lock);
+    while (!get.load->finished) {
+        pthread_cond_wait(&store->changed, &store->lock);
+    }
+    pthread_mutex_unlock(&store->lock);
+
+    uint64_t decode_started_ns = store_now_ns(store);
+    status = get.load->status;
+    if (status == KVT_OK) {
+        status = kvt_record_decode(get.load->record, get.load->record_bytes, &get.expected, data,
+                                   data_bytes, get.scratch, get.scratch_bytes);
+    }
+    if (info != NULL) {
+        *info = (kvt_get_info){.tier = get.tier,
+                               .variant = get.variant,
+                               .stored_bytes = get.load->record_bytes,
+                               .read_ns = get.load->read_ns,
+                               .decode_ns = store_now_ns(store) - decode_started_ns,
+                               .shared = !get.owner};
+    }
+    staging_buffer freed;
+    pthread_mutex_lock(&store->lock);
+    store->counters.gets++;
+    access_end(store, &get, &freed);
+    if (status == KVT_OK) {
+        store->counters.hits[get.tier]++;
+    } else {
+        store->counters.misses++;
+        store->counters.load_failures++;
+        access_drop_failed(store, key, get.expected.generation);
+        status = KVT_MISS;
+    }
+    pthread_mutex_unlock(&store->lock);
+    staging_give(&store->staging, &freed);
+    return status;
+}
+
+/* ---- lookups ---- */
+
+kvt_status kvt_exists(kvt_store *store, const kvt_key *key)
+{
+    if (key == NULL) return KVT_E_ARGUMENT;
+    pthread_mutex_lock(&store->lock);
+    const store_entry *entry = entry_find_key(&store->table, key);
+    bool there = entry != NULL && entry_is_visible(entry);
+    pthread_mutex_unlock(&store->lock);
+    return there ? KVT_OK : KVT_MISS;
+}
+
+kvt_status kvt_match_prefix(kvt_store *store, const kvt_key *keys, size_t count,
+                            size_t *matched_out)
+{
+    if (matched_out == NULL || (keys == NULL && count != 0)) return KVT_E_ARGUMENT;
+    size_t matched = 0;
+    pthread_mutex_lock(&store->lock);
+    while (matched < count) {
+        const store_entry *entry = entry_find_key(&store->table, &keys[matched]);
+        if (entry == NULL || !entry_is_visible(entry)) break;
+        matched++;
+    }
+    pthread_mutex_unlock(&store->lock);
+    *matched_out = matched;
+    return KVT_OK;
+}
+
+kvt_status kvt_delete(kvt_store *store, const kvt_key *key)
+{
+    if (key == NULL) return KVT_E_ARGUMENT;
+    kvt_status status = KVT_MISS;
+    pthread_mutex_lock(&store->lock);
+    for (;;) {
+        store_entry *entry = entry_find_key(&store->table, key);
+        if (entry == NULL || !entry_is_visible(entry)) break;
+        if (entry->state == ENTRY_RESIDENT) {
+            executor_drop_entry(store, entry);
+            status = KVT_OK;
+            break;
+        }
+        if (!maintain_cancel_plan(store, entry->handle)) {
+            pthread_cond_wait(&store->changed, &store->lock);
+        }
+    }
+    pthread_mutex_unlock(&store->lock);
+    return status;
+}

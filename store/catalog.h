@@ -1,0 +1,98 @@
+/*
+ * catalog.h - the SQLite database that lets SSD entries survive a restart.
+ *
+ * Opening and reading happen in the opener's thread. After catalog_start one writer thread owns the
+ * connection and takes queued rows in batches; the queue functions may be called from any thread
+ * and never wait for SQLite.
+ */
+#ifndef STORE_CATALOG_H
+#define STORE_CATALOG_H
+
+#include "tiers/pool.h"
+
+#include <kvterrace/kvterrace.h>
+
+typedef struct store_catalog store_catalog;
+
+/* One row, flat. location is a packed tiers_location. */
+typedef struct catalog_row {
+    kvt_key key;
+    uint64_t generation;
+    kvt_key parent;
+    bool has_parent;
+    kvt_layout layout;
+    uint32_t first_position;
+    double recompute_seconds;
+    kvt_variant variant;
+    uint64_t record_bytes;
+    void *location;
+    size_t location_bytes;
+} catalog_row;
+
+typedef struct catalog_device {
+    kvt_tier tier;
+    uint32_t member;
+    char name[32];
+    uint64_t capacity_bytes;
+} catalog_device;
+
+/* Opens or makes the catalog. read_only: never makes or changes anything. KVT_OK; KVT_MISS (read
+ * only and absent); KVT_E_CORRUPT; KVT_E_VERSION; KVT_E_MISMATCH (another application's database);
+ * KVT_E_DATABASE; KVT_E_READ_ONLY; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status catalog_open(const char *path, bool read_only, store_catalog **catalog_out,
+                                      char *message, size_t message_size);
+
+/* Stops the writer after a last batch, closes. NULL allowed. */
+void catalog_close(store_catalog *catalog);
+
+/* The store's random id and epoch (0 in a new catalog). */
+void catalog_identity(const store_catalog *catalog, uint8_t pool_out[16], uint64_t *epoch_out);
+
+/* Before catalog_start: stores the epoch and the device list durably. */
+KVT_NODISCARD kvt_status catalog_set_epoch(store_catalog *catalog, uint64_t epoch,
+                                           const catalog_device *devices, size_t count);
+
+/* Calls visit for every device row / entry row (by first position, then key), until it returns
+ * false. A row that cannot be read as documented is passed with location NULL. */
+KVT_NODISCARD kvt_status catalog_each_device(store_catalog *catalog,
+                                             bool (*visit)(void *, const catalog_device *),
+                                             void *context);
+KVT_NODISCARD kvt_status catalog_each_entry(store_catalog *catalog,
+                                            bool (*visit)(void *, const catalog_row *),
+                                            void *context);
+
+/* Starts the writer. sync is called before a batch with new rows, release once for each deleted row
+ * after its commit; both in the writer's thread, under no lock. */
+KVT_NODISCARD kvt_status catalog_start(store_catalog *catalog, kvt_status (*sync)(void *context),
+                                       void (*release)(void *context, tiers_location *location),
+                                       void *context);
+
+/*
+ * The right to delete one row later without needing memory then. Made with the row, kept by the
+ * place, used up by catalog_delete or given back by catalog_ticket_free.
+ */
+typedef struct catalog_ticket catalog_ticket;
+KVT_NODISCARD kvt_status catalog_ticket_new(const kvt_key *key, uint64_t generation,
+                                            catalog_ticket **ticket_out);
+void catalog_ticket_free(catalog_ticket *ticket);
+
+/* A new row, copied with its packed location, ready to be queued without needing memory then. Freed
+ * by catalog_insertion_free, or taken over by catalog_insert. KVT_OK; KVT_E_MEMORY. */
+typedef struct catalog_node catalog_insertion;
+KVT_NODISCARD kvt_status catalog_insertion_new(const catalog_row *row,
+                                               catalog_insertion **insertion_out);
+void catalog_insertion_free(catalog_insertion *insertion);
+void catalog_insert(store_catalog *catalog, catalog_insertion *insertion);
+
+/* Queues the deletion of the ticket's row; location, when not NULL, goes to release after the
+ * commit. Takes the ticket over. */
+void catalog_delete(store_catalog *catalog, catalog_ticket *ticket, tiers_location *location);
+
+/* True while deletions wait whose extents will come free. */
+bool catalog_pending_release(store_catalog *catalog);
+
+/* Waits until everything queued before the call has been committed (or has failed to be). Returns
+ * the outcome of those batches: KVT_OK; KVT_E_IO; KVT_E_DATABASE. */
+KVT_NODISCARD kvt_status catalog_flush(store_catalog *catalog);
+
+#endif

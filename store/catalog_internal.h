@@ -1,0 +1,55 @@
+/*
+ * catalog_internal.h - what catalog.c (open, read) and catalog_writer.c (batches) share.
+ */
+#ifndef STORE_CATALOG_INTERNAL_H
+#define STORE_CATALOG_INTERNAL_H
+
+#include "store/catalog.h"
+
+#include <pthread.h>
+#include <sqlite3.h>
+
+#define CATALOG_APPLICATION 0x4B565452 /* "KVTR" */
+#define CATALOG_VERSION     1
+
+/* One queued change; a node with row.location is an insertion. */
+typedef struct catalog_node {
+    struct catalog_node *next;
+    bool insertion;
+    catalog_row row;         /* a deletion: key and generation, no location */
+    tiers_location *release; /* deletion: extents to hand back after the commit */
+} catalog_node;
+
+struct catalog_ticket {
+    catalog_node node;
+};
+
+struct store_catalog {
+    sqlite3 *db;
+    uint8_t pool[16];
+    uint64_t epoch;
+
+    /* The writer: everything below is under lock, except that the batch being written belongs to
+     * the writer alone. */
+    pthread_mutex_t lock;
+    pthread_cond_t wake; /* work, or an end, for the writer */
+    pthread_cond_t done; /* a batch has ended */
+    pthread_t writer;
+    bool running;
+    bool stopping;
+    bool urgent; /* somebody waits: commit without collecting */
+    catalog_node *head;
+    catalog_node **tail;
+    uint64_t queued;   /* changes ever queued */
+    uint64_t settled;  /* changes whose batch has been committed */
+    uint64_t attempts; /* batches ended, failed ones included */
+    uint64_t releases_pending;
+    kvt_status failure; /* of the last batch; KVT_OK when it was committed */
+    kvt_status (*sync)(void *context);
+    void (*release)(void *context, tiers_location *location);
+    void *context;
+};
+
+kvt_status catalog_status(int code);
+
+#endif

@@ -1,0 +1,296 @@
+/*
+ * catalog_writer.c - the catalog's writer thread: queued rows become batches, one transaction each.
+ *
+ * Order inside a batch is the order of queueing, so delete-then-insert of one key ends with the
+ * row. A failed batch is put back in front of the queue and tried again with the next one; the
+ * extents of its deletions stay held, because their rows may still be in the file.
+ *
+ * Thread rule: the queue is under catalog->lock; the connection belongs to the writer thread.
+ */
+#include "store/catalog_internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define CATALOG_COLLECT_NS                                                                         \
+    10000000 /* wait this long for company before a commit nobody waits for */
+#define CATALOG_RETRY_NS 100000000
+
+kvt_status catalog_ticket_new(const kvt_key *key, uint64_t generation, catalog_ticket **ticket_out)
+{
+    catalog_ticket *ticket = calloc(1, sizeof *ticket);
+    *ticket_out = ticket;
+    if (ticket == NULL) return KVT_E_MEMORY;
+    ticket->node.row.key = *key;
+    ticket->node.row.generation = generation;
+    return KVT_OK;
+}
+
+void catalog_ticket_free(catalog_ticket *ticket)
+{
+    free(ticket);
+}
+
+static void catalog_enqueue(store_catalog *catalog, catalog_node *node)
+{
+    pthread_mutex_lock(&catalog->lock);
+    node->next = NULL;
+    *catalog->tail = node;
+    catalog->tail = &node->next;
+    catalog->queued++;
+    if (node->release != NULL) catalog->releases_pending++;
+    pthread_cond_signal(&catalog->wake);
+    pthread_mutex_unlock(&catalog->lock);
+}
+
+kvt_status catalog_insertion_new(const catalog_row *row, catalog_insertion **insertion_out)
+{
+    *insertion_out = NULL;
+    catalog_node *node = calloc(1, sizeof *node);
+    if (node == NULL) return KVT_E_MEMORY;
+    node->insertion = true;
+    node->row = *row;
+    node->row.location = malloc(row->location_bytes);
+    if (node->row.location == NULL) {
+        free(node);
+        return KVT_E_MEMORY;
+    }
+    memcpy(node->row.location, row->location, row->location_bytes);
+    *insertion_out = node;
+    return KVT_OK;
+}
+
+void catalog_insertion_free(catalog_insertion *insertion)
+{
+    if (insertion == NULL) return;
+    free(insertion->row.location);
+    free(insertion);
+}
+
+void catalog_insert(store_catalog *catalog, catalog_insertion *insertion)
+{
+    catalog_enqueue(catalog, insertion);
+}
+
+void catalog_delete(store_catalog *catalog, catalog_ticket *ticket, tiers_location *location)
+{
+    ticket->node.release = location;
+    catalog_enqueue(catalog, &ticket->node);
+}
+
+bool catalog_pending_release(store_catalog *catalog)
+{
+    pthread_mutex_lock(&catalog->lock);
+    bool pending = catalog->releases_pending > 0;
+    pthread_mutex_unlock(&catalog->lock);
+    return pending;
+}
+
+static void catalog_bind_row(sqlite3_stmt *statement, const catalog_row *row)
+{
+    sqlite3_bind_blob(statement, 1, &row->key, sizeof row->key, SQLITE_STATIC);
+    sqlite3_bind_int64(statement, 2, (int64_t)row->generation);
+    if (row->has_parent) {
+        sqlite3_bind_blob(statement, 3, &row->parent, sizeof row->parent, SQLITE_STATIC);
+    } else {
+        sqlite3_bind_null(statement, 3);
+    }
+    sqlite3_bind_int(statement, 4, row->layout.layers);
+    sqlite3_bind_int(statement, 5, row->layout.kv_heads);
+    sqlite3_bind_int(statement, 6, row->layout.head_dim);
+    sqlite3_bind_int(statement, 7, row->layout.dtype);
+    sqlite3_bind_int(statement, 8, row->layout.order);
+    sqlite3_bind_int64(statement, 9, row->layout.tokens);
+    sqlite3_bind_int(statement, 10, row->layout.tokens_may_drop);
+    sqlite3_bind_int64(statement, 11, (int64_t)row->layout.opaque_bytes);
+    sqlite3_bind_int64(statement, 12, row->first_position);
+    sqlite3_bind_double(statement, 13, row->recompute_seconds);
+    sqlite3_bind_int(statement, 14, row->variant.codec);
+    sqlite3_bind_int(statement, 15, row->variant.mode);
+    sqlite3_bind_int64(statement, 16, row->variant.rate);
+    sqlite3_bind_int64(statement, 17, (int64_t)row->record_bytes);
+    sqlite3_bind_blob64(statement, 18, row->location, row->location_bytes, SQLITE_STATIC);
+}
+
+static int catalog_apply_node(sqlite3_stmt *insertion, sqlite3_stmt *deletion,
+                              const catalog_node *node)
+{
+    sqlite3_stmt *statement = node->insertion ? insertion : deletion;
+    if (node->insertion) {
+        catalog_bind_row(statement, &node->row);
+    } else {
+        sqlite3_bind_blob(statement, 1, &node->row.key, sizeof node->row.key, SQLITE_STATIC);
+        sqlite3_bind_int64(statement, 2, (int64_t)node->row.generation);
+    }
+    int code = sqlite3_step(statement);
+    sqlite3_reset(statement);
+    sqlite3_clear_bindings(statement);
+    return code == SQLITE_DONE ? SQLITE_OK : code;
+}
+
+/* Writes one batch; all of it or nothing. */
+static kvt_status catalog_write_batch(store_catalog *catalog, const catalog_node *batch)
+{
+    static const char insert_sql[] = "INSERT OR REPLACE INTO entry VALUES(?1,?2,?3,?4,?5,?6,?7,?8,"
+                                     "?9,?10,?11,?12,?13,?14,?15,?16,?17,?18)";
+    static const char delete_sql[] = "DELETE FROM entry WHERE key=?1 AND generation=?2";
+    bool has_insertion = false;
+    for (const catalog_node *node = batch; node != NULL; node = node->next) {
+        has_insertion |= node->insertion;
+    }
+    if (has_insertion) {
+        kvt_status status = catalog->sync(catalog->context);
+        if (status != KVT_OK) return status;
+    }
+    sqlite3_stmt *insertion = NULL, *deletion = NULL;
+    int code = sqlite3_prepare_v2(catalog->db, insert_sql, -1, &insertion, NULL);
+    if (code == SQLITE_OK) {
+        code = sqlite3_prepare_v2(catalog->db, delete_sql, -1, &deletion, NULL);
+    }
+    if (code == SQLITE_OK) code = sqlite3_exec(catalog->db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
+    for (const catalog_node *node = batch; node != NULL && code == SQLITE_OK; node = node->next) {
+        code = catalog_apply_node(insertion, deletion, node);
+    }
+    sqlite3_finalize(insertion);
+    sqlite3_finalize(deletion);
+    if (code == SQLITE_OK) code = sqlite3_exec(catalog->db, "COMMIT", NULL, NULL, NULL);
+    if (code != SQLITE_OK && !sqlite3_get_autocommit(catalog->db)) {
+        (void)sqlite3_exec(catalog->db, "ROLLBACK", NULL, NULL, NULL);
+    }
+    return catalog_status(code);
+}
+
+/* Frees a committed batch, handing extents back; returns how many changes and releases it held. */
+static uint64_t catalog_settle_batch(store_catalog *catalog, catalog_node *batch,
+                                     uint64_t *releases_out)
+{
+    uint64_t count = 0;
+    *releases_out = 0;
+    while (batch != NULL) {
+        catalog_node *next = batch->next;
+        if (batch->release != NULL) {
+            catalog->release(catalog->context, batch->release);
+            ++*releases_out;
+        }
+        catalog_insertion_free(batch);
+        batch = next;
+        count++;
+    }
+    return count;
+}
+
+static void catalog_sleep(store_catalog *catalog, long nanoseconds)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += nanoseconds;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    while (!catalog->urgent && !catalog->stopping) {
+        if (pthread_cond_timedwait(&catalog->wake, &catalog->lock, &until) == ETIMEDOUT) break;
+    }
+}
+
+/* Takes the queue, writes it, and puts it back in front when that failed. Lock held at entry and
+ * exit. */
+static void catalog_run_batch(store_catalog *catalog)
+{
+    catalog_node *batch = catalog->head;
+    catalog_node **batch_tail = catalog->tail;
+    catalog->head = NULL;
+    catalog->tail = &catalog->head;
+    catalog->urgent = false;
+    pthread_mutex_unlock(&catalog->lock);
+    kvt_status status = catalog_write_batch(catalog, batch);
+    uint64_t count = 0, releases = 0;
+    if (status == KVT_OK) count = catalog_settle_batch(catalog, batch, &releases);
+    pthread_mutex_lock(&catalog->lock);
+    if (status != KVT_OK) {
+        *batch_tail = catalog->head;
+        if (catalog->head == NULL) catalog->tail = batch_tail;
+        catalog->head = batch;
+    }
+    catalog->settled += count;
+    catalog->releases_pending -= releases;
+    catalog->failure = status;
+    catalog->attempts++;
+    pthread_cond_broadcast(&catalog->done);
+}
+
+static void *catalog_writer(void *argument)
+{
+    store_catalog *catalog = argument;
+    pthread_mutex_lock(&catalog->lock);
+    for (;;) {
+        while (catalog->head == NULL && !catalog->stopping) {
+            pthread_cond_wait(&catalog->wake, &catalog->lock);
+        }
+        if (catalog->head == NULL) break;
+        if (!catalog->urgent) catalog_sleep(catalog, CATALOG_COLLECT_NS);
+        catalog_run_batch(catalog);
+        if (catalog->failure != KVT_OK) {
+            if (catalog->stopping) break;
+            catalog_sleep(catalog, CATALOG_RETRY_NS);
+        }
+    }
+    pthread_mutex_unlock(&catalog->lock);
+    return NULL;
+}
+
+kvt_status catalog_start(store_catalog *catalog, kvt_status (*sync)(void *context),
+                         void (*release)(void *context, tiers_location *location), void *context)
+{
+    catalog->sync = sync;
+    catalog->release = release;
+    catalog->context = context;
+    if (pthread_create(&catalog->writer, NULL, catalog_writer, catalog) != 0) return KVT_E_MEMORY;
+    catalog->running = true;
+    return KVT_OK;
+}
+
+/* Two attempts bound the wait when the database cannot be written: the batch that may be running
+ * now, and the one that holds everything queued before the call. */
+kvt_status catalog_flush(store_catalog *catalog)
+{
+    pthread_mutex_lock(&catalog->lock);
+    uint64_t target = catalog->queued;
+    uint64_t attempts = catalog->attempts + 2;
+    kvt_status status = KVT_OK;
+    while (catalog->settled < target) {
+        if (catalog->attempts >= attempts && catalog->failure != KVT_OK) {
+            status = catalog->failure;
+            break;
+        }
+        catalog->urgent = true;
+        pthread_cond_signal(&catalog->wake);
+        pthread_cond_wait(&catalog->done, &catalog->lock);
+    }
+    pthread_mutex_unlock(&catalog->lock);
+    return status;
+}
+
+void catalog_close(store_catalog *catalog)
+{
+    if (catalog == NULL) return;
+    if (catalog->running) {
+        pthread_mutex_lock(&catalog->lock);
+        catalog->stopping = true;
+        pthread_cond_signal(&catalog->wake);
+        pthread_mutex_unlock(&catalog->lock);
+        pthread_join(catalog->writer, NULL);
+    }
+    /* What could not be committed: the extents belong to a pool that closes next anyway. */
+    for (catalog_node *node = catalog->head; node != NULL;) {
+        catalog_node *next = node->next;
+        if (node->release != NULL) catalog->release(catalog->context, node->release);
+        catalog_insertion_free(node);
+        node = next;
+    }
+    sqlite3_close(catalog->db);
+    pthread_cond_destroy(&catalog->done);
+    pthread_cond_destroy(&catalog->wake);
+    pthread_mutex_destroy(&catalog->lock);
+    free(catalog);
+}

@@ -1,0 +1,234 @@
+/*
+ * costs.c - what the store decides on: device and codec figures from the profile, or, for what the
+ * profile lacks, from a brief measurement at open.
+ *
+ * A brief probe is coarser than `kvterrace profile devices`, but it is of this machine now; there
+ * is no constant to fall back to.
+ *
+ * Thread rule: the opener's thread; the devices are not yet with their workers.
+ */
+#include "store/store.h"
+
+#include "codecs/kv_sample.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define COSTS_DEPTH         8u
+#define COSTS_REQUEST_BYTES (256u * 1024u)
+#define COSTS_SECONDS       0.03
+#define COSTS_LATENCY_RUNS  9u
+
+static double costs_clock(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+/* One probe: a range of a device, requests of one size walking over it. */
+typedef struct costs_probe {
+    kvt_device *device;
+    kvt_io_kind kind;
+    uint32_t request_bytes;
+    uint64_t base;
+    uint64_t requests_in_range;
+    uint64_t next;
+    char *buffers;
+    kvt_io ios[COSTS_DEPTH];
+    uint64_t first_ns; /* device clock */
+    uint64_t last_ns;
+    uint64_t bytes;
+    kvt_status status;
+} costs_probe;
+
+static void costs_fill_io(costs_probe *probe, uint32_t slot)
+{
+    uint64_t index = probe->next++ % probe->requests_in_range;
+    probe->ios[slot] = (kvt_io){.kind = probe->kind,
+                                .bytes = probe->request_bytes,
+                                .offset = probe->base + index * probe->request_bytes,
+                                .buffer = probe->buffers + (size_t)slot * COSTS_REQUEST_BYTES};
+}
+
+static void costs_finish_io(costs_probe *probe, const kvt_io *io)
+{
+    if (io->status != KVT_OK && probe->status == KVT_OK) probe->status = io->status;
+    if (probe->first_ns == 0 || io->submitted_ns < probe->first_ns) {
+        probe->first_ns = io->submitted_ns;
+    }
+    if (io->finished_ns > probe->last_ns) probe->last_ns = io->finished_ns;
+    probe->bytes += io->bytes;
+}
+
+/* Keeps `depth` requests in flight until `limit` of them were made or the time is over. */
+static void costs_run(costs_probe *probe, uint32_t depth, uint64_t limit)
+{
+    double until = costs_clock() + COSTS_SECONDS;
+    uint64_t made = 0;
+    uint32_t in_flight = 0, idle_count = depth;
+    uint32_t idle[COSTS_DEPTH];
+    for (uint32_t i = 0; i < depth; i++) {
+        idle[i] = i;
+    }
+    while (in_flight != 0 || (made < limit && probe->status == KVT_OK)) {
+        bool more = made < limit && probe->status == KVT_OK;
+        if (more && idle_count != 0) {
+            uint32_t slot = idle[idle_count - 1];
+            costs_fill_io(probe, slot);
+            kvt_status status = kvt_device_submit(probe->device, &probe->ios[slot]);
+            if (status == KVT_OK) costs_finish_io(probe, &probe->ios[slot]);
+            if (status == KVT_QUEUED) in_flight++, idle_count--;
+            if (status != KVT_BUSY) made++;
+            if (status != KVT_BUSY && costs_clock() > until) limit = made;
+            if (status != KVT_BUSY && idle_count != 0) continue;
+        }
+        kvt_io *done[COSTS_DEPTH];
+        kvt_device_flush(probe->device);
+        size_t count = kvt_device_reap(probe->device, done, 1, COSTS_DEPTH, UINT64_C(1000000000));
+        for (size_t i = 0; i < count; i++) {
+            costs_finish_io(probe, done[i]);
+            idle[idle_count++] = (uint32_t)(done[i] - probe->ios);
+            in_flight--;
+        }
+    }
+}
+
+static double costs_elapsed(const costs_probe *probe)
+{
+    uint64_t ns = probe->last_ns - probe->first_ns;
+    return ns == 0 ? 1e-9 : (double)ns * 1e-9;
+}
+
+static int costs_compare(const void *left, const void *right)
+{
+    double a = *(const double *)left, b = *(const double *)right;
+    return (a > b) - (a < b);
+}
+
+static kvt_status costs_probe_kind(kvt_device *device, kvt_io_kind kind, uint64_t head_bytes,
+                                   kvt_affine *out)
+{
+    const kvt_device_facts *facts = &device->facts;
+    uint32_t request = facts->request_bytes_max < COSTS_REQUEST_BYTES ? facts->request_bytes_max
+                                                                      : COSTS_REQUEST_BYTES;
+    if (facts->capacity_bytes <= head_bytes) return KVT_E_SPACE;
+    uint64_t room = facts->capacity_bytes - head_bytes;
+    if (request > room) request = (uint32_t)room;
+    request -= request % facts->align_bytes;
+    if (request == 0) return KVT_E_SPACE;
+    costs_probe probe = {.device = device, .kind = kind, .base = head_bytes};
+    probe.buffers = aligned_alloc(4096, (size_t)COSTS_DEPTH * COSTS_REQUEST_BYTES);
+    if (probe.buffers == NULL) return KVT_E_MEMORY;
+    memset(probe.buffers, 0, (size_t)COSTS_DEPTH * COSTS_REQUEST_BYTES);
+    double latencies[COSTS_LATENCY_RUNS];
+    uint32_t small = facts->align_bytes > 4096 ? facts->align_bytes : 4096;
+    for (uint32_t i = 0; i < COSTS_LATENCY_RUNS; i++) {
+        probe.request_bytes = small <= request ? small : request;
+        probe.requests_in_range = (facts->capacity_bytes - head_bytes) / probe.request_bytes;
+        probe.first_ns = probe.last_ns = 0;
+        costs_run(&probe, 1, 1);
+        latencies[i] = costs_elapsed(&probe);
+    }
+    qsort(latencies, COSTS_LATENCY_RUNS, sizeof latencies[0], costs_compare);
+    probe.request_bytes = request;
+    probe.requests_in_range = (facts->capacity_bytes - head_bytes) / request;
+    probe.next = probe.bytes = probe.first_ns = probe.last_ns = 0;
+    uint32_t depth = facts->depth_max < COSTS_DEPTH ? facts->depth_max : COSTS_DEPTH;
+    costs_run(&probe, depth, UINT64_MAX);
+    free(probe.buffers);
+    if (probe.status != KVT_OK) return probe.status;
+    out->bytes_per_s = (double)probe.bytes / costs_elapsed(&probe);
+    double wire = (double)small / out->bytes_per_s;
+    double latency = latencies[COSTS_LATENCY_RUNS / 2];
+    out->request_seconds = latency > wire ? latency - wire : 0;
+    out->residual = 0;
+    return KVT_OK;
+}
+
+kvt_status costs_measure_device(kvt_profile *profile, kvt_device *device, bool blank,
+                                uint64_t head_bytes, cost_device *out)
+{
+    memset(out, 0, sizeof *out);
+    kvt_device_curve curve;
+    if (profile != NULL) {
+        kvt_status status = kvt_profile_device(profile, device->name, &curve);
+        if (status < 0) return status;
+        if (status == KVT_OK && strcmp(curve.identity, device->facts.identity) == 0 &&
+            curve.read.bytes_per_s > 0 && curve.write.bytes_per_s > 0) {
+            out->read = curve.read;
+            out->write = curve.write;
+            return KVT_OK;
+        }
+    }
+    out->probed = true;
+    kvt_status status = costs_probe_kind(device, KVT_IO_READ, head_bytes, &out->read);
+    if (status != KVT_OK) return status;
+    /* Writing would destroy what the device holds; then reads stand for writes until profiled. */
+    out->write = out->read;
+    if (blank) status = costs_probe_kind(device, KVT_IO_WRITE, head_bytes, &out->write);
+    return status;
+}
+
+kvt_affine costs_combine(const cost_device *devices, uint32_t count, kvt_io_kind kind,
+                         kvt_striping striping)
+{
+    kvt_affine sum = {0};
+    double slowest = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const kvt_affine *one = kind == KVT_IO_READ ? &devices[i].read : &devices[i].write;
+        if (one->request_seconds > sum.request_seconds) sum.request_seconds = one->request_seconds;
+        if (one->residual > sum.residual) sum.residual = one->residual;
+        sum.bytes_per_s += one->bytes_per_s;
+        if (i == 0 || one->bytes_per_s < slowest) slowest = one->bytes_per_s;
+    }
+    /* Equal shares wait for the slowest member. */
+    if (striping == KVT_STRIPE_EQUAL) sum.bytes_per_s = slowest * count;
+    return sum;
+}
+
+kvt_status costs_measure_variant(kvt_profile *profile, kvt_variant variant, kvt_codec_curve *out)
+{
+    if (profile != NULL) {
+        kvt_status status = kvt_profile_codec(profile, variant, out);
+        if (status <= 0) return status;
+    }
+    kvt_record_spec spec = {.generation = 1,
+                            .layout = {.layers = 1,
+                                       .kv_heads = 8,
+                                       .head_dim = 128,
+                                       .dtype = KVT_DTYPE_BF16,
+                                       .tokens = 256},
+                            .variant = variant};
+    uint64_t source_bytes, record_bytes, scratch_bytes, written = 0;
+    kvt_status status = kvt_layout_bytes(&spec.layout, &source_bytes);
+    if (status == KVT_OK) status = kvt_record_bound(&spec, &record_bytes, &scratch_bytes);
+    if (status != KVT_OK) return status;
+    uint64_t scratch_at = (source_bytes + record_bytes + 4095) / 4096 * 4096;
+    char *memory = aligned_alloc(4096, (scratch_at + scratch_bytes + 4095) / 4096 * 4096);
+    if (memory == NULL) return KVT_E_MEMORY;
+    char *record = memory + source_bytes; /* 1 MiB: stays aligned */
+    double encode = 1e9, decode = 1e9;
+    codecs_kv_sample_fill(&spec.layout, 1, memory);
+    for (int run = 0; run < 3 && status >= 0; run++) {
+        double start = costs_clock();
+        status = kvt_record_encode(&spec, memory, source_bytes, record, record_bytes,
+                                   memory + scratch_at, scratch_bytes, &written);
+        double middle = costs_clock();
+        if (status >= 0) {
+            status = kvt_record_decode(record, written, NULL, memory, source_bytes,
+                                       memory + scratch_at, scratch_bytes);
+        }
+        double end = costs_clock();
+        if (middle - start < encode) encode = middle - start;
+        if (end - middle < decode) decode = end - middle;
+    }
+    free(memory);
+    if (status < 0) return status;
+    out->variant = variant;
+    out->stored_share = (double)written / (double)source_bytes;
+    out->encode_bytes_per_s = (double)source_bytes / (encode > 1e-9 ? encode : 1e-9);
+    out->decode_bytes_per_s = (double)source_bytes / (decode > 1e-9 ? decode : 1e-9);
+    return KVT_OK;
+}

@@ -1,0 +1,132 @@
+/*
+ * entry.c - the location table: handle -> entry, key -> entry, and the entry state machine.
+ *
+ * Thread rule: the store's control lock.
+ */
+#include "store/entry.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ENTRY_BUCKETS_FIRST 1024u
+
+/* Keys are hashes in practice, but a caller may number them: four rounds of multiply and xorshift
+ * spread either. */
+uint64_t entry_handle(const kvt_key *key)
+{
+    uint64_t words[4];
+    memcpy(words, key->bytes, sizeof words);
+    uint64_t hash = UINT64_C(0x9E3779B97F4A7C15);
+    for (int i = 0; i < 4; i++) {
+        hash ^= words[i];
+        hash *= UINT64_C(0xD6E8FEB86659FD93);
+        hash ^= hash >> 32;
+        hash *= UINT64_C(0xC2B2AE3D27D4EB4F);
+        hash ^= hash >> 29;
+    }
+    return hash != 0 ? hash : 1;
+}
+
+kvt_status entry_table_init(entry_table *table)
+{
+    memset(table, 0, sizeof *table);
+    table->buckets = calloc(ENTRY_BUCKETS_FIRST, sizeof(store_entry *));
+    if (table->buckets == NULL) return KVT_E_MEMORY;
+    table->bucket_count = ENTRY_BUCKETS_FIRST;
+    return KVT_OK;
+}
+
+void entry_table_deinit(entry_table *table)
+{
+    for (size_t i = 0; i < table->bucket_count; i++) {
+        for (store_entry *entry = table->buckets[i], *next; entry != NULL; entry = next) {
+            next = entry->next;
+            free(entry->place);
+            free(entry);
+        }
+    }
+    free(table->buckets);
+    memset(table, 0, sizeof *table);
+}
+
+store_entry *entry_find_handle(const entry_table *table, uint64_t handle)
+{
+    store_entry *entry = table->buckets[handle & (table->bucket_count - 1)];
+    while (entry != NULL && entry->handle != handle) {
+        entry = entry->next;
+    }
+    return entry;
+}
+
+store_entry *entry_find_key(const entry_table *table, const kvt_key *key)
+{
+    store_entry *entry = entry_find_handle(table, entry_handle(key));
+    return entry != NULL && memcmp(&entry->key, key, sizeof *key) == 0 ? entry : NULL;
+}
+
+/* Doubles the buckets. Failing to is harmless: chains grow. */
+static void entry_grow_buckets(entry_table *table)
+{
+    size_t count = table->bucket_count * 2;
+    store_entry **buckets = calloc(count, sizeof(store_entry *));
+    if (buckets == NULL) return;
+    for (size_t i = 0; i < table->bucket_count; i++) {
+        for (store_entry *entry = table->buckets[i], *next; entry != NULL; entry = next) {
+            next = entry->next;
+            store_entry **head = &buckets[entry->handle & (count - 1)];
+            entry->next = *head;
+            *head = entry;
+        }
+    }
+    free(table->buckets);
+    table->buckets = buckets;
+    table->bucket_count = count;
+}
+
+kvt_status entry_insert(entry_table *table, const kvt_key *key, store_entry **entry_out)
+{
+    *entry_out = NULL;
+    uint64_t handle = entry_handle(key);
+    if (entry_find_handle(table, handle) != NULL) return KVT_REFUSED;
+    if (table->count >= table->bucket_count) entry_grow_buckets(table);
+    store_entry *entry = calloc(1, sizeof *entry);
+    if (entry == NULL) return KVT_E_MEMORY;
+    entry->handle = handle;
+    entry->key = *key;
+    entry->state = ENTRY_ARRIVING;
+    store_entry **head = &table->buckets[handle & (table->bucket_count - 1)];
+    entry->next = *head;
+    *head = entry;
+    table->count++;
+    *entry_out = entry;
+    return KVT_OK;
+}
+
+void entry_erase(entry_table *table, store_entry *entry)
+{
+    assert(entry->state == ENTRY_ARRIVING || entry->state == ENTRY_LEAVING);
+    assert(entry->place == NULL && entry->load == NULL);
+    store_entry **link = &table->buckets[entry->handle & (table->bucket_count - 1)];
+    while (*link != entry) {
+        link = &(*link)->next;
+    }
+    *link = entry->next;
+    table->count--;
+    free(entry);
+}
+
+void entry_set_state(store_entry *entry, entry_state from, entry_state to)
+{
+    static const bool legal[5][5] = {
+        [ENTRY_ARRIVING] = {[ENTRY_RESIDENT] = true, [ENTRY_LEAVING] = true},
+        [ENTRY_RESIDENT] = {[ENTRY_MOVING] = true, [ENTRY_LEAVING] = true},
+        [ENTRY_MOVING] = {[ENTRY_RESIDENT] = true, [ENTRY_LEAVING] = true},
+        [ENTRY_LEAVING] = {[ENTRY_RESIDENT] = true}, /* the plan with its eviction was aborted */
+    };
+    assert(entry->state == from);
+    assert(legal[from][to]);
+    (void)from;
+    (void)legal;
+    entry->state = to;
+}

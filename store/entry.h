@@ -1,0 +1,95 @@
+/*
+ * entry.h - entries, places and the location table.
+ *
+ * Everything here is guarded by the store's control lock, except a place's location while the
+ * holder has a reference: it is immutable.
+ */
+#ifndef STORE_ENTRY_H
+#define STORE_ENTRY_H
+
+#include "store/catalog.h"
+#include "tiers/pool.h"
+
+#include <kvterrace/kvterrace.h>
+
+typedef enum entry_state {
+    ENTRY_ARRIVING = 1, /* being put; invisible */
+    ENTRY_RESIDENT = 2, /* readable, at rest */
+    ENTRY_MOVING = 3,   /* readable at its source; a change is planned or under way */
+    ENTRY_LEAVING = 4   /* being removed; invisible */
+} entry_state;
+
+/* Where one stored form of an entry is. On the heap, so that readers may finish on a place that is
+ * no longer the entry's; whoever replaces it waits for them and frees it. */
+typedef struct store_place {
+    kvt_tier tier;
+    kvt_variant variant;
+    uint64_t generation;
+    uint64_t record_bytes;
+    tiers_location *location;
+    catalog_ticket *ticket; /* the right to delete its catalog row; NULL when it has none */
+    uint32_t readers;       /* gets and changes that read from it now */
+} store_place;
+
+/* One read in flight that several gets share. */
+typedef struct store_load {
+    uint32_t users; /* gets that hold it; the last one frees it */
+    bool finished;  /* the record is in the buffer, or status says why not */
+    kvt_status status;
+    void *record; /* staging */
+    uint64_t record_bytes;
+    uint64_t read_ns;
+} store_load;
+
+typedef struct store_entry {
+    struct store_entry *next; /* hash chain */
+    kvt_key key;
+    uint64_t handle; /* entry_handle(key) */
+    kvt_key parent;
+    bool has_parent;
+    kvt_layout layout;
+    uint64_t source_bytes;
+    uint32_t first_position;
+    double recompute_seconds;
+    entry_state state;
+    store_place *place; /* in RESIDENT, MOVING, and in LEAVING until released; else NULL */
+    store_load *load;   /* the read of `place` that a further get may join, or NULL */
+} store_entry;
+
+typedef struct entry_table {
+    store_entry **buckets; /* by handle */
+    size_t bucket_count;   /* a power of two */
+    size_t count;
+} entry_table;
+
+KVT_NODISCARD kvt_status entry_table_init(entry_table *table);
+
+/* Frees the entries and their places' memory; what the places hold is the caller's to release. */
+void entry_table_deinit(entry_table *table);
+
+/* The policy's name of a key: a 64-bit mix of it, never 0. Stable over restarts and over lives of
+ * the entry, so that the policy can remember how often something that left was used. */
+uint64_t entry_handle(const kvt_key *key);
+
+/* NULL when absent. */
+store_entry *entry_find_key(const entry_table *table, const kvt_key *key);
+store_entry *entry_find_handle(const entry_table *table, uint64_t handle);
+
+/* Adds an entry for a key that is not in the table, in state ARRIVING. KVT_OK; KVT_REFUSED (another
+ * key with the same handle is there: once in 2^64 pairs); KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status entry_insert(entry_table *table, const kvt_key *key,
+                                      store_entry **entry_out);
+
+/* Takes an entry in state LEAVING or ARRIVING, without a place, out of the table and frees it. */
+void entry_erase(entry_table *table, store_entry *entry);
+
+/* The only way to change a state; asserts that the pair is legal. */
+void entry_set_state(store_entry *entry, entry_state from, entry_state to);
+
+/* True when a lookup may see it. */
+static inline bool entry_is_visible(const store_entry *entry)
+{
+    return entry->state == ENTRY_RESIDENT || entry->state == ENTRY_MOVING;
+}
+
+#endif

@@ -1,0 +1,471 @@
+/*
+ * executor.c - carries plans out: one operation, named stages, one table from stage to function.
+ *
+ *     put      encode -> reserve -> write -> prepare -> publish
+ *     change   read -> recode -> reserve -> write -> prepare -> publish
+ *     evict    unlist
+ *
+ * The executor never decides: it does what a move says, then commits or aborts it in the policy.
+ * A stage that fails leaves its work to `executor_undo`, which gives back in reverse order what the
+ * operation holds. Nothing of a put is visible, and nothing of a change replaces its source, before
+ * `publish`.
+ *
+ * Thread rule: any thread; stages take store->lock for the short moments in which they touch shared
+ * state, and hold it over no I/O.
+ */
+#include "store/store.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum store_stage {
+    STAGE_READ,
+    STAGE_RECODE,
+    STAGE_ENCODE,
+    STAGE_RESERVE,
+    STAGE_WRITE,
+    STAGE_PREPARE,
+    STAGE_PUBLISH,
+    STAGE_UNLIST,
+    STAGE_COUNT
+} store_stage;
+
+/* One move under way. Zeroed at the start; what it holds is what the fields say. */
+typedef struct store_op {
+    kvt_store *store;
+    const kvt_move *move;
+    store_entry *entry;
+    const void *data; /* put: the caller's buffer */
+    kvt_tier tier;    /* target */
+    kvt_record_spec spec;
+    staging_buffer staging;
+    void *record; /* in staging: what is to be written */
+    uint64_t record_bytes;
+    tiers_location *location;
+    store_place *source;    /* change: held as a reader */
+    store_place *place;     /* the new place, before it is the entry's */
+    catalog_insertion *row; /* its catalog row, before it is queued */
+    uint32_t stages_done;   /* mask; a stuck operation prints its own history in a debugger */
+} store_op;
+
+kvt_tier store_tier_of(const uint64_t bytes[KVT_TIER_COUNT])
+{
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
+        if (bytes[tier] != 0) return (kvt_tier)tier;
+    }
+    return KVT_TIER_NONE;
+}
+
+static uint64_t executor_round(uint64_t bytes)
+{
+    return (bytes + STAGING_ALIGN - 1) / STAGING_ALIGN * STAGING_ALIGN;
+}
+
+/* Every record that is encoded gets a generation of its own, so that older bytes of the same key
+ * can never pass for it. */
+static uint64_t executor_next_generation(kvt_store *store)
+{
+    pthread_mutex_lock(&store->lock);
+    uint64_t generation = store->next_generation++;
+    pthread_mutex_unlock(&store->lock);
+    return generation;
+}
+
+static void executor_fill_spec(store_op *op)
+{
+    const store_entry *entry = op->entry;
+    memset(&op->spec, 0, sizeof op->spec);
+    op->spec.key = entry->key;
+    op->spec.layout = entry->layout;
+    op->spec.variant = op->move->to_variant;
+    op->spec.first_position = entry->first_position;
+}
+
+/* ---- stages ---- */
+
+/* change: brings the source record into staging and verifies it, room for recoding included. */
+static kvt_status stage_read(store_op *op)
+{
+    kvt_store *store = op->store;
+    const store_place *source = op->source;
+    uint64_t bytes = executor_round(source->record_bytes);
+    uint64_t target_bytes = 0, scratch = 0, source_scratch = 0;
+    executor_fill_spec(op);
+    op->spec.generation = source->generation;
+    kvt_status status = KVT_OK;
+    if (memcmp(&source->variant, &op->move->to_variant, sizeof source->variant) != 0) {
+        kvt_record_spec source_spec = op->spec;
+        source_spec.variant = source->variant;
+        status = kvt_record_bound(&op->spec, &target_bytes, &scratch);
+        if (status != KVT_OK) return status;
+        status = kvt_record_bound(&source_spec, &(uint64_t){0}, &source_scratch);
+        if (status != KVT_OK) return status;
+        if (source_scratch > scratch) scratch = source_scratch;
+        bytes += executor_round(op->entry->source_bytes) + executor_round(target_bytes) +
+                 executor_round(scratch);
+    }
+    status = staging_take(&store->staging, bytes, true, &op->staging);
+    if (status != KVT_OK) return status;
+    op->record = op->staging.memory;
+    op->record_bytes = source->record_bytes;
+    status = tiers_pool_transfer(store->pools[source->tier], KVT_IO_READ, source->location,
+                                 op->record, op->record_bytes);
+    if (status != KVT_OK) return status;
+    kvt_record_info info;
+    status = kvt_record_verify(op->record, op->record_bytes, &info);
+    if (status == KVT_OK && (memcmp(&info.spec.key, &op->entry->key, sizeof info.spec.key) != 0 ||
+                             info.spec.generation != source->generation)) {
+        status = KVT_E_MISMATCH;
+    }
+    return status;
+}
+
+/* change: when the variant differs, decodes and encodes inside the staging buffer. */
+static kvt_status stage_recode(store_op *op)
+{
+    const store_place *source = op->source;
+    if (memcmp(&source->variant, &op->move->to_variant, sizeof source->variant) == 0) return KVT_OK;
+    uint64_t target_bytes, scratch_bytes;
+    kvt_status status = kvt_record_bound(&op->spec, &target_bytes, &scratch_bytes);
+    if (status != KVT_OK) return status;
+    char *decoded = (char *)op->staging.memory + executor_round(source->record_bytes);
+    char *target = decoded + executor_round(op->entry->source_bytes);
+    char *scratch = target + executor_round(target_bytes);
+    scratch_bytes = (uint64_t)((char *)op->staging.memory + op->staging.bytes - scratch);
+    kvt_record_spec expected = op->spec;
+    status = kvt_record_decode(op->record, op->record_bytes, &expected, decoded,
+                               op->entry->source_bytes, scratch, scratch_bytes);
+    if (status != KVT_OK) return status;
+    op->spec.generation = executor_next_generation(op->store);
+    status = kvt_record_encode(&op->spec, decoded, op->entry->source_bytes, target, target_bytes,
+                               scratch, scratch_bytes, &op->record_bytes);
+    op->record = target;
+    return status == KVT_RAW ? KVT_OK : status;
+}
+
+/* put: makes the record from the caller's bytes. */
+static kvt_status stage_encode(store_op *op)
+{
+    uint64_t bound, scratch_bytes;
+    executor_fill_spec(op);
+    op->spec.generation = executor_next_generation(op->store);
+    kvt_status status = kvt_record_bound(&op->spec, &bound, &scratch_bytes);
+    if (status != KVT_OK) return status;
+    bound = executor_round(bound);
+    status = staging_take(&op->store->staging, bound + scratch_bytes, true, &op->staging);
+    if (status != KVT_OK) return status;
+    op->record = op->staging.memory;
+    status =
+        kvt_record_encode(&op->spec, op->data, op->entry->source_bytes, op->record, bound,
+                          (char *)op->record + bound, op->staging.bytes - bound, &op->record_bytes);
+    return status == KVT_RAW ? KVT_OK : status;
+}
+
+/*
+ * Takes extents. Room that the policy counts as free may be owed: by the catalog, which hands
+ * extents back with the commit of the row's deletion, or by a reader of a place that was replaced.
+ * Both are waited for; only a tier that nobody owes anything is full.
+ */
+static kvt_status stage_reserve(store_op *op)
+{
+    kvt_store *store = op->store;
+    for (;;) {
+        bool owed = store->catalog != NULL && op->tier == KVT_TIER_SSD &&
+                    catalog_pending_release(store->catalog);
+        pthread_mutex_lock(&store->lock);
+        uint64_t drained = store->drained;
+        bool draining = store->draining[op->tier] != 0;
+        pthread_mutex_unlock(&store->lock);
+        kvt_status status =
+            tiers_pool_reserve(store->pools[op->tier], op->record_bytes, &op->location);
+        if (status != KVT_E_SPACE || (!owed && !draining)) return status;
+        if (owed) {
+            status = catalog_flush(store->catalog);
+            if (status != KVT_OK) return status;
+            continue;
+        }
+        pthread_mutex_lock(&store->lock);
+        while (store->drained == drained) {
+            pthread_cond_wait(&store->changed, &store->lock);
+        }
+        pthread_mutex_unlock(&store->lock);
+    }
+}
+
+static kvt_status stage_write(store_op *op)
+{
+    return tiers_pool_transfer(op->store->pools[op->tier], KVT_IO_WRITE, op->location, op->record,
+                               op->record_bytes);
+}
+
+/* Makes the catalog row of a record on SSD, and the ticket for its deletion. */
+static kvt_status executor_prepare_row(store_op *op)
+{
+    const store_entry *entry = op->entry;
+    kvt_status status = catalog_ticket_new(&entry->key, op->spec.generation, &op->place->ticket);
+    if (status != KVT_OK) return status;
+    catalog_row row = {.key = entry->key,
+                       .generation = op->spec.generation,
+                       .parent = entry->parent,
+                       .has_parent = entry->has_parent,
+                       .layout = entry->layout,
+                       .first_position = entry->first_position,
+                       .recompute_seconds = entry->recompute_seconds,
+                       .variant = op->place->variant,
+                       .record_bytes = op->record_bytes};
+    row.location_bytes = tiers_location_pack(op->location, NULL, 0);
+    row.location = malloc(row.location_bytes);
+    if (row.location == NULL) return KVT_E_MEMORY;
+    (void)tiers_location_pack(op->location, row.location, row.location_bytes);
+    status = catalog_insertion_new(&row, &op->row);
+    free(row.location);
+    return status;
+}
+
+/* Everything that publishing needs and that can fail for memory. Gives staging back: what follows
+ * may wait for readers, and a reader may be waiting for staging. */
+static kvt_status stage_prepare(store_op *op)
+{
+    op->place = calloc(1, sizeof *op->place);
+    if (op->place == NULL) return KVT_E_MEMORY;
+    op->place->tier = op->tier;
+    op->place->variant = op->move->to_variant;
+    op->place->generation = op->spec.generation;
+    op->place->record_bytes = op->record_bytes;
+    staging_give(&op->store->staging, &op->staging);
+    if (op->store->catalog == NULL || op->tier != KVT_TIER_SSD) return KVT_OK;
+    return executor_prepare_row(op);
+}
+
+/* Waits for the readers of a place that is no longer the entry's, then gives it back. Lock held. */
+static void executor_drain_place(kvt_store *store, store_place *place)
+{
+    kvt_tier tier = place->tier;
+    store->draining[tier]++;
+    while (place->readers != 0) {
+        pthread_cond_wait(&store->changed, &store->lock);
+    }
+    store->draining[tier]--;
+    store->drained++;
+    executor_release_place(store, place);
+    pthread_cond_broadcast(&store->changed);
+}
+
+/* Makes the new place the entry's: the policy's commit first, because it alone can still refuse. */
+static kvt_status stage_publish(store_op *op)
+{
+    kvt_store *store = op->store;
+    store_entry *entry = op->entry;
+    uint64_t actual[KVT_TIER_COUNT] = {0};
+    actual[op->tier] = op->record_bytes;
+    pthread_mutex_lock(&store->lock);
+    kvt_status status = kvt_policy_commit(store->policy, op->move->id, actual);
+    if (status == KVT_OK) {
+        store_place *old = entry->place;
+        op->place->location = op->location;
+        entry->place = op->place;
+        entry->load = NULL; /* later gets must not join a read of the old place */
+        op->location = NULL;
+        op->place = NULL;
+        if (op->row != NULL) catalog_insert(store->catalog, op->row);
+        op->row = NULL;
+        if (old != NULL) {
+            if (op->tier < old->tier) store->counters.promotions++;
+            if (op->tier > old->tier) store->counters.demotions++;
+            old->readers--;
+            op->source = NULL;
+        }
+        entry_set_state(entry, old != NULL ? ENTRY_MOVING : ENTRY_ARRIVING, ENTRY_RESIDENT);
+        pthread_cond_broadcast(&store->changed);
+        if (old != NULL) executor_drain_place(store, old);
+    }
+    pthread_mutex_unlock(&store->lock);
+    return status;
+}
+
+/* evict: the entry has been invisible since the plan was made; who reads it still may finish. */
+static kvt_status stage_unlist(store_op *op)
+{
+    kvt_store *store = op->store;
+    pthread_mutex_lock(&store->lock);
+    op->entry->load = NULL;
+    executor_drain_place(store, op->entry->place);
+    op->entry->place = NULL;
+    kvt_status status = kvt_policy_commit(store->policy, op->move->id, NULL);
+    assert(status == KVT_OK);
+    entry_erase(&store->table, op->entry);
+    store->counters.evictions++;
+    pthread_cond_broadcast(&store->changed);
+    pthread_mutex_unlock(&store->lock);
+    return status;
+}
+
+/* ---- the table ---- */
+
+static kvt_status (*const stage_functions[STAGE_COUNT])(store_op *) = {
+    [STAGE_READ] = stage_read,       [STAGE_RECODE] = stage_recode, [STAGE_ENCODE] = stage_encode,
+    [STAGE_RESERVE] = stage_reserve, [STAGE_WRITE] = stage_write,   [STAGE_PREPARE] = stage_prepare,
+    [STAGE_PUBLISH] = stage_publish, [STAGE_UNLIST] = stage_unlist,
+};
+
+/* The stages of each kind of move, in order, ended by STAGE_COUNT. */
+static const store_stage executor_stages[4][7] = {
+    [KVT_MOVE_PUT] = {STAGE_ENCODE, STAGE_RESERVE, STAGE_WRITE, STAGE_PREPARE, STAGE_PUBLISH,
+                      STAGE_COUNT},
+    [KVT_MOVE_CHANGE] = {STAGE_READ, STAGE_RECODE, STAGE_RESERVE, STAGE_WRITE, STAGE_PREPARE,
+                         STAGE_PUBLISH, STAGE_COUNT},
+    [KVT_MOVE_EVICT] = {STAGE_UNLIST, STAGE_COUNT},
+};
+
+/* ---- giving back ---- */
+
+void executor_release_place(kvt_store *store, store_place *place)
+{
+    assert(place->readers == 0);
+    if (place->ticket != NULL) {
+        catalog_delete(store->catalog, place->ticket, place->location);
+    } else {
+        tiers_pool_release(store->pools[place->tier], place->location);
+    }
+    free(place);
+}
+
+void executor_drop_entry(kvt_store *store, store_entry *entry)
+{
+    entry_set_state(entry, ENTRY_RESIDENT, ENTRY_LEAVING);
+    store_place *place = entry->place;
+    entry->load = NULL;
+    (void)!kvt_policy_remove(store->policy, entry->handle);
+    executor_drain_place(store, place);
+    entry->place = NULL;
+    entry_erase(&store->table, entry);
+    pthread_cond_broadcast(&store->changed);
+}
+
+/* Undoes one marked move whose execution has not begun or has given back what it held. */
+static void executor_abort_move(kvt_store *store, const kvt_move *move)
+{
+    store_entry *entry = entry_find_handle(&store->table, move->handle);
+    assert(entry != NULL);
+    (void)!kvt_policy_abort(store->policy, move->id);
+    if (move->kind == KVT_MOVE_PUT) {
+        entry_erase(&store->table, entry);
+    } else {
+        entry_set_state(entry, move->kind == KVT_MOVE_CHANGE ? ENTRY_MOVING : ENTRY_LEAVING,
+                        ENTRY_RESIDENT);
+    }
+    store->counters.moves_aborted++;
+    pthread_cond_broadcast(&store->changed);
+}
+
+void executor_abort_moves(kvt_store *store, const kvt_move *moves, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        executor_abort_move(store, &moves[i]);
+    }
+}
+
+/* A change whose source could not be read: the entry is lost, its place is worthless. */
+static bool executor_source_lost(const store_op *op, kvt_status status)
+{
+    bool read_done = (op->stages_done & (1u << STAGE_READ)) != 0;
+    return op->move->kind == KVT_MOVE_CHANGE && !read_done && status != KVT_E_MEMORY;
+}
+
+static void executor_undo(store_op *op, kvt_status status)
+{
+    kvt_store *store = op->store;
+    staging_give(&store->staging, &op->staging);
+    catalog_insertion_free(op->row);
+    if (op->place != NULL) catalog_ticket_free(op->place->ticket);
+    free(op->place);
+    if (op->location != NULL) tiers_pool_release(store->pools[op->tier], op->location);
+    pthread_mutex_lock(&store->lock);
+    if (op->source != NULL) op->source->readers--;
+    executor_abort_move(store, op->move);
+    if (executor_source_lost(op, status)) {
+        store->counters.load_failures++;
+        executor_drop_entry(store, op->entry);
+    }
+    pthread_mutex_unlock(&store->lock);
+}
+
+/* ---- plans ---- */
+
+void executor_mark_plan(kvt_store *store, const kvt_plan *plan)
+{
+    for (uint32_t i = 0; i < plan->count; i++) {
+        const kvt_move *move = &plan->moves[i];
+        store_entry *entry = entry_find_handle(&store->table, move->handle);
+        assert(entry != NULL);
+        if (move->kind == KVT_MOVE_CHANGE) {
+            entry_set_state(entry, ENTRY_RESIDENT, ENTRY_MOVING);
+        } else if (move->kind == KVT_MOVE_EVICT) {
+            entry_set_state(entry, ENTRY_RESIDENT, ENTRY_LEAVING);
+        }
+    }
+}
+
+void executor_report(kvt_store *store, const kvt_move *move, kvt_status outcome)
+{
+    if (store->observer == NULL) return;
+    pthread_mutex_lock(&store->observer_lock);
+    store->observer(store->observer_context, move, outcome);
+    pthread_mutex_unlock(&store->observer_lock);
+}
+
+static kvt_status executor_run_move(kvt_store *store, const kvt_move *move, const void *data)
+{
+    store_op op = {.store = store, .move = move, .data = data};
+    op.tier = store_tier_of(move->to_bytes);
+    pthread_mutex_lock(&store->lock);
+    op.entry = entry_find_handle(&store->table, move->handle);
+    assert(op.entry != NULL);
+    if (move->kind == KVT_MOVE_CHANGE) {
+        op.source = op.entry->place;
+        op.source->readers++;
+    }
+    pthread_mutex_unlock(&store->lock);
+
+    kvt_status status = KVT_OK;
+    for (const store_stage *stage = executor_stages[move->kind]; *stage != STAGE_COUNT; stage++) {
+        status = stage_functions[*stage](&op);
+        if (status != KVT_OK) break;
+        op.stages_done |= 1u << *stage;
+    }
+    if (status != KVT_OK) {
+        executor_undo(&op, status);
+    } else {
+        pthread_mutex_lock(&store->lock);
+        store->counters.moves_committed++;
+        pthread_mutex_unlock(&store->lock);
+    }
+    executor_report(store, move, status);
+    return status;
+}
+
+kvt_status executor_run_plan(kvt_store *store, const kvt_move *moves, uint32_t count,
+                             const void *data, uint32_t *committed_out)
+{
+    kvt_status status = KVT_OK;
+    uint32_t done = 0;
+    while (done < count) {
+        const void *bytes = moves[done].kind == KVT_MOVE_PUT ? data : NULL;
+        status = executor_run_move(store, &moves[done], bytes);
+        if (status != KVT_OK) break;
+        done++;
+    }
+    if (committed_out != NULL) *committed_out += done;
+    if (status != KVT_OK) {
+        /* The failed move was aborted where it failed; the ones after it depend on its room. */
+        pthread_mutex_lock(&store->lock);
+        executor_abort_moves(store, moves + done + 1, count - done - 1);
+        pthread_mutex_unlock(&store->lock);
+        for (uint32_t i = done + 1; i < count; i++) {
+            executor_report(store, &moves[i], KVT_E_CANCELLED);
+        }
+    }
+    return status;
+}

@@ -1,0 +1,186 @@
+/*
+ * maintain.c - background rounds: promotions that gets asked for, then what the policy's tick
+ * plans, within a budget of bytes written.
+ *
+ * Thread rule: one round at a time (store->maintaining); plans wait in store->queue under the lock.
+ */
+#include "store/store.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+void maintain_queue_plan(kvt_store *store, const kvt_plan *plan)
+{
+    store_queued_plan *queued = NULL;
+    if (store->queue_count < STORE_PLANS_QUEUED) {
+        queued = malloc(sizeof *queued + plan->count * sizeof(kvt_move));
+    }
+    if (queued == NULL) {
+        executor_abort_moves(store, plan->moves, plan->count);
+        return;
+    }
+    queued->count = plan->count;
+    memcpy(queued->moves, plan->moves, plan->count * sizeof(kvt_move));
+    store->queue[store->queue_count++] = queued;
+}
+
+/* Takes the plan at an index out of the queue, keeping the order of the rest. Lock held. */
+static store_queued_plan *maintain_take_plan(kvt_store *store, uint32_t index)
+{
+    store_queued_plan *queued = store->queue[index];
+    store->queue_count--;
+    memmove(&store->queue[index], &store->queue[index + 1],
+            (store->queue_count - index) * sizeof(store->queue[0]));
+    return queued;
+}
+
+bool maintain_cancel_plan(kvt_store *store, uint64_t handle)
+{
+    for (uint32_t i = 0; i < store->queue_count; i++) {
+        const store_queued_plan *queued = store->queue[i];
+        for (uint32_t j = 0; j < queued->count; j++) {
+            if (queued->moves[j].handle != handle) continue;
+            store_queued_plan *taken = maintain_take_plan(store, i);
+            executor_abort_moves(store, taken->moves, taken->count);
+            free(taken);
+            return true;
+        }
+    }
+    return false;
+}
+
+static uint64_t maintain_written_bytes(const kvt_move *moves, uint32_t count)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
+            bytes += moves[i].to_bytes[tier];
+        }
+    }
+    return bytes;
+}
+
+/* Runs queued plans until the budget is used up. The first one runs whatever its size, so that a
+ * large entry is not stuck for ever. */
+static void maintain_run_queue(kvt_store *store, uint64_t *budget, uint32_t *moves_done)
+{
+    bool first = true;
+    for (;;) {
+        pthread_mutex_lock(&store->lock);
+        store_queued_plan *queued = NULL;
+        if (store->queue_count != 0 && !store->stopping) {
+            uint64_t bytes = maintain_written_bytes(store->queue[0]->moves, store->queue[0]->count);
+            if (first || bytes <= *budget) {
+                queued = maintain_take_plan(store, 0);
+                *budget -= bytes < *budget ? bytes : *budget;
+            }
+        }
+        pthread_mutex_unlock(&store->lock);
+        if (queued == NULL) return;
+        first = false;
+        /* A failed move was aborted and counted; the next get may ask for it again. */
+        (void)!executor_run_plan(store, queued->moves, queued->count, NULL, moves_done);
+        free(queued);
+    }
+}
+
+static kvt_status maintain_run_tick(kvt_store *store, uint64_t budget, uint32_t *moves_done)
+{
+    uint32_t limit =
+        store->moves_per_tick < STORE_PLAN_MOVES ? store->moves_per_tick : STORE_PLAN_MOVES;
+    if (limit == 0) return KVT_OK;
+    kvt_plan plan = {.capacity = STORE_PLAN_MOVES};
+    plan.moves = malloc(STORE_PLAN_MOVES * sizeof *plan.moves);
+    if (plan.moves == NULL) return KVT_E_MEMORY;
+    pthread_mutex_lock(&store->lock);
+    uint64_t started_ns = store_now_ns(store);
+    kvt_status status = kvt_policy_tick(store->policy, started_ns, limit, budget, &plan);
+    store_count_decision(store, started_ns);
+    if (status == KVT_OK) executor_mark_plan(store, &plan);
+    pthread_mutex_unlock(&store->lock);
+    if (status == KVT_OK) {
+        (void)!executor_run_plan(store, plan.moves, plan.count, NULL, moves_done);
+    }
+    free(plan.moves);
+    return status;
+}
+
+/* One round with a budget of bytes written. */
+static kvt_status maintain_round(kvt_store *store, uint64_t budget, uint32_t *moves_done)
+{
+    pthread_mutex_lock(&store->lock);
+    if (store->maintaining) {
+        pthread_mutex_unlock(&store->lock);
+        return KVT_BUSY;
+    }
+    store->maintaining = true;
+    pthread_mutex_unlock(&store->lock);
+    maintain_run_queue(store, &budget, moves_done);
+    kvt_status status = maintain_run_tick(store, budget, moves_done);
+    pthread_mutex_lock(&store->lock);
+    store->maintaining = false;
+    pthread_mutex_unlock(&store->lock);
+    return status;
+}
+
+kvt_status kvt_maintain(kvt_store *store, uint32_t *moves_out)
+{
+    uint32_t moves = 0;
+    kvt_status status = maintain_round(store, UINT64_MAX, &moves);
+    if (moves_out != NULL) *moves_out = moves;
+    return status;
+}
+
+static void *maintain_background(void *argument)
+{
+    kvt_store *store = argument;
+    double share = store->move_bytes_per_s == 0
+                       ? 1.8e19
+                       : (double)store->move_bytes_per_s * store->tick_seconds;
+    pthread_mutex_lock(&store->lock);
+    while (!store->stopping) {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        double nanoseconds = (double)until.tv_nsec + store->tick_seconds * 1e9;
+        until.tv_sec += (time_t)(nanoseconds / 1e9);
+        until.tv_nsec = (long)(nanoseconds - 1e9 * (double)(time_t)(nanoseconds / 1e9));
+        while (!store->stopping &&
+               pthread_cond_timedwait(&store->changed, &store->lock, &until) != ETIMEDOUT) {
+        }
+        if (store->stopping) break;
+        pthread_mutex_unlock(&store->lock);
+        uint32_t moves = 0;
+        (void)!maintain_round(store, (uint64_t)share, &moves);
+        pthread_mutex_lock(&store->lock);
+    }
+    pthread_mutex_unlock(&store->lock);
+    return NULL;
+}
+
+kvt_status maintain_start(kvt_store *store)
+{
+    if (!(store->tick_seconds > 0)) return KVT_OK;
+    if (pthread_create(&store->background, NULL, maintain_background, store) != 0) {
+        return KVT_E_MEMORY;
+    }
+    store->has_background = true;
+    return KVT_OK;
+}
+
+void maintain_stop(kvt_store *store)
+{
+    pthread_mutex_lock(&store->lock);
+    store->stopping = true;
+    pthread_cond_broadcast(&store->changed);
+    pthread_mutex_unlock(&store->lock);
+    if (store->has_background) pthread_join(store->background, NULL);
+    pthread_mutex_lock(&store->lock);
+    while (store->queue_count != 0) {
+        store_queued_plan *queued = maintain_take_plan(store, 0);
+        executor_abort_moves(store, queued->moves, queued->count);
+        free(queued);
+    }
+    pthread_mutex_unlock(&store->lock);
+}

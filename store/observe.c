@@ -1,0 +1,126 @@
+/*
+ * observe.c - flush, explain, statistics. Any thread.
+ */
+#include "store/store.h"
+
+#include <string.h>
+
+kvt_status kvt_flush(kvt_store *store)
+{
+    if (store->catalog == NULL) return KVT_OK;
+    return catalog_flush(store->catalog);
+}
+
+kvt_status kvt_explain(kvt_store *store, const kvt_key *key, kvt_explanation *out)
+{
+    if (key == NULL || out == NULL) return KVT_E_ARGUMENT;
+    pthread_mutex_lock(&store->lock);
+    kvt_status status = KVT_MISS;
+    if (entry_find_key(&store->table, key) != NULL) {
+        status = kvt_policy_explain(store->policy, store_now_ns(store), entry_handle(key), out);
+    }
+    pthread_mutex_unlock(&store->lock);
+    return status;
+}
+
+/* Bucket of a duration: 16 per octave, exact below 16 ns. */
+static uint32_t observe_bucket(uint64_t ns)
+{
+    if (ns < 16) return (uint32_t)ns;
+    uint32_t octave = 63u - (uint32_t)__builtin_clzll(ns);
+    uint32_t bucket = (octave - 3) * 16 + (uint32_t)((ns >> (octave - 4)) & 15);
+    return bucket < STORE_TIMES ? bucket : STORE_TIMES - 1;
+}
+
+/* The smallest duration of a bucket. */
+static uint64_t observe_bucket_ns(uint32_t bucket)
+{
+    if (bucket < 16) return bucket;
+    uint32_t octave = bucket / 16 + 3;
+    return (UINT64_C(16) + bucket % 16) << (octave - 4);
+}
+
+void store_count_decision(kvt_store *store, uint64_t started_ns)
+{
+    store->counters.decision_times[observe_bucket(store_now_ns(store) - started_ns)]++;
+}
+
+static uint64_t observe_quantile(const uint64_t *times, double share)
+{
+    uint64_t total = 0, seen = 0;
+    for (uint32_t i = 0; i < STORE_TIMES; i++) {
+        total += times[i];
+    }
+    if (total == 0) return 0;
+    for (uint32_t i = 0; i < STORE_TIMES; i++) {
+        seen += times[i];
+        if ((double)seen >= share * (double)total) return observe_bucket_ns(i);
+    }
+    return observe_bucket_ns(STORE_TIMES - 1);
+}
+
+static void observe_counters(const store_counters *counters, kvt_store_stats *stats)
+{
+    stats->puts = counters->puts;
+    stats->puts_refused = counters->puts_refused;
+    stats->puts_existing = counters->puts_existing;
+    stats->gets = counters->gets;
+    stats->misses = counters->misses;
+    stats->shared_reads = counters->shared_reads;
+    stats->load_failures = counters->load_failures;
+    stats->recovered = counters->recovered;
+    stats->recovery_drops = counters->recovery_drops;
+    stats->moves_committed = counters->moves_committed;
+    stats->moves_aborted = counters->moves_aborted;
+    stats->promotions = counters->promotions;
+    stats->demotions = counters->demotions;
+    stats->evictions = counters->evictions;
+    stats->decision_ns_p50 = observe_quantile(counters->decision_times, 0.50);
+    stats->decision_ns_p99 = observe_quantile(counters->decision_times, 0.99);
+}
+
+kvt_status kvt_stats(kvt_store *store, kvt_store_stats *stats)
+{
+    if (stats == NULL || stats->struct_size != sizeof *stats) return KVT_E_ARGUMENT;
+    memset(stats, 0, sizeof *stats);
+    stats->struct_size = sizeof *stats;
+    pthread_mutex_lock(&store->lock);
+    observe_counters(&store->counters, stats);
+    kvt_policy_stats_get(store->policy, &stats->policy);
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
+        if (store->pools[tier] == NULL) continue;
+        tiers_pool_facts facts;
+        tiers_pool_facts_get(store->pools[tier], &facts);
+        stats->tiers[tier] = (kvt_tier_stats){.capacity_bytes = facts.capacity_bytes,
+                                              .used_bytes = facts.used_bytes,
+                                              .entries = stats->policy.entries_by_tier[tier],
+                                              .bytes_read = facts.bytes_read,
+                                              .bytes_written = facts.bytes_written,
+                                              .hits = store->counters.hits[tier],
+                                              .emulated = facts.emulated};
+    }
+    pthread_mutex_unlock(&store->lock);
+    return KVT_OK;
+}
+
+kvt_status kvt_device_stats_at(kvt_store *store, size_t index, kvt_device_stats *out)
+{
+    if (out == NULL) return KVT_E_ARGUMENT;
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
+        if (store->pools[tier] == NULL) continue;
+        tiers_pool_facts facts;
+        tiers_pool_facts_get(store->pools[tier], &facts);
+        if (index < facts.member_count) {
+            kvt_status status = tiers_pool_member(store->pools[tier], (uint32_t)index, out);
+            out->tier = (kvt_tier)tier;
+            return status;
+        }
+        index -= facts.member_count;
+    }
+    return KVT_END;
+}
+
+const char *kvt_version(void)
+{
+    return "0.1.0";
+}

@@ -1,0 +1,511 @@
+/*
+ * open.c - opening and closing a store: devices, labels, catalog, recovery, policy, background.
+ *
+ * Order, and what each step needs:
+ *     profile -> devices -> catalog -> labels (superblock.h protocol) -> costs -> pools -> policy
+ *     -> catalog writer -> recovery -> background
+ * A failure at any step closes what was opened, in reverse, and leaves every file as it was.
+ *
+ * Thread rule: open and close are not concurrent with anything.
+ */
+#include "store/store.h"
+
+#include "tiers/superblock.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+
+/* One device while the store is being opened. */
+typedef struct open_device {
+    kvt_tier tier;
+    uint32_t member;
+    kvt_device *device; /* NULL once a pool owns it */
+    cost_device cost;
+    bool labelled; /* durable: carries a superblock */
+    bool blank;    /* may be overwritten: new, or taken over empty */
+    bool stale;    /* ours, of an older epoch: taken back empty */
+} open_device;
+
+typedef struct open_state {
+    const kvt_store_options *options;
+    kvt_store *store;
+    kvt_profile *profile;
+    open_device *devices;
+    uint32_t device_count;
+    uint8_t pool_id[16];
+    uint64_t epoch;
+    char *message;
+    size_t message_size;
+} open_state;
+
+/* ---- devices ---- */
+
+static kvt_status open_one_device(open_state *state, kvt_tier tier, uint32_t member,
+                                  const kvt_device_config *config)
+{
+    open_device *device = &state->devices[state->device_count];
+    kvt_status status =
+        kvt_device_open(config, &device->device, state->message, state->message_size);
+    if (status != KVT_OK) return status;
+    state->device_count++;
+    device->tier = tier;
+    device->member = member;
+    if ((device->device->facts.flags & KVT_DEVICE_NO_DATA) != 0) {
+        snprintf(state->message, state->message_size, "device %s (%s) keeps no bytes", config->name,
+                 config->backend);
+        return KVT_E_ARGUMENT;
+    }
+    device->labelled = (device->device->facts.flags & KVT_DEVICE_DURABLE) != 0;
+    device->blank = !device->labelled;
+    for (uint32_t i = 0; i + 1 < state->device_count; i++) {
+        if (strcmp(state->devices[i].device->name, device->device->name) != 0) continue;
+        snprintf(state->message, state->message_size, "device %s is named twice",
+                 device->device->name);
+        return KVT_E_ARGUMENT;
+    }
+    return KVT_OK;
+}
+
+/* A tier without devices: one memory device of its capacity. */
+static kvt_status open_plain_device(open_state *state, kvt_tier tier)
+{
+    kvt_device_config config = {.struct_size = sizeof config,
+                                .name = kvt_tier_name(tier),
+                                .backend = "memory",
+                                .capacity_bytes = state->options->tiers[tier].capacity_bytes,
+                                .emulated = tier == KVT_TIER_HBM};
+    if (tier == KVT_TIER_SSD) {
+        snprintf(state->message, state->message_size, "tier ssd has a capacity but no device");
+        return KVT_E_ARGUMENT;
+    }
+    return open_one_device(state, tier, 0, &config);
+}
+
+static kvt_status open_devices(open_state *state)
+{
+    uint32_t count = 0;
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
+        uint32_t devices = state->options->tiers[tier].device_count;
+        if (devices > TIERS_MEMBERS_MAX) {
+            snprintf(state->message, state->message_size, "tier %s has more than %u devices",
+                     kvt_tier_name(tier), TIERS_MEMBERS_MAX);
+            return KVT_E_ARGUMENT;
+        }
+        count += devices + 1;
+    }
+    state->devices = calloc(count, sizeof *state->devices);
+    if (state->devices == NULL) return KVT_E_MEMORY;
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
+        const kvt_tier_options *options = &state->options->tiers[tier];
+        kvt_status status = KVT_OK;
+        if (options->device_count == 0 && options->capacity_bytes != 0) {
+            status = open_plain_device(state, (kvt_tier)tier);
+        }
+        for (uint32_t i = 0; i < options->device_count && status == KVT_OK; i++) {
+            status = open_one_device(state, (kvt_tier)tier, i, &options->devices[i]);
+        }
+        if (status != KVT_OK) return status;
+    }
+    if (state->device_count == 0) {
+        snprintf(state->message, state->message_size, "no tier has a capacity or a device");
+        return KVT_E_ARGUMENT;
+    }
+    return KVT_OK;
+}
+
+/* ---- labels ---- */
+
+/* What a device's label says about it: blank, ours, stale, or somebody else's. */
+static kvt_status open_check_label(open_state *state, open_device *device)
+{
+    tiers_superblock label;
+    tiers_label_state found;
+    const char *name = device->device->name;
+    kvt_status status = tiers_superblock_read(device->device, &label, &found);
+    if (status == KVT_E_VERSION && state->options->format) {
+        status = KVT_OK;
+        found = TIERS_LABEL_FOREIGN;
+    }
+    if (status != KVT_OK) {
+        snprintf(state->message, state->message_size, "device %s: its label cannot be read: %s",
+                 name, kvt_status_text(status));
+        return status;
+    }
+    bool ours = found == TIERS_LABEL_SOUND && state->store->catalog != NULL &&
+                memcmp(label.pool, state->pool_id, sizeof label.pool) == 0 &&
+                label.tier == (uint32_t)device->tier && label.member == device->member;
+    if (ours) {
+        device->stale = label.epoch != state->epoch && label.epoch != state->epoch + 1;
+        device->blank = device->stale;
+        return KVT_OK;
+    }
+    if (found != TIERS_LABEL_BLANK && !state->options->format) {
+        snprintf(state->message, state->message_size,
+                 "device %s holds %s; set format to take it over (its content is lost)", name,
+                 found == TIERS_LABEL_SOUND ? "entries of another store" : "other bytes");
+        return KVT_E_MISMATCH;
+    }
+    device->blank = true;
+    return KVT_OK;
+}
+
+static kvt_status open_check_labels(open_state *state)
+{
+    for (uint32_t i = 0; i < state->device_count; i++) {
+        if (!state->devices[i].labelled) continue;
+        kvt_status status = open_check_label(state, &state->devices[i]);
+        if (status != KVT_OK) return status;
+    }
+    return KVT_OK;
+}
+
+/* Writes the new epoch to every device, then to the catalog. */
+static kvt_status open_write_labels(open_state *state)
+{
+    for (uint32_t i = 0; i < state->device_count; i++) {
+        open_device *device = &state->devices[i];
+        if (!device->labelled) continue;
+        tiers_superblock label = {.tier = (uint32_t)device->tier,
+                                  .member = device->member,
+                                  .epoch = state->epoch + 1,
+                                  .capacity_bytes = device->device->facts.capacity_bytes};
+        memcpy(label.pool, state->pool_id, sizeof label.pool);
+        kvt_status status = tiers_superblock_write(device->device, &label);
+        if (status != KVT_OK) {
+            snprintf(state->message, state->message_size, "device %s: cannot write its label: %s",
+                     device->device->name, kvt_status_text(status));
+            return status;
+        }
+    }
+    return KVT_OK;
+}
+
+static kvt_status open_write_epoch(open_state *state)
+{
+    if (state->store->catalog == NULL) return KVT_OK;
+    catalog_device *rows = calloc(state->device_count, sizeof *rows);
+    if (rows == NULL) return KVT_E_MEMORY;
+    size_t count = 0;
+    for (uint32_t i = 0; i < state->device_count; i++) {
+        const open_device *device = &state->devices[i];
+        if (!device->labelled) continue;
+        rows[count].tier = device->tier;
+        rows[count].member = device->member;
+        rows[count].capacity_bytes = device->device->facts.capacity_bytes;
+        snprintf(rows[count].name, sizeof rows[count].name, "%s", device->device->name);
+        count++;
+    }
+    kvt_status status = catalog_set_epoch(state->store->catalog, state->epoch + 1, rows, count);
+    free(rows);
+    if (status != KVT_OK) {
+        snprintf(state->message, state->message_size, "catalog %s: %s",
+                 state->options->catalog_path, kvt_status_text(status));
+    }
+    return status;
+}
+
+static kvt_status open_catalog(open_state *state)
+{
+    const char *path = state->options->catalog_path;
+    if (path == NULL) {
+        ssize_t got = getrandom(state->pool_id, sizeof state->pool_id, 0);
+        return got == (ssize_t)sizeof state->pool_id ? KVT_OK : KVT_E_IO;
+    }
+    kvt_status status =
+        catalog_open(path, false, &state->store->catalog, state->message, state->message_size);
+    if (status != KVT_OK) return status;
+    catalog_identity(state->store->catalog, state->pool_id, &state->epoch);
+    return KVT_OK;
+}
+
+/* ---- costs ---- */
+
+static kvt_status open_costs(open_state *state)
+{
+    kvt_cost_model *costs = &state->store->costs;
+    for (uint32_t i = 0; i < state->device_count; i++) {
+        open_device *device = &state->devices[i];
+        uint64_t head = device->labelled ? TIERS_SUPERBLOCK_BYTES : 0;
+        kvt_status status = costs_measure_device(state->profile, device->device, device->blank,
+                                                 head, &device->cost);
+        if (status != KVT_OK) {
+            snprintf(state->message, state->message_size, "device %s: cannot be measured: %s",
+                     device->device->name, kvt_status_text(status));
+            return status;
+        }
+    }
+    kvt_variant raw = {.codec = KVT_CODEC_RAW};
+    kvt_variant lossless = {.codec = KVT_CODEC_LOSSLESS, .mode = KVT_LOSSLESS_DENSE};
+    kvt_status status = costs_measure_variant(state->profile, raw, &costs->variants[0]);
+    costs->variant_count = 1;
+    if (status == KVT_OK &&
+        (state->options->lossless || state->options->variant.codec == KVT_CODEC_LOSSLESS)) {
+        status = costs_measure_variant(state->profile, lossless, &costs->variants[1]);
+        costs->variant_count = 2;
+    }
+    costs->prefill = state->options->prefill;
+    costs->parallel_codecs = 1;
+    return status;
+}
+
+/* ---- pools ---- */
+
+static kvt_status open_pool(open_state *state, kvt_tier tier)
+{
+    tiers_member_options members[TIERS_MEMBERS_MAX];
+    cost_device costs[TIERS_MEMBERS_MAX];
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < state->device_count; i++) {
+        const open_device *device = &state->devices[i];
+        if (device->tier != tier) continue;
+        costs[count] = device->cost;
+        members[count] = (tiers_member_options){.device = device->device,
+                                                .read_bytes_per_s = device->cost.read.bytes_per_s,
+                                                .write_bytes_per_s = device->cost.write.bytes_per_s,
+                                                .reserved_head_bytes =
+                                                    device->labelled ? TIERS_SUPERBLOCK_BYTES : 0,
+                                                .present = true};
+        count++;
+    }
+    if (count == 0) return KVT_OK;
+    const kvt_tier_options *options = &state->options->tiers[tier];
+    tiers_pool_options pool = {.capacity_bytes = options->capacity_bytes,
+                               .unit_bytes = options->unit_bytes,
+                               .striping = options->striping};
+    kvt_store *store = state->store;
+    kvt_status status = tiers_pool_open(members, count, &pool, &store->pools[tier], state->message,
+                                        state->message_size);
+    if (status != KVT_OK) return status;
+    for (uint32_t i = 0; i < state->device_count; i++) {
+        if (state->devices[i].tier == tier) state->devices[i].device = NULL;
+    }
+    store->costs.present[tier] = true;
+    store->costs.read[tier] = costs_combine(costs, count, KVT_IO_READ, options->striping);
+    store->costs.write[tier] = costs_combine(costs, count, KVT_IO_WRITE, options->striping);
+    return KVT_OK;
+}
+
+/* ---- policy ---- */
+
+static void *open_resize(void *context, void *memory, size_t old_bytes, size_t bytes)
+{
+    (void)context;
+    (void)old_bytes;
+    if (bytes == 0) {
+        free(memory);
+        return NULL;
+    }
+    return realloc(memory, bytes);
+}
+
+static kvt_status open_policy(open_state *state)
+{
+    const kvt_store_options *options = state->options;
+    kvt_policy_config config;
+    kvt_policy_config_init(&config);
+    config.name = options->policy;
+    config.variant = options->variant;
+    config.alpha_seconds = options->alpha_seconds;
+    config.half_life_seconds = options->half_life_seconds;
+    config.hysteresis = options->hysteresis;
+    config.holes = (uint8_t)options->holes;
+    config.high_watermark = options->high_watermark;
+    config.low_watermark = options->low_watermark;
+    config.seed = options->seed;
+    config.allocator.resize = open_resize;
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
+        if (state->store->pools[tier] == NULL) continue;
+        tiers_pool_facts facts;
+        tiers_pool_facts_get(state->store->pools[tier], &facts);
+        config.tiers[tier] =
+            (kvt_tier_facts){.capacity_bytes = facts.capacity_bytes,
+                             .read_bytes_per_s = state->store->costs.read[tier].bytes_per_s,
+                             .write_bytes_per_s = state->store->costs.write[tier].bytes_per_s,
+                             .request_seconds = state->store->costs.read[tier].request_seconds};
+    }
+    return kvt_policy_open(&config, &state->store->policy, state->message, state->message_size);
+}
+
+/* ---- catalog writer and recovery ---- */
+
+static kvt_status open_sync(void *context)
+{
+    kvt_store *store = context;
+    return store->pools[KVT_TIER_SSD] == NULL ? KVT_OK
+                                              : tiers_pool_sync(store->pools[KVT_TIER_SSD]);
+}
+
+/* A deleted row has been committed: its extents may be used again. */
+static void open_release(void *context, tiers_location *location)
+{
+    kvt_store *store = context;
+    tiers_pool_release(store->pools[KVT_TIER_SSD], location);
+}
+
+/* Rows that lie on a device which was taken over empty must not be found again. */
+static uint64_t open_stale_members(const open_state *state)
+{
+    uint64_t mask = 0;
+    for (uint32_t i = 0; i < state->device_count; i++) {
+        const open_device *device = &state->devices[i];
+        bool lost = device->tier == KVT_TIER_SSD && (device->blank || !device->labelled);
+        if (lost) mask |= UINT64_C(1) << device->member;
+    }
+    return mask;
+}
+
+static kvt_status open_recover(open_state *state)
+{
+    kvt_store *store = state->store;
+    if (store->catalog == NULL) return KVT_OK;
+    store->stale_members = open_stale_members(state);
+    /* Generations of this life start above those of any other, without reading them back. */
+    store->next_generation = ((state->epoch + 1) << 32) + 1;
+    kvt_status status = recover_entries(store);
+    if (status == KVT_OK) status = catalog_start(store->catalog, open_sync, open_release, store);
+    if (status != KVT_OK) {
+        snprintf(state->message, state->message_size, "catalog %s: recovery failed: %s",
+                 state->options->catalog_path, kvt_status_text(status));
+    }
+    return status;
+}
+
+/* ---- open and close ---- */
+
+static kvt_status open_check_options(const kvt_store_options *options, char *message,
+                                     size_t message_size)
+{
+    const char *fault = NULL;
+    if (options->struct_size != sizeof *options) {
+        fault = "options were not made by kvt_store_options_init";
+    } else if (options->policy == NULL) {
+        fault = "policy is not named";
+    } else if (!(options->tick_seconds >= 0 && options->tick_seconds <= 3600)) {
+        fault = "tick_seconds is outside 0..3600";
+    } else if (options->staging_bytes < (UINT64_C(1) << 20)) {
+        fault = "staging_bytes is below 1 MiB";
+    } else if ((unsigned)options->holes > KVT_HOLES_MIXED) {
+        fault = "holes is not a kvt_hole_mode";
+    }
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT && fault == NULL; tier++) {
+        const kvt_tier_options *one = &options->tiers[tier];
+        if (one->unit_bytes % TIERS_GRAIN_BYTES != 0) {
+            fault = "a tier's unit_bytes is not a multiple of 4096";
+        } else if (one->device_count != 0 && one->devices == NULL) {
+            fault = "a tier has a device_count but no devices";
+        }
+    }
+    if (fault == NULL) return KVT_OK;
+    snprintf(message, message_size, "%s", fault);
+    return KVT_E_ARGUMENT;
+}
+
+static kvt_status open_steps(open_state *state)
+{
+    const kvt_store_options *options = state->options;
+    kvt_store *store = state->store;
+    kvt_status status = entry_table_init(&store->table);
+    if (status == KVT_OK && options->profile_path != NULL) {
+        uint32_t flags = options->profile_foreign ? KVT_PROFILE_FOREIGN : KVT_PROFILE_READ;
+        status = kvt_profile_open(options->profile_path, flags, &state->profile, state->message,
+                                  state->message_size);
+        if (status == KVT_MISS) status = KVT_E_GONE;
+    }
+    if (status == KVT_OK) status = open_devices(state);
+    if (status == KVT_OK) status = open_catalog(state);
+    if (status == KVT_OK) status = open_check_labels(state);
+    if (status == KVT_OK) status = open_costs(state);
+    if (status == KVT_OK) status = open_write_labels(state);
+    if (status == KVT_OK) status = open_write_epoch(state);
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT && status == KVT_OK; tier++) {
+        status = open_pool(state, (kvt_tier)tier);
+    }
+    if (status == KVT_OK) status = open_policy(state);
+    if (status == KVT_OK) status = open_recover(state);
+    if (status == KVT_OK) status = maintain_start(store);
+    return status;
+}
+
+static void open_fill_store(kvt_store *store, const kvt_store_options *options)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    store->opened_ns = (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
+    pthread_mutex_init(&store->lock, NULL);
+    pthread_mutex_init(&store->observer_lock, NULL);
+    pthread_cond_init(&store->changed, NULL);
+    staging_init(&store->staging, options->staging_bytes);
+    store->next_generation = 1;
+    store->tick_seconds = options->tick_seconds;
+    store->move_bytes_per_s = options->move_bytes_per_s;
+    store->moves_per_tick = options->moves_per_tick;
+    store->observer = options->observer;
+    store->observer_context = options->observer_context;
+}
+
+kvt_status kvt_open(const kvt_store_options *options, kvt_store **store_out, char *message,
+                    size_t message_size)
+{
+    char unused[1];
+    if (options == NULL || store_out == NULL) return KVT_E_ARGUMENT;
+    *store_out = NULL;
+    if (message == NULL || message_size == 0) {
+        message = unused;
+        message_size = sizeof unused;
+    }
+    message[0] = '\0';
+    kvt_status status = open_check_options(options, message, message_size);
+    if (status != KVT_OK) return status;
+    kvt_store *store = calloc(1, sizeof *store);
+    if (store == NULL) return KVT_E_MEMORY;
+    open_fill_store(store, options);
+    open_state state = {
+        .options = options, .store = store, .message = message, .message_size = message_size};
+    status = open_steps(&state);
+    kvt_profile_close(state.profile);
+    for (uint32_t i = 0; i < state.device_count; i++) {
+        kvt_device_close(state.devices[i].device); /* those that no pool has taken over */
+    }
+    free(state.devices);
+    if (status != KVT_OK) {
+        if (message[0] == '\0') snprintf(message, message_size, "%s", kvt_status_text(status));
+        kvt_close(store);
+        return status;
+    }
+    *store_out = store;
+    return KVT_OK;
+}
+
+/* Extents of places are the pools'; only the tickets and locations need freeing one by one. */
+static void open_free_places(kvt_store *store)
+{
+    for (size_t i = 0; i < store->table.bucket_count; i++) {
+        for (store_entry *entry = store->table.buckets[i]; entry != NULL; entry = entry->next) {
+            if (entry->place == NULL) continue;
+            catalog_ticket_free(entry->place->ticket);
+            tiers_location_free(entry->place->location);
+        }
+    }
+}
+
+void kvt_close(kvt_store *store)
+{
+    if (store == NULL) return;
+    maintain_stop(store);
+    if (store->catalog != NULL) catalog_close(store->catalog);
+    open_free_places(store);
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
+        tiers_pool_close(store->pools[tier]);
+    }
+    kvt_policy_close(store->policy);
+    entry_table_deinit(&store->table);
+    staging_deinit(&store->staging);
+    pthread_cond_destroy(&store->changed);
+    pthread_mutex_destroy(&store->observer_lock);
+    pthread_mutex_destroy(&store->lock);
+    free(store);
+}

@@ -1,0 +1,274 @@
+/*
+ * options.c - defaults of kvt_store_options, and filling them from settings.
+ *
+ * Only settings that have an effect are read, so that the others are reported as unused: a path
+ * means nothing to a memory device, a unit nothing to a tier that is absent.
+ *
+ * Thread rule: one thread at a time per object.
+ */
+#include <kvterrace/kvterrace.h>
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void kvt_store_options_init(kvt_store_options *options)
+{
+    memset(options, 0, sizeof *options);
+    options->struct_size = sizeof *options;
+    options->policy = "utility";
+    options->variant.codec = KVT_CODEC_RAW;
+    options->lossless = true;
+    options->alpha_seconds = 10;
+    options->half_life_seconds = 300;
+    options->hysteresis = 1.25;
+    options->holes = KVT_HOLES_CONTIGUOUS;
+    kvt_status status = kvt_prefill_preset("llama-3.1-8b:a100", &options->prefill);
+    assert(status == KVT_OK);
+    (void)status;
+    options->high_watermark = 0.98;
+    options->low_watermark = 0.95;
+    options->staging_bytes = UINT64_C(256) << 20;
+    options->tick_seconds = 0.05;
+    options->moves_per_tick = 64;
+    options->seed = 1;
+}
+
+/* What kvt_store_options_read allocates. */
+typedef struct options_owner {
+    kvt_device_config *devices; /* of all tiers, grouped by tier */
+    char **texts;
+    size_t text_count;
+    size_t text_capacity;
+    kvt_prefill prefill;
+} options_owner;
+
+/* A copy that lives as long as the owner; NULL for NULL, and NULL with *status set without memory.
+ */
+static const char *options_keep(options_owner *owner, const char *text, kvt_status *status)
+{
+    if (text == NULL) return NULL;
+    if (owner->text_count == owner->text_capacity) {
+        size_t capacity = owner->text_capacity == 0 ? 16 : owner->text_capacity * 2;
+        char **texts = realloc(owner->texts, capacity * sizeof *texts);
+        if (texts == NULL) {
+            *status = KVT_E_MEMORY;
+            return NULL;
+        }
+        owner->texts = texts;
+        owner->text_capacity = capacity;
+    }
+    char *copy = strdup(text);
+    if (copy == NULL) {
+        *status = KVT_E_MEMORY;
+        return NULL;
+    }
+    owner->texts[owner->text_count++] = copy;
+    return copy;
+}
+
+static int options_tier(const char *name)
+{
+    for (int tier = KVT_TIER_HBM; name != NULL && tier < KVT_TIER_COUNT; tier++) {
+        if (strcmp(name, kvt_tier_name(tier)) == 0) return tier;
+    }
+    return KVT_TIER_NONE;
+}
+
+/* One [device.NAME] section. */
+static kvt_status options_read_device(kvt_config *config, options_owner *owner, const char *name,
+                                      kvt_device_config *device, char *message, size_t message_size)
+{
+    char key[96];
+    kvt_status status = KVT_OK;
+    memset(device, 0, sizeof *device);
+    device->struct_size = sizeof *device;
+#define DEVICE_KEY(field) (snprintf(key, sizeof key, "device.%s." field, name), key)
+    device->name = options_keep(owner, name, &status);
+    device->backend = options_keep(owner, kvt_config_text(config, DEVICE_KEY("backend")), &status);
+    if (status != KVT_OK) return status;
+    if (device->backend == NULL) {
+        snprintf(message, message_size, "device.%s.backend is not set", name);
+        return KVT_E_CONFIG;
+    }
+    bool file = strcmp(device->backend, "file") == 0;
+    if (file) {
+        device->path = options_keep(owner, kvt_config_text(config, DEVICE_KEY("path")), &status);
+        device->buffered = kvt_config_switch(config, DEVICE_KEY("buffered"));
+        device->synchronous = kvt_config_switch(config, DEVICE_KEY("synchronous"));
+        if (status == KVT_OK && device->path == NULL) {
+            snprintf(message, message_size, "device.%s.path is not set", name);
+            status = KVT_E_CONFIG;
+        }
+    }
+    device->capacity_bytes = kvt_config_bytes(config, DEVICE_KEY("capacity"));
+    if (status == KVT_OK && !file && device->capacity_bytes == 0) {
+        snprintf(message, message_size, "device.%s.capacity is not set", name);
+        status = KVT_E_CONFIG;
+    }
+    uint64_t depth = kvt_config_bytes(config, DEVICE_KEY("depth"));
+    if (status == KVT_OK && depth > 4096) {
+        snprintf(message, message_size, "device.%s.depth is above 4096", name);
+        status = KVT_E_CONFIG;
+    }
+    device->depth = (uint32_t)depth;
+    device->emulated = kvt_config_switch(config, DEVICE_KEY("emulated"));
+    device->read_bytes_per_s = kvt_config_bytes(config, DEVICE_KEY("read_bandwidth"));
+    device->write_bytes_per_s = kvt_config_bytes(config, DEVICE_KEY("write_bandwidth"));
+    device->latency_ns = (uint64_t)(kvt_config_number(config, DEVICE_KEY("latency")) * 1e9);
+#undef DEVICE_KEY
+    return status;
+}
+
+static size_t options_count_devices(const kvt_config *config)
+{
+    size_t count = 0;
+    while (kvt_config_device_at(config, count) != NULL) {
+        count++;
+    }
+    return count;
+}
+
+/* Devices of all tiers, grouped by tier, in file order inside a tier. */
+static kvt_status options_read_devices(kvt_config *config, options_owner *owner,
+                                       kvt_store_options *options, char *message,
+                                       size_t message_size)
+{
+    size_t count = options_count_devices(config), next = 0;
+    owner->devices = calloc(count + 1, sizeof *owner->devices);
+    if (owner->devices == NULL) return KVT_E_MEMORY;
+    for (size_t i = 0; i < count; i++) {
+        char key[96];
+        const char *name = kvt_config_device_at(config, i);
+        snprintf(key, sizeof key, "device.%s.tier", name);
+        if (options_tier(kvt_config_text(config, key)) != KVT_TIER_NONE) continue;
+        snprintf(message, message_size, "%s is not set", key);
+        return KVT_E_CONFIG;
+    }
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
+        size_t first = next;
+        for (size_t i = 0; i < count; i++) {
+            char key[96];
+            const char *name = kvt_config_device_at(config, i);
+            snprintf(key, sizeof key, "device.%s.tier", name);
+            if (options_tier(kvt_config_text(config, key)) != tier) continue;
+            kvt_status status = options_read_device(config, owner, name, &owner->devices[next++],
+                                                    message, message_size);
+            if (status != KVT_OK) return status;
+        }
+        options->tiers[tier].devices = &owner->devices[first];
+        options->tiers[tier].device_count = (uint32_t)(next - first);
+    }
+    return KVT_OK;
+}
+
+static kvt_status options_read_tiers(kvt_config *config, kvt_store_options *options, char *message,
+                                     size_t message_size)
+{
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
+        kvt_tier_options *one = &options->tiers[tier];
+        char key[64];
+#define TIER_KEY(field) (snprintf(key, sizeof key, "tier.%s." field, kvt_tier_name(tier)), key)
+        one->capacity_bytes = kvt_config_bytes(config, TIER_KEY("capacity"));
+        if (one->capacity_bytes == 0 && one->device_count == 0) continue;
+        uint64_t unit = kvt_config_bytes(config, TIER_KEY("unit"));
+        if (unit == 0 || unit % 4096 != 0 || unit > (UINT64_C(1) << 30)) {
+            snprintf(message, message_size, "tier.%s.unit is not a multiple of 4 KiB up to 1 GiB",
+                     kvt_tier_name(tier));
+            return KVT_E_CONFIG;
+        }
+        one->unit_bytes = (uint32_t)unit;
+        const char *striping = kvt_config_text(config, TIER_KEY("striping"));
+        one->striping = strcmp(striping, "equal") == 0 ? KVT_STRIPE_EQUAL : KVT_STRIPE_PROPORTIONAL;
+#undef TIER_KEY
+    }
+    return KVT_OK;
+}
+
+static kvt_status options_read_prefill(kvt_config *config, options_owner *owner,
+                                       kvt_store_options *options, char *message,
+                                       size_t message_size)
+{
+    const char *csv = kvt_config_text(config, "prefill.csv");
+    kvt_status status;
+    if (csv != NULL) {
+        uint64_t layers = kvt_config_bytes(config, "prefill.layers");
+        status =
+            kvt_prefill_read_csv(csv, (uint32_t)layers, &owner->prefill, message, message_size);
+        options->prefill = owner->prefill;
+    } else {
+        char name[64];
+        snprintf(name, sizeof name, "llama-3.1-8b:%s", kvt_config_text(config, "prefill.gpu"));
+        status = kvt_prefill_preset(name, &options->prefill);
+    }
+    return status;
+}
+
+static kvt_status options_read_store(kvt_config *config, options_owner *owner,
+                                     kvt_store_options *options)
+{
+    kvt_status status = KVT_OK;
+    options->catalog_path = options_keep(owner, kvt_config_text(config, "store.catalog"), &status);
+    options->profile_path = options_keep(owner, kvt_config_text(config, "store.profile"), &status);
+    if (options->profile_path != NULL) {
+        options->profile_foreign = kvt_config_switch(config, "store.profile_foreign");
+    }
+    options->format = kvt_config_switch(config, "store.format");
+    options->policy = options_keep(owner, kvt_config_text(config, "store.policy"), &status);
+    if (status != KVT_OK) return status;
+    status = kvt_variant_parse(kvt_config_text(config, "store.variant"), &options->variant);
+    if (status != KVT_OK) return KVT_E_CONFIG;
+    options->lossless = kvt_config_switch(config, "store.lossless");
+    options->alpha_seconds = kvt_config_number(config, "store.alpha");
+    options->half_life_seconds = kvt_config_number(config, "store.half_life");
+    options->hysteresis = kvt_config_number(config, "store.hysteresis");
+    options->holes = strcmp(kvt_config_text(config, "store.holes"), "mixed") == 0
+                         ? KVT_HOLES_MIXED
+                         : KVT_HOLES_CONTIGUOUS;
+    options->high_watermark = kvt_config_number(config, "store.high_watermark");
+    options->low_watermark = kvt_config_number(config, "store.low_watermark");
+    options->staging_bytes = kvt_config_bytes(config, "store.staging");
+    options->tick_seconds = kvt_config_number(config, "store.tick");
+    options->move_bytes_per_s = kvt_config_bytes(config, "store.move_rate");
+    uint64_t moves = kvt_config_bytes(config, "store.moves_per_tick");
+    options->moves_per_tick = moves > UINT32_MAX ? UINT32_MAX : (uint32_t)moves;
+    options->seed = kvt_config_bytes(config, "store.seed");
+    return KVT_OK;
+}
+
+kvt_status kvt_store_options_read(kvt_config *config, kvt_store_options *options, void **owner_out,
+                                  char *message, size_t message_size)
+{
+    *owner_out = NULL;
+    kvt_store_options_init(options);
+    options_owner *owner = calloc(1, sizeof *owner);
+    if (owner == NULL) return KVT_E_MEMORY;
+    kvt_status status = options_read_store(config, owner, options);
+    if (status == KVT_OK) {
+        status = options_read_devices(config, owner, options, message, message_size);
+    }
+    if (status == KVT_OK) status = options_read_tiers(config, options, message, message_size);
+    if (status == KVT_OK) {
+        status = options_read_prefill(config, owner, options, message, message_size);
+    }
+    if (status != KVT_OK) {
+        kvt_store_options_free(owner);
+        return status;
+    }
+    *owner_out = owner;
+    return KVT_OK;
+}
+
+void kvt_store_options_free(void *memory)
+{
+    options_owner *owner = memory;
+    if (owner == NULL) return;
+    for (size_t i = 0; i < owner->text_count; i++) {
+        free(owner->texts[i]);
+    }
+    kvt_prefill_free(&owner->prefill);
+    free(owner->texts);
+    free(owner->devices);
+    free(owner);
+}

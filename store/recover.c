@@ -1,0 +1,144 @@
+/*
+ * recover.c - takes over what the catalog lists when a store is opened.
+ *
+ * Nothing is read from the devices: a record that rotted fails its first get. A row that cannot be
+ * taken over is deleted and counted; its extents stay free.
+ *
+ * Thread rule: the opener's thread, before the catalog's writer and the background start.
+ */
+#include "store/store.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct recover_walk {
+    kvt_store *store;
+    kvt_status status; /* an error that ends the recovery: memory */
+    struct recover_drop {
+        kvt_key key;
+        uint64_t generation;
+    } * drops;
+    size_t drop_count;
+    size_t drop_capacity;
+} recover_walk;
+
+/* The option that stands for a record found on SSD, its bytes corrected to what is stored. */
+static uint8_t recover_find_option(const catalog_row *row, kvt_option *options, uint32_t count)
+{
+    for (uint32_t i = 1; i < count; i++) {
+        if (options[i].bytes[KVT_TIER_SSD] == 0) continue;
+        if (memcmp(&options[i].variant, &row->variant, sizeof row->variant) != 0) continue;
+        options[i].bytes[KVT_TIER_SSD] = row->record_bytes;
+        options[i].read_bytes[KVT_TIER_SSD] = row->record_bytes;
+        return (uint8_t)i;
+    }
+    return KVT_OPTION_NONE;
+}
+
+/* Hands the entry to the policy. */
+static kvt_status recover_adopt_policy(kvt_store *store, store_entry *entry, const catalog_row *row)
+{
+    kvt_option options[KVT_OPTIONS_MAX];
+    kvt_policy_entry offer = {.handle = entry->handle,
+                              .parent = entry->has_parent ? entry_handle(&entry->parent) : 0,
+                              .options = options,
+                              .tokens = entry->layout.tokens};
+    kvt_status status = store_build_options(store, entry, options, &offer.option_count);
+    if (status != KVT_OK) return status;
+    uint8_t option = recover_find_option(row, options, offer.option_count);
+    if (option == KVT_OPTION_NONE) return KVT_E_UNSUPPORTED;
+    return kvt_policy_adopt(store->policy, 1, &offer, option);
+}
+
+/* Takes one row over; on failure nothing of it remains. */
+static kvt_status recover_row(kvt_store *store, const catalog_row *row)
+{
+    tiers_location *location = NULL;
+    store_entry *entry = NULL;
+    bool adopted = false;
+    if (row->location == NULL || store->pools[KVT_TIER_SSD] == NULL) return KVT_E_CORRUPT;
+    store_place *place = calloc(1, sizeof *place);
+    if (place == NULL) return KVT_E_MEMORY;
+    kvt_status status = tiers_location_unpack(row->location, row->location_bytes, &location);
+    if (status != KVT_OK) goto out;
+    if (location->bytes != row->record_bytes) status = KVT_E_CORRUPT;
+    for (uint32_t i = 0; i < location->share_count && status == KVT_OK; i++) {
+        uint32_t member = location->shares[i].member;
+        if (member < 64 && (store->stale_members >> member & 1) != 0) status = KVT_E_GONE;
+    }
+    if (status == KVT_OK) status = tiers_pool_adopt(store->pools[KVT_TIER_SSD], location);
+    if (status != KVT_OK) goto out;
+    adopted = true;
+    status = catalog_ticket_new(&row->key, row->generation, &place->ticket);
+    if (status == KVT_OK) status = entry_insert(&store->table, &row->key, &entry);
+    if (status != KVT_OK) goto out;
+    entry->has_parent = row->has_parent;
+    entry->parent = row->parent;
+    entry->layout = row->layout;
+    (void)!kvt_layout_bytes(&row->layout, &entry->source_bytes); /* checked by the catalog */
+    entry->first_position = row->first_position;
+    entry->recompute_seconds = row->recompute_seconds;
+    status = recover_adopt_policy(store, entry, row);
+    if (status != KVT_OK) goto out;
+    place->tier = KVT_TIER_SSD;
+    place->variant = row->variant;
+    place->generation = row->generation;
+    place->record_bytes = row->record_bytes;
+    place->location = location;
+    entry->place = place;
+    entry_set_state(entry, ENTRY_ARRIVING, ENTRY_RESIDENT);
+    return KVT_OK;
+out:
+    if (entry != NULL) entry_erase(&store->table, entry);
+    if (adopted) {
+        tiers_pool_release(store->pools[KVT_TIER_SSD], location);
+    } else {
+        tiers_location_free(location);
+    }
+    catalog_ticket_free(place->ticket);
+    free(place);
+    return status;
+}
+
+static bool recover_visit(void *context, const catalog_row *row)
+{
+    recover_walk *walk = context;
+    kvt_status status = recover_row(walk->store, row);
+    if (status == KVT_OK) {
+        walk->store->counters.recovered++;
+        return true;
+    }
+    if (walk->drop_count == walk->drop_capacity) {
+        size_t capacity = walk->drop_capacity == 0 ? 64 : walk->drop_capacity * 2;
+        void *drops = realloc(walk->drops, capacity * sizeof *walk->drops);
+        if (drops == NULL) {
+            walk->status = KVT_E_MEMORY;
+            return false;
+        }
+        walk->drops = drops;
+        walk->drop_capacity = capacity;
+    }
+    if (status == KVT_E_MEMORY) {
+        walk->status = status;
+        return false;
+    }
+    walk->drops[walk->drop_count].key = row->key;
+    walk->drops[walk->drop_count].generation = row->generation;
+    walk->drop_count++;
+    return true;
+}
+
+kvt_status recover_entries(kvt_store *store)
+{
+    recover_walk walk = {.store = store};
+    kvt_status status = catalog_each_entry(store->catalog, recover_visit, &walk);
+    if (status == KVT_OK) status = walk.status;
+    for (size_t i = 0; i < walk.drop_count && status == KVT_OK; i++) {
+        catalog_ticket *ticket;
+        status = catalog_ticket_new(&walk.drops[i].key, walk.drops[i].generation, &ticket);
+        if (status == KVT_OK) catalog_delete(store->catalog, ticket, NULL);
+    }
+    store->counters.recovery_drops = walk.drop_count;
+    free(walk.drops);
+    return status;
+}

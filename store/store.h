@@ -1,0 +1,144 @@
+/*
+ * store.h - the store's own object, shared by the files of this room.
+ *
+ * Lock order: store->lock, then a pool's own locks, then the catalog queue's. observer_lock is
+ * taken alone. store->lock is never held over I/O, encoding, SQLite or an observer.
+ */
+#ifndef STORE_STORE_H
+#define STORE_STORE_H
+
+#include "store/catalog.h"
+#include "store/entry.h"
+#include "store/staging.h"
+#include "tiers/pool.h"
+
+#include <kvterrace/kvterrace.h>
+#include <pthread.h>
+
+#define STORE_PLAN_MOVES   256u /* moves of one plan at most */
+#define STORE_PLANS_QUEUED 64u  /* promotion plans waiting for the background at most */
+#define STORE_TIMES        512u /* buckets of the decision time histogram */
+
+/* A plan that waits for the background; its entries are MOVING or LEAVING already. */
+typedef struct store_queued_plan {
+    uint32_t count;
+    kvt_move moves[];
+} store_queued_plan;
+
+/* Counters under store->lock. */
+typedef struct store_counters {
+    uint64_t puts, puts_refused, puts_existing, gets, misses, shared_reads, load_failures;
+    uint64_t recovered, recovery_drops, moves_committed, moves_aborted;
+    uint64_t promotions, demotions, evictions;
+    uint64_t hits[KVT_TIER_COUNT];
+    uint64_t decision_times[STORE_TIMES]; /* 16 buckets per octave of nanoseconds */
+} store_counters;
+
+struct kvt_store {
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* an entry's state, readers or load; the queue; space */
+    entry_table table;
+    kvt_policy *policy;
+    uint64_t next_generation;
+    store_counters counters;
+    store_queued_plan *queue[STORE_PLANS_QUEUED];
+    uint32_t queue_count;
+    bool maintaining;
+    bool stopping;
+    uint32_t draining[KVT_TIER_COUNT]; /* replaced places that are still being read */
+    uint64_t drained;                  /* places given back after that, ever */
+
+    /* Fixed after open. */
+    tiers_pool *pools[KVT_TIER_COUNT];
+    store_catalog *catalog; /* NULL: nothing survives */
+    kvt_cost_model costs;
+    store_staging staging; /* own lock */
+    uint64_t opened_ns;
+    uint64_t stale_members; /* mask of SSD members whose old content does not count */
+    double tick_seconds;
+    uint64_t move_bytes_per_s;
+    uint32_t moves_per_tick;
+    kvt_move_observer *observer;
+    void *observer_context;
+    pthread_mutex_t observer_lock;
+    pthread_t background;
+    bool has_background;
+};
+
+/* Nanoseconds since the store was opened, at least 1. */
+uint64_t store_now_ns(const kvt_store *store);
+
+/* Counts a decision that began at started_ns (store_now_ns). Lock held. */
+void store_count_decision(kvt_store *store, uint64_t started_ns);
+
+/* The tier of a bytes vector with bytes in one tier; NONE when it is all zero. */
+kvt_tier store_tier_of(const uint64_t bytes[KVT_TIER_COUNT]);
+
+/* ---- executor.c ---- */
+
+/* Marks the entries of a fresh plan as MOVING or LEAVING. Lock held since the policy call. */
+void executor_mark_plan(kvt_store *store, const kvt_plan *plan);
+
+/* Carries a marked plan out, in order; after a failure the rest is aborted. data is the caller's
+ * buffer of the plan's PUT, or NULL. No lock held. Returns the first failure. *committed_out (may
+ * be NULL) counts. */
+KVT_NODISCARD kvt_status executor_run_plan(kvt_store *store, const kvt_move *moves, uint32_t count,
+                                           const void *data, uint32_t *committed_out);
+
+/* Aborts marked moves that have not begun. Lock held; returns with the lock held. Observers are
+ * told by the caller through executor_report. */
+void executor_abort_moves(kvt_store *store, const kvt_move *moves, uint32_t count);
+void executor_report(kvt_store *store, const kvt_move *move, kvt_status outcome);
+
+/* Hands a place without readers back: deletes its row, releases its extents, frees it. Lock held.
+ */
+void executor_release_place(kvt_store *store, store_place *place);
+
+/* Takes a RESIDENT entry out of store and policy, waiting for its readers. Lock held; it is
+ * released while waiting. */
+void executor_drop_entry(kvt_store *store, store_entry *entry);
+
+/* ---- maintain.c ---- */
+
+/* Queues a marked plan for the background, or aborts it when the queue is full. Lock held. */
+void maintain_queue_plan(kvt_store *store, const kvt_plan *plan);
+
+/* Aborts the queued plan that holds this handle, so that its entry is at rest. True when there was
+ * one. Lock held. */
+bool maintain_cancel_plan(kvt_store *store, uint64_t handle);
+
+KVT_NODISCARD kvt_status maintain_start(kvt_store *store);
+void maintain_stop(kvt_store *store);
+
+/* ---- costs.c ---- */
+
+/* Measurements of one device, from the profile or by a brief probe of the open device. blank: its
+ * content may be overwritten. */
+typedef struct cost_device {
+    kvt_affine read;
+    kvt_affine write;
+    bool probed;
+} cost_device;
+KVT_NODISCARD kvt_status costs_measure_device(kvt_profile *profile, kvt_device *device, bool blank,
+                                              uint64_t head_bytes, cost_device *out);
+
+/* Folds a tier's devices into one affine model: requests go to all at once. */
+kvt_affine costs_combine(const cost_device *devices, uint32_t count, kvt_io_kind kind,
+                         kvt_striping striping);
+
+/* Ratio and speed of a variant, from the profile or by encoding a sample. */
+KVT_NODISCARD kvt_status costs_measure_variant(kvt_profile *profile, kvt_variant variant,
+                                               kvt_codec_curve *out);
+
+/* ---- recover.c ---- */
+
+/* Takes over what the catalog lists, dropping what cannot be. Before the catalog's writer starts.
+ */
+KVT_NODISCARD kvt_status recover_entries(kvt_store *store);
+
+/* Fills options for an entry and, when found, the index of the one with this tier and variant.
+ * *index_out is KVT_OPTION_NONE when there is none. */
+KVT_NODISCARD kvt_status store_build_options(const kvt_store *store, const store_entry *entry,
+                                             kvt_option *options, uint32_t *count_out);
+
+#endif

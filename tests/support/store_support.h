@@ -1,0 +1,123 @@
+/*
+ * store_support.h - what the tests of the store share: small stores, entries with known bytes, and
+ * a device whose faults the test controls.
+ */
+#ifndef TESTS_STORE_SUPPORT_H
+#define TESTS_STORE_SUPPORT_H
+
+#include "codecs/kv_sample.h"
+#include "tiers/device_fault.h"
+
+#include <kvterrace/kvterrace.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* One entry of the tests: 2 layers x 2 sides x 32 tokens x 2 heads x 64 x bf16 = 32 KiB. */
+static const kvt_layout support_layout = {
+    .layers = 2, .kv_heads = 2, .head_dim = 64, .dtype = KVT_DTYPE_BF16, .tokens = 32};
+#define SUPPORT_ENTRY_BYTES (32u * 1024u)
+
+static inline kvt_key support_key(uint32_t number)
+{
+    kvt_key key = {{0}};
+    memcpy(key.bytes, &number, sizeof number);
+    key.bytes[31] = 0x5a;
+    return key;
+}
+
+/* The bytes of entry `number`. */
+static inline void support_fill(uint32_t number, void *data)
+{
+    codecs_kv_sample_fill(&support_layout, 1000 + number, data);
+}
+
+static inline kvt_status support_put(kvt_store *store, uint32_t number)
+{
+    static _Thread_local char data[SUPPORT_ENTRY_BYTES];
+    support_fill(number, data);
+    kvt_entry entry = {
+        .key = support_key(number), .layout = support_layout, .recompute_seconds = 1};
+    return kvt_put(store, &entry, data, sizeof data);
+}
+
+/* Gets an entry and compares every byte; KVT_E_CORRUPT when they differ, which no test accepts. */
+static inline kvt_status support_get(kvt_store *store, uint32_t number, kvt_get_info *info)
+{
+    static _Thread_local char data[SUPPORT_ENTRY_BYTES], expected[SUPPORT_ENTRY_BYTES];
+    kvt_key key = support_key(number);
+    memset(data, 0xee, sizeof data);
+    kvt_status status = kvt_get(store, &key, data, sizeof data, info);
+    if (status != KVT_OK) return status;
+    support_fill(number, expected);
+    return memcmp(data, expected, sizeof data) == 0 ? KVT_OK : KVT_E_CORRUPT;
+}
+
+static inline kvt_store_stats support_stats(kvt_store *store)
+{
+    kvt_store_stats stats = {.struct_size = sizeof stats};
+    if (kvt_stats(store, &stats) != KVT_OK) abort();
+    return stats;
+}
+
+/* A folder of its own for each test; removed by support_remove_folder. */
+static inline void support_make_folder(char *path, size_t size)
+{
+    snprintf(path, size, "kvt-test-XXXXXX");
+    if (mkdtemp(path) == NULL) abort();
+}
+
+static inline void support_remove_folder(const char *path)
+{
+    char command[256];
+    snprintf(command, sizeof command, "rm -rf '%s'", path);
+    if (system(command) != 0) abort();
+}
+
+/* ---- a device with faults, opened through kvt_device_config.ops ---- */
+
+/* ops_context points to one of these; device is set by the open. */
+typedef struct support_fault {
+    uint64_t capacity_bytes;
+    kvt_device *device;
+} support_fault;
+
+static inline kvt_status support_fault_open(const kvt_device_config *config,
+                                            kvt_device **device_out, char *message,
+                                            size_t message_size)
+{
+    support_fault *fault = config->ops_context;
+    kvt_device_config memory = {.struct_size = sizeof memory,
+                                .name = config->name,
+                                .backend = "memory",
+                                .capacity_bytes = fault->capacity_bytes};
+    kvt_device *inner;
+    kvt_status status = kvt_device_open(&memory, &inner, message, message_size);
+    if (status != KVT_OK) return status;
+    status = tiers_fault_open(inner, device_out);
+    fault->device = *device_out;
+    return status;
+}
+
+static const kvt_device_ops support_fault_ops = {.struct_size = sizeof support_fault_ops,
+                                                 .abi_version = KVT_DEVICE_ABI,
+                                                 .name = "support-fault",
+                                                 .open = support_fault_open};
+
+static inline kvt_device_config support_fault_config(support_fault *fault, const char *name)
+{
+    return (kvt_device_config){.struct_size = sizeof(kvt_device_config),
+                               .name = name,
+                               .backend = "support-fault",
+                               .ops = &support_fault_ops,
+                               .ops_context = fault};
+}
+
+#endif

@@ -1,0 +1,342 @@
+/*
+ * test_store_access.c - put, get, delete, prefixes, eviction, migration, sharing of reads.
+ */
+#include "store_support.h"
+
+#include <pthread.h>
+
+static kvt_store *access_open(const kvt_store_options *options)
+{
+    char message[256] = "";
+    kvt_store *store = NULL;
+    kvt_status status = kvt_open(options, &store, message, sizeof message);
+    if (status != KVT_OK) fail_msg("open: %s: %s", kvt_status_name(status), message);
+    return store;
+}
+
+static kvt_store_options access_options(uint64_t dram_bytes, const char *policy)
+{
+    kvt_store_options options;
+    kvt_store_options_init(&options);
+    options.tiers[KVT_TIER_DRAM].capacity_bytes = dram_bytes;
+    options.policy = policy;
+    options.tick_seconds = 0;
+    return options;
+}
+
+static void test_put_get_delete(void **state)
+{
+    (void)state;
+    kvt_store_options options = access_options(4 << 20, "utility");
+    kvt_store *store = access_open(&options);
+    kvt_key key = support_key(1);
+    assert_int_equal(kvt_exists(store, &key), KVT_MISS);
+    assert_int_equal(support_get(store, 1, NULL), KVT_MISS);
+    assert_int_equal(support_put(store, 1), KVT_OK);
+    assert_int_equal(kvt_exists(store, &key), KVT_OK);
+    assert_int_equal(support_put(store, 1), KVT_EXISTS);
+    kvt_get_info info;
+    assert_int_equal(support_get(store, 1, &info), KVT_OK);
+    assert_int_equal(info.tier, KVT_TIER_DRAM);
+    assert_true(info.stored_bytes > 0 && info.stored_bytes % KVT_RECORD_ALIGN == 0);
+    assert_false(info.shared);
+    assert_int_equal(kvt_delete(store, &key), KVT_OK);
+    assert_int_equal(kvt_delete(store, &key), KVT_MISS);
+    assert_int_equal(support_get(store, 1, NULL), KVT_MISS);
+    kvt_store_stats stats = support_stats(store);
+    assert_int_equal(stats.tiers[KVT_TIER_DRAM].used_bytes, 0);
+    assert_int_equal(stats.puts, 2);
+    assert_int_equal(stats.puts_existing, 1);
+    assert_int_equal(stats.gets, 3);
+    assert_int_equal(stats.misses, 2);
+    assert_int_equal(stats.tiers[KVT_TIER_DRAM].hits, 1);
+    kvt_close(store);
+}
+
+static void test_layouts(void **state)
+{
+    (void)state;
+    static const kvt_layout layouts[] = {
+        {.layers = 3, .kv_heads = 1, .head_dim = 7, .dtype = KVT_DTYPE_FP16, .tokens = 5},
+        {.layers = 1, .kv_heads = 4, .head_dim = 32, .dtype = KVT_DTYPE_FP32, .tokens = 17},
+        {.layers = 2, .kv_heads = 2, .head_dim = 16, .dtype = KVT_DTYPE_FP8, .tokens = 9},
+        {.layers = 2,
+         .kv_heads = 2,
+         .head_dim = 16,
+         .dtype = KVT_DTYPE_BF16,
+         .order = KVT_ORDER_SIDE_LAYER,
+         .tokens = 300},
+        {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = 12345},
+    };
+    for (int lossless = 0; lossless < 2; lossless++) {
+        kvt_store_options options = access_options(8 << 20, "lru");
+        options.variant.codec = lossless ? KVT_CODEC_LOSSLESS : KVT_CODEC_RAW;
+        options.variant.mode = lossless ? KVT_LOSSLESS_DENSE : 0;
+        kvt_store *store = access_open(&options);
+        for (uint32_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++) {
+            uint64_t bytes;
+            assert_int_equal(kvt_layout_bytes(&layouts[i], &bytes), KVT_OK);
+            char *data = malloc(bytes), *back = malloc(bytes);
+            codecs_kv_sample_fill(&layouts[i], i, data);
+            kvt_entry entry = {.key = support_key(i), .layout = layouts[i]};
+            assert_int_equal(kvt_put(store, &entry, data, bytes), KVT_OK);
+            assert_int_equal(kvt_get(store, &entry.key, back, bytes, NULL), KVT_OK);
+            assert_memory_equal(data, back, bytes);
+            assert_int_equal(kvt_get(store, &entry.key, back, bytes - 1, NULL), KVT_E_ARGUMENT);
+            free(data);
+            free(back);
+        }
+        kvt_close(store);
+    }
+}
+
+static void test_bad_arguments(void **state)
+{
+    (void)state;
+    kvt_store_options options = access_options(4 << 20, "lru");
+    kvt_store *store = access_open(&options);
+    char data[SUPPORT_ENTRY_BYTES] = {0};
+    kvt_entry entry = {.key = support_key(1), .layout = support_layout};
+    assert_int_equal(kvt_put(store, &entry, data, sizeof data - 1), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_put(store, &entry, NULL, sizeof data), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_put(store, NULL, data, sizeof data), KVT_E_ARGUMENT);
+    entry.layout.head_dim = 0;
+    assert_int_equal(kvt_put(store, &entry, data, sizeof data), KVT_E_ARGUMENT);
+    entry.layout = support_layout;
+    entry.recompute_seconds = -1;
+    assert_int_equal(kvt_put(store, &entry, data, sizeof data), KVT_E_ARGUMENT);
+    entry.recompute_seconds = 0;
+    entry.first_position = UINT32_MAX - 3;
+    assert_int_equal(kvt_put(store, &entry, data, sizeof data), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_get(store, NULL, data, sizeof data, NULL), KVT_E_ARGUMENT);
+    assert_int_equal(support_stats(store).tiers[KVT_TIER_DRAM].used_bytes, 0);
+    kvt_close(store);
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    kvt_store_options options = access_options(4 << 20, "none");
+    kvt_store *store = access_open(&options);
+    assert_int_equal(support_put(store, 1), KVT_REFUSED);
+    assert_int_equal(support_get(store, 1, NULL), KVT_MISS);
+    assert_int_equal(support_stats(store).puts_refused, 1);
+    kvt_close(store);
+
+    options = access_options(16 << 10, "lru"); /* smaller than any entry */
+    store = access_open(&options);
+    assert_int_equal(support_put(store, 1), KVT_REFUSED);
+    assert_int_equal(support_stats(store).tiers[KVT_TIER_DRAM].used_bytes, 0);
+    kvt_close(store);
+}
+
+static void test_match_prefix(void **state)
+{
+    (void)state;
+    kvt_store_options options = access_options(4 << 20, "lru");
+    kvt_store *store = access_open(&options);
+    kvt_key keys[6];
+    for (uint32_t i = 0; i < 6; i++) {
+        keys[i] = support_key(i);
+        if (i != 3) assert_int_equal(support_put(store, i), KVT_OK);
+    }
+    size_t matched = 99;
+    assert_int_equal(kvt_match_prefix(store, keys, 6, &matched), KVT_OK);
+    assert_int_equal(matched, 3);
+    assert_int_equal(kvt_match_prefix(store, keys + 4, 2, &matched), KVT_OK);
+    assert_int_equal(matched, 2);
+    assert_int_equal(kvt_match_prefix(store, NULL, 0, &matched), KVT_OK);
+    assert_int_equal(matched, 0);
+    assert_int_equal(kvt_match_prefix(store, NULL, 1, &matched), KVT_E_ARGUMENT);
+    kvt_close(store);
+}
+
+/* Twice as many entries as fit: the recent half is there, the older is not, nothing overflows. */
+static void test_eviction(void **state)
+{
+    (void)state;
+    kvt_store_options options = access_options(1 << 20, "lru");
+    kvt_store *store = access_open(&options);
+    const uint32_t count = 60;
+    for (uint32_t i = 0; i < count; i++) {
+        assert_int_equal(support_put(store, i), KVT_OK);
+        kvt_tier_stats tier = support_stats(store).tiers[KVT_TIER_DRAM];
+        assert_true(tier.used_bytes <= tier.capacity_bytes);
+    }
+    uint32_t found = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        kvt_status status = support_get(store, i, NULL);
+        assert_true(status == KVT_OK || status == KVT_MISS);
+        if (status == KVT_OK) {
+            found++;
+        } else {
+            assert_int_equal(found, 0); /* plain recency: a prefix is gone, a suffix is there */
+        }
+    }
+    kvt_store_stats stats = support_stats(store);
+    assert_int_equal(stats.evictions, count - found);
+    assert_int_equal(stats.tiers[KVT_TIER_DRAM].entries, found);
+    assert_true(found >= 20);
+    kvt_close(store);
+}
+
+typedef struct access_log {
+    uint32_t committed, failed;
+    uint32_t by_kind[4];
+} access_log;
+
+static void access_observe(void *context, const kvt_move *move, kvt_status outcome)
+{
+    access_log *log = context;
+    if (outcome == KVT_OK) {
+        log->committed++;
+        log->by_kind[move->kind]++;
+    } else {
+        log->failed++;
+    }
+}
+
+/* HBM over DRAM over two SSD members: entries sink, come back up on access, and stay right. */
+static void test_tiers(void **state)
+{
+    (void)state;
+    char folder[64], paths[2][96];
+    support_make_folder(folder, sizeof folder);
+    kvt_device_config devices[2];
+    for (int i = 0; i < 2; i++) {
+        snprintf(paths[i], sizeof paths[i], "%s/ssd%d", folder, i);
+        devices[i] = (kvt_device_config){.struct_size = sizeof devices[i],
+                                         .name = i == 0 ? "ssd0" : "ssd1",
+                                         .backend = "file",
+                                         .path = paths[i],
+                                         .capacity_bytes = (uint64_t)(i + 1) * (2 << 20)};
+    }
+    static const char *const policies[] = {"lru", "lru-leaf", "utility"};
+    for (size_t p = 0; p < 3; p++) {
+        access_log log = {0};
+        kvt_store_options options = access_options(1 << 20, policies[p]);
+        options.tiers[KVT_TIER_HBM].capacity_bytes = 512 << 10;
+        options.tiers[KVT_TIER_SSD].devices = devices;
+        options.tiers[KVT_TIER_SSD].device_count = 2;
+        options.tiers[KVT_TIER_SSD].unit_bytes = 8192;
+        options.format = true;
+        options.observer = access_observe;
+        options.observer_context = &log;
+        kvt_store *store = access_open(&options);
+        const uint32_t count = 100;
+        for (uint32_t i = 0; i < count; i++) {
+            kvt_status status = support_put(store, i);
+            assert_true(status == KVT_OK || status == KVT_REFUSED);
+        }
+        uint32_t found = 0;
+        for (int round = 0; round < 3; round++) {
+            for (uint32_t i = 0; i < count; i++) {
+                kvt_status status = support_get(store, i, NULL);
+                assert_true(status == KVT_OK || status == KVT_MISS);
+                found += status == KVT_OK;
+                if (i % 10 == 0) assert_int_equal(kvt_maintain(store, NULL), KVT_OK);
+            }
+        }
+        kvt_store_stats stats = support_stats(store);
+        assert_true(found > 100);
+        assert_int_equal(stats.load_failures, 0);
+        assert_int_equal(stats.moves_committed, log.committed);
+        assert_int_equal(stats.promotions + stats.demotions, log.by_kind[KVT_MOVE_CHANGE]);
+        assert_int_equal(stats.evictions, log.by_kind[KVT_MOVE_EVICT]);
+        assert_true(stats.tiers[KVT_TIER_HBM].emulated);
+        if (p < 2) assert_true(stats.promotions > 0 && stats.demotions > 0);
+        for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
+            assert_true(stats.tiers[tier].used_bytes <= stats.tiers[tier].capacity_bytes);
+        }
+        for (uint32_t i = 0; i < count; i++) {
+            kvt_key key = support_key(i);
+            (void)!kvt_delete(store, &key);
+        }
+        stats = support_stats(store);
+        for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
+            assert_int_equal(stats.tiers[tier].used_bytes, 0);
+        }
+        kvt_close(store);
+    }
+    support_remove_folder(folder);
+}
+
+/* ---- shared reads ---- */
+
+typedef struct access_getter {
+    kvt_store *store;
+    kvt_status status;
+    kvt_get_info info;
+} access_getter;
+
+static void *access_get_thread(void *argument)
+{
+    access_getter *getter = argument;
+    getter->status = support_get(getter->store, 7, &getter->info);
+    return NULL;
+}
+
+/* A get that arrives while the entry is being read waits for that read instead of reading again. */
+static void test_shared_read(void **state)
+{
+    (void)state;
+    support_fault fault = {.capacity_bytes = 1 << 20};
+    kvt_device_config device = support_fault_config(&fault, "slow");
+    kvt_store_options options = access_options(0, "lru");
+    options.tiers[KVT_TIER_DRAM].devices = &device;
+    options.tiers[KVT_TIER_DRAM].device_count = 1;
+    kvt_store *store = access_open(&options);
+    assert_int_equal(support_put(store, 7), KVT_OK);
+    tiers_fault_counts before, now;
+    tiers_fault_counts_get(fault.device, &before);
+    tiers_fault_rule delay = {
+        .action = TIERS_FAULT_DELAY, .kinds = TIERS_FAULT_READS, .delay_ns = UINT64_C(500000000)};
+    assert_int_equal(tiers_fault_add(fault.device, &delay), KVT_OK);
+    access_getter getters[2] = {{.store = store}, {.store = store}};
+    pthread_t threads[2];
+    assert_int_equal(pthread_create(&threads[0], NULL, access_get_thread, &getters[0]), 0);
+    do {
+        usleep(1000);
+        tiers_fault_counts_get(fault.device, &now);
+    } while (now.reads == before.reads);
+    assert_int_equal(pthread_create(&threads[1], NULL, access_get_thread, &getters[1]), 0);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(pthread_join(threads[i], NULL), 0);
+        assert_int_equal(getters[i].status, KVT_OK);
+    }
+    tiers_fault_counts_get(fault.device, &now);
+    assert_int_equal(now.reads, before.reads + 1);
+    assert_true(getters[1].info.shared);
+    assert_int_equal(support_stats(store).shared_reads, 1);
+    kvt_close(store);
+}
+
+static void test_explain(void **state)
+{
+    (void)state;
+    kvt_store_options options = access_options(4 << 20, "utility");
+    kvt_store *store = access_open(&options);
+    assert_int_equal(support_put(store, 3), KVT_OK);
+    kvt_key key = support_key(3), absent = support_key(4);
+    kvt_explanation explanation;
+    assert_int_equal(kvt_explain(store, &key, &explanation), KVT_OK);
+    assert_int_equal(explanation.option_count, 3); /* none, raw and lossless in DRAM */
+    assert_true(explanation.current != KVT_OPTION_NONE);
+    assert_non_null(explanation.reason);
+    assert_true(explanation.options[0].option.load_seconds == 1.0 ||
+                explanation.options[0].option.load_seconds > 0);
+    assert_int_equal(kvt_explain(store, &absent, &explanation), KVT_MISS);
+    kvt_close(store);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_put_get_delete), cmocka_unit_test(test_layouts),
+        cmocka_unit_test(test_bad_arguments),  cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_match_prefix),   cmocka_unit_test(test_eviction),
+        cmocka_unit_test(test_tiers),          cmocka_unit_test(test_shared_read),
+        cmocka_unit_test(test_explain),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
