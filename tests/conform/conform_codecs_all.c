@@ -1,0 +1,305 @@
+/*
+ * conform_codecs_all.c - one checklist over every codec of the table, every dtype, odd shapes and
+ * nasty contents: exact round trip, bounds, capacity, repeatability. Single thread.
+ */
+#include "codecs_support.h"
+
+typedef enum content {
+    CONTENT_SAMPLE,  /* looks like KV */
+    CONTENT_ZERO,    /* all elements zero */
+    CONTENT_EQUAL,   /* one odd value everywhere */
+    CONTENT_RANDOM,  /* does not shrink */
+    CONTENT_SPECIAL, /* NaN, infinity, subnormals and the largest values mixed */
+    CONTENT_COUNTER, /* all 16-bit patterns in turn */
+    CONTENT_COUNT
+} content;
+
+typedef struct shape {
+    uint16_t layers;
+    uint16_t heads;
+    uint16_t dim;
+    uint32_t tokens;
+} shape;
+
+static const shape shapes[] = {
+    {1, 1, 1, 1},  {1, 1, 1, 300}, {2, 1, 3, 7},    {3, 8, 128, 1},    {1, 5, 17, 63},
+    {2, 2, 9, 64}, {1, 1, 80, 65}, {1, 9, 128, 40}, {1, 16, 128, 257}, {2, 8, 64, 600},
+};
+static const uint64_t opaque_sizes[] = {1, 2, 63, 4096, 100001, 8388608, 8388609, 17000000};
+
+static void fill_special(uint8_t dtype, uint8_t *target, uint64_t bytes)
+{
+    static const uint16_t fp16[] = {0x7c00, 0xfc00, 0x7e01, 0xffff, 0x0001, 0x83ff, 0x7bff, 0x8000};
+    static const uint16_t bf16[] = {0x7f80, 0xff80, 0x7fc1, 0xffff, 0x0001, 0x807f, 0x7f7f, 0x8000};
+    static const uint32_t fp32[] = {0x7f800000, 0xff800000, 0x7fc00001, 0xffffffff,
+                                    0x00000001, 0x807fffff, 0x7f7fffff, 0x80000000};
+    uint64_t state = 1;
+    for (uint64_t i = 0; i < bytes; i++) {
+        uint64_t element = i / kvt_dtype_bytes(dtype);
+        if (i % kvt_dtype_bytes(dtype) == 0) state = state * 6364136223846793005u + element;
+        unsigned pick = (unsigned)(state >> 61);
+        unsigned byte = (unsigned)(i % kvt_dtype_bytes(dtype));
+        uint32_t value = dtype == KVT_DTYPE_FP16   ? fp16[pick]
+                         : dtype == KVT_DTYPE_FP32 ? fp32[pick]
+                                                   : bf16[pick];
+        target[i] = (uint8_t)(value >> (8 * byte));
+    }
+}
+
+static void fill(const kvt_layout *layout, content kind, uint8_t *target, uint64_t bytes)
+{
+    kvt_layout as_bytes = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = bytes};
+    switch (kind) {
+    case CONTENT_SAMPLE: codecs_kv_sample_fill(layout, 11, target); break;
+    case CONTENT_ZERO: memset(target, 0, bytes); break;
+    case CONTENT_EQUAL: memset(target, 0x3f, bytes); break;
+    case CONTENT_RANDOM: codecs_kv_sample_fill(&as_bytes, 12, target); break;
+    case CONTENT_SPECIAL: fill_special(layout->dtype, target, bytes); break;
+    default:
+        for (uint64_t i = 0; i < bytes; i++) {
+            target[i] = (uint8_t)(i / 2 >> 8 * (i % 2));
+        }
+        break;
+    }
+}
+
+/* The variants to try: every codec of the table with each name that parses to it. */
+static kvt_variant variant_of(const kvt_codec *codec)
+{
+    kvt_variant variant;
+    assert_status(kvt_variant_parse(codec->name, &variant), KVT_OK);
+    assert_int_equal(variant.codec, codec->id);
+    return variant;
+}
+
+static void check_segment(const kvt_codec *codec, const kvt_layout *layout, const uint8_t *source,
+                          uint64_t bytes)
+{
+    const kvt_variant variant = variant_of(codec);
+    const uint64_t bound = codec->segment_bound(variant, layout, bytes);
+    const uint64_t scratch_bytes = codec->segment_scratch(variant, layout, bytes);
+    guarded scratch = guarded_make(scratch_bytes);
+    guarded stored = guarded_make(bound);
+    guarded again = guarded_make(bound);
+    guarded decoded = guarded_make(bytes);
+    uint64_t written = 0;
+    uint64_t written_again = 0;
+
+    assert_status(codec->check(variant, layout), KVT_OK);
+    kvt_status status = codec->encode_segment(variant, layout, source, bytes, stored.data, bound,
+                                              scratch.data, scratch_bytes, &written);
+    guarded_check(&stored, bound);
+    guarded_check(&scratch, scratch_bytes);
+    if (status == KVT_OK) {
+        assert_true(written <= bound);
+        memset(scratch.data, 0x11, scratch_bytes);
+        assert_status(codec->encode_segment(variant, layout, source, bytes, again.data, written,
+                                            scratch.data, scratch_bytes, &written_again),
+                      KVT_OK);
+        assert_int_equal(written, written_again);
+        assert_memory_equal(stored.data, again.data, written);
+        guarded_check(&again, written);
+        memset(again.data, GUARD_VALUE, written);
+        assert_status(codec->encode_segment(variant, layout, source, bytes, again.data, written - 1,
+                                            scratch.data, scratch_bytes, &written_again),
+                      KVT_E_SPACE);
+        guarded_check(&again, written - 1);
+        memset(scratch.data, 0x22, scratch_bytes);
+        assert_status(codec->decode_segment(variant, layout, stored.data, written, decoded.data,
+                                            bytes, scratch.data, scratch_bytes),
+                      KVT_OK);
+        assert_memory_equal(decoded.data, source, bytes);
+        guarded_check(&decoded, bytes);
+        assert_status(codec->decode_segment(variant, layout, stored.data, written - 1, decoded.data,
+                                            bytes, scratch.data, scratch_bytes),
+                      KVT_E_CORRUPT);
+        guarded_check(&decoded, bytes);
+    } else {
+        assert_status(status, KVT_RAW);
+        assert_int_not_equal(codec->id, KVT_CODEC_RAW);
+    }
+    free(scratch.data);
+    free(stored.data);
+    free(again.data);
+    free(decoded.data);
+}
+
+static void check_capacity(const kvt_record_spec *spec, const uint8_t *source, uint64_t bytes,
+                           const guarded *first, uint64_t record_bytes, kvt_status expected)
+{
+    uint64_t bound;
+    uint64_t scratch_bytes;
+    uint64_t written = 0;
+    assert_status(kvt_record_bound(spec, &bound, &scratch_bytes), KVT_OK);
+    guarded scratch = guarded_make(scratch_bytes);
+    guarded record = guarded_make(record_bytes);
+    memset(scratch.data, 0x33, scratch_bytes);
+    assert_status(kvt_record_encode(spec, source, bytes, record.data, record_bytes, scratch.data,
+                                    scratch_bytes, &written),
+                  expected);
+    assert_int_equal(written, record_bytes);
+    assert_memory_equal(record.data, first->data, record_bytes);
+    guarded_check(&record, record_bytes);
+    memset(record.data, GUARD_VALUE, record_bytes);
+    const uint64_t small[] = {record_bytes - 1, record_bytes - 4096, 8192, 4097, 0};
+    for (size_t i = 0; i < sizeof small / sizeof small[0]; i++) {
+        assert_status(kvt_record_encode(spec, source, bytes, record.data, small[i], scratch.data,
+                                        scratch_bytes, &written),
+                      KVT_E_SPACE);
+        guarded_check(&record, small[i]);
+        memset(record.data, GUARD_VALUE, record_bytes);
+    }
+    free(scratch.data);
+    free(record.data);
+}
+
+static void check_matrices(const kvt_record_info *info, const guarded *record,
+                           const uint8_t *source, guarded *scratch)
+{
+    const kvt_layout *layout = &info->spec.layout;
+    if (layout->dtype == KVT_DTYPE_OPAQUE) return;
+    const uint64_t matrix = kvt_layout_matrix_bytes(layout);
+    guarded target = guarded_make(matrix);
+    for (uint32_t layer = 0; layer < layout->layers; layer++) {
+        for (int side = KVT_SIDE_K; side <= KVT_SIDE_V; side++) {
+            assert_status(kvt_record_decode_matrix(record->data, record->bytes, layer,
+                                                   (kvt_side)side, target.data, matrix,
+                                                   scratch->data, scratch->bytes),
+                          KVT_OK);
+            uint64_t offset = kvt_layout_matrix_offset(layout, layer, (kvt_side)side);
+            assert_memory_equal(target.data, source + offset, matrix);
+            guarded_check(&target, matrix);
+        }
+    }
+    free(target.data);
+}
+
+static void check_record(const kvt_record_spec *spec, const uint8_t *source, uint64_t bytes)
+{
+    uint64_t bound;
+    uint64_t scratch_bytes;
+    uint64_t written = 0;
+    kvt_record_info info;
+    assert_status(kvt_record_bound(spec, &bound, &scratch_bytes), KVT_OK);
+    assert_int_equal(bound % KVT_RECORD_ALIGN, 0);
+    guarded scratch = guarded_make(scratch_bytes);
+    guarded record = guarded_make(bound);
+    guarded decoded = guarded_make(bytes);
+    kvt_status status = kvt_record_encode(spec, source, bytes, record.data, bound, scratch.data,
+                                          scratch_bytes, &written);
+    if (status != KVT_RAW) assert_status(status, KVT_OK);
+    guarded_check(&record, bound);
+    assert_int_equal(written % KVT_RECORD_ALIGN, 0);
+    assert_status(kvt_record_parse(record.data, written, &info), KVT_OK);
+    assert_status(kvt_record_verify(record.data, written, &info), KVT_OK);
+    assert_int_equal(info.record_bytes, written);
+    assert_int_equal(info.source_bytes, bytes);
+    assert_memory_equal(&info.spec.key, &spec->key, sizeof spec->key);
+    assert_memory_equal(&info.spec.layout, &spec->layout, sizeof spec->layout);
+    assert_int_equal(info.spec.generation, spec->generation);
+    assert_int_equal(info.spec.first_position, spec->first_position);
+    assert_int_equal(info.spec.variant.codec,
+                     status == KVT_RAW ? KVT_CODEC_RAW : spec->variant.codec);
+    assert_true(info.payload_bytes <= bytes);
+    assert_status(kvt_record_decode(record.data, written, spec, decoded.data, bytes, scratch.data,
+                                    scratch_bytes),
+                  KVT_OK);
+    assert_memory_equal(decoded.data, source, bytes);
+    guarded_check(&decoded, bytes);
+    guarded_check(&scratch, scratch_bytes);
+    guarded whole = {record.data, written};
+    check_matrices(&info, &whole, source, &scratch);
+    check_capacity(spec, source, bytes, &record, written, status);
+    free(scratch.data);
+    free(record.data);
+    free(decoded.data);
+}
+
+static void check_layout(const kvt_codec *codec, const kvt_layout *layout, content kind)
+{
+    uint64_t bytes;
+    assert_status(kvt_layout_bytes(layout, &bytes), KVT_OK);
+    /* One byte off the alignment: sources need none. */
+    uint8_t *room = malloc(bytes + 1);
+    assert_non_null(room);
+    uint8_t *source = room + 1;
+    uint8_t *sample = malloc(bytes);
+    assert_non_null(sample);
+    fill(layout, kind, sample, bytes);
+    memcpy(source, sample, bytes);
+    free(sample);
+    kvt_record_spec spec = {.key = {.bytes = {1, 2, 3}},
+                            .generation = 7,
+                            .layout = *layout,
+                            .variant = variant_of(codec),
+                            .first_position = 512};
+    uint64_t segment = layout->dtype == KVT_DTYPE_OPAQUE ? bytes : kvt_layout_matrix_bytes(layout);
+    check_segment(codec, layout, source, segment);
+    check_record(&spec, source, bytes);
+    free(room);
+}
+
+static void conform_every_shape(void **state)
+{
+    static const uint8_t dtypes[] = {KVT_DTYPE_BF16, KVT_DTYPE_FP16, KVT_DTYPE_FP32, KVT_DTYPE_FP8};
+    (void)state;
+    for (size_t c = 0; kvt_codec_at(c) != NULL; c++) {
+        for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
+            for (unsigned k = 0; k < sizeof dtypes * CONTENT_COUNT; k++) {
+                kvt_layout layout = {.layers = shapes[s].layers,
+                                     .kv_heads = shapes[s].heads,
+                                     .head_dim = shapes[s].dim,
+                                     .dtype = dtypes[k / CONTENT_COUNT],
+                                     .order = (uint8_t)(s % 2),
+                                     .tokens = shapes[s].tokens};
+                check_layout(kvt_codec_at(c), &layout, (content)(k % CONTENT_COUNT));
+            }
+        }
+    }
+}
+
+static void conform_opaque_sizes(void **state)
+{
+    (void)state;
+    for (size_t c = 0; kvt_codec_at(c) != NULL; c++) {
+        if (kvt_codec_at(c)->flags & KVT_CODEC_FLAG_NEEDS_SHAPE) continue;
+        for (size_t s = 0; s < sizeof opaque_sizes / sizeof opaque_sizes[0]; s++) {
+            kvt_layout layout = {
+                .dtype = KVT_DTYPE_OPAQUE, .tokens = 5, .opaque_bytes = opaque_sizes[s]};
+            check_layout(kvt_codec_at(c), &layout, CONTENT_RANDOM);
+            check_layout(kvt_codec_at(c), &layout, CONTENT_ZERO);
+            check_layout(kvt_codec_at(c), &layout, CONTENT_COUNTER);
+        }
+    }
+}
+
+static void conform_card_is_sound(void **state)
+{
+    (void)state;
+    assert_non_null(kvt_codec_at(0));
+    for (size_t c = 0; kvt_codec_at(c) != NULL; c++) {
+        const kvt_codec *codec = kvt_codec_at(c);
+        assert_int_equal(codec->struct_size, sizeof(kvt_codec));
+        assert_int_equal(codec->abi_version, KVT_CODEC_ABI);
+        assert_ptr_equal(kvt_codec_find(codec->id), codec);
+        assert_ptr_equal(kvt_codec_find_name(codec->name), codec);
+        kvt_variant wrong = variant_of(codec);
+        kvt_layout layout = {.layers = 1, .kv_heads = 1, .head_dim = 1, .tokens = 1};
+        layout.dtype = KVT_DTYPE_BF16;
+        wrong.mode = 999;
+        assert_status(codec->check(wrong, &layout), KVT_E_UNSUPPORTED);
+        for (size_t other = 0; other < c; other++) {
+            assert_int_not_equal(kvt_codec_at(other)->id, codec->id);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(conform_card_is_sound),
+        cmocka_unit_test(conform_every_shape),
+        cmocka_unit_test(conform_opaque_sizes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,427 @@
+#!/usr/bin/env python3
+"""Reads a kvterrace record after docs/FORMAT.md alone, as a second opinion on the C code.
+
+    format_reader.py RECORD [--raw OUTPUT] [--json]
+
+Prints header and segment table, verifies every checksum and padding, decodes all segments and
+writes the entry's bytes to OUTPUT. Exit status: 0 sound, 1 not sound, 2 usage, 77 the zstd command
+is needed and absent. Python's standard library only; XXH3-64 is written out here, zstd frames go
+through the zstd command.
+"""
+
+import argparse
+import json
+import shutil
+import struct
+import subprocess
+import sys
+
+MASK32 = (1 << 32) - 1
+MASK64 = (1 << 64) - 1
+PRIME32 = (0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D)
+PRIME64 = (
+    0x9E3779B185EBCA87,
+    0xC2B2AE3D27D4EB4F,
+    0x165667B19E3779F9,
+    0x85EBCA77C2B2AE63,
+    0x27D4EB2F165667C5,
+)
+PRIME_MX1 = 0x165667919E3779F9
+PRIME_MX2 = 0x9FB21C651E98DF25
+SECRET = bytes.fromhex(
+    "b8fe6c3923a44bbe7c01812cf721ad1cded46de9839097db7240a4a4b7b3671f"
+    "cb79e64eccc0e578825ad07dccff7221b8084674f743248ee03590e6813a264c"
+    "3c2852bb91c300cb88d0658b1b532ea371644897a20df94e3819ef46a9deacd8"
+    "a8fa763fe39c343ff9dcbbc7c70b4f1d8a51e04bcdb45931c89f7ec9d9787364"
+    "eac5ac8334d3ebc3c581a0fffa1363eb170ddd51b7f0da49d316552629d4689e"
+    "2b16be587d47a1fc8ff8b8d17ad031ce45cb3a8f95160428afd7fbcabb4b407e"
+)
+
+
+def u32(data, at):
+    return int.from_bytes(data[at : at + 4], "little")
+
+
+def u64(data, at):
+    return int.from_bytes(data[at : at + 8], "little")
+
+
+def avalanche(h):
+    h ^= h >> 37
+    h = h * PRIME_MX1 & MASK64
+    return h ^ (h >> 32)
+
+
+def avalanche_xxh64(h):
+    h ^= h >> 33
+    h = h * PRIME64[1] & MASK64
+    h ^= h >> 29
+    h = h * PRIME64[2] & MASK64
+    return h ^ (h >> 32)
+
+
+def fold(a, b):
+    product = a * b
+    return (product & MASK64) ^ (product >> 64)
+
+
+def mix16(data, at, secret_at):
+    return fold(
+        u64(data, at) ^ u64(SECRET, secret_at), u64(data, at + 8) ^ u64(SECRET, secret_at + 8)
+    )
+
+
+def xxh3_up_to_16(data):
+    n = len(data)
+    if n > 8:
+        low = u64(data, 0) ^ (u64(SECRET, 24) ^ u64(SECRET, 32))
+        high = u64(data, n - 8) ^ (u64(SECRET, 40) ^ u64(SECRET, 48))
+        swapped = int.from_bytes(low.to_bytes(8, "little"), "big")
+        return avalanche((n + swapped + high + fold(low, high)) & MASK64)
+    if n >= 4:
+        both = u32(data, n - 4) + (u32(data, 0) << 32)
+        h = both ^ (u64(SECRET, 8) ^ u64(SECRET, 16))
+        rotated = ((h << 49) | (h >> 15)) & MASK64, ((h << 24) | (h >> 40)) & MASK64
+        h ^= rotated[0] ^ rotated[1]
+        h = h * PRIME_MX2 & MASK64
+        h ^= (h >> 35) + n
+        h = h * PRIME_MX2 & MASK64
+        return h ^ (h >> 28)
+    if n > 0:
+        joined = (data[0] << 16) | (data[n >> 1] << 24) | data[n - 1] | (n << 8)
+        return avalanche_xxh64(joined ^ (u32(SECRET, 0) ^ u32(SECRET, 4)))
+    return avalanche_xxh64(u64(SECRET, 56) ^ u64(SECRET, 64))
+
+
+def xxh3_up_to_240(data):
+    n = len(data)
+    acc = n * PRIME64[0] & MASK64
+    if n <= 128:
+        for i in range((n - 1) // 32 + 1):
+            acc += mix16(data, 16 * i, 32 * i) + mix16(data, n - 16 * (i + 1), 32 * i + 16)
+        return avalanche(acc & MASK64)
+    for i in range(8):
+        acc += mix16(data, 16 * i, 16 * i)
+    acc = avalanche(acc & MASK64)
+    for i in range(8, n // 16):
+        acc += mix16(data, 16 * i, 16 * (i - 8) + 3)
+    acc += mix16(data, n - 16, 136 - 17)
+    return avalanche(acc & MASK64)
+
+
+def accumulate(acc, stripe, keys):
+    for i in range(8):
+        value = stripe[i]
+        keyed = value ^ keys[i]
+        acc[i ^ 1] = (acc[i ^ 1] + value) & MASK64
+        acc[i] = (acc[i] + (keyed & MASK32) * (keyed >> 32)) & MASK64
+
+
+def xxh3_long(data):
+    n = len(data)
+    acc = [PRIME32[2], *PRIME64[:4], PRIME32[1], PRIME64[4], PRIME32[0]]
+    stripes = (len(SECRET) - 64) // 8
+    keys = [struct.unpack_from("<8Q", SECRET, 8 * i) for i in range(stripes)]
+    scramble = struct.unpack_from("<8Q", SECRET, len(SECRET) - 64)
+    block = 64 * stripes
+    blocks = (n - 1) // block
+    for b in range(blocks):
+        for s in range(stripes):
+            accumulate(acc, struct.unpack_from("<8Q", data, b * block + 64 * s), keys[s])
+        for i in range(8):
+            acc[i] = (acc[i] ^ (acc[i] >> 47) ^ scramble[i]) * PRIME32[0] & MASK64
+    for s in range((n - 1 - blocks * block) // 64):
+        accumulate(acc, struct.unpack_from("<8Q", data, blocks * block + 64 * s), keys[s])
+    last = struct.unpack_from("<8Q", SECRET, len(SECRET) - 64 - 7)
+    accumulate(acc, struct.unpack_from("<8Q", data, n - 64), last)
+    total = n * PRIME64[0] & MASK64
+    for i in range(4):
+        total += fold(
+            acc[2 * i] ^ u64(SECRET, 11 + 16 * i), acc[2 * i + 1] ^ u64(SECRET, 19 + 16 * i)
+        )
+    return avalanche(total & MASK64)
+
+
+def xxh3_64(data):
+    """XXH3, 64 bits, seed 0, default secret."""
+    if len(data) <= 16:
+        return xxh3_up_to_16(data)
+    if len(data) <= 240:
+        return xxh3_up_to_240(data)
+    return xxh3_long(data)
+
+
+class Unsound(Exception):
+    """The bytes do not follow docs/FORMAT.md."""
+
+
+class NoTool(Exception):
+    """The zstd command is absent."""
+
+
+def need(condition, message):
+    if not condition:
+        raise Unsound(message)
+
+
+SLOT = 4096
+HEADER = struct.Struct("<8sHHIQII32sQHHHBBIB3sQHHIIIIIQQQQQQQ")
+FIELDS = (
+    "magic major minor header_bytes sequence critical_flags optional_flags key generation layers "
+    "kv_heads head_dim dtype order logical_tokens tokens_may_drop reserved opaque_bytes codec mode "
+    "rate first_position stored_tokens segment_count plane_count table_offset table_bytes "
+    "table_checksum payload_offset payload_bytes record_bytes source_bytes"
+).split()
+SEGMENT = struct.Struct("<IBBHQQQQQ")
+SEGMENT_FIELDS = "layer side kind plane offset stored padded raw checksum".split()
+DTYPES = {0: ("opaque", 1), 1: ("fp16", 2), 2: ("bf16", 2), 3: ("fp32", 4), 4: ("fp8", 1)}
+KINDS = {1: "raw", 2: "coded"}
+RAW, LOSSLESS = 1, 2
+
+
+def read_slot(data, at):
+    slot = data[at : at + SLOT]
+    if slot == bytes(SLOT):
+        return None
+    need(slot[:8] == b"KVTR\r\n\x1a\n", f"slot at {at}: magic")
+    need(xxh3_64(slot[:-8]) == u64(slot, SLOT - 8), f"slot at {at}: checksum")
+    header = dict(zip(FIELDS, HEADER.unpack_from(slot)))
+    need(header["major"] == 1 and header["critical_flags"] == 0, "a later version")
+    if header["minor"] == 0:
+        need(header["header_bytes"] == HEADER.size, "header bytes")
+        need(header["optional_flags"] == 0, "optional flags")
+        need(slot[HEADER.size : -8] == bytes(SLOT - 8 - HEADER.size), "zeros after the header")
+    return header
+
+
+def read_header(data):
+    need(len(data) >= 3 * SLOT, "too short")
+    slots = [slot for slot in (read_slot(data, 0), read_slot(data, SLOT)) if slot]
+    need(slots, "no valid slot")
+    need(len({slot["sequence"] for slot in slots}) == len(slots), "two slots of one sequence")
+    header = max(slots, key=lambda slot: slot["sequence"])
+    need(header["generation"] > 0 and header["reserved"] == bytes(3), "generation or reserved")
+    need(header["dtype"] in DTYPES and header["order"] <= 1, "dtype or order")
+    need(header["logical_tokens"] == header["stored_tokens"], "token counts")
+    need(header["record_bytes"] % 4096 == 0, "record size")
+    need(header["record_bytes"] <= len(data), "record is cut off")
+    return header
+
+
+def align(value, step):
+    return -(-value // step) * step
+
+
+def expected_segments(header):
+    """(layer, side, decoded bytes, offset in the entry) of every segment, in table order."""
+    if DTYPES[header["dtype"]][0] == "opaque":
+        total, piece = header["opaque_bytes"], 8 << 20
+        return [
+            (i, 0, min(piece, total - i * piece), i * piece) for i in range(-(-total // piece))
+        ]
+    row = header["kv_heads"] * header["head_dim"] * DTYPES[header["dtype"]][1]
+    matrix = row * header["logical_tokens"]
+    layers = header["layers"]
+    out = []
+    for layer in range(layers):
+        for side in (0, 1):
+            index = layer * 2 + side if header["order"] == 0 else side * layers + layer
+            out.append((layer, side, matrix, index * matrix))
+    return out
+
+
+def read_table(data, header):
+    expected = expected_segments(header)
+    count = len(expected)
+    need(count == header["segment_count"] and header["plane_count"] == 1, "segment count")
+    need(sum(item[2] for item in expected) == header["source_bytes"], "source bytes")
+    size = align(count * SEGMENT.size, 4096)
+    need(header["table_offset"] == 2 * SLOT and header["table_bytes"] == size, "table place")
+    need(header["payload_offset"] == 2 * SLOT + size, "payload offset")
+    table = data[2 * SLOT : 2 * SLOT + size]
+    need(xxh3_64(table) == header["table_checksum"], "table checksum")
+    need(not any(table[count * SEGMENT.size :]), "table padding")
+    segments = [
+        dict(zip(SEGMENT_FIELDS, SEGMENT.unpack_from(table, i * SEGMENT.size)))
+        for i in range(count)
+    ]
+    at = run = header["payload_offset"]
+    opaque = DTYPES[header["dtype"]][0] == "opaque"
+    for i, (segment, want) in enumerate(zip(segments, expected)):
+        need((segment["layer"], segment["side"], segment["raw"]) == want[:3], f"segment {i}")
+        need(segment["kind"] in KINDS and segment["plane"] == 0, f"segment {i}: kind or plane")
+        need(segment["offset"] == at, f"segment {i}: offset")
+        end = align(at + segment["stored"], 64)
+        if i + 1 == count or ((opaque or want[1] == 1) and end - run >= 65536):
+            end = run = align(end, 4096)
+        need(segment["padded"] == end - at, f"segment {i}: padding")
+        at = end
+        segment["target"] = want[3]
+    need(at == header["record_bytes"], "record bytes")
+    need(sum(s["stored"] for s in segments) == header["payload_bytes"], "payload bytes")
+    return segments
+
+
+def zstd_decompress(frame, size):
+    tool = shutil.which("zstd")
+    if tool is None:
+        raise NoTool("the zstd command is absent")
+    done = subprocess.run([tool, "-d", "-q", "-c"], input=frame, capture_output=True, check=False)
+    need(done.returncode == 0 and len(done.stdout) == size, "zstd frame")
+    return done.stdout
+
+
+def merge_tile(dtype, planes, bases, channels):
+    """The elements of a tile, token-major, as little-endian bytes."""
+    elements = len(planes[0])
+    if dtype == "bf16":
+        values = [
+            ((low & 0x80) << 8) | (((bases[i % channels] - high) & 0xFF) << 7) | (low & 0x7F)
+            for i, (high, low) in enumerate(zip(*planes))
+        ]
+        return struct.pack(f"<{elements}H", *values)
+    if dtype == "fp16":
+        values = [
+            ((high & 4) << 13)
+            | (((bases[i % channels] - (high >> 3)) & 0x1F) << 10)
+            | ((high & 3) << 8)
+            | low
+            for i, (high, low) in enumerate(zip(*planes))
+        ]
+        return struct.pack(f"<{elements}H", *values)
+    values = [
+        ((top & 0x80) << 24)
+        | (((bases[i % channels] - high) & 0xFF) << 23)
+        | ((top & 0x7F) << 16)
+        | (middle << 8)
+        | low
+        for i, (high, top, middle, low) in enumerate(zip(*planes))
+    ]
+    return struct.pack(f"<{elements}I", *values)
+
+
+class Stored:
+    """A stored segment, read from front to back."""
+
+    def __init__(self, data):
+        self.data = data
+        self.at = 0
+
+    def take(self, count):
+        need(count <= len(self.data) - self.at, "segment ends early")
+        taken = self.data[self.at : self.at + count]
+        self.at += count
+        return taken
+
+
+def read_tile(stored, plane_count, channels, elements):
+    """Planes and bases of the next tile."""
+    flags, *zeros = stored.take(4)
+    need(flags <= 1 and not any(zeros), "tile head")
+    words = struct.unpack(f"<{plane_count}I", stored.take(4 * plane_count))
+    bases = bytes(channels)
+    if flags:
+        need(plane_count > 1, "bases of plain bytes")
+        bases = stored.take(channels)
+    planes = []
+    for word in words:
+        plane = stored.take(word & 0x7FFFFFFF)
+        if word >> 31:
+            plane = zstd_decompress(plane, elements)
+        need(len(plane) == elements, "plane size")
+        planes.append(plane)
+    return planes, bases
+
+
+def decode_lossless(header, data, size):
+    dtype, element = DTYPES[header["dtype"]]
+    stored = Stored(data)
+    out = bytearray(size)
+    if dtype in ("opaque", "fp8"):
+        for at in range(0, size, 1 << 18):
+            count = min(1 << 18, size - at)
+            planes, _ = read_tile(stored, 1, 1, count)
+            out[at : at + count] = planes[0]
+    else:
+        width = header["kv_heads"] * header["head_dim"]
+        for token in range(0, header["logical_tokens"], 256):
+            tokens = min(256, header["logical_tokens"] - token)
+            for channel in range(0, width, 1024):
+                channels = min(1024, width - channel)
+                planes, bases = read_tile(stored, element, channels, tokens * channels)
+                tile = merge_tile(dtype, planes, bases, channels)
+                row = channels * element
+                for i in range(tokens):
+                    at = ((token + i) * width + channel) * element
+                    out[at : at + row] = tile[i * row : (i + 1) * row]
+    need(stored.at == len(data), "bytes after the last tile")
+    return bytes(out)
+
+
+def decode_segment(data, header, segment):
+    at, stored = segment["offset"], segment["stored"]
+    padded = data[at : at + segment["padded"]]
+    need(xxh3_64(padded) == segment["checksum"], f"checksum of the segment at {at}")
+    need(not any(padded[stored:]), f"padding of the segment at {at}")
+    if KINDS[segment["kind"]] == "raw":
+        need(stored == segment["raw"], "raw size")
+        return padded[:stored]
+    need(stored < segment["raw"], "coded size")
+    need((header["codec"], header["mode"], header["rate"]) == (LOSSLESS, 1, 0), "variant")
+    return decode_lossless(header, padded[:stored], segment["raw"])
+
+
+def read_record(data):
+    header = read_header(data)
+    segments = read_table(data, header)
+    all_raw = all(KINDS[segment["kind"]] == "raw" for segment in segments)
+    need(all_raw == (header["codec"] == RAW), "variant against segments")
+    entry = bytearray(header["source_bytes"])
+    for segment in segments:
+        decoded = decode_segment(data, header, segment)
+        entry[segment["target"] : segment["target"] + segment["raw"]] = decoded
+    return header, segments, bytes(entry)
+
+
+def print_text(header, segments):
+    for name in FIELDS[1:]:
+        value = header[name]
+        print(f"{name:16} {value.hex() if isinstance(value, bytes) else value}")
+    print("layer side kind   offset       stored       padded       raw          checksum")
+    for s in segments:
+        print(
+            f"{s['layer']:5} {'KV'[s['side']]:4} {KINDS[s['kind']]:6} {s['offset']:<12} "
+            f"{s['stored']:<12} {s['padded']:<12} {s['raw']:<12} {s['checksum']:016x}"
+        )
+
+
+def main():
+    parser = argparse.ArgumentParser(description="read a kvterrace record")
+    parser.add_argument("record")
+    parser.add_argument("--raw", metavar="OUTPUT", help="write the decoded entry here")
+    parser.add_argument("--json", action="store_true", help="print header and table as JSON")
+    arguments = parser.parse_args()
+    try:
+        with open(arguments.record, "rb") as file:
+            data = file.read()
+        header, segments, entry = read_record(data)
+    except Unsound as error:
+        print(f"{arguments.record}: not sound: {error}", file=sys.stderr)
+        return 1
+    except NoTool as error:
+        print(f"{arguments.record}: {error}", file=sys.stderr)
+        return 77
+    if arguments.json:
+        plain = {k: v.hex() if isinstance(v, bytes) else v for k, v in header.items()}
+        whole = f"{xxh3_64(data):016x}"
+        print(json.dumps({"header": plain, "segments": segments, "file_xxh3": whole}))
+    else:
+        print_text(header, segments)
+    if arguments.raw:
+        with open(arguments.raw, "wb") as file:
+            file.write(entry)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,251 @@
+/*
+ * test_codecs_lossless.c - what the lossless codec must reach on KV-like content, what it must
+ * notice, and that damaged segments are refused.
+ */
+#include "codecs_support.h"
+
+#include <xxhash.h>
+
+#define PIN_BF16 UINT64_C(0xf8bcbecc889c4c0e)
+#define PIN_FP16 UINT64_C(0xf9e31344d51726a4)
+#define PIN_FP32 UINT64_C(0xe00c8551cd5c28eb)
+#define PIN_FP8  UINT64_C(0xc7f52f17b64803c1)
+
+enum { TOKENS = 512, WIDTH = 1024 };
+
+static kvt_layout layout_of(uint8_t dtype)
+{
+    kvt_layout layout = {
+        .layers = 1, .kv_heads = 8, .head_dim = 128, .dtype = dtype, .tokens = TOKENS};
+    return layout;
+}
+
+static double payload_bits(const encoded *e)
+{
+    kvt_record_info info;
+    assert_status(kvt_record_verify(e->record.data, e->record.bytes, &info), KVT_OK);
+    return info.bits_per_element;
+}
+
+static double bits_of(kvt_layout layout, const void *source)
+{
+    encoded e = encoded_make(layout, "lossless", source);
+    double bits = payload_bits(&e);
+    assert_status(encoded_decode(&e), KVT_OK);
+    assert_memory_equal(e.decoded.data, e.source.data, e.source.bytes);
+    encoded_free(&e);
+    return bits;
+}
+
+static void kv_like_entries_shrink(void **state)
+{
+    (void)state;
+    /* 16 bits at a ratio of 1.44; fp16 and fp32 carry more mantissa that nothing shrinks. */
+    assert_true(bits_of(layout_of(KVT_DTYPE_BF16), NULL) <= 16.0 / 1.44);
+    assert_true(bits_of(layout_of(KVT_DTYPE_FP16), NULL) <= 16.0 / 1.15);
+    assert_true(bits_of(layout_of(KVT_DTYPE_FP32), NULL) <= 32.0 / 1.17);
+}
+
+static float float_of_bits(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* fp32 and fp16 entries that hold bf16 values have mantissa bits that are always zero. */
+static void hidden_bf16_is_noticed(void **state)
+{
+    kvt_layout bf16 = layout_of(KVT_DTYPE_BF16);
+    const size_t count = 2 * (size_t)TOKENS * WIDTH;
+    uint16_t *source = malloc(count * sizeof *source);
+    uint32_t *wide = malloc(count * sizeof *wide);
+    uint16_t *half = malloc(count * sizeof *half);
+    (void)state;
+    assert_true(source && wide && half);
+    codecs_kv_sample_fill(&bf16, 21, source);
+    for (size_t i = 0; i < count; i++) {
+        wide[i] = (uint32_t)source[i] << 16;
+        /* Exact for the fp16 range of normal numbers; smaller ones become zero. */
+        uint32_t exponent = (source[i] >> 7) & 0xffu;
+        bool normal = exponent >= 113 && exponent < 143;
+        assert_true(float_of_bits(wide[i]) < 65504.0f);
+        half[i] = normal ? (uint16_t)((source[i] & 0x8000u) | ((exponent - 112) << 10) |
+                                      ((source[i] & 0x7fu) << 3))
+                         : 0;
+    }
+    assert_true(bits_of(layout_of(KVT_DTYPE_FP32), wide) <= 12.0);
+    assert_true(bits_of(layout_of(KVT_DTYPE_FP16), half) <= 11.5);
+    free(source);
+    free(wide);
+    free(half);
+}
+
+static void constant_entries_almost_vanish(void **state)
+{
+    kvt_layout layout = layout_of(KVT_DTYPE_BF16);
+    uint8_t *source = calloc(2 * (size_t)TOKENS * WIDTH, 2);
+    (void)state;
+    assert_non_null(source);
+    assert_true(bits_of(layout, source) < 0.1);
+    free(source);
+}
+
+static void opaque_repeats_are_found(void **state)
+{
+    const kvt_layout layout = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = 1 << 20};
+    const kvt_layout noise = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = 1 << 14};
+    uint8_t *source = malloc(1 << 20);
+    (void)state;
+    assert_non_null(source);
+    codecs_kv_sample_fill(&noise, 3, source);
+    for (size_t i = 1; i < 64; i++) {
+        memcpy(source + i * (1 << 14), source, 1 << 14);
+    }
+    assert_true(bits_of(layout, source) < 2.0);
+    free(source);
+}
+
+/* All 65536 patterns in every position of a tile, with and without bases. */
+static void every_16_bit_pattern_survives(void **state)
+{
+    static const uint8_t dtypes[] = {KVT_DTYPE_BF16, KVT_DTYPE_FP16};
+    const size_t count = 2 * 65536;
+    uint16_t *source = malloc(count * sizeof *source);
+    (void)state;
+    assert_non_null(source);
+    for (unsigned k = 0; k < 8; k++) {
+        kvt_layout layout = {.layers = 1, .kv_heads = 1, .dtype = dtypes[k % 2]};
+        layout.tokens = k & 2 ? 16 : 1024;
+        layout.head_dim = (uint16_t)(65536 / layout.tokens);
+        for (size_t i = 0; i < count; i++) {
+            source[i] = (uint16_t)(k & 4 ? i * 40503u : i);
+        }
+        (void)bits_of(layout, source);
+    }
+    free(source);
+}
+
+/* A segment of any bytes decodes to something or is refused; nothing is written past the target.
+ * Every single-byte change and every cut of a sound segment is tried. */
+static void damaged_segments_are_bounded(void **state)
+{
+    const kvt_layout layout = {
+        .layers = 1, .kv_heads = 1, .head_dim = 24, .dtype = KVT_DTYPE_FP16, .tokens = 100};
+    const kvt_variant variant = {KVT_CODEC_LOSSLESS, KVT_LOSSLESS_DENSE, 0};
+    const kvt_codec *codec = kvt_codec_find(KVT_CODEC_LOSSLESS);
+    const uint64_t bytes = kvt_layout_matrix_bytes(&layout);
+    guarded source = guarded_make(2 * bytes);
+    guarded stored = guarded_make(bytes);
+    guarded target = guarded_make(bytes);
+    guarded scratch = guarded_make(codec->segment_scratch(variant, &layout, bytes));
+    uint64_t written;
+    unsigned refused = 0;
+    (void)state;
+    codecs_kv_sample_fill(&layout, 8, source.data);
+    assert_status(codec->encode_segment(variant, &layout, source.data, bytes, stored.data, bytes,
+                                        scratch.data, scratch.bytes, &written),
+                  KVT_OK);
+    for (uint64_t i = 0; i < written; i++) {
+        stored.data[i] ^= 0x55;
+        kvt_status status = codec->decode_segment(variant, &layout, stored.data, written,
+                                                  target.data, bytes, scratch.data, scratch.bytes);
+        if (status != KVT_OK) assert_status(status, KVT_E_CORRUPT);
+        refused += status != KVT_OK;
+        stored.data[i] ^= 0x55;
+        guarded_check(&target, bytes);
+        guarded_check(&scratch, scratch.bytes);
+        uint8_t *cut = malloc(i + 1);
+        assert_non_null(cut);
+        memcpy(cut, stored.data, i);
+        assert_status(codec->decode_segment(variant, &layout, cut, i, target.data, bytes,
+                                            scratch.data, scratch.bytes),
+                      KVT_E_CORRUPT);
+        free(cut);
+    }
+    /* The tile's head and words carry no free bits. */
+    assert_true(refused >= 12);
+    assert_status(codec->decode_segment(variant, &layout, stored.data, written, target.data,
+                                        bytes - 2, scratch.data, scratch.bytes),
+                  KVT_E_CORRUPT);
+    free(source.data);
+    free(stored.data);
+    free(target.data);
+    free(scratch.data);
+}
+
+static void sample_is_pinned_and_seeded(void **state)
+{
+    const kvt_layout layout = layout_of(KVT_DTYPE_BF16);
+    const size_t bytes = 4 * (size_t)TOKENS * WIDTH;
+    uint8_t *first = malloc(bytes);
+    uint8_t *second = malloc(bytes);
+    (void)state;
+    assert_true(first && second);
+    codecs_kv_sample_fill(&layout, 1, first);
+    codecs_kv_sample_fill(&layout, 1, second);
+    assert_memory_equal(first, second, bytes);
+    codecs_kv_sample_fill(&layout, 2, second);
+    assert_memory_not_equal(first, second, 64);
+    static const uint8_t dtypes[] = {KVT_DTYPE_BF16, KVT_DTYPE_FP16, KVT_DTYPE_FP32, KVT_DTYPE_FP8};
+    static const uint64_t pinned[] = {PIN_BF16, PIN_FP16, PIN_FP32, PIN_FP8};
+    for (unsigned i = 0; i < 4; i++) {
+        kvt_layout small = layout;
+        small.dtype = dtypes[i];
+        small.tokens = 64;
+        uint64_t size;
+        assert_status(kvt_layout_bytes(&small, &size), KVT_OK);
+        codecs_kv_sample_fill(&small, 42, first);
+        assert_int_equal(XXH3_64bits(first, size), pinned[i]);
+    }
+    free(first);
+    free(second);
+}
+
+/* Tokens differ, all values are finite, and about one channel in ten has a mean far from zero. */
+static void sample_looks_like_kv(void **state)
+{
+    const kvt_layout layout = layout_of(KVT_DTYPE_FP32);
+    const size_t count = 2 * (size_t)TOKENS * WIDTH;
+    float *values = malloc(count * sizeof *values);
+    unsigned biased = 0;
+    double smallest = 1e9;
+    double largest = 0;
+    (void)state;
+    assert_non_null(values);
+    codecs_kv_sample_fill(&layout, 4, values);
+    for (unsigned c = 0; c < WIDTH; c++) {
+        double sum = 0;
+        double squares = 0;
+        for (unsigned t = 0; t < TOKENS; t++) {
+            double x = (double)values[(size_t)t * WIDTH + c];
+            assert_true(x > -1e3 && x < 1e3);
+            sum += x;
+            squares += x * x;
+        }
+        double mean = sum / TOKENS;
+        double variance = squares / TOKENS - mean * mean;
+        assert_true(variance > 0);
+        biased += mean * mean > variance;
+        if (variance < smallest) smallest = variance;
+        if (variance > largest) largest = variance;
+    }
+    assert_in_range(biased, 70, 140);
+    assert_true(largest > 30 * smallest);
+    free(values);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(kv_like_entries_shrink),
+        cmocka_unit_test(hidden_bf16_is_noticed),
+        cmocka_unit_test(constant_entries_almost_vanish),
+        cmocka_unit_test(opaque_repeats_are_found),
+        cmocka_unit_test(every_16_bit_pattern_survives),
+        cmocka_unit_test(damaged_segments_are_bounded),
+        cmocka_unit_test(sample_is_pinned_and_seeded),
+        cmocka_unit_test(sample_looks_like_kv),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,184 @@
+/*
+ * test_codecs_reader.c - records written here are read by tests/format_reader.py, which knows only
+ * docs/FORMAT.md: it must decode the same bytes, and refuse what is damaged. Skips when python3 or
+ * zstd is absent.
+ */
+#include "codecs_support.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+extern char **environ;
+
+enum { PATH_BYTES = 512, EXIT_ABSENT = 127 };
+
+typedef struct reader {
+    char script[PATH_BYTES];
+    char record[PATH_BYTES];
+    char output[PATH_BYTES];
+} reader;
+
+/* Runs a command with its standard output thrown away; its exit status, EXIT_ABSENT when there is
+ * none such. */
+static int run_command(char *const arguments[])
+{
+    pid_t child;
+    int status;
+    posix_spawn_file_actions_t actions;
+    assert_int_equal(posix_spawn_file_actions_init(&actions), 0);
+    posix_spawn_file_actions_addopen(&actions, 1, "/dev/null", O_WRONLY, 0);
+    posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0);
+    int error = posix_spawnp(&child, arguments[0], &actions, NULL, arguments, environ);
+    posix_spawn_file_actions_destroy(&actions);
+    if (error != 0) return EXIT_ABSENT;
+    while (waitpid(child, &status, 0) < 0) {
+        assert_int_equal(errno, EINTR);
+    }
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static bool command_works(const char *name)
+{
+    char program[64];
+    char version[] = "--version";
+    snprintf(program, sizeof program, "%s", name);
+    char *arguments[] = {program, version, NULL};
+    return run_command(arguments) == 0;
+}
+
+static int reader_open(void **state)
+{
+    static reader paths;
+    const char *source = getenv("KVT_SOURCE_DIR");
+    const char *folder = getenv("TMPDIR");
+    char stem[PATH_BYTES / 2];
+    snprintf(paths.script, sizeof paths.script, "%s/tests/format_reader.py", source ? source : ".");
+    snprintf(stem, sizeof stem, "%s/kvt_reader_XXXXXX", folder ? folder : "/tmp");
+    int file = mkstemp(stem);
+    if (file < 0) return -1;
+    close(file);
+    snprintf(paths.record, sizeof paths.record, "%s", stem);
+    snprintf(paths.output, sizeof paths.output, "%s.out", stem);
+    *state = &paths;
+    return 0;
+}
+
+static int reader_close(void **state)
+{
+    const reader *paths = *state;
+    unlink(paths->record);
+    unlink(paths->output);
+    return 0;
+}
+
+static void need_tools(const reader *paths)
+{
+    if (access(paths->script, R_OK) != 0 || !command_works("python3") || !command_works("zstd")) {
+        print_message("skipped: needs the source tree, python3 and the zstd command\n");
+        skip();
+    }
+}
+
+static void write_record(const reader *paths, const encoded *e)
+{
+    FILE *file = fopen(paths->record, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(e->record.data, 1, e->record.bytes, file), e->record.bytes);
+    assert_int_equal(fclose(file), 0);
+}
+
+static int run_reader(reader *paths)
+{
+    char program[] = "python3";
+    char option[] = "--raw";
+    char *arguments[] = {program, paths->script, paths->record, option, paths->output, NULL};
+    unlink(paths->output);
+    return run_command(arguments);
+}
+
+static void check_reads_the_same(reader *paths, kvt_layout layout, const char *variant,
+                                 const void *source)
+{
+    encoded e = encoded_make(layout, variant, source);
+    write_record(paths, &e);
+    assert_int_equal(run_reader(paths), 0);
+    FILE *file = fopen(paths->output, "rb");
+    assert_non_null(file);
+    uint64_t got = fread(e.decoded.data, 1, e.source.bytes + 1, file);
+    fclose(file);
+    assert_int_equal(got, e.source.bytes);
+    assert_memory_equal(e.decoded.data, e.source.data, e.source.bytes);
+    encoded_free(&e);
+}
+
+static void reader_decodes_every_dtype(void **state)
+{
+    static const uint8_t dtypes[] = {KVT_DTYPE_BF16, KVT_DTYPE_FP16, KVT_DTYPE_FP32, KVT_DTYPE_FP8};
+    static const char *const variants[] = {"raw", "lossless"};
+    need_tools(*state);
+    for (unsigned i = 0; i < 8; i++) {
+        kvt_layout layout = {.layers = 2,
+                             .kv_heads = 3,
+                             .head_dim = 16,
+                             .dtype = dtypes[i / 2],
+                             .order = (uint8_t)(i / 2 % 2),
+                             .tokens = 90};
+        check_reads_the_same(*state, layout, variants[i % 2], NULL);
+    }
+}
+
+static void reader_decodes_several_tiles(void **state)
+{
+    const kvt_layout layout = {
+        .layers = 1, .kv_heads = 9, .head_dim = 128, .dtype = KVT_DTYPE_BF16, .tokens = 300};
+    need_tools(*state);
+    check_reads_the_same(*state, layout, "lossless", NULL);
+}
+
+static void reader_decodes_opaque_pieces(void **state)
+{
+    const kvt_layout layout = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = 8388608 + 700000};
+    uint8_t *source = malloc(layout.opaque_bytes);
+    need_tools(*state);
+    assert_non_null(source);
+    for (uint64_t i = 0; i < layout.opaque_bytes; i++) {
+        source[i] = (uint8_t)((i >> 9) * 37 + i % 3);
+    }
+    check_reads_the_same(*state, layout, "lossless", source);
+    free(source);
+}
+
+static void reader_refuses_damage(void **state)
+{
+    static const uint64_t places[] = {9, 40, 170, 3000, 4095, 5000, 8200, 12000, 12300};
+    const kvt_layout layout = {
+        .layers = 1, .kv_heads = 1, .head_dim = 32, .dtype = KVT_DTYPE_BF16, .tokens = 80};
+    need_tools(*state);
+    encoded e = encoded_make(layout, "lossless", NULL);
+    for (size_t i = 0; i < sizeof places / sizeof places[0] + 1; i++) {
+        bool last = i == sizeof places / sizeof places[0];
+        uint64_t place = last ? e.record.bytes - 1 : places[i];
+        e.record.data[place] ^= 4;
+        write_record(*state, &e);
+        assert_int_equal(run_reader(*state), 1);
+        e.record.data[place] ^= 4;
+    }
+    write_record(*state, &e);
+    assert_int_equal(run_reader(*state), 0);
+    encoded_free(&e);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(reader_decodes_every_dtype),
+        cmocka_unit_test(reader_decodes_several_tiles),
+        cmocka_unit_test(reader_decodes_opaque_pieces),
+        cmocka_unit_test(reader_refuses_damage),
+    };
+    return cmocka_run_group_tests(tests, reader_open, reader_close);
+}

@@ -1,0 +1,68 @@
+/*
+ * test_codecs_table.c - the table of codecs and the names of variants.
+ */
+#include "codecs_support.h"
+
+static void table_finds_by_id_and_name(void **state)
+{
+    (void)state;
+    assert_string_equal(kvt_codec_find(KVT_CODEC_RAW)->name, "raw");
+    assert_int_equal(kvt_codec_find_name("lossless")->id, KVT_CODEC_LOSSLESS);
+    assert_null(kvt_codec_find(0));
+    assert_null(kvt_codec_find(200));
+    assert_null(kvt_codec_find_name("Raw"));
+    assert_null(kvt_codec_find_name(""));
+    assert_non_null(kvt_codec_at(1));
+    assert_null(kvt_codec_at(2));
+    assert_null(kvt_codec_at(SIZE_MAX));
+}
+
+static void variant_names_go_round(void **state)
+{
+    static const char *const names[] = {"raw", "lossless"};
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        kvt_variant variant;
+        char text[16];
+        assert_status(kvt_variant_parse(names[i], &variant), KVT_OK);
+        assert_int_equal(kvt_variant_format(variant, text, sizeof text), strlen(names[i]));
+        assert_string_equal(text, names[i]);
+    }
+}
+
+static void variant_parse_refuses_others(void **state)
+{
+    static const char *const names[] = {"", "raw ", "RAW", "lossless:9", "kivi", "losslessx"};
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        kvt_variant variant;
+        assert_status(kvt_variant_parse(names[i], &variant), KVT_E_ARGUMENT);
+    }
+}
+
+static void variant_format_cuts_and_terminates(void **state)
+{
+    const kvt_variant lossless = {KVT_CODEC_LOSSLESS, KVT_LOSSLESS_DENSE, 0};
+    const kvt_variant unknown = {200, 3, 4000000000u};
+    char text[64];
+    (void)state;
+    memset(text, 'x', sizeof text);
+    assert_int_equal(kvt_variant_format(lossless, text, 5), 8);
+    assert_string_equal(text, "loss");
+    assert_int_equal(text[5], 'x');
+    assert_int_equal(kvt_variant_format(lossless, NULL, 0), 8);
+    size_t length = kvt_variant_format(unknown, text, sizeof text);
+    assert_string_equal(text, "codec200:mode3:rate4000000000");
+    assert_int_equal(length, strlen(text));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(table_finds_by_id_and_name),
+        cmocka_unit_test(variant_names_go_round),
+        cmocka_unit_test(variant_parse_refuses_others),
+        cmocka_unit_test(variant_format_cuts_and_terminates),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
