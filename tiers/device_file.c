@@ -293,7 +293,7 @@ static void file_identify(file_device *file, const char *path)
     size_t length = strlen(name);
     size_t room = size - strlen(word) - 2;
     if (length <= room) {
-        snprintf(identity, size, "%s %s", word, name);
+        snprintf(identity, size, "%s %.*s", word, (int)length, name);
     } else {
         snprintf(identity, size, "%s %016" PRIx64 "..%s", word, (uint64_t)XXH3_64bits(name, length),
                  name + length - (room - 18));
