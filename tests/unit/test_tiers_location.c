@@ -124,8 +124,8 @@ static void test_sealed_damage_never_leaves_the_members(void **state)
         for (size_t v = 0; v < sizeof values + 8; v++) {
             uint8_t flat[FLAT_MAX];
             memcpy(flat, f->flat, f->bytes);
-            flat[at] =
-                v < sizeof values ? values[v] : (uint8_t)(flat[at] ^ (1u << (v - sizeof values)));
+            uint8_t flipped = (uint8_t)(flat[at] ^ (1u << v % 8));
+            flat[at] = v < sizeof values ? values[v] : flipped;
             if (v % 3 == 2) flat[scratch_random(&seed) % (f->bytes - 8)] ^= 0x10;
             seal(flat, f->bytes);
             tiers_location *location = NULL;

@@ -1,0 +1,313 @@
+/*
+ * bench_devices.c - bandwidth of devices and of a stripe over two of them.
+ *
+ * One object is written to and read from a pool, so the figures include the pool: splitting,
+ * queueing, waking. The stripe's members are memory devices behind a throttle, because a real
+ * disk's own noise would hide a few percent; its limit is the sum of the caps.
+ *
+ * Thread rule: one bench at a time.
+ */
+#include "bench_devices.h"
+
+#include <errno.h>
+#include <kvterrace/kvterrace.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tiers/pool.h"
+
+#define MIB ((uint64_t)1 << 20)
+
+enum {
+    ITERATIONS_DEFAULT = 5,
+    ITERATIONS_MAX = 1000,
+    STRIPE_MEMBERS = 2,
+    SCRATCH_PATH_BYTES = 4096
+};
+
+#define DEVICE_BYTES        (256 * MIB)
+#define DEVICE_OBJECT_BYTES (64 * MIB)
+#define STRIPE_OBJECT_BYTES (64 * MIB)
+#define MEMCPY_BYTES        (64 * MIB)
+
+static const uint64_t stripe_caps[STRIPE_MEMBERS] = {150000000, 300000000};
+
+/* ---- repetitions ---- */
+
+static uint64_t bench_now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static int bench_compare(const void *a, const void *b)
+{
+    double left = *(const double *)a;
+    double right = *(const double *)b;
+    return (left > right) - (left < right);
+}
+
+static bench_rate bench_summary(double *samples, uint32_t count)
+{
+    qsort(samples, count, sizeof *samples, bench_compare);
+    double middle = samples[count / 2];
+    if (count % 2 == 0) middle = (middle + samples[count / 2 - 1]) / 2;
+    return (bench_rate){.median = middle, .min = samples[0], .max = samples[count - 1]};
+}
+
+static double bench_bytes_per_s(uint64_t bytes, uint64_t nanoseconds)
+{
+    return (double)bytes * 1e9 / (double)(nanoseconds > 0 ? nanoseconds : 1);
+}
+
+static uint32_t bench_iterations(const bench_options *options)
+{
+    if (options->iterations > ITERATIONS_MAX) return ITERATIONS_MAX;
+    if (options->iterations > 0) return options->iterations;
+    return options->quick ? 1 : ITERATIONS_DEFAULT;
+}
+
+/* Bytes that do not compress and are there: a zero page would be copied from the cache. */
+static void *bench_buffer(uint64_t bytes)
+{
+    uint64_t *words = aligned_alloc(TIERS_GRAIN_BYTES, bytes);
+    if (words == NULL) return NULL;
+    for (uint64_t i = 0; i < bytes / 8; i++)
+        words[i] = i * 0x9e3779b97f4a7c15u;
+    return words;
+}
+
+static int bench_memcpy(uint32_t iterations, bench_rate *rate)
+{
+    double samples[ITERATIONS_MAX];
+    void *source = bench_buffer(MEMCPY_BYTES);
+    void *target = bench_buffer(MEMCPY_BYTES);
+    if (source != NULL && target != NULL) {
+        memcpy(target, source, MEMCPY_BYTES); /* warms up, as the devices' first pass does */
+        for (uint32_t i = 0; i < iterations; i++) {
+            uint64_t start = bench_now_ns();
+            memcpy(target, source, MEMCPY_BYTES);
+            /* The copy must have happened, although nobody reads it. */
+            __asm__ volatile("" : : "r"(target) : "memory");
+            samples[i] = bench_bytes_per_s(MEMCPY_BYTES, bench_now_ns() - start);
+        }
+        *rate = bench_summary(samples, iterations);
+    }
+    int code = source != NULL && target != NULL ? 0 : 1;
+    free(source);
+    free(target);
+    return code;
+}
+
+/* ---- one pool ---- */
+
+static kvt_status bench_move(tiers_pool *pool, kvt_io_kind kind, const tiers_location *location,
+                             void *buffer, double *bytes_per_s)
+{
+    tiers_transfer transfer = {
+        .kind = kind, .location = location, .buffer = buffer, .bytes = location->bytes};
+    tiers_transfer_start(pool, &transfer);
+    kvt_status status = tiers_transfer_wait(pool, &transfer);
+    *bytes_per_s = bench_bytes_per_s(location->bytes, transfer.finished_ns - transfer.started_ns);
+    return status;
+}
+
+static kvt_status bench_repeat(tiers_pool *pool, kvt_io_kind kind, const tiers_location *location,
+                               void *buffer, uint32_t iterations, bench_rate *rate)
+{
+    double samples[ITERATIONS_MAX];
+    double warm;
+    /* The first pass pays for page faults and file blocks and is not counted. */
+    kvt_status status = bench_move(pool, kind, location, buffer, &warm);
+    for (uint32_t i = 0; i < iterations && status == KVT_OK; i++)
+        status = bench_move(pool, kind, location, buffer, &samples[i]);
+    if (status == KVT_OK) *rate = bench_summary(samples, iterations);
+    return status;
+}
+
+/* Fills the row's rates from a pool; writes only where that is allowed. */
+static kvt_status bench_pool(tiers_pool *pool, bool writes, uint32_t iterations,
+                             bench_device_row *row)
+{
+    tiers_location *location = NULL;
+    void *buffer = bench_buffer(row->object_bytes);
+    kvt_status status = buffer != NULL ? KVT_OK : KVT_E_MEMORY;
+    if (status == KVT_OK) status = tiers_pool_reserve(pool, row->object_bytes, &location);
+    if (status == KVT_OK && writes)
+        status = bench_repeat(pool, KVT_IO_WRITE, location, buffer, iterations, &row->write);
+    if (status == KVT_OK)
+        status = bench_repeat(pool, KVT_IO_READ, location, buffer, iterations, &row->read);
+    kvt_device_stats stats;
+    row->members = 0;
+    while (tiers_pool_member(pool, row->members, &stats) == KVT_OK) {
+        row->members++;
+        row->direct = (stats.facts.flags & KVT_DEVICE_DIRECT) != 0;
+        row->emulated = (stats.facts.flags & KVT_DEVICE_EMULATED) != 0;
+        memcpy(row->engine, stats.facts.engine, sizeof row->engine);
+        if (stats.facts.depth_achieved > row->depth_achieved)
+            row->depth_achieved = stats.facts.depth_achieved;
+    }
+    tiers_pool_release(pool, location);
+    free(buffer);
+    return status;
+}
+
+static int bench_complain(const char *name, kvt_status status, const char *message)
+{
+    fprintf(stderr, "kvterrace: bench devices: %s: %s\n", name,
+            message[0] != '\0' ? message : kvt_status_text(status));
+    return 1;
+}
+
+/* ---- devices ---- */
+
+static int bench_device(const kvt_device_config *config, bool overwrite, uint32_t iterations,
+                        bench_device_row *row)
+{
+    char message[256] = "";
+    kvt_device *device = NULL;
+    tiers_pool *pool = NULL;
+    kvt_status status = kvt_device_open(config, &device, message, sizeof message);
+    if (status != KVT_OK) return bench_complain(config->name, status, message);
+    bool read_only = (device->facts.flags & KVT_DEVICE_READ_ONLY) != 0;
+    uint64_t half = device->facts.capacity_bytes / 2 / TIERS_GRAIN_BYTES * TIERS_GRAIN_BYTES;
+    /* With one member the weight only has to be there. */
+    tiers_member_options member = {
+        .device = device, .read_bytes_per_s = 1, .write_bytes_per_s = 1, .present = true};
+    tiers_pool_options options = {0};
+    snprintf(row->device, sizeof row->device, "%s", config->name);
+    row->object_bytes = half < DEVICE_OBJECT_BYTES ? half : DEVICE_OBJECT_BYTES;
+    row->unit_bytes = TIERS_UNIT_BYTES_DEFAULT;
+    if (half == 0) {
+        kvt_device_close(device);
+        return bench_complain(config->name, KVT_E_SPACE, "smaller than 8 KiB");
+    }
+    status = tiers_pool_open(&member, 1, &options, &pool, message, sizeof message);
+    if (status != KVT_OK) {
+        kvt_device_close(device);
+        return bench_complain(config->name, status, message);
+    }
+    status = bench_pool(pool, overwrite && !read_only, iterations, row);
+    tiers_pool_close(pool);
+    return status == KVT_OK ? 0 : bench_complain(config->name, status, "");
+}
+
+static int bench_given_devices(const bench_options *options, bench_device_results *results)
+{
+    int code = 0;
+    for (uint32_t i = 0; i < options->device_count; i++) {
+        const kvt_device_config *config = &options->devices[i];
+        bool keeps = config->backend != NULL && strcmp(config->backend, "file") == 0;
+        bool overwrite = !keeps || (options->overwrite != NULL && options->overwrite[i]);
+        if (bench_device(config, overwrite, results->iterations,
+                         &results->rows[results->row_count]))
+            code = 1;
+        else
+            results->row_count++;
+    }
+    return code;
+}
+
+/* A memory device and a file, made for the occasion. */
+static int bench_own_devices(const bench_options *options, bench_device_results *results)
+{
+    const char *parent = options->scratch_folder != NULL ? options->scratch_folder : "/var/tmp";
+    char folder[SCRATCH_PATH_BYTES];
+    char path[SCRATCH_PATH_BYTES + 8];
+    snprintf(folder, sizeof folder, "%s/kvterrace-bench-XXXXXX", parent);
+    if (mkdtemp(folder) == NULL) return bench_complain(folder, KVT_E_IO, strerror(errno));
+    snprintf(path, sizeof path, "%s/device", folder);
+    const kvt_device_config own[] = {
+        {.struct_size = sizeof(kvt_device_config),
+         .name = "memory",
+         .backend = "memory",
+         .capacity_bytes = DEVICE_BYTES},
+        {.struct_size = sizeof(kvt_device_config),
+         .name = "file",
+         .backend = "file",
+         .path = path,
+         .capacity_bytes = DEVICE_BYTES},
+    };
+    const bool overwrite[] = {true, true};
+    bench_options given = *options;
+    given.devices = own;
+    given.overwrite = overwrite;
+    given.device_count = 2;
+    int code = bench_given_devices(&given, results);
+    unlink(path);
+    rmdir(folder);
+    return code;
+}
+
+/* ---- stripe ---- */
+
+static kvt_status bench_stripe_open(kvt_striping striping, tiers_pool **pool_out, char *message,
+                                    size_t message_size)
+{
+    tiers_member_options members[STRIPE_MEMBERS] = {{0}};
+    tiers_pool_options options = {.striping = striping};
+    kvt_status status = KVT_OK;
+    for (uint32_t i = 0; i < STRIPE_MEMBERS && status == KVT_OK; i++) {
+        kvt_device_config config = {.struct_size = sizeof config,
+                                    .name = i == 0 ? "member0" : "member1",
+                                    .backend = "memory",
+                                    .capacity_bytes = STRIPE_OBJECT_BYTES,
+                                    .read_bytes_per_s = stripe_caps[i],
+                                    .write_bytes_per_s = stripe_caps[i]};
+        status = kvt_device_open(&config, &members[i].device, message, message_size);
+        members[i].read_bytes_per_s = (double)stripe_caps[i];
+        members[i].write_bytes_per_s = (double)stripe_caps[i];
+        members[i].present = true;
+    }
+    if (status == KVT_OK)
+        status =
+            tiers_pool_open(members, STRIPE_MEMBERS, &options, pool_out, message, message_size);
+    for (uint32_t i = 0; i < STRIPE_MEMBERS && status != KVT_OK; i++)
+        kvt_device_close(members[i].device);
+    return status;
+}
+
+static int bench_stripe(kvt_striping striping, uint32_t iterations, bench_device_row *row)
+{
+    char message[256] = "";
+    tiers_pool *pool = NULL;
+    kvt_status status = bench_stripe_open(striping, &pool, message, sizeof message);
+    if (status != KVT_OK) return bench_complain("stripe", status, message);
+    snprintf(row->device, sizeof row->device, "stripe");
+    row->layout = striping == KVT_STRIPE_EQUAL ? "equal" : "proportional";
+    row->object_bytes = STRIPE_OBJECT_BYTES;
+    row->unit_bytes = TIERS_UNIT_BYTES_DEFAULT;
+    for (uint32_t i = 0; i < STRIPE_MEMBERS; i++)
+        row->device_sum_bytes_per_s += (double)stripe_caps[i];
+    status = bench_pool(pool, true, iterations, row);
+    tiers_pool_close(pool);
+    return status == KVT_OK ? 0 : bench_complain("stripe", status, "");
+}
+
+/* ---- the whole ---- */
+
+int bench_devices_run(const bench_options *options)
+{
+    uint32_t device_rows = options->device_count > 0 ? options->device_count : 2;
+    bench_device_results results = {.iterations = bench_iterations(options)};
+    results.rows = calloc(device_rows + 2, sizeof *results.rows);
+    if (results.rows == NULL) return bench_complain("all", KVT_E_MEMORY, "");
+    int code = bench_memcpy(results.iterations, &results.memcpy_rate);
+    if (code != 0) bench_complain("memcpy", KVT_E_MEMORY, "");
+    int devices = options->device_count > 0 ? bench_given_devices(options, &results)
+                                            : bench_own_devices(options, &results);
+    if (devices != 0) code = 1;
+    const kvt_striping layouts[] = {KVT_STRIPE_PROPORTIONAL, KVT_STRIPE_EQUAL};
+    for (int i = 0; i < 2; i++) {
+        if (bench_stripe(layouts[i], results.iterations, &results.rows[results.row_count]) != 0)
+            code = 1;
+        else
+            results.row_count++;
+    }
+    if (bench_devices_report(options, &results) != 0) code = 1;
+    free(results.rows);
+    return code;
+}
