@@ -143,10 +143,7 @@ void draft_cut(kvt_policy *policy, draft *work, uint32_t count, double spent)
         ledger_end(policy, move, false);
         policy->ops->index(policy, index);
     }
-    if (count == 0) {
-        policy->next_id = work->next_id_before;
-        work->bounded = false;
-    }
+    if (count == 0) policy->next_id = work->next_id_before;
     work->spent = spent;
 }
 

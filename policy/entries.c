@@ -307,9 +307,11 @@ void entries_hold(kvt_policy *policy, uint32_t index, const kvt_policy_entry *gi
     engine_tally(policy, e, 1);
     if (given->parent == 0) return;
     uint32_t parent = entries_find(policy, given->parent);
-    if (parent != NIL && entry_at(policy, parent)->state == ENTRY_HELD) {
-        tree_link(policy, index, parent);
-    }
+    if (parent == NIL) return;
+    /* A parent on its way out is as good as gone: nothing may come to depend on it. */
+    const entry *up = entry_at(policy, parent);
+    bool leaving = up->move != NIL && policy->flights[up->move].kind == KVT_MOVE_EVICT;
+    if (up->state == ENTRY_HELD && !leaving) tree_link(policy, index, parent);
 }
 
 static void entries_trim_ghosts(kvt_policy *policy)

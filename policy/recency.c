@@ -189,6 +189,7 @@ static bool lru_move_to(kvt_policy *policy, draft *work, uint32_t index, uint8_t
     step move = {.entry = index, .to = option};
     if (room_make_for(policy, work, index, option) && draft_add(policy, work, &move)) return true;
     draft_cut(policy, work, 0, 0.0);
+    work->bounded = false;
     return false;
 }
 

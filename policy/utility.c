@@ -288,6 +288,7 @@ static bool utility_place(kvt_policy *policy, draft *work, uint32_t index)
             if (draft_add(policy, work, &put)) return true;
         }
         draft_cut(policy, work, 0, 0.0);
+        work->bounded = false;
     }
     return false;
 }

@@ -1,0 +1,481 @@
+/*
+ * conform_policy_all.c - one checklist over every policy in the table, by random calls against a
+ * simple model: the bytes really held by an executor that carries plans out late, interleaved,
+ * and sometimes fails half-way.
+ *
+ * After each call: the engine's used bytes equal the model's; no tier's bytes ever pass its
+ * capacity; no plan names a pinned or busy entry; each move says truly where the entry is and how
+ * large it is; policies with a tree rule never drop a prefix that a held entry needs.
+ */
+#include "policy_support.h"
+
+#include <stdio.h>
+
+#define HANDLES   96
+#define PLANS     6
+#define PLAN_MAX  12
+#define OPTIONS   6
+#define CALLS     130000
+#define SMALL_RUN 20000
+
+typedef struct model_entry {
+    bool held;
+    bool flying;
+    bool leaving; /* its eviction is in flight */
+    uint8_t option;
+    uint32_t pins;
+    uint64_t parent; /* held when this one was admitted, and since */
+    kvt_option options[OPTIONS];
+} model_entry;
+
+typedef struct model_plan {
+    kvt_move moves[PLAN_MAX];
+    uint32_t count;
+    uint32_t next;
+    bool started; /* the next move's target bytes are being written */
+} model_plan;
+
+typedef struct model {
+    kvt_policy *policy;
+    kvt_policy_config config;
+    bool tree_rule;
+    uint64_t dice;
+    uint64_t now_ns;
+    uint64_t real[KVT_TIER_COUNT];    /* bytes on the devices now */
+    uint64_t claimed[KVT_TIER_COUNT]; /* stored, and targets of all planned moves */
+    model_entry entries[HANDLES + 1];
+    model_plan plans[PLANS];
+    uint64_t log_hash;
+    uint64_t moves;
+} model;
+
+static void model_options(uint64_t handle, kvt_option options[OPTIONS])
+{
+    uint64_t dice = handle * 77 + 5;
+    uint64_t bytes = 40 + test_below(&dice, 80);
+    options[0] = test_none(0.001 * (double)(1 + test_below(&dice, 100)));
+    options[1] = test_option(1, KVT_TIER_HBM, bytes, 1e-5);
+    options[2] = test_option(1, KVT_TIER_DRAM, bytes, 1e-3);
+    options[3] = test_option(1, KVT_TIER_SSD, bytes, 2e-2);
+    options[4] = test_option(2, handle % 3 == 0 ? KVT_TIER_SSD : KVT_TIER_DRAM, bytes / 2, 2e-3);
+    if (handle % 3 == 1) options[4].loss = 0.001;
+    options[5] = test_option(4, KVT_TIER_DRAM, bytes / 3, 5e-3);
+    options[5].bytes[KVT_TIER_SSD] = bytes / 2; /* planes over two tiers */
+}
+
+static void model_open(model *m, const char *name, uint8_t holes, uint64_t seed)
+{
+    memset(m, 0, sizeof *m);
+    kvt_policy_config_init(&m->config);
+    m->config.name = name;
+    m->config.holes = holes;
+    m->config.half_life_seconds = 30.0;
+    m->config.high_watermark = 0.9;
+    m->config.low_watermark = 0.8;
+    m->config.ghosts_max = 20;
+    m->config.entries_expected = 1;
+    m->config.tiers[KVT_TIER_HBM].capacity_bytes = seed % 2 == 0 ? 300 : 0;
+    m->config.tiers[KVT_TIER_DRAM].capacity_bytes = 900;
+    m->config.tiers[KVT_TIER_SSD].capacity_bytes = seed % 3 == 0 ? 0 : 1500;
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
+        m->config.tiers[tier].write_bytes_per_s = 1e5;
+    static test_memory memory;
+    memory = (test_memory){.left = -1};
+    m->config.allocator = test_allocator(&memory);
+    m->policy = test_open(&m->config);
+    m->dice = seed * 1000003 + 17;
+    m->now_ns = SECOND;
+    m->tree_rule = strcmp(name, "lru-leaf") == 0 ||
+                   (strcmp(name, "utility") == 0 && holes == KVT_HOLES_CONTIGUOUS);
+    for (uint64_t handle = 1; handle <= HANDLES; handle++)
+        model_options(handle, m->entries[handle].options);
+}
+
+static void model_forget(model *m, uint64_t handle)
+{
+    model_entry *e = &m->entries[handle];
+    e->held = e->flying = e->leaving = false;
+    e->option = KVT_OPTION_NONE;
+    e->pins = 0;
+    e->parent = 0;
+    for (uint64_t child = 1; child <= HANDLES; child++)
+        if (m->entries[child].parent == handle) m->entries[child].parent = 0;
+}
+
+static void model_check_used(const model *m)
+{
+    kvt_policy_stats stats;
+    kvt_policy_stats_get(m->policy, &stats);
+    for (int tier = 0; tier < KVT_TIER_COUNT; tier++) {
+        assert_int_equal(stats.used_bytes[tier], m->claimed[tier]);
+        assert_true(m->real[tier] <= m->config.tiers[tier].capacity_bytes);
+    }
+}
+
+/* Whether a held entry other than the ones that `plan` evicts before move `at` needs this one. */
+static void model_check_tree(const model *m, const kvt_plan *plan, uint32_t at)
+{
+    for (uint64_t child = 1; child <= HANDLES; child++) {
+        const model_entry *e = &m->entries[child];
+        if (!e->held || e->parent != plan->moves[at].handle) continue;
+        bool evicted_before = false;
+        for (uint32_t i = 0; i < at; i++)
+            if (plan->moves[i].handle == child && plan->moves[i].kind == KVT_MOVE_EVICT) {
+                evicted_before = true;
+            }
+        if (!evicted_before) fail_msg("entry %u loses its prefix", (unsigned)child);
+    }
+}
+
+static void model_check_move(model *m, const kvt_plan *plan, uint32_t at)
+{
+    const kvt_move *move = &plan->moves[at];
+    assert_in_range(move->handle, 1, HANDLES);
+    model_entry *e = &m->entries[move->handle];
+    if (e->flying) fail_msg("a second move of entry %u", (unsigned)move->handle);
+    assert_int_equal(e->pins, 0);
+    assert_int_equal(move->from, e->option);
+    assert_int_equal(e->held, move->kind != KVT_MOVE_PUT);
+    static const uint64_t nothing[KVT_TIER_COUNT];
+    const uint64_t *from = move->from == 0 ? nothing : e->options[move->from].bytes;
+    const uint64_t *to = move->to == 0 ? nothing : e->options[move->to].bytes;
+    assert_memory_equal(move->from_bytes, from, sizeof move->from_bytes);
+    assert_memory_equal(move->to_bytes, to, sizeof move->to_bytes);
+    if (move->kind == KVT_MOVE_CHANGE && e->options[move->from].loss > 0.0) {
+        assert_memory_equal(&move->to_variant, &e->options[move->from].variant,
+                            sizeof move->to_variant);
+    }
+    if (m->tree_rule && move->kind == KVT_MOVE_EVICT) model_check_tree(m, plan, at);
+}
+
+/* Checks a new plan, adopts its claims and queues it in a free place of the executor. */
+static void model_take_plan(model *m, const kvt_plan *plan, model_plan *place)
+{
+    uint64_t capacity[KVT_TIER_COUNT];
+    char text[256];
+    for (int tier = 0; tier < KVT_TIER_COUNT; tier++)
+        capacity[tier] = m->config.tiers[tier].capacity_bytes;
+    if (kvt_plan_check(plan, m->claimed, capacity, text, sizeof text) != KVT_OK) {
+        fail_msg("unsound plan: %s", text);
+    }
+    for (uint32_t i = 0; i < plan->count; i++)
+        model_check_move(m, plan, i);
+    for (uint32_t i = 0; i < plan->count; i++) {
+        const kvt_move *move = &plan->moves[i];
+        model_entry *e = &m->entries[move->handle];
+        e->held = e->flying = true;
+        e->leaving = move->kind == KVT_MOVE_EVICT;
+        for (int tier = 0; tier < KVT_TIER_COUNT; tier++)
+            m->claimed[tier] += move->to_bytes[tier];
+        size_t length = kvt_move_format(move, text, sizeof text);
+        assert_true(length < sizeof text);
+        for (size_t k = 0; k < length; k++)
+            m->log_hash = (m->log_hash ^ (uint8_t)text[k]) * UINT64_C(1099511628211);
+        place->moves[i] = *move;
+    }
+    m->moves += plan->count;
+    place->count = plan->count;
+    place->next = 0;
+    place->started = false;
+}
+
+static void model_abort_rest(model *m, model_plan *p)
+{
+    for (; p->next < p->count; p->next++) {
+        const kvt_move *move = &p->moves[p->next];
+        model_entry *e = &m->entries[move->handle];
+        kvt_status status = kvt_policy_abort(m->policy, move->id);
+        if (status == KVT_E_ARGUMENT) continue; /* the entry was removed meanwhile */
+        assert_int_equal(status, KVT_OK);
+        for (int tier = 0; tier < KVT_TIER_COUNT; tier++)
+            m->claimed[tier] -= move->to_bytes[tier];
+        e->flying = e->leaving = false;
+        if (move->kind == KVT_MOVE_PUT) model_forget(m, move->handle);
+    }
+    p->count = p->next = 0;
+    p->started = false;
+}
+
+/* What was really written: as planned, or less, or a little more. */
+static const uint64_t *model_actual(model *m, const kvt_move *move, uint64_t actual[KVT_TIER_COUNT])
+{
+    uint64_t kind = test_below(&m->dice, 8);
+    if (move->kind == KVT_MOVE_EVICT || kind < 4) return NULL;
+    for (int tier = 0; tier < KVT_TIER_COUNT; tier++) {
+        actual[tier] = move->to_bytes[tier];
+        if (actual[tier] < 8) continue;
+        if (kind < 7)
+            actual[tier] -= test_below(&m->dice, 4);
+        else
+            actual[tier] += test_below(&m->dice, 4);
+    }
+    return actual;
+}
+
+static void model_commit(model *m, model_plan *p)
+{
+    kvt_move *move = &p->moves[p->next];
+    model_entry *e = &m->entries[move->handle];
+    uint64_t room[KVT_TIER_COUNT];
+    const uint64_t *actual = model_actual(m, move, room);
+    kvt_status status = kvt_policy_commit(m->policy, move->id, actual);
+    if (status == KVT_E_SPACE) {
+        assert_non_null(actual);
+        for (int tier = 0; tier < KVT_TIER_COUNT; tier++)
+            m->real[tier] -= move->to_bytes[tier];
+        model_abort_rest(m, p);
+        return;
+    }
+    assert_int_equal(status, KVT_OK);
+    for (int tier = 0; tier < KVT_TIER_COUNT; tier++) {
+        uint64_t written = actual != NULL ? actual[tier] : move->to_bytes[tier];
+        m->real[tier] = m->real[tier] - move->to_bytes[tier] + written - move->from_bytes[tier];
+        m->claimed[tier] =
+            m->claimed[tier] - move->to_bytes[tier] + written - move->from_bytes[tier];
+        if (move->to != 0) e->options[move->to].bytes[tier] = written;
+    }
+    e->flying = e->leaving = false;
+    e->option = move->to;
+    if (move->kind == KVT_MOVE_EVICT) model_forget(m, move->handle);
+    p->next++;
+    p->started = false;
+    if (p->next == p->count) p->next = p->count = 0;
+}
+
+/* One random stage of one random plan: begin writing, finish, or fail. */
+static void model_advance(model *m)
+{
+    model_plan *p = &m->plans[test_below(&m->dice, PLANS)];
+    if (p->count == 0) return;
+    kvt_move *move = &p->moves[p->next];
+    if (!p->started) {
+        p->started = true;
+        for (int tier = 0; tier < KVT_TIER_COUNT; tier++)
+            m->real[tier] += move->to_bytes[tier];
+        return;
+    }
+    if (test_below(&m->dice, 16) != 0) {
+        model_commit(m, p);
+        return;
+    }
+    for (int tier = 0; tier < KVT_TIER_COUNT; tier++)
+        m->real[tier] -= move->to_bytes[tier];
+    model_abort_rest(m, p);
+}
+
+static model_plan *model_free_place(model *m)
+{
+    for (int i = 0; i < PLANS; i++)
+        if (m->plans[i].count == 0) return &m->plans[i];
+    return NULL;
+}
+
+static void model_admit(model *m, uint64_t handle, model_plan *place)
+{
+    model_entry *e = &m->entries[handle];
+    uint64_t parent = handle > 1 && handle % 5 != 0 ? handle / 2 : 0;
+    if (!e->held) model_options(handle, e->options);
+    kvt_move moves[PLAN_MAX];
+    kvt_plan plan = {moves, (uint32_t)test_below(&m->dice, PLAN_MAX + 1), 99};
+    kvt_policy_entry given = {handle, parent, e->options, OPTIONS, 256};
+    kvt_status status = kvt_policy_admit(m->policy, m->now_ns, &given, &plan);
+    if (e->held) {
+        assert_int_equal(status, KVT_EXISTS);
+        assert_int_equal(plan.count, 0);
+        return;
+    }
+    if (status == KVT_REFUSED) {
+        assert_int_equal(plan.count, 0);
+        return;
+    }
+    assert_int_equal(status, KVT_OK);
+    assert_in_range(plan.count, 1, plan.capacity);
+    assert_int_equal(plan.moves[plan.count - 1].kind, KVT_MOVE_PUT);
+    assert_int_equal(plan.moves[plan.count - 1].handle, handle);
+    bool linked = parent != 0 && m->entries[parent].held && !m->entries[parent].leaving;
+    if (linked && m->tree_rule) {
+        for (uint32_t i = 0; i < plan.count; i++)
+            assert_false(moves[i].handle == parent && moves[i].kind == KVT_MOVE_EVICT);
+    }
+    model_take_plan(m, &plan, place);
+    if (linked && m->entries[parent].held && !m->entries[parent].leaving)
+        e->parent = parent;
+    else if (linked)
+        e->parent = parent; /* plain lru may push the parent out with its child */
+}
+
+static void model_access(model *m, uint64_t handle, model_plan *place)
+{
+    kvt_move moves[PLAN_MAX];
+    kvt_plan plan = {moves, (uint32_t)test_below(&m->dice, PLAN_MAX + 1), 99};
+    bool count_only = test_below(&m->dice, 4) == 0;
+    kvt_status status = kvt_policy_access(m->policy, m->now_ns, handle, count_only ? NULL : &plan);
+    bool resident = m->entries[handle].held && m->entries[handle].option != 0;
+    assert_int_equal(status, resident ? KVT_OK : KVT_MISS);
+    if (!count_only) model_take_plan(m, &plan, place);
+}
+
+static void model_tick(model *m, model_plan *place)
+{
+    kvt_move moves[PLAN_MAX];
+    kvt_plan plan = {moves, PLAN_MAX, 99};
+    uint32_t moves_max = (uint32_t)test_below(&m->dice, PLAN_MAX);
+    uint64_t bytes_max = test_below(&m->dice, 600);
+    assert_int_equal(kvt_policy_tick(m->policy, m->now_ns, moves_max, bytes_max, &plan), KVT_OK);
+    assert_true(plan.count <= moves_max);
+    uint64_t written = 0;
+    for (uint32_t i = 0; i < plan.count; i++)
+        for (int tier = 0; tier < KVT_TIER_COUNT; tier++)
+            written += moves[i].to_bytes[tier];
+    assert_true(written <= bytes_max);
+    model_take_plan(m, &plan, place);
+}
+
+/* Gone behind the engine's back. Only entries that no plan has begun to move, to keep the model of
+ * the devices simple; those in flight are covered by test_policy_calls. */
+static void model_remove(model *m, uint64_t handle)
+{
+    model_entry *e = &m->entries[handle];
+    if (e->flying) return;
+    kvt_status status = kvt_policy_remove(m->policy, handle);
+    if (!e->held) {
+        assert_true(status == KVT_OK || status == KVT_MISS); /* remembered or unknown */
+        return;
+    }
+    assert_int_equal(status, KVT_OK);
+    for (int tier = 0; tier < KVT_TIER_COUNT; tier++) {
+        m->real[tier] -= e->options[e->option].bytes[tier];
+        m->claimed[tier] -= e->options[e->option].bytes[tier];
+    }
+    model_forget(m, handle);
+}
+
+static void model_pin(model *m, uint64_t handle, bool pin)
+{
+    model_entry *e = &m->entries[handle];
+    if (pin && e->pins >= 2) return;
+    kvt_status status =
+        pin ? kvt_policy_pin(m->policy, handle) : kvt_policy_unpin(m->policy, handle);
+    bool known = e->held && (pin || e->pins > 0);
+    assert_int_equal(status, known ? KVT_OK : KVT_MISS);
+    if (known) e->pins += pin ? 1u : UINT32_MAX;
+}
+
+static void model_check_rates(const model *m, uint64_t handle)
+{
+    kvt_explanation child;
+    kvt_explanation parent;
+    if (kvt_policy_explain(m->policy, m->now_ns, handle, &child) != KVT_OK) return;
+    assert_non_null(child.reason);
+    assert_int_equal(child.current, m->entries[handle].option);
+    assert_int_equal(child.parent, m->entries[handle].held ? m->entries[handle].parent : 0);
+    if (child.parent == 0) return;
+    assert_int_equal(kvt_policy_explain(m->policy, m->now_ns, child.parent, &parent), KVT_OK);
+    assert_true(parent.resident_children > 0);
+    assert_true(parent.accesses_per_s >= child.accesses_per_s * (1.0 - 1e-12));
+}
+
+static void model_call(model *m)
+{
+    uint64_t handle = 1 + test_below(&m->dice, HANDLES);
+    model_plan *place = model_free_place(m);
+    /* Mostly forward, now and then a step back, which must count as standing still. */
+    if (test_below(&m->dice, 50) == 0)
+        m->now_ns -= SECOND / 2;
+    else
+        m->now_ns += test_below(&m->dice, SECOND);
+    uint64_t kind = test_below(&m->dice, 100);
+    if (kind < 30 && place != NULL)
+        model_admit(m, handle, place);
+    else if (kind < 50 && place != NULL)
+        model_access(m, handle, place);
+    else if (kind < 54 && place != NULL)
+        model_tick(m, place);
+    else if (kind < 56)
+        model_remove(m, handle);
+    else if (kind < 58)
+        model_pin(m, handle, true);
+    else if (kind < 61)
+        model_pin(m, handle, false);
+    else if (kind < 63)
+        model_check_rates(m, handle);
+    else
+        model_advance(m);
+    assert_int_equal(kvt_policy_option(m->policy, handle), m->entries[handle].option);
+    model_check_used(m);
+}
+
+static uint64_t model_run(const char *name, uint8_t holes, uint64_t seed, int calls,
+                          uint64_t *moves_out)
+{
+    model *m = malloc(sizeof *m);
+    assert_non_null(m);
+    model_open(m, name, holes, seed);
+    for (int i = 0; i < calls; i++)
+        model_call(m);
+    uint64_t hash = m->log_hash;
+    *moves_out = m->moves;
+    kvt_policy_close(m->policy);
+    free(m);
+    return hash;
+}
+
+static void every_policy_keeps_the_rules(void **state)
+{
+    (void)state;
+    for (size_t i = 0; kvt_policy_name_at(i) != NULL; i++) {
+        const char *name = kvt_policy_name_at(i);
+        for (uint64_t seed = 1; seed <= 4; seed++) {
+            uint64_t moves;
+            uint8_t holes = seed == 3 ? KVT_HOLES_MIXED : KVT_HOLES_CONTIGUOUS;
+            model_run(name, holes, seed, CALLS, &moves);
+            /* The run must have exercised something: only `none` plans nothing. */
+            if (strcmp(name, "none") == 0)
+                assert_int_equal(moves, 0);
+            else
+                assert_true(moves > CALLS / 20);
+        }
+    }
+}
+
+static void every_policy_repeats_itself(void **state)
+{
+    (void)state;
+    for (size_t i = 0; kvt_policy_name_at(i) != NULL; i++) {
+        const char *name = kvt_policy_name_at(i);
+        uint64_t first;
+        uint64_t second;
+        uint64_t hash = model_run(name, KVT_HOLES_CONTIGUOUS, 8, SMALL_RUN, &first);
+        assert_int_equal(model_run(name, KVT_HOLES_CONTIGUOUS, 8, SMALL_RUN, &second), hash);
+        assert_int_equal(first, second);
+    }
+}
+
+static void nothing_to_do_is_an_empty_plan(void **state)
+{
+    (void)state;
+    for (size_t i = 0; kvt_policy_name_at(i) != NULL; i++) {
+        model *m = malloc(sizeof *m);
+        assert_non_null(m);
+        model_open(m, kvt_policy_name_at(i), KVT_HOLES_CONTIGUOUS, 2);
+        kvt_move moves[4];
+        kvt_plan plan = {moves, 4, 9};
+        assert_int_equal(kvt_policy_tick(m->policy, SECOND, 4, UINT64_MAX, &plan), KVT_OK);
+        assert_int_equal(plan.count, 0);
+        plan.count = 9;
+        assert_int_equal(kvt_policy_access(m->policy, SECOND, 5, &plan), KVT_MISS);
+        assert_int_equal(plan.count, 0);
+        kvt_policy_close(m->policy);
+        free(m);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_policy_keeps_the_rules),
+        cmocka_unit_test(every_policy_repeats_itself),
+        cmocka_unit_test(nothing_to_do_is_an_empty_plan),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
