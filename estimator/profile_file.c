@@ -109,39 +109,74 @@ static int profile_text(sqlite3 *database, const char *sql, const char *bound, c
     return result == SQLITE_DONE ? SQLITE_OK : result;
 }
 
-/* The database's own words about its tables must be ours: no other table, trigger or view. */
-static kvt_status profile_check_schema(const kvt_profile *profile, const char *path, char *message,
-                                       size_t size)
+/* One table: its text as ours, its rows within bounds. fault gets a phrase when they are not. */
+static int profile_check_table(sqlite3 *database, const profile_table *table, const char **fault)
 {
-    char text[2048];
+    char text[2048], sql[1024];
     bool found;
     int result =
-        profile_text(profile->database, "PRAGMA quick_check(1)", NULL, text, sizeof text, &found);
-    if (result == SQLITE_OK && (!found || strcmp(text, "ok") != 0)) {
-        profile_say(message, size, "%s: damaged: %.200s; left as it is", path, text);
-        return KVT_E_CORRUPT;
+        profile_text(database, "SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = ?1",
+                     table->name, text, sizeof text, &found);
+    if (result != SQLITE_OK) return result;
+    if (!found || strcmp(text, table->sql) != 0) {
+        *fault = "is not as this build makes it";
+        return SQLITE_OK;
     }
-    for (size_t i = 0; result == SQLITE_OK && i < PROFILE_TABLE_COUNT; i++) {
-        result = profile_text(profile->database,
-                              "SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = ?1",
-                              profile_tables[i].name, text, sizeof text, &found);
-        if (result != SQLITE_OK) break;
-        if (found && strcmp(text, profile_tables[i].sql) == 0) continue;
-        profile_say(message, size, "%s: table %s is not as this build makes it; left as it is",
-                    path, profile_tables[i].name);
-        return KVT_E_CORRUPT;
-    }
-    if (result == SQLITE_OK) {
-        result = profile_text(profile->database,
-                              "SELECT count(*) FROM sqlite_schema WHERE sql IS NOT NULL", NULL,
-                              text, sizeof text, &found);
-    }
+    int length = snprintf(sql, sizeof sql, "SELECT 1 FROM %s WHERE (%s) IS NOT 1 LIMIT 1",
+                          table->name, table->bounds);
+    assert(length > 0 && (size_t)length < sizeof sql);
+    (void)length;
+    result = profile_text(database, sql, NULL, text, sizeof text, &found);
+    if (result == SQLITE_OK && found) *fault = "holds an impossible value";
+    return result;
+}
+
+/* The version once more, through SQLite: a newer one may still be in the write-ahead log. */
+static kvt_status profile_check_version(const kvt_profile *profile, const char *path, char *message,
+                                        size_t size)
+{
+    char text[32];
+    bool found;
+    int result =
+        profile_text(profile->database, "PRAGMA user_version", NULL, text, sizeof text, &found);
     if (result != SQLITE_OK) {
         profile_say(message, size, "%s: %s", path, sqlite3_errmsg(profile->database));
         return profile_status(result);
     }
-    if (strtoul(text, NULL, 10) == PROFILE_TABLE_COUNT) return KVT_OK;
-    profile_say(message, size, "%s: holds other tables, views or triggers; left as it is", path);
+    if (strtol(text, NULL, 10) == PROFILE_SCHEMA_VERSION) return KVT_OK;
+    profile_say(message, size, "%s: schema version %s, this build reads %d", path, text,
+                PROFILE_SCHEMA_VERSION);
+    return KVT_E_VERSION;
+}
+
+/* Sound pages, this build's tables, no other table, trigger or view. */
+static kvt_status profile_check_content(const kvt_profile *profile, const char *path, char *message,
+                                        size_t size)
+{
+    char text[256];
+    const char *fault = NULL, *where = "";
+    bool found;
+    sqlite3 *database = profile->database;
+    int result = profile_text(database, "PRAGMA quick_check(1)", NULL, text, sizeof text, &found);
+    if (result == SQLITE_OK && (!found || strcmp(text, "ok") != 0)) fault = text;
+    for (size_t i = 0; result == SQLITE_OK && fault == NULL && i < PROFILE_TABLE_COUNT; i++) {
+        where = profile_tables[i].name;
+        result = profile_check_table(database, &profile_tables[i], &fault);
+    }
+    if (result == SQLITE_OK && fault == NULL) {
+        result = profile_text(database, "SELECT count(*) FROM sqlite_schema WHERE sql IS NOT NULL",
+                              NULL, text, sizeof text, &found);
+        where = "the database";
+        if (strtoul(text, NULL, 10) != PROFILE_TABLE_COUNT) {
+            fault = "holds other tables, views or triggers";
+        }
+    }
+    if (result != SQLITE_OK) {
+        profile_say(message, size, "%s: %s", path, sqlite3_errmsg(database));
+        return profile_status(result);
+    }
+    if (fault == NULL) return KVT_OK;
+    profile_say(message, size, "%s: damaged: %s %s; left as it is", path, where, fault);
     return KVT_E_CORRUPT;
 }
 
@@ -318,7 +353,8 @@ static kvt_status profile_open_file(kvt_profile *profile, const char *path, uint
         if (status == KVT_OK) status = profile_check_header(path, message, size);
     }
     if (status == KVT_OK) status = profile_connect(profile, path, message, size);
-    if (status == KVT_OK) status = profile_check_schema(profile, path, message, size);
+    if (status == KVT_OK) status = profile_check_version(profile, path, message, size);
+    if (status == KVT_OK) status = profile_check_content(profile, path, message, size);
     if (status == KVT_OK && !(flags & KVT_PROFILE_FOREIGN)) {
         status = profile_check_host(profile, path, message, size);
     }

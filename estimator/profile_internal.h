@@ -23,6 +23,7 @@ struct kvt_profile {
 typedef struct profile_table {
     const char *name;
     const char *sql;
+    const char *bounds; /* a condition that every row meets */
 } profile_table;
 
 #define PROFILE_TABLE_COUNT 5u
