@@ -55,7 +55,8 @@ typedef struct tiers_member_options {
 } tiers_member_options;
 
 typedef struct tiers_pool_options {
-    uint64_t capacity_bytes; /* budget over all members; 0 = their sum */
+    uint64_t capacity_bytes; /* budget over all members; 0 = their sum. With an absent member, whose
+                                size is unknown, it is cut to what the others hold */
     uint32_t unit_bytes;     /* 0 = TIERS_UNIT_BYTES_DEFAULT */
     kvt_striping striping;
 } tiers_pool_options;
@@ -70,7 +71,8 @@ KVT_NODISCARD kvt_status tiers_pool_open(const tiers_member_options *members, ui
 void tiers_pool_close(tiers_pool *pool);
 
 /* Reserves room for an object; bytes is rounded up to TIERS_GRAIN_BYTES. A full member's share goes
- * to the others. KVT_OK; KVT_E_SPACE; KVT_E_MEMORY. Never blocks on I/O. */
+ * to the others. KVT_OK; KVT_E_SPACE (also when less than a unit is left on each member, and for
+ * more than 2^20 units); KVT_E_MEMORY. Never blocks on I/O. */
 KVT_NODISCARD kvt_status tiers_pool_reserve(tiers_pool *pool, uint64_t bytes,
                                             tiers_location **location_out);
 
@@ -113,7 +115,8 @@ typedef struct tiers_transfer {
     bool finished;                     /* the pool's; read it through tiers_transfer_wait */
 } tiers_transfer;
 
-/* Queues a transfer. Never fails: errors come with wait. */
+/* Queues a transfer. Never fails: errors come with wait. Waits only while one of its members has
+ * hundreds of transfers queued. */
 void tiers_transfer_start(tiers_pool *pool, tiers_transfer *transfer);
 
 /* Waits for it. KVT_OK; KVT_E_IO; KVT_E_GONE; KVT_E_SPACE; KVT_E_READ_ONLY; KVT_E_MEMORY. */
@@ -128,8 +131,8 @@ KVT_NODISCARD kvt_status tiers_pool_transfer(tiers_pool *pool, kvt_io_kind kind,
 KVT_NODISCARD kvt_status tiers_pool_sync(tiers_pool *pool);
 
 typedef struct tiers_pool_facts {
-    uint64_t capacity_bytes;
-    uint64_t used_bytes; /* extents held */
+    uint64_t capacity_bytes; /* the budget, or what the serving members hold if that is less */
+    uint64_t used_bytes;     /* extents held on serving members */
     uint64_t bytes_read;
     uint64_t bytes_written;
     uint32_t member_count;
@@ -138,7 +141,7 @@ typedef struct tiers_pool_facts {
 } tiers_pool_facts;
 void tiers_pool_facts_get(tiers_pool *pool, tiers_pool_facts *out);
 
-/* KVT_OK; KVT_END past the last member. */
+/* Fills all but the tier, which a pool does not know. KVT_OK; KVT_END past the last member. */
 KVT_NODISCARD kvt_status tiers_pool_member(tiers_pool *pool, uint32_t index, kvt_device_stats *out);
 
 /* Takes a member out of service: its objects give KVT_E_GONE from now on. */

@@ -11,7 +11,7 @@
 
 #define SCRATCH_MIB ((uint64_t)1 << 20)
 
-static inline uint64_t scratch_random(uint64_t *state)
+static inline uint64_t pool_scratch_random(uint64_t *state)
 {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -19,7 +19,7 @@ static inline uint64_t scratch_random(uint64_t *state)
     return *state;
 }
 
-static inline kvt_device *scratch_memory(uint64_t bytes)
+static inline kvt_device *pool_scratch_memory(uint64_t bytes)
 {
     kvt_device_config config = {.struct_size = sizeof config,
                                 .name = "scratch",
@@ -29,7 +29,7 @@ static inline kvt_device *scratch_memory(uint64_t bytes)
     return kvt_device_open(&config, &device, NULL, 0) == KVT_OK ? device : NULL;
 }
 
-static inline tiers_member_options scratch_member(kvt_device *device, double bytes_per_s)
+static inline tiers_member_options pool_scratch_member(kvt_device *device, double bytes_per_s)
 {
     return (tiers_member_options){.device = device,
                                   .read_bytes_per_s = bytes_per_s,
@@ -38,25 +38,26 @@ static inline tiers_member_options scratch_member(kvt_device *device, double byt
 }
 
 /* A pool with members of the given sizes and bandwidths and a unit of 16 KiB; NULL on failure. */
-static inline tiers_pool *scratch_pool(const uint64_t *sizes, const double *speeds, uint32_t count)
+static inline tiers_pool *pool_scratch_pool(const uint64_t *sizes, const double *speeds,
+                                            uint32_t count)
 {
     tiers_member_options members[TIERS_MEMBERS_MAX];
     for (uint32_t i = 0; i < count; i++)
-        members[i] = scratch_member(scratch_memory(sizes[i]), speeds[i]);
+        members[i] = pool_scratch_member(pool_scratch_memory(sizes[i]), speeds[i]);
     tiers_pool_options options = {.unit_bytes = 16384};
     tiers_pool *pool = NULL;
     return tiers_pool_open(members, count, &options, &pool, NULL, 0) == KVT_OK ? pool : NULL;
 }
 
 /* Bytes that depend on the seed and on their place, so that a misplaced unit shows. */
-static inline void scratch_fill(void *buffer, uint64_t bytes, uint64_t seed)
+static inline void pool_scratch_fill(void *buffer, uint64_t bytes, uint64_t seed)
 {
     uint64_t *words = buffer;
     for (uint64_t i = 0; i < bytes / 8; i++)
         words[i] = (seed + i) * 0x9e3779b97f4a7c15u;
 }
 
-static inline bool scratch_holds(const void *buffer, uint64_t bytes, uint64_t seed)
+static inline bool pool_scratch_holds(const void *buffer, uint64_t bytes, uint64_t seed)
 {
     const uint64_t *words = buffer;
     for (uint64_t i = 0; i < bytes / 8; i++)
@@ -64,14 +65,14 @@ static inline bool scratch_holds(const void *buffer, uint64_t bytes, uint64_t se
     return true;
 }
 
-static inline void *scratch_buffer(uint64_t bytes)
+static inline void *pool_scratch_buffer(uint64_t bytes)
 {
     void *buffer = aligned_alloc(TIERS_GRAIN_BYTES, bytes);
     if (buffer != NULL) memset(buffer, 0, bytes);
     return buffer;
 }
 
-static inline uint64_t scratch_used(tiers_pool *pool)
+static inline uint64_t pool_scratch_used(tiers_pool *pool)
 {
     tiers_pool_facts facts;
     tiers_pool_facts_get(pool, &facts);

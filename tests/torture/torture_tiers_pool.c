@@ -71,14 +71,14 @@ static void torture_set_up(torture *t)
     const uint64_t sizes[MEMBERS] = {40 * UNIT, 90 * UNIT, 20 * UNIT + 4096};
     const double speeds[MEMBERS] = {1e9, 2e9, 1.5e9};
     memset(t, 0, sizeof *t);
-    t->buffer = scratch_buffer(64 * UNIT);
+    t->buffer = pool_scratch_buffer(64 * UNIT);
     for (int i = 0; i < MEMBERS; i++) {
-        kvt_device *device = scratch_memory(sizes[i]);
+        kvt_device *device = pool_scratch_memory(sizes[i]);
         if (i == 1) {
             assert_int_equal(tiers_fault_open(device, &t->faulty), KVT_OK);
             device = t->faulty;
         }
-        t->members[i] = scratch_member(device, speeds[i]);
+        t->members[i] = pool_scratch_member(device, speeds[i]);
     }
 }
 
@@ -96,7 +96,7 @@ static bool torture_expected(torture *t, kvt_status status)
 static void torture_object(torture *t, tiers_pool *pool, const tiers_location *location,
                            uint64_t fill)
 {
-    scratch_fill(t->buffer, location->bytes, fill);
+    pool_scratch_fill(t->buffer, location->bytes, fill);
     kvt_status status =
         tiers_pool_transfer(pool, KVT_IO_WRITE, location, t->buffer, location->bytes);
     assert_true(torture_expected(t, status) && status != KVT_E_MEMORY);
@@ -104,7 +104,7 @@ static void torture_object(torture *t, tiers_pool *pool, const tiers_location *l
     memset(t->buffer, 0, location->bytes);
     status = tiers_pool_transfer(pool, KVT_IO_READ, location, t->buffer, location->bytes);
     assert_true(torture_expected(t, status) && status != KVT_E_MEMORY);
-    if (status == KVT_OK) assert_true(scratch_holds(t->buffer, location->bytes, fill));
+    if (status == KVT_OK) assert_true(pool_scratch_holds(t->buffer, location->bytes, fill));
 }
 
 /* Packs, releases and takes over again, as a restart does. */
@@ -151,7 +151,7 @@ static void torture_workload(torture *t, tiers_pool *pool)
     assert_true(torture_expected(t, tiers_pool_sync(pool)));
     for (int i = 0; i < OBJECTS; i++)
         tiers_pool_release(pool, locations[i]);
-    assert_int_equal(scratch_used(pool), 0);
+    assert_int_equal(pool_scratch_used(pool), 0);
 }
 
 /* One run; false when the pool could not be opened. */

@@ -30,7 +30,7 @@ static int set_up(void **state)
 {
     fixture *f = calloc(1, sizeof *f);
     tiers_location *holes[6];
-    f->pool = scratch_pool(sizes, speeds, MEMBERS);
+    f->pool = pool_scratch_pool(sizes, speeds, MEMBERS);
     assert_non_null(f->pool);
     for (int i = 0; i < 6; i++)
         assert_int_equal(tiers_pool_reserve(f->pool, 200000, &holes[i]), KVT_OK);
@@ -126,21 +126,21 @@ static void test_sealed_damage_never_leaves_the_members(void **state)
             memcpy(flat, f->flat, f->bytes);
             uint8_t flipped = (uint8_t)(flat[at] ^ (1u << v % 8));
             flat[at] = v < sizeof values ? values[v] : flipped;
-            if (v % 3 == 2) flat[scratch_random(&seed) % (f->bytes - 8)] ^= 0x10;
+            if (v % 3 == 2) flat[pool_scratch_random(&seed) % (f->bytes - 8)] ^= 0x10;
             seal(flat, f->bytes);
             tiers_location *location = NULL;
             tiers_pool *pool = f->pool;
-            uint64_t used = scratch_used(pool);
+            uint64_t used = pool_scratch_used(pool);
             if (tiers_location_unpack(flat, f->bytes, &location) != KVT_OK) continue;
             if (tiers_pool_adopt(pool, location) == KVT_OK) {
                 check_adopted(location);
-                assert_int_equal(scratch_used(pool), used + location->bytes);
+                assert_int_equal(pool_scratch_used(pool), used + location->bytes);
                 tiers_pool_release(pool, location);
                 adopted++;
             } else {
                 tiers_location_free(location);
             }
-            assert_int_equal(scratch_used(pool), used);
+            assert_int_equal(pool_scratch_used(pool), used);
         }
     }
     /* Moves of an extent to another free place are sound in themselves. */
@@ -169,14 +169,14 @@ static void test_adopt_refuses_overlap_and_absent_members(void **state)
 {
     fixture *f = *state;
     tiers_location *copy;
-    uint64_t used = scratch_used(f->pool);
+    uint64_t used = pool_scratch_used(f->pool);
     assert_int_equal(tiers_location_unpack(f->flat, f->bytes, &copy), KVT_OK);
     assert_int_equal(tiers_pool_adopt(f->pool, copy), KVT_E_CORRUPT); /* held by the original */
-    assert_int_equal(scratch_used(f->pool), used);
+    assert_int_equal(pool_scratch_used(f->pool), used);
 
     tiers_member_options members[MEMBERS];
     for (int i = 0; i < MEMBERS; i++)
-        members[i] = scratch_member(i == 1 ? NULL : scratch_memory(sizes[i]), speeds[i]);
+        members[i] = pool_scratch_member(i == 1 ? NULL : pool_scratch_memory(sizes[i]), speeds[i]);
     tiers_pool_options options = {.unit_bytes = 16384, .capacity_bytes = 7 << 20};
     tiers_pool *pool;
     assert_int_equal(tiers_pool_open(members, MEMBERS, &options, &pool, NULL, 0), KVT_OK);
@@ -192,7 +192,7 @@ static void test_adopt_refuses_overlap_and_absent_members(void **state)
     assert_int_equal(tiers_pool_member(pool, MEMBERS, &stats), KVT_END);
     tiers_pool_close(pool);
 
-    pool = scratch_pool(sizes, speeds, 2); /* the third member does not exist here */
+    pool = pool_scratch_pool(sizes, speeds, 2); /* the third member does not exist here */
     assert_int_equal(tiers_pool_adopt(pool, copy), KVT_E_CORRUPT);
     tiers_pool_close(pool);
     tiers_location_free(copy);
@@ -202,19 +202,19 @@ static void test_adopted_objects_read_back(void **state)
 {
     fixture *f = *state;
     uint64_t bytes = f->location->bytes;
-    char *buffer = scratch_buffer(bytes);
+    char *buffer = pool_scratch_buffer(bytes);
     tiers_location *copy;
-    scratch_fill(buffer, bytes, 5);
+    pool_scratch_fill(buffer, bytes, 5);
     assert_int_equal(tiers_pool_transfer(f->pool, KVT_IO_WRITE, f->location, buffer, bytes),
                      KVT_OK);
     tiers_pool_release(f->pool, f->location);
     f->location = NULL;
     assert_int_equal(tiers_location_unpack(f->flat, f->bytes, &copy), KVT_OK);
     assert_int_equal(tiers_pool_adopt(f->pool, copy), KVT_OK);
-    assert_int_equal(scratch_used(f->pool), bytes);
+    assert_int_equal(pool_scratch_used(f->pool), bytes);
     memset(buffer, 0, bytes);
     assert_int_equal(tiers_pool_transfer(f->pool, KVT_IO_READ, copy, buffer, bytes), KVT_OK);
-    assert_true(scratch_holds(buffer, bytes, 5));
+    assert_true(pool_scratch_holds(buffer, bytes, 5));
     tiers_pool_release(f->pool, copy);
     free(buffer);
 }
