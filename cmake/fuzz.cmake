@@ -1,13 +1,30 @@
-# libFuzzer targets: tests/fuzz/fuzz_<room>_*.c, one program each, linked to its room's
-# objects. Run one by hand for as long as you like; the tests run each over a fixed number of inputs.
+# Fuzz targets: tests/fuzz/fuzz_*.c, one program each. With KVT_FUZZ libFuzzer drives them (by hand
+# for as long as you like; a test run gives each a fixed number of inputs, after its corpus). Without it
+# the same targets run over their corpus and a few mutations of each file.
+# What libFuzzer finds to be new goes to the build folder, never to the sources.
 file(GLOB fuzz_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/fuzz/fuzz_*.c)
 set(KVT_FUZZ_RUNS 20000 CACHE STRING "inputs per fuzz target in a test run")
 
 foreach(source ${fuzz_sources})
   get_filename_component(name ${source} NAME_WE)
-  kvt_room_program(${name} ${source})
-  target_link_options(${name} PRIVATE -fsanitize=fuzzer)
-  add_test(NAME fuzz/${name} COMMAND ${name} -runs=${KVT_FUZZ_RUNS} -seed=1 -max_len=65536
-    WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
+  add_executable(${name} ${source})
+  kvt_add_rooms(${name} ${KVT_LIBRARY_ROOMS} replay)
+  target_link_libraries(${name} PRIVATE kvt_flags ${KVT_LIBRARY_DEPS} PkgConfig::JANSSON)
+  set(corpus ${CMAKE_SOURCE_DIR}/tests/fuzz/corpus/${name})
+  if(KVT_FUZZ)
+    set(found ${CMAKE_BINARY_DIR}/corpus/${name})
+    file(MAKE_DIRECTORY ${found})
+    if(NOT EXISTS ${corpus})
+      set(corpus)
+    endif()
+    target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+    add_test(NAME fuzz/${name} COMMAND ${name} -runs=${KVT_FUZZ_RUNS} -seed=1 -max_len=65536
+      ${found} ${corpus} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
+  else()
+    file(GLOB inputs CONFIGURE_DEPENDS ${corpus}/*)
+    target_sources(${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests/fuzz/corpus_main.c)
+    add_test(NAME fuzz/${name} COMMAND ${name} -r 100 ${inputs}
+      WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
+  endif()
   set_tests_properties(fuzz/${name} PROPERTIES LABELS fuzz TIMEOUT 600)
 endforeach()

@@ -24,7 +24,7 @@ target_include_directories(kvterrace_static INTERFACE
   $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 
 # The shared library is linked once the store, which closes the circle of symbols, is there.
-if(EXISTS ${CMAKE_SOURCE_DIR}/store/store.c)
+if(EXISTS ${CMAKE_SOURCE_DIR}/store/open.c)
   set(version_script ${CMAKE_SOURCE_DIR}/cmake/kvterrace.map)
   add_library(kvterrace_shared SHARED)
   kvt_add_rooms(kvterrace_shared ${KVT_LIBRARY_ROOMS})

@@ -1,0 +1,84 @@
+#!/bin/sh
+# check_package.sh BUILD_DIR CC CXX [SANITIZE]: installs a finished build to a temporary prefix inside
+# it, builds programs against that by pkg-config and by find_package, runs them, and checks which
+# symbols the shared library gives out.
+set -eu
+build=$(cd "$1" && pwd)
+cc=$2 cxx=$3 sanitize=${4:-}
+here=$(cd "$(dirname "$0")" && pwd)
+work=$(mktemp -d "$build/install-test.XXXXXX")
+trap 'rm -rf "$work"' EXIT INT TERM
+prefix=$work/first
+
+flags="-O1 -Wall -Wextra -Werror"
+[ -z "$sanitize" ] || flags="$flags -fsanitize=$sanitize"
+
+say() { echo "== $*"; }
+
+say "install"
+cmake --install "$build" --prefix "$prefix" >"$work/install.log"
+# An installed tree may be moved.
+mv "$prefix" "$work/moved"
+prefix=$work/moved
+pc=$(find "$prefix" -name kvterrace.pc)
+lib=$(dirname "$(dirname "$pc")")
+export PKG_CONFIG_PATH="${pc%/*}${PKG_CONFIG_PATH:+:$PKG_CONFIG_PATH}"
+export LD_LIBRARY_PATH="$lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+
+say "headers"
+"$here/check_headers.sh" "$prefix/include" "$cc" "$cxx"
+
+say "pkg-config, shared"
+version=$(pkg-config --modversion kvterrace)
+shared=$(pkg-config --cflags --libs kvterrace)
+# shellcheck disable=SC2086 # lists of words on purpose, here and below
+$cc -std=c11 $flags "$here/example.c" -o "$work/example" $shared
+"$work/example" | tee "$work/out"
+grep -q "^kvterrace $version: " "$work/out"
+# shellcheck disable=SC2086
+$cxx -std=c++17 $flags "$here/example_cpp.cpp" -o "$work/example_cpp" $shared
+"$work/example_cpp"
+if [ -e "$here/embed_policy.c" ]; then
+    # shellcheck disable=SC2086
+    $cc -std=c11 $flags "$here/embed_policy.c" -o "$work/embed_policy" $shared
+    "$work/embed_policy"
+fi
+
+say "pkg-config, static"
+static=$(pkg-config --static --libs kvterrace | sed 's/-lkvterrace/-l:libkvterrace.a/')
+# shellcheck disable=SC2086
+$cc -std=c11 $flags $(pkg-config --cflags kvterrace) "$here/example.c" -o "$work/example" $static
+env -u LD_LIBRARY_PATH "$work/example"
+
+say "find_package"
+sanitize_flags=${sanitize:+-fsanitize=$sanitize}
+cmake -S "$here/consumer" -B "$work/consumer" -DCMAKE_PREFIX_PATH="$prefix" \
+    -DCMAKE_C_COMPILER="$cc" -DCMAKE_CXX_COMPILER="$cxx" -DCMAKE_C_FLAGS="$sanitize_flags" \
+    -DCMAKE_CXX_FLAGS="$sanitize_flags" >"$work/configure.log" ||
+    { cat "$work/configure.log"; exit 1; }
+cmake --build "$work/consumer" >"$work/build.log" 2>&1 || { cat "$work/build.log"; exit 1; }
+for program in example_kvterrace example_static example_cpp_kvterrace example_cpp_static; do
+    "$work/consumer/$program"
+done
+
+say "symbols"
+object=$(find "$lib" -maxdepth 1 -name 'libkvterrace.so.*.*.*')
+soname=$(objdump -p "$object" | sed -n 's/^ *SONAME *//p')
+[ "$soname" = "libkvterrace.so.${version%.*}" ] || { echo "soname is $soname"; exit 1; }
+nm -D --defined-only "$object" | awk '{ print $NF }' >"$work/symbols"
+foreign=$(grep -v -e '^kvt_[a-z0-9_]*@@KVTERRACE_0\.1$' -e '^KVTERRACE_0\.1$' \
+    -e '^KVTERRACE_0\.1@@KVTERRACE_0\.1$' "$work/symbols" || true)
+[ -z "$foreign" ] || { echo "symbols that are not the interface: $foreign"; exit 1; }
+# Every function that a header declares is there.
+missing=""
+cat "$prefix"/include/kvterrace/*.h | tr '\n' ' ' | tr ';' '\n' |
+    sed -n 's/.*KVT_API [^(]*[ *]\(kvt_[a-z0-9_]*\)(.*/\1/p' | sort -u >"$work/declared"
+while read -r name; do
+    grep -q "^$name@@" "$work/symbols" || missing="$missing $name"
+done <"$work/declared"
+echo "$(wc -l <"$work/declared") functions declared, $(grep -c '^kvt_' "$work/symbols") given out"
+[ "$(wc -l <"$work/declared")" -gt 50 ] || { echo "the headers were not understood"; exit 1; }
+[ -z "$missing" ] || { echo "declared but not given out:$missing"; exit 1; }
+
+say "the command"
+"$prefix/bin/kvterrace" --version
