@@ -22,10 +22,10 @@ typedef struct shape {
 } shape;
 
 static const shape shapes[] = {
-    {1, 1, 1, 1},  {1, 1, 1, 300}, {2, 1, 3, 7},    {3, 8, 128, 1},    {1, 5, 17, 63},
-    {2, 2, 9, 64}, {1, 1, 80, 65}, {1, 9, 128, 40}, {1, 16, 128, 257}, {2, 8, 64, 600},
+    {1, 1, 1, 1},  {1, 1, 1, 300}, {2, 1, 3, 7},   {3, 8, 128, 1},   {1, 5, 17, 63},
+    {2, 2, 9, 64}, {1, 1, 80, 65}, {1, 9, 120, 9}, {1, 9, 120, 258}, {3, 2, 20, 600},
 };
-static const uint64_t opaque_sizes[] = {1, 2, 63, 4096, 100001, 8388608, 8388609, 17000000};
+static const uint64_t opaque_sizes[] = {1, 2, 63, 4096, 100001, 262145, 8388609};
 
 static void fill_special(uint8_t dtype, uint8_t *target, uint64_t bytes)
 {
@@ -266,8 +266,10 @@ static void conform_opaque_sizes(void **state)
         for (size_t s = 0; s < sizeof opaque_sizes / sizeof opaque_sizes[0]; s++) {
             kvt_layout layout = {
                 .dtype = KVT_DTYPE_OPAQUE, .tokens = 5, .opaque_bytes = opaque_sizes[s]};
-            check_layout(kvt_codec_at(c), &layout, CONTENT_RANDOM);
-            check_layout(kvt_codec_at(c), &layout, CONTENT_ZERO);
+            if (opaque_sizes[s] < 1000000) {
+                check_layout(kvt_codec_at(c), &layout, CONTENT_RANDOM);
+                check_layout(kvt_codec_at(c), &layout, CONTENT_ZERO);
+            }
             check_layout(kvt_codec_at(c), &layout, CONTENT_COUNTER);
         }
     }
