@@ -44,29 +44,48 @@ static bool cost_model_is_valid(const kvt_cost_model *model, uint32_t *tiers_out
     return 1u + tiers * model->variant_count <= KVT_OPTIONS_MAX;
 }
 
+/* What a variant costs whatever the tier; worked out once per call, because divisions are most of
+ * the time that this file takes. */
+typedef struct cost_variant {
+    uint64_t stored_bytes;
+    double decode_seconds;
+    double encode_seconds;
+} cost_variant;
+
 /* The share holds a record's metadata already; what is stored is whole grains of the record. */
 static uint64_t cost_stored_bytes(double share, uint64_t source_bytes)
 {
-    uint64_t bytes = (uint64_t)ceil(share * (double)source_bytes);
+    double exact = share * (double)source_bytes;
+    uint64_t bytes = (uint64_t)exact;
+    if ((double)bytes < exact) bytes++;
     return (bytes + KVT_RECORD_ALIGN - 1u) / KVT_RECORD_ALIGN * KVT_RECORD_ALIGN;
+}
+
+static void cost_fill_variants(const kvt_cost_model *model, uint64_t source_bytes,
+                               cost_variant *variants)
+{
+    double per_thread = (double)source_bytes / (double)model->parallel_codecs;
+    for (uint32_t i = 0; i < model->variant_count; i++) {
+        const kvt_codec_curve *curve = &model->variants[i];
+        variants[i].stored_bytes = cost_stored_bytes(curve->stored_share, source_bytes);
+        variants[i].decode_seconds = per_thread / curve->decode_bytes_per_s;
+        variants[i].encode_seconds = per_thread / curve->encode_bytes_per_s;
+    }
 }
 
 /* One get is one striped set of requests: one fixed cost, then the tier's whole bandwidth. Every
  * variant of today's table is exact, so loss stays 0. */
-static void cost_fill_option(const kvt_cost_model *model, int tier, const kvt_codec_curve *curve,
-                             uint64_t source_bytes, kvt_option *option)
+static void cost_fill_option(const kvt_cost_model *model, int tier, double seconds_per_byte,
+                             kvt_variant variant, const cost_variant *cost, kvt_option *option)
 {
-    double source = (double)source_bytes;
-    double threads = (double)model->parallel_codecs;
-    uint64_t stored = cost_stored_bytes(curve->stored_share, source_bytes);
     memset(option, 0, sizeof *option);
-    option->variant = curve->variant;
-    option->bytes[tier] = stored;
-    option->read_bytes[tier] = stored;
+    option->variant = variant;
+    option->bytes[tier] = cost->stored_bytes;
+    option->read_bytes[tier] = cost->stored_bytes;
     option->load_seconds =
-        model->read[tier].request_seconds + (double)stored / model->read[tier].bytes_per_s;
-    option->decode_seconds = source / (curve->decode_bytes_per_s * threads);
-    option->encode_seconds = source / (curve->encode_bytes_per_s * threads);
+        model->read[tier].request_seconds + (double)cost->stored_bytes * seconds_per_byte;
+    option->decode_seconds = cost->decode_seconds;
+    option->encode_seconds = cost->encode_seconds;
 }
 
 kvt_status kvt_options_build(const kvt_cost_model *model, uint64_t source_bytes,
@@ -87,11 +106,15 @@ kvt_status kvt_options_build(const kvt_cost_model *model, uint64_t source_bytes,
 
     memset(&options[KVT_OPTION_NONE], 0, sizeof options[KVT_OPTION_NONE]);
     options[KVT_OPTION_NONE].load_seconds = recompute_seconds;
+    cost_variant variants[KVT_VARIANTS_MAX];
+    cost_fill_variants(model, source_bytes, variants);
     uint32_t count = 1;
     for (int tier = KVT_TIER_NONE + 1; tier < KVT_TIER_COUNT; tier++) {
         if (!model->present[tier]) continue;
+        double seconds_per_byte = 1.0 / model->read[tier].bytes_per_s;
         for (uint32_t i = 0; i < model->variant_count; i++) {
-            cost_fill_option(model, tier, &model->variants[i], source_bytes, &options[count++]);
+            cost_fill_option(model, tier, seconds_per_byte, model->variants[i].variant,
+                             &variants[i], &options[count++]);
         }
     }
     *count_out = count;
