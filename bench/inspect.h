@@ -1,0 +1,79 @@
+/*
+ * inspect.h - what a file is and what it says about itself: catalog, record, device label.
+ *
+ * Reads only. One thread. It is in this room because it looks into store, tiers and codecs at once.
+ */
+#ifndef BENCH_INSPECT_H
+#define BENCH_INSPECT_H
+
+#include <kvterrace/kvterrace.h>
+
+typedef enum inspect_kind {
+    INSPECT_DATABASE, /* SQLite; may be a catalog */
+    INSPECT_RECORD,   /* one encoded entry */
+    INSPECT_DEVICE    /* anything else: a device file, labelled or not */
+} inspect_kind;
+
+/* Tells by the first bytes. KVT_OK; KVT_E_GONE (no such file); KVT_E_IO. */
+KVT_NODISCARD kvt_status inspect_identify(const char *path, inspect_kind *kind_out, char *message,
+                                          size_t message_size);
+
+/* Reads and verifies a record file. The other outputs are valid on KVT_OK only. KVT_OK;
+ * KVT_E_CORRUPT; KVT_E_VERSION; KVT_E_IO; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status inspect_record(const char *path, kvt_record_info *info_out, char *message,
+                                        size_t message_size);
+
+typedef enum inspect_label_state {
+    INSPECT_LABEL_BLANK,
+    INSPECT_LABEL_SOUND,
+    INSPECT_LABEL_FOREIGN
+} inspect_label_state;
+
+typedef struct inspect_label {
+    inspect_label_state state;
+    uint8_t pool[16]; /* the rest is valid when the state is sound */
+    kvt_tier tier;
+    uint32_t member;
+    uint64_t epoch;
+    uint64_t labelled_bytes; /* capacity when it was labelled */
+    uint64_t capacity_bytes; /* now */
+} inspect_label;
+
+/* Reads the label at a device's head. KVT_OK and the device's statuses; KVT_E_VERSION. */
+KVT_NODISCARD kvt_status inspect_device(const char *path, inspect_label *label_out, char *message,
+                                        size_t message_size);
+
+typedef struct inspect_catalog_device {
+    char name[32];
+    kvt_tier tier;
+    uint32_t member;
+    uint64_t capacity_bytes;
+} inspect_catalog_device;
+
+typedef struct inspect_entry {
+    kvt_key key;
+    kvt_key parent;
+    bool has_parent;
+    bool readable; /* false: the row is not as documented, only key and generation hold */
+    uint64_t generation;
+    kvt_layout layout;
+    uint32_t first_position;
+    kvt_variant variant;
+    uint64_t record_bytes;
+    uint32_t extents; /* 0 when the location cannot be read */
+    uint64_t members; /* bit i: holds a part */
+} inspect_entry;
+
+/* Receivers of a catalog's rows; each may be NULL; returning false ends the walk. */
+typedef struct inspect_visitor {
+    void *context;
+    bool (*identity)(void *context, const uint8_t pool[16], uint64_t epoch);
+    bool (*device)(void *context, const inspect_catalog_device *device);
+    bool (*entry)(void *context, const inspect_entry *entry);
+} inspect_visitor;
+
+/* Walks a catalog. KVT_OK; the statuses of opening one (a profile is KVT_E_MISMATCH). */
+KVT_NODISCARD kvt_status inspect_catalog(const char *path, const inspect_visitor *visitor,
+                                         char *message, size_t message_size);
+
+#endif
