@@ -147,6 +147,73 @@ static void test_sealed_damage_never_leaves_the_members(void **state)
     assert_true(adopted > 0);
 }
 
+/* Each disagreement between the numbers is seen, one by one. */
+static void test_disagreeing_numbers_are_corrupt(void **state)
+{
+    (void)state;
+    enum { UNIT = 8192, GRAIN = TIERS_GRAIN_BYTES };
+    const tiers_share sound_shares[2] = {{.member = 0, .units = 1}, {.member = 2, .units = 2}};
+    const tiers_extent sound_extents[3] = {{.member = 0, .offset = 0, .bytes = 2 * GRAIN},
+                                           {.member = 2, .offset = 0, .bytes = 2 * GRAIN},
+                                           {.member = 2, .offset = 5 * GRAIN, .bytes = GRAIN}};
+    for (int wrong = 0; wrong <= 16; wrong++) {
+        tiers_share shares[2];
+        tiers_extent extents[3];
+        memcpy(shares, sound_shares, sizeof shares);
+        memcpy(extents, sound_extents, sizeof extents);
+        /* The short unit is the deal's last one, which is member 2's. */
+        tiers_location location = {.bytes = 5 * GRAIN,
+                                   .unit_bytes = UNIT,
+                                   .share_count = 2,
+                                   .extent_count = 3,
+                                   .shares = shares,
+                                   .extents = extents};
+        switch (wrong) {
+        case 0: break;
+        case 1: location.bytes = 0; break;
+        case 2: location.bytes += 512; break;
+        case 3: location.unit_bytes = 0; break;
+        case 4: location.unit_bytes = 8192 + 512; break;
+        case 5: shares[0].units = 0; break;
+        case 6: shares[1].units = 3; break;
+        case 7: shares[1].member = 0; break;
+        case 8: shares[1].member = TIERS_MEMBERS_MAX; break;
+        case 9: extents[0].reserved = 1; break;
+        case 10: extents[1].member = 0; break;
+        case 11: extents[1].offset = 512; break;
+        case 12: extents[2].bytes = 2 * GRAIN; break;
+        case 13: extents[2].offset = UINT64_MAX - GRAIN + 1; break;
+        case 14: location.extent_count = 2; break;
+        case 15: extents[1].bytes = 3 * GRAIN; break; /* one extent too many */
+        case 16: extents[1].bytes = 0; break;
+        }
+        assert_int_equal(tiers_location_check(&location), wrong == 0 ? KVT_OK : KVT_E_CORRUPT);
+    }
+    /* A share of no units beside shares that add up. */
+    tiers_share zero[2] = {{.member = 0, .units = 1}, {.member = 2, .units = 0}};
+    tiers_extent extent = {.member = 0, .offset = 0, .bytes = UNIT};
+    tiers_location location = {.bytes = UNIT,
+                               .unit_bytes = UNIT,
+                               .share_count = 2,
+                               .extent_count = 1,
+                               .shares = zero,
+                               .extents = &extent};
+    assert_int_equal(tiers_location_check(&location), KVT_E_CORRUPT);
+    /* The same member twice, with everything else in order. */
+    tiers_share twice[2] = {{.member = 1, .units = 1}, {.member = 1, .units = 1}};
+    tiers_extent halves[2] = {{.member = 1, .offset = 0, .bytes = UNIT},
+                              {.member = 1, .offset = UNIT, .bytes = UNIT}};
+    location = (tiers_location){.bytes = 2 * UNIT,
+                                .unit_bytes = UNIT,
+                                .share_count = 2,
+                                .extent_count = 2,
+                                .shares = twice,
+                                .extents = halves};
+    assert_int_equal(tiers_location_check(&location), KVT_E_CORRUPT);
+    twice[0].member = halves[0].member = 0;
+    assert_int_equal(tiers_location_check(&location), KVT_OK);
+}
+
 static void test_huge_numbers_cost_nothing(void **state)
 {
     fixture *f = *state;
@@ -227,6 +294,7 @@ int main(void)
                                         tear_down),
         cmocka_unit_test_setup_teardown(test_sealed_damage_never_leaves_the_members, set_up,
                                         tear_down),
+        cmocka_unit_test(test_disagreeing_numbers_are_corrupt),
         cmocka_unit_test_setup_teardown(test_huge_numbers_cost_nothing, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_adopt_refuses_overlap_and_absent_members, set_up,
                                         tear_down),

@@ -120,6 +120,35 @@ static void test_a_member_can_be_filled_to_the_last_grain(void **state)
     tiers_pool_close(pool);
 }
 
+static void test_the_budget_holds(void **state)
+{
+    (void)state;
+    tiers_member_options member = pool_scratch_member(pool_scratch_memory(100 * GRAIN), 1e9);
+    tiers_pool_options options = {.unit_bytes = UNIT, .capacity_bytes = 10 * GRAIN};
+    tiers_pool *pool;
+    tiers_location *location;
+    tiers_location *none;
+    tiers_pool_facts facts;
+    assert_int_equal(tiers_pool_open(&member, 1, &options, &pool, NULL, 0), KVT_OK);
+    tiers_pool_facts_get(pool, &facts);
+    assert_int_equal(facts.capacity_bytes, 10 * GRAIN);
+    assert_int_equal(tiers_pool_reserve(pool, 11 * GRAIN, &none), KVT_E_SPACE);
+    assert_int_equal(tiers_pool_reserve(pool, 9 * GRAIN, &location), KVT_OK);
+    assert_int_equal(tiers_pool_reserve(pool, 2 * GRAIN, &none), KVT_E_SPACE);
+    assert_int_equal(tiers_pool_shrink(pool, &location, 8 * GRAIN), KVT_OK);
+    assert_int_equal(tiers_pool_reserve(pool, 2 * GRAIN, &none), KVT_OK);
+    tiers_pool_release(pool, none);
+    tiers_pool_release(pool, location);
+    tiers_pool_close(pool);
+    /* Without a budget it is what the member holds. */
+    member.device = pool_scratch_memory(100 * GRAIN);
+    options.capacity_bytes = 0;
+    assert_int_equal(tiers_pool_open(&member, 1, &options, &pool, NULL, 0), KVT_OK);
+    tiers_pool_facts_get(pool, &facts);
+    assert_int_equal(facts.capacity_bytes, 100 * GRAIN);
+    tiers_pool_close(pool);
+}
+
 static void test_small_objects_fill_members_by_bandwidth(void **state)
 {
     (void)state;
@@ -414,6 +443,7 @@ int main(void)
         cmocka_unit_test(test_shares_follow_bandwidth_and_room),
         cmocka_unit_test(test_equal_striping_ignores_bandwidth),
         cmocka_unit_test(test_a_member_can_be_filled_to_the_last_grain),
+        cmocka_unit_test(test_the_budget_holds),
         cmocka_unit_test(test_small_objects_fill_members_by_bandwidth),
         cmocka_unit_test(test_random_reserve_shrink_release),
         cmocka_unit_test(test_four_threads_over_unequal_members),
