@@ -1,6 +1,6 @@
-# Fuzz targets: tests/fuzz/fuzz_*.c, one program each. With KVT_FUZZ libFuzzer drives them (by hand
-# for as long as you like; a test run gives each a fixed number of inputs, after its corpus). Without it
-# the same targets run over their corpus and a few mutations of each file.
+# Fuzz targets: tests/fuzz/fuzz_*.c, one program each. With KVT_FUZZ libFuzzer drives them: by hand
+# for as long as you like; a test run gives each a fixed number of inputs, after its corpus. Without
+# it the same targets run over their corpus and a few mutations of each file.
 # What libFuzzer finds to be new goes to the build folder, never to the sources.
 file(GLOB fuzz_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/fuzz/fuzz_*.c)
 set(KVT_FUZZ_RUNS 20000 CACHE STRING "inputs per fuzz target in a test run")

@@ -61,9 +61,11 @@ BANNED_CALLS = {
     "rand": "randomness comes from a seed that is an argument",
     "srand": "randomness comes from a seed that is an argument",
     "random": "randomness comes from a seed that is an argument",
+}
+TEST_ONLY_CALLS = {
+    "getenv": "settings come from the configuration, not from the environment",
     "system": "no shell",
 }
-TEST_ONLY_CALLS = {"getenv": "settings come from the configuration, not from the environment"}
 
 LINE_COLUMNS = 100
 FUNCTION_LINES = 70
@@ -80,6 +82,8 @@ MACHINE_PATHS = re.compile("|".join([r"(?<![\w.])/wo" r"rk/", r"/tmp/bu" r"ild",
 REGISTRY_HOSTS = re.compile(r"https?://[\w.-]*(regi" r"stry|mir" r"ror|artifac" r"tory|nex" r"us|py"
                             r"pi)[\w.-]*", re.I)
 UNFINISHED = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b")
+
+EXAMPLE = os.path.join("tests", "install", "example.c")
 
 C_SUFFIXES = (".c", ".h")
 TEXT_SUFFIXES = (".c", ".h", ".cc", ".cpp", ".py", ".sh", ".cmake", ".txt", ".in", ".map")
@@ -230,6 +234,24 @@ def check_names(paths, findings):
         seen.setdefault(name, path)
 
 
+def check_example(root, findings):
+    """The C program in the README is the one that the tests build."""
+    readme, example = os.path.join(root, "README.md"), os.path.join(root, EXAMPLE)
+    if not os.path.exists(readme) or not os.path.exists(example):
+        return
+    with open(readme, encoding="utf-8") as file:
+        text = file.read()
+    with open(example, encoding="utf-8") as file:
+        body = file.read()
+    start, end = body.find("README: from here */\n"), body.find("    /* README: to here")
+    wanted = "".join(line[4:] if line.startswith("    ") else line
+                     for line in body[start:end].splitlines(True)[1:])
+    for match in re.finditer(r"^```c\n(.*?)^```", text, re.M | re.S):
+        if wanted and wanted in match.group(1):
+            return
+    findings.add("README.md", 1, f"no ```c block holds the marked lines of {EXAMPLE}")
+
+
 def check_format(root, paths, findings):
     sources = [path for path in paths if path.endswith(C_SUFFIXES)]
     if not sources:
@@ -307,6 +329,7 @@ def check_tree(root, build=None, with_format=True, long_functions=None):
     for key in left:
         findings.add("tests/lint.py", 1, f"LONG_FUNCTIONS names {key}, which is not there")
     check_names(paths, findings)
+    check_example(root, findings)
     if with_format:
         check_format(root, paths, findings)
     if build:

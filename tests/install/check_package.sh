@@ -1,7 +1,7 @@
 #!/bin/sh
-# check_package.sh BUILD_DIR CC CXX [SANITIZE]: installs a finished build to a temporary prefix inside
-# it, builds programs against that by pkg-config and by find_package, runs them, and checks which
-# symbols the shared library gives out.
+# check_package.sh BUILD_DIR CC CXX [SANITIZE]: installs a finished build to a temporary prefix
+# inside it, builds programs against that by pkg-config and by find_package, runs them, and checks
+# which symbols the shared library gives out.
 set -eu
 build=$(cd "$1" && pwd)
 cc=$2 cxx=$3 sanitize=${4:-}

@@ -73,7 +73,7 @@ class LintTest(unittest.TestCase):
         self.assert_found("codecs/bad.c", 1, "not in the tree")
 
     def test_banned_calls(self):
-        for call in sorted(lint.BANNED_CALLS) + ["getenv"]:
+        for call in sorted(lint.BANNED_CALLS) + sorted(lint.TEST_ONLY_CALLS):
             with self.subTest(call=call):
                 self.setUp()
                 self.put("store/bad.c", f"int x;\nint y = {call} (1);\n")
@@ -121,6 +121,14 @@ class LintTest(unittest.TestCase):
     def test_architecture(self):
         self.put("docs/ARCHITECTURE.md", "line\n" * 181)
         self.assert_found("docs/ARCHITECTURE.md", 181, "three pages")
+
+    def test_example(self):
+        self.put("tests/install/example.c", "int main(void)\n{\n    /* README: from here */\n"
+                 "    return 0;\n    /* README: to here */\n}\n")
+        self.put("README.md", "text\n```c\n#include <x.h>\nreturn 0;\n```\n")
+        self.assertEqual(self.check(), [])
+        self.put("README.md", "text\n```c\nreturn 1;\n```\n")
+        self.assert_found("README.md", 1, "example.c")
 
     def build(self, kind="Release"):
         """Objects as CMake lays them out."""
