@@ -223,6 +223,10 @@ kvt_status catalog_set_epoch(store_catalog *catalog, uint64_t epoch, const catal
     if (status != KVT_OK) return status;
     status = catalog_set_meta(catalog, "epoch", NULL, 0, (int64_t)epoch);
     if (status == KVT_OK) status = catalog_exec(catalog, "DELETE FROM device");
+    /* A row that no key can name would stay for ever. */
+    if (status == KVT_OK) {
+        status = catalog_exec(catalog, "DELETE FROM entry WHERE length(key) <> 32");
+    }
     if (status == KVT_OK) {
         status = catalog_status(sqlite3_prepare_v2(
             catalog->db, "INSERT INTO device VALUES(?1, ?2, ?3, ?4)", -1, &statement, NULL));

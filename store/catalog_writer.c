@@ -135,7 +135,7 @@ static kvt_status catalog_write_batch(store_catalog *catalog, const catalog_node
 {
     static const char insert_sql[] = "INSERT OR REPLACE INTO entry VALUES(?1,?2,?3,?4,?5,?6,?7,?8,"
                                      "?9,?10,?11,?12,?13,?14,?15,?16,?17,?18)";
-    static const char delete_sql[] = "DELETE FROM entry WHERE key=?1 AND generation=?2";
+    static const char delete_sql[] = "DELETE FROM entry WHERE key=?1 AND ?2 IN (generation, 0)";
     bool has_insertion = false;
     for (const catalog_node *node = batch; node != NULL; node = node->next) {
         has_insertion |= node->insertion;

@@ -17,7 +17,8 @@
 
 #define COSTS_DEPTH         8u
 #define COSTS_REQUEST_BYTES (256u * 1024u)
-#define COSTS_SECONDS       0.03
+#define COSTS_SECONDS       0.01
+#define COSTS_REQUESTS      16u /* at least, however slow the device is */
 #define COSTS_LATENCY_RUNS  9u
 
 static double costs_clock(void)
@@ -81,7 +82,7 @@ static void costs_run(costs_probe *probe, uint32_t depth, uint64_t limit)
             if (status == KVT_OK) costs_finish_io(probe, &probe->ios[slot]);
             if (status == KVT_QUEUED) in_flight++, idle_count--;
             if (status != KVT_BUSY) made++;
-            if (status != KVT_BUSY && costs_clock() > until) limit = made;
+            if (made >= COSTS_REQUESTS && costs_clock() > until) limit = made;
             if (status != KVT_BUSY && idle_count != 0) continue;
         }
         kvt_io *done[COSTS_DEPTH];

@@ -22,6 +22,7 @@
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <time.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -89,10 +90,19 @@ static kvt_status file_refuse_errno(const file_opening *opening, int os_error)
     return file_refuse(opening, file_status_of_errno(os_error), strerror(os_error));
 }
 
+enum { FILE_LOCK_WAITS = 50, FILE_LOCK_WAIT_NS = 10000000 };
+
 /* One opener at a time. Separate opens exclude each other even within a process. */
 static kvt_status file_lock(file_device *file, const file_opening *opening)
 {
-    if (flock(file->fd, LOCK_EX | LOCK_NB) == 0) return KVT_OK;
+    /* A process that was killed keeps its lock for the moments in which the kernel takes its ring
+     * down, and a restart comes sooner than that. */
+    int failed = flock(file->fd, LOCK_EX | LOCK_NB);
+    for (int wait = 0; failed != 0 && errno == EWOULDBLOCK && wait < FILE_LOCK_WAITS; wait++) {
+        nanosleep(&(struct timespec){.tv_nsec = FILE_LOCK_WAIT_NS}, NULL);
+        failed = flock(file->fd, LOCK_EX | LOCK_NB);
+    }
+    if (failed == 0) return KVT_OK;
     if (errno == EWOULDBLOCK) return file_refuse(opening, KVT_E_LOCKED, "already open elsewhere");
     return file_refuse_errno(opening, errno);
 }

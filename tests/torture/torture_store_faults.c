@@ -1,0 +1,231 @@
+/*
+ * torture_store_faults.c - fails the n-th read, write, or both, for n = 0, 1, 2, ..., under every
+ * policy; then many threads at once with faults coming and going. Whatever fails: right bytes or a
+ * miss, no leak of room, and a store that works again once the fault is gone.
+ */
+#include "store_support.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+enum { FAULT_DRAM, FAULT_SSD, FAULT_DEVICES };
+
+typedef struct faults_site {
+    support_fault faults[FAULT_DEVICES];
+    kvt_device_config devices[FAULT_DEVICES];
+    kvt_store *store;
+} faults_site;
+
+static void faults_open(faults_site *site, const char *policy, double tick_seconds)
+{
+    kvt_store_options options;
+    kvt_store_options_init(&options);
+    options.policy = policy;
+    options.tick_seconds = tick_seconds;
+    site->faults[FAULT_DRAM].capacity_bytes = 400 << 10;
+    site->faults[FAULT_SSD].capacity_bytes = 800 << 10;
+    site->devices[FAULT_DRAM] = support_fault_config(&site->faults[FAULT_DRAM], "dram");
+    site->devices[FAULT_SSD] = support_fault_config(&site->faults[FAULT_SSD], "ssd");
+    options.tiers[KVT_TIER_DRAM].devices = &site->devices[FAULT_DRAM];
+    options.tiers[KVT_TIER_DRAM].device_count = 1;
+    options.tiers[KVT_TIER_DRAM].unit_bytes = 16384;
+    options.tiers[KVT_TIER_SSD].devices = &site->devices[FAULT_SSD];
+    options.tiers[KVT_TIER_SSD].device_count = 1;
+    options.tiers[KVT_TIER_SSD].unit_bytes = 16384;
+    char message[256];
+    kvt_status status = kvt_open(&options, &site->store, message, sizeof message);
+    if (status != KVT_OK) fail_msg("open: %s: %s", kvt_status_name(status), message);
+}
+
+static void faults_check_get(kvt_status status)
+{
+    if (status != KVT_OK && status != KVT_MISS) fail_msg("get: %s", kvt_status_name(status));
+}
+
+/* Puts, gets and maintenance with more entries than fit. */
+static void faults_work(kvt_store *store)
+{
+    for (uint32_t i = 0; i < 40; i++) {
+        kvt_status status = support_put(store, i);
+        assert_true(status == KVT_OK || status == KVT_EXISTS || status == KVT_REFUSED ||
+                    status == KVT_E_IO || status == KVT_E_SPACE || status == KVT_E_CORRUPT ||
+                    status == KVT_E_MISMATCH);
+        faults_check_get(support_get(store, i / 2, NULL));
+        if (i % 4 == 0) assert_int_equal(kvt_maintain(store, NULL), KVT_OK);
+    }
+}
+
+static void faults_check_empty(kvt_store *store)
+{
+    for (uint32_t i = 0; i < 64; i++) {
+        kvt_key key = support_key(i);
+        kvt_status status = kvt_delete(store, &key);
+        assert_true(status == KVT_OK || status == KVT_MISS);
+    }
+    kvt_store_stats stats = support_stats(store);
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
+        assert_int_equal(stats.tiers[tier].used_bytes, 0);
+        assert_int_equal(stats.policy.used_bytes[tier], 0);
+    }
+    assert_int_equal(stats.policy.moves_in_flight, 0);
+}
+
+static uint64_t faults_hits(const faults_site *site)
+{
+    uint64_t hits = 0;
+    for (int i = 0; i < FAULT_DEVICES; i++) {
+        tiers_fault_counts counts;
+        tiers_fault_counts_get(site->faults[i].device, &counts);
+        hits += counts.hits;
+    }
+    return hits;
+}
+
+static void faults_nth(const char *policy, tiers_fault_action action, uint32_t kinds, uint64_t skip,
+                       uint64_t *hits_out)
+{
+    faults_site site = {0};
+    faults_open(&site, policy, 0);
+    for (int i = 0; i < FAULT_DEVICES; i++) {
+        tiers_fault_rule rule = {.action = action,
+                                 .kinds = kinds,
+                                 .skip = skip,
+                                 .hits = 1,
+                                 .status = action == TIERS_FAULT_TEAR ? KVT_OK : KVT_E_IO,
+                                 .flip_bit = 12345 + skip};
+        assert_int_equal(tiers_fault_add(site.faults[i].device, &rule), KVT_OK);
+    }
+    faults_work(site.store);
+    *hits_out = faults_hits(&site);
+    for (int i = 0; i < FAULT_DEVICES; i++) {
+        tiers_fault_clear(site.faults[i].device);
+    }
+    faults_work(site.store);
+    faults_check_empty(site.store);
+    assert_int_equal(support_put(site.store, 1), KVT_OK);
+    assert_int_equal(support_get(site.store, 1, NULL), KVT_OK);
+    kvt_close(site.store);
+}
+
+static void test_nth_fault(void **state)
+{
+    (void)state;
+    static const char *const policies[] = {"lru", "utility"};
+    static const struct {
+        tiers_fault_action action;
+        uint32_t kinds;
+    } faults[] = {{TIERS_FAULT_FAIL, TIERS_FAULT_READS},
+                  {TIERS_FAULT_FAIL, TIERS_FAULT_WRITES},
+                  {TIERS_FAULT_FLIP, TIERS_FAULT_READS},
+                  {TIERS_FAULT_TEAR, TIERS_FAULT_WRITES}};
+    for (size_t p = 0; p < 2; p++) {
+        for (size_t f = 0; f < 4; f++) {
+            uint64_t hits = 1, total = 0;
+            for (uint64_t skip = 0; hits != 0 && skip < 60; skip += skip < 10 ? 1 : 7) {
+                faults_nth(policies[p], faults[f].action, faults[f].kinds, skip, &hits);
+                total += hits;
+            }
+            assert_true(total > 0);
+        }
+    }
+}
+
+/* A vanished device: everything on it becomes a miss, the other one keeps serving. */
+static void test_gone(void **state)
+{
+    (void)state;
+    faults_site site = {0};
+    faults_open(&site, "lru", 0);
+    for (uint32_t i = 0; i < 30; i++) {
+        assert_int_equal(support_put(site.store, i), KVT_OK);
+    }
+    tiers_fault_set_gone(site.faults[FAULT_SSD].device, true);
+    uint32_t found = 0, missed = 0;
+    for (uint32_t i = 0; i < 30; i++) {
+        kvt_status status = support_get(site.store, i, NULL);
+        faults_check_get(status);
+        found += status == KVT_OK;
+        missed += status == KVT_MISS;
+    }
+    assert_true(found > 0 && missed > 0);
+    kvt_device_stats device;
+    assert_int_equal(kvt_device_stats_at(site.store, 1, &device), KVT_OK);
+    assert_int_equal(device.tier, KVT_TIER_SSD);
+    assert_true(device.retired);
+    assert_int_equal(kvt_device_stats_at(site.store, 2, &device), KVT_END);
+    faults_check_empty(site.store);
+    kvt_close(site.store);
+}
+
+typedef struct faults_thread {
+    kvt_store *store;
+    uint32_t seed;
+    atomic_uint *wrong;
+} faults_thread;
+
+static void *faults_hammer(void *argument)
+{
+    faults_thread *thread = argument;
+    uint32_t random = thread->seed * 2654435761u + 1;
+    for (int i = 0; i < 400; i++) {
+        random = random * 1664525u + 1013904223u;
+        uint32_t number = (random >> 16) % 48;
+        kvt_key key = support_key(number);
+        kvt_status status = KVT_OK;
+        switch ((random >> 8) % 8) {
+        case 0:
+        case 1:
+        case 2: status = support_put(thread->store, number); break;
+        case 3:
+            status = kvt_delete(thread->store, &key);
+            if (status != KVT_OK && status != KVT_MISS) atomic_fetch_add(thread->wrong, 1);
+            break;
+        default:
+            status = support_get(thread->store, number, NULL);
+            if (status != KVT_OK && status != KVT_MISS) atomic_fetch_add(thread->wrong, 1);
+            break;
+        }
+    }
+    return NULL;
+}
+
+static void test_threads(void **state)
+{
+    (void)state;
+    static const char *const policies[] = {"lru", "utility"};
+    for (size_t p = 0; p < 2; p++) {
+        faults_site site = {0};
+        faults_open(&site, policies[p], 0.001);
+        atomic_uint wrong = 0;
+        pthread_t threads[4];
+        faults_thread arguments[4];
+        for (int i = 0; i < FAULT_DEVICES; i++) {
+            tiers_fault_rule rule = {.action = TIERS_FAULT_FAIL,
+                                     .kinds = TIERS_FAULT_READS | TIERS_FAULT_WRITES,
+                                     .skip = 500,
+                                     .hits = 20,
+                                     .status = KVT_E_IO};
+            assert_int_equal(tiers_fault_add(site.faults[i].device, &rule), KVT_OK);
+        }
+        for (uint32_t i = 0; i < 4; i++) {
+            arguments[i] = (faults_thread){.store = site.store, .seed = i, .wrong = &wrong};
+            assert_int_equal(pthread_create(&threads[i], NULL, faults_hammer, &arguments[i]), 0);
+        }
+        for (int i = 0; i < 4; i++) {
+            assert_int_equal(pthread_join(threads[i], NULL), 0);
+        }
+        assert_int_equal(atomic_load(&wrong), 0);
+        faults_check_empty(site.store);
+        kvt_close(site.store);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_nth_fault),
+        cmocka_unit_test(test_gone),
+        cmocka_unit_test(test_threads),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,119 @@
+/*
+ * torture_store_kill.c - kill -9 at moments spread over a run: every entry that was put and flushed
+ * before is there with its bytes, every other one is a miss or right, never wrong.
+ */
+#include "store_support.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#define KILL_ENTRIES 60u
+
+typedef struct kill_site {
+    char folder[64];
+    char catalog[96];
+    char path[96];
+    kvt_device_config device;
+    kvt_store_options options;
+} kill_site;
+
+static void kill_prepare(kill_site *site)
+{
+    snprintf(site->catalog, sizeof site->catalog, "%s/catalog.db", site->folder);
+    snprintf(site->path, sizeof site->path, "%s/ssd", site->folder);
+    kvt_store_options_init(&site->options);
+    site->options.policy = "lru";
+    site->options.catalog_path = site->catalog;
+    site->device = (kvt_device_config){.struct_size = sizeof site->device,
+                                       .name = "ssd",
+                                       .backend = "file",
+                                       .path = site->path,
+                                       .capacity_bytes = 8 << 20};
+    site->options.tiers[KVT_TIER_SSD].devices = &site->device;
+    site->options.tiers[KVT_TIER_SSD].device_count = 1;
+    site->options.tiers[KVT_TIER_SSD].unit_bytes = 16384;
+}
+
+/* The child: puts, deletes and puts again, flushes now and then, and says what has been flushed. */
+static void kill_child(kill_site *site, int pipe_end)
+{
+    kvt_store *store = NULL;
+    if (kvt_open(&site->options, &store, NULL, 0) != KVT_OK) _exit(2);
+    for (uint32_t i = 0; i < KILL_ENTRIES; i++) {
+        kvt_key old = support_key(i >= 10 && i % 5 == 0 ? i - 9 : 9999);
+        if (kvt_delete(store, &old) == KVT_OK && support_put(store, i - 9) != KVT_OK) _exit(3);
+        if (support_put(store, i) < 0) _exit(3);
+        if (i % 3 != 2) continue;
+        if (kvt_flush(store) != KVT_OK) _exit(4);
+        if (write(pipe_end, &i, sizeof i) != sizeof i) _exit(5);
+    }
+    for (;;) {
+        pause();
+    }
+}
+
+/* Waits until the child has flushed up to `stop`, gives it a little more time, kills it. Returns
+ * the last number it reported. */
+static uint32_t kill_run(kill_site *site, uint32_t stop, long extra_ns)
+{
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        close(ends[0]);
+        kill_child(site, ends[1]);
+    }
+    close(ends[1]);
+    uint32_t reported = UINT32_MAX, number;
+    while ((reported == UINT32_MAX || reported < stop) &&
+           read(ends[0], &number, sizeof number) == sizeof number) {
+        reported = number;
+    }
+    nanosleep(&(struct timespec){.tv_nsec = extra_ns}, NULL);
+    assert_int_equal(kill(child, SIGKILL), 0);
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status));
+    while (read(ends[0], &number, sizeof number) == sizeof number) {
+        reported = number;
+    }
+    close(ends[0]);
+    return reported;
+}
+
+static void test_kill(void **state)
+{
+    (void)state;
+    for (uint32_t run = 0; run < 8; run++) {
+        kill_site site;
+        memset(&site, 0, sizeof site);
+        support_make_folder(site.folder, sizeof site.folder);
+        kill_prepare(&site);
+        uint32_t flushed = kill_run(&site, 2 + run * 7, (long)run * 1700000);
+        assert_true(flushed != UINT32_MAX);
+        char message[256] = "";
+        kvt_store *store = NULL;
+        kvt_status opened = kvt_open(&site.options, &store, message, sizeof message);
+        if (opened != KVT_OK) fail_msg("reopen: %s: %s", kvt_status_name(opened), message);
+        uint32_t found = 0;
+        for (uint32_t i = 0; i < KILL_ENTRIES; i++) {
+            kvt_status status = support_get(store, i, NULL);
+            assert_true(status == KVT_OK || status == KVT_MISS);
+            found += status == KVT_OK;
+            /* Entries near the end of what was flushed may be between delete and second put. */
+            if (i + 12 <= flushed) assert_int_equal(status, KVT_OK);
+        }
+        assert_true(found + 12 >= flushed);
+        assert_int_equal(support_stats(store).load_failures, 0);
+        kvt_close(store);
+        support_remove_folder(site.folder);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_kill)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,345 @@
+/*
+ * test_store_recovery.c - what survives a restart, and what must not: stale drives, foreign files,
+ * rotten records, damaged catalogs.
+ */
+#include "store_support.h"
+
+#include <fcntl.h>
+#include <sqlite3.h>
+#include <sys/stat.h>
+
+#define RECOVERY_COUNT 20u
+
+typedef struct recovery_site {
+    char folder[64];
+    char catalog[96];
+    char paths[2][96];
+    kvt_device_config devices[2];
+    kvt_store_options options;
+    char message[256];
+} recovery_site;
+
+/* SSD alone, so that everything that is put lands there. */
+static int recovery_setup(void **state)
+{
+    recovery_site *site = calloc(1, sizeof *site);
+    support_make_folder(site->folder, sizeof site->folder);
+    snprintf(site->catalog, sizeof site->catalog, "%s/catalog.db", site->folder);
+    kvt_store_options_init(&site->options);
+    site->options.catalog_path = site->catalog;
+    site->options.policy = "lru";
+    site->options.tick_seconds = 0;
+    for (int i = 0; i < 2; i++) {
+        snprintf(site->paths[i], sizeof site->paths[i], "%s/ssd%d", site->folder, i);
+        site->devices[i] = (kvt_device_config){.struct_size = sizeof site->devices[i],
+                                               .name = i == 0 ? "ssd0" : "ssd1",
+                                               .backend = "file",
+                                               .path = site->paths[i],
+                                               .capacity_bytes = 2 << 20};
+    }
+    site->options.tiers[KVT_TIER_SSD] =
+        (kvt_tier_options){.devices = site->devices, .device_count = 2, .unit_bytes = 8192};
+    *state = site;
+    return 0;
+}
+
+static int recovery_teardown(void **state)
+{
+    recovery_site *site = *state;
+    support_remove_folder(site->folder);
+    free(site);
+    return 0;
+}
+
+static kvt_store *recovery_open(recovery_site *site)
+{
+    kvt_store *store = NULL;
+    kvt_status status = kvt_open(&site->options, &store, site->message, sizeof site->message);
+    if (status != KVT_OK) fail_msg("open: %s: %s", kvt_status_name(status), site->message);
+    return store;
+}
+
+static kvt_status recovery_try_open(recovery_site *site)
+{
+    kvt_store *store = NULL;
+    kvt_status status = kvt_open(&site->options, &store, site->message, sizeof site->message);
+    assert_true(status != KVT_OK || store != NULL);
+    if (status != KVT_OK) assert_true(site->message[0] != '\0');
+    kvt_close(store);
+    return status;
+}
+
+static void recovery_fill(recovery_site *site)
+{
+    kvt_store *store = recovery_open(site);
+    for (uint32_t i = 0; i < RECOVERY_COUNT; i++) {
+        assert_int_equal(support_put(store, i), KVT_OK);
+    }
+    assert_int_equal(kvt_flush(store), KVT_OK);
+    kvt_close(store);
+}
+
+static void test_restart(void **state)
+{
+    recovery_site *site = *state;
+    recovery_fill(site);
+    for (int life = 0; life < 3; life++) {
+        kvt_store *store = recovery_open(site);
+        kvt_store_stats stats = support_stats(store);
+        assert_int_equal(stats.recovered, RECOVERY_COUNT);
+        assert_int_equal(stats.recovery_drops, 0);
+        assert_int_equal(stats.tiers[KVT_TIER_SSD].entries, RECOVERY_COUNT);
+        for (uint32_t i = 0; i < RECOVERY_COUNT; i++) {
+            assert_int_equal(support_get(store, i, NULL), KVT_OK);
+        }
+        kvt_close(store);
+    }
+}
+
+static void test_delete_survives_restart(void **state)
+{
+    recovery_site *site = *state;
+    recovery_fill(site);
+    kvt_store *store = recovery_open(site);
+    for (uint32_t i = 0; i < RECOVERY_COUNT; i += 2) {
+        kvt_key key = support_key(i);
+        assert_int_equal(kvt_delete(store, &key), KVT_OK);
+    }
+    assert_int_equal(support_put(store, 0), KVT_OK); /* a second life of one of them */
+    kvt_close(store);
+    store = recovery_open(site);
+    assert_int_equal(support_stats(store).recovered, RECOVERY_COUNT / 2 + 1);
+    for (uint32_t i = 0; i < RECOVERY_COUNT; i++) {
+        kvt_status expected = i % 2 == 1 || i == 0 ? KVT_OK : KVT_MISS;
+        assert_int_equal(support_get(store, i, NULL), expected);
+    }
+    kvt_close(store);
+}
+
+/* Every 4 KiB of one drive in turn gets a flipped bit: gets give the right bytes or a miss. */
+static void test_rot(void **state)
+{
+    recovery_site *site = *state;
+    recovery_fill(site);
+    uint32_t misses = 0;
+    int file = open(site->paths[0], O_RDWR);
+    assert_true(file >= 0);
+    for (off_t at = 8192 + 100; at < (2 << 20); at += 8 * 4096) {
+        unsigned char byte;
+        assert_int_equal(pread(file, &byte, 1, at), 1);
+        byte ^= 0x10;
+        assert_int_equal(pwrite(file, &byte, 1, at), 1);
+    }
+    close(file);
+    kvt_store *store = recovery_open(site);
+    for (uint32_t i = 0; i < RECOVERY_COUNT; i++) {
+        kvt_status status = support_get(store, i, NULL);
+        assert_true(status == KVT_OK || status == KVT_MISS);
+        misses += status == KVT_MISS;
+    }
+    kvt_store_stats stats = support_stats(store);
+    assert_true(misses > 0);
+    assert_int_equal(stats.load_failures, misses);
+    assert_int_equal(stats.tiers[KVT_TIER_SSD].entries, RECOVERY_COUNT - misses);
+    kvt_close(store);
+    store = recovery_open(site); /* what failed stays gone */
+    assert_int_equal(support_stats(store).recovered, RECOVERY_COUNT - misses);
+    kvt_close(store);
+}
+
+static void recovery_copy(const char *source, const char *target)
+{
+    char command[300];
+    snprintf(command, sizeof command, "cp '%s' '%s'", source, target);
+    assert_int_equal(system(command), 0);
+}
+
+/* A drive that was away while the store ran comes back with older bytes: none of them is served. */
+static void test_stale_drive(void **state)
+{
+    recovery_site *site = *state;
+    char kept[128];
+    snprintf(kept, sizeof kept, "%s/kept", site->folder);
+    recovery_fill(site);
+    recovery_copy(site->paths[1], kept);
+    for (int life = 0; life < 2; life++) {
+        kvt_close(recovery_open(site));
+    }
+    recovery_copy(kept, site->paths[1]);
+    kvt_store *store = recovery_open(site);
+    kvt_store_stats stats = support_stats(store);
+    assert_int_equal(stats.recovered + stats.recovery_drops, RECOVERY_COUNT);
+    assert_true(stats.recovery_drops > 0);
+    for (uint32_t i = 0; i < RECOVERY_COUNT; i++) {
+        kvt_status status = support_get(store, i, NULL);
+        assert_true(status == KVT_OK || status == KVT_MISS);
+        if (status == KVT_MISS) assert_int_equal(support_put(store, i), KVT_OK);
+    }
+    assert_int_equal(support_stats(store).load_failures, 0);
+    kvt_close(store);
+    store = recovery_open(site); /* and the drive is in service again */
+    assert_int_equal(support_stats(store).recovered, RECOVERY_COUNT);
+    kvt_close(store);
+}
+
+static void test_foreign_drive(void **state)
+{
+    recovery_site *site = *state;
+    recovery_fill(site);
+    char other[128];
+    snprintf(other, sizeof other, "%s/other.db", site->folder);
+    site->options.catalog_path = other;
+    assert_int_equal(recovery_try_open(site), KVT_E_MISMATCH);
+    assert_non_null(strstr(site->message, "ssd0"));
+    site->options.catalog_path = site->catalog;
+    kvt_store *store = recovery_open(site); /* nothing was lost by trying */
+    assert_int_equal(support_stats(store).recovered, RECOVERY_COUNT);
+    kvt_close(store);
+    site->options.catalog_path = other;
+    site->options.format = true;
+    store = recovery_open(site);
+    assert_int_equal(support_stats(store).recovered, 0);
+    kvt_close(store);
+}
+
+static void test_other_bytes(void **state)
+{
+    recovery_site *site = *state;
+    int file = open(site->paths[0], O_RDWR | O_CREAT, 0600);
+    assert_int_equal(ftruncate(file, 2 << 20), 0);
+    assert_int_equal(pwrite(file, "somebody's photographs", 22, 100), 22);
+    close(file);
+    assert_int_equal(recovery_try_open(site), KVT_E_MISMATCH);
+    char back[22];
+    file = open(site->paths[0], O_RDONLY);
+    assert_int_equal(pread(file, back, 22, 100), 22);
+    close(file);
+    assert_memory_equal(back, "somebody's photographs", 22);
+}
+
+static void recovery_write_file(const char *path, const void *data, size_t bytes)
+{
+    int file = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    assert_true(file >= 0);
+    assert_int_equal(write(file, data, bytes), (ssize_t)bytes);
+    close(file);
+}
+
+static void test_damaged_catalog(void **state)
+{
+    recovery_site *site = *state;
+    char text[4096];
+    memset(text, 'x', sizeof text);
+    recovery_write_file(site->catalog, text, sizeof text);
+    assert_int_equal(recovery_try_open(site), KVT_E_CORRUPT);
+    struct stat before;
+    assert_int_equal(stat(site->catalog, &before), 0);
+    assert_int_equal(before.st_size, sizeof text); /* left as it is */
+
+    assert_int_equal(unlink(site->catalog), 0);
+    sqlite3 *db;
+    assert_int_equal(sqlite3_open(site->catalog, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, "CREATE TABLE mine(x)", NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(db);
+    assert_int_equal(recovery_try_open(site), KVT_E_MISMATCH);
+
+    assert_int_equal(unlink(site->catalog), 0);
+    recovery_fill(site);
+    assert_int_equal(sqlite3_open(site->catalog, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, "PRAGMA user_version=99", NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(db);
+    assert_int_equal(recovery_try_open(site), KVT_E_VERSION);
+}
+
+/* Rows with impossible values are dropped, the others are taken over. */
+static void test_damaged_rows(void **state)
+{
+    recovery_site *site = *state;
+    static const char *const damages[] = {
+        "UPDATE entry SET generation=-5 WHERE key=(SELECT min(key) FROM entry)",
+        "UPDATE entry SET location=x'00112233' WHERE key=(SELECT max(key) FROM entry)",
+        "UPDATE entry SET layers=70000 WHERE key=(SELECT key FROM entry ORDER BY key LIMIT 1 "
+        "OFFSET 3)",
+        "UPDATE entry SET location=(SELECT location FROM entry ORDER BY key LIMIT 1 OFFSET 5)"
+        " WHERE key=(SELECT key FROM entry ORDER BY key LIMIT 1 OFFSET 6)",
+        "UPDATE entry SET record_bytes=record_bytes+1 WHERE"
+        " key=(SELECT key FROM entry ORDER BY key LIMIT 1 OFFSET 8)",
+    };
+    recovery_fill(site);
+    sqlite3 *db;
+    assert_int_equal(sqlite3_open(site->catalog, &db), SQLITE_OK);
+    for (size_t i = 0; i < sizeof damages / sizeof damages[0]; i++) {
+        assert_int_equal(sqlite3_exec(db, damages[i], NULL, NULL, NULL), SQLITE_OK);
+        assert_int_equal(sqlite3_changes(db), 1);
+    }
+    sqlite3_close(db);
+    kvt_store *store = recovery_open(site);
+    kvt_store_stats stats = support_stats(store);
+    assert_int_equal(stats.recovered, RECOVERY_COUNT - 5);
+    assert_int_equal(stats.recovery_drops, 5);
+    for (uint32_t i = 0; i < RECOVERY_COUNT; i++) {
+        kvt_status status = support_get(store, i, NULL);
+        assert_true(status == KVT_OK || status == KVT_MISS);
+    }
+    kvt_close(store);
+    store = recovery_open(site);
+    assert_int_equal(support_stats(store).recovery_drops, 0);
+    kvt_close(store);
+}
+
+static void test_bad_options(void **state)
+{
+    recovery_site *site = *state;
+    site->options.tiers[KVT_TIER_SSD].capacity_bytes = 64 << 20;
+    assert_int_equal(recovery_try_open(site), KVT_E_SPACE);
+    site->options.tiers[KVT_TIER_SSD].capacity_bytes = 0;
+    site->options.tiers[KVT_TIER_SSD].unit_bytes = 1000;
+    assert_int_equal(recovery_try_open(site), KVT_E_ARGUMENT);
+    site->options.tiers[KVT_TIER_SSD].unit_bytes = 8192;
+    site->options.policy = "crystal-ball";
+    assert_int_equal(recovery_try_open(site), KVT_E_UNSUPPORTED);
+    site->options.policy = "lru";
+    site->options.profile_path = "no/such/profile.db";
+    assert_int_equal(recovery_try_open(site), KVT_E_GONE);
+    site->options.profile_path = NULL;
+    site->devices[1].name = "ssd0";
+    assert_int_equal(recovery_try_open(site), KVT_E_ARGUMENT);
+    site->devices[1].name = "ssd1";
+    site->devices[1].path = "no/such/folder/ssd1";
+    assert_int_equal(recovery_try_open(site), KVT_E_GONE);
+    site->devices[1].path = site->paths[1];
+    site->devices[1].backend = "null";
+    site->devices[1].path = NULL;
+    assert_int_equal(recovery_try_open(site), KVT_E_ARGUMENT);
+    kvt_store_options empty;
+    kvt_store_options_init(&empty);
+    kvt_store *store;
+    assert_int_equal(kvt_open(&empty, &store, NULL, 0), KVT_E_ARGUMENT);
+}
+
+static void test_two_openers(void **state)
+{
+    recovery_site *site = *state;
+    kvt_store *store = recovery_open(site);
+    assert_int_equal(recovery_try_open(site), KVT_E_LOCKED);
+    kvt_close(store);
+    assert_int_equal(recovery_try_open(site), KVT_OK);
+}
+
+int main(void)
+{
+#define RECOVERY_TEST(name) cmocka_unit_test_setup_teardown(name, recovery_setup, recovery_teardown)
+    const struct CMUnitTest tests[] = {
+        RECOVERY_TEST(test_restart),
+        RECOVERY_TEST(test_delete_survives_restart),
+        RECOVERY_TEST(test_rot),
+        RECOVERY_TEST(test_stale_drive),
+        RECOVERY_TEST(test_foreign_drive),
+        RECOVERY_TEST(test_other_bytes),
+        RECOVERY_TEST(test_damaged_catalog),
+        RECOVERY_TEST(test_damaged_rows),
+        RECOVERY_TEST(test_bad_options),
+        RECOVERY_TEST(test_two_openers),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
