@@ -15,9 +15,10 @@
  *   - The leading resident blocks are loaded up to the point that makes the first token earliest;
  *     the rest is recomputed. Without overlap the service time is load + prefill, with layer-wise
  *     overlap (replay.overlap) their maximum. Decoding is added to the load.
- *   - A block is readable once the prefill that produces it ends; a request that wants it earlier
+ *   - A block is readable once it has been computed and written; a request that wants it earlier
  *     waits for that (delay hit) if that is worth it.
- *   - Moves take effect at once in the accounting; their bytes occupy the paths.
+ *   - Moves are committed at once, and their bytes occupy the paths. A move for a path that has
+ *     fallen too far behind is aborted, and so is the rest of its plan.
  *
  * Thread rule: options, workloads and results belong to one thread at a time; runs on different
  * result objects may share one workload.
@@ -69,6 +70,8 @@ typedef struct replay_options {
     double tick_seconds; /* of virtual time between two policy ticks */
     uint32_t moves_per_tick;
     uint64_t move_bytes_per_s; /* 0 = unlimited */
+    double write_lag_seconds;  /* a tier's writes may fall behind so far; 0 = without bound */
+    double read_lag_seconds;   /* and its reads, before a move that must read is aborted */
 
     char note[REPLAY_NOTE_BYTES]; /* what was assumed, one sentence after the other */
     char profile[128];            /* path of the profile that curves came from, or "" */
@@ -121,7 +124,7 @@ typedef struct replay_result {
     double hit_block_ratio[KVT_TIER_COUNT]; /* [0] is the total */
     double hit_token_ratio[KVT_TIER_COUNT]; /* leading run; [0] is the total */
     double used_token_ratio;                /* tokens really loaded over input tokens */
-    uint64_t delay_hits;                    /* requests that waited for another one's prefill */
+    uint64_t delay_hits;                    /* requests that waited for a block in the making */
     uint64_t bytes_read[KVT_TIER_COUNT];    /* loads and moves */
     uint64_t bytes_written[KVT_TIER_COUNT];
     uint64_t moved_bytes_read[KVT_TIER_COUNT]; /* moves alone */
@@ -136,11 +139,12 @@ typedef struct replay_result {
     double block_refs_per_s;
     uint64_t plan_hash; /* over every move: equal runs, equal hashes */
 
+    uint64_t moves_committed, moves_aborted; /* of all moves planned */
+
     /* Live only. */
     double scale;
     double wall_s;
     uint64_t verified_gets, wrong_bytes, failed_puts, load_failures;
-    uint64_t moves_planned, moves_committed, moves_aborted;
     bool moves_match;  /* the plan log's lines equal the store's own counters */
     double put_mean_s; /* seconds a server spends putting after the first token, unscaled clock */
     char plan_log[256];

@@ -22,6 +22,11 @@ static const replay_tier options_default_tier[KVT_TIER_COUNT] = {
 #define OPTIONS_ADAPTCACHE_SSD  UINT64_C(400000000000)
 #define OPTIONS_TICK_SECONDS    1.0
 
+/* How far a path may fall behind. Writes of a burst are spread over the prefill that makes them, so
+ * they get the seconds of a long one; reads of moves stand in front of requests. */
+#define OPTIONS_WRITE_LAG_SECONDS 10.0
+#define OPTIONS_READ_LAG_SECONDS  0.25
+
 static const char *const tier_keys[KVT_TIER_COUNT][4] = {
     [KVT_TIER_HBM] = {"tier.hbm.capacity", "tier.hbm.read_bandwidth", "tier.hbm.write_bandwidth",
                       "tier.hbm.latency"},
@@ -81,6 +86,8 @@ void replay_options_init(replay_options *options)
     options->low_watermark = 0.95;
     options->tick_seconds = OPTIONS_TICK_SECONDS;
     options->moves_per_tick = 64;
+    options->write_lag_seconds = OPTIONS_WRITE_LAG_SECONDS;
+    options->read_lag_seconds = OPTIONS_READ_LAG_SECONDS;
     options_add_raw(options);
     kvt_status status = kvt_prefill_preset("llama-3.1-8b:a100", &options->model.prefill);
     assert(status == KVT_OK); /* a name that the estimator's table holds */

@@ -104,7 +104,9 @@ static void json_put_work(json_t *object, const replay_result *result, bool *sou
     json_put(object, "promotions", json_count(result->promotions), sound);
     json_put(object, "demotions", json_count(result->demotions), sound);
     json_put(object, "evictions", json_count(result->evictions), sound);
-    json_put(object, "moves", json_count(result->moves), sound);
+    json_put(object, "moves_planned", json_count(result->moves), sound);
+    json_put(object, "moves_committed", json_count(result->moves_committed), sound);
+    json_put(object, "moves_aborted", json_count(result->moves_aborted), sound);
     json_put(object, "requests", json_count(result->requests), sound);
     json_put(object, "requests_skipped", json_count(result->requests_skipped), sound);
     json_put(object, "block_refs", json_count(result->block_refs), sound);
@@ -128,9 +130,6 @@ static void json_put_live(json_t *object, const replay_result *result, bool *sou
     json_put(object, "wrong_bytes", json_count(result->wrong_bytes), sound);
     json_put(object, "failed_puts", json_count(result->failed_puts), sound);
     json_put(object, "load_failures", json_count(result->load_failures), sound);
-    json_put(object, "moves_planned", json_count(result->moves_planned), sound);
-    json_put(object, "moves_committed", json_count(result->moves_committed), sound);
-    json_put(object, "moves_aborted", json_count(result->moves_aborted), sound);
     json_put(object, "moves_match", json_boolean(result->moves_match), sound);
     json_put(object, "put_s_mean", json_seconds(result->put_mean_s), sound);
     json_t *emulated = json_object();
@@ -222,6 +221,8 @@ static json_t *json_configuration(const replay_options *options, bool *sound)
     json_put(object, "tick_s", json_seconds(options->tick_seconds), sound);
     json_put(object, "moves_per_tick", json_count(options->moves_per_tick), sound);
     json_put(object, "move_bytes_per_s", json_count(options->move_bytes_per_s), sound);
+    json_put(object, "write_lag_s", json_seconds(options->write_lag_seconds), sound);
+    json_put(object, "read_lag_s", json_seconds(options->read_lag_seconds), sound);
     json_put(object, "profile",
              options->profile[0] != '\0' ? json_string(options->profile) : json_null(), sound);
     return object;

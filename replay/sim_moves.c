@@ -1,62 +1,114 @@
 /*
- * sim_moves.c - plans carried out in virtual time: committed at once, while their bytes occupy the
- * read path of the source tier and the write path of the target tier. One thread.
+ * sim_moves.c - plans carried out in virtual time. One thread.
+ *
+ * A move is committed at once; its bytes occupy the read path of the source tier and the write
+ * path of the target tier, and the entry can be read again when they are there. A path that has
+ * fallen behind by more than the options allow takes no further move: a store's staging memory is
+ * bounded too. Then this move and the rest of its plan are aborted, as the contract of plans says.
  */
 #include "sim_state.h"
 
 #include "random.h"
 
-static void sim_occupy(uint64_t *free_ns, uint64_t now_ns, const kvt_affine *path, uint64_t bytes)
+/* When the bytes are there, if they are handed over now but exist only from exist_ns on. The path
+ * does not stand still until then: other bytes go first. */
+static uint64_t sim_occupy(uint64_t *free_ns, uint64_t now_ns, uint64_t exist_ns,
+                           const kvt_affine *path, uint64_t bytes)
 {
-    uint64_t begin_ns = *free_ns > now_ns ? *free_ns : now_ns;
-    *free_ns = begin_ns + sim_to_ns(path->request_seconds + (double)bytes / path->bytes_per_s);
+    uint64_t cost_ns = sim_to_ns(path->request_seconds + (double)bytes / path->bytes_per_s);
+    *free_ns = (*free_ns > now_ns ? *free_ns : now_ns) + cost_ns;
+    return *free_ns > exist_ns + cost_ns ? *free_ns : exist_ns + cost_ns;
 }
 
-static void sim_move_bytes(sim_state *sim, uint64_t now_ns, const kvt_move *move, bool in_memory)
+static bool sim_lags(uint64_t free_ns, uint64_t now_ns, double bound_s)
+{
+    return bound_s > 0.0 && free_ns > now_ns && free_ns - now_ns > sim_to_ns(bound_s);
+}
+
+/* Whether the source's bytes must be read: a change of an entry that no request holds now. */
+static bool sim_reads_source(const kvt_move *move, const sim_hand *hand)
+{
+    return move->kind == KVT_MOVE_CHANGE && move->handle != hand->handle;
+}
+
+static bool sim_has_room(const sim_state *sim, const kvt_move *move, const sim_hand *hand)
+{
+    const replay_options *options = sim->options;
+    if (move->kind == KVT_MOVE_EVICT) return true;
+    for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
+        if (move->to_bytes[tier] > 0 &&
+            sim_lags(sim->write_free_ns[tier], hand->now_ns, options->write_lag_seconds)) {
+            return false;
+        }
+        if (sim_reads_source(move, hand) && move->from_bytes[tier] > 0 &&
+            sim_lags(sim->read_free_ns[tier], hand->now_ns, options->read_lag_seconds)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void sim_move_bytes(sim_state *sim, const kvt_move *move, const sim_hand *hand)
 {
     replay_result *result = sim->result;
+    if (move->kind == KVT_MOVE_EVICT) return;
+    uint64_t exist_ns = move->handle == hand->handle ? hand->exist_ns : hand->now_ns;
+    uint64_t there_ns = exist_ns;
     for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
-        if (move->kind == KVT_MOVE_CHANGE && !in_memory && move->from_bytes[tier] > 0) {
-            sim_occupy(&sim->read_free_ns[tier], now_ns, &sim->options->model.read[tier],
-                       move->from_bytes[tier]);
-            if (sim->counting) {
-                result->bytes_read[tier] += move->from_bytes[tier];
-                result->moved_bytes_read[tier] += move->from_bytes[tier];
-            }
+        if (!sim_reads_source(move, hand) || move->from_bytes[tier] == 0) continue;
+        uint64_t end_ns = sim_occupy(&sim->read_free_ns[tier], hand->now_ns, hand->now_ns,
+                                     &sim->options->model.read[tier], move->from_bytes[tier]);
+        if (end_ns > exist_ns) exist_ns = end_ns;
+        if (sim->counting) {
+            result->bytes_read[tier] += move->from_bytes[tier];
+            result->moved_bytes_read[tier] += move->from_bytes[tier];
         }
-        if (move->kind == KVT_MOVE_EVICT || move->to_bytes[tier] == 0) continue;
-        sim_occupy(&sim->write_free_ns[tier], now_ns, &sim->options->model.write[tier],
-                   move->to_bytes[tier]);
+    }
+    for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
+        if (move->to_bytes[tier] == 0) continue;
+        uint64_t end_ns = sim_occupy(&sim->write_free_ns[tier], hand->now_ns, exist_ns,
+                                     &sim->options->model.write[tier], move->to_bytes[tier]);
+        if (end_ns > there_ns) there_ns = end_ns;
         if (!sim->counting) continue;
         result->bytes_written[tier] += move->to_bytes[tier];
-        double lag_s = (double)(sim->write_free_ns[tier] - now_ns) * 1e-9;
+        double lag_s = (double)(sim->write_free_ns[tier] - hand->now_ns) * 1e-9;
         if (lag_s > result->write_lag_s_max[tier]) result->write_lag_s_max[tier] = lag_s;
     }
+    sim->ready_ns[move->handle - 1] = there_ns;
 }
 
-static void sim_log_move(sim_state *sim, uint64_t now_ns, const kvt_move *move)
+static void sim_log_move(sim_state *sim, uint64_t now_ns, const kvt_move *move, bool committed)
 {
     uint64_t hash = sim->result->plan_hash;
-    hash = replay_mix(hash ^ move->handle);
+    hash = replay_mix(hash ^ move->handle ^ ((uint64_t)committed << 63));
     sim->result->plan_hash = replay_mix(hash ^ (uint64_t)move->kind ^ ((uint64_t)move->from << 8) ^
                                         ((uint64_t)move->to << 16));
     sim->result->moves++;
+    if (committed) {
+        sim->result->moves_committed++;
+    } else {
+        sim->result->moves_aborted++;
+    }
     if (sim->plan_log == NULL) return;
     char text[256];
     kvt_move_format(move, text, sizeof text);
-    if (fprintf(sim->plan_log, "%llu %s\n", (unsigned long long)now_ns, text) < 0) {
+    if (fprintf(sim->plan_log, "%llu %s %s\n", (unsigned long long)now_ns,
+                committed ? "committed" : "aborted", text) < 0) {
         sim->plan_log_failed = true;
     }
 }
 
-kvt_status sim_carry_out(sim_state *sim, uint64_t now_ns, uint64_t loaded)
+kvt_status sim_carry_out(sim_state *sim, const sim_hand *hand)
 {
+    bool room = true;
     for (uint32_t i = 0; i < sim->plan.count; i++) {
         const kvt_move *move = &sim->plan.moves[i];
-        kvt_status status = kvt_policy_commit(sim->policy, move->id, NULL);
+        room = room && sim_has_room(sim, move, hand);
+        kvt_status status = room ? kvt_policy_commit(sim->policy, move->id, NULL)
+                                 : kvt_policy_abort(sim->policy, move->id);
         if (status != KVT_OK) return status;
-        sim_move_bytes(sim, now_ns, move, move->handle == loaded);
-        sim_log_move(sim, now_ns, move);
+        if (room) sim_move_bytes(sim, move, hand);
+        sim_log_move(sim, hand->now_ns, move, room);
     }
     sim->plan.count = 0;
     return KVT_OK;

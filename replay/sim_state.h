@@ -17,7 +17,7 @@ typedef struct sim_state {
     replay_result *result;
 
     uint64_t *free_ns;       /* binary min-heap: when each server is free again */
-    uint64_t *ready_ns;      /* by block: when its producer's prefill ends */
+    uint64_t *ready_ns;      /* by block: when its bytes are where they belong */
     uint8_t *run;            /* option of each block of the leading resident run, by position */
     double *prefill_s;       /* seconds from 0 to each block boundary of the longest path */
     kvt_option *by_position; /* options of a whole block at each position */
@@ -80,8 +80,15 @@ static inline uint64_t sim_to_ns(double seconds)
  * visit's times. */
 void sim_serve(sim_state *sim, sim_visit *visit);
 
-/* Carries the plan out: commits every move and occupies the paths with its bytes. loaded names a
- * handle whose bytes are in memory already because this request loaded it, or 0. */
-KVT_NODISCARD kvt_status sim_carry_out(sim_state *sim, uint64_t now_ns, uint64_t loaded);
+/* The entry that a request holds in memory while a plan is made for it: its bytes need no read,
+ * and they exist from exist_ns on. handle 0 = none, as in a tick. */
+typedef struct sim_hand {
+    uint64_t now_ns;
+    uint64_t handle;
+    uint64_t exist_ns;
+} sim_hand;
+
+/* Carries the plan out: commits or aborts every move and occupies the paths with its bytes. */
+KVT_NODISCARD kvt_status sim_carry_out(sim_state *sim, const sim_hand *hand);
 
 #endif

@@ -168,7 +168,7 @@ static kvt_status sim_tick_until(sim_state *sim, uint64_t now_ns)
         uint64_t begin = sim_call_begin(sim);
         kvt_status status = kvt_policy_tick(sim->policy, sim->tick_ns, moves, bytes, &sim->plan);
         sim_call_end(sim, begin);
-        if (status == KVT_OK) status = sim_carry_out(sim, sim->tick_ns, 0);
+        if (status == KVT_OK) status = sim_carry_out(sim, &(sim_hand){.now_ns = sim->tick_ns});
         if (status != KVT_OK) return status;
         sim_note_peak(sim);
         sim->tick_ns += sim_to_ns(options->tick_seconds);
@@ -191,12 +191,11 @@ static kvt_status sim_admit(sim_state *sim, const sim_visit *visit, uint32_t pos
     sim_call_end(sim, begin);
     if (status == KVT_REFUSED) return KVT_OK;
     if (status != KVT_OK) return status;
-    sim->ready_ns[visit->path[position]] = ready_ns;
-    return sim_carry_out(sim, visit->start_ns, 0);
+    return sim_carry_out(sim, &(sim_hand){visit->start_ns, entry.handle, ready_ns});
 }
 
 static kvt_status sim_access(sim_state *sim, const sim_visit *visit, uint32_t position,
-                             uint8_t option)
+                             uint8_t option, uint64_t ready_ns)
 {
     uint64_t handle = sim_handle(visit->path[position]);
     if (sim->counting) {
@@ -208,7 +207,8 @@ static kvt_status sim_access(sim_state *sim, const sim_visit *visit, uint32_t po
     sim_call_end(sim, begin);
     if (status != KVT_OK) return status;
     if (sim->plan.count == 0) return KVT_OK;
-    return sim_carry_out(sim, visit->start_ns, position < visit->loaded ? handle : 0);
+    /* Loaded or computed, the request has the block's bytes in memory when its service ends. */
+    return sim_carry_out(sim, &(sim_hand){visit->start_ns, handle, ready_ns});
 }
 
 static kvt_status sim_refer(sim_state *sim, const sim_visit *visit)
@@ -216,7 +216,7 @@ static kvt_status sim_refer(sim_state *sim, const sim_visit *visit)
     uint64_t ready_ns = visit->start_ns + sim_to_ns(visit->service_s);
     for (uint32_t i = 0; i < visit->request->block_count; i++) {
         uint8_t option = kvt_policy_option(sim->policy, sim_handle(visit->path[i]));
-        kvt_status status = option != KVT_OPTION_NONE ? sim_access(sim, visit, i, option)
+        kvt_status status = option != KVT_OPTION_NONE ? sim_access(sim, visit, i, option, ready_ns)
                                                       : sim_admit(sim, visit, i, ready_ns);
         if (status != KVT_OK) return status;
     }

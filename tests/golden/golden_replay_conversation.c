@@ -1,0 +1,124 @@
+/*
+ * golden_replay_conversation.c - external truth: hit ratios on Mooncake's conversation trace.
+ *
+ * Two independent simulators (libCacheSim and another one) agree to three decimals on plain LRU
+ * over 512-token blocks in reference order. An hour of traffic without a cache loads 8 A100 servers
+ * to about 0.74. Needs the trace below the folder that KVT_DATA_DIR names.
+ */
+#include "replay/replay.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define BLOCK_BYTES (UINT64_C(64) << 20)
+
+static replay_workload conversation;
+
+static int conversation_load(void **state)
+{
+    (void)state;
+    char path[1024], message[256];
+    const char *folder = getenv("KVT_DATA_DIR");
+    if (folder == NULL || folder[0] == '\0') {
+        print_message("skipped: KVT_DATA_DIR is not set\n");
+        exit(77);
+    }
+    snprintf(path, sizeof path, "%s/traces/mooncake_conversation.jsonl.zst", folder);
+    if (access(path, R_OK) != 0) {
+        print_message("skipped: %s is not readable\n", path);
+        exit(77);
+    }
+    replay_trace_options options = {.seed = 1, .block_tokens = 512, .conversations_per_s = 1.0};
+    kvt_status status =
+        replay_workload_read(path, &options, &conversation, message, sizeof message);
+    if (status != KVT_OK) print_message("%s\n", message);
+    return status;
+}
+
+static int conversation_release(void **state)
+{
+    (void)state;
+    replay_workload_free(&conversation);
+    return 0;
+}
+
+static void replay_run(const char *policy, uint64_t blocks, replay_result *result)
+{
+    char message[256];
+    replay_options options;
+    replay_options_init(&options);
+    options.tiers[KVT_TIER_DRAM].capacity_bytes = blocks * BLOCK_BYTES;
+    assert_int_equal(replay_options_check(&options, message, sizeof message), KVT_OK);
+    kvt_status status =
+        replay_run_sim(&options, &conversation, policy, result, message, sizeof message);
+    if (status != KVT_OK) fail_msg("%s", message);
+}
+
+static void expect_near(double value, double wanted, double tolerance)
+{
+    if (fabs(value - wanted) > tolerance) fail_msg("%.5f, wanted %.5f", value, wanted);
+}
+
+static void the_trace_is_what_it_should_be(void **state)
+{
+    (void)state;
+    assert_int_equal(conversation.request_count, 12031);
+    assert_int_equal(conversation.block_refs, 288500);
+    assert_int_equal(conversation.distinct_blocks, 182790);
+    assert_int_equal(conversation.grid_ns, 3000000000u);
+}
+
+static void lru_hits_what_other_simulators_hit(void **state)
+{
+    (void)state;
+    static const struct {
+        uint64_t blocks;
+        double hits;
+    } truth[] = {{2000, 0.054}, {6000, 0.139}, {20000, 0.287}, {60000, 0.359}};
+    replay_result result;
+    for (size_t i = 0; i < sizeof truth / sizeof truth[0]; i++) {
+        replay_run("lru", truth[i].blocks, &result);
+        expect_near(result.hit_block_ratio[0], truth[i].hits, 0.0005);
+        expect_near(result.hit_block_ratio[KVT_TIER_DRAM], result.hit_block_ratio[0], 0.0);
+        assert_true(result.peak_bytes[KVT_TIER_DRAM] <= truth[i].blocks * BLOCK_BYTES);
+    }
+}
+
+static void an_unlimited_cache_hits_the_ceiling(void **state)
+{
+    (void)state;
+    replay_result result;
+    replay_run("lru", 200000, &result);
+    expect_near(result.hit_block_ratio[0], 0.366, 0.0005);
+    expect_near(result.hit_block_ratio[0], result.ideal_block_ratio, 1e-12);
+    expect_near(result.hit_token_ratio[0], 0.3736, 0.0005);
+    assert_int_equal(result.evictions, 0);
+}
+
+static void no_cache_loads_eight_servers_to_three_quarters(void **state)
+{
+    (void)state;
+    replay_result result;
+    replay_run("none", 1, &result);
+    expect_near(result.rho, 0.74, 0.005);
+    expect_near(result.hit_block_ratio[0], 0.0, 0.0);
+    assert_int_equal(result.bytes_written[KVT_TIER_DRAM], 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_trace_is_what_it_should_be),
+        cmocka_unit_test(lru_hits_what_other_simulators_hit),
+        cmocka_unit_test(an_unlimited_cache_hits_the_ceiling),
+        cmocka_unit_test(no_cache_loads_eight_servers_to_three_quarters),
+    };
+    return cmocka_run_group_tests(tests, conversation_load, conversation_release);
+}

@@ -1,0 +1,372 @@
+/*
+ * test_replay_simulator.c - the simulator against times worked out by hand.
+ *
+ * The model of these tests: prefill takes 1 ms per token and 100 ms per request; a block has 100
+ * tokens of 1000 bytes, so a raw block is 100,000 bytes, stored as 102,400 (whole 4 KiB grains).
+ */
+#include "replay/replay.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define STORED_BYTES 102400.0
+
+static void model_init(replay_options *options)
+{
+    replay_options_init(options);
+    options->servers = 1;
+    options->bytes_per_token = 1000;
+    options->model.prefill = (kvt_prefill){.linear_seconds_per_token = 1e-3, .fixed_seconds = 0.1};
+    options->tick_seconds = 1.0;
+}
+
+static void model_add_tier(replay_options *options, int tier, uint64_t blocks, double bytes_per_s,
+                           double request_seconds)
+{
+    char message[256];
+    options->tiers[tier] =
+        (replay_tier){.capacity_bytes = blocks * (uint64_t)STORED_BYTES,
+                      .read = {.request_seconds = request_seconds, .bytes_per_s = bytes_per_s},
+                      .write = {.request_seconds = request_seconds, .bytes_per_s = bytes_per_s}};
+    assert_int_equal(replay_options_check(options, message, sizeof message), KVT_OK);
+}
+
+typedef struct plain_request {
+    double arrival_s;
+    uint32_t tokens;
+    uint32_t first_block; /* ids first_block .. */
+} plain_request;
+
+static void workload_make(replay_workload *workload, const plain_request *plain, uint64_t count)
+{
+    memset(workload, 0, sizeof *workload);
+    workload->block_tokens = 100;
+    workload->request_count = count;
+    workload->requests = calloc(count, sizeof *workload->requests);
+    workload->blocks = calloc(count * 64, sizeof *workload->blocks);
+    assert_true(workload->requests != NULL && workload->blocks != NULL);
+    for (uint64_t i = 0; i < count; i++) {
+        replay_request *request = &workload->requests[i];
+        request->arrival_ns = (uint64_t)(plain[i].arrival_s * 1e9);
+        request->input_tokens = plain[i].tokens;
+        request->block_count = (plain[i].tokens + 99) / 100;
+        request->first_block = workload->block_refs;
+        for (uint32_t j = 0; j < request->block_count; j++) {
+            uint32_t id = plain[i].first_block + j;
+            if (id >= workload->distinct_blocks) workload->distinct_blocks = id + 1;
+            workload->blocks[workload->block_refs++] = id;
+        }
+        if (request->block_count > workload->longest_path) {
+            workload->longest_path = request->block_count;
+        }
+        workload->input_tokens += plain[i].tokens;
+    }
+    workload->repeated_refs = workload->block_refs - workload->distinct_blocks;
+}
+
+static void simulate(const replay_options *options, const plain_request *plain, uint64_t count,
+                     const char *policy, replay_result *result)
+{
+    replay_workload workload;
+    char message[256];
+    workload_make(&workload, plain, count);
+    kvt_status status = replay_run_sim(options, &workload, policy, result, message, sizeof message);
+    if (status != KVT_OK) fail_msg("%s", message);
+    replay_workload_free(&workload);
+}
+
+/* Nanosecond rounding is the only difference allowed. */
+static void expect_seconds(double value, double wanted)
+{
+    double difference = value - wanted;
+    if (difference < -1e-6 || difference > 1e-6) fail_msg("%.9f, wanted %.9f", value, wanted);
+}
+
+static void queue_is_first_in_first_out(void **state)
+{
+    (void)state;
+    replay_options options;
+    replay_result result;
+    model_init(&options);
+    /* Services of 1.1 s, 0.4 s and 0.2 s on one server: waits 0, 0.6, 0.8. */
+    const plain_request plain[] = {{0.0, 1000, 0}, {0.5, 300, 20}, {0.7, 100, 30}};
+    simulate(&options, plain, 3, "none", &result);
+    expect_seconds(result.times.wait_mean, (0.0 + 0.6 + 0.8) / 3);
+    expect_seconds(result.times.service_mean, (1.1 + 0.4 + 0.2) / 3);
+    expect_seconds(result.times.ttft_p50, 1.0);
+    expect_seconds(result.times.ttft_p99, 1.1);
+    expect_seconds(result.times.blocked_mean, 0.0);
+    expect_seconds(result.rho, 1.7 / 0.7);
+    assert_true(result.hit_block_ratio[0] == 0.0);
+
+    options.servers = 3;
+    simulate(&options, plain, 3, "none", &result);
+    expect_seconds(result.times.wait_mean, 0.0);
+    expect_seconds(result.rho, 1.7 / 0.7 / 3);
+}
+
+static void a_hit_is_loaded_and_the_last_token_computed(void **state)
+{
+    (void)state;
+    replay_options options;
+    replay_result result;
+    model_init(&options);
+    model_add_tier(&options, KVT_TIER_DRAM, 100, 1e7, 1e-3);
+    const plain_request plain[] = {{0.0, 1000, 0}, {10.0, 1000, 0}};
+    simulate(&options, plain, 2, "lru", &result);
+    double load = 10 * (1e-3 + STORED_BYTES / 1e7);
+    expect_seconds(result.times.ttft_p99, 1.1);
+    expect_seconds(result.times.ttft_p50, load + 1e-3 + 0.1);
+    expect_seconds(result.times.blocked_mean, load / 2);
+    expect_seconds(result.hit_block_ratio[KVT_TIER_DRAM], 0.5);
+    expect_seconds(result.hit_token_ratio[KVT_TIER_DRAM], 0.5);
+    expect_seconds(result.used_token_ratio, 0.5);
+    assert_int_equal(result.bytes_read[KVT_TIER_DRAM], 10 * 102400);
+    assert_int_equal(result.bytes_written[KVT_TIER_DRAM], 10 * 102400);
+    assert_int_equal(result.puts, 10);
+
+    /* Layer-wise overlap hides the shorter of the two: here the one computed token. */
+    options.overlap = true;
+    simulate(&options, plain, 2, "lru", &result);
+    /* The best head then balances load and prefill: 9 blocks load in 0.10116, 100 tokens compute
+     * in 0.1; 10 blocks load in 0.1124. */
+    expect_seconds(result.times.ttft_p50, 9 * (1e-3 + STORED_BYTES / 1e7) + 0.1);
+}
+
+static void slow_storage_is_recomputed(void **state)
+{
+    (void)state;
+    replay_options options;
+    replay_result result;
+    model_init(&options);
+    /* A block recomputes in 0.1 s and loads in 0.2 s. */
+    model_add_tier(&options, KVT_TIER_DRAM, 100, STORED_BYTES / 0.2, 0.0);
+    const plain_request plain[] = {{0.0, 1000, 0}, {10.0, 1000, 0}};
+    simulate(&options, plain, 2, "lru", &result);
+    expect_seconds(result.times.ttft_p50, 1.1);
+    expect_seconds(result.hit_token_ratio[0], 0.5);
+    expect_seconds(result.used_token_ratio, 0.0);
+    assert_int_equal(result.bytes_read[KVT_TIER_DRAM], 0);
+}
+
+static void reads_queue_behind_reads(void **state)
+{
+    (void)state;
+    replay_options options;
+    replay_result result;
+    model_init(&options);
+    options.servers = 2;
+    model_add_tier(&options, KVT_TIER_DRAM, 100, STORED_BYTES / 0.01, 0.0);
+    const plain_request plain[] = {{0.0, 1001, 0}, {10.0, 1001, 0}, {10.0, 1001, 0}};
+    simulate(&options, plain, 3, "lru", &result);
+    /* 11 blocks, the last one of a single token that is computed again in 1 ms: 10 blocks are
+     * loaded. The second load begins when the first one has ended. */
+    assert_int_equal(result.bytes_read[KVT_TIER_DRAM], 2 * 10 * 102400);
+    expect_seconds(result.times.ttft_mean, (1.101 + (0.1 + 0.101) + (0.2 + 0.101)) / 3);
+    expect_seconds(result.times.blocked_mean, (0.1 + 0.2) / 3);
+}
+
+static void a_block_in_the_making_is_waited_for(void **state)
+{
+    (void)state;
+    replay_options options;
+    replay_result result;
+    model_init(&options);
+    options.servers = 2;
+    model_add_tier(&options, KVT_TIER_DRAM, 100, STORED_BYTES / 0.01, 0.0);
+    /* The first prefill ends at 1.101. The second request finds its blocks at 0.8: the
+     * last one is written at 1.111 and loaded at 1.121; recomputing ends at 0.8 + 1.0. */
+    const plain_request plain[] = {{0.0, 1001, 0}, {0.8, 1001, 0}};
+    simulate(&options, plain, 2, "lru", &result);
+    assert_int_equal(result.delay_hits, 1);
+    expect_seconds(result.times.ttft_p50, 1.121 - 0.8 + 0.101);
+    /* At 0.05 recomputing is faster than waiting. */
+    const plain_request early[] = {{0.0, 1001, 0}, {0.05, 1001, 0}};
+    simulate(&options, early, 2, "lru", &result);
+    assert_int_equal(result.delay_hits, 0);
+    expect_seconds(result.times.ttft_p50, 1.101);
+    expect_seconds(result.hit_token_ratio[0], 0.5);
+}
+
+static void the_run_ends_at_the_first_hole(void **state)
+{
+    (void)state;
+    replay_options options;
+    replay_result result;
+    model_init(&options);
+    model_add_tier(&options, KVT_TIER_DRAM, 4, 1e9, 0.0);
+    /* Room for 4 blocks: 0 1 2 3, then 8 pushes 0 out; the third request finds 1 2 3 behind a hole.
+     * In reference order 0 replaces 1, 1 replaces 2, and so on: LRU's cycle, no block hit. */
+    const plain_request plain[] = {{0.0, 400, 0}, {10.0, 100, 8}, {20.0, 400, 0}};
+    simulate(&options, plain, 3, "lru", &result);
+    expect_seconds(result.hit_token_ratio[0], 0.0);
+    expect_seconds(result.hit_block_ratio[0], 0.0);
+    assert_int_equal(result.evictions, 5);
+    assert_true(result.peak_bytes[KVT_TIER_DRAM] <= 4 * 102400);
+}
+
+static void warm_up_is_served_but_not_counted(void **state)
+{
+    (void)state;
+    replay_options options;
+    replay_result result;
+    model_init(&options);
+    model_add_tier(&options, KVT_TIER_DRAM, 100, 1e9, 0.0);
+    options.warmup = 0.5;
+    const plain_request plain[] = {{0.0, 1000, 0}, {10.0, 1000, 0}};
+    simulate(&options, plain, 2, "lru", &result);
+    assert_int_equal(result.requests, 1);
+    assert_int_equal(result.requests_skipped, 1);
+    expect_seconds(result.hit_token_ratio[0], 1.0);
+    assert_int_equal(result.bytes_written[KVT_TIER_DRAM], 0);
+}
+
+static void partial_blocks_charge_what_is_asked(void **state)
+{
+    (void)state;
+    replay_options options;
+    replay_result result;
+    model_init(&options);
+    model_add_tier(&options, KVT_TIER_DRAM, 100, 1e9, 0.0);
+    const plain_request plain[] = {{0.0, 110, 0}};
+    simulate(&options, plain, 1, "lru", &result);
+    assert_int_equal(result.bytes_written[KVT_TIER_DRAM], 2 * 102400);
+    options.partial_exact = true;
+    simulate(&options, plain, 1, "lru", &result);
+    assert_int_equal(result.bytes_written[KVT_TIER_DRAM], 102400 + 12288); /* 10,000 in grains */
+}
+
+static void equal_runs_make_equal_plans(void **state)
+{
+    (void)state;
+    replay_options options;
+    replay_result first, again;
+    replay_workload workload;
+    char message[256];
+    replay_generator generator = {.requests_per_s = 5.0,
+                                  .requests = 2000,
+                                  .contexts = 40,
+                                  .zipf = 1.0,
+                                  .tokens_median = 1500.0,
+                                  .tokens_sigma = 0.7,
+                                  .tokens_max = 8000,
+                                  .turns_mean = 3.0,
+                                  .turn_tokens = 100.0,
+                                  .think_seconds = 10.0,
+                                  .block_tokens = 100,
+                                  .seed = 3};
+    assert_int_equal(replay_workload_generate(&generator, &workload, message, 256), KVT_OK);
+    model_init(&options);
+    model_add_tier(&options, KVT_TIER_DRAM, 100, 1e9, 1e-5);
+    model_add_tier(&options, KVT_TIER_SSD, 400, 1e8, 1e-4);
+    for (size_t i = 0; kvt_policy_name_at(i) != NULL; i++) {
+        const char *policy = kvt_policy_name_at(i);
+        assert_int_equal(replay_run_sim(&options, &workload, policy, &first, message, 256), KVT_OK);
+        assert_int_equal(replay_run_sim(&options, &workload, policy, &again, message, 256), KVT_OK);
+        assert_true(first.plan_hash == again.plan_hash);
+        assert_int_equal(first.moves, again.moves);
+        assert_memory_equal(&first.times, &again.times, sizeof first.times);
+        for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
+            assert_true(first.peak_bytes[tier] <= first.capacity_bytes[tier]);
+        }
+        assert_true(first.hit_block_ratio[0] <= first.ideal_block_ratio + 1e-9);
+        assert_true((first.puts > 0) == (strcmp(policy, "none") != 0));
+    }
+    assert_int_equal(replay_run_sim(&options, &workload, "no such", &first, message, 256),
+                     KVT_E_UNSUPPORTED);
+    replay_workload_free(&workload);
+}
+
+static json_t *print_to_json(const replay_options *options, const replay_result *result)
+{
+    replay_workload workload;
+    const plain_request plain[] = {{0.0, 100, 0}};
+    workload_make(&workload, plain, 1);
+    replay_report report = {.version = "0",
+                            .options = options,
+                            .workload = &workload,
+                            .results = result,
+                            .result_count = 1};
+    FILE *file = tmpfile();
+    assert_non_null(file);
+    assert_int_equal(replay_print_json(&report, file), KVT_OK);
+    rewind(file);
+    json_error_t error;
+    json_t *root = json_loadf(file, JSON_REJECT_DUPLICATES, &error);
+    assert_non_null(root);
+    fclose(file);
+    replay_workload_free(&workload);
+    return root;
+}
+
+static void no_mean_is_printed_in_overload(void **state)
+{
+    (void)state;
+    static const char *const keys[] = {"policy",
+                                       "mode",
+                                       "ttft_s_mean",
+                                       "ttft_s_p50",
+                                       "ttft_s_p90",
+                                       "ttft_s_p99",
+                                       "wait_s_mean",
+                                       "service_ttft_s_mean",
+                                       "rho",
+                                       "blocked_io_s_mean",
+                                       "hit_block_ratio",
+                                       "hit_token_ratio",
+                                       "bytes_read",
+                                       "bytes_written",
+                                       "decision_ns_p50",
+                                       "decision_ns_p99",
+                                       "decisions",
+                                       "requests",
+                                       "block_refs",
+                                       "block_refs_per_s",
+                                       "seed"};
+    replay_options options;
+    replay_result result;
+    model_init(&options);
+    const plain_request calm[] = {{0.0, 100, 0}, {10.0, 100, 5}};
+    const plain_request crowd[] = {{0.0, 1000, 0}, {0.1, 1000, 20}};
+    for (int overload = 0; overload < 2; overload++) {
+        simulate(&options, overload ? crowd : calm, 2, "none", &result);
+        json_t *root = print_to_json(&options, &result);
+        assert_string_equal(json_string_value(json_object_get(root, "schema")),
+                            "kvterrace-replay-1");
+        json_t *object = json_array_get(json_object_get(root, "results"), 0);
+        for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+            if (json_object_get(object, keys[i]) == NULL) fail_msg("no key %s", keys[i]);
+        }
+        assert_int_equal(json_is_null(json_object_get(object, "ttft_s_mean")), overload);
+        assert_int_equal(json_is_null(json_object_get(object, "wait_s_mean")), overload);
+        assert_true(json_is_real(json_object_get(object, "service_ttft_s_mean")));
+        json_t *tiers = json_object_get(object, "hit_block_ratio");
+        assert_true(json_is_real(json_object_get(tiers, "total")));
+        assert_true(json_is_real(json_object_get(tiers, "ssd")));
+        json_decref(root);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(queue_is_first_in_first_out),
+        cmocka_unit_test(a_hit_is_loaded_and_the_last_token_computed),
+        cmocka_unit_test(slow_storage_is_recomputed),
+        cmocka_unit_test(reads_queue_behind_reads),
+        cmocka_unit_test(a_block_in_the_making_is_waited_for),
+        cmocka_unit_test(the_run_ends_at_the_first_hole),
+        cmocka_unit_test(warm_up_is_served_but_not_counted),
+        cmocka_unit_test(partial_blocks_charge_what_is_asked),
+        cmocka_unit_test(equal_runs_make_equal_plans),
+        cmocka_unit_test(no_mean_is_printed_in_overload),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
