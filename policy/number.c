@@ -107,7 +107,8 @@ double number_exp2(double x)
     int64_t whole = (int64_t)scaled;
     if ((double)whole > scaled) whole--;
     double r = (scaled - (double)whole) / NUMBER_STEPS * NUMBER_LN2;
-    double sum = 1.0 / 120.0;
+    double sum = 1.0 / 720.0;
+    sum = 1.0 / 120.0 + r * sum;
     sum = 1.0 / 24.0 + r * sum;
     sum = 1.0 / 6.0 + r * sum;
     sum = 1.0 / 2.0 + r * sum;

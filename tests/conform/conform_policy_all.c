@@ -298,10 +298,7 @@ static void model_admit(model *m, uint64_t handle, model_plan *place)
             assert_false(moves[i].handle == parent && moves[i].kind == KVT_MOVE_EVICT);
     }
     model_take_plan(m, &plan, place);
-    if (linked && m->entries[parent].held && !m->entries[parent].leaving)
-        e->parent = parent;
-    else if (linked)
-        e->parent = parent; /* plain lru may push the parent out with its child */
+    if (linked) e->parent = parent;
 }
 
 static void model_access(model *m, uint64_t handle, model_plan *place)
