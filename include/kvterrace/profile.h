@@ -27,7 +27,8 @@ enum {
 };
 
 /*
- * Opens a profile database and checks its integrity, schema version and host.
+ * Opens a profile database and checks its integrity, schema version and host. The path ":memory:"
+ * with WRITE gives one that is gone after closing.
  * KVT_OK; KVT_MISS (absent and not to be made); KVT_E_CORRUPT (not a sound profile: never
  * overwritten); KVT_E_VERSION; KVT_E_MISMATCH (measured on another host; message says what
  * differs); KVT_E_DATABASE; KVT_E_READ_ONLY; KVT_E_MEMORY.
@@ -56,7 +57,9 @@ typedef struct kvt_profile_request {
  * Measures one device and stores every point: direction x request size x depth, repetitions with
  * median and spread, and the fitted affine model. Overwrites the device's content when writing is
  * measured: pass write_offset and write_bytes of a range that may be overwritten (0 bytes = reads
- * only). KVT_OK; KVT_E_CANCELLED; KVT_E_IO and others of the device; KVT_E_DATABASE.
+ * only). KVT_OK; KVT_E_CANCELLED; KVT_E_IO and others of the device; KVT_E_DATABASE;
+ * KVT_E_READ_ONLY (profile opened for reading, or writes on a device that refuses them);
+ * KVT_E_ARGUMENT (tier, range or request); KVT_E_SPACE (range below one request); KVT_E_MEMORY.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_profile_measure_device(kvt_profile *profile,
                                                             kvt_device *device, kvt_tier tier,
@@ -65,7 +68,8 @@ KVT_API KVT_NODISCARD kvt_status kvt_profile_measure_device(kvt_profile *profile
                                                             const kvt_profile_request *request);
 
 /* Measures every codec in the table on generated bf16 KV (research: lognormal channel sigma, 10 %
- * biased channels; seeded) and stores ratio and speeds. */
+ * biased channels; seeded) and stores ratio and speeds. KVT_OK; KVT_E_CANCELLED; KVT_E_DATABASE;
+ * KVT_E_READ_ONLY; KVT_E_ARGUMENT; KVT_E_MEMORY; KVT_E_CORRUPT (an exact codec lost a bit). */
 KVT_API KVT_NODISCARD kvt_status kvt_profile_measure_codecs(kvt_profile *profile,
                                                             const kvt_profile_request *request);
 
@@ -102,7 +106,9 @@ typedef struct kvt_device_curve {
     kvt_affine write;
 } kvt_device_curve;
 
-/* The newest curve of a device by name. KVT_OK; KVT_MISS; KVT_E_DATABASE. */
+/* The newest curve of a device by name: of the newest complete run, or of an interrupted one when
+ * there is no other. write is all zeros when only reads were measured. KVT_OK; KVT_MISS;
+ * KVT_E_DATABASE. */
 KVT_API KVT_NODISCARD kvt_status kvt_profile_device(kvt_profile *profile, const char *device,
                                                     kvt_device_curve *out);
 
@@ -149,7 +155,8 @@ KVT_API double kvt_prefill_seconds(const kvt_prefill *prefill, uint32_t start, u
  * Reads measured per-layer times (CSV, also .zst: FILE_attention, FILE_dense, FILE_per_sequence,
  * as ../shared/data/costs describes; prefix is the path up to "_attention.csv") into a table for a
  * model of `layers` layers. The table is released by kvt_prefill_free.
- * KVT_OK; KVT_E_PARSE (message: file, line, reason); KVT_E_GONE (no such file); KVT_E_MEMORY.
+ * KVT_OK; KVT_E_PARSE (message: file, line, reason); KVT_E_GONE (no such file); KVT_E_IO;
+ * KVT_E_MEMORY; KVT_E_ARGUMENT (layers not in 1..65535).
  */
 KVT_API KVT_NODISCARD kvt_status kvt_prefill_read_csv(const char *prefix, uint32_t layers,
                                                       kvt_prefill *out, char *message,
@@ -177,7 +184,8 @@ typedef struct kvt_cost_model {
  *   first_position   position of the entry's first token; tokens: how many it holds (0 for opaque
  *                    entries: then recompute_seconds is taken instead of the prefill model)
  *   options          KVT_OPTIONS_MAX of them
- * KVT_OK; KVT_E_ARGUMENT when the model would give more options than fit.
+ * KVT_OK; KVT_E_ARGUMENT when the model would give more options than fit, or holds a rate, share or
+ * time that is not positive and finite, or source_bytes is 0 or above 2^46.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_options_build(const kvt_cost_model *model,
                                                    uint64_t source_bytes, uint32_t first_position,
