@@ -1,0 +1,28 @@
+/*
+ * report_page.h - the parts of the HTML report; private to the room. One thread.
+ *
+ * Everything is inline: style, figures as SVG, no script. Text from outside is escaped by
+ * page_text, and only by it.
+ */
+#ifndef REPLAY_REPORT_PAGE_H
+#define REPLAY_REPORT_PAGE_H
+
+#include "replay.h"
+
+/* The colours of policies, by position; they repeat after PAGE_COLOURS. */
+#define PAGE_COLOURS 8u
+const char *page_colour(size_t index);
+
+/* Writes text with &, <, > and quotes escaped; control bytes and broken UTF-8 become '?'. */
+void page_text(FILE *file, const char *text);
+
+/* "lru" or "lru, seed 2" when policies repeat. */
+void page_label(const replay_report *report, size_t index, char *text, size_t size);
+
+/* Figures: a bar per result of wait, blocked I/O and compute; a bar per result of hits by tier;
+ * one curve of TTFT per result, logarithmic. */
+void page_bars_ttft(const replay_report *report, FILE *file);
+void page_bars_hits(const replay_report *report, FILE *file);
+void page_curves_ttft(const replay_report *report, FILE *file);
+
+#endif
