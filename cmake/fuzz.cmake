@@ -3,7 +3,7 @@
 # it the same targets run over their corpus and a few mutations of each file.
 # What libFuzzer finds to be new goes to the build folder, never to the sources.
 file(GLOB fuzz_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/fuzz/fuzz_*.c)
-set(KVT_FUZZ_RUNS 20000 CACHE STRING "inputs per fuzz target in a test run")
+set(KVT_FUZZ_RUNS 5000 CACHE STRING "inputs per fuzz target in a test run")
 
 foreach(source ${fuzz_sources})
   get_filename_component(name ${source} NAME_WE)

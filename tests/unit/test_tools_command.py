@@ -1,0 +1,202 @@
+#!/usr/bin/env python3
+"""The kvterrace command as a user meets it: exit codes, stdout and stderr, bad input, JSON.
+
+    test_tools_command.py COMMAND
+
+Devices are small files in a temporary folder. Nothing here depends on how long anything takes.
+"""
+
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import unittest
+
+COMMAND = os.path.abspath(sys.argv.pop(1)) if len(sys.argv) > 1 else "kvterrace"
+
+WORKLOAD = ["--workload", "poisson", "--set", "workload.requests=200", "--set",
+            "workload.tokens_median=2000", "--set", "workload.tokens_max=8000"]
+
+
+class CommandTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="kvterrace-test-")
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def put(self, name, text):
+        with open(self.path(name), "wb") as file:
+            file.write(text if isinstance(text, bytes) else text.encode())
+        return self.path(name)
+
+    def run_command(self, *arguments, code=0):
+        result = subprocess.run([COMMAND, *arguments], cwd=self.folder, text=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=300,
+                                stdin=subprocess.DEVNULL)
+        self.assertEqual(result.returncode, code, result.stdout + result.stderr)
+        return result
+
+    def run_json(self, *arguments, code=0):
+        result = self.run_command(*arguments, "--json", code=code)
+        return json.loads(result.stdout)
+
+    def fails(self, part, *arguments, code=2):
+        """The command says why on stderr, prints no data, and leaves with the code."""
+        result = self.run_command(*arguments, code=code)
+        self.assertIn(part, result.stderr)
+        self.assertEqual(result.stdout, "")
+        return result
+
+    def test_help(self):
+        for arguments in ([], ["profile"], ["profile", "devices"], ["replay"], ["bench"],
+                          ["bench", "devices"], ["inspect"], ["verify"], ["check-config"]):
+            with self.subTest(arguments=arguments):
+                text = self.run_command(*arguments, "--help").stdout
+                self.assertIn("Usage: kvterrace" + "".join(" " + a for a in arguments), text)
+                self.assertTrue(all(len(line) <= 80 for line in text.splitlines()), text)
+        text = self.run_command("--help").stdout
+        for name in ("profile", "replay", "bench", "inspect", "verify", "check-config"):
+            self.assertIn(f"\n  {name} ", text)
+        self.assertRegex(self.run_command("--version").stdout, r"^kvterrace \d+\.\d+\.\d+\n$")
+
+    def test_usage(self):
+        self.fails("Usage", code=2)
+        self.fails("unknown command 'fly'", "fly")
+        self.fails("unknown command 'fly'", "profile", "fly")
+        self.fails("--trace", "replay")
+        self.fails("exclude", "replay", "--trace", "x", "--workload", "poisson")
+        self.fails("unknown mode", "replay", "--workload", "poisson", "--mode", "dream")
+        self.fails("unknown workload", "replay", "--workload", "fish")
+        self.fails("unrecognized option", "replay", "--frobnicate")
+        self.fails("which FILE", "inspect")
+        self.fails("which FILE", "check-config")
+        self.fails("--seconds", "profile", "devices", "--seconds", "soon")
+        self.fails("--iterations", "bench", "devices", "--iterations", "0")
+
+    def test_settings(self):
+        self.fails("store.polcy: unknown setting", "check-config", "--set", "store.polcy=lru",
+                   self.put("empty.ini", ""))
+        self.fails("bad.ini:2: store.policy", "check-config",
+                   self.put("bad.ini", "[store]\npolicy = best\n"))
+        self.fails("nowhere.ini", "check-config", "nowhere.ini")
+        self.fails("replay.scale has no effect", "replay", *WORKLOAD, "--set", "replay.scale=0.5")
+        self.fails("device.x.depth has no effect", "replay", *WORKLOAD, "--set",
+                   "device.x.depth=4")
+        self.fails("unknown policy 'fifo'", "replay", *WORKLOAD, "--policy", "lru,fifo")
+        self.fails("replay.seeds", "replay", *WORKLOAD, "--seeds", "0")
+
+    def test_check_config(self):
+        path = self.put("good.ini", "[store]\npolicy = lru\n[tier.dram]\ncapacity = 1GiB\n"
+                        "[device.nvme0]\ntier = ssd\nbackend = file\npath = x\n"
+                        "capacity = 64MiB\n")
+        document = self.run_json("check-config", path)
+        self.assertEqual(document["policy"], "lru")
+        self.assertEqual([row["tier"] for row in document["tiers"]], ["dram", "ssd"])
+        self.assertEqual(document["tiers"][1]["devices"][0]["name"], "nvme0")
+        self.assertFalse(os.path.exists(self.path("x")))
+        text = self.run_command("check-config", path, "--set", "tier.dram.capacity=2GiB").stdout
+        self.assertIn("2.00 GiB", text)
+        names = [row["name"] for row in self.run_json("check-config", "--settings")["settings"]]
+        self.assertIn("tier.dram.capacity", names)
+
+    def test_profile(self):
+        device = ["--set", "device.one.tier=ssd", "--set", "device.one.backend=file", "--set",
+                  "device.one.path=one", "--set", "device.one.capacity=32MiB"]
+        quick = ["--quick", "--seconds", "1ms", "--database", "p.db"]
+        document = self.run_json("profile", "devices", *quick, *device)
+        curve = document["devices"][0]
+        self.assertEqual((curve["device"], curve["tier"]), ("one", "ssd"))
+        self.assertGreater(curve["read"]["bytes_per_s"], 0)
+        self.assertGreater(curve["write"]["bytes_per_s"], 0)
+        self.assertTrue(curve["points"])
+        # It has content now: the second time it is only read, and not a byte of it changes.
+        with open(self.path("one"), "rb") as file:
+            before = file.read()
+        result = self.run_command("profile", "devices", *quick, *device)
+        self.assertIn("only reads are measured", result.stderr)
+        with open(self.path("one"), "rb") as file:
+            self.assertEqual(file.read(), before)
+        shown = self.run_json("profile", "show", "--database", "p.db")
+        self.assertEqual([row["device"] for row in shown["devices"]], ["one"])
+        self.assertIsNone(shown["devices"][0]["write"])
+        # Measured on the spot: a memory device and a file that is gone afterwards.
+        self.run_command("profile", "devices", *quick)
+        shown = self.run_json("profile", "show", "--database", "p.db")
+        self.assertEqual([row["device"] for row in shown["devices"]], ["dram", "one", "ssd0"])
+        self.assertEqual([name for name in os.listdir(self.folder) if name.startswith("kvt")], [])
+
+    def test_profile_refusals(self):
+        self.fails("no such profile", "profile", "show", "--database", "none.db")
+        self.put("junk.db", b"not a database at all" * 100)
+        self.fails("junk.db", "profile", "show", "--database", "junk.db", code=1)
+        self.fails("junk.db", "profile", "codecs", "--quick", "--database", "junk.db", code=1)
+        with open(self.path("junk.db"), "rb") as file:
+            self.assertTrue(file.read().startswith(b"not a database"))
+        self.fails("missing/one", "profile", "devices", "--quick", "--database", "p.db", "--set",
+                   "device.one.tier=ssd", "--set", "device.one.backend=file", "--set",
+                   "device.one.path=missing/one", "--set", "device.one.capacity=32MiB")
+
+    def test_replay_sim(self):
+        arguments = ["replay", *WORKLOAD, "--policy", "none,lru,utility", "--seed", "3", "--set",
+                     "tier.dram.capacity=2GiB"]
+        document = self.run_json(*arguments, "--report", "report.html")
+        self.assertEqual([row["policy"] for row in document["results"]],
+                         ["none", "lru", "utility"])
+        for row in document["results"]:
+            self.assertEqual(row["seed"], 3)
+            self.assertEqual(row["requests"], 200)
+            self.assertGreater(row["ttft_s_p50"], 0)
+        self.assertEqual(document["results"][0]["hit_block_ratio"]["total"], 0)
+        self.assertGreater(document["results"][1]["hit_block_ratio"]["total"], 0)
+        with open(self.path("report.html"), encoding="utf-8") as file:
+            report = file.read()
+        self.assertIn("utility", report)
+        self.assertNotIn("<script", report)
+        self.assertNotIn("http://", report.replace("http://www.w3.org", ""))
+        text = self.run_command(*arguments).stdout
+        self.assertIn("utility", text)
+
+    def test_replay_repeats(self):
+        arguments = ["replay", *WORKLOAD, "--policy", "lru,utility", "--seeds", "2", "--plan-log",
+                     "plan", "--set", "tier.dram.capacity=1GiB", "--quiet"]
+        logs = []
+        for _ in range(2):
+            self.run_json(*arguments)
+            names = sorted(name for name in os.listdir(self.folder) if name.startswith("plan"))
+            self.assertEqual(names, ["plan.lru.1", "plan.lru.2", "plan.utility.1",
+                                     "plan.utility.2"])
+            texts = []
+            for name in names:
+                with open(self.path(name), "rb") as file:
+                    texts.append(file.read())
+            logs.append(texts)
+        self.assertEqual(logs[0], logs[1])
+        self.assertTrue(all(logs[0]))
+        self.assertNotEqual(logs[0][0], logs[0][1])
+
+    def test_replay_bad_traces(self):
+        self.fails("no-such", "replay", "--trace", "no-such", code=2)
+        self.put("bad.jsonl", '{"timestamp": 0, "input_length": 512, "output_length": 1, '
+                 '"hash_ids": [1]}\n{"timestamp": 1, "input_length"\n')
+        self.fails("bad.jsonl:2:", "replay", "--trace", "bad.jsonl", "--policy", "lru")
+
+    def test_inspect(self):
+        self.fails("nothing-here", "inspect", "nothing-here")
+        self.put("blank", bytes(1 << 20))
+        self.assertEqual(self.run_json("inspect", "blank")["label"], "blank")
+        self.put("foreign", b"somebody else's bytes" * 4096)
+        self.assertEqual(self.run_json("inspect", "foreign")["label"], "foreign")
+        self.put("record", b"KVTR\r\n\x1a\n" + bytes(8184))
+        self.fails("record", "inspect", "record", code=1)
+        with sqlite3.connect(self.path("other.db")) as database:
+            database.execute("CREATE TABLE t(x)")
+        self.fails("other.db", "inspect", "other.db", code=1)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,357 @@
+/*
+ * inspect_command.c - kvterrace inspect and verify: what is stored, and whether it is sound.
+ *
+ * Nothing is written. inspect tells by a file's first bytes what it is. verify needs the
+ * configuration of the store, which must be closed. One thread.
+ */
+#include "command.h"
+
+#include "bench/inspect.h"
+#include "bench/verify.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct inspect_arguments {
+    command_common common;
+    const char *path;
+    bool entries;
+} inspect_arguments;
+
+static const struct argp_option inspect_options[] = {
+    {"entries", 'e', NULL, 0, "Catalog: list the entries too", 0},
+    {0},
+};
+
+static error_t inspect_parse(int key, char *argument, struct argp_state *state)
+{
+    inspect_arguments *arguments = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT: state->child_inputs[0] = &arguments->common; return 0;
+    case 'e': arguments->entries = true; return 0;
+    case ARGP_KEY_ARG:
+        if (arguments->path) argp_error(state, "one FILE at a time");
+        arguments->path = argument;
+        return 0;
+    case ARGP_KEY_NO_ARGS: argp_error(state, "which FILE?"); return EINVAL;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* 2n hexadecimal digits and a zero. */
+static void inspect_hex(char *text, const uint8_t *bytes, size_t count)
+{
+    static const char digits[] = "0123456789abcdef";
+    for (size_t i = 0; i < count; i++) {
+        text[2 * i] = digits[bytes[i] >> 4];
+        text[2 * i + 1] = digits[bytes[i] & 15];
+    }
+    text[2 * count] = '\0';
+}
+
+static json_t *inspect_layout_json(const kvt_layout *layout)
+{
+    static const char *const dtypes[] = {"opaque", "fp16", "bf16", "fp32", "fp8"};
+    uint64_t bytes = 0;
+    (void)kvt_layout_bytes(layout, &bytes);
+    return json_pack("{s:s, s:i, s:i, s:i, s:I, s:s, s:I}", "dtype",
+                     layout->dtype <= KVT_DTYPE_FP8 ? dtypes[layout->dtype] : "unknown", "layers",
+                     (int)layout->layers, "kv_heads", (int)layout->kv_heads, "head_dim",
+                     (int)layout->head_dim, "tokens", (json_int_t)layout->tokens, "order",
+                     layout->order == KVT_ORDER_LAYER_SIDE ? "layer-side" : "side-layer", "bytes",
+                     (json_int_t)bytes);
+}
+
+static int inspect_dump(json_t *document)
+{
+    if (!document) return command_fail(KVT_E_MEMORY, "");
+    int failed = json_dumpf(document, stdout, JSON_INDENT(2));
+    putchar('\n');
+    json_decref(document);
+    return failed ? EXIT_FAILED : EXIT_FINE;
+}
+
+/* Text output is the JSON document's members, one per line, nested ones behind a dot. */
+static void inspect_print_member(const char *prefix, const char *name, const json_t *value)
+{
+    char path[128], *text = NULL;
+    (void)snprintf(path, sizeof path, "%s%s%s", prefix, prefix[0] ? "." : "", name);
+    if (json_is_object(value)) {
+        for (void *at = json_object_iter((json_t *)(uintptr_t)value); at;
+             at = json_object_iter_next((json_t *)(uintptr_t)value, at)) {
+            inspect_print_member(path, json_object_iter_key(at), json_object_iter_value(at));
+        }
+        return;
+    }
+    if (json_is_array(value)) {
+        for (size_t i = 0; i < json_array_size(value); i++) {
+            char index[32];
+            (void)snprintf(index, sizeof index, "%zu", i);
+            inspect_print_member(path, index, json_array_get(value, i));
+        }
+        return;
+    }
+    if (json_is_string(value)) {
+        printf("%-32s %s\n", path, json_string_value(value));
+        return;
+    }
+    text = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(6));
+    printf("%-32s %s\n", path, text ? text : "?");
+    free(text);
+}
+
+static int inspect_show(json_t *document, bool as_json)
+{
+    if (as_json || !document) return inspect_dump(document);
+    inspect_print_member("", "", document);
+    json_decref(document);
+    return EXIT_FINE;
+}
+
+static int inspect_show_record(const inspect_arguments *arguments, const char *path, char *message,
+                               size_t message_size)
+{
+    kvt_record_info info;
+    char key[65], variant[64];
+    kvt_status status = inspect_record(path, &info, message, message_size);
+    if (status != KVT_OK) return command_fail(status, message);
+    inspect_hex(key, info.spec.key.bytes, sizeof info.spec.key.bytes);
+    (void)kvt_variant_format(info.spec.variant, variant, sizeof variant);
+    return inspect_show(
+        json_pack("{s:s, s:s, s:I, s:s, s:I, s:o, s:I, s:I, s:I, s:I, s:I, s:f, s:f}", "kind",
+                  "record", "key", key, "generation", (json_int_t)info.spec.generation, "variant",
+                  variant, "first_position", (json_int_t)info.spec.first_position, "layout",
+                  inspect_layout_json(&info.spec.layout), "source_bytes",
+                  (json_int_t)info.source_bytes, "record_bytes", (json_int_t)info.record_bytes,
+                  "payload_bytes", (json_int_t)info.payload_bytes, "segments",
+                  (json_int_t)info.segment_count, "raw_segments", (json_int_t)info.raw_segments,
+                  "bits_per_element", info.bits_per_element, "physical_bits_per_element",
+                  info.physical_bits_per_element),
+        arguments->common.json);
+}
+
+static int inspect_show_device(const inspect_arguments *arguments, const char *path, char *message,
+                               size_t message_size)
+{
+    static const char *const states[] = {"blank", "sound", "foreign"};
+    inspect_label label;
+    kvt_status status = inspect_device(path, &label, message, message_size);
+    if (status != KVT_OK) return command_fail(status, message);
+    json_t *document = json_pack("{s:s, s:s, s:I}", "kind", "device", "label", states[label.state],
+                                 "capacity_bytes", (json_int_t)label.capacity_bytes);
+    if (label.state == INSPECT_LABEL_SOUND) {
+        char pool[33];
+        const char *tier = kvt_tier_name((int)label.tier);
+        inspect_hex(pool, label.pool, sizeof label.pool);
+        json_t *more =
+            json_pack("{s:s, s:s, s:I, s:I, s:I}", "store", pool, "tier", tier ? tier : "unknown",
+                      "member", (json_int_t)label.member, "epoch", (json_int_t)label.epoch,
+                      "labelled_bytes", (json_int_t)label.labelled_bytes);
+        (void)json_object_update(document, more);
+        json_decref(more);
+    }
+    return inspect_show(document, arguments->common.json);
+}
+
+/* What walking a catalog gathers. */
+typedef struct inspect_summary {
+    json_t *document;
+    json_t *devices;
+    json_t *entries; /* NULL: not asked for */
+    uint64_t count;
+    uint64_t unreadable;
+    uint64_t bytes;
+} inspect_summary;
+
+static bool inspect_take_identity(void *context, const uint8_t pool[16], uint64_t epoch)
+{
+    inspect_summary *summary = context;
+    char text[33];
+    inspect_hex(text, pool, 16);
+    (void)json_object_set_new(summary->document, "store", json_string(text));
+    (void)json_object_set_new(summary->document, "epoch", json_integer((json_int_t)epoch));
+    return true;
+}
+
+static bool inspect_take_device(void *context, const inspect_catalog_device *device)
+{
+    inspect_summary *summary = context;
+    const char *tier = kvt_tier_name((int)device->tier);
+    json_t *row = json_pack("{s:s, s:s, s:I, s:I}", "name", device->name, "tier",
+                            tier ? tier : "unknown", "member", (json_int_t)device->member,
+                            "capacity_bytes", (json_int_t)device->capacity_bytes);
+    return json_array_append_new(summary->devices, row) == 0;
+}
+
+static bool inspect_take_entry(void *context, const inspect_entry *entry)
+{
+    inspect_summary *summary = context;
+    char key[65], variant[64];
+    summary->count++;
+    summary->unreadable += !entry->readable;
+    summary->bytes += entry->record_bytes;
+    if (!summary->entries) return true;
+    inspect_hex(key, entry->key.bytes, sizeof entry->key.bytes);
+    json_t *row = json_pack("{s:s, s:I, s:b}", "key", key, "generation",
+                            (json_int_t)entry->generation, "readable", entry->readable);
+    if (entry->readable) {
+        (void)kvt_variant_format(entry->variant, variant, sizeof variant);
+        json_t *more = json_pack(
+            "{s:s, s:I, s:I, s:I, s:o}", "variant", variant, "record_bytes",
+            (json_int_t)entry->record_bytes, "first_position", (json_int_t)entry->first_position,
+            "extents", (json_int_t)entry->extents, "layout", inspect_layout_json(&entry->layout));
+        (void)json_object_update(row, more);
+        json_decref(more);
+        if (entry->has_parent) {
+            inspect_hex(key, entry->parent.bytes, sizeof entry->parent.bytes);
+            (void)json_object_set_new(row, "parent", json_string(key));
+        }
+    }
+    return json_array_append_new(summary->entries, row) == 0;
+}
+
+static int inspect_show_catalog(const inspect_arguments *arguments, const char *path, char *message,
+                                size_t message_size)
+{
+    inspect_summary summary = {.document = json_pack("{s:s}", "kind", "catalog"),
+                               .devices = json_array(),
+                               .entries = arguments->entries ? json_array() : NULL};
+    const inspect_visitor visitor = {.context = &summary,
+                                     .identity = inspect_take_identity,
+                                     .device = inspect_take_device,
+                                     .entry = inspect_take_entry};
+    kvt_status status = inspect_catalog(path, &visitor, message, message_size);
+    (void)json_object_set_new(summary.document, "entries", json_integer((json_int_t)summary.count));
+    (void)json_object_set_new(summary.document, "unreadable_rows",
+                              json_integer((json_int_t)summary.unreadable));
+    (void)json_object_set_new(summary.document, "record_bytes",
+                              json_integer((json_int_t)summary.bytes));
+    (void)json_object_set_new(summary.document, "devices", summary.devices);
+    if (summary.entries) (void)json_object_set_new(summary.document, "entry", summary.entries);
+    if (status == KVT_OK) return inspect_show(summary.document, arguments->common.json);
+    json_decref(summary.document);
+    return command_fail(status, message);
+}
+
+int command_inspect(int argc, char **argv)
+{
+    const struct argp_child children[] = COMMAND_CHILDREN;
+    const struct argp argp = {.options = inspect_options,
+                              .parser = inspect_parse,
+                              .args_doc = "FILE",
+                              .doc = "Shows what a file says about itself: a store's catalog, one "
+                                     "encoded record, or the label of a device (its store must be "
+                                     "closed).",
+                              .children = children};
+    inspect_arguments arguments = {0};
+    char message[COMMAND_MESSAGE_BYTES] = "";
+    int code = command_load(&argp, argc, argv, &arguments);
+    if (code != EXIT_FINE) return code;
+    inspect_kind kind;
+    kvt_status status = inspect_identify(arguments.path, &kind, message, sizeof message);
+    if (status != KVT_OK) {
+        code = command_fail(status, message);
+    } else if (kind == INSPECT_DATABASE) {
+        code = inspect_show_catalog(&arguments, arguments.path, message, sizeof message);
+    } else if (kind == INSPECT_RECORD) {
+        code = inspect_show_record(&arguments, arguments.path, message, sizeof message);
+    } else {
+        code = inspect_show_device(&arguments, arguments.path, message, sizeof message);
+    }
+    command_unload(&arguments.common);
+    return command_finish(code);
+}
+
+/* ---- verify ---- */
+
+typedef struct verify_report {
+    command_progress bar;
+    json_t *faults; /* NULL: text */
+} verify_report;
+
+static void verify_take_fault(void *context, const char *device, const kvt_key *key,
+                              const char *reason)
+{
+    verify_report *report = context;
+    char text[65];
+    if (key) inspect_hex(text, key->bytes, sizeof key->bytes);
+    if (report->faults) {
+        (void)json_array_append_new(report->faults,
+                                    json_pack("{s:s, s:s}", key ? "entry" : "device",
+                                              key ? text : device, "reason", reason));
+        return;
+    }
+    progress_end(&report->bar);
+    printf("%s %s: %s\n", key ? "entry" : "device", key ? text : device, reason);
+}
+
+static bool verify_take_progress(void *context, uint64_t done, uint64_t total)
+{
+    verify_report *report = context;
+    progress_update(&report->bar, total ? (double)done / (double)total : 1, "reading records");
+    return true;
+}
+
+static int verify_print(const verify_counts *counts, json_t *faults)
+{
+    char text[32];
+    int code = counts->faulty || counts->devices_faulty ? EXIT_FAILED : EXIT_FINE;
+    if (faults) {
+        int dumped = inspect_dump(
+            json_pack("{s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:O}", "ok", code == EXIT_FINE,
+                      "entries", (json_int_t)counts->entries, "sound", (json_int_t)counts->sound,
+                      "faulty", (json_int_t)counts->faulty, "bytes_read",
+                      (json_int_t)counts->bytes_read, "devices", (json_int_t)counts->devices,
+                      "devices_faulty", (json_int_t)counts->devices_faulty, "faults", faults));
+        return code == EXIT_FINE ? dumped : code;
+    }
+    printf("%llu entries, %llu sound, %llu faulty; %llu devices, %llu faulty; %s read\n",
+           (unsigned long long)counts->entries, (unsigned long long)counts->sound,
+           (unsigned long long)counts->faulty, (unsigned long long)counts->devices,
+           (unsigned long long)counts->devices_faulty, format_bytes(text, counts->bytes_read));
+    return code;
+}
+
+static error_t verify_parse(int key, char *argument, struct argp_state *state)
+{
+    (void)argument;
+    if (key != ARGP_KEY_INIT) return ARGP_ERR_UNKNOWN;
+    state->child_inputs[0] = state->input;
+    return 0;
+}
+
+int command_verify(int argc, char **argv)
+{
+    const struct argp_child children[] = COMMAND_CHILDREN;
+    const struct argp argp = {.parser = verify_parse,
+                              .doc = "Reads every entry that the catalog of a store lists, and "
+                                     "checks key, generation and every checksum. Needs the store's "
+                                     "configuration; the store must be closed. Writes nothing.",
+                              .children = children};
+    command_common common = {0};
+    char message[COMMAND_MESSAGE_BYTES] = "";
+    int code = command_load(&argp, argc, argv, &common);
+    if (code != EXIT_FINE) return code;
+    static const char *const sections[] = {"device.*", NULL};
+    verify_report report = {.faults = common.json ? json_array() : NULL};
+    const verify_observer observer = {
+        .context = &report, .fault = verify_take_fault, .progress = verify_take_progress};
+    kvt_store_options options;
+    void *owner = NULL;
+    verify_counts counts;
+    kvt_status status =
+        kvt_store_options_read(common.config, &options, &owner, message, sizeof message);
+    if (status == KVT_OK) code = command_report_unused(&common, sections);
+    if (status == KVT_OK && code == EXIT_FINE) {
+        progress_start(&report.bar, &common);
+        status = verify_store(&options, &observer, &counts, message, sizeof message);
+        progress_end(&report.bar);
+        if (status == KVT_OK) code = verify_print(&counts, report.faults);
+    }
+    if (status != KVT_OK) code = command_fail(status, message);
+    json_decref(report.faults);
+    kvt_store_options_free(owner);
+    command_unload(&common);
+    return command_finish(code);
+}

@@ -1,0 +1,363 @@
+/*
+ * replay_command.c - kvterrace replay: a workload, policies, a mode; results as table, JSON, HTML.
+ *
+ * Runs are made one after the other in this thread: every policy with every seed. Exit 1 when a
+ * live run gave back wrong bytes or its moves differ from its plan log.
+ */
+#include "command.h"
+
+#include "replay/replay.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <time.h>
+
+#define REPLAY_POLICIES_MAX 16u
+#define REPLAY_SEEDS_MAX    1000u
+
+typedef struct replay_arguments {
+    command_common common;
+    const char *trace;
+    const char *report;
+    const char *policies;
+    bool generated;
+    bool live;
+    char command_line[1024];
+} replay_arguments;
+
+/* One run of the command, from settings to results. */
+typedef struct replay_session {
+    const replay_arguments *arguments;
+    replay_options options;
+    replay_workload workload; /* of the first seed */
+    char *policy_text;        /* owned; cut into policies */
+    const char *policies[REPLAY_POLICIES_MAX];
+    size_t policy_count;
+    uint64_t first_seed;
+    replay_result *results; /* policy by policy, seed by seed */
+    size_t result_count;
+    char message[COMMAND_MESSAGE_BYTES];
+} replay_session;
+
+enum { KEY_SEEDS = 0x100, KEY_SCALE, KEY_CSV, KEY_PLAN_LOG, KEY_LIMIT };
+
+static const struct argp_option replay_command_options[] = {
+    {"trace", 't', "FILE", 0, "Replay a trace: Mooncake JSONL or Azure CSV, plain or zstd", 0},
+    {"workload", 'w', "poisson", 0, "Replay a generated workload, made by [workload]", 0},
+    {"policy", 'p', "LIST", 0, "Policies to compare, such as lru,utility (store.policy)", 0},
+    {"mode", 'm', "sim|live", 0, "Virtual time, or a real store with real bytes (sim)", 0},
+    {"report", 'r', "FILE", 0, "Write an HTML report", 0},
+    {"database", 'd', "FILE", 0, "Profile database (store.profile)", 0},
+    {"seed", 'S', "N", 0, "Seed of the workload and of live bytes (replay.seed)", 0},
+    {"seeds", KEY_SEEDS, "N", 0, "Runs per policy, each with the next seed (replay.seeds)", 0},
+    {"limit", KEY_LIMIT, "N", 0, "Requests to replay (replay.limit)", 0},
+    {"scale", KEY_SCALE, "X", 0, "Live: factor on bytes and seconds (replay.scale)", 0},
+    {"prefill-csv", KEY_CSV, "PREFIX", 0, "Measured prefill times (prefill.csv)", 0},
+    {"plan-log", KEY_PLAN_LOG, "FILE", 0, "Write every move, one line each (replay.plan_log)", 0},
+    {0},
+};
+
+static error_t replay_parse(int key, char *argument, struct argp_state *state)
+{
+    replay_arguments *arguments = state->input;
+    command_common *common = &arguments->common;
+    switch (key) {
+    case ARGP_KEY_INIT: state->child_inputs[0] = common; return 0;
+    case 't': arguments->trace = argument; return 0;
+    case 'p': arguments->policies = argument; return 0;
+    case 'r': arguments->report = argument; return 0;
+    case 'd': command_add_setting(common, "store.profile", argument); return 0;
+    case 'S': command_add_setting(common, "replay.seed", argument); return 0;
+    case KEY_SEEDS: command_add_setting(common, "replay.seeds", argument); return 0;
+    case KEY_LIMIT: command_add_setting(common, "replay.limit", argument); return 0;
+    case KEY_SCALE: command_add_setting(common, "replay.scale", argument); return 0;
+    case KEY_CSV: command_add_setting(common, "prefill.csv", argument); return 0;
+    case KEY_PLAN_LOG: command_add_setting(common, "replay.plan_log", argument); return 0;
+    case 'w':
+        arguments->generated = true;
+        if (strcmp(argument, "poisson") != 0) argp_error(state, "unknown workload '%s'", argument);
+        return 0;
+    case 'm':
+        arguments->live = strcmp(argument, "live") == 0;
+        if (!arguments->live && strcmp(argument, "sim") != 0) {
+            argp_error(state, "unknown mode '%s': sim or live", argument);
+        }
+        return 0;
+    case ARGP_KEY_END:
+        if (!arguments->trace && !arguments->generated) {
+            argp_error(state, "what is to be replayed? --trace FILE or --workload poisson");
+        }
+        if (arguments->trace && arguments->generated) {
+            argp_error(state, "--trace and --workload exclude each other");
+        }
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static bool replay_policy_known(const char *name)
+{
+    const char *known;
+    for (size_t i = 0; (known = kvt_policy_name_at(i)) != NULL; i++) {
+        if (strcmp(known, name) == 0) return true;
+    }
+    return false;
+}
+
+/* Cuts "lru,utility" into names and checks each, before a long run starts. */
+static kvt_status replay_take_policies(replay_session *session, const char *list)
+{
+    session->policy_text = strdup(list);
+    if (!session->policy_text) return KVT_E_MEMORY;
+    char *rest = session->policy_text;
+    char *name;
+    while ((name = strsep(&rest, ",")) != NULL) {
+        if (!replay_policy_known(name)) {
+            (void)snprintf(session->message, sizeof session->message, "unknown policy '%.100s'",
+                           name);
+            return KVT_E_CONFIG;
+        }
+        if (session->policy_count == REPLAY_POLICIES_MAX) {
+            (void)snprintf(session->message, sizeof session->message, "more than %u policies",
+                           REPLAY_POLICIES_MAX);
+            return KVT_E_CONFIG;
+        }
+        session->policies[session->policy_count++] = name;
+    }
+    return KVT_OK;
+}
+
+static kvt_status replay_make_workload(replay_session *session, uint64_t seed,
+                                       replay_workload *workload)
+{
+    kvt_config *config = session->arguments->common.config;
+    replay_generator generator;
+    if (session->arguments->trace) {
+        replay_trace_options trace = {.seed = seed,
+                                      .limit = session->options.limit,
+                                      .block_tokens = session->options.block_tokens,
+                                      .conversations_per_s = 1.0};
+        if (kvt_config_has(config, "workload.rate")) {
+            trace.conversations_per_s = kvt_config_number(config, "workload.rate");
+        }
+        return replay_workload_read(session->arguments->trace, &trace, workload, session->message,
+                                    sizeof session->message);
+    }
+    replay_generator_read(config, &generator);
+    generator.seed = seed;
+    return replay_workload_generate(&generator, workload, session->message,
+                                    sizeof session->message);
+}
+
+/* The plan log of one run among several: FILE.policy.seed. Returns KVT_E_MEMORY or KVT_OK. */
+static kvt_status replay_name_log(const replay_session *session, const char *base,
+                                  const char *policy, uint64_t seed, char **name_out)
+{
+    *name_out = NULL;
+    if (!base) return KVT_OK;
+    int length = session->result_count == 1
+                     ? asprintf(name_out, "%s", base)
+                     : asprintf(name_out, "%s.%s.%llu", base, policy, (unsigned long long)seed);
+    if (length >= 0) return KVT_OK;
+    *name_out = NULL;
+    return KVT_E_MEMORY;
+}
+
+static kvt_status replay_run_one(replay_session *session, const replay_workload *workload,
+                                 const char *policy, uint64_t seed, replay_result *result)
+{
+    replay_options options = session->options;
+    char *log = NULL;
+    kvt_status status = replay_name_log(session, session->options.plan_log, policy, seed, &log);
+    options.plan_log = log;
+    options.seed = seed;
+    if (status == KVT_OK) {
+        status = replay_run_sim(&options, workload, policy, result, session->message,
+                                sizeof session->message);
+    }
+    free(log);
+    return status;
+}
+
+static kvt_status replay_run_all(replay_session *session)
+{
+    command_progress bar;
+    kvt_status status = KVT_OK;
+    progress_start(&bar, &session->arguments->common);
+    size_t seeds = session->result_count / session->policy_count;
+    for (size_t s = 0; s < seeds && status == KVT_OK; s++) {
+        replay_workload other = {0};
+        replay_workload *workload = s == 0 ? &session->workload : &other;
+        uint64_t seed = session->first_seed + s;
+        progress_update(&bar, (double)s / (double)seeds, "reading the workload");
+        status = replay_make_workload(session, seed, workload);
+        for (size_t p = 0; p < session->policy_count && status == KVT_OK; p++) {
+            char what[64];
+            (void)snprintf(what, sizeof what, "%s, seed %llu", session->policies[p],
+                           (unsigned long long)seed);
+            progress_update(&bar,
+                            (double)(s * session->policy_count + p) / (double)session->result_count,
+                            what);
+            status = replay_run_one(session, workload, session->policies[p], seed,
+                                    &session->results[p * seeds + s]);
+        }
+        replay_workload_free(&other);
+    }
+    progress_end(&bar);
+    return status;
+}
+
+/* One line about this machine: system, processor, cores. */
+static void replay_describe_machine(char *text, size_t size)
+{
+    struct utsname system;
+    char model[128] = "unknown processor";
+    char line[256];
+    if (uname(&system) != 0) memset(&system, 0, sizeof system);
+    FILE *file = fopen("/proc/cpuinfo", "re");
+    while (file && fgets(line, sizeof line, file)) {
+        if (sscanf(line, "model name : %127[^\n]", model) == 1) break;
+    }
+    if (file) (void)fclose(file);
+    (void)snprintf(text, size, "%s %s %s, %s", system.sysname, system.release, system.machine,
+                   model);
+}
+
+static kvt_status replay_write_html(const replay_report *report, const char *path, char *message,
+                                    size_t message_size)
+{
+    FILE *file = fopen(path, "we");
+    if (!file) {
+        (void)snprintf(message, message_size, "%.300s: %m", path);
+        return KVT_E_IO;
+    }
+    kvt_status status = replay_print_html(report, file);
+    if (fclose(file) != 0 && status == KVT_OK) status = KVT_E_IO;
+    if (status != KVT_OK) {
+        (void)snprintf(message, message_size, "%.300s: %s", path, kvt_status_text(status));
+    }
+    return status;
+}
+
+static kvt_status replay_print(replay_session *session)
+{
+    const replay_arguments *arguments = session->arguments;
+    char machine[512], date[32];
+    time_t now = time(NULL);
+    struct tm calendar;
+    replay_describe_machine(machine, sizeof machine);
+    if (!gmtime_r(&now, &calendar) ||
+        strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", &calendar) == 0) {
+        date[0] = '\0';
+    }
+    replay_report report = {.version = kvt_version(),
+                            .command = arguments->command_line,
+                            .machine = machine,
+                            .date = date,
+                            .options = &session->options,
+                            .workload = &session->workload,
+                            .results = session->results,
+                            .result_count = session->result_count};
+    kvt_status status = arguments->common.json ? replay_print_json(&report, stdout)
+                                               : replay_print_text(&report, stdout);
+    if (status == KVT_OK && arguments->report) {
+        status = replay_write_html(&report, arguments->report, session->message,
+                                   sizeof session->message);
+        if (status == KVT_OK) command_note(&arguments->common, "report: %s", arguments->report);
+    }
+    return status;
+}
+
+static int replay_judge(const replay_session *session)
+{
+    for (size_t i = 0; i < session->result_count; i++) {
+        const replay_result *result = &session->results[i];
+        if (!session->arguments->live) break;
+        if (result->wrong_bytes > 0 || !result->moves_match) {
+            fprintf(stderr, "kvterrace replay: %s: %llu requests got wrong bytes, moves %s\n",
+                    result->policy, (unsigned long long)result->wrong_bytes,
+                    result->moves_match ? "agree with the plan log" : "differ from the plan log");
+            return EXIT_FAILED;
+        }
+    }
+    return EXIT_FINE;
+}
+
+static kvt_status replay_prepare(replay_session *session)
+{
+    const replay_arguments *arguments = session->arguments;
+    kvt_config *config = arguments->common.config;
+    kvt_status status = replay_options_read(config, arguments->live, &session->options,
+                                            session->message, sizeof session->message);
+    if (status != KVT_OK) return status;
+    status = replay_take_policies(session, arguments->policies
+                                               ? arguments->policies
+                                               : kvt_config_text(config, "store.policy"));
+    if (status != KVT_OK) return status;
+    uint64_t seeds = kvt_config_bytes(config, "replay.seeds");
+    session->first_seed = session->options.seed;
+    if (seeds < 1 || seeds > REPLAY_SEEDS_MAX) {
+        (void)snprintf(session->message, sizeof session->message,
+                       "replay.seeds: %llu is not from 1 to %u", (unsigned long long)seeds,
+                       REPLAY_SEEDS_MAX);
+        return KVT_E_CONFIG;
+    }
+    session->result_count = session->policy_count * (size_t)seeds;
+    session->results = calloc(session->result_count, sizeof *session->results);
+    if (!session->results) return KVT_E_MEMORY;
+    /* Marks the generator's settings as used before anything long starts. */
+    replay_generator generator;
+    if (arguments->generated) replay_generator_read(config, &generator);
+    return KVT_OK;
+}
+
+static int replay_run_session(replay_arguments *arguments)
+{
+    static const char *const trace_sections[] = {"replay", "prefill", NULL};
+    static const char *const all_sections[] = {"replay", "prefill", "workload", NULL};
+    replay_session session = {.arguments = arguments};
+    replay_options_init(&session.options);
+    kvt_status status = replay_prepare(&session);
+    int code = EXIT_FINE;
+    if (status == KVT_OK) {
+        code = command_report_unused(&arguments->common,
+                                     arguments->generated ? all_sections : trace_sections);
+    }
+    if (status == KVT_OK && code == EXIT_FINE) {
+        status = replay_run_all(&session);
+        if (status == KVT_OK) status = replay_print(&session);
+        if (status == KVT_OK) code = replay_judge(&session);
+    }
+    if (status != KVT_OK) code = command_fail(status, session.message);
+    replay_workload_free(&session.workload);
+    replay_options_free(&session.options);
+    free(session.results);
+    free(session.policy_text);
+    return code;
+}
+
+int command_replay(int argc, char **argv)
+{
+    const struct argp_child children[] = COMMAND_CHILDREN;
+    const struct argp argp = {
+        .options = replay_command_options,
+        .parser = replay_parse,
+        .doc = "Replays a workload against each policy: in virtual time on modelled devices, or "
+               "live on a real store. The default tiers of a simulation are 100 GB of DRAM and "
+               "400 GB of SSD.",
+        .children = children};
+    replay_arguments arguments = {0};
+    size_t used = 0;
+    for (int i = 0; i < argc && used < sizeof arguments.command_line; i++) {
+        int length = snprintf(arguments.command_line + used, sizeof arguments.command_line - used,
+                              "%s%s", i ? " " : "", argv[i]);
+        if (length < 0) break;
+        used += (size_t)length;
+    }
+    int code = command_load(&argp, argc, argv, &arguments);
+    if (code != EXIT_FINE) return code;
+    code = replay_run_session(&arguments);
+    command_unload(&arguments.common);
+    return command_finish(code);
+}
