@@ -1,0 +1,141 @@
+/*
+ * test_policy_memory.c - every request for memory fails once: the call that needed it reports it
+ * or does without, and the engine goes on exactly as if the call had not been made.
+ */
+#include "policy_support.h"
+
+#define STEPS 600
+
+typedef struct outcome {
+    uint64_t hash; /* of every status and plan line */
+    long requests;
+    int failures;
+} outcome;
+
+static void outcome_add(outcome *o, const void *data, size_t bytes)
+{
+    const uint8_t *byte = data;
+    for (size_t i = 0; i < bytes; i++)
+        o->hash = (o->hash ^ byte[i]) * UINT64_C(1099511628211);
+}
+
+static kvt_status admit_retrying(kvt_policy *policy, test_memory *memory, uint64_t now_ns,
+                                 const kvt_policy_entry *entry, kvt_plan *plan, outcome *o)
+{
+    kvt_policy_stats before;
+    kvt_policy_stats after;
+    kvt_policy_stats_get(policy, &before);
+    kvt_status status = kvt_policy_admit(policy, now_ns, entry, plan);
+    if (status != KVT_E_MEMORY) return status;
+    o->failures++;
+    assert_int_equal(plan->count, 0);
+    kvt_policy_stats_get(policy, &after);
+    assert_memory_equal(&before, &after, sizeof before);
+    memory->left = -1;
+    return kvt_policy_admit(policy, now_ns, entry, plan);
+}
+
+/* A seeded run whose nth request for memory fails; the failed call is repeated. */
+static outcome run(const char *name, long nth)
+{
+    test_memory memory = {.left = -1};
+    outcome o = {.hash = 1469598103934665603u};
+    kvt_policy_config config;
+    kvt_policy_config_init(&config);
+    config.name = name;
+    config.entries_expected = 0;
+    config.ghosts_max = 400;
+    config.tiers[KVT_TIER_DRAM].capacity_bytes = 4000;
+    config.tiers[KVT_TIER_SSD].capacity_bytes = 9000;
+    config.allocator = test_allocator(&memory);
+    memory.left = nth;
+    kvt_policy *policy = NULL;
+    char message[80];
+    kvt_status status = kvt_policy_open(&config, &policy, message, sizeof message);
+    if (status == KVT_E_MEMORY) {
+        o.failures++;
+        assert_null(policy);
+        assert_int_equal(memory.held_bytes, 0);
+        memory.left = -1;
+        status = kvt_policy_open(&config, &policy, message, sizeof message);
+    }
+    assert_int_equal(status, KVT_OK);
+    uint64_t dice = 77;
+    for (uint64_t i = 0; i < STEPS; i++) {
+        uint64_t handle = 1 + test_below(&dice, 300);
+        kvt_option options[4] = {test_none(1.0 + (double)(handle % 7)),
+                                 test_option(1, KVT_TIER_DRAM, 30 + handle % 50, 0.01),
+                                 test_option(1, KVT_TIER_SSD, 30 + handle % 50, 0.1),
+                                 test_option(2, KVT_TIER_SSD, 20 + handle % 50, 0.2)};
+        kvt_policy_entry entry = {handle, handle / 3, options, 3 + (uint32_t)(handle & 1), 1};
+        kvt_move moves[64];
+        kvt_plan plan = {moves, 64, 0};
+        status = admit_retrying(policy, &memory, i * SECOND, &entry, &plan, &o);
+        outcome_add(&o, &status, sizeof status);
+        outcome_add(&o, moves, sizeof moves[0] * plan.count);
+        /* Every third plan stays in flight for good, so that the ledger grows too. */
+        if (i % 3 != 0) test_carry_out(policy, &plan);
+    }
+    kvt_policy_close(policy);
+    assert_int_equal(memory.held_bytes, 0);
+    o.requests = memory.requests;
+    return o;
+}
+
+static void every_failed_allocation_leaves_the_engine_as_it_was(void **state)
+{
+    (void)state;
+    for (size_t i = 0; kvt_policy_name_at(i) != NULL; i++) {
+        const char *name = kvt_policy_name_at(i);
+        outcome whole = run(name, -1);
+        assert_int_equal(whole.failures, 0);
+        assert_true(whole.requests >= 4);
+        for (long nth = 0; nth < whole.requests; nth++) {
+            outcome failed = run(name, nth);
+            assert_int_equal(failed.failures, 1);
+            assert_true(failed.hash == whole.hash);
+        }
+        if (strcmp(name, "utility") == 0) assert_true(whole.requests > 15);
+    }
+}
+
+/* A promotion or a tick that cannot get memory is a promotion or a tick without moves. */
+static void optional_moves_do_without_memory(void **state)
+{
+    (void)state;
+    test_memory memory = {.left = -1};
+    kvt_policy_config config;
+    kvt_policy_config_init(&config);
+    config.high_watermark = config.low_watermark = 0.5;
+    config.tiers[KVT_TIER_DRAM].capacity_bytes = 200;
+    config.tiers[KVT_TIER_SSD].capacity_bytes = 100;
+    config.allocator = test_allocator(&memory);
+    kvt_policy *policy = test_open(&config);
+    kvt_option options[3] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 0.01),
+                             test_option(1, KVT_TIER_SSD, 100, 0.5)};
+    for (uint64_t handle = 1; handle <= 2; handle++) {
+        kvt_policy_entry entry = {handle, 0, options, 3, 1};
+        assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, (uint8_t)handle), KVT_OK);
+    }
+    kvt_move moves[4];
+    kvt_plan plan = {moves, 4, 0};
+    memory.left = 0;
+    assert_int_equal(kvt_policy_access(policy, SECOND, 2, &plan), KVT_OK);
+    assert_int_equal(plan.count, 0);
+    assert_int_equal(kvt_policy_tick(policy, SECOND, 4, UINT64_MAX, &plan), KVT_OK);
+    assert_int_equal(plan.count, 0);
+    memory.left = -1;
+    assert_int_equal(kvt_policy_access(policy, SECOND, 2, &plan), KVT_OK);
+    assert_int_equal(plan.count, 1);
+    kvt_policy_close(policy);
+    assert_int_equal(memory.held_bytes, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_failed_allocation_leaves_the_engine_as_it_was),
+        cmocka_unit_test(optional_moves_do_without_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,426 @@
+/*
+ * test_policy_utility.c - the greedy against brute force on small static instances, and what the
+ * utility policy promises in words: hot before cold, small before large, recompute when loading
+ * is slower, a lower tier when it pays, no move that does not pay for itself.
+ */
+#include "policy_support.h"
+
+static test_memory memory;
+static kvt_move moves[64];
+static kvt_plan plan = {moves, 64, 0};
+
+static void prepare(kvt_policy_config *config, uint64_t dram, uint64_t ssd)
+{
+    memory = (test_memory){.left = -1};
+    kvt_policy_config_init(config);
+    config->allocator = test_allocator(&memory);
+    config->tiers[KVT_TIER_DRAM].capacity_bytes = dram;
+    config->tiers[KVT_TIER_SSD].capacity_bytes = ssd;
+}
+
+static void use(kvt_policy *policy, uint64_t now_ns, uint64_t handle, uint64_t times)
+{
+    for (uint64_t i = 0; i < times; i++)
+        assert_int_equal(kvt_policy_access(policy, now_ns, handle, NULL), KVT_OK);
+}
+
+static kvt_status admit(kvt_policy *policy, uint64_t now_ns, uint64_t handle, uint64_t parent,
+                        const kvt_option *options, uint32_t count)
+{
+    kvt_policy_entry entry = {handle, parent, options, count, 1};
+    return kvt_policy_admit(policy, now_ns, &entry, &plan);
+}
+
+#define ITEMS 8
+
+/* A static instance: each item has options NONE, raw and (perhaps) a smaller, slower form. */
+typedef struct instance {
+    uint32_t option_count;
+    double uses[ITEMS];
+    double cost[ITEMS][3];
+    uint64_t bytes[ITEMS][3];
+    uint64_t limit;
+} instance;
+
+static void instance_draw(instance *x, uint64_t *dice, uint32_t option_count)
+{
+    uint64_t total = 0;
+    x->option_count = option_count;
+    for (int i = 0; i < ITEMS; i++) {
+        x->uses[i] = (double)(1 + test_below(dice, 20));
+        x->bytes[i][0] = 0;
+        x->bytes[i][1] = 50 + test_below(dice, 100);
+        x->bytes[i][2] = x->bytes[i][1] * (30 + test_below(dice, 60)) / 100;
+        x->cost[i][1] = 0.001 * (double)(1 + test_below(dice, 100));
+        x->cost[i][2] = x->cost[i][1] + 0.001 * (double)(1 + test_below(dice, 100));
+        x->cost[i][0] = x->cost[i][2] + 0.001 * (double)(1 + test_below(dice, 1000));
+        total += x->bytes[i][1];
+    }
+    x->limit = total * (20 + test_below(dice, 60)) / 100;
+}
+
+/* The best value over all choices that fit, by trying each. Value: uses times seconds saved. */
+static double instance_optimum(const instance *x)
+{
+    double best = 0.0;
+    uint32_t choices = 1;
+    for (int i = 0; i < ITEMS; i++)
+        choices *= x->option_count;
+    for (uint32_t code = 0; code < choices; code++) {
+        uint32_t rest = code;
+        double value = 0.0;
+        uint64_t bytes = 0;
+        for (int i = 0; i < ITEMS; i++, rest /= x->option_count) {
+            uint32_t o = rest % x->option_count;
+            value += x->uses[i] * (x->cost[i][0] - x->cost[i][o]);
+            bytes += x->bytes[i][o];
+        }
+        if (bytes <= x->limit && value > best) best = value;
+    }
+    return best;
+}
+
+/* An engine that holds every item raw, in a tier with as much room again (so that changes inside
+ * the tier fit), and whose tick makes room down to x->limit. */
+static kvt_policy *instance_open(const instance *x)
+{
+    kvt_policy_config config;
+    uint64_t total = 0;
+    for (int i = 0; i < ITEMS; i++)
+        total += x->bytes[i][1];
+    prepare(&config, 2 * total, 0);
+    config.holes = KVT_HOLES_MIXED;
+    config.low_watermark = config.high_watermark = (double)x->limit / (double)(2 * total);
+    kvt_policy *policy = test_open(&config);
+    for (int i = 0; i < ITEMS; i++) {
+        kvt_option options[3] = {test_none(x->cost[i][0])};
+        for (uint16_t o = 1; o < 3; o++)
+            options[o] = test_option(o, KVT_TIER_DRAM, x->bytes[i][o], x->cost[i][o]);
+        kvt_policy_entry entry = {(uint64_t)i + 1, 0, options, x->option_count, 1};
+        assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, 1), KVT_OK);
+    }
+    /* So much later that what adoption counted is nothing beside these uses. */
+    for (int i = 0; i < ITEMS; i++)
+        use(policy, UINT64_C(100000) * SECOND, (uint64_t)i + 1, (uint64_t)x->uses[i]);
+    return policy;
+}
+
+static void greedy_is_within_one_step_of_brute_force(void **state)
+{
+    (void)state;
+    uint64_t dice = 31;
+    double sum_greedy = 0.0;
+    double sum_best = 0.0;
+    for (int round = 0; round < 400; round++) {
+        instance x;
+        instance_draw(&x, &dice, 2 + (uint32_t)round % 2);
+        kvt_policy *policy = instance_open(&x);
+        uint8_t at[ITEMS];
+        memset(at, 1, sizeof at);
+        double largest = 0.0;
+        for (;;) {
+            uint64_t now_ns = UINT64_C(100000) * SECOND;
+            assert_int_equal(kvt_policy_tick(policy, now_ns, 1, UINT64_MAX, &plan), KVT_OK);
+            if (plan.count == 0) break;
+            assert_int_equal(plan.count, 1);
+            uint64_t item = moves[0].handle - 1;
+            double loss = x.uses[item] * (x.cost[item][moves[0].to] - x.cost[item][at[item]]);
+            if (loss > largest) largest = loss;
+            at[item] = moves[0].to;
+            test_carry_out(policy, &plan);
+        }
+        double value = 0.0;
+        uint64_t bytes = 0;
+        for (int i = 0; i < ITEMS; i++) {
+            value += x.uses[i] * (x.cost[i][0] - x.cost[i][at[i]]);
+            bytes += x.bytes[i][at[i]];
+        }
+        double best = instance_optimum(&x);
+        assert_true(bytes <= x.limit);
+        assert_true(value <= best * (1.0 + 1e-9));
+        assert_true(value >= best - largest - 1e-9);
+        sum_greedy += value;
+        sum_best += best;
+        kvt_policy_close(policy);
+    }
+    /* Measured 0.978 over these instances of eight items, each an eighth of the whole. */
+    assert_true(sum_greedy > 0.95 * sum_best);
+}
+
+static void eviction_follows_the_density_order(void **state)
+{
+    (void)state;
+    uint64_t dice = 32;
+    for (int round = 0; round < 200; round++) {
+        instance x;
+        instance_draw(&x, &dice, 2);
+        x.limit = 0;
+        kvt_policy *policy = instance_open(&x);
+        uint64_t now_ns = UINT64_C(100000) * SECOND;
+        assert_int_equal(kvt_policy_tick(policy, now_ns, 64, UINT64_MAX, &plan), KVT_OK);
+        assert_int_equal(plan.count, ITEMS);
+        double last = 0.0;
+        for (uint32_t i = 0; i < plan.count; i++) {
+            uint64_t item = moves[i].handle - 1;
+            double value = x.uses[item] * (x.cost[item][0] - x.cost[item][1]);
+            double density = value / (double)x.bytes[item][1];
+            assert_true(density >= last * (1.0 - 1e-12));
+            last = density;
+        }
+        test_carry_out(policy, &plan);
+        kvt_policy_close(policy);
+    }
+}
+
+static void hot_and_small_stays_cold_and_large_goes(void **state)
+{
+    (void)state;
+    kvt_policy_config config;
+    prepare(&config, 1000, 0);
+    kvt_policy *policy = test_open(&config);
+    kvt_option small[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 0.01)};
+    kvt_option large[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 900, 0.01)};
+    assert_int_equal(admit(policy, SECOND, 1, 0, small, 2), KVT_OK);
+    test_carry_out(policy, &plan);
+    assert_int_equal(admit(policy, SECOND, 2, 0, large, 2), KVT_OK);
+    test_carry_out(policy, &plan);
+    /* The large one was used last, which is all that lru would look at. */
+    use(policy, 2 * SECOND, 1, 5);
+    use(policy, 3 * SECOND, 2, 1);
+    /* Not for an entry that is worth less than the large one, used twice. */
+    assert_int_equal(admit(policy, 4 * SECOND, 3, 0, small, 2), KVT_REFUSED);
+    small[0] = test_none(5.0);
+    assert_int_equal(admit(policy, 4 * SECOND, 4, 0, small, 2), KVT_OK);
+    assert_int_equal(plan.count, 2);
+    assert_int_equal(moves[0].handle, 2);
+    assert_int_equal(moves[0].kind, KVT_MOVE_EVICT);
+    kvt_policy_close(policy);
+}
+
+static void a_newcomer_worth_less_is_refused_but_remembered(void **state)
+{
+    (void)state;
+    kvt_policy_config config;
+    prepare(&config, 100, 0);
+    kvt_policy *policy = test_open(&config);
+    kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 0.01)};
+    assert_int_equal(admit(policy, SECOND, 1, 0, options, 2), KVT_OK);
+    test_carry_out(policy, &plan);
+    use(policy, SECOND, 1, 2);
+    assert_int_equal(admit(policy, 2 * SECOND, 2, 0, options, 2), KVT_REFUSED);
+    assert_int_equal(admit(policy, 3 * SECOND, 2, 0, options, 2), KVT_REFUSED);
+    assert_int_equal(kvt_policy_access(policy, 3 * SECOND, 2, &plan), KVT_MISS);
+    /* The fourth use is worth more than the three of the other. */
+    assert_int_equal(admit(policy, 4 * SECOND, 2, 0, options, 2), KVT_OK);
+    assert_int_equal(plan.count, 2);
+    kvt_policy_close(policy);
+}
+
+static void recompute_wins_when_loading_is_slower(void **state)
+{
+    (void)state;
+    kvt_policy_config config;
+    prepare(&config, 0, 1000);
+    kvt_policy *policy = test_open(&config);
+    kvt_option slow[2] = {test_none(0.05), test_option(1, KVT_TIER_SSD, 100, 0.06)};
+    kvt_option fast[2] = {test_none(0.05), test_option(1, KVT_TIER_SSD, 100, 0.04)};
+    /* Loading fast enough, but quality costs alpha seconds: 0.04 + 10 * 0.002 > 0.05. */
+    kvt_option lossy[2] = {fast[0], fast[1]};
+    lossy[1].loss = 0.002;
+    assert_int_equal(admit(policy, SECOND, 1, 0, slow, 2), KVT_REFUSED);
+    assert_int_equal(admit(policy, SECOND, 2, 0, lossy, 2), KVT_REFUSED);
+    assert_int_equal(admit(policy, SECOND, 3, 0, fast, 2), KVT_OK);
+    kvt_policy_close(policy);
+}
+
+/* DRAM holds one entry; what a newcomer pushes out has an SSD option of `ssd_load` seconds that
+ * takes `write` bytes per second to write. Returns the kind of the first move. */
+static uint8_t pushed_out(double ssd_load, double write)
+{
+    kvt_policy_config config;
+    prepare(&config, 100, 1000);
+    config.tiers[KVT_TIER_SSD].write_bytes_per_s = write;
+    kvt_policy *policy = test_open(&config);
+    kvt_option options[3] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 0.01),
+                             test_option(1, KVT_TIER_SSD, 100, ssd_load)};
+    assert_int_equal(admit(policy, SECOND, 1, 0, options, 3), KVT_OK);
+    test_carry_out(policy, &plan);
+    assert_int_equal(kvt_policy_option(policy, 1), 1);
+    /* Only DRAM for the newcomer, and dear to recompute. */
+    options[0] = test_none(50.0);
+    assert_int_equal(admit(policy, 100 * SECOND, 2, 0, options, 2), KVT_OK);
+    assert_int_equal(plan.count, 2);
+    assert_int_equal(moves[0].handle, 1);
+    uint8_t kind = moves[0].kind;
+    test_carry_out(policy, &plan);
+    kvt_policy_close(policy);
+    return kind;
+}
+
+static void demotes_when_the_lower_tier_pays(void **state)
+{
+    (void)state;
+    assert_int_equal(pushed_out(0.1, 1e6), KVT_MOVE_CHANGE);
+    /* Loading takes as long as recomputing. */
+    assert_int_equal(pushed_out(1.0, 1e6), KVT_MOVE_EVICT);
+    /* 100 bytes at 50/s: two seconds of writing against 0.9 s saved about once. */
+    assert_int_equal(pushed_out(0.1, 50.0), KVT_MOVE_EVICT);
+}
+
+static void a_full_lower_tier_makes_room_first(void **state)
+{
+    (void)state;
+    kvt_policy_config config;
+    prepare(&config, 100, 100);
+    kvt_policy *policy = test_open(&config);
+    kvt_option options[3] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 0.01),
+                             test_option(1, KVT_TIER_SSD, 100, 0.1)};
+    for (uint64_t handle = 1; handle <= 3; handle++) {
+        assert_int_equal(admit(policy, handle * 200 * SECOND, handle, 0, options, 3), KVT_OK);
+        if (handle < 3) test_carry_out(policy, &plan);
+    }
+    assert_int_equal(plan.count, 3);
+    assert_int_equal(moves[0].kind, KVT_MOVE_EVICT);
+    assert_int_equal(moves[0].handle, 1);
+    assert_int_equal(moves[1].kind, KVT_MOVE_CHANGE);
+    assert_int_equal(moves[1].handle, 2);
+    assert_int_equal(moves[2].kind, KVT_MOVE_PUT);
+    kvt_policy_close(policy);
+}
+
+static void promotion_must_pay_for_the_move(void **state)
+{
+    (void)state;
+    kvt_policy_config config;
+    prepare(&config, 1000, 1000);
+    config.half_life_seconds = 100.0;
+    config.tiers[KVT_TIER_DRAM].write_bytes_per_s = 100.0; /* one second for an entry */
+    kvt_policy *policy = test_open(&config);
+    kvt_option options[3] = {test_none(9.0), test_option(1, KVT_TIER_DRAM, 100, 0.5),
+                             test_option(1, KVT_TIER_SSD, 100, 1.0)};
+    kvt_policy_entry entry = {1, 0, options, 3, 1};
+    assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, 2), KVT_OK);
+    /* f * stay = ln2/h * uses * 2h = 1.39 per use; 0.5 s each against 1.25 s: the second use. The
+     * use at adoption counts half. */
+    assert_int_equal(kvt_policy_access(policy, SECOND, 1, &plan), KVT_OK);
+    assert_int_equal(plan.count, 0);
+    assert_int_equal(kvt_policy_access(policy, SECOND, 1, &plan), KVT_OK);
+    assert_int_equal(plan.count, 1);
+    assert_int_equal(moves[0].kind, KVT_MOVE_CHANGE);
+    assert_int_equal(moves[0].to, 1);
+    test_carry_out(policy, &plan);
+    kvt_policy_stats stats;
+    kvt_policy_stats_get(policy, &stats);
+    assert_int_equal(stats.promotions, 1);
+    kvt_policy_close(policy);
+}
+
+static void tick_keeps_the_watermarks_and_promotes_the_hottest(void **state)
+{
+    (void)state;
+    kvt_policy_config config;
+    prepare(&config, 1000, 4000);
+    config.high_watermark = 0.9;
+    config.low_watermark = 0.5;
+    kvt_policy *policy = test_open(&config);
+    kvt_option options[3] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 0.01),
+                             test_option(1, KVT_TIER_SSD, 100, 0.1)};
+    for (uint64_t handle = 1; handle <= 10; handle++) {
+        kvt_policy_entry entry = {handle, 0, options, 3, 1};
+        assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, 1), KVT_OK);
+        use(policy, SECOND, handle, handle);
+    }
+    assert_int_equal(kvt_policy_tick(policy, SECOND, 64, UINT64_MAX, &plan), KVT_OK);
+    assert_int_equal(plan.count, 5);
+    for (uint32_t i = 0; i < plan.count; i++) {
+        assert_int_equal(moves[i].kind, KVT_MOVE_CHANGE);
+        assert_int_equal(moves[i].handle, i + 1); /* coldest first */
+    }
+    kvt_plan again = {moves + 32, 32, 0};
+    /* Room that is being made is not made twice. */
+    assert_int_equal(kvt_policy_tick(policy, SECOND, 64, UINT64_MAX, &again), KVT_OK);
+    assert_int_equal(again.count, 0);
+    test_carry_out(policy, &plan);
+    /* Between the marks there is room for four, up to the high one: the hottest come back. */
+    assert_int_equal(kvt_policy_tick(policy, SECOND, 64, UINT64_MAX, &plan), KVT_OK);
+    assert_int_equal(plan.count, 4);
+    for (uint32_t i = 0; i < plan.count; i++)
+        assert_int_equal(moves[i].handle, 5 - i);
+    kvt_policy_close(policy);
+}
+
+static void a_parent_is_as_hot_as_its_hottest_child(void **state)
+{
+    (void)state;
+    kvt_policy_config config;
+    prepare(&config, 1000, 0);
+    kvt_policy *policy = test_open(&config);
+    kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 0.01)};
+    for (uint64_t handle = 1; handle <= 4; handle++) {
+        assert_int_equal(admit(policy, SECOND, handle, handle - 1, options, 2), KVT_OK);
+        test_carry_out(policy, &plan);
+    }
+    use(policy, 2 * SECOND, 4, 10);
+    kvt_explanation leaf;
+    kvt_explanation head;
+    assert_int_equal(kvt_policy_explain(policy, 3 * SECOND, 4, &leaf), KVT_OK);
+    assert_int_equal(kvt_policy_explain(policy, 3 * SECOND, 1, &head), KVT_OK);
+    assert_true(leaf.accesses_per_s > 0.0);
+    assert_true(head.accesses_per_s >= leaf.accesses_per_s);
+    assert_int_equal(head.resident_children, 1);
+    assert_false(head.options[0].feasible);
+    assert_true(leaf.options[0].feasible);
+    assert_int_equal(leaf.parent, 3);
+    kvt_policy_close(policy);
+}
+
+static void the_rate_is_that_of_the_formula(void **state)
+{
+    (void)state;
+    kvt_policy_config config;
+    prepare(&config, 1000, 0);
+    config.half_life_seconds = 10.0;
+    kvt_policy *policy = test_open(&config);
+    kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 0.25)};
+    uint64_t start = UINT64_C(1700000000) * SECOND; /* a wall clock, decades from zero */
+    assert_int_equal(admit(policy, start, 1, 0, options, 2), KVT_OK);
+    test_carry_out(policy, &plan);
+    use(policy, start + 10 * SECOND, 1, 1);
+    kvt_explanation x;
+    /* One use two half lives ago and one a half life ago: 1/4 + 1/2. */
+    assert_int_equal(kvt_policy_explain(policy, start + 20 * SECOND, 1, &x), KVT_OK);
+    double expected = 0.69314718055994531 / 10.0 * 0.75;
+    assert_true(x.accesses_per_s > expected * (1.0 - 1e-12));
+    assert_true(x.accesses_per_s < expected * (1.0 + 1e-12));
+    assert_true(x.last_access_age_seconds > 9.999 && x.last_access_age_seconds < 10.001);
+    double utility = -expected * 0.25;
+    assert_true(x.options[1].utility < utility * (1.0 - 1e-12));
+    assert_true(x.options[1].utility > utility * (1.0 + 1e-12));
+    assert_int_equal(x.best, 1);
+    /* A clock that steps back stands still. */
+    use(policy, start + 20 * SECOND, 1, 1);
+    use(policy, start + 5 * SECOND, 1, 1);
+    assert_int_equal(kvt_policy_explain(policy, start, 1, &x), KVT_OK);
+    expected = 0.69314718055994531 / 10.0 * 2.75;
+    assert_true(x.accesses_per_s > expected * (1.0 - 1e-12));
+    assert_true(x.accesses_per_s < expected * (1.0 + 1e-12));
+    kvt_policy_close(policy);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(greedy_is_within_one_step_of_brute_force),
+        cmocka_unit_test(eviction_follows_the_density_order),
+        cmocka_unit_test(hot_and_small_stays_cold_and_large_goes),
+        cmocka_unit_test(a_newcomer_worth_less_is_refused_but_remembered),
+        cmocka_unit_test(recompute_wins_when_loading_is_slower),
+        cmocka_unit_test(demotes_when_the_lower_tier_pays),
+        cmocka_unit_test(a_full_lower_tier_makes_room_first),
+        cmocka_unit_test(promotion_must_pay_for_the_move),
+        cmocka_unit_test(tick_keeps_the_watermarks_and_promotes_the_hottest),
+        cmocka_unit_test(a_parent_is_as_hot_as_its_hottest_child),
+        cmocka_unit_test(the_rate_is_that_of_the_formula),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
