@@ -1,0 +1,458 @@
+/*
+ * live.c - the same requests against a real store: real bytes, real devices, wall clock.
+ *
+ * `servers` threads take requests in order; each sleeps until the request's arrival, so the queue
+ * is FIFO as in the simulation. A server is busy until it has put what was missing; only the time
+ * to the first token counts as service, the puts are reported apart.
+ *
+ * Lock order: run.lock guards the collector, the sums and the next request; log.lock guards the
+ * plan log. Neither is held while the store is called.
+ */
+#include "live_content.h"
+#include "results.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define LIVE_BUFFER_BYTES (UINT64_C(32) << 20) /* per server, for blocks read and not checked yet  \
+                                                */
+#define LIVE_TICK_SECONDS 0.005                /* background rounds do not get closer than this */
+#define LIVE_SETTLE_TRIES 200
+
+typedef struct live_log {
+    pthread_mutex_t lock;
+    FILE *file; /* NULL = count only */
+    bool failed;
+    bool ended; /* the counters were read; what the store still does on its way out is not logged */
+    uint64_t committed, aborted;
+} live_log;
+
+typedef struct live_run {
+    const replay_options *options;
+    const replay_workload *workload;
+    kvt_store *store;
+    kvt_prefill prefill; /* scaled */
+    double *table;       /* scaled table of the prefill, or NULL */
+    double scale;
+    uint64_t block_bytes;
+    uint32_t buffer_blocks;
+    kvt_layout layout;
+    uint64_t begin_ns; /* wall clock of virtual time 0 */
+    live_log log;
+
+    pthread_mutex_t lock;
+    uint64_t next; /* request that no server has taken */
+    results_collector collector;
+    replay_result *result;
+    double put_sum;
+} live_run;
+
+/* One server thread's own memory and the request in its hands. */
+typedef struct live_server {
+    live_run *run;
+    pthread_t thread;
+    kvt_key *keys;
+    uint8_t *buffer; /* buffer_blocks blocks, then one more that puts are made in */
+    const replay_request *request;
+    const uint32_t *path;
+    uint32_t held; /* blocks in the buffer that are not checked yet */
+    uint32_t first_held;
+    /* Of this request: */
+    uint64_t tier_blocks[KVT_TIER_COUNT], tier_tokens[KVT_TIER_COUNT];
+    uint64_t verified, wrong, failed_puts, later_hits;
+} live_server;
+
+static uint64_t live_now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static void live_sleep_until(uint64_t ns)
+{
+    struct timespec until = {.tv_sec = (time_t)(ns / 1000000000u),
+                             .tv_nsec = (long)(ns % 1000000000u)};
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR) {
+    }
+}
+
+/* ---- plan log ---- */
+
+static void live_observe(void *context, const kvt_move *move, kvt_status outcome)
+{
+    live_log *log = context;
+    char text[256];
+    kvt_move_format(move, text, sizeof text);
+    pthread_mutex_lock(&log->lock);
+    if (!log->ended && outcome == KVT_OK) log->committed++;
+    if (!log->ended && outcome != KVT_OK) log->aborted++;
+    if (!log->ended && log->file != NULL &&
+        fprintf(log->file, "%s %s\n", kvt_status_name(outcome), text) < 0) {
+        log->failed = true;
+    }
+    pthread_mutex_unlock(&log->lock);
+}
+
+/*
+ * Reads the store's counters at a moment when no move is between its commit and its observer, and
+ * compares them with the log. Background rounds go on meanwhile, so it may take several tries.
+ */
+static kvt_status live_compare_moves(live_run *run, kvt_store_stats *stats)
+{
+    replay_result *result = run->result;
+    for (int i = 0; i < LIVE_SETTLE_TRIES && !result->moves_match; i++) {
+        if (i > 0) live_sleep_until(live_now_ns() + 2000000u);
+        stats->struct_size = sizeof *stats;
+        kvt_status status = kvt_stats(run->store, stats);
+        if (status != KVT_OK) return status;
+        pthread_mutex_lock(&run->log.lock);
+        result->moves_committed = run->log.committed;
+        result->moves_aborted = run->log.aborted;
+        result->moves_match = stats->moves_committed == result->moves_committed &&
+                              stats->moves_aborted == result->moves_aborted;
+        run->log.ended = result->moves_match;
+        pthread_mutex_unlock(&run->log.lock);
+        result->moves = result->moves_committed + result->moves_aborted;
+    }
+    return KVT_OK;
+}
+
+/* ---- one request ---- */
+
+/* Compares the blocks in the buffer with what was put. */
+static void live_check_held(live_server *server)
+{
+    const live_run *run = server->run;
+    for (uint32_t i = 0; i < server->held; i++) {
+        const uint8_t *data = server->buffer + (size_t)i * run->block_bytes;
+        uint32_t block = server->path[server->first_held + i];
+        if (live_matches(run->options->seed, block, data, run->block_bytes)) {
+            server->verified++;
+        } else {
+            server->wrong++;
+        }
+    }
+    server->first_held += server->held;
+    server->held = 0;
+}
+
+static uint32_t live_block_tokens(const live_run *run, const replay_request *request, uint32_t at)
+{
+    uint32_t unit = run->workload->block_tokens, rest = request->input_tokens - at * unit;
+    return rest < unit ? rest : unit;
+}
+
+/* Gets the leading run, until a miss. Returns the blocks that arrived; errors are misses here and
+ * counted by the store as load failures. */
+static uint32_t live_load(live_server *server)
+{
+    live_run *run = server->run;
+    const replay_request *request = server->request;
+    size_t matched = 0;
+    if (kvt_match_prefix(run->store, server->keys, request->block_count, &matched) != KVT_OK) {
+        return 0;
+    }
+    uint32_t loaded = 0;
+    while (loaded < matched) {
+        kvt_get_info info;
+        if (server->held == run->buffer_blocks) live_check_held(server);
+        uint8_t *data = server->buffer + (size_t)server->held * run->block_bytes;
+        if (kvt_get(run->store, &server->keys[loaded], data, run->block_bytes, &info) != KVT_OK) {
+            break;
+        }
+        server->held++;
+        server->tier_blocks[info.tier]++;
+        server->tier_tokens[info.tier] += live_block_tokens(run, request, loaded);
+        loaded++;
+    }
+    for (uint32_t i = loaded; i < request->block_count; i++) {
+        server->later_hits += kvt_exists(run->store, &server->keys[i]) == KVT_OK;
+    }
+    return loaded;
+}
+
+static void live_put_rest(live_server *server, uint32_t loaded)
+{
+    live_run *run = server->run;
+    uint32_t unit = run->workload->block_tokens;
+    uint8_t *data = server->buffer + (size_t)run->buffer_blocks * run->block_bytes;
+    for (uint32_t i = loaded; i < server->request->block_count; i++) {
+        kvt_entry entry = {.key = server->keys[i],
+                           .parent = i > 0 ? &server->keys[i - 1] : NULL,
+                           .layout = run->layout,
+                           .first_position = i * unit};
+        if (run->layout.dtype == KVT_DTYPE_OPAQUE) {
+            entry.recompute_seconds = kvt_prefill_seconds(&run->prefill, i * unit, (i + 1) * unit);
+        }
+        live_fill(run->options->seed, server->path[i], data, run->block_bytes);
+        kvt_status status = kvt_put(run->store, &entry, data, run->block_bytes);
+        server->failed_puts += status < 0 && status != KVT_E_SPACE;
+    }
+}
+
+/* Adds what this request saw to the run's result. */
+static void live_report(live_server *server, uint64_t index, const results_sample *sample,
+                        double put_s)
+{
+    live_run *run = server->run;
+    replay_result *result = run->result;
+    pthread_mutex_lock(&run->lock);
+    result->verified_gets += server->verified;
+    result->wrong_bytes += server->wrong;
+    result->failed_puts += server->failed_puts;
+    if (index >= run->collector.skip) {
+        for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
+            result->hit_block_ratio[tier] += (double)server->tier_blocks[tier];
+            result->hit_token_ratio[tier] += (double)server->tier_tokens[tier];
+            result->hit_block_ratio[0] += (double)server->tier_blocks[tier];
+            result->hit_token_ratio[0] += (double)server->tier_tokens[tier];
+            result->used_token_ratio += (double)server->tier_tokens[tier];
+        }
+        /* Behind the first hole only presence is asked, so no tier is known. */
+        result->hit_block_ratio[0] += (double)server->later_hits;
+        run->put_sum += put_s;
+    }
+    results_add(&run->collector, index, sample);
+    pthread_mutex_unlock(&run->lock);
+}
+
+static void live_serve(live_server *server, uint64_t index)
+{
+    live_run *run = server->run;
+    const replay_request *request = &run->workload->requests[index];
+    uint64_t arrival_ns = run->begin_ns + (uint64_t)((double)request->arrival_ns * run->scale);
+    live_sleep_until(arrival_ns);
+    uint64_t start_ns = live_now_ns();
+
+    server->request = request;
+    server->path = &run->workload->blocks[request->first_block];
+    server->held = server->first_held = 0;
+    server->verified = server->wrong = server->failed_puts = server->later_hits = 0;
+    memset(server->tier_blocks, 0, sizeof server->tier_blocks);
+    memset(server->tier_tokens, 0, sizeof server->tier_tokens);
+    for (uint32_t i = 0; i < request->block_count; i++) {
+        server->keys[i] = live_key(run->options->seed, server->path[i]);
+    }
+    uint32_t loaded = live_load(server);
+    uint64_t held = (uint64_t)loaded * run->workload->block_tokens;
+    uint32_t from = held < request->input_tokens ? (uint32_t)held : request->input_tokens - 1;
+    double compute_s = run->prefill.fixed_seconds +
+                       kvt_prefill_seconds(&run->prefill, from, request->input_tokens);
+    uint64_t prefill_from_ns = run->options->overlap ? start_ns : live_now_ns();
+    live_sleep_until(prefill_from_ns + (uint64_t)(compute_s * 1e9));
+    uint64_t first_token_ns = live_now_ns();
+
+    live_check_held(server);
+    live_put_rest(server, loaded);
+    double unscale = 1e-9 / run->scale;
+    live_report(server, index,
+                &(results_sample){.wait_s = (double)(start_ns - arrival_ns) * unscale,
+                                  .service_s = (double)(first_token_ns - start_ns) * unscale,
+                                  .compute_s = compute_s / run->scale},
+                (double)(live_now_ns() - first_token_ns) * unscale);
+}
+
+static void *live_serve_all(void *context)
+{
+    live_server *server = context;
+    live_run *run = server->run;
+    for (;;) {
+        pthread_mutex_lock(&run->lock);
+        uint64_t index = run->next;
+        if (index < run->workload->request_count) run->next++;
+        pthread_mutex_unlock(&run->lock);
+        if (index >= run->workload->request_count) return NULL;
+        live_serve(server, index);
+    }
+}
+
+/* ---- the run ---- */
+
+static kvt_status live_server_open(live_run *run, live_server *server)
+{
+    server->run = run;
+    server->keys = malloc(((size_t)run->workload->longest_path + 1) * sizeof *server->keys);
+    server->buffer = malloc((size_t)(run->buffer_blocks + 1) * run->block_bytes);
+    return server->keys != NULL && server->buffer != NULL ? KVT_OK : KVT_E_MEMORY;
+}
+
+static kvt_status live_run_servers(live_run *run)
+{
+    uint32_t count = run->options->servers, started = 0;
+    live_server *servers = calloc(count, sizeof *servers);
+    if (servers == NULL) return KVT_E_MEMORY;
+    kvt_status status = KVT_OK;
+    for (uint32_t i = 0; i < count && status == KVT_OK; i++) {
+        status = live_server_open(run, &servers[i]);
+    }
+    run->begin_ns = live_now_ns();
+    while (started < count && status == KVT_OK) {
+        live_server *server = &servers[started];
+        if (pthread_create(&server->thread, NULL, live_serve_all, server) != 0) {
+            status = KVT_E_MEMORY;
+            pthread_mutex_lock(&run->lock);
+            run->next = run->workload->request_count; /* those that run have no more to do */
+            pthread_mutex_unlock(&run->lock);
+            break;
+        }
+        started++;
+    }
+    for (uint32_t i = 0; i < started; i++)
+        pthread_join(servers[i].thread, NULL);
+    run->result->wall_s = (double)(live_now_ns() - run->begin_ns) * 1e-9;
+    for (uint32_t i = 0; i < count; i++) {
+        free(servers[i].keys);
+        free(servers[i].buffer);
+    }
+    free(servers);
+    return status;
+}
+
+static kvt_status live_scale_prefill(live_run *run)
+{
+    const kvt_prefill *full = &run->options->model.prefill;
+    run->prefill = *full;
+    run->prefill.linear_seconds_per_token *= run->scale;
+    run->prefill.square_seconds_per_token2 *= run->scale;
+    run->prefill.fixed_seconds *= run->scale;
+    if (full->table_seconds == NULL) return KVT_OK;
+    run->table = malloc(full->table_count * sizeof *run->table);
+    if (run->table == NULL) return KVT_E_MEMORY;
+    for (uint32_t i = 0; i < full->table_count; i++) {
+        run->table[i] = full->table_seconds[i] * run->scale;
+    }
+    run->prefill.table_seconds = run->table;
+    return KVT_OK;
+}
+
+/* Capacities and everything that is a time shrink with the bytes; bandwidths stay. */
+static kvt_status live_open_store(live_run *run, replay_live *live, const char *policy,
+                                  char *message, size_t message_size)
+{
+    kvt_store_options store = *live->store;
+    store.policy = policy;
+    store.catalog_path = NULL;
+    store.format = store.format || live->devices_ours;
+    store.prefill = run->prefill;
+    store.alpha_seconds *= run->scale;
+    store.half_life_seconds *= run->scale;
+    if (store.tick_seconds > 0.0) {
+        store.tick_seconds *= run->scale;
+        if (store.tick_seconds < LIVE_TICK_SECONDS) store.tick_seconds = LIVE_TICK_SECONDS;
+    }
+    for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
+        uint64_t bytes = store.tiers[tier].capacity_bytes;
+        if (bytes == 0) continue;
+        bytes = (uint64_t)((double)bytes * run->scale);
+        store.tiers[tier].capacity_bytes = (bytes + 4095) / 4096 * 4096;
+    }
+    store.observer = live_observe;
+    store.observer_context = &run->log;
+    kvt_status status = kvt_open(&store, &run->store, message, message_size);
+    if (status == KVT_OK) live->devices_ours = true;
+    return status;
+}
+
+static kvt_status live_open_log(live_run *run, char *message, size_t message_size)
+{
+    const char *path = run->options->plan_log;
+    if (path == NULL) return KVT_OK;
+    run->log.file = fopen(path, "w");
+    if (run->log.file == NULL) {
+        snprintf(message, message_size, "%s: %s", path, strerror(errno));
+        return KVT_E_IO;
+    }
+    snprintf(run->result->plan_log, sizeof run->result->plan_log, "%s", path);
+    return KVT_OK;
+}
+
+static void live_take_stats(live_run *run, const kvt_store_stats *stats)
+{
+    replay_result *result = run->result;
+    const kvt_policy_stats *policy = &stats->policy;
+    for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
+        result->bytes_read[tier] = stats->tiers[tier].bytes_read;
+        result->bytes_written[tier] = stats->tiers[tier].bytes_written;
+        result->capacity_bytes[tier] = stats->tiers[tier].capacity_bytes;
+        result->peak_bytes[tier] = stats->tiers[tier].used_bytes;
+        result->emulated[tier] = stats->tiers[tier].emulated;
+    }
+    result->load_failures = stats->load_failures;
+    result->decisions = policy->admitted + policy->refused + policy->accesses;
+    result->decision_ns_p50 = stats->decision_ns_p50;
+    result->decision_ns_p99 = stats->decision_ns_p99;
+    result->puts = stats->puts;
+    result->refused = stats->puts_refused;
+    result->promotions = stats->promotions;
+    result->demotions = stats->demotions;
+    result->evictions = stats->evictions;
+    result->loop_s = result->wall_s;
+    results_finish(&run->collector, run->options->servers);
+    if (result->requests > 0) result->put_mean_s = run->put_sum / (double)result->requests;
+}
+
+static kvt_status live_prepare(live_run *run, const replay_options *options,
+                               const replay_workload *workload, replay_result *result)
+{
+    run->options = options;
+    run->workload = workload;
+    run->result = result;
+    run->scale = options->scale;
+    uint64_t per_token = (uint64_t)((double)options->bytes_per_token * options->scale + 0.5);
+    if (per_token == 0) per_token = 1;
+    run->layout = live_layout(per_token, workload->block_tokens);
+    run->block_bytes = per_token * workload->block_tokens;
+    uint64_t blocks = LIVE_BUFFER_BYTES / run->block_bytes;
+    if (blocks > workload->longest_path) blocks = workload->longest_path;
+    run->buffer_blocks = blocks > 0 ? (uint32_t)blocks : 1;
+    result->scale = options->scale;
+    result->footprint_bytes = (double)workload->distinct_blocks * (double)run->block_bytes;
+    kvt_status status = live_scale_prefill(run);
+    if (status != KVT_OK) return status;
+    return results_collector_open(&run->collector, result, workload, options->warmup);
+}
+
+kvt_status replay_run_live(const replay_options *options, const replay_workload *workload,
+                           replay_live *live, const char *policy, replay_result *result,
+                           char *message, size_t message_size)
+{
+    assert(options != NULL && workload != NULL && live != NULL && live->store != NULL);
+    live_run run = {.store = NULL};
+    kvt_store_stats stats = {.struct_size = sizeof stats};
+    results_start(result, "live", policy, options, workload);
+    pthread_mutex_init(&run.lock, NULL);
+    pthread_mutex_init(&run.log.lock, NULL);
+    snprintf(message, message_size, "out of memory");
+    kvt_status status = live_prepare(&run, options, workload, result);
+    if (status != KVT_OK) goto out;
+    status = live_open_log(&run, message, message_size);
+    if (status != KVT_OK) goto out;
+    status = live_open_store(&run, live, policy, message, message_size);
+    if (status != KVT_OK) goto out;
+    snprintf(message, message_size, "the servers could not be started");
+    status = live_run_servers(&run);
+    if (status != KVT_OK) goto out;
+    status = live_compare_moves(&run, &stats);
+    if (status != KVT_OK) {
+        snprintf(message, message_size, "the store's counters: %s", kvt_status_text(status));
+        goto out;
+    }
+    live_take_stats(&run, &stats);
+out:
+    kvt_close(run.store);
+    if (run.log.file != NULL && fclose(run.log.file) != 0) run.log.failed = true;
+    if (status == KVT_OK && run.log.failed) {
+        snprintf(message, message_size, "%s: write failed", options->plan_log);
+        status = KVT_E_IO;
+    }
+    results_collector_close(&run.collector);
+    free(run.table);
+    pthread_mutex_destroy(&run.lock);
+    pthread_mutex_destroy(&run.log.lock);
+    return status;
+}
