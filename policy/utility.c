@@ -148,52 +148,43 @@ static double utility_key_rate(const kvt_policy *policy, double key)
     return UTILITY_LN2 / policy->config.half_life_seconds * number_exp2(octaves);
 }
 
-double utility_price_beyond(const kvt_policy *policy, int level, int64_t room, uint64_t bytes)
+/* At least what the bytes cost in a tier without room for them: the root's key, without charges. */
+static double utility_price_bound(const kvt_policy *policy, int level, int64_t room, uint64_t bytes)
 {
     const heap *h = &policy->heaps[level];
     if (bytes == 0 || h->count == 0 || (room >= 0 && bytes <= (uint64_t)room)) return 0.0;
     return utility_key_rate(policy, h->items[0].key);
 }
 
-double utility_price(const kvt_policy *policy, int level)
-{
-    const heap *h = &policy->heaps[level];
-    if (h->count == 0) return 0.0;
-    const entry *cheapest = entry_at(policy, h->items[0].entry);
-    uint64_t bytes = entry_bytes(policy, cheapest, cheapest->current, level);
-    int64_t room = (int64_t)policy->capacity[level] - (int64_t)policy->used[level];
-    return utility_price_beyond(policy, level, room, bytes);
-}
-
 /* What an option costs beside its utility: rent in the tiers below that are full, and its write. */
-static double utility_step_charge(const kvt_policy *policy, const draft *work, const entry *e,
-                                  uint8_t to, int level)
+static double utility_step_charge(const kvt_policy *policy, const int64_t room[LEVELS],
+                                  const entry *e, uint8_t to, int level)
 {
     if (to == KVT_OPTION_NONE) return 0.0;
     double charge = utility_write_seconds(policy, e, to) / utility_stay_seconds(policy);
     for (int below = level + 1; below < LEVELS; below++) {
         uint64_t bytes = entry_bytes(policy, e, to, below);
-        charge += utility_price_beyond(policy, below, work->room[below], bytes) * (double)bytes;
+        charge += utility_price_bound(policy, below, room[below], bytes) * (double)bytes;
     }
     return charge;
 }
 
 /* Whether the bytes of a step can be had: in its own tier now, below now or by room-making. */
-static bool utility_can_place(const kvt_policy *policy, const draft *work, const entry *e,
+static bool utility_can_place(const kvt_policy *policy, const int64_t room[LEVELS], const entry *e,
                               uint8_t to, int level, bool now)
 {
     if (to == KVT_OPTION_NONE) return true;
     for (int other = 0; other < LEVELS; other++) {
         int64_t bytes = (int64_t)entry_bytes(policy, e, to, other);
-        if (bytes == 0 || work->room[other] >= bytes) continue;
+        if (bytes == 0 || room[other] >= bytes) continue;
         if (now || other <= level || policy->heaps[other].count == 0) return false;
     }
     return true;
 }
 
 /* The cheapest step of one entry per byte freed in a level. */
-static bool utility_cheapest(const kvt_policy *policy, const draft *work, uint32_t index, int level,
-                             bool now, step *out, double *per_byte)
+static bool utility_cheapest(const kvt_policy *policy, const int64_t room[LEVELS], uint32_t index,
+                             int level, bool now, step *out, double *per_byte)
 {
     const entry *e = entry_at(policy, index);
     double rate = utility_rate(policy, e);
@@ -201,9 +192,9 @@ static bool utility_cheapest(const kvt_policy *policy, const draft *work, uint32
     *per_byte = UNLIMITED;
     for (uint8_t to = 0; to < e->option_count; to++) {
         uint64_t freed = utility_freed(policy, e, to, level);
-        if (freed == 0 || !utility_can_place(policy, work, e, to, level, now)) continue;
+        if (freed == 0 || !utility_can_place(policy, room, e, to, level, now)) continue;
         double loss = rate * (entry_cost(policy, e, to) - cost);
-        double charged = loss + utility_step_charge(policy, work, e, to, level);
+        double charged = loss + utility_step_charge(policy, room, e, to, level);
         if (charged / (double)freed >= *per_byte) continue;
         *per_byte = charged / (double)freed;
         /* What is spent is the loss and the write; room below is paid for by the steps there. */
@@ -213,18 +204,68 @@ static bool utility_cheapest(const kvt_policy *policy, const draft *work, uint32
     return *per_byte < UNLIMITED;
 }
 
+/* What a byte costs in a tier that is full: the true loss of the root's cheapest step. */
+static double utility_root_price(const kvt_policy *policy, const int64_t room[LEVELS], int level)
+{
+    const heap *h = &policy->heaps[level];
+    step cheapest;
+    double per_byte;
+    if (h->count == 0) return 0.0;
+    if (!utility_cheapest(policy, room, h->items[0].entry, level, false, &cheapest, &per_byte)) {
+        return 0.0;
+    }
+    return per_byte > 0.0 ? per_byte : 0.0;
+}
+
+double utility_price(const kvt_policy *policy, int level)
+{
+    const heap *h = &policy->heaps[level];
+    if (h->count == 0) return 0.0;
+    int64_t room[LEVELS];
+    for (int other = 0; other < LEVELS; other++)
+        room[other] = (int64_t)policy->capacity[other] - (int64_t)policy->used[other];
+    const entry *root = entry_at(policy, h->items[0].entry);
+    if ((int64_t)entry_bytes(policy, root, root->current, level) <= room[level]) return 0.0;
+    return utility_root_price(policy, room, level);
+}
+
+rents utility_rents(const int64_t room[LEVELS])
+{
+    rents known;
+    for (int level = 0; level < LEVELS; level++) {
+        known.room[level] = room[level];
+        known.price[level] = -1.0;
+    }
+    return known;
+}
+
+double utility_rent(const kvt_policy *policy, rents *known, const entry *e, uint8_t option)
+{
+    double rent = 0.0;
+    for (int level = 0; level < LEVELS; level++) {
+        int64_t bytes = (int64_t)entry_bytes(policy, e, option, level);
+        if (bytes == 0 || bytes <= known->room[level]) continue;
+        if (known->price[level] < 0.0) {
+            known->price[level] = utility_root_price(policy, known->room, level);
+        }
+        rent += known->price[level] * (double)bytes;
+    }
+    return rent;
+}
+
 static bool utility_choose(kvt_policy *policy, draft *work, int level, step *out)
 {
     const heap *h = &policy->heaps[level];
     while (h->count > 0) {
         double best;
-        bool found = utility_cheapest(policy, work, h->items[0].entry, level, false, out, &best);
+        bool found =
+            utility_cheapest(policy, work->room, h->items[0].entry, level, false, out, &best);
         double bound = utility_key_rate(policy, h->items[0].key);
         if (found && best <= bound * (1.0 + 1e-9)) return true;
         for (uint32_t child = 1; child < 5 && child < h->count; child++) {
             step other;
             double per_byte;
-            if (!utility_cheapest(policy, work, h->items[child].entry, level, false, &other,
+            if (!utility_cheapest(policy, work->room, h->items[child].entry, level, false, &other,
                                   &per_byte) ||
                 per_byte >= best) {
                 continue;
@@ -244,48 +285,46 @@ static bool utility_fallback(kvt_policy *policy, const draft *work, uint32_t ind
                              step *out)
 {
     double per_byte;
-    return utility_cheapest(policy, work, index, level, true, out, &per_byte);
+    return utility_cheapest(policy, work->room, index, level, true, out, &per_byte);
 }
 
-/* Best first: score = gain over NONE - price * bytes in the tiers without room. */
-static bool utility_next_option(const kvt_policy *policy, const draft *work, const entry *e,
-                                uint32_t *tried, uint8_t *option_out, double *gain_out)
+/* Best first: score = gain over NONE - share of the write - rent in the tiers without room. */
+static bool utility_next_option(const kvt_policy *policy, rents *known, const entry *e,
+                                uint32_t *tried, step *out)
 {
     double rate = utility_rate(policy, e);
     double best = 0.0;
-    bool found = false;
+    uint8_t found = KVT_OPTION_NONE;
     for (uint8_t option = 1; option < e->option_count; option++) {
         if ((*tried >> option & 1) != 0 || !utility_is_reachable(policy, e, option)) continue;
         double gain = rate * (e->recompute_seconds - entry_cost(policy, e, option));
         double write = utility_write_seconds(policy, e, option) / utility_stay_seconds(policy);
         if (gain <= write) continue;
-        double score = gain - write;
-        for (int level = 0; level < LEVELS; level++) {
-            uint64_t bytes = entry_bytes(policy, e, option, level);
-            score -= utility_price_beyond(policy, level, work->room[level], bytes) * (double)bytes;
-        }
-        if (found && score <= best) continue;
-        found = true;
+        double score = gain - write - utility_rent(policy, known, e, option);
+        if (found != KVT_OPTION_NONE && score <= best) continue;
+        found = option;
         best = score;
-        *option_out = option;
-        *gain_out = gain;
+        out->to = option;
+        out->cost = write;
+        out->gain = gain;
     }
-    if (found) *tried |= UINT32_C(1) << *option_out;
-    return found;
+    *tried |= UINT32_C(1) << found;
+    return found != KVT_OPTION_NONE;
 }
 
+/* The first option whose gain pays for its write and for the steps that make its room. */
 static bool utility_place(kvt_policy *policy, draft *work, uint32_t index)
 {
     const entry *e = entry_at(policy, index);
+    rents known = utility_rents(work->room);
     uint32_t tried = 0;
-    uint8_t option = KVT_OPTION_NONE;
-    double gain = 0.0;
-    while (utility_next_option(policy, work, e, &tried, &option, &gain)) {
-        double write = utility_write_seconds(policy, e, option) / utility_stay_seconds(policy);
-        work->budget = gain - write;
-        if (room_make_for(policy, work, index, option) && work->spent < work->budget) {
-            step put = {.entry = index, .to = option, .gain = gain};
-            if (draft_add(policy, work, &put)) return true;
+    step put = {.entry = index};
+    while (utility_next_option(policy, &known, e, &tried, &put)) {
+        work->budget = put.gain - put.cost;
+        put.cost = 0.0; /* it is in the budget */
+        if (room_make_for(policy, work, index, put.to) && work->spent < work->budget &&
+            draft_add(policy, work, &put)) {
+            return true;
         }
         draft_cut(policy, work, 0, 0.0);
         work->bounded = false;

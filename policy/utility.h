@@ -13,8 +13,16 @@ double utility_rate(const kvt_policy *policy, const entry *e);
 /* Loss per byte of the cheapest step in a full tier; 0 where another such entry would fit. */
 double utility_price(const kvt_policy *policy, int level);
 
-/* The same, but only when `bytes` do not fit in `room`. */
-double utility_price_beyond(const kvt_policy *policy, int level, int64_t room, uint64_t bytes);
+/* Prices as one decision sees them, looked up at most once each. */
+typedef struct rents {
+    int64_t room[LEVELS];
+    double price[LEVELS]; /* below 0: not looked up yet */
+} rents;
+
+rents utility_rents(const int64_t room[LEVELS]);
+
+/* Price times bytes over the tiers that have no room for an option. */
+double utility_rent(const kvt_policy *policy, rents *known, const entry *e, uint8_t option);
 
 /* Seconds to make an option's form and to write it, each tier at its own write bandwidth. */
 double utility_write_seconds(const kvt_policy *policy, const entry *e, uint8_t option);

@@ -20,8 +20,18 @@ typedef struct improvement {
     double net;  /* gain less rent and the hysteresis share of the move */
 } improvement;
 
+static bool improve_fits(const kvt_policy *policy, const entry *e, uint8_t to,
+                         const int64_t room[LEVELS])
+{
+    for (int level = 0; level < LEVELS; level++) {
+        int64_t bytes = (int64_t)entry_bytes(policy, e, to, level);
+        if (bytes > 0 && bytes > room[level]) return false;
+    }
+    return true;
+}
+
 /* The stored option with the highest net gain, above 0; room_only: it must fit as things are. */
-static bool improve_find(const kvt_policy *policy, uint32_t index, const int64_t room[LEVELS],
+static bool improve_find(const kvt_policy *policy, uint32_t index, rents *known,
                          double read_seconds, bool room_only, improvement *out)
 {
     const entry *e = entry_at(policy, index);
@@ -34,11 +44,9 @@ static bool improve_find(const kvt_policy *policy, uint32_t index, const int64_t
         if (rate < 0.0) rate = utility_rate(policy, e);
         double move = read_seconds + utility_write_seconds(policy, e, to);
         double net = rate * saved - policy->config.hysteresis * move / utility_stay_seconds(policy);
-        for (int level = 0; level < LEVELS; level++) {
-            uint64_t bytes = entry_bytes(policy, e, to, level);
-            if (room_only && (int64_t)bytes > room[level] && bytes > 0) net = -1.0;
-            net -= utility_price_beyond(policy, level, room[level], bytes) * (double)bytes;
-        }
+        if (net <= out->net) continue;
+        if (room_only && !improve_fits(policy, e, to, known->room)) continue;
+        net -= utility_rent(policy, known, e, to);
         if (net <= out->net) continue;
         *out = (improvement){.entry = index, .to = to, .gain = rate * saved, .net = net};
     }
@@ -51,7 +59,8 @@ void utility_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan)
     for (int level = 0; level < LEVELS; level++)
         room[level] = (int64_t)policy->capacity[level] - (int64_t)policy->used[level];
     improvement found;
-    if (!improve_find(policy, index, room, 0.0, false, &found)) return;
+    rents known = utility_rents(room);
+    if (!improve_find(policy, index, &known, 0.0, false, &found)) return;
     draft work;
     if (!draft_begin(policy, &work, plan)) return;
     const entry *e = entry_at(policy, index);
@@ -107,6 +116,7 @@ static void tick_improve(kvt_policy *policy, draft *work)
     uint32_t count = 0;
     int64_t room[LEVELS];
     tick_spare_room(policy, work, room);
+    rents known = utility_rents(room);
     uint32_t scan = policy->entries_used < IMPROVE_SCAN ? policy->entries_used : IMPROVE_SCAN;
     for (uint32_t i = 0; i < scan; i++) {
         policy->hand = policy->hand + 1 < policy->entries_used ? policy->hand + 1 : 0;
@@ -114,21 +124,17 @@ static void tick_improve(kvt_policy *policy, draft *work)
         if (!entry_is_movable(e)) continue;
         const form *now = entry_form(policy, e, e->current);
         improvement found;
-        if (improve_find(policy, policy->hand, room, now->load_seconds + now->decode_seconds, true,
-                         &found)) {
+        if (improve_find(policy, policy->hand, &known, now->load_seconds + now->decode_seconds,
+                         true, &found)) {
             tick_keep(choice, &count, &found);
         }
     }
     for (uint32_t i = 0; i < count; i++) {
         step change = {.entry = choice[i].entry, .to = choice[i].to, .gain = choice[i].gain};
-        bool fits = true;
         tick_spare_room(policy, work, room);
-        for (int level = 0; level < LEVELS; level++) {
-            const entry *e = entry_at(policy, change.entry);
-            int64_t bytes = (int64_t)entry_bytes(policy, e, change.to, level);
-            if (bytes > 0 && bytes > room[level]) fits = false;
+        if (improve_fits(policy, entry_at(policy, change.entry), change.to, room)) {
+            (void)draft_add(policy, work, &change);
         }
-        if (fits) (void)draft_add(policy, work, &change);
     }
 }
 
