@@ -3,19 +3,12 @@
 include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/kvterrace)
-set(installed_libraries kvterrace_static)
-if(TARGET kvterrace_shared)
-  list(APPEND installed_libraries kvterrace_shared)
-endif()
-
-install(TARGETS ${installed_libraries} EXPORT kvterraceTargets
+install(TARGETS kvterrace_static kvterrace_shared EXPORT kvterraceTargets
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(DIRECTORY include/kvterrace DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
   FILES_MATCHING PATTERN "*.h")
-if(TARGET kvterrace_command)
-  install(TARGETS kvterrace_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-endif()
+install(TARGETS kvterrace_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 
 install(EXPORT kvterraceTargets NAMESPACE kvterrace:: DESTINATION ${package_dir})
 configure_package_config_file(cmake/kvterraceConfig.cmake.in

@@ -13,12 +13,6 @@ set(KVT_NEEDS_bench bench store estimator codecs tiers policy)
 
 set(KVT_TEST_ENVIRONMENT "KVT_SOURCE_DIR=${CMAKE_SOURCE_DIR};KVT_BINARY_DIR=${CMAKE_BINARY_DIR}")
 
-file(GLOB support_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/support/*.c)
-if(support_sources)
-  add_library(kvt_test_support OBJECT ${support_sources})
-  target_link_libraries(kvt_test_support PRIVATE kvt_flags PkgConfig::CMOCKA)
-endif()
-
 # A program named <prefix>_<room>_<subject> from one source and the rooms that it needs.
 function(kvt_room_program name source)
   string(REGEX MATCH "^[a-z]+_([a-z]+)" ignored ${name})
@@ -40,9 +34,6 @@ function(kvt_test_program source kind)
   kvt_room_program(${name} ${source})
   string(REGEX MATCH "^[a-z]+_([a-z]+)" ignored ${name})
   set(room ${CMAKE_MATCH_1})
-  if(TARGET kvt_test_support)
-    target_sources(${name} PRIVATE $<TARGET_OBJECTS:kvt_test_support>)
-  endif()
   target_link_libraries(${name} PRIVATE PkgConfig::CMOCKA)
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests/support)
   add_test(NAME ${kind}/${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
@@ -59,5 +50,4 @@ foreach(pair "unit;test" "conform;conform" "golden;golden" "torture;torture")
   endforeach()
 endforeach()
 
-include(cmake/tests_more.cmake OPTIONAL)
 include(cmake/tests_install.cmake)
