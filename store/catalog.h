@@ -69,7 +69,8 @@ KVT_NODISCARD kvt_status catalog_start(store_catalog *catalog, kvt_status (*sync
 
 /*
  * The right to delete one row later without needing memory then. Made with the row, kept by the
- * place, used up by catalog_delete or given back by catalog_ticket_free. Generation 0 stands for any.
+ * place, used up by catalog_delete or given back by catalog_ticket_free. Generation 0 stands for
+ * any.
  */
 typedef struct catalog_ticket catalog_ticket;
 KVT_NODISCARD kvt_status catalog_ticket_new(const kvt_key *key, uint64_t generation,
