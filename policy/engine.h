@@ -24,7 +24,7 @@
 #define LEVELS         3
 #define NIL            UINT32_MAX
 #define DRAFT_ASIDE    32u
-#define CAPACITY_LIMIT (UINT64_C(1) << 62) /* twice this still fits, see ledger.c */
+#define CAPACITY_LIMIT (UINT64_C(1) << 61) /* twice this fits a signed number, see ledger.c */
 #define UNLIMITED      1e300
 
 /* One stored option. NONE needs no form: its one number is the entry's recompute_seconds. */

@@ -64,7 +64,8 @@ static void explain_options(const kvt_policy *policy, const entry *e, kvt_explan
             to->rent += out->price[tier] * (double)to->option.bytes[tier];
         to->score = to->utility - to->rent;
         to->feasible = explain_is_feasible(policy, e, option);
-        if (!to->feasible || (found && to->score <= best)) continue;
+        /* Only a policy that counts uses has an opinion. */
+        if (!policy->ops->counts || !to->feasible || (found && to->score <= best)) continue;
         found = true;
         best = to->score;
         out->best = option;

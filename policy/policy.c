@@ -48,7 +48,7 @@ static const char *policy_tier_fault(const kvt_policy_config *config)
     if (config->tiers[KVT_TIER_NONE].capacity_bytes != 0) return "tier none cannot have a capacity";
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
         const kvt_tier_facts *facts = &config->tiers[tier];
-        if (facts->capacity_bytes > CAPACITY_LIMIT) return "a tier's capacity passes 2^62 bytes";
+        if (facts->capacity_bytes > CAPACITY_LIMIT) return "a tier's capacity passes 2^61 bytes";
         if (facts->write_bytes_per_s != 0.0 &&
             !policy_in_range(facts->write_bytes_per_s, 1.0, UNLIMITED)) {
             return "write_bytes_per_s must be 0 (not known) or at least 1";

@@ -9,7 +9,7 @@
 
 #include <stdio.h>
 
-#define REQUESTS 60
+#define REQUESTS 40
 #define LOG_SIZE (1u << 18)
 
 typedef struct log_text {

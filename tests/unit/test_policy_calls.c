@@ -391,6 +391,46 @@ static void explanations_add_up(void **state)
     assert_non_null(strstr(x.reason, "pinned"));
 }
 
+static void largest_capacities_do_not_overflow(void **state)
+{
+    (void)state;
+    kvt_policy_close(policy);
+    config.tiers[KVT_TIER_DRAM].capacity_bytes = UINT64_C(1) << 61;
+    policy = test_open(&config);
+    options[1].bytes[KVT_TIER_DRAM] = UINT64_C(1) << 61;
+    assert_int_equal(kvt_policy_admit(policy, SECOND, &entry, &plan), KVT_OK);
+    test_carry_out(policy, &plan);
+    options[0] = test_none(9.0);
+    entry.handle = 2;
+    entry.option_count = 2;
+    assert_int_equal(kvt_policy_admit(policy, SECOND, &entry, &plan), KVT_OK);
+    assert_int_equal(plan.count, 2);
+    assert_int_equal(stats_now().used_bytes[KVT_TIER_DRAM], UINT64_C(1) << 62);
+    test_carry_out(policy, &plan);
+    assert_int_equal(stats_now().used_bytes[KVT_TIER_DRAM], UINT64_C(1) << 61);
+    options[1].bytes[KVT_TIER_DRAM]++;
+    entry.handle = 3;
+    assert_int_equal(kvt_policy_admit(policy, SECOND, &entry, &plan), KVT_E_ARGUMENT);
+    config.tiers[KVT_TIER_DRAM].capacity_bytes++;
+    expect_config(KVT_E_ARGUMENT);
+}
+
+static void fixed_policies_explain_themselves(void **state)
+{
+    (void)state;
+    kvt_policy_close(policy);
+    config.name = "lru";
+    policy = test_open(&config);
+    admit_and_commit(1, 0);
+    kvt_explanation x;
+    assert_int_equal(kvt_policy_explain(policy, 3 * SECOND, 1, &x), KVT_OK);
+    assert_int_equal(x.current, 1);
+    assert_int_equal(x.best, 1);
+    assert_true(x.accesses_per_s == 0.0);
+    assert_true(x.last_access_age_seconds > 1.99 && x.last_access_age_seconds < 2.01);
+    assert_non_null(strstr(x.reason, "recency"));
+}
+
 int main(void)
 {
 #define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
@@ -408,6 +448,8 @@ int main(void)
         CASE(absent_tiers_hold_nothing),
         CASE(a_late_move_does_not_disturb_later_ones),
         CASE(explanations_add_up),
+        CASE(largest_capacities_do_not_overflow),
+        CASE(fixed_policies_explain_themselves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
