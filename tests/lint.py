@@ -35,7 +35,8 @@ PURE_COMMON = ["memcpy", "memmove", "memset", "memcmp", "__assert_fail", "__stac
                "_GLOBAL_OFFSET_TABLE_"]
 PURE_ROOMS = {
     "policy": PURE_COMMON,
-    "codecs": PURE_COMMON + ["ZSTD_*", "XXH*", "str*", "snprintf"],
+    "codecs": PURE_COMMON + ["ZSTD_*", "XXH*", "str*", "snprintf", "__cpu_model",
+                             "__cpu_features2"],
 }
 
 # Rooms that never call the heap: policy asks the allocator it was given, codecs get scratch from
