@@ -18,9 +18,10 @@
 #include <string.h>
 #include <time.h>
 
-#define LIVE_BUFFER_BYTES (UINT64_C(32) << 20) /* per server, for blocks read and not checked yet  \
-                                                */
-#define LIVE_TICK_SECONDS 0.005                /* background rounds do not get closer than this */
+/* Each server's memory for blocks that were read and not checked yet. */
+#define LIVE_BUFFER_BYTES (UINT64_C(32) << 20)
+/* Background rounds do not get closer than this. */
+#define LIVE_TICK_SECONDS 0.005
 #define LIVE_SETTLE_TRIES 200
 
 typedef struct live_log {

@@ -66,6 +66,26 @@ static uint64_t count_lines(const char *path, const char *start)
     return count;
 }
 
+static void expect_sound(const char *policy, const replay_result *result, const char *log_path)
+{
+    /* What utility stores follows from measured speeds; what the others store does not. */
+    bool lru = strcmp(policy, "lru") == 0, none = strcmp(policy, "none") == 0;
+    assert_int_equal(result->wrong_bytes, 0);
+    assert_int_equal(result->failed_puts, 0);
+    assert_int_equal(result->load_failures, 0);
+    assert_int_equal(result->requests, 300);
+    assert_true(!lru || result->verified_gets > 0);
+    assert_true(!none || (result->verified_gets == 0 && result->moves == 0));
+    assert_true(result->moves_match);
+    assert_int_equal(count_lines(log_path, "KVT_OK "), result->moves_committed);
+    assert_int_equal(count_lines(log_path, ""), result->moves);
+    assert_true(result->hit_block_ratio[0] <= result->ideal_block_ratio + 1e-9);
+    if (lru) {
+        assert_true(result->bytes_written[KVT_TIER_SSD] > 0);
+        assert_true(result->demotions + result->evictions > 0);
+    }
+}
+
 /* HBM (emulated) and DRAM in memory, two files of different size as SSD members; tiers that hold a
  * fraction of the footprint, so that entries move while requests are served. */
 static void a_store_gives_back_what_was_put(void **state)
@@ -123,22 +143,7 @@ static void a_store_gives_back_what_was_put(void **state)
         kvt_status status = replay_run_live(&options, &workload, &live, policies[i], &result,
                                             message, sizeof message);
         if (status != KVT_OK) fail_msg("%s: %s", policies[i], message);
-        /* What utility stores follows from measured speeds; what the others store does not. */
-        bool lru = strcmp(policies[i], "lru") == 0, none = strcmp(policies[i], "none") == 0;
-        assert_int_equal(result.wrong_bytes, 0);
-        assert_int_equal(result.failed_puts, 0);
-        assert_int_equal(result.load_failures, 0);
-        assert_int_equal(result.requests, 300);
-        assert_true(!lru || result.verified_gets > 0);
-        assert_true(!none || (result.verified_gets == 0 && result.moves == 0));
-        assert_true(result.moves_match);
-        assert_int_equal(count_lines(log_path, "KVT_OK "), result.moves_committed);
-        assert_int_equal(count_lines(log_path, ""), result.moves);
-        assert_true(result.hit_block_ratio[0] <= result.ideal_block_ratio + 1e-9);
-        if (lru) {
-            assert_true(result.bytes_written[KVT_TIER_SSD] > 0);
-            assert_true(result.demotions + result.evictions > 0);
-        }
+        expect_sound(policies[i], &result, log_path);
         print_message("%s: %llu gets verified, %llu moves\n", policies[i],
                       (unsigned long long)result.verified_gets, (unsigned long long)result.moves);
     }

@@ -212,6 +212,33 @@ static void the_run_ends_at_the_first_hole(void **state)
     assert_true(result.peak_bytes[KVT_TIER_DRAM] <= 4 * 102400);
 }
 
+/* A request of 10 blocks each second against an SSD that writes one block a second: moves are
+ * aborted instead of piling up, and nothing is read before it has been written. */
+static void writes_do_not_pile_up(void **state)
+{
+    (void)state;
+    replay_options options;
+    replay_result result;
+    model_init(&options);
+    options.servers = 4;
+    options.write_lag_seconds = 5.0;
+    model_add_tier(&options, KVT_TIER_SSD, 10000, STORED_BYTES, 0.0);
+    plain_request plain[60];
+    for (uint32_t i = 0; i < 60; i++)
+        plain[i] = (plain_request){(double)i, 1000, i * 10};
+    simulate(&options, plain, 60, "lru", &result);
+    assert_true(result.moves_aborted > 400);
+    assert_true(result.write_lag_s_max[KVT_TIER_SSD] <= 6.0 + 1e-6);
+    assert_int_equal(result.bytes_written[KVT_TIER_SSD], result.moves_committed * 102400);
+    assert_in_range(result.moves_committed, 60, 66);
+    assert_int_equal(result.moves_committed + result.moves_aborted, result.moves);
+
+    options.write_lag_seconds = 0.0;
+    simulate(&options, plain, 60, "lru", &result);
+    assert_int_equal(result.moves_aborted, 0);
+    assert_int_equal(result.moves_committed, 600);
+}
+
 static void warm_up_is_served_but_not_counted(void **state)
 {
     (void)state;
@@ -363,6 +390,7 @@ int main(void)
         cmocka_unit_test(reads_queue_behind_reads),
         cmocka_unit_test(a_block_in_the_making_is_waited_for),
         cmocka_unit_test(the_run_ends_at_the_first_hole),
+        cmocka_unit_test(writes_do_not_pile_up),
         cmocka_unit_test(warm_up_is_served_but_not_counted),
         cmocka_unit_test(partial_blocks_charge_what_is_asked),
         cmocka_unit_test(equal_runs_make_equal_plans),

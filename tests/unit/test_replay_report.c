@@ -1,0 +1,234 @@
+/*
+ * test_replay_report.c - what replay reads from the settings, and what it prints for people: the
+ * table, and an HTML page that needs nothing from outside and trusts no text.
+ */
+#include "replay/replay.h"
+#include "replay/report_page.h"
+#include "replay/results_text.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static kvt_config *config_with(const char *const *settings)
+{
+    kvt_config *config;
+    char message[256];
+    assert_int_equal(kvt_config_new(&config), KVT_OK);
+    for (size_t i = 0; settings[i] != NULL; i++) {
+        if (kvt_config_set(config, settings[i], message, sizeof message) != KVT_OK) {
+            fail_msg("%s", message);
+        }
+    }
+    return config;
+}
+
+static void settings_become_options(void **state)
+{
+    (void)state;
+    static const char *const settings[] = {"tier.dram.capacity=125GiB",
+                                           "tier.dram.read_bandwidth=50GB/s",
+                                           "tier.ssd.capacity=1TB",
+                                           "tier.ssd.read_bandwidth=7GB/s",
+                                           "tier.ssd.write_bandwidth=2GB/s",
+                                           "tier.ssd.latency=80us",
+                                           "replay.servers=3",
+                                           "replay.seed=9",
+                                           "replay.warmup=0.1",
+                                           "replay.overlap=yes",
+                                           "replay.partial_blocks=exact",
+                                           "prefill.gpu=h100",
+                                           "store.half_life=60",
+                                           "store.holes=mixed",
+                                           NULL};
+    char message[256];
+    replay_options options;
+    kvt_config *config = config_with(settings);
+    assert_int_equal(replay_options_read(config, false, &options, message, sizeof message), KVT_OK);
+    assert_true(options.tiers[KVT_TIER_DRAM].capacity_bytes == UINT64_C(125) << 30);
+    assert_true(options.tiers[KVT_TIER_DRAM].write.bytes_per_s == 50e9);
+    assert_true(options.tiers[KVT_TIER_SSD].read.bytes_per_s == 7e9);
+    assert_true(options.tiers[KVT_TIER_SSD].write.bytes_per_s == 2e9);
+    assert_true(options.tiers[KVT_TIER_SSD].read.request_seconds == 80e-6);
+    assert_true(options.model.present[KVT_TIER_SSD] && !options.model.present[KVT_TIER_HBM]);
+    assert_int_equal(options.servers, 3);
+    assert_int_equal(options.seed, 9);
+    assert_true(options.warmup == 0.1 && options.overlap && options.partial_exact);
+    assert_true(options.half_life_seconds == 60.0 && options.holes == KVT_HOLES_MIXED);
+    assert_string_equal(options.prefill_name, "llama-3.1-8b:h100");
+    assert_null(kvt_config_unused_at(config, 0)); /* every one of them has an effect */
+    replay_options_free(&options);
+    kvt_config_free(config);
+}
+
+static void a_bare_simulation_says_what_it_assumes(void **state)
+{
+    (void)state;
+    static const char *const none[] = {NULL};
+    char message[256];
+    replay_options options;
+    kvt_config *config = config_with(none);
+    assert_int_equal(replay_options_read(config, false, &options, message, sizeof message), KVT_OK);
+    assert_true(options.tiers[KVT_TIER_DRAM].capacity_bytes == UINT64_C(100000000000));
+    assert_true(options.tiers[KVT_TIER_SSD].capacity_bytes == UINT64_C(400000000000));
+    assert_non_null(strstr(options.note, "No tier is set"));
+    assert_non_null(strstr(options.note, "lossless"));
+    replay_options_free(&options);
+    kvt_config_free(config);
+}
+
+static void impossible_settings_are_refused(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {"replay.servers=0",
+                                      "replay.warmup=1",
+                                      "replay.bytes_per_token=0",
+                                      "replay.block_tokens=0",
+                                      "store.variant=lossless",
+                                      "prefill.csv=no/such/table",
+                                      "store.profile=no/such/profile"};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        const char *const settings[] = {bad[i], NULL};
+        char message[256] = "";
+        replay_options options;
+        kvt_config *config = config_with(settings);
+        kvt_status status = replay_options_read(config, false, &options, message, sizeof message);
+        if (status >= 0 || message[0] == '\0') fail_msg("%s: status %d", bad[i], status);
+        replay_options_free(&options);
+        kvt_config_free(config);
+    }
+}
+
+static void numbers_read_well(void **state)
+{
+    (void)state;
+    char text[RESULTS_TEXT_BYTES];
+    assert_string_equal(results_format_seconds(0.0, text), "0");
+    assert_string_equal(results_format_seconds(0.0000123, text), "12 us");
+    assert_string_equal(results_format_seconds(0.00123, text), "1.23 ms");
+    assert_string_equal(results_format_seconds(0.4567, text), "457 ms");
+    assert_string_equal(results_format_seconds(1.234, text), "1.23 s");
+    assert_string_equal(results_format_seconds(123.4, text), "123 s");
+    assert_string_equal(results_format_seconds(NAN, text), "-");
+    assert_string_equal(results_format_bytes(0, text), "0");
+    assert_string_equal(results_format_bytes(999, text), "999 B");
+    assert_string_equal(results_format_bytes(1234567, text), "1.23 MB");
+    assert_string_equal(results_format_bytes(1e20, text), "100000 PB");
+}
+
+static char *slurp(FILE *file)
+{
+    long size = ftell(file);
+    assert_true(size > 0);
+    char *text = malloc((size_t)size + 1);
+    assert_non_null(text);
+    rewind(file);
+    assert_int_equal(fread(text, 1, (size_t)size, file), size);
+    text[size] = '\0';
+    fclose(file);
+    return text;
+}
+
+static void text_from_outside_is_escaped(void **state)
+{
+    (void)state;
+    FILE *file = tmpfile();
+    assert_non_null(file);
+    page_text(file, "<script>alert('x')</script> & \"q\" \x01 \xff\xc3\xa9 \xe2\x82\xac \xc0\xaf "
+                    "\xed\xa0\x80\xf0\x9f");
+    char *text = slurp(file);
+    assert_string_equal(text, "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt; &amp; &quot;q&quot; "
+                              "? ?\xc3\xa9 \xe2\x82\xac ?? ?????");
+    free(text);
+}
+
+static uint64_t count_of(const char *text, const char *part)
+{
+    uint64_t count = 0;
+    for (const char *at = text; (at = strstr(at, part)) != NULL; at += strlen(part))
+        count++;
+    return count;
+}
+
+static void the_page_stands_alone(void **state)
+{
+    (void)state;
+    char message[256];
+    replay_options options;
+    replay_workload workload;
+    replay_result results[3];
+    static const char *const policies[3] = {"none", "lru", "utility"};
+    replay_generator generator = {.requests_per_s = 1.0,
+                                  .requests = 200,
+                                  .contexts = 20,
+                                  .zipf = 1.0,
+                                  .tokens_median = 3000.0,
+                                  .tokens_sigma = 0.7,
+                                  .tokens_max = 16000,
+                                  .turns_mean = 2.0,
+                                  .turn_tokens = 100.0,
+                                  .think_seconds = 10.0,
+                                  .block_tokens = 512,
+                                  .seed = 3};
+    assert_int_equal(replay_workload_generate(&generator, &workload, message, 256), KVT_OK);
+    replay_options_init(&options);
+    options.tiers[KVT_TIER_DRAM].capacity_bytes = UINT64_C(4) << 30;
+    options.tiers[KVT_TIER_SSD].capacity_bytes = UINT64_C(16) << 30;
+    assert_int_equal(replay_options_check(&options, message, sizeof message), KVT_OK);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(
+            replay_run_sim(&options, &workload, policies[i], &results[i], message, 256), KVT_OK);
+    }
+    results[0].rho = 1.5; /* an overloaded run has no mean to draw */
+    replay_report report = {.version = "1.2.3",
+                            .command = "kvterrace <b>&",
+                            .options = &options,
+                            .workload = &workload,
+                            .results = results,
+                            .result_count = 3};
+    FILE *file = tmpfile();
+    assert_non_null(file);
+    assert_int_equal(replay_print_html(&report, file), KVT_OK);
+    char *page = slurp(file);
+    static const char *const outside[] = {"http:", "https:", "<script", "url(", "@import", "<img",
+                                          "<link", "src=",   "<b>",     "nan",  "inf "};
+    for (size_t i = 0; i < sizeof outside / sizeof outside[0]; i++) {
+        if (strstr(page, outside[i]) != NULL) fail_msg("the page holds %s", outside[i]);
+    }
+    assert_int_equal(count_of(page, "<svg"), 3);
+    assert_int_equal(count_of(page, "</svg>"), 3);
+    assert_int_equal(count_of(page, "<polyline"), 3);
+    assert_int_equal(count_of(page, "<tr>"), 4);
+    assert_non_null(strstr(page, "kvterrace &lt;b&gt;&amp;"));
+    assert_non_null(strstr(page, "no mean"));
+    free(page);
+
+    file = tmpfile();
+    assert_non_null(file);
+    assert_int_equal(replay_print_text(&report, file), KVT_OK);
+    char *table = slurp(file);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(count_of(table, policies[i]) >= 2, 1);
+    assert_non_null(strstr(table, "no mean exists"));
+    free(table);
+    replay_workload_free(&workload);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(settings_become_options),
+        cmocka_unit_test(a_bare_simulation_says_what_it_assumes),
+        cmocka_unit_test(impossible_settings_are_refused),
+        cmocka_unit_test(numbers_read_well),
+        cmocka_unit_test(text_from_outside_is_escaped),
+        cmocka_unit_test(the_page_stands_alone),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
