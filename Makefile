@@ -1,6 +1,6 @@
 # Short names for the common jobs; CMake does the work. Each job sets the machine up first, which
 # costs nothing when everything is there. `make check` is what CI runs.
-.PHONY: help build demo test check lint format bench fuzz asan tsan install clean setup
+.PHONY: help build demo test check lint format bench fuzz asan tsan install clean setup configure
 .DEFAULT_GOAL := help
 
 BUILD := build
@@ -32,14 +32,17 @@ help:
 setup:
 	@tools/bootstrap.sh
 
-build: setup
+configure: setup
 	@$(CMAKE) --preset release
-	@$(CMAKE) --build --preset release
+
+build: configure
+	@$(CMAKE) --build --preset release --target kvterrace_static kvterrace_shared kvterrace_command
 
 demo: build
 	@tools/demo.sh $(BUILD)
 
-test: build
+test: configure
+	@$(CMAKE) --build --preset release
 	@ctest --preset release
 
 check:

@@ -67,7 +67,7 @@ static void print_device_text(const kvt_device_curve *curve)
     printf("%-14s %-5s %-17s", curve->device, kvt_tier_name(curve->tier), curve->engine);
     print_direction(&curve->read);
     print_direction(&curve->write);
-    printf("  %s%s\n", curve->direct ? "direct" : "", curve->emulated ? "emulated" : "");
+    printf("%s%s\n", curve->direct ? "  direct" : "", curve->emulated ? "  emulated" : "");
 }
 
 static kvt_status print_devices(kvt_profile *profile, json_t *devices)

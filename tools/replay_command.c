@@ -30,6 +30,9 @@ typedef struct replay_arguments {
 typedef struct replay_session {
     const replay_arguments *arguments;
     replay_options options;
+    kvt_store_options store; /* live only, with what it points to */
+    void *store_owner;
+    replay_live live;
     replay_workload workload; /* of the first seed */
     char *policy_text;        /* owned; cut into policies */
     const char *policies[REPLAY_POLICIES_MAX];
@@ -172,7 +175,10 @@ static kvt_status replay_run_one(replay_session *session, const replay_workload 
     kvt_status status = replay_name_log(session, session->options.plan_log, policy, seed, &log);
     options.plan_log = log;
     options.seed = seed;
-    if (status == KVT_OK) {
+    if (status == KVT_OK && session->arguments->live) {
+        status = replay_run_live(&options, workload, &session->live, policy, result,
+                                 session->message, sizeof session->message);
+    } else if (status == KVT_OK) {
         status = replay_run_sim(&options, workload, policy, result, session->message,
                                 sizeof session->message);
     }
@@ -290,6 +296,15 @@ static kvt_status replay_prepare(replay_session *session)
     kvt_config *config = arguments->common.config;
     kvt_status status = replay_options_read(config, arguments->live, &session->options,
                                             session->message, sizeof session->message);
+    if (status == KVT_OK && arguments->live) {
+        session->live.store = &session->store;
+        status = kvt_store_options_read(config, &session->store, &session->store_owner,
+                                        session->message, sizeof session->message);
+        if (status == KVT_OK && session->store.catalog_path) {
+            command_note(&arguments->common,
+                         "store.catalog is left alone: nothing of a live replay survives it");
+        }
+    }
     if (status != KVT_OK) return status;
     status = replay_take_policies(session, arguments->policies
                                                ? arguments->policies
@@ -314,7 +329,9 @@ static kvt_status replay_prepare(replay_session *session)
 
 static int replay_run_session(replay_arguments *arguments)
 {
-    static const char *const trace_sections[] = {"replay", "prefill", NULL};
+    /* A file's [store], [tier.*] and [device.*] serve both modes; what one of them leaves is no
+     * error. */
+    static const char *const sections[] = {"replay", "prefill", NULL};
     static const char *const all_sections[] = {"replay", "prefill", "workload", NULL};
     replay_session session = {.arguments = arguments};
     replay_options_init(&session.options);
@@ -322,7 +339,7 @@ static int replay_run_session(replay_arguments *arguments)
     int code = EXIT_FINE;
     if (status == KVT_OK) {
         code = command_report_unused(&arguments->common,
-                                     arguments->generated ? all_sections : trace_sections);
+                                     arguments->generated ? all_sections : sections);
     }
     if (status == KVT_OK && code == EXIT_FINE) {
         status = replay_run_all(&session);
@@ -332,6 +349,7 @@ static int replay_run_session(replay_arguments *arguments)
     if (status != KVT_OK) code = command_fail(status, session.message);
     replay_workload_free(&session.workload);
     replay_options_free(&session.options);
+    kvt_store_options_free(session.store_owner);
     free(session.results);
     free(session.policy_text);
     return code;

@@ -59,11 +59,9 @@ static void fixture_fill(verify_fixture *fixture)
     kvt_close(store);
 }
 
-static int setup(void **state)
+/* A store in fixture->folder, filled and closed. */
+static void fixture_make(verify_fixture *fixture)
 {
-    verify_fixture *fixture = calloc(1, sizeof *fixture);
-    assert_non_null(fixture);
-    support_make_folder(fixture->folder, sizeof fixture->folder);
     (void)snprintf(fixture->catalog, sizeof fixture->catalog, "%s/catalog.db", fixture->folder);
     kvt_store_options_init(&fixture->options);
     for (int i = 0; i < 2; i++) {
@@ -81,6 +79,14 @@ static int setup(void **state)
     fixture->options.tiers[KVT_TIER_SSD].device_count = 2;
     fixture->options.tiers[KVT_TIER_SSD].unit_bytes = 8192;
     fixture_fill(fixture);
+}
+
+static int setup(void **state)
+{
+    verify_fixture *fixture = calloc(1, sizeof *fixture);
+    assert_non_null(fixture);
+    support_make_folder(fixture->folder, sizeof fixture->folder);
+    fixture_make(fixture);
     *state = fixture;
     return 0;
 }
@@ -327,8 +333,15 @@ static void test_inspect_record(void **state)
     free(scratch);
 }
 
-int main(void)
+/* `test_bench_verify --make FOLDER` only makes a store there, for the tests of the command. */
+int main(int argc, char **argv)
 {
+    if (argc == 3 && strcmp(argv[1], "--make") == 0) {
+        static verify_fixture fixture;
+        (void)snprintf(fixture.folder, sizeof fixture.folder, "%s", argv[2]);
+        fixture_make(&fixture);
+        return 0;
+    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_sound, setup, teardown),
         cmocka_unit_test_setup_teardown(test_damaged, setup, teardown),

@@ -185,6 +185,51 @@ class CommandTest(unittest.TestCase):
                  '"hash_ids": [1]}\n{"timestamp": 1, "input_length"\n')
         self.fails("bad.jsonl:2:", "replay", "--trace", "bad.jsonl", "--policy", "lru")
 
+    def test_replay_live(self):
+        self.put("live.ini", "[tier.hbm]\ncapacity = 512MB\n[tier.dram]\ncapacity = 2GB\n"
+                 "[tier.ssd]\ncapacity = 8GB\n" + "".join(
+                     f"[device.ssd{i}]\ntier = ssd\nbackend = file\npath = ssd{i}\n"
+                     f"capacity = {64 + 32 * i}MiB\n" for i in range(2)))
+        document = self.run_json("replay", *WORKLOAD, "--mode", "live", "--config", "live.ini",
+                                 "--policy", "lru,utility", "--scale", "0.0039", "--plan-log",
+                                 "plan", "--quiet", "--set", "workload.requests=100")
+        for row in document["results"]:
+            self.assertEqual((row["mode"], row["requests"]), ("live", 100))
+            self.assertGreater(row["verified_gets"], 0)
+            self.assertEqual(row["wrong_bytes"], 0)
+            self.assertIs(row["moves_match"], True)
+            with open(self.path(f"plan.{row['policy']}.1"), encoding="utf-8") as file:
+                self.assertGreaterEqual(len(file.readlines()), row["moves_committed"])
+        # The files carry a label now, so another live run must not take them over by itself.
+        self.fails("ssd0", "replay", *WORKLOAD, "--mode", "live", "--config", "live.ini", code=1)
+        self.fails("no tier", "replay", *WORKLOAD, "--mode", "live", code=2)
+
+    def test_verify(self):
+        self.fails("store.catalog", "verify")
+        self.fails("none.db", "verify", "--set", "store.catalog=none.db")
+        maker = os.path.join(os.environ.get("KVT_BINARY_DIR", ""), "test_bench_verify")
+        if not os.path.exists(maker):
+            self.skipTest("test_bench_verify makes the store")
+        subprocess.run([maker, "--make", "."], cwd=self.folder, check=True)
+        config = self.put("store.ini", "[store]\ncatalog = catalog.db\n" + "".join(
+            f"[device.ssd{i}]\ntier = ssd\nbackend = file\npath = ssd{i}\n"
+            "capacity = 16MiB\n" for i in range(2)))
+        document = self.run_json("verify", "--config", config)
+        self.assertIs(document["ok"], True)
+        self.assertGreater(document["entries"], 0)
+        self.assertEqual(document["sound"], document["entries"])
+        self.assertEqual(self.run_json("inspect", "catalog.db")["entries"], document["entries"])
+        rows = self.run_json("inspect", "--entries", "catalog.db")["entry"]
+        self.assertEqual(len({row["key"] for row in rows}), document["entries"])
+        self.assertEqual(self.run_json("inspect", "ssd1")["label"], "sound")
+        self.assertIn("faulty", self.run_command("verify", "--config", config).stdout)
+        os.unlink(self.path("ssd1"))
+        document = self.run_json("verify", "--config", config, code=1)
+        self.assertIs(document["ok"], False)
+        self.assertEqual(document["devices_faulty"], 1)
+        self.assertIn("device ssd1: is missing",
+                      self.run_command("verify", "--config", config, code=1).stdout)
+
     def test_inspect(self):
         self.fails("nothing-here", "inspect", "nothing-here")
         self.put("blank", bytes(1 << 20))
