@@ -196,6 +196,57 @@ static void lru_leaf_peels_a_path_in_one_plan(void **state)
     kvt_policy_close(policy);
 }
 
+static void aborted_victims_are_the_oldest_again(void **state)
+{
+    (void)state;
+    test_memory memory = {.left = -1};
+    kvt_policy *policy = open_dram("lru", 20000, &memory);
+    for (uint64_t handle = 1; handle <= 200; handle++)
+        assert_int_equal(put(policy, handle, 0, 100), KVT_OK);
+    kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 300, 0.01)};
+    kvt_policy_entry entry = {999, 0, options, 2, 1};
+    kvt_move moves[8];
+    kvt_plan plan = {moves, 8, 0};
+    for (int round = 0; round < 2; round++) {
+        assert_int_equal(kvt_policy_admit(policy, 1000, &entry, &plan), KVT_OK);
+        assert_int_equal(plan.count, 4);
+        for (uint32_t i = 0; i < 3; i++)
+            assert_int_equal(moves[i].handle, i + 1);
+        for (uint32_t i = 0; i < 4; i++)
+            assert_int_equal(kvt_policy_abort(policy, moves[i].id), KVT_OK);
+    }
+    kvt_policy_close(policy);
+}
+
+/* What cannot move down, because all below is pinned, leaves. */
+static void lru_evicts_when_nothing_below_may_move(void **state)
+{
+    (void)state;
+    test_memory memory = {.left = -1};
+    kvt_policy_config config;
+    kvt_policy_config_init(&config);
+    config.name = "lru";
+    config.tiers[KVT_TIER_DRAM].capacity_bytes = 100;
+    config.tiers[KVT_TIER_SSD].capacity_bytes = 100;
+    config.allocator = test_allocator(&memory);
+    kvt_policy *policy = test_open(&config);
+    kvt_option options[3] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 0.01),
+                             test_option(1, KVT_TIER_SSD, 100, 0.1)};
+    kvt_policy_entry entry = {1, 0, options, 3, 1};
+    kvt_move moves[8];
+    kvt_plan plan = {moves, 8, 0};
+    assert_int_equal(kvt_policy_adopt(policy, 1, &entry, 2), KVT_OK);
+    assert_int_equal(kvt_policy_pin(policy, 1), KVT_OK);
+    entry.handle = 2;
+    assert_int_equal(kvt_policy_adopt(policy, 1, &entry, 1), KVT_OK);
+    entry.handle = 3;
+    assert_int_equal(kvt_policy_admit(policy, 1, &entry, &plan), KVT_OK);
+    assert_int_equal(plan.count, 2);
+    assert_int_equal(moves[0].handle, 2);
+    assert_int_equal(moves[0].kind, KVT_MOVE_EVICT);
+    kvt_policy_close(policy);
+}
+
 static void none_refuses_all(void **state)
 {
     (void)state;
@@ -216,6 +267,8 @@ int main(void)
         cmocka_unit_test(lru_in_two_tiers_is_two_lists),
         cmocka_unit_test(lru_drops_a_prefix_and_lru_leaf_does_not),
         cmocka_unit_test(lru_leaf_peels_a_path_in_one_plan),
+        cmocka_unit_test(aborted_victims_are_the_oldest_again),
+        cmocka_unit_test(lru_evicts_when_nothing_below_may_move),
         cmocka_unit_test(none_refuses_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

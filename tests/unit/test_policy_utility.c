@@ -288,6 +288,95 @@ static void a_full_lower_tier_makes_room_first(void **state)
     kvt_policy_close(policy);
 }
 
+/* A full upper tier has a price: what is worth less there goes straight to the tier below. */
+static void a_newcomer_does_not_push_out_what_is_worth_more(void **state)
+{
+    (void)state;
+    kvt_policy_config config;
+    prepare(&config, 100, 1000);
+    kvt_policy *policy = test_open(&config);
+    kvt_option options[3] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 0.01),
+                             test_option(1, KVT_TIER_SSD, 100, 0.1)};
+    assert_int_equal(admit(policy, SECOND, 1, 0, options, 3), KVT_OK);
+    test_carry_out(policy, &plan);
+    use(policy, SECOND, 1, 4);
+    assert_int_equal(admit(policy, SECOND, 2, 0, options, 3), KVT_OK);
+    assert_int_equal(plan.count, 1);
+    assert_int_equal(moves[0].to, 2);
+    kvt_policy_close(policy);
+}
+
+/* A plan that may not grow long enough to move an entry down does not drop it instead. */
+static void a_short_plan_does_not_evict_what_should_move_down(void **state)
+{
+    (void)state;
+    for (uint32_t length = 2; length <= 6; length++) {
+        kvt_policy_config config;
+        prepare(&config, 100, 100);
+        kvt_policy *policy = test_open(&config);
+        kvt_option options[3] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 0.01),
+                                 test_option(1, KVT_TIER_SSD, 100, 0.1)};
+        kvt_option quarter[2] = {test_none(0.6), test_option(1, KVT_TIER_SSD, 25, 0.55)};
+        kvt_policy_entry entry = {1, 0, options, 3, 1};
+        assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, 1), KVT_OK);
+        for (uint64_t handle = 2; handle <= 5; handle++) {
+            entry = (kvt_policy_entry){handle, 0, quarter, 2, 1};
+            assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, 1), KVT_OK);
+        }
+        options[0] = test_none(50.0);
+        plan.capacity = length;
+        kvt_status status = admit(policy, SECOND, 6, 0, options, 2);
+        plan.capacity = 64;
+        assert_int_equal(status, length < 6 ? KVT_REFUSED : KVT_OK);
+        if (length == 6) assert_int_equal(moves[4].kind, KVT_MOVE_CHANGE);
+        kvt_policy_close(policy);
+    }
+}
+
+/* The entry on its way up still holds its bytes below: it cannot be dropped to make its own room.
+ */
+static void a_promoted_entry_is_not_its_own_victim(void **state)
+{
+    (void)state;
+    kvt_policy_config config;
+    prepare(&config, 100, 200);
+    kvt_policy *policy = test_open(&config);
+    kvt_option options[3] = {test_none(50.0), test_option(1, KVT_TIER_DRAM, 100, 0.01),
+                             test_option(1, KVT_TIER_SSD, 100, 10.0)};
+    for (uint64_t handle = 1; handle <= 3; handle++) {
+        options[0] = test_none(handle == 3 ? 10.5 : 50.0);
+        kvt_policy_entry entry = {handle, 0, options, 3, 1};
+        uint8_t option = handle == 1 ? 1 : 2;
+        assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, option), KVT_OK);
+    }
+    assert_int_equal(kvt_policy_pin(policy, 2), KVT_OK);
+    use(policy, SECOND, 3, 20);
+    assert_int_equal(kvt_policy_access(policy, SECOND, 3, &plan), KVT_OK);
+    assert_int_equal(plan.count, 2);
+    assert_int_equal(moves[0].handle, 1);
+    assert_int_equal(moves[0].kind, KVT_MOVE_EVICT);
+    assert_int_equal(moves[1].handle, 3);
+    assert_int_equal(moves[1].kind, KVT_MOVE_CHANGE);
+    test_carry_out(policy, &plan);
+    kvt_policy_close(policy);
+}
+
+static void an_adopted_entry_counts_as_half_a_use(void **state)
+{
+    (void)state;
+    kvt_policy_config config;
+    prepare(&config, 100, 0);
+    kvt_policy *policy = test_open(&config);
+    kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 0.0)};
+    kvt_policy_entry entry = {1, 0, options, 2, 1};
+    assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, 1), KVT_OK);
+    options[0] = test_none(0.49);
+    assert_int_equal(admit(policy, SECOND, 2, 0, options, 2), KVT_REFUSED);
+    options[0] = test_none(0.51);
+    assert_int_equal(admit(policy, SECOND, 3, 0, options, 2), KVT_OK);
+    kvt_policy_close(policy);
+}
+
 static void promotion_must_pay_for_the_move(void **state)
 {
     (void)state;
@@ -417,6 +506,10 @@ int main(void)
         cmocka_unit_test(recompute_wins_when_loading_is_slower),
         cmocka_unit_test(demotes_when_the_lower_tier_pays),
         cmocka_unit_test(a_full_lower_tier_makes_room_first),
+        cmocka_unit_test(a_newcomer_does_not_push_out_what_is_worth_more),
+        cmocka_unit_test(a_short_plan_does_not_evict_what_should_move_down),
+        cmocka_unit_test(a_promoted_entry_is_not_its_own_victim),
+        cmocka_unit_test(an_adopted_entry_counts_as_half_a_use),
         cmocka_unit_test(promotion_must_pay_for_the_move),
         cmocka_unit_test(tick_keeps_the_watermarks_and_promotes_the_hottest),
         cmocka_unit_test(a_parent_is_as_hot_as_its_hottest_child),
