@@ -13,9 +13,11 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <time.h>
 
 /* Each server's memory for blocks that were read and not checked yet. */
@@ -23,6 +25,12 @@
 /* Background rounds do not get closer than this. */
 #define LIVE_TICK_SECONDS 0.005
 #define LIVE_SETTLE_TRIES 200
+
+/* How the measured cost of loads is followed: weight of a new ratio, its bound against a single
+ * hiccup, and the return of trust per request that loaded nothing. */
+#define LIVE_SLOWDOWN_WEIGHT 0.1
+#define LIVE_SLOWDOWN_MAX    50.0
+#define LIVE_TRUST_RETURN    0.98
 
 typedef struct live_log {
     pthread_mutex_t lock;
@@ -50,6 +58,7 @@ typedef struct live_run {
     results_collector collector;
     replay_result *result;
     double put_sum;
+    double slowdown; /* measured over predicted load seconds, smoothed */
 } live_run;
 
 /* One server thread's own memory and the request in its hands. */
@@ -64,7 +73,7 @@ typedef struct live_server {
     uint32_t first_held;
     /* Of this request: */
     uint64_t tier_blocks[KVT_TIER_COUNT], tier_tokens[KVT_TIER_COUNT];
-    uint64_t verified, wrong, failed_puts, later_hits;
+    uint64_t verified, wrong, failed_puts, later_hits, later_tokens;
 } live_server;
 
 static uint64_t live_now_ns(void)
@@ -148,18 +157,73 @@ static uint32_t live_block_tokens(const live_run *run, const replay_request *req
     return rest < unit ? rest : unit;
 }
 
-/* Gets the leading run, until a miss. Returns the blocks that arrived; errors are misses here and
- * counted by the store as load failures. */
+static double live_prefill_after(const live_run *run, const replay_request *request,
+                                 uint32_t blocks)
+{
+    uint64_t held = (uint64_t)blocks * run->workload->block_tokens;
+    uint32_t from = held < request->input_tokens ? (uint32_t)held : request->input_tokens - 1;
+    return kvt_prefill_seconds(&run->prefill, from, request->input_tokens);
+}
+
+/*
+ * How many of the matched blocks to load: the head that makes the first token earliest, as in the
+ * simulation. What a load costs is the store's own prediction times what loads have lately cost
+ * beyond it: queues and busy processors are not in the prediction.
+ */
+static uint32_t live_choose(live_server *server, uint32_t matched, double *predicted_out)
+{
+    live_run *run = server->run;
+    pthread_mutex_lock(&run->lock);
+    double slowdown = run->slowdown;
+    pthread_mutex_unlock(&run->lock);
+    double load_s = 0.0, best_s = live_prefill_after(run, server->request, 0);
+    uint32_t best = 0;
+    *predicted_out = 0.0;
+    for (uint32_t blocks = 1; blocks <= matched; blocks++) {
+        kvt_explanation why;
+        if (kvt_explain(run->store, &server->keys[blocks - 1], &why) != KVT_OK) break;
+        const kvt_option *option = &why.options[why.current].option;
+        if (why.current == KVT_OPTION_NONE) break;
+        load_s += option->load_seconds + option->decode_seconds;
+        double compute_s = live_prefill_after(run, server->request, blocks);
+        double total_s = load_s * slowdown + compute_s;
+        if (run->options->overlap) total_s = fmax(load_s * slowdown, compute_s);
+        if (total_s > best_s && !run->options->load_all) continue;
+        best = blocks;
+        best_s = total_s;
+        *predicted_out = load_s;
+    }
+    return best;
+}
+
+/* Follows what loads really cost. Where nothing was loaded, trust comes back slowly, so that a load
+ * is tried again. */
+static void live_learn(live_run *run, uint32_t loaded, double predicted_s, double measured_s)
+{
+    pthread_mutex_lock(&run->lock);
+    if (loaded == 0) {
+        run->slowdown = fmax(1.0, run->slowdown * LIVE_TRUST_RETURN);
+    } else if (predicted_s > 0.0) {
+        double ratio = fmin(measured_s / predicted_s, LIVE_SLOWDOWN_MAX);
+        run->slowdown += LIVE_SLOWDOWN_WEIGHT * (ratio - run->slowdown);
+    }
+    pthread_mutex_unlock(&run->lock);
+}
+
+/* Gets the chosen head of the leading run, until a miss. Returns the blocks that arrived; errors
+ * are misses here and counted by the store as load failures. */
 static uint32_t live_load(live_server *server)
 {
     live_run *run = server->run;
     const replay_request *request = server->request;
     size_t matched = 0;
+    double predicted_s = 0.0;
     if (kvt_match_prefix(run->store, server->keys, request->block_count, &matched) != KVT_OK) {
         return 0;
     }
-    uint32_t loaded = 0;
-    while (loaded < matched) {
+    uint32_t chosen = live_choose(server, (uint32_t)matched, &predicted_s), loaded = 0;
+    uint64_t begin_ns = live_now_ns();
+    while (loaded < chosen) {
         kvt_get_info info;
         if (server->held == run->buffer_blocks) live_check_held(server);
         uint8_t *data = server->buffer + (size_t)server->held * run->block_bytes;
@@ -171,8 +235,13 @@ static uint32_t live_load(live_server *server)
         server->tier_tokens[info.tier] += live_block_tokens(run, request, loaded);
         loaded++;
     }
+    if (matched > 0 && (loaded > 0 || chosen == 0)) {
+        live_learn(run, loaded, predicted_s, (double)(live_now_ns() - begin_ns) * 1e-9);
+    }
     for (uint32_t i = loaded; i < request->block_count; i++) {
-        server->later_hits += kvt_exists(run->store, &server->keys[i]) == KVT_OK;
+        if (kvt_exists(run->store, &server->keys[i]) != KVT_OK) continue;
+        server->later_hits++;
+        if (i < matched) server->later_tokens += live_block_tokens(run, request, i);
     }
     return loaded;
 }
@@ -190,6 +259,8 @@ static void live_put_rest(live_server *server, uint32_t loaded)
         if (run->layout.dtype == KVT_DTYPE_OPAQUE) {
             entry.recompute_seconds = kvt_prefill_seconds(&run->prefill, i * unit, (i + 1) * unit);
         }
+        /* A block behind a hole may be there still: then making its bytes would be for nothing. */
+        if (kvt_exists(run->store, &entry.key) == KVT_OK) continue;
         live_fill(run->options->seed, server->path[i], data, run->block_bytes);
         kvt_status status = kvt_put(run->store, &entry, data, run->block_bytes);
         server->failed_puts += status < 0 && status != KVT_E_SPACE;
@@ -214,8 +285,9 @@ static void live_report(live_server *server, uint64_t index, const results_sampl
             result->hit_token_ratio[0] += (double)server->tier_tokens[tier];
             result->used_token_ratio += (double)server->tier_tokens[tier];
         }
-        /* Behind the first hole only presence is asked, so no tier is known. */
+        /* Of blocks that were found and not loaded only presence is known, no tier. */
         result->hit_block_ratio[0] += (double)server->later_hits;
+        result->hit_token_ratio[0] += (double)server->later_tokens;
         run->put_sum += put_s;
     }
     results_add(&run->collector, index, sample);
@@ -234,16 +306,14 @@ static void live_serve(live_server *server, uint64_t index)
     server->path = &run->workload->blocks[request->first_block];
     server->held = server->first_held = 0;
     server->verified = server->wrong = server->failed_puts = server->later_hits = 0;
+    server->later_tokens = 0;
     memset(server->tier_blocks, 0, sizeof server->tier_blocks);
     memset(server->tier_tokens, 0, sizeof server->tier_tokens);
     for (uint32_t i = 0; i < request->block_count; i++) {
         server->keys[i] = live_key(run->options->seed, server->path[i]);
     }
     uint32_t loaded = live_load(server);
-    uint64_t held = (uint64_t)loaded * run->workload->block_tokens;
-    uint32_t from = held < request->input_tokens ? (uint32_t)held : request->input_tokens - 1;
-    double compute_s = run->prefill.fixed_seconds +
-                       kvt_prefill_seconds(&run->prefill, from, request->input_tokens);
+    double compute_s = run->prefill.fixed_seconds + live_prefill_after(run, request, loaded);
     uint64_t prefill_from_ns = run->options->overlap ? start_ns : live_now_ns();
     live_sleep_until(prefill_from_ns + (uint64_t)(compute_s * 1e9));
     uint64_t first_token_ns = live_now_ns();
@@ -262,6 +332,8 @@ static void *live_serve_all(void *context)
 {
     live_server *server = context;
     live_run *run = server->run;
+    /* The default slack of 50 us would be 13 ms of prefill at a scale of 1/256. */
+    (void)prctl(PR_SET_TIMERSLACK, 1000UL);
     for (;;) {
         pthread_mutex_lock(&run->lock);
         uint64_t index = run->next;
@@ -404,6 +476,7 @@ static kvt_status live_prepare(live_run *run, const replay_options *options,
     run->workload = workload;
     run->result = result;
     run->scale = options->scale;
+    run->slowdown = 1.0;
     uint64_t per_token = (uint64_t)((double)options->bytes_per_token * options->scale + 0.5);
     if (per_token == 0) per_token = 1;
     run->layout = live_layout(per_token, workload->block_tokens);

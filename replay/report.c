@@ -91,6 +91,23 @@ static void page_fact(FILE *file, const char *name, const char *value)
     fprintf(file, "</dd>\n");
 }
 
+/* What a live run really used, in bytes of this machine. */
+static void page_live_tiers(const replay_report *report, FILE *file)
+{
+    if (report->result_count == 0 || strcmp(report->results[0].mode, "live") != 0) return;
+    const replay_result *result = &report->results[0];
+    char line[192], bytes[RESULTS_TEXT_BYTES];
+    snprintf(line, sizeof line, "1/%.4g of bytes and seconds", 1.0 / result->scale);
+    page_fact(file, "scale", line);
+    for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
+        if (result->capacity_bytes[tier] == 0) continue;
+        snprintf(line, sizeof line, "%s%s",
+                 results_format_bytes((double)result->capacity_bytes[tier], bytes),
+                 result->emulated[tier] ? ", emulated on this machine" : "");
+        page_fact(file, kvt_tier_name(tier), line);
+    }
+}
+
 static void page_tiers(const replay_report *report, FILE *file)
 {
     for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
@@ -132,6 +149,7 @@ static void page_facts(const replay_report *report, FILE *file)
                               : "loads precede the prefill");
     page_fact(file, "servers", line);
     page_tiers(report, file);
+    page_live_tiers(report, file);
     snprintf(line, sizeof line, "alpha %.3g s, half-life %.4g s, hysteresis %.3g, holes %s",
              options->alpha_seconds, options->half_life_seconds, options->hysteresis,
              options->holes == KVT_HOLES_MIXED ? "mixed" : "contiguous");
@@ -211,7 +229,10 @@ static const char page_notes_live[] =
     "<li>Live: a real store, real bytes on this machine's devices, every byte read compared with "
     "what was put. Prefill is waited for, not computed.</li>\n"
     "<li>Bytes, prefill and arrivals are scaled by the same factor; times are shown divided by it, "
-    "so that they compare with the unscaled workload.</li>\n";
+    "so that they compare with the unscaled workload. What this machine adds by itself, by waking "
+    "late and by making and checking the bytes, is in the row of the policy \"none\". Tiers are "
+    "counted "
+    "for the blocks that were loaded, totals for all that were found.</li>\n";
 
 static void page_notes(const replay_report *report, FILE *file)
 {

@@ -75,6 +75,18 @@ static void text_head(const replay_report *report, FILE *file)
         fprintf(file, "%s/s", results_format_bytes(model->read.bytes_per_s, text));
     }
     fprintf(file, "\n");
+    if (report->result_count > 0 && strcmp(report->results[0].mode, "live") == 0) {
+        fprintf(file,
+                "live at scale 1/%.4g, in bytes of this machine:", 1.0 / report->results[0].scale);
+        for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
+            uint64_t capacity = report->results[0].capacity_bytes[tier];
+            if (capacity == 0) continue;
+            fprintf(file, " %s %s%s", kvt_tier_name(tier),
+                    results_format_bytes((double)capacity, text),
+                    report->results[0].emulated[tier] ? " (emulated)" : "");
+        }
+        fprintf(file, "\n");
+    }
     if (workload->grid_ns > 0) {
         fprintf(file, "arrivals on a grid of %s were spread inside their step\n",
                 results_format_seconds((double)workload->grid_ns * 1e-9, text));
@@ -137,18 +149,13 @@ static void text_live(const replay_report *report, FILE *file)
         if (strcmp(result->mode, "live") != 0) continue;
         char wall[RESULTS_TEXT_BYTES];
         fprintf(file,
-                "\n%s, live at scale 1/%.0f in %s: %llu gets verified, %llu wrong; %llu moves "
-                "committed, %llu aborted, plan log %s\n",
-                result->policy, 1.0 / result->scale, results_format_seconds(result->wall_s, wall),
+                "%s%-12s %s: %llu gets verified, %llu wrong; %llu moves committed, %llu "
+                "aborted, plan log %s\n",
+                i == 0 ? "\n" : "", result->policy, results_format_seconds(result->wall_s, wall),
                 (unsigned long long)result->verified_gets, (unsigned long long)result->wrong_bytes,
                 (unsigned long long)result->moves_committed,
                 (unsigned long long)result->moves_aborted,
                 result->moves_match ? "agrees" : "DIFFERS from the store's counters");
-        for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
-            if (result->emulated[tier]) {
-                fprintf(file, "  %s is emulated on this machine\n", kvt_tier_name(tier));
-            }
-        }
     }
 }
 
