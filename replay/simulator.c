@@ -189,7 +189,7 @@ static kvt_status sim_admit(sim_state *sim, const sim_visit *visit, uint32_t pos
     uint64_t begin = sim_call_begin(sim);
     kvt_status status = kvt_policy_admit(sim->policy, visit->start_ns, &entry, &sim->plan);
     sim_call_end(sim, begin);
-    if (status == KVT_REFUSED) return KVT_OK;
+    if (status == KVT_REFUSED || status == KVT_EXISTS) return KVT_OK;
     if (status != KVT_OK) return status;
     return sim_carry_out(sim, &(sim_hand){visit->start_ns, entry.handle, ready_ns});
 }
