@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define PARSE_SECONDS_MAX 1e9 /* nanoseconds of it still fit into 63 bits */
+
 typedef struct parse_unit {
     const char *name;
     uint64_t factor;
@@ -131,7 +133,9 @@ kvt_status kvt_parse_seconds(const char *text, double *seconds_out)
     /* One division at the end keeps values such as 0.05 the nearest double. */
     double scaled = ((double)decimal.whole * (double)decimal.divisor + (double)decimal.fraction) *
                     (double)unit->factor;
-    *seconds_out = scaled / ((double)decimal.divisor * 1e9);
+    double seconds = scaled / ((double)decimal.divisor * 1e9);
+    if (seconds > PARSE_SECONDS_MAX) return KVT_E_CONFIG;
+    *seconds_out = seconds;
     return KVT_OK;
 }
 

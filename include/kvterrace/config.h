@@ -22,7 +22,7 @@ typedef enum kvt_setting_kind {
     KVT_SETTING_TEXT,
     KVT_SETTING_BYTES,   /* 4096, 64KiB, 1.5GB, 125GiB */
     KVT_SETTING_RATE,    /* bytes per second: 150MB/s or 150MB */
-    KVT_SETTING_SECONDS, /* 0.5, 500ms, 80us, 2h */
+    KVT_SETTING_SECONDS, /* 0.5, 500ms, 80us, 2h; up to 1e9 s */
     KVT_SETTING_NUMBER,  /* a finite double */
     KVT_SETTING_COUNT,   /* an unsigned integer */
     KVT_SETTING_SWITCH   /* yes/no, true/false, on/off, 1/0 */

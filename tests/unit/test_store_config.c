@@ -98,7 +98,8 @@ static void test_times(void **state)
         assert_int_equal(kvt_parse_seconds(good[i].text, &seconds), KVT_OK);
         assert_true(seconds == good[i].seconds);
     }
-    const char *bad[] = {"", "-1", "1sec", "ms", "1e3", "inf", "1m", "5 minutes", "0.5.5"};
+    const char *bad[] = {"",           "-1",     "1sec", "ms",        "1e3",  "inf",
+                         "1000000001", "20000d", "1m",   "5 minutes", "0.5.5"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         double seconds = -1;
         assert_int_equal(kvt_parse_seconds(bad[i], &seconds), KVT_E_CONFIG);
