@@ -10,6 +10,8 @@ kvt_script_test(install/headers install ${CMAKE_SOURCE_DIR}/tests/install/check_
   ${CMAKE_SOURCE_DIR}/include ${CMAKE_C_COMPILER} ${KVT_CXX})
 kvt_script_test(unit/test_lint "unit;lint" ${Python3_EXECUTABLE}
   ${CMAKE_SOURCE_DIR}/tests/unit/test_lint.py)
+kvt_script_test(install/bootstrap install ${CMAKE_SOURCE_DIR}/tests/install/check_bootstrap.sh
+  ${CMAKE_SOURCE_DIR}/tools/bootstrap.sh)
 kvt_script_test(install/package install ${CMAKE_SOURCE_DIR}/tests/install/check_package.sh
   ${CMAKE_BINARY_DIR} ${CMAKE_C_COMPILER} ${KVT_CXX} "${KVT_SANITIZE}")
 kvt_script_test(unit/test_tools_command "unit;tools" ${Python3_EXECUTABLE}

@@ -1,0 +1,63 @@
+#!/bin/sh
+# check_bootstrap.sh BOOTSTRAP: what the set-up does when a package is missing, on a machine played
+# by small scripts: as root it calls apt-get, otherwise it lists what is missing and leaves with 2.
+set -eu
+bootstrap=$1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir "$work/bin"
+
+# Only what bootstrap.sh needs, each either real or played; the marker file "installed"
+# stands for the missing library.
+for tool in env sh cat sed sort head cut grep ls; do
+    real=$(command -v "$tool") && ln -sf "$real" "$work/bin/$tool"
+done
+play() {
+    printf '#!/bin/sh\n%s\n' "$2" >"$work/bin/$1"
+    chmod +x "$work/bin/$1"
+}
+for tool in true gcc g++ make python3; do play "$tool" "exit 0"; done
+play cmake 'echo "cmake version 3.25.1"'
+play pkg-config "[ \"\$2\" != inih ] || [ -e $work/installed ]"
+
+run() {
+    code=0
+    env -i PATH="$work/bin" "$(command -v sh)" "$bootstrap" >"$work/out" 2>&1 || code=$?
+}
+expect() {
+    [ "$code" -eq "$1" ] || { echo "exit $code, not $1"; cat "$work/out"; exit 1; }
+    [ -z "${2:-}" ] || grep -q -e "$2" "$work/out" ||
+        { echo "no '$2' in:"; cat "$work/out"; exit 1; }
+}
+
+play id 'echo 1000'
+run
+expect 2 libinih-dev # no apt-get at all
+play apt-get "echo \"apt-get \$*\" >>$work/calls"
+run
+expect 2 libinih-dev # not root, no sudo
+[ ! -e "$work/calls" ] || { echo "apt-get was called without the right to"; exit 1; }
+play sudo 'exit 1'
+run
+expect 2 "apt-get install libinih-dev" # sudo asks for a password
+
+play sudo '[ "$1" = -n ] && shift && exec "$@"'
+run
+expect 2 "did not become usable" # apt-get says yes and installs nothing
+grep -q "apt-get install .* libinih-dev\$" "$work/calls"
+
+play id 'echo 0'
+play apt-get "case \"\$*\" in *install*) : >$work/installed ;; esac"
+run
+expect 0
+play apt-get 'exit 1'
+run
+expect 0 # everything is there: nothing is installed
+rm "$work/installed"
+run
+expect 2 libinih-dev # apt-get fails
+: >"$work/installed"
+play cmake 'echo "cmake version 3.18.4"'
+run
+expect 2 "too old"
+echo "set-up: all cases"
