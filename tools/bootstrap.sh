@@ -4,7 +4,7 @@
 set -u
 
 packages="gcc g++ libc6-dev make cmake pkg-config python3 libzstd-dev liburing-dev libsqlite3-dev
-libxxhash-dev libjansson-dev libinih-dev libcmocka-dev"
+libxxhash-dev libjansson-dev libinih-dev libopenblas-dev libcmocka-dev"
 case "${1:-}" in
 lint) packages="$packages clang-format" ;;
 fuzz) packages="$packages clang libclang-rt-dev" ;;
@@ -30,6 +30,7 @@ is_installed() {
     libxxhash-dev) pkg-config --exists libxxhash ;;
     libjansson-dev) pkg-config --exists jansson ;;
     libinih-dev) pkg-config --exists inih ;;
+    libopenblas-dev) pkg-config --exists openblas ;;
     libcmocka-dev) pkg-config --exists cmocka ;;
     libc6-dev) test -e /usr/include/stdio.h ;;
     esac

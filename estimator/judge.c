@@ -1,0 +1,284 @@
+/*
+ * judge.c - the exact run of an entry, and what a transform of its KV does to the continuation.
+ * Thread rule: see judge.h.
+ */
+#include "estimator/judge.h"
+#include "estimator/model_half.h"
+#include "estimator/model_score.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Elements of one layer's K or V of the context. */
+static size_t judge_matrix(const judge_entry *e)
+{
+    return (size_t)e->context_tokens * e->config->kv_heads * e->config->head_dim;
+}
+
+static size_t judge_round_up(size_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
+/* One block of memory: the pointers, then logits, queries, tokens, K and V. */
+static kvt_status judge_entry_make(const model_config *c, uint32_t context, uint32_t continuation,
+                                   judge_entry **entry_out)
+{
+    judge_entry *e = calloc(1, sizeof *e);
+    if (e == NULL) return KVT_E_MEMORY;
+    e->config = c;
+    e->context_tokens = context;
+    e->continuation_tokens = continuation;
+    size_t pointers = judge_round_up((size_t)c->layers * sizeof(void *));
+    size_t logits = judge_round_up((size_t)continuation * c->vocab * sizeof(float));
+    size_t queries = judge_round_up((size_t)continuation * c->heads * c->head_dim * sizeof(float));
+    size_t tokens = judge_round_up(((size_t)context + continuation) * sizeof(uint32_t));
+    size_t matrix = judge_round_up(judge_matrix(e) * sizeof(uint16_t));
+    uint8_t *at = malloc(3 * pointers + logits + tokens + c->layers * (queries + 2 * matrix));
+    e->memory = at;
+    if (at == NULL) {
+        judge_entry_close(e);
+        return KVT_E_MEMORY;
+    }
+    e->k = (uint16_t **)(void *)at;
+    e->v = (uint16_t **)(void *)(at + pointers);
+    e->queries = (float **)(void *)(at + 2 * pointers);
+    at += 3 * pointers;
+    e->logits = (float *)(void *)at;
+    e->tokens = (uint32_t *)(void *)(at + logits);
+    at += logits + tokens;
+    for (uint32_t l = 0; l < c->layers; l++, at += queries + 2 * matrix) {
+        e->queries[l] = (float *)(void *)at;
+        e->k[l] = (uint16_t *)(void *)(at + queries);
+        e->v[l] = (uint16_t *)(void *)(at + queries + matrix);
+    }
+    *entry_out = e;
+    return KVT_OK;
+}
+
+static bool judge_round(const float *from, size_t count, uint16_t *to)
+{
+    bool fits = true;
+    for (size_t i = 0; i < count; i++) {
+        to[i] = model_half_to_fp16(from[i]);
+        fits = fits && (to[i] & 0x7c00u) != 0x7c00u;
+    }
+    return fits;
+}
+
+/* Prefills the context and keeps its K and V as fp16. */
+static kvt_status judge_prefill(model_session *session, judge_entry *e)
+{
+    const model_config *c = e->config;
+    size_t matrix = judge_matrix(e);
+    bool fits = true;
+    float **places = malloc(2 * c->layers * sizeof *places);
+    float *exact = malloc(2 * c->layers * matrix * sizeof *exact);
+    kvt_status status = KVT_E_MEMORY;
+    if (places == NULL || exact == NULL) goto out;
+    for (uint32_t i = 0; i < 2 * c->layers; i++)
+        places[i] = exact + i * matrix;
+    status = model_forward(session, &(model_request){.tokens = e->tokens,
+                                                     .token_count = e->context_tokens,
+                                                     .k_out = places,
+                                                     .v_out = places + c->layers});
+    for (uint32_t l = 0; status == KVT_OK && l < c->layers; l++) {
+        fits = judge_round(places[l], matrix, e->k[l]) && fits;
+        fits = judge_round(places[c->layers + l], matrix, e->v[l]) && fits;
+    }
+    if (status == KVT_OK && !fits) status = KVT_E_UNSUPPORTED;
+out:
+    free(places);
+    free(exact);
+    return status;
+}
+
+static kvt_status judge_continue(model_session *session, const judge_entry *e,
+                                 const model_past *past, uint32_t position, float *logits,
+                                 float *const *queries)
+{
+    return model_forward(session, &(model_request){.tokens = e->tokens + e->context_tokens,
+                                                   .token_count = e->continuation_tokens,
+                                                   .first_position = position,
+                                                   .past = past,
+                                                   .logits_count = e->continuation_tokens,
+                                                   .logits_out = logits,
+                                                   .queries_count = e->continuation_tokens,
+                                                   .queries_out = queries});
+}
+
+/* Mean over the tokens whose successor is in the entry. */
+static double judge_nll(const judge_entry *e, const float *logits)
+{
+    const uint32_t *next = e->tokens + e->context_tokens + 1;
+    uint32_t vocab = e->config->vocab, rows = e->continuation_tokens - 1;
+    double nll = 0.0;
+    for (uint32_t r = 0; r < rows; r++, logits += vocab)
+        nll += model_log_sum(logits, vocab) - (double)logits[next[r]];
+    return nll / rows;
+}
+
+static model_past judge_past(const judge_entry *e)
+{
+    return (model_past){.tokens = e->context_tokens,
+                        .dtype = KVT_DTYPE_FP16,
+                        .k = (const void *const *)e->k,
+                        .v = (const void *const *)e->v};
+}
+
+kvt_status judge_entry_open(model_session *session, const uint32_t *tokens, uint32_t context_tokens,
+                            uint32_t continuation_tokens, judge_entry **entry_out)
+{
+    judge_entry *e;
+    *entry_out = NULL;
+    if (context_tokens < 1 || continuation_tokens < 2) return KVT_E_ARGUMENT;
+    kvt_status status =
+        judge_entry_make(model_session_config(session), context_tokens, continuation_tokens, &e);
+    if (status != KVT_OK) return status;
+    memcpy(e->tokens, tokens, ((size_t)context_tokens + continuation_tokens) * sizeof *e->tokens);
+    status = judge_prefill(session, e);
+    if (status == KVT_OK) {
+        model_past past = judge_past(e);
+        status = judge_continue(session, e, &past, context_tokens, e->logits, e->queries);
+    }
+    if (status != KVT_OK) {
+        judge_entry_close(e);
+        return status;
+    }
+    e->nll = judge_nll(e, e->logits);
+    *entry_out = e;
+    return KVT_OK;
+}
+
+void judge_entry_close(judge_entry *entry)
+{
+    if (entry == NULL) return;
+    free(entry->memory);
+    free(entry);
+}
+
+kvt_status judge_exact(void *context, judge_kv *kv)
+{
+    (void)context;
+    (void)kv;
+    return KVT_OK;
+}
+
+/* A changed copy of the context and the logits on top of it. */
+typedef struct judge_variant {
+    uint16_t **k, **v;
+    uint8_t **kept;
+    float *logits;
+    void *memory;
+} judge_variant;
+
+static kvt_status judge_variant_make(const judge_entry *e, judge_variant *variant)
+{
+    const model_config *c = e->config;
+    size_t pointers = judge_round_up((size_t)c->layers * sizeof(void *));
+    size_t logits = judge_round_up((size_t)e->continuation_tokens * c->vocab * sizeof(float));
+    size_t matrix = judge_round_up(judge_matrix(e) * sizeof(uint16_t));
+    size_t kept = judge_round_up((size_t)c->kv_heads * e->context_tokens);
+    uint8_t *at = malloc(3 * pointers + logits + c->layers * (2 * matrix + kept));
+    if (at == NULL) return KVT_E_MEMORY;
+    *variant = (judge_variant){.k = (uint16_t **)(void *)at,
+                               .v = (uint16_t **)(void *)(at + pointers),
+                               .kept = (uint8_t **)(void *)(at + 2 * pointers),
+                               .logits = (float *)(void *)(at + 3 * pointers),
+                               .memory = at};
+    at += 3 * pointers + logits;
+    for (uint32_t l = 0; l < c->layers; l++, at += 2 * matrix + kept) {
+        variant->k[l] = (uint16_t *)(void *)at;
+        variant->v[l] = (uint16_t *)(void *)(at + matrix);
+        variant->kept[l] = at + 2 * matrix;
+        memcpy(variant->k[l], e->k[l], judge_matrix(e) * sizeof(uint16_t));
+        memcpy(variant->v[l], e->v[l], judge_matrix(e) * sizeof(uint16_t));
+        memset(variant->kept[l], 1, (size_t)c->kv_heads * e->context_tokens);
+    }
+    return KVT_OK;
+}
+
+static void judge_compare(const judge_entry *e, const float *logits, judge_result *result,
+                          double *token_kl)
+{
+    uint32_t vocab = e->config->vocab, same = 0;
+    double kl = 0.0;
+    for (uint32_t r = 0; r < e->continuation_tokens; r++) {
+        const float *exact = e->logits + (size_t)r * vocab;
+        const float *other = logits + (size_t)r * vocab;
+        double row = model_kl(exact, other, vocab);
+        kl += row;
+        same += model_best(exact, vocab) == model_best(other, vocab);
+        if (token_kl != NULL) token_kl[r] = row;
+    }
+    result->kl = kl / e->continuation_tokens;
+    result->top1 = (double)same / e->continuation_tokens;
+    result->nll_delta = judge_nll(e, logits) - e->nll;
+}
+
+kvt_status judge_entry_run(model_session *session, const judge_entry *e, judge_transform transform,
+                           void *context, judge_result *result_out, double *token_kl)
+{
+    judge_variant variant;
+    model_probe probe;
+    *result_out = (judge_result){.kl = 0.0};
+    kvt_status status = judge_variant_make(e, &variant);
+    if (status != KVT_OK) return status;
+    judge_kv kv = {.config = e->config,
+                   .tokens = e->context_tokens,
+                   .k = variant.k,
+                   .v = variant.v,
+                   .kept = variant.kept,
+                   .next_position = e->context_tokens};
+    status = transform(context, &kv);
+    if (status != KVT_OK) goto out;
+    model_past exact = judge_past(e), changed = exact;
+    changed.k = (const void *const *)variant.k;
+    changed.v = (const void *const *)variant.v;
+    changed.kept = (const uint8_t *const *)variant.kept;
+    status = judge_continue(session, e, &changed, kv.next_position, variant.logits, NULL);
+    if (status != KVT_OK) goto out;
+    judge_compare(e, variant.logits, result_out, token_kl);
+    status = model_probe_attention(e->config, &exact, &changed, (const float *const *)e->queries,
+                                   e->continuation_tokens, &probe, NULL);
+    result_out->attention_error = probe.attention_error;
+    result_out->retained_mass = probe.retained_mass;
+out:
+    free(variant.memory);
+    return status;
+}
+
+static int judge_by_size(const void *left, const void *right)
+{
+    double a = *(const double *)left, b = *(const double *)right;
+    return (a > b) - (a < b);
+}
+
+kvt_status judge_summarise(const judge_result *results, uint32_t count, size_t stride,
+                           judge_summary *summary_out)
+{
+    judge_result sum = {.kl = 0.0};
+    *summary_out = (judge_summary){.count = count};
+    if (count == 0) return KVT_E_ARGUMENT;
+    double *kl = malloc(count * sizeof *kl);
+    if (kl == NULL) return KVT_E_MEMORY;
+    for (uint32_t i = 0; i < count; i++) {
+        const judge_result *one = &results[i * stride];
+        kl[i] = one->kl;
+        sum.kl += one->kl;
+        sum.top1 += one->top1;
+        sum.nll_delta += one->nll_delta;
+        sum.attention_error += one->attention_error;
+        sum.retained_mass += one->retained_mass;
+    }
+    summary_out->mean = (judge_result){sum.kl / count, sum.top1 / count, sum.nll_delta / count,
+                                       sum.attention_error / count, sum.retained_mass / count};
+    qsort(kl, count, sizeof *kl, judge_by_size);
+    double place = 0.9 * (count - 1);
+    uint32_t low = (uint32_t)place, high = low + 1 < count ? low + 1 : low;
+    summary_out->kl_p90 = kl[low] + (place - low) * (kl[high] - kl[low]);
+    free(kl);
+    return KVT_OK;
+}

@@ -1,0 +1,182 @@
+/*
+ * model_score.c - likelihood, KL and attention probes. Thread rule: see model_score.h.
+ */
+#include "estimator/model_score.h"
+#include "estimator/model_internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { SCORE_BLOCK_ROWS = 64 };
+
+uint32_t model_best(const float *logits, uint32_t vocab)
+{
+    uint32_t best = 0;
+    for (uint32_t i = 1; i < vocab; i++)
+        if (logits[i] > logits[best]) best = i;
+    return best;
+}
+
+double model_log_sum(const float *logits, uint32_t vocab)
+{
+    double most = (double)logits[model_best(logits, vocab)], sum = 0.0;
+    for (uint32_t i = 0; i < vocab; i++)
+        sum += exp((double)logits[i] - most);
+    return most + log(sum);
+}
+
+double model_kl(const float *exact, const float *variant, uint32_t vocab)
+{
+    double exact_sum = model_log_sum(exact, vocab), variant_sum = model_log_sum(variant, vocab);
+    double kl = 0.0;
+    for (uint32_t i = 0; i < vocab; i++) {
+        double log_p = (double)exact[i] - exact_sum, log_q = (double)variant[i] - variant_sum;
+        kl += exp(log_p) * (log_p - log_q);
+    }
+    return kl;
+}
+
+kvt_status model_nll(model_session *session, const uint32_t *tokens, uint32_t count,
+                     double *nll_out)
+{
+    const model_config *c = &session->m->config;
+    *nll_out = 0.0;
+    if (count < 2 || count - 1 > MODEL_TOKENS_MAX || tokens[count - 1] >= c->vocab) {
+        return KVT_E_ARGUMENT;
+    }
+    uint32_t rows = count - 1;
+    float *logits = malloc((size_t)rows * c->vocab * sizeof *logits);
+    if (logits == NULL) return KVT_E_MEMORY;
+    kvt_status status = model_forward(session, &(model_request){.tokens = tokens,
+                                                                .token_count = rows,
+                                                                .logits_count = rows,
+                                                                .logits_out = logits});
+    for (uint32_t r = 0; status == KVT_OK && r < rows; r++) {
+        const float *row = logits + (size_t)r * c->vocab;
+        *nll_out += model_log_sum(row, c->vocab) - (double)row[tokens[r + 1]];
+    }
+    free(logits);
+    return status;
+}
+
+/* Buffers of a probe, in one block of memory. */
+typedef struct score_work {
+    float *exact_k, *exact_v, *variant_k, *variant_v; /* [tokens][kv_dim] of one layer */
+    float *weights;                                   /* [SCORE_BLOCK_ROWS][tokens] */
+    float *exact_out, *variant_out;                   /* [SCORE_BLOCK_ROWS][query_dim] */
+} score_work;
+
+/* Sums over the queries of one head. */
+typedef struct score_head {
+    double difference, norm; /* squared */
+    double mass;
+} score_head;
+
+static kvt_status score_make(const model_config *c, uint32_t tokens, score_work *work)
+{
+    size_t matrix = (size_t)tokens * model_kv_dim(c);
+    size_t weights = (size_t)SCORE_BLOCK_ROWS * tokens;
+    size_t out = (size_t)SCORE_BLOCK_ROWS * model_query_dim(c);
+    float *at = malloc((4 * matrix + weights + 2 * out) * sizeof *at);
+    if (at == NULL) return KVT_E_MEMORY;
+    *work = (score_work){.exact_k = at,
+                         .exact_v = at + matrix,
+                         .variant_k = at + 2 * matrix,
+                         .variant_v = at + 3 * matrix,
+                         .weights = at + 4 * matrix,
+                         .exact_out = at + 4 * matrix + weights,
+                         .variant_out = at + 4 * matrix + weights + out};
+    return KVT_OK;
+}
+
+static double score_mass(const float *weights, const uint8_t *kept, uint32_t rows, uint32_t tokens)
+{
+    double mass = 0.0;
+    for (uint32_t r = 0; r < rows; r++, weights += tokens)
+        for (uint32_t i = 0; i < tokens; i++)
+            if (kept == NULL || kept[i] != 0) mass += (double)weights[i];
+    return mass;
+}
+
+/* `attend` describes the queries of one block; everything about K and V is filled in here. */
+static void score_block(const model_config *c, const score_work *work, uint32_t kv_head,
+                        const uint8_t *kept, model_attend attend, score_head *head)
+{
+    size_t place = (size_t)kv_head * c->head_dim;
+    attend.weights = work->weights;
+    attend.head_dim = c->head_dim;
+    attend.query_stride = model_query_dim(c);
+    attend.kv_stride = model_kv_dim(c);
+    attend.visible = attend.tokens;
+    attend.keys = work->exact_k + place;
+    attend.values = work->exact_v + place;
+    attend.out = work->exact_out;
+    model_attend_block(&attend);
+    head->mass += score_mass(work->weights, kept, attend.rows, attend.tokens);
+    attend.keys = work->variant_k + place;
+    attend.values = work->variant_v + place;
+    attend.out = work->variant_out;
+    attend.kept = kept;
+    attend.kept_tokens = attend.tokens;
+    model_attend_block(&attend);
+    for (uint32_t r = 0; r < attend.rows; r++) {
+        for (uint32_t i = 0; i < c->head_dim; i++) {
+            double exact = (double)work->exact_out[r * attend.query_stride + i];
+            double difference = exact - (double)work->variant_out[r * attend.query_stride + i];
+            head->difference += difference * difference;
+            head->norm += exact * exact;
+        }
+    }
+}
+
+/* The sums over the heads of one layer. */
+static void score_layer(const model_config *c, const score_work *work, const uint8_t *kept,
+                        const float *queries, uint32_t rows, uint32_t tokens, double *error,
+                        double *mass)
+{
+    for (uint32_t h = 0; h < c->heads; h++) {
+        uint32_t kv_head = h / (c->heads / c->kv_heads);
+        score_head head = {0.0, 0.0, 0.0};
+        for (uint32_t first = 0; first < rows; first += SCORE_BLOCK_ROWS) {
+            uint32_t left = rows - first;
+            model_attend attend = {.queries = queries + (size_t)first * model_query_dim(c) +
+                                              (size_t)h * c->head_dim,
+                                   .rows = left < SCORE_BLOCK_ROWS ? left : SCORE_BLOCK_ROWS,
+                                   .tokens = tokens};
+            score_block(c, work, kv_head, kept != NULL ? kept + (size_t)kv_head * tokens : NULL,
+                        attend, &head);
+        }
+        *error += head.difference > 0.0 ? sqrt(head.difference / head.norm) : 0.0;
+        *mass += head.mass / rows;
+    }
+}
+
+kvt_status model_probe_attention(const model_config *c, const model_past *exact,
+                                 const model_past *variant, const float *const *queries,
+                                 uint32_t rows, model_probe *probe_out, double *layer_errors)
+{
+    score_work work;
+    double error = 0.0, mass = 0.0;
+    size_t count = (size_t)exact->tokens * model_kv_dim(c);
+    *probe_out = (model_probe){0.0, 0.0};
+    if (rows == 0 || exact->tokens == 0 || exact->tokens > MODEL_TOKENS_MAX ||
+        variant->tokens != exact->tokens || exact->kept != NULL || !model_is_float(exact->dtype) ||
+        !model_is_float(variant->dtype)) {
+        return KVT_E_ARGUMENT;
+    }
+    if (score_make(c, exact->tokens, &work) != KVT_OK) return KVT_E_MEMORY;
+    for (uint32_t l = 0; l < c->layers; l++) {
+        double before = error;
+        model_convert(exact->dtype, exact->k[l], count, work.exact_k);
+        model_convert(exact->dtype, exact->v[l], count, work.exact_v);
+        model_convert(variant->dtype, variant->k[l], count, work.variant_k);
+        model_convert(variant->dtype, variant->v[l], count, work.variant_v);
+        score_layer(c, &work, variant->kept != NULL ? variant->kept[l] : NULL, queries[l], rows,
+                    exact->tokens, &error, &mass);
+        if (layer_errors != NULL) layer_errors[l] = (error - before) / c->heads;
+    }
+    free(work.exact_k);
+    *probe_out = (model_probe){error / ((double)c->layers * c->heads),
+                               mass / ((double)c->layers * c->heads)};
+    return KVT_OK;
+}
