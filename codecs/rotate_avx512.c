@@ -1,0 +1,410 @@
+/*
+ * rotate_avx512.c - rotate_scalar.c with AVX-512: 16 floats or 32 whole numbers in a register,
+ * several registers in a block. Butterflies inside a register exchange lanes with a shuffle, the
+ * others pair registers. Buffers are padded to whole steps, and what lies past a block's end is
+ * overwritten by the next block or not stored. Re-entrant.
+ */
+#include "rotate_kernel.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#define ROTATE_WIDE static inline __attribute__((always_inline)) CODECS_TARGET_AVX512
+
+enum { ROTATE_PAD = 64 };
+
+/* One stage inside a register: second marks the lanes that get partner - x. */
+ROTATE_WIDE __m512 rotate_pair_floats(__m512 x, __m512 partner, __mmask16 second)
+{
+    return _mm512_mask_sub_ps(_mm512_add_ps(x, partner), second, partner, x);
+}
+
+ROTATE_WIDE __m512 rotate_lanes_floats(__m512 x, bool whole)
+{
+    x = rotate_pair_floats(x, _mm512_permute_ps(x, 0xb1), 0xaaaa);
+    x = rotate_pair_floats(x, _mm512_permute_ps(x, 0x4e), 0xcccc);
+    x = rotate_pair_floats(x, _mm512_shuffle_f32x4(x, x, 0xb1), 0xf0f0);
+    if (!whole) return x;
+    return rotate_pair_floats(x, _mm512_shuffle_f32x4(x, x, 0x4e), 0xff00);
+}
+
+/* One block of 16 * count floats in place; returns the largest size, as bits, in each lane. */
+ROTATE_WIDE __m512i rotate_block_floats(float *values, const unsigned count, const unsigned stages)
+{
+    __m512 v[16];
+    __m512i largest = _mm512_setzero_si512();
+#pragma GCC unroll 16
+    for (unsigned i = 0; i < count; i++) {
+        v[i] = rotate_lanes_floats(_mm512_loadu_ps(values + 16 * i), true);
+    }
+#pragma GCC unroll 4
+    for (unsigned s = 0; s < stages; s++) {
+        const unsigned h = 1u << s;
+#pragma GCC unroll 16
+        for (unsigned i = 0; i < count; i++) {
+            if ((i & h) == 0) {
+                const __m512 a = v[i];
+                const __m512 b = v[i + h];
+                v[i] = _mm512_add_ps(a, b);
+                v[i + h] = _mm512_sub_ps(a, b);
+            }
+        }
+    }
+#pragma GCC unroll 16
+    for (unsigned i = 0; i < count; i++) {
+        const __m512i size =
+            _mm512_and_si512(_mm512_castps_si512(v[i]), _mm512_set1_epi32(0x7fffffff));
+        largest = _mm512_max_epu32(largest, size);
+        _mm512_storeu_ps(values + 16 * i, v[i]);
+    }
+    return largest;
+}
+
+/* A block of n floats in place; returns the bits of its largest size. */
+ROTATE_WIDE uint32_t rotate_block_spin(float *values, uint32_t n)
+{
+    __m512i largest;
+    switch (n) {
+    case 256: largest = rotate_block_floats(values, 16, 4); break;
+    case 128: largest = rotate_block_floats(values, 8, 3); break;
+    case 64: largest = rotate_block_floats(values, 4, 2); break;
+    case 32: largest = rotate_block_floats(values, 2, 1); break;
+    case 16: largest = rotate_block_floats(values, 1, 0); break;
+    default: {
+        const __m512 v = rotate_lanes_floats(_mm512_maskz_loadu_ps(0xff, values), false);
+        largest = _mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(0x7fffffff));
+        _mm512_mask_storeu_ps(values, 0xff, v);
+        break;
+    }
+    }
+    return _mm512_reduce_max_epu32(largest);
+}
+
+ROTATE_WIDE void rotate_load(const uint8_t *source, uint8_t dtype, uint32_t length, float *values)
+{
+    for (uint32_t i = 0; i < length; i += 16) {
+        const __mmask16 lanes = length - i < 16 ? 0xff : 0xffff;
+        __m512 v;
+        if (dtype == KVT_DTYPE_FP32) {
+            v = _mm512_maskz_loadu_ps(lanes, source + 4 * i);
+        } else {
+            const __m256i halves = _mm256_maskz_loadu_epi16(lanes, source + 2 * i);
+            v = dtype == KVT_DTYPE_FP16
+                    ? _mm512_cvtph_ps(halves)
+                    : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+        }
+        _mm512_storeu_ps(values + i, v);
+    }
+}
+
+/* 64 rotated values as codes, one a byte. */
+ROTATE_WIDE __m512i rotate_codes(const float *values, __m512 inverse, uint32_t bits)
+{
+    __m512i steps[4];
+#pragma GCC unroll 4
+    for (unsigned i = 0; i < 4; i++) {
+        const __m512 v = _mm512_mul_ps(_mm512_loadu_ps(values + 16 * i), inverse);
+        steps[i] = _mm512_cvt_roundps_epi32(v, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    }
+    const __m512i low = _mm512_packs_epi32(steps[0], steps[1]);
+    const __m512i high = _mm512_packs_epi32(steps[2], steps[3]);
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const __m512i half = _mm512_set1_epi8((char)(1u << (bits - 1)));
+    const __m512i top = _mm512_set1_epi8((char)((1u << (bits - 1)) - 1u));
+    __m512i codes = _mm512_permutexvar_epi32(order, _mm512_packs_epi16(low, high));
+    codes = _mm512_min_epi8(codes, top);
+    codes = _mm512_max_epi8(codes, _mm512_sub_epi8(_mm512_setzero_si512(), half));
+    return _mm512_add_epi8(codes, half);
+}
+
+/* Codes one a byte to their stored form; length is rounded up to whole steps of 64. */
+ROTATE_WIDE void rotate_pack(const uint8_t *codes, uint32_t length, uint32_t bits, uint8_t *target)
+{
+    if (bits == 4) {
+        for (uint32_t i = 0; i < length; i += 64) {
+            const __m512i pairs =
+                _mm512_maddubs_epi16(_mm512_loadu_si512(codes + i), _mm512_set1_epi16(0x1001));
+            _mm256_storeu_si256((__m256i *)(void *)(target + i / 2), _mm512_cvtepi16_epi8(pairs));
+        }
+        return;
+    }
+    for (uint32_t i = 0; i < length; i += 8) {
+        uint64_t eight;
+        memcpy(&eight, codes + i, sizeof eight);
+        const uint32_t packed = (uint32_t)_pext_u64(eight, UINT64_C(0x0707070707070707));
+        memcpy(target + i / 8 * 3, &packed, sizeof packed);
+    }
+}
+
+ROTATE_WIDE bool rotate_encode_group(const rotate_run *run, const uint32_t length,
+                                     const uint8_t *source, float *values, uint16_t *scale_out,
+                                     uint8_t *target)
+{
+    uint8_t codes[ROTATE_GROUP_MAX + ROTATE_PAD];
+    uint8_t packed[ROTATE_GROUP_MAX + ROTATE_PAD];
+    const uint32_t bits = run->bits;
+    uint32_t largest = 0;
+    rotate_load(source, run->dtype, length, values);
+    for (uint32_t at = 0; at < length;) {
+        const uint32_t n = rotate_block_first(length - at);
+        uint32_t block = rotate_block_spin(values + at, n);
+        if (block >= 0x7f800000u) return false;
+        block = rotate_float_bits(rotate_bits_float(block) * rotate_block_factor(n));
+        largest = block > largest ? block : largest;
+        at += n;
+    }
+    *scale_out = rotate_scale_of(rotate_bits_float(largest), bits);
+    if (*scale_out == ROTATE_SCALE_RAW) return false;
+    for (uint32_t at = 0; at < length;) {
+        const uint32_t n = rotate_block_first(length - at);
+        const __m512 inverse =
+            _mm512_set1_ps(rotate_inverse_of(*scale_out, rotate_block_factor(n)));
+        for (uint32_t i = at; i < at + n; i += 64) {
+            _mm512_storeu_si512(codes + i, rotate_codes(values + i, inverse, bits));
+        }
+        at += n;
+    }
+    if (bits == 8) {
+        memcpy(target, codes, length);
+        return true;
+    }
+    rotate_pack(codes, length, bits, packed);
+    memcpy(target, packed, length * bits / 8);
+    return true;
+}
+
+ROTATE_WIDE uint64_t rotate_encode_length(const rotate_run *run, const uint32_t length,
+                                          const uint8_t *source, uint8_t *scales, uint8_t *codes)
+{
+    float values[ROTATE_GROUP_MAX + ROTATE_PAD];
+    const uint64_t code_bytes = length * run->bits / 8;
+    const uint64_t group_bytes = (uint64_t)length * kvt_dtype_bytes(run->dtype);
+    uint64_t raw = 0;
+    memset(values, 0, sizeof values);
+    for (uint64_t g = 0; g < run->groups; g++) {
+        uint16_t scale;
+        if (!rotate_encode_group(run, length, source + g * group_bytes, values, &scale,
+                                 codes + g * code_bytes)) {
+            scale = ROTATE_SCALE_RAW;
+            memset(codes + g * code_bytes, 0, code_bytes);
+            raw++;
+        }
+        memcpy(scales + 2 * g, &scale, sizeof scale);
+    }
+    return raw;
+}
+
+CODECS_TARGET_AVX512
+uint64_t rotate_encode_run_avx512(const rotate_run *run, const uint8_t *source, uint8_t *scales,
+                                  uint8_t *codes)
+{
+    switch (run->length) {
+    case 256: return rotate_encode_length(run, 256, source, scales, codes);
+    case 128: return rotate_encode_length(run, 128, source, scales, codes);
+    case 64: return rotate_encode_length(run, 64, source, scales, codes);
+    default: return rotate_encode_length(run, run->length, source, scales, codes);
+    }
+}
+
+ROTATE_WIDE __m512i rotate_pair_wholes(__m512i x, __m512i partner, __mmask32 second)
+{
+    return _mm512_mask_sub_epi16(_mm512_add_epi16(x, partner), second, partner, x);
+}
+
+/* Distances 1, 2 and 4, for lanes of any blocks. */
+ROTATE_WIDE __m512i rotate_lanes_wholes(__m512i x)
+{
+    x = rotate_pair_wholes(x, _mm512_rol_epi32(x, 16), 0xaaaaaaaau);
+    x = rotate_pair_wholes(x, _mm512_shuffle_epi32(x, _MM_PERM_CDAB), 0xccccccccu);
+    return rotate_pair_wholes(x, _mm512_shuffle_epi32(x, _MM_PERM_BADC), 0xf0f0f0f0u);
+}
+
+/* One block of 32 * count whole numbers modulo 2^16, in registers. */
+ROTATE_WIDE void rotate_block_wholes(__m512i *v, const unsigned count, const unsigned stages)
+{
+#pragma GCC unroll 8
+    for (unsigned i = 0; i < count; i++) {
+        v[i] = rotate_lanes_wholes(v[i]);
+        v[i] = rotate_pair_wholes(v[i], _mm512_shuffle_i64x2(v[i], v[i], 0xb1), 0xff00ff00u);
+        v[i] = rotate_pair_wholes(v[i], _mm512_shuffle_i64x2(v[i], v[i], 0x4e), 0xffff0000u);
+    }
+#pragma GCC unroll 3
+    for (unsigned s = 0; s < stages; s++) {
+        const unsigned h = 1u << s;
+#pragma GCC unroll 8
+        for (unsigned i = 0; i < count; i++) {
+            if ((i & h) == 0) {
+                const __m512i a = v[i];
+                const __m512i b = v[i + h];
+                v[i] = _mm512_add_epi16(a, b);
+                v[i + h] = _mm512_sub_epi16(a, b);
+            }
+        }
+    }
+}
+
+/* 32 codes as whole numbers. Reads 32 * bits / 8 bytes (12 of them as 16 for 3 bits). */
+ROTATE_WIDE __m512i rotate_unpack(const uint8_t *source, uint32_t bits)
+{
+    if (bits == 4) {
+        const __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)source);
+        const __m512i x = _mm512_cvtepu8_epi32(bytes);
+        return _mm512_and_si512(_mm512_or_si512(x, _mm512_slli_epi32(x, 12)),
+                                _mm512_set1_epi32(0x000f000f));
+    }
+    if (bits == 8) {
+        return _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(const void *)source));
+    }
+    uint64_t words[4];
+    for (unsigned i = 0; i < 4; i++) {
+        uint32_t packed;
+        memcpy(&packed, source + 3 * i, sizeof packed);
+        words[i] = _pdep_u64(packed, UINT64_C(0x0707070707070707));
+    }
+    return _mm512_cvtepu8_epi16(_mm256_setr_epi64x((long long)words[0], (long long)words[1],
+                                                   (long long)words[2], (long long)words[3]));
+}
+
+/* Bits of finite floats to bf16 in the upper half of each lane, to nearest even. */
+ROTATE_WIDE __m512i rotate_round_bf16(__m512 value)
+{
+    const __m512i bits = _mm512_castps_si512(value);
+    const __mmask16 odd = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x10000));
+    const __m512i up = _mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff));
+    return _mm512_mask_add_epi32(up, odd, bits, _mm512_set1_epi32(0x8000));
+}
+
+ROTATE_WIDE __m512 rotate_scaled(__m512i wholes, __m512 step)
+{
+    return _mm512_mul_ps(_mm512_cvtepi32_ps(wholes), step);
+}
+
+/* 32 whole numbers times step, stored as 32 elements. */
+ROTATE_WIDE void rotate_store(__m512i v, __m512 step, uint8_t dtype, uint8_t *target)
+{
+    if (dtype == KVT_DTYPE_BF16) {
+        const __m512i even = _mm512_srai_epi32(_mm512_slli_epi32(v, 16), 16);
+        const __m512i low = rotate_round_bf16(rotate_scaled(even, step));
+        const __m512i high = rotate_round_bf16(rotate_scaled(_mm512_srai_epi32(v, 16), step));
+        _mm512_storeu_si512(target,
+                            _mm512_mask_blend_epi16(0xaaaaaaaau, _mm512_srli_epi32(low, 16), high));
+        return;
+    }
+    __m512 low = rotate_scaled(_mm512_cvtepi16_epi32(_mm512_castsi512_si256(v)), step);
+    __m512 high = rotate_scaled(_mm512_cvtepi16_epi32(_mm512_extracti64x4_epi64(v, 1)), step);
+    if (dtype == KVT_DTYPE_FP32) {
+        _mm512_storeu_ps(target, low);
+        _mm512_storeu_ps(target + 64, high);
+        return;
+    }
+    const __m512 top = _mm512_set1_ps(65504.0f);
+    const __m512 bottom = _mm512_set1_ps(-65504.0f);
+    low = _mm512_max_ps(_mm512_min_ps(low, top), bottom);
+    high = _mm512_max_ps(_mm512_min_ps(high, top), bottom);
+    const __m256i low_half = _mm512_cvtps_ph(low, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const __m256i high_half = _mm512_cvtps_ph(high, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    _mm256_storeu_si256((__m256i *)(void *)target, low_half);
+    _mm256_storeu_si256((__m256i *)(void *)(target + 32), high_half);
+}
+
+/* Groups that are one block of 32 * count elements: everything stays in registers. */
+ROTATE_WIDE void rotate_decode_even(const rotate_run *run, const unsigned count,
+                                    const unsigned stages, const uint8_t *scales,
+                                    const uint8_t *codes, uint8_t *target)
+{
+    const uint32_t length = 32 * count;
+    const uint32_t bits = run->bits;
+    const uint64_t code_bytes = length * bits / 8;
+    const uint64_t register_bytes = 32 * (uint64_t)kvt_dtype_bytes(run->dtype);
+    const float factor = rotate_block_factor(length);
+    const __m512i middle = _mm512_maskz_set1_epi16(1, (short)rotate_block_middle(length, bits));
+    for (uint64_t g = 0; g < run->groups; g++) {
+        uint8_t padded[ROTATE_GROUP_MAX / 8 * 3 + 4];
+        const uint8_t *group = codes + g * code_bytes;
+        uint16_t scale;
+        __m512i v[8];
+        memcpy(&scale, scales + 2 * g, sizeof scale);
+        if (bits == 3) {
+            memcpy(padded, group, length / 8 * 3);
+            group = padded;
+        }
+#pragma GCC unroll 8
+        for (unsigned i = 0; i < count; i++) {
+            v[i] = rotate_unpack(group + i * 4 * bits, bits);
+        }
+        rotate_block_wholes(v, count, stages);
+        v[0] = _mm512_sub_epi16(v[0], middle);
+        const __m512 step = _mm512_set1_ps(rotate_from_fp16(scale) * factor);
+#pragma GCC unroll 8
+        for (unsigned i = 0; i < count; i++) {
+            rotate_store(v[i], step, run->dtype, target);
+            target += register_bytes;
+        }
+    }
+}
+
+/* A block of n elements of any length, its codes and target with room past their ends. */
+ROTATE_WIDE void rotate_decode_block(const rotate_run *run, uint32_t n, float scale,
+                                     const uint8_t *codes, uint8_t *target)
+{
+    const __m512 step = _mm512_set1_ps(scale * rotate_block_factor(n));
+    const unsigned count = n < 32 ? 1 : n / 32;
+    __m512i v[8];
+    for (unsigned i = 0; i < count; i++) {
+        v[i] = rotate_unpack(codes + i * 4 * run->bits, run->bits);
+    }
+    switch (n) {
+    case 128: rotate_block_wholes(v, 4, 2); break;
+    case 64: rotate_block_wholes(v, 2, 1); break;
+    case 32: rotate_block_wholes(v, 1, 0); break;
+    default:
+        v[0] = rotate_lanes_wholes(v[0]);
+        if (n == 16) {
+            v[0] = rotate_pair_wholes(v[0], _mm512_shuffle_i64x2(v[0], v[0], 0xb1), 0xff00ff00u);
+        }
+        break;
+    }
+    const short middle = (short)rotate_block_middle(n, run->bits);
+    v[0] = _mm512_sub_epi16(v[0], _mm512_maskz_set1_epi16(1, middle));
+    for (unsigned i = 0; i < count; i++) {
+        rotate_store(v[i], step, run->dtype, target + (size_t)i * 32 * kvt_dtype_bytes(run->dtype));
+    }
+}
+
+ROTATE_WIDE void rotate_decode_odd(const rotate_run *run, const uint8_t *scales,
+                                   const uint8_t *codes, uint8_t *target)
+{
+    const uint32_t length = run->length;
+    const uint64_t code_bytes = length * run->bits / 8;
+    const uint64_t element_bytes = kvt_dtype_bytes(run->dtype);
+    uint8_t stored[ROTATE_GROUP_MAX + ROTATE_PAD];
+    uint8_t decoded[(ROTATE_GROUP_MAX + ROTATE_PAD) * sizeof(float)];
+    memset(stored, 0, sizeof stored);
+    for (uint64_t g = 0; g < run->groups; g++) {
+        uint16_t scale;
+        memcpy(&scale, scales + 2 * g, sizeof scale);
+        memcpy(stored, codes + g * code_bytes, code_bytes);
+        for (uint32_t at = 0; at < length;) {
+            const uint32_t n = rotate_block_first(length - at);
+            rotate_decode_block(run, n, rotate_from_fp16(scale), stored + at * run->bits / 8,
+                                decoded + at * element_bytes);
+            at += n;
+        }
+        memcpy(target + g * length * element_bytes, decoded, length * element_bytes);
+    }
+}
+
+CODECS_TARGET_AVX512
+void rotate_decode_run_avx512(const rotate_run *run, const uint8_t *scales, const uint8_t *codes,
+                              uint8_t *target)
+{
+    switch (run->length) {
+    case 256: rotate_decode_even(run, 8, 3, scales, codes, target); break;
+    case 128: rotate_decode_even(run, 4, 2, scales, codes, target); break;
+    case 64: rotate_decode_even(run, 2, 1, scales, codes, target); break;
+    case 32: rotate_decode_even(run, 1, 0, scales, codes, target); break;
+    default: rotate_decode_odd(run, scales, codes, target); break;
+    }
+}
+
+#endif
