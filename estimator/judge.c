@@ -22,7 +22,7 @@ static size_t judge_round_up(size_t bytes)
     return (bytes + 63) / 64 * 64;
 }
 
-/* One block of memory: the pointers, then logits, queries, tokens, K and V. */
+/* One block of memory: the pointers, logits and tokens, then what there is per layer. */
 static kvt_status judge_entry_make(const model_config *c, uint32_t context, uint32_t continuation,
                                    judge_entry **entry_out)
 {
@@ -36,7 +36,9 @@ static kvt_status judge_entry_make(const model_config *c, uint32_t context, uint
     size_t queries = judge_round_up((size_t)continuation * c->heads * c->head_dim * sizeof(float));
     size_t tokens = judge_round_up(((size_t)context + continuation) * sizeof(uint32_t));
     size_t matrix = judge_round_up(judge_matrix(e) * sizeof(uint16_t));
-    uint8_t *at = malloc(3 * pointers + logits + tokens + c->layers * (queries + 2 * matrix));
+    size_t own = judge_round_up((size_t)continuation * c->kv_heads * c->head_dim * sizeof(float));
+    size_t layer = queries + 2 * own + 2 * matrix;
+    uint8_t *at = malloc(5 * pointers + logits + tokens + c->layers * layer);
     e->memory = at;
     if (at == NULL) {
         judge_entry_close(e);
@@ -45,14 +47,18 @@ static kvt_status judge_entry_make(const model_config *c, uint32_t context, uint
     e->k = (uint16_t **)(void *)at;
     e->v = (uint16_t **)(void *)(at + pointers);
     e->queries = (float **)(void *)(at + 2 * pointers);
-    at += 3 * pointers;
+    e->own_k = (float **)(void *)(at + 3 * pointers);
+    e->own_v = (float **)(void *)(at + 4 * pointers);
+    at += 5 * pointers;
     e->logits = (float *)(void *)at;
     e->tokens = (uint32_t *)(void *)(at + logits);
     at += logits + tokens;
-    for (uint32_t l = 0; l < c->layers; l++, at += queries + 2 * matrix) {
+    for (uint32_t l = 0; l < c->layers; l++, at += layer) {
         e->queries[l] = (float *)(void *)at;
-        e->k[l] = (uint16_t *)(void *)(at + queries);
-        e->v[l] = (uint16_t *)(void *)(at + queries + matrix);
+        e->own_k[l] = (float *)(void *)(at + queries);
+        e->own_v[l] = (float *)(void *)(at + queries + own);
+        e->k[l] = (uint16_t *)(void *)(at + queries + 2 * own);
+        e->v[l] = (uint16_t *)(void *)(at + queries + 2 * own + matrix);
     }
     *entry_out = e;
     return KVT_OK;
@@ -95,18 +101,15 @@ out:
     return status;
 }
 
-static kvt_status judge_continue(model_session *session, const judge_entry *e,
-                                 const model_past *past, uint32_t position, float *logits,
-                                 float *const *queries)
+static model_request judge_continuation(const judge_entry *e, const model_past *past,
+                                        uint32_t position, float *logits)
 {
-    return model_forward(session, &(model_request){.tokens = e->tokens + e->context_tokens,
-                                                   .token_count = e->continuation_tokens,
-                                                   .first_position = position,
-                                                   .past = past,
-                                                   .logits_count = e->continuation_tokens,
-                                                   .logits_out = logits,
-                                                   .queries_count = e->continuation_tokens,
-                                                   .queries_out = queries});
+    return (model_request){.tokens = e->tokens + e->context_tokens,
+                           .token_count = e->continuation_tokens,
+                           .first_position = position,
+                           .past = past,
+                           .logits_count = e->continuation_tokens,
+                           .logits_out = logits};
 }
 
 /* Mean over the tokens whose successor is in the entry. */
@@ -141,7 +144,12 @@ kvt_status judge_entry_open(model_session *session, const uint32_t *tokens, uint
     status = judge_prefill(session, e);
     if (status == KVT_OK) {
         model_past past = judge_past(e);
-        status = judge_continue(session, e, &past, context_tokens, e->logits, e->queries);
+        model_request request = judge_continuation(e, &past, context_tokens, e->logits);
+        request.k_out = e->own_k;
+        request.v_out = e->own_v;
+        request.queries_count = continuation_tokens;
+        request.queries_out = e->queries;
+        status = model_forward(session, &request);
     }
     if (status != KVT_OK) {
         judge_entry_close(e);
@@ -222,7 +230,7 @@ kvt_status judge_entry_run(model_session *session, const judge_entry *e, judge_t
                            void *context, judge_result *result_out, double *token_kl)
 {
     judge_variant variant;
-    model_probe probe;
+    model_probe_result probed;
     *result_out = (judge_result){.kl = 0.0};
     kvt_status status = judge_variant_make(e, &variant);
     if (status != KVT_OK) return status;
@@ -238,13 +246,19 @@ kvt_status judge_entry_run(model_session *session, const judge_entry *e, judge_t
     changed.k = (const void *const *)variant.k;
     changed.v = (const void *const *)variant.v;
     changed.kept = (const uint8_t *const *)variant.kept;
-    status = judge_continue(session, e, &changed, kv.next_position, variant.logits, NULL);
+    model_request request = judge_continuation(e, &changed, kv.next_position, variant.logits);
+    status = model_forward(session, &request);
     if (status != KVT_OK) goto out;
     judge_compare(e, variant.logits, result_out, token_kl);
-    status = model_probe_attention(e->config, &exact, &changed, (const float *const *)e->queries,
-                                   e->continuation_tokens, &probe, NULL);
-    result_out->attention_error = probe.attention_error;
-    result_out->retained_mass = probe.retained_mass;
+    model_probe probe = {.exact = &exact,
+                         .variant = &changed,
+                         .rows = e->continuation_tokens,
+                         .queries = (const float *const *)e->queries,
+                         .own_k = (const float *const *)e->own_k,
+                         .own_v = (const float *const *)e->own_v};
+    status = model_probe_attention(e->config, &probe, &probed, NULL);
+    result_out->attention_error = probed.attention_error;
+    result_out->retained_mass = probed.retained_mass;
 out:
     free(variant.memory);
     return status;

@@ -50,11 +50,12 @@ typedef struct judge_entry {
     const model_config *config;
     uint32_t context_tokens;
     uint32_t continuation_tokens;
-    uint32_t *tokens;  /* all of them */
-    uint16_t **k, **v; /* [layers], fp16 [context_tokens][kv_heads][head_dim] */
-    float **queries;   /* [layers], [continuation_tokens][heads][head_dim] */
-    float *logits;     /* [continuation_tokens][vocab] */
-    double nll;        /* mean over the continuation's tokens after its first, nats */
+    uint32_t *tokens;       /* all of them */
+    uint16_t **k, **v;      /* [layers], fp16 [context_tokens][kv_heads][head_dim] */
+    float **queries;        /* [layers], [continuation_tokens][heads][head_dim], post-RoPE */
+    float **own_k, **own_v; /* [layers], the continuation's own KV in the exact run */
+    float *logits;          /* [continuation_tokens][vocab] */
+    double nll;             /* mean over the continuation's tokens after its first, nats */
     void *memory;
 } judge_entry;
 
@@ -81,10 +82,10 @@ typedef kvt_status (*judge_transform)(void *context, judge_kv *kv);
 
 /* Of one entry, over its continuation. */
 typedef struct judge_result {
-    double kl;        /* mean KL(exact || variant), nats */
-    double top1;      /* share of tokens with the same most probable next token */
-    double nll_delta; /* variant minus exact, nats per token */
-    double attention_error;
+    double kl;              /* mean KL(exact || variant), nats */
+    double top1;            /* share of tokens with the same most probable next token */
+    double nll_delta;       /* variant minus exact, nats per token */
+    double attention_error; /* of the exact run's queries, own KV exact; see model_score.h */
     double retained_mass;
 } judge_result;
 

@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { SCORE_BLOCK_ROWS = 64 };
 
@@ -59,23 +60,26 @@ kvt_status model_nll(model_session *session, const uint32_t *tokens, uint32_t co
     return status;
 }
 
-/* Buffers of a probe, in one block of memory. */
+/* Buffers of a probe, in one block of memory; `total` is context and own tokens together. */
 typedef struct score_work {
-    float *exact_k, *exact_v, *variant_k, *variant_v; /* [tokens][kv_dim] of one layer */
-    float *weights;                                   /* [SCORE_BLOCK_ROWS][tokens] */
+    float *exact_k, *exact_v, *variant_k, *variant_v; /* [total][kv_dim] of one layer */
+    float *weights;                                   /* [SCORE_BLOCK_ROWS][total] */
     float *exact_out, *variant_out;                   /* [SCORE_BLOCK_ROWS][query_dim] */
+    uint32_t context, total;
 } score_work;
 
 /* Sums over the queries of one head. */
 typedef struct score_head {
     double difference, norm; /* squared */
-    double mass;
+    double lost;
 } score_head;
 
-static kvt_status score_make(const model_config *c, uint32_t tokens, score_work *work)
+static kvt_status score_make(const model_config *c, const model_probe *probe, score_work *work)
 {
-    size_t matrix = (size_t)tokens * model_kv_dim(c);
-    size_t weights = (size_t)SCORE_BLOCK_ROWS * tokens;
+    uint32_t context = probe->exact->tokens;
+    uint32_t total = context + (probe->own_k != NULL ? probe->rows : 0);
+    size_t matrix = (size_t)total * model_kv_dim(c);
+    size_t weights = (size_t)SCORE_BLOCK_ROWS * total;
     size_t out = (size_t)SCORE_BLOCK_ROWS * model_query_dim(c);
     float *at = malloc((4 * matrix + weights + 2 * out) * sizeof *at);
     if (at == NULL) return KVT_E_MEMORY;
@@ -85,42 +89,59 @@ static kvt_status score_make(const model_config *c, uint32_t tokens, score_work 
                          .variant_v = at + 3 * matrix,
                          .weights = at + 4 * matrix,
                          .exact_out = at + 4 * matrix + weights,
-                         .variant_out = at + 4 * matrix + weights + out};
+                         .variant_out = at + 4 * matrix + weights + out,
+                         .context = context,
+                         .total = total};
     return KVT_OK;
 }
 
-static double score_mass(const float *weights, const uint8_t *kept, uint32_t rows, uint32_t tokens)
+/* K and V of one layer, the context's followed by the rows' own. */
+static void score_load(const model_config *c, const model_probe *probe, uint32_t l,
+                       score_work *work)
 {
-    double mass = 0.0;
-    for (uint32_t r = 0; r < rows; r++, weights += tokens)
-        for (uint32_t i = 0; i < tokens; i++)
-            if (kept == NULL || kept[i] != 0) mass += (double)weights[i];
-    return mass;
+    const model_past *exact = probe->exact, *variant = probe->variant;
+    size_t count = (size_t)work->context * model_kv_dim(c);
+    size_t own = (size_t)(work->total - work->context) * model_kv_dim(c);
+    model_convert(exact->dtype, exact->k[l], count, work->exact_k);
+    model_convert(exact->dtype, exact->v[l], count, work->exact_v);
+    model_convert(variant->dtype, variant->k[l], count, work->variant_k);
+    model_convert(variant->dtype, variant->v[l], count, work->variant_v);
+    if (own == 0) return;
+    memcpy(work->exact_k + count, probe->own_k[l], own * sizeof(float));
+    memcpy(work->exact_v + count, probe->own_v[l], own * sizeof(float));
+    memcpy(work->variant_k + count, probe->own_k[l], own * sizeof(float));
+    memcpy(work->variant_v + count, probe->own_v[l], own * sizeof(float));
 }
 
-/* `attend` describes the queries of one block; everything about K and V is filled in here. */
-static void score_block(const model_config *c, const score_work *work, uint32_t kv_head,
-                        const uint8_t *kept, model_attend attend, score_head *head)
+/* The weight on the context's tokens that were dropped. */
+static double score_lost(const score_work *work, const uint8_t *kept, uint32_t rows,
+                         uint32_t tokens)
 {
-    size_t place = (size_t)kv_head * c->head_dim;
+    double lost = 0.0;
+    for (uint32_t r = 0; r < rows; r++)
+        for (uint32_t i = 0; i < work->context; i++)
+            if (kept[i] == 0) lost += (double)work->weights[(size_t)r * tokens + i];
+    return lost;
+}
+
+/* `attend` describes the queries of one block; K, V and targets are filled in here. */
+static void score_block(const score_work *work, size_t place, const uint8_t *kept,
+                        model_attend attend, score_head *head)
+{
     attend.weights = work->weights;
-    attend.head_dim = c->head_dim;
-    attend.query_stride = model_query_dim(c);
-    attend.kv_stride = model_kv_dim(c);
-    attend.visible = attend.tokens;
     attend.keys = work->exact_k + place;
     attend.values = work->exact_v + place;
     attend.out = work->exact_out;
     model_attend_block(&attend);
-    head->mass += score_mass(work->weights, kept, attend.rows, attend.tokens);
+    if (kept != NULL) head->lost += score_lost(work, kept, attend.rows, attend.tokens);
     attend.keys = work->variant_k + place;
     attend.values = work->variant_v + place;
     attend.out = work->variant_out;
     attend.kept = kept;
-    attend.kept_tokens = attend.tokens;
+    attend.kept_tokens = work->context;
     model_attend_block(&attend);
     for (uint32_t r = 0; r < attend.rows; r++) {
-        for (uint32_t i = 0; i < c->head_dim; i++) {
+        for (uint32_t i = 0; i < attend.head_dim; i++) {
             double exact = (double)work->exact_out[r * attend.query_stride + i];
             double difference = exact - (double)work->variant_out[r * attend.query_stride + i];
             head->difference += difference * difference;
@@ -129,54 +150,56 @@ static void score_block(const model_config *c, const score_work *work, uint32_t 
     }
 }
 
-/* The sums over the heads of one layer. */
-static void score_layer(const model_config *c, const score_work *work, const uint8_t *kept,
-                        const float *queries, uint32_t rows, uint32_t tokens, double *error,
-                        double *mass)
+/* Adds the errors of one layer's heads and the weight that they lost. */
+static void score_layer(const model_config *c, const model_probe *probe, uint32_t l,
+                        const score_work *work, double *error, double *lost)
 {
+    const uint8_t *kept = probe->variant->kept != NULL ? probe->variant->kept[l] : NULL;
+    bool causal = work->total > work->context;
     for (uint32_t h = 0; h < c->heads; h++) {
         uint32_t kv_head = h / (c->heads / c->kv_heads);
         score_head head = {0.0, 0.0, 0.0};
-        for (uint32_t first = 0; first < rows; first += SCORE_BLOCK_ROWS) {
-            uint32_t left = rows - first;
-            model_attend attend = {.queries = queries + (size_t)first * model_query_dim(c) +
-                                              (size_t)h * c->head_dim,
-                                   .rows = left < SCORE_BLOCK_ROWS ? left : SCORE_BLOCK_ROWS,
-                                   .tokens = tokens};
-            score_block(c, work, kv_head, kept != NULL ? kept + (size_t)kv_head * tokens : NULL,
-                        attend, &head);
+        for (uint32_t first = 0; first < probe->rows; first += SCORE_BLOCK_ROWS) {
+            uint32_t left = probe->rows - first;
+            uint32_t rows = left < SCORE_BLOCK_ROWS ? left : SCORE_BLOCK_ROWS;
+            size_t place = (size_t)first * model_query_dim(c) + (size_t)h * c->head_dim;
+            model_attend attend = {.queries = probe->queries[l] + place,
+                                   .rows = rows,
+                                   .tokens = work->context + (causal ? first + rows : 0),
+                                   .head_dim = c->head_dim,
+                                   .query_stride = model_query_dim(c),
+                                   .kv_stride = model_kv_dim(c),
+                                   .visible = work->context + (causal ? first + 1 : 0),
+                                   .step = causal ? 1 : 0};
+            score_block(work, (size_t)kv_head * c->head_dim,
+                        kept != NULL ? kept + (size_t)kv_head * work->context : NULL, attend,
+                        &head);
         }
         *error += head.difference > 0.0 ? sqrt(head.difference / head.norm) : 0.0;
-        *mass += head.mass / rows;
+        *lost += head.lost / probe->rows;
     }
 }
 
-kvt_status model_probe_attention(const model_config *c, const model_past *exact,
-                                 const model_past *variant, const float *const *queries,
-                                 uint32_t rows, model_probe *probe_out, double *layer_errors)
+kvt_status model_probe_attention(const model_config *c, const model_probe *probe,
+                                 model_probe_result *result_out, double *layer_errors)
 {
     score_work work;
-    double error = 0.0, mass = 0.0;
-    size_t count = (size_t)exact->tokens * model_kv_dim(c);
-    *probe_out = (model_probe){0.0, 0.0};
-    if (rows == 0 || exact->tokens == 0 || exact->tokens > MODEL_TOKENS_MAX ||
-        variant->tokens != exact->tokens || exact->kept != NULL || !model_is_float(exact->dtype) ||
-        !model_is_float(variant->dtype)) {
+    double error = 0.0, lost = 0.0, heads = (double)c->layers * c->heads;
+    const model_past *exact = probe->exact, *variant = probe->variant;
+    *result_out = (model_probe_result){0.0, 0.0};
+    if (probe->rows == 0 || probe->rows > MODEL_TOKENS_MAX || exact->tokens == 0 ||
+        exact->tokens > MODEL_TOKENS_MAX || variant->tokens != exact->tokens ||
+        exact->kept != NULL || !model_is_float(exact->dtype) || !model_is_float(variant->dtype)) {
         return KVT_E_ARGUMENT;
     }
-    if (score_make(c, exact->tokens, &work) != KVT_OK) return KVT_E_MEMORY;
+    if (score_make(c, probe, &work) != KVT_OK) return KVT_E_MEMORY;
     for (uint32_t l = 0; l < c->layers; l++) {
         double before = error;
-        model_convert(exact->dtype, exact->k[l], count, work.exact_k);
-        model_convert(exact->dtype, exact->v[l], count, work.exact_v);
-        model_convert(variant->dtype, variant->k[l], count, work.variant_k);
-        model_convert(variant->dtype, variant->v[l], count, work.variant_v);
-        score_layer(c, &work, variant->kept != NULL ? variant->kept[l] : NULL, queries[l], rows,
-                    exact->tokens, &error, &mass);
+        score_load(c, probe, l, &work);
+        score_layer(c, probe, l, &work, &error, &lost);
         if (layer_errors != NULL) layer_errors[l] = (error - before) / c->heads;
     }
     free(work.exact_k);
-    *probe_out = (model_probe){error / ((double)c->layers * c->heads),
-                               mass / ((double)c->layers * c->heads)};
+    *result_out = (model_probe_result){error / heads, 1.0 - lost / heads};
     return KVT_OK;
 }

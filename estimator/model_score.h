@@ -22,24 +22,29 @@ double model_kl(const float *exact, const float *variant, uint32_t vocab);
 KVT_NODISCARD kvt_status model_nll(model_session *session, const uint32_t *tokens, uint32_t count,
                                    double *nll_out);
 
-typedef struct model_probe {
-    /* Over all queries of a (layer, head): |output - output'| / |output|; the mean over all heads.
-     */
+typedef struct model_probe_result {
+    /* Over all queries of a (layer, head): |output - output'| / |output|; the mean over heads. */
     double attention_error;
-    /* The attention weight that exact KV gives to tokens that the variant kept; the mean. */
+    /* 1 minus the attention weight that exact KV gives to tokens that the variant dropped. */
     double retained_mass;
+} model_probe_result;
+
+/* Queries of the tokens that follow a context, and the context with exact and with other KV. */
+typedef struct model_probe {
+    const model_past *exact;   /* kept is NULL */
+    const model_past *variant; /* as many tokens */
+    uint32_t rows;
+    const float *const *queries; /* [layers], each [rows][heads][head_dim], post-RoPE */
+    /* The rows' own KV, exact on both sides and seen causally, as in a forward pass: per layer
+     * [rows][kv_heads][head_dim]. NULL: the rows see the context only. */
+    const float *const *own_k;
+    const float *const *own_v;
 } model_probe;
 
-/*
- * Attention of the given queries over a context, with exact and with other K and V. Every query
- * sees the whole context and nothing else, so the context comes before all of them.
- * `queries` is per layer [rows][heads][head_dim], post-RoPE. Both pasts have the same tokens;
- * exact->kept must be NULL. layer_errors may be NULL, else [layers].
- * KVT_OK; KVT_E_ARGUMENT (no tokens or rows, differing counts, another dtype); KVT_E_MEMORY.
- */
-KVT_NODISCARD kvt_status model_probe_attention(const model_config *config, const model_past *exact,
-                                               const model_past *variant,
-                                               const float *const *queries, uint32_t rows,
-                                               model_probe *probe_out, double *layer_errors);
+/* Attention output with exact and with other KV. layer_errors may be NULL, else [layers].
+ * KVT_OK; KVT_E_ARGUMENT (no tokens or rows, differing counts, another dtype); KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status model_probe_attention(const model_config *config, const model_probe *probe,
+                                               model_probe_result *result_out,
+                                               double *layer_errors);
 
 #endif
