@@ -235,8 +235,8 @@ static void drop_lag_side(const drop_shape *shape, uint32_t head, const void *ma
     }
 }
 
-/* Adds to each token's score the part of its partition that ranks below it; of equals the lower
- * token ranks above. */
+/* Adds to each token's score how many of its partition rank below it; of equals the lower token
+ * ranks above. Whole numbers, so that means that are equal are equal in bits. */
 static void drop_lag_rank(const double *sum, uint32_t lag, double *scores)
 {
     for (uint32_t i = 0; i < lag; i++) {
@@ -244,7 +244,7 @@ static void drop_lag_rank(const double *sum, uint32_t lag, double *scores)
         for (uint32_t j = 0; j < lag; j++) {
             below += sum[j] < sum[i] || (sum[j] == sum[i] && j > i);
         }
-        scores[i] += (double)below / (double)lag;
+        scores[i] += (double)below;
     }
 }
 
@@ -256,24 +256,38 @@ static uint32_t drop_sinks_here(const drop_settings *settings, uint32_t first_po
     return sinks < tokens ? sinks : tokens;
 }
 
-/* scratch: 3 head_dim + 2 lag doubles. */
+/* Whether the tokens after the sinks make two partitions. */
+static bool drop_lag_applies(const drop_settings *settings, uint64_t rest)
+{
+    return rest >= 2 * (uint64_t)settings->lag;
+}
+
+/* What a LAGKV score of 1 is counted as. */
+static double drop_lag_unit(const drop_settings *settings, const drop_shape *shape, uint32_t sinks)
+{
+    const uint32_t rest = shape->tokens - sinks;
+    if (drop_lag_applies(settings, rest)) return (double)settings->lag;
+    return rest == 0 ? 1.0 : (double)rest;
+}
+
+/* Adds the head's scores, in units. scratch: 3 head_dim + 2 lag doubles. */
 static void drop_score_lagkv(const drop_settings *settings, const drop_shape *shape, uint32_t sinks,
                              uint32_t head, const void *k, const void *v, double *scores,
                              double *scratch)
 {
     const uint64_t lag = settings->lag;
-    const uint64_t rest = shape->tokens - sinks;
-    double *sum = scratch + 3 * (uint64_t)shape->head_dim + lag;
+    const double unit = drop_lag_unit(settings, shape, sinks);
     uint64_t at = 0;
     for (; at < sinks; at++) {
-        scores[at] += 1.0;
+        scores[at] += unit;
     }
-    if (rest < 2 * lag) {
+    if (!drop_lag_applies(settings, shape->tokens - sinks)) {
         for (; at < shape->tokens; at++) {
-            scores[at] += (double)(at - sinks) / (double)rest;
+            scores[at] += (double)(at - sinks);
         }
         return;
     }
+    double *sum = scratch + 3 * (uint64_t)shape->head_dim + lag;
     for (; at + 2 * lag <= shape->tokens; at += lag) {
         for (uint64_t i = 0; i < lag; i++) {
             sum[i] = 0.0;
@@ -283,19 +297,15 @@ static void drop_score_lagkv(const drop_settings *settings, const drop_shape *sh
         drop_lag_rank(sum, settings->lag, scores + at);
     }
     for (; at < shape->tokens; at++) {
-        scores[at] += 1.0;
+        scores[at] += unit;
     }
-}
-
-static bool drop_lag_is_short(const drop_settings *settings, const drop_shape *shape)
-{
-    return shape->tokens / 2 < settings->lag;
 }
 
 uint64_t drop_scores_scratch(const drop_settings *settings, const drop_shape *shape)
 {
     if (settings->method == DROP_METHOD_KEYDIFF) return shape->head_dim;
-    if (settings->method != DROP_METHOD_LAGKV || drop_lag_is_short(settings, shape)) return 0;
+    if (settings->method != DROP_METHOD_LAGKV) return 0;
+    if (!drop_lag_applies(settings, shape->tokens)) return 0;
     return 3 * (uint64_t)shape->head_dim + 2 * (uint64_t)settings->lag;
 }
 
@@ -327,8 +337,10 @@ kvt_status drop_scores(const drop_settings *settings, const drop_shape *shape,
         default: return KVT_E_UNSUPPORTED;
         }
     }
+    double parts = (double)shape->kv_heads;
+    if (settings->method == DROP_METHOD_LAGKV) parts *= drop_lag_unit(settings, shape, sinks);
     for (uint64_t t = 0; t < shape->tokens; t++) {
-        scores[t] /= (double)shape->kv_heads;
+        scores[t] /= parts;
     }
     return KVT_OK;
 }
