@@ -91,7 +91,7 @@ static bool model_unpack_ternary(model_cursor *cursor, float *target, uint64_t c
     const uint8_t *codes = cursor->at + sizeof scale;
     const float values[4] = {0.0f, scale, 0.0f, -scale};
     for (uint64_t i = 0; i < count; i++) {
-        unsigned code = codes[i / 4] >> (6 - 2 * (i % 4)) & 3u;
+        unsigned code = (unsigned)codes[i / 4] >> (6 - 2 * (i % 4)) & 3u;
         sound = sound && code != 2u;
         target[i] = values[code];
     }

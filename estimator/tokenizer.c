@@ -171,7 +171,8 @@ static size_t tokenizer_split(const tokenizer *tokens, const uint8_t *text, size
     size_t count = 0;
     const uint8_t blank = ' ';
     uint32_t id = bytes > 0 ? tokenizer_find(tokens, &blank, 1) : TOKENIZER_NONE;
-    if (bytes > 0) symbols[count++].id = id != TOKENIZER_NONE ? id : blank + TOKENIZER_BYTE_FIRST;
+    if (bytes > 0)
+        symbols[count++].id = id != TOKENIZER_NONE ? id : (uint32_t)(blank + TOKENIZER_BYTE_FIRST);
     for (size_t at = 0; at < bytes;) {
         size_t length = tokenizer_character(text + at, bytes - at);
         id = tokenizer_find(tokens, text + at, (uint32_t)length);

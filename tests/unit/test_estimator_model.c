@@ -1,0 +1,716 @@
+/*
+ * test_estimator_model.c - the reference decoder on small random models: all three loaders against
+ * a plain forward pass in double, prefill in pieces, dropped tokens, 16-bit KV, hostile files.
+ */
+#include "estimator/model_half.h"
+#include "estimator/safetensors.h"
+#include "model_support.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { TOKENS = 150 }; /* more than two attention blocks */
+
+static char folder[64];
+static uint32_t tokens[TOKENS];
+
+static const char *in_folder(const char *name)
+{
+    static char path[128];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return path;
+}
+
+static int make_folder(void **state)
+{
+    (void)state;
+    snprintf(folder, sizeof folder, "model-test-XXXXXX");
+    uint64_t random = 9;
+    for (uint32_t i = 0; i < TOKENS; i++)
+        tokens[i] = naive_random(&random) % naive_config().vocab;
+    return mkdtemp(folder) == NULL;
+}
+
+static int remove_folder(void **state)
+{
+    static const char *const names[] = {"model.bin", "config.json", "model.safetensors"};
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        (void)unlink(in_folder(names[i]));
+    return rmdir(folder);
+}
+
+/* What a forward pass gives for all tokens. */
+typedef struct outcome {
+    float *logits, *k[NAIVE_LAYERS_MAX], *v[NAIVE_LAYERS_MAX], *queries[NAIVE_LAYERS_MAX];
+} outcome;
+
+static outcome outcome_make(const model_config *c)
+{
+    outcome o = {.logits = calloc((size_t)TOKENS * c->vocab, sizeof(float))};
+    assert_non_null(o.logits);
+    for (uint32_t l = 0; l < c->layers; l++) {
+        o.k[l] = calloc((size_t)TOKENS * c->kv_heads * c->head_dim, sizeof(float));
+        o.v[l] = calloc((size_t)TOKENS * c->kv_heads * c->head_dim, sizeof(float));
+        o.queries[l] = calloc((size_t)TOKENS * c->heads * c->head_dim, sizeof(float));
+        assert_true(o.k[l] != NULL && o.v[l] != NULL && o.queries[l] != NULL);
+    }
+    return o;
+}
+
+static void outcome_free(outcome *o)
+{
+    free(o->logits);
+    for (uint32_t l = 0; l < NAIVE_LAYERS_MAX; l++) {
+        free(o->k[l]);
+        free(o->v[l]);
+        free(o->queries[l]);
+    }
+}
+
+/* Runs tokens [first, first + count) on top of those before, whose KV is in `o`. */
+static void outcome_run(model_session *session, outcome *o, uint32_t first, uint32_t count)
+{
+    const model_config *c = model_session_config(session);
+    size_t row = (size_t)c->kv_heads * c->head_dim;
+    float *k[NAIVE_LAYERS_MAX], *v[NAIVE_LAYERS_MAX], *queries[NAIVE_LAYERS_MAX];
+    for (uint32_t l = 0; l < c->layers; l++) {
+        k[l] = o->k[l] + first * row;
+        v[l] = o->v[l] + first * row;
+        queries[l] = o->queries[l] + (size_t)first * c->heads * c->head_dim;
+    }
+    model_past past = {.tokens = first,
+                       .dtype = KVT_DTYPE_FP32,
+                       .k = (const void *const *)o->k,
+                       .v = (const void *const *)o->v};
+    model_request request = {.tokens = tokens + first,
+                             .token_count = count,
+                             .first_position = first,
+                             .past = first > 0 ? &past : NULL,
+                             .k_out = k,
+                             .v_out = v,
+                             .logits_count = count,
+                             .logits_out = o->logits + (size_t)first * c->vocab,
+                             .queries_count = count,
+                             .queries_out = queries};
+    assert_int_equal(model_forward(session, &request), KVT_OK);
+}
+
+static void assert_close(double is, double wanted, double tolerance, const char *what)
+{
+    if (!(fabs(is - wanted) <= tolerance)) fail_msg("%s: %.9g, not %.9g", what, is, wanted);
+}
+
+static void outcomes_agree(const model_config *c, const outcome *a, const outcome *b)
+{
+    for (size_t i = 0; i < (size_t)TOKENS * c->vocab; i++)
+        assert_close((double)a->logits[i], (double)b->logits[i], 2e-5, "logit");
+    for (uint32_t l = 0; l < c->layers; l++) {
+        for (size_t i = 0; i < (size_t)TOKENS * c->kv_heads * c->head_dim; i++) {
+            assert_close((double)a->k[l][i], (double)b->k[l][i], 2e-5, "key");
+            assert_close((double)a->v[l][i], (double)b->v[l][i], 2e-5, "value");
+        }
+        for (size_t i = 0; i < (size_t)TOKENS * c->heads * c->head_dim; i++)
+            assert_close((double)a->queries[l][i], (double)b->queries[l][i], 2e-5, "query");
+    }
+}
+
+/* The loaded model against the plain forward pass: every logit, key and value. */
+static void compare_with_naive(const naive_model *m, const model *loaded)
+{
+    const model_config *c = &m->c;
+    size_t layer = (size_t)TOKENS * c->kv_heads * c->head_dim;
+    double *logits = calloc((size_t)TOKENS * c->vocab, sizeof *logits), spread = 0.0;
+    double *k = calloc(c->layers * layer, sizeof *k), *v = calloc(c->layers * layer, sizeof *v);
+    assert_true(logits != NULL && k != NULL && v != NULL);
+    naive_forward(m, tokens, TOKENS, logits, k, v);
+    model_session *session;
+    assert_int_equal(model_session_open(loaded, &session), KVT_OK);
+    outcome o = outcome_make(c);
+    outcome_run(session, &o, 0, TOKENS);
+    for (size_t i = 0; i < (size_t)TOKENS * c->vocab; i++) {
+        assert_close((double)o.logits[i], logits[i], 2e-5, "logit");
+        spread = fmax(spread, fabs(logits[i]));
+    }
+    assert_true(spread > 0.5); /* logits of nearly nothing would agree with anything */
+    for (uint32_t l = 0; l < c->layers; l++) {
+        for (size_t i = 0; i < layer; i++) {
+            assert_close((double)o.k[l][i], k[l * layer + i], 2e-5, "key");
+            assert_close((double)o.v[l][i], v[l * layer + i], 2e-5, "value");
+        }
+    }
+    outcome_free(&o);
+    model_session_close(session);
+    free(logits);
+    free(k);
+    free(v);
+}
+
+static void llama2c_layout_agrees(void **state)
+{
+    (void)state;
+    for (int tied = 0; tied < 2; tied++) {
+        model_config config = naive_config();
+        config.tied = tied == 1;
+        naive_model m = naive_make(config, 1 + (uint64_t)tied);
+        naive_write(&m, in_folder("model.bin"));
+        model *loaded = naive_open(in_folder("model.bin"));
+        assert_int_equal(model_config_of(loaded)->tied, tied);
+        compare_with_naive(&m, loaded);
+        model_close(loaded);
+        naive_free(&m);
+    }
+}
+
+static void write_ternary(const naive_model *m, const char *path)
+{
+    uint8_t header[256] = {'2', '4', 'k', 'a', 1};
+    int32_t sizes[7];
+    naive_header(&m->c, sizes);
+    memcpy(header + 8, sizes, sizeof sizes);
+    header[36] = 1;
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    naive_put(file, header, sizeof header);
+    naive_put(file, m->norm_final, m->c.dim * sizeof(float));
+    naive_put(file, m->embedding, (size_t)m->c.vocab * m->c.dim * sizeof(float));
+    for (int matrix = 0; matrix < NAIVE_MATRICES; matrix++) {
+        for (uint32_t l = 0; l < m->c.layers; l++) {
+            size_t rows, count = naive_matrix(&m->c, matrix, &rows);
+            naive_put(file, &m->scale[l][matrix], sizeof(float));
+            for (size_t i = 0; i < count; i += 4) {
+                unsigned byte = 0;
+                for (size_t part = 0; part < 4; part++) {
+                    float weight = m->w[l][matrix][i + part];
+                    byte = byte << 2 | (weight > 0 ? 1u : weight < 0 ? 3u : 0u);
+                }
+                naive_put(file, &(uint8_t){(uint8_t)byte}, 1);
+            }
+        }
+    }
+    assert_int_equal(fclose(file), 0);
+}
+
+static void ternary_layout_agrees(void **state)
+{
+    (void)state;
+    model_config config = naive_config();
+    config.tied = true;
+    config.bare_norm = true;
+    naive_model m = naive_make(config, 3);
+    write_ternary(&m, in_folder("model.bin"));
+    model *loaded = naive_open(in_folder("model.bin"));
+    assert_true(model_config_of(loaded)->bare_norm);
+    compare_with_naive(&m, loaded);
+    model_close(loaded);
+    naive_free(&m);
+}
+
+/* ---- the HF folder ---- */
+
+static void write_text(const char *name, const char *text)
+{
+    FILE *file = fopen(in_folder(name), "wb");
+    assert_non_null(file);
+    naive_put(file, text, strlen(text));
+    assert_int_equal(fclose(file), 0);
+}
+
+/* Exact, as all weights are multiples of 1/128 below 1/2. */
+static void *to_dtype(const float *from, size_t count, uint8_t dtype)
+{
+    uint16_t *half = malloc(count * sizeof(float));
+    assert_non_null(half);
+    memcpy(half, from, count * sizeof(float));
+    for (size_t i = 0; i < count && dtype != KVT_DTYPE_FP32; i++) {
+        uint32_t bits;
+        memcpy(&bits, &from[i], sizeof bits);
+        uint32_t sign = bits >> 16 & 0x8000u, rest = bits & 0x7fffffffu;
+        uint32_t fp16 = rest == 0 ? 0 : (rest - (112u << 23)) >> 13;
+        half[i] = (uint16_t)(dtype == KVT_DTYPE_BF16 ? bits >> 16 : sign | fp16);
+    }
+    return half;
+}
+
+typedef struct tensor_list {
+    safetensors_tensor tensors[64];
+    char names[64][80];
+    size_t count;
+    uint8_t dtype;
+} tensor_list;
+
+static void list_add(tensor_list *list, const char *name, const float *data, uint64_t rows,
+                     uint64_t elements)
+{
+    safetensors_tensor *tensor = &list->tensors[list->count];
+    snprintf(list->names[list->count], sizeof list->names[0], "%s", name);
+    *tensor = (safetensors_tensor){.name = list->names[list->count++],
+                                   .dtype = list->dtype,
+                                   .rank = rows == 1 ? 1 : 2,
+                                   .data = to_dtype(data, elements, list->dtype)};
+    tensor->shape[0] = rows == 1 ? elements : rows;
+    tensor->shape[1] = rows == 1 ? 0 : elements / rows;
+}
+
+static void list_free(tensor_list *list)
+{
+    for (size_t i = 0; i < list->count; i++)
+        free((void *)(uintptr_t)list->tensors[i].data);
+    free(list);
+}
+
+static tensor_list *list_model(const naive_model *m, uint8_t dtype)
+{
+    static const char *const parts[NAIVE_MATRICES] = {
+        "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
+        "mlp.gate_proj",    "mlp.down_proj",    "mlp.up_proj"};
+    tensor_list *list = calloc(1, sizeof *list);
+    char name[80];
+    size_t table = (size_t)m->c.vocab * m->c.dim;
+    assert_non_null(list);
+    list->dtype = dtype;
+    list_add(list, "model.embed_tokens.weight", m->embedding, m->c.vocab, table);
+    if (!m->c.tied) list_add(list, "lm_head.weight", m->output, m->c.vocab, table);
+    list_add(list, "model.norm.weight", m->norm_final, 1, m->c.dim);
+    for (uint32_t l = 0; l < m->c.layers; l++) {
+        snprintf(name, sizeof name, "model.layers.%u.input_layernorm.weight", l);
+        list_add(list, name, m->norm_attention[l], 1, m->c.dim);
+        snprintf(name, sizeof name, "model.layers.%u.post_attention_layernorm.weight", l);
+        list_add(list, name, m->norm_ffn[l], 1, m->c.dim);
+        for (int i = 0; i < NAIVE_MATRICES; i++) {
+            size_t rows, count = naive_matrix(&m->c, i, &rows);
+            snprintf(name, sizeof name, "model.layers.%u.%s.weight", l, parts[i]);
+            list_add(list, name, m->w[l][i], rows, count);
+        }
+    }
+    return list;
+}
+
+static void write_tensors(const tensor_list *list)
+{
+    char message[256] = "";
+    if (safetensors_write(in_folder("model.safetensors"), list->tensors, list->count, message,
+                          sizeof message) != KVT_OK) {
+        fail_msg("%s", message);
+    }
+}
+
+static const char folder_config[] =
+    "{\"model_type\": \"llama\", \"hidden_size\": 24, \"intermediate_size\": 20,"
+    " \"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 1,"
+    " \"head_dim\": 8, \"vocab_size\": 70, \"max_position_embeddings\": 64,"
+    " \"rms_norm_eps\": 0.001, \"rope_theta\": 500000.0, \"hidden_act\": \"silu\","
+    " \"attention_bias\": false, \"rope_scaling\": null, \"tie_word_embeddings\": %s}";
+
+static naive_model folder_model(bool tied, uint64_t seed)
+{
+    model_config config = {.dim = 24,
+                           .ffn_dim = 20,
+                           .layers = 2,
+                           .heads = 4,
+                           .kv_heads = 1,
+                           .head_dim = 8,
+                           .vocab = 70,
+                           .context = 64,
+                           .norm_eps = 1e-3f,
+                           .rope_theta = 500000.0,
+                           .rope_halves = true,
+                           .tied = tied};
+    return naive_make(config, seed);
+}
+
+static void folder_agrees_in_every_dtype(void **state)
+{
+    static const uint8_t dtypes[] = {KVT_DTYPE_FP32, KVT_DTYPE_FP16, KVT_DTYPE_BF16};
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        char text[1024];
+        naive_model m = folder_model(i == 1, 20 + i);
+        tensor_list *list = list_model(&m, dtypes[i]);
+        snprintf(text, sizeof text, folder_config, m.c.tied ? "true" : "false");
+        write_text("config.json", text);
+        write_tensors(list);
+        model *loaded = naive_open(folder);
+        compare_with_naive(&m, loaded);
+        model_close(loaded);
+        list_free(list);
+        naive_free(&m);
+    }
+}
+
+static void refused(const char *path, kvt_status wanted, const char *words)
+{
+    model *loaded = NULL;
+    char message[256] = "";
+    kvt_status status = model_open(path, &loaded, message, sizeof message);
+    if (status != wanted) {
+        fail_msg("%s, not %s: %s", kvt_status_name(status), kvt_status_name(wanted), message);
+    }
+    assert_null(loaded);
+    if (strstr(message, words) == NULL) fail_msg("'%s' is not in '%s'", words, message);
+}
+
+static void folder_refuses_what_it_cannot_run(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *from, *to;
+        kvt_status status;
+        const char *words;
+    } edits[] = {
+        {"\"llama\"", "\"gpt2\"", KVT_E_UNSUPPORTED, "model_type"},
+        {"\"silu\"", "\"gelu\"", KVT_E_UNSUPPORTED, "hidden_act"},
+        {"\"attention_bias\": false", "\"attention_bias\": true", KVT_E_UNSUPPORTED, "bias"},
+        {"\"rope_scaling\": null", "\"rope_scaling\": {}", KVT_E_UNSUPPORTED, "rope_scaling"},
+        {"\"hidden_size\": 24", "\"hidden_size\": -24", KVT_E_PARSE, "hidden_size"},
+        {"\"hidden_size\": 24", "\"hidden_size\": 24.5", KVT_E_PARSE, "hidden_size"},
+        {"\"hidden_size\": 24", "\"hidden_size\": 24, \"hidden_size\": 24", KVT_E_PARSE, "line"},
+        {"\"hidden_size\": 24", "\"hidden_size\": 22", KVT_E_CORRUPT, "shape"},
+        {"\"hidden_size\": 24", "\"hidden_size\": 65536", KVT_E_CORRUPT, "fewer"},
+        {"\"hidden_size\": 24", "\"hidden_size\": 65537", KVT_E_CORRUPT, "width"},
+        {"\"num_key_value_heads\": 1", "\"num_key_value_heads\": 3", KVT_E_CORRUPT, "kv_heads"},
+        {"\"head_dim\": 8", "\"head_dim\": 7", KVT_E_CORRUPT, "head_dim"},
+        {"\"rope_theta\": 500000.0", "\"rope_theta\": \"x\"", KVT_E_PARSE, "rope_theta"},
+        {"\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3", KVT_E_CORRUPT, ""},
+        {"{\"model", "[\"model", KVT_E_PARSE, "line 1"},
+    };
+    naive_model m = folder_model(false, 31);
+    tensor_list *list = list_model(&m, KVT_DTYPE_FP32);
+    char text[1024], changed[1100];
+    write_tensors(list);
+    snprintf(text, sizeof text, folder_config, "false");
+    for (size_t i = 0; i < sizeof edits / sizeof edits[0]; i++) {
+        const char *place = strstr(text, edits[i].from);
+        assert_non_null(place);
+        snprintf(changed, sizeof changed, "%.*s%s%s", (int)(place - text), text, edits[i].to,
+                 place + strlen(edits[i].from));
+        write_text("config.json", changed);
+        refused(folder, edits[i].status, edits[i].words);
+    }
+    write_text("config.json", text);
+    list->tensors[3].name = "another";
+    write_tensors(list);
+    refused(folder, KVT_E_CORRUPT, "input_layernorm.weight: is missing");
+    (void)unlink(in_folder("model.safetensors"));
+    refused(folder, KVT_E_GONE, "model.safetensors");
+    list_free(list);
+    naive_free(&m);
+}
+
+/* ---- running ---- */
+
+static void pieces_equal_the_whole(void **state)
+{
+    (void)state;
+    static const uint32_t steps[] = {1, 7, 64, 149};
+    naive_model m = naive_make(naive_config(), 5);
+    naive_write(&m, in_folder("model.bin"));
+    model *loaded = naive_open(in_folder("model.bin"));
+    model_session *session;
+    assert_int_equal(model_session_open(loaded, &session), KVT_OK);
+    outcome whole = outcome_make(&m.c), again = outcome_make(&m.c);
+    outcome_run(session, &whole, 0, TOKENS);
+    outcome_run(session, &again, 0, TOKENS);
+    /* The same request gives the same bytes. */
+    assert_memory_equal(whole.logits, again.logits, (size_t)TOKENS * m.c.vocab * sizeof(float));
+    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
+        outcome pieces = outcome_make(&m.c);
+        for (uint32_t first = 0; first < TOKENS; first += steps[i]) {
+            uint32_t left = TOKENS - first;
+            outcome_run(session, &pieces, first, left < steps[i] ? left : steps[i]);
+        }
+        outcomes_agree(&m.c, &pieces, &whole);
+        outcome_free(&pieces);
+    }
+    outcome_free(&whole);
+    outcome_free(&again);
+    model_session_close(session);
+    model_close(loaded);
+    naive_free(&m);
+}
+
+/* A context of `count` tokens of `o`, of which `drop` (or NULL) leaves some out, as fp32 copies. */
+static void copy_rows(const model_config *c, const outcome *o, uint32_t count, const uint8_t *kept,
+                      float *k[], float *v[], uint32_t *count_out)
+{
+    size_t row = (size_t)c->kv_heads * c->head_dim;
+    for (uint32_t l = 0; l < c->layers; l++) {
+        *count_out = 0;
+        for (uint32_t t = 0; t < count; t++) {
+            if (kept != NULL && kept[t] == 0) continue;
+            memcpy(k[l] + *count_out * row, o->k[l] + t * row, row * sizeof(float));
+            memcpy(v[l] + *count_out * row, o->v[l] + t * row, row * sizeof(float));
+            ++*count_out;
+        }
+    }
+}
+
+/* Tokens masked out give what a context without them gives. */
+static void dropped_tokens_are_not_seen(void **state)
+{
+    (void)state;
+    enum { CONTEXT = 100, REST = TOKENS - CONTEXT };
+    naive_model m = naive_make(naive_config(), 6);
+    naive_write(&m, in_folder("model.bin"));
+    model *loaded = naive_open(in_folder("model.bin"));
+    model_session *session;
+    assert_int_equal(model_session_open(loaded, &session), KVT_OK);
+    outcome whole = outcome_make(&m.c), less = outcome_make(&m.c);
+    outcome_run(session, &whole, 0, CONTEXT);
+    uint8_t kept[2 * CONTEXT];
+    const uint8_t *const masks[NAIVE_LAYERS_MAX] = {kept, kept, kept};
+    for (uint32_t t = 0; t < CONTEXT; t++)
+        kept[t] = kept[CONTEXT + t] = t < 3 || t % 3 != 0;
+    model_past past = {.dtype = KVT_DTYPE_FP32};
+    copy_rows(&m.c, &whole, CONTEXT, kept, less.k, less.v, &past.tokens);
+    assert_int_equal(past.tokens, 67);
+    past.k = (const void *const *)less.k;
+    past.v = (const void *const *)less.v;
+    float *logits = calloc((size_t)REST * m.c.vocab, sizeof *logits), most = 0.0f;
+    float *masked = calloc((size_t)REST * m.c.vocab, sizeof *masked);
+    float *full = calloc((size_t)REST * m.c.vocab, sizeof *full);
+    assert_true(logits != NULL && masked != NULL && full != NULL);
+    model_request request = {.tokens = tokens + CONTEXT,
+                             .token_count = REST,
+                             .first_position = CONTEXT,
+                             .past = &past,
+                             .logits_count = REST,
+                             .logits_out = logits};
+    assert_int_equal(model_forward(session, &request), KVT_OK);
+    past = (model_past){.tokens = CONTEXT,
+                        .dtype = KVT_DTYPE_FP32,
+                        .k = (const void *const *)whole.k,
+                        .v = (const void *const *)whole.v};
+    request.logits_out = full;
+    assert_int_equal(model_forward(session, &request), KVT_OK);
+    past.kept = masks;
+    request.logits_out = masked;
+    assert_int_equal(model_forward(session, &request), KVT_OK);
+    for (size_t i = 0; i < (size_t)REST * m.c.vocab; i++) {
+        assert_close((double)masked[i], (double)logits[i], 2e-5, "masked logit");
+        most = fmaxf(most, fabsf(masked[i] - full[i]));
+    }
+    assert_true(most > 1e-2f); /* dropping does change something */
+    free(logits);
+    free(masked);
+    free(full);
+    outcome_free(&whole);
+    outcome_free(&less);
+    model_session_close(session);
+    model_close(loaded);
+    naive_free(&m);
+}
+
+/* 16-bit KV gives the bytes that the same values in fp32 give. */
+static void half_precision_past_is_decoded(void **state)
+{
+    (void)state;
+    enum { CONTEXT = 40 };
+    naive_model m = naive_make(naive_config(), 7);
+    naive_write(&m, in_folder("model.bin"));
+    model *loaded = naive_open(in_folder("model.bin"));
+    model_session *session;
+    assert_int_equal(model_session_open(loaded, &session), KVT_OK);
+    size_t count = (size_t)CONTEXT * m.c.kv_heads * m.c.head_dim;
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        uint16_t half[NAIVE_LAYERS_MAX][2][CONTEXT * 12];
+        const void *k[NAIVE_LAYERS_MAX], *v[NAIVE_LAYERS_MAX];
+        float single[70], decoded[70];
+        outcome o = outcome_make(&m.c);
+        outcome_run(session, &o, 0, CONTEXT);
+        assert_int_equal(count, CONTEXT * 12);
+        for (uint32_t l = 0; l < m.c.layers; l++) {
+            for (size_t i = 0; i < 2 * count; i++) {
+                float *value = i < count ? &o.k[l][i] : &o.v[l][i - count];
+                uint16_t bits = bf16 ? model_half_to_bf16(*value) : model_half_to_fp16(*value);
+                half[l][i >= count][i % count] = bits;
+                *value = bf16 ? model_half_from_bf16(bits) : model_half_from_fp16(bits);
+            }
+            k[l] = half[l][0];
+            v[l] = half[l][1];
+        }
+        model_past past = {.tokens = CONTEXT,
+                           .dtype = KVT_DTYPE_FP32,
+                           .k = (const void *const *)o.k,
+                           .v = (const void *const *)o.v};
+        model_request request = {.tokens = tokens,
+                                 .token_count = 1,
+                                 .first_position = CONTEXT,
+                                 .past = &past,
+                                 .logits_count = 1,
+                                 .logits_out = single};
+        assert_int_equal(model_forward(session, &request), KVT_OK);
+        past.dtype = bf16 ? KVT_DTYPE_BF16 : KVT_DTYPE_FP16;
+        past.k = k;
+        past.v = v;
+        request.logits_out = decoded;
+        assert_int_equal(model_forward(session, &request), KVT_OK);
+        assert_memory_equal(single, decoded, sizeof single);
+        outcome_free(&o);
+    }
+    model_session_close(session);
+    model_close(loaded);
+    naive_free(&m);
+}
+
+static void wrong_requests_are_refused(void **state)
+{
+    (void)state;
+    naive_model m = naive_make(naive_config(), 8);
+    naive_write(&m, in_folder("model.bin"));
+    model *loaded = naive_open(in_folder("model.bin"));
+    model_session *session;
+    float logits[70];
+    const uint32_t beyond[] = {1, 70};
+    model_past fp8 = {.dtype = KVT_DTYPE_FP8};
+    assert_int_equal(model_session_open(loaded, &session), KVT_OK);
+    const model_request wrong[] = {
+        {.tokens = beyond, .token_count = 2},
+        {.tokens = tokens, .token_count = 0},
+        {.tokens = tokens,
+         .token_count = 2,
+         .logits_first = 2,
+         .logits_count = 1,
+         .logits_out = logits},
+        {.tokens = tokens, .token_count = 2, .queries_first = 3},
+        {.tokens = tokens, .token_count = 2, .past = &fp8},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+        assert_int_equal(model_forward(session, &wrong[i]), KVT_E_ARGUMENT);
+    model_session_close(session);
+    model_close(loaded);
+    naive_free(&m);
+}
+
+static uint8_t *read_model(size_t *size_out)
+{
+    FILE *file = fopen(in_folder("model.bin"), "rb");
+    uint8_t *bytes = malloc(1 << 20);
+    assert_true(file != NULL && bytes != NULL);
+    *size_out = fread(bytes, 1, 1 << 20, file);
+    fclose(file);
+    return bytes;
+}
+
+static void write_model(const uint8_t *bytes, size_t size)
+{
+    FILE *file = fopen(in_folder("model.bin"), "wb");
+    assert_non_null(file);
+    naive_put(file, bytes, size);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* Headers of any value and files of any length are refused, or load as what they say. */
+static void hostile_files_are_refused(void **state)
+{
+    (void)state;
+    static const int32_t values[] = {0, -1, 1, 3, INT32_MIN, INT32_MAX, 65536, 1 << 20};
+    for (int ternary = 0; ternary < 2; ternary++) {
+        model_config config = naive_config();
+        config.tied = config.bare_norm = ternary == 1;
+        naive_model m = naive_make(config, 11);
+        if (ternary)
+            write_ternary(&m, in_folder("model.bin"));
+        else
+            naive_write(&m, in_folder("model.bin"));
+        size_t size, head = ternary ? 8 : 0;
+        uint8_t *bytes = read_model(&size);
+        for (size_t cut = 0; cut < size; cut += cut < 300 ? 1 : 997) {
+            write_model(bytes, cut);
+            refused(in_folder("model.bin"), KVT_E_CORRUPT, "model.bin: ");
+        }
+        for (size_t field = 0; field < 7; field++) {
+            for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
+                int32_t before;
+                memcpy(&before, bytes + head + 4 * field, 4);
+                memcpy(bytes + head + 4 * field, &values[i], 4);
+                write_model(bytes, size);
+                if (values[i] != before &&
+                    !(ternary && field == 6 && values[i] > 0 && values[i] <= 1 << 30)) {
+                    refused(in_folder("model.bin"), KVT_E_CORRUPT, "model.bin: ");
+                }
+                memcpy(bytes + head + 4 * field, &before, 4);
+            }
+        }
+        const float infinite = INFINITY;
+        memcpy(bytes + size - (ternary ? size - 256 : 4), &infinite, 4);
+        write_model(bytes, size);
+        refused(in_folder("model.bin"), KVT_E_CORRUPT, "infinite");
+        free(bytes);
+        naive_free(&m);
+    }
+}
+
+static void ternary_refuses_other_versions(void **state)
+{
+    (void)state;
+    model_config config = naive_config();
+    config.tied = config.bare_norm = true;
+    naive_model m = naive_make(config, 12);
+    write_ternary(&m, in_folder("model.bin"));
+    size_t size;
+    uint8_t *bytes = read_model(&size);
+    bytes[4] = 2;
+    write_model(bytes, size);
+    refused(in_folder("model.bin"), KVT_E_UNSUPPORTED, "version 2");
+    bytes[4] = 1;
+    bytes[36] = 0;
+    write_model(bytes, size);
+    refused(in_folder("model.bin"), KVT_E_CORRUPT, "shared");
+    bytes[36] = 1;
+    bytes[size - 1] = 0x80;
+    write_model(bytes, size);
+    refused(in_folder("model.bin"), KVT_E_CORRUPT, "code");
+    free(bytes);
+    naive_free(&m);
+}
+
+/* ---- fp16 and bf16 ---- */
+
+/* Every 16-bit value survives; between two neighbours the nearer wins, at the middle the even. */
+static void halves_round_to_nearest(void **state)
+{
+    (void)state;
+    for (uint32_t bits = 0; bits < 0x10000u; bits++) {
+        uint16_t half = (uint16_t)bits;
+        float fp16 = model_half_from_fp16(half), bf16 = model_half_from_bf16(half);
+        if (isnan(fp16))
+            assert_true(isnan(model_half_from_fp16(model_half_to_fp16(fp16))));
+        else
+            assert_int_equal(model_half_to_fp16(fp16), half);
+        if (isnan(bf16))
+            assert_true(isnan(model_half_from_bf16(model_half_to_bf16(bf16))));
+        else
+            assert_int_equal(model_half_to_bf16(bf16), half);
+    }
+    for (uint16_t half = 0; half < 0x7bffu; half++) {
+        float low = model_half_from_fp16(half), high = model_half_from_fp16((uint16_t)(half + 1));
+        float middle = (low + high) / 2.0f;
+        assert_int_equal(model_half_to_fp16(middle), half + (half & 1));
+        assert_int_equal(model_half_to_fp16(nextafterf(middle, 0.0f)), half);
+        assert_int_equal(model_half_to_fp16(-nextafterf(middle, high)), 0x8000 | (half + 1));
+    }
+    assert_true(model_half_from_fp16(1) == 0x1p-24f && model_half_from_fp16(0x7bff) == 65504.0f);
+    assert_int_equal(model_half_to_fp16(65519.0f), 0x7bff);
+    assert_int_equal(model_half_to_fp16(65520.0f), 0x7c00);
+    assert_int_equal(model_half_to_bf16(1.00390625f), 0x3f80); /* half a step: to the even one */
+    assert_int_equal(model_half_to_bf16(1.01171875f), 0x3f82);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(llama2c_layout_agrees),
+        cmocka_unit_test(ternary_layout_agrees),
+        cmocka_unit_test(folder_agrees_in_every_dtype),
+        cmocka_unit_test(folder_refuses_what_it_cannot_run),
+        cmocka_unit_test(pieces_equal_the_whole),
+        cmocka_unit_test(dropped_tokens_are_not_seen),
+        cmocka_unit_test(half_precision_past_is_decoded),
+        cmocka_unit_test(wrong_requests_are_refused),
+        cmocka_unit_test(hostile_files_are_refused),
+        cmocka_unit_test(ternary_refuses_other_versions),
+        cmocka_unit_test(halves_round_to_nearest),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
