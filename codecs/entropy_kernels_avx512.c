@@ -1,0 +1,228 @@
+/*
+ * entropy_kernels_avx512.c - entropy_kernels.h for AVX-512. Re-entrant.
+ */
+#if defined(__x86_64__)
+
+#include "cpu.h"
+#include "entropy_kernels.h"
+
+#include <immintrin.h>
+#include <string.h>
+
+#define ENTROPY_TARGET CODECS_TARGET_AVX512
+#define ENTROPY_TABLE  entropy_kernels_avx512
+
+enum { ENTROPY_WIDTH = 16 };
+
+/* Calls a whole-register step over the run, the last one through a buffer. */
+#define ENTROPY_LOAD_LOOP(step)                                                                    \
+    uint32_t i = 0;                                                                                \
+    for (; i + ENTROPY_WIDTH <= count; i += ENTROPY_WIDTH) {                                       \
+        step(source + 2 * (size_t)i, values + i);                                                  \
+    }                                                                                              \
+    if (i < count) {                                                                               \
+        uint8_t last[2 * ENTROPY_WIDTH] = {0};                                                     \
+        float wide[ENTROPY_WIDTH];                                                                 \
+        memcpy(last, source + 2 * (size_t)i, 2 * (size_t)(count - i));                             \
+        step(last, wide);                                                                          \
+        memcpy(values + i, wide, (count - i) * sizeof wide[0]);                                    \
+    }
+
+ENTROPY_TARGET static inline void entropy_widen_fp16(const uint8_t *source, float *values)
+{
+    _mm512_storeu_ps(values, _mm512_cvtph_ps(_mm256_loadu_si256((const void *)source)));
+}
+
+ENTROPY_TARGET static inline void entropy_widen_bf16(const uint8_t *source, float *values)
+{
+    __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)source));
+    _mm512_storeu_ps(values, _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16)));
+}
+
+ENTROPY_TARGET static void entropy_load_fp16(const uint8_t *source, uint32_t count,
+                                             float *values){ENTROPY_LOAD_LOOP(entropy_widen_fp16)}
+
+ENTROPY_TARGET static void entropy_load_bf16(const uint8_t *source, uint32_t count,
+                                             float *values){ENTROPY_LOAD_LOOP(entropy_widen_bf16)}
+
+/* The lanes of a run that are left, at most sixteen. */
+ENTROPY_TARGET static inline __mmask16 entropy_lanes(uint32_t left)
+{
+    return (__mmask16)(left < ENTROPY_WIDTH ? (1u << left) - 1u : 0xffffu);
+}
+
+ENTROPY_TARGET static void entropy_add_token(const float *values, float pilot, uint32_t count,
+                                             float *sums, float *squares)
+{
+    const __m512 pilots = _mm512_set1_ps(pilot);
+    __m512 sum = _mm512_loadu_ps(sums);
+    __m512 square = _mm512_loadu_ps(squares);
+    for (uint32_t i = 0; i < count; i += ENTROPY_WIDTH) {
+        const __mmask16 lanes = entropy_lanes(count - i);
+        __m512 distance = _mm512_sub_ps(_mm512_maskz_loadu_ps(lanes, values + i), pilots);
+        sum = _mm512_mask_add_ps(sum, lanes, sum, distance);
+        square = _mm512_mask_add_ps(square, lanes, square, _mm512_mul_ps(distance, distance));
+    }
+    _mm512_storeu_ps(sums, sum);
+    _mm512_storeu_ps(squares, square);
+}
+
+#define ENTROPY_INLINE static inline __attribute__((always_inline)) ENTROPY_TARGET
+
+/* Whole registers of a run; returns the elements done and adds lanes of distant codes. */
+ENTROPY_INLINE uint32_t entropy_quantise_run(const float *values, const float *means,
+                                             const float *inverses, uint32_t count, float third,
+                                             uint8_t *symbols, const bool thirds,
+                                             __mmask16 *outside)
+{
+    const __m512 limit = _mm512_set1_ps(32767.0f);
+    const __m512 lower = _mm512_set1_ps(-32767.0f);
+    uint32_t i = 0;
+    for (; i + ENTROPY_WIDTH <= count; i += ENTROPY_WIDTH) {
+        __m512 y = _mm512_sub_ps(_mm512_loadu_ps(values + i), _mm512_loadu_ps(means + i));
+        y = _mm512_mul_ps(y, _mm512_loadu_ps(inverses + i));
+        y = _mm512_max_ps(_mm512_min_ps(y, limit), lower);
+        __m512i code = _mm512_cvtps_epi32(y);
+        if (thirds) {
+            y = _mm512_mul_ps(_mm512_cvtepi32_ps(code), _mm512_set1_ps(third));
+            code = _mm512_cvtps_epi32(y);
+        }
+        __m512i symbol = _mm512_add_epi32(code, _mm512_set1_epi32(128));
+        __mmask16 near = _mm512_cmplt_epu32_mask(_mm512_add_epi32(code, _mm512_set1_epi32(127)),
+                                                 _mm512_set1_epi32(255));
+        *outside |= (__mmask16)~near;
+        _mm_storeu_si128((void *)(symbols + i), _mm512_maskz_cvtepi32_epi8(near, symbol));
+    }
+    return i;
+}
+
+ENTROPY_TARGET static bool entropy_quantise(const float *values, const float *means,
+                                            const float *inverses, uint32_t count,
+                                            const entropy_rounding *rounding, int16_t *codes,
+                                            uint8_t *symbols)
+{
+    __mmask16 outside = 0;
+    uint32_t i;
+    if (rounding->third == 0.0f) {
+        i = entropy_quantise_run(values, means, inverses, count, 0.0f, symbols, false, &outside);
+    } else {
+        i = entropy_quantise_run(values, means, inverses, count, rounding->third, symbols, true,
+                                 &outside);
+    }
+    bool far = outside != 0;
+    if (i < count) {
+        far |= entropy_kernels_scalar.quantise(values + i, means + i, inverses + i, count - i,
+                                               rounding, codes, symbols + i);
+    }
+    /* Codes are wanted for few runs. */
+    return far && entropy_kernels_scalar.quantise(values, means, inverses, count, rounding, codes,
+                                                  symbols);
+}
+
+/* Sixteen values. */
+ENTROPY_INLINE __m512 entropy_values(const uint8_t *symbols, const float *means,
+                                     const float *scales, const entropy_recon *recon,
+                                     const bool shifted, const bool clamp)
+{
+    __m512i symbol = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)symbols));
+    __m512 centre = _mm512_set1_ps(128.0f);
+    if (shifted) {
+        /* The low three bits of a symbol are its code's. */
+        const __m512 centres = _mm512_castps256_ps512(_mm256_loadu_ps(recon->centres));
+        __m512i near = _mm512_min_epi32(_mm512_max_epi32(symbol, _mm512_set1_epi32(124)),
+                                        _mm512_set1_epi32(131));
+        centre = _mm512_permutexvar_ps(near, _mm512_shuffle_f32x4(centres, centres, 0x44));
+    }
+    __m512 y = _mm512_sub_ps(_mm512_cvtepi32_ps(symbol), centre);
+    y = _mm512_mul_ps(y, _mm512_loadu_ps(scales));
+    y = _mm512_add_ps(y, _mm512_loadu_ps(means));
+    if (!clamp) return y;
+    y = _mm512_min_ps(y, _mm512_set1_ps(recon->limit));
+    return _mm512_max_ps(y, _mm512_set1_ps(-recon->limit));
+}
+
+ENTROPY_INLINE __m512i entropy_round_bf16(__m512 y)
+{
+    __m512i bits = _mm512_castps_si512(y);
+    __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    return _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+}
+
+/* Thirty-two elements of two registers. */
+ENTROPY_INLINE void entropy_store_two(uint8_t dtype, __m512 a, __m512 b, uint8_t *target)
+{
+    if (dtype == KVT_DTYPE_BF16) {
+        /* Every second half-word of both. */
+        const __m512i even = _mm512_set1_epi32(0x00020000);
+        const __m512i step = _mm512_mullo_epi32(
+            _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
+            _mm512_set1_epi32(0x00040004));
+        const __m512i order =
+            _mm512_add_epi32(_mm512_add_epi32(even, step), _mm512_set1_epi32(0x00010001));
+        __m512i halves =
+            _mm512_permutex2var_epi16(entropy_round_bf16(a), order, entropy_round_bf16(b));
+        _mm512_storeu_si512(target, halves);
+    } else if (dtype == KVT_DTYPE_FP16) {
+        _mm256_storeu_si256((void *)target, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
+        _mm256_storeu_si256((void *)(target + 32), _mm512_cvtps_ph(b, _MM_FROUND_TO_NEAREST_INT));
+    } else {
+        _mm512_storeu_ps(target, a);
+        _mm512_storeu_ps(target + 64, b);
+    }
+}
+
+enum { ENTROPY_TWO = 2 * ENTROPY_WIDTH };
+
+ENTROPY_INLINE uint32_t entropy_restore_run(const uint8_t dtype, const uint8_t *symbols,
+                                            const float *means, const float *scales, uint32_t count,
+                                            const entropy_recon *recon, uint8_t *target,
+                                            const bool shifted, const bool clamp)
+{
+    const size_t element = dtype == KVT_DTYPE_FP32 ? 4 : 2;
+    uint32_t i = 0;
+    for (; i + ENTROPY_TWO <= count; i += ENTROPY_TWO) {
+        __m512 a = entropy_values(symbols + i, means + i, scales + i, recon, shifted, clamp);
+        const uint32_t k = i + ENTROPY_WIDTH;
+        __m512 b = entropy_values(symbols + k, means + k, scales + k, recon, shifted, clamp);
+        entropy_store_two(dtype, a, b, target + i * element);
+    }
+    return i;
+}
+
+ENTROPY_TARGET static bool entropy_restore(uint8_t dtype, const uint8_t *symbols,
+                                           const float *means, const float *scales, uint32_t count,
+                                           const entropy_recon *recon, uint8_t *target)
+{
+    uint32_t done;
+    __mmask64 escapes = 0;
+    for (uint32_t i = 0; i < count; i += 64) {
+        __mmask64 lanes = count - i < 64 ? (UINT64_C(1) << (count - i)) - 1 : UINT64_MAX;
+        __m512i run = _mm512_maskz_loadu_epi8(lanes, symbols + i);
+        escapes |= _mm512_mask_testn_epi8_mask(lanes, run, run);
+    }
+    if (dtype == KVT_DTYPE_BF16 && !recon->clamp && recon->shifted) {
+        done = entropy_restore_run(KVT_DTYPE_BF16, symbols, means, scales, count, recon, target,
+                                   true, false);
+    } else if (dtype == KVT_DTYPE_BF16 && !recon->clamp) {
+        done = entropy_restore_run(KVT_DTYPE_BF16, symbols, means, scales, count, recon, target,
+                                   false, false);
+    } else if (dtype == KVT_DTYPE_FP16 && !recon->clamp && recon->shifted) {
+        done = entropy_restore_run(KVT_DTYPE_FP16, symbols, means, scales, count, recon, target,
+                                   true, false);
+    } else if (dtype == KVT_DTYPE_FP16 && !recon->clamp) {
+        done = entropy_restore_run(KVT_DTYPE_FP16, symbols, means, scales, count, recon, target,
+                                   false, false);
+    } else {
+        done = entropy_restore_run(dtype, symbols, means, scales, count, recon, target, true, true);
+    }
+    if (done < count) {
+        entropy_kernels_scalar.restore(dtype, symbols + done, means + done, scales + done,
+                                       count - done, recon,
+                                       target + (size_t)done * kvt_dtype_bytes(dtype));
+    }
+    return escapes != 0;
+}
+
+#include "entropy_kernels_body.h"
+
+#endif

@@ -1,0 +1,77 @@
+/*
+ * entropy_span.h - the symbols of a span, coded, and the parts of an encoding that they need.
+ *
+ * An encoding is a head and its spans. A span is a run of whole groups of 256 tokens, as many as
+ * have at most 2^20 elements, at least one:
+ *
+ *   head   | version, u8 | flags, u8 | step, u16 |
+ *   span   | words, u32 | escapes, u32 | table bytes, u16 | states, u8 | 0 |
+ *          | groups (entropy_group.h) | table | escapes, i16 each | states, u32 each | words, u16 |
+ *
+ * Symbol = code + 128 for the codes that the table has; 0 stands for any other, whose code is the
+ * next escape. Symbols are in the matrix' order. Re-entrant.
+ */
+#ifndef CODECS_ENTROPY_SPAN_H
+#define CODECS_ENTROPY_SPAN_H
+
+#include "entropy_group.h"
+
+enum {
+    ENTROPY_VERSION = 1,
+    ENTROPY_HEAD_BYTES = 4,
+    ENTROPY_SPAN_HEAD_BYTES = 12,
+    ENTROPY_FLAG_TOKEN_AXIS = 1,
+    ENTROPY_FLAG_CENTROIDS = 2,
+    ENTROPY_FLAG_CARRIED_TABLE = 4,
+    ENTROPY_SPAN_ELEMENTS = 1 << 20
+};
+
+/* The caller's scratch, cut. */
+typedef struct entropy_scratch {
+    uint8_t *symbols; /* of a span */
+    int16_t *distant; /* codes outside -127 .. 127 in order of their elements */
+    uint64_t distant_max;
+    uint8_t *meta; /* one stored group */
+    entropy_entries entries;
+    float *factors; /* per entry: what values are multiplied by, there or back */
+    rans_encode_table *encode_table;
+    rans_decode_table *decode_table;
+} entropy_scratch;
+
+/* What is written: never at or past limit. */
+typedef struct entropy_target {
+    uint8_t *bytes;
+    uint64_t limit;
+    uint64_t used;
+} entropy_target;
+
+bool entropy_append(entropy_target *target, const void *source, uint64_t bytes);
+
+/* Appends table, escapes, states and words, and fills the span's head at head_at. symbols are
+ * changed; distant holds the codes of those that are 0. False when the room is too small. */
+bool entropy_span_code(entropy_target *target, uint64_t head_at, const rans_frequencies *carried,
+                       const entropy_scratch *scratch, uint64_t count);
+
+/* A stored span whose parts have been checked against its length. */
+typedef struct entropy_stored_span {
+    const uint8_t *groups;
+    uint64_t group_bytes;
+    const uint8_t *escapes;
+    uint64_t escape_count;
+    rans_frequencies frequencies;
+    rans_decoder decoder;
+} entropy_stored_span;
+
+/* Takes a span of these tokens off the source and starts its decoder on scratch's table. */
+kvt_status entropy_span_open(const rans_frequencies *carried, const entropy_shape *shape,
+                             entropy_axis axis, uint32_t tokens, const uint8_t **source,
+                             uint64_t *bytes, const entropy_scratch *scratch,
+                             entropy_stored_span *span);
+
+/* The code of the next escape. */
+static inline int16_t entropy_escape_at(const entropy_stored_span *span, uint64_t index)
+{
+    return (int16_t)(span->escapes[2 * index] | (uint16_t)span->escapes[2 * index + 1] << 8);
+}
+
+#endif
