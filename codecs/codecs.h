@@ -15,6 +15,60 @@
 
 extern const kvt_codec codecs_raw;
 extern const kvt_codec codecs_lossless;
+extern const kvt_codec codecs_kivi;
+extern const kvt_codec codecs_planes;
+
+/*
+ * How the stages are called. A codec with parts (kivi, planes, entropy, rotate) is a kvt_codec with
+ * the *_matrix members of codec.h; the record places its parts, checksums them, and hands them
+ * back. Kernels see rows that follow each other without gaps, and scratch aligned to 64.
+ *
+ *   entropy  one plane: METADATA (means and scales), TABLE (frequencies, unless they are carried),
+ *            DATA (coded words); not FIXED, so the parts' sizes are limits
+ *   rotate   one plane: METADATA (scales), DATA (codes); FIXED
+ *   drop     no kvt_codec: before any codec it chooses the rows of a layer, the record gathers
+ *            them, and stores the choice as one bit per token (drop.h, called by record_drop.c)
+ *
+ * Packed rates (the codec's own check refuses what is not listed here):
+ *
+ *   kivi     bits 0-3 bits of K, 4-7 of V (2, 4, 8), 8-11 log2 of the group (5, 6, 7),
+ *            12-19 residual window / 32
+ *   planes   bits 0-2 planes kept of K, 3-5 of V (1 .. 5 = 2, 3, 4, 6, 8 bits), 6-9 log2 of the
+ *            group (5, 6, 7), 10 V per channel, 11 V groups inside a head, 12 V planes lie first
+ *   entropy  bits 0-11 step of K, 12-23 of V in 1/768 of a standard deviation (so that a third of
+ *            a quarter is whole), 24 V per channel; mode 1
+ *   rotate   bits 0-3 bits (3, 4, 8), 4 over the row instead of the head; mode 1
+ */
+enum {
+    CODECS_PLANES_V_CHANNEL = 1 << 10,
+    CODECS_PLANES_V_HEAD = 1 << 11,
+    CODECS_PLANES_V_FIRST = 1 << 12,
+    CODECS_ENTROPY_STEP_ONE = 768,
+    CODECS_ENTROPY_V_CHANNEL = 1 << 24,
+    CODECS_ROTATE_ROW = 1 << 4
+};
+
+static inline uint32_t codecs_rate_field(kvt_variant variant, unsigned shift, unsigned bits)
+{
+    return (variant.rate >> shift) & ((1u << bits) - 1u);
+}
+
+/* The drop stage of a variant's mode, and the variant without it. */
+static inline uint32_t codecs_drop_method(kvt_variant variant)
+{
+    return variant.mode >> 13;
+}
+
+static inline uint32_t codecs_drop_keep(kvt_variant variant) /* in 32nds */
+{
+    return (variant.mode >> 8) & 31u;
+}
+
+static inline kvt_variant codecs_variant_core(kvt_variant variant)
+{
+    variant.mode &= 0xff;
+    return variant;
+}
 
 /* Rounds up to a power of two. The caller keeps value far below 2^64. */
 static inline uint64_t codecs_align(uint64_t value, uint64_t step)

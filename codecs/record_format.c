@@ -1,57 +1,207 @@
 /*
- * record_format.c - the arithmetic that encoder and parser share: which segments a layout has and
+ * record_format.c - the arithmetic that encoder and parser share: which segments a record has and
  * where they lie. Re-entrant.
  */
 #include "record_format.h"
 
+#include <assert.h>
 #include <xxhash.h>
 
-kvt_status record_shape_of(const kvt_layout *layout, record_shape *shape_out)
+uint64_t record_row_bytes(const record_plan *plan)
 {
-    uint64_t count;
-    memset(shape_out, 0, sizeof *shape_out);
-    kvt_status status = kvt_layout_bytes(layout, &shape_out->source_bytes);
-    if (status != KVT_OK) return status;
-    if (layout->dtype == KVT_DTYPE_OPAQUE) {
-        shape_out->segment_bytes = shape_out->source_bytes < RECORD_OPAQUE_BYTES
-                                       ? shape_out->source_bytes
-                                       : RECORD_OPAQUE_BYTES;
-        count = (shape_out->source_bytes + RECORD_OPAQUE_BYTES - 1) / RECORD_OPAQUE_BYTES;
-    } else {
-        shape_out->segment_bytes = kvt_layout_matrix_bytes(layout);
-        count = 2u * (uint64_t)layout->layers;
+    const kvt_layout *layout = &plan->layout;
+    return (uint64_t)layout->kv_heads * layout->head_dim * kvt_dtype_bytes(layout->dtype);
+}
+
+static int record_level(uint8_t levels, kvt_side side)
+{
+    int nibble = side == KVT_SIDE_K ? levels & 15 : levels >> 4;
+    return nibble < 8 ? nibble : nibble - 16;
+}
+
+bool record_matrix_is_raw(const record_plan *plan, uint32_t layer, kvt_side side)
+{
+    unsigned nibble = side == KVT_SIDE_K ? plan->levels[layer] & 15u : plan->levels[layer] >> 4;
+    return plan->parts && nibble == RECORD_LEVEL_RAW;
+}
+
+void record_matrix_set_raw(record_plan *plan, uint32_t layer, kvt_side side)
+{
+    unsigned other = side == KVT_SIDE_K ? plan->levels[layer] & 0xf0u : plan->levels[layer] & 15u;
+    unsigned raw = side == KVT_SIDE_K ? RECORD_LEVEL_RAW : RECORD_LEVEL_RAW << 4;
+    plan->levels[layer] = (uint8_t)(other | raw);
+}
+
+static uint32_t record_raw_tokens(const record_plan *plan, kvt_side side)
+{
+    return plan->extension.head_tokens + plan->extension.tail_tokens[side];
+}
+
+static void record_matrix_describe(const record_plan *plan, uint32_t layer, kvt_side side,
+                                   kvt_matrix *matrix)
+{
+    memset(matrix, 0, sizeof *matrix);
+    matrix->tokens = plan->stored.tokens - record_raw_tokens(plan, side);
+    matrix->kv_heads = plan->layout.kv_heads;
+    matrix->head_dim = plan->layout.head_dim;
+    matrix->dtype = plan->layout.dtype;
+    matrix->side = (uint8_t)side;
+    matrix->layer = (uint16_t)layer;
+    matrix->planes =
+        plan->codec->matrix_planes(plan->variant, side, record_level(plan->levels[layer], side));
+}
+
+void record_matrix_parts(const record_plan *plan, uint32_t layer, kvt_side side,
+                         kvt_matrix *matrix_out, kvt_part parts[KVT_PARTS_MAX], uint32_t *count_out)
+{
+    *count_out = 0;
+    if (record_matrix_is_raw(plan, layer, side)) return;
+    record_matrix_describe(plan, layer, side, matrix_out);
+    *count_out = plan->codec->matrix_parts(plan->variant, matrix_out, parts);
+    assert(*count_out > 0 && *count_out <= KVT_PARTS_MAX);
+}
+
+/* Segments of one plane of one matrix. */
+static uint32_t record_matrix_segments(const record_plan *plan, uint32_t layer, kvt_side side,
+                                       uint32_t plane)
+{
+    kvt_matrix matrix;
+    kvt_part parts[KVT_PARTS_MAX];
+    uint32_t count;
+    uint32_t found = 0;
+    if (!plan->parts || record_matrix_is_raw(plan, layer, side)) return plane == 0;
+    record_matrix_parts(plan, layer, side, &matrix, parts, &count);
+    for (uint32_t i = 0; i < count; i++) {
+        found += parts[i].plane == plane;
     }
-    shape_out->segment_count = (uint32_t)count;
-    shape_out->table_bytes = codecs_align(count * sizeof(record_segment), KVT_RECORD_ALIGN);
-    shape_out->payload_offset = RECORD_TABLE_OFFSET + shape_out->table_bytes;
+    return found + (plane == 0 && record_raw_tokens(plan, side) != 0);
+}
+
+static uint32_t record_opaque_pieces(const record_plan *plan)
+{
+    return (uint32_t)((plan->source_bytes + RECORD_OPAQUE_BYTES - 1) / RECORD_OPAQUE_BYTES);
+}
+
+void record_plan_count(record_plan *plan)
+{
+    plan->plane_count = 1;
+    if (plan->layout.dtype == KVT_DTYPE_OPAQUE) {
+        plan->segment_count = record_opaque_pieces(plan);
+        return;
+    }
+    plan->segment_count = plan->extension.index_count;
+    if (!plan->parts) {
+        plan->segment_count += 2u * plan->layout.layers;
+        return;
+    }
+    for (uint32_t layer = 0; layer < plan->layout.layers; layer++) {
+        for (int side = KVT_SIDE_K; side <= KVT_SIDE_V; side++) {
+            for (uint32_t plane = 0; plane < KVT_PLANES_MAX; plane++) {
+                uint32_t count = record_matrix_segments(plan, layer, (kvt_side)side, plane);
+                plan->segment_count += count;
+                if (count != 0 && plane >= plan->plane_count) plan->plane_count = plane + 1;
+            }
+        }
+    }
+}
+
+/* Segments that a table must have room for: as many as any planes and levels may give, so that the
+ * payload of a nested record starts at the same place at every rate. */
+static uint64_t record_table_segments(const record_plan *plan)
+{
+    uint64_t count = 2u * (uint64_t)plan->layout.layers;
+    if (plan->layout.dtype == KVT_DTYPE_OPAQUE) return record_opaque_pieces(plan);
+    if (plan->parts) {
+        kvt_matrix matrix;
+        kvt_part parts[KVT_PARTS_MAX];
+        uint32_t most = 0;
+        for (int side = KVT_SIDE_K; side <= KVT_SIDE_V; side++) {
+            record_matrix_describe(plan, 0, (kvt_side)side, &matrix);
+            if (plan->codec->flags & KVT_CODEC_FLAG_NESTED) matrix.planes = KVT_PLANES_MAX;
+            if (matrix.tokens == 0) matrix.tokens = 1;
+            uint32_t parts_count = plan->codec->matrix_parts(plan->variant, &matrix, parts);
+            if (parts_count > most) most = parts_count;
+        }
+        count *= most + 1u; /* and the raw tokens */
+    }
+    return count + plan->extension.index_count;
+}
+
+/* Whether the extension can belong to the layout and the variant. */
+static bool record_extension_fits(const record_plan *plan, bool dropped)
+{
+    const record_extension *extension = &plan->extension;
+    const uint32_t nested = plan->codec->flags & KVT_CODEC_FLAG_NESTED ? 2 : 1;
+    if (extension->table_count != nested || extension->reserved != 0) return false;
+    if (dropped ? extension->index_count != 1 && extension->index_count != plan->layout.layers
+                : extension->index_count != 0) {
+        return false;
+    }
+    if (extension->level_count != (plan->parts ? plan->layout.layers : 0)) return false;
+    for (int side = KVT_SIDE_K; side <= KVT_SIDE_V; side++) {
+        uint64_t raw = (uint64_t)extension->head_tokens + extension->tail_tokens[side];
+        if (!plan->parts && raw != 0) return false;
+        if (raw > plan->stored.tokens) return false;
+        /* Without coded rows every matrix of the side is raw. */
+        for (uint32_t layer = 0; plan->parts && raw == plan->stored.tokens; layer++) {
+            if (layer == plan->layout.layers) break;
+            if (!record_matrix_is_raw(plan, layer, (kvt_side)side)) return false;
+        }
+    }
+    for (uint32_t layer = 0; layer < extension->level_count; layer++) {
+        for (int side = KVT_SIDE_K; side <= KVT_SIDE_V; side++) {
+            int level = record_level(plan->levels[layer], (kvt_side)side);
+            bool raw = record_matrix_is_raw(plan, layer, (kvt_side)side);
+            if (!raw && (level < -KVT_LEVEL_LIMIT || level > KVT_LEVEL_LIMIT)) return false;
+        }
+    }
+    return true;
+}
+
+kvt_status record_plan_make(record_plan *plan, kvt_variant variant, uint32_t stored_tokens)
+{
+    const bool opaque = plan->layout.dtype == KVT_DTYPE_OPAQUE;
+    const bool dropped = variant.mode >> 8 != 0;
+    kvt_status status = kvt_layout_bytes(&plan->layout, &plan->source_bytes);
+    if (status != KVT_OK) return status;
+    plan->variant = codecs_variant_core(variant);
+    plan->codec = kvt_codec_find(variant.codec);
+    if (plan->codec == NULL) return KVT_E_UNSUPPORTED;
+    plan->parts = (plan->codec->flags & KVT_CODEC_FLAG_PARTS) != 0;
+    if (opaque && (dropped || (plan->codec->flags & KVT_CODEC_FLAG_NEEDS_SHAPE))) {
+        return KVT_E_UNSUPPORTED;
+    }
+    if (dropped && (codecs_drop_method(variant) == 0 || codecs_drop_keep(variant) == 0)) {
+        return KVT_E_UNSUPPORTED;
+    }
+    if (plan->parts && plan->layout.layers > KVT_LAYERS_MAX) return KVT_E_UNSUPPORTED;
+    status = plan->codec->check(plan->variant, &plan->layout);
+    if (status != KVT_OK) return status;
+
+    plan->extended = plan->parts || dropped;
+    plan->stored = plan->layout;
+    plan->stored.tokens = stored_tokens;
+    if (stored_tokens > plan->layout.tokens) return KVT_E_ARGUMENT;
+    if (!dropped && stored_tokens != plan->layout.tokens) return KVT_E_ARGUMENT;
+    if (plan->extended && !record_extension_fits(plan, dropped)) return KVT_E_ARGUMENT;
+    status = kvt_layout_bytes(&plan->stored, &plan->decoded_bytes);
+    if (status != KVT_OK) return status;
+    plan->segment_bytes = opaque ? RECORD_OPAQUE_BYTES : kvt_layout_matrix_bytes(&plan->stored);
+    if (plan->segment_bytes > plan->source_bytes) plan->segment_bytes = plan->source_bytes;
+    plan->index_bytes = ((uint64_t)plan->layout.tokens + 7) / 8;
+    plan->table_bytes =
+        codecs_align(record_table_segments(plan) * sizeof(record_segment), KVT_RECORD_ALIGN);
+    plan->payload_offset = RECORD_TABLE_OFFSET +
+                           plan->table_bytes * (plan->extended ? plan->extension.table_count : 1);
+    record_plan_count(plan);
     return KVT_OK;
 }
 
-record_segment record_segment_expected(const kvt_layout *layout, const record_shape *shape,
-                                       uint32_t index)
-{
-    record_segment segment;
-    memset(&segment, 0, sizeof segment);
-    if (layout->dtype == KVT_DTYPE_OPAQUE) {
-        uint64_t left = shape->source_bytes - index * shape->segment_bytes;
-        segment.layer = index;
-        segment.raw_bytes = left < shape->segment_bytes ? left : shape->segment_bytes;
-    } else {
-        segment.layer = index / 2;
-        segment.side = (uint8_t)(index % 2);
-        segment.raw_bytes = shape->segment_bytes;
-    }
-    return segment;
-}
-
-uint64_t record_place_next(record_place *place, const kvt_layout *layout, const record_shape *shape,
-                           uint32_t index, uint64_t stored_bytes)
+uint64_t record_place_next(record_place *place, const record_want *want, uint64_t stored_bytes)
 {
     const uint64_t start = place->offset;
-    const bool ends_layer = layout->dtype == KVT_DTYPE_OPAQUE || index % 2 == KVT_SIDE_V;
     uint64_t end = codecs_align(start + stored_bytes, RECORD_SEGMENT_ALIGN);
-    if (index + 1 == shape->segment_count ||
-        (ends_layer && end - place->run_start >= RECORD_RUN_BYTES)) {
+    if (want->ends_section || (want->ends_layer && end - place->run_start >= RECORD_RUN_BYTES)) {
         end = codecs_align(end, KVT_RECORD_ALIGN);
         place->run_start = end;
     }
@@ -65,6 +215,53 @@ record_segment record_segment_at(const void *record, uint32_t index)
     const uint8_t *table = (const uint8_t *)record + RECORD_TABLE_OFFSET;
     memcpy(&segment, table + (uint64_t)index * sizeof segment, sizeof segment);
     return segment;
+}
+
+void record_matrix_collect(const uint8_t *table, uint32_t segment_count, uint32_t layer,
+                           kvt_side side, record_matrix *matrix_out)
+{
+    memset(matrix_out, 0, sizeof *matrix_out);
+    for (uint32_t i = 0; i < segment_count; i++) {
+        record_segment segment;
+        memcpy(&segment, table + (uint64_t)i * sizeof segment, sizeof segment);
+        if (segment.layer != layer || segment.side != side) continue;
+        switch (segment.kind) {
+        case KVT_PART_RAW:
+        case KVT_PART_CODED: matrix_out->raw = segment; break;
+        case KVT_PART_RAW_TOKENS: matrix_out->raw_tokens = segment; break;
+        case KVT_PART_INDEX: break;
+        default:
+            assert(matrix_out->part_count < KVT_PARTS_MAX);
+            matrix_out->parts[matrix_out->part_count++] = segment;
+            break;
+        }
+    }
+}
+
+uint64_t record_scratch_bytes(const record_plan *plan)
+{
+    uint64_t most = 0;
+    kvt_matrix matrix;
+    kvt_part parts[KVT_PARTS_MAX];
+    if (!plan->parts) {
+        return plan->codec->segment_scratch(plan->variant, &plan->stored, plan->segment_bytes);
+    }
+    for (int side = KVT_SIDE_K; side <= KVT_SIDE_V; side++) {
+        record_matrix_describe(plan, 0, (kvt_side)side, &matrix);
+        matrix.tokens = plan->stored.tokens; /* extras may keep fewer rows raw */
+        matrix.planes = plan->codec->flags & KVT_CODEC_FLAG_NESTED ? KVT_PLANES_MAX : 1;
+        uint64_t bytes = plan->codec->matrix_scratch(plan->variant, &matrix);
+        if (!(plan->codec->flags & KVT_CODEC_FLAG_FIXED)) {
+            /* The parts are made in scratch: their sizes are known only afterwards. */
+            uint32_t count = plan->codec->matrix_parts(plan->variant, &matrix, parts);
+            bytes = codecs_align(bytes, RECORD_SEGMENT_ALIGN);
+            for (uint32_t i = 0; i < count; i++) {
+                bytes += codecs_align(parts[i].bytes, RECORD_SEGMENT_ALIGN);
+            }
+        }
+        if (bytes > most) most = bytes;
+    }
+    return most;
 }
 
 uint64_t record_checksum(const void *bytes, uint64_t count)

@@ -7,6 +7,9 @@
  *   |            | or zero    | padded to 4096      |                         |
  *   +------------+------------+---------------------+-------------------------+
  *
+ * A record whose planes can be dropped has a second table of the same size behind the first one,
+ * for slot B, and both have room for the segments of all planes: so the payload does not move.
+ *
  * The structs are the little-endian bytes themselves; they are copied in and out, never pointed
  * at inside a record, so that a record may lie anywhere.
  */
@@ -17,16 +20,19 @@
 
 #define RECORD_MAGIC         "KVTR\r\n\x1a\n"
 #define RECORD_MAJOR         1u
-#define RECORD_MINOR         0u
+#define RECORD_MINOR         1u /* written only by records that need it */
+#define RECORD_CRITICAL      1u /* flag of minor 1: the extension is there */
 #define RECORD_SLOT_BYTES    UINT64_C(4096)
 #define RECORD_TABLE_OFFSET  (2 * RECORD_SLOT_BYTES)
 #define RECORD_SEGMENT_ALIGN UINT64_C(64)      /* between segments of one run */
 #define RECORD_RUN_BYTES     UINT64_C(65536)   /* a run this long ends on KVT_RECORD_ALIGN */
 #define RECORD_OPAQUE_BYTES  UINT64_C(8388608) /* an opaque entry is cut into this */
 
+#define RECORD_NO_LAYER UINT32_MAX /* layer of an index for all layers */
+
 typedef enum record_kind {
-    RECORD_KIND_RAW = 1,  /* the decoded bytes */
-    RECORD_KIND_CODED = 2 /* encoded by the record's variant */
+    RECORD_KIND_RAW = KVT_PART_RAW,
+    RECORD_KIND_CODED = KVT_PART_CODED
 } record_kind;
 
 /* The used head of a slot; zeros follow up to the checksum in the slot's last 8 bytes. magic,
@@ -81,7 +87,9 @@ _Static_assert(offsetof(record_header, table_offset) == 120, "format");
 _Static_assert(offsetof(record_header, payload_offset) == 144, "format");
 _Static_assert(offsetof(record_header, source_bytes) == 168, "format");
 
-#define RECORD_CHECKSUM_AT (RECORD_SLOT_BYTES - sizeof(uint64_t))
+#define RECORD_EXTENSION_AT sizeof(record_header)
+#define RECORD_LEVELS_AT    (sizeof(record_header) + sizeof(record_extension))
+#define RECORD_CHECKSUM_AT  (RECORD_SLOT_BYTES - sizeof(uint64_t))
 
 typedef struct __attribute__((packed)) record_segment {
     uint32_t layer; /* of an opaque entry: the number of the piece */
@@ -100,21 +108,87 @@ _Static_assert(offsetof(record_segment, plane) == 6, "format");
 _Static_assert(offsetof(record_segment, offset) == 8, "format");
 _Static_assert(offsetof(record_segment, checksum) == 40, "format");
 
-/* What a layout makes of a record, before anything is encoded. */
-typedef struct record_shape {
-    uint64_t source_bytes;
+/* Follows the header of records of minor 1: those with parts, a drop stage or raw tokens. One level
+ * byte per layer follows it when level_count is not 0. */
+typedef struct __attribute__((packed)) record_extension {
+    uint32_t head_tokens;    /* of both sides, stored raw */
+    uint32_t tail_tokens[2]; /* of K and V, stored raw */
+    uint32_t chain_tokens;   /* of the whole sequence */
+    uint32_t index_count;    /* index segments: 0, 1, or one per layer */
+    uint32_t level_count;    /* layers for a codec with parts, else 0 */
+    uint32_t table_count;    /* 2 when planes can be dropped, else 1 */
+    uint32_t reserved;
+} record_extension;
+
+_Static_assert(sizeof(record_extension) == 32, "the extension is part of the format");
+
+/* A level byte: one nibble per side, K in the low one: 8 = the matrix is stored raw, else the
+ * layer's level as a signed number. */
+enum { RECORD_LEVEL_RAW = 8 };
+
+/* Everything about a record that follows from its header alone. */
+typedef struct record_plan {
+    kvt_layout layout;      /* of the entry */
+    kvt_layout stored;      /* with the kept tokens only */
+    kvt_variant variant;    /* without the drop stage */
+    const kvt_codec *codec; /* of the variant */
+    record_extension extension;
+    uint8_t levels[KVT_LAYERS_MAX];
+    uint64_t source_bytes;  /* of the entry */
+    uint64_t decoded_bytes; /* of the kept tokens */
     uint64_t segment_bytes; /* decoded; the last one of an opaque entry may be shorter */
-    uint32_t segment_count;
-    uint64_t table_bytes;
+    uint64_t index_bytes;   /* of one index segment */
+    uint64_t table_bytes;   /* of one table: room for the segments of all planes */
     uint64_t payload_offset;
-} record_shape;
+    uint32_t segment_count;
+    uint32_t plane_count; /* most planes of a matrix */
+    bool extended;        /* minor 1 */
+    bool parts;           /* the codec has parts */
+} record_plan;
 
-/* KVT_OK, or KVT_E_ARGUMENT for an invalid layout. */
-kvt_status record_shape_of(const kvt_layout *layout, record_shape *shape_out);
+/*
+ * Fills a plan from layout, variant, stored_tokens, extension and levels, which are set; segment
+ * and plane counts follow from the levels. KVT_OK, KVT_E_ARGUMENT (layout or numbers out of range),
+ * KVT_E_UNSUPPORTED (variant).
+ */
+kvt_status record_plan_make(record_plan *plan, kvt_variant variant, uint32_t stored_tokens);
 
-/* Layer, side and decoded bytes of segment index; the rest is zero. */
-record_segment record_segment_expected(const kvt_layout *layout, const record_shape *shape,
-                                       uint32_t index);
+/* Counts segments and planes again, after levels have changed. */
+void record_plan_count(record_plan *plan);
+
+bool record_matrix_is_raw(const record_plan *plan, uint32_t layer, kvt_side side);
+void record_matrix_set_raw(record_plan *plan, uint32_t layer, kvt_side side);
+
+/* The coded rows of a matrix, and its parts; count_out is 0 for a raw matrix. */
+void record_matrix_parts(const record_plan *plan, uint32_t layer, kvt_side side,
+                         kvt_matrix *matrix_out, kvt_part parts[KVT_PARTS_MAX],
+                         uint32_t *count_out);
+
+/* Bytes of one token of one matrix. */
+uint64_t record_row_bytes(const record_plan *plan);
+
+/* A segment as the header implies it. */
+typedef struct record_want {
+    record_segment segment; /* layer, side, kind, plane, raw_bytes; stored_bytes when fixed */
+    bool fixed;             /* stored_bytes is known; else raw_bytes is the limit */
+    bool either;            /* kind may be RAW or CODED: codecs without parts */
+    bool ends_layer;        /* the last segment of its layer in this section */
+    bool ends_section;      /* the last of plane 0, or of one side in a further plane */
+} record_want;
+
+/* Walks the segments of a record in their order. */
+typedef struct record_walk {
+    const record_plan *plan;
+    uint32_t index;   /* of the segment that next gives */
+    uint32_t section; /* 0: plane 0; then two for each further plane */
+    uint32_t layer;
+    uint32_t side;
+    uint32_t part; /* of the present matrix */
+} record_walk;
+
+/* Starts at the first segment. next is false past the last one. */
+void record_walk_start(record_walk *walk, const record_plan *plan);
+bool record_walk_next(record_walk *walk, record_want *want_out);
 
 /* Where the next segment starts, and where the present run of segments began. */
 typedef struct record_place {
@@ -122,19 +196,61 @@ typedef struct record_place {
     uint64_t run_start;
 } record_place;
 
-/* Moves past segment index with its stored bytes and returns its padded bytes: to the next 64,
- * or to the next 4096 at the record's end and after the whole layer that completes a run. */
-uint64_t record_place_next(record_place *place, const kvt_layout *layout, const record_shape *shape,
-                           uint32_t index, uint64_t stored_bytes);
+/* Moves past a segment with its stored bytes and returns its padded bytes: to the next 64, or to
+ * the next 4096 at a section's end and after the whole layer that completes a run. */
+uint64_t record_place_next(record_place *place, const record_want *want, uint64_t stored_bytes);
 
+/* What both sides of a codec share. */
+uint64_t record_scratch_bytes(const record_plan *plan);
+
+/* One matrix of a record, collected from the table. */
+typedef struct record_matrix {
+    record_segment raw;        /* kind 0: absent. A whole matrix, raw or coded */
+    record_segment raw_tokens; /* kind 0: absent */
+    record_segment parts[KVT_PARTS_MAX];
+    uint32_t part_count;
+} record_matrix;
+
+/* table is the segment table in use. */
+void record_matrix_collect(const uint8_t *table, uint32_t segment_count, uint32_t layer,
+                           kvt_side side, record_matrix *matrix_out);
+
+/* Segment index of the first table, which is the only one of a record of minor 0. */
 record_segment record_segment_at(const void *record, uint32_t index);
 
 /* KVT_OK; KVT_E_CORRUPT. The record has been parsed. */
 kvt_status record_segment_check(const void *record, const record_segment *segment);
 
-/* Parses as kvt_record_parse does; strict also refuses a second slot that is neither zero nor
- * valid. */
-kvt_status record_parse(const void *record, uint64_t bytes, bool strict, kvt_record_info *info_out);
+/* A record whose header and table are sound. */
+typedef struct record_parsed {
+    record_plan plan;
+    record_header header; /* of the slot that counts */
+    uint32_t slot;        /* 0 or 1 */
+    const uint8_t *table; /* inside the record */
+} record_parsed;
+
+typedef enum record_depth {
+    RECORD_DEPTH_HEAD, /* the payload need not be there */
+    RECORD_DEPTH_LOAD,
+    RECORD_DEPTH_STRICT /* a damaged second slot or table is refused */
+} record_depth;
+
+/* Parses as kvt_record_parse does. info_out may be NULL. */
+kvt_status record_parse(const void *record, uint64_t bytes, record_depth depth,
+                        record_parsed *parsed_out, kvt_record_info *info_out);
+
+/* Writes header, extension and checksum of a plan into a zeroed slot. The table is complete. */
+typedef struct record_header_values {
+    const kvt_record_spec *spec; /* key, generation, first_position */
+    kvt_variant variant;         /* as stored, with the drop stage */
+    uint64_t sequence;
+    uint64_t payload_bytes;
+    uint64_t record_bytes;
+    uint64_t table_offset;
+} record_header_values;
+
+void record_write_slot(uint8_t *record, uint64_t slot_offset, const record_plan *plan,
+                       const record_header_values *values);
 
 uint64_t record_checksum(const void *bytes, uint64_t count);
 

@@ -20,24 +20,112 @@ extern "C" {
 /* Codec ids are part of the record format: append only, never reused. 128-255 are for codecs
  * that live outside this project. */
 typedef enum kvt_codec_id {
-    KVT_CODEC_RAW = 1,     /* copy */
-    KVT_CODEC_LOSSLESS = 2 /* exponent plane split off and entropy-coded; exact */
+    KVT_CODEC_RAW = 1,      /* copy */
+    KVT_CODEC_LOSSLESS = 2, /* exponent plane split off and entropy-coded; exact */
+    KVT_CODEC_KIVI = 3,     /* the published KIVI quantizer, bit-exact */
+    KVT_CODEC_PLANES = 4,   /* nested quantizer in bit planes; its top 4 bits are KIVI-4 */
+    KVT_CODEC_ENTROPY = 5,  /* uniform step and static-table entropy coding */
+    KVT_CODEC_DROP = 6,     /* token drop: a stage before any codec, in the variant's mode */
+    KVT_CODEC_ROTATE = 7    /* Hadamard transform and a per-token quantizer */
 } kvt_codec_id;
 
 /* Modes of KVT_CODEC_LOSSLESS. */
-enum { KVT_LOSSLESS_DENSE = 1 };
+enum { KVT_LOSSLESS_DENSE = 1, KVT_LOSSLESS_FAST = 2 };
+
+/* Modes of KVT_CODEC_KIVI: the two published dequantisations of the same stored codes. */
+enum {
+    KVT_KIVI_FLOAT = 1, /* scale * code + minimum in fp32, as the CUDA kernels do */
+    KVT_KIVI_HALF = 2   /* fp16 multiplication, then fp16 addition, as the torch path does */
+};
+
+/*
+ * A variant's mode: low byte = the codec's mode; high byte = the drop stage, 0 for none, else
+ * method in its upper 3 bits and kept share in 32nds (1 to 31) in its lower 5 bits.
+ */
+typedef enum kvt_drop_method {
+    KVT_DROP_NONE = 0,
+    KVT_DROP_STREAM = 1,  /* StreamingLLM: first and most recent tokens */
+    KVT_DROP_KNORM = 2,   /* small keys first kept */
+    KVT_DROP_KEYDIFF = 3, /* keys unlike the mean key */
+    KVT_DROP_LAGKV = 4,   /* tokens unlike the partition after theirs */
+    KVT_DROP_SCORES = 5   /* the caller's scores */
+} kvt_drop_method;
 
 /* Alignment of the record's start and of its planes, and the granularity of its stored size. */
 #define KVT_RECORD_ALIGN 4096u
 
 enum {
-    KVT_CODEC_FLAG_EXACT = 1u << 0,      /* decode(encode(x)) == x, bit for bit */
-    KVT_CODEC_FLAG_NEEDS_SHAPE = 1u << 1 /* does not take opaque layouts */
+    KVT_CODEC_FLAG_EXACT = 1u << 0,       /* decode(encode(x)) == x, bit for bit */
+    KVT_CODEC_FLAG_NEEDS_SHAPE = 1u << 1, /* does not take opaque layouts */
+    KVT_CODEC_FLAG_PARTS = 1u << 2,       /* stores a matrix as parts: the *_matrix members are set,
+                                           * the *_segment members are NULL */
+    KVT_CODEC_FLAG_FIXED = 1u << 3,       /* with PARTS: every part has exactly its listed size */
+    KVT_CODEC_FLAG_NESTED = 1u << 4       /* with FIXED: planes can be dropped from a record */
+};
+
+/* What a segment of a record holds (docs/FORMAT.md). */
+typedef enum kvt_part_kind {
+    KVT_PART_RAW = 1,       /* the decoded bytes of a whole matrix */
+    KVT_PART_CODED = 2,     /* a whole matrix, by a codec without parts */
+    KVT_PART_METADATA = 3,  /* scales, minima, centroids */
+    KVT_PART_DATA = 4,      /* codes of one plane */
+    KVT_PART_TABLE = 5,     /* entropy tables */
+    KVT_PART_INDEX = 6,     /* which tokens were kept */
+    KVT_PART_RAW_TOKENS = 7 /* tokens of a coded matrix that are stored as they are */
+} kvt_part_kind;
+
+enum {
+    KVT_PARTS_MAX = 8,    /* parts of one matrix */
+    KVT_PLANES_MAX = 5,   /* planes of one matrix */
+    KVT_LEVEL_LIMIT = 3,  /* a layer's level lies within -3 .. 3 */
+    KVT_LAYERS_MAX = 3800 /* layers of a layout, for codecs with parts */
 };
 
 /*
- * One codec. A segment is one (layer, side) matrix, or the whole entry of an opaque layout.
+ * What does not fit into a variant; NULL everywhere means that all is zero.
  * New fields are added at the end; struct_size tells which are present.
+ */
+typedef struct kvt_codec_extras {
+    uint32_t struct_size;   /* sizeof(kvt_codec_extras) of the caller */
+    uint32_t chain_tokens;  /* length of the whole sequence; 0: first_position + tokens */
+    uint32_t sink_tokens;   /* the first positions of the chain are stored raw */
+    uint32_t recent_tokens; /* the last positions of the chain are stored raw */
+    const int8_t *levels;   /* planes more or fewer for each [layer][K, V], or NULL */
+    const float *scores;    /* KVT_DROP_SCORES: [score_layers][tokens], higher is kept */
+    uint32_t score_layers;  /* 1 or the layout's layers */
+    uint32_t reserved;
+    const void *tables; /* carried tables for KVT_CODEC_ENTROPY, or NULL: built from the data */
+    uint64_t tables_bytes;
+} kvt_codec_extras;
+
+/* One (layer, side) matrix [tokens][kv_heads][head_dim] as a codec with parts sees it. Tokens that
+ * are stored raw or were dropped are not in it; rows follow each other without gaps. */
+typedef struct kvt_matrix {
+    uint32_t tokens; /* at least 1 */
+    uint16_t kv_heads;
+    uint16_t head_dim;
+    uint8_t dtype; /* KVT_DTYPE_FP16, BF16 or FP32 */
+    uint8_t side;  /* kvt_side */
+    uint16_t layer;
+    uint32_t planes; /* 1 .. KVT_PLANES_MAX */
+    uint32_t reserved;
+    const kvt_codec_extras *extras; /* NULL when decoding */
+} kvt_matrix;
+
+/* One part of a matrix: its place in the record's order, its size, and where its bytes are. */
+typedef struct kvt_part {
+    uint8_t kind; /* METADATA, DATA or TABLE */
+    uint8_t reserved;
+    uint16_t plane;
+    uint32_t reserved2;
+    uint64_t bytes; /* listed: exact for FIXED codecs, else the most; encoded: the stored bytes */
+    uint8_t *data;  /* aligned to 64; decoders only read it */
+} kvt_part;
+
+/*
+ * One codec. A segment is one (layer, side) matrix, or the whole entry of an opaque layout.
+ * New fields are added at the end; struct_size tells which are present. The record strips the drop
+ * stage from the variant's mode before it calls any of these.
  */
 typedef struct kvt_codec {
     uint32_t struct_size; /* sizeof(kvt_codec) of the writer */
@@ -68,6 +156,42 @@ typedef struct kvt_codec {
     kvt_status (*decode_segment)(kvt_variant variant, const kvt_layout *layout, const void *source,
                                  uint64_t source_bytes, void *target, uint64_t target_bytes,
                                  void *scratch, uint64_t scratch_bytes);
+
+    /* The members below are set by codecs with parts. */
+
+    /* Planes that a matrix of that side keeps when its layer's level is added. */
+    uint32_t (*matrix_planes)(kvt_variant variant, kvt_side side, int level);
+
+    /* The side whose planes lie first in the record, plane by plane. */
+    kvt_side (*first_side)(kvt_variant variant);
+
+    /* Most recent tokens of that side that the variant stores raw, of `tokens`. */
+    uint32_t (*matrix_recent)(kvt_variant variant, kvt_side side, uint32_t tokens);
+
+    /* Lists the parts in the record's order: planes ascending, metadata and tables before data.
+     * Returns their number; data is left NULL. */
+    uint32_t (*matrix_parts)(kvt_variant variant, const kvt_matrix *matrix,
+                             kvt_part parts_out[KVT_PARTS_MAX]);
+
+    /* Scratch that encode_matrix and decode_matrix need; 0 allowed. */
+    uint64_t (*matrix_scratch)(kvt_variant variant, const kvt_matrix *matrix);
+
+    /*
+     * Encodes one matrix into the listed parts, whose data have room for the listed bytes; sets the
+     * stored bytes. parts NULL: only tells whether the matrix can be coded. KVT_OK; KVT_RAW when it
+     * cannot (not finite, or nothing gained): that choice must not depend on the planes kept.
+     */
+    kvt_status (*encode_matrix)(kvt_variant variant, const kvt_matrix *matrix, const void *source,
+                                kvt_part *parts, void *scratch, uint64_t scratch_bytes);
+
+    /* Decodes one matrix from its parts, as many as are listed for matrix->planes. KVT_OK or
+     * KVT_E_CORRUPT. */
+    kvt_status (*decode_matrix)(kvt_variant variant, const kvt_matrix *matrix,
+                                const kvt_part *parts, void *target, void *scratch,
+                                uint64_t scratch_bytes);
+
+    /* NESTED codecs: whether `fewer` is `present` with fewer planes, or the same. */
+    bool (*drops_to)(kvt_variant present, kvt_variant fewer);
 } kvt_codec;
 
 #define KVT_CODEC_ABI 1u
@@ -78,8 +202,18 @@ KVT_API const kvt_codec *kvt_codec_find(uint16_t id);
 KVT_API const kvt_codec *kvt_codec_find_name(const char *name);
 KVT_API const kvt_codec *kvt_codec_at(size_t index);
 
-/* Parses "raw" or "lossless" (later "planes:k4v2" and the like) into a variant. KVT_OK or
- * KVT_E_ARGUMENT. name and variant_out are not NULL. */
+/*
+ * Parses a variant's name. KVT_OK or KVT_E_ARGUMENT. name and variant_out are not NULL.
+ *   raw, lossless, lossless:fast
+ *   kivi:k4v4,g64[,r128][,half]       bits 2, 4, 8; groups of 32, 64, 128; window r, multiple of 32
+ *   planes:k6v4,g64[,vhead|vchan][,vfirst]   bits 2, 3, 4, 6, 8; V groups along the row (default),
+ *                                     inside a head, or per channel; vfirst: V planes lie first
+ *   entropy:k0.25v0.5[,vchan]         steps in standard deviations, up to 5
+ *   rotate:b4[,row]                   bits 3, 4, 8; over the head or over the row
+ *   drop:stream,50[+<one of these>]   method and kept percent, then the codec (default raw)
+ * Settings that are left out take their defaults: kivi:k4v4,g64; planes:k4v4,g64;
+ * entropy:k0.25v0.5; rotate:b4.
+ */
 KVT_API KVT_NODISCARD kvt_status kvt_variant_parse(const char *name, kvt_variant *variant_out);
 
 /* Writes the variant's name, always terminated, cut to size. Returns the length it would need. */
@@ -105,6 +239,10 @@ typedef struct kvt_record_info {
     uint32_t raw_segments;            /* segments that fell back to raw */
     double bits_per_element;          /* payload over elements; opaque counts bytes as elements */
     double physical_bits_per_element; /* record_bytes over elements: what the policy pays */
+    uint64_t decoded_bytes;           /* what decoding gives: source_bytes, less after a drop */
+    uint32_t stored_tokens;           /* tokens that were kept */
+    uint32_t plane_count;             /* most planes of a matrix */
+    uint64_t head_bytes;              /* header slots and tables; the payload starts there */
 } kvt_record_info;
 
 /*
@@ -130,6 +268,49 @@ KVT_API KVT_NODISCARD kvt_status kvt_record_encode(const kvt_record_spec *spec, 
                                                    uint64_t scratch_bytes,
                                                    uint64_t *record_bytes_out);
 
+/* The same with extras: extras may be NULL, then it is kvt_record_encode. KVT_E_ARGUMENT also for
+ * extras out of range; KVT_E_UNSUPPORTED for extras that the variant has no use for. */
+KVT_API KVT_NODISCARD kvt_status kvt_record_encode_with(const kvt_record_spec *spec,
+                                                        const kvt_codec_extras *extras,
+                                                        const void *source, uint64_t source_bytes,
+                                                        void *record, uint64_t capacity,
+                                                        void *scratch, uint64_t scratch_bytes,
+                                                        uint64_t *record_bytes_out);
+
+/* What kvt_record_drop_planes did, for a caller that keeps the record on a device. Ranges are from
+ * the record's start. */
+typedef struct kvt_record_drop {
+    uint64_t slot_offset;   /* header slot that was written, 4096 bytes; write it last */
+    uint64_t table_offset;  /* segment table that was written */
+    uint64_t table_bytes;   /* of it */
+    uint64_t moved_from;    /* payload from here to record_bytes changed; == record_bytes: none */
+    uint64_t record_bytes;  /* of the smaller record; everything past it can be released */
+    uint64_t payload_bytes; /* as in kvt_record_info */
+} kvt_record_drop;
+
+/*
+ * Drops planes from a record in place, so that it is what encoding with `variant` gives: payload,
+ * segment table and sizes are the same, byte for byte; header and table are in the other slot.
+ * Nothing is decoded, and when the dropped planes are the last ones of the record (K and V equal,
+ * or the side that lies first one plane ahead) no payload moves: then `bytes` may be as few as
+ * info.head_bytes. variant differs from the record's in fewer planes only.
+ * KVT_OK; KVT_E_UNSUPPORTED (the record's codec is not nested, or it stores nothing in planes);
+ * KVT_E_ARGUMENT (another variant, or more planes than there are); KVT_E_SPACE (payload must move
+ * and is not all there); KVT_E_CORRUPT, KVT_E_VERSION.
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_record_drop_planes(void *record, uint64_t bytes,
+                                                        kvt_variant variant,
+                                                        kvt_record_drop *drop_out);
+
+/*
+ * Which tokens of a layer a record holds: positions_out gets info.stored_tokens token numbers
+ * (0 = the entry's first token), ascending. All of them unless the variant drops tokens. KVT_OK;
+ * KVT_E_ARGUMENT (opaque, layer, or room for fewer); KVT_E_CORRUPT; KVT_E_VERSION.
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_record_kept_tokens(const void *record, uint64_t bytes,
+                                                        uint32_t layer, uint32_t *positions_out,
+                                                        uint32_t positions_count);
+
 /* Parses and checks header and segment table; payload checksums are not verified. record may be
  * any bytes of any length, aligned to 8. KVT_OK, KVT_E_CORRUPT, KVT_E_VERSION. */
 KVT_API KVT_NODISCARD kvt_status kvt_record_parse(const void *record, uint64_t bytes,
@@ -142,7 +323,8 @@ KVT_API KVT_NODISCARD kvt_status kvt_record_verify(const void *record, uint64_t 
 /*
  * Decodes a whole record into the caller's buffer, verifying each segment on the way.
  *   expected      key and generation that the record must carry, or NULL for any
- *   target        exactly source_bytes of the record; content is undefined after an error
+ *   target        exactly decoded_bytes of the record; content is undefined after an error
+ * After a drop the layout's tokens are stored_tokens: rows of kept tokens follow each other.
  * KVT_OK; KVT_E_MISMATCH (another key or generation); KVT_E_CORRUPT; KVT_E_VERSION;
  * KVT_E_SPACE (target or scratch has the wrong size).
  */
@@ -151,8 +333,9 @@ KVT_API KVT_NODISCARD kvt_status kvt_record_decode(const void *record, uint64_t 
                                                    uint64_t target_bytes, void *scratch,
                                                    uint64_t scratch_bytes);
 
-/* Decodes one (layer, side) matrix alone. target_bytes = kvt_layout_matrix_bytes. Statuses as
- * above, and KVT_E_ARGUMENT for an opaque record or a layer out of range. */
+/* Decodes one (layer, side) matrix alone. target_bytes = kvt_layout_matrix_bytes with
+ * stored_tokens rows. Statuses as above, and KVT_E_ARGUMENT for an opaque record or a layer out of
+ * range. */
 KVT_API KVT_NODISCARD kvt_status kvt_record_decode_matrix(const void *record, uint64_t bytes,
                                                           uint32_t layer, kvt_side side,
                                                           void *target, uint64_t target_bytes,

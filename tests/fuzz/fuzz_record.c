@@ -32,11 +32,10 @@ static void fuzz_try(const uint8_t *record, size_t bytes)
     if (kvt_record_parse(record, bytes, &info) != KVT_OK) return;
     if (info.source_bytes > FUZZ_TARGET_MAX || info.record_bytes > bytes) return;
 
-    record_shape shape;
-    const kvt_codec *codec = kvt_codec_find(info.spec.variant.codec);
-    if (record_shape_of(&info.spec.layout, &shape) != KVT_OK || codec == NULL) abort();
-    uint64_t need =
-        codec->segment_scratch(info.spec.variant, &info.spec.layout, shape.segment_bytes);
+    uint64_t bound;
+    uint64_t need;
+    if (info.spec.variant.mode >> 8 != 0) return;
+    if (kvt_record_bound(&info.spec, &bound, &need) != KVT_OK) abort();
     void *scratch = fuzz_alloc(need);
     uint8_t *target = fuzz_alloc(info.source_bytes);
     kvt_status status =

@@ -33,6 +33,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         layout.tokens = 1u + data[4] + (data[5] & 1u) * 256u;
         bytes = kvt_layout_matrix_bytes(&layout);
     }
+    if (codec->flags & KVT_CODEC_FLAG_PARTS) return 0; /* fuzz_parts */
     if (codec->check(variant, &layout) != KVT_OK) return 0;
     uint64_t need = codec->segment_scratch(variant, &layout, bytes);
     void *scratch = aligned_alloc(64, (need + 64) / 64 * 64);

@@ -5,6 +5,7 @@
 #ifndef SUPPORT_CODECS_SUPPORT_H
 #define SUPPORT_CODECS_SUPPORT_H
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

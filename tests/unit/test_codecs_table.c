@@ -12,18 +12,31 @@ static void table_finds_by_id_and_name(void **state)
     assert_null(kvt_codec_find(200));
     assert_null(kvt_codec_find_name("Raw"));
     assert_null(kvt_codec_find_name(""));
+    assert_int_equal(kvt_codec_find(KVT_CODEC_KIVI)->id, KVT_CODEC_KIVI);
+    assert_int_equal(kvt_codec_find_name("planes")->id, KVT_CODEC_PLANES);
+    assert_null(kvt_codec_find(KVT_CODEC_DROP)); /* a stage, not a codec */
     assert_non_null(kvt_codec_at(1));
-    assert_null(kvt_codec_at(2));
+    assert_null(kvt_codec_at(100));
     assert_null(kvt_codec_at(SIZE_MAX));
 }
 
 static void variant_names_go_round(void **state)
 {
-    static const char *const names[] = {"raw", "lossless"};
+    static const char *const names[] = {"raw",
+                                        "lossless",
+                                        "kivi:k4v4,g64",
+                                        "kivi:k2v8,g32,r128",
+                                        "kivi:k2v2,g128,r128,half",
+                                        "planes:k6v4,g64",
+                                        "planes:k2v8,g32,vhead",
+                                        "planes:k8v3,g128,vchan,vfirst",
+                                        "drop:stream,50",
+                                        "drop:scores,25+planes:k4v4,g64",
+                                        "drop:lagkv,3.125+lossless"};
     (void)state;
-    for (size_t i = 0; i < 2; i++) {
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         kvt_variant variant;
-        char text[16];
+        char text[64];
         assert_status(kvt_variant_parse(names[i], &variant), KVT_OK);
         assert_int_equal(kvt_variant_format(variant, text, sizeof text), strlen(names[i]));
         assert_string_equal(text, names[i]);
@@ -32,11 +45,52 @@ static void variant_names_go_round(void **state)
 
 static void variant_parse_refuses_others(void **state)
 {
-    static const char *const names[] = {"", "raw ", "RAW", "lossless:9", "kivi", "losslessx"};
+    static const char *const names[] = {"",
+                                        "raw ",
+                                        "RAW",
+                                        "raw:",
+                                        "lossless:9",
+                                        "losslessx",
+                                        "kivi:",
+                                        "kivi:k3v4",
+                                        "kivi:k4v4,g16",
+                                        "kivi:k4v4,g48",
+                                        "kivi:k4v4,r33",
+                                        "kivi:k4v4,g128,r32",
+                                        "kivi:k4v4,",
+                                        "planes:k5v4",
+                                        "planes:k4",
+                                        "planes:k4v4,vhead,vchan",
+                                        "planes:k4v4,g64x",
+                                        "planes:k99999999999v4",
+                                        "drop:",
+                                        "drop:stream",
+                                        "drop:stream,0",
+                                        "drop:stream,100",
+                                        "drop:stream,50+",
+                                        "drop:nothing,50",
+                                        "drop:stream,50+drop:stream,50"};
     (void)state;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         kvt_variant variant;
         assert_status(kvt_variant_parse(names[i], &variant), KVT_E_ARGUMENT);
+    }
+}
+
+static void short_names_take_defaults(void **state)
+{
+    static const char *const names[][2] = {{"kivi", "kivi:k4v4,g64"},
+                                           {"kivi:k2v2", "kivi:k2v2,g64"},
+                                           {"planes", "planes:k4v4,g64"},
+                                           {"planes:g32,k6v4,vrow", "planes:k6v4,g32"},
+                                           {"drop:knorm,50+raw", "drop:knorm,50"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        kvt_variant variant;
+        char text[64];
+        assert_status(kvt_variant_parse(names[i][0], &variant), KVT_OK);
+        kvt_variant_format(variant, text, sizeof text);
+        assert_string_equal(text, names[i][1]);
     }
 }
 
@@ -62,6 +116,7 @@ int main(void)
         cmocka_unit_test(table_finds_by_id_and_name),
         cmocka_unit_test(variant_names_go_round),
         cmocka_unit_test(variant_parse_refuses_others),
+        cmocka_unit_test(short_names_take_defaults),
         cmocka_unit_test(variant_format_cuts_and_terminates),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,82 @@
+/*
+ * half.h - fp16 and bf16 to float and back, rounding to nearest even, in integer arithmetic: the
+ * specification that vector instructions (F16C, AVX-512) follow bit for bit. NaN stays NaN.
+ * Re-entrant; inline.
+ */
+#ifndef CODECS_HALF_H
+#define CODECS_HALF_H
+
+#include <stdint.h>
+#include <string.h>
+
+static inline uint32_t half_float_bits(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+static inline float half_bits_float(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static inline float half_to_float(uint16_t half)
+{
+    uint32_t sign = (uint32_t)(half & 0x8000u) << 16;
+    uint32_t size = (uint32_t)(half & 0x7fffu) << 13;
+    /* 2^112 moves the exponent's bias, subnormals included: their product is exact. */
+    float value = half_bits_float(size) * half_bits_float(0x77800000u);
+    uint32_t bits = half_float_bits(value);
+    if (size >= 0x0f800000u) bits = size | 0x7f800000u; /* infinity and NaN */
+    if (size > 0x0f800000u) bits |= 0x00400000u;        /* NaN becomes quiet, as in hardware */
+    return half_bits_float(bits | sign);
+}
+
+static inline uint16_t half_from_float(float value)
+{
+    uint32_t bits = half_float_bits(value);
+    uint32_t sign = (bits >> 16) & 0x8000u;
+    uint32_t size = bits & 0x7fffffffu;
+    uint32_t out;
+    if (size > 0x7f800000u) {
+        out = 0x7e00u | ((size >> 13) & 0x1ffu);
+    } else if (size >= 0x477ff000u) {
+        out = 0x7c00u; /* 65520 and more round to infinity */
+    } else if (size < 0x38800000u) {
+        /* Below 2^-14: adding 0.5 rounds to the subnormal step of 2^-24. */
+        out = half_float_bits(half_bits_float(size) + 0.5f) - 0x3f000000u;
+    } else {
+        out = (size - 0x38000000u + 0xfffu + ((size >> 13) & 1u)) >> 13;
+    }
+    return (uint16_t)(sign | out);
+}
+
+/* Rounds to what fp16 can hold. */
+static inline float half_round(float value)
+{
+    return half_to_float(half_from_float(value));
+}
+
+static inline float half_bf16_to_float(uint16_t bf16)
+{
+    return half_bits_float((uint32_t)bf16 << 16);
+}
+
+static inline uint16_t half_bf16_from_float(float value)
+{
+    uint32_t bits = half_float_bits(value);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(bits >> 16 | 0x40u);
+    return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+/* The nearest integer, ties to even, of |value| < 2^22. */
+static inline int32_t half_round_integer(float value)
+{
+    float moved = value + 12582912.0f; /* 1.5 * 2^23: the sum has no fraction bits */
+    return (int32_t)(half_float_bits(moved) - 0x4b400000u);
+}
+
+#endif

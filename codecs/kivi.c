@@ -1,0 +1,142 @@
+/*
+ * kivi.c - codec 3: KIVI as published, bit for bit. K in groups of tokens per channel, V in groups
+ * of channels per token inside a head; codes of 2, 4 or 8 bits; the residual window stays raw.
+ *
+ * Parts: metadata (all minima, then all scales, fp16), data (one plane of codes). The arithmetic
+ * and the packing are in kivi_group.h, the holes of the published code in docs/codecs/kivi.md.
+ * Re-entrant.
+ */
+#include "kivi_group.h"
+
+typedef struct kivi_rate {
+    uint32_t bits[2];
+    uint32_t group;
+    uint32_t window;
+} kivi_rate;
+
+static kivi_rate kivi_rate_of(kvt_variant variant)
+{
+    kivi_rate rate = {{codecs_rate_field(variant, 0, 4), codecs_rate_field(variant, 4, 4)},
+                      1u << codecs_rate_field(variant, 8, 4),
+                      32 * codecs_rate_field(variant, 12, 8)};
+    return rate;
+}
+
+static bool kivi_bits_exist(uint32_t bits)
+{
+    return bits == 2 || bits == 4 || bits == 8;
+}
+
+static kvt_status kivi_check(kvt_variant variant, const kvt_layout *layout)
+{
+    const kivi_rate rate = kivi_rate_of(variant);
+    if (variant.mode != KVT_KIVI_FLOAT && variant.mode != KVT_KIVI_HALF) return KVT_E_UNSUPPORTED;
+    if (variant.rate >> 20 != 0) return KVT_E_UNSUPPORTED;
+    if (!kivi_bits_exist(rate.bits[0]) || !kivi_bits_exist(rate.bits[1])) return KVT_E_UNSUPPORTED;
+    if (rate.group != 32 && rate.group != 64 && rate.group != 128) return KVT_E_UNSUPPORTED;
+    /* The published window holds whole groups. */
+    if (rate.window % rate.group != 0) return KVT_E_UNSUPPORTED;
+    return group_layout_fits(layout) ? KVT_OK : KVT_E_UNSUPPORTED;
+}
+
+static uint32_t kivi_planes(kvt_variant variant, kvt_side side, int level)
+{
+    (void)variant;
+    (void)side;
+    (void)level;
+    return 1;
+}
+
+static kvt_side kivi_first_side(kvt_variant variant)
+{
+    (void)variant;
+    return KVT_SIDE_K;
+}
+
+/* Prefill of the published code: K keeps the last T mod R tokens, V the last min(T, R). */
+static uint32_t kivi_recent(kvt_variant variant, kvt_side side, uint32_t tokens)
+{
+    const uint32_t window = kivi_rate_of(variant).window;
+    if (window == 0) return 0;
+    if (side == KVT_SIDE_K) return tokens % window;
+    return tokens < window ? tokens : window;
+}
+
+static group_shape kivi_shape(kvt_variant variant, const kvt_matrix *matrix)
+{
+    const uint64_t width = (uint64_t)matrix->kv_heads * matrix->head_dim;
+    group_shape shape = {.tokens = matrix->tokens,
+                         .width = width,
+                         .unit = matrix->head_dim,
+                         .group = kivi_rate_of(variant).group,
+                         .dtype = matrix->dtype,
+                         .columns = matrix->side == KVT_SIDE_K};
+    return shape;
+}
+
+static uint32_t kivi_parts(kvt_variant variant, const kvt_matrix *matrix,
+                           kvt_part parts[KVT_PARTS_MAX])
+{
+    const group_shape shape = kivi_shape(variant, matrix);
+    const uint32_t bits = kivi_rate_of(variant).bits[matrix->side];
+    parts[0] = (kvt_part){.kind = KVT_PART_METADATA, .bytes = 4 * group_count(&shape)};
+    parts[1] = (kvt_part){.kind = KVT_PART_DATA, .bytes = group_plane_bytes(&shape, bits)};
+    return 2;
+}
+
+static uint64_t kivi_scratch(kvt_variant variant, const kvt_matrix *matrix)
+{
+    const group_shape shape = kivi_shape(variant, matrix);
+    return group_scratch(&shape);
+}
+
+static kvt_status kivi_encode(kvt_variant variant, const kvt_matrix *matrix, const void *source,
+                              kvt_part *parts, void *scratch, uint64_t scratch_bytes)
+{
+    const group_shape shape = kivi_shape(variant, matrix);
+    const uint32_t bits = kivi_rate_of(variant).bits[matrix->side];
+    const group_coding coding = {.max_code = (float)((1u << bits) - 1u)};
+    const uint64_t groups = group_count(&shape);
+    const uint64_t raw = shape.tokens * shape.width * kvt_dtype_bytes(shape.dtype);
+    if (scratch_bytes < group_scratch(&shape)) return KVT_E_ARGUMENT;
+    if (4 * groups + group_plane_bytes(&shape, bits) >= raw) return KVT_RAW;
+    if (parts == NULL) {
+        return group_encode(&shape, &coding, source, NULL, NULL, NULL, 0, NULL, scratch);
+    }
+    uint16_t *minima = (uint16_t *)(void *)parts[0].data;
+    const group_plane plane = {(uint8_t)bits, 0, parts[1].data};
+    return group_encode(&shape, &coding, source, minima, minima + groups, &plane, 1, NULL, scratch);
+}
+
+static kvt_status kivi_decode(kvt_variant variant, const kvt_matrix *matrix, const kvt_part *parts,
+                              void *target, void *scratch, uint64_t scratch_bytes)
+{
+    const group_shape shape = kivi_shape(variant, matrix);
+    const uint32_t bits = kivi_rate_of(variant).bits[matrix->side];
+    group_levels levels = {.kind = bits == 8 ? GROUP_LEVEL_CODE : GROUP_LEVEL_TABLE,
+                           .half_steps = variant.mode == KVT_KIVI_HALF};
+    if (scratch_bytes < group_scratch(&shape)) return KVT_E_ARGUMENT;
+    for (uint32_t i = 0; i < 16; i++) {
+        levels.table[i] = (float)i;
+    }
+    const uint16_t *minima = (const uint16_t *)(const void *)parts[0].data;
+    const group_plane plane = {(uint8_t)bits, 0, parts[1].data};
+    return group_decode(&shape, &levels, minima, minima + group_count(&shape), &plane, 1, target,
+                        scratch);
+}
+
+const kvt_codec codecs_kivi = {
+    .struct_size = sizeof(kvt_codec),
+    .abi_version = KVT_CODEC_ABI,
+    .id = KVT_CODEC_KIVI,
+    .flags = KVT_CODEC_FLAG_NEEDS_SHAPE | KVT_CODEC_FLAG_PARTS | KVT_CODEC_FLAG_FIXED,
+    .name = "kivi",
+    .check = kivi_check,
+    .matrix_planes = kivi_planes,
+    .first_side = kivi_first_side,
+    .matrix_recent = kivi_recent,
+    .matrix_parts = kivi_parts,
+    .matrix_scratch = kivi_scratch,
+    .encode_matrix = kivi_encode,
+    .decode_matrix = kivi_decode,
+};

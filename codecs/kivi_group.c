@@ -1,0 +1,193 @@
+/*
+ * kivi_group.c - see kivi_group.h: how a matrix is walked, and the scalar kernels. Re-entrant.
+ */
+#include "kivi_group.h"
+
+const group_kernels *group_kernels_in_use(void)
+{
+#if defined(__x86_64__) && defined(GROUP_VECTOR_KERNELS)
+    switch (codecs_cpu_level()) {
+    case CODECS_CPU_AVX512: return &group_kernels_avx512;
+    case CODECS_CPU_AVX2: return &group_kernels_avx2;
+    default: break;
+    }
+#endif
+    return &group_kernels_scalar;
+}
+
+static uint64_t group_per_unit(const group_shape *shape)
+{
+    return (shape->unit + shape->group - 1) / shape->group;
+}
+
+uint64_t group_count_rows(const group_shape *shape, uint64_t rows)
+{
+    return rows * (shape->width / shape->unit) * group_per_unit(shape);
+}
+
+uint64_t group_count(const group_shape *shape)
+{
+    if (!shape->columns) return group_count_rows(shape, shape->tokens);
+    return (shape->tokens + shape->group - 1) / shape->group * shape->width;
+}
+
+uint64_t group_plane_bytes(const group_shape *shape, uint32_t bits)
+{
+    return shape->tokens * shape->width / 8 * bits;
+}
+
+/* Groups whose ranges are in scratch at a time. */
+static uint64_t group_live(const group_shape *shape)
+{
+    return shape->columns ? shape->width : group_count_rows(shape, GROUP_BATCH_ROWS);
+}
+
+uint64_t group_scratch(const group_shape *shape)
+{
+    return 3 * codecs_align(group_live(shape) * sizeof(float), 64) +
+           codecs_align(GROUP_BATCH_ROWS * shape->width, 64);
+}
+
+typedef struct group_room {
+    group_ranges ranges;
+    uint8_t *codes;
+} group_room;
+
+static group_room group_room_of(const group_shape *shape, void *scratch)
+{
+    uint8_t *at = scratch;
+    const uint64_t floats = codecs_align(group_live(shape) * sizeof(float), 64);
+    group_room room;
+    room.ranges.minimum = (float *)(void *)at;
+    room.ranges.scale = (float *)(void *)(at + floats);
+    room.ranges.inverse = (float *)(void *)(at + 2 * floats);
+    room.codes = at + 3 * floats;
+    return room;
+}
+
+/* Where an encoder is. */
+typedef struct group_encoder {
+    const group_shape *shape;
+    const group_coding *coding;
+    const group_kernels *kernels;
+    const uint8_t *source;
+    uint16_t *minima; /* of the next groups */
+    uint16_t *scales;
+    const group_plane *planes;
+    uint32_t plane_count;
+    uint32_t *histogram;
+    uint64_t sample_step; /* one batch in so many is sampled */
+    group_room room;
+} group_encoder;
+
+static void group_encode_batch(const group_encoder *encoder, uint64_t first, uint64_t rows)
+{
+    const group_shape *shape = encoder->shape;
+    const uint64_t count = rows * shape->width;
+    const uint64_t row_bytes = shape->width * kvt_dtype_bytes(shape->dtype);
+    const bool sampled =
+        encoder->histogram != NULL && first / GROUP_BATCH_ROWS % encoder->sample_step == 0;
+    group_coding coding = *encoder->coding;
+    if (sampled) coding.fine = true;
+    encoder->kernels->code(shape, &coding, &encoder->room.ranges,
+                           encoder->source + first * row_bytes, rows, encoder->room.codes);
+    for (uint64_t i = 0; sampled && i < count; i++) {
+        encoder->histogram[encoder->room.codes[i]]++;
+        if (!encoder->coding->fine) encoder->room.codes[i] >>= 4;
+    }
+    for (uint32_t p = 0; p < encoder->plane_count; p++) {
+        const group_plane *plane = &encoder->planes[p];
+        encoder->kernels->pack(encoder->room.codes, count, plane,
+                               plane->data + first * shape->width / 8 * plane->bits);
+    }
+}
+
+/* Ranges of the groups of these rows: a run of columns, or a batch along the rows. */
+static bool group_encode_ranges(group_encoder *encoder, uint64_t first, uint64_t rows)
+{
+    const group_shape *shape = encoder->shape;
+    const group_kernels *kernels = encoder->kernels;
+    const group_ranges *ranges = &encoder->room.ranges;
+    const uint8_t *source = encoder->source + first * shape->width * kvt_dtype_bytes(shape->dtype);
+    const uint64_t count = shape->columns ? shape->width : group_count_rows(shape, rows);
+    bool finite = shape->columns
+                      ? kernels->range_columns(shape, source, rows, ranges->minimum, ranges->scale)
+                      : kernels->range_rows(shape, source, rows, ranges->minimum, ranges->scale);
+    if (!finite) return false;
+    if (encoder->planes == NULL) {
+        /* The room of the codes is free, and larger than the metadata of the groups in it. */
+        uint16_t *unused = (uint16_t *)(void *)encoder->room.codes;
+        return kernels->finish(ranges, count, encoder->coding->max_code, unused, unused + count);
+    }
+    bool fits =
+        kernels->finish(ranges, count, encoder->coding->max_code, encoder->minima, encoder->scales);
+    encoder->minima += count;
+    encoder->scales += count;
+    return fits;
+}
+
+kvt_status group_encode(const group_shape *shape, const group_coding *coding, const void *source,
+                        uint16_t *minima, uint16_t *scales, const group_plane *planes,
+                        uint32_t plane_count, uint32_t histogram[256], void *scratch)
+{
+    group_encoder encoder = {shape,
+                             coding,
+                             group_kernels_in_use(),
+                             source,
+                             minima,
+                             scales,
+                             planes,
+                             plane_count,
+                             histogram,
+                             1,
+                             group_room_of(shape, scratch)};
+    const uint64_t batches = (shape->tokens + GROUP_BATCH_ROWS - 1) / GROUP_BATCH_ROWS;
+    const uint64_t wanted = GROUP_SAMPLE / (GROUP_BATCH_ROWS * shape->width) + 1;
+    const uint64_t step = shape->columns ? shape->group : GROUP_BATCH_ROWS;
+    if (batches > wanted) encoder.sample_step = batches / wanted;
+    if (histogram != NULL) memset(histogram, 0, 256 * sizeof histogram[0]);
+    for (uint64_t run = 0; run < shape->tokens; run += step) {
+        uint64_t rows = shape->tokens - run < step ? shape->tokens - run : step;
+        if (!group_encode_ranges(&encoder, run, rows)) return KVT_RAW;
+        for (uint64_t row = 0; planes != NULL && row < rows; row += GROUP_BATCH_ROWS) {
+            uint64_t batch = rows - row < GROUP_BATCH_ROWS ? rows - row : GROUP_BATCH_ROWS;
+            group_encode_batch(&encoder, run + row, batch);
+        }
+    }
+    return KVT_OK;
+}
+
+static bool group_metadata_sound(const uint16_t *minima, const uint16_t *scales, uint64_t count)
+{
+    uint32_t bad = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        bad |= (uint32_t)((minima[i] & 0x7fffu) >= 0x7c00u) | (uint32_t)(scales[i] >= 0x7c00u);
+    }
+    return bad == 0;
+}
+
+kvt_status group_decode(const group_shape *shape, const group_levels *levels,
+                        const uint16_t *minima, const uint16_t *scales, const group_plane *planes,
+                        uint32_t plane_count, void *target, void *scratch)
+{
+    const group_kernels *kernels = group_kernels_in_use();
+    const group_room room = group_room_of(shape, scratch);
+    const uint64_t row_bytes = shape->width * kvt_dtype_bytes(shape->dtype);
+    const uint64_t step = shape->columns ? shape->group : GROUP_BATCH_ROWS;
+    if (!group_metadata_sound(minima, scales, group_count(shape))) return KVT_E_CORRUPT;
+    for (uint64_t run = 0; run < shape->tokens; run += step) {
+        uint64_t rows = shape->tokens - run < step ? shape->tokens - run : step;
+        uint64_t count = shape->columns ? shape->width : group_count_rows(shape, rows);
+        kernels->open(minima, scales, count, &room.ranges);
+        minima += count;
+        scales += count;
+        for (uint64_t row = 0; row < rows; row += GROUP_BATCH_ROWS) {
+            uint64_t batch = rows - row < GROUP_BATCH_ROWS ? rows - row : GROUP_BATCH_ROWS;
+            kernels->unpack(planes, plane_count, (run + row) * shape->width, batch * shape->width,
+                            room.codes);
+            kernels->value(shape, levels, &room.ranges, room.codes, batch,
+                           (uint8_t *)target + (run + row) * row_bytes);
+        }
+    }
+    return KVT_OK;
+}

@@ -1,0 +1,29 @@
+/*
+ * kivi_group_scalar.h - the scalar kernels by name, for vector kernels that leave some shapes and
+ * the ends of others to them. Re-entrant.
+ */
+#ifndef CODECS_KIVI_GROUP_SCALAR_H
+#define CODECS_KIVI_GROUP_SCALAR_H
+
+#include "kivi_group.h"
+
+bool group_scalar_range_columns(const group_shape *shape, const void *source, uint64_t rows,
+                                float *low, float *high);
+bool group_scalar_range_rows(const group_shape *shape, const void *source, uint64_t rows,
+                             float *low, float *high);
+bool group_scalar_finish(const group_ranges *ranges, uint64_t count, float max_code,
+                         uint16_t *minima, uint16_t *scales);
+void group_scalar_code(const group_shape *shape, const group_coding *coding,
+                       const group_ranges *ranges, const void *source, uint64_t rows,
+                       uint8_t *codes);
+void group_scalar_pack(const uint8_t *codes, uint64_t count, const group_plane *plane,
+                       uint8_t *target);
+void group_scalar_unpack(const group_plane *planes, uint32_t plane_count, uint64_t offset,
+                         uint64_t count, uint8_t *codes);
+void group_scalar_open(const uint16_t *minima, const uint16_t *scales, uint64_t count,
+                       const group_ranges *ranges);
+void group_scalar_value(const group_shape *shape, const group_levels *levels,
+                        const group_ranges *ranges, const uint8_t *codes, uint64_t rows,
+                        void *target);
+
+#endif

@@ -1,0 +1,225 @@
+/*
+ * planes.c - codec 4: the nested quantizer. Every element is coded once, to 8 bits: 4 that are its
+ * KIVI-4 code and 4 that cut the cell of that code (kivi_group.h). The bits lie in five planes,
+ * most significant first, of which any prefix decodes:
+ *
+ *   planes kept   1      2      3      4      5
+ *   bits          2      3      4      6      8
+ *   plane holds   7..6   5      4      3..2   1..0   of the fine code
+ *   level         table  table  KIVI-4 middle of what is left of the cell
+ *
+ * With 2 and 3 bits a code stands for the mean of the elements that have it: the metadata part
+ * holds both tables, whatever is kept, so that dropping planes changes nothing else.
+ *
+ * Parts: metadata = 4 and 8 centroids (fp16, in steps of the scale), 8 zero bytes, all minima, all
+ * scales (fp16); then one data part per plane. Re-entrant.
+ */
+#include "half.h"
+#include "kivi_group.h"
+
+enum {
+    PLANES_TABLE_BYTES = 32, /* 4 + 8 centroids, then zeros */
+    PLANES_TABLE_USED = 24
+};
+
+static const uint8_t planes_bits[KVT_PLANES_MAX] = {2, 1, 1, 2, 2};
+static const uint8_t planes_shift[KVT_PLANES_MAX] = {6, 5, 4, 2, 0};
+static const uint8_t planes_total[KVT_PLANES_MAX] = {2, 3, 4, 6, 8};
+
+static uint32_t planes_rate_planes(kvt_variant variant, kvt_side side)
+{
+    return codecs_rate_field(variant, side == KVT_SIDE_K ? 0 : 3, 3);
+}
+
+static kvt_status planes_check(kvt_variant variant, const kvt_layout *layout)
+{
+    const uint32_t k = planes_rate_planes(variant, KVT_SIDE_K);
+    const uint32_t v = planes_rate_planes(variant, KVT_SIDE_V);
+    const uint32_t log_group = codecs_rate_field(variant, 6, 4);
+    const uint32_t both = CODECS_PLANES_V_CHANNEL | CODECS_PLANES_V_HEAD;
+    if (variant.mode != 1 || variant.rate >> 13 != 0) return KVT_E_UNSUPPORTED;
+    if (k < 1 || k > KVT_PLANES_MAX || v < 1 || v > KVT_PLANES_MAX) return KVT_E_UNSUPPORTED;
+    if (log_group < 5 || log_group > 7) return KVT_E_UNSUPPORTED;
+    if ((variant.rate & both) == both) return KVT_E_UNSUPPORTED;
+    return group_layout_fits(layout) ? KVT_OK : KVT_E_UNSUPPORTED;
+}
+
+static uint32_t planes_planes(kvt_variant variant, kvt_side side, int level)
+{
+    int planes = (int)planes_rate_planes(variant, side) + level;
+    if (planes < 1) return 1;
+    return planes > KVT_PLANES_MAX ? KVT_PLANES_MAX : (uint32_t)planes;
+}
+
+static kvt_side planes_first_side(kvt_variant variant)
+{
+    return variant.rate & CODECS_PLANES_V_FIRST ? KVT_SIDE_V : KVT_SIDE_K;
+}
+
+static uint32_t planes_recent(kvt_variant variant, kvt_side side, uint32_t tokens)
+{
+    (void)variant;
+    (void)side;
+    (void)tokens;
+    return 0;
+}
+
+static bool planes_drops_to(kvt_variant present, kvt_variant fewer)
+{
+    const uint32_t kept = (1u << 6) - 1u;
+    return (present.rate & ~kept) == (fewer.rate & ~kept) &&
+           planes_rate_planes(fewer, KVT_SIDE_K) <= planes_rate_planes(present, KVT_SIDE_K) &&
+           planes_rate_planes(fewer, KVT_SIDE_V) <= planes_rate_planes(present, KVT_SIDE_V);
+}
+
+static group_shape planes_shape(kvt_variant variant, const kvt_matrix *matrix)
+{
+    const uint64_t width = (uint64_t)matrix->kv_heads * matrix->head_dim;
+    const bool v_channel = (variant.rate & CODECS_PLANES_V_CHANNEL) != 0;
+    const bool v_head = (variant.rate & CODECS_PLANES_V_HEAD) != 0;
+    group_shape shape = {.tokens = matrix->tokens,
+                         .width = width,
+                         .unit = v_head ? matrix->head_dim : width,
+                         .group = 1u << codecs_rate_field(variant, 6, 4),
+                         .dtype = matrix->dtype,
+                         .columns = matrix->side == KVT_SIDE_K || v_channel};
+    return shape;
+}
+
+static uint64_t planes_metadata_bytes(const group_shape *shape)
+{
+    return PLANES_TABLE_BYTES + 4 * group_count(shape);
+}
+
+static uint32_t planes_parts(kvt_variant variant, const kvt_matrix *matrix,
+                             kvt_part parts[KVT_PARTS_MAX])
+{
+    const group_shape shape = planes_shape(variant, matrix);
+    parts[0] = (kvt_part){.kind = KVT_PART_METADATA, .bytes = planes_metadata_bytes(&shape)};
+    for (uint32_t p = 0; p < matrix->planes; p++) {
+        parts[1 + p] = (kvt_part){.kind = KVT_PART_DATA,
+                                  .plane = (uint16_t)p,
+                                  .bytes = group_plane_bytes(&shape, planes_bits[p])};
+    }
+    return 1 + matrix->planes;
+}
+
+static uint64_t planes_scratch(kvt_variant variant, const kvt_matrix *matrix)
+{
+    const group_shape shape = planes_shape(variant, matrix);
+    return group_scratch(&shape);
+}
+
+/* The mean level of every `1 << shift` fine codes, in fp16; the middle where there are none. */
+static void planes_centroids(const uint32_t histogram[256], uint32_t shift, uint8_t *target)
+{
+    const uint32_t cells = 256u >> shift;
+    for (uint32_t cell = 0; cell < cells; cell++) {
+        uint64_t count = 0;
+        uint64_t sum = 0; /* in 1/64 */
+        for (uint32_t i = 0; i < 1u << shift; i++) {
+            uint32_t code = (cell << shift) + i;
+            count += histogram[code];
+            sum += (uint64_t)histogram[code] * (uint64_t)group_fine_level((int32_t)code);
+        }
+        if (count == 0) {
+            /* Of the KIVI-4 codes in the cell. */
+            count = 1;
+            sum = (cell << shift) * 4 + (1u << shift) * 2 - 32;
+        }
+        uint16_t centroid = half_from_float((float)sum / (float)(count * 64));
+        memcpy(target + cell * sizeof centroid, &centroid, sizeof centroid);
+    }
+}
+
+static kvt_status planes_encode(kvt_variant variant, const kvt_matrix *matrix, const void *source,
+                                kvt_part *parts, void *scratch, uint64_t scratch_bytes)
+{
+    const group_shape shape = planes_shape(variant, matrix);
+    const group_coding coding = {.max_code = 15.0f, .fine = matrix->planes > 3};
+    const uint64_t groups = group_count(&shape);
+    const uint64_t elements = shape.tokens * shape.width;
+    uint32_t histogram[256];
+    group_plane planes[KVT_PLANES_MAX];
+    if (scratch_bytes < group_scratch(&shape)) return KVT_E_ARGUMENT;
+    /* Judged with all planes, so that fewer planes are never coded where more would not be. */
+    if (planes_metadata_bytes(&shape) + elements >= elements * kvt_dtype_bytes(shape.dtype)) {
+        return KVT_RAW;
+    }
+    if (parts == NULL) {
+        return group_encode(&shape, &coding, source, NULL, NULL, NULL, 0, NULL, scratch);
+    }
+    for (uint32_t p = 0; p < matrix->planes; p++) {
+        uint32_t shift = coding.fine ? planes_shift[p] : planes_shift[p] - 4u;
+        planes[p] = (group_plane){planes_bits[p], (uint8_t)shift, parts[1 + p].data};
+    }
+    uint8_t *table = parts[0].data;
+    uint16_t *minima = (uint16_t *)(void *)(table + PLANES_TABLE_BYTES);
+    kvt_status status = group_encode(&shape, &coding, source, minima, minima + groups, planes,
+                                     matrix->planes, histogram, scratch);
+    if (status != KVT_OK) return status;
+    memset(table, 0, PLANES_TABLE_BYTES);
+    planes_centroids(histogram, 6, table);
+    planes_centroids(histogram, 5, table + 4 * sizeof(uint16_t));
+    return KVT_OK;
+}
+
+/* Reads the levels of the planes that are there. False when a centroid is no level. */
+static bool planes_levels(const uint8_t *table, uint32_t planes, group_levels *levels)
+{
+    memset(levels, 0, sizeof *levels);
+    for (uint32_t i = 0; i < PLANES_TABLE_USED / 2; i++) {
+        uint16_t half;
+        memcpy(&half, table + i * sizeof half, sizeof half);
+        if (half > 0x4b80u) return false; /* 15; also what is negative or not finite */
+        if (planes == 1 && i < 4) levels->table[i] = half_to_float(half);
+        if (planes == 2 && i >= 4) levels->table[i - 4] = half_to_float(half);
+    }
+    for (uint32_t i = 0; planes == 3 && i < 16; i++) {
+        levels->table[i] = (float)i;
+    }
+    levels->kind = planes == 5   ? GROUP_LEVEL_FINE8
+                   : planes == 4 ? GROUP_LEVEL_FINE6
+                                 : GROUP_LEVEL_TABLE;
+    for (uint32_t i = PLANES_TABLE_USED; i < PLANES_TABLE_BYTES; i++) {
+        if (table[i] != 0) return false;
+    }
+    return true;
+}
+
+static kvt_status planes_decode(kvt_variant variant, const kvt_matrix *matrix,
+                                const kvt_part *parts, void *target, void *scratch,
+                                uint64_t scratch_bytes)
+{
+    const group_shape shape = planes_shape(variant, matrix);
+    const uint32_t count = matrix->planes;
+    group_levels levels;
+    group_plane planes[KVT_PLANES_MAX];
+    if (scratch_bytes < group_scratch(&shape)) return KVT_E_ARGUMENT;
+    if (!planes_levels(parts[0].data, count, &levels)) return KVT_E_CORRUPT;
+    for (uint32_t p = 0; p < count; p++) {
+        uint32_t shift = planes_shift[p] + planes_total[count - 1] - 8u;
+        planes[p] = (group_plane){planes_bits[p], (uint8_t)shift, parts[1 + p].data};
+    }
+    const uint16_t *minima = (const uint16_t *)(const void *)(parts[0].data + PLANES_TABLE_BYTES);
+    return group_decode(&shape, &levels, minima, minima + group_count(&shape), planes, count,
+                        target, scratch);
+}
+
+const kvt_codec codecs_planes = {
+    .struct_size = sizeof(kvt_codec),
+    .abi_version = KVT_CODEC_ABI,
+    .id = KVT_CODEC_PLANES,
+    .flags = KVT_CODEC_FLAG_NEEDS_SHAPE | KVT_CODEC_FLAG_PARTS | KVT_CODEC_FLAG_FIXED |
+             KVT_CODEC_FLAG_NESTED,
+    .name = "planes",
+    .check = planes_check,
+    .matrix_planes = planes_planes,
+    .first_side = planes_first_side,
+    .matrix_recent = planes_recent,
+    .matrix_parts = planes_parts,
+    .matrix_scratch = planes_scratch,
+    .encode_matrix = planes_encode,
+    .decode_matrix = planes_decode,
+    .drops_to = planes_drops_to,
+};

@@ -1,0 +1,128 @@
+/*
+ * record_plan.c - what a fresh record will look like: raw tokens, levels and sizes that follow from
+ * its layout, its variant and the caller's extras. Re-entrant.
+ */
+#include "record_rows.h"
+
+#include <assert.h>
+
+static uint32_t record_overlap(uint64_t from, uint64_t to, uint64_t first, uint64_t tokens)
+{
+    uint64_t start = from > first ? from : first;
+    uint64_t end = to < first + tokens ? to : first + tokens;
+    return end > start ? (uint32_t)(end - start) : 0;
+}
+
+static kvt_status record_plan_levels(record_plan *plan, const kvt_codec_extras *extras)
+{
+    if (extras == NULL || extras->levels == NULL) return KVT_OK;
+    for (uint32_t layer = 0; layer < plan->layout.layers; layer++) {
+        for (int side = KVT_SIDE_K; side <= KVT_SIDE_V; side++) {
+            int level = extras->levels[2 * layer + (uint32_t)side];
+            if (level < -KVT_LEVEL_LIMIT || level > KVT_LEVEL_LIMIT) return KVT_E_ARGUMENT;
+            plan->levels[layer] |= (uint8_t)((level & 15) << (4 * side));
+        }
+    }
+    return KVT_OK;
+}
+
+/* Which tokens of each side are stored raw: sinks and window of the chain, and the codec's own. */
+static void record_plan_raw_tokens(record_plan *plan, const kvt_record_spec *spec,
+                                   const kvt_codec_extras *extras, uint32_t tokens)
+{
+    record_extension *extension = &plan->extension;
+    const uint64_t first = spec->first_position;
+    const uint32_t sinks = extras != NULL ? extras->sink_tokens : 0;
+    const uint64_t recent = extras != NULL ? extras->recent_tokens : 0;
+    const uint64_t chain = extension->chain_tokens;
+    extension->head_tokens = record_overlap(0, sinks, first, tokens);
+    for (int side = KVT_SIDE_K; side <= KVT_SIDE_V; side++) {
+        uint32_t own = plan->codec->matrix_recent(plan->variant, (kvt_side)side, tokens);
+        uint64_t from = chain > recent ? chain - recent : 0;
+        uint32_t window = recent != 0 ? record_overlap(from, chain, first, tokens) : 0;
+        uint32_t tail = own > window ? own : window;
+        uint32_t room = tokens - extension->head_tokens;
+        extension->tail_tokens[side] = tail < room ? tail : room;
+        for (uint32_t l = 0; room <= tail && l < plan->layout.layers; l++) {
+            record_matrix_set_raw(plan, l, (kvt_side)side);
+        }
+    }
+}
+
+static bool record_extras_are_none(const kvt_codec_extras *extras)
+{
+    return extras == NULL || (extras->sink_tokens == 0 && extras->recent_tokens == 0 &&
+                              extras->levels == NULL && extras->tables == NULL);
+}
+
+kvt_status record_plan_spec(record_plan *plan, const kvt_record_spec *spec,
+                            const kvt_codec_extras *extras, kvt_variant variant)
+{
+    uint64_t source_bytes;
+    memset(plan, 0, sizeof *plan);
+    plan->layout = spec->layout;
+    plan->variant = codecs_variant_core(variant);
+    plan->codec = kvt_codec_find(variant.codec);
+    kvt_status status = kvt_layout_bytes(&spec->layout, &source_bytes);
+    if (status != KVT_OK) return status;
+    if (spec->generation == 0 || spec->reserved != 0) return KVT_E_ARGUMENT;
+    if (plan->codec == NULL) return KVT_E_UNSUPPORTED;
+    if (plan->layout.layers > KVT_LAYERS_MAX && (plan->codec->flags & KVT_CODEC_FLAG_PARTS)) {
+        return KVT_E_UNSUPPORTED;
+    }
+    const uint64_t end = (uint64_t)spec->first_position + spec->layout.tokens;
+    uint64_t chain = extras != NULL && extras->chain_tokens != 0 ? extras->chain_tokens : end;
+    const bool dropped = variant.mode >> 8 != 0;
+    plan->parts = (plan->codec->flags & KVT_CODEC_FLAG_PARTS) != 0;
+    /* A drop stage has its own sinks and window. */
+    if ((!plan->parts || dropped) && !record_extras_are_none(extras)) return KVT_E_UNSUPPORTED;
+    uint32_t tokens = spec->layout.tokens;
+    if (dropped) {
+        uint32_t indexes;
+        status = record_rows_plan(spec, extras, variant, &tokens, &indexes);
+        if (status != KVT_OK) return status;
+        plan->extension.index_count = indexes;
+    }
+    plan->extension.table_count = plan->codec->flags & KVT_CODEC_FLAG_NESTED ? 2 : 1;
+    if (plan->parts) {
+        if (chain < end || chain > UINT32_MAX) return KVT_E_ARGUMENT;
+        status = plan->codec->check(plan->variant, &plan->layout);
+        if (status == KVT_OK) status = record_plan_levels(plan, extras);
+        if (status != KVT_OK) return status;
+        plan->extension.level_count = plan->layout.layers;
+        plan->extension.chain_tokens = (uint32_t)chain;
+        record_plan_raw_tokens(plan, spec, extras, tokens);
+    }
+    return record_plan_make(plan, variant, tokens);
+}
+
+static uint64_t record_bound_bytes(const record_plan *plan)
+{
+    /* A matrix is stored raw rather than larger. Beside the 64-byte padding of each segment, every
+     * run of RECORD_RUN_BYTES and every section may pad up to one KVT_RECORD_ALIGN. */
+    uint64_t segments = plan->table_bytes / sizeof(record_segment);
+    uint64_t sections = 2 * KVT_PLANES_MAX;
+    if (!plan->extended) {
+        segments = plan->segment_count;
+        sections = 1;
+    }
+    uint64_t payload = plan->decoded_bytes + segments * (RECORD_SEGMENT_ALIGN - 1) +
+                       plan->index_bytes * plan->extension.index_count;
+    payload += (payload / RECORD_RUN_BYTES + sections) * (KVT_RECORD_ALIGN - 1);
+    return plan->payload_offset + codecs_align(payload, KVT_RECORD_ALIGN);
+}
+
+kvt_status kvt_record_bound(const kvt_record_spec *spec, uint64_t *record_bytes_out,
+                            uint64_t *scratch_bytes_out)
+{
+    record_plan plan;
+    assert(spec != NULL && record_bytes_out != NULL && scratch_bytes_out != NULL);
+    *record_bytes_out = 0;
+    *scratch_bytes_out = 0;
+    kvt_status status = record_plan_spec(&plan, spec, NULL, spec->variant);
+    if (status != KVT_OK) return status;
+    *record_bytes_out = record_bound_bytes(&plan);
+    *scratch_bytes_out =
+        record_scratch_bytes(&plan) + record_rows_scratch(&plan, spec, spec->variant);
+    return KVT_OK;
+}

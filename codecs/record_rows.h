@@ -1,0 +1,42 @@
+/*
+ * record_rows.h - which rows of an entry a record holds, and where an encoder finds them: in the
+ * caller's buffer, or gathered into scratch after a drop stage. Re-entrant.
+ */
+#ifndef CODECS_RECORD_ROWS_H
+#define CODECS_RECORD_ROWS_H
+
+#include "record_format.h"
+
+typedef struct record_rows {
+    const uint8_t *source;
+    uint8_t *indexes;  /* index_count bitmaps, bit i of byte i / 8 = token i; NULL without a drop */
+    uint8_t *gathered; /* room for the rows of one matrix */
+} record_rows;
+
+/* Makes the plan of a fresh record of this variant. */
+kvt_status record_plan_spec(record_plan *plan, const kvt_record_spec *spec,
+                            const kvt_codec_extras *extras, kvt_variant variant);
+
+/* Kept tokens and number of index segments of a drop stage. KVT_OK, or KVT_E_UNSUPPORTED when the
+ * layout or the extras do not allow the drop. */
+kvt_status record_rows_plan(const kvt_record_spec *spec, const kvt_codec_extras *extras,
+                            kvt_variant variant, uint32_t *tokens_out, uint32_t *index_count_out);
+
+/* Scratch of record_rows_open, a multiple of 64; 0 without a drop stage. */
+uint64_t record_rows_scratch(const record_plan *plan, const kvt_record_spec *spec,
+                             kvt_variant variant);
+
+/* Chooses the rows. */
+kvt_status record_rows_open(record_rows *rows, const record_plan *plan, const kvt_record_spec *spec,
+                            const kvt_codec_extras *extras, kvt_variant variant, const void *source,
+                            uint8_t *scratch);
+
+/* The bitmap of index segment i. */
+const uint8_t *record_rows_index(const record_rows *rows, const record_plan *plan, uint32_t index);
+
+/* The kept rows of a matrix, without gaps; valid until the next call. For opaque entries: the
+ * layer-th piece. */
+const uint8_t *record_rows_of(const record_rows *rows, const record_plan *plan, uint32_t layer,
+                              kvt_side side);
+
+#endif
