@@ -10,7 +10,7 @@
 
 #define ROTATE_WIDE static inline __attribute__((always_inline)) CODECS_TARGET_AVX2
 
-enum { ROTATE_PAD = 64 };
+enum { ROTATE_PAD = 64, ROTATE_BATCH = 8 };
 
 ROTATE_WIDE __m256i rotate_read(const void *source)
 {
@@ -141,80 +141,107 @@ ROTATE_WIDE __m256i rotate_codes(const float *values, __m256 inverse, uint32_t b
     return _mm256_add_epi8(codes, half);
 }
 
-/* Codes one a byte to their stored form; length is rounded up to whole steps of 64. */
+/* 32 codes of 4 bits, two a byte. */
+ROTATE_WIDE void rotate_store_pairs(__m256i codes, uint8_t *target)
+{
+    const __m256i pairs = _mm256_maddubs_epi16(codes, _mm256_set1_epi16(0x1001));
+    const __m256i bytes = _mm256_permute4x64_epi64(_mm256_packus_epi16(pairs, pairs), 0xd8);
+    _mm_storeu_si128((__m128i *)(void *)target, _mm256_castsi256_si128(bytes));
+}
+
+/* Codes one a byte to their stored form, through a buffer with room past the end. */
 ROTATE_WIDE void rotate_pack(const uint8_t *codes, uint32_t length, uint32_t bits, uint8_t *target)
 {
+    uint8_t packed[ROTATE_GROUP_MAX + ROTATE_PAD];
+    if (bits == 8) {
+        memcpy(target, codes, length);
+        return;
+    }
     if (bits == 4) {
-        const __m256i weights = _mm256_set1_epi16(0x1001);
-        for (uint32_t i = 0; i < length; i += 64) {
-            const __m256i a = _mm256_maddubs_epi16(rotate_read(codes + i), weights);
-            const __m256i b = _mm256_maddubs_epi16(rotate_read(codes + i + 32), weights);
-            rotate_write(target + i / 2, _mm256_permute4x64_epi64(_mm256_packus_epi16(a, b), 0xd8));
+        for (uint32_t i = 0; i < length; i += 32) {
+            rotate_store_pairs(rotate_read(codes + i), packed + i / 2);
         }
+        memcpy(target, packed, length / 2);
         return;
     }
     for (uint32_t i = 0; i < length; i += 8) {
         uint64_t eight;
         memcpy(&eight, codes + i, sizeof eight);
-        const uint32_t packed = (uint32_t)_pext_u64(eight, UINT64_C(0x0707070707070707));
-        memcpy(target + i / 8 * 3, &packed, sizeof packed);
+        const uint32_t three = (uint32_t)_pext_u64(eight, UINT64_C(0x0707070707070707));
+        memcpy(packed + i / 8 * 3, &three, sizeof three);
     }
+    memcpy(target, packed, length / 8 * 3);
 }
 
-ROTATE_WIDE bool rotate_encode_group(const rotate_run *run, const uint32_t length,
-                                     const uint8_t *source, float *values, uint16_t *scale_out,
-                                     uint8_t *target)
+/* Quantises a group of rotated values. */
+ROTATE_WIDE void rotate_encode_codes(const float *values, const uint32_t length, uint32_t bits,
+                                     uint16_t scale, uint8_t *target)
 {
+    const bool whole = length % 32 == 0; /* no step passes the group's end */
     uint8_t codes[ROTATE_GROUP_MAX + ROTATE_PAD];
-    uint8_t packed[ROTATE_GROUP_MAX + ROTATE_PAD];
-    const uint32_t bits = run->bits;
+    for (uint32_t at = 0; at < length;) {
+        const uint32_t n = rotate_block_first(length - at);
+        const __m256 inverse = _mm256_set1_ps(rotate_inverse_of(scale, rotate_block_factor(n)));
+        for (uint32_t i = at; i < at + n; i += 32) {
+            const __m256i part = rotate_codes(values + i, inverse, bits);
+            if (whole && bits == 4) {
+                rotate_store_pairs(part, target + i / 2);
+            } else {
+                rotate_write(whole && bits == 8 ? target + i : codes + i, part);
+            }
+        }
+        at += n;
+    }
+    if (!whole || bits == 3) rotate_pack(codes, length, bits, target);
+}
+
+/* Loads and rotates a group; returns the bits of its largest |y| / sqrt(n), or more than the
+ * largest finite ones. */
+ROTATE_WIDE uint32_t rotate_encode_spin(const rotate_run *run, const uint32_t length,
+                                        const uint8_t *source, float *values)
+{
     uint32_t largest = 0;
     rotate_load(source, run->dtype, length, values);
     for (uint32_t at = 0; at < length;) {
         const uint32_t n = rotate_block_first(length - at);
         uint32_t block = rotate_block_spin(values + at, n);
-        if (block >= 0x7f800000u) return false;
+        if (block >= 0x7f800000u) return block;
         block = rotate_float_bits(rotate_bits_float(block) * rotate_block_factor(n));
         largest = block > largest ? block : largest;
         at += n;
     }
-    *scale_out = rotate_scale_of(rotate_bits_float(largest), bits);
-    if (*scale_out == ROTATE_SCALE_RAW) return false;
-    for (uint32_t at = 0; at < length;) {
-        const uint32_t n = rotate_block_first(length - at);
-        const __m256 inverse =
-            _mm256_set1_ps(rotate_inverse_of(*scale_out, rotate_block_factor(n)));
-        for (uint32_t i = at; i < at + n; i += 32) {
-            rotate_write(codes + i, rotate_codes(values + i, inverse, bits));
-        }
-        at += n;
-    }
-    if (bits == 8) {
-        memcpy(target, codes, length);
-        return true;
-    }
-    rotate_pack(codes, length, bits, packed);
-    memcpy(target, packed, length * bits / 8);
-    return true;
+    return largest;
 }
 
+/* A few groups at a time, so that the latencies of one group's largest value, scale and quotient
+ * hide behind the others' work. */
 ROTATE_WIDE uint64_t rotate_encode_length(const rotate_run *run, const uint32_t length,
                                           const uint8_t *source, uint8_t *scales, uint8_t *codes)
 {
-    float values[ROTATE_GROUP_MAX + ROTATE_PAD];
+    float values[ROTATE_BATCH][ROTATE_GROUP_MAX + ROTATE_PAD];
+    uint32_t largest[ROTATE_BATCH];
     const uint64_t code_bytes = length * run->bits / 8;
     const uint64_t group_bytes = (uint64_t)length * kvt_dtype_bytes(run->dtype);
     uint64_t raw = 0;
     memset(values, 0, sizeof values);
-    for (uint64_t g = 0; g < run->groups; g++) {
-        uint16_t scale;
-        if (!rotate_encode_group(run, length, source + g * group_bytes, values, &scale,
-                                 codes + g * code_bytes)) {
-            scale = ROTATE_SCALE_RAW;
-            memset(codes + g * code_bytes, 0, code_bytes);
-            raw++;
+    for (uint64_t first = 0; first < run->groups; first += ROTATE_BATCH) {
+        const uint64_t left = run->groups - first;
+        const uint32_t count = left < ROTATE_BATCH ? (uint32_t)left : (uint32_t)ROTATE_BATCH;
+        for (uint32_t i = 0; i < count; i++) {
+            largest[i] =
+                rotate_encode_spin(run, length, source + (first + i) * group_bytes, values[i]);
         }
-        memcpy(scales + 2 * g, &scale, sizeof scale);
+        for (uint32_t i = 0; i < count; i++) {
+            uint8_t *target = codes + (first + i) * code_bytes;
+            const uint16_t scale = rotate_scale_of_bits(largest[i], run->bits);
+            memcpy(scales + 2 * (first + i), &scale, sizeof scale);
+            if (scale == ROTATE_SCALE_RAW) {
+                memset(target, 0, code_bytes);
+                raw++;
+            } else {
+                rotate_encode_codes(values[i], length, run->bits, scale, target);
+            }
+        }
     }
     return raw;
 }

@@ -69,6 +69,13 @@ static inline uint16_t rotate_scale_of(float a, uint32_t bits)
     return (uint16_t)(((rotate_float_bits(step) + 0x1fffu) >> 13) - (112u << 10));
 }
 
+/* The scale for the bits of a, which may be those of an infinity or a NaN. */
+static inline uint16_t rotate_scale_of_bits(uint32_t a, uint32_t bits)
+{
+    return a >= 0x7f800000u ? (uint16_t)ROTATE_SCALE_RAW
+                            : rotate_scale_of(rotate_bits_float(a), bits);
+}
+
 /* What y is multiplied with to count steps; 0 for a group of zeros. */
 static inline float rotate_inverse_of(uint16_t scale, float factor)
 {
