@@ -13,9 +13,10 @@
  * nearest, exactly, so that entropy_derive_step3 gives byte for byte what encoding at 3s gives.
  * For this every step 3^j * b, b not divisible by 3, rounds at step b first and divides by 3^j.
  *
- * The matrix' bytes are at any address. Values must be finite, and the squares of deviations must
- * fit fp32; a matrix with others is not taken (KVT_RAW). Deviations below 2^-63 count as zero.
- * Distances beyond 32767 of the inner step b clip; that takes rows of more than 262144 channels.
+ * The matrix' bytes are at any address. Values must be finite, and sums of the squares of an
+ * entry's distances must fit fp32 (sizes up to 2^58 do); a matrix with others is not taken
+ * (KVT_RAW). Deviations below 2^-63 count as zero. Distances beyond 32767 of the inner step b clip;
+ * that takes rows of more than 262144 channels.
  *
  * No state, no allocation; the caller gives scratch aligned to 64. Re-entrant.
  */

@@ -207,9 +207,9 @@ void rans_fill_decode_table(const rans_frequencies *frequencies, rans_decode_tab
 
 uint32_t rans_state_count(uint64_t symbols)
 {
-    /* A state costs about two bytes; more of them hide more latency. */
-    if (symbols < 16384) return 16;
-    if (symbols < 65536) return 32;
+    /* A state costs about three bytes; more of them hide more latency. */
+    if (symbols < 65536) return 16;
+    if (symbols < 131072) return 32;
     return symbols < 262144 ? 64 : 128;
 }
 
