@@ -301,6 +301,17 @@ kvt_status kvt_policy_tick(kvt_policy *policy, uint64_t now_ns, uint32_t moves_m
     return KVT_OK;
 }
 
+kvt_status kvt_policy_set_capacity(kvt_policy *policy, kvt_tier tier, uint64_t capacity_bytes)
+{
+    assert(policy != NULL);
+    if ((int)tier <= KVT_TIER_NONE || (int)tier >= KVT_TIER_COUNT) return KVT_E_ARGUMENT;
+    if (capacity_bytes > CAPACITY_LIMIT) return KVT_E_ARGUMENT;
+    int level = (int)tier - 1;
+    uint64_t used = policy->used[level];
+    policy->capacity[level] = capacity_bytes > used ? capacity_bytes : used;
+    return KVT_OK;
+}
+
 /* Corrects a move and its option to the bytes really stored; false when they do not fit. */
 static bool policy_correct(kvt_policy *policy, flight *move, const uint64_t actual[LEVELS])
 {

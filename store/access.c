@@ -31,9 +31,10 @@ uint64_t store_now_ns(const kvt_store *store)
 kvt_status store_build_options(const kvt_store *store, const store_entry *entry,
                                kvt_option *options, uint32_t *count_out)
 {
-    bool opaque = entry->layout.dtype == KVT_DTYPE_OPAQUE;
+    /* With tokens the prefill model predicts; without, the caller's figure stands. */
+    bool predict = entry->layout.dtype != KVT_DTYPE_OPAQUE && entry->recompute_seconds == 0;
     kvt_status status = kvt_options_build(&store->costs, entry->source_bytes, entry->first_position,
-                                          opaque ? 0 : entry->layout.tokens,
+                                          predict ? entry->layout.tokens : 0,
                                           entry->recompute_seconds, options, count_out);
     kvt_record_spec spec = {
         .generation = 1, .layout = entry->layout, .variant = {.codec = KVT_CODEC_RAW}};
@@ -55,8 +56,28 @@ kvt_status store_build_options(const kvt_store *store, const store_entry *entry,
     return KVT_OK;
 }
 
+/* What an earlier try has shown one variant of this entry to need; bytes 0 = nothing. */
+typedef struct access_measured {
+    kvt_variant variant;
+    uint64_t bytes;
+} access_measured;
+
+static void access_correct_options(const access_measured *measured, kvt_option *options,
+                                   uint32_t count)
+{
+    for (uint32_t i = 1; i < count && measured->bytes != 0; i++) {
+        if (memcmp(&options[i].variant, &measured->variant, sizeof measured->variant) != 0) {
+            continue;
+        }
+        kvt_tier tier = store_tier_of(options[i].bytes);
+        options[i].bytes[tier] = measured->bytes;
+        options[i].read_bytes[tier] = measured->bytes;
+    }
+}
+
 /* The entry's part of a decision; the entry is new and ARRIVING. Lock held. */
-static kvt_status access_admit(kvt_store *store, store_entry *entry, kvt_plan *plan)
+static kvt_status access_admit(kvt_store *store, store_entry *entry,
+                               const access_measured *measured, kvt_plan *plan)
 {
     kvt_option options[KVT_OPTIONS_MAX];
     kvt_policy_entry offer = {.handle = entry->handle,
@@ -65,6 +86,7 @@ static kvt_status access_admit(kvt_store *store, store_entry *entry, kvt_plan *p
                               .tokens = entry->layout.tokens};
     kvt_status status = store_build_options(store, entry, options, &offer.option_count);
     if (status != KVT_OK) return status;
+    access_correct_options(measured, options, offer.option_count);
     uint64_t started_ns = store_now_ns(store);
     status = kvt_policy_admit(store->policy, started_ns, &offer, plan);
     store_count_decision(store, started_ns);
@@ -106,6 +128,53 @@ static kvt_status access_enter(kvt_store *store, const kvt_entry *source, uint64
     return KVT_OK;
 }
 
+/* One try: decide, then carry out. *result_out says what failed. */
+static kvt_status access_try_put(kvt_store *store, const kvt_entry *source, const void *data,
+                                 uint64_t data_bytes, kvt_plan *plan,
+                                 const access_measured *measured, executor_result *result_out)
+{
+    store_entry *entry = NULL;
+    memset(result_out, 0, sizeof *result_out);
+    plan->count = 0;
+    pthread_mutex_lock(&store->lock);
+    kvt_status status = access_enter(store, source, data_bytes, &entry);
+    if (status == KVT_OK) {
+        status = access_admit(store, entry, measured, plan);
+        if (status == KVT_OK) {
+            executor_mark_plan(store, plan);
+        } else {
+            /* KVT_EXISTS cannot be: the policy knows no handle that the table does not. */
+            assert(status != KVT_EXISTS);
+            entry_erase(&store->table, entry);
+        }
+    }
+    pthread_mutex_unlock(&store->lock);
+    if (status != KVT_OK) return status;
+    return executor_run_plan(store, plan->moves, plan->count, data, result_out);
+}
+
+/* What went wrong inside, in the words of the contract. */
+static kvt_status access_put_status(kvt_status status)
+{
+    switch (status) {
+    case KVT_E_GONE:
+    case KVT_E_READ_ONLY:
+    case KVT_E_LOCKED:
+    case KVT_E_CORRUPT:
+    case KVT_E_VERSION:
+    case KVT_E_MISMATCH:
+    case KVT_E_DATABASE: return KVT_E_IO;
+    default: return status;
+    }
+}
+
+/*
+ * A plan can fail for reasons that the next one does not have: a victim could not be demoted (it is
+ * gone now, and so is the need), or the record came out larger than the estimate (now it is known).
+ * Each try makes such progress, so a few are enough.
+ */
+#define ACCESS_TRIES 8
+
 kvt_status kvt_put(kvt_store *store, const kvt_entry *source, const void *data, uint64_t data_bytes)
 {
     kvt_status status = access_check_entry(source, data, data_bytes);
@@ -113,25 +182,27 @@ kvt_status kvt_put(kvt_store *store, const kvt_entry *source, const void *data, 
     kvt_plan plan = {.capacity = STORE_PLAN_MOVES};
     plan.moves = malloc(STORE_PLAN_MOVES * sizeof *plan.moves);
     if (plan.moves == NULL) return KVT_E_MEMORY;
-    store_entry *entry = NULL;
-    pthread_mutex_lock(&store->lock);
-    store->counters.puts++;
-    status = access_enter(store, source, data_bytes, &entry);
-    if (status == KVT_OK) {
-        status = access_admit(store, entry, &plan);
-        if (status == KVT_OK) {
-            executor_mark_plan(store, &plan);
-        } else {
-            /* KVT_EXISTS cannot be: the policy knows no handle that the table does not. */
-            assert(status != KVT_EXISTS);
-            entry_erase(&store->table, entry);
+    access_measured measured = {0};
+    for (int i = 0; i < ACCESS_TRIES; i++) {
+        executor_result result;
+        status = access_try_put(store, source, data, data_bytes, &plan, &measured, &result);
+        if (status >= 0 || plan.count == 0 || status == KVT_E_MEMORY) break;
+        bool room_failed = result.failed + 1 < plan.count;
+        bool larger = result.put_bytes > store_bytes_of(plan.moves[plan.count - 1].to_bytes);
+        /* A member that failed has been taken out of the plan's world by now. */
+        bool tier_failed = status == KVT_E_GONE || status == KVT_E_IO || status == KVT_E_READ_ONLY;
+        if (!room_failed && !tier_failed && !(status == KVT_E_SPACE && larger)) break;
+        if (larger) {
+            measured.variant = plan.moves[plan.count - 1].to_variant;
+            measured.bytes = result.put_bytes;
         }
     }
+    free(plan.moves);
+    pthread_mutex_lock(&store->lock);
+    store->counters.puts++;
     if (status == KVT_REFUSED) store->counters.puts_refused++;
     pthread_mutex_unlock(&store->lock);
-    if (status == KVT_OK) status = executor_run_plan(store, plan.moves, plan.count, data, NULL);
-    free(plan.moves);
-    return status;
+    return access_put_status(status);
 }
 
 /* ---- get ---- */
@@ -143,6 +214,7 @@ typedef struct access_get {
     store_load *load;   /* held as a user */
     bool owner;         /* reads; the others wait */
     kvt_record_spec expected;
+    uint64_t serial; /* of the place that is read */
     kvt_variant variant;
     kvt_tier tier;
     staging_buffer staging; /* owner: record and scratch; others: scratch */
@@ -195,6 +267,7 @@ static kvt_status access_begin(kvt_store *store, store_entry *entry, access_get 
     get->variant = entry->place->variant;
     get->expected.key = entry->key;
     get->expected.generation = entry->place->generation;
+    get->serial = entry->place->serial;
     return KVT_OK;
 }
 
@@ -293,13 +366,14 @@ static void access_end(kvt_store *store, access_get *get, staging_buffer *freed_
     pthread_cond_broadcast(&store->changed);
 }
 
-/* A load that failed: the entry is dropped, unless it moved on or left meanwhile. Lock held. */
-static void access_drop_failed(kvt_store *store, const kvt_key *key, uint64_t generation)
+/* A load that failed: the entry is dropped, unless it moved on or left meanwhile. Lock held,
+ * staging given back: the move that is waited for may be waiting for that. */
+static void access_drop_failed(kvt_store *store, const kvt_key *key, uint64_t serial)
 {
     for (;;) {
         store_entry *entry = entry_find_key(&store->table, key);
         if (entry == NULL || !entry_is_visible(entry)) return;
-        if (entry->place->generation != generation) return;
+        if (entry->place->serial != serial) return;
         if (entry->state == ENTRY_RESIDENT) {
             executor_drop_entry(store, entry);
             return;
@@ -308,6 +382,30 @@ static void access_drop_failed(kvt_store *store, const kvt_key *key, uint64_t ge
             pthread_cond_wait(&store->changed, &store->lock);
         }
     }
+}
+
+/* Lets everything go and says how the get ended. */
+static kvt_status access_finish(kvt_store *store, const kvt_key *key, access_get *get,
+                                kvt_status status)
+{
+    staging_buffer freed;
+    bool lost = status != KVT_OK && status != KVT_E_MEMORY;
+    pthread_mutex_lock(&store->lock);
+    store->counters.gets++;
+    access_end(store, get, &freed);
+    if (status == KVT_OK) store->counters.hits[get->tier]++;
+    if (lost) {
+        store->counters.misses++;
+        store->counters.load_failures++;
+    }
+    pthread_mutex_unlock(&store->lock);
+    staging_give(&store->staging, &freed);
+    if (!lost) return status;
+    pthread_mutex_lock(&store->lock);
+    access_drop_failed(store, key, get->serial);
+    executor_refresh_tier(store, get->tier);
+    pthread_mutex_unlock(&store->lock);
+    return KVT_MISS;
 }
 
 kvt_status kvt_get(kvt_store *store, const kvt_key *key, void *data, uint64_t data_bytes,
@@ -344,21 +442,7 @@ kvt_status kvt_get(kvt_store *store, const kvt_key *key, void *data, uint64_t da
                                .decode_ns = store_now_ns(store) - decode_started_ns,
                                .shared = !get.owner};
     }
-    staging_buffer freed;
-    pthread_mutex_lock(&store->lock);
-    store->counters.gets++;
-    access_end(store, &get, &freed);
-    if (status == KVT_OK) {
-        store->counters.hits[get.tier]++;
-    } else {
-        store->counters.misses++;
-        store->counters.load_failures++;
-        access_drop_failed(store, key, get.expected.generation);
-        status = KVT_MISS;
-    }
-    pthread_mutex_unlock(&store->lock);
-    staging_give(&store->staging, &freed);
-    return status;
+    return access_finish(store, key, &get, status);
 }
 
 /* ---- lookups ---- */
@@ -396,12 +480,13 @@ kvt_status kvt_delete(kvt_store *store, const kvt_key *key)
     pthread_mutex_lock(&store->lock);
     for (;;) {
         store_entry *entry = entry_find_key(&store->table, key);
-        if (entry == NULL || !entry_is_visible(entry)) break;
+        if (entry == NULL || entry->state == ENTRY_ARRIVING) break;
         if (entry->state == ENTRY_RESIDENT) {
             executor_drop_entry(store, entry);
             status = KVT_OK;
             break;
         }
+        /* MOVING comes to rest; LEAVING ends, or comes back when its plan is aborted. */
         if (!maintain_cancel_plan(store, entry->handle)) {
             pthread_cond_wait(&store->changed, &store->lock);
         }

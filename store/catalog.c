@@ -6,9 +6,11 @@
 #include "store/catalog_internal.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -22,7 +24,7 @@ static const char catalog_schema[] =
     " tokens_may_drop INTEGER NOT NULL, opaque_bytes INTEGER NOT NULL,"
     " first_position INTEGER NOT NULL, recompute_seconds REAL NOT NULL, codec INTEGER NOT NULL,"
     " mode INTEGER NOT NULL, rate INTEGER NOT NULL, record_bytes INTEGER NOT NULL,"
-    " location BLOB NOT NULL) STRICT, WITHOUT ROWID;";
+    " location BLOB NOT NULL, serial INTEGER NOT NULL) STRICT, WITHOUT ROWID;";
 
 /* SQLite's result as a status: what the outside did, not what we asked for. */
 kvt_status catalog_status(int code)
@@ -150,17 +152,45 @@ static kvt_status catalog_examine(store_catalog *catalog, bool read_only, bool *
     int64_t pages = 0, application = 0, version = 0;
     *fresh_out = false;
     kvt_status status = catalog_integer(catalog, "PRAGMA page_count", &pages);
+    if (status == KVT_OK) status = catalog_integer(catalog, "PRAGMA application_id", &application);
+    if (status == KVT_OK) status = catalog_integer(catalog, "PRAGMA user_version", &version);
     if (status != KVT_OK) return status;
-    if (pages == 0) {
+    /* A first open that was cut short leaves a database without a table: as good as none. */
+    int64_t tables = 0;
+    if (pages != 0) {
+        status = catalog_integer(catalog, "SELECT count(*) FROM sqlite_schema", &tables);
+        if (status != KVT_OK) return status;
+    }
+    if (tables == 0 && application == 0 && version == 0) {
         *fresh_out = true;
         return read_only ? KVT_E_MISMATCH : KVT_OK;
     }
-    status = catalog_integer(catalog, "PRAGMA application_id", &application);
-    if (status == KVT_OK && application != CATALOG_APPLICATION) status = KVT_E_MISMATCH;
-    if (status == KVT_OK) status = catalog_integer(catalog, "PRAGMA user_version", &version);
+    if (application != CATALOG_APPLICATION) status = KVT_E_MISMATCH;
     if (status == KVT_OK && version != CATALOG_VERSION) status = KVT_E_VERSION;
     if (status == KVT_OK) status = catalog_quick_check(catalog);
     return status;
+}
+
+/*
+ * One store at a time writes a catalog: two would take each other's rows for their own. flock and
+ * SQLite's own locks do not meet; the file stays open until SQLite has closed it, because closing
+ * any descriptor of a file drops the locks that SQLite holds on it.
+ */
+static kvt_status catalog_lock(store_catalog *catalog, const char *path)
+{
+    catalog->lock_file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (catalog->lock_file < 0) {
+        switch (errno) {
+        case ENOENT:
+        case ENOTDIR: return KVT_E_GONE;
+        case EACCES:
+        case EPERM:
+        case EROFS: return KVT_E_READ_ONLY;
+        case ENOSPC: return KVT_E_SPACE;
+        default: return KVT_E_IO;
+        }
+    }
+    return flock(catalog->lock_file, LOCK_EX | LOCK_NB) == 0 ? KVT_OK : KVT_E_LOCKED;
 }
 
 static const char *catalog_reason(kvt_status status)
@@ -169,6 +199,7 @@ static const char *catalog_reason(kvt_status status)
     case KVT_E_MISMATCH: return "it is a database of another application; it was left as it is";
     case KVT_E_VERSION: return "it was written by another version; it was left as it is";
     case KVT_E_CORRUPT: return "it is damaged; it was left as it is";
+    case KVT_E_LOCKED: return "another store has it open";
     default: return kvt_status_text(status);
     }
 }
@@ -184,12 +215,16 @@ kvt_status catalog_open(const char *path, bool read_only, store_catalog **catalo
     store_catalog *catalog = calloc(1, sizeof *catalog);
     if (catalog == NULL) return KVT_E_MEMORY;
     catalog->tail = &catalog->head;
+    catalog->lock_file = -1;
     pthread_mutex_init(&catalog->lock, NULL);
-    pthread_cond_init(&catalog->wake, NULL);
-    pthread_cond_init(&catalog->done, NULL);
+    store_cond_init(&catalog->wake);
+    store_cond_init(&catalog->done);
+    kvt_status status = read_only ? KVT_OK : catalog_lock(catalog, path);
     int flags = read_only ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
-    kvt_status status =
-        catalog_status(sqlite3_open_v2(path, &catalog->db, flags | SQLITE_OPEN_NOMUTEX, NULL));
+    if (status == KVT_OK) {
+        status =
+            catalog_status(sqlite3_open_v2(path, &catalog->db, flags | SQLITE_OPEN_NOMUTEX, NULL));
+    }
     bool fresh = false;
     if (status == KVT_OK) {
         sqlite3_busy_timeout(catalog->db, 2000);
@@ -246,6 +281,29 @@ kvt_status catalog_set_epoch(store_catalog *catalog, uint64_t epoch, const catal
         (void)catalog_exec(catalog, "ROLLBACK");
     }
     if (status == KVT_OK) catalog->epoch = epoch;
+    return status;
+}
+
+kvt_status catalog_drop_rows(store_catalog *catalog, const catalog_name *names, size_t count)
+{
+    if (count == 0) return KVT_OK;
+    sqlite3_stmt *statement = NULL;
+    kvt_status status = catalog_exec(catalog, "BEGIN IMMEDIATE");
+    if (status != KVT_OK) return status;
+    status = catalog_status(sqlite3_prepare_v2(
+        catalog->db, "DELETE FROM entry WHERE key=?1 AND ?2 IN (serial, 0)", -1, &statement, NULL));
+    for (size_t i = 0; i < count && status == KVT_OK; i++) {
+        sqlite3_bind_blob(statement, 1, &names[i].key, sizeof names[i].key, SQLITE_STATIC);
+        sqlite3_bind_int64(statement, 2, (int64_t)names[i].serial);
+        status = catalog_status(sqlite3_step(statement));
+        sqlite3_reset(statement);
+    }
+    sqlite3_finalize(statement);
+    if (status == KVT_OK) {
+        status = catalog_exec(catalog, "COMMIT");
+    } else {
+        (void)!catalog_exec(catalog, "ROLLBACK");
+    }
     return status;
 }
 
@@ -314,8 +372,9 @@ static void catalog_read_row(sqlite3_stmt *statement, catalog_row *row)
     row->variant.mode = (uint16_t)catalog_column(statement, 14, UINT16_MAX, &sound);
     row->variant.rate = (uint32_t)catalog_column(statement, 15, UINT32_MAX, &sound);
     row->record_bytes = catalog_column(statement, 16, UINT64_C(1) << 47, &sound);
+    row->serial = catalog_column(statement, 18, INT64_MAX, &sound);
     uint64_t source_bytes;
-    if (row->generation == 0 || !(row->recompute_seconds >= 0) ||
+    if (row->generation == 0 || row->serial == 0 || !(row->recompute_seconds >= 0) ||
         kvt_layout_bytes(&row->layout, &source_bytes) != KVT_OK ||
         row->record_bytes % KVT_RECORD_ALIGN != 0 || row->record_bytes == 0) {
         sound = false;
@@ -339,7 +398,7 @@ kvt_status catalog_each_entry(store_catalog *catalog, bool (*visit)(void *, cons
         catalog->db,
         "SELECT key, generation, parent, layers, kv_heads, head_dim, dtype, axis_order, tokens,"
         " tokens_may_drop, opaque_bytes, first_position, recompute_seconds, codec, mode, rate,"
-        " record_bytes, location FROM entry ORDER BY first_position, key",
+        " record_bytes, location, serial FROM entry ORDER BY first_position, generation, key",
         -1, &statement, NULL);
     while (code == SQLITE_OK || code == SQLITE_ROW) {
         code = sqlite3_step(statement);

@@ -17,7 +17,8 @@ typedef struct store_catalog store_catalog;
 /* One row, flat. location is a packed tiers_location. */
 typedef struct catalog_row {
     kvt_key key;
-    uint64_t generation;
+    uint64_t serial;     /* of the place: two places of one key never share it */
+    uint64_t generation; /* in the record's header: stays when a record is copied */
     kvt_key parent;
     bool has_parent;
     kvt_layout layout;
@@ -38,6 +39,7 @@ typedef struct catalog_device {
 
 /* Opens or makes the catalog. read_only: never makes or changes anything. KVT_OK; KVT_MISS (read
  * only and absent); KVT_E_CORRUPT; KVT_E_VERSION; KVT_E_MISMATCH (another application's database);
+ * KVT_E_LOCKED (another process, or another store of this one, has it open for writing);
  * KVT_E_DATABASE; KVT_E_READ_ONLY; KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status catalog_open(const char *path, bool read_only, store_catalog **catalog_out,
                                       char *message, size_t message_size);
@@ -61,6 +63,14 @@ KVT_NODISCARD kvt_status catalog_each_entry(store_catalog *catalog,
                                             bool (*visit)(void *, const catalog_row *),
                                             void *context);
 
+/* Before catalog_start: removes rows at once, durably. Serial 0 stands for any. */
+typedef struct catalog_name {
+    kvt_key key;
+    uint64_t serial;
+} catalog_name;
+KVT_NODISCARD kvt_status catalog_drop_rows(store_catalog *catalog, const catalog_name *names,
+                                           size_t count);
+
 /* Starts the writer. sync is called before a batch with new rows, release once for each deleted row
  * after its commit; both in the writer's thread, under no lock. */
 KVT_NODISCARD kvt_status catalog_start(store_catalog *catalog, kvt_status (*sync)(void *context),
@@ -69,11 +79,10 @@ KVT_NODISCARD kvt_status catalog_start(store_catalog *catalog, kvt_status (*sync
 
 /*
  * The right to delete one row later without needing memory then. Made with the row, kept by the
- * place, used up by catalog_delete or given back by catalog_ticket_free. Generation 0 stands for
- * any.
+ * place, used up by catalog_delete or given back by catalog_ticket_free.
  */
 typedef struct catalog_ticket catalog_ticket;
-KVT_NODISCARD kvt_status catalog_ticket_new(const kvt_key *key, uint64_t generation,
+KVT_NODISCARD kvt_status catalog_ticket_new(const kvt_key *key, uint64_t serial,
                                             catalog_ticket **ticket_out);
 void catalog_ticket_free(catalog_ticket *ticket);
 
@@ -92,8 +101,9 @@ void catalog_delete(store_catalog *catalog, catalog_ticket *ticket, tiers_locati
 /* True while deletions wait whose extents will come free. */
 bool catalog_pending_release(store_catalog *catalog);
 
-/* Waits until everything queued before the call has been committed (or has failed to be). Returns
- * the outcome of those batches: KVT_OK; KVT_E_IO; KVT_E_DATABASE. */
+/* Waits until everything queued before the call has been committed, or has failed to be. A failure
+ * of a batch since the last flush is returned once, even when a later try succeeded: a device that
+ * failed to sync may have lost what that batch relied on. KVT_OK; KVT_E_IO; KVT_E_DATABASE. */
 KVT_NODISCARD kvt_status catalog_flush(store_catalog *catalog);
 
 #endif

@@ -5,6 +5,7 @@
 #define STORE_CATALOG_INTERNAL_H
 
 #include "store/catalog.h"
+#include "store/staging.h"
 
 #include <pthread.h>
 #include <sqlite3.h>
@@ -16,7 +17,7 @@
 typedef struct catalog_node {
     struct catalog_node *next;
     bool insertion;
-    catalog_row row;         /* a deletion: key and generation, no location */
+    catalog_row row;         /* a deletion: key and serial, no location */
     tiers_location *release; /* deletion: extents to hand back after the commit */
 } catalog_node;
 
@@ -26,6 +27,7 @@ struct catalog_ticket {
 
 struct store_catalog {
     sqlite3 *db;
+    int lock_file; /* the catalog itself, held under flock by a writer; -1 for a reader */
     uint8_t pool[16];
     uint64_t epoch;
 
@@ -44,7 +46,8 @@ struct store_catalog {
     uint64_t settled;  /* changes whose batch has been committed */
     uint64_t attempts; /* batches ended, failed ones included */
     uint64_t releases_pending;
-    kvt_status failure; /* of the last batch; KVT_OK when it was committed */
+    kvt_status failure;    /* of the last batch; KVT_OK when it was committed */
+    kvt_status unreported; /* of a batch that failed since the last flush */
     kvt_status (*sync)(void *context);
     void (*release)(void *context, tiers_location *location);
     void *context;

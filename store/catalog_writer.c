@@ -13,18 +13,19 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #define CATALOG_COLLECT_NS                                                                         \
     10000000 /* wait this long for company before a commit nobody waits for */
 #define CATALOG_RETRY_NS 100000000
 
-kvt_status catalog_ticket_new(const kvt_key *key, uint64_t generation, catalog_ticket **ticket_out)
+kvt_status catalog_ticket_new(const kvt_key *key, uint64_t serial, catalog_ticket **ticket_out)
 {
     catalog_ticket *ticket = calloc(1, sizeof *ticket);
     *ticket_out = ticket;
     if (ticket == NULL) return KVT_E_MEMORY;
     ticket->node.row.key = *key;
-    ticket->node.row.generation = generation;
+    ticket->node.row.serial = serial;
     return KVT_OK;
 }
 
@@ -92,6 +93,7 @@ static void catalog_bind_row(sqlite3_stmt *statement, const catalog_row *row)
 {
     sqlite3_bind_blob(statement, 1, &row->key, sizeof row->key, SQLITE_STATIC);
     sqlite3_bind_int64(statement, 2, (int64_t)row->generation);
+    sqlite3_bind_int64(statement, 19, (int64_t)row->serial);
     if (row->has_parent) {
         sqlite3_bind_blob(statement, 3, &row->parent, sizeof row->parent, SQLITE_STATIC);
     } else {
@@ -122,7 +124,7 @@ static int catalog_apply_node(sqlite3_stmt *insertion, sqlite3_stmt *deletion,
         catalog_bind_row(statement, &node->row);
     } else {
         sqlite3_bind_blob(statement, 1, &node->row.key, sizeof node->row.key, SQLITE_STATIC);
-        sqlite3_bind_int64(statement, 2, (int64_t)node->row.generation);
+        sqlite3_bind_int64(statement, 2, (int64_t)node->row.serial);
     }
     int code = sqlite3_step(statement);
     sqlite3_reset(statement);
@@ -134,8 +136,8 @@ static int catalog_apply_node(sqlite3_stmt *insertion, sqlite3_stmt *deletion,
 static kvt_status catalog_write_batch(store_catalog *catalog, const catalog_node *batch)
 {
     static const char insert_sql[] = "INSERT OR REPLACE INTO entry VALUES(?1,?2,?3,?4,?5,?6,?7,?8,"
-                                     "?9,?10,?11,?12,?13,?14,?15,?16,?17,?18)";
-    static const char delete_sql[] = "DELETE FROM entry WHERE key=?1 AND ?2 IN (generation, 0)";
+                                     "?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19)";
+    static const char delete_sql[] = "DELETE FROM entry WHERE key=?1 AND serial=?2";
     bool has_insertion = false;
     for (const catalog_node *node = batch; node != NULL; node = node->next) {
         has_insertion |= node->insertion;
@@ -184,7 +186,7 @@ static uint64_t catalog_settle_batch(store_catalog *catalog, catalog_node *batch
 static void catalog_sleep(store_catalog *catalog, long nanoseconds)
 {
     struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
+    clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_nsec += nanoseconds;
     until.tv_sec += until.tv_nsec / 1000000000;
     until.tv_nsec %= 1000000000;
@@ -211,6 +213,7 @@ static void catalog_run_batch(store_catalog *catalog)
         *batch_tail = catalog->head;
         if (catalog->head == NULL) catalog->tail = batch_tail;
         catalog->head = batch;
+        if (catalog->unreported == KVT_OK) catalog->unreported = status;
     }
     catalog->settled += count;
     catalog->releases_pending -= releases;
@@ -267,6 +270,8 @@ kvt_status catalog_flush(store_catalog *catalog)
         pthread_cond_signal(&catalog->wake);
         pthread_cond_wait(&catalog->done, &catalog->lock);
     }
+    if (status == KVT_OK) status = catalog->unreported;
+    catalog->unreported = KVT_OK;
     pthread_mutex_unlock(&catalog->lock);
     return status;
 }
@@ -289,6 +294,7 @@ void catalog_close(store_catalog *catalog)
         node = next;
     }
     sqlite3_close(catalog->db);
+    if (catalog->lock_file >= 0) close(catalog->lock_file);
     pthread_cond_destroy(&catalog->done);
     pthread_cond_destroy(&catalog->wake);
     pthread_mutex_destroy(&catalog->lock);

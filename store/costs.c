@@ -19,6 +19,7 @@
 #define COSTS_REQUEST_BYTES (256u * 1024u)
 #define COSTS_SECONDS       0.01
 #define COSTS_REQUESTS      16u /* at least, however slow the device is */
+#define COSTS_PATIENCE      5.0 /* seconds of an idle device that takes nothing */
 #define COSTS_LATENCY_RUNS  9u
 
 static double costs_clock(void)
@@ -81,6 +82,9 @@ static void costs_run(costs_probe *probe, uint32_t depth, uint64_t limit)
             kvt_status status = kvt_device_submit(probe->device, &probe->ios[slot]);
             if (status == KVT_OK) costs_finish_io(probe, &probe->ios[slot]);
             if (status == KVT_QUEUED) in_flight++, idle_count--;
+            if (status == KVT_BUSY && in_flight == 0 && costs_clock() > until + COSTS_PATIENCE) {
+                probe->status = KVT_E_IO;
+            }
             if (status != KVT_BUSY) made++;
             if (made >= COSTS_REQUESTS && costs_clock() > until) limit = made;
             if (status != KVT_BUSY && idle_count != 0) continue;

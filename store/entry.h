@@ -24,7 +24,8 @@ typedef enum entry_state {
 typedef struct store_place {
     kvt_tier tier;
     kvt_variant variant;
-    uint64_t generation;
+    uint64_t serial;     /* no two places of one key share it, in this life or another */
+    uint64_t generation; /* in the record's header; a record that is copied keeps it */
     uint64_t record_bytes;
     tiers_location *location;
     catalog_ticket *ticket; /* the right to delete its catalog row; NULL when it has none */

@@ -58,6 +58,24 @@ kvt_tier store_tier_of(const uint64_t bytes[KVT_TIER_COUNT])
     return KVT_TIER_NONE;
 }
 
+uint64_t store_bytes_of(const uint64_t bytes[KVT_TIER_COUNT])
+{
+    uint64_t sum = 0;
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
+        sum += bytes[tier];
+    }
+    return sum;
+}
+
+uint64_t store_policy_capacity(const kvt_store *store, kvt_tier tier)
+{
+    tiers_pool_facts facts;
+    tiers_pool_facts_get(store->pools[tier], &facts);
+    if (facts.member_count == 1) return facts.capacity_bytes;
+    uint64_t lost = facts.member_count * (uint64_t)(store->unit_bytes[tier] - TIERS_GRAIN_BYTES);
+    return facts.capacity_bytes > lost ? facts.capacity_bytes - lost : 0;
+}
+
 static uint64_t executor_round(uint64_t bytes)
 {
     return (bytes + STAGING_ALIGN - 1) / STAGING_ALIGN * STAGING_ALIGN;
@@ -65,12 +83,12 @@ static uint64_t executor_round(uint64_t bytes)
 
 /* Every record that is encoded gets a generation of its own, so that older bytes of the same key
  * can never pass for it. */
-static uint64_t executor_next_generation(kvt_store *store)
+static uint64_t executor_next_serial(kvt_store *store)
 {
     pthread_mutex_lock(&store->lock);
-    uint64_t generation = store->next_generation++;
+    uint64_t serial = store->next_serial++;
     pthread_mutex_unlock(&store->lock);
-    return generation;
+    return serial;
 }
 
 static void executor_fill_spec(store_op *op)
@@ -138,7 +156,7 @@ static kvt_status stage_recode(store_op *op)
     status = kvt_record_decode(op->record, op->record_bytes, &expected, decoded,
                                op->entry->source_bytes, scratch, scratch_bytes);
     if (status != KVT_OK) return status;
-    op->spec.generation = executor_next_generation(op->store);
+    op->spec.generation = executor_next_serial(op->store);
     status = kvt_record_encode(&op->spec, decoded, op->entry->source_bytes, target, target_bytes,
                                scratch, scratch_bytes, &op->record_bytes);
     op->record = target;
@@ -150,7 +168,7 @@ static kvt_status stage_encode(store_op *op)
 {
     uint64_t bound, scratch_bytes;
     executor_fill_spec(op);
-    op->spec.generation = executor_next_generation(op->store);
+    op->spec.generation = executor_next_serial(op->store);
     kvt_status status = kvt_record_bound(&op->spec, &bound, &scratch_bytes);
     if (status != KVT_OK) return status;
     bound = executor_round(bound);
@@ -172,12 +190,13 @@ static kvt_status stage_reserve(store_op *op)
 {
     kvt_store *store = op->store;
     for (;;) {
-        bool owed = store->catalog != NULL && op->tier == KVT_TIER_SSD &&
-                    catalog_pending_release(store->catalog);
+        /* Looked at in the order in which room passes: reader, catalog, pool. */
         pthread_mutex_lock(&store->lock);
         uint64_t drained = store->drained;
         bool draining = store->draining[op->tier] != 0;
         pthread_mutex_unlock(&store->lock);
+        bool owed = store->catalog != NULL && op->tier == KVT_TIER_SSD &&
+                    catalog_pending_release(store->catalog);
         kvt_status status =
             tiers_pool_reserve(store->pools[op->tier], op->record_bytes, &op->location);
         if (status != KVT_E_SPACE || (!owed && !draining)) return status;
@@ -204,9 +223,10 @@ static kvt_status stage_write(store_op *op)
 static kvt_status executor_prepare_row(store_op *op)
 {
     const store_entry *entry = op->entry;
-    kvt_status status = catalog_ticket_new(&entry->key, op->spec.generation, &op->place->ticket);
+    kvt_status status = catalog_ticket_new(&entry->key, op->place->serial, &op->place->ticket);
     if (status != KVT_OK) return status;
     catalog_row row = {.key = entry->key,
+                       .serial = op->place->serial,
                        .generation = op->spec.generation,
                        .parent = entry->parent,
                        .has_parent = entry->has_parent,
@@ -232,6 +252,7 @@ static kvt_status stage_prepare(store_op *op)
     if (op->place == NULL) return KVT_E_MEMORY;
     op->place->tier = op->tier;
     op->place->variant = op->move->to_variant;
+    op->place->serial = executor_next_serial(op->store);
     op->place->generation = op->spec.generation;
     op->place->record_bytes = op->record_bytes;
     staging_give(&op->store->staging, &op->staging);
@@ -269,6 +290,7 @@ static kvt_status stage_publish(store_op *op)
         entry->load = NULL; /* later gets must not join a read of the old place */
         op->location = NULL;
         op->place = NULL;
+        if (op->record_bytes > store->record_bytes_max) store->record_bytes_max = op->record_bytes;
         if (op->row != NULL) catalog_insert(store->catalog, op->row);
         op->row = NULL;
         if (old != NULL) {
@@ -367,16 +389,71 @@ void executor_abort_moves(kvt_store *store, const kvt_move *moves, uint32_t coun
     }
 }
 
-/* A change whose source could not be read: the entry is lost, its place is worthless. */
-static bool executor_source_lost(const store_op *op, kvt_status status)
+/*
+ * A change that failed may leave an entry that is not worth keeping: its source could not be read,
+ * or it stood in the way of something and cannot go where it was sent. Giving it up is what lets
+ * the next plan succeed; keeping it would make every plan try the same again.
+ */
+static bool executor_gives_up(const store_op *op, kvt_tier source, kvt_status status,
+                              bool *source_lost_out)
 {
-    bool read_done = (op->stages_done & (1u << STAGE_READ)) != 0;
-    return op->move->kind == KVT_MOVE_CHANGE && !read_done && status != KVT_E_MEMORY;
+    bool read = (op->stages_done & (1u << STAGE_READ)) != 0;
+    bool recoded = (op->stages_done & (1u << STAGE_RECODE)) != 0;
+    bool rotten = status == KVT_E_CORRUPT || status == KVT_E_MISMATCH || status == KVT_E_VERSION;
+    *source_lost_out = !read || (!recoded && rotten);
+    if (op->move->kind != KVT_MOVE_CHANGE || status == KVT_E_MEMORY) return false;
+    return *source_lost_out || op->tier >= source;
+}
+
+static bool executor_touches(const store_place *place, uint64_t members)
+{
+    for (uint32_t i = 0; i < place->location->share_count; i++) {
+        uint32_t member = place->location->shares[i].member;
+        if (member < 64 && (members >> member & 1) != 0) return true;
+    }
+    return false;
+}
+
+/* Drops what lies on members that are out of service: it could only fail, one get at a time, and
+ * hold the policy's room meanwhile. Entries in motion are left to their moves. Lock held. */
+static void executor_purge_members(kvt_store *store, kvt_tier tier, uint64_t members)
+{
+    for (size_t i = 0; i < store->table.bucket_count; i++) {
+        store_entry *entry = store->table.buckets[i];
+        while (entry != NULL) {
+            bool lost = entry->state == ENTRY_RESIDENT && entry->place->tier == tier &&
+                        executor_touches(entry->place, members);
+            if (lost) executor_drop_entry(store, entry);
+            /* The lock was let go meanwhile: begin the chain again. */
+            entry = lost ? store->table.buckets[i & (store->table.bucket_count - 1)] : entry->next;
+        }
+    }
+}
+
+/* A tier that lost a member is planned with what is left of it. Lock held. */
+void executor_refresh_tier(kvt_store *store, kvt_tier tier)
+{
+    uint64_t retired = 0;
+    kvt_device_stats member;
+    if (tier == KVT_TIER_NONE) return;
+    for (uint32_t i = 0; tiers_pool_member(store->pools[tier], i, &member) == KVT_OK; i++) {
+        if (member.retired) retired |= UINT64_C(1) << i;
+    }
+    uint64_t fresh = retired & ~store->retired_members[tier];
+    if (fresh == 0) return;
+    store->retired_members[tier] |= fresh;
+    executor_purge_members(store, tier, fresh);
+    kvt_status status =
+        kvt_policy_set_capacity(store->policy, tier, store_policy_capacity(store, tier));
+    assert(status == KVT_OK);
+    (void)status;
 }
 
 static void executor_undo(store_op *op, kvt_status status)
 {
     kvt_store *store = op->store;
+    kvt_tier source = op->source != NULL ? op->source->tier : KVT_TIER_NONE;
+    bool source_lost = false;
     staging_give(&store->staging, &op->staging);
     catalog_insertion_free(op->row);
     if (op->place != NULL) catalog_ticket_free(op->place->ticket);
@@ -385,10 +462,12 @@ static void executor_undo(store_op *op, kvt_status status)
     pthread_mutex_lock(&store->lock);
     if (op->source != NULL) op->source->readers--;
     executor_abort_move(store, op->move);
-    if (executor_source_lost(op, status)) {
-        store->counters.load_failures++;
+    if (executor_gives_up(op, source, status, &source_lost)) {
+        if (source_lost) store->counters.load_failures++;
         executor_drop_entry(store, op->entry);
     }
+    executor_refresh_tier(store, op->tier);
+    executor_refresh_tier(store, source);
     pthread_mutex_unlock(&store->lock);
 }
 
@@ -416,7 +495,8 @@ void executor_report(kvt_store *store, const kvt_move *move, kvt_status outcome)
     pthread_mutex_unlock(&store->observer_lock);
 }
 
-static kvt_status executor_run_move(kvt_store *store, const kvt_move *move, const void *data)
+static kvt_status executor_run_move(kvt_store *store, const kvt_move *move, const void *data,
+                                    executor_result *result)
 {
     store_op op = {.store = store, .move = move, .data = data};
     op.tier = store_tier_of(move->to_bytes);
@@ -435,6 +515,7 @@ static kvt_status executor_run_move(kvt_store *store, const kvt_move *move, cons
         if (status != KVT_OK) break;
         op.stages_done |= 1u << *stage;
     }
+    if (move->kind == KVT_MOVE_PUT) result->put_bytes = op.record_bytes;
     if (status != KVT_OK) {
         executor_undo(&op, status);
     } else {
@@ -447,19 +528,21 @@ static kvt_status executor_run_move(kvt_store *store, const kvt_move *move, cons
 }
 
 kvt_status executor_run_plan(kvt_store *store, const kvt_move *moves, uint32_t count,
-                             const void *data, uint32_t *committed_out)
+                             const void *data, executor_result *result_out)
 {
     kvt_status status = KVT_OK;
     uint32_t done = 0;
+    memset(result_out, 0, sizeof *result_out);
     while (done < count) {
         const void *bytes = moves[done].kind == KVT_MOVE_PUT ? data : NULL;
-        status = executor_run_move(store, &moves[done], bytes);
+        status = executor_run_move(store, &moves[done], bytes, result_out);
         if (status != KVT_OK) break;
         done++;
     }
-    if (committed_out != NULL) *committed_out += done;
+    result_out->committed = done;
     if (status != KVT_OK) {
         /* The failed move was aborted where it failed; the ones after it depend on its room. */
+        result_out->failed = done;
         pthread_mutex_lock(&store->lock);
         executor_abort_moves(store, moves + done + 1, count - done - 1);
         pthread_mutex_unlock(&store->lock);

@@ -55,38 +55,40 @@ static uint64_t maintain_written_bytes(const kvt_move *moves, uint32_t count)
 {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < count; i++) {
-        for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
-            bytes += moves[i].to_bytes[tier];
-        }
+        bytes += store_bytes_of(moves[i].to_bytes);
     }
     return bytes;
 }
 
-/* Runs queued plans until the budget is used up. The first one runs whatever its size, so that a
- * large entry is not stuck for ever. */
+static void maintain_spend(uint64_t *budget, uint64_t bytes)
+{
+    *budget -= bytes < *budget ? bytes : *budget;
+}
+
+/* Runs queued plans as far as the budget goes. */
 static void maintain_run_queue(kvt_store *store, uint64_t *budget, uint32_t *moves_done)
 {
-    bool first = true;
     for (;;) {
         pthread_mutex_lock(&store->lock);
         store_queued_plan *queued = NULL;
         if (store->queue_count != 0 && !store->stopping) {
             uint64_t bytes = maintain_written_bytes(store->queue[0]->moves, store->queue[0]->count);
-            if (first || bytes <= *budget) {
+            if (bytes <= *budget) {
                 queued = maintain_take_plan(store, 0);
-                *budget -= bytes < *budget ? bytes : *budget;
+                maintain_spend(budget, bytes);
             }
         }
         pthread_mutex_unlock(&store->lock);
         if (queued == NULL) return;
-        first = false;
         /* A failed move was aborted and counted; the next get may ask for it again. */
-        (void)!executor_run_plan(store, queued->moves, queued->count, NULL, moves_done);
+        executor_result result;
+        (void)!executor_run_plan(store, queued->moves, queued->count, NULL, &result);
+        *moves_done += result.committed;
         free(queued);
     }
 }
 
-static kvt_status maintain_run_tick(kvt_store *store, uint64_t budget, uint32_t *moves_done)
+static kvt_status maintain_run_tick(kvt_store *store, uint64_t *budget, uint32_t *moves_done)
 {
     uint32_t limit =
         store->moves_per_tick < STORE_PLAN_MOVES ? store->moves_per_tick : STORE_PLAN_MOVES;
@@ -96,19 +98,22 @@ static kvt_status maintain_run_tick(kvt_store *store, uint64_t budget, uint32_t 
     if (plan.moves == NULL) return KVT_E_MEMORY;
     pthread_mutex_lock(&store->lock);
     uint64_t started_ns = store_now_ns(store);
-    kvt_status status = kvt_policy_tick(store->policy, started_ns, limit, budget, &plan);
+    kvt_status status = kvt_policy_tick(store->policy, started_ns, limit, *budget, &plan);
     store_count_decision(store, started_ns);
     if (status == KVT_OK) executor_mark_plan(store, &plan);
     pthread_mutex_unlock(&store->lock);
     if (status == KVT_OK) {
-        (void)!executor_run_plan(store, plan.moves, plan.count, NULL, moves_done);
+        maintain_spend(budget, maintain_written_bytes(plan.moves, plan.count));
+        executor_result result;
+        (void)!executor_run_plan(store, plan.moves, plan.count, NULL, &result);
+        *moves_done += result.committed;
     }
     free(plan.moves);
     return status;
 }
 
-/* One round with a budget of bytes written. */
-static kvt_status maintain_round(kvt_store *store, uint64_t budget, uint32_t *moves_done)
+/* One round; *budget is the bytes that may be written, and what is left of them afterwards. */
+static kvt_status maintain_round(kvt_store *store, uint64_t *budget, uint32_t *moves_done)
 {
     pthread_mutex_lock(&store->lock);
     if (store->maintaining) {
@@ -117,7 +122,7 @@ static kvt_status maintain_round(kvt_store *store, uint64_t budget, uint32_t *mo
     }
     store->maintaining = true;
     pthread_mutex_unlock(&store->lock);
-    maintain_run_queue(store, &budget, moves_done);
+    maintain_run_queue(store, budget, moves_done);
     kvt_status status = maintain_run_tick(store, budget, moves_done);
     pthread_mutex_lock(&store->lock);
     store->maintaining = false;
@@ -128,31 +133,55 @@ static kvt_status maintain_round(kvt_store *store, uint64_t budget, uint32_t *mo
 kvt_status kvt_maintain(kvt_store *store, uint32_t *moves_out)
 {
     uint32_t moves = 0;
-    kvt_status status = maintain_round(store, UINT64_MAX, &moves);
+    uint64_t budget = UINT64_MAX;
+    kvt_status status = maintain_round(store, &budget, &moves);
     if (moves_out != NULL) *moves_out = moves;
     return status;
+}
+
+/* Adds a pause's worth of budget. What is left over is kept up to a second's worth, or to the room
+ * that the largest entry and its victims need, so that no entry is too large ever to move. Lock
+ * held. */
+static uint64_t maintain_earn(const kvt_store *store, uint64_t budget)
+{
+    if (store->move_bytes_per_s == 0) return UINT64_MAX;
+    double earned = (double)budget + (double)store->move_bytes_per_s * store->tick_seconds;
+    double most = (double)store->move_bytes_per_s;
+    if (most < 4.0 * (double)store->record_bytes_max) most = 4.0 * (double)store->record_bytes_max;
+    if (earned > most) earned = most;
+    return earned < 1.8e19 ? (uint64_t)earned : UINT64_MAX;
+}
+
+/* Sleeps for one pause, or until the store stops. Lock held. */
+static void maintain_pause(kvt_store *store)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    time_t seconds = (time_t)store->tick_seconds;
+    until.tv_sec += seconds;
+    until.tv_nsec += (long)((store->tick_seconds - (double)seconds) * 1e9);
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000;
+    }
+    int woken = 0;
+    while (!store->stopping && woken != ETIMEDOUT) {
+        woken = pthread_cond_timedwait(&store->changed, &store->lock, &until);
+    }
 }
 
 static void *maintain_background(void *argument)
 {
     kvt_store *store = argument;
-    double share = store->move_bytes_per_s == 0
-                       ? 1.8e19
-                       : (double)store->move_bytes_per_s * store->tick_seconds;
+    uint64_t budget = 0;
     pthread_mutex_lock(&store->lock);
     while (!store->stopping) {
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        double nanoseconds = (double)until.tv_nsec + store->tick_seconds * 1e9;
-        until.tv_sec += (time_t)(nanoseconds / 1e9);
-        until.tv_nsec = (long)(nanoseconds - 1e9 * (double)(time_t)(nanoseconds / 1e9));
-        while (!store->stopping &&
-               pthread_cond_timedwait(&store->changed, &store->lock, &until) != ETIMEDOUT) {
-        }
+        maintain_pause(store);
         if (store->stopping) break;
+        budget = maintain_earn(store, budget);
         pthread_mutex_unlock(&store->lock);
         uint32_t moves = 0;
-        (void)!maintain_round(store, (uint64_t)share, &moves);
+        (void)!maintain_round(store, &budget, &moves);
         pthread_mutex_lock(&store->lock);
     }
     pthread_mutex_unlock(&store->lock);

@@ -8,7 +8,9 @@
 kvt_status kvt_flush(kvt_store *store)
 {
     if (store->catalog == NULL) return KVT_OK;
-    return catalog_flush(store->catalog);
+    kvt_status status = catalog_flush(store->catalog);
+    if (status == KVT_OK) return KVT_OK;
+    return status == KVT_E_IO || status == KVT_E_GONE ? KVT_E_IO : KVT_E_DATABASE;
 }
 
 kvt_status kvt_explain(kvt_store *store, const kvt_key *key, kvt_explanation *out)

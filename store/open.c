@@ -2,9 +2,10 @@
  * open.c - opening and closing a store: devices, labels, catalog, recovery, policy, background.
  *
  * Order, and what each step needs:
- *     profile -> devices -> catalog -> labels (superblock.h protocol) -> costs -> pools -> policy
- *     -> catalog writer -> recovery -> background
- * A failure at any step closes what was opened, in reverse, and leaves every file as it was.
+ *     profile -> devices -> preflight -> catalog -> labels checked -> stale rows dropped -> costs
+ *     -> labels written (superblock.h protocol) -> pools -> policy -> recovery -> catalog writer
+ *     -> background
+ * Nothing is written before preflight and labels have passed. A failure closes what was opened.
  *
  * Thread rule: open and close are not concurrent with anything.
  */
@@ -163,6 +164,46 @@ static kvt_status open_check_labels(open_state *state)
     return KVT_OK;
 }
 
+/* Members of the SSD tier that were taken over empty: what the catalog lists on them is gone. */
+static uint64_t open_stale_members(const open_state *state)
+{
+    uint64_t mask = 0;
+    for (uint32_t i = 0; i < state->device_count; i++) {
+        const open_device *device = &state->devices[i];
+        bool lost = device->tier == KVT_TIER_SSD && (device->blank || !device->labelled);
+        if (lost) mask |= UINT64_C(1) << device->member;
+    }
+    return mask;
+}
+
+/* Rows on such members leave the catalog before a label can call the members current. */
+static kvt_status open_drop_stale(open_state *state)
+{
+    uint64_t kept = 0;
+    kvt_store *store = state->store;
+    if (store->catalog == NULL) return KVT_OK;
+    kvt_status status = recover_drop_stale(store->catalog, open_stale_members(state),
+                                           &store->counters.recovery_drops, &kept);
+    if (status != KVT_OK) {
+        snprintf(state->message, state->message_size, "catalog %s: %s",
+                 state->options->catalog_path, kvt_status_text(status));
+        return status;
+    }
+    bool has_ssd = false;
+    for (uint32_t i = 0; i < state->device_count; i++) {
+        has_ssd |= state->devices[i].tier == KVT_TIER_SSD;
+    }
+    if (kept != 0 && !has_ssd && !state->options->format) {
+        snprintf(
+            state->message, state->message_size,
+            "catalog %s lists %llu entries on SSD, but no SSD device is configured; set format "
+            "to give them up",
+            state->options->catalog_path, (unsigned long long)kept);
+        return KVT_E_MISMATCH;
+    }
+    return KVT_OK;
+}
+
 /* Writes the new epoch to every device, then to the catalog. */
 static kvt_status open_write_labels(open_state *state)
 {
@@ -208,11 +249,24 @@ static kvt_status open_write_epoch(open_state *state)
     return status;
 }
 
+/* Serials of this life: above those of all earlier ones by the epoch, and, where a catalog was
+ * brought back from a copy or there is none, still unlike theirs by a random start. */
+static kvt_status open_serials(open_state *state)
+{
+    uint32_t start;
+    if (getrandom(&start, sizeof start, 0) != (ssize_t)sizeof start) return KVT_E_IO;
+    state->store->next_serial = ((state->epoch + 1) << 32) + (start >> 2) + 1;
+    return KVT_OK;
+}
+
 static kvt_status open_catalog(open_state *state)
 {
     const char *path = state->options->catalog_path;
     if (path == NULL) {
         ssize_t got = getrandom(state->pool_id, sizeof state->pool_id, 0);
+        uint32_t life;
+        if (getrandom(&life, sizeof life, 0) != (ssize_t)sizeof life) got = -1;
+        state->epoch = life >> 2; /* lives without a catalog have no order, only a difference */
         return got == (ssize_t)sizeof state->pool_id ? KVT_OK : KVT_E_IO;
     }
     kvt_status status =
@@ -277,6 +331,8 @@ static kvt_status open_pool(open_state *state, kvt_tier tier)
                                .unit_bytes = options->unit_bytes,
                                .striping = options->striping};
     kvt_store *store = state->store;
+    store->unit_bytes[tier] =
+        options->unit_bytes != 0 ? options->unit_bytes : TIERS_UNIT_BYTES_DEFAULT;
     kvt_status status = tiers_pool_open(members, count, &pool, &store->pools[tier], state->message,
                                         state->message_size);
     if (status != KVT_OK) return status;
@@ -302,21 +358,25 @@ static void *open_resize(void *context, void *memory, size_t old_bytes, size_t b
     return realloc(memory, bytes);
 }
 
+static void open_fill_policy(const kvt_store_options *options, kvt_policy_config *config)
+{
+    kvt_policy_config_init(config);
+    config->name = options->policy;
+    config->variant = options->variant;
+    config->alpha_seconds = options->alpha_seconds;
+    config->half_life_seconds = options->half_life_seconds;
+    config->hysteresis = options->hysteresis;
+    config->holes = (uint8_t)options->holes;
+    config->high_watermark = options->high_watermark;
+    config->low_watermark = options->low_watermark;
+    config->seed = options->seed;
+    config->allocator.resize = open_resize;
+}
+
 static kvt_status open_policy(open_state *state)
 {
-    const kvt_store_options *options = state->options;
     kvt_policy_config config;
-    kvt_policy_config_init(&config);
-    config.name = options->policy;
-    config.variant = options->variant;
-    config.alpha_seconds = options->alpha_seconds;
-    config.half_life_seconds = options->half_life_seconds;
-    config.hysteresis = options->hysteresis;
-    config.holes = (uint8_t)options->holes;
-    config.high_watermark = options->high_watermark;
-    config.low_watermark = options->low_watermark;
-    config.seed = options->seed;
-    config.allocator.resize = open_resize;
+    open_fill_policy(state->options, &config);
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
         if (state->store->pools[tier] == NULL) continue;
         tiers_pool_facts facts;
@@ -328,6 +388,39 @@ static kvt_status open_policy(open_state *state)
                              .request_seconds = state->store->costs.read[tier].request_seconds};
     }
     return kvt_policy_open(&config, &state->store->policy, state->message, state->message_size);
+}
+
+/* What can be refused without touching a device is refused before one is touched: a failed open
+ * must not have taken anything over. */
+static kvt_status open_preflight(open_state *state)
+{
+    const kvt_store_options *options = state->options;
+    kvt_policy_config config;
+    uint64_t sums[KVT_TIER_COUNT] = {0};
+    for (uint32_t i = 0; i < state->device_count; i++) {
+        const open_device *device = &state->devices[i];
+        uint64_t head = device->labelled ? TIERS_SUPERBLOCK_BYTES : 0;
+        uint64_t bytes = device->device->facts.capacity_bytes;
+        sums[device->tier] += bytes > head ? bytes - head : 0;
+    }
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
+        if (options->tiers[tier].capacity_bytes <= sums[tier]) continue;
+        snprintf(state->message, state->message_size,
+                 "tier %s: a capacity of %llu bytes, but its devices hold %llu",
+                 kvt_tier_name(tier), (unsigned long long)options->tiers[tier].capacity_bytes,
+                 (unsigned long long)sums[tier]);
+        return KVT_E_SPACE;
+    }
+    open_fill_policy(options, &config);
+    config.entries_expected = 1;
+    config.ghosts_max = 1;
+    config.tiers[KVT_TIER_DRAM].capacity_bytes = 4096;
+    config.tiers[KVT_TIER_DRAM].read_bytes_per_s = 1;
+    config.tiers[KVT_TIER_DRAM].write_bytes_per_s = 1;
+    kvt_policy *trial = NULL;
+    kvt_status status = kvt_policy_open(&config, &trial, state->message, state->message_size);
+    kvt_policy_close(trial);
+    return status;
 }
 
 /* ---- catalog writer and recovery ---- */
@@ -346,25 +439,10 @@ static void open_release(void *context, tiers_location *location)
     tiers_pool_release(store->pools[KVT_TIER_SSD], location);
 }
 
-/* Rows that lie on a device which was taken over empty must not be found again. */
-static uint64_t open_stale_members(const open_state *state)
-{
-    uint64_t mask = 0;
-    for (uint32_t i = 0; i < state->device_count; i++) {
-        const open_device *device = &state->devices[i];
-        bool lost = device->tier == KVT_TIER_SSD && (device->blank || !device->labelled);
-        if (lost) mask |= UINT64_C(1) << device->member;
-    }
-    return mask;
-}
-
 static kvt_status open_recover(open_state *state)
 {
     kvt_store *store = state->store;
     if (store->catalog == NULL) return KVT_OK;
-    store->stale_members = open_stale_members(state);
-    /* Generations of this life start above those of any other, without reading them back. */
-    store->next_generation = ((state->epoch + 1) << 32) + 1;
     kvt_status status = recover_entries(store);
     if (status == KVT_OK) status = catalog_start(store->catalog, open_sync, open_release, store);
     if (status != KVT_OK) {
@@ -416,8 +494,11 @@ static kvt_status open_steps(open_state *state)
         if (status == KVT_MISS) status = KVT_E_GONE;
     }
     if (status == KVT_OK) status = open_devices(state);
+    if (status == KVT_OK) status = open_preflight(state);
     if (status == KVT_OK) status = open_catalog(state);
     if (status == KVT_OK) status = open_check_labels(state);
+    if (status == KVT_OK) status = open_drop_stale(state);
+    if (status == KVT_OK) status = open_serials(state);
     if (status == KVT_OK) status = open_costs(state);
     if (status == KVT_OK) status = open_write_labels(state);
     if (status == KVT_OK) status = open_write_epoch(state);
@@ -437,9 +518,8 @@ static void open_fill_store(kvt_store *store, const kvt_store_options *options)
     store->opened_ns = (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
     pthread_mutex_init(&store->lock, NULL);
     pthread_mutex_init(&store->observer_lock, NULL);
-    pthread_cond_init(&store->changed, NULL);
+    store_cond_init(&store->changed);
     staging_init(&store->staging, options->staging_bytes);
-    store->next_generation = 1;
     store->tick_seconds = options->tick_seconds;
     store->move_bytes_per_s = options->move_bytes_per_s;
     store->moves_per_tick = options->moves_per_tick;

@@ -11,16 +11,72 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Names of rows to drop, collected while the catalog is being read. */
 typedef struct recover_walk {
     kvt_store *store;
-    kvt_status status; /* an error that ends the recovery: memory */
-    struct recover_drop {
-        kvt_key key;
-        uint64_t generation;
-    } * drops;
+    uint64_t members; /* recover_drop_stale: mask */
+    uint64_t kept;
+    kvt_status status; /* an error that ends the walk: memory */
+    catalog_name *drops;
     size_t drop_count;
     size_t drop_capacity;
 } recover_walk;
+
+static bool recover_note_drop(recover_walk *walk, const catalog_row *row)
+{
+    if (walk->drop_count == walk->drop_capacity) {
+        size_t capacity = walk->drop_capacity == 0 ? 64 : walk->drop_capacity * 2;
+        catalog_name *drops = realloc(walk->drops, capacity * sizeof *drops);
+        if (drops == NULL) {
+            walk->status = KVT_E_MEMORY;
+            return false;
+        }
+        walk->drops = drops;
+        walk->drop_capacity = capacity;
+    }
+    walk->drops[walk->drop_count++] = (catalog_name){.key = row->key, .serial = row->serial};
+    return true;
+}
+
+/* ---- rows on devices that were taken back empty ---- */
+
+static bool recover_visit_stale(void *context, const catalog_row *row)
+{
+    recover_walk *walk = context;
+    tiers_location *location = NULL;
+    bool touches = row->location == NULL;
+    if (!touches) {
+        kvt_status status = tiers_location_unpack(row->location, row->location_bytes, &location);
+        if (status == KVT_E_MEMORY) {
+            walk->status = status;
+            return false;
+        }
+        touches = status != KVT_OK;
+        for (uint32_t i = 0; !touches && i < location->share_count; i++) {
+            uint32_t member = location->shares[i].member;
+            touches = member < 64 && (walk->members >> member & 1) != 0;
+        }
+        tiers_location_free(location);
+    }
+    if (touches) return recover_note_drop(walk, row);
+    walk->kept++;
+    return true;
+}
+
+kvt_status recover_drop_stale(store_catalog *catalog, uint64_t members, uint64_t *dropped_out,
+                              uint64_t *kept_out)
+{
+    recover_walk walk = {.members = members};
+    kvt_status status = catalog_each_entry(catalog, recover_visit_stale, &walk);
+    if (status == KVT_OK) status = walk.status;
+    if (status == KVT_OK) status = catalog_drop_rows(catalog, walk.drops, walk.drop_count);
+    *dropped_out = walk.drop_count;
+    *kept_out = walk.kept;
+    free(walk.drops);
+    return status;
+}
+
+/* ---- taking over ---- */
 
 /* The option that stands for a record found on SSD, its bytes corrected to what is stored. */
 static uint8_t recover_find_option(const catalog_row *row, kvt_option *options, uint32_t count)
@@ -62,14 +118,10 @@ static kvt_status recover_row(kvt_store *store, const catalog_row *row)
     kvt_status status = tiers_location_unpack(row->location, row->location_bytes, &location);
     if (status != KVT_OK) goto out;
     if (location->bytes != row->record_bytes) status = KVT_E_CORRUPT;
-    for (uint32_t i = 0; i < location->share_count && status == KVT_OK; i++) {
-        uint32_t member = location->shares[i].member;
-        if (member < 64 && (store->stale_members >> member & 1) != 0) status = KVT_E_GONE;
-    }
     if (status == KVT_OK) status = tiers_pool_adopt(store->pools[KVT_TIER_SSD], location);
     if (status != KVT_OK) goto out;
     adopted = true;
-    status = catalog_ticket_new(&row->key, row->generation, &place->ticket);
+    status = catalog_ticket_new(&row->key, row->serial, &place->ticket);
     if (status == KVT_OK) status = entry_insert(&store->table, &row->key, &entry);
     if (status != KVT_OK) goto out;
     entry->has_parent = row->has_parent;
@@ -82,6 +134,7 @@ static kvt_status recover_row(kvt_store *store, const catalog_row *row)
     if (status != KVT_OK) goto out;
     place->tier = KVT_TIER_SSD;
     place->variant = row->variant;
+    place->serial = row->serial;
     place->generation = row->generation;
     place->record_bytes = row->record_bytes;
     place->location = location;
@@ -108,24 +161,11 @@ static bool recover_visit(void *context, const catalog_row *row)
         walk->store->counters.recovered++;
         return true;
     }
-    if (walk->drop_count == walk->drop_capacity) {
-        size_t capacity = walk->drop_capacity == 0 ? 64 : walk->drop_capacity * 2;
-        void *drops = realloc(walk->drops, capacity * sizeof *walk->drops);
-        if (drops == NULL) {
-            walk->status = KVT_E_MEMORY;
-            return false;
-        }
-        walk->drops = drops;
-        walk->drop_capacity = capacity;
-    }
     if (status == KVT_E_MEMORY) {
         walk->status = status;
         return false;
     }
-    walk->drops[walk->drop_count].key = row->key;
-    walk->drops[walk->drop_count].generation = row->generation;
-    walk->drop_count++;
-    return true;
+    return recover_note_drop(walk, row);
 }
 
 kvt_status recover_entries(kvt_store *store)
@@ -133,12 +173,8 @@ kvt_status recover_entries(kvt_store *store)
     recover_walk walk = {.store = store};
     kvt_status status = catalog_each_entry(store->catalog, recover_visit, &walk);
     if (status == KVT_OK) status = walk.status;
-    for (size_t i = 0; i < walk.drop_count && status == KVT_OK; i++) {
-        catalog_ticket *ticket;
-        status = catalog_ticket_new(&walk.drops[i].key, walk.drops[i].generation, &ticket);
-        if (status == KVT_OK) catalog_delete(store->catalog, ticket, NULL);
-    }
-    store->counters.recovery_drops = walk.drop_count;
+    if (status == KVT_OK) status = catalog_drop_rows(store->catalog, walk.drops, walk.drop_count);
+    store->counters.recovery_drops += walk.drop_count;
     free(walk.drops);
     return status;
 }

@@ -7,12 +7,22 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
+
+void store_cond_init(pthread_cond_t *condition)
+{
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(condition, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
 
 void staging_init(store_staging *staging, uint64_t limit_bytes)
 {
     memset(staging, 0, sizeof *staging);
     pthread_mutex_init(&staging->lock, NULL);
-    pthread_cond_init(&staging->freed, NULL);
+    store_cond_init(&staging->freed);
     staging->limit_bytes = limit_bytes;
 }
 
@@ -38,6 +48,7 @@ static staging_buffer staging_find_kept(store_staging *staging, uint64_t bytes)
     if (best == NULL) return none;
     staging_buffer found = *best;
     *best = none;
+    staging->kept_bytes -= found.bytes;
     return found;
 }
 
@@ -49,8 +60,14 @@ kvt_status staging_take(store_staging *staging, uint64_t bytes, bool wait,
     if (bytes > UINT64_MAX / 4) return KVT_E_MEMORY;
     bytes = (bytes + STAGING_ALIGN - 1) / STAGING_ALIGN * STAGING_ALIGN;
     pthread_mutex_lock(&staging->lock);
-    while (wait && staging->out_bytes != 0 && staging->out_bytes + bytes > staging->limit_bytes) {
-        pthread_cond_wait(&staging->freed, &staging->lock);
+    if (wait) {
+        uint64_t ticket = staging->next_ticket++;
+        while (ticket != staging->served ||
+               (staging->out_bytes != 0 && staging->out_bytes + bytes > staging->limit_bytes)) {
+            pthread_cond_wait(&staging->freed, &staging->lock);
+        }
+        staging->served++;
+        pthread_cond_broadcast(&staging->freed);
     }
     staging_buffer buffer = staging_find_kept(staging, bytes);
     staging->out_bytes += buffer.memory != NULL ? buffer.bytes : bytes;
@@ -78,9 +95,11 @@ void staging_give(store_staging *staging, staging_buffer *buffer)
     void *surplus = buffer->memory;
     pthread_mutex_lock(&staging->lock);
     staging->out_bytes -= buffer->bytes;
-    for (size_t i = 0; i < STAGING_KEPT_COUNT; i++) {
+    bool keep = staging->out_bytes + staging->kept_bytes + buffer->bytes <= staging->limit_bytes;
+    for (size_t i = 0; keep && i < STAGING_KEPT_COUNT; i++) {
         if (staging->kept[i].memory == NULL) {
             staging->kept[i] = *buffer;
+            staging->kept_bytes += buffer->bytes;
             surplus = NULL;
             break;
         }

@@ -1,8 +1,9 @@
 /*
  * staging.h - aligned memory for records on their way between tiers, codecs and callers.
  *
- * Buffers are kept and used again; the total is bounded. A request larger than the bound is granted
- * when nothing else is out, so that no single entry is too large to move.
+ * Buffers are kept and used again while they and what is out stay within the bound. A request
+ * larger than the bound is granted when nothing else is out, so that no single entry is too large
+ * to move. Requests are granted in the order in which they came.
  *
  * Thread rule: own lock; take waits, give never does. A thread that holds a buffer and takes
  * another could wait for itself: an operation takes all it waits for in one call, and gives it back
@@ -20,6 +21,9 @@
 #define STAGING_ALIGN      4096u
 #define STAGING_KEPT_COUNT 16u
 
+/* A condition variable whose timed waits follow the monotonic clock. */
+void store_cond_init(pthread_cond_t *condition);
+
 typedef struct staging_buffer {
     void *memory;
     uint64_t bytes;
@@ -29,7 +33,10 @@ typedef struct store_staging {
     pthread_mutex_t lock;
     pthread_cond_t freed;
     uint64_t limit_bytes;
-    uint64_t out_bytes; /* granted and not yet given back */
+    uint64_t out_bytes;   /* granted and not yet given back */
+    uint64_t kept_bytes;  /* idle, in kept */
+    uint64_t next_ticket; /* first come, first served: large requests are not starved */
+    uint64_t served;
     staging_buffer kept[STAGING_KEPT_COUNT];
 } store_staging;
 

@@ -39,7 +39,8 @@ struct kvt_store {
     pthread_cond_t changed; /* an entry's state, readers or load; the queue; space */
     entry_table table;
     kvt_policy *policy;
-    uint64_t next_generation;
+    uint64_t next_serial;      /* of places, and of the generations in records */
+    uint64_t record_bytes_max; /* largest record stored so far */
     store_counters counters;
     store_queued_plan *queue[STORE_PLANS_QUEUED];
     uint32_t queue_count;
@@ -50,11 +51,12 @@ struct kvt_store {
 
     /* Fixed after open. */
     tiers_pool *pools[KVT_TIER_COUNT];
-    store_catalog *catalog; /* NULL: nothing survives */
+    uint32_t unit_bytes[KVT_TIER_COUNT];
+    uint64_t retired_members[KVT_TIER_COUNT]; /* masks of members known to be out; under lock */
+    store_catalog *catalog;                   /* NULL: nothing survives */
     kvt_cost_model costs;
     store_staging staging; /* own lock */
     uint64_t opened_ns;
-    uint64_t stale_members; /* mask of SSD members whose old content does not count */
     double tick_seconds;
     uint64_t move_bytes_per_s;
     uint32_t moves_per_tick;
@@ -74,16 +76,28 @@ void store_count_decision(kvt_store *store, uint64_t started_ns);
 /* The tier of a bytes vector with bytes in one tier; NONE when it is all zero. */
 kvt_tier store_tier_of(const uint64_t bytes[KVT_TIER_COUNT]);
 
+/* Sum of a bytes vector. */
+uint64_t store_bytes_of(const uint64_t bytes[KVT_TIER_COUNT]);
+
+/* What the policy may fill a tier with: the pool's capacity, less what whole stripe units on
+ * several members can leave unusable. */
+uint64_t store_policy_capacity(const kvt_store *store, kvt_tier tier);
+
 /* ---- executor.c ---- */
 
 /* Marks the entries of a fresh plan as MOVING or LEAVING. Lock held since the policy call. */
 void executor_mark_plan(kvt_store *store, const kvt_plan *plan);
 
+typedef struct executor_result {
+    uint32_t committed; /* moves */
+    uint32_t failed;    /* index of the move that failed, when one did */
+    uint64_t put_bytes; /* the size that the PUT's record came out with, 0 before it was encoded */
+} executor_result;
+
 /* Carries a marked plan out, in order; after a failure the rest is aborted. data is the caller's
- * buffer of the plan's PUT, or NULL. No lock held. Returns the first failure. *committed_out (may
- * be NULL) counts. */
+ * buffer of the plan's PUT, or NULL. No lock held. Returns the first failure. */
 KVT_NODISCARD kvt_status executor_run_plan(kvt_store *store, const kvt_move *moves, uint32_t count,
-                                           const void *data, uint32_t *committed_out);
+                                           const void *data, executor_result *result_out);
 
 /* Aborts marked moves that have not begun. Lock held; returns with the lock held. Observers are
  * told by the caller through executor_report. */
@@ -97,6 +111,10 @@ void executor_release_place(kvt_store *store, store_place *place);
 /* Takes a RESIDENT entry out of store and policy, waiting for its readers. Lock held; it is
  * released while waiting. */
 void executor_drop_entry(kvt_store *store, store_entry *entry);
+
+/* Looks whether a tier lost a member; then drops what lies on it and tells the policy. Lock held;
+ * it is released while waiting for readers. */
+void executor_refresh_tier(kvt_store *store, kvt_tier tier);
 
 /* ---- maintain.c ---- */
 
@@ -131,6 +149,11 @@ KVT_NODISCARD kvt_status costs_measure_variant(kvt_profile *profile, kvt_variant
                                                kvt_codec_curve *out);
 
 /* ---- recover.c ---- */
+
+/* Removes the rows of entries that touch an SSD member in the mask, durably: before the labels of
+ * those members say that they are current. *kept_out counts the others. */
+KVT_NODISCARD kvt_status recover_drop_stale(store_catalog *catalog, uint64_t members,
+                                            uint64_t *dropped_out, uint64_t *kept_out);
 
 /* Takes over what the catalog lists, dropping what cannot be. Before the catalog's writer starts.
  */

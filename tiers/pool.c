@@ -270,6 +270,9 @@ kvt_status tiers_pool_sync(tiers_pool *pool)
     for (uint32_t i = 0; i < pool->member_count; i++) {
         if (!begun[i]) continue;
         kvt_status status = tiers_worker_sync_wait(pool->members[i].worker, &syncs[i]);
+        /* After a failed sync the device may have dropped writes that it had acknowledged, and a
+         * second sync would succeed without them. */
+        if (status != KVT_OK && status != KVT_E_MEMORY) tiers_pool_retire(pool, i);
         if (first == KVT_OK) first = status;
     }
     return first;

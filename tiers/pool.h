@@ -127,7 +127,8 @@ KVT_NODISCARD kvt_status tiers_pool_transfer(tiers_pool *pool, kvt_io_kind kind,
                                              const tiers_location *location, void *buffer,
                                              uint64_t bytes);
 
-/* Makes finished writes durable on every serving member. */
+/* Makes finished writes durable on every serving member. One that fails to is retired, because what
+ * it acknowledged before may be lost. KVT_OK; KVT_E_IO; KVT_E_GONE; KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status tiers_pool_sync(tiers_pool *pool);
 
 typedef struct tiers_pool_facts {

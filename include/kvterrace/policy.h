@@ -183,6 +183,14 @@ KVT_API KVT_NODISCARD kvt_status kvt_policy_remove(kvt_policy *policy, uint64_t 
 KVT_API KVT_NODISCARD kvt_status kvt_policy_pin(kvt_policy *policy, uint64_t handle);
 KVT_API KVT_NODISCARD kvt_status kvt_policy_unpin(kvt_policy *policy, uint64_t handle);
 
+/*
+ * Changes a tier's capacity, as when one of its devices fails. Below what the tier holds now, it
+ * keeps that as its capacity: nothing more comes in, and a later call can lower it further. KVT_OK;
+ * KVT_E_ARGUMENT (no such tier, or beyond 2^61 bytes).
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_policy_set_capacity(kvt_policy *policy, kvt_tier tier,
+                                                         uint64_t capacity_bytes);
+
 /* Present option index of an entry, KVT_OPTION_NONE when it is not stored or unknown. */
 KVT_API uint8_t kvt_policy_option(const kvt_policy *policy, uint64_t handle);
 

@@ -121,7 +121,7 @@ static void test_nth_fault(void **state)
     for (size_t p = 0; p < 2; p++) {
         for (size_t f = 0; f < 4; f++) {
             uint64_t hits = 1, total = 0;
-            for (uint64_t skip = 0; hits != 0 && skip < 60; skip += skip < 10 ? 1 : 7) {
+            for (uint64_t skip = 0; hits != 0 && skip < 50; skip += skip < 5 ? 1 : 9) {
                 faults_nth(policies[p], faults[f].action, faults[f].kinds, skip, &hits);
                 total += hits;
             }
