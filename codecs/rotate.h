@@ -7,7 +7,7 @@
  * that L is a sum of, largest first (128 = 128, 80 = 64 + 16, 96 = 64 + 32), each with the
  * orthonormal Walsh-Hadamard matrix in natural order.
  *
- *   encode  y  = butterflies of the group in fp32, stages of distance 1, 2, 4, .., n / 2
+ *   encode  y  = butterflies of the group in fp32, stages of distance n / 2, .., 4, 2, 1
  *           a  = largest |y| / sqrt(n) of the group
  *           d  = a / 2^(bits-1) rounded up to fp16, the group's scale; at least 2^-24 unless a is 0
  *           c  = floor(y * (1 / sqrt(n) / d)) + 2^(bits-1), kept within 0 .. 2^bits - 1

@@ -33,9 +33,9 @@ ROTATE_WIDE __m256 rotate_lanes_floats(__m256 x)
     const __m256 one = _mm256_setr_ps(0.0f, -0.0f, 0.0f, -0.0f, 0.0f, -0.0f, 0.0f, -0.0f);
     const __m256 two = _mm256_setr_ps(0.0f, 0.0f, -0.0f, -0.0f, 0.0f, 0.0f, -0.0f, -0.0f);
     const __m256 four = _mm256_setr_ps(0.0f, 0.0f, 0.0f, 0.0f, -0.0f, -0.0f, -0.0f, -0.0f);
-    x = rotate_pair_floats(x, _mm256_permute_ps(x, 0xb1), one);
+    x = rotate_pair_floats(x, _mm256_permute2f128_ps(x, x, 0x01), four);
     x = rotate_pair_floats(x, _mm256_permute_ps(x, 0x4e), two);
-    return rotate_pair_floats(x, _mm256_permute2f128_ps(x, x, 0x01), four);
+    return rotate_pair_floats(x, _mm256_permute_ps(x, 0xb1), one);
 }
 
 /* One block of 8 * count floats in place. */
@@ -44,10 +44,10 @@ ROTATE_WIDE void rotate_block_floats(float *values, const unsigned count, const 
     __m256 v[8];
 #pragma GCC unroll 8
     for (unsigned i = 0; i < count; i++) {
-        v[i] = rotate_lanes_floats(_mm256_loadu_ps(values + 8 * i));
+        v[i] = _mm256_loadu_ps(values + 8 * i);
     }
 #pragma GCC unroll 3
-    for (unsigned s = 0; s < stages; s++) {
+    for (unsigned s = stages; s-- > 0;) {
         const unsigned h = 1u << s;
 #pragma GCC unroll 8
         for (unsigned i = 0; i < count; i++) {
@@ -61,14 +61,14 @@ ROTATE_WIDE void rotate_block_floats(float *values, const unsigned count, const 
     }
 #pragma GCC unroll 8
     for (unsigned i = 0; i < count; i++) {
-        _mm256_storeu_ps(values + 8 * i, v[i]);
+        _mm256_storeu_ps(values + 8 * i, rotate_lanes_floats(v[i]));
     }
 }
 
-/* The stages of distance 64 and 128, through memory: the registers hold 64 floats at a time. */
+/* The stages of distance 128 and 64, through memory: the registers hold 64 floats at a time. */
 ROTATE_WIDE void rotate_far_floats(float *values, uint32_t n)
 {
-    for (uint32_t h = 64; h < n; h *= 2) {
+    for (uint32_t h = n / 2; h >= 64; h /= 2) {
         for (uint32_t i = 0; i < n; i += 8) {
             if (i & h) continue;
             const __m256 a = _mm256_loadu_ps(values + i);
@@ -87,10 +87,10 @@ ROTATE_WIDE uint32_t rotate_block_spin(float *values, uint32_t n)
     case 16: rotate_block_floats(values, 2, 1); break;
     case 32: rotate_block_floats(values, 4, 2); break;
     default:
+        rotate_far_floats(values, n);
         for (uint32_t i = 0; i < n; i += 64) {
             rotate_block_floats(values + i, 8, 3);
         }
-        rotate_far_floats(values, n);
         break;
     }
     const __m256i mask = _mm256_set1_epi32(0x7fffffff);

@@ -13,32 +13,29 @@
 
 enum { ROTATE_PAD = 64, ROTATE_BATCH = 8 };
 
+/* Groups of one block of 128, the most common head, are rotated in their own way. */
+#define ROTATE_EXCHANGES(length) ((length) == 128)
+
 /* One stage inside a register: second marks the lanes that get partner - x. */
 ROTATE_WIDE __m512 rotate_pair_floats(__m512 x, __m512 partner, __mmask16 second)
 {
     return _mm512_mask_sub_ps(_mm512_add_ps(x, partner), second, partner, x);
 }
 
+/* Distances 8 (when whole), 4, 2 and 1. */
 ROTATE_WIDE __m512 rotate_lanes_floats(__m512 x, bool whole)
 {
-    x = rotate_pair_floats(x, _mm512_permute_ps(x, 0xb1), 0xaaaa);
-    x = rotate_pair_floats(x, _mm512_permute_ps(x, 0x4e), 0xcccc);
+    if (whole) x = rotate_pair_floats(x, _mm512_shuffle_f32x4(x, x, 0x4e), 0xff00);
     x = rotate_pair_floats(x, _mm512_shuffle_f32x4(x, x, 0xb1), 0xf0f0);
-    if (!whole) return x;
-    return rotate_pair_floats(x, _mm512_shuffle_f32x4(x, x, 0x4e), 0xff00);
+    x = rotate_pair_floats(x, _mm512_permute_ps(x, 0x4e), 0xcccc);
+    return rotate_pair_floats(x, _mm512_permute_ps(x, 0xb1), 0xaaaa);
 }
 
-/* One block of 16 * count floats in place; returns the largest size, as bits, in each lane. */
-ROTATE_WIDE __m512i rotate_block_floats(float *values, const unsigned count, const unsigned stages)
+/* The stages between the registers of a block of 16 * count floats, farthest first. */
+ROTATE_WIDE void rotate_far_floats(__m512 *v, const unsigned count, const unsigned stages)
 {
-    __m512 v[16];
-    __m512i largest = _mm512_setzero_si512();
-#pragma GCC unroll 16
-    for (unsigned i = 0; i < count; i++) {
-        v[i] = rotate_lanes_floats(_mm512_loadu_ps(values + 16 * i), true);
-    }
 #pragma GCC unroll 4
-    for (unsigned s = 0; s < stages; s++) {
+    for (unsigned s = stages; s-- > 0;) {
         const unsigned h = 1u << s;
 #pragma GCC unroll 16
         for (unsigned i = 0; i < count; i++) {
@@ -50,6 +47,12 @@ ROTATE_WIDE __m512i rotate_block_floats(float *values, const unsigned count, con
             }
         }
     }
+}
+
+/* Stores a block; returns the largest size, as bits, in each lane. */
+ROTATE_WIDE __m512i rotate_store_floats(const __m512 *v, const unsigned count, float *values)
+{
+    __m512i largest = _mm512_setzero_si512();
 #pragma GCC unroll 16
     for (unsigned i = 0; i < count; i++) {
         const __m512i size =
@@ -59,6 +62,62 @@ ROTATE_WIDE __m512i rotate_block_floats(float *values, const unsigned count, con
     }
     return largest;
 }
+
+/* One block of 16 * count floats in place; returns as rotate_store_floats does. */
+ROTATE_WIDE __m512i rotate_block_floats(float *values, const unsigned count, const unsigned stages)
+{
+    __m512 v[16];
+#pragma GCC unroll 16
+    for (unsigned i = 0; i < count; i++) {
+        v[i] = _mm512_loadu_ps(values + 16 * i);
+    }
+    rotate_far_floats(v, count, stages);
+#pragma GCC unroll 16
+    for (unsigned i = 0; i < count; i++) {
+        v[i] = rotate_lanes_floats(v[i], true);
+    }
+    return rotate_store_floats(v, count, values);
+}
+
+/*
+ * A block of 128 turns cheaper when lanes and registers change places: two registers exchange a bit
+ * of the lane number with the lowest bit of the register number, and the stage of that bit is then
+ * a plain sum and difference. Afterwards register r and lane l hold element
+ *
+ *   bit of the element   6   5   4   3   2   1   0
+ *   is bit               r2  r1  l2  l3  l0  l1  r0
+ */
+#define ROTATE_EXCHANGE(v, shuffle, low, high)                                                     \
+    _Pragma("GCC unroll 4") for (unsigned i = 0; i < 8; i += 2)                                    \
+    {                                                                                              \
+        const __m512 a = shuffle(v[i], v[i + 1], low);                                             \
+        const __m512 b = shuffle(v[i], v[i + 1], high);                                            \
+        v[i] = _mm512_add_ps(a, b);                                                                \
+        v[i + 1] = _mm512_sub_ps(a, b);                                                            \
+    }
+
+/* As rotate_block_floats of 128, stored in the order above. */
+ROTATE_WIDE __m512i rotate_exchange_floats(float *values)
+{
+    __m512 v[8];
+#pragma GCC unroll 8
+    for (unsigned i = 0; i < 8; i++) {
+        v[i] = _mm512_loadu_ps(values + 16 * i);
+    }
+    rotate_far_floats(v, 8, 3);
+    ROTATE_EXCHANGE(v, _mm512_shuffle_f32x4, 0x44, 0xee)
+    ROTATE_EXCHANGE(v, _mm512_shuffle_f32x4, 0x88, 0xdd)
+    ROTATE_EXCHANGE(v, _mm512_shuffle_ps, 0x44, 0xee)
+    ROTATE_EXCHANGE(v, _mm512_shuffle_ps, 0x88, 0xdd)
+    return rotate_store_floats(v, 8, values);
+}
+
+/* Where elements 2 j and 2 j + 1 of the order above are in the bytes of rotate_codes_of. */
+static const uint8_t rotate_exchange_places[64] = {
+    0,  2,  1,  3,  32, 34, 33, 35, 16, 18, 17, 19, 48, 50, 49, 51, 4,  6,  5,  7,  36, 38,
+    37, 39, 20, 22, 21, 23, 52, 54, 53, 55, 8,  10, 9,  11, 40, 42, 41, 43, 24, 26, 25, 27,
+    56, 58, 57, 59, 12, 14, 13, 15, 44, 46, 45, 47, 28, 30, 29, 31, 60, 62, 61, 63,
+};
 
 /* A block of n floats in place; returns the bits of its largest size. */
 ROTATE_WIDE uint32_t rotate_block_spin(float *values, uint32_t n)
@@ -80,41 +139,63 @@ ROTATE_WIDE uint32_t rotate_block_spin(float *values, uint32_t n)
     return _mm512_reduce_max_epu32(largest);
 }
 
+/* 16 elements as floats; those not in lanes are zero and not read. */
+ROTATE_WIDE __m512 rotate_load_part(const uint8_t *source, const uint8_t dtype, __mmask16 lanes)
+{
+    if (dtype == KVT_DTYPE_FP32) return _mm512_maskz_loadu_ps(lanes, source);
+    const __m256i halves = _mm256_maskz_loadu_epi16(lanes, source);
+    if (dtype == KVT_DTYPE_FP16) return _mm512_cvtph_ps(halves);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+}
+
+ROTATE_WIDE void rotate_load_as(const uint8_t *source, const uint8_t dtype, uint32_t length,
+                                float *values)
+{
+    const uint32_t bytes = dtype == KVT_DTYPE_FP32 ? 4 : 2;
+    uint32_t i = 0;
+    for (; i + 16 <= length; i += 16) {
+        _mm512_storeu_ps(values + i, rotate_load_part(source + bytes * i, dtype, 0xffff));
+    }
+    if (i < length) {
+        _mm512_storeu_ps(values + i, rotate_load_part(source + bytes * i, dtype, 0xff));
+    }
+}
+
 ROTATE_WIDE void rotate_load(const uint8_t *source, uint8_t dtype, uint32_t length, float *values)
 {
-    for (uint32_t i = 0; i < length; i += 16) {
-        const __mmask16 lanes = length - i < 16 ? 0xff : 0xffff;
-        __m512 v;
-        if (dtype == KVT_DTYPE_FP32) {
-            v = _mm512_maskz_loadu_ps(lanes, source + 4 * i);
-        } else {
-            const __m256i halves = _mm256_maskz_loadu_epi16(lanes, source + 2 * i);
-            v = dtype == KVT_DTYPE_FP16
-                    ? _mm512_cvtph_ps(halves)
-                    : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
-        }
-        _mm512_storeu_ps(values + i, v);
+    switch (dtype) {
+    case KVT_DTYPE_BF16: rotate_load_as(source, KVT_DTYPE_BF16, length, values); break;
+    case KVT_DTYPE_FP16: rotate_load_as(source, KVT_DTYPE_FP16, length, values); break;
+    default: rotate_load_as(source, KVT_DTYPE_FP32, length, values); break;
     }
+}
+
+/* 64 rotated values, 16 from each of four places `stride` apart, as codes one a byte: four bytes
+ * of each place in turn. */
+ROTATE_WIDE __m512i rotate_codes_of(const float *values, unsigned stride, __m512 inverse,
+                                    uint32_t bits)
+{
+    __m512i steps[4];
+#pragma GCC unroll 4
+    for (unsigned i = 0; i < 4; i++) {
+        const __m512 v = _mm512_mul_ps(_mm512_loadu_ps(values + stride * i), inverse);
+        steps[i] = _mm512_cvt_roundps_epi32(v, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    }
+    const __m512i low = _mm512_packs_epi32(steps[0], steps[1]);
+    const __m512i high = _mm512_packs_epi32(steps[2], steps[3]);
+    const __m512i half = _mm512_set1_epi8((char)(1u << (bits - 1)));
+    const __m512i top = _mm512_set1_epi8((char)((1u << (bits - 1)) - 1u));
+    __m512i codes = _mm512_packs_epi16(low, high);
+    codes = _mm512_min_epi8(codes, top);
+    codes = _mm512_max_epi8(codes, _mm512_sub_epi8(_mm512_setzero_si512(), half));
+    return _mm512_add_epi8(codes, half);
 }
 
 /* 64 rotated values as codes, one a byte. */
 ROTATE_WIDE __m512i rotate_codes(const float *values, __m512 inverse, uint32_t bits)
 {
-    __m512i steps[4];
-#pragma GCC unroll 4
-    for (unsigned i = 0; i < 4; i++) {
-        const __m512 v = _mm512_mul_ps(_mm512_loadu_ps(values + 16 * i), inverse);
-        steps[i] = _mm512_cvt_roundps_epi32(v, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
-    }
-    const __m512i low = _mm512_packs_epi32(steps[0], steps[1]);
-    const __m512i high = _mm512_packs_epi32(steps[2], steps[3]);
     const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    const __m512i half = _mm512_set1_epi8((char)(1u << (bits - 1)));
-    const __m512i top = _mm512_set1_epi8((char)((1u << (bits - 1)) - 1u));
-    __m512i codes = _mm512_permutexvar_epi32(order, _mm512_packs_epi16(low, high));
-    codes = _mm512_min_epi8(codes, top);
-    codes = _mm512_max_epi8(codes, _mm512_sub_epi8(_mm512_setzero_si512(), half));
-    return _mm512_add_epi8(codes, half);
+    return _mm512_permutexvar_epi32(order, rotate_codes_of(values, 16, inverse, bits));
 }
 
 /* 64 codes of 4 bits, two a byte. */
@@ -148,12 +229,42 @@ ROTATE_WIDE void rotate_pack(const uint8_t *codes, uint32_t length, uint32_t bit
     memcpy(target, packed, length / 8 * 3);
 }
 
+/* Quantises a block of 128 that rotate_exchange_floats left. */
+ROTATE_WIDE void rotate_exchange_codes(const float *values, uint32_t bits, __m512 inverse,
+                                       uint8_t *target)
+{
+    const __m512i places = _mm512_loadu_si512(rotate_exchange_places);
+    __m512i even = rotate_codes_of(values, 32, inverse, bits);
+    __m512i odd = rotate_codes_of(values + 16, 32, inverse, bits);
+    if (bits == 4) {
+        const __m512i pairs = _mm512_or_si512(even, _mm512_slli_epi16(odd, 4));
+        _mm512_storeu_si512(target, _mm512_permutexvar_epi8(places, pairs));
+        return;
+    }
+    uint8_t codes[128];
+    even = _mm512_permutexvar_epi8(places, even);
+    odd = _mm512_permutexvar_epi8(places, odd);
+    const __m512i low = _mm512_unpacklo_epi8(even, odd);
+    const __m512i high = _mm512_unpackhi_epi8(even, odd);
+    const __m512i first = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
+    const __m512i second = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
+    uint8_t *bytes = bits == 8 ? target : codes;
+    _mm512_storeu_si512(bytes, _mm512_permutex2var_epi64(low, first, high));
+    _mm512_storeu_si512(bytes + 64, _mm512_permutex2var_epi64(low, second, high));
+    if (bits == 3) rotate_pack(codes, 128, 3, target);
+}
+
 /* Quantises a group of rotated values. */
 ROTATE_WIDE void rotate_encode_codes(const float *values, const uint32_t length, uint32_t bits,
                                      uint16_t scale, uint8_t *target)
 {
     const bool whole = length % 64 == 0; /* no step passes the group's end */
     uint8_t codes[ROTATE_GROUP_MAX + ROTATE_PAD];
+    if (ROTATE_EXCHANGES(length)) {
+        const float inverse = rotate_inverse_of(scale, rotate_block_factor(length));
+        rotate_exchange_codes(values, bits, _mm512_set1_ps(inverse), target);
+        return;
+    }
     for (uint32_t at = 0; at < length;) {
         const uint32_t n = rotate_block_first(length - at);
         const __m512 inverse = _mm512_set1_ps(rotate_inverse_of(scale, rotate_block_factor(n)));
@@ -179,7 +290,9 @@ ROTATE_WIDE uint32_t rotate_encode_spin(const rotate_run *run, const uint32_t le
     rotate_load(source, run->dtype, length, values);
     for (uint32_t at = 0; at < length;) {
         const uint32_t n = rotate_block_first(length - at);
-        uint32_t block = rotate_block_spin(values + at, n);
+        uint32_t block = ROTATE_EXCHANGES(length)
+                             ? _mm512_reduce_max_epu32(rotate_exchange_floats(values))
+                             : rotate_block_spin(values + at, n);
         if (block >= 0x7f800000u) return block;
         block = rotate_float_bits(rotate_bits_float(block) * rotate_block_factor(n));
         largest = block > largest ? block : largest;

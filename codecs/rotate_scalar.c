@@ -6,7 +6,7 @@
 /* Butterflies of distance h act on the part of the group that blocks of at least 2 h fill. */
 static void rotate_spin_floats(float *values, uint32_t length)
 {
-    for (uint32_t h = 1; h < length; h *= 2) {
+    for (uint32_t h = ROTATE_GROUP_MAX / 2; h > 0; h /= 2) {
         const uint32_t end = length & ~(2 * h - 1);
         for (uint32_t i = 0; i < end; i += 2 * h) {
             for (uint32_t j = i; j < i + h; j++) {
@@ -21,7 +21,7 @@ static void rotate_spin_floats(float *values, uint32_t length)
 
 static void rotate_spin_integers(int32_t *values, uint32_t length)
 {
-    for (uint32_t h = 1; h < length; h *= 2) {
+    for (uint32_t h = ROTATE_GROUP_MAX / 2; h > 0; h /= 2) {
         const uint32_t end = length & ~(2 * h - 1);
         for (uint32_t i = 0; i < end; i += 2 * h) {
             for (uint32_t j = i; j < i + h; j++) {
