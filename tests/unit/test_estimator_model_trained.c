@@ -182,22 +182,19 @@ static kvt_status four_bits(void *context, judge_kv *kv)
 static void four_bits_lose_what_the_trial_found(void **state)
 {
     (void)state;
-    enum { ENTRIES = 4 };
+    enum { ENTRIES = 2 };
     judge_set set;
     open_all();
     assert_int_equal(judge_set_make(&texts, tokens, 768, 200, UINT32_MAX, &set), KVT_OK);
     assert_true(set.count >= 96);
     for (size_t m = 0; m < 2; m++) {
-        judge_result results[ENTRIES], exact;
+        judge_result results[ENTRIES];
         judge_summary summary;
         for (uint32_t i = 0; i < ENTRIES; i++) {
             judge_entry *entry;
             assert_int_equal(
                 judge_entry_open(sessions[m], judge_set_entry(&set, i * 11), 768, 200, &entry),
                 KVT_OK);
-            assert_int_equal(judge_entry_run(sessions[m], entry, judge_exact, NULL, &exact, NULL),
-                             KVT_OK);
-            assert_true(exact.kl == 0.0);
             assert_int_equal(
                 judge_entry_run(sessions[m], entry, four_bits, NULL, &results[i], NULL), KVT_OK);
             judge_entry_close(entry);
