@@ -10,7 +10,7 @@
 
 #define ROTATE_WIDE static inline __attribute__((always_inline)) CODECS_TARGET_AVX2
 
-enum { ROTATE_PAD = 64, ROTATE_BATCH = 8 };
+enum { ROTATE_PAD = 64, ROTATE_BATCH = 8, ROTATE_AHEAD = 2048 };
 
 ROTATE_WIDE __m256i rotate_read(const void *source)
 {
@@ -213,6 +213,15 @@ ROTATE_WIDE uint32_t rotate_encode_spin(const rotate_run *run, const uint32_t le
     return largest;
 }
 
+/* Asks for the lines that a later group lies in: the hardware stops at the end of each
+ * page. Addresses past the matrix are harmless. */
+ROTATE_WIDE void rotate_prefetch(const uint8_t *source, uint64_t bytes)
+{
+    for (uint64_t i = 0; i < bytes; i += 64) {
+        _mm_prefetch((const char *)(uintptr_t)((uintptr_t)source + i + ROTATE_AHEAD), _MM_HINT_T0);
+    }
+}
+
 /* A few groups at a time, so that the latencies of one group's largest value, scale and quotient
  * hide behind the others' work. */
 ROTATE_WIDE uint64_t rotate_encode_length(const rotate_run *run, const uint32_t length,
@@ -228,6 +237,7 @@ ROTATE_WIDE uint64_t rotate_encode_length(const rotate_run *run, const uint32_t 
         const uint64_t left = run->groups - first;
         const uint32_t count = left < ROTATE_BATCH ? (uint32_t)left : (uint32_t)ROTATE_BATCH;
         for (uint32_t i = 0; i < count; i++) {
+            rotate_prefetch(source + (first + i) * group_bytes, group_bytes);
             largest[i] =
                 rotate_encode_spin(run, length, source + (first + i) * group_bytes, values[i]);
         }
