@@ -160,7 +160,8 @@ def print_case(number, case):
 
 
 def main():
-    print("/*\n * drop_vectors.h - written by make_drop_vectors.py: tensors, scores and kept tokens."
+    print("/*\n"
+          " * drop_vectors.h - written by make_drop_vectors.py: tensors, scores and kept tokens."
           "\n * Not to be edited.\n */")
     print("/* clang-format off */")
     print("#ifndef SUPPORT_DROP_VECTORS_H\n#define SUPPORT_DROP_VECTORS_H\n")

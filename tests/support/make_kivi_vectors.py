@@ -4,7 +4,8 @@
     make_kivi_vectors.py [OUTPUT]
 
 Needs PyTorch. Every operation below is one fp16 tensor operation on the CPU, in the order in which
-the published quantizer has them: maximum - minimum, division by the largest code, element - minimum,
+the published quantizer has them: maximum - minimum, division by the largest code, element -
+minimum,
 division by the scale, clamp, rounding half to even; and for the values fp16 multiplication, then
 fp16 addition. Inputs: gaussian, one channel in eight 100 times larger, few distinct values (ties),
 subnormal values, and ranges close to the largest. Groups that are constant are left to the unit
