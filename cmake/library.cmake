@@ -1,9 +1,9 @@
 # The library, static and shared, from the rooms that make it, and the command.
 set(KVT_LIBRARY_ROOMS codecs policy tiers estimator store)
 set(KVT_LIBRARY_DEPS PkgConfig::ZSTD PkgConfig::URING PkgConfig::SQLITE PkgConfig::XXHASH
-    PkgConfig::INIH PkgConfig::JANSSON PkgConfig::OPENBLAS Threads::Threads m)
+    PkgConfig::INIH Threads::Threads m)
 # What a static link needs besides, for kvterrace.pc.
-set(KVT_PC_REQUIRES "libzstd liburing sqlite3 libxxhash inih jansson openblas")
+set(KVT_PC_REQUIRES "libzstd liburing sqlite3 libxxhash inih")
 set(KVT_PC_LIBS "-pthread -lm")
 
 # Rooms become objects once; every library and program is put together from the same ones.
@@ -38,7 +38,7 @@ target_include_directories(kvterrace_shared INTERFACE
   $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 
 add_executable(kvterrace_command)
-kvt_add_rooms(kvterrace_command tools replay bench)
+kvt_add_rooms(kvterrace_command tools replay bench judge)
 set_target_properties(kvterrace_command PROPERTIES OUTPUT_NAME kvterrace LINKER_LANGUAGE C)
 target_link_libraries(kvterrace_command PRIVATE kvterrace_static kvt_flags ${KVT_LIBRARY_DEPS}
-  PkgConfig::JANSSON)
+  PkgConfig::JANSSON PkgConfig::OPENBLAS)
