@@ -76,6 +76,19 @@ static double drop_lanes_sum(const double *lanes)
            ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
 }
 
+static void drop_lanes_add(double *lanes, const double *values, uint32_t count)
+{
+    uint32_t i = 0;
+    for (; i + DROP_LANES <= count; i += DROP_LANES) {
+        for (uint32_t j = 0; j < DROP_LANES; j++) {
+            lanes[j] += values[i + j];
+        }
+    }
+    for (uint32_t j = 0; i + j < count; j++) {
+        lanes[j] += values[i + j];
+    }
+}
+
 static double drop_squares(drop_vector vector)
 {
     double lanes[DROP_LANES] = {0};
@@ -122,14 +135,15 @@ static void drop_anchor_add(drop_vector vector, double *anchor)
 static double drop_dot(drop_vector vector, const double *anchor)
 {
     double lanes[DROP_LANES] = {0};
+    double products[DROP_PIECE];
     float values[DROP_PIECE];
     for (uint32_t first = 0; first < vector.length; first += DROP_PIECE) {
         const uint32_t count = drop_piece(vector.length, first);
         drop_load(vector, first, count, values);
         for (uint32_t i = 0; i < count; i++) {
-            const double product = (double)values[i] * anchor[first + i];
-            lanes[i % DROP_LANES] += product;
+            products[i] = (double)values[i] * anchor[first + i];
         }
+        drop_lanes_add(lanes, products, count);
     }
     return drop_lanes_sum(lanes);
 }
@@ -159,7 +173,8 @@ static void drop_score_keydiff(const drop_shape *shape, uint32_t head, const voi
     }
 }
 
-/* The least and the span of each channel over lag tokens. A span of 0 stays. */
+/* The least and the span of each channel over lag tokens. A span of 0 becomes infinity, so that
+ * values relative to it are 0. */
 static void drop_lag_reference(const drop_shape *shape, uint32_t head, const void *matrix,
                                uint64_t first_token, uint32_t lag, double *least, double *span)
 {
@@ -178,6 +193,7 @@ static void drop_lag_reference(const drop_shape *shape, uint32_t head, const voi
     }
     for (uint32_t i = 0; i < shape->head_dim; i++) {
         span[i] -= least[i];
+        if (!(span[i] > 0.0)) span[i] = __builtin_inf();
     }
 }
 
@@ -186,27 +202,26 @@ static void drop_lag_reference(const drop_shape *shape, uint32_t head, const voi
 static double drop_lag_spread(drop_vector vector, const double *least, const double *span,
                               double *relative)
 {
-    double sums[DROP_LANES] = {0};
-    double squares[DROP_LANES] = {0};
+    double lanes[DROP_LANES] = {0};
     float values[DROP_PIECE];
     if (vector.length < 2) return 0.0;
     for (uint32_t first = 0; first < vector.length; first += DROP_PIECE) {
         const uint32_t count = drop_piece(vector.length, first);
         drop_load(vector, first, count, values);
         for (uint32_t i = 0; i < count; i++) {
-            const uint32_t c = first + i;
-            const double above = (double)values[i] - least[c];
-            relative[c] = span[c] > 0.0 ? above / span[c] : 0.0;
-            sums[i % DROP_LANES] += relative[c];
+            const double above = (double)values[i] - least[first + i];
+            relative[first + i] = above / span[first + i];
         }
     }
-    const double mean = drop_lanes_sum(sums) / (double)vector.length;
+    drop_lanes_add(lanes, relative, vector.length);
+    const double mean = drop_lanes_sum(lanes) / (double)vector.length;
     for (uint32_t c = 0; c < vector.length; c++) {
         const double off = relative[c] - mean;
-        const double square = off * off;
-        squares[c % DROP_LANES] += square;
+        relative[c] = off * off;
     }
-    return drop_sqrt(drop_lanes_sum(squares) / (double)(vector.length - 1));
+    memset(lanes, 0, sizeof lanes);
+    drop_lanes_add(lanes, relative, vector.length);
+    return drop_sqrt(drop_lanes_sum(lanes) / (double)(vector.length - 1));
 }
 
 /* Adds half the softmax over the partition of the spreads to sum. scratch: 3 head_dim + lag. */
