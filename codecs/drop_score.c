@@ -179,6 +179,10 @@ static void drop_lag_reference(const drop_shape *shape, uint32_t head, const voi
                                uint64_t first_token, uint32_t lag, double *least, double *span)
 {
     float values[DROP_PIECE];
+    for (uint32_t i = 0; i < shape->head_dim; i++) {
+        least[i] = __builtin_inf();
+        span[i] = -__builtin_inf();
+    }
     for (uint64_t t = first_token; t < first_token + lag; t++) {
         const drop_vector vector = drop_vector_at(shape, matrix, t, head);
         for (uint32_t first = 0; first < vector.length; first += DROP_PIECE) {
@@ -186,8 +190,10 @@ static void drop_lag_reference(const drop_shape *shape, uint32_t head, const voi
             drop_load(vector, first, count, values);
             for (uint32_t i = 0; i < count; i++) {
                 const double value = (double)values[i];
-                if (t == first_token || value < least[first + i]) least[first + i] = value;
-                if (t == first_token || value > span[first + i]) span[first + i] = value;
+                const double low = least[first + i];
+                const double high = span[first + i];
+                least[first + i] = value < low ? value : low;
+                span[first + i] = value > high ? value : high;
             }
         }
     }
