@@ -521,6 +521,8 @@ ROTATE_WIDE void rotate_decode_block(const rotate_run *run, uint32_t n, float sc
     }
 }
 
+/* Groups of several blocks, or of a short one. What a block reads and writes past its end is the
+ * next groups' until the last ones, which go through buffers. */
 ROTATE_WIDE void rotate_decode_odd(const rotate_run *run, const uint8_t *scales,
                                    const uint8_t *codes, uint8_t *target)
 {
@@ -533,14 +535,18 @@ ROTATE_WIDE void rotate_decode_odd(const rotate_run *run, const uint8_t *scales,
     for (uint64_t g = 0; g < run->groups; g++) {
         uint16_t scale;
         memcpy(&scale, scales + 2 * g, sizeof scale);
-        memcpy(stored, codes + g * code_bytes, code_bytes);
+        const bool roomy = (run->groups - g - 1) * length >= ROTATE_PAD;
+        const uint8_t *from = codes + g * code_bytes;
+        uint8_t *group = target + g * length * element_bytes;
+        uint8_t *to = roomy ? group : decoded;
+        if (!roomy) from = memcpy(stored, from, code_bytes);
         for (uint32_t at = 0; at < length;) {
             const uint32_t n = rotate_block_first(length - at);
-            rotate_decode_block(run, n, rotate_from_fp16(scale), stored + at * run->bits / 8,
-                                decoded + at * element_bytes);
+            rotate_decode_block(run, n, rotate_from_fp16(scale), from + at * run->bits / 8,
+                                to + at * element_bytes);
             at += n;
         }
-        memcpy(target + g * length * element_bytes, decoded, length * element_bytes);
+        if (!roomy) memcpy(group, decoded, length * element_bytes);
     }
 }
 
