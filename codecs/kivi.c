@@ -113,7 +113,7 @@ static kvt_status kivi_decode(kvt_variant variant, const kvt_matrix *matrix, con
 {
     const group_shape shape = kivi_shape(variant, matrix);
     const uint32_t bits = kivi_rate_of(variant).bits[matrix->side];
-    group_levels levels = {.kind = bits == 8 ? GROUP_LEVEL_CODE : GROUP_LEVEL_TABLE,
+    group_levels levels = {.kind = bits == 8 ? GROUP_LEVEL_CODE256 : GROUP_LEVEL_CODE16,
                            .half_steps = variant.mode == KVT_KIVI_HALF};
     if (scratch_bytes < group_scratch(&shape)) return KVT_E_ARGUMENT;
     for (uint32_t i = 0; i < 16; i++) {

@@ -5,7 +5,7 @@
 
 const group_kernels *group_kernels_in_use(void)
 {
-#if defined(__x86_64__) && defined(GROUP_VECTOR_KERNELS)
+#if defined(__x86_64__)
     switch (codecs_cpu_level()) {
     case CODECS_CPU_AVX512: return &group_kernels_avx512;
     case CODECS_CPU_AVX2: return &group_kernels_avx2;
@@ -80,6 +80,30 @@ typedef struct group_encoder {
     group_room room;
 } group_encoder;
 
+/* Counts the fine codes of some chunks, and leaves the codes that were asked for. */
+static void group_sample_codes(const group_encoder *encoder, uint64_t count)
+{
+    uint32_t counts[4][256]; /* neighbours are often equal: they are counted apart */
+    uint8_t *codes = encoder->room.codes;
+    const uint64_t part = GROUP_SAMPLE / GROUP_SAMPLE_BATCHES;
+    const uint64_t step = (count / part > 1 ? count / part : 1) * GROUP_CHUNK;
+    memset(counts, 0, sizeof counts);
+    for (uint64_t chunk = 0; chunk < count; chunk += step) {
+        uint64_t end = count - chunk < GROUP_CHUNK ? count : chunk + GROUP_CHUNK;
+        for (uint64_t i = chunk; i < end; i += 4) {
+            for (unsigned k = 0; k < 4; k++) {
+                counts[k][codes[i + k]]++;
+            }
+        }
+    }
+    for (unsigned i = 0; i < 256; i++) {
+        encoder->histogram[i] += counts[0][i] + counts[1][i] + counts[2][i] + counts[3][i];
+    }
+    for (uint64_t i = 0; !encoder->coding->fine && i < count; i++) {
+        codes[i] = (uint8_t)(codes[i] >> 4);
+    }
+}
+
 static void group_encode_batch(const group_encoder *encoder, uint64_t first, uint64_t rows)
 {
     const group_shape *shape = encoder->shape;
@@ -91,10 +115,7 @@ static void group_encode_batch(const group_encoder *encoder, uint64_t first, uin
     if (sampled) coding.fine = true;
     encoder->kernels->code(shape, &coding, &encoder->room.ranges,
                            encoder->source + first * row_bytes, rows, encoder->room.codes);
-    for (uint64_t i = 0; sampled && i < count; i++) {
-        encoder->histogram[encoder->room.codes[i]]++;
-        if (!encoder->coding->fine) encoder->room.codes[i] >>= 4;
-    }
+    if (sampled) group_sample_codes(encoder, count);
     for (uint32_t p = 0; p < encoder->plane_count; p++) {
         const group_plane *plane = &encoder->planes[p];
         encoder->kernels->pack(encoder->room.codes, count, plane,
@@ -142,7 +163,7 @@ kvt_status group_encode(const group_shape *shape, const group_coding *coding, co
                              1,
                              group_room_of(shape, scratch)};
     const uint64_t batches = (shape->tokens + GROUP_BATCH_ROWS - 1) / GROUP_BATCH_ROWS;
-    const uint64_t wanted = GROUP_SAMPLE / (GROUP_BATCH_ROWS * shape->width) + 1;
+    const uint64_t wanted = GROUP_SAMPLE / (GROUP_BATCH_ROWS * shape->width) + GROUP_SAMPLE_BATCHES;
     const uint64_t step = shape->columns ? shape->group : GROUP_BATCH_ROWS;
     if (batches > wanted) encoder.sample_step = batches / wanted;
     if (histogram != NULL) memset(histogram, 0, 256 * sizeof histogram[0]);
@@ -166,14 +187,15 @@ static bool group_metadata_sound(const uint16_t *minima, const uint16_t *scales,
     return bad == 0;
 }
 
-kvt_status group_decode(const group_shape *shape, const group_levels *levels,
-                        const uint16_t *minima, const uint16_t *scales, const group_plane *planes,
-                        uint32_t plane_count, void *target, void *scratch)
+kvt_status group_decode(const group_shape *shape, group_levels *levels, const uint16_t *minima,
+                        const uint16_t *scales, const group_plane *planes, uint32_t plane_count,
+                        void *target, void *scratch)
 {
     const group_kernels *kernels = group_kernels_in_use();
     const group_room room = group_room_of(shape, scratch);
     const uint64_t row_bytes = shape->width * kvt_dtype_bytes(shape->dtype);
     const uint64_t step = shape->columns ? shape->group : GROUP_BATCH_ROWS;
+    levels->stream = shape->tokens * row_bytes >= GROUP_STREAM_BYTES;
     if (!group_metadata_sound(minima, scales, group_count(shape))) return KVT_E_CORRUPT;
     for (uint64_t run = 0; run < shape->tokens; run += step) {
         uint64_t rows = shape->tokens - run < step ? shape->tokens - run : step;
@@ -189,5 +211,6 @@ kvt_status group_decode(const group_shape *shape, const group_levels *levels,
                            (uint8_t *)target + (run + row) * row_bytes);
         }
     }
+    kernels->close();
     return KVT_OK;
 }

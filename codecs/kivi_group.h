@@ -30,8 +30,10 @@
 
 enum {
     GROUP_CHUNK = 64,
-    GROUP_BATCH_ROWS = 8, /* rows that are coded together: whole chunks whatever the width */
-    GROUP_SAMPLE = 16384  /* elements that fine statistics are taken from, at least */
+    GROUP_BATCH_ROWS = 8,       /* rows that are coded together: whole chunks whatever the width */
+    GROUP_SAMPLE = 16384,       /* elements that fine statistics are taken from, at least */
+    GROUP_SAMPLE_BATCHES = 4,   /* from that many batches, at least */
+    GROUP_STREAM_BYTES = 262144 /* a target this large is written past the caches */
 };
 
 typedef struct group_shape {
@@ -51,15 +53,17 @@ typedef struct group_coding {
 
 /* What a code stands for, in steps of the scale. */
 typedef enum group_level_kind {
-    GROUP_LEVEL_TABLE, /* codes 0 .. 15 through `table` */
-    GROUP_LEVEL_FINE6, /* the upper 6 bits of a fine code, 0 .. 63 */
-    GROUP_LEVEL_FINE8, /* a fine code */
-    GROUP_LEVEL_CODE   /* the code itself */
+    GROUP_LEVEL_TABLE,  /* codes 0 .. 15 through `table` */
+    GROUP_LEVEL_FINE6,  /* the upper 6 bits of a fine code, 0 .. 63 */
+    GROUP_LEVEL_FINE8,  /* a fine code */
+    GROUP_LEVEL_CODE16, /* the code itself, 0 .. 15; `table` says the same */
+    GROUP_LEVEL_CODE256 /* the code itself */
 } group_level_kind;
 
 typedef struct group_levels {
     group_level_kind kind;
     bool half_steps; /* value = h(h(scale * level) + minimum), else in fp32 */
+    bool stream;     /* the target is too large to stay in a cache */
     float table[16];
 } group_levels;
 
@@ -84,8 +88,8 @@ typedef struct group_kernels {
     /* The same of every group along `rows` rows. */
     bool (*range_rows)(const group_shape *shape, const void *source, uint64_t rows, float *low,
                        float *high);
-    /* From low (in ranges->minimum) and high (in ranges->scale): metadata, and the ranges as they
-     * decode. False when one does not fit fp16. */
+    /* From low (in ranges->minimum) and high (in ranges->scale): metadata, and ranges for `code`,
+     * where scale holds 128 times the inverse. False when one does not fit fp16. */
     bool (*finish)(const group_ranges *ranges, uint64_t count, float max_code, uint16_t *minima,
                    uint16_t *scales);
     /* Codes of `rows` rows. */
@@ -101,6 +105,8 @@ typedef struct group_kernels {
                  const group_ranges *ranges);
     void (*value)(const group_shape *shape, const group_levels *levels, const group_ranges *ranges,
                   const uint8_t *codes, uint64_t rows, void *target);
+    /* After the last value. */
+    void (*close)(void);
 } group_kernels;
 
 const group_kernels *group_kernels_in_use(void);
@@ -137,9 +143,9 @@ kvt_status group_encode(const group_shape *shape, const group_coding *coding, co
                         uint32_t plane_count, uint32_t histogram[256], void *scratch);
 
 /* KVT_OK, or KVT_E_CORRUPT when a minimum or a scale is not finite or a scale is negative. */
-kvt_status group_decode(const group_shape *shape, const group_levels *levels,
-                        const uint16_t *minima, const uint16_t *scales, const group_plane *planes,
-                        uint32_t plane_count, void *target, void *scratch);
+kvt_status group_decode(const group_shape *shape, group_levels *levels, const uint16_t *minima,
+                        const uint16_t *scales, const group_plane *planes, uint32_t plane_count,
+                        void *target, void *scratch);
 
 /*
  * The fine code of an element. u = (x - minimum) / scale in 1/128; c = its 4-bit code. The cell of

@@ -101,13 +101,14 @@ bool group_scalar_finish(const group_ranges *ranges, uint64_t count, float max_c
         minima[i] = half_from_float(minimum);
         scales[i] = half_from_float(scale);
         ranges->minimum[i] = minimum;
-        ranges->scale[i] = scale;
         ranges->inverse[i] = scale > 0.0f ? 1.0f / scale : 0.0f;
+        ranges->scale[i] = ranges->inverse[i] * 128.0f;
     }
     return fits;
 }
 
-static uint8_t scalar_code(const group_coding *coding, float x, float minimum, float inverse)
+static uint8_t scalar_code(const group_coding *coding, float x, float minimum, float inverse,
+                           float inverse_part)
 {
     float distance = x - minimum;
     /* Multiplying by the rounded inverse and rounding to fp16 gives the same as dividing: a
@@ -117,7 +118,7 @@ static uint8_t scalar_code(const group_coding *coding, float x, float minimum, f
     if (!(ratio > 0.0f)) ratio = 0.0f;
     int32_t code = half_round_integer(ratio);
     if (!coding->fine) return (uint8_t)code;
-    float part = distance * (inverse * 128.0f);
+    float part = distance * inverse_part;
     if (part > 2048.0f) part = 2048.0f; /* an integer in every instruction set */
     if (!(part > 0.0f)) part = 0.0f;
     return group_fine_code(half_round_integer(part), code);
@@ -138,7 +139,7 @@ void group_scalar_code(const group_shape *shape, const group_coding *coding,
     for (uint64_t i = 0; i < rows * shape->width; i++) {
         uint64_t g = scalar_group_of(shape, i);
         codes[i] = scalar_code(coding, scalar_load(shape->dtype, source, i), ranges->minimum[g],
-                               ranges->inverse[g]);
+                               ranges->inverse[g], ranges->scale[g]);
     }
 }
 
@@ -213,6 +214,10 @@ static float scalar_level(const group_levels *levels, uint8_t code)
     }
 }
 
+static void scalar_close(void)
+{
+}
+
 void group_scalar_value(const group_shape *shape, const group_levels *levels,
                         const group_ranges *ranges, const uint8_t *codes, uint64_t rows,
                         void *target)
@@ -237,4 +242,5 @@ const group_kernels group_kernels_scalar = {
     .unpack = group_scalar_unpack,
     .open = group_scalar_open,
     .value = group_scalar_value,
+    .close = scalar_close,
 };

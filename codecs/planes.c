@@ -180,6 +180,7 @@ static bool planes_levels(const uint8_t *table, uint32_t planes, group_levels *l
     }
     levels->kind = planes == 5   ? GROUP_LEVEL_FINE8
                    : planes == 4 ? GROUP_LEVEL_FINE6
+                   : planes == 3 ? GROUP_LEVEL_CODE16
                                  : GROUP_LEVEL_TABLE;
     for (uint32_t i = PLANES_TABLE_USED; i < PLANES_TABLE_BYTES; i++) {
         if (table[i] != 0) return false;

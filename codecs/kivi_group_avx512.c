@@ -1,0 +1,486 @@
+/*
+ * kivi_group_avx512.c - the kernels of kivi_group.h for AVX-512 (F, BW, DQ, VL, VBMI), and with the
+ * bf16 conversions where the processor has them. The same bytes as the scalar kernels. Shapes that
+ * do not fill vectors (rows that are no multiple of 64 elements along columns, groups that end
+ * inside 32 elements along rows, fp32 ranges) go to the scalar ones. Re-entrant.
+ */
+#include "kivi_group_scalar.h"
+
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+
+#define WIDE static inline __attribute__((always_inline)) CODECS_TARGET_AVX512
+
+enum {
+    WIDE_ROUND = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC,
+    WIDE_PREFETCH = 512 /* stored bytes ahead, per bit of width */
+};
+
+WIDE __m512 wide_half_round(__m512 x)
+{
+    return _mm512_cvtph_ps(_mm512_cvtps_ph(x, WIDE_ROUND));
+}
+
+/* 16 elements as floats. */
+WIDE __m512 wide_load(uint8_t dtype, const uint8_t *source, uint64_t index)
+{
+    if (dtype == KVT_DTYPE_FP32) return _mm512_loadu_ps(source + 4 * index);
+    __m256i halves = _mm256_loadu_si256((const __m256i *)(const void *)(source + 2 * index));
+    if (dtype == KVT_DTYPE_FP16) return _mm512_cvtph_ps(halves);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+}
+
+/* Sign and magnitude to an order of integers, and back. */
+WIDE __m512i wide_order(__m512i x)
+{
+    const __m512i magnitude = _mm512_set1_epi16(0x7fff);
+    /* x ^ (sign & magnitude) */
+    return _mm512_ternarylogic_epi32(x, _mm512_srai_epi16(x, 15), magnitude, 0x78);
+}
+
+WIDE __m256i wide_order_256(__m256i x)
+{
+    __m256i sign = _mm256_srai_epi16(x, 15);
+    return _mm256_ternarylogic_epi32(x, sign, _mm256_set1_epi16(0x7fff), 0x78);
+}
+
+/* Orders of 16-bit elements, as they are stored, to floats; false when one is not finite. */
+WIDE bool wide_unorder(uint8_t dtype, const int16_t *orders, uint64_t count, float *target)
+{
+    const int16_t most = dtype == KVT_DTYPE_FP16 ? 0x7bff : 0x7f7f;
+    __mmask32 bad = 0;
+    for (uint64_t i = 0; i < count; i += 16) {
+        const __mmask16 mask = count - i < 16 ? (__mmask16)((1u << (count - i)) - 1u) : 0xffff;
+        __m256i order = _mm256_maskz_loadu_epi16(mask, orders + i);
+        bad |= _mm256_cmpgt_epi16_mask(order, _mm256_set1_epi16(most));
+        bad |= _mm256_cmplt_epi16_mask(order, _mm256_set1_epi16((int16_t)~most));
+        __m256i bits = wide_order_256(order);
+        __m512 value =
+            dtype == KVT_DTYPE_FP16
+                ? _mm512_cvtph_ps(bits)
+                : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+        _mm512_mask_storeu_ps(target + i, mask, value);
+    }
+    return bad == 0;
+}
+
+/* Extends the orders in low and high by `rows` rows of 16-bit elements. */
+CODECS_TARGET_AVX512 static void wide_extend(const uint8_t *source, uint64_t width, uint64_t rows,
+                                             bool first, int16_t *low, int16_t *high)
+{
+    for (uint64_t c = 0; c < width; c += 32) {
+        const __mmask32 mask = width - c < 32 ? (__mmask32)((1u << (width - c)) - 1u) : 0xffffffffu;
+        const uint8_t *at = source + 2 * c;
+        __m512i least;
+        __m512i most;
+        uint64_t row = 0;
+        if (first) {
+            least = wide_order(_mm512_maskz_loadu_epi16(mask, at));
+            most = least;
+            row = 1;
+        } else {
+            least = _mm512_maskz_loadu_epi16(mask, low + c);
+            most = _mm512_maskz_loadu_epi16(mask, high + c);
+        }
+        for (; row < rows; row++) {
+            __m512i x = wide_order(_mm512_maskz_loadu_epi16(mask, at + 2 * width * row));
+            least = _mm512_min_epi16(least, x);
+            most = _mm512_max_epi16(most, x);
+        }
+        _mm512_mask_storeu_epi16(low + c, mask, least);
+        _mm512_mask_storeu_epi16(high + c, mask, most);
+    }
+}
+
+CODECS_TARGET_AVX512 static bool wide_range_columns(const group_shape *shape, const void *source,
+                                                    uint64_t rows, float *low, float *high)
+{
+    const uint64_t width = shape->width;
+    if (shape->dtype == KVT_DTYPE_FP32) {
+        return group_scalar_range_columns(shape, source, rows, low, high);
+    }
+    /* The orders lie in the upper halves of the arrays that their floats will fill. */
+    int16_t *least = (int16_t *)(void *)low + width;
+    int16_t *most = (int16_t *)(void *)high + width;
+    for (uint64_t row = 0; row < rows; row += GROUP_BATCH_ROWS) {
+        uint64_t batch = rows - row < GROUP_BATCH_ROWS ? rows - row : GROUP_BATCH_ROWS;
+        wide_extend((const uint8_t *)source + 2 * width * row, width, batch, row == 0, least, most);
+    }
+    bool finite = wide_unorder(shape->dtype, least, width, low);
+    return wide_unorder(shape->dtype, most, width, high) && finite;
+}
+
+/* The smallest of 32 orders. */
+WIDE int16_t wide_least(__m512i x)
+{
+    __m256i y = _mm256_min_epi16(_mm512_castsi512_si256(x), _mm512_extracti64x4_epi64(x, 1));
+    __m128i z = _mm_min_epi16(_mm256_castsi256_si128(y), _mm256_extracti128_si256(y, 1));
+    z = _mm_minpos_epu16(_mm_xor_si128(z, _mm_set1_epi16((int16_t)0x8000)));
+    return (int16_t)(_mm_cvtsi128_si32(z) ^ 0x8000);
+}
+
+WIDE int16_t wide_most(__m512i x)
+{
+    __m256i y = _mm256_max_epi16(_mm512_castsi512_si256(x), _mm512_extracti64x4_epi64(x, 1));
+    __m128i z = _mm_max_epi16(_mm256_castsi256_si128(y), _mm256_extracti128_si256(y, 1));
+    z = _mm_minpos_epu16(_mm_xor_si128(z, _mm_set1_epi16(0x7fff)));
+    return (int16_t)(_mm_cvtsi128_si32(z) ^ 0x7fff);
+}
+
+/* Whether groups along rows are runs of the matrix that start at multiples of G. */
+static bool wide_is_flat(const group_shape *shape)
+{
+    return !shape->columns && shape->unit % shape->group == 0;
+}
+
+CODECS_TARGET_AVX512 static bool wide_range_rows(const group_shape *shape, const void *source,
+                                                 uint64_t rows, float *low, float *high)
+{
+    if (shape->dtype == KVT_DTYPE_FP32 || !wide_is_flat(shape)) {
+        return group_scalar_range_rows(shape, source, rows, low, high);
+    }
+    enum { BLOCK = 64 };
+    int16_t least[BLOCK];
+    int16_t most[BLOCK];
+    const uint64_t groups = rows * shape->width / shape->group;
+    const uint8_t *at = source;
+    bool finite = true;
+    for (uint64_t block = 0; block < groups; block += BLOCK) {
+        uint64_t count = groups - block < BLOCK ? groups - block : BLOCK;
+        for (uint64_t g = 0; g < count; g++) {
+            __m512i low_x = wide_order(_mm512_loadu_si512(at));
+            __m512i high_x = low_x;
+            for (uint32_t i = 32; i < shape->group; i += 32) {
+                __m512i x = wide_order(_mm512_loadu_si512(at + 2 * i));
+                low_x = _mm512_min_epi16(low_x, x);
+                high_x = _mm512_max_epi16(high_x, x);
+            }
+            at += 2 * shape->group;
+            least[g] = wide_least(low_x);
+            most[g] = wide_most(high_x);
+        }
+        finite &= wide_unorder(shape->dtype, least, count, low + block);
+        finite &= wide_unorder(shape->dtype, most, count, high + block);
+    }
+    return finite;
+}
+
+CODECS_TARGET_AVX512 static bool wide_finish(const group_ranges *ranges, uint64_t count,
+                                             float max_code, uint16_t *minima, uint16_t *scales)
+{
+    const __m512 zero = _mm512_setzero_ps();
+    const __m512 most = _mm512_set1_ps(65504.0f);
+    __mmask16 bad = 0;
+    for (uint64_t i = 0; i < count; i += 16) {
+        const __mmask16 mask = count - i < 16 ? (__mmask16)((1u << (count - i)) - 1u) : 0xffff;
+        __m512 low = _mm512_maskz_loadu_ps(mask, ranges->minimum + i);
+        __m512 high = _mm512_maskz_loadu_ps(mask, ranges->scale + i);
+        __m512 minimum = _mm512_add_ps(wide_half_round(_mm512_add_ps(low, zero)), zero);
+        __m512 range = wide_half_round(_mm512_sub_ps(high, minimum));
+        range = _mm512_mask_mov_ps(range, _mm512_cmp_ps_mask(range, zero, _CMP_LT_OQ), zero);
+        __m512 scale = wide_half_round(_mm512_div_ps(range, _mm512_set1_ps(max_code)));
+        __mmask16 fits = _mm512_cmp_ps_mask(_mm512_abs_ps(minimum), most, _CMP_LE_OQ) &
+                         _mm512_cmp_ps_mask(range, most, _CMP_LE_OQ);
+        bad |= (__mmask16)(mask & (__mmask16)~fits);
+        __m512 inverse = _mm512_maskz_div_ps(_mm512_cmp_ps_mask(scale, zero, _CMP_GT_OQ),
+                                             _mm512_set1_ps(1.0f), scale);
+        _mm256_mask_storeu_epi16(minima + i, mask, _mm512_cvtps_ph(minimum, WIDE_ROUND));
+        _mm256_mask_storeu_epi16(scales + i, mask, _mm512_cvtps_ph(scale, WIDE_ROUND));
+        _mm512_mask_storeu_ps(ranges->minimum + i, mask, minimum);
+        _mm512_mask_storeu_ps(ranges->scale + i, mask,
+                              _mm512_mul_ps(inverse, _mm512_set1_ps(128.0f)));
+        _mm512_mask_storeu_ps(ranges->inverse + i, mask, inverse);
+    }
+    return bad == 0;
+}
+
+/* Codes of 16 elements before they are clamped, and their place in the cell in 1/128 when `fine`.
+ * Neither can be too large for an integer, as the scale is at least half of a step; what is below
+ * zero saturates. */
+WIDE __m512i wide_code(__m512 x, __m512 minimum, __m512 inverse, __m512 inverse_part, bool fine,
+                       __m512i *part_out)
+{
+    __m512 distance = _mm512_sub_ps(x, minimum);
+    __m512 ratio = wide_half_round(_mm512_mul_ps(wide_half_round(distance), inverse));
+    if (fine) {
+        *part_out = _mm512_cvtps_epi32(_mm512_mul_ps(distance, inverse_part));
+    }
+    return _mm512_cvtps_epi32(ratio);
+}
+
+/* group_fine_code of 32 elements. */
+WIDE __m512i wide_fine_code(__m512i u, __m512i c)
+{
+    __m512i inner = _mm512_srai_epi16(_mm512_adds_epi16(u, _mm512_set1_epi16(64)), 3);
+    __m512i low = _mm512_srai_epi16(_mm512_adds_epi16(u, _mm512_set1_epi16(2)), 2);
+    __m512i high = _mm512_srai_epi16(_mm512_subs_epi16(_mm512_set1_epi16(1922), u), 2);
+    high = _mm512_sub_epi16(_mm512_set1_epi16(255), high);
+    __m512i code = _mm512_max_epi16(_mm512_min_epi16(inner, low), high);
+    __m512i cell = _mm512_slli_epi16(c, 4);
+    code = _mm512_max_epi16(code, cell);
+    return _mm512_min_epi16(code, _mm512_or_si512(cell, _mm512_set1_epi16(15)));
+}
+
+/* 64 codes from four vectors of 16. The packs interleave 128-bit lanes; one permutation undoes it.
+ */
+WIDE void wide_store_codes(const __m512i c[4], const __m512i u[4], bool fine, __m512i most,
+                           uint8_t *codes)
+{
+    const __m512i zero = _mm512_setzero_si512();
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    __m512i a = _mm512_packs_epi32(c[0], c[1]);
+    __m512i b = _mm512_packs_epi32(c[2], c[3]);
+    a = _mm512_max_epi16(_mm512_min_epi16(a, most), zero);
+    b = _mm512_max_epi16(_mm512_min_epi16(b, most), zero);
+    if (fine) {
+        a = wide_fine_code(_mm512_packs_epi32(u[0], u[1]), a);
+        b = wide_fine_code(_mm512_packs_epi32(u[2], u[3]), b);
+    }
+    _mm512_storeu_si512(codes, _mm512_permutexvar_epi32(order, _mm512_packus_epi16(a, b)));
+}
+
+/* 64 elements into the second cache; an address past the end does no harm. */
+WIDE void wide_prefetch(uint8_t dtype, const uint8_t *source, uint64_t index)
+{
+    const uint64_t size = kvt_dtype_bytes(dtype);
+    for (uint64_t line = 0; line < size; line++) {
+        _mm_prefetch((const char *)source + index * size + 64 * line, _MM_HINT_T1);
+    }
+}
+
+WIDE void wide_code_columns(uint8_t dtype, bool fine, const group_shape *shape, float max_code,
+                            const group_ranges *ranges, const uint8_t *source, uint64_t rows,
+                            uint8_t *codes)
+{
+    const __m512i most = _mm512_set1_epi16((int16_t)max_code);
+    const uint64_t width = shape->width;
+    /* The range pass over the next groups waits for memory; this one does not. */
+    const uint64_t ahead = shape->group * width * kvt_dtype_bytes(dtype);
+    for (uint64_t row = 0; row < rows; row++) {
+        for (uint64_t c = 0; c < width; c += 64) {
+            __m512i code[4];
+            __m512i part[4];
+            wide_prefetch(dtype, source + ahead, row * width + c);
+            for (unsigned k = 0; k < 4; k++) {
+                __m512 x = wide_load(dtype, source, row * width + c + 16 * k);
+                code[k] = wide_code(x, _mm512_loadu_ps(ranges->minimum + c + 16 * k),
+                                    _mm512_loadu_ps(ranges->inverse + c + 16 * k),
+                                    _mm512_loadu_ps(ranges->scale + c + 16 * k), fine, &part[k]);
+            }
+            wide_store_codes(code, part, fine, most, codes + row * width + c);
+        }
+    }
+}
+
+WIDE void wide_code_rows(uint8_t dtype, bool fine, const group_shape *shape, float max_code,
+                         const group_ranges *ranges, const uint8_t *source, uint64_t rows,
+                         uint8_t *codes)
+{
+    const __m512i most = _mm512_set1_epi16((int16_t)max_code);
+    const unsigned log_group = (unsigned)__builtin_ctz(shape->group);
+    const uint64_t count = rows * shape->width;
+    const uint64_t ahead = 2 * GROUP_BATCH_ROWS * shape->width * kvt_dtype_bytes(dtype);
+    for (uint64_t i = 0; i < count; i += 64) {
+        __m512i code[4];
+        __m512i part[4];
+        wide_prefetch(dtype, source + ahead, i);
+        for (unsigned k = 0; k < 4; k++) {
+            const uint64_t g = (i + 16 * k) >> log_group;
+            __m512 x = wide_load(dtype, source, i + 16 * k);
+            code[k] =
+                wide_code(x, _mm512_set1_ps(ranges->minimum[g]), _mm512_set1_ps(ranges->inverse[g]),
+                          _mm512_set1_ps(ranges->scale[g]), fine, &part[k]);
+        }
+        wide_store_codes(code, part, fine, most, codes + i);
+    }
+}
+
+/* One body for every dtype and coding, so that the compiler sees constants. */
+#define WIDE_EACH_DTYPE(call, shape)                                                               \
+    switch ((shape)->dtype) {                                                                      \
+    case KVT_DTYPE_FP16: call(KVT_DTYPE_FP16); break;                                              \
+    case KVT_DTYPE_BF16: call(KVT_DTYPE_BF16); break;                                              \
+    default: call(KVT_DTYPE_FP32); break;                                                          \
+    }
+
+CODECS_TARGET_AVX512 static void wide_codes(const group_shape *shape, const group_coding *coding,
+                                            const group_ranges *ranges, const void *source,
+                                            uint64_t rows, uint8_t *codes)
+{
+    const uint8_t *at = source;
+    const float max_code = coding->max_code;
+    if (shape->columns ? shape->width % 64 != 0
+                       : !wide_is_flat(shape) || rows * shape->width % 64 != 0) {
+        group_scalar_code(shape, coding, ranges, source, rows, codes);
+        return;
+    }
+#define WIDE_CALL(dtype)                                                                           \
+    do {                                                                                           \
+        if (shape->columns && coding->fine)                                                        \
+            wide_code_columns(dtype, true, shape, max_code, ranges, at, rows, codes);              \
+        else if (shape->columns)                                                                   \
+            wide_code_columns(dtype, false, shape, max_code, ranges, at, rows, codes);             \
+        else if (coding->fine)                                                                     \
+            wide_code_rows(dtype, true, shape, max_code, ranges, at, rows, codes);                 \
+        else                                                                                       \
+            wide_code_rows(dtype, false, shape, max_code, ranges, at, rows, codes);                \
+    } while (0)
+    WIDE_EACH_DTYPE(WIDE_CALL, shape)
+#undef WIDE_CALL
+}
+
+/* 64 codes of two bits in 16 bytes. */
+WIDE void wide_pack2(__m512i codes, unsigned shift, uint8_t *target)
+{
+    const __m512i lanes = _mm512_setr_epi32(0, 0, 0, 0, 2, 2, 2, 2, 4, 4, 4, 4, 6, 6, 6, 6);
+    __m512i two = _mm512_and_si512(_mm512_srl_epi16(codes, _mm_cvtsi32_si128((int)shift)),
+                                   _mm512_set1_epi8(3));
+    two = _mm512_sllv_epi32(two, lanes);
+    __m256i half = _mm256_or_si256(_mm512_castsi512_si256(two), _mm512_extracti64x4_epi64(two, 1));
+    _mm_storeu_si128((__m128i *)(void *)target,
+                     _mm_or_si128(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1)));
+}
+
+WIDE void wide_pack4(__m512i codes, unsigned shift, uint8_t *target)
+{
+    __m512i four = _mm512_and_si512(_mm512_srl_epi16(codes, _mm_cvtsi32_si128((int)shift)),
+                                    _mm512_set1_epi8(15));
+    __m256i high = _mm256_slli_epi16(_mm512_extracti64x4_epi64(four, 1), 4);
+    _mm256_storeu_si256((__m256i *)(void *)target,
+                        _mm256_or_si256(_mm512_castsi512_si256(four), high));
+}
+
+WIDE void wide_pack_width(const uint8_t *codes, uint64_t count, uint32_t w, unsigned shift,
+                          uint8_t *target)
+{
+    for (uint64_t i = 0; i < count; i += 64) {
+        __m512i chunk = _mm512_loadu_si512(codes + i);
+        uint8_t *out = target + i / 8 * w;
+        if (w == 1) {
+            uint64_t bits = _mm512_test_epi8_mask(chunk, _mm512_set1_epi8((char)(1 << shift)));
+            memcpy(out, &bits, sizeof bits);
+        } else if (w == 2) {
+            wide_pack2(chunk, shift, out);
+        } else {
+            wide_pack4(chunk, shift, out);
+        }
+    }
+}
+
+CODECS_TARGET_AVX512 static void wide_pack(const uint8_t *codes, uint64_t count,
+                                           const group_plane *plane, uint8_t *target)
+{
+    const uint64_t whole = count / 64 * 64;
+    const unsigned shift = plane->shift;
+    switch (plane->bits) {
+    case 1: wide_pack_width(codes, whole, 1, shift, target); break;
+    case 2: wide_pack_width(codes, whole, 2, shift, target); break;
+    case 4: wide_pack_width(codes, whole, 4, shift, target); break;
+    default: memcpy(target, codes, count); return;
+    }
+    if (whole < count) {
+        group_scalar_pack(codes + whole, count - whole, plane, target + whole / 8 * plane->bits);
+    }
+}
+
+/* Moves w bits of a stored chunk to `shift` in every byte: lanes of 32 bits are turned, then
+ * masked. */
+WIDE __m512i wide_spread(const uint8_t *at, uint32_t w, __m512i code, __m512i turn, __m512i mask)
+{
+    __m512i stored;
+    if (w == 1) {
+        uint64_t bits;
+        memcpy(&bits, at, sizeof bits);
+        /* The bit is not there yet: adding sets it. */
+        return _mm512_mask_add_epi8(code, bits, code, mask);
+    }
+    if (w == 8) return _mm512_loadu_si512(at);
+    if (w == 2) {
+        stored = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)at));
+    } else {
+        stored = _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)(const void *)at));
+    }
+    /* code | (turned & mask) */
+    return _mm512_ternarylogic_epi32(code, _mm512_rolv_epi32(stored, turn), mask, 0xf8);
+}
+
+/* The planes' widths are constants wherever this is inlined. */
+WIDE void wide_unpack_widths(const group_plane *planes, const uint32_t *widths, uint32_t count,
+                             uint64_t offset, uint64_t elements, uint8_t *codes)
+{
+    const __m512i quarters = _mm512_setr_epi32(0, 0, 0, 0, 2, 2, 2, 2, 4, 4, 4, 4, 6, 6, 6, 6);
+    const __m512i halves = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 4, 4, 4, 4, 4);
+    __m512i turn[KVT_PLANES_MAX];
+    __m512i mask[KVT_PLANES_MAX];
+    const uint8_t *at[KVT_PLANES_MAX];
+    for (uint32_t p = 0; p < count; p++) {
+        const __m512i from = widths[p] == 2   ? quarters
+                             : widths[p] == 4 ? halves
+                                              : _mm512_setzero_si512();
+        turn[p] = _mm512_and_si512(_mm512_sub_epi32(_mm512_set1_epi32(planes[p].shift), from),
+                                   _mm512_set1_epi32(31));
+        mask[p] = _mm512_set1_epi8((char)(((1u << widths[p]) - 1u) << planes[p].shift));
+        at[p] = planes[p].data + offset / 8 * widths[p];
+    }
+    for (uint64_t i = 0; i < elements; i += 64) {
+        __m512i code = _mm512_setzero_si512();
+        for (uint32_t p = 0; p < count; p++) {
+            const uint8_t *chunk = at[p] + i / 8 * widths[p];
+            _mm_prefetch((const char *)chunk + WIDE_PREFETCH * widths[p], _MM_HINT_T0);
+            code = wide_spread(chunk, widths[p], code, turn[p], mask[p]);
+        }
+        _mm512_storeu_si512(codes + i, code);
+    }
+}
+
+CODECS_TARGET_AVX512 static void wide_unpack(const group_plane *planes, uint32_t plane_count,
+                                             uint64_t offset, uint64_t count, uint8_t *codes)
+{
+    static const uint32_t nested[KVT_PLANES_MAX] = {2, 1, 1, 2, 2};
+    static const uint32_t single[3] = {2, 4, 8};
+    const uint64_t whole = count / 64 * 64;
+    switch (plane_count * 16u + (plane_count == 1 ? planes[0].bits : 0)) {
+    case 16 + 2: wide_unpack_widths(planes, &single[0], 1, offset, whole, codes); break;
+    case 16 + 4: wide_unpack_widths(planes, &single[1], 1, offset, whole, codes); break;
+    case 16 + 8: wide_unpack_widths(planes, &single[2], 1, offset, whole, codes); break;
+    case 32: wide_unpack_widths(planes, nested, 2, offset, whole, codes); break;
+    case 48: wide_unpack_widths(planes, nested, 3, offset, whole, codes); break;
+    case 64: wide_unpack_widths(planes, nested, 4, offset, whole, codes); break;
+    default: wide_unpack_widths(planes, nested, 5, offset, whole, codes); break;
+    }
+    if (whole < count) {
+        group_scalar_unpack(planes, plane_count, offset + whole, count - whole, codes + whole);
+    }
+}
+
+CODECS_TARGET_AVX512 static void wide_open(const uint16_t *minima, const uint16_t *scales,
+                                           uint64_t count, const group_ranges *ranges)
+{
+    for (uint64_t i = 0; i < count; i += 16) {
+        const __mmask16 mask = count - i < 16 ? (__mmask16)((1u << (count - i)) - 1u) : 0xffff;
+        __m512 minimum = _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, minima + i));
+        __m512 scale = _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, scales + i));
+        _mm512_mask_storeu_ps(ranges->minimum + i, mask, minimum);
+        _mm512_mask_storeu_ps(ranges->scale + i, mask, scale);
+    }
+}
+
+static void wide_close(void)
+{
+    _mm_sfence(); /* streamed values are seen before whatever is stored after them */
+}
+
+const group_kernels group_kernels_avx512 = {
+    .range_columns = wide_range_columns,
+    .range_rows = wide_range_rows,
+    .finish = wide_finish,
+    .code = wide_codes,
+    .pack = wide_pack,
+    .unpack = wide_unpack,
+    .open = wide_open,
+    .value = group_avx512_value,
+    .close = wide_close,
+};
+
+#endif
