@@ -12,7 +12,8 @@
 
 enum {
     ENTROPY_SCRATCH_ALIGN = 64,
-    ENTROPY_PIECE = 8192, /* symbols decoded before they become values */
+    ENTROPY_STREAM_MIN = 1 << 20, /* bytes of a matrix larger than the caches near a core */
+    ENTROPY_PIECE = 8192,         /* symbols decoded before they become values */
     /* More than 127.5 / 16 deviations from the mean: at most one element in 56, rounding counted.
      */
     ENTROPY_DISTANT_SHARE = 32
@@ -357,6 +358,7 @@ static void entropy_recon_start(const entropy_head *head, const entropy_shape *s
     if (shape->dtype == KVT_DTYPE_FP32) recon->limit = 3.40282347e38f;
     recon->shifted = (head->flags & ENTROPY_FLAG_CENTROIDS) != 0;
     recon->clamp = true;
+    recon->stream = entropy_bound(shape) >= ENTROPY_STREAM_MIN;
     for (int code = -4; code < 4; code++) {
         unsigned size = (unsigned)(code < 0 ? -code : code);
         float shrink = 0.0f;
@@ -496,6 +498,24 @@ static kvt_status entropy_restore_span(entropy_reader *reader, const entropy_hea
     return sound ? KVT_OK : KVT_E_CORRUPT;
 }
 
+static kvt_status entropy_restore_spans(entropy_reader *reader, const rans_frequencies *table,
+                                        const entropy_head *head, const entropy_shape *shape,
+                                        const uint8_t *source, uint64_t bytes, uint8_t *target)
+{
+    for (uint64_t token = 0; token < shape->tokens;) {
+        const uint32_t part =
+            (uint32_t)entropy_min(shape->tokens - token, entropy_span_tokens(shape));
+        kvt_status status = entropy_span_open(table, shape, head->axis, part, &source, &bytes,
+                                              reader->scratch, &reader->span);
+        if (status != KVT_OK) return status;
+        status = entropy_restore_span(reader, head, shape, part,
+                                      target + token * entropy_row_bytes(shape));
+        if (status != KVT_OK) return status;
+        token += part;
+    }
+    return bytes == 0 ? KVT_OK : KVT_E_CORRUPT;
+}
+
 kvt_status entropy_decode(const rans_frequencies *table, const entropy_shape *shape,
                           const void *source, uint64_t bytes, void *target, void *scratch)
 {
@@ -508,18 +528,9 @@ kvt_status entropy_decode(const rans_frequencies *table, const entropy_shape *sh
     entropy_cut(shape, scratch, &parts);
     reader.kernels = entropy_kernels_choose();
     reader.scratch = &parts;
-    for (uint64_t token = 0; token < shape->tokens;) {
-        const uint32_t part =
-            (uint32_t)entropy_min(shape->tokens - token, entropy_span_tokens(shape));
-        uint8_t *rows = (uint8_t *)target + token * entropy_row_bytes(shape);
-        kvt_status status =
-            entropy_span_open(table, shape, head.axis, part, &from, &bytes, &parts, &reader.span);
-        if (status != KVT_OK) return status;
-        status = entropy_restore_span(&reader, &head, shape, part, rows);
-        if (status != KVT_OK) return status;
-        token += part;
-    }
-    return bytes == 0 ? KVT_OK : KVT_E_CORRUPT;
+    kvt_status status = entropy_restore_spans(&reader, table, &head, shape, from, bytes, target);
+    entropy_fence();
+    return status;
 }
 
 static int32_t entropy_third(int32_t code)

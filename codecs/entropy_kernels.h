@@ -31,6 +31,7 @@ typedef struct entropy_recon {
     float limit;
     bool shifted; /* some centre is not 128 */
     bool clamp;   /* some value may be beyond the limit */
+    bool stream;  /* write past the caches where the target is aligned to 64 */
 } entropy_recon;
 
 typedef struct entropy_kernels {
@@ -59,6 +60,14 @@ typedef struct entropy_kernels {
 extern const entropy_kernels entropy_kernels_scalar;
 extern const entropy_kernels entropy_kernels_avx2;
 extern const entropy_kernels entropy_kernels_avx512;
+
+/* Orders what was written past the caches before what comes after. */
+static inline void entropy_fence(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_sfence();
+#endif
+}
 
 /* Writes one finite value of at most the dtype's largest, rounded to nearest even. */
 static inline void entropy_store_element(uint8_t dtype, float value, uint8_t *target)

@@ -148,8 +148,18 @@ ENTROPY_INLINE __m512i entropy_round_bf16(__m512 y)
     return _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
 }
 
+ENTROPY_INLINE void entropy_store_line(__m512i line, uint8_t *target, bool stream)
+{
+    if (stream) {
+        _mm512_stream_si512((void *)target, line);
+    } else {
+        _mm512_storeu_si512(target, line);
+    }
+}
+
 /* Thirty-two elements of two registers. */
-ENTROPY_INLINE void entropy_store_two(uint8_t dtype, __m512 a, __m512 b, uint8_t *target)
+ENTROPY_INLINE void entropy_store_two(uint8_t dtype, __m512 a, __m512 b, uint8_t *target,
+                                      bool stream)
 {
     if (dtype == KVT_DTYPE_BF16) {
         /* Every second half-word of both. */
@@ -161,10 +171,11 @@ ENTROPY_INLINE void entropy_store_two(uint8_t dtype, __m512 a, __m512 b, uint8_t
             _mm512_add_epi32(_mm512_add_epi32(even, step), _mm512_set1_epi32(0x00010001));
         __m512i halves =
             _mm512_permutex2var_epi16(entropy_round_bf16(a), order, entropy_round_bf16(b));
-        _mm512_storeu_si512(target, halves);
+        entropy_store_line(halves, target, stream);
     } else if (dtype == KVT_DTYPE_FP16) {
-        _mm256_storeu_si256((void *)target, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
-        _mm256_storeu_si256((void *)(target + 32), _mm512_cvtps_ph(b, _MM_FROUND_TO_NEAREST_INT));
+        __m512i low = _mm512_castsi256_si512(_mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
+        __m256i high = _mm512_cvtps_ph(b, _MM_FROUND_TO_NEAREST_INT);
+        entropy_store_line(_mm512_inserti64x4(low, high, 1), target, stream);
     } else {
         _mm512_storeu_ps(target, a);
         _mm512_storeu_ps(target + 64, b);
@@ -179,12 +190,13 @@ ENTROPY_INLINE uint32_t entropy_restore_run(const uint8_t dtype, const uint8_t *
                                             const bool shifted, const bool clamp)
 {
     const size_t element = dtype == KVT_DTYPE_FP32 ? 4 : 2;
+    const bool stream = recon->stream && (uintptr_t)target % 64 == 0;
     uint32_t i = 0;
     for (; i + ENTROPY_TWO <= count; i += ENTROPY_TWO) {
         __m512 a = entropy_values(symbols + i, means + i, scales + i, recon, shifted, clamp);
         const uint32_t k = i + ENTROPY_WIDTH;
         __m512 b = entropy_values(symbols + k, means + k, scales + k, recon, shifted, clamp);
-        entropy_store_two(dtype, a, b, target + i * element);
+        entropy_store_two(dtype, a, b, target + i * element, stream);
     }
     return i;
 }

@@ -22,48 +22,24 @@ bool entropy_append(entropy_target *target, const void *source, uint64_t bytes)
     return true;
 }
 
-/* Adds the symbols of a run to four sets of counts in turn, so that equal neighbours do not wait
- * for each other. */
-static void span_count_run(const uint8_t *symbols, uint64_t count, uint32_t parts[4][256])
-{
-    uint64_t i = 0;
-    for (; i + 8 <= count; i += 8) {
-        uint64_t eight;
-        memcpy(&eight, symbols + i, sizeof eight);
-        parts[0][eight & 0xff]++;
-        parts[1][eight >> 8 & 0xff]++;
-        parts[2][eight >> 16 & 0xff]++;
-        parts[3][eight >> 24 & 0xff]++;
-        parts[0][eight >> 32 & 0xff]++;
-        parts[1][eight >> 40 & 0xff]++;
-        parts[2][eight >> 48 & 0xff]++;
-        parts[3][eight >> 56]++;
-    }
-    for (; i < count; i++) {
-        parts[0][symbols[i]]++;
-    }
-}
-
 /* Counts symbols. Of a long span one run in four, chosen by a hash so that no channel is preferred:
  * a quarter million symbols make as good a table as a million. Returns how many were counted. */
 static uint64_t span_count(const uint8_t *symbols, uint64_t count, uint32_t counts[256])
 {
-    uint32_t parts[4][256];
+    rans_counts parts;
     uint64_t counted = 0;
-    memset(parts, 0, sizeof parts);
+    memset(&parts, 0, sizeof parts);
     if (count < SPAN_SAMPLED_MIN) {
-        span_count_run(symbols, count, parts);
+        rans_count(symbols, count, &parts);
         counted = count;
     } else {
         for (uint32_t i = 0; i < count / (4 * SPAN_SCAN); i++) {
             uint32_t one = (i * UINT32_C(0x9e3779b1)) >> 30;
-            span_count_run(symbols + (4 * (uint64_t)i + one) * SPAN_SCAN, SPAN_SCAN, parts);
+            rans_count(symbols + (4 * (uint64_t)i + one) * SPAN_SCAN, SPAN_SCAN, &parts);
             counted += SPAN_SCAN;
         }
     }
-    for (unsigned s = 0; s < 256; s++) {
-        counts[s] = parts[0][s] + parts[1][s] + parts[2][s] + parts[3][s];
-    }
+    rans_count_sum(&parts, counts);
     return counted;
 }
 

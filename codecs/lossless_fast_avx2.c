@@ -12,6 +12,7 @@
 #define FAST_TABLE       fast_kernels_avx2
 #define FAST_ENCODE_BF16 fast_encode_bf16
 #define FAST_DECODE_BF16 fast_decode_bf16
+#define FAST_MERGE_BF16  fast_merge_runs
 #define FAST_INLINE      static inline __attribute__((always_inline)) FAST_TARGET
 
 enum { FAST_WIDTH = 32, FAST_PARTS = FAST_PACK / FAST_WIDTH };
@@ -107,7 +108,7 @@ FAST_TARGET static uint32_t fast_encode_bf16(const uint8_t *source, uint32_t cou
 }
 
 /* Sign, exponent and mantissa of exponent << 8 | low. */
-FAST_INLINE __m256i fast_join(__m256i pair)
+FAST_INLINE __m256i fast_unite(__m256i pair)
 {
     __m256i exponent = _mm256_and_si256(_mm256_srli_epi16(pair, 1), _mm256_set1_epi16(0x7f80));
     __m256i sign = _mm256_and_si256(_mm256_slli_epi16(pair, 8), _mm256_set1_epi16((short)0x8000));
@@ -120,8 +121,8 @@ FAST_INLINE void fast_give_32(__m256i exponents, const uint8_t *lows, uint8_t *t
 {
     exponents = _mm256_permute4x64_epi64(exponents, 0xd8);
     __m256i low = _mm256_permute4x64_epi64(_mm256_loadu_si256((const void *)lows), 0xd8);
-    __m256i a = fast_join(_mm256_unpacklo_epi8(low, exponents));
-    __m256i b = fast_join(_mm256_unpackhi_epi8(low, exponents));
+    __m256i a = fast_unite(_mm256_unpacklo_epi8(low, exponents));
+    __m256i b = fast_unite(_mm256_unpackhi_epi8(low, exponents));
     if (stream) {
         _mm256_stream_si256((void *)target, a);
         _mm256_stream_si256((void *)(target + FAST_WIDTH), b);
@@ -183,6 +184,27 @@ FAST_TARGET static uint32_t fast_decode_bf16(const uint8_t *packed, const uint8_
         return done;
     }
     return fast_decode_loop(packed, lows, count, window, escape_at, escape_end, target, false);
+}
+
+FAST_INLINE uint32_t fast_merge_loop(const uint8_t *bases, const uint8_t *symbols,
+                                     const uint8_t *lows, uint32_t count, uint8_t *target,
+                                     const bool stream)
+{
+    uint32_t i = 0;
+    for (; i + 32 <= count; i += 32) {
+        __m256i exponents = _mm256_sub_epi8(_mm256_loadu_si256((const void *)(bases + i)),
+                                            _mm256_loadu_si256((const void *)(symbols + i)));
+        fast_give_32(exponents, lows + i, target + 2 * (size_t)i, stream);
+    }
+    return i;
+}
+
+FAST_TARGET static uint32_t fast_merge_runs(const uint8_t *bases, const uint8_t *symbols,
+                                            const uint8_t *lows, uint32_t count, uint8_t *target,
+                                            bool stream)
+{
+    if (stream) return fast_merge_loop(bases, symbols, lows, count, target, true);
+    return fast_merge_loop(bases, symbols, lows, count, target, false);
 }
 
 #include "lossless_fast_body.h"

@@ -12,6 +12,7 @@
 #define FAST_TABLE       fast_kernels_avx512
 #define FAST_ENCODE_BF16 fast_encode_bf16
 #define FAST_DECODE_BF16 fast_decode_bf16
+#define FAST_MERGE_BF16  fast_merge_runs
 #define FAST_INLINE      static inline __attribute__((always_inline)) FAST_TARGET
 
 /* 64 elements to exponents and lows. */
@@ -110,7 +111,7 @@ FAST_INLINE __m512i fast_take_lanes(__m512i exponents, uint64_t lanes, const uin
 }
 
 /* Sign, exponent and mantissa of exponent << 8 | low. */
-FAST_INLINE __m512i fast_join(__m512i pair)
+FAST_INLINE __m512i fast_unite(__m512i pair)
 {
     const __m512i exponent = _mm512_set1_epi16(0x7f80);
     const __m512i sign = _mm512_set1_epi16((short)0x8000);
@@ -125,8 +126,8 @@ FAST_INLINE void fast_give_64(__m512i exponents, const uint8_t *lows, uint8_t *t
     const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
     exponents = _mm512_permutexvar_epi64(order, exponents);
     __m512i low = _mm512_permutexvar_epi64(order, _mm512_loadu_si512(lows));
-    __m512i a = fast_join(_mm512_unpacklo_epi8(low, exponents));
-    __m512i b = fast_join(_mm512_unpackhi_epi8(low, exponents));
+    __m512i a = fast_unite(_mm512_unpacklo_epi8(low, exponents));
+    __m512i b = fast_unite(_mm512_unpackhi_epi8(low, exponents));
     if (stream) {
         _mm512_stream_si512((void *)target, a);
         _mm512_stream_si512((void *)(target + 64), b);
@@ -183,6 +184,27 @@ FAST_TARGET static uint32_t fast_decode_bf16(const uint8_t *packed, const uint8_
         return done;
     }
     return fast_decode_loop(packed, lows, count, window, escape_at, escape_end, target, false);
+}
+
+FAST_INLINE uint32_t fast_merge_loop(const uint8_t *bases, const uint8_t *symbols,
+                                     const uint8_t *lows, uint32_t count, uint8_t *target,
+                                     const bool stream)
+{
+    uint32_t i = 0;
+    for (; i + 64 <= count; i += 64) {
+        __m512i exponents =
+            _mm512_sub_epi8(_mm512_loadu_si512(bases + i), _mm512_loadu_si512(symbols + i));
+        fast_give_64(exponents, lows + i, target + 2 * (size_t)i, stream);
+    }
+    return i;
+}
+
+FAST_TARGET static uint32_t fast_merge_runs(const uint8_t *bases, const uint8_t *symbols,
+                                            const uint8_t *lows, uint32_t count, uint8_t *target,
+                                            bool stream)
+{
+    if (stream) return fast_merge_loop(bases, symbols, lows, count, target, true);
+    return fast_merge_loop(bases, symbols, lows, count, target, false);
 }
 
 #include "lossless_fast_body.h"

@@ -1,7 +1,7 @@
 /*
  * lossless_fast_body.h - the loops of lossless_fast_kernels.h in plain C that vectorises, compiled
  * once per instruction set: the including file defines FAST_TARGET, FAST_TABLE and the fused forms
- * FAST_ENCODE_BF16 and FAST_DECODE_BF16. Not a header for others.
+ * FAST_ENCODE_BF16, FAST_DECODE_BF16 and FAST_MERGE_BF16. Not a header for others.
  */
 #include "lossless_fast_kernels.h"
 
@@ -184,6 +184,45 @@ FAST_TARGET static bool fast_uncode(const uint8_t *restrict codes, uint32_t coun
     return any != 0;
 }
 
+FAST_TARGET static void fast_add(const uint8_t *restrict exponents, uint32_t count,
+                                 uint16_t *restrict sums)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        sums[i] = (uint16_t)(sums[i] + exponents[i]);
+    }
+}
+
+FAST_TARGET static void fast_distance(const uint8_t *restrict bases, const uint8_t *restrict source,
+                                      uint32_t count, uint8_t *restrict target)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        target[i] = (uint8_t)(bases[i] - source[i]);
+    }
+}
+
+FAST_TARGET static void fast_join(const fast_view *parts, uint32_t count, uint8_t *restrict symbols)
+{
+    const uint8_t *restrict distances = parts->exponents;
+    const uint8_t *restrict signs = parts->signs;
+    const uint8_t *restrict pairs = parts->pairs;
+    for (uint32_t i = 0; i < count; i++) {
+        symbols[i] = (uint8_t)(distances[i] << 3 | signs[i] >> 1 | pairs[i]);
+    }
+}
+
+FAST_TARGET static void fast_part(const uint8_t *restrict symbols, uint32_t count,
+                                  const fast_parts *parts)
+{
+    uint8_t *restrict distances = parts->exponents;
+    uint8_t *restrict signs = parts->signs;
+    uint8_t *restrict pairs = parts->pairs;
+    for (uint32_t i = 0; i < count; i++) {
+        distances[i] = symbols[i] >> 3;
+        signs[i] = (uint8_t)(symbols[i] << 1 & 8);
+        pairs[i] = symbols[i] & 3;
+    }
+}
+
 FAST_TARGET static void fast_pack(const uint8_t *restrict nibbles, uint8_t *restrict packed)
 {
     for (uint32_t i = 0; i < FAST_PACK / 2; i++) {
@@ -204,8 +243,13 @@ const fast_kernels FAST_TABLE = {
     .merge = fast_merge,
     .code = fast_code,
     .uncode = fast_uncode,
+    .add = fast_add,
+    .distance = fast_distance,
+    .join = fast_join,
+    .part = fast_part,
     .pack = fast_pack,
     .unpack = fast_unpack,
     .encode_bf16 = FAST_ENCODE_BF16,
     .decode_bf16 = FAST_DECODE_BF16,
+    .merge_bf16 = FAST_MERGE_BF16,
 };

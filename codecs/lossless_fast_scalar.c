@@ -6,6 +6,7 @@
 #define FAST_TABLE       fast_kernels_scalar
 #define FAST_ENCODE_BF16 NULL
 #define FAST_DECODE_BF16 NULL
+#define FAST_MERGE_BF16  NULL
 
 #include "lossless_fast_body.h"
 

@@ -23,6 +23,35 @@ static void rans_store_word(uint8_t *target, uint32_t value)
     memcpy(target, &word, sizeof word);
 }
 
+void rans_count(const uint8_t *symbols, uint64_t count, rans_counts *counts)
+{
+    uint32_t(*parts)[256] = counts->parts;
+    uint64_t i = 0;
+    for (; i + 8 <= count; i += 8) {
+        uint64_t eight;
+        memcpy(&eight, symbols + i, sizeof eight);
+        parts[0][eight & 0xff]++;
+        parts[1][eight >> 8 & 0xff]++;
+        parts[2][eight >> 16 & 0xff]++;
+        parts[3][eight >> 24 & 0xff]++;
+        parts[0][eight >> 32 & 0xff]++;
+        parts[1][eight >> 40 & 0xff]++;
+        parts[2][eight >> 48 & 0xff]++;
+        parts[3][eight >> 56]++;
+    }
+    for (; i < count; i++) {
+        parts[0][symbols[i]]++;
+    }
+}
+
+void rans_count_sum(const rans_counts *counts, uint32_t sums[256])
+{
+    for (unsigned s = 0; s < 256; s++) {
+        sums[s] =
+            counts->parts[0][s] + counts->parts[1][s] + counts->parts[2][s] + counts->parts[3][s];
+    }
+}
+
 /* Takes one slot from the symbol that loses the fewest bits: the smallest count / (2 freq - 1). */
 static void rans_take_slot(const uint32_t counts[256], rans_frequencies *frequencies)
 {
@@ -253,8 +282,11 @@ uint8_t *rans_encode(const rans_encode_table *table, const uint8_t *symbols, uin
         return NULL;
     }
 #if defined(__x86_64__)
-    if (codecs_cpu_level() >= CODECS_CPU_AVX512) {
+    codecs_cpu level = codecs_cpu_level();
+    if (level >= CODECS_CPU_AVX512) {
         whole = rans_encode_avx512(table, symbols, whole, state_count, begin, &word, states);
+    } else if (level >= CODECS_CPU_AVX2) {
+        whole = rans_encode_avx2(table, symbols, whole, state_count, begin, &word, states);
     }
 #endif
     if (!rans_encode_scalar(table, symbols, 0, whole, state_count, begin, &word, states)) {

@@ -50,6 +50,15 @@ typedef struct rans_decode_table {
     uint32_t slot[RANS_SCALE];
 } rans_decode_table;
 
+/* Counting in four sets, so that equal neighbours do not wait for each other. */
+typedef struct rans_counts {
+    uint32_t parts[4][256];
+} rans_counts;
+
+/* Adds the symbols; the sets start at zero. */
+void rans_count(const uint8_t *symbols, uint64_t count, rans_counts *counts);
+void rans_count_sum(const rans_counts *counts, uint32_t sums[256]);
+
 /* Scales counts to frequencies whose sum is 4096. Every symbol that was counted gets at least 1,
  * and at least two symbols get some. The counts' sum is in [1, 2^32). */
 void rans_normalise(const uint32_t counts[256], rans_frequencies *frequencies);
@@ -106,6 +115,9 @@ uint64_t rans_decode_avx512(rans_decoder *decoder, uint8_t *symbols, uint64_t co
 
 /* Codes symbols[0 .. count), a multiple of state_count, backwards; stops early when the room before
  * *word falls below one turn's worst case. Returns the symbols left at the front. */
+uint64_t rans_encode_avx2(const rans_encode_table *table, const uint8_t *symbols, uint64_t count,
+                          uint32_t state_count, const uint8_t *begin, uint8_t **word,
+                          uint32_t *states);
 uint64_t rans_encode_avx512(const rans_encode_table *table, const uint8_t *symbols, uint64_t count,
                             uint32_t state_count, const uint8_t *begin, uint8_t **word,
                             uint32_t *states);

@@ -1,6 +1,5 @@
 /*
- * rans_avx2.c - the decoder of rans.h, eight states to a register. Encoding has no AVX2 form: the
- * scalar one is as fast. Re-entrant.
+ * rans_avx2.c - the coder of rans.h, eight states to a register. Re-entrant.
  */
 #include "rans.h"
 
@@ -88,6 +87,86 @@ CODECS_TARGET_AVX2 uint64_t rans_decode_avx2(rans_decoder *decoder, uint8_t *sym
     case 32: return rans_decode_halves(decoder, symbols, count, 4);
     case 64: return rans_decode_halves(decoder, symbols, count, 8);
     default: return rans_decode_halves(decoder, symbols, count, 16);
+    }
+}
+
+/* The low words of the lanes of a mask, written so that they end at *word, which moves down. Up to
+ * sixteen bytes before it are written. */
+RANS_INLINE void rans_put_words(__m256i x, unsigned mask, uint8_t **word)
+{
+    const unsigned count = (unsigned)__builtin_popcount(mask);
+    uint64_t bytes = _pdep_u64(mask, UINT64_C(0x0101010101010101)) * 0xff;
+    uint64_t order = _pext_u64(UINT64_C(0x0706050403020100), bytes);
+    /* To the top of eight places, in two shifts because no lane at all would be one of 64. */
+    order = order << (4 * (RANS_HALF - count)) << (4 * (RANS_HALF - count));
+    __m128i twice = _mm_cvtsi64_si128((long long)(order * 2));
+    __m128i places = _mm_unpacklo_epi8(twice, _mm_add_epi8(twice, _mm_set1_epi8(1)));
+    __m256i low = _mm256_and_si256(x, _mm256_set1_epi32(0xffff));
+    __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1));
+    _mm_storeu_si128((void *)(*word - 2 * RANS_HALF), _mm_shuffle_epi8(words, places));
+    *word -= 2 * count;
+}
+
+/* One symbol of eight states. */
+RANS_INLINE __m256i rans_encode_half(const rans_encode_table *table, const uint8_t *symbols,
+                                     __m256i x, uint8_t **word)
+{
+    __m256i symbol = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)symbols));
+    __m256i range = _mm256_i32gather_epi32((const int *)table->range, symbol, 4);
+    __m256 reciprocal = _mm256_i32gather_ps(table->reciprocal, symbol, 4);
+    __m256i frequency = _mm256_and_si256(range, _mm256_set1_epi32(0xffff));
+    __m256i kept = _mm256_cmpgt_epi32(frequency, _mm256_srli_epi32(x, 20));
+    unsigned mask = ~(unsigned)_mm256_movemask_ps(_mm256_castsi256_ps(kept)) & 0xffu;
+    rans_put_words(x, mask, word);
+    x = _mm256_blendv_epi8(_mm256_srli_epi32(x, 16), x, kept);
+    /* An unsigned number to fp32, rounded once. */
+    __m256 high = _mm256_cvtepi32_ps(_mm256_srli_epi32(x, 16));
+    __m256 low = _mm256_cvtepi32_ps(_mm256_and_si256(x, _mm256_set1_epi32(0xffff)));
+    __m256 value = _mm256_fmadd_ps(high, _mm256_set1_ps(65536.0f), low);
+    /* The estimate is the quotient or one less; one more in it is 4096 more, and frequency less in
+     * the rest. */
+    __m256i quotient = _mm256_cvttps_epi32(_mm256_mul_ps(value, reciprocal));
+    __m256i rest = _mm256_sub_epi32(x, _mm256_mullo_epi32(quotient, frequency));
+    __m256i exact = _mm256_cmpgt_epi32(frequency, rest);
+    __m256i more = _mm256_sub_epi32(_mm256_set1_epi32(RANS_SCALE), frequency);
+    __m256i next = _mm256_add_epi32(_mm256_slli_epi32(quotient, RANS_SCALE_BITS),
+                                    _mm256_add_epi32(rest, _mm256_srli_epi32(range, 16)));
+    return _mm256_add_epi32(next, _mm256_andnot_si256(exact, more));
+}
+
+RANS_INLINE uint64_t rans_encode_halves(const rans_encode_table *table, const uint8_t *symbols,
+                                        uint64_t count, const uint8_t *begin, uint8_t **word,
+                                        uint32_t *states, const int halves)
+{
+    const uint64_t turn = (uint64_t)halves * RANS_HALF;
+    uint8_t *at = *word;
+    __m256i x[RANS_HALVES_MAX];
+    for (int h = 0; h < halves; h++) {
+        x[h] = _mm256_loadu_si256((const void *)(states + h * RANS_HALF));
+    }
+    while (count >= turn && (uint64_t)(at - begin) >= 2 * turn) {
+        count -= turn;
+#pragma GCC unroll 16
+        for (int h = halves - 1; h >= 0; h--) {
+            x[h] = rans_encode_half(table, symbols + count + (uint64_t)h * RANS_HALF, x[h], &at);
+        }
+    }
+    for (int h = 0; h < halves; h++) {
+        _mm256_storeu_si256((void *)(states + h * RANS_HALF), x[h]);
+    }
+    *word = at;
+    return count;
+}
+
+CODECS_TARGET_AVX2 uint64_t rans_encode_avx2(const rans_encode_table *table, const uint8_t *symbols,
+                                             uint64_t count, uint32_t state_count,
+                                             const uint8_t *begin, uint8_t **word, uint32_t *states)
+{
+    switch (state_count) {
+    case 16: return rans_encode_halves(table, symbols, count, begin, word, states, 2);
+    case 32: return rans_encode_halves(table, symbols, count, begin, word, states, 4);
+    case 64: return rans_encode_halves(table, symbols, count, begin, word, states, 8);
+    default: return rans_encode_halves(table, symbols, count, begin, word, states, 16);
     }
 }
 

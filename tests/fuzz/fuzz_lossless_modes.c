@@ -1,0 +1,88 @@
+/*
+ * fuzz_lossless_modes.c - the decoders of lossless fast and of lossless with its own coder against
+ * any bytes, and round trips of any values. The first 6 bytes choose what to do and the shape.
+ */
+#include "codecs/cpu.h"
+#include "codecs/lossless_fast.h"
+#include "codecs/lossless_rans.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+enum { FUZZ_HEAD_BYTES = 6, FUZZ_BYTES_MAX = 1 << 18 };
+
+typedef struct fuzz_room {
+    lossless_rans_shape shape;
+    uint64_t bytes;
+    bool fast;
+    void *scratch;
+    uint8_t *stored;
+    uint8_t *decoded;
+} fuzz_room;
+
+static void *fuzz_take(size_t bytes)
+{
+    void *taken = malloc(bytes + (bytes == 0));
+    if (taken == NULL) abort();
+    return taken;
+}
+
+static kvt_status fuzz_decode(const fuzz_room *room, const uint8_t *data, size_t size)
+{
+    uint8_t *exact = fuzz_take(size);
+    memcpy(exact, data, size);
+    kvt_status status =
+        room->fast
+            ? lossless_fast_decode(room->shape.dtype, exact, size, room->decoded, room->bytes)
+            : lossless_rans_decode(&room->shape, exact, size, room->decoded, room->scratch);
+    if (status != KVT_OK && status != KVT_E_CORRUPT) abort();
+    free(exact);
+    return status;
+}
+
+static void fuzz_round_trip(const fuzz_room *room, const uint8_t *data, size_t size)
+{
+    uint64_t written;
+    uint8_t *source = fuzz_take(room->bytes);
+    for (uint64_t at = 0; at < room->bytes; at++) {
+        source[at] = size == 0 ? 0 : data[at % size];
+    }
+    kvt_status status = room->fast ? lossless_fast_encode(room->shape.dtype, source, room->bytes,
+                                                          room->stored, room->bytes, &written)
+                                   : lossless_rans_encode(&room->shape, source, room->stored,
+                                                          room->bytes, room->scratch, &written);
+    if (status != KVT_OK && status != KVT_RAW) abort();
+    if (status == KVT_OK) {
+        if (fuzz_decode(room, room->stored, written) != KVT_OK) abort();
+        if (memcmp(room->decoded, source, room->bytes) != 0) abort();
+    }
+    free(source);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    fuzz_room room = {.bytes = 0};
+    if (size < FUZZ_HEAD_BYTES) return 0;
+    room.shape.dtype = (uint8_t)(1 + data[0] % 3);
+    room.shape.row = 1u + data[1] + (data[2] & 1 ? 1000u : 0u);
+    room.shape.tokens = 1u + data[3] + (data[4] & 1 ? 256u : 0u);
+    room.fast = (data[2] & 4) != 0;
+    room.bytes = lossless_rans_bound(&room.shape);
+    if (room.bytes > FUZZ_BYTES_MAX) return 0;
+    codecs_cpu_force((codecs_cpu)(data[0] / 3 % 3));
+    room.scratch = aligned_alloc(64, (lossless_rans_scratch_bytes(&room.shape) + 63) / 64 * 64);
+    if (room.scratch == NULL) abort();
+    room.stored = fuzz_take(room.bytes);
+    room.decoded = fuzz_take(room.bytes);
+    if (data[2] & 2) {
+        fuzz_round_trip(&room, data + FUZZ_HEAD_BYTES, size - FUZZ_HEAD_BYTES);
+    } else {
+        (void)fuzz_decode(&room, data + FUZZ_HEAD_BYTES, size - FUZZ_HEAD_BYTES);
+    }
+    free(room.scratch);
+    free(room.stored);
+    free(room.decoded);
+    return 0;
+}
