@@ -17,17 +17,18 @@ extern const kvt_codec codecs_raw;
 extern const kvt_codec codecs_lossless;
 extern const kvt_codec codecs_kivi;
 extern const kvt_codec codecs_planes;
+extern const kvt_codec codecs_entropy;
+extern const kvt_codec codecs_rotate;
 
 /*
  * How the stages are called. A codec with parts (kivi, planes, entropy, rotate) is a kvt_codec with
  * the *_matrix members of codec.h; the record places its parts, checksums them, and hands them
  * back. Kernels see rows that follow each other without gaps, and scratch aligned to 64.
  *
- *   entropy  one plane: METADATA (means and scales), TABLE (frequencies, unless they are carried),
- *            DATA (coded words); not FIXED, so the parts' sizes are limits
- *   rotate   one plane: METADATA (scales), DATA (codes); FIXED
+ *   entropy, rotate   one plane, one DATA part whose size follows from the data; their own headers
+ *            say what is in it (entropy.h, rotate.h)
  *   drop     no kvt_codec: before any codec it chooses the rows of a layer, the record gathers
- *            them, and stores the choice as one bit per token (drop.h, called by record_drop.c)
+ *            them, and stores the choice as one bit per token (drop.h, called by record_rows.c)
  *
  * Packed rates (the codec's own check refuses what is not listed here):
  *
@@ -35,16 +36,16 @@ extern const kvt_codec codecs_planes;
  *            12-19 residual window / 32
  *   planes   bits 0-2 planes kept of K, 3-5 of V (1 .. 5 = 2, 3, 4, 6, 8 bits), 6-9 log2 of the
  *            group (5, 6, 7), 10 V per channel, 11 V groups inside a head, 12 V planes lie first
- *   entropy  bits 0-11 step of K, 12-23 of V in 1/768 of a standard deviation (so that a third of
- *            a quarter is whole), 24 V per channel; mode 1
+ *   entropy  bits 0-9 step of K, 10-19 of V in 1/64 of a standard deviation, 20 V per channel,
+ *            21 values come back at the middle of their cell; mode 1
  *   rotate   bits 0-3 bits (3, 4, 8), 4 over the row instead of the head; mode 1
  */
 enum {
     CODECS_PLANES_V_CHANNEL = 1 << 10,
     CODECS_PLANES_V_HEAD = 1 << 11,
     CODECS_PLANES_V_FIRST = 1 << 12,
-    CODECS_ENTROPY_STEP_ONE = 768,
-    CODECS_ENTROPY_V_CHANNEL = 1 << 24,
+    CODECS_ENTROPY_V_CHANNEL = 1 << 20,
+    CODECS_ENTROPY_MIDDLE = 1 << 21,
     CODECS_ROTATE_ROW = 1 << 4
 };
 

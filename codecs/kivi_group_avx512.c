@@ -10,12 +10,23 @@
 
 #include <immintrin.h>
 
+#ifndef __OPTIMIZE__
+/* Without optimisation some intrinsics are macros, which write full masks as -1. */
+#pragma GCC diagnostic ignored "-Wsign-conversion"
+#endif
+
 #define WIDE static inline __attribute__((always_inline)) CODECS_TARGET_AVX512
 
 enum {
     WIDE_ROUND = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC,
     WIDE_PREFETCH = 512 /* stored bytes ahead, per bit of width */
 };
+
+/* The first `left` of 16 lanes. */
+WIDE __mmask16 wide_mask(uint64_t left)
+{
+    return (__mmask16)_bzhi_u32(0xffff, left < 16 ? (uint32_t)left : 16);
+}
 
 WIDE __m512 wide_half_round(__m512 x)
 {
@@ -51,7 +62,7 @@ WIDE bool wide_unorder(uint8_t dtype, const int16_t *orders, uint64_t count, flo
     const int16_t most = dtype == KVT_DTYPE_FP16 ? 0x7bff : 0x7f7f;
     __mmask32 bad = 0;
     for (uint64_t i = 0; i < count; i += 16) {
-        const __mmask16 mask = count - i < 16 ? (__mmask16)((1u << (count - i)) - 1u) : 0xffff;
+        const __mmask16 mask = wide_mask(count - i);
         __m256i order = _mm256_maskz_loadu_epi16(mask, orders + i);
         bad |= _mm256_cmpgt_epi16_mask(order, _mm256_set1_epi16(most));
         bad |= _mm256_cmplt_epi16_mask(order, _mm256_set1_epi16((int16_t)~most));
@@ -173,7 +184,7 @@ CODECS_TARGET_AVX512 static bool wide_finish(const group_ranges *ranges, uint64_
     const __m512 most = _mm512_set1_ps(65504.0f);
     __mmask16 bad = 0;
     for (uint64_t i = 0; i < count; i += 16) {
-        const __mmask16 mask = count - i < 16 ? (__mmask16)((1u << (count - i)) - 1u) : 0xffff;
+        const __mmask16 mask = wide_mask(count - i);
         __m512 low = _mm512_maskz_loadu_ps(mask, ranges->minimum + i);
         __m512 high = _mm512_maskz_loadu_ps(mask, ranges->scale + i);
         __m512 minimum = _mm512_add_ps(wide_half_round(_mm512_add_ps(low, zero)), zero);
@@ -458,7 +469,7 @@ CODECS_TARGET_AVX512 static void wide_open(const uint16_t *minima, const uint16_
                                            uint64_t count, const group_ranges *ranges)
 {
     for (uint64_t i = 0; i < count; i += 16) {
-        const __mmask16 mask = count - i < 16 ? (__mmask16)((1u << (count - i)) - 1u) : 0xffff;
+        const __mmask16 mask = wide_mask(count - i);
         __m512 minimum = _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, minima + i));
         __m512 scale = _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, scales + i));
         _mm512_mask_storeu_ps(ranges->minimum + i, mask, minimum);

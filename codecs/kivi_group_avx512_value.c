@@ -11,6 +11,11 @@
 
 #include <immintrin.h>
 
+#ifndef __OPTIMIZE__
+/* Without optimisation some intrinsics are macros, which write full masks as -1. */
+#pragma GCC diagnostic ignored "-Wsign-conversion"
+#endif
+
 #define WIDE static inline __attribute__((always_inline)) CODECS_TARGET_AVX512
 #define WIDE_BF16                                                                                  \
     __attribute__((                                                                                \

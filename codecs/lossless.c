@@ -1,5 +1,6 @@
 /*
- * lossless.c - codec 2, mode dense: exponents split from mantissas and entropy-coded; exact.
+ * lossless.c - codec 2. Mode fast is in lossless_fast.c; mode dense is here: exponents split from
+ * mantissas and entropy-coded; exact.
  *
  * A segment is a sequence of tiles (lossless_split.h), runs of 256 tokens outside, runs of 1024
  * channels inside. FP8 and opaque segments are runs of 256 KiB with one plane, the bytes. A tile:
@@ -16,6 +17,7 @@
  * Contexts live in the caller's scratch. Re-entrant.
  */
 #include "codecs.h"
+#include "lossless_fast.h"
 #include "lossless_split.h"
 
 #include <assert.h>
@@ -150,8 +152,11 @@ static ZSTD_CCtx *lossless_encoder(const lossless_scratch *scratch, bool search)
 
 static kvt_status lossless_check(kvt_variant variant, const kvt_layout *layout)
 {
-    (void)layout;
-    return variant.mode == KVT_LOSSLESS_DENSE && variant.rate == 0 ? KVT_OK : KVT_E_UNSUPPORTED;
+    if (variant.rate != 0) return KVT_E_UNSUPPORTED;
+    if (variant.mode == KVT_LOSSLESS_DENSE) return KVT_OK;
+    /* fast knows elements with exponents only. */
+    return variant.mode == KVT_LOSSLESS_FAST && !lossless_is_bytes(layout) ? KVT_OK
+                                                                           : KVT_E_UNSUPPORTED;
 }
 
 /* A segment that would not shrink is refused, so the stored form is smaller than the source. */
@@ -193,7 +198,7 @@ static uint64_t lossless_segment_scratch(kvt_variant variant, const kvt_layout *
                                          uint64_t source_bytes)
 {
     lossless_scratch unused;
-    (void)variant;
+    if (variant.mode == KVT_LOSSLESS_FAST) return 0;
     return lossless_scratch_place(layout, source_bytes, NULL, &unused);
 }
 
@@ -309,6 +314,10 @@ static kvt_status lossless_encode(kvt_variant variant, const kvt_layout *layout,
     *written_out = 0;
     if (lossless_check(variant, layout) != KVT_OK) return KVT_E_UNSUPPORTED;
     if (!lossless_segment_fits(layout, source_bytes)) return KVT_E_ARGUMENT;
+    if (variant.mode == KVT_LOSSLESS_FAST) {
+        return lossless_fast_encode(layout->dtype, source, source_bytes, target, capacity,
+                                    written_out);
+    }
     if (scratch == NULL) return KVT_E_ARGUMENT;
     if (scratch_bytes < lossless_scratch_place(layout, source_bytes, scratch, &parts)) {
         return KVT_E_ARGUMENT;
@@ -401,6 +410,9 @@ static kvt_status lossless_decode(kvt_variant variant, const kvt_layout *layout,
     lossless_cursor cursor;
     if (lossless_check(variant, layout) != KVT_OK) return KVT_E_UNSUPPORTED;
     if (!lossless_segment_fits(layout, target_bytes)) return KVT_E_CORRUPT;
+    if (variant.mode == KVT_LOSSLESS_FAST) {
+        return lossless_fast_decode(layout->dtype, source, source_bytes, target, target_bytes);
+    }
     if (scratch == NULL) return KVT_E_ARGUMENT;
     if (scratch_bytes < lossless_scratch_place(layout, target_bytes, scratch, &parts)) {
         return KVT_E_ARGUMENT;

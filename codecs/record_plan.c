@@ -51,8 +51,8 @@ static void record_plan_raw_tokens(record_plan *plan, const kvt_record_spec *spe
 
 static bool record_extras_are_none(const kvt_codec_extras *extras)
 {
-    return extras == NULL || (extras->sink_tokens == 0 && extras->recent_tokens == 0 &&
-                              extras->levels == NULL && extras->tables == NULL);
+    return extras == NULL ||
+           (extras->sink_tokens == 0 && extras->recent_tokens == 0 && extras->levels == NULL);
 }
 
 kvt_status record_plan_spec(record_plan *plan, const kvt_record_spec *spec,

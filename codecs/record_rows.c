@@ -3,37 +3,143 @@
  */
 #include "record_rows.h"
 
+#include "drop.h"
+
+enum { ROWS_SINKS = 4, ROWS_LAG = 128 };
+
+static drop_settings rows_settings(kvt_variant variant)
+{
+    const uint32_t keep = codecs_drop_keep(variant);
+    drop_settings settings = {.method = (uint8_t)codecs_drop_method(variant),
+                              .keep_permille = (uint16_t)((keep * 1000 + 16) / 32),
+                              .sinks = ROWS_SINKS,
+                              .lag = ROWS_LAG};
+    return settings;
+}
+
+static drop_shape rows_shape(const kvt_layout *layout)
+{
+    drop_shape shape = {layout->tokens, layout->kv_heads, layout->head_dim, layout->dtype};
+    return shape;
+}
+
+static kvt_status rows_drop_plan(const kvt_record_spec *spec, const kvt_codec_extras *extras,
+                                 kvt_variant variant, drop_plan *plan_out)
+{
+    const drop_settings settings = rows_settings(variant);
+    const uint64_t end = (uint64_t)spec->first_position + spec->layout.tokens;
+    const uint64_t chain = extras != NULL && extras->chain_tokens != 0 ? extras->chain_tokens : end;
+    if (chain < end || chain > UINT32_MAX) return KVT_E_ARGUMENT;
+    const drop_place place = {spec->first_position, spec->layout.tokens, (uint32_t)chain};
+    return drop_plan_of(&settings, &place, plan_out);
+}
+
 kvt_status record_rows_plan(const kvt_record_spec *spec, const kvt_codec_extras *extras,
                             kvt_variant variant, uint32_t *tokens_out, uint32_t *index_count_out)
 {
-    (void)spec;
-    (void)extras;
-    (void)variant;
-    (void)tokens_out;
-    (void)index_count_out;
-    return KVT_E_UNSUPPORTED;
+    const kvt_layout *layout = &spec->layout;
+    const uint32_t method = codecs_drop_method(variant);
+    drop_plan plan;
+    if (!layout->tokens_may_drop || layout->layers > KVT_LAYERS_MAX) return KVT_E_UNSUPPORTED;
+    if (layout->dtype != KVT_DTYPE_FP16 && layout->dtype != KVT_DTYPE_BF16 &&
+        layout->dtype != KVT_DTYPE_FP32) {
+        return KVT_E_UNSUPPORTED;
+    }
+    if (method < DROP_METHOD_STREAM || method > DROP_METHOD_CALLER) return KVT_E_UNSUPPORTED;
+    if (codecs_drop_keep(variant) == 0) return KVT_E_UNSUPPORTED;
+    kvt_status status = rows_drop_plan(spec, extras, variant, &plan);
+    if (status != KVT_OK) return status;
+    /* An entry in the middle of its chain may keep nothing: it has no record then. */
+    if (plan.keep == 0) return KVT_E_UNSUPPORTED;
+    *tokens_out = plan.keep;
+    *index_count_out = layout->layers;
+    if (method == DROP_METHOD_STREAM) *index_count_out = 1;
+    if (method == DROP_METHOD_CALLER && extras != NULL) {
+        if (extras->score_layers != 1 && extras->score_layers != layout->layers) {
+            return KVT_E_ARGUMENT;
+        }
+        *index_count_out = extras->score_layers;
+    }
+    return KVT_OK;
+}
+
+/* The parts of the scratch; returns its size. */
+static uint64_t rows_place(const record_plan *plan, uint8_t *scratch, record_rows *rows,
+                           double **scores_out, uint64_t scores_count)
+{
+    const uint64_t indexes = plan->extension.index_count;
+    uint64_t at = 0;
+    rows->indexes = scratch;
+    at += codecs_align(indexes * plan->index_bytes, 64);
+    rows->kept = (uint32_t *)(void *)(scratch + at);
+    at += codecs_align(indexes * plan->stored.tokens * sizeof(uint32_t), 64);
+    *scores_out = (double *)(void *)(scratch + at);
+    at += codecs_align(scores_count * sizeof(double), 64);
+    rows->gathered = scratch + at;
+    return at + codecs_align(plan->segment_bytes, 64);
+}
+
+static uint64_t rows_scores_count(const record_plan *plan, kvt_variant variant)
+{
+    const drop_settings settings = rows_settings(variant);
+    const drop_shape shape = rows_shape(&plan->layout);
+    return plan->layout.tokens + drop_scores_scratch(&settings, &shape);
 }
 
 uint64_t record_rows_scratch(const record_plan *plan, const kvt_record_spec *spec,
                              kvt_variant variant)
 {
-    (void)plan;
+    static uint8_t nowhere[64]; /* only offsets are taken */
+    record_rows rows;
+    double *scores;
     (void)spec;
-    (void)variant;
-    return 0;
+    if (variant.mode >> 8 == 0) return 0;
+    return rows_place(plan, nowhere, &rows, &scores, rows_scores_count(plan, variant));
+}
+
+static void rows_scores_given(const kvt_codec_extras *extras, uint32_t tokens, uint32_t index,
+                              double *scores)
+{
+    for (uint32_t i = 0; i < tokens; i++) {
+        scores[i] = (double)extras->scores[(uint64_t)index * tokens + i];
+    }
 }
 
 kvt_status record_rows_open(record_rows *rows, const record_plan *plan, const kvt_record_spec *spec,
                             const kvt_codec_extras *extras, kvt_variant variant, const void *source,
                             uint8_t *scratch)
 {
-    (void)plan;
-    (void)spec;
-    (void)extras;
-    (void)variant;
-    (void)scratch;
+    const kvt_layout *layout = &plan->layout;
+    const drop_settings settings = rows_settings(variant);
+    const drop_shape shape = rows_shape(layout);
+    const uint8_t *start = source;
+    double *scores;
+    drop_plan kept;
     *rows = (record_rows){.source = source};
-    return KVT_OK;
+    if (variant.mode >> 8 == 0) return KVT_OK;
+    const bool given = settings.method == DROP_METHOD_CALLER;
+    if (given && (extras == NULL || extras->scores == NULL)) return KVT_E_ARGUMENT;
+    rows_place(plan, scratch, rows, &scores, rows_scores_count(plan, variant));
+    kvt_status status = rows_drop_plan(spec, extras, variant, &kept);
+    for (uint32_t i = 0; status == KVT_OK && i < plan->extension.index_count; i++) {
+        uint32_t *index = rows->kept + (uint64_t)i * kept.keep;
+        uint8_t *bitmap = rows->indexes + i * plan->index_bytes;
+        if (given) {
+            rows_scores_given(extras, layout->tokens, i, scores);
+        } else {
+            status = drop_scores(&settings, &shape, spec->first_position,
+                                 start + kvt_layout_matrix_offset(layout, i, KVT_SIDE_K),
+                                 start + kvt_layout_matrix_offset(layout, i, KVT_SIDE_V), scores,
+                                 scores + layout->tokens);
+            if (status != KVT_OK) return status;
+        }
+        drop_select(scores, layout->tokens, &kept, index);
+        memset(bitmap, 0, plan->index_bytes);
+        for (uint32_t k = 0; k < kept.keep; k++) {
+            bitmap[index[k] / 8] |= (uint8_t)(1u << (index[k] % 8));
+        }
+    }
+    return status;
 }
 
 const uint8_t *record_rows_index(const record_rows *rows, const record_plan *plan, uint32_t index)
@@ -47,5 +153,10 @@ const uint8_t *record_rows_of(const record_rows *rows, const record_plan *plan, 
     if (plan->layout.dtype == KVT_DTYPE_OPAQUE) {
         return rows->source + layer * plan->segment_bytes;
     }
-    return rows->source + kvt_layout_matrix_offset(&plan->layout, layer, side);
+    const uint8_t *matrix = rows->source + kvt_layout_matrix_offset(&plan->layout, layer, side);
+    if (rows->kept == NULL) return matrix;
+    const uint64_t index = plan->extension.index_count == 1 ? 0 : layer;
+    drop_gather(matrix, record_row_bytes(plan), rows->kept + index * plan->stored.tokens,
+                plan->stored.tokens, rows->gathered);
+    return rows->gathered;
 }

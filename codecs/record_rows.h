@@ -10,6 +10,7 @@
 typedef struct record_rows {
     const uint8_t *source;
     uint8_t *indexes;  /* index_count bitmaps, bit i of byte i / 8 = token i; NULL without a drop */
+    uint32_t *kept;    /* the same as token numbers; NULL without a drop */
     uint8_t *gathered; /* room for the rows of one matrix */
 } record_rows;
 

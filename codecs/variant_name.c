@@ -6,6 +6,7 @@
  * was formatted parses to the same variant. Re-entrant; no state.
  */
 #include "codecs.h"
+#include "entropy.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -155,15 +156,18 @@ static bool name_entropy_setting(name_reader *reader, kvt_variant *variant)
         variant->rate |= CODECS_ENTROPY_V_CHANNEL;
         return true;
     }
-    if (!name_take(reader, "k") || !name_take_decimal(reader, CODECS_ENTROPY_STEP_ONE, &k)) {
+    if (name_take_word(reader, "middle")) {
+        variant->rate |= CODECS_ENTROPY_MIDDLE;
+        return true;
+    }
+    if (!name_take(reader, "k") || !name_take_decimal(reader, ENTROPY_STEP_ONE, &k)) {
         return false;
     }
-    if (!name_take(reader, "v") || !name_take_decimal(reader, CODECS_ENTROPY_STEP_ONE, &v)) {
+    if (!name_take(reader, "v") || !name_take_decimal(reader, ENTROPY_STEP_ONE, &v)) {
         return false;
     }
-    if (k > 4095 || v > 4095) return false;
-    name_put_field(variant, 0, 12, k);
-    name_put_field(variant, 12, 12, v);
+    name_put_field(variant, 0, 10, k);
+    name_put_field(variant, 10, 10, v);
     return true;
 }
 
@@ -198,7 +202,7 @@ static const name_codec name_codecs[] = {
     {"lossless", {KVT_CODEC_LOSSLESS, KVT_LOSSLESS_DENSE, 0}, name_lossless_setting},
     {"kivi", {KVT_CODEC_KIVI, KVT_KIVI_FLOAT, 4 | 4 << 4 | 6 << 8}, name_kivi_setting},
     {"planes", {KVT_CODEC_PLANES, 1, 3 | 3 << 3 | 6 << 6}, name_planes_setting},
-    {"entropy", {KVT_CODEC_ENTROPY, 1, 192 | 384 << 12}, name_entropy_setting},
+    {"entropy", {KVT_CODEC_ENTROPY, 1, 16 | 32 << 10}, name_entropy_setting},
     {"rotate", {KVT_CODEC_ROTATE, 1, 4}, name_rotate_setting},
 };
 
@@ -326,10 +330,11 @@ static void name_write_planes(name_writer *writer, kvt_variant variant)
 static void name_write_entropy(name_writer *writer, kvt_variant variant)
 {
     name_write(writer, "entropy:k");
-    name_write_decimal(writer, codecs_rate_field(variant, 0, 12), CODECS_ENTROPY_STEP_ONE);
+    name_write_decimal(writer, codecs_rate_field(variant, 0, 10), ENTROPY_STEP_ONE);
     name_write(writer, "v");
-    name_write_decimal(writer, codecs_rate_field(variant, 12, 12), CODECS_ENTROPY_STEP_ONE);
+    name_write_decimal(writer, codecs_rate_field(variant, 10, 10), ENTROPY_STEP_ONE);
     if (variant.rate & CODECS_ENTROPY_V_CHANNEL) name_write(writer, ",vchan");
+    if (variant.rate & CODECS_ENTROPY_MIDDLE) name_write(writer, ",middle");
 }
 
 static void name_write_codec(name_writer *writer, kvt_variant variant)

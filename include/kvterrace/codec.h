@@ -94,8 +94,6 @@ typedef struct kvt_codec_extras {
     const float *scores;    /* KVT_DROP_SCORES: [score_layers][tokens], higher is kept */
     uint32_t score_layers;  /* 1 or the layout's layers */
     uint32_t reserved;
-    const void *tables; /* carried tables for KVT_CODEC_ENTROPY, or NULL: built from the data */
-    uint64_t tables_bytes;
 } kvt_codec_extras;
 
 /* One (layer, side) matrix [tokens][kv_heads][head_dim] as a codec with parts sees it. Tokens that
@@ -208,7 +206,8 @@ KVT_API const kvt_codec *kvt_codec_at(size_t index);
  *   kivi:k4v4,g64[,r128][,half]       bits 2, 4, 8; groups of 32, 64, 128; window r, multiple of 32
  *   planes:k6v4,g64[,vhead|vchan][,vfirst]   bits 2, 3, 4, 6, 8; V groups along the row (default),
  *                                     inside a head, or per channel; vfirst: V planes lie first
- *   entropy:k0.25v0.5[,vchan]         steps in standard deviations, up to 5
+ *   entropy:k0.25v0.5[,vchan][,middle]   steps in standard deviations, 1/16 to 12; values come
+ *                                     back at the middle of their cell, not at its centre of mass
  *   rotate:b4[,row]                   bits 3, 4, 8; over the head or over the row
  *   drop:stream,50[+<one of these>]   method and kept percent, then the codec (default raw)
  * Settings that are left out take their defaults: kivi:k4v4,g64; planes:k4v4,g64;

@@ -139,7 +139,7 @@ static void later_versions_are_told_apart(void **state)
     header_put(&e, 0, &header);
     assert_status(parse(&e), KVT_E_VERSION);
     header = good;
-    header.mode = 2;
+    header.mode = 9;
     header_put(&e, 0, &header);
     assert_status(parse(&e), KVT_E_VERSION);
     header = good;

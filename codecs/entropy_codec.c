@@ -1,0 +1,114 @@
+/*
+ * entropy_codec.c - codec 5 behind the table: settings out of the variant, one part per matrix.
+ * K has a deviation per channel, V per token or per channel. Re-entrant.
+ */
+#include "entropy.h"
+#include "kivi_group.h"
+
+static entropy_settings entropy_settings_of(kvt_variant variant, uint8_t side)
+{
+    const bool v = side == KVT_SIDE_V;
+    const bool token = v && (variant.rate & CODECS_ENTROPY_V_CHANNEL) == 0;
+    entropy_settings settings = {
+        .step = (uint16_t)codecs_rate_field(variant, v ? 10 : 0, 10),
+        .axis = token ? ENTROPY_AXIS_TOKEN : ENTROPY_AXIS_CHANNEL,
+        .centroids = (variant.rate & CODECS_ENTROPY_MIDDLE) == 0,
+    };
+    return settings;
+}
+
+static kvt_status entropy_check(kvt_variant variant, const kvt_layout *layout)
+{
+    if (variant.mode != 1 || variant.rate >> 22 != 0) return KVT_E_UNSUPPORTED;
+    for (uint8_t side = KVT_SIDE_K; side <= KVT_SIDE_V; side++) {
+        const uint16_t step = entropy_settings_of(variant, side).step;
+        if (step < ENTROPY_STEP_MIN || step > ENTROPY_STEP_MAX) return KVT_E_UNSUPPORTED;
+    }
+    if ((uint64_t)layout->kv_heads * layout->head_dim > ENTROPY_ROW_MAX) return KVT_E_UNSUPPORTED;
+    return group_layout_fits(layout) ? KVT_OK : KVT_E_UNSUPPORTED;
+}
+
+static uint32_t entropy_planes(kvt_variant variant, kvt_side side, int level)
+{
+    (void)variant;
+    (void)side;
+    (void)level;
+    return 1;
+}
+
+static kvt_side entropy_first_side(kvt_variant variant)
+{
+    (void)variant;
+    return KVT_SIDE_K;
+}
+
+static uint32_t entropy_recent(kvt_variant variant, kvt_side side, uint32_t tokens)
+{
+    (void)variant;
+    (void)side;
+    (void)tokens;
+    return 0;
+}
+
+static entropy_shape entropy_shape_of(const kvt_matrix *matrix)
+{
+    entropy_shape shape = {matrix->tokens, (uint32_t)matrix->kv_heads * matrix->head_dim,
+                           matrix->dtype};
+    return shape;
+}
+
+static uint32_t entropy_parts(kvt_variant variant, const kvt_matrix *matrix,
+                              kvt_part parts[KVT_PARTS_MAX])
+{
+    const entropy_shape shape = entropy_shape_of(matrix);
+    (void)variant;
+    parts[0] = (kvt_part){.kind = KVT_PART_DATA, .bytes = entropy_bound(&shape)};
+    return 1;
+}
+
+static uint64_t entropy_scratch(kvt_variant variant, const kvt_matrix *matrix)
+{
+    const entropy_shape shape = entropy_shape_of(matrix);
+    (void)variant;
+    return entropy_scratch_bytes(&shape);
+}
+
+static kvt_status entropy_encode_matrix(kvt_variant variant, const kvt_matrix *matrix,
+                                        const void *source, kvt_part *parts, void *scratch,
+                                        uint64_t scratch_bytes)
+{
+    const entropy_shape shape = entropy_shape_of(matrix);
+    const entropy_settings settings = entropy_settings_of(variant, matrix->side);
+    uint64_t written = 0;
+    if (scratch_bytes < entropy_scratch_bytes(&shape)) return KVT_E_ARGUMENT;
+    kvt_status status =
+        entropy_encode(&settings, &shape, source, parts[0].data, parts[0].bytes, scratch, &written);
+    parts[0].bytes = written;
+    return status;
+}
+
+static kvt_status entropy_decode_matrix(kvt_variant variant, const kvt_matrix *matrix,
+                                        const kvt_part *parts, void *target, void *scratch,
+                                        uint64_t scratch_bytes)
+{
+    const entropy_shape shape = entropy_shape_of(matrix);
+    (void)variant;
+    if (scratch_bytes < entropy_scratch_bytes(&shape)) return KVT_E_ARGUMENT;
+    return entropy_decode(NULL, &shape, parts[0].data, parts[0].bytes, target, scratch);
+}
+
+const kvt_codec codecs_entropy = {
+    .struct_size = sizeof(kvt_codec),
+    .abi_version = KVT_CODEC_ABI,
+    .id = KVT_CODEC_ENTROPY,
+    .flags = KVT_CODEC_FLAG_NEEDS_SHAPE | KVT_CODEC_FLAG_PARTS,
+    .name = "entropy",
+    .check = entropy_check,
+    .matrix_planes = entropy_planes,
+    .first_side = entropy_first_side,
+    .matrix_recent = entropy_recent,
+    .matrix_parts = entropy_parts,
+    .matrix_scratch = entropy_scratch,
+    .encode_matrix = entropy_encode_matrix,
+    .decode_matrix = entropy_decode_matrix,
+};
