@@ -13,7 +13,7 @@
 enum {
     ENTROPY_SCRATCH_ALIGN = 64,
     ENTROPY_STREAM_MIN = 1 << 20, /* bytes of a matrix larger than the caches near a core */
-    ENTROPY_PIECE = 8192,         /* symbols decoded before they become values */
+    ENTROPY_PIECE = 4096,         /* symbols decoded before they become values */
     /* More than 127.5 / 16 deviations from the mean: at most one element in 56, rounding counted.
      */
     ENTROPY_DISTANT_SHARE = 32
@@ -71,6 +71,7 @@ static uint64_t entropy_cut(const entropy_shape *shape, uint8_t *scratch, entrop
     parts->entries.means = entropy_place(scratch, &at, entries * sizeof(float));
     parts->entries.deviations = entropy_place(scratch, &at, entries * sizeof(float));
     parts->factors = entropy_place(scratch, &at, entries * sizeof(float));
+    parts->offsets = entropy_place(scratch, &at, entries * sizeof(float));
     parts->encode_table = entropy_place(scratch, &at, sizeof *parts->encode_table);
     parts->decode_table = entropy_place(scratch, &at, sizeof *parts->decode_table);
     return at;
@@ -363,7 +364,7 @@ static void entropy_recon_start(const entropy_head *head, const entropy_shape *s
         unsigned size = (unsigned)(code < 0 ? -code : code);
         float shrink = 0.0f;
         if (recon->shifted && size > 0) shrink = entropy_shrink(frequencies, size < 3 ? size : 3);
-        recon->centres[code & (ENTROPY_CENTRES - 1)] = 128.0f + (code < 0 ? -shrink : shrink);
+        recon->centres[code & (ENTROPY_CENTRES - 1)] = code < 0 ? -shrink : shrink;
     }
 }
 
@@ -397,15 +398,15 @@ static void entropy_drop_symbols(entropy_reader *reader, uint64_t count)
 
 /* Gives the escapes of a run their values. False when they run out. */
 static bool entropy_patch_run(entropy_reader *reader, uint8_t dtype, const uint8_t *symbols,
-                              const float *means, const float *scales, uint32_t count,
+                              const float *offsets, const float *scales, uint32_t count,
                               uint8_t *target)
 {
     for (uint32_t i = 0; i < count; i++, target += kvt_dtype_bytes(dtype)) {
         if (symbols[i] != 0) continue;
         if (reader->next_escape == reader->span.escape_count) return false;
-        float value = (float)entropy_escape_at(&reader->span, reader->next_escape++);
+        float value = (float)(entropy_escape_at(&reader->span, reader->next_escape++) + 128);
         value = value * scales[i];
-        value = value + means[i];
+        value = value + offsets[i];
         value = value < reader->recon.limit ? value : reader->recon.limit;
         value = value > -reader->recon.limit ? value : -reader->recon.limit;
         entropy_store_element(dtype, value, target);
@@ -413,18 +414,18 @@ static bool entropy_patch_run(entropy_reader *reader, uint8_t dtype, const uint8
     return true;
 }
 
-/* One row: symbols to elements. means and scales: the row's, or a run for all of it. */
+/* One row: symbols to elements. offsets and scales: the row's, or a run for all of it. */
 static bool entropy_restore_row(entropy_reader *reader, const entropy_shape *shape,
-                                const uint8_t *symbols, const float *means, const float *scales,
+                                const uint8_t *symbols, const float *offsets, const float *scales,
                                 uint32_t stride, uint8_t *target)
 {
     for (uint32_t first = 0; first < shape->row; first += ENTROPY_RUN) {
         uint32_t count = (uint32_t)entropy_min(shape->row - first, ENTROPY_RUN);
-        const float *run_means = means + (uint64_t)first * stride;
+        const float *run_offsets = offsets + (uint64_t)first * stride;
         const float *run_scales = scales + (uint64_t)first * stride;
-        bool escapes = reader->kernels->restore(shape->dtype, symbols + first, run_means,
+        bool escapes = reader->kernels->restore(shape->dtype, symbols + first, run_offsets,
                                                 run_scales, count, &reader->recon, target);
-        if (escapes && !entropy_patch_run(reader, shape->dtype, symbols + first, run_means,
+        if (escapes && !entropy_patch_run(reader, shape->dtype, symbols + first, run_offsets,
                                           run_scales, count, target)) {
             return false;
         }
@@ -433,25 +434,35 @@ static bool entropy_restore_row(entropy_reader *reader, const entropy_shape *sha
     return true;
 }
 
+/* Scales and offsets of a group's entries. */
+static void entropy_restore_start(entropy_reader *reader, const entropy_group *group, float step)
+{
+    const entropy_entries *entries = &reader->scratch->entries;
+    float *scales = reader->scratch->factors;
+    float reach = 0.0f;
+    for (uint32_t i = 0; i < entropy_group_entries(group); i++) {
+        float mean = entries->means[i];
+        scales[i] = entries->deviations[i] * step;
+        float middle = scales[i] * 128.0f;
+        reader->scratch->offsets[i] = mean - middle;
+        float far = scales[i] * 130.0f;
+        far = far + (mean < 0.0f ? -mean : mean);
+        reach = far > reach ? far : reach;
+    }
+    reader->recon.clamp = reach >= reader->recon.limit;
+}
+
 /* A group's rows; its deviations and means are in the entries. */
 static bool entropy_restore_group(entropy_reader *reader, const entropy_group *group, float step,
                                   uint8_t *target)
 {
-    float means[ENTROPY_RUN];
-    float scales[ENTROPY_RUN];
-    const entropy_entries *entries = &reader->scratch->entries;
-    float *factors = reader->scratch->factors;
+    float run_offsets[ENTROPY_RUN];
+    float run_scales[ENTROPY_RUN];
+    const float *offsets = reader->scratch->offsets;
+    const float *scales = reader->scratch->factors;
     const uint32_t row = group->shape->row;
     const uint64_t piece_tokens = row < ENTROPY_PIECE ? ENTROPY_PIECE / row : 1;
-    float reach = 0.0f;
-    for (uint32_t i = 0; i < entropy_group_entries(group); i++) {
-        float mean = entries->means[i] < 0.0f ? -entries->means[i] : entries->means[i];
-        factors[i] = entries->deviations[i] * step;
-        float far = factors[i] * 130.0f;
-        far = far + mean;
-        reach = far > reach ? far : reach;
-    }
-    reader->recon.clamp = reach >= reader->recon.limit;
+    entropy_restore_start(reader, group, step);
     for (uint64_t token = 0; token < group->tokens;) {
         const uint64_t piece = entropy_min(group->tokens - token, piece_tokens);
         const uint8_t *symbols = reader->scratch->symbols;
@@ -459,12 +470,12 @@ static bool entropy_restore_group(entropy_reader *reader, const entropy_group *g
         for (uint64_t i = 0; i < piece; i++, token++) {
             const bool channels = group->axis == ENTROPY_AXIS_CHANNEL;
             if (!channels) {
-                entropy_spread(means, entries->means[token]);
-                entropy_spread(scales, factors[token]);
+                entropy_spread(run_offsets, offsets[token]);
+                entropy_spread(run_scales, scales[token]);
             }
             if (!entropy_restore_row(reader, group->shape, symbols + i * row,
-                                     channels ? entries->means : means, channels ? factors : scales,
-                                     channels ? 1 : 0, target)) {
+                                     channels ? offsets : run_offsets,
+                                     channels ? scales : run_scales, channels ? 1 : 0, target)) {
                 return false;
             }
             target += entropy_row_bytes(group->shape);

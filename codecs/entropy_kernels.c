@@ -92,25 +92,25 @@ static bool entropy_quantise(const float *restrict values, const float *restrict
     return outside != 0;
 }
 
-static float entropy_value(uint8_t symbol, float mean, float scale, const entropy_recon *recon)
+static float entropy_value(uint8_t symbol, float offset, float scale, const entropy_recon *recon)
 {
     int32_t code = (int32_t)symbol - 128;
     code = code > -4 ? code : -4;
     code = code < 3 ? code : 3;
     float y = (float)symbol - recon->centres[code & (ENTROPY_CENTRES - 1)];
     y = y * scale;
-    y = y + mean;
+    y = y + offset;
     y = y < recon->limit ? y : recon->limit;
     return y > -recon->limit ? y : -recon->limit;
 }
 
-static bool entropy_restore(uint8_t dtype, const uint8_t *symbols, const float *means,
+static bool entropy_restore(uint8_t dtype, const uint8_t *symbols, const float *offsets,
                             const float *scales, uint32_t count, const entropy_recon *recon,
                             uint8_t *target)
 {
     bool escapes = false;
     for (uint32_t i = 0; i < count; i++) {
-        float value = entropy_value(symbols[i], means[i], scales[i], recon);
+        float value = entropy_value(symbols[i], offsets[i], scales[i], recon);
         entropy_store_element(dtype, value, target);
         target += kvt_dtype_bytes(dtype);
         escapes = escapes || symbols[i] == 0;

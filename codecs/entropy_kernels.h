@@ -20,16 +20,18 @@ typedef struct entropy_rounding {
 } entropy_rounding;
 
 /*
- * How symbols become values: (symbol - centre) * scale + mean. The centre is 128 or, where cells
- * come back at their centre of mass, that of the code, which is limited to -4 .. 3 for this:
- * centres[code mod 8]. Values are clamped to limit, the largest finite one of the dtype.
+ * How symbols become values: (symbol - centre) * scale + offset, where offset = mean - 128 * scale.
+ * The centre is 0 or, where cells come back at their centre of mass, how far that is above the
+ * middle of the code's cell; the code is limited to -4 .. 3 for this: centres[code mod 8]. Values
+ * are clamped to limit, the largest finite one of the dtype, and rounded to nearest: of bf16, ties
+ * away from zero (which costs one operation in place of four), of fp16, ties to even.
  */
 enum { ENTROPY_CENTRES = 8 };
 
 typedef struct entropy_recon {
     float centres[ENTROPY_CENTRES];
     float limit;
-    bool shifted; /* some centre is not 128 */
+    bool shifted; /* some centre is not 0 */
     bool clamp;   /* some value may be beyond the limit */
     bool stream;  /* write past the caches where the target is aligned to 64 */
 } entropy_recon;
@@ -53,8 +55,9 @@ typedef struct entropy_kernels {
                      const entropy_rounding *rounding, int16_t *codes, uint8_t *symbols);
 
     /* Elements of symbols; returns whether a 0 is among them, whose value is not sound. */
-    bool (*restore)(uint8_t dtype, const uint8_t *symbols, const float *means, const float *scales,
-                    uint32_t count, const entropy_recon *recon, uint8_t *target);
+    bool (*restore)(uint8_t dtype, const uint8_t *symbols, const float *offsets,
+                    const float *scales, uint32_t count, const entropy_recon *recon,
+                    uint8_t *target);
 } entropy_kernels;
 
 extern const entropy_kernels entropy_kernels_scalar;
@@ -69,7 +72,7 @@ static inline void entropy_fence(void)
 #endif
 }
 
-/* Writes one finite value of at most the dtype's largest, rounded to nearest even. */
+/* Writes one finite value of at most the dtype's largest, rounded as above. */
 static inline void entropy_store_element(uint8_t dtype, float value, uint8_t *target)
 {
     uint32_t bits;
@@ -78,7 +81,7 @@ static inline void entropy_store_element(uint8_t dtype, float value, uint8_t *ta
         memcpy(target, &bits, sizeof bits);
         return;
     }
-    uint32_t half = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+    uint32_t half = (bits + 0x8000u) >> 16;
     if (dtype == KVT_DTYPE_FP16) {
         uint32_t size = bits & 0x7fffffffu;
         uint32_t normal = (size - (112u << 23) + 0xfffu + (size >> 13 & 1u)) >> 13;

@@ -109,7 +109,7 @@ ENTROPY_TARGET static bool entropy_quantise(const float *values, const float *me
 }
 
 /* Eight values. */
-ENTROPY_TARGET static inline __m256 entropy_values(const uint8_t *symbols, const float *means,
+ENTROPY_TARGET static inline __m256 entropy_values(const uint8_t *symbols, const float *offsets,
                                                    const float *scales, const entropy_recon *recon)
 {
     __m256i symbol = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)symbols));
@@ -119,7 +119,7 @@ ENTROPY_TARGET static inline __m256 entropy_values(const uint8_t *symbols, const
     __m256 centre = _mm256_permutevar8x32_ps(_mm256_loadu_ps(recon->centres), near);
     __m256 y = _mm256_sub_ps(_mm256_cvtepi32_ps(symbol), centre);
     y = _mm256_mul_ps(y, _mm256_loadu_ps(scales));
-    y = _mm256_add_ps(y, _mm256_loadu_ps(means));
+    y = _mm256_add_ps(y, _mm256_loadu_ps(offsets));
     y = _mm256_min_ps(y, _mm256_set1_ps(recon->limit));
     return _mm256_max_ps(y, _mm256_set1_ps(-recon->limit));
 }
@@ -132,17 +132,16 @@ ENTROPY_TARGET static inline void entropy_store_eight(uint8_t dtype, __m256 y, u
         _mm_storeu_si128((void *)target, _mm256_cvtps_ph(y, _MM_FROUND_TO_NEAREST_INT));
     } else {
         __m256i bits = _mm256_castps_si256(y);
-        __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-        bits = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
-        bits = _mm256_srli_epi32(bits, 16);
+        bits = _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x8000)), 16);
         bits = _mm256_permute4x64_epi64(_mm256_packus_epi32(bits, bits), 0xd8);
         _mm_storeu_si128((void *)target, _mm256_castsi256_si128(bits));
     }
 }
 
 ENTROPY_TARGET static bool entropy_restore(uint8_t dtype, const uint8_t *symbols,
-                                           const float *means, const float *scales, uint32_t count,
-                                           const entropy_recon *recon, uint8_t *target)
+                                           const float *offsets, const float *scales,
+                                           uint32_t count, const entropy_recon *recon,
+                                           uint8_t *target)
 {
     const size_t element = kvt_dtype_bytes(dtype);
     __m128i escapes = _mm_setzero_si128();
@@ -151,13 +150,13 @@ ENTROPY_TARGET static bool entropy_restore(uint8_t dtype, const uint8_t *symbols
         /* The upper half stays zero and is not looked at. */
         __m128i eight = _mm_loadl_epi64((const void *)(symbols + i));
         escapes = _mm_or_si128(escapes, _mm_cmpeq_epi8(eight, _mm_setzero_si128()));
-        entropy_store_eight(dtype, entropy_values(symbols + i, means + i, scales + i, recon),
+        entropy_store_eight(dtype, entropy_values(symbols + i, offsets + i, scales + i, recon),
                             target + i * element);
     }
     bool any = (_mm_movemask_epi8(escapes) & 0xff) != 0;
     if (i < count) {
-        any |= entropy_kernels_scalar.restore(dtype, symbols + i, means + i, scales + i, count - i,
-                                              recon, target + i * element);
+        any |= entropy_kernels_scalar.restore(dtype, symbols + i, offsets + i, scales + i,
+                                              count - i, recon, target + i * element);
     }
     return any;
 }

@@ -120,22 +120,22 @@ ENTROPY_TARGET static bool entropy_quantise(const float *values, const float *me
 }
 
 /* Sixteen values. */
-ENTROPY_INLINE __m512 entropy_values(const uint8_t *symbols, const float *means,
+ENTROPY_INLINE __m512 entropy_values(const uint8_t *symbols, const float *offsets,
                                      const float *scales, const entropy_recon *recon,
                                      const bool shifted, const bool clamp)
 {
     __m512i symbol = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)symbols));
-    __m512 centre = _mm512_set1_ps(128.0f);
+    __m512 y = _mm512_cvtepi32_ps(symbol);
     if (shifted) {
         /* The low three bits of a symbol are its code's. */
         const __m512 centres = _mm512_castps256_ps512(_mm256_loadu_ps(recon->centres));
         __m512i near = _mm512_min_epi32(_mm512_max_epi32(symbol, _mm512_set1_epi32(124)),
                                         _mm512_set1_epi32(131));
-        centre = _mm512_permutexvar_ps(near, _mm512_shuffle_f32x4(centres, centres, 0x44));
+        y = _mm512_sub_ps(
+            y, _mm512_permutexvar_ps(near, _mm512_shuffle_f32x4(centres, centres, 0x44)));
     }
-    __m512 y = _mm512_sub_ps(_mm512_cvtepi32_ps(symbol), centre);
     y = _mm512_mul_ps(y, _mm512_loadu_ps(scales));
-    y = _mm512_add_ps(y, _mm512_loadu_ps(means));
+    y = _mm512_add_ps(y, _mm512_loadu_ps(offsets));
     if (!clamp) return y;
     y = _mm512_min_ps(y, _mm512_set1_ps(recon->limit));
     return _mm512_max_ps(y, _mm512_set1_ps(-recon->limit));
@@ -143,9 +143,7 @@ ENTROPY_INLINE __m512 entropy_values(const uint8_t *symbols, const float *means,
 
 ENTROPY_INLINE __m512i entropy_round_bf16(__m512 y)
 {
-    __m512i bits = _mm512_castps_si512(y);
-    __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-    return _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    return _mm512_add_epi32(_mm512_castps_si512(y), _mm512_set1_epi32(0x8000));
 }
 
 ENTROPY_INLINE void entropy_store_line(__m512i line, uint8_t *target, bool stream)
@@ -185,25 +183,26 @@ ENTROPY_INLINE void entropy_store_two(uint8_t dtype, __m512 a, __m512 b, uint8_t
 enum { ENTROPY_TWO = 2 * ENTROPY_WIDTH };
 
 ENTROPY_INLINE uint32_t entropy_restore_run(const uint8_t dtype, const uint8_t *symbols,
-                                            const float *means, const float *scales, uint32_t count,
-                                            const entropy_recon *recon, uint8_t *target,
-                                            const bool shifted, const bool clamp)
+                                            const float *offsets, const float *scales,
+                                            uint32_t count, const entropy_recon *recon,
+                                            uint8_t *target, const bool shifted, const bool clamp)
 {
     const size_t element = dtype == KVT_DTYPE_FP32 ? 4 : 2;
     const bool stream = recon->stream && (uintptr_t)target % 64 == 0;
     uint32_t i = 0;
     for (; i + ENTROPY_TWO <= count; i += ENTROPY_TWO) {
-        __m512 a = entropy_values(symbols + i, means + i, scales + i, recon, shifted, clamp);
+        __m512 a = entropy_values(symbols + i, offsets + i, scales + i, recon, shifted, clamp);
         const uint32_t k = i + ENTROPY_WIDTH;
-        __m512 b = entropy_values(symbols + k, means + k, scales + k, recon, shifted, clamp);
+        __m512 b = entropy_values(symbols + k, offsets + k, scales + k, recon, shifted, clamp);
         entropy_store_two(dtype, a, b, target + i * element, stream);
     }
     return i;
 }
 
 ENTROPY_TARGET static bool entropy_restore(uint8_t dtype, const uint8_t *symbols,
-                                           const float *means, const float *scales, uint32_t count,
-                                           const entropy_recon *recon, uint8_t *target)
+                                           const float *offsets, const float *scales,
+                                           uint32_t count, const entropy_recon *recon,
+                                           uint8_t *target)
 {
     uint32_t done;
     __mmask64 escapes = 0;
@@ -213,22 +212,23 @@ ENTROPY_TARGET static bool entropy_restore(uint8_t dtype, const uint8_t *symbols
         escapes |= _mm512_mask_testn_epi8_mask(lanes, run, run);
     }
     if (dtype == KVT_DTYPE_BF16 && !recon->clamp && recon->shifted) {
-        done = entropy_restore_run(KVT_DTYPE_BF16, symbols, means, scales, count, recon, target,
+        done = entropy_restore_run(KVT_DTYPE_BF16, symbols, offsets, scales, count, recon, target,
                                    true, false);
     } else if (dtype == KVT_DTYPE_BF16 && !recon->clamp) {
-        done = entropy_restore_run(KVT_DTYPE_BF16, symbols, means, scales, count, recon, target,
+        done = entropy_restore_run(KVT_DTYPE_BF16, symbols, offsets, scales, count, recon, target,
                                    false, false);
     } else if (dtype == KVT_DTYPE_FP16 && !recon->clamp && recon->shifted) {
-        done = entropy_restore_run(KVT_DTYPE_FP16, symbols, means, scales, count, recon, target,
+        done = entropy_restore_run(KVT_DTYPE_FP16, symbols, offsets, scales, count, recon, target,
                                    true, false);
     } else if (dtype == KVT_DTYPE_FP16 && !recon->clamp) {
-        done = entropy_restore_run(KVT_DTYPE_FP16, symbols, means, scales, count, recon, target,
+        done = entropy_restore_run(KVT_DTYPE_FP16, symbols, offsets, scales, count, recon, target,
                                    false, false);
     } else {
-        done = entropy_restore_run(dtype, symbols, means, scales, count, recon, target, true, true);
+        done =
+            entropy_restore_run(dtype, symbols, offsets, scales, count, recon, target, true, true);
     }
     if (done < count) {
-        entropy_kernels_scalar.restore(dtype, symbols + done, means + done, scales + done,
+        entropy_kernels_scalar.restore(dtype, symbols + done, offsets + done, scales + done,
                                        count - done, recon,
                                        target + (size_t)done * kvt_dtype_bytes(dtype));
     }

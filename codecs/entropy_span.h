@@ -34,6 +34,7 @@ typedef struct entropy_scratch {
     uint8_t *meta; /* one stored group */
     entropy_entries entries;
     float *factors; /* per entry: what values are multiplied by, there or back */
+    float *offsets; /* per entry: what is added on the way back */
     rans_encode_table *encode_table;
     rans_decode_table *decode_table;
 } entropy_scratch;
