@@ -79,8 +79,8 @@ static bool entries_grow(kvt_policy *policy, uint32_t capacity)
 {
     for (int level = 0; level < LEVELS; level++) {
         heap *h = &policy->heaps[level];
-        if (!policy->ops->heaps || policy->capacity[level] == 0 || h->capacity >= capacity)
-            continue;
+        /* Of absent tiers too: a capacity can be given to them later. */
+        if (!policy->ops->heaps || h->capacity >= capacity) continue;
         void *items = engine_resize(policy, h->items, sizeof *h->items * h->capacity,
                                     sizeof *h->items * capacity);
         if (items == NULL) return false;
@@ -137,7 +137,7 @@ void entries_close(kvt_policy *policy)
 bool entries_reserve(kvt_policy *policy)
 {
     if (policy->entries_free != NIL || policy->entries_used < policy->entries_capacity) return true;
-    if (policy->entries_capacity >= ENTRIES_LIMIT) return false;
+    if (policy->entries_capacity > ENTRIES_LIMIT / 2) return false;
     return entries_grow(policy, policy->entries_capacity * 2);
 }
 

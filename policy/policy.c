@@ -307,8 +307,18 @@ kvt_status kvt_policy_set_capacity(kvt_policy *policy, kvt_tier tier, uint64_t c
     if ((int)tier <= KVT_TIER_NONE || (int)tier >= KVT_TIER_COUNT) return KVT_E_ARGUMENT;
     if (capacity_bytes > CAPACITY_LIMIT) return KVT_E_ARGUMENT;
     int level = (int)tier - 1;
+    uint64_t before = policy->capacity[level];
     uint64_t used = policy->used[level];
-    policy->capacity[level] = capacity_bytes > used ? capacity_bytes : used;
+    /* Reservations of moves in flight may pass the old capacity for a while; what is stored never
+     * does, so the old capacity bounds what has to be kept. */
+    if (used > before) used = before;
+    uint64_t after = capacity_bytes > used ? capacity_bytes : used;
+    if (after == before) return KVT_OK;
+    policy->capacity[level] = after;
+    /* What fits a tier decides which steps an entry has. */
+    for (uint32_t i = 0; i < policy->entries_used; i++) {
+        if (entry_at(policy, i)->state == ENTRY_HELD) policy->ops->index(policy, i);
+    }
     return KVT_OK;
 }
 

@@ -216,6 +216,11 @@ kvt_status catalog_open(const char *path, bool read_only, store_catalog **catalo
     if (catalog == NULL) return KVT_E_MEMORY;
     catalog->tail = &catalog->head;
     catalog->lock_file = -1;
+    catalog->path = strdup(path);
+    if (catalog->path == NULL) {
+        free(catalog);
+        return KVT_E_MEMORY;
+    }
     pthread_mutex_init(&catalog->lock, NULL);
     store_cond_init(&catalog->wake);
     store_cond_init(&catalog->done);
@@ -233,6 +238,7 @@ kvt_status catalog_open(const char *path, bool read_only, store_catalog **catalo
     if (status == KVT_OK && !read_only) {
         status = catalog_exec(catalog, "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL");
     }
+    catalog->fresh = fresh;
     if (status == KVT_OK && fresh) status = catalog_make(catalog);
     if (status == KVT_OK && !fresh) status = catalog_load_identity(catalog);
     if (status != KVT_OK) {
@@ -242,6 +248,11 @@ kvt_status catalog_open(const char *path, bool read_only, store_catalog **catalo
     }
     *catalog_out = catalog;
     return KVT_OK;
+}
+
+void catalog_discard_new(store_catalog *catalog)
+{
+    catalog->discard = catalog->fresh;
 }
 
 void catalog_identity(const store_catalog *catalog, uint8_t pool_out[16], uint64_t *epoch_out)

@@ -44,6 +44,9 @@ typedef struct catalog_device {
 KVT_NODISCARD kvt_status catalog_open(const char *path, bool read_only, store_catalog **catalog_out,
                                       char *message, size_t message_size);
 
+/* Close will remove the file if this open made it: what never served should not stay. */
+void catalog_discard_new(store_catalog *catalog);
+
 /* Stops the writer after a last batch, closes. NULL allowed. */
 void catalog_close(store_catalog *catalog);
 

@@ -27,6 +27,9 @@ struct catalog_ticket {
 
 struct store_catalog {
     sqlite3 *db;
+    char *path;
+    bool fresh;    /* this open made it */
+    bool discard;  /* and it is to go again */
     int lock_file; /* the catalog itself, held under flock by a writer; -1 for a reader */
     uint8_t pool[16];
     uint64_t epoch;

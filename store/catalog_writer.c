@@ -294,6 +294,8 @@ void catalog_close(store_catalog *catalog)
         node = next;
     }
     sqlite3_close(catalog->db);
+    if (catalog->discard) (void)unlink(catalog->path); /* closing removed the log beside it */
+    free(catalog->path);
     if (catalog->lock_file >= 0) close(catalog->lock_file);
     pthread_cond_destroy(&catalog->done);
     pthread_cond_destroy(&catalog->wake);

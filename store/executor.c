@@ -439,10 +439,11 @@ void executor_refresh_tier(kvt_store *store, kvt_tier tier)
     for (uint32_t i = 0; tiers_pool_member(store->pools[tier], i, &member) == KVT_OK; i++) {
         if (member.retired) retired |= UINT64_C(1) << i;
     }
+    if (retired == 0) return;
     uint64_t fresh = retired & ~store->retired_members[tier];
-    if (fresh == 0) return;
     store->retired_members[tier] |= fresh;
-    executor_purge_members(store, tier, fresh);
+    if (fresh != 0) executor_purge_members(store, tier, fresh);
+    /* Again at every failure: moves that were in flight the last time held the capacity up. */
     kvt_status status =
         kvt_policy_set_capacity(store->policy, tier, store_policy_capacity(store, tier));
     assert(status == KVT_OK);

@@ -2,7 +2,7 @@
  * open.c - opening and closing a store: devices, labels, catalog, recovery, policy, background.
  *
  * Order, and what each step needs:
- *     profile -> devices -> preflight -> catalog -> labels checked -> stale rows dropped -> costs
+ *     profile -> catalog -> devices -> preflight -> labels checked -> stale rows dropped -> costs
  *     -> labels written (superblock.h protocol) -> pools -> policy -> recovery -> catalog writer
  *     -> background
  * Nothing is written before preflight and labels have passed. A failure closes what was opened.
@@ -19,6 +19,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <time.h>
+#include <unistd.h>
 
 /* One device while the store is being opened. */
 typedef struct open_device {
@@ -29,6 +30,7 @@ typedef struct open_device {
     bool labelled; /* durable: carries a superblock */
     bool blank;    /* may be overwritten: new, or taken over empty */
     bool stale;    /* ours, of an older epoch: taken back empty */
+    bool new;      /* it carries nothing yet */
 } open_device;
 
 typedef struct open_state {
@@ -144,9 +146,10 @@ static kvt_status open_check_label(open_state *state, open_device *device)
         device->blank = device->stale;
         return KVT_OK;
     }
+    device->new = found == TIERS_LABEL_BLANK;
     if (found != TIERS_LABEL_BLANK && !state->options->format) {
         snprintf(state->message, state->message_size,
-                 "device %s holds %s; set format to take it over (its content is lost)", name,
+                 "device %s holds %s; set store.format to take it over (its content is lost)", name,
                  found == TIERS_LABEL_SOUND ? "entries of another store" : "other bytes");
         return KVT_E_MISMATCH;
     }
@@ -176,6 +179,47 @@ static uint64_t open_stale_members(const open_state *state)
     return mask;
 }
 
+/*
+ * A member that the catalog counts on and that is new or missing is more likely not mounted than
+ * given up: opening would forget what it holds. members is a mask; name the first one in it.
+ */
+static kvt_status open_refuse_missing(open_state *state, uint64_t members, const char *what)
+{
+    uint64_t rows = 0;
+    if (state->options->format || state->store->catalog == NULL || members == 0) return KVT_OK;
+    kvt_status status = recover_count_rows(state->store->catalog, members, &rows);
+    if (status != KVT_OK || rows == 0) return status;
+    uint32_t member = (uint32_t)__builtin_ctzll(members);
+    const kvt_tier_options *ssd = &state->options->tiers[KVT_TIER_SSD];
+    snprintf(state->message, state->message_size,
+             "device %s is %s, but the catalog lists %llu entries on it; bring it back, or set "
+             "store.format to give them up",
+             ssd->devices[member].name, what, (unsigned long long)rows);
+    return KVT_E_GONE;
+}
+
+/* SSD members whose file does not exist: seen before opening them, which would make the files. */
+static kvt_status open_check_missing(open_state *state)
+{
+    uint64_t members = 0;
+    const kvt_tier_options *ssd = &state->options->tiers[KVT_TIER_SSD];
+    for (uint32_t i = 0; i < ssd->device_count && i < TIERS_MEMBERS_MAX; i++) {
+        const char *path = ssd->devices[i].path;
+        if (path != NULL && access(path, F_OK) != 0) members |= UINT64_C(1) << i;
+    }
+    return open_refuse_missing(state, members, "missing");
+}
+
+static kvt_status open_check_new(open_state *state)
+{
+    uint64_t members = 0;
+    for (uint32_t i = 0; i < state->device_count; i++) {
+        const open_device *device = &state->devices[i];
+        if (device->tier == KVT_TIER_SSD && device->new) members |= UINT64_C(1) << device->member;
+    }
+    return open_refuse_missing(state, members, "blank");
+}
+
 /* Rows on such members leave the catalog before a label can call the members current. */
 static kvt_status open_drop_stale(open_state *state)
 {
@@ -194,11 +238,11 @@ static kvt_status open_drop_stale(open_state *state)
         has_ssd |= state->devices[i].tier == KVT_TIER_SSD;
     }
     if (kept != 0 && !has_ssd && !state->options->format) {
-        snprintf(
-            state->message, state->message_size,
-            "catalog %s lists %llu entries on SSD, but no SSD device is configured; set format "
-            "to give them up",
-            state->options->catalog_path, (unsigned long long)kept);
+        snprintf(state->message, state->message_size,
+                 "catalog %s lists %llu entries on SSD, but no SSD device is configured; set "
+                 "store.format "
+                 "to give them up",
+                 state->options->catalog_path, (unsigned long long)kept);
         return KVT_E_MISMATCH;
     }
     return KVT_OK;
@@ -313,9 +357,13 @@ static kvt_status open_pool(open_state *state, kvt_tier tier)
     tiers_member_options members[TIERS_MEMBERS_MAX];
     cost_device costs[TIERS_MEMBERS_MAX];
     uint32_t count = 0;
+    uint64_t room = 0;
     for (uint32_t i = 0; i < state->device_count; i++) {
         const open_device *device = &state->devices[i];
         if (device->tier != tier) continue;
+        uint64_t head = device->labelled ? TIERS_SUPERBLOCK_BYTES : 0;
+        uint64_t bytes = device->device->facts.capacity_bytes;
+        room += bytes > head ? bytes - head : 0;
         costs[count] = device->cost;
         members[count] = (tiers_member_options){.device = device->device,
                                                 .read_bytes_per_s = device->cost.read.bytes_per_s,
@@ -327,7 +375,9 @@ static kvt_status open_pool(open_state *state, kvt_tier tier)
     }
     if (count == 0) return KVT_OK;
     const kvt_tier_options *options = &state->options->tiers[tier];
-    tiers_pool_options pool = {.capacity_bytes = options->capacity_bytes,
+    /* A tier as large as its devices means all of them; their labels need a few blocks. */
+    bool all = options->capacity_bytes > room;
+    tiers_pool_options pool = {.capacity_bytes = all ? 0 : options->capacity_bytes,
                                .unit_bytes = options->unit_bytes,
                                .striping = options->striping};
     kvt_store *store = state->store;
@@ -379,10 +429,15 @@ static kvt_status open_policy(open_state *state)
     open_fill_policy(state->options, &config);
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
         if (state->store->pools[tier] == NULL) continue;
-        tiers_pool_facts facts;
-        tiers_pool_facts_get(state->store->pools[tier], &facts);
+        uint64_t capacity = store_policy_capacity(state->store, (kvt_tier)tier);
+        if (capacity == 0) {
+            snprintf(state->message, state->message_size,
+                     "tier %s is smaller than one stripe unit of %u bytes on each of its devices",
+                     kvt_tier_name(tier), state->store->unit_bytes[tier]);
+            return KVT_E_SPACE;
+        }
         config.tiers[tier] =
-            (kvt_tier_facts){.capacity_bytes = facts.capacity_bytes,
+            (kvt_tier_facts){.capacity_bytes = capacity,
                              .read_bytes_per_s = state->store->costs.read[tier].bytes_per_s,
                              .write_bytes_per_s = state->store->costs.write[tier].bytes_per_s,
                              .request_seconds = state->store->costs.read[tier].request_seconds};
@@ -398,10 +453,7 @@ static kvt_status open_preflight(open_state *state)
     kvt_policy_config config;
     uint64_t sums[KVT_TIER_COUNT] = {0};
     for (uint32_t i = 0; i < state->device_count; i++) {
-        const open_device *device = &state->devices[i];
-        uint64_t head = device->labelled ? TIERS_SUPERBLOCK_BYTES : 0;
-        uint64_t bytes = device->device->facts.capacity_bytes;
-        sums[device->tier] += bytes > head ? bytes - head : 0;
+        sums[state->devices[i].tier] += state->devices[i].device->facts.capacity_bytes;
     }
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
         if (options->tiers[tier].capacity_bytes <= sums[tier]) continue;
@@ -493,10 +545,12 @@ static kvt_status open_steps(open_state *state)
                                   state->message_size);
         if (status == KVT_MISS) status = KVT_E_GONE;
     }
+    if (status == KVT_OK) status = open_catalog(state);
+    if (status == KVT_OK) status = open_check_missing(state);
     if (status == KVT_OK) status = open_devices(state);
     if (status == KVT_OK) status = open_preflight(state);
-    if (status == KVT_OK) status = open_catalog(state);
     if (status == KVT_OK) status = open_check_labels(state);
+    if (status == KVT_OK) status = open_check_new(state);
     if (status == KVT_OK) status = open_drop_stale(state);
     if (status == KVT_OK) status = open_serials(state);
     if (status == KVT_OK) status = open_costs(state);
@@ -553,6 +607,7 @@ kvt_status kvt_open(const kvt_store_options *options, kvt_store **store_out, cha
     free(state.devices);
     if (status != KVT_OK) {
         if (message[0] == '\0') snprintf(message, message_size, "%s", kvt_status_text(status));
+        if (store->catalog != NULL) catalog_discard_new(store->catalog);
         kvt_close(store);
         return status;
     }

@@ -16,6 +16,7 @@ typedef struct recover_walk {
     kvt_store *store;
     uint64_t members; /* recover_drop_stale: mask */
     uint64_t kept;
+    bool count_only;
     kvt_status status; /* an error that ends the walk: memory */
     catalog_name *drops;
     size_t drop_count;
@@ -44,15 +45,17 @@ static bool recover_visit_stale(void *context, const catalog_row *row)
 {
     recover_walk *walk = context;
     tiers_location *location = NULL;
-    bool touches = row->location == NULL;
-    if (!touches) {
+    bool unsound = row->location == NULL;
+    bool touches = unsound && !walk->count_only; /* an unsound row goes with the others */
+    if (!unsound) {
         kvt_status status = tiers_location_unpack(row->location, row->location_bytes, &location);
         if (status == KVT_E_MEMORY) {
             walk->status = status;
             return false;
         }
-        touches = status != KVT_OK;
-        for (uint32_t i = 0; !touches && i < location->share_count; i++) {
+        touches = status != KVT_OK && !walk->count_only;
+        if (status != KVT_OK) location = NULL;
+        for (uint32_t i = 0; !touches && location != NULL && i < location->share_count; i++) {
             uint32_t member = location->shares[i].member;
             touches = member < 64 && (walk->members >> member & 1) != 0;
         }
@@ -72,6 +75,16 @@ kvt_status recover_drop_stale(store_catalog *catalog, uint64_t members, uint64_t
     if (status == KVT_OK) status = catalog_drop_rows(catalog, walk.drops, walk.drop_count);
     *dropped_out = walk.drop_count;
     *kept_out = walk.kept;
+    free(walk.drops);
+    return status;
+}
+
+kvt_status recover_count_rows(store_catalog *catalog, uint64_t members, uint64_t *count_out)
+{
+    recover_walk walk = {.members = members, .count_only = true};
+    kvt_status status = catalog_each_entry(catalog, recover_visit_stale, &walk);
+    if (status == KVT_OK) status = walk.status;
+    *count_out = walk.drop_count;
     free(walk.drops);
     return status;
 }

@@ -155,6 +155,10 @@ KVT_NODISCARD kvt_status costs_measure_variant(kvt_profile *profile, kvt_variant
 KVT_NODISCARD kvt_status recover_drop_stale(store_catalog *catalog, uint64_t members,
                                             uint64_t *dropped_out, uint64_t *kept_out);
 
+/* Counts the rows that touch an SSD member in the mask. */
+KVT_NODISCARD kvt_status recover_count_rows(store_catalog *catalog, uint64_t members,
+                                            uint64_t *count_out);
+
 /* Takes over what the catalog lists, dropping what cannot be. Before the catalog's writer starts.
  */
 KVT_NODISCARD kvt_status recover_entries(kvt_store *store);

@@ -121,7 +121,10 @@ static kvt_status file_make(file_device *file, const file_opening *opening)
     kvt_status status = file_lock(file, opening);
     if (status != KVT_OK) return status; /* another open was faster: the file is theirs */
     file->made = true;
-    int refused = fallocate(file->fd, 0, 0, (off_t)capacity);
+    int refused;
+    do {
+        refused = fallocate(file->fd, 0, 0, (off_t)capacity);
+    } while (refused != 0 && errno == EINTR);
     if (refused != 0 && (errno == EOPNOTSUPP || errno == ENOSYS)) {
         refused = ftruncate(file->fd, (off_t)capacity);
     }
@@ -135,7 +138,8 @@ static kvt_status file_take_size(file_device *file, const file_opening *opening,
 {
     char reason[96];
     uint64_t wanted = opening->config->capacity_bytes;
-    if (wanted > size) {
+    /* A file that was made for an odd capacity has whole blocks of it. */
+    if (wanted / FILE_ALIGN_BYTES * FILE_ALIGN_BYTES > size) {
         snprintf(reason, sizeof reason, "has %" PRIu64 " bytes, %" PRIu64 " are configured", size,
                  wanted);
         return file_refuse(opening, KVT_E_SPACE, reason);

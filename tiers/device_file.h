@@ -35,6 +35,7 @@ typedef struct file_ring {
     file_list queued; /* in the submission queue, not yet taken by the kernel; in order */
     uint32_t queued_count;
     uint32_t kernel_count; /* taken by the kernel, completion not yet seen */
+    uint32_t refusals;     /* in a row, with nothing in the kernel */
     file_list ready;       /* finished by the blocking engine after the ring broke */
     bool fixed_file;
     bool broken; /* the kernel refused to take entries: nothing is submitted to it any more */

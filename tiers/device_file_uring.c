@@ -26,7 +26,7 @@
 #include <errno.h>
 #include <string.h>
 
-enum { RING_BATCH = 32, RING_RETRY_NS = 1000000 };
+enum { RING_BATCH = 32, RING_RETRY_NS = 1000000, RING_REFUSALS_MAX = 5000 };
 
 static void file_list_push(file_list *list, kvt_io *io)
 {
@@ -117,11 +117,17 @@ void file_ring_flush(file_device *file)
         int taken = io_uring_submit(&ring->uring);
         if (taken == -EINTR) continue;
         /* Short of memory, or completions must be taken first: the next reap tries again. */
-        if (taken == -EAGAIN || taken == -EBUSY || taken == 0) return;
+        if (taken == -EAGAIN || taken == -EBUSY || taken == 0) {
+            /* Nothing is in the kernel that could make room: refusing for ever is refusing. */
+            ring->refusals = ring->kernel_count == 0 ? ring->refusals + 1 : 0;
+            if (ring->refusals > RING_REFUSALS_MAX) ring_break(file);
+            return;
+        }
         if (taken < 0) {
             ring_break(file);
             return;
         }
+        ring->refusals = 0;
         assert((uint32_t)taken <= ring->queued_count);
         for (int i = 0; i < taken; i++)
             (void)file_list_pop(&ring->queued);

@@ -10,7 +10,6 @@
 #include "pool.h"
 
 #include <assert.h>
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,12 +32,15 @@ static void pool_message(char *message, size_t message_size, const char *format,
     va_end(arguments);
 }
 
+/* Far above any device; keeps sums of weights finite. */
+#define POOL_BANDWIDTH_MAX 1e300
+
 static const char *pool_member_fault(const tiers_member_options *options)
 {
     const kvt_device *device = options->device;
     if (!options->present) return NULL;
     if (device == NULL) return "is present but has no device";
-    if (!(options->read_bytes_per_s > 0) || !isfinite(options->read_bytes_per_s))
+    if (!(options->read_bytes_per_s > 0) || options->read_bytes_per_s > POOL_BANDWIDTH_MAX)
         return "has no measured read bandwidth";
     if (device->facts.align_bytes > TIERS_GRAIN_BYTES)
         return "needs a larger alignment than 4096 bytes";

@@ -111,7 +111,9 @@ static slot_reading slot_decode(const unsigned char *slot)
     label->epoch = slot_get(slot + SLOT_AT_EPOCH, 8);
     label->capacity_bytes = slot_get(slot + SLOT_AT_CAPACITY, 8);
     reading.sequence = slot_get(slot + SLOT_AT_SEQUENCE, 8);
-    bool sane = slot_get(slot + SLOT_AT_VERSION, 4) == SLOT_VERSION &&
+    /* The last sequence number has no successor: a slot with it could never be replaced. */
+    bool sane = slot_get(slot + SLOT_AT_SEQUENCE, 8) != UINT64_MAX &&
+                slot_get(slot + SLOT_AT_VERSION, 4) == SLOT_VERSION &&
                 slot_get(slot + SLOT_AT_BYTES, 4) == SLOT_BYTES && label->epoch != 0 &&
                 label->tier < KVT_TIER_COUNT &&
                 slot_is_zero(slot + SLOT_AT_ZEROS, SLOT_AT_CHECKSUM - SLOT_AT_ZEROS);

@@ -221,13 +221,13 @@ static void worker_complete(tiers_worker *worker, worker_slot *slot)
     if (!job->issuing && job->in_flight == 0) worker_finish_job(worker, job);
 }
 
-/* A busy device gets time; one that stays busy with nothing in flight fails the operation. */
+/* A busy device gets time; one that stays busy with nothing in flight is as good as gone. */
 static void worker_stall(tiers_worker *worker, worker_slot *slot)
 {
     if (worker->in_flight == 0) {
         if (++worker->busy_naps > WORKER_BUSY_NAPS_MAX) {
             worker->busy_naps = 0;
-            slot->io.status = KVT_E_IO;
+            slot->io.status = KVT_E_GONE;
             worker_complete(worker, slot);
             return;
         }

@@ -182,8 +182,9 @@ KVT_API KVT_NODISCARD kvt_status kvt_delete(kvt_store *store, const kvt_key *key
 KVT_API KVT_NODISCARD kvt_status kvt_match_prefix(kvt_store *store, const kvt_key *keys,
                                                   size_t count, size_t *matched_out);
 
-/* Makes every put that has returned durable, as far as it lives on SSD. KVT_OK; KVT_E_IO;
- * KVT_E_DATABASE. Blocking. */
+/* Makes every entry that is on SSD now durable. One that a later get promotes leaves the SSD, and
+ * is then as short-lived as the tier it went to. KVT_OK; KVT_E_IO, KVT_E_DATABASE: something since
+ * the last flush may not be durable. Blocking. */
 KVT_API KVT_NODISCARD kvt_status kvt_flush(kvt_store *store);
 
 /* One round of background work in the calling thread. moves_out (may be NULL): moves committed.

@@ -182,6 +182,59 @@ static void test_stale_drive(void **state)
     kvt_close(store);
 }
 
+/* A drive that is not there, or came back blank, is not taken for one that was given up. */
+static void test_missing_drive(void **state)
+{
+    recovery_site *site = *state;
+    char kept[128];
+    snprintf(kept, sizeof kept, "%s/kept", site->folder);
+    recovery_fill(site);
+    assert_int_equal(rename(site->paths[1], kept), 0);
+    assert_int_equal(recovery_try_open(site), KVT_E_GONE);
+    assert_non_null(strstr(site->message, "ssd1"));
+    assert_int_equal(access(site->paths[1], F_OK), -1); /* no file was made in its place */
+    int file = open(site->paths[1], O_RDWR | O_CREAT, 0600);
+    assert_int_equal(ftruncate(file, 2 << 20), 0);
+    close(file);
+    assert_int_equal(recovery_try_open(site), KVT_E_GONE);
+    assert_int_equal(rename(kept, site->paths[1]), 0);
+    kvt_store *store = recovery_open(site);
+    assert_int_equal(support_stats(store).recovered, RECOVERY_COUNT);
+    kvt_close(store);
+    assert_int_equal(unlink(site->paths[1]), 0);
+    site->options.format = true;
+    store = recovery_open(site);
+    assert_int_equal(support_stats(store).recovered + support_stats(store).recovery_drops,
+                     RECOVERY_COUNT);
+    assert_true(support_stats(store).recovery_drops > 0);
+    kvt_close(store);
+}
+
+/* A tier as large as its drives, labels or not, and drives of odd size, open again and again. */
+static void test_exact_sizes(void **state)
+{
+    recovery_site *site = *state;
+    site->devices[0].capacity_bytes = 3000001;
+    site->devices[1].capacity_bytes = 1000000;
+    site->options.tiers[KVT_TIER_SSD].capacity_bytes =
+        3000001 / 4096 * 4096 + 1000000 / 4096 * 4096;
+    recovery_fill(site);
+    for (int life = 0; life < 2; life++) {
+        kvt_store *store = recovery_open(site);
+        assert_int_equal(support_stats(store).recovered, RECOVERY_COUNT);
+        kvt_close(store);
+    }
+}
+
+/* An open that fails leaves no catalog behind that was not there before. */
+static void test_no_stray_catalog(void **state)
+{
+    recovery_site *site = *state;
+    site->options.policy = "lruu";
+    assert_int_equal(recovery_try_open(site), KVT_E_UNSUPPORTED);
+    assert_int_equal(access(site->catalog, F_OK), -1);
+}
+
 static void test_foreign_drive(void **state)
 {
     recovery_site *site = *state;
@@ -334,6 +387,9 @@ int main(void)
         RECOVERY_TEST(test_delete_survives_restart),
         RECOVERY_TEST(test_rot),
         RECOVERY_TEST(test_stale_drive),
+        RECOVERY_TEST(test_missing_drive),
+        RECOVERY_TEST(test_exact_sizes),
+        RECOVERY_TEST(test_no_stray_catalog),
         RECOVERY_TEST(test_foreign_drive),
         RECOVERY_TEST(test_other_bytes),
         RECOVERY_TEST(test_damaged_catalog),
