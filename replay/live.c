@@ -9,6 +9,7 @@
  * plan log. Neither is held while the store is called.
  */
 #include "live_content.h"
+#include "live_devices.h"
 #include "results.h"
 
 #include <assert.h>
@@ -404,13 +405,12 @@ static kvt_status live_scale_prefill(live_run *run)
 }
 
 /* Capacities and everything that is a time shrink with the bytes; bandwidths stay. */
-static kvt_status live_open_store(live_run *run, replay_live *live, const char *policy,
+static kvt_status live_open_store(live_run *run, const replay_live *live, const char *policy,
                                   char *message, size_t message_size)
 {
     kvt_store_options store = *live->store;
     store.policy = policy;
     store.catalog_path = NULL;
-    store.format = store.format || live->devices_ours;
     store.prefill = run->prefill;
     store.alpha_seconds *= run->scale;
     store.half_life_seconds *= run->scale;
@@ -426,9 +426,7 @@ static kvt_status live_open_store(live_run *run, replay_live *live, const char *
     }
     store.observer = live_observe;
     store.observer_context = &run->log;
-    kvt_status status = kvt_open(&store, &run->store, message, message_size);
-    if (status == KVT_OK) live->devices_ours = true;
-    return status;
+    return kvt_open(&store, &run->store, message, message_size);
 }
 
 static kvt_status live_open_log(live_run *run, char *message, size_t message_size)
@@ -492,11 +490,12 @@ static kvt_status live_prepare(live_run *run, const replay_options *options,
 }
 
 kvt_status replay_run_live(const replay_options *options, const replay_workload *workload,
-                           replay_live *live, const char *policy, replay_result *result,
+                           const replay_live *live, const char *policy, replay_result *result,
                            char *message, size_t message_size)
 {
     assert(options != NULL && workload != NULL && live != NULL && live->store != NULL);
     live_run run = {.store = NULL};
+    live_devices devices = {.blank = NULL};
     kvt_store_stats stats = {.struct_size = sizeof stats};
     results_start(result, "live", policy, options, workload);
     pthread_mutex_init(&run.lock, NULL);
@@ -505,6 +504,8 @@ kvt_status replay_run_live(const replay_options *options, const replay_workload 
     kvt_status status = live_prepare(&run, options, workload, result);
     if (status != KVT_OK) goto out;
     status = live_open_log(&run, message, message_size);
+    if (status != KVT_OK) goto out;
+    status = live_devices_note(&devices, live->store);
     if (status != KVT_OK) goto out;
     status = live_open_store(&run, live, policy, message, message_size);
     if (status != KVT_OK) goto out;
@@ -519,6 +520,12 @@ kvt_status replay_run_live(const replay_options *options, const replay_workload 
     live_take_stats(&run, &stats);
 out:
     kvt_close(run.store);
+    char reason[256] = "";
+    kvt_status wiped = live_devices_wipe(&devices, reason, sizeof reason);
+    if (status == KVT_OK && wiped != KVT_OK) {
+        snprintf(message, message_size, "%s", reason);
+        status = wiped;
+    }
     if (run.log.file != NULL && fclose(run.log.file) != 0) run.log.failed = true;
     if (status == KVT_OK && run.log.failed) {
         snprintf(message, message_size, "%s: write failed", options->plan_log);

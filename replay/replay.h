@@ -161,8 +161,6 @@ KVT_NODISCARD kvt_status replay_run_sim(const replay_options *options,
 /* The store of a live run. */
 typedef struct replay_live {
     const kvt_store_options *store; /* devices and tiers at full scale, as the settings say */
-    bool devices_ours;              /* set once a run has opened the devices: later runs may
-                                       take them over without store.format */
 } replay_live;
 
 /*
@@ -171,12 +169,13 @@ typedef struct replay_live {
  * sleep for the scaled prefill of the rest and put what was missing. Bytes per token, tier
  * capacities, arrivals, prefill, half-life and alpha are multiplied by options->scale, so that
  * break-even points stay. Times in the result are divided by it; bytes are those really moved. The
- * catalog is not used: nothing survives the run. options->plan_log receives every move with its
+ * catalog is not used: nothing survives the run, and devices that were blank before it, or absent,
+ * are blank again after it: their labels are zeroed. options->plan_log receives every move with its
  * outcome. KVT_OK (also when bytes differed: see wrong_bytes); kvt_open's errors; KVT_E_MEMORY;
  * KVT_E_IO.
  */
 KVT_NODISCARD kvt_status replay_run_live(const replay_options *options,
-                                         const replay_workload *workload, replay_live *live,
+                                         const replay_workload *workload, const replay_live *live,
                                          const char *policy, replay_result *result, char *message,
                                          size_t message_size);
 

@@ -8,8 +8,6 @@
 
 #include "bench/bench.h"
 
-#include <string.h>
-
 typedef struct bench_arguments {
     command_common common;
     bool quick;
@@ -27,17 +25,14 @@ static const struct argp_option bench_argp_options[] = {
 static error_t bench_parse(int key, char *argument, struct argp_state *state)
 {
     bench_arguments *arguments = state->input;
-    unsigned count;
-    char rest;
     switch (key) {
     case ARGP_KEY_INIT: state->child_inputs[0] = &arguments->common; return 0;
     case 'Q': arguments->quick = true; return 0;
     case 'D': arguments->directory = argument; return 0;
     case 'n':
-        if (strlen(argument) > 6 || sscanf(argument, "%u%c", &count, &rest) != 1 || count == 0) {
+        if (!command_parse_count(argument, 999999, &arguments->iterations)) {
             argp_error(state, "--iterations: '%s' is not from 1 to 999999", argument);
         }
-        arguments->iterations = count;
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }

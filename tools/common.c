@@ -130,6 +130,19 @@ int command_report_unused(const command_common *common, const char *const *secti
     return code;
 }
 
+bool command_parse_count(const char *text, uint32_t most, uint32_t *count_out)
+{
+    uint64_t count = 0;
+    if (text[0] == '\0') return false;
+    for (; *text; text++) {
+        if (*text < '0' || *text > '9') return false;
+        count = count * 10 + (uint64_t)(*text - '0');
+        if (count > most) return false;
+    }
+    *count_out = (uint32_t)count;
+    return count > 0;
+}
+
 int command_exit_code(kvt_status status)
 {
     switch (status) {

@@ -86,6 +86,18 @@ static void expect_sound(const char *policy, const replay_result *result, const 
     }
 }
 
+/* A run leaves a device that was blank as it found it: no label keeps the next run out. */
+static void expect_blank_head(const char *path)
+{
+    unsigned char head[8192];
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    assert_int_equal(fread(head, 1, sizeof head, file), sizeof head);
+    fclose(file);
+    for (size_t i = 0; i < sizeof head; i++)
+        assert_int_equal(head[i], 0);
+}
+
 /* HBM (emulated) and DRAM in memory, two files of different size as SSD members; tiers that hold a
  * fraction of the footprint, so that entries move while requests are served. */
 static void a_store_gives_back_what_was_put(void **state)
@@ -145,6 +157,8 @@ static void a_store_gives_back_what_was_put(void **state)
                                             message, sizeof message);
         if (status != KVT_OK) fail_msg("%s: %s", policies[i], message);
         expect_sound(policies[i], &result, log_path);
+        expect_blank_head(first_path);
+        expect_blank_head(second_path);
         print_message("%s: %llu gets verified, %llu moves\n", policies[i],
                       (unsigned long long)result.verified_gets, (unsigned long long)result.moves);
     }

@@ -76,7 +76,8 @@ class CommandTest(unittest.TestCase):
         self.fails("which FILE", "inspect")
         self.fails("which FILE", "check-config")
         self.fails("--seconds", "profile", "devices", "--seconds", "soon")
-        self.fails("--iterations", "bench", "devices", "--iterations", "0")
+        for count in ("0", "-1", "+1", "1x", "", "1000000", " 1"):
+            self.fails("--iterations", "bench", "devices", "--quick", "--iterations", count)
 
     def test_settings(self):
         self.fails("store.polcy: unknown setting", "check-config", "--set", "store.polcy=lru",
@@ -202,8 +203,18 @@ class CommandTest(unittest.TestCase):
             with open(self.path(f"plan.{row['policy']}.1"), encoding="utf-8") as file:
                 self.assertGreaterEqual(len(file.readlines()), row["moves_committed"])
         self.assertGreater(document["results"][0]["moves_committed"], 0)
-        # The files carry a label now, so another live run must not take them over by itself.
-        self.fails("ssd0", "replay", *WORKLOAD, "--mode", "live", "--config", "live.ini", code=1)
+        # What the run labelled is blank again, so the same command works a second time.
+        self.assertEqual(self.run_json("inspect", "ssd0")["label"], "blank")
+        self.run_json("replay", *WORKLOAD, "--mode", "live", "--config", "live.ini", "--policy",
+                      "lru", "--quiet", "--set", "workload.requests=20")
+        # Somebody else's bytes stay, and are not taken over by themselves.
+        with open(self.path("ssd0"), "r+b") as file:
+            file.write(b"precious")
+        self.fails("store.format", "replay", *WORKLOAD, "--mode", "live", "--config", "live.ini",
+                   code=1)
+        with open(self.path("ssd0"), "rb") as file:
+            self.assertEqual(file.read(8), b"precious")
+        self.assertEqual(self.run_json("inspect", "ssd1")["label"], "blank")
         self.fails("no tier", "replay", *WORKLOAD, "--mode", "live", code=2)
 
     def test_verify(self):

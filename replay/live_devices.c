@@ -1,0 +1,110 @@
+/*
+ * live_devices.c - which devices were blank before a live run, and blanking them again after it.
+ *
+ * A device counts as blank when the bytes where a label goes are zero, as the store judges it. A
+ * device that carried a label or other bytes is never touched here. One thread.
+ */
+#include "live_devices.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define LIVE_LABEL_BYTES 8192u /* docs/FORMAT.md, device labels: both slots */
+#define LIVE_LABEL_ALIGN 4096u
+
+static bool live_is_zero(const uint8_t *bytes, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (bytes[i] != 0) return false;
+    }
+    return true;
+}
+
+/* Reads the label's place of an existing file or block device. */
+static kvt_status live_read_head(kvt_device *device, uint8_t *head)
+{
+    if (device->facts.capacity_bytes < LIVE_LABEL_BYTES) return KVT_E_SPACE;
+    return kvt_device_transfer(device, KVT_IO_READ, 0, head, LIVE_LABEL_BYTES);
+}
+
+static bool live_was_blank(const kvt_device_config *config, uint8_t *head)
+{
+    kvt_device *device = NULL;
+    if (config->backend == NULL || strcmp(config->backend, "file") != 0) return false;
+    if (config->path == NULL) return false;
+    if (access(config->path, F_OK) != 0) return errno == ENOENT;
+    bool blank = kvt_device_open(config, &device, NULL, 0) == KVT_OK &&
+                 live_read_head(device, head) == KVT_OK && live_is_zero(head, LIVE_LABEL_BYTES);
+    kvt_device_close(device);
+    return blank;
+}
+
+static kvt_status live_wipe_one(const kvt_device_config *config, uint8_t *head, char *message,
+                                size_t message_size)
+{
+    kvt_device *device = NULL;
+    if (access(config->path, F_OK) != 0) return KVT_OK;
+    kvt_status status = kvt_device_open(config, &device, message, message_size);
+    if (status != KVT_OK) return status;
+    status = live_read_head(device, head);
+    if (status == KVT_OK && !live_is_zero(head, LIVE_LABEL_BYTES)) {
+        memset(head, 0, LIVE_LABEL_BYTES);
+        status = kvt_device_transfer(device, KVT_IO_WRITE, 0, head, LIVE_LABEL_BYTES);
+        if (status == KVT_OK) status = kvt_device_sync(device);
+    }
+    if (status != KVT_OK) {
+        snprintf(message, message_size, "device %s: the label of this run stays on it: %s",
+                 config->name, kvt_status_text(status));
+    }
+    kvt_device_close(device);
+    return status;
+}
+
+kvt_status live_devices_note(live_devices *devices, const kvt_store_options *store)
+{
+    uint32_t next = 0;
+    void *head = NULL;
+    *devices = (live_devices){.store = store};
+    for (int tier = 1; tier < KVT_TIER_COUNT; tier++)
+        devices->count += store->tiers[tier].device_count;
+    devices->blank = calloc(devices->count + 1, sizeof *devices->blank);
+    if (devices->blank == NULL) return KVT_E_MEMORY;
+    if (posix_memalign(&head, LIVE_LABEL_ALIGN, LIVE_LABEL_BYTES) != 0) return KVT_E_MEMORY;
+    for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
+        for (uint32_t i = 0; i < store->tiers[tier].device_count; i++)
+            devices->blank[next++] = live_was_blank(&store->tiers[tier].devices[i], head);
+    }
+    free(head);
+    return KVT_OK;
+}
+
+kvt_status live_devices_wipe(live_devices *devices, char *message, size_t message_size)
+{
+    uint32_t next = 0;
+    void *head = NULL;
+    kvt_status first = KVT_OK;
+    if (devices->blank == NULL) return KVT_OK;
+    if (posix_memalign(&head, LIVE_LABEL_ALIGN, LIVE_LABEL_BYTES) != 0) {
+        head = NULL;
+        first = KVT_E_MEMORY;
+        snprintf(message, message_size, "out of memory: the labels of this run stay");
+    }
+    for (int tier = 1; tier < KVT_TIER_COUNT && head != NULL; tier++) {
+        for (uint32_t i = 0; i < devices->store->tiers[tier].device_count; i++) {
+            if (!devices->blank[next++]) continue;
+            char reason[256] = "";
+            kvt_status status =
+                live_wipe_one(&devices->store->tiers[tier].devices[i], head, reason, sizeof reason);
+            if (status == KVT_OK || first != KVT_OK) continue;
+            first = status;
+            snprintf(message, message_size, "%s", reason);
+        }
+    }
+    free(head);
+    free(devices->blank);
+    *devices = (live_devices){.count = 0};
+    return first;
+}
