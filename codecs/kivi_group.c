@@ -187,6 +187,21 @@ static bool group_metadata_sound(const uint16_t *minima, const uint16_t *scales,
     return bad == 0;
 }
 
+/* Asks for the stored bytes of the batch at `first`, while the one before it is being written. */
+static void group_fetch_ahead(const group_shape *shape, const group_plane *planes,
+                              uint32_t plane_count, uint64_t first)
+{
+    const uint64_t left = shape->tokens - first;
+    const uint64_t rows = left < GROUP_BATCH_ROWS ? left : GROUP_BATCH_ROWS;
+    for (uint32_t p = 0; p < plane_count; p++) {
+        const uint64_t per_row = shape->width / 8 * planes[p].bits;
+        const uint8_t *at = planes[p].data + first * per_row;
+        for (uint64_t byte = 0; byte < rows * per_row; byte += 64) {
+            __builtin_prefetch(at + byte);
+        }
+    }
+}
+
 kvt_status group_decode(const group_shape *shape, group_levels *levels, const uint16_t *minima,
                         const uint16_t *scales, const group_plane *planes, uint32_t plane_count,
                         void *target, void *scratch)
@@ -207,6 +222,7 @@ kvt_status group_decode(const group_shape *shape, group_levels *levels, const ui
             uint64_t batch = rows - row < GROUP_BATCH_ROWS ? rows - row : GROUP_BATCH_ROWS;
             kernels->unpack(planes, plane_count, (run + row) * shape->width, batch * shape->width,
                             room.codes);
+            group_fetch_ahead(shape, planes, plane_count, run + row + batch);
             kernels->value(shape, levels, &room.ranges, room.codes, batch,
                            (uint8_t *)target + (run + row) * row_bytes);
         }

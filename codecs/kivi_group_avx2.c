@@ -341,34 +341,35 @@ CODECS_TARGET_AVX2 static void narrow_pack(const uint8_t *codes, uint64_t count,
     }
 }
 
-/* Adds the bits of one plane to 64 codes. */
-NARROW void narrow_unpack_chunk(const uint8_t *source, uint32_t w, unsigned shift, uint8_t *codes)
+/* Adds the bits of one plane to 64 codes in two vectors. */
+NARROW void narrow_unpack_chunk(const uint8_t *source, uint32_t w, unsigned shift, __m256i codes[2])
 {
-    if (w == 1) {
-        const __m256i bytes =
-            _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
-        const __m256i bits = _mm256_set1_epi64x((long long)0x8040201008040201u);
-        const __m256i value = _mm256_set1_epi8((char)(1u << shift));
-        for (unsigned k = 0; k < 2; k++) {
-            __m256i x = _mm256_set1_epi32((int)codecs_load32(source + 4 * k));
-            x = _mm256_and_si256(_mm256_shuffle_epi8(x, bytes), bits);
-            x = _mm256_and_si256(_mm256_cmpeq_epi8(x, bits), value);
-            __m256i *at = (__m256i *)(void *)(codes + 32 * k);
-            _mm256_storeu_si256(at, _mm256_or_si256(_mm256_loadu_si256(at), x));
-        }
+    const __m128i up = _mm_cvtsi32_si128((int)shift);
+    const __m256i bytes =
+        _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
+    const __m256i bits = _mm256_set1_epi64x((long long)0x8040201008040201u);
+    const __m256i mask = _mm256_set1_epi8((char)((1u << w) - 1u));
+    __m256i x[2];
+    if (w == 8) {
+        codes[0] = narrow_load_bytes(source);
+        codes[1] = narrow_load_bytes(source + 32);
         return;
     }
-    const __m128i mask = _mm_set1_epi8((char)((1u << w) - 1u));
-    const __m128i up = _mm_cvtsi32_si128((int)shift);
-    const unsigned count = 8 * w;
-    for (unsigned from = 0; from < count; from += 16) {
-        __m128i stored = narrow_load_16(source + from);
-        for (unsigned k = 0; k < 8 / w; k++) {
-            __m128i x = _mm_srl_epi16(stored, _mm_cvtsi32_si128((int)(w * k)));
-            x = _mm_sll_epi16(_mm_and_si128(x, mask), up);
-            __m128i *at = (__m128i *)(void *)(codes + from + k * count);
-            _mm_storeu_si128(at, _mm_or_si128(_mm_loadu_si128(at), x));
+    for (unsigned k = 0; k < 2; k++) {
+        if (w == 1) {
+            x[k] = _mm256_set1_epi32((int)codecs_load32(source + 4 * k));
+            x[k] = _mm256_and_si256(_mm256_shuffle_epi8(x[k], bytes), bits);
+            x[k] = _mm256_cmpeq_epi8(x[k], bits);
+        } else if (w == 2) {
+            const int low = (int)(4 * k);
+            const __m256i down =
+                _mm256_setr_epi32(low, low, low, low, low + 2, low + 2, low + 2, low + 2);
+            x[k] = _mm256_srlv_epi32(_mm256_broadcastsi128_si256(narrow_load_16(source)), down);
+        } else {
+            x[k] = _mm256_srl_epi16(narrow_load_bytes(source), _mm_cvtsi32_si128((int)(4 * k)));
         }
+        x[k] = _mm256_sll_epi16(_mm256_and_si256(x[k], mask), up);
+        codes[k] = _mm256_or_si256(codes[k], x[k]);
     }
 }
 
@@ -377,17 +378,19 @@ CODECS_TARGET_AVX2 static void narrow_unpack(const group_plane *planes, uint32_t
 {
     const uint64_t whole = count / 64 * 64;
     for (uint64_t i = 0; i < whole; i += 64) {
-        memset(codes + i, 0, 64);
+        __m256i chunk[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
         for (uint32_t p = 0; p < plane_count; p++) {
             const uint32_t w = planes[p].bits;
-            const uint8_t *chunk = planes[p].data + (offset + i) / 8 * w;
+            const uint8_t *at = planes[p].data + (offset + i) / 8 * w;
             switch (w) {
-            case 1: narrow_unpack_chunk(chunk, 1, planes[p].shift, codes + i); break;
-            case 2: narrow_unpack_chunk(chunk, 2, planes[p].shift, codes + i); break;
-            case 4: narrow_unpack_chunk(chunk, 4, planes[p].shift, codes + i); break;
-            default: memcpy(codes + i, chunk, 64); break;
+            case 1: narrow_unpack_chunk(at, 1, planes[p].shift, chunk); break;
+            case 2: narrow_unpack_chunk(at, 2, planes[p].shift, chunk); break;
+            case 4: narrow_unpack_chunk(at, 4, planes[p].shift, chunk); break;
+            default: narrow_unpack_chunk(at, 8, 0, chunk); break;
             }
         }
+        _mm256_storeu_si256((__m256i *)(void *)(codes + i), chunk[0]);
+        _mm256_storeu_si256((__m256i *)(void *)(codes + i + 32), chunk[1]);
     }
     if (whole < count) {
         group_scalar_unpack(planes, plane_count, offset + whole, count - whole, codes + whole);
@@ -426,15 +429,51 @@ NARROW __m256 narrow_level(group_level_kind kind, const group_levels *levels, co
     }
 }
 
-/* 8 values as 16-bit elements. Values are finite, or infinite in fp16. */
-NARROW __m128i narrow_shorten(uint8_t dtype, __m256 value)
+/* 16 values as 16-bit elements. Values are finite, or infinite in fp16. */
+NARROW __m256i narrow_shorten(uint8_t dtype, const __m256 value[2])
 {
-    if (dtype == KVT_DTYPE_FP16) return _mm256_cvtps_ph(value, NARROW_ROUND);
-    __m256i bits = _mm256_castps_si256(value);
-    __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-    bits = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
-    bits = _mm256_srli_epi32(bits, 16);
-    return _mm_packus_epi32(_mm256_castsi256_si128(bits), _mm256_extracti128_si256(bits, 1));
+    if (dtype == KVT_DTYPE_FP16) {
+        return _mm256_inserti128_si256(
+            _mm256_castsi128_si256(_mm256_cvtps_ph(value[0], NARROW_ROUND)),
+            _mm256_cvtps_ph(value[1], NARROW_ROUND), 1);
+    }
+    __m256i bits[2];
+    for (unsigned k = 0; k < 2; k++) {
+        __m256i x = _mm256_castps_si256(value[k]);
+        __m256i odd = _mm256_and_si256(_mm256_srli_epi32(x, 16), _mm256_set1_epi32(1));
+        x = _mm256_add_epi32(_mm256_add_epi32(x, _mm256_set1_epi32(0x7fff)), odd);
+        bits[k] = _mm256_srli_epi32(x, 16);
+    }
+    return _mm256_permute4x64_epi64(_mm256_packus_epi32(bits[0], bits[1]), 0xd8);
+}
+
+/* 16 elements from `index` on, whose groups start at `group`. */
+NARROW void narrow_value_16(uint8_t dtype, group_level_kind kind, bool columns, bool stream,
+                            const group_levels *levels, const group_ranges *ranges,
+                            const uint8_t *codes, uint64_t index, uint64_t group, uint8_t *target)
+{
+    __m256 value[2];
+    for (unsigned k = 0; k < 2; k++) {
+        const uint64_t g = columns ? group + 8 * k : group;
+        __m256 scale =
+            columns ? _mm256_loadu_ps(ranges->scale + g) : _mm256_set1_ps(ranges->scale[g]);
+        __m256 minimum =
+            columns ? _mm256_loadu_ps(ranges->minimum + g) : _mm256_set1_ps(ranges->minimum[g]);
+        value[k] = _mm256_mul_ps(narrow_level(kind, levels, codes + index + 8 * k), scale);
+        if (levels->half_steps) value[k] = narrow_half_round(value[k]);
+        value[k] = _mm256_add_ps(value[k], minimum);
+        if (levels->half_steps) value[k] = narrow_half_round(value[k]);
+        if (dtype == KVT_DTYPE_FP32) {
+            _mm256_storeu_ps((float *)(void *)target + index + 8 * k, value[k]);
+        }
+    }
+    if (dtype == KVT_DTYPE_FP32) return;
+    __m256i *at = (__m256i *)(void *)(target + 2 * index);
+    if (stream) {
+        _mm256_stream_si256(at, narrow_shorten(dtype, value));
+    } else {
+        _mm256_storeu_si256(at, narrow_shorten(dtype, value));
+    }
 }
 
 NARROW void narrow_value_all(uint8_t dtype, group_level_kind kind, const group_shape *shape,
@@ -443,24 +482,16 @@ NARROW void narrow_value_all(uint8_t dtype, group_level_kind kind, const group_s
 {
     const unsigned log_group = (unsigned)__builtin_ctz(shape->group);
     const bool stream = levels->stream && (uintptr_t)target % 32 == 0;
-    uint64_t column = 0;
-    for (uint64_t i = 0; i < count; i += 8) {
-        const uint64_t g = shape->columns ? column : i >> log_group;
-        __m256 scale =
-            shape->columns ? _mm256_loadu_ps(ranges->scale + g) : _mm256_set1_ps(ranges->scale[g]);
-        __m256 minimum = shape->columns ? _mm256_loadu_ps(ranges->minimum + g)
-                                        : _mm256_set1_ps(ranges->minimum[g]);
-        __m256 value = _mm256_mul_ps(narrow_level(kind, levels, codes + i), scale);
-        if (levels->half_steps) value = narrow_half_round(value);
-        value = _mm256_add_ps(value, minimum);
-        if (levels->half_steps) value = narrow_half_round(value);
-        column = column + 8 == shape->width ? 0 : column + 8;
-        if (dtype == KVT_DTYPE_FP32) {
-            _mm256_storeu_ps((float *)(void *)target + i, value);
-        } else if (stream) {
-            _mm_stream_si128((__m128i *)(void *)(target + 2 * i), narrow_shorten(dtype, value));
-        } else {
-            _mm_storeu_si128((__m128i *)(void *)(target + 2 * i), narrow_shorten(dtype, value));
+    if (!shape->columns) {
+        for (uint64_t i = 0; i < count; i += 16) {
+            narrow_value_16(dtype, kind, false, stream, levels, ranges, codes, i, i >> log_group,
+                            target);
+        }
+        return;
+    }
+    for (uint64_t row = 0; row < count; row += shape->width) {
+        for (uint64_t c = 0; c < shape->width; c += 16) {
+            narrow_value_16(dtype, kind, true, stream, levels, ranges, codes, row + c, c, target);
         }
     }
 }

@@ -19,7 +19,7 @@
 
 enum {
     WIDE_ROUND = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC,
-    WIDE_PREFETCH = 512 /* stored bytes ahead, per bit of width */
+    WIDE_PREFETCH = 2048 /* stored bytes ahead */
 };
 
 /* The first `left` of 16 lanes. */
@@ -437,9 +437,12 @@ WIDE void wide_unpack_widths(const group_plane *planes, const uint32_t *widths, 
     for (uint64_t i = 0; i < elements; i += 64) {
         __m512i code = _mm512_setzero_si512();
         for (uint32_t p = 0; p < count; p++) {
-            const uint8_t *chunk = at[p] + i / 8 * widths[p];
-            _mm_prefetch((const char *)chunk + WIDE_PREFETCH * widths[p], _MM_HINT_T0);
-            code = wide_spread(chunk, widths[p], code, turn[p], mask[p]);
+            /* One line ahead for every line that is used up. */
+            if (i % (512u / widths[p]) == 0) {
+                _mm_prefetch((const char *)at[p] + WIDE_PREFETCH, _MM_HINT_T0);
+            }
+            code = wide_spread(at[p], widths[p], code, turn[p], mask[p]);
+            at[p] += 8 * widths[p];
         }
         _mm512_storeu_si512(codes + i, code);
     }

@@ -37,22 +37,31 @@ typedef struct wide_table {
     __m512 levels; /* 16 of them */
 } wide_table;
 
-static CODECS_TARGET_AVX512 wide_table wide_table_of(const group_levels *levels)
+/* group_fine6_level of 16 codes from `first` on, as fp16. */
+WIDE __m256i wide_fine6(int first)
 {
-    wide_table table;
-    int16_t fine6[64];
-    float values[16];
-    for (int32_t i = 0; i < 64; i += 16) {
-        for (int32_t k = 0; k < 16; k++) {
-            values[k] = (float)group_fine6_level(i + k) * (1.0f / 64.0f);
-        }
-        __m256i halves = _mm512_cvtps_ph(_mm512_loadu_ps(values), WIDE_ROUND);
-        _mm256_storeu_si256((__m256i *)(void *)(fine6 + i), halves);
+    const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i q = _mm512_add_epi32(lanes, _mm512_set1_epi32(first));
+    const __m512i eight = _mm512_slli_epi32(q, 3);
+    __m512i level = _mm512_sub_epi32(_mm512_add_epi32(eight, eight), _mm512_set1_epi32(24));
+    level = _mm512_max_epi32(level, _mm512_add_epi32(eight, _mm512_set1_epi32(3)));
+    level = _mm512_min_epi32(level, _mm512_add_epi32(eight, _mm512_set1_epi32(453)));
+    level = _mm512_maskz_mov_epi32(_mm512_test_epi32_mask(q, q), level);
+    level = _mm512_mask_mov_epi32(level, _mm512_cmpeq_epi32_mask(q, _mm512_set1_epi32(63)),
+                                  _mm512_set1_epi32(960));
+    __m512 value = _mm512_mul_ps(_mm512_cvtepi32_ps(level), _mm512_set1_ps(1.0f / 64.0f));
+    return _mm512_cvtps_ph(value, WIDE_ROUND);
+}
+
+static CODECS_TARGET_AVX512 void wide_table_fill(const group_levels *levels, wide_table *table)
+{
+    table->levels = _mm512_loadu_ps(levels->table);
+    table->fine6[0] = _mm512_setzero_si512();
+    table->fine6[1] = _mm512_setzero_si512();
+    for (int k = 0; levels->kind == GROUP_LEVEL_FINE6 && k < 2; k++) {
+        table->fine6[k] = _mm512_inserti64x4(_mm512_castsi256_si512(wide_fine6(32 * k)),
+                                             wide_fine6(32 * k + 16), 1);
     }
-    table.fine6[0] = _mm512_loadu_si512(fine6);
-    table.fine6[1] = _mm512_loadu_si512(fine6 + 32);
-    table.levels = _mm512_loadu_ps(levels->table);
-    return table;
 }
 
 /* The levels of 64 codes; those of GROUP_LEVEL_FINE8 are in 1/64. */
@@ -258,7 +267,8 @@ void group_avx512_value(const group_shape *shape, const group_levels *levels,
         group_scalar_value(shape, levels, ranges, codes, rows, target);
         return;
     }
-    const wide_table table = wide_table_of(levels);
+    wide_table table;
+    wide_table_fill(levels, &table);
     const wide_form form = {shape->dtype, levels->kind, levels->half_steps, false};
     const bool stream = levels->stream && (uintptr_t)target % 64 == 0;
     if (shape->dtype == KVT_DTYPE_BF16 && __builtin_cpu_supports("avx512bf16")) {
