@@ -7,6 +7,11 @@
 #include "entropy_kernels.h"
 
 #include <immintrin.h>
+
+#if !defined(__OPTIMIZE__)
+/* Without optimisation gcc's intrinsics are macros, which convert the signs of masks. */
+#pragma GCC diagnostic ignored "-Wsign-conversion"
+#endif
 #include <string.h>
 
 #define ENTROPY_TARGET CODECS_TARGET_AVX512

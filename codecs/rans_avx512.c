@@ -10,6 +10,11 @@
 
 #include <immintrin.h>
 
+#if !defined(__OPTIMIZE__)
+/* Without optimisation gcc's intrinsics are macros, which convert the signs of masks. */
+#pragma GCC diagnostic ignored "-Wsign-conversion"
+#endif
+
 #define RANS_INLINE static inline __attribute__((always_inline)) CODECS_TARGET_AVX512
 
 /* Turns until fewer words are left than one turn can take. */

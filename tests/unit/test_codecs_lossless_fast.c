@@ -21,7 +21,7 @@ static uint64_t next_random(uint64_t *state)
 
 static void fill_sample(uint8_t dtype, uint8_t *data, uint64_t elements)
 {
-    const uint32_t row = 1000;
+    const uint16_t row = 1000;
     kvt_layout layout = {.layers = 1,
                          .kv_heads = 1,
                          .head_dim = row,
