@@ -251,7 +251,7 @@ static kvt_status generator_run(generator_state *state)
 
 static const char *generator_fault(const replay_generator *o)
 {
-    if (!(o->requests_per_s > 0.0 && o->requests_per_s <= 1e6)) return "rate: 0 to 1e6 per second";
+    if (!(o->requests_per_s > 0.0 && o->requests_per_s <= 1e6)) return "rate: above 0, up to 1e6 per second";
     if (o->requests < 1 || o->requests > (1u << 24)) return "requests: 1 to 2^24";
     if (o->contexts < 1 || o->contexts > (1u << 20)) return "contexts: 1 to 2^20";
     if (!(o->zipf >= 0.0 && o->zipf <= 10.0)) return "zipf: 0 to 10";
@@ -266,19 +266,25 @@ static const char *generator_fault(const replay_generator *o)
     return NULL;
 }
 
+kvt_status replay_generator_check(const replay_generator *generator, char *message,
+                                  size_t message_size)
+{
+    const char *fault = generator_fault(generator);
+    if (fault == NULL) return KVT_OK;
+    snprintf(message, message_size, "workload.%s", fault);
+    return KVT_E_ARGUMENT;
+}
+
 kvt_status replay_workload_generate(const replay_generator *generator, replay_workload *workload,
                                     char *message, size_t message_size)
 {
     generator_state state = {.options = generator};
-    const char *fault = generator_fault(generator);
     memset(workload, 0, sizeof *workload);
-    if (fault != NULL) {
-        snprintf(message, message_size, "workload.%s", fault);
-        return KVT_E_ARGUMENT;
-    }
+    kvt_status status = replay_generator_check(generator, message, message_size);
+    if (status != KVT_OK) return status;
     workload_build_start(&state.builder, workload, generator->block_tokens);
     replay_random_seed(&state.random, generator->seed);
-    kvt_status status = generator_prepare(&state);
+    status = generator_prepare(&state);
     if (status == KVT_OK) status = generator_run(&state);
     /* Poisson arrivals that happen to look quantised are left as they are drawn: spreading needs
      * shared times, which nanoseconds do not give. */

@@ -96,6 +96,14 @@ void replay_options_free(replay_options *options);
 KVT_NODISCARD kvt_status replay_options_check(replay_options *options, char *message,
                                               size_t message_size);
 
+/*
+ * Checks everything that replays of either mode would read, and reads it, so that a setting which
+ * nothing needs shows as unused. Opens prefill.csv, but no profile and no device. KVT_OK;
+ * KVT_E_CONFIG; KVT_E_ARGUMENT; the CSV's errors.
+ */
+KVT_NODISCARD kvt_status replay_settings_check(kvt_config *config, char *message,
+                                               size_t message_size);
+
 /* The generator's settings from [workload], replay.seed and replay.block_tokens. */
 void replay_generator_read(kvt_config *config, replay_generator *generator);
 

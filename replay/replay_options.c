@@ -136,8 +136,11 @@ kvt_status replay_options_check(replay_options *options, char *message, size_t m
         if (model->capacity_bytes == 0) continue;
         options->model.read[tier] = model->read;
         options->model.write[tier] = model->write;
-        if (!options_affine_is_sound(&model->read)) fault = tier_keys[tier][1];
-        if (!options_affine_is_sound(&model->write)) fault = tier_keys[tier][2];
+        if (!options_affine_is_sound(&model->read)) {
+            fault = tier_keys[tier][1];
+        } else if (!options_affine_is_sound(&model->write)) {
+            fault = tier_keys[tier][2];
+        }
     }
     if (fault == NULL) return KVT_OK;
     snprintf(message, message_size, "%s%s", fault,
@@ -345,6 +348,23 @@ kvt_status replay_options_read(kvt_config *config, bool live, replay_options *op
     if (profile != NULL) kvt_profile_close(profile);
     if (status != KVT_OK) replay_options_free(options);
     return status;
+}
+
+kvt_status replay_settings_check(kvt_config *config, char *message, size_t message_size)
+{
+    replay_options options;
+    replay_generator generator;
+    replay_options_init(&options);
+    for (int live = 0; live < 2; live++)
+        options_read_plain(config, live != 0, &options);
+    kvt_status status = options_read_variants(config, NULL, true, &options, message, message_size);
+    if (status == KVT_OK) status = options_read_tiers(config, NULL, &options);
+    if (status == KVT_OK) status = options_read_prefill(config, &options, message, message_size);
+    if (status == KVT_OK) status = replay_options_check(&options, message, message_size);
+    replay_options_free(&options);
+    if (status != KVT_OK) return status;
+    replay_generator_read(config, &generator);
+    return replay_generator_check(&generator, message, message_size);
 }
 
 void replay_generator_read(kvt_config *config, replay_generator *generator)

@@ -58,6 +58,10 @@ typedef struct replay_generator {
     uint64_t seed;
 } replay_generator;
 
+/* Whether every field is in its range; message gets the setting at fault. KVT_OK; KVT_E_ARGUMENT. */
+KVT_NODISCARD kvt_status replay_generator_check(const replay_generator *generator, char *message,
+                                                size_t message_size);
+
 /* Makes the workload. message gets one line on failure. KVT_OK; KVT_E_ARGUMENT; KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status replay_workload_generate(const replay_generator *generator,
                                                   replay_workload *workload, char *message,

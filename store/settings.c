@@ -44,7 +44,8 @@
 
 /* The settings of one tier; the last three are the simulator's model of the whole tier. */
 #define TIER(tier)                                                                                 \
-    BYTES("tier." tier ".capacity", NULL, "bytes of records in this tier; absent: no such tier"),  \
+    BYTES("tier." tier ".capacity", NULL,                                                          \
+          "bytes of records in this tier; absent: what its devices hold, or no such tier"),        \
         BYTES("tier." tier ".unit", "256KiB", "stripe unit, a multiple of 4 KiB"),                 \
         CHOICE("tier." tier ".striping", "proportional", STRIPING_CHOICES,                         \
                "how an object is dealt over the tier's devices"),                                  \

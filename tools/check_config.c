@@ -1,16 +1,25 @@
 /*
  * check_config.c - kvterrace check-config: what a configuration says, before anything is opened.
  *
- * Every line is checked against the table of settings; a policy, tier or device that does not fit
- * together is found by reading the file the way the store reads it. One thread.
+ * Every line is checked against the table of settings. Then the file is read the way the store and
+ * both modes of replay read it, without opening devices, catalog or profile, and what they would
+ * refuse is refused here: values out of range, tiers that their devices cannot hold, settings
+ * without effect. One thread.
  */
 #include "command.h"
+
+#include "replay/replay.h"
 
 #include <kvterrace/kvterrace.h>
 
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+
+#define CHECK_STAGING_LEAST (UINT64_C(1) << 20) /* as kvt_open asks */
+#define CHECK_TICK_MOST     3600.0
+#define CHECK_LABEL_BYTES   UINT64_C(8192) /* at the head of a file or block device */
 
 typedef struct check_arguments {
     command_common common;
@@ -110,34 +119,161 @@ static void check_print_store(const kvt_store_options *options, bool as_json)
     json_decref(tiers);
 }
 
+/* ---- whether it fits together ---- */
+
+/* The bytes that a device gives to records; false when only opening it would tell. */
+static bool check_device_bytes(const kvt_device_config *device, uint64_t *bytes_out)
+{
+    bool file = strcmp(device->backend, "file") == 0;
+    uint64_t bytes = device->capacity_bytes;
+    struct stat facts;
+    if (bytes == 0 && file && stat(device->path, &facts) == 0 && S_ISREG(facts.st_mode)) {
+        bytes = (uint64_t)facts.st_size;
+    }
+    if (bytes == 0) return false;
+    uint64_t head = file ? CHECK_LABEL_BYTES : 0;
+    *bytes_out = bytes > head ? bytes - head : 0;
+    return true;
+}
+
+/* A file for simulation alone describes its SSD by speeds and needs no device. */
+static bool check_is_simulated(const kvt_config *config, int tier)
+{
+    static const char *const keys[] = {"read_bandwidth", "write_bandwidth", "latency"};
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        char key[64];
+        (void)snprintf(key, sizeof key, "tier.%s.%s", kvt_tier_name(tier), keys[i]);
+        if (kvt_config_has(config, key)) return true;
+    }
+    return false;
+}
+
+/* What the tier will really ask of its devices: a live replay with a scale shrinks capacities. */
+static uint64_t check_wanted_bytes(kvt_config *config, const kvt_tier_options *row)
+{
+    if (!kvt_config_has(config, "replay.scale")) return row->capacity_bytes;
+    return (uint64_t)((double)row->capacity_bytes * kvt_config_number(config, "replay.scale"));
+}
+
+static kvt_status check_tier(kvt_config *config, const kvt_store_options *options, int tier,
+                             char *message, size_t message_size)
+{
+    const kvt_tier_options *row = &options->tiers[tier];
+    const char *name = kvt_tier_name(tier);
+    uint64_t sum = 0;
+    bool known = row->device_count > 0;
+    if (tier == KVT_TIER_SSD && row->capacity_bytes > 0 && row->device_count == 0 &&
+        !check_is_simulated(config, tier)) {
+        (void)snprintf(message, message_size,
+                       "tier.%s.capacity is set, but no device has tier = %s (a file for "
+                       "simulation alone gives tier.%s.read_bandwidth)",
+                       name, name, name);
+        return KVT_E_CONFIG;
+    }
+    for (uint32_t i = 0; i < row->device_count; i++) {
+        uint64_t bytes = 0;
+        known = known && check_device_bytes(&row->devices[i], &bytes);
+        sum += bytes;
+    }
+    uint64_t bytes_wanted = check_wanted_bytes(config, row);
+    if (!known || bytes_wanted <= sum) return KVT_OK;
+    char wanted[32], held[32];
+    (void)snprintf(message, message_size,
+                   "tier.%s.capacity: %s (%llu bytes), but its devices hold %s (%llu bytes, labels "
+                   "left out)",
+                   name, format_bytes(wanted, bytes_wanted), (unsigned long long)bytes_wanted,
+                   format_bytes(held, sum), (unsigned long long)sum);
+    return KVT_E_CONFIG;
+}
+
+static void *check_resize(void *context, void *memory, size_t old_bytes, size_t bytes)
+{
+    (void)context;
+    (void)old_bytes;
+    if (bytes > 0) return realloc(memory, bytes);
+    free(memory);
+    return NULL;
+}
+
+/* The policy's own checks, on a tier of one page. */
+static kvt_status check_policy(const kvt_store_options *options, char *message, size_t message_size)
+{
+    kvt_policy_config config;
+    kvt_policy *trial = NULL;
+    char reason[256] = "";
+    kvt_policy_config_init(&config);
+    config.name = options->policy;
+    config.variant = options->variant;
+    config.alpha_seconds = options->alpha_seconds;
+    config.half_life_seconds = options->half_life_seconds;
+    config.hysteresis = options->hysteresis;
+    config.holes = (uint8_t)options->holes;
+    config.high_watermark = options->high_watermark;
+    config.low_watermark = options->low_watermark;
+    config.seed = options->seed;
+    config.entries_expected = 1;
+    config.ghosts_max = 1;
+    config.tiers[KVT_TIER_DRAM] =
+        (kvt_tier_facts){.capacity_bytes = 4096, .read_bytes_per_s = 1, .write_bytes_per_s = 1};
+    config.allocator.resize = check_resize;
+    kvt_status status = kvt_policy_open(&config, &trial, reason, sizeof reason);
+    kvt_policy_close(trial);
+    if (status == KVT_OK) return KVT_OK;
+    (void)snprintf(message, message_size, "[store]: %s", reason);
+    return KVT_E_CONFIG;
+}
+
+static kvt_status check_store(kvt_config *config, const kvt_store_options *options, char *message,
+                              size_t message_size)
+{
+    kvt_status status = check_policy(options, message, message_size);
+    if (status == KVT_OK && options->staging_bytes < CHECK_STAGING_LEAST) {
+        (void)snprintf(message, message_size, "store.staging: at least 1MiB");
+        status = KVT_E_CONFIG;
+    }
+    if (status == KVT_OK && !(options->tick_seconds <= CHECK_TICK_MOST)) {
+        (void)snprintf(message, message_size, "store.tick: 0 to 1h");
+        status = KVT_E_CONFIG;
+    }
+    for (int tier = KVT_TIER_HBM; status == KVT_OK && tier < KVT_TIER_COUNT; tier++)
+        status = check_tier(config, options, tier, message, message_size);
+    return status;
+}
+
+/* Reads and checks what a store and a replay would, then prints it. */
+static int check_files(const check_arguments *arguments)
+{
+    static const char *const every_section[] = {"*", NULL};
+    kvt_config *config = arguments->common.config;
+    char message[COMMAND_MESSAGE_BYTES] = "";
+    kvt_store_options options;
+    void *owner = NULL;
+    kvt_store_options_init(&options);
+    kvt_status status = kvt_store_options_read(config, &options, &owner, message, sizeof message);
+    if (status == KVT_OK) status = check_store(config, &options, message, sizeof message);
+    if (status == KVT_OK) status = replay_settings_check(config, message, sizeof message);
+    int code = status == KVT_OK ? command_report_unused(&arguments->common, every_section)
+                                : command_fail(status, message);
+    if (code == EXIT_FINE) check_print_store(&options, arguments->common.json);
+    kvt_store_options_free(owner);
+    return code;
+}
+
 int command_check_config(int argc, char **argv)
 {
     const struct argp_child children[] = COMMAND_CHILDREN;
     const struct argp argp = {.options = check_options,
                               .parser = check_parse,
                               .args_doc = "FILE...",
-                              .doc = "Checks configuration files: syntax, names, values, and "
-                                     "whether tiers and devices fit together. Opens no device.",
+                              .doc = "Checks configuration files: syntax, names, values, "
+                                     "settings without effect, and whether tiers and devices fit "
+                                     "together. Opens no device.",
                               .children = children};
     check_arguments arguments = {0};
     int code = command_load(&argp, argc, argv, &arguments);
     if (code != EXIT_FINE) return code;
-    if (arguments.settings) {
-        code = check_list_settings(arguments.common.json);
-    } else {
-        char message[COMMAND_MESSAGE_BYTES] = "";
-        kvt_store_options options;
-        void *owner = NULL;
-        kvt_store_options_init(&options);
-        kvt_status status = kvt_store_options_read(arguments.common.config, &options, &owner,
-                                                   message, sizeof message);
-        if (status == KVT_OK) {
-            check_print_store(&options, arguments.common.json);
-        } else {
-            code = command_fail(status, message);
-        }
-        kvt_store_options_free(owner);
-    }
+    code =
+        arguments.settings ? check_list_settings(arguments.common.json) : check_files(&arguments);
     command_unload(&arguments.common);
     return command_finish(code);
 }

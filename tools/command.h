@@ -64,8 +64,8 @@ void command_unload(command_common *common);
 
 /*
  * Reports settings that nothing read, once everything has been opened: every one given by --set,
- * and those of files in the sections that this command reads ("replay", "tier.*", ...; ends with
- * NULL). A file's other sections are for other commands. Returns EXIT_FINE or EXIT_USAGE.
+ * and those of files in the sections that this command reads ("replay", "tier.*", "*" for all of
+ * them, ...; ends with NULL). A key of a tier without a capacity gets a hint that this is missing. A file's other sections are for other commands. Returns EXIT_FINE or EXIT_USAGE.
  */
 int command_report_unused(const command_common *common, const char *const *sections);
 

@@ -8,6 +8,7 @@ Devices are small files in a temporary folder. Nothing here depends on how long 
 
 import json
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -104,6 +105,48 @@ class CommandTest(unittest.TestCase):
         self.assertIn("2.00 GiB", text)
         names = [row["name"] for row in self.run_json("check-config", "--settings")["settings"]]
         self.assertIn("tier.dram.capacity", names)
+
+    def test_check_config_refuses(self):
+        memory = ("[tier.dram]\ncapacity = {}\n[device.m]\ntier = dram\nbackend = memory\n"
+                  "capacity = 1MiB\n{}")
+        for part, text in (
+                ("tier.dram.capacity", memory.format("100GiB", "")),
+                ("tier = ssd", "[tier.ssd]\ncapacity = 1GiB\n"),
+                ("tier.ssd.capacity", "[tier.ssd]\ncapacity = 64MiB\n[device.d]\ntier = ssd\n"
+                 "backend = file\npath = x\ncapacity = 64MiB\n"),  # its label takes 8 KiB
+                ("watermarks", "[store]\nhigh_watermark = 0.5\nlow_watermark = 0.9\n"),
+                ("hysteresis", "[store]\nhysteresis = -3\n"),
+                ("half_life", "[store]\nhalf_life = 0\n"),
+                ("store.staging", "[store]\nstaging = 0\n"),
+                ("store.tick", "[store]\ntick = 2h\n"),
+                ("replay.servers", "[replay]\nservers = 0\n"),
+                ("replay.scale", "[replay]\nscale = 2\n"),
+                ("workload.rate: above 0", "[workload]\nrate = 0\n"),
+                ("tier.dram.read_bandwidth", "[tier.dram]\ncapacity = 1GiB\nread_bandwidth = 0\n"),
+                ("tier.dram.write_bandwidth",
+                 "[tier.dram]\ncapacity = 1GiB\nwrite_bandwidth = 0\n"),
+                ("device.m.path has no effect", memory.format("1MiB", "path = x\n")),
+                ("tier.hbm.latency has no effect here: tier.hbm.capacity is not set",
+                 "[tier.hbm]\nlatency = 1us\n")):
+            with self.subTest(part=part, text=text):
+                result = self.fails(part, "check-config", self.put("bad.ini", text))
+                self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+        self.run_command("check-config", self.put("fits.ini", memory.format("1MiB", "")))
+        self.run_command("check-config", self.put(
+            "live.ini", memory.format("64MiB", "[replay]\nscale = 0.015625\n")))
+        self.run_command("check-config", self.put(
+            "sim.ini", "[tier.ssd]\ncapacity = 1TiB\nread_bandwidth = 3GB/s\n"))
+
+    def test_documented_configurations(self):
+        """Every configuration that the documentation shows passes the check."""
+        source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+        for name in ("README.md", "docs/CONFIGURATION.md"):
+            with open(os.path.join(source, name), encoding="utf-8") as file:
+                blocks = re.findall(r"```ini\n(.*?)```", file.read(), re.DOTALL)
+            self.assertTrue(blocks, name)
+            for block in blocks:
+                with self.subTest(name=name):
+                    self.run_command("check-config", self.put("doc.ini", block))
 
     def test_profile(self):
         device = ["--set", "device.one.tier=ssd", "--set", "device.one.backend=file", "--set",
