@@ -7,6 +7,12 @@
 #include "codecs/cpu.h"
 #include "codecs/lossless_rans.h"
 
+#include <xxhash.h>
+
+/* Encodings of a 200 x 100 sample by dtype, as below: stored bytes outlive the program. */
+static const uint64_t pins[] = {UINT64_C(0x34ae631387840867), UINT64_C(0xc1788eac61390b87),
+                                UINT64_C(0x08e423f299c7c6fc)};
+
 enum { KINDS = 9 };
 
 static const uint8_t dtypes[] = {KVT_DTYPE_FP16, KVT_DTYPE_BF16, KVT_DTYPE_FP32};
@@ -219,6 +225,24 @@ static void test_capacity_is_exact(void **unused)
     }
 }
 
+static void test_bytes_are_pinned(void **unused)
+{
+    (void)unused;
+    for (size_t d = 0; d < sizeof dtypes; d++) {
+        uint64_t written;
+        const lossless_rans_shape shape = {200, 100, dtypes[d]};
+        guarded source = guarded_make((uint64_t)20000 * kvt_dtype_bytes(dtypes[d]));
+        guarded target = guarded_make(source.bytes);
+        fill_kind(3, dtypes[d], source.data, 20000);
+        assert_status(encode_with_scratch(&shape, source.data, target.data, target.bytes, &written),
+                      KVT_OK);
+        uint64_t hash = XXH3_64bits(target.data, written);
+        if (hash != pins[d]) fail_msg("%zu: 0x%016llx", d, (unsigned long long)hash);
+        free(source.data);
+        free(target.data);
+    }
+}
+
 static void test_other_dtypes_stay_raw(void **unused)
 {
     (void)unused;
@@ -280,9 +304,9 @@ static void test_damage_is_harmless(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_bit_comes_back), cmocka_unit_test(test_ratios_on_the_sample),
-        cmocka_unit_test(test_capacity_is_exact),    cmocka_unit_test(test_other_dtypes_stay_raw),
-        cmocka_unit_test(test_damage_is_harmless),
+        cmocka_unit_test(test_every_bit_comes_back),  cmocka_unit_test(test_ratios_on_the_sample),
+        cmocka_unit_test(test_capacity_is_exact),     cmocka_unit_test(test_bytes_are_pinned),
+        cmocka_unit_test(test_other_dtypes_stay_raw), cmocka_unit_test(test_damage_is_harmless),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
