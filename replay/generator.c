@@ -251,7 +251,8 @@ static kvt_status generator_run(generator_state *state)
 
 static const char *generator_fault(const replay_generator *o)
 {
-    if (!(o->requests_per_s > 0.0 && o->requests_per_s <= 1e6)) return "rate: above 0, up to 1e6 per second";
+    if (!(o->requests_per_s > 0.0 && o->requests_per_s <= 1e6))
+        return "rate: above 0, up to 1e6 per second";
     if (o->requests < 1 || o->requests > (1u << 24)) return "requests: 1 to 2^24";
     if (o->contexts < 1 || o->contexts > (1u << 20)) return "contexts: 1 to 2^20";
     if (!(o->zipf >= 0.0 && o->zipf <= 10.0)) return "zipf: 0 to 10";

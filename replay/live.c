@@ -2,8 +2,8 @@
  * live.c - the same requests against a real store: real bytes, real devices, wall clock.
  *
  * `servers` threads take requests in order; each sleeps until the request's arrival, so the queue
- * is FIFO as in the simulation. A server is busy until it has put what was missing; only the time
- * to the first token counts as service, the puts are reported apart.
+ * is FIFO as in the simulation. A server is busy until it has put what was missing, and rho counts
+ * all of that; only the time to the first token counts as service, the puts are reported apart.
  *
  * Lock order: run.lock guards the collector, the sums and the next request; log.lock guards the
  * plan log. Neither is held while the store is called.
@@ -39,6 +39,8 @@ typedef struct live_log {
     bool failed;
     bool ended; /* the counters were read; what the store still does on its way out is not logged */
     uint64_t committed, aborted;
+    uint64_t moved_bytes_read[KVT_TIER_COUNT]; /* of committed changes: what was read for them */
+    uint64_t begin_ns;                         /* times in the log count from here */
 } live_log;
 
 typedef struct live_run {
@@ -58,7 +60,6 @@ typedef struct live_run {
     uint64_t next; /* request that no server has taken */
     results_collector collector;
     replay_result *result;
-    double put_sum;
     double slowdown; /* measured over predicted load seconds, smoothed */
 } live_run;
 
@@ -74,7 +75,9 @@ typedef struct live_server {
     uint32_t first_held;
     /* Of this request: */
     uint64_t tier_blocks[KVT_TIER_COUNT], tier_tokens[KVT_TIER_COUNT];
-    uint64_t verified, wrong, failed_puts, later_hits, later_tokens;
+    uint64_t later_blocks[KVT_TIER_COUNT]; /* found and not loaded; tokens of the leading run */
+    uint64_t later_tokens[KVT_TIER_COUNT];
+    uint64_t verified, wrong, failed_puts;
 } live_server;
 
 static uint64_t live_now_ns(void)
@@ -94,16 +97,28 @@ static void live_sleep_until(uint64_t ns)
 
 /* ---- plan log ---- */
 
+static void live_note_move(live_log *log, const kvt_move *move, kvt_status outcome)
+{
+    if (outcome != KVT_OK) {
+        log->aborted++;
+        return;
+    }
+    log->committed++;
+    for (int tier = 1; tier < KVT_TIER_COUNT && move->kind == KVT_MOVE_CHANGE; tier++)
+        log->moved_bytes_read[tier] += move->from_bytes[tier];
+}
+
 static void live_observe(void *context, const kvt_move *move, kvt_status outcome)
 {
     live_log *log = context;
     char text[256];
     kvt_move_format(move, text, sizeof text);
     pthread_mutex_lock(&log->lock);
-    if (!log->ended && outcome == KVT_OK) log->committed++;
-    if (!log->ended && outcome != KVT_OK) log->aborted++;
+    if (!log->ended) live_note_move(log, move, outcome);
+    uint64_t now_ns = live_now_ns() - log->begin_ns;
     if (!log->ended && log->file != NULL &&
-        fprintf(log->file, "%s %s\n", kvt_status_name(outcome), text) < 0) {
+        fprintf(log->file, "%llu %s %s\n", (unsigned long long)now_ns,
+                outcome == KVT_OK ? "committed" : "aborted", text) < 0) {
         log->failed = true;
     }
     pthread_mutex_unlock(&log->lock);
@@ -211,6 +226,20 @@ static void live_learn(live_run *run, uint32_t loaded, double predicted_s, doubl
     pthread_mutex_unlock(&run->lock);
 }
 
+/* The tier that a block would be read from, or KVT_TIER_NONE. */
+static int live_find(const live_run *run, const kvt_key *key)
+{
+    kvt_explanation why;
+    if (kvt_explain(run->store, key, &why) != KVT_OK || why.current == KVT_OPTION_NONE) {
+        return KVT_TIER_NONE;
+    }
+    const uint64_t *bytes = why.options[why.current].option.read_bytes;
+    for (int tier = KVT_TIER_COUNT - 1; tier > KVT_TIER_NONE; tier--) {
+        if (bytes[tier] > 0) return tier;
+    }
+    return KVT_TIER_NONE;
+}
+
 /* Gets the chosen head of the leading run, until a miss. Returns the blocks that arrived; errors
  * are misses here and counted by the store as load failures. */
 static uint32_t live_load(live_server *server)
@@ -240,9 +269,10 @@ static uint32_t live_load(live_server *server)
         live_learn(run, loaded, predicted_s, (double)(live_now_ns() - begin_ns) * 1e-9);
     }
     for (uint32_t i = loaded; i < request->block_count; i++) {
-        if (kvt_exists(run->store, &server->keys[i]) != KVT_OK) continue;
-        server->later_hits++;
-        if (i < matched) server->later_tokens += live_block_tokens(run, request, i);
+        int tier = live_find(run, &server->keys[i]);
+        if (tier == KVT_TIER_NONE) continue;
+        server->later_blocks[tier]++;
+        if (i < matched) server->later_tokens[tier] += live_block_tokens(run, request, i);
     }
     return loaded;
 }
@@ -269,8 +299,7 @@ static void live_put_rest(live_server *server, uint32_t loaded)
 }
 
 /* Adds what this request saw to the run's result. */
-static void live_report(live_server *server, uint64_t index, const results_sample *sample,
-                        double put_s)
+static void live_report(live_server *server, uint64_t index, const results_sample *sample)
 {
     live_run *run = server->run;
     replay_result *result = run->result;
@@ -280,16 +309,14 @@ static void live_report(live_server *server, uint64_t index, const results_sampl
     result->failed_puts += server->failed_puts;
     if (index >= run->collector.skip) {
         for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
-            result->hit_block_ratio[tier] += (double)server->tier_blocks[tier];
-            result->hit_token_ratio[tier] += (double)server->tier_tokens[tier];
-            result->hit_block_ratio[0] += (double)server->tier_blocks[tier];
-            result->hit_token_ratio[0] += (double)server->tier_tokens[tier];
+            uint64_t blocks = server->tier_blocks[tier] + server->later_blocks[tier];
+            uint64_t tokens = server->tier_tokens[tier] + server->later_tokens[tier];
+            result->hit_block_ratio[tier] += (double)blocks;
+            result->hit_token_ratio[tier] += (double)tokens;
+            result->hit_block_ratio[0] += (double)blocks;
+            result->hit_token_ratio[0] += (double)tokens;
             result->used_token_ratio += (double)server->tier_tokens[tier];
         }
-        /* Of blocks that were found and not loaded only presence is known, no tier. */
-        result->hit_block_ratio[0] += (double)server->later_hits;
-        result->hit_token_ratio[0] += (double)server->later_tokens;
-        run->put_sum += put_s;
     }
     results_add(&run->collector, index, sample);
     pthread_mutex_unlock(&run->lock);
@@ -306,8 +333,9 @@ static void live_serve(live_server *server, uint64_t index)
     server->request = request;
     server->path = &run->workload->blocks[request->first_block];
     server->held = server->first_held = 0;
-    server->verified = server->wrong = server->failed_puts = server->later_hits = 0;
-    server->later_tokens = 0;
+    server->verified = server->wrong = server->failed_puts = 0;
+    memset(server->later_blocks, 0, sizeof server->later_blocks);
+    memset(server->later_tokens, 0, sizeof server->later_tokens);
     memset(server->tier_blocks, 0, sizeof server->tier_blocks);
     memset(server->tier_tokens, 0, sizeof server->tier_tokens);
     for (uint32_t i = 0; i < request->block_count; i++) {
@@ -325,8 +353,8 @@ static void live_serve(live_server *server, uint64_t index)
     live_report(server, index,
                 &(results_sample){.wait_s = (double)(start_ns - arrival_ns) * unscale,
                                   .service_s = (double)(first_token_ns - start_ns) * unscale,
-                                  .compute_s = compute_s / run->scale},
-                (double)(live_now_ns() - first_token_ns) * unscale);
+                                  .compute_s = compute_s / run->scale,
+                                  .put_s = (double)(live_now_ns() - first_token_ns) * unscale});
 }
 
 static void *live_serve_all(void *context)
@@ -422,8 +450,15 @@ static kvt_status live_open_store(live_run *run, const replay_live *live, const 
         uint64_t bytes = store.tiers[tier].capacity_bytes;
         if (bytes == 0) continue;
         bytes = (uint64_t)((double)bytes * run->scale);
+        if (bytes == 0) {
+            snprintf(message, message_size,
+                     "replay.scale: %g leaves nothing of tier %s's %llu bytes", run->scale,
+                     kvt_tier_name(tier), (unsigned long long)store.tiers[tier].capacity_bytes);
+            return KVT_E_CONFIG;
+        }
         store.tiers[tier].capacity_bytes = (bytes + 4095) / 4096 * 4096;
     }
+    run->log.begin_ns = live_now_ns();
     store.observer = live_observe;
     store.observer_context = &run->log;
     return kvt_open(&store, &run->store, message, message_size);
@@ -449,6 +484,7 @@ static void live_take_stats(live_run *run, const kvt_store_stats *stats)
     for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
         result->bytes_read[tier] = stats->tiers[tier].bytes_read;
         result->bytes_written[tier] = stats->tiers[tier].bytes_written;
+        result->moved_bytes_read[tier] = run->log.moved_bytes_read[tier];
         result->capacity_bytes[tier] = stats->tiers[tier].capacity_bytes;
         result->peak_bytes[tier] = stats->tiers[tier].used_bytes;
         result->emulated[tier] = stats->tiers[tier].emulated;
@@ -464,7 +500,6 @@ static void live_take_stats(live_run *run, const kvt_store_stats *stats)
     result->evictions = stats->evictions;
     result->loop_s = result->wall_s;
     results_finish(&run->collector, run->options->servers);
-    if (result->requests > 0) result->put_mean_s = run->put_sum / (double)result->requests;
 }
 
 static kvt_status live_prepare(live_run *run, const replay_options *options,

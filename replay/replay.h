@@ -128,7 +128,9 @@ typedef struct replay_result {
     uint64_t distinct_blocks;
     double ideal_block_ratio; /* what an unlimited cache would hit, whole workload */
     double span_s;            /* first to last counted arrival */
-    double rho;               /* service seconds over servers x span: offered load */
+    double rho;      /* busy seconds, service and puts, over servers x span: offered load */
+    double rho_peak; /* the same in the busiest part of the span: a tenth of it, or what holds 200
+                        requests; at 1 and above, as of rho, the queue grows and no mean exists */
     replay_times times;
     double hit_block_ratio[KVT_TIER_COUNT]; /* [0] is the total */
     double hit_token_ratio[KVT_TIER_COUNT]; /* leading run; [0] is the total */
@@ -146,7 +148,7 @@ typedef struct replay_result {
     uint64_t puts, refused, promotions, demotions, evictions, moves;
     double loop_s; /* wall seconds of the replay loop alone */
     double block_refs_per_s;
-    uint64_t plan_hash; /* over every move: equal runs, equal hashes */
+    uint64_t plan_hash; /* simulation, over every move: equal runs, equal hashes */
 
     uint64_t moves_committed, moves_aborted; /* of all moves planned */
 
@@ -196,6 +198,7 @@ typedef struct replay_report {
     const char *machine; /* one line, or NULL */
     const char *date;    /* or NULL; absent in reproducible output */
     const replay_options *options;
+    const kvt_store_options *store; /* of live runs; NULL in simulation */
     const replay_workload *workload;
     const replay_result *results;
     size_t result_count;

@@ -3,6 +3,7 @@
  * needs nothing else: no script, no font, no image. One thread.
  */
 #include "report_page.h"
+#include "results.h"
 #include "results_text.h"
 
 #include <math.h>
@@ -174,7 +175,7 @@ static void page_row(const replay_report *report, size_t index, FILE *file)
 {
     const replay_result *result = &report->results[index];
     const replay_times *times = &result->times;
-    bool stable = result->rho < 1.0;
+    bool stable = results_has_mean(result);
     char label[64], text[RESULTS_TEXT_BYTES];
     double read = 0.0, written = 0.0;
     page_label(report, index, label, sizeof label);
@@ -187,12 +188,14 @@ static void page_row(const replay_report *report, size_t index, FILE *file)
     page_cell_seconds(file, times->ttft_p99);
     page_cell_seconds(file, stable ? times->wait_mean : NAN);
     page_cell_seconds(file, times->blocked_mean);
+    page_cell_seconds(file, result->put_mean_s);
     for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
         read += (double)result->bytes_read[tier];
         written += (double)result->bytes_written[tier];
     }
-    fprintf(file, "<td>%.3f</td><td>%.1f %%</td><td>%.1f %%</td>", result->rho,
-            result->hit_block_ratio[0] * 100.0, result->hit_token_ratio[0] * 100.0);
+    fprintf(file, "<td>%.3f</td><td>%.3f</td><td>%.1f %%</td><td>%.1f %%</td><td>%.1f %%</td>",
+            result->rho, result->rho_peak, result->hit_block_ratio[0] * 100.0,
+            result->hit_token_ratio[0] * 100.0, result->used_token_ratio * 100.0);
     fprintf(file, "<td>%s</td>", results_format_bytes(read, text));
     fprintf(file, "<td>%s</td>", results_format_bytes(written, text));
     fprintf(file, "<td>%llu</td><td>%llu ns</td></tr>\n", (unsigned long long)result->moves_aborted,
@@ -202,8 +205,9 @@ static void page_row(const replay_report *report, size_t index, FILE *file)
 static void page_table(const replay_report *report, FILE *file)
 {
     static const char *const heads[] = {
-        "policy",   "TTFT mean",  "p50",        "p90",  "p99",     "wait",          "blocked",
-        "load rho", "block hits", "token hits", "read", "written", "moves aborted", "decision"};
+        "policy",  "TTFT mean", "p50",      "p90",           "p99",        "wait",
+        "blocked", "put",       "load rho", "peak rho",      "block hits", "token hits",
+        "loaded",  "read",      "written",  "moves aborted", "decision"};
     fprintf(file, "<div class=\"wide\"><table><thead><tr>");
     for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++) {
         fprintf(file, "<th>%s</th>", heads[i]);
@@ -230,9 +234,8 @@ static const char page_notes_live[] =
     "what was put. Prefill is waited for, not computed.</li>\n"
     "<li>Bytes, prefill and arrivals are scaled by the same factor; times are shown divided by it, "
     "so that they compare with the unscaled workload. What this machine adds by itself, by waking "
-    "late and by making and checking the bytes, is in the row of the policy \"none\". Tiers are "
-    "counted "
-    "for the blocks that were loaded, totals for all that were found.</li>\n";
+    "late and by making and checking the bytes, is in the row of the policy \"none\". A server is "
+    "busy until it has put what was missing, and the load rho counts that.</li>\n";
 
 static void page_notes(const replay_report *report, FILE *file)
 {
@@ -244,6 +247,13 @@ static void page_notes(const replay_report *report, FILE *file)
         } else {
             sim = true;
         }
+    }
+    char notes[3][RESULTS_NOTE_BYTES];
+    size_t count = results_workload_notes(report->workload, notes, 3);
+    for (size_t i = 0; i < count; i++) {
+        fprintf(file, "<li>");
+        page_text(file, notes[i]);
+        fprintf(file, ".</li>\n");
     }
     if (sim) fputs(page_notes_sim, file);
     if (live) fputs(page_notes_live, file);
@@ -265,8 +275,9 @@ static void page_notes(const replay_report *report, FILE *file)
     fprintf(file,
             "<li>Block hits count every resident block of a path, token hits its leading run "
             "alone. Wait is the queue before a server; blocked is load time that no computing "
-            "hides. At a load rho of 1 and above the queue grows as long as the run lasts, and "
-            "no mean is shown.</li>\n");
+            "hides. rho is the load offered over the whole span, peak rho that of its busiest part "
+            "(a tenth, or what holds 200 requests); at 1 and above the queue grows as long as that "
+            "lasts, and no mean is shown.</li>\n");
     if (report->options->note[0] != '\0') {
         fprintf(file, "<li>");
         page_text(file, report->options->note);

@@ -5,6 +5,7 @@
  * style through classes, so that the dark scheme reaches the figures too.
  */
 #include "report_page.h"
+#include "results.h"
 #include "results_text.h"
 
 #include <math.h>
@@ -118,7 +119,7 @@ void page_bars_ttft(const replay_report *report, FILE *file)
     double most = 0.0;
     for (size_t i = 0; i < report->result_count; i++) {
         const replay_result *result = &report->results[i];
-        double wait = result->rho < 1.0 ? result->times.wait_mean : 0.0;
+        double wait = results_has_mean(result) ? result->times.wait_mean : 0.0;
         most = fmax(most, wait + result->times.service_mean);
     }
     double step = figure_step(most, 6);
@@ -130,14 +131,14 @@ void page_bars_ttft(const replay_report *report, FILE *file)
     for (size_t i = 0; i < report->result_count; i++) {
         const replay_result *result = &report->results[i];
         const replay_times *times = &result->times;
-        bool stable = result->rho < 1.0;
+        bool stable = results_has_mean(result);
         double blocked = fmin(times->blocked_mean, times->service_mean);
         double parts[3] = {stable ? times->wait_mean : 0.0, blocked, times->service_mean - blocked};
         char sum[RESULTS_TEXT_BYTES];
         int y = 10 + (int)i * BAR_STEP;
         results_format_seconds(stable ? times->ttft_mean : NAN, sum);
         figure_label(report, i, y, file);
-        figure_bar(file, y, parts, classes, 3, most, stable ? sum : "rho &#8805; 1: no mean");
+        figure_bar(file, y, parts, classes, 3, most, stable ? sum : "the queue grows: no mean");
     }
     fprintf(file, "</svg>\n");
 }

@@ -27,6 +27,22 @@ void results_start(replay_result *result, const char *mode, const char *policy,
     }
 }
 
+/* Cuts the span of the counted arrivals into equal parts. */
+static void results_part(results_collector *collector)
+{
+    const replay_workload *workload = collector->workload;
+    uint64_t count = workload->request_count - collector->skip;
+    collector->part_count = 1;
+    if (count == 0) return;
+    uint64_t parts = count / RESULTS_PART_REQUESTS;
+    if (parts > RESULTS_PARTS_MAX) parts = RESULTS_PARTS_MAX;
+    if (parts > 0) collector->part_count = (uint32_t)parts;
+    collector->first_ns = workload->requests[collector->skip].arrival_ns;
+    uint64_t span_ns =
+        workload->requests[workload->request_count - 1].arrival_ns - collector->first_ns;
+    collector->part_ns = span_ns / collector->part_count;
+}
+
 kvt_status results_collector_open(results_collector *collector, replay_result *result,
                                   const replay_workload *workload, double warmup)
 {
@@ -34,6 +50,7 @@ kvt_status results_collector_open(results_collector *collector, replay_result *r
     collector->result = result;
     collector->workload = workload;
     collector->skip = (uint64_t)((double)workload->request_count * warmup);
+    results_part(collector);
     collector->ttft_s = malloc((size_t)(workload->request_count + 1) * sizeof(double));
     return collector->ttft_s != NULL ? KVT_OK : KVT_E_MEMORY;
 }
@@ -51,6 +68,11 @@ void results_add(results_collector *collector, uint64_t index, const results_sam
     collector->wait_sum += sample->wait_s;
     collector->service_sum += sample->service_s;
     collector->compute_sum += sample->compute_s;
+    collector->put_sum += sample->put_s;
+    uint64_t since_ns = collector->workload->requests[index].arrival_ns - collector->first_ns;
+    uint64_t part = collector->part_ns > 0 ? since_ns / collector->part_ns : 0;
+    if (part >= collector->part_count) part = collector->part_count - 1;
+    collector->busy_s[part] += sample->service_s + sample->put_s;
     double blocked = sample->service_s - sample->compute_s;
     if (blocked > 0.0) collector->blocked_sum += blocked;
 }
@@ -137,10 +159,22 @@ void results_finish(results_collector *collector, uint32_t servers)
     times->ttft_mean = times->wait_mean + times->service_mean;
     times->compute_mean = collector->compute_sum / count;
     times->blocked_mean = collector->blocked_sum / count;
+    result->put_mean_s = collector->put_sum / count;
     const replay_request *first = &workload->requests[collector->skip];
     const replay_request *last = &workload->requests[workload->request_count - 1];
     result->span_s = (double)(last->arrival_ns - first->arrival_ns) * 1e-9;
     /* A single burst has no arrival rate; its load is that of the time it takes to serve. */
     double span = result->span_s > 0.0 ? result->span_s : times->ttft_max;
-    if (span > 0.0) result->rho = collector->service_sum / (span * (double)servers);
+    if (!(span > 0.0)) return;
+    double capacity_s = span * (double)servers, busiest_s = 0.0;
+    result->rho = (collector->service_sum + collector->put_sum) / capacity_s;
+    for (uint32_t i = 0; i < collector->part_count; i++) {
+        if (collector->busy_s[i] > busiest_s) busiest_s = collector->busy_s[i];
+    }
+    result->rho_peak = busiest_s * (double)collector->part_count / capacity_s;
+}
+
+bool results_has_mean(const replay_result *result)
+{
+    return result->rho < 1.0 && result->rho_peak < 1.0;
 }

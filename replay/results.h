@@ -11,7 +11,13 @@ typedef struct results_sample {
     double wait_s;
     double service_s;
     double compute_s; /* of the service: prefill with its fixed part */
+    double put_s;     /* the server stays busy so long after the first token; live */
 } results_sample;
+
+/* The busiest part of a run is looked for in at most so many parts of its span, fewer where a part
+ * would hold less than RESULTS_PART_REQUESTS: a handful of long requests is chance, not load. */
+#define RESULTS_PARTS_MAX     10u
+#define RESULTS_PART_REQUESTS 200u
 
 typedef struct results_collector {
     replay_result *result;
@@ -19,8 +25,15 @@ typedef struct results_collector {
     uint64_t skip; /* requests of the warm-up */
     double *ttft_s;
     uint64_t count;
-    double wait_sum, service_sum, compute_sum, blocked_sum;
+    double wait_sum, service_sum, compute_sum, blocked_sum, put_sum;
+    uint64_t first_ns, part_ns; /* the first counted arrival; length of a part, 0 = one burst */
+    uint32_t part_count;
+    double busy_s[RESULTS_PARTS_MAX]; /* server seconds that the arrivals of each part ask for */
 } results_collector;
+
+/* Whether mean waiting says anything: at a load of 1 and above, of the whole run or of its busiest
+ * part, the queue grows as long as that lasts, and a mean tells how long, not how loaded. */
+bool results_has_mean(const replay_result *result);
 
 /* Clears a result and fills what is known before the run. */
 void results_start(replay_result *result, const char *mode, const char *policy,

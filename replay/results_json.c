@@ -2,10 +2,11 @@
  * results_json.c - the JSON document of a replay, schema "kvterrace-replay-1".
  *
  * Times are seconds, sizes bytes, ratios shares of 1. A mean that does not exist (the queue grows
- * without bound at rho >= 1) is null. The configuration is echoed whole, so that a document says
+ * at rho or rho_peak >= 1) is null. The configuration is echoed whole, so that a document says
  * how to make it again. One thread.
  */
 #include "replay.h"
+#include "results.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -50,7 +51,7 @@ static json_t *json_bytes(const uint64_t by_tier[KVT_TIER_COUNT], bool *sound)
 static void json_put_times(json_t *object, const replay_result *result, bool *sound)
 {
     const replay_times *times = &result->times;
-    bool stable = result->rho < 1.0;
+    bool stable = results_has_mean(result);
     json_put(object, "ttft_s_mean", stable ? json_seconds(times->ttft_mean) : json_null(), sound);
     json_put(object, "ttft_s_p50", json_seconds(times->ttft_p50), sound);
     json_put(object, "ttft_s_p90", json_seconds(times->ttft_p90), sound);
@@ -61,6 +62,7 @@ static void json_put_times(json_t *object, const replay_result *result, bool *so
     json_put(object, "compute_s_mean", json_seconds(times->compute_mean), sound);
     json_put(object, "blocked_io_s_mean", json_seconds(times->blocked_mean), sound);
     json_put(object, "rho", json_seconds(result->rho), sound);
+    json_put(object, "rho_peak", json_seconds(result->rho_peak), sound);
     json_put(object, "span_s", json_seconds(result->span_s), sound);
     json_t *cdf = json_array();
     for (uint32_t i = 0; i < REPLAY_CDF_POINTS; i++) {
@@ -116,7 +118,9 @@ static void json_put_work(json_t *object, const replay_result *result, bool *sou
     json_put(object, "seed", json_count(result->seed), sound);
     char hash[17];
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)result->plan_hash);
-    json_put(object, "plan_hash", json_string(hash), sound);
+    /* The plans of a live run follow from wall-clock times: no hash could repeat. */
+    bool live = strcmp(result->mode, "live") == 0;
+    json_put(object, "plan_hash", live ? json_null() : json_string(hash), sound);
     if (result->plan_log[0] != '\0') {
         json_put(object, "plan_log", json_string(result->plan_log), sound);
     }
@@ -158,6 +162,34 @@ static json_t *json_variant(kvt_variant variant)
     return json_string(name);
 }
 
+/* The tiers of a live run: what its store was opened with, before scaling. */
+static json_t *json_store_tiers(const kvt_store_options *store, bool *sound)
+{
+    json_t *tiers = json_object();
+    for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
+        const kvt_tier_options *row = &store->tiers[tier];
+        if (row->capacity_bytes == 0 && row->device_count == 0) continue;
+        json_t *object = json_object(), *devices = json_array();
+        for (uint32_t i = 0; i < row->device_count; i++) {
+            const kvt_device_config *device = &row->devices[i];
+            json_t *one = json_pack("{s:s, s:s, s:s?, s:I, s:I, s:I, s:f}", "name", device->name,
+                                    "backend", device->backend, "path", device->path,
+                                    "capacity_bytes", (json_int_t)device->capacity_bytes,
+                                    "read_cap_bytes_per_s", (json_int_t)device->read_bytes_per_s,
+                                    "write_cap_bytes_per_s", (json_int_t)device->write_bytes_per_s,
+                                    "added_latency_s", (double)device->latency_ns * 1e-9);
+            if (json_array_append_new(devices, one) != 0) *sound = false;
+        }
+        json_put(object, "capacity_bytes", json_count(row->capacity_bytes), sound);
+        json_put(object, "unit_bytes", json_count(row->unit_bytes), sound);
+        json_put(object, "striping",
+                 json_string(row->striping == KVT_STRIPE_EQUAL ? "equal" : "proportional"), sound);
+        json_put(object, "devices", devices, sound);
+        json_put(tiers, json_tier_keys[tier], object, sound);
+    }
+    return tiers;
+}
+
 static json_t *json_tiers(const replay_options *options, bool *sound)
 {
     json_t *tiers = json_object();
@@ -189,8 +221,9 @@ static json_t *json_variants(const replay_options *options, bool *sound)
     return list;
 }
 
-static json_t *json_configuration(const replay_options *options, bool *sound)
+static json_t *json_configuration(const replay_report *report, bool *sound)
 {
+    const replay_options *options = report->options;
     json_t *object = json_object();
     const kvt_prefill *prefill = &options->model.prefill;
     json_put(object, "servers", json_count(options->servers), sound);
@@ -208,7 +241,10 @@ static json_t *json_configuration(const replay_options *options, bool *sound)
              sound);
     json_put(object, "prefill_s_fixed", json_seconds(prefill->fixed_seconds), sound);
     json_put(object, "prefill_table_rows", json_count(prefill->table_count), sound);
-    json_put(object, "tiers", json_tiers(options, sound), sound);
+    json_put(object, "tiers",
+             report->store != NULL ? json_store_tiers(report->store, sound)
+                                   : json_tiers(options, sound),
+             sound);
     json_put(object, "variant", json_variant(options->variant), sound);
     json_put(object, "variants", json_variants(options, sound), sound);
     json_put(object, "alpha_s", json_seconds(options->alpha_seconds), sound);
@@ -241,6 +277,10 @@ static json_t *json_workload(const replay_workload *workload, bool *sound)
     json_put(object, "distinct_blocks", json_count(workload->distinct_blocks), sound);
     json_put(object, "input_tokens", json_count(workload->input_tokens), sound);
     json_put(object, "arrival_step_s", json_seconds((double)workload->grid_ns * 1e-9), sound);
+    bool drawn = workload->conversations_per_s > 0.0;
+    json_put(object, "conversations_per_s",
+             drawn ? json_real(workload->conversations_per_s) : json_null(), sound);
+    json_put(object, "private_blocks", json_boolean(workload->private_blocks), sound);
     json_put(object, "fingerprint", json_string(hash), sound);
     return object;
 }
@@ -259,7 +299,7 @@ kvt_status replay_print_json(const replay_report *report, FILE *file)
     json_put(root, "command", json_text_or_null(report->command), &sound);
     json_put(root, "machine", json_text_or_null(report->machine), &sound);
     if (report->date != NULL) json_put(root, "date", json_string(report->date), &sound);
-    json_put(root, "configuration", json_configuration(report->options, &sound), &sound);
+    json_put(root, "configuration", json_configuration(report, &sound), &sound);
     json_put(root, "workload", json_workload(report->workload, &sound), &sound);
     json_put(root, "note", json_text_or_null(report->options->note), &sound);
     json_t *results = json_array();

@@ -4,6 +4,7 @@
 #include "results_text.h"
 
 #include "replay.h"
+#include "results.h"
 
 #include <math.h>
 #include <string.h>
@@ -42,6 +43,30 @@ const char *results_format_bytes(double bytes, char *text)
         snprintf(text, RESULTS_TEXT_BYTES, "%.*f %s", digits, bytes, units[unit]);
     }
     return text;
+}
+
+size_t results_workload_notes(const replay_workload *workload, char notes[][RESULTS_NOTE_BYTES],
+                              size_t count)
+{
+    char text[RESULTS_TEXT_BYTES];
+    size_t used = 0;
+    if (workload->grid_ns > 0 && used < count) {
+        snprintf(notes[used++], RESULTS_NOTE_BYTES,
+                 "arrivals on a grid of %s were spread inside their step",
+                 results_format_seconds((double)workload->grid_ns * 1e-9, text));
+    }
+    if (workload->conversations_per_s > 0.0 && used < count) {
+        snprintf(notes[used++], RESULTS_NOTE_BYTES,
+                 "conversations have no common clock: their starts were drawn, %g per second "
+                 "(workload.rate)",
+                 workload->conversations_per_s);
+    }
+    if (workload->private_blocks && used < count) {
+        snprintf(notes[used++], RESULTS_NOTE_BYTES,
+                 "the trace names no blocks: each is private to its request, so 0 %% hit by "
+                 "construction");
+    }
+    return used;
 }
 
 static void text_percent(double ratio, char *text)
@@ -87,58 +112,81 @@ static void text_head(const replay_report *report, FILE *file)
         }
         fprintf(file, "\n");
     }
-    if (workload->grid_ns > 0) {
-        fprintf(file, "arrivals on a grid of %s were spread inside their step\n",
-                results_format_seconds((double)workload->grid_ns * 1e-9, text));
-    }
+    char notes[3][RESULTS_NOTE_BYTES];
+    size_t count = results_workload_notes(workload, notes, 3);
+    for (size_t i = 0; i < count; i++)
+        fprintf(file, "%s\n", notes[i]);
 }
 
 static void text_times(const replay_report *report, FILE *file)
 {
-    fprintf(file, "\n%-12s %5s %10s %10s %10s %10s %10s %10s %10s %6s\n", "policy", "seed",
-            "TTFT mean", "p50", "p90", "p99", "wait", "service", "blocked", "rho");
+    bool live = report->result_count > 0 && strcmp(report->results[0].mode, "live") == 0;
+    fprintf(file, "\n%-12s %5s %10s %10s %10s %10s %10s %10s %10s%s %6s %6s\n", "policy", "seed",
+            "TTFT mean", "p50", "p90", "p99", "wait", "service", "blocked",
+            live ? "        put" : "", "rho", "peak");
     for (size_t i = 0; i < report->result_count; i++) {
         const replay_result *result = &report->results[i];
         const replay_times *times = &result->times;
-        bool stable = result->rho < 1.0;
-        double values[7] = {stable ? times->ttft_mean : NAN,
+        bool stable = results_has_mean(result);
+        double values[8] = {stable ? times->ttft_mean : NAN,
                             times->ttft_p50,
                             times->ttft_p90,
                             times->ttft_p99,
                             stable ? times->wait_mean : NAN,
                             times->service_mean,
-                            times->blocked_mean};
+                            times->blocked_mean,
+                            result->put_mean_s};
         char text[RESULTS_TEXT_BYTES];
         fprintf(file, "%-12s %5llu", result->policy, (unsigned long long)result->seed);
-        for (int j = 0; j < 7; j++) {
+        for (int j = 0; j < (live ? 8 : 7); j++) {
             fprintf(file, " %10s", results_format_seconds(values[j], text));
         }
-        fprintf(file, " %6.3f\n", result->rho);
+        fprintf(file, " %6.3f %6.3f\n", result->rho, result->rho_peak);
     }
 }
 
 static void text_hits(const replay_report *report, FILE *file)
 {
-    fprintf(file, "\n%-12s %5s %10s %10s %8s %8s %8s %10s %10s %9s %9s\n", "policy", "seed",
-            "block hits", "token hits", "in hbm", "in dram", "in ssd", "read", "written",
-            "decision", "p99");
+    fprintf(file, "\n%-12s %5s %10s %10s %8s %8s %8s %8s %10s %10s\n", "policy", "seed",
+            "block hits", "token hits", "in hbm", "in dram", "in ssd", "loaded", "read", "written");
     for (size_t i = 0; i < report->result_count; i++) {
         const replay_result *result = &report->results[i];
-        char hits[5][RESULTS_TEXT_BYTES], read[RESULTS_TEXT_BYTES], written[RESULTS_TEXT_BYTES];
+        char hits[6][RESULTS_TEXT_BYTES], read[RESULTS_TEXT_BYTES], written[RESULTS_TEXT_BYTES];
         double bytes_read = 0.0, bytes_written = 0.0;
         text_percent(result->hit_block_ratio[0], hits[0]);
         text_percent(result->hit_token_ratio[0], hits[1]);
+        text_percent(result->used_token_ratio, hits[5]);
         for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
             text_percent(result->hit_token_ratio[tier], hits[1 + tier]);
             bytes_read += (double)result->bytes_read[tier];
             bytes_written += (double)result->bytes_written[tier];
         }
-        fprintf(file, "%-12s %5llu %10s %10s %8s %8s %8s %10s %10s %6llu ns %6llu ns\n",
-                result->policy, (unsigned long long)result->seed, hits[0], hits[1], hits[2],
-                hits[3], hits[4], results_format_bytes(bytes_read, read),
-                results_format_bytes(bytes_written, written),
+        fprintf(file, "%-12s %5llu %10s %10s %8s %8s %8s %8s %10s %10s\n", result->policy,
+                (unsigned long long)result->seed, hits[0], hits[1], hits[2], hits[3], hits[4],
+                hits[5], results_format_bytes(bytes_read, read),
+                results_format_bytes(bytes_written, written));
+    }
+}
+
+static void text_moves(const replay_report *report, FILE *file)
+{
+    fprintf(file, "\n%-12s %5s %10s %10s %10s %10s %10s %9s %9s\n", "policy", "seed", "moves",
+            "aborted", "promoted", "demoted", "evicted", "decision", "p99");
+    for (size_t i = 0; i < report->result_count; i++) {
+        const replay_result *result = &report->results[i];
+        fprintf(file, "%-12s %5llu %10llu %10llu %10llu %10llu %10llu %6llu ns %6llu ns\n",
+                result->policy, (unsigned long long)result->seed,
+                (unsigned long long)result->moves_committed,
+                (unsigned long long)result->moves_aborted, (unsigned long long)result->promotions,
+                (unsigned long long)result->demotions, (unsigned long long)result->evictions,
                 (unsigned long long)result->decision_ns_p50,
                 (unsigned long long)result->decision_ns_p99);
+    }
+    for (size_t i = 0; i < report->result_count; i++) {
+        const replay_result *result = &report->results[i];
+        if (result->plan_log[0] == '\0') continue;
+        fprintf(file, "%splan log of %s, seed %llu: %s\n", i == 0 ? "\n" : "", result->policy,
+                (unsigned long long)result->seed, result->plan_log);
     }
 }
 
@@ -165,12 +213,15 @@ kvt_status replay_print_text(const replay_report *report, FILE *file)
     text_head(report, file);
     text_times(report, file);
     text_hits(report, file);
+    text_moves(report, file);
     text_live(report, file);
     for (size_t i = 0; i < report->result_count; i++)
-        unstable |= report->results[i].rho >= 1.0;
+        unstable |= !results_has_mean(&report->results[i]);
+    fprintf(file, "\nin hbm, dram, ssd: tokens found there, which add up to the token hits; "
+                  "loaded: what was worth loading of them\n");
     if (unstable) {
-        fprintf(file,
-                "\n-: at rho >= 1 the queue grows as long as the run lasts; no mean exists\n");
+        fprintf(file, "-: at a rho or peak rho (the busiest part of the span) >= 1 the queue grows "
+                      "as long as that lasts; no mean exists\n");
     }
     if (report->options->note[0] != '\0') fprintf(file, "\n%s\n", report->options->note);
     return fflush(file) == 0 && !ferror(file) ? KVT_OK : KVT_E_IO;

@@ -4,12 +4,18 @@
 #ifndef REPLAY_RESULTS_TEXT_H
 #define REPLAY_RESULTS_TEXT_H
 
-#include <kvterrace/config.h>
+#include "replay.h"
 
 #define RESULTS_TEXT_BYTES 24u
 
 /* "1.23 s", "45.6 ms", "789 us"; "-" when not finite. text holds RESULTS_TEXT_BYTES. */
 const char *results_format_seconds(double seconds, char *text);
+
+/* What a reader must know of the workload: how arrivals came about, and why nothing can hit. One
+ * line each, at most `count` of RESULTS_NOTE_BYTES; returns how many. */
+#define RESULTS_NOTE_BYTES 192u
+size_t results_workload_notes(const replay_workload *workload, char notes[][RESULTS_NOTE_BYTES],
+                              size_t count);
 
 /* "12.3 GB", decimal prefixes; "0" for none. */
 const char *results_format_bytes(double bytes, char *text);

@@ -114,6 +114,7 @@ kvt_status trace_read_azure(trace_reader *reader, char *line, size_t bytes)
         return trace_fail(reader, "the columns are not TIMESTAMP,ContextTokens,GeneratedTokens");
     }
     reader->builder.workload->block_tokens = reader->options->block_tokens;
+    reader->builder.workload->private_blocks = true;
     for (;;) {
         kvt_status status =
             replay_lines_next(reader->lines, &line, &bytes, reader->message, reader->message_size);

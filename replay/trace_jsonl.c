@@ -139,6 +139,9 @@ static kvt_status jsonl_add_line(trace_reader *reader, jsonl_state *state, const
         state->agentic = json_object_get(object, "conv") != NULL;
         reader->builder.workload->block_tokens =
             state->agentic ? JSONL_BLOCK_AGENTIC : JSONL_BLOCK_MOONCAKE;
+        if (state->agentic) {
+            reader->builder.workload->conversations_per_s = reader->options->conversations_per_s;
+        }
     }
     kvt_status status = jsonl_add_request(reader, state, object);
     json_decref(object);

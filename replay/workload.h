@@ -37,7 +37,10 @@ typedef struct replay_workload {
     uint64_t input_tokens;
     uint32_t block_tokens;
     uint32_t longest_path; /* blocks */
-    uint64_t grid_ns;      /* step that the arrivals were quantised to, 0 = none; already spread */
+    bool private_blocks; /* the trace names no blocks: each is its request's own, nothing repeats */
+    double
+        conversations_per_s; /* starts drawn at this rate; 0 = the trace or generator has times */
+    uint64_t grid_ns; /* step that the arrivals were quantised to, 0 = none; already spread */
 } replay_workload;
 
 /* A seeded Poisson workload: sessions arrive, pick a context by Zipf popularity and extend it turn
@@ -58,7 +61,8 @@ typedef struct replay_generator {
     uint64_t seed;
 } replay_generator;
 
-/* Whether every field is in its range; message gets the setting at fault. KVT_OK; KVT_E_ARGUMENT. */
+/* Whether every field is in its range; message gets the setting at fault. KVT_OK; KVT_E_ARGUMENT.
+ */
 KVT_NODISCARD kvt_status replay_generator_check(const replay_generator *generator, char *message,
                                                 size_t message_size);
 

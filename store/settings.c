@@ -106,9 +106,11 @@ static const kvt_setting settings_table[] = {
     SWITCH("replay.overlap", "no", "loads overlap the prefill of other blocks"),
     COUNT("replay.seeds", "1", "runs per policy, each with the next seed"),
     COUNT("replay.limit", "0", "requests to replay; 0: all"),
-    TEXT("replay.plan_log", NULL, "file that receives every move, one line each"),
+    TEXT("replay.plan_log", NULL,
+         "file that receives every move; of several runs, FILE.POLICY.SEED"),
 
-    NUMBER("workload.rate", "1", "requests per second (Poisson)"),
+    NUMBER("workload.rate", "1",
+           "requests per second (Poisson); of a trace without a common clock, conversations"),
     COUNT("workload.requests", "1000", "requests to generate"),
     COUNT("workload.contexts", "100", "distinct contexts that sessions start from"),
     NUMBER("workload.zipf", "1", "exponent of the contexts' popularity"),

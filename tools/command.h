@@ -69,6 +69,9 @@ void command_unload(command_common *common);
  */
 int command_report_unused(const command_common *common, const char *const *sections);
 
+/* Whether --set, or an option that stands for it, gave this key. */
+bool command_was_set(const command_common *common, const char *key);
+
 /* A whole number from 1 to most, digits alone: no sign, no blank, nothing behind it. */
 bool command_parse_count(const char *text, uint32_t most, uint32_t *count_out);
 

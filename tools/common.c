@@ -91,7 +91,7 @@ void command_unload(command_common *common)
     memset(common, 0, sizeof *common);
 }
 
-static bool common_was_set(const command_common *common, const char *key)
+bool command_was_set(const command_common *common, const char *key)
 {
     size_t length = strlen(key);
     for (size_t i = 0; i < common->setting_count; i++) {
@@ -135,7 +135,7 @@ int command_report_unused(const command_common *common, const char *const *secti
     const char *key;
     int code = EXIT_FINE;
     for (size_t i = 0; (key = kvt_config_unused_at(common->config, i)) != NULL; i++) {
-        if (!common_was_set(common, key) && !common_in_sections(key, sections)) continue;
+        if (!command_was_set(common, key) && !common_in_sections(key, sections)) continue;
         char hint[96];
         fprintf(stderr, "%s: %s has no effect here%s\n", common_name, key,
                 common_hint(common->config, key, hint, sizeof hint));

@@ -38,7 +38,8 @@ typedef struct replay_session {
     const char *policies[REPLAY_POLICIES_MAX];
     size_t policy_count;
     uint64_t first_seed;
-    replay_result *results; /* policy by policy, seed by seed */
+    double conversations_per_s; /* of traces whose conversations have no common clock */
+    replay_result *results;     /* policy by policy, seed by seed */
     size_t result_count;
     char message[COMMAND_MESSAGE_BYTES];
 } replay_session;
@@ -57,7 +58,10 @@ static const struct argp_option replay_command_options[] = {
     {"limit", KEY_LIMIT, "N", 0, "Requests to replay (replay.limit)", 0},
     {"scale", KEY_SCALE, "X", 0, "Live: factor on bytes and seconds (replay.scale)", 0},
     {"prefill-csv", KEY_CSV, "PREFIX", 0, "Measured prefill times (prefill.csv)", 0},
-    {"plan-log", KEY_PLAN_LOG, "FILE", 0, "Write every move, one line each (replay.plan_log)", 0},
+    {"plan-log", KEY_PLAN_LOG, "FILE", 0,
+     "Write every move, one line each (replay.plan_log); of several runs, to "
+     "FILE.POLICY.SEED",
+     0},
     {0},
 };
 
@@ -126,6 +130,12 @@ static kvt_status replay_take_policies(replay_session *session, const char *list
                            REPLAY_POLICIES_MAX);
             return KVT_E_CONFIG;
         }
+        for (size_t i = 0; i < session->policy_count; i++) {
+            if (strcmp(session->policies[i], name) != 0) continue;
+            (void)snprintf(session->message, sizeof session->message, "policy '%s' is named twice",
+                           name);
+            return KVT_E_CONFIG;
+        }
         session->policies[session->policy_count++] = name;
     }
     return KVT_OK;
@@ -140,12 +150,16 @@ static kvt_status replay_make_workload(replay_session *session, uint64_t seed,
         replay_trace_options trace = {.seed = seed,
                                       .limit = session->options.limit,
                                       .block_tokens = session->options.block_tokens,
-                                      .conversations_per_s = 1.0};
-        if (kvt_config_has(config, "workload.rate")) {
-            trace.conversations_per_s = kvt_config_number(config, "workload.rate");
+                                      .conversations_per_s = session->conversations_per_s};
+        kvt_status status = replay_workload_read(session->arguments->trace, &trace, workload,
+                                                 session->message, sizeof session->message);
+        if (status == KVT_OK && workload->conversations_per_s == 0.0 &&
+            command_was_set(&session->arguments->common, "workload.rate")) {
+            (void)snprintf(session->message, sizeof session->message,
+                           "workload.rate has no effect here: the trace has arrival times");
+            status = KVT_E_CONFIG;
         }
-        return replay_workload_read(session->arguments->trace, &trace, workload, session->message,
-                                    sizeof session->message);
+        return status;
     }
     replay_generator_read(config, &generator);
     generator.seed = seed;
@@ -262,6 +276,7 @@ static kvt_status replay_print(replay_session *session)
                             .machine = machine,
                             .date = date,
                             .options = &session->options,
+                            .store = arguments->live ? &session->store : NULL,
                             .workload = &session->workload,
                             .results = session->results,
                             .result_count = session->result_count};
@@ -323,8 +338,15 @@ static kvt_status replay_prepare(replay_session *session)
     if (!session->results) return KVT_E_MEMORY;
     /* Marks the generator's settings as used before anything long starts. */
     replay_generator generator;
-    if (arguments->generated) replay_generator_read(config, &generator);
-    return KVT_OK;
+    if (arguments->generated) {
+        replay_generator_read(config, &generator);
+        return replay_generator_check(&generator, session->message, sizeof session->message);
+    }
+    session->conversations_per_s = kvt_config_number(config, "workload.rate");
+    if (session->conversations_per_s > 0.0 && session->conversations_per_s <= 1e6) return KVT_OK;
+    (void)snprintf(session->message, sizeof session->message,
+                   "workload.rate: above 0, up to 1e6 conversations per second");
+    return KVT_E_CONFIG;
 }
 
 static int replay_run_session(replay_arguments *arguments)

@@ -333,6 +333,44 @@ static json_t *print_to_json(const replay_options *options, const replay_result 
     return root;
 }
 
+/* A crowd in front of a long quiet time: over the whole span the load is small, but the queue of
+ * the crowd grows as long as the crowd does, so its mean wait says nothing. */
+static void a_busy_part_is_not_hidden_by_a_quiet_span(void **state)
+{
+    (void)state;
+    enum { REQUESTS = 2000 };
+    replay_options options;
+    replay_result result;
+    model_init(&options);
+    plain_request *plain = calloc(REQUESTS, sizeof *plain);
+    assert_non_null(plain);
+    for (int i = 0; i < REQUESTS; i++) {
+        /* 0.2 s of service: every 0.1 s in the first tenth, then every 10 s. */
+        double seconds = i < 1000 ? i * 0.1 : 100.0 + (i - 1000) * 10.0;
+        plain[i] = (plain_request){seconds, 100, (uint32_t)i};
+    }
+    simulate(&options, plain, REQUESTS, "none", &result);
+    assert_true(result.rho < 0.1);
+    /* Ten parts of 1009 s; the first holds the crowd and 91 others. */
+    expect_seconds(result.rho_peak, 1091 * 0.2 / (result.span_s / 10.0));
+    assert_true(result.rho_peak < 1.0); /* the crowd is gone before its part ends */
+
+    for (int i = 0; i < REQUESTS; i++) {
+        double seconds = i < 1000 ? i * 0.1 : 100.0 + (i - 1000) * 0.5;
+        plain[i] = (plain_request){seconds, 100, (uint32_t)i};
+    }
+    simulate(&options, plain, REQUESTS, "none", &result);
+    assert_true(result.rho < 0.7);
+    assert_true(result.rho_peak > 1.9);
+    json_t *root = print_to_json(&options, &result);
+    json_t *object = json_array_get(json_object_get(root, "results"), 0);
+    assert_true(json_is_null(json_object_get(object, "ttft_s_mean")));
+    assert_true(json_is_real(json_object_get(object, "rho_peak")));
+    assert_true(json_is_real(json_object_get(object, "ttft_s_p50")));
+    json_decref(root);
+    free(plain);
+}
+
 static void no_mean_is_printed_in_overload(void **state)
 {
     (void)state;
@@ -395,6 +433,7 @@ int main(void)
         cmocka_unit_test(partial_blocks_charge_what_is_asked),
         cmocka_unit_test(equal_runs_make_equal_plans),
         cmocka_unit_test(no_mean_is_printed_in_overload),
+        cmocka_unit_test(a_busy_part_is_not_hidden_by_a_quiet_span),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -91,6 +91,8 @@ class CommandTest(unittest.TestCase):
                    "device.x.depth=4")
         self.fails("unknown policy 'fifo'", "replay", *WORKLOAD, "--policy", "lru,fifo")
         self.fails("replay.seeds", "replay", *WORKLOAD, "--seeds", "0")
+        self.fails("named twice", "replay", *WORKLOAD, "--policy", "lru,utility,lru")
+        self.fails("workload.rate: above 0", "replay", *WORKLOAD, "--set", "workload.rate=0")
 
     def test_check_config(self):
         path = self.put("good.ini", "[store]\npolicy = lru\n[tier.dram]\ncapacity = 1GiB\n"
@@ -223,6 +225,31 @@ class CommandTest(unittest.TestCase):
         self.assertTrue(all(logs[0]))
         self.assertNotEqual(logs[0][0], logs[0][1])
 
+    def test_replay_conversations(self):
+        lines = "".join(
+            json.dumps({"conv": f"c{i}", "timestamp": 1000 * turn, "input_length": 64 * (turn + 1),
+                        "output_length": 1, "hash_ids": list(range(10 * i, 10 * i + turn + 1))})
+            + "\n" for i in range(20) for turn in range(3))
+        trace = ["replay", "--trace", self.put("agents.jsonl", lines), "--policy", "lru"]
+        document = self.run_json(*trace)
+        self.assertEqual(document["workload"]["conversations_per_s"], 1)
+        document = self.run_json(*trace, "--set", "workload.rate=0.25")
+        self.assertEqual(document["workload"]["conversations_per_s"], 0.25)
+        self.assertIn("0.25 per second (workload.rate)",
+                      self.run_command(*trace, "--set", "workload.rate=0.25").stdout)
+        self.fails("workload.rate", *trace, "--set", "workload.rate=0")
+        plain = self.put("plain.jsonl", '{"timestamp": 0, "input_length": 512, "output_length": 1, '
+                         '"hash_ids": [1]}\n')
+        document = self.run_json("replay", "--trace", plain, "--policy", "lru")
+        self.assertIsNone(document["workload"]["conversations_per_s"])
+        self.fails("workload.rate has no effect", "replay", "--trace", plain, "--set",
+                   "workload.rate=2")
+        azure = self.put("azure.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+                         "2023-11-16 18:17:03.9799600,600,10\n"
+                         "2023-11-16 18:17:04.0319600,600,8\n")
+        result = self.run_command("replay", "--trace", azure, "--policy", "lru")
+        self.assertIn("0 % hit by construction", result.stdout)
+
     def test_replay_bad_traces(self):
         self.fails("no-such", "replay", "--trace", "no-such", code=2)
         self.put("bad.jsonl", '{"timestamp": 0, "input_length": 512, "output_length": 1, '
@@ -243,9 +270,18 @@ class CommandTest(unittest.TestCase):
             self.assertGreaterEqual(row["verified_gets"], 0)
             self.assertEqual(row["wrong_bytes"], 0)
             self.assertIs(row["moves_match"], True)
+            self.assertIsNone(row["plan_hash"])
+            for ratios in (row["hit_block_ratio"], row["hit_token_ratio"]):
+                self.assertAlmostEqual(sum(ratios[tier] for tier in ("hbm", "dram", "ssd")),
+                                       ratios["total"], places=9)
             with open(self.path(f"plan.{row['policy']}.1"), encoding="utf-8") as file:
                 self.assertGreaterEqual(len(file.readlines()), row["moves_committed"])
         self.assertGreater(document["results"][0]["moves_committed"], 0)
+        tiers = document["configuration"]["tiers"]
+        self.assertEqual([row["path"] for row in tiers["ssd"]["devices"]], ["ssd0", "ssd1"])
+        self.assertEqual(tiers["dram"]["capacity_bytes"], 2000000000)
+        self.fails("replay.scale", "replay", *WORKLOAD, "--mode", "live", "--config", "live.ini",
+                   "--scale", "1e-12")
         # What the run labelled is blank again, so the same command works a second time.
         self.assertEqual(self.run_json("inspect", "ssd0")["label"], "blank")
         self.run_json("replay", *WORKLOAD, "--mode", "live", "--config", "live.ini", "--policy",
