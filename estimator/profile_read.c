@@ -1,6 +1,8 @@
 /*
  * profile_read.c - curves out of the profile database. The newest complete run that measured a
  * thing answers for it; a run that was interrupted answers only when there is no complete one.
+ * Reads and writes of a device are two things: a device with content is measured again by reads
+ * alone, and that does not make what is known of its writes untrue.
  * Thread rule: as profile.h says.
  */
 #include "estimator/profile_internal.h"
@@ -9,11 +11,17 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A device counts once its reads are fitted: loads are what options are built from. */
-#define PROFILE_NEWEST_DEVICE                                                                      \
-    "SELECT d.id FROM device d JOIN run r ON r.id = d.run_id WHERE d.name = ?1 AND EXISTS "        \
-    "(SELECT 1 FROM device_fit f WHERE f.device_id = d.id AND f.kind = 0) "                        \
+#define PROFILE_NEWEST(column, kind, also)                                                         \
+    "SELECT d." column " FROM device d JOIN run r ON r.id = d.run_id WHERE d.name = ?1 AND "       \
+    "EXISTS (SELECT 1 FROM device_fit f WHERE f.device_id = d.id AND f.kind = " kind ") " also     \
     "ORDER BY r.complete DESC, r.id DESC LIMIT 1"
+
+/* A device counts once its reads are fitted: loads are what options are built from. */
+#define PROFILE_NEWEST_DEVICE PROFILE_NEWEST("id", "0", "")
+
+/* Its writes may be of an older run, but of the same hardware or file. */
+#define PROFILE_NEWEST_WRITES                                                                      \
+    PROFILE_NEWEST("id", "1", "AND d.identity = (" PROFILE_NEWEST("identity", "0", "") ") ")
 
 /* Readers document KVT_E_DATABASE for whatever SQLite says. */
 static kvt_status profile_read_status(int result)
@@ -71,7 +79,7 @@ kvt_status kvt_profile_device(kvt_profile *profile, const char *device, kvt_devi
         "d.depth_achieved, a.request_seconds, a.bytes_per_s, a.residual, b.request_seconds, "
         "b.bytes_per_s, b.residual FROM device d "
         "JOIN device_fit a ON a.device_id = d.id AND a.kind = 0 "
-        "LEFT JOIN device_fit b ON b.device_id = d.id AND b.kind = 1 "
+        "LEFT JOIN device_fit b ON b.device_id = (" PROFILE_NEWEST_WRITES ") AND b.kind = 1 "
         "WHERE d.id = (" PROFILE_NEWEST_DEVICE ")",
         device, &statement);
     if (result == SQLITE_OK) result = sqlite3_step(statement);
@@ -110,7 +118,8 @@ kvt_status kvt_profile_point_at(kvt_profile *profile, const char *device, size_t
         profile,
         "SELECT kind, request_bytes, depth, repetitions, bytes_per_s, bytes_per_s_min, "
         "bytes_per_s_max, latency_seconds_p50, latency_seconds_p99 FROM device_point "
-        "WHERE device_id = (" PROFILE_NEWEST_DEVICE ") "
+        "WHERE (kind = 0 AND device_id = (" PROFILE_NEWEST_DEVICE ")) "
+        "OR (kind = 1 AND device_id = (" PROFILE_NEWEST_WRITES ")) "
         "ORDER BY kind, request_bytes, depth LIMIT 1 OFFSET ?2",
         device, &statement);
     if (result == SQLITE_OK) result = sqlite3_bind_int64(statement, 2, (sqlite3_int64)index);

@@ -84,8 +84,9 @@ void replay_options_init(replay_options *options);
 /*
  * Fills options from the settings and checks them. For simulation every present tier needs its
  * read and write model: from tier.*.read_bandwidth and its kin, else from the profile's devices of
- * that tier, else a stated default. When no tier is set at all, the evaluation host of the
- * AdaptCache paper is taken (100 GB of DRAM, 400 GB of SSD at 1 GB/s), and note says so.
+ * that tier, else a default that note states. When no tier is set at all, the evaluation host of
+ * the AdaptCache paper is taken (100 GB of DRAM, 400 GB of SSD at 1 GB/s) with the profile's speeds
+ * where it has them, and note says so.
  * Release with replay_options_free. KVT_OK; KVT_E_CONFIG; the profile's and the CSV's errors.
  */
 KVT_NODISCARD kvt_status replay_options_read(kvt_config *config, bool live, replay_options *options,

@@ -150,23 +150,66 @@ kvt_status replay_options_check(replay_options *options, char *message, size_t m
 
 /* The devices of a tier, striped together: bandwidths add up, the slowest request counts. */
 static kvt_status options_tier_from_profile(replay_options *options, kvt_profile *profile, int tier,
-                                            bool *found_out)
+                                            bool measured_out[2])
 {
     kvt_device_curve curve;
     kvt_affine read = {0}, write = {0};
+    uint32_t unwritten = 0;
     kvt_status status;
     for (size_t i = 0; (status = kvt_profile_device_at(profile, i, &curve)) == KVT_OK; i++) {
         if (curve.tier != tier) continue;
         read.bytes_per_s += curve.read.bytes_per_s;
         write.bytes_per_s += curve.write.bytes_per_s;
+        unwritten += curve.write.bytes_per_s <= 0.0;
         read.request_seconds = fmax(read.request_seconds, curve.read.request_seconds);
         write.request_seconds = fmax(write.request_seconds, curve.write.request_seconds);
     }
     if (status != KVT_END) return status;
-    *found_out = read.bytes_per_s > 0.0;
-    if (!*found_out) return KVT_OK;
-    options->tiers[tier].read = read;
-    if (write.bytes_per_s > 0.0) options->tiers[tier].write = write;
+    measured_out[KVT_IO_READ] = read.bytes_per_s > 0.0;
+    /* One member without a write curve leaves the whole tier without one. */
+    measured_out[KVT_IO_WRITE] = write.bytes_per_s > 0.0 && unwritten == 0;
+    if (measured_out[KVT_IO_READ]) options->tiers[tier].read = read;
+    if (measured_out[KVT_IO_WRITE]) options->tiers[tier].write = write;
+    return KVT_OK;
+}
+
+/* Says which of a tier's speeds are neither set nor measured. */
+static void options_note_defaults(replay_options *options, int tier, bool read, bool write)
+{
+    const replay_tier *model = &options->tiers[tier];
+    if (read && write && model->read.bytes_per_s == model->write.bytes_per_s) {
+        options_note(options, "%s at the default %.4g GB/s, not measured.", kvt_tier_name(tier),
+                     model->read.bytes_per_s * 1e-9);
+        return;
+    }
+    if (read) {
+        options_note(options, "%s reads at the default %.4g GB/s, not measured.",
+                     kvt_tier_name(tier), model->read.bytes_per_s * 1e-9);
+    }
+    if (write) {
+        options_note(options, "%s writes at the default %.4g GB/s, not measured.",
+                     kvt_tier_name(tier), model->write.bytes_per_s * 1e-9);
+    }
+}
+
+/* No tier is set: the capacities of a published host, and what the profile measured. Speeds that
+ * are set for a tier without a capacity stay unread, and are reported as without effect. */
+static kvt_status options_take_standard(kvt_profile *profile, replay_options *options)
+{
+    static const int tiers[] = {KVT_TIER_DRAM, KVT_TIER_SSD};
+    options->tiers[KVT_TIER_DRAM].capacity_bytes = OPTIONS_ADAPTCACHE_DRAM;
+    options->tiers[KVT_TIER_SSD].capacity_bytes = OPTIONS_ADAPTCACHE_SSD;
+    options_note(options, "No tier is set: the host of AdaptCache's evaluation is simulated, "
+                          "100 GB of DRAM at 25 GB/s and 400 GB of SSD at 1 GB/s.");
+    for (size_t i = 0; profile != NULL && i < sizeof tiers / sizeof tiers[0]; i++) {
+        bool measured[2] = {false, false};
+        kvt_status status = options_tier_from_profile(options, profile, tiers[i], measured);
+        if (status != KVT_OK) return status;
+        if (!measured[KVT_IO_READ]) continue;
+        options_note(options, "But %s as the profile measured it: reads at %.4g GB/s.",
+                     kvt_tier_name(tiers[i]), options->tiers[tiers[i]].read.bytes_per_s * 1e-9);
+        options_note_defaults(options, tiers[i], false, !measured[KVT_IO_WRITE]);
+    }
     return KVT_OK;
 }
 
@@ -176,15 +219,16 @@ static kvt_status options_read_tiers(kvt_config *config, kvt_profile *profile,
     bool any = false;
     for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
         replay_tier *model = &options->tiers[tier];
-        bool measured = false;
+        bool measured[2] = {false, false};
         model->capacity_bytes = kvt_config_bytes(config, tier_keys[tier][0]);
         if (model->capacity_bytes == 0) continue;
         any = true;
         if (profile != NULL) {
-            kvt_status status = options_tier_from_profile(options, profile, tier, &measured);
+            kvt_status status = options_tier_from_profile(options, profile, tier, measured);
             if (status != KVT_OK) return status;
         }
         bool set = kvt_config_has(config, tier_keys[tier][1]);
+        bool set_write = set || kvt_config_has(config, tier_keys[tier][2]);
         if (set) {
             model->read.bytes_per_s = (double)kvt_config_bytes(config, tier_keys[tier][1]);
             /* One figure for a tier means both directions until the other one is set. */
@@ -197,17 +241,10 @@ static kvt_status options_read_tiers(kvt_config *config, kvt_profile *profile,
             model->read.request_seconds = kvt_config_number(config, tier_keys[tier][3]);
             model->write.request_seconds = model->read.request_seconds;
         }
-        if (!set && !measured) {
-            options_note(options, "%s at the default %.4g GB/s, not measured.", kvt_tier_name(tier),
-                         model->read.bytes_per_s * 1e-9);
-        }
+        options_note_defaults(options, tier, !set && !measured[KVT_IO_READ],
+                              !set_write && !measured[KVT_IO_WRITE]);
     }
-    if (any) return KVT_OK;
-    options->tiers[KVT_TIER_DRAM].capacity_bytes = OPTIONS_ADAPTCACHE_DRAM;
-    options->tiers[KVT_TIER_SSD].capacity_bytes = OPTIONS_ADAPTCACHE_SSD;
-    options_note(options, "No tier is set: the host of AdaptCache's evaluation is simulated, "
-                          "100 GB of DRAM at 25 GB/s and 400 GB of SSD at 1 GB/s.");
-    return KVT_OK;
+    return any ? KVT_OK : options_take_standard(profile, options);
 }
 
 /* The lossless form is offered only with a measured curve; a guessed one would decide. */

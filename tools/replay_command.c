@@ -385,7 +385,7 @@ int command_replay(int argc, char **argv)
         .parser = replay_parse,
         .doc = "Replays a workload against each policy: in virtual time on modelled devices, or "
                "live on a real store. The default tiers of a simulation are 100 GB of DRAM and "
-               "400 GB of SSD.",
+               "400 GB of SSD, as fast as the profile says.",
         .children = children};
     replay_arguments arguments = {0};
     size_t used = 0;

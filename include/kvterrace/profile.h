@@ -107,7 +107,8 @@ typedef struct kvt_device_curve {
 } kvt_device_curve;
 
 /* The newest curve of a device by name: of the newest complete run, or of an interrupted one when
- * there is no other. write is all zeros when only reads were measured. KVT_OK; KVT_MISS;
+ * there is no other. read and write each come from the newest run that measured them on the same
+ * hardware or file; write is all zeros when none did. KVT_OK; KVT_MISS;
  * KVT_E_DATABASE. */
 KVT_API KVT_NODISCARD kvt_status kvt_profile_device(kvt_profile *profile, const char *device,
                                                     kvt_device_curve *out);

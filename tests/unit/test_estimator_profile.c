@@ -61,7 +61,8 @@ static kvt_profile *must_open(uint32_t flags)
     return profile;
 }
 
-static void measure_sim(kvt_profile *profile, const char *name, uint64_t rate)
+static void measure_range(kvt_profile *profile, const char *name, uint64_t rate,
+                          uint64_t write_bytes)
 {
     kvt_device_config config = {.struct_size = sizeof config,
                                 .name = name,
@@ -74,9 +75,15 @@ static void measure_sim(kvt_profile *profile, const char *name, uint64_t rate)
         .struct_size = sizeof request, .repetitions = 1, .quick = true, .command_line = "x"};
     kvt_device *device = NULL;
     assert_int_equal(kvt_device_open(&config, &device, NULL, 0), KVT_OK);
-    assert_int_equal(kvt_profile_measure_device(profile, device, KVT_TIER_SSD, 0, 0, &request),
-                     KVT_OK);
+    assert_int_equal(
+        kvt_profile_measure_device(profile, device, KVT_TIER_SSD, 0, write_bytes, &request),
+        KVT_OK);
     kvt_device_close(device);
+}
+
+static void measure_sim(kvt_profile *profile, const char *name, uint64_t rate)
+{
+    measure_range(profile, name, rate, 0);
 }
 
 static void make_profile(void)
@@ -184,6 +191,42 @@ static void newest_run_wins(void **state)
     assert_int_equal(kvt_profile_device(profile, "disk", &curve), KVT_OK);
     assert_true(curve.read.bytes_per_s > 2.9e9);
     kvt_profile_close(profile);
+}
+
+/* A device with content is measured again by its reads alone: what is known of its writes stays,
+ * as long as it is the same device. */
+static void reads_alone_keep_the_writes(void **state)
+{
+    (void)state;
+    kvt_device_curve curve;
+    kvt_device_point point;
+    remove_profile();
+    kvt_profile *profile = must_open(KVT_PROFILE_WRITE);
+    measure_range(profile, "first", 1000000000, 1u << 23);
+    measure_sim(profile, "first", 4000000000);
+    kvt_profile_close(profile);
+    change("UPDATE device SET identity = 'one'"); /* sim's own tells the rate */
+    profile = must_open(KVT_PROFILE_READ);
+    assert_int_equal(kvt_profile_device(profile, "first", &curve), KVT_OK);
+    assert_true(curve.read.bytes_per_s > 3e9);
+    assert_true(curve.write.bytes_per_s > 0.9e9 && curve.write.bytes_per_s < 1.1e9);
+    size_t reads = 0, writes = 0;
+    for (size_t i = 0; kvt_profile_point_at(profile, "first", i, &point) == KVT_OK; i++) {
+        reads += point.kind == KVT_IO_READ;
+        writes += point.kind == KVT_IO_WRITE;
+        assert_true(point.kind == KVT_IO_WRITE || point.bytes_per_s > 1.1e9 ||
+                    point.request_bytes < 65536);
+    }
+    assert_true(reads > 0 && writes == reads); /* one grid each, not two */
+    kvt_profile_close(profile);
+
+    change("UPDATE device SET identity = 'another' WHERE id = (SELECT max(id) FROM device)");
+    profile = must_open(KVT_PROFILE_READ);
+    assert_int_equal(kvt_profile_device(profile, "first", &curve), KVT_OK);
+    assert_true(curve.read.bytes_per_s > 3e9);
+    assert_true(curve.write.bytes_per_s == 0.0);
+    kvt_profile_close(profile);
+    remove_profile();
 }
 
 static void foreign_files_are_refused(void **state)
@@ -377,6 +420,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(made_when_absent_and_kept),
         cmocka_unit_test(newest_run_wins),
+        cmocka_unit_test(reads_alone_keep_the_writes),
         cmocka_unit_test(foreign_files_are_refused),
         cmocka_unit_test(other_versions_are_refused),
         cmocka_unit_test(changed_schemas_are_refused),

@@ -87,6 +87,8 @@ class CommandTest(unittest.TestCase):
                    self.put("bad.ini", "[store]\npolicy = best\n"))
         self.fails("nowhere.ini", "check-config", "nowhere.ini")
         self.fails("replay.scale has no effect", "replay", *WORKLOAD, "--set", "replay.scale=0.5")
+        self.fails("has no effect here: tier.ssd.capacity is not set", "replay", *WORKLOAD, "--set",
+                   "tier.ssd.read_bandwidth=3GB/s")
         self.fails("device.x.depth has no effect", "replay", *WORKLOAD, "--set",
                    "device.x.depth=4")
         self.fails("unknown policy 'fifo'", "replay", *WORKLOAD, "--policy", "lru,fifo")
@@ -169,7 +171,23 @@ class CommandTest(unittest.TestCase):
             self.assertEqual(file.read(), before)
         shown = self.run_json("profile", "show", "--database", "p.db")
         self.assertEqual([row["device"] for row in shown["devices"]], ["one"])
-        self.assertIsNone(shown["devices"][0]["write"])
+        # What was measured of its writes still holds.
+        self.assertEqual(shown["devices"][0]["write"], curve["write"])
+        # A device that was never written is simulated with a default, which is said.
+        with open(self.path("full"), "wb") as file:
+            file.write(b"content" * 1000000)
+        only = [word.replace("one", "full").replace("32MiB", "4MiB") for word in device]
+        self.run_command("profile", "devices", "--quick", "--seconds", "1ms", "--database", "r.db",
+                         *only)
+        document = self.run_json("replay", *WORKLOAD, "--policy", "none", "--database", "r.db",
+                                 "--set", "tier.ssd.capacity=8GiB")
+        self.assertIn("ssd writes at the default", document["note"])
+        self.assertNotIn("ssd reads at the default", document["note"])
+        # Without a tier, the profile's speeds are those of the default host.
+        document = self.run_json("replay", *WORKLOAD, "--policy", "none", "--database", "p.db")
+        self.assertAlmostEqual(document["configuration"]["tiers"]["ssd"]["read_bytes_per_s"],
+                               shown["devices"][0]["read"]["bytes_per_s"], places=0)
+        self.assertIn("ssd as the profile measured it", document["note"])
         # Measured on the spot: a memory device and a file that is gone afterwards.
         self.run_command("profile", "devices", *quick)
         shown = self.run_json("profile", "show", "--database", "p.db")
