@@ -33,4 +33,32 @@ typedef struct bench_options {
  */
 int bench_devices_run(const bench_options *options);
 
+typedef struct bench_codecs_options {
+    FILE *out; /* results; notes go to stderr */
+    bool json;
+    bool quick;                  /* a small working set, few contexts, the best instruction set */
+    bool quiet;                  /* no notes */
+    const char *const *variants; /* names; none = the bench's own list */
+    uint32_t variant_count;
+    const char *isa;           /* "scalar", "avx2" or "avx512"; NULL = all that the machine has */
+    const char *plot;          /* where a figure of error against bits goes, or NULL */
+    const char *const *models; /* judge the variants on these models' own KV */
+    uint32_t model_count;
+    const char *tokenizer; /* with models: their vocabulary, and JSONL files of texts */
+    const char *const *texts;
+    uint32_t text_count;
+    uint32_t contexts; /* entries judged per model; 0 = 40, or 8 when quick */
+    uint32_t threads;  /* that judge; 0 = one per processor. Speeds are of one thread always */
+} bench_codecs_options;
+
+/*
+ * Times every variant beside memcpy, and says what it costs in bits and does to the numbers of a
+ * seeded sample and, with models, to what they predict. KVT_OK; KVT_E_ARGUMENT (an unknown variant
+ * or instruction set, models without tokenizer or texts, too few texts); KVT_E_UNSUPPORTED (an
+ * instruction set that the machine lacks); KVT_E_MEMORY; KVT_E_IO; what a model's loader says.
+ * Forces the codecs' instruction set and puts the best one back. Blocking.
+ */
+KVT_NODISCARD kvt_status bench_codecs_run(const bench_codecs_options *options, char *message,
+                                          size_t message_size);
+
 #endif

@@ -68,6 +68,9 @@ TEST_ONLY_CALLS = {
     "system": "no shell",
 }
 
+# The codecs bench takes its instruction set from KVT_CPU as the tests do.
+TEST_CALLS_ALLOWED = {(os.path.join("tools", "bench_command.c"), "getenv")}
+
 LINE_COLUMNS = 100
 FUNCTION_LINES = 70
 FILE_LINES = 800
@@ -167,6 +170,8 @@ def check_calls(path, code, findings):
     for match in pattern.finditer(code):
         # A member of a struct that has a call's name is declared as `(*name)(`.
         name = match.group(1)
+        if (path, name) in TEST_CALLS_ALLOWED:
+            continue
         findings.add(path, line_of(code, match.start()), f"{name}: {banned[name]}")
     for match in re.finditer(r"__attribute__\s*\(\(\s*(constructor|destructor)", code):
         findings.add(path, line_of(code, match.start()),

@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import sqlite3
+import struct
 import subprocess
 import sys
 import tempfile
@@ -55,13 +56,15 @@ class CommandTest(unittest.TestCase):
 
     def test_help(self):
         for arguments in ([], ["profile"], ["profile", "devices"], ["replay"], ["bench"],
-                          ["bench", "devices"], ["inspect"], ["verify"], ["check-config"]):
+                          ["bench", "devices"], ["bench", "codecs"], ["encode"], ["decode"],
+                          ["inspect"], ["verify"], ["check-config"]):
             with self.subTest(arguments=arguments):
                 text = self.run_command(*arguments, "--help").stdout
                 self.assertIn("Usage: kvterrace" + "".join(" " + a for a in arguments), text)
                 self.assertTrue(all(len(line) <= 80 for line in text.splitlines()), text)
         text = self.run_command("--help").stdout
-        for name in ("profile", "replay", "bench", "inspect", "verify", "check-config"):
+        for name in ("profile", "replay", "bench", "encode", "decode", "inspect", "verify",
+                     "check-config"):
             self.assertIn(f"\n  {name} ", text)
         self.assertRegex(self.run_command("--version").stdout, r"^kvterrace \d+\.\d+\.\d+\n$")
 
@@ -79,6 +82,10 @@ class CommandTest(unittest.TestCase):
         self.fails("--seconds", "profile", "devices", "--seconds", "soon")
         for count in ("0", "-1", "+1", "1x", "", "1000000", " 1"):
             self.fails("--iterations", "bench", "devices", "--quick", "--iterations", count)
+        self.fails("which FILE", "encode")
+        self.fails("which FILE", "decode")
+        self.fails("--output", "decode", "x.kvt")
+        self.fails("--contexts", "bench", "codecs", "--contexts", "0")
 
     def test_settings(self):
         self.fails("store.polcy: unknown setting", "check-config", "--set", "store.polcy=lru",
@@ -351,6 +358,154 @@ class CommandTest(unittest.TestCase):
         with sqlite3.connect(self.path("other.db")) as database:
             database.execute("CREATE TABLE t(x)")
         self.fails("other.db", "inspect", "other.db", code=1)
+
+    def put_dump(self, name, edit=None, layers=2, tokens=64, heads=2, head_dim=32, queries=0):
+        """A KV dump in safetensors, F16; edit may change {name: (dtype, shape, bytes)}."""
+        def values(count, seed):
+            return struct.pack(f"<{count}e", *[((i * 7919 + seed) % 1009) / 504.5 - 1
+                                               for i in range(count)])
+        tensors = {}
+        for layer in range(layers):
+            for side in "kv":
+                tensors[f"{side}.{layer}"] = ("F16", [tokens, heads, head_dim],
+                                              values(tokens * heads * head_dim, layer + ord(side)))
+            if queries:
+                tensors[f"q.{layer}"] = ("F16", [queries, 2 * heads, head_dim],
+                                         values(queries * 2 * heads * head_dim, layer))
+        if edit:
+            edit(tensors)
+        header, payload = {}, b""
+        for key, (dtype, shape, data) in tensors.items():
+            header[key] = {"dtype": dtype, "shape": shape,
+                           "data_offsets": [len(payload), len(payload) + len(data)]}
+            payload += data
+        text = json.dumps(header).encode()
+        self.put(name, struct.pack("<Q", len(text)) + text + payload)
+        return tensors
+
+    def read_dump(self, name):
+        with open(self.path(name), "rb") as file:
+            data = file.read()
+        start = 8 + struct.unpack("<Q", data[:8])[0]
+        header = json.loads(data[8:start])
+        return {key: (row["dtype"], row["shape"],
+                      data[start + row["data_offsets"][0]:start + row["data_offsets"][1]])
+                for key, row in header.items() if key != "__metadata__"}
+
+    def test_encode_decode(self):
+        dump = self.put_dump("kv.safetensors", queries=3)
+        document = self.run_json("encode", "kv.safetensors", "--variant", "lossless", "-o",
+                                 "kv.kvt")
+        self.assertEqual((document["layers"], document["tokens"], document["kv_heads"],
+                          document["head_dim"], document["dtype"]), (2, 64, 2, 32, "fp16"))
+        self.assertEqual((document["nmse_k"], document["nmse_v"], document["attention_error"]),
+                         (0, 0, 0))
+        self.assertEqual(os.path.getsize(self.path("kv.kvt")), document["record_bytes"])
+        self.assertEqual(self.run_json("inspect", "kv.kvt")["variant"], "lossless")
+        self.run_command("decode", "kv.kvt", "-o", "back.safetensors")
+        back = self.read_dump("back.safetensors")
+        self.assertEqual(back, {key: row for key, row in dump.items() if key[0] != "q"})
+        document = self.run_json("encode", "kv.safetensors", "--variant", "kivi:k4v4,g32")
+        self.assertEqual(document["variant"], "kivi:k4v4,g32")
+        self.assertAlmostEqual(document["bits_per_element"], 5.0)
+        for key in ("nmse_k", "nmse_v", "attention_error"):
+            self.assertTrue(0 < document[key] < 0.2, document)
+        self.assertIn("attention", self.run_command("encode", "kv.safetensors").stdout)
+        self.put_dump("plain.safetensors", lambda t: t.update(other=("F16", [1], b"ab")))
+        result = self.run_command("encode", "plain.safetensors")
+        self.assertNotIn("attention", result.stdout)
+        self.assertIn("1 tensors of other names", result.stderr)
+
+    def test_encode_refusals(self):
+        self.fails("none.safetensors", "encode", "none.safetensors")
+        self.fails("none.kvt", "decode", "none.kvt", "-o", "x")
+        self.put_dump("kv.safetensors")
+        self.fails("unknown variant 'kivi:k5v5'", "encode", "kv.safetensors", "-V", "kivi:k5v5")
+        other = ("F16", [64, 2, 16], bytes(64 * 2 * 16 * 2))
+        for part, edit in (
+                ("v.1 is missing", lambda t: t.pop("v.1")),
+                ("k.1 is missing", lambda t: t.update({"k.2": t.pop("k.1")})),
+                ("k.1 has another shape", lambda t: t.update({"k.1": other})),
+                ("k.0: the element type", lambda t: t.update({"k.0": ("I16", *t["k.0"][1:])})),
+                ("v.0: the element type", lambda t: t.update({"v.0": ("I16", *t["v.0"][1:])})),
+                ("v.1 has another element type",
+                 lambda t: t.update({"v.1": ("BF16", *t["v.1"][1:])})),
+                ("no k.<layer>", lambda t: t.clear())):
+            self.put_dump("bad.safetensors", edit)
+            self.fails(part, "encode", "bad.safetensors", "-o", "bad.kvt")
+        with open(self.path("kv.safetensors"), "rb") as file:
+            whole = file.read()
+        for size in (0, 4, 100, len(whole) - 1):
+            self.put("cut.safetensors", whole[:size])
+            self.fails("cut.safetensors", "encode", "cut.safetensors", "-o", "bad.kvt", code=1)
+        self.assertFalse(os.path.exists(self.path("bad.kvt")))
+        self.run_command("encode", "kv.safetensors", "-o", "kv.kvt")
+        with open(self.path("kv.kvt"), "rb") as file:
+            whole = file.read()
+        for text in (whole[:-4096], whole[:100], b"", whole[:-5000] + b"?" + whole[-4999:]):
+            self.put("bad.kvt", text)
+            self.fails("bad.kvt", "decode", "bad.kvt", "-o", "x.safetensors", code=1)
+        self.assertFalse(os.path.exists(self.path("x.safetensors")))
+
+    def test_bench_codecs(self):
+        arguments = ["bench", "codecs", "--quick", "--variants",
+                     "raw kivi:k4v4,g64;planes:k2v2,g64"]
+        document = self.run_json(*arguments, "--plot", "figure.svg")
+        self.assertEqual(document["schema"], "kvterrace-bench-codecs-1")
+        self.assertGreater(document["memcpy_bytes_per_s"], 0)
+        self.assertIn("isa", document["machine"])
+        rows = document["results"]
+        for row in rows:
+            for key in ("codec", "variant", "isa", "direction", "side", "bytes_per_s",
+                        "memcpy_ratio", "bits_per_element", "ratio", "physical_bits_per_element",
+                        "nmse_k", "nmse_v", "attention_error"):
+                self.assertIn(key, row)
+        timed = {(row["direction"], row["side"]) for row in rows if row["codec"] == "kivi"}
+        for direction in ("encode", "decode"):
+            self.assertIn((direction, "both"), timed)
+        self.assertAlmostEqual(next(row["bits_per_element"] for row in rows
+                                    if row["codec"] == "kivi"), 4.5)
+        self.assertTrue(document["checks"])
+        with open(self.path("figure.svg"), encoding="utf-8") as file:
+            figure = file.read()
+        self.assertTrue(figure.startswith("<svg") and figure.endswith("</svg>\n"))
+        self.assertEqual(figure.count("<circle"), 2)
+        self.assertNotIn("<script", figure)
+        os.environ["KVT_CPU"] = "scalar"
+        try:
+            document = self.run_json(*arguments[:-1], "raw")
+            self.assertEqual({row["isa"] for row in document["results"]}, {"scalar"})
+            os.environ["KVT_CPU"] = "mmx"
+            self.fails("unknown instruction set 'mmx'", *arguments)
+        finally:
+            del os.environ["KVT_CPU"]
+        self.assertIn("memcpy", self.run_command(*arguments[:-1], "raw").stdout)
+        self.fails("unknown variant 'fly'", "bench", "codecs", "--variants", "fly")
+        self.fails("tokenizer", "bench", "codecs", "--model", "x")
+
+    def test_bench_codecs_model(self):
+        data = os.environ.get("KVT_DATA_DIR", "")
+        if not data:
+            self.skipTest("KVT_DATA_DIR is not set")
+        arguments = ["--model", f"{data}/models/stories260K.bin", "--tokenizer",
+                     f"{data}/models/tok512.bin", "--text",
+                     f"{data}/texts/tinystories/stories_a.jsonl", "--contexts", "2"]
+        variants = "kivi:k4v4,g64;kivi:k4v4,g64@row;planes:k4v4,g64;planes:k2v2,g64"
+        rows = {}
+        for threads in ("1", "2"):
+            document = self.run_json("bench", "codecs", "--quick", "--variants", variants,
+                                     *arguments, "--threads", threads)
+            rows[threads] = [row for row in document["losses"] if row["source"] != "sample"]
+        self.assertEqual(rows["1"], rows["2"])
+        found = {row["variant"]: row for row in rows["1"]}
+        self.assertLess(abs(found["exact"]["kl"]), 1e-12)
+        self.assertEqual(found["exact"]["top1"], 1)
+        kivi, planes = found["kivi:k4v4,g64@row"], found["planes:k4v4,g64"]
+        self.assertTrue(1e-4 < kivi["kl"] < 0.1, kivi)
+        self.assertLess(abs(planes["kl"] / kivi["kl"] - 1), 0.02)
+        self.assertGreater(found["planes:k2v2,g64"]["kl"], planes["kl"])
+        self.assertIn("kl", document["results"][0])
+        self.fails("contexts", "bench", "codecs", *arguments[:-1], "9999", "--variants", "raw")
 
 
 if __name__ == "__main__":

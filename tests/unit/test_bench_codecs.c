@@ -1,0 +1,381 @@
+/*
+ * test_bench_codecs.c - entries through records and back as the bench counts them, dumps into
+ * records and out again, refusals of dumps that do not fit, and the whole bench in small.
+ */
+#include "bench/bench.h"
+#include "bench/bench_codecs_file.h"
+#include "bench/bench_codecs_trip.h"
+#include "codecs/cpu.h"
+#include "codecs_support.h"
+#include "estimator/safetensors.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <unistd.h>
+
+enum { LAYERS = 2, TOKENS = 96, HEADS = 2, HEAD_DIM = 32, QUERIES = 4, TENSORS_MAX = 3 * LAYERS };
+
+static const kvt_layout small = {.layers = LAYERS,
+                                 .kv_heads = HEADS,
+                                 .head_dim = HEAD_DIM,
+                                 .dtype = KVT_DTYPE_FP16,
+                                 .tokens = TOKENS};
+
+static kvt_variant variant_of(const char *name)
+{
+    kvt_variant variant;
+    assert_status(kvt_variant_parse(name, &variant), KVT_OK);
+    return variant;
+}
+
+/* ---- trips ---- */
+
+static void exact_codecs_lose_nothing(void **state)
+{
+    bench_trip trip;
+    (void)state;
+    assert_status(bench_trip_open(&small, &trip), KVT_OK);
+    codecs_kv_sample_fill(&small, 7, trip.source);
+    const char *const names[] = {"raw", "lossless"};
+    for (size_t i = 0; i < 2; i++) {
+        assert_status(bench_trip_run(&trip, variant_of(names[i]), false), KVT_OK);
+        assert_memory_equal(trip.source, trip.decoded, trip.source_bytes);
+        assert_true(trip.nmse[0] == 0.0 && trip.nmse[1] == 0.0);
+        assert_false(trip.dropped);
+        assert_true(trip.info.bits_per_element <= 16.0);
+    }
+    bench_trip_close(&trip);
+}
+
+/* More bits, less error; the error is that of the numbers and of nothing else. */
+static void error_falls_with_bits(void **state)
+{
+    bench_trip trip;
+    double before[2] = {1.0, 1.0};
+    (void)state;
+    assert_status(bench_trip_open(&small, &trip), KVT_OK);
+    codecs_kv_sample_fill(&small, 7, trip.source);
+    const char *const names[] = {"kivi:k2v2,g32", "kivi:k4v4,g32", "kivi:k8v8,g32"};
+    for (size_t i = 0; i < 3; i++) {
+        assert_status(bench_trip_run(&trip, variant_of(names[i]), false), KVT_OK);
+        for (int side = 0; side < 2; side++) {
+            assert_true(trip.nmse[side] > 0.0 && trip.nmse[side] < before[side] / 4);
+            before[side] = trip.nmse[side];
+        }
+    }
+    /* With one head as wide as the row, groups of V hold two heads and fit them less well. */
+    double apart = trip.nmse[1], bits = trip.info.bits_per_element;
+    assert_status(bench_trip_run(&trip, variant_of("kivi:k8v8,g64"), true), KVT_OK);
+    assert_true(trip.nmse[1] > apart);
+    assert_true(trip.info.bits_per_element < bits);
+    bench_trip_close(&trip);
+}
+
+/* Zeros have no energy; a value that is no number is no error to be silent about. */
+static void energy_of_zero(void **state)
+{
+    bench_trip trip;
+    (void)state;
+    assert_status(bench_trip_open(&small, &trip), KVT_OK);
+    assert_status(bench_trip_run(&trip, variant_of("raw"), false), KVT_OK);
+    assert_true(trip.nmse[0] == 0.0 && trip.nmse[1] == 0.0);
+    bench_trip_close(&trip);
+    kvt_layout opaque = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = 100};
+    assert_status(bench_trip_open(&opaque, &trip), KVT_E_ARGUMENT);
+    bench_trip_close(&trip);
+}
+
+static void dropped_tokens_are_known(void **state)
+{
+    bench_trip trip;
+    bench_trip_kv kv;
+    (void)state;
+    assert_status(bench_trip_open(&small, &trip), KVT_OK);
+    codecs_kv_sample_fill(&small, 7, trip.source);
+    kvt_variant variant = variant_of("drop:stream,50");
+    kvt_status status = bench_trip_run(&trip, variant, false);
+    if (status == KVT_E_UNSUPPORTED) {
+        bench_trip_close(&trip);
+        print_message("this build drops no tokens\n");
+        skip();
+    }
+    assert_status(status, KVT_OK);
+    assert_true(trip.dropped);
+    assert_true(trip.nmse[0] == 0.0 && trip.nmse[1] == 0.0); /* kept tokens are exact */
+    const uint64_t row = (uint64_t)HEADS * HEAD_DIM * 2;
+    uint32_t kept = 0;
+    for (uint32_t token = 0; token < TOKENS; token++) {
+        const uint8_t *decoded = trip.decoded + token * row;
+        kept += trip.kept[token];
+        if (trip.kept[token]) {
+            assert_memory_equal(decoded, trip.source + token * row, row);
+        } else {
+            for (uint64_t i = 0; i < row; i++)
+                assert_int_equal(decoded[i], 0);
+        }
+    }
+    assert_int_equal(kept, trip.info.stored_tokens);
+    assert_true(kept < TOKENS && kept > 0);
+    assert_status(bench_trip_kv_open(&trip, &kv), KVT_OK);
+    assert_memory_equal(kv.variant.kept[1] + TOKENS, trip.kept + TOKENS, TOKENS);
+    assert_null(kv.exact.kept);
+    bench_trip_kv_close(&kv);
+    bench_trip_close(&trip);
+}
+
+/* ---- dumps ---- */
+
+typedef struct dump {
+    char folder[64], path[96], record[96], back[96];
+    char names[TENSORS_MAX][16];
+    safetensors_tensor tensors[TENSORS_MAX];
+    size_t count;
+    uint8_t *kv, *queries;
+} dump;
+
+static void dump_add(dump *d, char side, uint32_t layer, uint64_t rows, const void *data)
+{
+    snprintf(d->names[d->count], sizeof d->names[0], "%c.%u", side, (unsigned)layer);
+    d->tensors[d->count] = (safetensors_tensor){.name = d->names[d->count],
+                                                .dtype = KVT_DTYPE_FP16,
+                                                .rank = 3,
+                                                .shape = {rows, HEADS, HEAD_DIM},
+                                                .data = data};
+    d->count++;
+}
+
+static int dump_make(void **state)
+{
+    dump *d = calloc(1, sizeof *d);
+    kvt_layout asked = small;
+    uint64_t bytes, query_bytes;
+    assert_non_null(d);
+    snprintf(d->folder, sizeof d->folder, "kvterrace-test-XXXXXX");
+    assert_non_null(mkdtemp(d->folder));
+    snprintf(d->path, sizeof d->path, "%s/dump.safetensors", d->folder);
+    snprintf(d->record, sizeof d->record, "%s/dump.kvt", d->folder);
+    snprintf(d->back, sizeof d->back, "%s/back.safetensors", d->folder);
+    asked.tokens = QUERIES;
+    assert_status(kvt_layout_bytes(&small, &bytes), KVT_OK);
+    assert_status(kvt_layout_bytes(&asked, &query_bytes), KVT_OK);
+    d->kv = malloc(bytes);
+    d->queries = malloc(query_bytes);
+    assert_true(d->kv != NULL && d->queries != NULL);
+    codecs_kv_sample_fill(&small, 3, d->kv);
+    codecs_kv_sample_fill(&asked, 4, d->queries);
+    for (uint32_t l = 0; l < LAYERS; l++) {
+        dump_add(d, 'k', l, TOKENS, d->kv + kvt_layout_matrix_offset(&small, l, KVT_SIDE_K));
+        dump_add(d, 'v', l, TOKENS, d->kv + kvt_layout_matrix_offset(&small, l, KVT_SIDE_V));
+        dump_add(d, 'q', l, QUERIES, d->queries + kvt_layout_matrix_offset(&asked, l, KVT_SIDE_K));
+    }
+    *state = d;
+    return 0;
+}
+
+static int dump_remove(void **state)
+{
+    dump *d = *state;
+    unlink(d->path);
+    unlink(d->record);
+    unlink(d->back);
+    rmdir(d->folder);
+    free(d->kv);
+    free(d->queries);
+    free(d);
+    return 0;
+}
+
+static void dump_write(dump *d)
+{
+    char message[256] = "";
+    if (safetensors_write(d->path, d->tensors, d->count, message, sizeof message) != KVT_OK)
+        fail_msg("%s", message);
+}
+
+static void dumps_come_back(void **state)
+{
+    dump *d = *state;
+    char message[256] = "";
+    bench_file_result result;
+    kvt_record_info info;
+    safetensors *file;
+    dump_write(d);
+    assert_status(bench_file_encode(d->path, variant_of("lossless"), d->record, &result, message,
+                                    sizeof message),
+                  KVT_OK);
+    assert_true(result.queried);
+    assert_int_equal(result.query_rows, QUERIES);
+    assert_true(result.attention_error == 0.0 && result.nmse[0] == 0.0 && result.nmse[1] == 0.0);
+    assert_status(bench_file_decode(d->record, d->back, &info, message, sizeof message), KVT_OK);
+    assert_int_equal(info.record_bytes, result.info.record_bytes);
+    assert_status(safetensors_open(d->back, &file, message, sizeof message), KVT_OK);
+    assert_int_equal(safetensors_count(file), 2 * LAYERS);
+    for (size_t i = 0; i < d->count; i++) {
+        const safetensors_tensor *tensor = safetensors_find(file, d->tensors[i].name);
+        if (d->tensors[i].name[0] == 'q') continue;
+        assert_non_null(tensor);
+        assert_int_equal(tensor->dtype, KVT_DTYPE_FP16);
+        assert_int_equal(tensor->shape[0], TOKENS);
+        assert_memory_equal(tensor->data, d->tensors[i].data, tensor->bytes);
+    }
+    safetensors_close(file);
+    assert_status(bench_file_encode(d->path, variant_of("kivi:k4v4,g32"), NULL, &result, message,
+                                    sizeof message),
+                  KVT_OK);
+    assert_true(result.attention_error > 0.0 && result.attention_error < 0.5);
+}
+
+static void refuses(dump *d, const char *part)
+{
+    char message[256] = "";
+    bench_file_result result;
+    dump_write(d);
+    assert_status(
+        bench_file_encode(d->path, variant_of("raw"), d->record, &result, message, sizeof message),
+        KVT_E_PARSE);
+    if (strstr(message, part) == NULL) fail_msg("'%s' does not say '%s'", message, part);
+    assert_int_not_equal(access(d->record, F_OK), 0);
+}
+
+static void dumps_that_do_not_fit(void **state)
+{
+    dump *d = *state;
+    const safetensors_tensor sound = d->tensors[4]; /* v.1 */
+    d->tensors[4].name = "w.1";
+    refuses(d, "v.1 is missing");
+    d->tensors[4] = sound;
+    d->tensors[4].shape[1] = 1;
+    d->tensors[4].shape[2] = (uint64_t)HEADS * HEAD_DIM;
+    refuses(d, "v.1 has another shape than k.0");
+    d->tensors[4] = sound;
+    d->tensors[4].shape[0] = TOKENS - 1;
+    refuses(d, "v.1 has another shape than k.0");
+    d->tensors[4] = sound;
+    d->tensors[4].dtype = KVT_DTYPE_BF16;
+    refuses(d, "v.1 has another element type");
+    d->tensors[4] = sound;
+    d->tensors[4].name = "v.9";
+    refuses(d, "v.1 is missing");
+    d->tensors[4] = sound;
+    d->tensors[5].name = "r.1";
+    refuses(d, "q.1 is missing");
+    d->tensors[5].name = "q.1";
+    d->tensors[5].shape[0] = QUERIES - 1;
+    refuses(d, "q.1 has another shape than q.0");
+    d->tensors[0].rank = 2;
+    d->tensors[0].shape[0] = TOKENS;
+    d->tensors[0].shape[1] = (uint64_t)HEADS * HEAD_DIM;
+    refuses(d, "k.0 has 2 axes");
+    d->count = 0;
+    refuses(d, "there is no k.<layer>");
+}
+
+/* A record cut anywhere, or with a byte turned, gives an error and no file. */
+static void damaged_records(void **state)
+{
+    dump *d = *state;
+    char message[256] = "";
+    bench_file_result result;
+    kvt_record_info info;
+    dump_write(d);
+    assert_status(bench_file_encode(d->path, variant_of("planes:k4v4,g32"), d->record, &result,
+                                    message, sizeof message),
+                  KVT_OK);
+    const long sizes[] = {(long)result.info.record_bytes - 1, 5000, 100, 0};
+    FILE *file = fopen(d->record, "r+b");
+    assert_non_null(file);
+    assert_int_equal(fseek(file, (long)result.info.head_bytes + 10, SEEK_SET), 0);
+    assert_int_not_equal(fputc(0x5a ^ 0xff, file), EOF);
+    assert_int_equal(fclose(file), 0);
+    assert_status(bench_file_decode(d->record, d->back, &info, message, sizeof message),
+                  KVT_E_CORRUPT);
+    assert_non_null(strstr(message, "dump.kvt"));
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        assert_int_equal(truncate(d->record, sizes[i]), 0);
+        assert_status(bench_file_decode(d->record, d->back, &info, message, sizeof message),
+                      KVT_E_CORRUPT);
+    }
+    assert_int_equal(unlink(d->record), 0);
+    assert_status(bench_file_decode(d->record, d->back, &info, message, sizeof message),
+                  KVT_E_GONE);
+    assert_int_not_equal(access(d->back, F_OK), 0);
+}
+
+/* ---- the bench ---- */
+
+static void bench_refuses(void **state)
+{
+    char message[256] = "";
+    const char *unknown[] = {"raw", "kivi:k5v5"}, *nowhere[] = {"nowhere"};
+    (void)state;
+    bench_codecs_options options = {
+        .out = stdout, .quick = true, .quiet = true, .variants = unknown, .variant_count = 2};
+    assert_status(bench_codecs_run(&options, message, sizeof message), KVT_E_ARGUMENT);
+    assert_non_null(strstr(message, "kivi:k5v5"));
+    options.variant_count = 1;
+    options.isa = "mmx";
+    assert_status(bench_codecs_run(&options, message, sizeof message), KVT_E_ARGUMENT);
+    assert_non_null(strstr(message, "mmx"));
+    options.isa = NULL;
+    options.models = nowhere;
+    options.model_count = 1;
+    assert_status(bench_codecs_run(&options, message, sizeof message), KVT_E_ARGUMENT);
+    assert_non_null(strstr(message, "tokenizer"));
+}
+
+static void bench_reports(void **state)
+{
+    char message[256] = "", *text = NULL;
+    size_t bytes = 0;
+    const char *names[] = {"raw", "kivi:k4v4,g64", "planes:k4v4,g64"};
+    (void)state;
+    bench_codecs_options options = {.out = open_memstream(&text, &bytes),
+                                    .json = true,
+                                    .quick = true,
+                                    .quiet = true,
+                                    .variants = names,
+                                    .variant_count = 3};
+    assert_non_null(options.out);
+    assert_status(bench_codecs_run(&options, message, sizeof message), KVT_OK);
+    assert_int_equal(fclose(options.out), 0);
+    json_t *root = json_loadb(text, bytes, 0, NULL);
+    assert_non_null(root);
+    assert_true(json_number_value(json_object_get(root, "memcpy_bytes_per_s")) > 0);
+    const json_t *rows = json_object_get(root, "results"), *row;
+    size_t index;
+    /* Both ways of a record each, and of either side for the two codecs that have kernels. */
+    bool sides = codecs_cpu_best() != CODECS_CPU_SCALAR;
+    assert_int_equal(json_array_size(rows), sides ? 2 + 6 + 6 : 6);
+    json_array_foreach(rows, index, row)
+    {
+        assert_true(json_number_value(json_object_get(row, "bytes_per_s")) > 0);
+        assert_true(json_number_value(json_object_get(row, "bits_per_element")) > 0);
+        assert_null(json_object_get(row, "kl"));
+    }
+    const json_t *losses = json_object_get(root, "losses");
+    assert_int_equal(json_array_size(losses), 3);
+    double raw = json_number_value(json_object_get(json_array_get(losses, 0), "attention_error"));
+    double kivi = json_number_value(json_object_get(json_array_get(losses, 1), "attention_error"));
+    double planes = json_number_value(json_object_get(json_array_get(losses, 2), "nmse_k"));
+    assert_true(raw == 0.0 && kivi > 0.0 && kivi < 0.5);
+    /* Four planes are the codes of KIVI-4. */
+    assert_true(planes == json_number_value(json_object_get(json_array_get(losses, 1), "nmse_k")));
+    json_decref(root);
+    free(text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(exact_codecs_lose_nothing),
+        cmocka_unit_test(error_falls_with_bits),
+        cmocka_unit_test(energy_of_zero),
+        cmocka_unit_test(dropped_tokens_are_known),
+        cmocka_unit_test_setup_teardown(dumps_come_back, dump_make, dump_remove),
+        cmocka_unit_test_setup_teardown(dumps_that_do_not_fit, dump_make, dump_remove),
+        cmocka_unit_test_setup_teardown(damaged_records, dump_make, dump_remove),
+        cmocka_unit_test(bench_refuses),
+        cmocka_unit_test(bench_reports),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
