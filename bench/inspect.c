@@ -21,10 +21,21 @@
 static kvt_status inspect_open(const char *path, int *descriptor_out, char *message,
                                size_t message_size)
 {
-    *descriptor_out = open(path, O_RDONLY | O_CLOEXEC);
-    if (*descriptor_out >= 0) return KVT_OK;
-    (void)snprintf(message, message_size, "%.300s: %m", path);
-    return errno == ENOENT || errno == ENOTDIR ? KVT_E_GONE : KVT_E_IO;
+    struct stat facts;
+    /* O_NONBLOCK: opening a FIFO would wait for its writer. */
+    *descriptor_out = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (*descriptor_out < 0) {
+        (void)snprintf(message, message_size, "%.300s: %m", path);
+        return errno == ENOENT || errno == ENOTDIR ? KVT_E_GONE : KVT_E_IO;
+    }
+    if (fstat(*descriptor_out, &facts) == 0 && (S_ISREG(facts.st_mode) || S_ISBLK(facts.st_mode))) {
+        return KVT_OK;
+    }
+    (void)snprintf(message, message_size, "%.300s: neither a regular file nor a block device",
+                   path);
+    (void)close(*descriptor_out);
+    *descriptor_out = -1;
+    return KVT_E_ARGUMENT;
 }
 
 /* Reads exactly `bytes` bytes, or fewer at the end of the file. Returns -1 on an error. */
@@ -39,6 +50,16 @@ static ssize_t inspect_read(int descriptor, void *target, size_t bytes)
         done += (size_t)got;
     }
     return (ssize_t)done;
+}
+
+/* A record whose first bytes were damaged is a damaged record, not a device: its magic is long
+ * enough to be known with some of its bytes changed. */
+static bool inspect_resembles_record(const char head[16])
+{
+    size_t same = 0;
+    for (size_t i = 0; i < sizeof RECORD_MAGIC - 1; i++)
+        same += head[i] == RECORD_MAGIC[i];
+    return same + 2 >= sizeof RECORD_MAGIC - 1;
 }
 
 kvt_status inspect_identify(const char *path, inspect_kind *kind_out, char *message,
@@ -56,7 +77,7 @@ kvt_status inspect_identify(const char *path, inspect_kind *kind_out, char *mess
     *kind_out = INSPECT_DEVICE;
     if (memcmp(head, INSPECT_DATABASE_MAGIC, sizeof INSPECT_DATABASE_MAGIC) == 0) {
         *kind_out = INSPECT_DATABASE;
-    } else if (memcmp(head, RECORD_MAGIC, sizeof RECORD_MAGIC - 1) == 0) {
+    } else if (inspect_resembles_record(head)) {
         *kind_out = INSPECT_RECORD;
     }
     return status;

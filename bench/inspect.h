@@ -10,11 +10,12 @@
 
 typedef enum inspect_kind {
     INSPECT_DATABASE, /* SQLite; may be a catalog */
-    INSPECT_RECORD,   /* one encoded entry */
+    INSPECT_RECORD,   /* one encoded entry, or one that is damaged */
     INSPECT_DEVICE    /* anything else: a device file, labelled or not */
 } inspect_kind;
 
-/* Tells by the first bytes. KVT_OK; KVT_E_GONE (no such file); KVT_E_IO. */
+/* Tells by the first bytes. KVT_OK; KVT_E_GONE (no such file); KVT_E_ARGUMENT (neither a regular
+ * file nor a block device); KVT_E_IO. */
 KVT_NODISCARD kvt_status inspect_identify(const char *path, inspect_kind *kind_out, char *message,
                                           size_t message_size);
 

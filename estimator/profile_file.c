@@ -205,7 +205,8 @@ static kvt_status profile_check_host(const kvt_profile *profile, const char *pat
         const char *cpu = (const char *)sqlite3_column_text(statement, 2);
         bool same = identity != NULL && strcmp(identity, host->identity) == 0;
         profile_say(message, size,
-                    "%s: measured on another host (%s differs): %s (%s, %s), this is %s (%s, %s)",
+                    "%s: measured on another host (%s differs): %s (%s, %s), this is %s (%s, %s); "
+                    "store.profile_foreign=yes takes it all the same",
                     path, same ? "cpu model" : "identity", name ? name : "?",
                     identity ? identity : "?", cpu ? cpu : "?", host->name, host->identity,
                     host->cpu_model);

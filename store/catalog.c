@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static const char catalog_schema[] =
@@ -193,6 +194,42 @@ static kvt_status catalog_lock(store_catalog *catalog, const char *path)
     return flock(catalog->lock_file, LOCK_EX | LOCK_NB) == 0 ? KVT_OK : KVT_E_LOCKED;
 }
 
+/*
+ * Reading must leave nothing beside a catalog, but SQLite makes a -shm and a -wal file for any
+ * database in WAL mode, unless it is told that the file does not change. That holds while no store
+ * can open it, which a shared lock sees to, and no -wal file holds what belongs into it. False
+ * leaves the connection to be opened in the common way.
+ */
+static bool catalog_open_unchanging(store_catalog *catalog, const char *path)
+{
+    static const char digits[] = "0123456789abcdef";
+    struct stat facts;
+    char *wal = NULL, *uri = malloc(3 * strlen(path) + 32);
+    bool opened = false;
+    if (uri == NULL || asprintf(&wal, "%s-wal", path) < 0) goto out;
+    catalog->lock_file = open(path, O_RDONLY | O_CLOEXEC);
+    if (catalog->lock_file < 0 || flock(catalog->lock_file, LOCK_SH | LOCK_NB) != 0) goto out;
+    if (stat(wal, &facts) == 0 && facts.st_size > 0) goto out;
+    size_t used = (size_t)snprintf(uri, 6, "file:");
+    for (const unsigned char *at = (const unsigned char *)path; *at != '\0'; at++) {
+        uri[used++] = '%';
+        uri[used++] = digits[*at >> 4];
+        uri[used++] = digits[*at & 15];
+    }
+    memcpy(uri + used, "?immutable=1", sizeof "?immutable=1");
+    opened = sqlite3_open_v2(uri, &catalog->db,
+                             SQLITE_OPEN_READONLY | SQLITE_OPEN_URI | SQLITE_OPEN_NOMUTEX,
+                             NULL) == SQLITE_OK;
+out:
+    if (!opened) {
+        sqlite3_close(catalog->db);
+        catalog->db = NULL;
+    }
+    free(wal);
+    free(uri);
+    return opened;
+}
+
 static const char *catalog_reason(kvt_status status)
 {
     switch (status) {
@@ -226,7 +263,7 @@ kvt_status catalog_open(const char *path, bool read_only, store_catalog **catalo
     store_cond_init(&catalog->done);
     kvt_status status = read_only ? KVT_OK : catalog_lock(catalog, path);
     int flags = read_only ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
-    if (status == KVT_OK) {
+    if (status == KVT_OK && !(read_only && catalog_open_unchanging(catalog, path))) {
         status =
             catalog_status(sqlite3_open_v2(path, &catalog->db, flags | SQLITE_OPEN_NOMUTEX, NULL));
     }

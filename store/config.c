@@ -50,7 +50,7 @@ typedef struct config_reading {
     unsigned line;
     unsigned fault_line;
     kvt_status status;
-    char reason[192];
+    char reason[448];
 } config_reading;
 
 __attribute__((format(printf, 3, 4))) static void config_say(char *message, size_t size,
@@ -61,6 +61,34 @@ __attribute__((format(printf, 3, 4))) static void config_say(char *message, size
     va_start(arguments, format);
     (void)vsnprintf(message, size, format, arguments);
     va_end(arguments);
+}
+
+#define CONFIG_QUOTE_CHARACTERS 60u
+#define CONFIG_QUOTE_BYTES      (4u * CONFIG_QUOTE_CHARACTERS + 4u)
+
+/* What a user wrote, for a message on a terminal: its head, and every byte that is not printable
+ * ASCII as \xNN. Returns quoted. */
+static const char *config_quote(const char *text, size_t length, char quoted[CONFIG_QUOTE_BYTES])
+{
+    static const char digits[] = "0123456789abcdef";
+    size_t used = 0;
+    for (size_t i = 0; i < length && i < CONFIG_QUOTE_CHARACTERS; i++) {
+        unsigned char c = (unsigned char)text[i];
+        if (c >= ' ' && c < 0x7f) {
+            quoted[used++] = (char)c;
+            continue;
+        }
+        quoted[used++] = '\\';
+        quoted[used++] = 'x';
+        quoted[used++] = digits[c >> 4];
+        quoted[used++] = digits[c & 15];
+    }
+    if (length > CONFIG_QUOTE_CHARACTERS) {
+        memcpy(quoted + used, "...", 3);
+        used += 3;
+    }
+    quoted[used] = '\0';
+    return quoted;
 }
 
 /* Whether the key is the setting's name, "*" standing for one device name. */
@@ -146,11 +174,11 @@ static kvt_status config_note_device(kvt_config *config, const char *key, char *
 static kvt_status config_store(kvt_config *config, const char *key, size_t key_length,
                                const char *text, uint32_t reading, char *message, size_t size)
 {
+    char quoted[CONFIG_QUOTE_BYTES];
     const kvt_setting *setting =
         key_length < CONFIG_KEY_MAX ? config_find_setting(key, key_length) : NULL;
     if (!setting) {
-        config_say(message, size, "%.*s: unknown setting",
-                   (int)(key_length > 120 ? 120 : key_length), key);
+        config_say(message, size, "%s: unknown setting", config_quote(key, key_length, quoted));
         return KVT_E_CONFIG;
     }
     char name[CONFIG_KEY_MAX] = {0};
@@ -158,8 +186,9 @@ static kvt_status config_store(kvt_config *config, const char *key, size_t key_l
     const char *reason = NULL;
     kvt_status status = store_check_value(setting, text, &reason);
     if (status != KVT_OK) {
-        config_say(message, size, "%s: '%.60s' is not %s%s", name, text,
-                   setting->choices ? "one of " : "", reason);
+        config_say(message, size, "%s: '%s' is not %s%s", name,
+                   config_quote(text, strlen(text), quoted), setting->choices ? "one of " : "",
+                   reason);
         return status;
     }
     config_value *value = config_find_value(config, name);
@@ -210,7 +239,9 @@ kvt_status kvt_config_set(kvt_config *config, const char *assignment, char *mess
 {
     const char *equals = strchr(assignment, '=');
     if (!equals) {
-        config_say(message, message_size, "%.120s: expected key=value", assignment);
+        char quoted[CONFIG_QUOTE_BYTES];
+        config_say(message, message_size, "%s: expected key=value",
+                   config_quote(assignment, strlen(assignment), quoted));
         return KVT_E_CONFIG;
     }
     size_t length = (size_t)(equals - assignment);
@@ -250,8 +281,9 @@ static void config_check_section(config_reading *reading, const char *line)
                 config_key_matches(setting->name, probe, (size_t)written);
     }
     if (known) return;
-    config_say(reading->reason, sizeof reading->reason, "[%.*s]: unknown section",
-               (int)(length > 60 ? 60 : length), line + 1);
+    char quoted[CONFIG_QUOTE_BYTES];
+    config_say(reading->reason, sizeof reading->reason, "[%s]: unknown section",
+               config_quote(line + 1, length, quoted));
     config_fail(reading, KVT_E_CONFIG, reading->reason);
 }
 

@@ -65,7 +65,8 @@ void command_unload(command_common *common);
 /*
  * Reports settings that nothing read, once everything has been opened: every one given by --set,
  * and those of files in the sections that this command reads ("replay", "tier.*", "*" for all of
- * them, ...; ends with NULL). A key of a tier without a capacity gets a hint that this is missing. A file's other sections are for other commands. Returns EXIT_FINE or EXIT_USAGE.
+ * them, ...; ends with NULL). A key of a tier without a capacity gets a hint that this is missing.
+ * A file's other sections are for other commands. Returns EXIT_FINE or EXIT_USAGE.
  */
 int command_report_unused(const command_common *common, const char *const *sections);
 
@@ -81,6 +82,15 @@ int command_exit_code(kvt_status status);
 /* Prints "kvterrace NAME: message" to stderr; with an empty message the status' own text. Returns
  * the exit code of the status. */
 int command_fail(kvt_status status, const char *message);
+
+/* The same for what went wrong with a file that the user named, before anything was run: whatever
+ * is wrong with it, even that it cannot be read, is EXIT_USAGE. A lock or no memory is not. */
+int command_fail_input(kvt_status status, const char *message);
+
+/* Whether a file could be made at path: KVT_OK, or KVT_E_CONFIG with a message that starts with
+ * what. Makes nothing. */
+KVT_NODISCARD kvt_status command_check_target(const char *what, const char *path, char *message,
+                                              size_t message_size);
 
 /* A note to stderr, left out by --quiet. */
 void command_note(const command_common *common, const char *format, ...)

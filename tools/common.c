@@ -3,9 +3,12 @@
  */
 #include "command.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static const char *common_name = "kvterrace"; /* set once per run, for messages */
 
@@ -177,10 +180,45 @@ int command_fail(kvt_status status, const char *message)
     return command_exit_code(status);
 }
 
+int command_fail_input(kvt_status status, const char *message)
+{
+    int code = command_fail(status, message);
+    switch (status) {
+    case KVT_E_IO:
+    case KVT_E_CORRUPT:
+    case KVT_E_VERSION:
+    case KVT_E_MISMATCH:
+    case KVT_E_READ_ONLY:
+    case KVT_E_DATABASE: return EXIT_USAGE;
+    default: return code;
+    }
+}
+
+kvt_status command_check_target(const char *what, const char *path, char *message,
+                                size_t message_size)
+{
+    struct stat facts;
+    const char *slash = strrchr(path, '/');
+    char *folder = slash ? strndup(path, slash == path ? 1 : (size_t)(slash - path)) : strdup(".");
+    bool exists = stat(path, &facts) == 0;
+    int error = 0;
+    if (!folder) return KVT_E_MEMORY;
+    if (exists && S_ISDIR(facts.st_mode)) {
+        error = EISDIR;
+    } else if (access(exists ? path : folder, exists ? W_OK : W_OK | X_OK) != 0) {
+        error = errno;
+    }
+    free(folder);
+    if (error == 0) return KVT_OK;
+    (void)snprintf(message, message_size, "%s %.300s: %s", what, path, strerror(error));
+    return KVT_E_CONFIG;
+}
+
 void command_note(const command_common *common, const char *format, ...)
 {
     if (common->quiet) return;
     va_list arguments;
+    fprintf(stderr, "%s: ", common_name);
     va_start(arguments, format);
     vfprintf(stderr, format, arguments);
     va_end(arguments);

@@ -1,8 +1,9 @@
 /*
  * inspect_command.c - kvterrace inspect and verify: what is stored, and whether it is sound.
  *
- * Nothing is written. inspect tells by a file's first bytes what it is. verify needs the
- * configuration of the store, which must be closed. One thread.
+ * Nothing is written. A catalog that another process has open, or left open when it died, gets a
+ * -shm file beside it from SQLite. inspect tells by a file's first bytes what it is. verify needs
+ * the configuration of the store, which must be closed. One thread.
  */
 #include "command.h"
 
@@ -138,8 +139,10 @@ static int inspect_show_device(const inspect_arguments *arguments, const char *p
     inspect_label label;
     kvt_status status = inspect_device(path, &label, message, message_size);
     if (status != KVT_OK) return command_fail(status, message);
-    json_t *document = json_pack("{s:s, s:s, s:I}", "kind", "device", "label", states[label.state],
-                                 "capacity_bytes", (json_int_t)label.capacity_bytes);
+    bool foreign = label.state == INSPECT_LABEL_FOREIGN;
+    json_t *document =
+        json_pack("{s:s, s:s, s:I}", "kind", foreign ? "unknown" : "device", "label",
+                  states[label.state], "capacity_bytes", (json_int_t)label.capacity_bytes);
     if (label.state == INSPECT_LABEL_SOUND) {
         char pool[33];
         const char *tier = kvt_tier_name((int)label.tier);
@@ -151,7 +154,9 @@ static int inspect_show_device(const inspect_arguments *arguments, const char *p
         (void)json_object_update(document, more);
         json_decref(more);
     }
-    return inspect_show(document, arguments->common.json);
+    int code = inspect_show(document, arguments->common.json);
+    if (!foreign || code != EXIT_FINE) return code;
+    return command_fail(KVT_E_MISMATCH, "neither a catalog, nor a record, nor a labelled device");
 }
 
 /* What walking a catalog gathers. */
@@ -231,7 +236,7 @@ static int inspect_show_catalog(const inspect_arguments *arguments, const char *
     if (summary.entries) (void)json_object_set_new(summary.document, "entry", summary.entries);
     if (status == KVT_OK) return inspect_show(summary.document, arguments->common.json);
     json_decref(summary.document);
-    return command_fail(status, message);
+    return command_fail_input(status, message);
 }
 
 int command_inspect(int argc, char **argv)
@@ -251,7 +256,7 @@ int command_inspect(int argc, char **argv)
     inspect_kind kind;
     kvt_status status = inspect_identify(arguments.path, &kind, message, sizeof message);
     if (status != KVT_OK) {
-        code = command_fail(status, message);
+        code = command_fail_input(status, message);
     } else if (kind == INSPECT_DATABASE) {
         code = inspect_show_catalog(&arguments, arguments.path, message, sizeof message);
     } else if (kind == INSPECT_RECORD) {
@@ -327,7 +332,8 @@ int command_verify(int argc, char **argv)
     const struct argp argp = {.parser = verify_parse,
                               .doc = "Reads every entry that the catalog of a store lists, and "
                                      "checks key, generation and every checksum. Needs the store's "
-                                     "configuration; the store must be closed. Writes nothing.",
+                                     "configuration; the store must be closed. Writes nothing; "
+                                     "after a crash SQLite leaves a -shm file by the catalog.",
                               .children = children};
     command_common common = {0};
     char message[COMMAND_MESSAGE_BYTES] = "";
@@ -349,7 +355,7 @@ int command_verify(int argc, char **argv)
         progress_end(&report.bar);
         if (status == KVT_OK) code = verify_print(&counts, report.faults);
     }
-    if (status != KVT_OK) code = command_fail(status, message);
+    if (status != KVT_OK) code = command_fail_input(status, message);
     json_decref(report.faults);
     kvt_store_options_free(owner);
     command_unload(&common);

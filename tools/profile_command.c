@@ -206,8 +206,14 @@ static int profile_devices(int argc, char **argv)
                          message, sizeof message);
     if (status == KVT_OK) {
         status = profile_open(config, KVT_PROFILE_WRITE, &profile, message, sizeof message);
+        if (status != KVT_OK) {
+            code = command_fail_input(status, message);
+            status = KVT_OK;
+        }
     }
-    if (status == KVT_OK) code = command_report_unused(&arguments.common, profile_sections);
+    if (code == EXIT_FINE && status == KVT_OK) {
+        code = command_report_unused(&arguments.common, profile_sections);
+    }
     if (status == KVT_OK && code == EXIT_FINE) {
         status = profile_measure_all(profile, &list, &arguments, message, sizeof message);
     }
@@ -235,7 +241,12 @@ static int profile_open_and_print(profile_arguments *arguments, bool measure)
     kvt_status status = profile_open(config, measure ? KVT_PROFILE_WRITE : KVT_PROFILE_READ,
                                      &profile, message, sizeof message);
     int code = EXIT_FINE;
-    if (status == KVT_OK) code = command_report_unused(&arguments->common, no_sections);
+    if (status == KVT_OK) {
+        code = command_report_unused(&arguments->common, no_sections);
+    } else {
+        code = command_fail_input(status, message);
+        status = KVT_OK;
+    }
     if (status == KVT_OK && code == EXIT_FINE && measure) {
         kvt_profile_request request = profile_request(arguments, &progress);
         progress_start(&bar, &arguments->common);

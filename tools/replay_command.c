@@ -41,6 +41,7 @@ typedef struct replay_session {
     double conversations_per_s; /* of traces whose conversations have no common clock */
     replay_result *results;     /* policy by policy, seed by seed */
     size_t result_count;
+    bool input_fault; /* what failed is a setting or a file that was named, not the run */
     char message[COMMAND_MESSAGE_BYTES];
 } replay_session;
 
@@ -212,6 +213,7 @@ static kvt_status replay_run_all(replay_session *session)
         uint64_t seed = session->first_seed + s;
         progress_update(&bar, (double)s / (double)seeds, "reading the workload");
         status = replay_make_workload(session, seed, workload);
+        session->input_fault = status != KVT_OK;
         for (size_t p = 0; p < session->policy_count && status == KVT_OK; p++) {
             char what[64];
             (void)snprintf(what, sizeof what, "%s, seed %llu", session->policies[p],
@@ -305,6 +307,36 @@ static int replay_judge(const replay_session *session)
     return EXIT_FINE;
 }
 
+/* A live replay hands the profile to the store; whether it can be used is found before the run. */
+static kvt_status replay_try_profile(replay_session *session)
+{
+    const kvt_store_options *store = &session->store;
+    kvt_profile *profile = NULL;
+    if (!store->profile_path) return KVT_OK;
+    uint32_t flags = KVT_PROFILE_READ | (store->profile_foreign ? KVT_PROFILE_FOREIGN : 0u);
+    kvt_status status = kvt_profile_open(store->profile_path, flags, &profile, session->message,
+                                         sizeof session->message);
+    kvt_profile_close(profile);
+    if (status != KVT_MISS) return status;
+    (void)snprintf(session->message, sizeof session->message, "%.300s: no such profile",
+                   store->profile_path);
+    return KVT_E_GONE;
+}
+
+/* What is to be written is looked at before a long run. */
+static kvt_status replay_try_targets(replay_session *session)
+{
+    const char *report = session->arguments->report, *log = session->options.plan_log;
+    kvt_status status = KVT_OK;
+    if (report) {
+        status = command_check_target("report", report, session->message, sizeof session->message);
+    }
+    if (status == KVT_OK && log) {
+        status = command_check_target("plan log", log, session->message, sizeof session->message);
+    }
+    return status;
+}
+
 static kvt_status replay_prepare(replay_session *session)
 {
     const replay_arguments *arguments = session->arguments;
@@ -319,7 +351,9 @@ static kvt_status replay_prepare(replay_session *session)
             command_note(&arguments->common,
                          "store.catalog is left alone: nothing of a live replay survives it");
         }
+        if (status == KVT_OK) status = replay_try_profile(session);
     }
+    if (status == KVT_OK) status = replay_try_targets(session);
     if (status != KVT_OK) return status;
     status = replay_take_policies(session, arguments->policies
                                                ? arguments->policies
@@ -358,6 +392,7 @@ static int replay_run_session(replay_arguments *arguments)
     replay_session session = {.arguments = arguments};
     replay_options_init(&session.options);
     kvt_status status = replay_prepare(&session);
+    session.input_fault = status != KVT_OK;
     int code = EXIT_FINE;
     if (status == KVT_OK) {
         code = command_report_unused(&arguments->common,
@@ -368,7 +403,10 @@ static int replay_run_session(replay_arguments *arguments)
         if (status == KVT_OK) status = replay_print(&session);
         if (status == KVT_OK) code = replay_judge(&session);
     }
-    if (status != KVT_OK) code = command_fail(status, session.message);
+    if (status != KVT_OK) {
+        code = session.input_fault ? command_fail_input(status, session.message)
+                                   : command_fail(status, session.message);
+    }
     replay_workload_free(&session.workload);
     replay_options_free(&session.options);
     kvt_store_options_free(session.store_owner);

@@ -93,6 +93,12 @@ class CommandTest(unittest.TestCase):
         self.fails("bad.ini:2: store.policy", "check-config",
                    self.put("bad.ini", "[store]\npolicy = best\n"))
         self.fails("nowhere.ini", "check-config", "nowhere.ini")
+        self.fails("binary.ini:1: [x\\x1b[2J\\x07]: unknown section", "check-config",
+                   self.put("binary.ini", b"[x\x1b[2J\x07]\n"))
+        self.fails("store.\\x1b[31mred: unknown setting", "check-config",
+                   self.put("binary.ini", b"[store]\n\x1b[31mred = 1\n"))
+        self.fails("'\\xffbest' is not one of", "check-config",
+                   self.put("binary.ini", b"[store]\npolicy = \xffbest\n"))
         self.fails("replay.scale has no effect", "replay", *WORKLOAD, "--set", "replay.scale=0.5")
         self.fails("has no effect here: tier.ssd.capacity is not set", "replay", *WORKLOAD, "--set",
                    "tier.ssd.read_bandwidth=3GB/s")
@@ -204,8 +210,20 @@ class CommandTest(unittest.TestCase):
     def test_profile_refusals(self):
         self.fails("no such profile", "profile", "show", "--database", "none.db")
         self.put("junk.db", b"not a database at all" * 100)
-        self.fails("junk.db", "profile", "show", "--database", "junk.db", code=1)
-        self.fails("junk.db", "profile", "codecs", "--quick", "--database", "junk.db", code=1)
+        self.fails("junk.db", "profile", "show", "--database", "junk.db")
+        self.fails("junk.db", "profile", "codecs", "--quick", "--database", "junk.db")
+        self.fails("junk.db", "profile", "devices", "--quick", "--database", "junk.db")
+        self.fails("junk.db", "replay", *WORKLOAD, "--database", "junk.db")
+        self.fails("junk.db", "replay", *WORKLOAD, "--database", "junk.db", "--mode", "live",
+                   "--set", "tier.dram.capacity=1GB")
+        os.mkdir(self.path("folder"))
+        self.fails("folder", "profile", "show", "--database", "folder")
+        self.run_command("profile", "codecs", "--quick", "--seconds", "1ms", "--database", "host.db")
+        with sqlite3.connect(self.path("host.db")) as database:
+            database.execute("UPDATE run SET host_identity = '0123456789abcdef'")
+        self.fails("store.profile_foreign", "profile", "show", "--database", "host.db")
+        self.run_command("profile", "show", "--database", "host.db", "--set",
+                         "store.profile_foreign=yes")
         with open(self.path("junk.db"), "rb") as file:
             self.assertTrue(file.read().startswith(b"not a database"))
         self.fails("missing/one", "profile", "devices", "--quick", "--database", "p.db", "--set",
@@ -231,6 +249,15 @@ class CommandTest(unittest.TestCase):
         self.assertNotIn("http://", report.replace("http://www.w3.org", ""))
         text = self.run_command(*arguments).stdout
         self.assertIn("utility", text)
+
+    def test_replay_targets(self):
+        """What cannot be written is said before the run, not after it."""
+        for option in ("--report", "--plan-log"):
+            self.fails("missing/file", "replay", *WORKLOAD, option, "missing/file")
+            self.fails("Is a directory", "replay", *WORKLOAD, option, ".")
+        self.assertEqual(os.listdir(self.folder), [])
+        result = self.run_command("replay", *WORKLOAD, "--policy", "none", "--report", "page.html")
+        self.assertIn("kvterrace replay: report: page.html\n", result.stderr)
 
     def test_replay_repeats(self):
         arguments = ["replay", *WORKLOAD, "--policy", "lru,utility", "--seeds", "2", "--plan-log",
@@ -277,6 +304,7 @@ class CommandTest(unittest.TestCase):
 
     def test_replay_bad_traces(self):
         self.fails("no-such", "replay", "--trace", "no-such", code=2)
+        self.fails("kvterrace replay: ", "replay", "--trace", ".")
         self.put("bad.jsonl", '{"timestamp": 0, "input_length": 512, "output_length": 1, '
                  '"hash_ids": [1]}\n{"timestamp": 1, "input_length"\n')
         self.fails("bad.jsonl:2:", "replay", "--trace", "bad.jsonl", "--policy", "lru")
@@ -324,6 +352,10 @@ class CommandTest(unittest.TestCase):
     def test_verify(self):
         self.fails("store.catalog", "verify")
         self.fails("none.db", "verify", "--set", "store.catalog=none.db")
+        for junk in (b"", b"not a database at all" * 100):
+            self.put("junk.db", junk)
+            self.fails("junk.db", "verify", "--set", "store.catalog=junk.db")
+        self.fails("catalog .", "verify", "--set", "store.catalog=.")
         maker = os.path.join(os.environ.get("KVT_BINARY_DIR", ""), "test_bench_verify")
         if not os.path.exists(maker):
             self.skipTest("test_bench_verify makes the store")
@@ -331,12 +363,15 @@ class CommandTest(unittest.TestCase):
         config = self.put("store.ini", "[store]\ncatalog = catalog.db\n" + "".join(
             f"[device.ssd{i}]\ntier = ssd\nbackend = file\npath = ssd{i}\n"
             "capacity = 16MiB\n" for i in range(2)))
+        before = sorted(os.listdir(self.folder))
         document = self.run_json("verify", "--config", config)
+        self.assertEqual(sorted(os.listdir(self.folder)), before)  # nothing is left behind
         self.assertIs(document["ok"], True)
         self.assertGreater(document["entries"], 0)
         self.assertEqual(document["sound"], document["entries"])
         self.assertEqual(self.run_json("inspect", "catalog.db")["entries"], document["entries"])
         rows = self.run_json("inspect", "--entries", "catalog.db")["entry"]
+        self.assertEqual(sorted(os.listdir(self.folder)), before)
         self.assertEqual(len({row["key"] for row in rows}), document["entries"])
         self.assertEqual(self.run_json("inspect", "ssd1")["label"], "sound")
         self.assertIn("faulty", self.run_command("verify", "--config", config).stdout)
@@ -352,12 +387,17 @@ class CommandTest(unittest.TestCase):
         self.put("blank", bytes(1 << 20))
         self.assertEqual(self.run_json("inspect", "blank")["label"], "blank")
         self.put("foreign", b"somebody else's bytes" * 4096)
-        self.assertEqual(self.run_json("inspect", "foreign")["label"], "foreign")
-        self.put("record", b"KVTR\r\n\x1a\n" + bytes(8184))
-        self.fails("record", "inspect", "record", code=1)
+        document = self.run_json("inspect", "foreign", code=1)
+        self.assertEqual((document["kind"], document["label"]), ("unknown", "foreign"))
+        for magic in (b"KVTR\r\n\x1a\n", b"\xffVTR\r\n\x1a\n"):
+            self.put("record", magic + bytes(8184))
+            self.fails("record", "inspect", "record", code=1)
+        os.mkfifo(self.path("pipe"))
+        self.fails("neither a regular file", "inspect", "pipe")
+        self.fails("neither a regular file", "inspect", ".")
         with sqlite3.connect(self.path("other.db")) as database:
             database.execute("CREATE TABLE t(x)")
-        self.fails("other.db", "inspect", "other.db", code=1)
+        self.fails("other.db", "inspect", "other.db")
 
     def put_dump(self, name, edit=None, layers=2, tokens=64, heads=2, head_dim=32, queries=0):
         """A KV dump in safetensors, F16; edit may change {name: (dtype, shape, bytes)}."""
