@@ -12,13 +12,21 @@
 
 enum {
     PLOT_WIDTH = 960,
-    PLOT_HEIGHT = 560, /* of a panel */
+    PLOT_HEIGHT = 720, /* of a panel */
     PLOT_LEFT = 70,
     PLOT_RIGHT = 30,
     PLOT_TOP = 50,
     PLOT_BOTTOM = 50,
-    PLOT_LABEL_BYTES = BENCH_NAME_BYTES
+    PLOT_LABELS_MAX = 128, /* whose places are remembered */
+    PLOT_LABEL_STEP = 11,
+    PLOT_LABEL_TRIES = 24
 };
+
+#define PLOT_GLYPH 5.3 /* mean width of a glyph of a label */
+
+typedef struct plot_box {
+    double left, right, y;
+} plot_box;
 
 typedef struct plot_panel {
     FILE *file;
@@ -27,6 +35,8 @@ typedef struct plot_panel {
     int top; /* of the panel in the figure */
     double bits_most;
     double low, high; /* decades */
+    plot_box labels[PLOT_LABELS_MAX];
+    uint32_t label_count;
 } plot_panel;
 
 static const struct {
@@ -115,22 +125,45 @@ static void plot_grid(const plot_panel *panel)
             panel->judged ? "mean KL, nats per token" : "attention error");
 }
 
-static void plot_mark(const plot_panel *panel, const bench_codec_variant *variant,
+/* Moves a label up and down until it covers none that is drawn already. */
+static double plot_place(plot_panel *panel, double left, double right, double y)
+{
+    double placed = y;
+    for (int attempt = 0; attempt < PLOT_LABEL_TRIES; attempt++) {
+        bool free_place = true;
+        placed = y + (attempt % 2 == 0 ? 1 : -1) * ((attempt + 1) / 2) * PLOT_LABEL_STEP;
+        for (uint32_t i = 0; i < panel->label_count && free_place; i++) {
+            const plot_box *other = &panel->labels[i];
+            free_place = left > other->right || right < other->left ||
+                         fabs(placed - other->y) >= PLOT_LABEL_STEP - 0.5;
+        }
+        if (free_place) break;
+    }
+    if (panel->label_count < PLOT_LABELS_MAX)
+        panel->labels[panel->label_count++] = (plot_box){left, right, placed};
+    return placed;
+}
+
+static void plot_mark(plot_panel *panel, const bench_codec_variant *variant,
                       const bench_codec_loss *loss)
 {
     double error;
     if (!plot_error(panel, loss, &error)) return;
     double x = plot_x(panel, loss->bits_per_element), y = plot_y(panel, error);
+    double width = PLOT_GLYPH * (double)strlen(variant->name);
     bool flip = x > PLOT_WIDTH * 0.75;
+    double at = flip ? x - 14 : x + 14;
+    double label = plot_place(panel, flip ? at - width : at, flip ? at : at + width, y);
     const char *colour = plot_colour(variant->codec);
-    fprintf(panel->file, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4\" fill=\"%s\"><title>", x, y,
-            colour);
+    fprintf(panel->file, "<g><title>");
     plot_text(panel->file, variant->name);
     fprintf(panel->file,
-            ", %.3f bits, %.3g</title></circle>"
+            ", %.3f bits, %.3g</title><line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" "
+            "stroke=\"%s\" stroke-width=\"0.6\"/>"
+            "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3.5\" fill=\"%s\"/></g>"
             "<text class=\"name\" x=\"%.1f\" y=\"%.1f\" fill=\"%s\" text-anchor=\"%s\">",
-            loss->bits_per_element, error, flip ? x - 7 : x + 7, y + 3.5, colour,
-            flip ? "end" : "start");
+            loss->bits_per_element, error, x, y, at, label, colour, x, y, colour,
+            flip ? at - 2 : at + 2, label + 3.5, colour, flip ? "end" : "start");
     plot_text(panel->file, variant->name);
     fprintf(panel->file, "</text>\n");
 }
