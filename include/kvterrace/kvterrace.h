@@ -106,7 +106,7 @@ typedef struct kvt_store_options {
 
 KVT_API void kvt_store_options_init(kvt_store_options *options);
 
-/* Fills options from the [store], [policy], [tier.*] and [device.*] settings. The strings and
+/* Fills options from the [store], [tier.*], [device.*] and [prefill] settings. The strings and
  * arrays point into *owner_out: release it with kvt_store_options_free after kvt_open.
  * KVT_OK; KVT_E_CONFIG; KVT_E_MEMORY. */
 KVT_API KVT_NODISCARD kvt_status kvt_store_options_read(kvt_config *config,
