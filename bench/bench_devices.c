@@ -157,7 +157,7 @@ static kvt_status bench_pool(tiers_pool *pool, bool writes, uint32_t iterations,
 
 static int bench_complain(const char *name, kvt_status status, const char *message)
 {
-    fprintf(stderr, "kvterrace: bench devices: %s: %s\n", name,
+    fprintf(stderr, "kvterrace bench devices: %s: %s\n", name,
             message[0] != '\0' ? message : kvt_status_text(status));
     return 1;
 }

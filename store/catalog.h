@@ -38,10 +38,10 @@ typedef struct catalog_device {
 } catalog_device;
 
 /* Opens or makes the catalog. read_only: never makes or changes anything, and leaves nothing beside
- * it unless another process writes it or left a -wal file, when SQLite needs its -shm. KVT_OK; KVT_MISS (read
- * only and absent); KVT_E_CORRUPT; KVT_E_VERSION; KVT_E_MISMATCH (another application's database);
- * KVT_E_LOCKED (another process, or another store of this one, has it open for writing);
- * KVT_E_DATABASE; KVT_E_READ_ONLY; KVT_E_MEMORY. */
+ * it unless another process writes it or left a -wal file, when SQLite needs its -shm. KVT_OK;
+ * KVT_MISS (read only and absent); KVT_E_CORRUPT; KVT_E_VERSION; KVT_E_MISMATCH (another
+ * application's database); KVT_E_LOCKED (another process, or another store of this one, has it open
+ * for writing); KVT_E_DATABASE; KVT_E_READ_ONLY; KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status catalog_open(const char *path, bool read_only, store_catalog **catalog_out,
                                       char *message, size_t message_size);
 

@@ -218,7 +218,8 @@ class CommandTest(unittest.TestCase):
                    "--set", "tier.dram.capacity=1GB")
         os.mkdir(self.path("folder"))
         self.fails("folder", "profile", "show", "--database", "folder")
-        self.run_command("profile", "codecs", "--quick", "--seconds", "1ms", "--database", "host.db")
+        self.run_command("profile", "codecs", "--quick", "--seconds", "1ms", "--database",
+                         "host.db")
         with sqlite3.connect(self.path("host.db")) as database:
             database.execute("UPDATE run SET host_identity = '0123456789abcdef'")
         self.fails("store.profile_foreign", "profile", "show", "--database", "host.db")
