@@ -148,16 +148,17 @@ kvt_status group_decode(const group_shape *shape, group_levels *levels, const ui
                         void *target, void *scratch);
 
 /*
- * The fine code of an element. u = (x - minimum) / scale in 1/128; c = its 4-bit code. The cell of
- * c, [c - 1/2, c + 1/2], is cut into 16 equal parts. Only half of the first and of the last cell
- * can be hit, so these halves are cut into 16, and their outermost part stands for the minimum
- * (maximum) itself: extremes stay exact at every rate from 4 bits on.
+ * The fine code of an element. u = (x - minimum) / scale in whole 1/128, rounded down, so that no
+ * part of a cell leans to one side; c = its 4-bit code. The cell of c, [c - 1/2, c + 1/2], is cut
+ * into 16 equal parts. Only half of the first and of the last cell can be hit, so these halves are
+ * cut into 16, and their outermost part stands for the minimum (maximum) itself: extremes stay
+ * exact at every rate from 4 bits on.
  */
 static inline uint8_t group_fine_code(int32_t u, int32_t c)
 {
     int32_t inner = (u + 64) >> 3;
     int32_t low = (u + 2) >> 2;
-    int32_t high = 255 - ((1922 - u) >> 2);
+    int32_t high = 255 - ((1921 - u) >> 2);
     int32_t code = inner < low ? inner : low;
     if (code < high) code = high;
     if (code < 16 * c) code = 16 * c;

@@ -171,7 +171,7 @@ CODECS_TARGET_AVX2 static bool narrow_finish(const group_ranges *ranges, uint64_
         __m256 high = _mm256_loadu_ps(ranges->scale + i);
         __m256 minimum = _mm256_add_ps(narrow_half_round(_mm256_add_ps(low, zero)), zero);
         __m256 range = narrow_half_round(_mm256_sub_ps(high, minimum));
-        range = _mm256_andnot_ps(_mm256_cmp_ps(range, zero, _CMP_LT_OQ), range);
+        range = _mm256_andnot_ps(_mm256_cmp_ps(range, zero, _CMP_LE_OQ), range);
         __m256 scale = narrow_half_round(_mm256_div_ps(range, _mm256_set1_ps(max_code)));
         fits &= _mm256_movemask_ps(
             _mm256_and_ps(_mm256_cmp_ps(_mm256_and_ps(minimum, magnitude), most, _CMP_LE_OQ),
@@ -196,7 +196,7 @@ NARROW __m256i narrow_fine_code(__m256i u, __m256i c)
 {
     __m256i inner = _mm256_srai_epi16(_mm256_adds_epi16(u, _mm256_set1_epi16(64)), 3);
     __m256i low = _mm256_srai_epi16(_mm256_adds_epi16(u, _mm256_set1_epi16(2)), 2);
-    __m256i high = _mm256_srai_epi16(_mm256_subs_epi16(_mm256_set1_epi16(1922), u), 2);
+    __m256i high = _mm256_srai_epi16(_mm256_subs_epi16(_mm256_set1_epi16(1921), u), 2);
     high = _mm256_sub_epi16(_mm256_set1_epi16(255), high);
     __m256i code = _mm256_max_epi16(_mm256_min_epi16(inner, low), high);
     __m256i cell = _mm256_slli_epi16(c, 4);
@@ -223,7 +223,7 @@ NARROW void narrow_code_32(uint8_t dtype, bool fine, bool columns, const uint8_t
         if (!fine) continue;
         __m256 part =
             columns ? _mm256_loadu_ps(ranges->scale + g) : _mm256_set1_ps(ranges->scale[g]);
-        u[k] = _mm256_cvtps_epi32(_mm256_mul_ps(distance, part));
+        u[k] = _mm256_cvttps_epi32(_mm256_mul_ps(distance, part));
     }
     const __m256i zero = _mm256_setzero_si256();
     __m256i a = _mm256_packs_epi32(c[0], c[1]);

@@ -189,7 +189,7 @@ CODECS_TARGET_AVX512 static bool wide_finish(const group_ranges *ranges, uint64_
         __m512 high = _mm512_maskz_loadu_ps(mask, ranges->scale + i);
         __m512 minimum = _mm512_add_ps(wide_half_round(_mm512_add_ps(low, zero)), zero);
         __m512 range = wide_half_round(_mm512_sub_ps(high, minimum));
-        range = _mm512_mask_mov_ps(range, _mm512_cmp_ps_mask(range, zero, _CMP_LT_OQ), zero);
+        range = _mm512_mask_mov_ps(range, _mm512_cmp_ps_mask(range, zero, _CMP_LE_OQ), zero);
         __m512 scale = wide_half_round(_mm512_div_ps(range, _mm512_set1_ps(max_code)));
         __mmask16 fits = _mm512_cmp_ps_mask(_mm512_abs_ps(minimum), most, _CMP_LE_OQ) &
                          _mm512_cmp_ps_mask(range, most, _CMP_LE_OQ);
@@ -215,7 +215,7 @@ WIDE __m512i wide_code(__m512 x, __m512 minimum, __m512 inverse, __m512 inverse_
     __m512 distance = _mm512_sub_ps(x, minimum);
     __m512 ratio = wide_half_round(_mm512_mul_ps(wide_half_round(distance), inverse));
     if (fine) {
-        *part_out = _mm512_cvtps_epi32(_mm512_mul_ps(distance, inverse_part));
+        *part_out = _mm512_cvttps_epi32(_mm512_mul_ps(distance, inverse_part));
     }
     return _mm512_cvtps_epi32(ratio);
 }
@@ -225,7 +225,7 @@ WIDE __m512i wide_fine_code(__m512i u, __m512i c)
 {
     __m512i inner = _mm512_srai_epi16(_mm512_adds_epi16(u, _mm512_set1_epi16(64)), 3);
     __m512i low = _mm512_srai_epi16(_mm512_adds_epi16(u, _mm512_set1_epi16(2)), 2);
-    __m512i high = _mm512_srai_epi16(_mm512_subs_epi16(_mm512_set1_epi16(1922), u), 2);
+    __m512i high = _mm512_srai_epi16(_mm512_subs_epi16(_mm512_set1_epi16(1921), u), 2);
     high = _mm512_sub_epi16(_mm512_set1_epi16(255), high);
     __m512i code = _mm512_max_epi16(_mm512_min_epi16(inner, low), high);
     __m512i cell = _mm512_slli_epi16(c, 4);

@@ -93,8 +93,8 @@ bool group_scalar_finish(const group_ranges *ranges, uint64_t count, float max_c
         /* Adding zero makes a -0 a +0. */
         float minimum = half_round(ranges->minimum[i] + 0.0f);
         float range = half_round(ranges->scale[i] - minimum);
-        /* Only bf16 and fp32: the minimum may round up past a constant group. */
-        if (range < 0.0f) range = 0.0f;
+        /* The minimum may round up past a constant group (bf16, fp32); -0 less +0 is -0. */
+        if (range <= 0.0f) range = 0.0f;
         float scale = half_round(range / max_code);
         minimum = minimum + 0.0f;
         fits &= minimum >= -65504.0f && minimum <= 65504.0f && range <= 65504.0f;
@@ -121,7 +121,7 @@ static uint8_t scalar_code(const group_coding *coding, float x, float minimum, f
     float part = distance * inverse_part;
     if (part > 2048.0f) part = 2048.0f; /* an integer in every instruction set */
     if (!(part > 0.0f)) part = 0.0f;
-    return group_fine_code(half_round_integer(part), code);
+    return group_fine_code((int32_t)part, code);
 }
 
 /* The group of element i of a batch. */
