@@ -142,6 +142,8 @@ static kvt_status live_compare_moves(live_run *run, kvt_store_stats *stats)
         result->moves_match = stats->moves_committed == result->moves_committed &&
                               stats->moves_aborted == result->moves_aborted;
         run->log.ended = result->moves_match;
+        memcpy(result->moved_bytes_read, run->log.moved_bytes_read,
+               sizeof result->moved_bytes_read);
         pthread_mutex_unlock(&run->log.lock);
         result->moves = result->moves_committed + result->moves_aborted;
     }
@@ -484,7 +486,6 @@ static void live_take_stats(live_run *run, const kvt_store_stats *stats)
     for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
         result->bytes_read[tier] = stats->tiers[tier].bytes_read;
         result->bytes_written[tier] = stats->tiers[tier].bytes_written;
-        result->moved_bytes_read[tier] = run->log.moved_bytes_read[tier];
         result->capacity_bytes[tier] = stats->tiers[tier].capacity_bytes;
         result->peak_bytes[tier] = stats->tiers[tier].used_bytes;
         result->emulated[tier] = stats->tiers[tier].emulated;
