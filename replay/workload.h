@@ -44,7 +44,7 @@ typedef struct replay_workload {
 } replay_workload;
 
 /* A seeded Poisson workload: sessions arrive, pick a context by Zipf popularity and extend it turn
- * by turn. The path of a request is [system prompt | context | turns of this session]. */
+ * by turn. The path of a request is [system prompt | context | turns of one session]. */
 typedef struct replay_generator {
     double requests_per_s;  /* > 0; sessions arrive at this rate over turns_mean */
     uint64_t requests;      /* 1 .. 2^24 */
