@@ -506,6 +506,14 @@ static kvt_status open_recover(open_state *state)
 
 /* ---- open and close ---- */
 
+/* A store keeps exact forms alone, and only those whose cost it measures. */
+static bool open_variant_is_kept(kvt_variant variant)
+{
+    if (variant.rate != 0) return false;
+    return (variant.codec == KVT_CODEC_RAW && variant.mode == 0) ||
+           (variant.codec == KVT_CODEC_LOSSLESS && variant.mode == KVT_LOSSLESS_DENSE);
+}
+
 static kvt_status open_check_options(const kvt_store_options *options, char *message,
                                      size_t message_size)
 {
@@ -518,6 +526,8 @@ static kvt_status open_check_options(const kvt_store_options *options, char *mes
         fault = "tick_seconds is outside 0..3600";
     } else if (options->staging_bytes < (UINT64_C(1) << 20)) {
         fault = "staging_bytes is below 1 MiB";
+    } else if (!open_variant_is_kept(options->variant)) {
+        fault = "variant is not a form that a store keeps: raw, or lossless";
     } else if ((unsigned)options->holes > KVT_HOLES_MIXED) {
         fault = "holes is not a kvt_hole_mode";
     }

@@ -85,7 +85,7 @@ typedef struct kvt_store_options {
     bool format;              /* take over devices that carry other bytes; their content is lost */
     kvt_tier_options tiers[KVT_TIER_COUNT];
     const char *policy;   /* see policy.h; "utility" */
-    kvt_variant variant;  /* form stored by the fixed policies; raw */
+    kvt_variant variant;  /* form stored by the fixed policies; raw (default) or lossless */
     bool lossless;        /* offer the lossless codec to the utility policy; true */
     double alpha_seconds; /* see policy.h */
     double half_life_seconds;

@@ -352,6 +352,9 @@ static void test_bad_options(void **state)
     site->options.policy = "crystal-ball";
     assert_int_equal(recovery_try_open(site), KVT_E_UNSUPPORTED);
     site->options.policy = "lru";
+    site->options.variant.codec = KVT_CODEC_KIVI; /* lossy: nothing says yet what it would lose */
+    assert_int_equal(recovery_try_open(site), KVT_E_ARGUMENT);
+    site->options.variant.codec = KVT_CODEC_RAW;
     site->options.profile_path = "no/such/profile.db";
     assert_int_equal(recovery_try_open(site), KVT_E_GONE);
     site->options.profile_path = NULL;
