@@ -49,6 +49,11 @@ enum {
     CODECS_ROTATE_ROW = 1 << 4
 };
 
+/* Answers of codecs that have one plane, no order of sides, or no window (codec_table.c). */
+uint32_t codecs_one_plane(kvt_variant variant, kvt_side side, int level);
+kvt_side codecs_k_first(kvt_variant variant);
+uint32_t codecs_none_recent(kvt_variant variant, kvt_side side, uint32_t tokens);
+
 static inline uint32_t codecs_rate_field(kvt_variant variant, unsigned shift, unsigned bits)
 {
     return (variant.rate >> shift) & ((1u << bits) - 1u);

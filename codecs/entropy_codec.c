@@ -28,28 +28,6 @@ static kvt_status entropy_check(kvt_variant variant, const kvt_layout *layout)
     return group_layout_fits(layout) ? KVT_OK : KVT_E_UNSUPPORTED;
 }
 
-static uint32_t entropy_planes(kvt_variant variant, kvt_side side, int level)
-{
-    (void)variant;
-    (void)side;
-    (void)level;
-    return 1;
-}
-
-static kvt_side entropy_first_side(kvt_variant variant)
-{
-    (void)variant;
-    return KVT_SIDE_K;
-}
-
-static uint32_t entropy_recent(kvt_variant variant, kvt_side side, uint32_t tokens)
-{
-    (void)variant;
-    (void)side;
-    (void)tokens;
-    return 0;
-}
-
 static entropy_shape entropy_shape_of(const kvt_matrix *matrix)
 {
     entropy_shape shape = {matrix->tokens, (uint32_t)matrix->kv_heads * matrix->head_dim,
@@ -104,9 +82,9 @@ const kvt_codec codecs_entropy = {
     .flags = KVT_CODEC_FLAG_NEEDS_SHAPE | KVT_CODEC_FLAG_PARTS,
     .name = "entropy",
     .check = entropy_check,
-    .matrix_planes = entropy_planes,
-    .first_side = entropy_first_side,
-    .matrix_recent = entropy_recent,
+    .matrix_planes = codecs_one_plane,
+    .first_side = codecs_k_first,
+    .matrix_recent = codecs_none_recent,
     .matrix_parts = entropy_parts,
     .matrix_scratch = entropy_scratch,
     .encode_matrix = entropy_encode_matrix,

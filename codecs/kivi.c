@@ -39,20 +39,6 @@ static kvt_status kivi_check(kvt_variant variant, const kvt_layout *layout)
     return group_layout_fits(layout) ? KVT_OK : KVT_E_UNSUPPORTED;
 }
 
-static uint32_t kivi_planes(kvt_variant variant, kvt_side side, int level)
-{
-    (void)variant;
-    (void)side;
-    (void)level;
-    return 1;
-}
-
-static kvt_side kivi_first_side(kvt_variant variant)
-{
-    (void)variant;
-    return KVT_SIDE_K;
-}
-
 /* Prefill of the published code: K keeps the last T mod R tokens, V the last min(T, R). */
 static uint32_t kivi_recent(kvt_variant variant, kvt_side side, uint32_t tokens)
 {
@@ -132,8 +118,8 @@ const kvt_codec codecs_kivi = {
     .flags = KVT_CODEC_FLAG_NEEDS_SHAPE | KVT_CODEC_FLAG_PARTS | KVT_CODEC_FLAG_FIXED,
     .name = "kivi",
     .check = kivi_check,
-    .matrix_planes = kivi_planes,
-    .first_side = kivi_first_side,
+    .matrix_planes = codecs_one_plane,
+    .first_side = codecs_k_first,
     .matrix_recent = kivi_recent,
     .matrix_parts = kivi_parts,
     .matrix_scratch = kivi_scratch,

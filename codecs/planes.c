@@ -56,14 +56,6 @@ static kvt_side planes_first_side(kvt_variant variant)
     return variant.rate & CODECS_PLANES_V_FIRST ? KVT_SIDE_V : KVT_SIDE_K;
 }
 
-static uint32_t planes_recent(kvt_variant variant, kvt_side side, uint32_t tokens)
-{
-    (void)variant;
-    (void)side;
-    (void)tokens;
-    return 0;
-}
-
 static bool planes_drops_to(kvt_variant present, kvt_variant fewer)
 {
     const uint32_t kept = (1u << 6) - 1u;
@@ -217,7 +209,7 @@ const kvt_codec codecs_planes = {
     .check = planes_check,
     .matrix_planes = planes_planes,
     .first_side = planes_first_side,
-    .matrix_recent = planes_recent,
+    .matrix_recent = codecs_none_recent,
     .matrix_parts = planes_parts,
     .matrix_scratch = planes_scratch,
     .encode_matrix = planes_encode,

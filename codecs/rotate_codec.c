@@ -20,28 +20,6 @@ static kvt_status rotate_variant_check(kvt_variant variant, const kvt_layout *la
     return rotate_check(&shape, rotate_settings_of(variant));
 }
 
-static uint32_t rotate_planes(kvt_variant variant, kvt_side side, int level)
-{
-    (void)variant;
-    (void)side;
-    (void)level;
-    return 1;
-}
-
-static kvt_side rotate_first_side(kvt_variant variant)
-{
-    (void)variant;
-    return KVT_SIDE_K;
-}
-
-static uint32_t rotate_recent(kvt_variant variant, kvt_side side, uint32_t tokens)
-{
-    (void)variant;
-    (void)side;
-    (void)tokens;
-    return 0;
-}
-
 static rotate_shape rotate_shape_of(const kvt_matrix *matrix)
 {
     rotate_shape shape = {matrix->tokens, matrix->kv_heads, matrix->head_dim, matrix->dtype};
@@ -96,9 +74,9 @@ const kvt_codec codecs_rotate = {
     .flags = KVT_CODEC_FLAG_NEEDS_SHAPE | KVT_CODEC_FLAG_PARTS,
     .name = "rotate",
     .check = rotate_variant_check,
-    .matrix_planes = rotate_planes,
-    .first_side = rotate_first_side,
-    .matrix_recent = rotate_recent,
+    .matrix_planes = codecs_one_plane,
+    .first_side = codecs_k_first,
+    .matrix_recent = codecs_none_recent,
     .matrix_parts = rotate_parts,
     .matrix_scratch = rotate_scratch,
     .encode_matrix = rotate_encode_matrix,

@@ -222,11 +222,6 @@ typedef struct access_get {
     uint64_t scratch_bytes;
 } access_get;
 
-static uint64_t access_align(uint64_t bytes)
-{
-    return (bytes + STAGING_ALIGN - 1) / STAGING_ALIGN * STAGING_ALIGN;
-}
-
 /* What a get of this entry needs now. Lock held. */
 static kvt_status access_size(kvt_store *store, const kvt_key *key, uint64_t data_bytes,
                               uint64_t *record_bytes_out, uint64_t *scratch_bytes_out,
@@ -241,7 +236,7 @@ static kvt_status access_size(kvt_store *store, const kvt_key *key, uint64_t dat
                             .variant = entry->place->variant,
                             .first_position = entry->first_position};
     uint64_t bound;
-    *record_bytes_out = access_align(entry->place->record_bytes);
+    *record_bytes_out = staging_round(entry->place->record_bytes);
     *join_out = entry->load != NULL;
     return kvt_record_bound(&spec, &bound, scratch_bytes_out);
 }
@@ -349,7 +344,8 @@ static void access_read(kvt_store *store, access_get *get)
     pthread_mutex_unlock(&store->lock);
 }
 
-/* Lets load and place go. Lock held. The staging of a load is given back by its last user. */
+/* Lets load and place go. Lock held. The owner waits for those who joined: the record is in its
+ * staging. */
 static void access_end(kvt_store *store, access_get *get, staging_buffer *freed_out)
 {
     get->place->readers--;

@@ -76,11 +76,6 @@ uint64_t store_policy_capacity(const kvt_store *store, kvt_tier tier)
     return facts.capacity_bytes > lost ? facts.capacity_bytes - lost : 0;
 }
 
-static uint64_t executor_round(uint64_t bytes)
-{
-    return (bytes + STAGING_ALIGN - 1) / STAGING_ALIGN * STAGING_ALIGN;
-}
-
 /* Every record that is encoded gets a generation of its own, so that older bytes of the same key
  * can never pass for it. */
 static uint64_t executor_next_serial(kvt_store *store)
@@ -108,7 +103,7 @@ static kvt_status stage_read(store_op *op)
 {
     kvt_store *store = op->store;
     const store_place *source = op->source;
-    uint64_t bytes = executor_round(source->record_bytes);
+    uint64_t bytes = staging_round(source->record_bytes);
     uint64_t target_bytes = 0, scratch = 0, source_scratch = 0;
     executor_fill_spec(op);
     op->spec.generation = source->generation;
@@ -121,8 +116,8 @@ static kvt_status stage_read(store_op *op)
         status = kvt_record_bound(&source_spec, &(uint64_t){0}, &source_scratch);
         if (status != KVT_OK) return status;
         if (source_scratch > scratch) scratch = source_scratch;
-        bytes += executor_round(op->entry->source_bytes) + executor_round(target_bytes) +
-                 executor_round(scratch);
+        bytes += staging_round(op->entry->source_bytes) + staging_round(target_bytes) +
+                 staging_round(scratch);
     }
     status = staging_take(&store->staging, bytes, true, &op->staging);
     if (status != KVT_OK) return status;
@@ -148,9 +143,9 @@ static kvt_status stage_recode(store_op *op)
     uint64_t target_bytes, scratch_bytes;
     kvt_status status = kvt_record_bound(&op->spec, &target_bytes, &scratch_bytes);
     if (status != KVT_OK) return status;
-    char *decoded = (char *)op->staging.memory + executor_round(source->record_bytes);
-    char *target = decoded + executor_round(op->entry->source_bytes);
-    char *scratch = target + executor_round(target_bytes);
+    char *decoded = (char *)op->staging.memory + staging_round(source->record_bytes);
+    char *target = decoded + staging_round(op->entry->source_bytes);
+    char *scratch = target + staging_round(target_bytes);
     scratch_bytes = (uint64_t)((char *)op->staging.memory + op->staging.bytes - scratch);
     kvt_record_spec expected = op->spec;
     status = kvt_record_decode(op->record, op->record_bytes, &expected, decoded,
@@ -171,7 +166,7 @@ static kvt_status stage_encode(store_op *op)
     op->spec.generation = executor_next_serial(op->store);
     kvt_status status = kvt_record_bound(&op->spec, &bound, &scratch_bytes);
     if (status != KVT_OK) return status;
-    bound = executor_round(bound);
+    bound = staging_round(bound);
     status = staging_take(&op->store->staging, bound + scratch_bytes, true, &op->staging);
     if (status != KVT_OK) return status;
     op->record = op->staging.memory;

@@ -7,38 +7,18 @@
  */
 #include <kvterrace/config.h>
 
-#define TEXT(name, standard, text)                                                                 \
-    {                                                                                              \
-        name, KVT_SETTING_TEXT, standard, NULL, text                                               \
-    }
-#define CHOICE(name, standard, list, text)                                                         \
-    {                                                                                              \
-        name, KVT_SETTING_TEXT, standard, list, text                                               \
-    }
-#define BYTES(name, standard, text)                                                                \
-    {                                                                                              \
-        name, KVT_SETTING_BYTES, standard, NULL, text                                              \
-    }
-#define RATE(name, standard, text)                                                                 \
-    {                                                                                              \
-        name, KVT_SETTING_RATE, standard, NULL, text                                               \
-    }
-#define SECONDS(name, standard, text)                                                              \
-    {                                                                                              \
-        name, KVT_SETTING_SECONDS, standard, NULL, text                                            \
-    }
-#define NUMBER(name, standard, text)                                                               \
-    {                                                                                              \
-        name, KVT_SETTING_NUMBER, standard, NULL, text                                             \
-    }
-#define COUNT(name, standard, text)                                                                \
-    {                                                                                              \
-        name, KVT_SETTING_COUNT, standard, NULL, text                                              \
-    }
-#define SWITCH(name, standard, text)                                                               \
-    {                                                                                              \
-        name, KVT_SETTING_SWITCH, standard, NULL, text                                             \
-    }
+/* clang-format off */
+#define ROW(kind, name, standard, choices, text)                                                   \
+    {name, KVT_SETTING_##kind, standard, choices, text}
+/* clang-format on */
+#define TEXT(name, standard, text)         ROW(TEXT, name, standard, NULL, text)
+#define CHOICE(name, standard, list, text) ROW(TEXT, name, standard, list, text)
+#define BYTES(name, standard, text)        ROW(BYTES, name, standard, NULL, text)
+#define RATE(name, standard, text)         ROW(RATE, name, standard, NULL, text)
+#define SECONDS(name, standard, text)      ROW(SECONDS, name, standard, NULL, text)
+#define NUMBER(name, standard, text)       ROW(NUMBER, name, standard, NULL, text)
+#define COUNT(name, standard, text)        ROW(COUNT, name, standard, NULL, text)
+#define SWITCH(name, standard, text)       ROW(SWITCH, name, standard, NULL, text)
 
 #define STRIPING_CHOICES "proportional|equal"
 

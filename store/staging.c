@@ -58,7 +58,7 @@ kvt_status staging_take(store_staging *staging, uint64_t bytes, bool wait,
     buffer_out->memory = NULL;
     buffer_out->bytes = 0;
     if (bytes > UINT64_MAX / 4) return KVT_E_MEMORY;
-    bytes = (bytes + STAGING_ALIGN - 1) / STAGING_ALIGN * STAGING_ALIGN;
+    bytes = staging_round(bytes);
     pthread_mutex_lock(&staging->lock);
     if (wait) {
         uint64_t ticket = staging->next_ticket++;

@@ -43,6 +43,12 @@ typedef struct store_staging {
 void staging_init(store_staging *staging, uint64_t limit_bytes);
 void staging_deinit(store_staging *staging);
 
+/* Bytes rounded up to STAGING_ALIGN: how parts of one buffer are laid behind each other. */
+static inline uint64_t staging_round(uint64_t bytes)
+{
+    return (bytes + STAGING_ALIGN - 1) / STAGING_ALIGN * STAGING_ALIGN;
+}
+
 /* At least `bytes` bytes, aligned to STAGING_ALIGN. KVT_OK; KVT_E_MEMORY. With wait, waits for
  * room; without, goes past the bound: for the scratch of somebody whom the holder of staging waits
  * for. */
