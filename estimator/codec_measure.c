@@ -5,6 +5,7 @@
  *
  * Thread rule: the calling thread owns the profile; one thread encodes and decodes.
  */
+#include "codecs/cpu.h"
 #include "codecs/kv_sample.h"
 #include "estimator/profile_internal.h"
 
@@ -180,7 +181,8 @@ static kvt_status codec_measure_variant(codec_run *run, kvt_variant variant)
     curve.stored_share = (double)run->record_bytes / source;
     curve.encode_bytes_per_s = source / (encode > 1e-9 ? encode : 1e-9);
     curve.decode_bytes_per_s = source / (decode > 1e-9 ? decode : 1e-9);
-    return profile_codec_insert(run->profile, run->run, &curve, run->source_bytes, count);
+    return profile_codec_insert(run->profile, run->run, &curve, codecs_cpu_name(codecs_cpu_level()),
+                                1, "sample", run->source_bytes, count);
 }
 
 static kvt_status codec_measure_all(codec_run *run)

@@ -112,7 +112,7 @@ static int profile_text(sqlite3 *database, const char *sql, const char *bound, c
 /* One table: its text as ours, its rows within bounds. fault gets a phrase when they are not. */
 static int profile_check_table(sqlite3 *database, const profile_table *table, const char **fault)
 {
-    char text[2048], sql[1024];
+    char text[8192], sql[8192];
     bool found;
     int result =
         profile_text(database, "SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = ?1",
@@ -159,15 +159,16 @@ static kvt_status profile_check_content(const kvt_profile *profile, const char *
     sqlite3 *database = profile->database;
     int result = profile_text(database, "PRAGMA quick_check(1)", NULL, text, sizeof text, &found);
     if (result == SQLITE_OK && (!found || strcmp(text, "ok") != 0)) fault = text;
-    for (size_t i = 0; result == SQLITE_OK && fault == NULL && i < PROFILE_TABLE_COUNT; i++) {
-        where = profile_tables[i].name;
-        result = profile_check_table(database, &profile_tables[i], &fault);
+    size_t tables = 0;
+    for (; result == SQLITE_OK && fault == NULL && profile_table_at(tables) != NULL; tables++) {
+        where = profile_table_at(tables)->name;
+        result = profile_check_table(database, profile_table_at(tables), &fault);
     }
     if (result == SQLITE_OK && fault == NULL) {
         result = profile_text(database, "SELECT count(*) FROM sqlite_schema WHERE sql IS NOT NULL",
                               NULL, text, sizeof text, &found);
         where = "the database";
-        if (strtoul(text, NULL, 10) != PROFILE_TABLE_COUNT) {
+        if (strtoul(text, NULL, 10) != tables) {
             fault = "holds other tables, views or triggers";
         }
     }
@@ -180,7 +181,8 @@ static kvt_status profile_check_content(const kvt_profile *profile, const char *
     return KVT_E_CORRUPT;
 }
 
-/* The newest run of another machine decides the message; any such run is a mismatch. */
+/* The newest run of another machine decides the message; any such run is a mismatch. What forms do
+ * to answers, and what was imported, is the same on every machine. */
 static kvt_status profile_check_host(const kvt_profile *profile, const char *path, char *message,
                                      size_t size)
 {
@@ -189,7 +191,8 @@ static kvt_status profile_check_host(const kvt_profile *profile, const char *pat
     kvt_status status = KVT_OK;
     int result = sqlite3_prepare_v2(profile->database,
                                     "SELECT host_identity, host_name, cpu_model FROM run WHERE "
-                                    "host_identity <> ?1 OR cpu_model <> ?2 "
+                                    "kind IN ('device', 'codecs', 'learned') AND "
+                                    "(host_identity <> ?1 OR cpu_model <> ?2) "
                                     "ORDER BY id DESC LIMIT 1",
                                     -1, &statement, NULL);
     if (result == SQLITE_OK) {
@@ -223,8 +226,8 @@ static int profile_create_tables(sqlite3 *database)
 {
     char marks[128];
     int result = sqlite3_exec(database, "BEGIN IMMEDIATE", NULL, NULL, NULL);
-    for (size_t i = 0; result == SQLITE_OK && i < PROFILE_TABLE_COUNT; i++) {
-        result = sqlite3_exec(database, profile_tables[i].sql, NULL, NULL, NULL);
+    for (size_t i = 0; result == SQLITE_OK && profile_table_at(i) != NULL; i++) {
+        result = sqlite3_exec(database, profile_table_at(i)->sql, NULL, NULL, NULL);
     }
     snprintf(marks, sizeof marks, "PRAGMA application_id = %d; PRAGMA user_version = %d",
              PROFILE_APPLICATION_ID, PROFILE_SCHEMA_VERSION);

@@ -18,7 +18,7 @@ struct kvt_profile {
 
 /* The schema's texts; the database's own texts must equal these. */
 #define PROFILE_APPLICATION_ID 0x4b565450 /* "KVTP" */
-#define PROFILE_SCHEMA_VERSION 1
+#define PROFILE_SCHEMA_VERSION 2
 
 typedef struct profile_table {
     const char *name;
@@ -26,11 +26,28 @@ typedef struct profile_table {
     const char *bounds; /* a condition that every row meets */
 } profile_table;
 
-#define PROFILE_TABLE_COUNT 5u
-extern const profile_table profile_tables[PROFILE_TABLE_COUNT];
+#define PROFILE_QUALITY_TABLE_COUNT 10u
+extern const profile_table profile_quality_tables[PROFILE_QUALITY_TABLE_COUNT];
+
+/* All tables, those that others refer to first. NULL past the last. */
+const profile_table *profile_table_at(size_t index);
 
 /* SQLite's result as ours. */
 kvt_status profile_status(int sqlite_result);
+
+/* Binds a statement's values in order; the first error is kept and makes the rest do nothing. */
+typedef struct profile_row {
+    sqlite3_stmt *statement;
+    int column;
+    int result;
+} profile_row;
+
+profile_row profile_row_begin(kvt_profile *profile, const char *sql);
+void profile_row_text(profile_row *row, const char *text); /* NULL as NULL; lives until the end */
+void profile_row_integer(profile_row *row, uint64_t value);
+void profile_row_real(profile_row *row, double value);
+void profile_row_measure(profile_row *row, double value); /* not finite: NULL, not measured */
+int profile_row_end(profile_row *row);                    /* SQLITE_OK or an error */
 
 /* One run of measuring: rows that belong to it count for readers once it is complete. */
 KVT_NODISCARD kvt_status profile_run_begin(kvt_profile *profile, const char *kind,
@@ -45,9 +62,11 @@ KVT_NODISCARD kvt_status profile_device_insert(kvt_profile *profile, int64_t run
 KVT_NODISCARD kvt_status profile_point_insert(kvt_profile *profile, int64_t device_row,
                                               const kvt_device_point *point,
                                               uint32_t depth_achieved, const kvt_affine *fit);
+/* isa: codecs_cpu_name; source: "sample", or what the KV came from. */
 KVT_NODISCARD kvt_status profile_codec_insert(kvt_profile *profile, int64_t run,
-                                              const kvt_codec_curve *curve, uint64_t source_bytes,
-                                              uint32_t repetitions);
+                                              const kvt_codec_curve *curve, const char *isa,
+                                              uint32_t threads, const char *source,
+                                              uint64_t source_bytes, uint32_t repetitions);
 
 /* Defaults of a request. */
 typedef struct profile_settings {

@@ -8,7 +8,9 @@
  */
 #include "estimator/profile_internal.h"
 
-#define RUN_BOUNDS "kind IN ('device', 'codecs') AND complete IN (0, 1)"
+#define RUN_BOUNDS                                                                                 \
+    "kind IN ('device', 'codecs', 'quality', 'calibration', 'import', 'learned') AND "             \
+    "complete IN (0, 1) AND (kind <> 'import' OR length(source) > 0)"
 
 #define DEVICE_BOUNDS                                                                              \
     "length(name) BETWEEN 1 AND 31 AND tier BETWEEN 1 AND 3 AND direct IN (0, 1) AND "             \
@@ -26,13 +28,21 @@
     "kind IN (0, 1) AND request_seconds >= 0 AND request_seconds < 1e300 AND "                     \
     "bytes_per_s > 0 AND bytes_per_s < 1e300 AND residual >= 0 AND residual < 1e300"
 
+#define MIXED_BOUNDS                                                                               \
+    "request_bytes BETWEEN 1 AND 4294967295 AND depth BETWEEN 1 AND 4294967295 AND "               \
+    "read_share > 0 AND read_share < 1 AND repetitions > 0 AND bytes_per_s > 0 AND "               \
+    "bytes_per_s < 1e300 AND unmixed_bytes_per_s > 0 AND unmixed_bytes_per_s < 1e300 AND "         \
+    "read_latency_seconds_p50 >= 0 AND "                                                           \
+    "read_latency_seconds_p50 <= read_latency_seconds_p99 AND read_latency_seconds_p99 < 1e300"
+
 #define CODEC_BOUNDS                                                                               \
     "codec BETWEEN 0 AND 65535 AND mode BETWEEN 0 AND 65535 AND "                                  \
-    "rate BETWEEN 0 AND 4294967295 AND stored_share > 0 AND stored_share < 64 AND "                \
+    "rate BETWEEN 0 AND 4294967295 AND length(isa) > 0 AND threads > 0 AND "                       \
+    "length(source) > 0 AND stored_share > 0 AND stored_share < 64 AND "                           \
     "encode_bytes_per_s > 0 AND encode_bytes_per_s < 1e300 AND decode_bytes_per_s > 0 AND "        \
     "decode_bytes_per_s < 1e300 AND source_bytes > 0 AND repetitions > 0"
 
-const profile_table profile_tables[PROFILE_TABLE_COUNT] = {
+static const profile_table profile_measured_tables[] = {
     {"run",
      "CREATE TABLE run (\n"
      "  id INTEGER PRIMARY KEY,\n"
@@ -51,6 +61,7 @@ const profile_table profile_tables[PROFILE_TABLE_COUNT] = {
      "  zstd_version TEXT NOT NULL,\n"
      "  command_line TEXT,\n"
      "  seed INTEGER NOT NULL,\n"
+     "  source TEXT NOT NULL DEFAULT '',\n"
      "  CHECK (" RUN_BOUNDS ")\n"
      ") STRICT",
      RUN_BOUNDS},
@@ -100,20 +111,47 @@ const profile_table profile_tables[PROFILE_TABLE_COUNT] = {
      "  CHECK (" FIT_BOUNDS ")\n"
      ") STRICT, WITHOUT ROWID",
      FIT_BOUNDS},
+    {"device_mixed",
+     "CREATE TABLE device_mixed (\n"
+     "  device_id INTEGER NOT NULL REFERENCES device (id) ON DELETE CASCADE,\n"
+     "  request_bytes INTEGER NOT NULL,\n"
+     "  depth INTEGER NOT NULL,\n"
+     "  read_share REAL NOT NULL,\n"
+     "  repetitions INTEGER NOT NULL,\n"
+     "  bytes_per_s REAL NOT NULL,\n"
+     "  unmixed_bytes_per_s REAL NOT NULL,\n"
+     "  read_latency_seconds_p50 REAL NOT NULL,\n"
+     "  read_latency_seconds_p99 REAL NOT NULL,\n"
+     "  PRIMARY KEY (device_id, request_bytes, depth, read_share),\n"
+     "  CHECK (" MIXED_BOUNDS ")\n"
+     ") STRICT, WITHOUT ROWID",
+     MIXED_BOUNDS},
     {"codec_curve",
      "CREATE TABLE codec_curve (\n"
      "  run_id INTEGER NOT NULL REFERENCES run (id) ON DELETE CASCADE,\n"
      "  codec INTEGER NOT NULL,\n"
      "  mode INTEGER NOT NULL,\n"
      "  rate INTEGER NOT NULL,\n"
+     "  isa TEXT NOT NULL,\n"
+     "  threads INTEGER NOT NULL,\n"
+     "  source TEXT NOT NULL,\n"
      "  name TEXT NOT NULL,\n"
      "  stored_share REAL NOT NULL,\n"
      "  encode_bytes_per_s REAL NOT NULL,\n"
      "  decode_bytes_per_s REAL NOT NULL,\n"
      "  source_bytes INTEGER NOT NULL,\n"
      "  repetitions INTEGER NOT NULL,\n"
-     "  PRIMARY KEY (run_id, codec, mode, rate),\n"
+     "  PRIMARY KEY (run_id, codec, mode, rate, isa, threads, source),\n"
      "  CHECK (" CODEC_BOUNDS ")\n"
      ") STRICT, WITHOUT ROWID",
      CODEC_BOUNDS},
 };
+
+#define MEASURED_COUNT (sizeof profile_measured_tables / sizeof profile_measured_tables[0])
+
+const profile_table *profile_table_at(size_t index)
+{
+    if (index < MEASURED_COUNT) return &profile_measured_tables[index];
+    index -= MEASURED_COUNT;
+    return index < PROFILE_QUALITY_TABLE_COUNT ? &profile_quality_tables[index] : NULL;
+}

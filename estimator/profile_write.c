@@ -8,6 +8,7 @@
 #include <kvterrace/kvterrace.h>
 
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 #include <zstd.h>
 
@@ -17,21 +18,14 @@
 static const char profile_library_version[] = PROFILE_NUMBER(KVT_VERSION_MAJOR) "." PROFILE_NUMBER(
     KVT_VERSION_MINOR) "." PROFILE_NUMBER(KVT_VERSION_PATCH);
 
-/* Binds values in order; the first error is kept and makes the rest do nothing. */
-typedef struct profile_row {
-    sqlite3_stmt *statement;
-    int column;
-    int result;
-} profile_row;
-
-static profile_row profile_row_begin(kvt_profile *profile, const char *sql)
+profile_row profile_row_begin(kvt_profile *profile, const char *sql)
 {
     profile_row row = {NULL, 0, SQLITE_OK};
     row.result = sqlite3_prepare_v2(profile->database, sql, -1, &row.statement, NULL);
     return row;
 }
 
-static void profile_row_text(profile_row *row, const char *text)
+void profile_row_text(profile_row *row, const char *text)
 {
     row->column++;
     if (row->result != SQLITE_OK) return;
@@ -40,7 +34,7 @@ static void profile_row_text(profile_row *row, const char *text)
                       : sqlite3_bind_text(row->statement, row->column, text, -1, SQLITE_STATIC);
 }
 
-static void profile_row_integer(profile_row *row, uint64_t value)
+void profile_row_integer(profile_row *row, uint64_t value)
 {
     row->column++;
     if (value > INT64_MAX) value = INT64_MAX;
@@ -48,14 +42,23 @@ static void profile_row_integer(profile_row *row, uint64_t value)
     row->result = sqlite3_bind_int64(row->statement, row->column, (sqlite3_int64)value);
 }
 
-static void profile_row_real(profile_row *row, double value)
+void profile_row_real(profile_row *row, double value)
 {
     row->column++;
     if (row->result != SQLITE_OK) return;
     row->result = sqlite3_bind_double(row->statement, row->column, value);
 }
 
-static int profile_row_end(profile_row *row)
+void profile_row_measure(profile_row *row, double value)
+{
+    if (isfinite(value)) {
+        profile_row_real(row, value);
+    } else {
+        profile_row_text(row, NULL);
+    }
+}
+
+int profile_row_end(profile_row *row)
 {
     if (row->result == SQLITE_OK) row->result = sqlite3_step(row->statement);
     if (row->result == SQLITE_DONE || row->result == SQLITE_ROW) row->result = SQLITE_OK;
@@ -180,18 +183,22 @@ kvt_status profile_point_insert(kvt_profile *profile, int64_t device_row,
 }
 
 kvt_status profile_codec_insert(kvt_profile *profile, int64_t run, const kvt_codec_curve *curve,
+                                const char *isa, uint32_t threads, const char *source,
                                 uint64_t source_bytes, uint32_t repetitions)
 {
     char name[64];
     kvt_variant_format(curve->variant, name, sizeof name);
     profile_row row = profile_row_begin(
-        profile, "INSERT INTO codec_curve (run_id, codec, mode, rate, name, stored_share, "
-                 "encode_bytes_per_s, decode_bytes_per_s, source_bytes, repetitions) VALUES "
-                 "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)");
+        profile, "INSERT INTO codec_curve (run_id, codec, mode, rate, isa, threads, source, name, "
+                 "stored_share, encode_bytes_per_s, decode_bytes_per_s, source_bytes, "
+                 "repetitions) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)");
     profile_row_integer(&row, (uint64_t)run);
     profile_row_integer(&row, curve->variant.codec);
     profile_row_integer(&row, curve->variant.mode);
     profile_row_integer(&row, curve->variant.rate);
+    profile_row_text(&row, isa);
+    profile_row_integer(&row, threads);
+    profile_row_text(&row, source);
     profile_row_text(&row, name);
     profile_row_real(&row, curve->stored_share);
     profile_row_real(&row, curve->encode_bytes_per_s);

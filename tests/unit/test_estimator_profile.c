@@ -243,7 +243,7 @@ static void foreign_files_are_refused(void **state)
     change("CREATE TABLE t (x); INSERT INTO t VALUES (1)");
     expect_refusal(KVT_E_CORRUPT);
     remove_profile();
-    change("CREATE TABLE t (x); PRAGMA application_id = 12345; PRAGMA user_version = 1");
+    change("CREATE TABLE t (x); PRAGMA application_id = 12345; PRAGMA user_version = 2");
     expect_refusal(KVT_E_CORRUPT);
     remove_profile();
     assert_int_equal(mkdir(path, 0755), 0);
@@ -256,7 +256,7 @@ static void other_versions_are_refused(void **state)
 {
     (void)state;
     make_profile();
-    change("PRAGMA user_version = 2; PRAGMA wal_checkpoint(TRUNCATE)");
+    change("PRAGMA user_version = 3; PRAGMA wal_checkpoint(TRUNCATE)");
     expect_refusal(KVT_E_VERSION);
     change("PRAGMA user_version = 0; PRAGMA wal_checkpoint(TRUNCATE)");
     expect_refusal(KVT_E_VERSION);
