@@ -5,7 +5,7 @@
  * Thread rule: one bench at a time.
  */
 #include "bench_codecs.h"
-#include "bench_codecs_trip.h"
+#include "estimator/quality_trip.h"
 
 #include <stdarg.h>
 #include <stdlib.h>
@@ -121,7 +121,7 @@ static bool codecs_add_variant(bench_codec_results *results, const char *name, b
     snprintf(added->name, sizeof added->name, "%.*s%s",
              (int)(sizeof added->name - sizeof CODECS_MERGED), plain,
              added->merged ? CODECS_MERGED : "");
-    added->codec = bench_variant_codec(added->variant);
+    added->codec = quality_variant_codec(added->variant);
     added->everywhere = everywhere;
     results->variant_count++;
     return true;

@@ -3,7 +3,7 @@
  */
 #include "bench_codecs_file.h"
 
-#include "bench_codecs_trip.h"
+#include "estimator/quality_trip.h"
 #include "estimator/safetensors.h"
 
 #include <errno.h>
@@ -160,7 +160,7 @@ static kvt_status file_check(file_dump *dump, uint32_t *ignored_out)
 
 /* ---- encoding ---- */
 
-static void file_load(const file_dump *dump, bench_trip *trip)
+static void file_load(const file_dump *dump, quality_trip *trip)
 {
     char name[FILE_NAME_BYTES];
     for (uint32_t layer = 0; layer < dump->layout.layers; layer++) {
@@ -173,7 +173,7 @@ static void file_load(const file_dump *dump, bench_trip *trip)
     }
 }
 
-static kvt_status file_probe(const file_dump *dump, const bench_trip *trip, double *error_out)
+static kvt_status file_probe(const file_dump *dump, const quality_trip *trip, double *error_out)
 {
     const kvt_layout *layout = &dump->layout;
     const model_config config = {.layers = layout->layers,
@@ -182,7 +182,7 @@ static kvt_status file_probe(const file_dump *dump, const bench_trip *trip, doub
                                  .head_dim = layout->head_dim};
     const uint64_t each = (uint64_t)dump->query_rows * dump->query_heads * layout->head_dim;
     char name[FILE_NAME_BYTES];
-    bench_trip_kv kv = {.memory = NULL};
+    quality_trip_kv kv = {.memory = NULL};
     model_probe_result found;
     float *queries = malloc(layout->layers * each * sizeof *queries);
     const float **places = malloc(layout->layers * sizeof *places);
@@ -192,7 +192,7 @@ static kvt_status file_probe(const file_dump *dump, const bench_trip *trip, doub
         places[layer] = queries + layer * each;
         safetensors_read_fp32(file_tensor(dump, "q", layer, name), 0, each, queries + layer * each);
     }
-    status = bench_trip_kv_open(trip, &kv);
+    status = quality_trip_kv_open(trip, &kv);
     if (status != KVT_OK) goto out;
     const model_probe probe = {
         .exact = &kv.exact, .variant = &kv.variant, .rows = dump->query_rows, .queries = places};
@@ -200,7 +200,7 @@ static kvt_status file_probe(const file_dump *dump, const bench_trip *trip, doub
     status = model_probe_attention(&config, &probe, &found, NULL);
     *error_out = found.attention_error;
 out:
-    bench_trip_kv_close(&kv);
+    quality_trip_kv_close(&kv);
     free(places);
     free(queries);
     return status;
@@ -224,13 +224,13 @@ static kvt_status file_write(const char *path, const void *bytes, uint64_t count
     return sound ? KVT_OK : KVT_E_IO;
 }
 
-static kvt_status file_encode_dump(const file_dump *dump, kvt_variant variant, bench_trip *trip,
+static kvt_status file_encode_dump(const file_dump *dump, kvt_variant variant, quality_trip *trip,
                                    bench_file_result *result)
 {
-    kvt_status status = bench_trip_open(&dump->layout, trip);
+    kvt_status status = quality_trip_open(&dump->layout, trip);
     if (status != KVT_OK) return status;
     file_load(dump, trip);
-    status = bench_trip_run(trip, variant, false);
+    status = quality_trip_run(trip, variant, false);
     if (status == KVT_E_UNSUPPORTED)
         snprintf(dump->message, dump->message_size,
                  "%s: this codec does not take %u heads x %u of that element type", dump->path,
@@ -248,7 +248,7 @@ kvt_status bench_file_encode(const char *path, kvt_variant variant, const char *
                              bench_file_result *result_out, char *message, size_t message_size)
 {
     file_dump dump = {.path = path, .message = message, .message_size = message_size};
-    bench_trip trip = {.source = NULL};
+    quality_trip trip = {.source = NULL};
     *result_out = (bench_file_result){.queried = false};
     message[0] = '\0';
     kvt_status status = safetensors_open(path, &dump.file, message, message_size);
@@ -257,7 +257,7 @@ kvt_status bench_file_encode(const char *path, kvt_variant variant, const char *
     if (status == KVT_OK) status = file_encode_dump(&dump, variant, &trip, result_out);
     if (status == KVT_OK && target != NULL)
         status = file_write(target, trip.record, trip.info.record_bytes, message, message_size);
-    bench_trip_close(&trip);
+    quality_trip_close(&trip);
     safetensors_close(dump.file);
     return status;
 }
@@ -288,7 +288,7 @@ static kvt_status file_read(const char *path, file_record *record, char *message
     long size = fseek(file, 0, SEEK_END) == 0 ? ftell(file) : -1;
     if (size >= 0 && fseek(file, 0, SEEK_SET) == 0) {
         record->byte_count = (uint64_t)size;
-        status = bench_trip_room(&record->bytes, &record->bytes_capacity, record->byte_count);
+        status = quality_trip_room(&record->bytes, &record->bytes_capacity, record->byte_count);
         if (status == KVT_OK &&
             fread(record->bytes, 1, record->byte_count, file) != record->byte_count)
             status = KVT_E_IO;
@@ -309,10 +309,10 @@ static kvt_status file_decode_record(file_record *record)
         return KVT_E_UNSUPPORTED;
     status = kvt_record_bound(spec, &bound, &scratch);
     if (status == KVT_OK)
-        status = bench_trip_room(&record->scratch, &record->scratch_capacity, scratch);
+        status = quality_trip_room(&record->scratch, &record->scratch_capacity, scratch);
     if (status == KVT_OK)
-        status = bench_trip_room(&record->decoded, &record->decoded_capacity,
-                                 record->info.decoded_bytes);
+        status = quality_trip_room(&record->decoded, &record->decoded_capacity,
+                                   record->info.decoded_bytes);
     if (status != KVT_OK) return status;
     return kvt_record_decode(record->bytes, record->byte_count, NULL, record->decoded,
                              record->info.decoded_bytes, record->scratch, record->scratch_capacity);

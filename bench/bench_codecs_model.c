@@ -9,9 +9,9 @@
  * context, and rows of results that are each written by one of them.
  */
 #include "bench_codecs.h"
-#include "bench_codecs_trip.h"
 #include "estimator/judge.h"
 #include "estimator/model_half.h"
+#include "estimator/quality_trip.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -45,13 +45,13 @@ typedef struct model_worker {
     model_run *run;
     pthread_t thread;
     model_session *session;
-    bench_trip trip;
+    quality_trip trip;
     const bench_codec_variant *variant;
 } model_worker;
 
 /* ---- one context ---- */
 
-static void model_gather(bench_trip *trip, uint16_t *const *k, uint16_t *const *v)
+static void model_gather(quality_trip *trip, uint16_t *const *k, uint16_t *const *v)
 {
     for (uint32_t l = 0; l < trip->layout.layers; l++) {
         memcpy(trip->source + kvt_layout_matrix_offset(&trip->layout, l, KVT_SIDE_K), k[l],
@@ -65,10 +65,10 @@ static void model_gather(bench_trip *trip, uint16_t *const *k, uint16_t *const *
 static kvt_status model_transform(void *context, judge_kv *kv)
 {
     model_worker *worker = context;
-    bench_trip *trip = &worker->trip;
+    quality_trip *trip = &worker->trip;
     const kvt_layout *layout = &trip->layout;
     model_gather(trip, kv->k, kv->v);
-    kvt_status status = bench_trip_run(trip, worker->variant->variant, worker->variant->merged);
+    kvt_status status = quality_trip_run(trip, worker->variant->variant, worker->variant->merged);
     if (status != KVT_OK) return status;
     for (uint32_t l = 0; l < layout->layers; l++) {
         memcpy(kv->k[l], trip->decoded + kvt_layout_matrix_offset(layout, l, KVT_SIDE_K),
@@ -92,7 +92,7 @@ static kvt_status model_variant(model_worker *worker, const judge_entry *entry, 
         worker->session, entry, exact ? judge_exact : model_transform, worker, judged, NULL);
     if (status == KVT_E_UNSUPPORTED) return KVT_OK;
     if (status != KVT_OK) return status;
-    const bench_trip *trip = &worker->trip;
+    const quality_trip *trip = &worker->trip;
     *cost = (bench_codec_loss){.present = true,
                                .bits_per_element = exact ? 16.0 : trip->info.bits_per_element,
                                .physical_bits_per_element =
@@ -141,7 +141,7 @@ static void *model_work(void *argument)
     model_worker *worker = argument;
     model_run *run = worker->run;
     kvt_status status = model_session_open(run->weights, &worker->session);
-    if (status == KVT_OK) status = bench_trip_open(&run->source->layout, &worker->trip);
+    if (status == KVT_OK) status = quality_trip_open(&run->source->layout, &worker->trip);
     while (status == KVT_OK && atomic_load(&run->failed) == KVT_OK) {
         uint32_t index = atomic_fetch_add(&run->next, 1);
         if (index >= run->set.count) break;
@@ -149,7 +149,7 @@ static void *model_work(void *argument)
     }
     int none = KVT_OK;
     if (status != KVT_OK) (void)atomic_compare_exchange_strong(&run->failed, &none, status);
-    bench_trip_close(&worker->trip);
+    quality_trip_close(&worker->trip);
     model_session_close(worker->session);
     return NULL;
 }

@@ -5,9 +5,9 @@
  * Thread rule: one bench at a time.
  */
 #include "bench_codecs.h"
-#include "bench_codecs_trip.h"
 #include "codecs/kv_sample.h"
 #include "estimator/model_score.h"
+#include "estimator/quality_trip.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -50,15 +50,15 @@ static kvt_status sample_probe_make(sample_probe *probe)
     return KVT_OK;
 }
 
-static kvt_status sample_attention(const bench_trip *trip, const sample_probe *queries,
+static kvt_status sample_attention(const quality_trip *trip, const sample_probe *queries,
                                    double *error_out)
 {
     const model_config config = {.layers = SAMPLE_LAYERS,
                                  .heads = SAMPLE_HEADS,
                                  .kv_heads = SAMPLE_HEADS,
                                  .head_dim = SAMPLE_HEAD_DIM};
-    bench_trip_kv kv;
-    kvt_status status = bench_trip_kv_open(trip, &kv);
+    quality_trip_kv kv;
+    kvt_status status = quality_trip_kv_open(trip, &kv);
     if (status != KVT_OK) return status;
     const model_probe probe = {.exact = &kv.exact,
                                .variant = &kv.variant,
@@ -67,14 +67,14 @@ static kvt_status sample_attention(const bench_trip *trip, const sample_probe *q
     model_probe_result result;
     status = model_probe_attention(&config, &probe, &result, NULL);
     *error_out = result.attention_error;
-    bench_trip_kv_close(&kv);
+    quality_trip_kv_close(&kv);
     return status;
 }
 
-static kvt_status sample_variant(bench_trip *trip, const bench_codec_variant *variant,
+static kvt_status sample_variant(quality_trip *trip, const bench_codec_variant *variant,
                                  const sample_probe *probe, bench_codec_loss *loss)
 {
-    kvt_status status = bench_trip_run(trip, variant->variant, variant->merged);
+    kvt_status status = quality_trip_run(trip, variant->variant, variant->merged);
     if (status == KVT_E_UNSUPPORTED) return KVT_OK;
     if (status == KVT_OK) status = sample_attention(trip, probe, &loss->attention_error);
     if (status != KVT_OK) return status;
@@ -90,7 +90,7 @@ kvt_status bench_codecs_sample(bench_codec_results *results, bench_codec_source 
                                char *message, size_t message_size)
 {
     double start = bench_codecs_seconds();
-    bench_trip trip = {.source = NULL};
+    quality_trip trip = {.source = NULL};
     sample_probe probe = {.memory = NULL};
     snprintf(source->name, sizeof source->name, "sample");
     source->layout = (kvt_layout){.layers = SAMPLE_LAYERS,
@@ -99,7 +99,7 @@ kvt_status bench_codecs_sample(bench_codec_results *results, bench_codec_source 
                                   .dtype = KVT_DTYPE_BF16,
                                   .tokens = SAMPLE_TOKENS};
     model_set_blas_threads(1);
-    kvt_status status = bench_trip_open(&source->layout, &trip);
+    kvt_status status = quality_trip_open(&source->layout, &trip);
     if (status == KVT_OK) status = sample_probe_make(&probe);
     if (status == KVT_OK) {
         codecs_kv_sample_fill(&source->layout, SAMPLE_SEED, trip.source);
@@ -111,7 +111,7 @@ kvt_status bench_codecs_sample(bench_codec_results *results, bench_codec_source 
             bench_codecs_blame(status, &results->variants[i], source->name, message, message_size);
     }
     free(probe.memory);
-    bench_trip_close(&trip);
+    quality_trip_close(&trip);
     source->seconds = bench_codecs_seconds() - start;
     return status;
 }
@@ -131,7 +131,7 @@ static double sample_exponent_bits(const uint16_t *values, uint64_t count, uint6
 }
 
 /* Sign and mantissa are taken as 8 bits that cannot be coded. */
-static void sample_bounds(const bench_trip *trip, bench_codec_lossless *lossless)
+static void sample_bounds(const quality_trip *trip, bench_codec_lossless *lossless)
 {
     const uint16_t *values = (const uint16_t *)(const void *)trip->source;
     const uint64_t width = (uint64_t)trip->layout.kv_heads * trip->layout.head_dim;
@@ -148,11 +148,11 @@ static void sample_bounds(const bench_trip *trip, bench_codec_lossless *lossless
 }
 
 /* 16 over the bits that a mode of the codec comes to; 0 when this build lacks it. */
-static kvt_status sample_exact_ratio(bench_trip *trip, const char *name, double *ratio_out)
+static kvt_status sample_exact_ratio(quality_trip *trip, const char *name, double *ratio_out)
 {
     kvt_variant variant;
     if (kvt_variant_parse(name, &variant) != KVT_OK) return KVT_OK;
-    kvt_status status = bench_trip_run(trip, variant, false);
+    kvt_status status = quality_trip_run(trip, variant, false);
     if (status == KVT_E_UNSUPPORTED) return KVT_OK;
     if (status == KVT_OK) *ratio_out = 16.0 / trip->info.bits_per_element;
     return status;
@@ -161,9 +161,9 @@ static kvt_status sample_exact_ratio(bench_trip *trip, const char *name, double 
 kvt_status bench_codecs_lossless(const kvt_layout *layout, const void *source,
                                  bench_codec_lossless *lossless_out)
 {
-    bench_trip trip;
+    quality_trip trip;
     *lossless_out = (bench_codec_lossless){.dense_ratio = 0.0};
-    kvt_status status = bench_trip_open(layout, &trip);
+    kvt_status status = quality_trip_open(layout, &trip);
     if (status == KVT_OK) memcpy(trip.source, source, trip.source_bytes);
     if (status == KVT_OK) {
         sample_bounds(&trip, lossless_out);
@@ -171,6 +171,6 @@ kvt_status bench_codecs_lossless(const kvt_layout *layout, const void *source,
     }
     if (status == KVT_OK)
         status = sample_exact_ratio(&trip, "lossless:fast", &lossless_out->fast_ratio);
-    bench_trip_close(&trip);
+    quality_trip_close(&trip);
     return status;
 }

@@ -8,9 +8,9 @@
  * Thread rule: one bench at a time.
  */
 #include "bench_codecs.h"
-#include "bench_codecs_trip.h"
 #include "codecs/codecs.h"
 #include "codecs/kv_sample.h"
+#include "estimator/quality_trip.h"
 #include "worker_pool.h"
 
 #include <stdlib.h>
@@ -242,14 +242,14 @@ static bool speed_spec(const speed_run *run, kvt_variant variant, kvt_record_spe
     uint64_t record, scratch;
     *spec = run->spec;
     spec->variant = variant;
-    spec->layout.tokens_may_drop = bench_variant_drops(variant);
+    spec->layout.tokens_may_drop = quality_variant_drops(variant);
     return kvt_record_bound(spec, &record, &scratch) == KVT_OK;
 }
 
 static bool speed_has_sides(const kvt_record_spec *spec)
 {
     const kvt_codec *codec = kvt_codec_find(spec->variant.codec);
-    return (codec->flags & KVT_CODEC_FLAG_PARTS) && !bench_variant_drops(spec->variant);
+    return (codec->flags & KVT_CODEC_FLAG_PARTS) && !quality_variant_drops(spec->variant);
 }
 
 /* Room for any variant's record, its parts by side, and its scratch. */
@@ -278,9 +278,9 @@ static kvt_status speed_make_room(speed_run *run)
         if (scratch > most_scratch) most_scratch = scratch;
     }
     kvt_status status =
-        bench_trip_room(&run->records, &run->records_capacity, run->entries * run->record_room);
+        quality_trip_room(&run->records, &run->records_capacity, run->entries * run->record_room);
     if (status != KVT_OK) return status;
-    return bench_trip_room(&run->scratch, &run->scratch_capacity, most_scratch);
+    return quality_trip_room(&run->scratch, &run->scratch_capacity, most_scratch);
 }
 
 static kvt_status speed_prepare(speed_run *run)
@@ -297,8 +297,8 @@ static kvt_status speed_prepare(speed_run *run)
     results->entry = run->spec.layout;
     kvt_status status = kvt_layout_bytes(&run->spec.layout, &run->entry_bytes);
     uint64_t bytes = run->entries * run->entry_bytes;
-    if (status == KVT_OK) status = bench_trip_room(&run->source, &run->source_capacity, bytes);
-    if (status == KVT_OK) status = bench_trip_room(&run->decoded, &run->decoded_capacity, bytes);
+    if (status == KVT_OK) status = quality_trip_room(&run->source, &run->source_capacity, bytes);
+    if (status == KVT_OK) status = quality_trip_room(&run->decoded, &run->decoded_capacity, bytes);
     if (status == KVT_OK) status = speed_make_room(run);
     if (status != KVT_OK) return status;
     for (uint32_t i = 0; i < run->entries; i++)

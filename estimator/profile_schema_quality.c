@@ -27,6 +27,7 @@
     SIGNED("spearman_variants")                                                                    \
     AMOUNT("sensitivity_sd")                                                                       \
     SIGNED("repeatability")                                                                        \
+    SHARE("answers")                                                                               \
     "length(class) BETWEEN 1 AND 63 AND method IN ('continuation', 'attention', 'import') AND "    \
     "context_tokens >= 0 AND continuation_tokens >= 0 AND entries >= 0"
 
@@ -42,6 +43,7 @@
     REAL("nll_delta")                                                                              \
     SHARE("rouge_l")                                                                               \
     SHARE("f1")                                                                                    \
+    SHARE("answers")                                                                               \
     AMOUNT("attention_error")                                                                      \
     AMOUNT("attention_error_high")                                                                 \
     SHARE("retained_mass")                                                                         \
@@ -61,6 +63,7 @@
     REAL("nll_delta")                                                                              \
     SHARE("rouge_l")                                                                               \
     SHARE("f1")                                                                                    \
+    SHARE("answers")                                                                               \
     AMOUNT("attention_error")                                                                      \
     AMOUNT("attention_error_high")                                                                 \
     SHARE("retained_mass")                                                                         \
@@ -122,6 +125,7 @@ const profile_table profile_quality_tables[PROFILE_QUALITY_TABLE_COUNT] = {
      "  spearman_variants REAL,\n"
      "  sensitivity_sd REAL,\n"
      "  repeatability REAL,\n"
+     "  answers REAL,\n"
      "  CHECK (" SET_BOUNDS ")\n"
      ") STRICT",
      SET_BOUNDS},
@@ -146,6 +150,7 @@ const profile_table profile_quality_tables[PROFILE_QUALITY_TABLE_COUNT] = {
      "  nll_delta REAL,\n"
      "  rouge_l REAL,\n"
      "  f1 REAL,\n"
+     "  answers REAL,\n"
      "  attention_error REAL,\n"
      "  attention_error_high REAL,\n"
      "  retained_mass REAL,\n"
@@ -168,6 +173,7 @@ const profile_table profile_quality_tables[PROFILE_QUALITY_TABLE_COUNT] = {
      "  nll_delta REAL,\n"
      "  rouge_l REAL,\n"
      "  f1 REAL,\n"
+     "  answers REAL,\n"
      "  attention_error REAL,\n"
      "  attention_error_high REAL,\n"
      "  retained_mass REAL,\n"

@@ -4,9 +4,9 @@
  */
 #include "bench/bench.h"
 #include "bench/bench_codecs_file.h"
-#include "bench/bench_codecs_trip.h"
 #include "codecs/cpu.h"
 #include "codecs_support.h"
+#include "estimator/quality_trip.h"
 #include "estimator/safetensors.h"
 
 #include <jansson.h>
@@ -32,32 +32,32 @@ static kvt_variant variant_of(const char *name)
 
 static void exact_codecs_lose_nothing(void **state)
 {
-    bench_trip trip;
+    quality_trip trip;
     (void)state;
-    assert_status(bench_trip_open(&small, &trip), KVT_OK);
+    assert_status(quality_trip_open(&small, &trip), KVT_OK);
     codecs_kv_sample_fill(&small, 7, trip.source);
     const char *const names[] = {"raw", "lossless"};
     for (size_t i = 0; i < 2; i++) {
-        assert_status(bench_trip_run(&trip, variant_of(names[i]), false), KVT_OK);
+        assert_status(quality_trip_run(&trip, variant_of(names[i]), false), KVT_OK);
         assert_memory_equal(trip.source, trip.decoded, trip.source_bytes);
         assert_true(trip.nmse[0] == 0.0 && trip.nmse[1] == 0.0);
         assert_false(trip.dropped);
         assert_true(trip.info.bits_per_element <= 16.0);
     }
-    bench_trip_close(&trip);
+    quality_trip_close(&trip);
 }
 
 /* More bits, less error; the error is that of the numbers and of nothing else. */
 static void error_falls_with_bits(void **state)
 {
-    bench_trip trip;
+    quality_trip trip;
     double before[2] = {1.0, 1.0};
     (void)state;
-    assert_status(bench_trip_open(&small, &trip), KVT_OK);
+    assert_status(quality_trip_open(&small, &trip), KVT_OK);
     codecs_kv_sample_fill(&small, 7, trip.source);
     const char *const names[] = {"kivi:k2v2,g32", "kivi:k4v4,g32", "kivi:k8v8,g32"};
     for (size_t i = 0; i < 3; i++) {
-        assert_status(bench_trip_run(&trip, variant_of(names[i]), false), KVT_OK);
+        assert_status(quality_trip_run(&trip, variant_of(names[i]), false), KVT_OK);
         for (int side = 0; side < 2; side++) {
             assert_true(trip.nmse[side] > 0.0 && trip.nmse[side] < before[side] / 4);
             before[side] = trip.nmse[side];
@@ -65,37 +65,37 @@ static void error_falls_with_bits(void **state)
     }
     /* With one head as wide as the row, groups of V hold two heads and fit them less well. */
     double apart = trip.nmse[1], bits = trip.info.bits_per_element;
-    assert_status(bench_trip_run(&trip, variant_of("kivi:k8v8,g64"), true), KVT_OK);
+    assert_status(quality_trip_run(&trip, variant_of("kivi:k8v8,g64"), true), KVT_OK);
     assert_true(trip.nmse[1] > apart);
     assert_true(trip.info.bits_per_element < bits);
-    bench_trip_close(&trip);
+    quality_trip_close(&trip);
 }
 
 /* Zeros have no energy; a value that is no number is no error to be silent about. */
 static void energy_of_zero(void **state)
 {
-    bench_trip trip;
+    quality_trip trip;
     (void)state;
-    assert_status(bench_trip_open(&small, &trip), KVT_OK);
-    assert_status(bench_trip_run(&trip, variant_of("raw"), false), KVT_OK);
+    assert_status(quality_trip_open(&small, &trip), KVT_OK);
+    assert_status(quality_trip_run(&trip, variant_of("raw"), false), KVT_OK);
     assert_true(trip.nmse[0] == 0.0 && trip.nmse[1] == 0.0);
-    bench_trip_close(&trip);
+    quality_trip_close(&trip);
     kvt_layout opaque = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = 100};
-    assert_status(bench_trip_open(&opaque, &trip), KVT_E_ARGUMENT);
-    bench_trip_close(&trip);
+    assert_status(quality_trip_open(&opaque, &trip), KVT_E_ARGUMENT);
+    quality_trip_close(&trip);
 }
 
 static void dropped_tokens_are_known(void **state)
 {
-    bench_trip trip;
-    bench_trip_kv kv;
+    quality_trip trip;
+    quality_trip_kv kv;
     (void)state;
-    assert_status(bench_trip_open(&small, &trip), KVT_OK);
+    assert_status(quality_trip_open(&small, &trip), KVT_OK);
     codecs_kv_sample_fill(&small, 7, trip.source);
     kvt_variant variant = variant_of("drop:stream,50");
-    kvt_status status = bench_trip_run(&trip, variant, false);
+    kvt_status status = quality_trip_run(&trip, variant, false);
     if (status == KVT_E_UNSUPPORTED) {
-        bench_trip_close(&trip);
+        quality_trip_close(&trip);
         print_message("this build drops no tokens\n");
         skip();
     }
@@ -116,11 +116,11 @@ static void dropped_tokens_are_known(void **state)
     }
     assert_int_equal(kept, trip.info.stored_tokens);
     assert_true(kept < TOKENS && kept > 0);
-    assert_status(bench_trip_kv_open(&trip, &kv), KVT_OK);
+    assert_status(quality_trip_kv_open(&trip, &kv), KVT_OK);
     assert_memory_equal(kv.variant.kept[1] + TOKENS, trip.kept + TOKENS, TOKENS);
     assert_null(kv.exact.kept);
-    bench_trip_kv_close(&kv);
-    bench_trip_close(&trip);
+    quality_trip_kv_close(&kv);
+    quality_trip_close(&trip);
 }
 
 /* ---- dumps ---- */

@@ -1,7 +1,7 @@
 /*
- * bench_codecs_trip.c - see bench_codecs_trip.h. Thread rule: one thread per trip.
+ * quality_trip.c - see quality_trip.h. Thread rule: one thread per trip.
  */
-#include "bench_codecs_trip.h"
+#include "estimator/quality_trip.h"
 
 #include "codecs/codecs.h"
 #include "estimator/model_half.h"
@@ -12,19 +12,19 @@
 
 enum { TRIP_ALIGN = 2 << 20 }; /* a huge page */
 
-bool bench_variant_drops(kvt_variant variant)
+bool quality_variant_drops(kvt_variant variant)
 {
     return codecs_drop_method(variant) != 0;
 }
 
-const char *bench_variant_codec(kvt_variant variant)
+const char *quality_variant_codec(kvt_variant variant)
 {
     const kvt_codec *codec = kvt_codec_find(variant.codec);
-    if (bench_variant_drops(variant)) return "drop";
+    if (quality_variant_drops(variant)) return "drop";
     return codec != NULL ? codec->name : "unknown";
 }
 
-kvt_status bench_trip_room(uint8_t **memory, uint64_t *capacity, uint64_t bytes)
+kvt_status quality_trip_room(uint8_t **memory, uint64_t *capacity, uint64_t bytes)
 {
     if (*memory != NULL && *capacity >= bytes) return KVT_OK;
     uint64_t rounded = (bytes / TRIP_ALIGN + 1) * TRIP_ALIGN;
@@ -39,26 +39,26 @@ kvt_status bench_trip_room(uint8_t **memory, uint64_t *capacity, uint64_t bytes)
     return KVT_OK;
 }
 
-kvt_status bench_trip_open(const kvt_layout *layout, bench_trip *trip)
+kvt_status quality_trip_open(const kvt_layout *layout, quality_trip *trip)
 {
     uint64_t source = 0, decoded = 0, compact = 0, kept = 0, kept_at = 0;
-    *trip = (bench_trip){.layout = *layout};
+    *trip = (quality_trip){.layout = *layout};
     kvt_status status = kvt_layout_bytes(layout, &trip->source_bytes);
     if (status == KVT_OK && layout->dtype == KVT_DTYPE_OPAQUE) status = KVT_E_ARGUMENT;
     if (status != KVT_OK) return status;
     trip->matrix_bytes = kvt_layout_matrix_bytes(layout);
     uint64_t tokens = layout->tokens;
     uint8_t *at = NULL;
-    status = bench_trip_room(&trip->source, &source, trip->source_bytes);
-    if (status == KVT_OK) status = bench_trip_room(&trip->decoded, &decoded, trip->source_bytes);
-    if (status == KVT_OK) status = bench_trip_room(&trip->compact, &compact, trip->source_bytes);
-    if (status == KVT_OK) status = bench_trip_room(&trip->kept, &kept, layout->layers * tokens);
-    if (status == KVT_OK) status = bench_trip_room(&at, &kept_at, tokens * sizeof(uint32_t));
+    status = quality_trip_room(&trip->source, &source, trip->source_bytes);
+    if (status == KVT_OK) status = quality_trip_room(&trip->decoded, &decoded, trip->source_bytes);
+    if (status == KVT_OK) status = quality_trip_room(&trip->compact, &compact, trip->source_bytes);
+    if (status == KVT_OK) status = quality_trip_room(&trip->kept, &kept, layout->layers * tokens);
+    if (status == KVT_OK) status = quality_trip_room(&at, &kept_at, tokens * sizeof(uint32_t));
     trip->kept_at = (uint32_t *)(void *)at;
     return status;
 }
 
-void bench_trip_close(bench_trip *trip)
+void quality_trip_close(quality_trip *trip)
 {
     free(trip->source);
     free(trip->decoded);
@@ -67,7 +67,7 @@ void bench_trip_close(bench_trip *trip)
     free(trip->kept_at);
     free(trip->record);
     free(trip->scratch);
-    *trip = (bench_trip){.source = NULL};
+    *trip = (quality_trip){.source = NULL};
 }
 
 /* ---- comparison ---- */
@@ -86,7 +86,7 @@ static double trip_value(uint8_t dtype, const uint8_t *bytes)
 }
 
 /* Adds what one matrix contributes to the energies of error and source. */
-static void trip_compare(const bench_trip *trip, uint32_t layer, kvt_side side, double *error,
+static void trip_compare(const quality_trip *trip, uint32_t layer, kvt_side side, double *error,
                          double *energy)
 {
     const kvt_layout *layout = &trip->layout;
@@ -104,7 +104,7 @@ static void trip_compare(const bench_trip *trip, uint32_t layer, kvt_side side, 
     }
 }
 
-static void trip_measure(bench_trip *trip)
+static void trip_measure(quality_trip *trip)
 {
     for (int side = KVT_SIDE_K; side <= KVT_SIDE_V; side++) {
         double error = 0.0, energy = 0.0;
@@ -116,20 +116,20 @@ static void trip_measure(bench_trip *trip)
 
 /* ---- the way there and back ---- */
 
-static kvt_status trip_encode(bench_trip *trip, kvt_variant variant, bool merged,
+static kvt_status trip_encode(quality_trip *trip, kvt_variant variant, bool merged,
                               uint64_t *record_bytes)
 {
     kvt_record_spec spec = {.generation = 1, .layout = trip->layout, .variant = variant};
     uint64_t bound, scratch;
     uint32_t width = (uint32_t)spec.layout.kv_heads * spec.layout.head_dim;
-    spec.layout.tokens_may_drop = bench_variant_drops(variant);
+    spec.layout.tokens_may_drop = quality_variant_drops(variant);
     if (merged && width > UINT16_MAX) return KVT_E_UNSUPPORTED;
     if (merged) spec.layout.head_dim = (uint16_t)width;
     if (merged) spec.layout.kv_heads = 1;
     kvt_status status = kvt_record_bound(&spec, &bound, &scratch);
-    if (status == KVT_OK) status = bench_trip_room(&trip->record, &trip->record_capacity, bound);
+    if (status == KVT_OK) status = quality_trip_room(&trip->record, &trip->record_capacity, bound);
     if (status == KVT_OK)
-        status = bench_trip_room(&trip->scratch, &trip->scratch_capacity, scratch);
+        status = quality_trip_room(&trip->scratch, &trip->scratch_capacity, scratch);
     if (status != KVT_OK) return status;
     status = kvt_record_encode(&spec, trip->source, trip->source_bytes, trip->record,
                                trip->record_capacity, trip->scratch, trip->scratch_capacity,
@@ -138,7 +138,7 @@ static kvt_status trip_encode(bench_trip *trip, kvt_variant variant, bool merged
 }
 
 /* Puts the decoded rows of one layer to their tokens. */
-static kvt_status trip_expand(bench_trip *trip, uint32_t layer)
+static kvt_status trip_expand(quality_trip *trip, uint32_t layer)
 {
     const kvt_record_info *info = &trip->info;
     const kvt_layout *layout = &trip->layout;
@@ -163,7 +163,7 @@ static kvt_status trip_expand(bench_trip *trip, uint32_t layer)
     return KVT_OK;
 }
 
-static kvt_status trip_decode(bench_trip *trip)
+static kvt_status trip_decode(quality_trip *trip)
 {
     const kvt_record_info *info = &trip->info;
     trip->dropped = info->stored_tokens < trip->layout.tokens;
@@ -179,7 +179,7 @@ static kvt_status trip_decode(bench_trip *trip)
     return status;
 }
 
-kvt_status bench_trip_run(bench_trip *trip, kvt_variant variant, bool merged)
+kvt_status quality_trip_run(quality_trip *trip, kvt_variant variant, bool merged)
 {
     uint64_t record_bytes;
     kvt_status status = trip_encode(trip, variant, merged, &record_bytes);
@@ -195,12 +195,12 @@ kvt_status bench_trip_run(bench_trip *trip, kvt_variant variant, bool merged)
 
 /* ---- as a model's past ---- */
 
-kvt_status bench_trip_kv_open(const bench_trip *trip, bench_trip_kv *kv)
+kvt_status quality_trip_kv_open(const quality_trip *trip, quality_trip_kv *kv)
 {
     const kvt_layout *layout = &trip->layout;
     const uint32_t layers = layout->layers, heads = layout->kv_heads, tokens = layout->tokens;
     const size_t masks = trip->dropped ? (size_t)layers * heads * tokens : 0;
-    *kv = (bench_trip_kv){.memory = malloc(5 * layers * sizeof(void *) + masks)};
+    *kv = (quality_trip_kv){.memory = malloc(5 * layers * sizeof(void *) + masks)};
     if (kv->memory == NULL) return KVT_E_MEMORY;
     const void **places = kv->memory; /* exact K, exact V, decoded K, decoded V, masks */
     uint8_t *mask = (uint8_t *)(places + 5 * layers);
@@ -224,7 +224,7 @@ kvt_status bench_trip_kv_open(const bench_trip *trip, bench_trip_kv *kv)
     return KVT_OK;
 }
 
-void bench_trip_kv_close(bench_trip_kv *kv)
+void quality_trip_kv_close(quality_trip_kv *kv)
 {
     free(kv->memory);
 }
