@@ -1,7 +1,6 @@
 /*
- * bench_codecs_file.h - codecs on KV dumps: a safetensors file into a record and back. Tensors are
- * k.<layer> and v.<layer>, of shape [tokens, kv_heads, head_dim] in F16, BF16 or F32, layers from 0
- * without gaps, and optional q.<layer> of shape [rows, heads, head_dim] for the attention error.
+ * bench_codecs_file.h - codecs on KV dumps: a safetensors file (estimator/quality_dump.h
+ * says of which form) into a record and back.
  *
  * Thread rule: any thread; calls do not share anything.
  */
