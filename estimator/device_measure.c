@@ -1,247 +1,39 @@
 /*
- * device_measure.c - measures a device: direction x request size x depth, and stores each point.
- *
- * All times are the device's own clock (kvt_io.submitted_ns, finished_ns), so a device in virtual
- * time is measured like a real one; it is given a fixed number of requests instead of seconds.
- * A repetition's bandwidth is bytes over the time from its first submit to its last finish: filling
- * and draining the queue are inside, so it never flatters.
+ * device_measure.c - measures a device: direction x request size x depth, then reads and writes at
+ * once, and stores each point. An interrupted run is gone on with (device_resume.c).
  *
  * Thread rule: the calling thread owns profile and device for the duration.
  */
-#include "estimator/profile_internal.h"
+#include "estimator/device_batch.h"
 
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#define MEASURE_SIZES_MAX        5u
-#define MEASURE_DEPTHS_MAX       4u
-#define MEASURE_POINTS_MAX       (2u * MEASURE_SIZES_MAX * MEASURE_DEPTHS_MAX)
-#define MEASURE_REQUESTS_MAX     65536u /* per repetition; bounds the latencies kept */
-#define MEASURE_VIRTUAL_REQUESTS 64u
-#define MEASURE_REAP_TIMEOUT_NS  UINT64_C(100000000)
-#define MEASURE_PROGRESS_NS      UINT64_C(100000000)
 #define MEASURE_PREWRITE_BYTES   (UINT64_C(1) << 30)
 #define MEASURE_PREWRITE_QUICK   (UINT64_C(1) << 28)
 #define MEASURE_PREWRITE_SECONDS 10.0
-#define MEASURE_PREWRITE_QUICK_S 3.0
-#define MEASURE_SEED             UINT64_C(20261120)
-#define MEASURE_NAPS_MAX         10000u
+#define MEASURE_PREWRITE_QUICK_S 1.0
 #define MEASURE_BUFFER_ALIGN_MIN 4096u
+#define MEASURE_READ_SHARE       0.5
 
-typedef struct measure_grid {
-    uint32_t sizes[MEASURE_SIZES_MAX]; /* descending: an interrupted run has the large ones */
-    uint32_t depths[MEASURE_DEPTHS_MAX];
-    uint32_t size_count;
-    uint32_t depth_count;
-} measure_grid;
-
-typedef struct measure_run {
-    kvt_profile *profile;
-    kvt_device *device;
-    profile_settings settings;
-    measure_grid grid;
-    uint64_t range_offset;
-    uint64_t range_bytes;
-    int64_t run;
-    int64_t device_row;
-    uint64_t random;
-    kvt_io *ios; /* one per depth */
-    kvt_io **done;
-    unsigned char *buffers; /* one of the largest size per depth */
-    uint32_t buffer_bytes;
-    double *latencies;   /* of one repetition */
-    double *repetitions; /* 3 per repetition: bandwidth, p50, p99 */
-    kvt_device_point points[MEASURE_POINTS_MAX];
-    size_t point_count;
-    size_t points_planned;
-    uint64_t progress_at_ns;
-    char what[64];
-    bool cancelled;
-} measure_run;
-
-/* One batch of requests: what to do, and what came of it. */
-typedef struct measure_batch {
-    kvt_io_kind kind;
-    uint32_t bytes;
-    uint32_t depth;
-    uint64_t requests_max;
-    double seconds;  /* no further submit after this; 0 = no limit */
-    bool sequential; /* else random places */
-    uint64_t submitted;
-    uint64_t completed;
-    uint64_t first_ns; /* device clock */
-    uint64_t last_ns;
-    uint64_t in_flight;
-    uint32_t naps;     /* milliseconds that an idle device said busy */
-    kvt_status status; /* the first failure */
-} measure_batch;
-
-static uint64_t measure_now_ns(void)
+/* Whether an interrupted run that is gone on with has this point. */
+static bool measure_has_point(const measure_run *run, uint8_t kind, uint32_t bytes, uint32_t depth)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
-}
-
-/* Reports at most ten times a second unless asked to; remembers a refusal. */
-static void measure_report(measure_run *run, double part_of_point, bool always)
-{
-    if (run->settings.progress == NULL || run->cancelled) return;
-    uint64_t now = measure_now_ns();
-    if (!always && now < run->progress_at_ns) return;
-    run->progress_at_ns = now + MEASURE_PROGRESS_NS;
-    double done = ((double)run->point_count + part_of_point) / (double)run->points_planned;
-    if (done > 1.0) done = 1.0;
-    if (!run->settings.progress(run->settings.progress_context, done, run->what)) {
-        run->cancelled = true;
-    }
-}
-
-static void measure_complete(measure_run *run, measure_batch *batch, const kvt_io *io)
-{
-    if (io->status != KVT_OK) {
-        if (batch->status == KVT_OK) batch->status = io->status;
-        return;
-    }
-    if (batch->completed == 0 || io->submitted_ns < batch->first_ns) {
-        batch->first_ns = io->submitted_ns;
-    }
-    if (io->finished_ns > batch->last_ns) batch->last_ns = io->finished_ns;
-    if (batch->completed < MEASURE_REQUESTS_MAX) {
-        uint64_t nanoseconds =
-            io->finished_ns > io->submitted_ns ? io->finished_ns - io->submitted_ns : 0;
-        run->latencies[batch->completed] = 1e-9 * (double)nanoseconds;
-    }
-    batch->completed++;
-}
-
-static bool measure_wants_more(const measure_run *run, const measure_batch *batch)
-{
-    if (run->cancelled || batch->status != KVT_OK) return false;
-    if (batch->submitted >= batch->requests_max) return false;
-    if (batch->seconds <= 0.0 || batch->completed == 0) return true;
-    return 1e-9 * (double)(batch->last_ns - batch->first_ns) < batch->seconds;
-}
-
-static void measure_prepare(measure_run *run, const measure_batch *batch, kvt_io *io)
-{
-    uint64_t slots = run->range_bytes / batch->bytes;
-    uint64_t slot =
-        batch->sequential ? batch->submitted % slots : profile_random(&run->random) % slots;
-    void *buffer = io->buffer;
-    memset(io, 0, sizeof *io);
-    io->kind = batch->kind;
-    io->bytes = batch->bytes;
-    io->offset = run->range_offset + slot * batch->bytes;
-    io->buffer = buffer;
-}
-
-/* Takes `io` through submit. False when the device has no room for it now. */
-static bool measure_submit(measure_run *run, measure_batch *batch, kvt_io *io)
-{
-    measure_prepare(run, batch, io);
-    kvt_status status = kvt_device_submit(run->device, io);
-    if (status == KVT_BUSY) return false;
-    batch->submitted++;
-    if (status == KVT_QUEUED) {
-        batch->in_flight++;
-    } else {
-        measure_complete(run, batch, io);
-    }
-    return true;
-}
-
-/* An idle device that says busy lacks something for a moment; one that keeps saying it is broken.
- */
-static void measure_be_patient(measure_run *run, measure_batch *batch)
-{
-    const struct timespec nap = {0, 1000000};
-    if (++batch->naps > MEASURE_NAPS_MAX) batch->status = KVT_E_IO;
-    nanosleep(&nap, NULL);
-    measure_report(run, 0.5, false);
-}
-
-/* Keeps up to depth requests in flight until the batch has enough, then drains: buffers may be
- * released only when the device has given every operation back. */
-static void measure_batch_run(measure_run *run, measure_batch *batch)
-{
-    kvt_io *idle[64];
-    size_t idle_count = 0;
-    assert(batch->depth <= sizeof idle / sizeof idle[0]);
-    for (uint32_t i = 0; i < batch->depth; i++)
-        idle[idle_count++] = &run->ios[i];
-    for (;;) {
-        while (idle_count > 0 && measure_wants_more(run, batch)) {
-            if (!measure_submit(run, batch, idle[idle_count - 1])) break;
-            if (idle[idle_count - 1]->state == KVT_IO_IN_FLIGHT) idle_count--;
-            measure_report(run, 0.5, false);
+    for (size_t i = 0; i < run->point_count; i++) {
+        const kvt_device_point *point = &run->points[i];
+        if (point->kind == kind && point->request_bytes == bytes && point->depth == depth) {
+            return true;
         }
-        kvt_device_flush(run->device);
-        if (batch->in_flight == 0) {
-            if (!measure_wants_more(run, batch)) break;
-            measure_be_patient(run, batch);
-            continue;
-        }
-        size_t count =
-            kvt_device_reap(run->device, run->done, 1, batch->depth, MEASURE_REAP_TIMEOUT_NS);
-        for (size_t i = 0; i < count; i++) {
-            measure_complete(run, batch, run->done[i]);
-            idle[idle_count++] = run->done[i];
-        }
-        batch->in_flight -= count;
-        measure_report(run, 0.5, false);
     }
-}
-
-/* One repetition into run->repetitions[3 * index ...]. */
-static kvt_status measure_repetition(measure_run *run, const kvt_device_point *point, size_t index)
-{
-    bool is_virtual = (run->device->facts.flags & KVT_DEVICE_VIRTUAL_TIME) != 0;
-    uint64_t virtual_requests = MEASURE_VIRTUAL_REQUESTS + 2u * point->depth;
-    measure_batch batch = {.kind = (kvt_io_kind)point->kind,
-                           .bytes = point->request_bytes,
-                           .depth = point->depth,
-                           .requests_max = is_virtual ? virtual_requests : MEASURE_REQUESTS_MAX,
-                           .seconds = is_virtual ? 0.0 : run->settings.seconds_per_point};
-    measure_batch_run(run, &batch);
-    if (batch.status != KVT_OK) return batch.status;
-    if (run->cancelled || batch.completed == 0) return KVT_E_CANCELLED;
-    uint64_t count = batch.completed;
-    /* A clock that saw no time pass has a resolution of 1 ns: the figure is then a lower bound. */
-    uint64_t nanoseconds = batch.last_ns > batch.first_ns ? batch.last_ns - batch.first_ns : 1;
-    (void)profile_median(run->latencies, count); /* sorts */
-    run->repetitions[3 * index] =
-        (double)count * (double)point->request_bytes / (1e-9 * (double)nanoseconds);
-    run->repetitions[3 * index + 1] = run->latencies[(count - 1) / 2];
-    run->repetitions[3 * index + 2] = run->latencies[(count - 1) * 99 / 100];
-    return KVT_OK;
-}
-
-/* Medians over repetitions of their bandwidth, median latency and 99th percentile. */
-static void measure_summarize(measure_run *run, kvt_device_point *point)
-{
-    uint32_t count = run->settings.repetitions;
-    double *column = run->latencies;
-    double medians[3];
-    for (uint32_t field = 0; field < 3; field++) {
-        for (uint32_t i = 0; i < count; i++)
-            column[i] = run->repetitions[3 * i + field];
-        medians[field] = profile_median(column, count);
-        if (field > 0) continue;
-        point->bytes_per_s_min = column[0];
-        point->bytes_per_s_max = column[count - 1];
-    }
-    point->bytes_per_s = medians[0];
-    point->latency_seconds_p50 = medians[1];
-    point->latency_seconds_p99 = medians[2];
+    return false;
 }
 
 static kvt_status measure_point(measure_run *run, uint8_t kind, uint32_t bytes, uint32_t depth)
 {
     kvt_device_point *point = &run->points[run->point_count];
+    if (measure_has_point(run, kind, bytes, depth)) return KVT_OK;
     *point = (kvt_device_point){.kind = kind,
                                 .request_bytes = bytes,
                                 .depth = depth,
@@ -250,8 +42,9 @@ static kvt_status measure_point(measure_run *run, uint8_t kind, uint32_t bytes, 
              kind == KVT_IO_WRITE ? "write" : "read", bytes / 1024u, depth);
     measure_report(run, 0.0, true);
     for (uint32_t i = 0; i < run->settings.repetitions; i++) {
+        measure_batch batch = {.kind = (kvt_io_kind)kind, .bytes = bytes, .depth = depth};
         if (run->cancelled) return KVT_E_CANCELLED;
-        kvt_status status = measure_repetition(run, point, i);
+        kvt_status status = measure_repetition(run, &batch, i);
         if (status != KVT_OK) return status;
     }
     measure_summarize(run, point);
@@ -260,6 +53,51 @@ static kvt_status measure_point(measure_run *run, uint8_t kind, uint32_t bytes, 
     bool fitted = profile_fit_points(run->points, run->point_count, kind, &fit);
     return profile_point_insert(run->profile, run->device_row, point,
                                 run->device->facts.depth_achieved, fitted ? &fit : NULL);
+}
+
+/* The bandwidth of a point of this run. */
+static double measure_rate(const measure_run *run, uint8_t kind, uint32_t bytes, uint32_t depth)
+{
+    for (size_t i = 0; i < run->point_count; i++) {
+        const kvt_device_point *point = &run->points[i];
+        if (point->kind == kind && point->request_bytes == bytes && point->depth == depth) {
+            return point->bytes_per_s;
+        }
+    }
+    return 0.0;
+}
+
+/* Reads and writes at once, of one size at the largest depth. */
+static kvt_status measure_mixed(measure_run *run, uint32_t bytes)
+{
+    const uint32_t depth = run->grid.depths[run->grid.depth_count - 1];
+    const double read = measure_rate(run, KVT_IO_READ, bytes, depth);
+    const double write = measure_rate(run, KVT_IO_WRITE, bytes, depth);
+    kvt_device_point total = {.request_bytes = bytes, .depth = depth};
+    if (read <= 0.0 || write <= 0.0) return KVT_OK;
+    snprintf(run->what, sizeof run->what, "%s mixed %u KiB depth %u", run->device->name,
+             bytes / 1024u, depth);
+    measure_report(run, 0.0, true);
+    for (uint32_t i = 0; i < run->settings.repetitions; i++) {
+        measure_batch batch = {.read_share = MEASURE_READ_SHARE, .bytes = bytes, .depth = depth};
+        if (run->cancelled) return KVT_E_CANCELLED;
+        kvt_status status = measure_repetition(run, &batch, i);
+        if (status != KVT_OK) return status;
+    }
+    measure_summarize(run, &total);
+    run->mixed_done++;
+    const kvt_device_mixed mixed = {
+        .request_bytes = bytes,
+        .depth = depth,
+        .repetitions = run->settings.repetitions,
+        .read_share = MEASURE_READ_SHARE,
+        .bytes_per_s = total.bytes_per_s,
+        .unmixed_bytes_per_s =
+            1.0 / (MEASURE_READ_SHARE / read + (1.0 - MEASURE_READ_SHARE) / write),
+        .read_latency_seconds_p50 = total.latency_seconds_p50,
+        .read_latency_seconds_p99 = total.latency_seconds_p99,
+    };
+    return profile_mixed_insert(run->profile, run->device_row, &mixed);
 }
 
 /* Writes the range once from its start, so that reads meet written blocks and writes overwrite
@@ -318,6 +156,11 @@ static kvt_status measure_grid_make(const kvt_device_facts *facts, uint64_t rang
         bool repeated = grid->depth_count > 0 && grid->depths[grid->depth_count - 1] == depth;
         if (!repeated) grid->depths[grid->depth_count++] = depth;
     }
+    /* The largest, and the one in the middle: what a store moves, and what a small entry is. */
+    grid->mixed_sizes[grid->mixed_count++] = grid->sizes[0];
+    if (grid->size_count > 1) {
+        grid->mixed_sizes[grid->mixed_count++] = grid->sizes[grid->size_count / 2];
+    }
     return KVT_OK;
 }
 
@@ -350,7 +193,8 @@ static kvt_status measure_directions(measure_run *run, bool writes)
 {
     kvt_status status = KVT_OK;
     const measure_grid *grid = &run->grid;
-    run->points_planned = (writes ? 2u : 1u) * (size_t)grid->size_count * grid->depth_count;
+    run->points_planned += (writes ? 2u : 1u) * (size_t)grid->size_count * grid->depth_count +
+                           (writes ? grid->mixed_count : 0u);
     if (writes) status = measure_prewrite(run);
     for (int pass = writes ? 0 : 1; pass < 2; pass++) {
         uint8_t kind = pass == 0 ? KVT_IO_WRITE : KVT_IO_READ;
@@ -359,6 +203,9 @@ static kvt_status measure_directions(measure_run *run, bool writes)
                 status = measure_point(run, kind, grid->sizes[s], grid->depths[d]);
             }
         }
+    }
+    for (uint32_t m = 0; writes && m < grid->mixed_count && status == KVT_OK; m++) {
+        status = measure_mixed(run, grid->mixed_sizes[m]);
     }
     return status;
 }
@@ -393,6 +240,17 @@ static kvt_status measure_check_range(const kvt_device_facts *facts, uint64_t wr
     return KVT_OK;
 }
 
+/* Goes on with a run that was interrupted, or begins one. */
+static kvt_status measure_begin(measure_run *run, kvt_tier tier, bool writes)
+{
+    kvt_status status = measure_resume(run, tier, writes);
+    if (status != KVT_MISS) return status;
+    status = profile_run_begin(run->profile, "device", run->settings.command_line,
+                               PROFILE_DEVICE_SEED, &run->run);
+    if (status != KVT_OK) return status;
+    return profile_device_insert(run->profile, run->run, run->device, tier, &run->device_row);
+}
+
 kvt_status kvt_profile_measure_device(kvt_profile *profile, kvt_device *device, kvt_tier tier,
                                       uint64_t write_offset, uint64_t write_bytes,
                                       const kvt_profile_request *request)
@@ -404,7 +262,7 @@ kvt_status kvt_profile_measure_device(kvt_profile *profile, kvt_device *device, 
     if (run == NULL) return KVT_E_MEMORY;
     run->profile = profile;
     run->device = device;
-    run->random = MEASURE_SEED;
+    run->random = PROFILE_DEVICE_SEED;
     kvt_status status = profile_settings_read(request, &run->settings);
     if (status == KVT_OK) {
         status = measure_check_range(&device->facts, write_offset, write_bytes, run);
@@ -414,13 +272,7 @@ kvt_status kvt_profile_measure_device(kvt_profile *profile, kvt_device *device, 
             measure_grid_make(&device->facts, run->range_bytes, run->settings.quick, &run->grid);
     }
     if (status == KVT_OK) status = measure_allocate(run);
-    if (status == KVT_OK) {
-        status = profile_run_begin(profile, "device", run->settings.command_line, MEASURE_SEED,
-                                   &run->run);
-    }
-    if (status == KVT_OK) {
-        status = profile_device_insert(profile, run->run, device, tier, &run->device_row);
-    }
+    if (status == KVT_OK) status = measure_begin(run, tier, write_bytes > 0);
     if (status == KVT_OK) status = measure_attached(run, write_bytes > 0);
     if (status == KVT_OK) status = profile_run_complete(profile, run->run);
     if (status == KVT_OK) measure_report(run, 0.0, true);

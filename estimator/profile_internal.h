@@ -62,6 +62,9 @@ KVT_NODISCARD kvt_status profile_device_insert(kvt_profile *profile, int64_t run
 KVT_NODISCARD kvt_status profile_point_insert(kvt_profile *profile, int64_t device_row,
                                               const kvt_device_point *point,
                                               uint32_t depth_achieved, const kvt_affine *fit);
+/* Replaces a row of the same size, depth and share. */
+KVT_NODISCARD kvt_status profile_mixed_insert(kvt_profile *profile, int64_t device_row,
+                                              const kvt_device_mixed *mixed);
 /* isa: codecs_cpu_name; source: "sample", or what the KV came from. */
 KVT_NODISCARD kvt_status profile_codec_insert(kvt_profile *profile, int64_t run,
                                               const kvt_codec_curve *curve, const char *isa,
@@ -74,9 +77,23 @@ typedef struct profile_settings {
     uint32_t repetitions;
     bool quick;
     const char *command_line;
+    double resume_seconds;
     kvt_profile_progress *progress;
     void *progress_context;
 } profile_settings;
+
+#define PROFILE_DEVICE_SEED UINT64_C(20261120)
+
+/* The run to go on with, for conditions that both measurements share; `r` is the run. Bind 1 kind,
+ * 2 command line, 3 seed, 4 age in seconds, 5 host, 6 kernel, 7 version. */
+#define PROFILE_OPEN_RUN                                                                           \
+    "r.complete = 0 AND r.kind = ?1 AND r.command_line IS ?2 AND r.seed = ?3 AND "                 \
+    "86400 * (julianday('now') - julianday(r.started_utc)) <= ?4 AND r.host_identity = ?5 AND "    \
+    "r.kernel = ?6 AND r.library_version = ?7"
+
+/* Binds 1 to 7 of PROFILE_OPEN_RUN. */
+void profile_row_open_run(profile_row *row, const kvt_profile *profile, const char *kind,
+                          uint64_t seed, const profile_settings *settings);
 
 /* KVT_OK; KVT_E_ARGUMENT when the request is not one of this version or holds a bad number. */
 KVT_NODISCARD kvt_status profile_settings_read(const kvt_profile_request *request,

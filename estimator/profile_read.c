@@ -148,7 +148,8 @@ kvt_status kvt_profile_codec(kvt_profile *profile, kvt_variant variant, kvt_code
         profile->database,
         "SELECT c.stored_share, c.encode_bytes_per_s, c.decode_bytes_per_s FROM codec_curve c "
         "JOIN run r ON r.id = c.run_id WHERE c.codec = ?1 AND c.mode = ?2 AND c.rate = ?3 "
-        "ORDER BY r.complete DESC, r.id DESC, c.threads, c.decode_bytes_per_s DESC LIMIT 1",
+        "ORDER BY r.complete DESC, r.id DESC, c.threads, c.source_bytes DESC, "
+        "c.decode_bytes_per_s DESC LIMIT 1",
         -1, &statement, NULL);
     if (result == SQLITE_OK) result = sqlite3_bind_int64(statement, 1, variant.codec);
     if (result == SQLITE_OK) result = sqlite3_bind_int64(statement, 2, variant.mode);

@@ -9,8 +9,11 @@
 #include <string.h>
 
 #define PROFILE_SECONDS_DEFAULT     0.05
+#define PROFILE_SECONDS_QUICK       0.03
 #define PROFILE_REPETITIONS_DEFAULT 5u
+#define PROFILE_REPETITIONS_QUICK   3u
 #define PROFILE_REPETITIONS_MAX     1000u
+#define PROFILE_RESUME_MAX          (366.0 * 86400.0)
 
 kvt_status profile_settings_read(const kvt_profile_request *request, profile_settings *out)
 {
@@ -20,9 +23,14 @@ kvt_status profile_settings_read(const kvt_profile_request *request, profile_set
     if (request == NULL) return KVT_OK;
     if (request->struct_size != sizeof *request) return KVT_E_ARGUMENT;
     if (!(request->seconds_per_point >= 0.0 && request->seconds_per_point <= 3600.0) ||
-        request->repetitions > PROFILE_REPETITIONS_MAX) {
+        request->repetitions > PROFILE_REPETITIONS_MAX || !(request->resume_seconds >= 0.0)) {
         return KVT_E_ARGUMENT;
     }
+    if (request->quick) {
+        out->seconds_per_point = PROFILE_SECONDS_QUICK;
+        out->repetitions = PROFILE_REPETITIONS_QUICK;
+    }
+    out->resume_seconds = fmin(request->resume_seconds, PROFILE_RESUME_MAX);
     if (request->seconds_per_point > 0.0) out->seconds_per_point = request->seconds_per_point;
     if (request->repetitions > 0) out->repetitions = request->repetitions;
     out->quick = request->quick;

@@ -92,6 +92,18 @@ kvt_status profile_run_begin(kvt_profile *profile, const char *kind, const char 
     return status;
 }
 
+void profile_row_open_run(profile_row *row, const kvt_profile *profile, const char *kind,
+                          uint64_t seed, const profile_settings *settings)
+{
+    profile_row_text(row, kind);
+    profile_row_text(row, settings->command_line);
+    profile_row_integer(row, seed);
+    profile_row_real(row, settings->resume_seconds);
+    profile_row_text(row, profile->host.identity);
+    profile_row_text(row, profile->host.kernel);
+    profile_row_text(row, profile_library_version);
+}
+
 kvt_status profile_run_complete(kvt_profile *profile, int64_t run)
 {
     profile_row row = profile_row_begin(
@@ -180,6 +192,26 @@ kvt_status profile_point_insert(kvt_profile *profile, int64_t device_row,
     if (result == SQLITE_OK) result = sqlite3_exec(profile->database, "COMMIT", NULL, NULL, NULL);
     if (result != SQLITE_OK) (void)sqlite3_exec(profile->database, "ROLLBACK", NULL, NULL, NULL);
     return profile_status(result);
+}
+
+kvt_status profile_mixed_insert(kvt_profile *profile, int64_t device_row,
+                                const kvt_device_mixed *mixed)
+{
+    profile_row row = profile_row_begin(
+        profile, "INSERT OR REPLACE INTO device_mixed (device_id, request_bytes, depth, "
+                 "read_share, repetitions, bytes_per_s, unmixed_bytes_per_s, "
+                 "read_latency_seconds_p50, read_latency_seconds_p99) "
+                 "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)");
+    profile_row_integer(&row, (uint64_t)device_row);
+    profile_row_integer(&row, mixed->request_bytes);
+    profile_row_integer(&row, mixed->depth);
+    profile_row_real(&row, mixed->read_share);
+    profile_row_integer(&row, mixed->repetitions);
+    profile_row_real(&row, mixed->bytes_per_s);
+    profile_row_real(&row, mixed->unmixed_bytes_per_s);
+    profile_row_real(&row, mixed->read_latency_seconds_p50);
+    profile_row_real(&row, mixed->read_latency_seconds_p99);
+    return profile_status(profile_row_end(&row));
 }
 
 kvt_status profile_codec_insert(kvt_profile *profile, int64_t run, const kvt_codec_curve *curve,

@@ -11,6 +11,7 @@
 #ifndef KVTERRACE_PROFILE_H
 #define KVTERRACE_PROFILE_H
 
+#include "codec.h"
 #include "device.h"
 #include "policy.h"
 
@@ -42,15 +43,28 @@ KVT_API void kvt_profile_close(kvt_profile *profile);
  * stops the measurement (KVT_E_CANCELLED); what was stored stays. */
 typedef bool kvt_profile_progress(void *context, double done, const char *what);
 
+/* KV of a model. name and bytes (kvt_layout_bytes of the layout) are the caller's. */
+typedef struct kvt_profile_kv {
+    const char *name; /* where it is from; kept as the curves' source */
+    kvt_layout layout;
+    const void *bytes;
+} kvt_profile_kv;
+
 typedef struct kvt_profile_request {
     uint32_t struct_size;
-    double
-        seconds_per_point; /* measuring time per (direction, size, depth, repetition); 0 = 0.05 */
-    uint32_t repetitions;  /* 0 = 5 */
-    bool quick;            /* a coarse grid of sizes and depths */
+    double seconds_per_point; /* measuring time per (direction, size, depth, repetition); 0 = 0.05,
+                                 quick 0.03 */
+    uint32_t repetitions;     /* 0 = 5, quick 3 */
+    bool quick;               /* a coarse grid of sizes and depths */
     const char *command_line; /* kept as provenance; may be NULL */
+    double resume_seconds;    /* an interrupted run of the same command line, machine and settings
+                                 that began at most so long ago is gone on with; 0 = never */
     kvt_profile_progress *progress;
     void *progress_context;
+    /* Of the codecs alone: */
+    const kvt_codec_workers *workers; /* measured on these threads too; NULL: on one thread only */
+    const kvt_profile_kv *kv;         /* measured instead of generated KV; kv_count of them */
+    uint32_t kv_count;
 } kvt_profile_request;
 
 /*
@@ -67,9 +81,12 @@ KVT_API KVT_NODISCARD kvt_status kvt_profile_measure_device(kvt_profile *profile
                                                             uint64_t write_bytes,
                                                             const kvt_profile_request *request);
 
-/* Measures every codec in the table on generated bf16 KV (research: lognormal channel sigma, 10 %
- * biased channels; seeded) and stores ratio and speeds. KVT_OK; KVT_E_CANCELLED; KVT_E_DATABASE;
- * KVT_E_READ_ONLY; KVT_E_ARGUMENT; KVT_E_MEMORY; KVT_E_CORRUPT (an exact codec lost a bit). */
+/* Measures the default ladder and its neighbours on generated bf16 KV (lognormal channel sigma, 10
+ * % biased channels; seeded) or on the caller's KV, and stores sizes and speeds: the best
+ * instruction set on one thread and on the caller's, and unless quick the lesser ones on one
+ * thread. A codec that does not take the KV's shape is left out. No other thread may use codecs
+ * meanwhile. KVT_OK; KVT_E_CANCELLED; KVT_E_DATABASE; KVT_E_READ_ONLY; KVT_E_ARGUMENT;
+ * KVT_E_MEMORY; KVT_E_CORRUPT (an exact codec lost a bit). */
 KVT_API KVT_NODISCARD kvt_status kvt_profile_measure_codecs(kvt_profile *profile,
                                                             const kvt_profile_request *request);
 
@@ -85,6 +102,18 @@ typedef struct kvt_device_point {
     double latency_seconds_p50; /* of one request at this depth */
     double latency_seconds_p99;
 } kvt_device_point;
+
+/* Reads and writes at once, all of one size, so many in flight. */
+typedef struct kvt_device_mixed {
+    uint32_t request_bytes;
+    uint32_t depth;
+    uint32_t repetitions;
+    double read_share;          /* of the requests */
+    double bytes_per_s;         /* of both together; median */
+    double unmixed_bytes_per_s; /* what the same mixture would give if the two did not meet */
+    double read_latency_seconds_p50;
+    double read_latency_seconds_p99;
+} kvt_device_mixed;
 
 /* Affine cost of moving bytes: request_seconds + bytes / bytes_per_s. */
 typedef struct kvt_affine {
@@ -124,8 +153,8 @@ KVT_API KVT_NODISCARD kvt_status kvt_profile_point_at(kvt_profile *profile, cons
 typedef struct kvt_codec_curve {
     kvt_variant variant;
     double stored_share;       /* stored bytes over source bytes, metadata included */
-    double encode_bytes_per_s; /* of source bytes, one thread */
-    double decode_bytes_per_s; /* of source bytes, one thread */
+    double encode_bytes_per_s; /* of source bytes; kvt_profile_codec: on one thread */
+    double decode_bytes_per_s; /* likewise */
     double loss;               /* mean 1 - quality; 0 for exact forms */
     double loss_upper;         /* its upper confidence bound; 0 = loss */
 } kvt_codec_curve;
