@@ -3,7 +3,7 @@
  * written, never overwritten when it is something else.
  *
  * Order at open: raw file header (no SQLite call has touched the file yet, so a foreign database is
- * not even recovered or locked), then quick_check, then the schema's text, then the host.
+ * not even recovered or locked), then the version, quick_check, the schema's text, then the host.
  * Thread rule: as profile.h says.
  */
 #include "estimator/profile_internal.h"
@@ -12,7 +12,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,32 +20,6 @@
 
 #define PROFILE_HEADER_BYTES    100u
 #define PROFILE_BUSY_TIMEOUT_MS 5000
-
-static void profile_say(char *message, size_t size, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-
-static void profile_say(char *message, size_t size, const char *format, ...)
-{
-    if (message == NULL || size == 0) return;
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(message, size, format, arguments);
-    va_end(arguments);
-}
-
-kvt_status profile_status(int sqlite_result)
-{
-    switch (sqlite_result & 0xff) {
-    case SQLITE_OK:
-    case SQLITE_ROW:
-    case SQLITE_DONE: return KVT_OK;
-    case SQLITE_NOMEM: return KVT_E_MEMORY;
-    case SQLITE_READONLY: return KVT_E_READ_ONLY;
-    case SQLITE_CORRUPT:
-    case SQLITE_NOTADB: return KVT_E_CORRUPT;
-    default: return KVT_E_DATABASE;
-    }
-}
 
 static uint32_t profile_big_endian(const unsigned char *bytes)
 {
@@ -79,147 +52,14 @@ static kvt_status profile_check_header(const char *path, char *message, size_t s
         profile_say(message, size, "%s: not a kvterrace profile; left as it is", path);
         return KVT_E_CORRUPT;
     }
+    /* Of the older version SQLite is asked later: what migrated it may still be in the log. */
     uint32_t version = profile_big_endian(header + 60);
-    if (version != PROFILE_SCHEMA_VERSION) {
+    if (version != PROFILE_SCHEMA_VERSION && version != PROFILE_SCHEMA_VERSION_OLD) {
         profile_say(message, size, "%s: schema version %u, this build reads %d", path, version,
                     PROFILE_SCHEMA_VERSION);
         return KVT_E_VERSION;
     }
     return KVT_OK;
-}
-
-/* Runs a statement whose first row is text; found is false when there is no row. */
-static int profile_text(sqlite3 *database, const char *sql, const char *bound, char *text,
-                        size_t size, bool *found)
-{
-    sqlite3_stmt *statement = NULL;
-    *found = false;
-    int result = sqlite3_prepare_v2(database, sql, -1, &statement, NULL);
-    if (result == SQLITE_OK && bound != NULL) {
-        result = sqlite3_bind_text(statement, 1, bound, -1, SQLITE_STATIC);
-    }
-    if (result == SQLITE_OK) result = sqlite3_step(statement);
-    if (result == SQLITE_ROW) {
-        const unsigned char *value = sqlite3_column_text(statement, 0);
-        *found = value != NULL;
-        snprintf(text, size, "%s", value != NULL ? (const char *)value : "");
-        result = SQLITE_OK;
-    }
-    sqlite3_finalize(statement);
-    return result == SQLITE_DONE ? SQLITE_OK : result;
-}
-
-/* One table: its text as ours, its rows within bounds. fault gets a phrase when they are not. */
-static int profile_check_table(sqlite3 *database, const profile_table *table, const char **fault)
-{
-    char text[8192], sql[8192];
-    bool found;
-    int result =
-        profile_text(database, "SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = ?1",
-                     table->name, text, sizeof text, &found);
-    if (result != SQLITE_OK) return result;
-    if (!found || strcmp(text, table->sql) != 0) {
-        *fault = "is not as this build makes it";
-        return SQLITE_OK;
-    }
-    int length = snprintf(sql, sizeof sql, "SELECT 1 FROM %s WHERE (%s) IS NOT 1 LIMIT 1",
-                          table->name, table->bounds);
-    assert(length > 0 && (size_t)length < sizeof sql);
-    (void)length;
-    result = profile_text(database, sql, NULL, text, sizeof text, &found);
-    if (result == SQLITE_OK && found) *fault = "holds an impossible value";
-    return result;
-}
-
-/* The version once more, through SQLite: a newer one may still be in the write-ahead log. */
-static kvt_status profile_check_version(const kvt_profile *profile, const char *path, char *message,
-                                        size_t size)
-{
-    char text[32];
-    bool found;
-    int result =
-        profile_text(profile->database, "PRAGMA user_version", NULL, text, sizeof text, &found);
-    if (result != SQLITE_OK) {
-        profile_say(message, size, "%s: %s", path, sqlite3_errmsg(profile->database));
-        return profile_status(result);
-    }
-    if (strtol(text, NULL, 10) == PROFILE_SCHEMA_VERSION) return KVT_OK;
-    profile_say(message, size, "%s: schema version %s, this build reads %d", path, text,
-                PROFILE_SCHEMA_VERSION);
-    return KVT_E_VERSION;
-}
-
-/* Sound pages, this build's tables, no other table, trigger or view. */
-static kvt_status profile_check_content(const kvt_profile *profile, const char *path, char *message,
-                                        size_t size)
-{
-    char text[256];
-    const char *fault = NULL, *where = "";
-    bool found;
-    sqlite3 *database = profile->database;
-    int result = profile_text(database, "PRAGMA quick_check(1)", NULL, text, sizeof text, &found);
-    if (result == SQLITE_OK && (!found || strcmp(text, "ok") != 0)) fault = text;
-    size_t tables = 0;
-    for (; result == SQLITE_OK && fault == NULL && profile_table_at(tables) != NULL; tables++) {
-        where = profile_table_at(tables)->name;
-        result = profile_check_table(database, profile_table_at(tables), &fault);
-    }
-    if (result == SQLITE_OK && fault == NULL) {
-        result = profile_text(database, "SELECT count(*) FROM sqlite_schema WHERE sql IS NOT NULL",
-                              NULL, text, sizeof text, &found);
-        where = "the database";
-        if (strtoul(text, NULL, 10) != tables) {
-            fault = "holds other tables, views or triggers";
-        }
-    }
-    if (result != SQLITE_OK) {
-        profile_say(message, size, "%s: %s", path, sqlite3_errmsg(database));
-        return profile_status(result);
-    }
-    if (fault == NULL) return KVT_OK;
-    profile_say(message, size, "%s: damaged: %s %s; left as it is", path, where, fault);
-    return KVT_E_CORRUPT;
-}
-
-/* The newest run of another machine decides the message; any such run is a mismatch. What forms do
- * to answers, and what was imported, is the same on every machine. */
-static kvt_status profile_check_host(const kvt_profile *profile, const char *path, char *message,
-                                     size_t size)
-{
-    const estimator_host *host = &profile->host;
-    sqlite3_stmt *statement = NULL;
-    kvt_status status = KVT_OK;
-    int result = sqlite3_prepare_v2(profile->database,
-                                    "SELECT host_identity, host_name, cpu_model FROM run WHERE "
-                                    "kind IN ('device', 'codecs', 'learned') AND "
-                                    "(host_identity <> ?1 OR cpu_model <> ?2) "
-                                    "ORDER BY id DESC LIMIT 1",
-                                    -1, &statement, NULL);
-    if (result == SQLITE_OK) {
-        result = sqlite3_bind_text(statement, 1, host->identity, -1, SQLITE_STATIC);
-    }
-    if (result == SQLITE_OK) {
-        result = sqlite3_bind_text(statement, 2, host->cpu_model, -1, SQLITE_STATIC);
-    }
-    if (result == SQLITE_OK) result = sqlite3_step(statement);
-    if (result == SQLITE_ROW) {
-        const char *identity = (const char *)sqlite3_column_text(statement, 0);
-        const char *name = (const char *)sqlite3_column_text(statement, 1);
-        const char *cpu = (const char *)sqlite3_column_text(statement, 2);
-        bool same = identity != NULL && strcmp(identity, host->identity) == 0;
-        profile_say(message, size,
-                    "%s: measured on another host (%s differs): %s (%s, %s), this is %s (%s, %s); "
-                    "store.profile_foreign=yes takes it all the same",
-                    path, same ? "cpu model" : "identity", name ? name : "?",
-                    identity ? identity : "?", cpu ? cpu : "?", host->name, host->identity,
-                    host->cpu_model);
-        status = KVT_E_MISMATCH;
-    } else if (result != SQLITE_DONE) {
-        profile_say(message, size, "%s: %s", path, sqlite3_errmsg(profile->database));
-        status = profile_status(result);
-    }
-    sqlite3_finalize(statement);
-    return status;
 }
 
 static int profile_create_tables(sqlite3 *database)
@@ -351,17 +191,22 @@ static kvt_status profile_prepare_writing(kvt_profile *profile, const char *path
 static kvt_status profile_open_file(kvt_profile *profile, const char *path, uint32_t flags,
                                     char *message, size_t size)
 {
+    bool foreign = (flags & KVT_PROFILE_FOREIGN) != 0;
+    int version = 0;
     kvt_status status = profile_check_header(path, message, size);
     if (status == KVT_MISS && profile->writable) {
         status = profile_create(path, message, size);
         if (status == KVT_OK) status = profile_check_header(path, message, size);
     }
     if (status == KVT_OK) status = profile_connect(profile, path, message, size);
-    if (status == KVT_OK) status = profile_check_version(profile, path, message, size);
-    if (status == KVT_OK) status = profile_check_content(profile, path, message, size);
-    if (status == KVT_OK && !(flags & KVT_PROFILE_FOREIGN)) {
-        status = profile_check_host(profile, path, message, size);
+    if (status == KVT_OK) status = profile_check_version(profile, path, &version, message, size);
+    if (status == KVT_OK && version == PROFILE_SCHEMA_VERSION_OLD) {
+        status = profile_migrate(profile, path, foreign, message, size);
     }
+    if (status == KVT_OK) {
+        status = profile_check_content(profile, path, profile_table_at, message, size);
+    }
+    if (status == KVT_OK && !foreign) status = profile_check_host(profile, path, message, size);
     if (status == KVT_OK && profile->writable) {
         status = profile_prepare_writing(profile, path, message, size);
     }

@@ -1,11 +1,13 @@
 /*
  * profile_read.c - curves out of the profile database. The newest complete run that measured a
- * thing answers for it; a run that was interrupted answers only when there is no complete one.
+ * thing answers for it; a run that was interrupted answers only when there is no complete one, and
+ * an import only for what was never measured.
  * Reads and writes of a device are two things: a device with content is measured again by reads
  * alone, and that does not make what is known of its writes untrue.
  * Thread rule: as profile.h says.
  */
 #include "estimator/profile_internal.h"
+#include "estimator/profile_newest.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -14,7 +16,7 @@
 #define PROFILE_NEWEST(column, kind, also)                                                         \
     "SELECT d." column " FROM device d JOIN run r ON r.id = d.run_id WHERE d.name = ?1 AND "       \
     "EXISTS (SELECT 1 FROM device_fit f WHERE f.device_id = d.id AND f.kind = " kind ") " also     \
-    "ORDER BY r.complete DESC, r.id DESC LIMIT 1"
+    "ORDER BY " PROFILE_ORDER " LIMIT 1"
 
 /* A device counts once its reads are fitted: loads are what options are built from. */
 #define PROFILE_NEWEST_DEVICE PROFILE_NEWEST("id", "0", "")
@@ -148,7 +150,7 @@ kvt_status kvt_profile_codec(kvt_profile *profile, kvt_variant variant, kvt_code
         profile->database,
         "SELECT c.stored_share, c.encode_bytes_per_s, c.decode_bytes_per_s FROM codec_curve c "
         "JOIN run r ON r.id = c.run_id WHERE c.codec = ?1 AND c.mode = ?2 AND c.rate = ?3 "
-        "ORDER BY r.complete DESC, r.id DESC, c.threads, c.source_bytes DESC, "
+        "ORDER BY " PROFILE_ORDER ", c.threads, c.source_bytes DESC, "
         "c.decode_bytes_per_s DESC LIMIT 1",
         -1, &statement, NULL);
     if (result == SQLITE_OK) result = sqlite3_bind_int64(statement, 1, variant.codec);

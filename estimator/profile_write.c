@@ -15,7 +15,7 @@
 #define PROFILE_TEXT(x)   #x
 #define PROFILE_NUMBER(x) PROFILE_TEXT(x)
 
-static const char profile_library_version[] = PROFILE_NUMBER(KVT_VERSION_MAJOR) "." PROFILE_NUMBER(
+const char profile_library_version[] = PROFILE_NUMBER(KVT_VERSION_MAJOR) "." PROFILE_NUMBER(
     KVT_VERSION_MINOR) "." PROFILE_NUMBER(KVT_VERSION_PATCH);
 
 profile_row profile_row_begin(kvt_profile *profile, const char *sql)

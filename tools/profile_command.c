@@ -6,6 +6,7 @@
  */
 #include "command.h"
 #include "device_list.h"
+#include "profile_manage.h"
 #include "profile_print.h"
 
 #include <signal.h>
@@ -288,6 +289,7 @@ int command_profile(int argc, char **argv)
         {"devices", "measure every configured device", profile_devices},
         {"codecs", "measure every codec", profile_codecs},
         {"show", "show what was measured", profile_show},
+        {"migrate", "bring a profile of an older version up to date", command_profile_migrate},
         {0},
     };
     return command_choose(table, "COMMAND [OPTION...]",

@@ -272,6 +272,12 @@ static void changed_schemas_are_refused(void **state)
         "DROP TABLE codec_curve",
         "ALTER TABLE device ADD COLUMN more TEXT",
         "PRAGMA ignore_check_constraints = 1; UPDATE device_fit SET bytes_per_s = -1",
+        "PRAGMA ignore_check_constraints = 1; INSERT INTO prefill VALUES (1, 'p', -1, 1, 1)",
+        "PRAGMA foreign_keys = 0; INSERT INTO prefill VALUES (99, 'p', 1, 1, 1)",
+        "PRAGMA foreign_keys = 0; INSERT INTO quality_set (run_id, model_id, class, method, "
+        "settings, context_tokens, continuation_tokens, entries) VALUES (1, 99, 'c', 'import', "
+        "'', 0, 0, 0)",
+        "PRAGMA foreign_keys = 0; DELETE FROM run",
         "PRAGMA ignore_check_constraints = 1; UPDATE device_fit SET bytes_per_s = 9e999",
     };
     for (size_t i = 0; i < sizeof changes / sizeof changes[0]; i++) {
@@ -352,6 +358,60 @@ static void another_hosts_profile_is_a_mismatch(void **state)
     kvt_profile_close(must_open(KVT_PROFILE_WRITE | KVT_PROFILE_FOREIGN));
 }
 
+/* What was measured by another major.minor of the library is refused as long as it answers. */
+static void another_versions_figures_are_a_mismatch(void **state)
+{
+    (void)state;
+    make_profile();
+    change("UPDATE run SET library_version = '0.1.99'");
+    kvt_profile_close(must_open(KVT_PROFILE_READ));
+    change("UPDATE run SET library_version = '0.10.0'; PRAGMA wal_checkpoint(TRUNCATE)");
+    expect_refusal(KVT_E_MISMATCH);
+    assert_non_null(strstr(message, "library version differs"));
+    assert_non_null(strstr(message, "0.10.0"));
+    kvt_profile *profile = must_open(KVT_PROFILE_WRITE | KVT_PROFILE_FOREIGN);
+    measure_sim(profile, "first", 2000000000);
+    kvt_profile_close(profile);
+    kvt_profile_close(must_open(KVT_PROFILE_READ));
+}
+
+/* Every table but run and model leads to a run, and a run's row says who measured, on what, when,
+ * with which version, seed and command. */
+static void every_row_has_a_run(void **state)
+{
+    (void)state;
+    make_profile();
+    sqlite3 *database = NULL;
+    sqlite3_stmt *statement = NULL;
+    assert_int_equal(sqlite3_open(path, &database), SQLITE_OK);
+    /* Tables that do not refer to run, nor to a table that does. */
+    assert_int_equal(
+        sqlite3_prepare_v2(
+            database,
+            "WITH RECURSIVE leads (name) AS (SELECT 'run' UNION SELECT s.name FROM sqlite_schema "
+            "s, pragma_foreign_key_list(s.name) f JOIN leads l ON l.name = f.\"table\" WHERE "
+            "s.type = 'table') SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT IN "
+            "(SELECT name FROM leads)",
+            -1, &statement, NULL),
+        SQLITE_OK);
+    assert_int_equal(sqlite3_step(statement), SQLITE_ROW);
+    assert_string_equal(sqlite3_column_text(statement, 0), "model");
+    assert_int_equal(sqlite3_step(statement), SQLITE_DONE);
+    sqlite3_finalize(statement);
+    assert_int_equal(
+        sqlite3_prepare_v2(
+            database,
+            "SELECT 1 FROM run r JOIN device d ON d.run_id = r.id WHERE length(host_identity) > 4 "
+            "AND length(kernel) > 4 AND length(cpu_model) > 0 AND cpu_count > 0 AND memory_bytes > "
+            "0 AND started_utc LIKE '20__-__-__T__:__:__Z' AND finished_utc >= started_utc AND "
+            "library_version LIKE '%.%.%' AND command_line = 'x' AND length(d.identity) > 0",
+            -1, &statement, NULL),
+        SQLITE_OK);
+    assert_int_equal(sqlite3_step(statement), SQLITE_ROW);
+    sqlite3_finalize(statement);
+    assert_int_equal(sqlite3_close(database), SQLITE_OK);
+}
+
 /* In a child without root's rights, which would override file modes. Exit code 0 = as expected. */
 static int child_tries_read_only_places(void)
 {
@@ -427,6 +487,8 @@ int main(void)
         cmocka_unit_test(truncated_files_are_refused),
         cmocka_unit_test(flipped_bits_are_harmless),
         cmocka_unit_test(another_hosts_profile_is_a_mismatch),
+        cmocka_unit_test(another_versions_figures_are_a_mismatch),
+        cmocka_unit_test(every_row_has_a_run),
         cmocka_unit_test(read_only_places),
         cmocka_unit_test(odd_paths),
     };

@@ -212,6 +212,19 @@ class CommandTest(unittest.TestCase):
         self.assertEqual([row["device"] for row in shown["devices"]], ["dram", "one", "ssd0"])
         self.assertEqual([name for name in os.listdir(self.folder) if name.startswith("kvt")], [])
 
+    def test_profile_migrate(self):
+        self.fails("no such profile", "profile", "migrate", "--database", "none.db")
+        self.assertFalse(os.path.exists(self.path("none.db")))
+        self.run_command("profile", "codecs", "--quick", "--seconds", "1ms", "--database", "p.db")
+        with open(self.path("p.db"), "rb") as file:
+            before = file.read()
+        result = self.run_command("profile", "migrate", "--database", "p.db")
+        self.assertIn("up to date", result.stderr)
+        with open(self.path("p.db"), "rb") as file:
+            self.assertEqual(file.read(), before)
+        self.put("junk.db", b"not a database at all" * 100)
+        self.fails("junk.db", "profile", "migrate", "--database", "junk.db")
+
     def test_profile_refusals(self):
         self.fails("no such profile", "profile", "show", "--database", "none.db")
         self.put("junk.db", b"not a database at all" * 100)
