@@ -5,6 +5,7 @@
  * Thread rule: one bench at a time.
  */
 #include "bench_codecs.h"
+#include "estimator/quality.h"
 #include "estimator/quality_trip.h"
 
 #include <stdarg.h>
@@ -103,24 +104,14 @@ kvt_status bench_codecs_blame(kvt_status status, const bench_codec_variant *vari
 
 /* ---- variants ---- */
 
-/* Ends the name of a variant that is shown the row as one head. */
-#define CODECS_MERGED "@row"
-
 static bool codecs_add_variant(bench_codec_results *results, const char *name, bool everywhere)
 {
     bench_codec_variant *added = &results->variants[results->variant_count];
-    const char *at = strchr(name, '@');
-    size_t length = at != NULL ? (size_t)(at - name) : strlen(name);
-    char plain[BENCH_NAME_BYTES];
-    if (length >= sizeof plain || (at != NULL && strcmp(at, CODECS_MERGED) != 0)) return false;
-    memcpy(plain, name, length);
-    plain[length] = '\0';
-    if (kvt_variant_parse(plain, &added->variant) != KVT_OK) return false;
-    (void)kvt_variant_format(added->variant, plain, sizeof plain);
-    added->merged = at != NULL;
-    snprintf(added->name, sizeof added->name, "%.*s%s",
-             (int)(sizeof added->name - sizeof CODECS_MERGED), plain,
-             added->merged ? CODECS_MERGED : "");
+    quality_variant read;
+    if (quality_variant_parse(name, &read) != KVT_OK) return false;
+    snprintf(added->name, sizeof added->name, "%s", read.name);
+    added->variant = read.variant;
+    added->merged = read.merged;
     added->codec = quality_variant_codec(added->variant);
     added->everywhere = everywhere;
     results->variant_count++;

@@ -174,14 +174,6 @@ kvt_status judge_exact(void *context, judge_kv *kv)
     return KVT_OK;
 }
 
-/* A changed copy of the context and the logits on top of it. */
-typedef struct judge_variant {
-    uint16_t **k, **v;
-    uint8_t **kept;
-    float *logits;
-    void *memory;
-} judge_variant;
-
 static kvt_status judge_variant_make(const judge_entry *e, judge_variant *variant)
 {
     const model_config *c = e->config;
@@ -209,7 +201,7 @@ static kvt_status judge_variant_make(const judge_entry *e, judge_variant *varian
 }
 
 static void judge_compare(const judge_entry *e, const float *logits, judge_result *result,
-                          double *token_kl)
+                          judge_token *tokens)
 {
     uint32_t vocab = e->config->vocab, same = 0;
     double kl = 0.0;
@@ -218,38 +210,54 @@ static void judge_compare(const judge_entry *e, const float *logits, judge_resul
         const float *other = logits + (size_t)r * vocab;
         double row = model_kl(exact, other, vocab);
         kl += row;
-        same += model_best(exact, vocab) == model_best(other, vocab);
-        if (token_kl != NULL) token_kl[r] = row;
+        uint32_t best = model_best(other, vocab);
+        same += model_best(exact, vocab) == best;
+        if (tokens != NULL) tokens[r] = (judge_token){row, best};
     }
     result->kl = kl / e->continuation_tokens;
     result->top1 = (double)same / e->continuation_tokens;
     result->nll_delta = judge_nll(e, logits) - e->nll;
 }
 
-kvt_status judge_entry_run(model_session *session, const judge_entry *e, judge_transform transform,
-                           void *context, judge_result *result_out, double *token_kl)
+kvt_status judge_variant_open(const judge_entry *e, judge_transform transform, void *context,
+                              judge_variant *variant)
 {
-    judge_variant variant;
-    model_probe_result probed;
-    *result_out = (judge_result){.kl = 0.0};
-    kvt_status status = judge_variant_make(e, &variant);
+    *variant = (judge_variant){.memory = NULL};
+    kvt_status status = judge_variant_make(e, variant);
     if (status != KVT_OK) return status;
     judge_kv kv = {.config = e->config,
                    .tokens = e->context_tokens,
-                   .k = variant.k,
-                   .v = variant.v,
-                   .kept = variant.kept,
+                   .k = variant->k,
+                   .v = variant->v,
+                   .kept = variant->kept,
                    .next_position = e->context_tokens};
     status = transform(context, &kv);
-    if (status != KVT_OK) goto out;
+    variant->next_position = kv.next_position;
+    if (status != KVT_OK) judge_variant_close(variant);
+    return status;
+}
+
+void judge_variant_close(judge_variant *variant)
+{
+    free(variant->memory);
+    variant->memory = NULL;
+}
+
+kvt_status judge_variant_run(model_session *session, const judge_entry *e,
+                             const judge_variant *variant, judge_result *result_out,
+                             judge_token *tokens_out)
+{
+    model_probe_result probed;
     model_past exact = judge_past(e), changed = exact;
-    changed.k = (const void *const *)variant.k;
-    changed.v = (const void *const *)variant.v;
-    changed.kept = (const uint8_t *const *)variant.kept;
-    model_request request = judge_continuation(e, &changed, kv.next_position, variant.logits);
-    status = model_forward(session, &request);
-    if (status != KVT_OK) goto out;
-    judge_compare(e, variant.logits, result_out, token_kl);
+    *result_out = (judge_result){.kl = 0.0};
+    changed.k = (const void *const *)variant->k;
+    changed.v = (const void *const *)variant->v;
+    changed.kept = (const uint8_t *const *)variant->kept;
+    model_request request =
+        judge_continuation(e, &changed, variant->next_position, variant->logits);
+    kvt_status status = model_forward(session, &request);
+    if (status != KVT_OK) return status;
+    judge_compare(e, variant->logits, result_out, tokens_out);
     model_probe probe = {.exact = &exact,
                          .variant = &changed,
                          .rows = e->continuation_tokens,
@@ -259,8 +267,18 @@ kvt_status judge_entry_run(model_session *session, const judge_entry *e, judge_t
     status = model_probe_attention(e->config, &probe, &probed, NULL);
     result_out->attention_error = probed.attention_error;
     result_out->retained_mass = probed.retained_mass;
-out:
-    free(variant.memory);
+    return status;
+}
+
+kvt_status judge_entry_run(model_session *session, const judge_entry *e, judge_transform transform,
+                           void *context, judge_result *result_out, judge_token *tokens_out)
+{
+    judge_variant variant;
+    *result_out = (judge_result){.kl = 0.0};
+    kvt_status status = judge_variant_open(e, transform, context, &variant);
+    if (status != KVT_OK) return status;
+    status = judge_variant_run(session, e, &variant, result_out, tokens_out);
+    judge_variant_close(&variant);
     return status;
 }
 

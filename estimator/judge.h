@@ -12,14 +12,32 @@
 #include "estimator/model.h"
 #include "estimator/tokenizer.h"
 
-/* The lines of a JSONL file's "text" members. */
+/* A question about a text's context, as offsets in bytes: [first, answer) asks, [answer, end) is
+ * the answer. */
+typedef struct judge_question {
+    size_t first, answer, end;
+} judge_question;
+
+/* What a text says about itself; zero: nothing, it is one of many that follow each other. */
+typedef struct judge_marks {
+    size_t context; /* bytes before the questions */
+    judge_question *questions;
+    size_t count;
+} judge_marks;
+
 typedef struct judge_texts {
-    char **texts; /* UTF-8, terminated */
+    char **texts;       /* UTF-8, terminated */
+    judge_marks *marks; /* [count] */
     size_t count;
 } judge_texts;
 
-/* Reads `path`, or `path`.zst when there is no `path`, and repairs every text. KVT_OK; KVT_E_PARSE
- * (the message names the line); KVT_E_GONE; KVT_E_IO; KVT_E_MEMORY. */
+/*
+ * The lines of a JSONL file: their "text" members, or "context" or "input" where these are strings.
+ * A "text" with a number as "context" has that many bytes of context, and "questions", each
+ * [first, answer, end] in bytes, ascending. Reads `path`, or `path`.zst when there is no `path`,
+ * and repairs every text without a context. KVT_OK; KVT_E_PARSE (the message names the line);
+ * KVT_E_GONE; KVT_E_IO; KVT_E_MEMORY.
+ */
 KVT_NODISCARD kvt_status judge_texts_read(const char *path, judge_texts *texts_out, char *message,
                                           size_t message_size);
 void judge_texts_free(judge_texts *texts);
@@ -89,11 +107,35 @@ typedef struct judge_result {
     double retained_mass;
 } judge_result;
 
-/* token_kl may be NULL, else [continuation_tokens]. KVT_OK; KVT_E_MEMORY; what the transform gave.
- */
+/* One token of the continuation. */
+typedef struct judge_token {
+    double kl;
+    uint32_t best; /* the most probable next token */
+} judge_token;
+
+/* The context with changed KV, to go on from. */
+typedef struct judge_variant {
+    uint16_t **k, **v; /* as the entry's */
+    uint8_t **kept;
+    uint32_t next_position;
+    float *logits; /* [continuation_tokens][vocab] once run */
+    void *memory;
+} judge_variant;
+
+/* KVT_OK; KVT_E_MEMORY; what the transform gave. */
+KVT_NODISCARD kvt_status judge_variant_open(const judge_entry *entry, judge_transform transform,
+                                            void *context, judge_variant *variant_out);
+void judge_variant_close(judge_variant *variant); /* also after opening failed */
+
+/* tokens_out may be NULL, else [continuation_tokens]. KVT_OK or KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status judge_variant_run(model_session *session, const judge_entry *entry,
+                                           const judge_variant *variant, judge_result *result_out,
+                                           judge_token *tokens_out);
+
+/* The three together. */
 KVT_NODISCARD kvt_status judge_entry_run(model_session *session, const judge_entry *entry,
                                          judge_transform transform, void *context,
-                                         judge_result *result_out, double *token_kl);
+                                         judge_result *result_out, judge_token *tokens_out);
 
 /* Leaves everything as it is: exact against exact, the noise floor. */
 kvt_status judge_exact(void *context, judge_kv *kv);

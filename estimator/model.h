@@ -72,7 +72,9 @@ typedef struct model_request {
     const model_past *past;  /* NULL: nothing before */
 
     /* What is wanted; NULL pointers and zero counts: nothing. Rows count from the first token. */
-    float *const *k_out; /* [layers], each [token_count][kv_heads][head_dim] */
+    /* [layers], each [token_count][kv_heads][head_dim]. Both right behind the rows of an fp32 past:
+     * nothing is copied, and a generation costs its new rows only. */
+    float *const *k_out;
     float *const *v_out;
     uint32_t logits_first, logits_count; /* rows whose logits are wanted */
     float *logits_out;                   /* [logits_count][vocab] */

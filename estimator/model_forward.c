@@ -179,7 +179,30 @@ void model_convert(uint8_t dtype, const void *source, size_t count, float *targe
     }
 }
 
-static void forward_attend(model_session *s, const model_request *q, uint32_t l, uint32_t past)
+/* K and V of one layer over past and new tokens; the new ones' rows are to be written. */
+typedef struct forward_kv {
+    float *keys, *values;
+} forward_kv;
+
+/* Where the new rows go right behind an fp32 past, they are put there and nothing is copied. */
+static forward_kv forward_place(const model_session *s, const model_request *q, uint32_t l,
+                                uint32_t past)
+{
+    size_t rows = (size_t)past * model_kv_dim(&s->m->config);
+    if (past > 0 && q->past->dtype == KVT_DTYPE_FP32 && q->k_out != NULL && q->v_out != NULL &&
+        q->k_out[l] == (const float *)q->past->k[l] + rows &&
+        q->v_out[l] == (const float *)q->past->v[l] + rows) {
+        return (forward_kv){q->k_out[l] - rows, q->v_out[l] - rows};
+    }
+    if (past > 0) {
+        model_convert(q->past->dtype, q->past->k[l], rows, s->keys);
+        model_convert(q->past->dtype, q->past->v[l], rows, s->values);
+    }
+    return (forward_kv){s->keys, s->values};
+}
+
+static void forward_attend(model_session *s, const model_request *q, uint32_t l, uint32_t past,
+                           const forward_kv *at)
 {
     const model_config *c = &s->m->config;
     uint32_t group = c->heads / c->kv_heads, width = c->head_dim;
@@ -190,8 +213,8 @@ static void forward_attend(model_session *s, const model_request *q, uint32_t l,
             uint32_t rows = left < FORWARD_BLOCK_ROWS ? left : FORWARD_BLOCK_ROWS;
             size_t place = (size_t)first * model_query_dim(c) + (size_t)h * width;
             model_attend attend = {.queries = s->query + place,
-                                   .keys = s->keys + (size_t)kv * width,
-                                   .values = s->values + (size_t)kv * width,
+                                   .keys = at->keys + (size_t)kv * width,
+                                   .values = at->values + (size_t)kv * width,
                                    .out = s->attended + place,
                                    .weights = s->weights,
                                    .rows = rows,
@@ -221,24 +244,23 @@ static void forward_attention_part(model_session *s, const model_request *q, uin
 {
     const model_config *c = &s->m->config;
     uint32_t rows = q->token_count, kv_dim = model_kv_dim(c), query_dim = model_query_dim(c);
-    float *keys = s->keys + (size_t)past * kv_dim, *values = s->values + (size_t)past * kv_dim;
-    if (past > 0) {
-        model_convert(q->past->dtype, q->past->k[l], (size_t)past * kv_dim, s->keys);
-        model_convert(q->past->dtype, q->past->v[l], (size_t)past * kv_dim, s->values);
-    }
+    const forward_kv at = forward_place(s, q, l, past);
+    float *keys = at.keys + (size_t)past * kv_dim, *values = at.values + (size_t)past * kv_dim;
     forward_norm(c, s->m->layers[l].norm_attention, s->x, rows, c->dim, s->normed);
     forward_matrix(s, l, MODEL_WQ, s->normed, s->query, rows);
     forward_matrix(s, l, MODEL_WK, s->normed, keys, rows);
     forward_matrix(s, l, MODEL_WV, s->normed, values, rows);
     forward_rotate(s, s->query, rows, c->heads);
     forward_rotate(s, keys, rows, c->kv_heads);
-    if (q->k_out != NULL) memcpy(q->k_out[l], keys, (size_t)rows * kv_dim * sizeof *keys);
-    if (q->v_out != NULL) memcpy(q->v_out[l], values, (size_t)rows * kv_dim * sizeof *values);
+    if (q->k_out != NULL && q->k_out[l] != keys)
+        memcpy(q->k_out[l], keys, (size_t)rows * kv_dim * sizeof *keys);
+    if (q->v_out != NULL && q->v_out[l] != values)
+        memcpy(q->v_out[l], values, (size_t)rows * kv_dim * sizeof *values);
     if (q->queries_out != NULL) {
         memcpy(q->queries_out[l], s->query + (size_t)q->queries_first * query_dim,
                (size_t)q->queries_count * query_dim * sizeof *s->query);
     }
-    forward_attend(s, q, l, past);
+    forward_attend(s, q, l, past, &at);
     forward_matrix(s, l, MODEL_WO, forward_inner(s, s->attended, rows, query_dim), s->delta, rows);
     forward_add(s->x, s->delta, (size_t)rows * c->dim);
 }

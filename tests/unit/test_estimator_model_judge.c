@@ -145,16 +145,17 @@ static void changes_are_seen(void **state)
 {
     (void)state;
     bench_case b = case_make(43);
-    double small = 0.95, large = 0.5, token_kl[CONTINUATION], sum = 0.0;
+    double small = 0.95, large = 0.5, sum = 0.0;
+    judge_token tokens[CONTINUATION];
     judge_result a = run(&b, scale_values, &small), z = run(&b, scale_values, &large), again;
     assert_true(a.kl > 1e-6 && z.kl > 20 * a.kl && z.top1 <= a.top1);
     assert_true(a.attention_error > 0.001 && z.attention_error > 5 * a.attention_error);
     assert_true(a.retained_mass == 1.0);
-    assert_int_equal(judge_entry_run(b.session, b.entry, scale_values, &small, &again, token_kl),
+    assert_int_equal(judge_entry_run(b.session, b.entry, scale_values, &small, &again, tokens),
                      KVT_OK);
     assert_true(again.kl == a.kl && again.nll_delta == a.nll_delta);
     for (int i = 0; i < CONTINUATION; i++)
-        sum += token_kl[i];
+        sum += tokens[i].kl;
     assert_close(sum / CONTINUATION, a.kl, 1e-12, "mean of the tokens' KL");
     case_free(&b);
 }
