@@ -76,6 +76,7 @@ typedef struct attention_row {
     uint32_t masked; /* tokens that `kept` is about; 0: none */
     const uint8_t *kept;
     float scale;
+    float peak; /* filled: the largest weight */
 } attention_row;
 
 ATTENTION_INLINE float attention_max(const attention_row *row)
@@ -92,7 +93,7 @@ ATTENTION_INLINE float attention_max(const attention_row *row)
 }
 
 /* Turns the visible scores into weights that sum to 1; a dropped token's is exactly 0. */
-ATTENTION_INLINE void attention_softmax_body(const attention_row *row)
+ATTENTION_INLINE void attention_softmax_body(attention_row *row)
 {
     attention_floats sums = {0.0f}, next;
     float *scores = row->scores;
@@ -115,6 +116,7 @@ ATTENTION_INLINE void attention_softmax_body(const attention_row *row)
     for (unsigned lane = 0; lane < ATTENTION_LANES; lane++)
         sum += (double)sums[lane];
     float inverse = sum == 0.0 ? 0.0f : (float)(1.0 / sum);
+    row->peak = inverse; /* e^0 is exactly 1 */
     for (uint32_t i = 0; i < row->visible; i += ATTENTION_LANES) {
         attention_load(scores, i, row->visible, 0.0f, &next);
         next *= inverse;
@@ -122,7 +124,7 @@ ATTENTION_INLINE void attention_softmax_body(const attention_row *row)
     }
 }
 
-static void attention_softmax_plain(const attention_row *row)
+static void attention_softmax_plain(attention_row *row)
 {
     attention_softmax_body(row);
 }
@@ -130,20 +132,20 @@ static void attention_softmax_plain(const attention_row *row)
 #if defined(__x86_64__)
 /* Compilers leave the upper halves of the registers dirty when they do not optimise, and every SSE
  * instruction after that is slow: hence vzeroupper by hand. */
-__attribute__((target("avx2"))) static void attention_softmax_avx2(const attention_row *row)
+__attribute__((target("avx2"))) static void attention_softmax_avx2(attention_row *row)
 {
     attention_softmax_body(row);
     __builtin_ia32_vzeroupper();
 }
 
-__attribute__((target("avx512f"))) static void attention_softmax_avx512(const attention_row *row)
+__attribute__((target("avx512f"))) static void attention_softmax_avx512(attention_row *row)
 {
     attention_softmax_body(row);
     __builtin_ia32_vzeroupper();
 }
 #endif
 
-typedef void (*attention_softmax)(const attention_row *row);
+typedef void (*attention_softmax)(attention_row *row);
 
 static attention_softmax attention_choose(void)
 {
@@ -172,6 +174,7 @@ void model_attend_block(const model_attend *a)
         if (a->kept != NULL)
             row.masked = a->kept_tokens < row.visible ? a->kept_tokens : row.visible;
         softmax(&row);
+        if (a->peaks != NULL) a->peaks[r] = row.peak;
         memset(row.scores + row.visible, 0, (a->tokens - row.visible) * sizeof *row.scores);
     }
     if (a->out == NULL) return;

@@ -2,7 +2,6 @@
  * model_forward.c - the forward pass: new tokens on top of given K and V, in one batch per layer.
  * Thread rule: one thread per session.
  */
-#include "estimator/model_half.h"
 #include "estimator/model_internal.h"
 
 #include <cblas.h>
@@ -162,20 +161,6 @@ static void forward_rotate(const model_session *s, float *vectors, uint32_t rows
                 *high = a * sine[i] + b * cosine[i];
             }
         }
-    }
-}
-
-void model_convert(uint8_t dtype, const void *source, size_t count, float *target)
-{
-    const uint16_t *half = source;
-    if (dtype == KVT_DTYPE_FP32) {
-        memcpy(target, source, count * sizeof *target);
-    } else if (dtype == KVT_DTYPE_FP16) {
-        for (size_t i = 0; i < count; i++)
-            target[i] = model_half_from_fp16(half[i]);
-    } else {
-        for (size_t i = 0; i < count; i++)
-            target[i] = model_half_from_bf16(half[i]);
     }
 }
 

@@ -104,6 +104,7 @@ typedef struct model_attend {
     uint32_t step;        /* 1 causal, 0 all rows see the same */
     const uint8_t *kept;  /* NULL: all; else for the first kept_tokens tokens, 0 = dropped */
     uint32_t kept_tokens; /* the tokens after them are kept */
+    float *peaks;         /* [rows], the largest weight of each row; or NULL */
 } model_attend;
 
 /* softmax(q k^T / sqrt(head_dim)) v. A row that sees no kept token gives weights of zero. */
