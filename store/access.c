@@ -95,6 +95,7 @@ static kvt_status access_admit(kvt_store *store, store_entry *entry,
     kvt_status status = store_build_options(store, entry, options, &offer.option_count);
     if (status != KVT_OK) return status;
     access_correct_options(measured, options, offer.option_count);
+    entry->curve_epoch = store->curve_epoch;
     uint64_t started_ns = store_now_ns(store);
     status = kvt_policy_admit(store->policy, started_ns, &offer, plan);
     store_count_decision(store, started_ns);
@@ -242,6 +243,9 @@ typedef struct access_get {
     kvt_variant variant;
     kvt_tier tier;
     staging_buffer staging; /* owner: record and scratch; others: scratch */
+    uint64_t began_ns;      /* store_now_ns */
+    uint64_t source_bytes;
+    learn_flight flight; /* owner */
 } access_get;
 
 /* What a get of this entry needs now. Lock held. */
@@ -351,7 +355,7 @@ static void access_read(kvt_store *store, access_get *get)
 {
     uint64_t read_ns;
     kvt_status status =
-        replicate_read(store, get->place, get->deadline_ns, &get->staging, &read_ns);
+        replicate_read(store, get->place, get->deadline_ns, &get->flight, &get->staging, &read_ns);
     pthread_mutex_lock(&store->lock);
     get->load->record = get->staging.memory;
     get->load->status = status;
@@ -483,8 +487,10 @@ kvt_status kvt_get_until(kvt_store *store, const kvt_key *key, void *data, uint6
     if (key == NULL || data == NULL) return KVT_E_ARGUMENT;
     access_get get;
     kvt_status status;
+    uint64_t began_ns = store_now_ns(store);
     for (;;) {
-        get = (access_get){.deadline_ns = deadline_ns};
+        get = (access_get){
+            .deadline_ns = deadline_ns, .began_ns = began_ns, .source_bytes = data_bytes};
         status = access_open(store, key, data_bytes, &get);
         if (status != KVT_OK) return access_refuse(store, status, info);
         if (get.owner) access_read(store, &get);
@@ -494,13 +500,21 @@ kvt_status kvt_get_until(kvt_store *store, const kvt_key *key, void *data, uint6
     }
     uint64_t decode_started_ns = store_now_ns(store);
     if (status == KVT_OK) status = access_decode(&get, data, data_bytes);
+    uint64_t decode_ns = store_now_ns(store) - decode_started_ns;
+    uint64_t elapsed_ns = decode_started_ns + decode_ns - began_ns;
+    double predicted_seconds = 0;
+    if (status == KVT_OK && get.owner)
+        predicted_seconds = learn_note_get(store, &get.flight, get.variant, get.source_bytes,
+                                           (double)decode_ns * 1e-9, (double)elapsed_ns * 1e-9);
     if (info != NULL) {
         bool late = status == KVT_E_TIMEOUT;
         *info = (kvt_get_info){.tier = get.tier,
                                .variant = get.variant,
                                .stored_bytes = get.load->record_bytes,
                                .read_ns = late ? 0 : get.load->read_ns,
-                               .decode_ns = store_now_ns(store) - decode_started_ns,
+                               .decode_ns = decode_ns,
+                               .predicted_ns = (uint64_t)(predicted_seconds * 1e9),
+                               .elapsed_ns = elapsed_ns,
                                .shared = !get.owner,
                                .timed_out = late};
     }

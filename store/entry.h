@@ -63,6 +63,7 @@ typedef struct store_entry {
     uint64_t source_bytes;
     uint32_t first_position;
     double recompute_seconds;
+    uint32_t curve_epoch; /* of the store's curves, when its options were made */
     entry_state state;
     store_place *place; /* in RESIDENT, MOVING, and in LEAVING until released; else NULL */
     store_load *load;   /* the read of `place` that a further get may join, or NULL */

@@ -127,7 +127,8 @@ static kvt_status stage_read(store_op *op)
     if (status != KVT_OK) return status;
     op->record = op->staging.memory;
     op->record_bytes = source->record_bytes;
-    status = replicate_read(store, op->source, FLIGHT_PATIENT, &op->staging, NULL);
+    learn_flight flight;
+    status = replicate_read(store, op->source, FLIGHT_PATIENT, &flight, &op->staging, NULL);
     op->record = op->staging.memory; /* another one, when the first copy did not answer */
     if (status != KVT_OK) return status;
     kvt_record_info info;
@@ -174,9 +175,13 @@ static kvt_status stage_encode(store_op *op)
     status = staging_take(op->store->staging, bound + scratch_bytes, STAGING_PATIENT, &op->staging);
     if (status != KVT_OK) return status;
     op->record = op->staging.memory;
+    uint64_t started_ns = store_now_ns(op->store);
     status =
         kvt_record_encode(&op->spec, op->data, op->entry->source_bytes, op->record, bound,
                           (char *)op->record + bound, op->staging.bytes - bound, &op->record_bytes);
+    if (status == KVT_OK)
+        learn_note_encode(op->store, op->spec.variant, op->entry->source_bytes,
+                          (double)(store_now_ns(op->store) - started_ns) * 1e-9);
     return status == KVT_RAW ? KVT_OK : status;
 }
 
@@ -250,8 +255,10 @@ static kvt_status stage_reserve(store_op *op)
 
 static kvt_status stage_write(store_op *op)
 {
+    learn_flight flight;
+    const flight_watch *watch = learn_watch(op->store, op->tier, KVT_IO_WRITE, &flight);
     return flight_move(op->store->staging, op->store->pools[op->tier], KVT_IO_WRITE, op->location,
-                       op->record, op->record_bytes, &op->staging);
+                       op->record, op->record_bytes, watch, &op->staging);
 }
 
 /* Makes the catalog row of a record on SSD, and the ticket for its deletion. */

@@ -10,6 +10,7 @@ typedef struct store_flight {
     tiers_transfer transfer;
     store_staging *staging;
     staging_buffer buffer;
+    tiers_part parts[]; /* of a transfer that is watched */
 } store_flight;
 
 /* The last word on a transfer that was given up. */
@@ -21,12 +22,16 @@ static void flight_end(void *context)
 }
 
 kvt_status flight_run(store_staging *staging, tiers_pool *pool, const tiers_transfer *wanted,
-                      uint64_t deadline_ns, staging_buffer *buffer, flight_report *report_out)
+                      uint64_t deadline_ns, const flight_watch *watch, staging_buffer *buffer,
+                      flight_report *report_out)
 {
     memset(report_out, 0, sizeof *report_out);
-    store_flight *flight = calloc(1, sizeof *flight);
+    size_t parts_bytes = watch != NULL ? TIERS_MEMBERS_MAX * sizeof(tiers_part) : 0;
+    store_flight *flight = malloc(sizeof *flight + parts_bytes);
     if (flight == NULL) return KVT_E_MEMORY;
+    memset(flight, 0, sizeof *flight);
     tiers_transfer *transfer = &flight->transfer;
+    transfer->parts = watch != NULL ? flight->parts : NULL;
     transfer->kind = wanted->kind;
     transfer->location = wanted->location;
     transfer->replica = wanted->replica;
@@ -35,11 +40,15 @@ kvt_status flight_run(store_staging *staging, tiers_pool *pool, const tiers_tran
     transfer->bytes = wanted->bytes;
     transfer->offset = wanted->offset;
     tiers_transfer_start_until(pool, transfer, deadline_ns);
+    if (watch != NULL) watch->started(watch->context, flight->parts, transfer->part_count);
     kvt_status status = tiers_transfer_wait_until(pool, transfer, deadline_ns);
     if (status == KVT_OK) {
         report_out->started_ns = transfer->started_ns;
         report_out->finished_ns = transfer->finished_ns;
         report_out->used_replica = tiers_transfer_used_replica(transfer);
+        if (watch != NULL)
+            watch->finished(watch->context, flight->parts, transfer->part_count,
+                            transfer->started_ns);
         free(flight);
         return KVT_OK;
     }
@@ -54,10 +63,10 @@ kvt_status flight_run(store_staging *staging, tiers_pool *pool, const tiers_tran
 
 kvt_status flight_move(store_staging *staging, tiers_pool *pool, kvt_io_kind kind,
                        const tiers_location *location, void *record, uint64_t bytes,
-                       staging_buffer *buffer)
+                       const flight_watch *watch, staging_buffer *buffer)
 {
     flight_report report;
     const tiers_transfer wanted = {
         .kind = kind, .location = location, .buffer = record, .bytes = bytes};
-    return flight_run(staging, pool, &wanted, FLIGHT_PATIENT, buffer, &report);
+    return flight_run(staging, pool, &wanted, FLIGHT_PATIENT, watch, buffer, &report);
 }

@@ -15,6 +15,14 @@
 
 #define FLIGHT_PATIENT UINT64_MAX /* no deadline; a silent device ends the wait all the same */
 
+/* Who wants to know what a transfer asks of its members. Called by the thread that runs it, once it
+ * was queued, and again with the parts' times when it has succeeded; under no lock. */
+typedef struct flight_watch {
+    void (*started)(void *context, const tiers_part *parts, uint32_t count);
+    void (*finished)(void *context, const tiers_part *parts, uint32_t count, uint64_t started_ns);
+    void *context;
+} flight_watch;
+
 /* What a transfer did; times and the replica's use only after KVT_OK. */
 typedef struct flight_report {
     uint64_t started_ns;
@@ -26,17 +34,19 @@ typedef struct flight_report {
 /*
  * Starts a transfer and waits, not beyond an instant of CLOCK_MONOTONIC in nanoseconds.
  *   wanted   its first block; copied
+ *   watch    may be NULL
  *   buffer   staging around wanted->buffer; unless the transfer succeeds it is given away and
  *            cleared, because a device may still use it
  * KVT_OK; KVT_E_TIMEOUT; KVT_E_MEMORY (the buffer is the caller's still); what the pool says.
  */
 KVT_NODISCARD kvt_status flight_run(store_staging *staging, tiers_pool *pool,
                                     const tiers_transfer *wanted, uint64_t deadline_ns,
-                                    staging_buffer *buffer, flight_report *report_out);
+                                    const flight_watch *watch, staging_buffer *buffer,
+                                    flight_report *report_out);
 
 /* The same for a whole record, without a deadline. */
 KVT_NODISCARD kvt_status flight_move(store_staging *staging, tiers_pool *pool, kvt_io_kind kind,
                                      const tiers_location *location, void *record, uint64_t bytes,
-                                     staging_buffer *buffer);
+                                     const flight_watch *watch, staging_buffer *buffer);
 
 #endif

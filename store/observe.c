@@ -80,6 +80,7 @@ static void observe_counters(const store_counters *counters, kvt_store_stats *st
     stats->relayouts = counters->relayouts;
     stats->relayout_bytes = counters->relayout_bytes;
     stats->replicas = counters->replicas;
+    stats->recosted = counters->recosted;
     stats->parked = counters->parked;
     stats->readmitted = counters->readmitted;
     stats->timeouts = counters->timeouts;
@@ -111,6 +112,7 @@ kvt_status kvt_stats(kvt_store *store, kvt_store_stats *stats)
                                               .replica_reads = store->counters.replica_reads[tier]};
     }
     pthread_mutex_unlock(&store->lock);
+    learn_fill_stats(store, stats);
     return KVT_OK;
 }
 
@@ -124,6 +126,7 @@ kvt_status kvt_device_stats_at(kvt_store *store, size_t index, kvt_device_stats 
         if (index < facts.member_count) {
             kvt_status status = tiers_pool_member(store->pools[tier], (uint32_t)index, out);
             out->tier = (kvt_tier)tier;
+            learn_fill_device(store, (kvt_tier)tier, (uint32_t)index, out);
             return status;
         }
         index -= facts.member_count;

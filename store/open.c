@@ -435,6 +435,7 @@ static kvt_status open_pool(open_state *state, kvt_tier tier)
                                .reweigh = !options->weights_fixed,
                                .replica_share = options->replica_share};
     kvt_store *store = state->store;
+    store->striping[tier] = options->striping;
     store->unit_bytes[tier] =
         options->unit_bytes != 0 ? options->unit_bytes : TIERS_UNIT_BYTES_DEFAULT;
     kvt_status status = tiers_pool_open(members, count, &pool, &store->pools[tier], state->message,
@@ -446,6 +447,9 @@ static kvt_status open_pool(open_state *state, kvt_tier tier)
     store->costs.present[tier] = true;
     store->costs.read[tier] = costs_combine(costs, count, KVT_IO_READ, options->striping);
     store->costs.write[tier] = costs_combine(costs, count, KVT_IO_WRITE, options->striping);
+    for (uint32_t i = 0; i < count; i++)
+        learn_set_member(store, tier, i, &costs[i].read, &costs[i].write,
+                         members[i].in_flight_bytes_max);
     return KVT_OK;
 }
 
@@ -642,6 +646,7 @@ static kvt_status open_steps(open_state *state)
     if (status == KVT_OK) status = open_write_labels(state);
     if (status == KVT_OK) status = open_write_epoch(state);
     if (status == KVT_OK) open_staging(state);
+    if (status == KVT_OK) status = learn_open(store);
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT && status == KVT_OK; tier++) {
         status = open_pool(state, (kvt_tier)tier);
     }
@@ -744,6 +749,7 @@ void kvt_close(kvt_store *store)
         (void)tiers_pool_close(store->pools[tier]);
     }
     kvt_policy_close(store->policy);
+    learn_close(store);
     entry_table_deinit(&store->table);
     entry_table_deinit(&store->parked);
     staging_close(store->staging);

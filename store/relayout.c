@@ -49,9 +49,7 @@ void relayout_note_get(kvt_store *store, store_entry *entry)
 
 void relayout_note_speed(kvt_store *store, kvt_tier tier)
 {
-    tiers_pool_facts facts;
-    tiers_pool_facts_get(store->pools[tier], &facts);
-    if (facts.read_bytes_per_s > 0) store->costs.read[tier].bytes_per_s = facts.read_bytes_per_s;
+    learn_cost_tier(store, tier);
 }
 
 /* ---- hot objects ---- */

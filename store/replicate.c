@@ -102,7 +102,8 @@ static store_place *replicate_hold(kvt_store *store, store_place *place)
  * that does not answer. */
 static kvt_status replicate_read_again(kvt_store *store, kvt_tier tier, tiers_transfer *read,
                                        uint64_t buffer_bytes, uint64_t deadline_ns,
-                                       staging_buffer *buffer, flight_report *report)
+                                       const flight_watch *watch, staging_buffer *buffer,
+                                       flight_report *report)
 {
     read->avoid = report->failed;
     if (buffer->memory == NULL) {
@@ -110,11 +111,11 @@ static kvt_status replicate_read_again(kvt_store *store, kvt_tier tier, tiers_tr
         if (status != KVT_OK) return status;
     }
     read->buffer = buffer->memory;
-    return flight_run(store->staging, store->pools[tier], read, deadline_ns, buffer, report);
+    return flight_run(store->staging, store->pools[tier], read, deadline_ns, watch, buffer, report);
 }
 
 kvt_status replicate_read(kvt_store *store, store_place *place, uint64_t deadline_ns,
-                          staging_buffer *buffer, uint64_t *read_ns_out)
+                          learn_flight *flight, staging_buffer *buffer, uint64_t *read_ns_out)
 {
     kvt_tier tier = place->tier;
     uint64_t buffer_bytes = buffer->bytes;
@@ -125,16 +126,17 @@ kvt_status replicate_read(kvt_store *store, store_place *place, uint64_t deadlin
         pthread_mutex_unlock(&store->lock);
     }
     flight_report report;
+    const flight_watch *watch = learn_watch(store, tier, KVT_IO_READ, flight);
     tiers_transfer read = {.kind = KVT_IO_READ,
                            .location = place->location,
                            .replica = replica != NULL ? replica->location : NULL,
                            .buffer = buffer->memory,
                            .bytes = place->record_bytes};
     kvt_status status =
-        flight_run(store->staging, store->pools[tier], &read, deadline_ns, buffer, &report);
+        flight_run(store->staging, store->pools[tier], &read, deadline_ns, watch, buffer, &report);
     if (status != KVT_OK && status != KVT_E_TIMEOUT && replica != NULL) {
-        status =
-            replicate_read_again(store, tier, &read, buffer_bytes, deadline_ns, buffer, &report);
+        status = replicate_read_again(store, tier, &read, buffer_bytes, deadline_ns, watch, buffer,
+                                      &report);
     }
     if (read_ns_out != NULL) *read_ns_out = report.finished_ns - report.started_ns;
     if (replica == NULL) return status;
@@ -254,7 +256,7 @@ static kvt_status replicate_copy(replicate_op *op)
     kvt_status status = tiers_pool_reserve_replica(pool, original->location, &op->location);
     if (status != KVT_OK) return status;
     status = flight_move(op->store->staging, pool, KVT_IO_READ, original->location, record,
-                         original->record_bytes, &op->staging);
+                         original->record_bytes, NULL, &op->staging);
     if (status == KVT_OK) status = kvt_record_verify(record, original->record_bytes, &info);
     if (status == KVT_OK && (memcmp(&info.spec.key, &op->key, sizeof op->key) != 0 ||
                              info.spec.generation != original->generation)) {
@@ -262,7 +264,7 @@ static kvt_status replicate_copy(replicate_op *op)
     }
     if (status == KVT_OK) {
         status = flight_move(op->store->staging, pool, KVT_IO_WRITE, op->location, record,
-                             original->record_bytes, &op->staging);
+                             original->record_bytes, NULL, &op->staging);
     }
     return status;
 }

@@ -10,6 +10,7 @@
 #include "store/catalog.h"
 #include "store/entry.h"
 #include "store/flight.h"
+#include "store/learn.h"
 #include "store/staging.h"
 #include "tiers/pool.h"
 
@@ -54,6 +55,7 @@ typedef struct store_counters {
     uint64_t recovered, recovery_drops, moves_committed, moves_aborted;
     uint64_t promotions, demotions, evictions;
     uint64_t relayouts, relayout_bytes, parked, readmitted;
+    uint64_t recosted; /* entries whose options got new figures, ever */
     uint64_t replicas; /* made, ever */
     uint64_t replica_reads[KVT_TIER_COUNT];
     uint64_t hits[KVT_TIER_COUNT];
@@ -78,7 +80,15 @@ struct kvt_store {
     store_relayout relayouts[KVT_TIER_COUNT];
     store_replicas replicas[KVT_TIER_COUNT];
 
+    /* Options are made with figures of an epoch; a curve that is re-opened begins another. */
+    uint32_t curve_epoch;
+    uint32_t curve_swept;   /* all entries have options of it, or of a later one */
+    size_t curve_bucket;    /* where the walk over the table goes on */
+    uint64_t reopened_seen; /* of learn->reopened */
+
     /* Fixed after open. */
+    store_learn *learn; /* own lock */
+    kvt_striping striping[KVT_TIER_COUNT];
     tiers_pool *pools[KVT_TIER_COUNT];
     uint32_t unit_bytes[KVT_TIER_COUNT];
     uint64_t retired_members[KVT_TIER_COUNT]; /* masks of members known to be out; under lock */
@@ -225,7 +235,8 @@ void relayout_clear_members(kvt_store *store, kvt_tier tier, uint64_t members);
  * then; it may be another one than before, and none when the status is not KVT_OK. No lock held.
  * What flight_run says. */
 KVT_NODISCARD kvt_status replicate_read(kvt_store *store, store_place *place, uint64_t deadline_ns,
-                                        staging_buffer *buffer, uint64_t *read_ns_out);
+                                        learn_flight *flight, staging_buffer *buffer,
+                                        uint64_t *read_ns_out);
 
 /* Counts a read of an entry's place; a hot one is queued for a replica. Lock held. */
 void replicate_note_read(kvt_store *store, store_entry *entry);

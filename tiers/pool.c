@@ -259,6 +259,10 @@ static void pool_job_finished(void *context, tiers_transfer *transfer,
             transfer->member_finished_ns_first = finished_ns;
     }
     if (finished_ns > transfer->finished_ns) transfer->finished_ns = finished_ns;
+    for (uint32_t i = 0; i < transfer->part_count; i++) {
+        if (transfer->parts[i].member == result->member)
+            transfer->parts[i].finished_ns = finished_ns;
+    }
     assert(transfer->units_pending > 0);
     tiers_transfer_released *released = NULL;
     void *released_context = NULL;
@@ -284,6 +288,19 @@ static bool pool_serves_location(const tiers_pool *pool, const tiers_location *l
     return true;
 }
 
+/* Of a whole object's parts the extents tell the bytes, so a short last unit is where it is. */
+static void pool_measure_parts(const tiers_location *location, pool_part *parts)
+{
+    uint32_t share = 0;
+    for (uint32_t i = 0; i < location->share_count; i++)
+        parts[i].bytes = 0;
+    for (uint32_t i = 0; i < location->extent_count; i++) {
+        while (location->shares[share].member != location->extents[i].member)
+            share++;
+        parts[share].bytes += location->extents[i].bytes;
+    }
+}
+
 /* The parts of a transfer without a choice; 0 = a member does not serve. */
 static uint32_t pool_list_parts(const tiers_pool *pool, const tiers_transfer *transfer,
                                 pool_part *parts)
@@ -295,6 +312,7 @@ static uint32_t pool_list_parts(const tiers_pool *pool, const tiers_transfer *tr
         parts[i] = (pool_part){.copy = location,
                                .share = i,
                                .bytes = transfer->bytes / units * location->shares[i].units};
+    if (transfer->bytes == location->bytes) pool_measure_parts(location, parts);
     return location->share_count;
 }
 
@@ -306,6 +324,31 @@ void tiers_transfer_start(tiers_pool *pool, tiers_transfer *transfer)
 static uint32_t pool_part_member(const pool_part *part)
 {
     return part->copy->shares[part->share].member;
+}
+
+/* Tells the caller what each member is asked for. A part of each copy on one member is one. */
+static void pool_note_parts(const tiers_pool *pool, tiers_transfer *transfer,
+                            const pool_part *parts, uint32_t count)
+{
+    uint64_t seen = 0;
+    transfer->part_count = 0;
+    for (uint32_t i = 0; transfer->parts != NULL && i < count; i++) {
+        uint32_t member = pool_part_member(&parts[i]);
+        uint32_t at = 0;
+        if ((seen >> member & 1) != 0) {
+            while (transfer->parts[at].member != member)
+                at++;
+            transfer->parts[at].bytes += parts[i].bytes;
+            continue;
+        }
+        const tiers_worker *worker = pool->members[member].worker;
+        seen |= UINT64_C(1) << member;
+        transfer->parts[transfer->part_count++] =
+            (tiers_part){.member = member,
+                         .bytes = parts[i].bytes,
+                         .ahead_bytes = {tiers_worker_pending_of(worker, KVT_IO_READ),
+                                         tiers_worker_pending_of(worker, KVT_IO_WRITE)}};
+    }
 }
 
 /* Fills the second block for so many parts; none: it has finished. done_mutex is held. */
@@ -343,6 +386,7 @@ void tiers_transfer_start_until(tiers_pool *pool, tiers_transfer *transfer, uint
     pool_part parts[POOL_PARTS_MAX];
     uint32_t count = transfer->replica != NULL ? pool_route_read(pool, transfer, parts)
                                                : pool_list_parts(pool, transfer, parts);
+    pool_note_parts(pool, transfer, parts, count);
     pthread_mutex_lock(&pool->done_mutex);
     pool_begin_transfer(pool, transfer, parts, count);
     pthread_mutex_unlock(&pool->done_mutex);

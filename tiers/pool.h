@@ -150,6 +150,14 @@ KVT_NODISCARD kvt_status tiers_location_unpack(const void *source, size_t bytes,
                                                tiers_location **location_out);
 void tiers_location_free(tiers_location *location);
 
+/* What a transfer asks of one member, and what that member had to do before it. */
+typedef struct tiers_part {
+    uint32_t member;
+    uint64_t bytes;
+    uint64_t ahead_bytes[2]; /* by kvt_io_kind: queued or in flight when the part was queued */
+    uint64_t finished_ns;    /* as the transfer's; 0 = not yet */
+} tiers_part;
+
 /* The last word on an abandoned transfer: it, its buffer and its location are no longer used.
  * Called on any thread, once, under no lock; must not call the pool. */
 typedef void tiers_transfer_released(void *context);
@@ -173,7 +181,8 @@ typedef struct tiers_transfer {
     uint64_t bytes;                /* a multiple of TIERS_GRAIN_BYTES, <= location->bytes */
     uint64_t offset;               /* start inside the object, a multiple of the unit; usually 0 */
     const tiers_location *replica; /* read: the object's second copy, or NULL; bytes > 0 then */
-    uint64_t avoid; /* with a replica: members that are read only where no other copy serves */
+    uint64_t avoid;    /* with a replica: members that are read only where no other copy serves */
+    tiers_part *parts; /* the caller's, TIERS_MEMBERS_MAX of them, filled at the start; or NULL */
 
     kvt_status status;   /* first error kept */
     uint64_t failed;     /* members whose part failed */
@@ -184,6 +193,7 @@ typedef struct tiers_transfer {
     bool finished;                     /* the pool's; read it through tiers_transfer_wait */
     uint64_t routes[TIERS_REPLICA_UNITS_MAX / 64]; /* the pool's; a bit per unit: 1 = replica */
     uint64_t members;                  /* the pool's: a mask of those that have a part of it */
+    uint32_t part_count;               /* the pool's: of parts, fixed by the start */
     atomic_bool cancelled;             /* the pool's: what no device has yet stays undone */
     tiers_transfer_released *released; /* the pool's */
     void *released_context;
@@ -248,6 +258,16 @@ void tiers_pool_facts_get(tiers_pool *pool, tiers_pool_facts *out);
 
 /* Fills all but the tier, which a pool does not know. KVT_OK; KVT_END past the last member. */
 KVT_NODISCARD kvt_status tiers_pool_member(tiers_pool *pool, uint32_t index, kvt_device_stats *out);
+
+/* What a member is counted on for: its weight for reads, and its writes as measured. */
+typedef struct tiers_speed {
+    bool takes; /* serves, and takes new units */
+    double read_bytes_per_s;
+    double write_bytes_per_s;
+} tiers_speed;
+
+/* KVT_OK; KVT_END past the last member. */
+KVT_NODISCARD kvt_status tiers_pool_speed(tiers_pool *pool, uint32_t index, tiers_speed *out);
 
 /* A member's wear as of now. KVT_OK; KVT_END past the last member. */
 KVT_NODISCARD kvt_status tiers_pool_wear(tiers_pool *pool, uint32_t member, tiers_wear *out);

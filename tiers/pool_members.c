@@ -229,6 +229,21 @@ void tiers_pool_facts_get(tiers_pool *pool, tiers_pool_facts *out)
     pthread_mutex_unlock(&pool->mutex);
 }
 
+kvt_status tiers_pool_speed(tiers_pool *pool, uint32_t index, tiers_speed *out)
+{
+    if (index >= pool->member_count) return KVT_END;
+    const pool_member *member = &pool->members[index];
+    *out = (tiers_speed){.takes = false};
+    pthread_mutex_lock(&pool->mutex);
+    if (pool_member_takes(member)) {
+        tiers_worker_speed speed;
+        tiers_worker_speed_get(member->worker, &speed);
+        *out = (tiers_speed){true, speed.weight_bytes_per_s, speed.write_bytes_per_s};
+    }
+    pthread_mutex_unlock(&pool->mutex);
+    return KVT_OK;
+}
+
 static void pool_fill_stats(pool_member *member, kvt_device_stats *out)
 {
     tiers_worker_counts counts;

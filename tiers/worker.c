@@ -127,7 +127,7 @@ static void worker_end_call(tiers_worker *worker, size_t ended)
 static void worker_finish_job(tiers_worker *worker, worker_job *job)
 {
     assert(!job->issuing && job->in_flight == 0);
-    atomic_fetch_sub(&worker->pending_bytes, job->estimate);
+    atomic_fetch_sub(&worker->pending_bytes[job->transfer->kind], job->estimate);
     atomic_fetch_sub(&worker->jobs_queued, 1);
     worker->finished(worker->context, job->transfer, &job->result);
     pthread_mutex_lock(&worker->mutex);
@@ -214,6 +214,9 @@ static void worker_complete(tiers_worker *worker, worker_slot *slot)
             result->submitted_ns = io->submitted_ns;
         if (io->finished_ns > result->finished_ns) result->finished_ns = io->finished_ns;
         result->bytes += io->bytes;
+        uint64_t done = io->bytes < job->estimate ? io->bytes : job->estimate;
+        job->estimate -= done;
+        atomic_fetch_sub(&worker->pending_bytes[io->kind], done);
     } else {
         if (io->status == KVT_E_GONE) atomic_store(&worker->retired, true);
         if (io->status == KVT_E_IO) worker->failures++;

@@ -117,6 +117,7 @@ void tiers_worker_ask_spare(tiers_worker *worker);
 
 /* Bytes queued and not finished, approximately. */
 uint64_t tiers_worker_pending_bytes(const tiers_worker *worker);
+uint64_t tiers_worker_pending_of(const tiers_worker *worker, kvt_io_kind kind);
 
 /* Nothing is queued, in flight or under way: change_device would not wait. */
 bool tiers_worker_idle(tiers_worker *worker);

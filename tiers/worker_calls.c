@@ -41,7 +41,13 @@ bool tiers_worker_write_failed(const tiers_worker *worker)
 
 uint64_t tiers_worker_pending_bytes(const tiers_worker *worker)
 {
-    return atomic_load(&worker->pending_bytes);
+    return tiers_worker_pending_of(worker, KVT_IO_READ) +
+           tiers_worker_pending_of(worker, KVT_IO_WRITE);
+}
+
+uint64_t tiers_worker_pending_of(const tiers_worker *worker, kvt_io_kind kind)
+{
+    return atomic_load(&worker->pending_bytes[kind]);
 }
 
 void tiers_worker_counts_get(const tiers_worker *worker, tiers_worker_counts *out)
@@ -88,7 +94,7 @@ kvt_status tiers_worker_queue(tiers_worker *worker, tiers_transfer *transfer,
     job->result = (tiers_job_result){.status = KVT_OK, .member = copy->shares[share].member};
     tiers_walk_init(&job->walk, copy, share, transfer->offset, transfer->bytes);
     if (transfer->replica != NULL) tiers_walk_choose(&job->walk, transfer);
-    atomic_fetch_add(&worker->pending_bytes, job->estimate);
+    atomic_fetch_add(&worker->pending_bytes[transfer->kind], job->estimate);
     atomic_fetch_add(&worker->jobs_queued, 1);
     worker_list_push(&worker->mail[transfer->kind], job);
     pthread_cond_signal(&worker->work);

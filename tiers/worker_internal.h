@@ -20,7 +20,7 @@ enum { WORKER_DEPTH_MAX = 256 };
 typedef struct worker_job {
     struct worker_job *next;
     tiers_transfer *transfer;
-    uint64_t estimate; /* share of pending_bytes */
+    uint64_t estimate; /* share of pending_bytes; falls with each piece that ends */
     uint32_t in_flight;
     bool issuing; /* in a list; more pieces may come */
     tiers_job_result result;
@@ -79,11 +79,11 @@ struct tiers_worker {
     bool sweep; /* a transfer that may be in the mail was cancelled */
 
     atomic_bool retired;
-    atomic_bool busy;          /* something is in flight, or a blocking call is under way */
-    _Atomic uint64_t progress; /* operations and calls that ended */
-    atomic_bool write_failed;  /* the last write that ended did */
-    _Atomic uint64_t pending_bytes;
-    _Atomic uint32_t jobs_queued; /* and not finished */
+    atomic_bool busy;                  /* something is in flight, or a blocking call is under way */
+    _Atomic uint64_t progress;         /* operations and calls that ended */
+    atomic_bool write_failed;          /* the last write that ended did */
+    _Atomic uint64_t pending_bytes[2]; /* by kvt_io_kind */
+    _Atomic uint32_t jobs_queued;      /* and not finished */
     _Atomic uint64_t bytes[2];
     _Atomic uint64_t requests;
     _Atomic uint32_t depth_achieved;

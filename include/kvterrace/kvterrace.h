@@ -169,6 +169,8 @@ typedef struct kvt_get_info {
     uint64_t stored_bytes; /* bytes read */
     uint64_t read_ns;      /* device time, queueing included */
     uint64_t decode_ns;    /* verification and decoding */
+    uint64_t predicted_ns; /* what the get was expected to take when its read began; 0 = shared */
+    uint64_t elapsed_ns;   /* what it took */
     bool shared;           /* waited on another get's read */
     bool timed_out;        /* a miss for want of time: the entry may still be stored */
 } kvt_get_info;
@@ -221,6 +223,17 @@ KVT_API KVT_NODISCARD kvt_status kvt_maintain(kvt_store *store, uint32_t *moves_
 KVT_API KVT_NODISCARD kvt_status kvt_explain(kvt_store *store, const kvt_key *key,
                                              kvt_explanation *out);
 
+/* How far the predictions of loads were off: gets that read for themselves. An error is relative,
+ * |predicted - achieved| / achieved, of a prediction made before the read; old ones are forgotten
+ * by and by. */
+typedef struct kvt_load_stats {
+    uint64_t loads;
+    double predicted_seconds; /* sums */
+    double achieved_seconds;
+    double error_p50;
+    double error_p90;
+} kvt_load_stats;
+
 typedef struct kvt_tier_stats {
     uint64_t capacity_bytes;
     uint64_t used_bytes; /* physical: extents held, reservations included */
@@ -231,6 +244,7 @@ typedef struct kvt_tier_stats {
     bool emulated;          /* stands in for absent hardware */
     uint64_t replica_bytes; /* of used_bytes, held by second copies of hot entries */
     uint64_t replica_reads; /* reads that took a part from one */
+    kvt_load_stats loads;
 } kvt_tier_stats;
 
 typedef struct kvt_store_stats {
@@ -250,6 +264,8 @@ typedef struct kvt_store_stats {
     uint64_t timeouts;      /* gets whose deadline passed: misses of entries that are stored */
     uint64_t staging_bytes; /* memory of records in motion now, what silent devices keep included */
     uint64_t replicas;      /* second copies made, ever */
+    uint64_t reopened;      /* curves of devices that had drifted, and were taken up anew, ever */
+    uint64_t recosted;      /* entries whose options got new figures for that, ever */
     kvt_policy_stats policy;
 } kvt_store_stats;
 
@@ -281,6 +297,11 @@ typedef struct kvt_device_stats {
     uint64_t bytes_written_ever;         /* over restarts, as far as the catalog knows */
     uint64_t write_budget_bytes_per_day; /* 0 = none; */
     uint64_t write_budget_left_bytes;    /* at 0 new units go to other devices */
+    kvt_affine read_learned; /* seconds of one load's part, as achieved: residual is the spread of
+                                single ones; bytes_per_s 0 = nothing learned yet */
+    kvt_affine write_learned;
+    double read_drift; /* how far that is off the curve of the open, relatively, at 1 MiB */
+    bool reopened;     /* it has drifted since: measure it anew (kvterrace profile devices) */
 } kvt_device_stats;
 KVT_API KVT_NODISCARD kvt_status kvt_device_stats_at(kvt_store *store, size_t index,
                                                      kvt_device_stats *out);

@@ -223,6 +223,12 @@ KVT_API KVT_NODISCARD kvt_status kvt_policy_observe_tier(kvt_policy *policy, kvt
 KVT_API KVT_NODISCARD kvt_status kvt_policy_observe_quality(kvt_policy *policy, uint64_t handle,
                                                             double observed, double weight);
 
+/* Gives a stored entry's options new seconds and losses, because a curve was measured anew: the
+ * same options as at admission, in the same order; their bytes stay as they are. KVT_OK; KVT_MISS;
+ * KVT_E_ARGUMENT (other options, a ladder's, or a bad number). */
+KVT_API KVT_NODISCARD kvt_status kvt_policy_recost(kvt_policy *policy, uint64_t handle,
+                                                   const kvt_option *options, uint32_t count);
+
 /*
  * Offers a new entry, whose exact bytes the caller holds now. Counts as its first access.
  * KVT_OK: the plan ends with the PUT of this entry. KVT_REFUSED: not worth storing, or no room

@@ -1,0 +1,92 @@
+/*
+ * online.h - what a running store learns about seconds: of its devices, its codecs, and how far its
+ * predictions were off (docs/STORE.md, Learning).
+ *
+ * Thread rule: pure arithmetic over the caller's memory; no locks, no allocation, no clock.
+ */
+#ifndef ESTIMATOR_ONLINE_H
+#define ESTIMATOR_ONLINE_H
+
+#include <kvterrace/profile.h>
+
+/* ---- seconds of one device in one direction ---- */
+
+/* What a device is asked for, and what it has to do first. */
+typedef struct online_work {
+    double bytes;
+    double ahead_bytes; /* of the same direction: first come, first served */
+    double other_bytes; /* of the other direction, in flight on the device */
+} online_work;
+
+#define ONLINE_TERMS 3
+
+/*
+ * seconds = value[0] + value[1] (bytes + ahead) + value[2] other, followed by a Kalman filter with
+ * random-walk coefficients: the relative error of each observation is shared out over the terms by
+ * how uncertain each is. A single hiccup is cut off at a few spreads.
+ */
+typedef struct online_device {
+    double curve[ONLINE_TERMS]; /* the stored curve's */
+    double used[ONLINE_TERMS];  /* what decisions are made on */
+    double value[ONLINE_TERMS]; /* as achieved lately */
+    double scale[ONLINE_TERMS]; /* the unit of each term's uncertainty */
+    double covariance[ONLINE_TERMS][ONLINE_TERMS];
+    double noise;  /* variance of one observation's relative error */
+    double slower; /* sums of what speaks for a drift from `used`, in spreads */
+    double faster;
+    uint32_t settling; /* observations until a re-opened curve is taken up */
+    uint64_t observations;
+    uint64_t reopened; /* how often that happened */
+} online_device;
+
+/* request_seconds >= 0, bytes_per_s > 0. */
+void online_device_init(online_device *device, double request_seconds, double bytes_per_s);
+
+/* Goes on from figures that were learned before: value and used. */
+void online_device_resume(online_device *device, double request_seconds, double bytes_per_s,
+                          uint64_t observations);
+
+double online_device_predict(const online_device *device, const online_work *work);
+
+/* Takes one achieved time, above 0. True when the device has drifted from what decisions are made
+ * on, and the new figures have settled: `used` has been changed to them. */
+bool online_device_observe(online_device *device, const online_work *work, double seconds);
+
+/* Its present figures as the affine model that options are costed with. */
+kvt_affine online_device_affine(const online_device *device);
+
+/* Largest relative difference of the present figures from the stored curve, at so many bytes. */
+double online_device_drift(const online_device *device, double bytes);
+
+/* ---- averages ---- */
+
+/* An average that forgets, and cuts single hiccups off. */
+typedef struct online_average {
+    double value;
+    double deviation; /* mean absolute one */
+    uint64_t observations;
+} online_average;
+
+/* The first observation replaces the value; later ones move it by `share`, or by more while there
+ * were few. */
+void online_average_observe(online_average *average, double observed, double share);
+
+/* ---- how far predictions were off ---- */
+
+#define ONLINE_ERROR_BINS 96u
+
+/* |predicted - achieved| / achieved in bins of equal ratio; old ones are half forgotten. */
+typedef struct online_error {
+    float bins[ONLINE_ERROR_BINS];
+    float total;
+    uint64_t observations;
+    double predicted_seconds; /* sums of all */
+    double achieved_seconds;
+} online_error;
+
+void online_error_observe(online_error *error, double predicted_seconds, double achieved_seconds);
+
+/* The error that so large a share of the observations stay within; 0 without any. */
+double online_error_quantile(const online_error *error, double share);
+
+#endif

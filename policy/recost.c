@@ -1,0 +1,45 @@
+/*
+ * recost.c - new seconds and losses for the options of an entry that is stored: a curve has been
+ * measured anew. Forms, bytes and lineage stay, so no plan that is under way is touched.
+ */
+#include "policy/engine.h"
+
+#include <assert.h>
+#include <string.h>
+
+static bool recost_fits(const kvt_policy *policy, const entry *e, const kvt_option *options,
+                        uint32_t count)
+{
+    if (e->shares || count != e->option_count) return false;
+    for (uint32_t i = 1; i < count; i++) {
+        const form *o = &policy->forms[e->forms + i - 1];
+        if (memcmp(&o->variant, &options[i].variant, sizeof o->variant) != 0) return false;
+        for (int level = 0; level < LEVELS; level++)
+            if ((o->bytes[level] != 0) != (options[i].bytes[level + 1] != 0)) return false;
+    }
+    return true;
+}
+
+kvt_status kvt_policy_recost(kvt_policy *policy, uint64_t handle, const kvt_option *options,
+                             uint32_t count)
+{
+    assert(policy != NULL);
+    if (!policy_options_are_sound(options, count)) return KVT_E_ARGUMENT;
+    uint32_t index = entries_find(policy, handle);
+    if (index == NIL || entry_at(policy, index)->state != ENTRY_HELD) return KVT_MISS;
+    entry *e = entry_at(policy, index);
+    if (!recost_fits(policy, e, options, count)) return KVT_E_ARGUMENT;
+    e->recompute_seconds = (float)options[0].load_seconds;
+    for (uint32_t i = 1; i < count; i++) {
+        form *o = &policy->forms[e->forms + i - 1];
+        o->load_seconds = options[i].load_seconds;
+        o->decode_seconds = options[i].decode_seconds;
+        o->encode_seconds = options[i].encode_seconds;
+        o->loss = options[i].loss;
+        o->loss_upper = options[i].loss_upper > o->loss ? options[i].loss_upper : o->loss;
+    }
+    if (count > 1) forms_refresh(policy, e->forms, count - 1);
+    advise_bar(policy, e);
+    policy->ops->index(policy, index);
+    return KVT_OK;
+}

@@ -1,0 +1,91 @@
+/*
+ * learn.h - what a store learns while it runs: the seconds of its devices and codecs, and how far
+ * its predictions were off (docs/STORE.md, Learning).
+ *
+ * Thread rule: any thread. learn.lock is a leaf: it may be taken under the control lock, and
+ * nothing is called under it but the estimator's arithmetic.
+ */
+#ifndef STORE_LEARN_H
+#define STORE_LEARN_H
+
+#include "estimator/online.h"
+#include "store/entry.h"
+#include "store/flight.h"
+
+#include <kvterrace/kvterrace.h>
+#include <pthread.h>
+
+typedef struct learn_member {
+    bool known;
+    uint64_t in_flight_bytes; /* of the other direction, that may be ahead of a request at most */
+    online_device kinds[2];   /* by kvt_io_kind */
+} learn_member;
+
+typedef struct learn_tier {
+    online_average overhead; /* of a get: its seconds less the slowest member's and the decoding */
+    online_error loads;      /* whole gets */
+    online_error kinds[2];   /* single members' parts, by kvt_io_kind */
+    learn_member members[TIERS_MEMBERS_MAX];
+} learn_tier;
+
+/* One form: seconds per source byte of its curve, and achieved over these. */
+typedef struct learn_codec {
+    double decode_curve;
+    double encode_curve;
+    online_average decode;
+    online_average encode;
+} learn_codec;
+
+typedef struct store_learn {
+    pthread_mutex_t lock;
+    uint64_t reopened; /* curves, ever */
+    learn_tier tiers[KVT_TIER_COUNT];
+    learn_codec codecs[KVT_VARIANTS_MAX]; /* in the order of the store's variants */
+} store_learn;
+
+/* One transfer while it is watched; on its runner's stack. */
+typedef struct learn_flight {
+    kvt_store *store;
+    kvt_tier tier;
+    kvt_io_kind kind;
+    double slowest_seconds; /* of the members, as predicted at the start */
+    double overhead_seconds;
+    flight_watch watch;
+} learn_flight;
+
+KVT_NODISCARD kvt_status learn_open(kvt_store *store);
+void learn_close(kvt_store *store);
+
+/* A device joins, with its curves. */
+void learn_set_member(kvt_store *store, kvt_tier tier, uint32_t member, const kvt_affine *read,
+                      const kvt_affine *write, uint64_t in_flight_bytes_max);
+
+/* Prepares a flight; returns its watch. */
+const flight_watch *learn_watch(kvt_store *store, kvt_tier tier, kvt_io_kind kind,
+                                learn_flight *flight);
+
+/* Seconds that decoding an entry of this form is expected to take. */
+double learn_decode_seconds(kvt_store *store, kvt_variant variant, uint64_t source_bytes);
+
+/* How a get ended that read for itself: seconds of its decoding, and all of its seconds. Returns
+ * what it was expected to take. */
+double learn_note_get(kvt_store *store, const learn_flight *flight, kvt_variant variant,
+                      uint64_t source_bytes, double decode_seconds, double all_seconds);
+
+void learn_note_encode(kvt_store *store, kvt_variant variant, uint64_t source_bytes,
+                       double seconds);
+
+void learn_fill_stats(kvt_store *store, kvt_store_stats *stats);
+void learn_fill_device(kvt_store *store, kvt_tier tier, uint32_t member, kvt_device_stats *out);
+
+/* Brings the costs of new options up to what was learned: a tier's seconds, and once a curve has
+ * been re-opened a new epoch for all entries. In the background round; no lock held. */
+void learn_round(kvt_store *store);
+
+/* Gives a stored entry's options the figures of now. Lock held. */
+void learn_recost_entry(kvt_store *store, store_entry *entry);
+
+/* A tier's read or write model as of now: its serving devices striped together. Lock held. */
+void learn_cost_tier(kvt_store *store, kvt_tier tier);
+
+#endif

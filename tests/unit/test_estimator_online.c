@@ -1,0 +1,195 @@
+/*
+ * test_estimator_online.c - what is learned of devices while a store runs: simulated devices with
+ * known seconds, seeded noise.
+ */
+#include "estimator/online.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdlib.h>
+
+static double online_uniform(uint64_t *state)
+{
+    *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return ((double)(*state >> 11) + 0.5) * 0x1p-53;
+}
+
+static double online_normal(uint64_t *state)
+{
+    double radius = sqrt(-2.0 * log(online_uniform(state)));
+    return radius * cos(6.283185307179586 * online_uniform(state));
+}
+
+/* A device that serves in order, both directions on one wire or on two. */
+typedef struct online_truth {
+    double request_seconds, bytes_per_s;
+    double other; /* seconds per byte of the other direction ahead */
+    double noise; /* sd of the logarithm */
+    uint64_t seed;
+} online_truth;
+
+static online_work online_draw(online_truth *truth)
+{
+    static const double sizes[] = {65536, 262144, 1048576, 4194304};
+    online_work work = {.bytes = sizes[(int)(online_uniform(&truth->seed) * 4)]};
+    if (online_uniform(&truth->seed) < 0.5)
+        work.ahead_bytes = online_uniform(&truth->seed) * 8388608;
+    if (online_uniform(&truth->seed) < 0.3)
+        work.other_bytes = online_uniform(&truth->seed) * 4194304;
+    return work;
+}
+
+static double online_true_seconds(const online_truth *truth, const online_work *work)
+{
+    return truth->request_seconds + (work->bytes + work->ahead_bytes) / truth->bytes_per_s +
+           truth->other * work->other_bytes;
+}
+
+static double online_seconds(online_truth *truth, const online_work *work)
+{
+    return online_true_seconds(truth, work) * exp(truth->noise * online_normal(&truth->seed));
+}
+
+/* Largest relative difference between the prediction and the truth over what may be asked. */
+static double online_worst(const online_device *device, online_truth *truth)
+{
+    double worst = 0;
+    for (int i = 0; i < 200; i++) {
+        online_work work = online_draw(truth);
+        double right = online_true_seconds(truth, &work);
+        worst = fmax(worst, fabs(online_device_predict(device, &work) / right - 1));
+    }
+    return worst;
+}
+
+static void test_finds_all_terms(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 10; seed++) {
+        online_truth truth = {2e-3, 150e6, seed % 2 == 0 ? 1 / 150e6 : 0, 0.05, seed};
+        online_device device;
+        /* The curve says a tenth of the fixed seconds and twice the bandwidth. */
+        online_device_init(&device, 2e-4, 300e6);
+        for (int i = 0; i < 600; i++) {
+            online_work work = online_draw(&truth);
+            (void)online_device_observe(&device, &work, online_seconds(&truth, &work));
+        }
+        double worst = online_worst(&device, &truth);
+        if (worst > 0.15) fail_msg("seed %d: off by %.3f", (int)seed, worst);
+        assert_true(fabs(1 / online_device_affine(&device).bytes_per_s * 150e6 - 1) < 0.1);
+        assert_true(online_device_drift(&device, 1048576) > 0.5);
+    }
+}
+
+static void test_drift_reopens(void **state)
+{
+    (void)state;
+    static const double slowing[] = {0.5, 0.8, 2.0};
+    for (int which = 0; which < 3; which++) {
+        for (uint64_t seed = 1; seed <= 10; seed++) {
+            online_truth truth = {1e-4, 400e6, 0.5 / 400e6, 0.1, seed};
+            online_device device;
+            online_device_init(&device, 1e-4, 400e6);
+            for (int i = 0; i < 500; i++) {
+                online_work work = online_draw(&truth);
+                (void)online_device_observe(&device, &work, online_seconds(&truth, &work));
+            }
+            uint64_t before = device.reopened;
+            assert_int_equal(before, 0);
+            truth.bytes_per_s *= slowing[which];
+            int needed = 0;
+            bool reopened = false;
+            for (; needed < 300 && !reopened; needed++) {
+                online_work work = online_draw(&truth);
+                reopened = online_device_observe(&device, &work, online_seconds(&truth, &work));
+            }
+            if (!reopened) fail_msg("x%.1f, seed %d: not noticed", slowing[which], (int)seed);
+            assert_true(device.reopened == before + 1);
+            double found = 1.0 / device.used[1] / truth.bytes_per_s;
+            if (fabs(found - 1) > 0.15)
+                fail_msg("x%.1f, seed %d: %.3f of the truth", slowing[which], (int)seed, found);
+        }
+    }
+}
+
+static void test_noise_alone_is_no_drift(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        online_truth truth = {1e-4, 200e6, 0.5 / 200e6, 0.3, seed};
+        online_device device;
+        online_device_init(&device, 1e-4, 200e6);
+        for (int i = 0; i < 5000; i++) {
+            online_work work = online_draw(&truth);
+            double seconds = online_seconds(&truth, &work);
+            if (online_uniform(&truth.seed) < 0.01) seconds *= 20; /* a hiccup of the host */
+            (void)online_device_observe(&device, &work, seconds);
+        }
+        assert_int_equal(device.reopened, 0);
+        double worst = online_worst(&device, &truth);
+        if (worst > 0.35) fail_msg("seed %d: off by %.3f", (int)seed, worst);
+    }
+}
+
+static void test_goes_on_after_restart(void **state)
+{
+    (void)state;
+    online_device device;
+    online_device_init(&device, 1e-4, 400e6);
+    online_device_resume(&device, 3e-4, 100e6, 1000);
+    online_work work = {.bytes = 1e6};
+    assert_true(fabs(online_device_predict(&device, &work) / (3e-4 + 1e-2) - 1) < 1e-9);
+    assert_true(online_device_drift(&device, 1e6) > 2);
+    assert_int_equal(device.reopened, 0);
+}
+
+static void test_average_cuts_hiccups(void **state)
+{
+    (void)state;
+    online_average average = {0, 0, 0};
+    uint64_t seed = 7;
+    for (int i = 0; i < 400; i++)
+        online_average_observe(&average, 2.0 + 0.1 * online_normal(&seed), 1.0 / 32);
+    assert_true(fabs(average.value - 2.0) < 0.05);
+    online_average_observe(&average, 1000.0, 1.0 / 32);
+    assert_true(average.value < 2.1);
+    for (int i = 0; i < 400; i++)
+        online_average_observe(&average, 4.0, 1.0 / 32);
+    assert_true(fabs(average.value - 4.0) < 0.05);
+}
+
+static void test_error_quantiles(void **state)
+{
+    (void)state;
+    online_error error = {.total = 0};
+    assert_true(online_error_quantile(&error, 0.5) <= 0);
+    for (int i = 1; i <= 1000; i++)
+        online_error_observe(&error, 1.0 + i * 1e-3, 1.0); /* errors evenly from 0 to 1 */
+    assert_true(fabs(online_error_quantile(&error, 0.5) / 0.5 - 1) < 0.03);
+    assert_true(fabs(online_error_quantile(&error, 0.9) / 0.9 - 1) < 0.03);
+    assert_int_equal(error.observations, 1000);
+    assert_true(fabs(error.achieved_seconds - 1000) < 1e-6);
+    for (int i = 0; i < 40000; i++)
+        online_error_observe(&error, 1.01, 1.0); /* what is old is forgotten */
+    assert_true(online_error_quantile(&error, 0.9) < 0.012);
+    online_error_observe(&error, 1e9, 1.0); /* beyond the last bin */
+    online_error_observe(&error, 1.0, 0.0); /* nothing to compare with */
+    assert_int_equal(error.observations, 41001);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_finds_all_terms),
+        cmocka_unit_test(test_drift_reopens),
+        cmocka_unit_test(test_noise_alone_is_no_drift),
+        cmocka_unit_test(test_goes_on_after_restart),
+        cmocka_unit_test(test_average_cuts_hiccups),
+        cmocka_unit_test(test_error_quantiles),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
