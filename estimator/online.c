@@ -13,7 +13,7 @@
 #include <math.h>
 #include <string.h>
 
-#define DEVICE_WALK        4e-5 /* variance that a coefficient gains from one observation to the next */
+#define DEVICE_WALK        4e-5 /* variance that a coefficient gains per observation */
 #define DEVICE_FIXED_LEAST 50e-6
 #define DEVICE_FIXED_SHARE 0.2 /* of the first observation, as the fixed seconds' scale */
 #define DEVICE_CUT         2.5 /* spreads; an error beyond counts as this much */
@@ -114,13 +114,13 @@ static void device_filter(online_device *device, const double share[ONLINE_TERMS
 }
 
 /* Page's cumulative sums of how far observations lie from what decisions are made on, beyond a
- * tenth and a third of a spread. */
+ * tenth and half a spread. */
 static bool device_has_drifted(online_device *device, const double terms[ONLINE_TERMS],
                                double seconds)
 {
     double spread = fmax(sqrt(device->noise), 0.02);
     double off = log(seconds / fmax(device_seconds(device->used, terms), 1e-12)) / spread;
-    double slack = 0.35 + DEVICE_DRIFT_LEAST / spread;
+    double slack = 0.5 + DEVICE_DRIFT_LEAST / spread;
     device->slower = fmax(0, device->slower + device_cut(off, slack + 2.0) - slack);
     device->faster = fmax(0, device->faster + device_cut(-off, slack + 2.0) - slack);
     return device->slower > DEVICE_DRIFT_SUM || device->faster > DEVICE_DRIFT_SUM;
