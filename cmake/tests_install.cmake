@@ -16,6 +16,10 @@ kvt_script_test(install/package install ${CMAKE_SOURCE_DIR}/tests/install/check_
   ${CMAKE_BINARY_DIR} ${CMAKE_C_COMPILER} ${KVT_CXX} "${KVT_SANITIZE}")
 kvt_script_test(unit/test_tools_command "unit;tools" ${Python3_EXECUTABLE}
   ${CMAKE_SOURCE_DIR}/tests/unit/test_tools_command.py $<TARGET_FILE:kvterrace_command>)
+kvt_script_test(unit/test_reference_texts "unit;estimator" ${Python3_EXECUTABLE}
+  ${CMAKE_SOURCE_DIR}/tests/unit/test_reference_texts.py)
+kvt_script_test(unit/test_reference_training "unit;estimator" ${Python3_EXECUTABLE}
+  ${CMAKE_SOURCE_DIR}/tests/unit/test_reference_training.py)
 kvt_script_test(unit/test_bench_drift "unit;bench" ${Python3_EXECUTABLE}
   ${CMAKE_SOURCE_DIR}/tests/unit/test_bench_drift.py $<TARGET_FILE:kvterrace_command>
   ${CMAKE_SOURCE_DIR}/tests/support/drives ${CMAKE_BINARY_DIR})
