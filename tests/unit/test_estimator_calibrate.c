@@ -1,0 +1,312 @@
+/*
+ * test_estimator_calibrate.c - the choices of a ladder from made-up measurements whose truth is
+ * known: which candidate wins and when the default stays, rungs that a cheaper one beats, losses
+ * that do not fall, forms that a layout does not take.
+ */
+#include "estimator/calibrate.h"
+#include "estimator/quality_trip.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { ENTRIES = 24 };
+
+/* A model of losses: KL = 4^-bits x what its family and settings are worth, times noise of the
+ * entry (shared by all variants) and of the pair. */
+typedef struct world {
+    double v_more;       /* factor on k4v6 over k6v4 */
+    double v_channel;    /* factor on planes with V per channel */
+    double v_head;       /* the same, V inside heads */
+    double token;        /* factor on entropy with V per token */
+    double rotated;      /* factor on rotate:b4 */
+    double noise;        /* of a pair, sigma of the logarithm */
+    bool heads_of_eight; /* no rotation */
+    bool attention;      /* no KL: dumps */
+    double shared_bits;  /* of tables of others */
+    uint32_t calls, measured;
+} world;
+
+static uint64_t hash(uint64_t x)
+{
+    x += UINT64_C(0x9e3779b97f4a7c15);
+    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+    return x ^ x >> 31;
+}
+
+static double hash_normal(uint64_t seed)
+{
+    double sum = 0.0;
+    for (uint64_t i = 0; i < 12; i++)
+        sum += (double)(hash(seed * 16 + i) >> 11) * 0x1p-53;
+    return sum - 6.0;
+}
+
+static double between(const char *name, const char *mark)
+{
+    const char *at = strstr(name, mark);
+    return at != NULL ? strtod(at + strlen(mark), NULL) : 0.0;
+}
+
+static double world_bits(const char *name)
+{
+    double k = between(name, ":k"), v = strtod(strchr(strstr(name, ":k") + 2, 'v') + 1, NULL);
+    return strncmp(name, "planes", 6) == 0 ? (k + v) / 2 + 0.5 : 2.0 - (log2(k) + log2(v)) / 2;
+}
+
+static quality_row world_row(const world *w, uint32_t entry, const quality_variant *variant)
+{
+    const char *name = variant->name;
+    quality_row row = {.present = true};
+    double worth = 1.0;
+    uint64_t seed = 0;
+    if (strncmp(name, "rotate", 6) == 0) {
+        if (w->heads_of_eight) return (quality_row){.present = false};
+        row.bits_per_element = name[8] - '0' + 0.25;
+        worth = w->rotated;
+    } else if (strncmp(name, "drop:", 5) == 0) {
+        double kept = strtod(strchr(name, ',') + 1, NULL) / 100.0;
+        row.bits_per_element = kept * world_bits(strchr(name, '+') + 1);
+        worth = (strstr(name, "keydiff") != NULL ? 1.0 : 3.0) * 1e3 * (1.0 - kept);
+    } else {
+        row.bits_per_element = world_bits(name);
+        if (name[0] == 'e') worth = 0.2 * (strstr(name, "vchan") == NULL ? w->token : 1.0);
+        if (name[0] == 'p' && strstr(name, "k4v6") != NULL) worth = w->v_more;
+        if (name[0] == 'p' && strstr(name, "vchan") != NULL) worth *= w->v_channel;
+        if (name[0] == 'p' && strstr(name, "vhead") != NULL) worth *= w->v_head;
+    }
+    for (const char *c = name; *c != '\0'; c++)
+        seed = hash(seed + (uint8_t)*c);
+    double effect = exp(0.5 * hash_normal(entry) + w->noise * hash_normal(seed + entry));
+    double kl = worth * pow(4.0, -row.bits_per_element) * effect;
+    row.physical_bits_per_element = row.bits_per_element;
+    row.kl = w->attention ? (double)NAN : kl;
+    row.attention_error = sqrt(kl);
+    row.loss = fmin(sqrt(kl), 1.0);
+    return row;
+}
+
+static kvt_status world_measure(void *context, const quality_variant *variants, uint32_t count,
+                                quality_row *rows_out)
+{
+    world *w = context;
+    w->calls++;
+    w->measured += count;
+    for (uint32_t e = 0; e < ENTRIES; e++)
+        for (uint32_t i = 0; i < count; i++)
+            rows_out[e * count + i] = world_row(w, e, &variants[i]);
+    return KVT_OK;
+}
+
+static kvt_status world_tables(void *context, const quality_variant *variant, double *own_bits_out,
+                               double *shared_bits_out)
+{
+    *own_bits_out = world_bits(variant->name);
+    *shared_bits_out = *own_bits_out + ((const world *)context)->shared_bits;
+    return KVT_OK;
+}
+
+static world plain_world(void)
+{
+    return (world){.v_more = 2.0,
+                   .v_channel = 2.0,
+                   .v_head = 1.3,
+                   .token = 2.0,
+                   .rotated = 10.0,
+                   .noise = 0.2,
+                   .shared_bits = 0.01};
+}
+
+static calibrate_ladder run(world *w)
+{
+    const calibrate_source source = {.entries = ENTRIES,
+                                     .trials = 200,
+                                     .measure = world_measure,
+                                     .tables = world_tables,
+                                     .context = w};
+    static calibrate_ladder ladder;
+    calibrate_rows rows;
+    char message[256] = "";
+    kvt_status status = calibrate_run(&source, 1, &ladder, &rows, message, sizeof message);
+    if (status != KVT_OK) fail_msg("%s: %s", kvt_status_name(status), message);
+    assert_int_equal(w->measured, rows.count); /* nothing is measured twice */
+    calibrate_rows_free(&rows);
+    return ladder;
+}
+
+static const calibrate_choice *choice_of(const calibrate_ladder *ladder, const char *question)
+{
+    for (uint32_t i = 0; i < ladder->choice_count; i++)
+        if (strcmp(ladder->choices[i].question, question) == 0) return &ladder->choices[i];
+    fail_msg("no choice '%s'", question);
+    return NULL;
+}
+
+static const calibrate_rung *rung_of(const calibrate_ladder *ladder, const char *name)
+{
+    for (uint32_t i = 0; i < ladder->rung_count; i++)
+        if (strcmp(ladder->rungs[i].variant.name, name) == 0) return &ladder->rungs[i];
+    fail_msg("no rung '%s'", name);
+    return NULL;
+}
+
+static void assert_chosen(const calibrate_ladder *ladder, const char *question, const char *wanted)
+{
+    const calibrate_choice *choice = choice_of(ladder, question);
+    assert_string_equal(choice->chosen, wanted);
+    assert_true(choice->evidence[0] != '\0');
+}
+
+static void assert_order(const calibrate_ladder *ladder)
+{
+    double bits = INFINITY, loss[2] = {0.0, 0.0}, upper[2] = {0.0, 0.0};
+    for (uint32_t i = 0; i < ladder->rung_count; i++) {
+        const calibrate_rung *rung = &ladder->rungs[i];
+        int drops = quality_variant_drops(rung->variant.variant);
+        assert_true(rung->bits_per_element <= bits);
+        bits = rung->bits_per_element;
+        assert_true(rung->loss > 0.0 && rung->loss_upper >= rung->loss && rung->loss_upper <= 1.0);
+        assert_true(rung->evidence[0] != '\0');
+        if (!rung->accepted) continue;
+        assert_true(rung->loss >= loss[drops] && rung->loss_upper >= upper[drops]);
+        loss[drops] = rung->loss;
+        upper[drops] = rung->loss_upper;
+    }
+}
+
+static void defaults_stay_where_they_are_right(void **state)
+{
+    (void)state;
+    world w = plain_world();
+    calibrate_ladder ladder = run(&w);
+    assert_chosen(&ladder, "planes: V axis", "row");
+    assert_chosen(&ladder, "planes: K:V bits", "k6v4");
+    assert_chosen(&ladder, "entropy: V axis", "channel");
+    assert_chosen(&ladder, "entropy: tables", "own");
+    assert_chosen(&ladder, "rotation", "no");
+    assert_chosen(&ladder, "drop: score", "keydiff");
+    assert_order(&ladder);
+    /* The entropy code has a fifth of the KL at the same bits: planes near it are beaten. */
+    assert_true(rung_of(&ladder, "planes:k8v8,g64")->accepted);
+    const calibrate_rung *beaten = rung_of(&ladder, "planes:k4v4,g64");
+    assert_false(beaten->accepted);
+    assert_non_null(strstr(beaten->evidence, "worse than entropy:"));
+    assert_true(ladder.rung_count > 10);
+}
+
+static void answers_invert_with_the_model(void **state)
+{
+    (void)state;
+    world w = plain_world();
+    w.v_more = 0.5;
+    w.v_channel = 0.5;
+    w.token = 0.4;
+    w.rotated = 0.05;
+    w.shared_bits = -0.02;
+    calibrate_ladder ladder = run(&w);
+    assert_chosen(&ladder, "planes: V axis", "channel");
+    assert_chosen(&ladder, "planes: K:V bits", "k4v6");
+    assert_chosen(&ladder, "entropy: V axis", "token");
+    assert_chosen(&ladder, "entropy: tables", "shared");
+    assert_string_equal(choice_of(&ladder, "rotation")->chosen, "head, 4 bits");
+    assert_true(rung_of(&ladder, "rotate:b4")->accepted);
+    /* One family of planes: the same axis and order, so that each is made of those before it. */
+    for (uint32_t i = 0; i < ladder.rung_count; i++) {
+        const char *name = ladder.rungs[i].variant.name;
+        if (strncmp(name, "planes", 6) == 0) assert_non_null(strstr(name, ",vchan,vfirst"));
+    }
+    assert_order(&ladder);
+}
+
+/* A difference of 3 % under noise of 60 % is not seen with 24 entries. */
+static void doubt_leaves_the_default(void **state)
+{
+    (void)state;
+    world w = plain_world();
+    w.v_more = 0.97;
+    w.noise = 0.6;
+    calibrate_ladder ladder = run(&w);
+    assert_chosen(&ladder, "planes: K:V bits", "k6v4");
+    assert_non_null(
+        strstr(choice_of(&ladder, "planes: K:V bits")->evidence, "no clear difference"));
+    assert_order(&ladder);
+}
+
+static void layouts_and_methods(void **state)
+{
+    (void)state;
+    world w = plain_world();
+    w.heads_of_eight = true;
+    w.attention = true;
+    calibrate_ladder ladder = run(&w);
+    assert_chosen(&ladder, "rotation", "no");
+    assert_chosen(&ladder, "planes: K:V bits", "k6v4");
+    assert_non_null(strstr(choice_of(&ladder, "rotation")->evidence, "the only one"));
+    assert_non_null(strstr(choice_of(&ladder, "planes: V axis")->evidence, "attention error"));
+    for (uint32_t i = 0; i < ladder.rung_count; i++)
+        assert_null(strstr(ladder.rungs[i].variant.name, "rotate"));
+    assert_order(&ladder);
+}
+
+/* ---- pairs ---- */
+
+static kvt_status fixed_measure(void *context, const quality_variant *variants, uint32_t count,
+                                quality_row *rows_out)
+{
+    const double *kl = context; /* [variant][entry] */
+    (void)variants;
+    for (uint32_t e = 0; e < 4; e++)
+        for (uint32_t i = 0; i < count; i++)
+            rows_out[e * count + i] = (quality_row){.present = kl[i * 4 + e] >= 0.0,
+                                                    .bits_per_element = 4.0 - i,
+                                                    .kl = kl[i * 4 + e],
+                                                    .loss = kl[i * 4 + e]};
+    return KVT_OK;
+}
+
+static void pairs_are_compared_by_entry(void **state)
+{
+    (void)state;
+    /* The second is twice the first in three entries, and missing in one; 1 bit less. */
+    double kl[] = {0.1, 0.2, 0.4, 0.3, 0.2, 0.4, 0.8, -1.0};
+    const calibrate_source source = {
+        .entries = 4, .trials = 10, .measure = fixed_measure, .context = kl};
+    const char *const names[] = {"planes:k4v4,g64", "planes:k3v3,g64"};
+    uint32_t at[2];
+    calibrate_rows rows = {.source = &source, .seed = 1};
+    rows.rows = calloc((size_t)4 * CALIBRATE_VARIANTS_MAX, sizeof *rows.rows);
+    rows.curves = calloc(CALIBRATE_VARIANTS_MAX, sizeof *rows.curves);
+    assert_int_equal(calibrate_measure(&rows, names, 2, at), KVT_OK);
+    calibrate_pair pair = calibrate_compare(&rows, at[1], at[0], false);
+    assert_int_equal(pair.entries, 3);
+    assert_true(fabs(pair.mean - log(2.0)) < 1e-12);
+    assert_true(pair.high - pair.low < 1e-6); /* no spread */
+    pair = calibrate_compare(&rows, at[1], at[0], true);
+    assert_true(fabs(pair.mean - (log(2.0) - log(4.0))) < 1e-12);
+    uint32_t again;
+    assert_int_equal(calibrate_measure(&rows, &names[1], 1, &again), KVT_OK);
+    assert_int_equal(again, at[1]);
+    assert_int_equal(calibrate_measure(&rows, &(const char *const){"nothing:1"}, 1, &again),
+                     KVT_E_ARGUMENT);
+    calibrate_rows_free(&rows);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(defaults_stay_where_they_are_right),
+        cmocka_unit_test(answers_invert_with_the_model),
+        cmocka_unit_test(doubt_leaves_the_default),
+        cmocka_unit_test(layouts_and_methods),
+        cmocka_unit_test(pairs_are_compared_by_entry),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
