@@ -56,6 +56,10 @@ const model_config *model_session_config(const model_session *session);
 /* Threads that OpenBLAS uses in this process from now on. */
 void model_set_blas_threads(int threads);
 
+/* The kernels that OpenBLAS chose when it was loaded: "SkylakeX", or "Prescott" on a processor that
+ * it does not know. */
+const char *model_blas_kernels(void);
+
 /* K and V of the tokens before the new ones: per layer, [tokens][kv_heads][head_dim]. */
 typedef struct model_past {
     uint32_t tokens;

@@ -22,6 +22,11 @@ void model_set_blas_threads(int threads)
     openblas_set_num_threads(threads);
 }
 
+const char *model_blas_kernels(void)
+{
+    return openblas_get_corename();
+}
+
 kvt_status model_session_open(const model *m, model_session **session_out)
 {
     if (!atomic_flag_test_and_set(&forward_threads_set)) openblas_set_num_threads(1);

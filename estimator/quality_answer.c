@@ -309,7 +309,7 @@ kvt_status quality_answers_compare(quality_answers *a, const judge_variant *vari
         rouge_l += one_rouge_l / a->prompt_count;
         f1 += one_f1 / a->prompt_count;
     }
-    *rouge_l_out = rouge_l;
-    *f1_out = f1;
+    *rouge_l_out = fmin(rouge_l, 1.0);
+    *f1_out = fmin(f1, 1.0);
     return KVT_OK;
 }

@@ -122,7 +122,8 @@ static kvt_status measure_variant(measure_worker *worker, const judge_entry *jud
     row->top1 = result.top1;
     row->nll_delta = result.nll_delta;
     row->attention_error = result.attention_error;
-    row->retained_mass = result.retained_mass;
+    /* Sums of weights that are 1 but for rounding. */
+    row->retained_mass = fmin(fmax(result.retained_mass, 0.0), 1.0);
     row->answers = measure_answered(entry, worker->tokens);
     measure_halves(worker->tokens, entry->continuation_tokens, row);
     return KVT_OK;

@@ -127,6 +127,7 @@ static int bench_codecs(int argc, char **argv)
         .children = children};
     bench_codecs_arguments arguments = {.names = NULL};
     int code = command_load(&argp, argc, argv, &arguments);
+    if (code == EXIT_FINE && arguments.models.count > 0) command_choose_blas();
     if (code == EXIT_FINE) {
         code = bench_run_codecs(&arguments);
         command_unload(&arguments.common);

@@ -96,6 +96,10 @@ KVT_NODISCARD kvt_status command_check_target(const char *what, const char *path
 void command_note(const command_common *common, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
+/* Starts the command anew with OpenBLAS' kernels for this processor, when it chose those of an old
+ * one because it does not know this one. Called before anything is opened. */
+void command_choose_blas(void);
+
 /* Flushes stdout; what could not be written is an error. Returns code, or EXIT_FAILED. */
 int command_finish(int code);
 

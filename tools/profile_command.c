@@ -8,6 +8,7 @@
 #include "device_list.h"
 #include "profile_manage.h"
 #include "profile_print.h"
+#include "quality_command.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -288,6 +289,7 @@ int command_profile(int argc, char **argv)
     static const command_entry table[] = {
         {"devices", "measure every configured device", profile_devices},
         {"codecs", "measure every codec", profile_codecs},
+        {"quality", "measure what variants do to a model's answers", command_profile_quality},
         {"show", "show what was measured", profile_show},
         {"migrate", "bring a profile of an older version up to date", command_profile_migrate},
         {0},

@@ -173,6 +173,51 @@ KVT_API KVT_NODISCARD kvt_status kvt_ladder_read_csv(const char *path, kvt_codec
 KVT_API KVT_NODISCARD kvt_status kvt_profile_codec(kvt_profile *profile, kvt_variant variant,
                                                    kvt_codec_curve *out);
 
+/* ---- quality: what a variant's loss does to answers ---- */
+
+/* The curve of one variant on one model and class of text. Not a number: not measured by this
+ * method (docs/PROFILE.md says what the columns mean). */
+typedef struct kvt_quality_curve {
+    char model[96];
+    char class_name[64];
+    char method[16]; /* "continuation", "attention", "import" */
+    char metric[32]; /* what loss is: "top1", "rouge_l", "f1", "kl", "answers", ... */
+    char name[96];   /* of the variant; "@row" at its end: measured with the row as one head */
+    kvt_variant variant;
+    uint32_t entries;
+    double bits_per_element;
+    double loss_mean; /* 1 - quality */
+    double loss_low;  /* 95 % interval of the mean */
+    double loss_high;
+    double loss_p90; /* over entries */
+    double loss_cv;
+    double kl; /* nats per token */
+    double top1;
+    double nll_delta;
+    double rouge_l;
+    double f1;
+    double answers;
+    double attention_error;
+    double spearman_entries;
+    double repeatability;
+    /* Of the set that it belongs to. */
+    double set_nll_nats;
+    double set_spearman_variants;
+    double set_sensitivity_sd; /* of the log of an entry's factor on losses */
+    double set_repeatability;  /* of that factor, between two halves of a continuation */
+} kvt_quality_curve;
+
+/* The newest curve of a variant; model and class_name may be NULL: any. KVT_OK; KVT_MISS;
+ * KVT_E_DATABASE. */
+KVT_API KVT_NODISCARD kvt_status kvt_profile_quality(kvt_profile *profile, kvt_variant variant,
+                                                     const char *model, const char *class_name,
+                                                     kvt_quality_curve *out);
+
+/* The index-th curve of the newest sets, ordered by model, class, method, and bits from the most;
+ * KVT_END past the last. */
+KVT_API KVT_NODISCARD kvt_status kvt_profile_quality_at(kvt_profile *profile, size_t index,
+                                                        kvt_quality_curve *out);
+
 /* ---- prefill: the seconds that recomputing would take ---- */
 
 /* FLOP model of a decoder with causal attention, grouped queries and a SwiGLU MLP; research/policy

@@ -1,0 +1,20 @@
+/*
+ * quality_command.h - the subcommand `kvterrace profile quality`, and its report. One thread.
+ */
+#ifndef TOOLS_QUALITY_COMMAND_H
+#define TOOLS_QUALITY_COMMAND_H
+
+#include "estimator/quality_profile.h"
+
+#include <stdio.h>
+
+int command_profile_quality(int argc, char **argv);
+
+/* Tables, or one JSON document. False when memory is short; whether `out` took it is checked by the
+ * caller. */
+void profile_quality_print(FILE *out, const quality_report *report,
+                           const quality_profile_options *options);
+bool profile_quality_print_json(FILE *out, const quality_report *report,
+                                const quality_profile_options *options);
+
+#endif
