@@ -55,6 +55,7 @@ static json_t *report_fast_row(const bench_fast_row *row)
     failed |= bench_put_rate(object, "cpu_seconds_per_gb", &row->ours_cpu);
     failed |= bench_put_rate(object, "fio_bytes_per_s", &row->fio);
     failed |= bench_put_rate(object, "fio_cpu_seconds_per_gb", &row->fio_cpu);
+    failed |= json_object_set_new(object, "fio_batch", json_integer((json_int_t)row->fio_batch));
     failed |= bench_put_rate(object, "paired_ratio", &row->paired);
     json_t *ratio =
         row->note == NULL ? json_real(report_ratio(row->ours.max, row->fio.max)) : json_null();
@@ -90,8 +91,9 @@ static int report_json(FILE *out, const bench_device_results *results)
 
 static void report_fast_text(FILE *out, const bench_device_results *results)
 {
-    fprintf(out, "\n%-10s  %-5s  %4s  %-18s  %22s  %22s  %6s  %s\n", "fast path", "", "KiB",
-            "engine", "MB/s (min-max)", "fio MB/s (min-max)", "best", "processor s per GB, fio's");
+    fprintf(out, "\n%-10s  %-5s  %4s  %-18s  %22s  %22s  %5s  %6s  %s\n", "fast path", "", "KiB",
+            "engine", "MB/s (min-max)", "fio MB/s (min-max)", "batch", "best",
+            "processor s per GB, fio's");
     for (uint32_t i = 0; i < results->fast_count; i++) {
         const bench_fast_row *row = &results->fast_rows[i];
         fprintf(out, "%-10s  %-5s  %4u  %-18s", row->device,
@@ -100,10 +102,11 @@ static void report_fast_text(FILE *out, const bench_device_results *results)
         bench_print_cell(out, &row->ours);
         bench_print_cell(out, &row->fio);
         if (row->note != NULL)
-            fprintf(out, "  %6s  %.4f; %s\n", "-", row->ours_cpu.median, row->note);
+            fprintf(out, "  %5s  %6s  %.4f; %s\n", "", "-", row->ours_cpu.median, row->note);
         else
-            fprintf(out, "  %6.3f  %.4f, %.4f\n", report_ratio(row->ours.max, row->fio.max),
-                    row->ours_cpu.median, row->fio_cpu.median);
+            fprintf(out, "  %5u  %6.3f  %.4f, %.4f\n", row->fio_batch,
+                    report_ratio(row->ours.max, row->fio.max), row->ours_cpu.median,
+                    row->fio_cpu.median);
     }
 }
 

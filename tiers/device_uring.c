@@ -6,7 +6,10 @@
  *                  +------ short transfer, EAGAIN ----------+
  *
  * The ring has at least as many entries as operations can be in flight, so neither queue can
- * overflow. One system call per round submits what was queued and waits for completions.
+ * overflow. One system call per round submits what was queued and waits for completions, but no
+ * call submits more than half of the depth: the block layer merges neighbours of one call into one
+ * request, and a drive whose whole queue is one request has nothing to do from its completion until
+ * the thread has woken and submitted again.
  *
  * Ring flags: only what liburing's own headers define. An unknown one, NO_SQARRAY with liburing
  * 2.3, lets the library write over the kernel's ring heads, and the thread then spins in the kernel
@@ -197,6 +200,7 @@ void tiers_ring_flush(tiers_queue *queue)
 
 kvt_status tiers_ring_submit(tiers_queue *queue, kvt_io *io)
 {
+    if (queue->ring.queued_count >= (queue->depth + 1) / 2) tiers_ring_flush(queue);
     if (queue->ring.broken) {
         queue->calls->run(queue->device, io, 0);
         return KVT_OK;

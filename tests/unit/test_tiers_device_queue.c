@@ -1,10 +1,11 @@
 /*
- * test_tiers_device_queue.c - the ring when the kernel begins to refuse entries: what it did not
- * take is done by blocking calls, once, and stays done.
+ * test_tiers_device_queue.c - what the ring hands to the kernel, and when: never the whole queue in
+ * one call; and when the kernel begins to refuse entries, what it did not take is done by blocking
+ * calls, once, and stays done.
  *
- * The kernel is a seccomp filter in a child: it refuses to take two entries at once where nothing
- * is waited for. Each operation reads one byte of a pipe, so that the first one stays in the
- * kernel for as long as the test wants.
+ * The kernel that refuses is a seccomp filter in a child: it refuses to take two entries at once
+ * where nothing is waited for. Each operation reads one byte of a pipe, so that the first one stays
+ * in the kernel for as long as the test wants.
  */
 #include "device_scratch.h"
 #include "tiers/device_queue.h"
@@ -112,8 +113,42 @@ static void test_refused_entries_are_done_once(void **state)
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 
+static void test_no_call_takes_the_whole_queue(void **state)
+{
+    (void)state;
+    enum { DEPTH = 8 };
+    int ends[2];
+    kvt_device device = {.facts = {.align_bytes = 1}};
+    tiers_queue queue;
+    kvt_io operations[DEPTH];
+    kvt_io *done[DEPTH];
+    char bytes[DEPTH] = {0};
+    assert_int_equal(pipe(ends), 0);
+    tiers_queue_open(&queue, &device, &pipe_calls, ends[0], DEPTH, false);
+    tiers_queue_attach(&queue);
+    bool ring = queue.kind == TIERS_QUEUE_RING;
+    for (uint32_t i = 0; ring && i < DEPTH; i++) {
+        operations[i] = (kvt_io){.kind = KVT_IO_READ, .bytes = 1, .buffer = &bytes[i]};
+        assert_int_equal(tiers_queue_submit(&queue, &operations[i]), KVT_QUEUED);
+        assert_true(queue.ring.queued_count <= DEPTH / 2);
+        assert_int_equal(queue.ring.queued_count + queue.ring.kernel_count, i + 1);
+    }
+    if (ring) {
+        assert_int_equal(write(ends[1], "abcdefgh", DEPTH), DEPTH);
+        assert_int_equal(tiers_queue_reap(&queue, done, DEPTH, DEPTH, 10000000000u), DEPTH);
+    }
+    tiers_queue_detach(&queue);
+    tiers_queue_close(&queue);
+    close(ends[0]);
+    close(ends[1]);
+    if (ring) return;
+    print_message("skipped: no io_uring here\n");
+    skip();
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_refused_entries_are_done_once)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_no_call_takes_the_whole_queue),
+                                       cmocka_unit_test(test_refused_entries_are_done_once)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
