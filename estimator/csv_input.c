@@ -150,31 +150,104 @@ static void csv_skip_comments(csv_input *input)
     }
 }
 
+/* A field in quotes, from its opening one: its text is moved together in place. The line counter
+ * moves on over line ends, so that messages name the line on which the field stops. */
+static kvt_status csv_quoted(csv_input *input, csv_field *field)
+{
+    char *bytes = input->bytes;
+    size_t at = input->position + 1, written = at;
+    field->text = bytes + written;
+    for (;; at++) {
+        if (at >= input->byte_count) return csv_fail(input, "a quote that is never closed");
+        if (bytes[at] == '"') {
+            if (at + 1 >= input->byte_count || bytes[at + 1] != '"') break;
+            at++;
+        }
+        if (bytes[at] == '\0') return csv_fail(input, "a NUL byte");
+        input->line += bytes[at] == '\n';
+        bytes[written++] = bytes[at];
+    }
+    field->length = (size_t)(bytes + written - field->text);
+    input->position = at + 1;
+    if (input->position >= input->byte_count || memchr(",\r\n", bytes[input->position], 3) != NULL)
+        return KVT_OK;
+    return csv_fail(input, "text behind a closing quote");
+}
+
+/* A field up to a comma or the line's end. */
+static kvt_status csv_plain(csv_input *input, csv_field *field)
+{
+    const char *bytes = input->bytes;
+    size_t at = input->position, left = input->byte_count - at;
+    const char *newline = memchr(bytes + at, '\n', left);
+    size_t length = newline != NULL ? (size_t)(newline - (bytes + at)) : left;
+    const char *comma = memchr(bytes + at, ',', length);
+    if (comma != NULL) {
+        length = (size_t)(comma - (bytes + at));
+    } else if (length > 0 && bytes[at + length - 1] == '\r') {
+        length--;
+    }
+    if (memchr(bytes + at, '\0', length) != NULL) return csv_fail(input, "a NUL byte");
+    *field = (csv_field){bytes + at, length};
+    input->position += length;
+    return KVT_OK;
+}
+
+/* Behind a field: true when the line ends here, and then the position is at the next one. */
+static bool csv_line_ends(csv_input *input)
+{
+    const char *bytes = input->bytes;
+    size_t at = input->position, count = input->byte_count;
+    if (at < count && bytes[at] == ',') {
+        input->position++;
+        return false;
+    }
+    if (at < count && bytes[at] == '\r') at++;
+    if (at < count && bytes[at] == '\n') at++;
+    input->position = at;
+    return true;
+}
+
+/* Splits the line at the position, which is not the end. An empty one has one empty field. */
+static kvt_status csv_split(csv_input *input)
+{
+    input->line++;
+    input->field_count = 0;
+    for (;;) {
+        csv_field field = {NULL, 0};
+        bool quoted = input->position < input->byte_count && input->bytes[input->position] == '"';
+        if (input->field_count == CSV_FIELDS_MAX) return csv_fail(input, "too many fields");
+        kvt_status status = quoted ? csv_quoted(input, &field) : csv_plain(input, &field);
+        if (status != KVT_OK) return status;
+        input->fields[input->field_count++] = field;
+        if (csv_line_ends(input)) return KVT_OK;
+    }
+}
+
+static bool csv_is_empty(const csv_input *input)
+{
+    return input->field_count == 1 && input->fields[0].length == 0;
+}
+
 kvt_status csv_next(csv_input *input, size_t field_count)
 {
     csv_skip_comments(input);
     if (input->position >= input->byte_count) return KVT_END;
-    const char *start = input->bytes + input->position;
-    size_t left = input->byte_count - input->position;
-    const char *newline = memchr(start, '\n', left);
-    size_t length = newline != NULL ? (size_t)(newline - start) : left;
-    input->position += newline != NULL ? length + 1 : length;
-    input->line++;
-    if (length > 0 && start[length - 1] == '\r') length--;
-    if (length == 0) return csv_fail(input, "an empty line");
-    if (memchr(start, '\0', length) != NULL) return csv_fail(input, "a NUL byte");
-    input->field_count = 0;
-    for (;;) {
-        const char *comma = memchr(start, ',', length);
-        size_t field = comma != NULL ? (size_t)(comma - start) : length;
-        if (input->field_count == CSV_FIELDS_MAX) return csv_fail(input, "too many fields");
-        input->fields[input->field_count++] = (csv_field){start, field};
-        if (comma == NULL) break;
-        start += field + 1;
-        length -= field + 1;
-    }
+    kvt_status status = csv_split(input);
+    if (status != KVT_OK) return status;
+    if (csv_is_empty(input)) return csv_fail(input, "an empty line");
     if (input->field_count != field_count) return csv_fail(input, "another number of fields");
     return KVT_OK;
+}
+
+kvt_status csv_next_any(csv_input *input)
+{
+    for (;;) {
+        csv_skip_comments(input);
+        if (input->position >= input->byte_count) return KVT_END;
+        kvt_status status = csv_split(input);
+        if (status != KVT_OK || !csv_is_empty(input)) return status;
+    }
 }
 
 static bool csv_is_digit(char c)

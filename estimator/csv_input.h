@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define CSV_FIELDS_MAX 8u
+#define CSV_FIELDS_MAX 64u
 
 typedef struct csv_field {
     const char *text; /* not terminated */
@@ -36,9 +36,13 @@ KVT_NODISCARD kvt_status csv_open(csv_input *input, const char *path, char *mess
                                   size_t message_size);
 void csv_close(csv_input *input);
 
-/* Walks to the next line that does not start with # and splits it at commas. KVT_OK; KVT_END;
- * KVT_E_PARSE (not that many fields, an empty line inside the file, a NUL byte). */
+/* Walks to the next line that does not start with # and splits it at commas. A field in quotes may
+ * hold commas and line ends; two quotes stand for one. KVT_OK; KVT_END; KVT_E_PARSE (not that many
+ * fields, an empty line inside the file, a NUL byte, text behind a closing quote). */
 KVT_NODISCARD kvt_status csv_next(csv_input *input, size_t field_count);
+
+/* The same for lines of any number of fields; empty lines are skipped. */
+KVT_NODISCARD kvt_status csv_next_any(csv_input *input);
 
 /* Fields of the present line. KVT_OK or KVT_E_PARSE. */
 KVT_NODISCARD kvt_status csv_u32(csv_input *input, size_t field, uint32_t *out);

@@ -88,6 +88,10 @@ int profile_row_end(profile_row *row);                    /* SQLITE_OK or an err
 KVT_NODISCARD kvt_status profile_run_begin(kvt_profile *profile, const char *kind,
                                            const char *command_line, uint64_t seed,
                                            int64_t *run_out);
+/* The same for figures from elsewhere; an import's source is not empty. */
+KVT_NODISCARD kvt_status profile_run_begin_source(kvt_profile *profile, const char *kind,
+                                                  const char *source, const char *command_line,
+                                                  uint64_t seed, int64_t *run_out);
 KVT_NODISCARD kvt_status profile_run_complete(kvt_profile *profile, int64_t run);
 
 /* A device of a run, and its points as they come. */

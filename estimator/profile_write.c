@@ -69,12 +69,19 @@ int profile_row_end(profile_row *row)
 kvt_status profile_run_begin(kvt_profile *profile, const char *kind, const char *command_line,
                              uint64_t seed, int64_t *run_out)
 {
+    return profile_run_begin_source(profile, kind, "", command_line, seed, run_out);
+}
+
+kvt_status profile_run_begin_source(kvt_profile *profile, const char *kind, const char *source,
+                                    const char *command_line, uint64_t seed, int64_t *run_out)
+{
     if (!profile->writable) return KVT_E_READ_ONLY;
     profile_row row = profile_row_begin(
         profile,
         "INSERT INTO run (kind, host_identity, host_name, kernel, cpu_model, cpu_count, "
         "memory_bytes, started_utc, library_version, sqlite_version, zstd_version, command_line, "
-        "seed) VALUES (?, ?, ?, ?, ?, ?, ?, strftime('%Y-%m-%dT%H:%M:%SZ', 'now'), ?, ?, ?, ?, ?)");
+        "seed, source) VALUES (?, ?, ?, ?, ?, ?, ?, strftime('%Y-%m-%dT%H:%M:%SZ', 'now'), ?, ?, "
+        "?, ?, ?, ?)");
     profile_row_text(&row, kind);
     profile_row_text(&row, profile->host.identity);
     profile_row_text(&row, profile->host.name);
@@ -87,6 +94,7 @@ kvt_status profile_run_begin(kvt_profile *profile, const char *kind, const char 
     profile_row_text(&row, ZSTD_versionString());
     profile_row_text(&row, command_line);
     profile_row_integer(&row, seed);
+    profile_row_text(&row, source);
     kvt_status status = profile_status(profile_row_end(&row));
     *run_out = sqlite3_last_insert_rowid(profile->database);
     return status;

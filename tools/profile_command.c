@@ -291,6 +291,11 @@ int command_profile(int argc, char **argv)
         {"codecs", "measure every codec", profile_codecs},
         {"quality", "measure what variants do to a model's answers", command_profile_quality},
         {"show", "show what was measured", profile_show},
+        {"import", "bring in curves that were published or measured elsewhere",
+         command_profile_import},
+        {"export", "print curves with their sources", command_profile_export},
+        {"diff", "compare two profiles", command_profile_diff},
+        {"gc", "drop runs that answer for nothing any more", command_profile_gc},
         {"migrate", "bring a profile of an older version up to date", command_profile_migrate},
         {0},
     };

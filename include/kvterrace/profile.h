@@ -218,6 +218,119 @@ KVT_API KVT_NODISCARD kvt_status kvt_profile_quality(kvt_profile *profile, kvt_v
 KVT_API KVT_NODISCARD kvt_status kvt_profile_quality_at(kvt_profile *profile, size_t index,
                                                         kvt_quality_curve *out);
 
+/*
+ * The forms to choose among for one model (by name) and class of text: raw, then the accepted rungs
+ * of the newest calibration, or without one the measured or imported variants that no other beats
+ * in both size and loss; sizes fall. Speeds are the profile's codec curves. layout may be NULL; the
+ * model's layers, KV heads and head dimension must agree with it as far as they are known.
+ * KVT_OK; KVT_MISS (message: no such model, class, or the speed of which variant is missing);
+ * KVT_E_MISMATCH (message: what differs from the layout); KVT_E_DATABASE; KVT_E_MEMORY.
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_profile_ladder(kvt_profile *profile, const char *model,
+                                                    const char *class_name,
+                                                    const kvt_layout *layout,
+                                                    kvt_codec_curve *curves, uint32_t capacity,
+                                                    uint32_t *count_out, char *message,
+                                                    size_t message_size);
+
+/* ---- curves from elsewhere, and to elsewhere ---- */
+
+/*
+ * Brings curves from a CSV file (also .zst) into the profile: device speeds, task scores or losses,
+ * prefill times, calibrations; docs/PROFILE.md lists tables and columns. Every row has a source,
+ * its own or `source` (may be NULL then). The whole file comes in, or nothing. KVT_OK; KVT_E_PARSE
+ * (message: file, line, reason); KVT_E_GONE (no such file); KVT_E_IO; KVT_E_READ_ONLY;
+ * KVT_E_DATABASE; KVT_E_MEMORY.
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_profile_import(kvt_profile *profile, const char *path,
+                                                    const char *source, const char *command_line,
+                                                    uint64_t *rows_out, char *message,
+                                                    size_t message_size);
+
+typedef enum kvt_cell_kind {
+    KVT_CELL_NULL,
+    KVT_CELL_INTEGER,
+    KVT_CELL_REAL,
+    KVT_CELL_TEXT
+} kvt_cell_kind;
+
+typedef struct kvt_profile_cell {
+    const char *column;
+    kvt_cell_kind kind;
+    int64_t integer;
+    double real;
+    const char *text; /* until the visit returns */
+} kvt_profile_cell;
+
+/* One row; returning false ends the visits. */
+typedef bool kvt_profile_visit(void *context, const char *table, const kvt_profile_cell *cells,
+                               size_t cell_count);
+
+/*
+ * Visits the rows of one table, or of every one that an import takes (NULL), in an order that an
+ * import can take them in; interrupted runs are left out. Tables "run" and "learned" are for
+ * reading alone. KVT_OK; KVT_E_ARGUMENT (no such table); KVT_E_CANCELLED; KVT_E_DATABASE;
+ * KVT_E_MEMORY.
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_profile_export(kvt_profile *profile, const char *table,
+                                                    kvt_profile_visit *visit, void *context);
+
+typedef enum kvt_spread {
+    KVT_SPREAD_UNKNOWN, /* no repetitions were kept */
+    KVT_SPREAD_WITHIN,  /* the two overlap */
+    KVT_SPREAD_BEYOND
+} kvt_spread;
+
+/* One figure of one curve in two profiles. */
+typedef struct kvt_profile_change {
+    const char *curve;    /* "device ssd0 read", "codec lossless ...", until the visit returns */
+    const char *quantity; /* "bytes_per_s" */
+    double before;        /* NaN: only in the other profile */
+    double after;
+    double change; /* (after - before) / before; infinite from 0, NaN when one is missing */
+    kvt_spread spread;
+} kvt_profile_change;
+
+typedef bool kvt_profile_compare(void *context, const kvt_profile_change *change);
+
+/* Compares what answers in two profiles, ordered by curve. KVT_OK; KVT_E_CANCELLED;
+ * KVT_E_DATABASE; KVT_E_MEMORY. */
+KVT_API KVT_NODISCARD kvt_status kvt_profile_diff(kvt_profile *before, kvt_profile *after,
+                                                  kvt_profile_compare *visit, void *context);
+
+/* A run that goes. Texts until the visit returns. */
+typedef struct kvt_profile_gc_run {
+    int64_t id;
+    const char *kind;
+    const char *started_utc;
+    const char *source;
+    const char *reason; /* "superseded", "interrupted" */
+} kvt_profile_gc_run;
+
+typedef struct kvt_profile_gc_request {
+    uint32_t struct_size;
+    bool dry_run;
+    double interrupted_seconds; /* interrupted runs go once they are older */
+    bool (*visit)(void *context,
+                  const kvt_profile_gc_run *run); /* may be NULL; false: nothing goes */
+    void *context;
+} kvt_profile_gc_request;
+
+typedef struct kvt_profile_gc_result {
+    uint64_t runs;
+    uint64_t models;
+    uint64_t bytes_before;
+    uint64_t bytes_after;
+} kvt_profile_gc_result;
+
+/* Drops runs that answer for nothing because newer complete ones do, or because they were
+ * interrupted, and models without curves; then the file shrinks. An interrupted run that alone
+ * knows a thing stays. KVT_OK; KVT_E_READ_ONLY; KVT_E_ARGUMENT; KVT_E_CANCELLED; KVT_E_DATABASE;
+ * KVT_E_MEMORY. */
+KVT_API KVT_NODISCARD kvt_status kvt_profile_gc(kvt_profile *profile,
+                                                const kvt_profile_gc_request *request,
+                                                kvt_profile_gc_result *out);
+
 /* ---- prefill: the seconds that recomputing would take ---- */
 
 /* FLOP model of a decoder with causal attention, grouped queries and a SwiGLU MLP; research/policy

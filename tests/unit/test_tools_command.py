@@ -55,7 +55,9 @@ class CommandTest(unittest.TestCase):
         return result
 
     def test_help(self):
-        for arguments in ([], ["profile"], ["profile", "devices"], ["replay"], ["bench"],
+        for arguments in ([], ["profile"], ["profile", "devices"], ["profile", "import"],
+                          ["profile", "export"], ["profile", "diff"], ["profile", "gc"],
+                          ["profile", "migrate"], ["replay"], ["bench"],
                           ["bench", "devices"], ["bench", "stripe"], ["bench", "codecs"],
                           ["encode"], ["decode"], ["inspect"], ["verify"], ["check-config"]):
             with self.subTest(arguments=arguments):
@@ -224,6 +226,76 @@ class CommandTest(unittest.TestCase):
             self.assertEqual(file.read(), before)
         self.put("junk.db", b"not a database at all" * 100)
         self.fails("junk.db", "profile", "migrate", "--database", "junk.db")
+
+    def test_profile_import_export(self):
+        self.run_command("profile", "codecs", "--quick", "--seconds", "1ms", "--database", "a.db")
+        self.run_command("profile", "devices", "--quick", "--seconds", "1ms", "--database", "a.db")
+        table = ("[model]\nmodel,layers\nm,32\n[quality]\n"
+                 "model,class,variant,metric,bits_per_element,loss_mean,kl,source\n"
+                 'm,qa,"planes:k4v4,g64",f1,4.5,0.1234567890123456,-1e-7,"a ""paper"", p. 3"\n'
+                 "m,qa,planes:k2v2 g64,f1,2.5,0.3,,\n")
+        result = self.run_command("profile", "import", self.put("q.csv", table), "--source",
+                                  "own\nmeasurement", "--database", "a.db")
+        self.assertIn("3 rows imported", result.stderr)
+        # What is exported can be imported, and then it is the same.
+        first = self.run_command("profile", "export", "--database", "a.db").stdout
+        self.assertIn('"a ""paper"", p. 3"', first)
+        self.run_command("profile", "import", self.put("a.csv", first), "--database", "b.db")
+        second = self.run_command("profile", "export", "--database", "b.db", "--csv").stdout
+        self.assertEqual(first, second)
+        result = self.run_command("profile", "diff", "a.db", "b.db")
+        self.assertIn("0 of", result.stdout)
+        document = self.run_json("profile", "export", "--database", "b.db", "--table", "quality")
+        rows = document["tables"]["quality"]
+        self.assertEqual([row["loss_mean"] for row in rows], [0.1234567890123456, 0.3])
+        self.assertEqual(rows[1]["source"], "own\nmeasurement")
+        self.assertIsNone(rows[1]["kl"])
+        runs = self.run_json("profile", "export", "--database", "b.db", "--table", "run")
+        self.assertEqual({row["kind"] for row in runs["tables"]["run"]}, {"import"})
+        # The ladder of a model is what replay reads.
+        ladder = self.run_command("profile", "export", "--ladder", "m:qa", "--database", "b.db")
+        self.put("ladder.csv", ladder.stdout)
+        document = self.run_json("replay", *WORKLOAD, "--policy", "utility", "--set",
+                                 "replay.ladder=ladder.csv")
+        self.assertIn("ladder.csv", document["note"])
+        # Refusals: nothing comes in, and the file is named with the line.
+        before = self.run_command("profile", "export", "--database", "b.db").stdout
+        self.fails("bad.csv:6: kl: not a number", "profile", "import",
+                   self.put("bad.csv", table.replace("-1e-7", "low")), "--source", "s",
+                   "--database", "b.db")
+        self.fails("without a source", "profile", "import", "q.csv", "--database", "b.db")
+        self.fails("no.csv", "profile", "import", "no.csv", "--database", "b.db")
+        self.fails("a file is missing", "profile", "import", "--database", "b.db")
+        self.fails("no such table", "profile", "export", "--table", "x", "--database", "b.db")
+        self.fails("no such profile", "profile", "export", "--database", "none.db")
+        self.fails("MODEL:CLASS", "profile", "export", "--ladder", "m", "--database", "b.db")
+        self.fails("class code", "profile", "export", "--ladder", "m:code", "--database", "b.db")
+        self.assertEqual(self.run_command("profile", "export", "--database", "b.db").stdout, before)
+
+    def test_profile_diff_gc(self):
+        row = "[prefill]\nname,linear_seconds_per_token,square_seconds_per_token2\np,{},1e-9\n"
+        for name, value in (("a.db", "1e-4"), ("b.db", "1.2e-4")):
+            self.run_command("profile", "import", self.put("p.csv", row.format(value)), "--source",
+                             "s", "--database", name)
+        result = self.run_command("profile", "diff", "a.db", "b.db", code=1)
+        self.assertIn("+20.0 %", result.stdout)
+        self.assertNotIn("square", result.stdout)
+        self.run_command("profile", "diff", "a.db", "b.db", "--threshold", "25%")
+        document = self.run_json("profile", "diff", "a.db", "b.db", "--threshold", "0.1", code=1)
+        self.assertEqual((document["figures"], document["different"]), (3, 1))
+        self.assertAlmostEqual(document["changes"][1]["change"], 0.2)
+        self.fails("--threshold", "profile", "diff", "a.db", "b.db", "--threshold", "much")
+        self.fails("no such profile", "profile", "diff", "a.db", "none.db")
+        # The second import of the same thing replaces the first one.
+        self.run_command("profile", "import", "p.csv", "--source", "s", "--database", "a.db")
+        result = self.run_command("profile", "gc", "--dry-run", "--database", "a.db")
+        self.assertIn("1 runs and 0 models without curves would go", result.stdout)
+        document = self.run_json("profile", "gc", "--database", "a.db")
+        self.assertEqual([run["reason"] for run in document["runs"]], ["superseded"])
+        self.assertEqual(self.run_json("profile", "gc", "--database", "a.db")["runs"], [])
+        self.run_command("profile", "diff", "a.db", "b.db")
+        self.fails("no such profile", "profile", "gc", "--database", "none.db")
+        self.fails("--older", "profile", "gc", "--older", "soon", "--database", "a.db")
 
     def test_profile_refusals(self):
         self.fails("no such profile", "profile", "show", "--database", "none.db")
