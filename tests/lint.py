@@ -75,7 +75,7 @@ TEST_ONLY_CALLS = {
     "system": "no shell",
 }
 
-# The codecs bench takes its instruction set from KVT_CPU as the tests do, and OpenBLAS is told about
+# The codecs bench takes its instruction set from KVT_CPU as the tests do; OpenBLAS is told about
 # kernels in the environment alone.
 TEST_CALLS_ALLOWED = {(os.path.join("tools", "bench_command.c"), "getenv"),
                       (os.path.join("tools", "blas_kernels.c"), "getenv")}
