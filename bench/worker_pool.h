@@ -15,7 +15,7 @@
 
 #include <kvterrace/codec.h>
 
-enum { WORKER_POOL_MAX = 16 };
+enum { WORKER_POOL_MAX = 64 };
 
 typedef struct worker_pool {
     kvt_codec_workers workers;

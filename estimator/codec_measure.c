@@ -31,9 +31,10 @@
 #define CODEC_SAMPLE_NAME         "sample"
 #define CODEC_BUFFER_ALIGN        4096u
 #define CODEC_REPETITIONS_LEAST   3u
+#define CODEC_REPETITIONS_MOST    15u /* unless the caller says how many */
 #define CODEC_PASSES              4u  /* per source: two of the best instruction set, two lesser */
-#define CODEC_SECONDS_PER_VARIANT 8.0 /* times seconds_per_point: after that the least is enough   \
-                                       */
+/* Times seconds_per_point: after that the least number of repetitions is enough. */
+#define CODEC_SECONDS_PER_VARIANT 6.0
 
 /* One pass over the ladder. */
 typedef struct codec_pass {
@@ -225,6 +226,9 @@ static kvt_status codec_measure_prepare(codec_run *run)
     run->decoded = codec_allocate(run->decoded_capacity);
     run->record = codec_allocate(run->record_capacity);
     run->scratch = codec_allocate(run->scratch_bytes);
+    if (run->request == NULL || run->request->repetitions == 0) {
+        run->settings.repetitions = CODEC_REPETITIONS_MOST;
+    }
     run->encode_seconds = calloc(run->settings.repetitions, sizeof(double));
     run->decode_seconds = calloc(run->settings.repetitions, sizeof(double));
     if (!run->decoded || !run->record || !run->scratch || !run->encode_seconds ||
@@ -258,8 +262,8 @@ static kvt_status codec_measure_once(codec_run *run, const codec_pass *pass, dou
     return status;
 }
 
-/* The repetitions of one variant: all that were asked for, or at least three and as many as the
- * time allows. */
+/* The repetitions of one variant: at least three, and as many more as the time allows; fewer only
+ * when fewer were asked for. */
 static kvt_status codec_repeat(codec_run *run, const codec_pass *pass, uint32_t *count_out)
 {
     const uint32_t most = run->settings.repetitions;

@@ -50,6 +50,12 @@ kvt_status kvt_prefill_preset(const char *name, kvt_prefill *out)
     return KVT_E_ARGUMENT;
 }
 
+const char *kvt_prefill_preset_at(size_t index)
+{
+    const size_t count = sizeof prefill_presets / sizeof prefill_presets[0];
+    return index < count ? prefill_presets[index].name : NULL;
+}
+
 /* Seconds from token 0 to `tokens`, linear between rows. The last slope goes on past the end: it
  * underestimates there, because attention keeps growing; a longer table is the cure. */
 static double prefill_table_at(const kvt_prefill *prefill, uint32_t tokens)

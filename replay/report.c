@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-static const char page_style[] =
+const char page_style[] =
     ":root{--ink:#1c2430;--soft:#667085;--line:#e3e6eb;--paper:#fff;--card:#f7f8fa;"
     "--wait:#b9c0cb;--blocked:#e07b1a;--compute:#2f6fde;--hbm:#b3419a;--dram:#1f9d68;"
     "--ssd:#c2a100}\n"

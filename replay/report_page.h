@@ -1,5 +1,6 @@
 /*
- * report_page.h - the parts of the HTML report; private to the room. One thread.
+ * report_page.h - the parts of the HTML report, of which the profile's page takes style and
+ * escaping. One thread.
  *
  * Everything is inline: style, figures as SVG, no script. Text from outside is escaped by
  * page_text, and only by it.
@@ -12,6 +13,9 @@
 /* The colours of policies, by position; they repeat after PAGE_COLOURS. */
 #define PAGE_COLOURS 8u
 const char *page_colour(size_t index);
+
+/* The style sheet of every page. */
+extern const char page_style[];
 
 /* Writes text with &, <, > and quotes escaped; control bytes and broken UTF-8 become '?'. */
 void page_text(FILE *file, const char *text);

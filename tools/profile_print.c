@@ -1,141 +1,351 @@
 /*
- * profile_print.c - a profile's curves for a person or for a program. One thread.
+ * profile_print.c - see profile_print.h. The terminal gets the best instruction set and the figures
+ * that decisions are made on; the JSON document and the page have the rest. One thread.
  */
 #include "profile_print.h"
 
 #include "command.h"
+#include "profile_document.h"
 
-#include <kvterrace/codec.h>
-#include <kvterrace/kvterrace.h>
+#include <math.h>
+#include <string.h>
 
-#include <jansson.h>
-
-static json_t *print_affine(const kvt_affine *affine)
+static void print_head(const json_t *document)
 {
-    if (affine->bytes_per_s <= 0) return json_null();
-    return json_pack("{s:f, s:f, s:f}", "request_seconds", affine->request_seconds, "bytes_per_s",
-                     affine->bytes_per_s, "residual", affine->residual);
-}
-
-static kvt_status print_points(kvt_profile *profile, const char *device, json_t *rows)
-{
-    kvt_device_point point;
-    kvt_status status = KVT_OK;
-    for (size_t i = 0; status == KVT_OK; i++) {
-        status = kvt_profile_point_at(profile, device, i, &point);
-        if (status != KVT_OK) break;
-        json_t *row = json_pack(
-            "{s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f}", "kind",
-            point.kind == KVT_IO_READ ? "read" : "write", "request_bytes",
-            (json_int_t)point.request_bytes, "depth", (json_int_t)point.depth, "repetitions",
-            (json_int_t)point.repetitions, "bytes_per_s", point.bytes_per_s, "bytes_per_s_min",
-            point.bytes_per_s_min, "bytes_per_s_max", point.bytes_per_s_max, "latency_seconds_p50",
-            point.latency_seconds_p50, "latency_seconds_p99", point.latency_seconds_p99);
-        if (json_array_append_new(rows, row) != 0) status = KVT_E_MEMORY;
+    const json_t *runs = json_object_get(document, "runs");
+    const size_t count = json_array_size(runs);
+    const json_t *last = count > 0 ? json_array_get(runs, count - 1) : NULL;
+    if (last == NULL) {
+        printf("%s: nothing measured yet\n", view_text(document, "database"));
+        return;
     }
-    return status == KVT_END ? KVT_OK : status;
+    printf("%s: %zu run%s, the last one on %s (%s, %.0f CPUs) %s%s\n",
+           view_text(document, "database"), count, count == 1 ? "" : "s",
+           view_text(last, "host_name"), view_text(last, "cpu_model"),
+           view_number(last, "cpu_count", 0), view_text(last, "started_utc"),
+           view_number(last, "complete", 0) > 0 ? "" : ", interrupted");
 }
 
-static kvt_status print_device_json(kvt_profile *profile, const kvt_device_curve *curve,
-                                    json_t *devices)
-{
-    json_t *points = json_array();
-    kvt_status status = points ? print_points(profile, curve->device, points) : KVT_E_MEMORY;
-    json_t *row = json_pack(
-        "{s:s, s:s, s:s, s:s, s:b, s:b, s:I, s:I, s:o, s:o, s:o}", "device", curve->device, "tier",
-        kvt_tier_name(curve->tier), "engine", curve->engine, "identity", curve->identity, "direct",
-        curve->direct, "emulated", curve->emulated, "capacity_bytes",
-        (json_int_t)curve->capacity_bytes, "depth_achieved", (json_int_t)curve->depth_achieved,
-        "read", print_affine(&curve->read), "write", print_affine(&curve->write), "points", points);
-    if (status == KVT_OK && json_array_append_new(devices, row) != 0) return KVT_E_MEMORY;
-    return status;
-}
+/* ---- devices ---- */
 
-static void print_direction(const kvt_affine *affine)
+static void print_direction(const json_t *device, const char *key)
 {
     char rate[32] = "-", wait[32] = "-", residual[32] = "-";
-    if (affine->bytes_per_s > 0) {
-        format_rate(rate, affine->bytes_per_s);
-        format_seconds(wait, affine->request_seconds);
-        (void)snprintf(residual, sizeof residual, "%.0f %%", affine->residual * 100);
+    kvt_affine affine;
+    if (view_affine(device, key, &affine)) {
+        format_rate(rate, affine.bytes_per_s);
+        format_seconds(wait, affine.request_seconds);
+        (void)snprintf(residual, sizeof residual, "%.0f %%", affine.residual * 100);
     }
     printf(" %11s %9s %6s", rate, wait, residual);
 }
 
-static void print_device_text(const kvt_device_curve *curve)
+/* The worst of the mixtures: what is left of the bandwidth that the two directions would have. */
+static void print_mixed(const json_t *device)
 {
-    printf("%-14s %-5s %-17s", curve->device, kvt_tier_name(curve->tier), curve->engine);
-    print_direction(&curve->read);
-    print_direction(&curve->write);
-    printf("%s%s\n", curve->direct ? "  direct" : "", curve->emulated ? "  emulated" : "");
+    const json_t *mixed;
+    size_t i;
+    double least = INFINITY;
+    json_array_foreach(json_object_get(device, "mixed"), i, mixed)
+    {
+        double unmixed = view_number(mixed, "unmixed_bytes_per_s", 0);
+        if (unmixed > 0) least = fmin(least, view_number(mixed, "bytes_per_s", 0) / unmixed);
+    }
+    char text[32] = "-";
+    if (isfinite(least)) (void)snprintf(text, sizeof text, "%.0f %%", least * 100);
+    printf(" %6s", text);
 }
 
-static kvt_status print_devices(kvt_profile *profile, json_t *devices)
+static void print_devices(const json_t *document)
 {
-    kvt_device_curve curve;
-    kvt_status status = KVT_OK;
-    if (!devices) {
-        printf("%-14s %-5s %-17s %11s %9s %6s %11s %9s %6s\n", "device", "tier", "engine", "read",
-               "+ each", "fit", "write", "+ each", "fit");
+    const json_t *devices = json_object_get(document, "devices"), *device;
+    size_t i;
+    if (json_array_size(devices) == 0) return;
+    printf("\n%-14s %-5s %-17s %11s %9s %6s %11s %9s %6s %6s\n", "device", "tier", "engine", "read",
+           "+ each", "fit", "write", "+ each", "fit", "mixed");
+    json_array_foreach(devices, i, device)
+    {
+        printf("%-14s %-5s %-17s", view_text(device, "device"), view_text(device, "tier"),
+               view_text(device, "engine"));
+        print_direction(device, "read");
+        print_direction(device, "write");
+        print_mixed(device);
+        printf("%s%s\n", json_is_true(json_object_get(device, "direct")) ? "  direct" : "",
+               json_is_true(json_object_get(device, "emulated")) ? "  emulated" : "");
     }
-    for (size_t i = 0; status == KVT_OK; i++) {
-        status = kvt_profile_device_at(profile, i, &curve);
-        if (status != KVT_OK) break;
-        if (devices) {
-            status = print_device_json(profile, &curve, devices);
-        } else {
-            print_device_text(&curve);
-        }
-    }
-    return status == KVT_END ? KVT_OK : status;
 }
 
-static kvt_status print_codecs(kvt_profile *profile, json_t *codecs)
+/* By how much the model is off at each request size, at depth 1. */
+static void print_fits(const json_t *document)
 {
-    const kvt_codec *codec;
+    const json_t *device, *point;
+    size_t i, j;
     bool headed = false;
-    for (size_t i = 0; (codec = kvt_codec_at(i)) != NULL; i++) {
-        kvt_variant variant;
-        kvt_codec_curve curve;
-        kvt_status status = kvt_variant_parse(codec->name, &variant);
-        if (status == KVT_OK) status = kvt_profile_codec(profile, variant, &curve);
-        if (status == KVT_MISS) continue;
-        if (status != KVT_OK) return status;
-        if (codecs) {
-            json_t *row =
-                json_pack("{s:s, s:f, s:f, s:f}", "codec", codec->name, "stored_share",
-                          curve.stored_share, "encode_bytes_per_s", curve.encode_bytes_per_s,
-                          "decode_bytes_per_s", curve.decode_bytes_per_s);
-            if (json_array_append_new(codecs, row) != 0) return KVT_E_MEMORY;
-            continue;
+    json_array_foreach(json_object_get(document, "devices"), i, device)
+    {
+        bool begun = false;
+        json_array_foreach(json_object_get(device, "points"), j, point)
+        {
+            char size[32];
+            if (strcmp(view_text(point, "kind"), "read") != 0 ||
+                !json_is_number(json_object_get(point, "fit_error"))) {
+                continue;
+            }
+            if (!headed) printf("\nread at depth 1, model against measured\n");
+            if (!begun) printf("%-14s", view_text(device, "device"));
+            headed = begun = true;
+            printf("  %s %+.0f %%",
+                   format_bytes(size, (uint64_t)view_number(point, "request_bytes", 0)),
+                   view_number(point, "fit_error", 0) * 100);
         }
-        char encode[32], decode[32];
-        if (!headed) printf("\n%-14s %7s %11s %11s\n", "codec", "stored", "encode", "decode");
-        headed = true;
-        printf("%-14s %6.1f%% %11s %11s\n", codec->name, curve.stored_share * 100,
-               format_rate(encode, curve.encode_bytes_per_s),
-               format_rate(decode, curve.decode_bytes_per_s));
+        if (begun) printf("\n");
     }
-    return KVT_OK;
 }
 
-kvt_status profile_print(kvt_profile *profile, const char *path, bool as_json)
+static void print_seconds(const json_t *row, const char *name)
 {
-    json_t *devices = as_json ? json_array() : NULL;
-    json_t *codecs = as_json ? json_array() : NULL;
-    json_t *document = NULL;
-    kvt_status status = as_json && (!devices || !codecs) ? KVT_E_MEMORY : KVT_OK;
-    if (status == KVT_OK) status = print_devices(profile, devices);
-    if (status == KVT_OK) status = print_codecs(profile, codecs);
-    if (status == KVT_OK && as_json) {
-        document =
-            json_pack("{s:s, s:s, s:s, s:O, s:O}", "schema", "kvterrace-profile-1", "version",
-                      kvt_version(), "database", path, "devices", devices, "codecs", codecs);
-        if (!document || json_dumpf(document, stdout, JSON_INDENT(2)) != 0) status = KVT_E_MEMORY;
-        putchar('\n');
+    const json_t *value;
+    size_t i;
+    printf("%-22s", name);
+    json_array_foreach(json_object_get(row, "seconds"), i, value)
+    {
+        char text[32];
+        printf(" %9s", format_seconds(text, json_number_value(value)));
     }
-    json_decref(document);
-    json_decref(devices);
-    json_decref(codecs);
-    return status;
+    printf("\n");
+}
+
+static void print_loads(const json_t *document)
+{
+    const json_t *table, *row;
+    size_t i, j;
+    if (json_array_size(json_object_get(document, "devices")) == 0) return;
+    json_array_foreach(json_object_get(document, "load"), i, table)
+    {
+        char size[32];
+        printf("\nloading and computing a context, %s a token\n%-22s",
+               format_bytes(size, (uint64_t)view_number(table, "token_bytes", 0)), "tokens");
+        json_array_foreach(json_object_get(table, "tokens"), j, row)
+        {
+            printf(" %9.0f", json_number_value(row));
+        }
+        printf("\n");
+        json_array_foreach(json_object_get(table, "loads"), j, row)
+        {
+            print_seconds(row, view_text(row, "device"));
+        }
+        json_array_foreach(json_object_get(table, "prefills"), j, row)
+        {
+            print_seconds(row, view_text(row, "prefill"));
+        }
+    }
+}
+
+/* "always", "never", "12345". */
+static const char *print_tokens(const json_t *row, char text[32])
+{
+    const char *wins = view_text(row, "loading_wins");
+    if (strcmp(wins, "from") != 0) return wins;
+    (void)snprintf(text, 32, "%.0f", ceil(view_number(row, "tokens", 0)));
+    return text;
+}
+
+static void print_break_even(const json_t *document)
+{
+    const json_t *rows = json_object_get(json_object_get(document, "break_even"), "devices"), *row;
+    const char *device = "", *prefill = "";
+    size_t i;
+    json_array_foreach(rows, i, row)
+    {
+        char text[32], column[48];
+        if (i == 0) {
+            printf("\nloading beats recomputing from so many tokens on (%.0f thread%s decode%s)\n"
+                   "%-22s %-20s",
+                   view_number(row, "threads", 1), view_number(row, "threads", 1) > 1 ? "s" : "",
+                   view_number(row, "threads", 1) > 1 ? "" : "s", "device", "prefill");
+            const char *first = view_text(row, "device");
+            const char *with = view_text(row, "prefill");
+            const json_t *head;
+            size_t j;
+            json_array_foreach(rows, j, head)
+            {
+                if (strcmp(view_text(head, "device"), first) != 0 ||
+                    strcmp(view_text(head, "prefill"), with) != 0) {
+                    break;
+                }
+                (void)snprintf(column, sizeof column, "%s", view_text(head, "codec"));
+                column[strcspn(column, ",")] = '\0';
+                printf(" %13s", column);
+            }
+        }
+        if (strcmp(device, view_text(row, "device")) != 0 ||
+            strcmp(prefill, view_text(row, "prefill")) != 0) {
+            device = view_text(row, "device");
+            prefill = view_text(row, "prefill");
+            printf("\n%-22s %-20s", device, prefill);
+        }
+        printf(" %13s", print_tokens(row, text));
+    }
+    if (json_array_size(rows) > 0) printf("\n");
+}
+
+/* ---- codecs ---- */
+
+/* The break-even row of a form on so many threads. */
+static const json_t *print_find(const json_t *document, const json_t *like, double threads)
+{
+    const json_t *row;
+    size_t i;
+    json_array_foreach(json_object_get(json_object_get(document, "break_even"), "codecs"), i, row)
+    {
+        if (json_equal(json_object_get(row, "source"), json_object_get(like, "source")) &&
+            strcmp(view_text(row, "codec"), view_text(like, "name")) == 0 &&
+            view_number(row, "threads", 0) == threads) {
+            return row;
+        }
+    }
+    return NULL;
+}
+
+static const char *print_pays(const json_t *row, char text[32])
+{
+    const char *pays = view_text(row, "pays");
+    if (row == NULL) return "-";
+    if (strcmp(pays, "below") != 0) return pays;
+    return format_rate(text, view_number(row, "bytes_per_s", 0));
+}
+
+static void print_codecs(const json_t *document)
+{
+    const json_t *codec;
+    const char *source = "";
+    double threads = 0;
+    size_t i;
+    json_array_foreach(json_object_get(document, "codecs"), i, codec)
+    {
+        char encode[32], decode[32], pays[32];
+        if (!json_is_true(json_object_get(codec, "best"))) continue;
+        if (strcmp(source, view_text(codec, "source")) != 0 ||
+            threads != view_number(codec, "threads", 0)) {
+            source = view_text(codec, "source");
+            threads = view_number(codec, "threads", 0);
+            printf("\n%s KV, %s, %.0f thread%s\n%-36s %7s %11s %11s %12s\n",
+                   strcmp(source, "sample") == 0 ? "generated" : source, view_text(codec, "isa"),
+                   threads, threads > 1 ? "s" : "", "codec", "stored", "encode", "decode",
+                   "pays below");
+        }
+        printf("%-36s %6.1f%% %11s %11s %12s\n", view_text(codec, "name"),
+               view_number(codec, "stored_share", 0) * 100,
+               format_rate(encode, view_number(codec, "encode_bytes_per_s", 0)),
+               format_rate(decode, view_number(codec, "decode_bytes_per_s", 0)),
+               print_pays(print_find(document, codec, threads), pays));
+    }
+}
+
+/* ---- quality ---- */
+
+/* Right-aligned in `width`, "-" when it was not measured. */
+static void print_measure(const json_t *row, const char *key, int width, const char *format)
+{
+    char text[32] = "-";
+    double value = view_number(row, key, NAN);
+    if (isfinite(value))
+        (void)snprintf(text, sizeof text, format[0] == 'e' ? "%.2e" : "%.4f", value);
+    printf(" %*s", width, text);
+}
+
+static void print_quality(const json_t *document)
+{
+    const json_t *set, *curve;
+    size_t i, j;
+    json_array_foreach(json_object_get(document, "quality_sets"), i, set)
+    {
+        const char *source = view_text(set, "source");
+        printf(
+            "\nquality of %s on %s (%s%s%s), %.0f entries%s\n%-36s %6s %8s %8s %8s %8s %9s %8s\n",
+            view_text(set, "model"), view_text(set, "class"), view_text(set, "method"),
+            source[0] ? ": " : "", source, view_number(set, "entries", 0),
+            view_number(set, "complete", 0) > 0 ? "" : ", interrupted", "variant", "bits", "loss",
+            "low", "high", "p90", "KL nat", "top-1");
+        json_array_foreach(json_object_get(set, "curves"), j, curve)
+        {
+            printf("%-36s %6.2f", view_text(curve, "name"),
+                   view_number(curve, "bits_per_element", 0));
+            print_measure(curve, "loss_mean", 8, "f");
+            print_measure(curve, "loss_low", 8, "f");
+            print_measure(curve, "loss_high", 8, "f");
+            print_measure(curve, "loss_p90", 8, "f");
+            print_measure(curve, "kl", 9, "e");
+            print_measure(curve, "top1", 8, "f");
+            printf("\n");
+        }
+    }
+}
+
+static void print_calibrations(const json_t *document)
+{
+    const json_t *calibration, *row;
+    size_t i, j;
+    json_array_foreach(json_object_get(document, "calibrations"), i, calibration)
+    {
+        printf("\nladder of %s on %s\n%-36s %6s %8s %8s\n", view_text(calibration, "model"),
+               view_text(calibration, "class"), "rung", "bits", "loss", "at most");
+        json_array_foreach(json_object_get(calibration, "rungs"), j, row)
+        {
+            printf("%-36s %6.2f", view_text(row, "name"), view_number(row, "bits_per_element", 0));
+            print_measure(row, "loss", 8, "f");
+            print_measure(row, "loss_upper", 8, "f");
+            printf("  %s%s\n", view_number(row, "accepted", 0) > 0 ? "" : "refused: ",
+                   view_text(row, "evidence"));
+        }
+        json_array_foreach(json_object_get(calibration, "choices"), j, row)
+        {
+            printf("  %s: %s - %s\n", view_text(row, "question"), view_text(row, "chosen"),
+                   view_text(row, "evidence"));
+        }
+    }
+}
+
+static void print_learned(const json_t *document)
+{
+    const json_t *rows = json_object_get(document, "learned"), *row;
+    size_t i;
+    if (json_array_size(rows) == 0) return;
+    printf("\n%-8s %-24s %-10s %10s %9s %9s %9s\n", "learned", "of", "part", "value", "seen",
+           "error p50", "p90");
+    json_array_foreach(rows, i, row)
+    {
+        char p50[32] = "-", p90[32] = "-";
+        double error = view_number(row, "error_p50", NAN);
+        if (isfinite(error)) (void)snprintf(p50, sizeof p50, "%.1f %%", error * 100);
+        error = view_number(row, "error_p90", NAN);
+        if (isfinite(error)) (void)snprintf(p90, sizeof p90, "%.1f %%", error * 100);
+        printf("%-8s %-24s %-10s %10.4g %9.0f %9s %9s\n", view_text(row, "kind"),
+               view_text(row, "name"), view_text(row, "part"), view_number(row, "value", 0),
+               view_number(row, "observations", 0), p50, p90);
+    }
+}
+
+void profile_print_text(const json_t *document, unsigned parts)
+{
+    print_head(document);
+    if (parts & PROFILE_PRINT_DEVICES) {
+        print_devices(document);
+        print_fits(document);
+        print_loads(document);
+        print_break_even(document);
+    }
+    if (parts & PROFILE_PRINT_CODECS) print_codecs(document);
+    if (parts & PROFILE_PRINT_QUALITY) {
+        print_quality(document);
+        print_calibrations(document);
+        print_learned(document);
+    }
+}
+
+kvt_status profile_print_json(const json_t *document)
+{
+    if (json_dumpf(document, stdout, JSON_INDENT(2)) != 0) return KVT_E_MEMORY;
+    putchar('\n');
+    return KVT_OK;
 }

@@ -330,6 +330,17 @@ typedef struct kvt_profile_gc_result {
 KVT_API KVT_NODISCARD kvt_status kvt_profile_gc(kvt_profile *profile,
                                                 const kvt_profile_gc_request *request,
                                                 kvt_profile_gc_result *out);
+/* ---- everything, for whoever shows it ---- */
+
+/*
+ * Visits every row of a view (which is handed on as the table), with the columns of
+ * docs/PROFILE.md: "runs" (all of them); "mixed", "codecs", "models", "quality_sets", "quality" (by
+ * set_id), "calibrations", "rungs", "choices" (by calibration_id), "learned", "prefill" (what
+ * answers: of the newest complete run that measured the same thing). KVT_OK; KVT_E_ARGUMENT (no
+ * such view); KVT_E_CANCELLED (a visit returned false); KVT_E_DATABASE; KVT_E_MEMORY.
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_profile_list(kvt_profile *profile, const char *view,
+                                                  kvt_profile_visit *visit, void *context);
 
 /* ---- prefill: the seconds that recomputing would take ---- */
 
@@ -362,6 +373,37 @@ KVT_API KVT_NODISCARD kvt_status kvt_prefill_read_csv(const char *prefix, uint32
                                                       kvt_prefill *out, char *message,
                                                       size_t message_size);
 KVT_API void kvt_prefill_free(kvt_prefill *prefill);
+
+/* The index-th preset's name; NULL past the last. */
+KVT_API const char *kvt_prefill_preset_at(size_t index);
+
+/* ---- break-even: where one choice stops being faster than another ---- */
+
+/*
+ * Seconds until source_bytes of KV are decoded: request_seconds + share * source_bytes /
+ * bytes_per_s + source_bytes / decode_bytes_per_s. A decode speed of 0 stands for no decoding; one
+ * of several threads stands for that many at work on one entry.
+ */
+KVT_API double kvt_load_seconds(const kvt_affine *read, const kvt_codec_curve *form,
+                                double source_bytes);
+
+/*
+ * The bandwidth of a device above which a form loads no faster than raw bytes:
+ *
+ *     (share of raw - share of form) / (1 / decode of form - 1 / decode of raw)
+ *
+ * INFINITY where it always pays (smaller and no slower to decode), 0 where it never does. The
+ * device's seconds per request do not matter: both pay them.
+ */
+KVT_API double kvt_break_even_bandwidth(const kvt_codec_curve *raw, const kvt_codec_curve *form);
+
+/*
+ * The context length in tokens, from position 0, below which recomputing is faster than loading it
+ * from a device in this form; from there on loading wins. Where prefill crosses the load time more
+ * than once the last crossing counts. 0: loading wins at every length; INFINITY: recomputing does.
+ */
+KVT_API double kvt_break_even_tokens(const kvt_affine *read, const kvt_codec_curve *form,
+                                     double bytes_per_token, const kvt_prefill *prefill);
 
 /* ---- options: what an entry could become, and what that costs ---- */
 

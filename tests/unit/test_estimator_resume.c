@@ -1,0 +1,319 @@
+/*
+ * test_estimator_resume.c - interrupted measurements go on where they stopped, and only with what
+ * was measured in the same way; reads and writes at once; codecs by threads and on given KV.
+ */
+#include "bench/worker_pool.h"
+#include "codecs/kv_sample.h"
+
+#include <kvterrace/codec.h>
+#include <kvterrace/profile.h>
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+typedef struct bench {
+    kvt_profile *profile;
+    kvt_device *device;
+    kvt_profile_request request;
+    int calls_left; /* things that may still begin until the progress says stop */
+    int calls;      /* things that began */
+    char what[128]; /* the last one */
+} bench;
+
+static bool count_calls(void *context, double done, const char *what)
+{
+    bench *at = context;
+    assert_non_null(what);
+    assert_true(done >= 0.0 && done <= 1.0);
+    if (strcmp(at->what, what) == 0) return true; /* the same, a while later */
+    snprintf(at->what, sizeof at->what, "%s", what);
+    at->calls++;
+    return at->calls_left-- > 0;
+}
+
+static void bench_open(bench *at)
+{
+    const kvt_device_config config = {.struct_size = sizeof config,
+                                      .name = "sim0",
+                                      .backend = "sim",
+                                      .capacity_bytes = UINT64_C(1) << 30,
+                                      .read_bytes_per_s = 1000000000,
+                                      .write_bytes_per_s = 500000000,
+                                      .latency_ns = 100000};
+    memset(at, 0, sizeof *at);
+    assert_int_equal(kvt_profile_open(":memory:", KVT_PROFILE_WRITE, &at->profile, NULL, 0),
+                     KVT_OK);
+    assert_int_equal(kvt_device_open(&config, &at->device, NULL, 0), KVT_OK);
+    at->request = (kvt_profile_request){.struct_size = sizeof at->request,
+                                        .repetitions = 3,
+                                        .command_line = "profile devices",
+                                        .resume_seconds = 3600,
+                                        .progress = count_calls,
+                                        .progress_context = at};
+}
+
+static void bench_close(bench *at)
+{
+    kvt_device_close(at->device);
+    kvt_profile_close(at->profile);
+}
+
+/* Measures until the progress has been called so often; writes of 16 MiB, or reads alone. */
+static kvt_status bench_measure(bench *at, int calls, bool writes)
+{
+    at->calls = 0;
+    at->calls_left = calls;
+    at->what[0] = '\0';
+    return kvt_profile_measure_device(at->profile, at->device, KVT_TIER_SSD, 0,
+                                      writes ? 16u << 20 : 0, &at->request);
+}
+
+typedef struct run_count {
+    int runs, complete;
+} run_count;
+
+static bool count_run(void *context, const char *table, const kvt_profile_cell *cells, size_t count)
+{
+    (void)table;
+    run_count *runs = context;
+    runs->runs++;
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(cells[i].column, "complete") != 0) continue;
+        assert_int_equal(cells[i].kind, KVT_CELL_INTEGER);
+        runs->complete += (int)cells[i].integer;
+    }
+    return true;
+}
+
+static void assert_runs(bench *at, int runs, int complete)
+{
+    run_count found = {0, 0};
+    assert_int_equal(kvt_profile_list(at->profile, "runs", count_run, &found), KVT_OK);
+    assert_int_equal(found.runs, runs);
+    assert_int_equal(found.complete, complete);
+}
+
+static size_t count_points(bench *at)
+{
+    kvt_device_point point;
+    size_t count = 0;
+    while (kvt_profile_point_at(at->profile, "sim0", count, &point) == KVT_OK)
+        count++;
+    return count;
+}
+
+/* The range is written, then come 40 points and two mixtures; a point that the first part has is
+ * not measured again. */
+static void an_interrupted_run_goes_on(void **state)
+{
+    (void)state;
+    bench at;
+    bench_open(&at);
+    assert_int_equal(bench_measure(&at, 25, true), KVT_E_CANCELLED); /* in the 26th point */
+    assert_runs(&at, 1, 0);
+    assert_int_equal(bench_measure(&at, 1000000, true), KVT_OK);
+    assert_int_equal(at.calls, 15 + 2);
+    assert_runs(&at, 1, 1);
+    assert_int_equal(count_points(&at), 40);
+    kvt_device_curve curve;
+    assert_int_equal(kvt_profile_device(at.profile, "sim0", &curve), KVT_OK);
+    assert_true(fabs(curve.read.bytes_per_s / 1e9 - 1.0) < 0.01);
+    assert_true(fabs(curve.write.bytes_per_s / 5e8 - 1.0) < 0.01);
+    assert_true(curve.read.residual < 0.01);
+    /* Complete: the same call measures everything again, in a run of its own. */
+    assert_int_equal(bench_measure(&at, 1000000, true), KVT_OK);
+    assert_runs(&at, 2, 2);
+    assert_int_equal(at.calls, 40 + 2);
+    bench_close(&at);
+}
+
+static void other_settings_begin_anew(void **state)
+{
+    (void)state;
+    bench at;
+    bench_open(&at);
+    int runs = 0;
+    assert_int_equal(bench_measure(&at, 8, true), KVT_E_CANCELLED);
+    assert_runs(&at, ++runs, 0);
+    at.request.command_line = "another command";
+    assert_int_equal(bench_measure(&at, 8, true), KVT_E_CANCELLED);
+    assert_runs(&at, ++runs, 0);
+    at.request.repetitions = 2;
+    assert_int_equal(bench_measure(&at, 8, true), KVT_E_CANCELLED);
+    assert_runs(&at, ++runs, 0);
+    at.request.quick = true; /* a grid without depths 4, 16 and 32 */
+    assert_int_equal(bench_measure(&at, 2, true), KVT_E_CANCELLED);
+    assert_runs(&at, ++runs, 0);
+    at.request.resume_seconds = 0; /* not asked for */
+    assert_int_equal(bench_measure(&at, 2, true), KVT_E_CANCELLED);
+    assert_runs(&at, ++runs, 0);
+    at.request.resume_seconds = -1;
+    assert_int_equal(bench_measure(&at, 2, true), KVT_E_ARGUMENT);
+    at.request.resume_seconds = 3600;
+    assert_int_equal(bench_measure(&at, 1000000, true), KVT_OK);
+    assert_runs(&at, runs, 1);
+    bench_close(&at);
+}
+
+/* A call that may not write takes up a run with all of its writes, not one with a part of them. */
+static void reads_go_on_after_whole_writes(void **state)
+{
+    (void)state;
+    bench at;
+    bench_open(&at);
+    assert_int_equal(bench_measure(&at, 12, true), KVT_E_CANCELLED);
+    assert_int_equal(bench_measure(&at, 1000000, false), KVT_OK);
+    assert_runs(&at, 2, 1);
+    bench_close(&at);
+    bench_open(&at);
+    assert_int_equal(bench_measure(&at, 30, true), KVT_E_CANCELLED); /* among the reads */
+    assert_int_equal(bench_measure(&at, 1000000, false), KVT_OK);
+    assert_runs(&at, 1, 1);
+    assert_int_equal(count_points(&at), 40);
+    bench_close(&at);
+}
+
+typedef struct mixed_rows {
+    int count;
+    double worst;
+} mixed_rows;
+
+static bool take_mixed(void *context, const char *table, const kvt_profile_cell *cells,
+                       size_t count)
+{
+    (void)table;
+    mixed_rows *rows = context;
+    double mixed = 0.0, unmixed = 0.0;
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(cells[i].column, "bytes_per_s") == 0) mixed = cells[i].real;
+        if (strcmp(cells[i].column, "unmixed_bytes_per_s") == 0) unmixed = cells[i].real;
+    }
+    rows->count++;
+    rows->worst = fmax(rows->worst, fabs(mixed / unmixed - 1.0));
+    return true;
+}
+
+/* The simulated device serves one request after the other, so mixing costs nothing there. */
+static void mixing_is_measured(void **state)
+{
+    (void)state;
+    bench at;
+    mixed_rows rows = {0, 0.0};
+    bench_open(&at);
+    assert_int_equal(bench_measure(&at, 1000000, false), KVT_OK);
+    assert_int_equal(kvt_profile_list(at.profile, "mixed", take_mixed, &rows), KVT_OK);
+    assert_int_equal(rows.count, 0);
+    assert_int_equal(bench_measure(&at, 1000000, true), KVT_OK);
+    assert_int_equal(kvt_profile_list(at.profile, "mixed", take_mixed, &rows), KVT_OK);
+    assert_int_equal(rows.count, 2);
+    assert_true(rows.worst < 0.02);
+    bench_close(&at);
+}
+
+typedef struct codec_rows {
+    const char *source;
+    int by_threads[3];
+    int others;
+} codec_rows;
+
+static bool take_codec(void *context, const char *table, const kvt_profile_cell *cells,
+                       size_t count)
+{
+    (void)table;
+    codec_rows *rows = context;
+    const char *source = "";
+    int64_t threads = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(cells[i].column, "source") == 0) source = cells[i].text;
+        if (strcmp(cells[i].column, "threads") == 0) threads = cells[i].integer;
+    }
+    if (strcmp(source, rows->source) != 0 || threads < 1 || threads > 2) {
+        rows->others++;
+    } else {
+        rows->by_threads[threads]++;
+    }
+    return true;
+}
+
+/* Interrupted among the rows of the second pass, then gone on with. */
+static void codecs_go_on_and_use_threads(void **state)
+{
+    (void)state;
+    bench at;
+    worker_pool pool;
+    codec_rows rows = {.source = "a dump"};
+    bench_open(&at);
+    worker_pool_open(&pool, 2);
+    const kvt_layout layout = {
+        .layers = 2, .kv_heads = 2, .head_dim = 64, .dtype = KVT_DTYPE_FP16, .tokens = 96};
+    uint64_t bytes;
+    assert_int_equal(kvt_layout_bytes(&layout, &bytes), KVT_OK);
+    void *source = calloc(1, bytes);
+    assert_non_null(source);
+    codecs_kv_sample_fill(&layout, 3, source);
+    const kvt_profile_kv kv = {.name = "a dump", .layout = layout, .bytes = source};
+    at.request.quick = true;
+    at.request.repetitions = 1;
+    at.request.workers = &pool.workers;
+    at.request.kv = &kv;
+    at.request.kv_count = 1;
+    at.calls_left = 30;
+    assert_int_equal(kvt_profile_measure_codecs(at.profile, &at.request), KVT_E_CANCELLED);
+    assert_runs(&at, 1, 0);
+    at.calls_left = 1000;
+    assert_int_equal(kvt_profile_measure_codecs(at.profile, &at.request), KVT_OK);
+    assert_runs(&at, 1, 1);
+    assert_int_equal(kvt_profile_list(at.profile, "codecs", take_codec, &rows), KVT_OK);
+    assert_int_equal(rows.others, 0);
+    assert_int_equal(rows.by_threads[1], rows.by_threads[2]);
+    assert_true(rows.by_threads[1] >= 20);
+    assert_int_equal(kvt_profile_list(at.profile, "nothing", take_codec, &rows), KVT_E_ARGUMENT);
+    free(source);
+    worker_pool_close(&pool);
+    bench_close(&at);
+}
+
+static bool refuse_row(void *context, const char *table, const kvt_profile_cell *cells,
+                       size_t count)
+{
+    (void)table;
+    (void)context;
+    return cells == NULL && count == 0;
+}
+
+static void every_view_can_be_listed(void **state)
+{
+    (void)state;
+    static const char *const views[] = {"runs",    "mixed",        "codecs",  "models",
+                                        "quality", "quality_sets", "rungs",   "calibrations",
+                                        "choices", "learned",      "prefill", NULL};
+    bench at;
+    run_count found = {0, 0};
+    bench_open(&at);
+    for (size_t i = 0; views[i] != NULL; i++) {
+        assert_int_equal(kvt_profile_list(at.profile, views[i], count_run, &found), KVT_OK);
+    }
+    assert_int_equal(found.runs, 0);
+    assert_int_equal(bench_measure(&at, 1000000, false), KVT_OK);
+    assert_int_equal(kvt_profile_list(at.profile, "runs", refuse_row, NULL), KVT_E_CANCELLED);
+    bench_close(&at);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_interrupted_run_goes_on),
+        cmocka_unit_test(other_settings_begin_anew),
+        cmocka_unit_test(reads_go_on_after_whole_writes),
+        cmocka_unit_test(mixing_is_measured),
+        cmocka_unit_test(codecs_go_on_and_use_threads),
+        cmocka_unit_test(every_view_can_be_listed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,261 @@
+/*
+ * profile_document.c - see profile_document.h. One thread.
+ */
+#include "profile_document.h"
+
+#include <kvterrace/kvterrace.h>
+
+#include <math.h>
+#include <string.h>
+#include <strings.h>
+
+/* Llama-3.1-8B in bf16: 2 sides x 32 layers x 8 heads x 128 x 2 bytes. For prefills whose model the
+ * profile does not hold. */
+#define DOCUMENT_TOKEN_BYTES 131072.0
+
+double view_number(const json_t *object, const char *key, double otherwise)
+{
+    const json_t *value = json_object_get(object, key);
+    return json_is_number(value) ? json_number_value(value) : otherwise;
+}
+
+const char *view_text(const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    return text != NULL ? text : "";
+}
+
+bool view_affine(const json_t *device, const char *key, kvt_affine *out)
+{
+    const json_t *affine = json_object_get(device, key);
+    *out = (kvt_affine){.request_seconds = view_number(affine, "request_seconds", 0),
+                        .bytes_per_s = view_number(affine, "bytes_per_s", 0),
+                        .residual = view_number(affine, "residual", 0)};
+    return out->bytes_per_s > 0;
+}
+
+json_t *view_real(double value)
+{
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
+/* ---- tables as they are ---- */
+
+static json_t *document_cell(const kvt_profile_cell *cell)
+{
+    json_t *text;
+    switch (cell->kind) {
+    case KVT_CELL_INTEGER: return json_integer((json_int_t)cell->integer);
+    case KVT_CELL_REAL: return view_real(cell->real);
+    case KVT_CELL_TEXT:
+        text = json_string(cell->text);
+        return text != NULL ? text : json_string("?"); /* not UTF-8 */
+    default: return json_null();
+    }
+}
+
+/* Objects keep the order of their columns. */
+static bool document_row(void *context, const char *table, const kvt_profile_cell *cells,
+                         size_t count)
+{
+    (void)table;
+    json_t *rows = context;
+    json_t *row = json_object();
+    bool sound = row != NULL;
+    for (size_t i = 0; i < count && sound; i++) {
+        sound = json_object_set_new(row, cells[i].column, document_cell(&cells[i])) == 0;
+    }
+    if (sound) return json_array_append_new(rows, row) == 0;
+    json_decref(row);
+    return false;
+}
+
+static kvt_status document_list(kvt_profile *profile, json_t *document, const char *view)
+{
+    json_t *rows = json_array();
+    if (json_object_set_new(document, view, rows) != 0) return KVT_E_MEMORY;
+    kvt_status status = kvt_profile_list(profile, view, document_row, rows);
+    return status == KVT_E_CANCELLED ? KVT_E_MEMORY : status;
+}
+
+/* Moves the rows of one array into the rows of another that have the same key: rungs into their
+ * calibrations, curves into their sets. */
+static kvt_status document_nest(json_t *document, const char *from, const char *into,
+                                const char *key, const char *name)
+{
+    json_t *parents = json_object_get(document, into);
+    json_t *rows = json_object_get(document, from), *row;
+    size_t i, j;
+    json_t *parent;
+    json_array_foreach(parents, i, parent)
+    {
+        json_t *nested = json_array();
+        if (json_object_set_new(parent, name, nested) != 0) return KVT_E_MEMORY;
+        json_array_foreach(rows, j, row)
+        {
+            if (!json_equal(json_object_get(row, key), json_object_get(parent, key))) continue;
+            if (json_array_append(nested, row) != 0) return KVT_E_MEMORY;
+        }
+    }
+    return json_object_del(document, from) == 0 ? KVT_OK : KVT_E_MEMORY;
+}
+
+/* ---- devices ---- */
+
+static json_t *document_affine(const kvt_affine *affine)
+{
+    if (affine->bytes_per_s <= 0) return json_null();
+    return json_pack("{s:f, s:f, s:f}", "request_seconds", affine->request_seconds, "bytes_per_s",
+                     affine->bytes_per_s, "residual", affine->residual);
+}
+
+/* What the affine model says of a request alone, and by how much it is off. */
+static int document_point_fit(json_t *row, const kvt_device_point *point, const kvt_affine *fit)
+{
+    if (point->depth != 1 || fit->bytes_per_s <= 0 || point->latency_seconds_p50 <= 0) return 0;
+    double seconds = fit->request_seconds + (double)point->request_bytes / fit->bytes_per_s;
+    return json_object_set_new(row, "fit_seconds", json_real(seconds)) |
+           json_object_set_new(row, "fit_error",
+                               view_real(seconds / point->latency_seconds_p50 - 1.0));
+}
+
+static kvt_status document_points(kvt_profile *profile, const kvt_device_curve *curve, json_t *rows)
+{
+    kvt_device_point point;
+    kvt_status status = KVT_OK;
+    for (size_t i = 0; status == KVT_OK; i++) {
+        status = kvt_profile_point_at(profile, curve->device, i, &point);
+        if (status != KVT_OK) break;
+        bool read = point.kind == KVT_IO_READ;
+        json_t *row = json_pack(
+            "{s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f}", "kind", read ? "read" : "write",
+            "request_bytes", (json_int_t)point.request_bytes, "depth", (json_int_t)point.depth,
+            "repetitions", (json_int_t)point.repetitions, "bytes_per_s", point.bytes_per_s,
+            "bytes_per_s_min", point.bytes_per_s_min, "bytes_per_s_max", point.bytes_per_s_max,
+            "latency_seconds_p50", point.latency_seconds_p50, "latency_seconds_p99",
+            point.latency_seconds_p99);
+        if (row == NULL ||
+            document_point_fit(row, &point, read ? &curve->read : &curve->write) != 0 ||
+            json_array_append(rows, row) != 0) {
+            status = KVT_E_MEMORY;
+        }
+        json_decref(row);
+    }
+    return status == KVT_END ? KVT_OK : status;
+}
+
+static kvt_status document_device(kvt_profile *profile, const kvt_device_curve *curve,
+                                  json_t *devices)
+{
+    json_t *points = json_array();
+    kvt_status status = points ? document_points(profile, curve, points) : KVT_E_MEMORY;
+    json_t *row =
+        json_pack("{s:s, s:s, s:s, s:s, s:b, s:b, s:I, s:I, s:o, s:o, s:o}", "device",
+                  curve->device, "tier", kvt_tier_name(curve->tier), "engine", curve->engine,
+                  "identity", curve->identity, "direct", curve->direct, "emulated", curve->emulated,
+                  "capacity_bytes", (json_int_t)curve->capacity_bytes, "depth_achieved",
+                  (json_int_t)curve->depth_achieved, "read", document_affine(&curve->read), "write",
+                  document_affine(&curve->write), "points", points);
+    if (json_array_append_new(devices, row) != 0) return KVT_E_MEMORY;
+    return status;
+}
+
+static kvt_status document_devices(kvt_profile *profile, json_t *document)
+{
+    json_t *devices = json_array();
+    if (json_object_set_new(document, "devices", devices) != 0) return KVT_E_MEMORY;
+    kvt_device_curve curve;
+    kvt_status status = KVT_OK;
+    for (size_t i = 0; status == KVT_OK; i++) {
+        status = kvt_profile_device_at(profile, i, &curve);
+        if (status == KVT_OK) status = document_device(profile, &curve, devices);
+    }
+    if (status != KVT_END) return status;
+    status = document_list(profile, document, "mixed");
+    if (status != KVT_OK) return status;
+    return document_nest(document, "mixed", "devices", "device", "mixed");
+}
+
+/* ---- prefill ---- */
+
+/* A prefill's name is that of its model, a colon, and the machine. */
+static double document_token_bytes(const json_t *document, const char *prefill)
+{
+    const size_t length = strcspn(prefill, ":");
+    const json_t *model;
+    size_t i;
+    json_array_foreach(json_object_get(document, "models"), i, model)
+    {
+        const char *name = view_text(model, "name");
+        double bytes = 4.0 * view_number(model, "layers", 0) * view_number(model, "kv_heads", 0) *
+                       view_number(model, "head_dim", 0);
+        if (strlen(name) == length && strncasecmp(name, prefill, length) == 0 && bytes > 0) {
+            return bytes;
+        }
+    }
+    return DOCUMENT_TOKEN_BYTES;
+}
+
+static kvt_status document_prefill(kvt_profile *profile, json_t *document, double token_bytes)
+{
+    kvt_status status = document_list(profile, document, "prefill");
+    json_t *rows = json_object_get(document, "prefill"), *row;
+    const char *name;
+    size_t i;
+    if (status != KVT_OK) return status;
+    for (i = 0; (name = kvt_prefill_preset_at(i)) != NULL; i++) {
+        kvt_prefill preset;
+        status = kvt_prefill_preset(name, &preset);
+        if (status != KVT_OK) return status;
+        row = json_pack("{s:s, s:f, s:f, s:f, s:s}", "name", name, "linear_seconds_per_token",
+                        preset.linear_seconds_per_token, "square_seconds_per_token2",
+                        preset.square_seconds_per_token2, "fixed_seconds", preset.fixed_seconds,
+                        "source", "preset");
+        if (json_array_append_new(rows, row) != 0) return KVT_E_MEMORY;
+    }
+    json_array_foreach(rows, i, row)
+    {
+        double bytes =
+            token_bytes > 0 ? token_bytes : document_token_bytes(document, view_text(row, "name"));
+        if (json_object_set_new(row, "token_bytes", json_real(bytes)) != 0) return KVT_E_MEMORY;
+    }
+    return KVT_OK;
+}
+
+/* ---- all ---- */
+
+/* What is not nested under another name keeps the view's. */
+static kvt_status document_fill(kvt_profile *profile, const profile_view *view, json_t *document)
+{
+    static const char *const views[] = {"runs",  "codecs",  "models",  "quality_sets", "quality",
+                                        "rungs", "choices", "learned", "calibrations", NULL};
+    kvt_status status = document_devices(profile, document);
+    for (size_t i = 0; status == KVT_OK && views[i] != NULL; i++) {
+        status = document_list(profile, document, views[i]);
+    }
+    if (status == KVT_OK) {
+        status = document_nest(document, "quality", "quality_sets", "set_id", "curves");
+    }
+    if (status == KVT_OK) {
+        status = document_nest(document, "rungs", "calibrations", "calibration_id", "rungs");
+    }
+    if (status == KVT_OK) {
+        status = document_nest(document, "choices", "calibrations", "calibration_id", "choices");
+    }
+    if (status == KVT_OK) status = document_prefill(profile, document, view->token_bytes);
+    return status == KVT_OK ? profile_break_even_add(document) : status;
+}
+
+kvt_status profile_document_make(kvt_profile *profile, const profile_view *view,
+                                 json_t **document_out)
+{
+    json_t *document = json_pack("{s:s, s:s, s:s}", "schema", "kvterrace-profile-2", "version",
+                                 kvt_version(), "database", view->path);
+    kvt_status status = document ? document_fill(profile, view, document) : KVT_E_MEMORY;
+    if (status != KVT_OK) {
+        json_decref(document);
+        document = NULL;
+    }
+    *document_out = document;
+    return status;
+}
