@@ -152,21 +152,23 @@ static kvt_status costs_probe_kind(kvt_device *device, kvt_io_kind kind, uint64_
     return KVT_OK;
 }
 
-kvt_status costs_measure_device(kvt_profile *profile, kvt_device *device, bool blank,
-                                uint64_t head_bytes, cost_device *out)
+kvt_status costs_profiled_device(kvt_profile *profile, const kvt_device *device, cost_device *out)
 {
     memset(out, 0, sizeof *out);
     kvt_device_curve curve;
-    if (profile != NULL) {
-        kvt_status status = kvt_profile_device(profile, device->name, &curve);
-        if (status < 0) return status;
-        if (status == KVT_OK && strcmp(curve.identity, device->facts.identity) == 0 &&
-            curve.read.bytes_per_s > 0 && curve.write.bytes_per_s > 0) {
-            out->read = curve.read;
-            out->write = curve.write;
-            return KVT_OK;
-        }
-    }
+    if (profile == NULL) return KVT_MISS;
+    kvt_status status = kvt_profile_device(profile, device->name, &curve);
+    if (status != KVT_OK) return status < 0 ? status : KVT_MISS;
+    if (strcmp(curve.identity, device->facts.identity) != 0) return KVT_MISS;
+    if (!(curve.read.bytes_per_s > 0 && curve.write.bytes_per_s > 0)) return KVT_MISS;
+    out->read = curve.read;
+    out->write = curve.write;
+    return KVT_OK;
+}
+
+kvt_status costs_probe_device(kvt_device *device, bool blank, uint64_t head_bytes, cost_device *out)
+{
+    memset(out, 0, sizeof *out);
     out->probed = true;
     kvt_device_attach(device);
     kvt_status status = costs_probe_kind(device, KVT_IO_READ, head_bytes, &out->read);

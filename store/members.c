@@ -8,9 +8,7 @@
  *
  * Thread rule: any thread; members_lock lets one change happen at a time.
  */
-#include "store/store.h"
-
-#include "tiers/superblock.h"
+#include "store/newcomer.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -28,6 +26,7 @@ typedef struct members_joining {
     kvt_device *device; /* NULL once the pool owns it */
     bool labelled;
     bool keeps; /* what lies on it is what we know of it */
+    uint64_t silence_ns;
     tiers_wear wear;
     char *message;
     size_t message_size;
@@ -60,6 +59,7 @@ void members_note_wear(kvt_store *store, uint64_t bytes)
     tiers_pool *pool = store->pools[KVT_TIER_SSD];
     kvt_device_stats stats;
     tiers_wear wear;
+    pthread_mutex_lock(&store->wear_lock); /* to the end, so that no older figure is queued last */
     for (uint32_t i = 0; pool != NULL && tiers_pool_member(pool, i, &stats) == KVT_OK; i++) {
         if (stats.bytes_written_ever < store->wear_noted[i]) store->wear_noted[i] = 0;
         if (stats.bytes_written_ever - store->wear_noted[i] < bytes) continue;
@@ -67,6 +67,7 @@ void members_note_wear(kvt_store *store, uint64_t bytes)
         if (catalog_note_wear(store->catalog, stats.name, &wear) == KVT_OK)
             store->wear_noted[i] = wear.written_bytes; /* else with the next batch */
     }
+    pthread_mutex_unlock(&store->wear_lock);
 }
 
 /* Takes the device out of a member and closes it. */
@@ -150,7 +151,7 @@ static kvt_status members_judge(members_joining *joining)
     if ((facts->flags & KVT_DEVICE_NO_DATA) != 0) return KVT_E_ARGUMENT;
     joining->labelled = (facts->flags & KVT_DEVICE_DURABLE) != 0;
     if (!joining->labelled) return KVT_OK;
-    kvt_status status = tiers_superblock_read(joining->device, &label, &found);
+    kvt_status status = newcomer_read_label(&joining->device, joining->silence_ns, &label, &found);
     if (status == KVT_E_VERSION && store->format) {
         status = KVT_OK;
         found = TIERS_LABEL_FOREIGN;
@@ -187,14 +188,15 @@ static kvt_status members_forget(members_joining *joining)
     return status == KVT_OK && stats.used_bytes != 0 ? KVT_BUSY : status;
 }
 
-static kvt_status members_write_label(const members_joining *joining)
+static kvt_status members_write_label(members_joining *joining)
 {
     tiers_superblock label = {.tier = (uint32_t)joining->tier,
                               .member = joining->member,
                               .epoch = joining->store->epoch,
                               .capacity_bytes = joining->device->facts.capacity_bytes};
     memcpy(label.pool, joining->store->pool_id, sizeof label.pool);
-    return joining->labelled ? tiers_superblock_write(joining->device, &label) : KVT_OK;
+    if (!joining->labelled) return KVT_OK;
+    return newcomer_write_label(&joining->device, joining->silence_ns, &label);
 }
 
 static kvt_status members_insert(members_joining *joining, const kvt_device_config *config)
@@ -202,7 +204,8 @@ static kvt_status members_insert(members_joining *joining, const kvt_device_conf
     kvt_store *store = joining->store;
     uint64_t head = joining->labelled ? TIERS_SUPERBLOCK_BYTES : 0;
     cost_device cost;
-    kvt_status status = costs_measure_device(NULL, joining->device, !joining->keeps, head, &cost);
+    kvt_status status =
+        newcomer_measure(&joining->device, joining->silence_ns, !joining->keeps, head, &cost);
     if (status == KVT_OK) status = members_write_label(joining);
     if (status != KVT_OK) return status;
     if (store->staging->arena != NULL) {
@@ -242,7 +245,8 @@ static kvt_status members_add(members_joining *joining, const kvt_device_config 
 {
     kvt_status status = members_make_place(joining, config->name);
     if (status != KVT_OK) return status;
-    status = kvt_device_open(config, &joining->device, joining->message, joining->message_size);
+    joining->silence_ns = config->silence_ns;
+    status = newcomer_open(config, &joining->device, joining->message, joining->message_size);
     if (status == KVT_OK) status = members_judge(joining);
     if (status == KVT_OK && !joining->keeps) status = members_forget(joining);
     if (status == KVT_OK) status = members_insert(joining, config);

@@ -9,9 +9,7 @@
  *
  * Thread rule: open and close are not concurrent with anything.
  */
-#include "store/store.h"
-
-#include "tiers/superblock.h"
+#include "store/newcomer.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -57,8 +55,7 @@ static kvt_status open_one_device(open_state *state, kvt_tier tier, uint32_t mem
                                   const kvt_device_config *config)
 {
     open_device *device = &state->devices[state->device_count];
-    kvt_status status =
-        kvt_device_open(config, &device->device, state->message, state->message_size);
+    kvt_status status = newcomer_open(config, &device->device, state->message, state->message_size);
     if (status != KVT_OK) return status;
     state->device_count++;
     device->tier = tier;
@@ -139,8 +136,9 @@ static kvt_status open_check_label(open_state *state, open_device *device)
 {
     tiers_superblock label;
     tiers_label_state found;
-    const char *name = device->device->name;
-    kvt_status status = tiers_superblock_read(device->device, &label, &found);
+    char name[32];
+    snprintf(name, sizeof name, "%s", device->device->name);
+    kvt_status status = newcomer_read_label(&device->device, device->silence_ns, &label, &found);
     if (status == KVT_E_VERSION && state->options->format) {
         status = KVT_OK;
         found = TIERS_LABEL_FOREIGN;
@@ -305,10 +303,12 @@ static kvt_status open_write_labels(open_state *state)
                                   .epoch = state->epoch + 1,
                                   .capacity_bytes = device->device->facts.capacity_bytes};
         memcpy(label.pool, state->pool_id, sizeof label.pool);
-        kvt_status status = tiers_superblock_write(device->device, &label);
+        char name[32];
+        snprintf(name, sizeof name, "%s", device->device->name);
+        kvt_status status = newcomer_write_label(&device->device, device->silence_ns, &label);
         if (status != KVT_OK) {
             snprintf(state->message, state->message_size, "device %s: cannot write its label: %s",
-                     device->device->name, kvt_status_text(status));
+                     name, kvt_status_text(status));
             return status;
         }
     }
@@ -376,11 +376,15 @@ static kvt_status open_costs(open_state *state)
     for (uint32_t i = 0; i < state->device_count; i++) {
         open_device *device = &state->devices[i];
         uint64_t head = device->labelled ? TIERS_SUPERBLOCK_BYTES : 0;
-        kvt_status status = costs_measure_device(state->profile, device->device, device->blank,
-                                                 head, &device->cost);
+        char name[32];
+        snprintf(name, sizeof name, "%s", device->device->name);
+        kvt_status status = costs_profiled_device(state->profile, device->device, &device->cost);
+        if (status == KVT_MISS)
+            status = newcomer_measure(&device->device, device->silence_ns, device->blank, head,
+                                      &device->cost);
         if (status != KVT_OK) {
-            snprintf(state->message, state->message_size, "device %s: cannot be measured: %s",
-                     device->device->name, kvt_status_text(status));
+            snprintf(state->message, state->message_size, "device %s: cannot be measured: %s", name,
+                     kvt_status_text(status));
             return status;
         }
     }
@@ -664,6 +668,7 @@ static void open_fill_store(kvt_store *store, const kvt_store_options *options)
     pthread_mutex_init(&store->lock, NULL);
     pthread_mutex_init(&store->observer_lock, NULL);
     pthread_mutex_init(&store->members_lock, NULL);
+    pthread_mutex_init(&store->wear_lock, NULL);
     store->format = options->format;
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
         store->relayouts[tier].bytes_per_s = options->tiers[tier].rebalance_bytes_per_s;
@@ -754,6 +759,7 @@ void kvt_close(kvt_store *store)
     entry_table_deinit(&store->parked);
     staging_close(store->staging);
     pthread_cond_destroy(&store->changed);
+    pthread_mutex_destroy(&store->wear_lock);
     pthread_mutex_destroy(&store->members_lock);
     pthread_mutex_destroy(&store->observer_lock);
     pthread_mutex_destroy(&store->lock);

@@ -96,12 +96,12 @@ struct kvt_store {
     uint8_t pool_id[16];                      /* in the devices' labels, with the epoch */
     uint64_t epoch;
     bool format;
-    bool opened; /* wholly */
-    uint64_t
-        wear_noted[TIERS_MEMBERS_MAX]; /* bytes written when it was last queued; the writer's */
-    pthread_mutex_t members_lock;      /* devices join and leave one at a time; before `lock` */
-    kvt_cost_model costs;              /* but for the tiers' bandwidth, which is under lock */
-    store_staging *staging;            /* own lock; outlives the store */
+    bool opened;               /* wholly */
+    pthread_mutex_t wear_lock; /* a leaf but for what the pool and the catalog do inside */
+    uint64_t wear_noted[TIERS_MEMBERS_MAX]; /* bytes written when last queued; under wear_lock */
+    pthread_mutex_t members_lock; /* devices join and leave one at a time; before `lock` */
+    kvt_cost_model costs;         /* but for the tiers' bandwidth, which is under lock */
+    store_staging *staging;       /* own lock; outlives the store */
     uint64_t opened_ns;
     double tick_seconds;
     uint64_t get_deadline_ns; /* from the call on; UINT64_MAX = none */
@@ -170,8 +170,8 @@ KVT_NODISCARD kvt_status executor_relayout(kvt_store *store, uint64_t handle, kv
 
 /* ---- members.c ---- */
 
-/* Queues the wear of SSD members that wrote at least so much since the last time. On the catalog's
- * writer, or when nothing else runs. */
+/* Queues the wear of SSD members that wrote at least so much since the last time. Any thread: the
+ * catalog's writer before a batch, and whoever closes beside it. */
 void members_note_wear(kvt_store *store, uint64_t bytes);
 
 /* ---- park.c ---- */
@@ -277,15 +277,20 @@ void maintain_stop(kvt_store *store);
 
 /* ---- costs.c ---- */
 
-/* Measurements of one device, from the profile or by a brief probe of the open device. blank: its
- * content may be overwritten. */
+/* Measurements of one device. */
 typedef struct cost_device {
     kvt_affine read;
     kvt_affine write;
     bool probed;
 } cost_device;
-KVT_NODISCARD kvt_status costs_measure_device(kvt_profile *profile, kvt_device *device, bool blank,
-                                              uint64_t head_bytes, cost_device *out);
+
+/* From the profile: KVT_OK; KVT_MISS (no profile, or it has none of this device). */
+KVT_NODISCARD kvt_status costs_profiled_device(kvt_profile *profile, const kvt_device *device,
+                                               cost_device *out);
+
+/* By a brief probe of the open device. blank: its content may be overwritten. */
+KVT_NODISCARD kvt_status costs_probe_device(kvt_device *device, bool blank, uint64_t head_bytes,
+                                            cost_device *out);
 
 /* Folds a tier's devices into one affine model: requests go to all at once. */
 kvt_affine costs_combine(const cost_device *devices, uint32_t count, kvt_io_kind kind,

@@ -8,6 +8,7 @@
  * Thread rule: one thread at a time per device; the table is constant.
  */
 #include "device_internal.h"
+#include "errand.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -269,6 +270,7 @@ kvt_status kvt_device_submit(kvt_device *device, kvt_io *io)
         device->in_flight++;
     } else {
         io->state = KVT_IO_DONE;
+        tiers_errand_progress();
     }
     return status;
 }
@@ -292,6 +294,7 @@ size_t kvt_device_reap(kvt_device *device, kvt_io **done, size_t min, size_t max
         done[i]->state = KVT_IO_DONE;
     }
     device->in_flight -= (uint32_t)count;
+    if (count > 0) tiers_errand_progress();
     return count;
 }
 

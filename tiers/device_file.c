@@ -7,6 +7,7 @@
  * Thread rule: as device.h.
  */
 #include "device_file.h"
+#include "errand.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -225,6 +226,7 @@ static kvt_status file_set_up(file_device *file, const file_opening *opening, vo
     kvt_status status = KVT_OK;
     if (!config->buffered) status = file_probe_direct(file, buffer, &os_error);
     if (status != KVT_OK) return file_refuse(opening, status, "its first block cannot be read");
+    if (file->made) tiers_errand_take_time();
     if (file->made && !config->sparse) {
         uint64_t started_ns = tiers_device_now_ns();
         status = file_fill(file, opening, buffer);
