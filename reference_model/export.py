@@ -82,6 +82,30 @@ def write_checks(path, model):
             file.write(json.dumps(row) + "\n")
 
 
+def print_skills(model):
+    """What the card says: recall by length, other tasks, and the loss of each kind of token."""
+    for length, contexts in ((256, 50), (512, 50), (1024, 50), (2048, 25)):
+        print("recall at %4d: %.3f" % (length, train.recall(model, length, contexts)))
+    losses = [[], [], []]
+    for task in ("copy", "count", "mention"):
+        right = 0
+        for i in range(100):
+            text = texts.evaluation_text(texts.Draw("%s %d" % (task, i)), 256)
+            begin = len(text.parts)
+            getattr(text, task)()
+            ids = torch.tensor([[vocabulary.BEGIN] + [vocabulary.ID[p] for p in text.parts]])
+            with torch.no_grad():
+                logits = model(ids)[0, :-1] @ model.embedding.t()
+            rows = [j for j in range(begin, len(text.parts)) if text.kinds[j] == texts.ANSWER]
+            right += bool((logits.argmax(-1) == ids[0, 1:])[rows].all())
+            loss = torch.nn.functional.cross_entropy(logits, ids[0, 1:], reduction="none")
+            for value, kind in zip(loss.tolist(), text.kinds):
+                losses[kind].append(value)
+        print("%s after 256: %.2f" % (task, right / 100))
+    for name, kind in (("free", texts.FREE), ("prose", texts.PROSE), ("answers", texts.ANSWER)):
+        print("nats per token, %s: %.3f" % (name, sum(losses[kind]) / len(losses[kind])))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--checkpoint", required=True)
@@ -103,8 +127,7 @@ def main():
         for name in ("check.jsonl", "config.json", "model.safetensors", "tokenizer.bin"):
             with open(inside(name), "rb") as file:
                 sums.write("%s  %s\n" % (hashlib.sha256(file.read()).hexdigest(), name))
-    for length, contexts in ((256, 50), (512, 50), (1024, 25), (2048, 12)):
-        print("recall at %4d: %.3f" % (length, train.recall(model, length, contexts)))
+    print_skills(model)
     print("step %(step)d, %(tokens)d tokens, %(seconds).0f seconds" % loaded["state"])
 
 

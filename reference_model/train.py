@@ -105,10 +105,10 @@ class Model(torch.nn.Module):
 # goes from the start of the stage to its end, as a share of the peak.
 STAGES = [
     (2, (64, 128), 1.0, 1.0),
-    (6, (64, 128, 256), 1.0, 1.0),
-    (12, (128, 256, 512), 1.0, 1.0),
-    (18, (256, 512, 1024), 1.0, 0.6),
-    (24, (512, 1024, 2048), 0.6, 0.01),
+    (4.1, (64, 128, 256), 1.0, 1.0),
+    (6.6, (128, 256, 512), 1.0, 1.0),
+    (9.8, (256, 512, 1024), 1.0, 0.6),
+    (13, (512, 1024, 2048), 0.6, 0.01),
 ]
 STEP_TOKENS = 4096
 PEAK_RATE, WARM_STEPS = 3e-3, 100
@@ -226,7 +226,7 @@ class Run:
         return stage(self.state["tokens"]) is None
 
     def step(self):
-        begin = time.monotonic()
+        begin = time.process_time()
         ids, targets, kinds = batch(self.seed, self.state["step"], self.state["tokens"])
         rate = stage(self.state["tokens"])[1]
         for group in self.adam.param_groups:
@@ -243,7 +243,7 @@ class Run:
         self.answer_mean += 0.02 * (answer_loss - self.answer_mean)
         self.state["step"] += 1
         self.state["tokens"] += ids.numel()
-        self.state["seconds"] += time.monotonic() - begin
+        self.state["seconds"] += time.process_time() - begin
 
 
 EVALUATED = ((64, 24), (256, 8), (512, 6), (1024, 4), (2048, 3))  # tokens, contexts
@@ -264,7 +264,7 @@ def write_log(path, run):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--checkpoint", required=True, help="read if it is there, then kept up")
-    parser.add_argument("--log", required=True, help="CSV, one row per evaluation")
+    parser.add_argument("--log", required=True, help="CSV, one row per evaluation; seconds are processor time")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--evaluate-every", type=int, default=200, help="steps")
     parser.add_argument("--save-every", type=int, default=200, help="steps")

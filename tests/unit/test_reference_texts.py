@@ -68,6 +68,13 @@ class ReferenceTextsTest(unittest.TestCase):
             held = dict(reversed(line.split()) for line in sums)
         self.assertEqual(hashlib.sha256(made).hexdigest(), held["recall-512.jsonl"])
 
+    def test_weights_are_what_their_sums_say(self):
+        with open(os.path.join(FOLDER, "model", "SHA256SUMS"), encoding="utf-8") as sums:
+            for line in sums:
+                digest, name = line.split()
+                with open(os.path.join(FOLDER, "model", name), "rb") as file:
+                    self.assertEqual(hashlib.sha256(file.read()).hexdigest(), digest, name)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -1,0 +1,170 @@
+/*
+ * test_estimator_reference.c - the shipped reference model in the decoder: its likelihood is the
+ * one of its training, it answers questions about 512 tokens, and it loses answers where KV is
+ * dropped or coded too coarsely.
+ */
+#include "estimator/model_score.h"
+#include "estimator/quality.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+enum { VOCAB = 672, CONTEXT = 512 };
+
+static model *loaded;
+static tokenizer *tokens;
+
+static const char *in_folder(const char *file)
+{
+    static char path[1024];
+    const char *source = getenv("KVT_SOURCE_DIR");
+    assert_non_null(source);
+    snprintf(path, sizeof path, "%s/reference_model/%s", source, file);
+    return path;
+}
+
+static int open_all(void **state)
+{
+    char message[256] = "";
+    (void)state;
+    kvt_status status = model_open(in_folder("model"), &loaded, message, sizeof message);
+    if (status == KVT_OK)
+        status = tokenizer_open(in_folder("model/tokenizer.bin"), VOCAB, &tokens, message,
+                                sizeof message);
+    if (status != KVT_OK) print_message("%s\n", message);
+    return status == KVT_OK ? 0 : -1;
+}
+
+static int close_all(void **state)
+{
+    (void)state;
+    tokenizer_close(tokens);
+    model_close(loaded);
+    return 0;
+}
+
+static void shape_is_as_documented(void **state)
+{
+    (void)state;
+    const model_config *c = model_config_of(loaded);
+    assert_int_equal(c->dim, 128);
+    assert_int_equal(c->ffn_dim, 256);
+    assert_int_equal(c->layers, 4);
+    assert_int_equal(c->heads, 4);
+    assert_int_equal(c->kv_heads, 2);
+    assert_int_equal(c->head_dim, 32);
+    assert_int_equal(c->vocab, VOCAB);
+    assert_true(c->tied);
+    assert_true(c->rope_halves);
+}
+
+/* check.jsonl was written with the weights, by another implementation and in fp64. */
+static void likelihood_is_the_trainers(void **state)
+{
+    (void)state;
+    FILE *file = fopen(in_folder("model/check.jsonl"), "r");
+    char *line = NULL;
+    size_t capacity = 0, rows = 0;
+    model_session *session;
+    assert_non_null(file);
+    assert_int_equal(model_session_open(loaded, &session), KVT_OK);
+    for (; getline(&line, &capacity, file) > 0; rows++) {
+        json_t *row = json_loads(line, 0, NULL);
+        const char *text = json_string_value(json_object_get(row, "text"));
+        double wanted = json_number_value(json_object_get(row, "nll_nats")), nll;
+        size_t count;
+        assert_non_null(text);
+        uint32_t *ids = malloc(tokenizer_bound(strlen(text)) * sizeof *ids);
+        assert_non_null(ids);
+        assert_int_equal(tokenizer_encode(tokens, text, strlen(text), ids, &count), KVT_OK);
+        assert_int_equal(count, json_integer_value(json_object_get(row, "tokens")));
+        assert_int_equal(model_nll(session, ids, (uint32_t)count, &nll), KVT_OK);
+        print_message("%zu tokens: %.4f nats, %.4f wanted\n", count, nll, wanted);
+        assert_true(fabs(nll - wanted) < 1e-4 * wanted);
+        free(ids);
+        json_decref(row);
+    }
+    assert_int_equal(rows, 3);
+    free(line);
+    fclose(file);
+    model_session_close(session);
+}
+
+/* What is summed over entries: questions answered rightly, from exact KV and from each variant. */
+typedef struct answered {
+    double questions, exact, variant[2];
+} answered;
+
+static kvt_status count_exact(void *context, uint32_t entry, const quality_exact *exact)
+{
+    (void)entry;
+    answered *sums = context;
+    sums->questions += exact->questions;
+    sums->exact += exact->answers * exact->questions;
+    return KVT_OK;
+}
+
+static kvt_status count_variant(void *context, uint32_t entry, uint32_t variant,
+                                const quality_row *row)
+{
+    (void)entry;
+    ((answered *)context)->variant[variant] += row->answers;
+    return KVT_OK;
+}
+
+static void answers_are_recalled_and_lost(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"planes:k2v2,g64", "drop:stream,50"};
+    const char *path = in_folder("texts/recall-512.jsonl");
+    quality_variant variants[2];
+    quality_entries entries;
+    answered sums = {.questions = 0};
+    char message[256] = "";
+    for (size_t i = 0; i < 2; i++)
+        assert_int_equal(quality_variant_parse(names[i], &variants[i]), KVT_OK);
+    if (quality_entries_read(&path, 1, tokens, CONTEXT, 80, 64, &entries, message,
+                             sizeof message) != KVT_OK) {
+        fail_msg("%s", message);
+    }
+    assert_int_equal(entries.count, 40);
+    for (uint32_t i = 0; i < entries.count; i++)
+        assert_int_equal(entries.entries[i].context_tokens, CONTEXT);
+    quality_request request = {.model = loaded,
+                               .tokenizer = tokens,
+                               .entries = entries.entries,
+                               .entry_count = entries.count,
+                               .variants = variants,
+                               .variant_count = 2,
+                               .threads = 1,
+                               .opened = count_exact,
+                               .done = count_variant,
+                               .context = &sums};
+    if (quality_measure(&request, message, sizeof message) != KVT_OK) fail_msg("%s", message);
+    double exact = sums.exact / sums.questions;
+    print_message("%.0f questions: %.3f from exact KV, %.3f from %s, %.3f from %s\n",
+                  sums.questions, exact, sums.variant[0] / entries.count, names[0],
+                  sums.variant[1] / entries.count, names[1]);
+    assert_true(sums.questions >= 400);
+    assert_true(exact >= 0.9);
+    for (size_t i = 0; i < 2; i++)
+        assert_true(sums.variant[i] / entries.count < exact - 0.1);
+    quality_entries_free(&entries);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(shape_is_as_documented),
+        cmocka_unit_test(likelihood_is_the_trainers),
+        cmocka_unit_test(answers_are_recalled_and_lost),
+    };
+    return cmocka_run_group_tests(tests, open_all, close_all);
+}
