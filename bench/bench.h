@@ -50,6 +50,13 @@ int bench_stripe_run(const bench_options *options);
 int bench_drift_run(const bench_options *options);
 
 /*
+ * Loads objects from a store on the devices, alone, four at once and beside writes: how far the
+ * predicted seconds are off, and the same loads off themselves when repeated. The devices (as for
+ * stripe) are overwritten. Returns an exit code as above. Blocking.
+ */
+int bench_loads_run(const bench_options *options);
+
+/*
  * Loads KV of several context lengths in six ways, from tiers one after the other through the page
  * cache to all devices at once, layer by layer: two throttled memory members and the devices (as
  * for stripe). Returns an exit code as above. Blocking.

@@ -13,16 +13,17 @@
 #include <math.h>
 #include <string.h>
 
-#define DEVICE_WALK        4e-5 /* variance that a coefficient gains per observation */
-#define DEVICE_FIXED_LEAST 50e-6
-#define DEVICE_FIXED_SHARE 0.2 /* of the first observation, as the fixed seconds' scale */
-#define DEVICE_CUT         2.5 /* spreads; an error beyond counts as this much */
-#define DEVICE_NOISE_SHARE (1.0 / 32)
-#define DEVICE_NOISE_LEAST 1e-4
-#define DEVICE_NOISE_MOST  4.0
-#define DEVICE_DRIFT_LEAST 0.1 /* relative; less is not worth a new curve */
-#define DEVICE_DRIFT_SUM   8.0
-#define DEVICE_SETTLE      24u
+#define DEVICE_WALK          4e-5 /* variance that a coefficient gains per observation */
+#define DEVICE_FIXED_LEAST   50e-6
+#define DEVICE_FIXED_SHARE   0.2 /* of the first observation, as the fixed seconds' scale */
+#define DEVICE_CUT           2.5 /* spreads; an error beyond counts as this much */
+#define DEVICE_NOISE_SHARE   (1.0 / 32)
+#define DEVICE_NOISE_LEAST   1e-4
+#define DEVICE_NOISE_MOST    4.0
+#define DEVICE_DRIFT_LEAST   0.1 /* relative; less is not worth a new curve */
+#define DEVICE_DRIFT_SUM     8.0
+#define DEVICE_SETTLE        24u
+#define DEVICE_REQUEST_BYTES 524288.0 /* mostly in one request */
 
 /* ---- seconds of one device ---- */
 
@@ -59,11 +60,16 @@ void online_device_resume(online_device *device, double request_seconds, double 
     device->observations = observations;
 }
 
-static void device_terms(const online_work *work, double terms[ONLINE_TERMS])
+/* Of what is ahead, the first request has been under way for a while: so much of it is done. */
+static void device_terms(const online_device *device, const online_work *work,
+                         double terms[ONLINE_TERMS])
 {
+    double done = fmin(work->since_seconds / device->value[1], DEVICE_REQUEST_BYTES);
+    double ahead = fmax(work->ahead_bytes - done, 0.0);
+    double left = fmax(done - work->ahead_bytes, 0.0);
     terms[0] = 1.0;
-    terms[1] = work->bytes + work->ahead_bytes;
-    terms[2] = work->other_bytes;
+    terms[1] = work->bytes + ahead;
+    terms[2] = fmax(work->other_bytes - left, 0.0);
 }
 
 static double device_seconds(const double figures[ONLINE_TERMS], const double terms[ONLINE_TERMS])
@@ -74,7 +80,7 @@ static double device_seconds(const double figures[ONLINE_TERMS], const double te
 double online_device_predict(const online_device *device, const online_work *work)
 {
     double terms[ONLINE_TERMS];
-    device_terms(work, terms);
+    device_terms(device, work, terms);
     return device_seconds(device->value, terms);
 }
 
@@ -142,7 +148,7 @@ bool online_device_observe(online_device *device, const online_work *work, doubl
 {
     double terms[ONLINE_TERMS], share[ONLINE_TERMS];
     assert(seconds > 0);
-    device_terms(work, terms);
+    device_terms(device, work, terms);
     if (device->observations == 0) {
         /* The fixed seconds are mostly the host's: threads that are woken. The curve knows little
          * of them, the first observation their order. */

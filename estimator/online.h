@@ -14,8 +14,9 @@
 /* What a device is asked for, and what it has to do first. */
 typedef struct online_work {
     double bytes;
-    double ahead_bytes; /* of the same direction: first come, first served */
-    double other_bytes; /* of the other direction, in flight on the device */
+    double ahead_bytes;   /* of the same direction: first come, first served */
+    double other_bytes;   /* of the other direction, in flight on the device */
+    double since_seconds; /* for so long the first of these had been under way */
 } online_work;
 
 #define ONLINE_TERMS 3

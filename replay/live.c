@@ -31,6 +31,7 @@
  * hiccup, and the return of trust per request that loaded nothing. */
 #define LIVE_SLOWDOWN_WEIGHT 0.1
 #define LIVE_SLOWDOWN_MAX    50.0
+#define LIVE_SLOWDOWN_MIN    0.1
 #define LIVE_TRUST_RETURN    0.98
 
 typedef struct live_log {
@@ -60,7 +61,9 @@ typedef struct live_run {
     uint64_t next; /* request that no server has taken */
     results_collector collector;
     replay_result *result;
-    double slowdown; /* measured over predicted load seconds, smoothed */
+    double slowdown;         /* measured over predicted load seconds, smoothed */
+    kvt_load_stats requests; /* predicted against measured seconds of heads loaded whole */
+    double *errors;          /* of these, relative */
 } live_run;
 
 /* One server thread's own memory and the request in its hands. */
@@ -68,6 +71,7 @@ typedef struct live_server {
     live_run *run;
     pthread_t thread;
     kvt_key *keys;
+    double *seconds; /* predicted, by key */
     uint8_t *buffer; /* buffer_blocks blocks, then one more that puts are made in */
     const replay_request *request;
     const uint32_t *path;
@@ -185,8 +189,7 @@ static double live_prefill_after(const live_run *run, const replay_request *requ
 
 /*
  * How many of the matched blocks to load: the head that makes the first token earliest, as in the
- * simulation. What a load costs is the store's own prediction times what loads have lately cost
- * beyond it: queues and busy processors are not in the prediction.
+ * simulation. What a load costs is the store's own prediction.
  */
 static uint32_t live_choose(live_server *server, uint32_t matched, double *predicted_out)
 {
@@ -197,12 +200,10 @@ static uint32_t live_choose(live_server *server, uint32_t matched, double *predi
     double load_s = 0.0, best_s = live_prefill_after(run, server->request, 0);
     uint32_t best = 0;
     *predicted_out = 0.0;
+    if (kvt_load_seconds(run->store, server->keys, matched, server->seconds) != KVT_OK) return 0;
     for (uint32_t blocks = 1; blocks <= matched; blocks++) {
-        kvt_explanation why;
-        if (kvt_explain(run->store, &server->keys[blocks - 1], &why) != KVT_OK) break;
-        const kvt_option *option = &why.options[why.current].option;
-        if (why.current == KVT_OPTION_NONE) break;
-        load_s += option->load_seconds + option->decode_seconds;
+        if (isnan(server->seconds[blocks - 1])) break;
+        load_s += server->seconds[blocks - 1];
         double compute_s = live_prefill_after(run, server->request, blocks);
         double total_s = load_s * slowdown + compute_s;
         if (run->options->overlap) total_s = fmax(load_s * slowdown, compute_s);
@@ -220,10 +221,13 @@ static void live_learn(live_run *run, uint32_t loaded, double predicted_s, doubl
 {
     pthread_mutex_lock(&run->lock);
     if (loaded == 0) {
-        run->slowdown = fmax(1.0, run->slowdown * LIVE_TRUST_RETURN);
-    } else if (predicted_s > 0.0) {
+        run->slowdown = fmax(LIVE_SLOWDOWN_MIN, run->slowdown * LIVE_TRUST_RETURN);
+    } else if (predicted_s > 0.0 && measured_s > 0.0) {
         double ratio = fmin(measured_s / predicted_s, LIVE_SLOWDOWN_MAX);
         run->slowdown += LIVE_SLOWDOWN_WEIGHT * (ratio - run->slowdown);
+        run->requests.predicted_seconds += predicted_s;
+        run->requests.achieved_seconds += measured_s;
+        run->errors[run->requests.loads++] = fabs(predicted_s / measured_s - 1.0);
     }
     pthread_mutex_unlock(&run->lock);
 }
@@ -254,7 +258,7 @@ static uint32_t live_load(live_server *server)
         return 0;
     }
     uint32_t chosen = live_choose(server, (uint32_t)matched, &predicted_s), loaded = 0;
-    uint64_t begin_ns = live_now_ns();
+    uint64_t load_ns = 0;
     while (loaded < chosen) {
         kvt_get_info info;
         if (server->held == run->buffer_blocks) live_check_held(server);
@@ -262,13 +266,14 @@ static uint32_t live_load(live_server *server)
         if (kvt_get(run->store, &server->keys[loaded], data, run->block_bytes, &info) != KVT_OK) {
             break;
         }
+        load_ns += info.elapsed_ns;
         server->held++;
         server->tier_blocks[info.tier]++;
         server->tier_tokens[info.tier] += live_block_tokens(run, request, loaded);
         loaded++;
     }
     if (matched > 0 && (loaded > 0 || chosen == 0)) {
-        live_learn(run, loaded, predicted_s, (double)(live_now_ns() - begin_ns) * 1e-9);
+        live_learn(run, loaded, loaded == chosen ? predicted_s : 0.0, (double)load_ns * 1e-9);
     }
     for (uint32_t i = loaded; i < request->block_count; i++) {
         int tier = live_find(run, &server->keys[i]);
@@ -382,7 +387,9 @@ static kvt_status live_server_open(live_run *run, live_server *server)
     server->run = run;
     server->keys = malloc(((size_t)run->workload->longest_path + 1) * sizeof *server->keys);
     server->buffer = malloc((size_t)(run->buffer_blocks + 1) * run->block_bytes);
-    return server->keys != NULL && server->buffer != NULL ? KVT_OK : KVT_E_MEMORY;
+    server->seconds = malloc(((size_t)run->workload->longest_path + 1) * sizeof *server->seconds);
+    return server->keys != NULL && server->seconds != NULL && server->buffer != NULL ? KVT_OK
+                                                                                     : KVT_E_MEMORY;
 }
 
 static kvt_status live_run_servers(live_run *run)
@@ -411,6 +418,7 @@ static kvt_status live_run_servers(live_run *run)
     run->result->wall_s = (double)(live_now_ns() - run->begin_ns) * 1e-9;
     for (uint32_t i = 0; i < count; i++) {
         free(servers[i].keys);
+        free(servers[i].seconds);
         free(servers[i].buffer);
     }
     free(servers);
@@ -479,6 +487,12 @@ static kvt_status live_open_log(live_run *run, char *message, size_t message_siz
     return KVT_OK;
 }
 
+static int live_compare_errors(const void *left, const void *right)
+{
+    double a = *(const double *)left, b = *(const double *)right;
+    return (a > b) - (a < b);
+}
+
 static void live_take_stats(live_run *run, const kvt_store_stats *stats)
 {
     replay_result *result = run->result;
@@ -489,7 +503,16 @@ static void live_take_stats(live_run *run, const kvt_store_stats *stats)
         result->capacity_bytes[tier] = stats->tiers[tier].capacity_bytes;
         result->peak_bytes[tier] = stats->tiers[tier].used_bytes;
         result->emulated[tier] = stats->tiers[tier].emulated;
+        result->loads[tier] = stats->tiers[tier].loads;
     }
+    kvt_load_stats *requests = &result->loads[0];
+    *requests = run->requests;
+    qsort(run->errors, requests->loads, sizeof *run->errors, live_compare_errors);
+    if (requests->loads > 0) {
+        requests->error_p50 = run->errors[(requests->loads - 1) / 2];
+        requests->error_p90 = run->errors[(requests->loads - 1) * 9 / 10];
+    }
+    result->reopened = stats->reopened;
     result->load_failures = stats->load_failures;
     result->decisions = policy->admitted + policy->refused + policy->accesses;
     result->decision_ns_p50 = stats->decision_ns_p50;
@@ -511,6 +534,8 @@ static kvt_status live_prepare(live_run *run, const replay_options *options,
     run->result = result;
     run->scale = options->scale;
     run->slowdown = 1.0;
+    run->errors = malloc((workload->request_count + 1) * sizeof *run->errors);
+    if (run->errors == NULL) return KVT_E_MEMORY;
     uint64_t per_token = (uint64_t)((double)options->bytes_per_token * options->scale + 0.5);
     if (per_token == 0) per_token = 1;
     run->layout = live_layout(per_token, workload->block_tokens);
@@ -569,6 +594,7 @@ out:
     }
     results_collector_close(&run.collector);
     free(run.table);
+    free(run.errors);
     pthread_mutex_destroy(&run.lock);
     pthread_mutex_destroy(&run.log.lock);
     return status;

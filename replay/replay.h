@@ -216,7 +216,10 @@ typedef struct replay_result {
     bool moves_match;  /* the plan log's lines equal the store's own counters */
     double put_mean_s; /* seconds a server spends putting after the first token, unscaled clock */
     char plan_log[256];
-    bool emulated[KVT_TIER_COUNT]; /* a tier that stands in for absent hardware */
+    bool emulated[KVT_TIER_COUNT];        /* a tier that stands in for absent hardware */
+    kvt_load_stats loads[KVT_TIER_COUNT]; /* of single gets, by the store; [0]: of requests' heads,
+                                             all their gets together */
+    uint64_t reopened;                    /* curves of devices that had drifted */
 } replay_result;
 
 /* Runs one policy in virtual time, one thread. The result needs no release.

@@ -162,6 +162,24 @@ static void json_put_regrets(json_t *object, const replay_result *result, bool *
     json_put(object, "belady_block_ratio", json_seconds(bound->belady_block_ratio), sound);
 }
 
+/* How far predicted load seconds were off, relatively; requests: all loads of one. */
+static json_t *json_prediction(const replay_result *result, bool *sound)
+{
+    json_t *object = json_object();
+    for (int tier = 0; tier < KVT_TIER_COUNT; tier++) {
+        const kvt_load_stats *loads = &result->loads[tier];
+        if (loads->loads == 0) continue;
+        json_t *one = json_object();
+        json_put(one, "loads", json_count(loads->loads), sound);
+        json_put(one, "predicted_s", json_seconds(loads->predicted_seconds), sound);
+        json_put(one, "achieved_s", json_seconds(loads->achieved_seconds), sound);
+        json_put(one, "error_p50", json_seconds(loads->error_p50), sound);
+        json_put(one, "error_p90", json_seconds(loads->error_p90), sound);
+        json_put(object, tier == 0 ? "requests" : json_tier_keys[tier], one, sound);
+    }
+    return object;
+}
+
 static void json_put_live(json_t *object, const replay_result *result, bool *sound)
 {
     json_put(object, "scale", json_seconds(result->scale), sound);
@@ -177,6 +195,8 @@ static void json_put_live(json_t *object, const replay_result *result, bool *sou
         json_put(emulated, json_tier_keys[tier], json_boolean(result->emulated[tier]), sound);
     }
     json_put(object, "emulated", emulated, sound);
+    json_put(object, "load_prediction", json_prediction(result, sound), sound);
+    json_put(object, "curves_reopened", json_count(result->reopened), sound);
 }
 
 static json_t *json_result(const replay_result *result, bool *sound)

@@ -13,6 +13,7 @@
 #include "store/store.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -539,6 +540,20 @@ kvt_status kvt_exists(kvt_store *store, const kvt_key *key)
     bool there = entry != NULL && entry_is_visible(entry);
     pthread_mutex_unlock(&store->lock);
     return there ? KVT_OK : KVT_MISS;
+}
+
+kvt_status kvt_load_seconds(kvt_store *store, const kvt_key *keys, size_t count,
+                            double *seconds_out)
+{
+    if (count != 0 && (keys == NULL || seconds_out == NULL)) return KVT_E_ARGUMENT;
+    pthread_mutex_lock(&store->lock);
+    for (size_t i = 0; i < count; i++) {
+        const store_entry *entry = entry_find_key(&store->table, &keys[i]);
+        bool there = entry != NULL && entry_is_visible(entry);
+        seconds_out[i] = there ? learn_load_seconds(store, entry, i == 0) : (double)NAN;
+    }
+    pthread_mutex_unlock(&store->lock);
+    return KVT_OK;
 }
 
 kvt_status kvt_match_prefix(kvt_store *store, const kvt_key *keys, size_t count,

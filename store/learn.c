@@ -70,7 +70,27 @@ static online_work learn_work(const learn_member *member, kvt_io_kind kind, cons
     if (other > member->in_flight_bytes) other = member->in_flight_bytes;
     return (online_work){.bytes = (double)part->bytes,
                          .ahead_bytes = (double)part->ahead_bytes[kind],
-                         .other_bytes = (double)other};
+                         .other_bytes = (double)other,
+                         .since_seconds = (double)part->since_ns * 1e-9};
+}
+
+/* When the slowest member will have been done, and when it would be with nothing ahead. learn.lock
+ * held. */
+static double learn_slowest(const learn_tier *tier, kvt_io_kind kind, const tiers_part *parts,
+                            uint32_t count, double *alone_out)
+{
+    double slowest = 0;
+    *alone_out = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const learn_member *member = &tier->members[parts[i].member];
+        if (!member->known) continue;
+        const online_device *device = &member->kinds[kind];
+        online_work work = learn_work(member, kind, &parts[i]);
+        slowest = fmax(slowest, online_device_predict(device, &work));
+        work.ahead_bytes = work.other_bytes = 0;
+        *alone_out = fmax(*alone_out, online_device_predict(device, &work));
+    }
+    return slowest;
 }
 
 static void learn_started(void *context, const tiers_part *parts, uint32_t count)
@@ -78,15 +98,10 @@ static void learn_started(void *context, const tiers_part *parts, uint32_t count
     learn_flight *flight = context;
     store_learn *learn = flight->store->learn;
     const learn_tier *tier = &learn->tiers[flight->tier];
-    double slowest = 0;
+    double alone;
     pthread_mutex_lock(&learn->lock);
-    for (uint32_t i = 0; i < count; i++) {
-        const learn_member *member = &tier->members[parts[i].member];
-        if (!member->known) continue;
-        online_work work = learn_work(member, flight->kind, &parts[i]);
-        slowest = fmax(slowest, online_device_predict(&member->kinds[flight->kind], &work));
-    }
-    flight->slowest_seconds = slowest;
+    flight->slowest_seconds = learn_slowest(tier, flight->kind, parts, count, &alone);
+    flight->waiting_seconds = flight->slowest_seconds - alone;
     flight->overhead_seconds = tier->overhead.value;
     pthread_mutex_unlock(&learn->lock);
 }
@@ -144,10 +159,30 @@ double learn_note_get(kvt_store *store, const learn_flight *flight, kvt_variant 
     online_error_observe(&tier->loads, predicted, all_seconds);
     online_average_observe(&tier->overhead, all_seconds - decode_seconds - flight->slowest_seconds,
                            LEARN_OVERHEAD_SHARE);
+    online_average_observe(&tier->waiting, flight->waiting_seconds, LEARN_OVERHEAD_SHARE);
     if (codec != NULL)
         online_average_observe(&codec->decode, decode_seconds / curve, LEARN_CODEC_SHARE);
     pthread_mutex_unlock(&learn->lock);
     return predicted;
+}
+
+double learn_load_seconds(kvt_store *store, const store_entry *entry, bool now)
+{
+    tiers_part parts[TIERS_MEMBERS_MAX];
+    store_learn *learn = store->learn;
+    const store_place *place = entry->place;
+    const learn_tier *tier = &learn->tiers[place->tier];
+    const learn_codec *codec = learn_find_codec(store, place->variant);
+    uint32_t count = tiers_pool_parts(store->pools[place->tier], place->location, parts);
+    double alone, seconds;
+    pthread_mutex_lock(&learn->lock);
+    seconds = learn_slowest(tier, KVT_IO_READ, parts, count, &alone);
+    if (!now) seconds = alone + tier->waiting.value;
+    seconds += tier->overhead.value;
+    if (codec != NULL)
+        seconds += codec->decode_curve * codec->decode.value * (double)entry->source_bytes;
+    pthread_mutex_unlock(&learn->lock);
+    return fmax(seconds, 0);
 }
 
 void learn_note_encode(kvt_store *store, kvt_variant variant, uint64_t source_bytes, double seconds)

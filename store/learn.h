@@ -23,6 +23,7 @@ typedef struct learn_member {
 
 typedef struct learn_tier {
     online_average overhead; /* of a get: its seconds less the slowest member's and the decoding */
+    online_average waiting;  /* of the slowest member's seconds, what was due to others */
     online_error loads;      /* whole gets */
     online_error kinds[2];   /* single members' parts, by kvt_io_kind */
     learn_member members[TIERS_MEMBERS_MAX];
@@ -49,6 +50,7 @@ typedef struct learn_flight {
     kvt_tier tier;
     kvt_io_kind kind;
     double slowest_seconds; /* of the members, as predicted at the start */
+    double waiting_seconds; /* of these, for what was ahead */
     double overhead_seconds;
     flight_watch watch;
 } learn_flight;
@@ -64,8 +66,9 @@ void learn_set_member(kvt_store *store, kvt_tier tier, uint32_t member, const kv
 const flight_watch *learn_watch(kvt_store *store, kvt_tier tier, kvt_io_kind kind,
                                 learn_flight *flight);
 
-/* Seconds that decoding an entry of this form is expected to take. */
-double learn_decode_seconds(kvt_store *store, kvt_variant variant, uint64_t source_bytes);
+/* Seconds that a get of an entry is expected to take: with the queues of now, or, of one that comes
+ * after others, with such as there mostly are. Lock held. */
+double learn_load_seconds(kvt_store *store, const store_entry *entry, bool now);
 
 /* How a get ended that read for itself: seconds of its decoding, and all of its seconds. Returns
  * what it was expected to take. */

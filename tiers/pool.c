@@ -326,29 +326,40 @@ static uint32_t pool_part_member(const pool_part *part)
     return part->copy->shares[part->share].member;
 }
 
-/* Tells the caller what each member is asked for. A part of each copy on one member is one. */
-static void pool_note_parts(const tiers_pool *pool, tiers_transfer *transfer,
-                            const pool_part *parts, uint32_t count)
+/* What each member is asked for. A part of each copy on one member is one. */
+static uint32_t pool_sum_parts(const tiers_pool *pool, const pool_part *from, uint32_t count,
+                               tiers_part *parts)
 {
     uint64_t seen = 0;
-    transfer->part_count = 0;
-    for (uint32_t i = 0; transfer->parts != NULL && i < count; i++) {
-        uint32_t member = pool_part_member(&parts[i]);
+    uint32_t used = 0;
+    uint64_t now_ns = pool->virtual_time ? 0 : tiers_device_now_ns();
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t member = pool_part_member(&from[i]);
         uint32_t at = 0;
         if ((seen >> member & 1) != 0) {
-            while (transfer->parts[at].member != member)
+            while (parts[at].member != member)
                 at++;
-            transfer->parts[at].bytes += parts[i].bytes;
+            parts[at].bytes += from[i].bytes;
             continue;
         }
         const tiers_worker *worker = pool->members[member].worker;
         seen |= UINT64_C(1) << member;
-        transfer->parts[transfer->part_count++] =
+        parts[used++] =
             (tiers_part){.member = member,
-                         .bytes = parts[i].bytes,
+                         .bytes = from[i].bytes,
                          .ahead_bytes = {tiers_worker_pending_of(worker, KVT_IO_READ),
                                          tiers_worker_pending_of(worker, KVT_IO_WRITE)}};
+        uint64_t moved_ns = tiers_worker_moved_ns(worker);
+        if (now_ns > moved_ns) parts[used - 1].since_ns = now_ns - moved_ns;
     }
+    return used;
+}
+
+uint32_t tiers_pool_parts(tiers_pool *pool, const tiers_location *location, tiers_part *parts)
+{
+    pool_part asked[POOL_PARTS_MAX];
+    const tiers_transfer read = {.location = location, .bytes = location->bytes};
+    return pool_sum_parts(pool, asked, pool_list_parts(pool, &read, asked), parts);
 }
 
 /* Fills the second block for so many parts; none: it has finished. done_mutex is held. */
@@ -386,7 +397,9 @@ void tiers_transfer_start_until(tiers_pool *pool, tiers_transfer *transfer, uint
     pool_part parts[POOL_PARTS_MAX];
     uint32_t count = transfer->replica != NULL ? pool_route_read(pool, transfer, parts)
                                                : pool_list_parts(pool, transfer, parts);
-    pool_note_parts(pool, transfer, parts, count);
+    transfer->part_count = 0;
+    if (transfer->parts != NULL)
+        transfer->part_count = pool_sum_parts(pool, parts, count, transfer->parts);
     pthread_mutex_lock(&pool->done_mutex);
     pool_begin_transfer(pool, transfer, parts, count);
     pthread_mutex_unlock(&pool->done_mutex);

@@ -155,8 +155,14 @@ typedef struct tiers_part {
     uint32_t member;
     uint64_t bytes;
     uint64_t ahead_bytes[2]; /* by kvt_io_kind: queued or in flight when the part was queued */
+    uint64_t since_ns;       /* for so long the first of these had been under way */
     uint64_t finished_ns;    /* as the transfer's; 0 = not yet */
 } tiers_part;
+
+/* What reading a whole object now would ask of its members, and what they have to do first. parts
+ * has room for TIERS_MEMBERS_MAX. Returns their number; 0 = a member does not serve. Takes no lock.
+ */
+uint32_t tiers_pool_parts(tiers_pool *pool, const tiers_location *location, tiers_part *parts);
 
 /* The last word on an abandoned transfer: it, its buffer and its location are no longer used.
  * Called on any thread, once, under no lock; must not call the pool. */

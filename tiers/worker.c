@@ -203,6 +203,7 @@ static void worker_complete(tiers_worker *worker, worker_slot *slot)
     const kvt_io *io = &slot->io;
     tiers_job_result *result = &job->result;
     if (slot->metered && tiers_meter_end(&worker->meter, io)) worker_publish_speed(worker);
+    atomic_store_explicit(&worker->moved_ns, io->finished_ns, memory_order_relaxed);
     slot->metered = false;
     if (io->kind == KVT_IO_WRITE && io->status != KVT_E_CANCELLED)
         atomic_store(&worker->write_failed, io->status != KVT_OK);
@@ -323,6 +324,8 @@ static void worker_submit(tiers_worker *worker)
         }
         worker->busy_naps = 0;
         slot->metered = true;
+        if (worker->in_flight <= 1)
+            atomic_store_explicit(&worker->moved_ns, slot->io.submitted_ns, memory_order_relaxed);
         tiers_meter_begin(&worker->meter, &slot->io);
         if (status == KVT_OK) worker_complete(worker, slot);
     }

@@ -151,6 +151,27 @@ int command_bench_stripe(int argc, char **argv)
     return command_finish(code);
 }
 
+int command_bench_loads(int argc, char **argv)
+{
+    const struct argp_child children[] = COMMAND_CHILDREN;
+    const struct argp argp = {
+        .options = bench_stripe_options,
+        .parser = bench_parse,
+        .doc =
+            "A store on every configured device of the tier ssd, which are overwritten, predicts "
+            "how long each load will take: one reader, four, and four beside a writer. How far "
+            "the predictions are off, and the same loads off themselves when done twice.\v"
+            "Without --config and --set it takes the drives of tests/support/drives, where "
+            "they are up, and else four throttled memory devices.",
+        .children = children};
+    bench_arguments arguments = {0};
+    int code = command_load(&argp, argc, argv, &arguments);
+    if (code != EXIT_FINE) return code;
+    code = bench_run_list(&arguments, true, bench_loads_run);
+    command_unload(&arguments.common);
+    return command_finish(code);
+}
+
 int command_bench_drift(int argc, char **argv)
 {
     const struct argp_child children[] = COMMAND_CHILDREN;

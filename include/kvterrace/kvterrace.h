@@ -203,6 +203,15 @@ KVT_API KVT_NODISCARD kvt_status kvt_exists(kvt_store *store, const kvt_key *key
 /* Removes an entry; waits for a read or move of it to end. KVT_OK; KVT_MISS. */
 KVT_API KVT_NODISCARD kvt_status kvt_delete(kvt_store *store, const kvt_key *key);
 
+/*
+ * How long gets of these entries would take, one after the other, begun now: what their devices and
+ * forms have lately taken, and what the devices have to do first.
+ *   seconds_out   count of them; of each get alone, NAN where nothing is stored
+ * KVT_OK; KVT_E_ARGUMENT. Not a use.
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_load_seconds(kvt_store *store, const kvt_key *keys,
+                                                  size_t count, double *seconds_out);
+
 /* How many leading keys are stored, by scanning from the first; holes end the run. The entries are
  * not pinned: a later get may still miss. KVT_OK; KVT_E_ARGUMENT. */
 KVT_API KVT_NODISCARD kvt_status kvt_match_prefix(kvt_store *store, const kvt_key *keys,
