@@ -200,7 +200,7 @@ static uint32_t live_choose(live_server *server, uint32_t matched, double *predi
     double load_s = 0.0, best_s = live_prefill_after(run, server->request, 0);
     uint32_t best = 0;
     *predicted_out = 0.0;
-    if (kvt_load_seconds(run->store, server->keys, matched, server->seconds) != KVT_OK) return 0;
+    if (kvt_predict_loads(run->store, server->keys, matched, server->seconds) != KVT_OK) return 0;
     for (uint32_t blocks = 1; blocks <= matched; blocks++) {
         if (isnan(server->seconds[blocks - 1])) break;
         load_s += server->seconds[blocks - 1];

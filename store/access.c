@@ -542,8 +542,8 @@ kvt_status kvt_exists(kvt_store *store, const kvt_key *key)
     return there ? KVT_OK : KVT_MISS;
 }
 
-kvt_status kvt_load_seconds(kvt_store *store, const kvt_key *keys, size_t count,
-                            double *seconds_out)
+kvt_status kvt_predict_loads(kvt_store *store, const kvt_key *keys, size_t count,
+                             double *seconds_out)
 {
     if (count != 0 && (keys == NULL || seconds_out == NULL)) return KVT_E_ARGUMENT;
     pthread_mutex_lock(&store->lock);

@@ -209,8 +209,8 @@ KVT_API KVT_NODISCARD kvt_status kvt_delete(kvt_store *store, const kvt_key *key
  *   seconds_out   count of them; of each get alone, NAN where nothing is stored
  * KVT_OK; KVT_E_ARGUMENT. Not a use.
  */
-KVT_API KVT_NODISCARD kvt_status kvt_load_seconds(kvt_store *store, const kvt_key *keys,
-                                                  size_t count, double *seconds_out);
+KVT_API KVT_NODISCARD kvt_status kvt_predict_loads(kvt_store *store, const kvt_key *keys,
+                                                   size_t count, double *seconds_out);
 
 /* How many leading keys are stored, by scanning from the first; holes end the run. The entries are
  * not pinned: a later get may still miss. KVT_OK; KVT_E_ARGUMENT. */
