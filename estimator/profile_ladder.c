@@ -199,6 +199,7 @@ static kvt_status ladder_speeds(kvt_profile *profile, ladder_list *list, char *m
         if (status != KVT_OK) return status;
         curve->encode_bytes_per_s = speed.encode_bytes_per_s;
         curve->decode_bytes_per_s = speed.decode_bytes_per_s;
+        curve->imported = speed.imported;
     }
     return KVT_OK;
 }

@@ -62,6 +62,7 @@ static void profile_fill_device(sqlite3_stmt *statement, kvt_device_curve *out)
     out->emulated = sqlite3_column_int(statement, 5) != 0;
     out->capacity_bytes = (uint64_t)sqlite3_column_int64(statement, 6);
     out->depth_achieved = profile_column_u32(statement, 7);
+    out->imported = sqlite3_column_int(statement, 14) != 0;
     kvt_affine *fits[] = {&out->read, &out->write};
     for (int i = 0; i < 2; i++) { /* NULL columns of a direction not measured read as 0 */
         fits[i]->request_seconds = sqlite3_column_double(statement, 8 + 3 * i);
@@ -79,7 +80,8 @@ kvt_status kvt_profile_device(kvt_profile *profile, const char *device, kvt_devi
         profile,
         "SELECT d.name, d.identity, d.engine, d.tier, d.direct, d.emulated, d.capacity_bytes, "
         "d.depth_achieved, a.request_seconds, a.bytes_per_s, a.residual, b.request_seconds, "
-        "b.bytes_per_s, b.residual FROM device d "
+        "b.bytes_per_s, b.residual, (SELECT kind = 'import' FROM run WHERE id = d.run_id) "
+        "FROM device d "
         "JOIN device_fit a ON a.device_id = d.id AND a.kind = 0 "
         "LEFT JOIN device_fit b ON b.device_id = (" PROFILE_NEWEST_WRITES ") AND b.kind = 1 "
         "WHERE d.id = (" PROFILE_NEWEST_DEVICE ")",
@@ -148,7 +150,8 @@ kvt_status kvt_profile_codec(kvt_profile *profile, kvt_variant variant, kvt_code
     memset(out, 0, sizeof *out);
     int result = sqlite3_prepare_v2(
         profile->database,
-        "SELECT c.stored_share, c.encode_bytes_per_s, c.decode_bytes_per_s FROM codec_curve c "
+        "SELECT c.stored_share, c.encode_bytes_per_s, c.decode_bytes_per_s, r.kind = 'import' "
+        "FROM codec_curve c "
         "JOIN run r ON r.id = c.run_id WHERE c.codec = ?1 AND c.mode = ?2 AND c.rate = ?3 "
         "ORDER BY " PROFILE_ORDER ", c.threads, c.source_bytes DESC, "
         "c.decode_bytes_per_s DESC LIMIT 1",
@@ -162,6 +165,7 @@ kvt_status kvt_profile_codec(kvt_profile *profile, kvt_variant variant, kvt_code
         out->stored_share = sqlite3_column_double(statement, 0);
         out->encode_bytes_per_s = sqlite3_column_double(statement, 1);
         out->decode_bytes_per_s = sqlite3_column_double(statement, 2);
+        out->imported = sqlite3_column_int(statement, 3) != 0;
     }
     sqlite3_finalize(statement);
     return result == SQLITE_DONE ? KVT_MISS : profile_read_status(result);

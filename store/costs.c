@@ -11,6 +11,7 @@
 
 #include "codecs/kv_sample.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -152,14 +153,23 @@ static kvt_status costs_probe_kind(kvt_device *device, kvt_io_kind kind, uint64_
     return KVT_OK;
 }
 
-kvt_status costs_profiled_device(kvt_profile *profile, const kvt_device *device, cost_device *out)
+kvt_status costs_profiled_device(const cost_profile *profile, const kvt_device *device,
+                                 cost_device *out)
 {
     memset(out, 0, sizeof *out);
     kvt_device_curve curve;
-    if (profile == NULL) return KVT_MISS;
-    kvt_status status = kvt_profile_device(profile, device->name, &curve);
+    if (profile->profile == NULL) return KVT_MISS;
+    kvt_status status = kvt_profile_device(profile->profile, device->name, &curve);
     if (status != KVT_OK) return status < 0 ? status : KVT_MISS;
-    if (strcmp(curve.identity, device->facts.identity) != 0) return KVT_MISS;
+    if (!profile->foreign && curve.imported) return KVT_MISS;
+    if (!profile->foreign && strcmp(curve.identity, device->facts.identity) != 0) {
+        snprintf(profile->message, profile->message_size,
+                 "device %s: the profile measured \"%s\", this is \"%s\": measure it again "
+                 "(kvterrace profile devices), or store.profile_foreign=yes takes the figures all "
+                 "the same",
+                 device->name, curve.identity, device->facts.identity);
+        return KVT_E_MISMATCH;
+    }
     if (!(curve.read.bytes_per_s > 0 && curve.write.bytes_per_s > 0)) return KVT_MISS;
     out->read = curve.read;
     out->write = curve.write;
@@ -197,11 +207,12 @@ kvt_affine costs_combine(const cost_device *devices, uint32_t count, kvt_io_kind
     return sum;
 }
 
-kvt_status costs_measure_variant(kvt_profile *profile, kvt_variant variant, kvt_codec_curve *out)
+kvt_status costs_measure_variant(const cost_profile *profile, kvt_variant variant,
+                                 kvt_codec_curve *out)
 {
-    if (profile != NULL) {
-        kvt_status status = kvt_profile_codec(profile, variant, out);
-        if (status <= 0) return status;
+    if (profile->profile != NULL) {
+        kvt_status status = kvt_profile_codec(profile->profile, variant, out);
+        if (status < 0 || (status == KVT_OK && (profile->foreign || !out->imported))) return status;
     }
     kvt_record_spec spec = {.generation = 1,
                             .layout = {.layers = 1,

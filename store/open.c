@@ -373,12 +373,17 @@ static kvt_status open_catalog(open_state *state)
 static kvt_status open_costs(open_state *state)
 {
     kvt_cost_model *costs = &state->store->costs;
+    const cost_profile profile = {.profile = state->profile,
+                                  .foreign = state->options->profile_foreign,
+                                  .message = state->message,
+                                  .message_size = state->message_size};
     for (uint32_t i = 0; i < state->device_count; i++) {
         open_device *device = &state->devices[i];
         uint64_t head = device->labelled ? TIERS_SUPERBLOCK_BYTES : 0;
         char name[32];
         snprintf(name, sizeof name, "%s", device->device->name);
-        kvt_status status = costs_profiled_device(state->profile, device->device, &device->cost);
+        kvt_status status = costs_profiled_device(&profile, device->device, &device->cost);
+        if (status == KVT_E_MISMATCH) return status;
         if (status == KVT_MISS)
             status = newcomer_measure(&device->device, device->silence_ns, device->blank, head,
                                       &device->cost);
@@ -390,11 +395,11 @@ static kvt_status open_costs(open_state *state)
     }
     kvt_variant raw = {.codec = KVT_CODEC_RAW};
     kvt_variant lossless = {.codec = KVT_CODEC_LOSSLESS, .mode = KVT_LOSSLESS_DENSE};
-    kvt_status status = costs_measure_variant(state->profile, raw, &costs->variants[0]);
+    kvt_status status = costs_measure_variant(&profile, raw, &costs->variants[0]);
     costs->variant_count = 1;
     if (status == KVT_OK &&
         (state->options->lossless || state->options->variant.codec == KVT_CODEC_LOSSLESS)) {
-        status = costs_measure_variant(state->profile, lossless, &costs->variants[1]);
+        status = costs_measure_variant(&profile, lossless, &costs->variants[1]);
         costs->variant_count = 2;
     }
     costs->prefill = state->options->prefill;

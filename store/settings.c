@@ -44,7 +44,8 @@
 static const kvt_setting settings_table[] = {
     TEXT("store.catalog", NULL, "SQLite file that lets SSD entries survive a restart"),
     TEXT("store.profile", NULL, "SQLite file with this machine's measurements"),
-    SWITCH("store.profile_foreign", "no", "accept a profile that was measured on another host"),
+    SWITCH("store.profile_foreign", "no",
+           "accept figures of another host, device or library version, and imported ones"),
     SWITCH("store.format", "no", "take over devices that carry other bytes, which are lost"),
     CHOICE("store.policy", "utility",
            "none|lru|lru-leaf|utility|fifo|lru-twice|lfu|gdsf|sieve|s3fifo|w-tinylfu|pensieve|"

@@ -284,9 +284,18 @@ typedef struct cost_device {
     bool probed;
 } cost_device;
 
-/* From the profile: KVT_OK; KVT_MISS (no profile, or it has none of this device). */
-KVT_NODISCARD kvt_status costs_profiled_device(kvt_profile *profile, const kvt_device *device,
-                                               cost_device *out);
+/* Where figures come from. foreign: those of other hardware, and imported ones, count as well. */
+typedef struct cost_profile {
+    kvt_profile *profile; /* NULL: none */
+    bool foreign;
+    char *message; /* one line on KVT_E_MISMATCH */
+    size_t message_size;
+} cost_profile;
+
+/* From the profile: KVT_OK; KVT_MISS (no profile, or it has none of this device that counts);
+ * KVT_E_MISMATCH (its figures by that name are of other hardware); KVT_E_DATABASE. */
+KVT_NODISCARD kvt_status costs_profiled_device(const cost_profile *profile,
+                                               const kvt_device *device, cost_device *out);
 
 /* By a brief probe of the open device. blank: its content may be overwritten. */
 KVT_NODISCARD kvt_status costs_probe_device(kvt_device *device, bool blank, uint64_t head_bytes,
@@ -297,7 +306,7 @@ kvt_affine costs_combine(const cost_device *devices, uint32_t count, kvt_io_kind
                          kvt_striping striping);
 
 /* Ratio and speed of a variant, from the profile or by encoding a sample. */
-KVT_NODISCARD kvt_status costs_measure_variant(kvt_profile *profile, kvt_variant variant,
+KVT_NODISCARD kvt_status costs_measure_variant(const cost_profile *profile, kvt_variant variant,
                                                kvt_codec_curve *out);
 
 /* ---- recover.c ---- */

@@ -89,8 +89,8 @@ typedef struct kvt_store_options {
     const char *catalog_path; /* SQLite file that lets SSD entries survive; NULL = none survive */
     const char *profile_path; /* measurements to decide on; NULL or a device without a curve = the
                                  device is measured briefly at open (reads, tenths of a second) */
-    bool profile_foreign;     /* accept a profile of another host */
-    bool format;              /* take over devices that carry other bytes; their content is lost */
+    bool profile_foreign; /* accept figures of another host, device or version, and imported ones */
+    bool format;          /* take over devices that carry other bytes; their content is lost */
     kvt_tier_options tiers[KVT_TIER_COUNT];
     const char *policy;   /* see policy.h; "utility" */
     kvt_variant variant;  /* form stored by the fixed policies; raw (default) or lossless */
@@ -129,8 +129,8 @@ KVT_API void kvt_store_options_free(void *owner);
  * message gets one line for a person on failure, naming the device or file at fault.
  * KVT_OK; KVT_E_ARGUMENT; KVT_E_SPACE (a tier larger than its devices); KVT_E_GONE,
  * KVT_E_READ_ONLY, KVT_E_LOCKED, KVT_E_IO (a device); KVT_E_MISMATCH (a device holds other bytes,
- * or the profile is another host's); KVT_E_CORRUPT, KVT_E_VERSION, KVT_E_DATABASE (the catalog; it
- * is left as it is); KVT_E_UNSUPPORTED; KVT_E_MEMORY. Blocking.
+ * or the profile is another host's, version's or device's); KVT_E_CORRUPT, KVT_E_VERSION,
+ * KVT_E_DATABASE (the catalog; it is left as it is); KVT_E_UNSUPPORTED; KVT_E_MEMORY. Blocking.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_open(const kvt_store_options *options, kvt_store **store_out,
                                           char *message, size_t message_size);

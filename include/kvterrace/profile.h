@@ -24,15 +24,16 @@ typedef struct kvt_profile kvt_profile;
 enum {
     KVT_PROFILE_READ = 0,         /* must exist */
     KVT_PROFILE_WRITE = 1u << 0,  /* made when absent */
-    KVT_PROFILE_FOREIGN = 1u << 1 /* accept a profile measured on another host */
+    KVT_PROFILE_FOREIGN = 1u << 1 /* accept another host's or library version's measurements */
 };
 
 /*
  * Opens a profile database and checks its integrity, schema version and host. The path ":memory:"
  * with WRITE gives one that is gone after closing.
  * KVT_OK; KVT_MISS (absent and not to be made); KVT_E_CORRUPT (not a sound profile: never
- * overwritten); KVT_E_VERSION; KVT_E_MISMATCH (measured on another host; message says what
- * differs); KVT_E_DATABASE; KVT_E_READ_ONLY; KVT_E_MEMORY.
+ * overwritten); KVT_E_VERSION; KVT_E_MISMATCH (measured on another host or by another
+ * major.minor of the library; message says what differs); KVT_E_DATABASE; KVT_E_READ_ONLY;
+ * KVT_E_MEMORY.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_profile_open(const char *path, uint32_t flags,
                                                   kvt_profile **profile_out, char *message,
@@ -133,6 +134,7 @@ typedef struct kvt_device_curve {
     uint32_t depth_achieved;
     kvt_affine read;
     kvt_affine write;
+    bool imported; /* published or measured elsewhere, not here */
 } kvt_device_curve;
 
 /* The newest curve of a device by name: of the newest complete run, or of an interrupted one when
@@ -157,6 +159,7 @@ typedef struct kvt_codec_curve {
     double decode_bytes_per_s; /* likewise */
     double loss;               /* mean 1 - quality; 0 for exact forms */
     double loss_upper;         /* its upper confidence bound; 0 = loss */
+    bool imported;             /* speeds that were not measured here */
 } kvt_codec_curve;
 
 /*

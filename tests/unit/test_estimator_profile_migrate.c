@@ -200,7 +200,7 @@ static void hostile_bytes_come_over_sound_or_not_at_all(void **state)
     size_t count, refused = 0, sound = 0;
     make_version_1(NULL);
     char *bytes = scratch_bytes(&count);
-    for (size_t at = 16; at < count; at += at < 512 ? 5 : 211) {
+    for (size_t at = 16; at < count; at += at < 128 ? 3 : 401) {
         kvt_profile *profile = NULL;
         scratch_remove_profile();
         FILE *file = fopen(scratch.path, "wb");

@@ -415,6 +415,62 @@ static void test_bad_options(void **state)
     assert_int_equal(kvt_open(&empty, &store, NULL, 0), KVT_E_ARGUMENT);
 }
 
+/* Figures by the name of a device that is another one, or that were published, are not decided on
+ * unless that is asked for; the message says what differs. */
+static void test_profile_of_another_device(void **state)
+{
+    recovery_site *site = *state;
+    char path[128], imported[128];
+    uint64_t rows;
+    kvt_profile *profile = NULL;
+    kvt_device *device = NULL;
+    kvt_device_config config = {.struct_size = sizeof config,
+                                .name = "ssd0",
+                                .backend = "sim",
+                                .capacity_bytes = 1u << 24,
+                                .read_bytes_per_s = 1000000000,
+                                .write_bytes_per_s = 1000000000};
+    kvt_profile_request request = {.struct_size = sizeof request, .repetitions = 1, .quick = true};
+    snprintf(path, sizeof path, "%s/profile.db", site->folder);
+    assert_int_equal(kvt_profile_open(path, KVT_PROFILE_WRITE, &profile, NULL, 0), KVT_OK);
+    assert_int_equal(kvt_device_open(&config, &device, NULL, 0), KVT_OK);
+    assert_int_equal(
+        kvt_profile_measure_device(profile, device, KVT_TIER_SSD, 0, 1u << 23, &request), KVT_OK);
+    kvt_device_close(device);
+    kvt_profile_close(profile);
+    site->options.profile_path = path;
+    assert_int_equal(recovery_try_open(site), KVT_E_MISMATCH);
+    assert_non_null(strstr(site->message, "device ssd0"));
+    assert_non_null(strstr(site->message, "sim read=1000000000"));
+    assert_non_null(strstr(site->message, "this is \"file "));
+    site->options.profile_foreign = true;
+    kvt_device_stats stats;
+    kvt_store *store = recovery_open(site);
+    assert_int_equal(kvt_device_stats_at(store, 0, &stats), KVT_OK);
+    assert_true(stats.read_bytes_per_s > 0.9e9 && stats.read_bytes_per_s < 1.1e9);
+    kvt_close(store);
+    site->options.profile_foreign = false;
+
+    snprintf(imported, sizeof imported, "%s/import.csv", site->folder);
+    FILE *file = fopen(imported, "w");
+    assert_non_null(file);
+    fputs("[device]\ndevice,tier,direction,bytes_per_s,request_seconds\nssd0,ssd,read,1,0\n"
+          "ssd0,ssd,write,1,0\n",
+          file);
+    assert_int_equal(fclose(file), 0);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(kvt_profile_open(path, KVT_PROFILE_WRITE, &profile, NULL, 0), KVT_OK);
+    assert_int_equal(kvt_profile_import(profile, imported, "s", NULL, &rows, NULL, 0), KVT_OK);
+    kvt_profile_close(profile);
+    store = recovery_open(site); /* measured briefly, as without a curve */
+    assert_int_equal(kvt_device_stats_at(store, 0, &stats), KVT_OK);
+    assert_true(stats.read_bytes_per_s > 1e3);
+    kvt_close(store);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(unlink(imported), 0);
+    site->options.profile_path = NULL;
+}
+
 static void test_two_openers(void **state)
 {
     recovery_site *site = *state;
@@ -442,6 +498,7 @@ int main(void)
         RECOVERY_TEST(test_damaged_rows),
         RECOVERY_TEST(test_uncommitted_deletions_keep_their_bytes),
         RECOVERY_TEST(test_bad_options),
+        RECOVERY_TEST(test_profile_of_another_device),
         RECOVERY_TEST(test_two_openers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
