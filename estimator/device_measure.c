@@ -140,7 +140,7 @@ static kvt_status measure_grid_make(const kvt_device_facts *facts, uint64_t rang
     if (largest == 0) return KVT_E_SPACE;
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         if (sizes[i] > largest || sizes[i] % facts->align_bytes != 0) continue;
-        bool keep = !quick || grid->size_count == 0 || sizes[i] == 1u << 18 || sizes[i] == 1u << 14;
+        bool keep = !quick || grid->size_count < 2 || sizes[i] == 1u << 14;
         if (keep) grid->sizes[grid->size_count++] = sizes[i];
     }
     /* A device of odd or large grains: what it takes at most, within the grid's largest. */
