@@ -243,11 +243,44 @@ void judge_variant_close(judge_variant *variant)
     variant->memory = NULL;
 }
 
+static int judge_by_size(const void *left, const void *right)
+{
+    double a = *(const double *)left, b = *(const double *)right;
+    return (a > b) - (a < b);
+}
+
+/* What attention over the context makes of other KV. */
+static kvt_status judge_probe(const judge_entry *e, const model_past *exact,
+                              const model_past *changed, judge_result *result)
+{
+    const size_t heads = (size_t)e->config->layers * e->config->heads;
+    const model_probe probe = {.exact = exact,
+                               .variant = changed,
+                               .rows = e->continuation_tokens,
+                               .queries = (const float *const *)e->queries,
+                               .own_k = (const float *const *)e->own_k,
+                               .own_v = (const float *const *)e->own_v};
+    model_probe_result probed;
+    double *errors = malloc(heads * sizeof *errors);
+    if (errors == NULL) return KVT_E_MEMORY;
+    kvt_status status = model_probe_attention(e->config, &probe, &probed, errors);
+    if (status == KVT_OK) {
+        double place = JUDGE_HIGH * (double)(heads - 1);
+        size_t low = (size_t)place, high = low + 1 < heads ? low + 1 : low;
+        qsort(errors, heads, sizeof *errors, judge_by_size);
+        result->attention_error = probed.attention_error;
+        result->attention_error_high =
+            errors[low] + (place - (double)low) * (errors[high] - errors[low]);
+        result->retained_mass = probed.retained_mass;
+    }
+    free(errors);
+    return status;
+}
+
 kvt_status judge_variant_run(model_session *session, const judge_entry *e,
                              const judge_variant *variant, judge_result *result_out,
                              judge_token *tokens_out)
 {
-    model_probe_result probed;
     model_past exact = judge_past(e), changed = exact;
     *result_out = (judge_result){.kl = 0.0};
     changed.k = (const void *const *)variant->k;
@@ -258,16 +291,7 @@ kvt_status judge_variant_run(model_session *session, const judge_entry *e,
     kvt_status status = model_forward(session, &request);
     if (status != KVT_OK) return status;
     judge_compare(e, variant->logits, result_out, tokens_out);
-    model_probe probe = {.exact = &exact,
-                         .variant = &changed,
-                         .rows = e->continuation_tokens,
-                         .queries = (const float *const *)e->queries,
-                         .own_k = (const float *const *)e->own_k,
-                         .own_v = (const float *const *)e->own_v};
-    status = model_probe_attention(e->config, &probe, &probed, NULL);
-    result_out->attention_error = probed.attention_error;
-    result_out->retained_mass = probed.retained_mass;
-    return status;
+    return judge_probe(e, &exact, &changed, result_out);
 }
 
 kvt_status judge_entry_run(model_session *session, const judge_entry *e, judge_transform transform,
@@ -280,37 +304,4 @@ kvt_status judge_entry_run(model_session *session, const judge_entry *e, judge_t
     status = judge_variant_run(session, e, &variant, result_out, tokens_out);
     judge_variant_close(&variant);
     return status;
-}
-
-static int judge_by_size(const void *left, const void *right)
-{
-    double a = *(const double *)left, b = *(const double *)right;
-    return (a > b) - (a < b);
-}
-
-kvt_status judge_summarise(const judge_result *results, uint32_t count, size_t stride,
-                           judge_summary *summary_out)
-{
-    judge_result sum = {.kl = 0.0};
-    *summary_out = (judge_summary){.count = count};
-    if (count == 0) return KVT_E_ARGUMENT;
-    double *kl = malloc(count * sizeof *kl);
-    if (kl == NULL) return KVT_E_MEMORY;
-    for (uint32_t i = 0; i < count; i++) {
-        const judge_result *one = &results[i * stride];
-        kl[i] = one->kl;
-        sum.kl += one->kl;
-        sum.top1 += one->top1;
-        sum.nll_delta += one->nll_delta;
-        sum.attention_error += one->attention_error;
-        sum.retained_mass += one->retained_mass;
-    }
-    summary_out->mean = (judge_result){sum.kl / count, sum.top1 / count, sum.nll_delta / count,
-                                       sum.attention_error / count, sum.retained_mass / count};
-    qsort(kl, count, sizeof *kl, judge_by_size);
-    double place = 0.9 * (count - 1);
-    uint32_t low = (uint32_t)place, high = low + 1 < count ? low + 1 : low;
-    summary_out->kl_p90 = kl[low] + (place - low) * (kl[high] - kl[low]);
-    free(kl);
-    return KVT_OK;
 }

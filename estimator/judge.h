@@ -12,6 +12,9 @@
 #include "estimator/model.h"
 #include "estimator/tokenizer.h"
 
+/* What is bad in few heads counts: a high quantile beside the mean. */
+#define JUDGE_HIGH 0.9
+
 /* A question about a text's context, as offsets in bytes: [first, answer) asks, [answer, end) is
  * the answer. */
 typedef struct judge_question {
@@ -100,10 +103,11 @@ typedef kvt_status (*judge_transform)(void *context, judge_kv *kv);
 
 /* Of one entry, over its continuation. */
 typedef struct judge_result {
-    double kl;              /* mean KL(exact || variant), nats */
-    double top1;            /* share of tokens with the same most probable next token */
-    double nll_delta;       /* variant minus exact, nats per token */
-    double attention_error; /* of the exact run's queries, own KV exact; see model_score.h */
+    double kl;                   /* mean KL(exact || variant), nats */
+    double top1;                 /* share of tokens with the same most probable next token */
+    double nll_delta;            /* variant minus exact, nats per token */
+    double attention_error;      /* of the exact run's queries, own KV exact; see model_score.h */
+    double attention_error_high; /* its JUDGE_HIGH quantile over layers and heads */
     double retained_mass;
 } judge_result;
 
@@ -139,16 +143,5 @@ KVT_NODISCARD kvt_status judge_entry_run(model_session *session, const judge_ent
 
 /* Leaves everything as it is: exact against exact, the noise floor. */
 kvt_status judge_exact(void *context, judge_kv *kv);
-
-/* Means over entries, and the 90 % point of their KL (linear between entries). */
-typedef struct judge_summary {
-    judge_result mean;
-    double kl_p90;
-    uint32_t count;
-} judge_summary;
-
-/* results[i * stride] for i in [0, count). KVT_OK; KVT_E_ARGUMENT (count is 0); KVT_E_MEMORY. */
-KVT_NODISCARD kvt_status judge_summarise(const judge_result *results, uint32_t count, size_t stride,
-                                         judge_summary *summary_out);
 
 #endif

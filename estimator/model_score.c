@@ -150,9 +150,9 @@ static void score_block(const score_work *work, size_t place, const uint8_t *kep
     }
 }
 
-/* Adds the errors of one layer's heads and the weight that they lost. */
+/* The errors of one layer's heads; adds the weight that they lost. */
 static void score_layer(const model_config *c, const model_probe *probe, uint32_t l,
-                        const score_work *work, double *error, double *lost)
+                        const score_work *work, double *errors, double *lost)
 {
     const uint8_t *kept = probe->variant->kept != NULL ? probe->variant->kept[l] : NULL;
     bool causal = work->total > work->context;
@@ -175,13 +175,13 @@ static void score_layer(const model_config *c, const model_probe *probe, uint32_
                         kept != NULL ? kept + (size_t)kv_head * work->context : NULL, attend,
                         &head);
         }
-        *error += head.difference > 0.0 ? sqrt(head.difference / head.norm) : 0.0;
+        errors[h] = head.difference > 0.0 ? sqrt(head.difference / head.norm) : 0.0;
         *lost += head.lost / probe->rows;
     }
 }
 
 kvt_status model_probe_attention(const model_config *c, const model_probe *probe,
-                                 model_probe_result *result_out, double *layer_errors)
+                                 model_probe_result *result_out, double *head_errors)
 {
     score_work work;
     double error = 0.0, lost = 0.0, heads = (double)c->layers * c->heads;
@@ -192,14 +192,21 @@ kvt_status model_probe_attention(const model_config *c, const model_probe *probe
         exact->kept != NULL || !model_is_float(exact->dtype) || !model_is_float(variant->dtype)) {
         return KVT_E_ARGUMENT;
     }
-    if (score_make(c, probe, &work) != KVT_OK) return KVT_E_MEMORY;
-    for (uint32_t l = 0; l < c->layers; l++) {
-        double before = error;
+    double *own = NULL;
+    if (head_errors == NULL) head_errors = own = malloc((size_t)c->layers * c->heads * sizeof *own);
+    if (head_errors == NULL) return KVT_E_MEMORY;
+    kvt_status status = score_make(c, probe, &work);
+    for (uint32_t l = 0; status == KVT_OK && l < c->layers; l++) {
+        double *errors = head_errors + (size_t)l * c->heads;
         score_load(c, probe, l, &work);
-        score_layer(c, probe, l, &work, &error, &lost);
-        if (layer_errors != NULL) layer_errors[l] = (error - before) / c->heads;
+        score_layer(c, probe, l, &work, errors, &lost);
+        for (uint32_t h = 0; h < c->heads; h++)
+            error += errors[h];
     }
-    free(work.exact_k);
-    *result_out = (model_probe_result){error / heads, 1.0 - lost / heads};
-    return KVT_OK;
+    if (status == KVT_OK) {
+        free(work.exact_k);
+        *result_out = (model_probe_result){error / heads, 1.0 - lost / heads};
+    }
+    free(own);
+    return status;
 }

@@ -41,10 +41,9 @@ typedef struct model_probe {
     const float *const *own_v;
 } model_probe;
 
-/* Attention output with exact and with other KV. layer_errors may be NULL, else [layers].
+/* Attention output with exact and with other KV. head_errors may be NULL, else [layers][heads].
  * KVT_OK; KVT_E_ARGUMENT (no tokens or rows, differing counts, another dtype); KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status model_probe_attention(const model_config *config, const model_probe *probe,
-                                               model_probe_result *result_out,
-                                               double *layer_errors);
+                                               model_probe_result *result_out, double *head_errors);
 
 #endif

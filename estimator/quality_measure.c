@@ -117,11 +117,12 @@ static kvt_status measure_variant(measure_worker *worker, const judge_entry *jud
     row->physical_bits_per_element = trip->info.physical_bits_per_element;
     row->nmse[0] = trip->nmse[0];
     row->nmse[1] = trip->nmse[1];
-    row->loss = row->attention_error_high = row->flip_rate = (double)NAN;
+    row->loss = row->flip_rate = (double)NAN;
     row->kl = result.kl;
     row->top1 = result.top1;
     row->nll_delta = result.nll_delta;
     row->attention_error = result.attention_error;
+    row->attention_error_high = result.attention_error_high;
     /* Sums of weights that are 1 but for rounding. */
     row->retained_mass = fmin(fmax(result.retained_mass, 0.0), 1.0);
     row->answers = measure_answered(entry, worker->tokens);

@@ -127,6 +127,7 @@ static json_t *pack_curve(const char *name, const quality_curve *curve)
                    {"f1", curve->f1},
                    {"answers", curve->answers},
                    {"attention_error", curve->attention_error},
+                   {"attention_error_high", curve->attention_error_high},
                    {"retained_mass", curve->retained_mass},
                    {"spearman_entries", curve->spearman_entries},
                    {"repeatability", curve->repeatability}};

@@ -189,7 +189,7 @@ static void four_bits_lose_what_the_trial_found(void **state)
     assert_true(set.count >= 96);
     for (size_t m = 0; m < 2; m++) {
         judge_result results[ENTRIES];
-        judge_summary summary;
+        judge_result mean = {.kl = 0.0};
         for (uint32_t i = 0; i < ENTRIES; i++) {
             judge_entry *entry;
             assert_int_equal(
@@ -198,13 +198,16 @@ static void four_bits_lose_what_the_trial_found(void **state)
             assert_int_equal(
                 judge_entry_run(sessions[m], entry, four_bits, NULL, &results[i], NULL), KVT_OK);
             judge_entry_close(entry);
+            assert_true(results[i].attention_error_high > results[i].attention_error);
+            mean.kl += results[i].kl / ENTRIES;
+            mean.top1 += results[i].top1 / ENTRIES;
+            mean.attention_error += results[i].attention_error / ENTRIES;
         }
-        assert_int_equal(judge_summarise(results, ENTRIES, 1, &summary), KVT_OK);
-        print_message("%s: KL %.3g, top-1 %.4f, attention error %.4f\n", models[m].file,
-                      summary.mean.kl, summary.mean.top1, summary.mean.attention_error);
-        assert_true(summary.mean.kl > 0.5 * models[m].kl && summary.mean.kl < 2 * models[m].kl);
-        assert_true(fabs(summary.mean.attention_error / models[m].attention_error - 1) < 0.2);
-        assert_true(summary.mean.top1 > 0.95 && summary.mean.top1 < 1.0);
+        print_message("%s: KL %.3g, top-1 %.4f, attention error %.4f\n", models[m].file, mean.kl,
+                      mean.top1, mean.attention_error);
+        assert_true(mean.kl > 0.5 * models[m].kl && mean.kl < 2 * models[m].kl);
+        assert_true(fabs(mean.attention_error / models[m].attention_error - 1) < 0.2);
+        assert_true(mean.top1 > 0.95 && mean.top1 < 1.0);
     }
     judge_set_free(&set);
 }
