@@ -1,7 +1,8 @@
 #!/bin/sh
-# demo.sh [BUILD_DIR]: profiles this machine, replays one workload in virtual time and a smaller one
-# on a real store, and writes an HTML report of each. Results land in BUILD_DIR/demo; the devices of
-# the live run are files in a temporary folder there, which is removed.
+# demo.sh [BUILD_DIR]: profiles this machine, measures what forms cost a small model in answers,
+# replays one workload in virtual time and a smaller one on a real store, and writes an HTML report
+# of each. Results land in BUILD_DIR/demo; the devices of the live run are files in a temporary
+# folder there, which is removed.
 set -eu
 cd "$(dirname "$0")/.."
 build=${1:-build}
@@ -43,18 +44,22 @@ path = $work/ssd1
 capacity = 256MiB
 INI
 
-step "1/3 Measuring this machine: memory, two SSD members (files), the codecs"
+step "1/4 Measuring this machine: memory, two SSD members (files), the codecs"
 rm -f "$demo"/profile.db "$demo"/profile.db-*
 "$command" profile devices --quick --config "$demo/live.ini" >"$demo/profile.txt"
 "$command" profile codecs --quick --config "$demo/live.ini" >"$demo/profile.txt"
 cat "$demo/profile.txt"
 
-step "2/3 Virtual time: a Poisson workload on 8 prefill servers, 100 GB of DRAM and 400 GB of SSD"
+step "2/4 What forms cost in answers: a small model with recall, asked about texts of 512 tokens"
+"$command" profile quality --quick --loss answers --model reference_model/model \
+    --text recall=reference_model/texts/recall-512.jsonl --database "$demo/profile.db"
+
+step "3/4 Virtual time: a Poisson workload on 8 prefill servers, 100 GB of DRAM and 400 GB of SSD"
 "$command" replay --workload poisson --policy none,lru,utility --database "$demo/profile.db" \
     --set tier.dram.capacity=100GB --set tier.ssd.capacity=400GB --set workload.rate=4 \
     --set workload.requests=4000 --set workload.contexts=400 --report "$demo/report.html"
 
-step "3/3 Live: real bytes through a real store, at 1/64 of the size and the time"
+step "4/4 Live: real bytes through a real store, at 1/64 of the size and the time"
 "$command" replay --workload poisson --mode live --policy lru,utility --config "$demo/live.ini" \
     --scale 0.015625 --set workload.requests=300 --set workload.contexts=40 \
     --report "$demo/live.html"
