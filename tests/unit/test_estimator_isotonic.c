@@ -43,6 +43,12 @@ static void known_fits(void **state)
     isotonic_fit(NULL, 0);
 }
 
+static uint32_t next_random(uint64_t *state)
+{
+    *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (uint32_t)(*state >> 33);
+}
+
 /* Squared error of the best of all sequences on the grid 0, 1/12 .. 1 that do not fall. */
 static double search(const isotonic_point *points, uint32_t count, int from)
 {
@@ -60,13 +66,14 @@ static double search(const isotonic_point *points, uint32_t count, int from)
 static void no_sequence_fits_better(void **state)
 {
     (void)state;
-    srand(7);
+    uint64_t seed = 7;
     for (int round = 0; round < 200; round++) {
         isotonic_point points[5], fitted[5];
         double error = 0.0;
         for (int i = 0; i < 5; i++)
-            fitted[i] = points[i] =
-                (isotonic_point){.x = i, .y = (rand() % 13) / 12.0, .weight = 1.0 + rand() % 3};
+            fitted[i] = points[i] = (isotonic_point){.x = i,
+                                                     .y = (next_random(&seed) % 13) / 12.0,
+                                                     .weight = 1.0 + next_random(&seed) % 3};
         isotonic_fit(fitted, 5);
         for (int i = 0; i < 5; i++) {
             assert_true(i == 0 || fitted[i].y >= fitted[i - 1].y);
