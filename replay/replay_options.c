@@ -255,12 +255,46 @@ static kvt_status options_read_tiers(kvt_config *config, kvt_profile *profile,
     return any ? KVT_OK : options_take_standard(profile, options);
 }
 
-/* A ladder replaces what a profile knows of variants; the fixed policies must find theirs in it. */
-static kvt_status options_read_ladder(kvt_config *config, const char *path, replay_options *options,
-                                      char *message, size_t message_size)
+/* "profile:MODEL:CLASS", and the class behind the last colon, as names of models may hold one. */
+static kvt_status options_profile_ladder(kvt_profile *profile, const char *names,
+                                         replay_options *options, char *message,
+                                         size_t message_size)
 {
-    kvt_status status = kvt_ladder_read_csv(path, options->model.variants, KVT_VARIANTS_MAX,
-                                            &options->model.variant_count, message, message_size);
+    char model[96];
+    const char *colon = strrchr(names, ':');
+    size_t length = colon != NULL ? (size_t)(colon - names) : 0;
+    if (profile == NULL || length == 0 || length >= sizeof model || colon[1] == '\0') {
+        snprintf(message, message_size,
+                 profile == NULL ? "replay.ladder: a ladder of a profile needs store.profile"
+                                 : "replay.ladder: of a profile it is profile:MODEL:CLASS");
+        return KVT_E_CONFIG;
+    }
+    snprintf(model, sizeof model, "%.*s", (int)length, names);
+    kvt_status status =
+        kvt_profile_ladder(profile, model, colon + 1, NULL, options->model.variants,
+                           KVT_VARIANTS_MAX, &options->model.variant_count, message, message_size);
+    /* Blocks of a trace are counted by their tokens: forms that drop some are none for them. */
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < options->model.variant_count; i++)
+        if (options->model.variants[i].variant.mode >> 8 == 0)
+            options->model.variants[kept++] = options->model.variants[i];
+    options->model.variant_count = kept;
+    return status == KVT_MISS ? KVT_E_CONFIG : status;
+}
+
+/* A ladder replaces what a profile knows of variants; the fixed policies must find theirs in it. */
+static kvt_status options_read_ladder(kvt_config *config, kvt_profile *profile, const char *path,
+                                      replay_options *options, char *message, size_t message_size)
+{
+    static const char of_profile[] = "profile:";
+    kvt_status status;
+    if (strncmp(path, of_profile, sizeof of_profile - 1) == 0) {
+        status = options_profile_ladder(profile, path + sizeof of_profile - 1, options, message,
+                                        message_size);
+    } else {
+        status = kvt_ladder_read_csv(path, options->model.variants, KVT_VARIANTS_MAX,
+                                     &options->model.variant_count, message, message_size);
+    }
     if (status != KVT_OK) return status;
     snprintf(options->ladder, sizeof options->ladder, "%s", path);
     options->sensitivity = kvt_config_number(config, "replay.sensitivity");
@@ -284,7 +318,8 @@ static kvt_status options_read_variants(kvt_config *config, kvt_profile *profile
     }
     if (live) return KVT_OK;
     const char *ladder = kvt_config_text(config, "replay.ladder");
-    if (ladder != NULL) return options_read_ladder(config, ladder, options, message, message_size);
+    if (ladder != NULL)
+        return options_read_ladder(config, profile, ladder, options, message, message_size);
     bool needed = options->variant.codec != KVT_CODEC_RAW;
     kvt_status status = KVT_MISS;
     if ((needed || offered) && profile != NULL) {

@@ -42,7 +42,9 @@ kvt_status store_build_options(const kvt_store *store, const store_entry *entry,
 {
     /* With tokens the prefill model predicts; without, the caller's figure stands. */
     bool predict = entry->layout.dtype != KVT_DTYPE_OPAQUE && entry->recompute_seconds == 0;
-    kvt_status status = kvt_options_build(&store->costs, entry->source_bytes, entry->first_position,
+    kvt_cost_model costs = store->costs;
+    if (!ladder_takes(store, &entry->layout)) costs.variant_count = store->exact_variants;
+    kvt_status status = kvt_options_build(&costs, entry->source_bytes, entry->first_position,
                                           predict ? entry->layout.tokens : 0,
                                           entry->recompute_seconds, options, count_out);
     kvt_record_spec spec = {
@@ -61,6 +63,7 @@ kvt_status store_build_options(const kvt_store *store, const store_entry *entry,
         }
         options[i].bytes[tier] = bytes;
         options[i].read_bytes[tier] = bytes;
+        options[i].kept_from = 0; /* a move writes the new record whole */
     }
     return KVT_OK;
 }

@@ -140,7 +140,33 @@ static kvt_status stage_read(store_op *op)
     return status;
 }
 
-/* change: when the variant differs, decodes and encodes inside the staging buffer. */
+/*
+ * The record of another lossy form from the codes of the present one, where that is possible: no
+ * lossy step codes what was coded before (planes are dropped, steps of entropy thrice as coarse
+ * derived). KVT_E_UNSUPPORTED: there are no such codes, and the elements have to be coded, which
+ * the policy asks for only where they are exact, or as good as that (planes at 8 bits).
+ */
+static kvt_status executor_derive(store_op *op, void *target, uint64_t target_bytes, void *scratch,
+                                  uint64_t scratch_bytes)
+{
+    kvt_variant from = op->source->variant, to = op->move->to_variant;
+    const kvt_codec *codec = kvt_codec_find(from.codec);
+    if (codec == NULL || from.codec != to.codec) return KVT_E_UNSUPPORTED;
+    if (codec->drops_to != NULL && codec->drops_to(from, to)) {
+        kvt_record_drop drop;
+        kvt_status status = kvt_record_drop_planes(op->record, op->record_bytes, to, &drop);
+        if (status == KVT_OK) op->record_bytes = drop.record_bytes;
+        return status;
+    }
+    if (codec->derives_to == NULL || !codec->derives_to(from, to)) return KVT_E_UNSUPPORTED;
+    kvt_status status = kvt_record_derive(op->record, op->record_bytes, to, target, target_bytes,
+                                          scratch, scratch_bytes, &op->record_bytes);
+    if (status == KVT_OK) op->record = target;
+    /* A form that would not be smaller is none to go to; coding it anew would lose twice. */
+    return status == KVT_E_UNSUPPORTED ? KVT_E_SPACE : status;
+}
+
+/* change: when the variant differs, makes the new record inside the staging buffer. */
 static kvt_status stage_recode(store_op *op)
 {
     const store_place *source = op->source;
@@ -152,6 +178,8 @@ static kvt_status stage_recode(store_op *op)
     char *target = decoded + staging_round(op->entry->source_bytes);
     char *scratch = target + staging_round(target_bytes);
     scratch_bytes = (uint64_t)((char *)op->staging.memory + op->staging.bytes - scratch);
+    status = executor_derive(op, target, target_bytes, scratch, scratch_bytes);
+    if (status != KVT_E_UNSUPPORTED) return status;
     kvt_record_spec expected = op->spec;
     status = kvt_record_decode(op->record, op->record_bytes, &expected, decoded,
                                op->entry->source_bytes, scratch, scratch_bytes);

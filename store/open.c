@@ -402,6 +402,8 @@ static kvt_status open_costs(open_state *state)
         status = costs_measure_variant(&profile, lossless, &costs->variants[1]);
         costs->variant_count = 2;
     }
+    if (status == KVT_OK)
+        status = ladder_add_costs(state->store, state->profile, state->options->loss_limit);
     costs->prefill = state->options->prefill;
     costs->parallel_codecs = 1;
     return status;
@@ -509,7 +511,14 @@ static kvt_status open_policy(open_state *state)
                              .write_bytes_per_s = state->store->costs.write[tier].bytes_per_s,
                              .request_seconds = state->store->costs.read[tier].request_seconds};
     }
-    return kvt_policy_open(&config, &state->store->policy, state->message, state->message_size);
+    kvt_status status =
+        kvt_policy_open(&config, &state->store->policy, state->message, state->message_size);
+    /* The limit once more, for what an entry's own sensitivity makes of a rung's loss. */
+    const kvt_tenant wishes = {.alpha_seconds = state->options->alpha_seconds,
+                               .loss_limit = state->options->loss_limit};
+    if (status == KVT_OK && state->options->ladder)
+        status = kvt_policy_set_tenant(state->store->policy, 0, &wishes);
+    return status;
 }
 
 /* What can be refused without touching a device is refused before one is touched: a failed open
@@ -574,7 +583,7 @@ static kvt_status open_recover(open_state *state)
 
 /* ---- open and close ---- */
 
-/* A store keeps exact forms alone, and only those whose cost it measures. */
+/* The fixed policies keep exact forms, whose cost is measured. */
 static bool open_variant_is_kept(kvt_variant variant)
 {
     if (variant.rate != 0) return false;
@@ -598,6 +607,8 @@ static kvt_status open_check_options(const kvt_store_options *options, char *mes
         fault = "staging_bytes is below 1 MiB";
     } else if (!open_variant_is_kept(options->variant)) {
         fault = "variant is not a form that a store keeps: raw, or lossless";
+    } else if (!(options->loss_limit >= 0 && options->loss_limit <= 1)) {
+        fault = "loss_limit is outside 0..1";
     } else if ((unsigned)options->holes > KVT_HOLES_MIXED) {
         fault = "holes is not a kvt_hole_mode";
     }
@@ -643,6 +654,8 @@ static kvt_status open_steps(open_state *state)
                                   state->message_size);
         if (status == KVT_MISS) status = KVT_E_GONE;
     }
+    if (status == KVT_OK)
+        status = ladder_open(store, options, state->profile, state->message, state->message_size);
     if (status == KVT_OK) status = open_catalog(state);
     if (status == KVT_OK) status = open_check_missing(state);
     if (status == KVT_OK) status = open_devices(state);

@@ -33,6 +33,7 @@ void kvt_store_options_init(kvt_store_options *options)
     options->tick_seconds = 0.05;
     options->moves_per_tick = 64;
     options->seed = 1;
+    options->loss_limit = 0.01;
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
         options->tiers[tier].rebalance_bytes_per_s = 32000000;
     }
@@ -253,6 +254,55 @@ static kvt_status options_read_prefill(kvt_config *config, options_owner *owner,
     return status;
 }
 
+/* LAYERSxHEADSxDIM:DTYPE, such as 32x8x128:bf16. */
+static bool options_parse_layout(const char *text, kvt_layout *layout)
+{
+    static const struct {
+        const char *name;
+        uint8_t dtype;
+    } dtypes[] = {{"bf16", KVT_DTYPE_BF16}, {"fp16", KVT_DTYPE_FP16}, {"fp32", KVT_DTYPE_FP32}};
+    uint16_t *const counts[] = {&layout->layers, &layout->kv_heads, &layout->head_dim};
+    memset(layout, 0, sizeof *layout);
+    for (size_t i = 0; i < 3; i++) {
+        char *end;
+        unsigned long count = *text >= '0' && *text <= '9' ? strtoul(text, &end, 10) : 0;
+        if (count == 0 || count > UINT16_MAX || *end != "xx:"[i]) return false;
+        *counts[i] = (uint16_t)count;
+        text = end + 1;
+    }
+    for (size_t i = 0; i < sizeof dtypes / sizeof dtypes[0]; i++)
+        if (strcmp(text, dtypes[i].name) == 0) layout->dtype = dtypes[i].dtype;
+    return layout->dtype != KVT_DTYPE_OPAQUE;
+}
+
+static kvt_status options_read_ladder(kvt_config *config, options_owner *owner,
+                                      kvt_store_options *options, char *message,
+                                      size_t message_size)
+{
+    kvt_status status = KVT_OK;
+    options->ladder = strcmp(kvt_config_text(config, "store.ladder"), "calibrated") == 0;
+    if (!options->ladder) return KVT_OK;
+    const char *layout = kvt_config_text(config, "store.ladder_layout");
+    if (options->profile_path == NULL || layout == NULL) {
+        (void)snprintf(message, message_size, "store.ladder: a calibrated ladder needs %s",
+                       layout == NULL ? "store.ladder_layout" : "store.profile");
+        return KVT_E_CONFIG;
+    }
+    if (!options_parse_layout(layout, &options->ladder_layout)) {
+        (void)snprintf(message, message_size,
+                       "store.ladder_layout: '%s' is not LAYERSxHEADSxDIM:DTYPE with DTYPE bf16, "
+                       "fp16 or fp32, such as 32x8x128:bf16",
+                       layout);
+        return KVT_E_CONFIG;
+    }
+    options->ladder_model =
+        options_keep(owner, kvt_config_text(config, "store.ladder_model"), &status);
+    options->ladder_class =
+        options_keep(owner, kvt_config_text(config, "store.ladder_class"), &status);
+    options->loss_limit = kvt_config_number(config, "store.loss_limit");
+    return status;
+}
+
 static kvt_status options_read_store(kvt_config *config, options_owner *owner,
                                      kvt_store_options *options)
 {
@@ -294,6 +344,8 @@ kvt_status kvt_store_options_read(kvt_config *config, kvt_store_options *options
     options_owner *owner = calloc(1, sizeof *owner);
     if (owner == NULL) return KVT_E_MEMORY;
     kvt_status status = options_read_store(config, owner, options);
+    if (status == KVT_OK)
+        status = options_read_ladder(config, owner, options, message, message_size);
     if (status == KVT_OK) {
         status = options_read_devices(config, owner, options, message, message_size);
     }

@@ -101,7 +101,11 @@ struct kvt_store {
     uint64_t wear_noted[TIERS_MEMBERS_MAX]; /* bytes written when last queued; under wear_lock */
     pthread_mutex_t members_lock; /* devices join and leave one at a time; before `lock` */
     kvt_cost_model costs;         /* but for the tiers' bandwidth, which is under lock */
-    store_staging *staging;       /* own lock; outlives the store */
+    uint32_t exact_variants;      /* of costs; the lossy ones follow */
+    kvt_layout ladder_layout;     /* of the entries that may be lossy; zero: none may */
+    kvt_codec_curve ladder[KVT_VARIANTS_MAX]; /* what the profile offers, whatever the limit */
+    uint32_t ladder_count;
+    store_staging *staging; /* own lock; outlives the store */
     uint64_t opened_ns;
     double tick_seconds;
     uint64_t get_deadline_ns; /* from the call on; UINT64_MAX = none */
@@ -329,6 +333,21 @@ KVT_NODISCARD kvt_status recover_count_rows(store_catalog *catalog, uint64_t mem
 /* Takes over what the catalog lists, dropping what cannot be. Before the catalog's writer starts.
  */
 KVT_NODISCARD kvt_status recover_entries(kvt_store *store);
+
+/* ---- ladder.c ---- */
+
+/* Looks the ladder up, before a device is touched. KVT_OK, also without a ladder; KVT_E_ARGUMENT;
+ * KVT_E_MISMATCH (no calibration, or one of another layout or class); KVT_E_DATABASE;
+ * KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status ladder_open(kvt_store *store, const kvt_store_options *options,
+                                     kvt_profile *profile, char *message, size_t message_size);
+
+/* Puts the rungs within the limit behind the exact variants, whose number it keeps. */
+KVT_NODISCARD kvt_status ladder_add_costs(kvt_store *store, kvt_profile *profile,
+                                          double loss_limit);
+
+/* Whether entries of a layout may be lossy. */
+bool ladder_takes(const kvt_store *store, const kvt_layout *layout);
 
 /* Fills options for an entry and, when found, the index of the one with this tier and variant.
  * *index_out is KVT_OPTION_NONE when there is none. */

@@ -111,6 +111,11 @@ typedef struct kvt_store_options {
     void *observer_context;
     uint64_t seed;               /* 1 */
     double get_deadline_seconds; /* of kvt_get; 0 = none */
+    bool ladder; /* keep lossy forms: those of the profile's calibration for ladder_layout; false */
+    kvt_layout ladder_layout; /* layers, kv_heads, head_dim and dtype; all others stay exact */
+    const char *ladder_model; /* by its name in the profile; NULL = any of that layout */
+    const char *ladder_class; /* of texts that it was calibrated on; NULL = any */
+    double loss_limit; /* no form whose loss may pass this by its upper confidence bound; 0.01 */
 } kvt_store_options;
 
 KVT_API void kvt_store_options_init(kvt_store_options *options);

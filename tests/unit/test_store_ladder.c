@@ -1,0 +1,411 @@
+/*
+ * test_store_ladder.c - lossy forms in a store: the calibrated ladder out of a profile, what is
+ * refused, entries that become coarser under pressure and come back as one coding of the original,
+ * the loss limit, and rows of forms that the limit no longer allows.
+ */
+#include "estimator/profile_rungs.h"
+#include "store_support.h"
+
+#include <sqlite3.h>
+
+typedef struct test_rung {
+    const char *name;
+    double bits, loss, upper;
+    bool accepted;
+} test_rung;
+
+static const test_rung test_rungs[] = {
+    {"planes:k8v8,g64", 8.5, 0.0005, 0.001, true},
+    {"planes:k6v6,g64", 6.5, 0.001, 0.002, true},
+    {"planes:k4v4,g64", 4.5, 0.005, 0.009, true},
+    {"planes:k3v3,g64", 3.6, 0.030, 0.040, false},
+    {"entropy:k0.25v0.5,vchan", 3.5, 0.006, 0.010, true},
+    {"drop:stream,50+planes:k8v8,g64", 3.0, 0.020, 0.025, true},
+    {"entropy:k0.75v1.5,vchan", 2.0, 0.050, 0.060, true},
+};
+/* Large enough that planes save whole pages. */
+static const kvt_layout ladder_layout = {
+    .layers = 2, .kv_heads = 2, .head_dim = 64, .dtype = KVT_DTYPE_BF16, .tokens = 512};
+#define LADDER_ENTRY_BYTES (512u * 1024u)
+
+enum { TEST_RUNGS = sizeof test_rungs / sizeof test_rungs[0] };
+
+static char folder[64], profile_path[96], ssd_path[96], catalog_path[96];
+
+static int make_folder(void **state)
+{
+    (void)state;
+    support_make_folder(folder, sizeof folder);
+    (void)snprintf(profile_path, sizeof profile_path, "%s/profile.db", folder);
+    (void)snprintf(ssd_path, sizeof ssd_path, "%s/ssd", folder);
+    (void)snprintf(catalog_path, sizeof catalog_path, "%s/catalog.db", folder);
+    return 0;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    support_remove_folder(folder);
+    return 0;
+}
+
+static void run_sql(sqlite3 *database, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    char *sql = sqlite3_vmprintf(format, arguments);
+    va_end(arguments);
+    char *error = NULL;
+    if (sqlite3_exec(database, sql, NULL, NULL, &error) != SQLITE_OK)
+        fail_msg("%s: %s", sql, error != NULL ? error : "");
+    sqlite3_free(sql);
+}
+
+static void make_profile(bool calibrated)
+{
+    kvt_profile *profile = NULL;
+    sqlite3 *database = NULL;
+    char message[256] = "";
+    assert_int_equal(
+        kvt_profile_open(profile_path, KVT_PROFILE_WRITE, &profile, message, sizeof message),
+        KVT_OK);
+    kvt_profile_close(profile);
+    if (!calibrated) return;
+    assert_int_equal(sqlite3_open(profile_path, &database), SQLITE_OK);
+    run_sql(database,
+            "INSERT INTO run (id, kind, complete, host_identity, host_name, kernel, "
+            "cpu_model, cpu_count, memory_bytes, started_utc, library_version, "
+            "sqlite_version, zstd_version, seed) VALUES (1, 'calibration', 1, '', '', '', "
+            "'', 1, 1, '', '0', '', '', 1)");
+    run_sql(database, "INSERT INTO model VALUES (1, 'tiny', '', 0, 2, 4, 2, 64, 0)");
+    run_sql(database, "INSERT INTO calibration VALUES (1, 1, 1, 'stories')");
+    for (int i = 0; i < TEST_RUNGS; i++) {
+        const test_rung *rung = &test_rungs[i];
+        kvt_variant variant;
+        assert_int_equal(kvt_variant_parse(rung->name, &variant), KVT_OK);
+        run_sql(database,
+                "INSERT INTO calibration_rung (calibration_id, position, codec, mode, rate, name, "
+                "bits_per_element, loss, loss_upper, accepted, evidence) VALUES (1, %d, %d, %d, "
+                "%u, %Q, %f, %f, %f, %d, 'made up')",
+                i, variant.codec, variant.mode, (unsigned)variant.rate, rung->name, rung->bits,
+                rung->loss, rung->upper, rung->accepted);
+    }
+    assert_int_equal(sqlite3_close(database), SQLITE_OK);
+}
+
+/* ---- the ladder out of the profile ---- */
+
+static kvt_status read_ladder(const kvt_layout *layout, const char *class_name, uint32_t capacity,
+                              kvt_codec_curve *curves, uint32_t *count, char *message)
+{
+    kvt_profile *profile = NULL;
+    assert_int_equal(kvt_profile_open(profile_path, KVT_PROFILE_READ, &profile, message, 256),
+                     KVT_OK);
+    message[0] = '\0';
+    kvt_status status = profile_rungs_read(profile, layout, NULL, class_name, curves, capacity,
+                                           count, message, 256);
+    kvt_profile_close(profile);
+    return status;
+}
+
+static void assert_rung(const kvt_codec_curve *curve, int rung)
+{
+    char name[96];
+    (void)kvt_variant_format(curve->variant, name, sizeof name);
+    assert_string_equal(name, test_rungs[rung].name);
+    assert_true(curve->loss == test_rungs[rung].loss &&
+                curve->loss_upper == test_rungs[rung].upper);
+    assert_true(curve->stored_share == test_rungs[rung].bits / 16.0);
+}
+
+static void ladders_are_of_a_layout(void **state)
+{
+    (void)state;
+    kvt_codec_curve curves[8];
+    uint32_t count;
+    char message[256];
+    kvt_layout layout = ladder_layout;
+    make_profile(true);
+    assert_int_equal(read_ladder(&layout, NULL, 8, curves, &count, message), KVT_OK);
+    assert_int_equal(count, 5);
+    static const int whole[] = {0, 1, 2, 4, 6};
+    for (uint32_t i = 0; i < count; i++)
+        assert_rung(&curves[i], whole[i]);
+    /* Tokens may go: then that rung beats none, and none beats it. */
+    layout.tokens_may_drop = 1;
+    assert_int_equal(read_ladder(&layout, "stories", 8, curves, &count, message), KVT_OK);
+    assert_int_equal(count, 6);
+    assert_rung(&curves[4], 5);
+    layout.tokens_may_drop = 0;
+    /* The two closest are 4.5 and 3.5 bits beside their neighbours: 6.5/3.5 < 4.5/2. */
+    assert_int_equal(read_ladder(&layout, NULL, 3, curves, &count, message), KVT_OK);
+    assert_int_equal(count, 3);
+    assert_rung(&curves[0], 0);
+    assert_rung(&curves[2], 6);
+    layout.dtype = KVT_DTYPE_FP32;
+    assert_int_equal(read_ladder(&layout, NULL, 8, curves, &count, message), KVT_OK);
+    assert_true(curves[0].stored_share == test_rungs[0].bits / 32.0);
+}
+
+static void other_layouts_have_none(void **state)
+{
+    (void)state;
+    kvt_codec_curve curves[8];
+    uint32_t count;
+    char message[256];
+    kvt_layout layout = ladder_layout;
+    make_profile(true);
+    layout.head_dim = 128;
+    assert_int_equal(read_ladder(&layout, NULL, 8, curves, &count, message), KVT_E_MISMATCH);
+    assert_string_equal(message,
+                        "calibrated is tiny with 2 layers x 2 KV heads x 64, not 2 x 2 x 128");
+    layout = ladder_layout;
+    assert_int_equal(read_ladder(&layout, "code", 8, curves, &count, message), KVT_E_MISMATCH);
+    assert_string_equal(message, "tiny is calibrated for class 'stories', not 'code'");
+    kvt_profile *profile = NULL;
+    assert_int_equal(kvt_profile_open(profile_path, KVT_PROFILE_READ, &profile, message, 256),
+                     KVT_OK);
+    assert_int_equal(
+        profile_rungs_read(profile, &layout, "large", NULL, curves, 8, &count, message, 256),
+        KVT_E_MISMATCH);
+    assert_string_equal(message, "calibrated is tiny, not large");
+    kvt_profile_close(profile);
+    layout = (kvt_layout){.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = 4096};
+    assert_int_equal(read_ladder(&layout, NULL, 8, curves, &count, message), KVT_E_ARGUMENT);
+    assert_int_equal(unlink(profile_path), 0);
+    make_profile(false);
+    assert_int_equal(read_ladder(&ladder_layout, NULL, 8, curves, &count, message), KVT_MISS);
+    assert_non_null(strstr(message, "calibrate"));
+}
+
+/* ---- stores ---- */
+
+static kvt_store_options ladder_options(uint64_t dram_bytes)
+{
+    kvt_store_options options;
+    kvt_store_options_init(&options);
+    options.staging_bytes = 16 << 20;
+    options.tiers[KVT_TIER_DRAM].capacity_bytes = dram_bytes;
+    options.tick_seconds = 0;
+    options.profile_path = profile_path;
+    options.ladder = true;
+    options.ladder_layout = ladder_layout;
+    options.alpha_seconds = 1;
+    return options;
+}
+
+static kvt_status open_store(const kvt_store_options *options, kvt_store **store, char *message)
+{
+    message[0] = '\0';
+    return kvt_open(options, store, message, 256);
+}
+
+static void stores_refuse_what_is_not_calibrated(void **state)
+{
+    (void)state;
+    char message[256];
+    kvt_store *store = NULL;
+    kvt_store_options options = ladder_options(1 << 20);
+    make_profile(true);
+    options.profile_path = NULL;
+    assert_int_equal(open_store(&options, &store, message), KVT_E_ARGUMENT);
+    options = ladder_options(1 << 20);
+    options.ladder_layout.kv_heads = 8;
+    assert_int_equal(open_store(&options, &store, message), KVT_E_MISMATCH);
+    assert_non_null(strstr(message, "2 layers x 2 KV heads x 64, not 2 x 8 x 64"));
+    options = ladder_options(1 << 20);
+    options.loss_limit = 1.5;
+    assert_int_equal(open_store(&options, &store, message), KVT_E_ARGUMENT);
+    assert_int_equal(unlink(profile_path), 0);
+    make_profile(false);
+    options = ladder_options(1 << 20);
+    assert_int_equal(open_store(&options, &store, message), KVT_E_MISMATCH);
+}
+
+static void fill_entry(uint32_t number, void *data)
+{
+    codecs_kv_sample_fill(&ladder_layout, 1000 + number, data);
+}
+
+static kvt_status put_entry(kvt_store *store, uint32_t number, const kvt_layout *layout)
+{
+    static char data[LADDER_ENTRY_BYTES];
+    const kvt_entry entry = {
+        .key = support_key(number), .layout = *layout, .recompute_seconds = 1e4};
+    fill_entry(number, data);
+    return kvt_put(store, &entry, data, sizeof data);
+}
+
+/* What one coding of `data` in the variant gives back. */
+static void code_once(const void *data, kvt_variant variant, void *decoded)
+{
+    static _Alignas(4096) char record[2 * LADDER_ENTRY_BYTES], scratch[2 << 20];
+    const kvt_record_spec spec = {.generation = 1, .layout = ladder_layout, .variant = variant};
+    uint64_t bytes, bound, scratch_bytes;
+    assert_int_equal(kvt_record_bound(&spec, &bound, &scratch_bytes), KVT_OK);
+    assert_true(bound <= sizeof record && scratch_bytes <= sizeof scratch);
+    assert_true(kvt_record_encode(&spec, data, LADDER_ENTRY_BYTES, record, sizeof record, scratch,
+                                  sizeof scratch, &bytes) >= 0);
+    assert_int_equal(kvt_record_decode(record, bytes, NULL, decoded, LADDER_ENTRY_BYTES, scratch,
+                                       sizeof scratch),
+                     KVT_OK);
+}
+
+static double upper_of(kvt_variant variant)
+{
+    for (int i = 0; i < TEST_RUNGS; i++) {
+        kvt_variant rung;
+        assert_int_equal(kvt_variant_parse(test_rungs[i].name, &rung), KVT_OK);
+        if (memcmp(&rung, &variant, sizeof rung) == 0) return test_rungs[i].upper;
+    }
+    return 0.0;
+}
+
+/* An entry comes back as one coding of the original, or one of planes at 8 bits, which count as
+ * exact. Returns the bound of its form's loss; -1 for a miss. */
+static double check_entry(kvt_store *store, uint32_t number)
+{
+    static char data[LADDER_ENTRY_BYTES], got[LADDER_ENTRY_BYTES], wanted[LADDER_ENTRY_BYTES];
+    kvt_key key = support_key(number);
+    kvt_get_info info;
+    kvt_variant fine;
+    kvt_status status = kvt_get(store, &key, got, sizeof got, &info);
+    if (status == KVT_MISS) return -1.0;
+    assert_int_equal(status, KVT_OK);
+    fill_entry(number, data);
+    code_once(data, info.variant, wanted);
+    if (memcmp(got, wanted, sizeof got) != 0) {
+        assert_int_equal(kvt_variant_parse("planes:k8v8,g64", &fine), KVT_OK);
+        code_once(data, fine, wanted);
+        memcpy(data, wanted, sizeof data);
+        code_once(data, info.variant, wanted);
+    }
+    assert_memory_equal(got, wanted, sizeof got);
+    return upper_of(info.variant);
+}
+
+enum { PRESSURE_ENTRIES = 64 };
+
+/* Entries for which raw has room for a fifth, each so dear to compute that any form is worth
+ * having. Returns how many are held lossy. */
+static uint32_t press(kvt_store *store, double limit)
+{
+    uint32_t lossy = 0, held = 0;
+    for (uint32_t i = 0; i < PRESSURE_ENTRIES; i++) {
+        kvt_status status = put_entry(store, i, &ladder_layout);
+        assert_true(status == KVT_OK || status == KVT_REFUSED);
+    }
+    for (uint32_t i = 0; i < PRESSURE_ENTRIES; i++) {
+        double upper = check_entry(store, i);
+        held += upper >= 0.0;
+        lossy += upper > 0.0;
+        assert_true(upper <= limit);
+    }
+    assert_true(held > 0);
+    return lossy;
+}
+
+static void pressure_makes_entries_coarser(void **state)
+{
+    (void)state;
+    char message[256];
+    kvt_store *store = NULL;
+    kvt_store_options options = ladder_options(12 * LADDER_ENTRY_BYTES);
+    make_profile(true);
+    assert_int_equal(open_store(&options, &store, message), KVT_OK);
+    assert_true(press(store, options.loss_limit) > 30);
+    kvt_close(store);
+    options.loss_limit = 0.0015; /* planes at 8 bits, and nothing coarser */
+    assert_int_equal(open_store(&options, &store, message), KVT_OK);
+    uint32_t lossy = press(store, options.loss_limit);
+    assert_true(lossy > 10 && lossy <= 25); /* 8.5 bits: 23 at most */
+    kvt_close(store);
+    options.ladder = false; /* the default: nothing is lost */
+    assert_int_equal(open_store(&options, &store, message), KVT_OK);
+    assert_int_equal(press(store, 0.0), 0);
+    kvt_close(store);
+}
+
+static void other_entries_stay_exact(void **state)
+{
+    (void)state;
+    char message[256];
+    kvt_store *store = NULL;
+    kvt_store_options options = ladder_options(12 * LADDER_ENTRY_BYTES);
+    static char data[LADDER_ENTRY_BYTES], got[LADDER_ENTRY_BYTES];
+    kvt_layout layout = ladder_layout;
+    make_profile(true);
+    layout.kv_heads = 4; /* as many bytes */
+    layout.tokens = 256;
+    assert_int_equal(open_store(&options, &store, message), KVT_OK);
+    uint32_t held = 0;
+    for (uint32_t i = 0; i < PRESSURE_ENTRIES; i++) {
+        kvt_status status = put_entry(store, i, &layout);
+        assert_true(status == KVT_OK || status == KVT_REFUSED);
+    }
+    for (uint32_t i = 0; i < PRESSURE_ENTRIES; i++) {
+        kvt_key key = support_key(i);
+        if (kvt_get(store, &key, got, sizeof got, NULL) != KVT_OK) continue;
+        fill_entry(i, data);
+        assert_memory_equal(got, data, sizeof got);
+        held++;
+    }
+    assert_true(held > 10 && held < 40);
+    kvt_close(store);
+}
+
+/* A stricter promise does not serve what was stored under a weaker one. */
+static void a_lower_limit_drops_coarser_rows(void **state)
+{
+    (void)state;
+    char message[256];
+    kvt_store *store = NULL;
+    kvt_store_options options = ladder_options(0);
+    const kvt_device_config device = {.struct_size = sizeof device,
+                                      .name = "ssd0",
+                                      .backend = "file",
+                                      .path = ssd_path,
+                                      .capacity_bytes = 12 * LADDER_ENTRY_BYTES};
+    make_profile(true);
+    options.catalog_path = catalog_path;
+    options.tiers[KVT_TIER_SSD].devices = &device;
+    options.tiers[KVT_TIER_SSD].device_count = 1;
+    assert_int_equal(open_store(&options, &store, message), KVT_OK);
+    uint32_t lossy = press(store, options.loss_limit), coarse = 0;
+    assert_true(lossy > 20);
+    for (uint32_t i = 0; i < PRESSURE_ENTRIES; i++)
+        coarse += check_entry(store, i) > 0.0025;
+    assert_true(coarse > 10);
+    kvt_close(store);
+    assert_int_equal(open_store(&options, &store, message), KVT_OK);
+    uint32_t again = 0;
+    for (uint32_t i = 0; i < PRESSURE_ENTRIES; i++)
+        again += check_entry(store, i) > 0.0;
+    assert_int_equal(again, lossy); /* the same promise keeps them all */
+    kvt_close(store);
+    options.loss_limit = 0.0025;
+    assert_int_equal(open_store(&options, &store, message), KVT_OK);
+    again = 0;
+    for (uint32_t i = 0; i < PRESSURE_ENTRIES; i++) {
+        double upper = check_entry(store, i);
+        assert_true(upper <= 0.0025);
+        again += upper > 0.0;
+    }
+    assert_int_equal(again, lossy - coarse);
+    kvt_close(store);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(ladders_are_of_a_layout, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(other_layouts_have_none, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(stores_refuse_what_is_not_calibrated, make_folder,
+                                        remove_folder),
+        cmocka_unit_test_setup_teardown(pressure_makes_entries_coarser, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(other_entries_stay_exact, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(a_lower_limit_drops_coarser_rows, make_folder,
+                                        remove_folder),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
