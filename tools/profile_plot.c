@@ -22,7 +22,7 @@
 extern char **environ;
 
 #define PLOT_WIDTH      640
-#define PLOT_HEIGHT     400
+#define PLOT_HEIGHT     420
 #define PLOT_WIDE       920
 #define PLOT_PATH_BYTES 4096u
 
@@ -126,7 +126,7 @@ static bool plot_visit_codecs(const json_t *document, plot_visit *visit, void *c
                              .draw = script_draw_codecs};
         plot_name(&plot, "codecs", source, ++number);
         (void)snprintf(plot.caption, sizeof plot.caption,
-                       "speed through a record, checksums included, on %s",
+                       "speed through a record, checksums included, on %s; x2: two threads",
                        strcmp(source, "sample") == 0 ? "generated KV" : source);
         if (!visit(context, &plot)) return false;
     }

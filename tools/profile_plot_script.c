@@ -50,6 +50,7 @@ static void script_open(FILE *script, const char *key, const char *x, const char
             key, x, y);
 }
 
+#define SCRIPT_KEY_RIGHT "outside right top vertical"
 #define SCRIPT_KEY_ABOVE "tmargin left horizontal width 2"
 
 /* ---- loss against bits ---- */
@@ -182,6 +183,20 @@ static void script_bandwidth_data(const json_t *device, const char *kind, uint32
     fprintf(script, "EOD\n");
 }
 
+/* Room above and below, where a line would lie on the border. */
+static void script_bandwidth_range(const json_t *device, FILE *script)
+{
+    const json_t *point;
+    size_t i;
+    double low = INFINITY, high = 0.0;
+    json_array_foreach(json_object_get(device, "points"), i, point)
+    {
+        low = fmin(low, 1e-6 * view_number(point, "bytes_per_s_min", INFINITY));
+        high = fmax(high, 1e-6 * view_number(point, "bytes_per_s_max", 0));
+    }
+    if (high > 0) fprintf(script, "set yrange [%.4g:%.4g]\n", 0.7 * low, 1.4 * high);
+}
+
 void script_draw_bandwidth(const profile_plot *plot, FILE *script)
 {
     static const char *const shades[2][4] = {{"#a9c5f5", "#6f9dec", "#2f6fde", "#123f94"},
@@ -195,7 +210,9 @@ void script_draw_bandwidth(const profile_plot *plot, FILE *script)
     }
     script_open(script, SCRIPT_KEY_ABOVE " maxrows 4", "request size", "MB/s");
     script_size_axis(script);
-    fprintf(script, "set logscale y 10\nset format y '%%g'\nplot ");
+    fprintf(script, "set logscale y 10\nset format y '%%g'\n");
+    script_bandwidth_range(plot->subject, script);
+    fprintf(script, "plot ");
     bool first = true;
     for (int kind = 0; kind < 2; kind++) {
         for (uint32_t i = 0; i < counts[kind]; i++) {
@@ -299,7 +316,7 @@ void script_draw_load(const profile_plot *plot, FILE *script)
     const json_t *row;
     size_t i;
     bool first = true;
-    script_open(script, SCRIPT_KEY_ABOVE, "tokens of context", "seconds");
+    script_open(script, SCRIPT_KEY_RIGHT, "tokens of context", "seconds");
     fprintf(script, "set logscale xy\nset logscale x 2\nset format y '%%g'\n"
                     "set xtics ('256' 256, '1 K' 1024, '4 K' 4096, '16 K' 16384, '64 K' 65536)\n"
                     "set xrange [256:131072]\nset samples 200\nplot ");
@@ -439,26 +456,23 @@ void script_draw_codecs(const profile_plot *plot, FILE *script)
     const int rows = count > 0 ? script_codec_rows(plot, &ways[0]) : 0;
     for (size_t i = 0; i < count; i++)
         script_codecs_data(plot, &ways[i], i, rows, script);
-    script_open(script, SCRIPT_KEY_ABOVE " maxrows 2", "GB/s of decoded KV", "");
+    script_open(script, SCRIPT_KEY_RIGHT, "GB/s of decoded KV", "");
     script_codec_names(plot, rows, script);
     fprintf(script,
-            "set logscale x 10\nset format x '%%g'\nset yrange [0.3:%d.7]\n"
-            "set offsets graph 0.03, graph 0.03, 0, 0\nplot ",
+            "set logscale x 10\nset format x '%%g'\n"
+            "set yrange [0.3:%d.7]\nset offsets graph 0.03, graph 0.03, 0, 0\nplot ",
             rows);
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < 2 * count; i++) {
+        const size_t way = i % count;
         char title[64];
-        const char *colour = script_colours[i % SCRIPT_COLOURS];
-        (void)snprintf(title, sizeof title, "%s, %.0f thread%s: decode", ways[i].isa,
-                       ways[i].threads, ways[i].threads > 1 ? "s" : "");
+        (void)snprintf(title, sizeof title, "%s x%.0f %s", ways[way].isa, ways[way].threads,
+                       i < count ? "decode" : "encode");
         fprintf(script,
-                "%s$way%zu using 3:1 with points pointtype 7 pointsize 0.8 linecolor rgb '%s' "
+                "%s$way%zu using %d:1 with points pointtype %d pointsize 0.8 linecolor rgb '%s' "
                 "title ",
-                i > 0 ? ", \\\n  " : "", i, colour);
+                i > 0 ? ", \\\n  " : "", way, i < count ? 3 : 2, i < count ? 7 : 6,
+                script_colours[way % SCRIPT_COLOURS]);
         script_quote(script, title);
-        fprintf(script,
-                ", \\\n  $way%zu using 2:1 with points pointtype 6 pointsize 0.8 linecolor rgb "
-                "'%s' title 'encode'",
-                i, colour);
     }
     fprintf(script, "\n");
 }

@@ -1,0 +1,288 @@
+#!/usr/bin/env python3
+"""Measuring into a profile and looking at it, as a user does: several things in one command, going
+on after an interruption, KV of one's own, and the page, plots and document of what was measured,
+whichever tables have rows.
+
+    test_tools_profile.py COMMAND
+
+Nothing here depends on how long anything takes. Plots are looked at where gnuplot is installed.
+"""
+
+import json
+import os
+import re
+import shutil
+import sqlite3
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.etree.ElementTree
+
+COMMAND = os.path.abspath(sys.argv.pop(1)) if len(sys.argv) > 1 else "kvterrace"
+GNUPLOT = shutil.which("gnuplot")
+QUICK = ["--quick", "--seconds", "1ms", "--database", "p.db"]
+DEVICES = [word for name in ("one", "two") for word in (
+    "--set", f"device.{name}.tier=dram", "--set", f"device.{name}.backend=memory",
+    "--set", f"device.{name}.capacity=16MiB")]
+NASTY = "<script>alert(1)</script> `touch pwned` $(touch pwned) '\"; system 'touch pwned' #&"
+TABLES = ["run", "device", "device_point", "device_fit", "device_mixed", "codec_curve", "model",
+          "quality_set", "quality_curve", "calibration", "calibration_rung", "calibration_choice",
+          "learned", "prefill"]
+
+
+class ProfileTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="kvterrace-test-")
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def run_command(self, *arguments, code=0, plots=True):
+        environment = dict(os.environ)
+        if not plots:
+            environment["PATH"] = self.folder
+        result = subprocess.run([COMMAND, "profile", *arguments], cwd=self.folder, text=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=300,
+                                stdin=subprocess.DEVNULL, env=environment)
+        self.assertEqual(result.returncode, code, result.stdout + result.stderr)
+        return result
+
+    def run_json(self, *arguments):
+        return json.loads(self.run_command(*arguments, "--json").stdout)
+
+    def runs(self):
+        with sqlite3.connect(self.path("p.db")) as database:
+            return database.execute("SELECT kind, complete FROM run ORDER BY id").fetchall()
+
+    def test_several_in_one(self):
+        document = self.run_json("devices", "codecs", *QUICK, *DEVICES)
+        self.assertEqual(document["schema"], "kvterrace-profile-2")
+        self.assertEqual([row["device"] for row in document["devices"]], ["one", "two"])
+        for device in document["devices"]:
+            self.assertTrue(device["mixed"])
+            for mixed in device["mixed"]:
+                self.assertEqual(mixed["read_share"], 0.5)
+                self.assertGreater(mixed["bytes_per_s"], 0)
+            for point in device["points"]:
+                self.assertEqual("fit_error" in point, point["depth"] == 1)
+        threads = {row["threads"] for row in document["codecs"]}
+        self.assertEqual(threads, {1, min(os.cpu_count(), 64)})
+        self.assertEqual({row["source"] for row in document["codecs"]}, {"sample"})
+        self.check_break_even(document)
+        text = self.run_command("show", "--database", "p.db").stdout
+        for part in ("read at depth 1", "loading beats recomputing", "pays below", "generated KV"):
+            self.assertIn(part, text)
+        self.run_command("devices", "quality", code=2)
+        self.run_command("devices", "--kv", "x", code=2)
+
+    def check_break_even(self, document):
+        """Every figure follows from the curves beside it."""
+        raw = {row["threads"]: row for row in document["codecs"]
+               if row["name"] == "raw" and row["best"]}
+        self.assertTrue(document["break_even"]["codecs"])
+        for row in document["break_even"]["codecs"]:
+            base = raw[row["threads"]]
+            saved = base["stored_share"] - row["stored_share"]
+            slower = 1 / row["decode_bytes_per_s"] - 1 / base["decode_bytes_per_s"]
+            if row["pays"] == "below":
+                self.assertAlmostEqual(row["bytes_per_s"] * slower / saved, 1, places=6)
+            else:
+                self.assertIsNone(row["bytes_per_s"])
+                self.assertEqual(row["pays"], "never" if saved <= 0 else "always")
+        reads = {row["device"]: row["read"] for row in document["devices"]}
+        prefills = {row["name"]: row for row in document["prefill"]}
+        forms = {row["name"]: row for row in document["codecs"]
+                 if row["best"] and row["threads"] == 1}
+        for row in document["break_even"]["devices"]:
+            read, prefill = reads[row["device"]], prefills[row["prefill"]]
+            form = forms[row["codec"]]
+            each = row["token_bytes"] * (form["stored_share"] / read["bytes_per_s"] +
+                                         1 / form["decode_bytes_per_s"])
+            if row["loading_wins"] != "from":
+                continue
+            tokens = row["tokens"]
+            load = read["request_seconds"] + tokens * each
+            compute = (prefill["fixed_seconds"] + tokens * prefill["linear_seconds_per_token"] +
+                       tokens * tokens * prefill["square_seconds_per_token2"])
+            self.assertAlmostEqual(load / compute, 1, places=6)
+
+    def test_token_bytes(self):
+        self.run_command("devices", *QUICK, *DEVICES)
+        shown = self.run_json("show", "--database", "p.db", "--token-bytes", "4KiB")
+        self.assertEqual([table["token_bytes"] for table in shown["load"]], [4096])
+        self.run_command("show", "--database", "p.db", "--token-bytes", "none", code=2)
+
+    def test_goes_on(self):
+        command = ["devices", "codecs", *QUICK, *DEVICES]
+        self.run_command(*command)
+        whole = self.runs()
+        self.assertEqual(whole, [("device", 1), ("device", 1), ("codecs", 1)])
+        # Interrupted in the codecs: the devices are left alone, half of the codecs too.
+        with sqlite3.connect(self.path("p.db")) as database:
+            database.execute("UPDATE run SET complete = 0 WHERE id = 3")
+            database.execute("DELETE FROM codec_curve WHERE threads > 1")
+            kept = database.execute("SELECT name, decode_bytes_per_s FROM codec_curve WHERE "
+                                    "threads = 1").fetchall()
+        result = self.run_command(*command)
+        self.assertIn("one: measured before the interruption", result.stderr)
+        self.assertIn("two: measured before the interruption", result.stderr)
+        self.assertEqual(self.runs(), whole)
+        with sqlite3.connect(self.path("p.db")) as database:
+            self.assertEqual(database.execute("SELECT name, decode_bytes_per_s FROM codec_curve "
+                                              "WHERE threads = 1").fetchall(), kept)
+            # Interrupted in the second device.
+            database.execute("PRAGMA foreign_keys = ON")
+            database.execute("DELETE FROM run WHERE id = 3")
+            database.execute("UPDATE run SET complete = 0 WHERE id = 2")
+            database.execute("DELETE FROM device_point WHERE device_id = 2 AND kind = 0")
+        result = self.run_command(*command)
+        self.assertIn("one: measured before the interruption", result.stderr)
+        self.assertNotIn("two: measured", result.stderr)
+        self.assertEqual(self.runs(), whole)
+        # Not interrupted: everything again. And so with --fresh, another day, another command.
+        self.run_command(*command)
+        self.assertEqual(self.runs(), whole + whole)
+        with sqlite3.connect(self.path("p.db")) as database:
+            database.execute("UPDATE run SET complete = 0 WHERE id = 6")
+            database.execute("UPDATE run SET started_utc = '2026-01-01T00:00:00Z'")
+        self.run_command(*command)
+        self.assertEqual(self.runs(), whole + whole[:2] + [("codecs", 0)] + whole)
+
+    def put_dump(self, name, layers=2, tokens=64, heads=2, dim=64):
+        header, data = {}, b""
+        for layer in range(layers):
+            for side in "kv":
+                body = struct.pack(f"<{tokens * heads * dim}e",
+                                   *[((layer * 7 + i * 13) % 97) / 31 - 1.5
+                                     for i in range(tokens * heads * dim)])
+                header[f"{side}.{layer}"] = {
+                    "dtype": "F16", "shape": [tokens, heads, dim],
+                    "data_offsets": [len(data), len(data) + len(body)]}
+                data += body
+        text = json.dumps(header).encode()
+        with open(self.path(name), "wb") as file:
+            file.write(struct.pack("<Q", len(text)) + text + data)
+
+    def test_own_kv(self):
+        self.put_dump("a.safetensors")
+        self.put_dump("b.safetensors", tokens=96)
+        document = self.run_json("codecs", *QUICK, "--kv", "a.safetensors", "--kv",
+                                 "b.safetensors")
+        self.assertEqual({row["source"] for row in document["codecs"]},
+                         {"a.safetensors", "b.safetensors"})
+        sizes = {row["source"]: row["source_bytes"] for row in document["codecs"]}
+        self.assertEqual(sizes["b.safetensors"], 96 * 2 * 64 * 2 * 4)
+        self.run_command("codecs", *QUICK, "--kv", "none.safetensors", code=2)
+
+    def fill(self):
+        """Rows of every table, with texts that mean something to a browser, a shell or gnuplot."""
+        with sqlite3.connect(self.path("p.db")) as database:
+            def run(kind, source=""):
+                return database.execute(
+                    "INSERT INTO run (kind, complete, host_identity, host_name, kernel, cpu_model, "
+                    "cpu_count, memory_bytes, started_utc, library_version, sqlite_version, "
+                    "zstd_version, command_line, seed, source) SELECT ?, 1, host_identity, "
+                    "host_name, kernel, cpu_model, cpu_count, memory_bytes, started_utc, "
+                    "library_version, sqlite_version, zstd_version, ?, seed, ? FROM run LIMIT 1",
+                    (kind, NASTY, source)).lastrowid
+            model = database.execute("INSERT INTO model (name, digest, parameters, layers, heads, "
+                                     "kv_heads, head_dim, vocab) VALUES (?, '', 9, 4, 4, 2, 32, "
+                                     "100)", ("tiny" + NASTY[:60],)).lastrowid
+            quality = database.execute(
+                "INSERT INTO quality_set (run_id, model_id, class, method, settings, "
+                "context_tokens, continuation_tokens, entries) VALUES (?, ?, ?, 'continuation', "
+                "'{}', 512, 64, 100)", (run("quality"), model, NASTY[:60])).lastrowid
+            for rate, (name, bits, loss) in enumerate((
+                    ("lossless", 10.5, 0), ("planes:k4v4,g64", 4.6, 0.01), (NASTY, 3, 0.1),
+                    ("planes:k2v2,g64", 2.6, 0.2), ("entropy:k0.5v1,vchan", 2.7, 0.02))):
+                database.execute(
+                    "INSERT INTO quality_curve (set_id, codec, mode, rate, name, metric, "
+                    "bits_per_element, entries, loss_mean, loss_low, loss_high) VALUES (?, 4, 0, "
+                    "?, ?, 'top1', ?, 100, ?, ?, ?)",
+                    (quality, rate, name, bits, loss, 0, min(1, 2 * loss)))
+            calibration = database.execute(
+                "INSERT INTO calibration (run_id, model_id, class) VALUES (?, ?, 'prose')",
+                (run("calibration"), model)).lastrowid
+            for position in range(2):
+                database.execute(
+                    "INSERT INTO calibration_rung (calibration_id, position, codec, mode, rate, "
+                    "name, bits_per_element, loss, loss_upper, accepted, evidence) VALUES (?, ?, "
+                    "4, 0, ?, 'planes:k4v4,g64', 4.6, 0.01, 0.02, ?, ?)",
+                    (calibration, position, position, position, NASTY))
+            database.execute("INSERT INTO calibration_choice (calibration_id, question, chosen, "
+                             "evidence) VALUES (?, 'K:V split', 'K6V4', ?)", (calibration, NASTY))
+            database.execute("INSERT INTO learned (run_id, kind, name, part, value, weight, "
+                             "observations) VALUES (?, 'device', ?, 'read', 1.1, 5, 100)",
+                             (run("learned"), NASTY))
+            database.execute("INSERT INTO prefill (run_id, name, linear_seconds_per_token, "
+                             "square_seconds_per_token2, fixed_seconds) VALUES (?, ?, 1e-5, 1e-9, "
+                             "0.001)", (run("import", NASTY), NASTY))
+            database.execute("UPDATE device SET name = 'a`touch pwned`<b>' WHERE name = 'one'")
+
+    def check_page(self, name):
+        with open(self.path(name), encoding="utf-8") as file:
+            page = file.read()
+        self.assertNotIn("<script", page)
+        self.assertNotIn("http://", re.sub(r"http://www\.w3\.org/(2000/svg|1999/xlink)", "", page))
+        self.assertTrue(page.rstrip().endswith("</html>"))
+        self.assertNotIn("pwned", os.listdir(self.folder))
+        ids = re.findall(r"\sid=['\"]([^'\"]+)['\"]", page)
+        self.assertEqual(len(ids), len(set(ids)), "every id once")
+        return page
+
+    def test_page(self):
+        self.run_command("devices", "codecs", *QUICK, *DEVICES)
+        self.fill()
+        document = self.run_json("show", "--database", "p.db", "--html", "page.html")
+        self.assertEqual(len(document["quality_sets"][0]["curves"]), 5)
+        self.assertEqual(len(document["calibrations"][0]["rungs"]), 2)
+        self.assertEqual(document["prefill"][0]["name"], NASTY)
+        page = self.check_page("page.html")
+        for part in ("Devices", "Loading against recomputing", "Codecs", "Quality", "Ladders",
+                     "Learned while running", "Prefill", "refused", "accepted", "&lt;script"):
+            self.assertIn(part, page)
+        # Without gnuplot: the same page without pictures, which is said.
+        result = self.run_command("show", "--database", "p.db", "--html", "bare.html", plots=False)
+        self.assertIn("gnuplot is not installed", result.stderr)
+        self.assertEqual(result.stdout, "")
+        self.assertNotIn("<svg", self.check_page("bare.html"))
+        self.run_command("show", "--database", "p.db", "--plot", "scripts", plots=False, code=77)
+        self.assertTrue(any(name.endswith(".gp") for name in os.listdir(self.path("scripts"))))
+        self.run_command("show", "--database", "p.db", "--html", "missing/page.html", code=2)
+        if GNUPLOT is None:
+            self.skipTest("gnuplot is not installed: no plots to look at")
+        # Two devices, reads and writes, loads, codecs and a set.
+        self.assertEqual(page.count("<svg"), 2 + 2 + 1 + 1 + 1)
+        self.run_command("show", "--database", "p.db", "--plot", "plots")
+        names = os.listdir(self.path("plots"))
+        self.assertEqual(sum(name.endswith(".svg") for name in names), 7)
+        for name in names:
+            if name.endswith(".svg"):
+                xml.etree.ElementTree.parse(os.path.join(self.path("plots"), name))
+        self.assertNotIn("pwned", names + os.listdir(self.folder))
+
+    def test_any_tables(self):
+        """Whatever is missing, the rest is shown."""
+        self.run_command("devices", "codecs", *QUICK, *DEVICES)
+        self.fill()
+        shutil.copy(self.path("p.db"), self.path("full.db"))
+        for table in TABLES:
+            with self.subTest(table=table):
+                shutil.copy(self.path("full.db"), self.path("p.db"))
+                with sqlite3.connect(self.path("p.db")) as database:
+                    database.execute("PRAGMA foreign_keys = ON")
+                    database.execute(f"DELETE FROM {table}")
+                document = self.run_json("show", "--database", "p.db", "--html", "p.html")
+                self.check_page("p.html")
+                self.run_command("show", "--database", "p.db")
+                if table == "run":
+                    self.assertEqual(document["devices"] + document["codecs"], [])
+                    text = self.run_command("show", "--database", "p.db").stdout
+                    self.assertIn("nothing measured yet", text)
+
+
+if __name__ == "__main__":
+    unittest.main()
