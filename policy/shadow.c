@@ -7,7 +7,9 @@
  * each entry in its most exact form, and gives up what saves least per byte by its own counters.
  *
  *     window of 512 sampled uses -> score[k] = seconds saved, older windows halved
- *     another order is taken up when it leads the present one by 3 %, at the next tick
+ *     lead[k] = score[k] - score[present], square[k] = its sum of squares, use by use
+ *     another order is taken up when it leads the present one by 3 % and by three standard errors
+ *     of the lead, at the next tick: a sample's luck is no reason to change
  *
  * Items live in a ring: a new one takes the oldest's slot, so what is remembered is bounded.
  */
@@ -19,6 +21,7 @@
 #define SHADOW_ITEMS  65536u
 #define SHADOW_WINDOW 512u
 #define SHADOW_LEAD   1.03
+#define SHADOW_SURE   9.0 /* square of the standard errors that a lead has to have */
 #define SHADOW_FEW    256u
 
 typedef struct shadow_item {
@@ -35,6 +38,8 @@ struct shadow {
     uint64_t capacity_bytes;
     uint64_t used[SHADOWS];
     double score[SHADOWS];
+    double lead[SHADOWS];
+    double square[SHADOWS];
     uint32_t uses; /* in this window */
     uint32_t next; /* slot of the ring */
     uint32_t item_count;
@@ -201,7 +206,27 @@ static shadow_item *shadow_item_of(kvt_policy *policy, const entry *e, uint64_t 
     return item;
 }
 
-/* One window ends: the order that saved most is wanted if it leads. */
+/* Adds one use to the scores, and to the leads over the order that is wanted. */
+static void shadow_score(struct shadow *s, const shadow_item *item)
+{
+    double present = item->place[s->wanted] != NIL ? (double)item->saved : 0.0;
+    for (uint32_t k = 0; k < SHADOWS; k++) {
+        double here = item->place[k] != NIL ? (double)item->saved : 0.0;
+        double more = here - present;
+        s->score[k] += here;
+        s->lead[k] += more;
+        s->square[k] += more * more;
+    }
+}
+
+static bool shadow_leads(const struct shadow *s, uint32_t k)
+{
+    if (s->score[k] <= SHADOW_LEAD * s->score[s->wanted]) return false;
+    return s->lead[k] > 0.0 && s->lead[k] * s->lead[k] > SHADOW_SURE * s->square[k];
+}
+
+/* One window ends: the order that saved most is wanted if it leads. A square is that of a sum of
+ * halves: it falls to a quarter. */
 static void shadow_judge(kvt_policy *policy)
 {
     struct shadow *s = policy->shadow;
@@ -209,9 +234,13 @@ static void shadow_judge(kvt_policy *policy)
     for (uint32_t k = 1; k < SHADOWS; k++)
         if (s->score[k] > s->score[best]) best = k;
     if (best == RECENCY_ORDER) policy->counters.recency_windows++;
-    s->wanted = s->score[best] > SHADOW_LEAD * s->score[policy->order] ? best : policy->order;
-    for (uint32_t k = 0; k < SHADOWS; k++)
+    bool changes = shadow_leads(s, best);
+    if (changes) s->wanted = best;
+    for (uint32_t k = 0; k < SHADOWS; k++) {
         s->score[k] *= 0.5;
+        s->lead[k] *= changes ? 0.0 : 0.5;
+        s->square[k] *= changes ? 0.0 : 0.25;
+    }
     s->uses = 0;
 }
 
@@ -242,8 +271,7 @@ void shadow_use(kvt_policy *policy, const entry *e)
     if (item == NULL || item->bytes > s->capacity_bytes) return;
     double passed = (double)(policy->now_ns - item->last_ns) * 1e-9;
     item->last_ns = policy->now_ns;
-    for (uint32_t k = 0; k < SHADOWS; k++)
-        if (item->place[k] != NIL) s->score[k] += (double)item->saved;
+    shadow_score(s, item);
     for (uint32_t k = 0; k < CLOCKS; k++) {
         double kept = (double)item->count[k] * number_exp2(-passed / policy->half_life[k]);
         item->count[k] = (float)(kept + 1.0);
