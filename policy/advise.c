@@ -239,6 +239,20 @@ kvt_status kvt_policy_set_rate(kvt_policy *policy, uint64_t handle, double uses_
     return KVT_OK;
 }
 
+/* What is decided now lasts for half lives, not for the minute that was measured: the load is
+ * averaged over one. The first one stands until there are more. */
+static void advise_smooth_load(kvt_policy *policy, const kvt_policy_load *load)
+{
+    double passed = (double)(policy->now_ns - policy->load_ns) * 1e-9;
+    double kept = policy->load_ns != 0 ? number_exp2(-passed / policy->order_half_life) : 0.0;
+    double requests = load->requests_per_s;
+    double busy = requests * load->service_mean_s, square = requests * load->service_square_s2;
+    policy->load_requests = requests + kept * (policy->load_requests - requests);
+    policy->load_busy = busy + kept * (policy->load_busy - busy);
+    policy->load_square = square + kept * (policy->load_square - square);
+    policy->load_ns = policy->now_ns;
+}
+
 kvt_status kvt_policy_observe_load(kvt_policy *policy, const kvt_policy_load *load)
 {
     assert(policy != NULL && load != NULL);
@@ -248,11 +262,11 @@ kvt_status kvt_policy_observe_load(kvt_policy *policy, const kvt_policy_load *lo
         return KVT_E_ARGUMENT;
     }
     if (!policy->config.queue_aware) return KVT_OK;
-    double busy = load->requests_per_s * load->service_mean_s;
-    if (busy > BUSY_LIMIT) busy = BUSY_LIMIT;
-    double rate = load->service_mean_s > 0.0 ? busy / load->service_mean_s : 0.0;
-    double idle = 1.0 - busy;
-    double weight = 1.0 + rate * rate * load->service_square_s2 / (2.0 * idle * idle);
+    advise_smooth_load(policy, load);
+    double busy = policy->load_busy < BUSY_LIMIT ? policy->load_busy : BUSY_LIMIT;
+    double held = policy->load_busy > 0.0 ? busy / policy->load_busy : 1.0;
+    double idle = 1.0 - busy, rate = held * policy->load_requests;
+    double weight = 1.0 + rate * held * policy->load_square / (2.0 * idle * idle);
     double square = rate / (2.0 * idle);
     double change = weight / policy->second_weight;
     /* Small changes are not worth a new order of all entries. */

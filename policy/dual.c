@@ -92,7 +92,7 @@ static void dual_fill(const kvt_policy *policy, dual_instance *instance, double 
         dual_entry *to = &instance->entries[instance->count++];
         to->rate = reuse_rate(policy, e);
         to->none = entry_cost(policy, e, KVT_OPTION_NONE);
-        to->alpha = policy->tenants[e->tenant].wishes.alpha_seconds;
+        to->alpha = entry_alpha(policy, e);
         to->sense = to->alpha * (double)e->sensitivity;
         to->forms = e->forms == NIL ? 0 : e->forms;
         to->option_count = e->option_count;

@@ -36,7 +36,11 @@
 
 #define CLOCKS        3 /* half lives that are counted side by side */
 #define RECENCY_ORDER CLOCKS
-#define REUSE_LN2     0x1.62e42fefa39efp-1 /* a rate is ln 2 times the count over the half life */
+/* Seconds of a request that a second of background work counts as, on an idle device or a core: a
+ * prefill server has ten of those or more. */
+#define BACKGROUND_SHARE 0.1
+
+#define REUSE_LN2 0x1.62e42fefa39efp-1 /* a rate is ln 2 times the count over the half life */
 
 /* One stored option. NONE needs no form: its one number is the entry's recompute_seconds. */
 typedef struct form {
@@ -89,6 +93,7 @@ typedef struct entry {
     uint32_t forms;          /* first of option_count - 1 forms */
     float recompute_seconds; /* of option NONE */
     float sensitivity;       /* factor on losses */
+    float share;             /* of the tokens of the requests that use it */
     uint32_t barred;         /* bit i: a loss or load limit rules option i out */
     uint64_t bytes[LEVELS];  /* really stored in the present option */
     uint32_t children;       /* held ones; inside a draft less those that the draft evicts */
@@ -96,7 +101,7 @@ typedef struct entry {
     uint32_t older_sibling;
     uint32_t newer_sibling;
 } entry;
-_Static_assert(sizeof(entry) == 160, "with its part of the tables an entry stays below 192 bytes");
+_Static_assert(sizeof(entry) == 168, "with its part of the tables an entry stays below 192 bytes");
 
 #define DENSITY_NONE (1e30f)
 #define NEXT_PAID    0x80u
@@ -213,10 +218,20 @@ struct kvt_policy {
     double advanced;       /* now_half_lives when the buckets were last moved up */
 
     /* What a second and a byte read cost beside their face value; 1 and 0 without load. */
+    double load_requests; /* smoothed: requests per second, */
+    double load_busy;     /* busy seconds per second, */
+    double load_square;   /* and their squares per second */
+    uint64_t load_ns;     /* when the load was last told; 0 = never */
     double second_weight;
     double second_square;
     double read_price[LEVELS];
-    double price[LEVELS];  /* of the last dual */
+    double write_second[LEVELS]; /* of its path, for a byte written; 0 without a bandwidth */
+    double write_price[LEVELS];  /* what a byte is charged, by how busy its path is */
+    double write_queue[LEVELS];  /* seconds of planned writing that have not had their time yet */
+    double write_busy[LEVELS];   /* share of the path's time that moves took, smoothed */
+    uint64_t write_seen[LEVELS]; /* bytes written when that was last looked at, */
+    uint64_t write_ns;           /* and when */
+    double price[LEVELS];        /* of the last dual */
     double market[LEVELS]; /* what the last step in each tier lost per byte, charges included */
     bool priced;
 
@@ -318,6 +333,8 @@ flight *ledger_find(kvt_policy *policy, uint64_t id);
 flight *ledger_begin(kvt_policy *policy, uint32_t index, uint8_t to);
 void ledger_correct(kvt_policy *policy, flight *move, const uint64_t actual[LEVELS]);
 void ledger_end(kvt_policy *policy, flight *move, bool done);
+double ledger_write_price(const kvt_policy *policy, int level);
+void ledger_price_writes(kvt_policy *policy, double passed);
 bool ledger_fits(const kvt_policy *policy, const uint64_t bytes[LEVELS]);
 
 /* draft.c */
@@ -410,6 +427,12 @@ static inline double policy_weigh(const kvt_policy *policy, double seconds)
     return seconds * (policy->second_weight + seconds * policy->second_square);
 }
 
+/* Seconds that all of an entry's quality is worth to one use: its share of the request's. */
+static inline double entry_alpha(const kvt_policy *policy, const entry *e)
+{
+    return policy->tenants[e->tenant].wishes.alpha_seconds * (double)e->share;
+}
+
 /* Seconds that one use of an option costs, quality included: U = -f * cost. */
 static inline double entry_cost(const kvt_policy *policy, const entry *e, uint8_t option)
 {
@@ -417,7 +440,7 @@ static inline double entry_cost(const kvt_policy *policy, const entry *e, uint8_
     const form *o = entry_form(policy, e, option);
     if (o->loss <= 0.0) return o->face;
     double loss = (double)e->sensitivity * o->loss;
-    return o->face + policy->tenants[e->tenant].wishes.alpha_seconds * (loss < 1.0 ? loss : 1.0);
+    return o->face + entry_alpha(policy, e) * (loss < 1.0 ? loss : 1.0);
 }
 
 /* The highest level that holds bytes of a form; LEVELS when none does. */

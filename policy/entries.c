@@ -371,6 +371,10 @@ void entries_hold(kvt_policy *policy, uint32_t index, const kvt_policy_entry *gi
     assert(e->state == ENTRY_GHOST);
     entries_set_forms(policy, e, given);
     e->sensitivity = given->sensitivity > 0.0 ? (float)given->sensitivity : 1.0f;
+    e->share = 1.0f;
+    if (given->tokens > 0 && given->tokens < given->request_tokens) {
+        e->share = (float)given->tokens / (float)given->request_tokens;
+    }
     e->tenant = (uint8_t)given->tenant;
     e->state = ENTRY_HELD;
     e->current = KVT_OPTION_NONE;

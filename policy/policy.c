@@ -153,8 +153,12 @@ kvt_status kvt_policy_open(const kvt_policy_config *config, kvt_policy **policy_
         policy->next_id = 1;
         policy->second_weight = 1.0;
         policy->exact = NIL;
-        for (int level = 0; level < LEVELS; level++)
+        for (int level = 0; level < LEVELS; level++) {
+            double bandwidth = config->tiers[level + 1].write_bytes_per_s;
             policy->capacity[level] = config->tiers[level + 1].capacity_bytes;
+            if (bandwidth > 0.0) policy->write_second[level] = 1.0 / bandwidth;
+            policy->write_price[level] = BACKGROUND_SHARE * policy->write_second[level];
+        }
         policy_set_clocks(policy);
         if (advise_open(policy) && classic_open(policy) && entries_open(policy) &&
             shadow_open(policy)) {
@@ -197,11 +201,13 @@ static void policy_set_clock(kvt_policy *policy, uint64_t now_ns)
 {
     if (!policy->started) {
         policy->started = true;
-        policy->base_ns = policy->now_ns = now_ns;
+        policy->base_ns = policy->now_ns = policy->write_ns = now_ns;
     }
     if (now_ns <= policy->now_ns) return;
+    double passed = (double)(now_ns - policy->now_ns) * 1e-9;
     policy->now_ns = now_ns;
     reuse_set_now(policy);
+    ledger_price_writes(policy, passed);
 }
 
 /* One use now, and `prior` more that its class lets expect. */

@@ -5,7 +5,7 @@
  * Step of an entry from option o to o', in a tier where that frees b bytes:
  *
  *     loss = f * (cost(o') - cost(o)) + price below * bytes below + write seconds / expected stay
- *     cost(o) = alpha * loss(o) + load(o) + decode(o)                                     seconds
+ *     cost(o) = alpha * share * loss(o) + load(o) + decode(o)                             seconds
  *
  * A tier orders its entries by log2 of f * (cost(o') - cost(o)) / b of their cheapest step, in
  * buckets of 1.1 %: one order for steps that cost nothing else, one for those that also write and
@@ -40,14 +40,13 @@ double utility_write_seconds(const kvt_policy *policy, const entry *e, uint8_t o
     bool coded = e->current == KVT_OPTION_NONE ||
                  ((o->made_from >> e->current & 1) == 0 &&
                   !utility_same_variant(entry_form(policy, e, e->current), o));
-    if (coded) seconds = o->encode_seconds;
+    if (coded) seconds = BACKGROUND_SHARE * o->encode_seconds;
     for (int level = 0; level < LEVELS; level++) {
         const kvt_tier_facts *tier = &policy->config.tiers[level + 1];
         double bytes = (double)entry_need(policy, e, option, level);
-        if (tier->write_bytes_per_s > 0.0) seconds += bytes / tier->write_bytes_per_s;
-        seconds += bytes * tier->wear_seconds_per_byte;
+        seconds += bytes * (ledger_write_price(policy, level) + tier->wear_seconds_per_byte);
     }
-    return seconds;
+    return seconds * policy->second_weight;
 }
 
 bool utility_is_reachable(const kvt_policy *policy, const entry *e, uint8_t option)

@@ -22,7 +22,7 @@ rents utility_rents(const kvt_policy *policy, const int64_t room[LEVELS]);
 /* Price times bytes over the tiers that have no room for an option. */
 double utility_rent(const kvt_policy *policy, rents *known, const entry *e, uint8_t option);
 
-/* Seconds to make an option's form and to write it, each tier at its own write bandwidth. */
+/* What making an option's form and writing it is charged, in seconds of a request. */
 double utility_write_seconds(const kvt_policy *policy, const entry *e, uint8_t option);
 
 /* Seconds that a placement is expected to last: moves are paid off over this time. */

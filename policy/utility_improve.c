@@ -127,8 +127,9 @@ static void tick_improve(kvt_policy *policy, draft *work)
         if (!entry_is_movable(e)) continue;
         const form *now = entry_form(policy, e, e->current);
         improvement found;
-        if (improve_find(policy, policy->hand, &known, now->load_seconds + now->decode_seconds,
-                         true, &found)) {
+        if (improve_find(policy, policy->hand, &known,
+                         policy->second_weight * (now->load_seconds + now->decode_seconds), true,
+                         &found)) {
             tick_keep(choice, &count, &found);
         }
     }

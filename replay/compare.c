@@ -20,14 +20,12 @@
 #define OURS_STEPS      3u
 #define OURS_ADAPTCACHE "adaptcache"
 
-/* The engine's own knobs: alpha in seconds for entries of OURS_TOKENS, with any form and with the
- * losses limited to each rung's. The engine charges alpha per entry, so smaller entries get smaller
- * alphas: a context counts the same however it is cut. */
-static const double ours_alphas[] = {0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 4.0, 10.0};
+/* The engine's own knobs: alpha in seconds for a request's quality, with any form and with the
+ * losses limited to each rung's. */
+static const double ours_alphas[] = {0.3, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0};
 #define OURS_ALPHAS (sizeof ours_alphas / sizeof ours_alphas[0])
-static const double limited_alphas[] = {0.01, 0.1};
+static const double limited_alphas[] = {0.3, 2.0};
 #define LIMITED_ALPHAS (sizeof limited_alphas / sizeof limited_alphas[0])
-#define OURS_TOKENS    512.0
 
 /* Two contenders that become a row. */
 typedef struct compare_match {
@@ -89,11 +87,6 @@ static kvt_status compare_append(compare_state *state, const compare_setup *setu
     return compare_add(state, setup, &grown[(*count)++]);
 }
 
-static double compare_alpha(const compare_state *state, double alpha_s)
-{
-    return alpha_s * (double)state->workloads[0].block_tokens / OURS_TOKENS;
-}
-
 /* A policy that chooses forms itself has no form of its own: its alphas stand in their place. */
 static kvt_status compare_add_baseline(compare_state *state, const char *policy, double speed,
                                        uint64_t capacity, size_t **list, size_t *count)
@@ -106,7 +99,7 @@ static kvt_status compare_add_baseline(compare_state *state, const char *policy,
     kvt_status status = KVT_OK;
     if (strcmp(policy, OURS_ADAPTCACHE) == 0) {
         for (size_t i = 0; i < OURS_ALPHAS && status == KVT_OK; i += 3) {
-            setup.alpha_s = compare_alpha(state, ours_alphas[i]);
+            setup.alpha_s = ours_alphas[i];
             status = compare_append(state, &setup, list, count);
         }
         return status;
@@ -133,7 +126,7 @@ static kvt_status compare_add_limited(compare_state *state, compare_setup *setup
         if (curve->loss <= 0.0) continue;
         setup->loss_limit = fmax(curve->loss, curve->loss_upper);
         for (size_t i = 0; i < LIMITED_ALPHAS && status == KVT_OK; i++) {
-            setup->alpha_s = compare_alpha(state, limited_alphas[i]);
+            setup->alpha_s = limited_alphas[i];
             status = compare_append(state, setup, list, count);
         }
     }
@@ -147,10 +140,9 @@ static kvt_status compare_add_ours(compare_state *state, double speed, uint64_t 
     setup.ssd_capacity_bytes = capacity;
     setup.loss_limit = 0.0;
     kvt_status status = compare_append(state, &setup, list, count);
-    size_t step = state->plan->quick ? 2 : 1;
     setup.loss_limit = 1.0;
-    for (size_t i = 0; i < OURS_ALPHAS && status == KVT_OK; i += step) {
-        setup.alpha_s = compare_alpha(state, ours_alphas[i]);
+    for (size_t i = 0; i < OURS_ALPHAS && status == KVT_OK; i++) {
+        setup.alpha_s = ours_alphas[i];
         status = compare_append(state, &setup, list, count);
     }
     if (status != KVT_OK || state->plan->quick) return status;
@@ -310,14 +302,14 @@ static kvt_status compare_mixes(compare_state *state, double speed, compare_matc
 /* The engine with each of its switches against the engine without. */
 static kvt_status compare_ablations(compare_state *state, double speed, compare_matches *matches)
 {
-    static const double alphas[] = {0.0, 1.0}; /* 0: exact forms */
+    static const double alphas[] = {0.0, 16.0}; /* 0: exact forms */
     kvt_status status = KVT_OK;
     for (size_t a = 0; a < sizeof alphas / sizeof alphas[0]; a++) {
         for (int what = 0; what < 2 && status == KVT_OK; what++) {
             compare_match match = {.kind = REPLAY_ROW_ABLATION};
             compare_setup setup =
                 compare_setup_of("utility", COMPARE_OURS, speed, state->plan->main);
-            if (alphas[a] > 0.0) setup.alpha_s = compare_alpha(state, alphas[a]);
+            if (alphas[a] > 0.0) setup.alpha_s = alphas[a];
             if (alphas[a] <= 0.0) setup.loss_limit = 0.0;
             status = compare_add(state, &setup, &match.against);
             if (status != KVT_OK) return status;
@@ -441,6 +433,10 @@ static kvt_status compare_draw(compare_state *state)
             status = replay_workload_generate(&generator, &state->workloads[i], state->message,
                                               state->message_size);
         }
+        if (status == KVT_OK) {
+            status =
+                replay_normals_draw(seed, state->workloads[i].distinct_blocks, &state->normals[i]);
+        }
         if (status != KVT_OK) return status;
     }
     double capacity = 0.0;
@@ -478,7 +474,7 @@ static kvt_status compare_budget(compare_state *state)
     compare_setup setup = compare_setup_of("lru", COMPARE_OTHER, speed, plan->main);
     kvt_status status = compare_add(state, &setup, &trials[0]);
     setup = compare_setup_of("utility", COMPARE_OURS, speed, plan->main);
-    setup.alpha_s = compare_alpha(state, 1.0);
+    setup.alpha_s = 16.0;
     if (status == KVT_OK) status = compare_add(state, &setup, &trials[1]);
     if (status == KVT_OK) status = compare_run_trials(state, trials, 2, true, "first runs");
     if (status != KVT_OK) return status;
@@ -507,7 +503,8 @@ kvt_status replay_compare_run(const replay_compare *plan, replay_compare_result 
     (void)clock_gettime(CLOCK_MONOTONIC, &begin);
     snprintf(message, message_size, "out of memory");
     state.workloads = calloc(state.seed_count, sizeof *state.workloads);
-    status = state.workloads != NULL ? compare_draw(&state) : KVT_E_MEMORY;
+    state.normals = calloc(state.seed_count, sizeof *state.normals);
+    status = state.workloads != NULL && state.normals != NULL ? compare_draw(&state) : KVT_E_MEMORY;
     if (status == KVT_OK) status = compare_budget(&state);
     uint32_t speeds = plan->speed_count > 0 ? plan->speed_count : 1;
     for (uint32_t i = 0; i < speeds && status == KVT_OK; i++)
@@ -519,7 +516,10 @@ kvt_status replay_compare_run(const replay_compare *plan, replay_compare_result 
     compare_pool_free(&state);
     for (uint32_t i = 0; state.workloads != NULL && i < state.seed_count; i++)
         replay_workload_free(&state.workloads[i]);
+    for (uint32_t i = 0; state.normals != NULL && i < state.seed_count; i++)
+        free(state.normals[i].pairs);
     free(state.workloads);
+    free(state.normals);
     if (status != KVT_OK) replay_compare_free(result);
     return status;
 }

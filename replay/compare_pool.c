@@ -73,6 +73,7 @@ static void pool_options(const compare_state *state, const compare_setup *setup,
     options->queue_aware = setup->queue_aware;
     options->sensitivity = setup->spread.sigma;
     options->repeatability = setup->spread.repeatability;
+    options->normals = &state->normals[seed];
     options->blend = setup->blend;
     replay_tier *ssd = &options->tiers[KVT_TIER_SSD];
     if (setup->ssd_bytes_per_s > 0.0) {

@@ -47,6 +47,7 @@ typedef struct compare_state {
     const replay_compare *plan;
     replay_compare_result *result;
     replay_workload *workloads; /* seeds, then tuning seeds */
+    replay_normals *normals;    /* of the same */
     uint32_t seed_count;        /* of both */
     compare_trial *trials;
     size_t trial_count, trial_room;

@@ -52,6 +52,12 @@ typedef struct replay_blend {
     double share[KVT_TIER_COUNT];    /* of the entries that get the second one */
 } replay_blend;
 
+/* The normal numbers behind the sensitivities of one seed, drawn once for many runs. */
+typedef struct replay_normals {
+    double *pairs; /* by block: of the true factor, and the other one of what is known */
+    uint64_t blocks;
+} replay_normals;
+
 typedef struct replay_options {
     uint32_t servers;
     uint64_t bytes_per_token;
@@ -75,10 +81,11 @@ typedef struct replay_options {
     char ladder[128];    /* path of the ladder that the variants come from, or "" */
     double sensitivity;  /* sigma of the lognormal factor (mean 1) on an entry's losses; 0 = none */
     double repeatability; /* correlation of what the policy knows of log factors with them, [0,1] */
-    double loss_limit;    /* no form whose loss_upper passes it; 1 = any */
-    replay_blend blend;   /* set: restricts what the policy may choose from */
-    bool adaptive;        /* the policy chooses its half life */
-    bool queue_aware;     /* and is told the load in front of the servers */
+    const replay_normals *normals; /* of this seed, or NULL: drawn in the run */
+    double loss_limit;             /* no form whose loss_upper passes it; 1 = any */
+    replay_blend blend;            /* set: restricts what the policy may choose from */
+    bool adaptive;                 /* the policy chooses its half life */
+    bool queue_aware;              /* and is told the load in front of the servers */
     double alpha_seconds;
     double half_life_seconds;
     double hysteresis;
@@ -111,6 +118,10 @@ void replay_options_init(replay_options *options);
 KVT_NODISCARD kvt_status replay_options_read(kvt_config *config, bool live, replay_options *options,
                                              char *message, size_t message_size);
 void replay_options_free(replay_options *options);
+
+/* Draws the normals of a seed's first blocks; release with free(out->pairs). KVT_OK; KVT_E_MEMORY.
+ */
+KVT_NODISCARD kvt_status replay_normals_draw(uint64_t seed, uint64_t blocks, replay_normals *out);
 
 /* What a block's losses are multiplied with under options->sensitivity, and what a policy knows of
  * it; either may be NULL. */

@@ -211,7 +211,8 @@ static kvt_status sim_admit(sim_state *sim, const sim_visit *visit, uint32_t pos
                               .ladder = whole ? sim->ladder : 0,
                               .recompute_seconds = sim_recompute(sim, visit, built),
                               .sensitivity = sim->known != NULL ? (double)sim->known[block] : 1.0,
-                              .tokens = whole ? sim->workload->block_tokens : tokens};
+                              .tokens = tokens,
+                              .request_tokens = visit->request->input_tokens};
     kvt_option blended[KVT_TIER_COUNT];
     if (sim->options->blend.set) {
         uint32_t mask = sim_blend_mask(sim, block);

@@ -62,7 +62,7 @@ static const kvt_setting settings_table[] = {
     TEXT("store.ladder_class", NULL, "class of texts that was calibrated on; absent: any"),
     NUMBER("store.loss_limit", "0.01",
            "with a ladder: no form whose upper confidence bound of loss passes this"),
-    SECONDS("store.alpha", "10", "seconds of delay that 1.0 of quality is worth"),
+    SECONDS("store.alpha", "10", "seconds of delay that 1.0 of a request's quality is worth"),
     SECONDS("store.half_life", "300", "half-life of the reuse counter"),
     NUMBER("store.hysteresis", "1.25", "a move must gain this many times its cost"),
     CHOICE("store.holes", "contiguous", "contiguous|mixed",

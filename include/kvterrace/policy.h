@@ -107,7 +107,7 @@ typedef struct kvt_policy_config {
     const char *name; /* "none", "lru", "lru-leaf", "utility"; default "utility" */
     kvt_tier_facts tiers[KVT_TIER_COUNT];
     kvt_variant variant;       /* the form that the fixed policies (lru, lru-leaf) store; raw */
-    double alpha_seconds;      /* seconds of delay paid for 1.0 of quality; 10 */
+    double alpha_seconds;      /* seconds of delay paid for 1.0 of a request's quality; 10 */
     double half_life_seconds;  /* of the reuse counter; 300 */
     double hysteresis;         /* a switch must gain this many times its cost; 1.25 */
     uint8_t holes;             /* kvt_hole_mode; CONTIGUOUS */
@@ -161,6 +161,9 @@ typedef struct kvt_policy_entry {
     const kvt_option *options; /* [0] is NONE; copied; NULL with a ladder */
     uint32_t option_count;     /* 1..KVT_OPTIONS_MAX; 0 with a ladder */
     uint32_t tokens;
+    uint32_t request_tokens;  /* of the requests that use it; 0 = it is all of them. The loss of a
+                                 request is the mean over its tokens, so alpha is charged for the
+                                 share tokens / request_tokens, at most 1 */
     uint32_t ladder;          /* 0 = options are given here */
     double recompute_seconds; /* of NONE, with a ladder */
     double sensitivity;       /* factor on every option's loss for this entry; 0 = 1 */
@@ -207,8 +210,8 @@ KVT_API KVT_NODISCARD kvt_status kvt_policy_set_rate(kvt_policy *policy, uint64_
 
 /* Tells the load in front of the prefill. Used when config.queue_aware: with s the seconds that an
  * entry adds to a request, W is charged as s * (1 + r^2 m2 / (2 (1-rho)^2)) + s^2 * r / (2
- * (1-rho)), the derivative of the M/G/1 waiting time integrated over s. rho is held at 0.95.
- * KVT_OK; KVT_E_ARGUMENT. */
+ * (1-rho)), the derivative of the M/G/1 waiting time integrated over s. rho is held at 0.95. What
+ * is told is averaged over a half life. KVT_OK; KVT_E_ARGUMENT. */
 KVT_API KVT_NODISCARD kvt_status kvt_policy_observe_load(kvt_policy *policy,
                                                          const kvt_policy_load *load);
 

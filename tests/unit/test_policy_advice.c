@@ -385,6 +385,59 @@ static void load_weighs_seconds(void **state)
     }
 }
 
+/* One half life after it was told, half of a load is left when the next one is none. */
+static void load_is_averaged_over_a_half_life(void **state)
+{
+    (void)state;
+    const kvt_policy_load load = {
+        .requests_per_s = 0.5, .service_mean_s = 1.0, .service_square_s2 = 4.0};
+    const kvt_policy_load none = {.requests_per_s = 0.0};
+    const uint64_t then = SECOND + (uint64_t)(config.half_life_seconds * 1e9);
+    kvt_explanation x[2];
+    for (int aware = 0; aware < 2; aware++) {
+        config.queue_aware = aware != 0;
+        kvt_policy *policy = test_open(&config);
+        const kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 0.01)};
+        kvt_policy_entry entry = {.handle = 1, .options = options, .option_count = 2};
+        assert_int_equal(admit(policy, SECOND, &entry), KVT_OK);
+        assert_int_equal(kvt_policy_observe_load(policy, &load), KVT_OK);
+        assert_int_equal(kvt_policy_access(policy, then, 1, NULL), KVT_OK);
+        assert_int_equal(kvt_policy_observe_load(policy, &none), KVT_OK);
+        assert_int_equal(kvt_policy_explain(policy, then, 1, &x[aware]), KVT_OK);
+        kvt_policy_close(policy);
+    }
+    /* rho = 1/4, r = 1/4: s (1 + 1/4 * 1 / (2 * 9/16)) + s^2 / 4 / (2 * 3/4). */
+    double ratio = x[1].options[0].utility / x[0].options[0].utility;
+    assert_true(fabs(ratio - (1.0 + 2.0 / 9.0 + 1.0 / 6.0)) < 1e-5);
+}
+
+/* Alpha is the price of a request's quality: a quarter of its tokens is charged a quarter. */
+static void a_loss_is_charged_for_its_share_of_the_request(void **state)
+{
+    (void)state;
+    kvt_option options[2] = {test_none(20.0), test_option(2, KVT_TIER_DRAM, 100, 0.0)};
+    options[1].loss = 0.5;
+    static const uint32_t request_tokens[3] = {0, 400, 50};
+    double utility[3];
+    kvt_policy *policy = test_open(&config);
+    for (uint32_t i = 0; i < 3; i++) {
+        kvt_explanation x;
+        kvt_policy_entry entry = {.handle = i + 1,
+                                  .options = options,
+                                  .option_count = 2,
+                                  .tokens = 100,
+                                  .request_tokens = request_tokens[i]};
+        assert_int_equal(admit(policy, SECOND, &entry), KVT_OK);
+        assert_int_equal(kvt_policy_explain(policy, SECOND, i + 1, &x), KVT_OK);
+        utility[i] = x.options[1].utility;
+    }
+    assert_true(utility[0] < 0.0);
+    assert_true(fabs(utility[1] / utility[0] - 0.25) < 1e-6);
+    /* No entry is more than all of its requests. */
+    assert_true(fabs(utility[2] / utility[0] - 1.0) < 1e-6);
+    kvt_policy_close(policy);
+}
+
 static void a_busy_tier_is_dearer_to_read(void **state)
 {
     (void)state;
@@ -557,6 +610,8 @@ int main(void)
         cmocka_unit_test_setup(a_share_is_a_limit, set_up),
         cmocka_unit_test_setup(a_prior_counts_for_the_first_time_only, set_up),
         cmocka_unit_test_setup(load_weighs_seconds, set_up),
+        cmocka_unit_test_setup(load_is_averaged_over_a_half_life, set_up),
+        cmocka_unit_test_setup(a_loss_is_charged_for_its_share_of_the_request, set_up),
         cmocka_unit_test_setup(a_busy_tier_is_dearer_to_read, set_up),
         cmocka_unit_test_setup(observed_quality_moves_the_sensitivity, set_up),
         cmocka_unit_test_setup(the_half_life_follows_the_traffic, set_up),

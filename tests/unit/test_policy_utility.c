@@ -239,8 +239,9 @@ static void recompute_wins_when_loading_is_slower(void **state)
 }
 
 /* DRAM holds one entry; what a newcomer pushes out has an SSD option of `ssd_load` seconds that
- * takes `write` bytes per second to write. Returns the kind of the first move. */
-static uint8_t pushed_out(double ssd_load, double write)
+ * takes `write` bytes per second to write, after `others` entries of its size that are written in
+ * the same moment. Returns the kind of the first move. */
+static uint8_t pushed_out(double ssd_load, double write, uint64_t others)
 {
     kvt_policy_config config;
     prepare(&config, 100, 1000);
@@ -251,8 +252,13 @@ static uint8_t pushed_out(double ssd_load, double write)
     assert_int_equal(admit(policy, SECOND, 1, 0, options, 3), KVT_OK);
     test_carry_out(policy, &plan);
     assert_int_equal(kvt_policy_option(policy, 1), 1);
-    /* Only DRAM for the newcomer, and dear to recompute. */
     options[0] = test_none(50.0);
+    for (uint64_t i = 0; i < others; i++) {
+        const kvt_option below[2] = {options[0], options[2]};
+        assert_int_equal(admit(policy, 100 * SECOND, 10 + i, 0, below, 2), KVT_OK);
+        test_carry_out(policy, &plan);
+    }
+    /* Only DRAM for the newcomer, and dear to recompute. */
     assert_int_equal(admit(policy, 100 * SECOND, 2, 0, options, 2), KVT_OK);
     assert_int_equal(plan.count, 2);
     assert_int_equal(moves[0].handle, 1);
@@ -265,11 +271,14 @@ static uint8_t pushed_out(double ssd_load, double write)
 static void demotes_when_the_lower_tier_pays(void **state)
 {
     (void)state;
-    assert_int_equal(pushed_out(0.1, 1e6), KVT_MOVE_CHANGE);
+    assert_int_equal(pushed_out(0.1, 1e6, 0), KVT_MOVE_CHANGE);
     /* Loading takes as long as recomputing. */
-    assert_int_equal(pushed_out(1.0, 1e6), KVT_MOVE_EVICT);
-    /* 100 bytes at 50/s: two seconds of writing against 0.9 s saved about once. */
-    assert_int_equal(pushed_out(0.1, 50.0), KVT_MOVE_EVICT);
+    assert_int_equal(pushed_out(1.0, 1e6, 0), KVT_MOVE_EVICT);
+    /* 100 bytes at 5/s: twenty seconds of a device count as two, against 0.9 s saved about once. */
+    assert_int_equal(pushed_out(0.1, 5.0, 0), KVT_MOVE_EVICT);
+    /* A second of a device for it, but it would wait for those before it. */
+    assert_int_equal(pushed_out(0.1, 100.0, 0), KVT_MOVE_CHANGE);
+    assert_int_equal(pushed_out(0.1, 100.0, 3), KVT_MOVE_EVICT);
 }
 
 static void a_full_lower_tier_makes_room_first(void **state)
@@ -390,7 +399,8 @@ static void promotion_must_pay_for_the_move(void **state)
     kvt_policy_config config;
     prepare(&config, 1000, 1000);
     config.half_life_seconds = 100.0;
-    config.tiers[KVT_TIER_DRAM].write_bytes_per_s = 100.0; /* one second for an entry */
+    config.tiers[KVT_TIER_DRAM].write_bytes_per_s =
+        10.0; /* ten seconds for an entry count as one */
     kvt_policy *policy = test_open(&config);
     kvt_option options[3] = {test_none(9.0), test_option(1, KVT_TIER_DRAM, 100, 0.5),
                              test_option(1, KVT_TIER_SSD, 100, 1.0)};
