@@ -37,8 +37,8 @@ static kvt_status judge_entry_make(const model_config *c, uint32_t context, uint
     size_t tokens = judge_round_up(((size_t)context + continuation) * sizeof(uint32_t));
     size_t matrix = judge_round_up(judge_matrix(e) * sizeof(uint16_t));
     size_t own = judge_round_up((size_t)continuation * c->kv_heads * c->head_dim * sizeof(float));
-    size_t layer = queries + 2 * own + 2 * matrix;
-    uint8_t *at = malloc(5 * pointers + logits + tokens + c->layers * layer);
+    size_t layer = 2 * queries + 2 * own + 2 * matrix;
+    uint8_t *at = malloc(6 * pointers + logits + tokens + c->layers * layer);
     e->memory = at;
     if (at == NULL) {
         judge_entry_close(e);
@@ -49,16 +49,18 @@ static kvt_status judge_entry_make(const model_config *c, uint32_t context, uint
     e->queries = (float **)(void *)(at + 2 * pointers);
     e->own_k = (float **)(void *)(at + 3 * pointers);
     e->own_v = (float **)(void *)(at + 4 * pointers);
-    at += 5 * pointers;
+    e->attended = (float **)(void *)(at + 5 * pointers);
+    at += 6 * pointers;
     e->logits = (float *)(void *)at;
     e->tokens = (uint32_t *)(void *)(at + logits);
     at += logits + tokens;
     for (uint32_t l = 0; l < c->layers; l++, at += layer) {
         e->queries[l] = (float *)(void *)at;
-        e->own_k[l] = (float *)(void *)(at + queries);
-        e->own_v[l] = (float *)(void *)(at + queries + own);
-        e->k[l] = (uint16_t *)(void *)(at + queries + 2 * own);
-        e->v[l] = (uint16_t *)(void *)(at + queries + 2 * own + matrix);
+        e->attended[l] = (float *)(void *)(at + queries);
+        e->own_k[l] = (float *)(void *)(at + 2 * queries);
+        e->own_v[l] = (float *)(void *)(at + 2 * queries + own);
+        e->k[l] = (uint16_t *)(void *)(at + 2 * queries + 2 * own);
+        e->v[l] = (uint16_t *)(void *)(at + 2 * queries + 2 * own + matrix);
     }
     *entry_out = e;
     return KVT_OK;
@@ -149,6 +151,7 @@ kvt_status judge_entry_open(model_session *session, const uint32_t *tokens, uint
         request.v_out = e->own_v;
         request.queries_count = continuation_tokens;
         request.queries_out = e->queries;
+        request.attended_out = e->attended;
         status = model_forward(session, &request);
     }
     if (status != KVT_OK) {
@@ -233,6 +236,9 @@ kvt_status judge_variant_open(const judge_entry *e, judge_transform transform, v
                    .next_position = e->context_tokens};
     status = transform(context, &kv);
     variant->next_position = kv.next_position;
+    const size_t mask = (size_t)e->config->kv_heads * e->context_tokens;
+    for (uint32_t l = 0; !variant->dropped && l < e->config->layers; l++)
+        variant->dropped = memchr(variant->kept[l], 0, mask) != NULL;
     if (status != KVT_OK) judge_variant_close(variant);
     return status;
 }
@@ -259,7 +265,8 @@ static kvt_status judge_probe(const judge_entry *e, const model_past *exact,
                                .rows = e->continuation_tokens,
                                .queries = (const float *const *)e->queries,
                                .own_k = (const float *const *)e->own_k,
-                               .own_v = (const float *const *)e->own_v};
+                               .own_v = (const float *const *)e->own_v,
+                               .exact_out = (const float *const *)e->attended};
     model_probe_result probed;
     double *errors = malloc(heads * sizeof *errors);
     if (errors == NULL) return KVT_E_MEMORY;
@@ -285,7 +292,7 @@ kvt_status judge_variant_run(model_session *session, const judge_entry *e,
     *result_out = (judge_result){.kl = 0.0};
     changed.k = (const void *const *)variant->k;
     changed.v = (const void *const *)variant->v;
-    changed.kept = (const uint8_t *const *)variant->kept;
+    if (variant->dropped) changed.kept = (const uint8_t *const *)variant->kept;
     model_request request =
         judge_continuation(e, &changed, variant->next_position, variant->logits);
     kvt_status status = model_forward(session, &request);

@@ -75,6 +75,7 @@ typedef struct judge_entry {
     uint16_t **k, **v;      /* [layers], fp16 [context_tokens][kv_heads][head_dim] */
     float **queries;        /* [layers], [continuation_tokens][heads][head_dim], post-RoPE */
     float **own_k, **own_v; /* [layers], the continuation's own KV in the exact run */
+    float **attended;       /* [layers], as queries: what attention gave */
     float *logits;          /* [continuation_tokens][vocab] */
     double nll;             /* mean over the continuation's tokens after its first, nats */
     void *memory;
@@ -121,6 +122,7 @@ typedef struct judge_token {
 typedef struct judge_variant {
     uint16_t **k, **v; /* as the entry's */
     uint8_t **kept;
+    bool dropped; /* some token of some head is */
     uint32_t next_position;
     float *logits; /* [continuation_tokens][vocab] once run */
     void *memory;

@@ -83,7 +83,8 @@ typedef struct model_request {
     uint32_t logits_first, logits_count; /* rows whose logits are wanted */
     float *logits_out;                   /* [logits_count][vocab] */
     uint32_t queries_first, queries_count;
-    float *const *queries_out; /* [layers], each [queries_count][heads][head_dim], post-RoPE */
+    float *const *queries_out;  /* [layers], each [queries_count][heads][head_dim], post-RoPE */
+    float *const *attended_out; /* the same rows' attention outputs; NULL: not wanted */
 } model_request;
 
 /* Runs the new tokens on top of the past. KVT_OK; KVT_E_ARGUMENT (a token outside the vocabulary, a

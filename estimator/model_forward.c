@@ -251,6 +251,10 @@ static void forward_attention_part(model_session *s, const model_request *q, uin
                (size_t)q->queries_count * query_dim * sizeof *s->query);
     }
     forward_attend(s, q, l, past, &at);
+    if (q->attended_out != NULL) {
+        memcpy(q->attended_out[l], s->attended + (size_t)q->queries_first * query_dim,
+               (size_t)q->queries_count * query_dim * sizeof *s->attended);
+    }
     forward_matrix(s, l, MODEL_WO, forward_inner(s, s->attended, rows, query_dim), s->delta, rows);
     forward_add(s->x, s->delta, (size_t)rows * c->dim);
 }

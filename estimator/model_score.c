@@ -124,15 +124,17 @@ static double score_lost(const score_work *work, const uint8_t *kept, uint32_t r
     return lost;
 }
 
-/* `attend` describes the queries of one block; K, V and targets are filled in here. */
+/* `attend` describes the queries of one block; K, V and targets are filled in here. exact_out: the
+ * block's outputs with exact KV, NULL where they are to be computed. */
 static void score_block(const score_work *work, size_t place, const uint8_t *kept,
-                        model_attend attend, score_head *head)
+                        const float *exact_out, model_attend attend, score_head *head)
 {
     attend.weights = work->weights;
     attend.keys = work->exact_k + place;
     attend.values = work->exact_v + place;
     attend.out = work->exact_out;
-    model_attend_block(&attend);
+    if (exact_out == NULL) model_attend_block(&attend);
+    const float *exact_rows = exact_out != NULL ? exact_out : work->exact_out;
     if (kept != NULL) head->lost += score_lost(work, kept, attend.rows, attend.tokens);
     attend.keys = work->variant_k + place;
     attend.values = work->variant_v + place;
@@ -142,7 +144,7 @@ static void score_block(const score_work *work, size_t place, const uint8_t *kep
     model_attend_block(&attend);
     for (uint32_t r = 0; r < attend.rows; r++) {
         for (uint32_t i = 0; i < attend.head_dim; i++) {
-            double exact = (double)work->exact_out[r * attend.query_stride + i];
+            double exact = (double)exact_rows[r * attend.query_stride + i];
             double difference = exact - (double)work->variant_out[r * attend.query_stride + i];
             head->difference += difference * difference;
             head->norm += exact * exact;
@@ -171,9 +173,10 @@ static void score_layer(const model_config *c, const model_probe *probe, uint32_
                                    .kv_stride = model_kv_dim(c),
                                    .visible = work->context + (causal ? first + 1 : 0),
                                    .step = causal ? 1 : 0};
+            const bool known = probe->exact_out != NULL && kept == NULL;
             score_block(work, (size_t)kv_head * c->head_dim,
-                        kept != NULL ? kept + (size_t)kv_head * work->context : NULL, attend,
-                        &head);
+                        kept != NULL ? kept + (size_t)kv_head * work->context : NULL,
+                        known ? probe->exact_out[l] + place : NULL, attend, &head);
         }
         errors[h] = head.difference > 0.0 ? sqrt(head.difference / head.norm) : 0.0;
         *lost += head.lost / probe->rows;

@@ -39,6 +39,9 @@ typedef struct model_probe {
      * [rows][kv_heads][head_dim]. NULL: the rows see the context only. */
     const float *const *own_k;
     const float *const *own_v;
+    /* The attention outputs with exact KV where they are known, laid out as queries; they save the
+     * exact half of a probe of KV from which nothing is dropped. NULL: not known. */
+    const float *const *exact_out;
 } model_probe;
 
 /* Attention output with exact and with other KV. head_errors may be NULL, else [layers][heads].

@@ -288,15 +288,10 @@ void quality_answers_close(quality_answers *answers)
 kvt_status quality_answers_compare(quality_answers *a, const judge_variant *variant,
                                    double *rouge_l_out, double *f1_out)
 {
-    const model_config *c = a->entry->config;
-    const size_t mask = (size_t)c->kv_heads * a->entry->context_tokens;
-    bool dropped = false;
     *rouge_l_out = *f1_out = (double)NAN;
     if (a->prompt_count == 0) return KVT_OK;
-    for (uint32_t l = 0; !dropped && l < c->layers; l++)
-        dropped = memchr(variant->kept[l], 0, mask) != NULL;
     answer_context context = {variant->k, variant->v,
-                              dropped ? (const uint8_t *const *)variant->kept : NULL,
+                              variant->dropped ? (const uint8_t *const *)variant->kept : NULL,
                               variant->next_position};
     answer_load(a, &context);
     double rouge_l = 0.0, f1 = 0.0, one_rouge_l = 0.0, one_f1 = 0.0;

@@ -160,6 +160,36 @@ static void changes_are_seen(void **state)
     case_free(&b);
 }
 
+/* The entry's own attention outputs stand for computing them once more. */
+static void kept_outputs_are_those_of_a_probe(void **state)
+{
+    (void)state;
+    bench_case b = case_make(44);
+    const judge_entry *e = b.entry;
+    double factor = 0.7;
+    judge_variant variant;
+    judge_result result;
+    model_probe_result plain;
+    assert_int_equal(judge_variant_open(e, scale_values, &factor, &variant), KVT_OK);
+    assert_false(variant.dropped);
+    assert_int_equal(judge_variant_run(b.session, e, &variant, &result, NULL), KVT_OK);
+    const model_past exact = {CONTEXT, KVT_DTYPE_FP16, (const void *const *)e->k,
+                              (const void *const *)e->v, NULL};
+    const model_past other = {CONTEXT, KVT_DTYPE_FP16, (const void *const *)variant.k,
+                              (const void *const *)variant.v, NULL};
+    const model_probe probe = {.exact = &exact,
+                               .variant = &other,
+                               .rows = CONTINUATION,
+                               .queries = (const float *const *)e->queries,
+                               .own_k = (const float *const *)e->own_k,
+                               .own_v = (const float *const *)e->own_v};
+    assert_int_equal(model_probe_attention(e->config, &probe, &plain, NULL), KVT_OK);
+    assert_true(plain.attention_error > 0.01);
+    assert_close(result.attention_error, plain.attention_error, 1e-6, "attention error");
+    judge_variant_close(&variant);
+    case_free(&b);
+}
+
 static kvt_status drop_all(void *context, judge_kv *kv)
 {
     (void)context;
@@ -400,6 +430,7 @@ int main(void)
         cmocka_unit_test(exact_against_exact_is_nothing),
         cmocka_unit_test(entries_hold_the_exact_run),
         cmocka_unit_test(changes_are_seen),
+        cmocka_unit_test(kept_outputs_are_those_of_a_probe),
         cmocka_unit_test(drops_positions_and_failures_pass_through),
         cmocka_unit_test(probes_equal_sums_in_double),
         cmocka_unit_test(scores_by_hand),
