@@ -23,23 +23,27 @@ typedef struct ladder_list {
     uint32_t count;
 } ladder_list;
 
-#define LADDER_RUN "JOIN run r ON r.id = "
-
 static const char ladder_calibration[] =
     "SELECT g.codec, g.mode, g.rate, g.bits_per_element, g.loss, g.loss_upper FROM "
     "calibration_rung g WHERE g.accepted = 1 AND g.calibration_id = (SELECT c.id FROM calibration "
-    "c JOIN model m ON m.id = c.model_id " LADDER_RUN "c.run_id WHERE m.name = ?1 AND c.class = ?2 "
+    "c JOIN model m ON m.id = c.model_id JOIN run r ON r.id = c.run_id WHERE m.name = ?1 AND "
+    "c.class = ?2 "
     "AND r.complete = 1 ORDER BY " PROFILE_ORDER " LIMIT 1) ORDER BY g.position";
 
-/* One loss per variant: the newest set's, and of several metrics the greatest. */
+/* One loss per variant, the newest. All of the best set's method, and imports do not mix with
+ * measurements: their losses are of other texts. SQLite gives the columns beside a min() from its
+ * row. */
 static const char ladder_quality[] =
-    "SELECT q.codec, q.mode, q.rate, q.bits_per_element, max(q.loss_mean), q.loss_high FROM "
-    "quality_curve q JOIN quality_set s ON s.id = q.set_id WHERE s.run_id = (SELECT s.run_id FROM "
-    "quality_set s JOIN model m ON m.id = s.model_id " LADDER_RUN "s.run_id WHERE m.name = ?1 AND "
-    "s.class = ?2 AND r.complete = 1 AND EXISTS (SELECT 1 FROM quality_curve e WHERE e.set_id = "
-    "s.id) ORDER BY " PROFILE_ORDER " LIMIT 1) AND s.class = ?2 AND s.model_id IN (SELECT id FROM "
-    "model WHERE name = ?1) GROUP BY q.codec, q.mode, q.rate ORDER BY q.bits_per_element DESC, "
-    "q.loss_mean DESC";
+    "WITH sets (id, method, imported, place) AS (SELECT s.id, s.method, r.kind = 'import', "
+    "row_number() OVER (ORDER BY " PROFILE_ORDER ", s.id DESC) FROM quality_set s JOIN model m ON "
+    "m.id = s.model_id JOIN run r ON r.id = s.run_id WHERE m.name = ?1 AND s.class = ?2 AND "
+    "r.complete = 1 AND EXISTS (SELECT 1 FROM quality_curve e WHERE e.set_id = s.id)), "
+    "alike AS (SELECT a.id, a.place FROM sets a JOIN sets b ON b.place = 1 AND b.method = "
+    "a.method AND b.imported = a.imported), "
+    "best AS (SELECT q.*, min(a.place) FROM quality_curve q JOIN alike a ON a.id = q.set_id GROUP "
+    "BY q.codec, q.mode, q.rate) "
+    "SELECT codec, mode, rate, bits_per_element, loss_mean, loss_high FROM best ORDER BY "
+    "bits_per_element DESC, loss_mean DESC";
 
 static kvt_status ladder_status(kvt_profile *profile, int result, char *message, size_t size)
 {
@@ -146,10 +150,16 @@ static void ladder_drop_larger(ladder_list *list)
     list->count = count;
 }
 
+static bool ladder_same(kvt_variant a, kvt_variant b)
+{
+    return a.codec == b.codec && a.mode == b.mode && a.rate == b.rate;
+}
+
 /* Exact bytes in front, where the evidence does not list them. */
 static void ladder_put_raw(ladder_list *list)
 {
-    if (list->count > 0 && list->curves[0].variant.codec == KVT_CODEC_RAW) return;
+    const kvt_variant raw = {.codec = KVT_CODEC_RAW};
+    if (list->count > 0 && ladder_same(list->curves[0].variant, raw)) return;
     while (list->count > 0 && list->curves[0].stored_share >= 1.0) {
         list->count--;
         memmove(list->curves, list->curves + 1, list->count * sizeof list->curves[0]);

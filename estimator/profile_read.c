@@ -170,3 +170,24 @@ kvt_status kvt_profile_codec(kvt_profile *profile, kvt_variant variant, kvt_code
     sqlite3_finalize(statement);
     return result == SQLITE_DONE ? KVT_MISS : profile_read_status(result);
 }
+
+kvt_status kvt_profile_prefill(kvt_profile *profile, const char *name, kvt_prefill *out)
+{
+    assert(profile != NULL && name != NULL && out != NULL);
+    sqlite3_stmt *statement = NULL;
+    memset(out, 0, sizeof *out);
+    int result = profile_prepare_named(
+        profile,
+        "SELECT p.linear_seconds_per_token, p.square_seconds_per_token2, p.fixed_seconds FROM "
+        "prefill p JOIN run r ON r.id = p.run_id WHERE p.name = ?1 ORDER BY " PROFILE_ORDER
+        " LIMIT 1",
+        name, &statement);
+    if (result == SQLITE_OK) result = sqlite3_step(statement);
+    if (result == SQLITE_ROW) {
+        out->linear_seconds_per_token = sqlite3_column_double(statement, 0);
+        out->square_seconds_per_token2 = sqlite3_column_double(statement, 1);
+        out->fixed_seconds = sqlite3_column_double(statement, 2);
+    }
+    sqlite3_finalize(statement);
+    return result == SQLITE_DONE ? KVT_MISS : profile_read_status(result);
+}

@@ -27,13 +27,13 @@ static const replay_tier options_default_tier[KVT_TIER_COUNT] = {
 #define OPTIONS_WRITE_LAG_SECONDS 10.0
 #define OPTIONS_READ_LAG_SECONDS  0.25
 
-static const char *const tier_keys[KVT_TIER_COUNT][4] = {
+static const char *const tier_keys[KVT_TIER_COUNT][5] = {
     [KVT_TIER_HBM] = {"tier.hbm.capacity", "tier.hbm.read_bandwidth", "tier.hbm.write_bandwidth",
-                      "tier.hbm.latency"},
+                      "tier.hbm.latency", "tier.hbm.devices"},
     [KVT_TIER_DRAM] = {"tier.dram.capacity", "tier.dram.read_bandwidth",
-                       "tier.dram.write_bandwidth", "tier.dram.latency"},
+                       "tier.dram.write_bandwidth", "tier.dram.latency", "tier.dram.devices"},
     [KVT_TIER_SSD] = {"tier.ssd.capacity", "tier.ssd.read_bandwidth", "tier.ssd.write_bandwidth",
-                      "tier.ssd.latency"},
+                      "tier.ssd.latency", "tier.ssd.devices"},
 };
 
 static void options_note(replay_options *options, const char *format, ...)
@@ -156,29 +156,100 @@ kvt_status replay_options_check(replay_options *options, char *message, size_t m
     return KVT_E_CONFIG;
 }
 
-/* The devices of a tier, striped together: bandwidths add up, the slowest request counts. */
+/* Devices striped together: bandwidths add up, the slowest request counts. */
+typedef struct options_stripe {
+    kvt_affine read, write;
+    uint32_t unwritten;
+} options_stripe;
+
+static void options_add_device(options_stripe *stripe, const kvt_device_curve *curve)
+{
+    kvt_affine *read = &stripe->read, *write = &stripe->write;
+    read->bytes_per_s += curve->read.bytes_per_s;
+    write->bytes_per_s += curve->write.bytes_per_s;
+    stripe->unwritten += curve->write.bytes_per_s <= 0.0;
+    read->request_seconds = fmax(read->request_seconds, curve->read.request_seconds);
+    write->request_seconds = fmax(write->request_seconds, curve->write.request_seconds);
+}
+
+static void options_take_stripe(replay_options *options, int tier, const options_stripe *stripe,
+                                bool measured_out[2])
+{
+    measured_out[KVT_IO_READ] = stripe->read.bytes_per_s > 0.0;
+    /* One member without a write curve leaves the whole tier without one. */
+    measured_out[KVT_IO_WRITE] = stripe->write.bytes_per_s > 0.0 && stripe->unwritten == 0;
+    if (measured_out[KVT_IO_READ]) options->tiers[tier].read = stripe->read;
+    if (measured_out[KVT_IO_WRITE]) options->tiers[tier].write = stripe->write;
+}
+
+/* All devices of a tier that were measured; imported ones stand for hardware of somebody's. */
 static kvt_status options_tier_from_profile(replay_options *options, kvt_profile *profile, int tier,
                                             bool measured_out[2])
 {
     kvt_device_curve curve;
-    kvt_affine read = {0}, write = {0};
-    uint32_t unwritten = 0;
+    options_stripe stripe = {.unwritten = 0};
     kvt_status status;
-    for (size_t i = 0; (status = kvt_profile_device_at(profile, i, &curve)) == KVT_OK; i++) {
-        if (curve.tier != tier) continue;
-        read.bytes_per_s += curve.read.bytes_per_s;
-        write.bytes_per_s += curve.write.bytes_per_s;
-        unwritten += curve.write.bytes_per_s <= 0.0;
-        read.request_seconds = fmax(read.request_seconds, curve.read.request_seconds);
-        write.request_seconds = fmax(write.request_seconds, curve.write.request_seconds);
-    }
+    for (size_t i = 0; (status = kvt_profile_device_at(profile, i, &curve)) == KVT_OK; i++)
+        if (curve.tier == tier && !curve.imported) options_add_device(&stripe, &curve);
     if (status != KVT_END) return status;
-    measured_out[KVT_IO_READ] = read.bytes_per_s > 0.0;
-    /* One member without a write curve leaves the whole tier without one. */
-    measured_out[KVT_IO_WRITE] = write.bytes_per_s > 0.0 && unwritten == 0;
-    if (measured_out[KVT_IO_READ]) options->tiers[tier].read = read;
-    if (measured_out[KVT_IO_WRITE]) options->tiers[tier].write = write;
+    options_take_stripe(options, tier, &stripe, measured_out);
     return KVT_OK;
+}
+
+/* One of the names in tier.*.devices; the same one twice is two of its kind. */
+static kvt_status options_add_named(options_stripe *stripe, kvt_profile *profile, int tier,
+                                    const char *name, char *message, size_t message_size)
+{
+    kvt_device_curve curve;
+    kvt_status status = kvt_profile_device(profile, name, &curve);
+    if (status == KVT_OK && curve.tier == tier) {
+        options_add_device(stripe, &curve);
+        return KVT_OK;
+    }
+    if (status < 0) {
+        snprintf(message, message_size, "%s", kvt_status_text(status));
+        return status;
+    }
+    if (status == KVT_OK) {
+        snprintf(message, message_size, "%s: the profile's %s is of tier %s", tier_keys[tier][4],
+                 name, kvt_tier_name(curve.tier));
+    } else {
+        snprintf(message, message_size, "%s: the profile knows no device \"%s\"",
+                 tier_keys[tier][4], name);
+    }
+    return KVT_E_CONFIG;
+}
+
+/* The devices that a setting names, imported ones among them. Without a profile at hand nothing is
+ * looked up. */
+static kvt_status options_tier_by_names(replay_options *options, kvt_config *config,
+                                        kvt_profile *profile, int tier, bool measured_out[2],
+                                        char *message, size_t message_size)
+{
+    options_stripe stripe = {.unwritten = 0};
+    char name[64];
+    const char *at = kvt_config_text(config, tier_keys[tier][4]);
+    kvt_status status = KVT_OK;
+    if (kvt_config_text(config, "store.profile") == NULL) {
+        snprintf(message, message_size, "%s: needs store.profile", tier_keys[tier][4]);
+        return KVT_E_CONFIG;
+    }
+    while (profile != NULL && status == KVT_OK) {
+        at += strspn(at, ", ");
+        size_t length = strcspn(at, ", ");
+        if (length == 0) break;
+        snprintf(name, sizeof name, "%.*s", (int)length, at);
+        status = options_add_named(&stripe, profile, tier, name, message, message_size);
+        at += length;
+    }
+    if (profile == NULL) {
+        measured_out[KVT_IO_READ] = measured_out[KVT_IO_WRITE] = true;
+    } else if (status == KVT_OK) {
+        options_take_stripe(options, tier, &stripe, measured_out);
+        options_note(options, "%s is made of %s, from the profile.", kvt_tier_name(tier),
+                     kvt_config_text(config, tier_keys[tier][4]));
+    }
+    return status;
 }
 
 /* Says which of a tier's speeds are neither set nor measured. */
@@ -221,8 +292,24 @@ static kvt_status options_take_standard(kvt_profile *profile, replay_options *op
     return KVT_OK;
 }
 
+/* The tier's speeds as the profile has them, where it has. */
+static kvt_status options_profile_tier(kvt_config *config, kvt_profile *profile, int tier,
+                                       replay_options *options, bool measured_out[2], char *message,
+                                       size_t message_size)
+{
+    if (kvt_config_text(config, tier_keys[tier][4]) != NULL) {
+        return options_tier_by_names(options, config, profile, tier, measured_out, message,
+                                     message_size);
+    }
+    if (profile == NULL) return KVT_OK;
+    kvt_status status = options_tier_from_profile(options, profile, tier, measured_out);
+    if (status != KVT_OK)
+        snprintf(message, message_size, "%s: %s", options->profile, kvt_status_text(status));
+    return status;
+}
+
 static kvt_status options_read_tiers(kvt_config *config, kvt_profile *profile,
-                                     replay_options *options)
+                                     replay_options *options, char *message, size_t message_size)
 {
     bool any = false;
     for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
@@ -231,10 +318,9 @@ static kvt_status options_read_tiers(kvt_config *config, kvt_profile *profile,
         model->capacity_bytes = kvt_config_bytes(config, tier_keys[tier][0]);
         if (model->capacity_bytes == 0) continue;
         any = true;
-        if (profile != NULL) {
-            kvt_status status = options_tier_from_profile(options, profile, tier, measured);
-            if (status != KVT_OK) return status;
-        }
+        kvt_status status =
+            options_profile_tier(config, profile, tier, options, measured, message, message_size);
+        if (status != KVT_OK) return status;
         bool set = kvt_config_has(config, tier_keys[tier][1]);
         bool set_write = set || kvt_config_has(config, tier_keys[tier][2]);
         if (set) {
@@ -252,7 +338,11 @@ static kvt_status options_read_tiers(kvt_config *config, kvt_profile *profile,
         options_note_defaults(options, tier, !set && !measured[KVT_IO_READ],
                               !set_write && !measured[KVT_IO_WRITE]);
     }
-    return any ? KVT_OK : options_take_standard(profile, options);
+    if (any) return KVT_OK;
+    kvt_status status = options_take_standard(profile, options);
+    if (status != KVT_OK)
+        snprintf(message, message_size, "%s: %s", options->profile, kvt_status_text(status));
+    return status;
 }
 
 /* "profile:MODEL:CLASS", and the class behind the last colon, as names of models may hold one. */
@@ -346,10 +436,39 @@ static kvt_status options_read_variants(kvt_config *config, kvt_profile *profile
     return KVT_OK;
 }
 
-static kvt_status options_read_prefill(kvt_config *config, replay_options *options, char *message,
-                                       size_t message_size)
+/* A prefill model of the profile. Of a live replay the store has looked it up, and its name is all
+ * that is needed here; the same when settings are only checked. */
+static kvt_status options_named_prefill(kvt_config *config, kvt_profile *profile, const char *name,
+                                        replay_options *options, char *message, size_t message_size)
+{
+    snprintf(options->prefill_name, sizeof options->prefill_name, "%.63s", name);
+    if (kvt_config_text(config, "store.profile") == NULL) {
+        snprintf(message, message_size, "prefill.profile: needs store.profile");
+        return KVT_E_CONFIG;
+    }
+    if (profile == NULL) return KVT_OK;
+    kvt_status status = kvt_profile_prefill(profile, name, &options->model.prefill);
+    if (status == KVT_MISS) {
+        snprintf(message, message_size, "prefill.profile: the profile has no prefill model \"%s\"",
+                 name);
+        return KVT_E_CONFIG;
+    }
+    if (status != KVT_OK)
+        snprintf(message, message_size, "%s: %s", options->profile, kvt_status_text(status));
+    return status;
+}
+
+static kvt_status options_read_prefill(kvt_config *config, kvt_profile *profile,
+                                       replay_options *options, char *message, size_t message_size)
 {
     const char *csv = kvt_config_text(config, "prefill.csv");
+    const char *named = kvt_config_text(config, "prefill.profile");
+    if (csv != NULL && named != NULL) {
+        snprintf(message, message_size, "prefill.csv and prefill.profile exclude each other");
+        return KVT_E_CONFIG;
+    }
+    if (named != NULL)
+        return options_named_prefill(config, profile, named, options, message, message_size);
     if (csv == NULL) {
         snprintf(options->prefill_name, sizeof options->prefill_name, "llama-3.1-8b:%s",
                  kvt_config_text(config, "prefill.gpu"));
@@ -440,12 +559,11 @@ kvt_status replay_options_read(kvt_config *config, bool live, replay_options *op
         status = options_read_variants(config, profile, live, options, message, message_size);
     }
     if (status == KVT_OK && !live) {
-        status = options_read_tiers(config, profile, options);
-        if (status != KVT_OK) {
-            snprintf(message, message_size, "%s: %s", path, kvt_status_text(status));
-        }
+        status = options_read_tiers(config, profile, options, message, message_size);
     }
-    if (status == KVT_OK) status = options_read_prefill(config, options, message, message_size);
+    if (status == KVT_OK) {
+        status = options_read_prefill(config, profile, options, message, message_size);
+    }
     if (status == KVT_OK) status = replay_options_check(options, message, message_size);
     if (profile != NULL) kvt_profile_close(profile);
     if (status != KVT_OK) replay_options_free(options);
@@ -460,8 +578,10 @@ kvt_status replay_settings_check(kvt_config *config, char *message, size_t messa
     for (int live = 0; live < 2; live++)
         options_read_plain(config, live != 0, &options);
     kvt_status status = options_read_variants(config, NULL, true, &options, message, message_size);
-    if (status == KVT_OK) status = options_read_tiers(config, NULL, &options);
-    if (status == KVT_OK) status = options_read_prefill(config, &options, message, message_size);
+    if (status == KVT_OK)
+        status = options_read_tiers(config, NULL, &options, message, message_size);
+    if (status == KVT_OK)
+        status = options_read_prefill(config, NULL, &options, message, message_size);
     if (status == KVT_OK) status = replay_options_check(&options, message, message_size);
     replay_options_free(&options);
     if (status != KVT_OK) return status;

@@ -235,13 +235,43 @@ static kvt_status options_read_tiers(kvt_config *config, kvt_store_options *opti
     return KVT_OK;
 }
 
+/* A prefill model by name is not bound to a host: any profile that opens may have it. */
+static kvt_status options_profile_prefill(const char *path, const char *name, kvt_prefill *prefill,
+                                          char *message, size_t message_size)
+{
+    kvt_profile *profile = NULL;
+    if (path == NULL) {
+        snprintf(message, message_size, "prefill.profile: needs store.profile");
+        return KVT_E_CONFIG;
+    }
+    kvt_status status = kvt_profile_open(path, KVT_PROFILE_READ | KVT_PROFILE_FOREIGN, &profile,
+                                         message, message_size);
+    if (status != KVT_OK) return status == KVT_MISS ? KVT_E_GONE : status;
+    status = kvt_profile_prefill(profile, name, prefill);
+    kvt_profile_close(profile);
+    if (status == KVT_MISS) {
+        snprintf(message, message_size, "prefill.profile: %s has no prefill model \"%s\"", path,
+                 name);
+        return KVT_E_CONFIG;
+    }
+    return status;
+}
+
 static kvt_status options_read_prefill(kvt_config *config, options_owner *owner,
                                        kvt_store_options *options, char *message,
                                        size_t message_size)
 {
     const char *csv = kvt_config_text(config, "prefill.csv");
+    const char *named = kvt_config_text(config, "prefill.profile");
     kvt_status status;
-    if (csv != NULL) {
+    if (csv != NULL && named != NULL) {
+        snprintf(message, message_size, "prefill.csv and prefill.profile exclude each other");
+        return KVT_E_CONFIG;
+    }
+    if (named != NULL) {
+        status = options_profile_prefill(kvt_config_text(config, "store.profile"), named,
+                                         &options->prefill, message, message_size);
+    } else if (csv != NULL) {
         uint64_t layers = kvt_config_bytes(config, "prefill.layers");
         status =
             kvt_prefill_read_csv(csv, (uint32_t)layers, &owner->prefill, message, message_size);

@@ -22,7 +22,7 @@
 
 #define STRIPING_CHOICES "proportional|equal|round_robin"
 
-/* The settings of one tier; the last three are the simulator's model of the whole tier. */
+/* The settings of one tier; the last four are the simulator's model of the whole tier. */
 #define TIER(tier)                                                                                 \
     BYTES("tier." tier ".capacity", NULL,                                                          \
           "bytes of records in this tier; absent: what its devices hold, or no such tier"),        \
@@ -39,7 +39,10 @@
                "nothing else needs it"),                                                           \
         RATE("tier." tier ".read_bandwidth", NULL, "simulation: read bandwidth of the tier"),      \
         RATE("tier." tier ".write_bandwidth", NULL, "simulation: write bandwidth of the tier"),    \
-        SECONDS("tier." tier ".latency", NULL, "simulation: fixed seconds of one request")
+        SECONDS("tier." tier ".latency", NULL, "simulation: fixed seconds of one request"),        \
+        TEXT("tier." tier ".devices", NULL,                                                        \
+             "simulation: the profile's devices that make up the tier, by name with commas; "      \
+             "absent: all that were measured of this tier")
 
 static const kvt_setting settings_table[] = {
     TEXT("store.catalog", NULL, "SQLite file that lets SSD entries survive a restart"),
@@ -110,6 +113,7 @@ static const kvt_setting settings_table[] = {
     CHOICE("prefill.gpu", "a100", "a100|h100", "preset of the recompute cost model"),
     TEXT("prefill.csv", NULL, "measured prefill times: path up to _attention.csv"),
     COUNT("prefill.layers", "32", "layers of the model that prefill.csv is summed over"),
+    TEXT("prefill.profile", NULL, "name of a prefill model in store.profile, instead of a preset"),
 
     COUNT("replay.servers", "8", "prefill servers that requests queue for"),
     BYTES("replay.bytes_per_token", "128KiB", "KV bytes of one token (Llama-3.1-8B in bf16)"),

@@ -140,7 +140,7 @@ static bool check_device_bytes(const kvt_device_config *device, uint64_t *bytes_
 /* A file for simulation alone describes its SSD by speeds and needs no device. */
 static bool check_is_simulated(const kvt_config *config, int tier)
 {
-    static const char *const keys[] = {"read_bandwidth", "write_bandwidth", "latency"};
+    static const char *const keys[] = {"read_bandwidth", "write_bandwidth", "latency", "devices"};
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
         char key[64];
         (void)snprintf(key, sizeof key, "tier.%s.%s", kvt_tier_name(tier), keys[i]);

@@ -361,6 +361,10 @@ typedef struct kvt_prefill {
 /* Presets by name: "llama-3.1-8b:a100", "llama-3.1-8b:h100". KVT_OK; KVT_E_ARGUMENT. */
 KVT_API KVT_NODISCARD kvt_status kvt_prefill_preset(const char *name, kvt_prefill *out);
 
+/* A prefill model of the profile by name, as imported. KVT_OK; KVT_MISS; KVT_E_DATABASE. */
+KVT_API KVT_NODISCARD kvt_status kvt_profile_prefill(kvt_profile *profile, const char *name,
+                                                     kvt_prefill *out);
+
 /* Seconds to compute tokens start..end-1 on top of start cached ones; 0 when end <= start. Without
  * fixed_seconds, so that costs of adjacent ranges add up. Beyond a table's end: its last slope. */
 KVT_API double kvt_prefill_seconds(const kvt_prefill *prefill, uint32_t start, uint32_t end);

@@ -272,6 +272,36 @@ class CommandTest(unittest.TestCase):
         self.fails("class code", "profile", "export", "--ladder", "m:code", "--database", "b.db")
         self.assertEqual(self.run_command("profile", "export", "--database", "b.db").stdout, before)
 
+    def test_replay_imported(self):
+        """Device curves and a prefill model of the profile by name."""
+        source = os.environ.get("KVT_SOURCE_DIR")
+        if not source:
+            self.skipTest("KVT_SOURCE_DIR is not set")
+        for name in ("devices.csv", "prefill.csv"):
+            self.run_command("profile", "import", os.path.join(source, "profiles", name),
+                             "--database", "p.db")
+        arguments = ["replay", *WORKLOAD, "--policy", "lru", "--database", "p.db", "--set",
+                     "tier.ssd.capacity=8GiB"]
+        document = self.run_json(*arguments, "--set", "tier.ssd.devices=ssd-3, ssd-7", "--set",
+                                 "prefill.profile=llama-3.1-8b:h100")
+        self.assertEqual(document["configuration"]["tiers"]["ssd"]["read_bytes_per_s"], 10e9)
+        self.assertIn("ssd is made of ssd-3, ssd-7, from the profile", document["note"])
+        self.assertEqual(document["configuration"]["prefill"], "llama-3.1-8b:h100")
+        preset = self.run_json(*arguments, "--set", "tier.ssd.devices=ssd-3,ssd-7", "--set",
+                               "prefill.gpu=h100")
+        self.assertAlmostEqual(document["results"][0]["ttft_s_mean"],
+                               preset["results"][0]["ttft_s_mean"], places=9)
+        # An imported curve that is not named does not take part.
+        document = self.run_json(*arguments)
+        self.assertIn("ssd at the default 1 GB/s, not measured", document["note"])
+        self.fails('no device "ssd-9"', *arguments, "--set", "tier.ssd.devices=ssd-9")
+        self.fails("tutti-dram is of tier dram", *arguments, "--set", "tier.ssd.devices=tutti-dram")
+        self.fails('no prefill model "x"', *arguments, "--set", "prefill.profile=x")
+        self.fails("needs store.profile", "replay", *WORKLOAD, "--set", "tier.ssd.capacity=8GiB",
+                   "--set", "tier.ssd.devices=ssd-1")
+        self.fails("exclude each other", *arguments, "--set", "prefill.profile=x", "--set",
+                   "prefill.csv=y")
+
     def test_profile_diff_gc(self):
         row = "[prefill]\nname,linear_seconds_per_token,square_seconds_per_token2\np,{},1e-9\n"
         for name, value in (("a.db", "1e-4"), ("b.db", "1.2e-4")):

@@ -1,0 +1,109 @@
+/*
+ * test_estimator_profile_shipped.c - the files of profiles/ that import takes: they come in, each
+ * row with a source, and they agree with the presets that are built in.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <kvterrace/profile.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static kvt_profile *open_with(const char *const *names)
+{
+    kvt_profile *profile = NULL;
+    char path[512], message[512];
+    uint64_t rows;
+    const char *root = getenv("KVT_SOURCE_DIR");
+    if (root == NULL) root = "..";
+    assert_int_equal(kvt_profile_open(":memory:", KVT_PROFILE_WRITE, &profile, NULL, 0), KVT_OK);
+    for (; *names != NULL; names++) {
+        snprintf(path, sizeof path, "%s/profiles/%s", root, *names);
+        kvt_status status =
+            kvt_profile_import(profile, path, NULL, NULL, &rows, message, sizeof message);
+        if (status != KVT_OK) fail_msg("%s", message);
+        assert_true(rows > 0);
+    }
+    return profile;
+}
+
+static void prefill_agrees_with_the_presets(void **state)
+{
+    (void)state;
+    static const char *const files[] = {"prefill.csv", NULL};
+    static const char *const names[] = {"llama-3.1-8b:a100", "llama-3.1-8b:h100"};
+    kvt_profile *profile = open_with(files);
+    kvt_prefill preset, imported;
+    for (size_t i = 0; i < 2; i++) {
+        assert_int_equal(kvt_prefill_preset(names[i], &preset), KVT_OK);
+        assert_int_equal(kvt_profile_prefill(profile, names[i], &imported), KVT_OK);
+        for (uint32_t tokens = 1; tokens < 200000; tokens *= 7) {
+            double one = kvt_prefill_seconds(&preset, 0, tokens);
+            double other = kvt_prefill_seconds(&imported, 0, tokens);
+            assert_true(fabs(one - other) <= 1e-12 * one);
+        }
+        assert_true(imported.fixed_seconds == preset.fixed_seconds);
+    }
+    assert_int_equal(kvt_profile_prefill(profile, "llama-3.1-8b:abacus", &imported), KVT_MISS);
+    kvt_profile_close(profile);
+}
+
+static void devices_are_there_by_name(void **state)
+{
+    (void)state;
+    static const char *const files[] = {"devices.csv", NULL};
+    static const struct {
+        const char *name;
+        double bytes_per_s;
+    } presets[] = {{"ssd-1", 1e9}, {"ssd-3", 3e9}, {"ssd-7", 7e9}};
+    kvt_profile *profile = open_with(files);
+    kvt_device_curve curve;
+    for (size_t i = 0; i < 3; i++) {
+        assert_int_equal(kvt_profile_device(profile, presets[i].name, &curve), KVT_OK);
+        assert_true(curve.imported && curve.tier == KVT_TIER_SSD);
+        assert_true(curve.read.bytes_per_s == presets[i].bytes_per_s);
+        assert_true(curve.write.bytes_per_s > 0 && curve.read.request_seconds > 0);
+    }
+    kvt_profile_close(profile);
+}
+
+static void published_losses_make_ladders(void **state)
+{
+    (void)state;
+    static const char *const files[] = {"llama-3.1-8b.csv", "codecs-gpu.csv", NULL};
+    kvt_profile *profile = open_with(files);
+    kvt_codec_curve curves[KVT_VARIANTS_MAX];
+    kvt_layout layout = {.layers = 32, .kv_heads = 8, .head_dim = 128};
+    char message[512] = "";
+    uint32_t count = 0;
+    kvt_status status = kvt_profile_ladder(profile, "llama-3.1-8b", "longbench", &layout, curves,
+                                           KVT_VARIANTS_MAX, &count, message, sizeof message);
+    if (status != KVT_OK) fail_msg("%s", message);
+    assert_int_equal(count, 3);
+    assert_true(curves[0].loss == 0 && curves[1].loss == 0 && curves[1].stored_share == 5.0 / 16);
+    assert_true(fabs(curves[2].loss - (1 - 48.50 / 50.06)) < 1e-12);
+    assert_true(curves[2].imported);
+    assert_int_equal(kvt_profile_ladder(profile, "qwen3-8b", "ruler-4k", NULL, curves,
+                                        KVT_VARIANTS_MAX, &count, message, sizeof message),
+                     KVT_OK);
+    assert_int_equal(count, 4); /* a dropped form is not the raw one */
+    assert_true(curves[0].stored_share == 1 && curves[0].loss == 0 && curves[1].loss > 0.2);
+    kvt_profile_close(profile);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(prefill_agrees_with_the_presets),
+        cmocka_unit_test(devices_are_there_by_name),
+        cmocka_unit_test(published_losses_make_ladders),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
