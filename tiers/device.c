@@ -304,6 +304,12 @@ kvt_status kvt_device_sync(kvt_device *device)
     return device->ops->sync != NULL ? device->ops->sync(device) : KVT_OK;
 }
 
+void kvt_device_wake(kvt_device *device)
+{
+    assert(device != NULL);
+    if (device->ops->wake != NULL) device->ops->wake(device);
+}
+
 void kvt_device_attach(kvt_device *device)
 {
     assert(device != NULL && !device->attached && device->in_flight == 0);
@@ -314,7 +320,7 @@ void kvt_device_attach(kvt_device *device)
 void kvt_device_detach(kvt_device *device)
 {
     assert(device != NULL && device->attached && device->in_flight == 0);
-    device->attached = false;
+    device->attached = device->wakes = false;
     if (device->ops->detach != NULL) device->ops->detach(device);
 }
 

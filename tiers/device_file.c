@@ -316,6 +316,11 @@ static size_t file_reap(kvt_device *device, kvt_io **done, size_t min, size_t ma
     return tiers_queue_reap(&((file_device *)device)->queue, done, min, max, timeout_ns);
 }
 
+static void file_wake(kvt_device *device)
+{
+    tiers_queue_wake(&((file_device *)device)->queue);
+}
+
 static kvt_status file_sync(kvt_device *device)
 {
     file_device *file = (file_device *)device;
@@ -356,4 +361,5 @@ const kvt_device_ops tiers_file_ops = {
     .detach = file_detach,
     .register_buffers = file_register,
     .trim = file_trim,
+    .wake = file_wake,
 };

@@ -432,6 +432,11 @@ static kvt_status nvme_control(const nvme_device *nvme, const struct nvme_passth
     return nvme_status_of_result(result, &os_error);
 }
 
+static void nvme_wake(kvt_device *device)
+{
+    tiers_queue_wake(&((nvme_device *)device)->queue);
+}
+
 static kvt_status nvme_sync(kvt_device *device)
 {
     const nvme_device *nvme = (const nvme_device *)device;
@@ -479,4 +484,5 @@ const kvt_device_ops tiers_nvme_ops = {
     .detach = nvme_detach,
     .register_buffers = nvme_register,
     .trim = nvme_trim,
+    .wake = nvme_wake,
 };

@@ -71,6 +71,7 @@ void tiers_queue_attach(tiers_queue *queue)
     }
     if (queue->kind == TIERS_QUEUE_THREADS && !tiers_threads_start(queue))
         queue->kind = TIERS_QUEUE_INLINE;
+    queue->device->wakes = queue->kind == TIERS_QUEUE_THREADS;
 }
 
 void tiers_queue_detach(tiers_queue *queue)
@@ -153,4 +154,10 @@ size_t tiers_queue_reap(tiers_queue *queue, kvt_io **done, size_t min, size_t ma
     if (queue->kind == TIERS_QUEUE_THREADS)
         return tiers_threads_reap(queue, done, min, max, timeout_ns);
     return 0;
+}
+
+void tiers_queue_wake(tiers_queue *queue)
+{
+    if (queue->kind == TIERS_QUEUE_RING) tiers_ring_wake(queue);
+    if (queue->kind == TIERS_QUEUE_THREADS) tiers_threads_wake(queue);
 }

@@ -57,6 +57,8 @@ kvt_io *tiers_io_list_pop(tiers_io_list *list); /* NULL when empty */
 
 typedef struct tiers_ring {
     struct io_uring uring;
+    int wake_fd;          /* an eventfd that the ring polls while it is enabled; -1 = none */
+    bool woken;           /* since the last reap */
     tiers_io_list queued; /* in the submission queue, not yet taken by the kernel; in order */
     tiers_io_list ready;  /* finished by blocking calls after the ring broke */
     uint32_t queued_count;
@@ -77,6 +79,7 @@ typedef struct tiers_threads {
     uint32_t finished_count;
     uint32_t count;
     bool stop;
+    bool woken;
     pthread_t threads[TIERS_QUEUE_THREADS_MAX];
 } tiers_threads;
 
@@ -114,6 +117,7 @@ KVT_NODISCARD kvt_status tiers_queue_submit(tiers_queue *queue, kvt_io *io);
 void tiers_queue_flush(tiers_queue *queue);
 size_t tiers_queue_reap(tiers_queue *queue, kvt_io **done, size_t min, size_t max,
                         uint64_t timeout_ns);
+void tiers_queue_wake(tiers_queue *queue);
 
 /* True when transfers in announced memory spare the kernel the pinning of pages. */
 bool tiers_queue_is_fixed(const tiers_queue *queue);
@@ -134,6 +138,7 @@ KVT_NODISCARD kvt_status tiers_ring_submit(tiers_queue *queue, kvt_io *io);
 void tiers_ring_flush(tiers_queue *queue);
 size_t tiers_ring_reap(tiers_queue *queue, kvt_io **done, size_t min, size_t max,
                        uint64_t timeout_ns);
+void tiers_ring_wake(tiers_queue *queue);
 
 /* ---- device_threads.c ---- */
 
@@ -143,5 +148,6 @@ void tiers_threads_stop(tiers_queue *queue);
 void tiers_threads_submit(tiers_queue *queue, kvt_io *io);
 size_t tiers_threads_reap(tiers_queue *queue, kvt_io **done, size_t min, size_t max,
                           uint64_t timeout_ns);
+void tiers_threads_wake(tiers_queue *queue);
 
 #endif

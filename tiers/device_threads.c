@@ -43,7 +43,7 @@ bool tiers_threads_start(tiers_queue *queue)
     pthread_cond_init(&threads->work, NULL);
     pthread_cond_init(&threads->done, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    threads->stop = false;
+    threads->stop = threads->woken = false;
     threads->count = 0;
     /* Signals are the application's. */
     sigset_t all;
@@ -96,12 +96,22 @@ size_t tiers_threads_reap(tiers_queue *queue, kvt_io **done, size_t min, size_t 
     size_t count = 0;
     int expired = 0;
     pthread_mutex_lock(&threads->lock);
-    while (threads->finished_count < min && expired == 0)
+    while (threads->finished_count < min && expired == 0 && !threads->woken)
         expired = pthread_cond_timedwait(&threads->done, &threads->lock, &deadline);
+    threads->woken = false;
     while (count < max && threads->finished_count != 0) {
         done[count++] = tiers_io_list_pop(&threads->finished);
         threads->finished_count--;
     }
     pthread_mutex_unlock(&threads->lock);
     return count;
+}
+
+void tiers_threads_wake(tiers_queue *queue)
+{
+    tiers_threads *threads = &queue->threads;
+    pthread_mutex_lock(&threads->lock);
+    threads->woken = true;
+    pthread_cond_signal(&threads->done);
+    pthread_mutex_unlock(&threads->lock);
 }

@@ -18,6 +18,10 @@
  * completion queue enters the kernel only when work waits there. IOPOLL stays off: it fails at the
  * first read on most drives. SQPOLL stays off: it takes a core.
  *
+ * Another thread wakes the one that waits through an eventfd, which the ring polls as long as it is
+ * enabled: an entry without an operation (user data 0), made before all others. It is written only
+ * for that and never read, so each write is one completion.
+ *
  * A buffer is the kernel's until its completion was seen. Nothing here cancels or times out.
  *
  * Thread rule: as device.h; open and register before enable, on any thread.
@@ -27,8 +31,10 @@
 #include <assert.h>
 #include <errno.h>
 #include <limits.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -45,12 +51,13 @@ bool tiers_ring_open(tiers_queue *queue)
 {
     tiers_ring *ring = &queue->ring;
     memset(ring, 0, sizeof *ring);
+    ring->wake_fd = -1;
     int refused = -1;
     const unsigned width = queue->calls->wide ? IORING_SETUP_SQE128 | IORING_SETUP_CQE32 : 0;
     for (size_t i = 0; i < sizeof ring_flag_sets / sizeof ring_flag_sets[0] && refused != 0; i++) {
         struct io_uring_params params = {.flags =
                                              ring_flag_sets[i] | width | IORING_SETUP_R_DISABLED};
-        refused = io_uring_queue_init_params(queue->depth, &ring->uring, &params);
+        refused = io_uring_queue_init_params(queue->depth + 1, &ring->uring, &params);
         if (refused == 0 && (params.features & IORING_FEAT_EXT_ARG) == 0) {
             /* Without it every wait with a timeout would cost an entry of the queue. */
             io_uring_queue_exit(&ring->uring);
@@ -64,12 +71,35 @@ bool tiers_ring_open(tiers_queue *queue)
     return true;
 }
 
+/* A zeroed entry; in a wide ring it is two of the common size. */
+static struct io_uring_sqe *ring_get_entry(tiers_queue *queue)
+{
+    struct io_uring_sqe *entry = io_uring_get_sqe(&queue->ring.uring);
+    assert(entry != NULL); /* at most `depth` operations exist, and each has at most one entry */
+    memset((void *)entry, 0, queue->calls->wide ? 2 * sizeof *entry : sizeof *entry);
+    return entry;
+}
+
+/* Lets the ring poll an eventfd. A kernel that cannot poll again and again says so in the entry's
+ * completion. False when the ring takes nothing. */
+static bool ring_arm_wake(tiers_queue *queue)
+{
+    tiers_ring *ring = &queue->ring;
+    ring->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (ring->wake_fd < 0) return true;
+    struct io_uring_sqe *entry = ring_get_entry(queue);
+    io_uring_prep_poll_multishot(entry, ring->wake_fd, POLLIN);
+    io_uring_sqe_set_data(entry, NULL);
+    queue->device->wakes = io_uring_submit(&ring->uring) == 1;
+    return queue->device->wakes;
+}
+
 bool tiers_ring_enable(tiers_queue *queue)
 {
     /* liburing declares a function for it, which its shared library exports only from 2.4 on. */
     long refused = syscall(SYS_io_uring_register, queue->ring.uring.ring_fd,
                            IORING_REGISTER_ENABLE_RINGS, NULL, 0);
-    if (refused == 0) return true;
+    if (refused == 0 && ring_arm_wake(queue)) return true;
     tiers_ring_close(queue);
     return false;
 }
@@ -82,6 +112,8 @@ void tiers_ring_close(tiers_queue *queue)
     if (ring->fixed_buffers) (void)io_uring_unregister_buffers(&ring->uring);
     if (ring->fixed_file) (void)io_uring_unregister_files(&ring->uring);
     io_uring_queue_exit(&ring->uring);
+    if (ring->wake_fd >= 0) close(ring->wake_fd);
+    ring->wake_fd = -1;
     ring->open = false;
     ring->fixed_buffers = false;
 }
@@ -132,12 +164,9 @@ static uint32_t ring_moved(const kvt_io *io)
 static void ring_queue(tiers_queue *queue, kvt_io *io)
 {
     tiers_ring *ring = &queue->ring;
-    struct io_uring_sqe *entry = io_uring_get_sqe(&ring->uring);
-    assert(entry != NULL); /* at most `depth` operations exist, and each has at most one entry */
+    struct io_uring_sqe *entry = ring_get_entry(queue);
     uint32_t moved = ring_moved(io);
     char *buffer = (char *)io->buffer + moved;
-    /* In a wide ring an entry is two of the common size. */
-    memset((void *)entry, 0, queue->calls->wide ? 2 * sizeof *entry : sizeof *entry);
     queue->calls->prepare(queue->device, entry, io, moved,
                           ring_find_region(queue, buffer, io->bytes - moved));
     entry->fd = ring->fixed_file ? 0 : queue->fd;
@@ -231,6 +260,13 @@ static bool ring_settle(tiers_queue *queue, kvt_io *io, int32_t result)
     return false;
 }
 
+/* A completion of the poll: somebody woke the thread, or the poll has ended. */
+static void ring_note_wake(tiers_queue *queue, const struct io_uring_cqe *completion)
+{
+    queue->ring.woken = true;
+    if ((completion->flags & IORING_CQE_F_MORE) == 0) queue->device->wakes = false;
+}
+
 static size_t ring_collect(tiers_queue *queue, kvt_io **done, size_t max)
 {
     tiers_ring *ring = &queue->ring;
@@ -242,10 +278,14 @@ static size_t ring_collect(tiers_queue *queue, kvt_io **done, size_t max)
         size_t room = max - count < RING_BATCH ? max - count : RING_BATCH;
         unsigned found = io_uring_peek_batch_cqe(&ring->uring, cqes, (unsigned)room);
         if (found == 0) break;
-        assert(found <= ring->kernel_count);
-        ring->kernel_count -= found;
         for (unsigned i = 0; i < found; i++) {
             kvt_io *io = io_uring_cqe_get_data(cqes[i]);
+            if (io == NULL) {
+                ring_note_wake(queue, cqes[i]);
+                continue;
+            }
+            assert(ring->kernel_count > 0);
+            ring->kernel_count--;
             if (ring_settle(queue, io, cqes[i]->res)) done[count++] = io;
         }
         io_uring_cq_advance(&ring->uring, found);
@@ -280,16 +320,24 @@ static void ring_wait(tiers_queue *queue, size_t wanted, uint64_t wait_ns)
 size_t tiers_ring_reap(tiers_queue *queue, kvt_io **done, size_t min, size_t max,
                        uint64_t timeout_ns)
 {
+    tiers_ring *ring = &queue->ring;
     size_t count = ring_collect(queue, done, max);
     if (count < min && timeout_ns != 0) {
         uint64_t now = tiers_device_now_ns();
         uint64_t deadline = tiers_device_deadline(now, timeout_ns);
-        while (count < min && now < deadline) {
+        while (count < min && now < deadline && !ring->woken) {
             ring_wait(queue, min - count, deadline - now);
             count += ring_collect(queue, done + count, max - count);
             now = tiers_device_now_ns();
         }
     }
+    ring->woken = false;
     tiers_ring_flush(queue); /* what no wait has submitted, rests of short transfers included */
     return count;
+}
+
+void tiers_ring_wake(tiers_queue *queue)
+{
+    const uint64_t once = 1;
+    if (queue->ring.wake_fd >= 0) (void)!write(queue->ring.wake_fd, &once, sizeof once);
 }

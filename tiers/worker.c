@@ -4,9 +4,9 @@
  *
  * The loop: take mail, submit up to one depth of pieces, reap, which also pushes them. A round
  * submits at most one depth even when the device finishes at once, so a read that arrives meanwhile
- * overtakes a long write. With operations in flight and free slots the wait in reap is short,
- * because new work does not interrupt it; with nothing in flight the thread sleeps on its
- * condition.
+ * overtakes a long write. With operations in flight and free slots, mail ends the wait in reap; on
+ * a device that cannot be woken the wait is short instead. With nothing in flight the thread
+ * sleeps on its condition.
  *
  * Thread rule: as worker_internal.h.
  */
@@ -455,6 +455,7 @@ static bool worker_take_mail(tiers_worker *worker, uint64_t *sync_out, worker_ch
 {
     bool idle = worker->in_flight == 0 && !worker_has_active(worker);
     pthread_mutex_lock(&worker->mutex);
+    worker->reaping = false;
     while (idle && !worker_has_mail(worker) && !worker->stop) {
         if (worker->spare_asked) {
             worker_spend_spare(worker);
@@ -475,6 +476,20 @@ static bool worker_take_mail(tiers_worker *worker, uint64_t *sync_out, worker_ch
     return go_on;
 }
 
+/* Waits for a completion or for mail. */
+static void worker_reap_or_mail(tiers_worker *worker)
+{
+    if (worker->in_flight == 0) return;
+    uint64_t wait_ns = WORKER_WAIT_SHORT_NS;
+    if (worker->device->wakes) {
+        pthread_mutex_lock(&worker->mutex);
+        worker->reaping = !worker_has_mail(worker) && !worker->sweep;
+        wait_ns = worker->reaping ? WORKER_WAIT_LONG_NS : 0;
+        pthread_mutex_unlock(&worker->mutex);
+    }
+    worker_reap(worker, wait_ns);
+}
+
 void *worker_main(void *argument)
 {
     tiers_worker *worker = argument;
@@ -489,8 +504,10 @@ void *worker_main(void *argument)
                     worker->failures >= WORKER_FAILURES_MAX || tiers_worker_retired(worker);
         if (full)
             worker_reap(worker, WORKER_WAIT_LONG_NS);
+        else if (worker_has_active(worker))
+            worker_reap(worker, 0);
         else
-            worker_reap(worker, worker_has_active(worker) ? 0 : WORKER_WAIT_SHORT_NS);
+            worker_reap_or_mail(worker);
         worker_look_after_operations(worker);
     }
     if (worker->device != NULL) kvt_device_detach(worker->device);

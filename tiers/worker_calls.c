@@ -65,6 +65,13 @@ void tiers_worker_counts_get(const tiers_worker *worker, tiers_worker_counts *ou
 
 /* ---- work ---- */
 
+void worker_nudge(tiers_worker *worker)
+{
+    pthread_cond_signal(&worker->work);
+    if (worker->reaping) kvt_device_wake(worker->device);
+    worker->reaping = false;
+}
+
 /* Waits until a job is free. The mutex is held. */
 static kvt_status worker_await_job(tiers_worker *worker, uint64_t deadline_ns)
 {
@@ -102,7 +109,7 @@ kvt_status tiers_worker_queue(tiers_worker *worker, tiers_transfer *transfer,
     atomic_fetch_add(&worker->pending_bytes[transfer->kind], job->estimate);
     atomic_fetch_add(&worker->jobs_queued, 1);
     worker_list_push(&worker->mail[transfer->kind], job);
-    pthread_cond_signal(&worker->work);
+    worker_nudge(worker);
     pthread_mutex_unlock(&worker->mutex);
     return KVT_OK;
 }
@@ -110,7 +117,8 @@ kvt_status tiers_worker_queue(tiers_worker *worker, tiers_transfer *transfer,
 void tiers_worker_sweep(tiers_worker *worker)
 {
     pthread_mutex_lock(&worker->mutex);
-    worker->sweep = true; /* with anything to sweep, the thread does not sleep */
+    worker->sweep = true;
+    worker_nudge(worker);
     pthread_mutex_unlock(&worker->mutex);
 }
 
@@ -126,7 +134,7 @@ void tiers_worker_sync_begin(tiers_worker *worker, tiers_worker_sync *sync)
 {
     pthread_mutex_lock(&worker->mutex);
     sync->ticket = ++worker->sync_wanted;
-    pthread_cond_signal(&worker->work);
+    worker_nudge(worker);
     pthread_mutex_unlock(&worker->mutex);
 }
 
@@ -160,7 +168,7 @@ void tiers_worker_ask_spare(tiers_worker *worker)
 {
     pthread_mutex_lock(&worker->mutex);
     worker->spare_asked = true;
-    pthread_cond_signal(&worker->work);
+    worker_nudge(worker);
     pthread_mutex_unlock(&worker->mutex);
 }
 
@@ -206,7 +214,7 @@ kvt_status tiers_worker_change_device(tiers_worker *worker, kvt_device *device,
     pthread_mutex_lock(&worker->mutex);
     assert(worker->change == NULL && "one change at a time");
     worker->change = &change;
-    pthread_cond_signal(&worker->work);
+    worker_nudge(worker);
     while (!change.done && status == KVT_OK) {
         uint64_t now_ns = tiers_device_now_ns();
         if (worker_look(worker, now_ns) && worker->change == &change) {
@@ -259,7 +267,7 @@ void tiers_worker_end(tiers_worker *worker)
 {
     pthread_mutex_lock(&worker->mutex);
     worker->stop = true;
-    pthread_cond_signal(&worker->work);
+    worker_nudge(worker);
     pthread_mutex_unlock(&worker->mutex);
 }
 

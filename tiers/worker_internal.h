@@ -76,7 +76,8 @@ struct tiers_worker {
     bool ended;
     bool orphan; /* nobody joins the thread: it says itself that it ended */
     bool spare_asked;
-    bool sweep; /* a transfer that may be in the mail was cancelled */
+    bool sweep;   /* a transfer that may be in the mail was cancelled */
+    bool reaping; /* the thread waits in its device, which mail wakes: once */
 
     atomic_bool retired;
     atomic_bool busy;                  /* something is in flight, or a blocking call is under way */
@@ -118,6 +119,9 @@ void worker_list_push(worker_list *list, worker_job *job);
 /* Counts the device's silence, which retires the member at its limit. Whether it is silent now. The
  * mutex is held. */
 bool worker_look(tiers_worker *worker, uint64_t now_ns);
+
+/* Tells the thread that there is something in the mailbox. The mutex is held. */
+void worker_nudge(tiers_worker *worker);
 
 /* The thread's function; the argument is the worker. */
 void *worker_main(void *worker);

@@ -161,6 +161,10 @@ typedef struct kvt_device_ops {
     /* (optional, default: KVT_E_UNSUPPORTED) Says that a range holds nothing of worth; reads of it
      * give any bytes until it is written. Blocking; nothing in flight touches the range. */
     kvt_status (*trim)(kvt_device *device, uint64_t offset, uint64_t bytes);
+
+    /* (optional) Ends a reap that waits for one completion, or the next that would. Any thread, at
+     * any time while attached. */
+    void (*wake)(kvt_device *device);
 } kvt_device_ops;
 
 #define KVT_DEVICE_ABI 1u
@@ -172,6 +176,7 @@ struct kvt_device {
     char name[32];
     uint32_t in_flight; /* the wrapper's count */
     bool attached;      /* the wrapper's */
+    bool wakes;         /* the back end's, while attached: wake has an effect; its thread's */
 };
 
 /*
@@ -197,6 +202,10 @@ KVT_API void kvt_device_flush(kvt_device *device);
 KVT_API size_t kvt_device_reap(kvt_device *device, kvt_io **done, size_t min, size_t max,
                                uint64_t timeout_ns);
 KVT_API KVT_NODISCARD kvt_status kvt_device_sync(kvt_device *device);
+
+/* Ends a reap that waits for one completion, or the next that would, without it. Any thread, while
+ * the device is attached; without effect where the back end cannot (device->wakes). */
+KVT_API void kvt_device_wake(kvt_device *device);
 
 /* Binds the device to the calling thread until detach, and opens its queues: only now does it work
  * at its full depth. Nothing is in flight. */

@@ -19,12 +19,14 @@
 enum { OPERATIONS = 3, NOT_HERE = 77 };
 
 static uint32_t runs;
+static int pipe_end = -1; /* where a blocking call reads, unless -1 */
 
 static void pipe_run(kvt_device *device, kvt_io *io, uint32_t moved)
 {
     (void)device;
     (void)moved;
     runs++;
+    if (pipe_end >= 0) assert_int_equal(read(pipe_end, io->buffer, 1), 1);
     tiers_io_finish(io, KVT_OK, 0, 0);
 }
 
@@ -101,6 +103,7 @@ static void test_refused_entries_are_done_once(void **state)
 {
     (void)state;
     int status = 0;
+    runs = 0;
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) _exit(use_refusing_ring());
@@ -146,9 +149,51 @@ static void test_no_call_takes_the_whole_queue(void **state)
     skip();
 }
 
+/* With an operation that does not end; a lost wake ends in the test's time limit. */
+static void check_wake(bool synchronous)
+{
+    int ends[2];
+    kvt_device device = {.facts = {.align_bytes = 1}};
+    tiers_queue queue;
+    char byte = 0;
+    kvt_io operation = {.kind = KVT_IO_READ, .bytes = 1, .buffer = &byte};
+    kvt_io *done[1];
+    assert_int_equal(pipe(ends), 0);
+    pipe_end = ends[0];
+    tiers_queue_open(&queue, &device, &pipe_calls, ends[0], 8, synchronous);
+    tiers_queue_attach(&queue);
+    assert_int_equal(queue.kind == TIERS_QUEUE_INLINE, !device.wakes);
+    if (device.wakes) {
+        assert_int_equal(tiers_queue_submit(&queue, &operation), KVT_QUEUED);
+        for (int i = 0; i < 3; i++) { /* a wake lasts until the reap that it ends */
+            tiers_queue_wake(&queue);
+            assert_int_equal(tiers_queue_reap(&queue, done, 1, 1, TIERS_DEVICE_FOREVER), 0);
+        }
+        tiers_queue_wake(&queue);
+        assert_int_equal(write(ends[1], "a", 1), 1);
+        while (tiers_queue_reap(&queue, done, 1, 1, TIERS_DEVICE_FOREVER) == 0)
+            continue;
+        assert_ptr_equal(done[0], &operation);
+        assert_true(device.wakes);
+    }
+    tiers_queue_detach(&queue);
+    tiers_queue_close(&queue);
+    close(ends[0]);
+    close(ends[1]);
+    pipe_end = -1;
+}
+
+static void test_a_wake_ends_a_wait(void **state)
+{
+    (void)state;
+    check_wake(false);
+    check_wake(true);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_no_call_takes_the_whole_queue),
+                                       cmocka_unit_test(test_a_wake_ends_a_wait),
                                        cmocka_unit_test(test_refused_entries_are_done_once)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
