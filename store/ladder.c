@@ -41,7 +41,7 @@ kvt_status ladder_open(kvt_store *store, const kvt_store_options *options, kvt_p
     return status == KVT_MISS ? KVT_E_MISMATCH : status;
 }
 
-kvt_status ladder_add_costs(kvt_store *store, kvt_profile *profile, double loss_limit)
+kvt_status ladder_add_costs(kvt_store *store, const cost_profile *profile, double loss_limit)
 {
     kvt_cost_model *costs = &store->costs;
     store->exact_variants = costs->variant_count;

@@ -403,7 +403,7 @@ static kvt_status open_costs(open_state *state)
         costs->variant_count = 2;
     }
     if (status == KVT_OK)
-        status = ladder_add_costs(state->store, state->profile, state->options->loss_limit);
+        status = ladder_add_costs(state->store, &profile, state->options->loss_limit);
     costs->prefill = state->options->prefill;
     costs->parallel_codecs = 1;
     return status;

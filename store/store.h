@@ -343,7 +343,7 @@ KVT_NODISCARD kvt_status ladder_open(kvt_store *store, const kvt_store_options *
                                      kvt_profile *profile, char *message, size_t message_size);
 
 /* Puts the rungs within the limit behind the exact variants, whose number it keeps. */
-KVT_NODISCARD kvt_status ladder_add_costs(kvt_store *store, kvt_profile *profile,
+KVT_NODISCARD kvt_status ladder_add_costs(kvt_store *store, const cost_profile *profile,
                                           double loss_limit);
 
 /* Whether entries of a layout may be lossy. */
