@@ -1,0 +1,298 @@
+/*
+ * torture_estimator_profile.c - what is done to a profile as a whole, killed at any moment, with
+ * allocations of SQLite that fail, and on files with flipped bits: imports and migrations happen
+ * whole or not at all, and whatever opens can be exported, compared and cleaned up.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "profile_scratch.h"
+#include "profile_version_1.h"
+
+#include <math.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <time.h>
+
+enum { IMPORT_ROWS = 40 };
+
+static char csv_path[128];
+
+/* Every table that an import takes; IMPORT_ROWS rows of prefill. */
+static void put_csv(void)
+{
+    snprintf(csv_path, sizeof csv_path, "%s/rows.csv", scratch.folder);
+    FILE *file = fopen(csv_path, "w");
+    assert_non_null(file);
+    fputs("[model]\nmodel,layers,kv_heads,head_dim\nm,2,1,32\n"
+          "[device]\ndevice,tier,direction,bytes_per_s,request_seconds\nd,ssd,read,1e9,1e-5\n"
+          "[device_point]\ndevice,direction,request_bytes,depth,bytes_per_s,latency_seconds_p50\n"
+          "d,read,4096,1,1e8,1e-5\n"
+          "[codec]\nvariant,stored_share,encode_bytes_per_s,decode_bytes_per_s\nraw,1,1e9,2e9\n"
+          "kivi:k4v4 g64,0.28,1e9,2e9\n"
+          "[quality]\nmodel,class,variant,metric,bits_per_element,loss_mean\n"
+          "m,c,kivi:k4v4 g64,top1,4.5,0.1\n"
+          "[quality_entry]\nmodel,class,entry,variant,bits_per_element,kl\n"
+          "m,c,0,kivi:k4v4 g64,4.5,0.001\n"
+          "[quality_map]\nmodel,family,position,attention_error,loss\nm,kivi,0,0,0\n"
+          "[calibration]\nmodel,class,position,variant,bits_per_element,loss,counts\n"
+          "m,c,0,raw,16,0,\nm,c,1,kivi:k4v4 g64,4.5,0.1,0a0b\n"
+          "[calibration_choice]\nmodel,class,question,chosen\nm,c,split,k4v4\n"
+          "[prefill]\nname,linear_seconds_per_token,square_seconds_per_token2\n",
+          file);
+    for (int i = 0; i < IMPORT_ROWS; i++)
+        fprintf(file, "p%d,1e-4,1e-9\n", i);
+    assert_int_equal(fclose(file), 0);
+}
+
+static int setup(void **state)
+{
+    if (scratch_make(state) != 0) return -1;
+    put_csv();
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    return unlink(csv_path) != 0 || scratch_remove(state) != 0;
+}
+
+static bool count_row(void *context, const char *table, const kvt_profile_cell *cells, size_t count)
+{
+    (void)table;
+    for (size_t i = 0; i < count; i++)
+        if (cells[i].kind == KVT_CELL_REAL && !isfinite(cells[i].real)) abort();
+    ++*(uint64_t *)context;
+    return true;
+}
+
+static bool count_change(void *context, const kvt_profile_change *change)
+{
+    *(uint64_t *)context += change->change != 0;
+    return true;
+}
+
+/* Everything that reads a profile, and one import and gc. The first status that is not KVT_OK. */
+static kvt_status use_all(kvt_profile *profile, bool writes)
+{
+    kvt_codec_curve curves[KVT_VARIANTS_MAX];
+    kvt_profile_gc_request request = {.struct_size = sizeof request, .dry_run = !writes};
+    kvt_profile_gc_result collected;
+    uint64_t rows = 0, changes = 0;
+    uint32_t count;
+    kvt_status status = KVT_OK;
+    if (writes) status = kvt_profile_import(profile, csv_path, "s", NULL, &rows, NULL, 0);
+    if (status == KVT_OK) status = kvt_profile_export(profile, NULL, count_row, &rows);
+    if (status == KVT_OK) status = kvt_profile_export(profile, "run", count_row, &rows);
+    if (status == KVT_OK) status = kvt_profile_diff(profile, profile, count_change, &changes);
+    if (status == KVT_OK && changes != 0) return KVT_E_STATE;
+    if (status == KVT_OK) {
+        status =
+            kvt_profile_ladder(profile, "m", "c", NULL, curves, KVT_VARIANTS_MAX, &count, NULL, 0);
+        if (status == KVT_MISS) status = KVT_OK; /* a flipped name */
+    }
+    if (status == KVT_OK) status = kvt_profile_gc(profile, &request, &collected);
+    return status;
+}
+
+/* An import's rows are all there or none, whatever was killed. */
+static void expect_whole_imports(void)
+{
+    assert_int_equal(
+        scratch_number("SELECT count(*) FROM run r WHERE (SELECT count(*) FROM prefill "
+                       "p WHERE p.run_id = r.id) <> 40 OR r.complete <> 1"),
+        0);
+    assert_int_equal(scratch_number("SELECT count(*) FROM run r WHERE NOT EXISTS (SELECT 1 FROM "
+                                    "quality_set s JOIN quality_entry e ON e.set_id = s.id WHERE "
+                                    "s.run_id = r.id)"),
+                     0);
+}
+
+static void killed_imports_are_whole(void **state)
+{
+    (void)state;
+    scratch_remove_profile();
+    kvt_profile_close(scratch_open(KVT_PROFILE_WRITE));
+    for (int round = 0; round < 24; round++) {
+        const struct timespec wait = {0, 300000L + 900000L * round};
+        int result = 0;
+        pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0) {
+            kvt_profile *profile = NULL;
+            if (kvt_profile_open(scratch.path, KVT_PROFILE_WRITE, &profile, NULL, 0) != KVT_OK)
+                _exit(1);
+            for (;;) {
+                if (use_all(profile, true) != KVT_OK) _exit(2);
+            }
+        }
+        nanosleep(&wait, NULL);
+        assert_int_equal(kill(child, SIGKILL), 0);
+        assert_int_equal(waitpid(child, &result, 0), child);
+        assert_true(WIFSIGNALED(result));
+        kvt_profile_close(scratch_open(KVT_PROFILE_READ));
+        expect_whole_imports();
+    }
+    kvt_profile *profile = scratch_open(KVT_PROFILE_WRITE);
+    assert_int_equal(use_all(profile, true), KVT_OK);
+    kvt_profile_close(profile);
+    expect_whole_imports();
+    assert_int_equal(scratch_number("SELECT count(*) FROM run"), 1); /* gc leaves the newest */
+}
+
+static void killed_migrations_are_whole(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 16; round++) {
+        const struct timespec wait = {0, 400000L * round};
+        int result = 0;
+        make_version_1(NULL);
+        pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0) {
+            kvt_profile *profile = NULL;
+            (void)!kvt_profile_open(scratch.path, KVT_PROFILE_WRITE, &profile, NULL, 0);
+            pause();
+        }
+        nanosleep(&wait, NULL);
+        assert_int_equal(kill(child, SIGKILL), 0);
+        assert_int_equal(waitpid(child, &result, 0), child);
+        assert_int_equal(scratch_number("SELECT count(*) FROM run"), 3);
+        kvt_profile_close(scratch_open(KVT_PROFILE_WRITE));
+        assert_int_equal(scratch_number("SELECT count(*) FROM codec_curve WHERE threads = 1"), 1);
+    }
+}
+
+/* ---- allocations that fail ---- */
+
+static sqlite3_mem_methods real_memory;
+static long allocations_left = -1; /* negative: never fails */
+
+static bool allocation_fails(void)
+{
+    if (allocations_left < 0) return false;
+    if (allocations_left > 0) allocations_left--;
+    return allocations_left == 0;
+}
+
+static void *failing_malloc(int bytes)
+{
+    return allocation_fails() ? NULL : real_memory.xMalloc(bytes);
+}
+
+static void *failing_realloc(void *memory, int bytes)
+{
+    return allocation_fails() ? NULL : real_memory.xRealloc(memory, bytes);
+}
+
+/* From the n-th allocation on all fail, for growing n, until a whole session gets through. */
+static void failed_allocations_are_reported(void **state)
+{
+    (void)state;
+    long n = 1, failures = 0;
+    scratch_remove_profile();
+    kvt_profile_close(scratch_open(KVT_PROFILE_WRITE));
+    for (;; n += 1 + n / 12) {
+        kvt_profile *profile = NULL;
+        allocations_left = n;
+        kvt_status status = kvt_profile_open(scratch.path, KVT_PROFILE_WRITE, &profile, NULL, 0);
+        if (status == KVT_OK) status = use_all(profile, true);
+        bool through = allocations_left > 0;
+        allocations_left = -1;
+        kvt_profile_close(profile);
+        if (through) assert_int_equal(status, KVT_OK);
+        if (through) break;
+        failures += status != KVT_OK;
+        assert_true(n < 100000000);
+        kvt_profile_close(scratch_open(KVT_PROFILE_READ));
+        expect_whole_imports();
+    }
+    assert_true(failures > 20);
+}
+
+static void failed_allocations_leave_version_1(void **state)
+{
+    (void)state;
+    long n = 1, failures = 0;
+    make_version_1(NULL);
+    for (;; n += 1 + n / 12) {
+        kvt_profile *profile = NULL;
+        allocations_left = n;
+        kvt_status status = kvt_profile_open(scratch.path, KVT_PROFILE_WRITE, &profile, NULL, 0);
+        bool through = allocations_left > 0;
+        allocations_left = -1;
+        kvt_profile_close(profile);
+        assert_int_equal(scratch_number("SELECT count(*) FROM run"), 3);
+        if (through) assert_int_equal(status, KVT_OK);
+        if (through) break;
+        failures += status != KVT_OK;
+        /* What failed behind the commit has migrated, and is whole. */
+        if (scratch_number("PRAGMA user_version") == 1) continue;
+        kvt_profile_close(scratch_open(KVT_PROFILE_READ));
+        make_version_1(NULL);
+    }
+    assert_true(failures > 10);
+}
+
+/* ---- flipped bits ---- */
+
+static void put_bytes(const char *bytes, size_t count)
+{
+    scratch_remove_profile();
+    FILE *file = fopen(scratch.path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, count, file), count);
+    assert_int_equal(fclose(file), 0);
+}
+
+static void flipped_bits_are_refused_or_harmless(void **state)
+{
+    (void)state;
+    size_t count, refused = 0, used = 0;
+    scratch_remove_profile();
+    kvt_profile *profile = scratch_open(KVT_PROFILE_WRITE);
+    assert_int_equal(use_all(profile, true), KVT_OK);
+    kvt_profile_close(profile);
+    scratch_change("PRAGMA journal_mode = DELETE");
+    char *bytes = scratch_bytes(&count);
+    for (size_t at = 100; at < count; at += 401) {
+        bytes[at] = (char)(bytes[at] ^ 0x11);
+        put_bytes(bytes, count);
+        bytes[at] = (char)(bytes[at] ^ 0x11);
+        kvt_status status = kvt_profile_open(scratch.path, KVT_PROFILE_READ | KVT_PROFILE_FOREIGN,
+                                             &profile, scratch.message, sizeof scratch.message);
+        refused += status != KVT_OK;
+        if (status != KVT_OK) {
+            assert_true(status == KVT_E_CORRUPT || status == KVT_E_VERSION ||
+                        status == KVT_E_DATABASE);
+            continue;
+        }
+        status = use_all(profile, false);
+        assert_true(status == KVT_OK || status == KVT_E_DATABASE);
+        used += status == KVT_OK;
+        kvt_profile_close(profile);
+    }
+    free(bytes);
+    assert_true(refused > 20 && used > 20);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(killed_imports_are_whole),
+        cmocka_unit_test(killed_migrations_are_whole),
+        cmocka_unit_test(failed_allocations_are_reported),
+        cmocka_unit_test(failed_allocations_leave_version_1),
+        cmocka_unit_test(flipped_bits_are_refused_or_harmless),
+    };
+    if (sqlite3_config(SQLITE_CONFIG_GETMALLOC, &real_memory) != SQLITE_OK) return 1;
+    sqlite3_mem_methods failing = real_memory;
+    failing.xMalloc = failing_malloc;
+    failing.xRealloc = failing_realloc;
+    if (sqlite3_config(SQLITE_CONFIG_MALLOC, &failing) != SQLITE_OK) return 1;
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
