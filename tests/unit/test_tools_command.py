@@ -6,15 +6,18 @@
 Devices are small files in a temporary folder. Nothing here depends on how long anything takes.
 """
 
+import contextlib
 import json
 import os
 import re
 import shutil
+import signal
 import sqlite3
 import struct
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 COMMAND = os.path.abspath(sys.argv.pop(1)) if len(sys.argv) > 1 else "kvterrace"
@@ -213,6 +216,31 @@ class CommandTest(unittest.TestCase):
         shown = self.run_json("profile", "show", "--database", "p.db")
         self.assertEqual([row["device"] for row in shown["devices"]], ["dram", "one", "ssd0"])
         self.assertEqual([name for name in os.listdir(self.folder) if name.startswith("kvt")], [])
+
+    def test_profile_interrupted(self):
+        """Ctrl-C in the middle of measuring: points so far stay, and the profile goes on."""
+        process = subprocess.Popen([COMMAND, "profile", "devices", "--seconds", "100ms",
+                                    "--database", "p.db"], cwd=self.folder,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        points = 0
+        deadline = time.monotonic() + 120
+        while points == 0 and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+            if not os.path.exists(self.path("p.db")):
+                continue
+            with contextlib.closing(sqlite3.connect(self.path("p.db"))) as database:
+                points = database.execute("SELECT count(*) FROM device_point WHERE kind = 0 AND "
+                                          "depth = 1").fetchone()[0]
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 1, out + err)
+        self.assertGreater(points, 0)
+        shown = self.run_json("profile", "show", "--database", "p.db")
+        self.assertTrue(shown["devices"])
+        self.assertEqual([name for name in os.listdir(self.folder) if name.startswith("kvt")], [])
+        self.run_command("profile", "codecs", "--quick", "--seconds", "1ms", "--database", "p.db")
+        runs = self.run_json("profile", "export", "--table", "run", "--database", "p.db")
+        self.assertEqual([row["complete"] for row in runs["tables"]["run"]], [0, 1])
 
     def test_profile_migrate(self):
         self.fails("no such profile", "profile", "migrate", "--database", "none.db")
