@@ -14,7 +14,7 @@
 
 /* Beyond what all pages share. */
 static const char show_style[] =
-    ".figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,480px),1fr));"
+    ".figures{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,480px),1fr));"
     "gap:16px;margin:14px 0}\n"
     "figure{margin:0;padding:12px 12px 10px;background:#fff;border:1px solid var(--line);"
     "border-radius:8px}figure.broad{grid-column:1/-1;max-width:960px}\n"
@@ -502,7 +502,7 @@ static void show_set(const json_t *set, FILE *file)
     fprintf(file, "</p>\n<details open><summary>%zu variants</summary>\n",
             json_array_size(json_object_get(set, "curves")));
     SHOW_TABLE(file, 1, "variant", "bits", "loss", "low", "high", "p90", "KL, nat", "top-1",
-               "ROUGE-L", "F1", "attention error", "metric");
+               "ROUGE-L", "F1", "answers", "attention error", "metric");
     json_array_foreach(json_object_get(set, "curves"), i, curve)
     {
         fprintf(file, "<tr>");
@@ -516,6 +516,7 @@ static void show_set(const json_t *set, FILE *file)
         show_number(file, curve, "top1", 4, 1, "");
         show_number(file, curve, "rouge_l", 4, 1, "");
         show_number(file, curve, "f1", 4, 1, "");
+        show_number(file, curve, "answers", 4, 1, "");
         show_number(file, curve, "attention_error", 4, 1, "");
         show_text(file, "", view_text(curve, "metric"));
         fprintf(file, "</tr>\n");

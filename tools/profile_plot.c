@@ -146,10 +146,11 @@ static bool plot_visit_quality(const json_t *document, plot_visit *visit, void *
                              .subject = set,
                              .draw = script_draw_loss};
         plot_name(&plot, "loss", view_text(set, "model"), i + 1);
-        (void)snprintf(plot.caption, sizeof plot.caption,
-                       "%s on %s (%s): mean loss with its 95 %% interval; what reaches 0 ends at "
-                       "the axis",
-                       view_text(set, "model"), view_text(set, "class"), view_text(set, "method"));
+        (void)snprintf(
+            plot.caption, sizeof plot.caption,
+            "%s on %s (%s): mean loss with its 95 %% interval (to the axis where it reaches "
+            "0); lines join a family's best",
+            view_text(set, "model"), view_text(set, "class"), view_text(set, "method"));
         if (!visit(context, &plot)) return false;
     }
     return true;

@@ -93,6 +93,23 @@ static int script_loss_data(const json_t *set, size_t family, double floor_at, F
     return count;
 }
 
+/* The family's best: points that no other of it beats with fewer bits, by rising bits. */
+static void script_loss_front(const json_t *set, size_t family, FILE *script)
+{
+    const json_t *curves = json_object_get(set, "curves");
+    double best = INFINITY;
+    fprintf(script, "$front%zu << EOD\n", family);
+    for (size_t i = json_array_size(curves); i > 0; i--) {
+        const json_t *curve = json_array_get(curves, i - 1);
+        double mean = view_number(curve, "loss_mean", 0);
+        if (mean <= 0 || mean >= best) continue;
+        if (!script_is_family(curve, script_families[family].family)) continue;
+        fprintf(script, "%.6g %.6g\n", view_number(curve, "bits_per_element", 1), mean);
+        best = mean;
+    }
+    fprintf(script, "EOD\n");
+}
+
 /* The decade below the least loss, which intervals that reach zero end at. */
 static double script_loss_floor(const json_t *set)
 {
@@ -111,8 +128,10 @@ void script_draw_loss(const profile_plot *plot, FILE *script)
 {
     const double floor_at = script_loss_floor(plot->subject);
     int counts[SCRIPT_FAMILIES];
-    for (size_t i = 0; i < SCRIPT_FAMILIES; i++)
+    for (size_t i = 0; i < SCRIPT_FAMILIES; i++) {
         counts[i] = script_loss_data(plot->subject, i, floor_at, script);
+        if (counts[i] > 0) script_loss_front(plot->subject, i, script);
+    }
     script_open(script, SCRIPT_KEY_ABOVE, "stored bits per element", "loss: 1 - quality");
     fprintf(script,
             "set logscale x 2\nset logscale y 10\nset format y '%%g'\n"
@@ -124,7 +143,7 @@ void script_draw_loss(const profile_plot *plot, FILE *script)
         if (counts[i] == 0) continue;
         const char *colour = script_families[i].colour;
         fprintf(script,
-                "%s$family%zu using 1:2 with lines linecolor rgb '%s' linewidth 1.2 dashtype 3 "
+                "%s$front%zu using 1:2 with lines linecolor rgb '%s' linewidth 1.2 dashtype 3 "
                 "notitle, \\\n  $family%zu using 1:2:3:4 with yerrorbars linecolor rgb '%s' "
                 "pointtype %d pointsize 0.9 linewidth 1.6 title '%s'",
                 first ? "" : ", \\\n  ", i, colour, i, colour, script_families[i].mark,

@@ -250,7 +250,7 @@ static void print_measure(const json_t *row, const char *key, int width, const c
     char text[32] = "-";
     double value = view_number(row, key, NAN);
     if (isfinite(value))
-        (void)snprintf(text, sizeof text, format[0] == 'e' ? "%.2e" : "%.4f", value);
+        (void)snprintf(text, sizeof text, format[0] == 'e' ? "%.2e" : "%.5f", value);
     printf(" %*s", width, text);
 }
 
