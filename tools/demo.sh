@@ -46,13 +46,13 @@ INI
 
 step "1/4 Measuring this machine: memory, two SSD members (files), the codecs"
 rm -f "$demo"/profile.db "$demo"/profile.db-*
-"$command" profile devices --quick --config "$demo/live.ini" >"$demo/profile.txt"
-"$command" profile codecs --quick --config "$demo/live.ini" >"$demo/profile.txt"
+"$command" profile devices codecs --quick --config "$demo/live.ini" >"$demo/profile.txt"
 cat "$demo/profile.txt"
 
 step "2/4 What forms cost in answers: a small model with recall, asked about texts of 512 tokens"
 "$command" profile quality --quick --loss answers --model reference_model/model \
     --text recall=reference_model/texts/recall-512.jsonl --database "$demo/profile.db"
+"$command" profile show --database "$demo/profile.db" --html "$demo/profile.html"
 
 step "3/4 Virtual time: a Poisson workload on 8 prefill servers, 100 GB of DRAM and 400 GB of SSD"
 "$command" replay --workload poisson --policy none,lru,utility --database "$demo/profile.db" \
@@ -65,5 +65,5 @@ step "4/4 Live: real bytes through a real store, at 1/64 of the size and the tim
     --report "$demo/live.html"
 
 step "Done"
-echo "profile: $demo/profile.db"
+echo "profile: $demo/profile.db, as a page $demo/profile.html"
 echo "reports: $demo/report.html (virtual time), $demo/live.html (live)"
