@@ -119,10 +119,9 @@ static void ablation_load_pooled(ablation_run *run)
     const ablation_part *part = &run->parts[0];
     ablation_await_grant(run, ABLATION_LAYERS - 1);
     uint64_t started = bench_now_ns();
-    for (uint32_t layer = 0; layer < ABLATION_LAYERS; layer++) {
+    for (uint32_t layer = 0; layer < ABLATION_LAYERS; layer++)
         transfers[layer] = ablation_transfer(run, part, KVT_IO_READ, layer);
-        tiers_transfer_start(part->pool, &transfers[layer]);
-    }
+    tiers_transfers_start(part->pool, transfers, ABLATION_LAYERS);
     for (uint32_t layer = 0; layer < ABLATION_LAYERS; layer++)
         ablation_arrive(run, tiers_transfer_wait(part->pool, &transfers[layer]));
     run->busy_ns = bench_now_ns() - started;

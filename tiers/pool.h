@@ -210,6 +210,9 @@ typedef struct tiers_transfer {
  * transfers queued. */
 void tiers_transfer_start(tiers_pool *pool, tiers_transfer *transfer);
 
+/* The same for several, all of which are queued before their members are woken. */
+void tiers_transfers_start(tiers_pool *pool, tiers_transfer *transfers, uint32_t count);
+
 /* The same, but waits for room no longer than to an instant of CLOCK_MONOTONIC in nanoseconds; what
  * found none fails with KVT_E_TIMEOUT. */
 void tiers_transfer_start_until(tiers_pool *pool, tiers_transfer *transfer, uint64_t deadline_ns);

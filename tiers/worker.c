@@ -432,12 +432,6 @@ static void worker_change_now(tiers_worker *worker, worker_change *change)
     pthread_mutex_unlock(&worker->mutex);
 }
 
-static bool worker_has_mail(const tiers_worker *worker)
-{
-    return worker->mail[KVT_IO_READ].head != NULL || worker->mail[KVT_IO_WRITE].head != NULL ||
-           worker->sync_wanted != worker->sync_done || worker->change != NULL;
-}
-
 /* One call of the spare function, without the mailbox's mutex, which is held before and after. */
 static void worker_spend_spare(tiers_worker *worker)
 {

@@ -75,6 +75,7 @@ void worker_nudge(tiers_worker *worker)
 /* Waits until a job is free. The mutex is held. */
 static kvt_status worker_await_job(tiers_worker *worker, uint64_t deadline_ns)
 {
+    if (worker->free_jobs == NULL) worker_nudge(worker); /* what is queued may be the caller's */
     while (worker->free_jobs == NULL) {
         uint64_t now_ns = tiers_device_now_ns();
         if (now_ns >= deadline_ns) return KVT_E_TIMEOUT;
@@ -109,9 +110,15 @@ kvt_status tiers_worker_queue(tiers_worker *worker, tiers_transfer *transfer,
     atomic_fetch_add(&worker->pending_bytes[transfer->kind], job->estimate);
     atomic_fetch_add(&worker->jobs_queued, 1);
     worker_list_push(&worker->mail[transfer->kind], job);
-    worker_nudge(worker);
     pthread_mutex_unlock(&worker->mutex);
     return KVT_OK;
+}
+
+void tiers_worker_call(tiers_worker *worker)
+{
+    pthread_mutex_lock(&worker->mutex);
+    if (worker_has_mail(worker)) worker_nudge(worker);
+    pthread_mutex_unlock(&worker->mutex);
 }
 
 void tiers_worker_sweep(tiers_worker *worker)

@@ -120,6 +120,12 @@ void worker_list_push(worker_list *list, worker_job *job);
  * mutex is held. */
 bool worker_look(tiers_worker *worker, uint64_t now_ns);
 
+static inline bool worker_has_mail(const tiers_worker *worker)
+{
+    return worker->mail[KVT_IO_READ].head != NULL || worker->mail[KVT_IO_WRITE].head != NULL ||
+           worker->sync_wanted != worker->sync_done || worker->change != NULL;
+}
+
 /* Tells the thread that there is something in the mailbox. The mutex is held. */
 void worker_nudge(tiers_worker *worker);
 
