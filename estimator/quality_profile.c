@@ -33,8 +33,7 @@ typedef struct profile_quality_run {
     quality_report *report;
     char *message;
     size_t message_size;
-    model *weights;
-    tokenizer *tokens;
+    quality_subject subject;
     int64_t model, run;
     run_class classes[QUALITY_CLASSES_MAX];
     uint32_t entry_count;
@@ -52,69 +51,7 @@ static double run_clock(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-const char *quality_metric_name(unsigned metric)
-{
-    static const char *const names[] = {"top1", "rouge_l", "f1", "kl", "answers"};
-    return metric < QUALITY_METRICS ? names[metric] : NULL;
-}
-
 /* ---- what is measured ---- */
-
-/* The last part of a path that says something: without ".bin", and of ".../NAME/model" NAME. */
-static void run_name_model(const char *path, char *name, size_t size)
-{
-    char copy[512];
-    (void)snprintf(copy, sizeof copy, "%s", path);
-    size_t length = strlen(copy);
-    while (length > 1 && copy[length - 1] == '/')
-        copy[--length] = '\0';
-    char *slash = strrchr(copy, '/');
-    if (slash != NULL && slash != copy && strcmp(slash, "/model") == 0) {
-        *slash = '\0';
-        slash = strrchr(copy, '/');
-    }
-    const char *last = slash != NULL ? slash + 1 : copy;
-    length = strlen(last);
-    if (length > 4 && strcmp(last + length - 4, ".bin") == 0) length -= 4;
-    if (length > size - 1) length = size - 1;
-    (void)snprintf(name, size, "%.*s", (int)length, last);
-}
-
-static void run_describe_model(profile_quality_run *run)
-{
-    profile_model *facts = &run->report->model;
-    const model_config *c = model_config_of(run->weights);
-    uint64_t weights = model_weight_count(c);
-    if (run->options->name != NULL) {
-        (void)snprintf(facts->name, sizeof facts->name, "%s", run->options->name);
-    } else {
-        run_name_model(run->options->model, facts->name, sizeof facts->name);
-    }
-    (void)snprintf(facts->digest, sizeof facts->digest, "%016llx",
-                   (unsigned long long)checksum_of(run->weights->weights, weights * sizeof(float)));
-    facts->parameters = weights;
-    facts->layers = c->layers;
-    facts->heads = c->heads;
-    facts->kv_heads = c->kv_heads;
-    facts->head_dim = c->head_dim;
-    facts->vocab = c->vocab;
-}
-
-static kvt_status run_open_model(profile_quality_run *run)
-{
-    const quality_profile_options *o = run->options;
-    char path[1024];
-    kvt_status status = model_open(o->model, &run->weights, run->message, run->message_size);
-    if (status != KVT_OK) return status;
-    int length = snprintf(path, sizeof path, "%s/tokenizer.bin", o->model);
-    if (o->tokenizer == NULL && (length < 0 || (size_t)length >= sizeof path))
-        return KVT_E_ARGUMENT;
-    status = tokenizer_open(o->tokenizer != NULL ? o->tokenizer : path,
-                            model_config_of(run->weights)->vocab, &run->tokens, run->message,
-                            run->message_size);
-    if (status == KVT_OK) run_describe_model(run);
-    return status;
-}
 
 static kvt_status run_read_texts(profile_quality_run *run)
 {
@@ -124,9 +61,9 @@ static kvt_status run_read_texts(profile_quality_run *run)
     for (uint32_t i = 0; status == KVT_OK && i < o->class_count; i++) {
         run_class *at = &run->classes[i];
         at->first = run->entry_count;
-        status = quality_entries_read(o->classes[i].texts, o->classes[i].text_count, run->tokens,
-                                      o->context_tokens, o->continuation_tokens, o->contexts,
-                                      &at->entries, run->message, run->message_size);
+        status = quality_entries_read(
+            o->classes[i].texts, o->classes[i].text_count, run->subject.tokens, o->context_tokens,
+            o->continuation_tokens, o->contexts, &at->entries, run->message, run->message_size);
         run->entry_count += at->entries.count;
         for (uint32_t j = 0; j < at->entries.count; j++)
             asked = asked || at->entries.entries[j].question_count > 0;
@@ -240,20 +177,6 @@ static kvt_status run_open_sets(profile_quality_run *run)
 
 /* ---- measuring ---- */
 
-static double run_loss(quality_metric metric, const quality_row *row, const quality_exact *exact)
-{
-    switch (metric) {
-    case QUALITY_TOP1: return 1.0 - row->top1;
-    case QUALITY_ROUGE_L: return 1.0 - row->rouge_l;
-    case QUALITY_F1: return 1.0 - row->f1;
-    case QUALITY_KL: return row->kl > 0.0 ? 1.0 - exp(-row->kl) : 0.0;
-    case QUALITY_ANSWERS:
-    case QUALITY_METRICS: break;
-    }
-    if (!(exact->answers > 0.0)) return (double)NAN;
-    return row->answers < exact->answers ? 1.0 - row->answers / exact->answers : 0.0;
-}
-
 static bool run_wanted(void *context, uint32_t entry, uint32_t variant)
 {
     const profile_quality_run *run = context;
@@ -285,7 +208,7 @@ static kvt_status run_done(void *context, uint32_t entry, uint32_t variant, cons
     uint32_t index = run->at->first + entry;
     quality_row *to = &run->rows[(size_t)index * o->variant_count + variant];
     *to = *row;
-    to->loss = run_loss(o->metric, row, &run->exact[index]);
+    to->loss = quality_row_loss(o->metric, row, run->exact[index].answers);
     kvt_status status = profile_entry_insert(run->profile, run->at->set, entry,
                                              quality_variant_key(&o->variants[variant]), to);
     run->done++;
@@ -299,8 +222,8 @@ static kvt_status run_measure(profile_quality_run *run)
     kvt_status status = KVT_OK;
     for (uint32_t i = 0; status == KVT_OK && i < o->class_count; i++) {
         run->at = &run->classes[i];
-        const quality_request request = {.model = run->weights,
-                                         .tokenizer = run->tokens,
+        const quality_request request = {.model = run->subject.weights,
+                                         .tokenizer = run->subject.tokens,
                                          .entries = run->at->entries.entries,
                                          .entry_count = run->at->entries.count,
                                          .variants = o->variants,
@@ -402,7 +325,10 @@ kvt_status quality_profile_run(kvt_profile *profile, const quality_profile_optio
     *report_out = (quality_report){.metric = options->metric};
     message[0] = '\0';
     kvt_status status = run_check(options, message, message_size);
-    if (status == KVT_OK) status = run_open_model(&run);
+    if (status == KVT_OK)
+        status = quality_subject_open(options->model, options->tokenizer, options->name,
+                                      &run.subject, message, message_size);
+    report_out->model = run.subject.facts;
     if (status == KVT_OK) status = run_read_texts(&run);
     if (status == KVT_OK) status = run_open_sets(&run);
     if (status == KVT_OK) status = run_measure(&run);
@@ -412,8 +338,7 @@ kvt_status quality_profile_run(kvt_profile *profile, const quality_profile_optio
         quality_entries_free(&run.classes[i].entries);
     free(run.rows);
     free(run.exact);
-    tokenizer_close(run.tokens);
-    model_close(run.weights);
+    quality_subject_close(&run.subject);
     return status;
 }
 

@@ -9,23 +9,9 @@
 #ifndef ESTIMATOR_QUALITY_PROFILE_H
 #define ESTIMATOR_QUALITY_PROFILE_H
 
-#include "estimator/profile_quality.h"
-#include "estimator/quality.h"
+#include "estimator/quality_subject.h"
 
 enum { QUALITY_CLASSES_MAX = 8, QUALITY_VARIANTS_MAX = 128 };
-
-/* What a loss is made of; each is in [0, 1]. */
-typedef enum quality_metric {
-    QUALITY_TOP1,    /* 1 - share of tokens with the same most probable next token */
-    QUALITY_ROUGE_L, /* 1 - ROUGE-L of greedy answers */
-    QUALITY_F1,      /* 1 - F1 of greedy answers */
-    QUALITY_KL,      /* 1 - exp(-KL per token) */
-    QUALITY_ANSWERS, /* of the questions that exact KV answers rightly, the share lost on balance */
-    QUALITY_METRICS
-} quality_metric;
-
-/* "top1", ...; NULL past the last. */
-const char *quality_metric_name(unsigned metric);
 
 typedef struct quality_class {
     const char *name; /* 1 to 63 bytes */
