@@ -76,6 +76,23 @@ kvt_status profile_model_put(kvt_profile *profile, const profile_model *model, i
     return status;
 }
 
+kvt_status profile_model_of_shape(kvt_profile *profile, const profile_model *model,
+                                  int64_t *model_out)
+{
+    profile_row row = profile_row_begin(
+        profile, "SELECT id FROM model WHERE name = ? AND layers = ? AND kv_heads = ? AND "
+                 "head_dim = ? ORDER BY id DESC LIMIT 1");
+    profile_row_text(&row, model->name);
+    profile_row_integer(&row, model->layers);
+    profile_row_integer(&row, model->kv_heads);
+    profile_row_integer(&row, model->head_dim);
+    if (row.result == SQLITE_OK) row.result = sqlite3_step(row.statement);
+    if (row.result == SQLITE_ROW) *model_out = sqlite3_column_int64(row.statement, 0);
+    kvt_status status = quality_read_status(row.result);
+    sqlite3_finalize(row.statement);
+    return status == KVT_MISS ? profile_model_put(profile, model, model_out) : status;
+}
+
 kvt_status profile_set_find(kvt_profile *profile, const profile_set *set, int64_t *run_out,
                             int64_t *set_out)
 {

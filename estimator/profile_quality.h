@@ -25,6 +25,11 @@ typedef struct profile_model {
 KVT_NODISCARD kvt_status profile_model_put(kvt_profile *profile, const profile_model *model,
                                            int64_t *model_out);
 
+/* The newest model of that name and shape (layers, KV heads, head_dim), whatever its digest; else
+ * as profile_model_put: for KV that is known by the model's name alone. */
+KVT_NODISCARD kvt_status profile_model_of_shape(kvt_profile *profile, const profile_model *model,
+                                                int64_t *model_out);
+
 /* One measurement of many variants on a model and a class of text. */
 typedef struct profile_set {
     int64_t model;

@@ -3,6 +3,7 @@
  */
 #include "estimator/quality_dump.h"
 
+#include "codecs/checksum.h"
 #include "estimator/safetensors.h"
 
 #include <stdarg.h>
@@ -209,6 +210,20 @@ void quality_dump_layer_queries(const quality_dump *dump, uint32_t layer, float 
     char name[DUMP_NAME_BYTES];
     const safetensors_tensor *tensor = dump_tensor(dump, "q", layer, name);
     safetensors_read_fp32(tensor, 0, tensor->elements, queries);
+}
+
+uint64_t quality_dump_digest(const quality_dump *dump)
+{
+    uint64_t digest = 0;
+    char name[DUMP_NAME_BYTES];
+    for (uint32_t i = 0; i < (uint32_t)dump->layout.layers * DUMP_SIDES; i++) {
+        const char side[] = {"kvq"[i % DUMP_SIDES], '\0'};
+        const safetensors_tensor *tensor = dump_tensor(dump, side, i / DUMP_SIDES, name);
+        if (tensor == NULL) continue; /* no queries */
+        const uint64_t parts[2] = {digest, checksum_of(tensor->data, tensor->bytes)};
+        digest = checksum_of(parts, sizeof parts);
+    }
+    return digest;
 }
 
 kvt_status quality_dump_write(const char *path, const quality_dump_content *content, char *message,

@@ -38,6 +38,9 @@ void quality_dump_load_queries(const quality_dump *dump, uint32_t rows, float *q
 /* All of one layer's queries, [query_rows][query_heads][head_dim]. */
 void quality_dump_layer_queries(const quality_dump *dump, uint32_t layer, float *queries);
 
+/* Of all K, V and queries: equal dumps have equal ones. */
+uint64_t quality_dump_digest(const quality_dump *dump);
+
 /* What a dump is made of. Matrices are in layout.dtype. */
 typedef struct quality_dump_content {
     kvt_layout layout;

@@ -6,7 +6,9 @@
  * stops after the present row; what was measured stays and the same command goes on from there.
  */
 #include "command.h"
+#include "profile_dumps.h"
 #include "quality_command.h"
+#include "variant_list.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -166,48 +168,16 @@ static kvt_status quality_add_class(quality_arguments *arguments, const char *te
     return KVT_OK;
 }
 
-static kvt_status quality_add_variant(quality_arguments *arguments, const char *name, char *message,
-                                      size_t message_size)
-{
-    quality_profile_options *options = &arguments->options;
-    if (options->variant_count < QUALITY_VARIANTS_MAX &&
-        quality_variant_parse(name, &arguments->variants[options->variant_count]) == KVT_OK) {
-        options->variant_count++;
-        return KVT_OK;
-    }
-    (void)snprintf(message, message_size, "unknown variant '%.200s', or too many", name);
-    return KVT_E_ARGUMENT;
-}
-
-static kvt_status quality_choose_variants(quality_arguments *arguments, char *message,
-                                          size_t message_size)
-{
-    kvt_status status = KVT_OK;
-    if (arguments->variant_list == NULL) {
-        const char *name;
-        for (uint32_t i = 0; status == KVT_OK; i++) {
-            if ((name = quality_variant_usual(i, arguments->quick)) == NULL) break;
-            status = quality_add_variant(arguments, name, message, message_size);
-        }
-        return status;
-    }
-    char *list = strdup(arguments->variant_list), *rest = NULL;
-    if (list == NULL) return KVT_E_MEMORY;
-    for (char *name = strtok_r(list, "; \t\n", &rest); status == KVT_OK && name != NULL;
-         name = strtok_r(NULL, "; \t\n", &rest)) {
-        status = quality_add_variant(arguments, name, message, message_size);
-    }
-    free(list);
-    return status;
-}
-
 static kvt_status quality_prepare(quality_arguments *arguments, char *message, size_t message_size)
 {
     quality_profile_options *options = &arguments->options;
     kvt_status status = KVT_OK;
     for (uint32_t i = 0; status == KVT_OK && i < arguments->text_count; i++)
         status = quality_add_class(arguments, arguments->texts[i], message, message_size);
-    if (status == KVT_OK) status = quality_choose_variants(arguments, message, message_size);
+    if (status == KVT_OK)
+        status = command_parse_variants(arguments->variant_list, arguments->quick,
+                                        arguments->variants, QUALITY_VARIANTS_MAX,
+                                        &options->variant_count, message, message_size);
     options->classes = arguments->classes;
     options->variants = arguments->variants;
     options->command_line = arguments->command_line;
@@ -216,17 +186,6 @@ static kvt_status quality_prepare(quality_arguments *arguments, char *message, s
     if (options->continuation_tokens == 0) options->continuation_tokens = 200;
     if (options->answer_tokens == UINT32_MAX) options->answer_tokens = arguments->quick ? 16 : 32;
     return status;
-}
-
-static void quality_keep_command(quality_arguments *arguments, int argc, char **argv)
-{
-    size_t used = 0;
-    for (int i = 0; i < argc && used < sizeof arguments->command_line; i++) {
-        int length = snprintf(arguments->command_line + used, sizeof arguments->command_line - used,
-                              "%s%s", i ? " " : "", argv[i]);
-        if (length < 0) break;
-        used += (size_t)length;
-    }
 }
 
 /* ---- the measurement ---- */
@@ -307,11 +266,12 @@ int command_profile_quality(int argc, char **argv)
                "together as well, as \"pooled\". A run that was stopped goes on when it is given "
                "again.",
         .children = children};
+    if (command_wants_dumps(argc, argv)) return command_profile_dumps(argc, argv);
     quality_arguments *arguments = calloc(1, sizeof *arguments);
     if (arguments == NULL) return command_fail(KVT_E_MEMORY, "");
     arguments->class_name = QUALITY_STANDARD_CLASS;
     arguments->options.answer_tokens = UINT32_MAX;
-    quality_keep_command(arguments, argc, argv);
+    command_keep_line(argc, argv, arguments->command_line, sizeof arguments->command_line);
     int code = command_load(&argp, argc, argv, arguments);
     if (code == EXIT_FINE) {
         command_choose_blas();

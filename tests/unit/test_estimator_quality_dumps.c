@@ -1,0 +1,307 @@
+/*
+ * test_estimator_quality_dumps.c - quality from dumps into a profile: figures, bounds without
+ * scores, fits with them, going on after an interruption, and what is refused.
+ */
+#include "estimator/model_half.h"
+#include "estimator/profile_internal.h"
+#include "estimator/quality_dump.h"
+#include "estimator/quality_dumps.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { LAYERS = 2, HEADS = 2, KV_HEADS = 1, WIDTH = 32, TOKENS = 128, ROWS = 9, DUMPS = 4 };
+
+static const char *const variant_names[] = {"lossless",        "planes:k8v8,g64", "planes:k4v4,g64",
+                                            "planes:k3v3,g64", "planes:k2v2,g64", "rotate:b4"};
+enum { VARIANTS = sizeof variant_names / sizeof variant_names[0] };
+
+static char folder[64], paths[DUMPS][96];
+static const char *path_list[DUMPS];
+static quality_variant variants[VARIANTS];
+
+static uint32_t next_random(uint64_t *state)
+{
+    *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (uint32_t)(*state >> 33);
+}
+
+static float next_value(uint64_t *state)
+{
+    return (float)(next_random(state) % 4096) / 1024.0f - 2.0f;
+}
+
+static void write_dump(const char *path, uint64_t seed, uint32_t rows, float spoil)
+{
+    static uint16_t k[LAYERS][TOKENS * KV_HEADS * WIDTH], v[LAYERS][TOKENS * KV_HEADS * WIDTH];
+    static float q[LAYERS][ROWS * HEADS * WIDTH];
+    char message[256] = "";
+    for (size_t l = 0; l < LAYERS; l++) {
+        for (size_t i = 0; i < sizeof k[0] / sizeof k[0][0]; i++) {
+            k[l][i] = model_half_to_fp16(next_value(&seed));
+            v[l][i] = model_half_to_fp16(next_value(&seed));
+        }
+        for (size_t i = 0; i < sizeof q[0] / sizeof q[0][0]; i++)
+            q[l][i] = next_value(&seed);
+    }
+    if (spoil != 0.0f) v[1][5] = model_half_to_fp16(spoil);
+    const quality_dump_content content = {.layout = {.layers = LAYERS,
+                                                     .kv_heads = KV_HEADS,
+                                                     .head_dim = WIDTH,
+                                                     .dtype = KVT_DTYPE_FP16,
+                                                     .tokens = TOKENS},
+                                          .k = (const void *const[]){k[0], k[1]},
+                                          .v = (const void *const[]){v[0], v[1]},
+                                          .queries = (const float *const[]){q[0], q[1]},
+                                          .query_heads = HEADS,
+                                          .query_rows = rows};
+    assert_int_equal(quality_dump_write(path, &content, message, sizeof message), KVT_OK);
+}
+
+static int make_dumps(void **state)
+{
+    (void)state;
+    (void)snprintf(folder, sizeof folder, "dumps-test-XXXXXX");
+    if (mkdtemp(folder) == NULL) return -1;
+    for (uint32_t i = 0; i < DUMPS; i++) {
+        (void)snprintf(paths[i], sizeof paths[i], "%s/%u.safetensors", folder, (unsigned)i);
+        path_list[i] = paths[i];
+        write_dump(paths[i], 11 + i, ROWS, 0.0f);
+    }
+    for (uint32_t i = 0; i < VARIANTS; i++)
+        assert_int_equal(quality_variant_parse(variant_names[i], &variants[i]), KVT_OK);
+    return 0;
+}
+
+static int remove_dumps(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < DUMPS; i++)
+        (void)unlink(paths[i]);
+    return rmdir(folder);
+}
+
+static kvt_profile *open_profile(void)
+{
+    kvt_profile *profile = NULL;
+    char message[256] = "";
+    assert_int_equal(
+        kvt_profile_open(":memory:", KVT_PROFILE_WRITE, &profile, message, sizeof message), KVT_OK);
+    return profile;
+}
+
+static quality_dumps_options options_of(uint32_t count)
+{
+    return (quality_dumps_options){.paths = path_list,
+                                   .count = count,
+                                   .name = "m",
+                                   .class_name = "text",
+                                   .variants = variants,
+                                   .variant_count = VARIANTS,
+                                   .queries = 5,
+                                   .threads = 2};
+}
+
+static quality_dumps_report run(kvt_profile *profile, const quality_dumps_options *options)
+{
+    quality_dumps_report report;
+    char message[256] = "";
+    kvt_status status = quality_dumps_run(profile, options, &report, message, sizeof message);
+    if (status != KVT_OK) fail_msg("%s: %s", kvt_status_name(status), message);
+    return report;
+}
+
+static void without_scores_losses_are_bounds(void **state)
+{
+    (void)state;
+    kvt_profile *profile = open_profile();
+    quality_dumps_options options = options_of(DUMPS);
+    quality_dumps_report report = run(profile, &options);
+    assert_int_equal(report.queries, 5);
+    assert_int_equal(report.cost.pairs, DUMPS * VARIANTS);
+    assert_true(report.cost.probe_flops > 0 && report.square_gflops > 0);
+    assert_int_equal(report.map.family_count, 0);
+    for (uint32_t i = 0; i < VARIANTS; i++) {
+        const quality_curve *curve = &report.curves[i];
+        kvt_quality_curve stored;
+        assert_int_equal(curve->entries, DUMPS);
+        assert_true(curve->loss_low <= curve->loss_mean && curve->loss_mean <= curve->loss_high);
+        assert_int_equal(kvt_profile_quality(profile, variants[i].variant, "m", "text", &stored),
+                         KVT_OK);
+        assert_string_equal(stored.method, "attention");
+        assert_true(stored.loss_mean == curve->loss_mean &&
+                    stored.attention_error == curve->attention_error);
+        assert_false(report.mapped[i]);
+        if (i == 0) {
+            assert_true(curve->loss_mean == 0.0 && curve->loss_high == 0.0); /* exact */
+            continue;
+        }
+        assert_true(curve->attention_error_high >= curve->attention_error);
+        double mean = 0.0;
+        for (uint32_t e = 0; e < DUMPS; e++) {
+            const quality_row *row = &report.rows[e * VARIANTS + i];
+            mean += fmin(row->attention_error_high, 1.0) / DUMPS;
+        }
+        assert_true(fabs(curve->loss_mean - mean) < 1e-12);
+        assert_true(curve->loss_low == 0.0); /* nothing is known from below */
+    }
+    assert_true(report.curves[1].attention_error < report.curves[2].attention_error);
+    assert_true(report.curves[2].attention_error < report.curves[4].attention_error);
+    quality_dumps_report_free(&report);
+    kvt_profile_close(profile);
+}
+
+/* Losses of three forms of planes, made up: 0.3 of the error that dumps have shown. */
+static void put_scores(kvt_profile *profile, const quality_dumps_report *report, const char *name)
+{
+    int64_t run_row, model_row, set_row;
+    const profile_model model_facts = {.name = "m",
+                                       .digest = "abc",
+                                       .layers = LAYERS,
+                                       .heads = HEADS,
+                                       .kv_heads = KV_HEADS,
+                                       .head_dim = WIDTH};
+    assert_int_equal(profile_run_begin(profile, "quality", NULL, 1, &run_row), KVT_OK);
+    assert_int_equal(profile_model_put(profile, &model_facts, &model_row), KVT_OK);
+    const profile_set set = {.model = model_row,
+                             .class_name = name,
+                             .method = "continuation",
+                             .settings = "{}",
+                             .entries = 10};
+    assert_int_equal(profile_set_insert(profile, run_row, &set, &set_row), KVT_OK);
+    for (uint32_t i = 1; i < 5; i++) {
+        const double loss = 0.3 * report->curves[i].attention_error;
+        quality_curve curve = {.entries = 10,
+                               .bits_per_element = report->curves[i].bits_per_element,
+                               .loss_mean = loss,
+                               .loss_low = 0.9 * loss,
+                               .loss_high = 1.2 * loss};
+        assert_int_equal(profile_curve_insert(profile, set_row, variants[i].variant,
+                                              variants[i].name, "top1", &curve),
+                         KVT_OK);
+    }
+    assert_int_equal(profile_run_complete(profile, run_row), KVT_OK);
+}
+
+static void scores_give_fits(void **state)
+{
+    (void)state;
+    kvt_profile *profile = open_profile();
+    quality_dumps_options options = options_of(DUMPS);
+    quality_dumps_report first = run(profile, &options);
+    put_scores(profile, &first, "text");
+    quality_dumps_report report = run(profile, &options);
+    assert_int_equal(report.map.family_count, 1);
+    assert_string_equal(report.map.families[0].name, "planes");
+    assert_string_equal(report.map.metric, "top1");
+    assert_int_equal(report.map.families[0].count, 4);
+    for (uint32_t i = 1; i < 5; i++) {
+        const quality_curve *curve = &report.curves[i];
+        assert_true(report.mapped[i]);
+        /* Means over entries of a map that is straight, but for the ends of its range. */
+        assert_true(fabs(curve->loss_mean - 0.3 * curve->attention_error) <
+                    0.02 * curve->attention_error);
+        assert_true(curve->loss_high >= 0.36 * curve->attention_error * 0.99);
+        assert_true(curve->loss_high <= 1.0);
+    }
+    assert_false(report.mapped[5]); /* another family */
+    assert_true(report.curves[5].loss_mean >= report.curves[5].attention_error);
+    quality_dumps_report_free(&report);
+    /* Another class of the same model takes the fits; with no curves left, the stored ones do. */
+    options.class_name = "code";
+    report = run(profile, &options);
+    assert_true(report.mapped[2] && !report.map.stored);
+    quality_dumps_report_free(&report);
+    quality_map map;
+    assert_int_equal(sqlite3_exec(profile->database,
+                                  "DELETE FROM quality_set WHERE method = 'continuation'", NULL,
+                                  NULL, NULL),
+                     SQLITE_OK);
+    assert_int_equal(quality_map_make(profile, "m", "text", variants, first.curves, VARIANTS, &map),
+                     KVT_OK);
+    assert_true(map.stored && map.family_count == 1 && map.families[0].count == 4);
+    assert_int_equal(quality_map_make(profile, "n", "text", variants, first.curves, VARIANTS, &map),
+                     KVT_OK);
+    assert_int_equal(map.family_count, 0);
+    quality_dumps_report_free(&first);
+    kvt_profile_close(profile);
+}
+
+static bool stop_after_two(void *context, double done, const char *what)
+{
+    (void)done, (void)what;
+    return --*(int *)context > 0;
+}
+
+static void an_interrupted_run_goes_on(void **state)
+{
+    (void)state;
+    kvt_profile *profile = open_profile();
+    quality_dumps_options options = options_of(DUMPS);
+    quality_dumps_report report;
+    char message[256] = "";
+    int left = 2;
+    options.threads = 1;
+    options.progress = stop_after_two;
+    options.progress_context = &left;
+    assert_int_equal(quality_dumps_run(profile, &options, &report, message, sizeof message),
+                     KVT_E_CANCELLED);
+    quality_dumps_report_free(&report);
+    options.progress = NULL;
+    report = run(profile, &options);
+    assert_int_equal(report.resumed, 2 * VARIANTS);
+    assert_int_equal(report.cost.pairs, (DUMPS - 2) * VARIANTS);
+    quality_dumps_report whole = run(profile, &options);
+    assert_int_equal(whole.resumed, 0);
+    for (uint32_t i = 0; i < VARIANTS; i++)
+        assert_true(whole.curves[i].attention_error == report.curves[i].attention_error);
+    quality_dumps_report_free(&whole);
+    quality_dumps_report_free(&report);
+    kvt_profile_close(profile);
+}
+
+static void assert_refused(const quality_dumps_options *options, const char *what)
+{
+    kvt_profile *profile = open_profile();
+    quality_dumps_report report;
+    char message[256] = "";
+    assert_int_equal(quality_dumps_run(profile, options, &report, message, sizeof message),
+                     KVT_E_ARGUMENT);
+    if (strstr(message, what) == NULL) fail_msg("'%s' does not say '%s'", message, what);
+    quality_dumps_report_free(&report);
+    kvt_profile_close(profile);
+}
+
+static void what_does_not_fit_is_refused(void **state)
+{
+    (void)state;
+    quality_dumps_options options = options_of(0);
+    assert_refused(&options, "a dump");
+    options = options_of(DUMPS);
+    options.queries = ROWS + 1;
+    assert_refused(&options, "queries per head");
+    write_dump(paths[2], 13, ROWS, (float)INFINITY);
+    options = options_of(DUMPS);
+    assert_refused(&options, "not finite");
+    write_dump(paths[2], 13, ROWS, 0.0f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(without_scores_losses_are_bounds),
+        cmocka_unit_test(scores_give_fits),
+        cmocka_unit_test(an_interrupted_run_goes_on),
+        cmocka_unit_test(what_does_not_fit_is_refused),
+    };
+    return cmocka_run_group_tests(tests, make_dumps, remove_dumps);
+}

@@ -1,0 +1,54 @@
+/*
+ * variant_list.c - see variant_list.h. One thread.
+ */
+#include "variant_list.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static kvt_status list_add(const char *name, quality_variant *variants, uint32_t capacity,
+                           uint32_t *count, char *message, size_t message_size)
+{
+    if (*count < capacity && quality_variant_parse(name, &variants[*count]) == KVT_OK) {
+        ++*count;
+        return KVT_OK;
+    }
+    (void)snprintf(message, message_size, "unknown variant '%.200s', or too many", name);
+    return KVT_E_ARGUMENT;
+}
+
+kvt_status command_parse_variants(const char *list, bool quick, quality_variant *variants,
+                                  uint32_t capacity, uint32_t *count_out, char *message,
+                                  size_t message_size)
+{
+    kvt_status status = KVT_OK;
+    const char *usual;
+    *count_out = 0;
+    if (list == NULL) {
+        for (uint32_t i = 0; status == KVT_OK; i++) {
+            if ((usual = quality_variant_usual(i, quick)) == NULL) break;
+            status = list_add(usual, variants, capacity, count_out, message, message_size);
+        }
+        return status;
+    }
+    char *copy = strdup(list), *rest = NULL;
+    if (copy == NULL) return KVT_E_MEMORY;
+    for (char *name = strtok_r(copy, "; \t\n", &rest); status == KVT_OK && name != NULL;
+         name = strtok_r(NULL, "; \t\n", &rest)) {
+        status = list_add(name, variants, capacity, count_out, message, message_size);
+    }
+    free(copy);
+    return status;
+}
+
+void command_keep_line(int argc, char **argv, char *line, size_t size)
+{
+    size_t used = 0;
+    line[0] = '\0';
+    for (int i = 0; i < argc && used < size; i++) {
+        int length = snprintf(line + used, size - used, "%s%s", i ? " " : "", argv[i]);
+        if (length < 0) break;
+        used += (size_t)length;
+    }
+}
