@@ -136,14 +136,14 @@ typedef struct profile_progress {
     command_progress bar;
     double done_before;
     double share;
-    const char *name;
+    const char *name; /* before what is measured */
 } profile_progress;
 
 static bool profile_report(void *context, double done, const char *what)
 {
     profile_progress *progress = context;
     char text[96];
-    (void)snprintf(text, sizeof text, "%s: %s", progress->name, what ? what : "");
+    (void)snprintf(text, sizeof text, "%s%s", progress->name, what ? what : "");
     progress_update(&progress->bar, progress->done_before + done * progress->share, text);
     return !profile_interrupted;
 }
@@ -226,7 +226,7 @@ static kvt_status profile_measure_devices(kvt_profile *profile, const device_lis
                                      PROFILE_RESUME_SECONDS, done);
     }
     for (size_t i = 0; i < list->count && status == KVT_OK; i++) {
-        profile_next(progress, list->items[i].config.name, share / (double)list->count);
+        profile_next(progress, "", share / (double)list->count); /* it says which device */
         status = profile_measure_item(profile, &list->items[i],
                                       done[i].complete ? done[i].identity : NULL, arguments,
                                       progress, message, message_size);
@@ -254,7 +254,7 @@ static kvt_status profile_measure_codecs(kvt_profile *profile, const profile_arg
                                message_size);
     }
     if (status == KVT_OK) {
-        profile_next(progress, "codecs", share);
+        profile_next(progress, "codecs: ", share);
         kvt_profile_request request = profile_request(arguments, progress);
         worker_pool_open(&pool, threads);
         request.workers = &pool.workers;
