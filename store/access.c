@@ -65,6 +65,7 @@ kvt_status store_build_options(const kvt_store *store, const store_entry *entry,
         options[i].read_bytes[tier] = bytes;
         options[i].kept_from = 0; /* a move writes the new record whole */
     }
+    learn_scale_losses(store, entry, options, *count_out);
     return KVT_OK;
 }
 
@@ -100,6 +101,8 @@ static kvt_status access_admit(kvt_store *store, store_entry *entry,
     if (status != KVT_OK) return status;
     access_correct_options(measured, options, offer.option_count);
     entry->curve_epoch = store->curve_epoch;
+    offer.class_id = entry->class_id;
+    offer.sensitivity = learn_sensitivity(store, entry);
     uint64_t started_ns = store_now_ns(store);
     status = kvt_policy_admit(store->policy, started_ns, &offer, plan);
     store_count_decision(store, started_ns);
@@ -113,6 +116,7 @@ static kvt_status access_check_entry(const kvt_entry *entry, const void *data, u
     kvt_status status = kvt_layout_bytes(&entry->layout, &source_bytes);
     if (status != KVT_OK) return status;
     if (source_bytes != data_bytes) return KVT_E_ARGUMENT;
+    if (entry->class_id > UINT16_MAX) return KVT_E_ARGUMENT;
     if (!(entry->recompute_seconds >= 0 && entry->recompute_seconds <= 1e9)) return KVT_E_ARGUMENT;
     if (UINT32_MAX - entry->first_position < entry->layout.tokens) return KVT_E_ARGUMENT;
     return KVT_OK;
@@ -138,6 +142,7 @@ static kvt_status access_enter(kvt_store *store, const kvt_entry *source, uint64
     entry->source_bytes = source_bytes;
     entry->first_position = source->first_position;
     entry->recompute_seconds = source->recompute_seconds;
+    entry->class_id = source->class_id;
     *entry_out = entry;
     return KVT_OK;
 }
@@ -204,6 +209,7 @@ kvt_status kvt_put(kvt_store *store, const kvt_entry *source, const void *data, 
 {
     kvt_status status = access_check_entry(source, data, data_bytes);
     if (status != KVT_OK) return status;
+    learn_note_use(store, entry_handle(&source->key), source->class_id);
     kvt_plan plan = {.capacity = STORE_PLAN_MOVES};
     plan.moves = malloc(STORE_PLAN_MOVES * sizeof *plan.moves);
     if (plan.moves == NULL) return KVT_E_MEMORY;
@@ -306,6 +312,7 @@ static void access_count(kvt_store *store, const store_entry *entry)
     kvt_status status =
         kvt_policy_access(store->policy, started_ns, entry->handle, room ? &plan : NULL);
     store_count_decision(store, started_ns);
+    learn_note_use(store, entry->handle, entry->class_id);
     if (status == KVT_OK && plan.count != 0) {
         executor_mark_plan(store, &plan);
         maintain_queue_plan(store, &plan);

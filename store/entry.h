@@ -7,6 +7,7 @@
 #ifndef STORE_ENTRY_H
 #define STORE_ENTRY_H
 
+#include "estimator/online_loss.h"
 #include "store/catalog.h"
 #include "tiers/pool.h"
 
@@ -64,6 +65,8 @@ typedef struct store_entry {
     uint32_t first_position;
     double recompute_seconds;
     uint32_t curve_epoch; /* of the store's curves, when its options were made */
+    uint32_t class_id;
+    online_loss_entry loss; /* what was observed of its own losses, in this life */
     entry_state state;
     store_place *place; /* in RESIDENT, MOVING, and in LEAVING until released; else NULL */
     store_load *load;   /* the read of `place` that a further get may join, or NULL */

@@ -21,7 +21,7 @@
 #define LEARN_CODEC_SHARE    (1.0 / 32)
 #define LEARN_FEW            24u  /* observations until a member's own figures count */
 #define LEARN_CODEC_OFF      0.25 /* a form's seconds are off by more: its options are made anew */
-#define LEARN_DRIFT_BYTES    1048576.0
+#define LEARN_PRIORS_NS      UINT64_C(30000000000)
 #define LEARN_SWEEP_STEP     64u /* entries under one hold of the lock */
 #define LEARN_SWEEP_ROUND    8192u
 #define LEARN_SWEEP_BUCKETS  4096u
@@ -31,6 +31,9 @@ kvt_status learn_open(kvt_store *store)
     store->learn = calloc(1, sizeof *store->learn);
     if (store->learn == NULL) return KVT_E_MEMORY;
     pthread_mutex_init(&store->learn->lock, NULL);
+    pthread_mutex_init(&store->learn->reuse_lock, NULL);
+    kvt_status status = kvt_reuse_open(0, &store->learn->reuse);
+    if (status != KVT_OK) return status;
     for (uint32_t i = 0; i < store->costs.variant_count; i++) {
         learn_codec *codec = &store->learn->codecs[i];
         codec->decode_curve = 1.0 / store->costs.variants[i].decode_bytes_per_s;
@@ -43,17 +46,22 @@ kvt_status learn_open(kvt_store *store)
 void learn_close(kvt_store *store)
 {
     if (store->learn == NULL) return;
+    kvt_reuse_close(store->learn->reuse);
+    free(store->learn->profile_path);
+    pthread_mutex_destroy(&store->learn->reuse_lock);
     pthread_mutex_destroy(&store->learn->lock);
     free(store->learn);
     store->learn = NULL;
 }
 
-void learn_set_member(kvt_store *store, kvt_tier tier, uint32_t member, const kvt_affine *read,
+void learn_set_member(kvt_store *store, kvt_tier tier, uint32_t member,
+                      const kvt_device_facts *facts, const kvt_affine *read,
                       const kvt_affine *write, uint64_t in_flight_bytes_max)
 {
     learn_member *slot = &store->learn->tiers[tier].members[member];
     pthread_mutex_lock(&store->learn->lock);
     slot->known = true;
+    memcpy(slot->identity, facts->identity, sizeof slot->identity);
     slot->in_flight_bytes =
         in_flight_bytes_max != 0 ? in_flight_bytes_max : TIERS_IN_FLIGHT_BYTES_DEFAULT;
     online_device_init(&slot->kinds[KVT_IO_READ], read->request_seconds, read->bytes_per_s);
@@ -279,6 +287,12 @@ static bool learn_cost_codec(kvt_codec_curve *curve, const learn_codec *codec)
     return true;
 }
 
+void learn_begin_epoch(kvt_store *store)
+{
+    store->curve_epoch++;
+    store->curve_bucket = 0;
+}
+
 /* Gives the entries of a part of the table options of this epoch. False when the epoch is through.
  * Lock held. */
 static bool learn_sweep_step(kvt_store *store, uint32_t *entries_done)
@@ -307,6 +321,8 @@ void learn_recost_entry(kvt_store *store, store_entry *entry)
     uint32_t count;
     entry->curve_epoch = store->curve_epoch;
     if (store_build_options(store, entry, options, &count) != KVT_OK) return;
+    (void)!kvt_policy_observe_quality(store->policy, entry->handle, learn_sensitivity(store, entry),
+                                      1);
     if (kvt_policy_recost(store->policy, entry->handle, options, count) == KVT_OK)
         store->counters.recosted++;
 }
@@ -333,10 +349,12 @@ void learn_round(kvt_store *store)
     for (uint32_t i = 0; i < store->costs.variant_count; i++)
         off |= learn_cost_codec(&store->costs.variants[i], &store->learn->codecs[i]);
     pthread_mutex_unlock(&store->learn->lock);
-    if (off) {
-        store->curve_epoch++;
-        store->curve_bucket = 0;
-    }
+    if (off) learn_begin_epoch(store);
     pthread_mutex_unlock(&store->lock);
     learn_sweep(store);
+    if (store_now_ns(store) - store->learn->told_ns > LEARN_PRIORS_NS) {
+        store->learn->told_ns = store_now_ns(store);
+        learn_tell_priors(store);
+    }
+    learn_save_due(store);
 }

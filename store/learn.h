@@ -9,6 +9,7 @@
 #define STORE_LEARN_H
 
 #include "estimator/online.h"
+#include "estimator/online_loss.h"
 #include "store/entry.h"
 #include "store/flight.h"
 
@@ -17,6 +18,7 @@
 
 typedef struct learn_member {
     bool known;
+    char identity[96];        /* of the hardware or file */
     uint64_t in_flight_bytes; /* of the other direction, that may be ahead of a request at most */
     online_device kinds[2];   /* by kvt_io_kind */
 } learn_member;
@@ -39,6 +41,18 @@ typedef struct learn_codec {
 
 typedef struct store_learn {
     pthread_mutex_t lock;
+    online_loss_prior loss_prior;                /* fixed after open */
+    online_loss_class losses[KVT_REUSE_CLASSES]; /* under the store's control lock */
+    double told[KVT_REUSE_CLASSES];              /* the factor that its entries were told; same */
+    double priors[KVT_REUSE_CLASSES];            /* of reuse, from the profile */
+    char *profile_path;                          /* where it is kept; NULL = nowhere */
+    uint64_t save_interval_ns;
+    uint64_t saved_ns; /* when that was tried last */
+    uint64_t saves;
+    uint64_t told_ns;           /* when priors were told last; the background round's */
+    int64_t run;                /* of the profile, this store's; 0 = none yet */
+    pthread_mutex_t reuse_lock; /* a leaf as well */
+    kvt_reuse *reuse;
     uint64_t reopened; /* curves, ever */
     learn_tier tiers[KVT_TIER_COUNT];
     learn_codec codecs[KVT_VARIANTS_MAX]; /* in the order of the store's variants */
@@ -59,7 +73,8 @@ KVT_NODISCARD kvt_status learn_open(kvt_store *store);
 void learn_close(kvt_store *store);
 
 /* A device joins, with its curves. */
-void learn_set_member(kvt_store *store, kvt_tier tier, uint32_t member, const kvt_affine *read,
+void learn_set_member(kvt_store *store, kvt_tier tier, uint32_t member,
+                      const kvt_device_facts *facts, const kvt_affine *read,
                       const kvt_affine *write, uint64_t in_flight_bytes_max);
 
 /* Prepares a flight; returns its watch. */
@@ -77,6 +92,37 @@ double learn_note_get(kvt_store *store, const learn_flight *flight, kvt_variant 
 
 void learn_note_encode(kvt_store *store, kvt_variant variant, uint64_t source_bytes,
                        double seconds);
+
+/* ---- learn_loss.c ---- */
+
+#define LEARN_PRIOR_USES 200u /* uses after first ones until a class's prior is told */
+#define LEARN_PRIOR_MOST 8.0
+
+/* An entry's factor on losses, and with it the bounds of its options. Control lock held. */
+double learn_sensitivity(const kvt_store *store, const store_entry *entry);
+void learn_scale_losses(const kvt_store *store, const store_entry *entry, kvt_option *options,
+                        uint32_t count);
+
+/* Counts a use. Any thread. */
+void learn_note_use(kvt_store *store, uint64_t handle, uint32_t class_id);
+
+/* Tells the policy what first uses of each class are worth. In the background; no lock held. */
+void learn_tell_priors(kvt_store *store);
+
+/* All stored entries are given options anew, in the background. Control lock held. */
+void learn_begin_epoch(kvt_store *store);
+
+/* ---- learn_save.c ---- */
+
+#define LEARN_DRIFT_BYTES 1048576.0 /* at which a curve's drift is told */
+
+/* Takes up what the profile has; may be NULL. After the pools, before the policy. */
+void learn_load(kvt_store *store, const kvt_store_options *options, kvt_profile *profile);
+void learn_tell_loaded_priors(kvt_store *store);
+
+/* Writes it, at once or when it is time. No lock held. */
+void learn_save(kvt_store *store);
+void learn_save_due(kvt_store *store);
 
 void learn_fill_stats(kvt_store *store, kvt_store_stats *stats);
 void learn_fill_device(kvt_store *store, kvt_tier tier, uint32_t member, kvt_device_stats *out);

@@ -231,9 +231,9 @@ static kvt_status members_insert(members_joining *joining, const kvt_device_conf
     if (status == KVT_OK)
         status = tiers_pool_insert(store->pools[joining->tier], joining->member, &options);
     if (status != KVT_OK) return status;
+    learn_set_member(store, joining->tier, joining->member, &joining->device->facts, &cost.read,
+                     &cost.write, options.in_flight_bytes_max);
     joining->device = NULL;
-    learn_set_member(store, joining->tier, joining->member, &cost.read, &cost.write,
-                     options.in_flight_bytes_max);
     pthread_mutex_lock(&store->lock);
     store->retired_members[joining->tier] &= ~(UINT64_C(1) << joining->member);
     members_tell_policy(store, joining->tier);

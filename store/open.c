@@ -459,7 +459,7 @@ static kvt_status open_pool(open_state *state, kvt_tier tier)
     store->costs.read[tier] = costs_combine(costs, count, KVT_IO_READ, options->striping);
     store->costs.write[tier] = costs_combine(costs, count, KVT_IO_WRITE, options->striping);
     for (uint32_t i = 0; i < count; i++)
-        learn_set_member(store, tier, i, &costs[i].read, &costs[i].write,
+        learn_set_member(store, tier, i, &members[i].device->facts, &costs[i].read, &costs[i].write,
                          members[i].in_flight_bytes_max);
     return KVT_OK;
 }
@@ -607,6 +607,8 @@ static kvt_status open_check_options(const kvt_store_options *options, char *mes
         fault = "staging_bytes is below 1 MiB";
     } else if (!open_variant_is_kept(options->variant)) {
         fault = "variant is not a form that a store keeps: raw, or lossless";
+    } else if (!(options->learn_seconds > 0 && options->learn_seconds <= 1e9)) {
+        fault = "learn_seconds is outside 0..1e9";
     } else if (!(options->loss_limit >= 0 && options->loss_limit <= 1)) {
         fault = "loss_limit is outside 0..1";
     } else if ((unsigned)options->holes > KVT_HOLES_MIXED) {
@@ -672,7 +674,9 @@ static kvt_status open_steps(open_state *state)
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT && status == KVT_OK; tier++) {
         status = open_pool(state, (kvt_tier)tier);
     }
+    if (status == KVT_OK) learn_load(store, options, state->profile);
     if (status == KVT_OK) status = open_policy(state);
+    if (status == KVT_OK) learn_tell_loaded_priors(store);
     if (status == KVT_OK) status = open_recover(state);
     if (status == KVT_OK) status = maintain_start(store);
     return status;
@@ -763,6 +767,7 @@ void kvt_close(kvt_store *store)
 {
     if (store == NULL) return;
     maintain_stop(store);
+    if (store->opened) learn_save(store);
     if (store->catalog != NULL && store->opened) members_note_wear(store, 1);
     if (store->catalog != NULL) catalog_close(store->catalog);
     open_free_places(store, &store->table);

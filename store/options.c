@@ -34,6 +34,8 @@ void kvt_store_options_init(kvt_store_options *options)
     options->moves_per_tick = 64;
     options->seed = 1;
     options->loss_limit = 0.01;
+    options->learn = true;
+    options->learn_seconds = 300;
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
         options->tiers[tier].rebalance_bytes_per_s = 32000000;
     }
@@ -330,6 +332,8 @@ static kvt_status options_read_ladder(kvt_config *config, options_owner *owner,
     options->ladder_class =
         options_keep(owner, kvt_config_text(config, "store.ladder_class"), &status);
     options->loss_limit = kvt_config_number(config, "store.loss_limit");
+    options->learn = kvt_config_switch(config, "store.learn");
+    options->learn_seconds = kvt_config_number(config, "store.learn_interval");
     return status;
 }
 

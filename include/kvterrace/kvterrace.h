@@ -115,7 +115,9 @@ typedef struct kvt_store_options {
     kvt_layout ladder_layout; /* layers, kv_heads, head_dim and dtype; all others stay exact */
     const char *ladder_model; /* by its name in the profile; NULL = any of that layout */
     const char *ladder_class; /* of texts that it was calibrated on; NULL = any */
-    double loss_limit; /* no form whose loss may pass this by its upper confidence bound; 0.01 */
+    bool learn;           /* keep what is learned in the profile, where that may be written; true */
+    double learn_seconds; /* between two such notes; also at close; 300 */
+    double loss_limit;    /* no form whose loss may pass this by its upper confidence bound; 0.01 */
 } kvt_store_options;
 
 KVT_API void kvt_store_options_init(kvt_store_options *options);
@@ -155,6 +157,9 @@ typedef struct kvt_entry {
     uint32_t first_position;  /* position of the first token in its sequence */
     double recompute_seconds; /* 0 = predict by the prefill model; required for opaque layouts to
                                  be worth storing under the utility policy */
+    uint32_t
+        class_id; /* kind of request: entries of one are taken to be alike in how soon they come
+                     back and what they lose; 0 = none in particular; 1 to 63 learn apart */
 } kvt_entry;
 
 /*
@@ -230,6 +235,37 @@ KVT_API KVT_NODISCARD kvt_status kvt_flush(kvt_store *store);
 /* One round of background work in the calling thread. moves_out (may be NULL): moves committed.
  * KVT_OK; KVT_BUSY when a round is running already. Blocking. */
 KVT_API KVT_NODISCARD kvt_status kvt_maintain(kvt_store *store, uint32_t *moves_out);
+
+/* ---- what it learns ---- */
+
+/*
+ * Tells what an answer lost that was made from an entry's stored form: measured against the answer
+ * from exact KV, as the store's losses are. One question says little of an entry, so it counts as
+ * much as the profile's measurement has shown entries' losses to repeat; the mean of its class's
+ * entries follows too.
+ *   variant  the form that was read (kvt_get_info.variant)
+ *   loss     1 - quality, in [0, 1]
+ *   weight   of the evidence: 1 = about as much text as one entry had in the profile's measurement;
+ *            above 0, at most 1000
+ * KVT_OK; KVT_MISS (not stored any more); KVT_E_UNSUPPORTED (the form loses nothing, or is none of
+ * the store's); KVT_E_ARGUMENT.
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_observe_quality(kvt_store *store, const kvt_key *key,
+                                                     kvt_variant variant, double loss,
+                                                     double weight);
+
+/* What was learned of a class of entries, 0 to 63. */
+typedef struct kvt_class_stats {
+    double loss_factor;         /* on the forms' mean losses */
+    double loss_factor_upper;   /* an entry's is below with a probability of 95 % */
+    uint64_t loss_observations; /* 0: the factor is 1 */
+    uint64_t loss_reopened;     /* how often it had drifted, and was learned anew */
+    kvt_reuse_class reuse;
+} kvt_class_stats;
+
+/* KVT_OK; KVT_END past the last class. */
+KVT_API KVT_NODISCARD kvt_status kvt_class_stats_at(kvt_store *store, uint32_t class_id,
+                                                    kvt_class_stats *out);
 
 /* ---- what it does and why ---- */
 

@@ -412,6 +412,44 @@ KVT_API double kvt_break_even_bandwidth(const kvt_codec_curve *raw, const kvt_co
 KVT_API double kvt_break_even_tokens(const kvt_affine *read, const kvt_codec_curve *form,
                                      double bytes_per_token, const kvt_prefill *prefill);
 
+/* ---- reuse: how soon entries of a class come back ---- */
+
+/*
+ * Watches a sample of the entries and fits, for each class,
+ *
+ *     rate of uses at t = branching * (ln 2 / h) * sum over uses before t of 2^(-(t - t_use) / h),
+ *
+ * which is what the policy's decayed counters predict with, for half lives h from 10 s to 6 h at
+ * once. One thread at a time; memory is taken at open alone.
+ */
+typedef struct kvt_reuse kvt_reuse;
+
+#define KVT_REUSE_CLASSES 64u /* higher numbers count as class 0 */
+
+/* entries: how many are watched at most, 64 to 2^20; 0 = 4096. KVT_OK; KVT_E_ARGUMENT;
+ * KVT_E_MEMORY.
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_reuse_open(uint32_t entries, kvt_reuse **reuse_out);
+KVT_API void kvt_reuse_close(kvt_reuse *reuse);
+
+/* One use of an entry. handle: not 0, well mixed. Time never steps back. */
+KVT_API void kvt_reuse_use(kvt_reuse *reuse, uint64_t now_ns, uint64_t handle, uint32_t class_id);
+
+/* What was found for a class; all zero but the counts before anything came back. */
+typedef struct kvt_reuse_class {
+    uint64_t entries;                  /* watched, that were seen at all */
+    uint64_t uses;                     /* of these, after their first */
+    double half_life_seconds;          /* of the greatest likelihood */
+    double branching;                  /* uses that one use brings about by itself */
+    double log_likelihood;             /* per use; of its time since the use before, in seconds */
+    double log_likelihood_exponential; /* of a constant rate per entry and class, to compare with */
+    double prior_uses; /* for kvt_policy_set_prior: what a first use is worth beside a later one */
+} kvt_reuse_class;
+
+/* KVT_OK; KVT_E_ARGUMENT (no such class). Some milliseconds. */
+KVT_API KVT_NODISCARD kvt_status kvt_reuse_read(kvt_reuse *reuse, uint64_t now_ns,
+                                                uint32_t class_id, kvt_reuse_class *out);
+
 /* ---- options: what an entry could become, and what that costs ---- */
 
 #define KVT_VARIANTS_MAX 10u

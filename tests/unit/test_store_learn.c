@@ -1,0 +1,374 @@
+/*
+ * test_store_learn.c - what a store learns while it runs: predicted loads, factors on losses, what
+ * is kept in the profile. Counts and orders of figures decide, never times.
+ */
+#include "store_support.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sqlite3.h>
+#include <stdatomic.h>
+#include <sys/wait.h>
+
+static char folder[64], profile_path[96], ssd_path[96];
+
+static int make_folder(void **state)
+{
+    (void)state;
+    support_make_folder(folder, sizeof folder);
+    (void)snprintf(profile_path, sizeof profile_path, "%s/profile.db", folder);
+    (void)snprintf(ssd_path, sizeof ssd_path, "%s/ssd", folder);
+    return 0;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    support_remove_folder(folder);
+    return 0;
+}
+
+static const kvt_layout learn_layout = {
+    .layers = 2, .kv_heads = 2, .head_dim = 64, .dtype = KVT_DTYPE_BF16, .tokens = 32};
+
+static void run_sql(sqlite3 *database, const char *sql)
+{
+    char *error = NULL;
+    if (sqlite3_exec(database, sql, NULL, NULL, &error) != SQLITE_OK)
+        fail_msg("%s: %s", sql, error != NULL ? error : "");
+}
+
+/* A ladder of two lossy forms, and how much losses differ between entries. */
+static void make_profile(void)
+{
+    kvt_profile *profile = NULL;
+    sqlite3 *database = NULL;
+    char message[256] = "";
+    assert_int_equal(
+        kvt_profile_open(profile_path, KVT_PROFILE_WRITE, &profile, message, sizeof message),
+        KVT_OK);
+    kvt_profile_close(profile);
+    assert_int_equal(sqlite3_open(profile_path, &database), SQLITE_OK);
+    run_sql(database, "INSERT INTO run (id, kind, complete, host_identity, host_name, kernel, "
+                      "cpu_model, cpu_count, memory_bytes, started_utc, library_version, "
+                      "sqlite_version, zstd_version, seed) VALUES (1, 'calibration', 1, '', '', "
+                      "'', '', 1, 1, '', '0', '', '', 1)");
+    run_sql(database, "INSERT INTO model VALUES (1, 'tiny', '', 0, 2, 4, 2, 64, 0)");
+    run_sql(database, "INSERT INTO calibration VALUES (1, 1, 1, 'stories')");
+    run_sql(database, "INSERT INTO quality_set (id, run_id, model_id, class, method, settings, "
+                      "context_tokens, continuation_tokens, entries, nll_nats, spearman_variants, "
+                      "sensitivity_sd, repeatability) VALUES (1, 1, 1, 'stories', 'continuation', "
+                      "'{}', 256, 256, 100, 2.0, 0.99, 0.53, 0.75)");
+    static const char *const names[] = {"planes:k8v8,g64", "planes:k4v4,g64"};
+    for (int i = 0; i < 2; i++) {
+        kvt_variant variant;
+        assert_int_equal(kvt_variant_parse(names[i], &variant), KVT_OK);
+        char *sql =
+            sqlite3_mprintf("INSERT INTO calibration_rung (calibration_id, position, "
+                            "codec, mode, rate, name, bits_per_element, loss, loss_upper, "
+                            "accepted, evidence) VALUES (1, %d, %d, %d, %u, %Q, %f, %f, "
+                            "%f, 1, 'made up')",
+                            i, variant.codec, variant.mode, (unsigned)variant.rate, names[i],
+                            i == 0 ? 8.5 : 4.5, i == 0 ? 0.001 : 0.004, i == 0 ? 0.002 : 0.006);
+        run_sql(database, sql);
+        sqlite3_free(sql);
+    }
+    assert_int_equal(sqlite3_close(database), SQLITE_OK);
+}
+
+static kvt_store *learn_open_store(bool with_profile, double learn_seconds)
+{
+    const kvt_device_config device = {.struct_size = sizeof device,
+                                      .name = "ssd0",
+                                      .backend = "file",
+                                      .path = ssd_path,
+                                      .sparse = true,
+                                      .capacity_bytes = 64 << 20};
+    kvt_store_options options;
+    char message[256] = "";
+    kvt_store *store = NULL;
+    kvt_store_options_init(&options);
+    options.staging_bytes = 8 << 20;
+    options.tick_seconds = 0;
+    options.format = true;
+    options.policy = with_profile ? "utility" : "lru";
+    options.lossless = false;
+    options.learn_seconds = learn_seconds;
+    options.tiers[KVT_TIER_SSD].devices = &device;
+    options.tiers[KVT_TIER_SSD].device_count = 1;
+    if (with_profile) {
+        options.profile_path = profile_path;
+        options.ladder = true;
+        options.ladder_layout = learn_layout;
+    }
+    kvt_status status = kvt_open(&options, &store, message, sizeof message);
+    if (status != KVT_OK) fail_msg("open: %s: %s", kvt_status_name(status), message);
+    return store;
+}
+
+static void learn_put(kvt_store *store, uint32_t number, uint32_t class_id)
+{
+    static _Thread_local char data[SUPPORT_ENTRY_BYTES];
+    support_fill(number, data);
+    kvt_entry entry = {.key = support_key(number),
+                       .layout = learn_layout,
+                       .recompute_seconds = 1,
+                       .class_id = class_id};
+    assert_int_equal(kvt_put(store, &entry, data, sizeof data), KVT_OK);
+}
+
+static kvt_class_stats learn_class(kvt_store *store, uint32_t class_id)
+{
+    kvt_class_stats stats;
+    assert_int_equal(kvt_class_stats_at(store, class_id, &stats), KVT_OK);
+    return stats;
+}
+
+/* ---- predicted loads ---- */
+
+static void test_loads_are_predicted(void **state)
+{
+    (void)state;
+    kvt_store *store = learn_open_store(false, 300);
+    kvt_device_stats device;
+    kvt_get_info info;
+    for (uint32_t i = 0; i < 20; i++)
+        learn_put(store, i, 0);
+    for (uint32_t i = 0; i < 200; i++) {
+        assert_int_equal(support_get(store, i % 20, &info), KVT_OK);
+        assert_true(info.predicted_ns > 0);
+        assert_true(info.elapsed_ns >= info.read_ns);
+    }
+    kvt_store_stats stats = support_stats(store);
+    const kvt_load_stats *loads = &stats.tiers[KVT_TIER_SSD].loads;
+    assert_int_equal(loads->loads, 200);
+    assert_true(loads->predicted_seconds > 0 && loads->achieved_seconds > 0);
+    assert_true(loads->error_p50 <= loads->error_p90);
+    assert_int_equal(stats.tiers[KVT_TIER_DRAM].loads.loads, 0);
+    assert_int_equal(kvt_device_stats_at(store, 0, &device), KVT_OK);
+    assert_true(device.read_learned.bytes_per_s > 0 && device.write_learned.bytes_per_s > 0);
+
+    kvt_key keys[3] = {support_key(3), support_key(1000), support_key(4)};
+    double seconds[3];
+    assert_int_equal(kvt_predict_loads(store, keys, 3, seconds), KVT_OK);
+    assert_true(seconds[0] > 0 && isnan(seconds[1]) && seconds[2] > 0);
+    assert_int_equal(kvt_predict_loads(store, NULL, 3, seconds), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_predict_loads(store, NULL, 0, NULL), KVT_OK);
+
+    kvt_class_stats of_class = learn_class(store, 0);
+    assert_int_equal(of_class.reuse.entries, 20);
+    assert_int_equal(of_class.reuse.uses, 200);
+    kvt_close(store);
+}
+
+/* ---- factors on losses ---- */
+
+static void test_losses_are_observed(void **state)
+{
+    (void)state;
+    make_profile();
+    kvt_store *store = learn_open_store(true, 300);
+    kvt_variant coarse, raw = {.codec = KVT_CODEC_RAW};
+    kvt_key key = support_key(1), absent = support_key(99);
+    assert_int_equal(kvt_variant_parse("planes:k4v4,g64", &coarse), KVT_OK);
+    for (uint32_t i = 0; i < 40; i++)
+        learn_put(store, i, i < 30 ? 3 : 4);
+    assert_int_equal(kvt_observe_quality(store, &key, raw, 0.1, 1), KVT_E_UNSUPPORTED);
+    assert_int_equal(kvt_observe_quality(store, &absent, coarse, 0.1, 1), KVT_MISS);
+    assert_int_equal(kvt_observe_quality(store, &key, coarse, 1.1, 1), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_observe_quality(store, &key, coarse, 0.1, 0), KVT_E_ARGUMENT);
+    assert_int_equal(learn_class(store, 3).loss_observations, 0);
+    assert_true(fabs(learn_class(store, 3).loss_factor - 1) < 1e-9);
+
+    /* Entries of class 3 lose three times the form's mean; one of them next to nothing. */
+    for (uint32_t i = 0; i < 20; i++) {
+        key = support_key(i);
+        assert_int_equal(kvt_observe_quality(store, &key, coarse, i == 7 ? 0.0004 : 0.012, 1),
+                         KVT_OK);
+    }
+    kvt_class_stats of_class = learn_class(store, 3);
+    assert_int_equal(of_class.loss_observations, 20);
+    assert_true(of_class.loss_factor > 1.5 && of_class.loss_factor < 4);
+    assert_true(of_class.loss_factor_upper > of_class.loss_factor);
+    assert_true(fabs(learn_class(store, 4).loss_factor - 1) < 1e-9);
+
+    /* The others of the class follow in the background; bounds are wider than the profile's. */
+    uint32_t moves;
+    assert_int_equal(kvt_maintain(store, &moves), KVT_OK);
+    assert_true(support_stats(store).recosted >= 40);
+    static kvt_explanation mine, quiet, other;
+    kvt_key quiet_key = support_key(7), unasked = support_key(25), foreign = support_key(35);
+    assert_int_equal(kvt_explain(store, &unasked, &mine), KVT_OK);
+    assert_int_equal(kvt_explain(store, &quiet_key, &quiet), KVT_OK);
+    assert_int_equal(kvt_explain(store, &foreign, &other), KVT_OK);
+    uint8_t at = 0;
+    for (uint8_t i = 1; i < other.option_count; i++)
+        if (memcmp(&other.options[i].option.variant, &coarse, sizeof coarse) == 0) at = i;
+    assert_true(at != 0);
+    assert_true(fabs(other.options[at].option.loss_upper - 0.006) < 1e-6);
+    assert_true(mine.options[at].option.loss_upper > 0.0061);
+    /* What an entry showed itself makes it more certain than its class alone. */
+    assert_true(quiet.options[at].option.loss_upper < mine.options[at].option.loss_upper);
+    kvt_close(store);
+}
+
+/* ---- the profile ---- */
+
+static int learned_rows(const char *condition)
+{
+    sqlite3 *database = NULL;
+    sqlite3_stmt *row = NULL;
+    char *sql = sqlite3_mprintf("SELECT count(*) FROM learned l JOIN run r ON r.id = l.run_id "
+                                "WHERE r.complete = 1 AND r.kind = 'learned' AND %s",
+                                condition);
+    assert_int_equal(sqlite3_open(profile_path, &database), SQLITE_OK);
+    assert_int_equal(sqlite3_prepare_v2(database, sql, -1, &row, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_step(row), SQLITE_ROW);
+    int count = sqlite3_column_int(row, 0);
+    sqlite3_finalize(row);
+    sqlite3_close(database);
+    sqlite3_free(sql);
+    return count;
+}
+
+/* Gets, and observations of class 3, until there is something to keep. */
+static void learn_something(kvt_store *store)
+{
+    kvt_variant coarse;
+    assert_int_equal(kvt_variant_parse("planes:k4v4,g64", &coarse), KVT_OK);
+    for (uint32_t i = 0; i < 30; i++)
+        learn_put(store, i, 3);
+    for (uint32_t i = 0; i < 90; i++) {
+        static _Thread_local char data[SUPPORT_ENTRY_BYTES];
+        kvt_key key = support_key(i % 30);
+        assert_int_equal(kvt_get(store, &key, data, sizeof data, NULL), KVT_OK);
+        assert_int_equal(kvt_observe_quality(store, &key, coarse, 0.012, 1), KVT_OK);
+    }
+}
+
+static void test_profile_keeps_what_was_learned(void **state)
+{
+    (void)state;
+    make_profile();
+    kvt_store *store = learn_open_store(true, 300);
+    learn_something(store);
+    double factor = learn_class(store, 3).loss_factor;
+    assert_true(factor > 2);
+    assert_int_equal(learned_rows("1"), 0);
+    kvt_close(store);
+    assert_int_equal(learned_rows("l.kind = 'loss' AND name = 'class 3' AND part = 'factor'"), 1);
+    assert_int_equal(learned_rows("l.kind = 'device' AND part = 'read_bytes_per_s'"), 1);
+    assert_int_equal(learned_rows("l.kind = 'device' AND part = 'load' AND error_p50 > 0"), 1);
+    assert_int_equal(learned_rows("l.kind = 'codec' AND part = 'decode'"), 1);
+    assert_int_equal(
+        learned_rows("l.kind = 'reuse' AND part = 'half_life_s' AND log_likelihood IS NOT NULL"),
+        1);
+
+    /* The next one begins with it. */
+    store = learn_open_store(true, 300);
+    assert_true(fabs(learn_class(store, 3).loss_factor / factor - 1) < 0.02);
+    assert_int_equal(learn_class(store, 3).loss_observations, 90);
+    kvt_device_stats device;
+    assert_int_equal(kvt_device_stats_at(store, 0, &device), KVT_OK);
+    assert_true(device.read_learned.bytes_per_s > 0);
+    kvt_close(store);
+
+    /* Another device, host or version: nothing of it counts. */
+    sqlite3 *database = NULL;
+    assert_int_equal(sqlite3_open(profile_path, &database), SQLITE_OK);
+    run_sql(database, "UPDATE learned SET name = 'another' WHERE kind = 'device'");
+    run_sql(database, "DELETE FROM learned WHERE kind = 'loss'");
+    assert_int_equal(sqlite3_close(database), SQLITE_OK);
+    store = learn_open_store(true, 300);
+    assert_int_equal(learn_class(store, 3).loss_observations, 0);
+    assert_int_equal(kvt_device_stats_at(store, 0, &device), KVT_OK);
+    assert_true(device.read_learned.bytes_per_s <= 0);
+    kvt_close(store);
+}
+
+/* The rows of a background round survive the process; the profile stays sound. */
+static void test_killed_store_leaves_a_sound_profile(void **state)
+{
+    (void)state;
+    make_profile();
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        uint32_t moves;
+        kvt_store *store = learn_open_store(true, 1e-6);
+        learn_something(store);
+        (void)!kvt_maintain(store, &moves);
+        raise(SIGKILL);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    assert_int_equal(learned_rows("l.kind = 'loss'"), 1);
+    kvt_store *store = learn_open_store(true, 300);
+    assert_int_equal(learn_class(store, 3).loss_observations, 90);
+    kvt_close(store);
+}
+
+/* ---- at the same time ---- */
+
+typedef struct learn_crowd {
+    kvt_store *store;
+    kvt_variant coarse;
+    atomic_uint wrong;
+} learn_crowd;
+
+static void *learn_visit(void *argument)
+{
+    learn_crowd *crowd = argument;
+    for (uint32_t i = 0; i < 60; i++) {
+        static _Thread_local char data[SUPPORT_ENTRY_BYTES];
+        kvt_key key = support_key(i % 30);
+        double seconds;
+        kvt_device_stats device;
+        bool fine = kvt_get(crowd->store, &key, data, sizeof data, NULL) == KVT_OK;
+        fine = fine && kvt_observe_quality(crowd->store, &key, crowd->coarse, 0.002, 1) == KVT_OK;
+        fine = fine && kvt_predict_loads(crowd->store, &key, 1, &seconds) == KVT_OK;
+        fine = fine && kvt_device_stats_at(crowd->store, 0, &device) == KVT_OK;
+        fine = fine && support_stats(crowd->store).gets > 0;
+        if (i % 10 == 0) {
+            uint32_t moves;
+            kvt_class_stats of_class;
+            kvt_status status = kvt_maintain(crowd->store, &moves);
+            fine = fine && (status == KVT_OK || status == KVT_BUSY);
+            fine = fine && kvt_class_stats_at(crowd->store, 3, &of_class) == KVT_OK;
+        }
+        if (!fine) atomic_fetch_add(&crowd->wrong, 1);
+    }
+    return NULL;
+}
+
+static void test_many_at_once(void **state)
+{
+    (void)state;
+    make_profile();
+    learn_crowd crowd = {.store = learn_open_store(true, 1e-6)};
+    pthread_t threads[4];
+    assert_int_equal(kvt_variant_parse("planes:k4v4,g64", &crowd.coarse), KVT_OK);
+    learn_something(crowd.store);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, learn_visit, &crowd), 0);
+    for (int i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+    assert_int_equal(atomic_load(&crowd.wrong), 0);
+    assert_int_equal(learn_class(crowd.store, 3).loss_observations, 90 + 240);
+    kvt_close(crowd.store);
+}
+
+int main(void)
+{
+#define LEARN_TEST(test) cmocka_unit_test_setup_teardown(test, make_folder, remove_folder)
+    const struct CMUnitTest tests[] = {
+        LEARN_TEST(test_loads_are_predicted),
+        LEARN_TEST(test_losses_are_observed),
+        LEARN_TEST(test_profile_keeps_what_was_learned),
+        LEARN_TEST(test_killed_store_leaves_a_sound_profile),
+        LEARN_TEST(test_many_at_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
