@@ -23,6 +23,8 @@
  */
 #include "bench_policy.h"
 
+#include "store/policy_memory.h"
+
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
@@ -80,15 +82,6 @@ typedef struct drift_run {
     kvt_move moves[DRIFT_MOVES];
     kvt_plan plan;
 } drift_run;
-
-static void *drift_resize(void *context, void *memory, size_t old_bytes, size_t bytes)
-{
-    (void)context;
-    (void)old_bytes;
-    if (bytes != 0) return realloc(memory, bytes);
-    free(memory);
-    return NULL;
-}
 
 static const double drift_read[KVT_TIER_COUNT] = {0.0, 1.5e12, 25e9, 1e9};
 static const double drift_request[KVT_TIER_COUNT] = {0.0, 2e-6, 1e-5, 1e-4};
@@ -299,7 +292,7 @@ static kvt_status drift_open(drift_run *run, char *message, size_t message_size)
     config.alpha_seconds = run->instance->alpha_seconds;
     config.holes = KVT_HOLES_MIXED;
     config.entries_expected = run->instance->entries;
-    config.allocator.resize = drift_resize;
+    config.allocator.resize = policy_memory_resize;
     for (int level = 0; level < LEVELS; level++)
         config.tiers[level + 1].capacity_bytes = run->instance->capacity[level];
     double ssd = (double)config.tiers[KVT_TIER_SSD].capacity_bytes * run->ssd;

@@ -72,31 +72,32 @@ typedef enum entry_state { ENTRY_FREE = 0, ENTRY_GHOST = 1, ENTRY_HELD = 2 } ent
  * An entry is in its policy's victim index exactly when entry_is_movable says so.
  */
 typedef struct entry {
-    /* What finding and counting an entry touch lies together. */
+    /* What finding, counting and appraising an entry touch lies together. */
     uint64_t handle;
     uint64_t last_access_ns;
-    uint64_t recency;      /* number of its last use, counted over the engine */
     float count[CLOCKS];   /* uses, each halved once a half life, as of the last access */
     float density[LEVELS]; /* log2 of the least cost per byte freed; DENSITY_NONE without step */
     uint32_t parent;       /* tree links join held entries only */
-    uint32_t move;         /* slot of the move in flight, NIL when there is none */
-    uint32_t pins;
+    uint32_t forms;        /* first of option_count - 1 forms */
+    float sensitivity;     /* factor on losses */
+    float share;           /* of the tokens of the requests that use it */
+    uint32_t barred;       /* bit i: a loss or load limit rules option i out */
     uint8_t tenant;
-    uint8_t current;          /* option; KVT_OPTION_NONE until the first PUT commits */
-    uint8_t state : 2;        /* entry_state */
-    uint8_t shares : 1;       /* its forms belong to a ladder */
-    uint8_t listed;           /* number of the recency list that holds it, 0 outside */
+    uint8_t current;    /* option; KVT_OPTION_NONE until the first PUT commits */
+    uint8_t state : 2;  /* entry_state */
+    uint8_t shares : 1; /* its forms belong to a ladder */
+    uint8_t option_count;
+    /* Then its place. */
+    uint64_t recency;         /* number of its last use, counted over the engine */
     bucket_link link[LEVELS]; /* place in each level's buckets or heap; [0] also in a recency list
                                  or among the ghosts, when the policy keeps no buckets for it */
-    uint8_t next[LEVELS];     /* the step behind each density, and its kind in the highest bit */
-    uint8_t option_count;
-    uint32_t forms;          /* first of option_count - 1 forms */
-    float recompute_seconds; /* of option NONE */
-    float sensitivity;       /* factor on losses */
-    float share;             /* of the tokens of the requests that use it */
-    uint32_t barred;         /* bit i: a loss or load limit rules option i out */
-    uint64_t bytes[LEVELS];  /* really stored in the present option */
-    uint32_t children;       /* held ones; inside a draft less those that the draft evicts */
+    float recompute_seconds;  /* of option NONE */
+    uint32_t move;            /* slot of the move in flight, NIL when there is none */
+    uint32_t pins;
+    uint8_t next[LEVELS];   /* the step behind each density, and its kind in the highest bit */
+    uint8_t listed;         /* number of the recency list that holds it, 0 outside */
+    uint32_t children;      /* held ones; inside a draft less those that the draft evicts */
+    uint64_t bytes[LEVELS]; /* really stored in the present option */
     uint32_t first_child;
     uint32_t older_sibling;
     uint32_t newer_sibling;
@@ -333,7 +334,6 @@ flight *ledger_find(kvt_policy *policy, uint64_t id);
 flight *ledger_begin(kvt_policy *policy, uint32_t index, uint8_t to);
 void ledger_correct(kvt_policy *policy, flight *move, const uint64_t actual[LEVELS]);
 void ledger_end(kvt_policy *policy, flight *move, bool done);
-double ledger_write_price(const kvt_policy *policy, int level);
 void ledger_price_writes(kvt_policy *policy, double passed);
 bool ledger_fits(const kvt_policy *policy, const uint64_t bytes[LEVELS]);
 
@@ -392,6 +392,15 @@ static inline entry *entry_at(const kvt_policy *policy, uint32_t index)
     return &policy->entries[index];
 }
 
+/* All of an entry is wanted soon: its lines come side by side instead of one after the other. */
+static inline void entry_prefetch(const kvt_policy *policy, uint32_t index)
+{
+    const char *first = (const char *)entry_at(policy, index);
+    __builtin_prefetch(first, 1);
+    __builtin_prefetch(first + 64, 1);
+    __builtin_prefetch(first + sizeof(entry) - 1, 1);
+}
+
 /* The form of a stored option, 1..option_count-1. */
 static inline form *entry_form(const kvt_policy *policy, const entry *e, uint8_t option)
 {
@@ -419,6 +428,12 @@ static inline uint64_t entry_kept(const kvt_policy *policy, const entry *e, uint
 static inline uint64_t entry_need(const kvt_policy *policy, const entry *e, uint8_t to, int level)
 {
     return entry_bytes(policy, e, to, level) - entry_kept(policy, e, to, level);
+}
+
+/* What a byte written to a level is charged: ledger_price_writes, and the queue of this moment. */
+static inline double engine_write_price(const kvt_policy *policy, int level)
+{
+    return policy->write_price[level] + policy->write_queue[level] * policy->write_second[level];
 }
 
 /* Seconds with their weight under load: the derivative of the M/G/1 wait integrated over them. */

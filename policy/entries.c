@@ -17,29 +17,53 @@ void *engine_resize(kvt_policy *policy, void *memory, size_t old_bytes, size_t b
     return allocator->resize(allocator->context, memory, old_bytes, bytes);
 }
 
-static uint32_t entries_bucket(const kvt_policy *policy, uint64_t handle)
+/*
+ * A bucket holds an entry's index and, in the bits that an index does not need, some of its hash:
+ * a look-up then reads no entry but the one that it wants, next to always. NIL is empty.
+ */
+static uint64_t entries_mix(uint64_t handle)
 {
     uint64_t mixed = (handle ^ handle >> 32) * UINT64_C(0x9E3779B97F4A7C15);
-    return (uint32_t)(mixed >> 32) & (policy->buckets_capacity - 1);
+    return mixed ^ mixed >> 32;
+}
+
+static uint32_t entries_home(const kvt_policy *policy, uint64_t mixed)
+{
+    return (uint32_t)mixed & (policy->buckets_capacity - 1);
+}
+
+/* Indexes stay below half the number of buckets; the highest bit stays 0, so none is NIL. */
+static uint32_t entries_tag(const kvt_policy *policy, uint64_t mixed)
+{
+    return (uint32_t)(mixed >> 33) & ~(policy->buckets_capacity / 2 - 1);
+}
+
+static uint32_t entries_in_bucket(const kvt_policy *policy, uint32_t bucket)
+{
+    return bucket & (policy->buckets_capacity / 2 - 1);
 }
 
 static void entries_link_bucket(kvt_policy *policy, uint32_t index)
 {
-    uint32_t at = entries_bucket(policy, entry_at(policy, index)->handle);
+    uint64_t mixed = entries_mix(entry_at(policy, index)->handle);
+    uint32_t at = entries_home(policy, mixed);
     while (policy->buckets[at] != NIL)
         at = (at + 1) & (policy->buckets_capacity - 1);
-    policy->buckets[at] = index;
+    policy->buckets[at] = entries_tag(policy, mixed) | index;
 }
 
 /* Linear probing without tombstones: later members of the cluster move back over the hole. */
 static void entries_unlink_bucket(kvt_policy *policy, uint32_t index)
 {
     uint32_t mask = policy->buckets_capacity - 1;
-    uint32_t hole = entries_bucket(policy, entry_at(policy, index)->handle);
-    while (policy->buckets[hole] != index)
+    uint64_t mixed = entries_mix(entry_at(policy, index)->handle);
+    uint32_t hole = entries_home(policy, mixed);
+    uint32_t wanted = entries_tag(policy, mixed) | index;
+    while (policy->buckets[hole] != wanted)
         hole = (hole + 1) & mask;
     for (uint32_t at = (hole + 1) & mask; policy->buckets[at] != NIL; at = (at + 1) & mask) {
-        uint32_t home = entries_bucket(policy, entry_at(policy, policy->buckets[at])->handle);
+        uint32_t other = entries_in_bucket(policy, policy->buckets[at]);
+        uint32_t home = entries_home(policy, entries_mix(entry_at(policy, other)->handle));
         if (((at - home) & mask) < ((at - hole) & mask)) continue;
         policy->buckets[hole] = policy->buckets[at];
         hole = at;
@@ -49,10 +73,13 @@ static void entries_unlink_bucket(kvt_policy *policy, uint32_t index)
 
 uint32_t entries_find(const kvt_policy *policy, uint64_t handle)
 {
-    uint32_t at = entries_bucket(policy, handle);
-    while (policy->buckets[at] != NIL) {
-        if (entry_at(policy, policy->buckets[at])->handle == handle) return policy->buckets[at];
-        at = (at + 1) & (policy->buckets_capacity - 1);
+    uint64_t mixed = entries_mix(handle);
+    uint32_t at = entries_home(policy, mixed), tag = entries_tag(policy, mixed);
+    for (; policy->buckets[at] != NIL; at = (at + 1) & (policy->buckets_capacity - 1)) {
+        uint32_t index = entries_in_bucket(policy, policy->buckets[at]);
+        if (policy->buckets[at] != (tag | index)) continue;
+        entry_prefetch(policy, index);
+        if (entry_at(policy, index)->handle == handle) return index;
     }
     return NIL;
 }
@@ -68,7 +95,7 @@ static bool entries_grow_buckets(kvt_policy *policy, uint32_t capacity)
     policy->buckets = table;
     policy->buckets_capacity = capacity;
     for (uint32_t i = 0; i < old_capacity; i++)
-        if (old[i] != NIL) entries_link_bucket(policy, old[i]);
+        if (old[i] != NIL) entries_link_bucket(policy, old[i] & (old_capacity / 2 - 1));
     if (old != NULL) engine_resize(policy, old, sizeof *old * old_capacity, 0);
     return true;
 }

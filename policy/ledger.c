@@ -136,11 +136,6 @@ void ledger_end(kvt_policy *policy, flight *move, bool done)
     policy->flight_count--;
 }
 
-double ledger_write_price(const kvt_policy *policy, int level)
-{
-    return policy->write_price[level] + policy->write_queue[level] * policy->write_second[level];
-}
-
 /*
  * A path that has nothing else to do writes next to free of charge. What it writes at a share u of
  * its time makes the rest wait u / (1-u) as long, and what it has been given in this moment lets

@@ -254,6 +254,7 @@ kvt_status kvt_policy_admit(kvt_policy *policy, uint64_t now_ns, const kvt_polic
     assert(policy != NULL && given != NULL && plan != NULL);
     plan->count = 0;
     if (!policy_entry_is_sound(policy, given)) return KVT_E_ARGUMENT;
+    if (policy->entries_free != NIL) entry_prefetch(policy, policy->entries_free);
     uint32_t index = entries_find(policy, given->handle);
     if (index != NIL && entry_at(policy, index)->state == ENTRY_HELD) {
         policy_set_clock(policy, now_ns);

@@ -42,9 +42,9 @@ double utility_write_seconds(const kvt_policy *policy, const entry *e, uint8_t o
                   !utility_same_variant(entry_form(policy, e, e->current), o));
     if (coded) seconds = BACKGROUND_SHARE * o->encode_seconds;
     for (int level = 0; level < LEVELS; level++) {
-        const kvt_tier_facts *tier = &policy->config.tiers[level + 1];
         double bytes = (double)entry_need(policy, e, option, level);
-        seconds += bytes * (ledger_write_price(policy, level) + tier->wear_seconds_per_byte);
+        double wear = policy->config.tiers[level + 1].wear_seconds_per_byte;
+        seconds += bytes * (engine_write_price(policy, level) + wear);
     }
     return seconds * policy->second_weight;
 }

@@ -10,6 +10,8 @@
 
 #include "random.h"
 
+#include "store/policy_memory.h"
+
 #include <kvterrace/codec.h>
 
 #include <assert.h>
@@ -117,15 +119,6 @@ typedef struct server {
     uint64_t counts[EXPERIMENT_TASKS]; /* counted requests */
 } server;
 
-static void *server_resize(void *context, void *memory, size_t old_bytes, size_t bytes)
-{
-    (void)context;
-    (void)old_bytes;
-    if (bytes != 0) return realloc(memory, bytes);
-    free(memory);
-    return NULL;
-}
-
 static kvt_status server_open(server *s, uint32_t system, double rate, char *message,
                               size_t message_size)
 {
@@ -150,7 +143,7 @@ static kvt_status server_open(server *s, uint32_t system, double rate, char *mes
     config.tiers[KVT_TIER_SSD] =
         (kvt_tier_facts){.capacity_bytes = UINT64_C(400000000000), .read_bytes_per_s = 1e9};
     config.entries_expected = s->run->options->contexts;
-    config.allocator.resize = server_resize;
+    config.allocator.resize = policy_memory_resize;
     return kvt_policy_open(&config, &s->policy, message, message_size);
 }
 

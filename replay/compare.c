@@ -22,7 +22,7 @@
 
 /* The engine's own knobs: alpha in seconds for a request's quality, with any form and with the
  * losses limited to each rung's. */
-static const double ours_alphas[] = {0.3, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0};
+static const double ours_alphas[] = {0.3, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 256.0, 1000.0};
 #define OURS_ALPHAS (sizeof ours_alphas / sizeof ours_alphas[0])
 static const double limited_alphas[] = {0.3, 2.0};
 #define LIMITED_ALPHAS (sizeof limited_alphas / sizeof limited_alphas[0])
@@ -189,7 +189,7 @@ static kvt_status compare_match_ours(compare_state *state, size_t against, size_
         compare_setup setup;
         memcpy(&setup, &state->trials[*ours_out].setup, sizeof setup);
         double below = compare_alpha_below(state, *ours_out);
-        if (setup.loss_limit <= 0.0 || below <= 0.0 || state->plan->quick) break;
+        if (setup.loss_limit <= 0.0 || below <= 0.0) break;
         /* Two decimals: matches of different contenders then share their trials. */
         double middle = sqrt(setup.alpha_s * below);
         double unit = pow(10.0, floor(log10(middle)) - 1.0);

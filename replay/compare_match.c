@@ -43,11 +43,13 @@ size_t compare_pick(const compare_state *state, size_t floor)
     const compare_setup *wanted = &state->trials[floor].setup;
     size_t best = COMPARE_NONE;
     double least = 0.0, ttft, quality;
+    /* What loses nothing is matched by exact forms: others are as good on these seeds by chance. */
+    bool exact = compare_tuned(state, floor, &ttft, &quality) && quality >= 1.0;
     for (size_t i = 0; i < state->trial_count; i++) {
         const compare_setup *setup = &state->trials[i].setup;
         if (setup->role != COMPARE_OURS || setup->ssd_bytes_per_s != wanted->ssd_bytes_per_s ||
             setup->ssd_capacity_bytes != wanted->ssd_capacity_bytes ||
-            setup->spread.sigma != wanted->spread.sigma ||
+            (exact && setup->loss_limit > 0.0) || setup->spread.sigma != wanted->spread.sigma ||
             setup->spread.repeatability != wanted->spread.repeatability ||
             !compare_tuned(state, i, &ttft, &quality) || !match_is_as_good(state, i, floor)) {
             continue;

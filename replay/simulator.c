@@ -10,6 +10,8 @@
 #include "results.h"
 #include "sim_state.h"
 
+#include "store/policy_memory.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -23,17 +25,6 @@ uint64_t sim_wall_ns(void)
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-static void *sim_resize(void *context, void *memory, size_t old_bytes, size_t bytes)
-{
-    (void)context;
-    (void)old_bytes;
-    if (bytes == 0) {
-        free(memory);
-        return NULL;
-    }
-    return realloc(memory, bytes);
 }
 
 static kvt_status sim_open_policy(sim_state *sim, const char *name, char *message,
@@ -62,7 +53,7 @@ static kvt_status sim_open_policy(sim_state *sim, const char *name, char *messag
     config.seed = options->policy_seed;
     config.adaptive = options->adaptive && !sim->oracle.on;
     config.queue_aware = options->queue_aware;
-    config.allocator.resize = sim_resize;
+    config.allocator.resize = policy_memory_resize;
     kvt_status status = kvt_policy_open(&config, &sim->policy, message, message_size);
     if (status != KVT_OK) return status;
     /* Whole blocks differ in their recompute seconds alone. */

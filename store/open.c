@@ -10,6 +10,7 @@
  * Thread rule: open and close are not concurrent with anything.
  */
 #include "store/newcomer.h"
+#include "store/policy_memory.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -466,17 +467,6 @@ static kvt_status open_pool(open_state *state, kvt_tier tier)
 
 /* ---- policy ---- */
 
-static void *open_resize(void *context, void *memory, size_t old_bytes, size_t bytes)
-{
-    (void)context;
-    (void)old_bytes;
-    if (bytes == 0) {
-        free(memory);
-        return NULL;
-    }
-    return realloc(memory, bytes);
-}
-
 static void open_fill_policy(const kvt_store_options *options, kvt_policy_config *config)
 {
     kvt_policy_config_init(config);
@@ -489,7 +479,7 @@ static void open_fill_policy(const kvt_store_options *options, kvt_policy_config
     config->high_watermark = options->high_watermark;
     config->low_watermark = options->low_watermark;
     config->seed = options->seed;
-    config->allocator.resize = open_resize;
+    config->allocator.resize = policy_memory_resize;
 }
 
 static kvt_status open_policy(open_state *state)

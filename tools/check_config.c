@@ -9,6 +9,7 @@
 #include "command.h"
 
 #include "replay/replay.h"
+#include "store/policy_memory.h"
 
 #include <kvterrace/kvterrace.h>
 
@@ -187,15 +188,6 @@ static kvt_status check_tier(kvt_config *config, const kvt_store_options *option
     return KVT_E_CONFIG;
 }
 
-static void *check_resize(void *context, void *memory, size_t old_bytes, size_t bytes)
-{
-    (void)context;
-    (void)old_bytes;
-    if (bytes > 0) return realloc(memory, bytes);
-    free(memory);
-    return NULL;
-}
-
 /* The policy's own checks, on a tier of one page. */
 static kvt_status check_policy(const kvt_store_options *options, char *message, size_t message_size)
 {
@@ -216,7 +208,7 @@ static kvt_status check_policy(const kvt_store_options *options, char *message, 
     config.ghosts_max = 1;
     config.tiers[KVT_TIER_DRAM] =
         (kvt_tier_facts){.capacity_bytes = 4096, .read_bytes_per_s = 1, .write_bytes_per_s = 1};
-    config.allocator.resize = check_resize;
+    config.allocator.resize = policy_memory_resize;
     kvt_status status = kvt_policy_open(&config, &trial, reason, sizeof reason);
     kvt_policy_close(trial);
     if (status == KVT_OK) return KVT_OK;

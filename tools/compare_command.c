@@ -141,7 +141,7 @@ static kvt_status compare_take_counts(compare_session *session)
     plan->quick = session->arguments->quick;
     if (plan->quick) {
         plan->seeds = 3;
-        plan->tuning_seeds = 2;
+        plan->tuning_seeds = 3;
         plan->spreads[0] = plan->main;
         plan->spread_count = 1;
     }

@@ -1,0 +1,33 @@
+/*
+ * policy_memory.c - see policy_memory.h.
+ *
+ * A million entries take 170 MB, which small pages cover with forty thousand translations, more
+ * than any processor keeps at hand. Large pages are a wish: where they are not to be had, the
+ * memory is as good as any.
+ */
+#include "store/policy_memory.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define MEMORY_LARGE ((size_t)2 << 20)
+
+void *policy_memory_resize(void *context, void *memory, size_t old_bytes, size_t bytes)
+{
+    (void)context;
+    if (bytes == 0) {
+        free(memory);
+        return NULL;
+    }
+    if (bytes < MEMORY_LARGE) return realloc(memory, bytes);
+    if (bytes > SIZE_MAX - MEMORY_LARGE) return NULL;
+    size_t rounded = (bytes + MEMORY_LARGE - 1) / MEMORY_LARGE * MEMORY_LARGE;
+    void *grown = aligned_alloc(MEMORY_LARGE, rounded);
+    if (grown == NULL) return NULL;
+    (void)madvise(grown, rounded, MADV_HUGEPAGE);
+    if (memory != NULL) memcpy(grown, memory, old_bytes < bytes ? old_bytes : bytes);
+    free(memory);
+    return grown;
+}
