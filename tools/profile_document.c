@@ -149,13 +149,13 @@ static kvt_status document_device(kvt_profile *profile, const kvt_device_curve *
 {
     json_t *points = json_array();
     kvt_status status = points ? document_points(profile, curve, points) : KVT_E_MEMORY;
-    json_t *row =
-        json_pack("{s:s, s:s, s:s, s:s, s:b, s:b, s:I, s:I, s:o, s:o, s:o}", "device",
-                  curve->device, "tier", kvt_tier_name(curve->tier), "engine", curve->engine,
-                  "identity", curve->identity, "direct", curve->direct, "emulated", curve->emulated,
-                  "capacity_bytes", (json_int_t)curve->capacity_bytes, "depth_achieved",
-                  (json_int_t)curve->depth_achieved, "read", document_affine(&curve->read), "write",
-                  document_affine(&curve->write), "points", points);
+    json_t *row = json_pack(
+        "{s:s, s:s, s:s, s:s, s:b, s:b, s:b, s:I, s:I, s:o, s:o, s:o}", "device", curve->device,
+        "tier", kvt_tier_name(curve->tier), "engine", curve->engine, "identity", curve->identity,
+        "direct", curve->direct, "emulated", curve->emulated, "imported", curve->imported,
+        "capacity_bytes", (json_int_t)curve->capacity_bytes, "depth_achieved",
+        (json_int_t)curve->depth_achieved, "read", document_affine(&curve->read), "write",
+        document_affine(&curve->write), "points", points);
     if (json_array_append_new(devices, row) != 0) return KVT_E_MEMORY;
     return status;
 }

@@ -118,6 +118,7 @@ kvt_status show_devices(const json_t *document, unsigned *number, FILE *file)
     {
         bool direct = json_is_true(json_object_get(device, "direct"));
         bool emulated = json_is_true(json_object_get(device, "emulated"));
+        bool imported = json_is_true(json_object_get(device, "imported"));
         fprintf(file, "<tr>");
         show_text(file, "", view_text(device, "device"));
         show_text(file, "left", view_text(device, "tier"));
@@ -127,10 +128,11 @@ kvt_status show_devices(const json_t *document, unsigned *number, FILE *file)
         show_direction(device, "write", file);
         show_mixed(device, file);
         show_text(file, "",
-                  direct && emulated ? "direct, emulated"
-                  : direct           ? "direct"
-                  : emulated         ? "emulated"
-                                     : "");
+                  imported             ? "imported"
+                  : direct && emulated ? "direct, emulated"
+                  : direct             ? "direct"
+                  : emulated           ? "emulated"
+                                       : "");
         fprintf(file, "</tr>\n");
     }
     show_table_end(file);

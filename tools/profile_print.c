@@ -70,8 +70,9 @@ static void print_devices(const json_t *document)
         print_direction(device, "read");
         print_direction(device, "write");
         print_mixed(device);
-        printf("%s%s\n", json_is_true(json_object_get(device, "direct")) ? "  direct" : "",
-               json_is_true(json_object_get(device, "emulated")) ? "  emulated" : "");
+        printf("%s%s%s\n", json_is_true(json_object_get(device, "direct")) ? "  direct" : "",
+               json_is_true(json_object_get(device, "emulated")) ? "  emulated" : "",
+               json_is_true(json_object_get(device, "imported")) ? "  imported" : "");
     }
 }
 

@@ -308,6 +308,9 @@ class CommandTest(unittest.TestCase):
         for name in ("devices.csv", "prefill.csv"):
             self.run_command("profile", "import", os.path.join(source, "profiles", name),
                              "--database", "p.db")
+        self.assertIn("imported", self.run_command("profile", "show", "--database", "p.db").stdout)
+        shown = self.run_json("profile", "show", "--database", "p.db")
+        self.assertTrue(all(row["imported"] for row in shown["devices"]))
         arguments = ["replay", *WORKLOAD, "--policy", "lru", "--database", "p.db", "--set",
                      "tier.ssd.capacity=8GiB"]
         document = self.run_json(*arguments, "--set", "tier.ssd.devices=ssd-3, ssd-7", "--set",
