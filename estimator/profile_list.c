@@ -6,16 +6,17 @@
  * Thread rule: as profile.h says.
  */
 #include "estimator/profile_internal.h"
+#include "estimator/profile_newest.h"
 
 #include <assert.h>
 #include <string.h>
 
 #define LIST_COLUMNS_MAX 48
 
-/* The row that answers among those that are about the same thing: of the newest complete run, or of
- * an incomplete one when there is no other. Between the two stands what makes things the same. */
+/* The row that answers among those that are about the same thing; between the two stands what makes
+ * things the same. */
 #define PLACE_BY    "row_number() OVER (PARTITION BY "
-#define PLACE_ORDER " ORDER BY r.complete DESC, r.id DESC) AS place "
+#define PLACE_ORDER " ORDER BY " PROFILE_ORDER ") AS place "
 
 /* Newest sets that have curves; imports of several sources stand beside each other. */
 #define LIST_SETS                                                                                  \
@@ -35,7 +36,8 @@
     "FROM device_mixed x JOIN device d ON d.id = x.device_id JOIN run r ON r.id = d.run_id)"
 
 #define LIST_CODECS                                                                                \
-    "(SELECT c.*, " PLACE_BY "c.codec, c.mode, c.rate, c.isa, c.threads, c.source" PLACE_ORDER     \
+    "(SELECT c.*, r.kind = 'import' AS imported, r.source AS import_source, " PLACE_BY             \
+    "c.codec, c.mode, c.rate, c.isa, c.threads, c.source" PLACE_ORDER                              \
     "FROM codec_curve c JOIN run r ON r.id = c.run_id)"
 
 #define LIST_LEARNED                                                                               \
@@ -59,8 +61,9 @@ static const struct {
               "unmixed_bytes_per_s, read_latency_seconds_p50, read_latency_seconds_p99 "
               "FROM " LIST_MIXED " WHERE place = 1 ORDER BY device, request_bytes, depth"},
     {"codecs", "SELECT name, isa, threads, source, stored_share, encode_bytes_per_s, "
-               "decode_bytes_per_s, source_bytes, repetitions, run_id AS run FROM " LIST_CODECS
-               " WHERE place = 1 ORDER BY source <> 'sample', source, isa, threads, "
+               "decode_bytes_per_s, source_bytes, repetitions, run_id AS run, imported, "
+               "import_source FROM " LIST_CODECS
+               " WHERE place = 1 ORDER BY imported, source <> 'sample', source, isa, threads, "
                "stored_share DESC, name"},
     {"models", "SELECT name, digest, parameters, layers, heads, kv_heads, head_dim, vocab "
                "FROM model ORDER BY name, digest"},

@@ -26,6 +26,7 @@ static const double even_tokens[] = {256, 1024, 4096, 16384, 65536, 131072};
 typedef struct even_place {
     char name[64];
     const char *tier;
+    bool imported;
     kvt_affine read;
 } even_place;
 
@@ -141,11 +142,12 @@ static void even_take_places(even_state *state)
     even_place pool = {.tier = ""};
     json_array_foreach(json_object_get(state->document, "devices"), i, device)
     {
-        even_place place = {.tier = view_text(device, "tier")};
+        even_place place = {.tier = view_text(device, "tier"),
+                            .imported = json_is_true(json_object_get(device, "imported"))};
         (void)snprintf(place.name, sizeof place.name, "%s", view_text(device, "device"));
         if (!view_affine(device, "read", &place.read)) continue;
         if (state->place_count + 1 < EVEN_PLACES_MAX) state->places[state->place_count++] = place;
-        if (strcmp(place.tier, "ssd") != 0) continue;
+        if (strcmp(place.tier, "ssd") != 0 || place.imported) continue;
         pool.tier = place.tier;
         pool.read.request_seconds = fmax(pool.read.request_seconds, place.read.request_seconds);
         pool.read.bytes_per_s += place.read.bytes_per_s;
@@ -221,9 +223,9 @@ static kvt_status even_add_loads(const even_state *state, const json_t *prefill_
                           rows, "prefills");
         if (json_array_append_new(loads, table) != 0) return KVT_E_MEMORY;
         for (i = 0; i < state->place_count; i++) {
-            json_t *row = json_pack("{s:s, s:s, s:o}", "device", state->places[i].name, "tier",
-                                    state->places[i].tier, "seconds",
-                                    even_seconds(state, &state->places[i], prefill_row));
+            json_t *row = json_pack("{s:s, s:s, s:b, s:o}", "device", state->places[i].name, "tier",
+                                    state->places[i].tier, "imported", state->places[i].imported,
+                                    "seconds", even_seconds(state, &state->places[i], prefill_row));
             if (json_array_append_new(rows, row) != 0) return KVT_E_MEMORY;
         }
     }

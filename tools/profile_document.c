@@ -100,6 +100,57 @@ static kvt_status document_nest(json_t *document, const char *from, const char *
     return json_object_del(document, from) == 0 ? KVT_OK : KVT_E_MEMORY;
 }
 
+/* ---- quality from elsewhere ---- */
+
+/* Puts a curve where its bits belong, from the most to the fewest. */
+static int document_insert_curve(json_t *curves, json_t *curve)
+{
+    const double bits = view_number(curve, "bits_per_element", 0);
+    size_t at = 0;
+    while (at < json_array_size(curves) &&
+           view_number(json_array_get(curves, at), "bits_per_element", 0) >= bits)
+        at++;
+    return json_array_insert(curves, at, curve);
+}
+
+/* A published table is a set per row when every row names its own source: they become one set of
+ * their model and class, whose curves say where they are from. */
+static kvt_status document_merge_imports(json_t *document)
+{
+    json_t *sets = json_object_get(document, "quality_sets"), *curve;
+    for (size_t i = 0; i < json_array_size(sets); i++) {
+        json_t *set = json_array_get(sets, i), *into = NULL;
+        size_t j;
+        if (strcmp(view_text(set, "method"), "import") != 0) continue;
+        json_array_foreach(json_object_get(set, "curves"), j, curve)
+        {
+            json_t *source = json_object_get(set, "source");
+            if (json_object_set(curve, "source", source) != 0) return KVT_E_MEMORY;
+        }
+        for (j = 0; j < i && into == NULL; j++) {
+            json_t *other = json_array_get(sets, j);
+            if (json_equal(json_object_get(other, "model"), json_object_get(set, "model")) &&
+                json_equal(json_object_get(other, "class"), json_object_get(set, "class")) &&
+                strcmp(view_text(other, "method"), "import") == 0) {
+                into = other;
+            }
+        }
+        if (into == NULL) continue;
+        json_array_foreach(json_object_get(set, "curves"), j, curve)
+        {
+            if (document_insert_curve(json_object_get(into, "curves"), curve) != 0) {
+                return KVT_E_MEMORY;
+            }
+        }
+        if (!json_equal(json_object_get(into, "source"), json_object_get(set, "source")) &&
+            json_object_set_new(into, "source", json_string("several")) != 0) {
+            return KVT_E_MEMORY;
+        }
+        (void)json_array_remove(sets, i--);
+    }
+    return KVT_OK;
+}
+
 /* ---- devices ---- */
 
 static json_t *document_affine(const kvt_affine *affine)
@@ -196,6 +247,18 @@ static double document_token_bytes(const json_t *document, const char *prefill)
     return DOCUMENT_TOKEN_BYTES;
 }
 
+/* Whether the profile has a prefill of this name, which then stands for the preset. */
+static bool document_has_prefill(const json_t *rows, const char *name)
+{
+    const json_t *row;
+    size_t i;
+    json_array_foreach(rows, i, row)
+    {
+        if (strcmp(view_text(row, "name"), name) == 0) return true;
+    }
+    return false;
+}
+
 static kvt_status document_prefill(kvt_profile *profile, json_t *document, double token_bytes)
 {
     kvt_status status = document_list(profile, document, "prefill");
@@ -205,6 +268,7 @@ static kvt_status document_prefill(kvt_profile *profile, json_t *document, doubl
     if (status != KVT_OK) return status;
     for (i = 0; (name = kvt_prefill_preset_at(i)) != NULL; i++) {
         kvt_prefill preset;
+        if (document_has_prefill(rows, name)) continue;
         status = kvt_prefill_preset(name, &preset);
         if (status != KVT_OK) return status;
         row = json_pack("{s:s, s:f, s:f, s:f, s:s}", "name", name, "linear_seconds_per_token",
@@ -236,6 +300,7 @@ static kvt_status document_fill(kvt_profile *profile, const profile_view *view, 
     if (status == KVT_OK) {
         status = document_nest(document, "quality", "quality_sets", "set_id", "curves");
     }
+    if (status == KVT_OK) status = document_merge_imports(document);
     if (status == KVT_OK) {
         status = document_nest(document, "rungs", "calibrations", "calibration_id", "rungs");
     }

@@ -102,18 +102,20 @@ static void show_runs(const json_t *document, FILE *file)
 static void show_set(const json_t *set, FILE *file)
 {
     const json_t *curve;
-    const char *source = view_text(set, "source");
+    const bool imported = strcmp(view_text(set, "method"), "import") == 0;
     size_t i;
     fprintf(file, "<h3>");
     page_text(file, view_text(set, "model"));
     fprintf(file, " on ");
     page_text(file, view_text(set, "class"));
-    fprintf(file,
-            "</h3>\n<p class=\"note\">%s, %.0f entries of %.0f tokens, %.0f tokens of "
-            "continuation%s",
-            view_text(set, "method"), view_number(set, "entries", 0),
-            view_number(set, "context_tokens", 0), view_number(set, "continuation_tokens", 0),
-            view_number(set, "complete", 0) > 0 ? "" : ", interrupted");
+    fprintf(file, "</h3>\n<p class=\"note\">");
+    page_text(file, imported ? "imported" : view_text(set, "method"));
+    if (view_number(set, "entries", 0) > 0) {
+        fprintf(file, ", %.0f entries of %.0f tokens, %.0f tokens of continuation",
+                view_number(set, "entries", 0), view_number(set, "context_tokens", 0),
+                view_number(set, "continuation_tokens", 0));
+    }
+    if (view_number(set, "complete", 0) <= 0) fprintf(file, ", interrupted");
     if (view_number(set, "nll_nats", -1) >= 0) {
         fprintf(file, ", exact KV: %.4f nat a token", view_number(set, "nll_nats", 0));
     }
@@ -121,14 +123,14 @@ static void show_set(const json_t *set, FILE *file)
         fprintf(file, ", attention error ranks variants with %.3f",
                 view_number(set, "spearman_variants", 0));
     }
-    if (source[0] != '\0') {
-        fprintf(file, "; source: ");
-        page_text(file, source);
-    }
     fprintf(file, "</p>\n<details open><summary>%zu variants</summary>\n",
             json_array_size(json_object_get(set, "curves")));
-    SHOW_TABLE(file, 1, "variant", "bits", "loss", "low", "high", "p90", "KL, nat", "top-1",
-               "ROUGE-L", "F1", "answers", "attention error", "metric");
+    /* The last column is for imports. */
+    static const char *const heads[] = {"variant", "bits",  "loss",    "low",
+                                        "high",    "p90",   "KL, nat", "top-1",
+                                        "ROUGE-L", "F1",    "answers", "attention error",
+                                        "metric",  "source"};
+    show_table(file, heads, sizeof heads / sizeof heads[0] - (imported ? 0 : 1), 1);
     json_array_foreach(json_object_get(set, "curves"), i, curve)
     {
         fprintf(file, "<tr>");
@@ -145,6 +147,7 @@ static void show_set(const json_t *set, FILE *file)
         show_number(file, curve, "answers", 4, 1, "");
         show_number(file, curve, "attention_error", 4, 1, "");
         show_text(file, "", view_text(curve, "metric"));
+        if (imported) show_text(file, "note", view_text(curve, "source"));
         fprintf(file, "</tr>\n");
     }
     show_table_end(file);

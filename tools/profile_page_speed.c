@@ -123,7 +123,11 @@ kvt_status show_devices(const json_t *document, unsigned *number, FILE *file)
         show_text(file, "", view_text(device, "device"));
         show_text(file, "left", view_text(device, "tier"));
         show_text(file, "left", view_text(device, "engine"));
-        show_size(file, view_number(device, "capacity_bytes", 0));
+        if (view_number(device, "capacity_bytes", 0) > 0) {
+            show_size(file, view_number(device, "capacity_bytes", 0));
+        } else {
+            show_text(file, "", "-");
+        }
         show_direction(device, "read", file);
         show_direction(device, "write", file);
         show_mixed(device, file);
@@ -262,6 +266,21 @@ static const json_t *show_even(const json_t *document, const json_t *codec)
     return NULL;
 }
 
+/* Whether a device has a column: those that were measured, or all when none was. */
+static bool show_is_column(const json_t *document, const json_t *device)
+{
+    const json_t *other;
+    size_t i;
+    kvt_affine read;
+    if (!view_affine(device, "read", &read)) return false;
+    if (!json_is_true(json_object_get(device, "imported"))) return true;
+    json_array_foreach(json_object_get(document, "devices"), i, other)
+    {
+        if (!json_is_true(json_object_get(other, "imported"))) return false;
+    }
+    return true;
+}
+
 static void show_codec(const json_t *document, const json_t *codec, FILE *file)
 {
     const json_t *even = show_even(document, codec), *device;
@@ -282,7 +301,7 @@ static void show_codec(const json_t *document, const json_t *codec, FILE *file)
     json_array_foreach(json_object_get(document, "devices"), i, device)
     {
         kvt_affine read;
-        if (!view_affine(device, "read", &read)) continue;
+        if (!show_is_column(document, device) || !view_affine(device, "read", &read)) continue;
         bool yes =
             strcmp(pays, "always") == 0 ||
             (strcmp(pays, "below") == 0 && read.bytes_per_s < view_number(even, "bytes_per_s", 0));
@@ -303,8 +322,7 @@ static void show_codec_table(const json_t *document, bool best, FILE *file)
                   "<th>stored</th><th>encode</th><th>decode</th><th>pays below</th>");
     json_array_foreach(json_object_get(document, "devices"), i, device)
     {
-        kvt_affine read;
-        if (!view_affine(device, "read", &read)) continue;
+        if (!show_is_column(document, device)) continue;
         fprintf(file, "<th>on ");
         page_text(file, view_text(device, "device"));
         fprintf(file, "</th>");
@@ -321,7 +339,10 @@ static void show_codec_table(const json_t *document, bool best, FILE *file)
             isa = view_text(codec, "isa");
             threads = view_number(codec, "threads", 0);
             fprintf(file, "<tr class=\"group\"><td class=\"left\" colspan=\"%zu\">", columns);
-            page_text(file, strcmp(source, "sample") == 0 ? "generated KV" : source);
+            page_text(file, view_number(codec, "imported", 0) > 0
+                                ? view_text(codec, "import_source")
+                            : strcmp(source, "sample") == 0 ? "generated KV"
+                                                            : source);
             fprintf(file, ", %s, %.0f thread%s</td></tr>\n", isa, threads, threads > 1 ? "s" : "");
         }
         show_codec(document, codec, file);

@@ -66,8 +66,6 @@ static bool plot_visit_devices(const json_t *document, plot_visit *visit, void *
         }
     }
     for (int part = 0; part < 2; part++) {
-        kvt_affine fit;
-        bool present = false;
         profile_plot plot = {.width = PLOT_WIDTH,
                              .height = PLOT_HEIGHT,
                              .document = document,
@@ -79,11 +77,7 @@ static bool plot_visit_devices(const json_t *document, plot_visit *visit, void *
             "one %s at a time: measured medians, bars up to the 99th percentile, and the "
             "affine model as a line",
             parts[part]);
-        json_array_foreach(json_object_get(document, "devices"), i, device)
-        {
-            present = view_affine(device, parts[part], &fit) || present;
-        }
-        if (present && !visit(context, &plot)) return false;
+        if (script_has_latencies(document, parts[part]) && !visit(context, &plot)) return false;
     }
     return true;
 }
@@ -117,7 +111,10 @@ static bool plot_visit_codecs(const json_t *document, plot_visit *visit, void *c
     size_t i, number = 0;
     json_array_foreach(json_object_get(document, "codecs"), i, codec)
     {
-        if (strcmp(source, view_text(codec, "source")) == 0) continue;
+        if (strcmp(source, view_text(codec, "source")) == 0 ||
+            view_number(codec, "imported", 0) > 0) {
+            continue;
+        }
         source = view_text(codec, "source");
         profile_plot plot = {.width = PLOT_WIDE,
                              .height = 620,

@@ -22,7 +22,8 @@ static const struct {
     {"kivi", "#d0433c", 7},    {"planes", "#2f6fde", 5}, {"entropy", "#1f9d68", 9},
     {"rotate", "#e07b1a", 11}, {"drop", "#b3419a", 13},  {"lossless", "#8a8f98", 3},
 };
-#define SCRIPT_FAMILIES 6u
+#define SCRIPT_FAMILIES     6u
+#define SCRIPT_LOSSES_LEAST 3u /* fewer points say no more than a table */
 
 static const uint32_t script_depths_most = 8;
 
@@ -65,12 +66,14 @@ static bool script_is_family(const json_t *curve, const char *family)
 bool script_has_loss(const json_t *set)
 {
     const json_t *curve;
-    size_t i;
+    size_t i, drawn = 0;
     json_array_foreach(json_object_get(set, "curves"), i, curve)
     {
-        if (view_number(curve, "loss_mean", 0) > 0) return true;
+        if (view_number(curve, "loss_mean", 0) <= 0) continue;
+        for (size_t family = 0; family < SCRIPT_FAMILIES; family++)
+            drawn += script_is_family(curve, script_families[family].family);
     }
-    return false;
+    return drawn >= SCRIPT_LOSSES_LEAST;
 }
 
 /* The family's points by falling bits, as the document has them. Returns how many. */
@@ -249,6 +252,33 @@ void script_draw_bandwidth(const profile_plot *plot, FILE *script)
     fprintf(script, "\n");
 }
 
+/* Whether single requests were measured: there is more to draw than the model. */
+static bool script_has_latency(const json_t *device, const char *kind)
+{
+    const json_t *point;
+    size_t i;
+    json_array_foreach(json_object_get(device, "points"), i, point)
+    {
+        if (strcmp(view_text(point, "kind"), kind) == 0 && view_number(point, "depth", 0) == 1 &&
+            view_number(point, "latency_seconds_p50", 0) > 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool script_has_latencies(const json_t *document, const char *kind)
+{
+    const json_t *device;
+    size_t i;
+    kvt_affine fit;
+    json_array_foreach(json_object_get(document, "devices"), i, device)
+    {
+        if (script_has_latency(device, kind) && view_affine(device, kind, &fit)) return true;
+    }
+    return false;
+}
+
 static void script_latency_data(const json_t *device, const char *kind, size_t index, FILE *script)
 {
     const json_t *point;
@@ -277,7 +307,9 @@ void script_draw_latency(const profile_plot *plot, FILE *script)
     kvt_affine fit;
     json_array_foreach(devices, i, device)
     {
-        if (!view_affine(device, plot->part, &fit)) continue;
+        if (!view_affine(device, plot->part, &fit) || !script_has_latency(device, plot->part)) {
+            continue;
+        }
         script_latency_data(device, plot->part, i, script);
     }
     script_open(script, SCRIPT_KEY_ABOVE, "request size", "milliseconds");
@@ -287,7 +319,9 @@ void script_draw_latency(const profile_plot *plot, FILE *script)
     json_array_foreach(devices, i, device)
     {
         const char *colour = script_colours[i % SCRIPT_COLOURS];
-        if (!view_affine(device, plot->part, &fit)) continue;
+        if (!view_affine(device, plot->part, &fit) || !script_has_latency(device, plot->part)) {
+            continue;
+        }
         fprintf(script,
                 "%s%.9g + x * %.9g with lines linecolor rgb '%s' linewidth 1.6 notitle, \\\n  "
                 "$device%zu using 1:2:3:4 with yerrorbars linecolor rgb '%s' pointtype 7 "
@@ -330,6 +364,19 @@ static void script_prefill_line(const json_t *document, const char *name, FILE *
     fprintf(script, "1/0");
 }
 
+/* Whether a device or a load was measured here; imported ones are drawn when nothing was. */
+static bool script_is_drawn(const json_t *rows, const json_t *row)
+{
+    const json_t *other;
+    size_t i;
+    if (!json_is_true(json_object_get(row, "imported"))) return true;
+    json_array_foreach(rows, i, other)
+    {
+        if (!json_is_true(json_object_get(other, "imported"))) return false;
+    }
+    return true;
+}
+
 void script_draw_load(const profile_plot *plot, FILE *script)
 {
     const json_t *row;
@@ -339,8 +386,10 @@ void script_draw_load(const profile_plot *plot, FILE *script)
     fprintf(script, "set logscale xy\nset logscale x 2\nset format y '%%g'\n"
                     "set xtics ('256' 256, '1 K' 1024, '4 K' 4096, '16 K' 16384, '64 K' 65536)\n"
                     "set xrange [256:131072]\nset samples 200\nplot ");
-    json_array_foreach(json_object_get(plot->subject, "loads"), i, row)
+    const json_t *loads = json_object_get(plot->subject, "loads");
+    json_array_foreach(loads, i, row)
     {
+        if (!script_is_drawn(loads, row)) continue;
         fprintf(script, first ? "" : ", \\\n  ");
         script_load_line(plot->subject, row, script);
         fprintf(script, " with lines linecolor rgb '%s' linewidth 2 title ",

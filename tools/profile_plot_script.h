@@ -34,7 +34,10 @@ void script_draw_latency(const profile_plot *plot, FILE *script);
 void script_draw_load(const profile_plot *plot, FILE *script);
 void script_draw_codecs(const profile_plot *plot, FILE *script);
 
-/* Whether a set has a loss to draw on a logarithmic scale. */
+/* Whether single reads or writes ("read", "write") were measured. */
+bool script_has_latencies(const json_t *document, const char *kind);
+
+/* Whether a set has losses enough to draw on a logarithmic scale. */
 bool script_has_loss(const json_t *set);
 
 #endif

@@ -230,8 +230,11 @@ static void print_codecs(const json_t *document)
             threads != view_number(codec, "threads", 0)) {
             source = view_text(codec, "source");
             threads = view_number(codec, "threads", 0);
-            printf("\n%s KV, %s, %.0f thread%s\n%-36s %7s %11s %11s %12s\n",
-                   strcmp(source, "sample") == 0 ? "generated" : source, view_text(codec, "isa"),
+            printf("\n%s%s, %s, %.0f thread%s\n%-36s %7s %11s %11s %12s\n",
+                   view_number(codec, "imported", 0) > 0 ? view_text(codec, "import_source")
+                   : strcmp(source, "sample") == 0       ? "generated"
+                                                         : source,
+                   view_number(codec, "imported", 0) > 0 ? "" : " KV", view_text(codec, "isa"),
                    threads, threads > 1 ? "s" : "", "codec", "stored", "encode", "decode",
                    "pays below");
         }
@@ -261,13 +264,14 @@ static void print_quality(const json_t *document)
     size_t i, j;
     json_array_foreach(json_object_get(document, "quality_sets"), i, set)
     {
-        const char *source = view_text(set, "source");
-        printf(
-            "\nquality of %s on %s (%s%s%s), %.0f entries%s\n%-36s %6s %8s %8s %8s %8s %9s %8s\n",
-            view_text(set, "model"), view_text(set, "class"), view_text(set, "method"),
-            source[0] ? ": " : "", source, view_number(set, "entries", 0),
-            view_number(set, "complete", 0) > 0 ? "" : ", interrupted", "variant", "bits", "loss",
-            "low", "high", "p90", "KL nat", "top-1");
+        printf("\nquality of %s on %s (%s)", view_text(set, "model"), view_text(set, "class"),
+               view_text(set, "method"));
+        if (view_number(set, "entries", 0) > 0) {
+            printf(", %.0f entries", view_number(set, "entries", 0));
+        }
+        printf("%s\n%-36s %6s %8s %8s %8s %8s %9s %8s\n",
+               view_number(set, "complete", 0) > 0 ? "" : ", interrupted", "variant", "bits",
+               "loss", "low", "high", "p90", "KL nat", "top-1");
         json_array_foreach(json_object_get(set, "curves"), j, curve)
         {
             printf("%-36s %6.2f", view_text(curve, "name"),
@@ -278,7 +282,7 @@ static void print_quality(const json_t *document)
             print_measure(curve, "loss_p90", 8, "f");
             print_measure(curve, "kl", 9, "e");
             print_measure(curve, "top1", 8, "f");
-            printf("\n");
+            printf("%s%s\n", view_text(curve, "source")[0] ? "  " : "", view_text(curve, "source"));
         }
     }
 }

@@ -264,6 +264,29 @@ class ProfileTest(unittest.TestCase):
                 xml.etree.ElementTree.parse(os.path.join(self.path("plots"), name))
         self.assertNotIn("pwned", names + os.listdir(self.folder))
 
+    def test_imports(self):
+        """What was published stands beside what was measured, and says where it is from."""
+        source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "profiles")
+        for name in ("devices", "llama-3.1-8b", "prefill"):
+            self.run_command("import", os.path.join(source, name + ".csv"), "--database", "p.db")
+        document = self.run_json("show", "--database", "p.db", "--html", "p.html")
+        self.check_page("p.html")
+        sets = [(row["model"], row["class"]) for row in document["quality_sets"]]
+        self.assertEqual(len(sets), len(set(sets)))
+        for row in document["quality_sets"]:
+            bits = [curve["bits_per_element"] for curve in row["curves"]]
+            self.assertEqual(bits, sorted(bits, reverse=True))
+            self.assertTrue(all(curve["source"] for curve in row["curves"]))
+        names = [row["name"] for row in document["prefill"]]
+        self.assertEqual(len(names), len(set(names)), "an imported prefill replaces the preset")
+        self.assertTrue(all(row["imported"] for row in document["devices"]))
+        loads = [row["device"] for row in document["load"][0]["loads"]]
+        self.assertEqual(loads, [row["device"] for row in document["devices"]])
+        # Only what was measured here is striped together.
+        self.run_command("devices", *QUICK, *[word.replace("=dram", "=ssd") for word in DEVICES])
+        document = self.run_json("show", "--database", "p.db")
+        self.assertEqual(document["load"][0]["loads"][-1]["device"], "2 ssd striped")
+
     def test_any_tables(self):
         """Whatever is missing, the rest is shown."""
         self.run_command("devices", "codecs", *QUICK, *DEVICES)
