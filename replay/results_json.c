@@ -322,6 +322,30 @@ static json_t *json_configuration(const replay_report *report, bool *sound)
     return object;
 }
 
+/* Half lives of the workload's classes of blocks; empty without memory for it, or without reuse. */
+static json_t *json_reuse(const replay_workload *workload, bool *sound)
+{
+    json_t *list = json_array();
+    replay_reuse_row rows[REPLAY_REUSE_CLASSES];
+    if (replay_workload_reuse(workload, rows) != KVT_OK) return list;
+    for (uint32_t i = 0; i < REPLAY_REUSE_CLASSES; i++) {
+        const kvt_reuse_class *found = &rows[i].found;
+        if (found->uses == 0) continue;
+        json_t *one = json_object();
+        json_put(one, "class", json_string(rows[i].name), sound);
+        json_put(one, "entries", json_count(found->entries), sound);
+        json_put(one, "reuses", json_count(found->uses), sound);
+        json_put(one, "half_life_s", json_seconds(found->half_life_seconds), sound);
+        json_put(one, "branching", json_seconds(found->branching), sound);
+        json_put(one, "log_likelihood", json_seconds(found->log_likelihood), sound);
+        json_put(one, "log_likelihood_constant_rate",
+                 json_seconds(found->log_likelihood_exponential), sound);
+        json_put(one, "prior_uses", json_seconds(found->prior_uses), sound);
+        if (json_array_append_new(list, one) != 0) *sound = false;
+    }
+    return list;
+}
+
 static json_t *json_workload(const replay_workload *workload, bool *sound)
 {
     json_t *object = json_object();
@@ -340,6 +364,7 @@ static json_t *json_workload(const replay_workload *workload, bool *sound)
              drawn ? json_real(workload->conversations_per_s) : json_null(), sound);
     json_put(object, "private_blocks", json_boolean(workload->private_blocks), sound);
     json_put(object, "fingerprint", json_string(hash), sound);
+    json_put(object, "reuse", json_reuse(workload, sound), sound);
     return object;
 }
 

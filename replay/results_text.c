@@ -69,6 +69,23 @@ size_t results_workload_notes(const replay_workload *workload, char notes[][RESU
     return used;
 }
 
+/* How soon blocks come back, by class. */
+static void text_reuse(const replay_workload *workload, FILE *file)
+{
+    replay_reuse_row rows[REPLAY_REUSE_CLASSES];
+    char half_life[RESULTS_TEXT_BYTES];
+    if (replay_workload_reuse(workload, rows) != KVT_OK) return;
+    for (uint32_t i = 0; i < REPLAY_REUSE_CLASSES; i++) {
+        const kvt_reuse_class *found = &rows[i].found;
+        if (found->uses == 0) continue;
+        fprintf(file,
+                "reuse, %s: half life %s, each use brings about %.2f; ln likelihood per use "
+                "%.2f, at a constant rate %.2f\n",
+                rows[i].name, results_format_seconds(found->half_life_seconds, half_life),
+                found->branching, found->log_likelihood, found->log_likelihood_exponential);
+    }
+}
+
 static void text_percent(double ratio, char *text)
 {
     snprintf(text, RESULTS_TEXT_BYTES, ratio > 0.0 ? "%.1f %%" : "0", ratio * 100.0);
@@ -116,6 +133,7 @@ static void text_head(const replay_report *report, FILE *file)
     size_t count = results_workload_notes(workload, notes, 3);
     for (size_t i = 0; i < count; i++)
         fprintf(file, "%s\n", notes[i]);
+    text_reuse(workload, file);
 }
 
 static void text_times(const replay_report *report, FILE *file)

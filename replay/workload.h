@@ -12,6 +12,7 @@
 #define REPLAY_WORKLOAD_H
 
 #include <kvterrace/config.h>
+#include <kvterrace/profile.h>
 
 #define REPLAY_TOKENS_MAX     (1u << 24) /* of one request */
 #define REPLAY_BLOCK_REFS_MAX (UINT64_C(1) << 31)
@@ -108,6 +109,19 @@ KVT_NODISCARD kvt_status replay_resample(const replay_workload *trace, uint64_t 
 
 /* Releases what the workload holds and clears it; a cleared one is allowed. */
 void replay_workload_free(replay_workload *workload);
+
+/* How soon blocks come back, by class: those of the stem, which half of all requests begin with, of
+ * conversations' beginnings, and of their continuations. */
+#define REPLAY_REUSE_CLASSES 3u
+
+typedef struct replay_reuse_row {
+    const char *name; /* static storage */
+    kvt_reuse_class found;
+} replay_reuse_row;
+
+/* KVT_OK; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status replay_workload_reuse(const replay_workload *workload,
+                                               replay_reuse_row rows[REPLAY_REUSE_CLASSES]);
 
 /* A hash over every number of the workload: equal workloads, equal fingerprints. */
 uint64_t replay_workload_fingerprint(const replay_workload *workload);
