@@ -274,7 +274,7 @@ static kvt_status access_size(kvt_store *store, const kvt_key *key, uint64_t dat
     uint64_t bound;
     *record_bytes_out = staging_round(entry->place->record_bytes);
     *join_out = entry->load != NULL;
-    return kvt_record_bound(&spec, &bound, scratch_bytes_out);
+    return executor_bound(store, &spec, &bound, scratch_bytes_out);
 }
 
 /* Joins the read in flight or becomes its owner. Lock held; staging is in get already. */
@@ -483,13 +483,15 @@ static void access_let_go(kvt_store *store, access_get *get)
 }
 
 /* The record into the caller's buffer. Scratch lies behind the record in the owner's staging. */
-static kvt_status access_decode(const access_get *get, void *data, uint64_t data_bytes)
+static kvt_status access_decode(const kvt_store *store, const access_get *get, void *data,
+                                uint64_t data_bytes)
 {
     const store_load *load = get->load;
     uint64_t before = get->owner ? staging_round(load->record_bytes) : 0;
     void *scratch = get->staging.memory == NULL ? NULL : (char *)get->staging.memory + before;
-    return kvt_record_decode(load->record, load->record_bytes, &get->expected, data, data_bytes,
-                             scratch, get->staging.bytes - before);
+    return kvt_record_decode_parallel(load->record, load->record_bytes, &get->expected,
+                                      store->workers, data, data_bytes, scratch,
+                                      get->staging.bytes - before);
 }
 
 kvt_status kvt_get_until(kvt_store *store, const kvt_key *key, void *data, uint64_t data_bytes,
@@ -510,7 +512,7 @@ kvt_status kvt_get_until(kvt_store *store, const kvt_key *key, void *data, uint6
         access_let_go(store, &get);
     }
     uint64_t decode_started_ns = store_now_ns(store);
-    if (status == KVT_OK) status = access_decode(&get, data, data_bytes);
+    if (status == KVT_OK) status = access_decode(store, &get, data, data_bytes);
     uint64_t decode_ns = store_now_ns(store) - decode_started_ns;
     uint64_t elapsed_ns = decode_started_ns + decode_ns - began_ns;
     double predicted_seconds = 0;

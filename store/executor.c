@@ -100,6 +100,14 @@ static void executor_fill_spec(store_op *op)
     op->spec.first_position = entry->first_position;
 }
 
+kvt_status executor_bound(const kvt_store *store, const kvt_record_spec *spec, uint64_t *bytes_out,
+                          uint64_t *scratch_bytes_out)
+{
+    kvt_status status = kvt_record_bound(spec, bytes_out, scratch_bytes_out);
+    if (status != KVT_OK || store->workers == NULL) return status;
+    return kvt_record_scratch_parallel(spec, store->workers->count, scratch_bytes_out);
+}
+
 /* ---- stages ---- */
 
 /* change: brings the source record into staging and verifies it, room for recoding included. */
@@ -115,9 +123,9 @@ static kvt_status stage_read(store_op *op)
     if (memcmp(&source->variant, &op->move->to_variant, sizeof source->variant) != 0) {
         kvt_record_spec source_spec = op->spec;
         source_spec.variant = source->variant;
-        status = kvt_record_bound(&op->spec, &target_bytes, &scratch);
+        status = executor_bound(store, &op->spec, &target_bytes, &scratch);
         if (status != KVT_OK) return status;
-        status = kvt_record_bound(&source_spec, &(uint64_t){0}, &source_scratch);
+        status = executor_bound(store, &source_spec, &(uint64_t){0}, &source_scratch);
         if (status != KVT_OK) return status;
         if (source_scratch > scratch) scratch = source_scratch;
         bytes += staging_round(op->entry->source_bytes) + staging_round(target_bytes) +
@@ -172,7 +180,7 @@ static kvt_status stage_recode(store_op *op)
     const store_place *source = op->source;
     if (memcmp(&source->variant, &op->move->to_variant, sizeof source->variant) == 0) return KVT_OK;
     uint64_t target_bytes, scratch_bytes;
-    kvt_status status = kvt_record_bound(&op->spec, &target_bytes, &scratch_bytes);
+    kvt_status status = executor_bound(op->store, &op->spec, &target_bytes, &scratch_bytes);
     if (status != KVT_OK) return status;
     char *decoded = (char *)op->staging.memory + staging_round(source->record_bytes);
     char *target = decoded + staging_round(op->entry->source_bytes);
@@ -181,12 +189,13 @@ static kvt_status stage_recode(store_op *op)
     status = executor_derive(op, target, target_bytes, scratch, scratch_bytes);
     if (status != KVT_E_UNSUPPORTED) return status;
     kvt_record_spec expected = op->spec;
-    status = kvt_record_decode(op->record, op->record_bytes, &expected, decoded,
-                               op->entry->source_bytes, scratch, scratch_bytes);
+    status = kvt_record_decode_parallel(op->record, op->record_bytes, &expected, op->store->workers,
+                                        decoded, op->entry->source_bytes, scratch, scratch_bytes);
     if (status != KVT_OK) return status;
     op->spec.generation = executor_next_serial(op->store);
-    status = kvt_record_encode(&op->spec, decoded, op->entry->source_bytes, target, target_bytes,
-                               scratch, scratch_bytes, &op->record_bytes);
+    status = kvt_record_encode_parallel(&op->spec, NULL, op->store->workers, decoded,
+                                        op->entry->source_bytes, target, target_bytes, scratch,
+                                        scratch_bytes, &op->record_bytes);
     op->record = target;
     return status == KVT_RAW ? KVT_OK : status;
 }
@@ -197,16 +206,16 @@ static kvt_status stage_encode(store_op *op)
     uint64_t bound, scratch_bytes;
     executor_fill_spec(op);
     op->spec.generation = executor_next_serial(op->store);
-    kvt_status status = kvt_record_bound(&op->spec, &bound, &scratch_bytes);
+    kvt_status status = executor_bound(op->store, &op->spec, &bound, &scratch_bytes);
     if (status != KVT_OK) return status;
     bound = staging_round(bound);
     status = staging_take(op->store->staging, bound + scratch_bytes, STAGING_PATIENT, &op->staging);
     if (status != KVT_OK) return status;
     op->record = op->staging.memory;
     uint64_t started_ns = store_now_ns(op->store);
-    status =
-        kvt_record_encode(&op->spec, op->data, op->entry->source_bytes, op->record, bound,
-                          (char *)op->record + bound, op->staging.bytes - bound, &op->record_bytes);
+    status = kvt_record_encode_parallel(
+        &op->spec, NULL, op->store->workers, op->data, op->entry->source_bytes, op->record, bound,
+        (char *)op->record + bound, op->staging.bytes - bound, &op->record_bytes);
     if (status == KVT_OK)
         learn_note_encode(op->store, op->spec.variant, op->entry->source_bytes,
                           (double)(store_now_ns(op->store) - started_ns) * 1e-9);

@@ -601,6 +601,10 @@ static kvt_status open_check_options(const kvt_store_options *options, char *mes
         fault = "learn_seconds is outside 0..1e9";
     } else if (!(options->loss_limit >= 0 && options->loss_limit <= 1)) {
         fault = "loss_limit is outside 0..1";
+    } else if (options->codec_workers != NULL &&
+               (options->codec_workers->struct_size != sizeof *options->codec_workers ||
+                options->codec_workers->count == 0 || options->codec_workers->run == NULL)) {
+        fault = "codec_workers are not filled";
     } else if ((unsigned)options->holes > KVT_HOLES_MIXED) {
         fault = "holes is not a kvt_hole_mode";
     }
@@ -682,6 +686,10 @@ static void open_fill_store(kvt_store *store, const kvt_store_options *options)
     pthread_mutex_init(&store->members_lock, NULL);
     pthread_mutex_init(&store->wear_lock, NULL);
     store->format = options->format;
+    if (options->codec_workers != NULL) {
+        store->workers_given = *options->codec_workers;
+        store->workers = &store->workers_given;
+    }
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
         store->relayouts[tier].bytes_per_s = options->tiers[tier].rebalance_bytes_per_s;
         store->replicas[tier].wanted = options->tiers[tier].replica_share > 0;

@@ -96,8 +96,10 @@ struct kvt_store {
     uint8_t pool_id[16];                      /* in the devices' labels, with the epoch */
     uint64_t epoch;
     bool format;
-    bool opened;               /* wholly */
-    pthread_mutex_t wear_lock; /* a leaf but for what the pool and the catalog do inside */
+    bool opened; /* wholly */
+    kvt_codec_workers workers_given;
+    const kvt_codec_workers *workers; /* these, or NULL */
+    pthread_mutex_t wear_lock;        /* a leaf but for what the pool and the catalog do inside */
     uint64_t wear_noted[TIERS_MEMBERS_MAX]; /* bytes written when last queued; under wear_lock */
     pthread_mutex_t members_lock; /* devices join and leave one at a time; before `lock` */
     kvt_cost_model costs;         /* but for the tiers' bandwidth, which is under lock */
@@ -171,6 +173,10 @@ void executor_drain_place(kvt_store *store, store_place *place);
  * of now. No lock held. KVT_OK; KVT_MISS (the entry is not at rest there); KVT_E_SPACE (no room: it
  * stays as it is); what reading and writing say. */
 KVT_NODISCARD kvt_status executor_relayout(kvt_store *store, uint64_t handle, kvt_tier tier);
+
+/* As kvt_record_bound, with scratch for the store's codec workers. */
+KVT_NODISCARD kvt_status executor_bound(const kvt_store *store, const kvt_record_spec *spec,
+                                        uint64_t *bytes_out, uint64_t *scratch_bytes_out);
 
 /* ---- members.c ---- */
 

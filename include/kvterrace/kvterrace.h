@@ -118,6 +118,11 @@ typedef struct kvt_store_options {
     bool learn;           /* keep what is learned in the profile, where that may be written; true */
     double learn_seconds; /* between two such notes; also at close; 300 */
     double loss_limit;    /* no form whose loss may pass this by its upper confidence bound; 0.01 */
+    /* Threads that records are encoded and decoded on, of kvt_put, kvt_get and the background; NULL
+     * = the one that calls. run is called by several threads at once, and may take them one after
+     * the other; it and its context last until kvt_close has returned. Staging holds scratch for
+     * each worker. */
+    const kvt_codec_workers *codec_workers;
 } kvt_store_options;
 
 KVT_API void kvt_store_options_init(kvt_store_options *options);

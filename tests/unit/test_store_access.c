@@ -1,6 +1,7 @@
 /*
  * test_store_access.c - put, get, delete, prefixes, eviction, migration, sharing of reads.
  */
+#include "bench/worker_pool.h"
 #include "store_support.h"
 
 #include <pthread.h>
@@ -340,6 +341,39 @@ static void test_explain(void **state)
     kvt_close(store);
 }
 
+/* Records are encoded and decoded on the caller's threads, and are what they are without. */
+static void test_codec_workers(void **state)
+{
+    (void)state;
+    worker_pool pool;
+    worker_pool_open(&pool, 3);
+    kvt_store_options options = access_options(4 << 20, "lru");
+    options.variant = (kvt_variant){.codec = KVT_CODEC_LOSSLESS, .mode = KVT_LOSSLESS_DENSE};
+    uint64_t used_bytes[2];
+    for (int with = 0; with < 2; with++) {
+        options.codec_workers = with != 0 ? &pool.workers : NULL;
+        kvt_store *store = access_open(&options);
+        uint64_t before = pool.calls;
+        for (uint32_t i = 0; i < 8; i++)
+            assert_int_equal(support_put(store, i), KVT_OK);
+        uint64_t encoded = pool.calls;
+        for (uint32_t i = 0; i < 8; i++)
+            assert_int_equal(support_get(store, i, NULL), KVT_OK);
+        used_bytes[with] = support_stats(store).tiers[KVT_TIER_DRAM].used_bytes;
+        assert_int_equal(encoded > before, with);
+        assert_int_equal(pool.calls > encoded, with);
+        kvt_close(store);
+    }
+    assert_int_equal(used_bytes[0], used_bytes[1]);
+    kvt_codec_workers empty = {.struct_size = sizeof empty};
+    kvt_store *store = NULL;
+    char message[128];
+    options.codec_workers = &empty;
+    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_E_ARGUMENT);
+    assert_non_null(strstr(message, "codec_workers"));
+    worker_pool_close(&pool);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -347,7 +381,7 @@ int main(void)
         cmocka_unit_test(test_bad_arguments),  cmocka_unit_test(test_refused),
         cmocka_unit_test(test_match_prefix),   cmocka_unit_test(test_eviction),
         cmocka_unit_test(test_tiers),          cmocka_unit_test(test_shared_read),
-        cmocka_unit_test(test_explain),
+        cmocka_unit_test(test_explain),        cmocka_unit_test(test_codec_workers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
