@@ -32,12 +32,13 @@ static const char gc_kept[] =
     "(SELECT 1 FROM prefill u JOIN place o USING (run_id) WHERE o.place < p.place AND "
     "u.name = t.name)";
 
-/* What goes, and why. A store's run may stay open as long as the store: age says nothing of it. */
+/* What goes, and why. A store's run may stay open as long as the store: age says nothing of it. The
+ * newest run stays, so that no later one gets a number that somebody still holds. */
 static const char gc_candidates[] =
     "SELECT id, kind, started_utc, source, CASE complete WHEN 1 THEN 'superseded' ELSE "
     "'interrupted' END FROM run WHERE id NOT IN (SELECT run_id FROM temp.kept) AND (complete = 1 "
     "OR kind <> 'learned' AND 86400 * (julianday('now') - julianday(started_utc)) > ?1) "
-    "ORDER BY id";
+    "AND id < (SELECT max(id) FROM run) ORDER BY id";
 
 static int gc_find_kept(sqlite3 *database)
 {

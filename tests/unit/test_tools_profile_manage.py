@@ -1,0 +1,201 @@
+#!/usr/bin/env python3
+"""kvterrace profile import, export, diff, gc and migrate as a user meets them, and replays of
+imported curves.
+
+    test_tools_profile_manage.py COMMAND
+
+Nothing here depends on how long anything takes.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+COMMAND = os.path.abspath(sys.argv.pop(1)) if len(sys.argv) > 1 else "kvterrace"
+
+WORKLOAD = ["--workload", "poisson", "--set", "workload.requests=200", "--set",
+            "workload.tokens_median=2000", "--set", "workload.tokens_max=8000"]
+
+
+class ManageTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="kvterrace-test-")
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def put(self, name, text):
+        with open(self.path(name), "wb") as file:
+            file.write(text if isinstance(text, bytes) else text.encode())
+        return self.path(name)
+
+    def run_command(self, *arguments, code=0):
+        result = subprocess.run([COMMAND, *arguments], cwd=self.folder, text=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=300,
+                                stdin=subprocess.DEVNULL)
+        self.assertEqual(result.returncode, code, result.stdout + result.stderr)
+        return result
+
+    def run_json(self, *arguments, code=0):
+        return json.loads(self.run_command(*arguments, "--json", code=code).stdout)
+
+    def fails(self, part, *arguments, code=2):
+        """The command says why on stderr, prints no data, and leaves with the code."""
+        result = self.run_command(*arguments, code=code)
+        self.assertIn(part, result.stderr)
+        self.assertEqual(result.stdout, "")
+        return result
+
+    def test_interrupted(self):
+        """Ctrl-C in the middle of measuring: points so far stay, and the profile goes on."""
+        process = subprocess.Popen([COMMAND, "profile", "devices", "--seconds", "100ms",
+                                    "--database", "p.db"], cwd=self.folder,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        points = 0
+        deadline = time.monotonic() + 120
+        while points == 0 and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+            if not os.path.exists(self.path("p.db")):
+                continue
+            with contextlib.closing(sqlite3.connect(self.path("p.db"))) as database:
+                points = database.execute("SELECT count(*) FROM device_point WHERE kind = 0 AND "
+                                          "depth = 1").fetchone()[0]
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 1, out + err)
+        self.assertGreater(points, 0)
+        shown = self.run_json("profile", "show", "--database", "p.db")
+        self.assertTrue(shown["devices"])
+        self.assertEqual([name for name in os.listdir(self.folder) if name.startswith("kvt")], [])
+        self.run_command("profile", "codecs", "--quick", "--seconds", "1ms", "--database", "p.db")
+        runs = self.run_json("profile", "export", "--table", "run", "--database", "p.db")
+        self.assertEqual([row["complete"] for row in runs["tables"]["run"]], [0, 1])
+
+    def test_migrate(self):
+        self.fails("no such profile", "profile", "migrate", "--database", "none.db")
+        self.assertFalse(os.path.exists(self.path("none.db")))
+        self.run_command("profile", "codecs", "--quick", "--seconds", "1ms", "--database", "p.db")
+        with open(self.path("p.db"), "rb") as file:
+            before = file.read()
+        result = self.run_command("profile", "migrate", "--database", "p.db")
+        self.assertIn("up to date", result.stderr)
+        with open(self.path("p.db"), "rb") as file:
+            self.assertEqual(file.read(), before)
+        self.put("junk.db", b"not a database at all" * 100)
+        self.fails("junk.db", "profile", "migrate", "--database", "junk.db")
+
+    def test_import_export(self):
+        self.run_command("profile", "codecs", "--quick", "--seconds", "1ms", "--database", "a.db")
+        self.run_command("profile", "devices", "--quick", "--seconds", "1ms", "--database", "a.db")
+        table = ("[model]\nmodel,layers\nm,32\n[quality]\n"
+                 "model,class,variant,metric,bits_per_element,loss_mean,kl,source\n"
+                 'm,qa,"planes:k4v4,g64",f1,4.5,0.1234567890123456,-1e-7,"a ""paper"", p. 3"\n'
+                 "m,qa,planes:k2v2 g64,f1,2.5,0.3,,\n")
+        result = self.run_command("profile", "import", self.put("q.csv", table), "--source",
+                                  "own\nmeasurement", "--database", "a.db")
+        self.assertIn("3 rows imported", result.stderr)
+        # What is exported can be imported, and then it is the same.
+        first = self.run_command("profile", "export", "--database", "a.db").stdout
+        self.assertIn('"a ""paper"", p. 3"', first)
+        self.run_command("profile", "import", self.put("a.csv", first), "--database", "b.db")
+        second = self.run_command("profile", "export", "--database", "b.db", "--csv").stdout
+        self.assertEqual(first, second)
+        result = self.run_command("profile", "diff", "a.db", "b.db")
+        self.assertIn("0 of", result.stdout)
+        document = self.run_json("profile", "export", "--database", "b.db", "--table", "quality")
+        rows = document["tables"]["quality"]
+        self.assertEqual([row["loss_mean"] for row in rows], [0.1234567890123456, 0.3])
+        self.assertEqual(rows[1]["source"], "own\nmeasurement")
+        self.assertIsNone(rows[1]["kl"])
+        runs = self.run_json("profile", "export", "--database", "b.db", "--table", "run")
+        self.assertEqual({row["kind"] for row in runs["tables"]["run"]}, {"import"})
+        # The ladder of a model is what replay reads.
+        ladder = self.run_command("profile", "export", "--ladder", "m:qa", "--database", "b.db")
+        self.put("ladder.csv", ladder.stdout)
+        document = self.run_json("replay", *WORKLOAD, "--policy", "utility", "--set",
+                                 "replay.ladder=ladder.csv")
+        self.assertIn("ladder.csv", document["note"])
+        # Refusals: nothing comes in, and the file is named with the line.
+        before = self.run_command("profile", "export", "--database", "b.db").stdout
+        self.fails("bad.csv:6: kl: not a number", "profile", "import",
+                   self.put("bad.csv", table.replace("-1e-7", "low")), "--source", "s",
+                   "--database", "b.db")
+        self.fails("without a source", "profile", "import", "q.csv", "--database", "b.db")
+        self.fails("no.csv", "profile", "import", "no.csv", "--database", "b.db")
+        self.fails("a file is missing", "profile", "import", "--database", "b.db")
+        self.fails("no such table", "profile", "export", "--table", "x", "--database", "b.db")
+        self.fails("no such profile", "profile", "export", "--database", "none.db")
+        self.fails("MODEL:CLASS", "profile", "export", "--ladder", "m", "--database", "b.db")
+        self.fails("class code", "profile", "export", "--ladder", "m:code", "--database", "b.db")
+        self.assertEqual(self.run_command("profile", "export", "--database", "b.db").stdout, before)
+
+    def test_replay_imported(self):
+        """Device curves and a prefill model of the profile by name."""
+        source = os.environ.get("KVT_SOURCE_DIR")
+        if not source:
+            self.skipTest("KVT_SOURCE_DIR is not set")
+        for name in ("devices.csv", "prefill.csv"):
+            self.run_command("profile", "import", os.path.join(source, "profiles", name),
+                             "--database", "p.db")
+        self.assertIn("imported", self.run_command("profile", "show", "--database", "p.db").stdout)
+        shown = self.run_json("profile", "show", "--database", "p.db")
+        self.assertTrue(all(row["imported"] for row in shown["devices"]))
+        arguments = ["replay", *WORKLOAD, "--policy", "lru", "--database", "p.db", "--set",
+                     "tier.ssd.capacity=8GiB"]
+        document = self.run_json(*arguments, "--set", "tier.ssd.devices=ssd-3, ssd-7", "--set",
+                                 "prefill.profile=llama-3.1-8b:h100")
+        self.assertEqual(document["configuration"]["tiers"]["ssd"]["read_bytes_per_s"], 10e9)
+        self.assertIn("ssd is made of ssd-3, ssd-7, from the profile", document["note"])
+        self.assertEqual(document["configuration"]["prefill"], "llama-3.1-8b:h100")
+        preset = self.run_json(*arguments, "--set", "tier.ssd.devices=ssd-3,ssd-7", "--set",
+                               "prefill.gpu=h100")
+        self.assertAlmostEqual(document["results"][0]["ttft_s_mean"],
+                               preset["results"][0]["ttft_s_mean"], places=9)
+        # An imported curve that is not named does not take part.
+        document = self.run_json(*arguments)
+        self.assertIn("ssd at the default 1 GB/s, not measured", document["note"])
+        self.fails('no device "ssd-9"', *arguments, "--set", "tier.ssd.devices=ssd-9")
+        self.fails("tutti-dram is of tier dram", *arguments, "--set", "tier.ssd.devices=tutti-dram")
+        self.fails('no prefill model "x"', *arguments, "--set", "prefill.profile=x")
+        self.fails("needs store.profile", "replay", *WORKLOAD, "--set", "tier.ssd.capacity=8GiB",
+                   "--set", "tier.ssd.devices=ssd-1")
+        self.fails("exclude each other", *arguments, "--set", "prefill.profile=x", "--set",
+                   "prefill.csv=y")
+
+    def test_diff_gc(self):
+        row = "[prefill]\nname,linear_seconds_per_token,square_seconds_per_token2\np,{},1e-9\n"
+        for name, value in (("a.db", "1e-4"), ("b.db", "1.2e-4")):
+            self.run_command("profile", "import", self.put("p.csv", row.format(value)), "--source",
+                             "s", "--database", name)
+        result = self.run_command("profile", "diff", "a.db", "b.db", code=1)
+        self.assertIn("+20.0 %", result.stdout)
+        self.assertNotIn("square", result.stdout)
+        self.run_command("profile", "diff", "a.db", "b.db", "--threshold", "25%")
+        document = self.run_json("profile", "diff", "a.db", "b.db", "--threshold", "0.1", code=1)
+        self.assertEqual((document["figures"], document["different"]), (3, 1))
+        self.assertAlmostEqual(document["changes"][1]["change"], 0.2)
+        self.fails("--threshold", "profile", "diff", "a.db", "b.db", "--threshold", "much")
+        self.fails("no such profile", "profile", "diff", "a.db", "none.db")
+        # The second import of the same thing replaces the first one.
+        self.run_command("profile", "import", "p.csv", "--source", "s", "--database", "a.db")
+        result = self.run_command("profile", "gc", "--dry-run", "--database", "a.db")
+        self.assertIn("1 runs and 0 models without curves would go", result.stdout)
+        document = self.run_json("profile", "gc", "--database", "a.db")
+        self.assertEqual([run["reason"] for run in document["runs"]], ["superseded"])
+        self.assertEqual(self.run_json("profile", "gc", "--database", "a.db")["runs"], [])
+        self.run_command("profile", "diff", "a.db", "b.db")
+        self.fails("no such profile", "profile", "gc", "--database", "none.db")
+        self.fails("--older", "profile", "gc", "--older", "soon", "--database", "a.db")
+
+
+if __name__ == "__main__":
+    unittest.main()
