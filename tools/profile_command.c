@@ -10,6 +10,7 @@
 #include "command.h"
 #include "device_list.h"
 #include "profile_document.h"
+#include "profile_calibrate.h"
 #include "profile_manage.h"
 #include "profile_open.h"
 #include "profile_print.h"
@@ -387,6 +388,7 @@ int command_profile(int argc, char **argv)
         {"devices", "measure every configured device", profile_devices},
         {"codecs", "measure every codec", profile_codecs},
         {"quality", "measure what variants do to a model's answers", command_profile_quality},
+        {"calibrate", "choose and measure a model's ladder of forms", command_profile_calibrate},
         {"show", "show what was measured", command_profile_show},
         {"import", "bring in curves that were published or measured elsewhere",
          command_profile_import},

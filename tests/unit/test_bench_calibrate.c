@@ -1,0 +1,263 @@
+/*
+ * test_bench_calibrate.c - end to end on a small random model: calibrated from texts and from dumps
+ * of itself, stopped and gone on with, the ladder taken by a store that keeps its KV in lossy
+ * rungs under the limit, and by a simulation.
+ */
+#include "quality_scratch.h"
+
+#include "codecs/kv_sample.h"
+#include "estimator/calibrate_profile.h"
+#include "estimator/profile_rungs.h"
+#include "estimator/quality_dumps.h"
+
+#include <kvterrace/kvterrace.h>
+
+enum { CONTEXT = 64, CONTINUATION = 16, ENTRIES = 6, TOKENS = 2048 };
+
+static char message[256];
+
+static const kvt_layout layout = {
+    .layers = 2, .kv_heads = 2, .head_dim = 32, .dtype = KVT_DTYPE_BF16, .tokens = TOKENS};
+#define ENTRY_BYTES (2u * 2u * 2u * 32u * 2u * TOKENS)
+
+static bool count_progress(void *context, double done, const char *what)
+{
+    uint32_t *left = context;
+    assert_true(done >= 0.0 && done <= 1.0 && what != NULL);
+    return --*left > 0;
+}
+
+static kvt_profile *open_profile(uint32_t flags)
+{
+    kvt_profile *profile = NULL;
+    kvt_status status = kvt_profile_open(files.database, flags, &profile, message, sizeof message);
+    if (status != KVT_OK) fail_msg("%s: %s", kvt_status_name(status), message);
+    return profile;
+}
+
+static kvt_status calibrate(const calibrate_options *options, calibrate_report *report)
+{
+    kvt_profile *profile = open_profile(KVT_PROFILE_WRITE);
+    kvt_status status = calibrate_profile_run(profile, options, report, message, sizeof message);
+    kvt_profile_close(profile);
+    return status;
+}
+
+static calibrate_options model_options(uint32_t *calls)
+{
+    static const char *const texts[] = {files.plain};
+    return (calibrate_options){.name = "small",
+                               .class_name = "stories",
+                               .model = files.model,
+                               .tokenizer = files.tokenizer,
+                               .texts = texts,
+                               .text_count = 1,
+                               .contexts = ENTRIES,
+                               .context_tokens = CONTEXT,
+                               .continuation_tokens = CONTINUATION,
+                               .metric = QUALITY_TOP1,
+                               .threads = 2,
+                               .command_line = "test",
+                               .progress = count_progress,
+                               .progress_context = calls};
+}
+
+static void assert_ladder(const calibrate_ladder *ladder)
+{
+    uint32_t accepted = 0;
+    double loss = 0.0, bits = 64.0;
+    for (uint32_t i = 0; i < ladder->rung_count; i++) {
+        const calibrate_rung *rung = &ladder->rungs[i];
+        assert_true(rung->bits_per_element <= bits && rung->evidence[0] != '\0');
+        bits = rung->bits_per_element;
+        if (!rung->accepted || rung->variant.variant.mode >> 8 != 0) continue;
+        assert_true(rung->loss >= loss && rung->loss > 0.0 && rung->loss_upper >= rung->loss);
+        loss = rung->loss;
+        accepted++;
+    }
+    assert_true(accepted >= 4 && ladder->choice_count >= 6);
+}
+
+/* What a store is opened by. */
+static uint32_t read_rungs(kvt_codec_curve *curves)
+{
+    uint32_t count;
+    kvt_profile *profile = open_profile(KVT_PROFILE_READ);
+    assert_int_equal(profile_rungs_read(profile, &layout, "small", "stories", curves, 8, &count,
+                                        message, sizeof message),
+                     KVT_OK);
+    kvt_profile_close(profile);
+    return count;
+}
+
+static void a_stopped_calibration_goes_on(void **state)
+{
+    (void)state;
+    calibrate_report whole, stopped, again;
+    uint32_t calls = UINT32_MAX;
+    calibrate_options options = model_options(&calls);
+    assert_int_equal(calibrate(&options, &whole), KVT_OK);
+    assert_ladder(&whole.ladder);
+    scratch_remove_database();
+    calls = 40;
+    assert_int_equal(calibrate(&options, &stopped), KVT_E_CANCELLED);
+    kvt_codec_curve curves[8];
+    uint32_t count;
+    kvt_profile *profile = open_profile(KVT_PROFILE_READ);
+    assert_int_equal(profile_rungs_read(profile, &layout, NULL, NULL, curves, 8, &count, message,
+                                        sizeof message),
+                     KVT_MISS); /* half a calibration is none */
+    kvt_profile_close(profile);
+    calls = UINT32_MAX;
+    assert_int_equal(calibrate(&options, &again), KVT_OK);
+    assert_true(again.resumed > 20);
+    assert_int_equal(again.ladder.rung_count, whole.ladder.rung_count);
+    for (uint32_t i = 0; i < whole.ladder.rung_count; i++) {
+        assert_string_equal(again.ladder.rungs[i].variant.name, whole.ladder.rungs[i].variant.name);
+        assert_true(again.ladder.rungs[i].loss == whole.ladder.rungs[i].loss);
+        assert_int_equal(again.ladder.rungs[i].accepted, whole.ladder.rungs[i].accepted);
+    }
+    assert_true(read_rungs(curves) >= 4);
+    scratch_remove_database();
+}
+
+static void dumps_calibrate_too(void **state)
+{
+    (void)state;
+    char folder[96], paths[ENTRIES][128];
+    const char *list[ENTRIES];
+    static const char *const texts[] = {files.plain};
+    uint32_t made = 0;
+    (void)snprintf(folder, sizeof folder, "%s/dumps", files.folder);
+    const quality_dumps_make_options make = {.model = files.model,
+                                             .tokenizer = files.tokenizer,
+                                             .texts = texts,
+                                             .text_count = 1,
+                                             .folder = folder,
+                                             .contexts = ENTRIES,
+                                             .context_tokens = CONTEXT,
+                                             .continuation_tokens = CONTINUATION,
+                                             .queries = 4};
+    assert_int_equal(quality_dumps_make(&make, &made, message, sizeof message), KVT_OK);
+    assert_int_equal(made, ENTRIES);
+    for (uint32_t i = 0; i < ENTRIES; i++) {
+        (void)snprintf(paths[i], sizeof paths[i], "%s/%04u.safetensors", folder, (unsigned)i);
+        list[i] = paths[i];
+    }
+    const calibrate_options options = {.name = "small",
+                                       .class_name = "stories",
+                                       .dumps = list,
+                                       .dump_count = ENTRIES,
+                                       .queries = 4};
+    calibrate_report report;
+    assert_int_equal(calibrate(&options, &report), KVT_OK);
+    assert_ladder(&report.ladder);
+    assert_int_equal(report.entries, ENTRIES);
+    kvt_codec_curve curves[8];
+    assert_true(read_rungs(curves) >= 4);
+    assert_true(curves[0].loss == curves[0].loss_upper || curves[0].loss_upper > curves[0].loss);
+    for (uint32_t i = 0; i < ENTRIES; i++)
+        assert_int_equal(unlink(paths[i]), 0);
+    assert_int_equal(rmdir(folder), 0);
+    scratch_remove_database();
+}
+
+/* KV of the calibrated layout. */
+static void fill_entry(uint32_t number, uint16_t *kv)
+{
+    codecs_kv_sample_fill(&layout, 1000 + number, kv);
+}
+
+static kvt_key key_of(uint32_t number)
+{
+    kvt_key key = {{0}};
+    memcpy(key.bytes, &number, sizeof number);
+    return key;
+}
+
+static double upper_of(const kvt_codec_curve *curves, uint32_t count, kvt_variant variant)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (memcmp(&curves[i].variant, &variant, sizeof variant) == 0) return curves[i].loss_upper;
+    return 0.0;
+}
+
+/* Puts more than fits; counts the lossy, of which none may pass the limit. */
+static uint32_t press(const kvt_store_options *options, const kvt_codec_curve *curves,
+                      uint32_t count)
+{
+    static uint16_t kv[ENTRY_BYTES / 2], got[ENTRY_BYTES / 2];
+    kvt_store *store = NULL;
+    uint32_t lossy = 0, held = 0;
+    kvt_status status = kvt_open(options, &store, message, sizeof message);
+    if (status != KVT_OK) fail_msg("%s: %s", kvt_status_name(status), message);
+    for (uint32_t i = 0; i < 48; i++) {
+        const kvt_entry entry = {.key = key_of(i), .layout = layout, .recompute_seconds = 1e4};
+        fill_entry(i, kv);
+        status = kvt_put(store, &entry, kv, sizeof kv);
+        assert_true(status == KVT_OK || status == KVT_REFUSED);
+    }
+    for (uint32_t i = 0; i < 48; i++) {
+        const kvt_key key = key_of(i);
+        kvt_get_info info;
+        status = kvt_get(store, &key, got, sizeof got, &info);
+        if (status == KVT_MISS) continue;
+        assert_int_equal(status, KVT_OK);
+        fill_entry(i, kv);
+        double upper = upper_of(curves, count, info.variant);
+        bool same = memcmp(kv, got, sizeof kv) == 0;
+        assert_true(upper <= options->loss_limit);
+        assert_true(upper > 0.0 || same);
+        lossy += !same;
+        held++;
+    }
+    assert_true(held > 0);
+    kvt_close(store);
+    return lossy;
+}
+
+static void a_store_takes_the_ladder(void **state)
+{
+    (void)state;
+    calibrate_report report;
+    kvt_codec_curve curves[8];
+    uint32_t calls = UINT32_MAX;
+    calibrate_options options = model_options(&calls);
+    assert_int_equal(calibrate(&options, &report), KVT_OK);
+    const uint32_t count = read_rungs(curves);
+    kvt_store_options store;
+    kvt_store_options_init(&store);
+    store.staging_bytes = 8 << 20;
+    store.tick_seconds = 0;
+    store.tiers[KVT_TIER_DRAM].capacity_bytes = 12 * ENTRY_BYTES;
+    store.profile_path = files.database;
+    store.ladder = true;
+    store.ladder_layout = layout;
+    store.ladder_model = "small";
+    store.ladder_class = "stories";
+    store.loss_limit = 1.0;
+    store.alpha_seconds = 1;
+    assert_true(press(&store, curves, count) > 10);
+    /* A floor between the first rung and the second: the others do not exist. */
+    store.loss_limit = curves[0].loss_upper;
+    uint32_t within = press(&store, curves, count);
+    assert_true(within > 0);
+    store.loss_limit = 0.0;
+    assert_int_equal(press(&store, curves, count), 0);
+    /* Another layout's store is refused, and told why. */
+    kvt_store *none = NULL;
+    store.ladder_layout.head_dim = 64;
+    assert_int_equal(kvt_open(&store, &none, message, sizeof message), KVT_E_MISMATCH);
+    assert_non_null(strstr(message, "2 layers x 2 KV heads x 32, not 2 x 2 x 64"));
+    scratch_remove_database();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_stopped_calibration_goes_on),
+        cmocka_unit_test(dumps_calibrate_too),
+        cmocka_unit_test(a_store_takes_the_ladder),
+    };
+    return cmocka_run_group_tests(tests, scratch_make_files, scratch_remove_files);
+}
