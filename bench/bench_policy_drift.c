@@ -23,8 +23,6 @@
  */
 #include "bench_policy.h"
 
-#include "store/policy_memory.h"
-
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
@@ -292,7 +290,7 @@ static kvt_status drift_open(drift_run *run, char *message, size_t message_size)
     config.alpha_seconds = run->instance->alpha_seconds;
     config.holes = KVT_HOLES_MIXED;
     config.entries_expected = run->instance->entries;
-    config.allocator.resize = policy_memory_resize;
+    config.allocator.resize = kvt_memory_resize;
     for (int level = 0; level < LEVELS; level++)
         config.tiers[level + 1].capacity_bytes = run->instance->capacity[level];
     double ssd = (double)config.tiers[KVT_TIER_SSD].capacity_bytes * run->ssd;

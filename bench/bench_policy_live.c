@@ -4,8 +4,6 @@
  */
 #include "bench_policy.h"
 
-#include "store/policy_memory.h"
-
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +21,7 @@ typedef struct counted_memory {
 static void *counted_resize(void *context, void *memory, size_t old_bytes, size_t bytes)
 {
     counted_memory *counted = context;
-    void *result = policy_memory_resize(NULL, memory, old_bytes, bytes);
+    void *result = kvt_memory_resize(NULL, memory, old_bytes, bytes);
     if (bytes == 0 || result != NULL) counted->held += bytes - old_bytes;
     return result;
 }

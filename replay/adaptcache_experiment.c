@@ -10,8 +10,6 @@
 
 #include "random.h"
 
-#include "store/policy_memory.h"
-
 #include <kvterrace/codec.h>
 
 #include <assert.h>
@@ -143,7 +141,7 @@ static kvt_status server_open(server *s, uint32_t system, double rate, char *mes
     config.tiers[KVT_TIER_SSD] =
         (kvt_tier_facts){.capacity_bytes = UINT64_C(400000000000), .read_bytes_per_s = 1e9};
     config.entries_expected = s->run->options->contexts;
-    config.allocator.resize = policy_memory_resize;
+    config.allocator.resize = kvt_memory_resize;
     return kvt_policy_open(&config, &s->policy, message, message_size);
 }
 

@@ -10,8 +10,6 @@
 #include "results.h"
 #include "sim_state.h"
 
-#include "store/policy_memory.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -53,7 +51,7 @@ static kvt_status sim_open_policy(sim_state *sim, const char *name, char *messag
     config.seed = options->policy_seed;
     config.adaptive = options->adaptive && !sim->oracle.on;
     config.queue_aware = options->queue_aware;
-    config.allocator.resize = policy_memory_resize;
+    config.allocator.resize = kvt_memory_resize;
     kvt_status status = kvt_policy_open(&config, &sim->policy, message, message_size);
     if (status != KVT_OK) return status;
     /* Whole blocks differ in their recompute seconds alone. */

@@ -10,7 +10,6 @@
  * Thread rule: open and close are not concurrent with anything.
  */
 #include "store/newcomer.h"
-#include "store/policy_memory.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -479,7 +478,7 @@ static void open_fill_policy(const kvt_store_options *options, kvt_policy_config
     config->high_watermark = options->high_watermark;
     config->low_watermark = options->low_watermark;
     config->seed = options->seed;
-    config->allocator.resize = policy_memory_resize;
+    config->allocator.resize = kvt_memory_resize;
 }
 
 static kvt_status open_policy(open_state *state)

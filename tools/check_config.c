@@ -9,7 +9,6 @@
 #include "command.h"
 
 #include "replay/replay.h"
-#include "store/policy_memory.h"
 
 #include <kvterrace/kvterrace.h>
 
@@ -208,7 +207,7 @@ static kvt_status check_policy(const kvt_store_options *options, char *message, 
     config.ghosts_max = 1;
     config.tiers[KVT_TIER_DRAM] =
         (kvt_tier_facts){.capacity_bytes = 4096, .read_bytes_per_s = 1, .write_bytes_per_s = 1};
-    config.allocator.resize = policy_memory_resize;
+    config.allocator.resize = kvt_memory_resize;
     kvt_status status = kvt_policy_open(&config, &trial, reason, sizeof reason);
     kvt_policy_close(trial);
     if (status == KVT_OK) return KVT_OK;

@@ -99,6 +99,10 @@ typedef struct kvt_allocator {
     void *(*resize)(void *context, void *memory, size_t old_bytes, size_t bytes);
 } kvt_allocator;
 
+/* A resize for callers without one of their own: malloc's memory, in large pages from 2 MiB on
+ * where the system has them. Any thread. */
+KVT_API void *kvt_memory_resize(void *context, void *memory, size_t old_bytes, size_t bytes);
+
 typedef struct kvt_policy kvt_policy;
 
 /* Made by kvt_policy_config_init, then changed. */

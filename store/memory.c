@@ -1,11 +1,11 @@
 /*
- * policy_memory.c - see policy_memory.h.
+ * memory.c - memory for the engine's tables, see policy.h. Any thread.
  *
  * A million entries take 170 MB, which small pages cover with forty thousand translations, more
  * than any processor keeps at hand. Large pages are a wish: where they are not to be had, the
  * memory is as good as any.
  */
-#include "store/policy_memory.h"
+#include <kvterrace/policy.h>
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 
 #define MEMORY_LARGE ((size_t)2 << 20)
 
-void *policy_memory_resize(void *context, void *memory, size_t old_bytes, size_t bytes)
+void *kvt_memory_resize(void *context, void *memory, size_t old_bytes, size_t bytes)
 {
     (void)context;
     if (bytes == 0) {
