@@ -35,7 +35,8 @@ ROOMS = set(ROOM_INCLUDES)
 ROOM_HEADERS = {
     "replay": {os.path.join("policy", "knapsack.h")},
     "tools": {os.path.join("estimator", name) for name in
-              ("model.h", "quality_profile.h", "quality_dumps.h", "calibrate_profile.h")},
+              ("model.h", "quality_profile.h", "quality_dumps.h", "quality_mixed.h",
+               "calibrate_profile.h")},
 }
 
 # What the objects of a pure room may take from outside the room: no I/O, clock, lock or heap.

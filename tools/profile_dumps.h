@@ -8,10 +8,12 @@
 
 #include <stdio.h>
 
-/* Whether the words ask for dumps: --kv or --write-dumps. */
-bool command_wants_dumps(int argc, char **argv);
+/* Whether one of the words is this option, with an argument behind '=' or not. */
+bool command_has_word(int argc, char **argv, const char *word);
 
+/* profile quality with --kv or --write-dumps, and with --mixed. */
 int command_profile_dumps(int argc, char **argv);
+int command_profile_mixed(int argc, char **argv);
 
 /* Tables, or one JSON document. False when memory is short; whether `out` took it is checked by the
  * caller. */

@@ -75,17 +75,13 @@ static void dumps_interrupt(int number)
     dumps_interrupted = 1;
 }
 
-bool command_wants_dumps(int argc, char **argv)
+bool command_has_word(int argc, char **argv, const char *word)
 {
-    static const char *const words[] = {"--kv", "--write-dumps"};
-    for (int i = 1; i < argc; i++) {
-        for (size_t w = 0; w < sizeof words / sizeof words[0]; w++) {
-            size_t length = strlen(words[w]);
-            if (strncmp(argv[i], words[w], length) == 0 &&
-                (argv[i][length] == '\0' || argv[i][length] == '='))
-                return true;
-        }
-    }
+    size_t length = strlen(word);
+    for (int i = 1; i < argc; i++)
+        if (strncmp(argv[i], word, length) == 0 &&
+            (argv[i][length] == '\0' || argv[i][length] == '='))
+            return true;
     return false;
 }
 

@@ -266,7 +266,9 @@ int command_profile_quality(int argc, char **argv)
                "together as well, as \"pooled\". A run that was stopped goes on when it is given "
                "again.",
         .children = children};
-    if (command_wants_dumps(argc, argv)) return command_profile_dumps(argc, argv);
+    if (command_has_word(argc, argv, "--mixed")) return command_profile_mixed(argc, argv);
+    if (command_has_word(argc, argv, "--kv") || command_has_word(argc, argv, "--write-dumps"))
+        return command_profile_dumps(argc, argv);
     quality_arguments *arguments = calloc(1, sizeof *arguments);
     if (arguments == NULL) return command_fail(KVT_E_MEMORY, "");
     arguments->class_name = QUALITY_STANDARD_CLASS;
