@@ -293,7 +293,8 @@ static void live_put_rest(live_server *server, uint32_t loaded)
         kvt_entry entry = {.key = server->keys[i],
                            .parent = i > 0 ? &server->keys[i - 1] : NULL,
                            .layout = run->layout,
-                           .first_position = i * unit};
+                           .first_position = i * unit,
+                           .request_tokens = server->request->input_tokens};
         if (run->layout.dtype == KVT_DTYPE_OPAQUE) {
             entry.recompute_seconds = kvt_prefill_seconds(&run->prefill, i * unit, (i + 1) * unit);
         }

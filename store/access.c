@@ -88,6 +88,16 @@ static void access_correct_options(const access_measured *measured, kvt_option *
     }
 }
 
+/* A request has at least the entry and what precedes it: its share is at most that of these. */
+void store_describe(kvt_store *store, const store_entry *entry, kvt_policy_entry *offer)
+{
+    uint32_t least = entry->first_position + entry->layout.tokens;
+    offer->request_tokens = entry->request_tokens > least ? entry->request_tokens : least;
+    offer->class_id = entry->class_id;
+    offer->tenant = entry->tenant;
+    offer->sensitivity = learn_sensitivity(store, entry);
+}
+
 /* The entry's part of a decision; the entry is new and ARRIVING. Lock held. */
 static kvt_status access_admit(kvt_store *store, store_entry *entry,
                                const access_measured *measured, kvt_plan *plan)
@@ -101,8 +111,7 @@ static kvt_status access_admit(kvt_store *store, store_entry *entry,
     if (status != KVT_OK) return status;
     access_correct_options(measured, options, offer.option_count);
     entry->curve_epoch = store->curve_epoch;
-    offer.class_id = entry->class_id;
-    offer.sensitivity = learn_sensitivity(store, entry);
+    store_describe(store, entry, &offer);
     uint64_t started_ns = store_now_ns(store);
     status = kvt_policy_admit(store->policy, started_ns, &offer, plan);
     store_count_decision(store, started_ns);
@@ -116,7 +125,7 @@ static kvt_status access_check_entry(const kvt_entry *entry, const void *data, u
     kvt_status status = kvt_layout_bytes(&entry->layout, &source_bytes);
     if (status != KVT_OK) return status;
     if (source_bytes != data_bytes) return KVT_E_ARGUMENT;
-    if (entry->class_id > UINT16_MAX) return KVT_E_ARGUMENT;
+    if (entry->class_id > UINT16_MAX || entry->tenant >= KVT_TENANTS_MAX) return KVT_E_ARGUMENT;
     if (!(entry->recompute_seconds >= 0 && entry->recompute_seconds <= 1e9)) return KVT_E_ARGUMENT;
     if (UINT32_MAX - entry->first_position < entry->layout.tokens) return KVT_E_ARGUMENT;
     return KVT_OK;
@@ -143,6 +152,8 @@ static kvt_status access_enter(kvt_store *store, const kvt_entry *source, uint64
     entry->first_position = source->first_position;
     entry->recompute_seconds = source->recompute_seconds;
     entry->class_id = source->class_id;
+    entry->tenant = source->tenant;
+    entry->request_tokens = source->request_tokens;
     *entry_out = entry;
     return KVT_OK;
 }

@@ -66,6 +66,8 @@ typedef struct store_entry {
     double recompute_seconds;
     uint32_t curve_epoch; /* of the store's curves, when its options were made */
     uint32_t class_id;
+    uint32_t tenant;
+    uint32_t request_tokens;
     online_loss_entry loss; /* what was observed of its own losses, in this life */
     entry_state state;
     store_place *place; /* in RESIDENT, MOVING, and in LEAVING until released; else NULL */

@@ -25,6 +25,17 @@ kvt_status kvt_explain(kvt_store *store, const kvt_key *key, kvt_explanation *ou
     return status;
 }
 
+kvt_status kvt_tenant_set(kvt_store *store, uint32_t tenant, const kvt_tenant *wishes)
+{
+    if (wishes == NULL) return KVT_E_ARGUMENT;
+    kvt_tenant held = *wishes;
+    if (held.loss_limit > store->loss_limit) held.loss_limit = store->loss_limit;
+    pthread_mutex_lock(&store->lock);
+    kvt_status status = kvt_policy_set_tenant(store->policy, tenant, &held);
+    pthread_mutex_unlock(&store->lock);
+    return status;
+}
+
 /* Bucket of a duration: 16 per octave, exact below 16 ns. */
 static uint32_t observe_bucket(uint64_t ns)
 {

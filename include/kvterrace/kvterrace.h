@@ -163,8 +163,11 @@ typedef struct kvt_entry {
     double recompute_seconds; /* 0 = predict by the prefill model; required for opaque layouts to
                                  be worth storing under the utility policy */
     uint32_t
-        class_id; /* kind of request: entries of one are taken to be alike in how soon they come
-                     back and what they lose; 0 = none in particular; 1 to 63 learn apart */
+        class_id;    /* kind of request: entries of one are taken to be alike in how soon they come
+                        back and what they lose; 0 = none in particular; 1 to 63 learn apart */
+    uint32_t tenant; /* whose entry it is (kvt_tenant_set); below KVT_TENANTS_MAX */
+    uint32_t request_tokens; /* of the requests that use it, which share alpha among their tokens; 0
+                                = they end with this entry */
 } kvt_entry;
 
 /*
@@ -271,6 +274,15 @@ typedef struct kvt_class_stats {
 /* KVT_OK; KVT_END past the last class. */
 KVT_API KVT_NODISCARD kvt_status kvt_class_stats_at(kvt_store *store, uint32_t class_id,
                                                     kvt_class_stats *out);
+
+/*
+ * Sets what a tenant wants, as kvt_policy_set_tenant; tenant 0 is everybody who is none in
+ * particular. Holds from now on; nothing is moved by the call, and nothing survives a restart. No
+ * tenant is allowed more loss than kvt_store_options.loss_limit where lossy forms are offered.
+ * KVT_OK; KVT_E_ARGUMENT; KVT_E_MEMORY.
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_tenant_set(kvt_store *store, uint32_t tenant,
+                                                const kvt_tenant *wishes);
 
 /* ---- what it does and why ---- */
 

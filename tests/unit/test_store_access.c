@@ -4,6 +4,7 @@
 #include "bench/worker_pool.h"
 #include "store_support.h"
 
+#include <math.h>
 #include <pthread.h>
 
 static kvt_store *access_open(const kvt_store_options *options)
@@ -341,6 +342,42 @@ static void test_explain(void **state)
     kvt_close(store);
 }
 
+/* A tenant keeps no more than its share, whatever room there is; others are not touched. */
+static void test_tenant(void **state)
+{
+    (void)state;
+    const uint64_t share = 3 * SUPPORT_ENTRY_BYTES;
+    kvt_store_options options = access_options(4 << 20, "utility");
+    kvt_store *store = access_open(&options);
+    kvt_tenant wishes = {.alpha_seconds = 10.0, .loss_limit = 1.0};
+    wishes.share_bytes[KVT_TIER_DRAM] = share;
+    assert_int_equal(kvt_tenant_set(store, 7, &wishes), KVT_OK);
+    assert_int_equal(kvt_tenant_set(store, KVT_TENANTS_MAX, &wishes), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_tenant_set(store, 7, NULL), KVT_E_ARGUMENT);
+    wishes.alpha_seconds = NAN;
+    assert_int_equal(kvt_tenant_set(store, 7, &wishes), KVT_E_ARGUMENT);
+    assert_int_equal(support_put(store, 100), KVT_OK);
+    uint64_t alone = support_stats(store).tiers[KVT_TIER_DRAM].used_bytes;
+    static char data[SUPPORT_ENTRY_BYTES];
+    for (uint32_t i = 0; i < 20; i++) {
+        support_fill(i, data);
+        kvt_entry entry = {.key = support_key(i),
+                           .layout = support_layout,
+                           .recompute_seconds = 1 + i,
+                           .tenant = 7,
+                           .request_tokens = 1000};
+        kvt_status status = kvt_put(store, &entry, data, sizeof data);
+        assert_true(status == KVT_OK || status == KVT_REFUSED);
+        uint64_t used = support_stats(store).tiers[KVT_TIER_DRAM].used_bytes;
+        assert_true(used > alone && used - alone <= share);
+        entry.tenant = KVT_TENANTS_MAX;
+        assert_int_equal(kvt_put(store, &entry, data, sizeof data), KVT_E_ARGUMENT);
+    }
+    kvt_key key = support_key(100);
+    assert_int_equal(kvt_exists(store, &key), KVT_OK);
+    kvt_close(store);
+}
+
 /* Records are encoded and decoded on the caller's threads, and are what they are without. */
 static void test_codec_workers(void **state)
 {
@@ -382,6 +419,7 @@ int main(void)
         cmocka_unit_test(test_match_prefix),   cmocka_unit_test(test_eviction),
         cmocka_unit_test(test_tiers),          cmocka_unit_test(test_shared_read),
         cmocka_unit_test(test_explain),        cmocka_unit_test(test_codec_workers),
+        cmocka_unit_test(test_tenant),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
