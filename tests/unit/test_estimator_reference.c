@@ -16,7 +16,17 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-enum { VOCAB = 672, CONTEXT = 512 };
+enum { VOCAB = 672, CONTEXT = 512, VARIANTS = 3 };
+
+/* How many of the answers from exact KV may go, and must go. */
+static const struct {
+    const char *name;
+    double least, most;
+} losses[VARIANTS] = {
+    {"planes:k8v8,g64", -0.02, 0.02},
+    {"kivi:k2v2,g64", 0.03, 0.5},
+    {"drop:stream,50", 0.3, 0.7},
+};
 
 static model *loaded;
 static tokenizer *tokens;
@@ -97,9 +107,9 @@ static void likelihood_is_the_trainers(void **state)
     model_session_close(session);
 }
 
-/* What is summed over entries: questions answered rightly, from exact KV and from each variant. */
+/* Sums over entries: of the share of questions answered rightly, from exact KV and from each. */
 typedef struct answered {
-    double questions, exact, variant[2];
+    double questions, exact, variant[VARIANTS];
 } answered;
 
 static kvt_status count_exact(void *context, uint32_t entry, const quality_exact *exact)
@@ -107,7 +117,7 @@ static kvt_status count_exact(void *context, uint32_t entry, const quality_exact
     (void)entry;
     answered *sums = context;
     sums->questions += exact->questions;
-    sums->exact += exact->answers * exact->questions;
+    sums->exact += exact->answers;
     return KVT_OK;
 }
 
@@ -122,14 +132,13 @@ static kvt_status count_variant(void *context, uint32_t entry, uint32_t variant,
 static void answers_are_recalled_and_lost(void **state)
 {
     (void)state;
-    static const char *const names[] = {"planes:k2v2,g64", "drop:stream,50"};
     const char *path = in_folder("texts/recall-512.jsonl");
-    quality_variant variants[2];
+    quality_variant variants[VARIANTS];
     quality_entries entries;
     answered sums = {.questions = 0};
     char message[256] = "";
-    for (size_t i = 0; i < 2; i++)
-        assert_int_equal(quality_variant_parse(names[i], &variants[i]), KVT_OK);
+    for (size_t i = 0; i < VARIANTS; i++)
+        assert_int_equal(quality_variant_parse(losses[i].name, &variants[i]), KVT_OK);
     if (quality_entries_read(&path, 1, tokens, CONTEXT, 80, 64, &entries, message,
                              sizeof message) != KVT_OK) {
         fail_msg("%s", message);
@@ -142,20 +151,21 @@ static void answers_are_recalled_and_lost(void **state)
                                .entries = entries.entries,
                                .entry_count = entries.count,
                                .variants = variants,
-                               .variant_count = 2,
+                               .variant_count = VARIANTS,
                                .threads = 1,
                                .opened = count_exact,
                                .done = count_variant,
                                .context = &sums};
     if (quality_measure(&request, message, sizeof message) != KVT_OK) fail_msg("%s", message);
-    double exact = sums.exact / sums.questions;
-    print_message("%.0f questions: %.3f from exact KV, %.3f from %s, %.3f from %s\n",
-                  sums.questions, exact, sums.variant[0] / entries.count, names[0],
-                  sums.variant[1] / entries.count, names[1]);
+    double exact = sums.exact / entries.count;
+    print_message("%.0f questions: %.3f from exact KV\n", sums.questions, exact);
     assert_true(sums.questions >= 400);
     assert_true(exact >= 0.9);
-    for (size_t i = 0; i < 2; i++)
-        assert_true(sums.variant[i] / entries.count < exact - 0.1);
+    for (size_t i = 0; i < VARIANTS; i++) {
+        double lost = exact - sums.variant[i] / entries.count;
+        print_message("%s: %.3f lost\n", losses[i].name, lost);
+        assert_true(lost >= losses[i].least && lost <= losses[i].most);
+    }
     quality_entries_free(&entries);
 }
 
