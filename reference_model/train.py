@@ -264,7 +264,8 @@ def write_log(path, run):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--checkpoint", required=True, help="read if it is there, then kept up")
-    parser.add_argument("--log", required=True, help="CSV, one row per evaluation; seconds are processor time")
+    parser.add_argument("--log", required=True,
+                        help="CSV, one row per evaluation; seconds are processor time")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--evaluate-every", type=int, default=200, help="steps")
     parser.add_argument("--save-every", type=int, default=200, help="steps")
