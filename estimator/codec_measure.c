@@ -34,7 +34,7 @@
 #define CODEC_REPETITIONS_MOST    15u /* unless the caller says how many */
 #define CODEC_PASSES              4u  /* per source: two of the best instruction set, two lesser */
 /* Times seconds_per_point: after that the least number of repetitions is enough. */
-#define CODEC_SECONDS_PER_VARIANT 6.0
+#define CODEC_SECONDS_PER_VARIANT 4.0
 
 /* One pass over the ladder. */
 typedef struct codec_pass {
@@ -69,10 +69,15 @@ typedef struct codec_run {
 
 /* One thread is timed by its own clock: what others do to the machine's time slices is no property
  * of a codec. Several are timed by the wall's. */
-static double codec_now_seconds(const codec_pass *pass)
+static clockid_t codec_clock(const codec_pass *pass)
+{
+    return pass->workers != NULL ? CLOCK_MONOTONIC : CLOCK_THREAD_CPUTIME_ID;
+}
+
+static double codec_now_seconds(clockid_t clock)
 {
     struct timespec now;
-    clock_gettime(pass->workers != NULL ? CLOCK_MONOTONIC : CLOCK_THREAD_CPUTIME_ID, &now);
+    clock_gettime(clock, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
@@ -244,21 +249,22 @@ static kvt_status codec_measure_prepare(codec_run *run)
 static kvt_status codec_measure_once(codec_run *run, const codec_pass *pass, double *encode_seconds,
                                      double *decode_seconds)
 {
-    double start = codec_now_seconds(pass);
+    const clockid_t clock = codec_clock(pass);
+    double start = codec_now_seconds(clock);
     kvt_status status = kvt_record_encode_parallel(
         &run->spec, NULL, pass->workers, pass->source, pass->source_bytes, run->record,
         run->record_capacity, run->scratch, run->scratch_bytes, &run->record_bytes);
-    double middle = codec_now_seconds(pass);
+    double middle = codec_now_seconds(clock);
     if (status != KVT_OK && status != KVT_RAW) return status;
     kvt_record_info info;
     status = kvt_record_parse(run->record, run->record_bytes, &info);
     if (status != KVT_OK) return status;
     run->decoded_bytes = info.decoded_bytes;
-    double decode = codec_now_seconds(pass);
+    double decode = codec_now_seconds(clock);
     status = kvt_record_decode_parallel(run->record, run->record_bytes, NULL, pass->workers,
                                         run->decoded, run->decoded_bytes, run->scratch,
                                         run->scratch_bytes);
-    double end = codec_now_seconds(pass);
+    double end = codec_now_seconds(clock);
     *encode_seconds = middle - start;
     *decode_seconds = end - decode;
     return status;
@@ -269,10 +275,11 @@ static kvt_status codec_measure_once(codec_run *run, const codec_pass *pass, dou
 static kvt_status codec_repeat(codec_run *run, const codec_pass *pass, uint32_t *count_out)
 {
     const uint32_t most = run->settings.repetitions;
-    const double until =
-        codec_now_seconds(pass) + CODEC_SECONDS_PER_VARIANT * run->settings.seconds_per_point;
+    const double until = codec_now_seconds(CLOCK_MONOTONIC) +
+                         CODEC_SECONDS_PER_VARIANT * run->settings.seconds_per_point;
     uint32_t count = 0;
-    while (count < most && (count < CODEC_REPETITIONS_LEAST || codec_now_seconds(pass) < until)) {
+    while (count < most &&
+           (count < CODEC_REPETITIONS_LEAST || codec_now_seconds(CLOCK_MONOTONIC) < until)) {
         kvt_status status =
             codec_measure_once(run, pass, &run->encode_seconds[count], &run->decode_seconds[count]);
         if (status != KVT_OK) return status;
