@@ -7,6 +7,7 @@ Devices are small files in a temporary folder. Nothing here depends on how long 
 """
 
 import json
+import math
 import os
 import re
 import shutil
@@ -18,6 +19,9 @@ import tempfile
 import unittest
 
 COMMAND = os.path.abspath(sys.argv.pop(1)) if len(sys.argv) > 1 else "kvterrace"
+
+# The model that comes with the sources, and texts for it.
+REFERENCE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "reference_model")
 
 WORKLOAD = ["--workload", "poisson", "--set", "workload.requests=200", "--set",
             "workload.tokens_median=2000", "--set", "workload.tokens_max=8000"]
@@ -213,6 +217,57 @@ class CommandTest(unittest.TestCase):
         shown = self.run_json("profile", "show", "--database", "p.db")
         self.assertEqual([row["device"] for row in shown["devices"]], ["dram", "one", "ssd0"])
         self.assertEqual([name for name in os.listdir(self.folder) if name.startswith("kvt")], [])
+
+    def test_profile_quality(self):
+        texts = ["=" + os.path.join(REFERENCE, "texts", name)
+                 for name in ("recall-512.jsonl", "recall-768.jsonl")]
+        words = ["profile", "quality", "--quick", "-n", "3", "--model",
+                 os.path.join(REFERENCE, "model"), "--text", "short" + texts[0], "--text",
+                 "long" + texts[1], "--database", "q.db"]
+        document = self.run_json(*words)
+        self.assertEqual(document["model"], "reference_model")
+        self.assertEqual([row["class"] for row in document["sets"]], ["short", "long", "pooled"])
+        self.assertEqual([row["entries"] for row in document["sets"]], [3, 3, 6])
+        for key in ("nll_nats", "spearman_variants", "spearman_entries", "repeatability"):
+            self.assertTrue(math.isfinite(document[key]), key)
+        loss = {row["variant"]: row for row in document["sets"][0]["variants"]}
+        self.assertEqual(len(loss), 5)
+        for row in loss.values():
+            self.assertTrue(0 <= row["loss_low"] <= row["loss_mean"] <= row["loss_high"] <= 1, row)
+            self.assertAlmostEqual(row["loss_mean"], 1 - row["top1"])
+            for key in ("bits_per_element", "loss_p90", "kl", "rouge_l", "f1", "answers",
+                        "attention_error", "attention_error_high"):
+                self.assertTrue(row[key] >= 0, key)
+        fine, coarse = loss["planes:k8v8,g64"], loss["planes:k2v2,g64"]
+        self.assertTrue(0 < fine["kl"] < coarse["kl"] / 100)
+        # The text that the same command prints, from rows that are measured anew: it was complete.
+        shown = self.run_command(*words).stdout
+        self.assertIn("class pooled: 6 entries", shown)
+        self.assertNotIn("rows were there", shown)
+        exported = self.run_json("profile", "export", "--database", "q.db", "--table", "quality")
+        self.assertTrue(exported["tables"]["quality"])
+        # What is shipped of the same model is read.
+        shipped = os.path.join(REFERENCE, "..", "profiles", "reference-model.csv")
+        self.run_command("profile", "import", shipped, "--database", "r.db")
+        exported = self.run_json("profile", "export", "--database", "r.db", "--table", "quality")
+        rows = exported["tables"]["quality"]
+        self.assertEqual({row["class"] for row in rows}, {"recall-768", "pooled"})
+        self.assertEqual({row["metric"] for row in rows}, {"answers"})
+
+    def test_profile_quality_refusals(self):
+        model = ["--model", os.path.join(REFERENCE, "model")]
+        text = ["--text", os.path.join(REFERENCE, "texts", "recall-512.jsonl")]
+        self.fails("--model is missing", "profile", "quality", *text)
+        self.fails("--text is missing", "profile", "quality", *model)
+        self.fails("unknown metric 'bleu'", "profile", "quality", *model, *text, "--loss", "bleu")
+        self.fails("unknown variant 'kivi:k5v5'", "profile", "quality", *model, *text, "-V",
+                   "raw kivi:k5v5")
+        self.fails("'0' is not from 1", "profile", "quality", *model, *text, "-n", "0")
+        self.fails("none.jsonl", "profile", "quality", *model, "--text", "none.jsonl")
+        self.fails("classes", "profile", "quality", *model, "--text", "=" + text[1])
+        self.fails("none.bin", "profile", "quality", *model, *text, "--tokenizer", "none.bin")
+        self.put("bad.jsonl", '{"text": "abc", "context": 7}\n')
+        self.fails("bad.jsonl:1: ", "profile", "quality", *model, "--text", "bad.jsonl")
 
     def test_profile_refusals(self):
         self.fails("no such profile", "profile", "show", "--database", "none.db")
