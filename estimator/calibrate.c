@@ -272,7 +272,7 @@ static void ask_tables(calibrate_state *s, const calibrate_answers *a)
     s->status = s->rows->source->tables(s->rows->source->context, &variant, &own, &shared);
     if (s->status == KVT_E_UNSUPPORTED) s->status = KVT_OK;
     if (s->status != KVT_OK) return;
-    answer(s->ladder, "entropy: tables", shared < own ? "shared" : "own",
+    answer(s->ladder, "entropy: tables", shared < 0.995 * own ? "shared" : "own",
            "%s: %.4f bits with tables of each matrix' own codes, %.4f with tables of other "
            "entries, which are stored likewise",
            variant.name, own, shared);
