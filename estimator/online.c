@@ -1,9 +1,10 @@
 /*
  * online.c - see online.h.
  *
- * The filter works on relative figures: y = achieved / predicted, whose expectation is 1, and each
- * term's share of the prediction. So a large load counts as much as a small one, and spreads are
- * shares. The covariance is of the coefficients over their scales.
+ * The filter works on relative figures: ln (achieved / predicted), and each term's share of the
+ * prediction. So a large load counts as much as a small one, spreads are shares, and what is
+ * followed is the middle of a skewed spread. The covariance is of the coefficients over their
+ * scales.
  *
  * Thread rule: as online.h.
  */
@@ -157,7 +158,7 @@ bool online_device_observe(online_device *device, const online_work *work, doubl
     double predicted = fmax(device_seconds(device->value, terms), 1e-9);
     for (int i = 0; i < ONLINE_TERMS; i++)
         share[i] = terms[i] * device->scale[i] / predicted;
-    device_filter(device, share, seconds / predicted - 1.0);
+    device_filter(device, share, log(seconds / predicted));
     device->observations++;
     if (device->settling != 0) {
         return --device->settling == 0 && device_take_up(device, terms);
@@ -184,7 +185,8 @@ double online_device_drift(const online_device *device, double bytes)
 
 /* ---- averages ---- */
 
-#define AVERAGE_CUT 4.0 /* mean absolute deviations */
+#define AVERAGE_CUT                                                                                \
+    1.5 /* mean absolute deviations: close to the median where the spread is skewed */
 #define AVERAGE_FEW 8u
 
 void online_average_observe(online_average *average, double observed, double share)
