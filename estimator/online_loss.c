@@ -16,6 +16,7 @@
 #define LOSS_CLASS_SD    0.7 /* of a class's ln factor before anything is seen: a factor of two */
 #define LOSS_QUESTION_SD 1.0 /* where no measurement tells */
 #define LOSS_ENTRY_LEAST 1e-3
+#define LOSS_SD_MOST     4.0   /* a factor of 50; a profile that says more would end in no number */
 #define LOSS_MEMORY      400.0 /* observations that a class remembers */
 #define LOSS_UPPER       1.645
 #define LOSS_CUT         4.0 /* spreads below the expectation that an observation counts at most */
@@ -26,6 +27,7 @@ online_loss_prior online_loss_prior_of(double sd, double repeatability)
 {
     online_loss_prior prior = {LOSS_ENTRY_LEAST, LOSS_QUESTION_SD};
     if (!(sd > 0)) return prior;
+    sd = fmin(sd, LOSS_SD_MOST);
     double r = fmin(fmax(repeatability, 0.0), 1.0);
     double whole = 2 * r / (1 + r);
     prior.entry_sd = fmax(sd * sqrt(whole), LOSS_ENTRY_LEAST);

@@ -35,11 +35,28 @@ static int learned_insert(kvt_profile *profile, int64_t run, const profile_learn
     return profile_row_end(&row);
 }
 
+/* A run that somebody deleted meanwhile, or whose number is another's now, is none to go on with.
+ */
+static int learned_find_run(kvt_profile *profile, int64_t *run)
+{
+    profile_row row =
+        profile_row_begin(profile, "SELECT 1 FROM run WHERE id = ? AND kind = 'learned' AND "
+                                   "host_identity = ? AND library_version = ?");
+    profile_row_integer(&row, (uint64_t)*run);
+    profile_row_text(&row, profile->host.identity);
+    profile_row_text(&row, profile_library_version);
+    int result = row.result == SQLITE_OK ? sqlite3_step(row.statement) : row.result;
+    sqlite3_finalize(row.statement);
+    if (result == SQLITE_DONE) *run = 0;
+    return result == SQLITE_ROW || result == SQLITE_DONE ? SQLITE_OK : result;
+}
+
 static kvt_status learned_write(kvt_profile *profile, const char *command_line,
                                 const profile_learned *rows, size_t count, int64_t *run)
 {
-    kvt_status status = KVT_OK;
-    if (*run == 0) status = profile_run_begin(profile, "learned", command_line, 0, run);
+    kvt_status status = profile_status(learned_find_run(profile, run));
+    if (status == KVT_OK && *run == 0)
+        status = profile_run_begin(profile, "learned", command_line, 0, run);
     if (status != KVT_OK) return status;
     int result = learned_execute(profile, "DELETE FROM learned WHERE run_id = ?", *run);
     for (size_t i = 0; i < count && result == SQLITE_OK; i++)

@@ -323,7 +323,6 @@ static void access_count(kvt_store *store, const store_entry *entry)
     kvt_status status =
         kvt_policy_access(store->policy, started_ns, entry->handle, room ? &plan : NULL);
     store_count_decision(store, started_ns);
-    learn_note_use(store, entry->handle, entry->class_id);
     if (status == KVT_OK && plan.count != 0) {
         executor_mark_plan(store, &plan);
         maintain_queue_plan(store, &plan);
@@ -359,14 +358,17 @@ static kvt_status access_open(kvt_store *store, const kvt_key *key, uint64_t dat
         status = access_size(store, key, data_bytes, &record_now, &scratch_now, &join_now);
         bool same = status == KVT_OK && join_now == join && scratch_now <= scratch_bytes &&
                     (join || record_now == record_bytes);
+        uint32_t class_id = 0;
         if (same) {
             store_entry *entry = entry_find_key(&store->table, key);
+            class_id = entry->class_id;
             access_count(store, entry);
             relayout_note_get(store, entry);
             if (get->owner) replicate_note_read(store, entry);
             status = access_begin(store, entry, get);
         }
         pthread_mutex_unlock(&store->lock);
+        if (same) learn_note_use(store, entry_handle(key), class_id);
         if (same && status == KVT_OK) return KVT_OK;
         staging_give(store->staging, &get->staging);
         if (status != KVT_OK) return status;

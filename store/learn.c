@@ -280,10 +280,12 @@ static bool learn_cost_codec(kvt_codec_curve *curve, const learn_codec *codec)
 {
     if (codec->decode.observations < LEARN_FEW) return false;
     double decode = 1.0 / (codec->decode_curve * codec->decode.value);
+    double encode = 1.0 / (codec->encode_curve * codec->encode.value);
+    /* A clock that stood still measures no rate. */
+    if (!isfinite(decode) || !isfinite(encode)) return false;
     if (fabs(decode / curve->decode_bytes_per_s - 1.0) < LEARN_CODEC_OFF) return false;
     curve->decode_bytes_per_s = decode;
-    if (codec->encode.observations >= LEARN_FEW)
-        curve->encode_bytes_per_s = 1.0 / (codec->encode_curve * codec->encode.value);
+    if (codec->encode.observations >= LEARN_FEW) curve->encode_bytes_per_s = encode;
     return true;
 }
 
@@ -303,10 +305,11 @@ static bool learn_sweep_step(kvt_store *store, uint32_t *entries_done)
             store->curve_swept = store->curve_epoch;
             return false;
         }
-        /* The table may have grown meanwhile: what moved is looked at by the next epoch. */
+        /* A table that grows splits buckets: what was behind the walk stays behind it, or is looked
+         * at twice. Entries that are on their way in, or may come back, have options as well. */
         store_entry *entry = store->table.buckets[store->curve_bucket++];
         for (; entry != NULL; entry = entry->next) {
-            if (entry->curve_epoch == store->curve_epoch || !entry_is_visible(entry)) continue;
+            if (entry->curve_epoch == store->curve_epoch) continue;
             learn_recost_entry(store, entry);
             ++*entries_done;
         }

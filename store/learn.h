@@ -3,7 +3,8 @@
  * its predictions were off (docs/STORE.md, Learning).
  *
  * Thread rule: any thread. learn.lock is a leaf: it may be taken under the control lock, and
- * nothing is called under it but the estimator's arithmetic.
+ * nothing is called under it but the estimator's arithmetic. reuse_lock is held for as long as a
+ * fit takes, and so never waited for under the control lock.
  */
 #ifndef STORE_LEARN_H
 #define STORE_LEARN_H
@@ -51,7 +52,7 @@ typedef struct store_learn {
     uint64_t saves;
     uint64_t told_ns;           /* when priors were told last; the background round's */
     int64_t run;                /* of the profile, this store's; 0 = none yet */
-    pthread_mutex_t reuse_lock; /* a leaf as well */
+    pthread_mutex_t reuse_lock; /* a leaf as well; never under the control lock */
     kvt_reuse *reuse;
     uint64_t reopened; /* curves, ever */
     learn_tier tiers[KVT_TIER_COUNT];
@@ -103,7 +104,7 @@ double learn_sensitivity(const kvt_store *store, const store_entry *entry);
 void learn_scale_losses(const kvt_store *store, const store_entry *entry, kvt_option *options,
                         uint32_t count);
 
-/* Counts a use. Any thread. */
+/* Counts a use. Any thread; not under the control lock, because it waits while a class is read. */
 void learn_note_use(kvt_store *store, uint64_t handle, uint32_t class_id);
 
 /* Tells the policy what first uses of each class are worth. In the background; no lock held. */

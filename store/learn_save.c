@@ -23,6 +23,11 @@
 
 #define SAVE_FEW 24u /* observations that are worth a row */
 
+/* A row that is off by more is none of what this code measures: decisions made on it would refuse
+ * every entry, or make a load's prediction no number. */
+#define LOAD_OFF          1e3
+#define LOAD_SECONDS_MOST 60.0 /* of a request */
+
 /* Rows in the making. */
 typedef struct save_rows {
     profile_learned *rows;
@@ -200,6 +205,11 @@ void learn_save_due(kvt_store *store)
 
 /* A device's figures come in rows of their own; bytes_per_s, which comes first, says that they were
  * observed often enough. */
+static bool load_is_near(double value, double from)
+{
+    return value >= from / LOAD_OFF && value <= from * LOAD_OFF;
+}
+
 static void load_device(kvt_store *store, const profile_learned *row)
 {
     bool write = strncmp(row->part, "write_", 6) == 0;
@@ -211,6 +221,8 @@ static void load_device(kvt_store *store, const profile_learned *row)
             &store->learn->tiers[at / (int)TIERS_MEMBERS_MAX].members[at % (int)TIERS_MEMBERS_MAX];
         if (!member->known || strcmp(member->identity, row->name) != 0) continue;
         online_device *device = &member->kinds[write ? KVT_IO_WRITE : KVT_IO_READ];
+        if (bandwidth && !load_is_near(row->value, 1.0 / device->curve[1])) continue;
+        if (fixed && !(row->value >= 0 && row->value <= LOAD_SECONDS_MOST)) continue;
         online_device_resume(device, fixed ? row->value : device->value[0],
                              bandwidth ? row->value : 1.0 / device->value[1], row->observations);
     }
@@ -221,7 +233,7 @@ static void load_codec(kvt_store *store, const profile_learned *row)
     for (uint32_t i = 0; i < store->costs.variant_count; i++) {
         char name[96];
         kvt_variant_format(store->costs.variants[i].variant, name, sizeof name);
-        if (strcmp(name, row->name) != 0 || !(row->value > 0)) continue;
+        if (strcmp(name, row->name) != 0 || !load_is_near(row->value, 1.0)) continue;
         learn_codec *codec = &store->learn->codecs[i];
         online_average *average =
             strcmp(row->part, "decode") == 0 ? &codec->decode : &codec->encode;

@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <sqlite3.h>
 #include <stdatomic.h>
@@ -77,6 +78,8 @@ static void make_profile(void)
     assert_int_equal(sqlite3_close(database), SQLITE_OK);
 }
 
+static uint64_t ssd_latency_ns; /* of the stores that are opened next */
+
 static kvt_store *learn_open_store(bool with_profile, double learn_seconds)
 {
     const kvt_device_config device = {.struct_size = sizeof device,
@@ -84,6 +87,7 @@ static kvt_store *learn_open_store(bool with_profile, double learn_seconds)
                                       .backend = "file",
                                       .path = ssd_path,
                                       .sparse = true,
+                                      .latency_ns = ssd_latency_ns,
                                       .capacity_bytes = 64 << 20};
     kvt_store_options options;
     char message[256] = "";
@@ -310,6 +314,75 @@ static void test_killed_store_leaves_a_sound_profile(void **state)
     kvt_close(store);
 }
 
+/* Rows that no store wrote: each is sound for the profile, and none may spoil a decision. */
+static void test_rows_that_cannot_be_are_left_out(void **state)
+{
+    (void)state;
+    static const char *const spoilt[] = {
+        "UPDATE learned SET value = 1e-300, observations = 1000000 WHERE kind = 'codec'",
+        "UPDATE learned SET value = 1e300, observations = 9223372036854775807 WHERE kind = 'codec'",
+        "UPDATE learned SET value = 1e300 WHERE kind = 'device' AND part LIKE '%_request_s'",
+        "UPDATE learned SET value = 1e300 WHERE kind = 'device' AND part LIKE '%_bytes_per_s'",
+        "UPDATE learned SET value = 1e-300 WHERE kind = 'device' AND part LIKE '%_bytes_per_s'",
+        "UPDATE learned SET value = 1e300, weight = 1e300 WHERE kind IN ('loss', 'reuse')",
+        "UPDATE quality_set SET sensitivity_sd = 1e300, repeatability = 1",
+    };
+    for (size_t i = 0; i < sizeof spoilt / sizeof spoilt[0]; i++) {
+        support_remove_folder(folder);
+        (void)make_folder(state);
+        make_profile();
+        kvt_store *store = learn_open_store(true, 300);
+        learn_something(store);
+        kvt_close(store);
+        sqlite3 *database = NULL;
+        assert_int_equal(sqlite3_open(profile_path, &database), SQLITE_OK);
+        run_sql(database, spoilt[i]);
+        assert_int_equal(sqlite3_close(database), SQLITE_OK);
+
+        uint32_t moves;
+        kvt_get_info info;
+        kvt_key key = support_key(40);
+        double seconds;
+        static char data[SUPPORT_ENTRY_BYTES];
+        store = learn_open_store(true, 300);
+        assert_int_equal(kvt_maintain(store, &moves), KVT_OK);
+        learn_put(store, 40, 3);
+        assert_int_equal(kvt_get(store, &key, data, sizeof data, &info), KVT_OK);
+        assert_true(info.predicted_ns < UINT64_C(1000000000) * 1000);
+        assert_int_equal(kvt_predict_loads(store, &key, 1, &seconds), KVT_OK);
+        assert_true(seconds >= 0 && seconds < 1000);
+        assert_true(learn_class(store, 3).loss_factor >= 0);
+        kvt_close(store);
+    }
+}
+
+/* Whoever cleans the profile up may take the run that a store writes to. */
+static void test_deleted_run_begins_anew(void **state)
+{
+    (void)state;
+    make_profile();
+    kvt_store *store = learn_open_store(true, 1e-6);
+    uint32_t moves;
+    learn_something(store);
+    assert_int_equal(kvt_maintain(store, &moves), KVT_OK);
+    assert_int_equal(learned_rows("l.kind = 'loss'"), 1);
+    sqlite3 *database = NULL;
+    assert_int_equal(sqlite3_open(profile_path, &database), SQLITE_OK);
+    run_sql(database, "PRAGMA foreign_keys = ON; DELETE FROM run WHERE kind = 'learned'");
+    assert_int_equal(sqlite3_close(database), SQLITE_OK);
+    assert_int_equal(learned_rows("1"), 0);
+    assert_int_equal(kvt_maintain(store, &moves), KVT_OK);
+    assert_int_equal(learned_rows("l.kind = 'loss'"), 1);
+
+    /* Its number is another's now, which is neither written to nor said to be complete. */
+    assert_int_equal(sqlite3_open(profile_path, &database), SQLITE_OK);
+    run_sql(database, "PRAGMA foreign_keys = ON; DELETE FROM learned; UPDATE run SET kind = "
+                      "'device', complete = 0 WHERE kind = 'learned'");
+    assert_int_equal(sqlite3_close(database), SQLITE_OK);
+    kvt_close(store);
+    assert_int_equal(learned_rows("l.kind = 'loss'"), 1);
+}
+
 /* ---- at the same time ---- */
 
 typedef struct learn_crowd {
@@ -360,6 +433,49 @@ static void test_many_at_once(void **state)
     kvt_close(crowd.store);
 }
 
+static void *learn_come(void *argument)
+{
+    kvt_store *store = argument;
+    for (uint32_t i = 100; i < 120; i++)
+        learn_put(store, i, 3);
+    return NULL;
+}
+
+/* A factor that moves while entries are being written holds for them as well. */
+static void test_entries_on_their_way_are_told(void **state)
+{
+    (void)state;
+    make_profile();
+    ssd_latency_ns = 10000000;
+    kvt_store *store = learn_open_store(true, 300);
+    ssd_latency_ns = 0;
+    kvt_variant coarse;
+    pthread_t thread;
+    uint32_t moves;
+    assert_int_equal(kvt_variant_parse("planes:k4v4,g64", &coarse), KVT_OK);
+    kvt_key told = support_key(0), begun = support_key(102);
+    learn_put(store, 0, 3);
+    assert_int_equal(pthread_create(&thread, NULL, learn_come, store), 0);
+    while (kvt_exists(store, &begun) != KVT_OK)
+        sched_yield();
+    assert_int_equal(kvt_observe_quality(store, &told, coarse, 0.04, 1000), KVT_OK);
+    assert_int_equal(kvt_maintain(store, &moves), KVT_OK);
+    pthread_join(thread, NULL);
+    for (uint32_t i = 100; i < 120; i++) {
+        static kvt_explanation why;
+        kvt_key key = support_key(i);
+        uint32_t found = 0;
+        assert_int_equal(kvt_explain(store, &key, &why), KVT_OK);
+        for (uint8_t at = 1; at < why.option_count; at++) {
+            if (memcmp(&why.options[at].option.variant, &coarse, sizeof coarse) != 0) continue;
+            assert_true(why.options[at].option.loss_upper > 0.0061);
+            found++;
+        }
+        assert_int_equal(found, 1);
+    }
+    kvt_close(store);
+}
+
 int main(void)
 {
 #define LEARN_TEST(test) cmocka_unit_test_setup_teardown(test, make_folder, remove_folder)
@@ -368,7 +484,10 @@ int main(void)
         LEARN_TEST(test_losses_are_observed),
         LEARN_TEST(test_profile_keeps_what_was_learned),
         LEARN_TEST(test_killed_store_leaves_a_sound_profile),
+        LEARN_TEST(test_rows_that_cannot_be_are_left_out),
+        LEARN_TEST(test_deleted_run_begins_anew),
         LEARN_TEST(test_many_at_once),
+        LEARN_TEST(test_entries_on_their_way_are_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
