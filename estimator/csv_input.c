@@ -105,12 +105,12 @@ kvt_status csv_open(csv_input *input, const char *path, char *message, size_t me
     memset(input, 0, sizeof *input);
     input->message = message;
     input->message_size = message_size;
-    bool packed = false;
     int length = snprintf(input->path, sizeof input->path, "%s", path);
     if (length < 0 || (size_t)length + sizeof ".zst" > sizeof input->path) {
         csv_say(input, "the path is too long");
         return KVT_E_GONE;
     }
+    bool packed = length > 4 && strcmp(path + length - 4, ".zst") == 0;
     FILE *file = fopen(input->path, "rbe");
     if (file == NULL) {
         memcpy(input->path + length, ".zst", sizeof ".zst");

@@ -233,11 +233,13 @@ kvt_status quality_entries_read(const char *const *paths, uint32_t path_count,
         status = judge_texts_read(paths[i], &more, message, message_size);
         if (status == KVT_OK) status = entries_add_texts(&work.texts, &more);
     }
-    work.entries = calloc((size_t)limit + 1, sizeof *work.entries);
+    /* No text gives more than one entry. */
+    if (work.limit > work.texts.count) work.limit = (uint32_t)work.texts.count;
+    work.entries = calloc((size_t)work.limit + 1, sizeof *work.entries);
     if (work.entries == NULL) status = KVT_E_MEMORY;
-    for (size_t i = 0; status == KVT_OK && i < work.texts.count && work.count < limit; i++)
+    for (size_t i = 0; status == KVT_OK && i < work.texts.count && work.count < work.limit; i++)
         if (work.texts.marks[i].context > 0) status = entries_add_asked(&work, i);
-    if (status == KVT_OK && work.count < limit)
+    if (status == KVT_OK && work.count < work.limit)
         status = entries_add_joined(&work, context_tokens, continuation_tokens);
     judge_texts_free(&work.texts);
     if (status == KVT_OK && work.count == 0) {

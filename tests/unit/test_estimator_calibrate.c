@@ -272,6 +272,20 @@ static kvt_status fixed_measure(void *context, const quality_variant *variants, 
     return KVT_OK;
 }
 
+static kvt_status pair_measure(void *context, const quality_variant *variants, uint32_t count,
+                               quality_row *rows_out)
+{
+    const double *kl = context;
+    (void)variants;
+    for (uint32_t i = 0; i < count; i++)
+        for (uint32_t e = 0; e < 2; e++)
+            rows_out[e * count + i] = (quality_row){.present = true,
+                                                    .bits_per_element = 4.0 - i,
+                                                    .kl = kl[i * 2 + e],
+                                                    .loss = kl[i * 2 + e]};
+    return KVT_OK;
+}
+
 static void pairs_are_compared_by_entry(void **state)
 {
     (void)state;
@@ -299,6 +313,27 @@ static void pairs_are_compared_by_entry(void **state)
     calibrate_rows_free(&rows);
 }
 
+/* Two entries have one degree of freedom: 12.7 standard errors, not 2. */
+static void two_entries_prove_little(void **state)
+{
+    (void)state;
+    double kl[] = {0.1, 0.1, 0.2, 0.3};
+    const calibrate_source source = {
+        .entries = 2, .trials = 10, .measure = pair_measure, .context = kl};
+    const char *const names[] = {"planes:k4v4,g64", "planes:k3v3,g64"};
+    uint32_t at[2];
+    calibrate_rows rows = {.source = &source, .seed = 1};
+    rows.rows = calloc((size_t)2 * CALIBRATE_VARIANTS_MAX, sizeof *rows.rows);
+    rows.curves = calloc(CALIBRATE_VARIANTS_MAX, sizeof *rows.curves);
+    assert_int_equal(calibrate_measure(&rows, names, 2, at), KVT_OK);
+    calibrate_pair pair = calibrate_compare(&rows, at[1], at[0], false);
+    double error = 0.5 * log(1.5); /* of the mean of log 2 and log 3 */
+    assert_int_equal(pair.entries, 2);
+    assert_true(fabs(pair.high - pair.mean - 12.706 * error) < 1e-9);
+    assert_true(pair.low < 0.0); /* twice and three times are not beyond doubt */
+    calibrate_rows_free(&rows);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -307,6 +342,7 @@ int main(void)
         cmocka_unit_test(doubt_leaves_the_default),
         cmocka_unit_test(layouts_and_methods),
         cmocka_unit_test(pairs_are_compared_by_entry),
+        cmocka_unit_test(two_entries_prove_little),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,6 +8,7 @@
 #include "model_support.h"
 
 #include <unistd.h>
+#include <zstd.h>
 
 enum { CONTEXT = 80, CONTINUATION = 70 }; /* more than one block of queries */
 
@@ -388,6 +389,29 @@ static void texts_name_their_bad_lines(void **state)
     }
 }
 
+/* A compressed file is read by its own name as well as by that without .zst. */
+static void texts_are_unpacked(void **state)
+{
+    (void)state;
+    static const char text[] = "{\"text\": \"packed\"}\n";
+    char packed[256];
+    size_t bytes = ZSTD_compress(packed, sizeof packed, text, sizeof text - 1, 1);
+    assert_false(ZSTD_isError(bytes));
+    FILE *file = fopen(in_folder("packed.jsonl.zst"), "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(packed, 1, bytes, file), bytes);
+    assert_int_equal(fclose(file), 0);
+    static const char *const names[] = {"packed.jsonl.zst", "packed.jsonl"};
+    for (size_t i = 0; i < 2; i++) {
+        judge_texts texts;
+        assert_int_equal(judge_texts_read(in_folder(names[i]), &texts, NULL, 0), KVT_OK);
+        assert_int_equal(texts.count, 1);
+        assert_string_equal(texts.texts[0], "packed");
+        judge_texts_free(&texts);
+    }
+    (void)unlink(in_folder("packed.jsonl.zst"));
+}
+
 /* 259 byte pieces and nothing else: a text of n bytes is n + 2 tokens. */
 static void sets_start_at_texts_and_are_disjoint(void **state)
 {
@@ -436,6 +460,7 @@ int main(void)
         cmocka_unit_test(scores_by_hand),
         cmocka_unit_test(texts_are_repaired),
         cmocka_unit_test(texts_name_their_bad_lines),
+        cmocka_unit_test(texts_are_unpacked),
         cmocka_unit_test(sets_start_at_texts_and_are_disjoint),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
