@@ -30,7 +30,7 @@ typedef struct csv_input {
     size_t message_size;
 } csv_input;
 
-/* Reads `path`, or `path`.zst when there is no `path`; a name that ends in .zst is unpacked. KVT_OK;
+/* Reads `path`, or `path`.zst when there is no `path`; what ends in .zst is unpacked. KVT_OK;
  * KVT_E_GONE (neither can be opened); KVT_E_PARSE (damaged or larger than 64 MiB unpacked);
  * KVT_E_IO; KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status csv_open(csv_input *input, const char *path, char *message,
