@@ -89,13 +89,12 @@ static void access_correct_options(const access_measured *measured, kvt_option *
 }
 
 /* A request has at least the entry and what precedes it: its share is at most that of these. */
-void store_describe(kvt_store *store, const store_entry *entry, kvt_policy_entry *offer)
+void store_describe(const store_entry *entry, kvt_policy_entry *offer)
 {
     uint32_t least = entry->first_position + entry->layout.tokens;
     offer->request_tokens = entry->request_tokens > least ? entry->request_tokens : least;
     offer->class_id = entry->class_id;
     offer->tenant = entry->tenant;
-    offer->sensitivity = learn_sensitivity(store, entry);
 }
 
 /* The entry's part of a decision; the entry is new and ARRIVING. Lock held. */
@@ -111,7 +110,7 @@ static kvt_status access_admit(kvt_store *store, store_entry *entry,
     if (status != KVT_OK) return status;
     access_correct_options(measured, options, offer.option_count);
     entry->curve_epoch = store->curve_epoch;
-    store_describe(store, entry, &offer);
+    store_describe(entry, &offer);
     uint64_t started_ns = store_now_ns(store);
     status = kvt_policy_admit(store->policy, started_ns, &offer, plan);
     store_count_decision(store, started_ns);

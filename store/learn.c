@@ -324,8 +324,6 @@ void learn_recost_entry(kvt_store *store, store_entry *entry)
     uint32_t count;
     entry->curve_epoch = store->curve_epoch;
     if (store_build_options(store, entry, options, &count) != KVT_OK) return;
-    (void)!kvt_policy_observe_quality(store->policy, entry->handle, learn_sensitivity(store, entry),
-                                      1);
     if (kvt_policy_recost(store->policy, entry->handle, options, count) == KVT_OK)
         store->counters.recosted++;
 }

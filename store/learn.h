@@ -99,8 +99,7 @@ void learn_note_encode(kvt_store *store, kvt_variant variant, uint64_t source_by
 #define LEARN_PRIOR_USES 200u /* uses after first ones until a class's prior is told */
 #define LEARN_PRIOR_MOST 8.0
 
-/* An entry's factor on losses, and with it the bounds of its options. Control lock held. */
-double learn_sensitivity(const kvt_store *store, const store_entry *entry);
+/* Makes the forms' losses and their bounds those of the entry. Control lock held. */
 void learn_scale_losses(const kvt_store *store, const store_entry *entry, kvt_option *options,
                         uint32_t count);
 

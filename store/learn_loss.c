@@ -2,9 +2,9 @@
  * learn_loss.c - what answers lost, as factors of classes and entries (docs/POLICY.md, Losses), and
  * how soon entries of a class come back.
  *
- * The policy has one factor per entry, its sensitivity: the expectation. The bound travels with the
- * entry's options, whose loss_upper is scaled so that the product is the bound. Before a class has
- * any observation the profile's own bounds stand.
+ * Both travel with the entry's options: loss is what is expected of the entry in that form,
+ * loss_upper its bound, so that limits are held against the bound itself, whatever the expectation.
+ * Before a class has any observation the profile's own figures stand.
  *
  * Thread rule: any thread; factors under the control lock, reuse under its own.
  */
@@ -28,19 +28,16 @@ static online_loss_factor learn_factor(const kvt_store *store, const store_entry
     return online_loss_expect(&learn->loss_prior, of_class, &entry->loss);
 }
 
-double learn_sensitivity(const kvt_store *store, const store_entry *entry)
-{
-    return fmin(fmax(learn_factor(store, entry).mean, 1e-6), 1e6);
-}
-
 void learn_scale_losses(const kvt_store *store, const store_entry *entry, kvt_option *options,
                         uint32_t count)
 {
     online_loss_factor factor = learn_factor(store, entry);
-    double ratio = factor.upper / factor.mean;
+    double mean = fmin(fmax(factor.mean, 1e-6), 1e6); /* a lossy form never counts as exact */
     for (uint32_t i = 1; i < count; i++) {
-        double upper = options[i].loss_upper * ratio;
-        if (options[i].loss > 0) options[i].loss_upper = fmin(upper, 1.0);
+        if (!(options[i].loss > 0)) continue;
+        options[i].loss = fmin(options[i].loss * mean, 1.0);
+        options[i].loss_upper =
+            fmax(fmin(options[i].loss_upper * factor.upper, 1.0), options[i].loss);
     }
 }
 

@@ -113,7 +113,7 @@ kvt_status recover_adopt_policy(kvt_store *store, const store_entry *entry, kvt_
                               .parent = entry->has_parent ? entry_handle(&entry->parent) : 0,
                               .options = options,
                               .tokens = entry->layout.tokens};
-    store_describe(store, entry, &offer);
+    store_describe(entry, &offer);
     kvt_status status = store_build_options(store, entry, options, &offer.option_count);
     if (status != KVT_OK) return status;
     uint8_t option = recover_find_option(tier, variant, record_bytes, options, offer.option_count);

@@ -356,9 +356,9 @@ KVT_NODISCARD kvt_status ladder_add_costs(kvt_store *store, const cost_profile *
 /* Whether entries of a layout may be lossy. */
 bool ladder_takes(const kvt_store *store, const kvt_layout *layout);
 
-/* What an entry is to the policy beside its options: class, tenant, sensitivity, length of its
- * requests. Lock held. */
-void store_describe(kvt_store *store, const store_entry *entry, kvt_policy_entry *offer);
+/* What an entry is to the policy beside its options: class, tenant, length of its requests. Lock
+ * held. */
+void store_describe(const store_entry *entry, kvt_policy_entry *offer);
 
 /* Fills options for an entry and, when found, the index of the one with this tier and variant.
  * *index_out is KVT_OPTION_NONE when there is none. */

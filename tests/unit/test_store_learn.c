@@ -78,7 +78,9 @@ static void make_profile(void)
     assert_int_equal(sqlite3_close(database), SQLITE_OK);
 }
 
-static uint64_t ssd_latency_ns; /* of the stores that are opened next */
+/* Of the stores that are opened next. */
+static uint64_t ssd_latency_ns;
+static double loss_limit = 0.01;
 
 static kvt_store *learn_open_store(bool with_profile, double learn_seconds)
 {
@@ -99,6 +101,7 @@ static kvt_store *learn_open_store(bool with_profile, double learn_seconds)
     options.policy = with_profile ? "utility" : "lru";
     options.lossless = false;
     options.learn_seconds = learn_seconds;
+    options.loss_limit = loss_limit;
     options.tiers[KVT_TIER_SSD].devices = &device;
     options.tiers[KVT_TIER_SSD].device_count = 1;
     if (with_profile) {
@@ -214,6 +217,45 @@ static void test_losses_are_observed(void **state)
     assert_true(mine.options[at].option.loss_upper > 0.0061);
     /* What an entry showed itself makes it more certain than its class alone. */
     assert_true(quiet.options[at].option.loss_upper < mine.options[at].option.loss_upper);
+    kvt_close(store);
+}
+
+/* Expectations below 1 do not take a bound past the limit with them, not even where the bound of
+ * the form alone would be more than all of the quality. */
+static void test_limit_holds_for_the_bound(void **state)
+{
+    (void)state;
+    make_profile();
+    sqlite3 *database = NULL;
+    assert_int_equal(sqlite3_open(profile_path, &database), SQLITE_OK);
+    run_sql(database, "UPDATE calibration_rung SET loss = 0.4, loss_upper = 0.49 WHERE "
+                      "position = 1; UPDATE quality_set SET sensitivity_sd = 1.5");
+    assert_int_equal(sqlite3_close(database), SQLITE_OK);
+    loss_limit = 0.5;
+    kvt_store *store = learn_open_store(true, 300);
+    loss_limit = 0.01;
+    kvt_variant coarse;
+    uint32_t moves, found = 0;
+    assert_int_equal(kvt_variant_parse("planes:k4v4,g64", &coarse), KVT_OK);
+    for (uint32_t i = 0; i < 40; i++)
+        learn_put(store, i, 3);
+    for (uint32_t i = 0; i < 30; i++) {
+        kvt_key key = support_key(i);
+        assert_int_equal(kvt_observe_quality(store, &key, coarse, 0.055, 1), KVT_OK);
+    }
+    kvt_class_stats of_class = learn_class(store, 3);
+    assert_true(of_class.loss_factor < 0.5 && of_class.loss_factor_upper * 0.49 > 0.5);
+    assert_int_equal(kvt_maintain(store, &moves), KVT_OK);
+    static kvt_explanation why;
+    kvt_key unasked = support_key(35);
+    assert_int_equal(kvt_explain(store, &unasked, &why), KVT_OK);
+    for (uint8_t i = 1; i < why.option_count; i++) {
+        if (memcmp(&why.options[i].option.variant, &coarse, sizeof coarse) != 0) continue;
+        assert_false(why.options[i].feasible);
+        assert_true(why.options[i].option.loss < 0.2);
+        found++;
+    }
+    assert_int_equal(found, 1);
     kvt_close(store);
 }
 
@@ -482,6 +524,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         LEARN_TEST(test_loads_are_predicted),
         LEARN_TEST(test_losses_are_observed),
+        LEARN_TEST(test_limit_holds_for_the_bound),
         LEARN_TEST(test_profile_keeps_what_was_learned),
         LEARN_TEST(test_killed_store_leaves_a_sound_profile),
         LEARN_TEST(test_rows_that_cannot_be_are_left_out),
