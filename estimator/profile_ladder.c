@@ -191,12 +191,39 @@ static void ladder_thin(ladder_list *list, uint32_t capacity)
     }
 }
 
+/* Of the measured form of the same codec whose size is nearest: calibrated steps are finer than the
+ * list of forms that are timed, and a codec's speed changes little along them. Of forms that drop
+ * tokens first, one that does not may stand for those. */
+static kvt_status ladder_near_speed(kvt_profile *profile, const kvt_codec_curve *curve,
+                                    kvt_codec_curve *speed)
+{
+    profile_row row = profile_row_begin(
+        profile, "SELECT c.encode_bytes_per_s, c.decode_bytes_per_s, r.kind = 'import' FROM "
+                 "codec_curve c JOIN run r ON r.id = c.run_id WHERE c.codec = ? "
+                 "ORDER BY (c.mode >> 8 <> 0) <> ?, " PROFILE_ORDER
+                 ", c.threads, abs(c.stored_share - ?), c.decode_bytes_per_s DESC LIMIT 1");
+    profile_row_integer(&row, curve->variant.codec);
+    profile_row_integer(&row, curve->variant.mode >> 8 != 0);
+    profile_row_real(&row, curve->stored_share);
+    if (row.result == SQLITE_OK) row.result = sqlite3_step(row.statement);
+    if (row.result == SQLITE_ROW) {
+        speed->encode_bytes_per_s = sqlite3_column_double(row.statement, 0);
+        speed->decode_bytes_per_s = sqlite3_column_double(row.statement, 1);
+        speed->imported = sqlite3_column_int(row.statement, 2) != 0;
+    }
+    int result = row.result;
+    sqlite3_finalize(row.statement);
+    if (result == SQLITE_DONE) return KVT_MISS;
+    return profile_status(result) == KVT_OK ? KVT_OK : KVT_E_DATABASE;
+}
+
 static kvt_status ladder_speeds(kvt_profile *profile, ladder_list *list, char *message, size_t size)
 {
     for (uint32_t i = 0; i < list->count; i++) {
         kvt_codec_curve *curve = &list->curves[i], speed;
         char name[96];
         kvt_status status = kvt_profile_codec(profile, curve->variant, &speed);
+        if (status == KVT_MISS) status = ladder_near_speed(profile, curve, &speed);
         (void)kvt_variant_format(curve->variant, name, sizeof name);
         if (status == KVT_MISS) {
             profile_say(message, size,

@@ -269,6 +269,60 @@ class CommandTest(unittest.TestCase):
         self.put("bad.jsonl", '{"text": "abc", "context": 7}\n')
         self.fails("bad.jsonl:1: ", "profile", "quality", *model, "--text", "bad.jsonl")
 
+    def test_profile_dumps_and_calibrate(self):
+        model = ["--model", os.path.join(REFERENCE, "model")]
+        text = ["--text", os.path.join(REFERENCE, "texts", "recall-512.jsonl")]
+        few = [*text, "-n", "2"]
+        self.run_command("profile", "quality", "--write-dumps", "dumps", *model, *few)
+        dumps = [os.path.join("dumps", name) for name in sorted(os.listdir(
+            os.path.join(self.folder, "dumps")))]
+        self.assertEqual(len(dumps), 2)
+        document = self.run_json("profile", "quality", "--kv", *dumps, "--quick", "--model",
+                                 "reference_model", "--class", "short", "--database", "c.db")
+        self.assertEqual((document["pairs"], document["queries"], document["entries"]), (10, 8, 2))
+        for key in ("pairs_per_s", "pairs_per_s_with_encode", "probe_gflops", "sgemm_gflops",
+                    "sgemm_shape_gflops"):
+            self.assertTrue(document[key] > 0, key)
+        rows = {row["variant"]: row for row in document["variants"]}
+        self.assertEqual(len(rows), 5)
+        for row in rows.values():
+            self.assertFalse(row["mapped"])
+            self.assertTrue(0 < row["attention_error"] <= row["attention_error_high"])
+            self.assertTrue(0 <= row["flip_rate"] <= 1 and 0 < row["retained_mass"] <= 1)
+        self.assertTrue(rows["planes:k8v8,g64"]["attention_error"] <
+                        rows["planes:k2v2,g64"]["attention_error"])
+        # The ladder of the model, and the simulation that takes it.
+        document = self.run_json("profile", "calibrate", *model, *few, "--class", "short",
+                                 "--database", "c.db")
+        self.assertEqual(document["model"], "reference_model")
+        questions = {row["question"] for row in document["choices"]}
+        self.assertTrue({"planes: K:V bits", "planes: V axis", "entropy: V axis", "entropy: steps",
+                         "rotation", "drop: score"} <= questions)
+        bits = [row["bits_per_element"] for row in document["rungs"]]
+        self.assertEqual(bits, sorted(bits, reverse=True))
+        self.assertTrue(any(row["accepted"] for row in document["rungs"]))
+        # A form that was not timed has the speed of its codec's nearest one.
+        self.put("speeds.csv", "[codec]\nvariant,stored_share,encode_bytes_per_s,"
+                 "decode_bytes_per_s,source\nraw,1,5e9,1e10,test\nrotate:b4,0.28,4e9,6e9,test\n"
+                 "planes:k4v4 g64,0.28,3e9,9e9,test\nentropy:k0.25v0.5 vchan,0.22,1e9,3e9,test\n")
+        self.run_command("profile", "import", "speeds.csv", "--database", "c.db")
+        self.run_json("replay", *WORKLOAD, "--set", "store.profile=c.db",
+                      "--set", "replay.ladder=profile:reference_model:short")
+        self.fails("no calibration or quality", "replay", *WORKLOAD, "--set",
+                   "store.profile=c.db", "--set", "replay.ladder=profile:reference_model:long")
+        self.fails("profile:MODEL:CLASS", "replay", *WORKLOAD, "--set",
+                   "store.profile=c.db", "--set", "replay.ladder=profile:short")
+        document = self.run_json("profile", "quality", "--mixed", *model, *few, "--mixes", "2",
+                                 "--variants", "planes:k4v4,g64; planes:k2v2,g64")
+        self.assertTrue(document["kl"]["predicted"] > 0 and document["kl"]["measured"] > 0)
+        # What is refused.
+        self.fails("--model or --kv is missing", "profile", "calibrate")
+        self.fails("do not go together", "profile", "calibrate", *model, "--kv", dumps[0])
+        self.fails("--text is missing", "profile", "calibrate", *model)
+        self.fails("none.safetensors", "profile", "quality", "--kv", "none.safetensors")
+        self.fails("goes with --write-dumps", "profile", "quality", "--kv", dumps[0], *text)
+        self.fails("--text is missing", "profile", "quality", "--mixed", *model)
+
     def test_profile_refusals(self):
         self.fails("no such profile", "profile", "show", "--database", "none.db")
         self.put("junk.db", b"not a database at all" * 100)
