@@ -349,6 +349,8 @@ static uint32_t pool_sum_parts(const tiers_pool *pool, const pool_part *from, ui
                          .bytes = from[i].bytes,
                          .ahead_bytes = {tiers_worker_pending_of(worker, KVT_IO_READ),
                                          tiers_worker_pending_of(worker, KVT_IO_WRITE)}};
+        for (int kind = 0; kind < 2; kind++)
+            parts[used - 1].flying_bytes[kind] = tiers_worker_flying_of(worker, (kvt_io_kind)kind);
         uint64_t moved_ns = tiers_worker_moved_ns(worker);
         if (now_ns > moved_ns) parts[used - 1].since_ns = now_ns - moved_ns;
     }

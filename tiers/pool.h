@@ -154,9 +154,10 @@ void tiers_location_free(tiers_location *location);
 typedef struct tiers_part {
     uint32_t member;
     uint64_t bytes;
-    uint64_t ahead_bytes[2]; /* by kvt_io_kind: queued or in flight when the part was queued */
-    uint64_t since_ns;       /* for so long the first of these had been under way */
-    uint64_t finished_ns;    /* as the transfer's; 0 = not yet */
+    uint64_t ahead_bytes[2];  /* by kvt_io_kind: queued or in flight when the part was queued */
+    uint64_t flying_bytes[2]; /* of these, with the device already */
+    uint64_t since_ns;        /* for so long the first of these had been under way */
+    uint64_t finished_ns;     /* as the transfer's; 0 = not yet */
 } tiers_part;
 
 /* What reading a whole object now would ask of its members, and what they have to do first. parts

@@ -315,6 +315,7 @@ static void worker_submit(tiers_worker *worker)
         if (status == KVT_QUEUED) {
             worker->in_flight++;
             worker->in_flight_bytes += slot->io.bytes;
+            atomic_fetch_add(&worker->flying_bytes[slot->io.kind], slot->io.bytes);
         } else {
             worker_end_call(worker, status == KVT_OK ? 1 : 0);
         }
@@ -342,6 +343,7 @@ static void worker_reap(tiers_worker *worker, uint64_t timeout_ns)
     if (count > 0) worker_end_call(worker, count);
     for (size_t i = 0; i < count; i++) {
         worker->in_flight_bytes -= worker->done[i]->bytes;
+        atomic_fetch_sub(&worker->flying_bytes[worker->done[i]->kind], worker->done[i]->bytes);
         worker_complete(worker, worker->done[i]->user);
     }
 }

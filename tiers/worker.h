@@ -124,6 +124,9 @@ void tiers_worker_ask_spare(tiers_worker *worker);
 uint64_t tiers_worker_pending_bytes(const tiers_worker *worker);
 uint64_t tiers_worker_pending_of(const tiers_worker *worker, kvt_io_kind kind);
 
+/* Bytes of one kind that the device has now. */
+uint64_t tiers_worker_flying_of(const tiers_worker *worker, kvt_io_kind kind);
+
 /* Device clock: the last completion, or when the device began to have work. */
 uint64_t tiers_worker_moved_ns(const tiers_worker *worker);
 

@@ -45,6 +45,11 @@ uint64_t tiers_worker_pending_bytes(const tiers_worker *worker)
            tiers_worker_pending_of(worker, KVT_IO_WRITE);
 }
 
+uint64_t tiers_worker_flying_of(const tiers_worker *worker, kvt_io_kind kind)
+{
+    return atomic_load(&worker->flying_bytes[kind]);
+}
+
 uint64_t tiers_worker_moved_ns(const tiers_worker *worker)
 {
     return atomic_load_explicit(&worker->moved_ns, memory_order_relaxed);

@@ -84,6 +84,7 @@ struct tiers_worker {
     _Atomic uint64_t progress;         /* operations and calls that ended */
     atomic_bool write_failed;          /* the last write that ended did */
     _Atomic uint64_t pending_bytes[2]; /* by kvt_io_kind */
+    _Atomic uint64_t flying_bytes[2];  /* the device has them; by kvt_io_kind */
     _Atomic uint64_t
         moved_ns; /* device clock: the last completion, or when it began to have work */
     _Atomic uint32_t jobs_queued; /* and not finished */
