@@ -54,22 +54,23 @@ static double attention_seconds(void)
 
 quality_row quality_row_none(void)
 {
-    return (quality_row){.bits_per_element = NAN,
-                         .physical_bits_per_element = NAN,
-                         .loss = NAN,
-                         .kl = NAN,
-                         .kl_first = NAN,
-                         .kl_second = NAN,
-                         .top1 = NAN,
-                         .nll_delta = NAN,
-                         .rouge_l = NAN,
-                         .f1 = NAN,
-                         .answers = NAN,
-                         .attention_error = NAN,
-                         .attention_error_high = NAN,
-                         .retained_mass = NAN,
-                         .flip_rate = NAN,
-                         .nmse = {NAN, NAN}};
+    const double nan = (double)NAN;
+    return (quality_row){.bits_per_element = nan,
+                         .physical_bits_per_element = nan,
+                         .loss = nan,
+                         .kl = nan,
+                         .kl_first = nan,
+                         .kl_second = nan,
+                         .top1 = nan,
+                         .nll_delta = nan,
+                         .rouge_l = nan,
+                         .f1 = nan,
+                         .answers = nan,
+                         .attention_error = nan,
+                         .attention_error_high = nan,
+                         .retained_mass = nan,
+                         .flip_rate = nan,
+                         .nmse = {nan, nan}};
 }
 
 /* ---- memory ---- */

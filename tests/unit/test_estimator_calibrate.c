@@ -167,7 +167,7 @@ static void assert_chosen(const calibrate_ladder *ladder, const char *question, 
 
 static void assert_order(const calibrate_ladder *ladder)
 {
-    double bits = INFINITY, loss[2] = {0.0, 0.0}, upper[2] = {0.0, 0.0};
+    double bits = (double)INFINITY, loss[2] = {0.0, 0.0}, upper[2] = {0.0, 0.0};
     for (uint32_t i = 0; i < ladder->rung_count; i++) {
         const calibrate_rung *rung = &ladder->rungs[i];
         int drops = quality_variant_drops(rung->variant.variant);

@@ -52,7 +52,7 @@ static uint32_t next_random(uint64_t *state)
 /* Squared error of the best of all sequences on the grid 0, 1/12 .. 1 that do not fall. */
 static double search(const isotonic_point *points, uint32_t count, int from)
 {
-    double best = INFINITY;
+    double best = (double)INFINITY;
     if (count == 0) return 0.0;
     for (int level = from; level <= 12; level++) {
         double difference = points[0].y - level / 12.0;
