@@ -8,6 +8,7 @@
 #include "command.h"
 #include "estimator/calibrate_profile.h"
 #include "profile_calibrate.h"
+#include "profile_document.h"
 #include "profile_open.h"
 #include "variant_list.h"
 
@@ -197,8 +198,9 @@ static bool calibrate_print_json(FILE *out, const calibrate_report *report,
                                choice->chosen, "evidence", choice->evidence));
     }
     json_t *root =
-        json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:f, s:o, s:o}", "model", report->model.name,
-                  "digest", report->model.digest, "class", options->class_name, "metric",
+        json_pack("{s:o, s:s, s:o, s:s, s:I, s:I, s:I, s:f, s:o, s:o}", "model",
+                  view_string(report->model.name), "digest", report->model.digest, "class",
+                  view_string(options->class_name), "metric",
                   options->model != NULL ? quality_metric_name(options->metric) : "attention",
                   "entries", (json_int_t)report->entries, "variants", (json_int_t)report->measured,
                   "resumed_rows", (json_int_t)report->resumed, "seconds", report->seconds,

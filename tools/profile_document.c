@@ -39,20 +39,23 @@ json_t *view_real(double value)
     return isfinite(value) ? json_real(value) : json_null();
 }
 
-/* ---- tables as they are ---- */
-
-static json_t *document_cell(const kvt_profile_cell *cell)
+json_t *view_string(const char *text)
 {
-    json_t *text;
+    json_t *string = json_string(text);
+    return string != NULL ? string : json_string("?");
+}
+
+json_t *view_cell(const kvt_profile_cell *cell)
+{
     switch (cell->kind) {
     case KVT_CELL_INTEGER: return json_integer((json_int_t)cell->integer);
     case KVT_CELL_REAL: return view_real(cell->real);
-    case KVT_CELL_TEXT:
-        text = json_string(cell->text);
-        return text != NULL ? text : json_string("?"); /* not UTF-8 */
+    case KVT_CELL_TEXT: return view_string(cell->text);
     default: return json_null();
     }
 }
+
+/* ---- tables as they are ---- */
 
 /* Objects keep the order of their columns. */
 static bool document_row(void *context, const char *table, const kvt_profile_cell *cells,
@@ -63,7 +66,7 @@ static bool document_row(void *context, const char *table, const kvt_profile_cel
     json_t *row = json_object();
     bool sound = row != NULL;
     for (size_t i = 0; i < count && sound; i++) {
-        sound = json_object_set_new(row, cells[i].column, document_cell(&cells[i])) == 0;
+        sound = json_object_set_new(row, cells[i].column, view_cell(&cells[i])) == 0;
     }
     if (sound) return json_array_append_new(rows, row) == 0;
     json_decref(row);

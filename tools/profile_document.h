@@ -33,5 +33,9 @@ const char *view_text(const json_t *object, const char *key);
 bool view_affine(const json_t *device, const char *key, kvt_affine *out);
 /* A number as JSON; null when it is not finite. */
 json_t *view_real(double value);
+/* A text as JSON; "?" when it is not UTF-8, as names and command lines need not be. */
+json_t *view_string(const char *text);
+/* A cell of a table as JSON. */
+json_t *view_cell(const kvt_profile_cell *cell);
 
 #endif

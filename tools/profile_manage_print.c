@@ -2,6 +2,7 @@
  * profile_manage_print.c - rows of a profile as CSV or JSON, and what two profiles differ in. One
  * thread.
  */
+#include "profile_document.h"
 #include "profile_manage.h"
 
 #include <kvterrace/codec.h>
@@ -71,16 +72,6 @@ bool manage_print_csv(void *context, const char *table, const kvt_profile_cell *
 
 /* ---- JSON ---- */
 
-static json_t *print_json_cell(const kvt_profile_cell *cell)
-{
-    switch (cell->kind) {
-    case KVT_CELL_INTEGER: return json_integer(cell->integer);
-    case KVT_CELL_REAL: return json_real(cell->real);
-    case KVT_CELL_TEXT: return json_string(cell->text);
-    default: return json_null();
-    }
-}
-
 bool manage_print_json(void *context, const char *table, const kvt_profile_cell *cells,
                        size_t count)
 {
@@ -93,7 +84,7 @@ bool manage_print_json(void *context, const char *table, const kvt_profile_cell 
     }
     bool sound = rows != NULL && row != NULL;
     for (size_t i = 0; sound && i < count; i++)
-        sound = json_object_set_new(row, cells[i].column, print_json_cell(&cells[i])) == 0;
+        sound = json_object_set_new(row, cells[i].column, view_cell(&cells[i])) == 0;
     export->rows++;
     export->lost = export->lost || !sound;
     if (!sound) {
@@ -149,11 +140,9 @@ bool manage_print_change(void *context, const kvt_profile_change *change)
     diff->different += above;
     if (diff->rows != NULL) {
         json_t *row =
-            json_pack("{s:s, s:s, s:o, s:o, s:o, s:s, s:b}", "curve", change->curve, "quantity",
-                      change->quantity, "before",
-                      isnan(change->before) ? json_null() : json_real(change->before), "after",
-                      isnan(change->after) ? json_null() : json_real(change->after), "change",
-                      isfinite(change->change) ? json_real(change->change) : json_null(), "spread",
+            json_pack("{s:o, s:s, s:o, s:o, s:o, s:s, s:b}", "curve", view_string(change->curve),
+                      "quantity", change->quantity, "before", view_real(change->before), "after",
+                      view_real(change->after), "change", view_real(change->change), "spread",
                       print_spreads[change->spread], "differs", above);
         diff->lost = diff->lost || row == NULL || json_array_append_new(diff->rows, row) != 0;
         return !diff->lost;

@@ -1,6 +1,7 @@
 /*
  * profile_quality_report.c - what was measured of quality, as tables and as JSON. One thread.
  */
+#include "profile_document.h"
 #include "quality_command.h"
 
 #include <jansson.h>
@@ -70,11 +71,14 @@ static void print_set(FILE *out, const quality_set_report *set,
     for (uint32_t i = 0; i < options->variant_count; i++)
         if (set->curves[i].entries > 0)
             print_curve(out, options->variants[i].name, &set->curves[i]);
-    fprintf(out, "entries differ by a factor of exp(+-%.2f)", spread->sensitivity_sd);
-    fprintf(out, " over %u variants; on the other half of the continuation it repeats with r",
-            (unsigned)spread->variants);
-    print_number(out, 0, 2, spread->repeatability);
-    fputs("\nattention error against KL, rank correlation: over variants", out);
+    if (isfinite(spread->sensitivity_sd)) {
+        fprintf(out, "entries differ by a factor of exp(+-%.2f)", spread->sensitivity_sd);
+        fprintf(out, " over %u variants; on the other half of the continuation it repeats with r",
+                (unsigned)spread->variants);
+        print_number(out, 0, 2, spread->repeatability);
+        fputc('\n', out);
+    }
+    fputs("attention error against KL, rank correlation: over variants", out);
     print_number(out, 0, 2, spread->spearman_variants);
     fputs(", over entries (rho, median)", out);
     print_number(out, 0, 2, spread->spearman_entries);
@@ -157,9 +161,10 @@ static json_t *pack_set(const quality_set_report *set, const char *model_name,
                         const quality_profile_options *options)
 {
     json_t *rows = json_array(), *effects = json_array();
-    json_t *root = json_pack("{s:s, s:s, s:I, s:I}", "model", model_name, "class", set->class_name,
-                             "context_tokens", (json_int_t)set->context_tokens,
-                             "continuation_tokens", (json_int_t)set->continuation_tokens);
+    json_t *root =
+        json_pack("{s:o, s:o, s:I, s:I}", "model", view_string(model_name), "class",
+                  view_string(set->class_name), "context_tokens", (json_int_t)set->context_tokens,
+                  "continuation_tokens", (json_int_t)set->continuation_tokens);
     int failed = root == NULL || put_spread(root, set) != 0;
     for (uint32_t i = 0; i < options->variant_count; i++)
         if (set->curves[i].entries > 0)
@@ -180,11 +185,11 @@ bool profile_quality_print_json(FILE *out, const quality_report *report,
 {
     const profile_model *facts = &report->model;
     json_t *sets = json_array();
-    json_t *root = json_pack("{s:s, s:s, s:I, s:s, s:I, s:I, s:f}", "model", facts->name, "digest",
-                             facts->digest, "parameters", (json_int_t)facts->parameters, "metric",
-                             quality_metric_name(report->metric), "answer_tokens",
-                             (json_int_t)options->answer_tokens, "resumed_rows",
-                             (json_int_t)report->resumed, "seconds", report->seconds);
+    json_t *root = json_pack(
+        "{s:o, s:s, s:I, s:s, s:I, s:I, s:f}", "model", view_string(facts->name), "digest",
+        facts->digest, "parameters", (json_int_t)facts->parameters, "metric",
+        quality_metric_name(report->metric), "answer_tokens", (json_int_t)options->answer_tokens,
+        "resumed_rows", (json_int_t)report->resumed, "seconds", report->seconds);
     /* What the whole says stands at the top as well: the pooled set, or the only one. */
     int failed = root == NULL || (report->set_count > 0 &&
                                   put_spread(root, &report->sets[report->set_count - 1]) != 0);

@@ -138,6 +138,24 @@ class ManageTest(unittest.TestCase):
         self.fails("class code", "profile", "export", "--ladder", "m:code", "--database", "b.db")
         self.assertEqual(self.run_command("profile", "export", "--database", "b.db").stdout, before)
 
+    def test_names_that_are_not_utf8(self):
+        """Bytes of another encoding cost their own text, not the document."""
+        table = (b"[model]\nmodel,layers\ncaf\xe9,32\n[quality]\n"
+                 b"model,class,variant,metric,bits_per_element,loss_mean\n"
+                 b'caf\xe9,\xff,"planes:k4v4,g64",f1,4.5,LOSS\n')
+        for name, loss in (("a", b"0.1"), ("b", b"0.2")):
+            self.run_command("profile", "import", self.put("t.csv", table.replace(b"LOSS", loss)),
+                             "--source", "s", "--database", name + ".db")
+        document = self.run_json("profile", "export", "--database", "a.db", "--table", "quality")
+        self.assertEqual(document["tables"]["quality"][0]["class"], "?")
+        document = self.run_json("profile", "diff", "a.db", "b.db", code=1)
+        self.assertIn(("?", 0.1, 0.2), {(row["curve"], row["before"], row["after"])
+                                        for row in self.rows_of(document)})
+        self.run_json("profile", "show", "--database", "a.db")
+
+    def rows_of(self, document):
+        return next(value for value in document.values() if isinstance(value, list))
+
     def test_replay_imported(self):
         """Device curves and a prefill model of the profile by name."""
         source = os.environ.get("KVT_SOURCE_DIR")
