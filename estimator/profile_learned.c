@@ -35,6 +35,9 @@ static int learned_insert(kvt_profile *profile, int64_t run, const profile_learn
     return profile_row_end(&row);
 }
 
+/* Whoever writes waits in a store's background round or close; the next round tries again. */
+#define LEARNED_BUSY_TIMEOUT_MS 250
+
 /* A run that somebody deleted meanwhile, or whose number is another's now, is none to go on with.
  */
 static int learned_find_run(kvt_profile *profile, int64_t *run)
@@ -70,7 +73,9 @@ kvt_status profile_learned_write(kvt_profile *profile, const char *command_line,
 {
     int64_t before = *run;
     if (!profile->writable) return KVT_E_READ_ONLY;
-    int result = sqlite3_exec(profile->database, "BEGIN IMMEDIATE", NULL, NULL, NULL);
+    int result = sqlite3_busy_timeout(profile->database, LEARNED_BUSY_TIMEOUT_MS);
+    if (result == SQLITE_OK)
+        result = sqlite3_exec(profile->database, "BEGIN IMMEDIATE", NULL, NULL, NULL);
     if (result != SQLITE_OK) return profile_status(result);
     kvt_status status = learned_write(profile, command_line, rows, count, run);
     if (status == KVT_OK)

@@ -22,8 +22,8 @@ typedef struct profile_learned {
 
 /*
  * Writes the rows as the content of a run, in one transaction: a process that is killed leaves what
- * was there before. *run is 0 for a new run, which the call begins, or what an earlier call gave.
- * KVT_OK; KVT_E_READ_ONLY; KVT_E_DATABASE.
+ * was there before. Waits for other writers a quarter of a second at most. *run is 0 for a new run,
+ * which the call begins, or what an earlier call gave. KVT_OK; KVT_E_READ_ONLY; KVT_E_DATABASE.
  */
 KVT_NODISCARD kvt_status profile_learned_write(kvt_profile *profile, const char *command_line,
                                                const profile_learned *rows, size_t count,

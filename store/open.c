@@ -765,9 +765,9 @@ void kvt_close(kvt_store *store)
 {
     if (store == NULL) return;
     maintain_stop(store);
-    if (store->opened) learn_save(store);
     if (store->catalog != NULL && store->opened) members_note_wear(store, 1);
     if (store->catalog != NULL) catalog_close(store->catalog);
+    if (store->opened) learn_save(store); /* may wait for others; the catalog is safe by now */
     open_free_places(store, &store->table);
     open_free_places(store, &store->parked);
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {

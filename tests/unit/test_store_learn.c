@@ -425,6 +425,28 @@ static void test_deleted_run_begins_anew(void **state)
     assert_int_equal(learned_rows("l.kind = 'loss'"), 1);
 }
 
+/* Whoever holds the profile costs a store neither its catalog nor a long wait. */
+static void test_locked_profile_is_left_alone(void **state)
+{
+    (void)state;
+    make_profile();
+    kvt_store *store = learn_open_store(true, 1e-6);
+    sqlite3 *database = NULL;
+    uint32_t moves;
+    learn_something(store);
+    assert_int_equal(sqlite3_open(profile_path, &database), SQLITE_OK);
+    run_sql(database, "BEGIN EXCLUSIVE");
+    assert_int_equal(kvt_maintain(store, &moves), KVT_OK);
+    kvt_close(store);
+    run_sql(database, "ROLLBACK");
+    assert_int_equal(sqlite3_close(database), SQLITE_OK);
+    assert_int_equal(learned_rows("1"), 0);
+    store = learn_open_store(true, 300);
+    learn_something(store);
+    kvt_close(store);
+    assert_int_equal(learned_rows("l.kind = 'loss'"), 1);
+}
+
 /* ---- at the same time ---- */
 
 typedef struct learn_crowd {
@@ -529,6 +551,7 @@ int main(void)
         LEARN_TEST(test_killed_store_leaves_a_sound_profile),
         LEARN_TEST(test_rows_that_cannot_be_are_left_out),
         LEARN_TEST(test_deleted_run_begins_anew),
+        LEARN_TEST(test_locked_profile_is_left_alone),
         LEARN_TEST(test_many_at_once),
         LEARN_TEST(test_entries_on_their_way_are_told),
     };
