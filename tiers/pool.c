@@ -387,9 +387,14 @@ static void pool_begin_transfer(tiers_pool *pool, tiers_transfer *transfer, cons
     pthread_cond_broadcast(&pool->done);
 }
 
-/* Queues a transfer; returns the members that it was queued with. */
-static uint64_t pool_queue_transfer(tiers_pool *pool, tiers_transfer *transfer,
-                                    uint64_t deadline_ns)
+/* Members that transfers were queued with, and that are to be called. */
+typedef struct pool_calls {
+    uint64_t drives;
+    uint64_t copying; /* memory */
+} pool_calls;
+
+static void pool_queue_transfer(tiers_pool *pool, tiers_transfer *transfer, uint64_t deadline_ns,
+                                pool_calls *calls)
 {
     assert(transfer->kind == KVT_IO_READ || transfer->kind == KVT_IO_WRITE);
     assert(transfer->bytes % TIERS_GRAIN_BYTES == 0 &&
@@ -407,46 +412,46 @@ static uint64_t pool_queue_transfer(tiers_pool *pool, tiers_transfer *transfer,
     pthread_mutex_lock(&pool->done_mutex);
     pool_begin_transfer(pool, transfer, parts, count);
     pthread_mutex_unlock(&pool->done_mutex);
-    /* The transfer, and so its pins, last until each part was reported. */
-    uint64_t members = 0;
+    /* The transfer, and so its pins, last until each part was reported: a member is another
+     * device's at the earliest when its own part was. */
     for (uint32_t i = 0; i < count; i++) {
         tiers_job_result result = {.member = pool_part_member(&parts[i])};
+        bool drive = (pool->members[result.member].facts.flags & KVT_DEVICE_DURABLE) != 0;
+        *(drive ? &calls->drives : &calls->copying) |= UINT64_C(1) << result.member;
         result.status =
             tiers_worker_queue(pool->members[result.member].worker, transfer, parts[i].copy,
                                parts[i].share, parts[i].bytes, deadline_ns);
-        members |= UINT64_C(1) << result.member;
         if (result.status != KVT_OK) pool_job_finished(pool, transfer, &result);
     }
-    return members;
+}
+
+static void pool_call_members(tiers_pool *pool, uint64_t members)
+{
+    for (uint32_t i = 0; i < TIERS_MEMBERS_MAX && members >> i != 0; i++) {
+        if ((members >> i & 1) != 0) tiers_worker_call(pool->members[i].worker);
+    }
 }
 
 /* Drives first: they work by themselves while the worker of a memory member copies. */
-static void pool_call_members(tiers_pool *pool, uint64_t members)
+static void pool_call(tiers_pool *pool, const pool_calls *calls)
 {
-    uint64_t copying = 0;
-    for (uint32_t i = 0; i < TIERS_MEMBERS_MAX && members >> i != 0; i++) {
-        if ((members >> i & 1) == 0) continue;
-        if ((pool->members[i].facts.flags & KVT_DEVICE_DURABLE) != 0)
-            tiers_worker_call(pool->members[i].worker);
-        else
-            copying |= UINT64_C(1) << i;
-    }
-    for (uint32_t i = 0; i < TIERS_MEMBERS_MAX && copying >> i != 0; i++) {
-        if ((copying >> i & 1) != 0) tiers_worker_call(pool->members[i].worker);
-    }
+    pool_call_members(pool, calls->drives);
+    pool_call_members(pool, calls->copying);
 }
 
 void tiers_transfer_start_until(tiers_pool *pool, tiers_transfer *transfer, uint64_t deadline_ns)
 {
-    pool_call_members(pool, pool_queue_transfer(pool, transfer, deadline_ns));
+    pool_calls calls = {0, 0};
+    pool_queue_transfer(pool, transfer, deadline_ns, &calls);
+    pool_call(pool, &calls);
 }
 
 void tiers_transfers_start(tiers_pool *pool, tiers_transfer *transfers, uint32_t count)
 {
-    uint64_t members = 0;
+    pool_calls calls = {0, 0};
     for (uint32_t i = 0; i < count; i++)
-        members |= pool_queue_transfer(pool, &transfers[i], UINT64_MAX);
-    pool_call_members(pool, members);
+        pool_queue_transfer(pool, &transfers[i], UINT64_MAX, &calls);
+    pool_call(pool, &calls);
 }
 
 kvt_status tiers_transfer_wait(tiers_pool *pool, tiers_transfer *transfer)
