@@ -361,6 +361,7 @@ static kvt_status dumps_losses(dumps_run *run, quality_dumps_report *report)
     for (uint32_t i = 0; i < variants; i++) {
         quality_curve *curve = &report->curves[i];
         /* The interval over entries does not know how far the map itself may be off. */
+        if (curve->entries < 2) curve->loss_high = report->uppers[i];
         curve->loss_high = fmin(fmax(curve->loss_high, report->uppers[i]), 1.0);
         if (!report->mapped[i]) curve->loss_low = 0.0;
         report->uppers[i] = curve->loss_high;
@@ -435,24 +436,23 @@ kvt_status quality_dumps_run(kvt_profile *profile, const quality_dumps_options *
 }
 
 kvt_status quality_dumps_measure(const quality_dumps_options *options, const quality_map *map,
-                                 quality_row *rows_out, char *message, size_t message_size)
+                                 quality_row *rows, char *message, size_t message_size)
 {
     dumps_run run = {.options = options,
-                     .rows = rows_out,
+                     .rows = rows,
                      .lock = PTHREAD_MUTEX_INITIALIZER,
                      .message = message,
                      .message_size = message_size};
     message[0] = '\0';
-    memset(rows_out, 0, (size_t)options->count * options->variant_count * sizeof *rows_out);
     kvt_status status = dumps_open(&run);
     if (status == KVT_OK) status = dumps_measure(&run);
     for (size_t i = 0; status == KVT_OK && i < (size_t)options->count * options->variant_count;
          i++) {
         double upper;
-        if (rows_out[i].present)
+        if (rows[i].present)
             quality_map_loss(map, options->variants[i % options->variant_count].variant,
-                             rows_out[i].attention_error, rows_out[i].attention_error_high,
-                             &rows_out[i].loss, &upper);
+                             rows[i].attention_error, rows[i].attention_error_high, &rows[i].loss,
+                             &upper);
     }
     dumps_close(&run);
     return status;

@@ -53,9 +53,10 @@ KVT_NODISCARD kvt_status quality_dumps_run(kvt_profile *profile,
                                            quality_dumps_report *report_out, char *message,
                                            size_t message_size);
 
-/* The same measurement without a database: rows_out[count * variant_count], losses by `map`. */
+/* The same measurement without a database: rows[count * variant_count], losses by `map`. Rows that
+ * are present are kept as they are; the others are measured. */
 KVT_NODISCARD kvt_status quality_dumps_measure(const quality_dumps_options *options,
-                                               const quality_map *map, quality_row *rows_out,
+                                               const quality_map *map, quality_row *rows,
                                                char *message, size_t message_size);
 
 void quality_dumps_report_free(quality_dumps_report *report); /* zeroed is allowed */

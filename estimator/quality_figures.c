@@ -143,11 +143,14 @@ static uint64_t figures_random(uint64_t *state)
     return z ^ z >> 31;
 }
 
-/* The middle 95 % of the means of entries drawn with replacement; holds the mean itself. */
+/* The middle 95 % of the means of entries drawn with replacement; holds the mean itself. One entry
+ * says nothing of others: no number. */
 static void figures_interval(figures_work *work, uint32_t count, double mean, double *low,
                              double *high)
 {
     uint64_t state = work->seed;
+    *low = *high = figures_nan();
+    if (count < 2) return;
     for (uint32_t i = 0; i < FIGURES_RESAMPLES; i++) {
         double sum = 0.0;
         for (uint32_t j = 0; j < count; j++)
@@ -166,6 +169,9 @@ static void figures_loss(figures_work *work, uint32_t variant, quality_curve *cu
     curve->loss_low = curve->loss_high = curve->loss_p90 = curve->loss_cv = figures_nan();
     if (count == 0) return;
     figures_interval(work, count, curve->loss_mean, &curve->loss_low, &curve->loss_high);
+    /* A loss is a share: of one entry all that is known of others. */
+    if (count < 2) curve->loss_low = 0.0;
+    if (count < 2) curve->loss_high = 1.0;
     if (curve->loss_mean > 0.0)
         curve->loss_cv = figures_deviation(work->values, count) / curve->loss_mean;
     curve->loss_p90 = quality_quantile(work->values, count, 0.9);

@@ -161,6 +161,19 @@ static void figures_find_what_was_put_in(void **state)
     assert_true(fabs(spread.repeatability) < 0.4 && fabs(curves[0].repeatability) < 0.4);
 }
 
+/* An interval of no width would be a promise. */
+static void one_entry_says_nothing_of_others(void **state)
+{
+    (void)state;
+    quality_row row = {.present = true, .loss = 0.25, .kl = 0.1};
+    quality_curve curve;
+    quality_spread spread;
+    assert_int_equal(quality_summarise(&row, 1, 1, 1, &curve, &spread), KVT_OK);
+    assert_true(curve.entries == 1 && curve.loss_mean == 0.25 && curve.kl == 0.1);
+    assert_true(curve.loss_low == 0.0 && curve.loss_high == 1.0);
+    assert_true(isnan(curve.kl_low) && isnan(curve.kl_high) && isnan(spread.sensitivity_sd));
+}
+
 /* A variant without rows has no curve, and one that lacks a row says nothing about entries. */
 static void missing_rows_are_left_out(void **state)
 {
@@ -509,6 +522,7 @@ int main(void)
         cmocka_unit_test(answers_compare_as_by_hand),
         cmocka_unit_test(ranks_share_ties),
         cmocka_unit_test(figures_find_what_was_put_in),
+        cmocka_unit_test(one_entry_says_nothing_of_others),
         cmocka_unit_test(missing_rows_are_left_out),
         cmocka_unit_test(questions_become_tokens),
         cmocka_unit_test(plain_texts_are_joined_and_cut),
