@@ -12,7 +12,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { MIXED_BLOCKS_MAX = 64 };
+enum { MIXED_BLOCKS_MAX = 64, MIXED_BLOCK_LEAST = 32 /* tokens */ };
 
 /* Loss and KL of something. */
 typedef struct mixed_pair {
@@ -253,7 +253,8 @@ static kvt_status mixed_check(const quality_mixed_options *o, char *message, siz
 {
     const char *wrong = NULL;
     if (o->variant_count < 2 || o->variant_count > UINT8_MAX) wrong = "2 to 255 variants";
-    if (o->blocks < 1 || o->blocks > MIXED_BLOCKS_MAX || o->context_tokens < 32 * o->blocks)
+    if (o->blocks < 1 || o->blocks > MIXED_BLOCKS_MAX ||
+        o->context_tokens < MIXED_BLOCK_LEAST * o->blocks)
         wrong = "1 to 64 blocks of 32 tokens or more";
     if (o->mixes < 1 || o->contexts < 2 || o->continuation_tokens < 4)
         wrong = "a draw, two contexts and four tokens after them, at least";
@@ -269,7 +270,18 @@ static kvt_status mixed_make(mixed_run *run)
     const quality_mixed_options *o = run->options;
     const size_t contexts = run->entries.count;
     uint64_t seed = o->seed;
-    if (contexts < 2) return KVT_E_ARGUMENT;
+    if (contexts < 2) {
+        (void)snprintf(run->message, run->message_size, "the texts give one context, not two");
+        return KVT_E_ARGUMENT;
+    }
+    for (size_t e = 0; e < contexts; e++) {
+        uint32_t tokens = run->entries.entries[e].context_tokens; /* the text may say */
+        if (tokens / MIXED_BLOCK_LEAST >= o->blocks) continue;
+        (void)snprintf(run->message, run->message_size,
+                       "a context of %u tokens has no %u blocks of %d or more", (unsigned)tokens,
+                       (unsigned)o->blocks, (int)MIXED_BLOCK_LEAST);
+        return KVT_E_ARGUMENT;
+    }
     run->rows = calloc(contexts * o->variant_count, sizeof *run->rows);
     run->draws = calloc((size_t)o->mixes * o->blocks, 1);
     run->measured = calloc(contexts * o->mixes, sizeof *run->measured);

@@ -10,10 +10,10 @@ enum { CONTEXT = 100, CONTINUATION = 16, CONTEXTS = 4 };
 
 static char message[256];
 
-static kvt_status run(const char *const *names, uint32_t count, uint32_t blocks, uint32_t mixes,
-                      quality_mixed_report *report)
+static kvt_status run_text(const char *text, const char *const *names, uint32_t count,
+                           uint32_t blocks, uint32_t mixes, quality_mixed_report *report)
 {
-    static const char *const texts[] = {files.plain};
+    const char *const texts[] = {text};
     quality_variant variants[4];
     for (uint32_t i = 0; i < count; i++)
         assert_int_equal(quality_variant_parse(names[i], &variants[i]), KVT_OK);
@@ -31,6 +31,12 @@ static kvt_status run(const char *const *names, uint32_t count, uint32_t blocks,
                                            .seed = 5,
                                            .threads = 2};
     return quality_mixed_run(&options, report, message, sizeof message);
+}
+
+static kvt_status run(const char *const *names, uint32_t count, uint32_t blocks, uint32_t mixes,
+                      quality_mixed_report *report)
+{
+    return run_text(files.plain, names, count, blocks, mixes, report);
 }
 
 static void exact_blocks_lose_nothing(void **state)
@@ -86,6 +92,9 @@ static void what_cannot_be_mixed_is_refused(void **state)
     assert_non_null(strstr(message, "@row"));
     assert_int_equal(run(plain, 2, 4, 2, &report), KVT_E_ARGUMENT); /* 25 tokens */
     assert_int_equal(run(plain, 2, 0, 2, &report), KVT_E_ARGUMENT);
+    /* A text that says what its context is may have a shorter one than was asked for. */
+    assert_int_equal(run_text(files.asked, plain, 2, 3, 2, &report), KVT_E_ARGUMENT);
+    assert_non_null(strstr(message, "no 3 blocks of 32"));
 }
 
 int main(void)
