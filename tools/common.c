@@ -175,6 +175,8 @@ int command_exit_code(kvt_status status)
 
 int command_fail(kvt_status status, const char *message)
 {
+    /* A document that could not be written looks so; command_finish says what it is. */
+    if (status == KVT_E_MEMORY && ferror(stdout)) return EXIT_FAILED;
     if (message[0] == '\0') message = kvt_status_text(status);
     fprintf(stderr, "%s: %s (%s)\n", common_name, message, kvt_status_name(status));
     return command_exit_code(status);
@@ -227,8 +229,11 @@ void command_note(const command_common *common, const char *format, ...)
 
 int command_finish(int code)
 {
-    if (fflush(stdout) == 0 && !ferror(stdout)) return code;
-    fprintf(stderr, "%s: standard output: %m\n", common_name);
+    bool flushed = fflush(stdout) == 0;
+    if (flushed && !ferror(stdout)) return code;
+    /* What an earlier write failed with has been overwritten by now. */
+    fprintf(stderr, "%s: standard output: %s\n", common_name,
+            flushed ? "not all of it could be written" : strerror(errno));
     return code == EXIT_FINE ? EXIT_FAILED : code;
 }
 

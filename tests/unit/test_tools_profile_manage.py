@@ -153,6 +153,20 @@ class ManageTest(unittest.TestCase):
                                         for row in self.rows_of(document)})
         self.run_json("profile", "show", "--database", "a.db")
 
+    def test_full_output(self):
+        """A disk that is full is not a lack of memory."""
+        self.run_command("profile", "import", self.put("m.csv", "[model]\nmodel,layers\n" +
+                         "".join("m%d,32\n" % i for i in range(2000))), "--source", "s",
+                         "--database", "a.db")
+        for arguments in (["export", "--json"], ["show", "--json"]):
+            with open("/dev/full", "w") as full:
+                result = subprocess.run([COMMAND, "profile", *arguments, "--database", "a.db"],
+                                        cwd=self.folder, text=True, stdout=full,
+                                        stderr=subprocess.PIPE, timeout=60)
+            self.assertEqual(result.returncode, 1)
+            self.assertIn("standard output: ", result.stderr)
+            self.assertNotIn("memory", result.stderr)
+
     def rows_of(self, document):
         return next(value for value in document.values() if isinstance(value, list))
 
