@@ -184,8 +184,9 @@ bool entries_open(kvt_policy *policy)
         policy->forms_free[length] = NIL;
     uint64_t wanted = policy->config.entries_expected;
     if (wanted < 16) wanted = 16;
+    if (!entries_grow(policy, (uint32_t)wanted)) return false;
     if (policy->ops->buckets && !entries_add_group(policy)) return false;
-    return entries_grow(policy, (uint32_t)wanted) && forms_reserve(policy, KVT_OPTIONS_MAX);
+    return forms_reserve(policy, KVT_OPTIONS_MAX);
 }
 
 void entries_close(kvt_policy *policy)
