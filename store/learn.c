@@ -183,7 +183,11 @@ double learn_load_seconds(kvt_store *store, const store_entry *entry, bool now)
     const store_place *place = entry->place;
     const learn_tier *tier = &learn->tiers[place->tier];
     const learn_codec *codec = learn_find_codec(store, place->variant);
-    uint32_t count = tiers_pool_parts(store->pools[place->tier], place->location, parts);
+    tiers_pool *pool = store->pools[place->tier];
+    uint32_t count = tiers_pool_parts(pool, place->location, parts);
+    if (count == 0 && place->replica != NULL)
+        count = tiers_pool_parts(pool, place->replica->location, parts);
+    if (count == 0) return (double)NAN;
     double alone, seconds;
     pthread_mutex_lock(&learn->lock);
     seconds = learn_slowest(tier, KVT_IO_READ, parts, count, &alone);
@@ -294,7 +298,7 @@ static bool learn_cost_codec(kvt_codec_curve *curve, const learn_codec *codec)
 void learn_begin_epoch(kvt_store *store)
 {
     store->curve_epoch++;
-    store->curve_bucket = 0;
+    store->curve_left = store->table.bucket_count;
 }
 
 /* Gives the entries of a part of the table options of this epoch. False when the epoch is through.
@@ -303,13 +307,16 @@ static bool learn_sweep_step(kvt_store *store, uint32_t *entries_done)
 {
     uint32_t before = *entries_done;
     for (uint32_t i = 0; i < LEARN_SWEEP_BUCKETS; i++) {
-        if (store->curve_bucket >= store->table.bucket_count) {
+        /* A table that grew has split its buckets: another round, for those on both sides. */
+        size_t buckets = store->table.bucket_count;
+        if (buckets != store->curve_buckets) store->curve_left = store->curve_buckets = buckets;
+        if (store->curve_left == 0) {
             store->curve_swept = store->curve_epoch;
             return false;
         }
-        /* A table that grows splits buckets: what was behind the walk stays behind it, or is looked
-         * at twice. Entries that are on their way in, or may come back, have options as well. */
-        store_entry *entry = store->table.buckets[store->curve_bucket++];
+        /* Entries that are on their way in, or may come back, have options as well. */
+        store->curve_left--;
+        store_entry *entry = store->table.buckets[store->curve_bucket++ & (buckets - 1)];
         for (; entry != NULL; entry = entry->next) {
             if (entry->curve_epoch == store->curve_epoch) continue;
             learn_recost_entry(store, entry);

@@ -83,7 +83,7 @@ const flight_watch *learn_watch(kvt_store *store, kvt_tier tier, kvt_io_kind kin
                                 learn_flight *flight);
 
 /* Seconds that a get of an entry is expected to take: with the queues of now, or, of one that comes
- * after others, with such as there mostly are. Lock held. */
+ * after others, with such as there mostly are; NAN when no copy serves. Lock held. */
 double learn_load_seconds(kvt_store *store, const store_entry *entry, bool now);
 
 /* How a get ended that read for itself: seconds of its decoding, and all of its seconds. Returns

@@ -83,7 +83,9 @@ struct kvt_store {
     /* Options are made with figures of an epoch; a curve that is re-opened begins another. */
     uint32_t curve_epoch;
     uint32_t curve_swept;   /* all entries have options of it, or of a later one */
-    size_t curve_bucket;    /* where the walk over the table goes on */
+    size_t curve_bucket;    /* where the walk over the table goes on, also in another epoch */
+    size_t curve_left;      /* buckets until it is round */
+    size_t curve_buckets;   /* of the table, when that was set */
     uint64_t reopened_seen; /* of learn->reopened */
 
     /* Fixed after open. */

@@ -224,7 +224,8 @@ KVT_API KVT_NODISCARD kvt_status kvt_delete(kvt_store *store, const kvt_key *key
 /*
  * How long gets of these entries would take, one after the other, begun now: what their devices and
  * forms have lately taken, and what the devices have to do first.
- *   seconds_out   count of them; of each get alone, NAN where nothing is stored
+ *   seconds_out   count of them; of each get alone, NAN where nothing is stored, or on a device
+ *                 that is out of service
  * KVT_OK; KVT_E_ARGUMENT. Not a use.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_predict_loads(kvt_store *store, const kvt_key *keys,

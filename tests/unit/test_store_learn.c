@@ -2,6 +2,7 @@
  * test_store_learn.c - what a store learns while it runs: predicted loads, factors on losses, what
  * is kept in the profile. Counts and orders of figures decide, never times.
  */
+#include "store/store.h"
 #include "store_support.h"
 
 #include <math.h>
@@ -79,7 +80,7 @@ static void make_profile(void)
 }
 
 /* Of the stores that are opened next. */
-static uint64_t ssd_latency_ns;
+static uint64_t ssd_latency_ns, ssd_bytes = 64 << 20;
 static double loss_limit = 0.01;
 
 static kvt_store *learn_open_store(bool with_profile, double learn_seconds)
@@ -90,7 +91,7 @@ static kvt_store *learn_open_store(bool with_profile, double learn_seconds)
                                       .path = ssd_path,
                                       .sparse = true,
                                       .latency_ns = ssd_latency_ns,
-                                      .capacity_bytes = 64 << 20};
+                                      .capacity_bytes = ssd_bytes};
     kvt_store_options options;
     char message[256] = "";
     kvt_store *store = NULL;
@@ -114,15 +115,22 @@ static kvt_store *learn_open_store(bool with_profile, double learn_seconds)
     return store;
 }
 
-static void learn_put(kvt_store *store, uint32_t number, uint32_t class_id)
+static void learn_put_tokens(kvt_store *store, uint32_t number, uint32_t class_id, uint32_t tokens)
 {
     static _Thread_local char data[SUPPORT_ENTRY_BYTES];
+    uint64_t bytes = SUPPORT_ENTRY_BYTES / learn_layout.tokens * tokens;
     support_fill(number, data);
     kvt_entry entry = {.key = support_key(number),
                        .layout = learn_layout,
                        .recompute_seconds = 1,
                        .class_id = class_id};
-    assert_int_equal(kvt_put(store, &entry, data, sizeof data), KVT_OK);
+    entry.layout.tokens = tokens;
+    assert_int_equal(kvt_put(store, &entry, data, bytes), KVT_OK);
+}
+
+static void learn_put(kvt_store *store, uint32_t number, uint32_t class_id)
+{
+    learn_put_tokens(store, number, class_id, learn_layout.tokens);
 }
 
 static kvt_class_stats learn_class(kvt_store *store, uint32_t class_id)
@@ -166,6 +174,9 @@ static void test_loads_are_predicted(void **state)
     kvt_class_stats of_class = learn_class(store, 0);
     assert_int_equal(of_class.reuse.entries, 20);
     assert_int_equal(of_class.reuse.uses, 200);
+    tiers_pool_retire(store->pools[KVT_TIER_SSD], 0);
+    assert_int_equal(kvt_predict_loads(store, keys, 1, seconds), KVT_OK);
+    assert_true(isnan(seconds[0]));
     kvt_close(store);
 }
 
@@ -217,6 +228,42 @@ static void test_losses_are_observed(void **state)
     assert_true(mine.options[at].option.loss_upper > 0.0061);
     /* What an entry showed itself makes it more certain than its class alone. */
     assert_true(quiet.options[at].option.loss_upper < mine.options[at].option.loss_upper);
+    kvt_close(store);
+}
+
+/* Factors that keep moving reach all entries of a table that one round does not get through. */
+static void test_every_entry_is_told_in_the_end(void **state)
+{
+    (void)state;
+    enum { MANY = 9000 };
+    make_profile();
+    ssd_bytes = UINT64_C(4) << 30;
+    kvt_store *store = learn_open_store(true, 300);
+    ssd_bytes = 64 << 20;
+    kvt_variant coarse;
+    kvt_key key = support_key(0);
+    assert_int_equal(kvt_variant_parse("planes:k4v4,g64", &coarse), KVT_OK);
+    for (uint32_t i = 0; i < MANY; i++)
+        learn_put_tokens(store, i, 3, 1);
+    uint64_t before = support_stats(store).recosted;
+    for (int round = 0; round < 4; round++) {
+        uint32_t moves;
+        double loss = round % 2 == 0 ? 0.04 : 0.0004;
+        key = support_key((uint32_t)round);
+        assert_int_equal(kvt_observe_quality(store, &key, coarse, loss, 1000), KVT_OK);
+        assert_int_equal(kvt_maintain(store, &moves), KVT_OK);
+    }
+    assert_true(support_stats(store).recosted >= before + MANY);
+    uint32_t untold = 0;
+    for (uint32_t i = 0; i < MANY; i++) {
+        static kvt_explanation why;
+        key = support_key(i);
+        assert_int_equal(kvt_explain(store, &key, &why), KVT_OK);
+        for (uint8_t at = 1; at < why.option_count; at++)
+            if (memcmp(&why.options[at].option.variant, &coarse, sizeof coarse) == 0)
+                untold += fabs(why.options[at].option.loss_upper - 0.006) < 1e-9;
+    }
+    assert_int_equal(untold, 0);
     kvt_close(store);
 }
 
@@ -546,6 +593,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         LEARN_TEST(test_loads_are_predicted),
         LEARN_TEST(test_losses_are_observed),
+        LEARN_TEST(test_every_entry_is_told_in_the_end),
         LEARN_TEST(test_limit_holds_for_the_bound),
         LEARN_TEST(test_profile_keeps_what_was_learned),
         LEARN_TEST(test_killed_store_leaves_a_sound_profile),
