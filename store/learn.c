@@ -359,6 +359,9 @@ void learn_round(kvt_store *store)
     for (uint32_t i = 0; i < store->costs.variant_count; i++)
         off |= learn_cost_codec(&store->costs.variants[i], &store->learn->codecs[i]);
     pthread_mutex_unlock(&store->learn->lock);
+    /* A round may have done much since it looked at the tiers last. */
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT && off; tier++)
+        if (store->pools[tier] != NULL) learn_cost_tier(store, (kvt_tier)tier);
     if (off) learn_begin_epoch(store);
     pthread_mutex_unlock(&store->lock);
     learn_sweep(store);

@@ -180,6 +180,27 @@ static void test_loads_are_predicted(void **state)
     kvt_close(store);
 }
 
+/* A curve that is re-opened while the round does something else counts in the epoch it begins. */
+static void test_epoch_has_the_reopened_curve(void **state)
+{
+    (void)state;
+    static kvt_explanation why;
+    make_profile();
+    kvt_store *store = learn_open_store(true, 300);
+    kvt_key key = support_key(1);
+    learn_put(store, 1, 3);
+    pthread_mutex_lock(&store->learn->lock);
+    online_device *read = &store->learn->tiers[KVT_TIER_SSD].members[0].kinds[KVT_IO_READ];
+    read->used[0] = read->value[0] = 1.0;
+    store->learn->reopened++;
+    pthread_mutex_unlock(&store->learn->lock);
+    learn_round(store);
+    assert_int_equal(kvt_explain(store, &key, &why), KVT_OK);
+    for (uint8_t at = 1; at < why.option_count; at++)
+        assert_true(why.options[at].option.load_seconds >= 1);
+    kvt_close(store);
+}
+
 /* ---- factors on losses ---- */
 
 static void test_losses_are_observed(void **state)
@@ -592,6 +613,7 @@ int main(void)
 #define LEARN_TEST(test) cmocka_unit_test_setup_teardown(test, make_folder, remove_folder)
     const struct CMUnitTest tests[] = {
         LEARN_TEST(test_loads_are_predicted),
+        LEARN_TEST(test_epoch_has_the_reopened_curve),
         LEARN_TEST(test_losses_are_observed),
         LEARN_TEST(test_every_entry_is_told_in_the_end),
         LEARN_TEST(test_limit_holds_for_the_bound),
