@@ -264,7 +264,8 @@ int command_profile_quality(int argc, char **argv)
                "with going on from the exact KV. Texts are JSONL with a \"text\" in each line, and "
                "may say what is asked about them. With two classes or more they are judged "
                "together as well, as \"pooled\". A run that was stopped goes on when it is given "
-               "again.",
+               "again.\v`--kv FILE... --help` tells of KV dumps instead of a model, `--mixed "
+               "--help` of contexts whose parts differ.",
         .children = children};
     if (command_has_word(argc, argv, "--mixed")) return command_profile_mixed(argc, argv);
     if (command_has_word(argc, argv, "--kv") || command_has_word(argc, argv, "--write-dumps"))

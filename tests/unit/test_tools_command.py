@@ -74,6 +74,14 @@ class CommandTest(unittest.TestCase):
             self.assertIn(f"\n  {name} ", text)
         self.assertRegex(self.run_command("--version").stdout, r"^kvterrace \d+\.\d+\.\d+\n$")
 
+    def test_help_of_quality(self):
+        """What one help does not list it leads to."""
+        text = self.run_command("profile", "quality", "--help").stdout
+        for other in (["--kv", "FILE"], ["--mixed"]):
+            self.assertIn(" ".join(other), text)
+            more = self.run_command("profile", "quality", *other, "--help").stdout
+            self.assertIn(other[0], more.split("Mandatory")[0])
+
     def test_usage(self):
         self.fails("Usage", code=2)
         self.fails("unknown command 'fly'", "fly")
