@@ -43,6 +43,13 @@ static json_t *report_row(const bench_device_row *row)
     return NULL;
 }
 
+/* Best over best; null without fio. */
+static json_t *report_fast_ratio(const bench_fast_row *row, const bench_rate *fio)
+{
+    if (row->note != NULL) return json_null();
+    return json_real(report_ratio(row->ours.max, fio->max));
+}
+
 static json_t *report_fast_row(const bench_fast_row *row)
 {
     json_t *object =
@@ -57,9 +64,10 @@ static json_t *report_fast_row(const bench_fast_row *row)
     failed |= bench_put_rate(object, "fio_cpu_seconds_per_gb", &row->fio_cpu);
     failed |= json_object_set_new(object, "fio_batch", json_integer((json_int_t)row->fio_batch));
     failed |= bench_put_rate(object, "paired_ratio", &row->paired);
-    json_t *ratio =
-        row->note == NULL ? json_real(report_ratio(row->ours.max, row->fio.max)) : json_null();
-    failed |= json_object_set_new(object, "ratio", ratio);
+    failed |= bench_put_rate(object, "fio_default_bytes_per_s", &row->fio_default);
+    failed |= json_object_set_new(object, "ratio", report_fast_ratio(row, &row->fio));
+    failed |=
+        json_object_set_new(object, "ratio_default", report_fast_ratio(row, &row->fio_default));
     if (row->note != NULL) failed |= json_object_set_new(object, "note", json_string(row->note));
     if (failed == 0) return object;
     json_decref(object);
@@ -91,8 +99,8 @@ static int report_json(FILE *out, const bench_device_results *results)
 
 static void report_fast_text(FILE *out, const bench_device_results *results)
 {
-    fprintf(out, "\n%-10s  %-5s  %4s  %-18s  %22s  %22s  %5s  %6s  %s\n", "fast path", "", "KiB",
-            "engine", "MB/s (min-max)", "fio MB/s (min-max)", "batch", "best",
+    fprintf(out, "\n%-10s  %-5s  %4s  %-18s  %22s  %22s  %5s  %6s  %7s  %s\n", "fast path", "",
+            "KiB", "engine", "MB/s (min-max)", "fio MB/s (min-max)", "batch", "best", "default",
             "processor s per GB, fio's");
     for (uint32_t i = 0; i < results->fast_count; i++) {
         const bench_fast_row *row = &results->fast_rows[i];
@@ -102,10 +110,12 @@ static void report_fast_text(FILE *out, const bench_device_results *results)
         bench_print_cell(out, &row->ours);
         bench_print_cell(out, &row->fio);
         if (row->note != NULL)
-            fprintf(out, "  %5s  %6s  %.4f; %s\n", "", "-", row->ours_cpu.median, row->note);
+            fprintf(out, "  %5s  %6s  %7s  %.4f; %s\n", "", "-", "-", row->ours_cpu.median,
+                    row->note);
         else
-            fprintf(out, "  %5u  %6.3f  %.4f, %.4f\n", row->fio_batch,
-                    report_ratio(row->ours.max, row->fio.max), row->ours_cpu.median,
+            fprintf(out, "  %5u  %6.3f  %7.3f  %.4f, %.4f\n", row->fio_batch,
+                    report_ratio(row->ours.max, row->fio.max),
+                    report_ratio(row->ours.max, row->fio_default.max), row->ours_cpu.median,
                     row->fio_cpu.median);
     }
 }

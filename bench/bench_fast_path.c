@@ -255,6 +255,7 @@ static void fast_choose_rival(bench_fast_row *row, fast_samples *samples, uint32
 {
     for (int rival = 0; rival < FAST_RIVALS; rival++) {
         bench_rate rate = bench_rate_of(samples->fio[rival], repetitions);
+        if (rival == 0) row->fio_default = rate;
         if (rival > 0 && rate.max <= row->fio.max) continue;
         row->fio = rate;
         row->fio_cpu = bench_rate_of(samples->fio_cpu[rival], repetitions);

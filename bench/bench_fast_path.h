@@ -15,11 +15,12 @@ typedef struct bench_fast_row {
     uint32_t request_bytes;
     uint32_t depth;
     bool direct;
-    bool registered;     /* our buffers were announced and taken; fio's always are */
-    bench_rate ours;     /* bytes per second */
-    bench_rate fio;      /* the better of its ways */
-    uint32_t fio_batch;  /* which: requests that it submits and waits for at once */
-    bench_rate ours_cpu; /* processor seconds per 10^9 bytes */
+    bool registered;        /* our buffers were announced and taken; fio's always are */
+    bench_rate ours;        /* bytes per second */
+    bench_rate fio_default; /* submitting and waiting for one request at a time */
+    bench_rate fio;         /* the better of its ways */
+    uint32_t fio_batch;     /* which: requests that it submits and waits for at once */
+    bench_rate ours_cpu;    /* processor seconds per 10^9 bytes */
     bench_rate fio_cpu;
     bench_rate paired; /* ours / fio, of neighbours in time */
     const char *note;  /* NULL, or why fio's part is missing; static */
