@@ -40,6 +40,7 @@ typedef struct calibrate_arguments {
     bool quick;
     const char *texts[CALIBRATE_PATHS_MAX];
     const char *dumps[CALIBRATE_PATHS_MAX];
+    char class_name[64]; /* empty: none was given */
     char command_line[1024];
     calibrate_options options;
 } calibrate_arguments;
@@ -48,7 +49,7 @@ static const struct argp_option calibrate_table[] = {
     {"model", CALIBRATE_KEY_MODEL, "FILE", 0, "The model: a folder, or a file of llama2.c", 0},
     {"tokenizer", CALIBRATE_KEY_TOKENIZER, "FILE", 0, "Its vocabulary (tokenizer.bin beside it)",
      0},
-    {"text", CALIBRATE_KEY_TEXT, "FILE", 0, "JSONL with texts; may be repeated", 0},
+    {"text", CALIBRATE_KEY_TEXT, "[CLASS=]FILE", 0, "JSONL with texts; may be repeated", 0},
     {"kv", CALIBRATE_KEY_KV, "FILE", 0,
      "A KV dump with queries instead of a model; more may follow without the option", 0},
     {"name", CALIBRATE_KEY_NAME, "NAME", 0,
@@ -102,6 +103,32 @@ static void calibrate_add(struct argp_state *state, const char **paths, uint32_t
     paths[(*count)++] = path;
 }
 
+/* A calibration is of one class, however often it is named. */
+static void calibrate_set_class(struct argp_state *state, calibrate_arguments *arguments,
+                                const char *name, size_t length)
+{
+    char *given = arguments->class_name;
+    if (length == 0 || length >= sizeof arguments->class_name) {
+        argp_error(state, "%.*s: a class has 1 to 63 bytes", (int)(length > 80 ? 80 : length),
+                   name);
+    } else if (given[0] != '\0' && (strlen(given) != length || memcmp(given, name, length) != 0)) {
+        argp_error(state, "a calibration is of one class: %s and %.*s", given, (int)length, name);
+    } else {
+        memcpy(given, name, length);
+        arguments->options.class_name = given;
+    }
+}
+
+/* FILE, or CLASS=FILE as in profile quality. */
+static void calibrate_add_text(struct argp_state *state, calibrate_arguments *arguments,
+                               const char *text)
+{
+    const char *mark = strchr(text, '=');
+    if (mark != NULL) calibrate_set_class(state, arguments, text, (size_t)(mark - text));
+    calibrate_add(state, arguments->texts, &arguments->options.text_count,
+                  mark != NULL ? mark + 1 : text);
+}
+
 static void calibrate_check_words(struct argp_state *state, const calibrate_options *options)
 {
     if (options->model == NULL && options->dump_count == 0)
@@ -122,11 +149,11 @@ static error_t calibrate_parse(int key, char *argument, struct argp_state *state
     case CALIBRATE_KEY_MODEL: options->model = argument; return 0;
     case CALIBRATE_KEY_NAME: options->name = argument; return 0;
     case CALIBRATE_KEY_TOKENIZER: options->tokenizer = argument; return 0;
-    case CALIBRATE_KEY_CLASS: options->class_name = argument; return 0;
-    case CALIBRATE_KEY_LOSS: options->metric = calibrate_metric(state, argument); return 0;
-    case CALIBRATE_KEY_TEXT:
-        calibrate_add(state, arguments->texts, &options->text_count, argument);
+    case CALIBRATE_KEY_CLASS:
+        calibrate_set_class(state, arguments, argument, strlen(argument));
         return 0;
+    case CALIBRATE_KEY_LOSS: options->metric = calibrate_metric(state, argument); return 0;
+    case CALIBRATE_KEY_TEXT: calibrate_add_text(state, arguments, argument); return 0;
     case CALIBRATE_KEY_KV:
     case ARGP_KEY_ARG:
         calibrate_add(state, arguments->dumps, &options->dump_count, argument);

@@ -327,6 +327,8 @@ class CommandTest(unittest.TestCase):
         self.fails("--model or --kv is missing", "profile", "calibrate")
         self.fails("do not go together", "profile", "calibrate", *model, "--kv", dumps[0])
         self.fails("--text is missing", "profile", "calibrate", *model)
+        self.fails("of one class: a and b", "profile", "calibrate", *model, "--text", "a=x",
+                   "--text", "b=x")
         self.fails("none.safetensors", "profile", "quality", "--kv", "none.safetensors")
         self.fails("goes with --write-dumps", "profile", "quality", "--kv", dumps[0], *text)
         self.fails("--text is missing", "profile", "quality", "--mixed", *model)
