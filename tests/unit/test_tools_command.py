@@ -10,54 +10,20 @@ import json
 import math
 import os
 import re
-import shutil
 import sqlite3
 import struct
 import subprocess
 import sys
-import tempfile
 import unittest
 
-COMMAND = os.path.abspath(sys.argv.pop(1)) if len(sys.argv) > 1 else "kvterrace"
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from command_case import WORKLOAD, CommandCase  # noqa: E402
 
 # The model that comes with the sources, and texts for it.
 REFERENCE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "reference_model")
 
-WORKLOAD = ["--workload", "poisson", "--set", "workload.requests=200", "--set",
-            "workload.tokens_median=2000", "--set", "workload.tokens_max=8000"]
 
-
-class CommandTest(unittest.TestCase):
-    def setUp(self):
-        self.folder = tempfile.mkdtemp(prefix="kvterrace-test-")
-        self.addCleanup(shutil.rmtree, self.folder)
-
-    def path(self, name):
-        return os.path.join(self.folder, name)
-
-    def put(self, name, text):
-        with open(self.path(name), "wb") as file:
-            file.write(text if isinstance(text, bytes) else text.encode())
-        return self.path(name)
-
-    def run_command(self, *arguments, code=0):
-        result = subprocess.run([COMMAND, *arguments], cwd=self.folder, text=True,
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=300,
-                                stdin=subprocess.DEVNULL)
-        self.assertEqual(result.returncode, code, result.stdout + result.stderr)
-        return result
-
-    def run_json(self, *arguments, code=0):
-        result = self.run_command(*arguments, "--json", code=code)
-        return json.loads(result.stdout)
-
-    def fails(self, part, *arguments, code=2):
-        """The command says why on stderr, prints no data, and leaves with the code."""
-        result = self.run_command(*arguments, code=code)
-        self.assertIn(part, result.stderr)
-        self.assertEqual(result.stdout, "")
-        return result
-
+class CommandTest(CommandCase):
     def test_help(self):
         for arguments in ([], ["profile"], ["profile", "devices"], ["profile", "import"],
                           ["profile", "export"], ["profile", "diff"], ["profile", "gc"],

@@ -14,13 +14,12 @@ import re
 import shutil
 import sqlite3
 import struct
-import subprocess
 import sys
-import tempfile
 import unittest
 import xml.etree.ElementTree
 
-COMMAND = os.path.abspath(sys.argv.pop(1)) if len(sys.argv) > 1 else "kvterrace"
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from command_case import CommandCase  # noqa: E402
 GNUPLOT = shutil.which("gnuplot")
 QUICK = ["--quick", "--seconds", "1ms", "--database", "p.db"]
 DEVICES = [word for name in ("one", "two") for word in (
@@ -32,26 +31,12 @@ TABLES = ["run", "device", "device_point", "device_fit", "device_mixed", "codec_
           "learned", "prefill"]
 
 
-class ProfileTest(unittest.TestCase):
-    def setUp(self):
-        self.folder = tempfile.mkdtemp(prefix="kvterrace-test-")
-        self.addCleanup(shutil.rmtree, self.folder)
-
-    def path(self, name):
-        return os.path.join(self.folder, name)
-
+class ProfileTest(CommandCase):
     def run_command(self, *arguments, code=0, plots=True):
         environment = dict(os.environ)
         if not plots:
             environment["PATH"] = self.folder
-        result = subprocess.run([COMMAND, "profile", *arguments], cwd=self.folder, text=True,
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=300,
-                                stdin=subprocess.DEVNULL, env=environment)
-        self.assertEqual(result.returncode, code, result.stdout + result.stderr)
-        return result
-
-    def run_json(self, *arguments):
-        return json.loads(self.run_command(*arguments, "--json").stdout)
+        return super().run_command("profile", *arguments, code=code, environment=environment)
 
     def runs(self):
         with sqlite3.connect(self.path("p.db")) as database:

@@ -8,53 +8,19 @@ Nothing here depends on how long anything takes.
 """
 
 import contextlib
-import json
 import os
-import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 
-COMMAND = os.path.abspath(sys.argv.pop(1)) if len(sys.argv) > 1 else "kvterrace"
-
-WORKLOAD = ["--workload", "poisson", "--set", "workload.requests=200", "--set",
-            "workload.tokens_median=2000", "--set", "workload.tokens_max=8000"]
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from command_case import COMMAND, WORKLOAD, CommandCase  # noqa: E402
 
 
-class ManageTest(unittest.TestCase):
-    def setUp(self):
-        self.folder = tempfile.mkdtemp(prefix="kvterrace-test-")
-        self.addCleanup(shutil.rmtree, self.folder)
-
-    def path(self, name):
-        return os.path.join(self.folder, name)
-
-    def put(self, name, text):
-        with open(self.path(name), "wb") as file:
-            file.write(text if isinstance(text, bytes) else text.encode())
-        return self.path(name)
-
-    def run_command(self, *arguments, code=0):
-        result = subprocess.run([COMMAND, *arguments], cwd=self.folder, text=True,
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=300,
-                                stdin=subprocess.DEVNULL)
-        self.assertEqual(result.returncode, code, result.stdout + result.stderr)
-        return result
-
-    def run_json(self, *arguments, code=0):
-        return json.loads(self.run_command(*arguments, "--json", code=code).stdout)
-
-    def fails(self, part, *arguments, code=2):
-        """The command says why on stderr, prints no data, and leaves with the code."""
-        result = self.run_command(*arguments, code=code)
-        self.assertIn(part, result.stderr)
-        self.assertEqual(result.stdout, "")
-        return result
-
+class ManageTest(CommandCase):
     def test_interrupted(self):
         """Ctrl-C in the middle of measuring: points so far stay, and the profile goes on."""
         process = subprocess.Popen([COMMAND, "profile", "devices", "--seconds", "100ms",

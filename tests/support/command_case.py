@@ -1,0 +1,48 @@
+"""What tests of the kvterrace command share: a folder of their own, and runs of the command in it.
+
+The command's path is the test program's first argument.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+COMMAND = os.path.abspath(sys.argv.pop(1)) if len(sys.argv) > 1 else "kvterrace"
+
+WORKLOAD = ["--workload", "poisson", "--set", "workload.requests=200", "--set",
+            "workload.tokens_median=2000", "--set", "workload.tokens_max=8000"]
+
+
+class CommandCase(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="kvterrace-test-")
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def put(self, name, text):
+        with open(self.path(name), "wb") as file:
+            file.write(text if isinstance(text, bytes) else text.encode())
+        return self.path(name)
+
+    def run_command(self, *arguments, code=0, environment=None):
+        result = subprocess.run([COMMAND, *arguments], cwd=self.folder, text=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=300,
+                                stdin=subprocess.DEVNULL, env=environment)
+        self.assertEqual(result.returncode, code, result.stdout + result.stderr)
+        return result
+
+    def run_json(self, *arguments, code=0):
+        return json.loads(self.run_command(*arguments, "--json", code=code).stdout)
+
+    def fails(self, part, *arguments, code=2):
+        """The command says why on stderr, prints no data, and leaves with the code."""
+        result = self.run_command(*arguments, code=code)
+        self.assertIn(part, result.stderr)
+        self.assertEqual(result.stdout, "")
+        return result
