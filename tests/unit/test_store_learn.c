@@ -115,7 +115,8 @@ static kvt_store *learn_open_store(bool with_profile, double learn_seconds)
     return store;
 }
 
-static void learn_put_tokens(kvt_store *store, uint32_t number, uint32_t class_id, uint32_t tokens)
+static kvt_status learn_try_put(kvt_store *store, uint32_t number, uint32_t class_id,
+                                uint32_t tokens)
 {
     static _Thread_local char data[SUPPORT_ENTRY_BYTES];
     uint64_t bytes = SUPPORT_ENTRY_BYTES / learn_layout.tokens * tokens;
@@ -125,7 +126,12 @@ static void learn_put_tokens(kvt_store *store, uint32_t number, uint32_t class_i
                        .recompute_seconds = 1,
                        .class_id = class_id};
     entry.layout.tokens = tokens;
-    assert_int_equal(kvt_put(store, &entry, data, bytes), KVT_OK);
+    return kvt_put(store, &entry, data, bytes);
+}
+
+static void learn_put_tokens(kvt_store *store, uint32_t number, uint32_t class_id, uint32_t tokens)
+{
+    assert_int_equal(learn_try_put(store, number, class_id, tokens), KVT_OK);
 }
 
 static void learn_put(kvt_store *store, uint32_t number, uint32_t class_id)
@@ -565,11 +571,22 @@ static void test_many_at_once(void **state)
     kvt_close(crowd.store);
 }
 
+enum { LEARN_COMING = 20 };
+
+/* A thread's own assertion would end the process without a word. */
+typedef struct learn_arrivals {
+    kvt_store *store;
+    atomic_uint count;
+    kvt_status statuses[LEARN_COMING];
+} learn_arrivals;
+
 static void *learn_come(void *argument)
 {
-    kvt_store *store = argument;
-    for (uint32_t i = 100; i < 120; i++)
-        learn_put(store, i, 3);
+    learn_arrivals *arrivals = argument;
+    for (uint32_t i = 0; i < LEARN_COMING; i++) {
+        arrivals->statuses[i] = learn_try_put(arrivals->store, 100 + i, 3, learn_layout.tokens);
+        atomic_fetch_add(&arrivals->count, 1);
+    }
     return NULL;
 }
 
@@ -586,16 +603,18 @@ static void test_entries_on_their_way_are_told(void **state)
     uint32_t moves;
     assert_int_equal(kvt_variant_parse("planes:k4v4,g64", &coarse), KVT_OK);
     kvt_key told = support_key(0), begun = support_key(102);
+    learn_arrivals arrivals = {.store = store};
     learn_put(store, 0, 3);
-    assert_int_equal(pthread_create(&thread, NULL, learn_come, store), 0);
-    while (kvt_exists(store, &begun) != KVT_OK)
+    assert_int_equal(pthread_create(&thread, NULL, learn_come, &arrivals), 0);
+    while (kvt_exists(store, &begun) != KVT_OK && atomic_load(&arrivals.count) < LEARN_COMING)
         sched_yield();
     assert_int_equal(kvt_observe_quality(store, &told, coarse, 0.04, 1000), KVT_OK);
     assert_int_equal(kvt_maintain(store, &moves), KVT_OK);
     pthread_join(thread, NULL);
-    for (uint32_t i = 100; i < 120; i++) {
+    for (uint32_t i = 0; i < LEARN_COMING; i++) {
         static kvt_explanation why;
-        kvt_key key = support_key(i);
+        kvt_key key = support_key(100 + i);
+        assert_int_equal(arrivals.statuses[i], KVT_OK);
         uint32_t found = 0;
         assert_int_equal(kvt_explain(store, &key, &why), KVT_OK);
         for (uint8_t at = 1; at < why.option_count; at++) {
