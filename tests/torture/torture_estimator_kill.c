@@ -3,6 +3,8 @@
  * stays sound, keeps what was complete, and can be measured on. A second part fails every n-th
  * allocation of SQLite.
  */
+#include "failing_sqlite.h"
+
 #include <kvterrace/profile.h>
 
 #include <setjmp.h>
@@ -167,26 +169,6 @@ static void killed_anywhere_stays_sound(void **state)
 
 /* ---- allocations that fail ---- */
 
-static sqlite3_mem_methods real_memory;
-static long allocations_left = -1; /* negative: never fails */
-
-static bool allocation_fails(void)
-{
-    if (allocations_left < 0) return false;
-    if (allocations_left > 0) allocations_left--;
-    return allocations_left == 0;
-}
-
-static void *failing_malloc(int bytes)
-{
-    return allocation_fails() ? NULL : real_memory.xMalloc(bytes);
-}
-
-static void *failing_realloc(void *memory, int bytes)
-{
-    return allocation_fails() ? NULL : real_memory.xRealloc(memory, bytes);
-}
-
 /* From the n-th allocation on all fail, for growing n, until a whole session gets through. */
 static void failed_allocations_are_reported(void **state)
 {
@@ -218,10 +200,6 @@ int main(void)
         cmocka_unit_test(killed_anywhere_stays_sound),
         cmocka_unit_test(failed_allocations_are_reported),
     };
-    if (sqlite3_config(SQLITE_CONFIG_GETMALLOC, &real_memory) != SQLITE_OK) return 1;
-    sqlite3_mem_methods failing = real_memory;
-    failing.xMalloc = failing_malloc;
-    failing.xRealloc = failing_realloc;
-    if (sqlite3_config(SQLITE_CONFIG_MALLOC, &failing) != SQLITE_OK) return 1;
+    if (!failing_sqlite_install()) return 1;
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "failing_sqlite.h"
 #include "profile_scratch.h"
 #include "profile_version_1.h"
 
@@ -169,26 +170,6 @@ static void killed_migrations_are_whole(void **state)
 
 /* ---- allocations that fail ---- */
 
-static sqlite3_mem_methods real_memory;
-static long allocations_left = -1; /* negative: never fails */
-
-static bool allocation_fails(void)
-{
-    if (allocations_left < 0) return false;
-    if (allocations_left > 0) allocations_left--;
-    return allocations_left == 0;
-}
-
-static void *failing_malloc(int bytes)
-{
-    return allocation_fails() ? NULL : real_memory.xMalloc(bytes);
-}
-
-static void *failing_realloc(void *memory, int bytes)
-{
-    return allocation_fails() ? NULL : real_memory.xRealloc(memory, bytes);
-}
-
 /* From the n-th allocation on all fail, for growing n, until a whole session gets through. */
 static void failed_allocations_are_reported(void **state)
 {
@@ -289,10 +270,6 @@ int main(void)
         cmocka_unit_test(failed_allocations_leave_version_1),
         cmocka_unit_test(flipped_bits_are_refused_or_harmless),
     };
-    if (sqlite3_config(SQLITE_CONFIG_GETMALLOC, &real_memory) != SQLITE_OK) return 1;
-    sqlite3_mem_methods failing = real_memory;
-    failing.xMalloc = failing_malloc;
-    failing.xRealloc = failing_realloc;
-    if (sqlite3_config(SQLITE_CONFIG_MALLOC, &failing) != SQLITE_OK) return 1;
+    if (!failing_sqlite_install()) return 1;
     return cmocka_run_group_tests(tests, setup, teardown);
 }
