@@ -61,15 +61,6 @@ static void bench_add_variants(struct argp_state *state, bench_codecs_arguments 
     if (arguments->variants.count == 0) argp_error(state, "--variants: no name");
 }
 
-static uint32_t bench_count(struct argp_state *state, const char *option, const char *argument,
-                            uint32_t most)
-{
-    uint32_t count = 0;
-    if (!command_parse_count(argument, most, &count))
-        argp_error(state, "%s: '%s' is not from 1 to %u", option, argument, (unsigned)most);
-    return count;
-}
-
 static error_t bench_codecs_parse(int key, char *argument, struct argp_state *state)
 {
     bench_codecs_arguments *arguments = state->input;
@@ -83,9 +74,11 @@ static error_t bench_codecs_parse(int key, char *argument, struct argp_state *st
     case BENCH_KEY_MODEL: bench_add_string(state, &arguments->models, argument); return 0;
     case BENCH_KEY_TOKENIZER: options->tokenizer = argument; return 0;
     case BENCH_KEY_TEXT: bench_add_string(state, &arguments->texts, argument); return 0;
-    case 'n': options->contexts = bench_count(state, "--contexts", argument, 10000); return 0;
-    case 't': options->threads = bench_count(state, "--threads", argument, 16); return 0;
-    case 'w': options->workers = bench_count(state, "--workers", argument, 16); return 0;
+    case 'n':
+        options->contexts = command_option_count(state, "--contexts", argument, 10000);
+        return 0;
+    case 't': options->threads = command_option_count(state, "--threads", argument, 16); return 0;
+    case 'w': options->workers = command_option_count(state, "--workers", argument, 16); return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
 }

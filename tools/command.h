@@ -76,6 +76,17 @@ bool command_was_set(const command_common *common, const char *key);
 /* A whole number from 1 to most, digits alone: no sign, no blank, nothing behind it. */
 bool command_parse_count(const char *text, uint32_t most, uint32_t *count_out);
 
+/* The same of an option; anything else is told to the user, and the command ends. */
+uint32_t command_option_count(struct argp_state *state, const char *option, const char *argument,
+                              uint32_t most);
+
+/* From now on SIGINT and SIGTERM end nothing by themselves: command_interrupted turns true. */
+void command_catch_interrupts(void);
+bool command_interrupted(void);
+
+/* argv as one line, for the profile's provenance. */
+void command_keep_line(int argc, char **argv, char *line, size_t size);
+
 /* The exit code of a status. */
 int command_exit_code(kvt_status status);
 

@@ -4,6 +4,7 @@
 #include "command.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -158,6 +159,46 @@ bool command_parse_count(const char *text, uint32_t most, uint32_t *count_out)
     }
     *count_out = (uint32_t)count;
     return count > 0;
+}
+
+uint32_t command_option_count(struct argp_state *state, const char *option, const char *argument,
+                              uint32_t most)
+{
+    uint32_t count = 0;
+    if (!command_parse_count(argument, most, &count))
+        argp_error(state, "%s: '%s' is not from 1 to %u", option, argument, (unsigned)most);
+    return count;
+}
+
+static volatile sig_atomic_t common_interrupted;
+
+static void common_interrupt(int number)
+{
+    (void)number;
+    common_interrupted = 1;
+}
+
+void command_catch_interrupts(void)
+{
+    const struct sigaction action = {.sa_handler = common_interrupt};
+    (void)sigaction(SIGINT, &action, NULL);
+    (void)sigaction(SIGTERM, &action, NULL);
+}
+
+bool command_interrupted(void)
+{
+    return common_interrupted != 0;
+}
+
+void command_keep_line(int argc, char **argv, char *line, size_t size)
+{
+    size_t used = 0;
+    line[0] = '\0';
+    for (int i = 0; i < argc && used < size; i++) {
+        int length = snprintf(line + used, size - used, "%s%s", i ? " " : "", argv[i]);
+        if (length < 0) break;
+        used += (size_t)length;
+    }
 }
 
 int command_exit_code(kvt_status status)

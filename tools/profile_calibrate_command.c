@@ -13,7 +13,6 @@
 #include "variant_list.h"
 
 #include <jansson.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -68,24 +67,7 @@ static const struct argp_option calibrate_table[] = {
     {0},
 };
 
-static volatile sig_atomic_t calibrate_interrupted;
-
-static void calibrate_interrupt(int number)
-{
-    (void)number;
-    calibrate_interrupted = 1;
-}
-
 /* ---- the command line ---- */
-
-static uint32_t calibrate_count(struct argp_state *state, const char *option, const char *argument,
-                                uint32_t most)
-{
-    uint32_t count = 0;
-    if (!command_parse_count(argument, most, &count))
-        argp_error(state, "%s: '%s' is not from 1 to %u", option, argument, (unsigned)most);
-    return count;
-}
 
 static quality_metric calibrate_metric(struct argp_state *state, const char *argument)
 {
@@ -159,18 +141,20 @@ static error_t calibrate_parse(int key, char *argument, struct argp_state *state
         calibrate_add(state, arguments->dumps, &options->dump_count, argument);
         return 0;
     case CALIBRATE_KEY_CONTEXT:
-        options->context_tokens = calibrate_count(state, "--context-tokens", argument, 65536);
+        options->context_tokens = command_option_count(state, "--context-tokens", argument, 65536);
         return 0;
     case CALIBRATE_KEY_CONTINUATION:
         options->continuation_tokens =
-            calibrate_count(state, "--continuation-tokens", argument, 65536);
+            command_option_count(state, "--continuation-tokens", argument, 65536);
         return 0;
     case CALIBRATE_KEY_QUERIES:
-        options->queries = calibrate_count(state, "--queries", argument, 65536);
+        options->queries = command_option_count(state, "--queries", argument, 65536);
         return 0;
-    case 'n': options->contexts = calibrate_count(state, "--contexts", argument, 100000); return 0;
+    case 'n':
+        options->contexts = command_option_count(state, "--contexts", argument, 100000);
+        return 0;
     case 't':
-        options->threads = calibrate_count(state, "--threads", argument, QUALITY_THREADS_MAX);
+        options->threads = command_option_count(state, "--threads", argument, QUALITY_THREADS_MAX);
         return 0;
     case 'd': command_add_setting(&arguments->common, "store.profile", argument); return 0;
     case 'Q': arguments->quick = true; return 0;
@@ -244,7 +228,7 @@ static bool calibrate_print_json(FILE *out, const calibrate_report *report,
 static bool calibrate_progress(void *context, double done, const char *what)
 {
     progress_update(context, done, what);
-    return calibrate_interrupted == 0;
+    return !command_interrupted();
 }
 
 static void calibrate_prepare(calibrate_arguments *arguments)
@@ -263,12 +247,10 @@ static void calibrate_prepare(calibrate_arguments *arguments)
 
 static int calibrate_measure_all(calibrate_arguments *arguments, kvt_profile *profile)
 {
-    const struct sigaction action = {.sa_handler = calibrate_interrupt};
     calibrate_options *options = &arguments->options;
     char message[COMMAND_MESSAGE_BYTES] = "";
     command_progress bar;
-    (void)sigaction(SIGINT, &action, NULL);
-    (void)sigaction(SIGTERM, &action, NULL);
+    command_catch_interrupts();
     calibrate_report *report = malloc(sizeof *report);
     if (report == NULL) return command_fail(KVT_E_MEMORY, "");
     options->progress = calibrate_progress;

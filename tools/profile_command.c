@@ -18,7 +18,6 @@
 #include "profile_show.h"
 #include "quality_command.h"
 
-#include <signal.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -65,14 +64,6 @@ static const struct argp_option profile_measure_options[] = {
 
 static const char *const profile_device_sections[] = {"device.*", NULL};
 static const char *const profile_no_sections[] = {NULL};
-
-static volatile sig_atomic_t profile_interrupted;
-
-static void profile_interrupt(int number)
-{
-    (void)number;
-    profile_interrupted = 1;
-}
 
 static error_t profile_parse(int key, char *argument, struct argp_state *state)
 {
@@ -122,13 +113,7 @@ static int profile_load(const char *doc, int argc, char **argv, profile_argument
                               .doc = doc,
                               .children = children};
     arguments->directory = ".";
-    size_t used = 0;
-    for (int i = 0; i < argc && used < sizeof arguments->command_line; i++) {
-        int length = snprintf(arguments->command_line + used, sizeof arguments->command_line - used,
-                              "%s%s", i ? " " : "", argv[i]);
-        if (length < 0) break;
-        used += (size_t)length;
-    }
+    command_keep_line(argc, argv, arguments->command_line, sizeof arguments->command_line);
     return command_load(&argp, argc, argv, arguments);
 }
 
@@ -146,7 +131,7 @@ static bool profile_report(void *context, double done, const char *what)
     char text[96];
     (void)snprintf(text, sizeof text, "%s%s", progress->name, what ? what : "");
     progress_update(&progress->bar, progress->done_before + done * progress->share, text);
-    return !profile_interrupted;
+    return !command_interrupted();
 }
 
 static void profile_next(profile_progress *progress, const char *name, double share)
@@ -271,13 +256,6 @@ static kvt_status profile_measure_codecs(kvt_profile *profile, const profile_arg
 
 /* ---- the command ---- */
 
-static void profile_catch_signals(void)
-{
-    struct sigaction action = {.sa_handler = profile_interrupt};
-    (void)sigaction(SIGINT, &action, NULL);
-    (void)sigaction(SIGTERM, &action, NULL);
-}
-
 static kvt_status profile_measure(kvt_profile *profile, const device_list *list,
                                   const profile_arguments *arguments, char *message,
                                   size_t message_size)
@@ -328,7 +306,7 @@ static int profile_run(profile_arguments *arguments)
     device_list list = {.count = 0};
     int code = EXIT_FINE;
     kvt_status status = KVT_OK;
-    profile_catch_signals();
+    command_catch_interrupts();
     if (arguments->devices) {
         status = device_list_make(config, arguments->directory,
                                   arguments->quick ? PROFILE_FILE_BYTES_QUICK : PROFILE_FILE_BYTES,

@@ -10,7 +10,6 @@
 #include "profile_open.h"
 #include "variant_list.h"
 
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -67,14 +66,6 @@ static const struct argp_option dumps_table[] = {
     {0},
 };
 
-static volatile sig_atomic_t dumps_interrupted;
-
-static void dumps_interrupt(int number)
-{
-    (void)number;
-    dumps_interrupted = 1;
-}
-
 bool command_has_word(int argc, char **argv, const char *word)
 {
     size_t length = strlen(word);
@@ -86,15 +77,6 @@ bool command_has_word(int argc, char **argv, const char *word)
 }
 
 /* ---- the command line ---- */
-
-static uint32_t dumps_count(struct argp_state *state, const char *option, const char *argument,
-                            uint32_t most)
-{
-    uint32_t count = 0;
-    if (!command_parse_count(argument, most, &count))
-        argp_error(state, "%s: '%s' is not from 1 to %u", option, argument, (unsigned)most);
-    return count;
-}
 
 static void dumps_add(struct argp_state *state, dumps_arguments *arguments, const char *path)
 {
@@ -128,7 +110,7 @@ static error_t dumps_parse(int key, char *argument, struct argp_state *state)
     case DUMPS_KEY_MODEL: options->name = argument; return 0;
     case DUMPS_KEY_CLASS: options->class_name = argument; return 0;
     case DUMPS_KEY_QUERIES:
-        options->queries = dumps_count(state, "--queries", argument, 65536);
+        options->queries = command_option_count(state, "--queries", argument, 65536);
         return 0;
     case DUMPS_KEY_WRITE: make->folder = argument; return 0;
     case DUMPS_KEY_TOKENIZER: make->tokenizer = argument; return 0;
@@ -137,15 +119,16 @@ static error_t dumps_parse(int key, char *argument, struct argp_state *state)
         arguments->texts[make->text_count++] = argument;
         return 0;
     case DUMPS_KEY_CONTEXT:
-        make->context_tokens = dumps_count(state, "--context-tokens", argument, 65536);
+        make->context_tokens = command_option_count(state, "--context-tokens", argument, 65536);
         return 0;
     case DUMPS_KEY_CONTINUATION:
-        make->continuation_tokens = dumps_count(state, "--continuation-tokens", argument, 65536);
+        make->continuation_tokens =
+            command_option_count(state, "--continuation-tokens", argument, 65536);
         return 0;
     case 'V': arguments->variant_list = argument; return 0;
-    case 'n': make->contexts = dumps_count(state, "--contexts", argument, 9999); return 0;
+    case 'n': make->contexts = command_option_count(state, "--contexts", argument, 9999); return 0;
     case 't':
-        options->threads = dumps_count(state, "--threads", argument, QUALITY_THREADS_MAX);
+        options->threads = command_option_count(state, "--threads", argument, QUALITY_THREADS_MAX);
         return 0;
     case 'd': command_add_setting(&arguments->common, "store.profile", argument); return 0;
     case 'Q': arguments->quick = true; return 0;
@@ -159,7 +142,7 @@ static error_t dumps_parse(int key, char *argument, struct argp_state *state)
 static bool dumps_progress(void *context, double done, const char *what)
 {
     progress_update(context, done, what);
-    return dumps_interrupted == 0;
+    return !command_interrupted();
 }
 
 static int dumps_make(dumps_arguments *arguments, command_progress *bar)
@@ -213,14 +196,12 @@ static int dumps_measure(dumps_arguments *arguments, kvt_profile *profile, comma
 static int dumps_run(dumps_arguments *arguments)
 {
     static const char *const no_sections[] = {NULL};
-    const struct sigaction action = {.sa_handler = dumps_interrupt};
     quality_dumps_options *options = &arguments->options;
     char message[COMMAND_MESSAGE_BYTES] = "";
     kvt_profile *profile = NULL;
     command_progress bar;
     kvt_status status = KVT_OK;
-    (void)sigaction(SIGINT, &action, NULL);
-    (void)sigaction(SIGTERM, &action, NULL);
+    command_catch_interrupts();
     if (arguments->make.folder != NULL) {
         int code = command_report_unused(&arguments->common, no_sections);
         return code == EXIT_FINE ? dumps_make(arguments, &bar) : code;

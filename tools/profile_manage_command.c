@@ -4,6 +4,7 @@
  */
 #include "command.h"
 #include "profile_manage.h"
+#include "profile_open.h"
 
 #include <kvterrace/kvterrace.h>
 
@@ -11,10 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MANAGE_STANDARD_PATH "kvterrace-profile.db"
-#define MANAGE_FILES_MAX     2u
-#define MANAGE_THRESHOLD     0.05
-#define MANAGE_OLD_SECONDS   (7 * 86400.0)
+#define MANAGE_FILES_MAX   2u
+#define MANAGE_THRESHOLD   0.05
+#define MANAGE_OLD_SECONDS (7 * 86400.0)
 
 enum { MANAGE_SOURCE = 256, MANAGE_TABLE, MANAGE_CSV, MANAGE_LADDER, MANAGE_OLDER, MANAGE_DRY };
 
@@ -27,12 +27,6 @@ typedef struct manage_arguments {
     bool csv, all, dry_run;
     char command_line[1024];
 } manage_arguments;
-
-#define MANAGE_DATABASE                                                                            \
-    {                                                                                              \
-        "database", 'd', "FILE", 0, "Profile database (store.profile; " MANAGE_STANDARD_PATH ")",  \
-            0                                                                                      \
-    }
 
 static double manage_share(const char *text)
 {
@@ -90,20 +84,8 @@ static int manage_load(const struct argp_option *options, const char *files, uns
     arguments->files_wanted = files_wanted;
     arguments->threshold = MANAGE_THRESHOLD;
     arguments->older_seconds = MANAGE_OLD_SECONDS;
-    size_t used = 0;
-    for (int i = 0; i < argc && used < sizeof arguments->command_line; i++) {
-        int length = snprintf(arguments->command_line + used, sizeof arguments->command_line - used,
-                              "%s%s", i ? " " : "", argv[i]);
-        if (length < 0) break;
-        used += (size_t)length;
-    }
+    command_keep_line(argc, argv, arguments->command_line, sizeof arguments->command_line);
     return command_load(&argp, argc, argv, arguments);
-}
-
-static const char *manage_path(kvt_config *config)
-{
-    const char *path = kvt_config_text(config, "store.profile");
-    return path ? path : MANAGE_STANDARD_PATH;
 }
 
 /* Opens the profile that the settings name. EXIT_FINE or the code to leave with. */
@@ -111,10 +93,8 @@ static int manage_open(const command_common *common, uint32_t flags, kvt_profile
 {
     static const char *const no_sections[] = {NULL};
     char message[COMMAND_MESSAGE_BYTES] = "";
-    const char *path = manage_path(common->config);
-    if (kvt_config_switch(common->config, "store.profile_foreign")) flags |= KVT_PROFILE_FOREIGN;
-    kvt_status status = kvt_profile_open(path, flags, profile_out, message, sizeof message);
-    if (status == KVT_MISS) status = KVT_E_GONE;
+    kvt_status status =
+        command_profile_open(common->config, flags, profile_out, message, sizeof message);
     if (status != KVT_OK) return command_fail_input(status, message);
     return command_report_unused(common, no_sections);
 }
@@ -124,7 +104,7 @@ static int manage_open(const command_common *common, uint32_t flags, kvt_profile
 int command_profile_import(int argc, char **argv)
 {
     static const struct argp_option options[] = {
-        MANAGE_DATABASE,
+        PROFILE_DATABASE_OPTION,
         {"source", MANAGE_SOURCE, "TEXT", 0,
          "Where the figures are from: a paper and its table, a data sheet, a run elsewhere; rows "
          "may have their own",
@@ -172,7 +152,8 @@ static int manage_export_ladder(kvt_profile *profile, const manage_arguments *ar
                                            KVT_VARIANTS_MAX, &count, message, sizeof message);
     int code = EXIT_FINE;
     if (status == KVT_OK) {
-        manage_print_ladder(curves, count, model, colon + 1, manage_path(arguments->common.config));
+        manage_print_ladder(curves, count, model, colon + 1,
+                            command_profile_path(arguments->common.config));
     } else {
         code = command_fail_input(status == KVT_MISS ? KVT_E_GONE : status, message);
     }
@@ -194,8 +175,8 @@ static int manage_export_rows(kvt_profile *profile, const manage_arguments *argu
     if (status == KVT_OK && json) {
         status = manage_print_document(
             json_pack("{s:s, s:s, s:s, s:O}", "schema", "kvterrace-profile-export-1", "version",
-                      kvt_version(), "database", manage_path(arguments->common.config), "tables",
-                      export.tables));
+                      kvt_version(), "database", command_profile_path(arguments->common.config),
+                      "tables", export.tables));
     }
     json_decref(export.tables);
     if (status != KVT_OK) return command_fail(status, "");
@@ -206,7 +187,7 @@ static int manage_export_rows(kvt_profile *profile, const manage_arguments *argu
 int command_profile_export(int argc, char **argv)
 {
     static const struct argp_option options[] = {
-        MANAGE_DATABASE,
+        PROFILE_DATABASE_OPTION,
         {"table", MANAGE_TABLE, "TABLE", 0, "One table; without it, all that import takes", 0},
         {"csv", MANAGE_CSV, NULL, 0, "CSV, as without --json", 0},
         {"ladder", MANAGE_LADDER, "MODEL:CLASS", 0,
@@ -346,7 +327,7 @@ static kvt_status manage_collect(kvt_profile *profile, const manage_arguments *a
 int command_profile_gc(int argc, char **argv)
 {
     static const struct argp_option options[] = {
-        MANAGE_DATABASE,
+        PROFILE_DATABASE_OPTION,
         {"dry-run", MANAGE_DRY, NULL, 0, "Say what would go and change nothing", 0},
         {"older", MANAGE_OLDER, "TIME", 0,
          "Interrupted runs go once they are older than TIME (168h)", 0},
@@ -378,7 +359,7 @@ int command_profile_gc(int argc, char **argv)
 
 int command_profile_migrate(int argc, char **argv)
 {
-    static const struct argp_option options[] = {MANAGE_DATABASE, {0}};
+    static const struct argp_option options[] = {PROFILE_DATABASE_OPTION, {0}};
     static const char *const no_sections[] = {NULL};
     manage_arguments arguments;
     char message[COMMAND_MESSAGE_BYTES] = "";
@@ -390,15 +371,11 @@ int command_profile_migrate(int argc, char **argv)
                     argc, argv, &arguments);
     if (code != EXIT_FINE) return code;
     kvt_config *config = arguments.common.config;
-    uint32_t foreign = kvt_config_switch(config, "store.profile_foreign") ? KVT_PROFILE_FOREIGN : 0;
-    kvt_status status = kvt_profile_open(manage_path(config), KVT_PROFILE_READ | foreign, &profile,
-                                         message, sizeof message);
-    if (status == KVT_E_VERSION) {
-        status = kvt_profile_open(manage_path(config), KVT_PROFILE_WRITE | foreign, &profile,
-                                  message, sizeof message);
-    }
+    kvt_status status =
+        command_profile_open(config, KVT_PROFILE_READ, &profile, message, sizeof message);
+    if (status == KVT_E_VERSION)
+        status = command_profile_open(config, KVT_PROFILE_WRITE, &profile, message, sizeof message);
     kvt_profile_close(profile);
-    if (status == KVT_MISS) status = KVT_E_GONE;
     code = status == KVT_OK ? command_report_unused(&arguments.common, no_sections)
                             : command_fail_input(status, message);
     if (code == EXIT_FINE) command_note(&arguments.common, "the profile is up to date");

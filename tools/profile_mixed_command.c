@@ -55,15 +55,6 @@ static const struct argp_option mixed_table[] = {
     {0},
 };
 
-static uint32_t mixed_count(struct argp_state *state, const char *option, const char *argument,
-                            uint32_t most)
-{
-    uint32_t count = 0;
-    if (!command_parse_count(argument, most, &count))
-        argp_error(state, "%s: '%s' is not from 1 to %u", option, argument, (unsigned)most);
-    return count;
-}
-
 static error_t mixed_parse(int key, char *argument, struct argp_state *state)
 {
     mixed_arguments *arguments = state->input;
@@ -78,17 +69,24 @@ static error_t mixed_parse(int key, char *argument, struct argp_state *state)
         arguments->texts[options->text_count++] = argument;
         return 0;
     case 'V': arguments->variant_list = argument; return 0;
-    case MIXED_KEY_BLOCKS: options->blocks = mixed_count(state, "--blocks", argument, 64); return 0;
-    case MIXED_KEY_MIXES: options->mixes = mixed_count(state, "--mixes", argument, 4096); return 0;
-    case 'n': options->contexts = mixed_count(state, "--contexts", argument, 100000); return 0;
+    case MIXED_KEY_BLOCKS:
+        options->blocks = command_option_count(state, "--blocks", argument, 64);
+        return 0;
+    case MIXED_KEY_MIXES:
+        options->mixes = command_option_count(state, "--mixes", argument, 4096);
+        return 0;
+    case 'n':
+        options->contexts = command_option_count(state, "--contexts", argument, 100000);
+        return 0;
     case MIXED_KEY_CONTEXT:
-        options->context_tokens = mixed_count(state, "--context-tokens", argument, 65536);
+        options->context_tokens = command_option_count(state, "--context-tokens", argument, 65536);
         return 0;
     case MIXED_KEY_CONTINUATION:
-        options->continuation_tokens = mixed_count(state, "--continuation-tokens", argument, 65536);
+        options->continuation_tokens =
+            command_option_count(state, "--continuation-tokens", argument, 65536);
         return 0;
     case 't':
-        options->threads = mixed_count(state, "--threads", argument, QUALITY_THREADS_MAX);
+        options->threads = command_option_count(state, "--threads", argument, QUALITY_THREADS_MAX);
         return 0;
     case ARGP_KEY_END:
         if (options->model == NULL) argp_error(state, "--model is missing");

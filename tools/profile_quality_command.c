@@ -10,7 +10,6 @@
 #include "quality_command.h"
 #include "variant_list.h"
 
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -67,24 +66,7 @@ static const struct argp_option quality_options[] = {
     {0},
 };
 
-static volatile sig_atomic_t quality_interrupted;
-
-static void quality_interrupt(int number)
-{
-    (void)number;
-    quality_interrupted = 1;
-}
-
 /* ---- the command line ---- */
-
-static uint32_t quality_count(struct argp_state *state, const char *option, const char *argument,
-                              uint32_t most)
-{
-    uint32_t count = 0;
-    if (!command_parse_count(argument, most, &count))
-        argp_error(state, "%s: '%s' is not from 1 to %u", option, argument, (unsigned)most);
-    return count;
-}
 
 static quality_metric quality_parse_metric(struct argp_state *state, const char *argument)
 {
@@ -115,21 +97,24 @@ static error_t quality_parse(int key, char *argument, struct argp_state *state)
     case QUALITY_KEY_CLASS: arguments->class_name = argument; return 0;
     case QUALITY_KEY_LOSS: options->metric = quality_parse_metric(state, argument); return 0;
     case QUALITY_KEY_CONTEXT:
-        options->context_tokens = quality_count(state, "--context-tokens", argument, 65536);
+        options->context_tokens = command_option_count(state, "--context-tokens", argument, 65536);
         return 0;
     case QUALITY_KEY_CONTINUATION:
         options->continuation_tokens =
-            quality_count(state, "--continuation-tokens", argument, 65536);
+            command_option_count(state, "--continuation-tokens", argument, 65536);
         return 0;
     case QUALITY_KEY_ANSWER:
-        options->answer_tokens = strcmp(argument, "0") == 0
-                                     ? 0
-                                     : quality_count(state, "--answer-tokens", argument, 4096);
+        options->answer_tokens =
+            strcmp(argument, "0") == 0
+                ? 0
+                : command_option_count(state, "--answer-tokens", argument, 4096);
         return 0;
     case 'V': arguments->variant_list = argument; return 0;
-    case 'n': options->contexts = quality_count(state, "--contexts", argument, 100000); return 0;
+    case 'n':
+        options->contexts = command_option_count(state, "--contexts", argument, 100000);
+        return 0;
     case 't':
-        options->threads = quality_count(state, "--threads", argument, QUALITY_THREADS_MAX);
+        options->threads = command_option_count(state, "--threads", argument, QUALITY_THREADS_MAX);
         return 0;
     case 'd': command_add_setting(&arguments->common, "store.profile", argument); return 0;
     case 'Q': arguments->quick = true; return 0;
@@ -195,7 +180,7 @@ static bool quality_progress(void *context, double done, const char *what)
     char text[96];
     (void)snprintf(text, sizeof text, "quality: %s", what);
     progress_update(context, done, text);
-    return quality_interrupted == 0;
+    return !command_interrupted();
 }
 
 static kvt_status quality_open(const command_common *common, kvt_profile **profile, char *message,
@@ -210,12 +195,10 @@ static kvt_status quality_open(const command_common *common, kvt_profile **profi
 
 static int quality_measure_all(quality_arguments *arguments, kvt_profile *profile)
 {
-    const struct sigaction action = {.sa_handler = quality_interrupt};
     char message[COMMAND_MESSAGE_BYTES] = "";
     command_progress bar;
     quality_report report;
-    (void)sigaction(SIGINT, &action, NULL);
-    (void)sigaction(SIGTERM, &action, NULL);
+    command_catch_interrupts();
     progress_start(&bar, &arguments->common);
     arguments->options.progress = quality_progress;
     arguments->options.progress_context = &bar;

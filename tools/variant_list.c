@@ -41,14 +41,3 @@ kvt_status command_parse_variants(const char *list, bool quick, quality_variant 
     free(copy);
     return status;
 }
-
-void command_keep_line(int argc, char **argv, char *line, size_t size)
-{
-    size_t used = 0;
-    line[0] = '\0';
-    for (int i = 0; i < argc && used < size; i++) {
-        int length = snprintf(line + used, size - used, "%s%s", i ? " " : "", argv[i]);
-        if (length < 0) break;
-        used += (size_t)length;
-    }
-}

@@ -14,7 +14,4 @@ KVT_NODISCARD kvt_status command_parse_variants(const char *list, bool quick,
                                                 uint32_t *count_out, char *message,
                                                 size_t message_size);
 
-/* argv as one line, for the profile's provenance. */
-void command_keep_line(int argc, char **argv, char *line, size_t size);
-
 #endif
