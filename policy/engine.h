@@ -430,6 +430,19 @@ static inline uint64_t entry_need(const kvt_policy *policy, const entry *e, uint
     return entry_bytes(policy, e, to, level) - entry_kept(policy, e, to, level);
 }
 
+/* The same of a stored option in every level. */
+static inline void entry_needs(const kvt_policy *policy, const entry *e, uint8_t to,
+                               uint64_t need[LEVELS])
+{
+    const form *o = entry_form(policy, e, to);
+    bool keeps = e->current != KVT_OPTION_NONE && (o->kept_from >> e->current & 1) != 0;
+    for (int level = 0; level < LEVELS; level++) {
+        uint64_t kept = o->bytes[level] < e->bytes[level] ? o->bytes[level] : e->bytes[level];
+        uint64_t bytes = to == e->current ? e->bytes[level] : o->bytes[level];
+        need[level] = keeps ? bytes - kept : bytes;
+    }
+}
+
 /* What a byte written to a level is charged: ledger_price_writes, and the queue of this moment. */
 static inline double engine_write_price(const kvt_policy *policy, int level)
 {
@@ -448,14 +461,19 @@ static inline double entry_alpha(const kvt_policy *policy, const entry *e)
     return policy->tenants[e->tenant].wishes.alpha_seconds * (double)e->share;
 }
 
-/* Seconds that one use of an option costs, quality included: U = -f * cost. */
+/* Seconds that one use of a form costs, quality included; alpha is the entry's. */
+static inline double form_cost(const form *o, const entry *e, double alpha)
+{
+    if (o->loss <= 0.0) return o->face;
+    double loss = (double)e->sensitivity * o->loss;
+    return o->face + alpha * (loss < 1.0 ? loss : 1.0);
+}
+
+/* The same of an option: U = -f * cost. */
 static inline double entry_cost(const kvt_policy *policy, const entry *e, uint8_t option)
 {
     if (option == KVT_OPTION_NONE) return policy_weigh(policy, (double)e->recompute_seconds);
-    const form *o = entry_form(policy, e, option);
-    if (o->loss <= 0.0) return o->face;
-    double loss = (double)e->sensitivity * o->loss;
-    return o->face + entry_alpha(policy, e) * (loss < 1.0 ? loss : 1.0);
+    return form_cost(entry_form(policy, e, option), e, entry_alpha(policy, e));
 }
 
 /* The highest level that holds bytes of a form; LEVELS when none does. */

@@ -26,27 +26,13 @@ double utility_stay_seconds(const kvt_policy *policy)
     return 2.0 * policy->order_half_life;
 }
 
-static bool utility_same_variant(const form *a, const form *b)
-{
-    return a->variant.codec == b->variant.codec && a->variant.mode == b->variant.mode &&
-           a->variant.rate == b->variant.rate;
-}
-
 double utility_write_seconds(const kvt_policy *policy, const entry *e, uint8_t option)
 {
     if (option == KVT_OPTION_NONE) return 0.0;
-    const form *o = entry_form(policy, e, option);
-    double seconds = 0.0;
-    bool coded = e->current == KVT_OPTION_NONE ||
-                 ((o->made_from >> e->current & 1) == 0 &&
-                  !utility_same_variant(entry_form(policy, e, e->current), o));
-    if (coded) seconds = BACKGROUND_SHARE * o->encode_seconds;
-    for (int level = 0; level < LEVELS; level++) {
-        double bytes = (double)entry_need(policy, e, option, level);
-        double wear = policy->config.tiers[level + 1].wear_seconds_per_byte;
-        seconds += bytes * (engine_write_price(policy, level) + wear);
-    }
-    return seconds * policy->second_weight;
+    uint64_t need[LEVELS];
+    tolls now = utility_tolls(policy);
+    entry_needs(policy, e, option, need);
+    return utility_write_at(policy, &now, e, entry_form(policy, e, option), need);
 }
 
 bool utility_is_reachable(const kvt_policy *policy, const entry *e, uint8_t option)
@@ -380,23 +366,16 @@ double utility_price(const kvt_policy *policy, int level)
     return utility_root_price(policy, room, level);
 }
 
-rents utility_rents(const kvt_policy *policy, const int64_t room[LEVELS])
-{
-    rents known;
-    for (int level = 0; level < LEVELS; level++) {
-        known.room[level] = room[level];
-        known.price[level] = -1.0;
-        known.tight[level] = utility_is_tight(policy, room, level);
-    }
-    return known;
-}
-
-double utility_rent(const kvt_policy *policy, rents *known, const entry *e, uint8_t option)
+double utility_rent(const kvt_policy *policy, rents *known, const uint64_t need[LEVELS])
 {
     double rent = 0.0;
     for (int level = 0; level < LEVELS; level++) {
-        int64_t bytes = (int64_t)entry_need(policy, e, option, level);
-        if (bytes == 0 || (bytes <= known->room[level] && !known->tight[level])) continue;
+        int64_t bytes = (int64_t)need[level];
+        if (bytes == 0) continue;
+        if (bytes <= known->room[level] &&
+            (known->giving || !utility_is_tight(policy, known->room, level))) {
+            continue;
+        }
         if (known->price[level] < 0.0) {
             /* What the last step there lost, which is looked up anew only before the first one. */
             known->price[level] = policy->market[level] > 0.0
@@ -458,16 +437,21 @@ static bool utility_next_option(const kvt_policy *policy, rents *known, const en
                                 uint32_t *tried, step *out)
 {
     double rate = reuse_rate(policy, e);
+    double alpha = entry_alpha(policy, e);
     double none = entry_cost(policy, e, KVT_OPTION_NONE);
     double best = -UNLIMITED;
     uint8_t found = KVT_OPTION_NONE;
+    tolls now = utility_tolls(policy);
     for (uint8_t option = 1; option < e->option_count; option++) {
         if ((*tried >> option & 1) != 0 || !utility_is_reachable(policy, e, option)) continue;
-        double gain = rate * (none - entry_cost(policy, e, option));
+        const form *o = entry_form(policy, e, option);
+        double gain = rate * (none - form_cost(o, e, alpha));
         if (gain <= best || gain <= 0.0) continue;
-        double write = utility_write_seconds(policy, e, option) / utility_stay_seconds(policy);
+        uint64_t need[LEVELS];
+        entry_needs(policy, e, option, need);
+        double write = utility_write_at(policy, &now, e, o, need) / utility_stay_seconds(policy);
         if (gain <= write || gain - write <= best) continue;
-        double score = gain - write - utility_rent(policy, known, e, option);
+        double score = gain - write - utility_rent(policy, known, need);
         if (score <= best) continue;
         found = option;
         best = score;
@@ -483,7 +467,7 @@ static bool utility_next_option(const kvt_policy *policy, rents *known, const en
 static bool utility_place(kvt_policy *policy, draft *work, uint32_t index)
 {
     const entry *e = entry_at(policy, index);
-    rents known = utility_rents(policy, work->room);
+    rents known = utility_rents(work->room);
     uint32_t tried = 0;
     step put = {.entry = index};
     for (int turn = 0; turn < UTILITY_TRIES; turn++) {

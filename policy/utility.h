@@ -12,17 +12,55 @@ double utility_price(const kvt_policy *policy, int level);
 
 /* Prices as one decision sees them, looked up at most once each. */
 typedef struct rents {
-    int64_t room[LEVELS];
-    bool tight[LEVELS];   /* no more room than the watermarks keep free */
+    const int64_t *room;  /* the caller's, by level */
+    bool giving;          /* room is what may be given away: the watermarks are in it */
     double price[LEVELS]; /* below 0: not looked up yet */
 } rents;
 
-rents utility_rents(const kvt_policy *policy, const int64_t room[LEVELS]);
+static inline rents utility_rents(const int64_t room[LEVELS])
+{
+    return (rents){.room = room, .price = {-1.0, -1.0, -1.0}};
+}
 
-/* Price times bytes over the tiers that have no room for an option. */
-double utility_rent(const kvt_policy *policy, rents *known, const entry *e, uint8_t option);
+/* Price times bytes over the tiers that have no room for what an option needs. */
+double utility_rent(const kvt_policy *policy, rents *known, const uint64_t need[LEVELS]);
 
-/* What making an option's form and writing it is charged, in seconds of a request. */
+/* What a byte written to each level is charged at this moment, wear included. */
+typedef struct tolls {
+    double per_byte[LEVELS];
+} tolls;
+
+static inline tolls utility_tolls(const kvt_policy *policy)
+{
+    tolls now;
+    for (int level = 0; level < LEVELS; level++)
+        now.per_byte[level] = engine_write_price(policy, level) +
+                              policy->config.tiers[level + 1].wear_seconds_per_byte;
+    return now;
+}
+
+static inline bool utility_same_variant(const form *a, const form *b)
+{
+    return a->variant.codec == b->variant.codec && a->variant.mode == b->variant.mode &&
+           a->variant.rate == b->variant.rate;
+}
+
+/* What making a stored option's form and writing what it needs is charged, in seconds of a request.
+ */
+static inline double utility_write_at(const kvt_policy *policy, const tolls *now, const entry *e,
+                                      const form *o, const uint64_t need[LEVELS])
+{
+    double seconds = 0.0;
+    bool coded = e->current == KVT_OPTION_NONE ||
+                 ((o->made_from >> e->current & 1) == 0 &&
+                  !utility_same_variant(entry_form(policy, e, e->current), o));
+    if (coded) seconds = BACKGROUND_SHARE * o->encode_seconds;
+    for (int level = 0; level < LEVELS; level++)
+        seconds += (double)need[level] * now->per_byte[level];
+    return seconds * policy->second_weight;
+}
+
+/* The same of an option by itself; giving up is free. */
 double utility_write_seconds(const kvt_policy *policy, const entry *e, uint8_t option);
 
 /* Seconds that a placement is expected to last: moves are paid off over this time. */

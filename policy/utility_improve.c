@@ -36,17 +36,20 @@ static bool improve_find(const kvt_policy *policy, uint32_t index, rents *known,
 {
     const entry *e = entry_at(policy, index);
     double cost = entry_cost(policy, e, e->current);
+    double alpha = entry_alpha(policy, e);
     double rate = -1.0;
     out->net = 0.0;
     for (uint8_t to = 1; to < e->option_count; to++) {
-        double saved = cost - entry_cost(policy, e, to);
+        double saved = cost - form_cost(entry_form(policy, e, to), e, alpha);
         if (to == e->current || saved <= 0.0 || !utility_is_reachable(policy, e, to)) continue;
         if (rate < 0.0) rate = reuse_rate(policy, e);
         double move = read_seconds + utility_write_seconds(policy, e, to);
         double net = rate * saved - policy->config.hysteresis * move / utility_stay_seconds(policy);
         if (net <= out->net) continue;
         if (room_only && !improve_fits(policy, e, to, known->room)) continue;
-        net -= utility_rent(policy, known, e, to);
+        uint64_t need[LEVELS];
+        entry_needs(policy, e, to, need);
+        net -= utility_rent(policy, known, need);
         if (net <= out->net) continue;
         *out = (improvement){.entry = index, .to = to, .gain = rate * saved, .net = net};
     }
@@ -59,7 +62,7 @@ void utility_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan)
     for (int level = 0; level < LEVELS; level++)
         room[level] = (int64_t)policy->capacity[level] - (int64_t)policy->used[level];
     improvement found;
-    rents known = utility_rents(policy, room);
+    rents known = utility_rents(room);
     if (!improve_find(policy, index, &known, 0.0, false, &found)) return;
     draft work;
     if (!draft_begin(policy, &work, plan)) return;
@@ -116,10 +119,8 @@ static void tick_improve(kvt_policy *policy, draft *work)
     uint32_t count = 0;
     int64_t room[LEVELS];
     tick_spare_room(policy, work, room);
-    rents known = utility_rents(policy, room);
-    /* Room up to the high mark is what this tick gives away. */
-    for (int level = 0; level < LEVELS; level++)
-        known.tight[level] = false;
+    rents known = utility_rents(room);
+    known.giving = true; /* room up to the high mark */
     uint32_t scan = policy->entries_used < IMPROVE_SCAN ? policy->entries_used : IMPROVE_SCAN;
     for (uint32_t i = 0; i < scan; i++) {
         policy->hand = policy->hand + 1 < policy->entries_used ? policy->hand + 1 : 0;
