@@ -366,25 +366,17 @@ double utility_price(const kvt_policy *policy, int level)
     return utility_root_price(policy, room, level);
 }
 
-double utility_rent(const kvt_policy *policy, rents *known, const uint64_t need[LEVELS])
+void utility_look_up_rent(const kvt_policy *policy, rents *known, int level, uint64_t need)
 {
-    double rent = 0.0;
-    for (int level = 0; level < LEVELS; level++) {
-        int64_t bytes = (int64_t)need[level];
-        if (bytes == 0) continue;
-        if (bytes <= known->room[level] &&
-            (known->giving || !utility_is_tight(policy, known->room, level))) {
-            continue;
-        }
-        if (known->price[level] < 0.0) {
-            /* What the last step there lost, which is looked up anew only before the first one. */
-            known->price[level] = policy->market[level] > 0.0
-                                      ? policy->market[level]
-                                      : utility_root_price(policy, known->room, level);
-        }
-        rent += known->price[level] * (double)bytes;
+    int64_t room = known->room[level];
+    if (room > 0 && (known->giving || !utility_is_tight(policy, known->room, level))) {
+        known->free[level] = (uint64_t)room;
+        if (need <= known->free[level]) return;
     }
-    return rent;
+    /* What the last step there lost, which is looked up anew only before the first one. */
+    known->price[level] = policy->market[level] > 0.0
+                              ? policy->market[level]
+                              : utility_root_price(policy, known->room, level);
 }
 
 /* Gives entries at the front whose key counts on room inside the tier that is gone another key. */
@@ -467,7 +459,7 @@ static bool utility_next_option(const kvt_policy *policy, rents *known, const en
 static bool utility_place(kvt_policy *policy, draft *work, uint32_t index)
 {
     const entry *e = entry_at(policy, index);
-    rents known = utility_rents(work->room);
+    rents known = utility_rents(work->room, false);
     uint32_t tried = 0;
     step put = {.entry = index};
     for (int turn = 0; turn < UTILITY_TRIES; turn++) {

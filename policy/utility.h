@@ -10,20 +10,33 @@
 /* Loss per byte of the cheapest step in a full tier; 0 where another such entry would fit. */
 double utility_price(const kvt_policy *policy, int level);
 
-/* Prices as one decision sees them, looked up at most once each. */
+/* Rents as one decision sees them, looked up at most once each. */
 typedef struct rents {
-    const int64_t *room;  /* the caller's, by level */
-    bool giving;          /* room is what may be given away: the watermarks are in it */
-    double price[LEVELS]; /* below 0: not looked up yet */
+    const int64_t *room;   /* the caller's, by level */
+    bool giving;           /* room is what may be given away: the watermarks are in it */
+    uint64_t free[LEVELS]; /* bytes that pay nothing; 0 in a tier that is tight, or not looked up */
+    double price[LEVELS];  /* of a byte in a need above that; below 0: not looked up */
 } rents;
 
-static inline rents utility_rents(const int64_t room[LEVELS])
+static inline rents utility_rents(const int64_t room[LEVELS], bool giving)
 {
-    return (rents){.room = room, .price = {-1.0, -1.0, -1.0}};
+    return (rents){.room = room, .giving = giving, .price = {-1.0, -1.0, -1.0}};
 }
 
+void utility_look_up_rent(const kvt_policy *policy, rents *known, int level, uint64_t need);
+
 /* Price times bytes over the tiers that have no room for what an option needs. */
-double utility_rent(const kvt_policy *policy, rents *known, const uint64_t need[LEVELS]);
+static inline double utility_rent(const kvt_policy *policy, rents *known,
+                                  const uint64_t need[LEVELS])
+{
+    double rent = 0.0;
+    for (int level = 0; level < LEVELS; level++) {
+        if (need[level] <= known->free[level]) continue;
+        if (known->price[level] < 0.0) utility_look_up_rent(policy, known, level, need[level]);
+        if (need[level] > known->free[level]) rent += known->price[level] * (double)need[level];
+    }
+    return rent;
+}
 
 /* What a byte written to each level is charged at this moment, wear included. */
 typedef struct tolls {

@@ -62,7 +62,7 @@ void utility_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan)
     for (int level = 0; level < LEVELS; level++)
         room[level] = (int64_t)policy->capacity[level] - (int64_t)policy->used[level];
     improvement found;
-    rents known = utility_rents(room);
+    rents known = utility_rents(room, false);
     if (!improve_find(policy, index, &known, 0.0, false, &found)) return;
     draft work;
     if (!draft_begin(policy, &work, plan)) return;
@@ -119,8 +119,7 @@ static void tick_improve(kvt_policy *policy, draft *work)
     uint32_t count = 0;
     int64_t room[LEVELS];
     tick_spare_room(policy, work, room);
-    rents known = utility_rents(room);
-    known.giving = true; /* room up to the high mark */
+    rents known = utility_rents(room, true);
     uint32_t scan = policy->entries_used < IMPROVE_SCAN ? policy->entries_used : IMPROVE_SCAN;
     for (uint32_t i = 0; i < scan; i++) {
         policy->hand = policy->hand + 1 < policy->entries_used ? policy->hand + 1 : 0;
