@@ -329,12 +329,15 @@ static uint32_t utility_look(const kvt_policy *policy, market *known, int level,
             double per_byte;
             double bound = reuse_rate_of(policy, buckets_floor(from, links, index));
             if (*best <= bound * UTILITY_NEAR) break;
+            /* The next one is looked at now, or stands first when this one has gone. */
+            uint32_t next = buckets_next(from, links, index);
+            if (next != NIL) entry_prefetch(policy, next);
             if (utility_cheapest(policy, known, index, level, false, &other, &per_byte) &&
                 per_byte < *best && draft_fits_share(policy, index, other.to)) {
                 *best = per_byte;
                 *out = other;
             }
-            index = buckets_next(from, links, index);
+            index = next;
         }
     }
     return looked;
