@@ -173,9 +173,11 @@ typedef struct kvt_entry {
 /*
  * Offers an entry. The store may decline it; what it accepts is readable at once.
  *   data    data_bytes as kvt_layout_bytes(layout) says; read until return, then the caller's again
- * KVT_OK stored; KVT_EXISTS (stored already, nothing read); KVT_REFUSED (the policy declined);
- * KVT_BUSY (the same key is on its way in or out); KVT_E_ARGUMENT; KVT_E_SPACE (no room could be
- * made); KVT_E_IO; KVT_E_MEMORY. Blocking: encodes and writes. Durable only after kvt_flush.
+ * KVT_OK stored; KVT_EXISTS (stored already, nothing read); KVT_REFUSED (the policy declined, or no
+ * device is left to take it: one that does not answer for kvt_device_config.silence_ns, as a file
+ * may on a disk that others keep busy, is out of service); KVT_BUSY (the same key is on its way in
+ * or out); KVT_E_ARGUMENT; KVT_E_SPACE (no room could be made); KVT_E_IO; KVT_E_MEMORY. Blocking:
+ * encodes and writes. Durable only after kvt_flush.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_put(kvt_store *store, const kvt_entry *entry, const void *data,
                                          uint64_t data_bytes);

@@ -34,6 +34,7 @@ static inline tiers_member_options pool_scratch_member(kvt_device *device, doubl
     return (tiers_member_options){.device = device,
                                   .read_bytes_per_s = bytes_per_s,
                                   .write_bytes_per_s = bytes_per_s,
+                                  .silence_ns = UINT64_MAX, /* a busy machine is not silence */
                                   .present = device != NULL};
 }
 

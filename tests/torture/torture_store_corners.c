@@ -152,11 +152,8 @@ static kvt_status corners_file_open(const kvt_device_config *config, kvt_device 
                                     char *message, size_t message_size)
 {
     corners_file *file = config->ops_context;
-    kvt_device_config inner_config = {.struct_size = sizeof inner_config,
-                                      .name = config->name,
-                                      .backend = "file",
-                                      .path = file->path,
-                                      .capacity_bytes = file->capacity_bytes};
+    const kvt_device_config inner_config =
+        support_file_config(config->name, file->path, file->capacity_bytes);
     kvt_device *inner;
     kvt_status status = kvt_device_open(&inner_config, &inner, message, message_size);
     if (status != KVT_OK) return status;
@@ -176,7 +173,8 @@ static kvt_device_config corners_file_config(corners_file *file, const char *nam
                                .name = name,
                                .backend = "corners-file",
                                .ops = &corners_file_ops,
-                               .ops_context = file};
+                               .ops_context = file,
+                               .silence_ns = UINT64_MAX};
 }
 
 static int corners_count_rows(const char *catalog)
@@ -394,11 +392,7 @@ static void test_catalog_of_another_store(void **state)
     kvt_device_config devices[2];
     for (int i = 0; i < 2; i++) {
         snprintf(paths[i], sizeof paths[i], "%s/ssd%d", folder, i);
-        devices[i] = (kvt_device_config){.struct_size = sizeof devices[i],
-                                         .name = "ssd",
-                                         .backend = "file",
-                                         .path = paths[i],
-                                         .capacity_bytes = 2 << 20};
+        devices[i] = support_file_config("ssd", paths[i], 2 << 20);
     }
     kvt_store_options options = corners_options("lru");
     options.catalog_path = catalog;
@@ -468,11 +462,10 @@ static void test_small_move_budget(void **state)
         assert_true(status == KVT_OK || status == KVT_REFUSED);
     }
     uint64_t used = UINT64_MAX;
-    for (int i = 0; i < 2000 && used > (1 << 20) * 6 / 10; i++) {
+    while (used > (1 << 20) * 6 / 10) { /* the time limit ends what never comes */
         usleep(5000);
         used = support_stats(store).tiers[KVT_TIER_DRAM].used_bytes;
     }
-    assert_true(used <= (1 << 20) * 6 / 10);
     kvt_close(store);
 }
 

@@ -8,7 +8,8 @@
 #include <sched.h>
 #include <stdatomic.h>
 
-enum { DISKS = 3, THREADS = 3, KEYS = 64, ROUNDS = 12, PATIENCE = 60000 };
+/* What never comes is ended by the time limit. */
+enum { DISKS = 3, THREADS = 3, KEYS = 64, ROUNDS = 12 };
 
 typedef struct crowd {
     kvt_store *store;
@@ -70,12 +71,10 @@ static void take_out(crowd *c, support_fault *disk, const char *name, int round)
 {
     if (round % 3 == 0) {
         assert_int_equal(kvt_store_device_change(c->store, name, KVT_DEVICE_DRAIN), KVT_OK);
-        for (int i = 0; i < PATIENCE && disk_stats(c->store, 2).used_bytes != 0; i++) {
+        while (disk_stats(c->store, 2).used_bytes != 0)
             usleep(1000); /* the background drains */
-        }
-        assert_int_equal(disk_stats(c->store, 2).used_bytes, 0);
         kvt_status status = KVT_BUSY;
-        for (int i = 0; i < PATIENCE && status == KVT_BUSY; i++) {
+        while (status == KVT_BUSY) {
             usleep(1000);
             status = kvt_store_device_change(c->store, name, KVT_DEVICE_REMOVE);
         }
@@ -125,7 +124,7 @@ static void test_devices_come_and_go(void **state)
         take_out(&c, &disks[1], names[1], round);
         crowd_wait(&c, 50);
         kvt_status status = KVT_BUSY;
-        for (int i = 0; i < PATIENCE && status == KVT_BUSY; i++) {
+        while (status == KVT_BUSY) {
             usleep(1000);
             status = kvt_store_device_add(c.store, KVT_TIER_SSD, &configs[1], NULL, 0);
         }

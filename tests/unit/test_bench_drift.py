@@ -25,7 +25,7 @@ def main(command, script, build):
     folder = tempfile.mkdtemp(prefix="kvterrace-drift-")
     drives = [script, "--build", build, "--at", os.path.join(folder, "drives")]
     try:
-        up = subprocess.run(drives + ["up", "--ram", "0", "--size", "256Mi", "--for", "120",
+        up = subprocess.run(drives + ["up", "--ram", "0", "--size", "256Mi", "--for", "550",
                                       "100", "100", "200"], stdout=subprocess.DEVNULL, check=False)
         if up.returncode != 0:
             print("test_bench_drift: no emulated drives here")

@@ -67,11 +67,7 @@ static void fixture_make(verify_fixture *fixture)
     fixture->options.staging_bytes = 8 << 20;
     for (int i = 0; i < 2; i++) {
         (void)snprintf(fixture->path[i], sizeof fixture->path[i], "%s/ssd%d", fixture->folder, i);
-        fixture->devices[i] = (kvt_device_config){.struct_size = sizeof fixture->devices[i],
-                                                  .name = i ? "ssd1" : "ssd0",
-                                                  .backend = "file",
-                                                  .path = fixture->path[i],
-                                                  .capacity_bytes = 16u << 20};
+        fixture->devices[i] = support_file_config(i ? "ssd1" : "ssd0", fixture->path[i], 16u << 20);
     }
     fixture->options.catalog_path = fixture->catalog;
     fixture->options.policy = "lru";

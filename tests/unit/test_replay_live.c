@@ -130,12 +130,14 @@ static void a_store_gives_back_what_was_put(void **state)
                                            .name = "ssd0",
                                            .backend = "file",
                                            .path = first_path,
-                                           .capacity_bytes = 48u << 20},
+                                           .capacity_bytes = 48u << 20,
+                                           .silence_ns = UINT64_MAX},
                                           {.struct_size = sizeof(kvt_device_config),
                                            .name = "ssd1",
                                            .backend = "file",
                                            .path = second_path,
-                                           .capacity_bytes = 32u << 20}};
+                                           .capacity_bytes = 32u << 20,
+                                           .silence_ns = UINT64_MAX}};
 
     replay_generator generator = {.requests_per_s = 20.0,
                                   .requests = 300,

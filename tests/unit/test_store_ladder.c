@@ -361,11 +361,7 @@ static void a_lower_limit_drops_coarser_rows(void **state)
     char message[256];
     kvt_store *store = NULL;
     kvt_store_options options = ladder_options(0);
-    const kvt_device_config device = {.struct_size = sizeof device,
-                                      .name = "ssd0",
-                                      .backend = "file",
-                                      .path = ssd_path,
-                                      .capacity_bytes = 12 * LADDER_ENTRY_BYTES};
+    const kvt_device_config device = support_file_config("ssd0", ssd_path, 12 * LADDER_ENTRY_BYTES);
     make_profile(true);
     options.catalog_path = catalog_path;
     options.tiers[KVT_TIER_SSD].devices = &device;

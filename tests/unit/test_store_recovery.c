@@ -32,11 +32,7 @@ static int recovery_setup(void **state)
     site->options.tick_seconds = 0;
     for (int i = 0; i < 2; i++) {
         snprintf(site->paths[i], sizeof site->paths[i], "%s/ssd%d", site->folder, i);
-        site->devices[i] = (kvt_device_config){.struct_size = sizeof site->devices[i],
-                                               .name = i == 0 ? "ssd0" : "ssd1",
-                                               .backend = "file",
-                                               .path = site->paths[i],
-                                               .capacity_bytes = 2 << 20};
+        site->devices[i] = support_file_config(i == 0 ? "ssd0" : "ssd1", site->paths[i], 2 << 20);
     }
     site->options.tiers[KVT_TIER_SSD] =
         (kvt_tier_options){.devices = site->devices, .device_count = 2, .unit_bytes = 8192};
