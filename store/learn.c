@@ -165,7 +165,8 @@ double learn_note_get(kvt_store *store, const learn_flight *flight, kvt_variant 
     pthread_mutex_lock(&learn->lock);
     double curve = codec != NULL ? codec->decode_curve * (double)source_bytes : decode_seconds;
     double decode = codec != NULL ? codec->decode.value * curve : decode_seconds;
-    double predicted = fmax(flight->slowest_seconds + flight->overhead_seconds + decode, 0.0);
+    /* What a device was taken to be slower by is in the overhead for a while, below 0. */
+    double predicted = fmax(flight->slowest_seconds + flight->overhead_seconds, 0.0) + decode;
     online_error_observe(&tier->loads, predicted, all_seconds);
     online_average_observe(&tier->overhead, all_seconds - decode_seconds - flight->slowest_seconds,
                            LEARN_OVERHEAD_SHARE);
@@ -192,11 +193,11 @@ double learn_load_seconds(kvt_store *store, const store_entry *entry, bool now)
     pthread_mutex_lock(&learn->lock);
     seconds = learn_slowest(tier, KVT_IO_READ, parts, count, &alone);
     if (!now) seconds = alone + tier->waiting.value;
-    seconds += tier->overhead.value;
+    seconds = fmax(seconds + tier->overhead.value, 0);
     if (codec != NULL)
         seconds += codec->decode_curve * codec->decode.value * (double)entry->source_bytes;
     pthread_mutex_unlock(&learn->lock);
-    return fmax(seconds, 0);
+    return seconds;
 }
 
 void learn_note_encode(kvt_store *store, kvt_variant variant, uint64_t source_bytes, double seconds)
