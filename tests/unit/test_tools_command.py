@@ -183,8 +183,9 @@ class CommandTest(CommandCase):
         self.assertNotIn("ssd reads at the default", document["note"])
         # Without a tier, the profile's speeds are those of the default host.
         document = self.run_json("replay", *WORKLOAD, "--policy", "none", "--database", "p.db")
-        self.assertAlmostEqual(document["configuration"]["tiers"]["ssd"]["read_bytes_per_s"],
-                               shown["devices"][0]["read"]["bytes_per_s"], places=0)
+        # Nine digits are printed, and a rate may have more before its point.
+        self.assertAlmostEqual(document["configuration"]["tiers"]["ssd"]["read_bytes_per_s"] /
+                               shown["devices"][0]["read"]["bytes_per_s"], 1, places=6)
         self.assertIn("ssd as the profile measured it", document["note"])
         # Measured on the spot: a memory device and a file that is gone afterwards.
         self.run_command("profile", "devices", *quick)
@@ -437,7 +438,7 @@ class CommandTest(CommandCase):
         self.put("live.ini", "[tier.hbm]\ncapacity = 512MB\n[tier.dram]\ncapacity = 2GB\n"
                  "[tier.ssd]\ncapacity = 8GB\n" + "".join(
                      f"[device.ssd{i}]\ntier = ssd\nbackend = file\npath = ssd{i}\n"
-                     f"capacity = {64 + 32 * i}MiB\n" for i in range(2)))
+                     f"capacity = {64 + 32 * i}MiB\nsilence = 0\n" for i in range(2)))
         document = self.run_json("replay", *WORKLOAD, "--mode", "live", "--config", "live.ini",
                                  "--policy", "lru,utility", "--scale", "0.0039", "--plan-log",
                                  "plan", "--quiet", "--set", "workload.requests=100")
@@ -486,7 +487,7 @@ class CommandTest(CommandCase):
         subprocess.run([maker, "--make", "."], cwd=self.folder, check=True)
         config = self.put("store.ini", "[store]\ncatalog = catalog.db\n" + "".join(
             f"[device.ssd{i}]\ntier = ssd\nbackend = file\npath = ssd{i}\n"
-            "capacity = 16MiB\n" for i in range(2)))
+            "capacity = 16MiB\nsilence = 0\n" for i in range(2)))
         before = sorted(os.listdir(self.folder))
         document = self.run_json("verify", "--config", config)
         self.assertEqual(sorted(os.listdir(self.folder)), before)  # nothing is left behind
@@ -670,8 +671,11 @@ class CommandTest(CommandCase):
             self.assertLess(row["memory_bytes"], row["bytes"])
             self.assertGreater(row["loading_seconds"], 0)
             self.assertGreaterEqual(row["blocked_seconds"], 0)
-            # Devices that keep to their caps cannot beat their sum.
-            self.assertLess(row["of_ideal"], 1.1)
+            # Devices that keep to their caps cannot beat their sum, however slow they were when
+            # they were measured, which the ideal is made of.
+            for part, caps in ((row["bytes"] - row["memory_bytes"], 1.2e9),
+                               (row["memory_bytes"], 2 * document["memory_bytes_per_s"])):
+                self.assertLess(part / row["loading_seconds"], 1.001 * caps)
         self.fails("2 to 62", "bench", "ablation", "--quick", *drive("a", "400MB/s"), code=1)
 
     def test_bench_codecs(self):
