@@ -234,27 +234,27 @@ static bool utility_is_tight(const kvt_policy *policy, const int64_t room[LEVELS
 }
 
 /* The prices below a level as one choice sees them: what a byte costs at least in each tier where
- * room has to be made. */
+ * room has to be made, and what one written costs. */
 typedef struct market {
     const int64_t *room;
     double price[LEVELS]; /* below 0: not looked up yet */
+    tolls tolls;
 } market;
 
-static market market_open(const int64_t room[LEVELS])
+static market market_open(const kvt_policy *policy, const int64_t room[LEVELS])
 {
-    return (market){.room = room, .price = {-1.0, -1.0, -1.0}};
+    return (market){.room = room, .price = {-1.0, -1.0, -1.0}, .tolls = utility_tolls(policy)};
 }
 
-/* What a step costs beside its utility: rent in the tiers below that are full, and its write. */
-static double utility_step_charge(const kvt_policy *policy, market *known, const entry *e,
-                                  uint8_t to, int level)
+/* What a step costs beside its utility: its write, and rent in the tiers below that are full. */
+static double utility_step_charge(const kvt_policy *policy, market *known, double write,
+                                  const uint64_t need[LEVELS], int level)
 {
-    if (to == KVT_OPTION_NONE) return 0.0;
-    double charge = utility_write_seconds(policy, e, to) / utility_stay_seconds(policy);
+    double charge = write;
     for (int below = level + 1; below < LEVELS; below++) {
-        int64_t bytes = (int64_t)entry_need(policy, e, to, below);
-        bool tight = utility_is_tight(policy, known->room, below);
-        if (bytes == 0 || (bytes <= known->room[below] && !tight)) continue;
+        int64_t bytes = (int64_t)need[below];
+        if (bytes == 0) continue;
+        if (bytes <= known->room[below] && !utility_is_tight(policy, known->room, below)) continue;
         if (known->price[below] < 0.0) known->price[below] = utility_price_bound(policy, below);
         charge += known->price[below] * (double)bytes;
     }
@@ -262,55 +262,78 @@ static double utility_step_charge(const kvt_policy *policy, market *known, const
 }
 
 /* Whether the bytes of a step can be had: in its own tier now, below now or by room-making. */
-static bool utility_can_place(const kvt_policy *policy, const int64_t room[LEVELS], const entry *e,
-                              uint8_t to, int level, bool now)
+static bool utility_can_place(const kvt_policy *policy, const int64_t room[LEVELS],
+                              const uint64_t need[LEVELS], int level, bool now)
 {
-    if (to == KVT_OPTION_NONE) return true;
     for (int other = 0; other < LEVELS; other++) {
-        int64_t bytes = (int64_t)entry_need(policy, e, to, other);
+        int64_t bytes = (int64_t)need[other];
         if (bytes == 0 || room[other] >= bytes) continue;
         if (now || other <= level || !utility_has_victims(policy, other)) return false;
     }
     return true;
 }
 
-/* One step of an entry, at what it loses per byte freed in a level; false when it is none. */
-static bool utility_try(const kvt_policy *policy, market *known, uint32_t index, int level,
-                        uint8_t to, bool now, double rate, step *out, double *per_byte)
+/* An entry as a victim in one level. */
+typedef struct victim {
+    uint32_t index;
+    int level;
+    bool now; /* only steps that need no more room below */
+    double rate;
+    double cost; /* of its present option */
+} victim;
+
+/* One step of an entry; false when it is none. Taken when it loses less than *per_byte, by byte
+ * freed in the level. */
+static bool utility_try(const kvt_policy *policy, market *known, const victim *of, uint8_t to,
+                        step *out, double *per_byte)
 {
-    const entry *e = entry_at(policy, index);
-    uint64_t freed = utility_freed(policy, e, to, level);
-    if (freed == 0 || !utility_can_place(policy, known->room, e, to, level, now)) return false;
-    double loss = rate * (entry_cost(policy, e, to) - entry_cost(policy, e, e->current));
-    if (loss >= *per_byte * (double)freed) return false;
-    double charged = loss + utility_step_charge(policy, known, e, to, level);
-    if (charged >= *per_byte * (double)freed) return false;
+    const entry *e = entry_at(policy, of->index);
+    uint64_t freed = utility_freed(policy, e, to, of->level);
+    if (freed == 0) return false;
+    uint64_t need[LEVELS] = {0};
+    if (to != KVT_OPTION_NONE) {
+        entry_needs(policy, e, to, need);
+        if (!utility_can_place(policy, known->room, need, of->level, of->now)) return false;
+    }
+    double loss = of->rate * (entry_cost(policy, e, to) - of->cost);
+    double limit = *per_byte * (double)freed;
+    if (loss >= limit) return true;
+    double write = 0.0;
+    if (to != KVT_OPTION_NONE) {
+        const form *o = entry_form(policy, e, to);
+        write = utility_write_at(policy, &known->tolls, e, o, need) / utility_stay_seconds(policy);
+    }
+    double charged = loss + utility_step_charge(policy, known, write, need, of->level);
+    if (charged >= limit) return true;
     *per_byte = charged / (double)freed;
     /* What is spent is the loss and the write; room below is paid for by the steps there. */
-    double write = utility_write_seconds(policy, e, to) / utility_stay_seconds(policy);
-    *out = (step){.entry = index, .to = to, .cost = loss + write, .gain = -loss};
+    *out = (step){.entry = of->index, .to = to, .cost = loss + write, .gain = -loss};
     return true;
 }
 
-/* The cheapest step of one entry per byte freed in a level: the one behind its key or, when rents
- * have changed since, giving it up; any other only when neither can be had. */
+/* The cheapest step of one entry per byte freed in a level, if it is cheaper than *per_byte: the
+ * one behind its key or, when rents have changed since, giving it up; any other only when neither
+ * can be had. */
 static bool utility_cheapest(const kvt_policy *policy, market *known, uint32_t index, int level,
                              bool now, step *out, double *per_byte)
 {
     const entry *e = entry_at(policy, index);
-    double rate = reuse_rate(policy, e);
-    *per_byte = UNLIMITED;
+    const victim of = {.index = index,
+                       .level = level,
+                       .now = now,
+                       .rate = reuse_rate(policy, e),
+                       .cost = entry_cost(policy, e, e->current)};
+    double before = *per_byte;
     uint8_t first = e->next[level] & (uint8_t)~NEXT_PAID;
-    bool found = utility_try(policy, known, index, level, first, now, rate, out, per_byte);
+    bool found = utility_try(policy, known, &of, first, out, per_byte);
     if (first != KVT_OPTION_NONE &&
-        utility_try(policy, known, index, level, KVT_OPTION_NONE, now, rate, out, per_byte)) {
+        utility_try(policy, known, &of, KVT_OPTION_NONE, out, per_byte)) {
         found = true;
     }
     for (uint8_t to = 1; !found && to < e->option_count; to++) {
-        if (to == first) continue;
-        found = utility_try(policy, known, index, level, to, now, rate, out, per_byte);
+        if (to != first) found = utility_try(policy, known, &of, to, out, per_byte);
     }
-    return found;
+    return *per_byte < before;
 }
 
 /* The cheapest step among the first few entries of each kind. */
@@ -324,16 +347,20 @@ static uint32_t utility_look(const kvt_policy *policy, market *known, int level,
         const buckets *from = NULL;
         uint32_t index = utility_first(policy, level, kind, own_group, &from);
         if (index != NIL) looked = index;
+        double floor = UNLIMITED;
+        double bound = 0.0;
         for (int look = 0; look < UTILITY_LOOK && index != NIL; look++) {
             step other;
-            double per_byte;
-            double bound = reuse_rate_of(policy, buckets_floor(from, links, index));
+            double per_byte = *best;
+            double floor_here = buckets_floor(from, links, index);
+            if (floor_here != floor) bound = reuse_rate_of(policy, floor_here);
+            floor = floor_here;
             if (*best <= bound * UTILITY_NEAR) break;
             /* The next one is looked at now, or stands first when this one has gone. */
             uint32_t next = buckets_next(from, links, index);
             if (next != NIL) entry_prefetch(policy, next);
             if (utility_cheapest(policy, known, index, level, false, &other, &per_byte) &&
-                per_byte < *best && draft_fits_share(policy, index, other.to)) {
+                draft_fits_share(policy, index, other.to)) {
                 *best = per_byte;
                 *out = other;
             }
@@ -348,7 +375,7 @@ static double utility_root_price(const kvt_policy *policy, const int64_t room[LE
 {
     step cheapest;
     double per_byte;
-    market known = market_open(room);
+    market known = market_open(policy, room);
     (void)utility_look(policy, &known, level, -1, &cheapest, &per_byte);
     return per_byte < UNLIMITED && per_byte > 0.0 ? per_byte : 0.0;
 }
@@ -403,7 +430,7 @@ static void utility_refresh_front(kvt_policy *policy, int level)
 
 static bool utility_choose(kvt_policy *policy, draft *work, int level, step *out)
 {
-    market known = market_open(work->room);
+    market known = market_open(policy, work->room);
     utility_refresh_front(policy, level);
     for (;;) {
         double best;
@@ -420,8 +447,8 @@ static bool utility_choose(kvt_policy *policy, draft *work, int level, step *out
 static bool utility_fallback(kvt_policy *policy, const draft *work, uint32_t index, int level,
                              step *out)
 {
-    double per_byte;
-    market known = market_open(work->room);
+    double per_byte = UNLIMITED;
+    market known = market_open(policy, work->room);
     return utility_cheapest(policy, &known, index, level, true, out, &per_byte);
 }
 
