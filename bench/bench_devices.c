@@ -112,8 +112,11 @@ static int bench_device(const kvt_device_config *config, bool overwrite, uint32_
     bool read_only = (device->facts.flags & KVT_DEVICE_READ_ONLY) != 0;
     uint64_t half = device->facts.capacity_bytes / 2 / TIERS_GRAIN_BYTES * TIERS_GRAIN_BYTES;
     /* With one member the weight only has to be there. */
-    tiers_member_options member = {
-        .device = device, .read_bytes_per_s = 1, .write_bytes_per_s = 1, .present = true};
+    tiers_member_options member = {.device = device,
+                                   .read_bytes_per_s = 1,
+                                   .write_bytes_per_s = 1,
+                                   .silence_ns = config->silence_ns,
+                                   .present = true};
     tiers_pool_options options = {0};
     snprintf(row->device, sizeof row->device, "%s", config->name);
     row->object_bytes = half < DEVICE_OBJECT_BYTES ? half : DEVICE_OBJECT_BYTES;
@@ -186,7 +189,8 @@ static int bench_own_devices(const bench_options *options, bench_device_results 
          .name = "file",
          .backend = "file",
          .path = path,
-         .capacity_bytes = DEVICE_BYTES},
+         .capacity_bytes = DEVICE_BYTES,
+         .silence_ns = UINT64_MAX}, /* whatever else this disk has to do */
     };
     const bool overwrite[] = {true, true};
     bench_options given = *options;

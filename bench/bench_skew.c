@@ -138,6 +138,7 @@ static kvt_status skew_open(const drift_site *site, tiers_pool **pool_out)
         status = kvt_device_open(&given->devices[i], &members[i].device, message, sizeof message);
         members[i].read_bytes_per_s = members[i].write_bytes_per_s = site->rates[i];
         members[i].reserved_head_bytes = SKEW_HEAD_BYTES;
+        members[i].silence_ns = given->devices[i].silence_ns;
         members[i].present = true;
     }
     if (status == KVT_OK)
