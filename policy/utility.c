@@ -35,17 +35,6 @@ double utility_write_seconds(const kvt_policy *policy, const entry *e, uint8_t o
     return utility_write_at(policy, &now, e, entry_form(policy, e, option), need);
 }
 
-bool utility_is_reachable(const kvt_policy *policy, const entry *e, uint8_t option)
-{
-    const form *to = entry_form(policy, e, option);
-    if ((e->barred >> option & 1) != 0 || !to->fits) return false;
-    if (e->current == KVT_OPTION_NONE || e->current == option) return true;
-    const form *from = entry_form(policy, e, e->current);
-    if (from->loss <= 0.0 || (to->made_from >> e->current & 1) != 0) return true;
-    if (policy->exact != NIL && e == entry_at(policy, policy->exact)) return true;
-    return utility_same_variant(from, to);
-}
-
 /* Bytes that a step frees in `level`, 0 when it is no step there: it must free bytes in the tier,
  * add none above, and leave no held child without its prefix. */
 static uint64_t utility_freed(const kvt_policy *policy, const entry *e, uint8_t to, int level)
@@ -54,11 +43,11 @@ static uint64_t utility_freed(const kvt_policy *policy, const entry *e, uint8_t 
         bool needed = policy->config.holes == KVT_HOLES_CONTIGUOUS && e->children > 0;
         return needed ? 0 : e->bytes[level];
     }
-    if (to == e->current || !utility_is_reachable(policy, e, to)) return 0;
     const form *o = entry_form(policy, e, to);
+    if (to == e->current || o->bytes[level] >= e->bytes[level]) return 0;
     for (int above = 0; above < level; above++)
         if (o->bytes[above] > e->bytes[above]) return 0;
-    return o->bytes[level] < e->bytes[level] ? e->bytes[level] - o->bytes[level] : 0;
+    return utility_is_reachable(policy, e, to) ? e->bytes[level] - o->bytes[level] : 0;
 }
 
 /* What a byte of a step costs beside its loss, as far as it does not depend on the entry: writing
@@ -191,12 +180,15 @@ static uint32_t utility_first(const kvt_policy *policy, int level, int kind, int
         const buckets *b = &policy->groups[group]->of[level][kind];
         if ((own_group >= 0 && (uint32_t)own_group != group) || b->count == 0) continue;
         uint32_t candidate = buckets_first(b);
-        double floor = buckets_floor(b, engine_links(policy, level), candidate);
-        if (first != NIL && floor >= least) continue;
+        if (policy->group_count > 1) {
+            double floor = buckets_floor(b, engine_links(policy, level), candidate);
+            if (first != NIL && floor >= least) continue;
+            least = floor;
+        }
         first = candidate;
-        least = floor;
         *from_out = b;
     }
+    if (first != NIL) entry_prefetch(policy, first);
     return first;
 }
 
@@ -352,10 +344,12 @@ static uint32_t utility_look(const kvt_policy *policy, market *known, int level,
         for (int look = 0; look < UTILITY_LOOK && index != NIL; look++) {
             step other;
             double per_byte = *best;
-            double floor_here = buckets_floor(from, links, index);
-            if (floor_here != floor) bound = reuse_rate_of(policy, floor_here);
-            floor = floor_here;
-            if (*best <= bound * UTILITY_NEAR) break;
+            if (*best < UNLIMITED) {
+                double here = buckets_floor(from, links, index);
+                if (here != floor) bound = reuse_rate_of(policy, here);
+                if (*best <= bound * UTILITY_NEAR) break;
+                floor = here;
+            }
             /* The next one is looked at now, or stands first when this one has gone. */
             uint32_t next = buckets_next(from, links, index);
             if (next != NIL) entry_prefetch(policy, next);

@@ -58,6 +58,19 @@ static inline bool utility_same_variant(const form *a, const form *b)
            a->variant.rate == b->variant.rate;
 }
 
+/* Whether a stored entry may become this stored option: it fits the tiers, and a lossy form may
+ * only change its tier, never its variant. */
+static inline bool utility_is_reachable(const kvt_policy *policy, const entry *e, uint8_t option)
+{
+    const form *to = entry_form(policy, e, option);
+    if ((e->barred >> option & 1) != 0 || !to->fits) return false;
+    if (e->current == KVT_OPTION_NONE || e->current == option) return true;
+    const form *from = entry_form(policy, e, e->current);
+    if (from->loss <= 0.0 || (to->made_from >> e->current & 1) != 0) return true;
+    if (policy->exact != NIL && e == entry_at(policy, policy->exact)) return true;
+    return utility_same_variant(from, to);
+}
+
 /* What making a stored option's form and writing what it needs is charged, in seconds of a request.
  */
 static inline double utility_write_at(const kvt_policy *policy, const tolls *now, const entry *e,
@@ -78,10 +91,6 @@ double utility_write_seconds(const kvt_policy *policy, const entry *e, uint8_t o
 
 /* Seconds that a placement is expected to last: moves are paid off over this time. */
 double utility_stay_seconds(const kvt_policy *policy);
-
-/* Whether a stored entry may become this stored option: it fits the tiers, and a lossy form may
- * only change its tier, never its variant. */
-bool utility_is_reachable(const kvt_policy *policy, const entry *e, uint8_t option);
 
 /* utility_improve.c */
 void utility_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan);
