@@ -126,6 +126,7 @@ kvt_status tiers_queue_register(tiers_queue *queue, const kvt_device_region *reg
         kvt_status status = queue_copy_regions(queue, regions, count);
         if (status != KVT_OK) return status;
     }
+    if (!queue->ring.open && count == 0) return KVT_OK; /* the next ring begins without */
     if (!queue->ring.open && !tiers_ring_open(queue)) return KVT_E_MEMORY;
     return tiers_ring_register(queue) ? KVT_OK : KVT_E_MEMORY;
 }
