@@ -10,7 +10,7 @@
 #include <assert.h>
 #include <string.h>
 
-#define DUAL_ROUNDS 5 /* passes over all entries */
+#define DUAL_ROUNDS 3 /* passes over all entries */
 
 typedef struct dual_entry {
     double rate;
@@ -22,25 +22,38 @@ typedef struct dual_entry {
     uint16_t barred; /* 1: look the mask up; forms are few that are */
 } dual_entry;
 
-/* One form at the present weights. What cannot be held costs UNLIMITED. */
-typedef struct dual_form {
-    double time;
-    double loss;
-    double bytes[LEVELS];
-} dual_form;
-
+/* Forms at the present weights lie number by number, so that the options of an entry are weighed
+ * several at once. What cannot be held costs UNLIMITED. */
 typedef struct dual_instance {
     const kvt_policy *policy;
     dual_entry *entries;
     uint32_t *index; /* of the engine's entry */
-    dual_form *forms;
+    double *forms;   /* what the next three point into */
+    double *time;
+    double *loss;
+    double *bytes[LEVELS];
     uint32_t count;
 } dual_instance;
 
-static double dual_cost(const dual_entry *e, const dual_form *o)
+#define DUAL_NUMBERS (2 + LEVELS) /* of a form */
+
+/* The options' scores at some prices. */
+static void dual_weigh(const dual_instance *instance, const dual_entry *e,
+                       const double price[LEVELS], double score[KVT_OPTIONS_MAX])
 {
-    double loss = e->sense * o->loss;
-    return o->time + (loss < e->alpha ? loss : e->alpha);
+    const double *time = &instance->time[e->forms];
+    const double *losses = &instance->loss[e->forms];
+    const double *hbm = &instance->bytes[0][e->forms];
+    const double *dram = &instance->bytes[1][e->forms];
+    const double *ssd = &instance->bytes[2][e->forms];
+    double sense = e->sense, alpha = e->alpha, none = e->none, rate = e->rate;
+    double p0 = price[0], p1 = price[1], p2 = price[2];
+    uint32_t count = e->option_count - 1u;
+    for (uint32_t o = 0; o < count; o++) {
+        double loss = sense * losses[o];
+        double cost = time[o] + (loss < alpha ? loss : alpha);
+        score[o] = rate * (none - cost) - p0 * hbm[o] - p1 * dram[o] - p2 * ssd[o];
+    }
 }
 
 static void dual_ask(const void *context, const double price[LEVELS], uint32_t stride,
@@ -49,33 +62,31 @@ static void dual_ask(const void *context, const double price[LEVELS], uint32_t s
     const dual_instance *instance = context;
     for (uint32_t i = 0; i < instance->count; i += stride) {
         const dual_entry *e = &instance->entries[i];
-        const dual_form *forms = &instance->forms[e->forms];
-        const dual_form *found = NULL;
+        double score[KVT_OPTIONS_MAX];
+        uint32_t found = NIL;
         double best = 0.0;
         uint32_t barred =
             e->barred != 0 ? entry_at(instance->policy, instance->index[i])->barred >> 1 : 0;
+        dual_weigh(instance, e, price, score);
         for (uint32_t o = 0; o + 1 < e->option_count; o++) {
-            const dual_form *one = &forms[o];
-            double score = e->rate * (e->none - dual_cost(e, one)) - price[0] * one->bytes[0] -
-                           price[1] * one->bytes[1] - price[2] * one->bytes[2];
-            if (score <= best || (barred >> o & 1) != 0) continue;
-            best = score;
-            found = one;
+            if (score[o] <= best || (barred >> o & 1) != 0) continue;
+            best = score[o];
+            found = e->forms + o;
         }
-        if (found == NULL) continue;
+        if (found == NIL) continue;
         out->value += best;
         for (int level = 0; level < LEVELS; level++)
-            out->used[level] += found->bytes[level];
+            out->used[level] += instance->bytes[level][found];
     }
 }
 
-static void dual_copy_form(const kvt_policy *policy, uint32_t index, dual_form *to)
+static void dual_copy_form(const kvt_policy *policy, uint32_t index, dual_instance *to)
 {
     const form *from = &policy->forms[index];
-    to->time = from->fits ? from->face : UNLIMITED;
-    to->loss = from->loss;
+    to->time[index] = from->fits ? from->face : UNLIMITED;
+    to->loss[index] = from->loss;
     for (int level = 0; level < LEVELS; level++)
-        to->bytes[level] = (double)from->bytes[level];
+        to->bytes[level][index] = (double)from->bytes[level];
 }
 
 /* Copies the held entries; utility of what is stored now in *primal_out. */
@@ -84,7 +95,7 @@ static void dual_fill(const kvt_policy *policy, dual_instance *instance, double 
     *primal_out = 0.0;
     /* Released runs hold what they held; no entry names them. */
     for (uint32_t i = 0; i < policy->forms_used; i++)
-        dual_copy_form(policy, i, &instance->forms[i]);
+        dual_copy_form(policy, i, instance);
     for (uint32_t i = 0; i < policy->entries_used; i++) {
         const entry *e = entry_at(policy, i);
         if (e->state != ENTRY_HELD) continue;
@@ -136,12 +147,16 @@ kvt_status kvt_policy_solve(kvt_policy *policy, uint64_t now_ns, kvt_policy_boun
     dual_instance instance = {.policy = policy};
     size_t entries_bytes = sizeof *instance.entries * (policy->held + 1u);
     size_t index_bytes = sizeof *instance.index * (policy->held + 1u);
-    size_t forms_bytes = sizeof *instance.forms * (policy->forms_used + 1u);
+    size_t forms_bytes = sizeof *instance.forms * DUAL_NUMBERS * (policy->forms_used + 1u);
     kvt_status status = KVT_E_MEMORY;
     instance.entries = engine_resize(policy, NULL, 0, entries_bytes);
     instance.index = engine_resize(policy, NULL, 0, index_bytes);
     instance.forms = engine_resize(policy, NULL, 0, forms_bytes);
     if (instance.entries == NULL || instance.index == NULL || instance.forms == NULL) goto out;
+    instance.time = instance.forms;
+    instance.loss = instance.time + policy->forms_used;
+    for (int level = 0; level < LEVELS; level++)
+        instance.bytes[level] = instance.loss + (size_t)(level + 1) * policy->forms_used;
     dual_fill(policy, &instance, &bound_out->primal);
     dual_search(policy, &instance, bound_out);
     status = KVT_OK;

@@ -1,157 +1,13 @@
 /*
- * knapsack.c - see knapsack.h.
- *
- * The search moves one price at a time to where its tier is just full: what is asked for falls as
- * the price rises. That is coordinate descent on a convex function with as many corners as there
- * are entries, so at these sizes it ends close to the least value.
+ * knapsack.c - the solver of knapsack.h; prices.c finds its prices.
  */
 #include "policy/knapsack.h"
 
 #include <string.h>
 
-#define SEARCH_SAMPLE 8192u /* entries of a sample, about */
-#define SEARCH_CYCLES 60
-#define SEARCH_HALVES 22
-#define SEARCH_HIGH   1e30
-#define SEARCH_LOW    1e-60
-
 #define KNAPSACK_EXACT   12u /* entries up to which the exact search is tried */
 #define KNAPSACK_OPTIONS 32u
 #define KNAPSACK_NODES   100000000u
-
-static price_pass search_look(price_search *search)
-{
-    price_pass pass = {0};
-    search->ask(search->context, search->price, search->stride, &pass);
-    double scale = (double)search->stride;
-    pass.value *= scale;
-    for (int level = 0; level < LEVELS; level++) {
-        pass.used[level] *= scale;
-        pass.value += search->price[level] * search->capacity[level];
-    }
-    if (search->stride > 1) return pass;
-    search->passes++;
-    if (pass.value < search->best) {
-        search->best = pass.value;
-        memcpy(search->best_price, search->price, sizeof search->price);
-    }
-    return pass;
-}
-
-static bool search_overflows(price_search *search, int level)
-{
-    return search_look(search).used[level] > search->capacity[level];
-}
-
-/* Brackets the price at which a level is just full; false when even price 0 leaves room. */
-static bool search_bracket(price_search *search, int level, double *low, double *high)
-{
-    double *price = &search->price[level];
-    double start = *price > SEARCH_LOW ? *price : 1e-12;
-    *low = *high = start;
-    *price = start;
-    if (search_overflows(search, level)) {
-        do {
-            *low = *high;
-            *high *= 4.0;
-            *price = *high;
-        } while (*high < SEARCH_HIGH && search_overflows(search, level));
-        return true;
-    }
-    for (;;) {
-        *high = *low;
-        *low /= 4.0;
-        *price = *low;
-        if (*low < SEARCH_LOW) {
-            *price = 0.0;
-            if (!search_overflows(search, level)) return false;
-            return true;
-        }
-        if (search_overflows(search, level)) return true;
-        /* A tier that never fills is found out at once, not after a hundred quarterings. */
-        if (*high == start) {
-            *price = 0.0;
-            if (!search_overflows(search, level)) return false;
-        }
-    }
-}
-
-static void search_balance(price_search *search, int level, int halves)
-{
-    double low;
-    double high;
-    if (!search_bracket(search, level, &low, &high)) return;
-    double a = number_log2(low > SEARCH_LOW ? low : SEARCH_LOW);
-    double b = number_log2(high);
-    for (int i = 0; i < halves; i++) {
-        double middle = 0.5 * (a + b);
-        search->price[level] = number_exp2(middle);
-        if (search_overflows(search, level))
-            a = middle;
-        else
-            b = middle;
-    }
-    search->price[level] = number_exp2(b);
-}
-
-/* Balances one tier after the other until a round gains next to nothing. Where tiers compete for
- * the same entries that takes many rounds; with one tier it takes one. */
-static void search_descend(price_search *search)
-{
-    double before = UNLIMITED;
-    int present = 0;
-    for (int level = 0; level < LEVELS; level++)
-        present += search->capacity[level] > 0.0;
-    for (int cycle = 0; cycle < SEARCH_CYCLES; cycle++) {
-        int halves = cycle == 0 && present > 1 ? SEARCH_HALVES / 2 : SEARCH_HALVES;
-        for (int level = LEVELS - 1; level >= 0; level--)
-            if (search->capacity[level] > 0.0) search_balance(search, level, halves);
-        double value = search_look(search).value;
-        if (present <= 1 || before - value <= search->tolerance * value) return;
-        before = value;
-    }
-}
-
-/* How strongly what a level is asked for falls with its price, from the sample: d log / d log. */
-static double search_slope(price_search *search, int level, double used)
-{
-    double price = search->price[level];
-    search->price[level] = price * 1.05;
-    double less = search_look(search).used[level];
-    search->price[level] = price;
-    if (!(less < used) || less <= 0.0) return -1.0;
-    return number_log2(less / used) / number_log2(1.05);
-}
-
-void price_find(price_search *search, uint32_t refine)
-{
-    search->best = UNLIMITED;
-    search->passes = 0;
-    search->stride = search->entries / SEARCH_SAMPLE | 1;
-    search_descend(search);
-    double slope[LEVELS];
-    price_pass sample = search_look(search);
-    for (int level = 0; level < LEVELS; level++)
-        slope[level] = search->price[level] > 0.0 && search->stride > 1
-                           ? search_slope(search, level, sample.used[level])
-                           : -1.0;
-    search->stride = 1;
-    for (uint32_t round = 0; round < refine; round++) {
-        price_pass pass = search_look(search);
-        bool moved = false;
-        for (int level = 0; level < LEVELS; level++) {
-            double wanted = search->capacity[level];
-            if (search->price[level] <= 0.0 || pass.used[level] <= 0.0) continue;
-            double octaves = number_log2(wanted / pass.used[level]) / slope[level];
-            if (octaves > 1.0) octaves = 1.0;
-            if (octaves < -1.0) octaves = -1.0;
-            search->price[level] *= number_exp2(octaves);
-            moved = moved || octaves > 1e-7 || octaves < -1e-7;
-        }
-        if (!moved) break;
-    }
-    memcpy(search->price, search->best_price, sizeof search->price);
-}
 
 static uint32_t knapsack_best(const knapsack *k, uint32_t i, const double price[LEVELS],
                               double *score_out)
@@ -442,7 +298,7 @@ void knapsack_solve(const knapsack *instance, uint32_t *choice, knapsack_step *s
         .ask = knapsack_ask, .context = k, .entries = k->entries, .tolerance = 1e-10};
     for (int level = 0; level < LEVELS; level++) {
         search.capacity[level] = (double)k->capacity[level];
-        search.price[level] = k->capacity[level] > 0 ? 1e-12 : SEARCH_HIGH;
+        search.price[level] = k->capacity[level] > 0 ? 1e-12 : PRICE_CLOSED;
     }
     price_find(&search, 40);
     *out = (knapsack_result){.dual = search.best, .passes = search.passes};

@@ -17,6 +17,8 @@
 
 #include "policy/engine.h"
 
+#define PRICE_CLOSED 1e30 /* of a tier without capacity */
+
 /* What one pass over the entries found. */
 typedef struct price_pass {
     double value;        /* sum of the entries' best scores */
@@ -40,7 +42,7 @@ typedef struct price_search {
     uint32_t stride; /* of the present stage */
 } price_search;
 
-/* Finds prices on a sample, then corrects them in `refine` rounds over all entries. */
+/* prices.c: finds prices on a sample, then corrects them in `refine` rounds over all entries. */
 void price_find(price_search *search, uint32_t refine);
 
 /* An instance in arrays. Entry i has options first[i] .. first[i + 1] - 1, beside taking nothing,
