@@ -25,7 +25,7 @@ static kvt_io drives_do(kvt_device *device, kvt_io_kind kind, uint64_t offset, v
     kvt_status status = kvt_device_submit(device, &io);
     kvt_device_flush(device);
     if (status == KVT_QUEUED)
-        assert_int_equal(kvt_device_reap(device, &done, 1, 1, 30000000000u), 1);
+        assert_int_equal(kvt_device_reap(device, &done, 1, 1, UINT64_MAX), 1);
     else
         assert_int_equal(status, KVT_OK);
     assert_ptr_equal(done, &io);
@@ -189,7 +189,7 @@ static void test_killed(void **state)
     assert_int_equal(kvt_device_reap(device, done, 1, 4, 200000000u), 0);
     assert_true(drive_scratch_kill(&drive));
     for (size_t reaped = 0; reaped < 4;)
-        reaped += kvt_device_reap(device, done + reaped, 4 - reaped, 4 - reaped, 30000000000u);
+        reaped += kvt_device_reap(device, done + reaped, 4 - reaped, 4 - reaped, UINT64_MAX);
     for (int i = 0; i < 4; i++)
         assert_int_equal(ios[i].status, KVT_E_GONE);
     drives_expect(device, KVT_IO_READ, 0, BLOCK, KVT_E_GONE, 0);
@@ -250,7 +250,7 @@ static void test_hang(void **state)
     for (uint32_t i = 0; i < UNIT; i++)
         assert_int_equal(buffer[i], 0x5a);
     assert_true(drive_scratch_set(&drive, "hang=0"));
-    assert_int_equal(kvt_device_reap(device, &done, 1, 1, 30000000000u), 1);
+    assert_int_equal(kvt_device_reap(device, &done, 1, 1, UINT64_MAX), 1);
     assert_int_equal(io.status, KVT_OK);
     assert_memory_equal(buffer, expected, UNIT);
     kvt_device_close(device);

@@ -90,7 +90,7 @@ static int use_refusing_ring(void)
     if (tiers_queue_reap(&queue, done, OPERATIONS, OPERATIONS, 20000000) != 2) return __LINE__;
     /* Their memory may be anything by now: nothing may be read into it. */
     if (write(ends[1], "abc", OPERATIONS) != OPERATIONS) return __LINE__;
-    if (tiers_queue_reap(&queue, done, 1, 1, 1000000000) != 1) return __LINE__;
+    if (tiers_queue_reap(&queue, done, 1, 1, TIERS_DEVICE_FOREVER) != 1) return __LINE__;
     if (done[0] != &operations[0] || bytes[0] != 'a') return __LINE__;
     (void)tiers_queue_reap(&queue, done, 0, 1, 0);
     if (bytes[1] != 0 || bytes[2] != 0) return __LINE__;
@@ -138,7 +138,7 @@ static void test_no_call_takes_the_whole_queue(void **state)
     }
     if (ring) {
         assert_int_equal(write(ends[1], "abcdefgh", DEPTH), DEPTH);
-        assert_int_equal(tiers_queue_reap(&queue, done, DEPTH, DEPTH, 10000000000u), DEPTH);
+        assert_int_equal(tiers_queue_reap(&queue, done, DEPTH, DEPTH, TIERS_DEVICE_FOREVER), DEPTH);
     }
     tiers_queue_detach(&queue);
     tiers_queue_close(&queue);

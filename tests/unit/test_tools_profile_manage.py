@@ -127,7 +127,7 @@ class ManageTest(CommandCase):
             with open("/dev/full", "w") as full:
                 result = subprocess.run([COMMAND, "profile", *arguments, "--database", "a.db"],
                                         cwd=self.folder, text=True, stdout=full,
-                                        stderr=subprocess.PIPE, timeout=60)
+                                        stderr=subprocess.PIPE, timeout=300)
             self.assertEqual(result.returncode, 1)
             self.assertIn("standard output: ", result.stderr)
             self.assertNotIn("memory", result.stderr)
