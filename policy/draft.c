@@ -55,7 +55,7 @@ bool draft_fits_share(const kvt_policy *policy, uint32_t index, uint8_t option)
     return true;
 }
 
-/* Whether the target bytes of a move fit now, in order. */
+/* Whether the target bytes of a move fit now, in order, and the executor would carry it out. */
 bool draft_fits(const kvt_policy *policy, const draft *work, uint32_t index, uint8_t option)
 {
     const entry *e = entry_at(policy, index);
@@ -65,7 +65,7 @@ bool draft_fits(const kvt_policy *policy, const draft *work, uint32_t index, uin
             return false;
         }
     }
-    return draft_fits_share(policy, index, option);
+    return draft_fits_share(policy, index, option) && paths_would_carry(policy, index, option);
 }
 
 static void draft_count_child(kvt_policy *policy, uint32_t index, int by)

@@ -116,7 +116,17 @@ typedef struct flight {
     uint8_t kind;
     uint8_t from;
     uint8_t to;
+    bool reads; /* the source is read for it */
 } flight;
+
+/* One tier's reading or its writing. */
+typedef struct path {
+    double second;  /* for a byte; 0 without a bandwidth */
+    double request; /* seconds that every move costs beside its bytes */
+    double limit;   /* the executor refuses moves behind a longer queue; 0 = never */
+    double queue;   /* seconds that are planned or told of and have not had their time yet */
+    bool closed;    /* too near to the limit for any more */
+} path;
 
 /* A tenant with wishes of its own. used counts what will be stored once all moves in flight have
  * ended. A tenant with a share has buckets of its own, so that its own entries make its room. */
@@ -226,9 +236,9 @@ struct kvt_policy {
     double second_weight;
     double second_square;
     double read_price[LEVELS];
-    double write_second[LEVELS]; /* of its path, for a byte written; 0 without a bandwidth */
+    path reads[LEVELS], writes[LEVELS];
+    uint32_t paths_closed;       /* how many of them */
     double write_price[LEVELS];  /* what a byte is charged, by how busy its path is */
-    double write_queue[LEVELS];  /* seconds of planned writing that have not had their time yet */
     double write_busy[LEVELS];   /* share of the path's time that moves took, smoothed */
     uint64_t write_seen[LEVELS]; /* bytes written when that was last looked at, */
     uint64_t write_ns;           /* and when */
@@ -273,8 +283,9 @@ struct kvt_policy {
     recency_list lists[LEVELS];
     classic_state classic;
     uint64_t recency;
-    uint32_t hand;  /* where the next tick goes on looking for promotions */
-    uint32_t exact; /* entry whose exact bytes the caller holds during this call, or NIL */
+    uint32_t hand;    /* where the next tick goes on looking for promotions */
+    uint32_t in_hand; /* entry whose bytes the caller holds during this call, or NIL */
+    uint32_t exact;   /* entry whose exact bytes the caller holds during this call, or NIL */
 
     kvt_policy_stats counters; /* the running counts only; explain.c fills the rest */
 };
@@ -334,8 +345,15 @@ flight *ledger_find(kvt_policy *policy, uint64_t id);
 flight *ledger_begin(kvt_policy *policy, uint32_t index, uint8_t to);
 void ledger_correct(kvt_policy *policy, flight *move, const uint64_t actual[LEVELS]);
 void ledger_end(kvt_policy *policy, flight *move, bool done);
-void ledger_price_writes(kvt_policy *policy, double passed);
 bool ledger_fits(const kvt_policy *policy, const uint64_t bytes[LEVELS]);
+
+/* paths.c */
+void paths_open(kvt_policy *policy);
+void paths_pass(kvt_policy *policy, double passed);
+void paths_set_queue(kvt_policy *policy, path *p, double seconds);
+void paths_queue(kvt_policy *policy, const flight *move, double by);
+bool paths_move_reads(const kvt_policy *policy, uint32_t index, uint8_t to);
+bool paths_lead_there(const kvt_policy *policy, uint32_t index, uint8_t to);
 
 /* draft.c */
 bool draft_begin(kvt_policy *policy, draft *work, kvt_plan *plan);
@@ -443,10 +461,17 @@ static inline void entry_needs(const kvt_policy *policy, const entry *e, uint8_t
     }
 }
 
-/* What a byte written to a level is charged: ledger_price_writes, and the queue of this moment. */
+/* Whether the executor would carry out a move now. */
+static inline bool paths_would_carry(const kvt_policy *policy, uint32_t index, uint8_t to)
+{
+    return policy->paths_closed == 0 || paths_lead_there(policy, index, to);
+}
+
+/* What a byte written to a level is charged: paths_pass, and the queue of this moment. */
 static inline double engine_write_price(const kvt_policy *policy, int level)
 {
-    return policy->write_price[level] + policy->write_queue[level] * policy->write_second[level];
+    const path *writes = &policy->writes[level];
+    return policy->write_price[level] + BACKGROUND_SHARE * writes->queue * writes->second;
 }
 
 /* Seconds with their weight under load: the derivative of the M/G/1 wait integrated over them. */

@@ -13,10 +13,6 @@
 #include <assert.h>
 #include <string.h>
 
-#define WRITE_LOOK_SECONDS 1.0
-#define WRITE_LOOKS        8.0 /* the busy share is halved this often in a half life */
-#define WRITE_BUSY_LIMIT   0.95
-
 bool ledger_reserve(kvt_policy *policy, uint32_t moves)
 {
     uint64_t wanted = 2 * ((uint64_t)policy->flight_count + moves);
@@ -61,16 +57,6 @@ static void ledger_count(kvt_policy *policy, const entry *e, const flight *move,
     policy->tenants[e->tenant].used[level] += sign * (move->to_bytes[level] - source);
 }
 
-/* Enters a move's bytes into the queues of its write paths, or strikes them out. */
-static void ledger_queue(kvt_policy *policy, const flight *move, double by)
-{
-    for (int level = 0; level < LEVELS; level++) {
-        double bytes = (double)(move->to_bytes[level] - move->kept[level]);
-        double queue = policy->write_queue[level] + by * bytes * policy->write_second[level];
-        policy->write_queue[level] = queue > 0.0 ? queue : 0.0;
-    }
-}
-
 /* Reserves the target bytes of a move of a movable entry, or of a new one. Room was reserved. */
 flight *ledger_begin(kvt_policy *policy, uint32_t index, uint8_t to)
 {
@@ -92,7 +78,8 @@ flight *ledger_begin(kvt_policy *policy, uint32_t index, uint8_t to)
         move->kept[level] = entry_kept(policy, e, to, level);
         ledger_count(policy, e, move, level, 1);
     }
-    ledger_queue(policy, move, 1.0);
+    move->reads = paths_move_reads(policy, index, to);
+    paths_queue(policy, move, 1.0);
     e->move = (uint32_t)(move->id & mask);
     policy->flight_count++;
     return move;
@@ -114,7 +101,7 @@ void ledger_correct(kvt_policy *policy, flight *move, const uint64_t actual[LEVE
 void ledger_end(kvt_policy *policy, flight *move, bool done)
 {
     entry *e = entry_at(policy, move->entry);
-    if (!done) ledger_queue(policy, move, -1.0);
+    if (!done) paths_queue(policy, move, -1.0);
     for (int level = 0; level < LEVELS; level++) {
         uint64_t source = entry_bytes(policy, e, move->from, level);
         uint64_t released = source - move->kept[level];
@@ -134,34 +121,6 @@ void ledger_end(kvt_policy *policy, flight *move, bool done)
     e->move = NIL;
     move->id = 0;
     policy->flight_count--;
-}
-
-/*
- * A path that has nothing else to do writes next to free of charge. What it writes at a share u of
- * its time makes the rest wait u / (1-u) as long, and what it has been given in this moment lets
- * the next bytes wait as many seconds. Without this a tier is written as fast as it can be, by
- * entries that hardly pay, while those that would are given up for want of a turn.
- */
-void ledger_price_writes(kvt_policy *policy, double passed)
-{
-    for (int level = 0; level < LEVELS; level++) {
-        double left = policy->write_queue[level] - passed;
-        policy->write_queue[level] = left > 0.0 ? left : 0.0;
-    }
-    double seen = (double)(policy->now_ns - policy->write_ns) * 1e-9;
-    if (seen < WRITE_LOOK_SECONDS) return;
-    double kept = number_exp2(-WRITE_LOOKS * seen / policy->order_half_life);
-    policy->write_ns = policy->now_ns;
-    for (int level = 0; level < LEVELS; level++) {
-        uint64_t bytes = policy->counters.written_bytes[level + 1];
-        double busy = (double)(bytes - policy->write_seen[level]) * policy->write_second[level];
-        double *share = &policy->write_busy[level];
-        *share = busy / seen + kept * (*share - busy / seen);
-        busy = *share < WRITE_BUSY_LIMIT ? *share : WRITE_BUSY_LIMIT;
-        policy->write_price[level] =
-            policy->write_second[level] * (BACKGROUND_SHARE + busy / (1.0 - busy));
-        policy->write_seen[level] = bytes;
-    }
 }
 
 bool ledger_fits(const kvt_policy *policy, const uint64_t bytes[LEVELS])

@@ -66,6 +66,10 @@ static const char *policy_tier_fault(const kvt_policy_config *config)
         if (!policy_in_range(facts->request_seconds, 0.0, SECONDS_LIMIT)) {
             return "request_seconds must be a number, 0 or more";
         }
+        if (!policy_in_range(facts->read_lag_seconds, 0.0, SECONDS_LIMIT) ||
+            !policy_in_range(facts->write_lag_seconds, 0.0, SECONDS_LIMIT)) {
+            return "read_lag_seconds and write_lag_seconds must be numbers, 0 or more";
+        }
         if (!policy_in_range(facts->wear_seconds_per_byte, 0.0, SECONDS_LIMIT)) {
             return "wear_seconds_per_byte must be a number, 0 or more";
         }
@@ -153,12 +157,10 @@ kvt_status kvt_policy_open(const kvt_policy_config *config, kvt_policy **policy_
         policy->next_id = 1;
         policy->second_weight = 1.0;
         policy->exact = NIL;
-        for (int level = 0; level < LEVELS; level++) {
-            double bandwidth = config->tiers[level + 1].write_bytes_per_s;
+        policy->in_hand = NIL;
+        for (int level = 0; level < LEVELS; level++)
             policy->capacity[level] = config->tiers[level + 1].capacity_bytes;
-            if (bandwidth > 0.0) policy->write_second[level] = 1.0 / bandwidth;
-            policy->write_price[level] = BACKGROUND_SHARE * policy->write_second[level];
-        }
+        paths_open(policy);
         policy_set_clocks(policy);
         if (advise_open(policy) && classic_open(policy) && entries_open(policy) &&
             shadow_open(policy)) {
@@ -207,7 +209,7 @@ static void policy_set_clock(kvt_policy *policy, uint64_t now_ns)
     double passed = (double)(now_ns - policy->now_ns) * 1e-9;
     policy->now_ns = now_ns;
     reuse_set_now(policy);
-    ledger_price_writes(policy, passed);
+    paths_pass(policy, passed);
 }
 
 /* One use now, and `prior` more that its class lets expect. */
@@ -275,7 +277,9 @@ kvt_status kvt_policy_admit(kvt_policy *policy, uint64_t now_ns, const kvt_polic
     bool severed = policy->ops->tree && policy->config.holes == KVT_HOLES_CONTIGUOUS &&
                    given->parent != 0 && entry_at(policy, index)->parent == NIL;
     if (!severed && draft_begin(policy, &work, plan)) {
+        policy->in_hand = index;
         placed = policy->ops->place(policy, &work, index);
+        policy->in_hand = NIL;
         draft_end(policy, &work);
     }
     if (placed) {
@@ -330,7 +334,11 @@ kvt_status kvt_policy_access(kvt_policy *policy, uint64_t now_ns, uint64_t handl
     const entry *e = entry_at(policy, index);
     if (e->state == ENTRY_GHOST) entries_refresh_ghost(policy, index);
     if (e->current == KVT_OPTION_NONE) return KVT_MISS;
-    if (plan != NULL && entry_is_movable(e)) policy->ops->improve(policy, index, plan);
+    if (plan != NULL && entry_is_movable(e)) {
+        policy->in_hand = index;
+        policy->ops->improve(policy, index, plan);
+        policy->in_hand = NIL;
+    }
     return KVT_OK;
 }
 
@@ -341,6 +349,19 @@ kvt_status kvt_policy_refresh(kvt_policy *policy, uint64_t now_ns, uint64_t hand
     kvt_status status = kvt_policy_access(policy, now_ns, handle, plan);
     policy->exact = NIL;
     return status;
+}
+
+kvt_status kvt_policy_observe_queue(kvt_policy *policy, uint64_t now_ns, kvt_tier tier,
+                                    double read_seconds, double write_seconds)
+{
+    assert(policy != NULL);
+    if ((int)tier <= KVT_TIER_NONE || (int)tier >= KVT_TIER_COUNT) return KVT_E_ARGUMENT;
+    if (!policy_in_range(read_seconds, 0.0, SECONDS_LIMIT)) return KVT_E_ARGUMENT;
+    if (!policy_in_range(write_seconds, 0.0, SECONDS_LIMIT)) return KVT_E_ARGUMENT;
+    policy_set_clock(policy, now_ns);
+    paths_set_queue(policy, &policy->reads[tier - 1], read_seconds);
+    paths_set_queue(policy, &policy->writes[tier - 1], write_seconds);
+    return KVT_OK;
 }
 
 kvt_status kvt_policy_tick(kvt_policy *policy, uint64_t now_ns, uint32_t moves_max,

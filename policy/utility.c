@@ -16,7 +16,7 @@
 
 #define UTILITY_WORTHLESS (-65536.0f) /* log2 density of a step that loses nothing */
 #define UTILITY_LOOK      4           /* entries in order that one choice compares */
-#define UTILITY_TRIES     3           /* options whose room is tried for one entry, best first */
+#define UTILITY_TRIES     3           /* options of a tier whose room is tried for one entry */
 #define UTILITY_REFRESH   32          /* stale keys that one choice puts right */
 #define UTILITY_NEAR      1.02        /* and the share over the first key that ends the search */
 
@@ -286,6 +286,7 @@ static bool utility_try(const kvt_policy *policy, market *known, const victim *o
     if (to != KVT_OPTION_NONE) {
         entry_needs(policy, e, to, need);
         if (!utility_can_place(policy, known->room, need, of->level, of->now)) return false;
+        if (!paths_would_carry(policy, of->index, to)) return false;
     }
     double loss = of->rate * (entry_cost(policy, e, to) - of->cost);
     double limit = *per_byte * (double)freed;
@@ -468,7 +469,7 @@ static bool utility_next_option(const kvt_policy *policy, rents *known, const en
         double write = utility_write_at(policy, &now, e, o, need) / utility_stay_seconds(policy);
         if (gain <= write || gain - write <= best) continue;
         double score = gain - write - utility_rent(policy, known, need);
-        if (score <= best) continue;
+        if (score <= best || !paths_would_carry(policy, out->entry, option)) continue;
         found = option;
         best = score;
         out->to = option;
@@ -479,6 +480,14 @@ static bool utility_next_option(const kvt_policy *policy, rents *known, const en
     return found != KVT_OPTION_NONE;
 }
 
+static uint32_t utility_options_at(const kvt_policy *policy, const entry *e, int home)
+{
+    uint32_t options = 0;
+    for (uint8_t option = 1; option < e->option_count; option++)
+        if (form_home(entry_form(policy, e, option)) == home) options |= UINT32_C(1) << option;
+    return options;
+}
+
 /* The first option whose gain pays for its write and for the steps that make its room. */
 static bool utility_place(kvt_policy *policy, draft *work, uint32_t index)
 {
@@ -486,14 +495,16 @@ static bool utility_place(kvt_policy *policy, draft *work, uint32_t index)
     rents known = utility_rents(work->room, false);
     uint32_t tried = 0;
     step put = {.entry = index};
-    for (int turn = 0; turn < UTILITY_TRIES; turn++) {
-        if (!utility_next_option(policy, &known, e, &tried, &put)) return false;
+    int failed[LEVELS + 1] = {0};
+    while (utility_next_option(policy, &known, e, &tried, &put)) {
         work->budget = put.gain - put.cost;
         put.cost = 0.0; /* it is in the budget */
         if (room_make_for(policy, work, index, put.to) && work->spent < work->budget &&
             draft_add(policy, work, &put)) {
             return true;
         }
+        int home = form_home(entry_form(policy, e, put.to));
+        if (++failed[home] == UTILITY_TRIES) tried |= utility_options_at(policy, e, home);
         draft_cut(policy, work, 0, 0.0);
         work->bounded = false;
         work->refusals = 0;

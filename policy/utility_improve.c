@@ -50,7 +50,7 @@ static bool improve_find(const kvt_policy *policy, uint32_t index, rents *known,
         uint64_t need[LEVELS];
         entry_needs(policy, e, to, need);
         net -= utility_rent(policy, known, need);
-        if (net <= out->net) continue;
+        if (net <= out->net || !paths_would_carry(policy, index, to)) continue;
         *out = (improvement){.entry = index, .to = to, .gain = rate * saved, .net = net};
     }
     return out->net > 0.0;

@@ -31,10 +31,18 @@ static bool sim_reads_source(const kvt_move *move, const sim_hand *hand)
     return move->kind == KVT_MOVE_CHANGE && move->handle != hand->handle;
 }
 
+/* Planes or a copy given up in place: nothing is read or written. */
+static bool sim_is_dropped(const kvt_move *move)
+{
+    for (int tier = 1; tier < KVT_TIER_COUNT; tier++)
+        if (move->to_bytes[tier] != move->kept_bytes[tier]) return false;
+    return true;
+}
+
 static bool sim_has_room(const sim_state *sim, const kvt_move *move, const sim_hand *hand)
 {
     const replay_options *options = sim->options;
-    if (move->kind == KVT_MOVE_EVICT) return true;
+    if (move->kind == KVT_MOVE_EVICT || sim_is_dropped(move)) return true;
     for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
         if (move->to_bytes[tier] > move->kept_bytes[tier] &&
             sim_lags(sim->write_free_ns[tier], hand->now_ns, options->write_lag_seconds)) {
@@ -45,14 +53,6 @@ static bool sim_has_room(const sim_state *sim, const kvt_move *move, const sim_h
             return false;
         }
     }
-    return true;
-}
-
-/* Planes or a copy given up in place: nothing is read or written. */
-static bool sim_is_dropped(const kvt_move *move)
-{
-    for (int tier = 1; tier < KVT_TIER_COUNT; tier++)
-        if (move->to_bytes[tier] != move->kept_bytes[tier]) return false;
     return true;
 }
 

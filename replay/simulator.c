@@ -38,7 +38,9 @@ static kvt_status sim_open_policy(sim_state *sim, const char *name, char *messag
         config.tiers[tier] = (kvt_tier_facts){.capacity_bytes = model->capacity_bytes,
                                               .read_bytes_per_s = model->read.bytes_per_s,
                                               .write_bytes_per_s = model->write.bytes_per_s,
-                                              .request_seconds = model->read.request_seconds};
+                                              .request_seconds = model->read.request_seconds,
+                                              .read_lag_seconds = options->read_lag_seconds,
+                                              .write_lag_seconds = options->write_lag_seconds};
     }
     config.variant = options->variant;
     config.alpha_seconds = options->alpha_seconds;
@@ -157,6 +159,23 @@ static void sim_note_peak(sim_state *sim)
     }
 }
 
+static double sim_queue_s(uint64_t free_ns, uint64_t now_ns)
+{
+    return free_ns > now_ns ? (double)(free_ns - now_ns) * 1e-9 : 0.0;
+}
+
+/* What moves and requests have put before the tiers' paths, as an executor knows it. */
+static kvt_status sim_tell_queues(sim_state *sim, uint64_t now_ns)
+{
+    kvt_status status = KVT_OK;
+    for (int tier = 1; tier < KVT_TIER_COUNT && status == KVT_OK; tier++) {
+        status = kvt_policy_observe_queue(sim->policy, now_ns, (kvt_tier)tier,
+                                          sim_queue_s(sim->read_free_ns[tier], now_ns),
+                                          sim_queue_s(sim->write_free_ns[tier], now_ns));
+    }
+    return status;
+}
+
 static kvt_status sim_tick_until(sim_state *sim, uint64_t now_ns)
 {
     const replay_options *options = sim->options;
@@ -165,8 +184,10 @@ static kvt_status sim_tick_until(sim_state *sim, uint64_t now_ns)
     uint32_t moves =
         options->moves_per_tick < SIM_PLAN_MOVES ? options->moves_per_tick : SIM_PLAN_MOVES;
     while (sim->tick_ns <= now_ns) {
+        kvt_status status = sim_tell_queues(sim, sim->tick_ns);
+        if (status != KVT_OK) return status;
         uint64_t begin = sim_call_begin(sim);
-        kvt_status status = kvt_policy_tick(sim->policy, sim->tick_ns, moves, bytes, &sim->plan);
+        status = kvt_policy_tick(sim->policy, sim->tick_ns, moves, bytes, &sim->plan);
         sim_call_end(sim, begin);
         if (status == KVT_OK) status = sim_carry_out(sim, &(sim_hand){.now_ns = sim->tick_ns});
         if (status != KVT_OK) return status;
@@ -295,7 +316,8 @@ static kvt_status sim_run(sim_state *sim, results_collector *collector)
         sim->load_service_s += visit.service_s;
         sim->load_square_s2 += visit.service_s * visit.service_s;
         sim_take_server(sim, visit.start_ns + sim_to_ns(visit.service_s));
-        status = sim_refer(sim, &visit);
+        status = sim_tell_queues(sim, visit.start_ns);
+        if (status == KVT_OK) status = sim_refer(sim, &visit);
         if (status != KVT_OK) return status;
         if (sim->counting) sim->result->delay_hits += visit.delayed;
         if (sim->counting) sim->saved_s += visit.saved_s - sim->options->alpha_seconds * visit.loss;

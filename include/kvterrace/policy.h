@@ -65,6 +65,9 @@ typedef struct kvt_tier_facts {
     double read_bytes_per_s;
     double write_bytes_per_s;
     double request_seconds;       /* fixed cost of one read */
+    double read_lag_seconds;      /* you abort moves that would wait longer than this for their
+                                     source's read path, so the engine plans none; 0 = never */
+    double write_lag_seconds;     /* or for their target's write path */
     double wear_seconds_per_byte; /* what a written byte costs beside its time, in seconds of
                                      delay; 0 = wear does not count */
 } kvt_tier_facts;
@@ -223,6 +226,17 @@ KVT_API KVT_NODISCARD kvt_status kvt_policy_observe_load(kvt_policy *policy,
  * more, its waiting time. Held at 0.95. KVT_OK; KVT_E_ARGUMENT. */
 KVT_API KVT_NODISCARD kvt_status kvt_policy_observe_tier(kvt_policy *policy, kvt_tier tier,
                                                          double busy);
+
+/*
+ * Tells how many seconds of reading and of writing wait in a tier's paths at now_ns, moves that are
+ * still in flight included. Without it the engine counts its own moves at the tier's bandwidths,
+ * which knows nothing of what requests load. Writes are charged by it, and moves that would be
+ * refused (read_lag_seconds, write_lag_seconds) are not planned: it makes room another way, or
+ * stores elsewhere. KVT_OK; KVT_E_ARGUMENT (no such tier; NaN, below 0, above 1e12).
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_policy_observe_queue(kvt_policy *policy, uint64_t now_ns,
+                                                          kvt_tier tier, double read_seconds,
+                                                          double write_seconds);
 
 /* Corrects an entry's sensitivity: `observed` is the factor that one observation shows (measured
  * loss over the option's mean), weight in (0,1] how much of the way it goes. Unknown before: 1.

@@ -96,6 +96,8 @@ static void model_open(model *m, const char *name, uint8_t holes, uint64_t seed)
     m->config.tiers[KVT_TIER_SSD].capacity_bytes = seed % 3 == 0 ? 0 : 1500;
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
         m->config.tiers[tier].write_bytes_per_s = 1e5;
+    m->config.tiers[KVT_TIER_SSD].read_lag_seconds = seed % 4 < 2 ? 0.5 : 0.0;
+    m->config.tiers[KVT_TIER_SSD].write_lag_seconds = seed % 4 < 2 ? 1.0 : 0.0;
     static test_memory memory;
     memory = (test_memory){.left = -1};
     m->config.allocator = test_allocator(&memory);
@@ -498,8 +500,11 @@ static void model_advise(model *m, uint64_t handle)
         .requests_per_s = unit, .service_mean_s = 1.0, .service_square_s2 = 2.0};
     kvt_policy_bound bound;
     kvt_status status;
-    switch (test_below(&m->dice, 8)) {
+    switch (test_below(&m->dice, 9)) {
     case 0: model_set_tenant(m); return;
+    case 5:
+        status = kvt_policy_observe_queue(m->policy, m->now_ns, KVT_TIER_SSD, unit, 2.0 * unit);
+        break;
     case 1: status = kvt_policy_observe_load(m->policy, &load); break;
     case 2: status = kvt_policy_observe_tier(m->policy, KVT_TIER_DRAM, unit); break;
     case 3:

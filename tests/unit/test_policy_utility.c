@@ -276,9 +276,9 @@ static void demotes_when_the_lower_tier_pays(void **state)
     assert_int_equal(pushed_out(1.0, 1e6, 0), KVT_MOVE_EVICT);
     /* 100 bytes at 5/s: twenty seconds of a device count as two, against 0.9 s saved about once. */
     assert_int_equal(pushed_out(0.1, 5.0, 0), KVT_MOVE_EVICT);
-    /* A second of a device for it, but it would wait for those before it. */
-    assert_int_equal(pushed_out(0.1, 100.0, 0), KVT_MOVE_CHANGE);
-    assert_int_equal(pushed_out(0.1, 100.0, 3), KVT_MOVE_EVICT);
+    /* 2.5 s of a device for it, but it would wait for those before it. */
+    assert_int_equal(pushed_out(0.1, 40.0, 0), KVT_MOVE_CHANGE);
+    assert_int_equal(pushed_out(0.1, 40.0, 3), KVT_MOVE_EVICT);
 }
 
 static void a_full_lower_tier_makes_room_first(void **state)

@@ -212,8 +212,8 @@ static void the_run_ends_at_the_first_hole(void **state)
     assert_true(result.peak_bytes[KVT_TIER_DRAM] <= 4 * 102400);
 }
 
-/* A request of 10 blocks each second against an SSD that writes one block a second: moves are
- * aborted instead of piling up, and nothing is read before it has been written. */
+/* A request of 10 blocks each second against an SSD that writes one block a second: no moves are
+ * planned that would pile up, and nothing is read before it has been written. */
 static void writes_do_not_pile_up(void **state)
 {
     (void)state;
@@ -227,10 +227,21 @@ static void writes_do_not_pile_up(void **state)
     for (uint32_t i = 0; i < 60; i++)
         plain[i] = (plain_request){(double)i, 1000, i * 10};
     simulate(&options, plain, 60, "lru", &result);
-    assert_true(result.moves_aborted > 400);
+    assert_true(result.refused > 400);
+    assert_int_equal(result.moves_aborted, 0);
     assert_true(result.write_lag_s_max[KVT_TIER_SSD] <= 6.0 + 1e-6);
     assert_int_equal(result.bytes_written[KVT_TIER_SSD], result.moves_committed * 102400);
     assert_in_range(result.moves_committed, 60, 66);
+    assert_int_equal(result.moves_committed, result.moves);
+
+    /* A path that takes longer than its bandwidth says: what was planned is aborted. */
+    options.tiers[KVT_TIER_SSD].write.request_seconds = 1.0;
+    options.tiers[KVT_TIER_SSD].write.bytes_per_s = 1e12;
+    char message[256];
+    assert_int_equal(replay_options_check(&options, message, sizeof message), KVT_OK);
+    simulate(&options, plain, 60, "lru", &result);
+    assert_true(result.moves_aborted > 200);
+    assert_true(result.write_lag_s_max[KVT_TIER_SSD] <= 6.0 + 1e-6);
     assert_int_equal(result.moves_committed + result.moves_aborted, result.moves);
 
     options.write_lag_seconds = 0.0;

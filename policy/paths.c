@@ -1,0 +1,122 @@
+/*
+ * paths.c - how many seconds of moving wait in each tier's read and write path: what a written byte
+ * is charged for it, and which moves the executor would not carry out now.
+ *
+ *     queue = what the executor told last (kvt_policy_observe_queue) + moves begun since - time
+ *
+ * A path whose queue is near the executor's limit is closed: no move that needs it is planned. An
+ * aborted move takes the rest of its plan with it, and where holes end a prefix, the rest of the
+ * context too, while another way of making room was often there.
+ */
+#include "policy/engine.h"
+
+#define PATHS_LOOK_SECONDS 1.0
+#define PATHS_LOOKS        8.0 /* the busy share is halved this often in a half life */
+#define PATHS_BUSY_LIMIT   0.95
+#define PATHS_MARGIN       0.8 /* of a limit: the executor's clock and sizes are not quite these */
+
+void paths_set_queue(kvt_policy *policy, path *p, double seconds)
+{
+    p->queue = seconds > 0.0 ? seconds : 0.0;
+    bool closed = p->limit > 0.0 && p->queue > PATHS_MARGIN * p->limit;
+    if (closed == p->closed) return;
+    p->closed = closed;
+    policy->paths_closed += closed ? 1u : UINT32_MAX; /* modulo 2^32 */
+}
+
+/* Charges a write: next to nothing on an idle path, its wait on a busy one. */
+static void paths_set_price(kvt_policy *policy, int level, double busy)
+{
+    policy->write_price[level] = BACKGROUND_SHARE * policy->writes[level].second / (1.0 - busy);
+}
+
+void paths_open(kvt_policy *policy)
+{
+    for (int level = 0; level < LEVELS; level++) {
+        const kvt_tier_facts *facts = &policy->config.tiers[level + 1];
+        path *reads = &policy->reads[level];
+        path *writes = &policy->writes[level];
+        reads->request = facts->request_seconds;
+        if (facts->read_bytes_per_s > 0.0) reads->second = 1.0 / facts->read_bytes_per_s;
+        if (facts->write_bytes_per_s > 0.0) writes->second = 1.0 / facts->write_bytes_per_s;
+        reads->limit = facts->read_lag_seconds;
+        writes->limit = facts->write_lag_seconds;
+        paths_set_price(policy, level, 0.0);
+    }
+}
+
+/* Whether a move has to read its source: planes given up in place are not, nor what the caller
+ * holds in memory. */
+bool paths_move_reads(const kvt_policy *policy, uint32_t index, uint8_t to)
+{
+    const entry *e = entry_at(policy, index);
+    if (to == KVT_OPTION_NONE || e->current == KVT_OPTION_NONE || index == policy->in_hand)
+        return false;
+    for (int level = 0; level < LEVELS; level++)
+        if (entry_need(policy, e, to, level) != 0) return true;
+    return false;
+}
+
+bool paths_lead_there(const kvt_policy *policy, uint32_t index, uint8_t to)
+{
+    const entry *e = entry_at(policy, index);
+    if (to == KVT_OPTION_NONE) return true;
+    bool reads = paths_move_reads(policy, index, to);
+    for (int level = 0; level < LEVELS; level++) {
+        if (policy->writes[level].closed && entry_need(policy, e, to, level) != 0) return false;
+        uint64_t kept = entry_kept(policy, e, to, level);
+        if (reads && policy->reads[level].closed &&
+            entry_bytes(policy, e, e->current, level) > kept) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The seconds that a move takes of each path; flight.reads says whether it reads. */
+void paths_queue(kvt_policy *policy, const flight *move, double by)
+{
+    const entry *e = entry_at(policy, move->entry);
+    for (int level = 0; level < LEVELS; level++) {
+        path *reads = &policy->reads[level];
+        path *writes = &policy->writes[level];
+        uint64_t kept = move->kept[level];
+        uint64_t source = entry_bytes(policy, e, move->from, level) - kept;
+        uint64_t target = move->to_bytes[level] - kept;
+        if (move->reads && source != 0) {
+            double seconds = reads->request + (double)source * reads->second;
+            paths_set_queue(policy, reads, reads->queue + by * seconds);
+        }
+        if (target != 0)
+            paths_set_queue(policy, writes, writes->queue + by * (double)target * writes->second);
+    }
+}
+
+/*
+ * What is written at a share u of a path's time makes the rest wait 1 / (1-u) as long, and what a
+ * path has been given in this moment lets the next bytes wait as many seconds. All of it is time
+ * in the background: a tier is not written by entries that hardly pay while those that would wait,
+ * and yet no request waits for it.
+ */
+void paths_pass(kvt_policy *policy, double passed)
+{
+    for (int level = 0; level < LEVELS; level++) {
+        path *reads = &policy->reads[level];
+        path *writes = &policy->writes[level];
+        if (reads->queue > 0.0) paths_set_queue(policy, reads, reads->queue - passed);
+        if (writes->queue > 0.0) paths_set_queue(policy, writes, writes->queue - passed);
+    }
+    double seen = (double)(policy->now_ns - policy->write_ns) * 1e-9;
+    if (seen < PATHS_LOOK_SECONDS) return;
+    double kept = number_exp2(-PATHS_LOOKS * seen / policy->order_half_life);
+    policy->write_ns = policy->now_ns;
+    for (int level = 0; level < LEVELS; level++) {
+        uint64_t bytes = policy->counters.written_bytes[level + 1];
+        double busy =
+            (double)(bytes - policy->write_seen[level]) * policy->writes[level].second / seen;
+        double *share = &policy->write_busy[level];
+        *share = busy + kept * (*share - busy);
+        paths_set_price(policy, level, *share < PATHS_BUSY_LIMIT ? *share : PATHS_BUSY_LIMIT);
+        policy->write_seen[level] = bytes;
+    }
+}
