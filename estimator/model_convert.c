@@ -9,6 +9,7 @@
 #include <string.h>
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
 #endif
 
@@ -46,11 +47,20 @@ __attribute__((target("avx512f"))) static void convert_fp16_avx512(const uint16_
 }
 #endif
 
+#if defined(__x86_64__)
+/* clang 14 has no name for it to ask by. */
+static bool convert_has_f16c(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+#endif
+
 static convert_half convert_choose(void)
 {
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx512f")) return convert_fp16_avx512;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) return convert_fp16_f16c;
+    if (__builtin_cpu_supports("avx2") && convert_has_f16c()) return convert_fp16_f16c;
 #endif
     return convert_fp16_plain;
 }

@@ -165,7 +165,7 @@ static save_rows save_collect(kvt_store *store)
     pthread_mutex_lock(&learn->lock);
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
         char name[32];
-        (void)snprintf(name, sizeof name, "tier %s", kvt_tier_name((kvt_tier)tier));
+        (void)snprintf(name, sizeof name, "tier %s", kvt_tier_name(tier));
         save_tier(&rows, &learn->tiers[tier], name);
     }
     save_codecs(&rows, store);

@@ -87,7 +87,7 @@ static kvt_status open_one_device(open_state *state, kvt_tier tier, uint32_t mem
 static kvt_status open_plain_device(open_state *state, kvt_tier tier)
 {
     kvt_device_config config = {.struct_size = sizeof config,
-                                .name = kvt_tier_name(tier),
+                                .name = kvt_tier_name((int)tier),
                                 .backend = tier == KVT_TIER_HBM ? "hbm" : "memory",
                                 .capacity_bytes = state->options->tiers[tier].capacity_bytes};
     if (tier == KVT_TIER_SSD) {
