@@ -396,7 +396,7 @@ static void entries_set_forms(kvt_policy *policy, entry *e, const kvt_policy_ent
 void entries_hold(kvt_policy *policy, uint32_t index, const kvt_policy_entry *given)
 {
     entry *e = entry_at(policy, index);
-    assert(e->state == ENTRY_GHOST);
+    assert(e->state == ENTRY_GHOST && e->current == KVT_OPTION_NONE);
     entries_set_forms(policy, e, given);
     e->sensitivity = given->sensitivity > 0.0 ? (float)given->sensitivity : 1.0f;
     e->share = 1.0f;
@@ -405,7 +405,6 @@ void entries_hold(kvt_policy *policy, uint32_t index, const kvt_policy_entry *gi
     }
     e->tenant = (uint8_t)given->tenant;
     e->state = ENTRY_HELD;
-    e->current = KVT_OPTION_NONE;
     advise_bar(policy, e);
     policy->held++;
     engine_tally(policy, e, 1);
