@@ -151,7 +151,7 @@ static void settle_aim(const slopes *given, const double excess[LEVELS], double 
         move[i] = -excess[i];
     for (int i = 0; i < LEVELS; i++) {
         /* A rise of one price frees its tier even where the others follow: noise says otherwise. */
-        if (a[i][i] > -0.1) a[i][i] = -0.1;
+        if (a[i][i] > -1e-3) a[i][i] = -1e-3;
         for (int k = i + 1; k < LEVELS; k++) {
             double factor = a[k][i] / a[i][i];
             for (int j = i; j < LEVELS; j++)
@@ -168,6 +168,21 @@ static void settle_aim(const slopes *given, const double excess[LEVELS], double 
     }
 }
 
+/* What a step has shown corrects the slopes along it (Broyden). */
+static void settle_learn(slopes *known, const double move[LEVELS], const double change[LEVELS])
+{
+    double square = 0.0;
+    for (int j = 0; j < LEVELS; j++)
+        square += move[j] * move[j];
+    for (int i = 0; i < LEVELS && square > 0.0; i++) {
+        double missed = change[i];
+        for (int j = 0; j < LEVELS; j++)
+            missed -= known->of[i][j] * move[j];
+        for (int j = 0; j < LEVELS; j++)
+            known->of[i][j] += missed * move[j] / square;
+    }
+}
+
 void price_find(price_search *search, uint32_t refine)
 {
     slopes known;
@@ -179,19 +194,23 @@ void price_find(price_search *search, uint32_t refine)
     settle_measure(search, &sample, &known);
     search->stride = 1;
     double from[LEVELS];
-    double move[LEVELS];
+    double move[LEVELS] = {0.0};
+    double excess[LEVELS] = {0.0};
     for (uint32_t round = 0; round < refine; round++) {
         double before = search->best;
         price_pass pass = search_look(search);
-        bool balanced = true;
         bool gains = round == 0 || search->best < before;
         if (gains) {
-            double excess[LEVELS];
+            double change[LEVELS];
+            bool balanced = true;
             for (int level = 0; level < LEVELS; level++) {
-                excess[level] = settle_excess(search, &pass, level);
-                balanced = balanced && excess[level] < 1e-7 && excess[level] > -1e-7;
+                double now = settle_excess(search, &pass, level);
+                change[level] = now - excess[level];
+                excess[level] = now;
+                balanced = balanced && now < 1e-7 && now > -1e-7;
             }
             if (balanced) break;
+            settle_learn(&known, move, change);
             memcpy(from, search->price, sizeof from);
             settle_aim(&known, excess, move);
         }
