@@ -163,11 +163,13 @@ void forms_refresh(kvt_policy *policy, uint32_t first, uint32_t count)
             o->face += policy->read_price[level] * (double)o->read_bytes[level];
             o->fits = o->fits && o->bytes[level] <= policy->capacity[level];
         }
+        if (o->face < policy->least_face) policy->least_face = o->face;
     }
 }
 
 void entries_index_all(kvt_policy *policy)
 {
+    policy->least_face = UNLIMITED;
     forms_refresh(policy, 0, policy->forms_used);
     for (uint32_t i = 0; i < policy->entries_used; i++) {
         if (entry_at(policy, i)->state == ENTRY_HELD) policy->ops->index(policy, i);

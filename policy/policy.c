@@ -158,6 +158,7 @@ kvt_status kvt_policy_open(const kvt_policy_config *config, kvt_policy **policy_
         policy->second_weight = 1.0;
         policy->exact = NIL;
         policy->in_hand = NIL;
+        policy->least_face = UNLIMITED;
         for (int level = 0; level < LEVELS; level++)
             policy->capacity[level] = config->tiers[level + 1].capacity_bytes;
         paths_open(policy);

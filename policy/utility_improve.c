@@ -39,6 +39,14 @@ static bool improve_find(const kvt_policy *policy, uint32_t index, rents *known,
     double alpha = entry_alpha(policy, e);
     double rate = -1.0;
     out->net = 0.0;
+    double most = cost - policy->least_face;
+    if (most <= 0.0) return false;
+    if (read_seconds > 0.0) {
+        /* Most of what a tick scans is hardly used, and ends here. */
+        rate = reuse_rate(policy, e);
+        double read = policy->config.hysteresis * read_seconds / utility_stay_seconds(policy);
+        if (rate * most <= read) return false;
+    }
     for (uint8_t to = 1; to < e->option_count; to++) {
         double saved = cost - form_cost(entry_form(policy, e, to), e, alpha);
         if (to == e->current || saved <= 0.0 || !utility_is_reachable(policy, e, to)) continue;
