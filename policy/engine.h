@@ -259,7 +259,7 @@ struct kvt_policy {
     form *forms;
     uint32_t forms_capacity;
     uint32_t forms_used;
-    double least_face; /* no form has a lower one; some that did may be gone */
+    double least_face;                    /* no form has a lower one; some that did may be gone */
     uint32_t forms_free[KVT_OPTIONS_MAX]; /* chains of released runs by length */
 
     ladder *ladders;
