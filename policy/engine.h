@@ -125,6 +125,7 @@ typedef struct path {
     double request; /* seconds that every move costs beside its bytes */
     double limit;   /* the executor refuses moves behind a longer queue; 0 = never */
     double queue;   /* seconds that are planned or told of and have not had their time yet */
+    double wait;    /* what the queue counts for in prices */
     bool closed;    /* too near to the limit for any more */
 } path;
 
@@ -472,7 +473,7 @@ static inline bool paths_would_carry(const kvt_policy *policy, uint32_t index, u
 static inline double engine_write_price(const kvt_policy *policy, int level)
 {
     const path *writes = &policy->writes[level];
-    return policy->write_price[level] + BACKGROUND_SHARE * writes->queue * writes->second;
+    return policy->write_price[level] + BACKGROUND_SHARE * writes->wait * writes->second;
 }
 
 /* Seconds with their weight under load: the derivative of the M/G/1 wait integrated over them. */

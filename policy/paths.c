@@ -11,14 +11,17 @@
 #include "policy/engine.h"
 
 #define PATHS_LOOK_SECONDS 1.0
-#define PATHS_LOOKS        8.0 /* the busy share is halved this often in a half life */
-#define PATHS_BUSY_LIMIT   0.95
-#define PATHS_MARGIN       0.8 /* of a limit: the executor's clock and sizes are not quite these */
+#define PATHS_LOOKS        8.0  /* the busy share is halved this often in a half life */
+#define PATHS_FULL         0.95 /* shares count as at most this */
+#define PATHS_MARGIN       0.8  /* of a limit: the executor's clock and sizes are not quite these */
 
 void paths_set_queue(kvt_policy *policy, path *p, double seconds)
 {
     p->queue = seconds > 0.0 ? seconds : 0.0;
-    bool closed = p->limit > 0.0 && p->queue > PATHS_MARGIN * p->limit;
+    double filled = p->limit > 0.0 ? p->queue / (PATHS_MARGIN * p->limit) : 0.0;
+    /* The last seconds before a path closes are dear: what comes then finds it closed. */
+    p->wait = p->queue / (1.0 - (filled < PATHS_FULL ? filled : PATHS_FULL));
+    bool closed = filled > 1.0;
     if (closed == p->closed) return;
     p->closed = closed;
     policy->paths_closed += closed ? 1u : UINT32_MAX; /* modulo 2^32 */
@@ -116,7 +119,7 @@ void paths_pass(kvt_policy *policy, double passed)
             (double)(bytes - policy->write_seen[level]) * policy->writes[level].second / seen;
         double *share = &policy->write_busy[level];
         *share = busy + kept * (*share - busy);
-        paths_set_price(policy, level, *share < PATHS_BUSY_LIMIT ? *share : PATHS_BUSY_LIMIT);
+        paths_set_price(policy, level, *share < PATHS_FULL ? *share : PATHS_FULL);
         policy->write_seen[level] = bytes;
     }
 }

@@ -16,7 +16,7 @@
 
 #define UTILITY_WORTHLESS (-65536.0f) /* log2 density of a step that loses nothing */
 #define UTILITY_LOOK      4           /* entries in order that one choice compares */
-#define UTILITY_TRIES     3           /* options of a tier whose room is tried for one entry */
+#define UTILITY_TRIES     2           /* options of a tier whose room is tried for one entry */
 #define UTILITY_REFRESH   32          /* stale keys that one choice puts right */
 #define UTILITY_NEAR      1.02        /* and the share over the first key that ends the search */
 

@@ -83,6 +83,30 @@ static void what_cannot_move_down_now_leaves(void **state)
     }
 }
 
+/* 2.5 s of writing, a tenth of a second each, must save more than they cost with the wait before
+ * them: about four seconds of it. The last ones before a limit count for more. */
+static void a_queue_near_its_limit_is_dearer(void **state)
+{
+    (void)state;
+    static const struct {
+        double limit, queue;
+        kvt_status status;
+    } cases[] = {{0.0, 3.5, KVT_OK},
+                 {0.0, 4.5, KVT_REFUSED},
+                 {100.0, 3.5, KVT_OK},
+                 {10.0, 3.5, KVT_REFUSED},
+                 {10.0, 2.0, KVT_OK}};
+    config.tiers[KVT_TIER_SSD].write_bytes_per_s = 40.0;
+    const kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_SSD, 100, 0.1)};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        config.tiers[KVT_TIER_SSD].write_lag_seconds = cases[i].limit;
+        kvt_policy *policy = test_open(&config);
+        tell(policy, SECOND, KVT_TIER_SSD, 0.0, cases[i].queue);
+        assert_int_equal(admit(policy, SECOND, 1, 0, options, 2), cases[i].status);
+        kvt_policy_close(policy);
+    }
+}
+
 /* An entry of DRAM with a stored child may not leave, and cannot be read to move down: what comes
  * goes below, however many forms it has above. */
 static void a_newcomer_goes_where_room_can_be_had(void **state)
@@ -183,6 +207,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(what_cannot_move_down_now_leaves, prepare,
+                                        no_memory_is_left),
+        cmocka_unit_test_setup_teardown(a_queue_near_its_limit_is_dearer, prepare,
                                         no_memory_is_left),
         cmocka_unit_test_setup_teardown(a_newcomer_goes_where_room_can_be_had, prepare,
                                         no_memory_is_left),
