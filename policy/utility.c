@@ -16,7 +16,6 @@
 
 #define UTILITY_WORTHLESS (-65536.0f) /* log2 density of a step that loses nothing */
 #define UTILITY_LOOK      4           /* entries in order that one choice compares */
-#define UTILITY_TRIES     2           /* options of a tier whose room is tried for one entry */
 #define UTILITY_REFRESH   32          /* stale keys that one choice puts right */
 #define UTILITY_NEAR      1.02        /* and the share over the first key that ends the search */
 
@@ -488,14 +487,14 @@ static uint32_t utility_options_at(const kvt_policy *policy, const entry *e, int
     return options;
 }
 
-/* The first option whose gain pays for its write and for the steps that make its room. */
+/* The best option of some tier, best tier first, whose gain pays for its write and for the steps
+ * that make its room. */
 static bool utility_place(kvt_policy *policy, draft *work, uint32_t index)
 {
     const entry *e = entry_at(policy, index);
     rents known = utility_rents(work->room, false);
     uint32_t tried = 0;
     step put = {.entry = index};
-    int failed[LEVELS + 1] = {0};
     while (utility_next_option(policy, &known, e, &tried, &put)) {
         work->budget = put.gain - put.cost;
         put.cost = 0.0; /* it is in the budget */
@@ -503,8 +502,7 @@ static bool utility_place(kvt_policy *policy, draft *work, uint32_t index)
             draft_add(policy, work, &put)) {
             return true;
         }
-        int home = form_home(entry_form(policy, e, put.to));
-        if (++failed[home] == UTILITY_TRIES) tried |= utility_options_at(policy, e, home);
+        tried |= utility_options_at(policy, e, form_home(entry_form(policy, e, put.to)));
         draft_cut(policy, work, 0, 0.0);
         work->bounded = false;
         work->refusals = 0;
