@@ -3,16 +3,21 @@
  *
  *     policy.c     life of an engine, and the calls on entries: arguments, entries, ledger, ops
  *     advise.c     the calls that tell it things: ladders, tenants, priors, load, quality, capacity
+ *     recost.c     new seconds and losses of a stored entry's options
  *     entries.c    handle -> entry, prefix tree, remembered entries, memory
  *     reuse.c      the reuse counters, their rates, and the order that they give
  *     shadow.c     shadow caches over a sample, which choose the half life
  *     ledger.c     moves in flight and bytes per tier
+ *     paths.c      what waits in the tiers' read and write paths: write prices, closed paths
  *     draft.c      a plan being built: moves are reserved as they are added, or taken back
  *     room.c       makes room in a tier by the policy's steps, lowest tier first
  *     recency.c    none, lru, lru-leaf
  *     utility.c    AdaptCache's greedy with reuse counters; utility_improve.c its promotions
  *     adaptcache.c AdaptCache's greedy as published, a rival: irreversible, without prices
- *     dual.c       the Lagrangian dual: prices and the bound
+ *     classic.c    baselines of the literature; tinylfu.c W-TinyLFU
+ *     dual.c       the Lagrangian dual of the engine's entries: the bound
+ *     prices.c     the search for its prices; knapsack.c solves instances in arrays
+ *     plan.c       plans as data: the check and the text of a move
  *     explain.c    explanations and statistics
  *
  * Inside the engine a tier is a level 0..2 (HBM, DRAM, SSD): the virtual tier NONE holds no bytes.
@@ -243,7 +248,7 @@ struct kvt_policy {
     double write_busy[LEVELS];   /* share of the path's time that moves took, smoothed */
     uint64_t write_seen[LEVELS]; /* bytes written when that was last looked at, */
     uint64_t write_ns;           /* and when */
-    double price[LEVELS];        /* of the last dual */
+    double price[LEVELS];        /* of the last dual, where the next one starts; nothing else */
     double market[LEVELS]; /* what the last step in each tier lost per byte, charges included */
     bool priced;
 
@@ -286,7 +291,7 @@ struct kvt_policy {
     classic_state classic;
     uint64_t recency;
     uint32_t hand;    /* where the next tick goes on looking for promotions */
-    uint32_t in_hand; /* entry whose bytes the caller holds during this call, or NIL */
+    uint32_t in_hand; /* stored entry whose bytes the caller holds during this call, or NIL */
     uint32_t exact;   /* entry whose exact bytes the caller holds during this call, or NIL */
 
     kvt_policy_stats counters; /* the running counts only; explain.c fills the rest */

@@ -24,7 +24,10 @@ void paths_set_queue(kvt_policy *policy, path *p, double seconds)
     bool closed = filled > 1.0;
     if (closed == p->closed) return;
     p->closed = closed;
-    policy->paths_closed += closed ? 1u : UINT32_MAX; /* modulo 2^32 */
+    if (closed)
+        policy->paths_closed++;
+    else
+        policy->paths_closed--;
 }
 
 /* Charges a write: next to nothing on an idle path, its wait on a busy one. */

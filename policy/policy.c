@@ -278,9 +278,7 @@ kvt_status kvt_policy_admit(kvt_policy *policy, uint64_t now_ns, const kvt_polic
     bool severed = policy->ops->tree && policy->config.holes == KVT_HOLES_CONTIGUOUS &&
                    given->parent != 0 && entry_at(policy, index)->parent == NIL;
     if (!severed && draft_begin(policy, &work, plan)) {
-        policy->in_hand = index;
         placed = policy->ops->place(policy, &work, index);
-        policy->in_hand = NIL;
         draft_end(policy, &work);
     }
     if (placed) {
