@@ -156,6 +156,58 @@ static void moves_are_counted_until_their_time_has_passed(void **state)
     kvt_policy_close(policy);
 }
 
+/* A plan that does not fit is taken back with the seconds that its moves had put into the queue,
+ * and so is the move of an entry that is removed: however often, the path stays open. */
+static void what_is_not_carried_out_takes_no_time(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"utility", "lru", "adaptcache"};
+    config.tiers[KVT_TIER_SSD].write_lag_seconds = 1.0;
+    uint16_t raw = config.variant.codec;
+    kvt_option options[3] = {test_none(1000.0), test_option(raw, KVT_TIER_DRAM, 100, 0.01),
+                             test_option(raw, KVT_TIER_SSD, 100, 0.1)};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        config.name = names[i];
+        kvt_policy *policy = test_open(&config);
+        options[0] = test_none(1000.0);
+        assert_int_equal(admit(policy, SECOND, 1, 0, options, 3), KVT_OK);
+        test_carry_out(policy, &plan);
+        const kvt_option below[2] = {options[0], options[2]};
+        options[0] = test_none(100000.0);
+        for (uint64_t handle = 2; handle < 40; handle++) {
+            plan.capacity = 1; /* one move for what needs two */
+            assert_int_equal(admit(policy, SECOND, handle, 0, options, 2), KVT_REFUSED);
+            plan.capacity = 64;
+            assert_int_equal(admit(policy, SECOND, 100 + handle, 0, below, 2), KVT_OK);
+            assert_int_equal(plan.count, 1);
+            assert_int_equal(kvt_policy_remove(policy, 100 + handle), KVT_OK);
+        }
+        assert_int_equal(admit(policy, SECOND, 40, 0, options, 2), KVT_OK);
+        assert_int_equal(plan.count, 2);
+        assert_int_equal(moves[0].kind, KVT_MOVE_CHANGE);
+        test_carry_out(policy, &plan);
+        kvt_policy_close(policy);
+    }
+}
+
+/* A clock that steps back lets no time pass, and what is told by it holds from the latest time. */
+static void time_that_steps_back_is_no_time(void **state)
+{
+    (void)state;
+    config.tiers[KVT_TIER_SSD].write_lag_seconds = 1.0;
+    kvt_policy *policy = test_open(&config);
+    const kvt_option options[2] = {test_none(1000.0), test_option(1, KVT_TIER_SSD, 10, 0.1)};
+    assert_int_equal(admit(policy, 10 * SECOND, 1, 0, options, 2), KVT_OK);
+    test_carry_out(policy, &plan);
+    tell(policy, 5 * SECOND, KVT_TIER_SSD, 0.0, 1.5);
+    assert_int_equal(admit(policy, 6 * SECOND, 2, 0, options, 2), KVT_REFUSED);
+    assert_int_equal(admit(policy, 10 * SECOND + SECOND / 2, 2, 0, options, 2), KVT_REFUSED);
+    assert_int_equal(admit(policy, 4 * SECOND, 2, 0, options, 2), KVT_REFUSED);
+    assert_int_equal(admit(policy, 10 * SECOND + SECOND * 3 / 4, 2, 0, options, 2), KVT_OK);
+    test_carry_out(policy, &plan);
+    kvt_policy_close(policy);
+}
+
 /* The caller holds the bytes of an entry that is used: it can go up while its path is busy, and a
  * tick, which would have to read it, leaves it. */
 static void what_the_caller_holds_need_not_be_read(void **state)
@@ -213,6 +265,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_newcomer_goes_where_room_can_be_had, prepare,
                                         no_memory_is_left),
         cmocka_unit_test_setup_teardown(moves_are_counted_until_their_time_has_passed, prepare,
+                                        no_memory_is_left),
+        cmocka_unit_test_setup_teardown(what_is_not_carried_out_takes_no_time, prepare,
+                                        no_memory_is_left),
+        cmocka_unit_test_setup_teardown(time_that_steps_back_is_no_time, prepare,
                                         no_memory_is_left),
         cmocka_unit_test_setup_teardown(what_the_caller_holds_need_not_be_read, prepare,
                                         no_memory_is_left),

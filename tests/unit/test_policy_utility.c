@@ -456,6 +456,41 @@ static void tick_keeps_the_watermarks_and_promotes_the_hottest(void **state)
     kvt_policy_close(policy);
 }
 
+/* A tick passes over entries that the best form of all could not make cheaper: forms measured anew
+ * and those of other entries count in that at once. */
+static void a_tick_sees_what_became_cheaper(void **state)
+{
+    (void)state;
+    kvt_policy_config config;
+    prepare(&config, 1000, 1000);
+    kvt_policy *policy = test_open(&config);
+    kvt_option options[3] = {test_none(10.0), test_option(1, KVT_TIER_SSD, 100, 0.1),
+                             test_option(1, KVT_TIER_DRAM, 100, 0.1)};
+    kvt_policy_entry entry = {.handle = 1, .options = options, .option_count = 3, .tokens = 1};
+    assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, 1), KVT_OK);
+    use(policy, SECOND, 1, 5);
+    assert_int_equal(kvt_policy_tick(policy, SECOND, 8, UINT64_MAX, &plan), KVT_OK);
+    assert_int_equal(plan.count, 0);
+    options[2].load_seconds = 0.001;
+    assert_int_equal(kvt_policy_recost(policy, 1, options, 3), KVT_OK);
+    assert_int_equal(kvt_policy_tick(policy, SECOND, 8, UINT64_MAX, &plan), KVT_OK);
+    assert_int_equal(plan.count, 1);
+    assert_int_equal(moves[0].to, 2);
+    test_carry_out(policy, &plan);
+    /* Below the least of those until now. */
+    kvt_option rung[3] = {options[0], test_option(1, KVT_TIER_SSD, 100, 0.001),
+                          test_option(1, KVT_TIER_DRAM, 100, 0.0)};
+    kvt_policy_entry shared = {.handle = 2, .recompute_seconds = 10.0, .tokens = 1};
+    assert_int_equal(kvt_policy_ladder_add(policy, rung, 3, &shared.ladder), KVT_OK);
+    assert_int_equal(kvt_policy_adopt(policy, SECOND, &shared, 1), KVT_OK);
+    use(policy, SECOND, 2, 5);
+    assert_int_equal(kvt_policy_tick(policy, SECOND, 8, UINT64_MAX, &plan), KVT_OK);
+    assert_int_equal(plan.count, 1);
+    assert_int_equal(moves[0].handle, 2);
+    test_carry_out(policy, &plan);
+    kvt_policy_close(policy);
+}
+
 static void a_parent_is_as_hot_as_its_hottest_child(void **state)
 {
     (void)state;
@@ -530,6 +565,7 @@ int main(void)
         cmocka_unit_test(an_adopted_entry_counts_as_half_a_use),
         cmocka_unit_test(promotion_must_pay_for_the_move),
         cmocka_unit_test(tick_keeps_the_watermarks_and_promotes_the_hottest),
+        cmocka_unit_test(a_tick_sees_what_became_cheaper),
         cmocka_unit_test(a_parent_is_as_hot_as_its_hottest_child),
         cmocka_unit_test(the_rate_is_that_of_the_formula),
     };
