@@ -3,7 +3,8 @@
  *
  * A move that is added is in flight at once: its bytes are reserved and its entry leaves the victim
  * index. Cutting the draft takes moves back in reverse order and restores ids, bytes and index, so
- * a tentative plan that does not pay leaves the engine as it was.
+ * a tentative plan that does not pay leaves the engine as it was, the paths' queues but for
+ * rounding.
  *
  * Inside a draft an evicted entry no longer counts as a child, so that its parent may follow it in
  * the same plan, later in order. Outside it counts until the eviction is committed: no other plan

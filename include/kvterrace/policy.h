@@ -230,9 +230,10 @@ KVT_API KVT_NODISCARD kvt_status kvt_policy_observe_tier(kvt_policy *policy, kvt
 /*
  * Tells how many seconds of reading and of writing wait in a tier's paths at now_ns, moves that are
  * still in flight included. Without it the engine counts its own moves at the tier's bandwidths,
- * which knows nothing of what requests load. Writes are charged by it, and moves that would be
- * refused (read_lag_seconds, write_lag_seconds) are not planned: it makes room another way, or
- * stores elsewhere. KVT_OK; KVT_E_ARGUMENT (no such tier; NaN, below 0, above 1e12).
+ * which knows nothing of what requests load. Writes are charged by it, and from four fifths of
+ * read_lag_seconds or write_lag_seconds on no move is planned that needs the path: room is made
+ * another way, or the entry is stored elsewhere or refused. KVT_OK; KVT_E_ARGUMENT (no such tier;
+ * NaN, below 0, above 1e12).
  */
 KVT_API KVT_NODISCARD kvt_status kvt_policy_observe_queue(kvt_policy *policy, uint64_t now_ns,
                                                           kvt_tier tier, double read_seconds,
@@ -272,6 +273,8 @@ KVT_API KVT_NODISCARD kvt_status kvt_policy_adopt(kvt_policy *policy, uint64_t n
  * Counts one use of an entry and may plan its promotion (an empty plan is the common answer).
  * plan may be NULL: count only. KVT_OK; KVT_MISS when the handle is unknown or not resident
  * (a remembered one is counted still). Feed a prefix root first: every entry of the path once.
+ * Its stored bytes are taken to be in your hands, as after a get: the plan's move of this entry is
+ * charged no read and waits for no read path.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_policy_access(kvt_policy *policy, uint64_t now_ns,
                                                    uint64_t handle, kvt_plan *plan);
@@ -378,8 +381,9 @@ typedef struct kvt_policy_bound {
 } kvt_policy_bound;
 
 /*
- * Solves the Lagrangian dual of the present instance and keeps its prices for the decisions of
- * `utility` until the next solution. A background step: some tens of passes over all entries.
+ * Solves the Lagrangian dual of the present instance and keeps its prices, from which the next
+ * solution starts; no decision depends on them. A background step: some hundreds of passes over a
+ * sample of 8,000 entries (all of them below 16,384), and three over all.
  * Bytes of tiers are the only rows; tree and tenants are left out, so the bound holds with them.
  * KVT_OK; KVT_E_UNSUPPORTED (the policy counts no uses); KVT_E_MEMORY.
  */
