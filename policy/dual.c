@@ -140,10 +140,7 @@ kvt_status kvt_policy_solve(kvt_policy *policy, uint64_t now_ns, kvt_policy_boun
     assert(policy != NULL && bound_out != NULL);
     memset(bound_out, 0, sizeof *bound_out);
     if (!policy->ops->counts) return KVT_E_UNSUPPORTED;
-    if (policy->started && now_ns > policy->now_ns) {
-        policy->now_ns = now_ns;
-        reuse_set_now(policy);
-    }
+    if (policy->started) engine_set_clock(policy, now_ns);
     dual_instance instance = {.policy = policy};
     size_t entries_bytes = sizeof *instance.entries * (policy->held + 1u);
     size_t index_bytes = sizeof *instance.index * (policy->held + 1u);

@@ -309,6 +309,7 @@ void entries_leave(kvt_policy *policy, uint32_t index, bool remember);
 void entries_drop_ghost(kvt_policy *policy, uint32_t index);
 void entries_refresh_ghost(kvt_policy *policy, uint32_t index);
 void engine_tally(kvt_policy *policy, const entry *e, int by);
+void engine_set_clock(kvt_policy *policy, uint64_t now_ns);
 void *engine_resize(kvt_policy *policy, void *memory, size_t old_bytes, size_t bytes);
 void list_add_newest(kvt_policy *policy, recency_list *list, uint32_t index);
 void list_remove(kvt_policy *policy, recency_list *list, uint32_t index);

@@ -200,7 +200,7 @@ static bool policy_entry_is_sound(const kvt_policy *policy, const kvt_policy_ent
 }
 
 /* Time never steps back: a caller's clock that does is held at the latest time seen. */
-static void policy_set_clock(kvt_policy *policy, uint64_t now_ns)
+void engine_set_clock(kvt_policy *policy, uint64_t now_ns)
 {
     if (!policy->started) {
         policy->started = true;
@@ -260,12 +260,12 @@ kvt_status kvt_policy_admit(kvt_policy *policy, uint64_t now_ns, const kvt_polic
     if (policy->entries_free != NIL) entry_prefetch(policy, policy->entries_free);
     uint32_t index = entries_find(policy, given->handle);
     if (index != NIL && entry_at(policy, index)->state == ENTRY_HELD) {
-        policy_set_clock(policy, now_ns);
+        engine_set_clock(policy, now_ns);
         policy_count_use(policy, index, 0.0);
         return KVT_EXISTS;
     }
     if (!policy_reserve(policy, index, given, plan->capacity)) return KVT_E_MEMORY;
-    policy_set_clock(policy, now_ns);
+    engine_set_clock(policy, now_ns);
     bool first_seen = index == NIL;
     index = policy_take_in(policy, index, given);
     double prior = first_seen && given->class_id < policy->prior_count
@@ -304,7 +304,7 @@ kvt_status kvt_policy_adopt(kvt_policy *policy, uint64_t now_ns, const kvt_polic
                                            : &given->options[option].bytes[KVT_TIER_HBM];
     if (!ledger_fits(policy, bytes)) return KVT_E_SPACE;
     if (!policy_reserve(policy, index, given, 0)) return KVT_E_MEMORY;
-    policy_set_clock(policy, now_ns);
+    engine_set_clock(policy, now_ns);
     index = policy_take_in(policy, index, given);
     entry *e = entry_at(policy, index);
     engine_tally(policy, e, -1);
@@ -326,7 +326,7 @@ kvt_status kvt_policy_access(kvt_policy *policy, uint64_t now_ns, uint64_t handl
 {
     assert(policy != NULL);
     if (plan != NULL) plan->count = 0;
-    policy_set_clock(policy, now_ns);
+    engine_set_clock(policy, now_ns);
     uint32_t index = entries_find(policy, handle);
     if (index == NIL) return KVT_MISS;
     policy_count_use(policy, index, 0.0);
@@ -357,7 +357,7 @@ kvt_status kvt_policy_observe_queue(kvt_policy *policy, uint64_t now_ns, kvt_tie
     if ((int)tier <= KVT_TIER_NONE || (int)tier >= KVT_TIER_COUNT) return KVT_E_ARGUMENT;
     if (!policy_in_range(read_seconds, 0.0, SECONDS_LIMIT)) return KVT_E_ARGUMENT;
     if (!policy_in_range(write_seconds, 0.0, SECONDS_LIMIT)) return KVT_E_ARGUMENT;
-    policy_set_clock(policy, now_ns);
+    engine_set_clock(policy, now_ns);
     paths_set_queue(policy, &policy->reads[tier - 1], read_seconds);
     paths_set_queue(policy, &policy->writes[tier - 1], write_seconds);
     return KVT_OK;
@@ -368,7 +368,7 @@ kvt_status kvt_policy_tick(kvt_policy *policy, uint64_t now_ns, uint32_t moves_m
 {
     assert(policy != NULL && plan != NULL);
     plan->count = 0;
-    policy_set_clock(policy, now_ns);
+    engine_set_clock(policy, now_ns);
     shadow_follow(policy);
     draft work;
     if (moves_max == 0 || !draft_begin(policy, &work, plan)) return KVT_OK;

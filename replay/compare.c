@@ -22,7 +22,8 @@
 
 /* The engine's own knobs: alpha in seconds for a request's quality, with any form and with the
  * losses limited to each rung's. */
-static const double ours_alphas[] = {0.3, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 256.0, 1000.0};
+static const double ours_alphas[] = {0.3,  1.0,  2.0,   4.0,    8.0,   16.0,
+                                     32.0, 64.0, 256.0, 1000.0, 4000.0};
 #define OURS_ALPHAS (sizeof ours_alphas / sizeof ours_alphas[0])
 static const double limited_alphas[] = {0.3, 2.0};
 #define LIMITED_ALPHAS (sizeof limited_alphas / sizeof limited_alphas[0])

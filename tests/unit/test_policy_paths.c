@@ -210,6 +210,22 @@ static void time_that_steps_back_is_no_time(void **state)
 
 /* The caller holds the bytes of an entry that is used: it can go up while its path is busy, and a
  * tick, which would have to read it, leaves it. */
+/* Whoever tells the time first, a queue has it. */
+static void solving_lets_time_pass(void **state)
+{
+    (void)state;
+    config.tiers[KVT_TIER_SSD].write_lag_seconds = 1.0;
+    kvt_policy *policy = test_open(&config);
+    const kvt_option options[2] = {test_none(1000.0), test_option(1, KVT_TIER_SSD, 100, 0.1)};
+    tell(policy, 10 * SECOND, KVT_TIER_SSD, 0.0, 1.5);
+    assert_int_equal(admit(policy, 10 * SECOND, 1, 0, options, 2), KVT_REFUSED);
+    kvt_policy_bound bound;
+    assert_int_equal(kvt_policy_solve(policy, 20 * SECOND, &bound), KVT_OK);
+    assert_int_equal(admit(policy, 20 * SECOND, 1, 0, options, 2), KVT_OK);
+    test_carry_out(policy, &plan);
+    kvt_policy_close(policy);
+}
+
 static void what_the_caller_holds_need_not_be_read(void **state)
 {
     (void)state;
@@ -272,6 +288,7 @@ int main(void)
                                         no_memory_is_left),
         cmocka_unit_test_setup_teardown(what_the_caller_holds_need_not_be_read, prepare,
                                         no_memory_is_left),
+        cmocka_unit_test_setup_teardown(solving_lets_time_pass, prepare, no_memory_is_left),
         cmocka_unit_test_setup_teardown(bad_figures_are_refused, prepare, no_memory_is_left),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
