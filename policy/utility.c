@@ -25,15 +25,6 @@ double utility_stay_seconds(const kvt_policy *policy)
     return 2.0 * policy->order_half_life;
 }
 
-double utility_write_seconds(const kvt_policy *policy, const entry *e, uint8_t option)
-{
-    if (option == KVT_OPTION_NONE) return 0.0;
-    uint64_t need[LEVELS];
-    tolls now = utility_tolls(policy);
-    entry_needs(policy, e, option, need);
-    return utility_write_at(policy, &now, e, entry_form(policy, e, option), need);
-}
-
 /* Bytes that a step frees in `level`, 0 when it is no step there: it must free bytes in the tier,
  * add none above, and leave no held child without its prefix. */
 static uint64_t utility_freed(const kvt_policy *policy, const entry *e, uint8_t to, int level)
@@ -51,13 +42,16 @@ static uint64_t utility_freed(const kvt_policy *policy, const entry *e, uint8_t 
 
 /* What a byte of a step costs beside its loss, as far as it does not depend on the entry: writing
  * it, and the rent below at what the last step there cost. */
-static double utility_standing_charge(const kvt_policy *policy, const entry *e, uint8_t to,
-                                      int level)
+static double utility_standing_charge(const kvt_policy *policy, const tolls *now, const entry *e,
+                                      uint8_t to, int level)
 {
     if (to == KVT_OPTION_NONE) return 0.0;
-    double charge = utility_write_seconds(policy, e, to) / utility_stay_seconds(policy);
+    uint64_t need[LEVELS];
+    entry_needs(policy, e, to, need);
+    double write = utility_write_at(policy, now, e, entry_form(policy, e, to), need);
+    double charge = write / utility_stay_seconds(policy);
     for (int below = level + 1; below < LEVELS; below++)
-        charge += policy->market[below] * (double)entry_need(policy, e, to, below);
+        charge += policy->market[below] * (double)need[below];
     return charge;
 }
 
@@ -82,12 +76,13 @@ static float utility_density(const kvt_policy *policy, const entry *e, int level
     double cost = entry_cost(policy, e, e->current);
     double least = UNLIMITED;
     double density = 0.0;
+    tolls now = utility_tolls(policy);
     for (uint8_t to = 0; to < e->option_count; to++) {
         uint64_t freed = utility_freed(policy, e, to, level);
         if (freed == 0 || !utility_has_room_inside(policy, e, to, level)) continue;
         double lost = (entry_cost(policy, e, to) - cost) / (double)freed;
         if (rate * lost >= least) continue;
-        double charge = utility_standing_charge(policy, e, to, level) / (double)freed;
+        double charge = utility_standing_charge(policy, &now, e, to, level) / (double)freed;
         if (rate * lost + charge >= least) continue;
         least = rate * lost + charge;
         density = lost;

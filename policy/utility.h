@@ -86,9 +86,6 @@ static inline double utility_write_at(const kvt_policy *policy, const tolls *now
     return seconds * policy->second_weight;
 }
 
-/* The same of an option by itself; giving up is free. */
-double utility_write_seconds(const kvt_policy *policy, const entry *e, uint8_t option);
-
 /* Seconds that a placement is expected to last: moves are paid off over this time. */
 double utility_stay_seconds(const kvt_policy *policy);
 

@@ -18,13 +18,13 @@ typedef struct improvement {
     uint8_t to;
     double gain; /* U(to) - U(from) */
     double net;  /* gain less rent and the hysteresis share of the move */
+    double move; /* seconds of the move: reading, where it is asked for, encoding and writing */
 } improvement;
 
-static bool improve_fits(const kvt_policy *policy, const entry *e, uint8_t to,
-                         const int64_t room[LEVELS])
+static bool improve_fits(const uint64_t need[LEVELS], const int64_t room[LEVELS])
 {
     for (int level = 0; level < LEVELS; level++) {
-        int64_t bytes = (int64_t)entry_need(policy, e, to, level);
+        int64_t bytes = (int64_t)need[level];
         if (bytes > 0 && bytes > room[level]) return false;
     }
     return true;
@@ -47,19 +47,22 @@ static bool improve_find(const kvt_policy *policy, uint32_t index, rents *known,
         double read = policy->config.hysteresis * read_seconds / utility_stay_seconds(policy);
         if (rate * most <= read) return false;
     }
+    tolls now = utility_tolls(policy);
     for (uint8_t to = 1; to < e->option_count; to++) {
-        double saved = cost - form_cost(entry_form(policy, e, to), e, alpha);
+        const form *o = entry_form(policy, e, to);
+        double saved = cost - form_cost(o, e, alpha);
         if (to == e->current || saved <= 0.0 || !utility_is_reachable(policy, e, to)) continue;
         if (rate < 0.0) rate = reuse_rate(policy, e);
-        double move = read_seconds + utility_write_seconds(policy, e, to);
-        double net = rate * saved - policy->config.hysteresis * move / utility_stay_seconds(policy);
-        if (net <= out->net) continue;
-        if (room_only && !improve_fits(policy, e, to, known->room)) continue;
         uint64_t need[LEVELS];
         entry_needs(policy, e, to, need);
+        double move = read_seconds + utility_write_at(policy, &now, e, o, need);
+        double net = rate * saved - policy->config.hysteresis * move / utility_stay_seconds(policy);
+        if (net <= out->net) continue;
+        if (room_only && !improve_fits(need, known->room)) continue;
         net -= utility_rent(policy, known, need);
         if (net <= out->net || !paths_would_carry(policy, index, to)) continue;
-        *out = (improvement){.entry = index, .to = to, .gain = rate * saved, .net = net};
+        *out =
+            (improvement){.entry = index, .to = to, .gain = rate * saved, .net = net, .move = move};
     }
     return out->net > 0.0;
 }
@@ -74,9 +77,7 @@ void utility_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan)
     if (!improve_find(policy, index, &known, 0.0, false, &found)) return;
     draft work;
     if (!draft_begin(policy, &work, plan)) return;
-    const entry *e = entry_at(policy, index);
-    double move = utility_write_seconds(policy, e, found.to);
-    double spare = policy->config.hysteresis * move / utility_stay_seconds(policy);
+    double spare = policy->config.hysteresis * found.move / utility_stay_seconds(policy);
     work.budget = found.gain - spare;
     /* Its present bytes stay held until the move is done, so it must not be its own victim. */
     draft_bar(policy, index);
@@ -144,9 +145,9 @@ static void tick_improve(kvt_policy *policy, draft *work)
     for (uint32_t i = 0; i < count; i++) {
         step change = {.entry = choice[i].entry, .to = choice[i].to, .gain = choice[i].gain};
         tick_spare_room(policy, work, room);
-        if (improve_fits(policy, entry_at(policy, change.entry), change.to, room)) {
-            (void)draft_add(policy, work, &change);
-        }
+        uint64_t need[LEVELS];
+        entry_needs(policy, entry_at(policy, change.entry), change.to, need);
+        if (improve_fits(need, room)) (void)draft_add(policy, work, &change);
     }
 }
 
