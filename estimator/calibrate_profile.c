@@ -5,6 +5,7 @@
 #include "estimator/calibrate_profile.h"
 #include "codecs/checksum.h"
 #include "estimator/calibrate_tables.h"
+#include "estimator/clock.h"
 #include "estimator/profile_internal.h"
 #include "estimator/quality_dump.h"
 #include "estimator/quality_dumps.h"
@@ -13,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { CALIBRATE_SEED = 1 };
 
@@ -45,13 +45,6 @@ typedef struct calibration {
     quality_row *rows;
     uint64_t done, expected;
 } calibration;
-
-static double calibrate_clock(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 static uint32_t calibrate_entries(const calibration *c)
 {
@@ -433,7 +426,7 @@ kvt_status calibrate_profile_run(kvt_profile *profile, const calibrate_options *
                      .message = message,
                      .message_size = message_size};
     calibrate_rows rows = {.source = NULL};
-    double start = calibrate_clock();
+    double start = estimator_seconds(CLOCK_MONOTONIC);
     memset(report_out, 0, sizeof *report_out);
     message[0] = '\0';
     kvt_status status = calibrate_check(options, message, message_size);
@@ -453,7 +446,7 @@ kvt_status calibrate_profile_run(kvt_profile *profile, const calibrate_options *
                                message_size);
     }
     if (status == KVT_OK) status = calibrate_store(&c);
-    report_out->seconds = calibrate_clock() - start;
+    report_out->seconds = estimator_seconds(CLOCK_MONOTONIC) - start;
     calibrate_rows_free(&rows);
     quality_entries_free(&c.entries);
     quality_subject_close(&c.subject);

@@ -11,6 +11,7 @@
  */
 #include "codecs/cpu.h"
 #include "codecs/kv_sample.h"
+#include "estimator/clock.h"
 #include "estimator/profile_internal.h"
 
 #include <kvterrace/codec.h>
@@ -19,7 +20,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* A 256-token chunk of Llama-3.1-8B is 32 MiB: larger than a core's caches. */
 #define CODEC_SAMPLE_LAYERS       32u
@@ -72,13 +72,6 @@ typedef struct codec_run {
 static clockid_t codec_clock(const codec_pass *pass)
 {
     return pass->workers != NULL ? CLOCK_MONOTONIC : CLOCK_THREAD_CPUTIME_ID;
-}
-
-static double codec_now_seconds(clockid_t clock)
-{
-    struct timespec now;
-    clock_gettime(clock, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
 /* Pages are touched here, not while something is timed. */
@@ -250,21 +243,21 @@ static kvt_status codec_measure_once(codec_run *run, const codec_pass *pass, dou
                                      double *decode_seconds)
 {
     const clockid_t clock = codec_clock(pass);
-    double start = codec_now_seconds(clock);
+    double start = estimator_seconds(clock);
     kvt_status status = kvt_record_encode_parallel(
         &run->spec, NULL, pass->workers, pass->source, pass->source_bytes, run->record,
         run->record_capacity, run->scratch, run->scratch_bytes, &run->record_bytes);
-    double middle = codec_now_seconds(clock);
+    double middle = estimator_seconds(clock);
     if (status != KVT_OK && status != KVT_RAW) return status;
     kvt_record_info info;
     status = kvt_record_parse(run->record, run->record_bytes, &info);
     if (status != KVT_OK) return status;
     run->decoded_bytes = info.decoded_bytes;
-    double decode = codec_now_seconds(clock);
+    double decode = estimator_seconds(clock);
     status = kvt_record_decode_parallel(run->record, run->record_bytes, NULL, pass->workers,
                                         run->decoded, run->decoded_bytes, run->scratch,
                                         run->scratch_bytes);
-    double end = codec_now_seconds(clock);
+    double end = estimator_seconds(clock);
     *encode_seconds = middle - start;
     *decode_seconds = end - decode;
     return status;
@@ -275,11 +268,11 @@ static kvt_status codec_measure_once(codec_run *run, const codec_pass *pass, dou
 static kvt_status codec_repeat(codec_run *run, const codec_pass *pass, uint32_t *count_out)
 {
     const uint32_t most = run->settings.repetitions;
-    const double until = codec_now_seconds(CLOCK_MONOTONIC) +
+    const double until = estimator_seconds(CLOCK_MONOTONIC) +
                          CODEC_SECONDS_PER_VARIANT * run->settings.seconds_per_point;
     uint32_t count = 0;
     while (count < most &&
-           (count < CODEC_REPETITIONS_LEAST || codec_now_seconds(CLOCK_MONOTONIC) < until)) {
+           (count < CODEC_REPETITIONS_LEAST || estimator_seconds(CLOCK_MONOTONIC) < until)) {
         kvt_status status =
             codec_measure_once(run, pass, &run->encode_seconds[count], &run->decode_seconds[count]);
         if (status != KVT_OK) return status;

@@ -6,6 +6,7 @@
  */
 #include "estimator/quality_attention.h"
 
+#include "estimator/clock.h"
 #include "estimator/model_internal.h"
 #include "estimator/quality_trip.h"
 
@@ -13,7 +14,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 struct quality_attention {
     kvt_layout layout;
@@ -44,13 +44,6 @@ typedef struct attention_sums {
     uint64_t queries, flips;
     double mass;
 } attention_sums;
-
-static double attention_seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 quality_row quality_row_none(void)
 {
@@ -304,14 +297,14 @@ static kvt_status attention_layer(quality_attention *a, uint32_t layer, attentio
 {
     const uint32_t stored = a->info.stored_tokens;
     const size_t heads = a->layout.kv_heads;
-    double start = attention_seconds();
+    double start = estimator_seconds(CLOCK_THREAD_CPUTIME_ID);
     kvt_status status = attention_decode(a, layer, KVT_SIDE_K);
-    double keys = attention_seconds();
+    double keys = estimator_seconds(CLOCK_THREAD_CPUTIME_ID);
     if (status != KVT_OK) return status;
     attention_convert(a, a->keys);
-    double between = attention_seconds();
+    double between = estimator_seconds(CLOCK_THREAD_CPUTIME_ID);
     status = attention_decode(a, layer, KVT_SIDE_V);
-    double values = attention_seconds();
+    double values = estimator_seconds(CLOCK_THREAD_CPUTIME_ID);
     if (status == KVT_OK) status = attention_list_kept(a, layer);
     if (status != KVT_OK) return status;
     attention_convert(a, a->values);
@@ -321,7 +314,7 @@ static kvt_status attention_layer(quality_attention *a, uint32_t layer, attentio
         attention_compare_out(a, head);
     }
     a->cost.decode_seconds += keys - start + values - between;
-    a->cost.probe_seconds += between - keys + attention_seconds() - values;
+    a->cost.probe_seconds += between - keys + estimator_seconds(CLOCK_THREAD_CPUTIME_ID) - values;
     a->cost.probe_flops +=
         4.0 * (double)a->rows * (double)stored * (double)a->layout.head_dim * (double)heads;
     return KVT_OK;
@@ -355,9 +348,9 @@ kvt_status quality_attention_run(quality_attention *a, kvt_variant variant, bool
     attention_sums sums = {0, 0, 0.0};
     *row_out = quality_row_none();
     a->variant = variant;
-    double start = attention_seconds();
+    double start = estimator_seconds(CLOCK_THREAD_CPUTIME_ID);
     kvt_status status = attention_encode(a, merged);
-    a->cost.encode_seconds += attention_seconds() - start;
+    a->cost.encode_seconds += estimator_seconds(CLOCK_THREAD_CPUTIME_ID) - start;
     if (status == KVT_E_UNSUPPORTED) return KVT_OK;
     for (uint32_t layer = 0; status == KVT_OK && layer < a->layout.layers; layer++)
         status = attention_layer(a, layer, &sums);

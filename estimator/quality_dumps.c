@@ -5,6 +5,7 @@
  */
 #include "estimator/quality_dumps.h"
 #include "codecs/checksum.h"
+#include "estimator/clock.h"
 #include "estimator/model.h"
 #include "estimator/profile_internal.h"
 #include "estimator/quality_dump.h"
@@ -16,7 +17,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { DUMPS_SEED = 1 };
@@ -47,13 +47,6 @@ typedef struct dumps_worker {
     quality_attention *attention; /* of the present dump's sizes */
     kvt_layout layout;
 } dumps_worker;
-
-static double dumps_clock(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 static quality_row *dumps_row(const dumps_run *run, uint32_t dump, uint32_t variant)
 {
@@ -413,7 +406,7 @@ kvt_status quality_dumps_run(kvt_profile *profile, const quality_dumps_options *
                      .lock = PTHREAD_MUTEX_INITIALIZER,
                      .message = message,
                      .message_size = message_size};
-    double start = dumps_clock();
+    double start = estimator_seconds(CLOCK_MONOTONIC);
     *report_out = (quality_dumps_report){.entries = 0};
     message[0] = '\0';
     kvt_status status = dumps_open(&run);
@@ -430,7 +423,7 @@ kvt_status quality_dumps_run(kvt_profile *profile, const quality_dumps_options *
                                          &report_out->square_gflops, &report_out->shape_gflops);
     report_out->cost = run.cost;
     report_out->resumed = run.resumed;
-    report_out->seconds = dumps_clock() - start;
+    report_out->seconds = estimator_seconds(CLOCK_MONOTONIC) - start;
     dumps_close(&run);
     return status;
 }

@@ -3,6 +3,7 @@
  * has a mean over contexts. Thread rule: as there.
  */
 #include "estimator/quality_mixed.h"
+#include "estimator/clock.h"
 #include "estimator/profile_internal.h"
 #include "estimator/quality_trip.h"
 
@@ -10,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { MIXED_BLOCKS_MAX = 64, MIXED_BLOCK_LEAST = 32 /* tokens */ };
 
@@ -34,13 +34,6 @@ typedef struct mixed_run {
     const uint8_t *draw;   /* at work */
     uint64_t done;
 } mixed_run;
-
-static double mixed_clock(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 static bool mixed_progress(const mixed_run *run)
 {
@@ -311,7 +304,7 @@ kvt_status quality_mixed_run(const quality_mixed_options *options, quality_mixed
                              char *message, size_t message_size)
 {
     mixed_run run = {.options = options, .message = message, .message_size = message_size};
-    double start = mixed_clock();
+    double start = estimator_seconds(CLOCK_MONOTONIC);
     *report_out = (quality_mixed_report){.contexts = 0};
     message[0] = '\0';
     kvt_status status = mixed_check(options, message, message_size);
@@ -326,7 +319,7 @@ kvt_status quality_mixed_run(const quality_mixed_options *options, quality_mixed
     if (status == KVT_OK) status = mixed_measure(&run);
     if (status == KVT_OK) status = mixed_report(&run, report_out);
     report_out->model = run.subject.facts;
-    report_out->seconds = mixed_clock() - start;
+    report_out->seconds = estimator_seconds(CLOCK_MONOTONIC) - start;
     free(run.rows);
     free(run.draws);
     free(run.measured);

@@ -5,6 +5,7 @@
  */
 #include "estimator/quality_profile.h"
 #include "codecs/checksum.h"
+#include "estimator/clock.h"
 #include "estimator/model_internal.h"
 #include "estimator/profile_internal.h"
 
@@ -13,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { PROFILE_QUALITY_SEED = 1 };
 
@@ -43,13 +43,6 @@ typedef struct profile_quality_run {
     const run_class *at;
     uint64_t done; /* rows */
 } profile_quality_run;
-
-static double run_clock(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 /* ---- what is measured ---- */
 
@@ -321,7 +314,7 @@ kvt_status quality_profile_run(kvt_profile *profile, const quality_profile_optio
                                .report = report_out,
                                .message = message,
                                .message_size = message_size};
-    double start = run_clock();
+    double start = estimator_seconds(CLOCK_MONOTONIC);
     *report_out = (quality_report){.metric = options->metric};
     message[0] = '\0';
     kvt_status status = run_check(options, message, message_size);
@@ -333,7 +326,7 @@ kvt_status quality_profile_run(kvt_profile *profile, const quality_profile_optio
     if (status == KVT_OK) status = run_open_sets(&run);
     if (status == KVT_OK) status = run_measure(&run);
     if (status == KVT_OK) status = run_report(&run);
-    report_out->seconds = run_clock() - start;
+    report_out->seconds = estimator_seconds(CLOCK_MONOTONIC) - start;
     for (uint32_t i = 0; i < QUALITY_CLASSES_MAX; i++)
         quality_entries_free(&run.classes[i].entries);
     free(run.rows);

@@ -2,11 +2,11 @@
  * quality_sgemm.c - what the BLAS library reaches on this machine, beside which the probe's rate is
  * reported. Thread rule: any thread; times are its own CPU time.
  */
+#include "estimator/clock.h"
 #include "estimator/quality_attention.h"
 
 #include <cblas.h>
 #include <stdlib.h>
-#include <time.h>
 
 enum { SGEMM_SQUARE = 512, SGEMM_RUNS = 7 };
 
@@ -15,13 +15,6 @@ typedef struct sgemm_shape {
     int right_stride;
     CBLAS_TRANSPOSE right;
 } sgemm_shape;
-
-static double sgemm_seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 static int sgemm_order(const void *left, const void *right)
 {
@@ -35,12 +28,12 @@ static double sgemm_time(const sgemm_shape *shape, uint32_t times, const float *
 {
     double samples[SGEMM_RUNS];
     for (int run = -1; run < SGEMM_RUNS; run++) { /* the first one warms up */
-        double start = sgemm_seconds();
+        double start = estimator_seconds(CLOCK_THREAD_CPUTIME_ID);
         for (uint32_t i = 0; i < times; i++)
             cblas_sgemm(CblasRowMajor, CblasNoTrans, shape->right, shape->rows, shape->columns,
                         shape->inner, 1.0f, left, shape->inner, right, shape->right_stride, 0.0f,
                         out, shape->columns);
-        if (run >= 0) samples[run] = (sgemm_seconds() - start) / times;
+        if (run >= 0) samples[run] = (estimator_seconds(CLOCK_THREAD_CPUTIME_ID) - start) / times;
     }
     qsort(samples, SGEMM_RUNS, sizeof samples[0], sgemm_order);
     return samples[SGEMM_RUNS / 2];
