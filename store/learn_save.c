@@ -203,13 +203,13 @@ void learn_save_due(kvt_store *store)
 
 /* ---- taking up ---- */
 
-/* A device's figures come in rows of their own; bytes_per_s, which comes first, says that they were
- * observed often enough. */
 static bool load_is_near(double value, double from)
 {
     return value >= from / LOAD_OFF && value <= from * LOAD_OFF;
 }
 
+/* A device's figures come in rows of their own; bytes_per_s, which comes first, says that they were
+ * observed often enough. */
 static void load_device(kvt_store *store, const profile_learned *row)
 {
     bool write = strncmp(row->part, "write_", 6) == 0;

@@ -9,7 +9,6 @@
 #include "variant_list.h"
 
 #include <jansson.h>
-#include <math.h>
 #include <stdlib.h>
 
 enum {
@@ -111,9 +110,7 @@ static json_t *mixed_pack(const quality_mixed_fit *fit)
                    {"error_context_p50", fit->error_context_p50}};
     json_t *object = json_object();
     for (size_t i = 0; object != NULL && i < sizeof members / sizeof members[0]; i++)
-        (void)json_object_set_new(object, members[i].key,
-                                  isfinite(members[i].value) ? json_real(members[i].value)
-                                                             : json_null());
+        (void)json_object_set_new(object, members[i].key, view_real(members[i].value));
     return object;
 }
 
