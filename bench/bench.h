@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench.h - the benches behind `kvterrace bench`: parts of the library beside this machine's own
  * limits, measured in the same run.

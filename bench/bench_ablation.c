@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_ablation.c - what pooling, O_DIRECT, layerwise and asynchronous loading each gain: the
  * ablation of Unified KV Pooling (sections II-B, III, V-C) on scaled bytes and drives.

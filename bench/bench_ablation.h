@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_ablation.h - what the ablation bench hands to its report.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_ablation_report.c - the ablation bench as a table or as JSON, schema
  * "kvterrace-bench-ablation-1".

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_codecs.c - which variants the codecs bench measures, and its order of work: speeds, the
  * seeded sample, the models, the report.

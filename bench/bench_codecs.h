@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_codecs.h - what the parts of the codecs bench hand to each other: variants, speeds, losses,
  * checks, and the report over them.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_codecs_check.c - measured figures against what is asked of the codecs: speeds as ratios to
  * memcpy, losses as ratios between variants on the models' KV. A check appears when the variants

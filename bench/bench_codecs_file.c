@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_codecs_file.c - see bench_codecs_file.h. Thread rule: any thread.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_codecs_file.h - codecs on KV dumps: a safetensors file (estimator/quality_dump.h
  * says of which form) into a record and back.

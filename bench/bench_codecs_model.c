@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_codecs_model.c - what variants do to the predictions of a model, as columns of the bench.
  * Measuring itself is the estimator's (estimator/quality.h).

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_codecs_plot.c - error against bits as one SVG file: a panel per source (the models', or the
  * sample's when there is none), bits per element across, the error on a logarithmic scale up: KL

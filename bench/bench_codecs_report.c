@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_codecs_report.c - the codecs bench as JSON, schema "kvterrace-bench-codecs-1", and as
  * tables.

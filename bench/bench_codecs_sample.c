@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_codecs_sample.c - what variants do to the seeded sample: its numbers, and attention over it
  * with queries drawn as its keys are. Also how far exact storing goes on any bf16 KV.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_codecs_speed.c - codecs beside memcpy, one thread, over a working set larger than the
  * caches: entries of 32 layers x 256 tokens x 8 heads x 128 in bf16, taken in turn. A sample is one

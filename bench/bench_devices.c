@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_devices.c - bandwidth of devices and of a stripe over two of them.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_devices_report.c - the devices bench as a table or as JSON, schema
  * "kvterrace-bench-devices-1".

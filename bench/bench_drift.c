@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_drift.c - a drive halves its speed while a store serves: how long until new objects are
  * laid out for it, what old ones get, and what moving the hot ones costs.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_drift.h - what the parts of the drift bench share: a store on emulated drives, objects
  * with known bytes, results.

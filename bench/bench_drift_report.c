@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_drift_report.c - the drift bench as text or as JSON, schema "kvterrace-bench-drift-1".
  *

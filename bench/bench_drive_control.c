@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_drive_control.c - the control file and the keeper process of an emulated drive; see
  * bench_drive_control.h.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_drive_control.h - speaks to the emulated drives of tests/support/drives: their speed, and
  * whether they are there. A drive is named by the path of its device, FOLDER/N/drive.

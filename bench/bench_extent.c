@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_extent.c - the extent allocator under random operations, each checked against a bitmap of
  * grains, with the time of every single call.

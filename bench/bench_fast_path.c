@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_fast_path.c - what the pool's worker costs over io_uring, seen beside fio.
  *

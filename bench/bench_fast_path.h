@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_fast_path.h - the worker's path to a RAM-backed drive beside fio's io_uring engine.
  */

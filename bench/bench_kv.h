@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_kv.h - KV dumps as memory, for what measures on KV of one's own. One thread.
  */

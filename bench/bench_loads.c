@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_loads.c - how far predicted load seconds are off what loads take, beside how far the same
  * loads are off themselves when they are done once more.

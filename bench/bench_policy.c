@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_policy.c - kvterrace bench policy: static instances, the engine at work, and the report.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_policy.h - what the files of `bench policy` share: drawn instances and result rows.
  *

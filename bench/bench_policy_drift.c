@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_policy_drift.c - kvterrace bench policy --drift: popularity drifts, and entries that were
  * compressed become popular again. How much of what an unlimited exact copy allows do nested planes

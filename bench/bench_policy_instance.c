@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_policy_instance.c - instances for `bench policy`, drawn from a seed: contexts of 256 to
  * 128 K tokens, Zipf popularity, lognormal sensitivity, the ladder of the codec trial.

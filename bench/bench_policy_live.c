@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_policy_live.c - the engine at work on a drawn instance: ten calls an entry, drawn by the
  * entries' rates, then its own state against the bound of its own rates.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_policy_static.c - static instances: our solution and its bound beside AdaptCache's greedy,
  * the best uniform rung, and LRU order with a uniform rung.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_rate.c - medians, clocks, buffers and report parts that the device benches share.
  *

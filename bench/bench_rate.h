@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_rate.h - repetitions of a measurement, and transfers through a pool as one.
  *

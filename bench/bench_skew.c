@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_skew.c - many readers of few small objects, each on one drive: what second copies and the
  * choice of the shorter queue are worth to a pool.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_stripe.c - what a pool of unequal drives delivers of their sum, by layout and object size.
  *

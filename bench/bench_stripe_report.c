@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_stripe_report.c - the stripe bench as a table or as JSON, schema
  * "kvterrace-bench-stripe-1".

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_vanish.c - a drive's server is killed while two threads read, and comes back: every read is
  * the right bytes or a miss, in time, and what other drives hold stays readable.

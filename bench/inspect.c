@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * inspect.c - looks into catalogs, records and device labels. Reads only; one thread.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * inspect.h - what a file is and what it says about itself: catalog, record, device label.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * verify.h - reads every record that a catalog lists from its devices and checks it.
  *

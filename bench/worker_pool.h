@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * worker_pool.h - a pool of threads as an engine has one, behind the codecs' hook: a parallel loop
  * whose threads wait between loops. The thread that calls run works too. The tests use it as well.

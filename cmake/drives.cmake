@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Emulated drives for tests and benches: a FUSE program, built where libfuse 3 is.
 pkg_check_modules(FUSE3 IMPORTED_TARGET fuse3>=3.10)
 if(FUSE3_FOUND)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Fuzz targets: tests/fuzz/fuzz_*.c, one program each. With KVT_FUZZ libFuzzer drives them: by hand
 # for as long as you like; a test run gives each a fixed number of inputs, after its corpus. Without
 # it the same targets run over their corpus and a few mutations of each file.

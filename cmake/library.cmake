@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The library, static and shared, from the rooms that make it, and the command.
 set(KVT_LIBRARY_ROOMS codecs policy tiers estimator store)
 set(KVT_LIBRARY_DEPS PkgConfig::ZSTD PkgConfig::URING PkgConfig::SQLITE PkgConfig::XXHASH

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Tests: tests/<kind>/<kind-prefix>_<room>_*.c become one program each, linked to the objects of the
 # room they test and of the rooms that it may include. The label is kind and room.
 pkg_check_modules(CMOCKA REQUIRED IMPORTED_TARGET cmocka)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The program that `make test-nvme` runs in an emulated machine; not a test of its own.
 add_executable(nvme_drives EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/tests/nvme/nvme_drives.c
   ${CMAKE_SOURCE_DIR}/store/status.c)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * checksum.c - see checksum.h: the choice of kernels, and the library itself. Re-entrant.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * checksum.h - the checksum of a record: XXH3 with 64 bits of output, as libxxhash computes it.
  *

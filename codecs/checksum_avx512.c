@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * checksum_avx512.c - checksums with 512-bit vectors; compiled with the flags of that level.
  * Re-entrant.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * checksum_body.h - XXH3 and the copy beside it for one level of vectors, compiled once per level
  * by a file that the build gives the level's flags and that defines

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * codec_table.c - the static table of codecs. No registration at run time: a static archive would
  * drop it. Any thread; no state.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * codecs.h - what the files of this room share: the codecs behind the table and the arithmetic of
  * alignment. Thread rule: everything here is re-entrant and without state.

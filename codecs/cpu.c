@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * cpu.c - see cpu.h. The only state is the chosen level, written atomically.
  */

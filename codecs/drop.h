@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * drop.h - codec 6: which tokens of an entry are kept, their rows, and the index of their places.
  *

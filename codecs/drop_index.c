@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * drop_index.c - the stored form of a kept-token index. See drop.h. Re-entrant.
  */

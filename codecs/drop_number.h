@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * drop_number.h - square root, exponential, logarithm, sine and cosine in double, from single
  * rounded operations in a fixed order: the same bits everywhere, within a few units of the last

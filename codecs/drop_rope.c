@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * drop_rope.c - turns kept keys from their old positions to contiguous ones. See drop.h.
  *

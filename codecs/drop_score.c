@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * drop_score.c - how much each token of a layer is worth, by the published scores. See drop.h.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * drop_select.c - which tokens stay, and their rows. See drop.h. Re-entrant.
  */

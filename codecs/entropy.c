@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * entropy.c - codec 5 from matrix to bytes and back: see entropy.h, and entropy_span.h for the
  * format. Re-entrant.

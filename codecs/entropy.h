@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * entropy.h - codec 5: a uniform quantiser and an order-0 entropy coder, for one matrix.
  *

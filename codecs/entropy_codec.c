@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * entropy_codec.c - codec 5 behind the table: settings out of the variant, one part per matrix.
  * K has a deviation per channel, V per token or per channel. Re-entrant.

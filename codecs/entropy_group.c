@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * entropy_group.c - see entropy_group.h. All arithmetic is single rounded fp32 operations in a
  * fixed order, so that every machine chooses the same bytes. Re-entrant.

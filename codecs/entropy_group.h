@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * entropy_group.h - deviations and means of a group, a run of up to 256 tokens of a matrix.
  *

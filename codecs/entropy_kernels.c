@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * entropy_kernels.c - the choice, and the plain form of entropy_kernels.h, which is the
  * specification. Re-entrant.

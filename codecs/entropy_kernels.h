@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * entropy_kernels.h - the arithmetic of codec 5 on runs of elements, for each instruction set.
  *

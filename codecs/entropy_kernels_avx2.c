@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * entropy_kernels_avx2.c - entropy_kernels.h for AVX2 with F16C. Re-entrant.
  */

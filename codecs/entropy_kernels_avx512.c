@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * entropy_kernels_avx512.c - entropy_kernels.h for AVX-512. Re-entrant.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * entropy_kernels_body.h - what the forms of entropy_kernels.h share, compiled once per instruction
  * set: the including file defines ENTROPY_TARGET, ENTROPY_TABLE, entropy_load_fp16,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * entropy_span.c - see entropy_span.h. Re-entrant.
  */

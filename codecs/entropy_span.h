@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * entropy_span.h - the symbols of a span, coded, and the parts of an encoding that they need.
  *

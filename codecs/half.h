@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * half.h - fp16 and bf16 to float and back, rounding to nearest even, in integer arithmetic: the
  * specification that vector instructions (F16C, AVX-512) follow bit for bit. NaN stays NaN.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * keys_rerotate.c - turns the keys that a dropped record gave back to contiguous positions; checks
  * what the caller hands over, the turning itself is drop_rope.c. Re-entrant.

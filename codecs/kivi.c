@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kivi.c - codec 3: KIVI as published, bit for bit. K in groups of tokens per channel, V in groups
  * of channels per token inside a head; codes of 2, 4 or 8 bits; the residual window stays raw.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kivi_group.c - see kivi_group.h: how a matrix is walked, and the scalar kernels. Re-entrant.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kivi_group.h - groups of elements quantised between their minimum and maximum: what kivi and
  * planes share.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kivi_group_avx2.c - the kernels of kivi_group.h for AVX2 with F16C and FMA. The same bytes as the
  * scalar kernels, which also serve what does not fill vectors: rows that are no multiple of 64

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kivi_group_avx512.c - the kernels of kivi_group.h for AVX-512 (F, BW, DQ, VL, VBMI), and with the
  * bf16 conversions where the processor has them. The same bytes as the scalar kernels. Shapes that

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kivi_group_avx512_body.h - the loops of kivi_group_avx512_value.c, which includes this once for
  * processors that convert to bf16 and once for the others. Before: BODY(name), BODY_TARGET,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kivi_group_avx512_value.c - stored planes to values with AVX-512, in one pass: codes are put
  * together, turned into levels, multiplied, rounded and written without touching memory between,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kivi_group_scalar.c - the scalar kernels of kivi_group.h: the specification, and what the vector
  * kernels use for shapes that do not fill a vector. Re-entrant.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kivi_group_scalar.h - the scalar kernels by name, for vector kernels that leave some shapes and
  * the ends of others to them. Re-entrant.

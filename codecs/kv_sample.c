@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kv_sample.c - see kv_sample.h. Values are drawn eight lanes at a time (xorshift128+ without
  * multiplication), so that the compiler can keep the lanes in vector registers; every row tile

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kv_sample.h - synthetic KV entries that look like real ones to a codec.
  *

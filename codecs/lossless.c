@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * lossless.c - codec 2 behind the table. Mode dense is lossless_dense.h for elements with exponents
  * and lossless_bytes.h for fp8 and opaque segments; mode fast is lossless_fast.h. Re-entrant.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * lossless_bytes.c - see lossless_bytes.h. Re-entrant.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * lossless_bytes.h - codec 2, mode dense, for bytes without exponents: fp8 and opaque segments.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * lossless_dense.c - see lossless_dense.h. Tiles go through lines: a row of the tile, or, where
  * rows are short and the tile has them whole, several rows at once with their bases repeated.

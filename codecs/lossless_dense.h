@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * lossless_dense.h - codec 2, mode dense, for one matrix: exponents as distances from their
  * channel's mean, coded by interleaved rANS (rans_stream.h); the rest as it is. Exact.

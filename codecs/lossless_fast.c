@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * lossless_fast.c - codec 2, mode fast: windows, tiles and their parts. See lossless_fast.h for the
  * format. Re-entrant.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * lossless_fast.h - codec 2, mode fast, for one matrix: exponents in four bits, at memory speed.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * lossless_fast_avx512.c - lossless_fast_kernels.h for AVX-512. Re-entrant.
  */

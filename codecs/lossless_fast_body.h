@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * lossless_fast_body.h - the loops of lossless_fast_kernels.h in plain C that vectorises, compiled
  * once per instruction set: the including file defines FAST_TARGET, FAST_TABLE and the fused forms

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * lossless_fast_kernels.h - the loops of lossless_fast.h, and of lossless_dense.h, over runs of up
  * to 512 elements, for each instruction set. All forms give the same bytes. Re-entrant.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * lossless_fast_scalar.c - the choice, and the plain form of lossless_fast_kernels.h, which is the
  * specification. Re-entrant.

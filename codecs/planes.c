@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * planes.c - codec 4: the nested quantizer. Every element is coded once, to 8 bits: 4 that are its
  * KIVI-4 code and 4 that cut the cell of that code (kivi_group.h). The bits lie in five planes,

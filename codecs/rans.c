@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * rans.c - the scalar coder, which is the specification, and the choice of a faster one. See
  * rans.h; tables are made in rans_table.c. Re-entrant.

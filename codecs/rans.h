@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * rans.h - an order-0 entropy coder of bytes: interleaved rANS with small static tables.
  *

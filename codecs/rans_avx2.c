@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * rans_avx2.c - the coder of rans.h, eight states to a register, a number of 32 bits each.
  * Re-entrant.

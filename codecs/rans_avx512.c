@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * rans_avx512.c - the coder of rans.h, 64 states to a pair of registers: one has the states' low
  * bytes, which are slots, the other their high bytes. Tables of 256 bytes are four registers, so

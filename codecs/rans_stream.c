@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * rans_stream.c - see rans_stream.h. Code is written backwards from as far as it can reach and then
  * moved into place, so that coding needs no buffer of its own. Re-entrant.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * rans_stream.h - symbols coded by rans.h with all that decoding them needs. Stored:
  *

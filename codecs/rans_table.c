@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * rans_table.c - tables of rans.h: counted, scaled, stored, and what coding derives from them.
  * Re-entrant.

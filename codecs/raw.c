@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * raw.c - codec 1: a copy. It takes every layout and is what the others fall back to. Re-entrant.
  */

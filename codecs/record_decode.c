@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * record_decode.c - a record becomes the entry again, whole or one matrix of it.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * record_derive.c - a coarser record is made of a record, matrix by matrix, without the elements.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * record_drop_planes.c - a record loses planes without being decoded.
  *

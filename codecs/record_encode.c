@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * record_encode.c - one entry becomes one record: segments first, then the table, then slot A.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * record_format.c - the arithmetic that encoder and parser share: which segments a record has and
  * where they lie. Re-entrant.

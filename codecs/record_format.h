@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * record_format.h - the bytes of a record, as docs/FORMAT.md gives them.
  *

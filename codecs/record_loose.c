@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * record_loose.c - writes a record whose sizes follow from the data.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * record_parse.c - is this a record, and what does it say? Trusts no byte: every field is checked
  * against the layout and the length before it is used. Re-entrant.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * record_plan.c - what a fresh record will look like: raw tokens, levels and sizes that follow from
  * its layout, its variant and the caller's extras. Re-entrant.

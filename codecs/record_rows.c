@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * record_rows.c - see record_rows.h. Re-entrant.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * record_rows.h - which rows of an entry a record holds, and where an encoder finds them: in the
  * caller's buffer, or gathered into scratch after a drop stage. Re-entrant.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * record_run.c - tasks on the caller's workers. The first failure is one word, which workers lower
  * without a lock. Re-entrant.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * record_walk.c - the order of a record's segments, as its header implies it:
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * record_writer.h - what the two ways to write a record share: sizes known before (record_encode.c)
  * and sizes that follow from the data (record_loose.c).

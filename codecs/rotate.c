@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * rotate.c - codec 7 on a matrix: the layout of its bytes, the runs of equal groups, and the groups
  * that stay raw. See rotate.h. Re-entrant.

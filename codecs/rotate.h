@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * rotate.h - codec 7 on one matrix [tokens][kv_heads][head_dim]: Hadamard rotation, then a uniform
  * mid-rise quantiser with one fp16 scale per group.

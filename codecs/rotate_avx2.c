@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * rotate_avx2.c - rotate_scalar.c with AVX2: 8 floats or 16 whole numbers in a register, several
  * registers in a block. Buffers are padded to whole steps, and what lies past a block's end is

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * rotate_avx512.c - rotate_scalar.c with AVX-512: 16 floats or 32 whole numbers in a register,
  * several registers in a block. Butterflies inside a register exchange lanes with a shuffle, the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * rotate_codec.c - codec 7 behind the table: settings out of the variant, one part per matrix.
  * Re-entrant.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * rotate_kernel.h - the loops of codec 7, one set per instruction set. rotate_scalar.c is the
  * specification; the others give the same bytes. Private to the rotate files. Re-entrant.

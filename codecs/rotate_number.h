@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * rotate_number.h - fp16, bf16 and fp32 numbers one at a time, without libm and without the
  * machine's conversions, so that every instruction set and compiler gives the same bits.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * rotate_scalar.c - the specification of codec 7, one group at a time. Re-entrant.
  */

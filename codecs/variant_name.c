@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * variant_name.c - variants as text and back, such as "drop:stream,50+planes:k6v4,g64".
  *

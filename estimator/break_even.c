@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * break_even.c - where one choice stops being faster than another: forms against raw by the
  * bandwidth of the device, loading against recomputing by the length of the context. The terms are

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * calibrate.c - measuring candidates and answering the questions of a ladder. Thread rule: see
  * calibrate.h.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * calibrate.h - the choices of a model's ladder, made of measurements.
  *

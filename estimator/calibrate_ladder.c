@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * calibrate_ladder.c - which measured variants are rungs. Thread rule: see calibrate.h.
  */

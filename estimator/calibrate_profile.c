@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * calibrate_profile.c - see calibrate_profile.h. Thread rule: callbacks come from measuring
  * threads, one at a time.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * calibrate_profile.h - a calibration into a profile database, from a model and texts or from KV
  * dumps with queries. Every measured row is stored as it is done; a calibration that was stopped is

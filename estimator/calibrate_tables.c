@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * calibrate_tables.c - see calibrate_tables.h. Thread rule: as there.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * calibrate_tables.h - what entropy tables of other entries cost on KV, beside each matrix' own.
  * Thread rule: one thread per calibrate_tables.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * clock.h - a clock's seconds, for what the estimator times. Any thread.
  */

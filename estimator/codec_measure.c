@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * codec_measure.c - measures every rung of the ladder on generated bf16 KV, or on KV that the
  * caller has, through the record functions, so that metadata, checksums and verification are inside

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * cost_options.c - from measured curves to the options of one entry. Called for every admitted
  * block, so it is arithmetic alone: no allocation, no lock, no I/O. Any thread.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * csv_input.c - reads and splits CSV. Numbers are parsed here because strtod follows the locale of
  * the program that the library lives in. Thread rule: one thread per csv_input.

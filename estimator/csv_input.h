@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * csv_input.h - small CSV files, plain or zstd-compressed, read whole and walked line by line with
  * positions for messages. Any bytes are safe to walk. Thread rule: one thread per csv_input.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * device_batch.h - batches of requests on a device that is being measured: so many in flight, at
  * random or following places, with the time that each one took; private to the estimator.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * device_fit.c - from measured points to the affine model request_seconds + bytes / bytes_per_s.
  * docs/decisions/0004-affine-device-model.md gives the reasons. Pure; any thread.

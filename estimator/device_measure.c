@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * device_measure.c - measures a device: direction x request size x depth, then reads and writes at
  * once, and stores each point. An interrupted run is gone on with (device_resume.c).

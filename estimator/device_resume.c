@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * device_resume.c - finds the interrupted run that a measurement of a device goes on with.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * host_identity.c - reads who this machine is. Missing files leave "unknown", never an error: a
  * profile can then still tell machines apart by what is left. Any thread.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * host_identity.h - which machine this is: what a profile is bound to, and its provenance.
  * Thread rule: any thread; reads /etc and /proc each time.

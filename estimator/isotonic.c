@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * isotonic.c - see isotonic.h. Pool adjacent violators: a block of equal fit swallows the one
  * before it as long as that one is not lower. Blocks are told by their equal values, so the fit

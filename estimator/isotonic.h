@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * isotonic.h - fits that never fall: least squares under monotony (pool adjacent violators), and a
  * map made of such a fit with an upper bound. Pure: no I/O, no allocation. Thread rule: any thread.

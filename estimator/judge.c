@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * judge.c - the exact run of an entry, and what a transform of its KV does to the continuation.
  * Thread rule: see judge.h.

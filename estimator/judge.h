@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * judge.h - judges a lossy codec by what a trained model makes of the decoded KV. Entries are cut
  * from concatenated texts: a context, whose exact KV is rounded to fp16 once, and a continuation

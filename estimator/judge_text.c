@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * judge_text.c - texts from JSONL, and evaluation entries cut from them. Thread rule: see judge.h.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ladder_csv.c - a ladder of forms from a CSV file: size and loss as published or measured
  * elsewhere, each row with its source. Used until a calibration of the own model exists. Any

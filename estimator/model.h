@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * model.h - a Llama-type decoder on the CPU: loads weights and runs the forward pass on top of any
  * given K and V. It is the judge of lossy codecs: what a model does with decoded KV, not how far

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * model_attention.c - softmax attention of one head over a block of queries, for the forward pass
  * and for the probes. Thread rule: any thread, given buffers of its own.

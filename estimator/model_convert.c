@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * model_convert.c - KV of any float dtype as fp32, for the products. The integer path is the
  * specification; vector instructions give the same bits

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * model_folder.c - a folder with config.json and model.safetensors, with the names that HF Llama
  * models use. What would change the forward pass and is not done here is refused by name: biases,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * model_forward.c - the forward pass: new tokens on top of given K and V, in one batch per layer.
  * Thread rule: one thread per session.

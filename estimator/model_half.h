@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * model_half.h - fp16 and bf16 to and from fp32, by bits: the same on every machine. Rounds to
  * nearest, ties to even; NaN stays NaN, overflow becomes infinity. Thread rule: any thread.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * model_internal.h - the weights, shared by the loaders and the forward pass. Thread rule: model.h.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * model_llama2c.c - the two single-file layouts, little-endian. Thread rule: see model.h.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * model_map.c - maps files for the loaders. Thread rule: see model_map.h.
  */

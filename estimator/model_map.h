@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * model_map.h - a whole file mapped read-only, and messages that name it. What the loaders of
  * weights, vocabularies and tensors share. Thread rule: a mapping may be read by any thread;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * model_open.c - what the loaders share: checks of a configuration, the one block of weights, and
  * the choice of a loader. Thread rule: see model.h.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * model_score.c - likelihood, KL and attention probes. Thread rule: see model_score.h.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * model_score.h - what a forward pass is judged by: likelihood, KL, and how much attention moved.
  * Sums are in double. Thread rule: any thread; one thread per session.

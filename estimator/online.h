@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * online.h - what a running store learns about seconds: of its devices, its codecs, and how far its
  * predictions were off (docs/STORE.md, Learning).

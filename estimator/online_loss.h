@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * online_loss.h - how sensitive a class of entries is, and one of its entries, from what answers
  * lost (docs/POLICY.md, Losses).

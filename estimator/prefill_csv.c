@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * prefill_csv.c - measured GPU kernel times per layer, summed into a table of prefill seconds.
  *

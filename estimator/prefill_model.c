@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * prefill_model.c - the seconds that recomputing a run of tokens would take: a FLOP model of two
  * coefficients, or a table of measured times. Pure; any thread.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_check.c - whether an open database is a sound profile, of this build's schema and of this
  * host. Nothing here writes. Thread rule: as profile.h says.

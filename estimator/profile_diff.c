@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_diff.c - two profiles curve by curve: what answers in each, how much it changed, and
  * whether the repetitions behind it explain that. Thread rule: as profile.h says, for both.

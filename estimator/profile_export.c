@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_export.c - a profile's curves as rows with names, for files that import takes and for
  * people. Thread rule: as profile.h says.

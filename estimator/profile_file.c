@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_file.c - opens a profile database: made whole or not at all, checked before anything is
  * written, never overwritten when it is something else.

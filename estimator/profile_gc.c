@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_gc.c - runs that answer for nothing any more leave the database, with models that nothing
  * refers to, and the file shrinks. Thread rule: as profile.h says.

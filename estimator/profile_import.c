@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_import.c - curves that were measured elsewhere or published, from CSV into a profile,
  * each with its source. One transaction: a file comes in whole, or the first bad row is named and

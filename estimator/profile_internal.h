@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_internal.h - the profile database inside the estimator: schema owner, writers, helpers.
  * Thread rule: as profile.h says, one profile belongs to one thread at a time.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_ladder.c - the forms that a model's entries may take, out of the profile: from its
  * calibration, or from what was measured or imported of its quality. Thread rule: as profile.h

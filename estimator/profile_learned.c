@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_learned.c - see profile_learned.h. Thread rule: as profile.h says.
  */

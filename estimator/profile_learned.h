@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_learned.h - what a running store has learned, in the profile and back; and the spread of
  * losses that its factors are shrunk by. Thread rule: as profile.h says.

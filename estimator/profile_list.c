@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_list.c - the tables of a profile as rows for whoever shows them: what answers for each
  * thing, with where it is from. Nothing is decided on these; kvt_profile_device and its neighbours

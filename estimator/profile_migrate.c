@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_migrate.c - a database of schema version 1 becomes one of version 2: one transaction that
  * is committed only when the result passes every check of an open. What fails leaves the file byte

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_newest.h - which run answers for what, once, for everyone who asks in SQL: what was
  * measured here before what was imported, a complete run before an interrupted one, a newer one

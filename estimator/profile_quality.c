@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_quality.c - see profile_quality.h; and the readers of quality that profile.h has.
  * Thread rule: as profile.h says.

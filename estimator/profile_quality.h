@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_quality.h - rows of quality into and out of the profile database: models, sets, entries,
  * curves (docs/PROFILE.md has the columns). Numbers that are not finite are stored as NULL: not

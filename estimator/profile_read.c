@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_read.c - curves out of the profile database. The newest complete run that measured a
  * thing answers for it; a run that was interrupted answers only when there is no complete one, and

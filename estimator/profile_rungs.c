@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_rungs.c - see profile_rungs.h. Thread rule: as profile.h says.
  */

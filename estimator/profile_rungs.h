@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_rungs.h - the rungs of a calibration, for those who store by them: unlike
  * kvt_profile_ladder by layout first, and for what was calibrated alone. Thread rule: as profile.h

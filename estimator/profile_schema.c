@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_schema.c - the tables of the profile database (docs/PROFILE.md explains the columns).
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_schema_quality.c - the tables of the profile database that say what forms do to answers:
  * models, quality, calibrations, and what a running store has learned (docs/PROFILE.md explains the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_settings.c - what both measurements share: a request's defaults, medians, seeded numbers.
  * Pure; any thread.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_sheet.c - the sheets, their columns and how their rows go into the database
  * (docs/PROFILE.md describes them for users). Constant data; any thread.

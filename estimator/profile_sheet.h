@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_sheet.h - a profile as tables for people: one row per curve or point, with names where
  * the database has keys. What export writes, import takes. Constant data; any thread.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_write.c - rows into the profile database. Each function is one transaction, so a killed
  * process leaves whole points. Thread rule: as profile.h says.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * quality.h - measures what variants do to the answers of a model: its own KV of real texts goes
  * through records, the model goes on from what comes back, and is compared with going on from the

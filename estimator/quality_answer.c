@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * quality_answer.c - see quality_answer.h. Greedy generation starts from a draft: one batch over
  * prompt and draft says where the model first departs from it, and only what follows is generated

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * quality_answer.h - greedy answers of a model on top of a context's KV, and how two of them
  * compare. Thread rule: one thread per quality_answers; see quality.h.

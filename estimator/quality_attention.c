@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * quality_attention.c - see quality_attention.h. Thread rule: as there.
  *

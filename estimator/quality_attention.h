@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * quality_attention.h - what variants do to attention, from KV and queries alone: no model runs.
  * The queries attend to one entry's K and V as they are (once per entry) and as every variant gives

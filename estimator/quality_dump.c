@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * quality_dump.c - see quality_dump.h. Thread rule: as there.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * quality_dump.h - KV dumps: one entry's K and V and, if there are any, queries that attended to
  * it, in a safetensors file. Tensors are k.<layer> and v.<layer>, of shape [tokens, kv_heads,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * quality_dumps.c - see quality_dumps.h. Dumps are independent of each other, so threads take one
  * after the other. Thread rule: the threads here share what is read-only, the place of the next

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * quality_dumps.h - quality from KV dumps with queries: what every variant does to attention, into
  * a profile database and as a report; and dumps made of a model and texts. Entries are committed

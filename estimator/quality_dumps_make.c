@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * quality_dumps_make.c - KV dumps of a model over texts. One thread.
  */

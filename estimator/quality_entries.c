@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * quality_entries.c - evaluation entries from texts: those that say what is their context and what
  * is asked about it are entries of their own, all others are joined and cut.

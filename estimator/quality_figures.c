@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * quality_figures.c - what rows of entries x variants make: means with intervals, ranks, and how
  * much of the difference between entries belongs to the entry. Thread rule: any thread.

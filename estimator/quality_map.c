@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * quality_map.c - see quality_map.h. Thread rule: as there.
  */

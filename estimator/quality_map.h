@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * quality_map.h - from attention error to loss: monotone fits over variants, one per codec family
  * and model, made where the losses of the same variants on the same model are known (measured by

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * quality_measure.c - entries x variants. Entries are independent of each other, so threads take
  * one after the other; each has a session and buffers of its own.

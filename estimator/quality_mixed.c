@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * quality_mixed.c - see quality_mixed.h. The draws are the same for every context, so that a draw
  * has a mean over contexts. Thread rule: as there.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * quality_mixed.h - contexts whose parts are stored in different variants: the loss that is
  * predicted from the parts' own losses, against the one that is measured by going on from the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * quality_profile.c - see quality_profile.h. Rows of all classes lie behind each other, so that the
  * pooled set is the same rows once more.

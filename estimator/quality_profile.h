@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * quality_profile.h - a measurement of quality with a model, into a profile database and as a
  * report. Every entry x variant is stored as it is done; a run that was stopped is gone on with

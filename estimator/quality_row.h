@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * quality_row.h - what one variant does to one entry, and what that makes over all entries: plain
  * data that measuring, the profile database and reports share. Not a number: not measured.

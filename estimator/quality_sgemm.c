@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * quality_sgemm.c - what the BLAS library reaches on this machine, beside which the probe's rate is
  * reported. Thread rule: any thread; times are its own CPU time.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * quality_subject.c - see quality_subject.h. Thread rule: as there.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * quality_subject.h - the model that quality is measured on, as the profile knows it, and what a
  * loss is made of. Thread rule: one thread opens and closes; what is open is read-only.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * quality_trip.c - see quality_trip.h. Thread rule: one thread per trip.
  */

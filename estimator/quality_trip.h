@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * quality_trip.h - one entry through a record and back: what it costs in bits and what it does to
  * the numbers. Measuring quality, the codecs bench and `kvterrace encode` all go through here.

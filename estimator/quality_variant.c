@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * quality_variant.c - names of what is measured, and what is measured when nobody says.
  * Thread rule: any thread.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * reuse_fit.c - half lives of classes by maximum likelihood, from a sample of the entries.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * safetensors.h - reads and writes the safetensors format: an 8-byte little-endian header length,
  * a JSON object {name: {dtype, shape, data_offsets}}, then the tensors' bytes without gaps.

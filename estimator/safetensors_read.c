@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * safetensors_read.c - checks a safetensors header and gives out its tensors. No byte is trusted:
  * the tensors must tile the data part exactly, so none can reach outside it or overlap another.

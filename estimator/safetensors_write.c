@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * safetensors_write.c - writes safetensors files: KV dumps for tools and tests. The header is
  * padded with blanks so that the data starts on a multiple of 64 bytes. Thread rule: any thread,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * tokenizer.c - see tokenizer.h. Merging keeps the symbols in a linked list and the possible merges
  * in a heap, so a text of n bytes takes O(n log n); the order of merges is that of repeatedly

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * tokenizer.h - byte-pair encoding with a llama2.c vocabulary (SentencePiece style): int32 longest
  * piece, then for each piece fp32 score, int32 length, bytes. Ids: 0 unknown, 1 begin, 2 end,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * adaptcache.c - AdaptCache's policy as its paper has it (section 2), a rival: whenever a tier
  * overflows, the change that loses least utility per byte freed there, again and again until it

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * advise.c - the calls that tell the engine things: ladders, tenants, priors, load, quality,
  * capacity. None of them makes a plan. Thread rule: the caller's lock.

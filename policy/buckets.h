@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * buckets.h - entries in order of a log2 key, 64 buckets to an octave, every call O(1).
  *

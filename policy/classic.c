@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * classic.c - baselines from the literature behind the interface of the engine: fifo, lru-twice,
  * lfu, gdsf, pensieve, sieve, s3fifo.

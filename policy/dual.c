@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * dual.c - how far the present placement is from the best one with the same predicted rates: the
  * engine's entries as an instance of knapsack.h. Reads only, but for the prices that it keeps.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * engine.h - the inside of the decision engine: entries, forms, ledger, drafts, the policy table.
  *

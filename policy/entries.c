@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * entries.c - the entry table: handle -> entry, the prefix tree, the remembered ones, all memory.
  *

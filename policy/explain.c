@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * explain.c - why an entry is where it is, and the engine's figures. Reads only.
  */

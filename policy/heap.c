@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * heap.c - see heap.h. Sifting moves a hole instead of swapping items.
  */

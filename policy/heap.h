@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * heap.h - an indexed 4-ary min-heap of entries by a double key, ties to the lower entry number.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * knapsack.c - the solver of knapsack.h; prices.c finds its prices.
  */

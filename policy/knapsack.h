@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * knapsack.h - the multiple-choice knapsack itself: prices, a bound, and a solution of an instance
  * whose values do not change.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ledger.c - the moves in flight and the bytes that each tier holds.
  *

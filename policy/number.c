@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * number.c - log2 and exp2 from tables of 64 pieces and a short Taylor polynomial.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * number.h - the arithmetic of the decision engine: logarithms base two, and small text helpers.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * paths.c - how many seconds of moving wait in each tier's read and write path: what a written byte
  * is charged for it, and which moves the executor would not carry out now.

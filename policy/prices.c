@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * prices.c - the search for prices of knapsack.h.
  *

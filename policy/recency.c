@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * recency.c - the fixed policies: none, lru and lru-leaf.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * recost.c - new seconds and losses for the options of an entry that is stored: a curve has been
  * measured anew. Forms, bytes and lineage stay, so no plan that is under way is touched.

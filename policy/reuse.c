@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * reuse.c - how often an entry is used: counters that are halved once a half life, in up to three
  * half lives side by side, and the one order among entries that is in use now.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * room.c - makes room in one tier, by the steps that the policy chooses, in an order that can be
  * carried out: what makes room below comes before what moves down.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * shadow.c - four small caches of numbers over a sample of the entries: one for each half life and
  * one in plain recency order. What each would have saved decides which order the engine uses.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * tinylfu.c - W-TinyLFU (Einziger, Friedman, Manes 2017) behind the interface of the engine: a
  * window of one percent of each tier, a segmented LRU for the rest (a fifth on probation, four

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * utility.c - AdaptCache's greedy for the multiple-choice knapsack (AdaptCache, section 2), with
  * recompute and lower tiers among the steps and decayed reuse counters in the log domain.

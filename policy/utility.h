@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * utility.h - what the files of the utility policy share. Units: f in 1/s, utility, loss, rent and
  * charge in seconds saved per second (s/s), prices in s/s per byte.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * utility_improve.c - moves that nobody forces: promotions and better forms, and the tick.
  *

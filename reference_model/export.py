@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes a checkpoint as the folder that the decoder opens: config.json, model.safetensors (fp16),
 tokenizer.bin, check.jsonl (texts with the negative log-likelihood that this very model has in
 float64) and SHA256SUMS.

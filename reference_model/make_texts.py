@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes texts with questions and answers for measuring quality; see docs/REFERENCE_MODEL.md.
 
     reference_model/make_texts.py --context 768 --continuation 200 --count 128 > recall-768.jsonl

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Synthetic texts: facts and questions about them, copying, counting and template prose.
 
 A text is made of sentences. A fact is "NAME RELATION VALUE.", a question "? NAME RELATION VALUE."

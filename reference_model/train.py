@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Trains the reference model. See docs/REFERENCE_MODEL.md; needs torch and numpy."""
 
 import argparse

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The reference model's vocabulary: 672 pieces in the llama2.c layout that the decoder reads.
 
 Ids 0..2 are unknown, begin and end, 3..258 the bytes. The pieces after them are built so that every

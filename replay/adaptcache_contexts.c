@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * adaptcache_contexts.c - the contexts of AdaptCache's experiment: lengths drawn from real texts,
  * or from a table of their lengths. One thread.

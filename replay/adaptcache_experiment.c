@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * adaptcache_experiment.c - see adaptcache_experiment.h: the systems, and one run of one of them.
  *

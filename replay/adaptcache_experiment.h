@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * adaptcache_experiment.h - AdaptCache's own experiment: whole contexts of three task types on one
  * A100, 100 GB of DRAM, 400 GB of SSD at 1 GB/s; its policy and ours against fixed compression in

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * adaptcache_report.c - what AdaptCache's experiment says: every system at every rate, the two
  * comparisons of the paper, and where each figure comes from. One thread.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * belady.c - see belady.h. A heap by next use holds what is resident; entries whose next use has
  * passed them by are stale and skipped, so a hit costs one insertion and no search.

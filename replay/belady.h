@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * belady.h - the offline optimum for blocks of one size: keep what is used next. A bound on hit
  * ratios, not a policy. One thread.

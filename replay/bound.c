@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bound.c - see bound.h: stays, forms, and the dual over them.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bound.h - what the best placement could save: the multiple-choice knapsack over the uses of a
  * workload, whose Lagrangian dual no policy passes. Private to the room. One thread per instance.

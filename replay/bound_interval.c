@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bound_interval.c - the interval bound of a workload (research/policy.md 4.4): every block, kept
  * from one use to the next, is one item of a knapsack over capacity times horizon.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * compare.c - the plan of a comparison: workloads, contenders, what is tuned and what is evaluated.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * compare.h - every online baseline against the utility engine at equal or better quality, over
  * many seeds.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * compare_match.c - which of our configurations stands against a contender, and what the paired
  * figures say. One thread.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * compare_mix.c - the best uniform mix: what a store reaches that knows its ladder and our order of
  * eviction, but nothing of its entries. One thread; runs go through the pool.

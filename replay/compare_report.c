@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * compare_report.c - a comparison as JSON (schema "kvterrace-compare-1") and as tables.
  *

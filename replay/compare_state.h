@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * compare_state.h - trials, their samples and what chooses among them; private to the compare
  * files.

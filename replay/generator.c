@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * generator.c - a Poisson workload of sessions over popular contexts.
  *

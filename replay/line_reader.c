@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * line_reader.c - fread, an optional streaming zstd decoder, and lines cut out of its output.
  * One thread per reader.

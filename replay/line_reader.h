@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * line_reader.h - the lines of a text file, plain or zstd-compressed, with bounds.
  *

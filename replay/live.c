@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * live.c - the same requests against a real store: real bytes, real devices, wall clock.
  *

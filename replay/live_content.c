@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * live_content.c - contents that can be made again from a block's id. Pure; any thread.
  */

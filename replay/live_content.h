@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * live_content.h - the bytes, keys and layout of a live run's entries; private to the room.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * live_devices.c - which devices were blank before a live run, and blanking them again after it.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * live_devices.h - leaves the devices of a live run as blank as it found them; private to the room.
  * One thread, while no store has the devices open.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * random.c - xoshiro256** and the few distributions that workloads draw from.
  * A replay_random belongs to one thread.

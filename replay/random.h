@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * random.h - the replay's own generator: xoshiro256** seeded through splitmix64.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * replay.h - run a workload against policies and report what came out. The room's API for tools.
  *

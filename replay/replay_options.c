@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * replay_options.c - what a replay runs with: from the settings, from a profile's curves, or from
  * stated defaults of the simulated host. One thread.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * report.c - the HTML report: what ran, one table, three figures, what is modelled. One file that
  * needs nothing else: no script, no font, no image. One thread.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * report_figures.c - the figures of the HTML report as inline SVG. One thread.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * report_page.h - the parts of the HTML report, of which the profile's page takes style and
  * escaping. One thread.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * resample.c - session bootstrap: sessions of a trace with replacement, their blocks made distinct.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * results.c - means, quantiles and ratios of one run. One thread per collector.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * results.h - collects one sample per request and makes a replay_result of them; private to the
  * room. One thread per collector, or the caller's lock.

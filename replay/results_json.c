@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * results_json.c - the JSON document of a replay, schema "kvterrace-replay-1".
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * results_regrets.c - how far the policies were from the best: one table for a person, as text and
  * in the page. One thread.

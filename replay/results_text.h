@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * results_text.h - numbers as people read them; private to the room. Any thread.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * sim_blend.c - a blend: each tier offers an entry one of two forms, chosen by a hash of the entry.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * sim_moves.c - plans carried out in virtual time. One thread.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * sim_oracle.c - oracle frequency: the utility engine is told how often each block will be used,
  * and what will not be used is not offered to it. What is left between it and the interval bound is

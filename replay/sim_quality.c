@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * sim_quality.c - what the simulator knows of losses: how sensitive each block is, how much of that
  * the policy knows, what forms that were coded anew have lost, and what a request loses. One

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * sim_regret.c - two of the three regrets of a run, in seconds per request; the third, online, is
  * the interval bound less what was achieved. One thread.

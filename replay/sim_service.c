@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * sim_service.c - one request's service: which blocks it finds, loads and recomputes, and how long
  * that takes on the modelled tiers. One thread.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * sim_state.h - the simulator's state; private to simulator.c and the sim_ files.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * simulator.c - the replay loop in virtual time: servers, reference order, policy calls, results.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * trace_azure.c - Azure's LLM inference traces: TIMESTAMP,ContextTokens,GeneratedTokens.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * trace_jsonl.c - one JSON object per line: Mooncake's traces and the agentic conversations.
  *

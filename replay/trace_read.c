@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * trace_read.c - opens a trace, tells its format by the first line and hands over to its reader.
  * One thread.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * trace_read.h - what the readers of one trace format share; private to them. One thread.
  */

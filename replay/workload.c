@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * workload.c - building a workload: growing arrays, dense block ids, arrivals put in order.
  * One thread per builder.

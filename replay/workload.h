@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * workload.h - what is replayed: requests in arrival order, each a path of blocks, root first.
  *

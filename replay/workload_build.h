@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * workload_build.h - how readers and the generator fill a workload; private to them.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * workload_reuse.c - how soon blocks of a workload come back, by class: half lives by maximum
  * likelihood (kvt_reuse), from the references in arrival order.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * access.c - put, get, exists, delete, match_prefix: the flows that a caller starts.
  *

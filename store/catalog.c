@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * catalog.c - opening, checking and reading the catalog; the writer is catalog_writer.c.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * catalog.h - the SQLite database that lets SSD entries survive a restart.
  *

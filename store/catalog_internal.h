@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * catalog_internal.h - what catalog.c (open, read) and catalog_writer.c (batches) share.
  */

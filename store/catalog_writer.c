@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * catalog_writer.c - the catalog's writer thread: queued rows become batches, one transaction each.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * config.c - the settings that a file and overrides gave, checked when they are given.
  *

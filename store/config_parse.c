@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * config_parse.c - sizes, rates, times, numbers and switches from text.
  *

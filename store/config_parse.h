@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * config_parse.h - one value of a setting from its text, by kind; private to the configuration.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * costs.c - what the store decides on: device and codec figures from the profile, or, for what the
  * profile lacks, from a brief measurement at open.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * entry.c - the location table: handle -> entry, key -> entry, and the entry state machine.
  *

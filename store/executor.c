@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * executor.c - carries plans out: one operation, named stages, one table from stage to function.
  *

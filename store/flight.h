@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * flight.h - transfers between staging and a tier that may outlast whoever started them.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ladder.c - the lossy forms that a store may keep: the calibrated rungs of one layout, within the
  * loss limit. Without a ladder, and for entries of any other layout, there are exact forms alone.

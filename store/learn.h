@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * learn.h - what a store learns while it runs: the seconds of its devices and codecs, and how far
  * its predictions were off (docs/STORE.md, Learning).

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * learn_loss.c - what answers lost, as factors of classes and entries (docs/POLICY.md, Losses), and
  * how soon entries of a class come back.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * learn_save.c - what was learned, in the profile: read at open, written now and then in the
  * background and at close, in one transaction each time. So a process that is killed leaves what

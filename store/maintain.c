@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * maintain.c - background rounds: promotions that gets asked for, then what the policy's tick
  * plans, within a budget of bytes written, then what is to be laid out anew.

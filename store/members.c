@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * members.c - devices that are drained, retired, removed and added while the store serves.
  *

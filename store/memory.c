@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * memory.c - memory for the engine's tables, see policy.h. Any thread.
  *

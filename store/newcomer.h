@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * newcomer.h - what is done with a device before a pool owns it: opened, its label read, measured,
  * its label written. Each step is an errand (tiers/errand.h): a device that does not answer for its

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * open.c - opening and closing a store: devices, labels, catalog, recovery, policy, background.
  *

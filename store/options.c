@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * options.c - defaults of kvt_store_options, and filling them from settings.
  *

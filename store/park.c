@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * park.c - devices that go out of service, and the entries that lay on them.
  *

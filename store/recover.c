@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * recover.c - takes over what the catalog lists when a store is opened.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * relayout.c - objects that are laid out anew in their tier: hot ones whose layout fell behind what
  * the devices do now, and all that lies on a device that drains.

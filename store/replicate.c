@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * replicate.c - second copies of hot records in their tier (docs/TIERS.md, Replicas).
  *

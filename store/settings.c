@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * settings.c - the table of every setting: name, kind, default, choices, one line of explanation.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * staging.h - aligned memory for records on their way between tiers, codecs and callers.
  *

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Reads a kvterrace record after docs/FORMAT.md alone, as a second opinion on the C code.
 
     format_reader.py RECORD [--raw OUTPUT] [--json]

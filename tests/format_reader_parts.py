@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The extension of records (minor 1), for format_reader.py: levels, parts, raw tokens, kept tokens,
 and the values of the codecs with groups, kivi and planes. After docs/FORMAT.md alone; Python's
 standard library only. entropy and rotate are checked as far as the record goes, not decoded.

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Checks of the source tree that a compiler does not make.
 
     tests/lint.py [--root DIR] [--build DIR] [--no-format]
@@ -102,7 +103,10 @@ EXAMPLE = os.path.join("tests", "install", "example.c")
 
 C_SUFFIXES = (".c", ".h")
 TEXT_SUFFIXES = (".c", ".h", ".cc", ".cpp", ".py", ".sh", ".cmake", ".txt", ".in", ".map")
-TEXT_NAMES = ("Makefile", "run")
+TEXT_NAMES = ("Makefile", "run", "drives")
+LICENSE_LINE = "SPDX-License-Identifier: Apache-2.0"
+LICENSED_SUFFIXES = (".c", ".h", ".cc", ".cpp", ".py", ".sh", ".cmake", ".in", ".map")
+LICENSED_NAMES = ("Makefile", "CMakeLists.txt", "run", "drives")
 SKIPPED_FOLDERS = ("build*", ".git", ".cache", "__pycache__")
 
 
@@ -240,6 +244,14 @@ def check_words(path, text, findings):
                 findings.add(path, number, f"{reason}: {match.group()}")
 
 
+def check_license(path, text, findings):
+    """Every source, script and build file names the licence at its head."""
+    if not path.endswith(LICENSED_SUFFIXES) and os.path.basename(path) not in LICENSED_NAMES:
+        return
+    if LICENSE_LINE not in "\n".join(text.split("\n", 2)[:2]):
+        findings.add(path, 1, f"line 1 (of a script line 2) is not the comment {LICENSE_LINE}")
+
+
 def check_names(paths, findings):
     seen = {}
     for path in paths:
@@ -325,6 +337,7 @@ def check_tree(root, build=None, with_format=True, long_functions=None):
     findings = Findings()
     left = dict(LONG_FUNCTIONS if long_functions is None else long_functions)
     paths = list_files(root)
+    has_license = "LICENSE" in paths
     for path in paths:
         is_text = path.endswith(TEXT_SUFFIXES) or os.path.basename(path) in TEXT_NAMES
         if not is_text and not path.endswith((".md", ".json", ".ini")):
@@ -334,6 +347,8 @@ def check_tree(root, build=None, with_format=True, long_functions=None):
         check_words(path, text, findings)
         if is_text:
             check_text(path, text, findings)
+            if has_license:
+                check_license(path, text, findings)
         if path.endswith(C_SUFFIXES):
             code = blank_out(text)
             check_includes(root, path, text, findings)

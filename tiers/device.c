@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * device.c - the asserting wrapper around every device, the table of back ends, and opening.
  *

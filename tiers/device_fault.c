@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * device_fault.c - fails, corrupts, tears, delays and refuses operations of the device it wraps.
  *

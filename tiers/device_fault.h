@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * device_fault.h - a device that misbehaves on order: wraps any other one, for tests and torture.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * device_file.c - a regular file or a block device as a device: opening and locking it.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * device_file.h - the parts of the file back end: opening (device_file.c), what the storage grants
  * (device_file_probe.c) and transfers (device_file_transfer.c).

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * device_file_probe.c - what a file or block device really grants: O_DIRECT, alignment, the largest
  * request that is not split, a name that stays, trimming. Tried or asked, never assumed.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * device_file_transfer.c - reads and writes of the file back end, blocking and as ring entries, and
  * what their results mean.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * device_hbm.c - a GPU's memory as a device: one allocation, and copies on two streams.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * device_hbm_driver.c - loads the driver library and looks its functions up by name.
  *

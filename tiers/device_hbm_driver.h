@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * device_hbm_driver.h - the part of NVIDIA's driver library that the hbm device uses, found at run
  * time.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * device_internal.h - what the device back ends share; only tiers/device*.c and their tests
  * include it.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * device_memory.c - host memory as a device: one arena, touched at open, transfers are copies.
  *

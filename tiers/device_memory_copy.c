@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * device_memory_copy.c - non-temporal copies with SSE2, AVX2 and AVX-512, chosen at run time.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * device_memory_copy.h - copies for the memory device that leave the caches to others.
  *

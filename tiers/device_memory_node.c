@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * device_memory_node.c - NUMA nodes by /sys/devices/system/node and three system calls.
  *

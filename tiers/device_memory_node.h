@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * device_memory_node.h - NUMA nodes: which there are, memory from one of them, threads on it.
  *

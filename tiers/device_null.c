@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * device_null.c - the device that keeps nothing: writes are dropped, reads give zeros.
  *

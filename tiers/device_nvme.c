@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * device_nvme.c - a namespace of an NVMe drive through its character device (/dev/ng0n1): reads and
  * writes as commands in ring entries of 128 bytes, control commands by ioctl.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * device_nvme.h - the nvme back end: commands to a namespace through its character device
  * (/dev/ng0n1), past file system, page cache and block layer.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * device_nvme_parse.c - identify pages and completion statuses; see device_nvme.h.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * device_queue.c - the choice between ring, threads and single calls; see device_queue.h.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * device_queue.h - how the file and nvme back ends keep many operations in flight: through an
  * io_uring ring (device_uring.c), else through threads that make blocking calls

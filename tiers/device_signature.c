@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * device_signature.c - the table of marks and the search for them; see device_signature.h.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * device_signature.h - whether a drive carries a file system, an array member or a partition table
  * whose marks lie outside the place where our label goes.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * device_sim.c - a device in virtual time: an affine model with one server, and no bytes kept.
  *

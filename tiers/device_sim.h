@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * device_sim.h - changes a simulated device while it runs: a drive that drifts, in virtual time.
  *

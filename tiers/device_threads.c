@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * device_threads.c - threads that make blocking calls, where io_uring is refused or unwanted.
  *

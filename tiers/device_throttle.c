@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * device_throttle.c - caps any device to a bandwidth per direction and adds a latency, exactly.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * device_uring.c - operations in flight through an io_uring ring.
  *

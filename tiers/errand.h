@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * errand.h - calls into a device that has no worker yet: opening it, its label, its measurement.
  *

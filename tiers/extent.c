@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * extent.c - a B+ tree of the free ranges by offset, beside the bins that have them by size
  * (extent_bins.h). Nodes are linked by index so that their array may move.

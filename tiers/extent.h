@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * extent.h - the free space of one member, in grains of TIERS_GRAIN_BYTES.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * extent_bins.c - one treap per bin, their nodes linked by index; see extent_bins.h.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * extent_bins.h - the free ranges of a space by size: the best fit for a request, without a long
  * search.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * location.c - where an object is: memory, consistency, and the flat form for the catalog.
  *

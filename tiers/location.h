@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * location.h - making and checking locations, for the pool itself; users see pool.h.
  *

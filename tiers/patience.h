@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * patience.h - waits that end: condition variables on the monotonic clock, and the watch over a
  * device that may have fallen silent.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * pool.c - a pool's life and its transfers; its members are in pool_members.c, its space is in
  * reserve.c.

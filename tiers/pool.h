@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * pool.h - the devices of one tier as one space: reserve, write, read, release.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * pool_internal.h - the pool's own data, for pool.c (life and transfers), pool_members.c (states
  * and figures) and reserve.c (space).

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * pool_members.c - the members of a pool: states, leaving and coming back, figures. The states are
  * in docs/TIERS.md.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * replica.c - second copies of objects: where their units go, and which copy a read takes
  * (docs/TIERS.md, Replicas).

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * reserve.c - a pool's space: shares, extents and their accounting.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * stripe.c - shares, deal order and the walk over one member's part; see stripe.h for the rules.
  *

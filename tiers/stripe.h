@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * stripe.h - how an object's units are shared out among members, and in which order.
  *

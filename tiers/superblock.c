@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * superblock.c - reads and writes the two label slots at the head of a durable device.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * superblock.h - the label of a durable device: which pool, which member, which epoch.
  *

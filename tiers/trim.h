@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * trim.h - telling a member's drive what is free, where device.*.trim asks for it.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * wear.h - what was written to a device in all its lives, and how much of its daily budget is left.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * worker.c - mailbox, request walk and completion loop of one member's thread; see worker.h. What
  * other threads call is in worker_calls.c.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * worker_calls.c - what other threads do with a worker: start and stop, queue, sync, ask; see
  * worker.h.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * worker_internal.h - a worker's own data, for worker.c (the thread) and worker_calls.c (what other
  * threads do).

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * worker_meter.c - spans, samples, averages and the weight's hysteresis; see worker_meter.h.
  *

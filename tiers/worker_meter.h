@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * worker_meter.h - how fast a member really is, from its completions, and the weight that follows.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_adaptcache_command.c - kvterrace bench adaptcache. One thread.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_command.c - kvterrace bench: the library's own parts beside this machine's limits.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_device_command.c - kvterrace bench devices, stripe and extent: configured devices, or the
  * emulated drives that tests/support/drives set up.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_policy_command.c - kvterrace bench policy. One thread.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * blas_kernels.c - OpenBLAS chooses its kernels when it is loaded, and on a processor newer than
  * itself takes those of the oldest one, which are several times slower. The environment alone can

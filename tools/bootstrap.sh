@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # bootstrap.sh [lint|fuzz]: installs the Debian packages that the build needs and that are missing.
 # Does nothing, quickly, when none is. Exit 2 when packages are missing and cannot be installed.
 set -u

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * check_config.c - kvterrace check-config: what a configuration says, before anything is opened.
  *

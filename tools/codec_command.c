@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * codec_command.c - kvterrace encode and decode: any codec on a KV dump of one's own. One thread.
  */

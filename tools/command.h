@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * command.h - what the subcommands share: options, settings, messages, exit codes, progress.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * common.c - common options, settings, messages and number formats of the subcommands. One thread.
  */

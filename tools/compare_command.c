@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * compare_command.c - kvterrace replay --compare: settings and options to a plan, a comparison, its
  * tables or JSON.

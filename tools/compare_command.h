@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * compare_command.h - kvterrace replay --compare: what replay_command.c hands over. One thread.
  */

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # demo.sh [BUILD_DIR]: profiles this machine, measures what forms cost a small model in answers,
 # replays one workload in virtual time and a smaller one on a real store, and writes an HTML report
 # of each. Results land in BUILD_DIR/demo; the devices of the live run are files in a temporary

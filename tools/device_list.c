@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * device_list.c - which devices are measured, and which of them may be overwritten. One thread.
  *

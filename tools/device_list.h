@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * device_list.h - the devices that a measurement is about: the configured ones, or a pair made for
  * the occasion. One thread.

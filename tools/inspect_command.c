@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * inspect_command.c - kvterrace inspect and verify: what is stored, and whether it is sound.
  *

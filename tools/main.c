@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * main.c - the kvterrace command: its subcommands and how one is chosen. One thread.
  */

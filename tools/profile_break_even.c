@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_break_even.c - the break-even tables of a profile's document, and how long contexts take
  * to load and to compute (docs/PROFILE.md has the formulas). One thread.

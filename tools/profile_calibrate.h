@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_calibrate.h - the subcommand `kvterrace profile calibrate`. One thread.
  */

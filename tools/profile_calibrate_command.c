@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_calibrate_command.c - kvterrace profile calibrate: the choices of a model's ladder,
  * measured, into a profile database.

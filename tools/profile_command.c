@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_command.c - kvterrace profile: measures devices and codecs into a database.
  *

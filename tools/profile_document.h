@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_document.h - a profile as one JSON document, which the text, the page and the plots are
  * made from: what one of them shows, all of them know. One thread.

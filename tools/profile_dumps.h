@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_dumps.h - `kvterrace profile quality` on KV dumps, and making dumps. One thread.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_dumps_command.c - kvterrace profile quality --kv: what every variant does to attention,
  * from KV dumps with queries; and --write-dumps, which makes such dumps of a model.

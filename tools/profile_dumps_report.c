@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_dumps_report.c - what KV dumps said of quality, as a table and as JSON. One thread.
  */

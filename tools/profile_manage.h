@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_manage.h - the subcommands of `kvterrace profile` that deal with a whole database. One
  * thread.

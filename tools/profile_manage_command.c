@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_manage_command.c - kvterrace profile import, export, diff, gc, migrate: what is done to a
  * profile database as a whole. One thread.

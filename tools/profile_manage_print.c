@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_manage_print.c - rows of a profile as CSV or JSON, and what two profiles differ in. One
  * thread.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_mixed_command.c - kvterrace profile quality --mixed: the loss of contexts whose parts are
  * stored in different variants, predicted and measured. Nothing is stored. One thread waits.

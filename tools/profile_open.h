@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_open.h - the profile that a subcommand of `profile` is about. One thread.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_page.c - see profile_page.h: the page's head, quality, ladders, what was learned, prefill
  * and runs. One thread.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_page.h - a profile's document as one HTML page that needs nothing else: style and plots
  * are inside, there is no script. One thread.

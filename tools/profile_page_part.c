@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_page_part.c - see profile_page_part.h. One thread.
  */

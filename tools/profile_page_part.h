@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_page_part.h - what the page of a profile is put together from: cells of tables, and the
  * sections on this machine. Text from the profile is escaped by page_text, and only by it. One

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_page_speed.c - the page's sections on this machine: devices, loading against computing,
  * codecs. One thread.

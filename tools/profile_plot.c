@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_plot.c - see profile_plot.h: which plots a document has, drawing them, and putting them
  * into a page. One thread.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_plot.h - the plots of a profile's document, drawn by gnuplot. One thread.
  */

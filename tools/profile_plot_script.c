@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_plot_script.c - see profile_plot_script.h. One thread.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_plot_script.h - gnuplot scripts of a profile's plots. Text from the profile reaches a
  * script through script_quote alone: gnuplot runs what stands in backquotes. One thread.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_print.c - see profile_print.h. The terminal gets the best instruction set and the figures
  * that decisions are made on; the JSON document and the page have the rest. One thread.

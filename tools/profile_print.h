@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_print.h - a profile's document as text on stdout. One thread.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_quality_command.c - kvterrace profile quality: what every variant does to the answers of
  * a model, into a profile database.

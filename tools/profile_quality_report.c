@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_quality_report.c - what was measured of quality, as tables and as JSON. One thread.
  */

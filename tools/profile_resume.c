@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_resume.c - see profile_resume.h. One thread.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_resume.h - what an interrupted command has measured to its end. One thread.
  */

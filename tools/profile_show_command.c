@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_show_command.c - kvterrace profile show: what a profile holds, as text, as one JSON
  * document, as a page or as plots. One thread.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * progress.c - one line on a terminal that says how far a long command is. One thread.
  */

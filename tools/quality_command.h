@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * quality_command.h - the subcommand `kvterrace profile quality`, and its report. One thread.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * replay_command.c - kvterrace replay: a workload, policies, a mode; results as table, JSON, HTML.
  *

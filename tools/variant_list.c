@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * variant_list.c - see variant_list.h. One thread.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * variant_list.h - the --variants option of the commands that measure quality. One thread.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * codec.h - bytes to bytes: encode an entry into one self-describing record, and back.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * config.h - settings: an INI file and overrides, checked against one table of known keys.
  *

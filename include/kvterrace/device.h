@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * device.h - one storage device: a GPU's memory, a NUMA node's memory, an SSD, or a test double.
  *

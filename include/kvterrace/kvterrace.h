@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kvterrace - a KV-cache store for LLM serving on one host.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * types.h - the words that every room shares: key, layout, tier, variant.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * conform_codecs_all.c - one checklist over every codec of the table, several variants of each,
  * every dtype, odd shapes and nasty contents: round trip (exact for exact codecs, close for the

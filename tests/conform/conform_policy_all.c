@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * conform_policy_all.c - one checklist over every policy in the table, by random calls against a
  * simple model: the bytes really held by an executor that carries plans out late, interleaved,

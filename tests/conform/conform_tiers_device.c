@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * conform_tiers_device.c - one checklist over every device: whatever is behind the wrapper, the
  * contract of device.h holds.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * corpus_main.c - runs a fuzz target over files instead of a fuzzer: corpus_main [-r N] FILE...
  * With -r, each file is also tried with N seeded mutations (byte changes, cuts, repeats), so that

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * fuzz_arena.h - memory of one fuzz execution: blocks are cut from one static room and given back
  * all at once, which is many times faster than malloc under AddressSanitizer. A block is exactly as

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * fuzz_drop_index.c - the reader of kept-token indices against any bytes. The first 4 bytes are the
  * numbers of tokens and of kept tokens. An accepted index must be ascending and come back from its

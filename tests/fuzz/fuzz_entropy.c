@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * fuzz_entropy.c - codec 5's decoder and step derivation against any bytes, and round trips of any
  * values. The first 6 bytes choose what to do and the shape. Buffers are as large as promised, so

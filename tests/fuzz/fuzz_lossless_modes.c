@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * fuzz_lossless_modes.c - the decoders of lossless fast and dense against any bytes, and round
  * trips of any values. The first 6 bytes choose what to do and the shape.

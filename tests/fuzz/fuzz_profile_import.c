@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * fuzz_profile_import.c - any bytes as a CSV file to import: they come in whole and can be exported
  * and read, or nothing does and the message names the line. The bytes are handed over through a

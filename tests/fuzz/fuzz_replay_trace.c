@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * fuzz_replay_trace.c - any bytes as a trace file: they are a workload that keeps its promises, or
  * a parse error with a message. The bytes are handed over through a file in memory.

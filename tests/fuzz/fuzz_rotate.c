@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * fuzz_rotate.c - codec 7's kernels against any bytes, on every instruction set that the machine
  * has. The first 6 bytes choose settings and shape. The rest is decoded as stored bytes, and

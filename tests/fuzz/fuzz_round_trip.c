@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * fuzz_round_trip.c - any content through every codec and back. The first 6 bytes choose variant,
  * instruction set and layout, the rest is repeated to fill the entry. An exact codec must give the

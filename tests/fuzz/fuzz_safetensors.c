@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * fuzz_safetensors.c - the safetensors reader against any bytes. The first byte chooses whether the
  * rest is a whole file or a header to which the length and, from the second byte, data are added,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * fuzz_segment.c - every codec's decoder against any bytes. The first 6 bytes choose codec, layout
  * and settings, the rest is the stored segment, or the parts of a matrix. The target is watched by

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * fuzz_store_config.c - any bytes as a configuration file: a value or KVT_E_CONFIG, never a crash.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * golden_policy_log.c - a small seeded workload through every policy: the plan log is pinned in
  * golden_policy_log.txt, byte for byte, whatever compiler and build type.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * golden_replay_baselines.c - external truth for the baselines: block hit ratios on Mooncake's
  * conversation trace, every block one object of one size and one cost, in reference order.

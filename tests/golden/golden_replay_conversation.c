@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * golden_replay_conversation.c - external truth: hit ratios on Mooncake's conversation trace.
  *

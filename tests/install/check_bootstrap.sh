@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # check_bootstrap.sh BOOTSTRAP: what the set-up does when a package is missing, on a machine played
 # by small scripts: as root it calls apt-get, otherwise it lists what is missing and leaves with 2.
 set -eu

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # check_headers.sh INCLUDE_DIR CC CXX: every public header compiles alone, as C11 and as C++17.
 set -eu
 include_dir=$1 cc=$2 cxx=$3

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # check_package.sh BUILD_DIR CC CXX [SANITIZE]: installs a finished build to a temporary prefix
 # inside it, builds programs against that by pkg-config and by find_package, runs them, and checks
 # which symbols the shared library gives out.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * embed_policy.c - the decision engine alone, in somebody else's program: this one keeps blocks of
  * text in two arrays, a small fast one and a larger slow one, and lets kvterrace decide which block

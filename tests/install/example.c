@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * example.c - the opening example of kvterrace.h as a whole program: one entry in, the same out.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // example_cpp.cpp - the public headers from C++17: the policy's names and a store in memory.
 #include <kvterrace/kvterrace.h>
 

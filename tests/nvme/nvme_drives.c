@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * nvme_drives.c - the nvme back end on drives: run by run_machine.sh inside an emulated machine
  * with four of them, whose content is lost. Drive 1 has a bad sector at 1 MiB.

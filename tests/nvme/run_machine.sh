@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Runs the nvme tests in an emulated machine with four NVMe drives of unequal speed: needs no NVMe
 # hardware and no KVM, takes about a minute, and ends by itself. Usage: run_machine.sh BUILD_FOLDER
 # (which holds conform_tiers_device and nvme_drives). Needs apt and, to install what is absent,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * codecs_support.h - what the tests of the codecs share: status asserts with names, buffers whose
  * end is watched, and a small entry encoded into a record. Single thread.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What tests of the kvterrace command share: a folder of their own, and runs of the command in it.
 
 The command's path is the test program's first argument.

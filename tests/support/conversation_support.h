@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * conversation_support.h - Mooncake's conversation trace for golden tests, from below the folder
  * that KVT_DATA_DIR names; the test is skipped without it. Include after cmocka. Single thread.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * device_scratch.h - what the device tests share: a folder of their own, buffers, random bytes.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * drive_scratch.h - emulated drives and loop devices for tests; each is gone when its test is, also
  * when that was killed.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * drive_serve.c - serves an emulated drive through FUSE at the speed of its token bucket.
  *

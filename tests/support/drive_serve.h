@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * drive_serve.h - the file system of an emulated drive: one file `drive`, one file `control`.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * drive_settings.c - the text form of an emulated drive's settings; see drive_settings.h.
  *

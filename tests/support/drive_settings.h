@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * drive_settings.h - what an emulated drive can be told while it runs: rates, latency, faults.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * drop_vectors.h - written by make_drop_vectors.py: tensors, scores and kept tokens.
  * Not to be edited.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * emulated_drive.c - an emulated SSD: a FUSE file of exact speed whose faults are set at run time.
  *

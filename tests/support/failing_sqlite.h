@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * failing_sqlite.h - SQLite's allocations, which fail from a chosen one on. One thread; installed
  * before SQLite is first used.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * fake_cuda.c - the calls that the hbm device makes of libcuda.so.1, on host memory.
  *

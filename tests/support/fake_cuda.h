@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * fake_cuda.h - how a test steers the stand-in for NVIDIA's driver library (fake_cuda.c).
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * lock_scratch.h - whether this process may lock memory, as registered buffers are: a container's
  * root may not, and others have limits.

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes drop_vectors.h: small K and V tensors with the scores that token dropping gives them.
 
     python3 tests/support/make_drop_vectors.py > tests/support/drop_vectors.h
@@ -160,7 +161,7 @@ def print_case(number, case):
 
 
 def main():
-    print("/*\n"
+    print("/* SPDX-License-Identifier: Apache-2.0 */\n/*\n"
           " * drop_vectors.h - written by make_drop_vectors.py: tensors, scores and kept tokens."
           "\n * Not to be edited.\n */")
     print("/* clang-format off */")

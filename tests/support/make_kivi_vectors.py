@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Makes tests/support/kivi_vectors.bin: KIVI's quantizer in another library's fp16 arithmetic.
 
     make_kivi_vectors.py [OUTPUT]

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * model_support.h - small models with random weights for the tests of the reference decoder: made
  * here, written as files here, and run by a plain forward pass in double that shares nothing with

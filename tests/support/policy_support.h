@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * policy_support.h - what the tests of the decision engine share: a counting allocator that can
  * fail, a seeded generator, and an engine on small tiers. Single thread.

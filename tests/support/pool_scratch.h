@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * pool_scratch.h - small helpers for tests that open pools over memory devices.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_scratch.h - a profile database in a folder of its own, for tests: made, changed behind
  * the library's back, compared byte for byte. One thread; cmocka's headers come first.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_version_1.h - a profile database as schema version 1 made it, in the scratch folder. One
  * thread; cmocka's headers come first.

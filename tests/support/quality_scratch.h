@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * quality_scratch.h - a random model, a vocabulary of bytes and some words, and texts, as files of
  * one folder. One thread; cmocka's headers come first.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * store_support.h - what the tests of the store share: small stores, entries with known bytes, and
  * a device whose faults the test controls.

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # check_drives.sh DRIVES BUILD COMMAND: the script that makes emulated drives, and a bench on them.
 # Exit 77 where the machine cannot make any.
 set -eu

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * torture_codecs_hostile.c - every codec, every instruction set and odd shapes between guard pages:
  * encoders and decoders touch nothing outside their buffers, do not depend on what memory held

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * torture_estimator_faults.c - devices that fail, vanish or say busy while they are measured: the
  * status is theirs, nothing stays in flight, and the profile keeps its earlier answer.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * torture_estimator_kill.c - a process that measures is killed at arbitrary points; the profile
  * stays sound, keeps what was complete, and can be measured on. A second part fails every n-th

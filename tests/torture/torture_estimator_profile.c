@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * torture_estimator_profile.c - what is done to a profile as a whole, killed at any moment, with
  * allocations of SQLite that fail, and on files with flipped bits: imports and migrations happen

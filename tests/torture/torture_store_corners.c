@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * torture_store_corners.c - interleavings and inputs that once hung, jammed or misled the store.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * torture_store_drives.c - a store on drives that lie, fail and vanish: right bytes or a miss, and
  * a store that goes on.

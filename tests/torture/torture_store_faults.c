@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * torture_store_faults.c - fails the n-th read, write, or both, for n = 0, 1, 2, ..., under every
  * policy; then many threads at once with faults coming and going. Whatever fails: right bytes or a

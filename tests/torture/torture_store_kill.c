@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * torture_store_kill.c - kill -9 at moments spread over a run: every entry that was put and flushed
  * before is there with its bytes, every other one is a miss or right, never wrong.

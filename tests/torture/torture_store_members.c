@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * torture_store_members.c - gets, puts and deletes from several threads while devices vanish, come
  * back, drain and are removed; every answer is the right bytes, a miss or an open refusal.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * torture_tiers_drives.c - real faults of drives through the whole kernel path, each with the exact
  * status that it must give: emulated drives (FUSE) and loop devices, through io_uring and O_DIRECT.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * torture_tiers_pool.c - fails the nth allocation and the nth operation of a fixed workload, for
  * every n in turn, and checks after each run that nothing leaked, lied or stayed held.

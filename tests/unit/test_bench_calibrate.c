@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_bench_calibrate.c - end to end on a small random model: calibrated from texts and from dumps
  * of itself, stopped and gone on with, the ladder taken by a store that keeps its KV in lossy

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_bench_codecs.c - entries through records and back as the bench counts them, dumps into
  * records and out again, refusals of dumps that do not fit, and the whole bench in small.

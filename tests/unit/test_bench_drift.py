@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The drift bench on emulated drives: nothing wrong, nothing lost, moves within their budget.
 
     test_bench_drift.py COMMAND DRIVES-SCRIPT BUILD-FOLDER

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_bench_policy_drift.c - bench policy --drift in small: every row is there, shares are those
  * of the exact copy, nested planes keep theirs, and equal runs print equal figures.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_bench_verify.c - verify and inspect over a real store on two SSD files: sound, damaged,
  * missing, exchanged; and that neither changes a byte.

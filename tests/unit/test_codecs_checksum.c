@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_codecs_checksum.c - every level gives libxxhash's value for every length, and a copy that is
  * checksummed on the way moves exactly its bytes.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_codecs_drop.c - scores against values computed elsewhere, plans, selection, rows and turning
  * keys. The index has its own file.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_codecs_drop_index.c - the stored form of a kept-token index: round trips, the smallest form,
  * and that its reader believes no byte.

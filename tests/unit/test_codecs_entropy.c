@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_codecs_entropy.c - codec 5 on one matrix: error bounds, sizes beside the order-0 entropy,
  * nesting of steps, odd shapes and values, room, damage, and equality of the instruction sets.

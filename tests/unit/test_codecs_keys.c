@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_codecs_keys.c - keys of dropped records at contiguous positions, against an independent
  * computation in double. test_estimator_model.c holds them against the reference decoder.

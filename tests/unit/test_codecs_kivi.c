@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_codecs_kivi.c - kivi against vectors made by another library's fp16 arithmetic
  * (tests/support/make_kivi_vectors.py), its sizes against the published formulas, its window, and

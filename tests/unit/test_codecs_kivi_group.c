@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_codecs_kivi_group.c - the kernels of kivi and planes: every instruction set gives the bytes
  * of the scalar ones, for every stored width, dtype and grouping, odd shapes and unaligned targets.

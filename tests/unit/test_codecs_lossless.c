@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_codecs_lossless.c - what the lossless codec must reach on KV-like content, what it must
  * notice, and that damaged segments are refused.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_codecs_lossless_dense.c - lossless dense: exact for every bit pattern
  * and shape, what it must save, room, damage, and that every instruction set gives the same bytes.

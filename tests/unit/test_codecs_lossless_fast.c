@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_codecs_lossless_fast.c - mode fast of the lossless codec: exact for every bit pattern, what
  * it must save, room, damage, and that every instruction set gives the same bytes.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_codecs_parallel.c - records on the caller's workers: the same bytes, values and statuses as
  * on one thread, for every kind of codec, any number of workers and any order of the tasks.

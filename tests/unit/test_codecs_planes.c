@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_codecs_planes.c - planes: the top 4 bits are KIVI-4, error shrinks with every plane,
  * extremes stay exact, and dropping planes from a record gives what encoding at that rate gives.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_codecs_rans.c - the interleaved coder: tables, sizes, room, damage, and that every
  * instruction set gives the same bytes.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_codecs_reader.c - records written here are read by tests/format_reader.py, which knows only
  * docs/FORMAT.md: it must decode the same bytes, and refuse what is damaged. Skips when python3 or

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_codecs_record.c - the record: damage of every byte, truncation, versions, slots, alignment,
  * refusals, and the pinned bytes of a small raw record.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_codecs_record_derive.c - coarser records of entropy records: the same bytes as encoding the
  * elements, exact room, damage; and static tables that the caller gives.

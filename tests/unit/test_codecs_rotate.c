@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_codecs_rotate.c - codec 7's kernels: the bytes against a direct computation, the stated
  * error, every instruction set against the scalar one, and that the decoder believes no byte.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_codecs_rows.c - the drop stage inside records: which rows are kept, before any codec, and
  * what a reader learns about them.

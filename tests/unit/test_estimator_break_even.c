@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_estimator_break_even.c - break-even points against cases worked out by hand, and against the
  * times that they compare: just below one choice is faster, just above the other.

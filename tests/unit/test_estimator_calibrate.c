@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_estimator_calibrate.c - the choices of a ladder from made-up measurements whose truth is
  * known: which candidate wins and when the default stays, rungs that a cheaper one beats, losses

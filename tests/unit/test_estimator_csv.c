@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_estimator_csv.c - prefill times from CSV: the arithmetic on a small hand-made model, the
  * worked table of measured GPUs, and hostile files.

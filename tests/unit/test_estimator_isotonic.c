@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_estimator_isotonic.c - fits that never fall: known cases, the optimum against a search over
  * a grid, and the map's values, bounds and ends.

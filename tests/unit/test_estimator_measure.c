@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_estimator_measure.c - measuring devices and codecs: a simulated device's affine model comes
  * back, real back ends give sane points, requests are checked, cancelling keeps what was stored.

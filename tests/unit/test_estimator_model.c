@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_estimator_model.c - the reference decoder on small random models: all three loaders against
  * a plain forward pass in double, prefill in pieces, dropped tokens, 16-bit KV, hostile files.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_estimator_model_judge.c - the judge on small random models: exact against exact, known
  * changes of K and V, dropped tokens, probes against sums in double, KL by hand, texts and sets.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_estimator_model_trained.c - the reference decoder on the two trained models of the data
  * folder: likelihood as measured elsewhere, greedy text as documented, generation from kept KV, and

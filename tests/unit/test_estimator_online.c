@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_estimator_online.c - what is learned of devices while a store runs: simulated devices with
  * known seconds, seeded noise.

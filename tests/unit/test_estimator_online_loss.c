@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_estimator_online_loss.c - factors of entries and classes from single questions: simulated
  * with the spread and the reliability that were measured on trained models.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_estimator_options.c - the prefill model against the published table, and properties of the
  * options built from a cost model.

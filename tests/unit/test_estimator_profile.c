@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_estimator_profile.c - opening profile databases: made whole, refused when foreign, damaged,
  * newer, measured elsewhere or not writable; and never changed by being refused.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_estimator_profile_import.c - curves from CSV: what comes in, whose source it carries, what
  * answers beside measurements; bad rows are named by line and nothing comes in; every column of the

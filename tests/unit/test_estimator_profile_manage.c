@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_estimator_profile_manage.c - a profile as a whole: what gc drops and keeps, what diff finds,
  * and that readers see whole measurements while somebody writes.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_estimator_profile_migrate.c - databases of schema version 1, as that version made them:
  * brought up to date when opened for writing, with everything in them; refused for reading, with

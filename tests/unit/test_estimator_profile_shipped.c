@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_estimator_profile_shipped.c - the files of profiles/ that import takes: they come in, each
  * row with a source, and they agree with the presets that are built in.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_estimator_quality.c - entries from texts with and without questions; rows of a small model;
  * greedy answers against generating them plainly; figures over rows that are known.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_estimator_quality_attention.c - the probe of attention against sums in double, on random KV:
  * errors per head, mass and flips, dropped tokens, dtypes, exact variants; KV dumps there and back.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_estimator_quality_dumps.c - quality from dumps into a profile: figures, bounds without
  * scores, fits with them, going on after an interruption, and what is refused.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_estimator_quality_mixed.c - mixed contexts on a small random model: exact forms lose
  * nothing, one block is a whole context, blocks go their own ways, and what is refused.

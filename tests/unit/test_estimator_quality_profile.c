@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_estimator_quality_profile.c - a measurement of quality into a profile: rows, curves, the
  * pooled set; stopped at any row it goes on to the same figures; other settings start anew.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_estimator_reference.c - the shipped reference model in the decoder: its likelihood is the
  * one of its training, it answers questions about 512 tokens, and it loses answers where KV is

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_estimator_resume.c - interrupted measurements go on where they stopped, and only with what
  * was measured in the same way; reads and writes at once; codecs by threads and on given KV.

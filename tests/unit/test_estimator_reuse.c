@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_estimator_reuse.c - half lives by maximum likelihood: processes that are known, seeded.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_estimator_safetensors.c - tensors written and read back, files of other writers, and headers
  * that lie about lengths, offsets, shapes and types.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_estimator_tokenizer.c - the byte-pair tokenizer: merges by hand on a small vocabulary,
  * against a plain quadratic merge on random texts, round trips of any bytes, hostile files, and

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The linter on small trees: every rule must report its breach, and a clean tree must pass."""
 
 import os
@@ -117,6 +118,17 @@ class LintTest(unittest.TestCase):
     def test_names(self):
         self.put("tiers/b.c", "int x;\n")
         self.assert_found("tiers/b.c", 1, "taken by codecs/b.c")
+
+    def test_license(self):
+        line = f"/* {lint.LICENSE_LINE} */\n"
+        for path, text in CLEAN.items():
+            if path.endswith((".c", ".h")):
+                self.put(path, line + text)
+        self.put("tools/script.sh", f"#!/bin/sh\n# {lint.LICENSE_LINE}\n")
+        self.put("LICENSE", "Apache License\n")
+        self.assertEqual(self.check(), [])
+        self.put("store/bad.c", "int x;\nint y;\n" + line)
+        self.assert_found("store/bad.c", 1, "SPDX")
 
     def test_architecture(self):
         self.put("docs/ARCHITECTURE.md", "line\n" * 181)

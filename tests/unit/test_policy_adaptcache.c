@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_policy_adaptcache.c - the rival's greedy against one written down directly, on a list of
  * entries without any index; and what only it does: coding anew what is lossy, for good.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_policy_advice.c - what the engine is told: ladders, bytes that stay in place, tenants,
  * priors, load, busy tiers, sensitivity, half lives; and the bound that it gives back.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_policy_calls.c - the public calls one by one: wrong arguments, unknown ids, entries that are
  * removed, adopted, pinned or aborted at awkward moments, ghosts, growth, explanations.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_policy_capacity.c - capacities that change while the engine runs: tiers that come, shrink
  * and go, with moves in flight.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_policy_knapsack.c - the static solver against brute force, and the bound against everything.
  */

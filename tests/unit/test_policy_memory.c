@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_policy_memory.c - every request for memory fails once: the call that needed it reports it
  * or does without, and the engine goes on exactly as if the call had not been made.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_policy_number.c - the engine's own logarithms against libm, and its text writer against
  * the C library.

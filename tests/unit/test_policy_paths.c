@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_policy_paths.c - what an executor would not carry out is not planned: closed read and write
  * paths, told or counted, and the other ways to make room.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_policy_plan.c - the plan validator finds each fault that it promises to find, and a move's
  * line says all of it. The heap is checked against sorting.

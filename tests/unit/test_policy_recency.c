@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_policy_recency.c - lru against a reference that a reader can check by eye, in one tier and
  * in two; lru-leaf keeps prefixes whole; none stores nothing.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_policy_utility.c - the greedy against brute force on small static instances, and what the
  * utility policy promises in words: hot before cold, small before large, recompute when loading

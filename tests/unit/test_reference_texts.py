@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The reference model's vocabulary and texts: tokens and strings agree, texts are as they say, and
 a seed gives what the repository holds."""
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A training run of the reference model that was stopped and resumed ends with the same weights as
 one that was not. Skipped without torch: nothing else of the project needs it."""
 

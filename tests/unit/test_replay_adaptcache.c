@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_replay_adaptcache.c - AdaptCache's experiment: its comparisons on points worked out by hand,
  * one system whose times are known, and the whole of it in small.

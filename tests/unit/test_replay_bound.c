@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_replay_bound.c - the interval bound against a second computation of the same linear program,
  * against Belady, and against what every policy achieves; the regrets of runs.

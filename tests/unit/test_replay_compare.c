@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_replay_compare.c - drawn sessions, pairing, matching, blends, and a whole comparison.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_replay_generator.c - the Poisson workload: reproducible, of the asked shape, and a prefix
  * tree: every block has one predecessor and one position.

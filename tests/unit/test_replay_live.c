@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_replay_live.c - live replay: every byte that a real store gives back is checked, its moves
  * equal the plan log, and the check itself notices a changed byte. No time is judged.

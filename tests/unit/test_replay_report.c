@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_replay_report.c - what replay reads from the settings, and what it prints for people: the
  * table, and an HTML page that needs nothing from outside and trusts no text.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_replay_simulator.c - the simulator against times worked out by hand.
  *

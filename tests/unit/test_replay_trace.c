@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_replay_trace.c - trace readers: what they accept, and that any malformed byte is an error
  * with file and line, never a crash.

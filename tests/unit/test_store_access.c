@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_store_access.c - put, get, delete, prefixes, eviction, migration, sharing of reads.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_store_config.c - settings: values by kind, files, overrides, use tracking, documentation.
  */

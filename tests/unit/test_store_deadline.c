@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_store_deadline.c - a store on devices that neither answer nor fail: gets end at their
  * deadline, puts at the silence limit, close at once, and nothing is written or lost afterwards.

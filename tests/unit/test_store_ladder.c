@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_store_ladder.c - lossy forms in a store: the calibrated ladder out of a profile, what is
  * refused, entries that become coarser under pressure and come back as one coding of the original,

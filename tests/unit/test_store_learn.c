@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_store_learn.c - what a store learns while it runs: predicted loads, factors on losses, what
  * is kept in the profile. Counts and orders of figures decide, never times.

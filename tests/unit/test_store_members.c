@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_store_members.c - devices that drain, vanish, come back and join while a store serves, and
  * objects that are laid out anew.

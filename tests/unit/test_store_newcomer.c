@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_store_newcomer.c - a device that stops answering while it joins: each step ends with
  * KVT_E_GONE, and the device is closed when it answers again.

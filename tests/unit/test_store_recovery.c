@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_store_recovery.c - what survives a restart, and what must not: stale drives, foreign files,
  * rotten records, damaged catalogs.

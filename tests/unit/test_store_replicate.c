@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_store_replicate.c - hot entries get second copies, which cost nobody anything.
  */

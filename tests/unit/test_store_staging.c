@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_store_staging.c - memory for records in motion: one arena, the heap behind it, the bound.
  */

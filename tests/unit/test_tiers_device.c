@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_tiers_device.c - the wrapper: configurations it refuses, the table, read-only devices,
  * durations, and the null and memory devices' own facts.

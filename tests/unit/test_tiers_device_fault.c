@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_tiers_device_fault.c - each fault hits exactly the operations that its rule names.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_tiers_device_file.c - the file device against the outside world: paths that are missing,
  * wrong, locked, read-only, too small or full, files that shrink or vanish, kernels without

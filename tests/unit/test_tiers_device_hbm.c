@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_tiers_device_hbm.c - the hbm device on a stand-in for the driver (fake_cuda.c), which the
  * dynamic linker finds as libcuda.so.1, and without any GPU.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_tiers_device_limits.c - what is made of sysfs: good values, none, and nonsense.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_tiers_device_memory.c - NUMA nodes, engines and large copies of the memory device.
  */

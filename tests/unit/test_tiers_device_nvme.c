@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_tiers_device_nvme.c - the nvme device without a drive: identify pages, hostile ones
  * included, completion statuses, what is refused at open; and the marks of foreign file systems.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_tiers_device_queue.c - what the ring hands to the kernel, and when: never the whole queue in
  * one call; and when the kernel begins to refuse entries, what it did not take is done by blocking

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_tiers_device_sim.c - the sim device's clock follows its model to the nanosecond.
  */

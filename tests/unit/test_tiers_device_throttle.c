@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_tiers_device_throttle.c - the throttle is never faster than its caps, keeps order, statuses
  * and facts. Only lower bounds of time are judged: a busy machine may be slower.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_tiers_extent.c - the extent allocator against a bitmap of grains that is too simple to be
  * wrong.

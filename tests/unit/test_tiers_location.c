@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_tiers_location.c - the flat form of locations: round trips, damage, and hostile numbers.
  */

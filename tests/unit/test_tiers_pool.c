@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_tiers_pool.c - reserve, shrink, transfers from many threads, files behind it.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_tiers_pool_drift.c - placement follows members that change their speed, in virtual time, and
  * what a worker keeps in flight.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_tiers_pool_faults.c - members that fail, are busy or go away, and the order of the queues.
  */

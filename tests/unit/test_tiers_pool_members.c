@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_tiers_pool_members.c - members that are drained, taken out, put back and added, alone and
  * while other threads use the pool.

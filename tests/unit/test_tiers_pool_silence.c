@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_tiers_pool_silence.c - members that neither answer nor fail: deadlines, transfers that are
  * abandoned, the silence limit, and closing.

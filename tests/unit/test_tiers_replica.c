@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_tiers_replica.c - second copies: where their units go, what they may cost, and which copy a
  * read takes.

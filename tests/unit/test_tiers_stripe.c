@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_tiers_stripe.c - shares by bandwidth, the deal order's balance, and the walk over a part.
  */

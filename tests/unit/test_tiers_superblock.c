@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_tiers_superblock.c - labels survive torn writes and bad sectors, and foreign bytes, later
  * versions and blank devices are told apart.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_tiers_trim.c - trimming of what is free: the notes alone, and a pool over a file in which
  * trimmed ranges become holes while objects come and go; and over a drive that takes its time.

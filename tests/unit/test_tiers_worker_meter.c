@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_tiers_worker_meter.c - what counts as evidence of a member's speed, and when the weight
  * follows. Everything happens on a clock that the test keeps.

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The kvterrace command as a user meets it: exit codes, stdout and stderr, bad input, JSON.
 
     test_tools_command.py COMMAND

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Measuring into a profile and looking at it, as a user does: several things in one command, going
 on after an interruption, KV of one's own, and the page, plots and document of what was measured,
 whichever tables have rows.

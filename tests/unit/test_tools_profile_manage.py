@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """kvterrace profile import, export, diff, gc and migrate as a user meets them, and replays of
 imported curves.
 
