@@ -77,25 +77,10 @@ typedef struct drift_vanishing {
     double add_seconds;
 } drift_vanishing;
 
-/* Many readers of few small objects, each on one drive, without and with replicas. */
-typedef struct drift_skew_row {
-    bench_rate read; /* bytes per second, over the turns of popularity */
-    double seconds;  /* of a read: mean of a turn, median of the turns */
-} drift_skew_row;
-
-typedef struct drift_skew {
-    uint32_t objects, readers;
-    uint64_t object_bytes, wrong;
-    drift_skew_row without, with;
-} drift_skew;
-
-/* The site's store is not open. */
-int bench_drift_skew(drift_site *site, drift_skew *out);
-
 int bench_drift_slowing(drift_site *site, drift_slowing *out);
 int bench_drift_vanishing(drift_site *site, drift_vanishing *out);
 
-int bench_drift_report(const bench_options *options, const drift_site *site, const drift_skew *skew,
+int bench_drift_report(const bench_options *options, const drift_site *site,
                        const drift_slowing *slowing, const drift_vanishing *vanishing);
 
 #endif

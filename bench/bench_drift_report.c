@@ -39,38 +39,8 @@ static json_t *report_vanishing(const drift_vanishing *vanishing)
         "add_s", vanishing->add_seconds);
 }
 
-static json_t *report_skew_row(const drift_skew_row *row)
+static int report_text(FILE *out, const drift_slowing *slowing, const drift_vanishing *vanishing)
 {
-    return json_pack("{s:f, s:f, s:f, s:f}", "read_bytes_per_s", row->read.median,
-                     "read_bytes_per_s_min", row->read.min, "read_bytes_per_s_max", row->read.max,
-                     "read_s", row->seconds);
-}
-
-static json_t *report_skew(const drift_skew *skew)
-{
-    return json_pack("{s:i, s:I, s:i, s:I, s:o, s:o}", "objects", (int)skew->objects,
-                     "object_bytes", (json_int_t)skew->object_bytes, "readers", (int)skew->readers,
-                     "wrong", (json_int_t)skew->wrong, "without_replicas",
-                     report_skew_row(&skew->without), "with_replicas",
-                     report_skew_row(&skew->with));
-}
-
-static void report_skew_text(FILE *out, const drift_skew *skew)
-{
-    const drift_skew_row *rows[2] = {&skew->without, &skew->with};
-    fprintf(out, "%u readers of %u objects of %.0f KiB on one drive each, by Zipf's law\n",
-            skew->readers, skew->objects, (double)skew->object_bytes / 1024);
-    for (int i = 0; i < 2; i++) {
-        fprintf(out, "  %s replicas           %s%.0f MB/s (%.0f-%.0f), %.2f ms each\n",
-                i == 0 ? "without" : "with", i == 0 ? "" : "   ", rows[i]->read.median / 1e6,
-                rows[i]->read.min / 1e6, rows[i]->read.max / 1e6, rows[i]->seconds * 1e3);
-    }
-}
-
-static int report_text(FILE *out, const drift_skew *skew, const drift_slowing *slowing,
-                       const drift_vanishing *vanishing)
-{
-    report_skew_text(out, skew);
     fprintf(out,
             "the fastest drive halves its speed: %.0f -> %.0f MB/s in all, objects of %.0f MiB\n",
             slowing->sum_before / 1e6, slowing->sum_after / 1e6,
@@ -104,17 +74,16 @@ static int report_text(FILE *out, const drift_skew *skew, const drift_slowing *s
     return ferror(out) != 0;
 }
 
-int bench_drift_report(const bench_options *options, const drift_site *site, const drift_skew *skew,
+int bench_drift_report(const bench_options *options, const drift_site *site,
                        const drift_slowing *slowing, const drift_vanishing *vanishing)
 {
-    if (!options->json) return report_text(options->out, skew, slowing, vanishing);
+    if (!options->json) return report_text(options->out, slowing, vanishing);
     json_t *root = bench_report_head("kvterrace-bench-drift-1", 1);
     json_t *drives = json_array();
     int failed = root == NULL || drives == NULL;
     for (uint32_t i = 0; i < site->drive_count && !failed; i++)
         failed = json_array_append_new(drives, json_real(site->rates[i]));
     if (!failed) failed = json_object_set(root, "drive_bytes_per_s", drives);
-    if (!failed) failed = json_object_set_new(root, "skew", report_skew(skew));
     if (!failed) failed = json_object_set_new(root, "slows", report_slowing(slowing));
     if (!failed) failed = json_object_set_new(root, "vanishes", report_vanishing(vanishing));
     json_decref(drives);

@@ -364,7 +364,6 @@ static kvt_status access_open(kvt_store *store, const kvt_key *key, uint64_t dat
             class_id = entry->class_id;
             access_count(store, entry);
             relayout_note_get(store, entry);
-            if (get->owner) replicate_note_read(store, entry);
             status = access_begin(store, entry, get);
         }
         pthread_mutex_unlock(&store->lock);
@@ -377,13 +376,19 @@ static kvt_status access_open(kvt_store *store, const kvt_key *key, uint64_t dat
 
 static void access_read(kvt_store *store, access_get *get)
 {
-    uint64_t read_ns;
-    kvt_status status =
-        replicate_read(store, get->place, get->deadline_ns, &get->flight, &get->staging, &read_ns);
+    const store_place *place = get->place;
+    flight_report report;
+    const tiers_transfer read = {.kind = KVT_IO_READ,
+                                 .location = place->location,
+                                 .buffer = get->staging.memory,
+                                 .bytes = place->record_bytes};
+    const flight_watch *watch = learn_watch(store, place->tier, KVT_IO_READ, &get->flight);
+    kvt_status status = flight_run(store->staging, store->pools[place->tier], &read,
+                                   get->deadline_ns, watch, &get->staging, &report);
     pthread_mutex_lock(&store->lock);
     get->load->record = get->staging.memory;
     get->load->status = status;
-    get->load->read_ns = read_ns;
+    get->load->read_ns = report.finished_ns - report.started_ns;
     get->load->finished = true;
     /* Who comes now reads again. The entry itself may have moved on, or left, meanwhile. */
     store_entry *entry = entry_find_handle(&store->table, get->handle);

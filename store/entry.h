@@ -34,15 +34,6 @@ typedef struct store_place {
     catalog_ticket *ticket; /* the right to delete its catalog row; NULL when it has none */
     uint32_t readers;       /* gets and changes that read from it now */
     uint32_t slow_gets;     /* gets since its layout fell behind what a new one would give */
-    double heat;            /* reads, of which half are forgotten in a while (replicate.c) */
-    uint64_t heat_ns;       /* when heat was brought up to date */
-
-    /* A second copy in the same tier, or NULL: a place of its own, without a row, a ticket or an
-     * entry. Who reads from it is a reader of both. */
-    struct store_place *replica;
-    struct store_place *original; /* of a replica: its first copy */
-    struct store_place *older;    /* of a replica: the tier's list, by last read */
-    struct store_place *newer;
 } store_place;
 
 /* One read in flight that several gets share. */

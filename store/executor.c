@@ -137,8 +137,9 @@ static kvt_status stage_read(store_op *op)
     op->record = op->staging.memory;
     op->record_bytes = source->record_bytes;
     learn_flight flight;
-    status = replicate_read(store, op->source, FLIGHT_PATIENT, &flight, &op->staging, NULL);
-    op->record = op->staging.memory; /* another one, when the first copy did not answer */
+    const flight_watch *watch = learn_watch(store, source->tier, KVT_IO_READ, &flight);
+    status = flight_move(store->staging, store->pools[source->tier], KVT_IO_READ, source->location,
+                         op->record, source->record_bytes, watch, &op->staging);
     if (status != KVT_OK) return status;
     kvt_record_info info;
     status = kvt_record_verify(op->record, op->record_bytes, &info);
@@ -232,15 +233,7 @@ static kvt_status executor_reserve_relayout(store_op *op)
     pthread_mutex_lock(&store->lock);
     store->draining[op->tier]++;
     pthread_mutex_unlock(&store->lock);
-    for (;;) {
-        pthread_mutex_lock(&store->lock);
-        uint64_t drained = store->drained;
-        pthread_mutex_unlock(&store->lock);
-        kvt_status status =
-            tiers_pool_reserve(store->pools[op->tier], op->record_bytes, &op->location);
-        if (status != KVT_E_SPACE) return status;
-        if (!replicate_reclaim(store, op->tier, op->record_bytes, drained)) return status;
-    }
+    return tiers_pool_reserve(store->pools[op->tier], op->record_bytes, &op->location);
 }
 
 /* Lock held. */
@@ -256,7 +249,7 @@ static void executor_settle_debt(store_op *op)
 /*
  * Takes extents. Room that the policy counts as free may be owed: by the catalog, which hands
  * extents back with the commit of the row's deletion, or by a reader of a place that was replaced.
- * Both are waited for; only a tier that nobody owes anything is full. Replicas go first.
+ * Both are waited for; only a tier that nobody owes anything is full.
  */
 static kvt_status stage_reserve(store_op *op)
 {
@@ -273,7 +266,6 @@ static kvt_status stage_reserve(store_op *op)
         kvt_status status =
             tiers_pool_reserve(store->pools[op->tier], op->record_bytes, &op->location);
         if (status != KVT_E_SPACE) return status;
-        if (replicate_reclaim(store, op->tier, op->record_bytes, drained)) continue;
         if (!owed && !draining) {
             if (!park_reclaim(store, op->tier, op->record_bytes)) return status;
             continue;
@@ -428,7 +420,6 @@ static const store_stage executor_stages[4][7] = {
 void executor_release_place(kvt_store *store, store_place *place)
 {
     assert(place->readers == 0);
-    replicate_forget(store, place);
     if (place->ticket != NULL) {
         catalog_delete(store->catalog, place->ticket, place->location);
     } else {

@@ -35,8 +35,6 @@ kvt_status flight_run(store_staging *staging, tiers_pool *pool, const tiers_tran
     transfer->parts = watch != NULL ? flight->parts : NULL;
     transfer->kind = wanted->kind;
     transfer->location = wanted->location;
-    transfer->replica = wanted->replica;
-    transfer->avoid = wanted->avoid;
     transfer->buffer = wanted->buffer;
     transfer->bytes = wanted->bytes;
     transfer->offset = wanted->offset;
@@ -46,14 +44,12 @@ kvt_status flight_run(store_staging *staging, tiers_pool *pool, const tiers_tran
     if (status == KVT_OK) {
         report_out->started_ns = transfer->started_ns;
         report_out->finished_ns = transfer->finished_ns;
-        report_out->used_replica = tiers_transfer_used_replica(transfer);
         if (watch != NULL)
             watch->finished(watch->context, flight->parts, transfer->part_count,
                             transfer->started_ns);
         free(flight);
         return KVT_OK;
     }
-    report_out->failed = tiers_transfer_failed(pool, transfer);
     flight->staging = staging;
     flight->buffer = *buffer;
     *buffer = (staging_buffer){0};

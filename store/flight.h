@@ -24,12 +24,10 @@ typedef struct flight_watch {
     void *context;
 } flight_watch;
 
-/* What a transfer did; times and the replica's use only after KVT_OK. */
+/* When a transfer ran; only after KVT_OK. */
 typedef struct flight_report {
     uint64_t started_ns;
     uint64_t finished_ns;
-    uint64_t failed; /* members whose part failed */
-    bool used_replica;
 } flight_report;
 
 /*

@@ -187,8 +187,6 @@ double learn_load_seconds(kvt_store *store, const store_entry *entry, bool now)
     const learn_codec *codec = learn_find_codec(store, place->variant);
     tiers_pool *pool = store->pools[place->tier];
     uint32_t count = tiers_pool_parts(pool, place->location, parts);
-    if (count == 0 && place->replica != NULL)
-        count = tiers_pool_parts(pool, place->replica->location, parts);
     if (count == 0) return (double)NAN;
     double alone, seconds;
     pthread_mutex_lock(&learn->lock);

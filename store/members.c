@@ -179,10 +179,7 @@ static kvt_status members_forget(members_joining *joining)
     if (!joining->known) return KVT_OK;
     pthread_mutex_lock(&store->lock);
     park_drop_members(store, joining->tier, members);
-    replicate_clear_members(store, joining->tier, members);
     pthread_mutex_unlock(&store->lock);
-    /* What lived on its replica. */
-    relayout_clear_members(store, joining->tier, members);
     kvt_status status = store->catalog != NULL ? catalog_settle(store->catalog) : KVT_OK;
     if (status != KVT_OK) return status;
     status = tiers_pool_member(store->pools[joining->tier], joining->member, &stats);

@@ -91,7 +91,6 @@ static void observe_counters(const store_counters *counters, kvt_store_stats *st
     stats->evictions = counters->evictions;
     stats->relayouts = counters->relayouts;
     stats->relayout_bytes = counters->relayout_bytes;
-    stats->replicas = counters->replicas;
     stats->recosted = counters->recosted;
     stats->parked = counters->parked;
     stats->readmitted = counters->readmitted;
@@ -119,9 +118,7 @@ kvt_status kvt_stats(kvt_store *store, kvt_store_stats *stats)
                                               .bytes_read = facts.bytes_read,
                                               .bytes_written = facts.bytes_written,
                                               .hits = store->counters.hits[tier],
-                                              .emulated = facts.emulated,
-                                              .replica_bytes = facts.replica_bytes,
-                                              .replica_reads = store->counters.replica_reads[tier]};
+                                              .emulated = facts.emulated};
     }
     pthread_mutex_unlock(&store->lock);
     learn_fill_stats(store, stats);

@@ -444,8 +444,7 @@ static kvt_status open_pool(open_state *state, kvt_tier tier)
     tiers_pool_options pool = {.capacity_bytes = all ? 0 : options->capacity_bytes,
                                .unit_bytes = options->unit_bytes,
                                .striping = options->striping,
-                               .reweigh = !options->weights_fixed,
-                               .replica_share = options->replica_share};
+                               .reweigh = !options->weights_fixed};
     kvt_store *store = state->store;
     store->striping[tier] = options->striping;
     store->unit_bytes[tier] =
@@ -615,8 +614,6 @@ static kvt_status open_check_options(const kvt_store_options *options, char *mes
             fault = "a tier's unit_bytes is not a multiple of 4096";
         } else if (one->device_count != 0 && one->devices == NULL) {
             fault = "a tier has a device_count but no devices";
-        } else if (!(one->replica_share >= 0 && one->replica_share <= 1)) {
-            fault = "a tier's replica_share is outside 0..1";
         }
     }
     if (fault == NULL) return KVT_OK;
@@ -693,7 +690,6 @@ static void open_fill_store(kvt_store *store, const kvt_store_options *options)
     }
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
         store->relayouts[tier].bytes_per_s = options->tiers[tier].rebalance_bytes_per_s;
-        store->replicas[tier].wanted = options->tiers[tier].replica_share > 0;
     }
     store_cond_init(&store->changed);
     store->tick_seconds = options->tick_seconds;
@@ -753,9 +749,6 @@ static void open_free_places(kvt_store *store, const entry_table *table)
         for (store_entry *entry = table->buckets[i]; entry != NULL; entry = entry->next) {
             if (entry->place == NULL) continue;
             tiers_pool *pool = store->pools[entry->place->tier];
-            store_place *replica = entry->place->replica;
-            if (replica != NULL) tiers_pool_forget(pool, replica->location);
-            free(replica);
             catalog_ticket_free(entry->place->ticket);
             tiers_pool_forget(pool, entry->place->location);
         }

@@ -231,7 +231,6 @@ static kvt_status options_read_tiers(kvt_config *config, kvt_store_options *opti
             one->striping++; /* the settings were checked against the names */
         }
         one->rebalance_bytes_per_s = kvt_config_bytes(config, TIER_KEY("rebalance_rate"));
-        one->replica_share = kvt_config_number(config, TIER_KEY("replica_share"));
         one->weights_fixed = !kvt_config_switch(config, TIER_KEY("reweigh"));
 #undef TIER_KEY
     }

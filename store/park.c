@@ -81,27 +81,22 @@ void park_lose_entry(kvt_store *store, store_entry *entry)
     entry_transfer(&store->table, &store->parked, entry);
     store->counters.parked++;
     pthread_cond_broadcast(&store->changed);
-    replicate_drop(store, place);
 }
 
 /* Takes out what lies on members that are out of service: it could only fail, one get at a time,
- * and hold the policy's room meanwhile. What a replica keeps whole stays, to be laid out anew.
- * Entries in motion are left to their moves. */
+ * and hold the policy's room meanwhile. Entries in motion are left to their moves. */
 static void park_purge_tier(kvt_store *store, kvt_tier tier, uint64_t gone)
 {
     for (size_t i = 0; i < store->table.bucket_count; i++) {
         store_entry *entry = store->table.buckets[i];
         while (entry != NULL) {
-            bool touched = entry->state == ENTRY_RESIDENT && entry->place->tier == tier &&
-                           park_touches(entry->place, gone);
-            bool lost = touched && !replicate_survives(entry->place, gone);
+            bool lost = entry->state == ENTRY_RESIDENT && entry->place->tier == tier &&
+                        park_touches(entry->place, gone);
             if (lost) park_lose_entry(store, entry);
-            if (touched && !lost) relayout_queue(store, entry);
             /* The lock was let go meanwhile: begin the chain again. */
             entry = lost ? store->table.buckets[i & (store->table.bucket_count - 1)] : entry->next;
         }
     }
-    replicate_clear_members(store, tier, gone);
 }
 
 void park_refresh_tier(kvt_store *store, kvt_tier tier)

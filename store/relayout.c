@@ -17,7 +17,8 @@
 #define RELAYOUT_SCAN       4096u /* buckets looked at under one hold of the lock */
 #define RELAYOUT_DRAIN_STEP 16u
 
-void relayout_queue(kvt_store *store, const store_entry *entry)
+/* Queues a RESIDENT entry to be laid out anew. Lock held. */
+static void relayout_queue(kvt_store *store, const store_entry *entry)
 {
     store_relayout *relayout = &store->relayouts[entry->place->tier];
     if (relayout->count == STORE_RELAYOUTS_QUEUED) return;
@@ -27,12 +28,10 @@ void relayout_queue(kvt_store *store, const store_entry *entry)
     relayout->handles[relayout->count++] = entry->handle;
 }
 
-/* Whether a place would be read faster if it were laid out now, or has lost a member and lives on
- * its replica. Lock held. */
+/* Whether a place would be read faster if it were laid out now. Lock held. */
 static bool relayout_gains(kvt_store *store, const store_place *place)
 {
-    return park_touches(place, store->retired_members[place->tier]) ||
-           tiers_pool_layout_gain(store->pools[place->tier], place->location) > RELAYOUT_GAIN;
+    return tiers_pool_layout_gain(store->pools[place->tier], place->location) > RELAYOUT_GAIN;
 }
 
 void relayout_note_get(kvt_store *store, store_entry *entry)
@@ -66,15 +65,6 @@ static void relayout_earn(kvt_store *store, store_relayout *relayout)
         (double)relayout->bytes_per_s * (double)(now_ns - relayout->earned_ns) * 1e-9;
     if (relayout->tokens > most) relayout->tokens = most;
     relayout->earned_ns = now_ns;
-}
-
-bool relayout_spend(kvt_store *store, kvt_tier tier, uint64_t bytes)
-{
-    store_relayout *relayout = &store->relayouts[tier];
-    relayout_earn(store, relayout);
-    if ((double)bytes > relayout->tokens) return false;
-    relayout->tokens -= (double)bytes;
-    return true;
 }
 
 /* Takes the oldest object that the budget allows; 0 = none. Lock held. */
@@ -182,13 +172,6 @@ static void relayout_drain(kvt_store *store, kvt_tier tier, uint64_t members, bo
     }
 }
 
-void relayout_clear_members(kvt_store *store, kvt_tier tier, uint64_t members)
-{
-    uint64_t budget = UINT64_MAX;
-    uint32_t moves = 0;
-    relayout_drain(store, tier, members, true, &budget, &moves);
-}
-
 void relayout_round(kvt_store *store, bool insist, uint64_t *budget, uint32_t *moves_done)
 {
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
@@ -200,11 +183,9 @@ void relayout_round(kvt_store *store, bool insist, uint64_t *budget, uint32_t *m
         if (members != 0) {
             pthread_mutex_lock(&store->lock);
             park_drop_members(store, (kvt_tier)tier, members);
-            replicate_clear_members(store, (kvt_tier)tier, members);
             pthread_mutex_unlock(&store->lock);
             relayout_drain(store, (kvt_tier)tier, members, insist, budget, moves_done);
         }
         relayout_hot(store, (kvt_tier)tier, moves_done);
-        replicate_round(store, (kvt_tier)tier, moves_done);
     }
 }

@@ -33,11 +33,7 @@
         SWITCH("tier." tier ".reweigh", "yes",                                                     \
                "shares follow the bandwidth that devices achieve; no: as at open"),                \
         RATE("tier." tier ".rebalance_rate", "32MB/s",                                             \
-             "bytes per second that lay hot objects out anew when devices drifted, and copy them " \
-             "again; 0: none"),                                                                    \
-        NUMBER("tier." tier ".replica_share", "0",                                                 \
-               "share of the capacity, 0 to 1, that second copies of hot objects may take while "  \
-               "nothing else needs it"),                                                           \
+             "bytes per second that lay hot objects out anew when devices drifted; 0: none"),      \
         RATE("tier." tier ".read_bandwidth", NULL, "simulation: read bandwidth of the tier"),      \
         RATE("tier." tier ".write_bandwidth", NULL, "simulation: write bandwidth of the tier"),    \
         SECONDS("tier." tier ".latency", NULL, "simulation: fixed seconds of one request"),        \

@@ -40,16 +40,6 @@ typedef struct store_relayout {
     size_t drain_bucket; /* where the walk over the table goes on */
 } store_relayout;
 
-/* Second copies in one tier, and the objects that are hot enough for one. Under store->lock. */
-typedef struct store_replicas {
-    bool wanted;        /* fixed after open */
-    uint64_t resume_ns; /* none is made before: room was short */
-    uint32_t count;
-    uint64_t handles[STORE_RELAYOUTS_QUEUED];
-    store_place *oldest; /* by last read */
-    store_place *newest;
-} store_replicas;
-
 /* Counters under store->lock. */
 typedef struct store_counters {
     uint64_t puts, puts_refused, puts_existing, gets, misses, shared_reads, load_failures, timeouts;
@@ -57,8 +47,6 @@ typedef struct store_counters {
     uint64_t promotions, demotions, evictions;
     uint64_t relayouts, relayout_bytes, parked, readmitted;
     uint64_t recosted; /* entries whose options got new figures, ever */
-    uint64_t replicas; /* made, ever */
-    uint64_t replica_reads[KVT_TIER_COUNT];
     uint64_t hits[KVT_TIER_COUNT];
     uint64_t decision_times[STORE_TIMES]; /* 16 buckets per octave of nanoseconds */
 } store_counters;
@@ -79,7 +67,6 @@ struct kvt_store {
     uint32_t draining[KVT_TIER_COUNT]; /* replaced places that are still being read */
     uint64_t drained;                  /* places given back after that, ever */
     store_relayout relayouts[KVT_TIER_COUNT];
-    store_replicas replicas[KVT_TIER_COUNT];
 
     /* Options are made with figures of an epoch; a curve that is re-opened begins another. */
     uint32_t curve_epoch;
@@ -231,51 +218,6 @@ void relayout_note_speed(kvt_store *store, kvt_tier tier);
  * round's. insist: the policy's tick made no room, so what finds none on its way off a member is
  * dropped. In the background round; no lock held. */
 void relayout_round(kvt_store *store, bool insist, uint64_t *budget, uint32_t *moves_done);
-
-/* Takes bytes out of the tier's budget of background bytes, if it has them. Lock held. */
-bool relayout_spend(kvt_store *store, kvt_tier tier, uint64_t bytes);
-
-/* Queues a RESIDENT entry to be laid out anew. Lock held. */
-void relayout_queue(kvt_store *store, const store_entry *entry);
-
-/* Moves everything at rest off the members in the mask; what finds no room is dropped. No lock
- * held. */
-void relayout_clear_members(kvt_store *store, kvt_tier tier, uint64_t members);
-
-/* ---- replicate.c ---- */
-
-/* Reads the record of a place that the caller holds as a reader, from whichever copy of each unit
- * is done first; once more from the other copies when that fails. buffer has the record in front
- * then; it may be another one than before, and none when the status is not KVT_OK. No lock held.
- * What flight_run says. */
-KVT_NODISCARD kvt_status replicate_read(kvt_store *store, store_place *place, uint64_t deadline_ns,
-                                        learn_flight *flight, staging_buffer *buffer,
-                                        uint64_t *read_ns_out);
-
-/* Counts a read of an entry's place; a hot one is queued for a replica. Lock held. */
-void replicate_note_read(kvt_store *store, store_entry *entry);
-
-/* Releases a place's replica along with the place, which has no readers. Lock held. */
-void replicate_forget(kvt_store *store, store_place *place);
-
-/* Drops a place's replica, if it has one. Lock held; it is released while waiting for readers. */
-void replicate_drop(kvt_store *store, store_place *place);
-
-/* Drops replicas of a tier that are in the way of so many bytes, those first that were not read for
- * the longest time. False when none was and nothing else was given back since `drained` was seen.
- * No lock held. */
-bool replicate_reclaim(kvt_store *store, kvt_tier tier, uint64_t bytes, uint64_t drained);
-
-/* Drops the replicas with units on a member in the mask whose first copy has none there. Lock held;
- * it is released while waiting for readers. */
-void replicate_clear_members(kvt_store *store, kvt_tier tier, uint64_t members);
-
-/* Whether a place can still be read without the members in the mask. */
-bool replicate_survives(const store_place *place, uint64_t members);
-
-/* Makes replicas of what is queued, within the tier's budgets. In the background round; no lock
- * held. */
-void replicate_round(kvt_store *store, kvt_tier tier, uint32_t *moves_done);
 
 /* ---- maintain.c ---- */
 

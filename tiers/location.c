@@ -56,8 +56,6 @@ void tiers_location_free(tiers_location *location)
 {
     if (location == NULL) return;
     free(location->extents);
-    free(location->deal);
-    free(location->first_deal);
     free(location);
 }
 
@@ -66,12 +64,6 @@ void tiers_location_free(tiers_location *location)
 uint64_t tiers_location_units(uint64_t bytes, uint32_t unit_bytes)
 {
     return bytes / unit_bytes + (bytes % unit_bytes != 0);
-}
-
-uint32_t tiers_location_last(const tiers_location *location)
-{
-    if (location->deal == NULL) return tiers_stripe_last(location->shares, location->share_count);
-    return location->deal[tiers_location_units(location->bytes, location->unit_bytes) - 1];
 }
 
 static bool location_on_grain(uint64_t value)
@@ -148,7 +140,6 @@ static size_t location_flat_bytes(uint32_t shares, uint32_t extents)
 
 size_t tiers_location_pack(const tiers_location *location, void *target, size_t capacity)
 {
-    assert(location->deal == NULL && "replicas are not in the catalog");
     size_t needed = location_flat_bytes(location->share_count, location->extent_count);
     if (needed > capacity) return needed;
     uint8_t *at = target;

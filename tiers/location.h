@@ -24,7 +24,4 @@ KVT_NODISCARD kvt_status tiers_location_check(const tiers_location *location);
 /* The number of units of an object. */
 uint64_t tiers_location_units(uint64_t bytes, uint32_t unit_bytes);
 
-/* The index into shares of the object's last unit, which may be short. */
-uint32_t tiers_location_last(const tiers_location *location);
-
 #endif

@@ -199,7 +199,6 @@ kvt_status tiers_pool_open(const tiers_member_options *members, uint32_t count,
     pool->unit_bytes = options->unit_bytes != 0 ? options->unit_bytes : TIERS_UNIT_BYTES_DEFAULT;
     pool->striping = options->striping;
     pool->reweigh = options->reweigh;
-    pool->replica_share = options->replica_share;
     pool->virtual_time = true;
     for (uint32_t i = 0; i < count && status == KVT_OK; i++) {
         const kvt_device *device = members[i].device;
@@ -251,7 +250,6 @@ static void pool_job_finished(void *context, tiers_transfer *transfer,
     uint64_t finished_ns = pool->virtual_time ? result->finished_ns : tiers_device_now_ns();
     pthread_mutex_lock(&pool->done_mutex);
     if (transfer->status == KVT_OK) transfer->status = result->status;
-    if (result->status != KVT_OK) transfer->failed |= UINT64_C(1) << result->member;
     if (result->bytes > 0) {
         if (pool->virtual_time && result->submitted_ns < transfer->started_ns)
             transfer->started_ns = result->submitted_ns;
@@ -271,7 +269,6 @@ static void pool_job_finished(void *context, tiers_transfer *transfer,
         if (transfer->started_ns == UINT64_MAX) transfer->started_ns = transfer->finished_ns;
         transfer->finished = true;
         pool_unpin(pool, transfer->location);
-        pool_unpin(pool, transfer->replica);
         released = transfer->released;
         released_context = transfer->released_context;
         pthread_cond_broadcast(&pool->done);
@@ -289,6 +286,13 @@ static bool pool_serves_location(const tiers_pool *pool, const tiers_location *l
     return true;
 }
 
+/* One member's part of a transfer. */
+typedef struct pool_part {
+    uint32_t member;
+    uint32_t share; /* of the location */
+    uint64_t bytes; /* about */
+} pool_part;
+
 /* Of a whole object's parts the extents tell the bytes, so a short last unit is where it is. */
 static void pool_measure_parts(const tiers_location *location, pool_part *parts)
 {
@@ -302,7 +306,7 @@ static void pool_measure_parts(const tiers_location *location, pool_part *parts)
     }
 }
 
-/* The parts of a transfer without a choice; 0 = a member does not serve. */
+/* The parts of a transfer; 0 = a member does not serve. */
 static uint32_t pool_list_parts(const tiers_pool *pool, const tiers_transfer *transfer,
                                 pool_part *parts)
 {
@@ -310,7 +314,7 @@ static uint32_t pool_list_parts(const tiers_pool *pool, const tiers_transfer *tr
     if (!pool_serves_location(pool, location)) return 0;
     uint64_t units = tiers_location_units(location->bytes, location->unit_bytes);
     for (uint32_t i = 0; i < location->share_count; i++)
-        parts[i] = (pool_part){.copy = location,
+        parts[i] = (pool_part){.member = location->shares[i].member,
                                .share = i,
                                .bytes = transfer->bytes / units * location->shares[i].units};
     if (transfer->bytes == location->bytes) pool_measure_parts(location, parts);
@@ -322,45 +326,28 @@ void tiers_transfer_start(tiers_pool *pool, tiers_transfer *transfer)
     tiers_transfer_start_until(pool, transfer, UINT64_MAX);
 }
 
-static uint32_t pool_part_member(const pool_part *part)
-{
-    return part->copy->shares[part->share].member;
-}
-
-/* What each member is asked for. A part of each copy on one member is one. */
+/* What each member is asked for. */
 static uint32_t pool_sum_parts(const tiers_pool *pool, const pool_part *from, uint32_t count,
                                tiers_part *parts)
 {
-    uint64_t seen = 0;
-    uint32_t used = 0;
     uint64_t now_ns = pool->virtual_time ? 0 : tiers_device_now_ns();
     for (uint32_t i = 0; i < count; i++) {
-        uint32_t member = pool_part_member(&from[i]);
-        uint32_t at = 0;
-        if ((seen >> member & 1) != 0) {
-            while (parts[at].member != member)
-                at++;
-            parts[at].bytes += from[i].bytes;
-            continue;
-        }
-        const tiers_worker *worker = pool->members[member].worker;
-        seen |= UINT64_C(1) << member;
-        parts[used++] =
-            (tiers_part){.member = member,
-                         .bytes = from[i].bytes,
-                         .ahead_bytes = {tiers_worker_pending_of(worker, KVT_IO_READ),
-                                         tiers_worker_pending_of(worker, KVT_IO_WRITE)}};
+        const tiers_worker *worker = pool->members[from[i].member].worker;
+        parts[i] = (tiers_part){.member = from[i].member,
+                                .bytes = from[i].bytes,
+                                .ahead_bytes = {tiers_worker_pending_of(worker, KVT_IO_READ),
+                                                tiers_worker_pending_of(worker, KVT_IO_WRITE)}};
         for (int kind = 0; kind < 2; kind++)
-            parts[used - 1].flying_bytes[kind] = tiers_worker_flying_of(worker, (kvt_io_kind)kind);
+            parts[i].flying_bytes[kind] = tiers_worker_flying_of(worker, (kvt_io_kind)kind);
         uint64_t moved_ns = tiers_worker_moved_ns(worker);
-        if (now_ns > moved_ns) parts[used - 1].since_ns = now_ns - moved_ns;
+        if (now_ns > moved_ns) parts[i].since_ns = now_ns - moved_ns;
     }
-    return used;
+    return count;
 }
 
 uint32_t tiers_pool_parts(tiers_pool *pool, const tiers_location *location, tiers_part *parts)
 {
-    pool_part asked[POOL_PARTS_MAX];
+    pool_part asked[TIERS_MEMBERS_MAX];
     const tiers_transfer read = {.location = location, .bytes = location->bytes};
     return pool_sum_parts(pool, asked, pool_list_parts(pool, &read, asked), parts);
 }
@@ -376,12 +363,11 @@ static void pool_begin_transfer(tiers_pool *pool, tiers_transfer *transfer, cons
     transfer->member_finished_ns_first = 0;
     transfer->units_pending = count;
     transfer->finished = count == 0;
-    transfer->members = transfer->failed = 0;
+    transfer->members = 0;
     for (uint32_t i = 0; i < count; i++)
-        transfer->members |= UINT64_C(1) << pool_part_member(&parts[i]);
+        transfer->members |= UINT64_C(1) << parts[i].member;
     if (count > 0) {
         pool_pin(transfer->location);
-        pool_pin(transfer->replica);
         return;
     }
     transfer->started_ns = transfer->finished_ns = pool->virtual_time ? 0 : now;
@@ -403,10 +389,8 @@ static void pool_queue_transfer(tiers_pool *pool, tiers_transfer *transfer, uint
     assert(transfer->offset % transfer->location->unit_bytes == 0);
     assert(transfer->offset <= transfer->location->bytes - transfer->bytes);
     assert((uintptr_t)transfer->buffer % TIERS_GRAIN_BYTES == 0);
-    assert(transfer->replica == NULL || transfer->kind == KVT_IO_READ);
-    pool_part parts[POOL_PARTS_MAX];
-    uint32_t count = transfer->replica != NULL ? pool_route_read(pool, transfer, parts)
-                                               : pool_list_parts(pool, transfer, parts);
+    pool_part parts[TIERS_MEMBERS_MAX];
+    uint32_t count = pool_list_parts(pool, transfer, parts);
     transfer->part_count = 0;
     if (transfer->parts != NULL)
         transfer->part_count = pool_sum_parts(pool, parts, count, transfer->parts);
@@ -416,12 +400,11 @@ static void pool_queue_transfer(tiers_pool *pool, tiers_transfer *transfer, uint
     /* The transfer, and so its pins, last until each part was reported: a member is another
      * device's at the earliest when its own part was. */
     for (uint32_t i = 0; i < count; i++) {
-        tiers_job_result result = {.member = pool_part_member(&parts[i])};
+        tiers_job_result result = {.member = parts[i].member};
         bool drive = (pool->members[result.member].facts.flags & KVT_DEVICE_DURABLE) != 0;
         *(drive ? &calls->drives : &calls->copying) |= UINT64_C(1) << result.member;
-        result.status =
-            tiers_worker_queue(pool->members[result.member].worker, transfer, parts[i].copy,
-                               parts[i].share, parts[i].bytes, deadline_ns);
+        result.status = tiers_worker_queue(pool->members[result.member].worker, transfer,
+                                           parts[i].share, parts[i].bytes, deadline_ns);
         if (result.status != KVT_OK) pool_job_finished(pool, transfer, &result);
     }
 }
@@ -500,14 +483,6 @@ kvt_status tiers_transfer_wait_until(tiers_pool *pool, tiers_transfer *transfer,
     if (transfer->finished) status = transfer->status;
     pthread_mutex_unlock(&pool->done_mutex);
     return status;
-}
-
-uint64_t tiers_transfer_failed(tiers_pool *pool, const tiers_transfer *transfer)
-{
-    pthread_mutex_lock(&pool->done_mutex);
-    uint64_t failed = transfer->failed;
-    pthread_mutex_unlock(&pool->done_mutex);
-    return failed;
 }
 
 void tiers_transfer_abandon(tiers_pool *pool, tiers_transfer *transfer,

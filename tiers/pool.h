@@ -49,21 +49,11 @@ typedef struct tiers_location {
     uint32_t extent_count;
     tiers_share *shares;
     tiers_extent *extents; /* grouped by member in share order; the order of its bytes inside */
-    /* Of a replica alone, else NULL; per unit, an index into shares: the replica's deal, which does
-     * not follow from its shares, and the deal of the first copy, so that a read need not repeat
-     * it.
-     */
-    uint8_t *deal;
-    uint8_t *first_deal;
-
-    uint32_t pins; /* the pool's: transfers of it that have not ended */
-    bool released; /* the pool's: the last of them frees it */
-    bool named;    /* and something durable may still name it */
+    uint32_t pins;         /* the pool's: transfers of it that have not ended */
+    bool released;         /* the pool's: the last of them frees it */
+    bool named;            /* and something durable may still name it */
     struct tiers_location *next;
 } tiers_location;
-
-/* An object of more units has no replica: a transfer has a bit for each. */
-#define TIERS_REPLICA_UNITS_MAX 2048u
 
 typedef struct tiers_member_options {
     kvt_device *device;      /* owned by the pool after a successful open */
@@ -82,8 +72,7 @@ typedef struct tiers_pool_options {
                                 size is unknown, it is cut to what the others hold */
     uint32_t unit_bytes;     /* 0 = TIERS_UNIT_BYTES_DEFAULT */
     kvt_striping striping;
-    bool reweigh;         /* weights follow what the workers measure (docs/TIERS.md) */
-    double replica_share; /* of the capacity, that replicas may take; 0 = none */
+    bool reweigh; /* weights follow what the workers measure (docs/TIERS.md) */
 } tiers_pool_options;
 
 /* KVT_OK; KVT_E_ARGUMENT; KVT_E_SPACE (budget beyond the members' sum); KVT_E_MEMORY. On failure
@@ -101,23 +90,11 @@ KVT_NODISCARD kvt_status tiers_pool_open(const tiers_member_options *members, ui
 bool tiers_pool_close(tiers_pool *pool);
 
 /* Reserves room for an object; bytes is rounded up to TIERS_GRAIN_BYTES. A full member's share goes
- * to the others. Shares are decided as if there were no replicas: where those are in the way it is
- * KVT_E_SPACE, until they are released. KVT_OK; KVT_E_SPACE (also when less than a unit is left on
- * each member, and for more than 2^20 units); KVT_E_MEMORY. Blocks on no
- * I/O, but for the end of a trim when only the room of that is left. */
+ * to the others. KVT_OK; KVT_E_SPACE (also when less than a unit is left on each member, and for
+ * more than 2^20 units); KVT_E_MEMORY. Blocks on no I/O, but for the end of a trim when only the
+ * room of that is left. */
 KVT_NODISCARD kvt_status tiers_pool_reserve(tiers_pool *pool, uint64_t bytes,
                                             tiers_location **location_out);
-
-/* Reserves room for a second copy of an object in which no unit lies where the first copy has it.
- * To be written like any location, and released by tiers_pool_release. KVT_OK; KVT_E_SPACE (too
- * little room in the pool, in the replicas' share of it or on the other members; more than
- * TIERS_REPLICA_UNITS_MAX units); KVT_E_MEMORY. */
-KVT_NODISCARD kvt_status tiers_pool_reserve_replica(tiers_pool *pool, const tiers_location *first,
-                                                    tiers_location **replica_out);
-
-/* Whether each unit has a copy on a member outside the mask; replica may be NULL. */
-bool tiers_location_survives(const tiers_location *location, const tiers_location *replica,
-                             uint64_t members);
 
 /* Shrinks a reservation's tail to `bytes` (encoded smaller than the bound). Only before any write
  * of the object. KVT_OK; KVT_E_MEMORY (the location is unchanged then). */
@@ -185,21 +162,17 @@ typedef void tiers_transfer_released(void *context);
 typedef struct tiers_transfer {
     kvt_io_kind kind;
     const tiers_location *location;
-    void *buffer;                  /* aligned to TIERS_GRAIN_BYTES; `bytes` of them */
-    uint64_t bytes;                /* a multiple of TIERS_GRAIN_BYTES, <= location->bytes */
-    uint64_t offset;               /* start inside the object, a multiple of the unit; usually 0 */
-    const tiers_location *replica; /* read: the object's second copy, or NULL; bytes > 0 then */
-    uint64_t avoid;    /* with a replica: members that are read only where no other copy serves */
+    void *buffer;      /* aligned to TIERS_GRAIN_BYTES; `bytes` of them */
+    uint64_t bytes;    /* a multiple of TIERS_GRAIN_BYTES, <= location->bytes */
+    uint64_t offset;   /* start inside the object, a multiple of the unit; usually 0 */
     tiers_part *parts; /* the caller's, TIERS_MEMBERS_MAX of them, filled at the start; or NULL */
 
     kvt_status status;   /* first error kept */
-    uint64_t failed;     /* members whose part failed */
     uint64_t started_ns; /* CLOCK_MONOTONIC; a virtual clock for sim members */
     uint64_t finished_ns;
     uint64_t member_finished_ns_first; /* when the first member was done with its part */
     uint32_t units_pending;            /* the pool's */
     bool finished;                     /* the pool's; read it through tiers_transfer_wait */
-    uint64_t routes[TIERS_REPLICA_UNITS_MAX / 64]; /* the pool's; a bit per unit: 1 = replica */
     uint64_t members;                  /* the pool's: a mask of those that have a part of it */
     uint32_t part_count;               /* the pool's: of parts, fixed by the start */
     atomic_bool cancelled;             /* the pool's: what no device has yet stays undone */
@@ -207,9 +180,8 @@ typedef struct tiers_transfer {
     void *released_context;
 } tiers_transfer;
 
-/* Queues a transfer. A unit with two copies is read from the member that will be done with it
- * first. Never fails: errors come with wait. Waits only while one of its members has hundreds of
- * transfers queued. */
+/* Queues a transfer. Never fails: errors come with wait. Waits only while one of its members has
+ * hundreds of transfers queued. */
 void tiers_transfer_start(tiers_pool *pool, tiers_transfer *transfer);
 
 /* The same for several, all of which are queued before their members are woken. */
@@ -223,9 +195,6 @@ void tiers_transfer_start_until(tiers_pool *pool, tiers_transfer *transfer, uint
  * finished then, however long that took. */
 KVT_NODISCARD kvt_status tiers_transfer_wait(tiers_pool *pool, tiers_transfer *transfer);
 
-/* Whether a read that was started took a unit from the replica. */
-bool tiers_transfer_used_replica(const tiers_transfer *transfer);
-
 /*
  * Waits for it, but not beyond an instant of CLOCK_MONOTONIC in nanoseconds (UINT64_MAX: no
  * deadline), nor for a member that is out of service: KVT_E_TIMEOUT, KVT_E_GONE. Several threads
@@ -234,9 +203,6 @@ bool tiers_transfer_used_replica(const tiers_transfer *transfer);
  */
 KVT_NODISCARD kvt_status tiers_transfer_wait_until(tiers_pool *pool, tiers_transfer *transfer,
                                                    uint64_t deadline_ns);
-
-/* The members whose part has failed so far, as a mask. */
-uint64_t tiers_transfer_failed(tiers_pool *pool, const tiers_transfer *transfer);
 
 /* Hands a started transfer that nobody waits for to the pool, with its buffer. Pieces that no
  * device has yet are dropped. released is called when the last of the others has ended: at once,
@@ -254,11 +220,9 @@ KVT_NODISCARD kvt_status tiers_pool_transfer(tiers_pool *pool, kvt_io_kind kind,
 KVT_NODISCARD kvt_status tiers_pool_sync(tiers_pool *pool);
 
 typedef struct tiers_pool_facts {
-    uint64_t capacity_bytes;    /* the budget, or what the members that take units hold if less */
-    uint64_t used_bytes;        /* extents held on those members, of replicas too */
-    uint64_t replica_bytes;     /* held by replicas, on all members */
-    uint64_t replica_bytes_max; /* the replicas' share of the capacity */
-    double read_bytes_per_s;    /* what an object over all of them can be read at, by the weights */
+    uint64_t capacity_bytes; /* the budget, or what the members that take units hold if less */
+    uint64_t used_bytes;     /* extents held on those members */
+    double read_bytes_per_s; /* what an object over all of them can be read at, by the weights */
     uint64_t bytes_read;
     uint64_t bytes_written;
     uint32_t member_count;

@@ -28,7 +28,6 @@ typedef struct pool_member {
     uint64_t capacity_bytes; /* what the space began with */
     tiers_space *space;      /* NULL until there was a device */
     uint64_t used_bytes;     /* what is being trimmed included */
-    uint64_t replica_bytes;  /* of these, held by replicas */
     tiers_trims trims;
     atomic_bool trimmed; /* the range out was trimmed: whoever holds the mutex gives it back */
     tiers_wear wear;
@@ -51,7 +50,6 @@ struct tiers_pool {
     uint32_t cursor;       /* round robin: the member whose turn it is; under the mutex */
     uint32_t trim_waiters; /* reservations that wait for a trim's end: none begins meanwhile */
     bool reweigh;
-    double replica_share;
     bool virtual_time; /* every present member's clock is virtual */
     _Atomic uint32_t member_count;
     pool_member members[TIERS_MEMBERS_MAX];
@@ -100,23 +98,6 @@ tiers_worker_spare pool_trim_step;
 
 /* What is wrong with a member's options, or NULL. */
 const char *pool_member_fault(const tiers_member_options *options);
-
-/* Takes the extents of a location whose shares are decided; the mutex is held. KVT_OK; KVT_E_SPACE,
- * KVT_E_MEMORY (nothing is taken). */
-KVT_NODISCARD kvt_status pool_take_extents(tiers_pool *pool, tiers_location *location);
-
-/* One member's part of a transfer. */
-typedef struct pool_part {
-    const tiers_location *copy;
-    uint32_t share; /* of the copy */
-    uint64_t bytes; /* about */
-} pool_part;
-
-#define POOL_PARTS_MAX (2 * TIERS_MEMBERS_MAX)
-
-/* Cuts a read of an object with a replica into parts, and marks in the transfer where each unit
- * comes from. Returns their number; 0 = some unit has no copy on a member that serves. */
-uint32_t pool_route_read(const tiers_pool *pool, tiers_transfer *transfer, pool_part *parts);
 
 /* Budget and use of the members that take new units; the mutex is held. */
 void pool_sum(const tiers_pool *pool, uint64_t *capacity_out, uint64_t *used_out);

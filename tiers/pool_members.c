@@ -214,13 +214,11 @@ void tiers_pool_facts_get(tiers_pool *pool, tiers_pool_facts *out)
     pthread_mutex_lock(&pool->mutex);
     pool_collect_late(pool);
     pool_sum(pool, &out->capacity_bytes, &out->used_bytes);
-    out->replica_bytes_max = (uint64_t)(pool->replica_share * (double)out->capacity_bytes);
     for (uint32_t i = 0; i < out->member_count; i++) {
         const pool_member *member = &pool->members[i];
         if (member->worker == NULL) continue;
         tiers_worker_counts counts;
         tiers_worker_counts_get(member->worker, &counts);
-        out->replica_bytes += member->replica_bytes;
         out->bytes_read += counts.bytes_read;
         out->bytes_written += counts.bytes_written;
         pool_add_speed(pool, member, &takers, &slowest, &out->read_bytes_per_s);

@@ -166,7 +166,6 @@ static void reserve_release_extents(tiers_pool *pool, const tiers_location *loca
         pool_member *member = &pool->members[extent->member];
         pool_give_back(member, (tiers_range){.offset = extent->offset, .bytes = extent->bytes},
                        trim);
-        if (location->deal != NULL) member->replica_bytes -= extent->bytes;
     }
 }
 
@@ -188,17 +187,17 @@ static kvt_status reserve_take_share(tiers_pool *pool, tiers_location *location,
         location->extents[location->extent_count++] =
             (tiers_extent){.member = member_index, .offset = range.offset, .bytes = range.bytes};
         member->used_bytes += range.bytes;
-        if (location->deal != NULL) member->replica_bytes += range.bytes;
         bytes -= range.bytes;
     }
     return KVT_OK;
 }
 
-kvt_status pool_take_extents(tiers_pool *pool, tiers_location *location)
+/* Takes the extents of a location whose shares are decided; nothing is taken on failure. */
+static kvt_status reserve_take_extents(tiers_pool *pool, tiers_location *location)
 {
     uint32_t room = location->share_count;
     kvt_status status = tiers_location_room(location, room);
-    uint32_t last = tiers_location_last(location);
+    uint32_t last = tiers_stripe_last(location->shares, location->share_count);
     for (uint32_t i = 0; i < location->share_count && status == KVT_OK; i++) {
         uint64_t bytes = tiers_stripe_share_bytes(location->shares, i, last, location->bytes,
                                                   location->unit_bytes);
@@ -208,8 +207,7 @@ kvt_status pool_take_extents(tiers_pool *pool, tiers_location *location)
     return status;
 }
 
-/* What the members have free, replicas not counted, that take new units and may still be written to
- * today. */
+/* What the members have free that take new units and may still be written to today. */
 static void reserve_open_rooms(tiers_pool *pool, reserve_rooms *rooms)
 {
     memset(rooms, 0, sizeof *rooms);
@@ -218,7 +216,7 @@ static void reserve_open_rooms(tiers_pool *pool, reserve_rooms *rooms)
         if (member->wear.budget_bytes_per_day != 0) pool_count_wear(member);
         if (tiers_wear_is_spent(&member->wear)) continue;
         if (pool_member_takes(member))
-            rooms->bytes[i] = member->capacity_bytes - (member->used_bytes - member->replica_bytes);
+            rooms->bytes[i] = member->capacity_bytes - member->used_bytes;
     }
 }
 
@@ -259,7 +257,7 @@ static kvt_status reserve_locked(tiers_pool *pool, uint64_t bytes, tiers_locatio
     if (share_count == 0) return KVT_E_SPACE;
     tiers_location *location = tiers_location_make(bytes, pool->unit_bytes, shares, share_count);
     if (location == NULL) return KVT_E_MEMORY;
-    kvt_status status = pool_take_extents(pool, location);
+    kvt_status status = reserve_take_extents(pool, location);
     if (status != KVT_OK) {
         tiers_location_free(location);
         return status;

@@ -163,20 +163,9 @@ void tiers_walk_init(tiers_walk *walk, const tiers_location *location, uint32_t 
     walk->run_offset = 0;
     walk->run_bytes = 0;
     walk->run_open = false;
-    walk->passed = 0;
-    walk->deal = location->deal;
-    walk->routes = NULL;
-    walk->wanted = false;
     tiers_dealer_init(&walk->dealer, location->shares, location->share_count);
     while (location->extents[walk->extent].member != location->shares[share].member)
         walk->extent++;
-}
-
-void tiers_walk_choose(tiers_walk *walk, const tiers_transfer *transfer)
-{
-    walk->wanted = walk->location == transfer->replica;
-    walk->deal = walk->wanted ? transfer->replica->deal : transfer->replica->first_deal;
-    walk->routes = transfer->routes;
 }
 
 /* Moves over `bytes` of this member's extents, which may cross into further ones. */
@@ -194,42 +183,20 @@ static void walk_skip_bytes(tiers_walk *walk, uint64_t bytes)
     }
 }
 
-/* Whether the next unit lies on this share; deals it. */
-static bool walk_deal_unit(tiers_walk *walk, uint64_t unit)
-{
-    if (walk->deal != NULL) return walk->deal[unit] == walk->share;
-    return tiers_dealer_next(&walk->dealer) == walk->share;
-}
-
-/* Whether a unit of this share is to be read here. */
-static bool walk_wants(const tiers_walk *walk, uint64_t unit)
-{
-    if (unit * walk->location->unit_bytes < walk->offset) return false;
-    return walk->routes == NULL || (walk->routes[unit / 64] >> unit % 64 & 1) == walk->wanted;
-}
-
 /* Deals on until the run has `wanted` bytes, ends at another member's unit, or all is dealt. */
 static void walk_extend_run(tiers_walk *walk, uint64_t wanted)
 {
     uint32_t unit_bytes = walk->location->unit_bytes;
-    if (walk->run_bytes == 0) {
-        walk_skip_bytes(walk, walk->passed);
-        walk->passed = 0;
-    }
     while (walk->next < walk->end && (walk->run_bytes == 0 || walk->run_open)) {
         if (walk->run_bytes >= wanted) return;
         uint64_t start = walk->next;
-        uint64_t unit = start / unit_bytes;
         uint64_t end = walk->end - start < unit_bytes ? walk->end : start + unit_bytes;
         walk->next = start + unit_bytes;
-        walk->run_open = walk_deal_unit(walk, unit);
+        walk->run_open = tiers_dealer_next(&walk->dealer) == walk->share;
         if (!walk->run_open) continue;
-        if (!walk_wants(walk, unit)) {
+        if (start < walk->offset) {
             walk->run_open = false;
-            if (walk->run_bytes == 0)
-                walk_skip_bytes(walk, end - start);
-            else
-                walk->passed = end - start; /* once the run is handed out */
+            walk_skip_bytes(walk, end - start);
             continue;
         }
         if (walk->run_bytes == 0) walk->run_offset = start;

@@ -68,12 +68,8 @@ typedef struct tiers_walk {
     uint64_t end;    /* first byte no longer wanted */
     uint64_t next;   /* start of the next unit to be dealt */
     uint64_t run_offset;
-    uint64_t run_bytes;     /* dealt to this member and not handed out yet */
-    bool run_open;          /* the unit dealt last is the end of the run */
-    uint64_t passed;        /* bytes of a unit behind the run that is read elsewhere */
-    const uint8_t *deal;    /* the unit's share; NULL = as the dealer says */
-    const uint64_t *routes; /* NULL = all units; else those whose bit is `wanted` */
-    bool wanted;
+    uint64_t run_bytes; /* dealt to this member and not handed out yet */
+    bool run_open;      /* the unit dealt last is the end of the run */
     tiers_dealer dealer;
 } tiers_walk;
 
@@ -86,10 +82,6 @@ typedef struct tiers_piece {
 /* offset is a multiple of the location's unit. */
 void tiers_walk_init(tiers_walk *walk, const tiers_location *location, uint32_t share,
                      uint64_t offset, uint64_t bytes);
-
-/* Leaves out of a fresh walk over one copy of an object with a replica what the transfer reads from
- * the other copy. */
-void tiers_walk_choose(tiers_walk *walk, const tiers_transfer *transfer);
 
 /* The next piece of at most bytes_max, a multiple of the grain; false at the end. */
 bool tiers_walk_next(tiers_walk *walk, uint32_t bytes_max, tiers_piece *piece_out);

@@ -79,14 +79,12 @@ bool tiers_worker_join(tiers_worker *worker);
 /* Frees a worker whose thread has ended. NULL is allowed. */
 void tiers_worker_free(tiers_worker *worker);
 
-/* Queues the part of the transfer that one share of a copy has, about so many bytes; the thread may
- * not look for it before tiers_worker_call. The copy is transfer->location, or its replica. May
- * wait for a free job, until an instant of CLOCK_MONOTONIC.
+/* Queues the part of the transfer that one share has, about so many bytes; the thread may not look
+ * for it before tiers_worker_call. May wait for a free job, until an instant of CLOCK_MONOTONIC.
  * KVT_OK; KVT_E_TIMEOUT, KVT_E_GONE: nothing is queued, and `finished` will not be called for it.
  */
 KVT_NODISCARD kvt_status tiers_worker_queue(tiers_worker *worker, tiers_transfer *transfer,
-                                            const tiers_location *copy, uint32_t share,
-                                            uint64_t bytes, uint64_t deadline_ns);
+                                            uint32_t share, uint64_t bytes, uint64_t deadline_ns);
 
 /* Makes the thread look for what was queued: once after all that a caller has for this worker and
  * others, because a thread that is woken may take the caller's processor. */

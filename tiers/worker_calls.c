@@ -94,10 +94,10 @@ static kvt_status worker_await_job(tiers_worker *worker, uint64_t deadline_ns)
     return tiers_worker_retired(worker) ? KVT_E_GONE : KVT_OK;
 }
 
-kvt_status tiers_worker_queue(tiers_worker *worker, tiers_transfer *transfer,
-                              const tiers_location *copy, uint32_t share, uint64_t bytes,
-                              uint64_t deadline_ns)
+kvt_status tiers_worker_queue(tiers_worker *worker, tiers_transfer *transfer, uint32_t share,
+                              uint64_t bytes, uint64_t deadline_ns)
 {
+    const tiers_location *location = transfer->location;
     pthread_mutex_lock(&worker->mutex);
     kvt_status status = worker_await_job(worker, deadline_ns);
     if (status != KVT_OK) {
@@ -110,9 +110,8 @@ kvt_status tiers_worker_queue(tiers_worker *worker, tiers_transfer *transfer,
     job->estimate = bytes;
     job->in_flight = 0;
     job->issuing = true;
-    job->result = (tiers_job_result){.status = KVT_OK, .member = copy->shares[share].member};
-    tiers_walk_init(&job->walk, copy, share, transfer->offset, transfer->bytes);
-    if (transfer->replica != NULL) tiers_walk_choose(&job->walk, transfer);
+    job->result = (tiers_job_result){.status = KVT_OK, .member = location->shares[share].member};
+    tiers_walk_init(&job->walk, location, share, transfer->offset, transfer->bytes);
     atomic_fetch_add(&worker->pending_bytes[transfer->kind], job->estimate);
     atomic_fetch_add(&worker->jobs_queued, 1);
     worker_list_push(&worker->mail[transfer->kind], job);

@@ -75,9 +75,8 @@ typedef struct kvt_tier_options {
     uint32_t unit_bytes; /* stripe unit, a multiple of 4096; 0 = 256 KiB */
     kvt_striping striping;
     bool weights_fixed; /* shares stay as measured at open; else they follow what devices achieve */
-    uint64_t rebalance_bytes_per_s; /* for hot objects whose layout fell behind, and for replicas; 0
-                                       = none; 32 MB/s */
-    double replica_share; /* of the capacity, for second copies of hot objects; 0 = none */
+    uint64_t rebalance_bytes_per_s; /* for hot objects whose layout fell behind; 0 = none; 32 MB/s
+                                     */
 } kvt_tier_options;
 
 /* Called after a move was carried out, in the order of execution, under no lock that the callee
@@ -311,10 +310,8 @@ typedef struct kvt_tier_stats {
     uint64_t entries;
     uint64_t bytes_read;
     uint64_t bytes_written;
-    uint64_t hits;          /* gets served from here */
-    bool emulated;          /* stands in for absent hardware */
-    uint64_t replica_bytes; /* of used_bytes, held by second copies of hot entries */
-    uint64_t replica_reads; /* reads that took a part from one */
+    uint64_t hits; /* gets served from here */
+    bool emulated; /* stands in for absent hardware */
     kvt_load_stats loads;
 } kvt_tier_stats;
 
@@ -334,7 +331,6 @@ typedef struct kvt_store_stats {
     uint64_t readmitted;    /* and of those, the ones that came back with it */
     uint64_t timeouts;      /* gets whose deadline passed: misses of entries that are stored */
     uint64_t staging_bytes; /* memory of records in motion now, what silent devices keep included */
-    uint64_t replicas;      /* second copies made, ever */
     uint64_t reopened;      /* curves of devices that had drifted, and were taken up anew, ever */
     uint64_t recosted;      /* entries whose options got new figures for that, ever */
     kvt_policy_stats policy;

@@ -44,7 +44,6 @@ def main(command, script, build):
             sys.exit(f"test_bench_drift: exit {result.returncode}: {result.stderr}")
         document = json.loads(result.stdout)
         slows, gone = document["slows"], document["vanishes"]
-        check(document["skew"]["wrong"] == 0, "wrong bytes from one of two copies", document)
         check(slows["wrong"] == 0 and gone["wrong"] == 0, "wrong bytes", document)
         check(slows["moved_bytes"] <= slows["move_budget_bytes"], "over the budget", document)
         check(gone["unreadable_elsewhere"] == 0, "lost on drives that stayed", document)
