@@ -186,7 +186,7 @@ static const char *verify_row(verify_walk *walk, const catalog_row *row)
     /* Its size is bounded now: the extents lie inside the devices. */
     walk->status = verify_hold(walk, location);
     if (walk->status != KVT_OK) {
-        tiers_pool_release(walk->pool, location);
+        tiers_pool_forget(walk->pool, location);
         return kvt_status_text(walk->status);
     }
     walk->status = verify_need_buffer(walk, row->record_bytes);
@@ -235,8 +235,9 @@ static bool verify_count_device(void *context, const catalog_device *device)
 
 static void verify_close(verify_walk *walk)
 {
+    /* Not released: a device that trims would lose the records that were just found to be sound. */
     for (size_t i = 0; i < walk->held_count; i++)
-        tiers_pool_release(walk->pool, walk->held[i]);
+        tiers_pool_forget(walk->pool, walk->held[i]);
     free(walk->held);
     free(walk->buffer);
     tiers_pool_close(walk->pool);

@@ -166,6 +166,24 @@ static void test_sound(void **state)
     assert_true(before[2] == file_sum(fixture->catalog));
 }
 
+/* A device that trims what is given back keeps what was only looked at: rounds, because trimming is
+ * the worker's, beside the walk and after it. */
+static void test_sound_with_trim(void **state)
+{
+    verify_fixture *fixture = *state;
+    verify_counts counts;
+    verify_seen seen = {0};
+    for (int i = 0; i < 2; i++)
+        fixture->devices[i].trim = true;
+    uint64_t before[2] = {file_sum(fixture->path[0]), file_sum(fixture->path[1])};
+    for (int round = 0; round < 24; round++) {
+        assert_int_equal(run_verify(fixture, &counts, &seen), KVT_OK);
+        assert_int_equal(counts.sound, VERIFY_ENTRIES);
+    }
+    assert_true(before[0] == file_sum(fixture->path[0]));
+    assert_true(before[1] == file_sum(fixture->path[1]));
+}
+
 static void test_damaged(void **state)
 {
     verify_fixture *fixture = *state;
@@ -342,6 +360,7 @@ int main(int argc, char **argv)
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_sound, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_sound_with_trim, setup, teardown),
         cmocka_unit_test_setup_teardown(test_damaged, setup, teardown),
         cmocka_unit_test_setup_teardown(test_missing, setup, teardown),
         cmocka_unit_test_setup_teardown(test_exchanged, setup, teardown),
