@@ -14,8 +14,14 @@ export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
 ifneq ($(wildcard ../shared/data/.),)
 export KVT_DATA_DIR ?= $(abspath ../shared/data)
 endif
-# The job server of this make must not reach the one that CMake may start.
-CMAKE := env -u MAKEFLAGS -u MFLAGS cmake
+# The job server of this make must not reach the one that CMake may start, nor its level: with that
+# the other one would name every folder it enters.
+CMAKE := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL cmake
+# Long output goes to a log in build/, the terminal shows one line per step; V=1 shows everything.
+STEP := tools/step.sh $(BUILD)
+# More arguments for ctest, such as TESTS='-R unit/test_store'.
+TESTS ?=
+export V ?= 0
 
 help:
 	@echo "make build    the library and the command, in Release: build/kvterrace"
@@ -31,22 +37,25 @@ help:
 	@echo "make fuzz     the fuzz targets, a fixed number of inputs each"
 	@echo "make install  into PREFIX ($(PREFIX))"
 	@echo "make clean    removes build/"
+	@echo "V=1 shows all output; TESTS='-R name' gives ctest more arguments"
 
 setup:
 	@tools/bootstrap.sh
 
 configure: setup
-	@$(CMAKE) --preset release
+	@$(STEP)/configure.log "Configuring" $(CMAKE) --preset release
 
 build: configure
-	@$(CMAKE) --build --preset release --target kvterrace_static kvterrace_shared kvterrace_command
+	@$(STEP)/build.log "Building the library and the command" $(CMAKE) --build --preset release \
+		--target kvterrace_static kvterrace_shared kvterrace_command
 
 demo: build
 	@tools/demo.sh $(BUILD)
 
 test: configure
-	@$(CMAKE) --build --preset release
-	@ctest --preset release
+	@$(STEP)/build-all.log "Building the library, the command and the tests" \
+		$(CMAKE) --build --preset release
+	@ctest --preset release $(TESTS)
 
 check:
 	@.ci/run
@@ -63,7 +72,8 @@ bench: build
 	@$(BUILD)/kvterrace bench devices
 
 test-nvme: configure
-	@$(CMAKE) --build --preset release --target conform_tiers_device nvme_drives
+	@$(STEP)/build-nvme.log "Building the nvme tests" $(CMAKE) --build --preset release \
+		--target conform_tiers_device nvme_drives
 	@tests/nvme/run_machine.sh $(BUILD)
 
 asan tsan: setup
@@ -74,7 +84,7 @@ fuzz:
 	@$(CMAKE) --workflow --preset $@
 
 install: build
-	@$(CMAKE) --install $(BUILD) --prefix $(PREFIX)
+	@$(STEP)/install.log "Installing into $(PREFIX)" $(CMAKE) --install $(BUILD) --prefix $(PREFIX)
 
 clean:
 	@rm -rf $(BUILD)

@@ -42,7 +42,7 @@ function(kvt_test_program source kind)
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests/support)
   add_test(NAME ${kind}/${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
   set_tests_properties(${kind}/${name} PROPERTIES LABELS "${kind};${room}" SKIP_RETURN_CODE 77
-    TIMEOUT 600 ENVIRONMENT "${KVT_TEST_ENVIRONMENT}")
+    TIMEOUT 1200 ENVIRONMENT "${KVT_TEST_ENVIRONMENT}")
 endfunction()
 
 foreach(pair "unit;test" "conform;conform" "golden;golden" "torture;torture")
@@ -66,7 +66,7 @@ set_tests_properties(unit/test_tiers_device_hbm PROPERTIES
 add_test(NAME conform/conform_tiers_device_fake_gpu COMMAND conform_tiers_device
   WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
 set_tests_properties(conform/conform_tiers_device_fake_gpu PROPERTIES LABELS "conform;tiers"
-  SKIP_RETURN_CODE 77 TIMEOUT 600
+  SKIP_RETURN_CODE 77 TIMEOUT 1200
   ENVIRONMENT "${KVT_TEST_ENVIRONMENT};LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/fake_cuda")
 
 include(cmake/tests_install.cmake)

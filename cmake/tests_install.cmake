@@ -2,7 +2,7 @@
 # Tests of what a user gets: headers that compile alone, the installed package, the linter.
 function(kvt_script_test name label)
   add_test(NAME ${name} COMMAND ${ARGN} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
-  set_tests_properties(${name} PROPERTIES LABELS "${label}" SKIP_RETURN_CODE 77 TIMEOUT 600
+  set_tests_properties(${name} PROPERTIES LABELS "${label}" SKIP_RETURN_CODE 77 TIMEOUT 1200
     ENVIRONMENT "${KVT_TEST_ENVIRONMENT}")
 endfunction()
 

@@ -2,10 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # bootstrap.sh [lint|fuzz]: installs the Debian packages that the build needs and that are missing.
 # Does nothing, quickly, when none is. Exit 2 when packages are missing and cannot be installed.
+# What apt says goes to build/setup-*.log (tools/step.sh).
 set -u
+here=$(cd "$(dirname "$0")" && pwd)
+logs=$(cd "$here/.." && pwd)/build
 
+# zlib1g-dev: a static link of libsqlite3 takes libz, whose package libsqlite3-dev does not name.
 packages="gcc g++ libc6-dev make cmake pkg-config python3 libzstd-dev liburing-dev libsqlite3-dev
-libxxhash-dev libjansson-dev libinih-dev libopenblas-dev libcmocka-dev"
+zlib1g-dev libxxhash-dev libjansson-dev libinih-dev libopenblas-dev libcmocka-dev"
 case "${1:-}" in
 lint) packages="$packages clang-format" ;;
 fuzz) packages="$packages clang libclang-rt-dev" ;;
@@ -28,6 +32,7 @@ is_installed() {
     libzstd-dev) pkg-config --exists libzstd ;;
     liburing-dev) pkg-config --exists liburing ;;
     libsqlite3-dev) pkg-config --exists sqlite3 ;;
+    zlib1g-dev) pkg-config --exists zlib ;;
     libxxhash-dev) pkg-config --exists libxxhash ;;
     libjansson-dev) pkg-config --exists jansson ;;
     libinih-dev) pkg-config --exists inih ;;
@@ -85,24 +90,28 @@ case " $missing " in
 *) want_runtime=0 ;;
 esac
 
+apt_update() {
+    "$here/step.sh" "$logs/setup-update.log" "Updating apt's lists" \
+        $as_root apt-get update -q || give_up "apt-get update failed."
+}
 apt_install() {
-    # shellcheck disable=SC2086 # lists of words on purpose
-    $as_root DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$@"
+    # shellcheck disable=SC2086 # a list of words on purpose
+    "$here/step.sh" "$logs/setup-install.log" "Installing $# packages with apt" \
+        $as_root DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$@"
 }
 
-echo "Installing:$missing" >&2
-if ! ls /var/lib/apt/lists/*_Packages* >/dev/null 2>&1; then
-    $as_root apt-get update -q >&2 || give_up "apt-get update failed."
-fi
+echo "Missing packages:$missing" >&2
+ls /var/lib/apt/lists/*_Packages* >/dev/null 2>&1 || apt_update
 # shellcheck disable=SC2086
-if [ -n "$install_list" ] && ! apt_install $install_list >&2; then
+if [ -n "$install_list" ] && ! apt_install $install_list; then
     # Old lists name versions that the mirror no longer has.
-    $as_root apt-get update -q >&2 || give_up "apt-get update failed."
-    apt_install $install_list >&2 || give_up "apt-get install failed."
+    apt_update
+    # shellcheck disable=SC2086
+    apt_install $install_list || give_up "apt-get install failed."
 fi
 if [ "$want_runtime" -eq 1 ]; then
     major=$(clang -dumpversion | cut -d. -f1)
-    apt_install "libclang-rt-$major-dev" >&2 || give_up "apt-get install failed."
+    apt_install "libclang-rt-$major-dev" || give_up "apt-get install failed."
 fi
 
 list_missing

@@ -3,14 +3,16 @@
 # check_bootstrap.sh BOOTSTRAP: what the set-up does when a package is missing, on a machine played
 # by small scripts: as root it calls apt-get, otherwise it lists what is missing and leaves with 2.
 set -eu
-bootstrap=$1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-mkdir "$work/bin"
+mkdir "$work/bin" "$work/tools"
+# A copy, so that its logs land in this folder.
+cp "$1" "${1%/*}/step.sh" "$work/tools"
+bootstrap=$work/tools/bootstrap.sh
 
 # Only what bootstrap.sh needs, each either real or played; the marker file "installed"
 # stands for the missing library.
-for tool in env sh cat sed sort head cut grep ls; do
+for tool in env sh cat sed sort head tail cut grep ls dirname mkdir mktemp date tr sleep; do
     real=$(command -v "$tool") && ln -sf "$real" "$work/bin/$tool"
 done
 play() {
@@ -48,15 +50,19 @@ expect 2 "did not become usable" # apt-get says yes and installs nothing
 grep -q "apt-get install .* libinih-dev\$" "$work/calls"
 
 play id 'echo 0'
-play apt-get "case \"\$*\" in *install*) : >$work/installed ;; esac"
+play apt-get "case \"\$*\" in *install*) : >$work/installed; echo Unpacking ;; esac"
 run
-expect 0
-play apt-get 'exit 1'
+expect 0 "Installing 1 packages with apt: "
+! grep -q Unpacking "$work/out" || { echo "apt's output reached the terminal"; exit 1; }
+grep -q Unpacking "$work/build/setup-install.log"
+play apt-get 'echo "E: nothing works"; exit 1'
 run
 expect 0 # everything is there: nothing is installed
 rm "$work/installed"
 run
-expect 2 libinih-dev # apt-get fails
+expect 2 libinih-dev # apt-get fails: the end of its log is shown, and where the log is
+expect 2 "E: nothing works"
+expect 2 "The whole log: $work/build/setup-"
 : >"$work/installed"
 play cmake 'echo "cmake version 3.18.4"'
 run

@@ -33,7 +33,7 @@ class CommandCase(unittest.TestCase):
 
     def run_command(self, *arguments, code=0, environment=None):
         result = subprocess.run([COMMAND, *arguments], cwd=self.folder, text=True,
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=300,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=1000,
                                 stdin=subprocess.DEVNULL, env=environment)
         self.assertEqual(result.returncode, code, result.stdout + result.stderr)
         return result

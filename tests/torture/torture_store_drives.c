@@ -19,7 +19,8 @@ static kvt_device_config drives_config(const char *name, const char *path, uint6
     return config;
 }
 
-/* A store whose only tier is SSD, on one or two files, of which the last may fall silent. */
+/* A store whose only tier is SSD, on one or two files, of which the last may fall silent. What lay
+ * on them is lost. NULL when the last one was silent while it was opened. */
 static kvt_store *drives_store_with(const char *first, const char *second, uint64_t silence_ns)
 {
     kvt_device_config devices[2] = {drives_config("d0", first, second == NULL ? silence_ns : NEVER),
@@ -31,9 +32,11 @@ static kvt_store *drives_store_with(const char *first, const char *second, uint6
     options.staging_bytes = 8 << 20;
     options.policy = "lru";
     options.tick_seconds = 0;
+    options.format = true;
     options.tiers[KVT_TIER_SSD].devices = devices;
     options.tiers[KVT_TIER_SSD].device_count = second != NULL ? 2 : 1;
     kvt_status status = kvt_open(&options, &store, message, sizeof message);
+    if (status == KVT_E_GONE && silence_ns != NEVER) return NULL;
     if (status != KVT_OK) fail_msg("open: %s: %s", kvt_status_name(status), message);
     return store;
 }
@@ -61,6 +64,34 @@ static uint32_t drives_get_all(kvt_store *store, uint32_t first)
             fail_msg("get %u: %s", first + i, kvt_status_name(status));
     }
     return hits;
+}
+
+/* Whether the store serves from both drives, and each of them holds entries. */
+static bool drives_hold_both(kvt_store *store)
+{
+    for (size_t i = 0; i < 2; i++) {
+        kvt_device_stats stats;
+        assert_int_equal(kvt_device_stats_at(store, i, &stats), KVT_OK);
+        if (stats.state != KVT_DEVICE_SERVING || stats.used_bytes == 0) return false;
+    }
+    return true;
+}
+
+/* A store on two drives, with entries on both. A drive that a busy machine held up while it was
+ * measured may get no entry, or be taken for silent: then all begins again, with a longer limit. */
+static kvt_store *drives_store_on_both(const drive_scratch drives[2], uint64_t silence_ns)
+{
+    for (;;) {
+        kvt_store *store = drives_store_with(drives[0].path, drives[1].path, silence_ns);
+        for (uint32_t i = 0; store != NULL && i < ENTRIES; i++)
+            (void)!support_put(store, i);
+        if (store != NULL && drives_hold_both(store)) {
+            assert_int_equal(drives_get_all(store, 0), ENTRIES);
+            return store;
+        }
+        if (store != NULL) kvt_close(store);
+        if (silence_ns != NEVER) silence_ns *= 2;
+    }
 }
 
 /* What is dropped leaves no room behind. */
@@ -144,9 +175,7 @@ static void test_vanished(void **state)
     bool first = drive_scratch_make(&drives[0], "16Mi", "latency_us=0");
     bool second = drive_scratch_make(&drives[1], "16Mi", "latency_us=0");
     if (!first || !second) skip();
-    kvt_store *store = drives_store(drives[0].path, drives[1].path);
-    drives_put_all(store, 0);
-    assert_int_equal(drives_get_all(store, 0), ENTRIES);
+    kvt_store *store = drives_store_on_both(drives, NEVER);
     assert_true(drive_scratch_kill(&drives[1]));
     uint32_t hits = drives_get_all(store, 0);
     assert_in_range(hits, 1, ENTRIES - 1); /* one unit each: they lie on one drive or the other */
@@ -193,8 +222,7 @@ static void test_hung_gets(void **state)
     bool first = drive_scratch_make(&drives[0], "16Mi", "latency_us=0");
     bool second = drive_scratch_make(&drives[1], "16Mi", "latency_us=0");
     if (!first || !second) skip();
-    kvt_store *store = drives_store(drives[0].path, drives[1].path);
-    drives_put_all(store, 0);
+    kvt_store *store = drives_store_on_both(drives, NEVER);
     bool hangs[ENTRIES];
     for (uint32_t i = 0; i < ENTRIES; i++)
         hangs[i] = drives_reads_second(store, i);
@@ -236,8 +264,7 @@ static void test_hung_retired(void **state)
     bool first = drive_scratch_make(&drives[0], "16Mi", "latency_us=0");
     bool second = drive_scratch_make(&drives[1], "16Mi", "latency_us=0");
     if (!first || !second) skip();
-    kvt_store *store = drives_store_with(drives[0].path, drives[1].path, 200000000);
-    drives_put_all(store, 0);
+    kvt_store *store = drives_store_on_both(drives, 200000000);
     assert_true(drive_scratch_set(&drives[1], "hang=1"));
     drives_put_all(store, ENTRIES);
     assert_int_equal(drives_get_all(store, ENTRIES), ENTRIES);

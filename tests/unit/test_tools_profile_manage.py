@@ -128,7 +128,7 @@ class ManageTest(CommandCase):
             with open("/dev/full", "w") as full:
                 result = subprocess.run([COMMAND, "profile", *arguments, "--database", "a.db"],
                                         cwd=self.folder, text=True, stdout=full,
-                                        stderr=subprocess.PIPE, timeout=300)
+                                        stderr=subprocess.PIPE, timeout=1000)
             self.assertEqual(result.returncode, 1)
             self.assertIn("standard output: ", result.stderr)
             self.assertNotIn("memory", result.stderr)
