@@ -112,6 +112,7 @@ static kvt_status access_admit(kvt_store *store, store_entry *entry,
     access_correct_options(measured, options, offer.option_count);
     entry->curve_epoch = store->curve_epoch;
     store_describe(entry, &offer);
+    backoff_expire(store);
     uint64_t started_ns = store_now_ns(store);
     status = kvt_policy_admit(store->policy, started_ns, &offer, plan);
     store_count_decision(store, started_ns);
@@ -200,8 +201,9 @@ static kvt_status access_put_status(kvt_status status)
 
 /*
  * A plan can fail for reasons that the next one does not have: a victim could not be demoted (it is
- * gone now, and so is the need), or the record came out larger than the estimate (now it is known).
- * Each try makes such progress, so a few are enough.
+ * gone now, and so is the need, or it backs off, and the next plan takes another one), or the
+ * record came out larger than the estimate (now it is known). Each try makes such progress, so a
+ * few are enough.
  */
 #define ACCESS_TRIES 8
 
@@ -319,6 +321,7 @@ static void access_count(kvt_store *store, const store_entry *entry)
     kvt_move moves[32];
     kvt_plan plan = {.moves = moves, .capacity = 32};
     bool room = store->queue_count < STORE_PLANS_QUEUED && !store->stopping;
+    backoff_expire(store);
     uint64_t started_ns = store_now_ns(store);
     kvt_status status =
         kvt_policy_access(store->policy, started_ns, entry->handle, room ? &plan : NULL);

@@ -60,7 +60,9 @@ typedef struct store_entry {
     uint32_t class_id;
     uint32_t tenant;
     uint32_t request_tokens;
-    online_loss_entry loss; /* what was observed of its own losses, in this life */
+    online_loss_entry loss;   /* what was observed of its own losses, in this life */
+    uint8_t failed_moves;     /* in a row; backoff.c */
+    uint64_t pinned_until_ns; /* a move failed: the policy's plans leave it out until then; or 0 */
     entry_state state;
     store_place *place; /* in RESIDENT, MOVING, and in LEAVING until released; else NULL */
     store_load *load;   /* the read of `place` that a further get may join, or NULL */

@@ -52,6 +52,9 @@ typedef struct store_op {
     store_place *place;     /* the new place, before it is the entry's */
     catalog_insertion *row; /* its catalog row, before it is queued */
     bool owes;              /* a new layout: until it ends, room that others may wait for */
+    bool for_put;           /* its plan ends with a put, which needs the room */
+    bool source_asked;      /* change: the source was read from, or that was tried */
+    bool no_room;           /* pool or policy had none for the new record */
     uint32_t stages_done;   /* mask; a stuck operation prints its own history in a debugger */
 } store_op;
 
@@ -136,6 +139,7 @@ static kvt_status stage_read(store_op *op)
     if (status != KVT_OK) return status;
     op->record = op->staging.memory;
     op->record_bytes = source->record_bytes;
+    op->source_asked = true;
     learn_flight flight;
     const flight_watch *watch = learn_watch(store, source->tier, KVT_IO_READ, &flight);
     status = flight_move(store->staging, store->pools[source->tier], KVT_IO_READ, source->location,
@@ -233,7 +237,9 @@ static kvt_status executor_reserve_relayout(store_op *op)
     pthread_mutex_lock(&store->lock);
     store->draining[op->tier]++;
     pthread_mutex_unlock(&store->lock);
-    return tiers_pool_reserve(store->pools[op->tier], op->record_bytes, &op->location);
+    kvt_status status = tiers_pool_reserve(store->pools[op->tier], op->record_bytes, &op->location);
+    op->no_room = status == KVT_E_SPACE;
+    return status;
 }
 
 /* Lock held. */
@@ -267,8 +273,9 @@ static kvt_status stage_reserve(store_op *op)
             tiers_pool_reserve(store->pools[op->tier], op->record_bytes, &op->location);
         if (status != KVT_E_SPACE) return status;
         if (!owed && !draining) {
-            if (!park_reclaim(store, op->tier, op->record_bytes)) return status;
-            continue;
+            if (park_reclaim(store, op->tier, op->record_bytes)) continue;
+            op->no_room = true;
+            return status;
         }
         if (owed) {
             status = catalog_settle(store->catalog);
@@ -356,6 +363,7 @@ static kvt_status stage_publish(store_op *op)
     kvt_status status = KVT_OK;
     if (op->move->id != RELAYOUT_ID)
         status = kvt_policy_commit(store->policy, op->move->id, actual);
+    op->no_room = status == KVT_E_SPACE;
     if (status == KVT_OK) {
         store_place *old = entry->place;
         op->place->location = op->location;
@@ -373,6 +381,7 @@ static kvt_status stage_publish(store_op *op)
             op->source = NULL;
         }
         entry_set_state(entry, old != NULL ? ENTRY_MOVING : ENTRY_ARRIVING, ENTRY_RESIDENT);
+        backoff_note_success(store, entry);
         pthread_cond_broadcast(&store->changed);
         if (old != NULL) executor_drain_place(store, old);
         executor_settle_debt(op);
@@ -434,6 +443,7 @@ void executor_drop_entry(kvt_store *store, store_entry *entry)
     store_place *place = entry->place;
     entry->load = NULL;
     (void)!kvt_policy_remove(store->policy, entry->handle);
+    backoff_forget(entry);
     executor_drain_place(store, place);
     entry->place = NULL;
     entry_erase(&store->table, entry);
@@ -463,27 +473,64 @@ void executor_abort_moves(kvt_store *store, const kvt_move *moves, uint32_t coun
     }
 }
 
-/*
- * A change that failed may leave an entry that is not worth keeping: its source could not be read,
- * or it stood in the way of something and cannot go where it was sent. Giving it up is what lets
- * the next plan succeed; keeping it would make every plan try the same again.
- */
-static bool executor_gives_up(const store_op *op, kvt_tier source, kvt_status status,
-                              bool *source_lost_out)
+/* A change that failed because its source could not be read, or was not what it should be. */
+static bool executor_lost_source(const store_op *op, kvt_status status)
 {
     bool read = (op->stages_done & (1u << STAGE_READ)) != 0;
     bool recoded = (op->stages_done & (1u << STAGE_RECODE)) != 0;
     bool rotten = status == KVT_E_CORRUPT || status == KVT_E_MISMATCH || status == KVT_E_VERSION;
-    *source_lost_out = !read || (!recoded && rotten);
     if (op->move->kind != KVT_MOVE_CHANGE || status == KVT_E_MEMORY) return false;
-    return *source_lost_out || (op->move->id != RELAYOUT_ID && op->tier >= source);
+    return (op->source_asked && !read) || (!recoded && rotten);
+}
+
+/*
+ * Whether the entry of a change that failed goes, so that the put behind it has its room: the
+ * change was to free bytes of its tier for that put, and pool or policy had no room for the new
+ * record. A device that fails a write, for lack of space too, never costs a stored entry, and no
+ * other plan does: its entry backs off, and the next plan is made with others.
+ */
+static bool executor_gives_up(const store_op *op, kvt_tier source)
+{
+    const kvt_move *move = op->move;
+    if (!op->for_put || !op->no_room || move->kind != KVT_MOVE_CHANGE) return false;
+    return source != KVT_TIER_NONE && move->to_bytes[source] < move->from_bytes[source];
+}
+
+/* Lock held. */
+static void executor_count_failure(store_counters *counters, const kvt_move *move,
+                                   kvt_status status)
+{
+    if (move->id == RELAYOUT_ID) return;
+    switch (status) {
+    case KVT_E_IO:
+    case KVT_E_GONE:
+    case KVT_E_READ_ONLY: counters->moves_failed_io++; break;
+    case KVT_E_SPACE: counters->moves_failed_space++; break;
+    case KVT_E_MEMORY: counters->moves_failed_memory++; break;
+    default: break;
+    }
+}
+
+/* What becomes of the entry of a change that failed; it is RESIDENT again. Lock held. */
+static void executor_judge_entry(store_op *op, kvt_tier source, kvt_status status)
+{
+    kvt_store *store = op->store;
+    if (executor_lost_source(op, status)) {
+        store->counters.load_failures++;
+        park_lose_entry(store, op->entry);
+    } else if (executor_gives_up(op, source)) {
+        store->counters.given_up++;
+        park_lose_entry(store, op->entry);
+    } else if (op->move->id != RELAYOUT_ID || !op->no_room) {
+        backoff_note_failure(store,
+                             op->entry); /* a new layout may wait for room as long as need be */
+    }
 }
 
 static void executor_undo(store_op *op, kvt_status status)
 {
     kvt_store *store = op->store;
     kvt_tier source = op->source != NULL ? op->source->tier : KVT_TIER_NONE;
-    bool source_lost = false;
     staging_give(store->staging, &op->staging);
     catalog_insertion_free(op->row);
     if (op->place != NULL) catalog_ticket_free(op->place->ticket);
@@ -492,11 +539,9 @@ static void executor_undo(store_op *op, kvt_status status)
     pthread_mutex_lock(&store->lock);
     executor_settle_debt(op);
     if (op->source != NULL) op->source->readers--;
+    executor_count_failure(&store->counters, op->move, status);
     executor_abort_move(store, op->move);
-    if (executor_gives_up(op, source, status, &source_lost)) {
-        if (source_lost) store->counters.load_failures++;
-        park_lose_entry(store, op->entry);
-    }
+    if (op->move->kind == KVT_MOVE_CHANGE) executor_judge_entry(op, source, status);
     park_refresh_tier(store, op->tier);
     park_refresh_tier(store, source);
     pthread_mutex_unlock(&store->lock);
@@ -527,9 +572,9 @@ void executor_report(kvt_store *store, const kvt_move *move, kvt_status outcome)
 }
 
 static kvt_status executor_run_move(kvt_store *store, const kvt_move *move, const void *data,
-                                    executor_result *result)
+                                    bool for_put, executor_result *result)
 {
-    store_op op = {.store = store, .move = move, .data = data};
+    store_op op = {.store = store, .move = move, .data = data, .for_put = for_put};
     op.tier = store_tier_of(move->to_bytes);
     pthread_mutex_lock(&store->lock);
     op.entry = entry_find_handle(&store->table, move->handle);
@@ -547,6 +592,7 @@ static kvt_status executor_run_move(kvt_store *store, const kvt_move *move, cons
         op.stages_done |= 1u << *stage;
     }
     if (move->kind == KVT_MOVE_PUT) result->put_bytes = op.record_bytes;
+    result->no_room = op.no_room;
     if (status != KVT_OK) {
         executor_undo(&op, status);
     } else {
@@ -578,7 +624,8 @@ kvt_status executor_relayout(kvt_store *store, uint64_t handle, kvt_tier tier)
     (void)!kvt_policy_pin(store->policy, handle); /* no plan touches it meanwhile */
     entry_set_state(entry, ENTRY_RESIDENT, ENTRY_MOVING);
     pthread_mutex_unlock(&store->lock);
-    kvt_status status = executor_run_move(store, &move, NULL, &result);
+    kvt_status status = executor_run_move(store, &move, NULL, false, &result);
+    if (status == KVT_E_SPACE && !result.no_room) status = KVT_E_IO; /* a device said so */
     pthread_mutex_lock(&store->lock);
     (void)!kvt_policy_unpin(store->policy, handle); /* a miss when it could not be read */
     pthread_mutex_unlock(&store->lock);
@@ -591,9 +638,10 @@ kvt_status executor_run_plan(kvt_store *store, const kvt_move *moves, uint32_t c
     kvt_status status = KVT_OK;
     uint32_t done = 0;
     memset(result_out, 0, sizeof *result_out);
+    bool for_put = count != 0 && moves[count - 1].kind == KVT_MOVE_PUT;
     while (done < count) {
         const void *bytes = moves[done].kind == KVT_MOVE_PUT ? data : NULL;
-        status = executor_run_move(store, &moves[done], bytes, result_out);
+        status = executor_run_move(store, &moves[done], bytes, for_put, result_out);
         if (status != KVT_OK) break;
         done++;
     }

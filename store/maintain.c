@@ -89,6 +89,22 @@ static void maintain_run_queue(kvt_store *store, uint64_t *budget, uint32_t *mov
     }
 }
 
+/* Asks the policy what is to be done, unless what it asked for last failed. */
+static kvt_status maintain_plan_tick(kvt_store *store, uint32_t limit, uint64_t budget,
+                                     kvt_plan *plan)
+{
+    kvt_status status = KVT_OK;
+    pthread_mutex_lock(&store->lock);
+    if (backoff_may_tick(store)) {
+        uint64_t started_ns = store_now_ns(store);
+        status = kvt_policy_tick(store->policy, started_ns, limit, budget, plan);
+        store_count_decision(store, started_ns);
+        if (status == KVT_OK) executor_mark_plan(store, plan);
+    }
+    pthread_mutex_unlock(&store->lock);
+    return status;
+}
+
 static kvt_status maintain_run_tick(kvt_store *store, uint64_t *budget, uint32_t *moves_done)
 {
     uint32_t limit =
@@ -97,17 +113,15 @@ static kvt_status maintain_run_tick(kvt_store *store, uint64_t *budget, uint32_t
     kvt_plan plan = {.capacity = STORE_PLAN_MOVES};
     plan.moves = malloc(STORE_PLAN_MOVES * sizeof *plan.moves);
     if (plan.moves == NULL) return KVT_E_MEMORY;
-    pthread_mutex_lock(&store->lock);
-    uint64_t started_ns = store_now_ns(store);
-    kvt_status status = kvt_policy_tick(store->policy, started_ns, limit, *budget, &plan);
-    store_count_decision(store, started_ns);
-    if (status == KVT_OK) executor_mark_plan(store, &plan);
-    pthread_mutex_unlock(&store->lock);
-    if (status == KVT_OK) {
+    kvt_status status = maintain_plan_tick(store, limit, *budget, &plan);
+    if (status == KVT_OK && plan.count != 0) {
         maintain_spend(budget, maintain_written_bytes(plan.moves, plan.count));
         executor_result result;
-        (void)!executor_run_plan(store, plan.moves, plan.count, NULL, &result);
+        kvt_status outcome = executor_run_plan(store, plan.moves, plan.count, NULL, &result);
         *moves_done += result.committed;
+        pthread_mutex_lock(&store->lock);
+        backoff_note_tick(store, outcome);
+        pthread_mutex_unlock(&store->lock);
     }
     free(plan.moves);
     return status;

@@ -95,6 +95,10 @@ static void observe_counters(const store_counters *counters, kvt_store_stats *st
     stats->parked = counters->parked;
     stats->readmitted = counters->readmitted;
     stats->timeouts = counters->timeouts;
+    stats->moves_failed_io = counters->moves_failed_io;
+    stats->moves_failed_space = counters->moves_failed_space;
+    stats->moves_failed_memory = counters->moves_failed_memory;
+    stats->given_up = counters->given_up;
     stats->decision_ns_p50 = observe_quantile(counters->decision_times, 0.50);
     stats->decision_ns_p99 = observe_quantile(counters->decision_times, 0.99);
 }
@@ -106,6 +110,7 @@ kvt_status kvt_stats(kvt_store *store, kvt_store_stats *stats)
     stats->struct_size = sizeof *stats;
     pthread_mutex_lock(&store->lock);
     observe_counters(&store->counters, stats);
+    stats->backing_off = store->backoff.count;
     kvt_policy_stats_get(store->policy, &stats->policy);
     stats->staging_bytes = staging_bytes_out(store->staging);
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {

@@ -77,6 +77,7 @@ void park_lose_entry(kvt_store *store, store_entry *entry)
     entry->load = NULL;
     place->slow_gets = 0;
     (void)!kvt_policy_remove(store->policy, entry->handle);
+    backoff_forget(entry);
     entry_set_state(entry, ENTRY_RESIDENT, ENTRY_PARKED);
     entry_transfer(&store->table, &store->parked, entry);
     store->counters.parked++;

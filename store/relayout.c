@@ -75,7 +75,8 @@ static uint64_t relayout_take(kvt_store *store, kvt_tier tier)
     while (relayout->count > 0 && !store->stopping) {
         uint64_t handle = relayout->handles[0];
         const store_entry *entry = entry_find_handle(&store->table, handle);
-        bool there = entry != NULL && entry->state == ENTRY_RESIDENT && entry->place->tier == tier;
+        bool there = entry != NULL && entry->state == ENTRY_RESIDENT &&
+                     entry->place->tier == tier && entry->pinned_until_ns == 0;
         if (there && (double)entry->place->record_bytes > relayout->tokens) return 0;
         relayout->count--;
         memmove(&relayout->handles[0], &relayout->handles[1],
@@ -119,7 +120,7 @@ static uint32_t relayout_find(kvt_store *store, kvt_tier tier, uint64_t members,
         /* A bucket longer than what fits is looked at again in the next pass. */
         for (; entry != NULL && count < RELAYOUT_DRAIN_STEP; entry = entry->next) {
             bool lies = entry->state == ENTRY_RESIDENT && entry->place->tier == tier &&
-                        park_touches(entry->place, members);
+                        entry->pinned_until_ns == 0 && park_touches(entry->place, members);
             if (lies) handles[count++] = entry->handle;
         }
         relayout->drain_bucket++;

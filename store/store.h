@@ -40,6 +40,23 @@ typedef struct store_relayout {
     size_t drain_bucket; /* where the walk over the table goes on */
 } store_relayout;
 
+#define STORE_BACKOFFS 256u
+
+/* An entry whose last move failed: in no plan until an instant (store_now_ns). */
+typedef struct store_backoff_item {
+    uint64_t handle;
+    uint64_t until_ns;
+} store_backoff_item;
+
+/* Moves that failed, and when they may be tried again. Under store->lock. */
+typedef struct store_backoff {
+    uint32_t count;
+    uint32_t failed_ticks;   /* plans of the policy's tick that failed, in a row */
+    uint64_t next_ns;        /* the earliest until_ns */
+    uint64_t tick_resume_ns; /* the tick plans nothing before */
+    store_backoff_item items[STORE_BACKOFFS];
+} store_backoff;
+
 /* Counters under store->lock. */
 typedef struct store_counters {
     uint64_t puts, puts_refused, puts_existing, gets, misses, shared_reads, load_failures, timeouts;
@@ -47,6 +64,8 @@ typedef struct store_counters {
     uint64_t promotions, demotions, evictions;
     uint64_t relayouts, relayout_bytes, parked, readmitted;
     uint64_t recosted; /* entries whose options got new figures, ever */
+    uint64_t moves_failed_io, moves_failed_space, moves_failed_memory;
+    uint64_t given_up; /* entries dropped for the room of a put */
     uint64_t hits[KVT_TIER_COUNT];
     uint64_t decision_times[STORE_TIMES]; /* 16 buckets per octave of nanoseconds */
 } store_counters;
@@ -67,6 +86,7 @@ struct kvt_store {
     uint32_t draining[KVT_TIER_COUNT]; /* replaced places that are still being read */
     uint64_t drained;                  /* places given back after that, ever */
     store_relayout relayouts[KVT_TIER_COUNT];
+    store_backoff backoff;
 
     /* Options are made with figures of an epoch; a curve that is re-opened begins another. */
     uint32_t curve_epoch;
@@ -136,6 +156,7 @@ typedef struct executor_result {
     uint32_t committed; /* moves */
     uint32_t failed;    /* index of the move that failed, when one did */
     uint64_t put_bytes; /* the size that the PUT's record came out with, 0 before it was encoded */
+    bool no_room;       /* it failed because pool or policy had no room; no device said so */
 } executor_result;
 
 /* Carries a marked plan out, in order; after a failure the rest is aborted. data is the caller's
@@ -168,6 +189,24 @@ KVT_NODISCARD kvt_status executor_relayout(kvt_store *store, uint64_t handle, kv
 /* As kvt_record_bound, with scratch for the store's codec workers. */
 KVT_NODISCARD kvt_status executor_bound(const kvt_store *store, const kvt_record_spec *spec,
                                         uint64_t *bytes_out, uint64_t *scratch_bytes_out);
+
+/* ---- backoff.c ---- */
+
+/* Releases the entries whose time is over. Before every call on the policy that may plan. */
+void backoff_expire(kvt_store *store);
+
+/* A move of this RESIDENT entry failed: the entry is in no plan for a while. */
+void backoff_note_failure(kvt_store *store, store_entry *entry);
+
+/* A move of this entry was carried out: its next failure is its first. */
+void backoff_note_success(kvt_store *store, store_entry *entry);
+
+/* The policy has forgotten the entry, and its pin with it. */
+void backoff_forget(store_entry *entry);
+
+/* Whether the policy's tick may plan now, and how its plan ended. */
+bool backoff_may_tick(kvt_store *store);
+void backoff_note_tick(kvt_store *store, kvt_status status);
 
 /* ---- members.c ---- */
 

@@ -334,6 +334,11 @@ typedef struct kvt_store_stats {
     uint64_t reopened;      /* curves of devices that had drifted, and were taken up anew, ever */
     uint64_t recosted;      /* entries whose options got new figures for that, ever */
     kvt_policy_stats policy;
+    uint64_t moves_failed_io;     /* of moves_aborted: a device failed; */
+    uint64_t moves_failed_space;  /* no room for the record at its target, or a full device; */
+    uint64_t moves_failed_memory; /* no memory. The others were planned behind one that failed */
+    uint64_t given_up; /* entries dropped: a put needed their room, and none was left to move to */
+    uint64_t backing_off; /* entries now that no plan moves for a while, because a move failed */
 } kvt_store_stats;
 
 KVT_API KVT_NODISCARD kvt_status kvt_stats(kvt_store *store, kvt_store_stats *stats);

@@ -1,0 +1,339 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * torture_store_moves.c - writes of background moves that fail: changes of form, demotions,
+ * promotions, new layouts. Whatever the device says, the entry stays where it was, also over a
+ * reopen, and the moves that fail are tried less and less often.
+ */
+#include "store_support.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mount.h>
+
+enum { DISKS = 2, ENTRIES = 40, ROUNDS = 60 };
+
+typedef struct site {
+    char folder[64];
+    char catalog[96];
+    char paths[DISKS][96];
+    support_fault disks[DISKS];
+    support_fault dram;
+    kvt_device_config configs[DISKS];
+    kvt_device_config dram_config;
+    kvt_store_options options;
+    kvt_store *store;
+} site;
+
+static void site_make(site *s, uint32_t disks, uint64_t dram_bytes)
+{
+    static const char *const names[DISKS] = {"disk0", "disk1"};
+    memset(s, 0, sizeof *s);
+    support_make_folder(s->folder, sizeof s->folder);
+    snprintf(s->catalog, sizeof s->catalog, "%s/catalog.db", s->folder);
+    kvt_store_options_init(&s->options);
+    s->options.staging_bytes = 8 << 20;
+    s->options.catalog_path = s->catalog;
+    s->options.policy = "lru";
+    s->options.tick_seconds = 0;
+    for (uint32_t i = 0; i < disks; i++) {
+        snprintf(s->paths[i], sizeof s->paths[i], "%s/%s", s->folder, names[i]);
+        s->disks[i] = (support_fault){.capacity_bytes = 8 << 20, .path = s->paths[i], .fast = true};
+        s->configs[i] = support_fault_config(&s->disks[i], names[i]);
+    }
+    s->options.tiers[KVT_TIER_SSD] = (kvt_tier_options){
+        .devices = s->configs, .device_count = disks, .unit_bytes = 4096, .weights_fixed = true};
+    if (dram_bytes == 0) return;
+    s->dram = (support_fault){.capacity_bytes = dram_bytes};
+    s->dram_config = support_fault_config(&s->dram, "dram");
+    s->options.tiers[KVT_TIER_DRAM] = (kvt_tier_options){
+        .devices = &s->dram_config, .device_count = 1, .unit_bytes = 4096, .weights_fixed = true};
+}
+
+static void site_open(site *s)
+{
+    char message[256] = "";
+    kvt_status status = kvt_open(&s->options, &s->store, message, sizeof message);
+    if (status != KVT_OK) fail_msg("open: %s: %s", kvt_status_name(status), message);
+}
+
+static void site_reopen(site *s)
+{
+    kvt_close(s->store);
+    site_open(s);
+}
+
+static void site_end(site *s)
+{
+    kvt_close(s->store);
+    support_remove_folder(s->folder);
+}
+
+static void put_all(site *s, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        assert_int_equal(support_put(s->store, i), KVT_OK);
+    assert_int_equal(kvt_flush(s->store), KVT_OK);
+}
+
+static uint32_t count_stored(site *s)
+{
+    uint32_t stored = 0;
+    for (uint32_t i = 0; i < 2 * ENTRIES; i++) {
+        kvt_key key = support_key(i);
+        stored += kvt_exists(s->store, &key) == KVT_OK;
+    }
+    return stored;
+}
+
+/* Gets every entry; each that is there has the right bytes. */
+static uint32_t count_hits(site *s)
+{
+    uint32_t hits = 0;
+    for (uint32_t i = 0; i < 2 * ENTRIES; i++) {
+        kvt_status status = support_get(s->store, i, NULL);
+        assert_true(status == KVT_OK || status == KVT_MISS);
+        hits += status == KVT_OK;
+    }
+    return hits;
+}
+
+static void fail_writes(kvt_device *device, kvt_status status)
+{
+    const tiers_fault_rule rule = {.action = TIERS_FAULT_FAIL,
+                                   .kinds = TIERS_FAULT_WRITES,
+                                   .status = status,
+                                   .os_error = status == KVT_E_SPACE ? ENOSPC : EIO};
+    assert_int_equal(tiers_fault_add(device, &rule), KVT_OK);
+}
+
+/* Nothing was lost or given up. */
+static void check_nothing_lost(site *s, uint32_t before, uint64_t evictions)
+{
+    kvt_store_stats stats = support_stats(s->store);
+    assert_int_equal(stats.evictions, evictions);
+    assert_int_equal(stats.given_up, 0);
+    assert_int_equal(stats.load_failures, 0);
+    assert_int_equal(count_stored(s), before);
+    assert_int_equal(count_hits(s), before);
+}
+
+/* ---- changes of form inside a tier ---- */
+
+static void store_lossless(site *s)
+{
+    site_make(s, 1, 0);
+    s->options.variant = (kvt_variant){.codec = KVT_CODEC_LOSSLESS, .mode = KVT_LOSSLESS_DENSE};
+    site_open(s);
+}
+
+/* Reopens under a policy that wants the entries raw, because decoding takes longer than reading. */
+static void want_raw(site *s)
+{
+    s->options.policy = "utility";
+    s->options.variant = (kvt_variant){.codec = KVT_CODEC_RAW};
+    site_reopen(s);
+    assert_int_equal(count_stored(s), ENTRIES);
+}
+
+static void work(site *s, uint32_t rounds)
+{
+    for (uint32_t i = 0; i < rounds; i++) {
+        for (uint32_t j = 0; j < ENTRIES; j++)
+            (void)!support_get(s->store, j, NULL);
+        assert_int_equal(kvt_maintain(s->store, NULL), KVT_OK);
+    }
+}
+
+static uint32_t count_raw(site *s)
+{
+    uint32_t raw = 0;
+    for (uint32_t i = 0; i < ENTRIES; i++) {
+        kvt_get_info info;
+        if (support_get(s->store, i, &info) == KVT_OK) raw += info.variant.codec == KVT_CODEC_RAW;
+    }
+    return raw;
+}
+
+static void check_failed_changes(site *s, uint64_t failed)
+{
+    check_nothing_lost(s, ENTRIES, 0);
+    /* Moves did fail, but a few times an entry, however many rounds there were: the pauses between
+     * them are 0.25, 0.5, 1 s and so on, so that eight take half a minute. */
+    assert_true(failed > 0);
+    assert_true(failed <= 8 * ENTRIES);
+}
+
+static void test_a_change_of_form_that_cannot_be_written(void **state)
+{
+    (void)state;
+    static const kvt_status faults[] = {KVT_E_IO, KVT_E_SPACE};
+    for (int i = 0; i < 2; i++) {
+        site s;
+        store_lossless(&s);
+        put_all(&s, ENTRIES);
+        want_raw(&s);
+        fail_writes(s.disks[0].device, faults[i]);
+        work(&s, ROUNDS);
+        kvt_store_stats stats = support_stats(s.store);
+        check_failed_changes(&s, i == 0 ? stats.moves_failed_io : stats.moves_failed_space);
+        tiers_fault_clear(s.disks[0].device);
+        site_reopen(&s);
+        check_nothing_lost(&s, ENTRIES, 0);
+        /* Without faults the same moves are carried out. */
+        work(&s, 8);
+        assert_true(count_raw(&s) > 0);
+        check_nothing_lost(&s, ENTRIES, 0);
+        site_end(&s);
+    }
+}
+
+/* Fills what is left of a file system. */
+static void fill_up(const char *folder)
+{
+    static const char block[65536];
+    char path[160];
+    snprintf(path, sizeof path, "%s/ballast", folder);
+    int file = open(path, O_WRONLY | O_CREAT, 0600);
+    assert_true(file >= 0);
+    size_t bytes = sizeof block;
+    while (bytes >= 4096) {
+        if (write(file, block, bytes) <= 0) bytes /= 2;
+    }
+    assert_int_equal(close(file), 0);
+}
+
+/* A member on a file system that is full: its file has holes that nothing can fill any more. */
+static void test_a_file_system_that_fills(void **state)
+{
+    (void)state;
+    char folder[64];
+    support_make_folder(folder, sizeof folder);
+    if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
+        mount("none", folder, "tmpfs", 0, "size=16m") != 0) {
+        print_message("no file system can be mounted here: %s\n", strerror(errno));
+        support_remove_folder(folder);
+        skip();
+    }
+    site s;
+    site_make(&s, 1, 0);
+    snprintf(s.paths[0], sizeof s.paths[0], "%s/disk0", folder);
+    s.options.variant = (kvt_variant){.codec = KVT_CODEC_LOSSLESS, .mode = KVT_LOSSLESS_DENSE};
+    site_open(&s);
+    /* The measurement has written the file; what holds no label becomes a hole again. */
+    int file = open(s.paths[0], O_RDWR);
+    assert_true(file >= 0);
+    assert_int_equal(fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 1 << 20, 7 << 20),
+                     0);
+    assert_int_equal(close(file), 0);
+    put_all(&s, ENTRIES);
+    want_raw(&s);
+    fill_up(folder);
+    work(&s, ROUNDS);
+    check_failed_changes(&s, support_stats(s.store).moves_failed_space);
+    site_reopen(&s);
+    check_nothing_lost(&s, ENTRIES, 0);
+    kvt_close(s.store);
+    support_remove_folder(s.folder);
+    assert_int_equal(umount2(folder, MNT_DETACH), 0);
+    support_remove_folder(folder);
+}
+
+/* ---- between tiers ---- */
+
+/* Puts into a full DRAM above an SSD that takes no writes: they fail, and what is stored stays. */
+static void test_a_demotion_that_cannot_be_written(void **state)
+{
+    (void)state;
+    static const kvt_status faults[] = {KVT_E_IO, KVT_E_SPACE};
+    for (int i = 0; i < 2; i++) {
+        site s;
+        site_make(&s, 1, 400 << 10);
+        site_open(&s);
+        put_all(&s, 30);
+        uint32_t before = count_stored(&s);
+        assert_int_equal(before, 30);
+        fail_writes(s.disks[0].device, faults[i]);
+        for (uint32_t j = 30; j < 60; j++) {
+            kvt_status status = support_put(s.store, j);
+            assert_true(status == KVT_OK || status == KVT_E_IO || status == KVT_E_SPACE ||
+                        status == KVT_REFUSED);
+            before += status == KVT_OK;
+            assert_int_equal(kvt_maintain(s.store, NULL), KVT_OK);
+        }
+        check_nothing_lost(&s, before, 0);
+        kvt_store_stats stats = support_stats(s.store);
+        assert_true((i == 0 ? stats.moves_failed_io : stats.moves_failed_space) > 0);
+        uint64_t below = stats.policy.entries_by_tier[KVT_TIER_SSD];
+        assert_true(below > 0);
+        tiers_fault_clear(s.disks[0].device);
+        site_reopen(&s);
+        assert_true(count_hits(&s) >= below);
+        site_end(&s);
+    }
+}
+
+/* Hot entries go up into a DRAM that takes no writes. */
+static void test_a_promotion_that_cannot_be_written(void **state)
+{
+    (void)state;
+    static const kvt_status faults[] = {KVT_E_IO, KVT_E_SPACE};
+    for (int i = 0; i < 2; i++) {
+        site s;
+        site_make(&s, 1, 0);
+        site_open(&s);
+        put_all(&s, ENTRIES);
+        kvt_close(s.store);
+        s.dram = (support_fault){.capacity_bytes = 4 << 20};
+        s.dram_config = support_fault_config(&s.dram, "dram");
+        s.options.tiers[KVT_TIER_DRAM] =
+            (kvt_tier_options){.devices = &s.dram_config, .device_count = 1, .unit_bytes = 4096};
+        site_open(&s);
+        fail_writes(s.dram.device, faults[i]);
+        work(&s, 10);
+        kvt_store_stats stats = support_stats(s.store);
+        check_failed_changes(&s, i == 0 ? stats.moves_failed_io : stats.moves_failed_space);
+        site_reopen(&s);
+        check_nothing_lost(&s, ENTRIES, 0);
+        site_end(&s);
+    }
+}
+
+/* ---- new layouts ---- */
+
+/* A device drains onto one that takes no writes: what lies on it stays there. */
+static void test_a_drain_that_cannot_be_written(void **state)
+{
+    (void)state;
+    static const kvt_status faults[] = {KVT_E_IO, KVT_E_SPACE};
+    for (int i = 0; i < 2; i++) {
+        site s;
+        site_make(&s, 2, 0);
+        site_open(&s);
+        put_all(&s, ENTRIES);
+        assert_int_equal(kvt_store_device_change(s.store, "disk0", KVT_DEVICE_DRAIN), KVT_OK);
+        fail_writes(s.disks[1].device, faults[i]);
+        for (uint32_t j = 0; j < ROUNDS; j++)
+            assert_int_equal(kvt_maintain(s.store, NULL), KVT_OK);
+        tiers_fault_counts counts;
+        tiers_fault_counts_get(s.disks[1].device, &counts);
+        assert_true(counts.hits > 0);
+        tiers_fault_clear(s.disks[1].device);
+        check_nothing_lost(&s, ENTRIES, 0);
+        site_reopen(&s);
+        check_nothing_lost(&s, ENTRIES, 0);
+        site_end(&s);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_change_of_form_that_cannot_be_written),
+        cmocka_unit_test(test_a_demotion_that_cannot_be_written),
+        cmocka_unit_test(test_a_promotion_that_cannot_be_written),
+        cmocka_unit_test(test_a_drain_that_cannot_be_written),
+        cmocka_unit_test(test_a_file_system_that_fills), /* last: its mounts are its own */
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
