@@ -22,13 +22,16 @@
 
 #define RECORD_MAGIC         "KVTR\r\n\x1a\n"
 #define RECORD_MAJOR         1u
-#define RECORD_MINOR         1u /* written only by records that need it */
-#define RECORD_CRITICAL      1u /* flag of minor 1: the extension is there */
+#define RECORD_MINOR         2u /* written only by records that need it: those with a note */
+#define RECORD_CRITICAL      1u /* flag: the extension of minor 1 is there */
+#define RECORD_OPTIONAL_NOTE 1u /* flag of minor 2: a note is there (record_note.h) */
 #define RECORD_SLOT_BYTES    UINT64_C(4096)
 #define RECORD_TABLE_OFFSET  (2 * RECORD_SLOT_BYTES)
 #define RECORD_SEGMENT_ALIGN UINT64_C(64)      /* between segments of one run */
 #define RECORD_RUN_BYTES     UINT64_C(65536)   /* a run this long ends on KVT_RECORD_ALIGN */
 #define RECORD_OPAQUE_BYTES  UINT64_C(8388608) /* an opaque entry is cut into this */
+
+#define RECORD_MINOR_EXTENSION 1u
 
 #define RECORD_NO_LAYER UINT32_MAX /* layer of an index for all layers */
 
@@ -248,6 +251,30 @@ kvt_status record_padding_check(const void *record, const record_segment *segmen
 
 /* The same of checksum and padding. */
 kvt_status record_segment_check(const void *record, const record_segment *segment);
+
+/* ---- slots and their notes: record_note.c ---- */
+
+typedef enum record_slot_state {
+    RECORD_SLOT_ZERO,
+    RECORD_SLOT_BROKEN, /* bytes that are neither zero nor a slot with its checksum */
+    RECORD_SLOT_SOUND
+} record_slot_state;
+
+bool record_is_zero(const uint8_t *bytes, uint64_t count);
+
+record_slot_state record_read_slot(const uint8_t *slot, record_header *header_out);
+
+/* Chooses the slot that counts. strict: a broken slot beside a sound one is corrupt too. */
+kvt_status record_choose_slot(const uint8_t *record, bool strict, record_header *header_out,
+                              uint32_t *slot_out);
+
+/* Writes a slot's checksum. */
+void record_seal_slot(uint8_t *slot);
+
+/* Where the note of a slot lies that claims one; fields_end is where the fields of minors 0 and 1
+ * end. KVT_OK; KVT_E_CORRUPT. */
+kvt_status record_note_find(const record_header *header, const uint8_t *slot, uint64_t fields_end,
+                            uint64_t *offset_out, uint64_t *bytes_out);
 
 /* A record whose header and table are sound. */
 typedef struct record_parsed {

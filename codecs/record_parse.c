@@ -7,65 +7,22 @@
 
 #include <assert.h>
 
-typedef enum record_slot_state {
-    RECORD_SLOT_ZERO,
-    RECORD_SLOT_BROKEN, /* bytes that are neither zero nor a slot with its checksum */
-    RECORD_SLOT_SOUND
-} record_slot_state;
-
-static bool record_is_zero(const uint8_t *bytes, uint64_t count)
-{
-    /* Compares the range with itself moved by one byte: all bytes equal the first. */
-    return count == 0 || (bytes[0] == 0 && memcmp(bytes, bytes + 1, count - 1) == 0);
-}
-
-static record_slot_state record_read_slot(const uint8_t *slot, record_header *header_out)
-{
-    uint64_t checksum;
-    memset(header_out, 0, sizeof *header_out);
-    if (record_is_zero(slot, RECORD_SLOT_BYTES)) return RECORD_SLOT_ZERO;
-    if (memcmp(slot, RECORD_MAGIC, sizeof header_out->magic) != 0) return RECORD_SLOT_BROKEN;
-    memcpy(&checksum, slot + RECORD_CHECKSUM_AT, sizeof checksum);
-    if (checksum != checksum_of(slot, RECORD_CHECKSUM_AT)) return RECORD_SLOT_BROKEN;
-    memcpy(header_out, slot, sizeof *header_out);
-    return RECORD_SLOT_SOUND;
-}
-
-/* Chooses the slot that counts. */
-static kvt_status record_choose_slot(const uint8_t *record, bool strict, record_header *header_out,
-                                     uint32_t *slot_out)
-{
-    record_header headers[2];
-    record_slot_state a = record_read_slot(record, &headers[0]);
-    record_slot_state b = record_read_slot(record + RECORD_SLOT_BYTES, &headers[1]);
-    unsigned chosen = 0;
-    if (strict && (a == RECORD_SLOT_BROKEN || b == RECORD_SLOT_BROKEN)) return KVT_E_CORRUPT;
-    if (a != RECORD_SLOT_SOUND && b != RECORD_SLOT_SOUND) return KVT_E_CORRUPT;
-    if (a == RECORD_SLOT_SOUND && b == RECORD_SLOT_SOUND) {
-        if (headers[0].sequence == headers[1].sequence) return KVT_E_CORRUPT;
-        chosen = headers[1].sequence > headers[0].sequence;
-    } else {
-        chosen = b == RECORD_SLOT_SOUND;
-    }
-    *header_out = headers[chosen];
-    *slot_out = chosen;
-    return KVT_OK;
-}
-
 /* Bytes of the slot that carry fields: what a plan writes. */
 static uint64_t record_header_bytes(const record_plan *plan)
 {
     return plan->extended ? RECORD_LEVELS_AT + plan->extension.level_count : sizeof(record_header);
 }
 
-/* Version and flags. minor 1 exists for the sake of its extension alone. */
+/* Version and flags. Minor 1 exists for the sake of its extension alone, minor 2 for that of a
+ * note, with or without the extension. */
 static kvt_status record_check_version(const record_header *header)
 {
     if (header->major != RECORD_MAJOR) return KVT_E_VERSION;
     if ((header->critical_flags & ~RECORD_CRITICAL) != 0) return KVT_E_VERSION;
     if (header->sequence == 0) return KVT_E_CORRUPT;
     const bool extended = (header->critical_flags & RECORD_CRITICAL) != 0;
-    if (header->minor <= RECORD_MINOR && extended != (header->minor == RECORD_MINOR)) {
+    if (header->minor <= RECORD_MINOR_EXTENSION &&
+        extended != (header->minor == RECORD_MINOR_EXTENSION)) {
         return KVT_E_CORRUPT;
     }
     const uint64_t least = extended ? RECORD_LEVELS_AT : sizeof *header;
@@ -74,14 +31,22 @@ static kvt_status record_check_version(const record_header *header)
                : KVT_E_CORRUPT;
 }
 
-/* After the fields of this version: zeros, unless a later minor version added what a reader may
- * ignore. */
+/* After the fields of this version: a note in minor 2, and zeros, unless a later minor version
+ * added what a reader may ignore. */
 static kvt_status record_check_rest(const record_header *header, const record_plan *plan,
                                     const uint8_t *slot)
 {
-    const uint64_t used = record_header_bytes(plan);
+    uint64_t used = record_header_bytes(plan), offset, note_bytes;
     if (header->minor > RECORD_MINOR) return header->header_bytes >= used ? KVT_OK : KVT_E_CORRUPT;
-    if (header->header_bytes != used || header->optional_flags != 0) return KVT_E_CORRUPT;
+    const bool noted = header->minor == RECORD_MINOR;
+    if (header->optional_flags != (noted ? RECORD_OPTIONAL_NOTE : 0)) return KVT_E_CORRUPT;
+    if (noted) {
+        if (record_note_find(header, slot, used, &offset, &note_bytes) != KVT_OK) {
+            return KVT_E_CORRUPT;
+        }
+        used = offset + note_bytes;
+    }
+    if (header->header_bytes != used) return KVT_E_CORRUPT;
     return record_is_zero(slot + used, RECORD_CHECKSUM_AT - used) ? KVT_OK : KVT_E_CORRUPT;
 }
 
@@ -331,7 +296,7 @@ void record_write_slot(uint8_t *record, uint64_t slot_offset, const record_plan 
     record_header header = {
         .magic = {0},
         .major = RECORD_MAJOR,
-        .minor = plan->extended ? RECORD_MINOR : 0,
+        .minor = plan->extended ? RECORD_MINOR_EXTENSION : 0,
         .header_bytes = (uint32_t)record_header_bytes(plan),
         .sequence = values->sequence,
         .critical_flags = plan->extended ? RECORD_CRITICAL : 0,
@@ -367,6 +332,5 @@ void record_write_slot(uint8_t *record, uint64_t slot_offset, const record_plan 
         memcpy(slot + RECORD_EXTENSION_AT, &plan->extension, sizeof plan->extension);
         memcpy(slot + RECORD_LEVELS_AT, plan->levels, plan->extension.level_count);
     }
-    uint64_t checksum = checksum_of(slot, RECORD_CHECKSUM_AT);
-    memcpy(slot + RECORD_CHECKSUM_AT, &checksum, sizeof checksum);
+    record_seal_slot(slot);
 }

@@ -14,6 +14,7 @@
  * Thread rule: any thread; stages take store->lock for the short moments in which they touch shared
  * state, and hold it over no I/O.
  */
+#include "store/placement_note.h"
 #include "store/store.h"
 
 #include <assert.h>
@@ -48,6 +49,7 @@ typedef struct store_op {
     void *record; /* in staging: what is to be written */
     uint64_t record_bytes;
     tiers_location *location;
+    uint64_t serial;        /* of the new place; in the record's note */
     store_place *source;    /* change: held as a reader */
     store_place *place;     /* the new place, before it is the entry's */
     catalog_insertion *row; /* its catalog row, before it is queued */
@@ -290,9 +292,24 @@ static kvt_status stage_reserve(store_op *op)
     }
 }
 
+/* A record that goes to SSD says where it lies, for when the catalog is lost. */
+static void executor_note_place(const store_op *op)
+{
+    const store_entry *entry = op->entry;
+    placement_note note = {.serial = op->serial,
+                           .has_parent = entry->has_parent,
+                           .parent = entry->parent,
+                           .recompute_seconds = entry->recompute_seconds,
+                           .location = op->location};
+    memcpy(note.pool, op->store->pool_id, sizeof note.pool);
+    placement_note_attach(&note, op->record);
+}
+
 static kvt_status stage_write(store_op *op)
 {
     learn_flight flight;
+    op->serial = executor_next_serial(op->store);
+    if (op->store->catalog != NULL && op->tier == KVT_TIER_SSD) executor_note_place(op);
     const flight_watch *watch = learn_watch(op->store, op->tier, KVT_IO_WRITE, &flight);
     return flight_move(op->store->staging, op->store->pools[op->tier], KVT_IO_WRITE, op->location,
                        op->record, op->record_bytes, watch, &op->staging);
@@ -331,7 +348,7 @@ static kvt_status stage_prepare(store_op *op)
     if (op->place == NULL) return KVT_E_MEMORY;
     op->place->tier = op->tier;
     op->place->variant = op->move->to_variant;
-    op->place->serial = executor_next_serial(op->store);
+    op->place->serial = op->serial;
     op->place->generation = op->spec.generation;
     op->place->record_bytes = op->record_bytes;
     staging_give(op->store->staging, &op->staging);

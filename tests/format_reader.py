@@ -191,14 +191,29 @@ def read_slot(data, at):
     need(xxh3_64(slot[:-8]) == u64(slot, SLOT - 8), f"slot at {at}: checksum")
     header = dict(zip(FIELDS, HEADER.unpack_from(slot)))
     need(header["major"] == 1 and header["critical_flags"] <= 1, "a later version")
-    need(header["critical_flags"] == header["minor"], "minor version of the extension")
-    if header["critical_flags"]:
-        parts.read_extension(slot, header, HEADER.size, need)
-    if header["minor"] == 0:
-        need(header["header_bytes"] == HEADER.size, "header bytes")
+    if header["minor"] <= 1:
+        need(header["critical_flags"] == header["minor"], "minor version of the extension")
         need(header["optional_flags"] == 0, "optional flags")
-        need(slot[HEADER.size : -8] == bytes(SLOT - 8 - HEADER.size), "zeros after the header")
+    fields = HEADER.size
+    if header["critical_flags"]:
+        fields = parts.read_extension(slot, header, HEADER.size, need)
+    if header["minor"] <= 2:
+        end = read_note(slot, header, fields) if header["minor"] == 2 else fields
+        need(header["header_bytes"] == end, "header bytes")
+        need(not any(slot[end:-8]), "zeros after the header")
     return header
+
+
+def read_note(slot, header, fields):
+    """Adds the note to the header. Where it ends."""
+    need(header["optional_flags"] == 1, "optional flags")
+    at = align(fields, 8)
+    need(at + 8 < SLOT - 8 and not any(slot[fields:at]), "zeros before the note")
+    size = u32(slot, at)
+    need(size > 0 and size % 8 == 0 and at + 8 + size <= SLOT - 8, "note bytes")
+    need(u32(slot, at + 4) == 0, "reserved field of the note")
+    header["note"] = slot[at + 8 : at + 8 + size]
+    return at + 8 + size
 
 
 def read_header(data):
@@ -209,7 +224,7 @@ def read_header(data):
     header = max(slots, key=lambda slot: slot["sequence"])
     need(header["generation"] > 0 and header["reserved"] == bytes(3), "generation or reserved")
     need(header["dtype"] in DTYPES and header["order"] <= 1, "dtype or order")
-    if header["minor"] == 0:
+    if not header["critical_flags"]:
         need(header["logical_tokens"] == header["stored_tokens"], "token counts")
     need(header["record_bytes"] % 4096 == 0, "record size")
     need(header["record_bytes"] <= len(data), "record is cut off")
@@ -445,7 +460,7 @@ def decode_lossless(header, data, size):
 
 
 def read_segments(data, header, plan):
-    """The segments of a record of minor 1, checked against what its header implies."""
+    """The segments of a record with the extension, checked against what its header implies."""
     wanted = plan.wanted()
     count = len(wanted)
     need(count == header["segment_count"], "segment count")
@@ -510,7 +525,7 @@ def decode_parts(header, plan, matrix):
 
 
 def read_extended(data, header):
-    """A record of minor 1: its segments, and the rows of the kept tokens."""
+    """A record with the extension: its segments, and the rows of the kept tokens."""
     plan = parts.Plan(header, DTYPES[header["dtype"]][1], need)
     segments = read_segments(data, header, plan)
     matrices = {(layer, side): {} for layer in range(header["layers"]) for side in (0, 1)}
@@ -554,7 +569,7 @@ def decode_segment(header, segment, stored_bytes):
 
 def read_record(data):
     header = read_header(data)
-    if header["minor"] == 1:
+    if header["critical_flags"]:
         return read_extended(data, header)
     segments = read_table(data, header)
     all_raw = all(KINDS[segment["kind"]] == "raw" for segment in segments)

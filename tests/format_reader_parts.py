@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The extension of records (minor 1), for format_reader.py: levels, parts, raw tokens, kept tokens,
-and the values of the codecs with groups, kivi and planes. After docs/FORMAT.md alone; Python's
-standard library only. entropy and rotate are checked as far as the record goes, not decoded.
+"""The extension of records (minor 1 and later), for format_reader.py: levels, parts, raw tokens,
+kept tokens, and the values of the codecs with groups, kivi and planes. After docs/FORMAT.md alone;
+Python's standard library only. entropy and rotate are checked as far as the record goes, not
+decoded.
 """
 
 import struct
@@ -17,17 +18,17 @@ NO_LAYER = 0xFFFFFFFF
 
 
 def read_extension(slot, header, header_size, need):
-    """Adds the extension's fields and the levels to the header."""
+    """Adds the extension's fields and the levels to the header. Where they end in the slot."""
     extension = dict(zip(EXTENSION_FIELDS, EXTENSION.unpack_from(slot, header_size)))
     need(extension.pop("zero") == 0, "reserved field of the extension")
     levels = extension["level_count"]
     need(levels == (header["layers"] if header["codec"] >= KIVI else 0), "level count")
-    need(header["header_bytes"] == header_size + EXTENSION.size + levels, "header bytes")
-    need(not any(slot[header["header_bytes"] : -8]), "zeros after the header")
+    need(header["header_bytes"] >= header_size + EXTENSION.size + levels, "header bytes")
     need(extension["table_count"] == (2 if header["codec"] == PLANES else 1), "table count")
     at = header_size + EXTENSION.size
     extension["levels"] = list(slot[at : at + levels])
     header.update(extension)
+    return at + levels
 
 
 def bits(value, low, count):
@@ -35,7 +36,7 @@ def bits(value, low, count):
 
 
 class Plan:
-    """What the header of a record of minor 1 implies."""
+    """What the header of a record with the extension implies."""
 
     def __init__(self, header, element, need):
         self.header, self.element, self.need = header, element, need

@@ -9,6 +9,7 @@
  */
 #include "codecs/kv_sample.h"
 #include "codecs/record_format.h"
+#include "codecs/record_note.h"
 #include "fuzz_arena.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -25,6 +26,23 @@ static const char *const fuzz_variants[] = {
     "kivi:k2v4,g32,r32", "planes:k8v6,g64", "planes:k4v3,vchan",  "entropy:k0.5v1,vchan",
     "rotate:b3",         "drop:stream,50",  "drop:knorm,25+kivi", "drop:keydiff,75+planes:k2v2"};
 
+/* The notes of both slots and of the one that counts lie inside the record. */
+static void fuzz_try_notes(const uint8_t *record, size_t bytes)
+{
+    const void *note;
+    uint64_t note_bytes;
+    if (bytes < RECORD_TABLE_OFFSET) return;
+    for (int i = 0; i < 3; i++) {
+        kvt_status status = i == 2 ? record_note_get(record, &note, &note_bytes)
+                                   : record_note_of_slot(record + (uint64_t)i * RECORD_SLOT_BYTES,
+                                                         &note, &note_bytes);
+        if (status != KVT_OK) continue;
+        const uint8_t *first = note;
+        if (first < record || note_bytes == 0) abort();
+        if ((uint64_t)(first - record) + note_bytes > RECORD_TABLE_OFFSET) abort();
+    }
+}
+
 /* Parses, verifies and decodes. */
 static void fuzz_try(const uint8_t *record, size_t bytes)
 {
@@ -32,6 +50,7 @@ static void fuzz_try(const uint8_t *record, size_t bytes)
     kvt_status parsed = kvt_record_parse(record, bytes, &info);
     kvt_status verified = kvt_record_verify(record, bytes, &info);
     if (verified == KVT_OK && parsed != KVT_OK) abort();
+    fuzz_try_notes(record, bytes);
     if (kvt_record_parse(record, bytes, &info) != KVT_OK) return;
     if (info.source_bytes > FUZZ_TARGET_MAX || info.record_bytes > bytes) return;
     if (info.decoded_bytes > info.source_bytes) abort();
@@ -149,6 +168,12 @@ static void fuzz_edited(const uint8_t *data, size_t size)
     }
     fuzz_seal(record, bytes);
     fuzz_try(record, bytes);
+    /* What verifies does so with a note too, and without it again. */
+    kvt_record_info info;
+    static const uint64_t note[4] = {1, 2, 3, 4};
+    bool sound = kvt_record_verify(record, bytes, &info) == KVT_OK;
+    if (record_note_set(record, note, 8u * (data[0] % 5)) == KVT_E_CORRUPT) return;
+    if (sound && kvt_record_verify(record, bytes, &info) != KVT_OK) abort();
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -4,6 +4,7 @@
  * docs/FORMAT.md: it must decode the same bytes, and refuse what is damaged. Skips when python3 or
  * zstd is absent.
  */
+#include "codecs/record_note.h"
 #include "codecs_support.h"
 
 #include <errno.h>
@@ -270,6 +271,34 @@ static void reader_checks_records_of_other_codecs(void **state)
     }
 }
 
+/* A note changes nothing of what is read, with the extension and without, in either slot. */
+static void reader_reads_records_with_notes(void **state)
+{
+    static const char *const variants[] = {"raw", "lossless", "kivi:k4v4,g64,r64",
+                                           "planes:k8v8,g64"};
+    uint8_t note[120];
+    kvt_record_drop drop;
+    kvt_variant fewer;
+    need_tools(*state);
+    memset(note, 0x5c, sizeof note);
+    assert_status(kvt_variant_parse("planes:k6v2", &fewer), KVT_OK);
+    for (unsigned i = 0; i < 5; i++) {
+        encoded e = encoded_make(layout_of(0), variants[i < 4 ? i : 3], NULL);
+        assert_status(record_note_set(e.record.data, note, sizeof note), KVT_OK);
+        if (i == 4) {
+            assert_status(kvt_record_drop_planes(e.record.data, e.record.bytes, fewer, &drop),
+                          KVT_OK);
+            e.record.bytes = drop.record_bytes;
+            assert_status(record_note_set(e.record.data, note, 48), KVT_OK);
+        }
+        check_values(*state, &e);
+        e.record.data[i == 4 ? 4096 + 300 : 300] ^= 1;
+        write_record(*state, &e);
+        assert_int_equal(run_reader(*state), 1);
+        encoded_free(&e);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -280,6 +309,7 @@ int main(void)
         cmocka_unit_test(reader_decodes_groups_and_drops),
         cmocka_unit_test(reader_follows_dropped_planes),
         cmocka_unit_test(reader_checks_records_of_other_codecs),
+        cmocka_unit_test(reader_reads_records_with_notes),
     };
     return cmocka_run_group_tests(tests, reader_open, reader_close);
 }
