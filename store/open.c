@@ -90,6 +90,7 @@ static kvt_status open_plain_device(open_state *state, kvt_tier tier)
     kvt_device_config config = {.struct_size = sizeof config,
                                 .name = kvt_tier_name((int)tier),
                                 .backend = tier == KVT_TIER_HBM ? "hbm" : "memory",
+                                .emulated = state->options->tiers[tier].emulated,
                                 .capacity_bytes = state->options->tiers[tier].capacity_bytes};
     if (tier == KVT_TIER_SSD) {
         snprintf(state->message, state->message_size, "tier ssd has a capacity but no device");

@@ -232,6 +232,8 @@ static kvt_status options_read_tiers(kvt_config *config, kvt_store_options *opti
         }
         one->rebalance_bytes_per_s = kvt_config_bytes(config, TIER_KEY("rebalance_rate"));
         one->weights_fixed = !kvt_config_switch(config, TIER_KEY("reweigh"));
+        one->emulated = tier == KVT_TIER_HBM && one->device_count == 0 &&
+                        kvt_config_switch(config, TIER_KEY("emulated"));
 #undef TIER_KEY
     }
     return KVT_OK;

@@ -80,6 +80,8 @@ static const kvt_setting settings_table[] = {
     SECONDS("store.get_deadline", "0", "a get that takes longer is a miss; 0: no deadline"),
 
     TIER("hbm"),
+    SWITCH("tier.hbm.emulated", "no",
+           "a tier without devices is memory of the host instead of a GPU's"),
     TIER("dram"),
     TIER("ssd"),
 
@@ -101,7 +103,8 @@ static const kvt_setting settings_table[] = {
           "memory: the NUMA node it is taken from and its worker runs on; absent: any"),
     COUNT("device.*.gpu", "0", "hbm: which GPU, as the driver counts them"),
     SWITCH("device.*.emulated", "no",
-           "the device stands in for hardware that is absent; hbm: do not look for a GPU"),
+           "the device stands in for hardware that is absent; hbm: memory of the host instead of a "
+           "GPU's"),
     RATE("device.*.read_bandwidth", NULL, "cap on reads; sim: the model's read bandwidth"),
     RATE("device.*.write_bandwidth", NULL, "cap on writes; sim: the model's write bandwidth"),
     SECONDS("device.*.latency", NULL, "seconds added to each request"),

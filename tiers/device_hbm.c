@@ -12,7 +12,8 @@
  * was announced (register_buffers) is pinned and copied from and to directly; all else goes through
  * a slot of pinned memory, because the driver copies pageable memory while its caller waits.
  *
- * Where no GPU answers, the same device is memory of the host behind the throttle, and says so.
+ * A device that is to be emulated is memory of the host behind the throttle, and says so. Nobody
+ * gets that unasked: a GPU that does not answer is an error.
  *
  * Thread rule: as device.h. The context is made current on whichever thread uses the device.
  */
@@ -249,8 +250,13 @@ static kvt_status hbm_open(const kvt_device_config *config, kvt_device **device_
                              config->capacity_bytes);
         return KVT_E_SPACE;
     }
-    if (config->emulated || !hbm_driver_load(&driver, &gpu_count, reason, sizeof reason))
-        return hbm_open_emulated(config, device_out, message, message_size);
+    if (config->emulated) return hbm_open_emulated(config, device_out, message, message_size);
+    if (!hbm_driver_load(&driver, &gpu_count, reason, sizeof reason)) {
+        tiers_device_message(message, message_size, config,
+                             "no GPU answers: %s; emulated = yes takes memory of the host instead",
+                             reason);
+        return KVT_E_UNSUPPORTED;
+    }
     kvt_status status = KVT_E_GONE;
     if (config->gpu >= (uint32_t)gpu_count)
         tiers_device_message(message, message_size, config, "there is no GPU %" PRIu32 " of %d",

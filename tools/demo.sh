@@ -25,6 +25,7 @@ profile = $demo/profile.db
 
 [tier.hbm]
 capacity = 2GB
+emulated = yes
 
 [tier.dram]
 capacity = 6GB

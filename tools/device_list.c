@@ -27,7 +27,8 @@ static bool list_may_overwrite(const kvt_device_config *config, bool format)
 }
 
 /* The device that a store makes for a tier without any. */
-static void list_add_memory(device_list *list, kvt_tier tier, uint64_t capacity_bytes)
+static void list_add_memory(device_list *list, kvt_tier tier, bool emulated,
+                            uint64_t capacity_bytes)
 {
     device_item *item = &list->items[list->count++];
     item->tier = tier;
@@ -35,13 +36,14 @@ static void list_add_memory(device_list *list, kvt_tier tier, uint64_t capacity_
     item->config = (kvt_device_config){.struct_size = sizeof item->config,
                                        .name = kvt_tier_name((int)tier),
                                        .backend = tier == KVT_TIER_HBM ? "hbm" : "memory",
+                                       .emulated = emulated,
                                        .capacity_bytes = capacity_bytes};
 }
 
 static kvt_status list_make_standard(const char *directory, uint64_t file_bytes, device_list *list,
                                      char *message, size_t message_size)
 {
-    list_add_memory(list, KVT_TIER_DRAM, LIST_MEMORY_BYTES);
+    list_add_memory(list, KVT_TIER_DRAM, false, LIST_MEMORY_BYTES);
     char folder[DEVICE_PATH_SIZE];
     int length = snprintf(folder, sizeof folder, "%s/kvterrace-XXXXXX", directory);
     if (length < 0 || (size_t)length >= sizeof folder || !mkdtemp(folder)) {
@@ -80,7 +82,7 @@ static kvt_status list_take_configured(const kvt_store_options *options, device_
         }
         /* The store makes one memory device for such a tier; a part of it shows its speed. */
         if (row->device_count == 0 && row->capacity_bytes > 0 && tier != KVT_TIER_SSD) {
-            list_add_memory(list, (kvt_tier)tier,
+            list_add_memory(list, (kvt_tier)tier, row->emulated,
                             row->capacity_bytes < LIST_MEMORY_BYTES ? row->capacity_bytes
                                                                     : LIST_MEMORY_BYTES);
         }

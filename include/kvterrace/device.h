@@ -91,7 +91,7 @@ typedef struct kvt_device_config {
     bool buffered;           /* file: true = do not try O_DIRECT */
     bool synchronous;        /* file, nvme: true = do not try io_uring; threads make blocking
                                 calls */
-    bool emulated;           /* marks the device KVT_DEVICE_EMULATED; hbm: no GPU is looked for */
+    bool emulated;           /* marks the device KVT_DEVICE_EMULATED; hbm: memory of the host */
     /* Throttle: wraps the device when any of these is set. For sim they are the model itself. */
     uint64_t read_bytes_per_s;  /* 0 = no cap (sim: required) */
     uint64_t write_bytes_per_s; /* 0 = no cap (sim: required) */

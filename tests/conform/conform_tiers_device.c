@@ -89,7 +89,10 @@ static kvt_device *conform_open(const conform_case *one)
                                 .latency_ns = one->latency_ns};
     if (strcmp(one->backend, "file") == 0) config.path = path;
     if (strcmp(one->backend, "nvme") == 0) config.path = nvme_path;
-    kvt_device *device = scratch_open(&config);
+    kvt_device *device = NULL;
+    kvt_status status = kvt_device_open(&config, &device, NULL, 0);
+    config.emulated = status == KVT_E_UNSUPPORTED && strcmp(one->backend, "hbm") == 0;
+    if (status != KVT_OK) device = scratch_open(&config);
     if (one->fault) {
         kvt_device *inner = device;
         assert_int_equal(tiers_fault_open(inner, &device), KVT_OK);

@@ -166,8 +166,9 @@ static void a_store_gives_back_what_was_put(void **state)
     kvt_store_options store;
     kvt_store_options_init(&store);
     store.tiers[KVT_TIER_HBM].capacity_bytes = UINT64_C(512) << 20; /* 2 MiB at this scale */
-    store.tiers[KVT_TIER_DRAM].capacity_bytes = UINT64_C(1) << 30;  /* 4 MiB */
-    store.tiers[KVT_TIER_SSD].capacity_bytes = UINT64_C(4) << 30;   /* 16 MiB */
+    store.tiers[KVT_TIER_HBM].emulated = true;
+    store.tiers[KVT_TIER_DRAM].capacity_bytes = UINT64_C(1) << 30; /* 4 MiB */
+    store.tiers[KVT_TIER_SSD].capacity_bytes = UINT64_C(4) << 30;  /* 16 MiB */
     store.tiers[KVT_TIER_SSD].devices = devices;
     store.tiers[KVT_TIER_SSD].device_count = 2;
     replay_live live = {.store = &store};

@@ -227,6 +227,7 @@ static void test_tiers(void **state)
         access_log log = {0};
         kvt_store_options options = access_options(1 << 20, policies[p]);
         options.tiers[KVT_TIER_HBM].capacity_bytes = 512 << 10;
+        options.tiers[KVT_TIER_HBM].emulated = true;
         options.tiers[KVT_TIER_SSD].devices = devices;
         options.tiers[KVT_TIER_SSD].device_count = 2;
         options.tiers[KVT_TIER_SSD].unit_bytes = 8192;

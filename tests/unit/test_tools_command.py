@@ -436,8 +436,8 @@ class CommandTest(CommandCase):
         self.fails("bad.jsonl:2:", "replay", "--trace", "bad.jsonl", "--policy", "lru")
 
     def test_replay_live(self):
-        self.put("live.ini", "[tier.hbm]\ncapacity = 512MB\n[tier.dram]\ncapacity = 2GB\n"
-                 "[tier.ssd]\ncapacity = 8GB\n" + "".join(
+        self.put("live.ini", "[tier.hbm]\ncapacity = 512MB\nemulated = yes\n"
+                 "[tier.dram]\ncapacity = 2GB\n[tier.ssd]\ncapacity = 8GB\n" + "".join(
                      f"[device.ssd{i}]\ntier = ssd\nbackend = file\npath = ssd{i}\n"
                      f"capacity = {64 + 32 * i}MiB\nsilence = 0\n" for i in range(2)))
         document = self.run_json("replay", *WORKLOAD, "--mode", "live", "--config", "live.ini",
