@@ -589,18 +589,35 @@ kvt_status kvt_predict_loads(kvt_store *store, const kvt_key *keys, size_t count
     return KVT_OK;
 }
 
-kvt_status kvt_match_prefix(kvt_store *store, const kvt_key *keys, size_t count,
-                            size_t *matched_out)
+/* Keys looked up under one hold of the lock: gets and puts come in between. */
+#define ACCESS_MATCH_STEP 256u
+
+/* How many leading keys are stored. Lock held. */
+static size_t access_match(const kvt_store *store, const kvt_key *keys, size_t count)
 {
-    if (matched_out == NULL || (keys == NULL && count != 0)) return KVT_E_ARGUMENT;
     size_t matched = 0;
-    pthread_mutex_lock(&store->lock);
     while (matched < count) {
         const store_entry *entry = entry_find_key(&store->table, &keys[matched]);
         if (entry == NULL || !entry_is_visible(entry)) break;
         matched++;
     }
-    pthread_mutex_unlock(&store->lock);
+    return matched;
+}
+
+kvt_status kvt_match_prefix(kvt_store *store, const kvt_key *keys, size_t count,
+                            size_t *matched_out)
+{
+    if (matched_out == NULL || (keys == NULL && count != 0)) return KVT_E_ARGUMENT;
+    size_t matched = 0;
+    bool whole = true;
+    while (whole && matched < count) {
+        size_t step = count - matched < ACCESS_MATCH_STEP ? count - matched : ACCESS_MATCH_STEP;
+        pthread_mutex_lock(&store->lock);
+        size_t found = access_match(store, &keys[matched], step);
+        pthread_mutex_unlock(&store->lock);
+        matched += found;
+        whole = found == step;
+    }
     *matched_out = matched;
     return KVT_OK;
 }

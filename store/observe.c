@@ -11,7 +11,13 @@ kvt_status kvt_flush(kvt_store *store)
     if (store->catalog == NULL) return KVT_OK;
     kvt_status status = catalog_flush(store->catalog);
     if (status == KVT_OK) return KVT_OK;
-    return status == KVT_E_IO || status == KVT_E_GONE ? KVT_E_IO : KVT_E_DATABASE;
+    switch (status) {
+    case KVT_E_IO:
+    case KVT_E_GONE: return KVT_E_IO;
+    case KVT_E_MEMORY:
+    case KVT_E_SPACE: return status;
+    default: return KVT_E_DATABASE;
+    }
 }
 
 kvt_status kvt_explain(kvt_store *store, const kvt_key *key, kvt_explanation *out)

@@ -234,14 +234,17 @@ KVT_API KVT_NODISCARD kvt_status kvt_delete(kvt_store *store, const kvt_key *key
 KVT_API KVT_NODISCARD kvt_status kvt_predict_loads(kvt_store *store, const kvt_key *keys,
                                                    size_t count, double *seconds_out);
 
-/* How many leading keys are stored, by scanning from the first; holes end the run. The entries are
- * not pinned: a later get may still miss. KVT_OK; KVT_E_ARGUMENT. */
+/* How many leading keys are stored, by scanning from the first; holes end the run. The lock is held
+ * for 256 keys at a time, so that a long scan holds nobody up: each key counted was stored at the
+ * moment at which it was looked up. The entries are not pinned: a later get may still miss. KVT_OK;
+ * KVT_E_ARGUMENT. */
 KVT_API KVT_NODISCARD kvt_status kvt_match_prefix(kvt_store *store, const kvt_key *keys,
                                                   size_t count, size_t *matched_out);
 
 /* Makes every entry that is on SSD now durable. One that a later get promotes leaves the SSD, and
- * is then as short-lived as the tier it went to. KVT_OK; KVT_E_IO, KVT_E_DATABASE: something since
- * the last flush may not be durable. Blocking. */
+ * is then as short-lived as the tier it went to. KVT_OK. Something since the last flush may not be
+ * durable: KVT_E_IO (a device or the catalog's file failed), KVT_E_SPACE (the file system of the
+ * catalog is full), KVT_E_MEMORY, KVT_E_DATABASE (anything else that SQLite reports). Blocking. */
 KVT_API KVT_NODISCARD kvt_status kvt_flush(kvt_store *store);
 
 /* One round of background work in the calling thread. moves_out (may be NULL): moves committed.

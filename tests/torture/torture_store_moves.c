@@ -6,10 +6,7 @@
  */
 #include "store_support.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <sched.h>
-#include <sys/mount.h>
+#include "small_filesystem.h"
 
 enum { DISKS = 2, ENTRIES = 40, ROUNDS = 60 };
 
@@ -188,30 +185,13 @@ static void test_a_change_of_form_that_cannot_be_written(void **state)
     }
 }
 
-/* Fills what is left of a file system. */
-static void fill_up(const char *folder)
-{
-    static const char block[65536];
-    char path[160];
-    snprintf(path, sizeof path, "%s/ballast", folder);
-    int file = open(path, O_WRONLY | O_CREAT, 0600);
-    assert_true(file >= 0);
-    size_t bytes = sizeof block;
-    while (bytes >= 4096) {
-        if (write(file, block, bytes) <= 0) bytes /= 2;
-    }
-    assert_int_equal(close(file), 0);
-}
-
 /* A member on a file system that is full: its file has holes that nothing can fill any more. */
 static void test_a_file_system_that_fills(void **state)
 {
     (void)state;
     char folder[64];
     support_make_folder(folder, sizeof folder);
-    if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
-        mount("none", folder, "tmpfs", 0, "size=16m") != 0) {
-        print_message("no file system can be mounted here: %s\n", strerror(errno));
+    if (!small_filesystem_mount(folder, "size=16m")) {
         support_remove_folder(folder);
         skip();
     }
@@ -228,14 +208,14 @@ static void test_a_file_system_that_fills(void **state)
     assert_int_equal(close(file), 0);
     put_all(&s, ENTRIES);
     want_raw(&s);
-    fill_up(folder);
+    small_filesystem_fill(folder);
     work(&s, ROUNDS);
     check_failed_changes(&s, support_stats(s.store).moves_failed_space);
     site_reopen(&s);
     check_nothing_lost(&s, ENTRIES, 0);
     kvt_close(s.store);
     support_remove_folder(s.folder);
-    assert_int_equal(umount2(folder, MNT_DETACH), 0);
+    small_filesystem_unmount(folder);
     support_remove_folder(folder);
 }
 
