@@ -5,6 +5,7 @@
  * Thread rule: see catalog.h. Nothing here runs once the writer has been started.
  */
 #include "store/catalog_internal.h"
+#include "tiers/kill_point.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -120,7 +121,9 @@ static kvt_status catalog_make(store_catalog *catalog)
     }
     if (status == KVT_OK) status = catalog_set_meta(catalog, "epoch", NULL, 0, 0);
     if (status == KVT_OK) status = catalog_exec(catalog, marks);
+    KILL_POINT("first open: catalog made, not committed");
     if (status == KVT_OK) status = catalog_exec(catalog, "COMMIT");
+    KILL_POINT("first open: catalog committed");
     return status;
 }
 
@@ -263,6 +266,7 @@ kvt_status catalog_open(const char *path, bool read_only, store_catalog **catalo
     store_cond_init(&catalog->wake);
     store_cond_init(&catalog->done);
     kvt_status status = read_only ? KVT_OK : catalog_lock(catalog, path);
+    KILL_POINT("open: catalog locked");
     int flags = read_only ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
     if (status == KVT_OK && !(read_only && catalog_open_unchanging(catalog, path))) {
         status =
@@ -273,9 +277,11 @@ kvt_status catalog_open(const char *path, bool read_only, store_catalog **catalo
         sqlite3_busy_timeout(catalog->db, 2000);
         status = catalog_examine(catalog, read_only, &fresh);
     }
+    KILL_POINT("open: catalog examined");
     if (status == KVT_OK && !read_only) {
         status = catalog_exec(catalog, "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL");
     }
+    KILL_POINT("open: catalog in WAL mode");
     catalog->fresh = fresh;
     if (status == KVT_OK && fresh) status = catalog_make(catalog);
     if (status == KVT_OK && !fresh) status = catalog_load_identity(catalog);

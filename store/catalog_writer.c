@@ -9,6 +9,7 @@
  * Thread rule: the queue is under catalog->lock; the connection belongs to the writer thread.
  */
 #include "store/catalog_internal.h"
+#include "tiers/kill_point.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -181,6 +182,7 @@ static kvt_status catalog_write_batch(store_catalog *catalog, const catalog_node
     if (has_insertion) {
         kvt_status status = catalog->sync(catalog->context);
         if (status != KVT_OK) return status;
+        KILL_POINT("batch: records synced");
     }
     catalog_statements statements = {NULL, NULL, NULL, NULL};
     int code = sqlite3_prepare_v2(catalog->db, insert_sql, -1, &statements.insertion, NULL);
@@ -197,11 +199,13 @@ static kvt_status catalog_write_batch(store_catalog *catalog, const catalog_node
     for (const catalog_node *node = batch; node != NULL && code == SQLITE_OK; node = node->next) {
         code = catalog_apply_node(&statements, node);
     }
+    KILL_POINT("batch: rows written, not committed");
     sqlite3_finalize(statements.insertion);
     sqlite3_finalize(statements.deletion);
     sqlite3_finalize(statements.device);
     sqlite3_finalize(statements.wear);
     if (code == SQLITE_OK) code = sqlite3_exec(catalog->db, "COMMIT", NULL, NULL, NULL);
+    KILL_POINT("batch: rows committed");
     if (code != SQLITE_OK && !sqlite3_get_autocommit(catalog->db)) {
         (void)sqlite3_exec(catalog->db, "ROLLBACK", NULL, NULL, NULL);
     }
@@ -218,6 +222,7 @@ static uint64_t catalog_settle_batch(store_catalog *catalog, catalog_node *batch
         catalog_node *next = batch->next;
         if (batch->release != NULL) {
             catalog->release(catalog->context, batch->release);
+            KILL_POINT("batch: extents released");
             ++*releases_out;
         }
         catalog_insertion_free(batch);
@@ -352,7 +357,9 @@ void catalog_close(store_catalog *catalog)
         catalog_insertion_free(node);
         node = next;
     }
+    KILL_POINT("catalog close: writer ended");
     sqlite3_close(catalog->db);
+    KILL_POINT("catalog close: database closed");
     if (catalog->discard) (void)unlink(catalog->path); /* closing removed the log beside it */
     free(catalog->path);
     if (catalog->lock_file >= 0) close(catalog->lock_file);

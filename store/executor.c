@@ -14,6 +14,7 @@
  * Thread rule: any thread; stages take store->lock for the short moments in which they touch shared
  * state, and hold it over no I/O.
  */
+#include "store/kill_note.h"
 #include "store/placement_note.h"
 #include "store/store.h"
 
@@ -391,6 +392,8 @@ static kvt_status stage_publish(store_op *op)
         if (op->record_bytes > store->record_bytes_max) store->record_bytes_max = op->record_bytes;
         if (op->row != NULL) catalog_insert(store->catalog, op->row);
         op->row = NULL;
+        KILL_NOTE(old == NULL ? KILL_NOTE_PLACED : KILL_NOTE_MOVED, &entry->key, op->tier);
+        KILL_POINT("publish: row queued");
         if (old != NULL) {
             if (op->tier < old->tier) store->counters.promotions++;
             if (op->tier > old->tier) store->counters.demotions++;
@@ -478,6 +481,7 @@ static void executor_abort_move(kvt_store *store, const kvt_move *move)
     } else {
         entry_set_state(entry, move->kind == KVT_MOVE_CHANGE ? ENTRY_MOVING : ENTRY_LEAVING,
                         ENTRY_RESIDENT);
+        KILL_NOTE(KILL_NOTE_ABORTED, &entry->key, entry->place->tier);
     }
     if (move->id != RELAYOUT_ID) store->counters.moves_aborted++;
     pthread_cond_broadcast(&store->changed);
@@ -566,6 +570,18 @@ static void executor_undo(store_op *op, kvt_status status)
 
 /* ---- plans ---- */
 
+/* Names every stage that ended well, for the tests that kill the process there. */
+static void executor_pass_kill_point(store_stage stage)
+{
+    switch (stage) {
+    case STAGE_RESERVE: KILL_POINT("publish: reserved"); break;
+    case STAGE_WRITE: KILL_POINT("publish: written"); break;
+    case STAGE_PREPARE: KILL_POINT("publish: prepared"); break;
+    case STAGE_UNLIST: KILL_POINT("evict: unlisted"); break;
+    default: break;
+    }
+}
+
 void executor_mark_plan(kvt_store *store, const kvt_plan *plan)
 {
     for (uint32_t i = 0; i < plan->count; i++) {
@@ -573,8 +589,10 @@ void executor_mark_plan(kvt_store *store, const kvt_plan *plan)
         store_entry *entry = entry_find_handle(&store->table, move->handle);
         assert(entry != NULL);
         if (move->kind == KVT_MOVE_CHANGE) {
+            KILL_NOTE(KILL_NOTE_CHANGES, &entry->key, store_tier_of(move->to_bytes));
             entry_set_state(entry, ENTRY_RESIDENT, ENTRY_MOVING);
         } else if (move->kind == KVT_MOVE_EVICT) {
+            KILL_NOTE(KILL_NOTE_EVICTS, &entry->key, KVT_TIER_NONE);
             entry_set_state(entry, ENTRY_RESIDENT, ENTRY_LEAVING);
         }
     }
@@ -606,6 +624,7 @@ static kvt_status executor_run_move(kvt_store *store, const kvt_move *move, cons
     for (const store_stage *stage = executor_stages[move->kind]; *stage != STAGE_COUNT; stage++) {
         status = stage_functions[*stage](&op);
         if (status != KVT_OK) break;
+        executor_pass_kill_point(*stage);
         op.stages_done |= 1u << *stage;
     }
     if (move->kind == KVT_MOVE_PUT) result->put_bytes = op.record_bytes;

@@ -10,6 +10,7 @@
  * Thread rule: any thread; members_lock lets one change happen at a time.
  */
 #include "store/newcomer.h"
+#include "tiers/kill_point.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -109,10 +110,12 @@ kvt_status kvt_store_device_change(kvt_store *store, const char *name, kvt_devic
         }
     }
     if (status == KVT_OK) {
+        KILL_POINT("device: state changed");
         pthread_mutex_lock(&store->lock);
         park_refresh_tier(store, tier);
         members_tell_policy(store, tier);
         pthread_mutex_unlock(&store->lock);
+        KILL_POINT("device: entries parked");
     }
     pthread_mutex_unlock(&store->members_lock);
     return status;
@@ -205,6 +208,7 @@ static kvt_status members_insert(members_joining *joining, const kvt_device_conf
     kvt_status status =
         newcomer_measure(&joining->device, joining->silence_ns, !joining->keeps, head, &cost);
     if (status == KVT_OK) status = members_write_label(joining);
+    KILL_POINT("device add: label written");
     if (status != KVT_OK) return status;
     if (store->staging->arena != NULL) {
         const kvt_device_region region = {store->staging->arena, store->staging->arena_bytes};
@@ -245,10 +249,14 @@ static kvt_status members_add(members_joining *joining, const kvt_device_config 
     if (status != KVT_OK) return status;
     joining->silence_ns = config->silence_ns;
     status = newcomer_open(config, &joining->device, joining->message, joining->message_size);
+    KILL_POINT("device add: opened");
     if (status == KVT_OK) status = members_judge(joining);
     if (status == KVT_OK && !joining->keeps) status = members_forget(joining);
+    KILL_POINT("device add: content judged");
     if (status == KVT_OK) status = members_insert(joining, config);
+    KILL_POINT("device add: inserted");
     if (status == KVT_OK) park_bring_back(joining->store, joining->tier);
+    KILL_POINT("device add: entries back");
     kvt_device_close(joining->device);
     return status;
 }

@@ -11,6 +11,7 @@
  * Thread rule: open and close are not concurrent with anything.
  */
 #include "store/newcomer.h"
+#include "tiers/kill_point.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -313,6 +314,7 @@ static kvt_status open_write_labels(open_state *state)
                      name, kvt_status_text(status));
             return status;
         }
+        KILL_POINT("open: one label written");
     }
     return KVT_OK;
 }
@@ -653,15 +655,22 @@ static kvt_status open_steps(open_state *state)
         status = ladder_open(store, options, state->profile, state->message, state->message_size);
     if (status == KVT_OK) status = open_catalog(state);
     if (status == KVT_OK) status = open_check_missing(state);
+    KILL_POINT("open: catalog opened");
     if (status == KVT_OK) status = open_devices(state);
+    KILL_POINT("open: devices opened");
     if (status == KVT_OK) status = open_preflight(state);
     if (status == KVT_OK) status = open_check_labels(state);
     if (status == KVT_OK) status = open_check_new(state);
+    KILL_POINT("open: labels checked");
     if (status == KVT_OK) status = open_drop_stale(state);
+    KILL_POINT("open: stale rows dropped");
     if (status == KVT_OK) status = open_serials(state);
     if (status == KVT_OK) status = open_costs(state);
+    KILL_POINT("open: costs known");
     if (status == KVT_OK) status = open_write_labels(state);
+    KILL_POINT("open: labels written");
     if (status == KVT_OK) status = open_write_epoch(state);
+    KILL_POINT("open: epoch written");
     if (status == KVT_OK) open_staging(state);
     if (status == KVT_OK) status = learn_open(store);
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT && status == KVT_OK; tier++) {
@@ -670,7 +679,9 @@ static kvt_status open_steps(open_state *state)
     if (status == KVT_OK) learn_load(store, options, state->profile);
     if (status == KVT_OK) status = open_policy(state);
     if (status == KVT_OK) learn_tell_loaded_priors(store);
+    KILL_POINT("open: policy opened");
     if (status == KVT_OK) status = open_recover(state);
+    KILL_POINT("open: entries recovered");
     if (status == KVT_OK) status = maintain_start(store);
     return status;
 }
@@ -760,8 +771,10 @@ void kvt_close(kvt_store *store)
 {
     if (store == NULL) return;
     maintain_stop(store);
+    KILL_POINT("close: background stopped");
     if (store->catalog != NULL && store->opened) members_note_wear(store, 1);
     if (store->catalog != NULL) catalog_close(store->catalog);
+    KILL_POINT("close: catalog closed");
     if (store->opened) learn_save(store); /* may wait for others; the catalog is safe by now */
     open_free_places(store, &store->table);
     open_free_places(store, &store->parked);
@@ -769,6 +782,7 @@ void kvt_close(kvt_store *store)
         /* One that leaves a silent device behind goes on without the store (docs/TIERS.md). */
         (void)tiers_pool_close(store->pools[tier]);
     }
+    KILL_POINT("close: pools closed");
     kvt_policy_close(store->policy);
     learn_close(store);
     entry_table_deinit(&store->table);

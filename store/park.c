@@ -9,6 +9,7 @@
  *
  * Thread rule: the store's lock, as each function says in store.h.
  */
+#include "store/kill_note.h"
 #include "store/store.h"
 
 #include <assert.h>
@@ -61,6 +62,7 @@ static bool park_may_return(kvt_store *store, const store_place *place)
 static void park_drop(kvt_store *store, store_entry *entry)
 {
     store_place *place = entry->place;
+    KILL_NOTE(KILL_NOTE_GIVES_WAY, &entry->key, place->tier);
     entry_set_state(entry, ENTRY_PARKED, ENTRY_LEAVING);
     entry->place = NULL;
     entry_erase(&store->parked, entry);

@@ -8,6 +8,7 @@
  * Thread rule: the opener's thread, before the catalog's writer and the background start.
  */
 #include "store/store.h"
+#include "tiers/kill_point.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -190,6 +191,7 @@ kvt_status recover_entries(kvt_store *store)
     recover_walk walk = {.store = store};
     kvt_status status = catalog_each_entry(store->catalog, recover_visit, &walk);
     if (status == KVT_OK) status = walk.status;
+    KILL_POINT("open: rows read");
     if (status == KVT_OK) status = catalog_drop_rows(store->catalog, walk.drops, walk.drop_count);
     store->counters.recovery_drops += walk.drop_count;
     free(walk.drops);

@@ -8,6 +8,7 @@
  *
  * Thread rule: the background round; relayout_note_get under the store's lock.
  */
+#include "store/kill_note.h"
 #include "store/store.h"
 
 #include <string.h>
@@ -141,6 +142,7 @@ static kvt_status relayout_move_off(kvt_store *store, kvt_tier tier, uint64_t ha
     pthread_mutex_lock(&store->lock);
     store_entry *entry = entry_find_handle(&store->table, handle);
     if (entry != NULL && entry->state == ENTRY_RESIDENT && entry->place->tier == tier) {
+        KILL_NOTE(KILL_NOTE_GIVES_WAY, &entry->key, tier);
         executor_drop_entry(store, entry);
         store->counters.evictions++;
     }

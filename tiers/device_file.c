@@ -9,6 +9,7 @@
  */
 #include "device_file.h"
 #include "errand.h"
+#include "kill_point.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -73,6 +74,7 @@ static kvt_status file_make(file_device *file, const file_opening *opening)
     }
     file->fd = open(opening->config->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (file->fd < 0) return file_refuse_errno(opening, errno);
+    KILL_POINT("member: file made, empty");
     kvt_status status = file_lock(file, opening);
     if (status != KVT_OK) return status; /* another open was faster: the file is theirs */
     file->made = true;
@@ -84,6 +86,7 @@ static kvt_status file_make(file_device *file, const file_opening *opening)
         refused = ftruncate(file->fd, (off_t)capacity);
     }
     if (refused != 0) return file_refuse_errno(opening, errno);
+    KILL_POINT("member: room allocated");
     file->base.facts.capacity_bytes = capacity;
     return KVT_OK;
 }
@@ -194,6 +197,7 @@ static kvt_status file_fill(file_device *file, const file_opening *opening, void
         }
         if (io.status != KVT_OK) return file_refuse(opening, io.status, strerror(io.os_error));
         at += io.bytes;
+        KILL_POINT("member: filled in part");
     }
     int os_error = file_make_durable(file, opening->config->path);
     return os_error == 0 ? KVT_OK : file_refuse_errno(opening, os_error);
@@ -237,6 +241,7 @@ static kvt_status file_set_up(file_device *file, const file_opening *opening, vo
         if (os_error != 0) status = file_refuse_errno(opening, os_error);
     }
     if (status != KVT_OK) return status;
+    if (file->made) KILL_POINT("member: file durable");
     file_probe_facts(file, config, buffer);
     tiers_queue_open(&file->queue, &file->base, &file_queue_calls, file->fd, config->depth,
                      config->synchronous);

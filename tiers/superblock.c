@@ -16,6 +16,7 @@
  * Thread rule: as superblock.h.
  */
 #include "superblock.h"
+#include "kill_point.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -201,6 +202,7 @@ kvt_status tiers_superblock_write(kvt_device *device, const tiers_superblock *la
     uint64_t target = newest == 0 || first_is_bad ? 1 : 0;
     slot_encode(slot, label, sequence);
     status = kvt_device_transfer(device, KVT_IO_WRITE, target * SLOT_BYTES, slot, SLOT_BYTES);
+    KILL_POINT("label: slot written, not synced");
     if (status == KVT_OK) status = kvt_device_sync(device);
 out:
     free(slot);
