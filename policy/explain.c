@@ -159,3 +159,42 @@ kvt_status kvt_policy_explain(const kvt_policy *policy, uint64_t now_ns, uint64_
     out->reason = explain_reason(&view, e, out);
     return KVT_OK;
 }
+
+/* The tier's option with the most saved seconds per byte. */
+static void explain_best_worth(const kvt_policy *policy, const entry *e, int level,
+                               kvt_policy_worth *out)
+{
+    double recompute = entry_cost(policy, e, KVT_OPTION_NONE);
+    for (uint8_t option = 1; option < e->option_count; option++) {
+        uint64_t bytes = entry_bytes(policy, e, option, level);
+        if (bytes == 0 || !utility_is_reachable(policy, e, option)) continue;
+        double saved = recompute - entry_cost(policy, e, option);
+        double per_byte = out->uses_per_s * saved / (double)bytes;
+        if (per_byte <= out->per_byte) continue;
+        out->saved_seconds = saved;
+        out->per_byte = per_byte;
+    }
+}
+
+kvt_status kvt_policy_worth_get(const kvt_policy *policy, uint64_t handle, kvt_tier tier,
+                                kvt_policy_worth *out)
+{
+    if (tier <= KVT_TIER_NONE || tier >= KVT_TIER_COUNT) return KVT_E_ARGUMENT;
+    memset(out, 0, sizeof *out);
+    uint32_t index = entries_find(policy, handle);
+    if (index == NIL || entry_at(policy, index)->state != ENTRY_HELD) return KVT_MISS;
+    const entry *e = entry_at(policy, index);
+    out->resident_children = e->children;
+    if (policy->ops->counts) {
+        out->uses_per_s = reuse_rate(policy, e);
+        explain_best_worth(policy, e, (int)tier - 1, out);
+        return KVT_OK;
+    }
+    uint64_t bytes = 0;
+    for (int level = 0; level < LEVELS; level++)
+        bytes += e->bytes[level];
+    out->uses_per_s = 1.0 / ((double)(policy->now_ns - e->last_access_ns) * 1e-9 + 1e-3);
+    out->saved_seconds = 1.0;
+    if (bytes != 0) out->per_byte = out->uses_per_s / (double)bytes;
+    return KVT_OK;
+}

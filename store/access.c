@@ -430,49 +430,57 @@ static void access_end(kvt_store *store, access_get *get, staging_buffer *freed_
     pthread_cond_broadcast(&store->changed);
 }
 
-/* A load that failed: the entry is dropped, unless it moved on or left meanwhile, or somebody still
- * reads it, who will see for himself. Lock held, staging given back: the move that is waited for
- * may be waiting for that. */
-static void access_drop_failed(kvt_store *store, const kvt_key *key, uint64_t serial,
+/* A load that failed: the entry falls back to its copy on SSD or is dropped, unless it moved on or
+ * left meanwhile, or somebody still reads it, who will see for himself. True when the entry is
+ * readable at another place now. Lock held, staging given back: the move that is waited for may be
+ * waiting for that. */
+static bool access_drop_failed(kvt_store *store, const kvt_key *key, uint64_t serial,
                                uint64_t deadline_ns)
 {
     bool waiting = true;
     while (waiting) {
         store_entry *entry = entry_find_key(&store->table, key);
-        if (entry == NULL || !entry_is_visible(entry)) return;
-        if (entry->place->serial != serial) return;
+        if (entry == NULL || !entry_is_visible(entry)) return false;
+        if (entry->place->serial != serial) return true;
         if (entry->state == ENTRY_RESIDENT) {
-            if (entry->place->readers == 0) park_lose_entry(store, entry);
-            return;
+            if (entry->place->readers != 0 && entry->copy == NULL) return false;
+            park_lose_entry(store, entry);
+            continue;
         }
         if (!maintain_cancel_plan(store, entry->handle))
             waiting = store_cond_wait_until(&store->changed, &store->lock, deadline_ns);
     }
+    return false;
 }
 
-/* Lets everything go and says how the get ended. */
+/* Lets everything go and says how the get ended. KVT_BUSY: its load failed at a place that is no
+ * longer the entry's, and it may begin again, which `again` allows. */
 static kvt_status access_finish(kvt_store *store, const kvt_key *key, access_get *get,
-                                kvt_status status)
+                                kvt_status status, bool again)
 {
     staging_buffer freed;
     bool late = status == KVT_E_TIMEOUT;
     bool lost = status != KVT_OK && status != KVT_E_MEMORY && !late;
     pthread_mutex_lock(&store->lock);
-    store->counters.gets++;
     access_end(store, get, &freed);
-    if (status == KVT_OK) store->counters.hits[get->tier]++;
-    if (lost || late) store->counters.misses++;
     if (lost) store->counters.load_failures++;
-    if (late) store->counters.timeouts++;
     pthread_mutex_unlock(&store->lock);
     staging_give(store->staging, &freed);
-    if (late) return KVT_MISS;
-    if (!lost) return status;
     pthread_mutex_lock(&store->lock);
-    access_drop_failed(store, key, get->serial, get->deadline_ns);
-    park_refresh_tier(store, get->tier);
+    if (lost) {
+        bool elsewhere = access_drop_failed(store, key, get->serial, get->deadline_ns);
+        park_refresh_tier(store, get->tier);
+        if (elsewhere && again) {
+            pthread_mutex_unlock(&store->lock);
+            return KVT_BUSY;
+        }
+    }
+    store->counters.gets++;
+    if (status == KVT_OK) store->counters.hits[get->tier]++;
+    if (lost || late) store->counters.misses++;
+    if (late) store->counters.timeouts++;
     pthread_mutex_unlock(&store->lock);
-    return KVT_MISS;
+    return lost || late ? KVT_MISS : status;
 }
 
 /* A get that ends before it has anything to let go. */
@@ -515,44 +523,54 @@ static kvt_status access_decode(const kvt_store *store, const access_get *get, v
                                       get->staging.bytes - before);
 }
 
+/* One read of the entry, from finding it to the decoded bytes. KVT_BUSY as access_finish. */
+static kvt_status access_try_get(kvt_store *store, const kvt_key *key, void *data,
+                                 uint64_t data_bytes, access_get *get, bool again,
+                                 kvt_get_info *info)
+{
+    uint64_t began_ns = get->began_ns, deadline_ns = get->deadline_ns;
+    kvt_status status;
+    for (;;) {
+        *get = (access_get){
+            .deadline_ns = deadline_ns, .began_ns = began_ns, .source_bytes = data_bytes};
+        status = access_open(store, key, data_bytes, get);
+        if (status != KVT_OK) return access_refuse(store, status, info);
+        if (get->owner) access_read(store, get);
+        status = access_await_load(store, get);
+        if (!access_may_begin_again(get, status)) break;
+        access_let_go(store, get);
+    }
+    uint64_t decode_started_ns = store_now_ns(store);
+    if (status == KVT_OK) status = access_decode(store, get, data, data_bytes);
+    uint64_t decode_ns = store_now_ns(store) - decode_started_ns;
+    uint64_t elapsed_ns = decode_started_ns + decode_ns - began_ns;
+    double predicted_seconds = 0;
+    if (status == KVT_OK && get->owner)
+        predicted_seconds = learn_note_get(store, &get->flight, get->variant, get->source_bytes,
+                                           (double)decode_ns * 1e-9, (double)elapsed_ns * 1e-9);
+    if (info != NULL) {
+        bool late = status == KVT_E_TIMEOUT;
+        *info = (kvt_get_info){.tier = get->tier,
+                               .variant = get->variant,
+                               .stored_bytes = get->load->record_bytes,
+                               .read_ns = late ? 0 : get->load->read_ns,
+                               .decode_ns = decode_ns,
+                               .predicted_ns = (uint64_t)(predicted_seconds * 1e9),
+                               .elapsed_ns = elapsed_ns,
+                               .shared = !get->owner,
+                               .timed_out = late};
+    }
+    return access_finish(store, key, get, status, again);
+}
+
 kvt_status kvt_get_until(kvt_store *store, const kvt_key *key, void *data, uint64_t data_bytes,
                          uint64_t deadline_ns, kvt_get_info *info)
 {
     if (key == NULL || data == NULL) return KVT_E_ARGUMENT;
-    access_get get;
-    kvt_status status;
-    uint64_t began_ns = store_now_ns(store);
-    for (;;) {
-        get = (access_get){
-            .deadline_ns = deadline_ns, .began_ns = began_ns, .source_bytes = data_bytes};
-        status = access_open(store, key, data_bytes, &get);
-        if (status != KVT_OK) return access_refuse(store, status, info);
-        if (get.owner) access_read(store, &get);
-        status = access_await_load(store, &get);
-        if (!access_may_begin_again(&get, status)) break;
-        access_let_go(store, &get);
-    }
-    uint64_t decode_started_ns = store_now_ns(store);
-    if (status == KVT_OK) status = access_decode(store, &get, data, data_bytes);
-    uint64_t decode_ns = store_now_ns(store) - decode_started_ns;
-    uint64_t elapsed_ns = decode_started_ns + decode_ns - began_ns;
-    double predicted_seconds = 0;
-    if (status == KVT_OK && get.owner)
-        predicted_seconds = learn_note_get(store, &get.flight, get.variant, get.source_bytes,
-                                           (double)decode_ns * 1e-9, (double)elapsed_ns * 1e-9);
-    if (info != NULL) {
-        bool late = status == KVT_E_TIMEOUT;
-        *info = (kvt_get_info){.tier = get.tier,
-                               .variant = get.variant,
-                               .stored_bytes = get.load->record_bytes,
-                               .read_ns = late ? 0 : get.load->read_ns,
-                               .decode_ns = decode_ns,
-                               .predicted_ns = (uint64_t)(predicted_seconds * 1e9),
-                               .elapsed_ns = elapsed_ns,
-                               .shared = !get.owner,
-                               .timed_out = late};
-    }
-    return access_finish(store, key, &get, status);
+    access_get get = {.deadline_ns = deadline_ns, .began_ns = store_now_ns(store)};
+    kvt_status status = access_try_get(store, key, data, data_bytes, &get, true, info);
+    if (status != KVT_BUSY) return status;
+    return access_try_get(store, key, data, data_bytes, &get, false, info);
 }
 
 kvt_status kvt_get(kvt_store *store, const kvt_key *key, void *data, uint64_t data_bytes,

@@ -113,8 +113,9 @@ KVT_NODISCARD kvt_status catalog_read_wear(store_catalog *catalog, const char *d
 KVT_NODISCARD kvt_status catalog_note_wear(store_catalog *catalog, const char *device,
                                            const tiers_wear *wear);
 
-/* True while deletions wait whose extents will come free. */
+/* True while deletions wait whose extents will come free; how many bytes those are. */
 bool catalog_pending_release(store_catalog *catalog);
+uint64_t catalog_pending_bytes(store_catalog *catalog);
 
 /* Waits until everything queued before the call has been committed, or has failed to be. A failure
  * of a batch since the last flush is returned once, even when a later try succeeded: a device that

@@ -54,8 +54,9 @@ struct store_catalog {
     uint64_t settled;  /* changes whose batch has been committed */
     uint64_t attempts; /* batches ended, failed ones included */
     uint64_t releases_pending;
-    kvt_status failure;    /* of the last batch; KVT_OK when it was committed */
-    kvt_status unreported; /* of a batch that failed since the last flush */
+    uint64_t release_bytes; /* of them */
+    kvt_status failure;     /* of the last batch; KVT_OK when it was committed */
+    kvt_status unreported;  /* of a batch that failed since the last flush */
     kvt_status (*sync)(void *context);
     void (*release)(void *context, tiers_location *location);
     void *context;

@@ -44,7 +44,10 @@ static void catalog_enqueue(store_catalog *catalog, catalog_node *node)
     *catalog->tail = node;
     catalog->tail = &node->next;
     catalog->queued++;
-    if (node->release != NULL) catalog->releases_pending++;
+    if (node->release != NULL) {
+        catalog->releases_pending++;
+        catalog->release_bytes += node->release->bytes;
+    }
     pthread_cond_signal(&catalog->wake);
     pthread_mutex_unlock(&catalog->lock);
 }
@@ -111,6 +114,14 @@ bool catalog_pending_release(store_catalog *catalog)
     bool pending = catalog->releases_pending > 0;
     pthread_mutex_unlock(&catalog->lock);
     return pending;
+}
+
+uint64_t catalog_pending_bytes(store_catalog *catalog)
+{
+    pthread_mutex_lock(&catalog->lock);
+    uint64_t bytes = catalog->release_bytes;
+    pthread_mutex_unlock(&catalog->lock);
+    return bytes;
 }
 
 static void catalog_bind_row(sqlite3_stmt *statement, const catalog_row *row)
@@ -212,24 +223,28 @@ static kvt_status catalog_write_batch(store_catalog *catalog, const catalog_node
     return catalog_status(code);
 }
 
-/* Frees a committed batch, handing extents back; returns how many changes and releases it held. */
-static uint64_t catalog_settle_batch(store_catalog *catalog, catalog_node *batch,
-                                     uint64_t *releases_out)
+/* What a committed batch held. */
+typedef struct catalog_settled {
+    uint64_t changes, releases, release_bytes;
+} catalog_settled;
+
+/* Frees a committed batch, handing extents back. */
+static catalog_settled catalog_settle_batch(store_catalog *catalog, catalog_node *batch)
 {
-    uint64_t count = 0;
-    *releases_out = 0;
+    catalog_settled settled = {0};
     while (batch != NULL) {
         catalog_node *next = batch->next;
         if (batch->release != NULL) {
+            settled.release_bytes += batch->release->bytes;
+            settled.releases++;
             catalog->release(catalog->context, batch->release);
             KILL_POINT("batch: extents released");
-            ++*releases_out;
         }
         catalog_insertion_free(batch);
         batch = next;
-        count++;
+        settled.changes++;
     }
-    return count;
+    return settled;
 }
 
 static void catalog_sleep(store_catalog *catalog, long nanoseconds)
@@ -255,8 +270,8 @@ static void catalog_run_batch(store_catalog *catalog)
     catalog->urgent = false;
     pthread_mutex_unlock(&catalog->lock);
     kvt_status status = catalog_write_batch(catalog, batch);
-    uint64_t count = 0, releases = 0;
-    if (status == KVT_OK) count = catalog_settle_batch(catalog, batch, &releases);
+    catalog_settled settled = {0};
+    if (status == KVT_OK) settled = catalog_settle_batch(catalog, batch);
     pthread_mutex_lock(&catalog->lock);
     if (status != KVT_OK) {
         *batch_tail = catalog->head;
@@ -264,8 +279,9 @@ static void catalog_run_batch(store_catalog *catalog)
         catalog->head = batch;
         if (catalog->unreported == KVT_OK) catalog->unreported = status;
     }
-    catalog->settled += count;
-    catalog->releases_pending -= releases;
+    catalog->settled += settled.changes;
+    catalog->releases_pending -= settled.releases;
+    catalog->release_bytes -= settled.release_bytes;
     catalog->failure = status;
     catalog->attempts++;
     pthread_cond_broadcast(&catalog->done);

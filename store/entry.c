@@ -43,6 +43,7 @@ void entry_table_deinit(entry_table *table)
     for (size_t i = 0; i < table->bucket_count; i++) {
         for (store_entry *entry = table->buckets[i], *next; entry != NULL; entry = next) {
             next = entry->next;
+            free(entry->copy);
             free(entry->place);
             free(entry);
         }
@@ -96,6 +97,7 @@ kvt_status entry_insert(entry_table *table, const kvt_key *key, store_entry **en
     entry->handle = handle;
     entry->key = *key;
     entry->state = ENTRY_ARRIVING;
+    entry->copy_index = UINT32_MAX;
     store_entry **head = &table->buckets[handle & (table->bucket_count - 1)];
     entry->next = *head;
     *head = entry;
@@ -127,7 +129,7 @@ void entry_transfer(entry_table *from, entry_table *to, store_entry *entry)
 void entry_erase(entry_table *table, store_entry *entry)
 {
     assert(entry->state == ENTRY_ARRIVING || entry->state == ENTRY_LEAVING);
-    assert(entry->place == NULL && entry->load == NULL);
+    assert(entry->place == NULL && entry->copy == NULL && entry->load == NULL);
     entry_unlink(table, entry);
     free(entry);
 }

@@ -64,8 +64,10 @@ typedef struct store_entry {
     uint8_t failed_moves;     /* in a row; backoff.c */
     uint64_t pinned_until_ns; /* a move failed: the policy's plans leave it out until then; or 0 */
     entry_state state;
-    store_place *place; /* in RESIDENT, MOVING, and in LEAVING until released; else NULL */
-    store_load *load;   /* the read of `place` that a further get may join, or NULL */
+    store_place *place;  /* in RESIDENT, MOVING, and in LEAVING until released; else NULL */
+    store_load *load;    /* the read of `place` that a further get may join, or NULL */
+    store_place *copy;   /* beside a place in HBM or DRAM: a record on SSD with its row, or NULL */
+    uint32_t copy_index; /* among the copies that may be dropped; UINT32_MAX: not listed */
 } store_entry;
 
 typedef struct entry_table {

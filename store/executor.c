@@ -4,6 +4,7 @@
  *
  *     put      encode -> reserve -> write -> prepare -> publish
  *     change   read -> recode -> reserve -> write -> prepare -> publish
+ *     change   adopt                      onto a copy that is on SSD already
  *     evict    unlist
  *
  * The executor never decides: it does what a move says, then commits or aborts it in the policy.
@@ -31,6 +32,7 @@ typedef enum store_stage {
     STAGE_WRITE,
     STAGE_PREPARE,
     STAGE_PUBLISH,
+    STAGE_ADOPT,
     STAGE_UNLIST,
     STAGE_COUNT
 } store_stage;
@@ -258,7 +260,7 @@ static void executor_settle_debt(store_op *op)
 /*
  * Takes extents. Room that the policy counts as free may be owed: by the catalog, which hands
  * extents back with the commit of the row's deletion, or by a reader of a place that was replaced.
- * Both are waited for; only a tier that nobody owes anything is full.
+ * Both are waited for; then copies make way; only a tier without those is full.
  */
 static kvt_status stage_reserve(store_op *op)
 {
@@ -274,8 +276,14 @@ static kvt_status stage_reserve(store_op *op)
                     catalog_pending_release(store->catalog);
         kvt_status status =
             tiers_pool_reserve(store->pools[op->tier], op->record_bytes, &op->location);
+        if (status == KVT_OK && op->tier == KVT_TIER_SSD) {
+            pthread_mutex_lock(&store->lock);
+            copies_trim(store);
+            pthread_mutex_unlock(&store->lock);
+        }
         if (status != KVT_E_SPACE) return status;
         if (!owed && !draining) {
+            if (op->tier == KVT_TIER_SSD && copies_reclaim(store, op->record_bytes)) continue;
             if (park_reclaim(store, op->tier, op->record_bytes)) continue;
             op->no_room = true;
             return status;
@@ -370,6 +378,21 @@ void executor_drain_place(kvt_store *store, store_place *place)
     pthread_cond_broadcast(&store->changed);
 }
 
+/* What becomes of a place that was replaced: a promotion leaves its record on SSD, as room allows.
+ * Lock held; it is released while waiting for readers. */
+static void executor_leave_place(kvt_store *store, store_entry *entry, store_place *old)
+{
+    kvt_tier tier = entry->place->tier;
+    if (tier == KVT_TIER_SSD) {
+        copies_drop(store, entry); /* of another form than the one that was stored now */
+    } else if (old->tier == KVT_TIER_SSD && copies_attach(store, entry, old)) {
+        store->counters.copies_kept++;
+        copies_trim(store);
+        return;
+    }
+    executor_drain_place(store, old);
+}
+
 /* Makes the new place the entry's: the policy's commit first, because it alone can still refuse. */
 static kvt_status stage_publish(store_op *op)
 {
@@ -403,8 +426,37 @@ static kvt_status stage_publish(store_op *op)
         entry_set_state(entry, old != NULL ? ENTRY_MOVING : ENTRY_ARRIVING, ENTRY_RESIDENT);
         backoff_note_success(store, entry);
         pthread_cond_broadcast(&store->changed);
-        if (old != NULL) executor_drain_place(store, old);
+        if (old != NULL) executor_leave_place(store, entry, old);
         executor_settle_debt(op);
+    }
+    pthread_mutex_unlock(&store->lock);
+    return status;
+}
+
+/* change: the copy that is on SSD already becomes the place; not a byte is written. */
+static kvt_status stage_adopt(store_op *op)
+{
+    kvt_store *store = op->store;
+    store_entry *entry = op->entry;
+    store_place *old = op->source;
+    uint64_t actual[KVT_TIER_COUNT] = {0};
+    pthread_mutex_lock(&store->lock);
+    actual[KVT_TIER_SSD] = entry->copy->record_bytes;
+    kvt_status status = kvt_policy_commit(store->policy, op->move->id, actual);
+    if (status == KVT_OK) {
+        entry->place = copies_detach(store, entry);
+        entry->load = NULL; /* later gets must not join a read of the old place */
+        store->counters.demotions++;
+        store->counters.copy_demotions++;
+        KILL_NOTE(KILL_NOTE_MOVED, &entry->key, KVT_TIER_SSD);
+        old->readers--;
+        op->source = NULL;
+        entry_set_state(entry, ENTRY_MOVING, ENTRY_RESIDENT);
+        backoff_note_success(store, entry);
+        pthread_cond_broadcast(&store->changed);
+        executor_drain_place(store, old);
+    } else {
+        copies_let_go(store, entry);
     }
     pthread_mutex_unlock(&store->lock);
     return status;
@@ -418,6 +470,7 @@ static kvt_status stage_unlist(store_op *op)
     op->entry->load = NULL;
     executor_drain_place(store, op->entry->place);
     op->entry->place = NULL;
+    copies_drop(store, op->entry);
     kvt_status status = kvt_policy_commit(store->policy, op->move->id, NULL);
     assert(status == KVT_OK);
     entry_erase(&store->table, op->entry);
@@ -432,7 +485,7 @@ static kvt_status stage_unlist(store_op *op)
 static kvt_status (*const stage_functions[STAGE_COUNT])(store_op *) = {
     [STAGE_READ] = stage_read,       [STAGE_RECODE] = stage_recode, [STAGE_ENCODE] = stage_encode,
     [STAGE_RESERVE] = stage_reserve, [STAGE_WRITE] = stage_write,   [STAGE_PREPARE] = stage_prepare,
-    [STAGE_PUBLISH] = stage_publish, [STAGE_UNLIST] = stage_unlist,
+    [STAGE_PUBLISH] = stage_publish, [STAGE_ADOPT] = stage_adopt,   [STAGE_UNLIST] = stage_unlist,
 };
 
 /* The stages of each kind of move, in order, ended by STAGE_COUNT. */
@@ -443,6 +496,9 @@ static const store_stage executor_stages[4][7] = {
                          STAGE_PUBLISH, STAGE_COUNT},
     [KVT_MOVE_EVICT] = {STAGE_UNLIST, STAGE_COUNT},
 };
+
+/* Of a change that finds what it would write. */
+static const store_stage executor_onto_copy[] = {STAGE_ADOPT, STAGE_COUNT};
 
 /* ---- giving back ---- */
 
@@ -464,7 +520,9 @@ void executor_drop_entry(kvt_store *store, store_entry *entry)
     entry->load = NULL;
     (void)!kvt_policy_remove(store->policy, entry->handle);
     backoff_forget(entry);
+    store_place *copy = copies_detach(store, entry);
     executor_drain_place(store, place);
+    if (copy != NULL) executor_drain_place(store, copy);
     entry->place = NULL;
     entry_erase(&store->table, entry);
     pthread_cond_broadcast(&store->changed);
@@ -614,14 +672,16 @@ static kvt_status executor_run_move(kvt_store *store, const kvt_move *move, cons
     pthread_mutex_lock(&store->lock);
     op.entry = entry_find_handle(&store->table, move->handle);
     assert(op.entry != NULL);
+    const store_stage *stages = executor_stages[move->kind];
     if (move->kind == KVT_MOVE_CHANGE) {
         op.source = op.entry->place;
         op.source->readers++;
+        if (copies_hold(store, op.entry, move)) stages = executor_onto_copy;
     }
     pthread_mutex_unlock(&store->lock);
 
     kvt_status status = KVT_OK;
-    for (const store_stage *stage = executor_stages[move->kind]; *stage != STAGE_COUNT; stage++) {
+    for (const store_stage *stage = stages; *stage != STAGE_COUNT; stage++) {
         status = stage_functions[*stage](&op);
         if (status != KVT_OK) break;
         executor_pass_kill_point(*stage);

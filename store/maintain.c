@@ -141,6 +141,9 @@ static kvt_status maintain_round(kvt_store *store, uint64_t *budget, uint32_t *m
     uint32_t before = *moves_done;
     kvt_status status = maintain_run_tick(store, budget, moves_done);
     relayout_round(store, *moves_done == before, budget, moves_done);
+    pthread_mutex_lock(&store->lock);
+    copies_trim(store);
+    pthread_mutex_unlock(&store->lock);
     learn_round(store);
     pthread_mutex_lock(&store->lock);
     store->maintaining = false;

@@ -98,6 +98,10 @@ static void observe_counters(const store_counters *counters, kvt_store_stats *st
     stats->relayouts = counters->relayouts;
     stats->relayout_bytes = counters->relayout_bytes;
     stats->recosted = counters->recosted;
+    stats->copies_kept = counters->copies_kept;
+    stats->copies_dropped = counters->copies_dropped;
+    stats->copy_demotions = counters->copy_demotions;
+    stats->copy_fallbacks = counters->copy_fallbacks;
     stats->parked = counters->parked;
     stats->readmitted = counters->readmitted;
     stats->timeouts = counters->timeouts;
@@ -118,6 +122,8 @@ kvt_status kvt_stats(kvt_store *store, kvt_store_stats *stats)
     observe_counters(&store->counters, stats);
     stats->backing_off = store->backoff.count;
     kvt_policy_stats_get(store->policy, &stats->policy);
+    stats->copies = store->copies.total;
+    stats->copy_bytes = store->copies.bytes;
     stats->staging_bytes = staging_bytes_out(store->staging);
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
         if (store->pools[tier] == NULL) continue;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * open.c - opening and closing a store: devices, labels, catalog, recovery, policy, background.
+ * open.c - opening a store: devices, labels, catalog, recovery, policy, background.
  *
  * Order, and what each step needs:
  *     profile -> catalog -> devices -> preflight -> labels checked -> stale rows dropped -> costs
@@ -8,7 +8,7 @@
  *     -> recovery -> catalog writer -> background
  * Nothing is written before preflight and labels have passed. A failure closes what was opened.
  *
- * Thread rule: open and close are not concurrent with anything.
+ * Thread rule: open is not concurrent with anything. close.c closes.
  */
 #include "store/newcomer.h"
 #include "tiers/kill_point.h"
@@ -708,6 +708,8 @@ static void open_fill_store(kvt_store *store, const kvt_store_options *options)
     store->get_deadline_ns = UINT64_MAX;
     if (options->get_deadline_seconds > 0)
         store->get_deadline_ns = (uint64_t)(options->get_deadline_seconds * 1e9);
+    store->high_watermark = options->high_watermark;
+    store->copies.kept = options->copies && options->catalog_path != NULL;
     store->move_bytes_per_s = options->move_bytes_per_s;
     store->moves_per_tick = options->moves_per_tick;
     store->observer = options->observer;
@@ -752,46 +754,4 @@ kvt_status kvt_open(const kvt_store_options *options, kvt_store **store_out, cha
     store->opened = true;
     *store_out = store;
     return KVT_OK;
-}
-
-/* Extents of places are the pools'; only the tickets and locations need freeing one by one. */
-static void open_free_places(kvt_store *store, const entry_table *table)
-{
-    for (size_t i = 0; i < table->bucket_count; i++) {
-        for (store_entry *entry = table->buckets[i]; entry != NULL; entry = entry->next) {
-            if (entry->place == NULL) continue;
-            tiers_pool *pool = store->pools[entry->place->tier];
-            catalog_ticket_free(entry->place->ticket);
-            tiers_pool_forget(pool, entry->place->location);
-        }
-    }
-}
-
-void kvt_close(kvt_store *store)
-{
-    if (store == NULL) return;
-    maintain_stop(store);
-    KILL_POINT("close: background stopped");
-    if (store->catalog != NULL && store->opened) members_note_wear(store, 1);
-    if (store->catalog != NULL) catalog_close(store->catalog);
-    KILL_POINT("close: catalog closed");
-    if (store->opened) learn_save(store); /* may wait for others; the catalog is safe by now */
-    open_free_places(store, &store->table);
-    open_free_places(store, &store->parked);
-    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
-        /* One that leaves a silent device behind goes on without the store (docs/TIERS.md). */
-        (void)tiers_pool_close(store->pools[tier]);
-    }
-    KILL_POINT("close: pools closed");
-    kvt_policy_close(store->policy);
-    learn_close(store);
-    entry_table_deinit(&store->table);
-    entry_table_deinit(&store->parked);
-    staging_close(store->staging);
-    pthread_cond_destroy(&store->changed);
-    pthread_mutex_destroy(&store->wear_lock);
-    pthread_mutex_destroy(&store->members_lock);
-    pthread_mutex_destroy(&store->observer_lock);
-    pthread_mutex_destroy(&store->lock);
-    free(store);
 }

@@ -37,6 +37,7 @@ void kvt_store_options_init(kvt_store_options *options)
     options->loss_limit = 0.01;
     options->learn = true;
     options->learn_seconds = 300;
+    options->copies = true;
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
         options->tiers[tier].rebalance_bytes_per_s = 32000000;
     }
@@ -369,6 +370,7 @@ static kvt_status options_read_store(kvt_config *config, options_owner *owner,
     options->moves_per_tick = moves > UINT32_MAX ? UINT32_MAX : (uint32_t)moves;
     options->seed = kvt_config_bytes(config, "store.seed");
     options->get_deadline_seconds = kvt_config_number(config, "store.get_deadline");
+    options->copies = kvt_config_switch(config, "store.copies");
     return KVT_OK;
 }
 

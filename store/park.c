@@ -71,6 +71,7 @@ static void park_drop(kvt_store *store, store_entry *entry)
 
 void park_lose_entry(kvt_store *store, store_entry *entry)
 {
+    if (copies_fall_back(store, entry)) return;
     if (!park_may_return(store, entry->place)) {
         executor_drop_entry(store, entry);
         return;
@@ -78,12 +79,14 @@ void park_lose_entry(kvt_store *store, store_entry *entry)
     store_place *place = entry->place;
     entry->load = NULL;
     place->slow_gets = 0;
+    store_place *copy = copies_detach(store, entry);
     (void)!kvt_policy_remove(store->policy, entry->handle);
     backoff_forget(entry);
     entry_set_state(entry, ENTRY_RESIDENT, ENTRY_PARKED);
     entry_transfer(&store->table, &store->parked, entry);
     store->counters.parked++;
     pthread_cond_broadcast(&store->changed);
+    if (copy != NULL) executor_drain_place(store, copy);
 }
 
 /* Takes out what lies on members that are out of service: it could only fail, one get at a time,
@@ -100,6 +103,7 @@ static void park_purge_tier(kvt_store *store, kvt_tier tier, uint64_t gone)
             entry = lost ? store->table.buckets[i & (store->table.bucket_count - 1)] : entry->next;
         }
     }
+    if (tier == KVT_TIER_SSD) copies_clear_members(store, gone);
 }
 
 void park_refresh_tier(kvt_store *store, kvt_tier tier)

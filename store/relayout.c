@@ -134,6 +134,13 @@ static uint32_t relayout_find(kvt_store *store, kvt_tier tier, uint64_t members,
 static kvt_status relayout_move_off(kvt_store *store, kvt_tier tier, uint64_t handle, bool insist)
 {
     kvt_status status = executor_relayout(store, handle, tier);
+    if (status == KVT_E_SPACE && tier == KVT_TIER_SSD) {
+        pthread_mutex_lock(&store->lock);
+        const store_entry *entry = entry_find_handle(&store->table, handle);
+        uint64_t bytes = entry != NULL && entry->place != NULL ? entry->place->record_bytes : 0;
+        pthread_mutex_unlock(&store->lock);
+        (void)copies_reclaim(store, bytes);
+    }
     if (status == KVT_E_SPACE && tier == KVT_TIER_SSD && store->catalog != NULL &&
         catalog_pending_release(store->catalog) && catalog_settle(store->catalog) == KVT_OK) {
         status = executor_relayout(store, handle, tier);
@@ -186,6 +193,7 @@ void relayout_round(kvt_store *store, bool insist, uint64_t *budget, uint32_t *m
         if (members != 0) {
             pthread_mutex_lock(&store->lock);
             park_drop_members(store, (kvt_tier)tier, members);
+            if (tier == KVT_TIER_SSD) copies_clear_members(store, members);
             pthread_mutex_unlock(&store->lock);
             relayout_drain(store, (kvt_tier)tier, members, insist, budget, moves_done);
         }

@@ -78,6 +78,8 @@ static const kvt_setting settings_table[] = {
     COUNT("store.moves_per_tick", "64", "moves in one background round"),
     COUNT("store.seed", "1", "seed of policies that draw and of device labels in tests"),
     SECONDS("store.get_deadline", "0", "a get that takes longer is a miss; 0: no deadline"),
+    SWITCH("store.copies", "yes",
+           "with a catalog: what is promoted stays on SSD, too, while nothing else needs the room"),
 
     TIER("hbm"),
     SWITCH("tier.hbm.emulated", "no",

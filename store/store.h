@@ -56,6 +56,16 @@ typedef struct store_backoff {
     uint64_t tick_resume_ns; /* the tick plans nothing before */
     store_backoff_item items[STORE_BACKOFFS];
 } store_backoff;
+/* Copies on SSD beside places above (copies.c). Under store->lock. */
+typedef struct store_copies {
+    bool kept;            /* fixed after open */
+    uint64_t total;       /* listed or not */
+    uint64_t bytes;       /* of all of them */
+    store_entry **listed; /* entries whose copy may be dropped, in no order */
+    uint32_t count;
+    uint32_t room;
+    uint64_t draw; /* what is drawn next */
+} store_copies;
 
 /* Counters under store->lock. */
 typedef struct store_counters {
@@ -66,6 +76,7 @@ typedef struct store_counters {
     uint64_t recosted; /* entries whose options got new figures, ever */
     uint64_t moves_failed_io, moves_failed_space, moves_failed_memory;
     uint64_t given_up; /* entries dropped for the room of a put */
+    uint64_t copies_kept, copies_dropped, copy_demotions, copy_fallbacks;
     uint64_t hits[KVT_TIER_COUNT];
     uint64_t decision_times[STORE_TIMES]; /* 16 buckets per octave of nanoseconds */
 } store_counters;
@@ -87,6 +98,7 @@ struct kvt_store {
     uint64_t drained;                  /* places given back after that, ever */
     store_relayout relayouts[KVT_TIER_COUNT];
     store_backoff backoff;
+    store_copies copies;
 
     /* Options are made with figures of an epoch; a curve that is re-opened begins another. */
     uint32_t curve_epoch;
@@ -98,7 +110,8 @@ struct kvt_store {
 
     /* Fixed after open. */
     store_learn *learn; /* own lock */
-    double loss_limit;  /* of every tenant; 1 without lossy forms */
+    double high_watermark;
+    double loss_limit; /* of every tenant; 1 without lossy forms */
     kvt_striping striping[KVT_TIER_COUNT];
     tiers_pool *pools[KVT_TIER_COUNT];
     uint32_t unit_bytes[KVT_TIER_COUNT];
@@ -257,6 +270,43 @@ void relayout_note_speed(kvt_store *store, kvt_tier tier);
  * round's. insist: the policy's tick made no room, so what finds none on its way off a member is
  * dropped. In the background round; no lock held. */
 void relayout_round(kvt_store *store, bool insist, uint64_t *budget, uint32_t *moves_done);
+
+/* ---- copies.c ---- */
+
+/* Keeps a place on SSD that a promotion leaves behind as the entry's copy. False when it may not be
+ * kept: it is the caller's still. Lock held. */
+bool copies_attach(kvt_store *store, store_entry *entry, store_place *place);
+
+/* Takes an entry's copy away from it; NULL when it has none. The caller's to give back. Lock held.
+ */
+store_place *copies_detach(kvt_store *store, store_entry *entry);
+
+/* Drops an entry's copy, if any. Lock held; it is released while waiting for readers. */
+void copies_drop(kvt_store *store, store_entry *entry);
+
+/* Whether a move finds on the entry's copy what it would write; the copy is not dropped then until
+ * it is let go. Lock held. */
+bool copies_hold(kvt_store *store, store_entry *entry, const kvt_move *move);
+void copies_let_go(kvt_store *store, store_entry *entry);
+
+/* Makes the copy the place of a RESIDENT entry whose place cannot be read. False when there is none
+ * or the policy does not take it; the policy has forgotten the entry then, if it had a copy. Lock
+ * held; it is released while waiting for readers. */
+bool copies_fall_back(kvt_store *store, store_entry *entry);
+
+/* Bytes that stored entries and copies may take on SSD: above, the policy would make room. */
+uint64_t copies_fill_limit(const kvt_store *store);
+
+/* Drops copies, the least worth first, until some room is free. Lock held; waits for nobody. */
+void copies_trim(kvt_store *store);
+
+/* Drops copies up to so many bytes, whose extents come free with the catalog's next commit. False
+ * when there was none. No lock held. */
+bool copies_reclaim(kvt_store *store, uint64_t bytes);
+
+/* Drops the copies with units on a member of the SSD tier in the mask. Lock held; it is released
+ * while waiting for readers. */
+void copies_clear_members(kvt_store *store, uint64_t members);
 
 /* ---- maintain.c ---- */
 

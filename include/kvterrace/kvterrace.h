@@ -124,6 +124,8 @@ typedef struct kvt_store_options {
      * the other; it and its context last until kvt_close has returned. Staging holds scratch for
      * each worker. */
     const kvt_codec_workers *codec_workers;
+    bool copies; /* with a catalog: a promotion leaves its record on SSD while nothing else needs
+                    the room; true */
 } kvt_store_options;
 
 KVT_API void kvt_store_options_init(kvt_store_options *options);
@@ -202,6 +204,7 @@ typedef struct kvt_get_info {
  * devices answer, or fall silent for longer than kvt_device_config.silence_ns.
  *   data    at least the entry's decoded size; data_bytes must equal it; undefined unless KVT_OK
  *   info    may be NULL
+ * A load that fails in HBM or DRAM is tried again from the entry's copy on SSD, if there is one.
  * KVT_OK; KVT_MISS (not stored, or its load failed: the entry is dropped and the event counted);
  * KVT_E_ARGUMENT (wrong size); KVT_E_MEMORY. Blocking.
  */
@@ -241,10 +244,11 @@ KVT_API KVT_NODISCARD kvt_status kvt_predict_loads(kvt_store *store, const kvt_k
 KVT_API KVT_NODISCARD kvt_status kvt_match_prefix(kvt_store *store, const kvt_key *keys,
                                                   size_t count, size_t *matched_out);
 
-/* Makes every entry that is on SSD now durable. One that a later get promotes leaves the SSD, and
- * is then as short-lived as the tier it went to. KVT_OK. Something since the last flush may not be
- * durable: KVT_E_IO (a device or the catalog's file failed), KVT_E_SPACE (the file system of the
- * catalog is full), KVT_E_MEMORY, KVT_E_DATABASE (anything else that SQLite reports). Blocking. */
+/* Makes every entry that is on SSD now durable. One that a later get promotes stays there as a copy
+ * while room allows; without its copy it is as short-lived as the tier it went to. KVT_OK.
+ * Something since the last flush may not be durable: KVT_E_IO (a device or the catalog's file
+ * failed), KVT_E_SPACE (the file system of the catalog is full), KVT_E_MEMORY, KVT_E_DATABASE
+ * (anything else that SQLite reports). Blocking. */
 KVT_API KVT_NODISCARD kvt_status kvt_flush(kvt_store *store);
 
 /* One round of background work in the calling thread. moves_out (may be NULL): moves committed.
@@ -343,6 +347,11 @@ typedef struct kvt_store_stats {
     uint64_t moves_failed_memory; /* no memory. The others were planned behind one that failed */
     uint64_t given_up; /* entries dropped: a put needed their room, and none was left to move to */
     uint64_t backing_off; /* entries now that no plan moves for a while, because a move failed */
+    uint64_t copies, copy_bytes; /* records on SSD beside entries in HBM and DRAM, now; their bytes
+                                    are in the tier's used_bytes */
+    uint64_t copies_kept, copies_dropped; /* by promotions, and for room or a device, ever */
+    uint64_t copy_demotions;              /* that found their record on SSD and wrote nothing */
+    uint64_t copy_fallbacks;              /* failed loads that the copy stood in for */
 } kvt_store_stats;
 
 KVT_API KVT_NODISCARD kvt_status kvt_stats(kvt_store *store, kvt_store_stats *stats);

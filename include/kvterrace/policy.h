@@ -354,6 +354,20 @@ typedef struct kvt_explanation {
 KVT_API KVT_NODISCARD kvt_status kvt_policy_explain(const kvt_policy *policy, uint64_t now_ns,
                                                     uint64_t handle, kvt_explanation *out);
 
+/* What keeping an entry in one tier is worth. A policy that counts no uses takes one second as
+ * saved by every use, and the seconds since the last use as the time between two. */
+typedef struct kvt_policy_worth {
+    double uses_per_s;    /* predicted */
+    double saved_seconds; /* by a use: recomputing less the tier's best option, with quality */
+    double per_byte;      /* their product over the bytes of that option; 0 = none saves */
+    uint32_t resident_children; /* stored continuations, which are useless without it */
+} kvt_policy_worth;
+
+/* Reads only, as of the latest time that the engine was told. KVT_OK; KVT_MISS (not stored);
+ * KVT_E_ARGUMENT (no such tier). */
+KVT_API KVT_NODISCARD kvt_status kvt_policy_worth_get(const kvt_policy *policy, uint64_t handle,
+                                                      kvt_tier tier, kvt_policy_worth *out);
+
 typedef struct kvt_policy_stats {
     uint64_t entries; /* resident or in flight */
     uint64_t ghosts;

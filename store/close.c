@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * close.c - closing a store, or what a failed open has made of one.
+ *
+ * Order: the background ends, then the catalog's writer with its last batch, then pools and memory.
+ *
+ * Thread rule: not concurrent with anything.
+ */
+#include "store/store.h"
+#include "tiers/kill_point.h"
+
+#include <stdlib.h>
+
+/* Extents of places are the pools'; only the tickets and locations need freeing one by one. */
+static void close_free_places(kvt_store *store, const entry_table *table)
+{
+    for (size_t i = 0; i < table->bucket_count; i++) {
+        for (store_entry *entry = table->buckets[i]; entry != NULL; entry = entry->next) {
+            const store_place *places[2] = {entry->place, entry->copy};
+            for (int j = 0; j < 2 && places[j] != NULL; j++) {
+                catalog_ticket_free(places[j]->ticket);
+                tiers_pool_forget(store->pools[places[j]->tier], places[j]->location);
+            }
+        }
+    }
+}
+
+void kvt_close(kvt_store *store)
+{
+    if (store == NULL) return;
+    maintain_stop(store);
+    KILL_POINT("close: background stopped");
+    if (store->catalog != NULL && store->opened) members_note_wear(store, 1);
+    if (store->catalog != NULL) catalog_close(store->catalog);
+    KILL_POINT("close: catalog closed");
+    if (store->opened) learn_save(store); /* may wait for others; the catalog is safe by now */
+    close_free_places(store, &store->table);
+    close_free_places(store, &store->parked);
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
+        /* One that leaves a silent device behind goes on without the store (docs/TIERS.md). */
+        (void)tiers_pool_close(store->pools[tier]);
+    }
+    KILL_POINT("close: pools closed");
+    kvt_policy_close(store->policy);
+    learn_close(store);
+    entry_table_deinit(&store->table);
+    entry_table_deinit(&store->parked);
+    free(store->copies.listed);
+    staging_close(store->staging);
+    pthread_cond_destroy(&store->changed);
+    pthread_mutex_destroy(&store->wear_lock);
+    pthread_mutex_destroy(&store->members_lock);
+    pthread_mutex_destroy(&store->observer_lock);
+    pthread_mutex_destroy(&store->lock);
+    free(store);
+}
