@@ -187,7 +187,7 @@ kvt_status inspect_catalog(const char *path, const inspect_visitor *visitor, cha
                            size_t message_size)
 {
     store_catalog *catalog = NULL;
-    kvt_status status = catalog_open(path, true, &catalog, message, message_size);
+    kvt_status status = catalog_open(path, CATALOG_READ, &catalog, message, message_size);
     if (status == KVT_MISS) {
         (void)snprintf(message, message_size, "%.300s: no such catalog", path);
         return KVT_E_GONE;

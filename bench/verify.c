@@ -264,7 +264,7 @@ kvt_status verify_store(const kvt_store_options *options, const verify_observer 
                         .message = message,
                         .message_size = message_size};
     kvt_status status =
-        catalog_open(options->catalog_path, true, &walk.catalog, message, message_size);
+        catalog_open(options->catalog_path, CATALOG_READ, &walk.catalog, message, message_size);
     if (status == KVT_MISS) {
         (void)snprintf(message, message_size, "%.300s: no such catalog", options->catalog_path);
         return KVT_E_GONE;

@@ -27,25 +27,44 @@ static uint32_t profile_big_endian(const unsigned char *bytes)
     return (uint32_t)bytes[0] << 24 | (uint32_t)bytes[1] << 16 | (uint32_t)bytes[2] << 8 | bytes[3];
 }
 
+/*
+ * Reads the first bytes through SQLite's own file, which neither locks nor recovers anything. A
+ * descriptor of ours would do harm when it is closed: it would drop the locks of every connection
+ * that this process has to the file.
+ */
+static int profile_read_header(const char *path, unsigned char header[PROFILE_HEADER_BYTES])
+{
+    sqlite3 *database = NULL;
+    sqlite3_file *file = NULL;
+    int result = sqlite3_open_v2(path, &database, SQLITE_OPEN_READONLY | SQLITE_OPEN_NOMUTEX, NULL);
+    if (result == SQLITE_OK)
+        result = sqlite3_file_control(database, "main", SQLITE_FCNTL_FILE_POINTER, &file);
+    if (result == SQLITE_OK) {
+        bool is_open = file != NULL && file->pMethods != NULL;
+        result = is_open ? file->pMethods->xRead(file, header, PROFILE_HEADER_BYTES, 0)
+                         : SQLITE_CANTOPEN;
+    }
+    sqlite3_close(database);
+    return result & 0xff;
+}
+
 /* Looks at the first bytes of the file. KVT_OK; KVT_MISS; KVT_E_CORRUPT; KVT_E_VERSION;
  * KVT_E_DATABASE. */
 static kvt_status profile_check_header(const char *path, char *message, size_t size)
 {
     unsigned char header[PROFILE_HEADER_BYTES];
     struct stat facts;
-    int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (file < 0 && errno == ENOENT) {
-        profile_say(message, size, "%s: no such profile", path);
-        return KVT_MISS;
+    if (stat(path, &facts) != 0) {
+        profile_say(message, size,
+                    errno == ENOENT ? "%s: no such profile" : "%s: cannot be reached", path);
+        return errno == ENOENT ? KVT_MISS : KVT_E_DATABASE;
     }
-    if (file < 0 || fstat(file, &facts) != 0) {
-        profile_say(message, size, "%s: %s", path, strerror(errno));
-        if (file >= 0) close(file);
+    int result = S_ISREG(facts.st_mode) ? profile_read_header(path, header) : SQLITE_NOTADB;
+    if (result == SQLITE_CANTOPEN || result == SQLITE_NOMEM) {
+        profile_say(message, size, "%s: %s", path, sqlite3_errstr(result));
         return KVT_E_DATABASE;
     }
-    ssize_t got = S_ISREG(facts.st_mode) ? read(file, header, sizeof header) : 0;
-    close(file);
-    if (got != (ssize_t)sizeof header || memcmp(header, "SQLite format 3", 16) != 0) {
+    if (result != SQLITE_OK || memcmp(header, "SQLite format 3", 16) != 0) {
         profile_say(message, size, "%s: not an SQLite database; left as it is", path);
         return KVT_E_CORRUPT;
     }
@@ -94,8 +113,8 @@ static kvt_status profile_create(const char *path, char *message, size_t size)
     }
     int file = mkostemp(draft, O_CLOEXEC);
     if (file < 0) return profile_create_failed(path, errno, message, size);
-    (void)fchmod(file, 0644);
-    close(file);
+    (void)fchmod(file, 0600);
+    close(file); /* no connection has the file yet */
 
     kvt_status status = KVT_OK;
     sqlite3 *database = NULL;

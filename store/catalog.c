@@ -7,14 +7,10 @@
 #include "store/catalog_internal.h"
 #include "tiers/kill_point.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/random.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 static const char catalog_schema[] =
@@ -167,6 +163,7 @@ static kvt_status catalog_examine(store_catalog *catalog, bool read_only, bool *
         if (status != KVT_OK) return status;
     }
     if (tables == 0 && application == 0 && version == 0) {
+        if (catalog->log_bytes > 0) return KVT_E_CORRUPT; /* its content was in the log alone */
         *fresh_out = true;
         return read_only ? KVT_E_MISMATCH : KVT_OK;
     }
@@ -176,127 +173,70 @@ static kvt_status catalog_examine(store_catalog *catalog, bool read_only, bool *
     return status;
 }
 
-/*
- * One store at a time writes a catalog: two would take each other's rows for their own. flock and
- * SQLite's own locks do not meet; the file stays open until SQLite has closed it, because closing
- * any descriptor of a file drops the locks that SQLite holds on it.
- */
-static kvt_status catalog_lock(store_catalog *catalog, const char *path)
+static const char *catalog_reason(const store_catalog *catalog, kvt_status status)
 {
-    catalog->lock_file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (catalog->lock_file < 0) {
-        switch (errno) {
-        case ENOENT:
-        case ENOTDIR: return KVT_E_GONE;
-        case EACCES:
-        case EPERM:
-        case EROFS: return KVT_E_READ_ONLY;
-        case ENOSPC: return KVT_E_SPACE;
-        default: return KVT_E_IO;
-        }
-    }
-    return flock(catalog->lock_file, LOCK_EX | LOCK_NB) == 0 ? KVT_OK : KVT_E_LOCKED;
-}
-
-/*
- * Reading must leave nothing beside a catalog, but SQLite makes a -shm and a -wal file for any
- * database in WAL mode, unless it is told that the file does not change. That holds while no store
- * can open it, which a shared lock sees to, and no -wal file holds what belongs into it. False
- * leaves the connection to be opened in the common way.
- */
-static bool catalog_open_unchanging(store_catalog *catalog, const char *path)
-{
-    static const char digits[] = "0123456789abcdef";
-    struct stat facts;
-    char *wal = NULL, *uri = malloc(3 * strlen(path) + 32);
-    bool opened = false;
-    if (uri == NULL || asprintf(&wal, "%s-wal", path) < 0) goto out;
-    catalog->lock_file = open(path, O_RDONLY | O_CLOEXEC);
-    if (catalog->lock_file < 0 || flock(catalog->lock_file, LOCK_SH | LOCK_NB) != 0) goto out;
-    if (stat(wal, &facts) == 0 && facts.st_size > 0) goto out;
-    size_t used = (size_t)snprintf(uri, 6, "file:");
-    for (const unsigned char *at = (const unsigned char *)path; *at != '\0'; at++) {
-        uri[used++] = '%';
-        uri[used++] = digits[*at >> 4];
-        uri[used++] = digits[*at & 15];
-    }
-    memcpy(uri + used, "?immutable=1", sizeof "?immutable=1");
-    opened = sqlite3_open_v2(uri, &catalog->db,
-                             SQLITE_OPEN_READONLY | SQLITE_OPEN_URI | SQLITE_OPEN_NOMUTEX,
-                             NULL) == SQLITE_OK;
-out:
-    if (!opened) {
-        sqlite3_close(catalog->db);
-        catalog->db = NULL;
-    }
-    free(wal);
-    free(uri);
-    return opened;
-}
-
-static const char *catalog_reason(kvt_status status)
-{
+    if (catalog->reason != NULL) return catalog->reason;
     switch (status) {
     case KVT_E_MISMATCH: return "it is a database of another application; it was left as it is";
     case KVT_E_VERSION: return "it was written by another version; it was left as it is";
-    case KVT_E_CORRUPT: return "it is damaged; it was left as it is";
+    case KVT_E_CORRUPT:
+        return "it is damaged; it was left as it is; kvterrace recover makes a new one from the "
+               "devices";
     case KVT_E_LOCKED: return "another store has it open";
     default: return kvt_status_text(status);
     }
 }
 
-kvt_status catalog_open(const char *path, bool read_only, store_catalog **catalog_out,
+/* Everything between the connection and being ready. A new catalog is made in rollback mode: its
+ * identity is in the file itself, and not in a log, before a device can carry it. */
+static kvt_status catalog_prepare(store_catalog *catalog, bool read_only)
+{
+    bool fresh = false;
+    sqlite3_busy_timeout(catalog->db, 2000);
+    kvt_status status = catalog_examine(catalog, read_only, &fresh);
+    KILL_POINT("open: catalog examined");
+    if (status == KVT_OK && fresh) {
+        status = catalog_exec(catalog, "PRAGMA journal_mode=DELETE; PRAGMA synchronous=EXTRA");
+        if (status == KVT_OK) status = catalog_make(catalog);
+        if (status == KVT_OK && tiers_sync_folder(catalog->path) != 0) status = KVT_E_IO;
+    }
+    if (status == KVT_OK && !read_only) {
+        status = catalog_exec(catalog, "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL");
+    }
+    KILL_POINT("open: catalog in WAL mode");
+    if (status == KVT_OK && !fresh) status = catalog_load_identity(catalog);
+    return status;
+}
+
+kvt_status catalog_open(const char *path, uint32_t flags, store_catalog **catalog_out,
                         char *message, size_t message_size)
 {
+    bool read_only = (flags & CATALOG_READ) != 0;
     *catalog_out = NULL;
     if (read_only && access(path, F_OK) != 0) {
         snprintf(message, message_size, "catalog %s: no such file", path);
         return KVT_MISS;
     }
     store_catalog *catalog = calloc(1, sizeof *catalog);
-    if (catalog == NULL) return KVT_E_MEMORY;
-    catalog->tail = &catalog->head;
-    catalog->lock_file = -1;
-    catalog->path = strdup(path);
-    if (catalog->path == NULL) {
-        free(catalog);
+    if (catalog == NULL) {
+        snprintf(message, message_size, "catalog %s: out of memory", path);
         return KVT_E_MEMORY;
     }
+    catalog->tail = &catalog->head;
+    catalog->lock_file = -1;
     pthread_mutex_init(&catalog->lock, NULL);
     store_cond_init(&catalog->wake);
     store_cond_init(&catalog->done);
-    kvt_status status = read_only ? KVT_OK : catalog_lock(catalog, path);
-    KILL_POINT("open: catalog locked");
-    int flags = read_only ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
-    if (status == KVT_OK && !(read_only && catalog_open_unchanging(catalog, path))) {
-        status =
-            catalog_status(sqlite3_open_v2(path, &catalog->db, flags | SQLITE_OPEN_NOMUTEX, NULL));
-    }
-    bool fresh = false;
-    if (status == KVT_OK) {
-        sqlite3_busy_timeout(catalog->db, 2000);
-        status = catalog_examine(catalog, read_only, &fresh);
-    }
-    KILL_POINT("open: catalog examined");
-    if (status == KVT_OK && !read_only) {
-        status = catalog_exec(catalog, "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL");
-    }
-    KILL_POINT("open: catalog in WAL mode");
-    catalog->fresh = fresh;
-    if (status == KVT_OK && fresh) status = catalog_make(catalog);
-    if (status == KVT_OK && !fresh) status = catalog_load_identity(catalog);
+    kvt_status status = catalog_reach(catalog, path, flags);
+    if (status == KVT_OK) status = catalog_prepare(catalog, read_only);
     if (status != KVT_OK) {
-        snprintf(message, message_size, "catalog %s: %s", path, catalog_reason(status));
+        snprintf(message, message_size, "catalog %s: %s", path, catalog_reason(catalog, status));
+        catalog_discard_new(catalog);
         catalog_close(catalog);
         return status;
     }
     *catalog_out = catalog;
     return KVT_OK;
-}
-
-void catalog_discard_new(store_catalog *catalog)
-{
-    catalog->discard = catalog->fresh;
 }
 
 void catalog_identity(const store_catalog *catalog, uint8_t pool_out[16], uint64_t *epoch_out)
@@ -376,8 +316,11 @@ kvt_status catalog_set_epoch(store_catalog *catalog, uint64_t epoch, const catal
     } else {
         (void)catalog_exec(catalog, "ROLLBACK");
     }
-    if (status == KVT_OK) catalog->epoch = epoch;
-    return status;
+    if (status != KVT_OK) return status;
+    catalog->epoch = epoch;
+    /* Into the file itself, so that a log that is lost does not take the epoch along. */
+    (void)sqlite3_wal_checkpoint_v2(catalog->db, NULL, SQLITE_CHECKPOINT_PASSIVE, NULL, NULL);
+    return KVT_OK;
 }
 
 kvt_status catalog_drop_rows(store_catalog *catalog, const catalog_name *names, size_t count)

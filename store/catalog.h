@@ -38,16 +38,27 @@ typedef struct catalog_device {
     uint64_t capacity_bytes;
 } catalog_device;
 
-/* Opens or makes the catalog. read_only: never makes or changes anything, and leaves nothing beside
- * it unless another process writes it or left a -wal file, when SQLite needs its -shm. KVT_OK;
- * KVT_MISS (read only and absent); KVT_E_CORRUPT; KVT_E_VERSION; KVT_E_MISMATCH (another
- * application's database); KVT_E_LOCKED (another process, or another store of this one, has it open
- * for writing); KVT_E_DATABASE; KVT_E_READ_ONLY; KVT_E_MEMORY. */
-KVT_NODISCARD kvt_status catalog_open(const char *path, bool read_only, store_catalog **catalog_out,
+enum {
+    /* Never makes or changes anything, and leaves nothing beside the catalog unless another process
+     * writes it or left a -wal file, when SQLite needs its -shm. Follows links. */
+    CATALOG_READ = 1,
+    CATALOG_FOLLOW = 2 /* a symbolic link leads to the catalog; else it is refused */
+};
+
+/* Opens or makes the catalog. KVT_OK; KVT_MISS (read only and absent); KVT_E_CORRUPT (it, or its
+ * log); KVT_E_VERSION; KVT_E_MISMATCH (another application's database); KVT_E_LOCKED (another store
+ * of this process, or another process for longer than TIERS_CLAIM_WAIT_NS, has it open for
+ * writing); KVT_E_ARGUMENT (a link, or no regular file); KVT_E_GONE (no such folder);
+ * KVT_E_DATABASE; KVT_E_READ_ONLY; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status catalog_open(const char *path, uint32_t flags, store_catalog **catalog_out,
                                       char *message, size_t message_size);
 
-/* Close will remove the file if this open made it: what never served should not stay. */
+/* Close will remove the file if this open made it: what never served should not stay. Not once a
+ * device may carry the catalog's identity. */
 void catalog_discard_new(store_catalog *catalog);
+
+/* Whether a path leads to the catalog that is open for writing. */
+bool catalog_is_file(const store_catalog *catalog, const char *path);
 
 /* Stops the writer after a last batch, closes. NULL allowed. */
 void catalog_close(store_catalog *catalog);

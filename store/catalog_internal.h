@@ -7,6 +7,7 @@
 
 #include "store/catalog.h"
 #include "store/staging.h"
+#include "tiers/file_claim.h"
 
 #include <pthread.h>
 #include <sqlite3.h>
@@ -33,9 +34,14 @@ struct catalog_ticket {
 struct store_catalog {
     sqlite3 *db;
     char *path;
-    bool fresh;    /* this open made it */
-    bool discard;  /* and it is to go again */
-    int lock_file; /* the catalog itself, held under flock by a writer; -1 for a reader */
+    const char *reason; /* why it is refused, where the status says too little; static */
+    bool made;          /* this open made the file */
+    bool discard;       /* and it is to go again */
+    uint64_t log_bytes; /* of the log, before this open */
+    dev_t device;       /* a writer's file, with the inode */
+    ino_t inode;
+    int lock_file;     /* -1: none */
+    tiers_claim claim; /* a writer's, of lock_file; a reader shares that lock */
     uint8_t pool[16];
     uint64_t epoch;
 
@@ -63,6 +69,12 @@ struct store_catalog {
 };
 
 kvt_status catalog_status(int code);
+
+/* Resolves the path, locks, looks at the files, makes the catalog's when it is absent, connects. On
+ * failure catalog->reason may say more; catalog_leave ends it all either way. What catalog_open
+ * says. */
+KVT_NODISCARD kvt_status catalog_reach(store_catalog *catalog, const char *path, uint32_t flags);
+void catalog_leave(store_catalog *catalog);
 
 /* Binds a device's wear to "INSERT ... VALUES(?1, ?2)". */
 void catalog_bind_wear(sqlite3_stmt *statement, const char *device, const tiers_wear *wear);

@@ -16,7 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #define CATALOG_COLLECT_NS                                                                         \
     10000000 /* wait this long for company before a commit nobody waits for */
@@ -374,11 +373,7 @@ void catalog_close(store_catalog *catalog)
         node = next;
     }
     KILL_POINT("catalog close: writer ended");
-    sqlite3_close(catalog->db);
-    KILL_POINT("catalog close: database closed");
-    if (catalog->discard) (void)unlink(catalog->path); /* closing removed the log beside it */
-    free(catalog->path);
-    if (catalog->lock_file >= 0) close(catalog->lock_file);
+    catalog_leave(catalog);
     pthread_cond_destroy(&catalog->done);
     pthread_cond_destroy(&catalog->wake);
     pthread_mutex_destroy(&catalog->lock);

@@ -249,6 +249,12 @@ static kvt_status members_add(members_joining *joining, const kvt_device_config 
     kvt_status status = members_make_place(joining, config->name);
     if (status != KVT_OK) return status;
     joining->silence_ns = config->silence_ns;
+    const store_catalog *catalog = joining->store->catalog;
+    if (catalog != NULL && config->path != NULL && catalog_is_file(catalog, config->path)) {
+        snprintf(joining->message, joining->message_size, "device %s: %s is the store's catalog",
+                 config->name, config->path);
+        return KVT_E_ARGUMENT;
+    }
     status = newcomer_open(config, &joining->device, joining->message, joining->message_size);
     KILL_POINT("device add: opened");
     if (status == KVT_OK) status = members_judge(joining);

@@ -10,7 +10,7 @@
  *
  * Thread rule: open is not concurrent with anything. close.c closes.
  */
-#include "store/newcomer.h"
+#include "store/open_internal.h"
 #include "tiers/kill_point.h"
 
 #include <assert.h>
@@ -18,46 +18,43 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 /* A crash forgets at most so much of a device's wear. */
 #define OPEN_WEAR_STEP (UINT64_C(64) << 20)
 
-/* One device while the store is being opened. */
-typedef struct open_device {
-    kvt_tier tier;
-    uint32_t member;
-    kvt_device *device; /* NULL once a pool owns it */
-    cost_device cost;
-    bool labelled; /* durable: carries a superblock */
-    bool blank;    /* may be overwritten: new, or taken over empty */
-    bool stale;    /* ours, of an older epoch: taken back empty */
-    bool new;      /* it carries nothing yet */
-    uint64_t in_flight_bytes_max;
-    uint64_t silence_ns;
-    tiers_wear wear;
-} open_device;
-
-typedef struct open_state {
-    const kvt_store_options *options;
-    kvt_store *store;
-    kvt_profile *profile;
-    open_device *devices;
-    uint32_t device_count;
-    uint8_t pool_id[16];
-    uint64_t epoch;
-    char *message;
-    size_t message_size;
-} open_state;
-
 /* ---- devices ---- */
+
+/* A member must not be one of the store's databases: opening and closing it would drop the locks
+ * that SQLite holds on it, and a label would destroy it. */
+static kvt_status open_refuse_database(const open_state *state, const kvt_device_config *config)
+{
+    struct stat member, profile;
+    const char *found = NULL;
+    const char *path = config->struct_size == sizeof *config ? config->path : NULL;
+    if (path == NULL || stat(path, &member) != 0) return KVT_OK;
+    if (state->store->catalog != NULL && catalog_is_file(state->store->catalog, path))
+        found = "catalog";
+    if (state->options->profile_path != NULL && stat(state->options->profile_path, &profile) == 0 &&
+        profile.st_dev == member.st_dev && profile.st_ino == member.st_ino)
+        found = "profile";
+    if (found == NULL) return KVT_OK;
+    snprintf(state->message, state->message_size, "device %s: %s is the store's %s",
+             config->name != NULL ? config->name : "", path, found);
+    return KVT_E_ARGUMENT;
+}
 
 static kvt_status open_one_device(open_state *state, kvt_tier tier, uint32_t member,
                                   const kvt_device_config *config)
 {
     open_device *device = &state->devices[state->device_count];
-    kvt_status status = newcomer_open(config, &device->device, state->message, state->message_size);
+    kvt_status status = open_refuse_database(state, config);
+    if (status != KVT_OK) return status;
+    kvt_device_config own = *config;
+    own.follow_symlinks = config->follow_symlinks || state->options->follow_symlinks;
+    status = newcomer_open(&own, &device->device, state->message, state->message_size);
     if (status != KVT_OK) return status;
     state->device_count++;
     device->tier = tier;
@@ -132,217 +129,6 @@ static kvt_status open_devices(open_state *state)
     return KVT_OK;
 }
 
-/* ---- labels ---- */
-
-/* What a device's label says about it: blank, ours, stale, or somebody else's. */
-static kvt_status open_check_label(open_state *state, open_device *device)
-{
-    tiers_superblock label;
-    tiers_label_state found;
-    char name[32];
-    snprintf(name, sizeof name, "%s", device->device->name);
-    kvt_status status = newcomer_read_label(&device->device, device->silence_ns, &label, &found);
-    if (status == KVT_E_VERSION && state->options->format) {
-        status = KVT_OK;
-        found = TIERS_LABEL_FOREIGN;
-    }
-    if (status != KVT_OK) {
-        snprintf(state->message, state->message_size, "device %s: its label cannot be read: %s",
-                 name, kvt_status_text(status));
-        return status;
-    }
-    bool ours = found == TIERS_LABEL_SOUND && state->store->catalog != NULL &&
-                memcmp(label.pool, state->pool_id, sizeof label.pool) == 0 &&
-                label.tier == (uint32_t)device->tier && label.member == device->member;
-    if (ours) {
-        device->stale = label.epoch != state->epoch && label.epoch != state->epoch + 1;
-        device->blank = device->stale;
-        return KVT_OK;
-    }
-    /* Some file systems begin behind the place of the label, so it looks blank. */
-    if (found == TIERS_LABEL_BLANK && (device->device->facts.flags & KVT_DEVICE_FOREIGN) != 0)
-        found = TIERS_LABEL_FOREIGN;
-    device->new = found == TIERS_LABEL_BLANK;
-    if (found != TIERS_LABEL_BLANK && !state->options->format) {
-        snprintf(state->message, state->message_size,
-                 "device %s holds %s; set store.format to take it over (its content is lost)", name,
-                 found == TIERS_LABEL_SOUND ? "entries of another store" : "other bytes");
-        return KVT_E_MISMATCH;
-    }
-    device->blank = true;
-    return KVT_OK;
-}
-
-static kvt_status open_check_labels(open_state *state)
-{
-    for (uint32_t i = 0; i < state->device_count; i++) {
-        if (!state->devices[i].labelled) continue;
-        kvt_status status = open_check_label(state, &state->devices[i]);
-        if (status != KVT_OK) return status;
-    }
-    return KVT_OK;
-}
-
-/* Members of the SSD tier that were taken over empty: what the catalog lists on them is gone. */
-static uint64_t open_stale_members(const open_state *state)
-{
-    uint64_t mask = 0;
-    for (uint32_t i = 0; i < state->device_count; i++) {
-        const open_device *device = &state->devices[i];
-        bool lost = device->tier == KVT_TIER_SSD && (device->blank || !device->labelled);
-        if (lost) mask |= UINT64_C(1) << device->member;
-    }
-    return mask;
-}
-
-/*
- * A member that the catalog counts on and that is new or missing is more likely not mounted than
- * given up: opening would forget what it holds. members is a mask; name is the first one's.
- */
-static kvt_status open_refuse_missing(open_state *state, uint64_t members, const char *name,
-                                      const char *what)
-{
-    uint64_t rows = 0;
-    if (state->options->format || state->store->catalog == NULL || members == 0) return KVT_OK;
-    kvt_status status = recover_count_rows(state->store->catalog, members, &rows);
-    if (status != KVT_OK || rows == 0) return status;
-    snprintf(state->message, state->message_size,
-             "device %s is %s, but the catalog lists %llu entries on it; bring it back, or set "
-             "store.format to give them up",
-             name, what, (unsigned long long)rows);
-    return KVT_E_GONE;
-}
-
-/* SSD members that the catalog knows and the options do not name. */
-typedef struct open_unnamed {
-    uint32_t named; /* members below are in the options */
-    uint64_t members;
-    char first[sizeof((catalog_device *)0)->name];
-} open_unnamed;
-
-static bool open_visit_unnamed(void *context, const catalog_device *device)
-{
-    open_unnamed *unnamed = context;
-    if (device->tier != KVT_TIER_SSD || device->member < unnamed->named || device->member >= 64)
-        return true;
-    if (unnamed->members == 0) memcpy(unnamed->first, device->name, sizeof unnamed->first);
-    unnamed->members |= UINT64_C(1) << device->member;
-    return true;
-}
-
-/* One that joined while a store served and was not written into the options since. Without any SSD
- * device open_drop_stale says so. */
-static kvt_status open_check_unnamed(open_state *state)
-{
-    open_unnamed unnamed = {.named = state->options->tiers[KVT_TIER_SSD].device_count};
-    if (state->store->catalog == NULL || unnamed.named == 0) return KVT_OK;
-    kvt_status status = catalog_each_device(state->store->catalog, open_visit_unnamed, &unnamed);
-    if (status != KVT_OK) return status;
-    return open_refuse_missing(state, unnamed.members, unnamed.first, "not configured");
-}
-
-/* SSD members whose file does not exist: seen before opening them, which would make the files. */
-static kvt_status open_check_missing(open_state *state)
-{
-    uint64_t members = 0;
-    const kvt_tier_options *ssd = &state->options->tiers[KVT_TIER_SSD];
-    for (uint32_t i = 0; i < ssd->device_count && i < TIERS_MEMBERS_MAX; i++) {
-        const char *path = ssd->devices[i].path;
-        if (path != NULL && access(path, F_OK) != 0) members |= UINT64_C(1) << i;
-    }
-    const char *name = members != 0 ? ssd->devices[__builtin_ctzll(members)].name : NULL;
-    kvt_status status = open_refuse_missing(state, members, name, "missing");
-    return status == KVT_OK ? open_check_unnamed(state) : status;
-}
-
-static kvt_status open_check_new(open_state *state)
-{
-    uint64_t members = 0;
-    for (uint32_t i = 0; i < state->device_count; i++) {
-        const open_device *device = &state->devices[i];
-        if (device->tier == KVT_TIER_SSD && device->new) members |= UINT64_C(1) << device->member;
-    }
-    const kvt_tier_options *ssd = &state->options->tiers[KVT_TIER_SSD];
-    const char *name = members != 0 ? ssd->devices[__builtin_ctzll(members)].name : NULL;
-    return open_refuse_missing(state, members, name, "blank");
-}
-
-/* Rows on such members leave the catalog before a label can call the members current. */
-static kvt_status open_drop_stale(open_state *state)
-{
-    uint64_t kept = 0;
-    kvt_store *store = state->store;
-    if (store->catalog == NULL) return KVT_OK;
-    kvt_status status = recover_drop_stale(store->catalog, open_stale_members(state),
-                                           &store->counters.recovery_drops, &kept);
-    if (status != KVT_OK) {
-        snprintf(state->message, state->message_size, "catalog %s: %s",
-                 state->options->catalog_path, kvt_status_text(status));
-        return status;
-    }
-    bool has_ssd = false;
-    for (uint32_t i = 0; i < state->device_count; i++) {
-        has_ssd |= state->devices[i].tier == KVT_TIER_SSD;
-    }
-    if (kept != 0 && !has_ssd && !state->options->format) {
-        snprintf(state->message, state->message_size,
-                 "catalog %s lists %llu entries on SSD, but no SSD device is configured; set "
-                 "store.format "
-                 "to give them up",
-                 state->options->catalog_path, (unsigned long long)kept);
-        return KVT_E_MISMATCH;
-    }
-    return KVT_OK;
-}
-
-/* Writes the new epoch to every device, then to the catalog. */
-static kvt_status open_write_labels(open_state *state)
-{
-    for (uint32_t i = 0; i < state->device_count; i++) {
-        open_device *device = &state->devices[i];
-        if (!device->labelled) continue;
-        tiers_superblock label = {.tier = (uint32_t)device->tier,
-                                  .member = device->member,
-                                  .epoch = state->epoch + 1,
-                                  .capacity_bytes = device->device->facts.capacity_bytes};
-        memcpy(label.pool, state->pool_id, sizeof label.pool);
-        char name[32];
-        snprintf(name, sizeof name, "%s", device->device->name);
-        kvt_status status = newcomer_write_label(&device->device, device->silence_ns, &label);
-        if (status != KVT_OK) {
-            snprintf(state->message, state->message_size, "device %s: cannot write its label: %s",
-                     name, kvt_status_text(status));
-            return status;
-        }
-        KILL_POINT("open: one label written");
-    }
-    return KVT_OK;
-}
-
-static kvt_status open_write_epoch(open_state *state)
-{
-    if (state->store->catalog == NULL) return KVT_OK;
-    catalog_device *rows = calloc(state->device_count, sizeof *rows);
-    if (rows == NULL) return KVT_E_MEMORY;
-    size_t count = 0;
-    for (uint32_t i = 0; i < state->device_count; i++) {
-        const open_device *device = &state->devices[i];
-        if (!device->labelled) continue;
-        rows[count].tier = device->tier;
-        rows[count].member = device->member;
-        rows[count].capacity_bytes = device->device->facts.capacity_bytes;
-        snprintf(rows[count].name, sizeof rows[count].name, "%s", device->device->name);
-        count++;
-    }
-    kvt_status status = catalog_set_epoch(state->store->catalog, state->epoch + 1, rows, count);
-    free(rows);
-    if (status != KVT_OK) {
-        snprintf(state->message, state->message_size, "catalog %s: %s",
-                 state->options->catalog_path, kvt_status_text(status));
-    }
-    return status;
-}
-
 /* Serials of this life: above those of all earlier ones by the epoch, and, where a catalog was
  * brought back from a copy or there is none, still unlike theirs by a random start. */
 static kvt_status open_serials(open_state *state)
@@ -365,8 +151,9 @@ static kvt_status open_catalog(open_state *state)
         state->epoch = life >> 2; /* lives without a catalog have no order, only a difference */
         return got == (ssize_t)sizeof state->pool_id ? KVT_OK : KVT_E_IO;
     }
+    uint32_t flags = state->options->follow_symlinks ? CATALOG_FOLLOW : 0;
     kvt_status status =
-        catalog_open(path, false, &state->store->catalog, state->message, state->message_size);
+        catalog_open(path, flags, &state->store->catalog, state->message, state->message_size);
     if (status != KVT_OK) return status;
     catalog_identity(state->store->catalog, state->pool_id, &state->epoch);
     return KVT_OK;
@@ -747,7 +534,7 @@ kvt_status kvt_open(const kvt_store_options *options, kvt_store **store_out, cha
     free(state.devices);
     if (status != KVT_OK) {
         if (message[0] == '\0') snprintf(message, message_size, "%s", kvt_status_text(status));
-        if (store->catalog != NULL) catalog_discard_new(store->catalog);
+        if (store->catalog != NULL && !state.labelling) catalog_discard_new(store->catalog);
         kvt_close(store);
         return status;
     }

@@ -135,6 +135,7 @@ static kvt_status options_read_device(kvt_config *config, options_owner *owner, 
     if (file) {
         device->buffered = kvt_config_switch(config, DEVICE_KEY("buffered"));
         device->sparse = !kvt_config_switch(config, DEVICE_KEY("prewrite"));
+        device->follow_symlinks = kvt_config_switch(config, "store.follow_symlinks");
     }
     if (drive) {
         device->path = options_keep(owner, kvt_config_text(config, DEVICE_KEY("path")), &status);
@@ -371,6 +372,7 @@ static kvt_status options_read_store(kvt_config *config, options_owner *owner,
     options->seed = kvt_config_bytes(config, "store.seed");
     options->get_deadline_seconds = kvt_config_number(config, "store.get_deadline");
     options->copies = kvt_config_switch(config, "store.copies");
+    options->follow_symlinks = kvt_config_switch(config, "store.follow_symlinks");
     return KVT_OK;
 }
 

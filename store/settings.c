@@ -80,6 +80,8 @@ static const kvt_setting settings_table[] = {
     SECONDS("store.get_deadline", "0", "a get that takes longer is a miss; 0: no deadline"),
     SWITCH("store.copies", "yes",
            "with a catalog: what is promoted stays on SSD, too, while nothing else needs the room"),
+    SWITCH("store.follow_symlinks", "no",
+           "the catalog and members may be symbolic links; no: only root's to block devices"),
 
     TIER("hbm"),
     SWITCH("tier.hbm.emulated", "no",

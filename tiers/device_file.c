@@ -3,7 +3,7 @@
  * device_file.c - a regular file or a block device as a device: opening and locking it.
  *
  * A file that is absent is made and written once with zeros, because writes into space that is
- * only allocated are half as fast; `sparse` leaves that out.
+ * only allocated are half as fast; `sparse` leaves that out. It has its name once it is whole.
  *
  * Thread rule: as device.h.
  */
@@ -14,14 +14,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <libgen.h>
 #include <limits.h>
 #include <linux/falloc.h>
 #include <linux/fs.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -46,25 +44,43 @@ static kvt_status file_refuse_errno(const file_opening *opening, int os_error)
     return file_refuse(opening, tiers_status_of_errno(os_error), strerror(os_error));
 }
 
-enum { FILE_LOCK_WAITS = 50, FILE_LOCK_WAIT_NS = 10000000 };
-
 /* One opener at a time. Separate opens exclude each other even within a process. */
 static kvt_status file_lock(file_device *file, const file_opening *opening)
 {
-    /* A process that was killed keeps its lock for the moments in which the kernel takes its ring
-     * down, and a restart comes sooner than that. */
-    int failed = flock(file->fd, LOCK_EX | LOCK_NB);
-    for (int wait = 0; failed != 0 && errno == EWOULDBLOCK && wait < FILE_LOCK_WAITS; wait++) {
-        nanosleep(&(struct timespec){.tv_nsec = FILE_LOCK_WAIT_NS}, NULL);
-        failed = flock(file->fd, LOCK_EX | LOCK_NB);
+    kvt_status status = tiers_claim_acquire(&file->claim, file->fd, false);
+    if (status == KVT_E_LOCKED) return file_refuse(opening, status, "already open elsewhere");
+    return status == KVT_OK ? KVT_OK : file_refuse_errno(opening, errno);
+}
+
+/* ---- making a file ---- */
+
+/*
+ * A file is made under another name and gets its own when it is whole: a process that is killed
+ * meanwhile leaves a draft, which the next open begins anew.
+ */
+static bool file_name_draft(const char *path, char *draft, size_t size)
+{
+    int length = snprintf(draft, size, "%s.kvterrace-draft", path);
+    return length > 0 && (size_t)length < size;
+}
+
+static int file_allocate(const file_device *file, uint64_t capacity, bool sparse)
+{
+    int refused = -1;
+    errno = EOPNOTSUPP;
+    while (!sparse && (refused = fallocate(file->fd, 0, 0, (off_t)capacity)) != 0)
+        if (errno != EINTR) break;
+    if (refused != 0 && (errno == EOPNOTSUPP || errno == ENOSYS)) {
+        refused = ftruncate(file->fd, (off_t)capacity);
     }
-    if (failed == 0) return KVT_OK;
-    if (errno == EWOULDBLOCK) return file_refuse(opening, KVT_E_LOCKED, "already open elsewhere");
-    return file_refuse_errno(opening, errno);
+    return refused == 0 ? 0 : errno;
 }
 
 static kvt_status file_make(file_device *file, const file_opening *opening)
 {
+    char draft[PATH_MAX];
+    struct stat mine, named;
+    const char *path = opening->config->path;
     uint64_t capacity = opening->config->capacity_bytes / FILE_BLOCK_BYTES * FILE_BLOCK_BYTES;
     if (capacity == 0 && opening->config->capacity_bytes == 0) {
         return file_refuse(opening, KVT_E_GONE, "no such file (a capacity would make it)");
@@ -72,24 +88,33 @@ static kvt_status file_make(file_device *file, const file_opening *opening)
     if (capacity < FILE_CAPACITY_BYTES_MIN) {
         return file_refuse(opening, KVT_E_SPACE, "the capacity is below 64 KiB");
     }
-    file->fd = open(opening->config->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (!file_name_draft(path, draft, sizeof draft))
+        return file_refuse_errno(opening, ENAMETOOLONG);
+    file->fd = open(draft, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (file->fd < 0) return file_refuse_errno(opening, errno);
     KILL_POINT("member: file made, empty");
     kvt_status status = file_lock(file, opening);
-    if (status != KVT_OK) return status; /* another open was faster: the file is theirs */
-    file->made = true;
-    int refused = -1;
-    errno = EOPNOTSUPP;
-    while (!opening->config->sparse && (refused = fallocate(file->fd, 0, 0, (off_t)capacity)) != 0)
-        if (errno != EINTR) break;
-    if (refused != 0 && (errno == EOPNOTSUPP || errno == ENOSYS)) {
-        refused = ftruncate(file->fd, (off_t)capacity);
+    if (status != KVT_OK) return status;
+    /* Another open may have been faster: then the draft is their file by now. */
+    bool same = fstat(file->fd, &mine) == 0 && lstat(draft, &named) == 0 &&
+                mine.st_dev == named.st_dev && mine.st_ino == named.st_ino;
+    if (!same || access(path, F_OK) == 0) {
+        return file_refuse(opening, KVT_E_LOCKED, "another open has made it meanwhile");
     }
-    if (refused != 0) return file_refuse_errno(opening, errno);
+    if (!S_ISREG(mine.st_mode)) {
+        return file_refuse(opening, KVT_E_ARGUMENT, "its draft is no regular file");
+    }
+    file->made = true;
+    file->draft = true;
+    int os_error = fchmod(file->fd, 0600) == 0 && ftruncate(file->fd, 0) == 0 ? 0 : errno;
+    if (os_error == 0) os_error = file_allocate(file, capacity, opening->config->sparse);
+    if (os_error != 0) return file_refuse_errno(opening, os_error);
     KILL_POINT("member: room allocated");
     file->base.facts.capacity_bytes = capacity;
     return KVT_OK;
 }
+
+/* ---- what is there ---- */
 
 /* Sets the capacity from the size that the storage has. */
 static kvt_status file_take_size(file_device *file, const file_opening *opening, uint64_t size)
@@ -110,11 +135,28 @@ static kvt_status file_take_size(file_device *file, const file_opening *opening,
     return KVT_OK;
 }
 
+enum { FILE_BUSY_NAP_NS = 50000000 };
+
+static bool file_is_ours(const char *path)
+{
+    struct stat facts;
+    return stat(path, &facts) == 0 && tiers_claim_is_ours(facts.st_dev, facts.st_ino);
+}
+
 static kvt_status file_open_block(file_device *file, const file_opening *opening)
 {
     file->block = true;
-    /* O_EXCL refuses a device that is mounted or part of an array. */
-    file->fd = open(opening->config->path, O_RDWR | O_EXCL | O_CLOEXEC);
+    /* O_EXCL refuses a device that is mounted or part of an array. One that a process which was
+     * killed had open is let go of as late as its lock. */
+    uint64_t waited = 0;
+    while ((file->fd = open(opening->config->path, O_RDWR | O_EXCL | O_CLOEXEC)) < 0) {
+        if (errno != EBUSY || file_is_ours(opening->config->path) || waited >= TIERS_CLAIM_WAIT_NS)
+            break;
+        nanosleep(&(struct timespec){.tv_nsec = FILE_BUSY_NAP_NS}, NULL);
+        tiers_errand_progress();
+        waited += FILE_BUSY_NAP_NS;
+        errno = EBUSY;
+    }
     if (file->fd < 0 && errno == EBUSY) {
         return file_refuse(opening, KVT_E_LOCKED, "in use (mounted, or open elsewhere)");
     }
@@ -150,9 +192,27 @@ static kvt_status file_open_regular(file_device *file, const file_opening *openi
     return file_take_size(file, opening, (uint64_t)facts.st_size);
 }
 
+/* A link that somebody put where a member is expected would have the store write elsewhere. Those
+ * of udev are root's, and lead to block devices. */
+static kvt_status file_check_link(const file_opening *opening)
+{
+    struct stat link, target;
+    const char *path = opening->config->path;
+    if (lstat(path, &link) != 0 || !S_ISLNK(link.st_mode)) return KVT_OK;
+    if (stat(path, &target) != 0) {
+        return file_refuse(opening, KVT_E_GONE, "a symbolic link that leads nowhere");
+    }
+    if (opening->config->follow_symlinks) return KVT_OK;
+    if (link.st_uid == 0 && S_ISBLK(target.st_mode)) return KVT_OK;
+    return file_refuse(opening, KVT_E_ARGUMENT,
+                       "a symbolic link; store.follow_symlinks = yes opens what it leads to");
+}
+
 static kvt_status file_reach(file_device *file, const file_opening *opening)
 {
     struct stat facts;
+    kvt_status status = file_check_link(opening);
+    if (status != KVT_OK) return status;
     if (stat(opening->config->path, &facts) != 0) {
         if (errno == ENOENT) return file_make(file, opening);
         return file_refuse_errno(opening, errno);
@@ -163,22 +223,22 @@ static kvt_status file_reach(file_device *file, const file_opening *opening)
                        S_ISDIR(facts.st_mode) ? "is a directory" : "is no file or block device");
 }
 
-/* The name of a new file is durable only when its directory is. */
-static int file_sync_directory(const char *path)
+/* Gives a new file its name, durably, now that its content is. */
+static kvt_status file_publish(file_device *file, const file_opening *opening)
 {
-    char copy[PATH_MAX];
-    if (strlen(path) >= sizeof copy) return ENAMETOOLONG;
-    memcpy(copy, path, strlen(path) + 1);
-    int fd = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return errno;
-    int os_error = fsync(fd) == 0 ? 0 : errno;
-    close(fd);
-    return os_error == EINVAL ? 0 : os_error; /* EINVAL: the file system has nothing to do here */
-}
-
-static int file_make_durable(const file_device *file, const char *path)
-{
-    return fsync(file->fd) == 0 ? file_sync_directory(path) : errno;
+    char draft[PATH_MAX];
+    const char *path = opening->config->path;
+    int os_error = fsync(file->fd) == 0 ? 0 : errno;
+    if (!file_name_draft(path, draft, sizeof draft)) os_error = ENAMETOOLONG;
+    if (os_error == 0) os_error = tiers_publish_file(draft, path);
+    if (os_error == EEXIST) {
+        return file_refuse(opening, KVT_E_LOCKED, "another open has made it meanwhile");
+    }
+    if (os_error == 0) {
+        file->draft = false;
+        os_error = tiers_sync_folder(path);
+    }
+    return os_error == 0 ? KVT_OK : file_refuse_errno(opening, os_error);
 }
 
 /* Writes a new file once, so that later writes find written blocks. */
@@ -199,8 +259,7 @@ static kvt_status file_fill(file_device *file, const file_opening *opening, void
         at += io.bytes;
         KILL_POINT("member: filled in part");
     }
-    int os_error = file_make_durable(file, opening->config->path);
-    return os_error == 0 ? KVT_OK : file_refuse_errno(opening, os_error);
+    return KVT_OK;
 }
 
 static void file_name_engine(file_device *file)
@@ -216,10 +275,8 @@ static void file_name_engine(file_device *file)
 static void file_release(file_device *file)
 {
     tiers_queue_close(&file->queue);
-    if (file->fd >= 0) {
-        (void)flock(file->fd, LOCK_UN); /* at once, whoever else still holds the open file */
-        close(file->fd);
-    }
+    tiers_claim_release(&file->claim);
+    if (file->fd >= 0) close(file->fd);
     free(file);
 }
 
@@ -236,10 +293,8 @@ static kvt_status file_set_up(file_device *file, const file_opening *opening, vo
         uint64_t started_ns = tiers_device_now_ns();
         status = file_fill(file, opening, buffer);
         file->base.facts.prepare_ns = tiers_device_now_ns() - started_ns;
-    } else if (file->made) {
-        os_error = file_make_durable(file, config->path);
-        if (os_error != 0) status = file_refuse_errno(opening, os_error);
     }
+    if (status == KVT_OK && file->made) status = file_publish(file, opening);
     if (status != KVT_OK) return status;
     if (file->made) KILL_POINT("member: file durable");
     file_probe_facts(file, config, buffer);
@@ -248,6 +303,17 @@ static kvt_status file_set_up(file_device *file, const file_opening *opening, vo
     file->base.facts.depth_max = file->queue.depth;
     file_name_engine(file);
     return KVT_OK;
+}
+
+/* Removes what this open has made, while it still holds the claim. */
+static void file_unmake(const file_device *file, const char *path)
+{
+    char draft[PATH_MAX];
+    if (!file->draft) {
+        (void)unlink(path);
+    } else if (file_name_draft(path, draft, sizeof draft)) {
+        (void)unlink(draft);
+    }
 }
 
 static kvt_status file_open(const kvt_device_config *config, kvt_device **device_out, char *message,
@@ -272,7 +338,7 @@ static kvt_status file_open(const kvt_device_config *config, kvt_device **device
     if (status == KVT_OK) status = file_set_up(file, &opening, buffer);
     free(buffer);
     if (status != KVT_OK) {
-        if (file->made) (void)unlink(config->path);
+        if (file->made) file_unmake(file, config->path);
         file_release(file);
         return status;
     }

@@ -9,6 +9,7 @@
 #define TIERS_DEVICE_FILE_H
 
 #include "device_queue.h"
+#include "file_claim.h"
 
 enum {
     /* Of capacities, and of every transfer through the page cache, which would else read before it
@@ -26,6 +27,8 @@ typedef struct file_device {
     bool direct;
     bool block; /* a block device, else a regular file */
     bool made;  /* by this open */
+    bool draft; /* made, and still under the name of its draft */
+    tiers_claim claim;
     tiers_queue queue;
 } file_device;
 

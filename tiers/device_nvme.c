@@ -17,6 +17,7 @@
 #include "device_limits.h"
 #include "device_queue.h"
 #include "device_signature.h"
+#include "file_claim.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -26,7 +27,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -46,6 +46,7 @@ enum {
 typedef struct nvme_device {
     kvt_device base;
     int fd;
+    tiers_claim claim;
     int block_fd;    /* the sibling, held exclusively; -1 where it has no node */
     uint32_t number; /* of the namespace */
     uint32_t block_shift;
@@ -164,11 +165,9 @@ static kvt_status nvme_reach(nvme_device *nvme, const nvme_opening *opening)
         return nvme_refuse(opening, KVT_E_ARGUMENT, "is no character device of an NVMe namespace");
     nvme->fd = open(path, O_RDWR | O_CLOEXEC);
     if (nvme->fd < 0) return nvme_refuse_errno(opening, errno);
-    if (flock(nvme->fd, LOCK_EX | LOCK_NB) != 0) {
-        if (errno == EWOULDBLOCK)
-            return nvme_refuse(opening, KVT_E_LOCKED, "already open elsewhere");
-        return nvme_refuse_errno(opening, errno);
-    }
+    kvt_status status = tiers_claim_acquire(&nvme->claim, nvme->fd, false);
+    if (status == KVT_E_LOCKED) return nvme_refuse(opening, status, "already open elsewhere");
+    if (status != KVT_OK) return nvme_refuse_errno(opening, errno);
     int number = ioctl(nvme->fd, NVME_IOCTL_ID);
     if (number < 0 && errno == ENOTTY)
         return nvme_refuse(opening, KVT_E_ARGUMENT, "is no character device of an NVMe namespace");
@@ -343,10 +342,8 @@ static void nvme_release(nvme_device *nvme)
 {
     tiers_queue_close(&nvme->queue);
     if (nvme->block_fd >= 0) close(nvme->block_fd);
-    if (nvme->fd >= 0) {
-        (void)flock(nvme->fd, LOCK_UN); /* at once, whoever else still holds the open file */
-        close(nvme->fd);
-    }
+    tiers_claim_release(&nvme->claim);
+    if (nvme->fd >= 0) close(nvme->fd);
     free(nvme);
 }
 

@@ -107,8 +107,10 @@ typedef struct kvt_device_config {
     bool on_node;                 /* memory: take it from one NUMA node, and run its worker there */
     uint32_t node;                /* with on_node */
     uint32_t gpu;                 /* hbm: which GPU, as the driver counts them */
-    uint64_t silence_ns; /* work without an answer until a pool retires it; 0 = 5 s; UINT64_MAX =
-                            never (docs/TIERS.md) */
+    uint64_t silence_ns;  /* work without an answer until a pool retires it; 0 = 5 s; UINT64_MAX =
+                             never (docs/TIERS.md) */
+    bool follow_symlinks; /* file: open what a symbolic link leads to; else a link is refused, but
+                             for one that root made to a block device (/dev/disk/by-id) */
 } kvt_device_config;
 
 /* Memory that stays where it is while a device is open. */
@@ -185,7 +187,8 @@ struct kvt_device {
  *   message       receives one line for a person on failure; may be NULL with message_size 0
  * KVT_OK; KVT_E_ARGUMENT; KVT_E_UNSUPPORTED (unknown back end); KVT_E_GONE (path missing);
  * KVT_E_READ_ONLY; KVT_E_SPACE (too small, or no room to make the file); KVT_E_LOCKED (open in
- * another process); KVT_E_MEMORY; KVT_E_IO. Blocking. The caller closes the device.
+ * this process, or in another one that did not let go of it for 10 s); KVT_E_MEMORY; KVT_E_IO.
+ * Blocking. The caller closes the device.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_device_open(const kvt_device_config *config,
                                                  kvt_device **device_out, char *message,

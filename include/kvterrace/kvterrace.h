@@ -126,6 +126,8 @@ typedef struct kvt_store_options {
     const kvt_codec_workers *codec_workers;
     bool copies; /* with a catalog: a promotion leaves its record on SSD while nothing else needs
                     the room; true */
+    bool follow_symlinks; /* the catalog and members may be symbolic links; else one is refused, but
+                             for root's links to block devices; folders on the way may be; false */
 } kvt_store_options;
 
 KVT_API void kvt_store_options_init(kvt_store_options *options);

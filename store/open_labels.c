@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * open_labels.c - whose the devices of a store are: labels against the catalog (superblock.h has
+ * the protocol).
+ *
+ * Nothing is written here but by open_drop_stale, open_write_labels and open_write_epoch, in this
+ * order, once everything has been checked.
+ *
+ * Thread rule: the opener's thread.
+ */
+#include "store/open_internal.h"
+#include "tiers/kill_point.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* What a device's label says about it: blank, ours, stale, or somebody else's. */
+static kvt_status open_check_label(open_state *state, open_device *device)
+{
+    tiers_superblock label;
+    tiers_label_state found;
+    char name[32];
+    snprintf(name, sizeof name, "%s", device->device->name);
+    kvt_status status = newcomer_read_label(&device->device, device->silence_ns, &label, &found);
+    if (status == KVT_E_VERSION && state->options->format) {
+        status = KVT_OK;
+        found = TIERS_LABEL_FOREIGN;
+    }
+    if (status != KVT_OK) {
+        snprintf(state->message, state->message_size, "device %s: its label cannot be read: %s",
+                 name, kvt_status_text(status));
+        return status;
+    }
+    bool ours = found == TIERS_LABEL_SOUND && state->store->catalog != NULL &&
+                memcmp(label.pool, state->pool_id, sizeof label.pool) == 0 &&
+                label.tier == (uint32_t)device->tier && label.member == device->member;
+    if (ours) {
+        device->stale = label.epoch != state->epoch && label.epoch != state->epoch + 1;
+        device->blank = device->stale;
+        return KVT_OK;
+    }
+    /* Some file systems begin behind the place of the label, so it looks blank. */
+    if (found == TIERS_LABEL_BLANK && (device->device->facts.flags & KVT_DEVICE_FOREIGN) != 0)
+        found = TIERS_LABEL_FOREIGN;
+    device->new = found == TIERS_LABEL_BLANK;
+    if (found != TIERS_LABEL_BLANK && !state->options->format) {
+        snprintf(state->message, state->message_size,
+                 "device %s holds %s; %sset store.format to take it over (its content is lost)",
+                 name, found == TIERS_LABEL_SOUND ? "entries of another store" : "other bytes",
+                 found == TIERS_LABEL_SOUND
+                     ? "if they are this store's and its catalog was lost, kvterrace recover makes "
+                       "a new one; else "
+                     : "");
+        return KVT_E_MISMATCH;
+    }
+    device->blank = true;
+    return KVT_OK;
+}
+
+kvt_status open_check_labels(open_state *state)
+{
+    for (uint32_t i = 0; i < state->device_count; i++) {
+        if (!state->devices[i].labelled) continue;
+        kvt_status status = open_check_label(state, &state->devices[i]);
+        if (status != KVT_OK) return status;
+    }
+    return KVT_OK;
+}
+
+/* Members of the SSD tier that were taken over empty: what the catalog lists on them is gone. */
+static uint64_t open_stale_members(const open_state *state)
+{
+    uint64_t mask = 0;
+    for (uint32_t i = 0; i < state->device_count; i++) {
+        const open_device *device = &state->devices[i];
+        bool lost = device->tier == KVT_TIER_SSD && (device->blank || !device->labelled);
+        if (lost) mask |= UINT64_C(1) << device->member;
+    }
+    return mask;
+}
+
+/*
+ * A member that the catalog counts on and that is new or missing is more likely not mounted than
+ * given up: opening would forget what it holds. members is a mask; name is the first one's.
+ */
+static kvt_status open_refuse_missing(open_state *state, uint64_t members, const char *name,
+                                      const char *what)
+{
+    uint64_t rows = 0;
+    if (state->options->format || state->store->catalog == NULL || members == 0) return KVT_OK;
+    kvt_status status = recover_count_rows(state->store->catalog, members, &rows);
+    if (status != KVT_OK || rows == 0) return status;
+    snprintf(state->message, state->message_size,
+             "device %s is %s, but the catalog lists %llu entries on it; bring it back, or set "
+             "store.format to give them up",
+             name, what, (unsigned long long)rows);
+    return KVT_E_GONE;
+}
+
+/* SSD members that the catalog knows and the options do not name. */
+typedef struct open_unnamed {
+    uint32_t named; /* members below are in the options */
+    uint64_t members;
+    char first[sizeof((catalog_device *)0)->name];
+} open_unnamed;
+
+static bool open_visit_unnamed(void *context, const catalog_device *device)
+{
+    open_unnamed *unnamed = context;
+    if (device->tier != KVT_TIER_SSD || device->member < unnamed->named || device->member >= 64)
+        return true;
+    if (unnamed->members == 0) memcpy(unnamed->first, device->name, sizeof unnamed->first);
+    unnamed->members |= UINT64_C(1) << device->member;
+    return true;
+}
+
+/* One that joined while a store served and was not written into the options since. Without any SSD
+ * device open_drop_stale says so. */
+static kvt_status open_check_unnamed(open_state *state)
+{
+    open_unnamed unnamed = {.named = state->options->tiers[KVT_TIER_SSD].device_count};
+    if (state->store->catalog == NULL || unnamed.named == 0) return KVT_OK;
+    kvt_status status = catalog_each_device(state->store->catalog, open_visit_unnamed, &unnamed);
+    if (status != KVT_OK) return status;
+    return open_refuse_missing(state, unnamed.members, unnamed.first, "not configured");
+}
+
+/* SSD members whose file does not exist: seen before opening them, which would make the files. */
+kvt_status open_check_missing(open_state *state)
+{
+    uint64_t members = 0;
+    const kvt_tier_options *ssd = &state->options->tiers[KVT_TIER_SSD];
+    for (uint32_t i = 0; i < ssd->device_count && i < TIERS_MEMBERS_MAX; i++) {
+        const char *path = ssd->devices[i].path;
+        if (path != NULL && access(path, F_OK) != 0) members |= UINT64_C(1) << i;
+    }
+    const char *name = members != 0 ? ssd->devices[__builtin_ctzll(members)].name : NULL;
+    kvt_status status = open_refuse_missing(state, members, name, "missing");
+    return status == KVT_OK ? open_check_unnamed(state) : status;
+}
+
+kvt_status open_check_new(open_state *state)
+{
+    uint64_t members = 0;
+    for (uint32_t i = 0; i < state->device_count; i++) {
+        const open_device *device = &state->devices[i];
+        if (device->tier == KVT_TIER_SSD && device->new) members |= UINT64_C(1) << device->member;
+    }
+    const kvt_tier_options *ssd = &state->options->tiers[KVT_TIER_SSD];
+    const char *name = members != 0 ? ssd->devices[__builtin_ctzll(members)].name : NULL;
+    return open_refuse_missing(state, members, name, "blank");
+}
+
+/* Rows on such members leave the catalog before a label can call the members current. */
+kvt_status open_drop_stale(open_state *state)
+{
+    uint64_t kept = 0;
+    kvt_store *store = state->store;
+    if (store->catalog == NULL) return KVT_OK;
+    kvt_status status = recover_drop_stale(store->catalog, open_stale_members(state),
+                                           &store->counters.recovery_drops, &kept);
+    if (status != KVT_OK) {
+        snprintf(state->message, state->message_size, "catalog %s: %s",
+                 state->options->catalog_path, kvt_status_text(status));
+        return status;
+    }
+    bool has_ssd = false;
+    for (uint32_t i = 0; i < state->device_count; i++) {
+        has_ssd |= state->devices[i].tier == KVT_TIER_SSD;
+    }
+    if (kept != 0 && !has_ssd && !state->options->format) {
+        snprintf(state->message, state->message_size,
+                 "catalog %s lists %llu entries on SSD, but no SSD device is configured; set "
+                 "store.format "
+                 "to give them up",
+                 state->options->catalog_path, (unsigned long long)kept);
+        return KVT_E_MISMATCH;
+    }
+    return KVT_OK;
+}
+
+/* Writes the new epoch to every device, then to the catalog. */
+kvt_status open_write_labels(open_state *state)
+{
+    state->labelling = true;
+    for (uint32_t i = 0; i < state->device_count; i++) {
+        open_device *device = &state->devices[i];
+        if (!device->labelled) continue;
+        tiers_superblock label = {.tier = (uint32_t)device->tier,
+                                  .member = device->member,
+                                  .epoch = state->epoch + 1,
+                                  .capacity_bytes = device->device->facts.capacity_bytes};
+        memcpy(label.pool, state->pool_id, sizeof label.pool);
+        char name[32];
+        snprintf(name, sizeof name, "%s", device->device->name);
+        kvt_status status = newcomer_write_label(&device->device, device->silence_ns, &label);
+        if (status != KVT_OK) {
+            snprintf(state->message, state->message_size, "device %s: cannot write its label: %s",
+                     name, kvt_status_text(status));
+            return status;
+        }
+        KILL_POINT("open: one label written");
+    }
+    return KVT_OK;
+}
+
+kvt_status open_write_epoch(open_state *state)
+{
+    if (state->store->catalog == NULL) return KVT_OK;
+    catalog_device *rows = calloc(state->device_count, sizeof *rows);
+    if (rows == NULL) return KVT_E_MEMORY;
+    size_t count = 0;
+    for (uint32_t i = 0; i < state->device_count; i++) {
+        const open_device *device = &state->devices[i];
+        if (!device->labelled) continue;
+        rows[count].tier = device->tier;
+        rows[count].member = device->member;
+        rows[count].capacity_bytes = device->device->facts.capacity_bytes;
+        snprintf(rows[count].name, sizeof rows[count].name, "%s", device->device->name);
+        count++;
+    }
+    kvt_status status = catalog_set_epoch(state->store->catalog, state->epoch + 1, rows, count);
+    free(rows);
+    if (status != KVT_OK) {
+        snprintf(state->message, state->message_size, "catalog %s: %s",
+                 state->options->catalog_path, kvt_status_text(status));
+    }
+    return status;
+}
