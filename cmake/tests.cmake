@@ -14,6 +14,20 @@ set(KVT_NEEDS_bench bench judge store estimator codecs tiers policy)
 
 set(KVT_TEST_ENVIRONMENT "KVT_SOURCE_DIR=${CMAKE_SOURCE_DIR};KVT_BINARY_DIR=${CMAKE_BINARY_DIR}")
 
+# Programs of more than one source file.
+set(KVT_SOURCES_torture_store_expected expected_model.c expected_life.c)
+
+# The rooms with kill points (tiers/kill_point.h), built a second time for the programs that kill
+# themselves there.
+set(KVT_KILLABLE_PROGRAMS torture_store_expected)
+foreach(room store tiers)
+  get_target_property(sources kvt_${room} SOURCES)
+  get_target_property(libraries kvt_${room} LINK_LIBRARIES)
+  add_library(kvt_${room}_killable OBJECT ${sources})
+  target_link_libraries(kvt_${room}_killable PRIVATE ${libraries})
+  target_compile_definitions(kvt_${room}_killable PRIVATE KVT_KILL_POINTS)
+endforeach()
+
 # A program named <prefix>_<room>_<subject> from one source and the rooms that it needs.
 function(kvt_room_program name source)
   string(REGEX MATCH "^[a-z]+_([a-z]+)" ignored ${name})
@@ -21,8 +35,15 @@ function(kvt_room_program name source)
   if(NOT DEFINED KVT_NEEDS_${room})
     message(FATAL_ERROR "${source}: '${room}' is not a room with tests")
   endif()
-  add_executable(${name} ${source})
-  kvt_add_rooms(${name} ${KVT_NEEDS_${room}})
+  get_filename_component(folder ${source} DIRECTORY)
+  list(TRANSFORM KVT_SOURCES_${name} PREPEND ${folder}/ OUTPUT_VARIABLE others)
+  add_executable(${name} ${source} ${others})
+  set(needs ${KVT_NEEDS_${room}})
+  if(name IN_LIST KVT_KILLABLE_PROGRAMS)
+    list(TRANSFORM needs REPLACE "^(store|tiers)$" "\\1_killable")
+    target_compile_definitions(${name} PRIVATE KVT_KILL_POINTS)
+  endif()
+  kvt_add_rooms(${name} ${needs})
   # status.c belongs to the store room but every room's tests may print a status.
   if(NOT "store" IN_LIST KVT_NEEDS_${room})
     target_sources(${name} PRIVATE ${CMAKE_SOURCE_DIR}/store/status.c)

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * expected.h - the expected state of a store over kills: what the parent and the worker share.
+ *
+ * The worker is a process that opens the store and works on it with many threads until it is
+ * killed. The parent owns the model: it lies in shared memory, so it survives the worker, and the
+ * parent alone judges what the next worker found. A series is a folder with one store, opened by
+ * one worker after the other ("lives").
+ *
+ * A key has versions. Its content is a function of key and version, and every byte is verified. A
+ * key has one owner thread, which alone puts and deletes it; every thread gets it.
+ *
+ * Why the model is sound:
+ *   - A version is counted as attempted before its put begins, so no get can be ahead of the model.
+ *   - `required` names the version that a later open must find. It is set by a flush alone: the
+ *     state of all keys is copied before the call, and after its success those keys that have seen
+ *     no event since the copy, and lie on SSD, become required. It is also set by a clean close.
+ *   - `required` is cleared before the entry can go: by the owner before a delete is called, and by
+ *     the store's notes (store/kill_note.h) when a plan evicts or promotes, under the store's lock,
+ *     before any of it reaches the catalog. A change of form or layout within the SSD tier clears
+ *     nothing. An aborted move sets it again: the entry stays where it was.
+ *   - `floor` is the lowest version that this life can still read: raised when a delete or a put
+ *     has returned. `dead` is the floor that a successful flush found when it began: what is below
+ *     it must not come back in any later life.
+ * A kill between two writes of the model leaves the weaker expectation, because what weakens is
+ * written before the call into the store and what strengthens after it.
+ */
+#ifndef TESTS_TORTURE_EXPECTED_H
+#define TESTS_TORTURE_EXPECTED_H
+
+#include "store/kill_note.h"
+
+#include <kvterrace/kvterrace.h>
+#include <stdatomic.h>
+#include <stdio.h>
+
+enum {
+    EXPECTED_KEYS = 96,
+    EXPECTED_MEMBERS_MAX = 5,
+    EXPECTED_THREADS_MAX = 8,
+    EXPECTED_POINTS_MAX = 128,
+    EXPECTED_TIMES = 1 << 15,
+    EXPECTED_BYTES_MAX = 32768
+};
+
+/* What one series does; the same seed and number give the same. */
+typedef struct expected_series {
+    uint64_t seed; /* of this series */
+    char folder[200];
+    const char *policy;
+    uint32_t threads;
+    uint32_t members; /* at the first open */
+    uint64_t member_bytes;
+    uint64_t dram_bytes;
+    uint32_t unit_bytes;
+    kvt_striping striping;
+    kvt_hole_mode holes;
+    kvt_variant variant;
+    double tick_seconds;
+    bool sparse;
+    uint32_t synchronous_members; /* mask; the others use io_uring where the kernel has it */
+} expected_series;
+
+typedef struct expected_key {
+    atomic_uint attempted; /* highest version whose put has begun */
+    atomic_ullong valid;   /* bit v mod 64: version v may exist; of the last 64 versions */
+    atomic_uint putting;   /* version whose put is under way */
+    atomic_uint stored;    /* version that the store has, as far as this life knows; 0 = none */
+    atomic_uint floor;
+    atomic_uint dead;
+    atomic_uint required; /* 0 = none */
+    atomic_uint held;     /* required, set aside while a plan may carry it away */
+    atomic_uint change;   /* counts events */
+    atomic_uint tier;
+    atomic_bool leaving; /* in a plan, or given up */
+    atomic_bool deleting;
+    atomic_int found; /* by the first look of this life: version, 0 = miss, -1 = not looked yet */
+} expected_key;
+
+/* One series' memory, shared by parent and worker. */
+typedef struct expected_model {
+    expected_key keys[EXPECTED_KEYS];
+    atomic_uint members;     /* devices of the SSD tier that the store may know */
+    atomic_uint devices_out; /* devices that are retired, or on their way back */
+    atomic_bool faulty;      /* faults were armed in this life */
+    atomic_uint point;       /* kill point to die at + 1; 0 = none */
+    atomic_int passes;       /* of it that are left */
+    atomic_bool stop;
+    atomic_uint reports; /* lines about this series */
+    char message[300];   /* of a failed open */
+    atomic_int status;   /* of the open */
+} expected_model;
+
+/* Sums over all series, shared by all processes of a run. */
+typedef struct expected_totals {
+    atomic_uint lives, series, kills_random, kills_point, closes, opens_refused, pokes;
+    atomic_uint faults, checks, gets, puts, flushes, device_changes;
+    atomic_uint wrong_bytes, lost_flushed, lost_by_fault, failed_reopens, came_back, crashes, hangs,
+        odd;
+    atomic_uint reached[EXPECTED_POINTS_MAX];
+    atomic_uint killed[EXPECTED_POINTS_MAX];
+    atomic_uint time_count;
+    uint32_t reopen_us[EXPECTED_TIMES];
+} expected_totals;
+
+/* ---- kill points ---- */
+
+extern const char *const __start_kvt_kill_points[];
+extern const char *const __stop_kvt_kill_points[];
+uint32_t expected_point_count(void);
+
+/* Where kill points and notes of this process go. */
+void expected_attach(expected_model *model, expected_totals *totals);
+
+/* ---- the model (expected_model.c); any thread of the worker ---- */
+
+kvt_key expected_key_of(uint32_t number);
+kvt_layout expected_layout_of(uint32_t number);
+uint64_t expected_bytes_of(uint32_t number);
+void expected_fill(uint32_t number, uint32_t version, void *data);
+
+/* Prints one line about a fault of the store and counts it. */
+void expected_report(atomic_uint *counter, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+void expected_begin_life(expected_model *model);
+kvt_status expected_get(kvt_store *store, uint32_t number);
+void expected_put(kvt_store *store, uint32_t number);
+void expected_delete(kvt_store *store, uint32_t number);
+void expected_flush(kvt_store *store);
+/* After kvt_close has returned. */
+void expected_note_close(void);
+/* The parent, when the worker has looked at every key. */
+void expected_judge(expected_model *model, expected_totals *totals, bool after_faults);
+
+/* ---- the worker (expected_life.c) ---- */
+
+/* What a life does beside the common work. */
+typedef struct expected_life {
+    uint64_t seed;
+    bool faults;         /* armed while it works */
+    bool open_fault;     /* one write or sync of the open fails */
+    uint32_t skip;       /* of them before that one */
+    bool change_devices; /* often */
+} expected_life;
+
+enum { EXPECTED_EXIT_OPEN = 10, EXPECTED_EXIT_REFUSED = 11 };
+
+/* Never returns. Says 'V' on the pipe when every key was looked at, waits for an answer, works
+ * until model->stop is set, closes the store. */
+_Noreturn void expected_run_life(const expected_series *series, const expected_life *life,
+                                 expected_model *model, expected_totals *totals, int say, int hear);
+
+uint64_t expected_random(uint64_t *state);
+
+#endif

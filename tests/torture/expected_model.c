@@ -1,0 +1,372 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * expected_model.c - the versions of every key, and what a later open must find (expected.h).
+ *
+ * Thread rule: the worker's calls take one lock of the process; the parent reads and judges while
+ * the worker is dead or waits.
+ */
+#include "expected.h"
+
+#include "codecs/kv_sample.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static expected_model *model_at;
+static expected_totals *model_totals;
+static pthread_mutex_t model_lock = PTHREAD_MUTEX_INITIALIZER;
+
+uint64_t expected_random(uint64_t *state)
+{
+    *state += UINT64_C(0x9e3779b97f4a7c15);
+    uint64_t z = *state;
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return z ^ (z >> 31);
+}
+
+/* ---- kill points ---- */
+
+uint32_t expected_point_count(void)
+{
+    size_t count = (size_t)(__stop_kvt_kill_points - __start_kvt_kill_points);
+    return count < EXPECTED_POINTS_MAX ? (uint32_t)count : EXPECTED_POINTS_MAX;
+}
+
+void expected_attach(expected_model *model, expected_totals *totals)
+{
+    model_at = model;
+    model_totals = totals;
+}
+
+void kvt_kill_point(const char *const *point)
+{
+    size_t index = (size_t)(point - __start_kvt_kill_points);
+    if (model_at == NULL || index >= EXPECTED_POINTS_MAX) return;
+    atomic_fetch_add(&model_totals->reached[index], 1);
+    if (atomic_load(&model_at->point) != index + 1) return;
+    if (atomic_fetch_sub(&model_at->passes, 1) != 1) return;
+    atomic_fetch_add(&model_totals->killed[index], 1);
+    kill(getpid(), SIGKILL);
+    for (;;)
+        pause();
+}
+
+/* ---- keys and contents ---- */
+
+kvt_key expected_key_of(uint32_t number)
+{
+    kvt_key key = {{0}};
+    memcpy(key.bytes, &number, sizeof number);
+    key.bytes[30] = 0x7e;
+    key.bytes[31] = 0x5a;
+    return key;
+}
+
+/* 8, 12, 16, ... 32 tokens of 1 KiB. */
+kvt_layout expected_layout_of(uint32_t number)
+{
+    return (kvt_layout){.layers = 2,
+                        .kv_heads = 2,
+                        .head_dim = 64,
+                        .dtype = KVT_DTYPE_BF16,
+                        .tokens = 8 + 4 * (number % 7)};
+}
+
+uint64_t expected_bytes_of(uint32_t number)
+{
+    return (uint64_t)expected_layout_of(number).tokens * 1024;
+}
+
+/* A sample that compresses as KV does, its low bits replaced by what tells key and version apart:
+ * the first 32 elements carry the version's bits, all others noise of both. */
+void expected_fill(uint32_t number, uint32_t version, void *data)
+{
+    uint64_t bytes = expected_bytes_of(number);
+    kvt_layout layout = expected_layout_of(number);
+    codecs_kv_sample_fill(&layout, number % 7, data);
+    uint16_t *elements = data;
+    uint64_t state = ((uint64_t)number << 32) | version, noise = 0;
+    for (uint64_t i = 0; i < bytes / 2; i++) {
+        if (i % 32 == 0) noise = expected_random(&state);
+        uint64_t low = i < 32 ? version >> i & 1 : noise >> (i % 32 * 2) & 3;
+        elements[i] = (uint16_t)((elements[i] & ~3u) | low);
+    }
+}
+
+/* The version that a content says it has. */
+static uint32_t model_version(const void *data)
+{
+    const uint16_t *elements = data;
+    uint32_t version = 0;
+    for (uint32_t i = 0; i < 32; i++)
+        version |= (uint32_t)(elements[i] & 1) << i;
+    return version;
+}
+
+void expected_report(atomic_uint *counter, const char *format, ...)
+{
+    char line[400];
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(line, sizeof line - 1, format, arguments);
+    va_end(arguments);
+    if (length < 0) return;
+    if (model_at != NULL) atomic_fetch_add(&model_at->reports, 1);
+    if (length > (int)sizeof line - 2) length = (int)sizeof line - 2;
+    line[length] = '\n';
+    if (atomic_fetch_add(counter, 1) < 40) (void)!write(2, line, (size_t)length + 1);
+}
+
+/* ---- the store's notes ---- */
+
+/* A flushed version went without a word from the store. */
+static void model_lost(expected_key *key, uint32_t number, const char *how)
+{
+    bool fault = atomic_load(&model_at->faulty);
+    expected_report(fault ? &model_totals->lost_by_fault : &model_totals->lost_flushed,
+                    "LOST%s: key %u version %u, which was flushed: %s", fault ? " by a fault" : "",
+                    number, atomic_load(&key->required), how);
+    atomic_store(&key->required, 0);
+}
+
+static void model_note(expected_key *key, uint32_t number, kill_note note, kvt_tier tier)
+{
+    bool planned = note == KILL_NOTE_CHANGES || note == KILL_NOTE_EVICTS;
+    if ((planned && tier != KVT_TIER_SSD) && atomic_load(&key->required) != 0) {
+        atomic_store(&key->held, atomic_load(&key->required));
+        atomic_store(&key->required, 0);
+    }
+    if (note == KILL_NOTE_GIVES_WAY) {
+        atomic_store(&key->required, 0);
+        atomic_store(&key->held, 0);
+    }
+    if (note == KILL_NOTE_PLACED) {
+        if (atomic_load(&key->required) != 0)
+            model_lost(key, number, "a put of its key found nothing");
+        atomic_store(&key->stored, atomic_load(&key->putting));
+    }
+    if (note == KILL_NOTE_PLACED || note == KILL_NOTE_MOVED) {
+        atomic_store(&key->held, 0);
+        atomic_store(&key->tier, (unsigned)tier);
+    }
+    atomic_store(&key->leaving, planned || note == KILL_NOTE_GIVES_WAY);
+    if (note == KILL_NOTE_ABORTED && atomic_load(&key->held) != 0) {
+        if (!atomic_load(&key->deleting)) atomic_store(&key->required, atomic_load(&key->held));
+        atomic_store(&key->held, 0);
+    }
+}
+
+void kvt_kill_note(kill_note note, const kvt_key *name, kvt_tier tier)
+{
+    uint32_t number;
+    memcpy(&number, name->bytes, sizeof number);
+    if (model_at == NULL || number >= EXPECTED_KEYS) return;
+    expected_key *key = &model_at->keys[number];
+    pthread_mutex_lock(&model_lock);
+    atomic_fetch_add(&key->change, 1);
+    model_note(key, number, note, tier);
+    pthread_mutex_unlock(&model_lock);
+}
+
+/* ---- calls of the worker ---- */
+
+void expected_begin_life(expected_model *model)
+{
+    for (uint32_t i = 0; i < EXPECTED_KEYS; i++) {
+        expected_key *key = &model->keys[i];
+        atomic_store(&key->putting, 0);
+        atomic_store(&key->stored, 0);
+        atomic_store(&key->floor, atomic_load(&key->dead));
+        atomic_store(&key->held, 0);
+        atomic_store(&key->tier, KVT_TIER_SSD);
+        atomic_store(&key->leaving, false);
+        atomic_store(&key->deleting, false);
+        atomic_store(&key->found, -1);
+    }
+    atomic_store(&model->devices_out, 0);
+    atomic_store(&model->stop, false);
+}
+
+/* Whether a version may exist at all, by what was put. */
+static bool model_may_exist(expected_key *key, uint32_t version)
+{
+    uint32_t attempted = atomic_load(&key->attempted);
+    if (version == 0 || version > attempted) return false;
+    return attempted - version >= 63 || (atomic_load(&key->valid) >> (version % 64) & 1) != 0;
+}
+
+kvt_status expected_get(kvt_store *store, uint32_t number)
+{
+    static _Thread_local char data[EXPECTED_BYTES_MAX], right[EXPECTED_BYTES_MAX];
+    expected_key *key = &model_at->keys[number];
+    kvt_key name = expected_key_of(number);
+    uint64_t bytes = expected_bytes_of(number);
+    uint32_t floor = atomic_load(&key->floor), change = atomic_load(&key->change);
+    uint32_t required = atomic_load(&key->required), out = atomic_load(&model_at->devices_out);
+    memset(data, 0xee, 64);
+    kvt_status status = kvt_get(store, &name, data, bytes, NULL);
+    atomic_fetch_add(&model_totals->gets, 1);
+    if (status == KVT_OK) {
+        uint32_t version = model_version(data);
+        expected_fill(number, version, right);
+        if (memcmp(data, right, bytes) != 0) {
+            expected_report(&model_totals->wrong_bytes, "WRONG: key %u: bytes of no version",
+                            number);
+        } else if (version < floor || version > atomic_load(&key->attempted)) {
+            expected_report(&model_totals->wrong_bytes,
+                            "WRONG: key %u: version %u, but %u to %u were possible", number,
+                            version, floor, atomic_load(&key->attempted));
+        }
+        if (atomic_load(&key->found) == -1) {
+            atomic_store(&key->stored, version);
+            if (version > floor) atomic_store(&key->floor, version);
+            atomic_store(&key->found, (int)version);
+        }
+        return status;
+    }
+    if (status != KVT_MISS) {
+        expected_report(&model_totals->odd, "ODD: get of key %u: %s", number,
+                        kvt_status_name(status));
+        return status;
+    }
+    bool looked = atomic_load(&key->found) != -1;
+    if (!looked) atomic_store(&key->found, 0);
+    pthread_mutex_lock(&model_lock);
+    bool still = required != 0 && atomic_load(&key->required) == required &&
+                 atomic_load(&key->change) == change && !atomic_load(&key->deleting);
+    if (looked && still && out == 0 && atomic_load(&model_at->devices_out) == 0 &&
+        !atomic_load(&model_at->faulty))
+        model_lost(key, number, "a get missed it");
+    pthread_mutex_unlock(&model_lock);
+    return status;
+}
+
+void expected_put(kvt_store *store, uint32_t number)
+{
+    static _Thread_local char data[EXPECTED_BYTES_MAX];
+    expected_key *key = &model_at->keys[number];
+    kvt_key parent = expected_key_of(number - 1);
+    kvt_layout layout = expected_layout_of(number);
+    bool root = number % 4 == 0;
+    kvt_entry entry = {.key = expected_key_of(number),
+                       .parent = root ? NULL : &parent,
+                       .layout = layout,
+                       .first_position = number % 4 * 32,
+                       .recompute_seconds = 1};
+    pthread_mutex_lock(&model_lock);
+    uint32_t version = atomic_load(&key->attempted) + 1;
+    atomic_store(&key->putting, version);
+    atomic_fetch_or(&key->valid, UINT64_C(1) << version % 64);
+    atomic_store(&key->attempted, version);
+    pthread_mutex_unlock(&model_lock);
+    expected_fill(number, version, data);
+    kvt_status status = kvt_put(store, &entry, data, expected_bytes_of(number));
+    atomic_fetch_add(&model_totals->puts, 1);
+    pthread_mutex_lock(&model_lock);
+    if (status == KVT_OK) {
+        atomic_store(&key->floor, version);
+    } else {
+        atomic_fetch_and(&key->valid, ~(UINT64_C(1) << version % 64));
+    }
+    atomic_store(&key->putting, 0);
+    pthread_mutex_unlock(&model_lock);
+    if (status == KVT_E_ARGUMENT || status == KVT_E_MEMORY)
+        expected_report(&model_totals->odd, "ODD: put of key %u: %s", number,
+                        kvt_status_name(status));
+}
+
+void expected_delete(kvt_store *store, uint32_t number)
+{
+    expected_key *key = &model_at->keys[number];
+    kvt_key name = expected_key_of(number);
+    pthread_mutex_lock(&model_lock);
+    atomic_store(&key->required, 0);
+    atomic_store(&key->held, 0);
+    atomic_store(&key->deleting, true);
+    atomic_fetch_add(&key->change, 1);
+    pthread_mutex_unlock(&model_lock);
+    kvt_status status = kvt_delete(store, &name);
+    pthread_mutex_lock(&model_lock);
+    atomic_fetch_add(&key->change, 1);
+    if (status == KVT_OK || status == KVT_MISS) {
+        atomic_store(&key->floor, atomic_load(&key->attempted) + 1);
+        atomic_store(&key->stored, 0);
+    }
+    atomic_store(&key->deleting, false);
+    pthread_mutex_unlock(&model_lock);
+    if (status != KVT_OK && status != KVT_MISS)
+        expected_report(&model_totals->odd, "ODD: delete of key %u: %s", number,
+                        kvt_status_name(status));
+}
+
+/* On SSD, at rest. Lock held. */
+static bool model_is_settled(expected_key *key)
+{
+    return atomic_load(&key->stored) != 0 && atomic_load(&key->tier) == KVT_TIER_SSD &&
+           !atomic_load(&key->leaving) && !atomic_load(&key->deleting);
+}
+
+void expected_flush(kvt_store *store)
+{
+    uint32_t changes[EXPECTED_KEYS], floors[EXPECTED_KEYS];
+    pthread_mutex_lock(&model_lock);
+    for (uint32_t i = 0; i < EXPECTED_KEYS; i++) {
+        changes[i] = atomic_load(&model_at->keys[i].change);
+        floors[i] = atomic_load(&model_at->keys[i].floor);
+    }
+    pthread_mutex_unlock(&model_lock);
+    kvt_status status = kvt_flush(store);
+    atomic_fetch_add(&model_totals->flushes, 1);
+    if (status != KVT_OK) return;
+    pthread_mutex_lock(&model_lock);
+    for (uint32_t i = 0; i < EXPECTED_KEYS; i++) {
+        expected_key *key = &model_at->keys[i];
+        if (atomic_load(&key->change) == changes[i] && model_is_settled(key))
+            atomic_store(&key->required, atomic_load(&key->stored));
+        if (atomic_load(&key->dead) < floors[i]) atomic_store(&key->dead, floors[i]);
+    }
+    pthread_mutex_unlock(&model_lock);
+}
+
+void expected_note_close(void)
+{
+    if (atomic_load(&model_at->faulty)) return;
+    for (uint32_t i = 0; i < EXPECTED_KEYS; i++) {
+        expected_key *key = &model_at->keys[i];
+        if (model_is_settled(key)) atomic_store(&key->required, atomic_load(&key->stored));
+        if (atomic_load(&key->dead) < atomic_load(&key->floor))
+            atomic_store(&key->dead, atomic_load(&key->floor));
+    }
+}
+
+/* ---- the parent ---- */
+
+void expected_judge(expected_model *model, expected_totals *totals, bool after_faults)
+{
+    for (uint32_t i = 0; i < EXPECTED_KEYS; i++) {
+        expected_key *key = &model->keys[i];
+        int found = atomic_load(&key->found);
+        uint32_t required = atomic_load(&key->required);
+        if (found == -1) continue;
+        atomic_fetch_add(&totals->checks, 1);
+        if (found > 0 && !model_may_exist(key, (uint32_t)found)) {
+            expected_report(&totals->wrong_bytes,
+                            "WRONG: key %u: version %d came back, which was never stored", i,
+                            found);
+        } else if (found > 0 && (uint32_t)found < atomic_load(&key->dead)) {
+            expected_report(&totals->came_back,
+                            "CAME BACK: key %u: version %d, but all below %u were gone by a flush",
+                            i, found, atomic_load(&key->dead));
+        }
+        if (required == 0 || (uint32_t)found == required) continue;
+        expected_report(after_faults ? &totals->lost_by_fault : &totals->lost_flushed,
+                        "LOST%s: key %u version %u, which was flushed; found %d",
+                        after_faults ? " by a fault" : "", i, required, found);
+        atomic_store(&key->required, 0);
+    }
+}
