@@ -11,7 +11,7 @@
  *
  * Thread rule: any thread. Lookups hold the control lock for a few hash steps and do no I/O.
  */
-#include "store/store.h"
+#include "store/fork_guard.h"
 
 #include <assert.h>
 #include <math.h>
@@ -220,6 +220,7 @@ static uint32_t access_count_retired(kvt_store *store)
 
 kvt_status kvt_put(kvt_store *store, const kvt_entry *source, const void *data, uint64_t data_bytes)
 {
+    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     kvt_status status = access_check_entry(source, data, data_bytes);
     if (status != KVT_OK) return status;
     learn_note_use(store, entry_handle(&source->key), source->class_id);
@@ -566,6 +567,7 @@ static kvt_status access_try_get(kvt_store *store, const kvt_key *key, void *dat
 kvt_status kvt_get_until(kvt_store *store, const kvt_key *key, void *data, uint64_t data_bytes,
                          uint64_t deadline_ns, kvt_get_info *info)
 {
+    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (key == NULL || data == NULL) return KVT_E_ARGUMENT;
     access_get get = {.deadline_ns = deadline_ns, .began_ns = store_now_ns(store)};
     kvt_status status = access_try_get(store, key, data, data_bytes, &get, true, info);
@@ -576,6 +578,7 @@ kvt_status kvt_get_until(kvt_store *store, const kvt_key *key, void *data, uint6
 kvt_status kvt_get(kvt_store *store, const kvt_key *key, void *data, uint64_t data_bytes,
                    kvt_get_info *info)
 {
+    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     uint64_t deadline_ns = store->get_deadline_ns;
     if (deadline_ns != UINT64_MAX) deadline_ns += access_clock_ns();
     return kvt_get_until(store, key, data, data_bytes, deadline_ns, info);
@@ -585,6 +588,7 @@ kvt_status kvt_get(kvt_store *store, const kvt_key *key, void *data, uint64_t da
 
 kvt_status kvt_exists(kvt_store *store, const kvt_key *key)
 {
+    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (key == NULL) return KVT_E_ARGUMENT;
     pthread_mutex_lock(&store->lock);
     const store_entry *entry = entry_find_key(&store->table, key);
@@ -596,6 +600,7 @@ kvt_status kvt_exists(kvt_store *store, const kvt_key *key)
 kvt_status kvt_predict_loads(kvt_store *store, const kvt_key *keys, size_t count,
                              double *seconds_out)
 {
+    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (count != 0 && (keys == NULL || seconds_out == NULL)) return KVT_E_ARGUMENT;
     pthread_mutex_lock(&store->lock);
     for (size_t i = 0; i < count; i++) {
@@ -625,6 +630,7 @@ static size_t access_match(const kvt_store *store, const kvt_key *keys, size_t c
 kvt_status kvt_match_prefix(kvt_store *store, const kvt_key *keys, size_t count,
                             size_t *matched_out)
 {
+    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (matched_out == NULL || (keys == NULL && count != 0)) return KVT_E_ARGUMENT;
     size_t matched = 0;
     bool whole = true;
@@ -642,6 +648,7 @@ kvt_status kvt_match_prefix(kvt_store *store, const kvt_key *keys, size_t count,
 
 kvt_status kvt_delete(kvt_store *store, const kvt_key *key)
 {
+    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (key == NULL) return KVT_E_ARGUMENT;
     kvt_status status = KVT_MISS;
     pthread_mutex_lock(&store->lock);

@@ -6,6 +6,7 @@
  *
  * Thread rule: not concurrent with anything.
  */
+#include "store/fork_guard.h"
 #include "store/store.h"
 #include "tiers/kill_point.h"
 
@@ -27,7 +28,7 @@ static void close_free_places(kvt_store *store, const entry_table *table)
 
 void kvt_close(kvt_store *store)
 {
-    if (store == NULL) return;
+    if (store == NULL || !fork_guard_is_ours(store)) return;
     maintain_stop(store);
     KILL_POINT("close: background stopped");
     if (store->catalog != NULL && store->opened) members_note_wear(store, 1);

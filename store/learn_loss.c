@@ -9,7 +9,7 @@
  *
  * Thread rule: any thread; factors under the control lock, reuse under its own.
  */
-#include "store/store.h"
+#include "store/fork_guard.h"
 
 #include <math.h>
 #include <string.h>
@@ -66,6 +66,7 @@ static void learn_tell_class(kvt_store *store, uint32_t class_id)
 kvt_status kvt_observe_quality(kvt_store *store, const kvt_key *key, kvt_variant variant,
                                double loss, double weight)
 {
+    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (key == NULL || !(loss >= 0 && loss <= 1)) return KVT_E_ARGUMENT;
     if (!(weight > 0 && weight <= 1000)) return KVT_E_ARGUMENT;
     store_learn *learn = store->learn;
@@ -114,6 +115,7 @@ void learn_tell_priors(kvt_store *store)
 
 kvt_status kvt_class_stats_at(kvt_store *store, uint32_t class_id, kvt_class_stats *out)
 {
+    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (out == NULL || class_id >= KVT_REUSE_CLASSES) return KVT_END;
     store_learn *learn = store->learn;
     memset(out, 0, sizeof *out);

@@ -5,7 +5,7 @@
  *
  * Thread rule: one round at a time (store->maintaining); plans wait in store->queue under the lock.
  */
-#include "store/store.h"
+#include "store/fork_guard.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -153,6 +153,7 @@ static kvt_status maintain_round(kvt_store *store, uint64_t *budget, uint32_t *m
 
 kvt_status kvt_maintain(kvt_store *store, uint32_t *moves_out)
 {
+    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     uint32_t moves = 0;
     uint64_t budget = UINT64_MAX;
     kvt_status status = maintain_round(store, &budget, &moves);

@@ -9,6 +9,7 @@
  *
  * Thread rule: any thread; members_lock lets one change happen at a time.
  */
+#include "store/fork_guard.h"
 #include "store/newcomer.h"
 #include "tiers/kill_point.h"
 
@@ -95,6 +96,7 @@ kvt_status kvt_store_device_change(kvt_store *store, const char *name, kvt_devic
     uint32_t member;
     kvt_device_stats stats;
     if (store == NULL || name == NULL) return KVT_E_ARGUMENT;
+    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     pthread_mutex_lock(&store->members_lock);
     kvt_status status = members_find(store, name, &tier, &member, &stats);
     if (status == KVT_OK) {
@@ -273,6 +275,7 @@ kvt_status kvt_store_device_add(kvt_store *store, kvt_tier tier, const kvt_devic
 {
     char unused[1];
     if (store == NULL || config == NULL || config->name == NULL) return KVT_E_ARGUMENT;
+    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (tier <= KVT_TIER_NONE || tier >= KVT_TIER_COUNT) return KVT_E_ARGUMENT;
     if (store->pools[tier] == NULL) return KVT_E_UNSUPPORTED;
     members_joining joining = {

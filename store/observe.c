@@ -2,12 +2,13 @@
 /*
  * observe.c - flush, explain, statistics. Any thread.
  */
-#include "store/store.h"
+#include "store/fork_guard.h"
 
 #include <string.h>
 
 kvt_status kvt_flush(kvt_store *store)
 {
+    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (store->catalog == NULL) return KVT_OK;
     kvt_status status = catalog_flush(store->catalog);
     if (status == KVT_OK) return KVT_OK;
@@ -22,6 +23,7 @@ kvt_status kvt_flush(kvt_store *store)
 
 kvt_status kvt_explain(kvt_store *store, const kvt_key *key, kvt_explanation *out)
 {
+    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (key == NULL || out == NULL) return KVT_E_ARGUMENT;
     pthread_mutex_lock(&store->lock);
     kvt_status status = KVT_MISS;
@@ -34,6 +36,7 @@ kvt_status kvt_explain(kvt_store *store, const kvt_key *key, kvt_explanation *ou
 
 kvt_status kvt_tenant_set(kvt_store *store, uint32_t tenant, const kvt_tenant *wishes)
 {
+    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (wishes == NULL) return KVT_E_ARGUMENT;
     kvt_tenant held = *wishes;
     if (held.loss_limit > store->loss_limit) held.loss_limit = store->loss_limit;
@@ -115,6 +118,7 @@ static void observe_counters(const store_counters *counters, kvt_store_stats *st
 
 kvt_status kvt_stats(kvt_store *store, kvt_store_stats *stats)
 {
+    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (stats == NULL || stats->struct_size != sizeof *stats) return KVT_E_ARGUMENT;
     memset(stats, 0, sizeof *stats);
     stats->struct_size = sizeof *stats;
@@ -144,6 +148,7 @@ kvt_status kvt_stats(kvt_store *store, kvt_store_stats *stats)
 
 kvt_status kvt_device_stats_at(kvt_store *store, size_t index, kvt_device_stats *out)
 {
+    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (out == NULL) return KVT_E_ARGUMENT;
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
         if (store->pools[tier] == NULL) continue;

@@ -10,6 +10,7 @@
  *
  * Thread rule: open is not concurrent with anything. close.c closes.
  */
+#include "store/fork_guard.h"
 #include "store/open_internal.h"
 #include "tiers/kill_point.h"
 
@@ -476,6 +477,8 @@ static kvt_status open_steps(open_state *state)
 static void open_fill_store(kvt_store *store, const kvt_store_options *options)
 {
     struct timespec now;
+    fork_guard_start();
+    store->forks = atomic_load(&fork_guard_count);
     clock_gettime(CLOCK_MONOTONIC, &now);
     store->opened_ns = (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
     pthread_mutex_init(&store->lock, NULL);

@@ -120,7 +120,8 @@ struct kvt_store {
     uint8_t pool_id[16];                      /* in the devices' labels, with the epoch */
     uint64_t epoch;
     bool format;
-    bool opened; /* wholly */
+    bool opened;    /* wholly */
+    uint32_t forks; /* fork_guard_count of the process that opened it */
     kvt_codec_workers workers_given;
     const kvt_codec_workers *workers; /* these, or NULL */
     pthread_mutex_t wear_lock;        /* a leaf but for what the pool and the catalog do inside */

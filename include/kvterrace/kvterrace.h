@@ -27,6 +27,12 @@
  * Words: an entry is the KV cache of one run of tokens of one sequence; its key names its content;
  * its parent is the entry that holds the preceding tokens; its layout says what its bytes are.
  *
+ * Processes: a store belongs to the process that opened it. In a child of fork every call on it
+ * returns KVT_E_STATE at once, and kvt_close does nothing, so that the parent's store stays whole;
+ * the child's copy of its memory goes when the child ends. A child may open stores of its own. It
+ * shares the parent's open devices: should the parent be killed, they stay locked until the child
+ * has ended, too, or has called exec.
+ *
  * Thread rule: every function on a kvt_store may be called from any thread, open and close
  * excepted. Lookups (exists, match_prefix, stats, explain) only take a short lock; they never do
  * I/O.
@@ -155,7 +161,7 @@ KVT_API KVT_NODISCARD kvt_status kvt_open(const kvt_store_options *options, kvt_
 /* Finishes moves in flight, flushes the catalog, closes everything. Entries in HBM and DRAM end
  * here. NULL is allowed. No other call may run or follow. A device that does not answer is waited
  * for no longer than its silence limit; it stays open then, and the memory that it may still use
- * stays allocated, until it answers or the process ends. */
+ * stays allocated, until it answers or the process ends. In a child of fork: does nothing. */
 KVT_API void kvt_close(kvt_store *store);
 
 /* ---- put, get, delete ---- */

@@ -419,6 +419,79 @@ static void test_database_as_member(void **state)
     support_remove_folder(site.folder);
 }
 
+/* ---- forks ---- */
+
+/* Every call on a store that is the parent's. */
+static void open_expect_no_store(kvt_store *store)
+{
+    static char data[SUPPORT_ENTRY_BYTES];
+    kvt_key key = support_key(1);
+    kvt_entry entry = {.key = key, .layout = support_layout, .recompute_seconds = 1};
+    kvt_store_stats stats = {.struct_size = sizeof stats};
+    kvt_device_stats device;
+    kvt_explanation explanation;
+    kvt_class_stats of_class;
+    kvt_tenant tenant = {0};
+    kvt_variant variant = {.codec = KVT_CODEC_RAW};
+    kvt_device_config config = {.struct_size = sizeof config, .name = "x"};
+    double seconds;
+    size_t matched;
+    const kvt_status got[] = {
+        kvt_put(store, &entry, data, sizeof data),
+        kvt_get(store, &key, data, sizeof data, NULL),
+        kvt_get_until(store, &key, data, sizeof data, UINT64_MAX, NULL),
+        kvt_exists(store, &key),
+        kvt_delete(store, &key),
+        kvt_predict_loads(store, &key, 1, &seconds),
+        kvt_match_prefix(store, &key, 1, &matched),
+        kvt_flush(store),
+        kvt_maintain(store, NULL),
+        kvt_observe_quality(store, &key, variant, 0.5, 1),
+        kvt_class_stats_at(store, 0, &of_class),
+        kvt_tenant_set(store, 0, &tenant),
+        kvt_explain(store, &key, &explanation),
+        kvt_stats(store, &stats),
+        kvt_device_stats_at(store, 0, &device),
+        kvt_store_device_change(store, "ssd", KVT_DEVICE_RETIRE),
+        kvt_store_device_add(store, KVT_TIER_SSD, &config, NULL, 0),
+    };
+    for (int i = 0; i < (int)(sizeof got / sizeof got[0]); i++)
+        if (got[i] != KVT_E_STATE) _exit(10 + i);
+    kvt_close(store);
+}
+
+/* A child has no part in its parent's store, hinders no reopen, and harms nothing. */
+static void test_fork(void **state)
+{
+    (void)state;
+    open_site site;
+    int ends[2], status;
+    open_prepare(&site);
+    kvt_store *store = open_now(&site);
+    open_put_all(store);
+    assert_int_equal(pipe(ends), 0);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        alarm(20); /* a call that hangs ends the test, and fails it */
+        close(ends[1]);
+        open_expect_no_store(store);
+        char byte; /* lives until the parent has closed and opened again */
+        _exit(read(ends[0], &byte, 1) == 0 ? 0 : 1);
+    }
+    for (uint32_t i = 0; i < OPEN_ENTRIES; i++)
+        assert_int_equal(support_get(store, i, NULL), KVT_OK);
+    kvt_close(store);
+    open_expect_all(&site);
+    close(ends[0]);
+    close(ends[1]);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+    open_expect_all(&site);
+    support_remove_folder(site.folder);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -431,6 +504,7 @@ int main(void)
         cmocka_unit_test(test_modes),
         cmocka_unit_test(test_links),
         cmocka_unit_test(test_database_as_member),
+        cmocka_unit_test(test_fork),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

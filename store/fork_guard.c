@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fork_guard.c - see fork_guard.h. Thread rule: any thread. */
+#include "store/fork_guard.h"
+
+#include <pthread.h>
+
+_Atomic uint32_t fork_guard_count;
+
+static void fork_guard_in_child(void)
+{
+    atomic_fetch_add_explicit(&fork_guard_count, 1, memory_order_relaxed);
+}
+
+static void fork_guard_register(void)
+{
+    (void)pthread_atfork(NULL, NULL, fork_guard_in_child);
+}
+
+void fork_guard_start(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    (void)pthread_once(&once, fork_guard_register);
+}
