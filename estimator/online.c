@@ -27,6 +27,13 @@
 #define DEVICE_SETTLE        24u
 #define DEVICE_REQUEST_BYTES 524288.0 /* mostly in one request */
 
+/* A device or a codec cannot be faster than it is, but anything can be slower for a while: a few
+ * achievements in a row far below a figure prove it wrong, and it takes many to raise a curve. */
+#define FAST_SHARE   0.4 /* of what a figure says */
+#define FAST_SPREADS 1.5
+#define FAST_RUN     4u
+#define BOUND_RUN    32u
+
 /* ---- seconds of one device ---- */
 
 static const double device_spread[ONLINE_TERMS] = {1.0, 0.5, 0.5};
@@ -53,13 +60,37 @@ void online_device_init(online_device *device, double request_seconds, double by
     device_widen(device);
 }
 
+static bool is_at_bound(double factor)
+{
+    return factor > ONLINE_FACTOR_MOST * (1.0 - 1e-9) || factor * ONLINE_FACTOR_MOST < 1.0 + 1e-9;
+}
+
+/* Brings a term back within the bounds of the curve. The curve knows little of fixed seconds. */
+static double device_bound(const online_device *device, int term, double value)
+{
+    double curve = device->curve[term];
+    double most = ONLINE_FACTOR_MOST * (term == 0 ? fmax(curve, DEVICE_FIXED_LEAST) : curve);
+    double least = term == 1 ? curve / ONLINE_FACTOR_MOST : 0.0;
+    return fmin(fmax(value, least), most);
+}
+
 void online_device_resume(online_device *device, double request_seconds, double bytes_per_s,
                           uint64_t observations)
 {
     device->value[0] = request_seconds;
     device->value[1] = 1.0 / bytes_per_s;
+    for (int i = 0; i < ONLINE_TERMS; i++)
+        device->value[i] = device_bound(device, i, device->value[i]);
     memcpy(device->used, device->value, sizeof device->used);
     device->observations = observations;
+}
+
+void online_device_decay(online_device *device, double kept)
+{
+    for (int i = 0; i < ONLINE_TERMS; i++) {
+        device->value[i] = device->curve[i] + kept * (device->value[i] - device->curve[i]);
+        device->used[i] = device->curve[i] + kept * (device->used[i] - device->curve[i]);
+    }
 }
 
 /* Of what is ahead, the first request has been under way for a while: so much of it is done. */
@@ -105,9 +136,8 @@ static void device_filter(online_device *device, const double share[ONLINE_TERMS
     }
     double counted = device_cut(error, DEVICE_CUT * sqrt(variance));
     for (int i = 0; i < ONLINE_TERMS; i++) {
-        double least = i == 1 ? 1e-3 * device->curve[i] : 0.0;
         double value = device->value[i] + device->scale[i] * toward[i] / variance * counted;
-        device->value[i] = fmax(value, least);
+        device->value[i] = fmax(value, 0.0);
     }
     for (int i = 0; i < ONLINE_TERMS; i++) {
         for (int j = 0; j < ONLINE_TERMS; j++)
@@ -146,6 +176,58 @@ static bool device_take_up(online_device *device, const double terms[ONLINE_TERM
     return true;
 }
 
+/* A term's figure of now becomes the curve's. */
+static void device_rebase(online_device *device, int term)
+{
+    device->curve[term] = device->value[term];
+    device->scale[term] = fmax(device->curve[term], term == 0 ? DEVICE_FIXED_LEAST : 0.0);
+    device->bound_run[term] = 0;
+    device->rebased++;
+}
+
+/* Requests with nothing before them, far faster than decisions count on, several times in a row:
+ * the slowest of these is what the device can do at least. */
+static bool device_is_faster(online_device *device, const online_work *work,
+                             const double terms[ONLINE_TERMS], double seconds)
+{
+    if (work->ahead_bytes > 0 || work->other_bytes > 0) return false;
+    double share = seconds / fmax(device_seconds(device->used, terms), 1e-12);
+    if (share > fmin(FAST_SHARE, exp(-FAST_SPREADS * sqrt(device->noise)))) {
+        device->fast_run = 0;
+        return false;
+    }
+    device->fast_worst = device->fast_run == 0 ? share : fmax(device->fast_worst, share);
+    if (++device->fast_run < FAST_RUN) return false;
+    for (int i = 0; i < ONLINE_TERMS; i++)
+        device->value[i] = device->used[i] * device->fast_worst;
+    device->fast_run = 0;
+    device->slower = device->faster = 0;
+    device->settling = 0;
+    if (device->observations < ONLINE_SURE) device->observations = ONLINE_SURE;
+    for (int i = 0; i < ONLINE_TERMS; i++)
+        if (device_bound(device, i, device->value[i]) > device->value[i]) device_rebase(device, i);
+    memcpy(device->used, device->value, sizeof device->used);
+    device_widen(device);
+    device->reopened++;
+    return true;
+}
+
+/* The bounds hold; a term that stays at one of them is the curve's from then on. */
+static void device_keep_bounds(online_device *device, const double terms[ONLINE_TERMS])
+{
+    for (int i = 0; i < ONLINE_TERMS; i++) {
+        double within = device_bound(device, i, device->value[i]);
+        bool bound = fabs(within - device->value[i]) > 0.0;
+        uint32_t *run = &device->bound_run[i];
+        device->value[i] = within;
+        if (bound && terms[i] > 0.0)
+            ++*run;
+        else if (!bound && *run > 0)
+            --*run;
+        if (device->bound_run[i] >= BOUND_RUN) device_rebase(device, i);
+    }
+}
+
 bool online_device_observe(online_device *device, const online_work *work, double seconds)
 {
     double terms[ONLINE_TERMS], share[ONLINE_TERMS];
@@ -161,6 +243,8 @@ bool online_device_observe(online_device *device, const online_work *work, doubl
         share[i] = terms[i] * device->scale[i] / predicted;
     device_filter(device, share, log(seconds / predicted));
     device->observations++;
+    device_keep_bounds(device, terms);
+    if (device_is_faster(device, work, terms, seconds)) return true;
     if (device->settling != 0) {
         return --device->settling == 0 && device_take_up(device, terms);
     }
@@ -207,6 +291,70 @@ void online_average_observe(online_average *average, double observed, double sha
     }
     average->value += share * counted;
     average->deviation += share * (fmin(fabs(off), 4.0 * fabs(counted)) - average->deviation);
+}
+
+/* ---- factors on a curve ---- */
+
+void online_factor_init(online_factor *factor)
+{
+    *factor = (online_factor){.average = {.value = 1.0}, .base = 1.0};
+}
+
+static double factor_within(double value)
+{
+    return fmin(fmax(value, 1.0 / ONLINE_FACTOR_MOST), ONLINE_FACTOR_MOST);
+}
+
+void online_factor_resume(online_factor *factor, double value, uint64_t observations)
+{
+    online_factor_init(factor);
+    factor->average.value = factor_within(value);
+    factor->average.deviation = 0.25 * factor->average.value;
+    factor->average.observations = observations;
+}
+
+void online_factor_decay(online_factor *factor, double kept)
+{
+    factor->average.value = pow(factor->average.value, kept);
+}
+
+/* Far faster several times in a row, as device_is_faster. */
+static bool factor_is_faster(online_factor *factor, double achieved, double before)
+{
+    if (achieved > FAST_SHARE * before) {
+        factor->fast_run = 0;
+        return false;
+    }
+    factor->fast_worst = factor->fast_run == 0 ? achieved : fmax(factor->fast_worst, achieved);
+    if (++factor->fast_run < FAST_RUN) return false;
+    factor->fast_run = 0;
+    if (factor->average.observations < ONLINE_SURE) factor->average.observations = ONLINE_SURE;
+    return true;
+}
+
+void online_factor_observe(online_factor *factor, double achieved, double share)
+{
+    online_average *average = &factor->average;
+    double over = achieved / factor->base, before = average->value;
+    online_average_observe(average, over, share);
+    bool faster = factor_is_faster(factor, over, before);
+    if (faster) {
+        average->value = factor->fast_worst;
+        average->deviation = 0.25 * average->value;
+    }
+    bool bound = is_at_bound(average->value);
+    if (bound)
+        factor->bound_run++;
+    else if (factor->bound_run > 0)
+        factor->bound_run--;
+    if (!faster) average->value = factor_within(average->value);
+    if (!bound || (!faster && factor->bound_run < BOUND_RUN)) return;
+    /* What is achieved is the curve from now on. */
+    factor->base *= average->value;
+    average->deviation /= average->value;
+    average->value = 1.0;
+    factor->bound_run = 0;
+    factor->rebased++;
 }
 
 /* ---- how far predictions were off ---- */

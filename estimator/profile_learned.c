@@ -113,13 +113,16 @@ static profile_learned learned_take(sqlite3_stmt *row)
     learned.error_p50 = learned_real(row, 6);
     learned.error_p90 = learned_real(row, 7);
     learned.log_likelihood = learned_real(row, 8);
+    learned.age_seconds = fmax(sqlite3_column_double(row, 9), 0.0);
     return learned;
 }
 
 /* What was measured after it was learned takes its place. */
 #define LEARNED_SQL                                                                                \
-    "SELECT kind, name, part, value, weight, observations, error_p50, error_p90, log_likelihood "  \
-    "FROM (SELECT l.*, row_number() OVER (PARTITION BY l.kind, l.name, l.part ORDER BY r.id "      \
+    "SELECT kind, name, part, value, weight, observations, error_p50, error_p90, log_likelihood, " \
+    "86400 * (julianday('now') - julianday(written_utc)) FROM (SELECT l.*, coalesce("              \
+    "r.finished_utc, r.started_utc) AS written_utc, row_number() OVER (PARTITION BY l.kind, "      \
+    "l.name, l.part ORDER BY r.id "                                                                \
     "DESC) AS place FROM learned l JOIN run r ON r.id = l.run_id WHERE r.complete = 1 AND "        \
     "r.host_identity = ?1 AND r.library_version = ?2) AS l WHERE place = 1 AND NOT (kind = "       \
     "'device' AND EXISTS (SELECT 1 FROM device d JOIN run m ON m.id = d.run_id WHERE m.complete "  \

@@ -19,6 +19,7 @@ typedef struct profile_learned {
     double error_p50;
     double error_p90;
     double log_likelihood;
+    double age_seconds; /* read: since the row was written, by the clock of day; at least 0 */
 } profile_learned;
 
 /*

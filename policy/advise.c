@@ -329,3 +329,19 @@ kvt_status kvt_policy_set_capacity(kvt_policy *policy, kvt_tier tier, uint64_t c
     entries_index_all(policy);
     return KVT_OK;
 }
+
+kvt_status kvt_policy_set_speed(kvt_policy *policy, kvt_tier tier, double read_bytes_per_s,
+                                double write_bytes_per_s, double request_seconds)
+{
+    assert(policy != NULL);
+    if ((int)tier <= KVT_TIER_NONE || (int)tier >= KVT_TIER_COUNT) return KVT_E_ARGUMENT;
+    kvt_tier_facts *facts = &policy->config.tiers[tier];
+    kvt_policy_config asked = policy->config;
+    asked.tiers[tier].read_bytes_per_s = read_bytes_per_s;
+    asked.tiers[tier].write_bytes_per_s = write_bytes_per_s;
+    asked.tiers[tier].request_seconds = request_seconds;
+    if (policy_tier_fault(&asked) != NULL) return KVT_E_ARGUMENT;
+    *facts = asked.tiers[tier];
+    paths_set_speed(policy, (int)tier - 1);
+    return KVT_OK;
+}

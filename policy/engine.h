@@ -329,7 +329,8 @@ bool entries_add_group(kvt_policy *policy);
 bool advise_open(kvt_policy *policy);
 void advise_close(kvt_policy *policy);
 void advise_bar(kvt_policy *policy, entry *e);
-bool advise_knows_tenant(kvt_policy *policy, uint32_t number); /* false without memory */
+bool advise_knows_tenant(kvt_policy *policy, uint32_t number);  /* false without memory */
+const char *policy_tier_fault(const kvt_policy_config *config); /* NULL when the tiers are sound */
 bool policy_options_are_sound(const kvt_option *options, uint32_t count);
 
 /* reuse.c: uses per second, and log2 of the count in the order in use, as of the engine's base. */
@@ -358,6 +359,7 @@ bool ledger_fits(const kvt_policy *policy, const uint64_t bytes[LEVELS]);
 
 /* paths.c */
 void paths_open(kvt_policy *policy);
+void paths_set_speed(kvt_policy *policy, int level); /* to what the tier's facts say now */
 void paths_pass(kvt_policy *policy, double passed);
 void paths_set_queue(kvt_policy *policy, path *p, double seconds);
 void paths_queue(kvt_policy *policy, const flight *move, double by);

@@ -37,18 +37,34 @@ static void paths_set_price(kvt_policy *policy, int level, double busy)
     policy->write_price[level] = BACKGROUND_SHARE * policy->writes[level].second / (1.0 - busy);
 }
 
+/* Seconds per byte of a path; the bytes that wait in it stay, so their seconds change with them. */
+static void path_set_second(kvt_policy *policy, path *p, double bytes_per_s)
+{
+    double before = p->second;
+    p->second = bytes_per_s > 0.0 ? 1.0 / bytes_per_s : 0.0;
+    if (p->queue > 0.0 && before > 0.0) paths_set_queue(policy, p, p->queue * p->second / before);
+}
+
+void paths_set_speed(kvt_policy *policy, int level)
+{
+    const kvt_tier_facts *facts = &policy->config.tiers[level + 1];
+    path *writes = &policy->writes[level];
+    double before = writes->second;
+    double *busy = &policy->write_busy[level];
+    policy->reads[level].request = facts->request_seconds;
+    path_set_second(policy, &policy->reads[level], facts->read_bytes_per_s);
+    path_set_second(policy, writes, facts->write_bytes_per_s);
+    if (before > 0.0) *busy *= writes->second / before;
+    paths_set_price(policy, level, *busy < PATHS_FULL ? *busy : PATHS_FULL);
+}
+
 void paths_open(kvt_policy *policy)
 {
     for (int level = 0; level < LEVELS; level++) {
         const kvt_tier_facts *facts = &policy->config.tiers[level + 1];
-        path *reads = &policy->reads[level];
-        path *writes = &policy->writes[level];
-        reads->request = facts->request_seconds;
-        if (facts->read_bytes_per_s > 0.0) reads->second = 1.0 / facts->read_bytes_per_s;
-        if (facts->write_bytes_per_s > 0.0) writes->second = 1.0 / facts->write_bytes_per_s;
-        reads->limit = facts->read_lag_seconds;
-        writes->limit = facts->write_lag_seconds;
-        paths_set_price(policy, level, 0.0);
+        policy->reads[level].limit = facts->read_lag_seconds;
+        policy->writes[level].limit = facts->write_lag_seconds;
+        paths_set_speed(policy, level);
     }
 }
 

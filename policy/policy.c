@@ -51,7 +51,7 @@ static bool policy_in_range(double number, double least, double most)
     return number >= least && number <= most; /* false for NaN */
 }
 
-static const char *policy_tier_fault(const kvt_policy_config *config)
+const char *policy_tier_fault(const kvt_policy_config *config)
 {
     if (config->tiers[KVT_TIER_NONE].capacity_bytes != 0) return "tier none cannot have a capacity";
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {

@@ -38,12 +38,13 @@ uint64_t store_now_ns(const kvt_store *store)
 #define ACCESS_RATIO_MARGIN 1.02
 
 /* The estimator knows shares; the record's header and table are known exactly. */
-kvt_status store_build_options(const kvt_store *store, const store_entry *entry,
-                               kvt_option *options, uint32_t *count_out)
+kvt_status store_build_options_at(const kvt_store *store, const kvt_cost_model *figures,
+                                  const store_entry *entry, kvt_option *options,
+                                  uint32_t *count_out)
 {
     /* With tokens the prefill model predicts; without, the caller's figure stands. */
     bool predict = entry->layout.dtype != KVT_DTYPE_OPAQUE && entry->recompute_seconds == 0;
-    kvt_cost_model costs = store->costs;
+    kvt_cost_model costs = *figures;
     if (!ladder_takes(store, &entry->layout)) costs.variant_count = store->exact_variants;
     kvt_status status = kvt_options_build(&costs, entry->source_bytes, entry->first_position,
                                           predict ? entry->layout.tokens : 0,
@@ -68,6 +69,12 @@ kvt_status store_build_options(const kvt_store *store, const store_entry *entry,
     }
     learn_scale_losses(store, entry, options, *count_out);
     return KVT_OK;
+}
+
+kvt_status store_build_options(const kvt_store *store, const store_entry *entry,
+                               kvt_option *options, uint32_t *count_out)
+{
+    return store_build_options_at(store, &store->costs, entry, options, count_out);
 }
 
 /* What an earlier try has shown one variant of this entry to need; bytes 0 = nothing. */
@@ -116,6 +123,8 @@ static kvt_status access_admit(kvt_store *store, store_entry *entry,
     uint64_t started_ns = store_now_ns(store);
     status = kvt_policy_admit(store->policy, started_ns, &offer, plan);
     store_count_decision(store, started_ns);
+    if (status == KVT_OK) trust_note_taken(store);
+    if (status == KVT_REFUSED) status = trust_note_refused(store, entry, &offer, plan);
     return status;
 }
 
@@ -262,6 +271,7 @@ typedef struct access_get {
     store_place *place; /* held as a reader */
     store_load *load;   /* held as a user */
     bool owner;         /* reads; the others wait */
+    bool quiet;         /* for its timing alone: neither a use nor a get */
     kvt_record_spec expected;
     uint64_t serial; /* of the place that is read */
     kvt_variant variant;
@@ -366,12 +376,12 @@ static kvt_status access_open(kvt_store *store, const kvt_key *key, uint64_t dat
         if (same) {
             store_entry *entry = entry_find_key(&store->table, key);
             class_id = entry->class_id;
-            access_count(store, entry);
-            relayout_note_get(store, entry);
+            if (!get->quiet) access_count(store, entry);
+            if (!get->quiet) relayout_note_get(store, entry);
             status = access_begin(store, entry, get);
         }
         pthread_mutex_unlock(&store->lock);
-        if (same) learn_note_use(store, entry_handle(key), class_id);
+        if (same && !get->quiet) learn_note_use(store, entry_handle(key), class_id);
         if (same && status == KVT_OK) return KVT_OK;
         staging_give(store->staging, &get->staging);
         if (status != KVT_OK) return status;
@@ -476,10 +486,12 @@ static kvt_status access_finish(kvt_store *store, const kvt_key *key, access_get
             return KVT_BUSY;
         }
     }
-    store->counters.gets++;
-    if (status == KVT_OK) store->counters.hits[get->tier]++;
-    if (lost || late) store->counters.misses++;
-    if (late) store->counters.timeouts++;
+    if (!get->quiet) {
+        store->counters.gets++;
+        if (status == KVT_OK) store->counters.hits[get->tier]++;
+        if (lost || late) store->counters.misses++;
+        if (late) store->counters.timeouts++;
+    }
     pthread_mutex_unlock(&store->lock);
     return lost || late ? KVT_MISS : status;
 }
@@ -530,12 +542,15 @@ static kvt_status access_try_get(kvt_store *store, const kvt_key *key, void *dat
                                  kvt_get_info *info)
 {
     uint64_t began_ns = get->began_ns, deadline_ns = get->deadline_ns;
+    bool quiet = get->quiet;
     kvt_status status;
     for (;;) {
-        *get = (access_get){
-            .deadline_ns = deadline_ns, .began_ns = began_ns, .source_bytes = data_bytes};
+        *get = (access_get){.deadline_ns = deadline_ns,
+                            .began_ns = began_ns,
+                            .source_bytes = data_bytes,
+                            .quiet = quiet};
         status = access_open(store, key, data_bytes, get);
-        if (status != KVT_OK) return access_refuse(store, status, info);
+        if (status != KVT_OK) return quiet ? status : access_refuse(store, status, info);
         if (get->owner) access_read(store, get);
         status = access_await_load(store, get);
         if (!access_may_begin_again(get, status)) break;
@@ -564,15 +579,37 @@ static kvt_status access_try_get(kvt_store *store, const kvt_key *key, void *dat
     return access_finish(store, key, get, status, again);
 }
 
+static kvt_status access_run(kvt_store *store, const kvt_key *key, void *data, uint64_t data_bytes,
+                             uint64_t deadline_ns, bool quiet, kvt_get_info *info)
+{
+    access_get get = {.deadline_ns = deadline_ns, .began_ns = store_now_ns(store), .quiet = quiet};
+    kvt_status status = access_try_get(store, key, data, data_bytes, &get, true, info);
+    if (status != KVT_BUSY) return status;
+    return access_try_get(store, key, data, data_bytes, &get, false, info);
+}
+
 kvt_status kvt_get_until(kvt_store *store, const kvt_key *key, void *data, uint64_t data_bytes,
                          uint64_t deadline_ns, kvt_get_info *info)
 {
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (key == NULL || data == NULL) return KVT_E_ARGUMENT;
-    access_get get = {.deadline_ns = deadline_ns, .began_ns = store_now_ns(store)};
-    kvt_status status = access_try_get(store, key, data, data_bytes, &get, true, info);
-    if (status != KVT_BUSY) return status;
-    return access_try_get(store, key, data, data_bytes, &get, false, info);
+    return access_run(store, key, data, data_bytes, deadline_ns, false, info);
+}
+
+#define ACCESS_TIMING_NS UINT64_C(5000000000) /* a device that takes longer is not waited for */
+
+void access_time_entry(kvt_store *store, const kvt_key *key)
+{
+    uint64_t bytes = 0;
+    pthread_mutex_lock(&store->lock);
+    const store_entry *entry = entry_find_key(&store->table, key);
+    if (entry != NULL && entry_is_visible(entry)) bytes = entry->source_bytes;
+    pthread_mutex_unlock(&store->lock);
+    void *data = bytes != 0 ? malloc(bytes) : NULL;
+    if (data == NULL) return;
+    uint64_t deadline_ns = access_clock_ns() + ACCESS_TIMING_NS;
+    (void)!access_run(store, key, data, bytes, deadline_ns, true, NULL);
+    free(data);
 }
 
 kvt_status kvt_get(kvt_store *store, const kvt_key *key, void *data, uint64_t data_bytes,

@@ -20,7 +20,10 @@
 
 #define LEARN_OVERHEAD_SHARE (1.0 / 32)
 #define LEARN_CODEC_SHARE    (1.0 / 32)
-#define LEARN_FEW            24u  /* observations until a member's own figures count */
+#define LEARN_OVERHEAD_LEAST 1e-3  /* seconds beside a get's devices that are never too much */
+#define LEARN_HALF_LIFE      600.0 /* seconds without evidence: half the way to the curve */
+#define LEARN_DECAY_NS       UINT64_C(1000000000)
+#define LEARN_DEVICE_OFF     0.1  /* a device's seconds are off by more: options are made anew */
 #define LEARN_CODEC_OFF      0.25 /* a form's seconds are off by more: its options are made anew */
 #define LEARN_PRIORS_NS      UINT64_C(30000000000)
 #define LEARN_SWEEP_STEP     64u /* entries under one hold of the lock */
@@ -39,8 +42,10 @@ kvt_status learn_open(kvt_store *store)
         learn_codec *codec = &store->learn->codecs[i];
         codec->decode_curve = 1.0 / store->costs.variants[i].decode_bytes_per_s;
         codec->encode_curve = 1.0 / store->costs.variants[i].encode_bytes_per_s;
-        codec->decode.value = codec->encode.value = 1.0;
+        online_factor_init(&codec->decode);
+        online_factor_init(&codec->encode);
     }
+    store->curve_costs = store->costs;
     return KVT_OK;
 }
 
@@ -67,7 +72,17 @@ void learn_set_member(kvt_store *store, kvt_tier tier, uint32_t member,
         in_flight_bytes_max != 0 ? in_flight_bytes_max : TIERS_IN_FLIGHT_BYTES_DEFAULT;
     online_device_init(&slot->kinds[KVT_IO_READ], read->request_seconds, read->bytes_per_s);
     online_device_init(&slot->kinds[KVT_IO_WRITE], write->request_seconds, write->bytes_per_s);
+    slot->told_seconds[KVT_IO_READ] = read->request_seconds + ONLINE_LOAD_BYTES / read->bytes_per_s;
+    slot->told_seconds[KVT_IO_WRITE] =
+        write->request_seconds + ONLINE_LOAD_BYTES / write->bytes_per_s;
     pthread_mutex_unlock(&store->learn->lock);
+}
+
+static double learn_seconds(const store_learn *learn, learn_timing what, double bytes,
+                            double measured_seconds)
+{
+    if (learn->clock == NULL) return measured_seconds;
+    return learn->clock(learn->clock_context, what, bytes, measured_seconds);
 }
 
 /* ---- transfers ---- */
@@ -129,7 +144,8 @@ static void learn_finished(void *context, const tiers_part *parts, uint32_t coun
         if (!member->known || parts[i].finished_ns <= started_ns) continue;
         online_device *device = &member->kinds[flight->kind];
         online_work work = learn_work(member, flight->kind, &parts[i]);
-        double seconds = (double)(parts[i].finished_ns - started_ns) * 1e-9;
+        double seconds = learn_seconds(learn, (learn_timing)flight->kind, work.bytes,
+                                       (double)(parts[i].finished_ns - started_ns) * 1e-9);
         online_error_observe(&tier->kinds[flight->kind], online_device_predict(device, &work),
                              seconds);
         if (online_device_observe(device, &work, seconds)) learn->reopened++;
@@ -146,6 +162,19 @@ const flight_watch *learn_watch(kvt_store *store, kvt_tier tier, kvt_io_kind kin
 }
 
 /* ---- codecs and whole gets ---- */
+
+/*
+ * Seconds of a get, from those of its devices and of its decoding. What it takes beside these
+ * counts as far as it is in proportion: at most three times as much as the rest, or a millisecond.
+ * It is negative for a while where the devices turn out faster than they were taken to be; a
+ * quarter of their seconds is left at least.
+ */
+static double learn_get_seconds(double devices, double overhead, double decode)
+{
+    double most = fmax((ONLINE_FACTOR_MOST - 1.0) * (devices + decode), LEARN_OVERHEAD_LEAST);
+    double least = -(1.0 - 1.0 / ONLINE_FACTOR_MOST) * devices;
+    return devices + fmin(fmax(overhead, least), most) + decode;
+}
 
 /* NULL for a form that this store does not make any more. */
 static learn_codec *learn_find_codec(const kvt_store *store, kvt_variant variant)
@@ -164,16 +193,18 @@ double learn_note_get(kvt_store *store, const learn_flight *flight, kvt_variant 
     learn_tier *tier = &learn->tiers[flight->tier];
     learn_codec *codec = learn_find_codec(store, variant);
     pthread_mutex_lock(&learn->lock);
+    decode_seconds = learn_seconds(learn, LEARN_TIME_DECODE, (double)source_bytes, decode_seconds);
+    all_seconds = learn_seconds(learn, LEARN_TIME_GET, (double)source_bytes, all_seconds);
     double curve = codec != NULL ? codec->decode_curve * (double)source_bytes : decode_seconds;
-    double decode = codec != NULL ? codec->decode.value * curve : decode_seconds;
-    /* What a device was taken to be slower by is in the overhead for a while, below 0. */
-    double predicted = fmax(flight->slowest_seconds + flight->overhead_seconds, 0.0) + decode;
+    double decode = codec != NULL ? online_factor_value(&codec->decode) * curve : decode_seconds;
+    double predicted = learn_get_seconds(flight->slowest_seconds, flight->overhead_seconds, decode);
     online_error_observe(&tier->loads, predicted, all_seconds);
     online_average_observe(&tier->overhead, all_seconds - decode_seconds - flight->slowest_seconds,
                            LEARN_OVERHEAD_SHARE);
     online_average_observe(&tier->waiting, flight->waiting_seconds, LEARN_OVERHEAD_SHARE);
     if (codec != NULL)
-        online_average_observe(&codec->decode, decode_seconds / curve, LEARN_CODEC_SHARE);
+        online_factor_observe(&codec->decode, fmax(decode_seconds, 1e-9) / curve,
+                              LEARN_CODEC_SHARE);
     pthread_mutex_unlock(&learn->lock);
     return predicted;
 }
@@ -188,13 +219,14 @@ double learn_load_seconds(kvt_store *store, const store_entry *entry, bool now)
     tiers_pool *pool = store->pools[place->tier];
     uint32_t count = tiers_pool_parts(pool, place->location, parts);
     if (count == 0) return (double)NAN;
-    double alone, seconds;
+    double alone, seconds, decode = 0;
     pthread_mutex_lock(&learn->lock);
     seconds = learn_slowest(tier, KVT_IO_READ, parts, count, &alone);
     if (!now) seconds = alone + tier->waiting.value;
-    seconds = fmax(seconds + tier->overhead.value, 0);
     if (codec != NULL)
-        seconds += codec->decode_curve * codec->decode.value * (double)entry->source_bytes;
+        decode =
+            codec->decode_curve * online_factor_value(&codec->decode) * (double)entry->source_bytes;
+    seconds = learn_get_seconds(seconds, tier->overhead.value, decode);
     pthread_mutex_unlock(&learn->lock);
     return seconds;
 }
@@ -204,8 +236,9 @@ void learn_note_encode(kvt_store *store, kvt_variant variant, uint64_t source_by
     learn_codec *codec = learn_find_codec(store, variant);
     if (codec == NULL) return;
     pthread_mutex_lock(&store->learn->lock);
-    online_average_observe(&codec->encode, seconds / (codec->encode_curve * (double)source_bytes),
-                           LEARN_CODEC_SHARE);
+    seconds = learn_seconds(store->learn, LEARN_TIME_ENCODE, (double)source_bytes, seconds);
+    online_factor_observe(&codec->encode, seconds / (codec->encode_curve * (double)source_bytes),
+                          LEARN_CODEC_SHARE);
     pthread_mutex_unlock(&store->learn->lock);
 }
 
@@ -220,13 +253,23 @@ static kvt_load_stats learn_load_stats(const online_error *error)
                             .error_p90 = online_error_quantile(error, 0.9)};
 }
 
+static void learn_fill_tier_stats(const learn_tier *tier, kvt_tier at, kvt_store_stats *stats)
+{
+    stats->tiers[at].loads = learn_load_stats(&tier->loads);
+    for (uint32_t i = 0; i < TIERS_MEMBERS_MAX; i++)
+        stats->curves_rebased += tier->members[i].kinds[KVT_IO_READ].rebased +
+                                 tier->members[i].kinds[KVT_IO_WRITE].rebased;
+}
+
 void learn_fill_stats(kvt_store *store, kvt_store_stats *stats)
 {
     store_learn *learn = store->learn;
     pthread_mutex_lock(&learn->lock);
     stats->reopened = learn->reopened;
+    for (uint32_t i = 0; i < store->costs.variant_count; i++)
+        stats->curves_rebased += learn->codecs[i].decode.rebased + learn->codecs[i].encode.rebased;
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
-        stats->tiers[tier].loads = learn_load_stats(&learn->tiers[tier].loads);
+        learn_fill_tier_stats(&learn->tiers[tier], (kvt_tier)tier, stats);
     pthread_mutex_unlock(&learn->lock);
 }
 
@@ -238,7 +281,7 @@ void learn_fill_device(kvt_store *store, kvt_tier tier, uint32_t member, kvt_dev
     const online_device *read = &slot->kinds[KVT_IO_READ], *write = &slot->kinds[KVT_IO_WRITE];
     if (read->observations != 0) {
         out->read_learned = online_device_affine(read);
-        out->read_drift = online_device_drift(read, LEARN_DRIFT_BYTES);
+        out->read_drift = online_device_drift(read, ONLINE_LOAD_BYTES);
     }
     if (write->observations != 0) out->write_learned = online_device_affine(write);
     out->reopened = read->reopened + write->reopened != 0;
@@ -247,21 +290,29 @@ void learn_fill_device(kvt_store *store, kvt_tier tier, uint32_t member, kvt_dev
 
 /* ---- costs ---- */
 
-/* What decisions count on for one member: what was learned of it, else its weight. */
+/* What decisions count on for one member: what was learned of it, else its weight, within the
+ * bounds of the curve. */
 static kvt_affine learn_member_figures(const learn_member *member, kvt_io_kind kind,
                                        double weight_bytes_per_s)
 {
     const online_device *device = &member->kinds[kind];
-    kvt_affine figures = {.request_seconds = device->used[0], .bytes_per_s = weight_bytes_per_s};
-    if (device->observations >= LEARN_FEW) figures.bytes_per_s = 1.0 / device->used[1];
-    return figures;
+    double bytes_per_s = fmin(weight_bytes_per_s, ONLINE_FACTOR_MOST / device->curve[1]);
+    bytes_per_s = fmax(bytes_per_s, 1.0 / (ONLINE_FACTOR_MOST * device->curve[1]));
+    if (device->observations >= ONLINE_SURE) bytes_per_s = 1.0 / device->used[1];
+    return (kvt_affine){.request_seconds = device->used[0], .bytes_per_s = bytes_per_s};
+}
+
+static kvt_affine learn_member_curve(const learn_member *member, kvt_io_kind kind)
+{
+    const online_device *device = &member->kinds[kind];
+    return (kvt_affine){.request_seconds = device->curve[0], .bytes_per_s = 1.0 / device->curve[1]};
 }
 
 void learn_cost_tier(kvt_store *store, kvt_tier tier)
 {
     store_learn *learn = store->learn;
     tiers_speed speeds[TIERS_MEMBERS_MAX];
-    cost_device devices[TIERS_MEMBERS_MAX];
+    cost_device devices[TIERS_MEMBERS_MAX], curves[TIERS_MEMBERS_MAX];
     uint32_t members = 0, count = 0;
     while (members < TIERS_MEMBERS_MAX &&
            tiers_pool_speed(store->pools[tier], members, &speeds[members]) == KVT_OK)
@@ -273,26 +324,113 @@ void learn_cost_tier(kvt_store *store, kvt_tier tier)
         devices[count].read = learn_member_figures(member, KVT_IO_READ, speeds[i].read_bytes_per_s);
         devices[count].write =
             learn_member_figures(member, KVT_IO_WRITE, speeds[i].write_bytes_per_s);
+        curves[count].read = learn_member_curve(member, KVT_IO_READ);
+        curves[count].write = learn_member_curve(member, KVT_IO_WRITE);
         count++;
     }
     pthread_mutex_unlock(&learn->lock);
     if (count == 0) return;
-    store->costs.read[tier] = costs_combine(devices, count, KVT_IO_READ, store->striping[tier]);
-    store->costs.write[tier] = costs_combine(devices, count, KVT_IO_WRITE, store->striping[tier]);
+    kvt_striping striping = store->striping[tier];
+    store->costs.read[tier] = costs_combine(devices, count, KVT_IO_READ, striping);
+    store->costs.write[tier] = costs_combine(devices, count, KVT_IO_WRITE, striping);
+    store->curve_costs.present[tier] = true;
+    store->curve_costs.read[tier] = costs_combine(curves, count, KVT_IO_READ, striping);
+    store->curve_costs.write[tier] = costs_combine(curves, count, KVT_IO_WRITE, striping);
 }
 
 /* Whether a form's seconds are far enough from what options were made with. Lock held. */
-static bool learn_cost_codec(kvt_codec_curve *curve, const learn_codec *codec)
+static bool learn_cost_codec(kvt_store *store, uint32_t variant)
 {
-    if (codec->decode.observations < LEARN_FEW) return false;
-    double decode = 1.0 / (codec->decode_curve * codec->decode.value);
-    double encode = 1.0 / (codec->encode_curve * codec->encode.value);
-    /* A clock that stood still measures no rate. */
-    if (!isfinite(decode) || !isfinite(encode)) return false;
-    if (fabs(decode / curve->decode_bytes_per_s - 1.0) < LEARN_CODEC_OFF) return false;
-    curve->decode_bytes_per_s = decode;
-    if (codec->encode.observations >= LEARN_FEW) curve->encode_bytes_per_s = encode;
-    return true;
+    kvt_codec_curve *curve = &store->costs.variants[variant];
+    kvt_codec_curve *measured = &store->curve_costs.variants[variant];
+    const learn_codec *codec = &store->learn->codecs[variant];
+    measured->decode_bytes_per_s = 1.0 / (codec->decode_curve * codec->decode.base);
+    measured->encode_bytes_per_s = 1.0 / (codec->encode_curve * codec->encode.base);
+    double decode = 1.0 / (codec->decode_curve * online_factor_value(&codec->decode));
+    double encode = 1.0 / (codec->encode_curve * online_factor_value(&codec->encode));
+    bool decoded = codec->decode.average.observations >= ONLINE_SURE &&
+                   fabs(decode / curve->decode_bytes_per_s - 1.0) >= LEARN_CODEC_OFF;
+    bool encoded = codec->encode.average.observations >= ONLINE_SURE &&
+                   fabs(encode / curve->encode_bytes_per_s - 1.0) >= LEARN_CODEC_OFF;
+    if (decoded) curve->decode_bytes_per_s = decode;
+    if (encoded) curve->encode_bytes_per_s = encode;
+    return decoded || encoded;
+}
+
+void learn_cost_all(kvt_store *store)
+{
+    for (uint32_t i = 0; i < store->costs.variant_count; i++)
+        (void)learn_cost_codec(store, i);
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
+        if (store->pools[tier] != NULL) learn_cost_tier(store, (kvt_tier)tier);
+}
+
+/* Whether the seconds of a tier's devices are far enough from what options were made with, by drift
+ * or by decay. learn.lock held. */
+static bool learn_tier_is_off(learn_tier *tier)
+{
+    bool off = false;
+    for (uint32_t i = 0; i < TIERS_MEMBERS_MAX; i++) {
+        learn_member *member = &tier->members[i];
+        for (int kind = 0; kind < 2 && member->known; kind++) {
+            const double *used = member->kinds[kind].used;
+            double seconds = used[0] + used[1] * ONLINE_LOAD_BYTES;
+            if (fabs(seconds / member->told_seconds[kind] - 1.0) < LEARN_DEVICE_OFF) continue;
+            member->told_seconds[kind] = seconds;
+            off = true;
+        }
+    }
+    return off;
+}
+
+/* ---- decay ---- */
+
+double learn_kept(double idle_seconds)
+{
+    return exp2(-idle_seconds / LEARN_HALF_LIFE);
+}
+
+/* Whether there was nothing new since the last look. */
+static bool learn_is_idle(uint64_t *evidence, uint64_t observations)
+{
+    bool idle = *evidence == observations;
+    *evidence = observations;
+    return idle;
+}
+
+static void learn_decay_tier(learn_tier *tier, double kept)
+{
+    if (learn_is_idle(&tier->evidence, tier->overhead.observations)) {
+        tier->overhead.value *= kept;
+        tier->waiting.value *= kept;
+    }
+    for (uint32_t i = 0; i < TIERS_MEMBERS_MAX; i++) {
+        learn_member *member = &tier->members[i];
+        for (int kind = 0; kind < 2 && member->known; kind++) {
+            online_device *device = &member->kinds[kind];
+            if (learn_is_idle(&member->evidence[kind], device->observations))
+                online_device_decay(device, kept);
+        }
+    }
+}
+
+/* What nothing was learned about since the last look comes closer to its curve. learn.lock held. */
+static void learn_decay(kvt_store *store)
+{
+    store_learn *learn = store->learn;
+    uint64_t now_ns = store_now_ns(store);
+    if (now_ns - learn->decayed_ns < LEARN_DECAY_NS) return;
+    double kept = learn_kept((double)(now_ns - learn->decayed_ns) * 1e-9);
+    learn->decayed_ns = now_ns;
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
+        learn_decay_tier(&learn->tiers[tier], kept);
+    for (uint32_t i = 0; i < store->costs.variant_count; i++) {
+        learn_codec *codec = &learn->codecs[i];
+        if (learn_is_idle(&codec->evidence[0], codec->decode.average.observations))
+            online_factor_decay(&codec->decode, kept);
+        if (learn_is_idle(&codec->evidence[1], codec->encode.average.observations))
+            online_factor_decay(&codec->encode, kept);
+    }
 }
 
 void learn_begin_epoch(kvt_store *store)
@@ -356,12 +494,20 @@ void learn_round(kvt_store *store)
     pthread_mutex_lock(&store->learn->lock);
     off = store->learn->reopened != store->reopened_seen;
     store->reopened_seen = store->learn->reopened;
+    learn_decay(store);
     for (uint32_t i = 0; i < store->costs.variant_count; i++)
-        off |= learn_cost_codec(&store->costs.variants[i], &store->learn->codecs[i]);
+        off |= learn_cost_codec(store, i);
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
+        off |= learn_tier_is_off(&store->learn->tiers[tier]);
     pthread_mutex_unlock(&store->learn->lock);
     /* A round may have done much since it looked at the tiers last. */
-    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT && off; tier++)
-        if (store->pools[tier] != NULL) learn_cost_tier(store, (kvt_tier)tier);
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT && off; tier++) {
+        if (store->pools[tier] == NULL) continue;
+        learn_cost_tier(store, (kvt_tier)tier);
+        const kvt_affine *read = &store->costs.read[tier], *write = &store->costs.write[tier];
+        (void)!kvt_policy_set_speed(store->policy, (kvt_tier)tier, read->bytes_per_s,
+                                    write->bytes_per_s, read->request_seconds);
+    }
     if (off) learn_begin_epoch(store);
     pthread_mutex_unlock(&store->lock);
     learn_sweep(store);

@@ -23,6 +23,9 @@ typedef struct learn_member {
     char identity[96];        /* of the hardware or file */
     uint64_t in_flight_bytes; /* of the other direction, that may be ahead of a request at most */
     online_device kinds[2];   /* by kvt_io_kind */
+    uint64_t evidence[2];     /* of kinds: observations when decay last looked */
+    double age_seconds[2];    /* of what was loaded of kinds, at open */
+    double told_seconds[2];   /* of a load of ONLINE_LOAD_BYTES, when options were made last */
 } learn_member;
 
 typedef struct learn_tier {
@@ -30,6 +33,7 @@ typedef struct learn_tier {
     online_average waiting;  /* of the slowest member's seconds, what was due to others */
     online_error loads;      /* whole gets */
     online_error kinds[2];   /* single members' parts, by kvt_io_kind */
+    uint64_t evidence;       /* of overhead */
     learn_member members[TIERS_MEMBERS_MAX];
 } learn_tier;
 
@@ -37,13 +41,29 @@ typedef struct learn_tier {
 typedef struct learn_codec {
     double decode_curve;
     double encode_curve;
-    online_average decode;
-    online_average encode;
+    online_factor decode;
+    online_factor encode;
+    uint64_t evidence[2]; /* of decode and encode: observations when decay last looked */
 } learn_codec;
+
+/* What was timed. */
+typedef enum learn_timing {
+    LEARN_TIME_READ = 0, /* a member's part; the two of kvt_io_kind */
+    LEARN_TIME_WRITE = 1,
+    LEARN_TIME_DECODE = 2,
+    LEARN_TIME_ENCODE = 3,
+    LEARN_TIME_GET = 4 /* all of a get */
+} learn_timing;
+
+/* Seconds in place of those that were measured, so that a test decides by counts alone. */
+typedef double learn_clock(void *context, learn_timing what, double bytes, double measured_seconds);
 
 typedef struct store_learn {
     pthread_mutex_t lock;
-    online_loss_prior loss_prior;                /* fixed after open */
+    learn_clock *clock; /* NULL but in tests, which set it before anything is timed */
+    void *clock_context;
+    uint64_t decayed_ns;          /* when decay looked last; the background round's */
+    online_loss_prior loss_prior; /* fixed after open */
     online_loss_class losses[KVT_REUSE_CLASSES]; /* under the store's control lock */
     double told[KVT_REUSE_CLASSES];              /* the factor that its entries were told; same */
     double priors[KVT_REUSE_CLASSES];            /* of reuse, from the profile */
@@ -115,11 +135,12 @@ void learn_begin_epoch(kvt_store *store);
 
 /* ---- learn_save.c ---- */
 
-#define LEARN_DRIFT_BYTES 1048576.0 /* at which a curve's drift is told */
-
 /* Takes up what the profile has; may be NULL. After the pools, before the policy. */
 void learn_load(kvt_store *store, const kvt_store_options *options, kvt_profile *profile);
 void learn_tell_loaded_priors(kvt_store *store);
+
+/* What stays of the distance from the curve after so many seconds without evidence. */
+double learn_kept(double idle_seconds);
 
 /* Writes it, at once or when it is time. No lock held. */
 void learn_save(kvt_store *store);
@@ -134,6 +155,9 @@ void learn_round(kvt_store *store);
 
 /* Gives a stored entry's options the figures of now. Lock held. */
 void learn_recost_entry(kvt_store *store, store_entry *entry);
+
+/* All tiers' and codecs' models as of now. At open. */
+void learn_cost_all(kvt_store *store);
 
 /* A tier's read or write model as of now: its serving devices striped together. Lock held. */
 void learn_cost_tier(kvt_store *store, kvt_tier tier);

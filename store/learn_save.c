@@ -22,10 +22,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#define SAVE_FEW 24u /* observations that are worth a row */
+#define SAVE_FEW ONLINE_SURE /* observations that are worth a row */
 
-/* A row that is off by more is none of what this code measures: decisions made on it would refuse
- * every entry, or make a load's prediction no number. */
+/* A row that is off by more is none of what this code measures, and is left out whole; the bounds
+ * of the estimator cut what is off by less. */
 #define LOAD_OFF          1e3
 #define LOAD_SECONDS_MOST 60.0 /* of a request */
 
@@ -71,7 +71,7 @@ static void save_device(save_rows *rows, const learn_member *member, kvt_io_kind
     if (device->observations < SAVE_FEW || member->identity[0] == '\0') return;
     kvt_affine figures = online_device_affine(device);
     double values[3] = {figures.request_seconds, figures.bytes_per_s,
-                        online_device_drift(device, LEARN_DRIFT_BYTES)};
+                        online_device_drift(device, ONLINE_LOAD_BYTES)};
     for (int i = 0; i < 3; i++) {
         profile_learned *row = save_add(rows, "device", member->identity, parts[kind][i]);
         row->value = values[i];
@@ -97,13 +97,13 @@ static void save_tier(save_rows *rows, const learn_tier *tier, const char *name)
     row->error_p90 = online_error_quantile(loads, 0.9);
 }
 
-static void save_average(save_rows *rows, const char *name, const char *part,
-                         const online_average *average)
+static void save_factor(save_rows *rows, const char *name, const char *part,
+                        const online_factor *factor)
 {
-    if (average->observations < SAVE_FEW) return;
+    if (factor->average.observations < SAVE_FEW) return;
     profile_learned *row = save_add(rows, "codec", name, part);
-    row->value = average->value;
-    row->observations = average->observations;
+    row->value = online_factor_value(factor);
+    row->observations = factor->average.observations;
     row->weight = (double)row->observations;
 }
 
@@ -112,8 +112,8 @@ static void save_codecs(save_rows *rows, const kvt_store *store)
     for (uint32_t i = 0; i < store->costs.variant_count; i++) {
         char name[96];
         kvt_variant_format(store->costs.variants[i].variant, name, sizeof name);
-        save_average(rows, name, "decode", &store->learn->codecs[i].decode);
-        save_average(rows, name, "encode", &store->learn->codecs[i].encode);
+        save_factor(rows, name, "decode", &store->learn->codecs[i].decode);
+        save_factor(rows, name, "encode", &store->learn->codecs[i].encode);
     }
 }
 
@@ -226,6 +226,7 @@ static void load_device(kvt_store *store, const profile_learned *row)
         if (fixed && !(row->value >= 0 && row->value <= LOAD_SECONDS_MOST)) continue;
         online_device_resume(device, fixed ? row->value : device->value[0],
                              bandwidth ? row->value : 1.0 / device->value[1], row->observations);
+        member->age_seconds[write ? KVT_IO_WRITE : KVT_IO_READ] = row->age_seconds;
     }
 }
 
@@ -236,10 +237,9 @@ static void load_codec(kvt_store *store, const profile_learned *row)
         kvt_variant_format(store->costs.variants[i].variant, name, sizeof name);
         if (strcmp(name, row->name) != 0 || !load_is_near(row->value, 1.0)) continue;
         learn_codec *codec = &store->learn->codecs[i];
-        online_average *average =
-            strcmp(row->part, "decode") == 0 ? &codec->decode : &codec->encode;
-        *average = (online_average){
-            .value = row->value, .deviation = 0.25 * row->value, .observations = row->observations};
+        online_factor *factor = strcmp(row->part, "decode") == 0 ? &codec->decode : &codec->encode;
+        online_factor_resume(factor, row->value, row->observations);
+        online_factor_decay(factor, learn_kept(row->age_seconds));
     }
 }
 
@@ -269,6 +269,17 @@ static void load_row(void *context, const profile_learned *row)
     load_class(store, row);
 }
 
+/* What was loaded of devices has come closer to their curves since it was written. */
+static void load_age(store_learn *learn)
+{
+    for (int at = 0; at < KVT_TIER_COUNT * (int)TIERS_MEMBERS_MAX; at++) {
+        learn_member *member =
+            &learn->tiers[at / (int)TIERS_MEMBERS_MAX].members[at % (int)TIERS_MEMBERS_MAX];
+        for (int kind = 0; kind < 2 && member->known; kind++)
+            online_device_decay(&member->kinds[kind], learn_kept(member->age_seconds[kind]));
+    }
+}
+
 void learn_load(kvt_store *store, const kvt_store_options *options, kvt_profile *profile)
 {
     store_learn *learn = store->learn;
@@ -282,13 +293,14 @@ void learn_load(kvt_store *store, const kvt_store_options *options, kvt_profile 
         learn->told[i] = 1;
     }
     learn->save_interval_ns = (uint64_t)(options->learn_seconds * 1e9);
-    learn->saved_ns = store_now_ns(store);
-    if (profile == NULL || !options->learn) return;
-    learn->profile_path = strdup(options->profile_path);
-    /* What cannot be read is learned again. */
-    (void)!profile_learned_read(profile, load_row, store);
-    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
-        if (store->pools[tier] != NULL) learn_cost_tier(store, (kvt_tier)tier);
+    learn->saved_ns = learn->decayed_ns = store_now_ns(store);
+    if (profile != NULL && options->learn) {
+        learn->profile_path = strdup(options->profile_path);
+        /* What cannot be read is learned again. */
+        (void)!profile_learned_read(profile, load_row, store);
+        load_age(learn);
+    }
+    learn_cost_all(store);
 }
 
 void learn_tell_loaded_priors(kvt_store *store)

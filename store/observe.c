@@ -27,8 +27,11 @@ kvt_status kvt_explain(kvt_store *store, const kvt_key *key, kvt_explanation *ou
     if (key == NULL || out == NULL) return KVT_E_ARGUMENT;
     pthread_mutex_lock(&store->lock);
     kvt_status status = KVT_MISS;
-    if (entry_find_key(&store->table, key) != NULL) {
+    if (entry_find_key(&store->table, key) != NULL)
         status = kvt_policy_explain(store->policy, store_now_ns(store), entry_handle(key), out);
+    if (status == KVT_MISS) {
+        memset(out, 0, sizeof *out);
+        out->reason = trust_reason(store, entry_handle(key));
     }
     pthread_mutex_unlock(&store->lock);
     return status;
@@ -112,6 +115,8 @@ static void observe_counters(const store_counters *counters, kvt_store_stats *st
     stats->moves_failed_space = counters->moves_failed_space;
     stats->moves_failed_memory = counters->moves_failed_memory;
     stats->given_up = counters->given_up;
+    stats->puts_refused_learned = counters->puts_refused_learned;
+    stats->puts_tried = counters->puts_tried;
     stats->decision_ns_p50 = observe_quantile(counters->decision_times, 0.50);
     stats->decision_ns_p99 = observe_quantile(counters->decision_times, 0.99);
 }

@@ -468,6 +468,7 @@ static kvt_status open_steps(open_state *state)
     if (status == KVT_OK) status = open_policy(state);
     if (status == KVT_OK) learn_tell_loaded_priors(store);
     KILL_POINT("open: policy opened");
+    if (status == KVT_OK) trust_open(store);
     if (status == KVT_OK) status = open_recover(state);
     KILL_POINT("open: entries recovered");
     if (status == KVT_OK) status = maintain_start(store);

@@ -77,9 +77,31 @@ typedef struct store_counters {
     uint64_t moves_failed_io, moves_failed_space, moves_failed_memory;
     uint64_t given_up; /* entries dropped for the room of a put */
     uint64_t copies_kept, copies_dropped, copy_demotions, copy_fallbacks;
+    uint64_t puts_refused_learned, puts_tried;
     uint64_t hits[KVT_TIER_COUNT];
     uint64_t decision_times[STORE_TIMES]; /* 16 buckets per octave of nanoseconds */
 } store_counters;
+
+#define STORE_REFUSALS 64u /* remembered, of which one says why */
+#define STORE_TRIALS   16u /* entries that wait to be read back at most */
+
+/* Puts that were refused, and what is done about figures that refuse too much. Under store->lock.
+ */
+typedef struct store_trust {
+    bool weighs;          /* the policy refuses what costs more than it saves; fixed after open */
+    uint64_t in_a_row;    /* puts refused since one was taken on its merit */
+    uint64_t next;        /* of these, the one that is tried whatever the figures say */
+    uint64_t wait;        /* from there to the one after it */
+    uint64_t learned;     /* puts that learned figures refused, ever */
+    size_t bucket;        /* where the search for an entry to time went on */
+    uint32_t trial_count; /* entries that wait to be timed */
+    kvt_key trials[STORE_TRIALS];
+    uint64_t refusals; /* ever; the last ones are remembered below */
+    struct {
+        uint64_t handle;
+        const char *reason; /* static */
+    } refused[STORE_REFUSALS];
+} store_trust;
 
 struct kvt_store {
     pthread_mutex_t lock;
@@ -107,6 +129,7 @@ struct kvt_store {
     size_t curve_left;      /* buckets until it is round */
     size_t curve_buckets;   /* of the table, when that was set */
     uint64_t reopened_seen; /* of learn->reopened */
+    store_trust trust;
 
     /* Fixed after open. */
     store_learn *learn; /* own lock */
@@ -128,6 +151,7 @@ struct kvt_store {
     uint64_t wear_noted[TIERS_MEMBERS_MAX]; /* bytes written when last queued; under wear_lock */
     pthread_mutex_t members_lock; /* devices join and leave one at a time; before `lock` */
     kvt_cost_model costs;         /* but for the tiers' bandwidth, which is under lock */
+    kvt_cost_model curve_costs;   /* as the measured curves have it, under lock */
     uint32_t exact_variants;      /* of costs; the lossy ones follow */
     kvt_layout ladder_layout;     /* of the entries that may be lossy; zero: none may */
     kvt_codec_curve ladder[KVT_VARIANTS_MAX]; /* what the profile offers, whatever the limit */
@@ -257,6 +281,33 @@ void park_drop_members(kvt_store *store, kvt_tier tier, uint64_t members);
 
 /* Takes parked entries back whose devices all serve again. No lock held. */
 void park_bring_back(kvt_store *store, kvt_tier tier);
+
+/* ---- trust.c ---- */
+
+/* Before the first put. */
+void trust_open(kvt_store *store);
+
+/* A put was taken on its merit. Lock held. */
+void trust_note_taken(kvt_store *store);
+
+/*
+ * A put was refused. Counts why, and now and then offers the entry once more, at the figures of the
+ * measured curves or as one that is worth storing whatever it costs; then it is to be read back.
+ * offer is what was refused. Lock held. KVT_OK with a plan; KVT_REFUSED.
+ */
+KVT_NODISCARD kvt_status trust_note_refused(kvt_store *store, store_entry *entry,
+                                            const kvt_policy_entry *offer, kvt_plan *plan);
+
+/* Why the last put of a handle was refused, or NULL. Lock held. */
+const char *trust_reason(const kvt_store *store, uint64_t handle);
+
+/* Reads entries back that are to be timed. In the background round; no lock held. */
+void trust_round(kvt_store *store);
+
+/* ---- access.c ---- */
+
+/* Reads and decodes an entry for its timing alone: it counts as no use, and as no get. */
+void access_time_entry(kvt_store *store, const kvt_key *key);
 
 /* ---- relayout.c ---- */
 
@@ -399,5 +450,11 @@ void store_describe(const store_entry *entry, kvt_policy_entry *offer);
  * *index_out is KVT_OPTION_NONE when there is none. */
 KVT_NODISCARD kvt_status store_build_options(const kvt_store *store, const store_entry *entry,
                                              kvt_option *options, uint32_t *count_out);
+
+/* The same at other figures than those of now. */
+KVT_NODISCARD kvt_status store_build_options_at(const kvt_store *store,
+                                                const kvt_cost_model *figures,
+                                                const store_entry *entry, kvt_option *options,
+                                                uint32_t *count_out);
 
 #endif

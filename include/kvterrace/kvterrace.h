@@ -305,7 +305,9 @@ KVT_API KVT_NODISCARD kvt_status kvt_tenant_set(kvt_store *store, uint32_t tenan
 
 /* ---- what it does and why ---- */
 
-/* Explains the present decision on an entry. KVT_OK; KVT_MISS. */
+/* Explains the present decision on an entry. KVT_OK; KVT_MISS: out is zero but for its reason,
+ * which says why the last put of the key was refused, or is NULL when that is not known any more.
+ */
 KVT_API KVT_NODISCARD kvt_status kvt_explain(kvt_store *store, const kvt_key *key,
                                              kvt_explanation *out);
 
@@ -360,6 +362,10 @@ typedef struct kvt_store_stats {
     uint64_t copies_kept, copies_dropped; /* by promotions, and for room or a device, ever */
     uint64_t copy_demotions;              /* that found their record on SSD and wrote nothing */
     uint64_t copy_fallbacks;              /* failed loads that the copy stood in for */
+    uint64_t puts_refused_learned; /* puts that speeds learned lately refused: the measured curves
+                                      would have taken them */
+    uint64_t puts_tried;     /* puts that were refused, and stored all the same to time them */
+    uint64_t curves_rebased; /* measured curves that what is achieved took the place of, ever */
 } kvt_store_stats;
 
 KVT_API KVT_NODISCARD kvt_status kvt_stats(kvt_store *store, kvt_store_stats *stats);

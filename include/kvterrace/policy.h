@@ -322,6 +322,16 @@ KVT_API KVT_NODISCARD kvt_status kvt_policy_unpin(kvt_policy *policy, uint64_t h
 KVT_API KVT_NODISCARD kvt_status kvt_policy_set_capacity(kvt_policy *policy, kvt_tier tier,
                                                          uint64_t capacity_bytes);
 
+/*
+ * Gives a tier other speeds than those it was opened with, because its devices turned out faster or
+ * slower: what is written and moved from now on is charged by them. KVT_OK; KVT_E_ARGUMENT (no such
+ * tier; as kvt_tier_facts).
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_policy_set_speed(kvt_policy *policy, kvt_tier tier,
+                                                      double read_bytes_per_s,
+                                                      double write_bytes_per_s,
+                                                      double request_seconds);
+
 /* Present option index of an entry, KVT_OPTION_NONE when it is not stored or unknown. */
 KVT_API uint8_t kvt_policy_option(const kvt_policy *policy, uint64_t handle);
 

@@ -148,6 +148,103 @@ static void test_goes_on_after_restart(void **state)
     assert_int_equal(device.reopened, 0);
 }
 
+/* A busy machine: figures stop at four times the curve, and only long evidence moves the curve. */
+static void test_figures_stay_within_bounds(void **state)
+{
+    (void)state;
+    online_device device;
+    online_factor factor;
+    online_work work = {.bytes = 1e6};
+    online_device_init(&device, 1e-4, 400e6);
+    online_factor_init(&factor);
+    double load = online_device_predict(&device, &work);
+    for (int i = 0; i < 20; i++) {
+        (void)online_device_observe(&device, &work, 100 * load);
+        online_factor_observe(&factor, 100, 1.0 / 32);
+    }
+    assert_true(online_device_predict(&device, &work) <= 4.0001 * load);
+    assert_true(online_factor_value(&factor) <= 4.0001);
+    assert_int_equal(device.rebased + factor.rebased, 0);
+    /* It goes on: steps of four lead there. */
+    for (int i = 0; i < 600; i++) {
+        (void)online_device_observe(&device, &work, 100 * load);
+        online_factor_observe(&factor, 100, 1.0 / 32);
+    }
+    assert_true(fabs(online_device_predict(&device, &work) / (100 * load) - 1) < 0.1);
+    assert_true(fabs(online_factor_value(&factor) / 100 - 1) < 0.1);
+    assert_true(device.rebased > 0 && factor.rebased > 0);
+    /* What was learned before counts as far as the bounds let it. */
+    online_device_init(&device, 1e-4, 400e6);
+    online_device_resume(&device, 1.0, 1e5, 1000000);
+    assert_true(online_device_predict(&device, &work) <= 4.0001 * load);
+    online_device_resume(&device, 0, 1e12, 1000000);
+    assert_true(online_device_predict(&device, &work) >= 0.24 * load - 1e-4);
+    online_factor_resume(&factor, 8.78, 1000000);
+    assert_true(fabs(online_factor_value(&factor) - 4) < 1e-9);
+    online_factor_resume(&factor, 1e-9, 1000000);
+    assert_true(fabs(online_factor_value(&factor) - 0.25) < 1e-9);
+}
+
+/* Nothing is faster than it is: four achievements far below a figure are enough, however much stood
+ * behind it. */
+static void test_faster_is_proof(void **state)
+{
+    (void)state;
+    online_device device;
+    online_factor factor;
+    online_work work = {.bytes = 1e6};
+    double truth = 1e-4 + 1e6 / 400e6;
+    bool taken_up = false;
+    online_device_init(&device, 1e-1, 400e3); /* a thousand times too slow */
+    online_factor_init(&factor);
+    for (int i = 0; i < 4; i++) {
+        taken_up |= online_device_observe(&device, &work, truth);
+        online_factor_observe(&factor, 1e-3, 1.0 / 32);
+    }
+    assert_true(taken_up);
+    assert_true(fabs((device.used[0] + device.used[1] * 1e6) / truth - 1) < 0.01);
+    assert_true(fabs(online_factor_value(&factor) / 1e-3 - 1) < 0.01);
+    assert_true(device.observations >= ONLINE_SURE);
+    assert_true(factor.average.observations >= ONLINE_SURE);
+
+    online_factor_resume(&factor, 4, 1000000);
+    online_device_init(&device, 1e-4, 400e6);
+    online_device_resume(&device, 4e-4, 100e6, 1000000);
+    for (int i = 0; i < 4; i++) {
+        (void)online_device_observe(&device, &work, truth);
+        online_factor_observe(&factor, 1, 1.0 / 32);
+    }
+    assert_true(fabs((device.used[0] + device.used[1] * 1e6) / truth - 1) < 0.05);
+    assert_true(fabs(online_factor_value(&factor) - 1) < 1e-9);
+    assert_int_equal(device.rebased + factor.rebased, 0);
+    /* One in a row is a piece of luck, as from a cache. */
+    online_factor_resume(&factor, 4, 1000000);
+    for (int i = 0; i < 12; i++)
+        online_factor_observe(&factor, i % 2 == 0 ? 1 : 4, 1.0 / 32);
+    assert_true(online_factor_value(&factor) > 2);
+}
+
+static void test_figures_decay_towards_the_curve(void **state)
+{
+    (void)state;
+    online_device device;
+    online_factor factor;
+    online_work work = {.bytes = 1e6};
+    online_device_init(&device, 1e-4, 400e6);
+    double load = online_device_predict(&device, &work);
+    online_device_resume(&device, 3e-4, 100e6, 1000);
+    double before = online_device_predict(&device, &work);
+    online_device_decay(&device, 0.5);
+    assert_true(fabs(online_device_predict(&device, &work) - (before + load) / 2) < 1e-9);
+    online_device_decay(&device, 0);
+    assert_true(fabs(online_device_predict(&device, &work) - load) < 1e-12);
+    online_factor_resume(&factor, 4, 1000);
+    online_factor_decay(&factor, 0.5);
+    assert_true(fabs(online_factor_value(&factor) - 2) < 1e-9);
+    online_factor_decay(&factor, 1);
+    assert_true(fabs(online_factor_value(&factor) - 2) < 1e-9);
+}
+
 static void test_average_cuts_hiccups(void **state)
 {
     (void)state;
@@ -189,6 +286,9 @@ int main(void)
         cmocka_unit_test(test_drift_reopens),
         cmocka_unit_test(test_noise_alone_is_no_drift),
         cmocka_unit_test(test_goes_on_after_restart),
+        cmocka_unit_test(test_figures_stay_within_bounds),
+        cmocka_unit_test(test_faster_is_proof),
+        cmocka_unit_test(test_figures_decay_towards_the_curve),
         cmocka_unit_test(test_average_cuts_hiccups),
         cmocka_unit_test(test_error_quantiles),
     };

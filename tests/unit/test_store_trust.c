@@ -1,0 +1,368 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_store_trust.c - no profile, however wrong, shuts a store: after at most 200 puts the hits
+ * are those of a store with a sound profile, also when the wrong figures were kept over a restart.
+ *
+ * The store runs on memory. Its clock at the learn interface is the test's: every transfer and
+ * every decoding takes the seconds of the sound curves, so counts decide and no timing does.
+ */
+#include "estimator/profile_internal.h"
+#include "store/store.h"
+#include "store_support.h"
+
+#include "codecs/codecs.h"
+
+#include <math.h>
+#include <sqlite3.h>
+
+#define TRUST_REQUEST_S   20e-6
+#define TRUST_BYTES_PER_S 1e9 /* of the device and of both codecs */
+#define TRUST_RECOMPUTE_S                                                                          \
+    3e-4 /* of an entry; its load takes 0.09 ms, four times that at the bound */
+#define TRUST_PUTS     200u
+#define TRUST_CONTEXTS 100u
+#define TRUST_REQUESTS 400u
+
+static char folder[64], profile_path[96];
+
+static int make_folder(void **state)
+{
+    (void)state;
+    support_make_folder(folder, sizeof folder);
+    (void)snprintf(profile_path, sizeof profile_path, "%s/profile.db", folder);
+    return 0;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    support_remove_folder(folder);
+    return 0;
+}
+
+/* ---- a profile ---- */
+
+static void run_sql(const char *sql)
+{
+    sqlite3 *database = NULL;
+    char *error = NULL;
+    assert_int_equal(sqlite3_open(profile_path, &database), SQLITE_OK);
+    if (sqlite3_exec(database, sql, NULL, NULL, &error) != SQLITE_OK)
+        fail_msg("%s: %s", sql, error != NULL ? error : "");
+    assert_int_equal(sqlite3_close(database), SQLITE_OK);
+}
+
+static void add_codec(kvt_profile *profile, int64_t run, kvt_variant variant, double share)
+{
+    kvt_codec_curve curve = {.variant = variant,
+                             .stored_share = share,
+                             .encode_bytes_per_s = TRUST_BYTES_PER_S,
+                             .decode_bytes_per_s = TRUST_BYTES_PER_S};
+    assert_int_equal(profile_codec_insert(profile, run, &curve, "scalar", 1, "sample", 1 << 20, 1),
+                     KVT_OK);
+}
+
+/* The sound figures: one memory device, raw and lossless. */
+static void make_profile(void)
+{
+    kvt_profile *profile = NULL;
+    char message[256] = "";
+    int64_t run = 0, row = 0;
+    kvt_device device = {.facts = {.identity = "host-memory",
+                                   .engine = "memory",
+                                   .capacity_bytes = 64 << 20,
+                                   .request_bytes_max = 1 << 20,
+                                   .depth_max = 8}};
+    const kvt_affine fit = {TRUST_REQUEST_S, TRUST_BYTES_PER_S, 0};
+    (void)snprintf(device.name, sizeof device.name, "dram0");
+    assert_int_equal(
+        kvt_profile_open(profile_path, KVT_PROFILE_WRITE, &profile, message, sizeof message),
+        KVT_OK);
+    assert_int_equal(profile_run_begin(profile, "device", "", 1, &run), KVT_OK);
+    assert_int_equal(profile_device_insert(profile, run, &device, KVT_TIER_DRAM, &row), KVT_OK);
+    for (uint8_t kind = 0; kind < 2; kind++) {
+        kvt_device_point point = {.kind = kind,
+                                  .request_bytes = 1 << 20,
+                                  .depth = 1,
+                                  .repetitions = 1,
+                                  .bytes_per_s = TRUST_BYTES_PER_S,
+                                  .bytes_per_s_min = TRUST_BYTES_PER_S,
+                                  .bytes_per_s_max = TRUST_BYTES_PER_S,
+                                  .latency_seconds_p50 = 1e-3,
+                                  .latency_seconds_p99 = 1e-3};
+        assert_int_equal(profile_point_insert(profile, row, &point, 1, &fit), KVT_OK);
+    }
+    assert_int_equal(profile_run_complete(profile, run), KVT_OK);
+    assert_int_equal(profile_run_begin(profile, "codecs", "", 1, &run), KVT_OK);
+    add_codec(profile, run, (kvt_variant){.codec = KVT_CODEC_RAW}, 1.0);
+    add_codec(profile, run, (kvt_variant){.codec = KVT_CODEC_LOSSLESS, .mode = KVT_LOSSLESS_DENSE},
+              0.75);
+    assert_int_equal(profile_run_complete(profile, run), KVT_OK);
+    /* What a store has learned: at first that the curves are right. */
+    assert_int_equal(profile_run_begin(profile, "learned", "", 1, &run), KVT_OK);
+    assert_int_equal(profile_run_complete(profile, run), KVT_OK);
+    kvt_profile_close(profile);
+    run_sql("INSERT INTO learned SELECT (SELECT max(id) FROM run), 'codec', name, part, 1.0, 1e6, "
+            "1000000, NULL, NULL, NULL FROM (SELECT 'raw' AS name UNION SELECT 'lossless'), "
+            "(SELECT 'decode' AS part UNION SELECT 'encode')");
+    run_sql("INSERT INTO learned SELECT (SELECT max(id) FROM run), 'device', 'host-memory', part, "
+            "value, 1e6, 1000000, NULL, NULL, NULL FROM (SELECT 'read_request_s' AS part, 20e-6 AS "
+            "value UNION SELECT 'write_request_s', 20e-6 UNION SELECT 'read_bytes_per_s', 1e9 "
+            "UNION SELECT 'write_bytes_per_s', 1e9)");
+}
+
+/* ---- a store that runs by the test's clock ---- */
+
+static double sound_seconds(void *context, learn_timing what, double bytes, double measured)
+{
+    (void)context;
+    (void)measured;
+    switch (what) {
+    case LEARN_TIME_READ:
+    case LEARN_TIME_WRITE: return TRUST_REQUEST_S + bytes / TRUST_BYTES_PER_S;
+    case LEARN_TIME_DECODE:
+    case LEARN_TIME_ENCODE: return bytes / TRUST_BYTES_PER_S;
+    case LEARN_TIME_GET: break;
+    }
+    return TRUST_REQUEST_S + 2 * bytes / TRUST_BYTES_PER_S;
+}
+
+static kvt_store *open_store(void)
+{
+    kvt_device_config device = {.struct_size = sizeof device,
+                                .name = "dram0",
+                                .backend = "memory",
+                                .capacity_bytes = 64 << 20,
+                                .silence_ns = UINT64_MAX};
+    kvt_store_options options;
+    char message[256] = "";
+    kvt_store *store = NULL;
+    kvt_store_options_init(&options);
+    options.staging_bytes = 8 << 20;
+    options.tick_seconds = 0;
+    options.profile_path = profile_path;
+    options.tiers[KVT_TIER_DRAM].devices = &device;
+    options.tiers[KVT_TIER_DRAM].device_count = 1;
+    options.tiers[KVT_TIER_DRAM].weights_fixed = true;
+    kvt_status status = kvt_open(&options, &store, message, sizeof message);
+    if (status != KVT_OK) fail_msg("open: %s: %s", kvt_status_name(status), message);
+    pthread_mutex_lock(&store->learn->lock);
+    store->learn->clock = sound_seconds;
+    pthread_mutex_unlock(&store->learn->lock);
+    return store;
+}
+
+static double recompute_seconds = TRUST_RECOMPUTE_S;
+
+static kvt_status put(kvt_store *store, uint32_t number)
+{
+    static char data[SUPPORT_ENTRY_BYTES];
+    uint32_t moves;
+    support_fill(number, data);
+    kvt_entry entry = {.key = support_key(number),
+                       .layout = support_layout,
+                       .recompute_seconds = recompute_seconds};
+    kvt_status status = kvt_put(store, &entry, data, sizeof data);
+    assert_true(status == KVT_OK || status == KVT_REFUSED);
+    if (number % 8 == 7) assert_int_equal(kvt_maintain(store, &moves), KVT_OK);
+    return status;
+}
+
+/* What a store's life came to. */
+typedef struct life {
+    uint32_t taken;       /* of the first puts */
+    uint32_t hits;        /* of the requests after these */
+    uint32_t refused_run; /* longest, of all puts */
+    kvt_store_stats stats;
+} life;
+
+static void count_put(life *all, uint32_t *run, kvt_status status)
+{
+    *run = status == KVT_REFUSED ? *run + 1 : 0;
+    if (*run > all->refused_run) all->refused_run = *run;
+}
+
+static life live(void)
+{
+    life all = {0};
+    uint32_t run = 0, seed = 7;
+    kvt_store *store = open_store();
+    for (uint32_t i = 0; i < TRUST_PUTS; i++) {
+        kvt_status status = put(store, i);
+        all.taken += status == KVT_OK;
+        count_put(&all, &run, status);
+    }
+    for (uint32_t i = 0; i < TRUST_REQUESTS; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        uint32_t number = 1000 + (seed >> 16) % TRUST_CONTEXTS;
+        kvt_status status = support_get(store, number, NULL);
+        assert_true(status == KVT_OK || status == KVT_MISS);
+        all.hits += status == KVT_OK;
+        if (status == KVT_MISS) count_put(&all, &run, put(store, number));
+    }
+    all.stats = support_stats(store);
+    kvt_close(store);
+    return all;
+}
+
+/* ---- poison ---- */
+
+static const struct {
+    const char *what;
+    const char *sql;
+} poisons[] = {
+    {"learned decoding x 8", "UPDATE learned SET value = 8 WHERE part = 'decode'"},
+    {"learned codecs x 8", "UPDATE learned SET value = 8 WHERE kind = 'codec'"},
+    {"learned devices x 8", "UPDATE learned SET value = 8 * value WHERE part LIKE '%_request_s'; "
+                            "UPDATE learned SET value = value / 8 WHERE part LIKE '%_bytes_per_s'"},
+    {"all that is learned x 8",
+     "UPDATE learned SET value = 8 WHERE kind = 'codec'; "
+     "UPDATE learned SET value = 8 * value WHERE part LIKE '%_request_s'; "
+     "UPDATE learned SET value = value / 8 WHERE part LIKE '%_bytes_per_s'"},
+    {"all that is learned x 1000",
+     "UPDATE learned SET value = 999 WHERE kind = 'codec'; "
+     "UPDATE learned SET value = 999 * value WHERE part LIKE '%_request_s'; "
+     "UPDATE learned SET value = value / 999 WHERE part LIKE '%_bytes_per_s'"},
+    {"measured codecs x 1000",
+     "DELETE FROM learned; UPDATE codec_curve SET decode_bytes_per_s = decode_bytes_per_s / 1000, "
+     "encode_bytes_per_s = encode_bytes_per_s / 1000"},
+    {"measured device x 1000",
+     "DELETE FROM learned; UPDATE device_fit SET request_seconds = request_seconds * 1000, "
+     "bytes_per_s = bytes_per_s / 1000"},
+    {"all that is measured x 1000",
+     "DELETE FROM learned; UPDATE codec_curve SET decode_bytes_per_s = decode_bytes_per_s / 1000, "
+     "encode_bytes_per_s = encode_bytes_per_s / 1000; UPDATE device_fit SET request_seconds = "
+     "request_seconds * 1000, bytes_per_s = bytes_per_s / 1000"},
+    {"measured x 1000, learned x 4 of it",
+     "UPDATE learned SET value = 4 WHERE kind = 'codec'; "
+     "UPDATE learned SET value = 4000 * value WHERE part LIKE '%_request_s'; "
+     "UPDATE learned SET value = value / 4000 WHERE part LIKE '%_bytes_per_s'; "
+     "UPDATE codec_curve SET decode_bytes_per_s = decode_bytes_per_s / 1000, "
+     "encode_bytes_per_s = encode_bytes_per_s / 1000; UPDATE device_fit SET request_seconds = "
+     "request_seconds * 1000, bytes_per_s = bytes_per_s / 1000"},
+};
+
+static void test_poisoned_profile_is_overcome(void **state)
+{
+    make_profile();
+    recompute_seconds = TRUST_RECOMPUTE_S;
+    life fresh = live();
+    assert_int_equal(fresh.taken, TRUST_PUTS);
+    assert_true(fresh.hits > TRUST_REQUESTS / 2);
+    assert_int_equal(fresh.stats.puts_tried, 0);
+    for (size_t i = 0; i < sizeof poisons / sizeof poisons[0]; i++) {
+        (void)remove_folder(state);
+        (void)make_folder(state);
+        make_profile();
+        run_sql(poisons[i].sql);
+        /* The second life begins with what the first one kept. */
+        for (int again = 0; again < 2; again++) {
+            life poisoned = live();
+            print_message("%s%s: %u of %u puts taken, longest run refused %u, %u hits of %u\n",
+                          poisons[i].what, again ? ", kept and loaded again" : "", poisoned.taken,
+                          TRUST_PUTS, poisoned.refused_run, poisoned.hits, fresh.hits);
+            assert_true(poisoned.refused_run < TRUST_PUTS);
+            assert_true(20 * poisoned.hits >= 19 * fresh.hits);
+        }
+    }
+}
+
+/* A prefill that makes all recomputing too cheap: putting is pointless, and refused, but the store
+ * is never shut for good. */
+static void test_worthless_entries_are_tried_now_and_then(void **state)
+{
+    (void)state;
+    uint32_t moves;
+    make_profile();
+    recompute_seconds = 1e-9;
+    kvt_store *store = open_store();
+    uint32_t taken = 0, run = 0;
+    life all = {0};
+    for (uint32_t i = 0; i < 5 * TRUST_PUTS; i++) {
+        kvt_status status = put(store, i);
+        taken += status == KVT_OK;
+        count_put(&all, &run, status);
+    }
+    assert_int_equal(kvt_maintain(store, &moves), KVT_OK);
+    kvt_store_stats stats = support_stats(store);
+    assert_true(all.refused_run < TRUST_PUTS);
+    assert_true(taken > 0 && taken < 5 * TRUST_PUTS / 50);
+    assert_int_equal(stats.puts_tried, taken);
+    assert_int_equal(stats.puts_refused_learned, 0);
+    assert_int_equal(stats.gets, 0); /* reading back is no get */
+    assert_true(stats.tiers[KVT_TIER_DRAM].loads.loads >= 4);
+    kvt_close(store);
+    recompute_seconds = TRUST_RECOMPUTE_S;
+}
+
+/* A refusal by learned figures is counted and explained; the first such put is tried. */
+static void test_refusal_is_explained(void **state)
+{
+    (void)state;
+    static kvt_explanation why;
+    make_profile();
+    run_sql(poisons[3].sql);
+    kvt_store *store = open_store();
+    /* None of these numbers brings a background round, which would correct the figures. */
+    assert_int_equal(put(store, 1), KVT_OK);
+    for (uint32_t i = 0; i < 7; i++)
+        assert_int_equal(put(store, 8 * i + 5), KVT_REFUSED);
+    assert_int_equal(put(store, 81), KVT_OK);
+    kvt_store_stats stats = support_stats(store);
+    assert_int_equal(stats.puts_refused_learned, 9);
+    assert_int_equal(stats.puts_tried, 2);
+    assert_int_equal(stats.puts_refused, 7);
+    kvt_key refused = support_key(5), tried = support_key(1), unknown = support_key(77);
+    assert_int_equal(kvt_explain(store, &refused, &why), KVT_MISS);
+    assert_non_null(why.reason);
+    assert_non_null(strstr(why.reason, "learned"));
+    assert_int_equal(kvt_explain(store, &unknown, &why), KVT_MISS);
+    assert_null(why.reason);
+    /* What was stored for a trial has the figures of now: it is not worth its place. */
+    assert_int_equal(kvt_explain(store, &tried, &why), KVT_OK);
+    assert_true(why.current != KVT_OPTION_NONE);
+    assert_true(why.options[why.current].utility < why.options[KVT_OPTION_NONE].utility);
+    kvt_close(store);
+}
+
+/* What is loaded comes closer to its curve with the time that has passed since. */
+static void test_what_was_kept_ages(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *written;
+        double least, most;
+    } ages[] = {{"now", 3.9, 4.01}, {"-600 seconds", 1.9, 2.3}, {"-1 day", 0.999, 1.001}};
+    for (size_t i = 0; i < sizeof ages / sizeof ages[0]; i++) {
+        char sql[160];
+        (void)remove_folder(state);
+        (void)make_folder(state);
+        make_profile();
+        run_sql(poisons[4].sql);
+        (void)snprintf(sql, sizeof sql,
+                       "UPDATE run SET finished_utc = strftime('%%Y-%%m-%%dT%%H:%%M:%%SZ', 'now', "
+                       "'%s') WHERE kind = 'learned'",
+                       i == 0 ? "0 seconds" : ages[i].written);
+        run_sql(sql);
+        kvt_store *store = open_store();
+        double factor = online_factor_value(&store->learn->codecs[0].decode);
+        assert_true(factor >= ages[i].least && factor <= ages[i].most);
+        const online_device *device =
+            &store->learn->tiers[KVT_TIER_DRAM].members[0].kinds[KVT_IO_READ];
+        double bound = 1.0 + online_device_drift(device, ONLINE_LOAD_BYTES);
+        assert_true(bound < 4.2 && (i < 2 || bound < 1.01 * ages[i].most));
+        kvt_close(store);
+    }
+}
+
+int main(void)
+{
+#define TRUST_TEST(test) cmocka_unit_test_setup_teardown(test, make_folder, remove_folder)
+    const struct CMUnitTest tests[] = {
+        TRUST_TEST(test_poisoned_profile_is_overcome),
+        TRUST_TEST(test_worthless_entries_are_tried_now_and_then),
+        TRUST_TEST(test_refusal_is_explained),
+        TRUST_TEST(test_what_was_kept_ages),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
