@@ -21,6 +21,8 @@ kvt_script_test(unit/test_tools_profile "unit;tools" ${Python3_EXECUTABLE}
   ${CMAKE_SOURCE_DIR}/tests/unit/test_tools_profile.py $<TARGET_FILE:kvterrace_command>)
 kvt_script_test(unit/test_tools_profile_manage "unit;tools" ${Python3_EXECUTABLE}
   ${CMAKE_SOURCE_DIR}/tests/unit/test_tools_profile_manage.py $<TARGET_FILE:kvterrace_command>)
+kvt_script_test(unit/test_tools_files "unit;tools" ${Python3_EXECUTABLE}
+  ${CMAKE_SOURCE_DIR}/tests/unit/test_tools_files.py $<TARGET_FILE:kvterrace_command>)
 kvt_script_test(unit/test_reference_texts "unit;estimator" ${Python3_EXECUTABLE}
   ${CMAKE_SOURCE_DIR}/tests/unit/test_reference_texts.py)
 kvt_script_test(unit/test_reference_training "unit;estimator" ${Python3_EXECUTABLE}

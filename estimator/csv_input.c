@@ -101,6 +101,37 @@ static kvt_status csv_unpack(csv_input *input)
     return KVT_OK;
 }
 
+/* The bytes of the UTF-8 character at text, of which `left` are there; 0 when it is none. Overlong
+ * forms, surrogates and what is above U+10FFFF are none (RFC 3629). */
+static size_t csv_character(const unsigned char *text, size_t left)
+{
+    unsigned char first = text[0];
+    size_t length = first < 0x80 ? 1 : first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
+    if (length == 0 || first > 0xf4 || length > left) return 0;
+    for (size_t i = 1; i < length; i++)
+        if ((text[i] & 0xc0) != 0x80) return 0;
+    bool fits = (first != 0xe0 || text[1] >= 0xa0) && (first != 0xed || text[1] < 0xa0) &&
+                (first != 0xf0 || text[1] >= 0x90) && (first != 0xf4 || text[1] < 0x90);
+    return fits ? length : 0;
+}
+
+/* Names and sources are shown and exported as UTF-8, so nothing else comes in. */
+static kvt_status csv_check_text(csv_input *input)
+{
+    const unsigned char *bytes = (const unsigned char *)input->bytes;
+    uint32_t line = 1;
+    for (size_t at = 0; at < input->byte_count;) {
+        size_t length = csv_character(bytes + at, input->byte_count - at);
+        if (length == 0) {
+            input->line = line;
+            return csv_fail(input, "not UTF-8");
+        }
+        line += bytes[at] == '\n';
+        at += length;
+    }
+    return KVT_OK;
+}
+
 kvt_status csv_open(csv_input *input, const char *path, char *message, size_t message_size)
 {
     memset(input, 0, sizeof *input);
@@ -128,6 +159,7 @@ kvt_status csv_open(csv_input *input, const char *path, char *message, size_t me
     fclose(file);
     if (status == KVT_OK && packed) status = csv_unpack(input);
     if (status == KVT_E_MEMORY) csv_say(input, "out of memory");
+    if (status == KVT_OK) status = csv_check_text(input);
     if (status != KVT_OK) csv_close(input);
     return status;
 }

@@ -52,12 +52,16 @@ kvt_status model_open_llama2c(const char *path, const model_map *map, model **mo
     model_header header;
     model_config config;
     if (map->size < sizeof header) {
-        return model_map_say(KVT_E_CORRUPT, message, message_size, path, "shorter than its header");
+        return model_map_say(KVT_E_CORRUPT, message, message_size, path,
+                             "no model: a folder of safetensors, or a file of llama2.c, which is "
+                             "not as short as this one");
     }
     memcpy(&header, map->bytes, sizeof header);
     const char *fault = model_header_config(&header, &config);
     if (fault != NULL) {
-        return model_map_say(KVT_E_CORRUPT, message, message_size, path, "%s", fault);
+        return model_map_say(
+            KVT_E_CORRUPT, message, message_size, path,
+            "no model: neither a folder of safetensors nor a file of llama2.c (%s)", fault);
     }
     uint64_t unused = (uint64_t)config.context * config.head_dim;
     uint64_t wanted = sizeof header + (model_weight_count(&config) + unused) * sizeof(float);

@@ -196,7 +196,9 @@ kvt_status safetensors_open_bytes(const char *name, const void *bytes, uint64_t 
     for (int i = 7; i >= 0; i--)
         header_bytes = header_bytes << 8 | at[i];
     if (header_bytes > SAFETENSORS_HEADER_MAX || header_bytes > size - 8) {
-        return safetensors_fail(&source, KVT_E_CORRUPT, "", "the header is longer than allowed");
+        return safetensors_fail(
+            &source, KVT_E_CORRUPT, "",
+            "not safetensors: its header would be longer than the file or than allowed");
     }
     source.data = at + 8 + header_bytes;
     source.data_bytes = size - 8 - header_bytes;

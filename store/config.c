@@ -20,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define CONFIG_KEY_MAX    96u
 #define CONFIG_DEVICE_MAX 31u /* characters of a device name; kvt_device keeps 32 bytes */
@@ -331,6 +332,13 @@ static int config_take_line(void *user, const char *section, const char *name, c
     return status == KVT_OK;
 }
 
+/* fopen takes a folder; reading from it fails. */
+static bool config_is_folder(const char *path)
+{
+    struct stat facts;
+    return stat(path, &facts) == 0 && S_ISDIR(facts.st_mode);
+}
+
 kvt_status kvt_config_read(kvt_config *config, const char *path, char *message, size_t message_size)
 {
     config_reading reading = {.config = config, .file = fopen(path, "re")};
@@ -341,7 +349,8 @@ kvt_status kvt_config_read(kvt_config *config, const char *path, char *message, 
     config->readings++;
     int first_fault = ini_parse_stream(config_read_line, &reading, config_take_line, &reading);
     if (ferror(reading.file)) {
-        config_fail(&reading, KVT_E_CONFIG, "the file cannot be read");
+        config_fail(&reading, KVT_E_CONFIG,
+                    config_is_folder(path) ? "this is a folder" : "the file cannot be read");
     } else if (first_fault > 0 &&
                (reading.status == KVT_OK || (unsigned)first_fault < reading.fault_line)) {
         /* inih carries on behind a line that it cannot read; the earlier fault is the one to say.

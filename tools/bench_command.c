@@ -5,6 +5,7 @@
  * This file has the codecs' bench; those of devices are in bench_device_command.c. One thread.
  */
 #include "command.h"
+#include "output_file.h"
 
 #include "bench/bench.h"
 
@@ -104,8 +105,23 @@ static int bench_run_codecs(bench_codecs_arguments *arguments)
      * can be chosen for it as for the tests. */
     const char *forced = getenv("KVT_CPU");
     if (options->isa == NULL && forced != NULL && forced[0] != '\0') options->isa = forced;
-    kvt_status status = bench_codecs_run(options, message, sizeof message);
-    return status == KVT_OK ? EXIT_FINE : command_fail(status, message);
+    const char *plot = options->plot;
+    char *partial = NULL;
+    kvt_status status = KVT_OK;
+    if (options->tokenizer != NULL) command_add_input(&arguments->common, options->tokenizer);
+    for (uint32_t i = 0; i < arguments->models.count; i++)
+        command_add_input(&arguments->common, arguments->models.items[i]);
+    for (uint32_t i = 0; i < arguments->texts.count; i++)
+        command_add_input(&arguments->common, arguments->texts.items[i]);
+    if (plot != NULL)
+        status = command_check_target(&arguments->common, "--plot", plot, message, sizeof message);
+    if (status == KVT_OK && plot != NULL)
+        status = output_begin(plot, &partial, message, sizeof message);
+    options->plot = partial;
+    if (status == KVT_OK) status = bench_codecs_run(options, message, sizeof message);
+    status = output_end(&partial, plot, status, message, sizeof message);
+    options->plot = plot;
+    return status == KVT_OK ? EXIT_FINE : command_fail_content(status, message);
 }
 
 static int bench_codecs(int argc, char **argv)

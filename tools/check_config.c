@@ -5,8 +5,11 @@
  * Every line is checked against the table of settings. Then the file is read the way the store and
  * both modes of replay read it, without opening devices, catalog or profile, and what they would
  * refuse is refused here: values out of range, tiers that their devices cannot hold, settings
- * without effect. One thread.
+ * without effect, files that cannot be what they are named as (check_places.h), no tier at all.
+ * What opening alone can tell stays unseen: what lies on devices and in files, whether a drive or a
+ * GPU answers, locks, permissions. One thread.
  */
+#include "check_places.h"
 #include "command.h"
 
 #include "replay/replay.h"
@@ -216,6 +219,26 @@ static kvt_status check_policy(const kvt_store_options *options, char *message, 
     return KVT_E_CONFIG;
 }
 
+/* A file that says nothing of a store may be about replays, which have tiers of their own. */
+static kvt_status check_tiers(const kvt_config *config, const kvt_store_options *options,
+                              char *message, size_t message_size)
+{
+    static const char *const sections[] = {"replay.", "workload.", "prefill."};
+    const kvt_setting *setting;
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
+        const kvt_tier_options *row = &options->tiers[tier];
+        if (row->capacity_bytes > 0 || row->device_count > 0) return KVT_OK;
+    }
+    for (size_t i = 0; (setting = kvt_setting_at(i)) != NULL; i++) {
+        for (size_t s = 0; s < sizeof sections / sizeof sections[0]; s++) {
+            bool of_replays = strncmp(setting->name, sections[s], strlen(sections[s])) == 0;
+            if (of_replays && kvt_config_has(config, setting->name)) return KVT_OK;
+        }
+    }
+    (void)snprintf(message, message_size, "no tier has a capacity or a device");
+    return KVT_E_CONFIG;
+}
+
 static kvt_status check_store(kvt_config *config, const kvt_store_options *options, char *message,
                               size_t message_size)
 {
@@ -230,6 +253,7 @@ static kvt_status check_store(kvt_config *config, const kvt_store_options *optio
     }
     for (int tier = KVT_TIER_HBM; status == KVT_OK && tier < KVT_TIER_COUNT; tier++)
         status = check_tier(config, options, tier, message, message_size);
+    if (status == KVT_OK) status = check_places(options, message, message_size);
     return status;
 }
 
@@ -246,7 +270,11 @@ static int check_files(const check_arguments *arguments)
     if (status == KVT_OK) status = check_store(config, &options, message, sizeof message);
     if (status == KVT_OK) status = replay_settings_check(config, message, sizeof message);
     int code = status == KVT_OK ? command_report_unused(&arguments->common, every_section)
-                                : command_fail(status, message);
+                                : command_fail_input(status, message);
+    if (code == EXIT_FINE) {
+        status = check_tiers(config, &options, message, sizeof message);
+        if (status != KVT_OK) code = command_fail(status, message);
+    }
     if (code == EXIT_FINE) check_print_store(&options, arguments->common.json);
     kvt_store_options_free(owner);
     return code;
@@ -259,8 +287,11 @@ int command_check_config(int argc, char **argv)
                               .parser = check_parse,
                               .args_doc = "FILE...",
                               .doc = "Checks configuration files: syntax, names, values, "
-                                     "settings without effect, and whether tiers and devices fit "
-                                     "together. Opens no device.",
+                                     "settings without effect, whether tiers and devices fit "
+                                     "together, and whether profile, folders and devices are "
+                                     "there. Opens nothing: what lies on devices and in files, "
+                                     "and whether a drive or a GPU answers, is for the store to "
+                                     "find.",
                               .children = children};
     check_arguments arguments = {0};
     int code = command_load(&argp, argc, argv, &arguments);

@@ -3,6 +3,7 @@
  * codec_command.c - kvterrace encode and decode: any codec on a KV dump of one's own. One thread.
  */
 #include "command.h"
+#include "output_file.h"
 
 #include "bench/bench_codecs_file.h"
 
@@ -40,6 +41,7 @@ static error_t codec_parse(int key, char *argument, struct argp_state *state)
     case ARGP_KEY_ARG:
         if (arguments->input != NULL) argp_error(state, "more than one FILE");
         arguments->input = argument;
+        command_add_input(&arguments->common, argument);
         return 0;
     case ARGP_KEY_END:
         if (arguments->input == NULL) argp_error(state, "which FILE?");
@@ -170,14 +172,17 @@ int command_encode(int argc, char **argv)
         argc, argv, &arguments);
     if (code != EXIT_FINE) return code;
     kvt_status status = kvt_variant_parse(arguments.variant, &variant);
-    if (status != KVT_OK) {
+    if (status != KVT_OK)
         snprintf(message, sizeof message, "unknown variant '%s'", arguments.variant);
-    } else {
+    else if (arguments.output != NULL)
+        status = command_check_target(&arguments.common, "--output", arguments.output, message,
+                                      sizeof message);
+    if (status == KVT_OK) {
         status = bench_file_encode(arguments.input, variant, arguments.output, &result, message,
                                    sizeof message);
     }
     if (status != KVT_OK) {
-        code = command_fail(status, message);
+        code = command_fail_content(status, message);
     } else {
         if (result.ignored > 0)
             command_note(&arguments.common, "%s: %u tensors of other names are left out",
@@ -198,15 +203,21 @@ int command_decode(int argc, char **argv)
                           "k.LAYER and v.LAYER, and positions.LAYER where tokens were dropped.",
                           argc, argv, &arguments);
     if (code != EXIT_FINE) return code;
+    char *partial = NULL;
     kvt_status status = KVT_E_ARGUMENT;
-    if (arguments.output == NULL) {
+    if (arguments.output == NULL)
         snprintf(message, sizeof message, "--output says where to");
-    } else {
-        status =
-            bench_file_decode(arguments.input, arguments.output, &info, message, sizeof message);
+    else
+        status = command_check_target(&arguments.common, "--output", arguments.output, message,
+                                      sizeof message);
+    if (status == KVT_OK)
+        status = output_begin(arguments.output, &partial, message, sizeof message);
+    if (status == KVT_OK) {
+        status = bench_file_decode(arguments.input, partial, &info, message, sizeof message);
+        status = output_end(&partial, arguments.output, status, message, sizeof message);
     }
     if (status != KVT_OK) {
-        code = command_fail(status, message);
+        code = command_fail_content(status, message);
     } else if (arguments.common.json) {
         code = codec_dump(codec_describe("kvterrace-decode-1", &arguments, &info));
     } else {

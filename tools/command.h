@@ -14,9 +14,10 @@
 
 enum {
     EXIT_FINE = 0,
-    EXIT_FAILED = 1,  /* a check found something, or an operation failed */
-    EXIT_USAGE = 2,   /* the command line, a setting or an input file is wrong */
-    EXIT_ABSENT = 77, /* this build or machine lacks what was asked for */
+    EXIT_FAILED = 1,        /* a check found something, or an operation failed */
+    EXIT_USAGE = 2,         /* the command line, a setting or an input file is wrong */
+    EXIT_ABSENT = 77,       /* this build or machine lacks what was asked for */
+    EXIT_INTERRUPTED = 130, /* SIGINT or SIGTERM ended it, as a shell would say */
 };
 
 #define COMMAND_MESSAGE_BYTES 512u
@@ -34,6 +35,8 @@ typedef struct command_common {
     size_t file_count;
     const char **settings; /* --set and the shorthands of a subcommand, in order */
     size_t setting_count;
+    const char **inputs; /* other files that the run uses (output_file.h) */
+    size_t input_count;
     char **owned; /* strings made for shorthands */
     size_t owned_count;
     bool json;
@@ -95,14 +98,13 @@ int command_exit_code(kvt_status status);
  * the exit code of the status. */
 int command_fail(kvt_status status, const char *message);
 
+/* The same for a command whose work is to read the files that the user named: bytes in them that
+ * are not what they should be are EXIT_USAGE, a read or write that failed is EXIT_FAILED. */
+int command_fail_content(kvt_status status, const char *message);
+
 /* The same for what went wrong with a file that the user named, before anything was run: whatever
  * is wrong with it, even that it cannot be read, is EXIT_USAGE. A lock or no memory is not. */
 int command_fail_input(kvt_status status, const char *message);
-
-/* Whether a file could be made at path: KVT_OK, or KVT_E_CONFIG with a message that starts with
- * what. Makes nothing. */
-KVT_NODISCARD kvt_status command_check_target(const char *what, const char *path, char *message,
-                                              size_t message_size);
 
 /* A note to stderr, left out by --quiet. */
 void command_note(const command_common *common, const char *format, ...)

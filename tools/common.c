@@ -3,14 +3,13 @@
  * common.c - common options, settings, messages and number formats of the subcommands. One thread.
  */
 #include "command.h"
+#include "output_file.h"
 
 #include <errno.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 static const char *common_name = "kvterrace"; /* set once per run, for messages */
 
@@ -39,6 +38,11 @@ static void common_append(const char ***list, size_t *count, const char *text)
 void command_add_file(command_common *common, const char *path)
 {
     common_append(&common->files, &common->file_count, path);
+}
+
+void command_add_input(command_common *common, const char *path)
+{
+    common_append(&common->inputs, &common->input_count, path);
 }
 
 void command_add_setting(command_common *common, const char *key, const char *value)
@@ -92,6 +96,7 @@ void command_unload(command_common *common)
     free(common->owned);
     free(common->files);
     free(common->settings);
+    free(common->inputs);
     kvt_config_free(common->config);
     memset(common, 0, sizeof *common);
 }
@@ -211,51 +216,41 @@ int command_exit_code(kvt_status status)
     case KVT_E_PARSE:
     case KVT_E_GONE: return EXIT_USAGE;
     case KVT_E_UNSUPPORTED: return EXIT_ABSENT;
+    case KVT_E_CANCELLED: return EXIT_INTERRUPTED;
     default: return EXIT_FAILED;
     }
 }
 
 int command_fail(kvt_status status, const char *message)
 {
-    /* A document that could not be written looks so; command_finish says what it is. */
-    if (status == KVT_E_MEMORY && ferror(stdout)) return EXIT_FAILED;
+    /* What could not be written looks like another fault; command_finish says what it is. */
+    if (ferror(stdout) && (status == KVT_E_MEMORY || status == KVT_E_IO)) return EXIT_FAILED;
     if (message[0] == '\0') message = kvt_status_text(status);
     fprintf(stderr, "%s: %s (%s)\n", common_name, message, kvt_status_name(status));
     return command_exit_code(status);
 }
 
-int command_fail_input(kvt_status status, const char *message)
+int command_fail_content(kvt_status status, const char *message)
 {
     int code = command_fail(status, message);
     switch (status) {
-    case KVT_E_IO:
     case KVT_E_CORRUPT:
     case KVT_E_VERSION:
-    case KVT_E_MISMATCH:
-    case KVT_E_READ_ONLY:
-    case KVT_E_DATABASE: return EXIT_USAGE;
+    case KVT_E_MISMATCH: return EXIT_USAGE;
     default: return code;
     }
 }
 
-kvt_status command_check_target(const char *what, const char *path, char *message,
-                                size_t message_size)
+int command_fail_input(kvt_status status, const char *message)
 {
-    struct stat facts;
-    const char *slash = strrchr(path, '/');
-    char *folder = slash ? strndup(path, slash == path ? 1 : (size_t)(slash - path)) : strdup(".");
-    bool exists = stat(path, &facts) == 0;
-    int error = 0;
-    if (!folder) return KVT_E_MEMORY;
-    if (exists && S_ISDIR(facts.st_mode)) {
-        error = EISDIR;
-    } else if (access(exists ? path : folder, exists ? W_OK : W_OK | X_OK) != 0) {
-        error = errno;
+    int code = command_fail_content(status, message);
+    switch (status) {
+    case KVT_E_IO:
+    case KVT_E_SPACE:
+    case KVT_E_READ_ONLY:
+    case KVT_E_DATABASE: return EXIT_USAGE;
+    default: return code;
     }
-    free(folder);
-    if (error == 0) return KVT_OK;
-    (void)snprintf(message, message_size, "%s %.300s: %s", what, path, strerror(error));
-    return KVT_E_CONFIG;
 }
 
 void command_note(const command_common *common, const char *format, ...)

@@ -150,6 +150,17 @@ static kvt_status compare_take_counts(compare_session *session)
     return KVT_OK;
 }
 
+kvt_status command_check_blocks(const command_common *common, uint32_t block_tokens,
+                                uint64_t wanted, char *message, size_t message_size)
+{
+    if (block_tokens == wanted || !kvt_config_has(common->config, "replay.block_tokens"))
+        return KVT_OK;
+    (void)snprintf(message, message_size,
+                   "replay.block_tokens has no effect here: the trace has blocks of %u tokens",
+                   (unsigned)block_tokens);
+    return KVT_E_CONFIG;
+}
+
 static kvt_status compare_read_workload(compare_session *session)
 {
     kvt_config *config = session->common->config;
@@ -179,6 +190,10 @@ static kvt_status compare_read_workload(compare_session *session)
         return compare_fault(session,
                              "workload.rate has no effect here: the trace has arrival times");
     }
+    if (status == KVT_OK)
+        status = command_check_blocks(session->common, session->trace.block_tokens,
+                                      session->options.block_tokens, session->message,
+                                      sizeof session->message);
     return status;
 }
 

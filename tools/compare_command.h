@@ -21,4 +21,9 @@ typedef struct compare_arguments {
 /* Runs the comparison and prints it; returns the exit code. */
 int command_compare(const command_common *common, const compare_arguments *arguments);
 
+/* KVT_E_CONFIG, with a message, when replay.block_tokens was set to another length than the blocks
+ * of the trace have. */
+KVT_NODISCARD kvt_status command_check_blocks(const command_common *common, uint32_t block_tokens,
+                                              uint64_t wanted, char *message, size_t message_size);
+
 #endif

@@ -117,7 +117,7 @@ static int inspect_show_record(const inspect_arguments *arguments, const char *p
     kvt_record_info info;
     char key[65], variant[64];
     kvt_status status = inspect_record(path, &info, message, message_size);
-    if (status != KVT_OK) return command_fail(status, message);
+    if (status != KVT_OK) return command_fail_content(status, message);
     inspect_hex(key, info.spec.key.bytes, sizeof info.spec.key.bytes);
     (void)kvt_variant_format(info.spec.variant, variant, sizeof variant);
     return inspect_show(
@@ -133,13 +133,22 @@ static int inspect_show_record(const inspect_arguments *arguments, const char *p
         arguments->common.json);
 }
 
+/* A file that is nothing of ours. */
+static int inspect_refuse(const char *path, char *message, size_t message_size)
+{
+    (void)snprintf(message, message_size,
+                   "%.300s: neither a catalog, nor a record, nor a labelled device", path);
+    return command_fail_input(KVT_E_MISMATCH, message);
+}
+
 static int inspect_show_device(const inspect_arguments *arguments, const char *path, char *message,
                                size_t message_size)
 {
     static const char *const states[] = {"blank", "sound", "foreign"};
     inspect_label label;
     kvt_status status = inspect_device(path, &label, message, message_size);
-    if (status != KVT_OK) return command_fail(status, message);
+    if (status == KVT_E_SPACE) return inspect_refuse(path, message, message_size);
+    if (status != KVT_OK) return command_fail_input(status, message);
     bool foreign = label.state == INSPECT_LABEL_FOREIGN;
     json_t *document =
         json_pack("{s:s, s:s, s:I}", "kind", foreign ? "unknown" : "device", "label",
@@ -157,7 +166,7 @@ static int inspect_show_device(const inspect_arguments *arguments, const char *p
     }
     int code = inspect_show(document, arguments->common.json);
     if (!foreign || code != EXIT_FINE) return code;
-    return command_fail(KVT_E_MISMATCH, "neither a catalog, nor a record, nor a labelled device");
+    return inspect_refuse(path, message, message_size);
 }
 
 /* What walking a catalog gathers. */

@@ -68,7 +68,8 @@ static char *choose_help(int key, const char *text, void *input)
           "  0   fine\n"
           "  1   a check or an operation failed\n"
           "  2   wrong usage, setting or input file\n"
-          "  77  this build or machine lacks what was asked for",
+          "  77  this build or machine lacks what was asked for\n"
+          "  130 interrupted; what a profile measured until then stays",
           stream);
     return fclose(stream) == 0 ? help : (char *)(uintptr_t)text;
 }

@@ -264,7 +264,7 @@ static int calibrate_measure_all(calibrate_arguments *arguments, kvt_profile *pr
         (void)snprintf(message, sizeof message,
                        "stopped; the same command goes on with what was measured");
     if (status != KVT_OK) {
-        code = command_fail(status, message);
+        code = command_fail_content(status, message);
     } else if (!arguments->common.json) {
         calibrate_print(stdout, report, options);
     } else if (!calibrate_print_json(stdout, report, options)) {

@@ -163,7 +163,7 @@ static int dumps_make(dumps_arguments *arguments, command_progress *bar)
     progress_start(bar, &arguments->common);
     kvt_status status = quality_dumps_make(make, &count, message, sizeof message);
     progress_end(bar);
-    if (status != KVT_OK) return command_fail(status, message);
+    if (status != KVT_OK) return command_fail_content(status, message);
     command_note(&arguments->common, "%u dumps of %u tokens in %s", (unsigned)count,
                  (unsigned)make->context_tokens, make->folder);
     return EXIT_FINE;
@@ -184,7 +184,7 @@ static int dumps_measure(dumps_arguments *arguments, kvt_profile *profile, comma
         (void)snprintf(message, sizeof message,
                        "stopped; the same command goes on with what was measured");
     if (status != KVT_OK) {
-        code = command_fail(status, message);
+        code = command_fail_content(status, message);
     } else if (!arguments->common.json) {
         profile_dumps_print(stdout, &report, options);
     } else if (!profile_dumps_print_json(stdout, &report, options)) {

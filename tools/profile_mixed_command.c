@@ -179,7 +179,8 @@ static int mixed_run_command(mixed_arguments *arguments)
     progress_start(&bar, &arguments->common);
     status = quality_mixed_run(options, &report, message, sizeof message);
     progress_end(&bar);
-    return status == KVT_OK ? mixed_show(arguments, &report) : command_fail(status, message);
+    return status == KVT_OK ? mixed_show(arguments, &report)
+                            : command_fail_content(status, message);
 }
 
 int command_profile_mixed(int argc, char **argv)

@@ -212,7 +212,7 @@ static int quality_measure_all(quality_arguments *arguments, kvt_profile *profil
                        "stopped; the same command goes on with what was measured");
     }
     if (status != KVT_OK) {
-        code = command_fail(status, message);
+        code = command_fail_content(status, message);
     } else if (!arguments->common.json) {
         profile_quality_print(stdout, &report, &arguments->options);
     } else if (!profile_quality_print_json(stdout, &report, &arguments->options)) {

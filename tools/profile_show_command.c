@@ -4,6 +4,7 @@
  * document, as a page or as plots. One thread.
  */
 #include "command.h"
+#include "output_file.h"
 #include "profile_document.h"
 #include "profile_open.h"
 #include "profile_page.h"
@@ -51,8 +52,11 @@ static error_t show_parse(int key, char *argument, struct argp_state *state)
 static kvt_status show_page(const json_t *document, const char *path, char *message,
                             size_t message_size)
 {
-    FILE *file = fopen(path, "w");
-    kvt_status status = KVT_E_IO;
+    char *partial = NULL;
+    kvt_status status = output_begin(path, &partial, message, message_size);
+    if (status != KVT_OK) return status;
+    FILE *file = fopen(partial, "w");
+    status = KVT_E_IO;
     if (file != NULL) {
         status = profile_page_write(document, file);
         if (fclose(file) != 0 && status == KVT_OK) status = KVT_E_IO;
@@ -60,7 +64,7 @@ static kvt_status show_page(const json_t *document, const char *path, char *mess
     if (status == KVT_E_IO) {
         (void)snprintf(message, message_size, "%.300s: %s", path, strerror(errno));
     }
-    return status;
+    return output_end(&partial, path, status, message, message_size);
 }
 
 /* What goes to files, then what goes to stdout. */
@@ -105,8 +109,10 @@ int command_profile_show(int argc, char **argv)
         command_profile_open(config, KVT_PROFILE_READ, &profile, message, sizeof message);
     code = status == KVT_OK ? command_report_unused(&arguments.common, no_sections)
                             : command_fail_input(status, message);
+    command_add_input(&arguments.common, command_profile_path(config));
     if (code == EXIT_FINE && arguments.html != NULL) {
-        status = command_check_target("--html", arguments.html, message, sizeof message);
+        status = command_check_target(&arguments.common, "--html", arguments.html, message,
+                                      sizeof message);
         if (status != KVT_OK) code = command_fail(status, message);
     }
     if (code == EXIT_FINE) {

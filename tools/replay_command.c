@@ -7,6 +7,7 @@
  */
 #include "command.h"
 #include "compare_command.h"
+#include "output_file.h"
 
 #include "replay/replay.h"
 
@@ -131,7 +132,10 @@ static error_t replay_parse(int key, char *argument, struct argp_state *state)
     command_common *common = &arguments->common;
     switch (key) {
     case ARGP_KEY_INIT: state->child_inputs[0] = common; return 0;
-    case 't': arguments->trace = argument; return 0;
+    case 't':
+        arguments->trace = argument;
+        command_add_input(common, argument);
+        return 0;
     case 'p': arguments->policies = argument; return 0;
     case 'r': arguments->report = argument; return 0;
     case 'd': command_add_setting(common, "store.profile", argument); return 0;
@@ -213,6 +217,10 @@ static kvt_status replay_make_workload(replay_session *session, uint64_t seed,
                            "workload.rate has no effect here: the trace has arrival times");
             status = KVT_E_CONFIG;
         }
+        if (status == KVT_OK)
+            status = command_check_blocks(&session->arguments->common, workload->block_tokens,
+                                          session->options.block_tokens, session->message,
+                                          sizeof session->message);
         return status;
     }
     replay_generator_read(config, &generator);
@@ -239,9 +247,11 @@ static kvt_status replay_run_one(replay_session *session, const replay_workload 
                                  const char *policy, uint64_t seed, replay_result *result)
 {
     replay_options options = session->options;
-    char *log = NULL;
+    char *log = NULL, *partial = NULL;
     kvt_status status = replay_name_log(session, session->options.plan_log, policy, seed, &log);
-    options.plan_log = log;
+    if (status == KVT_OK && log)
+        status = output_begin(log, &partial, session->message, sizeof session->message);
+    options.plan_log = partial;
     options.seed = seed;
     if (status == KVT_OK && session->arguments->live) {
         status = replay_run_live(&options, workload, &session->live, policy, result,
@@ -250,6 +260,10 @@ static kvt_status replay_run_one(replay_session *session, const replay_workload 
         status = replay_run_sim(&options, workload, policy, result, session->message,
                                 sizeof session->message);
     }
+    /* A device that is too small, or holds other bytes, was found when the store was opened. */
+    session->input_fault =
+        session->arguments->live && (status == KVT_E_SPACE || status == KVT_E_MISMATCH);
+    status = output_end(&partial, log, status, session->message, sizeof session->message);
     free(log);
     return status;
 }
@@ -320,17 +334,15 @@ static void replay_describe_machine(char *text, size_t size)
 static kvt_status replay_write_html(const replay_report *report, const char *path, char *message,
                                     size_t message_size)
 {
-    FILE *file = fopen(path, "we");
-    if (!file) {
-        (void)snprintf(message, message_size, "%.300s: %m", path);
-        return KVT_E_IO;
-    }
-    kvt_status status = replay_print_html(report, file);
-    if (fclose(file) != 0 && status == KVT_OK) status = KVT_E_IO;
-    if (status != KVT_OK) {
+    char *partial = NULL;
+    kvt_status status = output_begin(path, &partial, message, message_size);
+    if (status != KVT_OK) return status;
+    FILE *file = fopen(partial, "we");
+    status = file ? replay_print_html(report, file) : KVT_E_IO;
+    if (file && fclose(file) != 0 && status == KVT_OK) status = KVT_E_IO;
+    if (status != KVT_OK)
         (void)snprintf(message, message_size, "%.300s: %s", path, kvt_status_text(status));
-    }
-    return status;
+    return output_end(&partial, path, status, message, message_size);
 }
 
 static kvt_status replay_print(replay_session *session)
@@ -397,13 +409,26 @@ static kvt_status replay_try_profile(replay_session *session)
 /* What is to be written is looked at before a long run. */
 static kvt_status replay_try_targets(replay_session *session)
 {
-    const char *report = session->arguments->report, *log = session->options.plan_log;
+    const command_common *common = &session->arguments->common;
+    const char *report = session->arguments->report, *base = session->options.plan_log;
+    size_t seeds = session->result_count / session->policy_count;
     kvt_status status = KVT_OK;
-    if (report) {
-        status = command_check_target("report", report, session->message, sizeof session->message);
+    if (report)
+        status = command_check_target(common, "report", report, session->message,
+                                      sizeof session->message);
+    if (status == KVT_OK && report && base && strcmp(report, base) == 0) {
+        (void)snprintf(session->message, sizeof session->message,
+                       "report and plan log are both %.300s", report);
+        return KVT_E_CONFIG;
     }
-    if (status == KVT_OK && log) {
-        status = command_check_target("plan log", log, session->message, sizeof session->message);
+    for (size_t i = 0; status == KVT_OK && base && i < session->result_count; i++) {
+        char *log = NULL;
+        status = replay_name_log(session, base, session->policies[i / seeds],
+                                 session->first_seed + i % seeds, &log);
+        if (status == KVT_OK)
+            status = command_check_target(common, "plan log", log, session->message,
+                                          sizeof session->message);
+        free(log);
     }
     return status;
 }
@@ -424,7 +449,6 @@ static kvt_status replay_prepare(replay_session *session)
         }
         if (status == KVT_OK) status = replay_try_profile(session);
     }
-    if (status == KVT_OK) status = replay_try_targets(session);
     if (status != KVT_OK) return status;
     status = replay_take_policies(session, arguments->policies
                                                ? arguments->policies
@@ -441,6 +465,8 @@ static kvt_status replay_prepare(replay_session *session)
     session->result_count = session->policy_count * (size_t)seeds;
     session->results = calloc(session->result_count, sizeof *session->results);
     if (!session->results) return KVT_E_MEMORY;
+    status = replay_try_targets(session);
+    if (status != KVT_OK) return status;
     /* Marks the generator's settings as used before anything long starts. */
     replay_generator generator;
     if (arguments->generated) {

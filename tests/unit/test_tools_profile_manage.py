@@ -37,7 +37,7 @@ class ManageTest(CommandCase):
                                           "depth = 1").fetchone()[0]
         process.send_signal(signal.SIGINT)
         out, err = process.communicate()
-        self.assertEqual(process.returncode, 1, out + err)
+        self.assertEqual(process.returncode, 130, out + err)
         self.assertGreater(points, 0)
         shown = self.run_json("profile", "show", "--database", "p.db")
         self.assertTrue(shown["devices"])

@@ -1,0 +1,173 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The files that the kvterrace command reads and writes: none is written over one that the same run
+uses, what is written is whole or as it was, and each wrong input has the exit code that the README
+promises.
+
+    test_tools_files.py COMMAND
+"""
+
+import os
+import subprocess
+import sys
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from command_case import COMMAND, WORKLOAD, CommandCase  # noqa: E402
+
+TRACE = ('{"timestamp": 0, "input_length": 1024, "output_length": 1, "hash_ids": [1, 2]}\n'
+         '{"timestamp": 9, "input_length": 512, "output_length": 1, "hash_ids": [1]}\n')
+PREFILL = ("[prefill]\nname,tokens_max,fixed_seconds,linear_seconds_per_token,"
+           "square_seconds_per_token2\n")
+LIVE = ["replay", *WORKLOAD, "--mode", "live", "--policy", "lru", "--set", "workload.requests=3"]
+SIM = ["replay", *WORKLOAD, "--policy", "lru", "--set", "workload.requests=3"]
+
+
+class FilesTest(CommandCase):
+    def read(self, name):
+        with open(self.path(name), "rb") as file:
+            return file.read()
+
+    def keeps(self, name, *arguments, part="uses that file"):
+        """The command refuses to write, and the file is what it was."""
+        before = self.read(name)
+        self.fails(part, *arguments)
+        self.assertEqual(self.read(name), before)
+
+    def make_profile(self):
+        source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "profiles")
+        self.run_command("profile", "import", os.path.join(source, "devices.csv"), "--database",
+                         "p.db")
+
+    def test_no_output_over_an_input(self):
+        self.make_profile()
+        trace = self.put("trace.jsonl", TRACE)
+        self.put("run.ini", "[tier.dram]\ncapacity = 1GiB\n")
+        os.link(self.path("p.db"), self.path("hard.db"))
+        os.symlink("p.db", self.path("soft.db"))
+        foreign = ["--set", "store.profile_foreign=yes"]
+        for name in ("p.db", "./p.db", "hard.db", "soft.db"):
+            self.keeps("p.db", *SIM, *foreign, "--database", "p.db", "--report", name)
+            self.keeps("p.db", *SIM, *foreign, "--database", "p.db", "--plan-log", name)
+            self.keeps("p.db", "profile", "show", *foreign, "--database", "p.db", "--html", name)
+        self.keeps("run.ini", *SIM, "--config", "run.ini", "--report", "run.ini")
+        for option in ("--report", "--plan-log"):
+            self.keeps("trace.jsonl", "replay", "--trace", trace, "--policy", "lru", option, trace)
+        os.symlink(trace, self.path("log.fifo.1"))
+        self.keeps("trace.jsonl", "replay", "--trace", trace, "--policy", "lru,fifo",
+                   "--plan-log", "log")
+        self.fails("are both", *SIM, "--report", "same", "--plan-log", "same")
+        self.put("dump", "never looked at")
+        for command in ("encode", "decode"):
+            self.keeps("dump", command, "dump", "-o", "dump")
+        self.keeps("dump", "bench", "codecs", "--quick", "--text", "dump", "--plot", "dump")
+        self.keeps("dump", *LIVE, "--set", "device.d.tier=ssd", "--set", "device.d.backend=file",
+                   "--set", "device.d.path=dump", "--set", "device.d.capacity=8MiB", "--report",
+                   "dump")
+        self.keeps("dump", *SIM, "--set", "store.catalog=dump", "--report", "dump")
+
+    def test_outputs_are_whole_or_as_they_were(self):
+        self.put("old.html", "old")
+        os.symlink("old.html", self.path("link.html"))
+        self.run_command(*SIM, "--report", "link.html", "--plan-log", "log")
+        self.assertTrue(os.path.islink(self.path("link.html")))
+        self.assertIn(b"</html>", self.read("old.html"))
+        self.assertGreater(len(self.read("log")), 0)
+        before = self.read("log")
+        self.fails("gpu", *LIVE, "--set", "device.gpu.tier=hbm", "--set", "device.gpu.backend=hbm",
+                   "--set", "device.gpu.capacity=1MiB", "--set", "device.gpu.gpu=1000",
+                   "--plan-log", "log", code=self.absent_code())
+        self.assertEqual(self.read("log"), before)
+        page = self.run_command(*SIM, "--quiet", "--report", "/dev/stdout").stdout
+        self.assertIn("</html>", page)
+        self.assertEqual([name for name in os.listdir(self.folder) if ".part" in name], [])
+
+    def absent_code(self):
+        """Without a driver the machine lacks GPUs; with one it is that GPU which is not there."""
+        result = subprocess.run([COMMAND, *LIVE, "--set", "tier.hbm.capacity=1MiB"],
+                                cwd=self.folder, capture_output=True, text=True, check=False)
+        return 77 if result.returncode == 77 else 2
+
+    def test_a_gpu_that_is_not_there(self):
+        gpu = [*LIVE, "--set", "device.g.tier=hbm", "--set", "device.g.backend=hbm", "--set",
+               "device.g.capacity=1GiB", "--set", "device.g.gpu=1000"]
+        self.fails("GPU", *gpu, code=self.absent_code())
+        document = self.run_json(*gpu, "--set", "device.g.emulated=yes")
+        self.assertIs(document["results"][0]["emulated"]["hbm"], True)
+        document = self.run_json(*LIVE, "--set", "tier.hbm.capacity=1GiB", "--set",
+                                 "tier.hbm.emulated=yes")
+        self.assertIs(document["results"][0]["emulated"]["hbm"], True)
+
+    def test_bad_input_files(self):
+        """Whatever is wrong with a file that was named, the exit code is 2."""
+        self.put("garbage", bytes(range(256)) * 16)
+        self.put("empty", "")
+        texts = ["--text", self.put("texts.jsonl", '{"text": "a b c"}\n')]
+        for name in ("garbage", "empty"):
+            part = "no model" if name == "garbage" else name
+            self.fails(part, "profile", "quality", "--model", name, *texts)
+            self.fails(part, "profile", "calibrate", "--model", name, *texts)
+            self.fails("safetensors" if name == "garbage" else name, "encode", name)
+            self.fails(name, "decode", name, "-o", "x")
+        for name in ("garbage", "empty"):
+            result = self.run_command("inspect", name, code=2)
+            self.assertIn("neither a catalog, nor a record, nor a labelled device", result.stderr)
+        self.fails("this is a folder", "check-config", ".")
+        tier = ["--set", "device.d.tier=ssd", "--set", "device.d.backend=file", "--set",
+                "device.d.path=garbage"]
+        self.fails("too small", *LIVE, *tier)
+        self.fails("capacity", *LIVE, "--scale", "1", "--set", "device.d.tier=ssd", "--set",
+                   "device.d.backend=file", "--set", "device.d.path=made", "--set",
+                   "device.d.capacity=16MiB", "--set", "tier.ssd.capacity=1GB")
+        self.fails("/proc/x", *SIM, "--plan-log", "/proc/x")
+        self.fails("not UTF-8", "profile", "import", "--source", "here", "--database", "i.db",
+                   self.put("latin.csv", PREFILL.encode() + b"caf\xe9,1000,0,0.001,0\n"))
+        self.fails("replay.block_tokens has no effect here: the trace has blocks of 512",
+                   "replay", "--trace", self.put("trace.jsonl", TRACE), "--policy", "lru", "--set",
+                   "replay.block_tokens=64")
+        self.run_command("replay", "--trace", "trace.jsonl", "--policy", "lru", "--set",
+                         "replay.block_tokens=512")
+
+    @unittest.skipUnless(os.path.exists("/dev/full"), "no /dev/full")
+    def test_a_full_stdout(self):
+        for more in ([], ["--json"]):
+            with open("/dev/full", "wb") as full:
+                result = subprocess.run([COMMAND, *SIM, *more], cwd=self.folder, stdout=full,
+                                        stderr=subprocess.PIPE, text=True, check=False)
+            self.assertEqual(result.returncode, 1)
+            self.assertIn("standard output", result.stderr)
+            self.assertNotIn("memory", result.stderr)
+
+    def test_check_config_refuses_what_a_store_refuses(self):
+        drive = "[device.{}]\ntier = ssd\nbackend = file\npath = {}\ncapacity = 64MiB\n"
+        os.mkdir(self.path("folder"))
+        self.put("there", bytes(1 << 20))
+        os.symlink("there", self.path("again"))
+        for part, text in (
+                ("no tier has", ""),
+                ("no tier has", "[store]\npolicy = lru\n"),
+                ("device.a.path is the same file", drive.format("a", "f") + drive.format("b", "f")),
+                ("device.a.path is the same file",
+                 drive.format("a", "there") + drive.format("b", "again")),
+                ("store.catalog is the same file",
+                 "[store]\ncatalog = there\n" + drive.format("a", "there")),
+                ("store.catalog: folder: this is a folder",
+                 "[store]\ncatalog = folder\n" + drive.format("a", "f")),
+                ("store.catalog: none/c.db: its folder is not there",
+                 "[store]\ncatalog = none/c.db\n" + drive.format("a", "f")),
+                ("device.a.path: folder: this is a folder", drive.format("a", "folder")),
+                ("device.a.path: none/f: its folder is not there", drive.format("a", "none/f")),
+                ("store.profile: none.db: No such file",
+                 "[store]\nladder = calibrated\nladder_layout = 32x8x128:bf16\npolicy = lru\n"
+                 "profile = none.db\n[tier.dram]\ncapacity = 1GiB\n")):
+            with self.subTest(part=part, text=text):
+                result = self.fails(part, "check-config", self.put("bad.ini", text))
+                self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+        self.run_command("check-config", self.put(
+            "good.ini", "[store]\ncatalog = c.db\n" + drive.format("a", "f") +
+            drive.format("b", "g")))
+        self.run_command("check-config", self.put("sim.ini", "[workload]\nrate = 2\n"))
+
+
+if __name__ == "__main__":
+    unittest.main()

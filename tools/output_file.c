@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * output_file.c - see output_file.h. One thread.
+ */
+#include "output_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Two names are one file when device and inode agree. A terminal or a pipe may be both. */
+static bool output_is_same(const struct stat *target, const char *path)
+{
+    struct stat facts;
+    if (path == NULL || stat(path, &facts) != 0) return false;
+    return facts.st_dev == target->st_dev && facts.st_ino == target->st_ino;
+}
+
+/* Whether a path in the settings is the target. The settings are read anew, because reading marks
+ * them as used. */
+static bool output_is_setting(const command_common *common, const struct stat *target)
+{
+    static const char *const keys[] = {"store.profile", "store.catalog", "replay.ladder"};
+    char message[COMMAND_MESSAGE_BYTES], key[96];
+    kvt_config *config = NULL;
+    bool same = false;
+    kvt_status status = kvt_config_new(&config);
+    for (size_t i = 0; status == KVT_OK && i < common->file_count; i++)
+        status = kvt_config_read(config, common->files[i], message, sizeof message);
+    for (size_t i = 0; status == KVT_OK && i < common->setting_count; i++)
+        status = kvt_config_set(config, common->settings[i], message, sizeof message);
+    for (size_t i = 0; status == KVT_OK && i < sizeof keys / sizeof keys[0]; i++)
+        same = same || output_is_same(target, kvt_config_text(config, keys[i]));
+    const char *device;
+    for (size_t i = 0; status == KVT_OK && (device = kvt_config_device_at(config, i)); i++) {
+        (void)snprintf(key, sizeof key, "device.%s.path", device);
+        same = same || output_is_same(target, kvt_config_text(config, key));
+    }
+    kvt_config_free(config);
+    return same;
+}
+
+static bool output_is_used(const command_common *common, const struct stat *target)
+{
+    if (!S_ISREG(target->st_mode) && !S_ISBLK(target->st_mode)) return false;
+    for (size_t i = 0; i < common->file_count; i++)
+        if (output_is_same(target, common->files[i])) return true;
+    for (size_t i = 0; i < common->input_count; i++)
+        if (output_is_same(target, common->inputs[i])) return true;
+    return output_is_setting(common, target);
+}
+
+kvt_status command_check_target(const command_common *common, const char *what, const char *path,
+                                char *message, size_t message_size)
+{
+    struct stat facts;
+    const char *slash = strrchr(path, '/');
+    char *folder = slash ? strndup(path, slash == path ? 1 : (size_t)(slash - path)) : strdup(".");
+    bool exists = stat(path, &facts) == 0;
+    const char *reason = NULL;
+    if (!folder) return KVT_E_MEMORY;
+    if (exists && S_ISDIR(facts.st_mode)) {
+        reason = strerror(EISDIR);
+    } else if (exists && output_is_used(common, &facts)) {
+        reason = "this run uses that file for something else; it is left as it is";
+    } else if (access(exists ? path : folder, exists ? W_OK : W_OK | X_OK) != 0) {
+        reason = strerror(errno);
+    }
+    free(folder);
+    if (!reason) return KVT_OK;
+    (void)snprintf(message, message_size, "%s %.300s: %s", what, path, reason);
+    return KVT_E_CONFIG;
+}
+
+kvt_status output_begin(const char *path, char **partial_out, char *message, size_t message_size)
+{
+    struct stat facts;
+    char real[PATH_MAX];
+    bool exists = stat(path, &facts) == 0;
+    *partial_out = NULL;
+    if (exists && !S_ISREG(facts.st_mode)) {
+        *partial_out = strdup(path);
+        return *partial_out ? KVT_OK : KVT_E_MEMORY;
+    }
+    /* What a symbolic link names is replaced, and the link stays. */
+    const char *named = exists && realpath(path, real) ? real : path;
+    if (asprintf(partial_out, "%s.part.%ld", named, (long)getpid()) < 0) {
+        *partial_out = NULL;
+        return KVT_E_MEMORY;
+    }
+    int descriptor = open(*partial_out, O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0666);
+    if (descriptor >= 0) {
+        if (exists) (void)!fchmod(descriptor, facts.st_mode & 0777);
+        (void)close(descriptor);
+        return KVT_OK;
+    }
+    (void)snprintf(message, message_size, "%.300s: %s", path, strerror(errno));
+    free(*partial_out);
+    *partial_out = NULL;
+    return KVT_E_CONFIG;
+}
+
+kvt_status output_end(char **partial, const char *path, kvt_status status, char *message,
+                      size_t message_size)
+{
+    char real[PATH_MAX];
+    if (!*partial) return status;
+    const char *named = realpath(path, real) ? real : path;
+    if (strcmp(*partial, path) == 0) {
+        /* Written directly. */
+    } else if (status != KVT_OK) {
+        (void)unlink(*partial);
+    } else if (rename(*partial, named) != 0) {
+        (void)snprintf(message, message_size, "%.300s: %s", path, strerror(errno));
+        (void)unlink(*partial);
+        status = KVT_E_IO;
+    }
+    free(*partial);
+    *partial = NULL;
+    return status;
+}
