@@ -179,7 +179,7 @@ static int park_compare(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
-/* Lock held. NULL without memory or entries. */
+/* Lock held. NULL without memory. */
 static park_return *park_list_returns(kvt_store *store, kvt_tier tier, size_t *count_out)
 {
     uint64_t gone = park_gone_members(store, tier);
@@ -207,6 +207,10 @@ static void park_return_entry(kvt_store *store, uint64_t handle)
         status =
             recover_adopt_policy(store, entry, place->tier, place->variant, place->record_bytes);
     }
+    if (status == KVT_E_MEMORY) {
+        store->returns_owed[place->tier] = true;
+        return;
+    }
     if (status != KVT_OK) {
         park_drop(store, entry);
         return;
@@ -221,6 +225,7 @@ void park_bring_back(kvt_store *store, kvt_tier tier)
     size_t count = 0;
     pthread_mutex_lock(&store->lock);
     park_return *returns = park_list_returns(store, tier, &count);
+    store->returns_owed[tier] = returns == NULL;
     for (size_t i = 0; returns != NULL && i < count; i++) {
         park_return_entry(store, returns[i].handle);
         if (i % 64 != 63) continue;
@@ -229,4 +234,12 @@ void park_bring_back(kvt_store *store, kvt_tier tier)
     }
     pthread_mutex_unlock(&store->lock);
     free(returns);
+}
+
+void park_round(kvt_store *store, kvt_tier tier)
+{
+    pthread_mutex_lock(&store->lock);
+    bool owed = store->returns_owed[tier];
+    pthread_mutex_unlock(&store->lock);
+    if (owed) park_bring_back(store, tier);
 }

@@ -186,6 +186,7 @@ void relayout_round(kvt_store *store, bool insist, uint64_t *budget, uint32_t *m
 {
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
         if (store->pools[tier] == NULL) continue;
+        park_round(store, (kvt_tier)tier);
         pthread_mutex_lock(&store->lock);
         relayout_note_speed(store, (kvt_tier)tier);
         pthread_mutex_unlock(&store->lock);

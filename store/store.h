@@ -139,8 +139,9 @@ struct kvt_store {
     tiers_pool *pools[KVT_TIER_COUNT];
     uint32_t unit_bytes[KVT_TIER_COUNT];
     uint64_t retired_members[KVT_TIER_COUNT]; /* masks of members known to be out; under lock */
-    store_catalog *catalog;                   /* NULL: nothing survives */
-    uint8_t pool_id[16];                      /* in the devices' labels, with the epoch */
+    bool returns_owed[KVT_TIER_COUNT]; /* parked entries wait for memory to come back; under lock */
+    store_catalog *catalog;            /* NULL: nothing survives */
+    uint8_t pool_id[16];               /* in the devices' labels, with the epoch */
     uint64_t epoch;
     bool format;
     bool opened;    /* wholly */
@@ -279,8 +280,10 @@ bool park_reclaim(kvt_store *store, kvt_tier tier, uint64_t bytes);
 /* Drops what is parked on members in the mask. Lock held; released while waiting for readers. */
 void park_drop_members(kvt_store *store, kvt_tier tier, uint64_t members);
 
-/* Takes parked entries back whose devices all serve again. No lock held. */
+/* Takes parked entries back whose devices all serve again. What memory is short for stays where it
+ * is, and park_round, in the background, tries again. No lock held. */
 void park_bring_back(kvt_store *store, kvt_tier tier);
+void park_round(kvt_store *store, kvt_tier tier);
 
 /* ---- trust.c ---- */
 
