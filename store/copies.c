@@ -14,6 +14,7 @@
  * Thread rule: as each function says in store.h. `copy_index` lists a copy among those that may be
  * dropped; a copy that a move is about to make the place is not listed.
  */
+#include "store/kill_note.h"
 #include "store/store.h"
 
 #include <assert.h>
@@ -61,6 +62,7 @@ bool copies_attach(kvt_store *store, store_entry *entry, store_place *place)
     entry->copy = place;
     store->copies.total++;
     store->copies.bytes += place->record_bytes;
+    KILL_NOTE(KILL_NOTE_COPIED, &entry->key, KVT_TIER_SSD);
     return true;
 }
 
@@ -79,7 +81,11 @@ store_place *copies_detach(kvt_store *store, store_entry *entry)
 void copies_drop(kvt_store *store, store_entry *entry)
 {
     store_place *copy = copies_detach(store, entry);
-    if (copy != NULL) executor_drain_place(store, copy);
+    if (copy == NULL) return;
+    /* Where a new record on SSD replaces it, the entry stays durable. */
+    if (entry->place == NULL || entry->place->tier != KVT_TIER_SSD)
+        KILL_NOTE(KILL_NOTE_GIVES_WAY, &entry->key, KVT_TIER_SSD);
+    executor_drain_place(store, copy);
 }
 
 /* ---- demotion and fallback ---- */
@@ -113,6 +119,7 @@ bool copies_fall_back(kvt_store *store, store_entry *entry)
         recover_adopt_policy(store, entry, KVT_TIER_SSD, copy->variant, copy->record_bytes);
     if (status != KVT_OK) return false;
     entry->place = copies_detach(store, entry);
+    KILL_NOTE(KILL_NOTE_MOVED, &entry->key, KVT_TIER_SSD);
     entry->load = NULL; /* later gets must not join a read of the failed place */
     store->counters.copy_fallbacks++;
     pthread_cond_broadcast(&store->changed);
@@ -175,6 +182,7 @@ static store_entry *copies_choose(kvt_store *store)
 /* Drops the copy of an entry that nobody reads from. */
 static void copies_release(kvt_store *store, store_entry *entry)
 {
+    KILL_NOTE(KILL_NOTE_GIVES_WAY, &entry->key, KVT_TIER_SSD);
     executor_release_place(store, copies_detach(store, entry));
     store->counters.copies_dropped++;
 }

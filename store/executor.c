@@ -389,6 +389,8 @@ static void executor_leave_place(kvt_store *store, store_entry *entry, store_pla
         store->counters.copies_kept++;
         copies_trim(store);
         return;
+    } else if (old->tier == KVT_TIER_SSD) {
+        KILL_NOTE(KILL_NOTE_GIVES_WAY, &entry->key, KVT_TIER_SSD);
     }
     executor_drain_place(store, old);
 }
@@ -647,7 +649,6 @@ void executor_mark_plan(kvt_store *store, const kvt_plan *plan)
         store_entry *entry = entry_find_handle(&store->table, move->handle);
         assert(entry != NULL);
         if (move->kind == KVT_MOVE_CHANGE) {
-            KILL_NOTE(KILL_NOTE_CHANGES, &entry->key, store_tier_of(move->to_bytes));
             entry_set_state(entry, ENTRY_RESIDENT, ENTRY_MOVING);
         } else if (move->kind == KVT_MOVE_EVICT) {
             KILL_NOTE(KILL_NOTE_EVICTS, &entry->key, KVT_TIER_NONE);

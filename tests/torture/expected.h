@@ -16,9 +16,10 @@
  *     state of all keys is copied before the call, and after its success those keys that have seen
  *     no event since the copy, and lie on SSD, become required. It is also set by a clean close.
  *   - `required` is cleared before the entry can go: by the owner before a delete is called, and by
- *     the store's notes (store/kill_note.h) when a plan evicts or promotes, under the store's lock,
- *     before any of it reaches the catalog. A change of form or layout within the SSD tier clears
- *     nothing. An aborted move sets it again: the entry stays where it was.
+ *     the store's notes (store/kill_note.h) when a plan evicts or a record on SSD gives way to
+ *     others, under the store's lock, before any of it reaches the catalog. A change of form or
+ *     layout within the SSD tier clears nothing, nor does a promotion that leaves its record there.
+ *     An aborted eviction sets it again: the entry stays where it was.
  *   - `floor` is the lowest version that this life can still read: raised when a delete or a put
  *     has returned. `dead` is the floor that a successful flush found when it began: what is below
  *     it must not come back in any later life.
@@ -39,6 +40,7 @@ enum {
     EXPECTED_MEMBERS_MAX = 5,
     EXPECTED_THREADS_MAX = 8,
     EXPECTED_POINTS_MAX = 128,
+    EXPECTED_EVENTS = 24,
     EXPECTED_TIMES = 1 << 15,
     EXPECTED_BYTES_MAX = 32768
 };
@@ -61,6 +63,14 @@ typedef struct expected_series {
     uint32_t synchronous_members; /* mask; the others use io_uring where the kernel has it */
 } expected_series;
 
+/* What happened to a key last, for the report of a fault. */
+typedef struct expected_event {
+    uint32_t us; /* of the monotonic clock */
+    char what;   /* L life, P p put begun and ended, D d delete, G get, F flush made it required,
+                    1 placed, 2 moved, 3 copied, 4 evicts, 5 aborted, 6 gives way, J judged */
+    int value;   /* version, status or tier */
+} expected_event;
+
 typedef struct expected_key {
     atomic_uint attempted; /* highest version whose put has begun */
     atomic_ullong valid;   /* bit v mod 64: version v may exist; of the last 64 versions */
@@ -69,11 +79,13 @@ typedef struct expected_key {
     atomic_uint floor;
     atomic_uint dead;
     atomic_uint required; /* 0 = none */
-    atomic_uint held;     /* required, set aside while a plan may carry it away */
+    atomic_uint held;     /* required, set aside while a plan is to evict it */
     atomic_uint change;   /* counts events */
-    atomic_uint tier;
-    atomic_bool leaving; /* in a plan, or given up */
+    atomic_uint tier;     /* SSD also for a record there beside a place above */
+    atomic_bool leaving;  /* to be evicted */
     atomic_bool deleting;
+    expected_event events[EXPECTED_EVENTS];
+    atomic_uint event_count;
     atomic_int found; /* by the first look of this life: version, 0 = miss, -1 = not looked yet */
 } expected_key;
 
@@ -120,6 +132,9 @@ uint64_t expected_bytes_of(uint32_t number);
 void expected_fill(uint32_t number, uint32_t version, void *data);
 
 /* Prints one line about a fault of the store and counts it. */
+void expected_remember(expected_key *key, char what, int value);
+/* Prints what happened to the key last. */
+void expected_tell(uint32_t number);
 void expected_report(atomic_uint *counter, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 

@@ -14,9 +14,6 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Whether one thread opens the store a second time now and then, which is refused. */
-#define LIFE_OPENS_AGAIN 0
-
 /* One SSD member: its file, and the wrapper that injects faults while there is one. */
 typedef struct life_member {
     char name[16];
@@ -289,7 +286,7 @@ static void life_step(life_thread *self, kvt_store *store)
         (void)!kvt_explain(store, &key, &explanation);
     } else if (self->number == 0 && choice < 995) {
         life_change_device(self, store);
-    } else if (LIFE_OPENS_AGAIN && self->number == 1 && choice == 995) {
+    } else if (self->number == 1 && choice == 995) {
         life_open_again(self);
     }
     if (self->number == 0 && site->life->faults && choice % 8 == 0) life_change_faults(self);

@@ -14,6 +14,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 static expected_model *model_at;
@@ -122,6 +123,35 @@ void expected_report(atomic_uint *counter, const char *format, ...)
     if (atomic_fetch_add(counter, 1) < 40) (void)!write(2, line, (size_t)length + 1);
 }
 
+static uint32_t model_clock_us(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint32_t)((uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000);
+}
+
+void expected_remember(expected_key *key, char what, int value)
+{
+    uint32_t at = atomic_fetch_add(&key->event_count, 1) % EXPECTED_EVENTS;
+    key->events[at] = (expected_event){.us = model_clock_us(), .what = what, .value = value};
+}
+
+void expected_tell(uint32_t number)
+{
+    expected_key *key = &model_at->keys[number];
+    uint32_t end = atomic_load(&key->event_count), now = model_clock_us();
+    char line[1000];
+    size_t used = (size_t)snprintf(line, sizeof line, "  key %u (us ago):", number);
+    for (uint32_t i = end < EXPECTED_EVENTS ? 0 : end - EXPECTED_EVENTS; i < end; i++) {
+        const expected_event *event = &key->events[i % EXPECTED_EVENTS];
+        if (used + 40 > sizeof line) break;
+        used += (size_t)snprintf(line + used, 40, " %u%c%d", now - event->us, event->what,
+                                 event->value);
+    }
+    line[used++] = '\n';
+    (void)!write(2, line, used);
+}
+
 /* ---- the store's notes ---- */
 
 /* A flushed version went without a word from the store. */
@@ -131,30 +161,31 @@ static void model_lost(expected_key *key, uint32_t number, const char *how)
     expected_report(fault ? &model_totals->lost_by_fault : &model_totals->lost_flushed,
                     "LOST%s: key %u version %u, which was flushed: %s", fault ? " by a fault" : "",
                     number, atomic_load(&key->required), how);
+    expected_tell(number);
     atomic_store(&key->required, 0);
 }
 
 static void model_note(expected_key *key, uint32_t number, kill_note note, kvt_tier tier)
 {
-    bool planned = note == KILL_NOTE_CHANGES || note == KILL_NOTE_EVICTS;
-    if ((planned && tier != KVT_TIER_SSD) && atomic_load(&key->required) != 0) {
+    if (note == KILL_NOTE_EVICTS && atomic_load(&key->required) != 0) {
         atomic_store(&key->held, atomic_load(&key->required));
         atomic_store(&key->required, 0);
     }
     if (note == KILL_NOTE_GIVES_WAY) {
         atomic_store(&key->required, 0);
         atomic_store(&key->held, 0);
+        atomic_store(&key->tier, KVT_TIER_NONE);
     }
     if (note == KILL_NOTE_PLACED) {
         if (atomic_load(&key->required) != 0)
             model_lost(key, number, "a put of its key found nothing");
         atomic_store(&key->stored, atomic_load(&key->putting));
     }
-    if (note == KILL_NOTE_PLACED || note == KILL_NOTE_MOVED) {
+    if (note == KILL_NOTE_PLACED || note == KILL_NOTE_MOVED || note == KILL_NOTE_COPIED) {
         atomic_store(&key->held, 0);
         atomic_store(&key->tier, (unsigned)tier);
     }
-    atomic_store(&key->leaving, planned || note == KILL_NOTE_GIVES_WAY);
+    atomic_store(&key->leaving, note == KILL_NOTE_EVICTS);
     if (note == KILL_NOTE_ABORTED && atomic_load(&key->held) != 0) {
         if (!atomic_load(&key->deleting)) atomic_store(&key->required, atomic_load(&key->held));
         atomic_store(&key->held, 0);
@@ -169,6 +200,7 @@ void kvt_kill_note(kill_note note, const kvt_key *name, kvt_tier tier)
     expected_key *key = &model_at->keys[number];
     pthread_mutex_lock(&model_lock);
     atomic_fetch_add(&key->change, 1);
+    expected_remember(key, (char)('0' + (int)note), (int)tier);
     model_note(key, number, note, tier);
     pthread_mutex_unlock(&model_lock);
 }
@@ -179,6 +211,7 @@ void expected_begin_life(expected_model *model)
 {
     for (uint32_t i = 0; i < EXPECTED_KEYS; i++) {
         expected_key *key = &model->keys[i];
+        expected_remember(key, 'L', 0);
         atomic_store(&key->putting, 0);
         atomic_store(&key->stored, 0);
         atomic_store(&key->floor, atomic_load(&key->dead));
@@ -210,6 +243,7 @@ kvt_status expected_get(kvt_store *store, uint32_t number)
     uint32_t required = atomic_load(&key->required), out = atomic_load(&model_at->devices_out);
     memset(data, 0xee, 64);
     kvt_status status = kvt_get(store, &name, data, bytes, NULL);
+    if (atomic_load(&key->found) == -1) expected_remember(key, 'G', status);
     atomic_fetch_add(&model_totals->gets, 1);
     if (status == KVT_OK) {
         uint32_t version = model_version(data);
@@ -221,6 +255,7 @@ kvt_status expected_get(kvt_store *store, uint32_t number)
             expected_report(&model_totals->wrong_bytes,
                             "WRONG: key %u: version %u, but %u to %u were possible", number,
                             version, floor, atomic_load(&key->attempted));
+            expected_tell(number);
         }
         if (atomic_load(&key->found) == -1) {
             atomic_store(&key->stored, version);
@@ -264,9 +299,11 @@ void expected_put(kvt_store *store, uint32_t number)
     atomic_fetch_or(&key->valid, UINT64_C(1) << version % 64);
     atomic_store(&key->attempted, version);
     pthread_mutex_unlock(&model_lock);
+    expected_remember(key, 'P', (int)version);
     expected_fill(number, version, data);
     kvt_status status = kvt_put(store, &entry, data, expected_bytes_of(number));
     atomic_fetch_add(&model_totals->puts, 1);
+    expected_remember(key, 'p', status);
     pthread_mutex_lock(&model_lock);
     if (status == KVT_OK) {
         atomic_store(&key->floor, version);
@@ -290,7 +327,9 @@ void expected_delete(kvt_store *store, uint32_t number)
     atomic_store(&key->deleting, true);
     atomic_fetch_add(&key->change, 1);
     pthread_mutex_unlock(&model_lock);
+    expected_remember(key, 'D', 0);
     kvt_status status = kvt_delete(store, &name);
+    expected_remember(key, 'd', status);
     pthread_mutex_lock(&model_lock);
     atomic_fetch_add(&key->change, 1);
     if (status == KVT_OK || status == KVT_MISS) {
@@ -326,8 +365,11 @@ void expected_flush(kvt_store *store)
     pthread_mutex_lock(&model_lock);
     for (uint32_t i = 0; i < EXPECTED_KEYS; i++) {
         expected_key *key = &model_at->keys[i];
-        if (atomic_load(&key->change) == changes[i] && model_is_settled(key))
+        if (atomic_load(&key->change) == changes[i] && model_is_settled(key)) {
+            if (atomic_load(&key->required) != atomic_load(&key->stored))
+                expected_remember(key, 'F', (int)atomic_load(&key->stored));
             atomic_store(&key->required, atomic_load(&key->stored));
+        }
         if (atomic_load(&key->dead) < floors[i]) atomic_store(&key->dead, floors[i]);
     }
     pthread_mutex_unlock(&model_lock);
@@ -362,11 +404,13 @@ void expected_judge(expected_model *model, expected_totals *totals, bool after_f
             expected_report(&totals->came_back,
                             "CAME BACK: key %u: version %d, but all below %u were gone by a flush",
                             i, found, atomic_load(&key->dead));
+            expected_tell(i);
         }
         if (required == 0 || (uint32_t)found == required) continue;
         expected_report(after_faults ? &totals->lost_by_fault : &totals->lost_flushed,
                         "LOST%s: key %u version %u, which was flushed; found %d",
                         after_faults ? " by a fault" : "", i, required, found);
+        expected_tell(i);
         atomic_store(&key->required, 0);
     }
 }
