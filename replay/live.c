@@ -451,6 +451,7 @@ static kvt_status live_open_store(live_run *run, const replay_live *live, const 
     kvt_store_options store = *live->store;
     store.policy = policy;
     store.catalog_path = NULL;
+    if (store.handle_seed == 0) store.handle_seed = 1; /* runs repeat */
     store.prefill = run->prefill;
     store.alpha_seconds *= run->scale;
     store.half_life_seconds *= run->scale;

@@ -110,10 +110,11 @@ static kvt_status access_admit(kvt_store *store, store_entry *entry,
                                const access_measured *measured, kvt_plan *plan)
 {
     kvt_option options[KVT_OPTIONS_MAX];
-    kvt_policy_entry offer = {.handle = entry->handle,
-                              .parent = entry->has_parent ? entry_handle(&entry->parent) : 0,
-                              .options = options,
-                              .tokens = entry->layout.tokens};
+    kvt_policy_entry offer = {
+        .handle = entry->handle,
+        .parent = entry->has_parent ? entry_handle(&store->secret, &entry->parent) : 0,
+        .options = options,
+        .tokens = entry->layout.tokens};
     kvt_status status = store_build_options(store, entry, options, &offer.option_count);
     if (status != KVT_OK) return status;
     access_correct_options(measured, options, offer.option_count);
@@ -232,7 +233,7 @@ kvt_status kvt_put(kvt_store *store, const kvt_entry *source, const void *data, 
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     kvt_status status = access_check_entry(source, data, data_bytes);
     if (status != KVT_OK) return status;
-    learn_note_use(store, entry_handle(&source->key), source->class_id);
+    learn_note_use(store, entry_handle(&store->secret, &source->key), source->class_id);
     kvt_plan plan = {.capacity = STORE_PLAN_MOVES};
     plan.moves = malloc(STORE_PLAN_MOVES * sizeof *plan.moves);
     if (plan.moves == NULL) return KVT_E_MEMORY;
@@ -381,7 +382,7 @@ static kvt_status access_open(kvt_store *store, const kvt_key *key, uint64_t dat
             status = access_begin(store, entry, get);
         }
         pthread_mutex_unlock(&store->lock);
-        if (same && !get->quiet) learn_note_use(store, entry_handle(key), class_id);
+        if (same && !get->quiet) learn_note_use(store, entry_handle(&store->secret, key), class_id);
         if (same && status == KVT_OK) return KVT_OK;
         staging_give(store->staging, &get->staging);
         if (status != KVT_OK) return status;

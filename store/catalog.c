@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * catalog.c - opening, checking and reading the catalog; the writer is catalog_writer.c.
+ * catalog.c - opening and checking the catalog, its identity and devices; catalog_rows.c has the
+ * entries, catalog_writer.c the writer.
  *
  * Thread rule: see catalog.h. Nothing here runs once the writer has been started.
  */
@@ -11,19 +12,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 static const char catalog_schema[] =
     "CREATE TABLE meta(name TEXT PRIMARY KEY, value ANY NOT NULL) STRICT, WITHOUT ROWID;"
     "CREATE TABLE device(tier INTEGER NOT NULL, member INTEGER NOT NULL, name TEXT NOT NULL,"
-    " capacity_bytes INTEGER NOT NULL, PRIMARY KEY(tier, member)) STRICT, WITHOUT ROWID;"
-    "CREATE TABLE entry(key BLOB PRIMARY KEY, generation INTEGER NOT NULL, parent BLOB,"
-    " layers INTEGER NOT NULL, kv_heads INTEGER NOT NULL, head_dim INTEGER NOT NULL,"
-    " dtype INTEGER NOT NULL, axis_order INTEGER NOT NULL, tokens INTEGER NOT NULL,"
-    " tokens_may_drop INTEGER NOT NULL, opaque_bytes INTEGER NOT NULL,"
-    " first_position INTEGER NOT NULL, recompute_seconds REAL NOT NULL, codec INTEGER NOT NULL,"
-    " mode INTEGER NOT NULL, rate INTEGER NOT NULL, record_bytes INTEGER NOT NULL,"
-    " location BLOB NOT NULL, serial INTEGER NOT NULL) STRICT, WITHOUT ROWID;";
+    " capacity_bytes INTEGER NOT NULL, PRIMARY KEY(tier, member)) STRICT, WITHOUT ROWID;";
 
 /* SQLite's result as a status: what the outside did, not what we asked for. */
 kvt_status catalog_status(int code)
@@ -45,7 +41,7 @@ kvt_status catalog_status(int code)
     }
 }
 
-static kvt_status catalog_exec(store_catalog *catalog, const char *sql)
+kvt_status catalog_exec(store_catalog *catalog, const char *sql)
 {
     return catalog_status(sqlite3_exec(catalog->db, sql, NULL, NULL, NULL));
 }
@@ -102,48 +98,127 @@ static kvt_status catalog_set_meta(store_catalog *catalog, const char *name, con
     return catalog_status(code);
 }
 
-static kvt_status catalog_make(store_catalog *catalog)
+/* Over what names the catalog: a flipped bit in it would make its devices another store's. */
+static int64_t catalog_sum_identity(const store_catalog *catalog, uint64_t epoch)
 {
-    if (getrandom(catalog->pool, sizeof catalog->pool, 0) != (ssize_t)sizeof catalog->pool) {
-        return KVT_E_IO;
+    unsigned char words[sizeof catalog->pool + sizeof catalog->secret + sizeof epoch];
+    memcpy(words, catalog->pool, sizeof catalog->pool);
+    memcpy(words + sizeof catalog->pool, catalog->secret, sizeof catalog->secret);
+    memcpy(words + sizeof catalog->pool + sizeof catalog->secret, &epoch, sizeof epoch);
+    return (int64_t)XXH3_64bits(words, sizeof words);
+}
+
+/* Inside a transaction. */
+static kvt_status catalog_set_identity(store_catalog *catalog, uint64_t epoch)
+{
+    kvt_status status = catalog_set_meta(catalog, "pool", catalog->pool, sizeof catalog->pool, 0);
+    if (status == KVT_OK) {
+        status = catalog_set_meta(catalog, "secret", catalog->secret, sizeof catalog->secret, 0);
     }
+    if (status == KVT_OK) status = catalog_set_meta(catalog, "epoch", NULL, 0, (int64_t)epoch);
+    if (status == KVT_OK) {
+        status = catalog_set_meta(catalog, "identity_checksum", NULL, 0,
+                                  catalog_sum_identity(catalog, epoch));
+    }
+    return status;
+}
+
+static kvt_status catalog_draw(void *out, size_t bytes)
+{
+    return getrandom(out, bytes, 0) == (ssize_t)bytes ? KVT_OK : KVT_E_IO;
+}
+
+static kvt_status catalog_end(store_catalog *catalog, kvt_status status)
+{
+    if (status == KVT_OK) return catalog_exec(catalog, "COMMIT");
+    (void)!catalog_exec(catalog, "ROLLBACK");
+    return status;
+}
+
+static kvt_status catalog_mark_version(store_catalog *catalog)
+{
     char marks[96];
     snprintf(marks, sizeof marks, "PRAGMA application_id=%d; PRAGMA user_version=%d",
              CATALOG_APPLICATION, CATALOG_VERSION);
-    kvt_status status = catalog_exec(catalog, "BEGIN IMMEDIATE");
-    if (status == KVT_OK) status = catalog_exec(catalog, catalog_schema);
-    if (status == KVT_OK) {
-        status = catalog_set_meta(catalog, "pool", catalog->pool, sizeof catalog->pool, 0);
-    }
-    if (status == KVT_OK) status = catalog_set_meta(catalog, "epoch", NULL, 0, 0);
-    if (status == KVT_OK) status = catalog_exec(catalog, marks);
+    return catalog_exec(catalog, marks);
+}
+
+static kvt_status catalog_make(store_catalog *catalog)
+{
+    kvt_status status = catalog_draw(catalog->pool, sizeof catalog->pool);
+    if (status == KVT_OK) status = catalog_draw(catalog->secret, sizeof catalog->secret);
+    if (status == KVT_OK) status = catalog_exec(catalog, "BEGIN IMMEDIATE");
+    if (status != KVT_OK) return status;
+    status = catalog_exec(catalog, catalog_schema);
+    if (status == KVT_OK) status = catalog_make_entries(catalog, "entry");
+    if (status == KVT_OK) status = catalog_set_identity(catalog, 0);
+    if (status == KVT_OK) status = catalog_mark_version(catalog);
     KILL_POINT("first open: catalog made, not committed");
-    if (status == KVT_OK) status = catalog_exec(catalog, "COMMIT");
+    status = catalog_end(catalog, status);
     KILL_POINT("first open: catalog committed");
+    catalog->version = CATALOG_VERSION;
+    return status;
+}
+
+/* Version 1 had neither a secret nor checksums. */
+static kvt_status catalog_migrate(store_catalog *catalog)
+{
+    kvt_status status = catalog_draw(catalog->secret, sizeof catalog->secret);
+    if (status == KVT_OK) status = catalog_exec(catalog, "BEGIN IMMEDIATE");
+    if (status != KVT_OK) return status;
+    status = catalog_rebuild_entries(catalog, &catalog->rows_dropped);
+    if (status == KVT_OK) status = catalog_set_identity(catalog, catalog->epoch);
+    if (status == KVT_OK) status = catalog_mark_version(catalog);
+    KILL_POINT("open: catalog migrated, not committed");
+    status = catalog_end(catalog, status);
+    if (status != KVT_OK) return status;
+    catalog->version = CATALOG_VERSION;
+    (void)chmod(catalog->path, 0600); /* version 1 left it to the umask */
+    return KVT_OK;
+}
+
+/* A blob of meta; KVT_E_CORRUPT when it is missing or of another size. */
+static kvt_status catalog_get_blob(store_catalog *catalog, const char *name, void *out, int bytes)
+{
+    sqlite3_stmt *statement = NULL;
+    int code = sqlite3_prepare_v2(catalog->db, "SELECT value FROM meta WHERE name=?1", -1,
+                                  &statement, NULL);
+    if (code == SQLITE_OK) {
+        sqlite3_bind_text(statement, 1, name, -1, SQLITE_STATIC);
+        code = sqlite3_step(statement);
+    }
+    kvt_status status = catalog_status(code);
+    if (status == KVT_OK) {
+        if (code != SQLITE_ROW || sqlite3_column_bytes(statement, 0) != bytes) {
+            status = KVT_E_CORRUPT;
+        } else {
+            memcpy(out, sqlite3_column_blob(statement, 0), (size_t)bytes);
+        }
+    }
+    sqlite3_finalize(statement);
     return status;
 }
 
 static kvt_status catalog_load_identity(store_catalog *catalog)
 {
-    sqlite3_stmt *statement = NULL;
-    int code = sqlite3_prepare_v2(catalog->db, "SELECT value FROM meta WHERE name='pool'", -1,
-                                  &statement, NULL);
-    if (code == SQLITE_OK) code = sqlite3_step(statement);
-    kvt_status status = catalog_status(code);
-    if (status == KVT_OK) {
-        if (code != SQLITE_ROW || sqlite3_column_bytes(statement, 0) != 16) {
-            status = KVT_E_CORRUPT;
-        } else {
-            memcpy(catalog->pool, sqlite3_column_blob(statement, 0), 16);
-        }
-    }
-    sqlite3_finalize(statement);
-    int64_t epoch = 0;
+    int64_t epoch = 0, sum = 0;
+    kvt_status status = catalog_get_blob(catalog, "pool", catalog->pool, (int)sizeof catalog->pool);
     if (status == KVT_OK) {
         status = catalog_integer(catalog, "SELECT value FROM meta WHERE name='epoch'", &epoch);
-        if (status == KVT_E_DATABASE || epoch < 0) status = KVT_E_CORRUPT;
+        /* Serials of a life begin with its epoch: one above this has none. */
+        if (status == KVT_E_DATABASE || epoch < 0 || epoch > CATALOG_EPOCH_MAX)
+            status = KVT_E_CORRUPT;
     }
     catalog->epoch = (uint64_t)epoch;
+    if (status != KVT_OK || catalog->version < CATALOG_VERSION) return status;
+    status = catalog_get_blob(catalog, "secret", catalog->secret, (int)sizeof catalog->secret);
+    if (status == KVT_OK) {
+        status =
+            catalog_integer(catalog, "SELECT value FROM meta WHERE name='identity_checksum'", &sum);
+        if (status == KVT_E_DATABASE) status = KVT_E_CORRUPT;
+    }
+    if (status == KVT_OK && sum != catalog_sum_identity(catalog, catalog->epoch))
+        status = KVT_E_CORRUPT;
     return status;
 }
 
@@ -168,7 +243,9 @@ static kvt_status catalog_examine(store_catalog *catalog, bool read_only, bool *
         return read_only ? KVT_E_MISMATCH : KVT_OK;
     }
     if (application != CATALOG_APPLICATION) status = KVT_E_MISMATCH;
-    if (status == KVT_OK && version != CATALOG_VERSION) status = KVT_E_VERSION;
+    if (status == KVT_OK && version != CATALOG_VERSION && version != CATALOG_VERSION_OLD)
+        status = KVT_E_VERSION;
+    catalog->version = (int)version;
     if (status == KVT_OK) status = catalog_quick_check(catalog);
     return status;
 }
@@ -205,6 +282,8 @@ static kvt_status catalog_prepare(store_catalog *catalog, bool read_only)
     }
     KILL_POINT("open: catalog in WAL mode");
     if (status == KVT_OK && !fresh) status = catalog_load_identity(catalog);
+    if (status == KVT_OK && !read_only && catalog->version < CATALOG_VERSION)
+        status = catalog_migrate(catalog);
     return status;
 }
 
@@ -243,6 +322,16 @@ void catalog_identity(const store_catalog *catalog, uint8_t pool_out[16], uint64
 {
     memcpy(pool_out, catalog->pool, 16);
     *epoch_out = catalog->epoch;
+}
+
+uint64_t catalog_rows_dropped(const store_catalog *catalog)
+{
+    return catalog->rows_dropped;
+}
+
+void catalog_secret(const store_catalog *catalog, uint8_t secret_out[16])
+{
+    memcpy(secret_out, catalog->secret, sizeof catalog->secret);
 }
 
 /* name = "wear:DEVICE"; value = "written left at", decimal: bytes ever, bytes of the day's budget
@@ -295,12 +384,8 @@ kvt_status catalog_set_epoch(store_catalog *catalog, uint64_t epoch, const catal
     sqlite3_stmt *statement = NULL;
     kvt_status status = catalog_exec(catalog, "BEGIN IMMEDIATE");
     if (status != KVT_OK) return status;
-    status = catalog_set_meta(catalog, "epoch", NULL, 0, (int64_t)epoch);
+    status = catalog_set_identity(catalog, epoch);
     if (status == KVT_OK) status = catalog_exec(catalog, "DELETE FROM device");
-    /* A row that no key can name would stay for ever. */
-    if (status == KVT_OK) {
-        status = catalog_exec(catalog, "DELETE FROM entry WHERE length(key) <> 32");
-    }
     if (status == KVT_OK) {
         status = catalog_status(sqlite3_prepare_v2(
             catalog->db, "INSERT INTO device VALUES(?1, ?2, ?3, ?4)", -1, &statement, NULL));
@@ -311,39 +396,12 @@ kvt_status catalog_set_epoch(store_catalog *catalog, uint64_t epoch, const catal
         sqlite3_reset(statement);
     }
     sqlite3_finalize(statement);
-    if (status == KVT_OK) {
-        status = catalog_exec(catalog, "COMMIT");
-    } else {
-        (void)catalog_exec(catalog, "ROLLBACK");
-    }
+    status = catalog_end(catalog, status);
     if (status != KVT_OK) return status;
     catalog->epoch = epoch;
     /* Into the file itself, so that a log that is lost does not take the epoch along. */
     (void)sqlite3_wal_checkpoint_v2(catalog->db, NULL, SQLITE_CHECKPOINT_PASSIVE, NULL, NULL);
     return KVT_OK;
-}
-
-kvt_status catalog_drop_rows(store_catalog *catalog, const catalog_name *names, size_t count)
-{
-    if (count == 0) return KVT_OK;
-    sqlite3_stmt *statement = NULL;
-    kvt_status status = catalog_exec(catalog, "BEGIN IMMEDIATE");
-    if (status != KVT_OK) return status;
-    status = catalog_status(sqlite3_prepare_v2(
-        catalog->db, "DELETE FROM entry WHERE key=?1 AND ?2 IN (serial, 0)", -1, &statement, NULL));
-    for (size_t i = 0; i < count && status == KVT_OK; i++) {
-        sqlite3_bind_blob(statement, 1, &names[i].key, sizeof names[i].key, SQLITE_STATIC);
-        sqlite3_bind_int64(statement, 2, (int64_t)names[i].serial);
-        status = catalog_status(sqlite3_step(statement));
-        sqlite3_reset(statement);
-    }
-    sqlite3_finalize(statement);
-    if (status == KVT_OK) {
-        status = catalog_exec(catalog, "COMMIT");
-    } else {
-        (void)!catalog_exec(catalog, "ROLLBACK");
-    }
-    return status;
 }
 
 kvt_status catalog_each_device(store_catalog *catalog,
@@ -362,89 +420,6 @@ kvt_status catalog_each_device(store_catalog *catalog,
         snprintf(device.name, sizeof device.name, "%s",
                  (const char *)sqlite3_column_text(statement, 2));
         if (!visit(context, &device)) break;
-    }
-    sqlite3_finalize(statement);
-    return catalog_status(code);
-}
-
-/* An integer column that must lie in 0..limit; clears *sound otherwise. */
-static uint64_t catalog_column(sqlite3_stmt *statement, int column, uint64_t limit, bool *sound)
-{
-    int64_t value = sqlite3_column_int64(statement, column);
-    if (value < 0 || (uint64_t)value > limit) {
-        *sound = false;
-        return 0;
-    }
-    return (uint64_t)value;
-}
-
-/* Fills a row from the statement; an unsound one gets location NULL but keeps its key. */
-static void catalog_read_row(sqlite3_stmt *statement, catalog_row *row)
-{
-    bool sound = true;
-    memset(row, 0, sizeof *row);
-    if (sqlite3_column_bytes(statement, 0) == (int)sizeof row->key) {
-        memcpy(&row->key, sqlite3_column_blob(statement, 0), sizeof row->key);
-    } else {
-        sound = false;
-    }
-    row->generation = catalog_column(statement, 1, INT64_MAX, &sound);
-    if (sqlite3_column_type(statement, 2) != SQLITE_NULL) {
-        row->has_parent = sqlite3_column_bytes(statement, 2) == (int)sizeof row->parent;
-        if (row->has_parent) {
-            memcpy(&row->parent, sqlite3_column_blob(statement, 2), sizeof row->parent);
-        } else {
-            sound = false;
-        }
-    }
-    row->layout.layers = (uint16_t)catalog_column(statement, 3, UINT16_MAX, &sound);
-    row->layout.kv_heads = (uint16_t)catalog_column(statement, 4, UINT16_MAX, &sound);
-    row->layout.head_dim = (uint16_t)catalog_column(statement, 5, UINT16_MAX, &sound);
-    row->layout.dtype = (uint8_t)catalog_column(statement, 6, UINT8_MAX, &sound);
-    row->layout.order = (uint8_t)catalog_column(statement, 7, UINT8_MAX, &sound);
-    row->layout.tokens = (uint32_t)catalog_column(statement, 8, UINT32_MAX, &sound);
-    row->layout.tokens_may_drop = (uint8_t)catalog_column(statement, 9, 1, &sound);
-    row->layout.opaque_bytes = catalog_column(statement, 10, INT64_MAX, &sound);
-    row->first_position = (uint32_t)catalog_column(statement, 11, UINT32_MAX, &sound);
-    row->recompute_seconds = sqlite3_column_double(statement, 12);
-    row->variant.codec = (uint16_t)catalog_column(statement, 13, UINT16_MAX, &sound);
-    row->variant.mode = (uint16_t)catalog_column(statement, 14, UINT16_MAX, &sound);
-    row->variant.rate = (uint32_t)catalog_column(statement, 15, UINT32_MAX, &sound);
-    row->record_bytes = catalog_column(statement, 16, UINT64_C(1) << 47, &sound);
-    row->serial = catalog_column(statement, 18, INT64_MAX, &sound);
-    uint64_t source_bytes;
-    if (row->generation == 0 || row->serial == 0 || !(row->recompute_seconds >= 0) ||
-        kvt_layout_bytes(&row->layout, &source_bytes) != KVT_OK ||
-        row->record_bytes % KVT_RECORD_ALIGN != 0 || row->record_bytes == 0) {
-        sound = false;
-    }
-    if (sound) {
-        /* SQLite keeps the blob until the next step; visitors copy what they keep. */
-        union {
-            const void *constant;
-            void *plain;
-        } blob = {.constant = sqlite3_column_blob(statement, 17)};
-        row->location = blob.plain;
-        row->location_bytes = (size_t)sqlite3_column_bytes(statement, 17);
-    }
-}
-
-kvt_status catalog_each_entry(store_catalog *catalog, bool (*visit)(void *, const catalog_row *),
-                              void *context)
-{
-    sqlite3_stmt *statement = NULL;
-    int code = sqlite3_prepare_v2(
-        catalog->db,
-        "SELECT key, generation, parent, layers, kv_heads, head_dim, dtype, axis_order, tokens,"
-        " tokens_may_drop, opaque_bytes, first_position, recompute_seconds, codec, mode, rate,"
-        " record_bytes, location, serial FROM entry ORDER BY first_position, generation, key",
-        -1, &statement, NULL);
-    while (code == SQLITE_OK || code == SQLITE_ROW) {
-        code = sqlite3_step(statement);
-        if (code != SQLITE_ROW) break;
-        catalog_row row;
-        catalog_read_row(statement, &row);
-        if (!visit(context, &row)) break;
     }
     sqlite3_finalize(statement);
     return catalog_status(code);

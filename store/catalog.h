@@ -66,6 +66,12 @@ void catalog_close(store_catalog *catalog);
 /* The store's random id and epoch (0 in a new catalog). */
 void catalog_identity(const store_catalog *catalog, uint8_t pool_out[16], uint64_t *epoch_out);
 
+/* Rows of an older version that were unsound when they were migrated by this open, and are gone. */
+uint64_t catalog_rows_dropped(const store_catalog *catalog);
+
+/* What the store's handles are mixed with: drawn when the catalog was made. */
+void catalog_secret(const store_catalog *catalog, uint8_t secret_out[16]);
+
 /* Before catalog_start: stores the epoch and the device list durably. */
 KVT_NODISCARD kvt_status catalog_set_epoch(store_catalog *catalog, uint64_t epoch,
                                            const catalog_device *devices, size_t count);
@@ -79,7 +85,8 @@ KVT_NODISCARD kvt_status catalog_each_entry(store_catalog *catalog,
                                             bool (*visit)(void *, const catalog_row *),
                                             void *context);
 
-/* Before catalog_start: removes rows at once, durably. Serial 0 stands for any. */
+/* Before catalog_start: removes rows at once, durably. Serial 0 stands for any. Every row that was
+ * seen to be unsound goes with them, whether it is named or not. */
 typedef struct catalog_name {
     kvt_key key;
     uint64_t serial;

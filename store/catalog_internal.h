@@ -13,7 +13,12 @@
 #include <sqlite3.h>
 
 #define CATALOG_APPLICATION 0x4B565452 /* "KVTR" */
-#define CATALOG_VERSION     1
+#define CATALOG_VERSION     2
+#define CATALOG_VERSION_OLD 1 /* migrated when it is opened for writing */
+#define CATALOG_EPOCH_MAX   (INT32_MAX - 1)
+
+#define CATALOG_ROW_VALUES                                                                         \
+    "VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20)"
 
 /* One queued change; a node with row.location is an insertion. */
 typedef struct catalog_node {
@@ -42,7 +47,11 @@ struct store_catalog {
     ino_t inode;
     int lock_file;     /* -1: none */
     tiers_claim claim; /* a writer's, of lock_file; a reader shares that lock */
+    int version;
+    bool unsound;          /* a row was seen that fails its checksum or is out of range */
+    uint64_t rows_dropped; /* of those, left out when an older version was migrated */
     uint8_t pool[16];
+    uint8_t secret[16];
     uint64_t epoch;
 
     /* The writer: everything below is under lock, except that the batch being written belongs to
@@ -69,6 +78,18 @@ struct store_catalog {
 };
 
 kvt_status catalog_status(int code);
+
+KVT_NODISCARD kvt_status catalog_exec(store_catalog *catalog, const char *sql);
+
+/* Makes a table for entries. */
+KVT_NODISCARD kvt_status catalog_make_entries(store_catalog *catalog, const char *table);
+
+/* Makes the table of entries anew from its sound rows, in the present version. Inside a
+ * transaction. */
+KVT_NODISCARD kvt_status catalog_rebuild_entries(store_catalog *catalog, uint64_t *dropped_out);
+
+/* Binds a row to "INSERT INTO entry " CATALOG_ROW_VALUES, its checksum included. */
+void catalog_bind_row(sqlite3_stmt *statement, const catalog_row *row);
 
 /* Resolves the path, locks, looks at the files, makes the catalog's when it is absent, connects. On
  * failure catalog->reason may say more; catalog_leave ends it all either way. What catalog_open

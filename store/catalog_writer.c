@@ -123,33 +123,6 @@ uint64_t catalog_pending_bytes(store_catalog *catalog)
     return bytes;
 }
 
-static void catalog_bind_row(sqlite3_stmt *statement, const catalog_row *row)
-{
-    sqlite3_bind_blob(statement, 1, &row->key, sizeof row->key, SQLITE_STATIC);
-    sqlite3_bind_int64(statement, 2, (int64_t)row->generation);
-    sqlite3_bind_int64(statement, 19, (int64_t)row->serial);
-    if (row->has_parent) {
-        sqlite3_bind_blob(statement, 3, &row->parent, sizeof row->parent, SQLITE_STATIC);
-    } else {
-        sqlite3_bind_null(statement, 3);
-    }
-    sqlite3_bind_int(statement, 4, row->layout.layers);
-    sqlite3_bind_int(statement, 5, row->layout.kv_heads);
-    sqlite3_bind_int(statement, 6, row->layout.head_dim);
-    sqlite3_bind_int(statement, 7, row->layout.dtype);
-    sqlite3_bind_int(statement, 8, row->layout.order);
-    sqlite3_bind_int64(statement, 9, row->layout.tokens);
-    sqlite3_bind_int(statement, 10, row->layout.tokens_may_drop);
-    sqlite3_bind_int64(statement, 11, (int64_t)row->layout.opaque_bytes);
-    sqlite3_bind_int64(statement, 12, row->first_position);
-    sqlite3_bind_double(statement, 13, row->recompute_seconds);
-    sqlite3_bind_int(statement, 14, row->variant.codec);
-    sqlite3_bind_int(statement, 15, row->variant.mode);
-    sqlite3_bind_int64(statement, 16, row->variant.rate);
-    sqlite3_bind_int64(statement, 17, (int64_t)row->record_bytes);
-    sqlite3_bind_blob64(statement, 18, row->location, row->location_bytes, SQLITE_STATIC);
-}
-
 /* What a batch is made with. */
 typedef struct catalog_statements {
     sqlite3_stmt *insertion, *deletion, *device, *wear;
@@ -180,8 +153,7 @@ static int catalog_apply_node(const catalog_statements *statements, const catalo
 /* Writes one batch; all of it or nothing. */
 static kvt_status catalog_write_batch(store_catalog *catalog, const catalog_node *batch)
 {
-    static const char insert_sql[] = "INSERT OR REPLACE INTO entry VALUES(?1,?2,?3,?4,?5,?6,?7,?8,"
-                                     "?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19)";
+    static const char insert_sql[] = "INSERT OR REPLACE INTO entry " CATALOG_ROW_VALUES;
     static const char delete_sql[] = "DELETE FROM entry WHERE key=?1 AND serial=?2";
     static const char wear_sql[] = "INSERT OR REPLACE INTO meta VALUES(?1, ?2)";
     static const char device_sql[] = "INSERT OR REPLACE INTO device VALUES(?1, ?2, ?3, ?4)";

@@ -12,26 +12,59 @@
 
 #define ENTRY_BUCKETS_FIRST 1024u
 
-/* Keys are hashes in practice, but a caller may number them: four rounds of multiply and xorshift
- * spread either. */
-uint64_t entry_handle(const kvt_key *key)
+/* ---- handles ---- */
+
+static uint64_t entry_turn(uint64_t word, int bits)
+{
+    return word << bits | word >> (64 - bits);
+}
+
+static void entry_round(uint64_t v[4])
+{
+    v[0] += v[1];
+    v[1] = entry_turn(v[1], 13) ^ v[0];
+    v[0] = entry_turn(v[0], 32);
+    v[2] += v[3];
+    v[3] = entry_turn(v[3], 16) ^ v[2];
+    v[0] += v[3];
+    v[3] = entry_turn(v[3], 21) ^ v[0];
+    v[2] += v[1];
+    v[1] = entry_turn(v[1], 17) ^ v[2];
+    v[2] = entry_turn(v[2], 32);
+}
+
+static void entry_absorb(uint64_t v[4], uint64_t word)
+{
+    v[3] ^= word;
+    entry_round(v);
+    v[0] ^= word;
+}
+
+/* SipHash-1-3 of 32 bytes: made so that nobody without the secret can tell which keys meet. */
+uint64_t entry_handle(const entry_secret *secret, const kvt_key *key)
 {
     uint64_t words[4];
     memcpy(words, key->bytes, sizeof words);
-    uint64_t hash = UINT64_C(0x9E3779B97F4A7C15);
-    for (int i = 0; i < 4; i++) {
-        hash ^= words[i];
-        hash *= UINT64_C(0xD6E8FEB86659FD93);
-        hash ^= hash >> 32;
-        hash *= UINT64_C(0xC2B2AE3D27D4EB4F);
-        hash ^= hash >> 29;
-    }
+    uint64_t v[4] = {secret->words[0] ^ UINT64_C(0x736f6d6570736575),
+                     secret->words[1] ^ UINT64_C(0x646f72616e646f6d),
+                     secret->words[0] ^ UINT64_C(0x6c7967656e657261),
+                     secret->words[1] ^ UINT64_C(0x7465646279746573)};
+    for (int i = 0; i < 4; i++)
+        entry_absorb(v, words[i]);
+    entry_absorb(v, (uint64_t)sizeof words << 56);
+    v[2] ^= 0xff;
+    for (int i = 0; i < 3; i++)
+        entry_round(v);
+    uint64_t hash = v[0] ^ v[1] ^ v[2] ^ v[3];
     return hash != 0 ? hash : 1;
 }
 
-kvt_status entry_table_init(entry_table *table)
+/* ---- the table ---- */
+
+kvt_status entry_table_init(entry_table *table, const entry_secret *secret)
 {
     memset(table, 0, sizeof *table);
+    table->secret = secret;
     table->buckets = calloc(ENTRY_BUCKETS_FIRST, sizeof(store_entry *));
     if (table->buckets == NULL) return KVT_E_MEMORY;
     table->bucket_count = ENTRY_BUCKETS_FIRST;
@@ -63,7 +96,7 @@ store_entry *entry_find_handle(const entry_table *table, uint64_t handle)
 
 store_entry *entry_find_key(const entry_table *table, const kvt_key *key)
 {
-    store_entry *entry = entry_find_handle(table, entry_handle(key));
+    store_entry *entry = entry_find_handle(table, entry_handle(table->secret, key));
     return entry != NULL && memcmp(&entry->key, key, sizeof *key) == 0 ? entry : NULL;
 }
 
@@ -89,7 +122,7 @@ static void entry_grow_buckets(entry_table *table)
 kvt_status entry_insert(entry_table *table, const kvt_key *key, store_entry **entry_out)
 {
     *entry_out = NULL;
-    uint64_t handle = entry_handle(key);
+    uint64_t handle = entry_handle(table->secret, key);
     if (entry_find_handle(table, handle) != NULL) return KVT_REFUSED;
     if (table->count >= table->bucket_count) entry_grow_buckets(table);
     store_entry *entry = calloc(1, sizeof *entry);

@@ -70,20 +70,28 @@ typedef struct store_entry {
     uint32_t copy_index; /* among the copies that may be dropped; UINT32_MAX: not listed */
 } store_entry;
 
+/* What handles are mixed with, unknown to those who choose keys. */
+typedef struct entry_secret {
+    uint64_t words[2];
+} entry_secret;
+
 typedef struct entry_table {
     store_entry **buckets; /* by handle */
     size_t bucket_count;   /* a power of two */
     size_t count;
+    const entry_secret *secret;
 } entry_table;
 
-KVT_NODISCARD kvt_status entry_table_init(entry_table *table);
+/* The secret is the store's, and may be filled in later, before the first entry. */
+KVT_NODISCARD kvt_status entry_table_init(entry_table *table, const entry_secret *secret);
 
 /* Frees the entries and their places' memory; what the places hold is the caller's to release. */
 void entry_table_deinit(entry_table *table);
 
-/* The policy's name of a key: a 64-bit mix of it, never 0. Stable over restarts and over lives of
- * the entry, so that the policy can remember how often something that left was used. */
-uint64_t entry_handle(const kvt_key *key);
+/* The policy's name of a key: a 64-bit keyed hash of it, never 0. Stable over restarts of a store
+ * with a catalog and over lives of the entry, so that the policy can remember how often something
+ * that left was used. */
+uint64_t entry_handle(const entry_secret *secret, const kvt_key *key);
 
 /* NULL when absent. */
 store_entry *entry_find_key(const entry_table *table, const kvt_key *key);

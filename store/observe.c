@@ -28,10 +28,11 @@ kvt_status kvt_explain(kvt_store *store, const kvt_key *key, kvt_explanation *ou
     pthread_mutex_lock(&store->lock);
     kvt_status status = KVT_MISS;
     if (entry_find_key(&store->table, key) != NULL)
-        status = kvt_policy_explain(store->policy, store_now_ns(store), entry_handle(key), out);
+        status = kvt_policy_explain(store->policy, store_now_ns(store),
+                                    entry_handle(&store->secret, key), out);
     if (status == KVT_MISS) {
         memset(out, 0, sizeof *out);
-        out->reason = trust_reason(store, entry_handle(key));
+        out->reason = trust_reason(store, entry_handle(&store->secret, key));
     }
     pthread_mutex_unlock(&store->lock);
     return status;

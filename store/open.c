@@ -160,6 +160,25 @@ static kvt_status open_catalog(open_state *state)
     return KVT_OK;
 }
 
+/* Drawn once for a catalog, else for this life; given, so that runs repeat. */
+static kvt_status open_secret(open_state *state)
+{
+    entry_secret *secret = &state->store->secret;
+    uint8_t bytes[sizeof secret->words];
+    uint64_t seed = state->options->handle_seed;
+    if (seed != 0) {
+        *secret = (entry_secret){{seed, ~seed}};
+        return KVT_OK;
+    }
+    if (state->store->catalog != NULL) {
+        catalog_secret(state->store->catalog, bytes);
+    } else if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes) {
+        return KVT_E_IO;
+    }
+    memcpy(secret->words, bytes, sizeof bytes);
+    return KVT_OK;
+}
+
 /* ---- costs ---- */
 
 static kvt_status open_costs(open_state *state)
@@ -431,8 +450,8 @@ static kvt_status open_steps(open_state *state)
 {
     const kvt_store_options *options = state->options;
     kvt_store *store = state->store;
-    kvt_status status = entry_table_init(&store->table);
-    if (status == KVT_OK) status = entry_table_init(&store->parked);
+    kvt_status status = entry_table_init(&store->table, &store->secret);
+    if (status == KVT_OK) status = entry_table_init(&store->parked, &store->secret);
     if (status == KVT_OK && options->profile_path != NULL) {
         uint32_t flags = options->profile_foreign ? KVT_PROFILE_FOREIGN : KVT_PROFILE_READ;
         status = kvt_profile_open(options->profile_path, flags, &state->profile, state->message,
@@ -442,6 +461,7 @@ static kvt_status open_steps(open_state *state)
     if (status == KVT_OK)
         status = ladder_open(store, options, state->profile, state->message, state->message_size);
     if (status == KVT_OK) status = open_catalog(state);
+    if (status == KVT_OK) status = open_secret(state);
     if (status == KVT_OK) status = open_check_missing(state);
     KILL_POINT("open: catalog opened");
     if (status == KVT_OK) status = open_devices(state);

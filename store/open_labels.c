@@ -161,6 +161,7 @@ kvt_status open_drop_stale(open_state *state)
     if (store->catalog == NULL) return KVT_OK;
     kvt_status status = recover_drop_stale(store->catalog, open_stale_members(state),
                                            &store->counters.recovery_drops, &kept);
+    store->counters.recovery_drops += catalog_rows_dropped(store->catalog);
     if (status != KVT_OK) {
         snprintf(state->message, state->message_size, "catalog %s: %s",
                  state->options->catalog_path, kvt_status_text(status));

@@ -373,6 +373,7 @@ static kvt_status options_read_store(kvt_config *config, options_owner *owner,
     options->get_deadline_seconds = kvt_config_number(config, "store.get_deadline");
     options->copies = kvt_config_switch(config, "store.copies");
     options->follow_symlinks = kvt_config_switch(config, "store.follow_symlinks");
+    options->handle_seed = kvt_config_bytes(config, "store.handle_seed");
     return KVT_OK;
 }
 

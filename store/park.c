@@ -125,7 +125,7 @@ void park_refresh_tier(kvt_store *store, kvt_tier tier)
 
 void park_forget_key(kvt_store *store, const kvt_key *key)
 {
-    store_entry *entry = entry_find_handle(&store->parked, entry_handle(key));
+    store_entry *entry = entry_find_handle(&store->parked, entry_handle(&store->secret, key));
     if (entry != NULL) park_drop(store, entry);
 }
 

@@ -111,10 +111,11 @@ kvt_status recover_adopt_policy(kvt_store *store, const store_entry *entry, kvt_
                                 kvt_variant variant, uint64_t record_bytes)
 {
     kvt_option options[KVT_OPTIONS_MAX];
-    kvt_policy_entry offer = {.handle = entry->handle,
-                              .parent = entry->has_parent ? entry_handle(&entry->parent) : 0,
-                              .options = options,
-                              .tokens = entry->layout.tokens};
+    kvt_policy_entry offer = {
+        .handle = entry->handle,
+        .parent = entry->has_parent ? entry_handle(&store->secret, &entry->parent) : 0,
+        .options = options,
+        .tokens = entry->layout.tokens};
     store_describe(entry, &offer);
     kvt_status status = store_build_options(store, entry, options, &offer.option_count);
     if (status != KVT_OK) return status;

@@ -80,6 +80,8 @@ static const kvt_setting settings_table[] = {
     SECONDS("store.get_deadline", "0", "a get that takes longer is a miss; 0: no deadline"),
     SWITCH("store.copies", "yes",
            "with a catalog: what is promoted stays on SSD, too, while nothing else needs the room"),
+    COUNT("store.handle_seed", "0",
+          "fixes the hash that names entries to the policy, for runs that repeat; 0: a secret"),
     SWITCH("store.follow_symlinks", "no",
            "the catalog and members may be symbolic links; no: only root's to block devices"),
 

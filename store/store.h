@@ -106,6 +106,7 @@ typedef struct store_trust {
 struct kvt_store {
     pthread_mutex_t lock;
     pthread_cond_t changed; /* an entry's state, readers or load; the queue; space */
+    entry_secret secret;    /* fixed once the catalog is open */
     entry_table table;
     entry_table parked; /* on devices that are gone: neither visible nor the policy's */
     kvt_policy *policy;

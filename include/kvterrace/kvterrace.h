@@ -134,6 +134,10 @@ typedef struct kvt_store_options {
                     the room; true */
     bool follow_symlinks; /* the catalog and members may be symbolic links; else one is refused, but
                              for root's links to block devices; folders on the way may be; false */
+    uint64_t handle_seed; /* names entries to the policy by a hash of their keys with this; 0 = with
+                             a secret, drawn at the first open and kept in the catalog, or at each
+                             open without one: nobody can make keys that collide, and handles (of
+                             kvt_move) differ from store to store; 0 */
 } kvt_store_options;
 
 KVT_API void kvt_store_options_init(kvt_store_options *options);
