@@ -84,6 +84,8 @@ fuzz:
 	@$(CMAKE) --workflow --preset $@
 
 install: build
+	@$(STEP)/manual.log "Writing the manual page" $(CMAKE) --build --preset release \
+		--target kvterrace_manual
 	@$(STEP)/install.log "Installing into $(PREFIX)" $(CMAKE) --install $(BUILD) --prefix $(PREFIX)
 
 clean:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# What `cmake --install` puts where: libraries, headers, the command, and the two files by which
-# other builds find them (CMake package, pkg-config).
+# What `cmake --install` puts where: libraries, headers, the command with its data, manual page and
+# completions, the documents, and the two files by which other builds find the library (CMake
+# package, pkg-config).
 include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/kvterrace)
@@ -10,6 +11,22 @@ install(TARGETS kvterrace_static kvterrace_shared EXPORT kvterraceTargets
 install(DIRECTORY include/kvterrace DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
   FILES_MATCHING PATTERN "*.h")
 install(TARGETS kvterrace_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+
+# Data that the command finds there when the working directory has none of that name.
+set(data_dir ${CMAKE_INSTALL_DATADIR}/kvterrace)
+install(DIRECTORY profiles DESTINATION ${data_dir} FILES_MATCHING PATTERN "*.csv")
+install(DIRECTORY reference_model/model reference_model/texts
+  DESTINATION ${data_dir}/reference_model)
+install(FILES README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md LICENSE NOTICE
+  DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/docs FILES_MATCHING PATTERN "*.md")
+install(DIRECTORY examples DESTINATION ${CMAKE_INSTALL_DOCDIR})
+# Absent when only the command was built, or without Python.
+install(FILES ${KVT_MANUAL}/kvterrace.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 OPTIONAL)
+install(FILES ${KVT_MANUAL}/kvterrace.bash RENAME kvterrace OPTIONAL
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
+install(FILES ${KVT_MANUAL}/_kvterrace OPTIONAL
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
 
 install(EXPORT kvterraceTargets NAMESPACE kvterrace:: DESTINATION ${package_dir})
 configure_package_config_file(cmake/kvterraceConfig.cmake.in

@@ -99,7 +99,7 @@ REGISTRY_HOSTS = re.compile(r"https?://[\w.-]*(regi" r"stry|mir" r"ror|artifac" 
                             r"pi)[\w.-]*", re.I)
 UNFINISHED = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b")
 
-EXAMPLE = os.path.join("tests", "install", "example.c")
+EXAMPLE = os.path.join("examples", "example.c")
 
 C_SUFFIXES = (".c", ".h")
 TEXT_SUFFIXES = (".c", ".h", ".cc", ".cpp", ".py", ".sh", ".cmake", ".txt", ".in", ".map")

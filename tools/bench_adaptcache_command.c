@@ -3,6 +3,7 @@
  * bench_adaptcache_command.c - kvterrace bench adaptcache. One thread.
  */
 #include "command.h"
+#include "data_files.h"
 
 #include "replay/adaptcache_experiment.h"
 
@@ -73,6 +74,7 @@ int command_bench_adaptcache(int argc, char **argv)
     code = command_report_unused(&arguments.common, no_sections);
     if (code == EXIT_FINE) {
         char message[COMMAND_MESSAGE_BYTES] = "";
+        arguments.options.ladders = command_data_path(&arguments.common, arguments.options.ladders);
         arguments.options.json = arguments.common.json;
         arguments.options.quiet = arguments.common.quiet;
         kvt_status status = experiment_run(&arguments.options, message, sizeof message);

@@ -5,6 +5,7 @@
  * This file has the codecs' bench; those of devices are in bench_device_command.c. One thread.
  */
 #include "command.h"
+#include "data_files.h"
 #include "output_file.h"
 
 #include "bench/bench.h"
@@ -73,9 +74,14 @@ static error_t bench_codecs_parse(int key, char *argument, struct argp_state *st
     case 'V': bench_add_variants(state, arguments, argument); return 0;
     case 'i': options->isa = argument; return 0;
     case BENCH_KEY_PLOT: options->plot = argument; return 0;
-    case BENCH_KEY_MODEL: bench_add_string(state, &arguments->models, argument); return 0;
+    case BENCH_KEY_MODEL:
+        bench_add_string(state, &arguments->models,
+                         command_data_path(&arguments->common, argument));
+        return 0;
     case BENCH_KEY_TOKENIZER: options->tokenizer = argument; return 0;
-    case BENCH_KEY_TEXT: bench_add_string(state, &arguments->texts, argument); return 0;
+    case BENCH_KEY_TEXT:
+        bench_add_string(state, &arguments->texts, command_data_path(&arguments->common, argument));
+        return 0;
     case 'n':
         options->contexts = command_option_count(state, "--contexts", argument, 10000);
         return 0;

@@ -61,6 +61,9 @@ void command_add_file(command_common *common, const char *path);
 /* Adds "key=value" as if it had been given by --set. */
 void command_add_setting(command_common *common, const char *key, const char *value);
 
+/* Frees text with common; returns it. */
+const char *command_keep(command_common *common, char *text);
+
 /* Parses argv and loads the settings; input receives the options and starts with a command_common.
  * Returns EXIT_FINE or the code to leave with, after a message. */
 int command_load(const struct argp *argp, int argc, char **argv, void *input);

@@ -45,14 +45,20 @@ void command_add_input(command_common *common, const char *path)
     common_append(&common->inputs, &common->input_count, path);
 }
 
+const char *command_keep(command_common *common, char *text)
+{
+    common->owned =
+        common_need(realloc(common->owned, (common->owned_count + 1) * sizeof *common->owned));
+    common->owned[common->owned_count++] = text;
+    return text;
+}
+
 void command_add_setting(command_common *common, const char *key, const char *value)
 {
     char *text = NULL;
     if (asprintf(&text, "%s=%s", key, value) < 0) text = NULL;
     common_append(&common->settings, &common->setting_count, common_need(text));
-    common->owned =
-        common_need(realloc(common->owned, (common->owned_count + 1) * sizeof *common->owned));
-    common->owned[common->owned_count++] = text;
+    (void)command_keep(common, text);
 }
 
 static error_t common_parse(int key, char *argument, struct argp_state *state)

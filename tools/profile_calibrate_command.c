@@ -7,6 +7,7 @@
  * stops after the present row; what was measured stays and the same command goes on from there.
  */
 #include "command.h"
+#include "data_files.h"
 #include "estimator/calibrate_profile.h"
 #include "profile_calibrate.h"
 #include "profile_document.h"
@@ -109,7 +110,7 @@ static void calibrate_add_text(struct argp_state *state, calibrate_arguments *ar
     const char *mark = strchr(text, '=');
     if (mark != NULL) calibrate_set_class(state, arguments, text, (size_t)(mark - text));
     calibrate_add(state, arguments->texts, &arguments->options.text_count,
-                  mark != NULL ? mark + 1 : text);
+                  command_data_path(&arguments->common, mark != NULL ? mark + 1 : text));
 }
 
 static void calibrate_check_words(struct argp_state *state, const calibrate_options *options)
@@ -129,7 +130,9 @@ static error_t calibrate_parse(int key, char *argument, struct argp_state *state
     calibrate_options *options = &arguments->options;
     switch (key) {
     case ARGP_KEY_INIT: state->child_inputs[0] = &arguments->common; return 0;
-    case CALIBRATE_KEY_MODEL: options->model = argument; return 0;
+    case CALIBRATE_KEY_MODEL:
+        options->model = command_data_path(&arguments->common, argument);
+        return 0;
     case CALIBRATE_KEY_NAME: options->name = argument; return 0;
     case CALIBRATE_KEY_TOKENIZER: options->tokenizer = argument; return 0;
     case CALIBRATE_KEY_CLASS:

@@ -7,6 +7,7 @@
  * stops after the present dump; what was measured stays and the same command goes on from there.
  */
 #include "command.h"
+#include "data_files.h"
 #include "profile_dumps.h"
 #include "profile_open.h"
 #include "variant_list.h"
@@ -117,7 +118,7 @@ static error_t dumps_parse(int key, char *argument, struct argp_state *state)
     case DUMPS_KEY_TOKENIZER: make->tokenizer = argument; return 0;
     case DUMPS_KEY_TEXT:
         if (make->text_count == DUMPS_TEXTS_MAX) argp_error(state, "--text: too many");
-        arguments->texts[make->text_count++] = argument;
+        arguments->texts[make->text_count++] = command_data_path(&arguments->common, argument);
         return 0;
     case DUMPS_KEY_CONTEXT:
         make->context_tokens = command_option_count(state, "--context-tokens", argument, 65536);
@@ -151,7 +152,7 @@ static int dumps_make(dumps_arguments *arguments, command_progress *bar)
     quality_dumps_make_options *make = &arguments->make;
     char message[COMMAND_MESSAGE_BYTES] = "";
     uint32_t count = 0;
-    make->model = arguments->options.name;
+    make->model = command_data_path(&arguments->common, arguments->options.name);
     make->texts = arguments->texts;
     make->queries = arguments->options.queries != 0 ? arguments->options.queries
                                                     : (uint32_t)QUALITY_DUMPS_QUERIES;

@@ -4,6 +4,7 @@
  * profile database as a whole. One thread.
  */
 #include "command.h"
+#include "data_files.h"
 #include "profile_manage.h"
 #include "profile_open.h"
 
@@ -125,9 +126,9 @@ int command_profile_import(int argc, char **argv)
     if (code != EXIT_FINE) return code;
     code = manage_open(&arguments.common, KVT_PROFILE_WRITE, &profile);
     if (code == EXIT_FINE) {
-        kvt_status status =
-            kvt_profile_import(profile, arguments.files[0], arguments.source,
-                               arguments.command_line, &rows, message, sizeof message);
+        kvt_status status = kvt_profile_import(
+            profile, command_data_path(&arguments.common, arguments.files[0]), arguments.source,
+            arguments.command_line, &rows, message, sizeof message);
         if (status != KVT_OK) code = command_fail_input(status, message);
     }
     if (code == EXIT_FINE)

@@ -4,6 +4,7 @@
  * stored in different variants, predicted and measured. Nothing is stored. One thread waits.
  */
 #include "command.h"
+#include "data_files.h"
 #include "estimator/quality_mixed.h"
 #include "profile_document.h"
 #include "profile_dumps.h"
@@ -62,11 +63,13 @@ static error_t mixed_parse(int key, char *argument, struct argp_state *state)
     switch (key) {
     case ARGP_KEY_INIT: state->child_inputs[0] = &arguments->common; return 0;
     case MIXED_KEY_MIXED: return 0;
-    case MIXED_KEY_MODEL: options->model = argument; return 0;
+    case MIXED_KEY_MODEL:
+        options->model = command_data_path(&arguments->common, argument);
+        return 0;
     case MIXED_KEY_TOKENIZER: options->tokenizer = argument; return 0;
     case MIXED_KEY_TEXT:
         if (options->text_count == MIXED_TEXTS_MAX) argp_error(state, "--text: too many");
-        arguments->texts[options->text_count++] = argument;
+        arguments->texts[options->text_count++] = command_data_path(&arguments->common, argument);
         return 0;
     case 'V': arguments->variant_list = argument; return 0;
     case MIXED_KEY_BLOCKS:

@@ -7,6 +7,7 @@
  * stops after the present row; what was measured stays and the same command goes on from there.
  */
 #include "command.h"
+#include "data_files.h"
 #include "profile_dumps.h"
 #include "quality_command.h"
 #include "variant_list.h"
@@ -82,7 +83,7 @@ static void quality_add_text(struct argp_state *state, quality_arguments *argume
                              const char *argument)
 {
     if (arguments->text_count == QUALITY_TEXTS_MAX) argp_error(state, "--text: too many");
-    arguments->texts[arguments->text_count++] = argument;
+    arguments->texts[arguments->text_count++] = command_data_text(&arguments->common, argument);
 }
 
 static error_t quality_parse(int key, char *argument, struct argp_state *state)
@@ -91,7 +92,9 @@ static error_t quality_parse(int key, char *argument, struct argp_state *state)
     quality_profile_options *options = &arguments->options;
     switch (key) {
     case ARGP_KEY_INIT: state->child_inputs[0] = &arguments->common; return 0;
-    case QUALITY_KEY_MODEL: options->model = argument; return 0;
+    case QUALITY_KEY_MODEL:
+        options->model = command_data_path(&arguments->common, argument);
+        return 0;
     case QUALITY_KEY_NAME: options->name = argument; return 0;
     case QUALITY_KEY_TOKENIZER: options->tokenizer = argument; return 0;
     case QUALITY_KEY_TEXT: quality_add_text(state, arguments, argument); return 0;

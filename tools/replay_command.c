@@ -7,6 +7,7 @@
  */
 #include "command.h"
 #include "compare_command.h"
+#include "data_files.h"
 #include "output_file.h"
 
 #include "replay/replay.h"
@@ -543,6 +544,7 @@ int command_replay(int argc, char **argv)
     }
     int code = command_load(&argp, argc, argv, &arguments);
     if (code != EXIT_FINE) return code;
+    command_data_setting(&arguments.common, "replay.ladder", "profile:");
     code = arguments.compare ? replay_run_comparison(&arguments) : replay_run_session(&arguments);
     command_unload(&arguments.common);
     return command_finish(code);

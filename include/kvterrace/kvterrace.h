@@ -22,7 +22,7 @@
  *     if (status == KVT_MISS) recompute();
  *     kvt_close(store);
  *
- * The whole program is tests/install/example.c; it is built and run by the tests.
+ * The whole program is examples/example.c; it is built and run by the tests.
  *
  * Words: an entry is the KV cache of one run of tokens of one sequence; its key names its content;
  * its parent is the entry that holds the preceding tokens; its layout says what its bytes are.

@@ -29,31 +29,35 @@ export LD_LIBRARY_PATH="$lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 say "headers"
 "$here/check_headers.sh" "$prefix/include" "$cc" "$cxx"
 
+# The examples come with the package; they are built from there, outside the checkout.
+doc=$prefix/share/doc/kvterrace
+examples=$doc/examples
+
 say "pkg-config, shared"
 version=$(pkg-config --modversion kvterrace)
 shared=$(pkg-config --cflags --libs kvterrace)
 # shellcheck disable=SC2086 # lists of words on purpose, here and below
-$cc -std=c11 $flags "$here/example.c" -o "$work/example" $shared
+$cc -std=c11 $flags "$examples/example.c" -o "$work/example" $shared
 "$work/example" | tee "$work/out"
 grep -q "^kvterrace $version: " "$work/out"
 # shellcheck disable=SC2086
-$cxx -std=c++17 $flags "$here/example_cpp.cpp" -o "$work/example_cpp" $shared
+$cxx -std=c++17 $flags "$examples/example_cpp.cpp" -o "$work/example_cpp" $shared
 "$work/example_cpp"
-if [ -e "$here/embed_policy.c" ]; then
-    # shellcheck disable=SC2086
-    $cc -std=c11 $flags "$here/embed_policy.c" -o "$work/embed_policy" $shared
-    "$work/embed_policy"
-fi
+# shellcheck disable=SC2086
+$cc -std=c11 $flags "$examples/embed_policy.c" -o "$work/embed_policy" $shared
+"$work/embed_policy"
 
 say "pkg-config, static"
 static=$(pkg-config --static --libs kvterrace | sed 's/-lkvterrace/-l:libkvterrace.a/')
 # shellcheck disable=SC2086
-$cc -std=c11 $flags $(pkg-config --cflags kvterrace) "$here/example.c" -o "$work/example" $static
+$cc -std=c11 $flags $(pkg-config --cflags kvterrace) "$examples/example.c" -o "$work/example" \
+    $static
 env -u LD_LIBRARY_PATH "$work/example"
 
 say "find_package"
 sanitize_flags=${sanitize:+-fsanitize=$sanitize}
 cmake -S "$here/consumer" -B "$work/consumer" -DCMAKE_PREFIX_PATH="$prefix" \
+    -DKVT_EXAMPLES="$examples" \
     -DCMAKE_C_COMPILER="$cc" -DCMAKE_CXX_COMPILER="$cxx" -DCMAKE_C_FLAGS="$sanitize_flags" \
     -DCMAKE_CXX_FLAGS="$sanitize_flags" >"$work/configure.log" ||
     { cat "$work/configure.log"; exit 1; }
@@ -81,5 +85,33 @@ echo "$(wc -l <"$work/declared") functions declared, $(grep -c '^kvt_' "$work/sy
 [ "$(wc -l <"$work/declared")" -gt 50 ] || { echo "the headers were not understood"; exit 1; }
 [ -z "$missing" ] || { echo "declared but not given out:$missing"; exit 1; }
 
-say "the command"
-"$prefix/bin/kvterrace" --version
+say "the command, far from the checkout"
+command=$prefix/bin/kvterrace
+"$command" --version
+mkdir "$work/away"
+cd "$work/away"
+"$command" bench adaptcache --quick --quiet --json >"$work/adaptcache.json"
+"$command" profile import profiles/devices.csv --quiet --database p.db
+"$command" replay --workload poisson --policy lru --set workload.requests=5 --quiet \
+    --set replay.ladder=profiles/ladder-codec-trial.csv >"$work/out"
+"$command" profile quality --model reference_model/model --quiet --quick -n 1 --answer-tokens 0 \
+    --text recall=reference_model/texts/recall-512.jsonl --database p.db >"$work/out"
+# A file of the working directory comes first.
+mkdir profiles
+echo nonsense >profiles/devices.csv
+! "$command" profile import profiles/devices.csv --quiet --database q.db 2>"$work/out" ||
+    { echo "the installed file was preferred"; exit 1; }
+
+say "documents, manual page, completions"
+for name in README.md LICENSE NOTICE SECURITY.md CONTRIBUTING.md docs/CONFIGURATION.md \
+    docs/decisions/0001-where-the-code-leaves-the-map.md; do
+    [ -s "$doc/$name" ] || { echo "$name is not installed"; exit 1; }
+done
+man=$prefix/share/man/man1/kvterrace.1
+if [ -e "$man" ]; then
+    bash=$prefix/share/bash-completion/completions/kvterrace
+    zsh=$prefix/share/zsh/site-functions/_kvterrace
+    "$here/check_manual.sh" "$command" "$man" "$bash" "$zsh"
+else
+    ! command -v python3 >/dev/null || { echo "there is no manual page"; exit 1; }
+fi

@@ -135,7 +135,7 @@ class LintTest(unittest.TestCase):
         self.assert_found("docs/ARCHITECTURE.md", 181, "three pages")
 
     def test_example(self):
-        self.put("tests/install/example.c", "int main(void)\n{\n    /* README: from here */\n"
+        self.put("examples/example.c", "int main(void)\n{\n    /* README: from here */\n"
                  "    return 0;\n    /* README: to here */\n}\n")
         self.put("README.md", "text\n```c\n#include <x.h>\nreturn 0;\n```\n")
         self.assertEqual(self.check(), [])
