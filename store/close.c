@@ -2,7 +2,8 @@
 /*
  * close.c - closing a store, or what a failed open has made of one.
  *
- * Order: the background ends, then the catalog's writer with its last batch, then pools and memory.
+ * Order: the background ends, entries above the SSD are written back, then the catalog's writer
+ * ends with its last batch, then pools and memory.
  *
  * Thread rule: not concurrent with anything.
  */
@@ -31,6 +32,7 @@ void kvt_close(kvt_store *store)
     if (store == NULL || !fork_guard_is_ours(store)) return;
     maintain_stop(store);
     KILL_POINT("close: background stopped");
+    if (store->opened) persist_close(store);
     if (store->catalog != NULL && store->opened) members_note_wear(store, 1);
     if (store->catalog != NULL) catalog_close(store->catalog);
     KILL_POINT("close: catalog closed");

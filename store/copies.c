@@ -138,7 +138,7 @@ static uint64_t copies_held_bytes(kvt_store *store)
     return facts.used_bytes > owed ? facts.used_bytes - owed : 0;
 }
 
-uint64_t copies_fill_limit(const kvt_store *store)
+static uint64_t copies_fill_limit(const kvt_store *store)
 {
     return (uint64_t)(store->high_watermark * (double)store_policy_capacity(store, KVT_TIER_SSD));
 }
@@ -149,6 +149,13 @@ static uint64_t copies_headroom(const kvt_store *store)
     uint64_t share = store_policy_capacity(store, KVT_TIER_SSD) / 64;
     uint64_t records = 2 * store->record_bytes_max;
     return share > records ? share : records;
+}
+
+uint64_t copies_free_bytes(kvt_store *store, bool closing)
+{
+    uint64_t limit = copies_fill_limit(store);
+    uint64_t held = copies_held_bytes(store) + (closing ? 0 : copies_headroom(store));
+    return limit > held ? limit - held : 0;
 }
 
 static double copies_worth(const kvt_store *store, const store_entry *entry)

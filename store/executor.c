@@ -5,6 +5,7 @@
  *     put      encode -> reserve -> write -> prepare -> publish
  *     change   read -> recode -> reserve -> write -> prepare -> publish
  *     change   adopt                      onto a copy that is on SSD already
+ *     copy     read -> reserve -> write -> prepare -> keep      to SSD, beside a place above
  *     evict    unlist
  *
  * The executor never decides: it does what a move says, then commits or aborts it in the policy.
@@ -33,12 +34,10 @@ typedef enum store_stage {
     STAGE_PREPARE,
     STAGE_PUBLISH,
     STAGE_ADOPT,
+    STAGE_KEEP,
     STAGE_UNLIST,
     STAGE_COUNT
 } store_stage;
-
-/* The id of a move that the policy does not know: a record is laid out anew in its tier. */
-#define RELAYOUT_ID 0u
 
 /* One move under way. Zeroed at the start; what it holds is what the fields say. */
 typedef struct store_op {
@@ -464,6 +463,29 @@ static kvt_status stage_adopt(store_op *op)
     return status;
 }
 
+/* copy: what was written hangs beside the place that it was read from. */
+static kvt_status stage_keep(store_op *op)
+{
+    kvt_store *store = op->store;
+    pthread_mutex_lock(&store->lock);
+    op->place->location = op->location;
+    bool kept = copies_attach(store, op->entry, op->place);
+    if (kept) {
+        catalog_insert(store->catalog, op->row);
+        KILL_POINT("copy: row queued");
+        op->row = NULL;
+        op->location = NULL;
+        op->place = NULL;
+        op->source->readers--;
+        op->source = NULL;
+        entry_set_state(op->entry, ENTRY_MOVING, ENTRY_RESIDENT);
+        executor_settle_debt(op);
+        pthread_cond_broadcast(&store->changed);
+    }
+    pthread_mutex_unlock(&store->lock);
+    return kept ? KVT_OK : KVT_E_GONE;
+}
+
 /* evict: the entry has been invisible since the plan was made; who reads it still may finish. */
 static kvt_status stage_unlist(store_op *op)
 {
@@ -487,7 +509,8 @@ static kvt_status stage_unlist(store_op *op)
 static kvt_status (*const stage_functions[STAGE_COUNT])(store_op *) = {
     [STAGE_READ] = stage_read,       [STAGE_RECODE] = stage_recode, [STAGE_ENCODE] = stage_encode,
     [STAGE_RESERVE] = stage_reserve, [STAGE_WRITE] = stage_write,   [STAGE_PREPARE] = stage_prepare,
-    [STAGE_PUBLISH] = stage_publish, [STAGE_ADOPT] = stage_adopt,   [STAGE_UNLIST] = stage_unlist,
+    [STAGE_PUBLISH] = stage_publish, [STAGE_ADOPT] = stage_adopt,   [STAGE_KEEP] = stage_keep,
+    [STAGE_UNLIST] = stage_unlist,
 };
 
 /* The stages of each kind of move, in order, ended by STAGE_COUNT. */
@@ -501,6 +524,10 @@ static const store_stage executor_stages[4][7] = {
 
 /* Of a change that finds what it would write. */
 static const store_stage executor_onto_copy[] = {STAGE_ADOPT, STAGE_COUNT};
+
+/* Of a copy in the making. */
+static const store_stage executor_write_copy[] = {STAGE_READ,    STAGE_RESERVE, STAGE_WRITE,
+                                                  STAGE_PREPARE, STAGE_KEEP,    STAGE_COUNT};
 
 /* ---- giving back ---- */
 
@@ -673,11 +700,16 @@ static kvt_status executor_run_move(kvt_store *store, const kvt_move *move, cons
     pthread_mutex_lock(&store->lock);
     op.entry = entry_find_handle(&store->table, move->handle);
     assert(op.entry != NULL);
+    bool copies = false;
     const store_stage *stages = executor_stages[move->kind];
     if (move->kind == KVT_MOVE_CHANGE) {
         op.source = op.entry->place;
         op.source->readers++;
-        if (copies_hold(store, op.entry, move)) stages = executor_onto_copy;
+        copies = move->id == RELAYOUT_ID && op.tier != op.source->tier;
+        if (copies)
+            stages = executor_write_copy;
+        else if (copies_hold(store, op.entry, move))
+            stages = executor_onto_copy;
     }
     pthread_mutex_unlock(&store->lock);
 
@@ -692,7 +724,7 @@ static kvt_status executor_run_move(kvt_store *store, const kvt_move *move, cons
     result->no_room = op.no_room;
     if (status != KVT_OK) {
         executor_undo(&op, status);
-    } else {
+    } else if (!copies) {
         pthread_mutex_lock(&store->lock);
         if (move->id == RELAYOUT_ID) {
             store->counters.relayouts++;
@@ -703,29 +735,6 @@ static kvt_status executor_run_move(kvt_store *store, const kvt_move *move, cons
         pthread_mutex_unlock(&store->lock);
     }
     if (move->id != RELAYOUT_ID) executor_report(store, move, status);
-    return status;
-}
-
-kvt_status executor_relayout(kvt_store *store, uint64_t handle, kvt_tier tier)
-{
-    kvt_move move = {.id = RELAYOUT_ID, .handle = handle, .kind = KVT_MOVE_CHANGE};
-    executor_result result = {0};
-    pthread_mutex_lock(&store->lock);
-    store_entry *entry = entry_find_handle(&store->table, handle);
-    if (entry == NULL || entry->state != ENTRY_RESIDENT || entry->place->tier != tier) {
-        pthread_mutex_unlock(&store->lock);
-        return KVT_MISS;
-    }
-    move.to_variant = entry->place->variant;
-    move.to_bytes[tier] = entry->place->record_bytes;
-    (void)!kvt_policy_pin(store->policy, handle); /* no plan touches it meanwhile */
-    entry_set_state(entry, ENTRY_RESIDENT, ENTRY_MOVING);
-    pthread_mutex_unlock(&store->lock);
-    kvt_status status = executor_run_move(store, &move, NULL, false, &result);
-    if (status == KVT_E_SPACE && !result.no_room) status = KVT_E_IO; /* a device said so */
-    pthread_mutex_lock(&store->lock);
-    (void)!kvt_policy_unpin(store->policy, handle); /* a miss when it could not be read */
-    pthread_mutex_unlock(&store->lock);
     return status;
 }
 

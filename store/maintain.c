@@ -145,6 +145,7 @@ static kvt_status maintain_round(kvt_store *store, uint64_t *budget, uint32_t *m
     copies_trim(store);
     pthread_mutex_unlock(&store->lock);
     trust_round(store);
+    persist_round(store);
     learn_round(store);
     pthread_mutex_lock(&store->lock);
     store->maintaining = false;

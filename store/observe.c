@@ -109,6 +109,8 @@ static void observe_counters(const store_counters *counters, kvt_store_stats *st
     stats->copies_dropped = counters->copies_dropped;
     stats->copy_demotions = counters->copy_demotions;
     stats->copy_fallbacks = counters->copy_fallbacks;
+    stats->persisted = counters->persisted;
+    stats->persisted_bytes = counters->persisted_bytes;
     stats->parked = counters->parked;
     stats->readmitted = counters->readmitted;
     stats->timeouts = counters->timeouts;

@@ -403,6 +403,8 @@ static kvt_status open_check_options(const kvt_store_options *options, char *mes
         fault = "tick_seconds is outside 0..3600";
     } else if (!(options->get_deadline_seconds >= 0 && options->get_deadline_seconds <= 1e9)) {
         fault = "get_deadline_seconds is outside 0..1e9";
+    } else if (!(options->close_deadline_seconds >= 0 && options->close_deadline_seconds <= 1e9)) {
+        fault = "close_deadline_seconds is outside 0..1e9";
     } else if (options->staging_bytes < (UINT64_C(1) << 20)) {
         fault = "staging_bytes is below 1 MiB";
     } else if (!open_variant_is_kept(options->variant)) {
@@ -521,6 +523,8 @@ static void open_fill_store(kvt_store *store, const kvt_store_options *options)
         store->get_deadline_ns = (uint64_t)(options->get_deadline_seconds * 1e9);
     store->high_watermark = options->high_watermark;
     store->copies.kept = options->copies && options->catalog_path != NULL;
+    store->persist.bytes_per_s = options->persist_bytes_per_s;
+    store->close_deadline_seconds = options->close_deadline_seconds;
     store->move_bytes_per_s = options->move_bytes_per_s;
     store->moves_per_tick = options->moves_per_tick;
     store->observer = options->observer;

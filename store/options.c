@@ -38,6 +38,8 @@ void kvt_store_options_init(kvt_store_options *options)
     options->learn = true;
     options->learn_seconds = 300;
     options->copies = true;
+    options->close_deadline_seconds = 20;
+    options->persist_bytes_per_s = 32000000;
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
         options->tiers[tier].rebalance_bytes_per_s = 32000000;
     }
@@ -374,6 +376,8 @@ static kvt_status options_read_store(kvt_config *config, options_owner *owner,
     options->copies = kvt_config_switch(config, "store.copies");
     options->follow_symlinks = kvt_config_switch(config, "store.follow_symlinks");
     options->handle_seed = kvt_config_bytes(config, "store.handle_seed");
+    options->close_deadline_seconds = kvt_config_number(config, "store.close_deadline");
+    options->persist_bytes_per_s = kvt_config_bytes(config, "store.persist_rate");
     return KVT_OK;
 }
 

@@ -84,6 +84,10 @@ static const kvt_setting settings_table[] = {
           "fixes the hash that names entries to the policy, for runs that repeat; 0: a secret"),
     SWITCH("store.follow_symlinks", "no",
            "the catalog and members may be symbolic links; no: only root's to block devices"),
+    SECONDS("store.close_deadline", "20",
+            "closing writes back what is in HBM and DRAM alone for so long; 0: not at all"),
+    RATE("store.persist_rate", "32MB/s",
+         "bytes per second that the background writes back into free room on SSD; 0: none"),
 
     TIER("hbm"),
     SWITCH("tier.hbm.emulated", "no",

@@ -67,6 +67,14 @@ typedef struct store_copies {
     uint64_t draw; /* what is drawn next */
 } store_copies;
 
+/* The background's write-back (persist.c). Under store->lock. */
+typedef struct store_persist {
+    uint64_t bytes_per_s; /* fixed after open; 0 = none */
+    double tokens;        /* bytes that may be written now */
+    uint64_t earned_ns;   /* up to when tokens were earned */
+    size_t bucket;        /* where the walk over the table goes on */
+} store_persist;
+
 /* Counters under store->lock. */
 typedef struct store_counters {
     uint64_t puts, puts_refused, puts_existing, gets, misses, shared_reads, load_failures, timeouts;
@@ -78,6 +86,7 @@ typedef struct store_counters {
     uint64_t given_up; /* entries dropped for the room of a put */
     uint64_t copies_kept, copies_dropped, copy_demotions, copy_fallbacks;
     uint64_t puts_refused_learned, puts_tried;
+    uint64_t persisted, persisted_bytes; /* by write-back */
     uint64_t hits[KVT_TIER_COUNT];
     uint64_t decision_times[STORE_TIMES]; /* 16 buckets per octave of nanoseconds */
 } store_counters;
@@ -122,6 +131,7 @@ struct kvt_store {
     store_relayout relayouts[KVT_TIER_COUNT];
     store_backoff backoff;
     store_copies copies;
+    store_persist persist;
 
     /* Options are made with figures of an epoch; a curve that is re-opened begins another. */
     uint32_t curve_epoch;
@@ -135,7 +145,8 @@ struct kvt_store {
     /* Fixed after open. */
     store_learn *learn; /* own lock */
     double high_watermark;
-    double loss_limit; /* of every tenant; 1 without lossy forms */
+    double close_deadline_seconds; /* 0 = close writes nothing back */
+    double loss_limit;             /* of every tenant; 1 without lossy forms */
     kvt_striping striping[KVT_TIER_COUNT];
     tiers_pool *pools[KVT_TIER_COUNT];
     uint32_t unit_bytes[KVT_TIER_COUNT];
@@ -189,6 +200,9 @@ uint64_t store_policy_capacity(const kvt_store *store, kvt_tier tier);
 
 /* ---- executor.c ---- */
 
+/* The id of a move that the policy does not know of (executor_again.c). */
+#define RELAYOUT_ID 0u
+
 /* Marks the entries of a fresh plan as MOVING or LEAVING. Lock held since the policy call. */
 void executor_mark_plan(kvt_store *store, const kvt_plan *plan);
 
@@ -225,6 +239,11 @@ void executor_drain_place(kvt_store *store, store_place *place);
  * of now. No lock held. KVT_OK; KVT_MISS (the entry is not at rest there); KVT_E_SPACE (no room: it
  * stays as it is); what reading and writing say. */
 KVT_NODISCARD kvt_status executor_relayout(kvt_store *store, uint64_t handle, kvt_tier tier);
+
+/* Writes the record of a RESIDENT entry above the SSD to the SSD, as its copy, if there is room
+ * now. No lock held. KVT_OK; KVT_MISS (the entry is not at rest there, or has a copy); KVT_E_SPACE;
+ * what reading and writing say. */
+KVT_NODISCARD kvt_status executor_copy(kvt_store *store, uint64_t handle);
 
 /* As kvt_record_bound, with scratch for the store's codec workers. */
 KVT_NODISCARD kvt_status executor_bound(const kvt_store *store, const kvt_record_spec *spec,
@@ -350,8 +369,9 @@ void copies_let_go(kvt_store *store, store_entry *entry);
  * held; it is released while waiting for readers. */
 bool copies_fall_back(kvt_store *store, store_entry *entry);
 
-/* Bytes that stored entries and copies may take on SSD: above, the policy would make room. */
-uint64_t copies_fill_limit(const kvt_store *store);
+/* Bytes of the SSD tier that a copy may still be written into: below store.high_watermark, above
+ * which the policy would make room, and, but at close, with what is kept free. Lock held. */
+uint64_t copies_free_bytes(kvt_store *store, bool closing);
 
 /* Drops copies, the least worth first, until some room is free. Lock held; waits for nobody. */
 void copies_trim(kvt_store *store);
@@ -363,6 +383,21 @@ bool copies_reclaim(kvt_store *store, uint64_t bytes);
 /* Drops the copies with units on a member of the SSD tier in the mask. Lock held; it is released
  * while waiting for readers. */
 void copies_clear_members(kvt_store *store, uint64_t members);
+
+/* ---- persist.c ---- */
+
+/* Writes entries above that have no record on SSD there, the most worth first, and makes what has
+ * been written durable. closing: nothing follows, so no room is kept. No lock held. As kvt_persist.
+ */
+KVT_NODISCARD kvt_status persist_all(kvt_store *store, uint64_t deadline_ns, bool closing,
+                                     kvt_persist_info *info_out);
+
+/* The same within store.close_deadline. Once the background has ended. */
+void persist_close(kvt_store *store);
+
+/* Writes some of what is worth it into free room, within store.persist_rate. In the background
+ * round; no lock held. */
+void persist_round(kvt_store *store);
 
 /* ---- maintain.c ---- */
 

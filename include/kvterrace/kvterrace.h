@@ -138,6 +138,10 @@ typedef struct kvt_store_options {
                              a secret, drawn at the first open and kept in the catalog, or at each
                              open without one: nobody can make keys that collide, and handles (of
                              kvt_move) differ from store to store; 0 */
+    double close_deadline_seconds; /* with copies: kvt_close writes back what is in HBM and DRAM
+                                      alone for so long; 0 = not at all; 20 */
+    uint64_t persist_bytes_per_s;  /* with copies: the background writes back into free room on
+                                      SSD; 0 = none; 32 MB/s */
 } kvt_store_options;
 
 KVT_API void kvt_store_options_init(kvt_store_options *options);
@@ -162,10 +166,12 @@ KVT_API void kvt_store_options_free(void *owner);
 KVT_API KVT_NODISCARD kvt_status kvt_open(const kvt_store_options *options, kvt_store **store_out,
                                           char *message, size_t message_size);
 
-/* Finishes moves in flight, flushes the catalog, closes everything. Entries in HBM and DRAM end
- * here. NULL is allowed. No other call may run or follow. A device that does not answer is waited
- * for no longer than its silence limit; it stays open then, and the memory that it may still use
- * stays allocated, until it answers or the process ends. In a child of fork: does nothing. */
+/* Finishes moves in flight, writes entries of HBM and DRAM back to SSD as kvt_persist does, within
+ * kvt_store_options.close_deadline_seconds, flushes the catalog, closes everything. What is not on
+ * SSD then ends here. NULL is allowed. No other call may run or follow. A device that does not
+ * answer is waited for no longer than its silence limit; it stays open then, and the memory that it
+ * may still use stays allocated, until it answers or the process ends. In a child of
+ * fork: does nothing. */
 KVT_API void kvt_close(kvt_store *store);
 
 /* ---- put, get, delete ---- */
@@ -262,6 +268,29 @@ KVT_API KVT_NODISCARD kvt_status kvt_match_prefix(kvt_store *store, const kvt_ke
  * failed), KVT_E_SPACE (the file system of the catalog is full), KVT_E_MEMORY, KVT_E_DATABASE
  * (anything else that SQLite reports). Blocking. */
 KVT_API KVT_NODISCARD kvt_status kvt_flush(kvt_store *store);
+
+/* What a kvt_persist did, and what it left. */
+typedef struct kvt_persist_info {
+    uint64_t written, written_bytes;           /* records that the SSD did not have */
+    uint64_t displaced, displaced_bytes;       /* stored entries of less worth that made way */
+    uint64_t without_room, without_room_bytes; /* worth less than what the SSD holds */
+    uint64_t left, left_bytes; /* the deadline had passed, or a device failed: not on SSD */
+} kvt_persist_info;
+
+/*
+ * Makes what is in HBM and DRAM survive a restart, too: writes entries that have no record on SSD
+ * there, those with the most worth per byte first, into free room and in place of entries that are
+ * worth less, then does what kvt_flush does. For a shutdown that may be cut short; kvt_close does
+ * the same. The entries stay where they are; gets go on meanwhile. What saves no time on SSD
+ * against recomputing is not written.
+ *   deadline_ns  an instant of CLOCK_MONOTONIC in nanoseconds, UINT64_MAX for none: no record is
+ *                begun after it
+ *   info_out     may be NULL; zero but after KVT_OK and a failure on the way
+ * KVT_OK; KVT_E_TIMEOUT (info_out says how much is left); KVT_E_UNSUPPORTED (no catalog, no SSD
+ * tier, or copies are off); what kvt_flush says; KVT_E_GONE, KVT_E_READ_ONLY (a device). Blocking.
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_persist(kvt_store *store, uint64_t deadline_ns,
+                                             kvt_persist_info *info_out);
 
 /* One round of background work in the calling thread. moves_out (may be NULL): moves committed.
  * KVT_OK; KVT_BUSY when a round is running already. Blocking. */
@@ -370,6 +399,7 @@ typedef struct kvt_store_stats {
                                       would have taken them */
     uint64_t puts_tried;     /* puts that were refused, and stored all the same to time them */
     uint64_t curves_rebased; /* measured curves that what is achieved took the place of, ever */
+    uint64_t persisted, persisted_bytes; /* written back by kvt_persist and in the background */
 } kvt_store_stats;
 
 KVT_API KVT_NODISCARD kvt_status kvt_stats(kvt_store *store, kvt_store_stats *stats);

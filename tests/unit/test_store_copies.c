@@ -39,6 +39,7 @@ static void site_make(site *s, uint64_t disk_bytes)
     s->options.catalog_path = s->catalog;
     s->options.policy = "lru";
     s->options.tick_seconds = 0;
+    s->options.persist_bytes_per_s = 0; /* but where a test asks for it */
     /* A plan counts on a little more than a record comes out with. */
     s->dram = (support_fault){.capacity_bytes = DRAM_ENTRIES * RECORD_BYTES + 16 * 1024};
     s->memory = support_fault_config(&s->dram, "memory");
@@ -269,6 +270,138 @@ static void test_without_copies_or_catalog(void **state)
     }
 }
 
+/* What DRAM alone holds is written to SSD once, and again only when it has changed. */
+static void test_persist(void **state)
+{
+    (void)state;
+    site s;
+    kvt_persist_info info;
+    site_make(&s, 2 << 20);
+    put_some(&s, 0, ENTRIES);
+    assert_int_equal(kvt_persist(s.store, UINT64_MAX, &info), KVT_OK);
+    assert_int_equal(info.written, DRAM_ENTRIES);
+    assert_int_equal(info.written_bytes, DRAM_ENTRIES * RECORD_BYTES);
+    assert_int_equal(info.left + info.without_room + info.displaced, 0);
+    assert_int_equal(support_stats(s.store).copies, DRAM_ENTRIES);
+    assert_int_equal(support_stats(s.store).persisted, DRAM_ENTRIES);
+    uint64_t written = ssd_written(&s);
+    assert_int_equal(kvt_persist(s.store, UINT64_MAX, &info), KVT_OK);
+    assert_int_equal(info.written, 0);
+    assert_int_equal(ssd_written(&s), written);
+    check_budget(&s);
+    site_end(&s);
+}
+
+static void test_persist_says_what_is_left(void **state)
+{
+    (void)state;
+    site s;
+    kvt_persist_info info;
+    site_make(&s, 2 << 20);
+    put_some(&s, 0, ENTRIES);
+    assert_int_equal(kvt_persist(s.store, 1, &info), KVT_E_TIMEOUT);
+    assert_int_equal(info.written, 0);
+    assert_int_equal(info.left, DRAM_ENTRIES);
+    assert_int_equal(info.left_bytes, DRAM_ENTRIES * RECORD_BYTES);
+    s.options.close_deadline_seconds = 0; /* and such a close writes nothing */
+    kvt_close(s.store);
+    site_open(&s);
+    assert_int_equal(kvt_persist(s.store, 1, &info), KVT_OK); /* all that came back is on SSD */
+    site_end(&s);
+}
+
+/* A failing device costs no entry: what was not written is above still. */
+static void test_persist_beside_faults(void **state)
+{
+    (void)state;
+    site s;
+    kvt_persist_info info;
+    site_make(&s, 2 << 20);
+    put_some(&s, 0, ENTRIES);
+    tiers_fault_rule fail = {
+        .action = TIERS_FAULT_FAIL, .kinds = TIERS_FAULT_WRITES, .status = KVT_E_IO, .os_error = 5};
+    for (int i = 0; i < DISKS; i++)
+        assert_int_equal(tiers_fault_add(s.disks[i].device, &fail), KVT_OK);
+    assert_int_equal(kvt_persist(s.store, UINT64_MAX, &info), KVT_E_IO);
+    assert_int_equal(info.written, 0);
+    assert_int_equal(info.left, DRAM_ENTRIES);
+    for (int i = 0; i < DISKS; i++)
+        tiers_fault_clear(s.disks[i].device);
+    assert_int_equal(support_stats(s.store).copies, 0);
+    for (uint32_t i = 0; i < ENTRIES; i++)
+        assert_int_equal(support_get(s.store, i, NULL), KVT_OK);
+    assert_int_equal(kvt_persist(s.store, UINT64_MAX, &info), KVT_OK);
+    assert_int_equal(info.left, 0);
+    site_end(&s);
+}
+
+/* Disks that hold less than all: the entries that were used last are there after a close, and the
+ * ones that made way are the oldest. */
+static void test_close_keeps_the_best(void **state)
+{
+    (void)state;
+    enum { ALL = 30 };
+    site s;
+    site_make(&s, 12 * RECORD_BYTES);
+    put_some(&s, 0, ALL);
+    kvt_close(s.store);
+    site_open(&s);
+    kvt_store_stats stats = support_stats(s.store);
+    uint32_t back = (uint32_t)stats.recovered;
+    assert_true(back >= 18);
+    assert_int_equal(stats.recovery_drops, 0);
+    for (uint32_t i = ALL - DRAM_ENTRIES; i < ALL; i++)
+        assert_int_equal(support_get(s.store, i, NULL), KVT_OK);
+    check_budget(&s);
+    site_end(&s);
+}
+
+/* The background fills free room, in bounded steps, and nothing else. */
+static void test_background_writes_back(void **state)
+{
+    (void)state;
+    site s;
+    site_make(&s, 2 << 20);
+    kvt_close(s.store);
+    s.options.persist_bytes_per_s = 32000000;
+    site_open(&s);
+    put_some(&s, 0, ENTRIES);
+    for (int i = 0; i < 50 && support_stats(s.store).copies < DRAM_ENTRIES; i++) {
+        usleep(20000); /* the budget grows with time */
+        maintain(&s);
+    }
+    assert_int_equal(support_stats(s.store).copies, DRAM_ENTRIES);
+    assert_int_equal(support_stats(s.store).persisted, DRAM_ENTRIES);
+    uint64_t written = ssd_written(&s);
+    maintain(&s);
+    assert_int_equal(ssd_written(&s), written);
+    check_budget(&s);
+    kvt_close(s.store);
+    s.options.persist_bytes_per_s = 0;
+    site_open(&s);
+    for (uint32_t i = 0; i < ENTRIES; i++)
+        assert_int_equal(support_get(s.store, i, NULL), KVT_OK);
+    put_some(&s, ENTRIES, ENTRIES + 2);
+    maintain(&s);
+    assert_int_equal(support_stats(s.store).persisted, 0);
+    site_end(&s);
+}
+
+static void test_persist_needs_a_catalog(void **state)
+{
+    (void)state;
+    site s;
+    kvt_persist_info info;
+    site_make(&s, 2 << 20);
+    kvt_close(s.store);
+    s.options.catalog_path = NULL;
+    s.options.format = true;
+    site_open(&s);
+    put_some(&s, 0, 2);
+    assert_int_equal(kvt_persist(s.store, UINT64_MAX, &info), KVT_E_UNSUPPORTED);
+    site_end(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -280,6 +413,12 @@ int main(void)
         cmocka_unit_test(test_devices_go),
         cmocka_unit_test(test_memory_goes),
         cmocka_unit_test(test_without_copies_or_catalog),
+        cmocka_unit_test(test_persist),
+        cmocka_unit_test(test_persist_says_what_is_left),
+        cmocka_unit_test(test_persist_beside_faults),
+        cmocka_unit_test(test_close_keeps_the_best),
+        cmocka_unit_test(test_background_writes_back),
+        cmocka_unit_test(test_persist_needs_a_catalog),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

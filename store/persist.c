@@ -1,0 +1,396 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * persist.c - writing back: entries of HBM and DRAM that have no record on SSD get a copy there, at
+ * close, when kvt_persist asks for it, and a few at a time in the background (docs/STORE.md, Write
+ * back).
+ *
+ *     collect candidates (above, without a copy) and victims (stored on SSD, and copies)
+ *     -> order by worth per byte -> a chunk: victims make room, commit, records are written -> next
+ *
+ * Close and kvt_persist write into free room and in place of what is worth less: a restart is near,
+ * and the SSD is to hold the best of all. The background writes into free room alone.
+ *
+ * Thread rule: as each function says in store.h.
+ */
+#include "store/fork_guard.h"
+#include "store/kill_note.h"
+#include "store/store.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define PERSIST_SCAN    4096u /* buckets looked at under one hold of the lock */
+#define PERSIST_CHUNK   256u  /* records between two looks at the room */
+#define PERSIST_THREADS 4u    /* that write a chunk, the caller's included */
+
+/* The background writes a record when a tenth of what it would save is worth its write: about so
+ * often a restart comes before the copy is dropped or made anew. */
+#define PERSIST_RESTART_CHANCE 0.1
+#define PERSIST_REUSE_SECONDS  300.0 /* uses within this time after a restart count */
+#define PERSIST_PICKS          64u   /* records that one background round chooses at most */
+
+typedef struct persist_item {
+    uint64_t handle;
+    uint64_t bytes;
+    double per_byte;
+    uint32_t first_position;
+} persist_item;
+
+typedef struct persist_list {
+    persist_item *items;
+    size_t count;
+    size_t room;
+} persist_list;
+
+static uint64_t persist_clock_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
+}
+
+static bool persist_add(persist_list *list, const persist_item *item)
+{
+    if (list->count == list->room) {
+        size_t room = list->room == 0 ? 256 : list->room * 2;
+        persist_item *grown = realloc(list->items, room * sizeof *grown);
+        if (grown == NULL) return false;
+        list->items = grown;
+        list->room = room;
+    }
+    list->items[list->count++] = *item;
+    return true;
+}
+
+/* The best first; of equals the one that precedes the other. */
+static int persist_compare_best(const void *left, const void *right)
+{
+    const persist_item *a = left, *b = right;
+    if (a->per_byte != b->per_byte) return a->per_byte < b->per_byte ? 1 : -1;
+    if (a->first_position != b->first_position)
+        return a->first_position > b->first_position ? 1 : -1;
+    return (a->handle > b->handle) - (a->handle < b->handle);
+}
+
+static int persist_compare_least(const void *left, const void *right)
+{
+    return persist_compare_best(right, left);
+}
+
+/* ---- what there is to write, and what may make way ---- */
+
+/* An entry that has its only record above the SSD. */
+static bool persist_wants(const store_entry *entry)
+{
+    return entry->state == ENTRY_RESIDENT && entry->place->tier < KVT_TIER_SSD &&
+           entry->copy == NULL;
+}
+
+/* One run of write-back. */
+typedef struct persist_run {
+    kvt_store *store;
+    uint64_t deadline_ns;
+    bool closing;
+    persist_list wanted;
+    persist_list victims;
+    size_t next_victim;
+    kvt_persist_info info;
+    kvt_status failure; /* the first of a write */
+
+    pthread_mutex_t lock; /* of the chunk under way, and the two above then */
+    const persist_item *chunk[PERSIST_CHUNK];
+    uint32_t chunk_count;
+    uint32_t chunk_next;
+} persist_run;
+
+/* Lock held. */
+static bool persist_look_at(persist_run *run, const store_entry *entry)
+{
+    bool wanted = persist_wants(entry);
+    bool stored = entry->state == ENTRY_RESIDENT && entry->place->tier == KVT_TIER_SSD;
+    if (!wanted && !stored && entry->copy == NULL) return true;
+    kvt_policy_worth worth;
+    if (kvt_policy_worth_get(run->store->policy, entry->handle, KVT_TIER_SSD, &worth) != KVT_OK)
+        return true;
+    const store_place *place = entry->copy != NULL ? entry->copy : entry->place;
+    const persist_item item = {.handle = entry->handle,
+                               .bytes = place->record_bytes,
+                               .per_byte = worth.per_byte,
+                               .first_position = entry->first_position};
+    if (wanted) return worth.per_byte <= 0 || persist_add(&run->wanted, &item);
+    if (stored && worth.resident_children != 0) return true; /* others need it as their prefix */
+    return persist_add(&run->victims, &item);
+}
+
+/* In bounded holds of the lock; what arrives or moves meanwhile may be overlooked. */
+static kvt_status persist_collect(persist_run *run)
+{
+    kvt_store *store = run->store;
+    kvt_status status = KVT_OK;
+    size_t bucket = 0;
+    bool more = true;
+    while (more && status == KVT_OK) {
+        pthread_mutex_lock(&store->lock);
+        for (uint32_t i = 0; i < PERSIST_SCAN && bucket < store->table.bucket_count; i++) {
+            const store_entry *entry = store->table.buckets[bucket++];
+            for (; entry != NULL && status == KVT_OK; entry = entry->next)
+                if (!persist_look_at(run, entry)) status = KVT_E_MEMORY;
+        }
+        more = bucket < store->table.bucket_count;
+        pthread_mutex_unlock(&store->lock);
+    }
+    if (run->wanted.count > 1)
+        qsort(run->wanted.items, run->wanted.count, sizeof(persist_item), persist_compare_best);
+    if (run->victims.count > 1)
+        qsort(run->victims.items, run->victims.count, sizeof(persist_item), persist_compare_least);
+    return status;
+}
+
+/* ---- room ---- */
+
+/* Drops what a victim has on SSD; the bytes that come free with the next commit. Lock held. */
+static uint64_t persist_displace(persist_run *run, const persist_item *victim)
+{
+    kvt_store *store = run->store;
+    store_entry *entry = entry_find_handle(&store->table, victim->handle);
+    if (entry == NULL || entry->state != ENTRY_RESIDENT) return 0;
+    if (entry->copy != NULL) {
+        uint64_t bytes = entry->copy->location->bytes;
+        store->counters.copies_dropped++;
+        copies_drop(store, entry);
+        return bytes;
+    }
+    if (entry->place->tier != KVT_TIER_SSD) return 0;
+    uint64_t bytes = entry->place->location->bytes;
+    KILL_NOTE(KILL_NOTE_GIVES_WAY, &entry->key, KVT_TIER_SSD);
+    store->counters.evictions++;
+    run->info.displaced++;
+    run->info.displaced_bytes += bytes;
+    executor_drop_entry(store, entry);
+    return bytes;
+}
+
+/* Room for one record, by what is worth less. Lock held. */
+static bool persist_make_room(persist_run *run, const persist_item *item, uint64_t *room)
+{
+    while (*room < item->bytes && run->next_victim < run->victims.count) {
+        const persist_item *victim = &run->victims.items[run->next_victim];
+        if (victim->per_byte >= item->per_byte) break;
+        run->next_victim++;
+        *room += persist_displace(run, victim);
+    }
+    if (*room < item->bytes) return false;
+    *room -= item->bytes;
+    return true;
+}
+
+/* Chooses the next records from *at on and makes their room. */
+static kvt_status persist_choose(persist_run *run, size_t *at)
+{
+    kvt_store *store = run->store;
+    size_t before = run->next_victim;
+    run->chunk_count = run->chunk_next = 0;
+    pthread_mutex_lock(&store->lock);
+    uint64_t room = copies_free_bytes(store, run->closing);
+    while (*at < run->wanted.count && run->chunk_count < PERSIST_CHUNK) {
+        const persist_item *item = &run->wanted.items[(*at)++];
+        if (persist_make_room(run, item, &room)) {
+            run->chunk[run->chunk_count++] = item;
+            continue;
+        }
+        run->info.without_room++;
+        run->info.without_room_bytes += item->bytes;
+    }
+    pthread_mutex_unlock(&store->lock);
+    return run->next_victim != before ? catalog_settle(store->catalog) : KVT_OK;
+}
+
+/* ---- writing ---- */
+
+/* Counts how one record went. run->lock held. */
+static void persist_note(persist_run *run, const persist_item *item, kvt_status status)
+{
+    if (status == KVT_OK) {
+        run->info.written++;
+        run->info.written_bytes += item->bytes;
+    } else if (status == KVT_E_SPACE) { /* in pieces that do not hold it */
+        run->info.without_room++;
+        run->info.without_room_bytes += item->bytes;
+    } else if (status != KVT_MISS) { /* it has moved or left meanwhile */
+        run->info.left++;
+        run->info.left_bytes += item->bytes;
+        if (run->failure == KVT_OK) run->failure = status;
+    }
+}
+
+static void *persist_write_chunk(void *argument)
+{
+    persist_run *run = argument;
+    pthread_mutex_lock(&run->lock);
+    while (run->chunk_next < run->chunk_count) {
+        const persist_item *item = run->chunk[run->chunk_next++];
+        kvt_status status = KVT_E_TIMEOUT;
+        pthread_mutex_unlock(&run->lock);
+        if (persist_clock_ns() < run->deadline_ns) status = executor_copy(run->store, item->handle);
+        pthread_mutex_lock(&run->lock);
+        persist_note(run, item, status);
+    }
+    pthread_mutex_unlock(&run->lock);
+    return NULL;
+}
+
+/* On several threads, because one record after the other would wait for each device in turn. */
+static void persist_write(persist_run *run)
+{
+    pthread_t threads[PERSIST_THREADS - 1];
+    uint32_t count = 0;
+    while (count < PERSIST_THREADS - 1 && count + 1 < run->chunk_count &&
+           pthread_create(&threads[count], NULL, persist_write_chunk, run) == 0)
+        count++;
+    (void)persist_write_chunk(run);
+    while (count > 0)
+        pthread_join(threads[--count], NULL);
+}
+
+static void persist_leave_rest(persist_run *run, size_t at)
+{
+    for (; at < run->wanted.count; at++)
+        persist_note(run, &run->wanted.items[at], KVT_E_TIMEOUT);
+}
+
+kvt_status persist_all(kvt_store *store, uint64_t deadline_ns, bool closing,
+                       kvt_persist_info *info_out)
+{
+    persist_run run = {.store = store, .deadline_ns = deadline_ns, .closing = closing};
+    pthread_mutex_init(&run.lock, NULL);
+    kvt_status status = persist_collect(&run);
+    size_t at = 0;
+    while (status == KVT_OK && at < run.wanted.count) {
+        if (persist_clock_ns() >= deadline_ns) {
+            persist_leave_rest(&run, at);
+            break;
+        }
+        status = persist_choose(&run, &at);
+        if (status == KVT_OK) persist_write(&run);
+    }
+    free(run.wanted.items);
+    free(run.victims.items);
+    pthread_mutex_destroy(&run.lock);
+    kvt_status flushed = catalog_flush(store->catalog);
+    pthread_mutex_lock(&store->lock);
+    store->counters.persisted += run.info.written;
+    store->counters.persisted_bytes += run.info.written_bytes;
+    pthread_mutex_unlock(&store->lock);
+    if (info_out != NULL) *info_out = run.info;
+    if (status == KVT_OK) status = flushed;
+    return status == KVT_OK ? run.failure : status;
+}
+
+kvt_status kvt_persist(kvt_store *store, uint64_t deadline_ns, kvt_persist_info *info_out)
+{
+    if (store == NULL) return KVT_E_ARGUMENT;
+    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
+    if (info_out != NULL) memset(info_out, 0, sizeof *info_out);
+    if (!store->copies.kept || store->pools[KVT_TIER_SSD] == NULL) return KVT_E_UNSUPPORTED;
+    return persist_all(store, deadline_ns, false, info_out);
+}
+
+void persist_close(kvt_store *store)
+{
+    if (!store->copies.kept || store->pools[KVT_TIER_SSD] == NULL) return;
+    if (!(store->close_deadline_seconds > 0)) return;
+    double limit_ns = (double)persist_clock_ns() + store->close_deadline_seconds * 1e9;
+    /* What stays behind is lost with the process, as it is by a kill. */
+    (void)!persist_all(store, (uint64_t)limit_ns, true, NULL);
+}
+
+/* ---- the background ---- */
+
+/* Lock held. */
+static void persist_earn(kvt_store *store)
+{
+    store_persist *persist = &store->persist;
+    uint64_t now_ns = store_now_ns(store);
+    double most = (double)persist->bytes_per_s;
+    if (most < (double)store->record_bytes_max) most = (double)store->record_bytes_max;
+    persist->tokens += (double)persist->bytes_per_s * (double)(now_ns - persist->earned_ns) * 1e-9;
+    if (persist->tokens > most) persist->tokens = most;
+    persist->earned_ns = now_ns;
+}
+
+/* Whether a copy is worth its write although no restart is in sight. Lock held. */
+static bool persist_pays(const kvt_store *store, const kvt_policy_worth *worth, uint64_t bytes)
+{
+    double reuse = fmin(1.0, worth->uses_per_s * PERSIST_REUSE_SECONDS);
+    double write_seconds = (double)bytes / store->costs.write[KVT_TIER_SSD].bytes_per_s;
+    return worth->saved_seconds * reuse * PERSIST_RESTART_CHANCE > write_seconds;
+}
+
+/* The best of the next part of the table that pay, in order. Lock held. */
+static uint32_t persist_pick(kvt_store *store, persist_item picks[PERSIST_PICKS])
+{
+    store_persist *persist = &store->persist;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < PERSIST_SCAN; i++) {
+        if (persist->bucket >= store->table.bucket_count) {
+            persist->bucket = 0;
+            break;
+        }
+        const store_entry *entry = store->table.buckets[persist->bucket++];
+        for (; entry != NULL; entry = entry->next) {
+            kvt_policy_worth worth;
+            if (!persist_wants(entry)) continue;
+            uint64_t bytes = entry->place->record_bytes;
+            if (kvt_policy_worth_get(store->policy, entry->handle, KVT_TIER_SSD, &worth) !=
+                    KVT_OK ||
+                !persist_pays(store, &worth, bytes))
+                continue;
+            if (count == PERSIST_PICKS && worth.per_byte <= picks[count - 1].per_byte) continue;
+            uint32_t index = count < PERSIST_PICKS ? count++ : count - 1;
+            picks[index] = (persist_item){entry->handle, bytes, worth.per_byte, 0};
+            for (; index > 0 && picks[index - 1].per_byte < picks[index].per_byte; index--) {
+                persist_item better = picks[index];
+                picks[index] = picks[index - 1];
+                picks[index - 1] = better;
+            }
+        }
+    }
+    return count;
+}
+
+/* Takes a record's bytes out of the budget and the room. Lock held. */
+static bool persist_may_write(kvt_store *store, uint64_t bytes)
+{
+    store_persist *persist = &store->persist;
+    persist_earn(store);
+    if (store->stopping || (double)bytes > persist->tokens) return false;
+    if (copies_free_bytes(store, false) < bytes) return false;
+    persist->tokens -= (double)bytes;
+    return true;
+}
+
+void persist_round(kvt_store *store)
+{
+    persist_item picks[PERSIST_PICKS];
+    if (!store->copies.kept || store->persist.bytes_per_s == 0) return;
+    if (store->pools[KVT_TIER_SSD] == NULL) return;
+    pthread_mutex_lock(&store->lock);
+    uint32_t count = persist_pick(store, picks);
+    pthread_mutex_unlock(&store->lock);
+    for (uint32_t i = 0; i < count; i++) {
+        pthread_mutex_lock(&store->lock);
+        bool may = persist_may_write(store, picks[i].bytes);
+        pthread_mutex_unlock(&store->lock);
+        if (!may) return;
+        kvt_status status = executor_copy(store, picks[i].handle);
+        pthread_mutex_lock(&store->lock);
+        if (status == KVT_OK) {
+            store->counters.persisted++;
+            store->counters.persisted_bytes += picks[i].bytes;
+        }
+        pthread_mutex_unlock(&store->lock);
+        if (status < 0) return; /* the entry backs off, or there is no room */
+    }
+}

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_store_restart.c - what a clean close and a kill leave of a store with memory above its SSDs:
+ * the entries that were used most are not the ones that are lost.
+ */
+#include "store_support.h"
+
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+enum { ENTRIES = 200, HOT = 20, ROUNDS = 6 };
+
+typedef struct site {
+    char folder[64];
+    char catalog[96];
+    char paths[2][96];
+    kvt_device_config files[2];
+    kvt_store_options options;
+} site;
+
+/* Two files that hold all entries and more, and memory for a tenth of them. */
+static void site_make(site *s, const char *policy)
+{
+    support_make_folder(s->folder, sizeof s->folder);
+    snprintf(s->catalog, sizeof s->catalog, "%s/catalog.db", s->folder);
+    kvt_store_options_init(&s->options);
+    s->options.staging_bytes = 8 << 20;
+    s->options.catalog_path = s->catalog;
+    s->options.policy = policy;
+    s->options.tick_seconds = 0;
+    for (int i = 0; i < 2; i++) {
+        snprintf(s->paths[i], sizeof s->paths[i], "%s/ssd%d", s->folder, i);
+        s->files[i] = support_file_config(i == 0 ? "ssd0" : "ssd1", s->paths[i], 8 << 20);
+    }
+    s->options.tiers[KVT_TIER_DRAM].capacity_bytes = 1 << 20;
+    s->options.tiers[KVT_TIER_SSD] =
+        (kvt_tier_options){.devices = s->files, .device_count = 2, .unit_bytes = 8192};
+}
+
+static kvt_store *site_open(site *s)
+{
+    kvt_store *store = NULL;
+    char message[256];
+    kvt_status status = kvt_open(&s->options, &store, message, sizeof message);
+    if (status != KVT_OK) fail_msg("open: %s: %s", kvt_status_name(status), message);
+    return store;
+}
+
+static void put_all(kvt_store *store)
+{
+    for (uint32_t i = 0; i < ENTRIES; i++)
+        assert_int_equal(support_put(store, i), KVT_OK);
+    assert_int_equal(kvt_flush(store), KVT_OK);
+}
+
+/* Some entries are read again and again, and come up. */
+static void use(kvt_store *store)
+{
+    for (int round = 0; round < ROUNDS; round++) {
+        for (uint32_t i = 0; i < HOT; i++) {
+            assert_int_equal(support_get(store, i * 9, NULL), KVT_OK);
+            assert_int_equal(kvt_maintain(store, NULL), KVT_OK);
+        }
+    }
+}
+
+static uint32_t count_readable(kvt_store *store)
+{
+    uint32_t readable = 0;
+    for (uint32_t i = 0; i < ENTRIES; i++)
+        if (support_get(store, i, NULL) == KVT_OK) readable++;
+    return readable;
+}
+
+static void check_close(const char *policy)
+{
+    site s;
+    site_make(&s, policy);
+    kvt_store *store = site_open(&s);
+    put_all(store);
+    use(store);
+    assert_int_equal(count_readable(store), ENTRIES);
+    kvt_close(store);
+    store = site_open(&s);
+    assert_int_equal(count_readable(store), ENTRIES);
+    kvt_close(store);
+    support_remove_folder(s.folder);
+}
+
+static void test_close_loses_nothing(void **state)
+{
+    (void)state;
+    check_close("utility");
+}
+
+static void test_close_loses_nothing_by_recency(void **state)
+{
+    (void)state;
+    check_close("lru");
+}
+
+/* The child's life: `listed` says what was on SSD when the first flush had ended. */
+static void live_and_die(site *s, bool *listed)
+{
+    kvt_store *store = site_open(s);
+    put_all(store);
+    for (uint32_t i = 0; i < ENTRIES; i++) {
+        kvt_get_info info;
+        if (support_get(store, i, &info) != KVT_OK) _exit(1);
+        listed[i] = info.tier == KVT_TIER_SSD;
+    }
+    use(store);
+    if (kvt_flush(store) != KVT_OK) _exit(1);
+    kill(getpid(), SIGKILL);
+}
+
+static void test_kill_leaves_what_was_promoted(void **state)
+{
+    (void)state;
+    site s;
+    site_make(&s, "lru");
+    bool *listed = mmap(NULL, ENTRIES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(listed != MAP_FAILED);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) live_and_die(&s, listed);
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status));
+    kvt_store *store = site_open(&s);
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < ENTRIES; i++) {
+        if (!listed[i]) continue;
+        count++;
+        assert_int_equal(support_get(store, i, NULL), KVT_OK);
+    }
+    assert_true(count > ENTRIES / 2);
+    kvt_close(store);
+    munmap(listed, ENTRIES);
+    support_remove_folder(s.folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_close_loses_nothing),
+        cmocka_unit_test(test_close_loses_nothing_by_recency),
+        cmocka_unit_test(test_kill_leaves_what_was_promoted),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
