@@ -11,6 +11,7 @@
  */
 #include "live_content.h"
 #include "live_devices.h"
+#include "live_profile.h"
 #include "results.h"
 
 #include <assert.h>
@@ -27,6 +28,7 @@
 /* Background rounds do not get closer than this. */
 #define LIVE_TICK_SECONDS 0.005
 #define LIVE_SETTLE_TRIES 200
+#define LIVE_NAP_NS       UINT64_C(50000000) /* an interrupted run ends within so long */
 
 /* How the measured cost of loads is followed: weight of a new ratio, its bound against a single
  * hiccup, and the return of trust per request that loaded nothing. */
@@ -48,6 +50,8 @@ typedef struct live_log {
 typedef struct live_run {
     const replay_options *options;
     const replay_workload *workload;
+    const replay_live *live;
+    live_profile profile; /* the store's own */
     kvt_store *store;
     kvt_prefill prefill; /* scaled */
     double *table;       /* scaled table of the prefill, or NULL */
@@ -92,12 +96,25 @@ static uint64_t live_now_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-static void live_sleep_until(uint64_t ns)
+static void live_sleep(uint64_t ns)
 {
     struct timespec until = {.tv_sec = (time_t)(ns / 1000000000u),
                              .tv_nsec = (long)(ns % 1000000000u)};
     while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR) {
     }
+}
+
+static bool live_is_interrupted(const live_run *run)
+{
+    return run->live->interrupted != NULL && run->live->interrupted();
+}
+
+/* Until then, or until the run is interrupted. */
+static void live_sleep_until(const live_run *run, uint64_t ns)
+{
+    while (live_now_ns() + LIVE_NAP_NS < ns && !live_is_interrupted(run))
+        live_sleep(live_now_ns() + LIVE_NAP_NS);
+    if (!live_is_interrupted(run)) live_sleep(ns);
 }
 
 /* ---- plan log ---- */
@@ -137,7 +154,7 @@ static kvt_status live_compare_moves(live_run *run, kvt_store_stats *stats)
 {
     replay_result *result = run->result;
     for (int i = 0; i < LIVE_SETTLE_TRIES && !result->moves_match; i++) {
-        if (i > 0) live_sleep_until(live_now_ns() + 2000000u);
+        if (i > 0) live_sleep(live_now_ns() + 2000000u);
         stats->struct_size = sizeof *stats;
         kvt_status status = kvt_stats(run->store, stats);
         if (status != KVT_OK) return status;
@@ -290,7 +307,7 @@ static void live_put_rest(live_server *server, uint32_t loaded)
     live_run *run = server->run;
     uint32_t unit = run->workload->block_tokens;
     uint8_t *data = server->buffer + (size_t)run->buffer_blocks * run->block_bytes;
-    for (uint32_t i = loaded; i < server->request->block_count; i++) {
+    for (uint32_t i = loaded; i < server->request->block_count && !live_is_interrupted(run); i++) {
         kvt_entry entry = {.key = server->keys[i],
                            .parent = i > 0 ? &server->keys[i - 1] : NULL,
                            .layout = run->layout,
@@ -336,7 +353,8 @@ static void live_serve(live_server *server, uint64_t index)
     live_run *run = server->run;
     const replay_request *request = &run->workload->requests[index];
     uint64_t arrival_ns = run->begin_ns + (uint64_t)((double)request->arrival_ns * run->scale);
-    live_sleep_until(arrival_ns);
+    live_sleep_until(run, arrival_ns);
+    if (live_is_interrupted(run)) return;
     uint64_t start_ns = live_now_ns();
 
     server->request = request;
@@ -353,7 +371,7 @@ static void live_serve(live_server *server, uint64_t index)
     uint32_t loaded = live_load(server);
     double compute_s = run->prefill.fixed_seconds + live_prefill_after(run, request, loaded);
     uint64_t prefill_from_ns = run->options->overlap ? start_ns : live_now_ns();
-    live_sleep_until(prefill_from_ns + (uint64_t)(compute_s * 1e9));
+    live_sleep_until(run, prefill_from_ns + (uint64_t)(compute_s * 1e9));
     uint64_t first_token_ns = live_now_ns();
 
     live_check_held(server);
@@ -377,7 +395,7 @@ static void *live_serve_all(void *context)
         uint64_t index = run->next;
         if (index < run->workload->request_count) run->next++;
         pthread_mutex_unlock(&run->lock);
-        if (index >= run->workload->request_count) return NULL;
+        if (index >= run->workload->request_count || live_is_interrupted(run)) return NULL;
         live_serve(server, index);
     }
 }
@@ -452,6 +470,7 @@ static kvt_status live_open_store(live_run *run, const replay_live *live, const 
     store.policy = policy;
     store.catalog_path = NULL;
     if (store.handle_seed == 0) store.handle_seed = 1; /* runs repeat */
+    if (run->profile.path[0] != '\0') store.profile_path = run->profile.path;
     store.prefill = run->prefill;
     store.alpha_seconds *= run->scale;
     store.half_life_seconds *= run->scale;
@@ -558,7 +577,7 @@ kvt_status replay_run_live(const replay_options *options, const replay_workload 
                            char *message, size_t message_size)
 {
     assert(options != NULL && workload != NULL && live != NULL && live->store != NULL);
-    live_run run = {.store = NULL};
+    live_run run = {.live = live};
     live_devices devices = {.blank = NULL};
     kvt_store_stats stats = {.struct_size = sizeof stats};
     results_start(result, "live", policy, options, workload);
@@ -571,10 +590,17 @@ kvt_status replay_run_live(const replay_options *options, const replay_workload 
     if (status != KVT_OK) goto out;
     status = live_devices_note(&devices, live->store);
     if (status != KVT_OK) goto out;
+    status = live_profile_make(&run.profile, live->store->profile_path, message, message_size);
+    if (status != KVT_OK) goto out;
+    if (live->profile_seen != NULL) live->profile_seen(live->context, run.profile.path, false);
     status = live_open_store(&run, live, policy, message, message_size);
     if (status != KVT_OK) goto out;
     snprintf(message, message_size, "the servers could not be started");
     status = live_run_servers(&run);
+    if (status == KVT_OK && live_is_interrupted(&run)) {
+        snprintf(message, message_size, "interrupted");
+        status = KVT_E_CANCELLED;
+    }
     if (status != KVT_OK) goto out;
     status = live_compare_moves(&run, &stats);
     if (status != KVT_OK) {
@@ -584,6 +610,9 @@ kvt_status replay_run_live(const replay_options *options, const replay_workload 
     live_take_stats(&run, &stats);
 out:
     kvt_close(run.store);
+    if (status == KVT_OK && live->profile_seen != NULL)
+        live->profile_seen(live->context, run.profile.path, true);
+    live_profile_remove(&run.profile);
     char reason[256] = "";
     kvt_status wiped = live_devices_wipe(&devices, reason, sizeof reason);
     if (status == KVT_OK && wiped != KVT_OK) {

@@ -3,7 +3,8 @@
  * live_devices.c - which devices were blank before a live run, and blanking them again after it.
  *
  * A device counts as blank when the bytes where a label goes are zero, as the store judges it. A
- * device that carried a label or other bytes is never touched here. One thread.
+ * device that carried a label or other bytes is never touched here. A file that the run made is
+ * removed. One thread.
  */
 #include "live_devices.h"
 
@@ -31,12 +32,20 @@ static kvt_status live_read_head(kvt_device *device, uint8_t *head)
     return kvt_device_transfer(device, KVT_IO_READ, 0, head, LIVE_LABEL_BYTES);
 }
 
+/* A file that a store of this configuration would make. */
+static bool live_is_absent(const kvt_device_config *config)
+{
+    if (config->backend == NULL || config->path == NULL) return false;
+    if (strcmp(config->backend, "file") != 0) return false;
+    return access(config->path, F_OK) != 0 && errno == ENOENT;
+}
+
 static bool live_was_blank(const kvt_device_config *config, uint8_t *head)
 {
     kvt_device *device = NULL;
     if (config->backend == NULL || config->path == NULL) return false;
     if (strcmp(config->backend, "file") != 0 && strcmp(config->backend, "nvme") != 0) return false;
-    if (access(config->path, F_OK) != 0) return errno == ENOENT;
+    if (live_is_absent(config)) return true;
     bool blank = kvt_device_open(config, &device, NULL, 0) == KVT_OK &&
                  (device->facts.flags & KVT_DEVICE_FOREIGN) == 0 &&
                  live_read_head(device, head) == KVT_OK && live_is_zero(head, LIVE_LABEL_BYTES);
@@ -72,12 +81,15 @@ kvt_status live_devices_note(live_devices *devices, const kvt_store_options *sto
     *devices = (live_devices){.store = store};
     for (int tier = 1; tier < KVT_TIER_COUNT; tier++)
         devices->count += store->tiers[tier].device_count;
-    devices->blank = calloc(devices->count + 1, sizeof *devices->blank);
+    devices->blank = calloc(2 * ((size_t)devices->count + 1), sizeof *devices->blank);
     if (devices->blank == NULL) return KVT_E_MEMORY;
+    devices->absent = devices->blank + devices->count + 1;
     if (posix_memalign(&head, LIVE_LABEL_ALIGN, LIVE_LABEL_BYTES) != 0) return KVT_E_MEMORY;
     for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
-        for (uint32_t i = 0; i < store->tiers[tier].device_count; i++)
-            devices->blank[next++] = live_was_blank(&store->tiers[tier].devices[i], head);
+        for (uint32_t i = 0; i < store->tiers[tier].device_count; i++, next++) {
+            devices->absent[next] = live_is_absent(&store->tiers[tier].devices[i]);
+            devices->blank[next] = live_was_blank(&store->tiers[tier].devices[i], head);
+        }
     }
     free(head);
     return KVT_OK;
@@ -95,11 +107,12 @@ kvt_status live_devices_wipe(live_devices *devices, char *message, size_t messag
         snprintf(message, message_size, "out of memory: the labels of this run stay");
     }
     for (int tier = 1; tier < KVT_TIER_COUNT && head != NULL; tier++) {
-        for (uint32_t i = 0; i < devices->store->tiers[tier].device_count; i++) {
-            if (!devices->blank[next++]) continue;
+        for (uint32_t i = 0; i < devices->store->tiers[tier].device_count; i++, next++) {
+            const kvt_device_config *config = &devices->store->tiers[tier].devices[i];
+            if (!devices->blank[next]) continue;
+            if (devices->absent[next] && unlink(config->path) == 0) continue;
             char reason[256] = "";
-            kvt_status status =
-                live_wipe_one(&devices->store->tiers[tier].devices[i], head, reason, sizeof reason);
+            kvt_status status = live_wipe_one(config, head, reason, sizeof reason);
             if (status == KVT_OK || first != KVT_OK) continue;
             first = status;
             snprintf(message, message_size, "%s", reason);

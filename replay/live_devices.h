@@ -10,7 +10,8 @@
 
 typedef struct live_devices {
     const kvt_store_options *store;
-    bool *blank; /* by device, tier after tier: absent, or zeros where a label goes */
+    bool *blank;  /* by device, tier after tier: absent, or zeros where a label goes */
+    bool *absent; /* by device: the run makes its file */
     uint32_t count;
 } live_devices;
 
@@ -18,9 +19,9 @@ typedef struct live_devices {
  * KVT_OK; KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status live_devices_note(live_devices *devices, const kvt_store_options *store);
 
-/* Zeroes the labels on the devices that were blank: nothing of a live run is worth keeping, and a
- * label would keep the next run out. Releases what was noted. KVT_OK, or the first failure with a
- * message. */
+/* Zeroes the labels on the devices that were blank and removes files that were absent: nothing of a
+ * live run is worth keeping, and a label would keep the next run out. Releases what was noted.
+ * KVT_OK, or the first failure with a message. */
 kvt_status live_devices_wipe(live_devices *devices, char *message, size_t message_size);
 
 #endif

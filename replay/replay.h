@@ -240,9 +240,20 @@ KVT_NODISCARD kvt_status replay_run_sim(const replay_options *options,
                                         const replay_workload *workload, const char *policy,
                                         replay_result *result, char *message, size_t message_size);
 
+/* A private copy of a profile. */
+typedef struct live_profile {
+    char folder[96]; /* empty: there is none */
+    char path[128];
+} live_profile;
+
 /* The store of a live run. */
 typedef struct replay_live {
     const kvt_store_options *store; /* devices and tiers at full scale, as the settings say */
+    bool (*interrupted)(void);      /* or NULL: whether the run is to end now */
+    /* or NULL: told of the run's copy of the profile before its store is opened, and after it was
+     * closed. For tests. */
+    void (*profile_seen)(void *context, const char *path, bool after);
+    void *context;
 } replay_live;
 
 /*
@@ -251,10 +262,12 @@ typedef struct replay_live {
  * sleep for the scaled prefill of the rest and put what was missing. Bytes per token, tier
  * capacities, arrivals, prefill, half-life and alpha are multiplied by options->scale, so that
  * break-even points stay. Times in the result are divided by it; bytes are those really moved. The
- * catalog is not used: nothing survives the run, and devices that were blank before it, or absent,
- * are blank again after it: their labels are zeroed. options->plan_log receives every move with its
- * outcome. KVT_OK (also when bytes differed: see wrong_bytes); kvt_open's errors; KVT_E_MEMORY;
- * KVT_E_IO.
+ * catalog is not used, and nothing survives the run: devices that were blank before it are blank
+ * again after it, files that it made are gone, and its store has a copy of the profile of its own,
+ * so that runs begin alike and what one learns (store.learn) ends with it. options->plan_log
+ * receives every move with its outcome. KVT_OK (also when bytes differed: see wrong_bytes);
+ * KVT_E_CANCELLED (interrupted; nothing is left behind then either); kvt_open's errors;
+ * KVT_E_MEMORY; KVT_E_IO.
  */
 KVT_NODISCARD kvt_status replay_run_live(const replay_options *options,
                                          const replay_workload *workload, const replay_live *live,

@@ -338,8 +338,6 @@ static kvt_status options_read_ladder(kvt_config *config, options_owner *owner,
     options->ladder_class =
         options_keep(owner, kvt_config_text(config, "store.ladder_class"), &status);
     options->loss_limit = kvt_config_number(config, "store.loss_limit");
-    options->learn = kvt_config_switch(config, "store.learn");
-    options->learn_seconds = kvt_config_number(config, "store.learn_interval");
     return status;
 }
 
@@ -351,6 +349,8 @@ static kvt_status options_read_store(kvt_config *config, options_owner *owner,
     options->profile_path = options_keep(owner, kvt_config_text(config, "store.profile"), &status);
     if (options->profile_path != NULL) {
         options->profile_foreign = kvt_config_switch(config, "store.profile_foreign");
+        options->learn = kvt_config_switch(config, "store.learn");
+        options->learn_seconds = kvt_config_number(config, "store.learn_interval");
     }
     options->format = kvt_config_switch(config, "store.format");
     options->policy = options_keep(owner, kvt_config_text(config, "store.policy"), &status);

@@ -10,6 +10,7 @@
 #include "data_files.h"
 #include "output_file.h"
 
+#include "replay/live_profile.h"
 #include "replay/replay.h"
 
 #include <stdlib.h>
@@ -38,6 +39,8 @@ typedef struct replay_session {
     replay_options options;
     kvt_store_options store; /* live only, with what it points to */
     void *store_owner;
+    kvt_store_options live_store; /* the same with `profile` */
+    live_profile profile;         /* as it was at the beginning: all runs begin with it */
     replay_live live;
     replay_workload workload; /* of the first seed */
     char *policy_text;        /* owned; cut into policies */
@@ -298,6 +301,8 @@ static kvt_status replay_run_all(replay_session *session)
         status = replay_make_workload(session, seed, workload);
         session->input_fault = status != KVT_OK;
         replay_bound bound = {0};
+        if (status == KVT_OK && session->arguments->live && command_interrupted())
+            status = KVT_E_CANCELLED;
         if (status == KVT_OK) status = replay_find_bound(session, workload, seed, &bound);
         for (size_t p = 0; p < session->policy_count && status == KVT_OK; p++) {
             char what[64];
@@ -441,7 +446,6 @@ static kvt_status replay_prepare(replay_session *session)
     kvt_status status = replay_options_read(config, arguments->live, &session->options,
                                             session->message, sizeof session->message);
     if (status == KVT_OK && arguments->live) {
-        session->live.store = &session->store;
         status = kvt_store_options_read(config, &session->store, &session->store_owner,
                                         session->message, sizeof session->message);
         if (status == KVT_OK && session->store.catalog_path) {
@@ -449,6 +453,16 @@ static kvt_status replay_prepare(replay_session *session)
                          "store.catalog is left alone: nothing of a live replay survives it");
         }
         if (status == KVT_OK) status = replay_try_profile(session);
+        /* From here on there is something to clean up. */
+        command_catch_interrupts();
+        if (status == KVT_OK)
+            status = live_profile_make(&session->profile, session->store.profile_path,
+                                       session->message, sizeof session->message);
+        session->live_store = session->store;
+        if (session->profile.path[0] != '\0')
+            session->live_store.profile_path = session->profile.path;
+        session->live.store = &session->live_store;
+        session->live.interrupted = command_interrupted;
     }
     if (status != KVT_OK) return status;
     status = replay_take_policies(session, arguments->policies
@@ -505,6 +519,7 @@ static int replay_run_session(replay_arguments *arguments)
         code = session.input_fault ? command_fail_input(status, session.message)
                                    : command_fail(status, session.message);
     }
+    live_profile_remove(&session.profile);
     replay_workload_free(&session.workload);
     replay_options_free(&session.options);
     kvt_store_options_free(session.store_owner);

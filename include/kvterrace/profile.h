@@ -41,6 +41,13 @@ KVT_API KVT_NODISCARD kvt_status kvt_profile_open(const char *path, uint32_t fla
                                                   size_t message_size);
 KVT_API void kvt_profile_close(kvt_profile *profile);
 
+/* Writes the profile's content as of now into a new file. KVT_OK; KVT_E_IO (the file is there, or
+ * cannot be made); KVT_E_DATABASE; KVT_E_SPACE; KVT_E_MEMORY. Nothing is left of a copy that
+ * failed.
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_profile_copy(kvt_profile *profile, const char *path,
+                                                  char *message, size_t message_size);
+
 /* Called now and then while measuring: share done in [0,1] and what is measured. Returning false
  * stops the measurement (KVT_E_CANCELLED); what was stored stays. */
 typedef bool kvt_profile_progress(void *context, double done, const char *what);

@@ -467,10 +467,16 @@ class CommandTest(CommandCase):
         self.assertEqual(tiers["dram"]["capacity_bytes"], 2000000000)
         self.fails("replay.scale", "replay", *WORKLOAD, "--mode", "live", "--config", "live.ini",
                    "--scale", "1e-12")
-        # What the run labelled is blank again, so the same command works a second time.
-        self.assertEqual(self.run_json("inspect", "ssd0")["label"], "blank")
+        # What the run made is gone, and what it labelled is blank again, so the same command works
+        # a second time.
+        self.assertFalse(os.path.exists(self.path("ssd0")))
+        with open(self.path("ssd1"), "wb") as file:
+            file.truncate(96 << 20)
         self.run_json("replay", *WORKLOAD, "--mode", "live", "--config", "live.ini", "--policy",
                       "lru", "--quiet", "--set", "workload.requests=20")
+        self.assertEqual(self.run_json("inspect", "ssd1")["label"], "blank")
+        with open(self.path("ssd0"), "wb") as file:
+            file.truncate(64 << 20)
         # Somebody else's bytes stay, and are not taken over by themselves.
         with open(self.path("ssd0"), "r+b") as file:
             file.write(b"precious")
