@@ -307,7 +307,8 @@ kvt_status catalog_open(const char *path, uint32_t flags, store_catalog **catalo
     store_cond_init(&catalog->wake);
     store_cond_init(&catalog->done);
     kvt_status status = catalog_reach(catalog, path, flags);
-    if (status == KVT_OK) status = catalog_prepare(catalog, read_only);
+    if (status == KVT_OK && (flags & CATALOG_LOCK) == 0)
+        status = catalog_prepare(catalog, read_only);
     if (status != KVT_OK) {
         snprintf(message, message_size, "catalog %s: %s", path, catalog_reason(catalog, status));
         catalog_discard_new(catalog);
@@ -332,6 +333,14 @@ uint64_t catalog_rows_dropped(const store_catalog *catalog)
 void catalog_secret(const store_catalog *catalog, uint8_t secret_out[16])
 {
     memcpy(secret_out, catalog->secret, sizeof catalog->secret);
+}
+
+kvt_status catalog_adopt_pool(store_catalog *catalog, const uint8_t pool[16])
+{
+    kvt_status status = catalog_exec(catalog, "BEGIN IMMEDIATE");
+    if (status != KVT_OK) return status;
+    memcpy(catalog->pool, pool, sizeof catalog->pool);
+    return catalog_end(catalog, catalog_set_identity(catalog, catalog->epoch));
 }
 
 /* name = "wear:DEVICE"; value = "written left at", decimal: bytes ever, bytes of the day's budget

@@ -42,7 +42,9 @@ enum {
     /* Never makes or changes anything, and leaves nothing beside the catalog unless another process
      * writes it or left a -wal file, when SQLite needs its -shm. Follows links. */
     CATALOG_READ = 1,
-    CATALOG_FOLLOW = 2 /* a symbolic link leads to the catalog; else it is refused */
+    CATALOG_FOLLOW = 2, /* a symbolic link leads to the catalog; else it is refused */
+    CATALOG_LOCK = 4    /* holds the lock of a writer and looks at nothing: only catalog_place and
+                           catalog_close may follow */
 };
 
 /* Opens or makes the catalog. KVT_OK; KVT_MISS (read only and absent); KVT_E_CORRUPT (it, or its
@@ -56,6 +58,9 @@ KVT_NODISCARD kvt_status catalog_open(const char *path, uint32_t flags, store_ca
 /* Close will remove the file if this open made it: what never served should not stay. Not once a
  * device may carry the catalog's identity. */
 void catalog_discard_new(store_catalog *catalog);
+
+/* The catalog's path, links followed. */
+const char *catalog_place(const store_catalog *catalog);
 
 /* Whether a path leads to the catalog that is open for writing. */
 bool catalog_is_file(const store_catalog *catalog, const char *path);
@@ -71,6 +76,10 @@ uint64_t catalog_rows_dropped(const store_catalog *catalog);
 
 /* What the store's handles are mixed with: drawn when the catalog was made. */
 void catalog_secret(const store_catalog *catalog, uint8_t secret_out[16]);
+
+/* In a catalog that this open made, before catalog_start: it becomes that of a store whose devices
+ * carry this id. What SQLite says. */
+KVT_NODISCARD kvt_status catalog_adopt_pool(store_catalog *catalog, const uint8_t pool[16]);
 
 /* Before catalog_start: stores the epoch and the device list durably. */
 KVT_NODISCARD kvt_status catalog_set_epoch(store_catalog *catalog, uint64_t epoch,

@@ -178,6 +178,7 @@ kvt_status catalog_reach(store_catalog *catalog, const char *path, uint32_t flag
     if (reads) return catalog_reach_reader(catalog);
     status = catalog_lock(catalog);
     KILL_POINT("open: catalog locked");
+    if ((flags & CATALOG_LOCK) != 0) return status;
     if (status == KVT_OK) status = catalog_check_files(catalog);
     if (status == KVT_OK) status = catalog_make_file(catalog);
     if (status == KVT_OK && stat(catalog->path, &facts) == 0) {
@@ -186,6 +187,11 @@ kvt_status catalog_reach(store_catalog *catalog, const char *path, uint32_t flag
     }
     if (status == KVT_OK) status = catalog_connect(catalog, catalog->path, SQLITE_OPEN_READWRITE);
     return status;
+}
+
+const char *catalog_place(const store_catalog *catalog)
+{
+    return catalog->path;
 }
 
 bool catalog_is_file(const store_catalog *catalog, const char *path)

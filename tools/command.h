@@ -157,6 +157,7 @@ int command_encode(int argc, char **argv);
 int command_decode(int argc, char **argv);
 int command_inspect(int argc, char **argv);
 int command_verify(int argc, char **argv);
+int command_recover(int argc, char **argv);
 int command_check_config(int argc, char **argv);
 
 /* Chooses argv[1] from a table that ends with a NULL name, for subcommands of subcommands. */

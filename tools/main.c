@@ -17,6 +17,7 @@ static const command_entry main_commands[] = {
     {"decode", "decode a record into a KV dump", command_decode},
     {"inspect", "show a catalog, a record file or a device's label", command_inspect},
     {"verify", "read and check every entry that a catalog lists", command_verify},
+    {"recover", "make a new catalog from what the devices hold", command_recover},
     {"check-config", "check a configuration file without opening anything", command_check_config},
     {0},
 };

@@ -30,14 +30,15 @@ class CommandTest(CommandCase):
                           ["profile", "export"], ["profile", "diff"], ["profile", "gc"],
                           ["profile", "migrate"], ["replay"], ["bench"],
                           ["bench", "devices"], ["bench", "stripe"], ["bench", "codecs"],
-                          ["encode"], ["decode"], ["inspect"], ["verify"], ["check-config"]):
+                          ["encode"], ["decode"], ["inspect"], ["verify"], ["recover"],
+                          ["check-config"]):
             with self.subTest(arguments=arguments):
                 text = self.run_command(*arguments, "--help").stdout
                 self.assertIn("Usage: kvterrace" + "".join(" " + a for a in arguments), text)
                 self.assertTrue(all(len(line) <= 80 for line in text.splitlines()), text)
         text = self.run_command("--help").stdout
         for name in ("profile", "replay", "bench", "encode", "decode", "inspect", "verify",
-                     "check-config"):
+                     "recover", "check-config"):
             self.assertIn(f"\n  {name} ", text)
         self.assertRegex(self.run_command("--version").stdout, r"^kvterrace \d+\.\d+\.\d+\n$")
 
@@ -519,6 +520,37 @@ class CommandTest(CommandCase):
         self.assertEqual(document["devices_faulty"], 1)
         self.assertIn("device ssd1: is missing",
                       self.run_command("verify", "--config", config, code=1).stdout)
+
+    def test_recover(self):
+        self.fails("store.catalog", "recover")
+        self.fails("no SSD device", "recover", "--set", "store.catalog=none.db")
+        maker = os.path.join(os.environ.get("KVT_BINARY_DIR", ""), "test_bench_verify")
+        if not os.path.exists(maker):
+            self.skipTest("test_bench_verify makes the store")
+        subprocess.run([maker, "--make", "."], cwd=self.folder, check=True)
+        config = self.put("store.ini", "[store]\ncatalog = catalog.db\n" + "".join(
+            f"[device.ssd{i}]\ntier = ssd\nbackend = file\npath = ssd{i}\n"
+            "capacity = 16MiB\nsilence = 0\n" for i in range(2)))
+        wanted = self.run_json("inspect", "--entries", "catalog.db")["entry"]
+        self.fails("--replace", "recover", "--config", config)
+        dry = self.run_json("recover", "--config", config, "--dry-run")
+        self.assertEqual((dry["entries"], dry["written"]), (len(wanted), False))
+        with open(self.path("catalog.db"), "r+b") as file:
+            file.truncate(5000)
+        document = self.run_json("recover", "--config", config, "--replace")
+        self.assertEqual((document["entries"], document["complete"]), (len(wanted), True))
+        self.assertEqual(document["kept"], "catalog.db.damaged-1")
+        self.assertEqual(os.path.getsize(self.path("catalog.db.damaged-1")), 5000)
+        self.assertEqual(self.run_json("inspect", "--entries", "catalog.db")["entry"], wanted)
+        self.assertIs(self.run_json("verify", "--config", config)["ok"], True)
+        text = self.run_command("recover", "--config", config, "--catalog", "other.db").stdout
+        self.assertIn("the new catalog is other.db", text)
+        self.assertIn(f"{len(wanted)} entries recovered", text)
+        self.assertEqual(self.run_json("inspect", "other.db")["entries"], len(wanted))
+        os.unlink(self.path("ssd1"))
+        text = self.run_command("recover", "--config", config, "--replace", "--dry-run",
+                                code=1).stdout
+        self.assertIn("missing", text)
 
     def test_inspect(self):
         self.fails("nothing-here", "inspect", "nothing-here")
