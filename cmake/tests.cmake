@@ -15,11 +15,12 @@ set(KVT_NEEDS_bench bench judge store estimator codecs tiers policy)
 set(KVT_TEST_ENVIRONMENT "KVT_SOURCE_DIR=${CMAKE_SOURCE_DIR};KVT_BINARY_DIR=${CMAKE_BINARY_DIR}")
 
 # Programs of more than one source file.
-set(KVT_SOURCES_torture_store_expected expected_model.c expected_life.c)
+set(KVT_SOURCES_torture_store_expected expected_values.c expected_model.c expected_life.c)
+set(KVT_SOURCES_torture_store_power expected_values.c power_record.c power_image.c)
 
 # The rooms with kill points (tiers/kill_point.h), built a second time for the programs that kill
 # themselves there.
-set(KVT_KILLABLE_PROGRAMS torture_store_expected)
+set(KVT_KILLABLE_PROGRAMS torture_store_expected torture_store_power)
 foreach(room store tiers)
   get_target_property(sources kvt_${room} SOURCES)
   get_target_property(libraries kvt_${room} LINK_LIBRARIES)

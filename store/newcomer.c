@@ -22,8 +22,9 @@ typedef struct newcomer {
     char *backend;
     char *path;
     char message[256];
-    tiers_superblock label; /* read, write */
+    tiers_superblock label; /* read, torn, write */
     tiers_label_state found;
+    bool torn;
     bool blank; /* measure */
     uint64_t head_bytes;
     cost_device cost;
@@ -56,6 +57,12 @@ static void newcomer_run_read(void *state)
 {
     newcomer *self = state;
     self->status = tiers_superblock_read(self->device, &self->label, &self->found);
+}
+
+static void newcomer_run_torn(void *state)
+{
+    newcomer *self = state;
+    self->status = tiers_superblock_torn(self->device, &self->label, &self->torn);
 }
 
 static void newcomer_run_write(void *state)
@@ -130,6 +137,23 @@ kvt_status newcomer_read_label(kvt_device **device, uint64_t silence_ns, tiers_s
     status = self->status;
     *out = self->label;
     *state_out = self->found;
+    newcomer_free(self);
+    return status;
+}
+
+kvt_status newcomer_label_torn(kvt_device **device, uint64_t silence_ns,
+                               const tiers_superblock *label, bool *torn_out)
+{
+    newcomer *self = newcomer_of(*device);
+    if (self == NULL) return KVT_E_MEMORY;
+    self->label = *label;
+    kvt_status status = newcomer_do(self, newcomer_run_torn, silence_ns);
+    if (status != KVT_OK) {
+        *device = NULL;
+        return status;
+    }
+    status = self->status;
+    *torn_out = self->torn;
     newcomer_free(self);
     return status;
 }

@@ -18,9 +18,11 @@
 KVT_NODISCARD kvt_status newcomer_open(const kvt_device_config *config, kvt_device **device_out,
                                        char *message, size_t message_size);
 
-/* As tiers_superblock_read and _write. silence_ns as kvt_device_config has it. */
+/* As tiers_superblock_read, _torn and _write. silence_ns as kvt_device_config has it. */
 KVT_NODISCARD kvt_status newcomer_read_label(kvt_device **device, uint64_t silence_ns,
                                              tiers_superblock *out, tiers_label_state *state_out);
+KVT_NODISCARD kvt_status newcomer_label_torn(kvt_device **device, uint64_t silence_ns,
+                                             const tiers_superblock *label, bool *torn_out);
 KVT_NODISCARD kvt_status newcomer_write_label(kvt_device **device, uint64_t silence_ns,
                                               const tiers_superblock *label);
 

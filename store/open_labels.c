@@ -16,6 +16,33 @@
 #include <string.h>
 #include <unistd.h>
 
+/* The label of a device in one epoch of this store. */
+static tiers_superblock open_label_of(const open_state *state, const open_device *device,
+                                      uint64_t epoch)
+{
+    tiers_superblock label = {.tier = (uint32_t)device->tier,
+                              .member = device->member,
+                              .epoch = epoch,
+                              .capacity_bytes = device->device->facts.capacity_bytes};
+    memcpy(label.pool, state->pool_id, sizeof label.pool);
+    return label;
+}
+
+/* A power cut may have left a part of this store's first label: the device is as good as blank. */
+static kvt_status open_check_torn(open_state *state, open_device *device, tiers_label_state *found)
+{
+    kvt_status status = KVT_OK;
+    if (*found != TIERS_LABEL_FOREIGN || state->store->catalog == NULL) return KVT_OK;
+    for (uint64_t epoch = state->epoch; epoch <= state->epoch + 1; epoch++) {
+        tiers_superblock label = open_label_of(state, device, epoch);
+        bool torn = false;
+        status = newcomer_label_torn(&device->device, device->silence_ns, &label, &torn);
+        if (status != KVT_OK) return status;
+        if (torn) *found = TIERS_LABEL_BLANK;
+    }
+    return KVT_OK;
+}
+
 /* What a device's label says about it: blank, ours, stale, or somebody else's. */
 static kvt_status open_check_label(open_state *state, open_device *device)
 {
@@ -28,6 +55,7 @@ static kvt_status open_check_label(open_state *state, open_device *device)
         status = KVT_OK;
         found = TIERS_LABEL_FOREIGN;
     }
+    if (status == KVT_OK) status = open_check_torn(state, device, &found);
     if (status != KVT_OK) {
         snprintf(state->message, state->message_size, "device %s: its label cannot be read: %s",
                  name, kvt_status_text(status));
@@ -189,11 +217,7 @@ kvt_status open_write_labels(open_state *state)
     for (uint32_t i = 0; i < state->device_count; i++) {
         open_device *device = &state->devices[i];
         if (!device->labelled) continue;
-        tiers_superblock label = {.tier = (uint32_t)device->tier,
-                                  .member = device->member,
-                                  .epoch = state->epoch + 1,
-                                  .capacity_bytes = device->device->facts.capacity_bytes};
-        memcpy(label.pool, state->pool_id, sizeof label.pool);
+        tiers_superblock label = open_label_of(state, device, state->epoch + 1);
         char name[32];
         snprintf(name, sizeof name, "%s", device->device->name);
         kvt_status status = newcomer_write_label(&device->device, device->silence_ns, &label);

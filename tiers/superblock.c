@@ -25,6 +25,7 @@
 
 enum {
     SLOT_BYTES = 4096,
+    SLOT_SECTOR_BYTES = 512,
     SLOT_VERSION = 1,
     SLOT_AT_VERSION = 8,
     SLOT_AT_BYTES = 12,
@@ -182,6 +183,24 @@ kvt_status tiers_superblock_read(kvt_device *device, tiers_superblock *out,
         *state_out = TIERS_LABEL_BLANK;
     }
     return KVT_OK;
+}
+
+kvt_status tiers_superblock_torn(kvt_device *device, const tiers_superblock *label, bool *torn_out)
+{
+    *torn_out = false;
+    unsigned char *slots = aligned_alloc(SLOT_BYTES, (size_t)2 * SLOT_BYTES);
+    if (slots == NULL) return KVT_E_MEMORY;
+    unsigned char *whole = slots + SLOT_BYTES;
+    kvt_status status = kvt_device_transfer(device, KVT_IO_READ, SLOT_BYTES, slots, SLOT_BYTES);
+    bool torn = status == KVT_OK && slot_is_zero(slots, SLOT_BYTES);
+    if (torn) status = kvt_device_transfer(device, KVT_IO_READ, 0, slots, SLOT_BYTES);
+    slot_encode(whole, label, 1);
+    for (uint32_t at = 0; torn && status == KVT_OK && at < SLOT_BYTES; at += SLOT_SECTOR_BYTES)
+        torn = slot_is_zero(slots + at, SLOT_SECTOR_BYTES) ||
+               memcmp(slots + at, whole + at, SLOT_SECTOR_BYTES) == 0;
+    free(slots);
+    *torn_out = torn && status == KVT_OK;
+    return status;
 }
 
 kvt_status tiers_superblock_write(kvt_device *device, const tiers_superblock *label)

@@ -38,6 +38,12 @@ typedef enum tiers_label_state {
 KVT_NODISCARD kvt_status tiers_superblock_read(kvt_device *device, tiers_superblock *out,
                                                tiers_label_state *state_out);
 
+/* Whether the device carries nothing but a part of its first label: sectors of 512 bytes that are
+ * zero or this label's, as a power cut during the write leaves them. KVT_OK; KVT_E_IO, KVT_E_GONE;
+ * KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status tiers_superblock_torn(kvt_device *device, const tiers_superblock *label,
+                                               bool *torn_out);
+
 /* Writes the slot that does not hold the newest label, then syncs. */
 KVT_NODISCARD kvt_status tiers_superblock_write(kvt_device *device, const tiers_superblock *label);
 

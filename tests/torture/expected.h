@@ -124,12 +124,17 @@ uint32_t expected_point_count(void);
 /* Where kill points and notes of this process go. */
 void expected_attach(expected_model *model, expected_totals *totals);
 
-/* ---- the model (expected_model.c); any thread of the worker ---- */
+/* ---- keys and contents (expected_values.c) ---- */
 
+uint64_t expected_random(uint64_t *state);
 kvt_key expected_key_of(uint32_t number);
 kvt_layout expected_layout_of(uint32_t number);
 uint64_t expected_bytes_of(uint32_t number);
 void expected_fill(uint32_t number, uint32_t version, void *data);
+/* The version that a content says it has. */
+uint32_t expected_version_of(const void *data);
+
+/* ---- the model (expected_model.c); any thread of the worker ---- */
 
 /* Prints one line about a fault of the store and counts it. */
 void expected_remember(expected_key *key, char what, int value);
@@ -165,7 +170,5 @@ enum { EXPECTED_EXIT_OPEN = 10, EXPECTED_EXIT_REFUSED = 11 };
  * until model->stop is set, closes the store. */
 _Noreturn void expected_run_life(const expected_series *series, const expected_life *life,
                                  expected_model *model, expected_totals *totals, int say, int hear);
-
-uint64_t expected_random(uint64_t *state);
 
 #endif

@@ -7,8 +7,6 @@
  */
 #include "expected.h"
 
-#include "codecs/kv_sample.h"
-
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -20,15 +18,6 @@
 static expected_model *model_at;
 static expected_totals *model_totals;
 static pthread_mutex_t model_lock = PTHREAD_MUTEX_INITIALIZER;
-
-uint64_t expected_random(uint64_t *state)
-{
-    *state += UINT64_C(0x9e3779b97f4a7c15);
-    uint64_t z = *state;
-    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return z ^ (z >> 31);
-}
 
 /* ---- kill points ---- */
 
@@ -55,58 +44,6 @@ void kvt_kill_point(const char *const *point)
     kill(getpid(), SIGKILL);
     for (;;)
         pause();
-}
-
-/* ---- keys and contents ---- */
-
-kvt_key expected_key_of(uint32_t number)
-{
-    kvt_key key = {{0}};
-    memcpy(key.bytes, &number, sizeof number);
-    key.bytes[30] = 0x7e;
-    key.bytes[31] = 0x5a;
-    return key;
-}
-
-/* 8, 12, 16, ... 32 tokens of 1 KiB. */
-kvt_layout expected_layout_of(uint32_t number)
-{
-    return (kvt_layout){.layers = 2,
-                        .kv_heads = 2,
-                        .head_dim = 64,
-                        .dtype = KVT_DTYPE_BF16,
-                        .tokens = 8 + 4 * (number % 7)};
-}
-
-uint64_t expected_bytes_of(uint32_t number)
-{
-    return (uint64_t)expected_layout_of(number).tokens * 1024;
-}
-
-/* A sample that compresses as KV does, its low bits replaced by what tells key and version apart:
- * the first 32 elements carry the version's bits, all others noise of both. */
-void expected_fill(uint32_t number, uint32_t version, void *data)
-{
-    uint64_t bytes = expected_bytes_of(number);
-    kvt_layout layout = expected_layout_of(number);
-    codecs_kv_sample_fill(&layout, number % 7, data);
-    uint16_t *elements = data;
-    uint64_t state = ((uint64_t)number << 32) | version, noise = 0;
-    for (uint64_t i = 0; i < bytes / 2; i++) {
-        if (i % 32 == 0) noise = expected_random(&state);
-        uint64_t low = i < 32 ? version >> i & 1 : noise >> (i % 32 * 2) & 3;
-        elements[i] = (uint16_t)((elements[i] & ~3u) | low);
-    }
-}
-
-/* The version that a content says it has. */
-static uint32_t model_version(const void *data)
-{
-    const uint16_t *elements = data;
-    uint32_t version = 0;
-    for (uint32_t i = 0; i < 32; i++)
-        version |= (uint32_t)(elements[i] & 1) << i;
-    return version;
 }
 
 void expected_report(atomic_uint *counter, const char *format, ...)
@@ -246,7 +183,7 @@ kvt_status expected_get(kvt_store *store, uint32_t number)
     if (atomic_load(&key->found) == -1) expected_remember(key, 'G', status);
     atomic_fetch_add(&model_totals->gets, 1);
     if (status == KVT_OK) {
-        uint32_t version = model_version(data);
+        uint32_t version = expected_version_of(data);
         expected_fill(number, version, right);
         if (memcmp(data, right, bytes) != 0) {
             expected_report(&model_totals->wrong_bytes, "WRONG: key %u: bytes of no version",

@@ -281,12 +281,44 @@ static void test_device_errors(void **state)
     assert_int_equal(tiers_superblock_write(device, &label), KVT_E_GONE);
 }
 
+static bool label_is_torn(uint64_t epoch)
+{
+    tiers_superblock label = label_of(epoch);
+    bool torn = false;
+    assert_int_equal(tiers_superblock_torn(device, &label, &torn), KVT_OK);
+    return torn;
+}
+
+/* A first label of which some sectors are missing is known for what it is, and nothing else is. */
+static void test_torn_first(void **state)
+{
+    (void)state;
+    assert_true(label_is_torn(1));
+    for (size_t lost = 0; lost < SLOT; lost += 512) {
+        write_label(1);
+        slot_move(KVT_IO_READ, 0);
+        memset(slot + lost, 0, 512);
+        slot_move(KVT_IO_WRITE, 0);
+        assert_true(label_is_torn(1));
+        if (lost == 0 || lost == SLOT - 512) assert_false(label_is_torn(2));
+        memset(slot, 0, SLOT);
+        slot_move(KVT_IO_WRITE, 0);
+    }
+    write_label(1);
+    slot_damage(0, 700);
+    assert_false(label_is_torn(1));
+    slot_damage(0, 700);
+    slot_damage(1, 9);
+    assert_false(label_is_torn(1));
+}
+
 #define LABEL_TEST(function) cmocka_unit_test_setup_teardown(function, open_device, close_device)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         LABEL_TEST(test_blank),
+        LABEL_TEST(test_torn_first),
         LABEL_TEST(test_layout),
         LABEL_TEST(test_epoch_order),
         LABEL_TEST(test_lower_epoch_wins_when_newer),
