@@ -65,6 +65,16 @@ const char *catalog_place(const store_catalog *catalog);
 /* Whether a path leads to the catalog that is open for writing. */
 bool catalog_is_file(const store_catalog *catalog, const char *path);
 
+/* How the catalog is now; waits for no batch. */
+typedef struct catalog_health {
+    const char *path;    /* until the catalog is closed */
+    kvt_status failure;  /* of the last batch */
+    int code;            /* SQLite's, extended; 0 when something else failed */
+    uint64_t failing_ns; /* CLOCK_MONOTONIC: since when no batch was committed; 0 = none failed */
+    bool writer_ended;   /* the writer's thread has ended: nothing is written any more */
+} catalog_health;
+void catalog_health_get(store_catalog *catalog, catalog_health *out);
+
 /* Stops the writer after a last batch, closes. NULL allowed. */
 void catalog_close(store_catalog *catalog);
 

@@ -62,6 +62,9 @@ struct store_catalog {
     pthread_t writer;
     bool running;
     bool stopping;
+    bool writer_holds; /* the lock: for the writer's own end, which may come anywhere */
+    bool writer_ended; /* before it was told to stop */
+    bool died_in_batch;
     bool urgent; /* somebody waits: commit without collecting */
     catalog_node *head;
     catalog_node **tail;
@@ -72,6 +75,8 @@ struct store_catalog {
     uint64_t release_bytes; /* of them */
     kvt_status failure;     /* of the last batch; KVT_OK when it was committed */
     kvt_status unreported;  /* of a batch that failed since the last flush */
+    int failure_code;       /* SQLite's, extended, of the batches that fail in a row; or 0 */
+    uint64_t failing_ns;    /* CLOCK_MONOTONIC: when the first of them failed; 0 = none does */
     kvt_status (*sync)(void *context);
     void (*release)(void *context, tiers_location *location);
     void *context;

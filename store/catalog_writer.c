@@ -151,7 +151,8 @@ static int catalog_apply_node(const catalog_statements *statements, const catalo
 }
 
 /* Writes one batch; all of it or nothing. */
-static kvt_status catalog_write_batch(store_catalog *catalog, const catalog_node *batch)
+static kvt_status catalog_write_batch(store_catalog *catalog, const catalog_node *batch,
+                                      int *code_out)
 {
     static const char insert_sql[] = "INSERT OR REPLACE INTO entry " CATALOG_ROW_VALUES;
     static const char delete_sql[] = "DELETE FROM entry WHERE key=?1 AND serial=?2";
@@ -191,6 +192,7 @@ static kvt_status catalog_write_batch(store_catalog *catalog, const catalog_node
     if (code != SQLITE_OK && !sqlite3_get_autocommit(catalog->db)) {
         (void)sqlite3_exec(catalog->db, "ROLLBACK", NULL, NULL, NULL);
     }
+    *code_out = code;
     return catalog_status(code);
 }
 
@@ -230,6 +232,26 @@ static void catalog_sleep(store_catalog *catalog, long nanoseconds)
     }
 }
 
+static uint64_t catalog_now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
+}
+
+/* The lock, as the writer takes it. */
+static void catalog_hold(store_catalog *catalog)
+{
+    pthread_mutex_lock(&catalog->lock);
+    catalog->writer_holds = true;
+}
+
+static void catalog_let_go(store_catalog *catalog)
+{
+    catalog->writer_holds = false;
+    pthread_mutex_unlock(&catalog->lock);
+}
+
 /* Takes the queue, writes it, and puts it back in front when that failed. Lock held at entry and
  * exit. */
 static void catalog_run_batch(store_catalog *catalog)
@@ -239,11 +261,12 @@ static void catalog_run_batch(store_catalog *catalog)
     catalog->head = NULL;
     catalog->tail = &catalog->head;
     catalog->urgent = false;
-    pthread_mutex_unlock(&catalog->lock);
-    kvt_status status = catalog_write_batch(catalog, batch);
+    int code = SQLITE_OK;
+    catalog_let_go(catalog);
+    kvt_status status = catalog_write_batch(catalog, batch, &code);
     catalog_settled settled = {0};
     if (status == KVT_OK) settled = catalog_settle_batch(catalog, batch);
-    pthread_mutex_lock(&catalog->lock);
+    catalog_hold(catalog);
     if (status != KVT_OK) {
         *batch_tail = catalog->head;
         if (catalog->head == NULL) catalog->tail = batch_tail;
@@ -254,14 +277,18 @@ static void catalog_run_batch(store_catalog *catalog)
     catalog->releases_pending -= settled.releases;
     catalog->release_bytes -= settled.release_bytes;
     catalog->failure = status;
+    catalog->failure_code = code;
+    if (status == KVT_OK)
+        catalog->failing_ns = 0;
+    else if (catalog->failing_ns == 0)
+        catalog->failing_ns = catalog_now_ns();
     catalog->attempts++;
     pthread_cond_broadcast(&catalog->done);
 }
 
-static void *catalog_writer(void *argument)
+/* Lock held at entry and exit. */
+static void catalog_serve(store_catalog *catalog)
 {
-    store_catalog *catalog = argument;
-    pthread_mutex_lock(&catalog->lock);
     for (;;) {
         while (catalog->head == NULL && !catalog->stopping) {
             pthread_cond_wait(&catalog->wake, &catalog->lock);
@@ -274,7 +301,31 @@ static void *catalog_writer(void *argument)
             catalog_sleep(catalog, CATALOG_RETRY_NS);
         }
     }
-    pthread_mutex_unlock(&catalog->lock);
+}
+
+/* The thread ends although nobody told it to, by a cancellation or an exit in SQLite or a device:
+ * whoever waits for a batch is told. */
+static void catalog_writer_ends(void *argument)
+{
+    store_catalog *catalog = argument;
+    catalog->died_in_batch = !catalog->writer_holds;
+    if (!catalog->writer_holds) catalog_hold(catalog);
+    catalog->writer_ended = true;
+    if (catalog->failure == KVT_OK) catalog->failure = KVT_E_DATABASE;
+    if (catalog->unreported == KVT_OK) catalog->unreported = KVT_E_DATABASE;
+    if (catalog->failing_ns == 0) catalog->failing_ns = catalog_now_ns();
+    pthread_cond_broadcast(&catalog->done);
+    catalog_let_go(catalog);
+}
+
+static void *catalog_writer(void *argument)
+{
+    store_catalog *catalog = argument;
+    pthread_cleanup_push(catalog_writer_ends, catalog);
+    catalog_hold(catalog);
+    catalog_serve(catalog);
+    catalog_let_go(catalog);
+    pthread_cleanup_pop(0);
     return NULL;
 }
 
@@ -297,7 +348,8 @@ static kvt_status catalog_wait(store_catalog *catalog)
     uint64_t attempts = catalog->attempts + 2;
     kvt_status status = KVT_OK;
     while (catalog->settled < target) {
-        if (catalog->attempts >= attempts && catalog->failure != KVT_OK) {
+        bool tried = catalog->attempts >= attempts || catalog->writer_ended;
+        if (tried && catalog->failure != KVT_OK) {
             status = catalog->failure;
             break;
         }
@@ -326,6 +378,17 @@ kvt_status catalog_flush(store_catalog *catalog)
     return status;
 }
 
+void catalog_health_get(store_catalog *catalog, catalog_health *out)
+{
+    pthread_mutex_lock(&catalog->lock);
+    *out = (catalog_health){.path = catalog->path,
+                            .failure = catalog->failure,
+                            .code = catalog->failure_code,
+                            .failing_ns = catalog->failing_ns,
+                            .writer_ended = catalog->writer_ended};
+    pthread_mutex_unlock(&catalog->lock);
+}
+
 void catalog_close(store_catalog *catalog)
 {
     if (catalog == NULL) return;
@@ -345,6 +408,7 @@ void catalog_close(store_catalog *catalog)
         node = next;
     }
     KILL_POINT("catalog close: writer ended");
+    if (catalog->died_in_batch) catalog->db = NULL; /* SQLite may hold a lock for ever */
     catalog_leave(catalog);
     pthread_cond_destroy(&catalog->done);
     pthread_cond_destroy(&catalog->wake);

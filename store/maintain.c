@@ -194,21 +194,50 @@ static void maintain_pause(kvt_store *store)
     }
 }
 
-static void *maintain_background(void *argument)
+static void maintain_hold(kvt_store *store)
 {
-    kvt_store *store = argument;
-    uint64_t budget = 0;
     pthread_mutex_lock(&store->lock);
+    store->background_holds = true;
+}
+
+static void maintain_let_go(kvt_store *store)
+{
+    store->background_holds = false;
+    pthread_mutex_unlock(&store->lock);
+}
+
+/* Lock held at entry and exit. */
+static void maintain_serve(kvt_store *store)
+{
+    uint64_t budget = 0;
     while (!store->stopping) {
         maintain_pause(store);
         if (store->stopping) break;
         budget = maintain_earn(store, budget);
-        pthread_mutex_unlock(&store->lock);
+        maintain_let_go(store);
         uint32_t moves = 0;
         (void)!maintain_round(store, &budget, &moves);
-        pthread_mutex_lock(&store->lock);
+        maintain_hold(store);
     }
-    pthread_mutex_unlock(&store->lock);
+}
+
+/* The thread ends although nobody told it to. */
+static void maintain_ends(void *argument)
+{
+    kvt_store *store = argument;
+    if (!store->background_holds) maintain_hold(store);
+    store->background_ended_ns = store_now_ns(store);
+    maintain_let_go(store);
+}
+
+static void *maintain_background(void *argument)
+{
+    kvt_store *store = argument;
+    pthread_cleanup_push(maintain_ends, store);
+    maintain_hold(store);
+    maintain_serve(store);
+    maintain_let_go(store);
+    pthread_cleanup_pop(0);
     return NULL;
 }
 

@@ -180,6 +180,8 @@ struct kvt_store {
     pthread_mutex_t observer_lock;
     pthread_t background;
     bool has_background;
+    bool background_holds;        /* the lock: for the thread's own end, which may come anywhere */
+    uint64_t background_ended_ns; /* store_now_ns, before it was told to stop; 0 = it runs */
 };
 
 /* Nanoseconds since the store was opened, at least 1. */

@@ -102,7 +102,7 @@ static fault_device *fault_from(kvt_device *device)
 kvt_status tiers_fault_add(kvt_device *device, const tiers_fault_rule *rule)
 {
     fault_device *fault = fault_from(device);
-    assert(rule->action >= TIERS_FAULT_FAIL && rule->action <= TIERS_FAULT_HANG);
+    assert(rule->action >= TIERS_FAULT_FAIL && rule->action <= TIERS_FAULT_EXIT);
     assert(rule->action == TIERS_FAULT_FAIL || rule->action == TIERS_FAULT_HANG ||
            (rule->kinds & TIERS_FAULT_SYNCS) == 0);
     assert(rule->action != TIERS_FAULT_FLIP || rule->kinds == TIERS_FAULT_READS);
@@ -280,6 +280,7 @@ static kvt_status fault_submit(kvt_device *device, kvt_io *io)
     if (slot == NULL) return KVT_BUSY;
     slot->rule = fault_decide_operation(fault, io);
     if (slot->rule.action == TIERS_FAULT_BUSY) return KVT_BUSY;
+    if (slot->rule.action == TIERS_FAULT_EXIT) pthread_exit(NULL);
     if (slot->rule.action == TIERS_FAULT_HANG) {
         tiers_io_begin(io, tiers_device_now_ns());
         slot->outer = io;

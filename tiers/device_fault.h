@@ -29,6 +29,7 @@ typedef enum tiers_fault_action {
     TIERS_FAULT_DELAY = 5, /* ends delay_ns later than it would */
     TIERS_FAULT_HANG = 6,  /* taken and not answered, and no byte moves, until the rules are
                               cleared; then it is done as if it had just come */
+    TIERS_FAULT_EXIT = 7,  /* ends the calling thread inside submit, as a device's own code may */
 } tiers_fault_action;
 
 enum { TIERS_FAULT_READS = 1, TIERS_FAULT_WRITES = 2, TIERS_FAULT_SYNCS = 4 };

@@ -121,7 +121,7 @@ kvt_status pool_start_member(tiers_pool *pool, pool_member *member,
         if (status != KVT_OK && space != member->space) tiers_space_close(space);
     } else if (status == KVT_OK) {
         /* Without a device it has nothing to wait for. */
-        (void)!tiers_worker_change_device(member->worker, device, &worker);
+        status = tiers_worker_change_device(member->worker, device, &worker);
     }
     if (status != KVT_OK) return status;
     if (space != member->space) tiers_space_close(member->space);
@@ -534,7 +534,7 @@ kvt_status tiers_pool_sync(tiers_pool *pool)
          * second sync would succeed without them. */
         pthread_mutex_lock(&pool->mutex);
         if (status != KVT_OK && status != KVT_E_MEMORY)
-            tiers_worker_retire(pool->members[i].worker);
+            tiers_worker_retire(pool->members[i].worker, TIERS_RETIRED_SYNC);
         pool->members[i].syncs--;
         pthread_mutex_unlock(&pool->mutex);
         if (first == KVT_OK) first = status;

@@ -234,6 +234,29 @@ void tiers_pool_facts_get(tiers_pool *pool, tiers_pool_facts *out);
 /* Fills all but the tier, which a pool does not know. KVT_OK; KVT_END past the last member. */
 KVT_NODISCARD kvt_status tiers_pool_member(tiers_pool *pool, uint32_t index, kvt_device_stats *out);
 
+/* Why a member is out of service; the first reason is kept until it has another device. */
+typedef enum tiers_retired {
+    TIERS_SERVES = 0,
+    TIERS_RETIRED_ASKED = 1,  /* by its owner */
+    TIERS_RETIRED_GONE = 2,   /* an operation, a sync or a look at the device said so */
+    TIERS_RETIRED_SILENT = 3, /* work without an answer for the silence limit, or one lost */
+    TIERS_RETIRED_SYNC = 4,   /* a sync failed: what was acknowledged may be lost */
+    TIERS_RETIRED_THREAD = 5  /* the worker's thread has ended inside the device */
+} tiers_retired;
+
+/* How a member is. */
+typedef struct tiers_member_health {
+    char name[32];
+    kvt_device_state state;
+    tiers_retired why;
+    uint64_t retired_ns;     /* CLOCK_MONOTONIC; 0 when it serves */
+    kvt_status write_status; /* of the last write that ended */
+} tiers_member_health;
+
+/* KVT_OK; KVT_END past the last member. */
+KVT_NODISCARD kvt_status tiers_pool_health(tiers_pool *pool, uint32_t index,
+                                           tiers_member_health *out);
+
 /* What a member is counted on for: its weight for reads, and its writes as measured. */
 typedef struct tiers_speed {
     bool takes; /* serves, and takes new units */

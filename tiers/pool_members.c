@@ -27,7 +27,8 @@ void tiers_pool_retire(tiers_pool *pool, uint32_t member)
 {
     assert(member < pool->member_count);
     pthread_mutex_lock(&pool->mutex);
-    if (pool->members[member].worker != NULL) tiers_worker_retire(pool->members[member].worker);
+    if (pool->members[member].worker != NULL)
+        tiers_worker_retire(pool->members[member].worker, TIERS_RETIRED_ASKED);
     pthread_mutex_unlock(&pool->mutex);
 }
 
@@ -281,6 +282,18 @@ kvt_status tiers_pool_member(tiers_pool *pool, uint32_t index, kvt_device_stats 
     out->retired = !pool_member_serves(member);
     memcpy(out->name, member->name, sizeof out->name);
     if (member->worker != NULL) pool_fill_stats(member, out);
+    pthread_mutex_unlock(&pool->mutex);
+    return KVT_OK;
+}
+
+kvt_status tiers_pool_health(tiers_pool *pool, uint32_t index, tiers_member_health *out)
+{
+    if (index >= pool->member_count) return KVT_END;
+    const pool_member *member = &pool->members[index];
+    pthread_mutex_lock(&pool->mutex);
+    *out = (tiers_member_health){.state = pool_member_state(member)};
+    memcpy(out->name, member->name, sizeof out->name);
+    if (member->worker != NULL) tiers_worker_health_get(member->worker, out);
     pthread_mutex_unlock(&pool->mutex);
     return KVT_OK;
 }

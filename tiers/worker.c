@@ -76,11 +76,20 @@ static void worker_publish_speed(tiers_worker *worker)
 
 /* ---- looking after the device ---- */
 
+void worker_retire(tiers_worker *worker, tiers_retired why)
+{
+    int serves = TIERS_SERVES;
+    if (atomic_compare_exchange_strong(&worker->why, &serves, (int)why))
+        atomic_store(&worker->retired_ns, tiers_device_now_ns());
+    atomic_store(&worker->retired, true);
+}
+
 bool worker_look(tiers_worker *worker, uint64_t now_ns)
 {
+    if (atomic_load(&worker->died)) return true;
     bool silent = tiers_watch_look(&worker->watch, now_ns, atomic_load(&worker->busy),
                                    atomic_load(&worker->progress));
-    if (silent) atomic_store(&worker->retired, true);
+    if (silent) worker_retire(worker, TIERS_RETIRED_SILENT);
     return silent;
 }
 
@@ -107,7 +116,7 @@ static void worker_look_after_operations(tiers_worker *worker)
     uint64_t now_ns = tiers_device_now_ns();
     if (now_ns - worker->looked_ns < TIERS_LOOK_NS) return;
     worker->looked_ns = now_ns;
-    if (worker_has_lost_operation(worker, now_ns)) atomic_store(&worker->retired, true);
+    if (worker_has_lost_operation(worker, now_ns)) worker_retire(worker, TIERS_RETIRED_SILENT);
     (void)tiers_worker_look(worker);
 }
 
@@ -207,7 +216,7 @@ static void worker_complete(tiers_worker *worker, worker_slot *slot)
     atomic_store_explicit(&worker->moved_ns, io->finished_ns, memory_order_relaxed);
     slot->metered = false;
     if (io->kind == KVT_IO_WRITE && io->status != KVT_E_CANCELLED)
-        atomic_store(&worker->write_failed, io->status != KVT_OK);
+        atomic_store(&worker->write_status, io->status);
     if (io->status == KVT_OK) {
         worker->failures = 0;
         atomic_fetch_add(&worker->bytes[io->kind], io->bytes);
@@ -220,11 +229,12 @@ static void worker_complete(tiers_worker *worker, worker_slot *slot)
         job->estimate -= done;
         atomic_fetch_sub(&worker->pending_bytes[io->kind], done);
     } else {
-        if (io->status == KVT_E_GONE) atomic_store(&worker->retired, true);
+        if (io->status == KVT_E_GONE) worker_retire(worker, TIERS_RETIRED_GONE);
         if (io->status == KVT_E_IO) worker->failures++;
         if (result->status == KVT_OK) result->status = io->status;
     }
     job->in_flight--;
+    slot->job = NULL;
     slot->next = worker->free_slots;
     worker->free_slots = slot;
     if (!job->issuing && job->in_flight == 0) worker_finish_job(worker, job);
@@ -290,7 +300,7 @@ static void worker_look_after(tiers_worker *worker)
     kvt_status status =
         kvt_device_transfer(worker->device, KVT_IO_READ, 0, worker->probe, TIERS_GRAIN_BYTES);
     worker_end_call(worker, 1);
-    if (status != KVT_OK) atomic_store(&worker->retired, true);
+    if (status != KVT_OK) worker_retire(worker, TIERS_RETIRED_GONE);
 }
 
 static void worker_submit(tiers_worker *worker)
@@ -368,7 +378,7 @@ static void worker_serve_syncs(tiers_worker *worker, uint64_t ticket)
         status = kvt_device_sync(worker->device);
         worker_end_call(worker, 1);
     }
-    if (status == KVT_E_GONE) atomic_store(&worker->retired, true);
+    if (status == KVT_E_GONE) worker_retire(worker, TIERS_RETIRED_GONE);
     pthread_mutex_lock(&worker->mutex);
     worker->sync_done = ticket;
     if (status != KVT_OK) {
@@ -395,7 +405,7 @@ static void worker_set_up(tiers_worker *worker, const worker_change *change)
     worker->reweigh = options->reweigh;
     worker->spare = options->spare;
     worker->failures = worker->busy_naps = 0;
-    atomic_store(&worker->write_failed, false);
+    atomic_store(&worker->write_status, KVT_OK);
     tiers_meter_init(&worker->meter, options->read_bytes_per_s, options->write_bytes_per_s,
                      options->request_seconds);
     worker_store_double(&worker->weight_bytes_per_s, options->read_bytes_per_s);
@@ -428,6 +438,7 @@ static void worker_change_now(tiers_worker *worker, worker_change *change)
         kvt_device_attach(change->device);
         worker_set_up(worker, change);
     }
+    atomic_store(&worker->why, change->device == NULL ? TIERS_RETIRED_ASKED : TIERS_SERVES);
     atomic_store(&worker->retired, change->device == NULL);
     pthread_mutex_lock(&worker->mutex);
     change->done = true;
@@ -487,9 +498,49 @@ static void worker_reap_or_mail(tiers_worker *worker)
     worker_reap(worker, wait_ns);
 }
 
-void *worker_main(void *argument)
+/* Ends the pieces of operations that the device never took, when it has none: no byte of their
+ * buffers is its any more. Else all that has begun stays begun. */
+static void worker_end_slots(tiers_worker *worker)
+{
+    if (worker->device->in_flight != 0) return;
+    worker->stalled = NULL;
+    worker->in_flight = 0;
+    for (uint32_t i = 0; i < worker->depth; i++) {
+        worker_slot *slot = &worker->slots[i];
+        if (slot->job == NULL) continue;
+        slot->metered = false;
+        slot->io.status = KVT_E_GONE;
+        worker_complete(worker, slot);
+    }
+    worker_end_call(worker, 1);
+}
+
+/* The thread ends inside the device, by pthread_exit or a cancellation: nobody will reap what is in
+ * flight, and nobody waits for it. On the thread itself, with no lock held. */
+static void worker_die(void *argument)
 {
     tiers_worker *worker = argument;
+    worker_retire(worker, TIERS_RETIRED_THREAD);
+    pthread_mutex_lock(&worker->mutex);
+    worker_list_append(&worker->active[KVT_IO_READ], &worker->mail[KVT_IO_READ]);
+    worker_list_append(&worker->active[KVT_IO_WRITE], &worker->mail[KVT_IO_WRITE]);
+    pthread_mutex_unlock(&worker->mutex);
+    if (worker->device != NULL) worker_end_slots(worker);
+    worker_sweep(worker);
+    pthread_mutex_lock(&worker->mutex);
+    worker->reaping = false;
+    worker->sync_done = worker->sync_failed = worker->sync_wanted;
+    worker->sync_status = KVT_E_GONE;
+    atomic_store(&worker->died, true);
+    pthread_cond_broadcast(&worker->synced);
+    pthread_cond_broadcast(&worker->room);
+    pthread_cond_broadcast(&worker->changed);
+    pthread_mutex_unlock(&worker->mutex);
+}
+
+/* Serves until it is told to stop. */
+static void worker_serve(tiers_worker *worker)
+{
     uint64_t sync = 0;
     worker_change *change = NULL;
     while (worker_take_mail(worker, &sync, &change)) {
@@ -507,6 +558,14 @@ void *worker_main(void *argument)
             worker_reap_or_mail(worker);
         worker_look_after_operations(worker);
     }
+}
+
+void *worker_main(void *argument)
+{
+    tiers_worker *worker = argument;
+    pthread_cleanup_push(worker_die, worker);
+    worker_serve(worker);
+    pthread_cleanup_pop(0);
     if (worker->device != NULL) kvt_device_detach(worker->device);
     pthread_mutex_lock(&worker->mutex);
     worker->ended = true;

@@ -17,6 +17,10 @@
  * waits looks after the device too, because the thread itself may be stuck in a blocking call.
  * Nothing in flight is ever given up: its job ends with its completion, if there will be one.
  *
+ * A thread that ends inside its device, because the device's code ended it, retires its member.
+ * What the device had not taken fails with KVT_E_GONE; what it had is abandoned by who waits for
+ * it, as with a device that is silent.
+ *
  * A run of pieces that fail, without one that succeeds, makes the worker read the device's first
  * grain; when that fails, too, the member is retired.
  *
@@ -110,7 +114,11 @@ KVT_NODISCARD kvt_status tiers_worker_sync_wait(tiers_worker *worker,
                                                 const tiers_worker_sync *sync);
 
 /* Fails all jobs, present and future, with KVT_E_GONE; operations in flight still end. */
-void tiers_worker_retire(tiers_worker *worker);
+void tiers_worker_retire(tiers_worker *worker, tiers_retired why);
+
+/* Fills why, retired_ns and write_status. */
+void tiers_worker_health_get(const tiers_worker *worker, tiers_member_health *out);
+
 bool tiers_worker_retired(const tiers_worker *worker);
 
 /* Whether the last write that ended failed: new units are better elsewhere. */

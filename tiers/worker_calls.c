@@ -37,7 +37,7 @@ void tiers_worker_speed_get(const tiers_worker *worker, tiers_worker_speed *out)
 
 bool tiers_worker_write_failed(const tiers_worker *worker)
 {
-    return atomic_load(&worker->write_failed);
+    return atomic_load(&worker->write_status) != KVT_OK;
 }
 
 uint64_t tiers_worker_pending_bytes(const tiers_worker *worker)
@@ -184,9 +184,16 @@ void tiers_worker_ask_spare(tiers_worker *worker)
     pthread_mutex_unlock(&worker->mutex);
 }
 
-void tiers_worker_retire(tiers_worker *worker)
+void tiers_worker_retire(tiers_worker *worker, tiers_retired why)
 {
-    atomic_store(&worker->retired, true);
+    worker_retire(worker, why);
+}
+
+void tiers_worker_health_get(const tiers_worker *worker, tiers_member_health *out)
+{
+    out->why = (tiers_retired)atomic_load(&worker->why);
+    out->write_status = atomic_load(&worker->write_status);
+    out->retired_ns = out->why != TIERS_SERVES ? atomic_load(&worker->retired_ns) : 0;
 }
 
 /* ---- life ---- */
@@ -218,9 +225,28 @@ static int worker_spawn(tiers_worker *worker)
     return error;
 }
 
+/* Takes the device from a thread that has died, or starts another one for a new device. Nothing is
+ * in flight. */
+static kvt_status worker_revive(tiers_worker *worker, bool with_device)
+{
+    if (!worker->joined) pthread_join(worker->thread, NULL);
+    worker->joined = true;
+    if (worker->device != NULL) kvt_device_detach(worker->device);
+    worker->device = NULL;
+    if (!with_device) return KVT_OK;
+    atomic_store(&worker->died, false);
+    worker->joined = worker_spawn(worker) != 0;
+    if (worker->joined) atomic_store(&worker->died, true);
+    return worker->joined ? KVT_E_MEMORY : KVT_OK;
+}
+
 kvt_status tiers_worker_change_device(tiers_worker *worker, kvt_device *device,
                                       const tiers_worker_options *options)
 {
+    if (atomic_load(&worker->died)) {
+        kvt_status revived = worker_revive(worker, device != NULL);
+        if (revived != KVT_OK || device == NULL) return revived;
+    }
     worker_change change = {.device = device, .options = options};
     kvt_status status = KVT_OK;
     pthread_mutex_lock(&worker->mutex);
@@ -229,8 +255,9 @@ kvt_status tiers_worker_change_device(tiers_worker *worker, kvt_device *device,
     worker_nudge(worker);
     while (!change.done && status == KVT_OK) {
         uint64_t now_ns = tiers_device_now_ns();
-        if (worker_look(worker, now_ns) && worker->change == &change) {
-            worker->change = NULL; /* the thread has not seen it */
+        bool silent = worker_look(worker, now_ns);
+        if (silent && (worker->change == &change || atomic_load(&worker->died))) {
+            worker->change = NULL; /* the thread has not seen it, or will not end it */
             status = KVT_BUSY;
         } else {
             tiers_cond_wait_until(&worker->changed, &worker->mutex, now_ns + TIERS_LOOK_NS);
@@ -286,16 +313,25 @@ void tiers_worker_end(tiers_worker *worker)
 bool tiers_worker_join(tiers_worker *worker)
 {
     pthread_mutex_lock(&worker->mutex);
-    while (!worker->ended && !worker->orphan) {
+    bool died = atomic_load(&worker->died);
+    while (!worker->ended && !worker->orphan && !died) {
         uint64_t now_ns = tiers_device_now_ns();
-        if (worker_look(worker, now_ns))
+        bool silent = worker_look(worker, now_ns);
+        died = atomic_load(&worker->died);
+        if (silent && !died)
             worker->orphan = true;
         else
             tiers_cond_wait_until(&worker->changed, &worker->mutex, now_ns + TIERS_LOOK_NS);
     }
     bool orphan = worker->orphan;
+    bool joined = worker->joined;
     pthread_t thread = worker->thread;
     pthread_mutex_unlock(&worker->mutex); /* an orphan may be freed from here on */
+    if (died) {
+        if (!joined) pthread_join(thread, NULL);
+        /* What the device still has in flight keeps it, and the memory, for ever. */
+        return worker->device == NULL || worker->device->in_flight == 0;
+    }
     if (orphan)
         pthread_detach(thread);
     else

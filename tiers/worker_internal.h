@@ -75,15 +75,19 @@ struct tiers_worker {
     tiers_watch watch;
     bool stop;
     bool ended;
+    bool joined; /* the thread that had died */
     bool orphan; /* nobody joins the thread: it says itself that it ended */
     bool spare_asked;
     bool sweep;   /* a transfer that may be in the mail was cancelled */
     bool reaping; /* the thread waits in its device, which mail wakes: once */
 
     atomic_bool retired;
+    atomic_bool died; /* the thread ended inside the device */
+    _Atomic int why;  /* tiers_retired */
+    _Atomic uint64_t retired_ns;
+    _Atomic int write_status;          /* of the last write that ended */
     atomic_bool busy;                  /* something is in flight, or a blocking call is under way */
     _Atomic uint64_t progress;         /* operations and calls that ended */
-    atomic_bool write_failed;          /* the last write that ended did */
     _Atomic uint64_t pending_bytes[2]; /* by kvt_io_kind */
     _Atomic uint64_t flying_bytes[2];  /* the device has them; by kvt_io_kind */
     _Atomic uint64_t
@@ -115,6 +119,9 @@ struct tiers_worker {
     worker_slot *slots;
     kvt_io **done;
 };
+
+/* Takes the member out of service; the first reason is kept. */
+void worker_retire(tiers_worker *worker, tiers_retired why);
 
 void worker_list_push(worker_list *list, worker_job *job);
 

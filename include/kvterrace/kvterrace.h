@@ -439,6 +439,37 @@ typedef struct kvt_device_stats {
 KVT_API KVT_NODISCARD kvt_status kvt_device_stats_at(kvt_store *store, size_t index,
                                                      kvt_device_stats *out);
 
+/* ---- what is out of order ---- */
+
+typedef enum kvt_health_kind {
+    KVT_HEALTH_FILE = 1,   /* the catalog: what is put or deleted now may not survive */
+    KVT_HEALTH_THREAD = 2, /* one of the store's own has ended */
+    KVT_HEALTH_DEVICE = 3  /* out of service, or its last write failed */
+} kvt_health_kind;
+
+typedef struct kvt_health_item {
+    kvt_health_kind kind;
+    kvt_status status; /* an error */
+    char name[64];     /* of the device or thread; of the file's path, the end */
+    double seconds;    /* for so long; 0 = not known */
+    char text[192];    /* one sentence for a person */
+} kvt_health_item;
+
+/*
+ * What is out of order now; the gravest first: files, then threads, then devices.
+ *   items        may be NULL with capacity 0
+ *   count_out    how many there are, which may be more than capacity; 0 = all is in order
+ *   overall_out  KVT_OK, or the status of the first; may be NULL
+ * A device is reported until it serves again (kvt_store_device_add), a failed write until the next
+ * one succeeds, the catalog until a batch is committed. A thread that has ended does not come back:
+ * its device is out of service, the catalog's writer leaves what is put to this life, and without
+ * the background kvt_maintain is the caller's.
+ * KVT_OK; KVT_E_ARGUMENT. Any thread; takes short locks, waits for no I/O.
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_health(kvt_store *store, kvt_health_item *items,
+                                            size_t capacity, size_t *count_out,
+                                            kvt_status *overall_out);
+
 /* ---- devices that come and go (docs/TIERS.md) ---- */
 
 typedef enum kvt_device_action {

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * health.c - kvt_health: which file, thread or device is out of order, and since when.
+ *
+ * Nothing is watched here: devices, the catalog's writer and the background keep what happened to
+ * them, and this file puts it into words.
+ *
+ * Thread rule: any thread; takes the store's, a pool's and the catalog's lock one after the other.
+ */
+#include "store/store.h"
+
+#include <sqlite3.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+/* The caller's array, and how many items there are. */
+typedef struct health_list {
+    kvt_health_item *items;
+    size_t capacity;
+    size_t count;
+    uint64_t now_ns; /* CLOCK_MONOTONIC */
+    kvt_status overall;
+} health_list;
+
+static void health_add(health_list *list, kvt_health_kind kind, const char *name, kvt_status status,
+                       uint64_t since_ns, const char *text)
+{
+    if (list->count == 0) list->overall = status;
+    if (list->count < list->capacity) {
+        kvt_health_item *item = &list->items[list->count];
+        *item = (kvt_health_item){.kind = kind, .status = status};
+        size_t length = strlen(name);
+        size_t room = sizeof item->name - 1;
+        snprintf(item->name, sizeof item->name, "%s", length > room ? name + length - room : name);
+        snprintf(item->text, sizeof item->text, "%s", text);
+        if (since_ns != 0 && list->now_ns > since_ns)
+            item->seconds = (double)(list->now_ns - since_ns) * 1e-9;
+    }
+    list->count++;
+}
+
+static void health_add_catalog(health_list *list, const catalog_health *health)
+{
+    char text[sizeof((kvt_health_item *)NULL)->text];
+    if (health->failing_ns == 0) return;
+    if (health->code != 0) {
+        snprintf(text, sizeof text,
+                 "The catalog cannot be written: SQLite reports %d, %s. What is put or deleted now "
+                 "may not survive.",
+                 health->code, sqlite3_errstr(health->code));
+    } else {
+        snprintf(text, sizeof text,
+                 "The catalog is not written: %s. What is put or deleted now may not survive.",
+                 kvt_status_text(health->failure));
+    }
+    health_add(list, KVT_HEALTH_FILE, health->path, health->failure, health->failing_ns, text);
+}
+
+/* Why a device is out of service. */
+static const char *health_reason(tiers_retired why)
+{
+    switch (why) {
+    case TIERS_RETIRED_ASKED: return "it was retired by its owner";
+    case TIERS_RETIRED_GONE: return "it is gone, or answers every request with an error";
+    case TIERS_RETIRED_SILENT: return "it did not answer within its silence limit";
+    case TIERS_RETIRED_SYNC: return "a sync failed, so that acknowledged writes may be lost";
+    case TIERS_RETIRED_THREAD: return "its worker thread has ended";
+    case TIERS_SERVES: break;
+    }
+    return "it was not there when the store was opened";
+}
+
+static void health_add_member(health_list *list, const tiers_member_health *health, bool threads)
+{
+    char text[sizeof((kvt_health_item *)NULL)->text], name[sizeof health->name + 16];
+    bool thread = health->why == TIERS_RETIRED_THREAD && health->state == KVT_DEVICE_GONE;
+    if (threads && thread) {
+        snprintf(name, sizeof name, "worker of %s", health->name);
+        snprintf(text, sizeof text, "The worker thread of device %s has ended inside the device.",
+                 health->name);
+        health_add(list, KVT_HEALTH_THREAD, name, KVT_E_STATE, health->retired_ns, text);
+    }
+    if (threads) return;
+    if (health->state == KVT_DEVICE_GONE) {
+        snprintf(text, sizeof text,
+                 "Device %s is out of service: %s. What lies there are misses until it is added "
+                 "again.",
+                 health->name, health_reason(health->why));
+        health_add(list, KVT_HEALTH_DEVICE, health->name, KVT_E_GONE, health->retired_ns, text);
+    } else if (health->state != KVT_DEVICE_ABSENT && health->write_status < 0) {
+        snprintf(text, sizeof text,
+                 "The last write to device %s failed: %s. New entries go to others where there is "
+                 "room.",
+                 health->name, kvt_status_text(health->write_status));
+        health_add(list, KVT_HEALTH_DEVICE, health->name, health->write_status, 0, text);
+    }
+}
+
+/* Threads first, then the devices themselves. */
+static void health_add_members(health_list *list, const kvt_store *store, bool threads)
+{
+    tiers_member_health health;
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
+        tiers_pool *pool = store->pools[tier];
+        for (uint32_t i = 0; pool != NULL && tiers_pool_health(pool, i, &health) == KVT_OK; i++)
+            health_add_member(list, &health, threads);
+    }
+}
+
+static void health_add_background(health_list *list, kvt_store *store)
+{
+    pthread_mutex_lock(&store->lock);
+    uint64_t ended_ns = store->background_ended_ns;
+    pthread_mutex_unlock(&store->lock);
+    if (ended_ns == 0) return;
+    health_add(list, KVT_HEALTH_THREAD, "background", KVT_E_STATE, store->opened_ns + ended_ns,
+               "The background thread has ended: nothing is moved unless kvt_maintain is called.");
+}
+
+kvt_status kvt_health(kvt_store *store, kvt_health_item *items, size_t capacity, size_t *count_out,
+                      kvt_status *overall_out)
+{
+    if (store == NULL || count_out == NULL || (items == NULL && capacity != 0))
+        return KVT_E_ARGUMENT;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    health_list list = {.items = items,
+                        .capacity = capacity,
+                        .now_ns =
+                            (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec,
+                        .overall = KVT_OK};
+    catalog_health catalog = {0};
+    if (store->catalog != NULL) catalog_health_get(store->catalog, &catalog);
+    health_add_catalog(&list, &catalog);
+    if (catalog.writer_ended)
+        health_add(&list, KVT_HEALTH_THREAD, "catalog writer", KVT_E_STATE, catalog.failing_ns,
+                   "The catalog's writer thread has ended: nothing is written to it any more.");
+    health_add_background(&list, store);
+    health_add_members(&list, store, true);
+    health_add_members(&list, store, false);
+    *count_out = list.count;
+    if (overall_out != NULL) *overall_out = list.overall;
+    return KVT_OK;
+}
