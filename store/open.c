@@ -95,6 +95,14 @@ static kvt_status open_plain_device(open_state *state, kvt_tier tier)
         snprintf(state->message, state->message_size, "tier ssd has a capacity but no device");
         return KVT_E_ARGUMENT;
     }
+    uint64_t odd = config.capacity_bytes % TIERS_GRAIN_BYTES;
+    if (odd != 0 && odd < config.capacity_bytes && state->note[0] == '\0') {
+        snprintf(
+            state->note, sizeof state->note,
+            "tier %s: its capacity of %llu bytes was rounded down to %llu, a multiple of 4 KiB",
+            kvt_tier_name((int)tier), (unsigned long long)config.capacity_bytes,
+            (unsigned long long)(config.capacity_bytes - odd));
+    }
     return open_one_device(state, tier, 0, &config);
 }
 
@@ -233,7 +241,7 @@ static kvt_status open_pool(open_state *state, kvt_tier tier)
         if (device->tier != tier) continue;
         uint64_t head = device->labelled ? TIERS_SUPERBLOCK_BYTES : 0;
         uint64_t bytes = device->device->facts.capacity_bytes;
-        room += bytes > head ? bytes - head : 0;
+        room += bytes > head ? (bytes - head) / TIERS_GRAIN_BYTES * TIERS_GRAIN_BYTES : 0;
         costs[count] = device->cost;
         members[count] = (tiers_member_options){
             .device = device->device,
@@ -328,11 +336,14 @@ static kvt_status open_preflight(open_state *state)
     const kvt_store_options *options = state->options;
     kvt_policy_config config;
     uint64_t sums[KVT_TIER_COUNT] = {0};
+    /* A device has whole blocks of what is asked for; a tier of as much as was asked means all. */
+    uint64_t odd[KVT_TIER_COUNT] = {0};
     for (uint32_t i = 0; i < state->device_count; i++) {
         sums[state->devices[i].tier] += state->devices[i].device->facts.capacity_bytes;
+        odd[state->devices[i].tier] += TIERS_GRAIN_BYTES - 1;
     }
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
-        if (options->tiers[tier].capacity_bytes <= sums[tier]) continue;
+        if (options->tiers[tier].capacity_bytes <= sums[tier] + odd[tier]) continue;
         snprintf(state->message, state->message_size,
                  "tier %s: a capacity of %llu bytes, but its devices hold %llu",
                  kvt_tier_name(tier), (unsigned long long)options->tiers[tier].capacity_bytes,
@@ -535,19 +546,20 @@ kvt_status kvt_open(const kvt_store_options *options, kvt_store **store_out, cha
                     size_t message_size)
 {
     char unused[1];
-    if (options == NULL || store_out == NULL) return KVT_E_ARGUMENT;
-    *store_out = NULL;
     if (message == NULL || message_size == 0) {
         message = unused;
         message_size = sizeof unused;
     }
+    snprintf(message, message_size, "no options, or nowhere to put the store");
+    if (options == NULL || store_out == NULL) return KVT_E_ARGUMENT;
+    *store_out = NULL;
     message[0] = '\0';
     kvt_status status = open_check_options(options, message, message_size);
     if (status != KVT_OK) return status;
     kvt_store *store = calloc(1, sizeof *store);
-    if (store == NULL) return KVT_E_MEMORY;
-    status = staging_open(options->staging_bytes, &store->staging);
+    status = store == NULL ? KVT_E_MEMORY : staging_open(options->staging_bytes, &store->staging);
     if (status != KVT_OK) {
+        snprintf(message, message_size, "the store itself: %s", kvt_status_text(status));
         free(store);
         return status;
     }
@@ -566,6 +578,7 @@ kvt_status kvt_open(const kvt_store_options *options, kvt_store **store_out, cha
         kvt_close(store);
         return status;
     }
+    snprintf(message, message_size, "%s", state.note);
     store->opened = true;
     *store_out = store;
     return KVT_OK;
