@@ -30,8 +30,8 @@ static inline void open_prepare(open_site *site)
 {
     memset(site, 0, sizeof *site);
     support_make_folder(site->folder, sizeof site->folder);
-    snprintf(site->catalog, sizeof site->catalog, "%s/catalog.db", site->folder);
-    snprintf(site->path, sizeof site->path, "%s/ssd", site->folder);
+    snprintf(site->catalog, sizeof site->catalog, "%.63s/catalog.db", site->folder);
+    snprintf(site->path, sizeof site->path, "%.63s/ssd", site->folder);
     kvt_store_options_init(&site->options);
     site->options.staging_bytes = 8 << 20;
     site->options.policy = "lru";
