@@ -8,6 +8,8 @@ promises.
 """
 
 import os
+import re
+import shlex
 import subprocess
 import sys
 import unittest
@@ -127,6 +129,22 @@ class FilesTest(CommandCase):
                    "replay.block_tokens=64")
         self.run_command("replay", "--trace", "trace.jsonl", "--policy", "lru", "--set",
                          "replay.block_tokens=512")
+
+    def test_the_readme_is_true(self):
+        """The options of every command that the README prints exist, and the files that come with
+        the tree are there."""
+        source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+        with open(os.path.join(source, "README.md"), encoding="utf-8") as file:
+            text = file.read().replace("\\\n", " ")
+        commands = re.findall(r"^    build/kvterrace (.*?)(?: +#.*)?$", text, re.MULTILINE)
+        self.assertGreater(len(commands), 15)
+        for command in commands:
+            with self.subTest(command=command):
+                words = shlex.split(command)
+                self.assertIn("Usage:", self.run_command(*words, "--help").stdout)
+                for path in re.findall(r"\b(?:profiles|reference_model)/[\w./-]+", command):
+                    self.assertTrue(any(os.path.exists(os.path.join(source, path + ending))
+                                        for ending in ("", ".zst")), path)
 
     @unittest.skipUnless(os.path.exists("/dev/full"), "no /dev/full")
     def test_a_full_stdout(self):
