@@ -2,7 +2,7 @@
 # Short names for the common jobs; CMake does the work. Each job sets the machine up first, which
 # costs nothing when everything is there. `make check` is what CI runs.
 .PHONY: help build demo test test-nvme check lint format bench fuzz asan tsan install clean
-.PHONY: setup configure
+.PHONY: setup configure torture soak
 .DEFAULT_GOAL := help
 
 BUILD := build
@@ -33,6 +33,8 @@ help:
 	@echo "make bench    benches of this machine"
 	@echo "make asan     all tests under AddressSanitizer and UndefinedBehaviorSanitizer"
 	@echo "make tsan     all tests under ThreadSanitizer"
+	@echo "make torture  kills, power cuts and faults at length (CYCLES=1000 SEED=1), about 15 minutes"
+	@echo "make soak     16 threads, device changes and load from outside (SECONDS=1800)"
 	@echo "make test-nvme  the nvme tests, in an emulated machine with four drives"
 	@echo "make fuzz     the fuzz targets, a fixed number of inputs each"
 	@echo "make install  into PREFIX ($(PREFIX))"
@@ -56,6 +58,20 @@ test: configure
 	@$(STEP)/build-all.log "Building the library, the command and the tests" \
 		$(CMAKE) --build --preset release
 	@ctest --preset release $(TESTS)
+
+CYCLES ?= 1000
+SEED ?= 1
+SECONDS ?= 1800
+
+torture: configure
+	@$(STEP)/build-all.log "Building the library, the command and the tests" \
+		$(CMAKE) --build --preset release
+	@tests/torture/run_torture.sh $(BUILD) $(CYCLES) $(SEED)
+
+soak: configure
+	@$(STEP)/build-soak.log "Building the soak test" $(CMAKE) --build --preset release \
+		--target torture_store_soak
+	@cd $(BUILD) && ./torture_store_soak --seconds $(SECONDS) --seed $(SEED)
 
 check:
 	@.ci/run

@@ -16,6 +16,7 @@ set(KVT_TEST_ENVIRONMENT "KVT_SOURCE_DIR=${CMAKE_SOURCE_DIR};KVT_BINARY_DIR=${CM
 
 # Programs of more than one source file.
 set(KVT_SOURCES_torture_store_expected expected_values.c expected_model.c expected_life.c)
+set(KVT_SOURCES_torture_store_soak expected_values.c)
 set(KVT_SOURCES_torture_store_power expected_values.c power_record.c power_image.c)
 
 # The rooms with kill points (tiers/kill_point.h), built a second time for the programs that kill
