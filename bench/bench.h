@@ -58,6 +58,14 @@ int bench_drift_run(const bench_options *options);
 int bench_loads_run(const bench_options *options);
 
 /*
+ * What a restart costs and brings back: stores of 1e5 and 1e6 entries (options->iterations: so
+ * many) on four members in scratch_folder end by a close and by kill -9, with copies and write-back
+ * and without; then gets beside the background's write-back. Forks: call it before there are
+ * threads. Takes no devices. Returns an exit code as above; also 1 when bytes are wrong. Blocking.
+ */
+int bench_restart_run(const bench_options *options);
+
+/*
  * Loads KV of several context lengths in six ways, from tiers one after the other through the page
  * cache to all devices at once, layer by layer: two throttled memory members and the devices (as
  * for stripe). Returns an exit code as above. Blocking.

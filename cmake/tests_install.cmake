@@ -27,6 +27,8 @@ kvt_script_test(unit/test_reference_texts "unit;estimator" ${Python3_EXECUTABLE}
   ${CMAKE_SOURCE_DIR}/tests/unit/test_reference_texts.py)
 kvt_script_test(unit/test_reference_training "unit;estimator" ${Python3_EXECUTABLE}
   ${CMAKE_SOURCE_DIR}/tests/unit/test_reference_training.py)
+kvt_script_test(unit/test_bench_restart "unit;bench" ${Python3_EXECUTABLE}
+  ${CMAKE_SOURCE_DIR}/tests/unit/test_bench_restart.py $<TARGET_FILE:kvterrace_command>)
 kvt_script_test(unit/test_bench_drift "unit;bench" ${Python3_EXECUTABLE}
   ${CMAKE_SOURCE_DIR}/tests/unit/test_bench_drift.py $<TARGET_FILE:kvterrace_command>
   ${CMAKE_SOURCE_DIR}/tests/support/drives ${CMAKE_BINARY_DIR})

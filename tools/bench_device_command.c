@@ -215,6 +215,40 @@ int command_bench_ablation(int argc, char **argv)
     return command_finish(code);
 }
 
+int command_bench_restart(int argc, char **argv)
+{
+    static const struct argp_option rows[] = {
+        {"quick", 'Q', NULL, 0, "2,000 entries, one run: shows that it runs", 0},
+        {"iterations", 'n', "N", 0, "Entries (default 100,000 and 1,000,000)", 0},
+        {"directory", 'D', "DIR", 0, "Where the members go; they are removed afterwards", 0},
+        {0},
+    };
+    static const char *const sections[] = {NULL};
+    const struct argp_child children[] = COMMAND_CHILDREN;
+    const struct argp argp = {
+        .options = rows,
+        .parser = bench_parse,
+        .doc = "Stores of many small entries on four members end by a close and by kill -9, with "
+               "copies and write-back and without: seconds until they are open again, and the "
+               "share of the bytes that comes back. Then gets beside the background's "
+               "write-back.\v"
+               "Up to 200,000 entries the members are files of 24 KiB an entry in DIR (/var/tmp); "
+               "beyond, they keep their labels alone, which the output marks.",
+        .children = children};
+    bench_arguments arguments = {.no_devices = true};
+    int code = command_load(&argp, argc, argv, &arguments);
+    if (code != EXIT_FINE) return code;
+    const bench_options options = {.out = stdout,
+                                   .json = arguments.common.json,
+                                   .quick = arguments.quick,
+                                   .iterations = arguments.iterations,
+                                   .scratch_folder = arguments.directory};
+    code = command_report_unused(&arguments.common, sections);
+    if (code == EXIT_FINE) code = bench_restart_run(&options);
+    command_unload(&arguments.common);
+    return command_finish(code);
+}
+
 int command_bench_extent(int argc, char **argv)
 {
     static const struct argp_option rows[] = {
