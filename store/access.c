@@ -228,6 +228,17 @@ static uint32_t access_count_retired(kvt_store *store)
     return count;
 }
 
+/* A put that finds no room lets the entries that lacked only room into plans again: one of them may
+ * be given up for it. */
+static bool access_find_victims(kvt_store *store, kvt_status status)
+{
+    if (status != KVT_E_SPACE && status != KVT_REFUSED) return false;
+    pthread_mutex_lock(&store->lock);
+    bool found = backoff_yield(store);
+    pthread_mutex_unlock(&store->lock);
+    return found;
+}
+
 kvt_status kvt_put(kvt_store *store, const kvt_entry *source, const void *data, uint64_t data_bytes)
 {
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
@@ -238,10 +249,15 @@ kvt_status kvt_put(kvt_store *store, const kvt_entry *source, const void *data, 
     plan.moves = malloc(STORE_PLAN_MOVES * sizeof *plan.moves);
     if (plan.moves == NULL) return KVT_E_MEMORY;
     access_measured measured = {0};
+    bool yielded = false;
     for (int i = 0; i < ACCESS_TRIES; i++) {
         executor_result result;
         uint32_t retired = access_count_retired(store);
         status = access_try_put(store, source, data, data_bytes, &plan, &measured, &result);
+        if (!yielded && access_find_victims(store, status)) {
+            yielded = true;
+            continue;
+        }
         if (status >= 0 || plan.count == 0 || status == KVT_E_MEMORY) break;
         bool room_failed = result.failed + 1 < plan.count;
         bool larger = result.put_bytes > store_bytes_of(plan.moves[plan.count - 1].to_bytes);

@@ -7,6 +7,9 @@
  * where it is. After several failed plans in a row the policy's tick pauses in the same way: a
  * device that takes no writes costs a few moves a minute, not one a round.
  *
+ * An entry that failed only because its target had no room is let go early when a put finds no room
+ * either: as a victim of that put it may be given up (executor.c).
+ *
  * The table is bounded. When it is full, the entry that is next to be released is released early.
  *
  * Thread rule: the store's lock, in every function.
@@ -63,7 +66,18 @@ void backoff_expire(kvt_store *store)
     backoff_find_next(backoff);
 }
 
-void backoff_note_failure(kvt_store *store, store_entry *entry)
+bool backoff_yield(kvt_store *store)
+{
+    store_backoff *backoff = &store->backoff;
+    uint32_t before = backoff->count;
+    for (uint32_t i = before; i-- > 0;) {
+        if (backoff->items[i].no_room) backoff_release(store, i);
+    }
+    backoff_find_next(backoff);
+    return backoff->count < before;
+}
+
+void backoff_note_failure(kvt_store *store, store_entry *entry, bool no_room)
 {
     store_backoff *backoff = &store->backoff;
     backoff_expire(store);
@@ -80,7 +94,7 @@ void backoff_note_failure(kvt_store *store, store_entry *entry)
     }
     if (index == backoff->count) backoff->count++;
     assert(backoff->count <= STORE_BACKOFFS);
-    backoff->items[index] = (store_backoff_item){entry->handle, until_ns};
+    backoff->items[index] = (store_backoff_item){entry->handle, until_ns, no_room};
     entry->pinned_until_ns = until_ns;
     backoff_find_next(backoff);
 }

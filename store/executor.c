@@ -630,8 +630,8 @@ static void executor_judge_entry(store_op *op, kvt_tier source, kvt_status statu
         store->counters.given_up++;
         park_lose_entry(store, op->entry);
     } else if (op->move->id != RELAYOUT_ID || !op->no_room) {
-        backoff_note_failure(store,
-                             op->entry); /* a new layout may wait for room as long as need be */
+        /* A new layout may wait for room as long as need be. */
+        backoff_note_failure(store, op->entry, op->no_room);
     }
 }
 

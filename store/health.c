@@ -7,6 +7,7 @@
  *
  * Thread rule: any thread; takes the store's, a pool's and the catalog's lock one after the other.
  */
+#include "store/fork_guard.h"
 #include "store/store.h"
 
 #include <sqlite3.h>
@@ -123,6 +124,7 @@ kvt_status kvt_health(kvt_store *store, kvt_health_item *items, size_t capacity,
 {
     if (store == NULL || count_out == NULL || (items == NULL && capacity != 0))
         return KVT_E_ARGUMENT;
+    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     health_list list = {.items = items,

@@ -46,6 +46,7 @@ typedef struct store_relayout {
 typedef struct store_backoff_item {
     uint64_t handle;
     uint64_t until_ns;
+    bool no_room; /* only room was lacking: it makes way for a put that finds none either */
 } store_backoff_item;
 
 /* Moves that failed, and when they may be tried again. Under store->lock. */
@@ -256,8 +257,13 @@ KVT_NODISCARD kvt_status executor_bound(const kvt_store *store, const kvt_record
 /* Releases the entries whose time is over. Before every call on the policy that may plan. */
 void backoff_expire(kvt_store *store);
 
-/* A move of this RESIDENT entry failed: the entry is in no plan for a while. */
-void backoff_note_failure(kvt_store *store, store_entry *entry);
+/* A move of this RESIDENT entry failed: the entry is in no plan for a while. no_room: pool or
+ * policy had none for it. */
+void backoff_note_failure(kvt_store *store, store_entry *entry, bool no_room);
+
+/* Lets what lacked only room into plans again, for a put that needs their room. False when there is
+ * none. */
+bool backoff_yield(kvt_store *store);
 
 /* A move of this entry was carried out: its next failure is its first. */
 void backoff_note_success(kvt_store *store, store_entry *entry);

@@ -472,7 +472,8 @@ typedef struct kvt_health_item {
  * one succeeds, the catalog until a batch is committed. A thread that has ended does not come back:
  * its device is out of service, the catalog's writer leaves what is put to this life, and without
  * the background kvt_maintain is the caller's.
- * KVT_OK; KVT_E_ARGUMENT. Any thread; takes short locks, waits for no I/O.
+ * KVT_OK; KVT_E_ARGUMENT; KVT_E_STATE (in a child of fork). Any thread; takes short locks, waits
+ * for no I/O.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_health(kvt_store *store, kvt_health_item *items,
                                             size_t capacity, size_t *count_out,

@@ -7,6 +7,7 @@
 #include "store_support.h"
 
 #include "small_filesystem.h"
+#include "store/store.h"
 
 enum { DISKS = 2, ENTRIES = 40, ROUNDS = 60 };
 
@@ -253,6 +254,51 @@ static void test_a_demotion_that_cannot_be_written(void **state)
     }
 }
 
+/* Takes a part of the SSD behind the policy's back. */
+static tiers_location *take_room(site *s, uint64_t bytes)
+{
+    tiers_location *location = NULL;
+    assert_int_equal(tiers_pool_reserve(s->store->pools[KVT_TIER_SSD], bytes, &location), KVT_OK);
+    return location;
+}
+
+static uint64_t free_room(site *s)
+{
+    tiers_pool_facts facts;
+    tiers_pool_facts_get(s->store->pools[KVT_TIER_SSD], &facts);
+    return facts.capacity_bytes - facts.used_bytes;
+}
+
+/* The policy counts on room below that is not there. Only then, and only for a put, does an entry
+ * go that was to make room: a tick's demotions and promotions give nothing up. */
+static void test_room_that_is_not_there(void **state)
+{
+    (void)state;
+    site s;
+    site_make(&s, 1, 400 << 10);
+    s.options.high_watermark = 0.5;
+    s.options.low_watermark = 0.4;
+    site_open(&s);
+    for (uint32_t i = 0; i < 10; i++)
+        assert_int_equal(support_put(s.store, i), KVT_OK);
+    tiers_location *taken = take_room(&s, free_room(&s) - 4096);
+    uint32_t before = count_stored(&s);
+    work(&s, ROUNDS);
+    kvt_store_stats stats = support_stats(s.store);
+    assert_true(stats.moves_failed_space > 0);
+    check_nothing_lost(&s, before, 0);
+    /* A put needs the room of one entry, and gets it. */
+    for (uint32_t i = ENTRIES; i < ENTRIES + 4; i++)
+        assert_int_equal(support_put(s.store, i), KVT_OK);
+    stats = support_stats(s.store);
+    assert_true(stats.given_up > 0);
+    assert_true(stats.given_up <= 8);
+    assert_int_equal(stats.evictions, 0);
+    assert_int_equal(count_stored(&s), before + 4 - stats.given_up);
+    tiers_pool_release(s.store->pools[KVT_TIER_SSD], taken);
+    site_end(&s);
+}
+
 /* Hot entries go up into a DRAM that takes no writes. */
 static void test_a_promotion_that_cannot_be_written(void **state)
 {
@@ -311,6 +357,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_change_of_form_that_cannot_be_written),
         cmocka_unit_test(test_a_demotion_that_cannot_be_written),
+        cmocka_unit_test(test_room_that_is_not_there),
         cmocka_unit_test(test_a_promotion_that_cannot_be_written),
         cmocka_unit_test(test_a_drain_that_cannot_be_written),
         cmocka_unit_test(test_a_file_system_that_fills), /* last: its mounts are its own */
