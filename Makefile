@@ -19,7 +19,7 @@ endif
 CMAKE := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL cmake
 # Long output goes to a log in build/, the terminal shows one line per step; V=1 shows everything.
 STEP := tools/step.sh $(BUILD)
-# More arguments for ctest, such as TESTS='-R unit/test_store'.
+# Only the tests whose names match this expression, such as TESTS='unit/test_store|install/'.
 TESTS ?=
 export V ?= 0
 
@@ -39,7 +39,7 @@ help:
 	@echo "make fuzz     the fuzz targets, a fixed number of inputs each"
 	@echo "make install  into PREFIX ($(PREFIX))"
 	@echo "make clean    removes build/"
-	@echo "V=1 shows all output; TESTS='-R name' gives ctest more arguments"
+	@echo "V=1 shows all output; TESTS='unit/|install/' runs those tests alone"
 
 setup:
 	@tools/bootstrap.sh
@@ -57,7 +57,7 @@ demo: build
 test: configure
 	@$(STEP)/build-all.log "Building the library, the command and the tests" \
 		$(CMAKE) --build --preset release
-	@ctest --preset release $(TESTS)
+	@ctest --preset release $(if $(TESTS),-R '$(TESTS)')
 
 CYCLES ?= 1000
 SEED ?= 1

@@ -190,7 +190,7 @@ kvt_status store_check_value(const kvt_setting *setting, const char *text, const
         if (setting->choices && !store_parse_choice(text, setting->choices)) return KVT_E_CONFIG;
         return text[0] != '\0' ? KVT_OK : KVT_E_CONFIG;
     case KVT_SETTING_BYTES:
-        *reason_out = "a size such as 4096, 64KiB or 1.5GB";
+        *reason_out = "a size such as 4096, 64KiB or 1.5GB, below 16EiB";
         return kvt_parse_bytes(text, &integer);
     case KVT_SETTING_RATE:
         *reason_out = "bytes per second such as 150MB/s";

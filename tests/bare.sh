@@ -7,8 +7,8 @@
 # differs between machines comes from this one's own apt and resolver: mirror, keys, settings. The
 # root and all that runs in it are removed at the end.
 #
-# The commands run with the environment variable TESTS of the caller (more arguments for ctest, such
-# as TESTS='-R install'). COMMAND, when given, runs in the root after them.
+# The commands run with the environment variable TESTS of the caller (which tests, such as
+# TESTS='install/|tools_'). COMMAND, when given, runs in the root after them.
 #
 # KVT_BARE_FOLDER: where the root is made (default: a new folder in /var/tmp; 2 GB). Exit 0: all
 # passed, 1: a command failed, 77: no root user, no debootstrap, or no Debian mirror.
