@@ -51,7 +51,7 @@ uint32_t policy_size_tokens(uint32_t size);
 typedef struct policy_static_row {
     uint32_t entries, options, tiers;
     uint64_t seed;
-    double primal, dual, gap, solve_s;
+    double primal, dual, gap_solver, solve_s;
     double adaptcache, uniform, lru; /* primals of the others */
     const char *uniform_rung;
 } policy_static_row;
@@ -60,7 +60,10 @@ KVT_NODISCARD kvt_status policy_static_run(const policy_instance *instance, poli
 typedef struct policy_live_row {
     uint32_t entries, options, tiers;
     uint64_t seed;
-    double primal, dual, gap, solve_s;
+    double primal, dual, solve_s;
+    double gap_solver, gap_counters; /* kvt_policy_bound */
+    double gap_foresight; /* of the engine's placement at the drawn rates; NAN without a dual */
+    uint64_t known;       /* entries that the dual counts */
     uint64_t calls, moves;
     uint64_t decision_ns_p50, decision_ns_p99; /* admissions into full tiers that gave moves */
     uint64_t room_ns_p50, room_ns_p99;         /* those of them that made room first */
@@ -70,8 +73,10 @@ typedef struct policy_live_row {
     uint32_t passes;
     uint64_t stored; /* entries */
 } policy_live_row;
-KVT_NODISCARD kvt_status policy_live_run(const policy_instance *instance, policy_live_row *row,
-                                         char *message, size_t message_size);
+/* dual_true: the static instance's dual, which is that of all entries at the drawn rates; NAN when
+ * it was not solved. */
+KVT_NODISCARD kvt_status policy_live_run(const policy_instance *instance, double dual_true,
+                                         policy_live_row *row, char *message, size_t message_size);
 
 double policy_seconds(void);
 double policy_unit(uint64_t *state); /* between 0 and 1; the state is any number */

@@ -80,7 +80,7 @@ static kvt_status live_open(live *run, char *message, size_t message_size)
     config.alpha_seconds = instance->alpha_seconds;
     config.holes = KVT_HOLES_MIXED;
     config.entries_expected = instance->entries;
-    config.ghosts_max = instance->entries / 16;
+    config.ghosts_max = instance->entries; /* so that all that was seen is known */
     config.allocator = (kvt_allocator){&run->memory, counted_resize};
     for (int level = 0; level < LEVELS; level++)
         config.tiers[level + 1].capacity_bytes = instance->capacity[level];
@@ -167,7 +167,25 @@ static void live_percentiles(uint32_t *samples, uint64_t count, uint64_t *p50, u
     *p99 = samples[count * 99 / 100];
 }
 
-static kvt_status live_run(live *run, policy_live_row *row)
+/* Seconds saved per second by the present placement at the drawn rates. */
+static double live_worth(const live *run)
+{
+    const policy_instance *instance = run->instance;
+    kvt_option options[KVT_OPTIONS_MAX];
+    double worth = 0.0;
+    for (uint32_t i = 0; i < instance->entries; i++) {
+        uint8_t option = kvt_policy_option(run->policy, i + UINT64_C(1));
+        if (option == KVT_OPTION_NONE) continue;
+        policy_instance_options(instance, i, options);
+        double loss = fmin(1.0, instance->sensitivity[i] * options[option].loss);
+        double cost = options[option].load_seconds + options[option].decode_seconds +
+                      instance->alpha_seconds * loss;
+        worth += instance->rate[i] * (instance->recompute[i] - cost);
+    }
+    return worth;
+}
+
+static kvt_status live_run(live *run, double dual_true, policy_live_row *row)
 {
     uint32_t n = run->instance->entries;
     uint64_t calls = (uint64_t)CALLS_PER_ENTRY * n;
@@ -199,7 +217,10 @@ static kvt_status live_run(live *run, policy_live_row *row)
     row->solve_s = policy_seconds() - begin;
     row->primal = bound.primal;
     row->dual = bound.dual;
-    row->gap = bound.gap_relative;
+    row->gap_solver = bound.gap_solver;
+    row->gap_counters = bound.gap_counters;
+    row->gap_foresight = (dual_true - live_worth(run)) / dual_true;
+    row->known = bound.entries;
     row->passes = bound.passes;
     return status;
 }
@@ -226,8 +247,8 @@ static kvt_status live_weigh(const policy_instance *instance, double *bytes_out)
     return status;
 }
 
-kvt_status policy_live_run(const policy_instance *instance, policy_live_row *row, char *message,
-                           size_t message_size)
+kvt_status policy_live_run(const policy_instance *instance, double dual_true, policy_live_row *row,
+                           char *message, size_t message_size)
 {
     uint32_t n = instance->entries;
     live *run = calloc(1, sizeof *run);
@@ -254,7 +275,7 @@ kvt_status policy_live_run(const policy_instance *instance, policy_live_row *row
     for (uint32_t i = 0; i < n; i++)
         run->upto[i] = sum += instance->rate[i];
     status = live_open(run, message, message_size);
-    if (status == KVT_OK) status = live_run(run, row);
+    if (status == KVT_OK) status = live_run(run, dual_true, row);
     kvt_policy_close(run->policy);
     if (status == KVT_OK) status = live_weigh(instance, &row->bytes_per_entry);
 out:

@@ -216,7 +216,7 @@ kvt_status policy_static_run(const policy_instance *instance, policy_static_row 
     row->solve_s = policy_seconds() - begin;
     row->primal = result.primal;
     row->dual = result.dual;
-    row->gap = (result.dual - result.primal) / result.dual;
+    row->gap_solver = (result.dual - result.primal) / result.dual;
     row->adaptcache = run_adaptcache(instance, &a);
     status = run_uniform(instance, &a, row);
     arrays_free(&a);

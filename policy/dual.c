@@ -1,42 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * dual.c - how far the present placement is from the best one with the same predicted rates: the
- * engine's entries as an instance of knapsack.h. Reads only, but for the prices that it keeps.
+ * dual.c - how far the present placement is from the best one with the same predicted rates: what
+ * the engine knows (dual_instance.h) as an instance of knapsack.h. Reads only, but for the prices
+ * that it keeps.
  *
- * A solution works on a copy of what it needs, 48 bytes a held entry and 40 a form, which it gives
- * back: the passes are most of the work, and they touch nothing else.
+ * The search adds up in plain numbers. What is reported is one more pass at its best prices, whose
+ * every rounding goes up, so that no placement is worth more than the bound by an error of sums.
  */
-#include "policy/knapsack.h"
+#include "policy/dual_instance.h"
 
 #include <assert.h>
 #include <string.h>
 
-#define DUAL_ROUNDS 3 /* passes over all entries */
-
-typedef struct dual_entry {
-    double rate;
-    double none;  /* cost of recomputing */
-    double sense; /* alpha times sensitivity */
-    double alpha; /* what a loss costs at most */
-    uint32_t forms;
-    uint8_t option_count;
-    uint16_t barred; /* 1: look the mask up; forms are few that are */
-} dual_entry;
-
-/* Forms at the present weights lie number by number, so that the options of an entry are weighed
- * several at once. What cannot be held costs UNLIMITED. */
-typedef struct dual_instance {
-    const kvt_policy *policy;
-    dual_entry *entries;
-    uint32_t *index; /* of the engine's entry */
-    double *forms;   /* what the next three point into */
-    double *time;
-    double *loss;
-    double *bytes[LEVELS];
-    uint32_t count;
-} dual_instance;
-
-#define DUAL_NUMBERS (2 + LEVELS) /* of a form */
+#define DUAL_ROUNDS 3               /* passes over all entries */
+#define DUAL_ERROR  0x1p-49         /* of a score, in terms of its parts: sixteen roundings */
+#define DUAL_SUM    (1.0 + 0x1p-48) /* on a compensated sum of numbers that are not negative */
 
 /* The options' scores at some prices. */
 static void dual_weigh(const dual_instance *instance, const dual_entry *e,
@@ -57,6 +35,24 @@ static void dual_weigh(const dual_instance *instance, const dual_entry *e,
     }
 }
 
+static double dual_cost(const dual_instance *instance, const dual_entry *e, uint32_t o)
+{
+    double loss = e->sense * instance->loss[o];
+    return instance->time[o] + (loss < e->alpha ? loss : e->alpha);
+}
+
+static double dual_rent(const dual_instance *instance, uint32_t o, const double price[LEVELS])
+{
+    return price[0] * instance->bytes[0][o] + price[1] * instance->bytes[1][o] +
+           price[2] * instance->bytes[2][o];
+}
+
+static double dual_score(const dual_instance *instance, const dual_entry *e, uint32_t o,
+                         const double price[LEVELS])
+{
+    return e->rate * (e->none - dual_cost(instance, e, o)) - dual_rent(instance, o, price);
+}
+
 static void dual_ask(const void *context, const double price[LEVELS], uint32_t stride,
                      price_pass *out)
 {
@@ -66,13 +62,18 @@ static void dual_ask(const void *context, const double price[LEVELS], uint32_t s
         double score[KVT_OPTIONS_MAX];
         uint32_t found = NIL;
         double best = 0.0;
-        uint32_t barred =
-            e->barred != 0 ? entry_at(instance->policy, instance->index[i])->barred >> 1 : 0;
         dual_weigh(instance, e, price, score);
         for (uint32_t o = 0; o + 1 < e->option_count; o++) {
-            if (score[o] <= best || (barred >> o & 1) != 0) continue;
+            if (score[o] <= best || (e->barred >> o & 1) != 0) continue;
             best = score[o];
             found = e->forms + o;
+        }
+        if (e->stored != NIL) {
+            double stored = dual_score(instance, e, e->stored, price);
+            if (stored > best) {
+                best = stored;
+                found = e->stored;
+            }
         }
         if (found == NIL) continue;
         out->value += best;
@@ -81,38 +82,72 @@ static void dual_ask(const void *context, const double price[LEVELS], uint32_t s
     }
 }
 
-static void dual_copy_form(const kvt_policy *policy, uint32_t index, dual_instance *to)
+/* The last pass: the bound rounded up, and a placement in the entries' order, each taking the best
+ * that still fits. */
+typedef struct dual_proof {
+    double sum, lost; /* Neumaier's sum and what it lost */
+    double room[LEVELS];
+    double placed; /* utility of the placement */
+} dual_proof;
+
+static void dual_proof_add(dual_proof *proof, double number)
 {
-    const form *from = &policy->forms[index];
-    to->time[index] = from->fits ? from->face : UNLIMITED;
-    to->loss[index] = from->loss;
-    for (int level = 0; level < LEVELS; level++)
-        to->bytes[level][index] = (double)from->bytes[level];
+    double sum = proof->sum + number;
+    double large = proof->sum >= number ? proof->sum : number;
+    double small = proof->sum >= number ? number : proof->sum;
+    proof->lost += (large - sum) + small;
+    proof->sum = sum;
 }
 
-/* Copies the held entries; utility of what is stored now in *primal_out. */
-static void dual_fill(const kvt_policy *policy, dual_instance *instance, double *primal_out)
+static bool dual_has_room(const dual_instance *instance, const dual_proof *proof, uint32_t o)
 {
-    *primal_out = 0.0;
-    /* Released runs hold what they held; no entry names them. */
-    for (uint32_t i = 0; i < policy->forms_used; i++)
-        dual_copy_form(policy, i, instance);
-    for (uint32_t i = 0; i < policy->entries_used; i++) {
-        const entry *e = entry_at(policy, i);
-        if (e->state != ENTRY_HELD) continue;
-        instance->index[instance->count] = i;
-        dual_entry *to = &instance->entries[instance->count++];
-        to->rate = reuse_rate(policy, e);
-        to->none = entry_cost(policy, e, KVT_OPTION_NONE);
-        to->alpha = entry_alpha(policy, e);
-        to->sense = to->alpha * (double)e->sensitivity;
-        to->forms = e->forms == NIL ? 0 : e->forms;
-        to->option_count = e->option_count;
-        to->barred = e->barred != 0;
-        if (e->current != KVT_OPTION_NONE) {
-            *primal_out += to->rate * (to->none - entry_cost(policy, e, e->current));
-        }
+    for (int level = 0; level < LEVELS; level++)
+        if (instance->bytes[level][o] > proof->room[level]) return false;
+    return true;
+}
+
+/* Looks at one form: *upper becomes at least its score; *best and *choice follow what fits. */
+static void dual_consider(const dual_instance *instance, const dual_entry *e, uint32_t o,
+                          const double price[LEVELS], const dual_proof *proof, double *upper,
+                          double *best, uint32_t *choice)
+{
+    double score = dual_score(instance, e, o, price);
+    double parts = e->rate * (e->none + dual_cost(instance, e, o)) + dual_rent(instance, o, price);
+    double most = score + DUAL_ERROR * parts;
+    if (most > *upper) *upper = most;
+    if (score <= *best || !dual_has_room(instance, proof, o)) return;
+    *best = score;
+    *choice = o;
+}
+
+static double dual_prove(const dual_instance *instance, const double price[LEVELS],
+                         double *placed_out)
+{
+    dual_proof proof = {.sum = 0.0};
+    for (int level = 0; level < LEVELS; level++) {
+        double capacity = (double)instance->policy->capacity[level];
+        proof.room[level] = capacity;
+        dual_proof_add(&proof, price[level] * capacity * DUAL_SUM);
     }
+    for (uint32_t i = 0; i < instance->count; i++) {
+        const dual_entry *e = &instance->entries[i];
+        double upper = 0.0, best = 0.0;
+        uint32_t choice = NIL;
+        for (uint32_t o = 0; o + 1 < e->option_count; o++) {
+            if ((e->barred >> o & 1) != 0) continue;
+            dual_consider(instance, e, e->forms + o, price, &proof, &upper, &best, &choice);
+        }
+        if (e->stored != NIL) {
+            dual_consider(instance, e, e->stored, price, &proof, &upper, &best, &choice);
+        }
+        dual_proof_add(&proof, upper);
+        if (choice == NIL) continue;
+        proof.placed += e->rate * (e->none - dual_cost(instance, e, choice));
+        for (int level = 0; level < LEVELS; level++)
+            proof.room[level] -= instance->bytes[level][choice];
+    }
+    *placed_out = proof.placed;
+    return (proof.sum + proof.lost) * DUAL_SUM;
 }
 
 static void dual_search(kvt_policy *policy, const dual_instance *instance,
@@ -125,15 +160,22 @@ static void dual_search(kvt_policy *policy, const dual_instance *instance,
         search.price[level] = policy->priced ? policy->price[level] : 1e-12;
     }
     price_find(&search, DUAL_ROUNDS);
-    bound_out->dual = search.best;
-    if (search.best > 0.0) {
-        bound_out->gap_relative = (search.best - bound_out->primal) / search.best;
+    bound_out->dual = dual_prove(instance, search.best_price, &bound_out->placed);
+    bound_out->primal = instance->primal;
+    /* The state is a placement, and so is what a pass took that fits. */
+    if (bound_out->placed < bound_out->primal) bound_out->placed = bound_out->primal;
+    if (bound_out->placed < search.placed) bound_out->placed = search.placed;
+    if (bound_out->placed > bound_out->dual) bound_out->placed = bound_out->dual; /* rounding */
+    if (bound_out->dual > 0.0) {
+        bound_out->gap_counters = (bound_out->dual - bound_out->primal) / bound_out->dual;
+        bound_out->gap_solver = (bound_out->dual - bound_out->placed) / bound_out->dual;
     }
     for (int level = 0; level < LEVELS; level++)
         policy->price[level] = bound_out->price[level + 1] = search.best_price[level];
     policy->priced = true;
-    bound_out->entries = policy->held;
-    bound_out->passes = search.passes;
+    bound_out->entries = instance->count;
+    bound_out->remembered = instance->remembered;
+    bound_out->passes = search.passes + 1;
 }
 
 kvt_status kvt_policy_solve(kvt_policy *policy, uint64_t now_ns, kvt_policy_bound *bound_out)
@@ -142,25 +184,10 @@ kvt_status kvt_policy_solve(kvt_policy *policy, uint64_t now_ns, kvt_policy_boun
     memset(bound_out, 0, sizeof *bound_out);
     if (!policy->ops->counts) return KVT_E_UNSUPPORTED;
     if (policy->started) engine_set_clock(policy, now_ns);
-    dual_instance instance = {.policy = policy};
-    size_t entries_bytes = sizeof *instance.entries * (policy->held + 1u);
-    size_t index_bytes = sizeof *instance.index * (policy->held + 1u);
-    size_t forms_bytes = sizeof *instance.forms * DUAL_NUMBERS * (policy->forms_used + 1u);
-    kvt_status status = KVT_E_MEMORY;
-    instance.entries = engine_resize(policy, NULL, 0, entries_bytes);
-    instance.index = engine_resize(policy, NULL, 0, index_bytes);
-    instance.forms = engine_resize(policy, NULL, 0, forms_bytes);
-    if (instance.entries == NULL || instance.index == NULL || instance.forms == NULL) goto out;
-    instance.time = instance.forms;
-    instance.loss = instance.time + policy->forms_used;
-    for (int level = 0; level < LEVELS; level++)
-        instance.bytes[level] = instance.loss + (size_t)(level + 1) * policy->forms_used;
-    dual_fill(policy, &instance, &bound_out->primal);
+    dual_instance instance;
+    kvt_status status = dual_instance_make(policy, &instance);
+    if (status != KVT_OK) return status;
     dual_search(policy, &instance, bound_out);
-    status = KVT_OK;
-out:
-    if (instance.entries != NULL) engine_resize(policy, instance.entries, entries_bytes, 0);
-    if (instance.index != NULL) engine_resize(policy, instance.index, index_bytes, 0);
-    if (instance.forms != NULL) engine_resize(policy, instance.forms, forms_bytes, 0);
-    return status;
+    dual_instance_free(&instance);
+    return KVT_OK;
 }

@@ -6,6 +6,7 @@
  *     advise.c     the calls that tell it things: ladders, tenants, priors, load, quality, capacity
  *     recost.c     new seconds and losses of a stored entry's options
  *     entries.c    handle -> entry, prefix tree, remembered entries, memory
+ *     remembered.c what is kept of the options of an entry that left
  *     reuse.c      the reuse counters, their rates, and the order that they give
  *     shadow.c     shadow caches over a sample, which choose the half life
  *     ledger.c     moves in flight and bytes per tier
@@ -17,6 +18,7 @@
  *     adaptcache.c AdaptCache's greedy as published, a rival: irreversible, without prices
  *     classic.c    baselines of the literature; tinylfu.c W-TinyLFU
  *     dual.c       the Lagrangian dual of the engine's entries: the bound
+ *     dual_instance.c  those entries, stored and remembered, as arrays
  *     prices.c     the search for its prices; knapsack.c solves instances in arrays
  *     plan.c       plans as data: the check and the text of a move
  *     explain.c    explanations and statistics
@@ -71,10 +73,22 @@ typedef struct ladder {
     uint32_t option_count;
 } ladder;
 
+/*
+ * What is kept of the options of an entry that left, when no ladder has them: at most so many
+ * points, none of which promises less than an option did. See remembered.c.
+ */
+#define REMEMBERED_POINTS 6u
+typedef struct remembered_point {
+    uint16_t seconds; /* load and decode; the upper half of a float, cut off */
+    uint16_t loss;    /* the same */
+    uint32_t bytes;   /* a float, cut off; the two lowest bits are the level */
+} remembered_point;
+
 typedef enum entry_state { ENTRY_FREE = 0, ENTRY_GHOST = 1, ENTRY_HELD = 2 } entry_state;
 
 /*
- * ENTRY_HELD: stored, or its first PUT is in flight. ENTRY_GHOST: left, its counter is remembered.
+ * ENTRY_HELD: stored, or its first PUT is in flight. ENTRY_GHOST: left; its counter and its options
+ * are remembered: the ladder's, or option_count - 1 points.
  * An entry is in its policy's victim index exactly when entry_is_movable says so.
  */
 typedef struct entry {
@@ -98,15 +112,20 @@ typedef struct entry {
     bucket_link link[LEVELS]; /* place in each level's buckets or heap; [0] also in a recency list
                                  or among the ghosts, when the policy keeps no buckets for it */
     float recompute_seconds;  /* of option NONE */
-    uint32_t move;            /* slot of the move in flight, NIL when there is none */
-    uint32_t pins;
-    uint8_t next[LEVELS];   /* the step behind each density, and its kind in the highest bit */
-    uint8_t listed;         /* number of the recency list that holds it, 0 outside */
-    uint32_t children;      /* held ones; inside a draft less those that the draft evicts */
-    uint64_t bytes[LEVELS]; /* really stored in the present option */
-    uint32_t first_child;
-    uint32_t older_sibling;
-    uint32_t newer_sibling;
+    uint8_t next[LEVELS];     /* the step behind each density, and its kind in the highest bit */
+    uint8_t listed;           /* number of the recency list that holds it, 0 outside */
+    union {
+        struct {                    /* held */
+            uint64_t bytes[LEVELS]; /* really stored in the present option */
+            uint32_t move;          /* slot of the move in flight, NIL when there is none */
+            uint32_t pins;
+            uint32_t children; /* held ones; inside a draft less those that the draft evicts */
+            uint32_t first_child;
+            uint32_t older_sibling;
+            uint32_t newer_sibling;
+        };
+        remembered_point points[REMEMBERED_POINTS]; /* left, without a ladder */
+    };
 } entry;
 _Static_assert(sizeof(entry) == 168, "with its part of the tables an entry stays below 192 bytes");
 
@@ -324,6 +343,10 @@ void forms_refresh(kvt_policy *policy, uint32_t first, uint32_t count);
 void entries_index_all(kvt_policy *policy);
 /* Adds a group of victims; false without memory. */
 bool entries_add_group(kvt_policy *policy);
+
+/* remembered.c */
+void remembered_keep(const kvt_policy *policy, entry *e); /* before the forms are given back */
+void remembered_form(const kvt_policy *policy, const entry *e, uint32_t point, form *out);
 
 /* advise.c */
 bool advise_open(kvt_policy *policy);

@@ -336,8 +336,8 @@ uint32_t entries_add(kvt_policy *policy, uint64_t handle)
     entry *e = entry_at(policy, index);
     memset(e, 0, sizeof *e);
     e->handle = handle;
-    e->parent = e->first_child = e->older_sibling = e->newer_sibling = NIL;
-    e->forms = e->move = NIL;
+    e->parent = NIL;
+    e->forms = NIL;
     for (int level = 0; level < LEVELS; level++) {
         e->link[level] = (bucket_link){NIL, NIL, BUCKETS_ABSENT};
         e->density[level] = DENSITY_NONE;
@@ -400,6 +400,9 @@ void entries_hold(kvt_policy *policy, uint32_t index, const kvt_policy_entry *gi
 {
     entry *e = entry_at(policy, index);
     assert(e->state == ENTRY_GHOST && e->current == KVT_OPTION_NONE);
+    if (policy->ops->counts) memset(e->bytes, 0, sizeof e->bytes); /* s3fifo keeps its clock */
+    e->move = e->first_child = e->older_sibling = e->newer_sibling = NIL;
+    e->pins = e->children = 0;
     entries_set_forms(policy, e, given);
     e->sensitivity = given->sensitivity > 0.0 ? (float)given->sensitivity : 1.0f;
     e->share = 1.0f;
@@ -416,8 +419,9 @@ void entries_hold(kvt_policy *policy, uint32_t index, const kvt_policy_entry *gi
     if (parent == NIL) return;
     /* A parent on its way out is as good as gone: nothing may come to depend on it. */
     const entry *up = entry_at(policy, parent);
+    if (up->state != ENTRY_HELD) return;
     bool leaving = up->move != NIL && policy->flights[up->move].kind == KVT_MOVE_EVICT;
-    if (up->state == ENTRY_HELD && !leaving) tree_link(policy, index, parent);
+    if (!leaving) tree_link(policy, index, parent);
 }
 
 static void entries_trim_ghosts(kvt_policy *policy)
@@ -438,16 +442,15 @@ void entries_leave(kvt_policy *policy, uint32_t index, bool remember)
     while (e->first_child != NIL)
         tree_unlink(policy, e->first_child);
     tree_unlink(policy, index);
-    if (e->option_count > 1 && !e->shares) {
-        forms_give_back(policy, e->forms, e->option_count - 1u);
-    }
-    e->forms = NIL;
-    e->shares = false;
-    e->option_count = 0;
-    e->pins = 0;
+    remember = remember && policy->ops->remembers && policy->config.ghosts_max > 0;
+    uint32_t own = e->option_count > 1 && !e->shares ? e->option_count - 1u : 0;
+    uint32_t forms = e->forms;
+    if (remember && policy->ops->counts && !e->shares) remembered_keep(policy, e);
+    if (own > 0) forms_give_back(policy, forms, own);
+    if (!e->shares) e->forms = NIL;
     e->state = ENTRY_GHOST;
     policy->held--;
-    if (!remember || !policy->ops->remembers) {
+    if (!remember) {
         entries_free_slot(policy, index);
         return;
     }

@@ -69,7 +69,7 @@ static void explain_options(const kvt_policy *policy, const entry *e, kvt_explan
     double best = 0.0;
     bool found = false;
     out->best = e->current;
-    for (uint8_t option = 0; option < e->option_count; option++) {
+    for (uint8_t option = 0; option < out->option_count; option++) {
         kvt_explained_option *to = &out->options[option];
         explain_form(policy, e, option, &to->option);
         to->utility = -out->accesses_per_s * entry_cost(policy, e, option);
@@ -90,7 +90,7 @@ static const char *explain_reason(const kvt_policy *policy, const entry *e,
                                   const kvt_explanation *out)
 {
     if (e->state == ENTRY_GHOST) {
-        return "It is not stored; only its reuse counter is remembered.";
+        return "It is not stored; its reuse counter is remembered.";
     }
     if (e->move != NIL && e->current == KVT_OPTION_NONE) {
         return "It is being stored now: its first move has not been committed.";
@@ -147,11 +147,13 @@ kvt_status kvt_policy_explain(const kvt_policy *policy, uint64_t now_ns, uint64_
     }
     out->handle = handle;
     out->parent = e->parent == NIL ? 0 : entry_at(policy, e->parent)->handle;
-    out->resident_children = e->children;
-    out->pins = e->pins;
     out->current = e->current;
-    out->option_count = e->option_count;
-    out->in_flight = e->move != NIL;
+    if (e->state == ENTRY_HELD) {
+        out->resident_children = e->children;
+        out->pins = e->pins;
+        out->option_count = e->option_count;
+        out->in_flight = e->move != NIL;
+    }
     out->accesses_per_s = policy->ops->counts ? reuse_rate(&view, e) : 0.0;
     out->last_access_age_seconds = (double)(view.now_ns - e->last_access_ns) * 1e-9;
     explain_prices(&view, out->price);

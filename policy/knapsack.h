@@ -39,6 +39,7 @@ typedef struct price_search {
     double tolerance;     /* of L, relative: a round that gains less is the last */
     double best;          /* least L over all entries */
     double best_price[LEVELS];
+    double placed;   /* most that a pass over all took which fits; 0 when none did */
     uint32_t passes; /* over all entries */
     uint32_t stride; /* of the present stage */
 } price_search;

@@ -23,13 +23,18 @@ static price_pass search_look(price_search *search)
     price_pass pass = {0};
     search->ask(search->context, search->price, search->stride, &pass);
     double scale = (double)search->stride;
+    double taken = pass.value;
+    bool fits = true;
     pass.value *= scale;
     for (int level = 0; level < LEVELS; level++) {
+        fits = fits && pass.used[level] <= search->capacity[level];
+        taken += search->price[level] * pass.used[level];
         pass.used[level] *= scale;
         pass.value += search->price[level] * search->capacity[level];
     }
     if (search->stride > 1) return pass;
     search->passes++;
+    if (fits && taken > search->placed) search->placed = taken;
     if (pass.value < search->best) {
         search->best = pass.value;
         memcpy(search->best_price, search->price, sizeof search->price);
@@ -188,6 +193,7 @@ void price_find(price_search *search, uint32_t refine)
 {
     slopes known;
     search->best = UNLIMITED;
+    search->placed = 0.0;
     search->passes = 0;
     search->stride = search->entries / SEARCH_SAMPLE | 1;
     search_descend(search);

@@ -216,10 +216,12 @@ typedef struct replay_result {
     uint64_t moves_committed, moves_aborted; /* of all moves planned */
 
     /* Simulation, seconds per counted request; see replay_bound. */
-    double saved_s;             /* achieved: prefill not computed, less loads, less alpha * loss */
-    double regret_solver_s;     /* R1; NAN: the policy counts no uses, or bounds are off */
-    double regret_estimation_s; /* R2; NAN: bounds are off */
-    replay_bound bound;         /* of the workload; filled by the caller */
+    double saved_s; /* achieved: prefill not computed, less loads, less alpha * loss */
+    /* Distances by what they bound, docs/decisions/0007-regrets.md, and the same over what is at
+     * stake. NAN: bounds are off or, of the first two, the policy counts no uses. */
+    double regret_solver_s, regret_counters_s, regret_foresight_s;
+    double gap_solver, gap_counters, gap_foresight;
+    replay_bound bound; /* of the workload; filled by the caller */
 
     /* Live only. */
     double scale;

@@ -142,6 +142,12 @@ static void json_put_regret(json_t *object, const char *name, double seconds, do
     json_put(object, key, known ? json_real(seconds / limits_s) : json_null(), sound);
 }
 
+/* A regret over what is at stake in its own instance. */
+static void json_put_gap(json_t *object, const char *name, double gap, bool *sound)
+{
+    json_put(object, name, isfinite(gap) ? json_real(gap) : json_null(), sound);
+}
+
 static void json_put_regrets(json_t *object, const replay_result *result, bool *sound)
 {
     const replay_bound *bound = &result->bound;
@@ -155,8 +161,12 @@ static void json_put_regrets(json_t *object, const replay_result *result, bool *
              json_seconds(bound->recompute_s - bound->interval_s), sound);
     json_put(object, "bound_moving_saved_s_per_request", json_seconds(bound->moving_s), sound);
     json_put_regret(object, "solver", result->regret_solver_s, limits_s, sound);
-    json_put_regret(object, "estimation", result->regret_estimation_s, limits_s, sound);
+    json_put_regret(object, "counters", result->regret_counters_s, limits_s, sound);
+    json_put_regret(object, "foresight", result->regret_foresight_s, limits_s, sound);
     json_put_regret(object, "online", results_regret_online(result), limits_s, sound);
+    json_put_gap(object, "gap_solver", result->gap_solver, sound);
+    json_put_gap(object, "gap_counters", result->gap_counters, sound);
+    json_put_gap(object, "gap_foresight", result->gap_foresight, sound);
     json_put(object, "bound_price", json_ratios(bound->price, sound), sound);
     json_put(object, "bound_intervals", json_count(bound->intervals), sound);
     json_put(object, "bound_found_s", json_seconds(bound->seconds), sound);

@@ -10,10 +10,10 @@
 
 #include <math.h>
 
-#define REGRET_COLUMNS 6u
+#define REGRET_COLUMNS 7u
 
-static const char *const regret_heads[REGRET_COLUMNS] = {"saved",  "bound",      "bound, moved",
-                                                         "solver", "estimation", "online"};
+static const char *const regret_heads[REGRET_COLUMNS] = {
+    "saved", "bound", "bound, moved", "solver", "counters", "foresight", "online"};
 
 double results_regret_online(const replay_result *result)
 {
@@ -27,8 +27,9 @@ static void regret_row(const replay_result *result, double row[REGRET_COLUMNS])
     row[1] = result->bound.interval_s;
     row[2] = result->bound.moving_s;
     row[3] = result->regret_solver_s;
-    row[4] = result->regret_estimation_s;
-    row[5] = results_regret_online(result);
+    row[4] = result->regret_counters_s;
+    row[5] = result->regret_foresight_s;
+    row[6] = results_regret_online(result);
     for (size_t j = 0; j < REGRET_COLUMNS; j++)
         if (fabs(row[j]) < 1e-9) row[j] = 0.0; /* rounding */
 }
@@ -56,9 +57,11 @@ static void regret_lead(const replay_bound *bound, char *text, size_t size)
 
 static const char regret_note[] =
     "seconds a request; saved: prefill not computed, less loads, less alpha * loss. bound: what no "
-    "policy can pass; moved: not even one that improves forms ahead of their use. Regrets: solver, "
-    "the engine's state against the best at its own rates (policies that count uses); estimation, "
-    "the placement against the best for the uses that came; online, bound less saved";
+    "policy can pass; moved: not even one that improves forms ahead of their use. Regrets, "
+    "by what they bound: solver, the dual against the best placement found, at the engine's rates "
+    "and over all that it knows (policies that count uses); counters, that dual against the "
+    "engine's state; foresight, the placement against the best for the uses that came; online, "
+    "bound less saved";
 
 void results_regrets_text(const replay_report *report, FILE *file)
 {

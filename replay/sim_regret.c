@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sim_regret.c - two of the three regrets of a run, in seconds per request; the third, online, is
- * the interval bound less what was achieved. One thread.
+ * sim_regret.c - the regrets of a run by what they bound, in seconds per request; the last, online,
+ * is the interval bound less what was achieved. One thread.
  *
- *     R1 solver      dual of the engine's own instance less its state, at its own rates, at the
- *                    start of each epoch and taken to last for it
- *     R2 estimation  over the uses that the epoch really brings to blocks known at its start: the
- *                    dual of the best placement at its start less the value of the actual one
+ *     solver     dual of all that the engine knows, at its own rates, less the best placement of
+ *                that instance that was found: what the next one may be too high by
+ *     counters   the same dual less the engine's state
+ *     foresight  over the uses that the epoch really brings to blocks known at its start: the dual
+ *                of the best placement at its start less the value of the actual one
  *
- * R2 contains what R1 costs at the true rates: both are distances of the same placement. Reads
- * the policy only, but for the prices that kvt_policy_solve keeps.
+ * The first two are taken at the start of each epoch and last for it. The last two are distances of
+ * the same placement, at predicted and at true rates. Each is given over what is at stake, too: the
+ * sum of the same duals, against storing nothing. Reads the policy only, but for the prices that
+ * kvt_policy_solve keeps.
  */
 #include "results.h"
 #include "sim_state.h"
@@ -99,7 +102,7 @@ static double regret_present_value(sim_state *sim, const bound_instance *instanc
     return value;
 }
 
-static kvt_status regret_estimate(sim_state *sim, uint64_t begin, uint64_t end)
+static kvt_status regret_foresee(sim_state *sim, uint64_t begin, uint64_t end)
 {
     sim_regret *regret = &sim->regret;
     bound_instance instance = {.count = 0};
@@ -109,8 +112,9 @@ static kvt_status regret_estimate(sim_state *sim, uint64_t begin, uint64_t end)
     for (uint64_t i = begin; i < end && status == KVT_OK; i++)
         status = regret_add_request(sim, begin, i, &instance);
     if (status == KVT_OK && instance.count > 0) {
-        regret->estimation_s +=
-            bound_solve(&instance, REGRET_TOLERANCE, NULL) - regret_present_value(sim, &instance);
+        double dual = bound_solve(&instance, REGRET_TOLERANCE, NULL);
+        regret->foresight_s += dual - regret_present_value(sim, &instance);
+        regret->foresight_stake_s += dual;
     }
     for (uint32_t i = 0; i < instance.count; i++)
         regret->item[instance.stays[i].block] = 0;
@@ -132,12 +136,14 @@ static kvt_status regret_take_epoch(sim_state *sim, uint64_t request, uint64_t n
     kvt_status status = kvt_policy_solve(sim->policy, now_ns, &bound);
     if (status == KVT_OK) {
         double span_s = (double)(requests[last].arrival_ns - requests[request].arrival_ns) * 1e-9;
-        regret->solver_s += (bound.dual - bound.primal) * span_s;
+        regret->solver_s += (bound.dual - bound.placed) * span_s;
+        regret->counters_s += (bound.dual - bound.primal) * span_s;
+        regret->counters_stake_s += bound.dual * span_s;
         regret->solved = true;
     } else if (status != KVT_E_UNSUPPORTED) {
         return status;
     }
-    return regret_estimate(sim, request, end);
+    return regret_foresee(sim, request, end);
 }
 
 kvt_status sim_regret_look(sim_state *sim, uint64_t request, uint64_t now_ns)
@@ -149,12 +155,26 @@ kvt_status sim_regret_look(sim_state *sim, uint64_t request, uint64_t now_ns)
     return status;
 }
 
+/* 0 where nothing was worth storing. */
+static double regret_gap(double distance, double stake)
+{
+    return stake > 0.0 ? distance / stake : 0.0;
+}
+
 void sim_regret_finish(sim_state *sim)
 {
+    const sim_regret *regret = &sim->regret;
     replay_result *result = sim->result;
     double requests = result->requests > 0 ? (double)result->requests : 1.0;
     bool known = sim->options->bounds;
     result->saved_s = sim->saved_s / requests;
-    result->regret_solver_s = sim->regret.solved ? sim->regret.solver_s / requests : NAN;
-    result->regret_estimation_s = known ? sim->regret.estimation_s / requests : NAN;
+    bool solved = regret->solved;
+    double counters_stake_s = regret->counters_stake_s;
+    result->regret_solver_s = solved ? regret->solver_s / requests : NAN;
+    result->regret_counters_s = solved ? regret->counters_s / requests : NAN;
+    result->regret_foresight_s = known ? regret->foresight_s / requests : NAN;
+    result->gap_solver = solved ? regret_gap(regret->solver_s, counters_stake_s) : NAN;
+    result->gap_counters = solved ? regret_gap(regret->counters_s, counters_stake_s) : NAN;
+    result->gap_foresight =
+        known ? regret_gap(regret->foresight_s, regret->foresight_stake_s) : NAN;
 }

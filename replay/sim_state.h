@@ -22,9 +22,10 @@ typedef struct sim_regret {
     uint64_t skip;
     uint64_t next; /* request at which the next epoch begins; UINT64_MAX = none */
     uint32_t epoch;
-    double solver_s, estimation_s; /* sums */
-    bool solved;                   /* the policy has a solver */
-    double spent_s;                /* wall seconds, which are no part of the replay's own */
+    double solver_s, counters_s, foresight_s;   /* sums */
+    double counters_stake_s, foresight_stake_s; /* of the duals behind them */
+    bool solved;                                /* the policy has a solver */
+    double spent_s; /* wall seconds, which are no part of the replay's own */
 } sim_regret;
 
 /* A bound run: the utility engine with true future rates. */

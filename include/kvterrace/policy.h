@@ -122,7 +122,7 @@ typedef struct kvt_policy_config {
     double high_watermark;     /* tick makes room above this share of a tier, 0..1; 0.98 */
     double low_watermark;      /* and stops at this one; 0.95 */
     uint64_t entries_expected; /* sizes the tables at open; they grow when it is passed; 1024 */
-    uint64_t ghosts_max;       /* entries remembered (reuse counter only) after they left; 65536 */
+    uint64_t ghosts_max;       /* entries remembered (counter, options) after they left; 65536 */
     uint64_t seed;             /* for policies that draw; 1 */
     kvt_allocator allocator;   /* required */
     bool adaptive;             /* utility: half_life_seconds is only the start; shadow caches over
@@ -394,22 +394,39 @@ typedef struct kvt_policy_stats {
     uint64_t written_bytes[KVT_TIER_COUNT]; /* by committed moves */
 } kvt_policy_stats;
 
-/* How far the engine's state is from the best possible one with the same predicted rates. Utilities
- * are in seconds saved per second against storing nothing, so `primal` >= 0 as a rule. */
+/*
+ * How far the engine's state is from the best possible one with the same predicted rates, over all
+ * entries that it knows: stored, in flight and remembered. Utilities are in seconds saved per
+ * second against storing nothing, which is worth 0; a gap is a distance over what is at stake, the
+ * dual less that 0. Each gap is named by what it bounds:
+ *
+ *     solver      the dual against the best placement of this instance that was found: what the
+ *                 search may have left the bound too high by
+ *     counters    the dual against the engine's own state, at the rates that its counters predict
+ *     foresight   the same at the rates that really come, which no engine knows: replay and bench
+ *                 report it, this call does not
+ */
 typedef struct kvt_policy_bound {
     double primal;                /* utility of what is stored now */
-    double dual;                  /* at least the utility of any placement */
-    double gap_relative;          /* (dual - primal) / dual; 0 when nothing is worth storing */
+    double dual;                  /* at least the utility of any placement of the known entries */
+    double gap_counters;          /* (dual - primal) / dual; 0 when nothing is worth storing */
     double price[KVT_TIER_COUNT]; /* the dual's prices, s/s per byte */
-    uint64_t entries;
-    uint32_t passes; /* over all entries */
+    uint64_t entries;             /* known ones, all counted in dual */
+    uint32_t passes;              /* over all entries */
+    double placed;                /* utility of the best placement found, at least primal */
+    double gap_solver;            /* (dual - placed) / dual; 0 when nothing is worth storing */
+    uint64_t remembered;          /* of the entries: not stored, only remembered */
 } kvt_policy_bound;
 
 /*
  * Solves the Lagrangian dual of the present instance and keeps its prices, from which the next
  * solution starts; no decision depends on them. A background step: some hundreds of passes over a
- * sample of 8,000 entries (all of them below 16,384), and three over all.
- * Bytes of tiers are the only rows; tree and tenants are left out, so the bound holds with them.
+ * sample of 8,000 entries (all of them below 16,384), and four over all.
+ * The dual is rounded up and counts every option that the tenants' limits allow, reachable or not,
+ * and what is stored now. Bytes of tiers are the only rows; tree and shares of tenants are left
+ * out, so the bound holds with them. A remembered entry counts with its ladder's options; of
+ * options of its own it keeps up to six points that promise at least as much, from the time when
+ * it left. An entry that is forgotten (ghosts_max) is not known.
  * KVT_OK; KVT_E_UNSUPPORTED (the policy counts no uses); KVT_E_MEMORY.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_policy_solve(kvt_policy *policy, uint64_t now_ns,
