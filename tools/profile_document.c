@@ -7,6 +7,7 @@
 #include <kvterrace/kvterrace.h>
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -174,6 +175,48 @@ static int document_point_fit(json_t *row, const kvt_device_point *point, const 
                                view_real(seconds / point->latency_seconds_p50 - 1.0));
 }
 
+/* A device counts as measured on a busy machine when half of its points differed between
+ * repetitions by more than this share of their median, or when its model is off by more than that
+ * share: bandwidth is of all the time that passed, which others took their part of, while the
+ * median latency of single requests is not. */
+#define DOCUMENT_REPEAT_BUSY 0.5
+#define DOCUMENT_FIT_BUSY    1.0
+#define DOCUMENT_POINTS_MAX  1024u /* of a device that are looked at for that */
+
+static int document_compare(const void *left, const void *right)
+{
+    double a = *(const double *)left, b = *(const double *)right;
+    return (a > b) - (a < b);
+}
+
+/* Median over the points of how far their repetitions lie apart; 0 without repetitions. */
+static double document_repeat_error(const json_t *points)
+{
+    double spreads[DOCUMENT_POINTS_MAX];
+    size_t count = 0, i;
+    const json_t *point;
+    json_array_foreach(points, i, point)
+    {
+        double median = view_number(point, "bytes_per_s", 0);
+        double most = view_number(point, "bytes_per_s_max", 0);
+        double least = view_number(point, "bytes_per_s_min", 0);
+        if (view_number(point, "repetitions", 0) < 2 || median <= 0) continue;
+        if (count < DOCUMENT_POINTS_MAX) spreads[count++] = (most - least) / median;
+    }
+    if (count == 0) return 0;
+    qsort(spreads, count, sizeof spreads[0], document_compare);
+    return spreads[count / 2];
+}
+
+static void document_judge(json_t *row, const kvt_device_curve *curve, const json_t *points)
+{
+    double fit = fmax(curve->read.residual, curve->write.residual);
+    double repeat = document_repeat_error(points);
+    bool busy = !curve->imported && (fit > DOCUMENT_FIT_BUSY || repeat > DOCUMENT_REPEAT_BUSY);
+    (void)json_object_set_new(row, "repeat_error", json_real(repeat));
+    (void)json_object_set_new(row, "busy", json_boolean(busy));
+}
+
 static kvt_status document_points(kvt_profile *profile, const kvt_device_curve *curve, json_t *rows)
 {
     kvt_device_point point;
@@ -211,6 +254,7 @@ static kvt_status document_device(kvt_profile *profile, const kvt_device_curve *
         "capacity_bytes", (json_int_t)curve->capacity_bytes, "depth_achieved",
         (json_int_t)curve->depth_achieved, "read", document_affine(&curve->read), "write",
         document_affine(&curve->write), "points", points);
+    document_judge(row, curve, points);
     if (json_array_append_new(devices, row) != 0) return KVT_E_MEMORY;
     return status;
 }

@@ -77,6 +77,29 @@ static void print_devices(const json_t *document)
     }
 }
 
+/* A machine that does other work as well measures that work too. */
+static void print_busy(const json_t *document)
+{
+    const json_t *device;
+    size_t i, count = 0;
+    double repeat = 0, fit = 0;
+    json_array_foreach(json_object_get(document, "devices"), i, device)
+    {
+        if (!json_is_true(json_object_get(device, "busy"))) continue;
+        repeat = fmax(repeat, view_number(device, "repeat_error", 0));
+        fit = fmax(fit, view_number(json_object_get(device, "read"), "residual", 0));
+        fit = fmax(fit, view_number(json_object_get(device, "write"), "residual", 0));
+        printf(count++ == 0 ? "\nwarning: this machine was busy while it was measured: %s" : ", %s",
+               view_text(device, "device"));
+    }
+    if (count == 0) return;
+    printf(
+        ".\n         Repetitions differ by up to %.0f %% (median over the points), and the model "
+        "is off by up to %.0f %%;\n         above 50 %% and 100 %% figures are too uncertain to "
+        "compare anything by. Measure again when the machine is quiet.\n",
+        repeat * 100, fit * 100);
+}
+
 /* By how much the model is off at each request size, at depth 1. */
 static void print_fits(const json_t *document)
 {
@@ -337,6 +360,7 @@ void profile_print_text(const json_t *document, unsigned parts)
     print_head(document);
     if (parts & PROFILE_PRINT_DEVICES) {
         print_devices(document);
+        print_busy(document);
         print_fits(document);
         print_loads(document);
         print_break_even(document);

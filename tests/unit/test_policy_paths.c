@@ -272,6 +272,28 @@ static void bad_figures_are_refused(void **state)
     assert_int_equal(kvt_policy_open(&config, &policy, message, sizeof message), KVT_E_ARGUMENT);
 }
 
+/* An entry that saves a second is not worth a write of ten million seconds; it is once the tier has
+ * turned out as fast as it is. */
+static void speeds_may_change(void **state)
+{
+    (void)state;
+    config.tiers[KVT_TIER_SSD].capacity_bytes = 0;
+    config.tiers[KVT_TIER_DRAM].capacity_bytes = UINT64_C(1) << 40;
+    config.tiers[KVT_TIER_DRAM].write_bytes_per_s = 1.0;
+    kvt_policy *policy = test_open(&config);
+    kvt_option options[2] = {
+        test_none(1.0), test_option(config.variant.codec, KVT_TIER_DRAM, UINT64_C(10000000), 0.01)};
+    assert_int_equal(admit(policy, SECOND, 1, 0, options, 2), KVT_REFUSED);
+    assert_int_equal(kvt_policy_set_speed(policy, KVT_TIER_DRAM, 1e9, 0.5, 0), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_policy_set_speed(policy, KVT_TIER_DRAM, -1, 1e9, 0), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_policy_set_speed(policy, KVT_TIER_NONE, 1e9, 1e9, 0), KVT_E_ARGUMENT);
+    assert_int_equal(admit(policy, SECOND, 2, 0, options, 2), KVT_REFUSED);
+    assert_int_equal(kvt_policy_set_speed(policy, KVT_TIER_DRAM, 1e9, 1e9, 1e-4), KVT_OK);
+    assert_int_equal(admit(policy, SECOND, 3, 0, options, 2), KVT_OK);
+    test_carry_out(policy, &plan);
+    kvt_policy_close(policy);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -283,6 +305,7 @@ int main(void)
                                         no_memory_is_left),
         cmocka_unit_test_setup_teardown(moves_are_counted_until_their_time_has_passed, prepare,
                                         no_memory_is_left),
+        cmocka_unit_test_setup_teardown(speeds_may_change, prepare, no_memory_is_left),
         cmocka_unit_test_setup_teardown(what_is_not_carried_out_takes_no_time, prepare,
                                         no_memory_is_left),
         cmocka_unit_test_setup_teardown(time_that_steps_back_is_no_time, prepare,

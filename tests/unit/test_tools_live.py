@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A live replay and what it leaves: nothing of its own, and the profile as it was, whichever order
-the policies run in, whether or not the stores learn, and when it is interrupted.
+"""What the demo shows: a live replay leaves nothing of its own, and the profile as it was, in
+whichever order the policies run, whether or not the stores learn, and when it is interrupted; and a
+profile that was measured on a busy machine says so.
 
     test_tools_live.py COMMAND
 
@@ -90,6 +91,34 @@ class LiveTest(CommandCase):
             self.assertNotIn(run.returncode, (0, -number), error)
             self.assertEqual(output, "")
             self.expect_nothing_left(run, before)
+
+
+class BusyTest(CommandCase):
+    """A profile says when the machine was too busy to be measured."""
+
+    def change(self, sql):
+        database = sqlite3.connect(self.path("p.db"))
+        database.executescript(sql)
+        database.close()
+
+    def expect(self, busy):
+        device = self.run_json("profile", "show", "--database", "p.db")["devices"][0]
+        self.assertIs(device["busy"], busy, device)
+        text = self.run_command("profile", "show", "--database", "p.db").stdout
+        self.assertEqual("warning: this machine was busy" in text, busy, text)
+
+    def test_busy_machine_is_told(self):
+        self.run_command("profile", "devices", "--quick", "--seconds", "1ms", "--database", "p.db",
+                         "--set", "device.one.tier=dram", "--set", "device.one.backend=memory",
+                         "--set", "device.one.capacity=16MiB")
+        quiet = ("UPDATE device_fit SET residual = 0.2; UPDATE device_point SET "
+                 "bytes_per_s_min = 0.8 * bytes_per_s, bytes_per_s_max = 1.1 * bytes_per_s;")
+        self.change(quiet)
+        self.expect(False)
+        self.change("UPDATE device_fit SET residual = 2.5 WHERE kind = 1")
+        self.expect(True)
+        self.change(quiet + "UPDATE device_point SET bytes_per_s_min = 0.4 * bytes_per_s")
+        self.expect(True)
 
 
 if __name__ == "__main__":
