@@ -46,8 +46,7 @@ kvt_status catalog_exec(store_catalog *catalog, const char *sql)
     return catalog_status(sqlite3_exec(catalog->db, sql, NULL, NULL, NULL));
 }
 
-/* One integer from a pragma or query; KVT_E_DATABASE when it gives no row. */
-static kvt_status catalog_integer(store_catalog *catalog, const char *sql, int64_t *out)
+kvt_status catalog_integer(store_catalog *catalog, const char *sql, int64_t *out)
 {
     sqlite3_stmt *statement = NULL;
     int code = sqlite3_prepare_v2(catalog->db, sql, -1, &statement, NULL);

@@ -104,6 +104,12 @@ KVT_NODISCARD kvt_status catalog_each_entry(store_catalog *catalog,
                                             bool (*visit)(void *, const catalog_row *),
                                             void *context);
 
+/* The same in the order of the file, which costs no sorting; and how many there are. */
+KVT_NODISCARD kvt_status catalog_each_entry_unsorted(store_catalog *catalog,
+                                                     bool (*visit)(void *, const catalog_row *),
+                                                     void *context);
+KVT_NODISCARD kvt_status catalog_count_entries(store_catalog *catalog, uint64_t *count_out);
+
 /* Before catalog_start: removes rows at once, durably. Serial 0 stands for any. Every row that was
  * seen to be unsound goes with them, whether it is named or not. */
 typedef struct catalog_name {

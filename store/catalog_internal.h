@@ -84,6 +84,9 @@ struct store_catalog {
 
 kvt_status catalog_status(int code);
 
+/* One integer from a pragma or query; KVT_E_DATABASE when it gives no row. */
+kvt_status catalog_integer(store_catalog *catalog, const char *sql, int64_t *out);
+
 KVT_NODISCARD kvt_status catalog_exec(store_catalog *catalog, const char *sql);
 
 /* Makes a table for entries. */

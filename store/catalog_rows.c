@@ -187,6 +187,20 @@ kvt_status catalog_each_entry(store_catalog *catalog, bool (*visit)(void *, cons
     return catalog_walk(catalog, "ORDER BY first_position, generation, key", visit, context);
 }
 
+kvt_status catalog_each_entry_unsorted(store_catalog *catalog,
+                                       bool (*visit)(void *, const catalog_row *), void *context)
+{
+    return catalog_walk(catalog, "", visit, context);
+}
+
+kvt_status catalog_count_entries(store_catalog *catalog, uint64_t *count_out)
+{
+    int64_t count = 0;
+    kvt_status status = catalog_integer(catalog, "SELECT count(*) FROM entry", &count);
+    *count_out = (uint64_t)count;
+    return status;
+}
+
 /* ---- writing ---- */
 
 typedef struct catalog_copying {

@@ -72,7 +72,10 @@ kvt_status recover_drop_stale(store_catalog *catalog, uint64_t members, uint64_t
                               uint64_t *kept_out)
 {
     recover_walk walk = {.members = members};
-    kvt_status status = catalog_each_entry(catalog, recover_visit_stale, &walk);
+    *dropped_out = 0;
+    /* An unsound row is dropped when it is taken over. */
+    if (members == 0) return catalog_count_entries(catalog, kept_out);
+    kvt_status status = catalog_each_entry_unsorted(catalog, recover_visit_stale, &walk);
     if (status == KVT_OK) status = walk.status;
     if (status == KVT_OK) status = catalog_drop_rows(catalog, walk.drops, walk.drop_count);
     *dropped_out = walk.drop_count;
@@ -84,7 +87,7 @@ kvt_status recover_drop_stale(store_catalog *catalog, uint64_t members, uint64_t
 kvt_status recover_count_rows(store_catalog *catalog, uint64_t members, uint64_t *count_out)
 {
     recover_walk walk = {.members = members, .count_only = true};
-    kvt_status status = catalog_each_entry(catalog, recover_visit_stale, &walk);
+    kvt_status status = catalog_each_entry_unsorted(catalog, recover_visit_stale, &walk);
     if (status == KVT_OK) status = walk.status;
     *count_out = walk.drop_count;
     free(walk.drops);
@@ -124,77 +127,150 @@ kvt_status recover_adopt_policy(kvt_store *store, const store_entry *entry, kvt_
     return kvt_policy_adopt(store->policy, store_now_ns(store), &offer, option);
 }
 
-/* Takes one row over; on failure nothing of it remains. */
-static kvt_status recover_row(kvt_store *store, const catalog_row *row)
+/* A row's entry in the table, and its place in the pool, before the policy knows of it. */
+typedef struct recover_item {
+    store_entry *entry;
+    store_place *place;
+} recover_item;
+
+/* What a walk has taken out of the catalog. */
+typedef struct recover_list {
+    recover_walk walk;
+    recover_item *items;
+    size_t count;
+    size_t capacity;
+} recover_list;
+
+/* Gives back what a row holds. The row is still in the catalog, and stays there if this open fails.
+ */
+static void recover_forget(kvt_store *store, recover_item item)
 {
-    tiers_location *location = NULL;
-    store_entry *entry = NULL;
-    bool adopted = false;
-    if (row->location == NULL || store->pools[KVT_TIER_SSD] == NULL) return KVT_E_CORRUPT;
-    store_place *place = calloc(1, sizeof *place);
-    if (place == NULL) return KVT_E_MEMORY;
-    kvt_status status = tiers_location_unpack(row->location, row->location_bytes, &location);
-    if (status != KVT_OK) goto out;
-    if (location->bytes != row->record_bytes) status = KVT_E_CORRUPT;
-    if (status == KVT_OK) status = tiers_pool_adopt(store->pools[KVT_TIER_SSD], location);
-    if (status != KVT_OK) goto out;
-    adopted = true;
-    status = catalog_ticket_new(&row->key, row->serial, &place->ticket);
-    if (status == KVT_OK) status = entry_insert(&store->table, &row->key, &entry);
-    if (status != KVT_OK) goto out;
+    if (item.entry != NULL) entry_erase(&store->table, item.entry);
+    if (item.place->location != NULL)
+        tiers_pool_disown(store->pools[KVT_TIER_SSD], item.place->location);
+    catalog_ticket_free(item.place->ticket);
+    free(item.place);
+}
+
+static void recover_fill_entry(store_entry *entry, const catalog_row *row)
+{
     entry->has_parent = row->has_parent;
     entry->parent = row->parent;
     entry->layout = row->layout;
     (void)!kvt_layout_bytes(&row->layout, &entry->source_bytes); /* checked by the catalog */
     entry->first_position = row->first_position;
     entry->recompute_seconds = row->recompute_seconds;
-    status = recover_adopt_policy(store, entry, KVT_TIER_SSD, row->variant, row->record_bytes);
-    if (status != KVT_OK) goto out;
-    place->tier = KVT_TIER_SSD;
-    place->variant = row->variant;
-    place->serial = row->serial;
-    place->generation = row->generation;
-    place->record_bytes = row->record_bytes;
-    place->location = location;
-    entry->place = place;
-    entry_set_state(entry, ENTRY_ARRIVING, ENTRY_RESIDENT);
-    return KVT_OK;
-out:
-    if (entry != NULL) entry_erase(&store->table, entry);
-    if (adopted) {
-        /* Its row is still in the catalog, and stays there if this open fails. */
-        tiers_pool_disown(store->pools[KVT_TIER_SSD], location);
+}
+
+/* Takes one row into table and pool; on failure nothing of it remains. */
+static kvt_status recover_row(kvt_store *store, const catalog_row *row, recover_item *item_out)
+{
+    tiers_location *location = NULL;
+    recover_item item = {NULL, NULL};
+    if (row->location == NULL || store->pools[KVT_TIER_SSD] == NULL) return KVT_E_CORRUPT;
+    item.place = calloc(1, sizeof *item.place);
+    if (item.place == NULL) return KVT_E_MEMORY;
+    kvt_status status = tiers_location_unpack(row->location, row->location_bytes, &location);
+    if (status == KVT_OK && location->bytes != row->record_bytes) status = KVT_E_CORRUPT;
+    if (status == KVT_OK) status = tiers_pool_adopt(store->pools[KVT_TIER_SSD], location);
+    if (status == KVT_OK) {
+        *item.place = (store_place){.tier = KVT_TIER_SSD,
+                                    .variant = row->variant,
+                                    .serial = row->serial,
+                                    .generation = row->generation,
+                                    .record_bytes = row->record_bytes,
+                                    .location = location};
+        status = catalog_ticket_new(&row->key, row->serial, &item.place->ticket);
     } else {
         tiers_location_free(location);
     }
-    catalog_ticket_free(place->ticket);
-    free(place);
-    return status;
+    if (status == KVT_OK) status = entry_insert(&store->table, &row->key, &item.entry);
+    if (status != KVT_OK) {
+        recover_forget(store, item);
+        return status;
+    }
+    recover_fill_entry(item.entry, row);
+    *item_out = item;
+    return KVT_OK;
 }
 
 static bool recover_visit(void *context, const catalog_row *row)
 {
-    recover_walk *walk = context;
-    kvt_status status = recover_row(walk->store, row);
+    recover_list *list = context;
+    if (list->count == list->capacity) {
+        size_t capacity = list->capacity == 0 ? 256 : list->capacity * 2;
+        recover_item *items = realloc(list->items, capacity * sizeof *items);
+        if (items == NULL) {
+            list->walk.status = KVT_E_MEMORY;
+            return false;
+        }
+        list->items = items;
+        list->capacity = capacity;
+    }
+    kvt_status status = recover_row(list->walk.store, row, &list->items[list->count]);
     if (status == KVT_OK) {
-        walk->store->counters.recovered++;
+        list->count++;
         return true;
     }
     if (status == KVT_E_MEMORY) {
-        walk->status = status;
+        list->walk.status = status;
         return false;
     }
-    return recover_note_drop(walk, row);
+    return recover_note_drop(&list->walk, row);
 }
 
+/* Parents first; of equals the older one. */
+static int recover_compare(const void *left, const void *right)
+{
+    const recover_item *a = left, *b = right;
+    if (a->entry->first_position != b->entry->first_position)
+        return a->entry->first_position > b->entry->first_position ? 1 : -1;
+    if (a->place->generation != b->place->generation)
+        return a->place->generation > b->place->generation ? 1 : -1;
+    return memcmp(&a->entry->key, &b->entry->key, sizeof a->entry->key);
+}
+
+/* Tells the policy of an entry, which is readable then. False ends the walk. */
+static bool recover_adopt(recover_list *list, recover_item item)
+{
+    kvt_store *store = list->walk.store;
+    kvt_status status = recover_adopt_policy(store, item.entry, KVT_TIER_SSD, item.place->variant,
+                                             item.place->record_bytes);
+    if (status == KVT_OK) {
+        item.entry->place = item.place;
+        entry_set_state(item.entry, ENTRY_ARRIVING, ENTRY_RESIDENT);
+        store->counters.recovered++;
+        return true;
+    }
+    const catalog_row row = {.key = item.entry->key, .serial = item.place->serial};
+    recover_forget(store, item);
+    if (status == KVT_E_MEMORY) list->walk.status = status;
+    return status != KVT_E_MEMORY && recover_note_drop(&list->walk, &row);
+}
+
+/*
+ * One walk over the catalog in the order of its file: SQLite would sort whole rows, on disk when
+ * they are many. Sorted here is what points to them.
+ */
 kvt_status recover_entries(kvt_store *store)
 {
-    recover_walk walk = {.store = store};
-    kvt_status status = catalog_each_entry(store->catalog, recover_visit, &walk);
-    if (status == KVT_OK) status = walk.status;
+    recover_list list = {.walk = {.store = store}};
+    size_t adopted = 0;
+    kvt_status status = catalog_each_entry_unsorted(store->catalog, recover_visit, &list);
+    if (status == KVT_OK) status = list.walk.status;
     KILL_POINT("open: rows read");
-    if (status == KVT_OK) status = catalog_drop_rows(store->catalog, walk.drops, walk.drop_count);
-    store->counters.recovery_drops += walk.drop_count;
-    free(walk.drops);
+    if (status == KVT_OK && list.count > 1)
+        qsort(list.items, list.count, sizeof *list.items, recover_compare);
+    while (status == KVT_OK && adopted < list.count) {
+        (void)recover_adopt(&list, list.items[adopted++]);
+        status = list.walk.status;
+    }
+    while (adopted < list.count)
+        recover_forget(store, list.items[adopted++]);
+    if (status == KVT_OK)
+        status = catalog_drop_rows(store->catalog, list.walk.drops, list.walk.drop_count);
+    store->counters.recovery_drops += list.walk.drop_count;
+    free(list.walk.drops);
+    free(list.items);
     return status;
 }
