@@ -33,6 +33,7 @@ void kvt_close(kvt_store *store)
     maintain_stop(store);
     KILL_POINT("close: background stopped");
     if (store->opened) persist_close(store);
+    KILL_POINT("close: entries written back");
     if (store->catalog != NULL && store->opened) members_note_wear(store, 1);
     if (store->catalog != NULL) catalog_close(store->catalog);
     KILL_POINT("close: catalog closed");

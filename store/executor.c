@@ -545,6 +545,7 @@ void executor_release_place(kvt_store *store, store_place *place)
 void executor_drop_entry(kvt_store *store, store_entry *entry)
 {
     entry_set_state(entry, ENTRY_RESIDENT, ENTRY_LEAVING);
+    KILL_NOTE(KILL_NOTE_DROPPED, &entry->key, entry->place->tier);
     store_place *place = entry->place;
     entry->load = NULL;
     (void)!kvt_policy_remove(store->policy, entry->handle);
@@ -628,6 +629,7 @@ static void executor_judge_entry(store_op *op, kvt_tier source, kvt_status statu
         park_lose_entry(store, op->entry);
     } else if (executor_gives_up(op, source)) {
         store->counters.given_up++;
+        KILL_NOTE(KILL_NOTE_GIVES_WAY, &op->entry->key, source);
         park_lose_entry(store, op->entry);
     } else if (op->move->id != RELAYOUT_ID || !op->no_room) {
         /* A new layout may wait for room as long as need be. */

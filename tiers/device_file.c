@@ -236,6 +236,7 @@ static kvt_status file_publish(file_device *file, const file_opening *opening)
     }
     if (os_error == 0) {
         file->draft = false;
+        KILL_POINT("member: named, folder not synced");
         os_error = tiers_sync_folder(path);
     }
     return os_error == 0 ? KVT_OK : file_refuse_errno(opening, os_error);

@@ -67,7 +67,7 @@ typedef struct expected_series {
 typedef struct expected_event {
     uint32_t us; /* of the monotonic clock */
     char what;   /* L life, P p put begun and ended, D d delete, G get, F flush made it required,
-                    1 placed, 2 moved, 3 copied, 4 evicts, 5 aborted, 6 gives way, J judged */
+                    1 placed, 2 moved, 3 copied, 4 evicts, 5 aborted, 6 gives way, 7 dropped */
     int value;   /* version, status or tier */
 } expected_event;
 

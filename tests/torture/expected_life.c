@@ -286,6 +286,8 @@ static void life_step(life_thread *self, kvt_store *store)
         (void)!kvt_explain(store, &key, &explanation);
     } else if (self->number == 0 && choice < 995) {
         life_change_device(self, store);
+    } else if (self->number == 2 && choice < 990) {
+        (void)!kvt_persist(store, UINT64_MAX, NULL);
     } else if (self->number == 1 && choice == 995) {
         life_open_again(self);
     }
@@ -346,6 +348,11 @@ _Noreturn void expected_run_life(const expected_series *series, const expected_l
     expected_begin_life(model);
     life_fill_options(&site);
     life_open(&site);
+    kvt_store_stats stats = {.struct_size = sizeof stats};
+    if (kvt_stats(site.store, &stats) == KVT_OK && stats.recovery_drops != 0)
+        expected_report(&totals->odd, "ODD: the open dropped %llu rows, took over %llu",
+                        (unsigned long long)stats.recovery_drops,
+                        (unsigned long long)stats.recovered);
     /* A fault that the open did not come to has no place in what follows. */
     for (uint32_t i = 0; i < EXPECTED_MEMBERS_MAX && life->open_fault; i++) {
         life_count_faults(&site);

@@ -138,7 +138,7 @@ void kvt_kill_note(kill_note note, const kvt_key *name, kvt_tier tier)
     pthread_mutex_lock(&model_lock);
     atomic_fetch_add(&key->change, 1);
     expected_remember(key, (char)('0' + (int)note), (int)tier);
-    model_note(key, number, note, tier);
+    if (note != KILL_NOTE_DROPPED) model_note(key, number, note, tier);
     pthread_mutex_unlock(&model_lock);
 }
 
