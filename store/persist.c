@@ -105,12 +105,12 @@ typedef struct persist_run {
     uint32_t chunk_next;
 } persist_run;
 
-/* Lock held. */
-static bool persist_look_at(persist_run *run, const store_entry *entry)
+/* Adds an entry to the list that it belongs into, when that is the one which is made. Lock held. */
+static bool persist_look_at(persist_run *run, const store_entry *entry, bool victims)
 {
     bool wanted = persist_wants(entry);
     bool stored = entry->state == ENTRY_RESIDENT && entry->place->tier == KVT_TIER_SSD;
-    if (!wanted && !stored && entry->copy == NULL) return true;
+    if (wanted == victims || (victims && !stored && entry->copy == NULL)) return true;
     kvt_policy_worth worth;
     if (kvt_policy_worth_get(run->store->policy, entry->handle, KVT_TIER_SSD, &worth) != KVT_OK)
         return true;
@@ -119,13 +119,13 @@ static bool persist_look_at(persist_run *run, const store_entry *entry)
                                .bytes = place->record_bytes,
                                .per_byte = worth.per_byte,
                                .first_position = entry->first_position};
-    if (wanted) return worth.per_byte <= 0 || persist_add(&run->wanted, &item);
+    if (!victims) return worth.per_byte <= 0 || persist_add(&run->wanted, &item);
     if (stored && worth.resident_children != 0) return true; /* others need it as their prefix */
     return persist_add(&run->victims, &item);
 }
 
 /* In bounded holds of the lock; what arrives or moves meanwhile may be overlooked. */
-static kvt_status persist_collect(persist_run *run)
+static kvt_status persist_collect(persist_run *run, bool victims)
 {
     kvt_store *store = run->store;
     kvt_status status = KVT_OK;
@@ -136,16 +136,30 @@ static kvt_status persist_collect(persist_run *run)
         for (uint32_t i = 0; i < PERSIST_SCAN && bucket < store->table.bucket_count; i++) {
             const store_entry *entry = store->table.buckets[bucket++];
             for (; entry != NULL && status == KVT_OK; entry = entry->next)
-                if (!persist_look_at(run, entry)) status = KVT_E_MEMORY;
+                if (!persist_look_at(run, entry, victims)) status = KVT_E_MEMORY;
         }
         more = bucket < store->table.bucket_count;
         pthread_mutex_unlock(&store->lock);
     }
-    if (run->wanted.count > 1)
-        qsort(run->wanted.items, run->wanted.count, sizeof(persist_item), persist_compare_best);
-    if (run->victims.count > 1)
-        qsort(run->victims.items, run->victims.count, sizeof(persist_item), persist_compare_least);
+    persist_list *list = victims ? &run->victims : &run->wanted;
+    if (list->count > 1)
+        qsort(list->items, list->count, sizeof(persist_item),
+              victims ? persist_compare_least : persist_compare_best);
     return status;
+}
+
+/* Victims are looked for only when there is not room for all. */
+static kvt_status persist_prepare(persist_run *run)
+{
+    uint64_t bytes = 0;
+    kvt_status status = persist_collect(run, false);
+    for (size_t i = 0; i < run->wanted.count; i++)
+        bytes += run->wanted.items[i].bytes;
+    if (status != KVT_OK || bytes == 0) return status;
+    pthread_mutex_lock(&run->store->lock);
+    bool fits = bytes <= copies_free_bytes(run->store, run->closing);
+    pthread_mutex_unlock(&run->store->lock);
+    return fits ? KVT_OK : persist_collect(run, true);
 }
 
 /* ---- room ---- */
@@ -265,7 +279,7 @@ kvt_status persist_all(kvt_store *store, uint64_t deadline_ns, bool closing,
 {
     persist_run run = {.store = store, .deadline_ns = deadline_ns, .closing = closing};
     pthread_mutex_init(&run.lock, NULL);
-    kvt_status status = persist_collect(&run);
+    kvt_status status = persist_prepare(&run);
     size_t at = 0;
     while (status == KVT_OK && at < run.wanted.count) {
         if (persist_clock_ns() >= deadline_ns) {
