@@ -143,16 +143,25 @@ static kvt_status choose_finish(choose_walk *walk, choose_job *job)
     return status;
 }
 
-/* In the order of their serials, because the first of a key and of an extent counts. */
+/* The oldest read first: in the order of their serials, because the first of a key and of an extent
+ * counts. */
+static kvt_status choose_finish_first(choose_walk *walk)
+{
+    const uint64_t bytes = walk->jobs[0].note.location->bytes;
+    kvt_status status = choose_finish(walk, &walk->jobs[0]);
+    walk->job_count--;
+    walk->job_bytes -= bytes;
+    memmove(&walk->jobs[0], &walk->jobs[1], walk->job_count * sizeof walk->jobs[0]);
+    return status;
+}
+
 static kvt_status choose_finish_all(choose_walk *walk)
 {
     kvt_status status = KVT_OK;
-    for (uint32_t i = 0; i < walk->job_count; i++) {
-        kvt_status finished = choose_finish(walk, &walk->jobs[i]);
+    while (walk->job_count > 0) {
+        kvt_status finished = choose_finish_first(walk);
         if (status == KVT_OK) status = finished;
     }
-    walk->job_count = 0;
-    walk->job_bytes = 0;
     return status;
 }
 
@@ -204,10 +213,11 @@ static kvt_status choose_begin(choose_walk *walk, placement_note *note, uint64_t
 {
     kvt_recover_report *report = walk->state->report;
     const uint64_t bytes = note->location->bytes;
-    kvt_status status = KVT_OK;
-    if (walk->job_count == CHOOSE_BATCH || choose_depends(walk, key_hash) ||
-        walk->job_bytes + bytes > walk->state->store->staging_bytes)
-        status = choose_finish_all(walk);
+    kvt_status status = choose_depends(walk, key_hash) ? choose_finish_all(walk) : KVT_OK;
+    while (status == KVT_OK && walk->job_count > 0 &&
+           (walk->job_count == CHOOSE_BATCH ||
+            walk->job_bytes + bytes > walk->state->store->staging_bytes))
+        status = choose_finish_first(walk);
     if (status == KVT_OK && choose_has_key(walk, key_hash)) {
         report->older++;
         tiers_location_free(note->location);
