@@ -19,6 +19,8 @@ kvt_script_test(unit/test_tools_command "unit;tools" ${Python3_EXECUTABLE}
   ${CMAKE_SOURCE_DIR}/tests/unit/test_tools_command.py $<TARGET_FILE:kvterrace_command>)
 kvt_script_test(unit/test_tools_profile "unit;tools" ${Python3_EXECUTABLE}
   ${CMAKE_SOURCE_DIR}/tests/unit/test_tools_profile.py $<TARGET_FILE:kvterrace_command>)
+kvt_script_test(unit/test_tools_live "unit;tools" ${Python3_EXECUTABLE}
+  ${CMAKE_SOURCE_DIR}/tests/unit/test_tools_live.py $<TARGET_FILE:kvterrace_command>)
 kvt_script_test(unit/test_tools_profile_manage "unit;tools" ${Python3_EXECUTABLE}
   ${CMAKE_SOURCE_DIR}/tests/unit/test_tools_profile_manage.py $<TARGET_FILE:kvterrace_command>)
 kvt_script_test(unit/test_tools_files "unit;tools" ${Python3_EXECUTABLE}
