@@ -106,6 +106,7 @@ typedef struct entry {
     uint8_t current;    /* option; KVT_OPTION_NONE until the first PUT commits */
     uint8_t state : 2;  /* entry_state */
     uint8_t shares : 1; /* its forms belong to a ladder */
+    uint8_t missed : 1; /* an access has counted a use that found no bytes: an admission is of it */
     uint8_t option_count;
     /* Then its place. */
     uint64_t recency;         /* number of its last use, counted over the engine */

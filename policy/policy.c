@@ -228,6 +228,19 @@ static void policy_count_use(kvt_policy *policy, uint32_t index, double prior)
     if (policy->shadow != NULL) shadow_use(policy, e);
 }
 
+/* A use that an access has counted already, when the entry is offered for it. */
+static void policy_follow_use(kvt_policy *policy, uint32_t index)
+{
+    entry *e = entry_at(policy, index);
+    e->missed = false;
+    if (e->current != KVT_OPTION_NONE || e->move != NIL) return; /* it has its place */
+    e->recency = ++policy->recency;
+    /* Baselines count in touch itself. */
+    if (!policy->ops->counts) return;
+    reuse_use(policy, e, 0.0);
+    policy->ops->touch(policy, index);
+}
+
 /* Memory for one entry more and a plan for it. */
 static bool policy_reserve(kvt_policy *policy, uint32_t index, const kvt_policy_entry *given,
                            uint32_t moves)
@@ -262,7 +275,10 @@ kvt_status kvt_policy_admit(kvt_policy *policy, uint64_t now_ns, const kvt_polic
     uint32_t index = entries_find(policy, given->handle);
     if (index != NIL && entry_at(policy, index)->state == ENTRY_HELD) {
         engine_set_clock(policy, now_ns);
-        policy_count_use(policy, index, 0.0);
+        if (entry_at(policy, index)->missed)
+            policy_follow_use(policy, index);
+        else
+            policy_count_use(policy, index, 0.0);
         return KVT_EXISTS;
     }
     if (!policy_reserve(policy, index, given, plan->capacity)) return KVT_E_MEMORY;
@@ -272,7 +288,10 @@ kvt_status kvt_policy_admit(kvt_policy *policy, uint64_t now_ns, const kvt_polic
     double prior = first_seen && given->class_id < policy->prior_count
                        ? (double)policy->priors[given->class_id]
                        : 0.0;
-    policy_count_use(policy, index, prior);
+    if (entry_at(policy, index)->missed)
+        policy_follow_use(policy, index);
+    else
+        policy_count_use(policy, index, prior);
     draft work;
     bool placed = false;
     /* Where holes end a prefix, bytes behind one serve nobody. */
@@ -331,9 +350,10 @@ kvt_status kvt_policy_access(kvt_policy *policy, uint64_t now_ns, uint64_t handl
     uint32_t index = entries_find(policy, handle);
     if (index == NIL) return KVT_MISS;
     policy_count_use(policy, index, 0.0);
-    const entry *e = entry_at(policy, index);
+    entry *e = entry_at(policy, index);
     if (e->state == ENTRY_GHOST) entries_refresh_ghost(policy, index);
-    if (e->current == KVT_OPTION_NONE) return KVT_MISS;
+    e->missed = e->current == KVT_OPTION_NONE;
+    if (e->missed) return KVT_MISS;
     if (plan != NULL && entry_is_movable(e)) {
         policy->in_hand = index;
         policy->ops->improve(policy, index, plan);

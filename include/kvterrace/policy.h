@@ -253,10 +253,11 @@ KVT_API KVT_NODISCARD kvt_status kvt_policy_recost(kvt_policy *policy, uint64_t 
                                                    const kvt_option *options, uint32_t count);
 
 /*
- * Offers a new entry, whose exact bytes the caller holds now. Counts as its first access.
+ * Offers a new entry, whose exact bytes the caller holds now. Counts as one use, unless the last
+ * call of access for the handle said KVT_MISS and counted it: the offer is then of that same use.
  * KVT_OK: the plan ends with the PUT of this entry. KVT_REFUSED: not worth storing, or no room
  * could be made within the plan's capacity; the plan is empty. KVT_EXISTS: the handle is stored or
- * being stored; it was counted as an access, the plan is empty. KVT_E_ARGUMENT: bad option or
+ * being stored; the use was counted the same way, the plan is empty. KVT_E_ARGUMENT: bad option or
  * handle (NaN or negative cost, [0] not NONE); KVT_E_MEMORY. The engine is unchanged on error.
  * An unknown or non-resident parent in CONTIGUOUS mode is not an error; the entry becomes a root.
  */
@@ -273,7 +274,8 @@ KVT_API KVT_NODISCARD kvt_status kvt_policy_adopt(kvt_policy *policy, uint64_t n
 /*
  * Counts one use of an entry and may plan its promotion (an empty plan is the common answer).
  * plan may be NULL: count only. KVT_OK; KVT_MISS when the handle is unknown or not resident
- * (a remembered one is counted still). Feed a prefix root first: every entry of the path once.
+ * (one that is remembered or being stored is counted still, once with the admission that follows).
+ * Feed a prefix root first: every entry of the path once.
  * Its stored bytes are taken to be in your hands, as after a get: the plan's move of this entry is
  * charged no read and waits for no read path.
  */

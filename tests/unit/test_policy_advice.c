@@ -565,6 +565,52 @@ static void a_rate_that_is_told_replaces_the_count(void **state)
     kvt_policy_close(policy);
 }
 
+/* An access that finds nothing stored and the admission that follows are one use. */
+static void a_miss_and_its_admission_count_once(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"utility", "adaptcache"};
+    config.tiers[KVT_TIER_DRAM].capacity_bytes = 50;
+    for (int i = 0; i < 4; i++) {
+        config.name = names[i / 2];
+        bool misses_first = i % 2 != 0;
+        kvt_policy *policy = test_open(&config);
+        kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 60, 0.01)};
+        kvt_policy_entry entry = {.handle = 1, .options = options, .option_count = 2};
+        kvt_move unused[1];
+        kvt_plan other = {.moves = unused, .capacity = 1};
+        kvt_policy_stats stats;
+        kvt_explanation x;
+        /* Too large: it is remembered. */
+        assert_int_equal(kvt_policy_admit(policy, SECOND, &entry, &plan), KVT_REFUSED);
+        if (misses_first) {
+            assert_int_equal(kvt_policy_access(policy, 2 * SECOND, 1, &plan), KVT_MISS);
+        }
+        assert_int_equal(kvt_policy_admit(policy, 2 * SECOND, &entry, &plan), KVT_REFUSED);
+        kvt_policy_stats_get(policy, &stats);
+        assert_int_equal(stats.accesses, 2);
+        assert_int_equal(kvt_policy_explain(policy, 2 * SECOND, 1, &x), KVT_OK);
+        double twice = log(2.0) / config.half_life_seconds * 2.0;
+        assert_true(x.accesses_per_s <= twice && x.accesses_per_s > 0.9 * twice);
+        /* While it is being stored. */
+        options[1] = test_option(1, KVT_TIER_DRAM, 40, 0.01);
+        assert_int_equal(kvt_policy_admit(policy, 3 * SECOND, &entry, &plan), KVT_OK);
+        if (misses_first) {
+            assert_int_equal(kvt_policy_access(policy, 4 * SECOND, 1, NULL), KVT_MISS);
+        }
+        assert_int_equal(kvt_policy_admit(policy, 4 * SECOND, &entry, &other), KVT_EXISTS);
+        /* The next offers are other uses. */
+        assert_int_equal(kvt_policy_admit(policy, 5 * SECOND, &entry, &other), KVT_EXISTS);
+        test_carry_out(policy, &plan);
+        assert_int_equal(kvt_policy_access(policy, 6 * SECOND, 1, NULL), KVT_OK);
+        assert_int_equal(kvt_policy_admit(policy, 7 * SECOND, &entry, &other), KVT_EXISTS);
+        kvt_policy_stats_get(policy, &stats);
+        assert_int_equal(stats.accesses, 7);
+        kvt_policy_close(policy);
+    }
+    assert_int_equal(memory.held_bytes, 0);
+}
+
 static void the_bound_is_above_what_is_stored(void **state)
 {
     (void)state;
@@ -617,6 +663,7 @@ int main(void)
         cmocka_unit_test_setup(observed_quality_moves_the_sensitivity, set_up),
         cmocka_unit_test_setup(the_half_life_follows_the_traffic, set_up),
         cmocka_unit_test_setup(a_rate_that_is_told_replaces_the_count, set_up),
+        cmocka_unit_test_setup(a_miss_and_its_admission_count_once, set_up),
         cmocka_unit_test_setup(the_bound_is_above_what_is_stored, set_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
