@@ -50,7 +50,6 @@ kvt_status restart_put(kvt_store *store, uint32_t number);
 /* KVT_E_CORRUPT: other bytes than were put. */
 kvt_status restart_get(kvt_store *store, uint32_t number);
 kvt_status restart_exists(kvt_store *store, uint32_t number);
-kvt_status restart_delete(kvt_store *store, uint32_t number);
 
 /* Bytes on record that an entry takes. 0: it cannot be told. */
 uint64_t restart_record_bytes(void);

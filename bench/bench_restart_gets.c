@@ -2,9 +2,9 @@
 /*
  * bench_restart_gets.c - gets beside the background's write-back.
  *
- * Two threads read entries, of which most lie on SSD, while a third replaces some at a steady pace,
- * so that memory always holds entries without a record there. The rates take turns, so that what
- * else the machine does falls on all of them; a store is filled anew for each run.
+ * Two threads read entries, of which most lie on SSD; memory is full of entries that have no record
+ * there when they begin. The rates take turns, so that what else the machine does falls on all of
+ * them; a store is filled anew for each run.
  *
  * Thread rule: as bench_restart.h; the readers share nothing but the store.
  */
@@ -21,7 +21,7 @@ enum {
     GETS_ENTRIES_QUICK = 1000,
     GETS_RUNS = 5,
     GETS_SAMPLES_MAX = 400000,
-    GETS_PUT_NS = 500000 /* between two puts: 40 MB/s of records */
+    GETS_ROUND_NS = 50000000 /* between two background rounds, as store.tick */
 };
 
 static const uint64_t gets_rates[RESTART_RATES] = {0, 32000000, 256000000};
@@ -52,17 +52,13 @@ static void *gets_read(void *argument)
     return NULL;
 }
 
-/* Replaces entries that came first, which memory holds: each of them is without a record on SSD
- * afterwards. */
-static void *gets_put(void *argument)
+/* The background: the store has none of its own, so that nothing was written back before. */
+static void *gets_maintain(void *argument)
 {
-    gets_reader *writer = argument;
-    const struct timespec pause = {.tv_nsec = GETS_PUT_NS};
-    while (bench_now_ns() < writer->until_ns) {
-        uint32_t entry = writer->count++ % (writer->entries / 4);
-        (void)!restart_delete(writer->store, entry);
-        kvt_status status = restart_put(writer->store, entry);
-        if (status != KVT_OK && status != KVT_REFUSED) writer->wrong = true;
+    gets_reader *background = argument;
+    const struct timespec pause = {.tv_nsec = GETS_ROUND_NS};
+    while (bench_now_ns() < background->until_ns) {
+        (void)!kvt_maintain(background->store, NULL);
         nanosleep(&pause, NULL);
     }
     return NULL;
@@ -89,8 +85,8 @@ static int gets_measure(kvt_store *store, uint32_t entries, bool quick, float *s
         *one = (gets_reader){
             .store = store, .entries = entries, .number = started, .until_ns = until_ns};
         if (started < GETS_READERS) one->seconds = seconds + (size_t)started * GETS_SAMPLES_MAX;
-        code = pthread_create(&one->thread, NULL, started < GETS_READERS ? gets_read : gets_put,
-                              one) != 0;
+        code = pthread_create(&one->thread, NULL,
+                              started < GETS_READERS ? gets_read : gets_maintain, one) != 0;
         if (code == 0) started++;
     }
     for (uint32_t i = 0; i < started; i++) {
@@ -124,6 +120,7 @@ static int gets_run(const bench_options *options, uint64_t rate, restart_gets *o
         return 1;
     }
     restart_site_size(&site, &behaviour, 2 * bytes, bytes / 4);
+    site.options.tick_seconds = 0;
     kvt_store *store = restart_site_open(&site);
     int code = store == NULL;
     for (uint32_t i = 0; i < entries && code == 0; i++) {

@@ -12,7 +12,12 @@
 
 #define HOLLOW_KEPT_BYTES (UINT64_C(1) << 20) /* labels lie in front */
 
-/* ---- a member that keeps its label alone ---- */
+/* ---- a member that keeps its label alone ----
+ *
+ * It answers at once, and says that it took as long as a drive of 1 GB/s: memory that is no faster
+ * than the drives would hold nothing. */
+
+#define HOLLOW_REQUEST_NS 100000
 
 typedef struct hollow_device {
     kvt_device base;
@@ -35,7 +40,7 @@ static kvt_status hollow_submit(kvt_device *device, kvt_io *io)
             kvt_device_transfer(hollow->inner, io->kind, io->offset, io->buffer, io->bytes);
     else if (io->kind == KVT_IO_READ)
         memset(io->buffer, 0, io->bytes);
-    io->finished_ns = bench_now_ns();
+    io->finished_ns = io->submitted_ns + HOLLOW_REQUEST_NS + io->bytes;
     return KVT_OK;
 }
 
@@ -206,12 +211,6 @@ kvt_status restart_exists(kvt_store *store, uint32_t number)
 {
     kvt_key key = restart_key(number);
     return kvt_exists(store, &key);
-}
-
-kvt_status restart_delete(kvt_store *store, uint32_t number)
-{
-    kvt_key key = restart_key(number);
-    return kvt_delete(store, &key);
 }
 
 uint64_t restart_record_bytes(void)

@@ -29,7 +29,7 @@
  * often a restart comes before the copy is dropped or made anew. */
 #define PERSIST_RESTART_CHANCE 0.1
 #define PERSIST_REUSE_SECONDS  300.0 /* uses within this time after a restart count */
-#define PERSIST_PICKS          64u   /* records that one background round chooses at most */
+#define PERSIST_PICKS          256u  /* records that one background round chooses at most */
 
 typedef struct persist_item {
     uint64_t handle;
