@@ -146,6 +146,16 @@ void catalog_insert(store_catalog *catalog, catalog_insertion *insertion);
  * commit. Takes the ticket over. */
 void catalog_delete(store_catalog *catalog, catalog_ticket *ticket, tiers_location *location);
 
+/*
+ * For a place that still has readers when its row is to go: the row is deleted at once by
+ * catalog_delete without a location, and the extents follow through catalog_release, which hands
+ * them to release after the commit of all that was queued before. catalog_release takes the node
+ * and the location over. KVT_OK; KVT_E_MEMORY.
+ */
+typedef struct catalog_node catalog_later;
+KVT_NODISCARD kvt_status catalog_later_new(catalog_later **later_out);
+void catalog_release(store_catalog *catalog, catalog_later *later, tiers_location *location);
+
 /* Queues a row of the device table: a device that joined while serving. KVT_OK; KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status catalog_note_device(store_catalog *catalog, const catalog_device *device);
 

@@ -26,6 +26,7 @@ typedef struct catalog_node {
     bool insertion;
     bool is_device; /* a row of the device table */
     bool is_wear;   /* a row of meta: device.name's */
+    bool is_later;  /* no row: extents whose row was deleted before */
     catalog_device device;
     tiers_wear wear;
     catalog_row row;         /* a deletion: key and serial, no location */

@@ -86,6 +86,20 @@ void catalog_delete(store_catalog *catalog, catalog_ticket *ticket, tiers_locati
     catalog_enqueue(catalog, &ticket->node);
 }
 
+kvt_status catalog_later_new(catalog_later **later_out)
+{
+    *later_out = calloc(1, sizeof **later_out);
+    if (*later_out == NULL) return KVT_E_MEMORY;
+    (*later_out)->is_later = true;
+    return KVT_OK;
+}
+
+void catalog_release(store_catalog *catalog, catalog_later *later, tiers_location *location)
+{
+    later->release = location;
+    catalog_enqueue(catalog, later);
+}
+
 kvt_status catalog_note_device(store_catalog *catalog, const catalog_device *device)
 {
     catalog_node *node = calloc(1, sizeof *node);
@@ -130,6 +144,7 @@ typedef struct catalog_statements {
 
 static int catalog_apply_node(const catalog_statements *statements, const catalog_node *node)
 {
+    if (node->is_later) return SQLITE_OK;
     sqlite3_stmt *statement = node->insertion   ? statements->insertion
                               : node->is_device ? statements->device
                               : node->is_wear   ? statements->wear

@@ -364,16 +364,37 @@ static kvt_status stage_prepare(store_op *op)
     return executor_prepare_row(op);
 }
 
+/*
+ * The row of a place that is still read is deleted before its readers have gone: whatever a flush
+ * promises from now on must not wait for them. Only the extents wait. NULL: there is no reader, no
+ * row, or no memory to do it in two steps.
+ */
+static catalog_later *executor_delete_row_now(kvt_store *store, store_place *place)
+{
+    catalog_later *later = NULL;
+    if (place->readers == 0 || place->ticket == NULL) return NULL;
+    if (catalog_later_new(&later) != KVT_OK) return NULL;
+    catalog_delete(store->catalog, place->ticket, NULL);
+    place->ticket = NULL;
+    return later;
+}
+
 void executor_drain_place(kvt_store *store, store_place *place)
 {
     kvt_tier tier = place->tier;
+    catalog_later *later = executor_delete_row_now(store, place);
     store->draining[tier]++;
     while (place->readers != 0) {
         pthread_cond_wait(&store->changed, &store->lock);
     }
     store->draining[tier]--;
     store->drained++;
-    executor_release_place(store, place);
+    if (later != NULL) {
+        catalog_release(store->catalog, later, place->location);
+        free(place);
+    } else {
+        executor_release_place(store, place);
+    }
     pthread_cond_broadcast(&store->changed);
 }
 

@@ -143,6 +143,7 @@ static kvt_status maintain_round(kvt_store *store, uint64_t *budget, uint32_t *m
     relayout_round(store, *moves_done == before, budget, moves_done);
     pthread_mutex_lock(&store->lock);
     copies_trim(store);
+    if (store->capacity_passed) recover_settle_capacity(store);
     pthread_mutex_unlock(&store->lock);
     trust_round(store);
     persist_round(store);

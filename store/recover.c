@@ -249,6 +249,30 @@ static bool recover_adopt(recover_list *list, recover_item item)
 }
 
 /*
+ * What the pool has taken in, the policy has to take in too. Rows whose deletion was not committed
+ * before a crash come back beside those that were to have their room, so that together they may
+ * pass what the policy fills a tier with: the pool's capacity less what whole stripe units can
+ * leave unusable.
+ */
+static void recover_open_capacity(kvt_store *store)
+{
+    tiers_pool_facts facts;
+    if (store->pools[KVT_TIER_SSD] == NULL) return;
+    tiers_pool_facts_get(store->pools[KVT_TIER_SSD], &facts);
+    (void)!kvt_policy_set_capacity(store->policy, KVT_TIER_SSD, facts.capacity_bytes);
+}
+
+void recover_settle_capacity(kvt_store *store)
+{
+    kvt_policy_stats stats;
+    if (store->pools[KVT_TIER_SSD] == NULL) return;
+    uint64_t capacity = store_policy_capacity(store, KVT_TIER_SSD);
+    (void)!kvt_policy_set_capacity(store->policy, KVT_TIER_SSD, capacity);
+    kvt_policy_stats_get(store->policy, &stats);
+    store->capacity_passed = stats.used_bytes[KVT_TIER_SSD] > capacity;
+}
+
+/*
  * One walk over the catalog in the order of its file: SQLite would sort whole rows, on disk when
  * they are many. Sorted here is what points to them.
  */
@@ -259,6 +283,7 @@ kvt_status recover_entries(kvt_store *store)
     kvt_status status = catalog_each_entry_unsorted(store->catalog, recover_visit, &list);
     if (status == KVT_OK) status = list.walk.status;
     KILL_POINT("open: rows read");
+    recover_open_capacity(store);
     if (status == KVT_OK && list.count > 1)
         qsort(list.items, list.count, sizeof *list.items, recover_compare);
     while (status == KVT_OK && adopted < list.count) {
@@ -267,6 +292,7 @@ kvt_status recover_entries(kvt_store *store)
     }
     while (adopted < list.count)
         recover_forget(store, list.items[adopted++]);
+    recover_settle_capacity(store);
     if (status == KVT_OK)
         status = catalog_drop_rows(store->catalog, list.walk.drops, list.walk.drop_count);
     store->counters.recovery_drops += list.walk.drop_count;

@@ -152,6 +152,7 @@ struct kvt_store {
     tiers_pool *pools[KVT_TIER_COUNT];
     uint32_t unit_bytes[KVT_TIER_COUNT];
     uint64_t retired_members[KVT_TIER_COUNT]; /* masks of members known to be out; under lock */
+    bool capacity_passed; /* a recovery took in more than the policy may fill the SSD tier with */
     bool returns_owed[KVT_TIER_COUNT]; /* parked entries wait for memory to come back; under lock */
     store_catalog *catalog;            /* NULL: nothing survives */
     uint8_t pool_id[16];               /* in the devices' labels, with the epoch */
@@ -473,6 +474,10 @@ KVT_NODISCARD kvt_status recover_count_rows(store_catalog *catalog, uint64_t mem
 /* Takes over what the catalog lists, dropping what cannot be. Before the catalog's writer starts.
  */
 KVT_NODISCARD kvt_status recover_entries(kvt_store *store);
+
+/* Lowers the policy's capacity of the SSD tier, which a recovery has raised to the pool's, as far
+ * as what is stored there allows. In the background round until it is down. Lock held. */
+void recover_settle_capacity(kvt_store *store);
 
 /* ---- ladder.c ---- */
 

@@ -247,6 +247,61 @@ static void test_up_and_down_under_a_reader(void **state)
     support_remove_folder(folder);
 }
 
+/* An entry has gone up, and a slow reader still holds the place below. A delete that a flush has
+ * confirmed does not leave the row of that place behind, which a kill would bring back. */
+static void test_deleted_above_a_reader(void **state)
+{
+    (void)state;
+    char folder[64], catalog[96], path[96];
+    support_make_folder(folder, sizeof folder);
+    snprintf(catalog, sizeof catalog, "%s/catalog.db", folder);
+    snprintf(path, sizeof path, "%s/ssd", folder);
+    support_fault memory = {.capacity_bytes = 100 << 10};
+    corners_file file = {.path = path, .capacity_bytes = 8 << 20};
+    kvt_device_config devices[2] = {support_fault_config(&memory, "dram"),
+                                    corners_file_config(&file, "ssd")};
+    kvt_store_options options = corners_options("lru");
+    options.catalog_path = catalog;
+    options.copies = false;
+    corners_set_tier(&options, KVT_TIER_DRAM, &devices[0], 1);
+    corners_set_tier(&options, KVT_TIER_SSD, &devices[1], 1);
+    kvt_store *store = corners_open(&options);
+    for (uint32_t i = 1; i <= 4; i++)
+        assert_int_equal(support_put(store, i), KVT_OK);
+    kvt_key third = support_key(3), first = support_key(1);
+    assert_int_equal(kvt_delete(store, &third), KVT_OK); /* room above, so that 1 can go up */
+    assert_int_equal(kvt_flush(store), KVT_OK);
+    corners_add_rule(file.device, (tiers_fault_rule){.action = TIERS_FAULT_DELAY,
+                                                     .kinds = TIERS_FAULT_READS,
+                                                     .delay_ns = 600000000,
+                                                     .hits = 1});
+    corners_thread getter = {.store = store, .layout = &support_layout, .number = 1};
+    corners_thread maintainer = {.store = store};
+    pthread_t threads[2];
+    uint64_t before = corners_reads(file.device);
+    assert_int_equal(pthread_create(&threads[0], NULL, corners_get_thread, &getter), 0);
+    corners_wait_read(file.device, before);
+    assert_int_equal(pthread_create(&threads[1], NULL, corners_maintain_thread, &maintainer), 0);
+    while (support_stats(store).promotions == 0)
+        usleep(1000);
+    assert_int_equal(kvt_delete(store, &first), KVT_OK);
+    assert_int_equal(kvt_flush(store), KVT_OK);
+    uint64_t rows = (uint64_t)corners_count_rows(catalog);
+    assert_int_equal(rows, support_stats(store).tiers[KVT_TIER_SSD].entries);
+    assert_int_equal(pthread_join(threads[0], NULL), 0);
+    assert_int_equal(pthread_join(threads[1], NULL), 0);
+    assert_int_equal(getter.status, KVT_OK);
+    /* The room of the place below comes back once its reader has gone. */
+    for (uint32_t i = 1; i <= 4; i++) {
+        kvt_key key = support_key(i);
+        (void)!kvt_delete(store, &key);
+    }
+    assert_int_equal(kvt_flush(store), KVT_OK);
+    assert_int_equal(support_stats(store).tiers[KVT_TIER_SSD].used_bytes, 0);
+    kvt_close(store);
+    support_remove_folder(folder);
+}
+
 /* The lower tier is lost: the upper one evicts and goes on. */
 static void test_dead_lower_tier(void **state)
 {
@@ -476,6 +531,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rot_under_a_move),
         cmocka_unit_test(test_up_and_down_under_a_reader),
+        cmocka_unit_test(test_deleted_above_a_reader),
         cmocka_unit_test(test_dead_lower_tier),
         cmocka_unit_test(test_nearly_full_drives),
         cmocka_unit_test(test_incompressible),

@@ -109,6 +109,35 @@ static void test_restart(void **state)
     }
 }
 
+/* Rows that lie in the pool side by side are all taken over, although units of that size let the
+ * policy fill less of the tier: after a crash they may pass that. */
+static void test_more_than_the_policy_may_fill(void **state)
+{
+    recovery_site *site = *state;
+    uint32_t count = 0;
+    site->options.tiers[KVT_TIER_SSD].unit_bytes = 4096;
+    site->options.high_watermark = site->options.low_watermark = 1.0;
+    kvt_store *store = recovery_open(site);
+    while (support_stats(store).evictions == 0)
+        assert_int_equal(support_put(store, count++), KVT_OK);
+    assert_int_equal(kvt_flush(store), KVT_OK);
+    uint64_t stored = support_stats(store).tiers[KVT_TIER_SSD].entries;
+    kvt_close(store);
+    site->options.tiers[KVT_TIER_SSD].unit_bytes = 256 << 10;
+    store = recovery_open(site);
+    assert_int_equal(support_stats(store).recovered, stored);
+    assert_int_equal(support_stats(store).recovery_drops, 0);
+    /* What comes in from now on keeps to the lower capacity. */
+    for (uint32_t i = 0; i < 2 * RECOVERY_COUNT; i++) {
+        assert_int_equal(support_put(store, count + i), KVT_OK);
+        assert_int_equal(kvt_maintain(store, NULL), KVT_OK);
+    }
+    kvt_store_stats stats = support_stats(store);
+    assert_true(stats.tiers[KVT_TIER_SSD].entries < stored);
+    assert_true(stats.tiers[KVT_TIER_SSD].used_bytes <= stats.tiers[KVT_TIER_SSD].capacity_bytes);
+    kvt_close(store);
+}
+
 static void test_delete_survives_restart(void **state)
 {
     recovery_site *site = *state;
@@ -483,6 +512,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         RECOVERY_TEST(test_staging_registered),
         RECOVERY_TEST(test_restart),
+        RECOVERY_TEST(test_more_than_the_policy_may_fill),
         RECOVERY_TEST(test_delete_survives_restart),
         RECOVERY_TEST(test_rot),
         RECOVERY_TEST(test_stale_drive),
