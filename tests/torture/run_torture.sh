@@ -31,8 +31,7 @@ step() {
 step kill ./torture_store_expected --cycles "$cycles" --seed "$seed" --jobs "$(nproc)"
 step power ./torture_store_power --variants 10 --seed "$seed" --jobs "$(nproc)"
 if [ -x ./torture_store_sweep ]; then
-    step sweep env KVT_SWEEP_ALL=1 ctest -R '^torture/torture_store_sweep$' --output-on-failure \
-        --timeout 1200 --no-tests=error
+    step sweep env KVT_SWEEP_ALL=1 ./torture_store_sweep
 fi
 step soak ./torture_store_soak --seconds 60 --seed "$seed"
 step others ctest -L torture --output-on-failure --no-tests=error \

@@ -272,6 +272,8 @@ static void test_failed_later_open(void **state)
 
 int main(void)
 {
+    /* Hundreds of opens with their syncs, which a kill of the process alone does not need. */
+    if (chdir("/dev/shm") != 0) print_message("no /dev/shm: every sync is the disk's\n");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_killed_first_open),
         cmocka_unit_test(test_failed_first_open),

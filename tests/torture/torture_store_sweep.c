@@ -612,11 +612,12 @@ static void test_sweep(void **state)
         policy = policies[i];
         sweep_policy(&totals, all);
     }
-    print_message("sweep: runs %llu, faults %llu, entries checked %llu, lost_by_fault %llu, "
-                  "wrong_bytes %llu\n",
+    print_message("sweep_runs=%llu faults=%llu entries_checked=%llu lost_by_fault=%llu "
+                  "wrong_bytes=%llu findings=%u\n",
                   (unsigned long long)totals.runs, (unsigned long long)totals.hits,
                   (unsigned long long)totals.entries_checked,
-                  (unsigned long long)totals.lost_by_fault, (unsigned long long)wrong_bytes);
+                  (unsigned long long)totals.lost_by_fault, (unsigned long long)wrong_bytes,
+                  findings);
     assert_true(totals.entries_checked > totals.runs * NUMBERS);
     assert_int_equal(findings, 0);
     assert_int_equal(totals.lost_by_fault, 0);

@@ -339,7 +339,10 @@ static void test_full(void **state)
     int backing = full_scratch_file(DRIVE_BYTES, 1 << 20);
     if (backing < 0) skip();
     snprintf(path, sizeof path, "/proc/self/fd/%d", backing);
-    kvt_device *device = drives_open(path); /* the sparse file itself */
+    kvt_device_config sparse = drives_config(path); /* the file itself, through the link to it */
+    sparse.follow_symlinks = true;
+    kvt_device *device = scratch_open(&sparse);
+    kvt_device_attach(device);
     drives_expect(device, KVT_IO_WRITE, 0, UNIT, KVT_OK, 0);
     drives_expect(device, KVT_IO_WRITE, UNIT, 2 * UNIT, KVT_OK, 0);
     drives_expect(device, KVT_IO_WRITE, 3 * UNIT, 2 * UNIT, KVT_E_SPACE, ENOSPC);

@@ -365,6 +365,8 @@ static void open_expect_no_store(kvt_store *store)
         kvt_device_stats_at(store, 0, &device),
         kvt_store_device_change(store, "ssd", KVT_DEVICE_RETIRE),
         kvt_store_device_add(store, KVT_TIER_SSD, &config, NULL, 0),
+        kvt_persist(store, UINT64_MAX, NULL),
+        kvt_health(store, NULL, 0, &matched, NULL),
     };
     for (int i = 0; i < (int)(sizeof got / sizeof got[0]); i++)
         if (got[i] != KVT_E_STATE) _exit(10 + i);
