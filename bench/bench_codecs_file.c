@@ -7,6 +7,7 @@
 #include "estimator/quality_dump.h"
 #include "estimator/quality_trip.h"
 #include "estimator/safetensors.h"
+#include "estimator/whole_file.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -50,22 +51,17 @@ out:
     return status;
 }
 
-/* Writes under another name first, so that `path` is whole or as it was. */
 static kvt_status file_write(const char *path, const void *bytes, uint64_t count, char *message,
                              size_t message_size)
 {
     char *partial = NULL;
-    if (asprintf(&partial, "%s.part", path) < 0) return KVT_E_MEMORY;
-    FILE *file = fopen(partial, "wb");
+    kvt_status status = whole_file_begin(path, &partial, message, message_size);
+    if (status != KVT_OK) return status;
+    FILE *file = fopen(partial, "wbe");
     bool sound = file != NULL && fwrite(bytes, 1, count, file) == count;
     if (file != NULL && fclose(file) != 0) sound = false;
-    if (sound && rename(partial, path) != 0) sound = false;
-    if (!sound) {
-        snprintf(message, message_size, "%s: %s", path, strerror(errno));
-        if (file != NULL) (void)remove(partial);
-    }
-    free(partial);
-    return sound ? KVT_OK : KVT_E_IO;
+    if (!sound) snprintf(message, message_size, "%s: %s", path, strerror(errno));
+    return whole_file_end(&partial, path, sound ? KVT_OK : KVT_E_IO, message, message_size);
 }
 
 static kvt_status file_encode_dump(const quality_dump *dump, kvt_variant variant,

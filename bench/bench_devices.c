@@ -10,11 +10,12 @@
  */
 #include "bench_devices.h"
 
+#include "bench_scratch.h"
+
 #include <errno.h>
 #include <kvterrace/kvterrace.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define MIB ((uint64_t)1 << 20)
 
@@ -175,11 +176,10 @@ static int bench_fast_paths(const bench_options *options, bench_device_results *
 /* A memory device and a file, made for the occasion. */
 static int bench_own_devices(const bench_options *options, bench_device_results *results)
 {
-    const char *parent = options->scratch_folder != NULL ? options->scratch_folder : "/var/tmp";
     char folder[SCRATCH_PATH_BYTES];
     char path[SCRATCH_PATH_BYTES + 8];
-    snprintf(folder, sizeof folder, "%s/kvterrace-bench-XXXXXX", parent);
-    if (mkdtemp(folder) == NULL) return bench_complain(folder, KVT_E_IO, strerror(errno));
+    if (bench_scratch_make(options->scratch_folder, "bench", folder, sizeof folder) != 0)
+        return bench_complain(folder, KVT_E_IO, strerror(errno));
     snprintf(path, sizeof path, "%s/device", folder);
     const kvt_device_config own[] = {
         {.struct_size = sizeof(kvt_device_config),
@@ -199,8 +199,7 @@ static int bench_own_devices(const bench_options *options, bench_device_results 
     given.overwrite = overwrite;
     given.device_count = 2;
     int code = bench_given_devices(&given, results);
-    unlink(path);
-    rmdir(folder);
+    bench_scratch_remove();
     return code;
 }
 

@@ -12,12 +12,13 @@
 
 #include "bench_drive_control.h"
 #include "bench_rate.h"
+#include "bench_scratch.h"
 #include "tiers/stripe.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #define MIB                ((uint64_t)1 << 20)
 #define DRIFT_OBJECT_BYTES (16 * MIB)
@@ -286,17 +287,15 @@ int bench_drift_run(const bench_options *options)
     drift_site site = {.options = options};
     drift_slowing slowing = {0};
     drift_vanishing vanishing = {0};
-    const char *parent = options->scratch_folder != NULL ? options->scratch_folder : "/var/tmp";
     if (drift_check_drives(&site) != 0) return 1;
-    snprintf(site.folder, sizeof site.folder, "%.64s/kvterrace-drift-XXXXXX", parent);
-    if (mkdtemp(site.folder) == NULL) return drift_complain(parent, KVT_E_IO, "");
+    if (bench_scratch_make(options->scratch_folder, "drift", site.folder, sizeof site.folder) != 0)
+        return drift_complain(site.folder, KVT_E_IO, strerror(errno));
     snprintf(site.catalog, sizeof site.catalog, "%s/catalog.db", site.folder);
     int code = drift_open(&site);
     if (code == 0) code = bench_drift_slowing(&site, &slowing);
     if (code == 0) code = bench_drift_vanishing(&site, &vanishing);
     kvt_close(site.store);
-    (void)unlink(site.catalog);
-    (void)rmdir(site.folder);
+    bench_scratch_remove();
     if (code == 0) code = bench_drift_report(options, &site, &slowing, &vanishing);
     bool sound = slowing.wrong == 0 && vanishing.wrong == 0 && vanishing.unreadable_else == 0;
     if (code == 0 && !sound) code = drift_complain("reads", KVT_E_CORRUPT, "wrong or lost");

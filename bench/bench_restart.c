@@ -11,10 +11,13 @@
  */
 #include "bench_restart.h"
 
+#include "bench_scratch.h"
+
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -42,7 +45,8 @@ static double restart_seconds(clockid_t clock)
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* Runs a part in a child. Not 0: it failed, or did not end as it should. */
+/* Runs a part in a child, which ends with this process. Not 0: it failed, or did not end as it
+ * should. */
 static int restart_in_child(int (*part)(restart_site *, restart_row *), restart_site *site,
                             restart_row *row, bool dies)
 {
@@ -50,7 +54,10 @@ static int restart_in_child(int (*part)(restart_site *, restart_row *), restart_
     fflush(NULL);
     pid_t child = fork();
     if (child < 0) return 1;
-    if (child == 0) _exit(part(site, row));
+    if (child == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        _exit(part(site, row));
+    }
     if (waitpid(child, &status, 0) != child) return 1;
     if (dies) return !(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
     return !(WIFEXITED(status) && WEXITSTATUS(status) == 0);
@@ -140,7 +147,7 @@ static int restart_run(const bench_options *options, const restart_behaviour *be
     restart_site_size(&site, behaviour, bytes / 10 * 11, bytes / RESTART_MEMORY_SHARE);
     int code = restart_in_child(restart_life, &site, row, row->killed);
     if (code == 0) code = restart_in_child(restart_return, &site, row, false);
-    restart_site_remove(&site);
+    bench_scratch_remove();
     if (code != 0)
         fprintf(stderr, "kvterrace bench restart: %u entries, %s, %s: failed\n", row->entries,
                 behaviour->name, row->killed ? "kill -9" : "close");

@@ -35,9 +35,8 @@ typedef struct restart_site {
     kvt_store_options options;
 } restart_site;
 
-/* Makes the folder. Not 0: it cannot be made. */
+/* Makes the folder, which bench_scratch_remove removes. Not 0: it cannot be made. */
 int restart_site_make(restart_site *site, const bench_options *bench, bool hollow);
-void restart_site_remove(const restart_site *site);
 
 /* Options for a store of so many bytes on SSD and in memory. */
 void restart_site_size(restart_site *site, const restart_behaviour *behaviour, uint64_t ssd_bytes,

@@ -10,6 +10,8 @@
  */
 #include "bench_restart.h"
 
+#include "bench_scratch.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -129,7 +131,7 @@ static int gets_run(const bench_options *options, uint64_t rate, restart_gets *o
     }
     if (code == 0) code = gets_measure(store, entries, options->quick, seconds, out);
     kvt_close(store);
-    restart_site_remove(&site);
+    bench_scratch_remove();
     free(seconds);
     return code;
 }

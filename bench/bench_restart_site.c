@@ -6,9 +6,11 @@
  */
 #include "bench_restart.h"
 
+#include "bench_scratch.h"
+
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define HOLLOW_KEPT_BYTES (UINT64_C(1) << 20) /* labels lie in front */
 
@@ -100,12 +102,11 @@ static kvt_status hollow_open(const kvt_device_config *config, kvt_device **devi
 
 int restart_site_make(restart_site *site, const bench_options *bench, bool hollow)
 {
-    const char *parent = bench->scratch_folder != NULL ? bench->scratch_folder : "/var/tmp";
     memset(site, 0, sizeof *site);
     site->hollow = hollow;
-    snprintf(site->folder, sizeof site->folder, "%.100s/kvterrace-restart-XXXXXX", parent);
-    if (mkdtemp(site->folder) == NULL) {
-        fprintf(stderr, "kvterrace bench restart: %s: no folder can be made there\n", parent);
+    if (bench_scratch_make(bench->scratch_folder, "restart", site->folder, sizeof site->folder) !=
+        0) {
+        fprintf(stderr, "kvterrace bench restart: %s: %s\n", site->folder, strerror(errno));
         return 1;
     }
     snprintf(site->catalog, sizeof site->catalog, "%s/catalog.db", site->folder);
@@ -120,20 +121,6 @@ int restart_site_make(restart_site *site, const bench_options *bench, bool hollo
                                                .sparse = true};
     }
     return 0;
-}
-
-void restart_site_remove(const restart_site *site)
-{
-    static const char *const tails[] = {"", "-wal", "-shm", "-lock", "-journal"};
-    char path[224];
-    for (uint32_t i = 0; i < RESTART_MEMBERS; i++)
-        (void)unlink(site->paths[i]);
-    for (size_t i = 0; i < sizeof tails / sizeof tails[0]; i++) {
-        snprintf(path, sizeof path, "%s%s", site->catalog, tails[i]);
-        (void)unlink(path);
-    }
-    if (rmdir(site->folder) != 0)
-        fprintf(stderr, "kvterrace bench restart: %s: not empty\n", site->folder);
 }
 
 void restart_site_size(restart_site *site, const restart_behaviour *behaviour, uint64_t ssd_bytes,

@@ -6,6 +6,7 @@
  */
 #include "estimator/model_map.h"
 #include "estimator/safetensors.h"
+#include "estimator/whole_file.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -87,32 +88,18 @@ static kvt_status safetensors_put(FILE *file, const char *text, const safetensor
     return KVT_OK;
 }
 
-/* Under another name first, so that a reader never sees half a file. */
 static kvt_status safetensors_save(const char *path, const char *text,
                                    const safetensors_tensor *tensors, size_t count, char *message,
                                    size_t message_size)
 {
-    size_t length = strlen(path);
-    char *partial = malloc(length + sizeof ".partial");
-    if (partial == NULL) return KVT_E_MEMORY;
-    memcpy(partial, path, length);
-    memcpy(partial + length, ".partial", sizeof ".partial");
-    kvt_status status = KVT_E_IO;
+    char *partial = NULL;
+    kvt_status status = whole_file_begin(path, &partial, message, message_size);
+    if (status != KVT_OK) return status == KVT_E_CONFIG ? KVT_E_IO : status;
     FILE *file = fopen(partial, "wbe");
-    if (file == NULL) {
-        model_map_say(KVT_E_IO, message, message_size, partial, "%s", strerror(errno));
-        goto out;
-    }
-    status = safetensors_put(file, text, tensors, count);
-    if (fclose(file) != 0 && status == KVT_OK) status = KVT_E_IO;
-    if (status == KVT_OK && rename(partial, path) != 0) status = KVT_E_IO;
-    if (status != KVT_OK) {
-        model_map_say(status, message, message_size, path, "%s", strerror(errno));
-        remove(partial);
-    }
-out:
-    free(partial);
-    return status;
+    status = file != NULL ? safetensors_put(file, text, tensors, count) : KVT_E_IO;
+    if (file != NULL && fclose(file) != 0 && status == KVT_OK) status = KVT_E_IO;
+    if (status != KVT_OK) model_map_say(status, message, message_size, path, "%s", strerror(errno));
+    return whole_file_end(&partial, path, status, message, message_size);
 }
 
 kvt_status safetensors_write(const char *path, const safetensors_tensor *tensors, size_t count,

@@ -32,12 +32,12 @@ ROOM_INCLUDES = {
 ROOMS = set(ROOM_INCLUDES)
 
 # Single headers beyond that: the replay's bounds search for prices as the engine does, and the
-# command measures quality with what stays out of the library.
+# command measures quality, and writes files, with what stays out of the library.
 ROOM_HEADERS = {
     "replay": {os.path.join("policy", "knapsack.h")},
     "tools": {os.path.join("estimator", name) for name in
               ("model.h", "quality_profile.h", "quality_dumps.h", "quality_mixed.h",
-               "calibrate_profile.h")},
+               "calibrate_profile.h", "whole_file.h")},
 }
 
 # What the objects of a pure room may take from outside the room: no I/O, clock, lock or heap.

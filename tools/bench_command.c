@@ -2,13 +2,16 @@
 /*
  * bench_command.c - kvterrace bench: the library's own parts beside this machine's limits.
  *
- * This file has the codecs' bench; those of devices are in bench_device_command.c. One thread.
+ * This file has the codecs' bench; those of devices are in bench_device_command.c. Each runs in
+ * a process of its own (bench_guard.h). One thread.
  */
+#include "bench_guard.h"
 #include "command.h"
 #include "data_files.h"
 #include "output_file.h"
 
 #include "bench/bench.h"
+#include "estimator/whole_file.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -122,10 +125,10 @@ static int bench_run_codecs(bench_codecs_arguments *arguments)
     if (plot != NULL)
         status = command_check_target(&arguments->common, "--plot", plot, message, sizeof message);
     if (status == KVT_OK && plot != NULL)
-        status = output_begin(plot, &partial, message, sizeof message);
+        status = whole_file_begin(plot, &partial, message, sizeof message);
     options->plot = partial;
     if (status == KVT_OK) status = bench_codecs_run(options, message, sizeof message);
-    status = output_end(&partial, plot, status, message, sizeof message);
+    status = whole_file_end(&partial, plot, status, message, sizeof message);
     options->plot = plot;
     return status == KVT_OK ? EXIT_FINE : command_fail_content(status, message);
 }
@@ -170,6 +173,8 @@ int command_bench(int argc, char **argv)
         {"stripe", "all devices as one pool, by layout and size", command_bench_stripe},
         {0},
     };
+    int code;
+    if (bench_guard(&code)) return code;
     return command_choose(table, "COMMAND [OPTION...]",
                           "Measures parts of the library beside this machine's own limits.\v", argc,
                           argv);

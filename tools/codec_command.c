@@ -203,7 +203,6 @@ int command_decode(int argc, char **argv)
                           "k.LAYER and v.LAYER, and positions.LAYER where tokens were dropped.",
                           argc, argv, &arguments);
     if (code != EXIT_FINE) return code;
-    char *partial = NULL;
     kvt_status status = KVT_E_ARGUMENT;
     if (arguments.output == NULL)
         snprintf(message, sizeof message, "--output says where to");
@@ -211,11 +210,8 @@ int command_decode(int argc, char **argv)
         status = command_check_target(&arguments.common, "--output", arguments.output, message,
                                       sizeof message);
     if (status == KVT_OK)
-        status = output_begin(arguments.output, &partial, message, sizeof message);
-    if (status == KVT_OK) {
-        status = bench_file_decode(arguments.input, partial, &info, message, sizeof message);
-        status = output_end(&partial, arguments.output, status, message, sizeof message);
-    }
+        status =
+            bench_file_decode(arguments.input, arguments.output, &info, message, sizeof message);
     if (status != KVT_OK) {
         code = command_fail_content(status, message);
     } else if (arguments.common.json) {

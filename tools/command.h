@@ -117,6 +117,9 @@ void command_note(const command_common *common, const char *format, ...)
  * one because it does not know this one. Called before anything is opened. */
 void command_choose_blas(void);
 
+/* Output that cannot be written is EXIT_FAILED also where the command ends inside argp. Once. */
+void command_watch_output(void);
+
 /* Flushes stdout; what could not be written is an error. Returns code, or EXIT_FAILED. */
 int command_finish(int code);
 

@@ -10,6 +10,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char *common_name = "kvterrace"; /* set once per run, for messages */
 
@@ -270,8 +271,24 @@ void command_note(const command_common *common, const char *format, ...)
     fputc('\n', stderr);
 }
 
+static bool common_finished;
+
+/* Help and version end the command inside argp. */
+static void common_check_output(void)
+{
+    if (common_finished || (fflush(stdout) == 0 && !ferror(stdout))) return;
+    fprintf(stderr, "kvterrace: standard output: %s\n", strerror(errno));
+    _exit(EXIT_FAILED);
+}
+
+void command_watch_output(void)
+{
+    (void)atexit(common_check_output);
+}
+
 int command_finish(int code)
 {
+    common_finished = true;
     bool flushed = fflush(stdout) == 0;
     if (flushed && !ferror(stdout)) return code;
     /* What an earlier write failed with has been overwritten by now. */

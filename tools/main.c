@@ -103,6 +103,7 @@ int main(int argc, char **argv)
     if (argc > 0) argv[0] = name;
     argp_err_exit_status = EXIT_USAGE;
     argp_program_version_hook = main_print_version;
+    command_watch_output();
     return command_choose(main_commands, "COMMAND [OPTION...]",
                           "Decides where and in which form an LLM server's KV cache is kept, and "
                           "measures what that takes.\v",

@@ -173,7 +173,8 @@ static int manage_export_rows(kvt_profile *profile, const manage_arguments *argu
         json_decref(export.tables);
         return command_fail_input(status, "--table: no such table (docs/PROFILE.md lists them)");
     }
-    if (export.lost) status = KVT_E_MEMORY;
+    /* The visitor ends it when a row cannot be printed or kept. */
+    if (status == KVT_E_CANCELLED) status = export.lost ? KVT_E_MEMORY : KVT_E_IO;
     if (status == KVT_OK && json) {
         status = manage_print_document(
             json_pack("{s:s, s:s, s:s, s:O}", "schema", "kvterrace-profile-export-1", "version",
@@ -226,7 +227,7 @@ static kvt_status manage_compare(kvt_profile *before, kvt_profile *after,
     if (json) diff->rows = json_array();
     if (json && diff->rows == NULL) return KVT_E_MEMORY;
     kvt_status status = kvt_profile_diff(before, after, manage_print_change, diff);
-    if (diff->lost) status = KVT_E_MEMORY;
+    if (status == KVT_E_CANCELLED) status = diff->lost ? KVT_E_MEMORY : KVT_E_IO;
     if (status == KVT_OK && json) {
         status = manage_print_document(json_pack(
             "{s:s, s:s, s:s, s:s, s:f, s:I, s:I, s:O}", "schema", "kvterrace-profile-diff-1",

@@ -12,6 +12,8 @@
 #include "profile_print.h"
 #include "profile_show.h"
 
+#include "estimator/whole_file.h"
+
 #include <errno.h>
 #include <string.h>
 
@@ -53,7 +55,7 @@ static kvt_status show_page(const json_t *document, const char *path, char *mess
                             size_t message_size)
 {
     char *partial = NULL;
-    kvt_status status = output_begin(path, &partial, message, message_size);
+    kvt_status status = whole_file_begin(path, &partial, message, message_size);
     if (status != KVT_OK) return status;
     FILE *file = fopen(partial, "w");
     status = KVT_E_IO;
@@ -64,7 +66,7 @@ static kvt_status show_page(const json_t *document, const char *path, char *mess
     if (status == KVT_E_IO) {
         (void)snprintf(message, message_size, "%.300s: %s", path, strerror(errno));
     }
-    return output_end(&partial, path, status, message, message_size);
+    return whole_file_end(&partial, path, status, message, message_size);
 }
 
 /* What goes to files, then what goes to stdout. */

@@ -10,6 +10,7 @@
 #include "data_files.h"
 #include "output_file.h"
 
+#include "estimator/whole_file.h"
 #include "replay/live_profile.h"
 #include "replay/replay.h"
 
@@ -254,7 +255,7 @@ static kvt_status replay_run_one(replay_session *session, const replay_workload 
     char *log = NULL, *partial = NULL;
     kvt_status status = replay_name_log(session, session->options.plan_log, policy, seed, &log);
     if (status == KVT_OK && log)
-        status = output_begin(log, &partial, session->message, sizeof session->message);
+        status = whole_file_begin(log, &partial, session->message, sizeof session->message);
     options.plan_log = partial;
     options.seed = seed;
     if (status == KVT_OK && session->arguments->live) {
@@ -267,7 +268,7 @@ static kvt_status replay_run_one(replay_session *session, const replay_workload 
     /* A device that is too small, or holds other bytes, was found when the store was opened. */
     session->input_fault =
         session->arguments->live && (status == KVT_E_SPACE || status == KVT_E_MISMATCH);
-    status = output_end(&partial, log, status, session->message, sizeof session->message);
+    status = whole_file_end(&partial, log, status, session->message, sizeof session->message);
     free(log);
     return status;
 }
@@ -341,14 +342,14 @@ static kvt_status replay_write_html(const replay_report *report, const char *pat
                                     size_t message_size)
 {
     char *partial = NULL;
-    kvt_status status = output_begin(path, &partial, message, message_size);
+    kvt_status status = whole_file_begin(path, &partial, message, message_size);
     if (status != KVT_OK) return status;
     FILE *file = fopen(partial, "we");
     status = file ? replay_print_html(report, file) : KVT_E_IO;
     if (file && fclose(file) != 0 && status == KVT_OK) status = KVT_E_IO;
     if (status != KVT_OK)
         (void)snprintf(message, message_size, "%.300s: %s", path, kvt_status_text(status));
-    return output_end(&partial, path, status, message, message_size);
+    return whole_file_end(&partial, path, status, message, message_size);
 }
 
 static kvt_status replay_print(replay_session *session)

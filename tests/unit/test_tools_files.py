@@ -7,9 +7,13 @@ promises.
     test_tools_files.py COMMAND
 """
 
+import json
+import math
 import os
 import re
 import shlex
+import stat
+import struct
 import subprocess
 import sys
 import unittest
@@ -84,6 +88,52 @@ class FilesTest(CommandCase):
         self.assertIn("</html>", page)
         self.assertEqual([name for name in os.listdir(self.folder) if ".part" in name], [])
 
+    def written_to(self, name, *arguments, code=0):
+        """Runs the command with the fifo as its output; what came through it."""
+        os.mkfifo(self.path(name))
+        with subprocess.Popen(["cat", self.path(name)], stdout=subprocess.PIPE) as reader:
+            self.run_command(*arguments, "-o", name, code=code)
+            text = reader.communicate(timeout=60)[0]
+        self.assertTrue(stat.S_ISFIFO(os.lstat(self.path(name)).st_mode))
+        return text
+
+    def test_what_is_no_file_is_never_replaced(self):
+        """A pipe and a device node are written to, and are what they were."""
+        self.put_dump("kv.safetensors")
+        self.run_command("encode", "kv.safetensors", "-o", "kv.kvt")
+        self.run_command("decode", "kv.kvt", "-o", "back.safetensors")
+        self.assertEqual(self.written_to("one", "encode", "kv.safetensors"), self.read("kv.kvt"))
+        self.assertEqual(self.written_to("two", "decode", "kv.kvt"), self.read("back.safetensors"))
+        os.symlink("back.safetensors", self.path("link"))
+        self.run_command("decode", "kv.kvt", "-o", "link")
+        self.assertTrue(os.path.islink(self.path("link")))
+        self.assertEqual([name for name in os.listdir(self.folder) if ".part" in name], [])
+
+    def test_device_nodes_are_never_replaced(self):
+        nodes = {"null": (3, 0), "full": (7, 1)}
+        self.put_dump("kv.safetensors")
+        self.run_command("encode", "kv.safetensors", "-o", "kv.kvt")
+        for name, (minor, code) in nodes.items():
+            try:
+                os.mknod(self.path(name), 0o600 | stat.S_IFCHR, os.makedev(1, minor))
+                with open(self.path(name), "r+b", buffering=0):
+                    pass
+            except OSError as error:
+                self.skipTest(f"no device nodes here: {error}")
+            for command, source in (("encode", "kv.safetensors"), ("decode", "kv.kvt")):
+                self.run_command(command, source, "-o", name, code=code)
+                self.assertTrue(stat.S_ISCHR(os.lstat(self.path(name)).st_mode), command)
+
+    def put_dump(self, name):
+        header, data = {}, b""
+        for side in "kv":
+            bytes_here = struct.pack("<512f", *(math.sin(i + len(data)) for i in range(512)))
+            header[f"{side}.0"] = {"dtype": "F32", "shape": [8, 1, 64],
+                                   "data_offsets": [len(data), len(data) + len(bytes_here)]}
+            data += bytes_here
+        text = json.dumps(header).encode()
+        self.put(name, struct.pack("<Q", len(text)) + text + data)
+
     def absent_code(self):
         """Without a driver the machine lacks GPUs; with one it is that GPU which is not there."""
         result = subprocess.run([COMMAND, *LIVE, "--set", "tier.hbm.capacity=1MiB"],
@@ -155,6 +205,20 @@ class FilesTest(CommandCase):
             self.assertEqual(result.returncode, 1)
             self.assertIn("standard output", result.stderr)
             self.assertNotIn("memory", result.stderr)
+        self.make_profile()
+        source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "profiles")
+        self.run_command("profile", "import", os.path.join(source, "reference-model.csv"),
+                         "--database", "p.db")
+        export = ["profile", "export", "--database", "p.db"]
+        for arguments in (export, [*export, "--json"], ["--help"],
+                          ["profile", "--help"], ["bench", "restart", "--help"],
+                          ["--version"]):
+            with self.subTest(arguments=arguments), open("/dev/full", "wb") as full:
+                result = subprocess.run([COMMAND, *arguments], cwd=self.folder, stdout=full,
+                                        stderr=subprocess.PIPE, text=True, check=False)
+                self.assertEqual(result.returncode, 1, result.stderr)
+                self.assertIn("standard output", result.stderr)
+                self.assertNotIn("KVT_E_CANCELLED", result.stderr)
 
     def test_check_config_refuses_what_a_store_refuses(self):
         drive = "[device.{}]\ntier = ssd\nbackend = file\npath = {}\ncapacity = 64MiB\n"

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * whole_file.h - files that are whole or as they were. Every writer of a file that a user named
+ * goes through here. Thread rule: any thread, one per path.
+ *
+ * A regular file is written under another name in its folder and gets its own name when all of it
+ * is there. A path that names something else (a terminal, a pipe, a device node) is written
+ * directly, and nothing is ever renamed over it.
+ */
+#ifndef ESTIMATOR_WHOLE_FILE_H
+#define ESTIMATOR_WHOLE_FILE_H
+
+#include <kvterrace/status.h>
+
+#include <stddef.h>
+
+/* The name to write to, which whole_file_end frees: an empty file that was just made, or path
+ * itself where that is no regular file. KVT_OK; KVT_E_CONFIG when it cannot be made; KVT_E_MEMORY.
+ */
+KVT_NODISCARD kvt_status whole_file_begin(const char *path, char **partial_out, char *message,
+                                          size_t message_size);
+
+/* Gives the file its name when status is KVT_OK and removes it otherwise. Returns status, or
+ * KVT_E_IO. NULL in *partial is nothing to end. */
+KVT_NODISCARD kvt_status whole_file_end(char **partial, const char *path, kvt_status status,
+                                        char *message, size_t message_size);
+
+#endif
