@@ -121,10 +121,11 @@ static kvt_status access_admit(kvt_store *store, store_entry *entry,
     entry->curve_epoch = store->curve_epoch;
     store_describe(entry, &offer);
     backoff_expire(store);
+    if (trust_try_due(store, entry, &offer, plan) == KVT_OK) return KVT_OK;
     uint64_t started_ns = store_now_ns(store);
     status = kvt_policy_admit(store->policy, started_ns, &offer, plan);
     store_count_decision(store, started_ns);
-    if (status == KVT_OK) trust_note_taken(store);
+    if (status == KVT_OK) trust_note_plan(store, plan);
     if (status == KVT_REFUSED) status = trust_note_refused(store, entry, &offer, plan);
     return status;
 }
@@ -178,6 +179,7 @@ static kvt_status access_try_put(kvt_store *store, const kvt_entry *source, cons
     memset(result_out, 0, sizeof *result_out);
     plan->count = 0;
     pthread_mutex_lock(&store->lock);
+    uint64_t trials = store->counters.puts_tried;
     kvt_status status = access_enter(store, source, data_bytes, &entry);
     if (status == KVT_OK) {
         status = access_admit(store, entry, measured, plan);
@@ -189,9 +191,12 @@ static kvt_status access_try_put(kvt_store *store, const kvt_entry *source, cons
             entry_erase(&store->table, entry);
         }
     }
+    bool trial = store->counters.puts_tried != trials;
     pthread_mutex_unlock(&store->lock);
     if (status != KVT_OK) return status;
-    return executor_run_plan(store, plan->moves, plan->count, data, result_out);
+    status = executor_run_plan(store, plan->moves, plan->count, data, result_out);
+    result_out->trial = trial;
+    return status;
 }
 
 /* What went wrong inside, in the words of the contract. */
@@ -258,6 +263,8 @@ kvt_status kvt_put(kvt_store *store, const kvt_entry *source, const void *data, 
             yielded = true;
             continue;
         }
+        /* A trial that fails is no fault of the put, which is decided on its merit next. */
+        if (status < 0 && result.trial) continue;
         if (status >= 0 || plan.count == 0 || status == KVT_E_MEMORY) break;
         bool room_failed = result.failed + 1 < plan.count;
         bool larger = result.put_bytes > store_bytes_of(plan.moves[plan.count - 1].to_bytes);

@@ -99,7 +99,10 @@ static kvt_status maintain_plan_tick(kvt_store *store, uint32_t limit, uint64_t 
         uint64_t started_ns = store_now_ns(store);
         status = kvt_policy_tick(store->policy, started_ns, limit, budget, plan);
         store_count_decision(store, started_ns);
-        if (status == KVT_OK) executor_mark_plan(store, plan);
+        if (status == KVT_OK) {
+            trust_note_plan(store, plan);
+            executor_mark_plan(store, plan);
+        }
     }
     pthread_mutex_unlock(&store->lock);
     return status;

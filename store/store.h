@@ -95,13 +95,18 @@ typedef struct store_counters {
 #define STORE_REFUSALS 64u /* remembered, of which one says why */
 #define STORE_TRIALS   16u /* entries that wait to be read back at most */
 
+/* Entries that are lost without a tier: puts that were refused, and evictions above it. */
+typedef struct trust_tier {
+    uint64_t lost; /* less TRUST_UNDONE for each entry that the tier took on its merit */
+    uint64_t next; /* the loss at which a put is tried in the tier whatever the figures say */
+    uint64_t wait; /* losses from the next trial to the one after it */
+} trust_tier;
+
 /* Puts that were refused, and what is done about figures that refuse too much. Under store->lock.
  */
 typedef struct store_trust {
-    bool weighs;          /* the policy refuses what costs more than it saves; fixed after open */
-    uint64_t in_a_row;    /* puts refused since one was taken on its merit */
-    uint64_t next;        /* of these, the one that is tried whatever the figures say */
-    uint64_t wait;        /* from there to the one after it */
+    bool weighs; /* the policy refuses what costs more than it saves; fixed after open */
+    trust_tier tiers[KVT_TIER_COUNT];
     uint64_t learned;     /* puts that learned figures refused, ever */
     size_t bucket;        /* where the search for an entry to time went on */
     uint32_t trial_count; /* entries that wait to be timed */
@@ -215,6 +220,7 @@ typedef struct executor_result {
     uint32_t failed;    /* index of the move that failed, when one did */
     uint64_t put_bytes; /* the size that the PUT's record came out with, 0 before it was encoded */
     bool no_room;       /* it failed because pool or policy had no room; no device said so */
+    bool trial;         /* the plan was trust.c's; set by the put itself */
 } executor_result;
 
 /* Carries a marked plan out, in order; after a failure the rest is aborted. data is the caller's
@@ -319,8 +325,15 @@ void park_round(kvt_store *store, kvt_tier tier);
 /* Before the first put. */
 void trust_open(kvt_store *store);
 
-/* A put was taken on its merit. Lock held. */
-void trust_note_taken(kvt_store *store);
+/* A plan of the policy's own: counts for each tier the entries that it takes and the evictions
+ * above it. Lock held. */
+void trust_note_plan(kvt_store *store, const kvt_plan *plan);
+
+/* Offers a new entry to a tier with room that has taken next to nothing for long, as worth any
+ * cost; then the entry is to be read back. Lock held. KVT_OK with a plan; KVT_REFUSED: no tier is
+ * due, or the entry does not fit. */
+KVT_NODISCARD kvt_status trust_try_due(kvt_store *store, const store_entry *entry,
+                                       const kvt_policy_entry *offer, kvt_plan *plan);
 
 /*
  * A put was refused. Counts why, and now and then offers the entry once more, at the figures of the

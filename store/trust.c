@@ -8,10 +8,15 @@
  *
  *     refused by learned figures    the measured curves would have taken it: of eight such puts the
  *                                   first is offered at the curves' figures
- *     refused for long, whatever    of the puts that find a tier half empty one is offered as worth
- *     the figures                   storing at any cost: the 24th, then after 8, 16, 32, 64 and 128
+ *     refused by a tier for long    the tier counts the entries that are lost without it: refused
+ *                                   puts, evictions above it. At the 24th, then after 8, 16, 32, 64
+ *                                   and 128 more, a put is offered to that tier alone as worth
+ *                                   storing at any cost, when the tier is half empty
  *     in either case                the entry, or where none found room another one, is read back a
  *                                   few times in the background, which times its device and codec
+ *
+ * Each tier has a count of its own, because a tier that takes puts by evicting hides a tier below
+ * it that takes nothing. An entry that a tier takes on its merit undoes eight losses.
  *
  * An entry that was stored so gets the figures of now at once: it is the first to leave when room
  * is needed. Each attempt counts as a use of the entry, as each put does.
@@ -23,36 +28,67 @@
 #include <string.h>
 
 #define TRUST_SHARE        8u   /* of puts that learned figures refuse, one in so many is tried */
-#define TRUST_LONG         24u  /* puts refused in a row until one is tried whatever they say */
-#define TRUST_WAIT_MOST    128u /* puts from one such trial to the next */
+#define TRUST_LONG         24u  /* entries lost to a tier until one is tried whatever they say */
+#define TRUST_WAIT_MOST    128u /* losses from one such trial to the next, times the tiers */
+#define TRUST_UNDONE       8u   /* losses that one entry taken on its merit undoes */
 #define TRUST_READS        4u   /* of each entry: so many prove a figure wrong (online.c) */
 #define TRUST_WORTH        1e6  /* seconds that recomputing is taken to cost in a trial */
 #define TRUST_GAIN         0.125
 #define TRUST_LOOK_BUCKETS 256u
+
+static void trust_begin_count(trust_tier *count)
+{
+    *count = (trust_tier){.next = TRUST_LONG, .wait = TRUST_SHARE};
+}
 
 void trust_open(kvt_store *store)
 {
     store_trust *trust = &store->trust;
     /* A policy that counts no uses weighs nothing either. */
     trust->weighs = kvt_policy_set_rate(store->policy, 0, 0) != KVT_E_UNSUPPORTED;
-    trust->next = TRUST_LONG;
-    trust->wait = TRUST_SHARE;
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
+        trust_begin_count(&trust->tiers[tier]);
 }
 
-void trust_note_taken(kvt_store *store)
+/* ---- what each tier takes, and what is lost without it ---- */
+
+static bool trust_is_above(const kvt_move *move, kvt_tier tier)
 {
-    store_trust *trust = &store->trust;
-    trust->in_a_row = 0;
-    trust->next = TRUST_LONG;
-    trust->wait = TRUST_SHARE;
+    for (int above = KVT_TIER_HBM; above < (int)tier; above++)
+        if (move->from_bytes[above] != 0) return true;
+    return false;
+}
+
+static void trust_count(trust_tier *count, uint64_t lost, uint64_t taken)
+{
+    count->lost += lost;
+    uint64_t undone = taken * TRUST_UNDONE;
+    if (undone == 0) return;
+    if (undone < count->lost)
+        count->lost -= undone;
+    else
+        trust_begin_count(count);
+}
+
+void trust_note_plan(kvt_store *store, const kvt_plan *plan)
+{
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
+        uint64_t lost = 0, taken = 0;
+        for (uint32_t i = 0; i < plan->count; i++) {
+            const kvt_move *move = &plan->moves[i];
+            taken += move->to_bytes[tier] != 0 && move->from_bytes[tier] == 0;
+            lost += move->kind == KVT_MOVE_EVICT && trust_is_above(move, (kvt_tier)tier);
+        }
+        trust_count(&store->trust.tiers[tier], lost, taken);
+    }
 }
 
 /* ---- why ---- */
 
 static const char *const trust_by_curve =
     "It is not stored: at the measured speeds and the prefill model's its last put saved nothing "
-    "over recomputing it, or too little for the room. While all puts are refused, one now and then "
-    "is stored all the same and timed.";
+    "over recomputing it, or too little for the room. While a tier with room takes nothing, one "
+    "put now and then is stored there all the same and timed.";
 static const char *const trust_by_learned =
     "It is not stored: at the speeds that this store has learned lately, loading it takes longer "
     "than recomputing it, while the measured curves say otherwise. Of eight such puts one is "
@@ -92,13 +128,18 @@ static void trust_queue(store_trust *trust, const kvt_key *key)
     if (trust->trial_count < STORE_TRIALS) trust->trials[trust->trial_count++] = *key;
 }
 
-/* An entry that is at rest, from where the last search ended; NULL when none was near. */
-static const store_entry *trust_find_entry(kvt_store *store)
+static bool trust_rests_in(const store_entry *entry, kvt_tier tier)
+{
+    return entry->state == ENTRY_RESIDENT && entry->place->tier == tier;
+}
+
+/* An entry at rest in a tier, from where the last search ended; NULL when none was near. */
+static const store_entry *trust_find_entry(kvt_store *store, kvt_tier tier)
 {
     size_t buckets = store->table.bucket_count;
     for (uint32_t i = 0; i < TRUST_LOOK_BUCKETS && i < buckets; i++) {
         const store_entry *entry = store->table.buckets[store->trust.bucket++ & (buckets - 1)];
-        while (entry != NULL && entry->state != ENTRY_RESIDENT)
+        while (entry != NULL && !trust_rests_in(entry, tier))
             entry = entry->next;
         if (entry != NULL) return entry;
     }
@@ -123,38 +164,64 @@ static kvt_status trust_try(kvt_store *store, const store_entry *entry,
 }
 
 /* Whether a tier is half empty with the entry in it. */
-static bool trust_has_room(kvt_store *store, const kvt_policy_entry *offer)
+static bool trust_has_room(kvt_store *store, const kvt_policy_entry *offer, kvt_tier tier)
 {
     kvt_policy_stats stats;
     kvt_policy_stats_get(store->policy, &stats);
     for (uint32_t i = 1; i < offer->option_count; i++) {
-        kvt_tier tier = store_tier_of(offer->options[i].bytes);
-        uint64_t used = stats.used_bytes[tier] + offer->options[i].bytes[tier];
-        if (used <= store_policy_capacity(store, tier) / 2) return true;
+        uint64_t bytes = offer->options[i].bytes[tier];
+        uint64_t used = stats.used_bytes[tier] + bytes;
+        if (bytes != 0 && used <= store_policy_capacity(store, tier) / 2) return true;
     }
     return false;
 }
 
-/* One of the puts that are refused whatever the figures: it may take free room alone. */
-static kvt_status trust_try_anything(kvt_store *store, const store_entry *entry,
-                                     const kvt_policy_entry *offer, kvt_plan *plan)
+/* Offers the entry to one tier, whatever the figures: it may take free room alone. */
+static kvt_status trust_try_tier(kvt_store *store, const store_entry *entry,
+                                 const kvt_policy_entry *offer, kvt_tier tier, kvt_plan *plan)
+{
+    kvt_option options[KVT_OPTIONS_MAX];
+    memcpy(options, offer->options, offer->option_count * sizeof *options);
+    options[KVT_OPTION_NONE].load_seconds = TRUST_WORTH;
+    /* An option that saves nothing is not chosen. */
+    for (uint32_t i = 1; i < offer->option_count; i++)
+        if (options[i].bytes[tier] == 0) options[i].load_seconds = TRUST_WORTH;
+    uint32_t capacity = plan->capacity;
+    plan->capacity = 1;
+    kvt_status status = trust_try(store, entry, offer, options, plan);
+    plan->capacity = capacity;
+    return status;
+}
+
+/* All tiers together make at most one trial of TRUST_WAIT_MOST losses at the end. */
+static uint64_t trust_wait_most(const kvt_store *store)
+{
+    uint64_t tiers = 0;
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
+        tiers += store->pools[tier] != NULL;
+    return tiers * TRUST_WAIT_MOST;
+}
+
+kvt_status trust_try_due(kvt_store *store, const store_entry *entry, const kvt_policy_entry *offer,
+                         kvt_plan *plan)
 {
     store_trust *trust = &store->trust;
-    kvt_option options[KVT_OPTIONS_MAX];
-    kvt_status status = KVT_REFUSED;
-    uint32_t capacity = plan->capacity;
-    if (trust_has_room(store, offer)) {
-        memcpy(options, offer->options, offer->option_count * sizeof *options);
-        options[KVT_OPTION_NONE].load_seconds = TRUST_WORTH;
-        plan->capacity = 1;
-        status = trust_try(store, entry, offer, options, plan);
-        plan->capacity = capacity;
+    if (!trust->weighs) return KVT_REFUSED;
+    for (int number = KVT_TIER_COUNT - 1; number >= KVT_TIER_HBM; number--) {
+        kvt_tier tier = (kvt_tier)number;
+        trust_tier *count = &trust->tiers[tier];
+        if (store->pools[tier] == NULL || count->lost < count->next) continue;
+        uint64_t most = trust_wait_most(store);
+        count->next = count->lost + count->wait;
+        count->wait = 2 * count->wait < most ? 2 * count->wait : most;
+        if (trust_has_room(store, offer, tier) &&
+            trust_try_tier(store, entry, offer, tier, plan) == KVT_OK) {
+            return KVT_OK;
+        }
+        const store_entry *other = trust_find_entry(store, tier);
+        if (other != NULL) trust_queue(trust, &other->key);
     }
-    const store_entry *other = status != KVT_OK ? trust_find_entry(store) : NULL;
-    if (other != NULL) trust_queue(trust, &other->key);
-    trust->next = trust->in_a_row + trust->wait;
-    trust->wait = trust->wait < TRUST_WAIT_MOST ? 2 * trust->wait : TRUST_WAIT_MOST;
-    return status;
+    return KVT_REFUSED;
 }
 
 /* As the offer, at the seconds of the measured curves; false when these save nothing either. */
@@ -179,15 +246,15 @@ kvt_status trust_note_refused(kvt_store *store, store_entry *entry, const kvt_po
     if (!trust->weighs) return KVT_REFUSED;
     bool learned = !trust_gains(offer->options, offer->option_count) &&
                    trust_build_curve(store, entry, offer, options);
-    trust->in_a_row++;
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
+        trust_count(&trust->tiers[tier], 1, 0);
     trust_remember(trust, entry->handle, learned ? trust_by_learned : trust_by_curve);
     if (learned) {
         store->counters.puts_refused_learned++;
         if (trust->learned++ % TRUST_SHARE != 0) return KVT_REFUSED;
         return trust_try(store, entry, offer, options, plan);
     }
-    if (trust->in_a_row < trust->next) return KVT_REFUSED;
-    return trust_try_anything(store, entry, offer, plan);
+    return trust_try_due(store, entry, offer, plan);
 }
 
 void trust_round(kvt_store *store)

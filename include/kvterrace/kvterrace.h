@@ -405,7 +405,7 @@ typedef struct kvt_store_stats {
     uint64_t copy_fallbacks;              /* failed loads that the copy stood in for */
     uint64_t puts_refused_learned; /* puts that speeds learned lately refused: the measured curves
                                       would have taken them */
-    uint64_t puts_tried;     /* puts that were refused, and stored all the same to time them */
+    uint64_t puts_tried; /* puts stored against the figures, to time a tier that takes nothing */
     uint64_t curves_rebased; /* measured curves that what is achieved took the place of, ever */
     uint64_t persisted, persisted_bytes; /* written back by kvt_persist and in the background */
 } kvt_store_stats;

@@ -19,9 +19,11 @@
 #define TRUST_BYTES_PER_S 1e9 /* of the device and of both codecs */
 #define TRUST_RECOMPUTE_S                                                                          \
     3e-4 /* of an entry; its load takes 0.09 ms, four times that at the bound */
-#define TRUST_PUTS     200u
-#define TRUST_CONTEXTS 100u
-#define TRUST_REQUESTS 400u
+#define TRUST_DRAM_BYTES (1u << 20) /* where it stands above an SSD: 28 entries */
+#define TRUST_PUTS       200u
+#define SLOW_SSD_MS      5u
+#define TRUST_CONTEXTS   100u
+#define TRUST_REQUESTS   400u
 
 static char folder[64], profile_path[96];
 
@@ -62,24 +64,17 @@ static void add_codec(kvt_profile *profile, int64_t run, kvt_variant variant, do
                      KVT_OK);
 }
 
-/* The sound figures: one memory device, raw and lossless. */
-static void make_profile(void)
+static void add_device(kvt_profile *profile, int64_t run, const char *name, kvt_tier tier)
 {
-    kvt_profile *profile = NULL;
-    char message[256] = "";
-    int64_t run = 0, row = 0;
+    int64_t row = 0;
     kvt_device device = {.facts = {.identity = "host-memory",
                                    .engine = "memory",
                                    .capacity_bytes = 64 << 20,
                                    .request_bytes_max = 1 << 20,
                                    .depth_max = 8}};
     const kvt_affine fit = {TRUST_REQUEST_S, TRUST_BYTES_PER_S, 0};
-    (void)snprintf(device.name, sizeof device.name, "dram0");
-    assert_int_equal(
-        kvt_profile_open(profile_path, KVT_PROFILE_WRITE, &profile, message, sizeof message),
-        KVT_OK);
-    assert_int_equal(profile_run_begin(profile, "device", "", 1, &run), KVT_OK);
-    assert_int_equal(profile_device_insert(profile, run, &device, KVT_TIER_DRAM, &row), KVT_OK);
+    (void)snprintf(device.name, sizeof device.name, "%s", name);
+    assert_int_equal(profile_device_insert(profile, run, &device, tier, &row), KVT_OK);
     for (uint8_t kind = 0; kind < 2; kind++) {
         kvt_device_point point = {.kind = kind,
                                   .request_bytes = 1 << 20,
@@ -92,6 +87,20 @@ static void make_profile(void)
                                   .latency_seconds_p99 = 1e-3};
         assert_int_equal(profile_point_insert(profile, row, &point, 1, &fit), KVT_OK);
     }
+}
+
+/* The sound figures: memory as both tiers, raw and lossless. */
+static void make_profile(void)
+{
+    kvt_profile *profile = NULL;
+    char message[256] = "";
+    int64_t run = 0;
+    assert_int_equal(
+        kvt_profile_open(profile_path, KVT_PROFILE_WRITE, &profile, message, sizeof message),
+        KVT_OK);
+    assert_int_equal(profile_run_begin(profile, "device", "", 1, &run), KVT_OK);
+    add_device(profile, run, "dram0", KVT_TIER_DRAM);
+    add_device(profile, run, "ssd0", KVT_TIER_SSD);
     assert_int_equal(profile_run_complete(profile, run), KVT_OK);
     assert_int_equal(profile_run_begin(profile, "codecs", "", 1, &run), KVT_OK);
     add_codec(profile, run, (kvt_variant){.codec = KVT_CODEC_RAW}, 1.0);
@@ -127,13 +136,24 @@ static double sound_seconds(void *context, learn_timing what, double bytes, doub
     return TRUST_REQUEST_S + 2 * bytes / TRUST_BYTES_PER_S;
 }
 
+/* The test's small DRAM stands above an SSD tier; so much of what an SSD request takes is real. */
+static bool layered;
+static uint64_t ssd_latency_ns;
+
+static kvt_device_config memory_device(const char *name, uint64_t bytes, uint64_t latency_ns)
+{
+    return (kvt_device_config){.struct_size = sizeof(kvt_device_config),
+                               .name = name,
+                               .backend = "memory",
+                               .capacity_bytes = bytes,
+                               .latency_ns = latency_ns,
+                               .silence_ns = UINT64_MAX};
+}
+
 static kvt_store *open_store(void)
 {
-    kvt_device_config device = {.struct_size = sizeof device,
-                                .name = "dram0",
-                                .backend = "memory",
-                                .capacity_bytes = 64 << 20,
-                                .silence_ns = UINT64_MAX};
+    kvt_device_config dram = memory_device("dram0", layered ? TRUST_DRAM_BYTES : 64 << 20, 0);
+    kvt_device_config ssd = memory_device("ssd0", 64 << 20, ssd_latency_ns);
     kvt_store_options options;
     char message[256] = "";
     kvt_store *store = NULL;
@@ -141,9 +161,12 @@ static kvt_store *open_store(void)
     options.staging_bytes = 8 << 20;
     options.tick_seconds = 0;
     options.profile_path = profile_path;
-    options.tiers[KVT_TIER_DRAM].devices = &device;
+    options.tiers[KVT_TIER_DRAM].devices = &dram;
     options.tiers[KVT_TIER_DRAM].device_count = 1;
     options.tiers[KVT_TIER_DRAM].weights_fixed = true;
+    options.tiers[KVT_TIER_SSD].devices = &ssd;
+    options.tiers[KVT_TIER_SSD].device_count = layered;
+    options.tiers[KVT_TIER_SSD].weights_fixed = true;
     kvt_status status = kvt_open(&options, &store, message, sizeof message);
     if (status != KVT_OK) fail_msg("open: %s: %s", kvt_status_name(status), message);
     pthread_mutex_lock(&store->learn->lock);
@@ -267,6 +290,91 @@ static void test_poisoned_profile_is_overcome(void **state)
     }
 }
 
+#define SSD_SLOWER(factor)                                                                         \
+    "DELETE FROM learned; UPDATE device_fit SET request_seconds = request_seconds * " factor       \
+    ", bytes_per_s = bytes_per_s / " factor                                                        \
+    " WHERE device_id IN (SELECT id FROM device WHERE name = 'ssd0')"
+
+/* A DRAM tier goes on taking puts by evicting, and must not hide that the SSD takes nothing. */
+static const struct {
+    const char *what;
+    const char *sql;
+    uint64_t latency_ns; /* while the SSD is measured at open; the sound one has 20 us */
+} hidden_poisons[] = {
+    {"SSD x 1000", SSD_SLOWER("1000"), 0},
+    {"SSD x 20", SSD_SLOWER("20"), 0},
+    {"SSD x 8", SSD_SLOWER("8"), 0},
+    {"SSD measured at open, x 100",
+     "PRAGMA foreign_keys = ON; DELETE FROM learned; DELETE FROM device WHERE name = 'ssd0'",
+     2000000},
+};
+
+static void test_upper_tier_hides_no_shut_one(void **state)
+{
+    layered = true;
+    make_profile();
+    recompute_seconds = TRUST_RECOMPUTE_S;
+    life fresh = live();
+    print_message("sound: %u puts taken, %u hits\n", fresh.taken, fresh.hits);
+    assert_int_equal(fresh.taken, TRUST_PUTS);
+    assert_true(fresh.hits > TRUST_REQUESTS / 2);
+    assert_int_equal(fresh.stats.puts_tried, 0);
+    for (size_t i = 0; i < sizeof hidden_poisons / sizeof hidden_poisons[0]; i++) {
+        (void)remove_folder(state);
+        (void)make_folder(state);
+        make_profile();
+        run_sql(hidden_poisons[i].sql);
+        ssd_latency_ns = hidden_poisons[i].latency_ns;
+        for (int again = 0; again < 2; again++) {
+            life poisoned = live();
+            print_message(
+                "%s%s: %u of %u puts taken, %llu tried, %u hits of %u, %llu of %llu in SSD\n",
+                hidden_poisons[i].what, again ? ", kept and loaded again" : "", poisoned.taken,
+                TRUST_PUTS, (unsigned long long)poisoned.stats.puts_tried, poisoned.hits,
+                fresh.hits, (unsigned long long)poisoned.stats.tiers[KVT_TIER_SSD].entries,
+                (unsigned long long)fresh.stats.tiers[KVT_TIER_SSD].entries);
+            assert_true(poisoned.refused_run < TRUST_PUTS);
+            assert_true(20 * poisoned.hits >= 19 * fresh.hits);
+        }
+    }
+    ssd_latency_ns = 0;
+    layered = false;
+}
+
+static double slow_ssd_seconds(void *context, learn_timing what, double bytes, double measured)
+{
+    /* Only the SSD carries out requests of such a length by its own clock. */
+    if (what <= LEARN_TIME_WRITE && measured >= 1e-3 * SLOW_SSD_MS) return 50e-3;
+    return sound_seconds(context, what, bytes, measured);
+}
+
+/* An SSD that really is too slow is tried as rarely as all else that is refused. */
+static void test_slow_ssd_pays_little(void **state)
+{
+    (void)state;
+    layered = true;
+    make_profile();
+    recompute_seconds = TRUST_RECOMPUTE_S;
+    run_sql(SSD_SLOWER("1000"));
+    ssd_latency_ns = SLOW_SSD_MS * UINT64_C(1000000);
+    kvt_store *store = open_store();
+    pthread_mutex_lock(&store->learn->lock);
+    store->learn->clock = slow_ssd_seconds;
+    pthread_mutex_unlock(&store->learn->lock);
+    for (uint32_t i = 0; i < 5 * TRUST_PUTS; i++)
+        (void)put(store, i);
+    kvt_store_stats stats = support_stats(store);
+    print_message("slow SSD: %llu of %u puts tried, %llu refused, %llu evictions\n",
+                  (unsigned long long)stats.puts_tried, 5 * TRUST_PUTS,
+                  (unsigned long long)stats.puts_refused, (unsigned long long)stats.evictions);
+    /* 24, 32, 48, 80, 144, 272, then one of 256: two tiers share one of 128. */
+    uint64_t learned = (stats.puts_refused_learned + 7) / 8; /* memory that was slow for a while */
+    assert_in_range(stats.puts_tried, 6, 5 + 5 * TRUST_PUTS / 128 + learned);
+    kvt_close(store);
+    ssd_latency_ns = 0;
+    layered = false;
+}
+
 /* A prefill that makes all recomputing too cheap: putting is pointless, and refused, but the store
  * is never shut for good. */
 static void test_worthless_entries_are_tried_now_and_then(void **state)
@@ -360,6 +468,8 @@ int main(void)
 #define TRUST_TEST(test) cmocka_unit_test_setup_teardown(test, make_folder, remove_folder)
     const struct CMUnitTest tests[] = {
         TRUST_TEST(test_poisoned_profile_is_overcome),
+        TRUST_TEST(test_upper_tier_hides_no_shut_one),
+        TRUST_TEST(test_slow_ssd_pays_little),
         TRUST_TEST(test_worthless_entries_are_tried_now_and_then),
         TRUST_TEST(test_refusal_is_explained),
         TRUST_TEST(test_what_was_kept_ages),
