@@ -161,6 +161,7 @@ static kvt_status access_enter(kvt_store *store, const kvt_entry *source, uint64
     if (entry->has_parent) entry->parent = *source->parent;
     entry->layout = source->layout;
     entry->source_bytes = source_bytes;
+    entry->born = store->next_serial;
     entry->first_position = source->first_position;
     entry->recompute_seconds = source->recompute_seconds;
     entry->class_id = source->class_id;

@@ -181,4 +181,5 @@ void entry_set_state(store_entry *entry, entry_state from, entry_state to)
     (void)from;
     (void)legal;
     entry->state = to;
+    if (from == ENTRY_RESIDENT) entry->moves++;
 }

@@ -54,6 +54,7 @@ typedef struct store_entry {
     bool has_parent;
     kvt_layout layout;
     uint64_t source_bytes;
+    uint64_t born; /* the store's next serial when a put made it; 0: it was there at the open */
     uint32_t first_position;
     double recompute_seconds;
     uint32_t curve_epoch; /* of the store's curves, when its options were made */
@@ -64,6 +65,7 @@ typedef struct store_entry {
     uint8_t failed_moves;     /* in a row; backoff.c */
     uint64_t pinned_until_ns; /* a move failed: the policy's plans leave it out until then; or 0 */
     entry_state state;
+    uint32_t moves;      /* that were planned for it so far */
     store_place *place;  /* in RESIDENT, MOVING, and in LEAVING until released; else NULL */
     store_load *load;    /* the read of `place` that a further get may join, or NULL */
     store_place *copy;   /* beside a place in HBM or DRAM: a record on SSD with its row, or NULL */
@@ -115,6 +117,14 @@ void entry_set_state(store_entry *entry, entry_state from, entry_state to);
 static inline bool entry_is_visible(const store_entry *entry)
 {
     return entry->state == ENTRY_RESIDENT || entry->state == ENTRY_MOVING;
+}
+
+/* True when it has its only record above the SSD, also while it moves, and while it is to be
+ * evicted, because that may be called off. What is being put is not stored yet. */
+static inline bool entry_is_above_alone(const store_entry *entry)
+{
+    return entry->state != ENTRY_ARRIVING && entry->place != NULL &&
+           entry->place->tier < KVT_TIER_SSD && entry->copy == NULL;
 }
 
 #endif

@@ -572,9 +572,9 @@ void executor_drop_entry(kvt_store *store, store_entry *entry)
     (void)!kvt_policy_remove(store->policy, entry->handle);
     backoff_forget(entry);
     store_place *copy = copies_detach(store, entry);
+    entry->place = NULL; /* others look at the entry while this waits for readers */
     executor_drain_place(store, place);
     if (copy != NULL) executor_drain_place(store, copy);
-    entry->place = NULL;
     entry_erase(&store->table, entry);
     pthread_cond_broadcast(&store->changed);
 }

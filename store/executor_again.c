@@ -7,22 +7,33 @@
  */
 #include "store/store.h"
 
-/* Writes the record of a RESIDENT entry once more, to a tier: a move that the policy does not know
- * of. from NONE: it is anywhere above, without a copy. */
-static kvt_status executor_write_again(kvt_store *store, uint64_t handle, kvt_tier from,
-                                       kvt_tier to)
+/* Moves of one entry, each planned as the last one ended, that a copy waits for at most. */
+#define AGAIN_MOVES 64u
+
+/* Finds an entry above the SSD without a copy, and waits until it is at rest. Lock held; it is
+ * released while waiting. As executor_copy. */
+static kvt_status executor_await_rest(kvt_store *store, uint64_t handle, uint64_t deadline_ns)
 {
+    uint32_t moves = 0;
+    for (bool first = true;; first = false) {
+        store_entry *entry = entry_find_handle(&store->table, handle);
+        if (entry == NULL || !entry_is_above_alone(entry)) return KVT_MISS;
+        if (entry->state == ENTRY_RESIDENT) return KVT_OK;
+        if (first) moves = entry->moves;
+        if (deadline_ns == 0 || entry->moves - moves >= AGAIN_MOVES) return KVT_E_TIMEOUT;
+        if (maintain_cancel_plan(store, handle)) continue;
+        if (!store_cond_wait_until(&store->changed, &store->lock, deadline_ns))
+            return KVT_E_TIMEOUT;
+    }
+}
+
+/* Writes the record of a RESIDENT entry once more, to a tier: a move that the policy does not know
+ * of. Lock held at entry, not at exit. */
+static kvt_status executor_write_again(kvt_store *store, store_entry *entry, kvt_tier to)
+{
+    uint64_t handle = entry->handle;
     kvt_move move = {.id = RELAYOUT_ID, .handle = handle, .kind = KVT_MOVE_CHANGE};
     executor_result result = {0};
-    pthread_mutex_lock(&store->lock);
-    store_entry *entry = entry_find_handle(&store->table, handle);
-    bool fits = entry != NULL && entry->state == ENTRY_RESIDENT;
-    if (fits && from != KVT_TIER_NONE) fits = entry->place->tier == from;
-    if (fits && from == KVT_TIER_NONE) fits = entry->place->tier < to && entry->copy == NULL;
-    if (!fits) {
-        pthread_mutex_unlock(&store->lock);
-        return KVT_MISS;
-    }
     move.to_variant = entry->place->variant;
     move.to_bytes[to] = entry->place->record_bytes;
     (void)!kvt_policy_pin(store->policy, handle); /* no plan touches it meanwhile */
@@ -38,10 +49,22 @@ static kvt_status executor_write_again(kvt_store *store, uint64_t handle, kvt_ti
 
 kvt_status executor_relayout(kvt_store *store, uint64_t handle, kvt_tier tier)
 {
-    return executor_write_again(store, handle, tier, tier);
+    pthread_mutex_lock(&store->lock);
+    store_entry *entry = entry_find_handle(&store->table, handle);
+    if (entry != NULL && entry->state == ENTRY_RESIDENT && entry->place->tier == tier)
+        return executor_write_again(store, entry, tier);
+    pthread_mutex_unlock(&store->lock);
+    return KVT_MISS;
 }
 
-kvt_status executor_copy(kvt_store *store, uint64_t handle)
+kvt_status executor_copy(kvt_store *store, uint64_t handle, uint64_t deadline_ns)
 {
-    return executor_write_again(store, handle, KVT_TIER_NONE, KVT_TIER_SSD);
+    pthread_mutex_lock(&store->lock);
+    kvt_status status = executor_await_rest(store, handle, deadline_ns);
+    if (status == KVT_OK) {
+        store_entry *entry = entry_find_handle(&store->table, handle);
+        return executor_write_again(store, entry, KVT_TIER_SSD);
+    }
+    pthread_mutex_unlock(&store->lock);
+    return status;
 }

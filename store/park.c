@@ -63,6 +63,7 @@ static void park_drop(kvt_store *store, store_entry *entry)
 {
     store_place *place = entry->place;
     KILL_NOTE(KILL_NOTE_GIVES_WAY, &entry->key, place->tier);
+    KILL_NOTE(KILL_NOTE_DROPPED, &entry->key, place->tier);
     entry_set_state(entry, ENTRY_PARKED, ENTRY_LEAVING);
     entry->place = NULL;
     entry_erase(&store->parked, entry);

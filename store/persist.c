@@ -6,6 +6,11 @@
  *
  *     collect candidates (above, without a copy) and victims (stored on SSD, and copies)
  *     -> order by worth per byte -> a chunk: victims make room, commit, records are written -> next
+ *     -> the candidates that were in motion, once they are at rest -> look again
+ *
+ * What is in motion is on its way to SSD, or from it, or being copied by another: only its end says
+ * whether it is in need of a record. Every entry that was stored at the begin is looked at until it
+ * was seen on SSD or has been tried once, so a store that moves without end keeps no call for ever.
  *
  * Close and kvt_persist write into free room and in place of what is worth less: a restart is near,
  * and the SSD is to hold the best of all. The background writes into free room alone.
@@ -81,20 +86,24 @@ static int persist_compare_least(const void *left, const void *right)
 
 /* ---- what there is to write, and what may make way ---- */
 
-/* An entry that has its only record above the SSD. */
-static bool persist_wants(const store_entry *entry)
-{
-    return entry->state == ENTRY_RESIDENT && entry->place->tier < KVT_TIER_SSD &&
-           entry->copy == NULL;
-}
+/* Handles, in order. */
+typedef struct persist_names {
+    uint64_t *handles;
+    size_t count;
+} persist_names;
 
 /* One run of write-back. */
 typedef struct persist_run {
     kvt_store *store;
     uint64_t deadline_ns;
     bool closing;
+    uint64_t begin; /* entries that were put after the begin were born after it */
     persist_list wanted;
+    persist_list moving; /* of these, what was in motion */
+    persist_names tried; /* of this look and those before */
+    bool waits;          /* for what is in motion */
     persist_list victims;
+    bool victims_known;
     size_t next_victim;
     kvt_persist_info info;
     kvt_status failure; /* the first of a write */
@@ -105,12 +114,40 @@ typedef struct persist_run {
     uint32_t chunk_next;
 } persist_run;
 
+static int persist_compare_handles(const void *left, const void *right)
+{
+    const uint64_t *a = left, *b = right;
+    return (*a > *b) - (*a < *b);
+}
+
+static bool persist_was_tried(const persist_run *run, uint64_t handle)
+{
+    const persist_names *tried = &run->tried;
+    return tried->count != 0 && bsearch(&handle, tried->handles, tried->count, sizeof handle,
+                                        persist_compare_handles) != NULL;
+}
+
+/* Puts what is wanted among what was tried. */
+static kvt_status persist_note_tried(persist_run *run)
+{
+    persist_names *tried = &run->tried;
+    size_t count = tried->count + run->wanted.count;
+    uint64_t *grown = realloc(tried->handles, count * sizeof *grown);
+    if (grown == NULL) return KVT_E_MEMORY;
+    for (size_t i = 0; i < run->wanted.count; i++)
+        grown[tried->count + i] = run->wanted.items[i].handle;
+    qsort(grown, count, sizeof *grown, persist_compare_handles);
+    *tried = (persist_names){grown, count};
+    return KVT_OK;
+}
+
 /* Adds an entry to the list that it belongs into, when that is the one which is made. Lock held. */
 static bool persist_look_at(persist_run *run, const store_entry *entry, bool victims)
 {
-    bool wanted = persist_wants(entry);
+    bool wanted = entry_is_above_alone(entry) && entry->born <= run->begin &&
+                  !persist_was_tried(run, entry->handle);
     bool stored = entry->state == ENTRY_RESIDENT && entry->place->tier == KVT_TIER_SSD;
-    if (wanted == victims || (victims && !stored && entry->copy == NULL)) return true;
+    if (victims ? !stored && entry->copy == NULL : !wanted) return true;
     kvt_policy_worth worth;
     if (kvt_policy_worth_get(run->store->policy, entry->handle, KVT_TIER_SSD, &worth) != KVT_OK)
         return true;
@@ -124,7 +161,7 @@ static bool persist_look_at(persist_run *run, const store_entry *entry, bool vic
     return persist_add(&run->victims, &item);
 }
 
-/* In bounded holds of the lock; what arrives or moves meanwhile may be overlooked. */
+/* In bounded holds of the lock; what arrives meanwhile may be overlooked. */
 static kvt_status persist_collect(persist_run *run, bool victims)
 {
     kvt_store *store = run->store;
@@ -152,17 +189,25 @@ static kvt_status persist_collect(persist_run *run, bool victims)
 static kvt_status persist_prepare(persist_run *run)
 {
     uint64_t bytes = 0;
-    kvt_status status = persist_collect(run, false);
     for (size_t i = 0; i < run->wanted.count; i++)
         bytes += run->wanted.items[i].bytes;
-    if (status != KVT_OK || bytes == 0) return status;
+    if (bytes == 0 || run->victims_known) return KVT_OK;
     pthread_mutex_lock(&run->store->lock);
     bool fits = bytes <= copies_free_bytes(run->store, run->closing);
     pthread_mutex_unlock(&run->store->lock);
-    return fits ? KVT_OK : persist_collect(run, true);
+    if (fits) return KVT_OK;
+    run->victims.count = run->next_victim = 0;
+    run->victims_known = true;
+    return persist_collect(run, true);
 }
 
 /* ---- room ---- */
+
+static void persist_lack_room(persist_run *run, const persist_item *item)
+{
+    run->info.without_room++;
+    run->info.without_room_bytes += item->bytes;
+}
 
 /* Drops what a victim has on SSD; the bytes that come free with the next commit. Lock held. */
 static uint64_t persist_displace(persist_run *run, const persist_item *victim)
@@ -173,6 +218,8 @@ static uint64_t persist_displace(persist_run *run, const persist_item *victim)
     if (entry->copy != NULL) {
         uint64_t bytes = entry->copy->location->bytes;
         store->counters.copies_dropped++;
+        /* What was not tried yet is seen by the next look. */
+        if (persist_was_tried(run, entry->handle)) persist_lack_room(run, victim);
         copies_drop(store, entry);
         return bytes;
     }
@@ -200,6 +247,15 @@ static bool persist_make_room(persist_run *run, const persist_item *item, uint64
     return true;
 }
 
+/* Whether an item is to be written now; what is in motion is put off, if it can be. Lock held. */
+static bool persist_takes(persist_run *run, const persist_item *item)
+{
+    const store_entry *entry = entry_find_handle(&run->store->table, item->handle);
+    if (entry == NULL || !entry_is_above_alone(entry)) return false;
+    if (run->waits || entry->state == ENTRY_RESIDENT) return true;
+    return !persist_add(&run->moving, item);
+}
+
 /* Chooses the next records from *at on and makes their room. */
 static kvt_status persist_choose(persist_run *run, size_t *at)
 {
@@ -210,12 +266,11 @@ static kvt_status persist_choose(persist_run *run, size_t *at)
     uint64_t room = copies_free_bytes(store, run->closing);
     while (*at < run->wanted.count && run->chunk_count < PERSIST_CHUNK) {
         const persist_item *item = &run->wanted.items[(*at)++];
-        if (persist_make_room(run, item, &room)) {
+        if (!persist_takes(run, item)) continue;
+        if (persist_make_room(run, item, &room))
             run->chunk[run->chunk_count++] = item;
-            continue;
-        }
-        run->info.without_room++;
-        run->info.without_room_bytes += item->bytes;
+        else
+            persist_lack_room(run, item);
     }
     pthread_mutex_unlock(&store->lock);
     return run->next_victim != before ? catalog_settle(store->catalog) : KVT_OK;
@@ -230,9 +285,8 @@ static void persist_note(persist_run *run, const persist_item *item, kvt_status 
         run->info.written++;
         run->info.written_bytes += item->bytes;
     } else if (status == KVT_E_SPACE) { /* in pieces that do not hold it */
-        run->info.without_room++;
-        run->info.without_room_bytes += item->bytes;
-    } else if (status != KVT_MISS) { /* it has moved or left meanwhile */
+        persist_lack_room(run, item);
+    } else if (status != KVT_MISS) { /* it is on SSD, or has left, meanwhile */
         run->info.left++;
         run->info.left_bytes += item->bytes;
         if (run->failure == KVT_OK) run->failure = status;
@@ -247,7 +301,8 @@ static void *persist_write_chunk(void *argument)
         const persist_item *item = run->chunk[run->chunk_next++];
         kvt_status status = KVT_E_TIMEOUT;
         pthread_mutex_unlock(&run->lock);
-        if (persist_clock_ns() < run->deadline_ns) status = executor_copy(run->store, item->handle);
+        if (persist_clock_ns() < run->deadline_ns)
+            status = executor_copy(run->store, item->handle, run->deadline_ns);
         pthread_mutex_lock(&run->lock);
         persist_note(run, item, status);
     }
@@ -268,35 +323,83 @@ static void persist_write(persist_run *run)
         pthread_join(threads[--count], NULL);
 }
 
-static void persist_leave_rest(persist_run *run, size_t at)
+/* What was chosen, and what comes after it, stays where it is. */
+static void persist_leave_rest(persist_run *run, size_t at, kvt_status status)
 {
+    while (run->chunk_next < run->chunk_count)
+        persist_note(run, run->chunk[run->chunk_next++], status);
     for (; at < run->wanted.count; at++)
-        persist_note(run, &run->wanted.items[at], KVT_E_TIMEOUT);
+        persist_note(run, &run->wanted.items[at], status);
+}
+
+/* Writes what is wanted, but for what is in motion while nobody waits for that. */
+static void persist_write_wanted(persist_run *run)
+{
+    size_t at = 0;
+    run->chunk_count = run->chunk_next = 0;
+    kvt_status status = persist_prepare(run);
+    while (status == KVT_OK && at < run->wanted.count) {
+        status = KVT_E_TIMEOUT;
+        if (persist_clock_ns() < run->deadline_ns) status = persist_choose(run, &at);
+        if (status == KVT_OK) persist_write(run);
+    }
+    persist_leave_rest(run, at, status);
+}
+
+/* Looks at all entries, and writes those that lack a record on SSD and were not tried before: what
+ * is in motion last, so that it delays no other. *more_out: there were such entries. */
+static kvt_status persist_look(persist_run *run, bool *more_out)
+{
+    run->wanted.count = run->moving.count = 0;
+    run->victims_known = false;
+    kvt_status status = persist_collect(run, false);
+    *more_out = status == KVT_OK && run->wanted.count != 0;
+    if (*more_out) status = persist_note_tried(run);
+    if (status != KVT_OK) return status;
+    run->waits = false;
+    persist_write_wanted(run);
+    persist_list moving = run->moving;
+    run->moving = run->wanted;
+    run->wanted = moving;
+    run->waits = true;
+    persist_write_wanted(run);
+    return KVT_OK;
+}
+
+static void persist_begin(persist_run *run)
+{
+    pthread_mutex_init(&run->lock, NULL);
+    pthread_mutex_lock(&run->store->lock);
+    run->begin = run->store->next_serial++;
+    pthread_mutex_unlock(&run->store->lock);
+}
+
+static void persist_end(persist_run *run)
+{
+    kvt_store *store = run->store;
+    free(run->wanted.items);
+    free(run->moving.items);
+    free(run->victims.items);
+    free(run->tried.handles);
+    pthread_mutex_destroy(&run->lock);
+    pthread_mutex_lock(&store->lock);
+    store->counters.persisted += run->info.written;
+    store->counters.persisted_bytes += run->info.written_bytes;
+    pthread_mutex_unlock(&store->lock);
 }
 
 kvt_status persist_all(kvt_store *store, uint64_t deadline_ns, bool closing,
                        kvt_persist_info *info_out)
 {
     persist_run run = {.store = store, .deadline_ns = deadline_ns, .closing = closing};
-    pthread_mutex_init(&run.lock, NULL);
-    kvt_status status = persist_prepare(&run);
-    size_t at = 0;
-    while (status == KVT_OK && at < run.wanted.count) {
-        if (persist_clock_ns() >= deadline_ns) {
-            persist_leave_rest(&run, at);
-            break;
-        }
-        status = persist_choose(&run, &at);
-        if (status == KVT_OK) persist_write(&run);
-    }
-    free(run.wanted.items);
-    free(run.victims.items);
-    pthread_mutex_destroy(&run.lock);
+    persist_begin(&run);
+    kvt_status status = KVT_OK;
+    bool more = true;
+    while (more && status == KVT_OK)
+        status = persist_look(&run, &more);
+    persist_end(&run);
+    /* Also the rows of what others have written: all that was seen on SSD is durable then. */
     kvt_status flushed = catalog_flush(store->catalog);
-    pthread_mutex_lock(&store->lock);
-    store->counters.persisted += run.info.written;
-    store->counters.persisted_bytes += run.info.written_bytes;
-    pthread_mutex_unlock(&store->lock);
     if (info_out != NULL) *info_out = run.info;
     if (status == KVT_OK) status = flushed;
     return status == KVT_OK ? run.failure : status;
@@ -355,7 +458,7 @@ static uint32_t persist_pick(kvt_store *store, persist_item picks[PERSIST_PICKS]
         const store_entry *entry = store->table.buckets[persist->bucket++];
         for (; entry != NULL; entry = entry->next) {
             kvt_policy_worth worth;
-            if (!persist_wants(entry)) continue;
+            if (entry->state != ENTRY_RESIDENT || !entry_is_above_alone(entry)) continue;
             uint64_t bytes = entry->place->record_bytes;
             if (kvt_policy_worth_get(store->policy, entry->handle, KVT_TIER_SSD, &worth) !=
                     KVT_OK ||
@@ -398,7 +501,7 @@ void persist_round(kvt_store *store)
         bool may = persist_may_write(store, picks[i].bytes);
         pthread_mutex_unlock(&store->lock);
         if (!may) return;
-        kvt_status status = executor_copy(store, picks[i].handle);
+        kvt_status status = executor_copy(store, picks[i].handle, 0);
         pthread_mutex_lock(&store->lock);
         if (status == KVT_OK) {
             store->counters.persisted++;

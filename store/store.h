@@ -250,10 +250,12 @@ void executor_drain_place(kvt_store *store, store_place *place);
  * stays as it is); what reading and writing say. */
 KVT_NODISCARD kvt_status executor_relayout(kvt_store *store, uint64_t handle, kvt_tier tier);
 
-/* Writes the record of a RESIDENT entry above the SSD to the SSD, as its copy, if there is room
- * now. No lock held. KVT_OK; KVT_MISS (the entry is not at rest there, or has a copy); KVT_E_SPACE;
+/* Writes the record of an entry above the SSD to the SSD, as its copy, if there is room now. One in
+ * motion is waited for until an instant of CLOCK_MONOTONIC in nanoseconds, 0 for not at all; a plan
+ * of it that waits for the background is called off. No lock held. KVT_OK; KVT_MISS (the entry is
+ * gone, is on SSD or has a copy there); KVT_E_TIMEOUT (it was in motion all the time); KVT_E_SPACE;
  * what reading and writing say. */
-KVT_NODISCARD kvt_status executor_copy(kvt_store *store, uint64_t handle);
+KVT_NODISCARD kvt_status executor_copy(kvt_store *store, uint64_t handle, uint64_t deadline_ns);
 
 /* As kvt_record_bound, with scratch for the store's codec workers. */
 KVT_NODISCARD kvt_status executor_bound(const kvt_store *store, const kvt_record_spec *spec,
@@ -409,7 +411,8 @@ void copies_clear_members(kvt_store *store, uint64_t members);
 /* ---- persist.c ---- */
 
 /* Writes entries above that have no record on SSD there, the most worth first, and makes what has
- * been written durable. closing: nothing follows, so no room is kept. No lock held. As kvt_persist.
+ * been written durable. Entries in motion are waited for. closing: nothing follows, so no room is
+ * kept. No lock held. As kvt_persist.
  */
 KVT_NODISCARD kvt_status persist_all(kvt_store *store, uint64_t deadline_ns, bool closing,
                                      kvt_persist_info *info_out);

@@ -282,7 +282,8 @@ typedef struct kvt_persist_info {
     uint64_t written, written_bytes;           /* records that the SSD did not have */
     uint64_t displaced, displaced_bytes;       /* stored entries of less worth that made way */
     uint64_t without_room, without_room_bytes; /* worth less than what the SSD holds */
-    uint64_t left, left_bytes; /* the deadline had passed, or a device failed: not on SSD */
+    uint64_t left, left_bytes; /* the deadline had passed, also while an entry was in motion, or a
+                                  device failed: not on SSD */
 } kvt_persist_info;
 
 /*
@@ -291,8 +292,15 @@ typedef struct kvt_persist_info {
  * worth less, then does what kvt_flush does. For a shutdown that may be cut short; kvt_close does
  * the same. The entries stay where they are; gets go on meanwhile. What saves no time on SSD
  * against recomputing is not written.
+ *
+ * Every entry whose put had returned before the call is looked at. One that is in motion is waited
+ * for, also when the background or another kvt_persist is copying it; its plan is called off if it
+ * has not begun. After KVT_OK with left 0 and without_room 0, each of these entries was seen on SSD
+ * during the call, or written there by it, and what is still there at the return is durable. What
+ * can take it from there is what can take any entry: delete, eviction, a copy that makes way for a
+ * later put or move. An entry that gets and puts keep in motion without a pause is left.
  *   deadline_ns  an instant of CLOCK_MONOTONIC in nanoseconds, UINT64_MAX for none: no record is
- *                begun after it
+ *                begun, and no move is waited for, after it
  *   info_out     may be NULL; zero but after KVT_OK and a failure on the way
  * KVT_OK; KVT_E_TIMEOUT (info_out says how much is left); KVT_E_UNSUPPORTED (no catalog, no SSD
  * tier, or copies are off); what kvt_flush says; KVT_E_GONE, KVT_E_READ_ONLY (a device). Blocking.

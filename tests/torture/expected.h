@@ -15,6 +15,9 @@
  *   - `required` names the version that a later open must find. It is set by a flush alone: the
  *     state of all keys is copied before the call, and after its success those keys that have seen
  *     no event since the copy, and lie on SSD, become required. It is also set by a clean close.
+ *     A kvt_persist that left nothing, and had room for all, requires more: every key whose put had
+ *     returned at the copy, wherever the model takes it to lie, unless it was deleted, or a note
+ *     said since that it is evicted, dropped or gives way. A life with faults is left out there.
  *   - `required` is cleared before the entry can go: by the owner before a delete is called, and by
  *     the store's notes (store/kill_note.h) when a plan evicts or a record on SSD gives way to
  *     others, under the store's lock, before any of it reaches the catalog. A change of form or
@@ -66,8 +69,10 @@ typedef struct expected_series {
 /* What happened to a key last, for the report of a fault. */
 typedef struct expected_event {
     uint32_t us; /* of the monotonic clock */
-    char what;   /* L life, P p put begun and ended, D d delete, G get, F flush made it required,
-                    1 placed, 2 moved, 3 copied, 4 evicts, 5 aborted, 6 gives way, 7 dropped */
+    char what;   /* L life, P p put begun and ended, D d delete, G get, F flush, W persist made it
+                    required,   1 placed, 2 moved, 3 copied, 4 evicts, 5 aborted, 6 gives way, 7
+                    dropped
+                  */
     int value;   /* version, status or tier */
 } expected_event;
 
@@ -81,8 +86,10 @@ typedef struct expected_key {
     atomic_uint required; /* 0 = none */
     atomic_uint held;     /* required, set aside while a plan is to evict it */
     atomic_uint change;   /* counts events */
+    atomic_uint weakened; /* counts those after which it may be gone */
     atomic_uint tier;     /* SSD also for a record there beside a place above */
     atomic_bool leaving;  /* to be evicted */
+    atomic_bool dropped;  /* what `stored` names is gone */
     atomic_bool deleting;
     expected_event events[EXPECTED_EVENTS];
     atomic_uint event_count;
@@ -106,7 +113,8 @@ typedef struct expected_model {
 /* Sums over all series, shared by all processes of a run. */
 typedef struct expected_totals {
     atomic_uint lives, series, kills_random, kills_point, closes, opens_refused, pokes;
-    atomic_uint faults, checks, gets, puts, flushes, device_changes;
+    atomic_uint faults, checks, gets, puts, flushes, persists, device_changes;
+    atomic_uint persisted_keys; /* that a persist alone made required */
     atomic_uint wrong_bytes, lost_flushed, lost_by_fault, failed_reopens, came_back, crashes, hangs,
         odd;
     atomic_uint reached[EXPECTED_POINTS_MAX];
@@ -148,6 +156,7 @@ kvt_status expected_get(kvt_store *store, uint32_t number);
 void expected_put(kvt_store *store, uint32_t number);
 void expected_delete(kvt_store *store, uint32_t number);
 void expected_flush(kvt_store *store);
+void expected_persist(kvt_store *store);
 /* After kvt_close has returned. */
 void expected_note_close(void);
 /* The parent, when the worker has looked at every key. */

@@ -286,8 +286,8 @@ static void life_step(life_thread *self, kvt_store *store)
         (void)!kvt_explain(store, &key, &explanation);
     } else if (self->number == 0 && choice < 995) {
         life_change_device(self, store);
-    } else if (self->number == 2 && choice < 990) {
-        (void)!kvt_persist(store, UINT64_MAX, NULL);
+    } else if (self->number >= 2 && self->number <= 3 && choice < 990) {
+        expected_persist(store);
     } else if (self->number == 1 && choice == 995) {
         life_open_again(self);
     }

@@ -138,6 +138,10 @@ void kvt_kill_note(kill_note note, const kvt_key *name, kvt_tier tier)
     pthread_mutex_lock(&model_lock);
     atomic_fetch_add(&key->change, 1);
     expected_remember(key, (char)('0' + (int)note), (int)tier);
+    if (note == KILL_NOTE_EVICTS || note == KILL_NOTE_GIVES_WAY || note == KILL_NOTE_DROPPED)
+        atomic_fetch_add(&key->weakened, 1);
+    if (note == KILL_NOTE_PLACED || note == KILL_NOTE_DROPPED)
+        atomic_store(&key->dropped, note == KILL_NOTE_DROPPED);
     if (note != KILL_NOTE_DROPPED) model_note(key, number, note, tier);
     pthread_mutex_unlock(&model_lock);
 }
@@ -155,6 +159,7 @@ void expected_begin_life(expected_model *model)
         atomic_store(&key->held, 0);
         atomic_store(&key->tier, KVT_TIER_SSD);
         atomic_store(&key->leaving, false);
+        atomic_store(&key->dropped, false);
         atomic_store(&key->deleting, false);
         atomic_store(&key->found, -1);
     }
@@ -263,6 +268,7 @@ void expected_delete(kvt_store *store, uint32_t number)
     atomic_store(&key->held, 0);
     atomic_store(&key->deleting, true);
     atomic_fetch_add(&key->change, 1);
+    atomic_fetch_add(&key->weakened, 1);
     pthread_mutex_unlock(&model_lock);
     expected_remember(key, 'D', 0);
     kvt_status status = kvt_delete(store, &name);
@@ -278,6 +284,13 @@ void expected_delete(kvt_store *store, uint32_t number)
     if (status != KVT_OK && status != KVT_MISS)
         expected_report(&model_totals->odd, "ODD: delete of key %u: %s", number,
                         kvt_status_name(status));
+}
+
+static void model_require(expected_key *key, char why)
+{
+    if (atomic_load(&key->required) != atomic_load(&key->stored))
+        expected_remember(key, why, (int)atomic_load(&key->stored));
+    atomic_store(&key->required, atomic_load(&key->stored));
 }
 
 /* On SSD, at rest. Lock held. */
@@ -302,12 +315,40 @@ void expected_flush(kvt_store *store)
     pthread_mutex_lock(&model_lock);
     for (uint32_t i = 0; i < EXPECTED_KEYS; i++) {
         expected_key *key = &model_at->keys[i];
-        if (atomic_load(&key->change) == changes[i] && model_is_settled(key)) {
-            if (atomic_load(&key->required) != atomic_load(&key->stored))
-                expected_remember(key, 'F', (int)atomic_load(&key->stored));
-            atomic_store(&key->required, atomic_load(&key->stored));
-        }
+        if (atomic_load(&key->change) == changes[i] && model_is_settled(key))
+            model_require(key, 'F');
         if (atomic_load(&key->dead) < floors[i]) atomic_store(&key->dead, floors[i]);
+    }
+    pthread_mutex_unlock(&model_lock);
+}
+
+void expected_persist(kvt_store *store)
+{
+    uint32_t weakened[EXPECTED_KEYS], stored[EXPECTED_KEYS];
+    kvt_persist_info info;
+    pthread_mutex_lock(&model_lock);
+    for (uint32_t i = 0; i < EXPECTED_KEYS; i++) {
+        expected_key *key = &model_at->keys[i];
+        bool sure = atomic_load(&key->putting) == 0 && !atomic_load(&key->leaving) &&
+                    !atomic_load(&key->deleting) && !atomic_load(&key->dropped);
+        weakened[i] = atomic_load(&key->weakened);
+        stored[i] = sure ? atomic_load(&key->stored) : 0;
+    }
+    uint32_t out = atomic_load(&model_at->devices_out);
+    pthread_mutex_unlock(&model_lock);
+    kvt_status status = kvt_persist(store, UINT64_MAX, &info);
+    if (status != KVT_OK || info.left != 0 || info.without_room != 0) return;
+    if (atomic_load(&model_at->faulty)) return; /* what lies on a device that failed is set aside */
+    atomic_fetch_add(&model_totals->persists, 1);
+    pthread_mutex_lock(&model_lock);
+    out += atomic_load(&model_at->devices_out);
+    for (uint32_t i = 0; i < EXPECTED_KEYS && out == 0; i++) {
+        expected_key *key = &model_at->keys[i];
+        if (stored[i] == 0 || atomic_load(&key->stored) != stored[i]) continue;
+        if (atomic_load(&key->weakened) != weakened[i]) continue;
+        if (atomic_load(&key->required) != stored[i])
+            atomic_fetch_add(&model_totals->persisted_keys, 1);
+        model_require(key, 'W');
     }
     pthread_mutex_unlock(&model_lock);
 }

@@ -378,15 +378,17 @@ static int run_print(const run_options *options, expected_totals *totals)
     double most = times == 0 ? 0 : totals->reopen_us[times - 1] * 1e-6;
     printf("seed=%llu cycles=%u series=%u kill_points=%u/%u kills_at_points=%u kills_at_random=%u "
            "closes=%u second_opens=%u catalog_looks=%u device_changes=%u faults_injected=%u "
-           "puts=%u gets=%u flushes=%u checks=%u wrong_bytes=%u lost_flushed=%u lost_by_fault=%u "
+           "puts=%u gets=%u flushes=%u persists=%u persisted_keys=%u checks=%u wrong_bytes=%u "
+           "lost_flushed=%u lost_by_fault=%u "
            "failed_reopens=%u came_back=%u crashes=%u hangs=%u odd=%u open_seconds_p50=%.3f "
            "open_seconds_max=%.3f\n",
            (unsigned long long)options->seed, totals->lives, totals->series, covered,
            expected_point_count(), kills, totals->kills_random, totals->closes,
            totals->opens_refused, totals->pokes, totals->device_changes, totals->faults,
-           totals->puts, totals->gets, totals->flushes, totals->checks, totals->wrong_bytes,
-           totals->lost_flushed, totals->lost_by_fault, totals->failed_reopens, totals->came_back,
-           totals->crashes, totals->hangs, totals->odd, p50, most);
+           totals->puts, totals->gets, totals->flushes, totals->persists, totals->persisted_keys,
+           totals->checks, totals->wrong_bytes, totals->lost_flushed, totals->lost_by_fault,
+           totals->failed_reopens, totals->came_back, totals->crashes, totals->hangs, totals->odd,
+           p50, most);
     return run_faults(totals) == 0 ? 0 : 1;
 }
 

@@ -3,81 +3,7 @@
  * test_store_copies.c - records that stay on SSD beside entries in DRAM: kept by promotions, found
  * by demotions, read when memory rots, and in nobody's way.
  */
-#include "store_support.h"
-
-enum { DISKS = 2, ENTRIES = 16, DRAM_ENTRIES = 6 };
-
-/* A record of the tests: 32 KiB of elements, with headers and padding. */
-#define RECORD_BYTES (44u * 1024u)
-
-typedef struct site {
-    char folder[64];
-    char catalog[96];
-    char paths[DISKS][96];
-    support_fault dram;
-    support_fault disks[DISKS];
-    kvt_device_config memory;
-    kvt_device_config files[DISKS];
-    kvt_store_options options;
-    kvt_store *store;
-} site;
-
-static const char *const disk_names[DISKS] = {"disk0", "disk1"};
-
-static void site_open(site *s)
-{
-    assert_int_equal(kvt_open(&s->options, &s->store, NULL, 0), KVT_OK);
-}
-
-/* DRAM for a few entries above two disks of so many bytes. */
-static void site_make(site *s, uint64_t disk_bytes)
-{
-    support_make_folder(s->folder, sizeof s->folder);
-    snprintf(s->catalog, sizeof s->catalog, "%s/catalog.db", s->folder);
-    kvt_store_options_init(&s->options);
-    s->options.staging_bytes = 8 << 20;
-    s->options.catalog_path = s->catalog;
-    s->options.policy = "lru";
-    s->options.tick_seconds = 0;
-    s->options.persist_bytes_per_s = 0; /* but where a test asks for it */
-    /* A plan counts on a little more than a record comes out with. */
-    s->dram = (support_fault){.capacity_bytes = DRAM_ENTRIES * RECORD_BYTES + 16 * 1024};
-    s->memory = support_fault_config(&s->dram, "memory");
-    for (int i = 0; i < DISKS; i++) {
-        snprintf(s->paths[i], sizeof s->paths[i], "%s/disk%d", s->folder, i);
-        s->disks[i] = (support_fault){.capacity_bytes = disk_bytes, .path = s->paths[i]};
-        s->files[i] = support_fault_config(&s->disks[i], disk_names[i]);
-    }
-    s->options.tiers[KVT_TIER_DRAM] =
-        (kvt_tier_options){.devices = &s->memory, .device_count = 1, .unit_bytes = 4096};
-    s->options.tiers[KVT_TIER_SSD] = (kvt_tier_options){
-        .devices = s->files, .device_count = DISKS, .unit_bytes = 4096, .weights_fixed = true};
-    site_open(s);
-}
-
-static void site_end(site *s)
-{
-    kvt_close(s->store);
-    support_remove_folder(s->folder);
-}
-
-static void maintain(site *s)
-{
-    assert_int_equal(kvt_maintain(s->store, NULL), KVT_OK);
-    assert_int_equal(kvt_flush(s->store), KVT_OK);
-}
-
-static uint64_t ssd_written(site *s)
-{
-    return support_stats(s->store).tiers[KVT_TIER_SSD].bytes_written;
-}
-
-static void put_some(site *s, uint32_t from, uint32_t to)
-{
-    for (uint32_t i = from; i < to; i++)
-        assert_int_equal(support_put(s->store, i), KVT_OK);
-    assert_int_equal(kvt_flush(s->store), KVT_OK);
-}
+#include "copies_site.h"
 
 /* Every entry is on SSD once: an entry that is read comes up and keeps its record below. */
 static void promote(site *s, uint32_t number)
@@ -87,14 +13,6 @@ static void promote(site *s, uint32_t number)
     maintain(s);
     assert_int_equal(support_get(s->store, number, &info), KVT_OK);
     assert_int_equal(info.tier, KVT_TIER_DRAM);
-}
-
-static void check_budget(site *s)
-{
-    kvt_store_stats stats = support_stats(s->store);
-    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
-        assert_true(stats.tiers[tier].used_bytes <= stats.tiers[tier].capacity_bytes);
-    assert_true(stats.copy_bytes <= stats.tiers[KVT_TIER_SSD].used_bytes);
 }
 
 static void test_promotion_keeps_a_copy(void **state)
@@ -270,138 +188,6 @@ static void test_without_copies_or_catalog(void **state)
     }
 }
 
-/* What DRAM alone holds is written to SSD once, and again only when it has changed. */
-static void test_persist(void **state)
-{
-    (void)state;
-    site s;
-    kvt_persist_info info;
-    site_make(&s, 2 << 20);
-    put_some(&s, 0, ENTRIES);
-    assert_int_equal(kvt_persist(s.store, UINT64_MAX, &info), KVT_OK);
-    assert_int_equal(info.written, DRAM_ENTRIES);
-    assert_int_equal(info.written_bytes, DRAM_ENTRIES * RECORD_BYTES);
-    assert_int_equal(info.left + info.without_room + info.displaced, 0);
-    assert_int_equal(support_stats(s.store).copies, DRAM_ENTRIES);
-    assert_int_equal(support_stats(s.store).persisted, DRAM_ENTRIES);
-    uint64_t written = ssd_written(&s);
-    assert_int_equal(kvt_persist(s.store, UINT64_MAX, &info), KVT_OK);
-    assert_int_equal(info.written, 0);
-    assert_int_equal(ssd_written(&s), written);
-    check_budget(&s);
-    site_end(&s);
-}
-
-static void test_persist_says_what_is_left(void **state)
-{
-    (void)state;
-    site s;
-    kvt_persist_info info;
-    site_make(&s, 2 << 20);
-    put_some(&s, 0, ENTRIES);
-    assert_int_equal(kvt_persist(s.store, 1, &info), KVT_E_TIMEOUT);
-    assert_int_equal(info.written, 0);
-    assert_int_equal(info.left, DRAM_ENTRIES);
-    assert_int_equal(info.left_bytes, DRAM_ENTRIES * RECORD_BYTES);
-    s.options.close_deadline_seconds = 0; /* and such a close writes nothing */
-    kvt_close(s.store);
-    site_open(&s);
-    assert_int_equal(kvt_persist(s.store, 1, &info), KVT_OK); /* all that came back is on SSD */
-    site_end(&s);
-}
-
-/* A failing device costs no entry: what was not written is above still. */
-static void test_persist_beside_faults(void **state)
-{
-    (void)state;
-    site s;
-    kvt_persist_info info;
-    site_make(&s, 2 << 20);
-    put_some(&s, 0, ENTRIES);
-    tiers_fault_rule fail = {
-        .action = TIERS_FAULT_FAIL, .kinds = TIERS_FAULT_WRITES, .status = KVT_E_IO, .os_error = 5};
-    for (int i = 0; i < DISKS; i++)
-        assert_int_equal(tiers_fault_add(s.disks[i].device, &fail), KVT_OK);
-    assert_int_equal(kvt_persist(s.store, UINT64_MAX, &info), KVT_E_IO);
-    assert_int_equal(info.written, 0);
-    assert_int_equal(info.left, DRAM_ENTRIES);
-    for (int i = 0; i < DISKS; i++)
-        tiers_fault_clear(s.disks[i].device);
-    assert_int_equal(support_stats(s.store).copies, 0);
-    for (uint32_t i = 0; i < ENTRIES; i++)
-        assert_int_equal(support_get(s.store, i, NULL), KVT_OK);
-    assert_int_equal(kvt_persist(s.store, UINT64_MAX, &info), KVT_OK);
-    assert_int_equal(info.left, 0);
-    site_end(&s);
-}
-
-/* Disks that hold less than all: the entries that were used last are there after a close, and the
- * ones that made way are the oldest. */
-static void test_close_keeps_the_best(void **state)
-{
-    (void)state;
-    enum { ALL = 30 };
-    site s;
-    site_make(&s, 12 * RECORD_BYTES);
-    put_some(&s, 0, ALL);
-    kvt_close(s.store);
-    site_open(&s);
-    kvt_store_stats stats = support_stats(s.store);
-    uint32_t back = (uint32_t)stats.recovered;
-    assert_true(back >= 18);
-    assert_int_equal(stats.recovery_drops, 0);
-    for (uint32_t i = ALL - DRAM_ENTRIES; i < ALL; i++)
-        assert_int_equal(support_get(s.store, i, NULL), KVT_OK);
-    check_budget(&s);
-    site_end(&s);
-}
-
-/* The background fills free room, in bounded steps, and nothing else. */
-static void test_background_writes_back(void **state)
-{
-    (void)state;
-    site s;
-    site_make(&s, 2 << 20);
-    kvt_close(s.store);
-    s.options.persist_bytes_per_s = 32000000;
-    site_open(&s);
-    put_some(&s, 0, ENTRIES);
-    for (int i = 0; i < 50 && support_stats(s.store).copies < DRAM_ENTRIES; i++) {
-        usleep(20000); /* the budget grows with time */
-        maintain(&s);
-    }
-    assert_int_equal(support_stats(s.store).copies, DRAM_ENTRIES);
-    assert_int_equal(support_stats(s.store).persisted, DRAM_ENTRIES);
-    uint64_t written = ssd_written(&s);
-    maintain(&s);
-    assert_int_equal(ssd_written(&s), written);
-    check_budget(&s);
-    kvt_close(s.store);
-    s.options.persist_bytes_per_s = 0;
-    site_open(&s);
-    for (uint32_t i = 0; i < ENTRIES; i++)
-        assert_int_equal(support_get(s.store, i, NULL), KVT_OK);
-    put_some(&s, ENTRIES, ENTRIES + 2);
-    maintain(&s);
-    assert_int_equal(support_stats(s.store).persisted, 0);
-    site_end(&s);
-}
-
-static void test_persist_needs_a_catalog(void **state)
-{
-    (void)state;
-    site s;
-    kvt_persist_info info;
-    site_make(&s, 2 << 20);
-    kvt_close(s.store);
-    s.options.catalog_path = NULL;
-    s.options.format = true;
-    site_open(&s);
-    put_some(&s, 0, 2);
-    assert_int_equal(kvt_persist(s.store, UINT64_MAX, &info), KVT_E_UNSUPPORTED);
-    site_end(&s);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -413,12 +199,6 @@ int main(void)
         cmocka_unit_test(test_devices_go),
         cmocka_unit_test(test_memory_goes),
         cmocka_unit_test(test_without_copies_or_catalog),
-        cmocka_unit_test(test_persist),
-        cmocka_unit_test(test_persist_says_what_is_left),
-        cmocka_unit_test(test_persist_beside_faults),
-        cmocka_unit_test(test_close_keeps_the_best),
-        cmocka_unit_test(test_background_writes_back),
-        cmocka_unit_test(test_persist_needs_a_catalog),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
