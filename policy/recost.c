@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * recost.c - new seconds and losses for the options of an entry that is stored: a curve has been
- * measured anew. Forms, bytes and lineage stay, so no plan that is under way is touched.
+ * recost.c - new figures for the options of an entry that is stored: seconds and losses when a
+ * curve has been measured anew, sizes when a record has come out. Forms and lineage stay, and so do
+ * the bytes that are stored or reserved, so no plan that is under way is touched.
  */
 #include "policy/engine.h"
 
@@ -41,6 +42,28 @@ kvt_status kvt_policy_recost(kvt_policy *policy, uint64_t handle, const kvt_opti
     }
     if (count > 1) forms_refresh(policy, e->forms, count - 1);
     advise_bar(policy, e);
+    policy->ops->index(policy, index);
+    return KVT_OK;
+}
+
+kvt_status kvt_policy_resize(kvt_policy *policy, uint64_t handle, const kvt_option *options,
+                             uint32_t count)
+{
+    assert(policy != NULL);
+    if (!policy_options_are_sound(options, count)) return KVT_E_ARGUMENT;
+    uint32_t index = entries_find(policy, handle);
+    if (index == NIL || entry_at(policy, index)->state != ENTRY_HELD) return KVT_MISS;
+    entry *e = entry_at(policy, index);
+    if (!recost_fits(policy, e, options, count)) return KVT_E_ARGUMENT;
+    if (e->move != NIL) return KVT_BUSY; /* its target is reserved as it was planned */
+    for (uint32_t i = 1; i < count; i++) {
+        form *o = &policy->forms[e->forms + i - 1];
+        for (int level = 0; level < LEVELS; level++) {
+            o->bytes[level] = options[i].bytes[level + 1];
+            o->read_bytes[level] = options[i].read_bytes[level + 1];
+        }
+    }
+    if (count > 1) forms_refresh(policy, e->forms, count - 1);
     policy->ops->index(policy, index);
     return KVT_OK;
 }

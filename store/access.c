@@ -37,7 +37,30 @@ uint64_t store_now_ns(const kvt_store *store)
  * was not planned. */
 #define ACCESS_RATIO_MARGIN 1.02
 
-/* The estimator knows shares; the record's header and table are known exactly. */
+/* The estimator knows shares, of this kind of entry or measured once; the record's header and table
+ * are known exactly. */
+static void access_size_option(const kvt_cost_model *costs, const store_entry *entry, double frame,
+                               double share, kvt_option *option)
+{
+    kvt_tier tier = store_tier_of(option->bytes);
+    uint64_t raw_bytes = entry->source_bytes + (uint64_t)frame, bytes = raw_bytes;
+    if (option->variant.codec != KVT_CODEC_RAW) {
+        double payload = (double)option->bytes[tier];
+        if (!isnan(share)) {
+            double learned = share * (double)entry->source_bytes;
+            double seconds = (learned - payload) / costs->read[tier].bytes_per_s;
+            option->load_seconds = fmax(option->load_seconds + seconds, 0);
+            payload = learned;
+        }
+        double guess = payload * ACCESS_RATIO_MARGIN + frame;
+        if (guess < (double)raw_bytes) bytes = (uint64_t)guess;
+        bytes = (bytes + KVT_RECORD_ALIGN - 1) / KVT_RECORD_ALIGN * KVT_RECORD_ALIGN;
+    }
+    option->bytes[tier] = bytes;
+    option->read_bytes[tier] = bytes;
+    option->kept_from = 0; /* a move writes the new record whole */
+}
+
 kvt_status store_build_options_at(const kvt_store *store, const kvt_cost_model *figures,
                                   const store_entry *entry, kvt_option *options,
                                   uint32_t *count_out)
@@ -49,24 +72,15 @@ kvt_status store_build_options_at(const kvt_store *store, const kvt_cost_model *
     kvt_status status = kvt_options_build(&costs, entry->source_bytes, entry->first_position,
                                           predict ? entry->layout.tokens : 0,
                                           entry->recompute_seconds, options, count_out);
-    kvt_record_spec spec = {
-        .generation = 1, .layout = entry->layout, .variant = {.codec = KVT_CODEC_RAW}};
-    uint64_t raw_bytes = 0, scratch;
-    if (status == KVT_OK) status = kvt_record_bound(&spec, &raw_bytes, &scratch);
+    double frame = learn_size_frame(entry);
     if (status != KVT_OK) return status;
-    double frame = (double)(raw_bytes - entry->source_bytes);
-    for (uint32_t i = 1; i < *count_out; i++) {
-        kvt_tier tier = store_tier_of(options[i].bytes);
-        uint64_t bytes = raw_bytes;
-        if (options[i].variant.codec != KVT_CODEC_RAW) {
-            double guess = (double)options[i].bytes[tier] * ACCESS_RATIO_MARGIN + frame;
-            if (guess < (double)raw_bytes) bytes = (uint64_t)guess;
-            bytes = (bytes + KVT_RECORD_ALIGN - 1) / KVT_RECORD_ALIGN * KVT_RECORD_ALIGN;
-        }
-        options[i].bytes[tier] = bytes;
-        options[i].read_bytes[tier] = bytes;
-        options[i].kept_from = 0; /* a move writes the new record whole */
-    }
+    if (isnan(frame)) return KVT_E_ARGUMENT;
+    double shares[KVT_VARIANTS_MAX];
+    learn_size_shares(store, entry, shares);
+    for (uint32_t i = 1; i < *count_out; i++)
+        access_size_option(&costs, entry, frame, shares[(i - 1) % costs.variant_count],
+                           &options[i]);
+    learn_set_known_sizes(entry, options, *count_out);
     learn_scale_losses(store, entry, options, *count_out);
     return KVT_OK;
 }
@@ -223,6 +237,9 @@ static kvt_status access_put_status(kvt_status status)
  */
 #define ACCESS_TRIES 8
 
+/* Entries that one put may find larger than planned in another form, each of them once. */
+#define ACCESS_LARGER 64
+
 /* How many members the store knows to be out of service. */
 static uint32_t access_count_retired(kvt_store *store)
 {
@@ -256,7 +273,8 @@ kvt_status kvt_put(kvt_store *store, const kvt_entry *source, const void *data, 
     if (plan.moves == NULL) return KVT_E_MEMORY;
     access_measured measured = {0};
     bool yielded = false;
-    for (int i = 0; i < ACCESS_TRIES; i++) {
+    int larger_changes = 0;
+    for (int i = 0; i - larger_changes < ACCESS_TRIES; i++) {
         executor_result result;
         uint32_t retired = access_count_retired(store);
         status = access_try_put(store, source, data, data_bytes, &plan, &measured, &result);
@@ -268,6 +286,7 @@ kvt_status kvt_put(kvt_store *store, const kvt_entry *source, const void *data, 
         if (status < 0 && result.trial) continue;
         if (status >= 0 || plan.count == 0 || status == KVT_E_MEMORY) break;
         bool room_failed = result.failed + 1 < plan.count;
+        if (room_failed && result.larger && larger_changes < ACCESS_LARGER) larger_changes++;
         bool larger = result.put_bytes > store_bytes_of(plan.moves[plan.count - 1].to_bytes);
         /* A member that failed has been taken out of the plan's world by now. */
         bool tier_failed = status == KVT_E_GONE || status == KVT_E_IO || status == KVT_E_READ_ONLY;

@@ -5,6 +5,7 @@
  *
  *     promotion        the place on SSD stays, with its catalog row: it is the copy from now on
  *     demotion         onto a copy of the same form writes nothing: the copy is the place again
+ *     an eviction      from above leaves the copy as the place, while the SSD tier has free room
  *     a failed load    of the upper place falls back to the copy
  *     room             the policy counts a copy's bytes as free, so copies make way for all else
  *
@@ -88,7 +89,7 @@ void copies_drop(kvt_store *store, store_entry *entry)
     executor_drain_place(store, copy);
 }
 
-/* ---- demotion and fallback ---- */
+/* ---- demotion, eviction, fallback ---- */
 
 bool copies_hold(kvt_store *store, store_entry *entry, const kvt_move *move)
 {
@@ -105,6 +106,34 @@ void copies_let_go(kvt_store *store, store_entry *entry)
 {
     if (entry->copy == NULL || entry->copy_index != COPIES_UNLISTED) return;
     if (!copies_list(store, entry)) copies_drop(store, entry);
+}
+
+static uint64_t copies_fill_limit(const kvt_store *store)
+{
+    return (uint64_t)(store->high_watermark * (double)store_policy_capacity(store, KVT_TIER_SSD));
+}
+
+bool copies_outlast(kvt_store *store, store_entry *entry)
+{
+    kvt_policy_stats stats;
+    const store_place *copy = entry->copy;
+    store_place *evicted = entry->place;
+    assert(entry->state == ENTRY_LEAVING);
+    if (copy == NULL) return false;
+    kvt_policy_stats_get(store->policy, &stats);
+    uint64_t used = stats.used_bytes[KVT_TIER_SSD] + copy->record_bytes;
+    if (used > copies_fill_limit(store)) return false;
+    backoff_forget(entry);
+    kvt_status status =
+        recover_adopt_policy(store, entry, KVT_TIER_SSD, copy->variant, copy->record_bytes);
+    if (status != KVT_OK) return false;
+    entry->place = copies_detach(store, entry);
+    KILL_NOTE(KILL_NOTE_MOVED, &entry->key, KVT_TIER_SSD);
+    entry_set_state(entry, ENTRY_LEAVING, ENTRY_RESIDENT);
+    store->counters.copy_evictions++;
+    pthread_cond_broadcast(&store->changed);
+    executor_drain_place(store, evicted);
+    return true;
 }
 
 bool copies_fall_back(kvt_store *store, store_entry *entry)
@@ -136,11 +165,6 @@ static uint64_t copies_held_bytes(kvt_store *store)
     tiers_pool_facts_get(store->pools[KVT_TIER_SSD], &facts);
     uint64_t owed = catalog_pending_bytes(store->catalog);
     return facts.used_bytes > owed ? facts.used_bytes - owed : 0;
-}
-
-static uint64_t copies_fill_limit(const kvt_store *store)
-{
-    return (uint64_t)(store->high_watermark * (double)store_policy_capacity(store, KVT_TIER_SSD));
 }
 
 /* What copies leave free, so that a put or a demotion need not wait for a commit. */

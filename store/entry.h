@@ -61,8 +61,10 @@ typedef struct store_entry {
     uint32_t class_id;
     uint32_t tenant;
     uint32_t request_tokens;
-    online_loss_entry loss;   /* what was observed of its own losses, in this life */
-    uint8_t failed_moves;     /* in a row; backoff.c */
+    online_loss_entry loss;     /* what was observed of its own losses, in this life */
+    uint8_t failed_moves;       /* in a row; backoff.c */
+    kvt_variant larger_variant; /* the form whose record came out larger than planned last, */
+    uint64_t larger_bytes;      /* and its size; 0 = none */
     uint64_t pinned_until_ns; /* a move failed: the policy's plans leave it out until then; or 0 */
     entry_state state;
     uint32_t moves;      /* that were planned for it so far */

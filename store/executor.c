@@ -6,7 +6,7 @@
  *     change   read -> recode -> reserve -> write -> prepare -> publish
  *     change   adopt                      onto a copy that is on SSD already
  *     copy     read -> reserve -> write -> prepare -> keep      to SSD, beside a place above
- *     evict    unlist
+ *     evict    unlist                     or, from above, onto a copy that is on SSD already
  *
  * The executor never decides: it does what a move says, then commits or aborts it in the policy.
  * A stage that fails leaves its work to `executor_undo`, which gives back in reverse order what the
@@ -59,6 +59,7 @@ typedef struct store_op {
     bool for_put;           /* its plan ends with a put, which needs the room */
     bool source_asked;      /* change: the source was read from, or that was tried */
     bool no_room;           /* pool or policy had none for the new record */
+    bool larger;            /* that, or nothing gained: the record is larger than was planned */
     uint32_t stages_done;   /* mask; a stuck operation prints its own history in a debugger */
 } store_op;
 
@@ -184,6 +185,14 @@ static kvt_status executor_derive(store_op *op, void *target, uint64_t target_by
     return status == KVT_E_UNSUPPORTED ? KVT_E_SPACE : status;
 }
 
+/* What encoding a record has said, which is of a size now. */
+static kvt_status executor_note_size(const store_op *op, kvt_status status)
+{
+    if (status != KVT_OK && status != KVT_RAW) return status;
+    learn_note_size(op->store, op->entry, op->spec.variant, op->record_bytes);
+    return KVT_OK;
+}
+
 /* change: when the variant differs, makes the new record inside the staging buffer. */
 static kvt_status stage_recode(store_op *op)
 {
@@ -197,6 +206,7 @@ static kvt_status stage_recode(store_op *op)
     char *scratch = target + staging_round(target_bytes);
     scratch_bytes = (uint64_t)((char *)op->staging.memory + op->staging.bytes - scratch);
     status = executor_derive(op, target, target_bytes, scratch, scratch_bytes);
+    op->larger = status == KVT_E_SPACE;
     if (status != KVT_E_UNSUPPORTED) return status;
     kvt_record_spec expected = op->spec;
     status = kvt_record_decode_parallel(op->record, op->record_bytes, &expected, op->store->workers,
@@ -207,7 +217,7 @@ static kvt_status stage_recode(store_op *op)
                                         op->entry->source_bytes, target, target_bytes, scratch,
                                         scratch_bytes, &op->record_bytes);
     op->record = target;
-    return status == KVT_RAW ? KVT_OK : status;
+    return executor_note_size(op, status);
 }
 
 /* put: makes the record from the caller's bytes. */
@@ -229,7 +239,7 @@ static kvt_status stage_encode(store_op *op)
     if (status == KVT_OK)
         learn_note_encode(op->store, op->spec.variant, op->entry->source_bytes,
                           (double)(store_now_ns(op->store) - started_ns) * 1e-9);
-    return status == KVT_RAW ? KVT_OK : status;
+    return executor_note_size(op, status);
 }
 
 /* A new layout has two places for a while, which the policy does not know of: who lacks that room
@@ -364,40 +374,6 @@ static kvt_status stage_prepare(store_op *op)
     return executor_prepare_row(op);
 }
 
-/*
- * The row of a place that is still read is deleted before its readers have gone: whatever a flush
- * promises from now on must not wait for them. Only the extents wait. NULL: there is no reader, no
- * row, or no memory to do it in two steps.
- */
-static catalog_later *executor_delete_row_now(kvt_store *store, store_place *place)
-{
-    catalog_later *later = NULL;
-    if (place->readers == 0 || place->ticket == NULL) return NULL;
-    if (catalog_later_new(&later) != KVT_OK) return NULL;
-    catalog_delete(store->catalog, place->ticket, NULL);
-    place->ticket = NULL;
-    return later;
-}
-
-void executor_drain_place(kvt_store *store, store_place *place)
-{
-    kvt_tier tier = place->tier;
-    catalog_later *later = executor_delete_row_now(store, place);
-    store->draining[tier]++;
-    while (place->readers != 0) {
-        pthread_cond_wait(&store->changed, &store->lock);
-    }
-    store->draining[tier]--;
-    store->drained++;
-    if (later != NULL) {
-        catalog_release(store->catalog, later, place->location);
-        free(place);
-    } else {
-        executor_release_place(store, place);
-    }
-    pthread_cond_broadcast(&store->changed);
-}
-
 /* What becomes of a place that was replaced: a promotion leaves its record on SSD, as room allows.
  * Lock held; it is released while waiting for readers. */
 static void executor_leave_place(kvt_store *store, store_entry *entry, store_place *old)
@@ -447,6 +423,7 @@ static kvt_status stage_publish(store_op *op)
         }
         entry_set_state(entry, old != NULL ? ENTRY_MOVING : ENTRY_ARRIVING, ENTRY_RESIDENT);
         backoff_note_success(store, entry);
+        if (op->record_bytes > store_bytes_of(op->move->to_bytes)) learn_resize_entry(store, entry);
         pthread_cond_broadcast(&store->changed);
         if (old != NULL) executor_leave_place(store, entry, old);
         executor_settle_debt(op);
@@ -507,20 +484,25 @@ static kvt_status stage_keep(store_op *op)
     return kept ? KVT_OK : KVT_E_GONE;
 }
 
-/* evict: the entry has been invisible since the plan was made; who reads it still may finish. */
+/* evict: the entry has been invisible since the plan was made; who reads it still may finish. An
+ * eviction from above is to free room there: it costs no record on SSD that is in nobody's way. */
 static kvt_status stage_unlist(store_op *op)
 {
     kvt_store *store = op->store;
     pthread_mutex_lock(&store->lock);
-    op->entry->load = NULL;
-    executor_drain_place(store, op->entry->place);
-    op->entry->place = NULL;
-    copies_drop(store, op->entry);
+    store_entry *entry = op->entry;
+    entry->load = NULL;
     kvt_status status = kvt_policy_commit(store->policy, op->move->id, NULL);
     assert(status == KVT_OK);
-    entry_erase(&store->table, op->entry);
-    store->counters.evictions++;
-    pthread_cond_broadcast(&store->changed);
+    if (!copies_outlast(store, entry)) {
+        store_place *place = entry->place;
+        entry->place = NULL; /* others look at the entry while this waits for readers */
+        executor_drain_place(store, place);
+        copies_drop(store, entry);
+        entry_erase(&store->table, entry);
+        store->counters.evictions++;
+        pthread_cond_broadcast(&store->changed);
+    }
     pthread_mutex_unlock(&store->lock);
     return status;
 }
@@ -551,33 +533,6 @@ static const store_stage executor_write_copy[] = {STAGE_READ,    STAGE_RESERVE, 
                                                   STAGE_PREPARE, STAGE_KEEP,    STAGE_COUNT};
 
 /* ---- giving back ---- */
-
-void executor_release_place(kvt_store *store, store_place *place)
-{
-    assert(place->readers == 0);
-    if (place->ticket != NULL) {
-        catalog_delete(store->catalog, place->ticket, place->location);
-    } else {
-        tiers_pool_release(store->pools[place->tier], place->location);
-    }
-    free(place);
-}
-
-void executor_drop_entry(kvt_store *store, store_entry *entry)
-{
-    entry_set_state(entry, ENTRY_RESIDENT, ENTRY_LEAVING);
-    KILL_NOTE(KILL_NOTE_DROPPED, &entry->key, entry->place->tier);
-    store_place *place = entry->place;
-    entry->load = NULL;
-    (void)!kvt_policy_remove(store->policy, entry->handle);
-    backoff_forget(entry);
-    store_place *copy = copies_detach(store, entry);
-    entry->place = NULL; /* others look at the entry while this waits for readers */
-    executor_drain_place(store, place);
-    if (copy != NULL) executor_drain_place(store, copy);
-    entry_erase(&store->table, entry);
-    pthread_cond_broadcast(&store->changed);
-}
 
 /* Undoes one marked move whose execution has not begun or has given back what it held. */
 static void executor_abort_move(kvt_store *store, const kvt_move *move)
@@ -614,6 +569,24 @@ static bool executor_lost_source(const store_op *op, kvt_status status)
 }
 
 /*
+ * A record that came out larger than its plan reserved is no lack of room: the plan was made with a
+ * wrong size. Pool and policy refuse it where they have no more than what was planned.
+ */
+static bool executor_is_larger(const store_op *op)
+{
+    if (op->move->id == RELAYOUT_ID) return false;
+    return op->larger || (op->no_room && op->record_bytes > store_bytes_of(op->move->to_bytes));
+}
+
+/* The entry's options get the size that its record in this form has. Lock held. */
+static void executor_note_larger(store_op *op)
+{
+    op->entry->larger_variant = op->move->to_variant;
+    op->entry->larger_bytes = op->record_bytes;
+    learn_resize_entry(op->store, op->entry);
+}
+
+/*
  * Whether the entry of a change that failed goes, so that the put behind it has its room: the
  * change was to free bytes of its tier for that put, and pool or policy had no room for the new
  * record. A device that fails a write, for lack of space too, never costs a stored entry, and no
@@ -623,14 +596,18 @@ static bool executor_gives_up(const store_op *op, kvt_tier source)
 {
     const kvt_move *move = op->move;
     if (!op->for_put || !op->no_room || move->kind != KVT_MOVE_CHANGE) return false;
+    if (op->larger) return false;
     return source != KVT_TIER_NONE && move->to_bytes[source] < move->from_bytes[source];
 }
 
 /* Lock held. */
-static void executor_count_failure(store_counters *counters, const kvt_move *move,
-                                   kvt_status status)
+static void executor_count_failure(store_counters *counters, const store_op *op, kvt_status status)
 {
-    if (move->id == RELAYOUT_ID) return;
+    if (op->move->id == RELAYOUT_ID) return;
+    if (op->larger) {
+        counters->moves_failed_larger++;
+        return;
+    }
     switch (status) {
     case KVT_E_IO:
     case KVT_E_GONE:
@@ -648,6 +625,9 @@ static void executor_judge_entry(store_op *op, kvt_tier source, kvt_status statu
     if (executor_lost_source(op, status)) {
         store->counters.load_failures++;
         park_lose_entry(store, op->entry);
+    } else if (op->larger) {
+        /* With that known, no plan asks for the same again. */
+        executor_note_larger(op);
     } else if (executor_gives_up(op, source)) {
         store->counters.given_up++;
         KILL_NOTE(KILL_NOTE_GIVES_WAY, &op->entry->key, source);
@@ -670,7 +650,8 @@ static void executor_undo(store_op *op, kvt_status status)
     pthread_mutex_lock(&store->lock);
     executor_settle_debt(op);
     if (op->source != NULL) op->source->readers--;
-    executor_count_failure(&store->counters, op->move, status);
+    op->larger = executor_is_larger(op);
+    executor_count_failure(&store->counters, op, status);
     executor_abort_move(store, op->move);
     if (op->move->kind == KVT_MOVE_CHANGE) executor_judge_entry(op, source, status);
     park_refresh_tier(store, op->tier);
@@ -747,6 +728,7 @@ static kvt_status executor_run_move(kvt_store *store, const kvt_move *move, cons
     result->no_room = op.no_room;
     if (status != KVT_OK) {
         executor_undo(&op, status);
+        result->larger = op.larger;
     } else if (!copies) {
         pthread_mutex_lock(&store->lock);
         if (move->id == RELAYOUT_ID) {

@@ -46,6 +46,23 @@ typedef struct learn_codec {
     uint64_t evidence[2]; /* of decode and encode: observations when decay last looked */
 } learn_codec;
 
+/* One form of one kind of entry: its records' share of the source bytes. */
+typedef struct learn_size {
+    bool known;
+    uint32_t others; /* records of the kind in other forms since the last one */
+    double mean;
+    double spread; /* mean distance from it */
+} learn_size;
+
+#define LEARN_SIZE_KINDS 32u
+
+typedef struct learn_size_kind {
+    uint64_t used;     /* records noted when the last one of the kind was; 0 = a free slot */
+    kvt_layout layout; /* tokens and opaque_bytes aside */
+    uint32_t class_id;
+    learn_size forms[KVT_VARIANTS_MAX]; /* in the order of the store's variants */
+} learn_size_kind;
+
 /* What was timed. */
 typedef enum learn_timing {
     LEARN_TIME_READ = 0, /* a member's part; the two of kvt_io_kind */
@@ -78,6 +95,8 @@ typedef struct store_learn {
     uint64_t reopened; /* curves, ever */
     learn_tier tiers[KVT_TIER_COUNT];
     learn_codec codecs[KVT_VARIANTS_MAX]; /* in the order of the store's variants */
+    uint64_t sizes_noted;                 /* ever */
+    learn_size_kind sizes[LEARN_SIZE_KINDS];
 } store_learn;
 
 /* One transfer while it is watched; on its runner's stack. */
@@ -114,6 +133,26 @@ double learn_note_get(kvt_store *store, const learn_flight *flight, kvt_variant 
 
 void learn_note_encode(kvt_store *store, kvt_variant variant, uint64_t source_bytes,
                        double seconds);
+
+/* ---- learn_size.c ---- */
+
+/* A record of an entry came out so large. Any thread. */
+void learn_note_size(kvt_store *store, const store_entry *entry, kvt_variant variant,
+                     uint64_t record_bytes);
+
+/* Per form, the share of the source bytes to plan with; NAN: the measured ratio stands. */
+void learn_size_shares(const kvt_store *store, const store_entry *entry,
+                       double shares[KVT_VARIANTS_MAX]);
+
+/* What a raw record has beside the source bytes at most; NAN for a layout that has no record. */
+double learn_size_frame(const store_entry *entry);
+
+/* Options get the sizes that are known of the entry itself: of the record that is stored, and of
+ * the one that came out larger than planned last. Lock held. */
+void learn_set_known_sizes(const store_entry *entry, kvt_option *options, uint32_t count);
+
+/* Gives a stored entry's options the sizes of now. Lock held. */
+void learn_resize_entry(kvt_store *store, const store_entry *entry);
 
 /* ---- learn_loss.c ---- */
 

@@ -116,6 +116,8 @@ static void observe_counters(const store_counters *counters, kvt_store_stats *st
     stats->timeouts = counters->timeouts;
     stats->moves_failed_io = counters->moves_failed_io;
     stats->moves_failed_space = counters->moves_failed_space;
+    stats->moves_failed_larger = counters->moves_failed_larger;
+    stats->copy_evictions = counters->copy_evictions;
     stats->moves_failed_memory = counters->moves_failed_memory;
     stats->given_up = counters->given_up;
     stats->puts_refused_learned = counters->puts_refused_learned;

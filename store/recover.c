@@ -96,18 +96,20 @@ kvt_status recover_count_rows(store_catalog *catalog, uint64_t members, uint64_t
 
 /* ---- taking over ---- */
 
-/* The option that stands for a stored record, its bytes corrected to what is stored. */
+/* The option that stands for a stored record. The bytes of its form are corrected to what is
+ * stored, in every tier. */
 static uint8_t recover_find_option(kvt_tier tier, kvt_variant variant, uint64_t record_bytes,
                                    kvt_option *options, uint32_t count)
 {
+    uint8_t found = KVT_OPTION_NONE;
     for (uint32_t i = 1; i < count; i++) {
-        if (options[i].bytes[tier] == 0) continue;
         if (memcmp(&options[i].variant, &variant, sizeof variant) != 0) continue;
-        options[i].bytes[tier] = record_bytes;
-        options[i].read_bytes[tier] = record_bytes;
-        return (uint8_t)i;
+        kvt_tier other = store_tier_of(options[i].bytes);
+        options[i].bytes[other] = record_bytes;
+        options[i].read_bytes[other] = record_bytes;
+        if (other == tier) found = (uint8_t)i;
     }
-    return KVT_OPTION_NONE;
+    return found;
 }
 
 kvt_status recover_adopt_policy(kvt_store *store, const store_entry *entry, kvt_tier tier,

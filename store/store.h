@@ -84,10 +84,12 @@ typedef struct store_counters {
     uint64_t relayouts, relayout_bytes, parked, readmitted;
     uint64_t recosted; /* entries whose options got new figures, ever */
     uint64_t moves_failed_io, moves_failed_space, moves_failed_memory;
-    uint64_t given_up; /* entries dropped for the room of a put */
+    uint64_t moves_failed_larger; /* the record was larger than planned */
+    uint64_t given_up;            /* entries dropped for the room of a put */
     uint64_t copies_kept, copies_dropped, copy_demotions, copy_fallbacks;
     uint64_t puts_refused_learned, puts_tried;
     uint64_t persisted, persisted_bytes; /* by write-back */
+    uint64_t copy_evictions;
     uint64_t hits[KVT_TIER_COUNT];
     uint64_t decision_times[STORE_TIMES]; /* 16 buckets per octave of nanoseconds */
 } store_counters;
@@ -221,6 +223,7 @@ typedef struct executor_result {
     uint64_t put_bytes; /* the size that the PUT's record came out with, 0 before it was encoded */
     bool no_room;       /* it failed because pool or policy had no room; no device said so */
     bool trial;         /* the plan was trust.c's; set by the put itself */
+    bool larger;        /* it failed because its record came out larger than was planned */
 } executor_result;
 
 /* Carries a marked plan out, in order; after a failure the rest is aborted. data is the caller's
@@ -392,6 +395,11 @@ void copies_let_go(kvt_store *store, store_entry *entry);
  * or the policy does not take it; the policy has forgotten the entry then, if it had a copy. Lock
  * held; it is released while waiting for readers. */
 bool copies_fall_back(kvt_store *store, store_entry *entry);
+
+/* Makes the copy the place of a LEAVING entry that the policy evicted from above, and has
+ * forgotten, while the SSD tier is below its high watermark with it: the entry is RESIDENT again.
+ * False: it leaves. Lock held; it is released while waiting for readers. */
+bool copies_outlast(kvt_store *store, store_entry *entry);
 
 /* Bytes of the SSD tier that a copy may still be written into: below store.high_watermark, above
  * which the policy would make room, and, but at close, with what is kept free. Lock held. */

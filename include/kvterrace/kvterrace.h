@@ -416,6 +416,9 @@ typedef struct kvt_store_stats {
     uint64_t puts_tried; /* puts stored against the figures, to time a tier that takes nothing */
     uint64_t curves_rebased; /* measured curves that what is achieved took the place of, ever */
     uint64_t persisted, persisted_bytes; /* written back by kvt_persist and in the background */
+    uint64_t
+        moves_failed_larger; /* of moves_aborted: the record came out larger than was planned */
+    uint64_t copy_evictions; /* evictions from above that left the entry with its record on SSD */
 } kvt_store_stats;
 
 KVT_API KVT_NODISCARD kvt_status kvt_stats(kvt_store *store, kvt_store_stats *stats);

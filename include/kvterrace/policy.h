@@ -252,6 +252,13 @@ KVT_API KVT_NODISCARD kvt_status kvt_policy_observe_quality(kvt_policy *policy, 
 KVT_API KVT_NODISCARD kvt_status kvt_policy_recost(kvt_policy *policy, uint64_t handle,
                                                    const kvt_option *options, uint32_t count);
 
+/* Gives a stored entry's options new bytes, because a record came out in another size than was
+ * planned: the same options as at admission, in the same order; seconds and losses stay as they
+ * are, and so does what the entry holds now. KVT_OK; KVT_MISS; KVT_BUSY (a move of it is under
+ * way); KVT_E_ARGUMENT (other options, a ladder's, or a bad number). */
+KVT_API KVT_NODISCARD kvt_status kvt_policy_resize(kvt_policy *policy, uint64_t handle,
+                                                   const kvt_option *options, uint32_t count);
+
 /*
  * Offers a new entry, whose exact bytes the caller holds now. Counts as one use, unless the last
  * call of access for the handle said KVT_MISS and counted it: the offer is then of that same use.

@@ -110,6 +110,8 @@ static void expect_wrong_options(bench *b)
     assert_int_equal(number, 0);
     assert_int_equal(kvt_policy_recost(b->policy, 1, b->offer.options, b->offer.option_count),
                      KVT_E_ARGUMENT);
+    assert_int_equal(kvt_policy_resize(b->policy, 1, b->offer.options, b->offer.option_count),
+                     KVT_E_ARGUMENT);
 }
 
 static void wrong_numbers_change_nothing(bench *b)

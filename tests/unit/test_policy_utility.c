@@ -492,6 +492,36 @@ static void a_tick_sees_what_became_cheaper(void **state)
     kvt_policy_close(policy);
 }
 
+/* A form that turns out larger frees less; what is stored or reserved stays as it is. */
+static void a_form_has_another_size(void **state)
+{
+    (void)state;
+    kvt_policy_config config;
+    prepare(&config, 1000, 1000);
+    kvt_policy *policy = test_open(&config);
+    kvt_option options[3] = {test_none(10.0), test_option(1, KVT_TIER_SSD, 100, 0.1),
+                             test_option(1, KVT_TIER_DRAM, 100, 0.001)};
+    kvt_policy_entry entry = {.handle = 1, .options = options, .option_count = 3, .tokens = 1};
+    kvt_policy_stats stats;
+    assert_int_equal(kvt_policy_resize(policy, 1, options, 3), KVT_MISS);
+    assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, 1), KVT_OK);
+    use(policy, SECOND, 1, 5);
+    assert_int_equal(kvt_policy_resize(policy, 1, options, 2), KVT_E_ARGUMENT);
+    options[1].bytes[KVT_TIER_SSD] = options[2].bytes[KVT_TIER_DRAM] = 150;
+    assert_int_equal(kvt_policy_resize(policy, 1, options, 3), KVT_OK);
+    kvt_policy_stats_get(policy, &stats);
+    assert_int_equal(stats.used_bytes[KVT_TIER_SSD], 100);
+    assert_int_equal(kvt_policy_tick(policy, SECOND, 8, UINT64_MAX, &plan), KVT_OK);
+    assert_int_equal(plan.count, 1);
+    assert_int_equal(moves[0].to_bytes[KVT_TIER_DRAM], 150);
+    assert_int_equal(kvt_policy_resize(policy, 1, options, 3), KVT_BUSY);
+    test_carry_out(policy, &plan);
+    kvt_policy_stats_get(policy, &stats);
+    assert_int_equal(stats.used_bytes[KVT_TIER_SSD], 0);
+    assert_int_equal(stats.used_bytes[KVT_TIER_DRAM], 150);
+    kvt_policy_close(policy);
+}
+
 static void a_parent_is_as_hot_as_its_hottest_child(void **state)
 {
     (void)state;
@@ -567,6 +597,7 @@ int main(void)
         cmocka_unit_test(promotion_must_pay_for_the_move),
         cmocka_unit_test(tick_keeps_the_watermarks_and_promotes_the_hottest),
         cmocka_unit_test(a_tick_sees_what_became_cheaper),
+        cmocka_unit_test(a_form_has_another_size),
         cmocka_unit_test(a_parent_is_as_hot_as_its_hottest_child),
         cmocka_unit_test(the_rate_is_that_of_the_formula),
     };

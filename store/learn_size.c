@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * learn_size.c - how large records come out, by form and by kind of entry: its class and its layout
+ * but for the number of tokens (docs/STORE.md, Learning).
+ *
+ * A plan reserves a size before the bytes are encoded. A size that is too small costs an encoding
+ * in vain, so the estimate is an upper one: the running mean of the share of the source bytes, plus
+ * four times the mean distance from it. Of two sizes that come in turn the larger one is planned as
+ * soon as every eighth record has it.
+ *
+ * Where every form is planned as large as the raw one, only raw records are made, and they say
+ * nothing about the others. An estimate is therefore forgotten after as many records of its kind in
+ * other forms: the measured ratio stands again, and the next record begins anew.
+ *
+ * Counts alone decide, no clock. Thread rule: learn.lock, a leaf.
+ */
+#include "store/store.h"
+
+#include <math.h>
+#include <string.h>
+
+#define SIZE_GAIN   (1.0 / 8) /* of a new record in mean and spread */
+#define SIZE_SPREAD 4.0       /* mean distances above the mean that are planned */
+#define SIZE_FORGET 64u       /* records in other forms after which an estimate is forgotten */
+#define SIZE_LEAST  (1.0 / 4096)
+
+static bool size_is_kind(const learn_size_kind *kind, const store_entry *entry)
+{
+    const kvt_layout *a = &kind->layout, *b = &entry->layout;
+    return kind->used != 0 && kind->class_id == entry->class_id && a->layers == b->layers &&
+           a->kv_heads == b->kv_heads && a->head_dim == b->head_dim && a->dtype == b->dtype &&
+           a->order == b->order;
+}
+
+static const learn_size_kind *size_find(const store_learn *learn, const store_entry *entry)
+{
+    for (uint32_t i = 0; i < LEARN_SIZE_KINDS; i++)
+        if (size_is_kind(&learn->sizes[i], entry)) return &learn->sizes[i];
+    return NULL;
+}
+
+/* The kind of an entry, in place of the one that no record came of for the longest time. */
+static learn_size_kind *size_take(store_learn *learn, const store_entry *entry)
+{
+    learn_size_kind *oldest = &learn->sizes[0];
+    for (uint32_t i = 0; i < LEARN_SIZE_KINDS; i++) {
+        learn_size_kind *kind = &learn->sizes[i];
+        if (size_is_kind(kind, entry)) return kind;
+        if (kind->used < oldest->used) oldest = kind;
+    }
+    memset(oldest, 0, sizeof *oldest);
+    oldest->layout = entry->layout;
+    oldest->class_id = entry->class_id;
+    return oldest;
+}
+
+static void size_observe(learn_size *size, double share)
+{
+    double off = share - size->mean;
+    bool begins = !size->known || size->others >= SIZE_FORGET;
+    size->mean = begins ? share : size->mean + SIZE_GAIN * off;
+    size->spread = begins ? 0 : size->spread + SIZE_GAIN * (fabs(off) - size->spread);
+    size->known = true;
+    size->others = 0;
+}
+
+double learn_size_frame(const store_entry *entry)
+{
+    kvt_record_spec spec = {
+        .generation = 1, .layout = entry->layout, .variant = {.codec = KVT_CODEC_RAW}};
+    uint64_t raw_bytes = 0, scratch;
+    if (kvt_record_bound(&spec, &raw_bytes, &scratch) != KVT_OK) return (double)NAN;
+    return (double)(raw_bytes - entry->source_bytes);
+}
+
+void learn_note_size(kvt_store *store, const store_entry *entry, kvt_variant variant,
+                     uint64_t record_bytes)
+{
+    store_learn *learn = store->learn;
+    double frame = learn_size_frame(entry);
+    double share = ((double)record_bytes - frame) / (double)entry->source_bytes;
+    if (isnan(share)) return;
+    pthread_mutex_lock(&learn->lock);
+    learn_size_kind *kind = size_take(learn, entry);
+    kind->used = ++learn->sizes_noted;
+    for (uint32_t i = 0; i < store->costs.variant_count; i++) {
+        learn_size *size = &kind->forms[i];
+        if (memcmp(&store->costs.variants[i].variant, &variant, sizeof variant) == 0)
+            size_observe(size, fmin(fmax(share, SIZE_LEAST), 1.0));
+        else if (size->others < SIZE_FORGET)
+            size->others++;
+    }
+    pthread_mutex_unlock(&learn->lock);
+}
+
+void learn_size_shares(const kvt_store *store, const store_entry *entry,
+                       double shares[KVT_VARIANTS_MAX])
+{
+    store_learn *learn = store->learn;
+    for (uint32_t i = 0; i < KVT_VARIANTS_MAX; i++)
+        shares[i] = (double)NAN;
+    pthread_mutex_lock(&learn->lock);
+    const learn_size_kind *kind = size_find(learn, entry);
+    for (uint32_t i = 0; kind != NULL && i < store->costs.variant_count; i++) {
+        const learn_size *size = &kind->forms[i];
+        if (!size->known || size->others >= SIZE_FORGET) continue;
+        shares[i] = fmin(size->mean + SIZE_SPREAD * size->spread, 1.0);
+    }
+    pthread_mutex_unlock(&learn->lock);
+}
+
+/* The forms of this variant come out so large, in every tier. */
+static void size_set(kvt_option *options, uint32_t count, kvt_variant variant, uint64_t bytes)
+{
+    for (uint32_t i = 1; i < count && bytes != 0; i++) {
+        if (memcmp(&options[i].variant, &variant, sizeof variant) != 0) continue;
+        kvt_tier tier = store_tier_of(options[i].bytes);
+        options[i].bytes[tier] = bytes;
+        options[i].read_bytes[tier] = bytes;
+    }
+}
+
+void learn_set_known_sizes(const store_entry *entry, kvt_option *options, uint32_t count)
+{
+    size_set(options, count, entry->larger_variant, entry->larger_bytes);
+    if (entry->place != NULL)
+        size_set(options, count, entry->place->variant, entry->place->record_bytes);
+}
+
+void learn_resize_entry(kvt_store *store, const store_entry *entry)
+{
+    kvt_option options[KVT_OPTIONS_MAX];
+    uint32_t count;
+    if (store_build_options(store, entry, options, &count) != KVT_OK) return;
+    (void)!kvt_policy_resize(store->policy, entry->handle, options, count);
+}

@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_store_sizes.c - records that come out larger than planned cost no entry, their sizes are
+ * learned, and what the policy evicts from DRAM stays on SSD where there is free room.
+ */
+#include "store_support.h"
+
+#include "store/store.h"
+
+#define MANY 24u
+
+static const kvt_variant raw = {.codec = KVT_CODEC_RAW};
+static const kvt_variant lossless = {.codec = KVT_CODEC_LOSSLESS, .mode = KVT_LOSSLESS_DENSE};
+
+typedef struct site {
+    char folder[64];
+    char catalog[96];
+    char path[96];
+    support_fault disk;
+    support_fault dram;
+    kvt_device_config disk_config;
+    kvt_device_config dram_config;
+    kvt_store_options options;
+    kvt_store *store;
+    uint64_t planned_bytes; /* of the last put */
+} site;
+
+static void observe(void *context, const kvt_move *move, kvt_status outcome)
+{
+    site *s = context;
+    (void)outcome;
+    if (move->kind == KVT_MOVE_PUT) s->planned_bytes = store_bytes_of(move->to_bytes);
+}
+
+static void site_open(site *s)
+{
+    char message[256] = "";
+    kvt_status status = kvt_open(&s->options, &s->store, message, sizeof message);
+    if (status != KVT_OK) fail_msg("open: %s: %s", kvt_status_name(status), message);
+}
+
+static void site_make(site *s, uint64_t disk_bytes, uint64_t dram_bytes)
+{
+    memset(s, 0, sizeof *s);
+    support_make_folder(s->folder, sizeof s->folder);
+    kvt_store_options_init(&s->options);
+    s->options.staging_bytes = 8 << 20;
+    s->options.policy = "lru";
+    s->options.tick_seconds = 0;
+    s->options.persist_bytes_per_s = 0;
+    s->options.observer = observe;
+    s->options.observer_context = s;
+    if (disk_bytes != 0) {
+        snprintf(s->catalog, sizeof s->catalog, "%s/catalog.db", s->folder);
+        snprintf(s->path, sizeof s->path, "%s/disk", s->folder);
+        s->options.catalog_path = s->catalog;
+        s->disk = (support_fault){.capacity_bytes = disk_bytes, .path = s->path};
+        s->disk_config = support_fault_config(&s->disk, "disk");
+        s->options.tiers[KVT_TIER_SSD] =
+            (kvt_tier_options){.devices = &s->disk_config, .device_count = 1, .unit_bytes = 4096};
+    }
+    if (dram_bytes != 0) {
+        s->dram = (support_fault){.capacity_bytes = dram_bytes};
+        s->dram_config = support_fault_config(&s->dram, "dram");
+        s->options.tiers[KVT_TIER_DRAM] =
+            (kvt_tier_options){.devices = &s->dram_config, .device_count = 1, .unit_bytes = 4096};
+    }
+}
+
+static void site_end(site *s)
+{
+    kvt_close(s->store);
+    support_remove_folder(s->folder);
+}
+
+/* Large enough that what a record holds beside the elements is little. */
+static const kvt_layout large_layout = {
+    .layers = 4, .kv_heads = 8, .head_dim = 64, .dtype = KVT_DTYPE_BF16, .tokens = 64};
+static char data[512 * 1024];
+
+static kvt_status put_large(site *s, uint32_t number)
+{
+    kvt_entry entry = {.key = support_key(number), .layout = large_layout, .recompute_seconds = 1};
+    return kvt_put(s->store, &entry, data, sizeof data);
+}
+
+/* Bytes that no codec makes smaller. */
+static kvt_status put_noise(site *s, uint32_t number)
+{
+    uint64_t state = UINT64_C(0x9e3779b97f4a7c15) * (number + 1);
+    for (size_t i = 0; i < sizeof data; i += sizeof state) {
+        state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+        memcpy(data + i, &state, sizeof state);
+    }
+    return put_large(s, number);
+}
+
+static kvt_status put_sample(site *s, uint32_t number)
+{
+    codecs_kv_sample_fill(&large_layout, number, data);
+    return put_large(s, number);
+}
+
+static uint32_t count_stored(site *s, uint32_t count)
+{
+    uint32_t stored = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        kvt_key key = support_key(i);
+        stored += kvt_exists(s->store, &key) == KVT_OK;
+    }
+    return stored;
+}
+
+/* The bytes that a lossless record of noise is planned with and comes out with. */
+static void measure(uint64_t *planned_out, uint64_t *real_out)
+{
+    site s;
+    site_make(&s, 0, 8 << 20);
+    s.options.variant = lossless;
+    site_open(&s);
+    assert_int_equal(put_noise(&s, 0), KVT_OK);
+    *planned_out = s.planned_bytes;
+    *real_out = support_stats(s.store).tiers[KVT_TIER_DRAM].used_bytes;
+    assert_true(*planned_out < *real_out);
+    site_end(&s);
+}
+
+/* DRAM has room for some records and one that is as small as planned. */
+static void test_a_size_is_learned(void **state)
+{
+    (void)state;
+    uint64_t planned, real;
+    measure(&planned, &real);
+    site s;
+    site_make(&s, 0, 8 * real + planned);
+    s.options.variant = lossless;
+    site_open(&s);
+    for (uint32_t i = 0; i < 8 + 4; i++)
+        assert_int_equal(put_noise(&s, i), KVT_OK);
+    uint64_t aborted = support_stats(s.store).moves_aborted;
+    for (uint32_t i = 12; i < 12 + MANY; i++)
+        assert_int_equal(put_noise(&s, i), KVT_OK);
+    assert_int_equal(support_stats(s.store).moves_aborted, aborted);
+    assert_true(s.planned_bytes >= real);
+    /* Records that are smaller again are planned so. */
+    for (uint32_t i = 0; i < 100; i++)
+        assert_int_equal(put_sample(&s, 1000 + i), KVT_OK);
+    assert_true(s.planned_bytes < real);
+    site_end(&s);
+}
+
+/* Where only raw records are made, the measured ratio stands again after a while. */
+static void test_a_size_is_forgotten(void **state)
+{
+    (void)state;
+    site s;
+    site_make(&s, 0, 8 << 20);
+    s.options.policy = "utility";
+    site_open(&s);
+    store_entry entry = {.layout = support_layout, .source_bytes = SUPPORT_ENTRY_BYTES};
+    double shares[KVT_VARIANTS_MAX];
+    uint32_t at = 0;
+    while (s.store->costs.variants[at].variant.codec != KVT_CODEC_LOSSLESS)
+        assert_true(++at < s.store->costs.variant_count);
+    kvt_variant form = s.store->costs.variants[at].variant;
+    uint64_t large = SUPPORT_ENTRY_BYTES + (uint64_t)learn_size_frame(&entry);
+    learn_size_shares(s.store, &entry, shares);
+    assert_true(shares[at] != shares[at]);
+    learn_note_size(s.store, &entry, form, large);
+    learn_size_shares(s.store, &entry, shares);
+    assert_true(shares[at] == 1.0);
+    for (int i = 0; i < 64; i++) {
+        learn_size_shares(s.store, &entry, shares);
+        assert_true(shares[at] == 1.0);
+        learn_note_size(s.store, &entry, raw, large);
+    }
+    learn_size_shares(s.store, &entry, shares);
+    assert_true(shares[at] != shares[at]);
+    /* Entries of another class are another kind; of two sizes in turn the larger one is planned. */
+    entry.class_id = 1;
+    for (int i = 0; i < 64; i++)
+        learn_note_size(s.store, &entry, form, i % 2 == 0 ? large : large / 2);
+    learn_size_shares(s.store, &entry, shares);
+    assert_true(shares[at] == 1.0);
+    site_end(&s);
+}
+
+/*
+ * Raw entries on SSD, and room for one lossless record as it is planned: what makes room for a put
+ * is to code an entry anew, which comes out too large.
+ */
+static void test_a_larger_record_costs_no_entry(void **state)
+{
+    (void)state;
+    uint64_t planned, real;
+    measure(&planned, &real);
+    site s;
+    site_make(&s, 32 << 20, 0);
+    s.options.variant = raw;
+    site_open(&s);
+    for (uint32_t i = 0; i < MANY; i++)
+        assert_int_equal(put_noise(&s, i), KVT_OK);
+    kvt_close(s.store);
+    s.options.policy = "utility";
+    site_open(&s);
+    assert_int_equal(count_stored(&s, MANY), MANY);
+    kvt_policy_stats policy;
+    kvt_policy_stats_get(s.store->policy, &policy);
+    assert_int_equal(kvt_policy_set_capacity(s.store->policy, KVT_TIER_SSD,
+                                             policy.used_bytes[KVT_TIER_SSD] + planned),
+                     KVT_OK);
+    kvt_status status = put_noise(&s, MANY);
+    assert_true(status == KVT_OK || status == KVT_REFUSED);
+    kvt_store_stats stats = support_stats(s.store);
+    assert_int_equal(stats.given_up, 0);
+    assert_true(stats.moves_failed_larger > 0);
+    assert_true(stats.moves_failed_larger <= MANY + 1);
+    assert_int_equal(stats.moves_failed_space, 0);
+    assert_int_equal(stats.backing_off, 0);
+    uint64_t stored = count_stored(&s, MANY + 1);
+    assert_int_equal(stored + stats.evictions, MANY + (status == KVT_OK));
+    /* Once more: no entry is coded for nothing a second time. */
+    for (uint32_t i = MANY + 1; i < 2 * MANY; i++)
+        (void)put_noise(&s, i);
+    stats = support_stats(s.store);
+    assert_int_equal(stats.given_up, 0);
+    assert_true(stats.moves_failed_larger <= MANY + 1);
+    site_end(&s);
+}
+
+/* The policy sees a stored entry at these seconds from recomputing, SSD and DRAM. */
+static void see(site *s, uint32_t number, double none, double ssd, double dram)
+{
+    kvt_key key = support_key(number);
+    kvt_option options[KVT_OPTIONS_MAX];
+    uint32_t count;
+    pthread_mutex_lock(&s->store->lock);
+    store_entry *entry = entry_find_key(&s->store->table, &key);
+    assert_non_null(entry);
+    assert_int_equal(store_build_options(s->store, entry, options, &count), KVT_OK);
+    options[KVT_OPTION_NONE].load_seconds = none;
+    for (uint32_t i = 1; i < count; i++) {
+        options[i].load_seconds = options[i].bytes[KVT_TIER_SSD] != 0 ? ssd : dram;
+        options[i].decode_seconds = options[i].encode_seconds = 0;
+    }
+    assert_int_equal(kvt_policy_recost(s->store->policy, entry->handle, options, count), KVT_OK);
+    pthread_mutex_unlock(&s->store->lock);
+}
+
+static void test_an_eviction_from_above_leaves_the_record_on_ssd(void **state)
+{
+    (void)state;
+    enum { ENTRIES = 8 };
+    site s;
+    site_make(&s, 8 << 20, 0);
+    site_open(&s);
+    for (uint32_t i = 0; i < ENTRIES; i++)
+        assert_int_equal(support_put(s.store, i), KVT_OK);
+    kvt_close(s.store);
+    kvt_store_options disk_only = s.options;
+    s.dram = (support_fault){.capacity_bytes = 1 << 20};
+    s.dram_config = support_fault_config(&s.dram, "dram");
+    s.options.tiers[KVT_TIER_DRAM] =
+        (kvt_tier_options){.devices = &s.dram_config, .device_count = 1, .unit_bytes = 4096};
+    s.options.policy = "utility";
+    site_open(&s);
+    for (uint32_t i = 0; i < ENTRIES; i++) {
+        see(&s, i, 1000, 500, 0);
+        assert_int_equal(support_get(s.store, i, NULL), KVT_OK);
+        assert_int_equal(kvt_maintain(s.store, NULL), KVT_OK);
+    }
+    assert_int_equal(support_stats(s.store).copies, ENTRIES);
+    /* Loading them is worth nothing now, and DRAM gets smaller and smaller. */
+    for (int round = 0; round < 2 * ENTRIES; round++) {
+        for (uint32_t i = 0; i < ENTRIES; i++)
+            see(&s, i, 0, 500, 500);
+        assert_int_equal(kvt_policy_set_capacity(s.store->policy, KVT_TIER_DRAM, 4096), KVT_OK);
+        assert_int_equal(kvt_maintain(s.store, NULL), KVT_OK);
+    }
+    kvt_store_stats stats = support_stats(s.store);
+    assert_int_equal(stats.copy_evictions, ENTRIES);
+    assert_int_equal(stats.evictions, 0);
+    assert_int_equal(stats.tiers[KVT_TIER_DRAM].entries, 0);
+    assert_int_equal(stats.tiers[KVT_TIER_SSD].entries, ENTRIES);
+    assert_int_equal(stats.copies, 0);
+    for (uint32_t i = 0; i < ENTRIES; i++)
+        assert_int_equal(support_get(s.store, i, NULL), KVT_OK);
+    kvt_close(s.store);
+    s.options = disk_only;
+    site_open(&s);
+    assert_int_equal(count_stored(&s, ENTRIES), ENTRIES);
+    site_end(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_size_is_learned),
+        cmocka_unit_test(test_a_size_is_forgotten),
+        cmocka_unit_test(test_a_larger_record_costs_no_entry),
+        cmocka_unit_test(test_an_eviction_from_above_leaves_the_record_on_ssd),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
