@@ -21,7 +21,7 @@ set(KVT_SOURCES_torture_store_power expected_values.c power_record.c power_image
 
 # The rooms with kill points (tiers/kill_point.h), built a second time for the programs that kill
 # themselves there.
-set(KVT_KILLABLE_PROGRAMS torture_store_expected torture_store_power)
+set(KVT_KILLABLE_PROGRAMS torture_store_expected torture_store_power torture_store_return)
 foreach(room store tiers)
   get_target_property(sources kvt_${room} SOURCES)
   get_target_property(libraries kvt_${room} LINK_LIBRARIES)

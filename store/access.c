@@ -12,6 +12,7 @@
  * Thread rule: any thread. Lookups hold the control lock for a few hash steps and do no I/O.
  */
 #include "store/fork_guard.h"
+#include "tiers/kill_point.h"
 
 #include <assert.h>
 #include <math.h>
@@ -486,24 +487,25 @@ static void access_end(kvt_store *store, access_get *get, staging_buffer *freed_
 }
 
 /* A load that failed: the entry falls back to its copy on SSD or is dropped, unless it moved on or
- * left meanwhile, or somebody still reads it, who will see for himself. True when the entry is
- * readable at another place now. Lock held, staging given back: the move that is waited for may be
- * waiting for that. */
-static bool access_drop_failed(kvt_store *store, const kvt_key *key, uint64_t serial,
-                               uint64_t deadline_ns)
+ * left meanwhile, its device came back, or somebody still reads it, who will see for himself. True
+ * when the entry is readable now, at another place or at this one. Lock held, staging given back:
+ * the move that is waited for may be waiting for that. */
+static bool access_drop_failed(kvt_store *store, const kvt_key *key, const access_get *get,
+                               kvt_status failure)
 {
     bool waiting = true;
     while (waiting) {
         store_entry *entry = entry_find_key(&store->table, key);
         if (entry == NULL || !entry_is_visible(entry)) return false;
-        if (entry->place->serial != serial) return true;
+        if (entry->place->serial != get->serial) return true;
+        if (park_is_back(store, entry->place, failure)) return true;
         if (entry->state == ENTRY_RESIDENT) {
             if (entry->place->readers != 0 && entry->copy == NULL) return false;
             park_lose_entry(store, entry);
             continue;
         }
         if (!maintain_cancel_plan(store, entry->handle))
-            waiting = store_cond_wait_until(&store->changed, &store->lock, deadline_ns);
+            waiting = store_cond_wait_until(&store->changed, &store->lock, get->deadline_ns);
     }
     return false;
 }
@@ -521,9 +523,10 @@ static kvt_status access_finish(kvt_store *store, const kvt_key *key, access_get
     if (lost) store->counters.load_failures++;
     pthread_mutex_unlock(&store->lock);
     staging_give(store->staging, &freed);
+    if (lost) KILL_POINT("get: load failed");
     pthread_mutex_lock(&store->lock);
     if (lost) {
-        bool elsewhere = access_drop_failed(store, key, get->serial, get->deadline_ns);
+        bool elsewhere = access_drop_failed(store, key, get, status);
         park_refresh_tier(store, get->tier);
         if (elsewhere && again) {
             pthread_mutex_unlock(&store->lock);

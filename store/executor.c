@@ -565,6 +565,7 @@ static bool executor_lost_source(const store_op *op, kvt_status status)
     bool recoded = (op->stages_done & (1u << STAGE_RECODE)) != 0;
     bool rotten = status == KVT_E_CORRUPT || status == KVT_E_MISMATCH || status == KVT_E_VERSION;
     if (op->move->kind != KVT_MOVE_CHANGE || status == KVT_E_MEMORY) return false;
+    if (park_is_back(op->store, op->entry->place, status)) return false;
     return (op->source_asked && !read) || (!recoded && rotten);
 }
 
@@ -647,6 +648,7 @@ static void executor_undo(store_op *op, kvt_status status)
     if (op->place != NULL) catalog_ticket_free(op->place->ticket);
     free(op->place);
     if (op->location != NULL) tiers_pool_release(store->pools[op->tier], op->location);
+    KILL_POINT("move: failed");
     pthread_mutex_lock(&store->lock);
     executor_settle_debt(op);
     if (op->source != NULL) op->source->readers--;

@@ -70,6 +70,11 @@ static void park_drop(kvt_store *store, store_entry *entry)
     executor_drain_place(store, place);
 }
 
+bool park_is_back(kvt_store *store, const store_place *place, kvt_status status)
+{
+    return status == KVT_E_GONE && !park_touches(place, park_gone_members(store, place->tier));
+}
+
 void park_lose_entry(kvt_store *store, store_entry *entry)
 {
     if (copies_fall_back(store, entry)) return;

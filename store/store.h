@@ -306,6 +306,10 @@ bool park_touches(const store_place *place, uint64_t members);
  * policy. Lock held; it is released while waiting for readers. */
 void park_refresh_tier(kvt_store *store, kvt_tier tier);
 
+/* Whether a read of the place failed because its device was gone, and the device serves again: it
+ * came in with the content that the store knows of, so the place holds what it held. Lock held. */
+bool park_is_back(kvt_store *store, const store_place *place, kvt_status status);
+
 /* Takes a RESIDENT entry that cannot be read out of the table: parked when a device of it is gone
  * and may come back, else dropped. Lock held; it is released while waiting for readers. */
 void park_lose_entry(kvt_store *store, store_entry *entry);

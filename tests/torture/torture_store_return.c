@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * torture_store_return.c - a device that goes and is back before a read that it failed has been
+ * judged: the read's failure says nothing about what the device holds.
+ */
+#include "store/kill_note.h"
+#include "store_support.h"
+
+enum { DISKS = 2, ENTRIES = 12 };
+
+typedef struct site {
+    char folder[64];
+    char catalog[96];
+    char paths[DISKS][96];
+    support_fault disks[DISKS];
+    kvt_device_config configs[DISKS];
+    kvt_store *store;
+} site;
+
+/* The kill point at which the device comes back, and the times that it did. */
+static const char *return_at;
+static site *return_site;
+static uint32_t return_count;
+
+void kvt_kill_point(const char *const *point)
+{
+    if (return_at == NULL || strcmp(*point, return_at) != 0) return;
+    return_at = NULL;
+    return_count++;
+    kvt_status status =
+        kvt_store_device_add(return_site->store, KVT_TIER_SSD, &return_site->configs[0], NULL, 0);
+    assert_int_equal(status, KVT_OK);
+}
+
+void kvt_kill_note(kill_note note, const kvt_key *key, kvt_tier tier)
+{
+    (void)note;
+    (void)key;
+    (void)tier;
+}
+
+/* SSD alone; every entry is striped over both disks. */
+static int site_setup(void **state)
+{
+    static const char *const names[DISKS] = {"disk0", "disk1"};
+    site *s = calloc(1, sizeof *s);
+    if (s == NULL) return -1;
+    support_make_folder(s->folder, sizeof s->folder);
+    snprintf(s->catalog, sizeof s->catalog, "%s/catalog.db", s->folder);
+    for (int i = 0; i < DISKS; i++) {
+        snprintf(s->paths[i], sizeof s->paths[i], "%s/disk%d", s->folder, i);
+        s->disks[i] = (support_fault){.capacity_bytes = 2 << 20, .path = s->paths[i]};
+        s->configs[i] = support_fault_config(&s->disks[i], names[i]);
+    }
+    kvt_store_options options;
+    kvt_store_options_init(&options);
+    options.staging_bytes = 8 << 20;
+    options.catalog_path = s->catalog;
+    options.policy = "lru";
+    options.tick_seconds = 0;
+    options.tiers[KVT_TIER_SSD] = (kvt_tier_options){.devices = s->configs,
+                                                     .device_count = DISKS,
+                                                     .unit_bytes = 4096,
+                                                     .weights_fixed = true,
+                                                     .rebalance_bytes_per_s = UINT64_C(1) << 40};
+    if (kvt_open(&options, &s->store, NULL, 0) != KVT_OK) return -1;
+    for (uint32_t i = 0; i < ENTRIES; i++)
+        if (support_put(s->store, i) != KVT_OK) return -1;
+    if (kvt_flush(s->store) != KVT_OK) return -1;
+    return_site = s;
+    return_count = 0;
+    *state = s;
+    return 0;
+}
+
+static int site_teardown(void **state)
+{
+    site *s = *state;
+    kvt_close(s->store);
+    support_remove_folder(s->folder);
+    free(s);
+    return 0;
+}
+
+/* The first disk answers KVT_E_GONE from now on, and is back at the point. */
+static void go_until(site *s, const char *point)
+{
+    return_at = point;
+    tiers_fault_set_gone(s->disks[0].device, true);
+}
+
+static void check_all(site *s)
+{
+    assert_int_equal(return_count, 1);
+    for (uint32_t i = 0; i < ENTRIES; i++)
+        assert_int_equal(support_get(s->store, i, NULL), KVT_OK);
+}
+
+static void test_a_get_finds_the_device_back(void **state)
+{
+    site *s = *state;
+    go_until(s, "get: load failed");
+    assert_int_equal(support_get(s->store, 3, NULL), KVT_OK); /* it reads again */
+    check_all(s);
+}
+
+static void test_a_move_finds_its_source_back(void **state)
+{
+    site *s = *state;
+    assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_DRAIN), KVT_OK);
+    go_until(s, "move: failed");
+    assert_int_equal(kvt_maintain(s->store, NULL), KVT_OK);
+    check_all(s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_a_get_finds_the_device_back, site_setup,
+                                        site_teardown),
+        cmocka_unit_test_setup_teardown(test_a_move_finds_its_source_back, site_setup,
+                                        site_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
