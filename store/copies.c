@@ -63,7 +63,6 @@ bool copies_attach(kvt_store *store, store_entry *entry, store_place *place)
     entry->copy = place;
     store->copies.total++;
     store->copies.bytes += place->record_bytes;
-    KILL_NOTE(KILL_NOTE_COPIED, &entry->key, KVT_TIER_SSD);
     return true;
 }
 

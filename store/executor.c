@@ -382,6 +382,7 @@ static void executor_leave_place(kvt_store *store, store_entry *entry, store_pla
     if (tier == KVT_TIER_SSD) {
         copies_drop(store, entry); /* of another form than the one that was stored now */
     } else if (old->tier == KVT_TIER_SSD && copies_attach(store, entry, old)) {
+        KILL_NOTE(KILL_NOTE_COPIED, &entry->key, KVT_TIER_SSD);
         store->counters.copies_kept++;
         copies_trim(store);
         return;
@@ -470,6 +471,7 @@ static kvt_status stage_keep(store_op *op)
     bool kept = copies_attach(store, op->entry, op->place);
     if (kept) {
         catalog_insert(store->catalog, op->row);
+        KILL_NOTE(KILL_NOTE_COPIED, &op->entry->key, KVT_TIER_SSD);
         KILL_POINT("copy: row queued");
         op->row = NULL;
         op->location = NULL;

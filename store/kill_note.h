@@ -17,7 +17,7 @@
 typedef enum kill_note {
     KILL_NOTE_PLACED = 1, /* a new entry was published in the tier; its row is queued */
     KILL_NOTE_MOVED,      /* a stored entry was published in the tier, its old place is replaced */
-    KILL_NOTE_COPIED,     /* after that: the record that it left on SSD stays, with its row */
+    KILL_NOTE_COPIED,     /* a record on SSD lies beside a place above; its row is queued */
     KILL_NOTE_EVICTS,     /* a plan evicts the entry */
     KILL_NOTE_ABORTED,    /* that plan's move ended; the entry stays where it was */
     KILL_NOTE_GIVES_WAY,  /* what is on SSD is dropped for room, or with a device's content */

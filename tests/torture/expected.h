@@ -101,6 +101,7 @@ typedef struct expected_model {
     expected_key keys[EXPECTED_KEYS];
     atomic_uint members;     /* devices of the SSD tier that the store may know */
     atomic_uint devices_out; /* devices that are retired, or on their way back */
+    atomic_uint retirements; /* of this series, so that a get sees one that is over when it ends */
     atomic_bool faulty;      /* faults were armed in this life */
     atomic_uint point;       /* kill point to die at + 1; 0 = none */
     atomic_int passes;       /* of it that are left */

@@ -183,6 +183,7 @@ static void life_change_device(life_thread *self, kvt_store *store)
         (void)!kvt_store_device_change(store, name, KVT_DEVICE_SERVE);
     } else if (choice < 7) {
         atomic_fetch_add(&site->model->devices_out, 1);
+        atomic_fetch_add(&site->model->retirements, 1);
         kvt_status status = kvt_store_device_change(store, name, KVT_DEVICE_RETIRE);
         if (choice == 6 && status == KVT_OK)
             (void)!kvt_store_device_change(store, name, KVT_DEVICE_REMOVE);

@@ -182,7 +182,9 @@ kvt_status expected_get(kvt_store *store, uint32_t number)
     kvt_key name = expected_key_of(number);
     uint64_t bytes = expected_bytes_of(number);
     uint32_t floor = atomic_load(&key->floor), change = atomic_load(&key->change);
-    uint32_t required = atomic_load(&key->required), out = atomic_load(&model_at->devices_out);
+    uint32_t required = atomic_load(&key->required);
+    uint32_t retirements = atomic_load(&model_at->retirements);
+    uint32_t out = atomic_load(&model_at->devices_out);
     memset(data, 0xee, 64);
     kvt_status status = kvt_get(store, &name, data, bytes, NULL);
     if (atomic_load(&key->found) == -1) expected_remember(key, 'G', status);
@@ -216,8 +218,9 @@ kvt_status expected_get(kvt_store *store, uint32_t number)
     pthread_mutex_lock(&model_lock);
     bool still = required != 0 && atomic_load(&key->required) == required &&
                  atomic_load(&key->change) == change && !atomic_load(&key->deleting);
-    if (looked && still && out == 0 && atomic_load(&model_at->devices_out) == 0 &&
-        !atomic_load(&model_at->faulty))
+    /* A device may have gone and come back within this call. */
+    bool served = out == 0 && atomic_load(&model_at->retirements) == retirements;
+    if (looked && still && served && !atomic_load(&model_at->faulty))
         model_lost(key, number, "a get missed it");
     pthread_mutex_unlock(&model_lock);
     return status;
