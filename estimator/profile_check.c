@@ -105,6 +105,15 @@ kvt_status profile_check_version(const kvt_profile *profile, const char *path, i
     return KVT_E_VERSION;
 }
 
+/* SQLite's report has lines; the message is one. */
+static const char *profile_one_line(char *text)
+{
+    for (char *at = text; *at != '\0'; at++) {
+        if (*at == '\n') *at = ' ';
+    }
+    return text;
+}
+
 kvt_status profile_check_content(const kvt_profile *profile, const char *path,
                                  profile_tables *table_at, char *message, size_t size)
 {
@@ -113,7 +122,7 @@ kvt_status profile_check_content(const kvt_profile *profile, const char *path,
     bool found;
     sqlite3 *database = profile->database;
     int result = profile_text(database, "PRAGMA quick_check(1)", NULL, text, sizeof text, &found);
-    if (result == SQLITE_OK && (!found || strcmp(text, "ok") != 0)) fault = text;
+    if (result == SQLITE_OK && (!found || strcmp(text, "ok") != 0)) fault = profile_one_line(text);
     size_t tables = 0;
     for (; result == SQLITE_OK && fault == NULL && table_at(tables) != NULL; tables++) {
         where = table_at(tables)->name;

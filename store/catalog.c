@@ -107,6 +107,27 @@ static int64_t catalog_sum_identity(const store_catalog *catalog, uint64_t epoch
     return (int64_t)XXH3_64bits(words, sizeof words);
 }
 
+/* The "opening" row: the epoch that an open has announced, with a checksum of its own over both the
+ * pool's id and it. Versions that know nothing of the row leave it as it is. */
+typedef struct catalog_announced {
+    uint64_t epoch;
+    uint64_t checksum;
+} catalog_announced;
+
+static catalog_announced catalog_announcement(const store_catalog *catalog, uint64_t epoch)
+{
+    unsigned char words[sizeof catalog->pool + sizeof epoch];
+    memcpy(words, catalog->pool, sizeof catalog->pool);
+    memcpy(words + sizeof catalog->pool, &epoch, sizeof epoch);
+    return (catalog_announced){.epoch = epoch, .checksum = XXH3_64bits(words, sizeof words)};
+}
+
+static kvt_status catalog_set_opening(store_catalog *catalog, uint64_t epoch)
+{
+    const catalog_announced row = catalog_announcement(catalog, epoch);
+    return catalog_set_meta(catalog, "opening", &row, sizeof row, 0);
+}
+
 /* Inside a transaction. */
 static kvt_status catalog_set_identity(store_catalog *catalog, uint64_t epoch)
 {
@@ -115,6 +136,7 @@ static kvt_status catalog_set_identity(store_catalog *catalog, uint64_t epoch)
         status = catalog_set_meta(catalog, "secret", catalog->secret, sizeof catalog->secret, 0);
     }
     if (status == KVT_OK) status = catalog_set_meta(catalog, "epoch", NULL, 0, (int64_t)epoch);
+    if (status == KVT_OK) status = catalog_set_opening(catalog, epoch);
     if (status == KVT_OK) {
         status = catalog_set_meta(catalog, "identity_checksum", NULL, 0,
                                   catalog_sum_identity(catalog, epoch));
@@ -132,6 +154,12 @@ static kvt_status catalog_end(store_catalog *catalog, kvt_status status)
     if (status == KVT_OK) return catalog_exec(catalog, "COMMIT");
     (void)!catalog_exec(catalog, "ROLLBACK");
     return status;
+}
+
+/* Into the file itself, so that a log that is lost does not take an epoch along. */
+static void catalog_carry_over(store_catalog *catalog)
+{
+    (void)sqlite3_wal_checkpoint_v2(catalog->db, NULL, SQLITE_CHECKPOINT_PASSIVE, NULL, NULL);
 }
 
 static kvt_status catalog_mark_version(store_catalog *catalog)
@@ -167,6 +195,8 @@ static kvt_status catalog_migrate(store_catalog *catalog)
     if (status != KVT_OK) return status;
     status = catalog_rebuild_entries(catalog, &catalog->rows_dropped);
     if (status == KVT_OK) status = catalog_set_identity(catalog, catalog->epoch);
+    /* Its labels may be of a life that was cut short: no mark tells. */
+    if (status == KVT_OK) status = catalog_set_opening(catalog, catalog->opening);
     if (status == KVT_OK) status = catalog_mark_version(catalog);
     KILL_POINT("open: catalog migrated, not committed");
     status = catalog_end(catalog, status);
@@ -198,6 +228,24 @@ static kvt_status catalog_get_blob(store_catalog *catalog, const char *name, voi
     return status;
 }
 
+/* What an open that was cut short has announced. Without the row, or with one that the epoch has
+ * passed, a version served that announced nothing: then any life may have been cut short. */
+static kvt_status catalog_load_opening(store_catalog *catalog)
+{
+    catalog_announced row;
+    int64_t rows = 0;
+    kvt_status status =
+        catalog_integer(catalog, "SELECT count(*) FROM meta WHERE name='opening'", &rows);
+    catalog->opening = catalog->epoch + 1;
+    if (status != KVT_OK || rows == 0) return status;
+    status = catalog_get_blob(catalog, "opening", &row, (int)sizeof row);
+    if (status != KVT_OK) return status;
+    if (row.checksum != catalog_announcement(catalog, row.epoch).checksum) return KVT_E_CORRUPT;
+    if (row.epoch > catalog->epoch + 1) return KVT_E_CORRUPT;
+    if (row.epoch >= catalog->epoch) catalog->opening = row.epoch;
+    return KVT_OK;
+}
+
 static kvt_status catalog_load_identity(store_catalog *catalog)
 {
     int64_t epoch = 0, sum = 0;
@@ -209,6 +257,7 @@ static kvt_status catalog_load_identity(store_catalog *catalog)
             status = KVT_E_CORRUPT;
     }
     catalog->epoch = (uint64_t)epoch;
+    catalog->opening = catalog->epoch + 1; /* version 1 announced nothing */
     if (status != KVT_OK || catalog->version < CATALOG_VERSION) return status;
     status = catalog_get_blob(catalog, "secret", catalog->secret, (int)sizeof catalog->secret);
     if (status == KVT_OK) {
@@ -218,7 +267,7 @@ static kvt_status catalog_load_identity(store_catalog *catalog)
     }
     if (status == KVT_OK && sum != catalog_sum_identity(catalog, catalog->epoch))
         status = KVT_E_CORRUPT;
-    return status;
+    return status == KVT_OK ? catalog_load_opening(catalog) : status;
 }
 
 /* Decides what the file is before anything in it is changed. A database with no page is new. */
@@ -258,7 +307,10 @@ static const char *catalog_reason(const store_catalog *catalog, kvt_status statu
     case KVT_E_CORRUPT:
         return "it is damaged; it was left as it is; kvterrace recover makes a new one from the "
                "devices";
-    case KVT_E_LOCKED: return "another store has it open";
+    case KVT_E_LOCKED: /* SQLite reports a file system that cannot lock in the same way */
+        return catalog->claim.held
+                   ? "another program has it open, or its file system locks no files"
+                   : "another store has it open";
     default: return kvt_status_text(status);
     }
 }
@@ -322,6 +374,22 @@ void catalog_identity(const store_catalog *catalog, uint8_t pool_out[16], uint64
 {
     memcpy(pool_out, catalog->pool, 16);
     *epoch_out = catalog->epoch;
+}
+
+uint64_t catalog_opening(const store_catalog *catalog)
+{
+    return catalog->opening;
+}
+
+kvt_status catalog_announce(store_catalog *catalog, uint64_t epoch)
+{
+    kvt_status status = catalog_exec(catalog, "BEGIN IMMEDIATE");
+    if (status != KVT_OK) return status;
+    status = catalog_end(catalog, catalog_set_opening(catalog, epoch));
+    if (status != KVT_OK) return status;
+    catalog->opening = epoch;
+    catalog_carry_over(catalog);
+    return KVT_OK;
 }
 
 uint64_t catalog_rows_dropped(const store_catalog *catalog)
@@ -407,8 +475,8 @@ kvt_status catalog_set_epoch(store_catalog *catalog, uint64_t epoch, const catal
     status = catalog_end(catalog, status);
     if (status != KVT_OK) return status;
     catalog->epoch = epoch;
-    /* Into the file itself, so that a log that is lost does not take the epoch along. */
-    (void)sqlite3_wal_checkpoint_v2(catalog->db, NULL, SQLITE_CHECKPOINT_PASSIVE, NULL, NULL);
+    catalog->opening = epoch;
+    catalog_carry_over(catalog);
     return KVT_OK;
 }
 

@@ -81,6 +81,14 @@ void catalog_close(store_catalog *catalog);
 /* The store's random id and epoch (0 in a new catalog). */
 void catalog_identity(const store_catalog *catalog, uint8_t pool_out[16], uint64_t *epoch_out);
 
+/* The newest epoch that labels of this catalog's devices may carry: the catalog's own, or the one
+ * after it when an open has announced that, and did not come to its end. */
+uint64_t catalog_opening(const store_catalog *catalog);
+
+/* Before any label of this epoch is written: says durably that labels may carry it from now on.
+ * What SQLite says. */
+KVT_NODISCARD kvt_status catalog_announce(store_catalog *catalog, uint64_t epoch);
+
 /* Rows of an older version that were unsound when they were migrated by this open, and are gone. */
 uint64_t catalog_rows_dropped(const store_catalog *catalog);
 

@@ -61,7 +61,7 @@ static kvt_status catalog_resolve(store_catalog *catalog, const char *path, bool
     return catalog->path != NULL ? KVT_OK : KVT_E_MEMORY;
 }
 
-/* Opens the lock's file; a writer makes it. -1 with errno. */
+/* Opens the lock's file; a writer makes it. -1 with errno. Without waiting: a fifo would. */
 static int catalog_open_lock(const store_catalog *catalog, bool writes)
 {
     char *path;
@@ -70,7 +70,7 @@ static int catalog_open_lock(const store_catalog *catalog, bool writes)
         return -1;
     }
     int flags = writes ? O_RDWR | O_CREAT : O_RDONLY;
-    int file = open(path, flags | O_CLOEXEC | O_NOFOLLOW, 0600);
+    int file = open(path, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
     int os_error = errno;
     free(path);
     errno = os_error;
@@ -79,10 +79,20 @@ static int catalog_open_lock(const store_catalog *catalog, bool writes)
 
 static kvt_status catalog_lock(store_catalog *catalog)
 {
+    struct stat facts;
     catalog->lock_file = catalog_open_lock(catalog, true);
-    if (catalog->lock_file < 0) return catalog_errno_status(errno);
+    if (catalog->lock_file < 0) {
+        if (errno == ELOOP) catalog->reason = "its lock file (-lock) is a symbolic link";
+        return catalog_errno_status(errno);
+    }
+    if (fstat(catalog->lock_file, &facts) == 0 && !S_ISREG(facts.st_mode)) {
+        catalog->reason = "its lock file (-lock) is no regular file";
+        return KVT_E_ARGUMENT;
+    }
     (void)fchmod(catalog->lock_file, 0600); /* another owner's stays as it is */
-    return tiers_claim_acquire(&catalog->claim, catalog->lock_file, true);
+    kvt_status status = tiers_claim_acquire(&catalog->claim, catalog->lock_file, true);
+    if (status == KVT_E_IO) catalog->reason = "its lock file (-lock) cannot be locked";
+    return status;
 }
 
 /* A reader shares the lock with other readers. False: somebody writes the catalog. Without a lock
@@ -107,7 +117,29 @@ static kvt_status catalog_make_file(store_catalog *catalog)
     return KVT_OK;
 }
 
-/* Looks at what is there before SQLite does, which would carry the log over or throw it away. */
+/* What SQLite keeps beside the catalog is a file, or is not there. */
+static kvt_status catalog_check_beside(store_catalog *catalog)
+{
+    static const struct {
+        const char *suffix, *reason;
+    } beside[] = {{"-wal", "its log (-wal) is no regular file"},
+                  {"-shm", "the index of its log (-shm) is no regular file"},
+                  {"-journal", "its journal (-journal) is no regular file"}};
+    for (size_t i = 0; i < sizeof beside / sizeof beside[0]; i++) {
+        struct stat facts;
+        char *path;
+        if (asprintf(&path, "%s%s", catalog->path, beside[i].suffix) < 0) return KVT_E_MEMORY;
+        bool other = lstat(path, &facts) == 0 && !S_ISREG(facts.st_mode);
+        free(path);
+        if (!other) continue;
+        catalog->reason = beside[i].reason;
+        return KVT_E_ARGUMENT;
+    }
+    return KVT_OK;
+}
+
+/* Looks at what is there before SQLite does, which would carry the log over or throw it away. Lock
+ * and log are found by the name, so a catalog has one. */
 static kvt_status catalog_check_files(store_catalog *catalog)
 {
     struct stat facts;
@@ -116,6 +148,14 @@ static kvt_status catalog_check_files(store_catalog *catalog)
         catalog->reason = "it is no regular file";
         return KVT_E_ARGUMENT;
     }
+    if (there && facts.st_nlink > 1) {
+        catalog->reason =
+            "it has a second name (a hard link), which lock and log would not follow; "
+            "remove one, or make it a copy";
+        return KVT_E_ARGUMENT;
+    }
+    kvt_status beside = catalog_check_beside(catalog);
+    if (beside != KVT_OK) return beside;
     kvt_status status = catalog_log_check(catalog->path, &catalog->log_bytes);
     if (status == KVT_E_CORRUPT) {
         catalog->reason =

@@ -54,6 +54,7 @@ struct store_catalog {
     uint8_t pool[16];
     uint8_t secret[16];
     uint64_t epoch;
+    uint64_t opening; /* epoch + 1: an open has announced it, and may have been cut short */
 
     /* The writer: everything below is under lock, except that the batch being written belongs to
      * the writer alone. */

@@ -28,6 +28,7 @@ typedef struct members_joining {
     bool known;         /* the member was there before */
     kvt_device *device; /* NULL once the pool owns it */
     bool labelled;
+    bool ours;  /* it carries this store's label, so recover may find records on it */
     bool keeps; /* what lies on it is what we know of it */
     uint64_t silence_ns;
     tiers_wear wear;
@@ -170,6 +171,7 @@ static kvt_status members_judge(members_joining *joining)
     if (found == TIERS_LABEL_BLANK && (facts->flags & KVT_DEVICE_FOREIGN) != 0)
         found = TIERS_LABEL_FOREIGN;
     if (!ours && found != TIERS_LABEL_BLANK && !store->format) return KVT_E_MISMATCH;
+    joining->ours = ours;
     joining->keeps = ours && joining->known && label.epoch == store->epoch &&
                      label.capacity_bytes == facts->capacity_bytes;
     return KVT_OK;
@@ -209,7 +211,7 @@ static kvt_status members_insert(members_joining *joining, const kvt_device_conf
     uint64_t head = joining->labelled ? TIERS_SUPERBLOCK_BYTES : 0;
     cost_device cost;
     kvt_status status =
-        newcomer_measure(&joining->device, joining->silence_ns, !joining->keeps, head, &cost);
+        newcomer_measure(&joining->device, joining->silence_ns, !joining->ours, head, &cost);
     if (status == KVT_OK) status = members_write_label(joining);
     KILL_POINT("device add: label written");
     if (status != KVT_OK) return status;

@@ -3,10 +3,12 @@
  * open.c - opening a store: devices, labels, catalog, recovery, policy, background.
  *
  * Order, and what each step needs:
- *     profile -> catalog -> devices -> preflight -> labels checked -> stale rows dropped -> costs
- *     -> labels written (superblock.h protocol) -> staging -> pools -> policy
- *     -> recovery -> catalog writer -> background
- * Nothing is written before preflight and labels have passed. A failure closes what was opened.
+ *     profile -> catalog -> devices -> preflight -> labels checked -> costs of the profile
+ *     -> devices measured -> stale rows dropped -> epoch announced -> labels written
+ *     (superblock.h protocol) -> staging -> pools -> policy -> recovery -> catalog writer
+ *     -> background
+ * Nothing is written before preflight, labels and profile have passed, and a measurement writes
+ * only to a device that nobody can want back. A failure closes what was opened.
  *
  * Thread rule: open is not concurrent with anything. close.c closes.
  */
@@ -73,7 +75,7 @@ static kvt_status open_one_device(open_state *state, kvt_tier tier, uint32_t mem
         return KVT_E_ARGUMENT;
     }
     device->labelled = (device->device->facts.flags & KVT_DEVICE_DURABLE) != 0;
-    device->blank = !device->labelled;
+    device->blank = device->given_up = !device->labelled;
     for (uint32_t i = 0; i + 1 < state->device_count; i++) {
         if (strcmp(state->devices[i].device->name, device->device->name) != 0) continue;
         snprintf(state->message, state->message_size, "device %s is named twice",
@@ -189,6 +191,30 @@ static kvt_status open_secret(open_state *state)
 
 /* ---- costs ---- */
 
+static void open_say_measured(const open_state *state, const char *name, kvt_status status)
+{
+    snprintf(state->message, state->message_size, "device %s: cannot be measured: %s", name,
+             kvt_status_text(status));
+}
+
+static kvt_status open_measure(open_state *state)
+{
+    for (uint32_t i = 0; i < state->device_count; i++) {
+        open_device *device = &state->devices[i];
+        uint64_t head = device->labelled ? TIERS_SUPERBLOCK_BYTES : 0;
+        char name[32];
+        if (!device->measure) continue;
+        snprintf(name, sizeof name, "%s", device->device->name);
+        kvt_status status = newcomer_measure(&device->device, device->silence_ns, device->given_up,
+                                             head, &device->cost);
+        if (status == KVT_OK) continue;
+        open_say_measured(state, name, status);
+        return status;
+    }
+    return KVT_OK;
+}
+
+/* What the profile says of devices and codecs; the devices that it lacks are measured later. */
 static kvt_status open_costs(open_state *state)
 {
     kvt_cost_model *costs = &state->store->costs;
@@ -198,19 +224,11 @@ static kvt_status open_costs(open_state *state)
                                   .message_size = state->message_size};
     for (uint32_t i = 0; i < state->device_count; i++) {
         open_device *device = &state->devices[i];
-        uint64_t head = device->labelled ? TIERS_SUPERBLOCK_BYTES : 0;
-        char name[32];
-        snprintf(name, sizeof name, "%s", device->device->name);
         kvt_status status = costs_profiled_device(&profile, device->device, &device->cost);
-        if (status == KVT_E_MISMATCH) return status;
-        if (status == KVT_MISS)
-            status = newcomer_measure(&device->device, device->silence_ns, device->blank, head,
-                                      &device->cost);
-        if (status != KVT_OK) {
-            snprintf(state->message, state->message_size, "device %s: cannot be measured: %s", name,
-                     kvt_status_text(status));
-            return status;
-        }
+        device->measure = status == KVT_MISS;
+        if (status == KVT_OK || status == KVT_MISS) continue;
+        if (status != KVT_E_MISMATCH) open_say_measured(state, device->device->name, status);
+        return status;
     }
     kvt_variant raw = {.codec = KVT_CODEC_RAW};
     kvt_variant lossless = {.codec = KVT_CODEC_LOSSLESS, .mode = KVT_LOSSLESS_DENSE};
@@ -379,16 +397,22 @@ static void open_release(void *context, tiers_location *location)
     tiers_pool_release(store->pools[KVT_TIER_SSD], location);
 }
 
+void open_say_catalog(const open_state *state, kvt_status status)
+{
+    snprintf(state->message, state->message_size, "catalog %s: %s%s", state->options->catalog_path,
+             status == KVT_E_CORRUPT ? "it is damaged" : kvt_status_text(status),
+             status == KVT_E_CORRUPT || status == KVT_E_DATABASE
+                 ? "; kvterrace recover --replace makes a new one from the devices"
+                 : "");
+}
+
 static kvt_status open_recover(open_state *state)
 {
     kvt_store *store = state->store;
     if (store->catalog == NULL) return KVT_OK;
     kvt_status status = recover_entries(store);
     if (status == KVT_OK) status = catalog_start(store->catalog, open_sync, open_release, store);
-    if (status != KVT_OK) {
-        snprintf(state->message, state->message_size, "catalog %s: recovery failed: %s",
-                 state->options->catalog_path, kvt_status_text(status));
-    }
+    if (status != KVT_OK) open_say_catalog(state, status);
     return status;
 }
 
@@ -483,11 +507,14 @@ static kvt_status open_steps(open_state *state)
     if (status == KVT_OK) status = open_check_labels(state);
     if (status == KVT_OK) status = open_check_new(state);
     KILL_POINT("open: labels checked");
-    if (status == KVT_OK) status = open_drop_stale(state);
-    KILL_POINT("open: stale rows dropped");
     if (status == KVT_OK) status = open_serials(state);
     if (status == KVT_OK) status = open_costs(state);
+    if (status == KVT_OK) status = open_measure(state);
     KILL_POINT("open: costs known");
+    if (status == KVT_OK) status = open_drop_stale(state);
+    KILL_POINT("open: stale rows dropped");
+    if (status == KVT_OK) status = open_announce(state);
+    KILL_POINT("open: epoch announced");
     if (status == KVT_OK) status = open_write_labels(state);
     KILL_POINT("open: labels written");
     if (status == KVT_OK) status = open_write_epoch(state);

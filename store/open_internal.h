@@ -17,9 +17,11 @@ typedef struct open_device {
     kvt_device *device; /* NULL once a pool owns it */
     cost_device cost;
     bool labelled; /* durable: carries a superblock */
-    bool blank;    /* may be overwritten: new, or taken over empty */
+    bool blank;    /* none of its content is taken over: new, stale, or given up */
     bool stale;    /* ours, of an older epoch: taken back empty */
     bool new;      /* it carries nothing yet */
+    bool given_up; /* new, or of no use to recover: a measurement may write to it */
+    bool measure;  /* the profile lacks it */
     uint64_t in_flight_bytes_max;
     uint64_t silence_ns;
     tiers_wear wear;
@@ -39,6 +41,9 @@ typedef struct open_state {
     size_t message_size;
 } open_state;
 
+/* Puts into the message what the catalog failed with. */
+void open_say_catalog(const open_state *state, kvt_status status);
+
 /* ---- open_labels.c; what kvt_open says ---- */
 
 /* Before a device is opened, which would make its file: members that the catalog counts on. */
@@ -50,6 +55,9 @@ KVT_NODISCARD kvt_status open_check_new(open_state *state);
 
 /* Takes rows on stale members out of the catalog before a label can call the members current. */
 KVT_NODISCARD kvt_status open_drop_stale(open_state *state);
+
+/* Says in the catalog that labels of the new epoch are to come, before one does. */
+KVT_NODISCARD kvt_status open_announce(open_state *state);
 
 /* Writes the new epoch to every device, then to the catalog. */
 KVT_NODISCARD kvt_status open_write_labels(open_state *state);

@@ -3,8 +3,8 @@
  * open_labels.c - whose the devices of a store are: labels against the catalog (superblock.h has
  * the protocol).
  *
- * Nothing is written here but by open_drop_stale, open_write_labels and open_write_epoch, in this
- * order, once everything has been checked.
+ * Nothing is written here but by open_drop_stale, open_announce, open_write_labels and
+ * open_write_epoch, in this order, once everything has been checked.
  *
  * Thread rule: the opener's thread.
  */
@@ -43,6 +43,32 @@ static kvt_status open_check_torn(open_state *state, open_device *device, tiers_
     return KVT_OK;
 }
 
+/*
+ * A label of this store against the catalog. One that is newer than what the catalog knows of comes
+ * from a life that another catalog served: this one was put back from a copy, and what the devices
+ * hold is not in it.
+ */
+static kvt_status open_check_epoch(open_state *state, open_device *device, const char *name,
+                                   uint64_t epoch)
+{
+    if (epoch <= catalog_opening(state->store->catalog)) {
+        device->stale = epoch < state->epoch;
+        device->blank = device->stale;
+        return KVT_OK;
+    }
+    if (!state->options->format) {
+        snprintf(state->message, state->message_size,
+                 "catalog %s is older than device %s (epochs %llu, %llu): a copy that was put "
+                 "back? kvterrace recover --replace makes a new one from the devices; store.format "
+                 "gives up what they hold",
+                 state->options->catalog_path, name, (unsigned long long)state->epoch,
+                 (unsigned long long)epoch);
+        return KVT_E_MISMATCH;
+    }
+    device->blank = device->given_up = true;
+    return KVT_OK;
+}
+
 /* What a device's label says about it: blank, ours, stale, or somebody else's. */
 static kvt_status open_check_label(open_state *state, open_device *device)
 {
@@ -64,11 +90,7 @@ static kvt_status open_check_label(open_state *state, open_device *device)
     bool ours = found == TIERS_LABEL_SOUND && state->store->catalog != NULL &&
                 memcmp(label.pool, state->pool_id, sizeof label.pool) == 0 &&
                 label.tier == (uint32_t)device->tier && label.member == device->member;
-    if (ours) {
-        device->stale = label.epoch != state->epoch && label.epoch != state->epoch + 1;
-        device->blank = device->stale;
-        return KVT_OK;
-    }
+    if (ours) return open_check_epoch(state, device, name, label.epoch);
     /* Some file systems begin behind the place of the label, so it looks blank. */
     if (found == TIERS_LABEL_BLANK && (device->device->facts.flags & KVT_DEVICE_FOREIGN) != 0)
         found = TIERS_LABEL_FOREIGN;
@@ -83,7 +105,7 @@ static kvt_status open_check_label(open_state *state, open_device *device)
                      : "");
         return KVT_E_MISMATCH;
     }
-    device->blank = true;
+    device->blank = device->given_up = true;
     return KVT_OK;
 }
 
@@ -191,8 +213,7 @@ kvt_status open_drop_stale(open_state *state)
                                            &store->counters.recovery_drops, &kept);
     store->counters.recovery_drops += catalog_rows_dropped(store->catalog);
     if (status != KVT_OK) {
-        snprintf(state->message, state->message_size, "catalog %s: %s",
-                 state->options->catalog_path, kvt_status_text(status));
+        open_say_catalog(state, status);
         return status;
     }
     bool has_ssd = false;
@@ -210,6 +231,16 @@ kvt_status open_drop_stale(open_state *state)
     return KVT_OK;
 }
 
+/* The catalog knows of an epoch before a device carries it; else it would pass for an older one. */
+kvt_status open_announce(open_state *state)
+{
+    store_catalog *catalog = state->store->catalog;
+    if (catalog == NULL || catalog_opening(catalog) > state->epoch) return KVT_OK;
+    kvt_status status = catalog_announce(catalog, state->epoch + 1);
+    if (status != KVT_OK) open_say_catalog(state, status);
+    return status;
+}
+
 /* Writes the new epoch to every device, then to the catalog. */
 kvt_status open_write_labels(open_state *state)
 {
@@ -222,8 +253,11 @@ kvt_status open_write_labels(open_state *state)
         snprintf(name, sizeof name, "%s", device->device->name);
         kvt_status status = newcomer_write_label(&device->device, device->silence_ns, &label);
         if (status != KVT_OK) {
-            snprintf(state->message, state->message_size, "device %s: cannot write its label: %s",
-                     name, kvt_status_text(status));
+            snprintf(state->message, state->message_size, "device %s: cannot write its label: %s%s",
+                     name, kvt_status_text(status),
+                     status == KVT_E_SPACE
+                         ? "; a sparse member needs 4 KiB free on its file system for that"
+                         : "");
             return status;
         }
         KILL_POINT("open: one label written");
@@ -248,9 +282,6 @@ kvt_status open_write_epoch(open_state *state)
     }
     kvt_status status = catalog_set_epoch(state->store->catalog, state->epoch + 1, rows, count);
     free(rows);
-    if (status != KVT_OK) {
-        snprintf(state->message, state->message_size, "catalog %s: %s",
-                 state->options->catalog_path, kvt_status_text(status));
-    }
+    if (status != KVT_OK) open_say_catalog(state, status);
     return status;
 }

@@ -97,9 +97,12 @@ kvt_status rebuild_draft_open(rebuild_state *state)
         catalog_open(state->draft_path, 0, &state->draft, state->message, state->message_size);
     if (status != KVT_OK) return status;
     status = catalog_adopt_pool(state->draft, report->pool);
-    /* An open accepts labels of its catalog's epoch and of the one after it. */
+    /* An open accepts labels of its catalog's epoch, and of the one after it when that was
+     * announced. */
     const uint64_t epoch = (state->behind & state->used) != 0 ? report->epoch - 1 : report->epoch;
     if (status == KVT_OK) status = catalog_set_epoch(state->draft, epoch, rows, count);
+    if (status == KVT_OK && epoch != report->epoch)
+        status = catalog_announce(state->draft, report->epoch);
     if (status == KVT_OK) status = catalog_start(state->draft, write_sync, write_release, NULL);
     return status;
 }

@@ -10,6 +10,7 @@
 #include "device_file.h"
 #include "errand.h"
 #include "kill_point.h"
+#include "superblock.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -76,6 +77,19 @@ static int file_allocate(const file_device *file, uint64_t capacity, bool sparse
     return refused == 0 ? 0 : errno;
 }
 
+/* The labels' blocks of a sparse file are written, or a full file system would leave the store
+ * unable to write the next label. */
+static int file_write_head(int fd)
+{
+    static const char zeros[TIERS_SUPERBLOCK_BYTES];
+    for (size_t at = 0; at < sizeof zeros;) {
+        ssize_t written = pwrite(fd, zeros + at, sizeof zeros - at, (off_t)at);
+        if (written < 0 && errno != EINTR) return errno;
+        if (written > 0) at += (size_t)written;
+    }
+    return 0;
+}
+
 static kvt_status file_make(file_device *file, const file_opening *opening)
 {
     char draft[PATH_MAX];
@@ -108,6 +122,7 @@ static kvt_status file_make(file_device *file, const file_opening *opening)
     file->draft = true;
     int os_error = fchmod(file->fd, 0600) == 0 && ftruncate(file->fd, 0) == 0 ? 0 : errno;
     if (os_error == 0) os_error = file_allocate(file, capacity, opening->config->sparse);
+    if (os_error == 0 && opening->config->sparse) os_error = file_write_head(file->fd);
     if (os_error != 0) return file_refuse_errno(opening, os_error);
     KILL_POINT("member: room allocated");
     file->base.facts.capacity_bytes = capacity;

@@ -7,8 +7,10 @@
  * open carries an older epoch: what it holds is stale, and it is taken back empty.
  *
  * Open protocol (the store drives it; E = the catalog's epoch):
- *   1 read the label of every device; accept E and E + 1 (a crash between 2 and 3), else "stale"
- *   2 write E + 1 to every device present     3 write E + 1 to the catalog     4 serve
+ *   1 read the label of every device; accept E, and E + 1 if it was announced (a crash between 2
+ *     and 4); an older one is "stale", a newer one says that the catalog is: refused
+ *   2 announce E + 1 in the catalog           3 write E + 1 to every device present
+ *   4 write E + 1 to the catalog              5 serve
  * Objects on stale devices are dropped from the catalog before anything is served.
  *
  * Thread rule: as a device: one thread at a time.

@@ -160,12 +160,13 @@ KVT_API void kvt_store_options_free(void *owner);
  * message gets one line for a person on failure, naming the device or file at fault; with KVT_OK it
  * is empty, or notes what was done otherwise than asked: a capacity of HBM or DRAM that is no
  * multiple of 4 KiB is rounded down.
- * KVT_OK; KVT_E_ARGUMENT (an option; a member that is a symbolic link, or the store's catalog);
- * KVT_E_SPACE (a tier larger than its devices); KVT_E_GONE, KVT_E_READ_ONLY, KVT_E_IO (a device or
- * the catalog's folder); KVT_E_LOCKED (a device or the catalog is open in this process, or was for
- * 10 s in another: one that is killed lets go late); KVT_E_MISMATCH (a device holds other bytes, or
- * the profile is another host's, version's or device's); KVT_E_CORRUPT (the catalog or its log is
- * damaged; both are left as they are, and kvterrace recover makes a new one); KVT_E_VERSION,
+ * KVT_OK; KVT_E_ARGUMENT (an option; a member that is a symbolic link, or the store's catalog; a
+ * catalog with a hard link); KVT_E_SPACE (a tier larger than its devices); KVT_E_GONE,
+ * KVT_E_READ_ONLY, KVT_E_IO (a device or the catalog's folder); KVT_E_LOCKED (a device or the
+ * catalog is open in this process, or was for 10 s in another: one that is killed lets go late);
+ * KVT_E_MISMATCH (a device holds other bytes; the catalog is older than a device; the profile is
+ * another host's, version's or device's); KVT_E_CORRUPT (the catalog or its log is damaged: both
+ * are left as they are, and kvterrace recover makes a new one; or the profile is); KVT_E_VERSION,
  * KVT_E_DATABASE (the catalog; it is left as it is); KVT_E_UNSUPPORTED; KVT_E_MEMORY. Blocking.
  *
  * An open that fails removes only files that it made itself, and one that fails or is killed at any
