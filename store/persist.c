@@ -21,20 +21,13 @@
 #include "store/kill_note.h"
 #include "store/store.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#define PERSIST_SCAN    4096u /* buckets looked at under one hold of the lock */
-#define PERSIST_CHUNK   256u  /* records between two looks at the room */
-#define PERSIST_THREADS 4u    /* that write a chunk, the caller's included */
-
-/* The background writes a record when a tenth of what it would save is worth its write: about so
- * often a restart comes before the copy is dropped or made anew. */
-#define PERSIST_RESTART_CHANCE 0.1
-#define PERSIST_REUSE_SECONDS  300.0 /* uses within this time after a restart count */
-#define PERSIST_PICKS          256u  /* records that one background round chooses at most */
+#define PERSIST_SCAN    512u /* buckets looked at under one hold of the lock */
+#define PERSIST_CHUNK   256u /* records between two looks at the room */
+#define PERSIST_THREADS 4u   /* that write a chunk, the caller's included */
 
 typedef struct persist_item {
     uint64_t handle;
@@ -421,93 +414,4 @@ void persist_close(kvt_store *store)
     double limit_ns = (double)persist_clock_ns() + store->close_deadline_seconds * 1e9;
     /* What stays behind is lost with the process, as it is by a kill. */
     (void)!persist_all(store, (uint64_t)limit_ns, true, NULL);
-}
-
-/* ---- the background ---- */
-
-/* Lock held. */
-static void persist_earn(kvt_store *store)
-{
-    store_persist *persist = &store->persist;
-    uint64_t now_ns = store_now_ns(store);
-    double most = (double)persist->bytes_per_s;
-    if (most < (double)store->record_bytes_max) most = (double)store->record_bytes_max;
-    persist->tokens += (double)persist->bytes_per_s * (double)(now_ns - persist->earned_ns) * 1e-9;
-    if (persist->tokens > most) persist->tokens = most;
-    persist->earned_ns = now_ns;
-}
-
-/* Whether a copy is worth its write although no restart is in sight. Lock held. */
-static bool persist_pays(const kvt_store *store, const kvt_policy_worth *worth, uint64_t bytes)
-{
-    double reuse = fmin(1.0, worth->uses_per_s * PERSIST_REUSE_SECONDS);
-    double write_seconds = (double)bytes / store->costs.write[KVT_TIER_SSD].bytes_per_s;
-    return worth->saved_seconds * reuse * PERSIST_RESTART_CHANCE > write_seconds;
-}
-
-/* The best of the next part of the table that pay, in order. Lock held. */
-static uint32_t persist_pick(kvt_store *store, persist_item picks[PERSIST_PICKS])
-{
-    store_persist *persist = &store->persist;
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < PERSIST_SCAN; i++) {
-        if (persist->bucket >= store->table.bucket_count) {
-            persist->bucket = 0;
-            break;
-        }
-        const store_entry *entry = store->table.buckets[persist->bucket++];
-        for (; entry != NULL; entry = entry->next) {
-            kvt_policy_worth worth;
-            if (entry->state != ENTRY_RESIDENT || !entry_is_above_alone(entry)) continue;
-            uint64_t bytes = entry->place->record_bytes;
-            if (kvt_policy_worth_get(store->policy, entry->handle, KVT_TIER_SSD, &worth) !=
-                    KVT_OK ||
-                !persist_pays(store, &worth, bytes))
-                continue;
-            if (count == PERSIST_PICKS && worth.per_byte <= picks[count - 1].per_byte) continue;
-            uint32_t index = count < PERSIST_PICKS ? count++ : count - 1;
-            picks[index] = (persist_item){entry->handle, bytes, worth.per_byte, 0};
-            for (; index > 0 && picks[index - 1].per_byte < picks[index].per_byte; index--) {
-                persist_item better = picks[index];
-                picks[index] = picks[index - 1];
-                picks[index - 1] = better;
-            }
-        }
-    }
-    return count;
-}
-
-/* Takes a record's bytes out of the budget and the room. Lock held. */
-static bool persist_may_write(kvt_store *store, uint64_t bytes)
-{
-    store_persist *persist = &store->persist;
-    persist_earn(store);
-    if (store->stopping || (double)bytes > persist->tokens) return false;
-    if (copies_free_bytes(store, false) < bytes) return false;
-    persist->tokens -= (double)bytes;
-    return true;
-}
-
-void persist_round(kvt_store *store)
-{
-    persist_item picks[PERSIST_PICKS];
-    if (!store->copies.kept || store->persist.bytes_per_s == 0) return;
-    if (store->pools[KVT_TIER_SSD] == NULL) return;
-    pthread_mutex_lock(&store->lock);
-    uint32_t count = persist_pick(store, picks);
-    pthread_mutex_unlock(&store->lock);
-    for (uint32_t i = 0; i < count; i++) {
-        pthread_mutex_lock(&store->lock);
-        bool may = persist_may_write(store, picks[i].bytes);
-        pthread_mutex_unlock(&store->lock);
-        if (!may) return;
-        kvt_status status = executor_copy(store, picks[i].handle, 0);
-        pthread_mutex_lock(&store->lock);
-        if (status == KVT_OK) {
-            store->counters.persisted++;
-            store->counters.persisted_bytes += picks[i].bytes;
-        }
-        pthread_mutex_unlock(&store->lock);
-        if (status < 0) return; /* the entry backs off, or there is no room */
-    }
 }

@@ -68,12 +68,16 @@ typedef struct store_copies {
     uint64_t draw; /* what is drawn next */
 } store_copies;
 
-/* The background's write-back (persist.c). Under store->lock. */
+/* The background's write-back (persist_background.c). Under store->lock. */
 typedef struct store_persist {
-    uint64_t bytes_per_s; /* fixed after open; 0 = none */
-    double tokens;        /* bytes that may be written now */
-    uint64_t earned_ns;   /* up to when tokens were earned */
-    size_t bucket;        /* where the walk over the table goes on */
+    uint64_t bytes_per_s;  /* fixed after open; 0 = none */
+    double tokens;         /* bytes that may be written now */
+    uint64_t earned_ns;    /* up to when tokens were earned */
+    size_t bucket;         /* where the walk over the table goes on */
+    bool pass_found;       /* the walk has found something since it began anew */
+    uint64_t bytes_wanted; /* of the record that waits for room or budget; 0 = none does */
+    uint64_t dropped_seen; /* of counters.copies_dropped */
+    uint64_t resume_ns;    /* nothing is looked at before; store_now_ns */
 } store_persist;
 
 /* Counters under store->lock. */
@@ -431,6 +435,8 @@ KVT_NODISCARD kvt_status persist_all(kvt_store *store, uint64_t deadline_ns, boo
 
 /* The same within store.close_deadline. Once the background has ended. */
 void persist_close(kvt_store *store);
+
+/* ---- persist_background.c ---- */
 
 /* Writes some of what is worth it into free room, within store.persist_rate. In the background
  * round; no lock held. */
