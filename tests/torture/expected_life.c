@@ -276,8 +276,10 @@ static void life_step(life_thread *self, kvt_store *store)
         (void)!kvt_exists(store, &key);
     } else if (choice < 860) {
         life_match(self, store);
-    } else if (choice < 960) {
+    } else if (choice < 920 || (choice < 960 && self->number % 4 < 2)) {
         expected_flush(store);
+    } else if (choice < 960) {
+        expected_persist(store);
     } else if (choice < 975) {
         (void)!kvt_maintain(store, NULL);
     } else if (choice < 985) {
@@ -287,8 +289,6 @@ static void life_step(life_thread *self, kvt_store *store)
         (void)!kvt_explain(store, &key, &explanation);
     } else if (self->number == 0 && choice < 995) {
         life_change_device(self, store);
-    } else if (self->number >= 2 && self->number <= 3 && choice < 990) {
-        expected_persist(store);
     } else if (self->number == 1 && choice == 995) {
         life_open_again(self);
     }

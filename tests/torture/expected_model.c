@@ -122,7 +122,8 @@ static void model_note(expected_key *key, uint32_t number, kill_note note, kvt_t
         atomic_store(&key->held, 0);
         atomic_store(&key->tier, (unsigned)tier);
     }
-    atomic_store(&key->leaving, note == KILL_NOTE_EVICTS);
+    /* An entry that is being evicted gives its copy up first; it leaves all the same. */
+    if (note != KILL_NOTE_GIVES_WAY) atomic_store(&key->leaving, note == KILL_NOTE_EVICTS);
     if (note == KILL_NOTE_ABORTED && atomic_load(&key->held) != 0) {
         if (!atomic_load(&key->deleting)) atomic_store(&key->required, atomic_load(&key->held));
         atomic_store(&key->held, 0);
@@ -354,6 +355,7 @@ void expected_persist(kvt_store *store)
         model_require(key, 'W');
     }
     pthread_mutex_unlock(&model_lock);
+    KILL_POINT("persist: promised");
 }
 
 void expected_note_close(void)
