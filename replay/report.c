@@ -26,10 +26,12 @@ const char page_style[] =
     "dt{color:var(--soft)}dd{margin:0;overflow-wrap:anywhere}\n"
     ".wide{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:13px;"
     "font-variant-numeric:tabular-nums}\n"
-    "th,td{padding:7px 7px;text-align:right;border-bottom:1px solid var(--line);"
+    "th,td{padding:7px 5px;text-align:right;border-bottom:1px solid var(--line);"
     "white-space:nowrap}th:first-child,td:first-child{text-align:left}\n"
     "th{color:var(--soft);font-weight:600}td:first-child{font-weight:600}\n"
-    "svg{width:100%;height:auto;display:block}svg text{font:13px system-ui,sans-serif;"
+    ".warning{border-left:4px solid var(--blocked);background:var(--card);padding:10px 14px}\n"
+    "svg{width:100%;height:auto;display:block}main>.wide svg{min-width:760px}svg text{font:13px "
+    "system-ui,sans-serif;"
     "fill:var(--ink)}svg .tick{fill:var(--soft);font-size:12px}svg .name{font-weight:600}\n"
     ".grid{stroke:var(--line);stroke-width:1}.curve{fill:none;stroke-width:2.2;"
     "stroke-linejoin:round}\n"
@@ -83,6 +85,13 @@ void page_text(FILE *file, const char *text)
         }
         at += length;
     }
+}
+
+void page_warn_busy(FILE *file)
+{
+    fprintf(file, "<p class=\"warning\">This machine was busy while it was measured: figures and "
+                  "times on this page are too uncertain to compare anything by. Measure again when "
+                  "it is quiet.</p>\n");
 }
 
 static void page_fact(FILE *file, const char *name, const char *value)
@@ -186,7 +195,7 @@ static void page_row(const replay_report *report, size_t index, FILE *file)
     page_cell_seconds(file, stable ? times->ttft_mean : NAN);
     page_cell_seconds(file, times->ttft_p50);
     page_cell_seconds(file, times->ttft_p90);
-    page_cell_seconds(file, times->ttft_p99);
+    if (results_has_p99(report)) page_cell_seconds(file, times->ttft_p99);
     page_cell_seconds(file, stable ? times->wait_mean : NAN);
     page_cell_seconds(file, times->blocked_mean);
     page_cell_seconds(file, result->put_mean_s);
@@ -211,6 +220,7 @@ static void page_table(const replay_report *report, FILE *file)
         "loaded",  "read",      "written",  "moves aborted", "decision"};
     fprintf(file, "<div class=\"wide\"><table><thead><tr>");
     for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++) {
+        if (strcmp(heads[i], "p99") == 0 && !results_has_p99(report)) continue;
         fprintf(file, "<th>%s</th>", heads[i]);
     }
     fprintf(file, "</tr></thead><tbody>\n");
@@ -251,7 +261,8 @@ static void page_note_machine(const replay_report *report, FILE *file)
     fprintf(file,
             "<li>What this machine adds by itself, by waking late and by making and checking "
             "the bytes, is %s.</li>\n",
-            none ? "in the row of the policy \"none\""
+            none ? "in the row of the policy \"none\", whose blocked time is no load: it loads "
+                   "nothing"
                  : "part of all times; a run of the policy \"none\" shows it");
 }
 
@@ -316,16 +327,18 @@ kvt_status replay_print_html(const replay_report *report, FILE *file)
             "<h1>kvterrace replay</h1>\n<p class=\"lead\">Time to first token of the same "
             "requests, %zu %s</p>\n",
             report->result_count, report->result_count == 1 ? "run" : "runs");
+    if (report->profile_busy) page_warn_busy(file);
     page_facts(report, file);
     fprintf(file, "<h2>Results</h2>\n");
     page_table(report, file);
     if (report->result_count > 0) {
-        fprintf(file, "<h2>Mean time to first token</h2>\n");
+        fprintf(file, "<h2>Mean time to first token</h2>\n<div class=\"wide\">");
         page_bars_ttft(report, file);
-        fprintf(file, "<h2>Tokens found, by tier</h2>\n");
+        fprintf(file, "</div>\n<h2>Tokens found, by tier</h2>\n<div class=\"wide\">");
         page_bars_hits(report, file);
-        fprintf(file, "<h2>Requests answered within a time</h2>\n");
+        fprintf(file, "</div>\n<h2>Requests answered within a time</h2>\n<div class=\"wide\">");
         page_curves_ttft(report, file);
+        fprintf(file, "</div>\n");
         page_regrets(report, file);
     }
     page_notes(report, file);

@@ -116,7 +116,11 @@ static void figure_legend(FILE *file, const char *const *classes, const char *co
 void page_bars_ttft(const replay_report *report, FILE *file)
 {
     static const char *const classes[] = {"wait", "blocked", "compute"};
-    static const char *const names[] = {"waiting for a server", "blocked on loads", "prefill"};
+    const bool live = report->result_count > 0 && strcmp(report->results[0].mode, "live") == 0;
+    const char *const names[] = {"waiting for a server",
+                                 live ? "blocked on loads, and what this machine adds by itself"
+                                      : "blocked on loads",
+                                 "prefill"};
     double most = 0.0;
     for (size_t i = 0; i < report->result_count; i++) {
         const replay_result *result = &report->results[i];

@@ -21,6 +21,9 @@ extern const char page_style[];
 /* Writes text with &, <, > and quotes escaped; control bytes and broken UTF-8 become '?'. */
 void page_text(FILE *file, const char *text);
 
+/* The warning at the top of a page whose figures rest on a busy machine's profile. */
+void page_warn_busy(FILE *file);
+
 /* "lru" or "lru, seed 2" when policies repeat. */
 void page_label(const replay_report *report, size_t index, char *text, size_t size);
 

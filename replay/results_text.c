@@ -137,6 +137,11 @@ static void text_head(const replay_report *report, FILE *file)
     text_reuse(workload, file);
 }
 
+bool results_has_p99(const replay_report *report)
+{
+    return report->workload->request_count >= RESULTS_P99_REQUESTS;
+}
+
 static void text_times(const replay_report *report, FILE *file)
 {
     bool live = report->result_count > 0 && strcmp(report->results[0].mode, "live") == 0;
@@ -150,7 +155,7 @@ static void text_times(const replay_report *report, FILE *file)
         double values[8] = {stable ? times->ttft_mean : NAN,
                             times->ttft_p50,
                             times->ttft_p90,
-                            times->ttft_p99,
+                            results_has_p99(report) ? times->ttft_p99 : NAN,
                             stable ? times->wait_mean : NAN,
                             times->service_mean,
                             times->blocked_mean,

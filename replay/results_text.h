@@ -18,6 +18,10 @@ const char *results_format_seconds(double seconds, char *text);
 size_t results_workload_notes(const replay_workload *workload, char notes[][RESULTS_NOTE_BYTES],
                               size_t count);
 
+/* Whether there are requests enough for a 99th percentile: below, it is one or two of them. */
+#define RESULTS_P99_REQUESTS 500u
+bool results_has_p99(const replay_report *report);
+
 /* "12.3 GB", decimal prefixes; "0" for none. */
 const char *results_format_bytes(double bytes, char *text);
 

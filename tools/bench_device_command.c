@@ -10,7 +10,9 @@
 
 #include "bench/bench.h"
 
+#include <errno.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* What tests/support/drives writes. Only root can, so nobody else chooses what is overwritten. */
@@ -71,6 +73,21 @@ static error_t bench_parse(int key, char *argument, struct argp_state *state)
     }
 }
 
+/* A folder for test files that is not there is the user's mistake. */
+static int bench_check_directory(const bench_arguments *arguments)
+{
+    struct stat facts;
+    char message[COMMAND_MESSAGE_BYTES];
+    if (arguments->directory == NULL) return EXIT_FINE;
+    int reason = stat(arguments->directory, &facts) != 0 ? errno
+                 : S_ISDIR(facts.st_mode)                ? 0
+                                                         : ENOTDIR;
+    if (reason == 0) return EXIT_FINE;
+    (void)snprintf(message, sizeof message, "--directory: %.300s: %s", arguments->directory,
+                   strerror(reason));
+    return command_fail(KVT_E_CONFIG, message);
+}
+
 /* Runs over the configured devices, those of SSD tiers alone if so wanted, or over what the bench
  * makes for itself. */
 static int bench_run_list(bench_arguments *arguments, bool ssd_only,
@@ -93,6 +110,7 @@ static int bench_run_list(bench_arguments *arguments, bool ssd_only,
     }
     int code = status == KVT_OK ? command_report_unused(&arguments->common, sections)
                                 : command_fail(status, message);
+    if (code == EXIT_FINE) code = bench_check_directory(arguments);
     if (code == EXIT_FINE) {
         for (size_t i = 0; i < list.count; i++) {
             const device_item *item = &list.items[i];
@@ -244,6 +262,7 @@ int command_bench_restart(int argc, char **argv)
                                    .iterations = arguments.iterations,
                                    .scratch_folder = arguments.directory};
     code = command_report_unused(&arguments.common, sections);
+    if (code == EXIT_FINE) code = bench_check_directory(&arguments);
     if (code == EXIT_FINE) code = bench_restart_run(&options);
     command_unload(&arguments.common);
     return command_finish(code);

@@ -289,9 +289,8 @@ int command_check_config(int argc, char **argv)
                               .doc = "Checks configuration files: syntax, names, values, "
                                      "settings without effect, whether tiers and devices fit "
                                      "together, and whether profile, folders and devices are "
-                                     "there. Opens nothing: what lies on devices and in files, "
-                                     "and whether a drive or a GPU answers, is for the store to "
-                                     "find.",
+                                     "there. Opens nothing; the contents of devices and files are "
+                                     "checked when the store opens.",
                               .children = children};
     check_arguments arguments = {0};
     int code = command_load(&argp, argc, argv, &arguments);

@@ -7,6 +7,7 @@
  */
 #include "device_list.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,7 +49,7 @@ static kvt_status list_make_standard(const char *directory, uint64_t file_bytes,
     int length = snprintf(folder, sizeof folder, "%s/kvterrace-XXXXXX", directory);
     if (length < 0 || (size_t)length >= sizeof folder || !mkdtemp(folder)) {
         (void)snprintf(message, message_size, "no folder for a test file in %.300s: %m", directory);
-        return KVT_E_IO;
+        return errno == ENOENT || errno == ENOTDIR ? KVT_E_GONE : KVT_E_IO;
     }
     memcpy(list->folder, folder, sizeof folder);
     length = snprintf(list->file, sizeof list->file, "%.*s/ssd0", (int)sizeof list->file - 8,

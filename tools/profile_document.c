@@ -372,3 +372,14 @@ kvt_status profile_document_make(kvt_profile *profile, const profile_view *view,
     *document_out = document;
     return status;
 }
+
+bool profile_document_is_busy(const json_t *document)
+{
+    const json_t *device;
+    size_t i;
+    json_array_foreach(json_object_get(document, "devices"), i, device)
+    {
+        if (json_is_true(json_object_get(device, "busy"))) return true;
+    }
+    return false;
+}

@@ -22,6 +22,9 @@ typedef struct profile_view {
 KVT_NODISCARD kvt_status profile_document_make(kvt_profile *profile, const profile_view *view,
                                                json_t **document_out);
 
+/* Whether a device was measured here while the machine was busy. */
+bool profile_document_is_busy(const json_t *document);
+
 /* Adds "break_even" and "load" to a document that has devices, codecs and prefill. KVT_OK;
  * KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status profile_break_even_add(json_t *document);

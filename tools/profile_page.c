@@ -46,7 +46,9 @@ static void show_head(const json_t *document, FILE *file)
         interrupted += view_number(run, "complete", 0) <= 0;
     }
     fprintf(file, "<h1>kvterrace profile</h1>\n<p class=\"lead\">What was measured, where and when"
-                  "</p>\n<dl>\n");
+                  "</p>\n");
+    if (profile_document_is_busy(document)) page_warn_busy(file);
+    fprintf(file, "<dl>\n");
     show_fact(file, "database", view_text(document, "database"));
     if (last != NULL) {
         (void)snprintf(line, sizeof line, "%s: %s, %.0f CPUs, %s of memory, %s",

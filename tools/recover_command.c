@@ -177,6 +177,7 @@ static int recover_run(const recover_arguments *arguments, kvt_store_options *st
     options.progress = recover_take_progress;
     options.context = &bar;
     if (arguments->catalog) store->catalog_path = arguments->catalog;
+    if (!store->catalog_path) return command_fail(KVT_E_CONFIG, "store.catalog is not set");
     progress_start(&bar, &arguments->common);
     command_catch_interrupts();
     kvt_status status = kvt_store_recover(store, &options, &report, message, message_size);

@@ -9,6 +9,8 @@
 #include "compare_command.h"
 #include "data_files.h"
 #include "output_file.h"
+#include "profile_document.h"
+#include "profile_open.h"
 
 #include "estimator/whole_file.h"
 #include "replay/live_profile.h"
@@ -352,6 +354,24 @@ static kvt_status replay_write_html(const replay_report *report, const char *pat
     return whole_file_end(&partial, path, status, message, message_size);
 }
 
+/* Whether the profile that the run is based on is a busy machine's. */
+static bool replay_is_profile_busy(const replay_session *session)
+{
+    char message[COMMAND_MESSAGE_BYTES];
+    kvt_config *config = session->arguments->common.config;
+    kvt_profile *profile = NULL;
+    json_t *document = NULL;
+    if (!kvt_config_text(config, "store.profile")) return false;
+    const profile_view view = {.path = command_profile_path(config)};
+    kvt_status status =
+        command_profile_open(config, KVT_PROFILE_READ, &profile, message, sizeof message);
+    if (status == KVT_OK) status = profile_document_make(profile, &view, &document);
+    bool busy = status == KVT_OK && profile_document_is_busy(document);
+    json_decref(document);
+    kvt_profile_close(profile);
+    return busy;
+}
+
 static kvt_status replay_print(replay_session *session)
 {
     const replay_arguments *arguments = session->arguments;
@@ -371,7 +391,9 @@ static kvt_status replay_print(replay_session *session)
                             .store = arguments->live ? &session->store : NULL,
                             .workload = &session->workload,
                             .results = session->results,
-                            .result_count = session->result_count};
+                            .result_count = session->result_count,
+                            .profile_busy =
+                                arguments->report != NULL && replay_is_profile_busy(session)};
     kvt_status status = arguments->common.json ? replay_print_json(&report, stdout)
                                                : replay_print_text(&report, stdout);
     if (status == KVT_OK && arguments->report) {

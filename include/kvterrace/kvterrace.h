@@ -82,8 +82,8 @@ typedef struct kvt_tier_options {
     kvt_striping striping;
     bool weights_fixed; /* shares stay as measured at open; else they follow what devices achieve */
     bool emulated;      /* HBM without devices: memory of the host, no GPU is looked for */
-    uint64_t rebalance_bytes_per_s; /* for hot objects whose layout fell behind; 0 = none; 32 MB/s
-                                     */
+    uint64_t rebalance_bytes_per_s; /* for hot objects whose layout fell behind; 0 = none
+                                     * (default 32 MB/s) */
 } kvt_tier_options;
 
 /* Called after a move was carried out, in the order of execution, under no lock that the callee
@@ -170,7 +170,7 @@ KVT_API void kvt_store_options_free(void *owner);
  * KVT_E_DATABASE (the catalog; it is left as it is); KVT_E_UNSUPPORTED; KVT_E_MEMORY. Blocking.
  *
  * An open that fails removes only files that it made itself, and one that fails or is killed at any
- * point is taken up by the next.
+ * point is completed by the next.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_open(const kvt_store_options *options, kvt_store **store_out,
                                           char *message, size_t message_size);

@@ -192,11 +192,14 @@ static void the_page_stands_alone(void **state)
                             .options = &options,
                             .workload = &workload,
                             .results = results,
-                            .result_count = 3};
+                            .result_count = 3,
+                            .profile_busy = true};
     FILE *file = tmpfile();
     assert_non_null(file);
     assert_int_equal(replay_print_html(&report, file), KVT_OK);
     char *page = slurp(file);
+    assert_non_null(strstr(page, "busy while it was measured"));
+    assert_null(strstr(page, "<th>p99</th>")); /* 200 requests have none */
     static const char *const outside[] = {"http:", "https:", "<script", "url(", "@import", "<img",
                                           "<link", "src=",   "<b>",     "nan",  "inf "};
     for (size_t i = 0; i < sizeof outside / sizeof outside[0]; i++) {

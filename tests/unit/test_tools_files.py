@@ -171,6 +171,12 @@ class FilesTest(CommandCase):
         self.fails("capacity", *LIVE, "--scale", "1", "--set", "device.d.tier=ssd", "--set",
                    "device.d.backend=file", "--set", "device.d.path=made", "--set",
                    "device.d.capacity=16MiB", "--set", "tier.ssd.capacity=1GB")
+        for command in ("recover", "verify"):
+            result = self.run_command(command, "--set", "tier.dram.capacity=1GiB", code=2)
+            self.assertIn("store.catalog is not set (KVT_E_CONFIG)", result.stderr)
+        self.fails("No such file", "bench", "restart", "-D", "none")
+        self.fails("No such file", "bench", "devices", "-D", "none")
+        self.fails("No such file", "profile", "devices", "-D", "none", "--database", "i.db")
         self.fails("/proc/x", *SIM, "--plan-log", "/proc/x")
         self.fails("not UTF-8", "profile", "import", "--source", "here", "--database", "i.db",
                    self.put("latin.csv", PREFILL.encode() + b"caf\xe9,1000,0,0.001,0\n"))
@@ -230,7 +236,11 @@ class FilesTest(CommandCase):
                 ("no tier has", "[store]\npolicy = lru\n"),
                 ("device.a.path is the same file", drive.format("a", "f") + drive.format("b", "f")),
                 ("device.a.path is the same file",
+                 drive.format("a", "f") + drive.format("b", "./././f")),
+                ("device.a.path is the same file", "[store]\nfollow_symlinks = yes\n" +
                  drive.format("a", "there") + drive.format("b", "again")),
+                ("a symbolic link", drive.format("b", "again")),
+                ("neither a regular file", drive.format("b", "/dev/zero")),
                 ("store.catalog is the same file",
                  "[store]\ncatalog = there\n" + drive.format("a", "there")),
                 ("store.catalog: folder: this is a folder",
