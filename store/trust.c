@@ -86,7 +86,7 @@ void trust_note_plan(kvt_store *store, const kvt_plan *plan)
 /* ---- why ---- */
 
 static const char *const trust_by_curve =
-    "It is not stored: at the measured speeds and the prefill model's its last put saved nothing "
+    "It is not stored: at the measured and modelled speeds, storing it would have saved nothing "
     "over recomputing it, or too little for the room. While a tier with room takes nothing, one "
     "put now and then is stored there all the same and timed.";
 static const char *const trust_by_learned =
