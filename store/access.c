@@ -736,8 +736,10 @@ kvt_status kvt_delete(kvt_store *store, const kvt_key *key)
     if (key == NULL) return KVT_E_ARGUMENT;
     kvt_status status = KVT_MISS;
     pthread_mutex_lock(&store->lock);
-    park_forget_key(store, key);
     for (;;) {
+        /* In each turn: an entry whose device went while this waited for a move lies there now, and
+         * would come back with the device. */
+        park_forget_key(store, key);
         store_entry *entry = entry_find_key(&store->table, key);
         if (entry == NULL || entry->state == ENTRY_ARRIVING) break;
         if (entry->state == ENTRY_RESIDENT) {

@@ -4,6 +4,7 @@
  * judged: the read's failure says nothing about what the device holds.
  */
 #include "store/kill_note.h"
+#include "store/store.h"
 #include "store_support.h"
 
 enum { DISKS = 2, ENTRIES = 12 };
@@ -113,6 +114,40 @@ static void test_a_move_finds_its_source_back(void **state)
     check_all(s);
 }
 
+static void *delete_thread(void *argument)
+{
+    site *s = argument;
+    kvt_key key = support_key(3);
+    (void)!kvt_delete(s->store, &key);
+    return NULL;
+}
+
+/* A delete waits for a move of its entry; meanwhile the device goes, and the entry is set aside for
+ * its return. It does not come back with the device. */
+static void test_a_deleted_entry_stays_away(void **state)
+{
+    site *s = *state;
+    pthread_t thread;
+    kvt_key key = support_key(3);
+    pthread_mutex_lock(&s->store->lock);
+    store_entry *entry = entry_find_key(&s->store->table, &key);
+    assert_non_null(entry);
+    entry_set_state(entry, ENTRY_RESIDENT, ENTRY_MOVING);
+    pthread_mutex_unlock(&s->store->lock);
+    assert_int_equal(pthread_create(&thread, NULL, delete_thread, s), 0);
+    usleep(100000); /* until it waits; if it does not yet, the test shows nothing */
+    pthread_mutex_lock(&s->store->lock);
+    entry_set_state(entry, ENTRY_MOVING, ENTRY_RESIDENT);
+    tiers_pool_retire(s->store->pools[KVT_TIER_SSD], 0);
+    park_refresh_tier(s->store, KVT_TIER_SSD);
+    pthread_cond_broadcast(&s->store->changed);
+    pthread_mutex_unlock(&s->store->lock);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(kvt_store_device_add(s->store, KVT_TIER_SSD, &s->configs[0], NULL, 0), KVT_OK);
+    assert_int_equal(support_get(s->store, 3, NULL), KVT_MISS);
+    assert_int_equal(support_get(s->store, 4, NULL), KVT_OK);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -120,6 +155,7 @@ int main(void)
                                         site_teardown),
         cmocka_unit_test_setup_teardown(test_a_move_finds_its_source_back, site_setup,
                                         site_teardown),
+        cmocka_unit_test_setup_teardown(test_a_deleted_entry_stays_away, site_setup, site_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
