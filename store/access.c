@@ -20,7 +20,7 @@
 #include <string.h>
 #include <time.h>
 
-static uint64_t access_clock_ns(void)
+uint64_t store_clock_ns(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -29,7 +29,7 @@ static uint64_t access_clock_ns(void)
 
 uint64_t store_now_ns(const kvt_store *store)
 {
-    return access_clock_ns() - store->opened_ns + 1;
+    return store_clock_ns() - store->opened_ns + 1;
 }
 
 /* ---- put ---- */
@@ -559,7 +559,7 @@ static kvt_status access_refuse(kvt_store *store, kvt_status status, kvt_get_inf
 /* Joined a read that its owner has given up. */
 static bool access_may_begin_again(const access_get *get, kvt_status status)
 {
-    return status == KVT_E_TIMEOUT && !get->owner && access_clock_ns() < get->deadline_ns;
+    return status == KVT_E_TIMEOUT && !get->owner && store_clock_ns() < get->deadline_ns;
 }
 
 static void access_let_go(kvt_store *store, access_get *get)
@@ -654,7 +654,7 @@ void access_time_entry(kvt_store *store, const kvt_key *key)
     pthread_mutex_unlock(&store->lock);
     void *data = bytes != 0 ? malloc(bytes) : NULL;
     if (data == NULL) return;
-    uint64_t deadline_ns = access_clock_ns() + ACCESS_TIMING_NS;
+    uint64_t deadline_ns = store_clock_ns() + ACCESS_TIMING_NS;
     (void)!access_run(store, key, data, bytes, deadline_ns, true, NULL);
     free(data);
 }
@@ -664,7 +664,7 @@ kvt_status kvt_get(kvt_store *store, const kvt_key *key, void *data, uint64_t da
 {
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     uint64_t deadline_ns = store->get_deadline_ns;
-    if (deadline_ns != UINT64_MAX) deadline_ns += access_clock_ns();
+    if (deadline_ns != UINT64_MAX) deadline_ns += store_clock_ns();
     return kvt_get_until(store, key, data, data_bytes, deadline_ns, info);
 }
 

@@ -13,7 +13,6 @@
 #include <sqlite3.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 /* The caller's array, and how many items there are. */
 typedef struct health_list {
@@ -125,13 +124,8 @@ kvt_status kvt_health(kvt_store *store, kvt_health_item *items, size_t capacity,
     if (store == NULL || count_out == NULL || (items == NULL && capacity != 0))
         return KVT_E_ARGUMENT;
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    health_list list = {.items = items,
-                        .capacity = capacity,
-                        .now_ns =
-                            (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec,
-                        .overall = KVT_OK};
+    health_list list = {
+        .items = items, .capacity = capacity, .now_ns = store_clock_ns(), .overall = KVT_OK};
     catalog_health catalog = {0};
     if (store->catalog != NULL) catalog_health_get(store->catalog, &catalog);
     health_add_catalog(&list, &catalog);

@@ -23,7 +23,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define PERSIST_SCAN    512u /* buckets looked at under one hold of the lock */
 #define PERSIST_CHUNK   256u /* records between two looks at the room */
@@ -41,13 +40,6 @@ typedef struct persist_list {
     size_t count;
     size_t room;
 } persist_list;
-
-static uint64_t persist_clock_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
-}
 
 static bool persist_add(persist_list *list, const persist_item *item)
 {
@@ -294,7 +286,7 @@ static void *persist_write_chunk(void *argument)
         const persist_item *item = run->chunk[run->chunk_next++];
         kvt_status status = KVT_E_TIMEOUT;
         pthread_mutex_unlock(&run->lock);
-        if (persist_clock_ns() < run->deadline_ns)
+        if (store_clock_ns() < run->deadline_ns)
             status = executor_copy(run->store, item->handle, run->deadline_ns);
         pthread_mutex_lock(&run->lock);
         persist_note(run, item, status);
@@ -333,7 +325,7 @@ static void persist_write_wanted(persist_run *run)
     kvt_status status = persist_prepare(run);
     while (status == KVT_OK && at < run->wanted.count) {
         status = KVT_E_TIMEOUT;
-        if (persist_clock_ns() < run->deadline_ns) status = persist_choose(run, &at);
+        if (store_clock_ns() < run->deadline_ns) status = persist_choose(run, &at);
         if (status == KVT_OK) persist_write(run);
     }
     persist_leave_rest(run, at, status);
@@ -411,7 +403,7 @@ void persist_close(kvt_store *store)
 {
     if (!store->copies.kept || store->pools[KVT_TIER_SSD] == NULL) return;
     if (!(store->close_deadline_seconds > 0)) return;
-    double limit_ns = (double)persist_clock_ns() + store->close_deadline_seconds * 1e9;
+    double limit_ns = (double)store_clock_ns() + store->close_deadline_seconds * 1e9;
     /* What stays behind is lost with the process, as it is by a kill. */
     (void)!persist_all(store, (uint64_t)limit_ns, true, NULL);
 }

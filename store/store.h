@@ -197,6 +197,9 @@ struct kvt_store {
     uint64_t background_ended_ns; /* store_now_ns, before it was told to stop; 0 = it runs */
 };
 
+/* Nanoseconds of CLOCK_MONOTONIC: what deadlines are instants of. */
+uint64_t store_clock_ns(void);
+
 /* Nanoseconds since the store was opened, at least 1. */
 uint64_t store_now_ns(const kvt_store *store);
 
