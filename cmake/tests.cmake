@@ -10,7 +10,7 @@ set(KVT_NEEDS_tiers tiers)
 set(KVT_NEEDS_estimator estimator judge codecs tiers)
 set(KVT_NEEDS_store store estimator codecs tiers policy)
 set(KVT_NEEDS_replay replay store estimator codecs tiers policy)
-set(KVT_NEEDS_bench bench judge store estimator codecs tiers policy)
+set(KVT_NEEDS_bench bench replay judge store estimator codecs tiers policy)
 
 set(KVT_TEST_ENVIRONMENT "KVT_SOURCE_DIR=${CMAKE_SOURCE_DIR};KVT_BINARY_DIR=${CMAKE_BINARY_DIR}")
 
