@@ -8,9 +8,12 @@
  * request, because its content goes on differently in the next turn. A turn's input holds all
  * earlier inputs and answers.
  *
- * Two event sources run in time order: the next session's start, and a heap of the next turns of
- * open sessions. Only integers leave the draws (nanoseconds, tokens), so equal seeds give equal
- * workloads wherever log and exp agree to the last printed nanosecond. One thread.
+ * The event sources run in time order: the next session's start, a heap of the next turns of open
+ * sessions, and where they are asked for the next request of a scan, the next session of a crowd
+ * and the next trade of popularity. A source that is off draws nothing, so settings that leave all
+ * three off give the workload that they gave before there were any. Only integers leave the draws
+ * (nanoseconds, tokens), so equal seeds give equal workloads wherever log and exp agree to the last
+ * printed nanosecond. One thread.
  */
 #include "random.h"
 #include "workload_build.h"
@@ -27,6 +30,8 @@ typedef struct generator_context {
     bool used;
 } generator_context;
 
+#define GENERATOR_NO_CONTEXT UINT32_MAX /* of a scan: the document is the request's own */
+
 /* One open session: its next turn. */
 typedef struct generator_turn {
     uint64_t arrival_ns;
@@ -36,17 +41,32 @@ typedef struct generator_turn {
     uint32_t context;
 } generator_turn;
 
+/* Where a scan or a crowd stands. Its clock runs inside the windows alone, which keeps the arrivals
+ * of each window Poisson. */
+typedef struct generator_burst {
+    const replay_burst *options;
+    double clock_s;
+    uint64_t window;  /* that the next arrival falls into */
+    uint64_t next_ns; /* UINT64_MAX: off */
+} generator_burst;
+
 typedef struct generator_state {
     const replay_generator *options;
     workload_builder builder;
     replay_random random;
     generator_context *contexts;
-    double *popularity;   /* cumulative, contexts entries */
+    double *popularity;   /* cumulative, by rank; contexts entries */
+    uint32_t *of_rank;    /* the context that has this rank now */
     generator_turn *heap; /* by (arrival, session) */
     uint64_t heap_room;
     size_t heap_count;
     uint32_t system_first; /* dense id of the system prompt's first block */
     bool system_used;
+    generator_burst scan, crowd;
+    uint64_t crowd_window; /* that crowd_context was drawn for */
+    uint32_t crowd_context;
+    uint64_t trade_ns; /* of the next trade of popularity; UINT64_MAX = never */
+    uint32_t sessions;
 } generator_state;
 
 static bool turn_is_earlier(const generator_turn *a, const generator_turn *b)
@@ -102,12 +122,34 @@ static uint64_t draw_ns(replay_random *random, double mean_seconds)
     return ns < 1e18 ? (uint64_t)ns : UINT64_C(1000000000000000000);
 }
 
+/* Draws the next arrival. One behind the longest workload there may be ends the source. */
+static void burst_draw(generator_burst *burst, replay_random *random)
+{
+    const replay_burst *options = burst->options;
+    burst->clock_s += replay_random_exponential(random, 1.0 / options->per_s);
+    double window = floor(burst->clock_s / options->window_seconds);
+    double begin_s = (window + 0.5) * options->period_seconds;
+    double at_s = begin_s + (burst->clock_s - window * options->window_seconds);
+    burst->next_ns = UINT64_MAX;
+    if (!(at_s * 1e9 < (double)REPLAY_ARRIVAL_MAX_NS)) return;
+    burst->window = (uint64_t)window;
+    burst->next_ns = (uint64_t)(at_s * 1e9);
+}
+
+static void burst_start(generator_burst *burst, const replay_burst *options, replay_random *random)
+{
+    *burst = (generator_burst){.options = options, .next_ns = UINT64_MAX};
+    if (options->per_s > 0.0) burst_draw(burst, random);
+}
+
 static kvt_status generator_prepare(generator_state *state)
 {
     const replay_generator *options = state->options;
     state->contexts = calloc(options->contexts, sizeof *state->contexts);
     state->popularity = malloc(options->contexts * sizeof *state->popularity);
-    if (state->contexts == NULL || state->popularity == NULL) return KVT_E_MEMORY;
+    state->of_rank = malloc(options->contexts * sizeof *state->of_rank);
+    if (state->contexts == NULL || state->popularity == NULL || state->of_rank == NULL)
+        return KVT_E_MEMORY;
     double sum = 0.0;
     for (uint32_t i = 0; i < options->contexts; i++) {
         double length = options->tokens_median *
@@ -115,11 +157,18 @@ static kvt_status generator_prepare(generator_state *state)
         state->contexts[i].tokens = draw_tokens(length, options->tokens_max);
         sum += pow((double)i + 1.0, -options->zipf);
         state->popularity[i] = sum;
+        state->of_rank[i] = i;
     }
+    burst_start(&state->scan, &options->scan, &state->random);
+    burst_start(&state->crowd, &options->crowd, &state->random);
+    state->crowd_window = UINT64_MAX;
+    state->trade_ns = UINT64_MAX;
+    if (options->drift_per_s > 0.0)
+        state->trade_ns = draw_ns(&state->random, 1.0 / options->drift_per_s);
     return KVT_OK;
 }
 
-static uint32_t generator_draw_context(generator_state *state)
+static uint32_t generator_draw_rank(generator_state *state)
 {
     uint32_t low = 0, high = state->options->contexts - 1;
     double point = replay_random_unit(&state->random) * state->popularity[high];
@@ -132,6 +181,17 @@ static uint32_t generator_draw_context(generator_state *state)
         }
     }
     return low;
+}
+
+/* A context drawn by its popularity and one drawn uniformly trade their ranks. */
+static void generator_trade(generator_state *state)
+{
+    uint32_t one = generator_draw_rank(state);
+    uint32_t other = (uint32_t)replay_random_below(&state->random, state->options->contexts);
+    uint32_t context = state->of_rank[one];
+    state->of_rank[one] = state->of_rank[other];
+    state->of_rank[other] = context;
+    state->trade_ns += draw_ns(&state->random, 1.0 / state->options->drift_per_s);
 }
 
 /* Adds blocks [begin, end) of a shared segment whose ids are consecutive; the first use makes
@@ -151,7 +211,6 @@ static kvt_status generator_add_shared(generator_state *state, bool used, uint32
 static kvt_status generator_add_head(generator_state *state, uint32_t context)
 {
     replay_workload *workload = state->builder.workload;
-    generator_context *shared = &state->contexts[context];
     uint32_t unit = state->options->block_tokens;
     uint32_t system_blocks = state->options->system_tokens / unit;
     if (!state->system_used) state->system_first = (uint32_t)workload->distinct_blocks;
@@ -159,6 +218,8 @@ static kvt_status generator_add_head(generator_state *state, uint32_t context)
         generator_add_shared(state, state->system_used, state->system_first, system_blocks);
     if (status != KVT_OK) return status;
     state->system_used = true;
+    if (context == GENERATOR_NO_CONTEXT) return KVT_OK;
+    generator_context *shared = &state->contexts[context];
     if (!shared->used) {
         shared->first_block = (uint32_t)workload->distinct_blocks;
         shared->block_count =
@@ -207,6 +268,7 @@ static kvt_status generator_add_turn(generator_state *state, generator_turn *tur
     uint32_t asked = draw_tokens(replay_random_exponential(&state->random, options->turn_tokens),
                                  REPLAY_TOKENS_MAX / 4);
     uint64_t grown = (uint64_t)turn->input_tokens + output + asked;
+    if (turn->context == GENERATOR_NO_CONTEXT) return KVT_OK;
     if (last || grown > REPLAY_TOKENS_MAX || pause > REPLAY_ARRIVAL_MAX_NS) return KVT_OK;
     turn->last_request = workload->request_count - 1;
     turn->input_tokens = (uint32_t)grown;
@@ -215,18 +277,61 @@ static kvt_status generator_add_turn(generator_state *state, generator_turn *tur
 }
 
 static generator_turn generator_open_session(generator_state *state, uint64_t arrival_ns,
-                                             uint32_t session)
+                                             uint32_t context)
 {
     const replay_generator *options = state->options;
-    uint32_t context = generator_draw_context(state);
     uint32_t asked = draw_tokens(replay_random_exponential(&state->random, options->turn_tokens),
                                  REPLAY_TOKENS_MAX / 4);
     return (generator_turn){.arrival_ns = arrival_ns,
                             .last_request = UINT64_MAX,
                             .input_tokens =
                                 options->system_tokens + state->contexts[context].tokens + asked,
-                            .session = session,
+                            .session = state->sessions++,
                             .context = context};
+}
+
+/* A document of a context's length, in a request of its own. */
+static generator_turn generator_scan(generator_state *state)
+{
+    const replay_generator *options = state->options;
+    double length =
+        options->tokens_median * exp(options->tokens_sigma * replay_random_normal(&state->random));
+    generator_turn turn = {.arrival_ns = state->scan.next_ns,
+                           .last_request = UINT64_MAX,
+                           .input_tokens =
+                               options->system_tokens + draw_tokens(length, options->tokens_max),
+                           .session = state->sessions++,
+                           .context = GENERATOR_NO_CONTEXT};
+    burst_draw(&state->scan, &state->random);
+    return turn;
+}
+
+static generator_turn generator_crowd(generator_state *state)
+{
+    uint64_t arrival_ns = state->crowd.next_ns;
+    if (state->crowd.window != state->crowd_window) {
+        state->crowd_window = state->crowd.window;
+        state->crowd_context =
+            (uint32_t)replay_random_below(&state->random, state->options->contexts);
+    }
+    burst_draw(&state->crowd, &state->random);
+    return generator_open_session(state, arrival_ns, state->crowd_context);
+}
+
+/* The earliest of what comes next, but trades; a turn of an open session goes before a new one. */
+static generator_turn generator_next(generator_state *state, uint64_t *session_ns,
+                                     double session_gap)
+{
+    uint64_t start_ns = *session_ns, scan_ns = state->scan.next_ns, crowd_ns = state->crowd.next_ns;
+    uint64_t first_ns = start_ns < scan_ns ? start_ns : scan_ns;
+    first_ns = first_ns < crowd_ns ? first_ns : crowd_ns;
+    if (state->heap_count > 0 && state->heap[0].arrival_ns <= first_ns) return heap_pop(state);
+    if (first_ns < start_ns && first_ns == scan_ns) return generator_scan(state);
+    if (first_ns < start_ns) return generator_crowd(state);
+    uint32_t context = state->of_rank[generator_draw_rank(state)];
+    generator_turn turn = generator_open_session(state, start_ns, context);
+    *session_ns += draw_ns(&state->random, session_gap);
+    return turn;
 }
 
 static kvt_status generator_run(generator_state *state)
@@ -234,20 +339,42 @@ static kvt_status generator_run(generator_state *state)
     const replay_generator *options = state->options;
     double session_gap = options->turns_mean / options->requests_per_s;
     uint64_t session_ns = draw_ns(&state->random, session_gap);
-    uint32_t sessions = 0;
     while (state->builder.workload->request_count < options->requests) {
-        generator_turn turn;
-        if (state->heap_count > 0 && state->heap[0].arrival_ns <= session_ns) {
-            turn = heap_pop(state);
-        } else {
-            turn = generator_open_session(state, session_ns, sessions++);
-            session_ns += draw_ns(&state->random, session_gap);
-        }
+        while (state->trade_ns <= session_ns)
+            generator_trade(state);
+        generator_turn turn = generator_next(state, &session_ns, session_gap);
         if (turn.arrival_ns > REPLAY_ARRIVAL_MAX_NS) return KVT_E_ARGUMENT;
         kvt_status status = generator_add_turn(state, &turn);
         if (status != KVT_OK) return status;
     }
     return KVT_OK;
+}
+
+static bool is_within(double value, double low, double high)
+{
+    return value >= low && value <= high; /* false for a value that is no number */
+}
+
+static const char *burst_fault(const replay_burst *burst, const char *const faults[4])
+{
+    if (!is_within(burst->per_s, 0.0, 1e6)) return faults[0];
+    if (burst->per_s <= 0.0) return NULL;
+    if (!is_within(burst->window_seconds, 1e-3, 1e6)) return faults[1];
+    if (!is_within(burst->period_seconds, 1e-3, 1e6)) return faults[2];
+    return burst->period_seconds < burst->window_seconds ? faults[3] : NULL;
+}
+
+static const char *generator_fault_in_bursts(const replay_generator *o)
+{
+    static const char *const scan[] = {"scan_rate: 0 to 1e6 per second", "scan_time: 1 ms to 1e6 s",
+                                       "scan_period: 1 ms to 1e6 s",
+                                       "scan_period: at least workload.scan_time, up to 1e6 s"};
+    static const char *const crowd[] = {"crowd_rate: 0 to 1e6 per second",
+                                        "crowd_time: 1 ms to 1e6 s", "crowd_period: 1 ms to 1e6 s",
+                                        "crowd_period: at least workload.crowd_time, up to 1e6 s"};
+    if (!is_within(o->drift_per_s, 0.0, 1e3)) return "drift: 0 to 1000 per second";
+    const char *fault = burst_fault(&o->scan, scan);
+    return fault != NULL ? fault : burst_fault(&o->crowd, crowd);
 }
 
 static const char *generator_fault(const replay_generator *o)
@@ -265,7 +392,7 @@ static const char *generator_fault(const replay_generator *o)
     if (o->system_tokens > (1u << 20)) return "system_tokens: 0 to 2^20";
     if (!(o->think_seconds >= 0.0 && o->think_seconds <= 1e5)) return "think_time: 0 to 1e5 s";
     if (o->block_tokens < 1 || o->block_tokens > 65536) return "block_tokens: 1 to 65536";
-    return NULL;
+    return generator_fault_in_bursts(o);
 }
 
 kvt_status replay_generator_check(const replay_generator *generator, char *message,
@@ -294,6 +421,7 @@ kvt_status replay_workload_generate(const replay_generator *generator, replay_wo
     workload_build_free(&state.builder);
     free(state.contexts);
     free(state.popularity);
+    free(state.of_rank);
     free(state.heap);
     if (status != KVT_OK) {
         replay_workload_free(workload);

@@ -605,7 +605,14 @@ void replay_generator_read(kvt_config *config, replay_generator *generator)
         .system_tokens = options_count(config, "workload.system_tokens"),
         .think_seconds = kvt_config_number(config, "workload.think_time"),
         .block_tokens = options_count(config, "replay.block_tokens"),
-        .seed = kvt_config_bytes(config, "replay.seed")};
+        .seed = kvt_config_bytes(config, "replay.seed"),
+        .drift_per_s = kvt_config_number(config, "workload.drift"),
+        .scan = {.per_s = kvt_config_number(config, "workload.scan_rate"),
+                 .window_seconds = kvt_config_number(config, "workload.scan_time"),
+                 .period_seconds = kvt_config_number(config, "workload.scan_period")},
+        .crowd = {.per_s = kvt_config_number(config, "workload.crowd_rate"),
+                  .window_seconds = kvt_config_number(config, "workload.crowd_time"),
+                  .period_seconds = kvt_config_number(config, "workload.crowd_period")}};
     uint64_t limit = kvt_config_bytes(config, "replay.limit");
     if (limit > 0 && limit < generator->requests) generator->requests = limit;
 }

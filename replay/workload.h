@@ -45,6 +45,14 @@ typedef struct replay_workload {
     uint64_t grid_ns; /* step that the arrivals were quantised to, 0 = none; already spread */
 } replay_workload;
 
+/* Arrivals beside the others, in windows that come back: window k begins at (k + 1/2) periods and
+ * lasts window_seconds. */
+typedef struct replay_burst {
+    double per_s; /* inside a window, Poisson; 0 = none, up to 1e6 */
+    double window_seconds;
+    double period_seconds; /* from one window's begin to the next; at least window_seconds */
+} replay_burst;
+
 /* A seeded Poisson workload: sessions arrive, pick a context by Zipf popularity and extend it turn
  * by turn. The path of a request is [system prompt | context | turns of one session]. */
 typedef struct replay_generator {
@@ -61,6 +69,10 @@ typedef struct replay_generator {
     double think_seconds;   /* mean pause between turns, exponential */
     uint32_t block_tokens;  /* 1 .. 65536 */
     uint64_t seed;
+    double drift_per_s; /* popularity drifts: so often a context drawn by popularity trades places
+                           with one drawn uniformly; 0 = never, up to 1000 */
+    replay_burst scan;  /* requests for documents that nobody asks for again */
+    replay_burst crowd; /* sessions that all begin with one context, drawn anew for each window */
 } replay_generator;
 
 /* Whether every field is in its range; message gets the setting at fault. KVT_OK; KVT_E_ARGUMENT.

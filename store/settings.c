@@ -163,6 +163,18 @@ static const kvt_setting settings_table[] = {
     COUNT("workload.turn_tokens", "512", "mean tokens that a turn adds"),
     COUNT("workload.system_tokens", "0", "tokens of a system prompt that all contexts share"),
     SECONDS("workload.think_time", "30", "mean pause between the turns of a session"),
+    NUMBER("workload.drift", "0",
+           "popularity drifts: so often a second a popular context trades places with any other"),
+    NUMBER("workload.scan_rate", "0",
+           "scans: requests per second for documents that nobody asks for again; 0: none"),
+    SECONDS("workload.scan_time", "60", "length of a scan"),
+    SECONDS("workload.scan_period", "600",
+            "from the begin of one scan to the next; the first begins after half of it"),
+    NUMBER("workload.crowd_rate", "0",
+           "flash crowds: sessions per second that all begin with one context; 0: none"),
+    SECONDS("workload.crowd_time", "60", "length of a flash crowd"),
+    SECONDS("workload.crowd_period", "600",
+            "from the begin of one crowd to the next; the first begins after half of it"),
 };
 
 const kvt_setting *kvt_setting_at(size_t index)

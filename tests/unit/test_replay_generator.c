@@ -127,28 +127,198 @@ static void shape_is_as_asked(void **state)
     replay_workload_free(&workload);
 }
 
+/* A generator whose contexts can be told by their first block: 50 of 4000 tokens each. */
+static replay_generator rooted_generator(void)
+{
+    replay_generator generator = base_generator();
+    generator.turns_mean = 1.0;
+    generator.zipf = 2.0;
+    generator.system_tokens = 0;
+    generator.tokens_sigma = 0.0;
+    return generator;
+}
+
+/* Uses of every block; the caller frees them. */
+static uint32_t *count_uses(const replay_workload *workload)
+{
+    uint32_t *uses = calloc((size_t)workload->distinct_blocks, sizeof *uses);
+    assert_non_null(uses);
+    for (uint64_t i = 0; i < workload->block_refs; i++)
+        uses[workload->blocks[i]]++;
+    return uses;
+}
+
+static double most_popular_share(const replay_workload *workload)
+{
+    uint32_t *uses = count_uses(workload), most = 0;
+    for (uint64_t i = 0; i < workload->distinct_blocks; i++)
+        if (uses[i] > most) most = uses[i];
+    free(uses);
+    return (double)most / (double)workload->request_count;
+}
+
 static void popularity_follows_zipf(void **state)
+{
+    (void)state;
+    replay_generator generator = rooted_generator();
+    replay_workload workload;
+    generate(&generator, &workload);
+    /* The first of 50 contexts at exponent 2 has 1 / 1.625 = 61.5 % of the draws. */
+    double share = most_popular_share(&workload);
+    assert_true(share > 0.58 && share < 0.65);
+    replay_workload_free(&workload);
+}
+
+/* The most popular one of 50 has 61.5 % of the draws at any time. With a trade every 10 s, of which
+ * most take the first rank from somebody, no context can keep that over 1000 s. */
+static void drift_changes_who_is_popular(void **state)
+{
+    (void)state;
+    replay_generator generator = rooted_generator();
+    replay_workload still, drifting;
+    generate(&generator, &still);
+    generator.drift_per_s = 0.1;
+    generate(&generator, &drifting);
+    assert_true(most_popular_share(&still) > 0.58);
+    assert_true(most_popular_share(&drifting) < 0.35);
+    assert_int_equal(drifting.request_count, generator.requests);
+    replay_workload_free(&still);
+    replay_workload_free(&drifting);
+}
+
+/* Windows begin at 50, 150, ... s and last 20 s: 6 requests a second come there beside the 4. */
+static bool is_in_window(uint64_t arrival_ns)
+{
+    uint64_t at_ms = arrival_ns / 1000000 % 100000;
+    return at_ms >= 50000 && at_ms < 70000;
+}
+
+static const replay_burst burst_of_tests = {
+    .per_s = 6.0, .window_seconds = 20.0, .period_seconds = 100.0};
+
+static void scanned_blocks_are_used_once(void **state)
+{
+    (void)state;
+    replay_generator generator = rooted_generator();
+    replay_workload workload;
+    generator.contexts = 1; /* whatever does not begin with it is scanned */
+    generator.scan = burst_of_tests;
+    generate(&generator, &workload);
+    uint32_t *uses = count_uses(&workload);
+    uint64_t scanned = 0, root = UINT64_MAX;
+    for (uint64_t i = 0; i < workload.request_count && root == UINT64_MAX; i++)
+        if (!is_in_window(workload.requests[i].arrival_ns))
+            root = workload.blocks[workload.requests[i].first_block];
+    for (uint64_t i = 0; i < workload.request_count; i++) {
+        const replay_request *request = &workload.requests[i];
+        const uint32_t *path = &workload.blocks[request->first_block];
+        if (path[0] == root) continue;
+        scanned++;
+        assert_true(is_in_window(request->arrival_ns));
+        assert_int_equal(request->input_tokens, 4000);
+        for (uint32_t j = 0; j < request->block_count; j++)
+            assert_int_equal(uses[path[j]], 1);
+    }
+    /* 120 of 520 requests of a period. */
+    double share = (double)scanned / (double)workload.request_count;
+    assert_true(share > 0.19 && share < 0.27);
+    free(uses);
+    replay_workload_free(&workload);
+}
+
+/* In a window one root has its 60 % of the crowd at least; outside nobody has more than the 1/50 of
+ * uniform popularity and chance. */
+static void crowds_peak_on_one_context(void **state)
+{
+    (void)state;
+    replay_generator generator = rooted_generator();
+    replay_workload workload;
+    generator.zipf = 0.0;
+    generator.crowd = burst_of_tests;
+    generate(&generator, &workload);
+    for (uint64_t window = 0; window < 6; window++) {
+        uint32_t *inside = calloc((size_t)workload.distinct_blocks, sizeof *inside);
+        uint32_t *outside = calloc((size_t)workload.distinct_blocks, sizeof *outside);
+        assert_true(inside != NULL && outside != NULL);
+        double in_window = 0.0, around = 0.0, most_inside = 0.0, most_outside = 0.0;
+        for (uint64_t i = 0; i < workload.request_count; i++) {
+            const replay_request *request = &workload.requests[i];
+            if (request->arrival_ns / UINT64_C(100000000000) != window) continue;
+            bool within = is_in_window(request->arrival_ns);
+            uint32_t *count = within ? inside : outside;
+            double *most = within ? &most_inside : &most_outside;
+            double uses = ++count[workload.blocks[request->first_block]];
+            *(within ? &in_window : &around) += 1.0;
+            if (uses > *most) *most = uses;
+        }
+        assert_true(in_window > 140.0 && in_window < 260.0); /* 80 and 120 */
+        assert_true(most_inside / in_window > 0.5);
+        assert_true(most_outside / around < 0.1);
+        free(inside);
+        free(outside);
+    }
+    replay_workload_free(&workload);
+}
+
+/* What is off draws nothing: the workload of the version before drift, scans and crowds. */
+static void what_is_off_changes_nothing(void **state)
 {
     (void)state;
     replay_generator generator = base_generator();
     replay_workload workload;
-    generator.turns_mean = 1.0;
-    generator.zipf = 2.0;
-    generator.system_tokens = 0;
-    generator.tokens_sigma = 0.0; /* every context 4000 tokens: 15 full blocks of its own */
+    generator.scan = burst_of_tests;
+    generator.crowd = burst_of_tests;
+    generator.scan.per_s = generator.crowd.per_s = 0.0;
     generate(&generator, &workload);
-    uint32_t *uses = calloc((size_t)workload.distinct_blocks, sizeof *uses);
-    assert_non_null(uses);
-    uint32_t most = 0;
-    for (uint64_t i = 0; i < workload.request_count; i++) {
-        uint32_t root = workload.blocks[workload.requests[i].first_block];
-        if (++uses[root] > most) most = uses[root];
-    }
-    /* The first of 50 contexts at exponent 2 has 1 / 1.625 = 61.5 % of the draws. */
-    double share = (double)most / (double)workload.request_count;
-    assert_true(share > 0.58 && share < 0.65);
-    free(uses);
+    assert_int_equal(replay_workload_fingerprint(&workload), UINT64_C(0xaf2f697f3d2268fa));
     replay_workload_free(&workload);
+}
+
+static void refuse(const replay_generator *generator, const char *wanted)
+{
+    char message[256];
+    replay_workload workload;
+    assert_int_equal(replay_workload_generate(generator, &workload, message, sizeof message),
+                     KVT_E_ARGUMENT);
+    if (strcmp(message, wanted) != 0) fail_msg("'%s' is not '%s'", message, wanted);
+}
+
+/* A message names the setting and its range. */
+static void ranges_are_named(void **state)
+{
+    (void)state;
+    const double none = strtod("nan", NULL);
+    replay_generator g = base_generator();
+    g.zipf = none;
+    refuse(&g, "workload.zipf: 0 to 10");
+    g = base_generator();
+    g.turns_mean = 0.5;
+    refuse(&g, "workload.turns_mean: 1 to 10000");
+    g = base_generator();
+    g.requests = 0;
+    refuse(&g, "workload.requests: 1 to 2^24");
+    g = base_generator();
+    g.contexts = 0;
+    refuse(&g, "workload.contexts: 1 to 2^20");
+    g = base_generator();
+    g.drift_per_s = -0.1;
+    refuse(&g, "workload.drift: 0 to 1000 per second");
+    g.drift_per_s = none;
+    refuse(&g, "workload.drift: 0 to 1000 per second");
+    g = base_generator();
+    g.scan = burst_of_tests;
+    g.scan.per_s = 2e6;
+    refuse(&g, "workload.scan_rate: 0 to 1e6 per second");
+    g.scan = burst_of_tests;
+    g.scan.window_seconds = 0.0;
+    refuse(&g, "workload.scan_time: 1 ms to 1e6 s");
+    g.scan = burst_of_tests;
+    g.scan.period_seconds = 10.0;
+    refuse(&g, "workload.scan_period: at least workload.scan_time, up to 1e6 s");
+    g = base_generator();
+    g.crowd = burst_of_tests;
+    g.crowd.period_seconds = none;
+    refuse(&g, "workload.crowd_period: 1 ms to 1e6 s");
 }
 
 static void faulty_settings_are_refused(void **state)
@@ -191,9 +361,17 @@ static void generator_is_xoshiro(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_seed_same_workload),     cmocka_unit_test(paths_form_a_prefix_tree),
-        cmocka_unit_test(shape_is_as_asked),           cmocka_unit_test(popularity_follows_zipf),
-        cmocka_unit_test(faulty_settings_are_refused), cmocka_unit_test(generator_is_xoshiro),
+        cmocka_unit_test(same_seed_same_workload),
+        cmocka_unit_test(paths_form_a_prefix_tree),
+        cmocka_unit_test(shape_is_as_asked),
+        cmocka_unit_test(popularity_follows_zipf),
+        cmocka_unit_test(faulty_settings_are_refused),
+        cmocka_unit_test(generator_is_xoshiro),
+        cmocka_unit_test(drift_changes_who_is_popular),
+        cmocka_unit_test(scanned_blocks_are_used_once),
+        cmocka_unit_test(crowds_peak_on_one_context),
+        cmocka_unit_test(what_is_off_changes_nothing),
+        cmocka_unit_test(ranges_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
