@@ -73,6 +73,14 @@ int bench_restart_run(const bench_options *options);
 int bench_ablation_run(const bench_options *options);
 
 /*
+ * A store on throttled memory beside the simulator: mean times to the first token of six policies
+ * in eight settings, ranks, wrong bytes. quick: two settings, half the requests. Takes no devices.
+ * Returns an exit code as above; also 1 when a mean differs by more than 10 %, when policies that
+ * the simulator tells apart rank otherwise, or when bytes are wrong. Blocking.
+ */
+int bench_live_run(const bench_options *options);
+
+/*
  * The extent allocator under options->iterations random operations (default 10^7), every one
  * checked against a bitmap, with the time of each call. Returns an exit code: 0; 1 (a mismatch, or
  * memory is short). Takes no devices. Blocking.

@@ -168,6 +168,7 @@ int command_bench(int argc, char **argv)
         {"devices", "each device: bytes per second", command_bench_devices},
         {"drift", "a drive slows, one vanishes and returns", command_bench_drift},
         {"extent", "the extent allocator: nanoseconds and mistakes", command_bench_extent},
+        {"live", "a store beside its simulation: mean times, ranks", command_bench_live},
         {"loads", "predicted load seconds beside achieved ones", command_bench_loads},
         {"restart", "reopening a store: seconds, and what comes back", command_bench_restart},
         {"stripe", "all devices as one pool, by layout and size", command_bench_stripe},

@@ -71,6 +71,7 @@ class InterruptTest(CommandCase):
         os.mkdir(self.path("work"))
         self.interrupt("extent", "-n", "100000000", files=False)
         self.interrupt("stripe", "-n", "999999", files=False)
+        self.interrupt("live", files=False)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench_live.c - kvterrace bench live: a store on throttled memory beside the simulator, policy by
+ * policy, with the same requests, capacities and speeds.
+ *
+ * One workload serves all settings: its arrivals are stretched until the simulated run of
+ * LIVE_LOAD_POLICY has the setting's rho. The simulator is told the devices' speeds as they are
+ * capped, and what a call of the store takes beside its transfers, which is measured first.
+ *
+ * Thread rule: one bench at a time.
+ */
+#include "bench_live.h"
+
+#include "bench_live_site.h"
+#include "bench_rate.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MIB ((uint64_t)1 << 20)
+
+/* Llama-3.1-8B on an A100, with keys and values of 8 KiB a token. */
+#define LIVE_SCALE           (1.0 / 32.0) /* entries of 128 KiB, 1.7 ms to recompute */
+#define LIVE_BYTES_PER_TOKEN 8192u
+#define LIVE_BLOCK_TOKENS    512u
+#define LIVE_SERVERS         2u
+#define LIVE_WARMUP          0.2
+#define LIVE_TICK_SECONDS    0.32
+#define LIVE_DRAM_ALONE      (48 * MIB) /* as scaled */
+#define LIVE_DRAM_ABOVE      (24 * MIB)
+#define LIVE_SSD             (96 * MIB)
+#define LIVE_LOAD_POLICY     "lru"
+#define LIVE_LOAD_TRIES      24
+
+/* All loads and both writes where they matter most: at rho 0.3 writes keep up either way. */
+const live_setting live_settings[LIVE_SETTINGS] = {
+    {"dram rho 0.3", 0.0, 0.0, 0.3},
+    {"dram rho 0.7", 0.0, 0.0, 0.7},
+    {"ssd 150 w 1/3 rho 0.3", 150e6, 1.0 / 3.0, 0.3},
+    {"ssd 150 w 1/1 rho 0.7", 150e6, 1.0, 0.7},
+    {"ssd 150 w 1/3 rho 0.7", 150e6, 1.0 / 3.0, 0.7},
+    {"ssd 600 w 1/3 rho 0.3", 600e6, 1.0 / 3.0, 0.3},
+    {"ssd 600 w 1/1 rho 0.7", 600e6, 1.0, 0.7},
+    {"ssd 600 w 1/3 rho 0.7", 600e6, 1.0 / 3.0, 0.7},
+};
+
+const char *const live_policies[LIVE_POLICIES] = {"lru",    "lru-leaf", "gdsf",
+                                                  "s3fifo", "pensieve", "utility"};
+
+/* The settings of --quick. */
+static const uint32_t live_quick[] = {1, 4};
+
+typedef struct live_bench {
+    const bench_options *options;
+    live_results *results;
+    replay_workload workload;
+    uint64_t *arrivals_ns; /* as generated */
+    char message[512];
+} live_bench;
+
+static void live_options(const live_bench *bench, const live_setting *setting,
+                         replay_options *options)
+{
+    const live_results *results = bench->results;
+    replay_options_init(options);
+    options->scale = LIVE_SCALE;
+    options->servers = LIVE_SERVERS;
+    options->bytes_per_token = LIVE_BYTES_PER_TOKEN;
+    options->block_tokens = LIVE_BLOCK_TOKENS;
+    options->warmup = LIVE_WARMUP;
+    options->tick_seconds = LIVE_TICK_SECONDS;
+    options->bounds = false;
+    bool ssd = setting->ssd_bytes_per_s > 0;
+    uint64_t dram = ssd ? LIVE_DRAM_ABOVE : LIVE_DRAM_ALONE;
+    kvt_affine memory = {results->dram_overhead_s / LIVE_SCALE, SITE_DRAM_BYTES_PER_S, 0.0};
+    options->tiers[KVT_TIER_DRAM] = (replay_tier){
+        .capacity_bytes = (uint64_t)((double)dram / LIVE_SCALE), .read = memory, .write = memory};
+    if (!ssd) return;
+    kvt_affine drive = {results->ssd_overhead_s / LIVE_SCALE, setting->ssd_bytes_per_s, 0.0};
+    options->tiers[KVT_TIER_SSD] = (replay_tier){
+        .capacity_bytes = (uint64_t)((double)LIVE_SSD / LIVE_SCALE), .read = drive, .write = drive};
+    options->tiers[KVT_TIER_SSD].write.bytes_per_s *= setting->write_share;
+}
+
+static kvt_status live_generate(live_bench *bench)
+{
+    replay_generator generator = {.requests_per_s = 1.0,
+                                  .requests = bench->options->quick ? 200 : 400,
+                                  .contexts = 60,
+                                  .zipf = 0.8,
+                                  .tokens_median = 5120,
+                                  .tokens_sigma = 0.6,
+                                  .tokens_max = 16384,
+                                  .turns_mean = 2.0,
+                                  .turn_tokens = 512,
+                                  .think_seconds = 20.0,
+                                  .block_tokens = LIVE_BLOCK_TOKENS,
+                                  .seed = 1};
+    kvt_status status = replay_workload_generate(&generator, &bench->workload, bench->message,
+                                                 sizeof bench->message);
+    if (status != KVT_OK) return status;
+    bench->arrivals_ns = malloc(bench->workload.request_count * sizeof *bench->arrivals_ns);
+    if (bench->arrivals_ns == NULL) return KVT_E_MEMORY;
+    for (uint64_t i = 0; i < bench->workload.request_count; i++)
+        bench->arrivals_ns[i] = bench->workload.requests[i].arrival_ns;
+    return KVT_OK;
+}
+
+static void live_stretch(live_bench *bench, double factor)
+{
+    for (uint64_t i = 0; i < bench->workload.request_count; i++)
+        bench->workload.requests[i].arrival_ns = (uint64_t)((double)bench->arrivals_ns[i] * factor);
+}
+
+static void live_take_reading(const replay_result *result, live_reading *out)
+{
+    *out = (live_reading){.ttft_s = result->times.ttft_mean,
+                          .service_s = result->times.service_mean,
+                          .wait_s = result->times.wait_mean,
+                          .put_s = result->put_mean_s,
+                          .rho = result->rho,
+                          .hit_ratio = result->hit_token_ratio[0],
+                          .puts = result->puts,
+                          .refused = result->refused,
+                          .demotions = result->demotions,
+                          .promotions = result->promotions,
+                          .evictions = result->evictions,
+                          .written_bytes = result->bytes_written[KVT_TIER_SSD],
+                          .wrong_bytes = result->wrong_bytes};
+}
+
+static kvt_status live_simulate(live_bench *bench, const replay_options *options,
+                                const char *policy, live_reading *out)
+{
+    replay_result result;
+    replay_options checked = *options;
+    kvt_status status = replay_options_check(&checked, bench->message, sizeof bench->message);
+    if (status == KVT_OK)
+        status = replay_run_sim(&checked, &bench->workload, policy, &result, bench->message,
+                                sizeof bench->message);
+    if (status == KVT_OK) live_take_reading(&result, out);
+    return status;
+}
+
+/* Stretches the arrivals to the setting's load. What is cached hardly depends on the clock, so rho
+ * goes as one over the factor, nearly. */
+static kvt_status live_load(live_bench *bench, const live_setting *setting,
+                            const replay_options *options)
+{
+    double factor = 1.0;
+    for (int i = 0; i < LIVE_LOAD_TRIES; i++) {
+        live_reading reading;
+        live_stretch(bench, factor);
+        kvt_status status = live_simulate(bench, options, LIVE_LOAD_POLICY, &reading);
+        if (status != KVT_OK) return status;
+        if (fabs(reading.rho / setting->rho - 1.0) < 1e-3) return KVT_OK;
+        factor *= reading.rho / setting->rho;
+    }
+    return KVT_OK;
+}
+
+static double live_span_s(const live_bench *bench)
+{
+    const replay_workload *workload = &bench->workload;
+    return (double)workload->requests[workload->request_count - 1].arrival_ns * 1e-9 * LIVE_SCALE;
+}
+
+static const live_setting *live_setting_at(const live_bench *bench, uint32_t index,
+                                           uint32_t *setting_out)
+{
+    *setting_out = bench->options->quick ? live_quick[index] : index;
+    return &live_settings[*setting_out];
+}
+
+/* Arrivals and simulated runs of all settings; what the live ones will take. */
+static kvt_status live_plan(live_bench *bench)
+{
+    live_results *results = bench->results;
+    for (uint32_t i = 0; i < results->setting_count; i++) {
+        uint32_t index;
+        replay_options options;
+        const live_setting *setting = live_setting_at(bench, i, &index);
+        live_options(bench, setting, &options);
+        kvt_status status = live_load(bench, setting, &options);
+        if (status != KVT_OK) return status;
+        results->budget_s += live_span_s(bench) * results->policy_count;
+    }
+    fprintf(
+        stderr,
+        "bench live: %u settings x %u policies, %llu requests each: about %.0f s of live runs\n",
+        results->setting_count, results->policy_count,
+        (unsigned long long)bench->workload.request_count, results->budget_s);
+    return KVT_OK;
+}
+
+static kvt_status live_run_setting(live_bench *bench, uint32_t at)
+{
+    live_results *results = bench->results;
+    uint32_t index;
+    replay_options options;
+    live_site site;
+    const live_setting *setting = live_setting_at(bench, at, &index);
+    live_options(bench, setting, &options);
+    kvt_status status = live_load(bench, setting, &options);
+    if (status != KVT_OK) return status;
+    live_site_make(setting, &options, &site);
+    const replay_live live = {.store = &site.store};
+    for (uint32_t policy = 0; policy < results->policy_count && status == KVT_OK; policy++) {
+        live_row *row = &results->rows[results->row_count];
+        replay_result result;
+        *row = (live_row){.setting = index, .policy = policy};
+        status = live_simulate(bench, &options, live_policies[policy], &row->sim);
+        if (status == KVT_OK)
+            status = replay_run_live(&options, &bench->workload, &live, live_policies[policy],
+                                     &result, bench->message, sizeof bench->message);
+        if (status != KVT_OK) break;
+        live_take_reading(&result, &row->live);
+        results->row_count++;
+        fprintf(stderr, "%s, %s: live %.4f s, simulated %.4f s\n", setting->name,
+                live_policies[policy], row->live.ttft_s, row->sim.ttft_s);
+    }
+    return status;
+}
+
+static kvt_status live_measure(live_bench *bench)
+{
+    live_results *results = bench->results;
+    replay_options options;
+    live_overheads dram, ssd;
+    live_options(bench, &live_settings[LIVE_SETTINGS - 1], &options);
+    kvt_status status = live_site_measure(SITE_DRAM_BYTES_PER_S, &options, &dram, bench->message,
+                                          sizeof bench->message);
+    if (status == KVT_OK)
+        status = live_site_measure(live_settings[LIVE_SETTINGS - 1].ssd_bytes_per_s, &options, &ssd,
+                                   bench->message, sizeof bench->message);
+    if (status != KVT_OK) return status;
+    results->dram_overhead_s = dram.get_s;
+    results->ssd_overhead_s = ssd.get_s;
+    results->put_overhead_s = ssd.put_s;
+    return KVT_OK;
+}
+
+static kvt_status live_run(live_bench *bench)
+{
+    live_results *results = bench->results;
+    uint64_t begin_ns = bench_now_ns();
+    kvt_status status = live_generate(bench);
+    if (status == KVT_OK) status = live_measure(bench);
+    if (status == KVT_OK) status = live_plan(bench);
+    for (uint32_t i = 0; i < results->setting_count && status == KVT_OK; i++)
+        status = live_run_setting(bench, i);
+    results->seconds = (double)(bench_now_ns() - begin_ns) * 1e-9;
+    return status;
+}
+
+int bench_live_run(const bench_options *options)
+{
+    live_results *results = calloc(1, sizeof *results);
+    live_bench bench = {.options = options, .results = results};
+    kvt_status status = results != NULL ? KVT_OK : KVT_E_MEMORY;
+    if (status == KVT_OK) {
+        results->setting_count =
+            options->quick ? sizeof live_quick / sizeof live_quick[0] : LIVE_SETTINGS;
+        results->policy_count = LIVE_POLICIES;
+        status = live_run(&bench);
+    }
+    int code = 1;
+    if (status == KVT_OK) {
+        live_judge(results);
+        code = live_report(options, results);
+        if (code == 0 && !results->totals.met) code = 1;
+    } else {
+        fprintf(stderr, "kvterrace bench live: %s\n",
+                bench.message[0] != '\0' ? bench.message : kvt_status_text(status));
+    }
+    replay_workload_free(&bench.workload);
+    free(bench.arrivals_ns);
+    free(results);
+    return code;
+}
