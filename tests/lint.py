@@ -78,9 +78,11 @@ TEST_ONLY_CALLS = {
     "system": "no shell",
 }
 
-# The codecs bench takes its instruction set from KVT_CPU as the tests do; OpenBLAS is told about
-# kernels in the environment alone.
+# Benches take from the environment what the tests take from it: that of codecs the instruction set
+# (KVT_CPU), the grid the folder of real traces (KVT_DATA_DIR). OpenBLAS is told about kernels in
+# the environment alone.
 TEST_CALLS_ALLOWED = {(os.path.join("tools", "bench_command.c"), "getenv"),
+                      (os.path.join("tools", "bench_grid_command.c"), "getenv"),
                       (os.path.join("tools", "blas_kernels.c"), "getenv")}
 
 LINE_COLUMNS = 100

@@ -152,6 +152,7 @@ int command_bench_devices(int argc, char **argv); /* of bench */
 int command_bench_stripe(int argc, char **argv);
 int command_bench_policy(int argc, char **argv);
 int command_bench_adaptcache(int argc, char **argv);
+int command_bench_grid(int argc, char **argv);
 int command_bench_drift(int argc, char **argv);
 int command_bench_live(int argc, char **argv);
 int command_bench_loads(int argc, char **argv);
