@@ -250,6 +250,7 @@ static int drift_open(drift_site *site)
     char message[256] = "";
     kvt_store_options options;
     kvt_store_options_init(&options);
+    options.put_staging_bytes = 0; /* what is put is where it stays */
     options.catalog_path = site->catalog;
     options.policy = "lru";
     options.format = true;

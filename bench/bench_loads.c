@@ -305,6 +305,7 @@ static kvt_status loads_open(const bench_options *given, loads_site *site, char 
 {
     kvt_store_options options;
     kvt_store_options_init(&options);
+    options.put_staging_bytes = 0; /* what is put is where it stays */
     options.policy = "lru";
     options.format = true;
     options.lossless = false;

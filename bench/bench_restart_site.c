@@ -129,6 +129,7 @@ void restart_site_size(restart_site *site, const restart_behaviour *behaviour, u
     const uint64_t grain = UINT64_C(1) << 20;
     kvt_store_options *options = &site->options;
     kvt_store_options_init(options);
+    options->put_staging_bytes = 0; /* each put is timed until its entry is stored */
     for (uint32_t i = 0; i < RESTART_MEMBERS; i++)
         site->members[i].capacity_bytes = (ssd_bytes / RESTART_MEMBERS / grain + 1) * grain;
     options->catalog_path = site->catalog;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * access.c - put, get, exists, delete, match_prefix: the flows that a caller starts.
+ * access.c - get, exists, delete, match_prefix: the flows that a caller starts, but for the put.
  *
- *     put   find -> options -> admit -> [what the plan says, ending with the put itself]
  *     get   find -> access -> read, or join a read -> decode into the caller's buffer -> observe
+ *     get   find -> access -> copy, of an entry that a put has handed over
  *
  * A get with a deadline leaves a read that does not end to the pool, with the staging under it; the
  * caller's buffer is written by decoding alone. Who joined a read whose owner's deadline has
@@ -12,6 +12,7 @@
  * Thread rule: any thread. Lookups hold the control lock for a few hash steps and do no I/O.
  */
 #include "store/fork_guard.h"
+#include "store/handover.h"
 #include "tiers/kill_point.h"
 
 #include <assert.h>
@@ -32,7 +33,7 @@ uint64_t store_now_ns(const kvt_store *store)
     return store_clock_ns() - store->opened_ns + 1;
 }
 
-/* ---- put ---- */
+/* ---- options ---- */
 
 /* How far an entry may miss the measured ratio of a lossless form before its commit needs room that
  * was not planned. */
@@ -92,25 +93,6 @@ kvt_status store_build_options(const kvt_store *store, const store_entry *entry,
     return store_build_options_at(store, &store->costs, entry, options, count_out);
 }
 
-/* What an earlier try has shown one variant of this entry to need; bytes 0 = nothing. */
-typedef struct access_measured {
-    kvt_variant variant;
-    uint64_t bytes;
-} access_measured;
-
-static void access_correct_options(const access_measured *measured, kvt_option *options,
-                                   uint32_t count)
-{
-    for (uint32_t i = 1; i < count && measured->bytes != 0; i++) {
-        if (memcmp(&options[i].variant, &measured->variant, sizeof measured->variant) != 0) {
-            continue;
-        }
-        kvt_tier tier = store_tier_of(options[i].bytes);
-        options[i].bytes[tier] = measured->bytes;
-        options[i].read_bytes[tier] = measured->bytes;
-    }
-}
-
 /* A request has at least the entry and what precedes it: its share is at most that of these. */
 void store_describe(const store_entry *entry, kvt_policy_entry *offer)
 {
@@ -120,203 +102,17 @@ void store_describe(const store_entry *entry, kvt_policy_entry *offer)
     offer->tenant = entry->tenant;
 }
 
-/* The entry's part of a decision; the entry is new and ARRIVING. Lock held. */
-static kvt_status access_admit(kvt_store *store, store_entry *entry,
-                               const access_measured *measured, kvt_plan *plan)
-{
-    kvt_option options[KVT_OPTIONS_MAX];
-    kvt_policy_entry offer = {
-        .handle = entry->handle,
-        .parent = entry->has_parent ? entry_handle(&store->secret, &entry->parent) : 0,
-        .options = options,
-        .tokens = entry->layout.tokens};
-    kvt_status status = store_build_options(store, entry, options, &offer.option_count);
-    if (status != KVT_OK) return status;
-    access_correct_options(measured, options, offer.option_count);
-    entry->curve_epoch = store->curve_epoch;
-    store_describe(entry, &offer);
-    backoff_expire(store);
-    if (trust_try_due(store, entry, &offer, plan) == KVT_OK) return KVT_OK;
-    uint64_t started_ns = store_now_ns(store);
-    status = kvt_policy_admit(store->policy, started_ns, &offer, plan);
-    store_count_decision(store, started_ns);
-    if (status == KVT_OK) trust_note_plan(store, plan);
-    if (status == KVT_REFUSED) status = trust_note_refused(store, entry, &offer, plan);
-    return status;
-}
-
-static kvt_status access_check_entry(const kvt_entry *entry, const void *data, uint64_t data_bytes)
-{
-    uint64_t source_bytes;
-    if (entry == NULL || data == NULL) return KVT_E_ARGUMENT;
-    kvt_status status = kvt_layout_bytes(&entry->layout, &source_bytes);
-    if (status != KVT_OK) return status;
-    if (source_bytes != data_bytes) return KVT_E_ARGUMENT;
-    if (entry->class_id > UINT16_MAX || entry->tenant >= KVT_TENANTS_MAX) return KVT_E_ARGUMENT;
-    if (!(entry->recompute_seconds >= 0 && entry->recompute_seconds <= 1e9)) return KVT_E_ARGUMENT;
-    if (UINT32_MAX - entry->first_position < entry->layout.tokens) return KVT_E_ARGUMENT;
-    return KVT_OK;
-}
-
-/* Finds the key's entry, or makes one that is ARRIVING. Lock held. */
-static kvt_status access_enter(kvt_store *store, const kvt_entry *source, uint64_t source_bytes,
-                               store_entry **entry_out)
-{
-    park_forget_key(store, &source->key);
-    store_entry *entry = entry_find_key(&store->table, &source->key);
-    if (entry != NULL) {
-        if (!entry_is_visible(entry)) return KVT_BUSY;
-        (void)!kvt_policy_access(store->policy, store_now_ns(store), entry->handle, NULL);
-        store->counters.puts_existing++;
-        return KVT_EXISTS;
-    }
-    kvt_status status = entry_insert(&store->table, &source->key, &entry);
-    if (status != KVT_OK) return status;
-    entry->has_parent = source->parent != NULL;
-    if (entry->has_parent) entry->parent = *source->parent;
-    entry->layout = source->layout;
-    entry->source_bytes = source_bytes;
-    entry->born = store->next_serial;
-    entry->first_position = source->first_position;
-    entry->recompute_seconds = source->recompute_seconds;
-    entry->class_id = source->class_id;
-    entry->tenant = source->tenant;
-    entry->request_tokens = source->request_tokens;
-    *entry_out = entry;
-    return KVT_OK;
-}
-
-/* One try: decide, then carry out. *result_out says what failed. */
-static kvt_status access_try_put(kvt_store *store, const kvt_entry *source, const void *data,
-                                 uint64_t data_bytes, kvt_plan *plan,
-                                 const access_measured *measured, executor_result *result_out)
-{
-    store_entry *entry = NULL;
-    memset(result_out, 0, sizeof *result_out);
-    plan->count = 0;
-    pthread_mutex_lock(&store->lock);
-    uint64_t trials = store->counters.puts_tried;
-    kvt_status status = access_enter(store, source, data_bytes, &entry);
-    if (status == KVT_OK) {
-        status = access_admit(store, entry, measured, plan);
-        if (status == KVT_OK) {
-            executor_mark_plan(store, plan);
-        } else {
-            /* KVT_EXISTS cannot be: the policy knows no handle that the table does not. */
-            assert(status != KVT_EXISTS);
-            entry_erase(&store->table, entry);
-        }
-    }
-    bool trial = store->counters.puts_tried != trials;
-    pthread_mutex_unlock(&store->lock);
-    if (status != KVT_OK) return status;
-    status = executor_run_plan(store, plan->moves, plan->count, data, result_out);
-    result_out->trial = trial;
-    return status;
-}
-
-/* What went wrong inside, in the words of the contract. */
-static kvt_status access_put_status(kvt_status status)
-{
-    switch (status) {
-    case KVT_E_GONE:
-    case KVT_E_READ_ONLY:
-    case KVT_E_LOCKED:
-    case KVT_E_CORRUPT:
-    case KVT_E_VERSION:
-    case KVT_E_MISMATCH:
-    case KVT_E_DATABASE: return KVT_E_IO;
-    default: return status;
-    }
-}
-
-/*
- * A plan can fail for reasons that the next one does not have: a victim could not be demoted (it is
- * gone now, and so is the need, or it backs off, and the next plan takes another one), or the
- * record came out larger than the estimate (now it is known). Each try makes such progress, so a
- * few are enough.
- */
-#define ACCESS_TRIES 8
-
-/* Entries that one put may find larger than planned in another form, each of them once. */
-#define ACCESS_LARGER 64
-
-/* How many members the store knows to be out of service. */
-static uint32_t access_count_retired(kvt_store *store)
-{
-    uint32_t count = 0;
-    pthread_mutex_lock(&store->lock);
-    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
-        count += (uint32_t)__builtin_popcountll(store->retired_members[tier]);
-    pthread_mutex_unlock(&store->lock);
-    return count;
-}
-
-/* A put that finds no room lets the entries that lacked only room into plans again: one of them may
- * be given up for it. */
-static bool access_find_victims(kvt_store *store, kvt_status status)
-{
-    if (status != KVT_E_SPACE && status != KVT_REFUSED) return false;
-    pthread_mutex_lock(&store->lock);
-    bool found = backoff_yield(store);
-    pthread_mutex_unlock(&store->lock);
-    return found;
-}
-
-kvt_status kvt_put(kvt_store *store, const kvt_entry *source, const void *data, uint64_t data_bytes)
-{
-    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
-    kvt_status status = access_check_entry(source, data, data_bytes);
-    if (status != KVT_OK) return status;
-    learn_note_use(store, entry_handle(&store->secret, &source->key), source->class_id);
-    kvt_plan plan = {.capacity = STORE_PLAN_MOVES};
-    plan.moves = malloc(STORE_PLAN_MOVES * sizeof *plan.moves);
-    if (plan.moves == NULL) return KVT_E_MEMORY;
-    access_measured measured = {0};
-    bool yielded = false;
-    int larger_changes = 0;
-    for (int i = 0; i - larger_changes < ACCESS_TRIES; i++) {
-        executor_result result;
-        uint32_t retired = access_count_retired(store);
-        status = access_try_put(store, source, data, data_bytes, &plan, &measured, &result);
-        if (!yielded && access_find_victims(store, status)) {
-            yielded = true;
-            continue;
-        }
-        /* A trial that fails is no fault of the put, which is decided on its merit next. */
-        if (status < 0 && result.trial) continue;
-        if (status >= 0 || plan.count == 0 || status == KVT_E_MEMORY) break;
-        bool room_failed = result.failed + 1 < plan.count;
-        if (room_failed && result.larger && larger_changes < ACCESS_LARGER) larger_changes++;
-        bool larger = result.put_bytes > store_bytes_of(plan.moves[plan.count - 1].to_bytes);
-        /* A member that failed has been taken out of the plan's world by now. */
-        bool tier_failed = status == KVT_E_GONE || status == KVT_E_IO || status == KVT_E_READ_ONLY;
-        /* So has one that failed a sync and was noticed by the room that went with it. */
-        bool shrunk = status == KVT_E_SPACE && access_count_retired(store) > retired;
-        if (!room_failed && !tier_failed && !shrunk && !(status == KVT_E_SPACE && larger)) break;
-        if (larger) {
-            measured.variant = plan.moves[plan.count - 1].to_variant;
-            measured.bytes = result.put_bytes;
-        }
-    }
-    free(plan.moves);
-    pthread_mutex_lock(&store->lock);
-    store->counters.puts++;
-    if (status == KVT_REFUSED) store->counters.puts_refused++;
-    pthread_mutex_unlock(&store->lock);
-    return access_put_status(status);
-}
-
 /* ---- get ---- */
 
 /* One get under way. */
 typedef struct access_get {
     uint64_t deadline_ns; /* CLOCK_MONOTONIC; UINT64_MAX = none */
     uint64_t handle;
-    store_place *place; /* held as a reader */
-    store_load *load;   /* held as a user */
-    bool owner;         /* reads; the others wait */
-    bool quiet;         /* for its timing alone: neither a use nor a get */
+    store_place *place;   /* held as a reader */
+    store_load *load;     /* held as a user */
+    bool owner;           /* reads; the others wait */
+    bool quiet;           /* for its timing alone: neither a use nor a get */
+    store_staged *staged; /* instead of all below: held as a user */
     kvt_record_spec expected;
     uint64_t serial; /* of the place that is read */
     kvt_variant variant;
@@ -327,14 +123,16 @@ typedef struct access_get {
     learn_flight flight; /* owner */
 } access_get;
 
-/* What a get of this entry needs now. Lock held. */
+/* What a get of this entry needs now. KVT_QUEUED: it is to be copied from the staging of its put.
+ * Lock held. */
 static kvt_status access_size(kvt_store *store, const kvt_key *key, uint64_t data_bytes,
                               uint64_t *record_bytes_out, uint64_t *scratch_bytes_out,
                               bool *join_out)
 {
     const store_entry *entry = entry_find_key(&store->table, key);
-    if (entry == NULL || !entry_is_visible(entry)) return KVT_MISS;
+    if (entry == NULL || !entry_is_readable(entry)) return KVT_MISS;
     if (entry->source_bytes != data_bytes) return KVT_E_ARGUMENT;
+    if (entry->state == ENTRY_STAGED) return KVT_QUEUED;
     kvt_record_spec spec = {.key = *key,
                             .generation = entry->place->generation,
                             .layout = entry->layout,
@@ -388,6 +186,17 @@ static void access_count(kvt_store *store, const store_entry *entry)
     }
 }
 
+/* Becomes a user of the bytes that a put has handed over. No promotion is planned: the entry has no
+ * place yet. Lock held. */
+static void access_begin_staged(kvt_store *store, const kvt_key *key, access_get *get)
+{
+    const store_entry *entry = entry_find_key(&store->table, key);
+    get->staged = entry->staged;
+    handover_join(get->staged);
+    if (!get->quiet)
+        (void)!kvt_policy_access(store->policy, store_now_ns(store), entry->handle, NULL);
+}
+
 /*
  * Find, access, and either join or own the read. Staging is taken before the place is held, because
  * a holder of staging may wait for readers; what was seen is looked at again after the wait.
@@ -401,7 +210,9 @@ static kvt_status access_open(kvt_store *store, const kvt_key *key, uint64_t dat
         pthread_mutex_lock(&store->lock);
         kvt_status status =
             access_size(store, key, data_bytes, &record_bytes, &scratch_bytes, &join);
+        if (status == KVT_QUEUED) access_begin_staged(store, key, get);
         pthread_mutex_unlock(&store->lock);
+        if (status == KVT_QUEUED) return KVT_OK;
         if (status != KVT_OK) return status;
         get->owner = !join;
         uint64_t bytes = (join ? 0 : record_bytes) + scratch_bytes;
@@ -429,7 +240,7 @@ static kvt_status access_open(kvt_store *store, const kvt_key *key, uint64_t dat
         if (same && !get->quiet) learn_note_use(store, entry_handle(&store->secret, key), class_id);
         if (same && status == KVT_OK) return KVT_OK;
         staging_give(store->staging, &get->staging);
-        if (status != KVT_OK) return status;
+        if (status != KVT_OK && status != KVT_QUEUED) return status;
     }
 }
 
@@ -583,6 +394,29 @@ static kvt_status access_decode(const kvt_store *store, const access_get *get, v
                                       get->staging.bytes - before);
 }
 
+/* The bytes as they were put. */
+static void access_copy_staged(kvt_store *store, access_get *get, void *data, uint64_t data_bytes,
+                               kvt_get_info *info)
+{
+    uint32_t class_id = get->staged->source.class_id;
+    uint64_t handle = get->staged->handle;
+    memcpy(data, get->staged->buffer.memory, data_bytes);
+    pthread_mutex_lock(&store->lock);
+    handover_leave(store, get->staged);
+    if (!get->quiet) {
+        store->counters.gets++;
+        store->counters.hits[KVT_TIER_DRAM]++;
+        store->counters.staged_hits++;
+    }
+    pthread_mutex_unlock(&store->lock);
+    if (!get->quiet) learn_note_use(store, handle, class_id);
+    if (info == NULL) return;
+    *info = (kvt_get_info){.tier = KVT_TIER_DRAM,
+                           .variant = {.codec = KVT_CODEC_RAW},
+                           .stored_bytes = data_bytes,
+                           .elapsed_ns = store_now_ns(store) - get->began_ns};
+}
+
 /* One read of the entry, from finding it to the decoded bytes. KVT_BUSY as access_finish. */
 static kvt_status access_try_get(kvt_store *store, const kvt_key *key, void *data,
                                  uint64_t data_bytes, access_get *get, bool again,
@@ -598,6 +432,10 @@ static kvt_status access_try_get(kvt_store *store, const kvt_key *key, void *dat
                             .quiet = quiet};
         status = access_open(store, key, data_bytes, get);
         if (status != KVT_OK) return quiet ? status : access_refuse(store, status, info);
+        if (get->staged != NULL) {
+            access_copy_staged(store, get, data, data_bytes, info);
+            return KVT_OK;
+        }
         if (get->owner) access_read(store, get);
         status = access_await_load(store, get);
         if (!access_may_begin_again(get, status)) break;
@@ -676,9 +514,17 @@ kvt_status kvt_exists(kvt_store *store, const kvt_key *key)
     if (key == NULL) return KVT_E_ARGUMENT;
     pthread_mutex_lock(&store->lock);
     const store_entry *entry = entry_find_key(&store->table, key);
-    bool there = entry != NULL && entry_is_visible(entry);
+    bool there = entry != NULL && entry_is_readable(entry);
     pthread_mutex_unlock(&store->lock);
     return there ? KVT_OK : KVT_MISS;
+}
+
+/* Lock held. */
+static double access_load_seconds(kvt_store *store, const store_entry *entry, bool now)
+{
+    if (entry == NULL || !entry_is_readable(entry)) return (double)NAN;
+    if (entry->state == ENTRY_STAGED) return handover_copy_seconds(store, entry->source_bytes);
+    return learn_load_seconds(store, entry, now);
 }
 
 kvt_status kvt_predict_loads(kvt_store *store, const kvt_key *keys, size_t count,
@@ -689,8 +535,7 @@ kvt_status kvt_predict_loads(kvt_store *store, const kvt_key *keys, size_t count
     pthread_mutex_lock(&store->lock);
     for (size_t i = 0; i < count; i++) {
         const store_entry *entry = entry_find_key(&store->table, &keys[i]);
-        bool there = entry != NULL && entry_is_visible(entry);
-        seconds_out[i] = there ? learn_load_seconds(store, entry, i == 0) : (double)NAN;
+        seconds_out[i] = access_load_seconds(store, entry, i == 0);
     }
     pthread_mutex_unlock(&store->lock);
     return KVT_OK;
@@ -705,7 +550,7 @@ static size_t access_match(const kvt_store *store, const kvt_key *keys, size_t c
     size_t matched = 0;
     while (matched < count) {
         const store_entry *entry = entry_find_key(&store->table, &keys[matched]);
-        if (entry == NULL || !entry_is_visible(entry)) break;
+        if (entry == NULL || !entry_is_readable(entry)) break;
         matched++;
     }
     return matched;
@@ -735,6 +580,7 @@ kvt_status kvt_delete(kvt_store *store, const kvt_key *key)
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (key == NULL) return KVT_E_ARGUMENT;
     kvt_status status = KVT_MISS;
+    store_staged *called_off = NULL;
     pthread_mutex_lock(&store->lock);
     for (;;) {
         /* In each turn: an entry whose device went while this waited for a move lies there now, and
@@ -747,11 +593,17 @@ kvt_status kvt_delete(kvt_store *store, const kvt_key *key)
             status = KVT_OK;
             break;
         }
-        /* MOVING comes to rest; LEAVING ends, or comes back when its plan is aborted. */
+        if (entry->state == ENTRY_STAGED) called_off = handover_cancel(store, entry);
+        if (called_off != NULL) {
+            status = KVT_OK;
+            break;
+        }
+        /* STAGED and MOVING come to rest; LEAVING ends, or comes back when its plan is aborted. */
         if (!maintain_cancel_plan(store, entry->handle)) {
             pthread_cond_wait(&store->changed, &store->lock);
         }
     }
     pthread_mutex_unlock(&store->lock);
+    if (called_off != NULL) handover_discard(store, called_off);
     return status;
 }

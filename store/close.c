@@ -2,12 +2,14 @@
 /*
  * close.c - closing a store, or what a failed open has made of one.
  *
- * Order: the background ends, entries above the SSD are written back, then the catalog's writer
- * ends with its last batch, then pools and memory.
+ * Order: puts that were handed over are finished or called off, the background ends, entries above
+ * the SSD are written back, then the catalog's writer ends with its last batch, then pools and
+ * memory.
  *
  * Thread rule: not concurrent with anything.
  */
 #include "store/fork_guard.h"
+#include "store/handover.h"
 #include "store/store.h"
 #include "tiers/kill_point.h"
 
@@ -27,12 +29,21 @@ static void close_free_places(kvt_store *store, const entry_table *table)
     }
 }
 
+/* Until when entries may be written, CLOCK_MONOTONIC in nanoseconds; 0 = none is. */
+static uint64_t close_deadline(const kvt_store *store)
+{
+    if (!(store->close_deadline_seconds > 0)) return 0;
+    return (uint64_t)((double)store_clock_ns() + store->close_deadline_seconds * 1e9);
+}
+
 void kvt_close(kvt_store *store)
 {
     if (store == NULL || !fork_guard_is_ours(store)) return;
+    uint64_t deadline_ns = close_deadline(store);
+    handover_stop(store, store->opened && store->catalog != NULL ? deadline_ns : 0);
     maintain_stop(store);
     KILL_POINT("close: background stopped");
-    if (store->opened) persist_close(store);
+    if (store->opened) persist_close(store, deadline_ns);
     KILL_POINT("close: entries written back");
     if (store->catalog != NULL && store->opened) members_note_wear(store, 1);
     if (store->catalog != NULL) catalog_close(store->catalog);
@@ -50,6 +61,7 @@ void kvt_close(kvt_store *store)
     entry_table_deinit(&store->table);
     entry_table_deinit(&store->parked);
     free(store->copies.listed);
+    handover_close(store);
     staging_close(store->staging);
     pthread_cond_destroy(&store->changed);
     pthread_mutex_destroy(&store->wear_lock);

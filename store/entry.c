@@ -163,14 +163,16 @@ void entry_erase(entry_table *table, store_entry *entry)
 {
     assert(entry->state == ENTRY_ARRIVING || entry->state == ENTRY_LEAVING);
     assert(entry->place == NULL && entry->copy == NULL && entry->load == NULL);
+    assert(entry->staged == NULL);
     entry_unlink(table, entry);
     free(entry);
 }
 
 void entry_set_state(store_entry *entry, entry_state from, entry_state to)
 {
-    static const bool legal[6][6] = {
-        [ENTRY_ARRIVING] = {[ENTRY_RESIDENT] = true, [ENTRY_LEAVING] = true},
+    static const bool legal[7][7] = {
+        [ENTRY_ARRIVING] = {[ENTRY_RESIDENT] = true, [ENTRY_STAGED] = true, [ENTRY_LEAVING] = true},
+        [ENTRY_STAGED] = {[ENTRY_RESIDENT] = true, [ENTRY_LEAVING] = true},
         [ENTRY_RESIDENT] = {[ENTRY_MOVING] = true, [ENTRY_LEAVING] = true, [ENTRY_PARKED] = true},
         [ENTRY_PARKED] = {[ENTRY_RESIDENT] = true, [ENTRY_LEAVING] = true},
         [ENTRY_MOVING] = {[ENTRY_RESIDENT] = true, [ENTRY_LEAVING] = true},

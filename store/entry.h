@@ -19,7 +19,8 @@ typedef enum entry_state {
     ENTRY_RESIDENT = 2, /* readable, at rest */
     ENTRY_MOVING = 3,   /* readable at its source; a change is planned or under way */
     ENTRY_LEAVING = 4,  /* being removed; invisible */
-    ENTRY_PARKED = 5 /* in the table of parked entries: a device that holds a part of it is gone */
+    ENTRY_PARKED = 5, /* in the table of parked entries: a device that holds a part of it is gone */
+    ENTRY_STAGED = 6  /* handed over by a put: readable from staging, its record is in the making */
 } entry_state;
 
 /* Where one stored form of an entry is. On the heap, so that readers may finish on a place that is
@@ -46,6 +47,8 @@ typedef struct store_load {
     uint64_t read_ns;
 } store_load;
 
+struct store_staged; /* handover.h */
+
 typedef struct store_entry {
     struct store_entry *next; /* hash chain */
     kvt_key key;
@@ -67,9 +70,10 @@ typedef struct store_entry {
     uint64_t larger_bytes;      /* and its size; 0 = none */
     uint64_t pinned_until_ns; /* a move failed: the policy's plans leave it out until then; or 0 */
     entry_state state;
-    uint32_t moves;      /* that were planned for it so far */
-    store_place *place;  /* in RESIDENT, MOVING, and in LEAVING until released; else NULL */
-    store_load *load;    /* the read of `place` that a further get may join, or NULL */
+    uint32_t moves;              /* that were planned for it so far */
+    store_place *place;          /* in RESIDENT, MOVING, and in LEAVING until released; else NULL */
+    struct store_staged *staged; /* in STAGED: the bytes as they were put; else NULL */
+    store_load *load;            /* the read of `place` that a further get may join, or NULL */
     store_place *copy;   /* beside a place in HBM or DRAM: a record on SSD with its row, or NULL */
     uint32_t copy_index; /* among the copies that may be dropped; UINT32_MAX: not listed */
 } store_entry;
@@ -115,10 +119,16 @@ void entry_erase(entry_table *table, store_entry *entry);
 /* The only way to change a state; asserts that the pair is legal. */
 void entry_set_state(store_entry *entry, entry_state from, entry_state to);
 
-/* True when a lookup may see it. */
+/* True when it has a place that a get may read. */
 static inline bool entry_is_visible(const store_entry *entry)
 {
     return entry->state == ENTRY_RESIDENT || entry->state == ENTRY_MOVING;
+}
+
+/* True when a lookup may see it. */
+static inline bool entry_is_readable(const store_entry *entry)
+{
+    return entry_is_visible(entry) || entry->state == ENTRY_STAGED;
 }
 
 /* True when it has its only record above the SSD, also while it moves, and while it is to be

@@ -406,6 +406,7 @@ static kvt_status stage_publish(store_op *op)
     op->no_room = status == KVT_E_SPACE;
     if (status == KVT_OK) {
         store_place *old = entry->place;
+        assert((old != NULL) == (entry->state == ENTRY_MOVING));
         op->place->location = op->location;
         entry->place = op->place;
         entry->load = NULL; /* later gets must not join a read of the old place */
@@ -422,7 +423,8 @@ static kvt_status stage_publish(store_op *op)
             old->readers--;
             op->source = NULL;
         }
-        entry_set_state(entry, old != NULL ? ENTRY_MOVING : ENTRY_ARRIVING, ENTRY_RESIDENT);
+        entry_set_state(entry, entry->state, ENTRY_RESIDENT);
+        entry->staged = NULL; /* later gets read the record */
         backoff_note_success(store, entry);
         if (op->record_bytes > store_bytes_of(op->move->to_bytes)) learn_resize_entry(store, entry);
         pthread_cond_broadcast(&store->changed);
@@ -543,7 +545,8 @@ static void executor_abort_move(kvt_store *store, const kvt_move *move)
     assert(entry != NULL);
     (void)!kvt_policy_abort(store->policy, move->id);
     if (move->kind == KVT_MOVE_PUT) {
-        entry_erase(&store->table, entry);
+        /* One that was handed over stays readable, and may get another plan. */
+        if (entry->state == ENTRY_ARRIVING) entry_erase(&store->table, entry);
     } else {
         entry_set_state(entry, move->kind == KVT_MOVE_CHANGE ? ENTRY_MOVING : ENTRY_LEAVING,
                         ENTRY_RESIDENT);

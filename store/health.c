@@ -118,6 +118,22 @@ static void health_add_background(health_list *list, kvt_store *store)
                "The background thread has ended: nothing is moved unless kvt_maintain is called.");
 }
 
+static void health_add_puts(health_list *list, kvt_store *store)
+{
+    char text[sizeof((kvt_health_item *)NULL)->text];
+    pthread_mutex_lock(&store->lock);
+    kvt_status failure = store->handover.failure;
+    uint64_t failed_ns = store->handover.failed_ns;
+    uint64_t lost = store->counters.puts_lost;
+    pthread_mutex_unlock(&store->lock);
+    if (failure == KVT_OK) return;
+    snprintf(text, sizeof text,
+             "An entry that a put had handed over could not be stored: %s. %llu such entries so "
+             "far.",
+             kvt_status_text(failure), (unsigned long long)lost);
+    health_add(list, KVT_HEALTH_PUT, "put", failure, failed_ns, text);
+}
+
 kvt_status kvt_health(kvt_store *store, kvt_health_item *items, size_t capacity, size_t *count_out,
                       kvt_status *overall_out)
 {
@@ -135,6 +151,7 @@ kvt_status kvt_health(kvt_store *store, kvt_health_item *items, size_t capacity,
     health_add_background(&list, store);
     health_add_members(&list, store, true);
     health_add_members(&list, store, false);
+    health_add_puts(&list, store);
     *count_out = list.count;
     if (overall_out != NULL) *overall_out = list.overall;
     return KVT_OK;

@@ -3,15 +3,18 @@
  * observe.c - flush, explain, statistics. Any thread.
  */
 #include "store/fork_guard.h"
+#include "store/handover.h"
 
 #include <string.h>
 
 kvt_status kvt_flush(kvt_store *store)
 {
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
-    if (store->catalog == NULL) return KVT_OK;
+    (void)handover_drain(store, UINT64_MAX, NULL);
+    kvt_status lost = handover_take_failure(store);
+    if (store->catalog == NULL) return lost;
     kvt_status status = catalog_flush(store->catalog);
-    if (status == KVT_OK) return KVT_OK;
+    if (status == KVT_OK) return lost;
     switch (status) {
     case KVT_E_IO:
     case KVT_E_GONE: return KVT_E_IO;
@@ -122,6 +125,9 @@ static void observe_counters(const store_counters *counters, kvt_store_stats *st
     stats->given_up = counters->given_up;
     stats->puts_refused_learned = counters->puts_refused_learned;
     stats->puts_tried = counters->puts_tried;
+    stats->puts_busy = counters->puts_busy;
+    stats->puts_lost = counters->puts_lost;
+    stats->staged_hits = counters->staged_hits;
     stats->decision_ns_p50 = observe_quantile(counters->decision_times, 0.50);
     stats->decision_ns_p99 = observe_quantile(counters->decision_times, 0.99);
 }
@@ -139,6 +145,9 @@ kvt_status kvt_stats(kvt_store *store, kvt_store_stats *stats)
     stats->copies = store->copies.total;
     stats->copy_bytes = store->copies.bytes;
     stats->staging_bytes = staging_bytes_out(store->staging);
+    stats->puts_waiting = store->handover.count;
+    if (store->handover.staging != NULL)
+        stats->put_staging_bytes = staging_bytes_out(store->handover.staging);
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
         if (store->pools[tier] == NULL) continue;
         tiers_pool_facts facts;

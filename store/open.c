@@ -13,6 +13,7 @@
  * Thread rule: open is not concurrent with anything. close.c closes.
  */
 #include "store/fork_guard.h"
+#include "store/handover.h"
 #include "store/open_internal.h"
 #include "tiers/kill_point.h"
 
@@ -442,6 +443,8 @@ static kvt_status open_check_options(const kvt_store_options *options, char *mes
         fault = "close_deadline_seconds is outside 0..1e9";
     } else if (options->staging_bytes < (UINT64_C(1) << 20)) {
         fault = "staging_bytes is below 1 MiB";
+    } else if (!(options->put_backlog_seconds > 0 && options->put_backlog_seconds <= 1e9)) {
+        fault = "put_backlog_seconds is outside 0..1e9";
     } else if (!open_variant_is_kept(options->variant)) {
         fault = "variant is not a form that a store keeps: raw, or lossless";
     } else if (!(options->learn_seconds > 0 && options->learn_seconds <= 1e9)) {
@@ -474,7 +477,7 @@ static kvt_status open_check_options(const kvt_store_options *options, char *mes
 static void open_staging(open_state *state)
 {
     store_staging *staging = state->store->staging;
-    staging_make_arena(staging);
+    staging_make_arena(staging, true);
     if (staging->arena == NULL) return;
     const kvt_device_region region = {staging->arena, staging->arena_bytes};
     for (uint32_t i = 0; i < state->device_count; i++) {
@@ -531,6 +534,7 @@ static kvt_status open_steps(open_state *state)
     if (status == KVT_OK) trust_open(store);
     if (status == KVT_OK) status = open_recover(state);
     KILL_POINT("open: entries recovered");
+    if (status == KVT_OK) status = handover_start(store, options);
     if (status == KVT_OK) status = maintain_start(store);
     return status;
 }

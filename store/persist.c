@@ -18,6 +18,7 @@
  * Thread rule: as each function says in store.h.
  */
 #include "store/fork_guard.h"
+#include "store/handover.h"
 #include "store/kill_note.h"
 #include "store/store.h"
 
@@ -377,6 +378,8 @@ kvt_status persist_all(kvt_store *store, uint64_t deadline_ns, bool closing,
                        kvt_persist_info *info_out)
 {
     persist_run run = {.store = store, .deadline_ns = deadline_ns, .closing = closing};
+    run.info.left = handover_drain(store, deadline_ns, &run.info.left_bytes);
+    if (run.info.left != 0) run.failure = KVT_E_TIMEOUT;
     persist_begin(&run);
     kvt_status status = KVT_OK;
     bool more = true;
@@ -399,11 +402,10 @@ kvt_status kvt_persist(kvt_store *store, uint64_t deadline_ns, kvt_persist_info 
     return persist_all(store, deadline_ns, false, info_out);
 }
 
-void persist_close(kvt_store *store)
+void persist_close(kvt_store *store, uint64_t deadline_ns)
 {
     if (!store->copies.kept || store->pools[KVT_TIER_SSD] == NULL) return;
-    if (!(store->close_deadline_seconds > 0)) return;
-    double limit_ns = (double)store_clock_ns() + store->close_deadline_seconds * 1e9;
+    if (deadline_ns == 0) return;
     /* What stays behind is lost with the process, as it is by a kill. */
-    (void)!persist_all(store, (uint64_t)limit_ns, true, NULL);
+    (void)!persist_all(store, deadline_ns, true, NULL);
 }

@@ -61,7 +61,7 @@ static bool staging_touch(char *memory, uint64_t bytes)
     return true;
 }
 
-void staging_make_arena(store_staging *staging)
+void staging_make_arena(store_staging *staging, bool touch)
 {
     long pages = sysconf(_SC_PHYS_PAGES);
     uint64_t most = pages > 0 ? (uint64_t)pages * STAGING_ALIGN / STAGING_MEMORY_SHARE : 0;
@@ -74,7 +74,9 @@ void staging_make_arena(store_staging *staging)
     if (mapping == MAP_FAILED) return;
     uintptr_t begin = ((uintptr_t)mapping + STAGING_HUGE_BYTES - 1) & ~(STAGING_HUGE_BYTES - 1);
     char *arena = (char *)mapping + (begin - (uintptr_t)mapping);
-    if (!staging_touch(arena, bytes) || tiers_space_open(0, bytes, &staging->space) != KVT_OK) {
+    if (!touch) (void)madvise(arena, bytes, MADV_HUGEPAGE);
+    bool there = !touch || staging_touch(arena, bytes);
+    if (!there || tiers_space_open(0, bytes, &staging->space) != KVT_OK) {
         (void)munmap(mapping, mapping_bytes);
         return;
     }

@@ -65,10 +65,10 @@ typedef struct store_staging {
     tiers_space *space; /* of the arena */
 } store_staging;
 
-/* All is heap until staging_make_arena, which comes before the first take, and which touches memory
- * of limit_bytes. KVT_OK; KVT_E_MEMORY. */
+/* All is heap until staging_make_arena, which comes before the first take, and which maps memory of
+ * limit_bytes. touch: every page now, else as it is first used. KVT_OK; KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status staging_open(uint64_t limit_bytes, store_staging **staging_out);
-void staging_make_arena(store_staging *staging);
+void staging_make_arena(store_staging *staging, bool touch);
 
 /* Nobody waits. The memory goes with the last buffer. NULL is allowed. */
 void staging_close(store_staging *staging);

@@ -18,9 +18,10 @@
 #include <kvterrace/kvterrace.h>
 #include <pthread.h>
 
-#define STORE_PLAN_MOVES   256u /* moves of one plan at most */
-#define STORE_PLANS_QUEUED 64u  /* promotion plans waiting for the background at most */
-#define STORE_TIMES        512u /* buckets of the decision time histogram */
+#define STORE_PLAN_MOVES       256u /* moves of one plan at most */
+#define STORE_PLANS_QUEUED     64u  /* promotion plans waiting for the background at most */
+#define STORE_TIMES            512u /* buckets of the decision time histogram */
+#define STORE_HANDOVER_THREADS 4u   /* that carry out puts */
 
 /* A plan that waits for the background; its entries are MOVING or LEAVING already. */
 typedef struct store_queued_plan {
@@ -80,6 +81,28 @@ typedef struct store_persist {
     uint64_t resume_ns;    /* nothing is looked at before; store_now_ns */
 } store_persist;
 
+/* Puts that were handed over (handover.c). Under store->lock. */
+typedef struct store_handover {
+    struct store_staged *first, *last; /* in the order of their puts; begun ones too */
+    struct store_staged *waiting;      /* the first that no executor has begun */
+    uint32_t count;
+    uint32_t entered;               /* threads that have found their part of moves */
+    uint64_t numbers;               /* puts handed over, ever */
+    double seconds[KVT_TIER_COUNT]; /* of writes that wait or are under way */
+    double copy_seconds_per_byte;   /* what the copies of puts lately took */
+    kvt_status failure;             /* the first error since the last flush, */
+    uint64_t failed_ns;             /* and its instant, CLOCK_MONOTONIC */
+    bool started;
+    bool stopping;
+    pthread_cond_t arrived; /* a put; the stop */
+    /* Fixed after open. */
+    double backlog_seconds;
+    store_staging *staging; /* own lock */
+    kvt_move *moves;        /* STORE_PLAN_MOVES of each thread */
+    pthread_t threads[STORE_HANDOVER_THREADS];
+    uint32_t thread_count; /* 0: callers carry their puts out themselves */
+} store_handover;
+
 /* Counters under store->lock. */
 typedef struct store_counters {
     uint64_t puts, puts_refused, puts_existing, gets, misses, shared_reads, load_failures, timeouts;
@@ -92,6 +115,9 @@ typedef struct store_counters {
     uint64_t given_up;            /* entries dropped for the room of a put */
     uint64_t copies_kept, copies_dropped, copy_demotions, copy_fallbacks;
     uint64_t puts_refused_learned, puts_tried;
+    uint64_t puts_busy; /* refused because the store could not keep up */
+    uint64_t puts_lost; /* accepted, and not stored */
+    uint64_t staged_hits;
     uint64_t persisted, persisted_bytes; /* by write-back */
     uint64_t copy_evictions;
     uint64_t hits[KVT_TIER_COUNT];
@@ -144,6 +170,7 @@ struct kvt_store {
     store_backoff backoff;
     store_copies copies;
     store_persist persist;
+    store_handover handover;
 
     /* Options are made with figures of an epoch; a curve that is re-opened begins another. */
     uint32_t curve_epoch;
@@ -229,7 +256,6 @@ typedef struct executor_result {
     uint32_t failed;    /* index of the move that failed, when one did */
     uint64_t put_bytes; /* the size that the PUT's record came out with, 0 before it was encoded */
     bool no_room;       /* it failed because pool or policy had no room; no device said so */
-    bool trial;         /* the plan was trust.c's; set by the put itself */
     bool larger;        /* it failed because its record came out larger than was planned */
 } executor_result;
 
@@ -436,8 +462,8 @@ void copies_clear_members(kvt_store *store, uint64_t members);
 KVT_NODISCARD kvt_status persist_all(kvt_store *store, uint64_t deadline_ns, bool closing,
                                      kvt_persist_info *info_out);
 
-/* The same within store.close_deadline. Once the background has ended. */
-void persist_close(kvt_store *store);
+/* The same at close, once the background has ended; deadline_ns 0: nothing is written. */
+void persist_close(kvt_store *store, uint64_t deadline_ns);
 
 /* ---- persist_background.c ---- */
 

@@ -142,6 +142,11 @@ typedef struct kvt_store_options {
                                       alone for so long; 0 = not at all; 20 */
     uint64_t persist_bytes_per_s;  /* with copies: the background writes back into free room on
                                       SSD; 0 = none; 32 MB/s */
+    uint64_t put_staging_bytes;    /* memory for entries that kvt_put has accepted and that are
+                                      not written yet; mapped at open, used as needed; 0 = kvt_put
+                                      returns when the entry is stored; 256 MiB */
+    double put_backlog_seconds; /* of writes that may wait for one tier: a put that would add more
+                                   is KVT_BUSY; 10 */
 } kvt_store_options;
 
 KVT_API void kvt_store_options_init(kvt_store_options *options);
@@ -175,12 +180,12 @@ KVT_API void kvt_store_options_free(void *owner);
 KVT_API KVT_NODISCARD kvt_status kvt_open(const kvt_store_options *options, kvt_store **store_out,
                                           char *message, size_t message_size);
 
-/* Finishes moves in flight, writes entries of HBM and DRAM back to SSD as kvt_persist does, within
- * kvt_store_options.close_deadline_seconds, flushes the catalog, closes everything. What is not on
- * SSD then ends here. NULL is allowed. No other call may run or follow. A device that does not
- * answer is waited for no longer than its silence limit; it stays open then, and the memory that it
- * may still use stays allocated, until it answers or the process ends. In a child of
- * fork: does nothing. */
+/* Finishes moves in flight and, with a catalog, what puts have handed over, writes entries of HBM
+ * and DRAM back to SSD as kvt_persist does, within kvt_store_options.close_deadline_seconds,
+ * flushes the catalog, closes everything. What is not on SSD then ends here. NULL is allowed. No
+ * other call may run or follow. A device that does not answer is waited for no longer than its
+ * silence limit; it stays open then, and the memory that it may still use stays allocated, until
+ * it answers or the process ends. In a child of fork: does nothing. */
 KVT_API void kvt_close(kvt_store *store);
 
 /* ---- put, get, delete ---- */
@@ -203,16 +208,25 @@ typedef struct kvt_entry {
 /*
  * Offers an entry. The store may decline it; what it accepts is readable at once.
  *   data    data_bytes as kvt_layout_bytes(layout) says; read until return, then the caller's again
- * KVT_OK stored; KVT_EXISTS (stored already, nothing read); KVT_REFUSED (the policy declined, or no
- * device is left to take it: one that does not answer for kvt_device_config.silence_ns, as a file
- * may on a disk that others keep busy, is out of service); KVT_BUSY (the same key is on its way in
- * or out); KVT_E_ARGUMENT; KVT_E_SPACE (no room could be made); KVT_E_IO; KVT_E_MEMORY. Blocking:
- * encodes and writes. Durable only after kvt_flush.
+ * The call decides, copies the bytes into the put's staging and returns; threads of the store make
+ * room, encode and write behind it. An entry that cannot be stored after all is a miss from then
+ * on: kvt_store_stats.puts_lost counts it and the next kvt_flush returns the error.
+ * KVT_OK accepted; KVT_EXISTS (stored or accepted already, nothing read); KVT_REFUSED (the policy
+ * declined, or no device is left to take it: one that does not answer for
+ * kvt_device_config.silence_ns, as a file may on a disk that others keep busy, is out of service);
+ * KVT_BUSY (the store cannot keep up: the put's staging is full or a tier's writes are
+ * kvt_store_options.put_backlog_seconds behind, counted in puts_busy; or the same key is on its way
+ * in or out at this moment; nothing is kept: do without, or kvt_flush and put again);
+ * KVT_E_ARGUMENT; KVT_E_SPACE (no room could be made); KVT_E_MEMORY. Durable only after kvt_flush.
+ *
+ * With put_staging_bytes 0 the call itself makes room, encodes and writes, KVT_OK means stored, and
+ * KVT_E_IO is possible, too.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_put(kvt_store *store, const kvt_entry *entry, const void *data,
                                          uint64_t data_bytes);
 
-/* How a get was served. */
+/* How a get was served. An entry that a put has handed over is copied from memory: tier DRAM, raw,
+ * no device time. */
 typedef struct kvt_get_info {
     kvt_tier tier;
     kvt_variant variant;
@@ -271,11 +285,13 @@ KVT_API KVT_NODISCARD kvt_status kvt_predict_loads(kvt_store *store, const kvt_k
 KVT_API KVT_NODISCARD kvt_status kvt_match_prefix(kvt_store *store, const kvt_key *keys,
                                                   size_t count, size_t *matched_out);
 
-/* Makes every entry that is on SSD now durable. One that a later get promotes stays there as a copy
+/* Waits until every put that has returned has ended, stored or not. Then makes every entry that is
+ * on SSD now durable. One that a later get promotes stays there as a copy
  * while room allows; without its copy it is as short-lived as the tier it went to. KVT_OK.
  * Something since the last flush may not be durable: KVT_E_IO (a device or the catalog's file
  * failed), KVT_E_SPACE (the file system of the catalog is full), KVT_E_MEMORY, KVT_E_DATABASE
- * (anything else that SQLite reports). Blocking. */
+ * (anything else that SQLite reports). All is durable, but a put that had returned KVT_OK is not
+ * stored: its KVT_E_IO, KVT_E_SPACE or KVT_E_MEMORY, the first since the last flush. Blocking. */
 KVT_API KVT_NODISCARD kvt_status kvt_flush(kvt_store *store);
 
 /* What a kvt_persist did, and what it left. */
@@ -420,6 +436,12 @@ typedef struct kvt_store_stats {
     uint64_t
         moves_failed_larger; /* of moves_aborted: the record came out larger than was planned */
     uint64_t copy_evictions; /* evictions from above that left the entry with its record on SSD */
+    uint64_t puts_busy;      /* puts refused because the store could not keep up */
+    uint64_t puts_waiting;   /* puts that have returned and are not written yet, now */
+    uint64_t put_staging_bytes; /* memory that their entries take, now */
+    uint64_t puts_lost;         /* puts that returned KVT_OK and could not be stored, ever */
+    uint64_t staged_hits; /* of the gets, those copied from the staging of a put; counted as hits of
+                             DRAM, too */
 } kvt_store_stats;
 
 KVT_API KVT_NODISCARD kvt_status kvt_stats(kvt_store *store, kvt_store_stats *stats);
@@ -464,7 +486,8 @@ KVT_API KVT_NODISCARD kvt_status kvt_device_stats_at(kvt_store *store, size_t in
 typedef enum kvt_health_kind {
     KVT_HEALTH_FILE = 1,   /* the catalog: what is put or deleted now may not survive */
     KVT_HEALTH_THREAD = 2, /* one of the store's own has ended */
-    KVT_HEALTH_DEVICE = 3  /* out of service, or its last write failed */
+    KVT_HEALTH_DEVICE = 3, /* out of service, or its last write failed */
+    KVT_HEALTH_PUT = 4     /* an entry was accepted and could not be stored */
 } kvt_health_kind;
 
 typedef struct kvt_health_item {
@@ -476,16 +499,16 @@ typedef struct kvt_health_item {
 } kvt_health_item;
 
 /*
- * What is out of order now; the gravest first: files, then threads, then devices.
+ * What is out of order now; the gravest first: files, then threads, devices, puts.
  *   items        may be NULL with capacity 0
  *   count_out    how many there are, which may be more than capacity; 0 = all is in order
  *   overall_out  KVT_OK, or the status of the first; may be NULL
  * A device is reported until it serves again (kvt_store_device_add), a failed write until the next
- * one succeeds, the catalog until a batch is committed. A thread that has ended does not come back:
- * its device is out of service, the catalog's writer leaves what is put to this life, and without
- * the background kvt_maintain is the caller's.
- * KVT_OK; KVT_E_ARGUMENT; KVT_E_STATE (in a child of fork). Any thread; takes short locks, waits
- * for no I/O.
+ * one succeeds, the catalog until a batch is committed, puts until kvt_flush returns their error. A
+ * thread that has ended does not come back: its device is out of service, the catalog's writer
+ * leaves what is put to this life, and without the background kvt_maintain is the caller's. KVT_OK;
+ * KVT_E_ARGUMENT; KVT_E_STATE (in a child of fork). Any thread; takes short locks, waits for no
+ * I/O.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_health(kvt_store *store, kvt_health_item *items,
                                             size_t capacity, size_t *count_out,

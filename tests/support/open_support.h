@@ -33,6 +33,7 @@ static inline void open_prepare(open_site *site)
     snprintf(site->catalog, sizeof site->catalog, "%.63s/catalog.db", site->folder);
     snprintf(site->path, sizeof site->path, "%.63s/ssd", site->folder);
     kvt_store_options_init(&site->options);
+    site->options.put_staging_bytes = 0; /* a put says how its write went */
     site->options.staging_bytes = 8 << 20;
     site->options.policy = "lru";
     site->options.tick_seconds = 0;

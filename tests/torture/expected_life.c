@@ -112,6 +112,7 @@ static void life_fill_options(life_site *site)
     const expected_series *series = site->series;
     kvt_store_options *options = &site->options;
     kvt_store_options_init(options);
+    options->put_staging_bytes = 0; /* a put says how its write went */
     snprintf(site->catalog, sizeof site->catalog, "%s/catalog.db", series->folder);
     options->catalog_path = site->catalog;
     options->policy = series->policy;

@@ -29,6 +29,7 @@ static kvt_store *drives_store_with(const char *first, const char *second, uint6
     kvt_store *store = NULL;
     char message[256];
     kvt_store_options_init(&options);
+    options.put_staging_bytes = 0; /* a put says how its write went */
     options.staging_bytes = 8 << 20;
     options.policy = "lru";
     options.tick_seconds = 0;
@@ -291,6 +292,7 @@ static kvt_status drives_open_when_free(const kvt_device_config *device, kvt_sto
 {
     kvt_store_options options;
     kvt_store_options_init(&options);
+    options.put_staging_bytes = 0; /* a put says how its write went */
     options.staging_bytes = 8 << 20;
     options.policy = "lru";
     options.tick_seconds = 0;

@@ -37,6 +37,7 @@ static void site_make(site *s, const char *catalog_folder)
     s->fault = (support_fault){.capacity_bytes = 32 << 20, .path = s->disk};
     s->config = support_fault_config(&s->fault, "disk");
     kvt_store_options_init(&s->options);
+    s->options.put_staging_bytes = 0; /* a put says how its write went */
     s->options.staging_bytes = 8 << 20;
     s->options.catalog_path = s->catalog;
     s->options.policy = "lru";

@@ -24,6 +24,7 @@ static void kill_prepare(kill_site *site)
     snprintf(site->catalog, sizeof site->catalog, "%s/catalog.db", site->folder);
     snprintf(site->path, sizeof site->path, "%s/ssd", site->folder);
     kvt_store_options_init(&site->options);
+    site->options.put_staging_bytes = 0; /* a put says how its write went */
     site->options.staging_bytes = 8 << 20;
     site->options.policy = "lru";
     site->options.catalog_path = site->catalog;

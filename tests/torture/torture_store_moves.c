@@ -30,6 +30,7 @@ static void site_make(site *s, uint32_t disks, uint64_t dram_bytes)
     support_make_folder(s->folder, sizeof s->folder);
     snprintf(s->catalog, sizeof s->catalog, "%s/catalog.db", s->folder);
     kvt_store_options_init(&s->options);
+    s->options.put_staging_bytes = 0; /* a put says how its write went */
     s->options.staging_bytes = 8 << 20;
     s->options.catalog_path = s->catalog;
     s->options.policy = "lru";

@@ -148,6 +148,7 @@ static void open_prepare(open_site *site, const char *profile)
     snprintf(site->catalog, sizeof site->catalog, "%s/catalog.db", site->folder);
     snprintf(site->profile, sizeof site->profile, "%s", profile);
     kvt_store_options_init(&site->options);
+    site->options.put_staging_bytes = 0; /* a put says how its write went */
     site->options.staging_bytes = 4 << 20;
     site->options.policy = "lru";
     site->options.lossless = false;

@@ -85,6 +85,7 @@ static void power_fill_site(power_site *site, const char *folder)
     snprintf(site->folder, sizeof site->folder, "%s", folder);
     snprintf(site->catalog, sizeof site->catalog, "%s/catalog.db", folder);
     kvt_store_options_init(&site->options);
+    site->options.put_staging_bytes = 0; /* a put says how its write went */
     site->options.catalog_path = site->catalog;
     site->options.policy = "lru";
     site->options.lossless = false;

@@ -370,6 +370,7 @@ static void sweep_prepare(sweep_run *run)
     sweep_make_folder(run->folder, sizeof run->folder);
     snprintf(run->catalog, sizeof run->catalog, "%s/catalog.db", run->folder);
     kvt_store_options_init(&run->options);
+    run->options.put_staging_bytes = 0; /* a put says how its write went */
     run->options.staging_bytes = 1 << 20;
     run->options.catalog_path = run->catalog;
     run->options.profile_path = sweep_profile;

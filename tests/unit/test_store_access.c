@@ -21,6 +21,7 @@ static kvt_store_options access_options(uint64_t dram_bytes, const char *policy)
 {
     kvt_store_options options;
     kvt_store_options_init(&options);
+    options.put_staging_bytes = 0; /* a put says how its write went */
     options.staging_bytes = 8 << 20;
     options.tiers[KVT_TIER_DRAM].capacity_bytes = dram_bytes;
     options.policy = policy;

@@ -49,6 +49,7 @@ static bool site_try_open(site *s, uint32_t devices, uint64_t silence_ns, double
     char message[256];
     memset(s->faults, 0, sizeof s->faults);
     kvt_store_options_init(&options);
+    options.put_staging_bytes = 0; /* a put says how its write went */
     for (uint32_t i = 0; i < devices; i++) {
         s->faults[i].capacity_bytes = s->capacity_bytes ? s->capacity_bytes : CAPACITY;
         configs[i] = support_fault_config(&s->faults[i], names[i]);

@@ -185,6 +185,7 @@ static kvt_store_options ladder_options(uint64_t dram_bytes)
 {
     kvt_store_options options;
     kvt_store_options_init(&options);
+    options.put_staging_bytes = 0; /* a put says how its write went */
     options.staging_bytes = 16 << 20;
     options.tiers[KVT_TIER_DRAM].capacity_bytes = dram_bytes;
     options.tick_seconds = 0;

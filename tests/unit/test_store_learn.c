@@ -93,6 +93,7 @@ static kvt_store *learn_open_store(bool with_profile, double learn_seconds)
     char message[256] = "";
     kvt_store *store = NULL;
     kvt_store_options_init(&options);
+    options.put_staging_bytes = 0; /* a put says how its write went */
     options.staging_bytes = 8 << 20;
     options.tick_seconds = 0;
     options.format = true;

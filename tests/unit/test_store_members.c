@@ -35,6 +35,7 @@ static int site_setup(void **state)
         s->configs[i] = support_fault_config(&s->disks[i], disk_names[i]);
     }
     kvt_store_options_init(&s->options);
+    s->options.put_staging_bytes = 0; /* a put says how its write went */
     s->options.staging_bytes = 8 << 20;
     s->options.catalog_path = s->catalog;
     s->options.policy = "lru";

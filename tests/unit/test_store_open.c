@@ -280,6 +280,7 @@ static void test_odd_capacity(void **state)
     (void)state;
     kvt_store_options options;
     kvt_store_options_init(&options);
+    options.put_staging_bytes = 0; /* a put says how its write went */
     options.policy = "lru";
     options.staging_bytes = 8 << 20;
     options.tiers[KVT_TIER_DRAM].capacity_bytes = (4 << 20) + 1024;

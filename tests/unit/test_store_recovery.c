@@ -28,6 +28,7 @@ static int recovery_setup(void **state)
     support_make_folder(site->folder, sizeof site->folder);
     snprintf(site->catalog, sizeof site->catalog, "%s/catalog.db", site->folder);
     kvt_store_options_init(&site->options);
+    site->options.put_staging_bytes = 0; /* a put says how its write went */
     site->options.staging_bytes = 8 << 20;
     site->options.catalog_path = site->catalog;
     site->options.policy = "lru";
@@ -437,6 +438,7 @@ static void test_bad_options(void **state)
     assert_int_equal(recovery_try_open(site), KVT_E_ARGUMENT);
     kvt_store_options empty;
     kvt_store_options_init(&empty);
+    empty.put_staging_bytes = 0; /* a put says how its write went */
     kvt_store *store;
     assert_int_equal(kvt_open(&empty, &store, NULL, 0), KVT_E_ARGUMENT);
 }

@@ -44,6 +44,7 @@ static void site_make(site *s, uint64_t disk_bytes, uint64_t dram_bytes)
     memset(s, 0, sizeof *s);
     support_make_folder(s->folder, sizeof s->folder);
     kvt_store_options_init(&s->options);
+    s->options.put_staging_bytes = 0; /* a put says how its write went */
     s->options.staging_bytes = 8 << 20;
     s->options.policy = "lru";
     s->options.tick_seconds = 0;

@@ -21,7 +21,7 @@ static int make_staging(void **state)
 {
     (void)state;
     assert_int_equal(staging_open(LIMIT, &staging), KVT_OK);
-    staging_make_arena(staging);
+    staging_make_arena(staging, true);
     assert_non_null(staging->arena);
     assert_int_equal(staging->arena_bytes, LIMIT);
     assert_int_equal((uintptr_t)staging->arena % (2048 * KIB), 0);
@@ -197,7 +197,7 @@ static void test_close_with_a_buffer_out(void **state)
 {
     (void)state;
     assert_int_equal(staging_open(LIMIT, &staging), KVT_OK);
-    staging_make_arena(staging);
+    staging_make_arena(staging, true);
     staging_buffer kept = take(LIMIT / 2, true);
     staging_write_off(staging, &kept);
     staging_close(staging);

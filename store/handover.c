@@ -1,0 +1,375 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * handover.c - the queue of puts that were accepted, and the threads that carry them out.
+ *
+ * Plans are begun in the order of their puts and overlap, as plans of concurrent callers do: the
+ * policy's capacity rule lets no plan count on room that another one frees. The staged bytes have
+ * memory of their own, so an executor that waits for the store's staging never waits for bytes that
+ * only executors can free.
+ *
+ * Thread rule: as handover.h says.
+ */
+#include "store/handover.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+
+#define HANDOVER_TIER_PARTS 8u
+#define HANDOVER_COPY_GAIN  0.125 /* weight of a new copy in the mean of what copies take */
+
+bool handover_is_on(const kvt_store *store)
+{
+    return store->handover.thread_count != 0;
+}
+
+kvt_status handover_stage(kvt_store *store, uint64_t bytes, staging_buffer *out)
+{
+    kvt_status status = staging_take(store->handover.staging, bytes, 0, out);
+    return status == KVT_E_TIMEOUT ? KVT_BUSY : status;
+}
+
+/* ---- backlog ---- */
+
+/* The seconds of a plan's writes in each tier. Lock held. */
+static void handover_cost(const kvt_store *store, const kvt_move *moves, uint32_t count,
+                          double seconds[KVT_TIER_COUNT])
+{
+    memset(seconds, 0, KVT_TIER_COUNT * sizeof *seconds);
+    for (uint32_t i = 0; i < count; i++) {
+        for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
+            const kvt_affine *write = &store->costs.write[tier];
+            if (moves[i].to_bytes[tier] == 0) continue;
+            seconds[tier] +=
+                write->request_seconds + (double)moves[i].to_bytes[tier] / write->bytes_per_s;
+        }
+    }
+}
+
+bool handover_lags(const kvt_store *store, const kvt_plan *plan)
+{
+    const store_handover *handover = &store->handover;
+    double seconds[KVT_TIER_COUNT];
+    handover_cost(store, plan->moves, plan->count, seconds);
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
+        if (seconds[tier] == 0 || handover->seconds[tier] == 0) continue;
+        if (handover->seconds[tier] + seconds[tier] > handover->backlog_seconds) return true;
+    }
+    return false;
+}
+
+double handover_copy_seconds(const kvt_store *store, uint64_t bytes)
+{
+    return store->handover.copy_seconds_per_byte * (double)bytes;
+}
+
+/* Lock held. */
+static void handover_note_copy(store_handover *handover, uint64_t bytes, uint64_t ns)
+{
+    double *mean = &handover->copy_seconds_per_byte;
+    double seconds = (double)ns * 1e-9 / (double)bytes;
+    *mean += (*mean == 0 ? 1.0 : HANDOVER_COPY_GAIN) * (seconds - *mean);
+}
+
+/* ---- the queue ---- */
+
+/* Lock held. */
+static void handover_append(store_handover *handover, store_staged *staged)
+{
+    staged->number = ++handover->numbers;
+    staged->previous = handover->last;
+    if (handover->last != NULL)
+        handover->last->next = staged;
+    else
+        handover->first = staged;
+    handover->last = staged;
+    if (handover->waiting == NULL) handover->waiting = staged;
+    handover->count++;
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
+        handover->seconds[tier] += staged->seconds[tier];
+}
+
+/* Lock held. */
+static void handover_remove(store_handover *handover, store_staged *staged)
+{
+    assert(handover->count > 0);
+    if (staged->previous != NULL)
+        staged->previous->next = staged->next;
+    else
+        handover->first = staged->next;
+    if (staged->next != NULL)
+        staged->next->previous = staged->previous;
+    else
+        handover->last = staged->previous;
+    if (handover->waiting == staged) handover->waiting = staged->next;
+    handover->count--;
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
+        handover->seconds[tier] -= staged->seconds[tier];
+        /* Sums of rounded numbers leave a rest behind. */
+        if (handover->count == 0 || handover->seconds[tier] < 0) handover->seconds[tier] = 0;
+    }
+}
+
+/* Fills an object with what a put leaves behind. */
+static store_staged *handover_fill(const kvt_store *store, const kvt_entry *source,
+                                   const kvt_plan *plan, const put_progress *progress)
+{
+    store_staged *staged = calloc(1, sizeof *staged + plan->count * sizeof *plan->moves);
+    if (staged == NULL) return NULL;
+    staged->handle = entry_handle(&store->secret, &source->key);
+    staged->users = 1;
+    staged->source = *source;
+    if (source->parent != NULL) {
+        staged->parent = *source->parent;
+        staged->source.parent = &staged->parent;
+    }
+    staged->progress = *progress;
+    staged->count = plan->count;
+    memcpy(staged->moves, plan->moves, plan->count * sizeof *plan->moves);
+    return staged;
+}
+
+/* Tells the observer of moves that were called off. No lock held. */
+static void handover_report(kvt_store *store, const kvt_move *moves, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        executor_report(store, &moves[i], KVT_E_CANCELLED);
+}
+
+kvt_status handover_take(kvt_store *store, const kvt_entry *source, const void *data,
+                         const kvt_plan *plan, const put_progress *progress, staging_buffer *buffer)
+{
+    store_handover *handover = &store->handover;
+    uint64_t bytes = 0;
+    kvt_status status = kvt_layout_bytes(&source->layout, &bytes);
+    assert(status == KVT_OK && bytes <= buffer->bytes);
+    (void)status;
+    store_staged *staged = handover_fill(store, source, plan, progress);
+    if (staged == NULL) {
+        pthread_mutex_lock(&store->lock);
+        executor_abort_moves(store, plan->moves, plan->count);
+        pthread_mutex_unlock(&store->lock);
+        handover_report(store, plan->moves, plan->count);
+        return KVT_E_MEMORY;
+    }
+    uint64_t began_ns = store_clock_ns();
+    memcpy(buffer->memory, data, bytes);
+    uint64_t copy_ns = store_clock_ns() - began_ns;
+    staged->buffer = *buffer;
+    *buffer = (staging_buffer){0};
+    pthread_mutex_lock(&store->lock);
+    store_entry *entry = entry_find_handle(&store->table, staged->handle);
+    assert(entry != NULL);
+    entry_set_state(entry, ENTRY_ARRIVING, ENTRY_STAGED);
+    entry->staged = staged;
+    handover_cost(store, staged->moves, staged->count, staged->seconds);
+    handover_note_copy(handover, bytes, copy_ns);
+    handover_append(handover, staged);
+    pthread_cond_signal(&handover->arrived);
+    pthread_mutex_unlock(&store->lock);
+    return KVT_OK;
+}
+
+void handover_join(store_staged *staged)
+{
+    assert(staged->users > 0);
+    staged->users++;
+}
+
+void handover_leave(kvt_store *store, store_staged *staged)
+{
+    assert(staged->users > 0);
+    if (--staged->users != 0) return;
+    staging_give(store->handover.staging, &staged->buffer);
+    free(staged);
+}
+
+/* Takes the entry of a put that is not stored after all out of the table. Lock held. */
+static void handover_forget(kvt_store *store, const store_staged *staged)
+{
+    store_entry *entry = entry_find_handle(&store->table, staged->handle);
+    assert(entry != NULL && entry->staged == staged);
+    entry->staged = NULL;
+    entry_set_state(entry, ENTRY_STAGED, ENTRY_LEAVING);
+    entry_erase(&store->table, entry);
+    pthread_cond_broadcast(&store->changed);
+}
+
+/* Lock held. */
+static void handover_call_off(kvt_store *store, store_staged *staged)
+{
+    assert(!staged->begun);
+    handover_remove(&store->handover, staged);
+    executor_abort_moves(store, staged->moves, staged->count);
+    handover_forget(store, staged);
+}
+
+store_staged *handover_cancel(kvt_store *store, store_entry *entry)
+{
+    store_staged *staged = entry->staged;
+    assert(entry->state == ENTRY_STAGED && staged != NULL);
+    if (staged->begun) return NULL;
+    handover_call_off(store, staged);
+    return staged;
+}
+
+void handover_discard(kvt_store *store, store_staged *staged)
+{
+    handover_report(store, staged->moves, staged->count);
+    pthread_mutex_lock(&store->lock);
+    handover_leave(store, staged);
+    pthread_mutex_unlock(&store->lock);
+}
+
+uint64_t handover_drain(kvt_store *store, uint64_t deadline_ns, uint64_t *bytes_out)
+{
+    store_handover *handover = &store->handover;
+    uint64_t left = 0;
+    bool waiting = true;
+    pthread_mutex_lock(&store->lock);
+    uint64_t last = handover->numbers;
+    while (waiting && handover->first != NULL && handover->first->number <= last)
+        waiting = store_cond_wait_until(&store->changed, &store->lock, deadline_ns);
+    for (const store_staged *staged = handover->first; staged != NULL; staged = staged->next) {
+        if (staged->number > last) break;
+        left++;
+        if (bytes_out != NULL) *bytes_out += staged->buffer.bytes;
+    }
+    pthread_mutex_unlock(&store->lock);
+    return left;
+}
+
+/* ---- failures ---- */
+
+/* Lock held. */
+static void handover_note_failure(kvt_store *store, kvt_status status)
+{
+    store_handover *handover = &store->handover;
+    store->counters.puts_lost++;
+    if (status >= 0 || status == KVT_E_CANCELLED || handover->failure != KVT_OK) return;
+    handover->failure = status;
+    handover->failed_ns = store_clock_ns();
+}
+
+kvt_status handover_take_failure(kvt_store *store)
+{
+    pthread_mutex_lock(&store->lock);
+    kvt_status status = store->handover.failure;
+    store->handover.failure = KVT_OK;
+    pthread_mutex_unlock(&store->lock);
+    return status;
+}
+
+/* ---- the threads ---- */
+
+/* Lock held at entry and exit. */
+static void handover_serve(kvt_store *store, kvt_plan *plan)
+{
+    store_handover *handover = &store->handover;
+    while (handover->waiting != NULL || !handover->stopping) {
+        store_staged *staged = handover->waiting;
+        if (staged == NULL) {
+            pthread_cond_wait(&handover->arrived, &store->lock);
+            continue;
+        }
+        staged->begun = true;
+        handover->waiting = staged->next;
+        pthread_mutex_unlock(&store->lock);
+        kvt_status status = put_finish(store, staged, plan);
+        pthread_mutex_lock(&store->lock);
+        if (status != KVT_OK) {
+            handover_forget(store, staged);
+            handover_note_failure(store, status);
+        }
+        handover_remove(handover, staged);
+        handover_leave(store, staged);
+        pthread_cond_broadcast(&store->changed);
+    }
+}
+
+static void *handover_execute(void *argument)
+{
+    kvt_store *store = argument;
+    kvt_move *moves = store->handover.moves;
+    (void)prctl(PR_SET_NAME, "kvt put");
+    pthread_mutex_lock(&store->lock);
+    kvt_plan plan = {.capacity = STORE_PLAN_MOVES,
+                     .moves = moves + (size_t)store->handover.entered++ * STORE_PLAN_MOVES};
+    handover_serve(store, &plan);
+    pthread_mutex_unlock(&store->lock);
+    return NULL;
+}
+
+/* The bytes that may be staged: as asked, but no more than a part of the smallest tier. What is
+ * handed over cannot be moved, nor what makes room for it, and a tier that is all in motion has no
+ * room for a better entry. */
+static uint64_t handover_limit(const kvt_store *store, uint64_t asked_bytes)
+{
+    uint64_t limit = asked_bytes;
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
+        if (store->pools[tier] == NULL) continue;
+        uint64_t share = store_policy_capacity(store, (kvt_tier)tier) / HANDOVER_TIER_PARTS;
+        if (share < limit) limit = share;
+    }
+    return limit;
+}
+
+kvt_status handover_start(kvt_store *store, const kvt_store_options *options)
+{
+    store_handover *handover = &store->handover;
+    handover->backlog_seconds = options->put_backlog_seconds;
+    pthread_cond_init(&handover->arrived, NULL);
+    handover->started = true;
+    if (options->put_staging_bytes == 0) return KVT_OK;
+    uint64_t limit_bytes = handover_limit(store, options->put_staging_bytes);
+    kvt_status status = staging_open(limit_bytes, &handover->staging);
+    if (status != KVT_OK) return status;
+    staging_make_arena(handover->staging, false);
+    handover->moves =
+        malloc((size_t)STORE_HANDOVER_THREADS * STORE_PLAN_MOVES * sizeof *handover->moves);
+    if (handover->moves == NULL) return KVT_E_MEMORY;
+    while (handover->thread_count < STORE_HANDOVER_THREADS) {
+        pthread_t *thread = &handover->threads[handover->thread_count];
+        if (pthread_create(thread, NULL, handover_execute, store) != 0) break;
+        handover->thread_count++;
+    }
+    return handover->thread_count != 0 ? KVT_OK : KVT_E_MEMORY;
+}
+
+void handover_stop(kvt_store *store, uint64_t deadline_ns)
+{
+    store_handover *handover = &store->handover;
+    if (!handover->started) return;
+    if (deadline_ns != 0) (void)handover_drain(store, deadline_ns, NULL);
+    store_staged *called_off = NULL;
+    pthread_mutex_lock(&store->lock);
+    handover->stopping = true;
+    /* The last first: a child's put is called off before its parent's. */
+    while (handover->waiting != NULL) {
+        store_staged *staged = handover->last;
+        handover_call_off(store, staged);
+        store->counters.puts_lost++;
+        staged->next = called_off;
+        called_off = staged;
+    }
+    pthread_cond_broadcast(&handover->arrived);
+    pthread_mutex_unlock(&store->lock);
+    while (called_off != NULL) {
+        store_staged *staged = called_off;
+        called_off = staged->next;
+        handover_discard(store, staged);
+    }
+    while (handover->thread_count > 0)
+        pthread_join(handover->threads[--handover->thread_count], NULL);
+    assert(handover->count == 0);
+}
+
+void handover_close(kvt_store *store)
+{
+    store_handover *handover = &store->handover;
+    if (!handover->started) return;
+    free(handover->moves);
+    staging_close(handover->staging);
+    pthread_cond_destroy(&handover->arrived);
+}

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * handover.h - puts that were accepted and are carried out behind the caller (docs/STORE.md, Put).
+ *
+ * An entry that is handed over is STAGED: its bytes, as they were put, are in the put's staging,
+ * where gets copy them from until the entry's record is published. Executors, threads of the store,
+ * take the plans in the order of their puts.
+ *
+ * Thread rule: the store's lock, as each function says; a staged object's bytes are read without
+ * it by its users.
+ */
+#ifndef STORE_HANDOVER_H
+#define STORE_HANDOVER_H
+
+#include "store/store.h"
+
+/* What is known of a put between two of its plans. */
+typedef struct put_progress {
+    kvt_variant larger_variant; /* the form whose record came out larger than planned, */
+    uint64_t larger_bytes;      /* and its size; 0 = none */
+    uint32_t tries;             /* plans asked for so far */
+    uint32_t larger_changes;    /* of these, planned again because another entry's record was */
+    uint32_t retired;           /* members out of service when the plan was made */
+    bool yielded;               /* what lacked only room was let into plans again */
+    bool trial;                 /* the plan is trust.c's */
+    kvt_status last;            /* how the last plan ended */
+} put_progress;
+
+/* An entry that was handed over. */
+typedef struct store_staged {
+    struct store_staged *next, *previous; /* in the order of their puts */
+    uint64_t number;                      /* of the put, ascending */
+    uint64_t handle;
+    bool begun;     /* an executor has it */
+    uint32_t users; /* the hand-over and the gets that copy; the last one frees it */
+    staging_buffer buffer;
+    kvt_entry source;
+    kvt_key parent;                 /* what source.parent points to, when it has one */
+    double seconds[KVT_TIER_COUNT]; /* of writes, as its plan adds them to the backlog */
+    put_progress progress;
+    uint32_t count;
+    kvt_move moves[];
+} store_staged;
+
+/* Before and after the threads. Failing to start is KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status handover_start(kvt_store *store, const kvt_store_options *options);
+
+/* Waits, not beyond an instant of CLOCK_MONOTONIC in nanoseconds, for what is handed over; calls
+ * the rest off; ends the threads. deadline_ns 0: waits for nothing but what has begun. No lock
+ * held. */
+void handover_stop(kvt_store *store, uint64_t deadline_ns);
+
+/* Frees the put's staging. Once no get can hold any of it. */
+void handover_close(kvt_store *store);
+
+/* Whether puts are handed over at all. */
+bool handover_is_on(const kvt_store *store);
+
+/* Staging for a put's bytes, at once. KVT_OK; KVT_BUSY (full); KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status handover_stage(kvt_store *store, uint64_t bytes, staging_buffer *out);
+
+/* Whether a plan would bring a tier's waiting writes above the bound. Lock held. */
+bool handover_lags(const kvt_store *store, const kvt_plan *plan);
+
+/*
+ * Copies the caller's bytes into the buffer and hands a marked plan over; its entry is STAGED then.
+ * No lock held. KVT_OK: the buffer is taken and cleared. KVT_E_MEMORY: the plan was aborted.
+ */
+KVT_NODISCARD kvt_status handover_take(kvt_store *store, const kvt_entry *source, const void *data,
+                                       const kvt_plan *plan, const put_progress *progress,
+                                       staging_buffer *buffer);
+
+/* Calls off the hand-over of a STAGED entry that no executor has begun, and takes the entry out of
+ * the table: the object is the caller's to discard, without the lock. NULL: it has begun. Lock
+ * held. */
+store_staged *handover_cancel(kvt_store *store, store_entry *entry);
+void handover_discard(kvt_store *store, store_staged *staged);
+
+/* Joins and leaves the users of a staged object. Lock held; the buffer goes with the last user. */
+void handover_join(store_staged *staged);
+void handover_leave(kvt_store *store, store_staged *staged);
+
+/* Waits until all that is handed over now has ended, not beyond an instant of CLOCK_MONOTONIC in
+ * nanoseconds. No lock held. Entries that had not, and their bytes. */
+uint64_t handover_drain(kvt_store *store, uint64_t deadline_ns, uint64_t *bytes_out);
+
+/* The first error behind a put's return since the last call. No lock held. */
+KVT_NODISCARD kvt_status handover_take_failure(kvt_store *store);
+
+/* The seconds that a copy of so many staged bytes takes. Lock held. */
+double handover_copy_seconds(const kvt_store *store, uint64_t bytes);
+
+/* ---- put.c ---- */
+
+/* Carries a plan out that was handed over, and those made after it when it fails. plan holds the
+ * first one and has room for others. No lock held. */
+KVT_NODISCARD kvt_status put_finish(kvt_store *store, store_staged *staged, kvt_plan *plan);
+
+#endif

@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * put.c - puts: the caller decides, copies and hands over; an executor carries the plan out.
+ *
+ *     caller      find -> options -> admit -> copy -> handed over
+ *     executor    what the plan says, ending with the put itself; a plan that fails is made again
+ *
+ * Without put staging (store.put_staging = 0) the caller does both.
+ *
+ * Thread rule: any thread; the control lock for the moment of a decision.
+ */
+#include "store/fork_guard.h"
+#include "store/handover.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+/*
+ * A plan can fail for reasons that the next one does not have: a victim could not be demoted (it is
+ * gone now, and so is the need, or it backs off, and the next plan takes another one), or the
+ * record came out larger than the estimate (now it is known). Each try makes such progress, so a
+ * few are enough.
+ */
+#define PUT_TRIES 8
+
+/* Entries that one put may find larger than planned in another form, each of them once. */
+#define PUT_LARGER 64
+
+/* One put under way, in the hands of the caller or of an executor. */
+typedef struct put_work {
+    const kvt_entry *source;
+    const void *data; /* the caller's bytes, or the staged ones */
+    uint64_t data_bytes;
+    const store_staged *staged; /* executor: the entry is in the table */
+    bool full;                  /* caller: there is no room for the bytes */
+    kvt_plan *plan;
+    put_progress progress;
+} put_work;
+
+/* ---- decide ---- */
+
+static void put_correct_options(const put_progress *progress, kvt_option *options, uint32_t count)
+{
+    for (uint32_t i = 1; i < count && progress->larger_bytes != 0; i++) {
+        if (memcmp(&options[i].variant, &progress->larger_variant, sizeof(kvt_variant)) != 0) {
+            continue;
+        }
+        kvt_tier tier = store_tier_of(options[i].bytes);
+        options[i].bytes[tier] = progress->larger_bytes;
+        options[i].read_bytes[tier] = progress->larger_bytes;
+    }
+}
+
+/* The entry's part of a decision; the policy does not hold the entry. Lock held. */
+static kvt_status put_admit(kvt_store *store, store_entry *entry, const put_progress *progress,
+                            kvt_plan *plan)
+{
+    kvt_option options[KVT_OPTIONS_MAX];
+    kvt_policy_entry offer = {
+        .handle = entry->handle,
+        .parent = entry->has_parent ? entry_handle(&store->secret, &entry->parent) : 0,
+        .options = options,
+        .tokens = entry->layout.tokens};
+    kvt_status status = store_build_options(store, entry, options, &offer.option_count);
+    if (status != KVT_OK) return status;
+    put_correct_options(progress, options, offer.option_count);
+    entry->curve_epoch = store->curve_epoch;
+    store_describe(entry, &offer);
+    backoff_expire(store);
+    if (trust_try_due(store, entry, &offer, plan) == KVT_OK) return KVT_OK;
+    uint64_t started_ns = store_now_ns(store);
+    status = kvt_policy_admit(store->policy, started_ns, &offer, plan);
+    store_count_decision(store, started_ns);
+    if (status == KVT_OK) trust_note_plan(store, plan);
+    if (status == KVT_REFUSED) status = trust_note_refused(store, entry, &offer, plan);
+    return status;
+}
+
+static kvt_status put_check_entry(const kvt_entry *entry, const void *data, uint64_t data_bytes)
+{
+    uint64_t source_bytes;
+    if (entry == NULL || data == NULL) return KVT_E_ARGUMENT;
+    kvt_status status = kvt_layout_bytes(&entry->layout, &source_bytes);
+    if (status != KVT_OK) return status;
+    if (source_bytes != data_bytes) return KVT_E_ARGUMENT;
+    if (entry->class_id > UINT16_MAX || entry->tenant >= KVT_TENANTS_MAX) return KVT_E_ARGUMENT;
+    if (!(entry->recompute_seconds >= 0 && entry->recompute_seconds <= 1e9)) return KVT_E_ARGUMENT;
+    if (UINT32_MAX - entry->first_position < entry->layout.tokens) return KVT_E_ARGUMENT;
+    return KVT_OK;
+}
+
+/* Makes an ARRIVING entry for a key that is not stored. Lock held. */
+static kvt_status put_enter(kvt_store *store, const kvt_entry *source, uint64_t source_bytes,
+                            store_entry **entry_out)
+{
+    park_forget_key(store, &source->key);
+    store_entry *entry = entry_find_key(&store->table, &source->key);
+    if (entry != NULL) {
+        if (!entry_is_readable(entry)) return KVT_BUSY;
+        (void)!kvt_policy_access(store->policy, store_now_ns(store), entry->handle, NULL);
+        store->counters.puts_existing++;
+        return KVT_EXISTS;
+    }
+    kvt_status status = entry_insert(&store->table, &source->key, &entry);
+    if (status != KVT_OK) return status;
+    entry->has_parent = source->parent != NULL;
+    if (entry->has_parent) entry->parent = *source->parent;
+    entry->layout = source->layout;
+    entry->source_bytes = source_bytes;
+    entry->born = store->next_serial;
+    entry->first_position = source->first_position;
+    entry->recompute_seconds = source->recompute_seconds;
+    entry->class_id = source->class_id;
+    entry->tenant = source->tenant;
+    entry->request_tokens = source->request_tokens;
+    *entry_out = entry;
+    return KVT_OK;
+}
+
+/* A plan that nothing was marked for is taken back from the policy. Lock held. */
+static void put_withdraw(kvt_store *store, const kvt_plan *plan)
+{
+    for (uint32_t i = 0; i < plan->count; i++)
+        (void)!kvt_policy_abort(store->policy, plan->moves[i].id);
+}
+
+/* Decides on an entry that is in the table. Lock held. */
+static kvt_status put_plan(kvt_store *store, put_work *work, store_entry *entry)
+{
+    if (work->full) {
+        /* The use counts all the same. */
+        (void)!kvt_policy_access(store->policy, store_now_ns(store), entry->handle, NULL);
+        store->counters.puts_busy++;
+        return KVT_BUSY;
+    }
+    kvt_status status = put_admit(store, entry, &work->progress, work->plan);
+    if (status != KVT_OK) return status;
+    /* An executor's put has its place in the queue already. */
+    if (handover_is_on(store) && work->staged == NULL && handover_lags(store, work->plan)) {
+        put_withdraw(store, work->plan);
+        store->counters.puts_busy++;
+        return KVT_BUSY;
+    }
+    executor_mark_plan(store, work->plan);
+    return KVT_OK;
+}
+
+static kvt_status put_decide_once(kvt_store *store, put_work *work)
+{
+    store_entry *entry = NULL;
+    kvt_status status = KVT_OK;
+    work->plan->count = 0;
+    pthread_mutex_lock(&store->lock);
+    uint64_t trials = store->counters.puts_tried;
+    if (work->staged != NULL) {
+        entry = entry_find_handle(&store->table, work->staged->handle);
+        assert(entry != NULL && entry->state == ENTRY_STAGED);
+        if (store->handover.stopping) status = KVT_E_CANCELLED;
+    } else {
+        status = put_enter(store, work->source, work->data_bytes, &entry);
+    }
+    if (status == KVT_OK) {
+        status = put_plan(store, work, entry);
+        /* KVT_EXISTS cannot be: the policy knows no handle that the table does not. */
+        assert(status != KVT_EXISTS);
+        if (status != KVT_OK && work->staged == NULL) entry_erase(&store->table, entry);
+    }
+    work->progress.trial = store->counters.puts_tried != trials;
+    pthread_mutex_unlock(&store->lock);
+    return status;
+}
+
+/* How many members the store knows to be out of service. */
+static uint32_t put_count_retired(kvt_store *store)
+{
+    uint32_t count = 0;
+    pthread_mutex_lock(&store->lock);
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
+        count += (uint32_t)__builtin_popcountll(store->retired_members[tier]);
+    pthread_mutex_unlock(&store->lock);
+    return count;
+}
+
+/* A put that finds no room lets the entries that lacked only room into plans again: one of them may
+ * be given up for it. */
+static bool put_find_victims(kvt_store *store, put_progress *progress, kvt_status status)
+{
+    if (progress->yielded || (status != KVT_E_SPACE && status != KVT_REFUSED)) return false;
+    pthread_mutex_lock(&store->lock);
+    progress->yielded = backoff_yield(store);
+    pthread_mutex_unlock(&store->lock);
+    return progress->yielded;
+}
+
+/* KVT_OK: a plan is marked. Else how the put ends. */
+static kvt_status put_decide(kvt_store *store, put_work *work)
+{
+    put_progress *progress = &work->progress;
+    while (progress->tries - progress->larger_changes < PUT_TRIES) {
+        progress->tries++;
+        progress->retired = put_count_retired(store);
+        progress->last = put_decide_once(store, work);
+        if (progress->last == KVT_OK) return KVT_OK;
+        if (!put_find_victims(store, progress, progress->last)) break;
+    }
+    return progress->last;
+}
+
+/* ---- carry out ---- */
+
+/* Whether a plan that ended so is followed by another. */
+static bool put_tries_again(kvt_store *store, put_work *work, const executor_result *result)
+{
+    put_progress *progress = &work->progress;
+    const kvt_plan *plan = work->plan;
+    kvt_status status = progress->last;
+    if (put_find_victims(store, progress, status)) return true;
+    if (status >= 0) return false;
+    /* A trial that fails is no fault of the put, which is decided on its merit next. */
+    if (progress->trial) return true;
+    if (status == KVT_E_MEMORY) return false;
+    bool room_failed = result->failed + 1 < plan->count;
+    if (room_failed && result->larger && progress->larger_changes < PUT_LARGER)
+        progress->larger_changes++;
+    const kvt_move *put = &plan->moves[plan->count - 1];
+    bool larger = result->put_bytes > store_bytes_of(put->to_bytes);
+    /* A member that failed has been taken out of the plan's world by now. */
+    bool tier_failed = status == KVT_E_GONE || status == KVT_E_IO || status == KVT_E_READ_ONLY;
+    /* So has one that failed a sync and was noticed by the room that went with it. */
+    bool shrunk = status == KVT_E_SPACE && put_count_retired(store) > progress->retired;
+    if (!room_failed && !tier_failed && !shrunk && !(status == KVT_E_SPACE && larger)) return false;
+    if (larger) {
+        progress->larger_variant = put->to_variant;
+        progress->larger_bytes = result->put_bytes;
+    }
+    return true;
+}
+
+/* Carries out the plan that is marked, and those made after it. */
+static kvt_status put_run(kvt_store *store, put_work *work)
+{
+    put_progress *progress = &work->progress;
+    kvt_status status = KVT_OK;
+    while (status == KVT_OK) {
+        executor_result result;
+        const kvt_plan *plan = work->plan;
+        progress->last = executor_run_plan(store, plan->moves, plan->count, work->data, &result);
+        if (progress->last == KVT_OK || !put_tries_again(store, work, &result))
+            return progress->last;
+        status = put_decide(store, work);
+    }
+    return status;
+}
+
+/* What went wrong inside, in the words of the contract. */
+static kvt_status put_status(kvt_status status)
+{
+    switch (status) {
+    case KVT_E_GONE:
+    case KVT_E_READ_ONLY:
+    case KVT_E_LOCKED:
+    case KVT_E_CORRUPT:
+    case KVT_E_VERSION:
+    case KVT_E_MISMATCH:
+    case KVT_E_DATABASE: return KVT_E_IO;
+    default: return status;
+    }
+}
+
+kvt_status put_finish(kvt_store *store, store_staged *staged, kvt_plan *plan)
+{
+    memcpy(plan->moves, staged->moves, staged->count * sizeof *plan->moves);
+    plan->count = staged->count;
+    put_work work = {.source = &staged->source,
+                     .data = staged->buffer.memory,
+                     .staged = staged,
+                     .plan = plan,
+                     .progress = staged->progress};
+    return put_status(put_run(store, &work));
+}
+
+/* ---- the call ---- */
+
+static kvt_status put_hand_over(kvt_store *store, put_work *work)
+{
+    staging_buffer buffer;
+    kvt_status status = handover_stage(store, work->data_bytes, &buffer);
+    if (status < 0) return status;
+    work->full = status == KVT_BUSY;
+    status = put_decide(store, work);
+    if (status == KVT_OK)
+        status =
+            handover_take(store, work->source, work->data, work->plan, &work->progress, &buffer);
+    staging_give(store->handover.staging, &buffer);
+    return status;
+}
+
+static kvt_status put_carry_out(kvt_store *store, put_work *work)
+{
+    kvt_status status = put_decide(store, work);
+    return status == KVT_OK ? put_run(store, work) : status;
+}
+
+kvt_status kvt_put(kvt_store *store, const kvt_entry *source, const void *data, uint64_t data_bytes)
+{
+    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
+    kvt_status status = put_check_entry(source, data, data_bytes);
+    if (status != KVT_OK) return status;
+    learn_note_use(store, entry_handle(&store->secret, &source->key), source->class_id);
+    kvt_plan plan = {.capacity = STORE_PLAN_MOVES};
+    plan.moves = malloc(STORE_PLAN_MOVES * sizeof *plan.moves);
+    if (plan.moves == NULL) return KVT_E_MEMORY;
+    put_work work = {.source = source, .data = data, .data_bytes = data_bytes, .plan = &plan};
+    status = handover_is_on(store) ? put_hand_over(store, &work) : put_carry_out(store, &work);
+    free(plan.moves);
+    pthread_mutex_lock(&store->lock);
+    store->counters.puts++;
+    if (status == KVT_REFUSED) store->counters.puts_refused++;
+    pthread_mutex_unlock(&store->lock);
+    return put_status(status);
+}

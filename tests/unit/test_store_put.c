@@ -1,0 +1,475 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_store_put.c - puts that hand over and return: before a byte is written, readable at once,
+ * bounded, and with their failures told by the next flush. Devices block until the test lets them
+ * go, so no clock decides anything.
+ */
+#include "store_support.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+enum { DRAM_BYTES = 16 << 20, RECORDS_STAGED = 8 };
+
+static const tiers_fault_rule hang_writes = {.action = TIERS_FAULT_HANG,
+                                             .kinds = TIERS_FAULT_WRITES};
+
+typedef struct site {
+    support_fault fault;
+    kvt_device_config device;
+    kvt_store_options options;
+    kvt_store *store;
+} site;
+
+static void site_prepare(site *s)
+{
+    memset(s, 0, sizeof *s);
+    s->fault.capacity_bytes = DRAM_BYTES;
+    s->device = support_fault_config(&s->fault, "dram0");
+    kvt_store_options_init(&s->options);
+    s->options.policy = "lru";
+    s->options.staging_bytes = 2 << 20;
+    s->options.put_staging_bytes = RECORDS_STAGED * SUPPORT_ENTRY_BYTES;
+    s->options.tick_seconds = 0;
+    s->options.tiers[KVT_TIER_DRAM].devices = &s->device;
+    s->options.tiers[KVT_TIER_DRAM].device_count = 1;
+}
+
+static void site_open(site *s)
+{
+    char message[256];
+    if (kvt_open(&s->options, &s->store, message, sizeof message) != KVT_OK)
+        fail_msg("%s", message);
+}
+
+/* A store whose device takes writes and does not answer them. */
+static void site_open_hung(site *s)
+{
+    site_prepare(s);
+    site_open(s);
+    assert_int_equal(tiers_fault_add(s->fault.device, &hang_writes), KVT_OK);
+}
+
+static uint64_t site_writes(site *s)
+{
+    tiers_fault_counts counts;
+    tiers_fault_counts_get(s->fault.device, &counts);
+    return counts.writes - counts.hung;
+}
+
+static kvt_status site_exists(site *s, uint32_t number)
+{
+    kvt_key key = support_key(number);
+    return kvt_exists(s->store, &key);
+}
+
+static kvt_status site_delete(site *s, uint32_t number)
+{
+    kvt_key key = support_key(number);
+    return kvt_delete(s->store, &key);
+}
+
+static void test_put_returns_before_a_byte_is_written(void **state)
+{
+    (void)state;
+    site s;
+    site_open_hung(&s);
+    uint64_t before = site_writes(&s);
+    kvt_get_info info;
+    assert_int_equal(support_put(s.store, 1), KVT_OK);
+    assert_int_equal(site_writes(&s), before);
+    assert_int_equal(support_get(s.store, 1, &info), KVT_OK);
+    assert_int_equal(info.tier, KVT_TIER_DRAM);
+    assert_int_equal(info.read_ns, 0);
+    kvt_store_stats stats = support_stats(s.store);
+    assert_int_equal(stats.puts_waiting, 1);
+    assert_int_equal(stats.put_staging_bytes, SUPPORT_ENTRY_BYTES);
+    assert_int_equal(stats.staged_hits, 1);
+    tiers_fault_clear(s.fault.device);
+    assert_int_equal(kvt_flush(s.store), KVT_OK);
+    assert_true(site_writes(&s) > before);
+    assert_int_equal(support_get(s.store, 1, &info), KVT_OK);
+    stats = support_stats(s.store);
+    assert_int_equal(stats.puts_waiting, 0);
+    assert_int_equal(stats.put_staging_bytes, 0);
+    assert_int_equal(stats.staged_hits, 1);
+    assert_int_equal(stats.tiers[KVT_TIER_DRAM].hits, 2);
+    assert_int_equal(stats.gets, 2);
+    kvt_close(s.store);
+}
+
+static void test_lookups_see_what_is_handed_over(void **state)
+{
+    (void)state;
+    site s;
+    site_open_hung(&s);
+    kvt_key keys[3] = {support_key(0), support_key(1), support_key(2)};
+    size_t matched = 0;
+    double seconds[3];
+    assert_int_equal(support_put(s.store, 0), KVT_OK);
+    assert_int_equal(support_put(s.store, 1), KVT_OK);
+    assert_int_equal(site_exists(&s, 1), KVT_OK);
+    assert_int_equal(site_exists(&s, 2), KVT_MISS);
+    assert_int_equal(kvt_match_prefix(s.store, keys, 3, &matched), KVT_OK);
+    assert_int_equal(matched, 2);
+    assert_int_equal(kvt_predict_loads(s.store, keys, 3, seconds), KVT_OK);
+    assert_true(seconds[0] >= 0 && seconds[0] < 1 && seconds[2] != seconds[2]);
+    assert_int_equal(support_put(s.store, 1), KVT_EXISTS);
+    char small[64];
+    assert_int_equal(kvt_get(s.store, &keys[0], small, sizeof small, NULL), KVT_E_ARGUMENT);
+    kvt_explanation explanation;
+    assert_int_equal(kvt_explain(s.store, &keys[0], &explanation), KVT_OK);
+    assert_int_equal(explanation.current, KVT_OPTION_NONE);
+    tiers_fault_clear(s.fault.device);
+    kvt_close(s.store);
+}
+
+static void test_full_staging_refuses_and_loses_nothing(void **state)
+{
+    (void)state;
+    site s;
+    site_open_hung(&s);
+    for (uint32_t i = 0; i < RECORDS_STAGED; i++)
+        assert_int_equal(support_put(s.store, i), KVT_OK);
+    assert_int_equal(support_put(s.store, 100), KVT_BUSY);
+    assert_int_equal(support_put(s.store, 101), KVT_BUSY);
+    assert_int_equal(support_put(s.store, 0), KVT_EXISTS);
+    assert_int_equal(site_exists(&s, 100), KVT_MISS);
+    assert_int_equal(support_stats(s.store).puts_busy, 2);
+    assert_int_equal(support_stats(s.store).puts_waiting, RECORDS_STAGED);
+    tiers_fault_clear(s.fault.device);
+    assert_int_equal(kvt_flush(s.store), KVT_OK);
+    assert_int_equal(support_put(s.store, 100), KVT_OK);
+    assert_int_equal(kvt_flush(s.store), KVT_OK);
+    for (uint32_t i = 0; i < RECORDS_STAGED; i++)
+        assert_int_equal(support_get(s.store, i, NULL), KVT_OK);
+    assert_int_equal(support_get(s.store, 100, NULL), KVT_OK);
+    assert_int_equal(support_stats(s.store).staged_hits, 0);
+    kvt_close(s.store);
+}
+
+static void test_backlog_of_a_tier_refuses(void **state)
+{
+    (void)state;
+    site s;
+    site_prepare(&s);
+    s.options.put_backlog_seconds = 1e-9;
+    site_open(&s);
+    assert_int_equal(tiers_fault_add(s.fault.device, &hang_writes), KVT_OK);
+    assert_int_equal(support_put(s.store, 0), KVT_OK);
+    uint64_t aborted = support_stats(s.store).moves_aborted;
+    assert_int_equal(support_put(s.store, 1), KVT_BUSY);
+    assert_int_equal(site_exists(&s, 1), KVT_MISS);
+    assert_int_equal(support_stats(s.store).puts_busy, 1);
+    assert_int_equal(support_stats(s.store).moves_aborted, aborted);
+    tiers_fault_clear(s.fault.device);
+    assert_int_equal(kvt_flush(s.store), KVT_OK);
+    assert_int_equal(support_put(s.store, 1), KVT_OK);
+    kvt_close(s.store);
+}
+
+static void site_await_end(site *s)
+{
+    while (support_stats(s->store).puts_waiting != 0)
+        usleep(1000);
+}
+
+static void test_failure_behind_the_return(void **state)
+{
+    (void)state;
+    site s;
+    site_prepare(&s);
+    site_open(&s);
+    tiers_fault_rule fail = {
+        .action = TIERS_FAULT_FAIL, .kinds = TIERS_FAULT_WRITES, .status = KVT_E_IO, .os_error = 5};
+    assert_int_equal(tiers_fault_add(s.fault.device, &fail), KVT_OK);
+    assert_int_equal(support_put(s.store, 1), KVT_OK);
+    site_await_end(&s);
+    assert_int_equal(support_get(s.store, 1, NULL), KVT_MISS);
+    assert_int_equal(support_stats(s.store).puts_lost, 1);
+    kvt_health_item items[8];
+    size_t count = 0, seen = 0;
+    assert_int_equal(kvt_health(s.store, items, 8, &count, NULL), KVT_OK);
+    for (size_t i = 0; i < count; i++)
+        seen += items[i].kind == KVT_HEALTH_PUT && items[i].status == KVT_E_IO;
+    assert_int_equal(seen, 1);
+    assert_int_equal(kvt_flush(s.store), KVT_E_IO);
+    assert_int_equal(kvt_flush(s.store), KVT_OK);
+    assert_int_equal(kvt_health(s.store, items, 8, &count, NULL), KVT_OK);
+    for (size_t i = 0; i < count; i++)
+        assert_int_not_equal(items[i].kind, KVT_HEALTH_PUT);
+    tiers_fault_clear(s.fault.device);
+    assert_int_equal(support_put(s.store, 1), KVT_OK);
+    assert_int_equal(kvt_flush(s.store), KVT_OK);
+    assert_int_equal(support_get(s.store, 1, NULL), KVT_OK);
+    kvt_close(s.store);
+}
+
+/* A plan that fails is made again from the staged bytes. */
+static void test_one_failed_write_loses_nothing(void **state)
+{
+    (void)state;
+    site s;
+    site_prepare(&s);
+    site_open(&s);
+    tiers_fault_rule fail = {.action = TIERS_FAULT_FAIL,
+                             .kinds = TIERS_FAULT_WRITES,
+                             .hits = 1,
+                             .status = KVT_E_IO,
+                             .os_error = 5};
+    assert_int_equal(tiers_fault_add(s.fault.device, &fail), KVT_OK);
+    assert_int_equal(support_put(s.store, 1), KVT_OK);
+    assert_int_equal(kvt_flush(s.store), KVT_OK);
+    assert_int_equal(support_get(s.store, 1, NULL), KVT_OK);
+    assert_int_equal(support_stats(s.store).puts_lost, 0);
+    assert_int_equal(support_stats(s.store).moves_aborted, 1);
+    kvt_close(s.store);
+}
+
+typedef struct caller {
+    site *s;
+    uint32_t number;
+    kvt_status status;
+} caller;
+
+static void *delete_one(void *argument)
+{
+    caller *self = argument;
+    self->status = site_delete(self->s, self->number);
+    return NULL;
+}
+
+static void *flush_all(void *argument)
+{
+    caller *self = argument;
+    self->status = kvt_flush(self->s->store);
+    assert_int_equal(support_stats(self->s->store).puts_waiting, 0);
+    return NULL;
+}
+
+static void *close_store(void *argument)
+{
+    caller *self = argument;
+    kvt_close(self->s->store);
+    return NULL;
+}
+
+static void test_delete_of_what_is_handed_over(void **state)
+{
+    (void)state;
+    site s;
+    site_open_hung(&s);
+    for (uint32_t i = 0; i < RECORDS_STAGED; i++)
+        assert_int_equal(support_put(s.store, i), KVT_OK);
+    /* Executors take puts in order and hang with the first ones: the last has not begun. */
+    assert_int_equal(site_delete(&s, RECORDS_STAGED - 1), KVT_OK);
+    assert_int_equal(support_get(s.store, RECORDS_STAGED - 1, NULL), KVT_MISS);
+    assert_int_equal(support_put(s.store, RECORDS_STAGED - 1), KVT_OK);
+    assert_int_equal(support_get(s.store, RECORDS_STAGED - 1, NULL), KVT_OK);
+    assert_int_equal(site_delete(&s, RECORDS_STAGED - 1), KVT_OK);
+    /* One that has begun is waited for. */
+    tiers_fault_counts counts = {0};
+    while (counts.hung == 0) {
+        tiers_fault_counts_get(s.fault.device, &counts);
+        usleep(1000);
+    }
+    caller deleter = {.s = &s, .number = 0}, flusher = {.s = &s};
+    pthread_t threads[2];
+    assert_int_equal(pthread_create(&threads[0], NULL, delete_one, &deleter), 0);
+    assert_int_equal(pthread_create(&threads[1], NULL, flush_all, &flusher), 0);
+    tiers_fault_clear(s.fault.device);
+    pthread_join(threads[0], NULL);
+    pthread_join(threads[1], NULL);
+    assert_int_equal(deleter.status, KVT_OK);
+    assert_int_equal(flusher.status, KVT_OK);
+    assert_int_equal(support_get(s.store, 0, NULL), KVT_MISS);
+    for (uint32_t i = 1; i < RECORDS_STAGED - 1; i++)
+        assert_int_equal(support_get(s.store, i, NULL), KVT_OK);
+    assert_int_equal(support_get(s.store, RECORDS_STAGED - 1, NULL), KVT_MISS);
+    kvt_close(s.store);
+}
+
+static void test_close_calls_off_what_nothing_keeps(void **state)
+{
+    (void)state;
+    site s;
+    site_open_hung(&s);
+    for (uint32_t i = 0; i < RECORDS_STAGED; i++)
+        assert_int_equal(support_put(s.store, i), KVT_OK);
+    caller closer = {.s = &s};
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, close_store, &closer), 0);
+    tiers_fault_clear(s.fault.device); /* what has begun ends */
+    pthread_join(thread, NULL);
+}
+
+typedef struct disk_site {
+    char folder[64], catalog[128], path[128];
+    kvt_device_config disk;
+    site s;
+} disk_site;
+
+static void disk_open(disk_site *d, bool again)
+{
+    if (!again) {
+        memset(d, 0, sizeof *d);
+        support_make_folder(d->folder, sizeof d->folder);
+        snprintf(d->catalog, sizeof d->catalog, "%s/catalog.db", d->folder);
+        snprintf(d->path, sizeof d->path, "%s/disk0", d->folder);
+    }
+    site_prepare(&d->s);
+    d->disk = support_file_config("disk0", d->path, 32 << 20);
+    d->s.options.catalog_path = d->catalog;
+    d->s.options.put_staging_bytes = 2 << 20;
+    d->s.options.persist_bytes_per_s = 0;
+    d->s.options.tiers[KVT_TIER_SSD].devices = &d->disk;
+    d->s.options.tiers[KVT_TIER_SSD].device_count = 1;
+    site_open(&d->s);
+}
+
+static void test_close_finishes_what_survives(void **state)
+{
+    (void)state;
+    disk_site d;
+    disk_open(&d, false);
+    for (uint32_t i = 0; i < 16; i++)
+        assert_int_equal(support_put(d.s.store, i), KVT_OK);
+    kvt_close(d.s.store);
+    disk_open(&d, true);
+    for (uint32_t i = 0; i < 16; i++)
+        assert_int_equal(support_get(d.s.store, i, NULL), KVT_OK);
+    kvt_close(d.s.store);
+    support_remove_folder(d.folder);
+}
+
+static void test_persist_waits(void **state)
+{
+    (void)state;
+    disk_site d;
+    kvt_persist_info info;
+    disk_open(&d, false);
+    for (uint32_t i = 0; i < 8; i++)
+        assert_int_equal(support_put(d.s.store, i), KVT_OK);
+    assert_int_equal(kvt_persist(d.s.store, UINT64_MAX, &info), KVT_OK);
+    assert_int_equal(info.written, 8);
+    assert_int_equal(info.left, 0);
+    assert_int_equal(tiers_fault_add(d.s.fault.device, &hang_writes), KVT_OK);
+    assert_int_equal(support_put(d.s.store, 8), KVT_OK);
+    assert_int_equal(kvt_persist(d.s.store, 1, &info), KVT_E_TIMEOUT);
+    assert_int_equal(info.left, 1);
+    tiers_fault_clear(d.s.fault.device);
+    kvt_close(d.s.store);
+    support_remove_folder(d.folder);
+}
+
+/* ---- many callers ---- */
+
+enum { THREADS = 4, ROUNDS = 300, KEYS = 400 };
+
+typedef struct runner {
+    kvt_store *store;
+    uint64_t draw;
+    uint64_t hits, accepted;
+} runner;
+
+static void runner_step(runner *self)
+{
+    self->draw = self->draw * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    uint32_t number = (uint32_t)(self->draw >> 33) % KEYS;
+    kvt_key key = support_key(number);
+    kvt_status status = support_get(self->store, number, NULL);
+    assert_true(status == KVT_OK || status == KVT_MISS);
+    self->hits += status == KVT_OK;
+    if ((self->draw >> 20) % 16 == 0) {
+        status = kvt_delete(self->store, &key);
+        assert_true(status == KVT_OK || status == KVT_MISS);
+    } else {
+        status = support_put(self->store, number);
+        assert_true(status == KVT_OK || status == KVT_EXISTS || status == KVT_BUSY ||
+                    status == KVT_REFUSED);
+        self->accepted += status == KVT_OK;
+        if (status == KVT_OK || status == KVT_EXISTS) {
+            status = support_get(self->store, number, NULL); /* unless another has deleted it */
+            assert_true(status == KVT_OK || status == KVT_MISS);
+        }
+    }
+    if ((self->draw >> 24) % 64 == 0) assert_int_equal(kvt_flush(self->store), KVT_OK);
+}
+
+static void *runner_run(void *argument)
+{
+    runner *self = argument;
+    for (uint32_t i = 0; i < ROUNDS; i++)
+        runner_step(self);
+    return NULL;
+}
+
+static void test_many_threads(void **state)
+{
+    (void)state;
+    disk_site d;
+    disk_open(&d, false);
+    kvt_close(d.s.store);
+    d.s.options.tiers[KVT_TIER_DRAM].capacity_bytes = 4 << 20;
+    d.s.options.tiers[KVT_TIER_SSD].capacity_bytes = 8 << 20;
+    d.s.options.tick_seconds = 0.002;
+    site_open(&d.s);
+    runner runners[THREADS];
+    pthread_t threads[THREADS];
+    for (uint32_t i = 0; i < THREADS; i++) {
+        runners[i] = (runner){.store = d.s.store, .draw = 77 + i};
+        assert_int_equal(pthread_create(&threads[i], NULL, runner_run, &runners[i]), 0);
+    }
+    uint64_t hits = 0, accepted = 0;
+    for (uint32_t i = 0; i < THREADS; i++) {
+        pthread_join(threads[i], NULL);
+        hits += runners[i].hits;
+        accepted += runners[i].accepted;
+    }
+    assert_true(hits > 0 && accepted > KEYS / 2);
+    assert_int_equal(kvt_flush(d.s.store), KVT_OK);
+    kvt_store_stats stats = support_stats(d.s.store);
+    assert_int_equal(stats.puts_waiting, 0);
+    assert_int_equal(stats.put_staging_bytes, 0);
+    assert_int_equal(stats.load_failures, 0);
+    kvt_close(d.s.store);
+    support_remove_folder(d.folder);
+}
+
+/* The old way: what a put says has happened. */
+static void test_without_put_staging(void **state)
+{
+    (void)state;
+    site s;
+    site_prepare(&s);
+    s.options.put_staging_bytes = 0;
+    site_open(&s);
+    uint64_t before = site_writes(&s);
+    assert_int_equal(support_put(s.store, 1), KVT_OK);
+    assert_true(site_writes(&s) > before);
+    tiers_fault_rule fail = {
+        .action = TIERS_FAULT_FAIL, .kinds = TIERS_FAULT_WRITES, .status = KVT_E_IO, .os_error = 5};
+    assert_int_equal(tiers_fault_add(s.fault.device, &fail), KVT_OK);
+    assert_int_equal(support_put(s.store, 2), KVT_E_IO);
+    assert_int_equal(kvt_flush(s.store), KVT_OK);
+    kvt_close(s.store);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_put_returns_before_a_byte_is_written),
+        cmocka_unit_test(test_lookups_see_what_is_handed_over),
+        cmocka_unit_test(test_full_staging_refuses_and_loses_nothing),
+        cmocka_unit_test(test_backlog_of_a_tier_refuses),
+        cmocka_unit_test(test_failure_behind_the_return),
+        cmocka_unit_test(test_one_failed_write_loses_nothing),
+        cmocka_unit_test(test_delete_of_what_is_handed_over),
+        cmocka_unit_test(test_close_calls_off_what_nothing_keeps),
+        cmocka_unit_test(test_close_finishes_what_survives),
+        cmocka_unit_test(test_persist_waits),
+        cmocka_unit_test(test_many_threads),
+        cmocka_unit_test(test_without_put_staging),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
