@@ -17,6 +17,8 @@ kvt_script_test(install/package install ${CMAKE_SOURCE_DIR}/tests/install/check_
   ${CMAKE_BINARY_DIR} ${CMAKE_C_COMPILER} ${KVT_CXX} "${KVT_SANITIZE}")
 kvt_script_test(unit/test_tools_command "unit;tools" ${Python3_EXECUTABLE}
   ${CMAKE_SOURCE_DIR}/tests/unit/test_tools_command.py $<TARGET_FILE:kvterrace_command>)
+kvt_script_test(unit/test_tools_report "unit;tools" ${Python3_EXECUTABLE}
+  ${CMAKE_SOURCE_DIR}/tests/unit/test_tools_report.py $<TARGET_FILE:kvterrace_command>)
 kvt_script_test(unit/test_tools_profile "unit;tools" ${Python3_EXECUTABLE}
   ${CMAKE_SOURCE_DIR}/tests/unit/test_tools_profile.py $<TARGET_FILE:kvterrace_command>)
 kvt_script_test(unit/test_tools_live "unit;tools" ${Python3_EXECUTABLE}

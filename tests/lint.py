@@ -104,10 +104,12 @@ UNFINISHED = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b")
 EXAMPLE = os.path.join("examples", "example.c")
 
 C_SUFFIXES = (".c", ".h")
-TEXT_SUFFIXES = (".c", ".h", ".cc", ".cpp", ".py", ".sh", ".cmake", ".txt", ".in", ".map")
+TEXT_SUFFIXES = (".c", ".h", ".cc", ".cpp", ".py", ".sh", ".cmake", ".txt", ".in", ".map", ".js",
+                 ".css")
 TEXT_NAMES = ("Makefile", "run", "drives")
 LICENSE_LINE = "SPDX-License-Identifier: Apache-2.0"
-LICENSED_SUFFIXES = (".c", ".h", ".cc", ".cpp", ".py", ".sh", ".cmake", ".in", ".map")
+LICENSED_SUFFIXES = (".c", ".h", ".cc", ".cpp", ".py", ".sh", ".cmake", ".in", ".map", ".js",
+                     ".css")
 LICENSED_NAMES = ("Makefile", "CMakeLists.txt", "run", "drives")
 SKIPPED_FOLDERS = ("build*", ".git", ".cache", "__pycache__")
 

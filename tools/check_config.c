@@ -74,7 +74,8 @@ static int check_list_settings(bool as_json)
         }
     }
     if (as_json) {
-        json_t *document = json_pack("{s:o}", "settings", rows);
+        json_t *document =
+            json_pack("{s:s, s:o}", "schema", "kvterrace-settings-1", "settings", rows);
         json_dumpf(document, stdout, JSON_INDENT(2));
         fputc('\n', stdout);
         json_decref(document);
@@ -114,8 +115,8 @@ static void check_print_store(const kvt_store_options *options, bool as_json)
                                                "devices", devices));
     }
     if (as_json) {
-        json_t *document =
-            json_pack("{s:b, s:s, s:O}", "ok", 1, "policy", options->policy, "tiers", tiers);
+        json_t *document = json_pack("{s:s, s:b, s:s, s:O}", "schema", "kvterrace-check-config-1",
+                                     "ok", 1, "policy", options->policy, "tiers", tiers);
         json_dumpf(document, stdout, JSON_INDENT(2));
         fputc('\n', stdout);
         json_decref(document);

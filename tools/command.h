@@ -159,6 +159,7 @@ int command_bench_loads(int argc, char **argv);
 int command_bench_restart(int argc, char **argv);
 int command_bench_ablation(int argc, char **argv);
 int command_bench_extent(int argc, char **argv);
+int command_report(int argc, char **argv);
 int command_encode(int argc, char **argv);
 int command_decode(int argc, char **argv);
 int command_inspect(int argc, char **argv);

@@ -65,11 +65,19 @@ static json_t *inspect_layout_json(const kvt_layout *layout)
                      (json_int_t)bytes);
 }
 
-static int inspect_dump(json_t *document)
+/* Prints the document behind its schema. */
+static int inspect_dump(const char *schema, json_t *document)
 {
-    if (!document) return command_fail(KVT_E_MEMORY, "");
-    int failed = json_dumpf(document, stdout, JSON_INDENT(2));
+    json_t *root = json_pack("{s:s}", "schema", schema);
+    if (!document || !root) {
+        json_decref(root);
+        json_decref(document);
+        return command_fail(KVT_E_MEMORY, "");
+    }
+    int failed = json_object_update(root, document) != 0;
+    failed |= json_dumpf(root, stdout, JSON_INDENT(2));
     putchar('\n');
+    json_decref(root);
     json_decref(document);
     return failed ? EXIT_FAILED : EXIT_FINE;
 }
@@ -105,7 +113,7 @@ static void inspect_print_member(const char *prefix, const char *name, const jso
 
 static int inspect_show(json_t *document, bool as_json)
 {
-    if (as_json || !document) return inspect_dump(document);
+    if (as_json || !document) return inspect_dump("kvterrace-inspect-1", document);
     inspect_print_member("", "", document);
     json_decref(document);
     return EXIT_FINE;
@@ -314,6 +322,7 @@ static int verify_print(const verify_counts *counts, json_t *faults)
     int code = counts->faulty || counts->devices_faulty ? EXIT_FAILED : EXIT_FINE;
     if (faults) {
         int dumped = inspect_dump(
+            "kvterrace-verify-1",
             json_pack("{s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:O}", "ok", code == EXIT_FINE,
                       "entries", (json_int_t)counts->entries, "sound", (json_int_t)counts->sound,
                       "faulty", (json_int_t)counts->faulty, "bytes_read",

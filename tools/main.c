@@ -13,6 +13,7 @@ static const command_entry main_commands[] = {
     {"profile", "measure this machine's devices and codecs, or show them", command_profile},
     {"replay", "run a trace or a generated workload against policies", command_replay},
     {"bench", "measure the library's own parts beside this machine's limits", command_bench},
+    {"report", "say and draw what the JSON of the other commands means", command_report},
     {"encode", "encode a KV dump into a record, and say what it costs", command_encode},
     {"decode", "decode a record into a KV dump", command_decode},
     {"inspect", "show a catalog, a record file or a device's label", command_inspect},

@@ -212,14 +212,14 @@ static bool calibrate_print_json(FILE *out, const calibrate_report *report,
             choices, json_pack("{s:s, s:s, s:s}", "question", choice->question, "chosen",
                                choice->chosen, "evidence", choice->evidence));
     }
-    json_t *root =
-        json_pack("{s:o, s:s, s:o, s:s, s:I, s:I, s:I, s:f, s:o, s:o}", "model",
-                  view_string(report->model.name), "digest", report->model.digest, "class",
-                  view_string(options->class_name), "metric",
-                  options->model != NULL ? quality_metric_name(options->metric) : "attention",
-                  "entries", (json_int_t)report->entries, "variants", (json_int_t)report->measured,
-                  "resumed_rows", (json_int_t)report->resumed, "seconds", report->seconds,
-                  "choices", choices, "rungs", rungs);
+    json_t *root = json_pack(
+        "{s:s, s:o, s:s, s:o, s:s, s:I, s:I, s:I, s:f, s:o, s:o}", "schema",
+        "kvterrace-profile-calibrate-1", "model", view_string(report->model.name), "digest",
+        report->model.digest, "class", view_string(options->class_name), "metric",
+        options->model != NULL ? quality_metric_name(options->metric) : "attention", "entries",
+        (json_int_t)report->entries, "variants", (json_int_t)report->measured, "resumed_rows",
+        (json_int_t)report->resumed, "seconds", report->seconds, "choices", choices, "rungs",
+        rungs);
     failed |= root == NULL;
     if (failed == 0) failed = json_dumpf(root, out, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
     if (failed == 0) fputc('\n', out);

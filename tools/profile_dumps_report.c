@@ -129,12 +129,13 @@ bool profile_dumps_print_json(FILE *out, const quality_dumps_report *report,
 {
     json_t *rows = json_array();
     json_t *root =
-        json_pack("{s:o, s:o, s:s, s:I, s:I, s:I, s:s, s:b, s:I, s:f}", "model",
-                  view_string(report->model.name), "class", view_string(options->class_name),
-                  "method", "attention", "entries", (json_int_t)report->entries, "context_tokens",
-                  (json_int_t)report->layout.tokens, "queries", (json_int_t)report->queries,
-                  "metric", report->map.metric, "map_stored", (int)report->map.stored,
-                  "resumed_rows", (json_int_t)report->resumed, "seconds", report->seconds);
+        json_pack("{s:s, s:o, s:o, s:s, s:I, s:I, s:I, s:s, s:b, s:I, s:f}", "schema",
+                  "kvterrace-profile-dumps-1", "model", view_string(report->model.name), "class",
+                  view_string(options->class_name), "method", "attention", "entries",
+                  (json_int_t)report->entries, "context_tokens", (json_int_t)report->layout.tokens,
+                  "queries", (json_int_t)report->queries, "metric", report->map.metric,
+                  "map_stored", (int)report->map.stored, "resumed_rows",
+                  (json_int_t)report->resumed, "seconds", report->seconds);
     int failed = root == NULL || put_cost(root, report) != 0;
     for (uint32_t i = 0; i < options->variant_count; i++)
         if (report->curves[i].entries > 0)

@@ -138,11 +138,11 @@ static int mixed_show(const mixed_arguments *arguments, const quality_mixed_repo
         return EXIT_FINE;
     }
     json_t *root = json_pack(
-        "{s:o, s:I, s:I, s:I, s:I, s:f, s:o, s:o}", "model", view_string(report->model.name),
-        "contexts", (json_int_t)report->contexts, "blocks", (json_int_t)arguments->options.blocks,
-        "mixes", (json_int_t)report->mixes, "variants",
-        (json_int_t)arguments->options.variant_count, "seconds", report->seconds, "loss",
-        mixed_pack(&report->loss), "kl", mixed_pack(&report->kl));
+        "{s:s, s:o, s:I, s:I, s:I, s:I, s:f, s:o, s:o}", "schema", "kvterrace-profile-mixed-1",
+        "model", view_string(report->model.name), "contexts", (json_int_t)report->contexts,
+        "blocks", (json_int_t)arguments->options.blocks, "mixes", (json_int_t)report->mixes,
+        "variants", (json_int_t)arguments->options.variant_count, "seconds", report->seconds,
+        "loss", mixed_pack(&report->loss), "kl", mixed_pack(&report->kl));
     int failed =
         root == NULL || json_dumpf(root, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) != 0;
     json_decref(root);

@@ -186,11 +186,12 @@ bool profile_quality_print_json(FILE *out, const quality_report *report,
 {
     const profile_model *facts = &report->model;
     json_t *sets = json_array();
-    json_t *root = json_pack(
-        "{s:o, s:s, s:I, s:s, s:I, s:I, s:f}", "model", view_string(facts->name), "digest",
-        facts->digest, "parameters", (json_int_t)facts->parameters, "metric",
-        quality_metric_name(report->metric), "answer_tokens", (json_int_t)options->answer_tokens,
-        "resumed_rows", (json_int_t)report->resumed, "seconds", report->seconds);
+    json_t *root = json_pack("{s:s, s:o, s:s, s:I, s:s, s:I, s:I, s:f}", "schema",
+                             "kvterrace-profile-quality-1", "model", view_string(facts->name),
+                             "digest", facts->digest, "parameters", (json_int_t)facts->parameters,
+                             "metric", quality_metric_name(report->metric), "answer_tokens",
+                             (json_int_t)options->answer_tokens, "resumed_rows",
+                             (json_int_t)report->resumed, "seconds", report->seconds);
     /* What the whole says stands at the top as well: the pooled set, or the only one. */
     int failed = root == NULL || (report->set_count > 0 &&
                                   put_spread(root, &report->sets[report->set_count - 1]) != 0);

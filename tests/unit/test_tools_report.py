@@ -1,0 +1,406 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""kvterrace report: what it concludes from planted figures, and the pages that it writes.
+
+    test_tools_report.py COMMAND
+
+The words of a verdict are computed by the command, so they are looked at here; figures are drawn
+by the page's script, whose syntax node checks where it is installed.
+"""
+
+import html.parser
+import json
+import os
+import shutil
+import subprocess
+import sys
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from command_case import WORKLOAD, CommandCase  # noqa: E402
+
+NASTY = "</script><!--<script>alert(1)</script>' \"&\u2028"
+NEVER_CLOSED = {"meta", "br", "hr", "img", "link", "input"}
+
+
+class Page(html.parser.HTMLParser):
+    """A page's elements, each closed by its own end tag; its words; the documents in it."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.words, self.data, self.faults = [], [], [], [], []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in NEVER_CLOSED:
+            self.open.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        if not self.open or self.open[-1][0] != tag:
+            self.faults.append(f"</{tag}> in {self.open[-3:]}")
+            return
+        self.open.pop()
+
+    def handle_data(self, data):
+        if self.open and self.open[-1][0] == "script":
+            if self.open[-1][1].get("class") == "data":
+                self.data.append(json.loads(data))
+        elif not self.open or self.open[-1][0] != "style":
+            self.words.append(data)
+
+
+def run(policy, seed, mean, quality=1.0, **more):
+    """One run of a replay; the median is half of the mean, the 99th percentile four times it."""
+    row = {"policy": policy, "mode": "sim", "seed": seed, "ttft_s_mean": mean,
+           "ttft_s_p50": mean / 2, "ttft_s_p99": mean * 4, "quality_mean": quality,
+           "rho": 0.3, "rho_peak": 0.5, "ttft_s_percentiles": [mean / 4, mean, mean * 4]}
+    row.update(more)
+    return row
+
+
+def replay(results, requests=1000, **more):
+    return {"schema": "kvterrace-replay-1", "version": "0", "workload": {"requests": requests},
+            "results": results, **more}
+
+
+def compare_row(against, verdict, ratio):
+    return {"against": against, "ours": "utility", "verdict": verdict, "ratio": ratio,
+            "ratio_95": [ratio - 0.01, ratio + 0.01], "ssd_bytes_per_s": 1e9, "quality_mean": 0.99,
+            "our_quality_mean": 0.99}
+
+
+class ReportTest(CommandCase):
+    def verdict(self, document):
+        self.put("one.json", json.dumps(document))
+        verdicts = self.run_json("report", "one.json")["verdicts"]
+        self.assertEqual(len(verdicts), 1)
+        self.assertTrue(verdicts[0]["sentences"])
+        self.assertTrue(verdicts[0]["next"])
+        return verdicts[0]
+
+    def states(self, document):
+        verdict = self.verdict(document)
+        return [(row["state"], row["text"]) for row in verdict["sentences"]], verdict["next"]
+
+    def page(self, *documents):
+        names = []
+        for number, document in enumerate(documents):
+            names.append(f"{number}.json")
+            self.put(names[-1], document if isinstance(document, str) else json.dumps(document))
+        result = self.run_command("report", *names, "-o", "page.html")
+        self.assertEqual(result.stdout, "")
+        with open(self.path("page.html"), encoding="utf-8") as file:
+            text = file.read()
+        page = Page(text)
+        self.assertEqual(page.faults, [])
+        self.assertEqual(page.open, [])
+        self.assertEqual([entry["name"] for entry in page.data], names)
+        for outside in ("http:", "https:", "url(", "@import", "src="):
+            self.assertNotIn(outside, text)
+        identifiers = [found["id"] for _, found in page.tags if "id" in found]
+        self.assertEqual(len(identifiers), len(set(identifiers)))
+        return page
+
+    # ---- what is concluded ----
+
+    def test_ahead_in_all(self):
+        rows = [run("utility", seed, 0.8 + seed / 1000) for seed in range(1, 6)]
+        rows += [run("lru", seed, 1.0 + seed / 1000) for seed in range(1, 6)]
+        rows += [run("gdsf", seed, 2.0) for seed in range(1, 6)]
+        rows += [run("oracle", seed, 0.1) for seed in range(1, 6)]
+        sentences, following = self.states(replay(rows))
+        ahead = [text for state, text in sentences if state == "ahead"]
+        self.assertEqual(len(ahead), 3)
+        self.assertIn("utility is ahead of lru, the strongest of the others: 803.00 ms against "
+                      "1.003 s, ratio 0.801 [0.80", ahead[0])
+        self.assertIn("over 5 seeds; quality 1.0000 against 1.0000.", ahead[0])
+        for text, start in zip(ahead, ("Mean time", "Median", "99th percentile")):
+            self.assertTrue(text.startswith(start), text)
+        self.assertIn(("note", "Where it is behind: nowhere in the metrics above."), sentences)
+        self.assertIn("--mode live", following)
+
+    def test_behind(self):
+        """The strongest rival is the one that decides, and it is named with what to do."""
+        rows = [run("utility", seed, 1.0) for seed in range(1, 7)]
+        rows += [run("lru", seed, 0.7 + seed / 1000) for seed in range(1, 7)]
+        rows += [run("gdsf", seed, 3.0) for seed in range(1, 7)]
+        sentences, following = self.states(replay(rows))
+        self.assertEqual([state for state, _ in sentences].count("behind"), 4)
+        self.assertIn(("behind", "Where it is behind: the mean, the median, the 99th percentile."),
+                      sentences)
+        self.assertIn("is behind lru", sentences[0][1])
+        self.assertIn("store.policy = lru", following)
+
+    def test_level_when_the_interval_holds_one(self):
+        rows = [run("utility", 1, 0.5), run("utility", 2, 2.0), run("lru", 1, 1.0),
+                run("lru", 2, 1.0)]
+        sentences, following = self.states(replay(rows))
+        self.assertEqual(sentences[0][0], "level")
+        self.assertIn("ratio 1.000 [0.000, ", sentences[0][1])
+        self.assertIn("--seeds 10: 2 seeds", following)
+
+    def test_intervals_are_students(self):
+        """Two seeds, ratios 0.8 and 0.9: the mean of logarithms and 12.706 standard errors."""
+        rows = [run("utility", 1, 0.8), run("utility", 2, 0.9), run("lru", 1, 1.0),
+                run("lru", 2, 1.0)]
+        found = self.verdict(replay(rows))["ratios"][0]
+        self.assertEqual((found["policy"], found["metric"], found["seeds"]),
+                         ("lru", "ttft_s_mean", 2))
+        self.assertAlmostEqual(found["ratio"], 0.848528, places=5)
+        self.assertAlmostEqual(found["low"], 0.848528 * 2.718281828 ** (-12.706 * 0.0588915),
+                               places=3)
+        self.assertAlmostEqual(found["high"], 0.848528 * 2.718281828 ** (12.706 * 0.0588915),
+                               places=3)
+
+    def test_one_seed_decides_nothing(self):
+        sentences, following = self.states(replay([run("utility", 1, 0.5), run("lru", 1, 1.0)]))
+        self.assertEqual({state for state, _ in sentences}, {"note"})
+        self.assertIn("takes less than lru", sentences[0][1])
+        self.assertIn("without an interval", sentences[0][1])
+        self.assertIn("1 seed gives no interval", following)
+
+    def test_faster_at_less_quality_is_not_ahead(self):
+        rows = [run(policy, seed, mean, quality) for seed in range(1, 6)
+                for policy, mean, quality in (("utility", 0.5, 0.99), ("lru", 1.0, 1.0))]
+        sentences, _ = self.states(replay(rows))
+        self.assertNotIn("ahead", [state for state, _ in sentences])
+        self.assertIn("pays with quality", sentences[0][1])
+
+    def test_overload_and_few_requests(self):
+        rows = [run("utility", 1, 0.5), run("lru", 1, 9.0, ttft_s_mean=None, rho_peak=1.25)]
+        sentences, following = self.states(replay(rows, requests=100))
+        self.assertEqual(sentences[0][0], "warning")
+        self.assertIn("No mean exists for lru: the offered load reaches 1.25", sentences[0][1])
+        self.assertTrue(any("too few for a 99th" in text for _, text in sentences))
+        self.assertFalse(any(text.startswith("99th") for _, text in sentences))
+        self.assertIn("workload.rate", following)
+
+    def test_live_bound_and_busy(self):
+        rows = [run("utility", seed, 0.5, mode="live", wrong_bytes=seed - 1, verified_gets=10,
+                    moves_match=True) for seed in (1, 2)]
+        sentences, following = self.states(replay(rows, profile_busy=True))
+        self.assertEqual([state for state, _ in sentences[:2]], ["warning", "warning"])
+        self.assertIn("20 gets were compared with what was put, 1 gave back", sentences[1][1])
+        self.assertIn("profile again", following)
+        rows = [run("utility", 1, 0.5, bound_saved_s_per_request=2.0,
+                    achieved_saved_s_per_request=1.5)]
+        sentences, following = self.states(replay(rows))
+        self.assertTrue(any("2.000 s a request; utility saves 1.500 s, 75.0 %" in text
+                            for _, text in sentences), sentences)
+        self.assertIn("Run again with rivals", following)
+
+    def test_without_the_engine(self):
+        sentences, following = self.states(replay([run("lru", 1, 1.0), run("gdsf", 1, 0.9)]))
+        self.assertIn("gdsf has the lowest mean", sentences[0][1])
+        self.assertIn("utility among the policies", following)
+
+    def test_compare(self):
+        document = {"schema": "kvterrace-compare-1", "configuration": {"seeds": 7},
+                    "baselines": [compare_row("lru raw", "win", 0.8),
+                                  compare_row("gdsf raw", "lose", 1.1)],
+                    "mixes": [compare_row("mix planes", "tie", 1.0)], "footprint": [],
+                    "ablations": [compare_row("utility", "lose", 1.3)]}
+        sentences, following = self.states(document)
+        self.assertIn("ahead in 1 of 3 comparisons, level in 1 and behind in 1", sentences[0][1])
+        self.assertIn("over 7 seeds", sentences[0][1])
+        self.assertIn("from 0.800 to 1.100; the strongest rival is gdsf raw", sentences[1][1])
+        behind = [text for state, text in sentences if state == "behind"]
+        self.assertEqual(len(behind), 1)
+        self.assertIn("gdsf raw (baselines, SSD at 1 GB/s): utility takes 1.100 [1.090, 1.110]",
+                      behind[0])
+        self.assertIn("--mode live", following)
+        del document["baselines"][1]
+        sentences, _ = self.states(document)
+        self.assertEqual(sentences[0][0], "ahead")
+        self.assertIn("in none of these comparisons", sentences[-1][1])
+
+    def test_benches(self):
+        cases = [
+            ("bench-codecs", {"checks": [
+                {"ok": True}, {"ok": False, "source": "speed", "check": "decode", "what": "kivi",
+                               "value": 1.2, "asked": "at_least", "limit": 1.5}]},
+             [("missed", "1 of the 2 figures"),
+              ("missed", "decode (kivi) is 1.200, asked is at least 1.500")]),
+            ("bench-stripe", {"results": [{"layout": "proportional", "object_bytes": 1 << 20,
+                                           "ratio": 0.5}, {"layout": "equal", "ratio": 0.4}]},
+             [("missed", "0.500 of the drives' sum"), ("note", "Layout equal")]),
+            ("bench-devices", {"results": [{"device": "a", "read_bytes_per_s": 2e9},
+                                           {"layout": "proportional", "members": 2,
+                                            "ratio": 0.95}]},
+             [("note", "2.00 GB/s"), ("met", "over 2 members reaches 0.950")]),
+            ("bench-drift", {"slows": {"wrong": 0}, "vanishes": {"wrong": 2, "late": 0,
+                                                                 "reads": 5}},
+             [("missed", "2 objects came back wrong"), ("met", "0 reads of 5")]),
+            ("bench-ablation", {"results": [
+                {"row": "pooled", "tokens": 1024, "times_full": 0.5},
+                {"row": "full", "tokens": 1024, "of_ideal": 0.95, "times_full": 1}]},
+             [("missed", "\"pooled\" blocks computing for less time"), ("met", "0.950")]),
+            ("bench-restart", {"restarts": [{"wrong_bytes": 0, "checked": 9, "entries": 9,
+                                             "bytes_back_ratio": 0.5, "reopen_s": 1}]},
+             [("met", "0 entries came back with wrong bytes, of 9"), ("note", "50.0 %")]),
+            ("bench-policy", {"rows": [{"gap_solver": 0.01}, {"n": 7, "decision_ns_p50": 300}]},
+             [("note", "1.00e-02"), ("note", "7 entries: a decision takes 300 ns")]),
+            ("profile", {"devices": [{"device": "d", "tier": "ssd", "busy": True,
+                                      "read": {"bytes_per_s": 1e9}}],
+                         "break_even": {"devices": [{"loading_wins": "always"},
+                                                    {"loading_wins": "never"}]}},
+             [("note", "d (ssd) reads at 1.00 GB/s"), ("warning", "was busy"),
+              ("note", "in 1 of 2 cases")]),
+            ("profile-quality", {"sets": [{"model": "m", "class": "c", "variants": [
+                {"variant": "a", "bits_per_element": 4, "loss_mean": 0, "loss_high": 0.005},
+                {"variant": "b", "bits_per_element": 2, "loss_mean": 0.1, "loss_high": 0.2}]}]},
+             [("note", "m on c: a has the fewest bits, 4.00")]),
+        ]
+        for kind, document, wanted in cases:
+            with self.subTest(kind=kind):
+                document = {"schema": f"kvterrace-{kind}-1", **document}
+                sentences, _ = self.states(document)
+                for state, part in wanted:
+                    self.assertTrue(any(state == one and part in text for one, text in sentences),
+                                    (part, sentences))
+                self.page(document)
+
+    def test_other_kinds(self):
+        for document, part in (({"schema": "kvterrace-new-9", "rows": [{"a": 1}]}, "kind new"),
+                               ({"rows": [1, 2]}, "no schema"), ({}, "no schema"),
+                               ({"schema": "kvterrace-"}, "no schema"),
+                               ({"schema": "kvterrace-replay-1"}, "kind replay"),
+                               ({"schema": "kvterrace-replay-1", "results": {"a": 1}},
+                                "kind replay"),
+                               ({"schema": 7}, "no schema")):
+            with self.subTest(document=document):
+                self.assertIn(part, self.verdict(document)["sentences"][0]["text"])
+                self.page(document)
+
+    def test_what_is_not_what_it_should_be(self):
+        """Parts of another type are left out, wherever they stand."""
+        for wrong in (None, 7, "x", [], {}, [[]], [None], {"a": [None]}, True):
+            for kind in ("replay", "compare", "profile", "bench-codecs", "bench-devices",
+                         "bench-stripe", "bench-drift", "bench-ablation", "bench-restart",
+                         "bench-policy", "profile-quality"):
+                keys = ("results", "configuration", "workload", "baselines", "mixes", "checks",
+                        "losses", "sources", "fast_path", "slows", "vanishes", "restarts", "rows",
+                        "devices", "break_even", "quality_sets", "sets")
+                self.put(f"{kind}.json", json.dumps(
+                    {"schema": f"kvterrace-{kind}-1", **{key: wrong for key in keys}}))
+            self.run_command("report", *[name for name in os.listdir(self.folder)
+                                         if name.endswith(".json")], "-o", "page.html")
+
+    # ---- pages ----
+
+    def test_nothing_breaks_out(self):
+        rows = [run(NASTY, 1, 1.0), run("utility", 1, 0.5), run("utility", 2, 0.5),
+                run(NASTY, 2, 1.0)]
+        document = replay(rows, note=NASTY, command=NASTY, **{NASTY: NASTY})
+        page = self.page(document, {"schema": f"kvterrace-{NASTY}-1", "rows": [{NASTY: NASTY}]})
+        self.assertEqual(page.data[0]["document"], document)
+        self.assertEqual(sum(tag == "script" for tag, _ in page.tags), 3)
+        self.assertIn("alert(1)", "".join(page.words))
+        self.put("two.json", json.dumps(document))
+        os.rename(self.path("two.json"), self.path("<script>.json"))
+        result = self.run_command("report", "<script>.json", "-o", "page.html")
+        self.assertEqual(result.stderr, "")
+        with open(self.path("page.html"), encoding="utf-8") as file:
+            self.assertEqual(Page(file.read()).faults, [])
+
+    def test_several_documents(self):
+        documents = [replay([run("lru", 1, 1.0)]), {"schema": "kvterrace-compare-1"},
+                     {"schema": "kvterrace-profile-2"}]
+        page = self.page(*documents)
+        self.assertEqual([entry["document"] for entry in page.data], documents)
+        self.assertEqual([entry["verdict"]["kind"] for entry in page.data],
+                         ["replay", "compare", "profile"])
+        words = "".join(page.words)
+        for part in ("Replay and 2 more", "lru has the lowest mean", "No device was measured",
+                     "Next step:"):
+            self.assertIn(part, words)
+        text = self.run_command("report", "0.json", "2.json").stdout
+        self.assertIn("Replay, 0.json\n", text)
+        self.assertIn("\n\nProfile, 2.json\n", text)
+
+    def test_documents_of_the_commands(self):
+        """What the commands print is what the report reads."""
+        outputs = {
+            "replay": ["replay", *WORKLOAD, "--policy", "lru,utility", "--seeds", "2"],
+            "profile": ["profile", "show", "--database", "p.db"],
+            "settings": ["check-config", "--settings"],
+        }
+        self.run_command("profile", "import", os.path.join(
+            os.path.dirname(os.path.abspath(__file__)), "..", "..", "profiles", "devices.csv"),
+            "--database", "p.db")
+        documents = []
+        for kind, arguments in outputs.items():
+            result = self.run_command(*arguments, "--json")
+            documents.append(json.loads(result.stdout))
+            self.assertTrue(documents[-1]["schema"].startswith(f"kvterrace-{kind}-"))
+        page = self.page(*documents)
+        self.assertEqual([entry["verdict"]["kind"] for entry in page.data], list(outputs))
+        self.assertIn("utility", "".join(page.words))
+
+    def test_standard_input(self):
+        self.put("one.json", json.dumps(replay([run("lru", 1, 1.0)])))
+        with open(self.path("one.json"), encoding="utf-8") as file:
+            result = subprocess.run([self.command(), "report", "-"], stdin=file, text=True,
+                                    stdout=subprocess.PIPE, check=True, timeout=60)
+        self.assertIn("Replay, standard input\n", result.stdout)
+
+    def command(self):
+        import command_case
+        return command_case.COMMAND
+
+    # ---- what cannot be read or written ----
+
+    def test_faults(self):
+        self.fails("which FILE?", "report")
+        self.fails("missing.json: No such file", "report", "missing.json")
+        self.fails("Is a directory", "report", ".")
+        for text, part in (("", "no JSON"), ("{", "no JSON, line 1"), ("{}x", "no JSON"),
+                           ("[1]", "not an object"), ('"x"', "no JSON"),
+                           ('{"a":1,"a":2}', "duplicate"), (b'{"a":"\xff"}', "no JSON"),
+                           ('{"a":' * 5000, "no JSON"), ('{"a":1e999}', "no JSON"),
+                           ('{"a":NaN}', "no JSON")):
+            with self.subTest(text=text[:20]):
+                self.put("bad.json", text)
+                self.fails(part, "report", "bad.json")
+                self.fails("bad.json", "report", "bad.json", "-o", "page.html")
+        self.assertFalse(os.path.exists(self.path("page.html")))
+        self.put("good.json", json.dumps(replay([run("lru", 1, 1.0)])))
+        self.fails("bad.json", "report", "good.json", "bad.json", "-o", "page.html")
+        self.fails("no effect here", "report", "good.json", "--set", "replay.seed=1")
+
+    def test_too_large(self):
+        with open(self.path("large.json"), "w", encoding="utf-8") as file:
+            file.write('{"a":"' + "x" * (65 << 20) + '"}')
+        self.fails("at most 64 MiB", "report", "large.json", "-o", "page.html")
+        os.unlink(self.path("large.json"))
+
+    def test_targets(self):
+        name = self.put("one.json", json.dumps(replay([run("lru", 1, 1.0)])))
+        self.fails("missing/page.html", "report", name, "-o", "missing/page.html")
+        self.fails("Is a directory", "report", name, "-o", ".")
+        self.fails("left as it is", "report", name, "-o", "one.json")
+        with open(name, encoding="utf-8") as file:
+            self.assertEqual(json.load(file)["schema"], "kvterrace-replay-1")
+        page = self.run_command("report", name, "-o", "/dev/stdout").stdout
+        self.assertTrue(page.endswith("</html>\n"))
+        self.assertEqual([left for left in os.listdir(self.folder) if ".part" in left], [])
+        if os.path.exists("/dev/full"):
+            result = self.run_command("report", name, "-o", "/dev/full", code=1)
+            self.assertIn("/dev/full", result.stderr)
+
+    def test_script(self):
+        node = shutil.which("node")
+        if node is None:
+            self.skipTest("node is not installed: the script is not looked at")
+        page = self.page(replay([run("lru", 1, 1.0)]))
+        self.assertEqual(page.faults, [])
+        with open(self.path("page.html"), encoding="utf-8") as file:
+            script = file.read().rpartition("<script>\n")[2].partition("</script>")[0]
+        self.put("script.js", script)
+        subprocess.run([node, "--check", self.path("script.js")], check=True, timeout=60)
+
+
+if __name__ == "__main__":
+    unittest.main()
