@@ -119,7 +119,6 @@ typedef struct bench_codecs_options {
     const char *const *variants; /* names; none = the bench's own list */
     uint32_t variant_count;
     const char *isa;           /* "scalar", "avx2" or "avx512"; NULL = all that the machine has */
-    const char *plot;          /* where a figure of error against bits goes, or NULL */
     const char *const *models; /* judge the variants on these models' own KV */
     uint32_t model_count;
     const char *tokenizer; /* with models: their vocabulary, and JSONL files of texts */

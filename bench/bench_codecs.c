@@ -189,8 +189,7 @@ static kvt_status codecs_measure(bench_codec_results *results, codecs_cpu first,
     return status;
 }
 
-static kvt_status codecs_report(const bench_codec_results *results, char *message,
-                                size_t message_size)
+static kvt_status codecs_report(const bench_codec_results *results)
 {
     const bench_codecs_options *options = results->options;
     bench_codec_check *checks = NULL;
@@ -200,12 +199,7 @@ static kvt_status codecs_report(const bench_codec_results *results, char *messag
     int failed = options->json ? bench_codecs_report_json(results, checks, count)
                                : bench_codecs_report_text(results, checks, count);
     free(checks);
-    if (fflush(options->out) != 0 || failed != 0) return KVT_E_IO;
-    if (options->plot != NULL && bench_codecs_plot(results, options->plot) != 0) {
-        snprintf(message, message_size, "%s: cannot be written", options->plot);
-        return KVT_E_IO;
-    }
-    return KVT_OK;
+    return fflush(options->out) == 0 && failed == 0 ? KVT_OK : KVT_E_IO;
 }
 
 kvt_status bench_codecs_run(const bench_codecs_options *options, char *message, size_t message_size)
@@ -228,7 +222,7 @@ kvt_status bench_codecs_run(const bench_codecs_options *options, char *message, 
         status = codecs_measure(&results, first, last, message, message_size);
         codecs_cpu_force(codecs_cpu_best());
     }
-    if (status == KVT_OK) status = codecs_report(&results, message, message_size);
+    if (status == KVT_OK) status = codecs_report(&results);
     for (uint32_t i = 0; i < results.source_count; i++)
         free(results.sources[i].losses);
     free(results.sources);

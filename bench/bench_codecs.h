@@ -133,7 +133,6 @@ int bench_codecs_report_json(const bench_codec_results *results, const bench_cod
                              uint32_t check_count);
 int bench_codecs_report_text(const bench_codec_results *results, const bench_codec_check *checks,
                              uint32_t check_count);
-int bench_codecs_plot(const bench_codec_results *results, const char *path);
 
 /* The figures that a row shows: the first model's, or the sample's when there is none. */
 const bench_codec_source *bench_codecs_shown(const bench_codec_results *results);

@@ -298,8 +298,4 @@ KVT_NODISCARD kvt_status replay_print_json(const replay_report *report, FILE *fi
 /* A table for a person. KVT_OK; KVT_E_IO. */
 KVT_NODISCARD kvt_status replay_print_text(const replay_report *report, FILE *file);
 
-/* One self-contained HTML page: inline CSS and SVG, no script, nothing external. KVT_OK; KVT_E_IO.
- */
-KVT_NODISCARD kvt_status replay_print_html(const replay_report *report, FILE *file);
-
 #endif

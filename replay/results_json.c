@@ -393,6 +393,7 @@ kvt_status replay_print_json(const replay_report *report, FILE *file)
     json_put(root, "command", json_text_or_null(report->command), &sound);
     json_put(root, "machine", json_text_or_null(report->machine), &sound);
     if (report->date != NULL) json_put(root, "date", json_string(report->date), &sound);
+    json_put(root, "profile_busy", json_boolean(report->profile_busy), &sound);
     json_put(root, "configuration", json_configuration(report, &sound), &sound);
     json_put(root, "workload", json_workload(report->workload, &sound), &sound);
     json_put(root, "note", json_text_or_null(report->options->note), &sound);

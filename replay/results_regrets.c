@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * results_regrets.c - how far the policies were from the best: one table for a person, as text and
- * in the page. One thread.
+ * results_regrets.c - how far the policies were from the best: one table for a person. One thread.
  */
 #include "replay.h"
-#include "report_page.h"
 #include "results.h"
 #include "results_text.h"
 
@@ -83,33 +81,4 @@ void results_regrets_text(const replay_report *report, FILE *file)
     }
     regret_lead(&report->results[0].bound, lead, sizeof lead);
     fprintf(file, "%s\n%s\n", lead, regret_note);
-}
-
-void page_regrets(const replay_report *report, FILE *file)
-{
-    char label[64], text[RESULTS_TEXT_BYTES], lead[512];
-    if (regret_count(report) == 0) return;
-    fprintf(file, "<h2>Distance from the best</h2>\n<div class=\"wide\"><table><thead><tr>"
-                  "<th>policy</th>");
-    for (size_t j = 0; j < REGRET_COLUMNS; j++)
-        fprintf(file, "<th>%s</th>", regret_heads[j]);
-    fprintf(file, "</tr></thead><tbody>\n");
-    for (size_t i = 0; i < report->result_count; i++) {
-        double row[REGRET_COLUMNS];
-        if (!report->results[i].bound.known) continue;
-        regret_row(&report->results[i], row);
-        page_label(report, i, label, sizeof label);
-        fprintf(file, "<tr><td>");
-        page_text(file, label);
-        fprintf(file, "</td>");
-        for (size_t j = 0; j < REGRET_COLUMNS; j++)
-            fprintf(file, "<td>%s</td>", results_format_seconds(row[j], text));
-        fprintf(file, "</tr>\n");
-    }
-    regret_lead(&report->results[0].bound, lead, sizeof lead);
-    fprintf(file, "</tbody></table></div>\n<p>");
-    page_text(file, lead);
-    fprintf(file, ".</p>\n<p>");
-    page_text(file, regret_note);
-    fprintf(file, ".</p>\n");
 }

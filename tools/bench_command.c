@@ -8,10 +8,8 @@
 #include "bench_guard.h"
 #include "command.h"
 #include "data_files.h"
-#include "output_file.h"
 
 #include "bench/bench.h"
-#include "estimator/whole_file.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -35,7 +33,7 @@ static const struct argp_option bench_codecs_argp_options[] = {
     {"quick", 'Q', NULL, 0, "32 MiB, the best instruction set, 8 contexts", 0},
     {"variants", 'V', "LIST", 0, "Variants to measure, with blanks or ';' between them", 0},
     {"isa", 'i', "NAME", 0, "Only scalar, avx2 or avx512; KVT_CPU in the environment too", 0},
-    {"plot", BENCH_KEY_PLOT, "FILE", 0, "Write error against bits as an SVG figure", 0},
+    {"plot", BENCH_KEY_PLOT, "FILE", OPTION_HIDDEN, NULL, 0},
     {"model", BENCH_KEY_MODEL, "FILE", 0, "Judge on this model's KV; may be repeated", 0},
     {"tokenizer", BENCH_KEY_TOKENIZER, "FILE", 0, "The models' vocabulary", 0},
     {"text", BENCH_KEY_TEXT, "FILE", 0, "JSONL with texts for the models; may be repeated", 0},
@@ -76,7 +74,9 @@ static error_t bench_codecs_parse(int key, char *argument, struct argp_state *st
     case 'Q': options->quick = true; return 0;
     case 'V': bench_add_variants(state, arguments, argument); return 0;
     case 'i': options->isa = argument; return 0;
-    case BENCH_KEY_PLOT: options->plot = argument; return 0;
+    case BENCH_KEY_PLOT:
+        argp_error(state, "--plot: figures come from --json | kvterrace report - -o PAGE.html");
+        return 0;
     case BENCH_KEY_MODEL:
         bench_add_string(state, &arguments->models,
                          command_data_path(&arguments->common, argument));
@@ -114,22 +114,7 @@ static int bench_run_codecs(bench_codecs_arguments *arguments)
      * can be chosen for it as for the tests. */
     const char *forced = getenv("KVT_CPU");
     if (options->isa == NULL && forced != NULL && forced[0] != '\0') options->isa = forced;
-    const char *plot = options->plot;
-    char *partial = NULL;
-    kvt_status status = KVT_OK;
-    if (options->tokenizer != NULL) command_add_input(&arguments->common, options->tokenizer);
-    for (uint32_t i = 0; i < arguments->models.count; i++)
-        command_add_input(&arguments->common, arguments->models.items[i]);
-    for (uint32_t i = 0; i < arguments->texts.count; i++)
-        command_add_input(&arguments->common, arguments->texts.items[i]);
-    if (plot != NULL)
-        status = command_check_target(&arguments->common, "--plot", plot, message, sizeof message);
-    if (status == KVT_OK && plot != NULL)
-        status = whole_file_begin(plot, &partial, message, sizeof message);
-    options->plot = partial;
-    if (status == KVT_OK) status = bench_codecs_run(options, message, sizeof message);
-    status = whole_file_end(&partial, plot, status, message, sizeof message);
-    options->plot = plot;
+    kvt_status status = bench_codecs_run(options, message, sizeof message);
     return status == KVT_OK ? EXIT_FINE : command_fail_content(status, message);
 }
 

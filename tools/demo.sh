@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # demo.sh [BUILD_DIR]: profiles this machine, measures what forms cost a small model in answers,
-# replays one workload in virtual time and a smaller one on a real store, and writes an HTML report
+# replays one workload in virtual time and a smaller one on a real store, and writes a page
 # of each. Results land in BUILD_DIR/demo; the devices of the live run are files in a temporary
 # folder there, which is removed.
 set -eu
@@ -67,7 +67,9 @@ cat "$demo/profile.txt"
 step "2/4 What forms cost in answers: a small model with recall, asked about texts of 512 tokens"
 "$command" profile quality --quick --loss answers --model reference_model/model \
     --text recall=reference_model/texts/recall-512.jsonl --database "$demo/profile.db"
-"$command" profile show --database "$demo/profile.db" --html "$demo/profile.html"
+"$command" profile show --database "$demo/profile.db" --json >"$demo/profile.json"
+"$command" report "$demo/profile.json" -o "$demo/profile.html"
+"$command" report "$demo/profile.json"
 
 step "3/4 Virtual time: a Poisson workload on 8 prefill servers, 100 GB of DRAM and 400 GB of SSD"
 set -- --database "$demo/profile.db"

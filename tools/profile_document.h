@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * profile_document.h - a profile as one JSON document, which the text, the page and the plots are
- * made from: what one of them shows, all of them know. One thread.
+ * profile_document.h - a profile as one JSON document, which the text and the page are made from:
+ * what one of them shows, both of them know. One thread.
  */
 #ifndef TOOLS_PROFILE_DOCUMENT_H
 #define TOOLS_PROFILE_DOCUMENT_H

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * replay_command.c - kvterrace replay: a workload, policies, a mode; results as table, JSON, HTML.
+ * replay_command.c - kvterrace replay: a workload, policies, a mode; results as table or JSON, and
+ * as a page.
  *
  * Runs are made one after the other in this thread: every policy with every seed. Exit 1 when a
  * live run gave back wrong bytes or its moves differ from its plan log.
@@ -11,6 +12,7 @@
 #include "output_file.h"
 #include "profile_document.h"
 #include "profile_open.h"
+#include "report_page.h"
 
 #include "estimator/whole_file.h"
 #include "replay/live_profile.h"
@@ -78,7 +80,7 @@ static const struct argp_option replay_command_options[] = {
      "with the future's rates: a bound",
      0},
     {"mode", 'm', "sim|live", 0, "Virtual time, or a real store with real bytes (sim)", 0},
-    {"report", 'r', "FILE", 0, "Write an HTML report", 0},
+    {"report", 'r', "FILE", 0, "Write a page too, as kvterrace report does", 0},
     {"database", 'd', "FILE", 0, "Profile database (store.profile)", 0},
     {"seed", 'S', "N", 0, "Seed of the workload and of live bytes (replay.seed)", 0},
     {"seeds", KEY_SEEDS, "N", 0, "Runs per policy, each with the next seed (replay.seeds)", 0},
@@ -125,7 +127,9 @@ static void replay_check_arguments(const replay_arguments *arguments, struct arg
         argp_error(state, "--trace and --workload exclude each other");
     }
     if (arguments->compare && (arguments->live || arguments->report)) {
-        argp_error(state, "--compare simulates, and prints text or JSON");
+        argp_error(state,
+                   "--compare simulates, and prints text or JSON: make its page with --json and "
+                   "kvterrace report");
     }
     if (!arguments->compare &&
         (comparison->quick || comparison->speeds || comparison->sessions || comparison->threads)) {
@@ -340,18 +344,26 @@ static void replay_describe_machine(char *text, size_t size)
                    model);
 }
 
-static kvt_status replay_write_html(const replay_report *report, const char *path, char *message,
+/* The page of what --json would print. */
+static kvt_status replay_write_page(const replay_report *report, const char *path, char *message,
                                     size_t message_size)
 {
-    char *partial = NULL;
-    kvt_status status = whole_file_begin(path, &partial, message, message_size);
-    if (status != KVT_OK) return status;
-    FILE *file = fopen(partial, "we");
-    status = file ? replay_print_html(report, file) : KVT_E_IO;
-    if (file && fclose(file) != 0 && status == KVT_OK) status = KVT_E_IO;
-    if (status != KVT_OK)
-        (void)snprintf(message, message_size, "%.300s: %s", path, kvt_status_text(status));
-    return whole_file_end(&partial, path, status, message, message_size);
+    char *text = NULL;
+    size_t bytes = 0;
+    report_page page = {0};
+    json_t *document = NULL;
+    FILE *stream = open_memstream(&text, &bytes);
+    kvt_status status = stream != NULL ? replay_print_json(report, stream) : KVT_E_MEMORY;
+    if (stream != NULL && fclose(stream) != 0 && status == KVT_OK) status = KVT_E_MEMORY;
+    if (status == KVT_OK) document = json_loadb(text, bytes, 0, NULL);
+    if (status == KVT_OK && document == NULL) status = KVT_E_MEMORY;
+    if (status == KVT_OK) status = report_page_open(&page);
+    if (status == KVT_OK) status = report_page_add(&page, report->workload->name, document);
+    if (status == KVT_OK) status = report_page_save(&page, path, message, message_size);
+    report_page_close(&page);
+    json_decref(document);
+    free(text);
+    return status;
 }
 
 /* Whether the profile that the run is based on is a busy machine's. */
@@ -392,12 +404,11 @@ static kvt_status replay_print(replay_session *session)
                             .workload = &session->workload,
                             .results = session->results,
                             .result_count = session->result_count,
-                            .profile_busy =
-                                arguments->report != NULL && replay_is_profile_busy(session)};
+                            .profile_busy = replay_is_profile_busy(session)};
     kvt_status status = arguments->common.json ? replay_print_json(&report, stdout)
                                                : replay_print_text(&report, stdout);
     if (status == KVT_OK && arguments->report) {
-        status = replay_write_html(&report, arguments->report, session->message,
+        status = replay_write_page(&report, arguments->report, session->message,
                                    sizeof session->message);
         if (status == KVT_OK) command_note(&arguments->common, "report: %s", arguments->report);
     }

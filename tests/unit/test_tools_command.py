@@ -30,15 +30,15 @@ class CommandTest(CommandCase):
                           ["profile", "export"], ["profile", "diff"], ["profile", "gc"],
                           ["profile", "migrate"], ["replay"], ["bench"],
                           ["bench", "devices"], ["bench", "stripe"], ["bench", "codecs"],
-                          ["encode"], ["decode"], ["inspect"], ["verify"], ["recover"],
+                          ["report"], ["encode"], ["decode"], ["inspect"], ["verify"], ["recover"],
                           ["check-config"]):
             with self.subTest(arguments=arguments):
                 text = self.run_command(*arguments, "--help").stdout
                 self.assertIn("Usage: kvterrace" + "".join(" " + a for a in arguments), text)
                 self.assertTrue(all(len(line) <= 80 for line in text.splitlines()), text)
         text = self.run_command("--help").stdout
-        for name in ("profile", "replay", "bench", "encode", "decode", "inspect", "verify",
-                     "recover", "check-config"):
+        for name in ("profile", "replay", "bench", "report", "encode", "decode", "inspect",
+                     "verify", "recover", "check-config"):
             self.assertIn(f"\n  {name} ", text)
         self.assertRegex(self.run_command("--version").stdout, r"^kvterrace \d+\.\d+\.\d+\n$")
 
@@ -347,8 +347,9 @@ class CommandTest(CommandCase):
         with open(self.path("report.html"), encoding="utf-8") as file:
             report = file.read()
         self.assertIn("utility", report)
-        self.assertNotIn("<script", report)
-        self.assertNotIn("http://", report.replace("http://www.w3.org", ""))
+        self.assertIn("takes", report)
+        self.assertTrue(report.endswith("</html>\n"))
+        self.assertNotIn("http://", report)
         text = self.run_command(*arguments).stdout
         self.assertIn("utility", text)
 
@@ -726,7 +727,8 @@ class CommandTest(CommandCase):
     def test_bench_codecs(self):
         arguments = ["bench", "codecs", "--quick", "--variants",
                      "raw kivi:k4v4,g64;planes:k2v2,g64"]
-        document = self.run_json(*arguments, "--plot", "figure.svg")
+        document = self.run_json(*arguments)
+        self.fails("kvterrace report", *arguments, "--plot", "figure.svg")
         self.assertEqual(document["schema"], "kvterrace-bench-codecs-1")
         self.assertGreater(document["memcpy_bytes_per_s"], 0)
         self.assertIn("isa", document["machine"])
@@ -742,11 +744,6 @@ class CommandTest(CommandCase):
         self.assertAlmostEqual(next(row["bits_per_element"] for row in rows
                                     if row["codec"] == "kivi"), 4.5)
         self.assertTrue(document["checks"])
-        with open(self.path("figure.svg"), encoding="utf-8") as file:
-            figure = file.read()
-        self.assertTrue(figure.startswith("<svg") and figure.endswith("</svg>\n"))
-        self.assertEqual(figure.count("<circle"), 2)
-        self.assertNotIn("<script", figure)
         os.environ["KVT_CPU"] = "scalar"
         try:
             document = self.run_json(*arguments[:-1], "raw")

@@ -55,7 +55,6 @@ class FilesTest(CommandCase):
         for name in ("p.db", "./p.db", "hard.db", "soft.db"):
             self.keeps("p.db", *SIM, *foreign, "--database", "p.db", "--report", name)
             self.keeps("p.db", *SIM, *foreign, "--database", "p.db", "--plan-log", name)
-            self.keeps("p.db", "profile", "show", *foreign, "--database", "p.db", "--html", name)
         self.keeps("run.ini", *SIM, "--config", "run.ini", "--report", "run.ini")
         for option in ("--report", "--plan-log"):
             self.keeps("trace.jsonl", "replay", "--trace", trace, "--policy", "lru", option, trace)
@@ -66,7 +65,7 @@ class FilesTest(CommandCase):
         self.put("dump", "never looked at")
         for command in ("encode", "decode"):
             self.keeps("dump", command, "dump", "-o", "dump")
-        self.keeps("dump", "bench", "codecs", "--quick", "--text", "dump", "--plot", "dump")
+        self.keeps("dump", "report", "dump", "-o", "dump")
         self.keeps("dump", *LIVE, "--set", "device.d.tier=ssd", "--set", "device.d.backend=file",
                    "--set", "device.d.path=dump", "--set", "device.d.capacity=8MiB", "--report",
                    "dump")
