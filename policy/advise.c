@@ -8,10 +8,11 @@
 #include <assert.h>
 #include <string.h>
 
-#define SECONDS_LIMIT 1e12 /* keeps every product of costs and rates finite */
-#define BUSY_LIMIT    0.95
-#define CLASSES_LIMIT 65536u
-#define LADDERS_LIMIT (1u << 20)
+#define LOAD_HALF_LIFE 300.0 /* seconds over which the load is averaged */
+#define SECONDS_LIMIT  1e12  /* keeps every product of costs and rates finite */
+#define BUSY_LIMIT     0.95
+#define CLASSES_LIMIT  65536u
+#define LADDERS_LIMIT  (1u << 20)
 
 static bool advise_in_range(double number, double least, double most)
 {
@@ -233,19 +234,17 @@ kvt_status kvt_policy_set_rate(kvt_policy *policy, uint64_t handle, double uses_
     uint32_t index = entries_find(policy, handle);
     if (index == NIL) return KVT_MISS;
     entry *e = entry_at(policy, index);
-    reuse_use(policy, e, 0.0);
-    for (uint32_t k = 0; k < policy->clocks; k++)
-        e->count[k] = (float)(uses_per_s * policy->half_life[k] / REUSE_LN2);
+    reuse_tell(policy, e, uses_per_s);
     if (e->state == ENTRY_HELD) policy->ops->index(policy, index);
     return KVT_OK;
 }
 
-/* What is decided now lasts for half lives, not for the minute that was measured: the load is
- * averaged over one. The first one stands until there are more. */
+/* What is decided now lasts longer than the minute that was measured: the load is averaged. The
+ * first one stands until there are more. */
 static void advise_smooth_load(kvt_policy *policy, const kvt_policy_load *load)
 {
     double passed = (double)(policy->now_ns - policy->load_ns) * 1e-9;
-    double kept = policy->load_ns != 0 ? number_exp2(-passed / policy->order_half_life) : 0.0;
+    double kept = policy->load_ns != 0 ? number_exp2(-passed / LOAD_HALF_LIFE) : 0.0;
     double requests = load->requests_per_s;
     double busy = requests * load->service_mean_s, square = requests * load->service_square_s2;
     policy->load_requests = requests + kept * (policy->load_requests - requests);

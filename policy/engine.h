@@ -7,8 +7,8 @@
  *     recost.c     new seconds and losses of a stored entry's options
  *     entries.c    handle -> entry, prefix tree, remembered entries, memory
  *     remembered.c what is kept of the options of an entry that left
- *     reuse.c      the reuse counters, their rates, and the order that they give
- *     shadow.c     shadow caches over a sample, which choose the half life
+ *     reuse.c      the reuse counters and the rates that they give
+ *     reuse_model.c  what the counters mean: weights of terms, learned from a sample
  *     ledger.c     moves in flight and bytes per tier
  *     paths.c      what waits in the tiers' read and write paths: write prices, closed paths
  *     draft.c      a plan being built: moves are reserved as they are added, or taken back
@@ -42,8 +42,8 @@
 #define CAPACITY_LIMIT (UINT64_C(1) << 61) /* twice this fits a signed number, see ledger.c */
 #define UNLIMITED      1e300
 
-#define CLOCKS        3 /* half lives that are counted side by side */
-#define RECENCY_ORDER CLOCKS
+#define KERNELS       6    /* half lives that are counted side by side */
+#define ORDER_SECONDS 60.0 /* unit of the victims' order */
 /* Seconds of a request that a second of background work counts as, on an idle device or a core: a
  * prefill server has ten of those or more. */
 #define BACKGROUND_SHARE 0.1
@@ -95,7 +95,10 @@ typedef struct entry {
     /* What finding, counting and appraising an entry touch lies together. */
     uint64_t handle;
     uint64_t last_access_ns;
-    float count[CLOCKS];   /* uses, each halved once a half life, as of the last access */
+    union {
+        uint16_t uses[KERNELS]; /* each halved once a half life, as of the last access */
+        float count[3];         /* a plain counter, and what baselines keep */
+    };
     float density[LEVELS]; /* log2 of the least cost per byte freed; DENSITY_NONE without step */
     uint32_t parent;       /* tree links join held entries only */
     uint32_t forms;        /* first of option_count - 1 forms */
@@ -103,9 +106,13 @@ typedef struct entry {
     float share;           /* of the tokens of the requests that use it */
     uint32_t barred;       /* bit i: a loss or load limit rules option i out */
     uint8_t tenant;
-    uint8_t current;    /* option; KVT_OPTION_NONE until the first PUT commits */
-    uint8_t state : 2;  /* entry_state */
-    uint8_t shares : 1; /* its forms belong to a ladder */
+    uint8_t current;     /* option; KVT_OPTION_NONE until the first PUT commits */
+    uint8_t state : 2;   /* entry_state */
+    uint8_t shares : 1;  /* its forms belong to a ladder */
+    uint8_t used : 1;    /* at least once */
+    uint8_t again : 1;   /* used twice or more */
+    uint8_t told : 1;    /* a caller has told its rate: it has a plain counter */
+    uint8_t watched : 1; /* its terms are in the model's sums */
     uint8_t missed : 1; /* an access has counted a use that found no bytes: an admission is of it */
     uint8_t option_count;
     /* Then its place. */
@@ -206,6 +213,7 @@ typedef struct step {
 typedef struct policy_ops {
     const char *name;
     bool counts;    /* keeps reuse counters */
+    bool learns;    /* and learns what they mean */
     bool remembers; /* entries that left stay as ghosts */
     bool heaps;     /* its index is a heap per level */
     bool buckets;   /* or buckets per group and level */
@@ -240,6 +248,20 @@ typedef struct classic_state {
     uint64_t sketch_adds;
 } classic_state;
 
+/* The terms of a rate: by how much uses add up, by the last use alone, and for entries used again.
+ */
+enum { REUSE_COUNT = 0, REUSE_LAST = 1, REUSE_AGAIN = 2, REUSE_KINDS = 3 };
+typedef struct reuse_model {
+    double rate[REUSE_KINDS][KERNELS];    /* weight times ln 2 / h; AGAIN holds LAST as well */
+    double weight[REUSE_KINDS][KERNELS];  /* uses that a term of 1 lets expect in all */
+    double found[REUSE_KINDS][KERNELS];   /* seconds at stake in uses, shared among the terms */
+    double exposed[REUSE_KINDS][KERNELS]; /* and what a weight of 1 would have let expect */
+    double open[REUSE_KINDS][KERNELS];    /* still to come of that, as of seen_ns */
+    uint64_t seen_ns;
+    uint64_t mask; /* of the mixed handle: 0 in the sample */
+    double events;
+} reuse_model;
+
 struct kvt_policy {
     const policy_ops *ops;
     kvt_policy_config config;
@@ -248,12 +270,12 @@ struct kvt_policy {
     uint64_t base_ns; /* first time seen; t counts from here */
     uint64_t now_ns;  /* latest time seen: time never steps back */
     bool started;
-    double half_life[CLOCKS];
-    uint32_t clocks; /* how many of them are counted: 1, or all when adaptive */
-    uint32_t order;  /* the clock in use, or RECENCY_ORDER */
-    double order_half_life;
-    double now_half_lives; /* (now - base) / order_half_life */
-    double advanced;       /* now_half_lives when the buckets were last moved up */
+    reuse_model *model; /* NULL unless the policy learns */
+    double advanced;    /* time in units of the order when the buckets were last moved up */
+    /* log2 of what steps lose per byte: as all entries are sorted by it, and lately. */
+    double level_price[LEVELS][STEP_KINDS], level_lately[LEVELS][STEP_KINDS];
+    uint32_t sweep;      /* where sorting all entries anew stands, */
+    uint32_t sweep_left; /* and how many are left since a price moved */
 
     /* What a second and a byte read cost beside their face value; 1 and 0 without load. */
     double load_requests; /* smoothed: requests per second, */
@@ -296,7 +318,6 @@ struct kvt_policy {
     uint32_t tenant_count;
     float *priors; /* by class, in uses; prior_count of them */
     uint32_t prior_count;
-    struct shadow *shadow; /* NULL unless adaptive */
 
     flight *flights;
     uint32_t flights_capacity; /* a power of two: move id modulo it is the slot */
@@ -358,20 +379,38 @@ const char *policy_tier_fault(const kvt_policy_config *config); /* NULL when the
 bool policy_options_are_sound(const kvt_option *options, uint32_t count);
 
 /* reuse.c: uses per second, and log2 of the count in the order in use, as of the engine's base. */
+extern const double reuse_half_lives[KERNELS];
+double reuse_seconds(const kvt_policy *policy, uint64_t at_ns);
+/* 2^(-seconds / h) of each half life. */
+void reuse_decays(double seconds, double decay[KERNELS]);
+double reuse_count(const entry *e, int k);
+/* Counts `weight` uses now; 0 brings the counters up to the time alone. */
 void reuse_use(kvt_policy *policy, entry *e, double weight);
 void reuse_adopt(kvt_policy *policy, entry *e);
-void reuse_set_order(kvt_policy *policy, uint32_t order);
+/* From now on the entry has a plain counter, with this rate now. */
+void reuse_tell(kvt_policy *policy, entry *e, double uses_per_s);
 void reuse_set_now(kvt_policy *policy);
 bool reuse_raise(kvt_policy *policy, entry *up, const entry *child);
-double reuse_log_count(const kvt_policy *policy, const entry *e);
+double reuse_log_count(const kvt_policy *policy, const entry *e); /* of a plain counter */
 double reuse_rate(const kvt_policy *policy, const entry *e);
-double reuse_rate_of(const kvt_policy *policy, double log_count);
+/* An entry's rate now, how soon it falls by half, and how many uses are to come in all. */
+typedef struct reuse_now {
+    double rate;
+    double half_life;
+    double uses;
+} reuse_now;
+reuse_now reuse_look(const kvt_policy *policy, const entry *e);
 
-/* shadow.c */
-bool shadow_open(kvt_policy *policy);
-void shadow_close(kvt_policy *policy);
-void shadow_use(kvt_policy *policy, const entry *e);
-void shadow_follow(kvt_policy *policy);
+/* reuse_model.c */
+bool reuse_model_open(kvt_policy *policy);
+void reuse_model_close(kvt_policy *policy);
+/* Puts what the entry lets expect into the model's open sums (sign 1), or takes it out (-1): around
+ * every change of its counters. */
+void reuse_expose(kvt_policy *policy, entry *e, double sign);
+/* Nothing will be known of its uses from now on. */
+void reuse_forget(kvt_policy *policy, entry *e);
+/* A use of a known entry, before it is counted. */
+void reuse_learn(kvt_policy *policy, const entry *e);
 
 /* ledger.c */
 bool ledger_reserve(kvt_policy *policy, uint32_t moves);
@@ -439,6 +478,11 @@ extern const policy_ops policy_lru_ops;
 extern const policy_ops policy_lru_leaf_ops;
 extern const policy_ops policy_utility_ops;
 extern const policy_ops policy_adaptcache_ops;
+
+static inline bool reuse_is_plain(const kvt_policy *policy, const entry *e)
+{
+    return !policy->ops->learns || e->told;
+}
 
 static inline entry *entry_at(const kvt_policy *policy, uint32_t index)
 {

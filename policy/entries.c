@@ -351,6 +351,7 @@ static void entries_free_slot(kvt_policy *policy, uint32_t index)
 {
     entries_unlink_bucket(policy, index);
     entry *e = entry_at(policy, index);
+    reuse_forget(policy, e);
     e->state = ENTRY_FREE;
     e->handle = 0;
     e->link[0].older = policy->entries_free;
@@ -403,7 +404,10 @@ void entries_hold(kvt_policy *policy, uint32_t index, const kvt_policy_entry *gi
     if (policy->ops->counts) memset(e->bytes, 0, sizeof e->bytes); /* s3fifo keeps its clock */
     e->move = e->first_child = e->older_sibling = e->newer_sibling = NIL;
     e->pins = e->children = 0;
+    bool watched = e->watched;
+    reuse_forget(policy, e);
     entries_set_forms(policy, e, given);
+    if (watched) reuse_expose(policy, e, 1.0);
     e->sensitivity = given->sensitivity > 0.0 ? (float)given->sensitivity : 1.0f;
     e->share = 1.0f;
     if (given->tokens > 0 && given->tokens < given->request_tokens) {

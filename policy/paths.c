@@ -12,7 +12,7 @@
 #include "policy/engine.h"
 
 #define PATHS_LOOK_SECONDS 1.0
-#define PATHS_LOOKS        8.0  /* the busy share is halved this often in a half life */
+#define PATHS_HALF_LIFE    37.5 /* seconds of the busy share */
 #define PATHS_FULL         0.95 /* shares count as at most this */
 #define PATHS_MARGIN       0.8  /* of a limit: the executor's clock and sizes are not quite these */
 
@@ -131,7 +131,7 @@ void paths_pass(kvt_policy *policy, double passed)
     }
     double seen = (double)(policy->now_ns - policy->write_ns) * 1e-9;
     if (seen < PATHS_LOOK_SECONDS) return;
-    double kept = number_exp2(-PATHS_LOOKS * seen / policy->order_half_life);
+    double kept = number_exp2(-seen / PATHS_HALF_LIFE);
     policy->write_ns = policy->now_ns;
     for (int level = 0; level < LEVELS; level++) {
         uint64_t bytes = policy->counters.written_bytes[level + 1];

@@ -90,11 +90,6 @@ static const char *policy_config_fault(const kvt_policy_config *config)
     if (!policy_in_range(config->half_life_seconds, 1e-3, SECONDS_LIMIT)) {
         return "half_life_seconds must be at least 0.001";
     }
-    for (int clock = 0; config->adaptive && clock < CLOCKS; clock++) {
-        if (!policy_in_range(config->half_lives[clock], 1e-3, SECONDS_LIMIT)) {
-            return "half_lives must be at least 0.001";
-        }
-    }
     if (!policy_in_range(config->hysteresis, 0.0, 1e6)) {
         return "hysteresis must be a number, 0 or more";
     }
@@ -114,21 +109,6 @@ static const policy_ops *policy_find_ops(const char *name)
     for (size_t i = 0; i < POLICY_COUNT; i++)
         if (text_equal(policy_table[i]->name, name)) return policy_table[i];
     return NULL;
-}
-
-/* Adaptive engines count in all half lives and begin with the one nearest to the configured. */
-static void policy_set_clocks(kvt_policy *policy)
-{
-    const kvt_policy_config *config = &policy->config;
-    policy->clocks = config->adaptive && policy->ops->buckets ? CLOCKS : 1;
-    policy->half_life[0] = config->half_life_seconds;
-    for (uint32_t k = 0; policy->clocks > 1 && k < CLOCKS; k++) {
-        policy->half_life[k] = config->half_lives[k];
-        double here = number_log2(policy->half_life[k] / config->half_life_seconds);
-        double best = number_log2(policy->half_life[policy->order] / config->half_life_seconds);
-        if (here * here < best * best) policy->order = k;
-    }
-    policy->order_half_life = policy->half_life[policy->order];
 }
 
 kvt_status kvt_policy_open(const kvt_policy_config *config, kvt_policy **policy_out, char *message,
@@ -163,9 +143,11 @@ kvt_status kvt_policy_open(const kvt_policy_config *config, kvt_policy **policy_
         for (int level = 0; level < LEVELS; level++)
             policy->capacity[level] = config->tiers[level + 1].capacity_bytes;
         paths_open(policy);
-        policy_set_clocks(policy);
+        for (int at = 0; at < LEVELS * STEP_KINDS; at++)
+            policy->level_price[at / STEP_KINDS][at % STEP_KINDS] =
+                policy->level_lately[at / STEP_KINDS][at % STEP_KINDS] = UNLIMITED;
         if (advise_open(policy) && classic_open(policy) && entries_open(policy) &&
-            shadow_open(policy)) {
+            reuse_model_open(policy)) {
             *policy_out = policy;
             return KVT_OK;
         }
@@ -178,7 +160,7 @@ kvt_status kvt_policy_open(const kvt_policy_config *config, kvt_policy **policy_
 void kvt_policy_close(kvt_policy *policy)
 {
     if (policy == NULL) return;
-    shadow_close(policy);
+    reuse_model_close(policy);
     classic_close(policy);
     entries_close(policy);
     advise_close(policy);
@@ -225,7 +207,6 @@ static void policy_count_use(kvt_policy *policy, uint32_t index, double prior)
         e->last_access_ns = policy->now_ns;
     e->recency = ++policy->recency;
     policy->ops->touch(policy, index);
-    if (policy->shadow != NULL) shadow_use(policy, e);
 }
 
 /* A use that an access has counted already, when the entry is offered for it. */
@@ -390,7 +371,6 @@ kvt_status kvt_policy_tick(kvt_policy *policy, uint64_t now_ns, uint32_t moves_m
     assert(policy != NULL && plan != NULL);
     plan->count = 0;
     engine_set_clock(policy, now_ns);
-    shadow_follow(policy);
     draft work;
     if (moves_max == 0 || !draft_begin(policy, &work, plan)) return KVT_OK;
     if (work.limit > moves_max) work.limit = moves_max;

@@ -1,118 +1,234 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * reuse.c - how often an entry is used: counters that are halved once a half life, in up to three
- * half lives side by side, and the one order among entries that is in use now.
+ * reuse.c - how soon an entry is used again: a sum of decaying terms whose weights are learned.
  *
- *     n_k    = sum over uses of 2^(-(t_last - t_use) / h_k)            kept with the entry
- *     g      = log2 n_k + t_last / h_k                                 changes only with a use
- *     f(t)   = ln 2 / h_k * 2^(g - t / h_k)                            uses per second
+ *     f(t) = sum over k of ln 2 / h_k * 2^(-(t - t_last) / h_k) * (a_k n_k + b_k + c_k [used
+ * again]) n_k  = sum over uses of 2^(-(t_last - t_use) / h_k)              kept with the entry
  *
- * The factor 2^(-t/h) is common to all entries, so an order by g plus a constant of the entry never
- * ages. Plain recency is the same with n = 1: only the last use counts.
+ * The a_k say how uses add up (popularity), the b_k that one use lets expect another however many
+ * came before (a conversation's next turn), the c_k what having been used twice tells beside. All
+ * are uses to be expected, none is negative, so a prefix, which is used whenever its continuation
+ * is, has at least its rate. reuse_model.c finds them.
+ *
+ * An entry whose rate a caller has told, and every entry of a policy that does not learn, has one
+ * plain counter of one half life instead.
  */
 #include "policy/engine.h"
 
-#define REUSE_EMPTY (-65536.0) /* log2 of a count of nothing */
-#define REUSE_MOST  1e30f
+#include <string.h>
 
-static double reuse_seconds(const kvt_policy *policy, uint64_t at_ns)
+#define REUSE_MOST  1e30f
+#define REUSE_EMPTY (-65536.0) /* log2 of a count of nothing */
+#define REUSE_TINY  1e-60      /* decay factors below are nothing: no slow denormal numbers */
+
+/* h_k: each four times the one before, so that one power gives all. */
+const double reuse_half_lives[KERNELS] = {18.75, 75.0, 300.0, 1200.0, 4800.0, 19200.0};
+
+double reuse_seconds(const kvt_policy *policy, uint64_t at_ns)
 {
     return at_ns > policy->base_ns ? (double)(at_ns - policy->base_ns) * 1e-9 : 0.0;
 }
 
-/* Brings an entry's counters to its new last access. */
-static void reuse_decay(kvt_policy *policy, entry *e, uint64_t at_ns)
+void reuse_decays(double seconds, double decay[KERNELS])
 {
-    double passed = reuse_seconds(policy, at_ns) - reuse_seconds(policy, e->last_access_ns);
-    e->last_access_ns = at_ns;
-    if (passed <= 0.0) return;
-    for (uint32_t k = 0; k < policy->clocks; k++) {
-        if (e->count[k] > 0.0f) {
-            e->count[k] =
-                (float)((double)e->count[k] * number_exp2(-passed / policy->half_life[k]));
-        }
+    double x = seconds > 0.0 ? number_exp2(-seconds / reuse_half_lives[KERNELS - 1]) : 1.0;
+    for (int k = KERNELS - 1; k >= 0; k--) {
+        decay[k] = x;
+        x *= x;
+        x = x > REUSE_TINY ? x * x : 0.0;
     }
+}
+
+/*
+ * A count in 16 bits: 6 of the exponent, 10 of the fraction. Which way it is rounded is drawn from
+ * the time and the handle, so that on average small changes of large counts are not lost.
+ */
+static uint16_t reuse_pack(double count, uint64_t dither)
+{
+    if (!(count > 0x1p-30)) return 0;
+    if (count > 0x1.ffp+30) count = 0x1.ffp+30;
+    uint64_t bits;
+    memcpy(&bits, &count, sizeof bits);
+    bits += dither & ((UINT64_C(1) << 42) - 1);
+    return (uint16_t)((bits >> 42) - (UINT64_C(991) << 10));
+}
+
+double reuse_count(const entry *e, int k)
+{
+    if (e->uses[k] == 0) return 0.0;
+    uint64_t bits = ((uint64_t)e->uses[k] + (UINT64_C(991) << 10)) << 42;
+    double count;
+    memcpy(&count, &bits, sizeof count);
+    return count;
+}
+
+static double plain_decay(const kvt_policy *policy, double seconds)
+{
+    return seconds > 0.0 ? number_exp2(-seconds / policy->config.half_life_seconds) : 1.0;
+}
+
+static void plain_use(kvt_policy *policy, entry *e, double weight)
+{
+    double passed =
+        reuse_seconds(policy, policy->now_ns) - reuse_seconds(policy, e->last_access_ns);
+    double more = (double)e->count[0] * plain_decay(policy, passed) + weight;
+    e->count[0] = more < (double)REUSE_MOST ? (float)more : REUSE_MOST;
+    e->last_access_ns = policy->now_ns;
 }
 
 void reuse_use(kvt_policy *policy, entry *e, double weight)
 {
-    reuse_decay(policy, e, policy->now_ns);
-    for (uint32_t k = 0; k < policy->clocks; k++) {
-        float more = e->count[k] + (float)weight;
-        e->count[k] = more < REUSE_MOST ? more : REUSE_MOST;
+    if (reuse_is_plain(policy, e)) {
+        plain_use(policy, e, weight);
+        return;
     }
+    if (weight > 0.0) reuse_learn(policy, e);
+    reuse_expose(policy, e, -1.0);
+    double decay[KERNELS];
+    reuse_decays(reuse_seconds(policy, policy->now_ns) - reuse_seconds(policy, e->last_access_ns),
+                 decay);
+    uint64_t dither = e->handle ^ policy->now_ns;
+    for (int k = 0; k < KERNELS; k++) {
+        dither = number_mix(dither + UINT64_C(0x9E3779B97F4A7C15));
+        e->uses[k] = reuse_pack(reuse_count(e, k) * decay[k] + weight, dither);
+    }
+    if (weight > 0.0) {
+        e->again = e->used;
+        e->used = true;
+    }
+    e->last_access_ns = policy->now_ns;
+    reuse_expose(policy, e, 1.0);
 }
 
 /* As used once, one half life ago, unless more is remembered. */
 void reuse_adopt(kvt_policy *policy, entry *e)
 {
-    reuse_decay(policy, e, policy->now_ns);
-    for (uint32_t k = 0; k < policy->clocks; k++)
-        if (e->count[k] < 0.5f) e->count[k] = 0.5f;
+    reuse_use(policy, e, 0.0);
+    if (reuse_is_plain(policy, e)) {
+        if (e->count[0] < 0.5f) e->count[0] = 0.5f;
+        return;
+    }
+    reuse_expose(policy, e, -1.0);
+    for (int k = 0; k < KERNELS; k++)
+        if (reuse_count(e, k) < 0.5) e->uses[k] = reuse_pack(0.5, 0);
+    e->used = true;
+    reuse_expose(policy, e, 1.0);
+}
+
+void reuse_tell(kvt_policy *policy, entry *e, double uses_per_s)
+{
+    reuse_use(policy, e, 0.0);
+    reuse_forget(policy, e);
+    e->told = true;
+    memset(e->count, 0, sizeof e->count);
+    e->count[0] = (float)(uses_per_s * policy->config.half_life_seconds / REUSE_LN2);
 }
 
 /* Raises a prefix to what its continuation has; false when it had that already. */
+static bool plain_raise(kvt_policy *policy, entry *up, const entry *child)
+{
+    double later =
+        reuse_seconds(policy, child->last_access_ns) - reuse_seconds(policy, up->last_access_ns);
+    bool raised = later > 0.0;
+    if (raised) {
+        up->count[0] = (float)((double)up->count[0] * plain_decay(policy, later));
+        up->last_access_ns = child->last_access_ns;
+    }
+    double least = (double)child->count[0] * plain_decay(policy, -later);
+    if ((double)up->count[0] >= least) return raised;
+    up->count[0] = (float)least;
+    return true;
+}
+
+static bool learned_raise(kvt_policy *policy, entry *up, const entry *child)
+{
+    double later =
+        reuse_seconds(policy, child->last_access_ns) - reuse_seconds(policy, up->last_access_ns);
+    double up_decay[KERNELS], child_decay[KERNELS];
+    reuse_decays(later, up_decay);
+    reuse_decays(-later, child_decay);
+    bool raised = later > 0.0 || (child->again && !up->again) || (child->used && !up->used);
+    uint16_t uses[KERNELS];
+    for (int k = 0; k < KERNELS; k++) {
+        double here = reuse_count(up, k);
+        double least = reuse_count(child, k) * child_decay[k];
+        uses[k] = up->uses[k];
+        if (later > 0.0) uses[k] = reuse_pack(here * up_decay[k], 0);
+        /* Rounded up, so that it is never below. */
+        uint16_t least_packed = reuse_pack(least, UINT64_MAX);
+        if (later == 0.0) least_packed = child->uses[k];
+        if (uses[k] >= least_packed) continue;
+        uses[k] = least_packed;
+        raised = true;
+    }
+    if (!raised) return false;
+    reuse_expose(policy, up, -1.0);
+    memcpy(up->uses, uses, sizeof uses);
+    if (later > 0.0) up->last_access_ns = child->last_access_ns;
+    up->again |= child->again;
+    up->used |= child->used;
+    reuse_expose(policy, up, 1.0);
+    return true;
+}
+
 bool reuse_raise(kvt_policy *policy, entry *up, const entry *child)
 {
-    bool raised = false;
-    if (up->last_access_ns < child->last_access_ns) {
-        reuse_decay(policy, up, child->last_access_ns);
-        raised = true;
+    if (reuse_is_plain(policy, up) != reuse_is_plain(policy, child)) return false;
+    if (reuse_is_plain(policy, up)) return plain_raise(policy, up, child);
+    /* Nearly always both were used by the same request just now. */
+    if (up->last_access_ns == child->last_access_ns && up->again == child->again &&
+        memcmp(up->uses, child->uses, sizeof up->uses) == 0) {
+        return false;
     }
-    for (uint32_t k = 0; k < policy->clocks; k++) {
-        double later = reuse_seconds(policy, up->last_access_ns) -
-                       reuse_seconds(policy, child->last_access_ns);
-        double least = (double)child->count[k];
-        if (later > 0.0) least *= number_exp2(-later / policy->half_life[k]);
-        if ((double)up->count[k] >= least) continue;
-        up->count[k] = (float)least;
-        raised = true;
-    }
-    return raised;
+    return learned_raise(policy, up, child);
 }
 
 double reuse_log_count(const kvt_policy *policy, const entry *e)
 {
-    double when = reuse_seconds(policy, e->last_access_ns) / policy->order_half_life;
-    if (policy->order == RECENCY_ORDER) return when;
-    float count = e->count[policy->order];
-    return (count > 1e-30f ? number_log2((double)count) : REUSE_EMPTY) + when;
+    double when = reuse_seconds(policy, e->last_access_ns) / policy->config.half_life_seconds;
+    return (e->count[0] > 1e-30f ? number_log2((double)e->count[0]) : REUSE_EMPTY) + when;
 }
 
-double reuse_rate_of(const kvt_policy *policy, double log_count)
+reuse_now reuse_look(const kvt_policy *policy, const entry *e)
 {
-    return REUSE_LN2 / policy->order_half_life * number_exp2(log_count - policy->now_half_lives);
+    double age = reuse_seconds(policy, policy->now_ns) - reuse_seconds(policy, e->last_access_ns);
+    if (reuse_is_plain(policy, e)) {
+        double uses = (double)e->count[0] * plain_decay(policy, age);
+        return (reuse_now){.rate = REUSE_LN2 / policy->config.half_life_seconds * uses,
+                           .uses = uses,
+                           .half_life = policy->config.half_life_seconds};
+    }
+    const reuse_model *m = policy->model;
+    const double *last = m->rate[1 + e->again];
+    reuse_now now = {0};
+    double slope = 0.0;
+    double x = age > 0.0 ? number_exp2(-age / reuse_half_lives[KERNELS - 1]) : 1.0;
+    for (int k = KERNELS - 1; k >= 0; k--) {
+        double term = (m->rate[0][k] * reuse_count(e, k) + last[k]) * x;
+        now.rate += term;
+        now.uses += term * reuse_half_lives[k];
+        slope += term / reuse_half_lives[k];
+        x *= x;
+        if (x < REUSE_TINY) break;
+        x *= x;
+    }
+    now.uses *= 1.0 / REUSE_LN2;
+    now.half_life = slope > 1e-100 ? now.rate / slope : reuse_half_lives[KERNELS - 1];
+    return now;
 }
 
 double reuse_rate(const kvt_policy *policy, const entry *e)
 {
-    double age = reuse_seconds(policy, e->last_access_ns) / policy->order_half_life;
-    double count = policy->order == RECENCY_ORDER ? 1.0 : (double)e->count[policy->order];
-    return REUSE_LN2 / policy->order_half_life * count * number_exp2(age - policy->now_half_lives);
+    return reuse_look(policy, e).rate;
 }
 
 void reuse_set_now(kvt_policy *policy)
 {
-    policy->now_half_lives = reuse_seconds(policy, policy->now_ns) / policy->order_half_life;
-    if (policy->now_half_lives < policy->advanced + 1.0) return;
-    policy->advanced = policy->now_half_lives;
+    double now = reuse_seconds(policy, policy->now_ns) / ORDER_SECONDS;
+    if (now < policy->advanced + 1.0) return;
+    policy->advanced = now;
     for (uint32_t group = 0; group < policy->group_count; group++)
         for (int at = 0; at < LEVELS * STEP_KINDS; at++)
             buckets_advance(&policy->groups[group]->of[at / STEP_KINDS][at % STEP_KINDS],
                             engine_links(policy, at / STEP_KINDS), policy->advanced);
-}
-
-/* Takes up another order: every key changes, so all entries leave the index first. */
-void reuse_set_order(kvt_policy *policy, uint32_t order)
-{
-    for (uint32_t i = 0; i < policy->entries_used; i++)
-        if (entry_at(policy, i)->state == ENTRY_HELD) policy->ops->remove(policy, i);
-    policy->order = order;
-    policy->order_half_life = policy->half_life[order < CLOCKS ? order : 0];
-    for (uint32_t group = 0; group < policy->group_count; group++)
-        for (int at = 0; at < LEVELS * STEP_KINDS; at++)
-            buckets_init(&policy->groups[group]->of[at / STEP_KINDS][at % STEP_KINDS]);
-    policy->advanced = -1.0;
-    reuse_set_now(policy);
-    entries_index_all(policy);
 }

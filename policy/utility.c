@@ -8,22 +8,29 @@
  *     loss = f * (cost(o') - cost(o)) + price below * bytes below + write seconds / expected stay
  *     cost(o) = alpha * share * loss(o) + load(o) + decode(o)                             seconds
  *
- * A tier orders its entries by log2 of f * (cost(o') - cost(o)) / b of their cheapest step, in
- * buckets of 1.1 %: one order for steps that cost nothing else, one for those that also write and
- * may pay rent below. A choice takes the least true loss per byte among the first few of both. f is
- * that of reuse.c; docs/POLICY.md has the whole.
+ * A tier orders its entries by the moment when f * (cost(o') - cost(o)) / b of their cheapest step
+ * falls to what steps there lose now: one order for steps that cost nothing else, one for those
+ * that also write and may pay rent below. A choice takes the least true loss per byte among the
+ * first few of both. f is that of reuse.c; docs/POLICY.md has the whole.
  */
 #include "policy/utility.h"
 
 #define UTILITY_WORTHLESS (-65536.0f) /* log2 density of a step that loses nothing */
 #define UTILITY_LOOK      4           /* entries in order that one choice compares */
 #define UTILITY_REFRESH   32          /* stale keys that one choice puts right */
-#define UTILITY_NEAR      1.02        /* and the share over the first key that ends the search */
+#define UTILITY_STAY      300.0       /* seconds that moves are paid off over at most */
+#define UTILITY_SWEEP     4           /* entries that one choice sorts anew, wherever they stand, */
+#define UTILITY_RESORT    32          /* and as long as a price has just moved */
+#define UTILITY_MOVED     0.5         /* octaves that a price moves before all is sorted by it */
+#define UTILITY_FAR       32.0        /* minutes ahead that are told apart one by one */
+#define UTILITY_FIRST     2.0         /* octaves below the first entry, before there is a price */
 
-/* Two half lives: by then three quarters of what is known about an entry has decayed. */
-double utility_stay_seconds(const kvt_policy *policy)
+/* Seconds that a placement serves: the uses to be expected of it at the rate now. */
+double utility_stay(const reuse_now *now)
 {
-    return 2.0 * policy->order_half_life;
+    double most = UTILITY_STAY;
+    double stay = now->rate > 1e-200 ? now->uses / now->rate : most;
+    return stay < most ? stay : most;
 }
 
 /* Bytes that a step frees in `level`, 0 when it is no step there: it must free bytes in the tier,
@@ -44,13 +51,13 @@ static uint64_t utility_freed(const kvt_policy *policy, const entry *e, uint8_t 
 /* What a byte of a step costs beside its loss, as far as it does not depend on the entry: writing
  * it, and the rent below at what the last step there cost. */
 static double utility_standing_charge(const kvt_policy *policy, const tolls *now, const entry *e,
-                                      uint8_t to, int level)
+                                      uint8_t to, int level, double stay)
 {
     if (to == KVT_OPTION_NONE) return 0.0;
     uint64_t need[LEVELS];
     entry_needs(policy, e, to, need);
     double write = utility_write_at(policy, now, e, entry_form(policy, e, to), need);
-    double charge = write / utility_stay_seconds(policy);
+    double charge = write / stay;
     for (int below = level + 1; below < LEVELS; below++)
         charge += policy->market[below] * (double)need[below];
     return charge;
@@ -71,19 +78,21 @@ static bool utility_has_room_inside(const kvt_policy *policy, const entry *e, ui
  * is the entry's density. Steps without room inside the tier give no key: entries that cannot move
  * would stand in front of those that can.
  */
-static float utility_density(const kvt_policy *policy, const entry *e, int level, double rate,
-                             uint8_t *next)
+static float utility_density(const kvt_policy *policy, const entry *e, int level,
+                             const reuse_now *use, uint8_t *next)
 {
     double cost = entry_cost(policy, e, e->current);
     double least = UNLIMITED;
     double density = 0.0;
+    double rate = use->rate;
     tolls now = utility_tolls(policy);
     for (uint8_t to = 0; to < e->option_count; to++) {
         uint64_t freed = utility_freed(policy, e, to, level);
         if (freed == 0 || !utility_has_room_inside(policy, e, to, level)) continue;
         double lost = (entry_cost(policy, e, to) - cost) / (double)freed;
         if (rate * lost >= least) continue;
-        double charge = utility_standing_charge(policy, &now, e, to, level) / (double)freed;
+        double charge =
+            utility_standing_charge(policy, &now, e, to, level, utility_stay(use)) / (double)freed;
         if (rate * lost + charge >= least) continue;
         least = rate * lost + charge;
         density = lost;
@@ -106,15 +115,41 @@ static void utility_remove(kvt_policy *policy, uint32_t index)
         buckets_remove(utility_buckets(policy, e, level), engine_links(policy, level), index);
 }
 
+/* When the entry's loss per byte falls to what the tier's steps lose now, as far as its present
+ * slope tells: never too late, since slopes only flatten. What is below already stands in order of
+ * its loss. */
+static double utility_key(kvt_policy *policy, const entry *e, int level, double log_rate,
+                          double half_life)
+{
+    int kind = (e->next[level] & NEXT_PAID) != 0 ? STEPS_PAID : STEPS_FREE;
+    double density = log_rate + (double)e->density[level];
+    double *price = &policy->level_price[level][kind];
+    if (*price >= UNLIMITED) *price = density - UTILITY_FIRST; /* until something has gone */
+    double above = density - *price;
+    double ahead = above > 0.0 ? above * half_life / ORDER_SECONDS : above;
+    /* What is far ahead stands nearer, in the same order: it is sorted anew before its time. */
+    if (ahead > UTILITY_FAR) ahead = UTILITY_FAR + (ahead - UTILITY_FAR) / 256.0;
+    return reuse_seconds(policy, policy->now_ns) / ORDER_SECONDS + ahead;
+}
+
+static double utility_log_rate(const kvt_policy *policy, const entry *e, double *half_life_out)
+{
+    reuse_now now = reuse_look(policy, e);
+    *half_life_out = now.half_life;
+    return now.rate > 1e-200 ? number_log2(now.rate) : -700.0;
+}
+
 /* Puts the entry where its counter and its densities say. */
 static void utility_sort(kvt_policy *policy, uint32_t index)
 {
     const entry *e = entry_at(policy, index);
-    double count = reuse_log_count(policy, e);
+    double half_life;
+    double log_rate = utility_log_rate(policy, e, &half_life);
     for (int level = 0; level < LEVELS; level++) {
         buckets *b = utility_buckets(policy, e, level);
         if (e->density[level] < DENSITY_NONE) {
-            buckets_set(b, engine_links(policy, level), index, count + (double)e->density[level]);
+            buckets_set(b, engine_links(policy, level), index,
+                        utility_key(policy, e, level, log_rate, half_life));
         } else {
             buckets_remove(b, engine_links(policy, level), index);
         }
@@ -128,11 +163,11 @@ static void utility_index(kvt_policy *policy, uint32_t index)
         utility_remove(policy, index);
         return;
     }
-    double rate = reuse_rate(policy, e);
+    reuse_now use = reuse_look(policy, e);
     for (int level = 0; level < LEVELS; level++) {
         uint8_t next = KVT_OPTION_NONE;
         float density = DENSITY_NONE;
-        if (e->bytes[level] > 0) density = utility_density(policy, e, level, rate, &next);
+        if (e->bytes[level] > 0) density = utility_density(policy, e, level, &use, &next);
         if ((next ^ e->next[level]) & NEXT_PAID) {
             buckets_remove(utility_buckets(policy, e, level), engine_links(policy, level), index);
         }
@@ -204,8 +239,8 @@ static double utility_price_bound(const kvt_policy *policy, int level)
         const buckets *from = NULL;
         uint32_t first = utility_first(policy, level, kind, -1, &from);
         if (first == NIL) continue;
-        double floor = buckets_floor(from, engine_links(policy, level), first);
-        double price = reuse_rate_of(policy, floor);
+        const entry *e = entry_at(policy, first);
+        double price = reuse_rate(policy, e) * number_exp2((double)e->density[level]);
         if (kind == STEPS_PAID && price < policy->market[level]) price = policy->market[level];
         if (price < least) least = price;
     }
@@ -266,6 +301,7 @@ typedef struct victim {
     int level;
     bool now; /* only steps that need no more room below */
     double rate;
+    double stay;
     double cost; /* of its present option */
 } victim;
 
@@ -289,7 +325,7 @@ static bool utility_try(const kvt_policy *policy, market *known, const victim *o
     double write = 0.0;
     if (to != KVT_OPTION_NONE) {
         const form *o = entry_form(policy, e, to);
-        write = utility_write_at(policy, &known->tolls, e, o, need) / utility_stay_seconds(policy);
+        write = utility_write_at(policy, &known->tolls, e, o, need) / of->stay;
     }
     double charged = loss + utility_step_charge(policy, known, write, need, of->level);
     if (charged >= limit) return true;
@@ -306,10 +342,12 @@ static bool utility_cheapest(const kvt_policy *policy, market *known, uint32_t i
                              bool now, step *out, double *per_byte)
 {
     const entry *e = entry_at(policy, index);
+    reuse_now use = reuse_look(policy, e);
     const victim of = {.index = index,
                        .level = level,
                        .now = now,
-                       .rate = reuse_rate(policy, e),
+                       .rate = use.rate,
+                       .stay = utility_stay(&use),
                        .cost = entry_cost(policy, e, e->current)};
     double before = *per_byte;
     uint8_t first = e->next[level] & (uint8_t)~NEXT_PAID;
@@ -335,17 +373,9 @@ static uint32_t utility_look(const kvt_policy *policy, market *known, int level,
         const buckets *from = NULL;
         uint32_t index = utility_first(policy, level, kind, own_group, &from);
         if (index != NIL) looked = index;
-        double floor = UNLIMITED;
-        double bound = 0.0;
         for (int look = 0; look < UTILITY_LOOK && index != NIL; look++) {
             step other;
             double per_byte = *best;
-            if (*best < UNLIMITED) {
-                double here = buckets_floor(from, links, index);
-                if (here != floor) bound = reuse_rate_of(policy, here);
-                if (*best <= bound * UTILITY_NEAR) break;
-                floor = here;
-            }
             /* The next one is looked at now, or stands first when this one has gone. */
             uint32_t next = buckets_next(from, links, index);
             if (next != NIL) entry_prefetch(policy, next);
@@ -399,7 +429,8 @@ void utility_look_up_rent(const kvt_policy *policy, rents *known, int level, uin
                               : utility_root_price(policy, known->room, level);
 }
 
-/* Gives entries at the front whose key counts on room inside the tier that is gone another key. */
+/* Gives entries at the front another key that have not fallen as far as theirs said, or that count
+ * on room inside the tier that is gone. */
 static void utility_refresh_front(kvt_policy *policy, int level)
 {
     for (uint32_t turn = 0; turn < UTILITY_REFRESH; turn++) {
@@ -410,23 +441,66 @@ static void utility_refresh_front(kvt_policy *policy, int level)
             if (first == NIL) continue;
             const entry *e = entry_at(policy, first);
             uint8_t to = e->next[level] & (uint8_t)~NEXT_PAID;
-            if (utility_has_room_inside(policy, e, to, level)) continue;
-            utility_index(policy, first);
-            stale = true;
+            if (!utility_has_room_inside(policy, e, to, level)) {
+                utility_index(policy, first);
+                stale = true;
+                continue;
+            }
+            int32_t before = e->link[level].number;
+            utility_sort(policy, first);
+            if (e->link[level].number > before) stale = true;
         }
         if (!stale) return;
     }
 }
 
+/* What a draft has set aside stays outside. */
+static bool utility_is_sorted(const entry *e)
+{
+    for (int level = 0; level < LEVELS; level++)
+        if (e->state == ENTRY_HELD && e->link[level].number != BUCKETS_ABSENT) return true;
+    return false;
+}
+
+/* Sorts some entries anew: their slopes, the weights and the price have changed since. */
+static void utility_sweep(kvt_policy *policy)
+{
+    uint32_t turns = policy->sweep_left < UTILITY_RESORT ? policy->sweep_left : UTILITY_RESORT;
+    policy->sweep_left -= turns;
+    if (turns < UTILITY_SWEEP) turns = UTILITY_SWEEP;
+    for (uint32_t turn = 0; turn < turns; turn++) {
+        policy->sweep = policy->sweep + 1 < policy->entries_used ? policy->sweep + 1 : 0;
+        if (utility_is_sorted(entry_at(policy, policy->sweep))) utility_sort(policy, policy->sweep);
+    }
+}
+
+/* Follows what steps lose; when that has moved, all entries are sorted anew, some at a time. */
+static void utility_note(kvt_policy *policy, const step *chosen, int level)
+{
+    const entry *e = entry_at(policy, chosen->entry);
+    int kind = (e->next[level] & NEXT_PAID) != 0 ? STEPS_PAID : STEPS_FREE;
+    double half_life;
+    double seen = utility_log_rate(policy, e, &half_life) + (double)e->density[level];
+    if (seen < -600.0 || e->density[level] >= DENSITY_NONE) return;
+    double *lately = &policy->level_lately[level][kind];
+    *lately = *lately < UNLIMITED ? *lately + (seen - *lately) / 16.0 : seen;
+    double moved = *lately - policy->level_price[level][kind];
+    if (moved < UTILITY_MOVED && moved > -UTILITY_MOVED) return;
+    policy->level_price[level][kind] = *lately;
+    policy->sweep_left = policy->entries_used;
+}
+
 static bool utility_choose(kvt_policy *policy, draft *work, int level, step *out)
 {
     market known = market_open(policy, work->room);
+    utility_sweep(policy);
     utility_refresh_front(policy, level);
     for (;;) {
         double best;
         uint32_t looked = utility_look(policy, &known, level, work->own_group, out, &best);
         if (best < UNLIMITED) {
             policy->market[level] = best > 0.0 ? best : 0.0;
+            utility_note(policy, out, level);
             return true;
         }
         if (looked == NIL || work->aside_count == DRAFT_ASIDE) return false;
@@ -448,7 +522,8 @@ static bool utility_fallback(kvt_policy *policy, const draft *work, uint32_t ind
 static bool utility_next_option(const kvt_policy *policy, rents *known, const entry *e,
                                 uint32_t *tried, step *out)
 {
-    double rate = reuse_rate(policy, e);
+    reuse_now use = reuse_look(policy, e);
+    double rate = use.rate, stay = utility_stay(&use);
     double alpha = entry_alpha(policy, e);
     double none = entry_cost(policy, e, KVT_OPTION_NONE);
     double best = -UNLIMITED;
@@ -461,7 +536,7 @@ static bool utility_next_option(const kvt_policy *policy, rents *known, const en
         if (gain <= best || gain <= 0.0) continue;
         uint64_t need[LEVELS];
         entry_needs(policy, e, option, need);
-        double write = utility_write_at(policy, &now, e, o, need) / utility_stay_seconds(policy);
+        double write = utility_write_at(policy, &now, e, o, need) / stay;
         if (gain <= write || gain - write <= best) continue;
         double score = gain - write - utility_rent(policy, known, need);
         if (score <= best || !paths_would_carry(policy, out->entry, option)) continue;
@@ -508,6 +583,7 @@ static bool utility_place(kvt_policy *policy, draft *work, uint32_t index)
 
 const policy_ops policy_utility_ops = {.name = "utility",
                                        .counts = true,
+                                       .learns = true,
                                        .remembers = true,
                                        .tree = true,
                                        .buckets = true,

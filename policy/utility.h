@@ -87,8 +87,8 @@ static inline double utility_write_at(const kvt_policy *policy, const tolls *now
     return seconds * policy->second_weight;
 }
 
-/* Seconds that a placement is expected to last: moves are paid off over this time. */
-double utility_stay_seconds(const kvt_policy *policy);
+/* Seconds that a placement is expected to serve: moves are paid off over this time. */
+double utility_stay(const reuse_now *now);
 
 /* utility_improve.c */
 void utility_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan);

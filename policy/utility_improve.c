@@ -17,9 +17,9 @@
 typedef struct improvement {
     uint32_t entry;
     uint8_t to;
-    double gain; /* U(to) - U(from) */
-    double net;  /* gain less rent and the hysteresis share of the move */
-    double move; /* seconds of the move: reading, where it is asked for, encoding and writing */
+    double gain;  /* U(to) - U(from) */
+    double net;   /* gain less rent and the hysteresis share of the move */
+    double spare; /* that share: seconds of reading, where it is asked for, encoding and writing */
 } improvement;
 
 static bool improve_fits(const uint64_t need[LEVELS], const int64_t room[LEVELS])
@@ -38,14 +38,16 @@ static bool improve_find(const kvt_policy *policy, uint32_t index, rents *known,
     const entry *e = entry_at(policy, index);
     double cost = entry_cost(policy, e, e->current);
     double alpha = entry_alpha(policy, e);
-    double rate = -1.0;
+    double rate = -1.0, stay = 1.0;
     out->net = 0.0;
     double most = cost - policy->least_face;
     if (most <= 0.0) return false;
     if (read_seconds > 0.0) {
         /* Most of what a tick scans is hardly used, and ends here. */
-        rate = reuse_rate(policy, e);
-        double read = policy->config.hysteresis * read_seconds / utility_stay_seconds(policy);
+        reuse_now use = reuse_look(policy, e);
+        rate = use.rate;
+        stay = utility_stay(&use);
+        double read = policy->config.hysteresis * read_seconds / stay;
         if (rate * most <= read) return false;
     }
     tolls now = utility_tolls(policy);
@@ -53,17 +55,24 @@ static bool improve_find(const kvt_policy *policy, uint32_t index, rents *known,
         const form *o = entry_form(policy, e, to);
         double saved = cost - form_cost(o, e, alpha);
         if (to == e->current || saved <= 0.0 || !utility_is_reachable(policy, e, to)) continue;
-        if (rate < 0.0) rate = reuse_rate(policy, e);
+        if (rate < 0.0) {
+            reuse_now use = reuse_look(policy, e);
+            rate = use.rate;
+            stay = utility_stay(&use);
+        }
         uint64_t need[LEVELS];
         entry_needs(policy, e, to, need);
         double move = read_seconds + utility_write_at(policy, &now, e, o, need);
-        double net = rate * saved - policy->config.hysteresis * move / utility_stay_seconds(policy);
+        double net = rate * saved - policy->config.hysteresis * move / stay;
         if (net <= out->net) continue;
         if (room_only && !improve_fits(need, known->room)) continue;
         net -= utility_rent(policy, known, need);
         if (net <= out->net || !paths_would_carry(policy, index, to)) continue;
-        *out =
-            (improvement){.entry = index, .to = to, .gain = rate * saved, .net = net, .move = move};
+        *out = (improvement){.entry = index,
+                             .to = to,
+                             .gain = rate * saved,
+                             .net = net,
+                             .spare = policy->config.hysteresis * move / stay};
     }
     return out->net > 0.0;
 }
@@ -78,8 +87,7 @@ void utility_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan)
     if (!improve_find(policy, index, &known, 0.0, false, &found)) return;
     draft work;
     if (!draft_begin(policy, &work, plan)) return;
-    double spare = policy->config.hysteresis * found.move / utility_stay_seconds(policy);
-    work.budget = found.gain - spare;
+    work.budget = found.gain - found.spare;
     /* Its present bytes stay held until the move is done, so it must not be its own victim. */
     draft_bar(policy, index);
     bool made = room_make_for(policy, &work, index, found.to) && work.spent < work.budget;

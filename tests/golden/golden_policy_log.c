@@ -50,7 +50,6 @@ static kvt_policy *open_small(const char *name)
     kvt_policy_config config;
     kvt_policy_config_init(&config);
     config.name = name;
-    config.half_life_seconds = 60.0;
     config.tiers[KVT_TIER_HBM] =
         (kvt_tier_facts){.capacity_bytes = 300, .read_bytes_per_s = 1e6, .write_bytes_per_s = 1e6};
     config.tiers[KVT_TIER_DRAM] =

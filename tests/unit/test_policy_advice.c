@@ -348,7 +348,8 @@ static void a_prior_counts_for_the_first_time_only(void **state)
         assert_int_equal(kvt_policy_explain(policy, SECOND, handle, &x[handle]), KVT_OK);
     }
     double ratio = x[1].accesses_per_s / x[2].accesses_per_s;
-    assert_true(ratio > 2.999 && ratio < 3.001);
+    /* Half of what a use lets expect does not add up. */
+    assert_true(ratio > 1.999 && ratio < 2.001);
     kvt_policy_close(policy);
 }
 
@@ -386,14 +387,14 @@ static void load_weighs_seconds(void **state)
     }
 }
 
-/* One half life after it was told, half of a load is left when the next one is none. */
-static void load_is_averaged_over_a_half_life(void **state)
+/* Five minutes after it was told, half of a load is left when the next one is none. */
+static void load_is_averaged_over_minutes(void **state)
 {
     (void)state;
     const kvt_policy_load load = {
         .requests_per_s = 0.5, .service_mean_s = 1.0, .service_square_s2 = 4.0};
     const kvt_policy_load none = {.requests_per_s = 0.0};
-    const uint64_t then = SECOND + (uint64_t)(config.half_life_seconds * 1e9);
+    const uint64_t then = 301 * SECOND;
     kvt_explanation x[2];
     for (int aware = 0; aware < 2; aware++) {
         config.queue_aware = aware != 0;
@@ -481,51 +482,6 @@ static void observed_quality_moves_the_sensitivity(void **state)
     kvt_policy_close(policy);
 }
 
-/* Entries that come back after a long time, among many that never do: a long half life wins; when
- * what was used last is used next, a short one or plain recency does. */
-static double adaptive_half_life(bool long_memory, kvt_policy_stats *out)
-{
-    config.adaptive = true;
-    config.entries_expected = 256;
-    config.half_life_seconds = 300.0;
-    config.tiers[KVT_TIER_DRAM].capacity_bytes = 6400;
-    kvt_policy *policy = test_open(&config);
-    const kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 0.01)};
-    kvt_policy_entry entry = {.options = options, .option_count = 2, .tokens = 1};
-    uint64_t dice = 21;
-    for (uint64_t i = 0; i < 30000; i++) {
-        uint64_t now_ns = i * SECOND;
-        bool old = test_below(&dice, 2) == 0;
-        uint64_t fresh = 1000 + i / (long_memory ? 1 : 3);
-        entry.handle = long_memory && old ? 1 + test_below(&dice, 50) : fresh;
-        if (kvt_policy_access(policy, now_ns, entry.handle, &plan) == KVT_MISS) {
-            (void)!kvt_policy_admit(policy, now_ns, &entry, &plan);
-        }
-        test_carry_out(policy, &plan);
-        if (i % 100 != 0) continue;
-        assert_int_equal(kvt_policy_tick(policy, now_ns, 64, UINT64_MAX, &plan), KVT_OK);
-        test_carry_out(policy, &plan);
-    }
-    *out = stats_of(policy);
-    kvt_policy_close(policy);
-    return out->half_life_seconds;
-}
-
-static void the_half_life_follows_the_traffic(void **state)
-{
-    (void)state;
-    kvt_policy_stats stats;
-    double memory_wins = adaptive_half_life(true, &stats);
-    assert_false(stats.recency_order);
-    assert_true(memory_wins >= 300.0);
-    assert_true(adaptive_half_life(false, &stats) <= memory_wins);
-    assert_int_equal(memory.held_bytes, 0);
-    config.half_lives[1] = NAN;
-    kvt_policy *policy;
-    char message[80];
-    assert_int_equal(kvt_policy_open(&config, &policy, message, sizeof message), KVT_E_ARGUMENT);
-}
-
 /* Room for two; the two that are said to be used stay, whatever was counted. */
 static void a_rate_that_is_told_replaces_the_count(void **state)
 {
@@ -570,6 +526,7 @@ static void a_miss_and_its_admission_count_once(void **state)
 {
     (void)state;
     static const char *const names[] = {"utility", "adaptcache"};
+    double counted_once = 0.0;
     config.tiers[KVT_TIER_DRAM].capacity_bytes = 50;
     for (int i = 0; i < 4; i++) {
         config.name = names[i / 2];
@@ -590,8 +547,8 @@ static void a_miss_and_its_admission_count_once(void **state)
         kvt_policy_stats_get(policy, &stats);
         assert_int_equal(stats.accesses, 2);
         assert_int_equal(kvt_policy_explain(policy, 2 * SECOND, 1, &x), KVT_OK);
-        double twice = log(2.0) / config.half_life_seconds * 2.0;
-        assert_true(x.accesses_per_s <= twice && x.accesses_per_s > 0.9 * twice);
+        if (misses_first) assert_true(x.accesses_per_s == counted_once);
+        counted_once = x.accesses_per_s;
         /* While it is being stored. */
         options[1] = test_option(1, KVT_TIER_DRAM, 40, 0.01);
         assert_int_equal(kvt_policy_admit(policy, 3 * SECOND, &entry, &plan), KVT_OK);
@@ -657,11 +614,10 @@ int main(void)
         cmocka_unit_test_setup(a_share_is_a_limit, set_up),
         cmocka_unit_test_setup(a_prior_counts_for_the_first_time_only, set_up),
         cmocka_unit_test_setup(load_weighs_seconds, set_up),
-        cmocka_unit_test_setup(load_is_averaged_over_a_half_life, set_up),
+        cmocka_unit_test_setup(load_is_averaged_over_minutes, set_up),
         cmocka_unit_test_setup(a_loss_is_charged_for_its_share_of_the_request, set_up),
         cmocka_unit_test_setup(a_busy_tier_is_dearer_to_read, set_up),
         cmocka_unit_test_setup(observed_quality_moves_the_sensitivity, set_up),
-        cmocka_unit_test_setup(the_half_life_follows_the_traffic, set_up),
         cmocka_unit_test_setup(a_rate_that_is_told_replaces_the_count, set_up),
         cmocka_unit_test_setup(a_miss_and_its_admission_count_once, set_up),
         cmocka_unit_test_setup(the_bound_is_above_what_is_stored, set_up),

@@ -98,7 +98,7 @@ static void a_queue_near_its_limit_is_dearer(void **state)
                  {10.0, 3.5, KVT_REFUSED},
                  {10.0, 2.0, KVT_OK}};
     config.tiers[KVT_TIER_SSD].write_bytes_per_s = 40.0;
-    const kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_SSD, 100, 0.1)};
+    const kvt_option options[2] = {test_none(2.2), test_option(1, KVT_TIER_SSD, 100, 0.1)};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         config.tiers[KVT_TIER_SSD].write_lag_seconds = cases[i].limit;
         kvt_policy *policy = test_open(&config);
@@ -237,7 +237,8 @@ static void what_the_caller_holds_need_not_be_read(void **state)
                                        test_option(1, KVT_TIER_DRAM, 50, 0.1)};
         kvt_policy_entry entry = {.handle = 1, .options = options, .option_count = 3, .tokens = 1};
         assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, 1), KVT_OK);
-        assert_int_equal(kvt_policy_access(policy, SECOND, 1, NULL), KVT_OK);
+        for (int use = 0; use < 3; use++)
+            assert_int_equal(kvt_policy_access(policy, SECOND, 1, NULL), KVT_OK);
         tell(policy, SECOND, KVT_TIER_SSD, told ? 1.0 : 0.0, 0.0);
         assert_int_equal(kvt_policy_tick(policy, SECOND, 8, UINT64_MAX, &plan), KVT_OK);
         assert_int_equal(plan.count, told ? 0 : 1);

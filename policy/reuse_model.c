@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * reuse_model.c - the weights of reuse.c's terms, by maximum likelihood over a sample of entries,
+ * each weighted by the seconds that a use of it has at stake.
+ *
+ *     a use at age t   each term j has the share r_j of the rate there; found_j += v * r_j
+ *     time that passes exposed_j += v * integral of term j at weight 1, over all sampled entries
+ *     weight_j = found_j / exposed_j                                      (expectation,
+ * maximization)
+ *
+ * The integral needs no look at any entry: a term decays as all others of its half life do, so the
+ * sum over the sample, `open`, does too; uses add to it, entries forgotten take theirs out. Both
+ * sums are forgotten exponentially, quickly at first, when weights were not known yet.
+ */
+#include "policy/engine.h"
+
+#include <string.h>
+
+#define MODEL_SAMPLE 4096.0 /* entries that are watched, about */
+#define MODEL_MEMORY 8192.0 /* uses after which what was learned is halved and more */
+#define MODEL_FIRST  64.0   /* and at the beginning */
+#define MODEL_PRIOR  0.05   /* weight of a term before anything is known, */
+#define MODEL_WORTH  16.0   /* as if from so many uses */
+#define MODEL_LEAST  1e-4   /* weights stay above: what is not there now may come */
+
+static void model_weigh(reuse_model *m)
+{
+    for (int kind = 0; kind < REUSE_KINDS; kind++) {
+        for (int k = 0; k < KERNELS; k++) {
+            double weight = m->found[kind][k] / m->exposed[kind][k];
+            if (weight < MODEL_LEAST) weight = MODEL_LEAST;
+            m->weight[kind][k] = weight;
+            m->rate[kind][k] = weight * (REUSE_LN2 / reuse_half_lives[k]);
+            if (kind == REUSE_AGAIN) m->rate[kind][k] += m->rate[REUSE_LAST][k];
+        }
+    }
+}
+
+bool reuse_model_open(kvt_policy *policy)
+{
+    if (!policy->ops->learns) return true;
+    reuse_model *m = engine_resize(policy, NULL, 0, sizeof *m);
+    if (m == NULL) return false;
+    memset(m, 0, sizeof *m);
+    uint32_t shift = 0;
+    while ((double)(policy->config.entries_expected >> shift) > MODEL_SAMPLE)
+        shift++;
+    m->mask = (UINT64_C(1) << shift) - 1;
+    for (int kind = 0; kind < REUSE_KINDS; kind++) {
+        for (int k = 0; k < KERNELS; k++) {
+            m->found[kind][k] = MODEL_PRIOR;
+            m->exposed[kind][k] = 1.0;
+        }
+    }
+    policy->model = m;
+    model_weigh(m);
+    return true;
+}
+
+void reuse_model_close(kvt_policy *policy)
+{
+    if (policy->model != NULL) engine_resize(policy, policy->model, sizeof *policy->model, 0);
+}
+
+static bool model_samples(const kvt_policy *policy, const entry *e)
+{
+    return (number_mix(e->handle ^ policy->config.seed) & policy->model->mask) == 0;
+}
+
+/* What an entry's terms are at weight 1 after `seconds` since the state in it, without ln 2 / h. */
+static void model_terms(const kvt_policy *policy, const entry *e,
+                        double terms[REUSE_KINDS][KERNELS])
+{
+    double decay[KERNELS];
+    reuse_decays(reuse_seconds(policy, policy->now_ns) - reuse_seconds(policy, e->last_access_ns),
+                 decay);
+    for (int k = 0; k < KERNELS; k++) {
+        terms[REUSE_COUNT][k] = reuse_count(e, k) * decay[k];
+        terms[REUSE_LAST][k] = decay[k];
+        terms[REUSE_AGAIN][k] = e->again ? decay[k] : 0.0;
+    }
+}
+
+/* Adds the exposure of the time since the last look. */
+static void model_pass(kvt_policy *policy, reuse_model *m)
+{
+    double decay[KERNELS];
+    if (m->seen_ns == policy->now_ns) return;
+    reuse_decays(reuse_seconds(policy, policy->now_ns) - reuse_seconds(policy, m->seen_ns), decay);
+    m->seen_ns = policy->now_ns;
+    for (int kind = 0; kind < REUSE_KINDS; kind++) {
+        for (int k = 0; k < KERNELS; k++) {
+            m->exposed[kind][k] += m->open[kind][k] * (1.0 - decay[k]);
+            m->open[kind][k] *= decay[k];
+        }
+    }
+}
+
+/* Seconds at stake, shared among the uses of about one memory: entries count alike. */
+static double model_stake(const entry *e)
+{
+    double count = reuse_count(e, 2);
+    return (double)e->recompute_seconds / (count > 1.0 ? count : 1.0);
+}
+
+void reuse_expose(kvt_policy *policy, entry *e, double sign)
+{
+    if (!policy->ops->learns || e->told) return;
+    reuse_model *m = policy->model;
+    if (sign < 0.0) {
+        if (!e->watched) return;
+    } else if (!e->used || !model_samples(policy, e)) {
+        return;
+    }
+    model_pass(policy, m);
+    e->watched = sign > 0.0;
+    double terms[REUSE_KINDS][KERNELS];
+    model_terms(policy, e, terms);
+    double stake = sign * model_stake(e);
+    for (int kind = 0; kind < REUSE_KINDS; kind++) {
+        for (int k = 0; k < KERNELS; k++) {
+            double open = m->open[kind][k] + stake * terms[kind][k];
+            m->open[kind][k] = open > 0.0 ? open : 0.0;
+        }
+    }
+}
+
+void reuse_forget(kvt_policy *policy, entry *e)
+{
+    reuse_expose(policy, e, -1.0);
+}
+
+/* A use of a known entry, before it is counted. */
+void reuse_learn(kvt_policy *policy, const entry *e)
+{
+    reuse_model *m = policy->model;
+    /* Uses at one moment are one request's. */
+    if (!model_samples(policy, e) || e->last_access_ns == policy->now_ns) return;
+    model_pass(policy, m);
+    if (!e->watched) return;
+    double stake = model_stake(e);
+    double terms[REUSE_KINDS][KERNELS];
+    double sum = 0.0;
+    model_terms(policy, e, terms);
+    for (int kind = 0; kind < REUSE_KINDS; kind++) {
+        for (int k = 0; k < KERNELS; k++) {
+            terms[kind][k] *= m->weight[kind][k] / reuse_half_lives[k];
+            sum += terms[kind][k];
+        }
+    }
+    if (!(sum > 1e-200) || !(stake > 0.0)) return;
+    if (m->events == 0.0) {
+        for (int kind = 0; kind < REUSE_KINDS; kind++)
+            for (int k = 0; k < KERNELS; k++) {
+                m->found[kind][k] *= MODEL_WORTH * stake;
+                m->exposed[kind][k] *= MODEL_WORTH * stake;
+            }
+    }
+    m->events += 1.0;
+    double memory = MODEL_FIRST + m->events / 4.0;
+    if (memory > MODEL_MEMORY) memory = MODEL_MEMORY;
+    double kept = 1.0 - 1.0 / memory;
+    for (int kind = 0; kind < REUSE_KINDS; kind++) {
+        for (int k = 0; k < KERNELS; k++) {
+            m->found[kind][k] = kept * m->found[kind][k] + stake * terms[kind][k] / sum;
+            m->exposed[kind][k] *= kept;
+        }
+    }
+    model_weigh(m);
+}

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_policy_reuse.c - the reuse model: weights recover what a drawn stream was made of, a prefix
+ * never has a lower rate than its continuation, also when clocks stand still or jump.
+ */
+#include "policy/engine.h"
+#include "policy_support.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static test_memory memory;
+static kvt_move moves[64];
+static kvt_plan plan = {moves, 64, 0};
+
+static kvt_policy *open_with(uint64_t dram, uint64_t expected)
+{
+    kvt_policy_config config;
+    memory = (test_memory){.left = -1};
+    kvt_policy_config_init(&config);
+    config.allocator = test_allocator(&memory);
+    config.holes = KVT_HOLES_MIXED;
+    config.tiers[KVT_TIER_DRAM].capacity_bytes = dram;
+    config.entries_expected = expected;
+    return test_open(&config);
+}
+
+static double draw_unit(uint64_t *dice)
+{
+    return ((double)test_below(dice, 1u << 30) + 0.5) / (double)(1u << 30);
+}
+
+static double draw_pause(uint64_t *dice, double half_life)
+{
+    return -log2(draw_unit(dice)) * half_life;
+}
+
+static void use(kvt_policy *policy, double at, uint64_t handle, uint64_t bytes)
+{
+    uint64_t now_ns = (uint64_t)(at * 1e9);
+    const kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, bytes, 0.01)};
+    kvt_policy_entry offer = {.handle = handle, .options = options, .option_count = 2, .tokens = 1};
+    plan.count = 0;
+    if (kvt_policy_access(policy, now_ns, handle, &plan) == KVT_MISS) {
+        (void)!kvt_policy_admit(policy, now_ns, &offer, &plan);
+    }
+    test_carry_out(policy, &plan);
+}
+
+/* One event of a drawn stream; the tests sort them by time. */
+typedef struct event {
+    double at;
+    uint64_t handle;
+} event;
+
+static int event_order(const void *a, const void *b)
+{
+    double left = ((const event *)a)->at, right = ((const event *)b)->at;
+    return (left > right) - (left < right);
+}
+
+#define EVENTS 60000
+
+/* Sessions whose every turn is followed by another with a probability after a pause. */
+static size_t draw_sessions(event *to, size_t room, double seconds, double gap, double again,
+                            double half_life, uint64_t *dice)
+{
+    size_t count = 0;
+    uint64_t handle = 1;
+    for (double start = gap; start < seconds; start += gap, handle++) {
+        double at = start;
+        do {
+            if (at >= seconds || count == room) break;
+            to[count++] = (event){at, handle};
+            at += draw_pause(dice, half_life);
+        } while (draw_unit(dice) < again);
+    }
+    return count;
+}
+
+static double weight_of(const kvt_policy *policy, int kind, int from, int to)
+{
+    double sum = 0.0;
+    for (int k = from; k <= to; k++)
+        sum += policy->model->weight[kind][k];
+    return sum;
+}
+
+/* Turns do not add up: the last use alone says that another follows, and when. */
+static void sessions_are_told_by_their_last_use(void **state)
+{
+    (void)state;
+    uint64_t dice = 5;
+    event *events = malloc(EVENTS * sizeof *events);
+    assert_non_null(events);
+    size_t count = draw_sessions(events, EVENTS, 40000.0, 2.0, 0.6, 75.0, &dice);
+    qsort(events, count, sizeof *events, event_order);
+    kvt_policy *policy = open_with(1000, 1024);
+    for (size_t i = 0; i < count; i++)
+        use(policy, events[i].at, events[i].handle, 10);
+    /* Planted: one more with probability 0.6, half of them within 75 s, which is the second half
+     * life; its neighbours share a little of it. That none comes has the probability e^-(weights).
+     */
+    double last = weight_of(policy, REUSE_LAST, 0, KERNELS - 1);
+    double after_one = weight_of(policy, REUSE_COUNT, 0, KERNELS - 1) + last;
+    assert_true(fabs(1.0 - exp(-after_one) - 0.6) < 0.05);
+    double near = weight_of(policy, REUSE_COUNT, 0, 2) + weight_of(policy, REUSE_LAST, 0, 2);
+    assert_true(near > 0.95 * after_one);
+    assert_true(last > 2.0 * (after_one - last));
+    kvt_policy_close(policy);
+    free(events);
+}
+
+/* Documents of steady popularity: counts tell their rates, over a long memory. */
+static void documents_are_told_by_their_counts(void **state)
+{
+    (void)state;
+    uint64_t dice = 6;
+    kvt_policy *policy = open_with(1000, 1024);
+    double at = 1.0, total = 0.0;
+    for (int i = 1; i <= 64; i++)
+        total += 1.0 / i;
+    for (int i = 0; i < EVENTS; i++) {
+        at += draw_pause(&dice, 1.4);
+        double mark = draw_unit(&dice) * total;
+        uint64_t handle = 1;
+        while (handle < 64 && (mark -= 1.0 / (double)handle) > 0.0)
+            handle++;
+        use(policy, at, handle, 100);
+    }
+    double per_s = log(2.0) / 1.4 / total;
+    for (uint64_t handle = 1; handle <= 64; handle *= 4) {
+        kvt_explanation x;
+        assert_int_equal(kvt_policy_explain(policy, 0, handle, &x), KVT_OK);
+        double ratio = x.accesses_per_s * (double)handle / per_s;
+        assert_true(ratio > 0.6 && ratio < 1.6);
+    }
+    kvt_policy_close(policy);
+}
+
+/* Uses that add up in one entry and not in its continuations, clocks that stand still or jump. */
+static void a_prefix_has_at_least_the_rate_of_its_continuation(void **state)
+{
+    (void)state;
+    uint64_t dice = 7, now_ns = SECOND;
+    kvt_policy *policy = open_with(100000, 1024);
+    const kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 10, 0.01)};
+    for (uint64_t handle = 1; handle <= 60; handle++) {
+        const kvt_policy_entry offer = {.handle = handle,
+                                        .parent = (handle - 1) / 2,
+                                        .options = options,
+                                        .option_count = 2,
+                                        .tokens = 1};
+        assert_int_equal(kvt_policy_admit(policy, now_ns, &offer, &plan), KVT_OK);
+        test_carry_out(policy, &plan);
+    }
+    for (int i = 0; i < 20000; i++) {
+        uint64_t jump = test_below(&dice, 4);
+        if (jump == 1) now_ns += test_below(&dice, 100) * SECOND;
+        if (jump == 2 && test_below(&dice, 100) == 0) now_ns += 100000 * SECOND;
+        uint64_t asked = jump == 3 && now_ns > 50 * SECOND ? now_ns - 50 * SECOND : now_ns;
+        uint64_t handle = 1 + test_below(&dice, 60);
+        assert_int_equal(kvt_policy_access(policy, asked, handle, NULL), KVT_OK);
+        for (uint64_t child = 2; child <= 60 && i % 50 == 0; child++) {
+            kvt_policy_worth below, above;
+            kvt_status status = kvt_policy_worth_get(policy, child, KVT_TIER_DRAM, &below);
+            assert_int_equal(status, KVT_OK);
+            status = kvt_policy_worth_get(policy, (child - 1) / 2, KVT_TIER_DRAM, &above);
+            if (child <= 2) continue;
+            assert_int_equal(status, KVT_OK);
+            assert_true(above.uses_per_s >= below.uses_per_s * (1.0 - 1e-9));
+        }
+    }
+    kvt_policy_close(policy);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sessions_are_told_by_their_last_use),
+        cmocka_unit_test(documents_are_told_by_their_counts),
+        cmocka_unit_test(a_prefix_has_at_least_the_rate_of_its_continuation),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
