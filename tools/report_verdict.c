@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * report_verdict.c - finds a document's kind and the words for it. The sentences of each kind are
- * in report_verdict_runs.c (replays) and report_verdict_bench.c (measurements). One thread.
+ * in report_verdict_runs.c (replays), report_verdict_grid.c and report_verdict_bench.c
+ * (measurements). One thread.
  */
 #include "report_verdict.h"
 
@@ -23,7 +24,7 @@ static const struct {
     {"replay", "Replay", verdict_replay},
     {"compare", "Comparison at equal quality", verdict_compare},
     {"bench-grid", "Grid of workloads", verdict_grid},
-    {"bench-live", "Simulator beside the store", NULL},
+    {"bench-live", "Simulator beside the store", verdict_bench_live},
     {"bench-codecs", "Codecs", verdict_bench_codecs},
     {"bench-devices", "Devices", verdict_bench_devices},
     {"bench-stripe", "Striping", verdict_bench_stripe},
@@ -72,6 +73,16 @@ const char *verdict_seconds(char text[VERDICT_NUMBER_BYTES], double seconds)
 {
     if (isfinite(seconds)) return format_seconds(text, seconds);
     return "-";
+}
+
+void verdict_list(char names[VERDICT_NAMES_BYTES], const char *name)
+{
+    const size_t used = strlen(names), length = strlen(name);
+    for (const char *at = names; (at = strstr(at, name)) != NULL; at += length) {
+        if ((at == names || at[-1] == ' ') && (at[length] == ',' || at[length] == '\0')) return;
+    }
+    if (used + length + 3 > VERDICT_NAMES_BYTES) return;
+    (void)snprintf(names + used, VERDICT_NAMES_BYTES - used, "%s%s", used > 0 ? ", " : "", name);
 }
 
 /* The KIND of "kvterrace-KIND-1" into kind; "" for anything else. */

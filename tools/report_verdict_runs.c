@@ -20,7 +20,6 @@
 #define VERDICT_QUALITY_STEP 1e-4 /* a smaller difference of mean quality is none */
 #define VERDICT_P99_REQUESTS 500u /* below, a 99th percentile is one or two requests */
 #define VERDICT_SEEDS        5u   /* fewer make wide intervals */
-#define VERDICT_NAMES_BYTES  256u
 
 /* One policy beside another, over the seeds of both. */
 typedef struct verdict_pair {
@@ -188,17 +187,6 @@ static const char *verdict_say_metric(const json_t *results, size_t metric, json
                      "size and replay again.",
                      pair.other);
     return state;
-}
-
-/* Adds a name to a list, once. */
-static void verdict_list(char names[VERDICT_NAMES_BYTES], const char *name)
-{
-    const size_t used = strlen(names), length = strlen(name);
-    for (const char *at = names; (at = strstr(at, name)) != NULL; at += length) {
-        if ((at == names || at[-1] == ' ') && (at[length] == ',' || at[length] == '\0')) return;
-    }
-    if (used + length + 3 > VERDICT_NAMES_BYTES) return;
-    (void)snprintf(names + used, VERDICT_NAMES_BYTES - used, "%s%s", used > 0 ? ", " : "", name);
 }
 
 static void verdict_say_overload(const json_t *results, json_t *verdict)
@@ -451,13 +439,4 @@ void verdict_compare(const json_t *document, json_t *verdict)
     verdict_next(verdict, sums.lose > 0 ? "Replay the cases where it is behind with --mode live "
                                           "before choosing a policy."
                                         : "Replay a trace of your own with --compare.");
-}
-
-/* ---- the grid ---- */
-
-/* Filled when the bench exists; until then the document is drawn as any other. */
-void verdict_grid(const json_t *document, json_t *verdict)
-{
-    (void)document;
-    (void)verdict;
 }

@@ -216,6 +216,44 @@ class ReportTest(CommandCase):
         self.assertEqual(sentences[0][0], "ahead")
         self.assertIn("in none of these comparisons", sentences[-1][1])
 
+    def test_grid(self):
+        def cell(name, low, high, rival="lru"):
+            return {"cell": name, "family": "sessions", "best_rival": rival, "bound": 1.0,
+                    "ratio": (low + high) / 2, "ratio_low": low, "ratio_high": high}
+        cells = [cell("a", 0.8, 0.9), cell("b", 0.9, 1.1, "gdsf"), cell("c", 1.1, 1.3),
+                 cell("d", 0.7, 1.9), {"cell": "skipped", "skipped": True}]
+        document = {"schema": "kvterrace-bench-grid-1", "repetitions": 10, "cells": cells,
+                    "rows": [], "totals": {
+                        "intervals_above_1_02": 1, "cells_with_room": 4,
+                        "geometric_mean_with_room": 0.97,
+                        "worst": [{"cell": name, "ratio": ratio, "best_rival": "lru",
+                                   "why": "because"}
+                                  for name, ratio in (("d", 1.3), ("c", 1.2), ("a", 0.85))]}}
+        sentences, following = self.states(document)
+        self.assertIn("ahead in 1 of 4 cells, level in 2 and behind in 1 (95 % intervals over 10",
+                      sentences[0][1])
+        self.assertEqual([state for state, _ in sentences],
+                         ["note", "missed", "missed", "note", "level", "behind"])
+        self.assertIn("In 1 of them", sentences[1][1])
+        self.assertIn("is 0.970; at most 0.95", sentences[2][1])
+        self.assertIn("Best rivals: lru, gdsf.", sentences[3][1])
+        self.assertEqual(sentences[5][1], "c: 1.200 [1.100, 1.300] of lru; because.")
+        self.assertIn("bench grid --cell", following)
+        self.page(document)
+
+    def test_live(self):
+        rows = [{"setting": "s", "policy": policy, "ratio": ratio, "live": {}, "sim": {}}
+                for policy, ratio in (("lru", 1.05), ("utility", 0.8))]
+        document = {"schema": "kvterrace-bench-live-1", "rows": rows, "totals": {
+            "rows": 2, "within": 1, "ratio_min": 0.8, "ratio_max": 1.05, "ratio_allowed": 0.1,
+            "pairs_told_apart": 1, "pairs_inverted": 0, "wrong_bytes": 0}}
+        sentences, _ = self.states(document)
+        self.assertEqual([state for state, _ in sentences], ["missed", "met", "met", "note"])
+        self.assertIn("In 1 of 2 runs", sentences[0][1])
+        self.assertIn("within 10 %", sentences[0][1])
+        self.assertIn("s with utility, 0.800", sentences[3][1])
+        self.page(document)
+
     def test_benches(self):
         cases = [
             ("bench-codecs", {"checks": [
@@ -279,10 +317,10 @@ class ReportTest(CommandCase):
         for wrong in (None, 7, "x", [], {}, [[]], [None], {"a": [None]}, True):
             for kind in ("replay", "compare", "profile", "bench-codecs", "bench-devices",
                          "bench-stripe", "bench-drift", "bench-ablation", "bench-restart",
-                         "bench-policy", "profile-quality"):
+                         "bench-policy", "bench-grid", "bench-live", "profile-quality"):
                 keys = ("results", "configuration", "workload", "baselines", "mixes", "checks",
                         "losses", "sources", "fast_path", "slows", "vanishes", "restarts", "rows",
-                        "devices", "break_even", "quality_sets", "sets")
+                        "devices", "break_even", "quality_sets", "sets", "cells", "totals")
                 self.put(f"{kind}.json", json.dumps(
                     {"schema": f"kvterrace-{kind}-1", **{key: wrong for key in keys}}))
             self.run_command("report", *[name for name in os.listdir(self.folder)

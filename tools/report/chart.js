@@ -242,26 +242,36 @@ function yBound(picture, bound, scale, box) {
       shorten(bound.name, box.right - box.left)));
 }
 
-// Where rows with names and values go: beside the plot when there is room, above it otherwise.
+// Where rows with names and values go: beside the plot when there is room; else above it, on one
+// line or, where a name is too long for that, on two.
 function rowLayout(width, names, values, bound) {
   const nameWidth = widest(names) + 12, valueWidth = widest(values) + 10;
   const beside = nameWidth + valueWidth + 260 <= width;
-  return {beside, step: beside ? 26 : 42, top: bound ? 26 : 8, width,
+  const two = !beside && names.some((name, index) =>
+    textWidth(name) + textWidth(values[index]) + 16 > width);
+  const above = beside ? 0 : two ? 32 : 16;
+  return {beside, two, above, step: 26 + above, top: bound ? 26 : 8, width,
     left: beside ? nameWidth : 2, right: beside ? width - valueWidth : width - 6};
 }
 
-function rowText(picture, layout, row, y, value) {
+// The middle of a row's mark.
+function rowMiddle(layout, index) {
+  return layout.top + index * layout.step + layout.above + 13;
+}
+
+function rowText(picture, layout, name, y, value) {
   if (layout.beside) {
     picture.append(
-      shape("text", {x: layout.left - 12, y: y + 4, "text-anchor": "end"}, row.name),
+      shape("text", {x: layout.left - 12, y: y + 4, "text-anchor": "end"}, name),
       shape("text", {class: "value", x: layout.right + 10, y: y + 4}, value));
     return;
   }
-  const room = layout.width - textWidth(value) - 16;
+  const top = y - layout.above + 3;
   picture.append(
-    shape("text", {class: "halo", x: 2, y: y - 13}, shorten(row.name, room)),
-    shape("text", {class: "value halo", x: layout.width - 2, y: y - 13, "text-anchor": "end"},
-      value));
+    shape("text", {class: "halo", x: 2, y: top}, shorten(name, layout.width - 4)),
+    layout.two ? shape("text", {class: "value halo", x: 2, y: top + 16}, value) :
+      shape("text", {class: "value halo", x: layout.width - 2, y: top, "text-anchor": "end"},
+        value));
 }
 
 // Stacked bars. rows: {name, colour, parts: [{name, value, opacity, colour}], text}; bound:
@@ -281,7 +291,7 @@ function bars(parent, options) {
     const scale = linearScale(0, most, box.left, box.right, width < 500 ? 4 : 7);
     xAxis(picture, scale, options.write, box);
     rows.forEach((row, index) => {
-      const y = box.top + (index + 0.5) * layout.step + (layout.beside ? 0 : 9);
+      const y = rowMiddle(layout, index);
       let from = 0;
       for (const part of row.parts) {
         if (!(part.value > 0)) continue;
@@ -291,20 +301,23 @@ function bars(parent, options) {
           width: Math.max(0.5, scale.at(from) - x), opacity: part.opacity || 1},
         shape("title", {}, `${row.name}, ${part.name}: ${options.write(part.value)}`)));
       }
-      rowText(picture, layout, row, y, values[index]);
     });
     if (options.bound && isNumber(options.bound.value)) xBound(picture, options.bound, scale, box);
+    rows.forEach((row, index) =>
+      rowText(picture, layout, row.name, rowMiddle(layout, index), values[index]));
     return picture;
   });
 }
 
 // Dots with intervals. rows: {name, value, low, high, colour}; bound: {value, name}; least: the
-// smallest range that the axis spans.
+// smallest range that the axis spans. A row's `beside` is a second, hollow dot of `besideColour`.
 function dots(parent, options) {
   const rows = options.rows.filter((row) => isNumber(row.value));
   if (rows.length === 0) return;
-  const edges = rows.flatMap((row) => [row.value, row.low, row.high]).filter(isNumber);
-  if (options.bound) edges.push(options.bound.value);
+  const edges = rows.flatMap((row) => [row.value, row.low, row.high, row.beside])
+    .filter(isNumber);
+  const bounds = options.bounds || (options.bound ? [options.bound] : []);
+  edges.push(...bounds.map((bound) => bound.value));
   let low = Math.min(...edges), high = Math.max(...edges);
   const log = low > 0 && high / low > 8;
   const least = options.least || 0; // of the range that the axis spans
@@ -313,22 +326,25 @@ function dots(parent, options) {
   const values = rows.map((row) => options.write(row.value) + (isNumber(row.low) ?
     ` [${options.write(row.low)}, ${options.write(row.high)}]` : ""));
   figure(parent, options, (width) => {
-    const layout = rowLayout(width, rows.map((row) => row.name), values, options.bound);
+    const layout = rowLayout(width, rows.map((row) => row.name), values, bounds.length > 0);
     const height = layout.top + rows.length * layout.step + 24;
     const picture = canvas(width, height, options.title);
     const box = {left: layout.left + 6, right: layout.right - 6, top: layout.top, width,
       bottom: layout.top + rows.length * layout.step};
     const scale = scaleOf(log, low, high, box.left, box.right, width < 500 ? 4 : 7);
     xAxis(picture, scale, options.write, box);
-    if (options.bound) xBound(picture, options.bound, scale, box);
+    for (const bound of bounds) xBound(picture, bound, scale, box);
     rows.forEach((row, index) => {
-      const y = box.top + (index + 0.5) * layout.step + (layout.beside ? 0 : 9);
+      const y = rowMiddle(layout, index);
       if (isNumber(row.low) && isNumber(row.high))
         picture.append(shape("line", {x1: scale.at(row.low), x2: scale.at(row.high), y1: y, y2: y,
           stroke: row.colour, "stroke-width": 2.5}));
+      if (isNumber(row.beside))
+        picture.append(shape("circle", {cx: scale.at(row.beside), cy: y, r: 4, fill: "none",
+          stroke: row.besideColour, "stroke-width": 2}));
       picture.append(shape("circle", {cx: scale.at(row.value), cy: y, r: 4.5, fill: row.colour},
         shape("title", {}, `${row.name}: ${values[index]}`)));
-      rowText(picture, layout, row, y, values[index]);
+      rowText(picture, layout, row.name, y, values[index]);
     });
     return picture;
   });
@@ -472,6 +488,7 @@ function table(parent, columns, rows, summary) {
     body.append(html("tr", {}, ...row.map((cell, index) => {
       const one = cell !== null && typeof cell === "object" ? cell : {text: cell};
       const node = html("td", {class: one.class || columns[index].class});
+      if (index === 0 && String(one.text).length > 26) node.classList.add("wrap");
       if (one.colour) {
         const mark = html("i", {class: "swatch"});
         mark.style.background = one.colour;
@@ -489,4 +506,37 @@ function table(parent, columns, rows, summary) {
     return;
   }
   parent.append(html("details", {}, html("summary", {}, summary), whole));
+}
+
+// ---- what all kinds share ----
+
+function column(name, kind) {
+  return {name, class: kind};
+}
+
+function rowsOf(value) {
+  return Array.isArray(value) ? value.filter((row) => row !== null && typeof row === "object" &&
+    !Array.isArray(row)) : [];
+}
+
+function figures(parent) {
+  const grid = html("div", {class: "figures"});
+  parent.append(grid);
+  return grid;
+}
+
+function headFacts(parent, document, more) {
+  facts(parent, [...more, ["command", document.command], ["machine", machineOf(document)],
+    ["version", document.version], ["date", document.date]]);
+}
+
+function machineOf(document) {
+  if (document.machine !== null && typeof document.machine === "object")
+    return Object.values(document.machine).join(", ");
+  return [document.host, document.kernel, document.machine].filter(Boolean).join(", ");
+}
+
+function busyWarning(parent, busy) {
+  if (busy) parent.append(html("p", {class: "warning"},
+    "The machine was busy while this was measured."));
 }
