@@ -61,6 +61,7 @@ typedef struct policy_live_row {
     uint32_t entries, options, tiers;
     uint64_t seed;
     double primal, dual, solve_s;
+    double solve_cpu_s;              /* of solve_s, what this thread worked */
     double gap_solver, gap_counters; /* kvt_policy_bound */
     double gap_foresight; /* of the engine's placement at the drawn rates; NAN without a dual */
     uint64_t known;       /* entries that the dual counts */
@@ -79,6 +80,7 @@ KVT_NODISCARD kvt_status policy_live_run(const policy_instance *instance, double
                                          policy_live_row *row, char *message, size_t message_size);
 
 double policy_seconds(void);
+double policy_cpu_seconds(void);     /* of this thread */
 double policy_unit(uint64_t *state); /* between 0 and 1; the state is any number */
 
 #endif

@@ -32,6 +32,13 @@ double policy_seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
+double policy_cpu_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
 static uint64_t draw(uint64_t *state)
 {
     return number_mix(*state += UINT64_C(0x9E3779B97F4A7C15));

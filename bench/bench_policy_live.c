@@ -212,8 +212,9 @@ static kvt_status live_run(live *run, double dual_true, policy_live_row *row)
     row->decisions = run->decisions;
     row->rooms = run->rooms;
     kvt_policy_bound bound;
-    double begin = policy_seconds();
+    double begin = policy_seconds(), cpu_begin = policy_cpu_seconds();
     status = kvt_policy_solve(run->policy, run->now_ns, &bound);
+    row->solve_cpu_s = policy_cpu_seconds() - cpu_begin;
     row->solve_s = policy_seconds() - begin;
     row->primal = bound.primal;
     row->dual = bound.dual;

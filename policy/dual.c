@@ -12,12 +12,22 @@
 #include <assert.h>
 #include <string.h>
 
-#define DUAL_ROUNDS 3               /* passes over all entries */
+#define DUAL_ROUNDS 12              /* of the last stage; inside a box they cost little */
 #define DUAL_ERROR  0x1p-49         /* of a score, in terms of its parts: sixteen roundings */
 #define DUAL_SUM    (1.0 + 0x1p-48) /* on a compensated sum of numbers that are not negative */
 
-/* The options' scores at some prices. */
-static void dual_weigh(const dual_instance *instance, const dual_entry *e,
+/* What the search hands on: it asks and narrows the same instance. */
+typedef struct dual_view {
+    dual_instance *instance;
+} dual_view;
+
+static uint32_t dual_forms(const dual_entry *e)
+{
+    return e->allowed == 0 ? 0 : 32u - (uint32_t)__builtin_clz(e->allowed);
+}
+
+/* The forms' scores at some prices. */
+static void dual_weigh(const dual_instance *instance, const dual_entry *e, uint32_t count,
                        const double price[LEVELS], double score[KVT_OPTIONS_MAX])
 {
     const double *time = &instance->time[e->forms];
@@ -27,7 +37,6 @@ static void dual_weigh(const dual_instance *instance, const dual_entry *e,
     const double *ssd = &instance->bytes[2][e->forms];
     double sense = e->sense, alpha = e->alpha, none = e->none, rate = e->rate;
     double p0 = price[0], p1 = price[1], p2 = price[2];
-    uint32_t count = e->option_count - 1u;
     for (uint32_t o = 0; o < count; o++) {
         double loss = sense * losses[o];
         double cost = time[o] + (loss < alpha ? loss : alpha);
@@ -35,52 +44,206 @@ static void dual_weigh(const dual_instance *instance, const dual_entry *e,
     }
 }
 
-static double dual_cost(const dual_instance *instance, const dual_entry *e, uint32_t o)
+static double dual_value(const dual_instance *instance, const dual_entry *e, uint32_t o)
 {
     double loss = e->sense * instance->loss[o];
-    return instance->time[o] + (loss < e->alpha ? loss : e->alpha);
-}
-
-static double dual_rent(const dual_instance *instance, uint32_t o, const double price[LEVELS])
-{
-    return price[0] * instance->bytes[0][o] + price[1] * instance->bytes[1][o] +
-           price[2] * instance->bytes[2][o];
+    double cost = instance->time[o] + (loss < e->alpha ? loss : e->alpha);
+    return e->rate * (e->none - cost);
 }
 
 static double dual_score(const dual_instance *instance, const dual_entry *e, uint32_t o,
                          const double price[LEVELS])
 {
-    return e->rate * (e->none - dual_cost(instance, e, o)) - dual_rent(instance, o, price);
+    return dual_value(instance, e, o) - price[0] * instance->bytes[0][o] -
+           price[1] * instance->bytes[1][o] - price[2] * instance->bytes[2][o];
+}
+
+/* The highest of `count` scores and what stands behind them up to the next multiple of four. */
+static double dual_highest(double score[KVT_OPTIONS_MAX], uint32_t count)
+{
+    double most[4] = {-UNLIMITED, -UNLIMITED, -UNLIMITED, -UNLIMITED};
+    for (uint32_t o = count; o % 4 != 0; o++)
+        score[o] = -UNLIMITED;
+    for (uint32_t o = 0; o < count; o += 4)
+        for (uint32_t lane = 0; lane < 4; lane++)
+            most[lane] = score[o + lane] > most[lane] ? score[o + lane] : most[lane];
+    double left = most[0] > most[1] ? most[0] : most[1];
+    double right = most[2] > most[3] ? most[2] : most[3];
+    return left > right ? left : right;
+}
+
+/* Weighs the forms; the one with the highest score above `least`, NIL without one. */
+static uint32_t dual_best(const dual_instance *instance, const dual_entry *e,
+                          const double price[LEVELS], double score[KVT_OPTIONS_MAX], double least,
+                          double *best_out)
+{
+    uint32_t found = NIL, count = dual_forms(e);
+    dual_weigh(instance, e, count, price, score);
+    if ((e->allowed & (e->allowed + 1u)) != 0) {
+        for (uint32_t o = 0; o < count; o++)
+            if ((e->allowed >> o & 1) == 0) score[o] = -UNLIMITED;
+    }
+    double best = dual_highest(score, count);
+    if (best > least) {
+        for (found = 0; score[found] != best;)
+            found++;
+        found += e->forms;
+    } else {
+        best = least;
+    }
+    if (e->stored != NIL) {
+        double stored = dual_score(instance, e, e->stored, price);
+        if (stored > best) {
+            best = stored;
+            found = e->stored;
+        }
+    }
+    *best_out = best;
+    return found;
+}
+
+/* ---- inside a box of prices ---- */
+
+/*
+ * The most that a score off by rounding, or two of them, can hide: a score is off by no more than
+ * DUAL_ERROR of its parts, rate * (none + cost) + rent, which are 2 * rate * none - score.
+ */
+static double dual_error(const dual_entry *e, double score)
+{
+    return DUAL_ERROR * (2.0 * e->rate * e->none - score);
+}
+
+/*
+ * Scores are linear in the prices. With r as the farthest that a price goes from the middle, option
+ * o can pass w somewhere in the box only if score(o) + sum of r * |bytes(o) - bytes(w)| reaches
+ * score(w), both at the middle. Adds that sum, and four errors for the roundings on both sides:
+ * an option that stays below is left out of the proof.
+ */
+static void dual_reach(const dual_instance *instance, const dual_entry *e, uint32_t first,
+                       uint32_t count, const double bytes[LEVELS], const double r[LEVELS],
+                       double *score)
+{
+    const double *hbm = &instance->bytes[0][first];
+    const double *dram = &instance->bytes[1][first];
+    const double *ssd = &instance->bytes[2][first];
+    double w0 = bytes[0], w1 = bytes[1], w2 = bytes[2];
+    double r0 = r[0], r1 = r[1], r2 = r[2];
+    double most = 2.0 * e->rate * e->none;
+    for (uint32_t o = 0; o < count; o++) {
+        double d0 = hbm[o] - w0, d1 = dram[o] - w1, d2 = ssd[o] - w2;
+        score[o] += r0 * (d0 < 0.0 ? -d0 : d0) + r1 * (d1 < 0.0 ? -d1 : d1) +
+                    r2 * (d2 < 0.0 ? -d2 : d2) + 4.0 * DUAL_ERROR * (most - score[o]);
+    }
+}
+
+/* Notes what may be best somewhere. Returns whether anything but what is best in the middle may. */
+static bool dual_is_open(const dual_instance *instance, dual_entry *e, const double price[LEVELS],
+                         const double r[LEVELS], uint32_t *found_out)
+{
+    double score[KVT_OPTIONS_MAX], best, bytes[LEVELS] = {0.0};
+    uint32_t found = dual_best(instance, e, price, score, 0.0, &best), count = dual_forms(e);
+    for (int level = 0; level < LEVELS && found != NIL; level++)
+        bytes[level] = instance->bytes[level][found];
+    dual_reach(instance, e, e->forms, count, bytes, r, score);
+    e->open = 0;
+    for (uint32_t o = 0; o < count; o++)
+        e->open |= (uint32_t)(score[o] >= best) << o;
+    e->open &= e->allowed;
+    if (e->stored != NIL) {
+        double stored = dual_score(instance, e, e->stored, price);
+        dual_reach(instance, e, e->stored, 1, bytes, r, &stored);
+        if (stored >= best) e->open |= DUAL_STORED;
+    }
+    *found_out = found;
+    if (found == NIL) return e->open != 0;
+    double none = r[0] * bytes[0] + r[1] * bytes[1] + r[2] * bytes[2];
+    return none >= best || (e->open & (e->open - 1u)) != 0;
+}
+
+static void dual_narrow(const void *context, const double price[LEVELS], const double low[LEVELS],
+                        const double high[LEVELS])
+{
+    dual_instance *instance = ((const dual_view *)context)->instance;
+    double r[LEVELS];
+    for (int level = 0; level < LEVELS; level++) {
+        double down = price[level] - low[level], up = high[level] - price[level];
+        r[level] = down > up ? down : up;
+        instance->low[level] = low[level];
+        instance->high[level] = high[level];
+        instance->decided_bytes[level] = 0.0;
+    }
+    instance->narrowed = true;
+    instance->open_count = 0;
+    instance->decided_value = 0.0;
+    for (uint32_t i = 0; i < instance->count; i++) {
+        dual_entry *e = &instance->entries[i];
+        uint32_t found;
+        if (dual_is_open(instance, e, price, r, &found)) {
+            instance->open[instance->open_count++] = i;
+            continue;
+        }
+        if (found == NIL) continue;
+        instance->decided_value += dual_value(instance, e, found);
+        for (int level = 0; level < LEVELS; level++)
+            instance->decided_bytes[level] += instance->bytes[level][found];
+    }
+}
+
+/* The best of what the box leaves open, or stored; NIL where nothing scores above `least`. */
+static uint32_t dual_best_open(const dual_instance *instance, const dual_entry *e,
+                               const double price[LEVELS], double least, double *best_out)
+{
+    uint32_t found = NIL;
+    *best_out = least;
+    for (uint32_t left = e->open; left != 0; left &= left - 1) {
+        uint32_t bit = (uint32_t)__builtin_ctz(left);
+        uint32_t o = UINT32_C(1) << bit == DUAL_STORED ? e->stored : e->forms + bit;
+        double score = dual_score(instance, e, o, price);
+        if (score <= *best_out) continue;
+        *best_out = score;
+        found = o;
+    }
+    return found;
+}
+
+static void dual_ask_open(const dual_instance *instance, const double price[LEVELS],
+                          price_pass *out)
+{
+    double value = instance->decided_value, best;
+    for (int level = 0; level < LEVELS; level++) {
+        out->used[level] += instance->decided_bytes[level];
+        value -= price[level] * instance->decided_bytes[level];
+    }
+    for (uint32_t i = 0; i < instance->open_count; i++) {
+        const dual_entry *e = &instance->entries[instance->open[i]];
+        uint32_t found = dual_best_open(instance, e, price, 0.0, &best);
+        if (found == NIL) continue;
+        value += best;
+        for (int level = 0; level < LEVELS; level++)
+            out->used[level] += instance->bytes[level][found];
+    }
+    out->value += value;
 }
 
 static void dual_ask(const void *context, const double price[LEVELS], uint32_t stride,
                      price_pass *out)
 {
-    const dual_instance *instance = context;
+    const dual_instance *instance = ((const dual_view *)context)->instance;
+    if (stride == 1 && instance->narrowed) {
+        dual_ask_open(instance, price, out);
+        return;
+    }
     for (uint32_t i = 0; i < instance->count; i += stride) {
-        const dual_entry *e = &instance->entries[i];
-        double score[KVT_OPTIONS_MAX];
-        uint32_t found = NIL;
-        double best = 0.0;
-        dual_weigh(instance, e, price, score);
-        for (uint32_t o = 0; o + 1 < e->option_count; o++) {
-            if (score[o] <= best || (e->barred >> o & 1) != 0) continue;
-            best = score[o];
-            found = e->forms + o;
-        }
-        if (e->stored != NIL) {
-            double stored = dual_score(instance, e, e->stored, price);
-            if (stored > best) {
-                best = stored;
-                found = e->stored;
-            }
-        }
+        double score[KVT_OPTIONS_MAX], best;
+        uint32_t found = dual_best(instance, &instance->entries[i], price, score, 0.0, &best);
         if (found == NIL) continue;
         out->value += best;
         for (int level = 0; level < LEVELS; level++)
             out->used[level] += instance->bytes[level][found];
     }
 }
+
+/* ---- the proof ---- */
 
 /* The last pass: the bound rounded up, and a placement in the entries' order, each taking the best
  * that still fits. */
@@ -106,43 +269,47 @@ static bool dual_has_room(const dual_instance *instance, const dual_proof *proof
     return true;
 }
 
-/* Looks at one form: *upper becomes at least its score; *best and *choice follow what fits. */
-static void dual_consider(const dual_instance *instance, const dual_entry *e, uint32_t o,
-                          const double price[LEVELS], const dual_proof *proof, double *upper,
-                          double *best, uint32_t *choice)
+/* The best form that fits; NIL when nothing with a score above 0 does. */
+static uint32_t dual_fit(const dual_instance *instance, const dual_entry *e,
+                         const double price[LEVELS], const dual_proof *proof)
 {
-    double score = dual_score(instance, e, o, price);
-    double parts = e->rate * (e->none + dual_cost(instance, e, o)) + dual_rent(instance, o, price);
-    double most = score + DUAL_ERROR * parts;
-    if (most > *upper) *upper = most;
-    if (score <= *best || !dual_has_room(instance, proof, o)) return;
-    *best = score;
-    *choice = o;
+    double score[KVT_OPTIONS_MAX], best = 0.0;
+    uint32_t choice = NIL, count = dual_forms(e);
+    dual_weigh(instance, e, count, price, score);
+    for (uint32_t o = 0; o < count; o++) {
+        if (score[o] <= best || (e->allowed >> o & 1) == 0) continue;
+        if (!dual_has_room(instance, proof, e->forms + o)) continue;
+        best = score[o];
+        choice = e->forms + o;
+    }
+    if (e->stored == NIL || dual_score(instance, e, e->stored, price) <= best) return choice;
+    return dual_has_room(instance, proof, e->stored) ? e->stored : choice;
 }
 
+/* The prices lie in the box: what is not open is worth less than what is, or than nothing. The
+ * upper end of a score rises with the score, so the highest score has the highest. */
 static double dual_prove(const dual_instance *instance, const double price[LEVELS],
                          double *placed_out)
 {
     dual_proof proof = {.sum = 0.0};
+    assert(instance->narrowed);
     for (int level = 0; level < LEVELS; level++) {
         double capacity = (double)instance->policy->capacity[level];
         proof.room[level] = capacity;
+        assert(price[level] >= instance->low[level] && price[level] <= instance->high[level]);
         dual_proof_add(&proof, price[level] * capacity * DUAL_SUM);
     }
     for (uint32_t i = 0; i < instance->count; i++) {
         const dual_entry *e = &instance->entries[i];
-        double upper = 0.0, best = 0.0;
-        uint32_t choice = NIL;
-        for (uint32_t o = 0; o + 1 < e->option_count; o++) {
-            if ((e->barred >> o & 1) != 0) continue;
-            dual_consider(instance, e, e->forms + o, price, &proof, &upper, &best, &choice);
-        }
-        if (e->stored != NIL) {
-            dual_consider(instance, e, e->stored, price, &proof, &upper, &best, &choice);
-        }
-        dual_proof_add(&proof, upper);
+        double best;
+        uint32_t choice = dual_best_open(instance, e, price, -UNLIMITED, &best);
         if (choice == NIL) continue;
-        proof.placed += e->rate * (e->none - dual_cost(instance, e, choice));
+        double upper = best + dual_error(e, best);
+        if (upper > 0.0) dual_proof_add(&proof, upper);
+        if (best <= 0.0) continue;
+        if (!dual_has_room(instance, &proof, choice)) choice = dual_fit(instance, e, price, &proof);
+        if (choice == NIL) continue;
+        proof.placed += dual_value(instance, e, choice);
         for (int level = 0; level < LEVELS; level++)
             proof.room[level] -= instance->bytes[level][choice];
     }
@@ -150,11 +317,14 @@ static double dual_prove(const dual_instance *instance, const double price[LEVEL
     return (proof.sum + proof.lost) * DUAL_SUM;
 }
 
-static void dual_search(kvt_policy *policy, const dual_instance *instance,
-                        kvt_policy_bound *bound_out)
+static void dual_search(kvt_policy *policy, dual_instance *instance, kvt_policy_bound *bound_out)
 {
-    price_search search = {
-        .ask = dual_ask, .context = instance, .entries = instance->count, .tolerance = 1e-6};
+    const dual_view view = {instance};
+    price_search search = {.ask = dual_ask,
+                           .narrow = dual_narrow,
+                           .context = &view,
+                           .entries = instance->count,
+                           .tolerance = 1e-6};
     for (int level = 0; level < LEVELS; level++) {
         search.capacity[level] = (double)policy->capacity[level];
         search.price[level] = policy->priced ? policy->price[level] : 1e-12;

@@ -52,9 +52,8 @@ static void dual_add_form(dual_instance *to, const form *from, const uint64_t by
 static void dual_add_options(const kvt_policy *policy, const entry *e, dual_instance *out,
                              dual_entry *to)
 {
-    to->option_count = e->option_count;
     to->stored = NIL;
-    to->barred = e->barred >> 1;
+    to->allowed = ((UINT32_C(1) << (e->option_count - 1u)) - 1u) & ~(e->barred >> 1);
     to->forms = e->forms == NIL ? 0 : e->forms;
     if (dual_points(e)) {
         to->forms = out->forms;
@@ -68,7 +67,7 @@ static void dual_add_options(const kvt_policy *policy, const entry *e, dual_inst
     if (e->state != ENTRY_HELD || !dual_differs(policy, e)) return;
     form now = *entry_form(policy, e, e->current);
     now.fits = true;
-    to->barred |= UINT32_C(1) << (e->current - 1u);
+    to->allowed &= ~(UINT32_C(1) << (e->current - 1u));
     to->stored = out->forms;
     dual_add_form(out, &now, e->bytes);
 }
@@ -95,8 +94,10 @@ kvt_status dual_instance_make(kvt_policy *policy, dual_instance *out)
     size_t stride = out->forms_capacity + (size_t)1;
     out->entries =
         engine_resize(policy, NULL, 0, sizeof *out->entries * (out->entries_capacity + (size_t)1));
+    out->open =
+        engine_resize(policy, NULL, 0, sizeof *out->open * (out->entries_capacity + (size_t)1));
     out->numbers = engine_resize(policy, NULL, 0, sizeof *out->numbers * DUAL_NUMBERS * stride);
-    if (out->entries == NULL || out->numbers == NULL) {
+    if (out->entries == NULL || out->open == NULL || out->numbers == NULL) {
         dual_instance_free(out);
         return KVT_E_MEMORY;
     }
@@ -122,6 +123,10 @@ void dual_instance_free(dual_instance *instance)
     if (instance->entries != NULL) {
         engine_resize(policy, instance->entries,
                       sizeof *instance->entries * (instance->entries_capacity + (size_t)1), 0);
+    }
+    if (instance->open != NULL) {
+        engine_resize(policy, instance->open,
+                      sizeof *instance->open * (instance->entries_capacity + (size_t)1), 0);
     }
     if (instance->numbers != NULL) {
         engine_resize(policy, instance->numbers, sizeof *instance->numbers * DUAL_NUMBERS * stride,

@@ -30,21 +30,27 @@ typedef struct price_pass {
 typedef void price_ask(const void *context, const double price[LEVELS], uint32_t stride,
                        price_pass *out);
 
+/* Says that prices stay between low and high, price among them, until the next call: of the
+ * questions about all entries. */
+typedef void price_narrow(const void *context, const double price[LEVELS], const double low[LEVELS],
+                          const double high[LEVELS]);
+
 typedef struct price_search {
     price_ask *ask;
+    price_narrow *narrow; /* optional: none needed */
     const void *context;
     uint32_t entries;
     double capacity[LEVELS];
     double price[LEVELS]; /* where it starts, and where it is */
     double tolerance;     /* of L, relative: a round that gains less is the last */
-    double best;          /* least L over all entries */
+    double best;          /* least L over the entries of the stage; at the end over all */
     double best_price[LEVELS];
     double placed;   /* most that a pass over all took which fits; 0 when none did */
-    uint32_t passes; /* over all entries */
+    uint32_t passes; /* over all entries, narrowed or not */
     uint32_t stride; /* of the present stage */
 } price_search;
 
-/* prices.c: finds prices on a sample, then corrects them in `refine` rounds over all entries. */
+/* prices.c: finds prices on samples, then corrects them in `refine` rounds over all entries. */
 void price_find(price_search *search, uint32_t refine);
 
 /* An instance in arrays. Entry i has options first[i] .. first[i + 1] - 1, beside taking nothing,

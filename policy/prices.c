@@ -4,19 +4,31 @@
  *
  * A sample moves one price at a time to where its tier is just full: what is asked for falls as
  * the price rises. That is coordinate descent on a convex function with as many corners as there
- * are entries, so it ends close to the least value. All entries then correct what the sample had by
- * chance, all prices at once: Newton's method on log(asked / capacity) over log price, with the
- * sample's slopes. By itself that would be lost in a sample, where one entry is a step.
+ * are entries, so it ends close to the least value. A larger sample, and then all entries, correct
+ * what the smaller one had by chance, all prices at once: Newton's method on log(asked / capacity)
+ * over log price, with the sample's slopes. By itself that would be lost in a small sample, where
+ * one entry is a step.
+ *
+ * An instance that can narrow itself is told a box of prices before the last stage. Most entries
+ * have one best option in the whole box, so a look inside costs a fraction of a pass.
  */
 #include "policy/knapsack.h"
 
 #include <string.h>
 
-#define SEARCH_SAMPLE 8192u /* entries of a sample, about */
+#define SEARCH_SAMPLE 4096u /* entries of the first sample, about */
+#define SEARCH_MIDDLE                                                                              \
+    65536u /* and of the second; the first stage over all where there are fewer                    \
+            */
 #define SEARCH_CYCLES 60
 #define SEARCH_HALVES 22
 #define SEARCH_LOW    1e-60
-#define SETTLE_NUDGE  1.05 /* of a price, to see how demand answers */
+#define SETTLE_NUDGE  1.05   /* of a price, to see how demand answers */
+#define SETTLE_MIDDLE 6u     /* rounds over the second sample */
+#define SETTLE_WIDTH  0x1p-3 /* octaves from the middle of a box to its sides */
+#define SETTLE_GAIN   0.01   /* of the search's tolerance: a round that gains less is the last, */
+#define SETTLE_NEAR   1e-3   /* with every tier this close to full, in octaves */
+#define SETTLE_BOXES  4u     /* at most, one after the other */
 
 static price_pass search_look(price_search *search)
 {
@@ -32,14 +44,21 @@ static price_pass search_look(price_search *search)
         pass.used[level] *= scale;
         pass.value += search->price[level] * search->capacity[level];
     }
-    if (search->stride > 1) return pass;
-    search->passes++;
-    if (fits && taken > search->placed) search->placed = taken;
+    if (search->stride == 1) search->passes++;
+    if (search->stride == 1 && fits && taken > search->placed) search->placed = taken;
     if (pass.value < search->best) {
         search->best = pass.value;
         memcpy(search->best_price, search->price, sizeof search->price);
     }
     return pass;
+}
+
+/* What was best over fewer entries says nothing of more. */
+static void search_begin(price_search *search, uint32_t entries)
+{
+    uint32_t stride = search->entries / entries | 1;
+    if (stride != search->stride) search->best = UNLIMITED;
+    search->stride = stride;
 }
 
 static bool search_overflows(price_search *search, int level)
@@ -130,18 +149,19 @@ static double settle_excess(const price_search *search, const price_pass *pass, 
     return share > 0.5 ? number_log2(share) : -1.0;
 }
 
-static void settle_measure(price_search *search, const price_pass *here, slopes *out)
+static void settle_measure(price_search *search, slopes *out)
 {
+    price_pass here = search_look(search);
     for (int j = 0; j < LEVELS; j++) {
         double price = search->price[j];
         bool moves = price > 0.0 && search->capacity[j] > 0.0;
-        price_pass pass = *here;
+        price_pass pass = here;
         search->price[j] = price * SETTLE_NUDGE;
         if (moves) pass = search_look(search);
         search->price[j] = price;
         for (int i = 0; i < LEVELS; i++) {
-            bool known = moves && pass.used[i] > 0.0 && here->used[i] > 0.0;
-            double octaves = known ? number_log2(pass.used[i] / here->used[i]) : 0.0;
+            bool known = moves && pass.used[i] > 0.0 && here.used[i] > 0.0;
+            double octaves = known ? number_log2(pass.used[i] / here.used[i]) : 0.0;
             out->of[i][j] = octaves / number_log2(SETTLE_NUDGE);
         }
         if (!(out->of[j][j] < 0.0)) out->of[j][j] = -1.0;
@@ -189,43 +209,95 @@ static void settle_learn(slopes *known, const double move[LEVELS], const double 
     }
 }
 
-void price_find(price_search *search, uint32_t refine)
+/* Prices that the instance was told to keep to; 0 and UNLIMITED without a box. */
+typedef struct box {
+    double low[LEVELS];
+    double high[LEVELS];
+} box;
+
+/* Around the best prices known, so that these lie in every box. */
+static void settle_narrow(price_search *search, box *sides)
 {
-    slopes known;
-    search->best = UNLIMITED;
-    search->placed = 0.0;
-    search->passes = 0;
-    search->stride = search->entries / SEARCH_SAMPLE | 1;
-    search_descend(search);
-    price_pass sample = search_look(search);
-    settle_measure(search, &sample, &known);
-    search->stride = 1;
+    if (search->best < UNLIMITED) {
+        memcpy(search->price, search->best_price, sizeof search->price);
+    }
+    double factor = number_exp2(SETTLE_WIDTH);
+    for (int level = 0; level < LEVELS; level++) {
+        sides->low[level] = search->price[level] / factor;
+        sides->high[level] = search->price[level] * factor;
+    }
+    search->narrow(search->context, search->price, sides->low, sides->high);
+    search->passes++;
+}
+
+static bool settle_is_inside(const double price[LEVELS], const box *sides)
+{
+    for (int level = 0; level < LEVELS; level++) {
+        if (price[level] <= 0.0) continue;
+        if (price[level] <= sides->low[level] || price[level] >= sides->high[level]) return false;
+    }
+    return true;
+}
+
+/* Newton's method from the present prices, inside the box; ends at the best ones that it saw. */
+static void settle_stage(price_search *search, slopes *known, const box *sides, uint32_t rounds)
+{
     double from[LEVELS];
     double move[LEVELS] = {0.0};
     double excess[LEVELS] = {0.0};
-    for (uint32_t round = 0; round < refine; round++) {
-        double before = search->best;
+    for (uint32_t round = 0; round < rounds; round++) {
+        double before = search->best, worst = 0.0;
         price_pass pass = search_look(search);
         bool gains = round == 0 || search->best < before;
         if (gains) {
             double change[LEVELS];
-            bool balanced = true;
             for (int level = 0; level < LEVELS; level++) {
-                double now = settle_excess(search, &pass, level);
+                double now = settle_excess(search, &pass, level), size = now < 0.0 ? -now : now;
                 change[level] = now - excess[level];
                 excess[level] = now;
-                balanced = balanced && now < 1e-7 && now > -1e-7;
+                worst = size > worst ? size : worst;
             }
-            if (balanced) break;
-            settle_learn(&known, move, change);
+            bool little = before - pass.value <= SETTLE_GAIN * search->tolerance * pass.value;
+            if (worst < 1e-7 || (round > 0 && little && worst < SETTLE_NEAR)) break;
+            if (!settle_is_inside(search->price, sides)) break;
+            if (round > 0) settle_learn(known, move, change);
             memcpy(from, search->price, sizeof from);
-            settle_aim(&known, excess, move);
+            settle_aim(known, excess, move);
         }
         /* A step that went too far is taken back and halved. */
         for (int level = 0; level < LEVELS; level++) {
             if (!gains) move[level] *= 0.5;
-            search->price[level] = from[level] * number_exp2(move[level]);
+            double price = from[level] * number_exp2(move[level]);
+            if (price < sides->low[level]) price = sides->low[level];
+            if (price > sides->high[level]) price = sides->high[level];
+            search->price[level] = price;
         }
     }
     memcpy(search->price, search->best_price, sizeof search->price);
+}
+
+void price_find(price_search *search, uint32_t refine)
+{
+    static const box open = {{0.0, 0.0, 0.0}, {UNLIMITED, UNLIMITED, UNLIMITED}};
+    slopes known;
+    search->placed = 0.0;
+    search->passes = 0;
+    search->stride = 0;
+    search_begin(search, SEARCH_SAMPLE);
+    search_descend(search);
+    search_begin(search, SEARCH_MIDDLE);
+    settle_measure(search, &known);
+    if (search->stride > 1) settle_stage(search, &known, &open, SETTLE_MIDDLE);
+    search_begin(search, search->entries + 1);
+    if (search->narrow == NULL) {
+        settle_stage(search, &known, &open, refine);
+        return;
+    }
+    for (uint32_t i = 0; i < SETTLE_BOXES; i++) {
+        box sides;
+        settle_narrow(search, &sides);
+        settle_measure(search, &known);
+        settle_stage(search, &known, &sides, refine);
+        if (settle_is_inside(search->price, &sides)) break;
+    }
 }

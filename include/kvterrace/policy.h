@@ -421,7 +421,7 @@ typedef struct kvt_policy_bound {
     double gap_counters;          /* (dual - primal) / dual; 0 when nothing is worth storing */
     double price[KVT_TIER_COUNT]; /* the dual's prices, s/s per byte */
     uint64_t entries;             /* known ones, all counted in dual */
-    uint32_t passes;              /* over all entries */
+    uint32_t passes;              /* over all entries, those that skip what is decided too */
     double placed;                /* utility of the best placement found, at least primal */
     double gap_solver;            /* (dual - placed) / dual; 0 when nothing is worth storing */
     uint64_t remembered;          /* of the entries: not stored, only remembered */
@@ -430,7 +430,8 @@ typedef struct kvt_policy_bound {
 /*
  * Solves the Lagrangian dual of the present instance and keeps its prices, from which the next
  * solution starts; no decision depends on them. A background step: some hundreds of passes over a
- * sample of 8,000 entries (all of them below 16,384), and four over all.
+ * sample of 4,000 entries (all of them below 8,192), six over one of 65,000, and over all three
+ * passes beside some that look only at the entries which are still open.
  * The dual is rounded up and counts every option that the tenants' limits allow, reachable or not,
  * and what is stored now. Bytes of tiers are the only rows; tree and shares of tenants are left
  * out, so the bound holds with them. A remembered entry counts with its ladder's options; of

@@ -293,6 +293,25 @@ static bool drawn_has_points(const drawn *x)
     return false;
 }
 
+/* L at the reported prices, over all that the test knows. */
+static long double drawn_bound(const drawn *x)
+{
+    long double sum = 0.0L;
+    for (int level = 0; level < LEVELS; level++)
+        sum += (long double)x->bound.price[level + 1] * x->policy->capacity[level];
+    for (uint32_t i = 0; i < x->item_count; i++) {
+        long double best = 0.0L;
+        for (uint32_t o = 0; o < x->items[i].count; o++) {
+            long double score = x->items[i].value[o];
+            for (int level = 0; level < LEVELS; level++)
+                score -= (long double)x->bound.price[level + 1] * x->items[i].bytes[o][level];
+            if (score > best) best = score;
+        }
+        sum += best;
+    }
+    return sum;
+}
+
 static void drawn_check(drawn *x, uint64_t seed)
 {
     long double primal = drawn_collect(x);
@@ -306,6 +325,11 @@ static void drawn_check(drawn *x, uint64_t seed)
     assert_int_equal(bound->remembered, x->policy->ghost_count);
     assert_true(bound->primal <= bound->placed && bound->placed <= bound->dual);
     assert_true(bound->gap_solver >= 0.0 && bound->gap_solver <= bound->gap_counters);
+    long double least = drawn_bound(x);
+    if (bound->dual < least) {
+        fail_msg("seed %u: dual %.17g, L is %.20Lg", (unsigned)seed, bound->dual, least);
+    }
+    if (!drawn_has_points(x)) assert_true(bound->dual <= least * (1.0L + 1e-12L));
 }
 
 static void no_placement_beats_the_dual(void **state)
@@ -388,6 +412,109 @@ static void what_was_refused_counts(void **state)
     assert_int_equal(memory.held_bytes, 0);
 }
 
+enum { MANY = 250000, MANY_FORMS = 7 };
+
+static kvt_policy_entry many_offer(uint64_t handle, uint64_t *dice)
+{
+    return (kvt_policy_entry){.handle = handle,
+                              .ladder = 1,
+                              .recompute_seconds = (double)(1 + test_below(dice, 4000)) / 1024.0,
+                              .sensitivity = (double)(1 + test_below(dice, 300)) / 128.0};
+}
+
+/* Some are stored, every second of them in other bytes than the ladder says; the rest is refused.
+ */
+static void many_fill(drawn *x)
+{
+    uint64_t dice = 5;
+    for (uint64_t handle = 1; handle <= MANY; handle++) {
+        kvt_move moves[PLAN_MOST];
+        kvt_plan plan = {.moves = moves, .capacity = PLAN_MOST};
+        kvt_policy_entry offer = many_offer(handle, &dice);
+        (void)!kvt_policy_admit(x->policy, SECOND + handle, &offer, &plan);
+        for (uint32_t i = 0; i < plan.count; i++) {
+            uint64_t *to = moves[i].to_bytes;
+            for (int tier = 1; tier < KVT_TIER_COUNT; tier++)
+                if (to[tier] > 0 && handle % 2 == 0) to[tier]--;
+            assert_int_equal(kvt_policy_commit(x->policy, moves[i].id, to), KVT_OK);
+        }
+        double rate = 1e-3 / (1.0 + (double)test_below(&x->dice, 100000));
+        assert_int_equal(kvt_policy_set_rate(x->policy, handle, rate), KVT_OK);
+    }
+}
+
+/* L at the reported prices. */
+static long double many_bound(const drawn *x, const kvt_option options[MANY_FORMS + 1])
+{
+    long double sum = 0.0L;
+    uint64_t dice = 5;
+    for (uint64_t handle = 1; handle <= MANY; handle++) {
+        const kvt_policy_entry offer = many_offer(handle, &dice);
+        const known_entry e = {
+            .share = 1.0, .recompute = offer.recompute_seconds, .sensitivity = offer.sensitivity};
+        const entry *known = entry_at(x->policy, entries_find(x->policy, handle));
+        double rate = reuse_rate(x->policy, known);
+        long double best = 0.0L;
+        for (uint32_t o = 1; o <= MANY_FORMS; o++) {
+            long double score = drawn_value(x, &e, &options[o], rate);
+            for (int level = 0; level < LEVELS; level++) {
+                uint64_t bytes =
+                    known->current == o ? known->bytes[level] : options[o].bytes[level + 1];
+                score -= (long double)x->bound.price[level + 1] * bytes;
+            }
+            if (score > best) best = score;
+        }
+        sum += best;
+    }
+    for (int level = 0; level < LEVELS; level++)
+        sum += (long double)x->bound.price[level + 1] * x->policy->capacity[level];
+    return sum;
+}
+
+/*
+ * So many entries that prices are found on samples and a box of prices decides most of them: the
+ * dual is L at its prices, nothing left out, and a placement comes close to it.
+ */
+static void all_of_many_entries_count(void **state)
+{
+    (void)state;
+    drawn *x = calloc(1, sizeof *x);
+    assert_non_null(x);
+    x->memory.left = -1;
+    x->dice = 11;
+    kvt_policy_config config;
+    kvt_policy_config_init(&config);
+    config.alpha_seconds = x->alpha[0] = 2.0;
+    config.half_life_seconds = 1000.0;
+    config.ghosts_max = MANY;
+    for (int tier = 1; tier < KVT_TIER_COUNT; tier++)
+        config.tiers[tier].capacity_bytes = UINT64_C(1000000) << tier;
+    config.allocator = test_allocator(&x->memory);
+    x->policy = test_open(&config);
+    kvt_option options[MANY_FORMS + 1] = {test_none(0.0)};
+    for (uint32_t i = 1; i <= MANY_FORMS; i++) {
+        options[i] = test_option((uint16_t)i, 1 + (int)(i % 3), 10 + 17 * i, 0.0);
+        options[i].load_seconds = 0.05 * (i % 3) + 0.002 * i;
+        options[i].loss = options[i].loss_upper = 0.08 * (MANY_FORMS - i);
+    }
+    uint32_t number;
+    assert_int_equal(kvt_policy_ladder_add(x->policy, options, MANY_FORMS + 1, &number), KVT_OK);
+    assert_int_equal(number, 1);
+    many_fill(x);
+    assert_int_equal(kvt_policy_solve(x->policy, 2 * SECOND, &x->bound), KVT_OK);
+    assert_int_equal(x->bound.entries, MANY);
+    assert_true(x->bound.remembered > MANY / 4 && x->bound.remembered < MANY);
+    for (int level = 0; level < LEVELS; level++)
+        assert_true(x->bound.price[level + 1] > 0.0);
+    long double least = many_bound(x, options);
+    if (x->bound.dual < least || x->bound.dual > least * (1.0L + 1e-12L)) {
+        fail_msg("dual %.17g, L is %.20Lg", x->bound.dual, least);
+    }
+    assert_true(x->bound.gap_solver <= 1e-4);
+    drawn_close(x);
+    free(x);
+}
+
 static void write_instance(const drawn *x, FILE *file)
 {
     fprintf(file, "{\"dual\": %.17g, \"placed\": %.17g, \"points\": %s, \"capacity\": [",
@@ -433,6 +560,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_placement_beats_the_dual),
         cmocka_unit_test(what_was_refused_counts),
+        cmocka_unit_test(all_of_many_entries_count),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
