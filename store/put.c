@@ -36,6 +36,7 @@ typedef struct put_work {
     bool full;                  /* caller: there is no room for the bytes */
     kvt_plan *plan;
     put_progress progress;
+    kvt_status failure; /* of the last plan that failed */
 } put_work;
 
 /* ---- decide ---- */
@@ -248,6 +249,7 @@ static kvt_status put_run(kvt_store *store, put_work *work)
         progress->last = executor_run_plan(store, plan->moves, plan->count, work->data, &result);
         if (progress->last == KVT_OK || !put_tries_again(store, work, &result))
             return progress->last;
+        work->failure = progress->last;
         status = put_decide(store, work);
     }
     return status;
@@ -277,7 +279,9 @@ kvt_status put_finish(kvt_store *store, store_staged *staged, kvt_plan *plan)
                      .staged = staged,
                      .plan = plan,
                      .progress = staged->progress};
-    return put_status(put_run(store, &work));
+    kvt_status status = put_run(store, &work);
+    /* The put was accepted: that no further plan was to be had is not why it failed. */
+    return put_status(status > 0 ? work.failure : status);
 }
 
 /* ---- the call ---- */

@@ -226,6 +226,26 @@ static void test_one_failed_write_loses_nothing(void **state)
     kvt_close(s.store);
 }
 
+/* The only device falls silent behind the return: the put is lost, which the flush tells, and close
+ * does not wait for the device. */
+static void test_a_device_that_falls_silent(void **state)
+{
+    (void)state;
+    site s;
+    site_prepare(&s);
+    s.device.silence_ns = 200000000;
+    site_open(&s);
+    assert_int_equal(tiers_fault_add(s.fault.device, &hang_writes), KVT_OK);
+    assert_int_equal(support_put(s.store, 1), KVT_OK);
+    assert_int_equal(support_get(s.store, 1, NULL), KVT_OK);
+    assert_int_equal(kvt_flush(s.store), KVT_E_IO);
+    assert_int_equal(support_get(s.store, 1, NULL), KVT_MISS);
+    assert_int_equal(support_stats(s.store).puts_lost, 1);
+    assert_int_equal(support_put(s.store, 1), KVT_REFUSED);
+    kvt_close(s.store);
+    tiers_fault_clear(s.fault.device);
+}
+
 typedef struct caller {
     site *s;
     uint32_t number;
@@ -464,6 +484,7 @@ int main(void)
         cmocka_unit_test(test_backlog_of_a_tier_refuses),
         cmocka_unit_test(test_failure_behind_the_return),
         cmocka_unit_test(test_one_failed_write_loses_nothing),
+        cmocka_unit_test(test_a_device_that_falls_silent),
         cmocka_unit_test(test_delete_of_what_is_handed_over),
         cmocka_unit_test(test_close_calls_off_what_nothing_keeps),
         cmocka_unit_test(test_close_finishes_what_survives),
