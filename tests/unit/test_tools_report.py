@@ -4,8 +4,8 @@
 
     test_tools_report.py COMMAND
 
-The words of a verdict are computed by the command, so they are looked at here; figures are drawn
-by the page's script, whose syntax node checks where it is installed.
+The words of a verdict are computed by the command, so they are looked at here. Figures are drawn by
+the page's script, which runs on a document model of the tests' own where node is installed.
 """
 
 import html.parser
@@ -19,6 +19,9 @@ import unittest
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from command_case import WORKLOAD, CommandCase  # noqa: E402
 
+NODE = shutil.which("node")
+DRAW_PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support",
+                         "draw_page.js")
 NASTY = "</script><!--<script>alert(1)</script>' \"&\u2028"
 NEVER_CLOSED = {"meta", "br", "hr", "img", "link", "input"}
 
@@ -71,7 +74,7 @@ def compare_row(against, verdict, ratio):
             "our_quality_mean": 0.99}
 
 
-class ReportTest(CommandCase):
+class ReportCase(CommandCase):
     def verdict(self, document):
         self.put("one.json", json.dumps(document))
         verdicts = self.run_json("report", "one.json")["verdicts"]
@@ -103,7 +106,9 @@ class ReportTest(CommandCase):
         self.assertEqual(len(identifiers), len(set(identifiers)))
         return page
 
-    # ---- what is concluded ----
+
+class VerdictTest(ReportCase):
+    """What is concluded."""
 
     def test_ahead_in_all(self):
         rows = [run("utility", seed, 0.8 + seed / 1000) for seed in range(1, 6)]
@@ -326,7 +331,9 @@ class ReportTest(CommandCase):
             self.run_command("report", *[name for name in os.listdir(self.folder)
                                          if name.endswith(".json")], "-o", "page.html")
 
-    # ---- pages ----
+
+class PageTest(ReportCase):
+    """The page around the figures."""
 
     def test_nothing_breaks_out(self):
         rows = [run(NASTY, 1, 1.0), run("utility", 1, 0.5), run("utility", 2, 0.5),
@@ -388,7 +395,9 @@ class ReportTest(CommandCase):
         import command_case
         return command_case.COMMAND
 
-    # ---- what cannot be read or written ----
+
+class FaultTest(ReportCase):
+    """What cannot be read or written."""
 
     def test_faults(self):
         self.fails("which FILE?", "report")
@@ -428,16 +437,126 @@ class ReportTest(CommandCase):
             result = self.run_command("report", name, "-o", "/dev/full", code=1)
             self.assertIn("/dev/full", result.stderr)
 
-    def test_script(self):
-        node = shutil.which("node")
-        if node is None:
-            self.skipTest("node is not installed: the script is not looked at")
-        page = self.page(replay([run("lru", 1, 1.0)]))
-        self.assertEqual(page.faults, [])
-        with open(self.path("page.html"), encoding="utf-8") as file:
-            script = file.read().rpartition("<script>\n")[2].partition("</script>")[0]
-        self.put("script.js", script)
-        subprocess.run([node, "--check", self.path("script.js")], check=True, timeout=60)
+class FigureTest(ReportCase):
+    """What the page's script draws, as wide as a telephone and as a desk's screen."""
+
+    def setUp(self):
+        super().setUp()
+        if NODE is None:
+            self.skipTest("node is not installed: no figure is looked at")
+
+    def draw(self, *documents, width=400):
+        self.page(*documents)
+        result = subprocess.run([NODE, DRAW_PAGE, self.path("page.html"), str(width)], text=True,
+                                stdout=subprocess.PIPE, check=True, timeout=60)
+        drawn = json.loads(result.stdout)
+        for figure in drawn["figures"]:
+            self.assertTrue(figure["title"])
+            self.assertTrue(figure["axes"], figure["title"])
+            self.assertEqual(figure["outside"], [], figure["title"])
+        for part in ("NaN", "undefined", "Infinity", "[object"):
+            self.assertNotIn(part, result.stdout)
+        return drawn
+
+    def drawn_as_its_kind(self, *documents):
+        for width in (400, 1280):
+            drawn = self.draw(*documents, width=width)
+            self.assertFalse(any("lacks parts" in note for note in drawn["notes"]))
+            self.assertTrue(drawn["figures"])
+        return drawn
+
+    def test_replay(self):
+        rows = [run(policy, seed, mean + seed / 100, compute_s_mean=mean / 2,
+                    blocked_io_s_mean=mean / 4, wait_s_mean=mean / 4, bound_cost_s_per_request=0.1,
+                    hit_token_ratio={"total": 0.5, "dram": 0.3, "ssd": 0.2})
+                for seed in (1, 2) for policy, mean in (("utility", 0.5), ("lru", 1.0),
+                                                        ("oracle", 0.25))]
+        drawn = self.drawn_as_its_kind(replay(rows, configuration={"tiers": {}}))
+        titles = [figure["title"] for figure in drawn["figures"]]
+        self.assertEqual(len(titles), 4)
+        self.assertIn("bound 100 ms", drawn["figures"][0]["text"])
+        self.assertIn("lru, median", drawn["figures"][3]["text"])
+        self.assertIn("equal", drawn["figures"][3]["text"])
+        for figure in drawn["figures"]:
+            for policy, colour in (("utility", "#2f6fde"), ("lru", "#e07b1a")):
+                self.assertEqual(figure["colours"].get(policy, colour), colour, figure["title"])
+
+    def test_compare(self):
+        drawn = self.drawn_as_its_kind({
+            "schema": "kvterrace-compare-1", "configuration": {},
+            "baselines": [compare_row("lru raw", "win", 0.8)],
+            "ablations": [compare_row("a very long name of a variant that no screen has room for "
+                                      "beside it", "lose", 1.3)]})
+        self.assertEqual(len(drawn["figures"]), 2)
+        self.assertIn("0.800 [0.790, 0.810]", drawn["figures"][0]["text"])
+
+    def test_grid_and_live(self):
+        cell = {"cell": "turns8-zipf0.9-cap200-ssd14", "family": "sessions", "best_rival": "lru",
+                "bound": 1.0, "ratio": 0.9, "ratio_low": 0.8, "ratio_high": 1.0}
+        rows = [{"cell": cell["cell"], "policy": policy, "ttft_s_mean": mean, "ratio_to_best": mean}
+                for policy, mean in (("utility", 1.8), ("lru", 2.0))]
+        drawn = self.drawn_as_its_kind(
+            {"schema": "kvterrace-bench-grid-1", "cells": [cell], "rows": rows},
+            {"schema": "kvterrace-bench-live-1", "totals": {"ratio_allowed": 0.1},
+             "rows": [{"setting": "s", "policy": "lru", "ratio": 1.2, "rank_live": 1,
+                       "rank_sim": 2, "live": {"ttft_s": 1}, "sim": {"ttft_s": 2}}]})
+        self.assertEqual([figure["title"] for figure in drawn["figures"]],
+                         ["sessions: utility beside the best rival of each cell",
+                          "sessions: distance from the bound",
+                          "s: the store beside the simulator"])
+        self.assertIn("asked: at most 1.02", drawn["figures"][0]["text"])
+        self.assertIn("1.800", drawn["figures"][1]["text"])
+        self.assertIn("lru (1, 2)", drawn["figures"][2]["text"])
+
+    def test_measurements(self):
+        curve = {"name": "planes:k4v4,g64", "variant": "planes:k4v4,g64", "source": "sample",
+                 "bits_per_element": 4.5, "loss_mean": 0.01, "loss_low": 0.005, "loss_high": 0.02,
+                 "attention_error": 0.1}
+        speed = {"variant": "raw", "scope": "record", "threads": 1, "isa": "avx2",
+                 "direction": "decode", "bytes_per_s": 1e9}
+        point = {"kind": "read", "request_bytes": 4096, "depth": 1, "bytes_per_s": 1e9}
+        self.drawn_as_its_kind(
+            {"schema": "kvterrace-bench-codecs-1", "losses": [curve], "results": [speed],
+             "memcpy_bytes_per_s": 1e10},
+            {"schema": "kvterrace-profile-quality-1", "sets": [{"variants": [curve]}]},
+            {"schema": "kvterrace-bench-stripe-1", "results": [
+                {"layout": "equal", "object_bytes": 1 << 20, "read_ratio": 0.9,
+                 "write_ratio": 0.8}]},
+            {"schema": "kvterrace-bench-devices-1", "results": [
+                {"device": "d", "read_bytes_per_s": 1e9, "write_bytes_per_s": 1e8}]},
+            {"schema": "kvterrace-bench-ablation-1", "results": [
+                {"row": "full", "tokens": 1024, "blocked_seconds": 1,
+                 "ideal_blocked_seconds": 0.5}]},
+            {"schema": "kvterrace-profile-2", "devices": [
+                {"device": "d", "tier": "ssd", "read": {"bytes_per_s": 1e9},
+                 "points": [point, dict(point, request_bytes=1 << 20)]}],
+             "load": [{"tokens": [1, 2], "token_bytes": 1e5, "loads": [
+                 {"device": "d", "seconds": [1, 2]}], "prefills": [
+                     {"prefill": "p", "seconds": [2, 4]}]}],
+             "codecs": [{"name": "raw", "source": "sample", "threads": 1, "best": True,
+                         "stored_share": 1.0, "decode_bytes_per_s": 1e9}],
+             "quality_sets": [{"model": "m", "class": "c", "curves": [curve]}]})
+
+    def test_kinds_that_are_not_known(self):
+        drawn = self.draw({"schema": "kvterrace-new-1", "rows": [
+            {"name": "a", "load_s": 1.5, "load_s_low": 1, "load_s_high": 2, "flag": True},
+            {"name": "b", "load_s": 3, "more": [1, 2]}], "inner": {"deep": {"x": 1}}})
+        self.assertEqual([figure["title"] for figure in drawn["figures"]], ["rows: load"])
+        self.assertIn("1.50 s [1.00 s, 2.00 s]", drawn["figures"][0]["text"])
+        self.assertIn("1, 2", drawn["tables"][0])
+
+    def test_what_is_not_what_it_should_be(self):
+        keys = ("results", "configuration", "workload", "baselines", "losses", "checks", "sources",
+                "fast_path", "drives", "rows", "devices", "break_even", "load", "codecs", "runs",
+                "quality_sets", "calibrations", "learned", "prefill", "sets", "cells", "totals")
+        documents = [{"schema": f"kvterrace-{kind}-1", **{key: wrong for key in keys}}
+                     for wrong in (None, 7, "x", [], {}, [[]], [None], [{}], [{"a": None}], True)
+                     for kind in ("replay", "compare", "profile", "bench-codecs", "bench-devices",
+                                  "bench-stripe", "bench-ablation", "bench-grid", "bench-live",
+                                  "profile-quality", "other")]
+        self.draw(*documents)
+        rows = [run(NASTY, 1, 1.0), run("utility", 1, 0.5)]
+        self.draw(replay(rows, configuration={"tiers": {NASTY: {"devices": 1}}}))
 
 
 if __name__ == "__main__":

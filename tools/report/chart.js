@@ -68,6 +68,11 @@ const format = {
 for (const [name, write] of Object.entries(format))
   format[name] = (value) => isNumber(value) ? write(value) : "-";
 
+// A text or a number as it is; what is absent is a dash.
+function word(value) {
+  return value === undefined || value === null || value === "" ? "-" : String(value);
+}
+
 function mean(values) {
   const known = values.filter(isNumber);
   return known.length === 0 ? NaN : known.reduce((sum, value) => sum + value, 0) / known.length;
@@ -242,15 +247,27 @@ function yBound(picture, bound, scale, box) {
       shorten(bound.name, box.right - box.left)));
 }
 
-// Where rows with names and values go: beside the plot when there is room; else above it, on one
-// line or, where a name is too long for that, on two.
+// A text as lines that are no wider than asked, cut behind blanks and commas where there are some.
+function wrapText(text, width) {
+  const lines = [""];
+  for (const part of String(text).match(/[^\s,]*[\s,]*/g)) {
+    const last = lines[lines.length - 1];
+    if (last === "" || textWidth(last + part.trimEnd()) <= width) lines[lines.length - 1] += part;
+    else lines.push(part);
+  }
+  return lines.map((line) => shorten(line.trimEnd(), width));
+}
+
+// Where rows with names and values go: beside the plot when there is room, above it otherwise, the
+// value behind the name or, where one of the names is too long for that, below it.
 function rowLayout(width, names, values, bound) {
   const nameWidth = widest(names) + 12, valueWidth = widest(values) + 10;
   const beside = nameWidth + valueWidth + 260 <= width;
-  const two = !beside && names.some((name, index) =>
+  const below = !beside && names.some((name, index) =>
     textWidth(name) + textWidth(values[index]) + 16 > width);
-  const above = beside ? 0 : two ? 32 : 16;
-  return {beside, two, above, step: 26 + above, top: bound ? 26 : 8, width,
+  const lines = names.map((name) => beside ? [name] : wrapText(name, width - 4));
+  const above = beside ? 0 : 16 * (Math.max(...lines.map((one) => one.length)) + (below ? 1 : 0));
+  return {beside, below, lines, values, above, step: 26 + above, top: bound ? 26 : 8, width,
     left: beside ? nameWidth : 2, right: beside ? width - valueWidth : width - 6};
 }
 
@@ -259,19 +276,20 @@ function rowMiddle(layout, index) {
   return layout.top + index * layout.step + layout.above + 13;
 }
 
-function rowText(picture, layout, name, y, value) {
+function rowText(picture, layout, index) {
+  const y = rowMiddle(layout, index), lines = layout.lines[index], value = layout.values[index];
   if (layout.beside) {
     picture.append(
-      shape("text", {x: layout.left - 12, y: y + 4, "text-anchor": "end"}, name),
+      shape("text", {x: layout.left - 12, y: y + 4, "text-anchor": "end"}, lines[0]),
       shape("text", {class: "value", x: layout.right + 10, y: y + 4}, value));
     return;
   }
-  const top = y - layout.above + 3;
-  picture.append(
-    shape("text", {class: "halo", x: 2, y: top}, shorten(name, layout.width - 4)),
-    layout.two ? shape("text", {class: "value halo", x: 2, y: top + 16}, value) :
-      shape("text", {class: "value halo", x: layout.width - 2, y: top, "text-anchor": "end"},
-        value));
+  const last = y - 13 - (layout.below ? 16 : 0);
+  lines.forEach((line, i) => picture.append(
+    shape("text", {class: "halo", x: 2, y: last - 16 * (lines.length - 1 - i)}, line)));
+  picture.append(layout.below ? shape("text", {class: "value halo", x: 2, y: y - 13}, value) :
+    shape("text", {class: "value halo", x: layout.width - 2, y: last, "text-anchor": "end"},
+      value));
 }
 
 // Stacked bars. rows: {name, colour, parts: [{name, value, opacity, colour}], text}; bound:
@@ -303,8 +321,7 @@ function bars(parent, options) {
       }
     });
     if (options.bound && isNumber(options.bound.value)) xBound(picture, options.bound, scale, box);
-    rows.forEach((row, index) =>
-      rowText(picture, layout, row.name, rowMiddle(layout, index), values[index]));
+    rows.forEach((_, index) => rowText(picture, layout, index));
     return picture;
   });
 }
@@ -344,7 +361,7 @@ function dots(parent, options) {
           stroke: row.besideColour, "stroke-width": 2}));
       picture.append(shape("circle", {cx: scale.at(row.value), cy: y, r: 4.5, fill: row.colour},
         shape("title", {}, `${row.name}: ${values[index]}`)));
-      rowText(picture, layout, row.name, y, values[index]);
+      rowText(picture, layout, index);
     });
     return picture;
   });
@@ -483,6 +500,7 @@ function table(parent, columns, rows, summary) {
   const kept = columns.map((_, index) => rows.some((row) => !isEmpty(row[index])));
   columns = columns.filter((_, index) => kept[index]);
   rows = rows.map((row) => row.filter((_, index) => kept[index]));
+  if (columns.length === 0) return;
   const body = html("tbody");
   for (const row of rows) {
     body.append(html("tr", {}, ...row.map((cell, index) => {

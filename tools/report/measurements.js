@@ -43,7 +43,7 @@ function drawCodecs(parent, document) {
       rows: records.filter((row) => row.direction === direction).map((row) => ({
         name: row.variant, colour: colourOf(familyOf(row.variant)),
         parts: [{name: direction, value: row.bytes_per_s}]}))});
-  heading(parent, "What is asked");
+  if (rowsOf(document.checks).length > 0) heading(parent, "What is asked");
   table(parent, [column("check", "left"), column("source", "left"), column("of", "left"),
     column("value"), column("asked"), column("")], rowsOf(document.checks).map((row) => [row.check,
     row.source, row.what, format.ratio(row.value), `${row.asked === "at_least" ? "at least" :
@@ -198,7 +198,7 @@ function profileCodecs(parent, document) {
 }
 
 function qualitySet(parent, set, rows, nameOf) {
-  const title = `${set.model} on ${set.class}`;
+  const title = `${word(set.model)} on ${word(set.class)}`;
   bitsFigure(parent, title, rows.map((row) => Object.assign({}, row, {
     loss: row.loss_mean, loss_low: row.loss_low, loss_high: row.loss_high})), "loss",
   "loss: one minus the similarity to exact KV's answer", nameOf);
@@ -217,8 +217,8 @@ function profileLadders(parent, document) {
   const sets = rowsOf(document.calibrations);
   if (sets.length > 0) heading(parent, "Ladders");
   for (const set of sets) {
-    note(parent, `${set.model} on ${set.class}, best variant first; one that is worse than a ` +
-      "cheaper one is refused.");
+    note(parent, `${word(set.model)} on ${word(set.class)}, best variant first; one that is ` +
+      "worse than a cheaper one is refused.");
     table(parent, [column("variant", "left"), column("bits"), column("loss"), column("at most"),
       column(""), column("evidence", "long")], rowsOf(set.rungs).map((row) => [row.name,
       format.bits(row.bits_per_element), format.plain(row.loss), format.plain(row.loss_upper),

@@ -33,16 +33,16 @@ function replayFacts(parent, document) {
   const set = document.configuration || {}, load = document.workload || {};
   const first = rowsOf(document.results)[0] || {};
   headFacts(parent, document, [
-    ["workload", `${load.name}: ${format.whole(load.requests)} requests, ` +
+    ["workload", `${word(load.name)}: ${format.whole(load.requests)} requests, ` +
       `${format.whole(load.input_tokens)} tokens in ${format.whole(load.distinct_blocks)} ` +
-      `different blocks of ${load.block_tokens} tokens`],
+      `different blocks of ${word(load.block_tokens)} tokens`],
     ["footprint", `${format.bytes(first.footprint_bytes)}; an unlimited cache hits ` +
       `${format.share(first.ideal_block_ratio)} of the blocks`],
-    ["servers", `${set.servers}, prefill ${set.prefill}, ${set.overlap ?
+    ["servers", `${word(set.servers)}, prefill ${word(set.prefill)}, ${set.overlap ?
       "loads overlap the prefill layer by layer" : "loads precede the prefill"}`],
     ...tierFacts(set.tiers),
     ["policy", `alpha ${format.seconds(set.alpha_s)}, half-life ${format.seconds(
-      set.half_life_s)}, holes ${set.holes}`],
+      set.half_life_s)}, holes ${word(set.holes)}`],
     ["profile", set.profile],
   ]);
 }
@@ -194,23 +194,24 @@ function compareName(kind, row) {
 
 function drawCompare(parent, document) {
   const set = document.configuration || {};
-  headFacts(parent, document, [["workload", `${document.workload}: ${format.whole(set.requests)} ` +
-    `requests, ${set.seeds} seeds, ${set.tuning_seeds} for tuning`], ["ladder", set.ladder],
+  headFacts(parent, document, [["workload", `${word(document.workload)}: ` +
+    `${format.whole(set.requests)} requests, ${word(set.seeds)} seeds, ` +
+    `${word(set.tuning_seeds)} for tuning`], ["ladder", set.ladder],
   ["capacity", `${format.bytes(set.dram_bytes)} of DRAM, ${format.bytes(set.ssd_bytes)} of SSD, ` +
     `${format.ratio(set.capacity_over_footprint)} of the footprint`], ["note", document.note]]);
   for (const [key, title] of Object.entries(compareTitles)) {
     const rows = rowsOf(document[key]);
     if (rows.length === 0) continue;
     heading(parent, title);
-    const cases = unique(rows.map((row) => `SSD at ${format.rate(row.ssd_bytes_per_s)}, sigma ` +
-      `${row.sigma}, repeatability ${row.repeatability}`));
+    const caseOf = (row) => `SSD at ${format.rate(row.ssd_bytes_per_s)}, sigma ` +
+      `${word(row.sigma)}, repeatability ${word(row.repeatability)}`;
+    const cases = unique(rows.map(caseOf));
     for (const one of cases) {
       dots(parent, {title: one, write: format.ratio, bound: {value: 1, name: "equal"}, least: 0.1,
         xTitle: key === "ablations" ? "mean time to first token with over without" :
           "the engine's mean time to first token over the rival's: below 1 the engine is faster",
         caption: "At equal or better quality, paired by seed; intervals of 95 %.",
-        rows: rows.filter((row) => one === `SSD at ${format.rate(row.ssd_bytes_per_s)}, sigma ` +
-          `${row.sigma}, repeatability ${row.repeatability}`).map((row) => ({
+        rows: rows.filter((row) => caseOf(row) === one).map((row) => ({
           name: compareName(key, row), value: row.ratio, low: (row.ratio_95 || [])[0],
           high: (row.ratio_95 || [])[1], colour: colourOf(key === "ablations" ? row.ours :
             row.against)}))});
@@ -276,7 +277,8 @@ function drawGrid(parent, document) {
   const timeOf = (cell, policy) => Math.min(...rows.filter((row) => row.cell === cell.cell &&
     row.policy === policy).map((row) => row.ttft_s_mean).filter(isNumber));
   headFacts(parent, document, [["cells", `${cells.length} of ${all.length}, ` +
-    `${document.repetitions} seeds${document.quick ? ", quick" : ""}`], ["half", document.half],
+    `${word(document.repetitions)} seeds${document.quick ? ", quick" : ""}`],
+  ["half", document.half],
   ["took", format.seconds(document.seconds)]]);
   for (const family of unique(cells.map((cell) => cell.family))) {
     const some = cells.filter((cell) => cell.family === family);
@@ -294,14 +296,15 @@ function drawLive(parent, document) {
   const rows = rowsOf(document.rows), totals = document.totals || {};
   headFacts(parent, document, [["took", format.seconds(totals.seconds)]]);
   for (const setting of unique(rows.map((row) => row.setting)))
-    dots(parent, {title: `${setting}: the store beside the simulator`, write: format.ratio,
+    dots(parent, {title: `${word(setting)}: the store beside the simulator`, write: format.ratio,
       xTitle: "mean time to first token, live over simulated", least: 0.3,
       bounds: [{value: 1 - totals.ratio_allowed, name: ""}, {value: 1, name: ""},
         {value: 1 + totals.ratio_allowed, name: `asked: within ${format.share(
           totals.ratio_allowed)}`}].filter((bound) => isNumber(bound.value)),
       caption: "Behind each policy its rank, live and simulated.",
       rows: rows.filter((row) => row.setting === setting).map((row) => ({
-        name: `${row.policy} (${row.rank_live}, ${row.rank_sim})`, value: row.ratio,
+        name: `${word(row.policy)} (${word(row.rank_live)}, ${word(row.rank_sim)})`,
+        value: row.ratio,
         colour: colourOf(row.policy)}))});
   const flat = (row, one) => Object.fromEntries(Object.entries(row[one] || {}).map(
     ([key, value]) => [`${one}_${key}`, value]));
