@@ -20,17 +20,17 @@
 
 #define MIB ((uint64_t)1 << 20)
 
-/* Llama-3.1-8B on an A100, with keys and values of 8 KiB a token. */
-#define LIVE_SCALE           (1.0 / 32.0) /* entries of 128 KiB, 1.7 ms to recompute */
-#define LIVE_BYTES_PER_TOKEN 8192u
+/* Llama-3.1-8B on an A100, with keys and values of 4 KiB a token. */
+#define LIVE_SCALE           (1.0 / 16.0) /* entries of 128 KiB, 3.4 ms to recompute */
+#define LIVE_BYTES_PER_TOKEN 4096u
 #define LIVE_BLOCK_TOKENS    512u
 #define LIVE_SERVERS         2u
 #define LIVE_WARMUP          0.2
-#define LIVE_TICK_SECONDS    0.32
-#define LIVE_DRAM_ALONE      (48 * MIB) /* as scaled */
-#define LIVE_DRAM_ABOVE      (24 * MIB)
-#define LIVE_SSD             (96 * MIB)
-#define LIVE_LOAD_POLICY     "lru"
+#define LIVE_TICK_SECONDS    0.16
+#define LIVE_DRAM_ALONE      (32 * MIB) /* as scaled */
+#define LIVE_DRAM_ABOVE      (16 * MIB)
+#define LIVE_SSD             (64 * MIB)
+#define LIVE_LOAD_POLICY     "none"
 #define LIVE_LOAD_TRIES      24
 
 /* All loads and both writes where they matter most: at rho 0.3 writes keep up either way. */
@@ -71,6 +71,9 @@ static void live_options(const live_bench *bench, const live_setting *setting,
     options->warmup = LIVE_WARMUP;
     options->tick_seconds = LIVE_TICK_SECONDS;
     options->bounds = false;
+    options->store_model = true;
+    options->put_fixed_seconds = 100e-6 / LIVE_SCALE;
+    options->put_staging_bytes = (uint64_t)((double)SITE_PUT_STAGING / LIVE_SCALE);
     bool ssd = setting->ssd_bytes_per_s > 0;
     uint64_t dram = ssd ? LIVE_DRAM_ABOVE : LIVE_DRAM_ALONE;
     kvt_affine memory = {results->dram_overhead_s / LIVE_SCALE, SITE_DRAM_BYTES_PER_S, 0.0};
@@ -86,10 +89,10 @@ static void live_options(const live_bench *bench, const live_setting *setting,
 static kvt_status live_generate(live_bench *bench)
 {
     replay_generator generator = {.requests_per_s = 1.0,
-                                  .requests = bench->options->quick ? 200 : 400,
+                                  .requests = bench->options->quick ? 140 : 280,
                                   .contexts = 60,
                                   .zipf = 0.8,
-                                  .tokens_median = 5120,
+                                  .tokens_median = 4096,
                                   .tokens_sigma = 0.6,
                                   .tokens_max = 16384,
                                   .turns_mean = 2.0,
@@ -123,6 +126,7 @@ static void live_take_reading(const replay_result *result, live_reading *out)
                           .hit_ratio = result->hit_token_ratio[0],
                           .puts = result->puts,
                           .refused = result->refused,
+                          .busy = result->puts_busy,
                           .demotions = result->demotions,
                           .promotions = result->promotions,
                           .evictions = result->evictions,

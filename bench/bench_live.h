@@ -35,6 +35,7 @@ typedef struct live_reading {
     double service_s, wait_s, put_s;
     double rho;
     double hit_ratio; /* tokens of the leading run */
+    uint64_t busy;    /* puts that the store could not take in time */
     uint64_t puts, refused, demotions, promotions, evictions;
     uint64_t written_bytes; /* to SSD */
     uint64_t wrong_bytes;

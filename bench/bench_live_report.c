@@ -17,13 +17,14 @@ static json_t *report_setting(const live_setting *setting)
 
 static json_t *report_reading(const live_reading *reading)
 {
-    return json_pack(
-        "{s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I}", "ttft_s", reading->ttft_s,
-        "wait_s", reading->wait_s, "service_s", reading->service_s, "put_s", reading->put_s, "rho",
-        reading->rho, "hit_token_ratio", reading->hit_ratio, "puts", (json_int_t)reading->puts,
-        "refused", (json_int_t)reading->refused, "promotions", (json_int_t)reading->promotions,
-        "demotions", (json_int_t)reading->demotions, "evictions", (json_int_t)reading->evictions,
-        "ssd_bytes_written", (json_int_t)reading->written_bytes);
+    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "ttft_s",
+                     reading->ttft_s, "wait_s", reading->wait_s, "service_s", reading->service_s,
+                     "put_s", reading->put_s, "rho", reading->rho, "hit_token_ratio",
+                     reading->hit_ratio, "puts", (json_int_t)reading->puts, "puts_busy",
+                     (json_int_t)reading->busy, "refused", (json_int_t)reading->refused,
+                     "promotions", (json_int_t)reading->promotions, "demotions",
+                     (json_int_t)reading->demotions, "evictions", (json_int_t)reading->evictions,
+                     "ssd_bytes_written", (json_int_t)reading->written_bytes);
 }
 
 static json_t *report_row(const live_row *row)

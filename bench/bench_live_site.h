@@ -13,6 +13,7 @@
 
 #define SITE_DRAM_BYTES_PER_S 4e9
 #define SITE_SLACK_BYTES      (UINT64_C(1) << 20)
+#define SITE_PUT_STAGING      (UINT64_C(8) << 20)
 #define SITE_STAGING_BYTES    (UINT64_C(16) << 20)
 
 typedef struct live_site {

@@ -76,8 +76,9 @@ typedef struct live_server {
     live_run *run;
     pthread_t thread;
     kvt_key *keys;
-    double *seconds; /* predicted, by key */
-    uint8_t *buffer; /* buffer_blocks blocks, then one more that puts are made in */
+    double *seconds;          /* predicted, by key */
+    uint8_t *buffer;          /* buffer_blocks blocks that were read, and as many to be put */
+    uint32_t made_from, made; /* computed blocks whose bytes are there already */
     const replay_request *request;
     const uint32_t *path;
     uint32_t held; /* blocks in the buffer that are not checked yet */
@@ -302,11 +303,36 @@ static uint32_t live_load(live_server *server)
     return loaded;
 }
 
+/* Where the bytes of a computed block are made. */
+static uint8_t *live_place(const live_server *server, uint32_t position)
+{
+    const live_run *run = server->run;
+    size_t slot = run->buffer_blocks + position % run->buffer_blocks;
+    return server->buffer + slot * run->block_bytes;
+}
+
+static void live_make_block(const live_server *server, uint32_t position)
+{
+    const live_run *run = server->run;
+    live_fill(run->options->seed, server->path[position], live_place(server, position),
+              run->block_bytes);
+}
+
+/* Makes what is to be put, as far as the buffer goes: a prefill would be making it now. */
+static void live_make_rest(live_server *server, uint32_t loaded)
+{
+    uint32_t count = server->request->block_count - loaded;
+    server->made_from = loaded;
+    server->made = count < server->run->buffer_blocks ? count : server->run->buffer_blocks;
+    for (uint32_t i = 0; i < server->made; i++)
+        live_make_block(server, loaded + i);
+}
+
+/* Puts what was computed. A block behind a hole may be there still: its put counts as a use. */
 static void live_put_rest(live_server *server, uint32_t loaded)
 {
     live_run *run = server->run;
     uint32_t unit = run->workload->block_tokens;
-    uint8_t *data = server->buffer + (size_t)run->buffer_blocks * run->block_bytes;
     for (uint32_t i = loaded; i < server->request->block_count && !live_is_interrupted(run); i++) {
         kvt_entry entry = {.key = server->keys[i],
                            .parent = i > 0 ? &server->keys[i - 1] : NULL,
@@ -316,10 +342,8 @@ static void live_put_rest(live_server *server, uint32_t loaded)
         if (run->layout.dtype == KVT_DTYPE_OPAQUE) {
             entry.recompute_seconds = kvt_prefill_seconds(&run->prefill, i * unit, (i + 1) * unit);
         }
-        /* A block behind a hole may be there still: then making its bytes would be for nothing. */
-        if (kvt_exists(run->store, &entry.key) == KVT_OK) continue;
-        live_fill(run->options->seed, server->path[i], data, run->block_bytes);
-        kvt_status status = kvt_put(run->store, &entry, data, run->block_bytes);
+        if (i >= server->made_from + server->made) live_make_block(server, i);
+        kvt_status status = kvt_put(run->store, &entry, live_place(server, i), run->block_bytes);
         server->failed_puts += status < 0 && status != KVT_E_SPACE;
     }
 }
@@ -371,10 +395,11 @@ static void live_serve(live_server *server, uint64_t index)
     uint32_t loaded = live_load(server);
     double compute_s = run->prefill.fixed_seconds + live_prefill_after(run, request, loaded);
     uint64_t prefill_from_ns = run->options->overlap ? start_ns : live_now_ns();
+    live_check_held(server);
+    live_make_rest(server, loaded);
     live_sleep_until(run, prefill_from_ns + (uint64_t)(compute_s * 1e9));
     uint64_t first_token_ns = live_now_ns();
 
-    live_check_held(server);
     live_put_rest(server, loaded);
     double unscale = 1e-9 / run->scale;
     live_report(server, index,
@@ -406,7 +431,7 @@ static kvt_status live_server_open(live_run *run, live_server *server)
 {
     server->run = run;
     server->keys = malloc(((size_t)run->workload->longest_path + 1) * sizeof *server->keys);
-    server->buffer = malloc((size_t)(run->buffer_blocks + 1) * run->block_bytes);
+    server->buffer = malloc((size_t)run->buffer_blocks * 2 * run->block_bytes);
     server->seconds = malloc(((size_t)run->workload->longest_path + 1) * sizeof *server->seconds);
     return server->keys != NULL && server->seconds != NULL && server->buffer != NULL ? KVT_OK
                                                                                      : KVT_E_MEMORY;
@@ -462,6 +487,12 @@ static kvt_status live_scale_prefill(live_run *run)
     return KVT_OK;
 }
 
+/* What was handed over ends, stored or not; the counters say which. */
+static void live_settle_puts(live_run *run)
+{
+    if (!live_is_interrupted(run)) (void)!kvt_flush(run->store);
+}
+
 /* Capacities and everything that is a time shrink with the bytes; bandwidths stay. */
 static kvt_status live_open_store(live_run *run, const replay_live *live, const char *policy,
                                   char *message, size_t message_size)
@@ -474,6 +505,8 @@ static kvt_status live_open_store(live_run *run, const replay_live *live, const 
     store.prefill = run->prefill;
     store.alpha_seconds *= run->scale;
     store.half_life_seconds *= run->scale;
+    store.put_backlog_seconds *= run->scale;
+    store.put_staging_bytes = (uint64_t)((double)store.put_staging_bytes * run->scale);
     if (store.tick_seconds > 0.0) {
         store.tick_seconds *= run->scale;
         if (store.tick_seconds < LIVE_TICK_SECONDS) store.tick_seconds = LIVE_TICK_SECONDS;
@@ -540,6 +573,7 @@ static void live_take_stats(live_run *run, const kvt_store_stats *stats)
     result->decision_ns_p50 = stats->decision_ns_p50;
     result->decision_ns_p99 = stats->decision_ns_p99;
     result->puts = stats->puts;
+    result->puts_busy = stats->puts_busy;
     result->refused = stats->puts_refused;
     result->promotions = stats->promotions;
     result->demotions = stats->demotions;
@@ -597,6 +631,7 @@ kvt_status replay_run_live(const replay_options *options, const replay_workload 
     if (status != KVT_OK) goto out;
     snprintf(message, message_size, "the servers could not be started");
     status = live_run_servers(&run);
+    if (status == KVT_OK) live_settle_puts(&run);
     if (status == KVT_OK && live_is_interrupted(&run)) {
         snprintf(message, message_size, "interrupted");
         status = KVT_E_CANCELLED;

@@ -21,6 +21,11 @@
  *   - Moves are committed at once, and their bytes occupy the paths. A move for a path that has
  *     fallen too far behind is aborted, and so is the rest of its plan.
  *
+ * With options->store_model the last two are what a store does instead (docs/STORE.md, Put): a
+ * request gets its blocks one after the other; what it computed exists for others from its first
+ * token on, in the put's staging, which is bounded; four executors and a background round carry
+ * moves out one by one, and a move is committed when it has been written.
+ *
  * Thread rule: options, workloads and results belong to one thread at a time; runs on different
  * result objects may share one workload.
  */
@@ -98,6 +103,12 @@ typedef struct replay_options {
     uint64_t move_bytes_per_s; /* 0 = unlimited */
     double write_lag_seconds;  /* a tier's writes may fall behind so far; 0 = without bound */
     double read_lag_seconds;   /* and its reads, before a move that must read is aborted */
+    bool store_model; /* puts hand over and gets go one after the other, as in a store: sim_store.h
+                       */
+    uint64_t put_staging_bytes; /* with it: entries that were put and are not written; 0 = any */
+    double put_backlog_seconds; /* writes that wait for one tier; 0 = any */
+    double copy_bytes_per_s;    /* of a put, by its caller, and of a get while it is staged */
+    double put_fixed_seconds;   /* of these, whatever the entry's size */
 
     bool bounds; /* sum up the regrets; the caller also finds the bound */
 
@@ -208,6 +219,7 @@ typedef struct replay_result {
     double footprint_bytes; /* all distinct blocks as raw entries */
     uint64_t decisions;     /* calls into the policy */
     uint64_t decision_ns_p50, decision_ns_p99;
+    uint64_t puts_busy; /* computed blocks that the store could not take in time */
     uint64_t puts, refused, promotions, demotions, evictions, moves;
     double loop_s; /* wall seconds of the replay loop alone */
     double block_refs_per_s;

@@ -28,6 +28,11 @@ static const replay_tier options_default_tier[KVT_TIER_COUNT] = {
 #define OPTIONS_WRITE_LAG_SECONDS 10.0
 #define OPTIONS_READ_LAG_SECONDS  0.25
 
+/* What a store allows puts that have returned (docs/STORE.md, Put), and one core's copy. */
+#define OPTIONS_PUT_STAGING         (UINT64_C(256) << 20)
+#define OPTIONS_PUT_BACKLOG_SECONDS 10.0
+#define OPTIONS_COPY_BYTES_PER_S    5e9
+
 static const char *const tier_keys[KVT_TIER_COUNT][5] = {
     [KVT_TIER_HBM] = {"tier.hbm.capacity", "tier.hbm.read_bandwidth", "tier.hbm.write_bandwidth",
                       "tier.hbm.latency", "tier.hbm.devices"},
@@ -92,6 +97,9 @@ void replay_options_init(replay_options *options)
     options->moves_per_tick = 64;
     options->write_lag_seconds = OPTIONS_WRITE_LAG_SECONDS;
     options->read_lag_seconds = OPTIONS_READ_LAG_SECONDS;
+    options->put_staging_bytes = OPTIONS_PUT_STAGING;
+    options->put_backlog_seconds = OPTIONS_PUT_BACKLOG_SECONDS;
+    options->copy_bytes_per_s = OPTIONS_COPY_BYTES_PER_S;
     options_add_raw(options);
     kvt_status status = kvt_prefill_preset("llama-3.1-8b:a100", &options->model.prefill);
     assert(status == KVT_OK); /* a name that the estimator's table holds */
@@ -498,6 +506,15 @@ static uint32_t options_count(kvt_config *config, const char *key)
     return value > UINT32_MAX ? UINT32_MAX : (uint32_t)value;
 }
 
+/* The bounds of puts are a store's settings; a plain simulation has none. */
+static void options_read_store_model(kvt_config *config, replay_options *options)
+{
+    options->store_model = kvt_config_switch(config, "replay.store_model");
+    if (!options->store_model) return;
+    options->put_staging_bytes = kvt_config_bytes(config, "store.put_staging");
+    options->put_backlog_seconds = kvt_config_number(config, "store.put_backlog");
+}
+
 static void options_read_plain(kvt_config *config, bool live, replay_options *options)
 {
     options->servers = options_count(config, "replay.servers");
@@ -524,6 +541,7 @@ static void options_read_plain(kvt_config *config, bool live, replay_options *op
         options->adaptive = kvt_config_switch(config, "replay.adaptive");
         options->queue_aware = kvt_config_switch(config, "replay.queue_aware");
         options->bounds = kvt_config_switch(config, "replay.bounds");
+        options_read_store_model(config, options);
     }
     options->holes = strcmp(kvt_config_text(config, "store.holes"), "mixed") == 0
                          ? KVT_HOLES_MIXED

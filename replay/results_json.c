@@ -106,6 +106,7 @@ static void json_put_work(json_t *object, const replay_result *result, bool *sou
     json_put(object, "decision_ns_p99", json_count(result->decision_ns_p99), sound);
     json_put(object, "puts", json_count(result->puts), sound);
     json_put(object, "refused", json_count(result->refused), sound);
+    json_put(object, "puts_busy", json_count(result->puts_busy), sound);
     json_put(object, "promotions", json_count(result->promotions), sound);
     json_put(object, "demotions", json_count(result->demotions), sound);
     json_put(object, "evictions", json_count(result->evictions), sound);
@@ -326,6 +327,7 @@ static json_t *json_configuration(const replay_report *report, bool *sound)
     json_put(object, "tick_s", json_seconds(options->tick_seconds), sound);
     json_put(object, "moves_per_tick", json_count(options->moves_per_tick), sound);
     json_put(object, "move_bytes_per_s", json_count(options->move_bytes_per_s), sound);
+    json_put(object, "store_model", json_boolean(options->store_model), sound);
     json_put(object, "write_lag_s", json_seconds(options->write_lag_seconds), sound);
     json_put(object, "read_lag_s", json_seconds(options->read_lag_seconds), sound);
     json_put(object, "profile",

@@ -88,7 +88,7 @@ static void sim_move_bytes(sim_state *sim, const kvt_move *move, const sim_hand 
     sim->ready_ns[move->handle - 1] = there_ns;
 }
 
-static void sim_log_move(sim_state *sim, uint64_t now_ns, const kvt_move *move, bool committed)
+void sim_log_move(sim_state *sim, uint64_t now_ns, const kvt_move *move, bool committed)
 {
     uint64_t hash = sim->result->plan_hash;
     hash = replay_mix(hash ^ move->handle ^ ((uint64_t)committed << 63));

@@ -42,10 +42,8 @@ static void sim_find_run(sim_state *sim, sim_visit *visit)
     }
 }
 
-/* Seconds to compute what the first `blocks` blocks do not give. The last token is always
- * computed: its output is the first token. */
-static double sim_prefill_after(const sim_state *sim, const replay_request *request,
-                                uint32_t blocks, double whole_s)
+double sim_prefill_after(const sim_state *sim, const replay_request *request, uint32_t blocks,
+                         double whole_s)
 {
     uint64_t held = (uint64_t)blocks * sim->workload->block_tokens;
     if (held < request->input_tokens) return whole_s - sim->prefill_s[blocks];

@@ -120,6 +120,25 @@ static inline uint64_t sim_to_ns(double seconds)
 
 uint64_t sim_wall_ns(void);
 
+/* Brackets one policy call. Every sample_every-th is timed. */
+uint64_t sim_call_begin(sim_state *sim);
+void sim_call_end(sim_state *sim, uint64_t begin_ns);
+
+void sim_note_peak(sim_state *sim);
+
+/* Offers a block that the request has computed to the policy, whose answer it returns; the plan is
+ * the simulator's present one. */
+KVT_NODISCARD kvt_status sim_offer(sim_state *sim, const sim_visit *visit, uint32_t position,
+                                   uint64_t now_ns);
+
+/* Seconds to compute what the first `blocks` blocks do not give. The last token is always
+ * computed: its output is the first token. whole_s: of computing everything. */
+double sim_prefill_after(const sim_state *sim, const replay_request *request, uint32_t blocks,
+                         double whole_s);
+
+/* One move with its outcome, into hash, counters and plan log. */
+void sim_log_move(sim_state *sim, uint64_t now_ns, const kvt_move *move, bool committed);
+
 /* Finds the leading run, chooses how much of it to load, occupies the read paths and fills the
  * visit's times. */
 void sim_serve(sim_state *sim, sim_visit *visit);

@@ -9,7 +9,7 @@
  * service began, before any of the request's own admissions. One thread.
  */
 #include "results.h"
-#include "sim_state.h"
+#include "sim_store.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -42,6 +42,8 @@ static kvt_status sim_open_policy(sim_state *sim, const char *name, char *messag
                                               .request_seconds = model->read.request_seconds,
                                               .read_lag_seconds = options->read_lag_seconds,
                                               .write_lag_seconds = options->write_lag_seconds};
+        if (!options->store_model) continue;
+        config.tiers[tier].read_lag_seconds = config.tiers[tier].write_lag_seconds = 0.0;
     }
     config.variant = options->variant;
     config.alpha_seconds = options->alpha_seconds;
@@ -133,7 +135,7 @@ static kvt_status sim_prepare(sim_state *sim, char *message, size_t message_size
 }
 
 /* Brackets one policy call. Every sample_every-th is timed. */
-static uint64_t sim_call_begin(sim_state *sim)
+uint64_t sim_call_begin(sim_state *sim)
 {
     sim->result->decisions++;
     if (--sim->until_sample > 0) return 0;
@@ -141,7 +143,7 @@ static uint64_t sim_call_begin(sim_state *sim)
     return sim_wall_ns();
 }
 
-static void sim_call_end(sim_state *sim, uint64_t begin_ns)
+void sim_call_end(sim_state *sim, uint64_t begin_ns)
 {
     if (begin_ns == 0) return;
     size_t at = sim->sample_count++ % SIM_SAMPLES_MAX;
@@ -149,7 +151,7 @@ static void sim_call_end(sim_state *sim, uint64_t begin_ns)
     if (sim->sample_room < SIM_SAMPLES_MAX) sim->sample_room++;
 }
 
-static void sim_note_peak(sim_state *sim)
+void sim_note_peak(sim_state *sim)
 {
     kvt_policy_stats stats;
     kvt_policy_stats_get(sim->policy, &stats);
@@ -208,8 +210,7 @@ static double sim_recompute(const sim_state *sim, const sim_visit *visit, const 
     return sim->prefill_s[blocks] / (double)blocks;
 }
 
-static kvt_status sim_admit(sim_state *sim, const sim_visit *visit, uint32_t position,
-                            uint64_t ready_ns)
+kvt_status sim_offer(sim_state *sim, const sim_visit *visit, uint32_t position, uint64_t now_ns)
 {
     uint32_t tokens = sim_block_tokens(sim, visit->request, position);
     uint32_t block = visit->path[position];
@@ -235,11 +236,19 @@ static kvt_status sim_admit(sim_state *sim, const sim_visit *visit, uint32_t pos
     }
     sim->inherited[block] = (float)visit->loss;
     uint64_t begin = sim_call_begin(sim);
-    kvt_status status = kvt_policy_admit(sim->policy, visit->start_ns, &entry, &sim->plan);
+    kvt_status status = kvt_policy_admit(sim->policy, now_ns, &entry, &sim->plan);
     sim_call_end(sim, begin);
+    return status;
+}
+
+static kvt_status sim_admit(sim_state *sim, const sim_visit *visit, uint32_t position,
+                            uint64_t ready_ns)
+{
+    kvt_status status = sim_offer(sim, visit, position, visit->start_ns);
     if (status == KVT_REFUSED || status == KVT_EXISTS) return KVT_OK;
     if (status != KVT_OK) return status;
-    return sim_carry_out(sim, &(sim_hand){visit->start_ns, entry.handle, ready_ns});
+    uint64_t handle = sim_handle(visit->path[position]);
+    return sim_carry_out(sim, &(sim_hand){visit->start_ns, handle, ready_ns});
 }
 
 static kvt_status sim_access(sim_state *sim, const sim_visit *visit, uint32_t position,
@@ -389,7 +398,7 @@ kvt_status replay_run_sim(const replay_options *options, const replay_workload *
     if (status != KVT_OK) goto out;
 
     uint64_t begin = sim_wall_ns();
-    status = sim_run(sim, &collector);
+    status = options->store_model ? sim_store_run(sim, &collector) : sim_run(sim, &collector);
     result->loop_s = (double)(sim_wall_ns() - begin) * 1e-9 - sim->regret.spent_s;
     if (status != KVT_OK) {
         snprintf(message, message_size, "policy %s: %s", policy, kvt_status_text(status));

@@ -151,6 +151,8 @@ static const kvt_setting settings_table[] = {
     NUMBER("replay.loss_limit", "1", "with a ladder: no form that may lose more than this"),
     SWITCH("replay.adaptive", "no", "simulation: the utility policy chooses its half-life"),
     SWITCH("replay.queue_aware", "no", "simulation: seconds weigh more under load"),
+    SWITCH("replay.store_model", "no",
+           "simulation: puts hand over and gets go one after the other, as in a store"),
     SWITCH("replay.bounds", "yes", "simulation: the bound of the workload and each run's regrets"),
     TEXT("replay.plan_log", NULL,
          "file that receives every move; of several runs, FILE.POLICY.SEED"),

@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sim_executors.c - plans behind a put's return and the background's, carried out in virtual time.
+ *
+ * A move occupies the read path of its source, then the write path of its target, and is committed
+ * when it has been written: until then the policy counts room at both ends. What a request takes
+ * beside its bytes holds up whoever waits for it, and not the path.
+ *
+ * Not modelled: failures, and what follows from them. One thread.
+ */
+#include "sim_store.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+uint64_t store_occupy(uint64_t *free_ns, uint64_t now_ns, const kvt_affine *path, uint64_t bytes)
+{
+    *free_ns =
+        (*free_ns > now_ns ? *free_ns : now_ns) + sim_to_ns((double)bytes / path->bytes_per_s);
+    return *free_ns + sim_to_ns(path->request_seconds);
+}
+
+uint64_t store_staging_bound(const replay_options *options)
+{
+    uint64_t bound = options->put_staging_bytes;
+    for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
+        uint64_t share = options->tiers[tier].capacity_bytes / STORE_TIER_PARTS;
+        if (share > 0 && share < bound) bound = share;
+    }
+    return bound;
+}
+
+bool store_staging_takes(uint64_t staged_bytes, uint64_t bytes, uint64_t bound_bytes)
+{
+    return bound_bytes == 0 || staged_bytes == 0 || staged_bytes + bytes <= bound_bytes;
+}
+
+bool store_backlog_takes(const double waiting_s[KVT_TIER_COUNT],
+                         const double added_s[KVT_TIER_COUNT], double bound_s)
+{
+    for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
+        if (!(bound_s > 0.0) || !(added_s[tier] > 0.0) || !(waiting_s[tier] > 0.0)) continue;
+        if (waiting_s[tier] + added_s[tier] > bound_s) return false;
+    }
+    return true;
+}
+
+/* ---- queues ---- */
+
+static void store_append(store_queue *queue, store_plan *plan)
+{
+    if (queue->first == NULL) queue->last = &queue->first;
+    plan->next = NULL;
+    *queue->last = plan;
+    queue->last = &plan->next;
+    queue->count++;
+}
+
+static store_plan *store_pop(store_queue *queue)
+{
+    store_plan *plan = queue->first;
+    if (plan == NULL) return NULL;
+    queue->first = plan->next;
+    queue->count--;
+    return plan;
+}
+
+static store_plan *store_copy_plan(const sim_state *sim)
+{
+    size_t bytes = sim->plan.count * sizeof(kvt_move);
+    store_plan *plan = calloc(1, sizeof *plan + bytes);
+    if (plan == NULL) return NULL;
+    plan->block = STORE_NOBODY;
+    plan->count = sim->plan.count;
+    memcpy(plan->moves, sim->plan.moves, bytes);
+    return plan;
+}
+
+void store_release_plans(store_model *model)
+{
+    store_plan *plan;
+    while ((plan = store_pop(&model->handed)) != NULL)
+        free(plan);
+    while ((plan = store_pop(&model->promotions)) != NULL)
+        free(plan);
+    for (uint32_t i = 0; i <= STORE_EXECUTORS; i++)
+        free(model->workers[i].plan);
+}
+
+/* ---- moves ---- */
+
+static uint64_t store_read_bytes(const kvt_move *move, int tier)
+{
+    return move->kind == KVT_MOVE_CHANGE ? move->from_bytes[tier] - move->kept_bytes[tier] : 0;
+}
+
+static uint64_t store_written_bytes(const kvt_move *move, int tier)
+{
+    return move->kind == KVT_MOVE_EVICT ? 0 : move->to_bytes[tier] - move->kept_bytes[tier];
+}
+
+/* Planes or a copy given up in place: nothing is read. */
+static bool store_writes(const kvt_move *move)
+{
+    for (int tier = 1; tier < KVT_TIER_COUNT; tier++)
+        if (store_written_bytes(move, tier) > 0) return true;
+    return false;
+}
+
+/* When the present move has been read. */
+static uint64_t store_read_move(store_model *model, const kvt_move *move)
+{
+    sim_state *sim = model->sim;
+    uint64_t end_ns = model->now_ns;
+    for (int tier = 1; tier < KVT_TIER_COUNT && store_writes(move); tier++) {
+        uint64_t bytes = store_read_bytes(move, tier);
+        if (bytes == 0) continue;
+        uint64_t there_ns = store_occupy(&sim->read_free_ns[tier], model->now_ns,
+                                         &sim->options->model.read[tier], bytes);
+        if (there_ns > end_ns) end_ns = there_ns;
+        if (!sim->counting) continue;
+        sim->result->bytes_read[tier] += bytes;
+        sim->result->moved_bytes_read[tier] += bytes;
+    }
+    return end_ns;
+}
+
+static uint64_t store_write_move(store_model *model, const kvt_move *move)
+{
+    sim_state *sim = model->sim;
+    uint64_t end_ns = model->now_ns;
+    for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
+        uint64_t bytes = store_written_bytes(move, tier);
+        if (bytes == 0) continue;
+        uint64_t there_ns = store_occupy(&sim->write_free_ns[tier], model->now_ns,
+                                         &sim->options->model.write[tier], bytes);
+        if (there_ns > end_ns) end_ns = there_ns;
+        if (sim->counting) sim->result->bytes_written[tier] += bytes;
+    }
+    return end_ns;
+}
+
+static kvt_status store_settle_move(store_model *model, const kvt_move *move, bool committed)
+{
+    sim_state *sim = model->sim;
+    kvt_status status = committed ? kvt_policy_commit(sim->policy, move->id, NULL)
+                                  : kvt_policy_abort(sim->policy, move->id);
+    if (status != KVT_OK) return status;
+    if (committed) sim_quality_move(sim, move);
+    if (move->kind == KVT_MOVE_EVICT) model->state[move->handle - 1] &= (uint8_t)~STORE_LEAVING;
+    sim_log_move(sim, model->now_ns, move, committed);
+    return KVT_OK;
+}
+
+/* What a plan is about to evict cannot be read any more. */
+static void store_mark(store_model *model, const store_plan *plan)
+{
+    for (uint32_t i = 0; i < plan->count; i++)
+        if (plan->moves[i].kind == KVT_MOVE_EVICT)
+            model->state[plan->moves[i].handle - 1] |= STORE_LEAVING;
+}
+
+/* ---- workers ---- */
+
+/* The worker has ended its plan. */
+static void store_end_plan(store_model *model, store_worker *worker)
+{
+    store_plan *plan = worker->plan;
+    worker->plan = NULL;
+    if (plan->block != STORE_NOBODY) {
+        model->state[plan->block] &= (uint8_t)~STORE_STAGED;
+        assert(model->staged_bytes >= plan->staged_bytes);
+        model->staged_bytes -= plan->staged_bytes;
+    }
+    for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
+        double left = model->backlog_s[tier] - plan->backlog_s[tier];
+        /* Sums of doubles: nothing waits when nothing was handed over. */
+        model->backlog_s[tier] = left > 1e-12 ? left : 0.0;
+    }
+    free(plan);
+}
+
+/* The plan that the background goes on with, or NULL: then it pauses. */
+static kvt_status store_next_round(store_model *model, store_worker *worker)
+{
+    sim_state *sim = model->sim;
+    const replay_options *options = sim->options;
+    worker->plan = store_pop(&model->promotions);
+    if (worker->plan != NULL || worker->ticked) return KVT_OK;
+    worker->ticked = true;
+    double budget = (double)options->move_bytes_per_s * options->tick_seconds;
+    uint64_t bytes = options->move_bytes_per_s == 0 ? UINT64_MAX : (uint64_t)budget;
+    uint32_t moves =
+        options->moves_per_tick < SIM_PLAN_MOVES ? options->moves_per_tick : SIM_PLAN_MOVES;
+    if (moves == 0) return KVT_OK;
+    uint64_t begin = sim_call_begin(sim);
+    kvt_status status = kvt_policy_tick(sim->policy, model->now_ns, moves, bytes, &sim->plan);
+    sim_call_end(sim, begin);
+    if (status != KVT_OK || sim->plan.count == 0) return status;
+    worker->plan = store_copy_plan(sim);
+    sim->plan.count = 0;
+    if (worker->plan == NULL) return KVT_E_MEMORY;
+    store_mark(model, worker->plan);
+    return KVT_OK;
+}
+
+static kvt_status store_next_plan(store_model *model, store_worker *worker)
+{
+    bool background = worker == &model->workers[STORE_EXECUTORS];
+    worker->writing = false;
+    if (background) return store_next_round(model, worker);
+    worker->plan = store_pop(&model->handed);
+    return KVT_OK;
+}
+
+/* Goes on with its plan as far as that takes no time; schedules the end of what does. */
+static kvt_status store_go_on(store_model *model, uint32_t index)
+{
+    store_worker *worker = &model->workers[index];
+    uint32_t actor = store_actor_of_worker(model, index);
+    for (;;) {
+        if (worker->plan != NULL && worker->plan->done == worker->plan->count)
+            store_end_plan(model, worker);
+        if (worker->plan == NULL) {
+            kvt_status status = store_next_plan(model, worker);
+            if (status != KVT_OK) return status;
+            if (worker->plan == NULL) break;
+        }
+        const kvt_move *move = &worker->plan->moves[worker->plan->done];
+        uint64_t end_ns =
+            worker->writing ? store_write_move(model, move) : store_read_move(model, move);
+        if (end_ns > model->now_ns) {
+            store_schedule(model, end_ns, actor);
+            return KVT_OK;
+        }
+        kvt_status status = KVT_OK;
+        if (worker->writing || !store_writes(move)) {
+            status = store_settle_move(model, move, true);
+            worker->plan->done++;
+        }
+        worker->writing = !worker->writing && store_writes(move);
+        if (status != KVT_OK) return status;
+    }
+    if (index != STORE_EXECUTORS) return KVT_OK;
+    worker->ticked = false;
+    store_schedule(model, model->now_ns + sim_to_ns(model->sim->options->tick_seconds), actor);
+    return KVT_OK;
+}
+
+kvt_status store_work(store_model *model, uint32_t index)
+{
+    store_worker *worker = &model->workers[index];
+    if (worker->plan == NULL) return store_go_on(model, index);
+    /* The present move has been read, or written. */
+    const kvt_move *move = &worker->plan->moves[worker->plan->done];
+    if (worker->writing) {
+        kvt_status status = store_settle_move(model, move, true);
+        if (status != KVT_OK) return status;
+        worker->plan->done++;
+    }
+    worker->writing = !worker->writing;
+    return store_go_on(model, index);
+}
+
+/* ---- handing over ---- */
+
+static void store_weigh_plan(const sim_state *sim, store_plan *plan)
+{
+    for (uint32_t i = 0; i < plan->count; i++) {
+        for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
+            uint64_t bytes = store_written_bytes(&plan->moves[i], tier);
+            const kvt_affine *path = &sim->options->model.write[tier];
+            if (bytes > 0)
+                plan->backlog_s[tier] += path->request_seconds + (double)bytes / path->bytes_per_s;
+        }
+    }
+}
+
+static kvt_status store_drop_plan(store_model *model, store_plan *plan)
+{
+    kvt_status status = KVT_OK;
+    for (uint32_t i = 0; i < plan->count && status == KVT_OK; i++)
+        status = store_settle_move(model, &plan->moves[i], false);
+    free(plan);
+    return status == KVT_OK ? KVT_BUSY : status;
+}
+
+kvt_status store_hand_over(store_model *model, uint32_t block, uint64_t bytes)
+{
+    sim_state *sim = model->sim;
+    store_plan *plan = store_copy_plan(sim);
+    sim->plan.count = 0;
+    if (plan == NULL) return KVT_E_MEMORY;
+    store_weigh_plan(sim, plan);
+    if (!store_backlog_takes(model->backlog_s, plan->backlog_s,
+                             sim->options->put_backlog_seconds)) {
+        return store_drop_plan(model, plan);
+    }
+    plan->block = block;
+    plan->staged_bytes = bytes;
+    model->staged_bytes += bytes;
+    for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
+        model->backlog_s[tier] += plan->backlog_s[tier];
+        if (sim->counting && model->backlog_s[tier] > sim->result->write_lag_s_max[tier])
+            sim->result->write_lag_s_max[tier] = model->backlog_s[tier];
+    }
+    model->state[block] |= STORE_STAGED;
+    store_mark(model, plan);
+    store_append(&model->handed, plan);
+    for (uint32_t i = 0; i < STORE_EXECUTORS; i++)
+        if (model->workers[i].plan == NULL) return store_go_on(model, i);
+    return KVT_OK;
+}
+
+kvt_status store_queue_promotion(store_model *model)
+{
+    store_plan *plan = store_copy_plan(model->sim);
+    model->sim->plan.count = 0;
+    if (plan == NULL) return KVT_E_MEMORY;
+    store_mark(model, plan);
+    store_append(&model->promotions, plan);
+    return KVT_OK;
+}

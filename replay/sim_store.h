@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sim_store.h - what the simulator models of a store's own work: puts that hand over, executors,
+ * background rounds; private to sim_store.c and sim_executors.c.
+ *
+ *     server       get, get, get ... prefill -> puts -> free
+ *     put          staging, decision, backlog -> handed over, or refused at once
+ *     executors    four, each with one plan at a time, move by move: read, then write
+ *     background   pause -> promotions that gets asked for -> what the policy's tick plans -> pause
+ *
+ * docs/STORE.md (Put) is what the numbers follow. Virtual time; one thread.
+ */
+#ifndef REPLAY_SIM_STORE_H
+#define REPLAY_SIM_STORE_H
+
+#include "results.h"
+#include "sim_state.h"
+
+#define STORE_EXECUTORS    4u
+#define STORE_PLANS_QUEUED 64u /* promotions that wait for the background */
+#define STORE_TIER_PARTS   8u  /* the staging of puts takes one of so many of the smallest tier */
+#define STORE_NOBODY       UINT32_MAX
+
+/* A plan on its way. */
+typedef struct store_plan {
+    struct store_plan *next;          /* in a queue */
+    uint32_t block;                   /* of its put, or STORE_NOBODY */
+    uint64_t staged_bytes;            /* of its put */
+    double backlog_s[KVT_TIER_COUNT]; /* what it adds to each tier's writes */
+    uint32_t count, done;
+    kvt_move moves[];
+} store_plan;
+
+typedef struct store_queue {
+    store_plan *first, **last;
+    uint32_t count;
+} store_queue;
+
+/* Carries plans out: one of the executors, or the background. */
+typedef struct store_worker {
+    store_plan *plan; /* NULL = idle */
+    bool writing;     /* of the plan's present move; else it is read */
+    bool ticked;      /* background: the tick of this round was asked for */
+} store_worker;
+
+typedef struct store_event {
+    uint64_t at_ns;
+    uint64_t order; /* of events at one time, that of their making */
+    uint32_t actor;
+} store_event;
+
+/* What a server's next event ends, or begins. */
+typedef enum store_phase {
+    STORE_FREE,    /* it takes the next request, or none */
+    STORE_LOADING, /* it gets the next block, if there is one more */
+    STORE_LOADED,  /* it computes the rest */
+    STORE_COMPUTED /* the first token is there: it puts */
+} store_phase;
+
+/* One server and the request in its hands. */
+typedef struct store_server {
+    sim_visit visit;
+    uint64_t request;
+    uint64_t loaded_ns; /* when the last load ended */
+    uint8_t *run;       /* options of the loaded blocks */
+    uint32_t run_room;
+    uint32_t chosen; /* blocks to load */
+    store_phase phase;
+} store_server;
+
+typedef struct store_model {
+    sim_state *sim;
+    results_collector *collector;
+    store_event *heap; /* by time; an actor has at most one event in it */
+    uint32_t heap_count;
+    uint64_t events; /* made so far */
+    uint64_t now_ns;
+    uint64_t arrived, taken; /* requests */
+    store_server *servers;
+    uint32_t *idle; /* servers, a stack */
+    uint32_t idle_count;
+    uint8_t *state;                            /* by block: STORE_STAGED, STORE_LEAVING */
+    store_worker workers[STORE_EXECUTORS + 1]; /* the background is the last one */
+    store_queue handed, promotions;
+    uint64_t staged_bytes, staging_bound_bytes;
+    double backlog_s[KVT_TIER_COUNT];
+} store_model;
+
+enum { STORE_STAGED = 1, STORE_LEAVING = 2 };
+
+/* Actors: servers, workers, and the arrivals. */
+static inline uint32_t store_actor_of_worker(const store_model *model, uint32_t worker)
+{
+    return model->sim->options->servers + worker;
+}
+
+static inline uint32_t store_actor_of_arrivals(const store_model *model)
+{
+    return model->sim->options->servers + STORE_EXECUTORS + 1;
+}
+
+/* Wakes an actor at a time. */
+void store_schedule(store_model *model, uint64_t at_ns, uint32_t actor);
+
+/* Occupies a path with bytes; when the last one has passed, and what a request takes beside. */
+uint64_t store_occupy(uint64_t *free_ns, uint64_t now_ns, const kvt_affine *path, uint64_t bytes);
+
+/* The option that a get of the block would read, KVT_OPTION_NONE where there is nothing to read;
+ * a staged block has none, but can be read. */
+uint8_t store_option_of(const store_model *model, uint32_t block);
+
+/*
+ * Whether so many bytes fit into the staging of puts, and whether a plan's writes fit into what
+ * waits for each tier: the store's two bounds. A bound of 0 holds nobody up.
+ */
+uint64_t store_staging_bound(const replay_options *options);
+bool store_staging_takes(uint64_t staged_bytes, uint64_t bytes, uint64_t bound_bytes);
+bool store_backlog_takes(const double waiting_s[KVT_TIER_COUNT],
+                         const double added_s[KVT_TIER_COUNT], double bound_s);
+
+/* Takes the simulator's present plan, ended by the put of a block of so many bytes: KVT_OK, or
+ * KVT_BUSY when the backlog is full, the plan being aborted then; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status store_hand_over(store_model *model, uint32_t block, uint64_t bytes);
+
+/* Queues the simulator's present plan, of a get, for the background. KVT_OK; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status store_queue_promotion(store_model *model);
+
+/* A worker's event. */
+KVT_NODISCARD kvt_status store_work(store_model *model, uint32_t worker);
+
+void store_release_plans(store_model *model);
+
+/* The replay loop with this model. KVT_OK; the policy's errors; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status sim_store_run(sim_state *sim, results_collector *collector);
+
+#endif

@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_replay_store_model.c - the simulator's model of a store: the bounds of its puts are the
+ * store's own, entries in hand-over are read from staging, and times are those worked out by hand.
+ */
+#include "store_support.h"
+
+#include "replay/sim_store.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the store's bound ---- */
+
+enum { DRAM_BYTES = 16 << 20 };
+
+/* Puts that a store takes whose device answers no write. */
+static uint32_t store_takes(uint64_t put_staging_bytes, uint32_t most)
+{
+    static const tiers_fault_rule hang_writes = {.action = TIERS_FAULT_HANG,
+                                                 .kinds = TIERS_FAULT_WRITES};
+    support_fault fault = {.capacity_bytes = DRAM_BYTES};
+    kvt_device_config device = support_fault_config(&fault, "dram0");
+    kvt_store_options options;
+    kvt_store *store = NULL;
+    char message[256];
+    kvt_store_options_init(&options);
+    options.policy = "lru";
+    options.staging_bytes = 2 << 20;
+    options.put_staging_bytes = put_staging_bytes;
+    options.tick_seconds = 0;
+    options.tiers[KVT_TIER_DRAM].devices = &device;
+    options.tiers[KVT_TIER_DRAM].device_count = 1;
+    if (kvt_open(&options, &store, message, sizeof message) != KVT_OK) fail_msg("%s", message);
+    assert_int_equal(tiers_fault_add(fault.device, &hang_writes), KVT_OK);
+    uint32_t taken = 0;
+    while (taken < most && support_put(store, taken) == KVT_OK)
+        taken++;
+    assert_int_equal(support_stats(store).puts_busy, taken < most ? 1 : 0);
+    tiers_fault_clear(fault.device);
+    kvt_close(store);
+    return taken;
+}
+
+static uint32_t model_takes(uint64_t put_staging_bytes, uint32_t most)
+{
+    replay_options options;
+    replay_options_init(&options);
+    options.put_staging_bytes = put_staging_bytes;
+    options.tiers[KVT_TIER_DRAM].capacity_bytes = DRAM_BYTES;
+    uint64_t bound = store_staging_bound(&options);
+    uint32_t taken = 0;
+    while (taken < most &&
+           store_staging_takes((uint64_t)taken * SUPPORT_ENTRY_BYTES, SUPPORT_ENTRY_BYTES, bound))
+        taken++;
+    return taken;
+}
+
+static void the_model_refuses_where_the_store_does(void **state)
+{
+    (void)state;
+    /* Fewer bytes than one entry; whole entries; a part of one more; more than the tier's part. */
+    const uint64_t bounds[] = {1, 5 * SUPPORT_ENTRY_BYTES, 5 * SUPPORT_ENTRY_BYTES + 4096,
+                               UINT64_C(1) << 40};
+    const uint32_t most = DRAM_BYTES / SUPPORT_ENTRY_BYTES;
+    for (size_t i = 0; i < sizeof bounds / sizeof bounds[0]; i++) {
+        uint32_t taken = store_takes(bounds[i], most);
+        assert_in_range(taken, 1, most - 1);
+        assert_int_equal(model_takes(bounds[i], most), taken);
+    }
+}
+
+static void a_backlog_is_refused_unless_nothing_waits(void **state)
+{
+    (void)state;
+    double waiting[KVT_TIER_COUNT] = {0}, added[KVT_TIER_COUNT] = {0};
+    added[KVT_TIER_SSD] = 11.0;
+    assert_true(store_backlog_takes(waiting, added, 10.0));
+    waiting[KVT_TIER_DRAM] = 9.0;
+    assert_true(store_backlog_takes(waiting, added, 10.0));
+    waiting[KVT_TIER_SSD] = 0.5;
+    assert_false(store_backlog_takes(waiting, added, 10.0));
+    added[KVT_TIER_SSD] = 9.5;
+    assert_true(store_backlog_takes(waiting, added, 10.0));
+    added[KVT_TIER_SSD] = 9.6;
+    assert_false(store_backlog_takes(waiting, added, 10.0));
+}
+
+/* ---- times by hand ---- */
+
+/* Prefill takes 1 ms a token; blocks have 100 tokens of 1000 bytes. A path moves a block of
+ * 100,000 bytes, or what its record has beside, in 0.1 s and more. */
+typedef struct plain_request {
+    double arrival_s;
+    uint32_t blocks, first;
+} plain_request;
+
+static void simulate(const replay_options *options, const plain_request *plain, uint32_t count,
+                     replay_result *result)
+{
+    char message[256];
+    replay_workload workload = {.block_tokens = 100, .request_count = count};
+    workload.requests = calloc(count, sizeof *workload.requests);
+    workload.blocks = calloc((size_t)count * 64, sizeof *workload.blocks);
+    assert_true(workload.requests != NULL && workload.blocks != NULL);
+    for (uint32_t i = 0; i < count; i++) {
+        workload.requests[i] = (replay_request){.arrival_ns = (uint64_t)(plain[i].arrival_s * 1e9),
+                                                .first_block = workload.block_refs,
+                                                .block_count = plain[i].blocks,
+                                                .input_tokens = 100 * plain[i].blocks};
+        for (uint32_t j = 0; j < plain[i].blocks; j++) {
+            uint32_t id = plain[i].first + j;
+            workload.blocks[workload.block_refs++] = id;
+            if (id >= workload.distinct_blocks) workload.distinct_blocks = id + 1;
+        }
+        if (plain[i].blocks > workload.longest_path) workload.longest_path = plain[i].blocks;
+        workload.input_tokens += 100 * plain[i].blocks;
+    }
+    workload.repeated_refs = workload.block_refs - workload.distinct_blocks;
+    if (replay_run_sim(options, &workload, "lru", result, message, sizeof message) != KVT_OK)
+        fail_msg("%s", message);
+    free(workload.requests);
+    free(workload.blocks);
+}
+
+static void model_init(replay_options *options, uint32_t servers, double write_bytes_per_s)
+{
+    char message[256];
+    replay_options_init(options);
+    options->store_model = true;
+    options->bounds = false;
+    options->servers = servers;
+    options->bytes_per_token = 1000;
+    options->block_tokens = 100;
+    options->tick_seconds = 0.0;
+    options->copy_bytes_per_s = 1e8; /* a block in a millisecond */
+    options->model.prefill = (kvt_prefill){.linear_seconds_per_token = 1e-3};
+    options->tiers[KVT_TIER_DRAM] = (replay_tier){.capacity_bytes = UINT64_C(100) << 20,
+                                                  .read = {.bytes_per_s = 1e7},
+                                                  .write = {.bytes_per_s = write_bytes_per_s}};
+    assert_int_equal(replay_options_check(options, message, sizeof message), KVT_OK);
+}
+
+static void assert_near(double value, double expected)
+{
+    if (!(value > expected - 2e-3 && value < expected + 2e-3))
+        fail_msg("%g instead of %g", value, expected);
+}
+
+static void staged_blocks_are_copied_not_read(void **state)
+{
+    (void)state;
+    replay_options options;
+    replay_result result;
+    /* Three blocks at 0.3 s; their writes end seconds later. The second request copies two of them
+     * in 2 ms and computes the last token's block again: 100 tokens. */
+    const plain_request plain[] = {{0.0, 3, 0}, {0.5, 3, 0}};
+    model_init(&options, 1, 1e5);
+    options.copy_bytes_per_s = 1e9;
+    simulate(&options, plain, 2, &result);
+    /* 0.3 and 3 copies of 0.1 ms with one token of 1 ms. */
+    assert_near(result.times.ttft_mean, (0.3 + 0.0013) / 2);
+    assert_true(result.hit_token_ratio[KVT_TIER_DRAM] > 0.49);
+    assert_int_equal(result.bytes_read[KVT_TIER_DRAM], 0);
+}
+
+static void written_blocks_are_read_one_after_the_other(void **state)
+{
+    (void)state;
+    replay_options options;
+    replay_result result;
+    const plain_request plain[] = {{0.0, 3, 0}, {10.0, 3, 0}};
+    model_init(&options, 1, 1e7);
+    options.tiers[KVT_TIER_DRAM].read.request_seconds = 0.02;
+    options.model.read[KVT_TIER_DRAM].request_seconds = 0.02;
+    simulate(&options, plain, 2, &result);
+    /* Each get takes 20 ms and the transfer of the record, 10 ms and a little. */
+    double transfer_s = (double)result.bytes_read[KVT_TIER_DRAM] / 1e7;
+    assert_true(transfer_s >= 0.03 && transfer_s < 0.033);
+    assert_near(result.times.ttft_mean, (0.3 + 3 * 0.02 + transfer_s + 0.001) / 2);
+}
+
+static void a_block_in_the_making_is_found_by_nobody(void **state)
+{
+    (void)state;
+    replay_options options;
+    replay_result result;
+    /* Both compute all, and the second one's puts find the first one's. */
+    const plain_request plain[] = {{0.0, 4, 0}, {0.1, 4, 0}};
+    model_init(&options, 2, 1e7);
+    simulate(&options, plain, 2, &result);
+    assert_near(result.times.ttft_mean, 0.4);
+    assert_int_equal(result.puts, 4);
+    assert_true(result.hit_block_ratio[0] <= 0.0);
+}
+
+static void full_staging_refuses_the_rest(void **state)
+{
+    (void)state;
+    replay_options options;
+    replay_result result;
+    const plain_request plain[] = {{0.0, 10, 0}, {1.5, 10, 0}};
+    model_init(&options, 1, 1e3); /* 100 s a block */
+    options.put_staging_bytes = 400000;
+    options.put_backlog_seconds = 0.0;
+    simulate(&options, plain, 2, &result);
+    /* Four of ten blocks are staged; the second request copies them and is refused six again. */
+    assert_int_equal(result.puts_busy, 12);
+    assert_near(result.hit_token_ratio[0], 0.2);
+    options.put_staging_bytes = UINT64_C(1) << 30;
+    options.put_backlog_seconds = 250.0;
+    simulate(&options, plain, 2, &result);
+    /* Records of a little more than 100 s each: two fit below 250 s. */
+    assert_int_equal(result.puts_busy, 16);
+    assert_near(result.hit_token_ratio[0], 0.1);
+}
+
+static void equal_runs_are_equal(void **state)
+{
+    (void)state;
+    replay_options options;
+    replay_result first, second;
+    plain_request plain[40];
+    for (uint32_t i = 0; i < 40; i++)
+        plain[i] = (plain_request){0.05 * i, 2 + i % 5, 8 * (i % 7)};
+    model_init(&options, 3, 2e6);
+    options.tiers[KVT_TIER_DRAM].capacity_bytes = 20 * 106496;
+    options.tick_seconds = 0.2;
+    simulate(&options, plain, 40, &first);
+    simulate(&options, plain, 40, &second);
+    assert_true(first.moves > 0 && first.evictions > 0);
+    assert_true(first.plan_hash == second.plan_hash);
+    assert_true(first.times.ttft_mean == second.times.ttft_mean);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_model_refuses_where_the_store_does),
+        cmocka_unit_test(a_backlog_is_refused_unless_nothing_waits),
+        cmocka_unit_test(staged_blocks_are_copied_not_read),
+        cmocka_unit_test(written_blocks_are_read_one_after_the_other),
+        cmocka_unit_test(a_block_in_the_making_is_found_by_nobody),
+        cmocka_unit_test(full_staging_refuses_the_rest),
+        cmocka_unit_test(equal_runs_are_equal),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
