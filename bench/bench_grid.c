@@ -67,7 +67,9 @@ static grid_sample job_sample(const replay_result *found)
                           .puts = (double)found->puts / requests,
                           .refused = (double)found->refused / requests,
                           .evicted = (double)found->evictions / requests,
-                          .aborted = (double)found->moves_aborted / requests};
+                          .aborted = (double)found->moves_aborted / requests,
+                          .counters_s = found->regret_counters_s,
+                          .foresight_s = found->regret_foresight_s};
     for (int tier = 0; tier < KVT_TIER_COUNT; tier++) {
         sample.found[tier] = found->hit_token_ratio[tier];
         sample.read_bytes[tier] = (double)found->bytes_read[tier];
@@ -110,6 +112,7 @@ static kvt_status job_replay(grid_state *state, grid_result *result, uint32_t se
             break;
         }
         options.variant = options.model.variants[run->lossless ? 1 : 0].variant;
+        options.bounds = strcmp(run->policy, GRID_OURS) == 0;
         status = replay_run_sim(&options, &workload, run->policy, &found, message, message_size);
         if (status == KVT_OK) run->samples[seed] = job_sample(&found);
     }

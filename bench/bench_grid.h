@@ -96,6 +96,9 @@ typedef struct grid_sample {
     double found[KVT_TIER_COUNT]; /* share of the tokens, by tier; [0]: together */
     double read_bytes[KVT_TIER_COUNT], written_bytes[KVT_TIER_COUNT];
     double puts, refused, evicted, aborted; /* a request */
+    /* Of the engine, seconds a request, or NAN (docs/decisions/0007-regrets.md): how far what it
+     * holds is from the best at its own rates, and from the best for the uses that came. */
+    double counters_s, foresight_s;
 } grid_sample;
 
 typedef struct grid_run {

@@ -54,6 +54,8 @@ static void sample_add(grid_sample *sum, const grid_sample *sample)
     sum->refused += sample->refused;
     sum->evicted += sample->evicted;
     sum->aborted += sample->aborted;
+    sum->counters_s += sample->counters_s;
+    sum->foresight_s += sample->foresight_s;
 }
 
 static void sample_divide(grid_sample *sum, double by)
@@ -71,6 +73,8 @@ static void sample_divide(grid_sample *sum, double by)
     sum->refused /= by;
     sum->evicted /= by;
     sum->aborted /= by;
+    sum->counters_s /= by;
+    sum->foresight_s /= by;
 }
 
 static grid_sample sample_mean(const grid_run *run, uint32_t seeds)
@@ -204,7 +208,8 @@ void grid_explain(const grid_result *result, char *text, size_t size)
         "%s: loaded %.1f %% of the tokens against %.1f %%, found in DRAM %.1f %% against %.1f %%, "
         "in SSD %.1f %% against %.1f %%; waits %.3f s against %.3f s; a request writes %.3f GB to "
         "DRAM and %.3f GB to SSD against %.3f and %.3f, refuses %.2f puts against %.2f, evicts "
-        "%.2f against %.2f",
+        "%.2f against %.2f; what it holds is %.3f s a request from the best at its own rates and "
+        "%.3f s from the best for the uses that came",
         explain_cause(ours, best), ours->loaded * 100.0, best->loaded * 100.0,
         ours->found[KVT_TIER_DRAM] * 100.0, best->found[KVT_TIER_DRAM] * 100.0,
         ours->found[KVT_TIER_SSD] * 100.0, best->found[KVT_TIER_SSD] * 100.0, ours->wait_s,
@@ -212,5 +217,5 @@ void grid_explain(const grid_result *result, char *text, size_t size)
         ours->written_bytes[KVT_TIER_SSD] / requests * 1e-9,
         best->written_bytes[KVT_TIER_DRAM] / requests * 1e-9,
         best->written_bytes[KVT_TIER_SSD] / requests * 1e-9, ours->refused, best->refused,
-        ours->evicted, best->evicted);
+        ours->evicted, best->evicted, ours->counters_s, ours->foresight_s);
 }

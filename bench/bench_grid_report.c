@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-#define REPORT_WHY_BYTES 640u
+#define REPORT_WHY_BYTES 768u
 
 static const char *report_half(size_t index)
 {
@@ -90,6 +90,8 @@ static json_t *report_row(const grid_result *result, const grid_row *row, uint32
     failed |= report_put(object, "ratio_low", row->ratio.low);
     failed |= report_put(object, "ratio_high", row->ratio.high);
     failed |= report_put(object, "bound", result->bound_mean_s);
+    failed |= report_put(object, "regret_counters_s", mean->counters_s);
+    failed |= report_put(object, "regret_foresight_s", mean->foresight_s);
     for (int tier = 0; tier < KVT_TIER_COUNT; tier++) {
         char key[32];
         if (tiers[tier] == NULL) continue;

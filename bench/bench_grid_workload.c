@@ -146,7 +146,7 @@ static kvt_status workload_options(const grid_sources *sources, const grid_cell 
 {
     *options = sources->base;
     options->seed = seed;
-    options->bounds = false; /* no regrets; the bound of the workload is found once for all */
+    options->bounds = false; /* regrets are for the engine alone; the bound is found once for all */
     double footprint = (double)workload->distinct_blocks * (double)workload->block_tokens *
                        (double)options->bytes_per_token;
     double capacity = footprint * (double)cell->capacity_percent / 100.0;

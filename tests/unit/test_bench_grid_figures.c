@@ -136,7 +136,7 @@ static void reasons_name_the_cause(void **state)
     (void)state;
     static const double ours[SEEDS] = {2.0, 3.0, 5.0};
     grid_result result;
-    char text[640];
+    char text[768];
     plant_cell(&result, ours, 1.0);
     grid_sample *mine = &result.rows[result.ours].mean, *best = &result.rows[result.best].mean;
     mine->service_s = mine->ttft_s;
