@@ -95,4 +95,10 @@ static inline void codecs_store32(uint8_t *target, uint32_t value)
     memcpy(target, &value, sizeof value);
 }
 
+/* Exact size of an entry's record when it is stored raw, and of its header and table, before which
+ * no payload lies; kvt_record_bound gives an upper bound of any form. KVT_OK; KVT_E_ARGUMENT,
+ * KVT_E_UNSUPPORTED (layout). */
+KVT_NODISCARD kvt_status codecs_raw_record_bytes(const kvt_layout *layout, uint64_t *head_bytes_out,
+                                                 uint64_t *bytes_out);
+
 #endif

@@ -136,6 +136,26 @@ static uint64_t record_bound_bytes(const record_plan *plan)
     return plan->payload_offset + codecs_align(payload, KVT_RECORD_ALIGN);
 }
 
+kvt_status codecs_raw_record_bytes(const kvt_layout *layout, uint64_t *head_bytes_out,
+                                   uint64_t *bytes_out)
+{
+    record_plan plan;
+    record_walk walk;
+    record_want want;
+    const kvt_record_spec spec = {
+        .generation = 1, .layout = *layout, .variant = {.codec = KVT_CODEC_RAW}};
+    *head_bytes_out = *bytes_out = 0;
+    kvt_status status = record_plan_spec(&plan, &spec, NULL, spec.variant);
+    if (status != KVT_OK) return status;
+    record_place place = {plan.payload_offset, plan.payload_offset};
+    record_walk_start(&walk, &plan);
+    while (record_walk_next(&walk, &want))
+        (void)record_place_next(&place, &want, want.segment.raw_bytes);
+    *head_bytes_out = plan.payload_offset;
+    *bytes_out = place.offset;
+    return KVT_OK;
+}
+
 kvt_status kvt_record_bound(const kvt_record_spec *spec, uint64_t *record_bytes_out,
                             uint64_t *scratch_bytes_out)
 {

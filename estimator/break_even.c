@@ -2,7 +2,7 @@
 /*
  * break_even.c - where one choice stops being faster than another: forms against raw by the
  * bandwidth of the device, loading against recomputing by the length of the context. The terms are
- * those of kvt_options_build (docs/PROFILE.md has the formulas); the rounding of stored bytes to
+ * those of kvt_offer_build (docs/PROFILE.md has the formulas); the rounding of stored bytes to
  * KVT_RECORD_ALIGN is left out. Pure; any thread.
  */
 #include <kvterrace/profile.h>

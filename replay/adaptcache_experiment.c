@@ -152,10 +152,14 @@ static void server_options(const server *s, uint32_t number, kvt_option options[
     const experiment_context *context = &s->run->contexts[number];
     const kvt_cost_model *model = &s->run->models[s->menu][context->task];
     double bytes = BYTES_PER_TOKEN * context->tokens;
-    kvt_status status =
-        kvt_options_build(model, (uint64_t)bytes, 0, context->tokens, 0.0, options, count);
+    kvt_policy_entry entry;
+    const kvt_offer offer = {.layout = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = (uint64_t)bytes},
+                             .recompute_seconds =
+                                 kvt_prefill_seconds(&model->prefill, 0, context->tokens)};
+    kvt_status status = kvt_offer_build(model, KVT_HOLES_MIXED, &offer, options, &entry);
     assert(status == KVT_OK); /* the ladders were read and 2 * 7 + 1 options fit */
     (void)status;
+    *count = entry.option_count;
 }
 
 /* Losses add up where a lossy form is coded from another (see sim_quality.c). */
@@ -176,7 +180,13 @@ static void server_note(server *s, const kvt_move *move)
 static kvt_status server_carry_out(server *s)
 {
     for (uint32_t i = 0; i < s->plan.count; i++) {
-        kvt_status status = kvt_policy_commit(s->policy, s->moves[i].id, NULL);
+        const kvt_move *move = &s->moves[i];
+        kvt_option options[KVT_OPTIONS_MAX];
+        uint32_t count;
+        server_options(s, (uint32_t)(move->handle - 1), options, &count);
+        const uint64_t *record_bytes =
+            move->to != KVT_OPTION_NONE ? options[move->to].read_bytes : NULL;
+        kvt_status status = kvt_policy_commit(s->policy, move->id, record_bytes);
         if (status != KVT_OK) return status;
         server_note(s, &s->moves[i]);
     }

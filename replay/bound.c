@@ -4,6 +4,8 @@
  */
 #include "bound.h"
 
+#include "block_offer.h"
+
 #include "policy/knapsack.h"
 
 #include <kvterrace/codec.h>
@@ -24,12 +26,11 @@ static kvt_status bound_find_grain(bound_source *source)
     const replay_options *options = source->options;
     uint32_t unit = source->workload->block_tokens, count;
     kvt_option built[KVT_OPTIONS_MAX];
-    kvt_status status = kvt_options_build(&options->model, options->bytes_per_token * unit, 0, unit,
-                                          0.0, built, &count);
+    kvt_status status = block_options(options, unit, built, &count);
     for (uint32_t o = 1; o < count && status == KVT_OK; o++) {
         for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
-            if (built[o].bytes[tier] == 0) continue;
-            double share = (double)KVT_RECORD_ALIGN / (double)built[o].bytes[tier];
+            if (built[o].read_bytes[tier] == 0) continue;
+            double share = (double)KVT_RECORD_ALIGN / (double)built[o].read_bytes[tier];
             if (share > source->grain_share) source->grain_share = share;
         }
     }
@@ -113,15 +114,16 @@ static uint32_t bound_sources(const kvt_option *options, uint32_t count, uint32_
     return sources;
 }
 
+/* A form counts with the bytes that its record is expected to take: plans reserve a little more. */
 static bool bound_fill_form(const kvt_option *option, const replay_options *options,
                             const double weight[KVT_TIER_COUNT], bound_form *shape)
 {
     for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
-        if (option->bytes[tier] == 0) continue;
-        if (option->bytes[tier] > options->tiers[tier].capacity_bytes) return false;
+        if (option->read_bytes[tier] == 0) continue;
+        if (option->read_bytes[tier] > options->tiers[tier].capacity_bytes) return false;
         double fixed = options->model.read[tier].request_seconds;
         shape->level = tier - 1;
-        shape->bytes = (double)option->bytes[tier];
+        shape->bytes = (double)option->read_bytes[tier];
         shape->request_s = weight[tier] * fixed;
         shape->sized_s = weight[tier] * (option->load_seconds - fixed);
     }
@@ -136,9 +138,7 @@ kvt_status bound_begin(bound_instance *instance, const bound_source *source,
     const replay_options *options = source->options;
     kvt_option built[KVT_OPTIONS_MAX];
     uint32_t count;
-    uint64_t bytes = options->bytes_per_token * source->workload->block_tokens;
-    kvt_status status = kvt_options_build(&options->model, bytes, 0, source->workload->block_tokens,
-                                          0.0, built, &count);
+    kvt_status status = block_options(options, source->workload->block_tokens, built, &count);
     if (status != KVT_OK) return status;
     instance->form_count = 0;
     for (uint32_t o = 0; o < KVT_OPTIONS_MAX; o++)

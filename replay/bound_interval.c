@@ -12,6 +12,8 @@
  */
 #include "belady.h"
 #include "bound.h"
+
+#include "block_offer.h"
 #include "results.h"
 
 #include <assert.h>
@@ -118,19 +120,17 @@ static double interval_belady(const bound_source *source)
     const replay_options *options = source->options;
     kvt_option built[KVT_OPTIONS_MAX];
     uint32_t count;
-    uint64_t bytes = options->bytes_per_token * source->workload->block_tokens, room = 0;
-    if (kvt_options_build(&options->model, bytes, 0, source->workload->block_tokens, 0.0, built,
-                          &count) != KVT_OK) {
+    uint64_t room = 0;
+    if (block_options(options, source->workload->block_tokens, built, &count) != KVT_OK)
         return -1.0;
-    }
     for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
         for (uint32_t o = 1; o < count; o++) {
             const kvt_variant *one = &built[o].variant, *fixed = &options->variant;
-            if (built[o].bytes[tier] == 0 || one->codec != fixed->codec ||
+            if (built[o].read_bytes[tier] == 0 || one->codec != fixed->codec ||
                 one->mode != fixed->mode || one->rate != fixed->rate) {
                 continue;
             }
-            room += options->tiers[tier].capacity_bytes / built[o].bytes[tier];
+            room += options->tiers[tier].capacity_bytes / built[o].read_bytes[tier];
         }
     }
     return replay_belady(source->workload, room);

@@ -340,7 +340,9 @@ static void live_put_rest(live_server *server, uint32_t loaded)
                            .first_position = i * unit,
                            .request_tokens = server->request->input_tokens};
         if (run->layout.dtype == KVT_DTYPE_OPAQUE) {
-            entry.recompute_seconds = kvt_prefill_seconds(&run->prefill, i * unit, (i + 1) * unit);
+            entry.recompute_seconds =
+                kvt_offer_recompute_seconds(&run->prefill, run->live->store->holes, i * unit, unit,
+                                            server->request->input_tokens);
         }
         if (i >= server->made_from + server->made) live_make_block(server, i);
         kvt_status status = kvt_put(run->store, &entry, live_place(server, i), run->block_bytes);

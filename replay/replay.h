@@ -102,7 +102,6 @@ typedef struct replay_options {
     uint32_t moves_per_tick;
     uint64_t move_bytes_per_s; /* 0 = unlimited */
     double write_lag_seconds;  /* a tier's writes may fall behind so far; 0 = without bound */
-    double read_lag_seconds;   /* and its reads, before a move that must read is aborted */
     bool store_model; /* puts hand over and gets go one after the other, as in a store: sim_store.h
                        */
     uint64_t put_staging_bytes; /* with it: entries that were put and are not written; 0 = any */

@@ -23,10 +23,9 @@ static const replay_tier options_default_tier[KVT_TIER_COUNT] = {
 #define OPTIONS_ADAPTCACHE_SSD  UINT64_C(400000000000)
 #define OPTIONS_TICK_SECONDS    1.0
 
-/* How far a path may fall behind. Writes of a burst are spread over the prefill that makes them, so
- * they get the seconds of a long one; reads of moves stand in front of requests. */
+/* How far a tier's writes may fall behind. Writes of a burst are spread over the prefill that makes
+ * them, so they get the seconds of a long one. */
 #define OPTIONS_WRITE_LAG_SECONDS 10.0
-#define OPTIONS_READ_LAG_SECONDS  0.25
 
 /* What a store allows puts that have returned (docs/STORE.md, Put), and one core's copy. */
 #define OPTIONS_PUT_STAGING         (UINT64_C(256) << 20)
@@ -96,7 +95,6 @@ void replay_options_init(replay_options *options)
     options->repeatability = 1.0;
     options->moves_per_tick = 64;
     options->write_lag_seconds = OPTIONS_WRITE_LAG_SECONDS;
-    options->read_lag_seconds = OPTIONS_READ_LAG_SECONDS;
     options->put_staging_bytes = OPTIONS_PUT_STAGING;
     options->put_backlog_seconds = OPTIONS_PUT_BACKLOG_SECONDS;
     options->copy_bytes_per_s = OPTIONS_COPY_BYTES_PER_S;

@@ -329,7 +329,6 @@ static json_t *json_configuration(const replay_report *report, bool *sound)
     json_put(object, "move_bytes_per_s", json_count(options->move_bytes_per_s), sound);
     json_put(object, "store_model", json_boolean(options->store_model), sound);
     json_put(object, "write_lag_s", json_seconds(options->write_lag_seconds), sound);
-    json_put(object, "read_lag_s", json_seconds(options->read_lag_seconds), sound);
     json_put(object, "profile",
              options->profile[0] != '\0' ? json_string(options->profile) : json_null(), sound);
     return object;

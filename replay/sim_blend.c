@@ -65,7 +65,7 @@ kvt_status sim_blend_open(sim_state *sim)
     for (uint32_t mask = 0; mask < SIM_BLEND_MASKS; mask++) {
         kvt_option options[KVT_TIER_COUNT];
         (void)blend_find(sim, mask, sim->blend_option[mask]);
-        uint32_t count = sim_blend_options(sim, mask, sim->by_position, options);
+        uint32_t count = sim_blend_options(sim, mask, sim->whole, options);
         kvt_status status =
             kvt_policy_ladder_add(sim->policy, options, count, &sim->blend_ladder[mask]);
         if (status != KVT_OK) return status;

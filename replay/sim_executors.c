@@ -131,8 +131,8 @@ static uint64_t store_write_move(store_model *model, const kvt_move *move)
     sim_state *sim = model->sim;
     uint64_t end_ns = model->now_ns;
     for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
-        uint64_t bytes = store_written_bytes(move, tier);
-        if (bytes == 0) continue;
+        if (store_written_bytes(move, tier) == 0) continue;
+        uint64_t bytes = sim_record_bytes(sim, move)[tier] - move->kept_bytes[tier];
         uint64_t there_ns = store_occupy(&sim->write_free_ns[tier], model->now_ns,
                                          &sim->options->model.write[tier], bytes);
         if (there_ns > end_ns) end_ns = there_ns;
@@ -144,8 +144,9 @@ static uint64_t store_write_move(store_model *model, const kvt_move *move)
 static kvt_status store_settle_move(store_model *model, const kvt_move *move, bool committed)
 {
     sim_state *sim = model->sim;
-    kvt_status status = committed ? kvt_policy_commit(sim->policy, move->id, NULL)
-                                  : kvt_policy_abort(sim->policy, move->id);
+    kvt_status status = committed
+                            ? kvt_policy_commit(sim->policy, move->id, sim_record_bytes(sim, move))
+                            : kvt_policy_abort(sim->policy, move->id);
     if (status != KVT_OK) return status;
     if (committed) sim_quality_move(sim, move);
     if (move->kind == KVT_MOVE_EVICT) model->state[move->handle - 1] &= (uint8_t)~STORE_LEAVING;

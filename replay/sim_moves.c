@@ -49,15 +49,22 @@ static bool sim_has_room(const sim_state *sim, const kvt_move *move, const sim_h
             sim_lags(sim->write_free_ns[tier], hand->now_ns, options->write_lag_seconds)) {
             return false;
         }
-        if (sim_reads_source(move, hand) && move->from_bytes[tier] > move->kept_bytes[tier] &&
-            sim_lags(sim->read_free_ns[tier], hand->now_ns, options->read_lag_seconds)) {
-            return false;
-        }
     }
     return true;
 }
 
-static void sim_move_bytes(sim_state *sim, const kvt_move *move, const sim_hand *hand)
+const uint64_t *sim_record_bytes(sim_state *sim, const kvt_move *move)
+{
+    uint32_t block = (uint32_t)(move->handle - 1), tokens = sim->workload->block_tokens;
+    if (move->to == KVT_OPTION_NONE) return NULL;
+    if (sim->held_tokens != NULL) tokens = sim->held_tokens[block];
+    uint8_t option = move->to;
+    if (sim->options->blend.set) option = sim->blend_option[sim_blend_mask(sim, block)][option];
+    return sim_options(sim, tokens)[option].read_bytes;
+}
+
+static void sim_move_bytes(sim_state *sim, const kvt_move *move, const uint64_t *record_bytes,
+                           const sim_hand *hand)
 {
     replay_result *result = sim->result;
     if (move->kind == KVT_MOVE_EVICT || sim_is_dropped(move)) return;
@@ -75,7 +82,7 @@ static void sim_move_bytes(sim_state *sim, const kvt_move *move, const sim_hand 
         }
     }
     for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
-        uint64_t bytes = move->to_bytes[tier] - move->kept_bytes[tier];
+        uint64_t bytes = record_bytes[tier] - move->kept_bytes[tier];
         if (bytes == 0) continue;
         uint64_t end_ns = sim_occupy(&sim->write_free_ns[tier], hand->now_ns, exist_ns,
                                      &sim->options->model.write[tier], bytes);
@@ -115,11 +122,12 @@ kvt_status sim_carry_out(sim_state *sim, const sim_hand *hand)
     for (uint32_t i = 0; i < sim->plan.count; i++) {
         const kvt_move *move = &sim->plan.moves[i];
         room = room && sim_has_room(sim, move, hand);
-        kvt_status status = room ? kvt_policy_commit(sim->policy, move->id, NULL)
+        const uint64_t *record_bytes = sim_record_bytes(sim, move);
+        kvt_status status = room ? kvt_policy_commit(sim->policy, move->id, record_bytes)
                                  : kvt_policy_abort(sim->policy, move->id);
         if (status != KVT_OK) return status;
         if (room) {
-            sim_move_bytes(sim, move, hand);
+            sim_move_bytes(sim, move, record_bytes, hand);
             sim_quality_move(sim, move);
         }
         sim_log_move(sim, hand->now_ns, move, room);

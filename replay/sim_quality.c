@@ -89,7 +89,7 @@ void sim_quality_sum(const sim_state *sim, sim_visit *visit)
     for (uint32_t i = 0; i < visit->loaded; i++) {
         uint32_t block = visit->path[i];
         double loss = (double)sim->inherited[block];
-        double form = sim->by_position[sim->run[i]].loss + (double)sim->carried[block];
+        double form = sim->whole[sim->run[i]].loss + (double)sim->carried[block];
         double factor = sim->sensitivity != NULL ? (double)sim->sensitivity[block] : 1.0;
         if (form > 0.0) loss += form * factor;
         double here = sim_block_tokens(sim, visit->request, i);
@@ -106,7 +106,7 @@ void sim_quality_move(sim_state *sim, const kvt_move *move)
         *carried = 0.0f;
         return;
     }
-    const kvt_option *from = &sim->by_position[move->from], *to = &sim->by_position[move->to];
+    const kvt_option *from = &sim->whole[move->from], *to = &sim->whole[move->to];
     bool same = memcmp(&from->variant, &to->variant, sizeof from->variant) == 0;
     bool made = ((to->made_from | to->kept_from) >> move->from & 1) != 0;
     if (same || made) return;

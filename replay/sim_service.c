@@ -7,20 +7,16 @@
  *     loaded    [b0 b1 b2]                     the head that makes the first token earliest
  *     prefill             [b3 b4 b5 ...]       at least one token is always computed
  */
+#include "block_offer.h"
 #include "sim_state.h"
 
 #include <assert.h>
 
-const kvt_option *sim_options(sim_state *sim, uint32_t position, uint32_t tokens)
+const kvt_option *sim_options(sim_state *sim, uint32_t tokens)
 {
-    const replay_workload *workload = sim->workload;
-    if (tokens == workload->block_tokens || !sim->options->partial_exact) {
-        return &sim->by_position[(size_t)position * sim->option_count];
-    }
+    if (tokens == sim->workload->block_tokens || !sim->options->partial_exact) return sim->whole;
     uint32_t count;
-    kvt_status status =
-        kvt_options_build(&sim->options->model, tokens * sim->options->bytes_per_token,
-                          position * workload->block_tokens, tokens, 0.0, sim->exact, &count);
+    kvt_status status = block_options(sim->options, tokens, sim->exact, &count);
     assert(status == KVT_OK && count == sim->option_count); /* whole blocks were built before */
     (void)status;
     return sim->exact;
@@ -63,7 +59,7 @@ static void sim_extend_head(sim_state *sim, const sim_visit *visit, uint32_t pos
                             sim_head *head)
 {
     uint32_t tokens = sim_block_tokens(sim, visit->request, position);
-    const kvt_option *option = &sim_options(sim, position, tokens)[sim->run[position]];
+    const kvt_option *option = &sim_options(sim, tokens)[sim->run[position]];
     uint64_t ready_ns = sim->ready_ns[visit->path[position]];
     if (ready_ns > visit->start_ns) head->delayed = true;
     for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
@@ -94,7 +90,7 @@ static void sim_read_head(sim_state *sim, const sim_visit *visit)
         sim_extend_head(sim, visit, i, &head);
         if (!sim->counting) continue;
         uint32_t tokens = sim_block_tokens(sim, visit->request, i);
-        const kvt_option *option = &sim_options(sim, i, tokens)[sim->run[i]];
+        const kvt_option *option = &sim_options(sim, tokens)[sim->run[i]];
         sim->result->used_token_ratio += tokens;
         for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
             sim->result->bytes_read[tier] += option->read_bytes[tier];

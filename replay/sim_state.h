@@ -44,11 +44,12 @@ typedef struct sim_state {
     kvt_policy *policy;
     replay_result *result;
 
-    uint64_t *free_ns;       /* binary min-heap: when each server is free again */
-    uint64_t *ready_ns;      /* by block: when its bytes are where they belong */
-    uint8_t *run;            /* option of each block of the leading resident run, by position */
-    double *prefill_s;       /* seconds from 0 to each block boundary of the longest path */
-    kvt_option *by_position; /* options of a whole block at each position */
+    uint64_t *free_ns;  /* binary min-heap: when each server is free again */
+    uint64_t *ready_ns; /* by block: when its bytes are where they belong */
+    uint8_t *run;       /* option of each block of the leading resident run, by position */
+    double *prefill_s;  /* seconds from 0 to each block boundary of the longest path */
+    kvt_option whole[KVT_OPTIONS_MAX]; /* options of a whole block */
+    uint32_t *held_tokens;             /* by block, of partial blocks charged their own; or NULL */
     kvt_option exact[KVT_OPTIONS_MAX]; /* of a partial block charged its own tokens */
     uint32_t option_count;
     uint8_t tier_of[KVT_OPTIONS_MAX]; /* the tier that an option's reads count for */
@@ -95,9 +96,9 @@ typedef struct sim_visit {
     bool delayed;   /* waits for another request's prefill */
 } sim_visit;
 
-/* Options of the block at a position; tokens as the request holds there. Valid until the next
- * call. */
-const kvt_option *sim_options(sim_state *sim, uint32_t position, uint32_t tokens);
+/* Options of a block of so many tokens, whose read_bytes are what its records take; the seconds of
+ * NONE are not the block's. Valid until the next call. */
+const kvt_option *sim_options(sim_state *sim, uint32_t tokens);
 
 /* Tokens that a request's block holds. */
 static inline uint32_t sim_block_tokens(const sim_state *sim, const replay_request *request,
@@ -117,6 +118,10 @@ static inline uint64_t sim_to_ns(double seconds)
 {
     return (uint64_t)(seconds * 1e9 + 0.5);
 }
+
+/* What the record of a move's target takes, by tier: a plan reserves a little more where it is
+ * estimated. NULL of an eviction. Valid until the next call of sim_options. */
+const uint64_t *sim_record_bytes(sim_state *sim, const kvt_move *move);
 
 uint64_t sim_wall_ns(void);
 

@@ -109,7 +109,7 @@ static double store_get_s(store_model *model, const store_server *server, uint32
     uint32_t block = visit->path[position];
     if (store_is_staged(model, block)) return store_copy_s(model, server, position);
     uint32_t tokens = sim_block_tokens(sim, visit->request, position);
-    const kvt_option *option = &sim_options(sim, position, tokens)[store_option_of(model, block)];
+    const kvt_option *option = &sim_options(sim, tokens)[store_option_of(model, block)];
     double slowest_s = 0.0;
     for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
         if (option->read_bytes[tier] == 0) continue;
@@ -203,7 +203,7 @@ static uint64_t store_load(store_model *model, const store_server *server, uint3
 {
     sim_state *sim = model->sim;
     uint32_t tokens = sim_block_tokens(sim, server->visit.request, position);
-    const kvt_option *option = &sim_options(sim, position, tokens)[index];
+    const kvt_option *option = &sim_options(sim, tokens)[index];
     uint64_t end_ns = model->now_ns;
     for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
         if (option->read_bytes[tier] == 0) continue;

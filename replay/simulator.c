@@ -8,6 +8,7 @@
  * counts residence at that moment; hit_token_ratio counts the leading run as it was found when the
  * service began, before any of the request's own admissions. One thread.
  */
+#include "block_offer.h"
 #include "results.h"
 #include "sim_store.h"
 
@@ -39,11 +40,7 @@ static kvt_status sim_open_policy(sim_state *sim, const char *name, char *messag
         config.tiers[tier] = (kvt_tier_facts){.capacity_bytes = model->capacity_bytes,
                                               .read_bytes_per_s = model->read.bytes_per_s,
                                               .write_bytes_per_s = model->write.bytes_per_s,
-                                              .request_seconds = model->read.request_seconds,
-                                              .read_lag_seconds = options->read_lag_seconds,
-                                              .write_lag_seconds = options->write_lag_seconds};
-        if (!options->store_model) continue;
-        config.tiers[tier].read_lag_seconds = config.tiers[tier].write_lag_seconds = 0.0;
+                                              .request_seconds = model->read.request_seconds};
     }
     config.variant = options->variant;
     config.alpha_seconds = options->alpha_seconds;
@@ -61,7 +58,7 @@ static kvt_status sim_open_policy(sim_state *sim, const char *name, char *messag
     if (status != KVT_OK) return status;
     /* Whole blocks differ in their recompute seconds alone. */
     snprintf(message, message_size, "out of memory");
-    status = kvt_policy_ladder_add(sim->policy, sim->by_position, sim->option_count, &sim->ladder);
+    status = kvt_policy_ladder_add(sim->policy, sim->whole, sim->option_count, &sim->ladder);
     if (status == KVT_OK && options->blend.set) status = sim_blend_open(sim);
     const kvt_tenant wishes = {.alpha_seconds = options->alpha_seconds,
                                .loss_limit = options->loss_limit};
@@ -72,25 +69,12 @@ static kvt_status sim_open_policy(sim_state *sim, const char *name, char *messag
 static kvt_status sim_build_options(sim_state *sim)
 {
     const replay_workload *workload = sim->workload;
-    kvt_option options[KVT_OPTIONS_MAX];
-    uint64_t bytes = sim->options->bytes_per_token * workload->block_tokens;
-    for (uint32_t i = 0; i < workload->longest_path; i++) {
-        uint32_t count;
-        kvt_status status =
-            kvt_options_build(&sim->options->model, bytes, i * workload->block_tokens,
-                              workload->block_tokens, 0.0, options, &count);
-        if (status != KVT_OK) return status;
-        if (i == 0) {
-            sim->option_count = count;
-            sim->by_position = calloc(workload->longest_path, count * sizeof *options);
-            if (sim->by_position == NULL) return KVT_E_MEMORY;
-            for (uint32_t o = 0; o < count; o++) {
-                for (uint8_t tier = 1; tier < KVT_TIER_COUNT; tier++) {
-                    if (options[o].read_bytes[tier] > 0) sim->tier_of[o] = tier;
-                }
-            }
-        }
-        memcpy(&sim->by_position[(size_t)i * count], options, count * sizeof *options);
+    kvt_status status =
+        block_options(sim->options, workload->block_tokens, sim->whole, &sim->option_count);
+    if (status != KVT_OK) return status;
+    for (uint32_t o = 0; o < sim->option_count; o++) {
+        for (uint8_t tier = 1; tier < KVT_TIER_COUNT; tier++)
+            if (sim->whole[o].read_bytes[tier] > 0) sim->tier_of[o] = tier;
     }
     for (uint32_t i = 0; i <= workload->longest_path; i++) {
         sim->prefill_s[i] =
@@ -106,10 +90,13 @@ static kvt_status sim_prepare(sim_state *sim, char *message, size_t message_size
     sim->ready_ns = calloc((size_t)workload->distinct_blocks + 1, sizeof *sim->ready_ns);
     sim->run = malloc((size_t)workload->longest_path + 1);
     sim->prefill_s = malloc(((size_t)workload->longest_path + 1) * sizeof *sim->prefill_s);
+    if (sim->options->partial_exact)
+        sim->held_tokens = calloc((size_t)workload->distinct_blocks + 1, sizeof *sim->held_tokens);
     sim->samples_ns = malloc(SIM_SAMPLES_MAX * sizeof *sim->samples_ns);
     snprintf(message, message_size, "out of memory");
     if (sim->free_ns == NULL || sim->ready_ns == NULL || sim->run == NULL ||
-        sim->prefill_s == NULL || sim->samples_ns == NULL) {
+        sim->prefill_s == NULL || sim->samples_ns == NULL ||
+        (sim->options->partial_exact && sim->held_tokens == NULL)) {
         return KVT_E_MEMORY;
     }
     /* An odd distance, so that sampling does not fall into step with the length of the paths. */
@@ -162,23 +149,6 @@ void sim_note_peak(sim_state *sim)
     }
 }
 
-static double sim_queue_s(uint64_t free_ns, uint64_t now_ns)
-{
-    return free_ns > now_ns ? (double)(free_ns - now_ns) * 1e-9 : 0.0;
-}
-
-/* What moves and requests have put before the tiers' paths, as an executor knows it. */
-static kvt_status sim_tell_queues(sim_state *sim, uint64_t now_ns)
-{
-    kvt_status status = KVT_OK;
-    for (int tier = 1; tier < KVT_TIER_COUNT && status == KVT_OK; tier++) {
-        status = kvt_policy_observe_queue(sim->policy, now_ns, (kvt_tier)tier,
-                                          sim_queue_s(sim->read_free_ns[tier], now_ns),
-                                          sim_queue_s(sim->write_free_ns[tier], now_ns));
-    }
-    return status;
-}
-
 static kvt_status sim_tick_until(sim_state *sim, uint64_t now_ns)
 {
     const replay_options *options = sim->options;
@@ -187,10 +157,8 @@ static kvt_status sim_tick_until(sim_state *sim, uint64_t now_ns)
     uint32_t moves =
         options->moves_per_tick < SIM_PLAN_MOVES ? options->moves_per_tick : SIM_PLAN_MOVES;
     while (sim->tick_ns <= now_ns) {
-        kvt_status status = sim_tell_queues(sim, sim->tick_ns);
-        if (status != KVT_OK) return status;
         uint64_t begin = sim_call_begin(sim);
-        status = kvt_policy_tick(sim->policy, sim->tick_ns, moves, bytes, &sim->plan);
+        kvt_status status = kvt_policy_tick(sim->policy, sim->tick_ns, moves, bytes, &sim->plan);
         sim_call_end(sim, begin);
         if (status == KVT_OK) status = sim_carry_out(sim, &(sim_hand){.now_ns = sim->tick_ns});
         if (status != KVT_OK) return status;
@@ -200,43 +168,48 @@ static kvt_status sim_tick_until(sim_state *sim, uint64_t now_ns)
     return KVT_OK;
 }
 
-/* Where a hole ends the prefix a path is stored as a whole or not at all, so its blocks share what
- * the whole path saves: the mean is what merging each block into its dearer continuation gives
- * (research/policy.md, macroitems). Else each block saves its own. */
-static double sim_recompute(const sim_state *sim, const sim_visit *visit, const kvt_option *built)
+/* What the engine decides on for a block, as a store would offer it. Whole blocks share the forms
+ * of a ladder; a partial one that is charged its own tokens brings its own. */
+static kvt_status sim_make_offer(sim_state *sim, const sim_visit *visit, uint32_t position,
+                                 kvt_option *options, kvt_policy_entry *entry_out)
 {
-    uint32_t blocks = visit->request->block_count;
-    if (sim->options->holes != KVT_HOLES_CONTIGUOUS || blocks == 0) return built[0].load_seconds;
-    return sim->prefill_s[blocks] / (double)blocks;
+    uint32_t unit = sim->workload->block_tokens, block = visit->path[position];
+    uint32_t tokens =
+        sim->options->partial_exact ? sim_block_tokens(sim, visit->request, position) : unit;
+    kvt_offer offer =
+        block_offer(sim->options, position * unit, tokens, visit->request->input_tokens);
+    const kvt_cost_model *model = &sim->options->model;
+    offer.handle = sim_handle(block);
+    offer.parent = position > 0 ? sim_handle(visit->path[position - 1]) : 0;
+    offer.sensitivity = sim->known != NULL ? (double)sim->known[block] : 0.0;
+    if (tokens != unit)
+        return kvt_offer_build(model, sim->options->holes, &offer, options, entry_out);
+    kvt_status status = kvt_offer_describe(model, sim->options->holes, &offer, entry_out);
+    entry_out->ladder = sim->ladder;
+    return status;
 }
 
 kvt_status sim_offer(sim_state *sim, const sim_visit *visit, uint32_t position, uint64_t now_ns)
 {
-    uint32_t tokens = sim_block_tokens(sim, visit->request, position);
     uint32_t block = visit->path[position];
-    bool whole = tokens == sim->workload->block_tokens || !sim->options->partial_exact;
-    const kvt_option *built = sim_options(sim, position, tokens);
-    kvt_policy_entry entry = {.handle = sim_handle(block),
-                              .parent = position > 0 ? sim_handle(visit->path[position - 1]) : 0,
-                              .options = whole ? NULL : built,
-                              .option_count = whole ? 0 : sim->option_count,
-                              .ladder = whole ? sim->ladder : 0,
-                              .recompute_seconds = sim_recompute(sim, visit, built),
-                              .sensitivity = sim->known != NULL ? (double)sim->known[block] : 1.0,
-                              .tokens = tokens,
-                              .request_tokens = visit->request->input_tokens};
-    kvt_option blended[KVT_TIER_COUNT];
+    kvt_option options[KVT_OPTIONS_MAX], blended[KVT_TIER_COUNT];
+    kvt_policy_entry entry;
+    kvt_status status = sim_make_offer(sim, visit, position, options, &entry);
+    if (status != KVT_OK) return status;
     if (sim->options->blend.set) {
         uint32_t mask = sim_blend_mask(sim, block);
-        uint32_t count = sim_blend_options(sim, mask, built, blended);
-        entry.options = whole ? NULL : blended;
-        entry.option_count = whole ? 0 : count;
-        entry.ladder = whole ? sim->blend_ladder[mask] : 0;
         entry.sensitivity = 1.0;
+        if (entry.ladder == 0) {
+            entry.option_count = sim_blend_options(sim, mask, options, blended);
+            entry.options = blended;
+        } else {
+            entry.ladder = sim->blend_ladder[mask];
+        }
     }
+    if (sim->held_tokens != NULL) sim->held_tokens[block] = entry.tokens;
     sim->inherited[block] = (float)visit->loss;
     uint64_t begin = sim_call_begin(sim);
-    kvt_status status = kvt_policy_admit(sim->policy, now_ns, &entry, &sim->plan);
+    status = kvt_policy_admit(sim->policy, now_ns, &entry, &sim->plan);
     sim_call_end(sim, begin);
     return status;
 }
@@ -262,8 +235,7 @@ static kvt_status sim_access(sim_state *sim, const sim_visit *visit, uint32_t po
     uint64_t begin = sim_call_begin(sim);
     /* A resident block behind the loaded head was computed anew: on an exact head its bytes are
      * exact, and a lossy form of it can be replaced. */
-    bool exact =
-        position >= visit->loaded && visit->loss <= 0.0 && sim->by_position[option].loss > 0.0;
+    bool exact = position >= visit->loaded && visit->loss <= 0.0 && sim->whole[option].loss > 0.0;
     kvt_status status = exact ? kvt_policy_refresh(sim->policy, visit->start_ns, handle, &sim->plan)
                               : kvt_policy_access(sim->policy, visit->start_ns, handle, &sim->plan);
     sim_call_end(sim, begin);
@@ -326,8 +298,7 @@ static kvt_status sim_run(sim_state *sim, results_collector *collector)
         sim->load_service_s += visit.service_s;
         sim->load_square_s2 += visit.service_s * visit.service_s;
         sim_take_server(sim, visit.start_ns + sim_to_ns(visit.service_s));
-        status = sim_tell_queues(sim, visit.start_ns);
-        if (status == KVT_OK) status = sim_refer(sim, &visit);
+        status = sim_refer(sim, &visit);
         if (status != KVT_OK) return status;
         if (sim->counting) sim->result->delay_hits += visit.delayed;
         if (sim->counting) sim->saved_s += visit.saved_s - sim->options->alpha_seconds * visit.loss;
@@ -366,7 +337,7 @@ static void sim_release(sim_state *sim)
     free(sim->ready_ns);
     free(sim->run);
     free(sim->prefill_s);
-    free(sim->by_position);
+    free(sim->held_tokens);
     free(sim->samples_ns);
     sim_quality_close(sim);
     sim_regret_close(sim);

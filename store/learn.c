@@ -468,10 +468,10 @@ static bool learn_sweep_step(kvt_store *store, uint32_t *entries_done)
 void learn_recost_entry(kvt_store *store, store_entry *entry)
 {
     kvt_option options[KVT_OPTIONS_MAX];
-    uint32_t count;
+    kvt_policy_entry offer;
     entry->curve_epoch = store->curve_epoch;
-    if (store_build_options(store, entry, options, &count) != KVT_OK) return;
-    if (kvt_policy_recost(store->policy, entry->handle, options, count) == KVT_OK)
+    if (store_offer(store, entry, options, &offer) != KVT_OK) return;
+    if (kvt_policy_recost(store->policy, entry->handle, options, offer.option_count) == KVT_OK)
         store->counters.recosted++;
 }
 

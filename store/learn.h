@@ -144,12 +144,10 @@ void learn_note_size(kvt_store *store, const store_entry *entry, kvt_variant var
 void learn_size_shares(const kvt_store *store, const store_entry *entry,
                        double shares[KVT_VARIANTS_MAX]);
 
-/* What a raw record has beside the source bytes at most; NAN for a layout that has no record. */
-double learn_size_frame(const store_entry *entry);
-
-/* Options get the sizes that are known of the entry itself: of the record that is stored, and of
- * the one that came out larger than planned last. Lock held. */
-void learn_set_known_sizes(const store_entry *entry, kvt_option *options, uint32_t count);
+/* What is known of the entry's own records: of the one that came out larger than planned last, and
+ * of the one that is stored. Returns how many there are, at most LEARN_KNOWN_SIZES. Lock held. */
+#define LEARN_KNOWN_SIZES 2u
+uint32_t learn_known_sizes(const store_entry *entry, kvt_known_size known[LEARN_KNOWN_SIZES]);
 
 /* Gives a stored entry's options the sizes of now. Lock held. */
 void learn_resize_entry(kvt_store *store, const store_entry *entry);
@@ -159,9 +157,8 @@ void learn_resize_entry(kvt_store *store, const store_entry *entry);
 #define LEARN_PRIOR_USES 200u /* uses after first ones until a class's prior is told */
 #define LEARN_PRIOR_MOST 8.0
 
-/* Makes the forms' losses and their bounds those of the entry. Control lock held. */
-void learn_scale_losses(const kvt_store *store, const store_entry *entry, kvt_option *options,
-                        uint32_t count);
+/* How the entry's losses and their bounds stand to those of the curves. Control lock held. */
+online_loss_factor learn_loss_factor(const kvt_store *store, const store_entry *entry);
 
 /* Counts a use. Any thread; not under the control lock, because it waits while a class is read. */
 void learn_note_use(kvt_store *store, uint64_t handle, uint32_t class_id);

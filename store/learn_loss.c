@@ -21,25 +21,12 @@ static uint32_t learn_class_of(uint32_t class_id)
     return class_id < KVT_REUSE_CLASSES ? class_id : 0;
 }
 
-static online_loss_factor learn_factor(const kvt_store *store, const store_entry *entry)
+online_loss_factor learn_loss_factor(const kvt_store *store, const store_entry *entry)
 {
     const store_learn *learn = store->learn;
     const online_loss_class *of_class = &learn->losses[learn_class_of(entry->class_id)];
     if (of_class->observations == 0) return (online_loss_factor){1, 1};
     return online_loss_expect(&learn->loss_prior, of_class, &entry->loss);
-}
-
-void learn_scale_losses(const kvt_store *store, const store_entry *entry, kvt_option *options,
-                        uint32_t count)
-{
-    online_loss_factor factor = learn_factor(store, entry);
-    double mean = fmin(fmax(factor.mean, 1e-6), 1e6); /* a lossy form never counts as exact */
-    for (uint32_t i = 1; i < count; i++) {
-        if (!(options[i].loss > 0)) continue;
-        options[i].loss = fmin(options[i].loss * mean, 1.0);
-        options[i].loss_upper =
-            fmax(fmin(options[i].loss_upper * factor.upper, 1.0), options[i].loss);
-    }
 }
 
 /* The mean loss that a form is decided on, or 0. */

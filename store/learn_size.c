@@ -16,6 +16,8 @@
  */
 #include "store/store.h"
 
+#include "estimator/offer.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -64,21 +66,12 @@ static void size_observe(learn_size *size, double share)
     size->others = 0;
 }
 
-double learn_size_frame(const store_entry *entry)
-{
-    kvt_record_spec spec = {
-        .generation = 1, .layout = entry->layout, .variant = {.codec = KVT_CODEC_RAW}};
-    uint64_t raw_bytes = 0, scratch;
-    if (kvt_record_bound(&spec, &raw_bytes, &scratch) != KVT_OK) return (double)NAN;
-    return (double)(raw_bytes - entry->source_bytes);
-}
-
 void learn_note_size(kvt_store *store, const store_entry *entry, kvt_variant variant,
                      uint64_t record_bytes)
 {
     store_learn *learn = store->learn;
-    double frame = learn_size_frame(entry);
-    double share = ((double)record_bytes - frame) / (double)entry->source_bytes;
+    double head = offer_head_bytes(&entry->layout);
+    double share = ((double)record_bytes - head) / (double)entry->source_bytes;
     if (isnan(share)) return;
     pthread_mutex_lock(&learn->lock);
     learn_size_kind *kind = size_take(learn, entry);
@@ -109,28 +102,20 @@ void learn_size_shares(const kvt_store *store, const store_entry *entry,
     pthread_mutex_unlock(&learn->lock);
 }
 
-/* The forms of this variant come out so large, in every tier. */
-static void size_set(kvt_option *options, uint32_t count, kvt_variant variant, uint64_t bytes)
+uint32_t learn_known_sizes(const store_entry *entry, kvt_known_size known[LEARN_KNOWN_SIZES])
 {
-    for (uint32_t i = 1; i < count && bytes != 0; i++) {
-        if (memcmp(&options[i].variant, &variant, sizeof variant) != 0) continue;
-        kvt_tier tier = store_tier_of(options[i].bytes);
-        options[i].bytes[tier] = bytes;
-        options[i].read_bytes[tier] = bytes;
-    }
-}
-
-void learn_set_known_sizes(const store_entry *entry, kvt_option *options, uint32_t count)
-{
-    size_set(options, count, entry->larger_variant, entry->larger_bytes);
-    if (entry->place != NULL)
-        size_set(options, count, entry->place->variant, entry->place->record_bytes);
+    uint32_t count = 0;
+    if (entry->larger_bytes != 0)
+        known[count++] = (kvt_known_size){entry->larger_variant, entry->larger_bytes};
+    if (entry->place != NULL && entry->place->record_bytes != 0)
+        known[count++] = (kvt_known_size){entry->place->variant, entry->place->record_bytes};
+    return count;
 }
 
 void learn_resize_entry(kvt_store *store, const store_entry *entry)
 {
     kvt_option options[KVT_OPTIONS_MAX];
-    uint32_t count;
-    if (store_build_options(store, entry, options, &count) != KVT_OK) return;
-    (void)!kvt_policy_resize(store->policy, entry->handle, options, count);
+    kvt_policy_entry offer;
+    if (store_offer(store, entry, options, &offer) != KVT_OK) return;
+    (void)!kvt_policy_resize(store->policy, entry->handle, options, offer.option_count);
 }

@@ -243,6 +243,7 @@ static kvt_status open_costs(open_state *state)
     if (status == KVT_OK)
         status = ladder_add_costs(state->store, &profile, state->options->loss_limit);
     costs->prefill = state->options->prefill;
+    state->store->holes = state->options->holes;
     costs->parallel_codecs = 1;
     return status;
 }

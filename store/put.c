@@ -24,6 +24,9 @@
  */
 #define PUT_TRIES 8
 
+/* Records' room that a put makes for its own at most, where a tier's free room fits none. */
+#define PUT_ROOM_MOST 4u
+
 /* Entries that one put may find larger than planned in another form, each of them once. */
 #define PUT_LARGER 64
 
@@ -41,33 +44,16 @@ typedef struct put_work {
 
 /* ---- decide ---- */
 
-static void put_correct_options(const put_progress *progress, kvt_option *options, uint32_t count)
-{
-    for (uint32_t i = 1; i < count && progress->larger_bytes != 0; i++) {
-        if (memcmp(&options[i].variant, &progress->larger_variant, sizeof(kvt_variant)) != 0) {
-            continue;
-        }
-        kvt_tier tier = store_tier_of(options[i].bytes);
-        options[i].bytes[tier] = progress->larger_bytes;
-        options[i].read_bytes[tier] = progress->larger_bytes;
-    }
-}
-
 /* The entry's part of a decision; the policy does not hold the entry. Lock held. */
 static kvt_status put_admit(kvt_store *store, store_entry *entry, const put_progress *progress,
                             kvt_plan *plan)
 {
     kvt_option options[KVT_OPTIONS_MAX];
-    kvt_policy_entry offer = {
-        .handle = entry->handle,
-        .parent = entry->has_parent ? entry_handle(&store->secret, &entry->parent) : 0,
-        .options = options,
-        .tokens = entry->layout.tokens};
-    kvt_status status = store_build_options(store, entry, options, &offer.option_count);
+    kvt_policy_entry offer;
+    const kvt_known_size measured = {progress->larger_variant, progress->larger_bytes};
+    kvt_status status = store_offer_at(store, &store->costs, entry, &measured, options, &offer);
     if (status != KVT_OK) return status;
-    put_correct_options(progress, options, offer.option_count);
     entry->curve_epoch = store->curve_epoch;
-    store_describe(entry, &offer);
     backoff_expire(store);
     if (trust_try_due(store, entry, &offer, plan) == KVT_OK) return KVT_OK;
     uint64_t started_ns = store_now_ns(store);
@@ -230,10 +216,16 @@ static bool put_tries_again(kvt_store *store, put_work *work, const executor_res
     bool tier_failed = status == KVT_E_GONE || status == KVT_E_IO || status == KVT_E_READ_ONLY;
     /* So has one that failed a sync and was noticed by the room that went with it. */
     bool shrunk = status == KVT_E_SPACE && put_count_retired(store) > progress->retired;
-    if (!room_failed && !tier_failed && !shrunk && !(status == KVT_E_SPACE && larger)) return false;
-    if (larger) {
+    /* A tier that holds more than its units let the policy fill, as after a restart with larger
+     * ones: what the plan freed lies where no unit fits, so the next one makes room for more. */
+    uint64_t planned = store_bytes_of(put->to_bytes);
+    bool crowded = status == KVT_E_SPACE && !room_failed && !shrunk && !larger &&
+                   planned < PUT_ROOM_MOST * result->put_bytes;
+    if (!room_failed && !tier_failed && !shrunk && !crowded && !(status == KVT_E_SPACE && larger))
+        return false;
+    if (larger || crowded) {
         progress->larger_variant = put->to_variant;
-        progress->larger_bytes = result->put_bytes;
+        progress->larger_bytes = larger ? result->put_bytes : 2 * planned;
     }
     return true;
 }

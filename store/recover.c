@@ -116,13 +116,8 @@ kvt_status recover_adopt_policy(kvt_store *store, const store_entry *entry, kvt_
                                 kvt_variant variant, uint64_t record_bytes)
 {
     kvt_option options[KVT_OPTIONS_MAX];
-    kvt_policy_entry offer = {
-        .handle = entry->handle,
-        .parent = entry->has_parent ? entry_handle(&store->secret, &entry->parent) : 0,
-        .options = options,
-        .tokens = entry->layout.tokens};
-    store_describe(entry, &offer);
-    kvt_status status = store_build_options(store, entry, options, &offer.option_count);
+    kvt_policy_entry offer;
+    kvt_status status = store_offer(store, entry, options, &offer);
     if (status != KVT_OK) return status;
     uint8_t option = recover_find_option(tier, variant, record_bytes, options, offer.option_count);
     if (option == KVT_OPTION_NONE) return KVT_E_UNSUPPORTED;

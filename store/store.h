@@ -205,8 +205,9 @@ struct kvt_store {
     pthread_mutex_t members_lock; /* devices join and leave one at a time; before `lock` */
     kvt_cost_model costs;         /* but for the tiers' bandwidth, which is under lock */
     kvt_cost_model curve_costs;   /* as the measured curves have it, under lock */
-    uint32_t exact_variants;      /* of costs; the lossy ones follow */
-    kvt_layout ladder_layout;     /* of the entries that may be lossy; zero: none may */
+    kvt_hole_mode holes;
+    uint32_t exact_variants;                  /* of costs; the lossy ones follow */
+    kvt_layout ladder_layout;                 /* of the entries that may be lossy; zero: none may */
     kvt_codec_curve ladder[KVT_VARIANTS_MAX]; /* what the profile offers, whatever the limit */
     uint32_t ladder_count;
     store_staging *staging; /* own lock; outlives the store */
@@ -557,19 +558,15 @@ KVT_NODISCARD kvt_status ladder_add_costs(kvt_store *store, const cost_profile *
 /* Whether entries of a layout may be lossy. */
 bool ladder_takes(const kvt_store *store, const kvt_layout *layout);
 
-/* What an entry is to the policy beside its options: class, tenant, length of its requests. Lock
- * held. */
-void store_describe(const store_entry *entry, kvt_policy_entry *offer);
+/* What the policy decides on for an entry: options holds KVT_OPTIONS_MAX, offer_out names them.
+ * Lock held. */
+KVT_NODISCARD kvt_status store_offer(const kvt_store *store, const store_entry *entry,
+                                     kvt_option *options, kvt_policy_entry *offer_out);
 
-/* Fills options for an entry and, when found, the index of the one with this tier and variant.
- * *index_out is KVT_OPTION_NONE when there is none. */
-KVT_NODISCARD kvt_status store_build_options(const kvt_store *store, const store_entry *entry,
-                                             kvt_option *options, uint32_t *count_out);
-
-/* The same at other figures than those of now. */
-KVT_NODISCARD kvt_status store_build_options_at(const kvt_store *store,
-                                                const kvt_cost_model *figures,
-                                                const store_entry *entry, kvt_option *options,
-                                                uint32_t *count_out);
+/* The same at other figures than those of now, and with what a try has shown one form of the entry
+ * to take, or NULL. */
+KVT_NODISCARD kvt_status store_offer_at(const kvt_store *store, const kvt_cost_model *figures,
+                                        const store_entry *entry, const kvt_known_size *measured,
+                                        kvt_option *options, kvt_policy_entry *offer_out);
 
 #endif

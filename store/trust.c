@@ -228,14 +228,14 @@ kvt_status trust_try_due(kvt_store *store, const store_entry *entry, const kvt_p
 static bool trust_build_curve(kvt_store *store, const store_entry *entry,
                               const kvt_policy_entry *offer, kvt_option *options)
 {
-    uint32_t count;
-    if (store_build_options_at(store, &store->curve_costs, entry, options, &count) != KVT_OK)
+    kvt_policy_entry built;
+    if (store_offer_at(store, &store->curve_costs, entry, NULL, options, &built) != KVT_OK)
         return false;
-    for (uint32_t i = 1; i < count; i++) {
+    for (uint32_t i = 1; i < built.option_count; i++) {
         memcpy(options[i].bytes, offer->options[i].bytes, sizeof options[i].bytes);
         memcpy(options[i].read_bytes, offer->options[i].read_bytes, sizeof options[i].read_bytes);
     }
-    return count == offer->option_count && trust_gains(options, count);
+    return built.option_count == offer->option_count && trust_gains(options, built.option_count);
 }
 
 kvt_status trust_note_refused(kvt_store *store, store_entry *entry, const kvt_policy_entry *offer,

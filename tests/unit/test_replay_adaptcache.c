@@ -5,6 +5,8 @@
  */
 #include "replay/adaptcache_experiment.h"
 
+#include "codecs/codecs.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -80,7 +82,10 @@ static void prefill_and_raw_lose_nothing(void **state)
     /* Raw, 8,000 tokens are 1.05 GB: 95 contexts fit into DRAM; from SSD they load no faster than
      * they compute. */
     assert_int_equal(experiment_measure(run, 1, 1e-4, 1, &raw, message, sizeof message), KVT_OK);
-    double load = 1e-5 + 8000 * 131072.0 / 25e9 + 8000 * 131072.0 / 1e13;
+    const kvt_layout layout = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = 8000 * 131072};
+    uint64_t head_bytes, record_bytes;
+    assert_int_equal(codecs_raw_record_bytes(&layout, &head_bytes, &record_bytes), KVT_OK);
+    double load = 1e-5 + (double)record_bytes / 25e9 + 8000 * 131072.0 / 1e13;
     double hit = model->fixed_seconds + load + kvt_prefill_seconds(model, 8000, 8064);
     double share = raw.dram_hits;
     assert_true(share > 0.2 && share < 0.6 && raw.ssd_hits > 0.1);

@@ -19,6 +19,10 @@
 #define ITEMS_MAX 256
 
 /* 1 ms per token, growing with the prefix; blocks of 100 tokens of 1000 bytes: 102,400 bytes. */
+/* The record of a block of 100 tokens of 1,000 bytes. */
+#define HEAD_BYTES 12288.0
+#define RAW_BYTES  114688.0
+
 static void model_init(replay_options *options)
 {
     replay_options_init(options);
@@ -34,7 +38,7 @@ static void model_init(replay_options *options)
 static void model_add_tier(replay_options *options, int tier, double blocks, double bytes_per_s)
 {
     char message[256];
-    options->tiers[tier] = (replay_tier){.capacity_bytes = (uint64_t)(blocks * 102400.0),
+    options->tiers[tier] = (replay_tier){.capacity_bytes = (uint64_t)(blocks * RAW_BYTES),
                                          .read = {1e-4, bytes_per_s, 0.0},
                                          .write = {1e-4, bytes_per_s, 0.0}};
     assert_int_equal(replay_options_check(options, message, sizeof message), KVT_OK);
@@ -121,7 +125,9 @@ static int collect(const replay_options *options, const replay_workload *workloa
             double end = (double)request->input_tokens;
             if (to >= end) saved -= 1e-3 + 1e-7 * (end * end - (end - 1.0) * (end - 1.0));
             for (int o = 0; o < 3; o++) {
-                double bytes = ceil(1e5 * share[o] / 4096.0) * 4096.0; /* whole grains */
+                double exact = fmin(1e5 * share[o] + HEAD_BYTES, RAW_BYTES);
+                double bytes = ceil(exact / 4096.0) * 4096.0; /* whole grains */
+                if (o == 0) bytes = RAW_BYTES;
                 if (bytes > (double)options->tiers[KVT_TIER_DRAM].capacity_bytes) continue;
                 double decode = o == 0 ? 0.0 : 1e5 / 1e8;
                 double load = 1e-4 + bytes / options->tiers[KVT_TIER_DRAM].read.bytes_per_s;
@@ -241,7 +247,7 @@ static void belady_stays_below(void **state)
             model_init(&options);
             model_add_tier(&options, KVT_TIER_DRAM, (double)blocks, 1e8);
             replay_bound bound = bound_of(&options, &workload);
-            double hit = 1e-3 * 100.0 + 1e-7 * 1e4 - 1e-4 - 102400.0 / 1e8;
+            double hit = 1e-3 * 100.0 + 1e-7 * 1e4 - 1e-4 - RAW_BYTES / 1e8;
             double belady = replay_belady(&workload, blocks);
             assert_true(fabs(bound.belady_block_ratio - belady) < 1e-12);
             assert_true(bound.interval_s >= belady * hit * (1.0 - 1e-6));

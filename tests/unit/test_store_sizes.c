@@ -5,6 +5,7 @@
  */
 #include "store_support.h"
 
+#include "estimator/offer.h"
 #include "store/store.h"
 
 #define MANY 24u
@@ -164,7 +165,7 @@ static void test_a_size_is_forgotten(void **state)
     while (s.store->costs.variants[at].variant.codec != KVT_CODEC_LOSSLESS)
         assert_true(++at < s.store->costs.variant_count);
     kvt_variant form = s.store->costs.variants[at].variant;
-    uint64_t large = SUPPORT_ENTRY_BYTES + (uint64_t)learn_size_frame(&entry);
+    uint64_t large = SUPPORT_ENTRY_BYTES + (uint64_t)offer_head_bytes(&entry.layout);
     learn_size_shares(s.store, &entry, shares);
     assert_true(shares[at] != shares[at]);
     learn_note_size(s.store, &entry, form, large);
@@ -234,17 +235,18 @@ static void see(site *s, uint32_t number, double none, double ssd, double dram)
 {
     kvt_key key = support_key(number);
     kvt_option options[KVT_OPTIONS_MAX];
-    uint32_t count;
+    kvt_policy_entry offer;
     pthread_mutex_lock(&s->store->lock);
     store_entry *entry = entry_find_key(&s->store->table, &key);
     assert_non_null(entry);
-    assert_int_equal(store_build_options(s->store, entry, options, &count), KVT_OK);
+    assert_int_equal(store_offer(s->store, entry, options, &offer), KVT_OK);
     options[KVT_OPTION_NONE].load_seconds = none;
-    for (uint32_t i = 1; i < count; i++) {
+    for (uint32_t i = 1; i < offer.option_count; i++) {
         options[i].load_seconds = options[i].bytes[KVT_TIER_SSD] != 0 ? ssd : dram;
         options[i].decode_seconds = options[i].encode_seconds = 0;
     }
-    assert_int_equal(kvt_policy_recost(s->store->policy, entry->handle, options, count), KVT_OK);
+    assert_int_equal(
+        kvt_policy_recost(s->store->policy, entry->handle, options, offer.option_count), KVT_OK);
     pthread_mutex_unlock(&s->store->lock);
 }
 
