@@ -7,7 +7,8 @@
  *      tuning seeds; the best mix of every level (compare_mix.c) and our grid at every spread
  *   2. for each of these, ours with the least TTFT at equal or better quality on every tuning seed;
  *      alpha is then halved towards the neighbour that was not good enough (OURS_STEPS times)
- *   3. what was chosen, on the evaluation seeds; rows
+ *   3. each choice again, among all that was tried for any contender; what was chosen, on the
+ *      evaluation seeds; rows
  *
  * The caller's thread, and those of compare_pool.c.
  */
@@ -28,18 +29,6 @@ static const double ours_alphas[] = {0.3,  1.0,  2.0,   4.0,    8.0,   16.0,
 #define OURS_ALPHAS (sizeof ours_alphas / sizeof ours_alphas[0])
 static const double limited_alphas[] = {0.3, 2.0};
 #define LIMITED_ALPHAS (sizeof limited_alphas / sizeof limited_alphas[0])
-
-/* Two contenders that become a row. */
-typedef struct compare_match {
-    replay_row_kind kind;
-    size_t against, ours;
-    double level;
-} compare_match;
-
-typedef struct compare_matches {
-    compare_match *list;
-    size_t count, room;
-} compare_matches;
 
 void replay_compare_init(replay_compare *plan)
 {
@@ -89,7 +78,8 @@ static kvt_status compare_append(compare_state *state, const compare_setup *setu
     return compare_add(state, setup, &grown[(*count)++]);
 }
 
-/* A policy that chooses forms itself has no form of its own: its alphas stand in their place. */
+/* A policy that chooses forms itself has no form of its own: the exact forms to choose from and its
+ * alphas stand in their place. */
 static kvt_status compare_add_baseline(compare_state *state, const char *policy, double speed,
                                        uint64_t capacity, size_t **list, size_t *count)
 {
@@ -100,6 +90,9 @@ static kvt_status compare_add_baseline(compare_state *state, const char *policy,
     setup.ssd_capacity_bytes = capacity;
     kvt_status status = KVT_OK;
     if (strcmp(policy, OURS_ADAPTCACHE) == 0) {
+        setup.loss_limit = 0.0;
+        status = compare_append(state, &setup, list, count);
+        setup.loss_limit = 1.0;
         for (size_t i = 0; i < OURS_ALPHAS && status == KVT_OK; i += 3) {
             setup.alpha_s = ours_alphas[i];
             status = compare_append(state, &setup, list, count);
@@ -289,8 +282,8 @@ static kvt_status compare_mixes_at(compare_state *state, double speed, replay_sp
 
 static kvt_status compare_mixes(compare_state *state, double speed, compare_matches *matches)
 {
-    double levels[8];
-    size_t best[8];
+    double levels[REPLAY_LEVELS_MAX];
+    size_t best[REPLAY_LEVELS_MAX];
     uint32_t count = compare_levels(state->plan, levels);
     if (state->plan->spread_count == 0) return KVT_OK;
     kvt_status status = compare_sweep_mixes(state, speed, levels, count, best);
@@ -347,15 +340,28 @@ static kvt_status compare_row_add(compare_state *state, const compare_match *mat
     compare_label(state, match->against, row->against);
     compare_label(state, match->ours, row->ours);
     compare_judge(state, match->against, match->ours, row);
-    if (strcmp(setup->policy, "none") == 0) {
-        for (uint32_t seed = 0; seed < state->plan->seeds; seed++) {
-            double rho = state->trials[match->against].samples[seed].rho;
-            bool first = result->rho_none_high <= 0.0;
-            if (first || rho < result->rho_none_low) result->rho_none_low = rho;
-            if (rho > result->rho_none_high) result->rho_none_high = rho;
-        }
-    }
+    row->fastest_at = match->fastest_at;
     return KVT_OK;
+}
+
+/* The load that all contenders face, whether `none` is one of them or not. */
+static kvt_status compare_load(compare_state *state)
+{
+    replay_compare_result *result = state->result;
+    uint8_t rungs[KVT_VARIANTS_MAX];
+    double speed = state->plan->speed_count > 0 ? state->plan->speeds[0] : 0.0;
+    compare_setup setup = compare_setup_of("none", COMPARE_BASELINE, speed, state->plan->main);
+    size_t trial;
+    (void)compare_rungs(state->plan->base, rungs);
+    setup.variant = rungs[0];
+    kvt_status status = compare_add(state, &setup, &trial);
+    if (status == KVT_OK) status = compare_run_trials(state, &trial, 1, false, "without a cache");
+    for (uint32_t seed = 0; seed < state->plan->seeds && status == KVT_OK; seed++) {
+        double rho = state->trials[trial].samples[seed].rho;
+        if (seed == 0 || rho < result->rho_none_low) result->rho_none_low = rho;
+        if (seed == 0 || rho > result->rho_none_high) result->rho_none_high = rho;
+    }
+    return status;
 }
 
 static kvt_status compare_evaluate(compare_state *state, const compare_matches *matches)
@@ -395,6 +401,8 @@ static kvt_status compare_speed(compare_state *state, uint32_t index)
         status = compare_baselines(state, speed, compare_footprint(state), &matches);
         if (status == KVT_OK) status = compare_ablations(state, speed, &matches);
     }
+    compare_match_again(state, &matches);
+    compare_mark_fastest(state, &matches);
     if (status == KVT_OK) status = compare_evaluate(state, &matches);
     free(matches.list);
     return status;
@@ -413,7 +421,7 @@ static kvt_status compare_check(const replay_compare *plan, char *message, size_
     if (plan->seeds < 2 || plan->seeds > 1000) fault = "replay.seeds: 2 to 1000 of a comparison";
     if (plan->tuning_seeds < 1 || plan->tuning_seeds > 100) fault = "tuning seeds: 1 to 100";
     if (plan->threads < 1) fault = "threads: at least 1";
-    if (plan->policy_count == 0) fault = "a comparison needs a baseline";
+    if (plan->policy_count == 0) fault = "--policy: a comparison needs a baseline beside utility";
     if (fault == NULL) return KVT_OK;
     snprintf(message, message_size, "%s", fault);
     return KVT_E_CONFIG;
@@ -448,6 +456,7 @@ static kvt_status compare_draw(compare_state *state)
     double footprint = (double)first->distinct_blocks * (double)first->block_tokens *
                        (double)plan->base->bytes_per_token;
     state->result->requests = first->request_count;
+    state->result->level_count = compare_levels(plan, state->result->levels);
     state->result->capacity_over_footprint = footprint > 0.0 ? capacity / footprint : 0.0;
     return KVT_OK;
 }
@@ -458,11 +467,11 @@ static kvt_status compare_budget(compare_state *state)
 {
     const replay_compare *plan = state->plan;
     uint8_t rungs[KVT_VARIANTS_MAX];
-    double levels[8];
+    double levels[REPLAY_LEVELS_MAX];
     uint64_t speeds = plan->speed_count > 0 ? plan->speed_count : 1, spreads = plan->spread_count;
     uint64_t level_count = compare_levels(plan, levels);
     uint64_t both = plan->seeds + plan->tuning_seeds;
-    uint64_t baselines = plan->policy_count * compare_rungs(plan->base, rungs);
+    uint64_t baselines = plan->policy_count * compare_rungs(plan->base, rungs) + 1;
     uint64_t grid = 1 + OURS_ALPHAS + LIMITED_ALPHAS * plan->base->model.variant_count;
     uint64_t theirs = (baselines * speeds + baselines / 2) * both;
     uint64_t ours = spreads == 0 ? 0 : compare_mix_runs(plan, (uint32_t)level_count);
@@ -508,6 +517,7 @@ kvt_status replay_compare_run(const replay_compare *plan, replay_compare_result 
     state.normals = calloc(state.seed_count, sizeof *state.normals);
     status = state.workloads != NULL && state.normals != NULL ? compare_draw(&state) : KVT_E_MEMORY;
     if (status == KVT_OK) status = compare_budget(&state);
+    if (status == KVT_OK) status = compare_load(&state);
     uint32_t speeds = plan->speed_count > 0 ? plan->speed_count : 1;
     for (uint32_t i = 0; i < speeds && status == KVT_OK; i++)
         status = compare_speed(&state, i);

@@ -22,6 +22,7 @@
 #define REPLAY_SPEEDS_MAX  8u
 #define REPLAY_SPREADS_MAX 8u
 #define REPLAY_LABEL_BYTES 160u
+#define REPLAY_LEVELS_MAX  8u
 
 /* How far entries differ in what they lose, and how much of it a policy can know beforehand. */
 typedef struct replay_spread {
@@ -81,6 +82,8 @@ typedef struct replay_compare_row {
     double ratio, ratio_low, ratio_high;       /* ours over theirs: of the means, 95 % */
     double saved_s, saved_s_low, saved_s_high; /* theirs less ours */
     double quality_low, quality_high;          /* ours less theirs, 95 % */
+    uint32_t fastest_at; /* bit i: no baseline in any form is faster at level i of the result, by
+                            the tuning seeds; of baselines alone */
     uint32_t seeds, skipped; /* skipped: at least one of the two has no mean (rho of 1) */
     replay_verdict verdict;
 } replay_compare_row;
@@ -92,6 +95,8 @@ typedef struct replay_compare_result {
     uint64_t requests;                  /* of the first seed */
     double capacity_over_footprint;     /* of the first seed, raw entries */
     double rho_none_low, rho_none_high; /* without a cache, over the seeds */
+    double levels[REPLAY_LEVELS_MAX];   /* of quality */
+    uint32_t level_count;
     uint64_t runs;
     double wall_s;
 } replay_compare_result;

@@ -62,6 +62,38 @@ size_t compare_pick(const compare_state *state, size_t floor)
     return best;
 }
 
+void compare_match_again(const compare_state *state, compare_matches *matches)
+{
+    for (size_t i = 0; i < matches->count; i++) {
+        compare_match *match = &matches->list[i];
+        if (match->kind == REPLAY_ROW_ABLATION) continue;
+        size_t ours = compare_pick(state, match->against);
+        double ttft, quality;
+        if (ours != COMPARE_NONE && compare_tuned(state, match->against, &ttft, &quality)) {
+            match->ours = ours;
+        }
+    }
+}
+
+void compare_mark_fastest(const compare_state *state, compare_matches *matches)
+{
+    double levels[REPLAY_LEVELS_MAX], ttft, quality;
+    uint32_t count = compare_levels(state->plan, levels);
+    for (uint32_t level = 0; level < count; level++) {
+        compare_match *fastest = NULL;
+        double least = 0.0;
+        for (size_t i = 0; i < matches->count; i++) {
+            compare_match *match = &matches->list[i];
+            if (match->kind != REPLAY_ROW_BASELINE) continue;
+            if (!compare_tuned(state, match->against, &ttft, &quality)) continue;
+            if (quality < levels[level] || (fastest != NULL && ttft >= least)) continue;
+            fastest = match;
+            least = ttft;
+        }
+        if (fastest != NULL) fastest->fastest_at |= UINT32_C(1) << level;
+    }
+}
+
 static int match_order(const void *left, const void *right)
 {
     double a = *(const double *)left, b = *(const double *)right;

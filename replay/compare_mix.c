@@ -41,7 +41,7 @@ uint32_t compare_rungs(const replay_options *base, uint8_t rungs[KVT_VARIANTS_MA
     return count;
 }
 
-uint32_t compare_levels(const replay_compare *plan, double levels[8])
+uint32_t compare_levels(const replay_compare *plan, double levels[REPLAY_LEVELS_MAX])
 {
     static const double losses[] = {0.0, 0.001, 0.003, 0.01};
     uint32_t count = 0;

@@ -49,7 +49,20 @@ static json_t *report_interval(double low, double high, bool known, bool *sound)
     return pair;
 }
 
-static json_t *report_row(const replay_compare_row *row, bool *sound)
+/* The levels of quality at which a row's contender is the fastest baseline. */
+static json_t *report_fastest(const replay_compare_result *result, const replay_compare_row *row,
+                              bool *sound)
+{
+    json_t *levels = json_array();
+    for (uint32_t i = 0; i < result->level_count; i++) {
+        if ((row->fastest_at >> i & 1) == 0) continue;
+        if (json_array_append_new(levels, json_real(result->levels[i])) != 0) *sound = false;
+    }
+    return levels;
+}
+
+static json_t *report_row(const replay_compare_result *result, const replay_compare_row *row,
+                          bool *sound)
 {
     json_t *object = json_object();
     bool known = row->seeds > 0;
@@ -60,6 +73,9 @@ static json_t *report_row(const replay_compare_row *row, bool *sound)
     report_put(object, "repeatability", json_real(row->spread.repeatability), sound);
     if (row->kind == REPLAY_ROW_MIX) {
         report_put(object, "quality_level", json_real(row->level), sound);
+    }
+    if (row->kind == REPLAY_ROW_BASELINE) {
+        report_put(object, "fastest_at_quality", report_fastest(result, row, sound), sound);
     }
     report_put(object, "ttft_s_mean", report_real(row->ttft_s, known), sound);
     report_put(object, "our_ttft_s_mean", report_real(row->our_ttft_s, known), sound);
@@ -86,7 +102,8 @@ static json_t *report_rows(const replay_compare_result *result, replay_row_kind 
     json_t *list = json_array();
     for (size_t i = 0; i < result->row_count; i++) {
         if (result->rows[i].kind != kind) continue;
-        if (json_array_append_new(list, report_row(&result->rows[i], sound)) != 0) *sound = false;
+        if (json_array_append_new(list, report_row(result, &result->rows[i], sound)) != 0)
+            *sound = false;
     }
     return list;
 }
@@ -118,9 +135,8 @@ static json_t *report_configuration(const replay_compare *plan, const replay_com
     report_put(object, "requests", json_integer((json_int_t)result->requests), sound);
     report_put(object, "capacity_over_footprint", json_real(result->capacity_over_footprint),
                sound);
-    bool known = result->rho_none_high > 0.0;
     report_put(object, "rho_without_cache",
-               report_interval(result->rho_none_low, result->rho_none_high, known, sound), sound);
+               report_interval(result->rho_none_low, result->rho_none_high, true, sound), sound);
     report_put(object, "quick", json_boolean(plan->quick), sound);
     return object;
 }
@@ -198,6 +214,25 @@ static void report_tables(const replay_compare_result *result, replay_row_kind k
     }
 }
 
+/* At each level of quality the fastest of all baselines in all forms, and what stands against it.
+ */
+static void report_strongest(const replay_compare_result *result, FILE *file)
+{
+    fprintf(file, "\nThe fastest baseline at each level of quality, by the tuning seeds\n");
+    for (size_t i = 0; i < result->row_count; i++) {
+        const replay_compare_row *row = &result->rows[i];
+        for (uint32_t level = 0; level < result->level_count; level++) {
+            if ((row->fastest_at >> level & 1) == 0) continue;
+            fprintf(
+                file,
+                "ssd at %.3g GB/s, quality %.3f: %s, %.3f s; ours %.3f s, %.3f [%.3f, %.3f] %s\n",
+                row->ssd_bytes_per_s * 1e-9, result->levels[level], row->against, row->ttft_s,
+                row->our_ttft_s, row->ratio, row->ratio_low, row->ratio_high,
+                replay_verdict_name(row->verdict));
+        }
+    }
+}
+
 static void report_losses(const replay_compare_result *result, FILE *file)
 {
     size_t counts[REPLAY_UNSTABLE + 1] = {0}, judged = 0;
@@ -233,6 +268,7 @@ kvt_status replay_compare_print_text(const replay_compare *plan,
             result->capacity_over_footprint, result->rho_none_low, result->rho_none_high);
     for (size_t kind = 0; kind < REPORT_KINDS; kind++)
         report_tables(result, (replay_row_kind)kind, file);
+    report_strongest(result, file);
     report_losses(result, file);
     fprintf(file, "%llu runs in %.1f minutes\n", (unsigned long long)result->runs,
             result->wall_s / 60.0);

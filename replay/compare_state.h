@@ -77,6 +77,26 @@ bool compare_tuned(const compare_state *state, size_t trial, double *ttft_out, d
  * seed; same speed and capacity, and the floor's spread. COMPARE_NONE when there is none. */
 size_t compare_pick(const compare_state *state, size_t floor);
 
+/* Two contenders that become a row. */
+typedef struct compare_match {
+    replay_row_kind kind;
+    size_t against, ours;
+    double level;
+    uint32_t fastest_at; /* of a baseline: the levels at which no other of them is faster, bits */
+} compare_match;
+
+typedef struct compare_matches {
+    compare_match *list;
+    size_t count, room;
+} compare_matches;
+
+/* Picks anew for every match: what was tried for one contender counts for all. */
+void compare_match_again(const compare_state *state, compare_matches *matches);
+
+/* Of all baselines in all forms, marks the fastest at each level of quality, by the tuning seeds.
+ */
+void compare_mark_fastest(const compare_state *state, compare_matches *matches);
+
 /* Two contenders seed by seed; fills the figures of a row. */
 void compare_judge(const compare_state *state, size_t against, size_t ours,
                    replay_compare_row *row);
@@ -96,8 +116,8 @@ void compare_label(const compare_state *state, size_t trial, char label[REPLAY_L
 /* The rungs that fixed policies use: exact forms, the middle lossy one, the last. */
 uint32_t compare_rungs(const replay_options *base, uint8_t rungs[KVT_VARIANTS_MAX]);
 
-/* The qualities at which mixes are compared; returns how many. */
-uint32_t compare_levels(const replay_compare *plan, double levels[8]);
+/* The qualities at which mixes are compared, and the fastest baselines named; returns how many. */
+uint32_t compare_levels(const replay_compare *plan, double levels[REPLAY_LEVELS_MAX]);
 
 /* Sweeps mixes of one speed on the tuning seeds; best_out[i] is that of level i, or COMPARE_NONE.
  */

@@ -74,7 +74,11 @@ static kvt_status compare_take_policy(compare_session *session, const char *name
     for (size_t i = 0; i < plan->policy_count; i++)
         if (strcmp(session->policies[i], name) == 0) return KVT_OK;
     if (!compare_is_known(name) || plan->policy_count == COMPARE_POLICIES_MAX) {
-        (void)snprintf(session->message, sizeof session->message, "unknown policy '%.100s'", name);
+        bool oracle = strcmp(name, "oracle") == 0;
+        (void)snprintf(session->message, sizeof session->message,
+                       oracle ? "--policy: '%.100s' knows what comes and is no baseline"
+                              : "--policy: unknown policy '%.100s'",
+                       name);
         return KVT_E_CONFIG;
     }
     session->policies[plan->policy_count++] = name;
@@ -134,7 +138,7 @@ static kvt_status compare_take_counts(compare_session *session)
     }
     if (session->arguments->sessions &&
         !command_parse_count(session->arguments->sessions, 1u << 24, &plan->sessions)) {
-        return compare_fault(session, "--sessions: a whole number from 1");
+        return compare_fault(session, "--sessions: 1 to 16777216");
     }
     if (plan->sessions > 0 && !session->arguments->trace) {
         return compare_fault(session, "--sessions has no effect on a generated workload");
@@ -197,6 +201,20 @@ static kvt_status compare_read_workload(compare_session *session)
     return status;
 }
 
+/* A comparison sets these itself. */
+static kvt_status compare_refuse_settings(compare_session *session)
+{
+    static const char *const tuned[] = {"store.variant", "store.alpha", "replay.loss_limit",
+                                        "replay.adaptive", "replay.queue_aware"};
+    for (size_t i = 0; i < sizeof tuned / sizeof tuned[0]; i++) {
+        if (!command_was_set(session->common, tuned[i])) continue;
+        (void)snprintf(session->message, sizeof session->message,
+                       "%s has no effect here: a comparison tries its values itself", tuned[i]);
+        return KVT_E_CONFIG;
+    }
+    return KVT_OK;
+}
+
 static kvt_status compare_prepare(compare_session *session)
 {
     kvt_config *config = session->common->config;
@@ -209,6 +227,8 @@ static kvt_status compare_prepare(compare_session *session)
         return compare_fault(session, "--speeds has no effect here: tier.ssd.capacity is not set");
     }
     session->plan.base = &session->options;
+    status = compare_refuse_settings(session);
+    if (status != KVT_OK) return status;
     if (session->options.plan_log) {
         return compare_fault(session, "replay.plan_log has no effect here: no run is a single one");
     }

@@ -204,6 +204,58 @@ static void the_fastest_that_is_as_good_everywhere(void **state)
     compare_pool_free(&compared);
 }
 
+/* Each of these was matched when the next had not been tried yet. */
+static void what_is_tried_later_counts_for_all(void **state)
+{
+    (void)state;
+    const replay_compare plan = {.seeds = 2, .tuning_seeds = 2};
+    compare_state compared = {.plan = &plan, .seed_count = 4};
+    size_t coarse = sampled(&compared, COMPARE_BASELINE, 0.7, 5.0, 0.90, 0.90);
+    size_t exact = sampled(&compared, COMPARE_BASELINE, 0.7, 6.0, 1.0, 1.0);
+    size_t slow = sampled(&compared, COMPARE_OURS, 0.7, 4.0, 0.99, 0.99);
+    size_t crowded = sampled(&compared, COMPARE_BASELINE, 0.7, 1.0, 0.99, 0.99);
+    compared.trials[crowded].samples[2].stable = false;
+    size_t fast = sampled(&compared, COMPARE_OURS, 0.7, 3.0, 0.95, 0.95);
+    size_t other = sampled(&compared, COMPARE_OTHER, 0.7, 2.0, 0.95, 0.95);
+    compare_match list[] = {
+        {.kind = REPLAY_ROW_BASELINE, .against = coarse, .ours = slow},
+        {.kind = REPLAY_ROW_BASELINE, .against = exact, .ours = slow},
+        {.kind = REPLAY_ROW_BASELINE, .against = crowded, .ours = slow},
+        {.kind = REPLAY_ROW_ABLATION, .against = slow, .ours = other},
+    };
+    compare_matches matches = {.list = list, .count = 4};
+    compare_match_again(&compared, &matches);
+    assert_true(list[0].ours == fast);
+    assert_true(list[1].ours == slow); /* nothing else is as good: the one that stood in stays */
+    assert_true(list[2].ours == slow); /* no mean, nothing to match */
+    assert_true(list[3].ours == other);
+    compare_pool_free(&compared);
+}
+
+/* Levels 1, 0.997 and 0.99 of a quick plan. */
+static void the_fastest_rival_of_each_level(void **state)
+{
+    (void)state;
+    const replay_compare plan = {.seeds = 2, .tuning_seeds = 2, .quick = true};
+    compare_state compared = {.plan = &plan, .seed_count = 4};
+    compare_match list[6];
+    memset(list, 0, sizeof list);
+    list[0].against = sampled(&compared, COMPARE_BASELINE, 0.7, 5.0, 1.0, 1.0);
+    list[1].against = sampled(&compared, COMPARE_BASELINE, 0.7, 4.0, 1.0, 1.0);
+    list[2].against = sampled(&compared, COMPARE_BASELINE, 0.7, 3.0, 0.98, 1.0); /* 0.99 */
+    list[3].against = sampled(&compared, COMPARE_BASELINE, 0.7, 1.0, 0.9, 0.9);
+    list[4].against = sampled(&compared, COMPARE_BASELINE, 0.7, 0.5, 1.0, 1.0);
+    compared.trials[list[4].against].samples[3].stable = false;
+    list[5].against = sampled(&compared, COMPARE_MIX, 0.7, 0.5, 1.0, 1.0);
+    list[5].kind = REPLAY_ROW_MIX;
+    compare_matches matches = {.list = list, .count = 6};
+    compare_mark_fastest(&compared, &matches);
+    static const uint32_t wanted[6] = {0, 3, 4, 0, 0, 0};
+    for (int i = 0; i < 6; i++)
+        assert_int_equal(list[i].fastest_at, wanted[i]);
+    compare_pool_free(&compared);
+}
+
 static void verdicts_need_quality_and_an_interval(void **state)
 {
     (void)state;
@@ -326,17 +378,17 @@ static const replay_compare_row *find_row(const replay_compare_result *result, r
     return NULL;
 }
 
-static void compare_run(const replay_options *base, const replay_generator *generator,
-                        uint32_t threads, replay_compare_result *result)
+static void compare_run_policies(const replay_options *base, const replay_generator *generator,
+                                 uint32_t threads, const char *const *policies, size_t count,
+                                 replay_compare_result *result)
 {
-    static const char *const policies[] = {"none", "lru", "gdsf"};
     char message[256];
     replay_compare plan;
     replay_compare_init(&plan);
     plan.base = base;
     plan.generator = generator;
     plan.policies = policies;
-    plan.policy_count = 3;
+    plan.policy_count = count;
     plan.quick = true;
     plan.seeds = 4;
     plan.tuning_seeds = 2;
@@ -344,6 +396,50 @@ static void compare_run(const replay_options *base, const replay_generator *gene
     plan.spreads[0] = plan.main;
     plan.spread_count = 1;
     assert_int_equal(replay_compare_run(&plan, result, message, sizeof message), KVT_OK);
+}
+
+static void compare_run(const replay_options *base, const replay_generator *generator,
+                        uint32_t threads, replay_compare_result *result)
+{
+    static const char *const policies[] = {"none", "lru", "gdsf"};
+    compare_run_policies(base, generator, threads, policies, 3, result);
+}
+
+/* The load is that of runs without a cache, `none` asked for or not. The rival that chooses forms
+ * itself is held against exact forms with all of them to choose from. */
+static void rivals_choose_among_exact_forms_too(void **state)
+{
+    (void)state;
+    static const char *const policies[] = {"adaptcache"};
+    replay_options base;
+    replay_compare_result result;
+    const replay_generator generator = small_generator();
+    base_make(&base);
+    base.model.variants[base.model.variant_count++] = curve("lossless", 10.6, 0.0);
+    base.seed = 30;
+    compare_run_policies(&base, &generator, 1, policies, 1, &result);
+    double low = 1e9, high = 0.0, theirs = 0.0;
+    for (uint64_t seed = 30; seed < 34; seed++) {
+        replay_result one;
+        replay_options exact = base;
+        run(&base, seed, "none", &one);
+        low = one.rho < low ? one.rho : low;
+        high = one.rho > high ? one.rho : high;
+        exact.loss_limit = 0.0;
+        run(&exact, seed, "adaptcache", &one);
+        assert_true(one.quality_mean == 1.0);
+        theirs += one.times.ttft_mean / 4.0;
+    }
+    assert_true(low > 0.0 && high > low);
+    assert_true(fabs(result.rho_none_low - low) < 1e-12);
+    assert_true(fabs(result.rho_none_high - high) < 1e-12);
+    const replay_compare_row *row =
+        find_row(&result, REPLAY_ROW_BASELINE, "adaptcache exact forms");
+    assert_string_equal(row->ours, "utility exact forms");
+    assert_true(row->quality == 1.0 && fabs(row->ttft_s - theirs) < 1e-9);
+    (void)find_row(&result, REPLAY_ROW_FOOTPRINT, "adaptcache exact forms");
+    replay_compare_free(&result);
+    replay_options_free(&base);
 }
 
 static void all_see_the_same_workloads(void **state)
@@ -441,9 +537,12 @@ int main(void)
         cmocka_unit_test(conversations_start_anew),
         cmocka_unit_test(pairs_cancel_what_seeds_share),
         cmocka_unit_test(the_fastest_that_is_as_good_everywhere),
+        cmocka_unit_test(what_is_tried_later_counts_for_all),
+        cmocka_unit_test(the_fastest_rival_of_each_level),
         cmocka_unit_test(verdicts_need_quality_and_an_interval),
         cmocka_unit_test(a_blend_offers_its_rungs_alone),
         cmocka_unit_test(all_see_the_same_workloads),
+        cmocka_unit_test(rivals_choose_among_exact_forms_too),
         cmocka_unit_test(mixes_reach_their_levels),
         cmocka_unit_test(nonsense_is_refused),
     };

@@ -427,6 +427,10 @@ class CommandTest(CommandCase):
             self.assertAlmostEqual(row["our_ttft_s_mean"] / row["ttft_s_mean"], row["ratio"])
             self.assertEqual(row["seeds"] + row["seeds_skipped"], 3)
         self.assertTrue(document["mixes"] and document["footprint"] and document["ablations"])
+        low, high = document["configuration"]["rho_without_cache"]
+        self.assertTrue(0.0 < low < high)
+        fastest = [level for row in rows for level in row["fastest_at_quality"]]
+        self.assertEqual(sorted(fastest), [0.99, 0.99, 0.997, 0.997, 1.0, 1.0])
         again = self.run_json(*command, "--threads", "1")
         self.assertEqual(again["baselines"], rows)
         self.assertEqual(again["mixes"], document["mixes"])
@@ -435,6 +439,9 @@ class CommandTest(CommandCase):
         self.assertIn("lru planes:k2v2,g64", text)
         self.fails("no effect on a generated", *command, "--sessions", "4")
         self.fails("unknown policy 'mru'", *command, "--policy", "mru")
+        self.fails("'oracle' knows what comes", *command, "--policy", "oracle")
+        self.fails("a baseline beside utility", *command, "--policy", "utility")
+        self.fails("store.alpha has no effect here", *command, "--set", "store.alpha=3")
 
     def test_replay_bad_traces(self):
         self.fails("no-such", "replay", "--trace", "no-such", code=2)
