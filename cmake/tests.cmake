@@ -19,6 +19,10 @@ set(KVT_SOURCES_torture_store_expected expected_values.c expected_model.c expect
 set(KVT_SOURCES_torture_store_soak expected_values.c)
 set(KVT_SOURCES_torture_store_power expected_values.c power_record.c power_image.c)
 
+# Functions that the linker sends to a program's own __wrap_ of that name.
+set(KVT_WRAPPED_test_replay_offers kvt_policy_admit kvt_policy_ladder_add costs_profiled_device
+  costs_measure_variant learn_size_shares)
+
 # The rooms with kill points (tiers/kill_point.h), built a second time for the programs that kill
 # themselves there.
 set(KVT_KILLABLE_PROGRAMS torture_store_expected torture_store_power torture_store_return)
@@ -62,6 +66,9 @@ function(kvt_test_program source kind)
   string(REGEX MATCH "^[a-z]+_([a-z]+)" ignored ${name})
   set(room ${CMAKE_MATCH_1})
   target_link_libraries(${name} PRIVATE PkgConfig::CMOCKA)
+  foreach(wrapped ${KVT_WRAPPED_${name}})
+    target_link_options(${name} PRIVATE LINKER:--wrap=${wrapped})
+  endforeach()
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests/support)
   add_test(NAME ${kind}/${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
   set_tests_properties(${kind}/${name} PROPERTIES LABELS "${kind};${room}" SKIP_RETURN_CODE 77
