@@ -315,7 +315,7 @@ static void verdict_say_metrics(const json_t *document, const json_t *results, j
     if (behind_count > 0)
         verdict_say(verdict, "behind", "Where it is behind: %s.", behind);
     else if (judged > 0)
-        verdict_say(verdict, "note", "Where it is behind: nowhere in the metrics above.");
+        verdict_say(verdict, "note", "Where it is behind: nowhere that %u seeds can tell.", seeds);
     if (!p99)
         verdict_say(verdict, "note", "%.0f requests are too few for a 99th percentile.", requests);
     if (seeds > 0 && seeds < VERDICT_SEEDS)

@@ -123,7 +123,7 @@ class VerdictTest(ReportCase):
         self.assertIn("over 5 seeds; quality 1.0000 against 1.0000.", ahead[0])
         for text, start in zip(ahead, ("Mean time", "Median", "99th percentile")):
             self.assertTrue(text.startswith(start), text)
-        self.assertIn(("note", "Where it is behind: nowhere in the metrics above."), sentences)
+        self.assertIn(("note", "Where it is behind: nowhere that 5 seeds can tell."), sentences)
         self.assertIn("--mode live", following)
 
     def test_behind(self):
