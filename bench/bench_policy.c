@@ -69,7 +69,8 @@ static json_t *report_static_json(const policy_static_row *row)
 static json_t *report_live_json(const policy_live_row *row)
 {
     return json_pack(
-        "{s:s,s:I,s:I,s:I,s:I,s:f,s:f,s:f,s:f,s:o,s:f,s:f,s:f,s:I,s:I,s:I,s:I,s:I,s:I,s:f,s:I,s:I,"
+        "{s:s,s:I,s:I,s:I,s:I,s:f,s:f,s:f,s:f,s:o,s:f,s:f,s:f,s:I,s:I,s:I,s:I,s:I,s:I,s:f,s:f,s:I,"
+        "s:I,"
         "s:I,"
         "s:I,s:I}",
         "case", "live", "n", (json_int_t)row->entries, "options", (json_int_t)row->options, "tiers",
@@ -81,9 +82,10 @@ static json_t *report_live_json(const policy_live_row *row)
         (json_int_t)row->decision_ns_p99, "room_decision_ns_p50", (json_int_t)row->room_ns_p50,
         "room_decision_ns_p99", (json_int_t)row->room_ns_p99, "access_ns_p50",
         (json_int_t)row->access_ns_p50, "access_ns_p99", (json_int_t)row->access_ns_p99,
-        "bytes_per_entry", row->bytes_per_entry, "stored", (json_int_t)row->stored, "known",
-        (json_int_t)row->known, "decisions", (json_int_t)row->decisions, "calls",
-        (json_int_t)row->calls, "moves", (json_int_t)row->moves);
+        "bytes_per_entry", row->bytes_per_entry, "own_bytes_per_entry", row->own_bytes_per_entry,
+        "stored", (json_int_t)row->stored, "known", (json_int_t)row->known, "decisions",
+        (json_int_t)row->decisions, "calls", (json_int_t)row->calls, "moves",
+        (json_int_t)row->moves);
 }
 
 static kvt_status report_json(const policy_report *report)
@@ -125,23 +127,25 @@ static kvt_status report_text(const policy_report *report)
         "over "
         "what is at stake:\nsolver, the dual from the best placement found for what is known; "
         "counters, the engine's state\nfrom it at its own rates, over all known entries; "
-        "foresight, the same at the drawn rates; cpu s: what the dual took of one processor\n"
-        "%9s %5s %5s %9s %9s %9s %9s %9s %8s %8s %13s %13s %13s %8s\n",
+        "foresight, the same at the drawn rates; cpu s: what the dual took of one "
+        "processor;\nbytes: "
+        "an entry's memory with a ladder's options; own: with options of its own, as in a store\n"
+        "%9s %5s %5s %9s %9s %9s %9s %9s %8s %8s %13s %13s %13s %8s %8s\n",
         "n", "tiers", "seed", "stored", "known", "solver", "counters", "foresight", "dual s",
-        "cpu s", "decision", "room", "access", "bytes");
+        "cpu s", "decision", "room", "access", "bytes", "own");
     for (uint32_t i = 0; i < report->live_count; i++) {
         const policy_live_row *row = &report->live[i];
         fprintf(out,
                 "%9u %5u %5llu %9llu %9llu %9.2e %9.2e %9.2e %8.3f %8.3f %6llu %6llu %6llu %6llu "
                 "%6llu %6llu "
-                "%8.1f\n",
+                "%8.1f %8.1f\n",
                 row->entries, row->tiers, (unsigned long long)row->seed,
                 (unsigned long long)row->stored, (unsigned long long)row->known, row->gap_solver,
                 row->gap_counters, row->gap_foresight, row->solve_s, row->solve_cpu_s,
                 (unsigned long long)row->decision_ns_p50, (unsigned long long)row->decision_ns_p99,
                 (unsigned long long)row->room_ns_p50, (unsigned long long)row->room_ns_p99,
                 (unsigned long long)row->access_ns_p50, (unsigned long long)row->access_ns_p99,
-                row->bytes_per_entry);
+                row->bytes_per_entry, row->own_bytes_per_entry);
     }
     return ferror(out) ? KVT_E_IO : KVT_OK;
 }

@@ -70,7 +70,8 @@ typedef struct policy_live_row {
     uint64_t room_ns_p50, room_ns_p99;         /* those of them that made room first */
     uint64_t access_ns_p50, access_ns_p99;
     uint64_t decisions, rooms;
-    double bytes_per_entry;
+    double bytes_per_entry;     /* whose options are a ladder's */
+    double own_bytes_per_entry; /* whose options are its own, as a store's are */
     uint32_t passes;
     uint64_t stored; /* entries */
 } policy_live_row;

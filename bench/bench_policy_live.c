@@ -10,10 +10,11 @@
 #include <string.h>
 #include <time.h>
 
-#define CALLS_PER_ENTRY 10u
-#define LIVE_MOVES      64u
-#define TICKS_PER_ENTRY 1u    /* a tick after so many calls an entry, spread evenly */
-#define HALF_LIFE_S     30000 /* three times the mean time between uses of an entry */
+#define CALLS_PER_ENTRY  10u
+#define LIVE_MOVES       64u
+#define LIVE_OWN_ENTRIES 100000u /* that are weighed with options of their own */
+#define TICKS_PER_ENTRY  1u      /* a tick after so many calls an entry, spread evenly */
+#define HALF_LIFE_S      30000   /* three times the mean time between uses of an entry */
 
 typedef struct counted_memory {
     uint64_t held;
@@ -226,21 +227,30 @@ static kvt_status live_run(live *run, double dual_true, policy_live_row *row)
     return status;
 }
 
-/* Memory of an engine that holds as many entries as it was told to expect. */
-static kvt_status live_weigh(const policy_instance *instance, double *bytes_out)
+/* Memory of an engine that holds as many entries as it was told to expect. Entries share ladders,
+ * or bring options of their own, as those of a store do. */
+static kvt_status live_weigh(const policy_instance *instance, bool own, double *bytes_out)
 {
-    uint32_t n = instance->entries;
     live run = {.instance = instance};
     policy_instance roomy = *instance;
+    if (own && roomy.entries > LIVE_OWN_ENTRIES) roomy.entries = LIVE_OWN_ENTRIES;
+    uint32_t n = roomy.entries;
     char message[128];
     for (int level = 0; level < LEVELS; level++)
         if (roomy.capacity[level] > 0) roomy.capacity[level] = UINT64_C(1) << 61;
     run.instance = &roomy;
     kvt_status status = live_open(&run, message, sizeof message);
     for (uint32_t i = 0; status == KVT_OK && i < n; i++) {
-        const kvt_policy_entry offer = {.handle = i + UINT64_C(1),
-                                        .ladder = run.ladders[live_size(instance, i)],
-                                        .recompute_seconds = instance->recompute[i]};
+        kvt_option options[KVT_OPTIONS_MAX];
+        kvt_policy_entry offer = {.handle = i + UINT64_C(1),
+                                  .ladder = run.ladders[live_size(instance, i)],
+                                  .recompute_seconds = instance->recompute[i]};
+        if (own) {
+            policy_instance_options(instance, i, options);
+            offer.ladder = 0;
+            offer.options = options;
+            offer.option_count = instance->options + 1;
+        }
         status = kvt_policy_adopt(run.policy, 1, &offer, 1);
     }
     *bytes_out = (double)run.memory.held / (double)n;
@@ -278,7 +288,8 @@ kvt_status policy_live_run(const policy_instance *instance, double dual_true, po
     status = live_open(run, message, message_size);
     if (status == KVT_OK) status = live_run(run, dual_true, row);
     kvt_policy_close(run->policy);
-    if (status == KVT_OK) status = live_weigh(instance, &row->bytes_per_entry);
+    if (status == KVT_OK) status = live_weigh(instance, false, &row->bytes_per_entry);
+    if (status == KVT_OK) status = live_weigh(instance, true, &row->own_bytes_per_entry);
 out:
     free(run->upto);
     free(run->decision_ns);
