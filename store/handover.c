@@ -59,6 +59,21 @@ bool handover_lags(const kvt_store *store, const kvt_plan *plan)
     return false;
 }
 
+bool handover_defers(const kvt_store *store)
+{
+    return store->handover.count >= STORE_HANDOVER_THREADS;
+}
+
+void handover_note_plan(kvt_store *store, store_staged *staged, const kvt_plan *plan)
+{
+    store_handover *handover = &store->handover;
+    double before[KVT_TIER_COUNT];
+    memcpy(before, staged->seconds, sizeof before);
+    handover_cost(store, plan->moves, plan->count, staged->seconds);
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
+        handover->seconds[tier] += staged->seconds[tier] - before[tier];
+}
+
 double handover_copy_seconds(const kvt_store *store, uint64_t bytes)
 {
     return store->handover.copy_seconds_per_byte * (double)bytes;
@@ -137,6 +152,15 @@ static void handover_report(kvt_store *store, const kvt_move *moves, uint32_t co
         executor_report(store, &moves[i], KVT_E_CANCELLED);
 }
 
+/* The ARRIVING entry of a put that is not handed over leaves, with its plan. Lock held. */
+static void handover_give_up(kvt_store *store, const kvt_entry *source, const kvt_plan *plan)
+{
+    if (plan->count != 0)
+        executor_abort_moves(store, plan->moves, plan->count);
+    else
+        entry_erase(&store->table, entry_find_key(&store->table, &source->key));
+}
+
 kvt_status handover_take(kvt_store *store, const kvt_entry *source, const void *data,
                          const kvt_plan *plan, const put_progress *progress, staging_buffer *buffer)
 {
@@ -148,7 +172,7 @@ kvt_status handover_take(kvt_store *store, const kvt_entry *source, const void *
     store_staged *staged = handover_fill(store, source, plan, progress);
     if (staged == NULL) {
         pthread_mutex_lock(&store->lock);
-        executor_abort_moves(store, plan->moves, plan->count);
+        handover_give_up(store, source, plan);
         pthread_mutex_unlock(&store->lock);
         handover_report(store, plan->moves, plan->count);
         return KVT_E_MEMORY;
@@ -280,7 +304,10 @@ static void handover_serve(kvt_store *store, kvt_plan *plan)
         pthread_mutex_lock(&store->lock);
         if (status != KVT_OK) {
             handover_forget(store, staged);
-            handover_note_failure(store, status);
+            if (status == KVT_REFUSED)
+                store->counters.puts_refused++;
+            else
+                handover_note_failure(store, status);
         }
         handover_remove(handover, staged);
         handover_leave(store, staged);

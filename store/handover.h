@@ -59,11 +59,20 @@ bool handover_is_on(const kvt_store *store);
 /* Staging for a put's bytes, at once. KVT_OK; KVT_BUSY (full); KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status handover_stage(kvt_store *store, uint64_t bytes, staging_buffer *out);
 
+/* Whether enough puts are handed over, so that the next one is decided when an executor takes it.
+ * Lock held. */
+bool handover_defers(const kvt_store *store);
+
+/* The writes of a plan that was made for a staged object replace those of the one before. Lock
+ * held. */
+void handover_note_plan(kvt_store *store, store_staged *staged, const kvt_plan *plan);
+
 /* Whether a plan would bring a tier's waiting writes above the bound. Lock held. */
 bool handover_lags(const kvt_store *store, const kvt_plan *plan);
 
 /*
- * Copies the caller's bytes into the buffer and hands a marked plan over; its entry is STAGED then.
+ * Copies the caller's bytes into the buffer and hands a marked plan over, or an empty one that an
+ * executor has to make; the entry is STAGED then.
  * No lock held. KVT_OK: the buffer is taken and cleared. KVT_E_MEMORY: the plan was aborted.
  */
 KVT_NODISCARD kvt_status handover_take(kvt_store *store, const kvt_entry *source, const void *data,

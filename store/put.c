@@ -35,8 +35,8 @@ typedef struct put_work {
     const kvt_entry *source;
     const void *data; /* the caller's bytes, or the staged ones */
     uint64_t data_bytes;
-    const store_staged *staged; /* executor: the entry is in the table */
-    bool full;                  /* caller: there is no room for the bytes */
+    store_staged *staged; /* executor: the entry is in the table */
+    bool full;            /* caller: there is no room for the bytes */
     kvt_plan *plan;
     put_progress progress;
     kvt_status failure; /* of the last plan that failed */
@@ -112,7 +112,8 @@ static void put_withdraw(kvt_store *store, const kvt_plan *plan)
         (void)!kvt_policy_abort(store->policy, plan->moves[i].id);
 }
 
-/* Decides on an entry that is in the table. Lock held. */
+/* Decides on an entry that is in the table. KVT_QUEUED: an executor decides, when it takes the put.
+ * Lock held. */
 static kvt_status put_plan(kvt_store *store, put_work *work, store_entry *entry)
 {
     if (work->full) {
@@ -121,15 +122,18 @@ static kvt_status put_plan(kvt_store *store, put_work *work, store_entry *entry)
         store->counters.puts_busy++;
         return KVT_BUSY;
     }
+    bool hands_over = handover_is_on(store) && work->staged == NULL;
+    if (hands_over && handover_defers(store)) return KVT_QUEUED;
     kvt_status status = put_admit(store, entry, &work->progress, work->plan);
     if (status != KVT_OK) return status;
     /* An executor's put has its place in the queue already. */
-    if (handover_is_on(store) && work->staged == NULL && handover_lags(store, work->plan)) {
+    if (hands_over && handover_lags(store, work->plan)) {
         put_withdraw(store, work->plan);
         store->counters.puts_busy++;
         return KVT_BUSY;
     }
     executor_mark_plan(store, work->plan);
+    if (work->staged != NULL) handover_note_plan(store, work->staged, work->plan);
     return KVT_OK;
 }
 
@@ -151,7 +155,8 @@ static kvt_status put_decide_once(kvt_store *store, put_work *work)
         status = put_plan(store, work, entry);
         /* KVT_EXISTS cannot be: the policy knows no handle that the table does not. */
         assert(status != KVT_EXISTS);
-        if (status != KVT_OK && work->staged == NULL) entry_erase(&store->table, entry);
+        bool ends = status != KVT_OK && status != KVT_QUEUED;
+        if (ends && work->staged == NULL) entry_erase(&store->table, entry);
     }
     work->progress.trial = store->counters.puts_tried != trials;
     pthread_mutex_unlock(&store->lock);
@@ -180,7 +185,7 @@ static bool put_find_victims(kvt_store *store, put_progress *progress, kvt_statu
     return progress->yielded;
 }
 
-/* KVT_OK: a plan is marked. Else how the put ends. */
+/* KVT_OK: a plan is marked. KVT_QUEUED: as put_plan. Else how the put ends. */
 static kvt_status put_decide(kvt_store *store, put_work *work)
 {
     put_progress *progress = &work->progress;
@@ -271,9 +276,11 @@ kvt_status put_finish(kvt_store *store, store_staged *staged, kvt_plan *plan)
                      .staged = staged,
                      .plan = plan,
                      .progress = staged->progress};
-    kvt_status status = put_run(store, &work);
+    kvt_status status = staged->count == 0 ? put_decide(store, &work) : KVT_OK;
+    if (status == KVT_OK) status = put_run(store, &work);
     /* The put was accepted: that no further plan was to be had is not why it failed. */
-    return put_status(status > 0 ? work.failure : status);
+    if (status > 0 && work.failure != KVT_OK) status = work.failure;
+    return put_status(status);
 }
 
 /* ---- the call ---- */
@@ -285,7 +292,7 @@ static kvt_status put_hand_over(kvt_store *store, put_work *work)
     if (status < 0) return status;
     work->full = status == KVT_BUSY;
     status = put_decide(store, work);
-    if (status == KVT_OK)
+    if (status == KVT_OK || status == KVT_QUEUED)
         status =
             handover_take(store, work->source, work->data, work->plan, &work->progress, &buffer);
     staging_give(store->handover.staging, &buffer);

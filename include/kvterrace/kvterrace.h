@@ -209,12 +209,13 @@ typedef struct kvt_entry {
  * Offers an entry. The store may decline it; what it accepts is readable at once.
  *   data    data_bytes as kvt_layout_bytes(layout) says; read until return, then the caller's again
  * The call decides, copies the bytes into the put's staging and returns; threads of the store make
- * room, encode and write behind it. An entry that cannot be stored after all is a miss from then
- * on: kvt_store_stats.puts_lost counts it and the next kvt_flush returns the error.
- * KVT_OK accepted; KVT_EXISTS (stored or accepted already, nothing read); KVT_REFUSED (the policy
- * declined, or no device is left to take it: one that does not answer for
- * kvt_device_config.silence_ns, as a file may on a disk that others keep busy, is out of service);
- * KVT_BUSY (the store cannot keep up: the put's staging is full or a tier's writes are
+ * room, encode and write behind it. While several puts are under way, they ask the policy, too:
+ * what it declines then is a miss from then on, counted in puts_refused. An entry that cannot be
+ * stored after all is a miss from then on: kvt_store_stats.puts_lost counts it and the next
+ * kvt_flush returns the error. KVT_OK accepted; KVT_EXISTS (stored or accepted already, nothing
+ * read); KVT_REFUSED (the policy declined, or no device is left to take it: one that does not
+ * answer for kvt_device_config.silence_ns, as a file may on a disk that others keep busy, is out of
+ * service); KVT_BUSY (the store cannot keep up: the put's staging is full or a tier's writes are
  * kvt_store_options.put_backlog_seconds behind, counted in puts_busy; or the same key is on its way
  * in or out at this moment; nothing is kept: do without, or kvt_flush and put again);
  * KVT_E_ARGUMENT; KVT_E_SPACE (no room could be made); KVT_E_MEMORY. Durable only after kvt_flush.

@@ -168,6 +168,45 @@ static void test_backlog_of_a_tier_refuses(void **state)
     kvt_close(s.store);
 }
 
+/* An entry whose parent is not stored, which the policy declines. */
+static kvt_status put_orphan(site *s, uint32_t number)
+{
+    static char data[SUPPORT_ENTRY_BYTES];
+    kvt_key parent = support_key(9000);
+    support_fill(number, data);
+    kvt_entry entry = {.key = support_key(number),
+                       .parent = &parent,
+                       .layout = support_layout,
+                       .first_position = 32,
+                       .recompute_seconds = 1};
+    return kvt_put(s->store, &entry, data, sizeof data);
+}
+
+/* While puts wait, the policy is asked later; what it declines then is no loss. */
+static void test_the_policy_is_asked_later(void **state)
+{
+    (void)state;
+    site s;
+    site_prepare(&s);
+    s.options.policy = "utility";
+    site_open(&s);
+    assert_int_equal(tiers_fault_add(s.fault.device, &hang_writes), KVT_OK);
+    assert_int_equal(put_orphan(&s, 100), KVT_REFUSED);
+    for (uint32_t i = 0; i < 5; i++)
+        assert_int_equal(support_put(s.store, i), KVT_OK);
+    assert_int_equal(put_orphan(&s, 101), KVT_OK);
+    assert_int_equal(site_exists(&s, 101), KVT_OK);
+    tiers_fault_clear(s.fault.device);
+    assert_int_equal(kvt_flush(s.store), KVT_OK);
+    assert_int_equal(site_exists(&s, 101), KVT_MISS);
+    for (uint32_t i = 0; i < 5; i++)
+        assert_int_equal(support_get(s.store, i, NULL), KVT_OK);
+    kvt_store_stats stats = support_stats(s.store);
+    assert_int_equal(stats.puts_refused, 2);
+    assert_int_equal(stats.puts_lost, 0);
+    kvt_close(s.store);
+}
+
 static void site_await_end(site *s)
 {
     while (support_stats(s->store).puts_waiting != 0)
@@ -482,6 +521,7 @@ int main(void)
         cmocka_unit_test(test_lookups_see_what_is_handed_over),
         cmocka_unit_test(test_full_staging_refuses_and_loses_nothing),
         cmocka_unit_test(test_backlog_of_a_tier_refuses),
+        cmocka_unit_test(test_the_policy_is_asked_later),
         cmocka_unit_test(test_failure_behind_the_return),
         cmocka_unit_test(test_one_failed_write_loses_nothing),
         cmocka_unit_test(test_a_device_that_falls_silent),
