@@ -23,7 +23,7 @@ typedef struct live_setting {
     const char *name;
     double ssd_bytes_per_s; /* reads; 0 = DRAM alone */
     double write_share;     /* of the read bandwidth, of the SSD; 0 without one */
-    double rho;             /* of the simulated run of LIVE_LOAD_POLICY */
+    double rho;             /* the servers' busy share if they computed everything */
 } live_setting;
 
 extern const live_setting live_settings[LIVE_SETTINGS];
@@ -31,7 +31,8 @@ extern const char *const live_policies[LIVE_POLICIES];
 
 /* What is kept of one run. */
 typedef struct live_reading {
-    double ttft_s; /* mean, unscaled */
+    double ttft_s;                    /* mean, unscaled */
+    double ttft_least_s, ttft_most_s; /* of the runs that it is a mean of */
     double service_s, wait_s, put_s;
     double rho;
     double hit_ratio; /* tokens of the leading run */

@@ -17,14 +17,15 @@ static json_t *report_setting(const live_setting *setting)
 
 static json_t *report_reading(const live_reading *reading)
 {
-    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "ttft_s",
-                     reading->ttft_s, "wait_s", reading->wait_s, "service_s", reading->service_s,
-                     "put_s", reading->put_s, "rho", reading->rho, "hit_token_ratio",
-                     reading->hit_ratio, "puts", (json_int_t)reading->puts, "puts_busy",
-                     (json_int_t)reading->busy, "refused", (json_int_t)reading->refused,
-                     "promotions", (json_int_t)reading->promotions, "demotions",
-                     (json_int_t)reading->demotions, "evictions", (json_int_t)reading->evictions,
-                     "ssd_bytes_written", (json_int_t)reading->written_bytes);
+    return json_pack(
+        "{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "ttft_s",
+        reading->ttft_s, "ttft_s_min", reading->ttft_least_s, "ttft_s_max", reading->ttft_most_s,
+        "wait_s", reading->wait_s, "service_s", reading->service_s, "put_s", reading->put_s, "rho",
+        reading->rho, "hit_token_ratio", reading->hit_ratio, "puts", (json_int_t)reading->puts,
+        "puts_busy", (json_int_t)reading->busy, "refused", (json_int_t)reading->refused,
+        "promotions", (json_int_t)reading->promotions, "demotions", (json_int_t)reading->demotions,
+        "evictions", (json_int_t)reading->evictions, "ssd_bytes_written",
+        (json_int_t)reading->written_bytes);
 }
 
 static json_t *report_row(const live_row *row)
@@ -74,7 +75,7 @@ static void report_text_row(FILE *out, const live_row *row)
 {
     const live_reading *live = &row->live, *sim = &row->sim;
     fprintf(
-        out, "%-24s %-11s %8.4f %8.4f %7.3f%s %3u %3u  %5.1f %5.1f %6.3f %6.3f %5llu %5llu %5llu\n",
+        out, "%-24s %-11s %8.5f %8.5f %7.3f%s %3u %3u  %5.1f %5.1f %6.3f %6.3f %5llu %5llu %5llu\n",
         live_settings[row->setting].name, live_policies[row->policy], live->ttft_s, sim->ttft_s,
         row->ratio, row->within ? " " : "!", row->rank_live, row->rank_sim, 100 * live->hit_ratio,
         100 * sim->hit_ratio, live->rho, sim->rho, (unsigned long long)live->refused,
@@ -85,7 +86,7 @@ static int report_text(FILE *out, const live_results *results)
 {
     const live_totals *totals = &results->totals;
     fprintf(out, "a store on throttled memory beside the simulator; mean seconds to the first "
-                 "token, unscaled; hits in %% of tokens; ! = more than 10 %% apart\n");
+                 "token; hits in %% of tokens; ! = more than 10 %% apart\n");
     fprintf(out, "%-24s %-11s %8s %8s %7s  %7s  %11s %13s %11s %5s\n", "setting", "policy", "live",
             "sim", "ratio", "ranks", "hits", "rho", "refused", "wrong");
     for (uint32_t i = 0; i < results->row_count; i++)

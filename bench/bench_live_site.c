@@ -39,6 +39,8 @@ void live_site_make(const live_setting *setting, const replay_options *options, 
     store->put_backlog_seconds = options->put_backlog_seconds;
     store->tick_seconds = options->tick_seconds;
     store->prefill = options->model.prefill;
+    store->alpha_seconds = options->alpha_seconds;
+    store->half_life_seconds = options->half_life_seconds;
     store->handle_seed = 1;
     for (int tier = KVT_TIER_DRAM; tier <= KVT_TIER_SSD; tier++) {
         const replay_tier *model = &options->tiers[tier];
@@ -46,8 +48,7 @@ void live_site_make(const live_setting *setting, const replay_options *options, 
         bool ssd = tier == KVT_TIER_SSD;
         double read = ssd ? setting->ssd_bytes_per_s : SITE_DRAM_BYTES_PER_S;
         double write = ssd ? read * setting->write_share : read;
-        uint64_t scaled = (uint64_t)((double)model->capacity_bytes * options->scale);
-        site->devices[tier] = site_device(ssd ? "ssd" : "dram", scaled, read, write);
+        site->devices[tier] = site_device(ssd ? "ssd" : "dram", model->capacity_bytes, read, write);
         store->tiers[tier] = (kvt_tier_options){.capacity_bytes = model->capacity_bytes,
                                                 .devices = &site->devices[tier],
                                                 .device_count = 1};
@@ -90,9 +91,8 @@ static kvt_status site_time_calls(kvt_store *store, const kvt_layout *layout, ui
 kvt_status live_site_measure(double bytes_per_s, const replay_options *options, live_overheads *out,
                              char *message, size_t message_size)
 {
-    const uint64_t per_token = (uint64_t)((double)options->bytes_per_token * options->scale);
-    const uint64_t bytes = per_token * options->block_tokens;
-    const kvt_layout layout = live_layout(per_token, options->block_tokens);
+    const uint64_t bytes = options->bytes_per_token * options->block_tokens;
+    const kvt_layout layout = live_layout(options->bytes_per_token, options->block_tokens);
     kvt_device_config device =
         site_device("probe", 2 * SITE_PROBES * bytes, bytes_per_s, bytes_per_s);
     kvt_store_options probe;

@@ -18,7 +18,7 @@
 
 typedef struct live_site {
     kvt_device_config devices[KVT_TIER_COUNT];
-    kvt_store_options store; /* at full scale, as replay_live wants it; points into the site */
+    kvt_store_options store; /* points into the site */
 } live_site;
 
 /* Seconds of a call beside the transfer of its bytes, medians. */

@@ -83,6 +83,7 @@ typedef struct live_server {
     const uint32_t *path;
     uint32_t held; /* blocks in the buffer that are not checked yet */
     uint32_t first_held;
+    uint64_t loaded_ns; /* when the last get ended */
     /* Of this request: */
     uint64_t tier_blocks[KVT_TIER_COUNT], tier_tokens[KVT_TIER_COUNT];
     uint64_t later_blocks[KVT_TIER_COUNT]; /* found and not loaded; tokens of the leading run */
@@ -273,6 +274,7 @@ static uint32_t live_load(live_server *server)
     const replay_request *request = server->request;
     size_t matched = 0;
     double predicted_s = 0.0;
+    server->loaded_ns = live_now_ns();
     if (kvt_match_prefix(run->store, server->keys, request->block_count, &matched) != KVT_OK) {
         return 0;
     }
@@ -291,6 +293,7 @@ static uint32_t live_load(live_server *server)
         server->tier_tokens[info.tier] += live_block_tokens(run, request, loaded);
         loaded++;
     }
+    server->loaded_ns = live_now_ns();
     if (matched > 0 && (loaded > 0 || chosen == 0)) {
         live_learn(run, loaded, loaded == chosen ? predicted_s : 0.0, (double)load_ns * 1e-9);
     }
@@ -396,7 +399,7 @@ static void live_serve(live_server *server, uint64_t index)
     }
     uint32_t loaded = live_load(server);
     double compute_s = run->prefill.fixed_seconds + live_prefill_after(run, request, loaded);
-    uint64_t prefill_from_ns = run->options->overlap ? start_ns : live_now_ns();
+    uint64_t prefill_from_ns = run->options->overlap ? start_ns : server->loaded_ns;
     live_check_held(server);
     live_make_rest(server, loaded);
     live_sleep_until(run, prefill_from_ns + (uint64_t)(compute_s * 1e9));
