@@ -42,6 +42,7 @@ static inline void site_configure(rebuild_site *site, const char *folder)
     snprintf(site->folder, sizeof site->folder, "%s", folder);
     snprintf(site->catalog, sizeof site->catalog, "%s/catalog.db", folder);
     kvt_store_options_init(&site->options);
+    site->options.put_staging_bytes = 0; /* a put says how its write went */
     site->options.staging_bytes = 8 << 20;
     site->options.catalog_path = site->catalog;
     site->options.policy = "lru";

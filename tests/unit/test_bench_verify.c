@@ -65,6 +65,7 @@ static void fixture_make(verify_fixture *fixture)
 {
     (void)snprintf(fixture->catalog, sizeof fixture->catalog, "%s/catalog.db", fixture->folder);
     kvt_store_options_init(&fixture->options);
+    fixture->options.put_staging_bytes = 0; /* a put says how its write went */
     fixture->options.staging_bytes = 8 << 20;
     for (int i = 0; i < 2; i++) {
         (void)snprintf(fixture->path[i], sizeof fixture->path[i], "%s/ssd%d", fixture->folder, i);

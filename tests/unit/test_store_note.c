@@ -136,6 +136,7 @@ static void test_records_on_ssd_carry_notes(void **state)
     }
     kvt_store_options options;
     kvt_store_options_init(&options);
+    options.put_staging_bytes = 0; /* a put says how its write went */
     options.staging_bytes = 8 << 20;
     options.catalog_path = catalog;
     options.policy = "lru";

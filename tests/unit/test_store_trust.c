@@ -158,6 +158,7 @@ static kvt_store *open_store(void)
     char message[256] = "";
     kvt_store *store = NULL;
     kvt_store_options_init(&options);
+    options.put_staging_bytes = 0; /* a put says how its write went */
     options.staging_bytes = 8 << 20;
     options.tick_seconds = 0;
     options.profile_path = profile_path;
