@@ -233,11 +233,7 @@ static kvt_status sim_access(sim_state *sim, const sim_visit *visit, uint32_t po
         sim->result->hit_block_ratio[0] += 1.0;
     }
     uint64_t begin = sim_call_begin(sim);
-    /* A resident block behind the loaded head was computed anew: on an exact head its bytes are
-     * exact, and a lossy form of it can be replaced. */
-    bool exact = position >= visit->loaded && visit->loss <= 0.0 && sim->whole[option].loss > 0.0;
-    kvt_status status = exact ? kvt_policy_refresh(sim->policy, visit->start_ns, handle, &sim->plan)
-                              : kvt_policy_access(sim->policy, visit->start_ns, handle, &sim->plan);
+    kvt_status status = kvt_policy_access(sim->policy, visit->start_ns, handle, &sim->plan);
     sim_call_end(sim, begin);
     if (status != KVT_OK) return status;
     if (sim->plan.count == 0) return KVT_OK;
