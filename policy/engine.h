@@ -292,7 +292,8 @@ struct kvt_policy {
     uint64_t write_seen[LEVELS]; /* bytes written when that was last looked at, */
     uint64_t write_ns;           /* and when */
     double price[LEVELS];        /* of the last dual, where the next one starts; nothing else */
-    double market[LEVELS]; /* what the last step in each tier lost per byte, charges included */
+    double market[LEVELS]; /* what the last step in each tier lost per byte, charges included, */
+    uint64_t market_ns[LEVELS]; /* and when */
     bool priced;
 
     entry *entries;

@@ -15,22 +15,24 @@
  */
 #include "policy/utility.h"
 
-#define UTILITY_WORTHLESS (-65536.0f) /* log2 density of a step that loses nothing */
-#define UTILITY_LOOK      4           /* entries in order that one choice compares */
-#define UTILITY_REFRESH   32          /* stale keys that one choice puts right */
-#define UTILITY_STAY      300.0       /* seconds that moves are paid off over at most */
-#define UTILITY_SWEEP     4           /* entries that one choice sorts anew, wherever they stand, */
-#define UTILITY_RESORT    32          /* and as long as a price has just moved */
-#define UTILITY_MOVED     0.5         /* octaves that a price moves before all is sorted by it */
-#define UTILITY_FAR       32.0        /* minutes ahead that are told apart one by one */
-#define UTILITY_FIRST     2.0         /* octaves below the first entry, before there is a price */
+#define UTILITY_WORTHLESS  (-65536.0f) /* log2 density of a step that loses nothing */
+#define UTILITY_LOOK       4           /* entries in order that one choice compares */
+#define UTILITY_REFRESH    32          /* stale keys that one choice puts right */
+#define UTILITY_STAY_LEAST 120.0       /* seconds that moves are paid off over */
+#define UTILITY_STAY_MOST  300.0
+#define UTILITY_MARKET_NS  UINT64_C(5000000000) /* what a step lost is a price for so long */
+#define UTILITY_SWEEP      4    /* entries that one choice sorts anew, wherever they stand, */
+#define UTILITY_RESORT     32   /* and as long as a price has just moved */
+#define UTILITY_MOVED      0.5  /* octaves that a price moves before all is sorted by it */
+#define UTILITY_FAR        32.0 /* minutes ahead that are told apart one by one */
+#define UTILITY_FIRST      2.0  /* octaves below the first entry, before there is a price */
 
 /* Seconds that a placement serves: the uses to be expected of it at the rate now. */
 double utility_stay(const reuse_now *now)
 {
-    double most = UTILITY_STAY;
-    double stay = now->rate > 1e-200 ? now->uses / now->rate : most;
-    return stay < most ? stay : most;
+    double stay = now->rate > 1e-200 ? now->uses / now->rate : UTILITY_STAY_MOST;
+    if (stay < UTILITY_STAY_LEAST) return UTILITY_STAY_LEAST;
+    return stay < UTILITY_STAY_MOST ? stay : UTILITY_STAY_MOST;
 }
 
 /* Bytes that a step frees in `level`, 0 when it is no step there: it must free bytes in the tier,
@@ -416,17 +418,21 @@ double utility_price(const kvt_policy *policy, int level)
     return utility_root_price(policy, room, level);
 }
 
-void utility_look_up_rent(const kvt_policy *policy, rents *known, int level, uint64_t need)
+void utility_look_up_rent(kvt_policy *policy, rents *known, int level, uint64_t need)
 {
     int64_t room = known->room[level];
     if (room > 0 && (known->giving || !utility_is_tight(policy, known->room, level))) {
         known->free[level] = (uint64_t)room;
         if (need <= known->free[level]) return;
     }
-    /* What the last step there lost, which is looked up anew only before the first one. */
-    known->price[level] = policy->market[level] > 0.0
-                              ? policy->market[level]
-                              : utility_root_price(policy, known->room, level);
+    /* What the last step there lost, unless that is long ago: while it is too much nothing comes
+     * there, so that it would never be found out. */
+    if (!(policy->market[level] > 0.0) ||
+        policy->now_ns - policy->market_ns[level] > UTILITY_MARKET_NS) {
+        policy->market[level] = utility_root_price(policy, known->room, level);
+        policy->market_ns[level] = policy->now_ns;
+    }
+    known->price[level] = policy->market[level];
 }
 
 /* Gives entries at the front another key that have not fallen as far as theirs said, or that count
@@ -500,6 +506,7 @@ static bool utility_choose(kvt_policy *policy, draft *work, int level, step *out
         uint32_t looked = utility_look(policy, &known, level, work->own_group, out, &best);
         if (best < UNLIMITED) {
             policy->market[level] = best > 0.0 ? best : 0.0;
+            policy->market_ns[level] = policy->now_ns;
             utility_note(policy, out, level);
             return true;
         }
@@ -519,8 +526,8 @@ static bool utility_fallback(kvt_policy *policy, const draft *work, uint32_t ind
 /* Best first: score = gain over NONE - share of the write - rent in the tiers that are tight. Rents
  * compare the options with each other; whether the best of them gets in is decided by what making
  * its room really loses, since the watermarks may have made it already. */
-static bool utility_next_option(const kvt_policy *policy, rents *known, const entry *e,
-                                uint32_t *tried, step *out)
+static bool utility_next_option(kvt_policy *policy, rents *known, const entry *e, uint32_t *tried,
+                                step *out)
 {
     reuse_now use = reuse_look(policy, e);
     double rate = use.rate, stay = utility_stay(&use);

@@ -24,11 +24,10 @@ static inline rents utility_rents(const int64_t room[LEVELS], bool giving)
     return (rents){.room = room, .giving = giving, .price = {-1.0, -1.0, -1.0}};
 }
 
-void utility_look_up_rent(const kvt_policy *policy, rents *known, int level, uint64_t need);
+void utility_look_up_rent(kvt_policy *policy, rents *known, int level, uint64_t need);
 
 /* Price times bytes over the tiers that have no room for what an option needs. */
-static inline double utility_rent(const kvt_policy *policy, rents *known,
-                                  const uint64_t need[LEVELS])
+static inline double utility_rent(kvt_policy *policy, rents *known, const uint64_t need[LEVELS])
 {
     double rent = 0.0;
     for (int level = 0; level < LEVELS; level++) {

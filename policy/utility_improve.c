@@ -32,8 +32,8 @@ static bool improve_fits(const uint64_t need[LEVELS], const int64_t room[LEVELS]
 }
 
 /* The stored option with the highest net gain, above 0; room_only: it must fit as things are. */
-static bool improve_find(const kvt_policy *policy, uint32_t index, rents *known,
-                         double read_seconds, bool room_only, improvement *out)
+static bool improve_find(kvt_policy *policy, uint32_t index, rents *known, double read_seconds,
+                         bool room_only, improvement *out)
 {
     const entry *e = entry_at(policy, index);
     double cost = entry_cost(policy, e, e->current);
