@@ -85,6 +85,31 @@ static void explain_options(const kvt_policy *policy, const entry *e, kvt_explan
     }
 }
 
+/* The term of the rate that says most about an entry. */
+static void explain_reuse(const kvt_policy *policy, const entry *e, kvt_explanation *out)
+{
+    static const char *const names[REUSE_KINDS] = {"how its uses add up", "its last use alone",
+                                                   "having been used again"};
+    if (policy->model == NULL || e->told || !(out->accesses_per_s > 0.0)) return;
+    double decay[KERNELS];
+    reuse_decays(reuse_seconds(policy, policy->now_ns) - reuse_seconds(policy, e->last_access_ns),
+                 decay);
+    for (int kind = 0; kind < REUSE_KINDS; kind++) {
+        for (int k = 0; k < KERNELS; k++) {
+            double weight = policy->model->weight[kind][k];
+            double term = weight * (REUSE_LN2 / reuse_half_lives[k]) * decay[k];
+            if (kind == REUSE_COUNT) term *= reuse_count(e, k);
+            if (kind == REUSE_AGAIN && !e->again) term = 0.0;
+            double share = term / out->accesses_per_s;
+            if (share <= out->reuse_share) continue;
+            out->reuse_expert = names[kind];
+            out->reuse_half_life_seconds = reuse_half_lives[k];
+            out->reuse_weight = weight;
+            out->reuse_share = share;
+        }
+    }
+}
+
 /* The first sentence that holds. */
 static const char *explain_reason(const kvt_policy *policy, const entry *e,
                                   const kvt_explanation *out)
@@ -158,6 +183,7 @@ kvt_status kvt_policy_explain(const kvt_policy *policy, uint64_t now_ns, uint64_
     out->last_access_age_seconds = (double)(view.now_ns - e->last_access_ns) * 1e-9;
     explain_prices(&view, out->price);
     explain_options(&view, e, out);
+    explain_reuse(&view, e, out);
     out->reason = explain_reason(&view, e, out);
     return KVT_OK;
 }

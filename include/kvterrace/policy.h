@@ -367,6 +367,11 @@ typedef struct kvt_explanation {
     double price[KVT_TIER_COUNT]; /* s/s per byte */
     const char *reason;           /* one sentence, static storage */
     kvt_explained_option options[KVT_OPTIONS_MAX];
+    /* The term with the largest part of accesses_per_s, where the policy learns them; else NULL. */
+    const char *reuse_expert; /* what it goes by, static storage */
+    double reuse_half_life_seconds;
+    double reuse_weight; /* its learned weight: uses that one counted use lets expect */
+    double reuse_share;  /* of accesses_per_s, 0..1 */
 } kvt_explanation;
 
 /* Explains one entry. KVT_OK; KVT_MISS when unknown. */

@@ -102,6 +102,10 @@ static void sessions_are_told_by_their_last_use(void **state)
      * life; its neighbours share a little of it. That none comes has the probability e^-(weights).
      */
     double last = weight_of(policy, REUSE_LAST, 0, KERNELS - 1);
+    kvt_explanation x;
+    assert_int_equal(kvt_policy_explain(policy, 0, events[count - 1].handle, &x), KVT_OK);
+    assert_string_equal(x.reuse_expert, "its last use alone");
+    assert_true(x.reuse_half_life_seconds == 75.0 && x.reuse_share > 0.3 && x.reuse_share <= 1.0);
     double after_one = weight_of(policy, REUSE_COUNT, 0, KERNELS - 1) + last;
     assert_true(fabs(1.0 - exp(-after_one) - 0.6) < 0.05);
     double near = weight_of(policy, REUSE_COUNT, 0, 2) + weight_of(policy, REUSE_LAST, 0, 2);
