@@ -66,26 +66,72 @@ static store_plan *store_pop(store_queue *queue)
     return plan;
 }
 
-static store_plan *store_copy_plan(const sim_state *sim)
+/* ---- plans ---- */
+
+static store_plan *store_new_plan(store_model *model)
 {
-    size_t bytes = sim->plan.count * sizeof(kvt_move);
-    store_plan *plan = calloc(1, sizeof *plan + bytes);
-    if (plan == NULL) return NULL;
+    store_plan *plan = model->spare;
+    if (plan == NULL) {
+        plan = calloc(1, sizeof *plan);
+        if (plan == NULL) return NULL;
+    } else {
+        model->spare = plan->next;
+        *plan = (store_plan){.moves = plan->moves, .move_room = plan->move_room};
+    }
     plan->block = STORE_NOBODY;
-    plan->count = sim->plan.count;
-    memcpy(plan->moves, sim->plan.moves, bytes);
     return plan;
+}
+
+static void store_give_plan(store_model *model, store_plan *plan)
+{
+    plan->next = model->spare;
+    model->spare = plan;
+}
+
+/* Moves the simulator's present plan into this one. */
+static kvt_status store_fill_plan(sim_state *sim, store_plan *plan)
+{
+    if (sim->plan.count > plan->move_room) {
+        kvt_move *grown = realloc(plan->moves, sim->plan.count * sizeof *grown);
+        if (grown == NULL) return KVT_E_MEMORY;
+        plan->moves = grown;
+        plan->move_room = sim->plan.count;
+    }
+    plan->count = sim->plan.count;
+    memcpy(plan->moves, sim->plan.moves, plan->count * sizeof *plan->moves);
+    sim->plan.count = 0;
+    return KVT_OK;
+}
+
+/* A plan with the simulator's present moves, or NULL. */
+static store_plan *store_take_plan(store_model *model)
+{
+    store_plan *plan = store_new_plan(model);
+    if (plan == NULL) return NULL;
+    if (store_fill_plan(model->sim, plan) == KVT_OK) return plan;
+    store_give_plan(model, plan);
+    return NULL;
+}
+
+static void store_free_plan(store_plan *plan)
+{
+    if (plan != NULL) free(plan->moves);
+    free(plan);
 }
 
 void store_release_plans(store_model *model)
 {
     store_plan *plan;
     while ((plan = store_pop(&model->handed)) != NULL)
-        free(plan);
+        store_free_plan(plan);
     while ((plan = store_pop(&model->promotions)) != NULL)
-        free(plan);
+        store_free_plan(plan);
+    while ((plan = model->spare) != NULL) {
+        model->spare = plan->next;
+        store_free_plan(plan);
+    }
     for (uint32_t i = 0; i <= STORE_EXECUTORS; i++)
-        free(model->workers[i].plan);
+        store_free_plan(model->workers[i].plan);
 }
 
 /* ---- moves ---- */
@@ -162,6 +208,30 @@ static void store_mark(store_model *model, const store_plan *plan)
             model->state[plan->moves[i].handle - 1] |= STORE_LEAVING;
 }
 
+static void store_weigh_plan(const sim_state *sim, store_plan *plan)
+{
+    for (uint32_t i = 0; i < plan->count; i++) {
+        for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
+            uint64_t bytes = store_written_bytes(&plan->moves[i], tier);
+            const kvt_affine *path = &sim->options->model.write[tier];
+            if (bytes > 0)
+                plan->backlog_s[tier] += path->request_seconds + (double)bytes / path->bytes_per_s;
+        }
+    }
+}
+
+/* A put's plan, weighed, is under way. */
+static void store_begin_plan(store_model *model, const store_plan *plan)
+{
+    sim_state *sim = model->sim;
+    for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
+        model->backlog_s[tier] += plan->backlog_s[tier];
+        if (sim->counting && model->backlog_s[tier] > sim->result->write_lag_s_max[tier])
+            sim->result->write_lag_s_max[tier] = model->backlog_s[tier];
+    }
+    store_mark(model, plan);
+}
+
 /* ---- workers ---- */
 
 /* The worker has ended its plan. */
@@ -173,13 +243,14 @@ static void store_end_plan(store_model *model, store_worker *worker)
         model->state[plan->block] &= (uint8_t)~STORE_STAGED;
         assert(model->staged_bytes >= plan->staged_bytes);
         model->staged_bytes -= plan->staged_bytes;
+        model->handed_over--;
     }
     for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
         double left = model->backlog_s[tier] - plan->backlog_s[tier];
         /* Sums of doubles: nothing waits when nothing was handed over. */
         model->backlog_s[tier] = left > 1e-12 ? left : 0.0;
     }
-    free(plan);
+    store_give_plan(model, plan);
 }
 
 /* The plan that the background goes on with, or NULL: then it pauses. */
@@ -199,10 +270,21 @@ static kvt_status store_next_round(store_model *model, store_worker *worker)
     kvt_status status = kvt_policy_tick(sim->policy, model->now_ns, moves, bytes, &sim->plan);
     sim_call_end(sim, begin);
     if (status != KVT_OK || sim->plan.count == 0) return status;
-    worker->plan = store_copy_plan(sim);
-    sim->plan.count = 0;
+    worker->plan = store_take_plan(model);
     if (worker->plan == NULL) return KVT_E_MEMORY;
     store_mark(model, worker->plan);
+    return KVT_OK;
+}
+
+/* Asks the policy for a put that has waited. What it declines has no moves. */
+static kvt_status store_decide_later(store_model *model, store_plan *plan)
+{
+    kvt_status status = store_ask(model, &plan->visit, plan->position);
+    if (status != KVT_OK) return status > KVT_OK ? KVT_OK : status;
+    status = store_fill_plan(model->sim, plan);
+    if (status != KVT_OK) return status;
+    store_weigh_plan(model->sim, plan);
+    store_begin_plan(model, plan);
     return KVT_OK;
 }
 
@@ -212,7 +294,8 @@ static kvt_status store_next_plan(store_model *model, store_worker *worker)
     worker->writing = false;
     if (background) return store_next_round(model, worker);
     worker->plan = store_pop(&model->handed);
-    return KVT_OK;
+    if (worker->plan == NULL || !worker->plan->later) return KVT_OK;
+    return store_decide_later(model, worker->plan);
 }
 
 /* Goes on with its plan as far as that takes no time; schedules the end of what does. */
@@ -227,6 +310,7 @@ static kvt_status store_go_on(store_model *model, uint32_t index)
             kvt_status status = store_next_plan(model, worker);
             if (status != KVT_OK) return status;
             if (worker->plan == NULL) break;
+            if (worker->plan->count == 0) continue;
         }
         const kvt_move *move = &worker->plan->moves[worker->plan->done];
         uint64_t end_ns =
@@ -266,48 +350,51 @@ kvt_status store_work(store_model *model, uint32_t index)
 
 /* ---- handing over ---- */
 
-static void store_weigh_plan(const sim_state *sim, store_plan *plan)
-{
-    for (uint32_t i = 0; i < plan->count; i++) {
-        for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
-            uint64_t bytes = store_written_bytes(&plan->moves[i], tier);
-            const kvt_affine *path = &sim->options->model.write[tier];
-            if (bytes > 0)
-                plan->backlog_s[tier] += path->request_seconds + (double)bytes / path->bytes_per_s;
-        }
-    }
-}
-
 static kvt_status store_drop_plan(store_model *model, store_plan *plan)
 {
     kvt_status status = KVT_OK;
     for (uint32_t i = 0; i < plan->count && status == KVT_OK; i++)
         status = store_settle_move(model, &plan->moves[i], false);
-    free(plan);
+    store_give_plan(model, plan);
     return status == KVT_OK ? KVT_BUSY : status;
 }
 
-kvt_status store_hand_over(store_model *model, uint32_t block, uint64_t bytes)
+/* Asks the policy at once. */
+static kvt_status store_decide(store_model *model, const sim_visit *visit, uint32_t position,
+                               store_plan **out)
 {
-    sim_state *sim = model->sim;
-    store_plan *plan = store_copy_plan(sim);
-    sim->plan.count = 0;
+    kvt_status status = store_ask(model, visit, position);
+    if (status != KVT_OK) return status;
+    store_plan *plan = store_take_plan(model);
     if (plan == NULL) return KVT_E_MEMORY;
-    store_weigh_plan(sim, plan);
+    store_weigh_plan(model->sim, plan);
     if (!store_backlog_takes(model->backlog_s, plan->backlog_s,
-                             sim->options->put_backlog_seconds)) {
+                             model->sim->options->put_backlog_seconds))
         return store_drop_plan(model, plan);
+    store_begin_plan(model, plan);
+    *out = plan;
+    return KVT_OK;
+}
+
+kvt_status store_hand_over(store_model *model, const sim_visit *visit, uint32_t position,
+                           uint64_t bytes)
+{
+    store_plan *plan = NULL;
+    if (model->handed_over >= STORE_EXECUTORS) {
+        plan = store_new_plan(model);
+        if (plan == NULL) return KVT_E_MEMORY;
+        plan->later = true;
+        plan->visit = *visit;
+        plan->position = position;
+    } else {
+        kvt_status status = store_decide(model, visit, position, &plan);
+        if (status != KVT_OK) return status;
     }
-    plan->block = block;
+    plan->block = visit->path[position];
     plan->staged_bytes = bytes;
     model->staged_bytes += bytes;
-    for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
-        model->backlog_s[tier] += plan->backlog_s[tier];
-        if (sim->counting && model->backlog_s[tier] > sim->result->write_lag_s_max[tier])
-            sim->result->write_lag_s_max[tier] = model->backlog_s[tier];
-    }
-    model->state[block] |= STORE_STAGED;
-    store_mark(model, plan);
+    model->handed_over++;
+    model->state[plan->block] |= STORE_STAGED;
     store_append(&model->handed, plan);
     for (uint32_t i = 0; i < STORE_EXECUTORS; i++)
         if (model->workers[i].plan == NULL) return store_go_on(model, i);
@@ -316,8 +403,7 @@ kvt_status store_hand_over(store_model *model, uint32_t block, uint64_t bytes)
 
 kvt_status store_queue_promotion(store_model *model)
 {
-    store_plan *plan = store_copy_plan(model->sim);
-    model->sim->plan.count = 0;
+    store_plan *plan = store_take_plan(model);
     if (plan == NULL) return KVT_E_MEMORY;
     store_mark(model, plan);
     store_append(&model->promotions, plan);

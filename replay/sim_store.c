@@ -5,7 +5,8 @@
  *
  * A request takes the first server that is free. It chooses the head of its leading run as it
  * stands when its service begins, gets block after block, computes the rest, and puts what it
- * computed when its first token is there: until then nobody else finds those blocks. One thread.
+ * computed, block after block, when its first token is there: until then nobody else finds those
+ * blocks. One thread.
  */
 #include "sim_store.h"
 
@@ -299,44 +300,63 @@ static kvt_status store_refuse(store_model *model, const store_server *server, u
     return store_count_use(model, server, block);
 }
 
-/* One block that was computed; adds the caller's time. */
+kvt_status store_ask(store_model *model, const sim_visit *visit, uint32_t position)
+{
+    sim_state *sim = model->sim;
+    uint32_t block = visit->path[position];
+    uint64_t request = (uint64_t)(visit->request - sim->workload->requests);
+    uint32_t uses = sim_oracle_uses(sim, block, request);
+    if (sim->oracle.on && uses == 0) return KVT_REFUSED;
+    kvt_status status = sim_oracle_tell(sim, block, uses > 0 ? (double)(uses - 1) : 0.0);
+    if (status != KVT_OK) return status;
+    kvt_status answer = sim_offer(sim, visit, position, model->now_ns);
+    status = sim_oracle_tell(sim, block, (double)uses);
+    return status == KVT_OK ? answer : status;
+}
+
+/* One block that was computed; the caller's time. */
 static kvt_status store_put(store_model *model, const store_server *server, uint32_t position,
                             double *busy_s)
 {
     sim_state *sim = model->sim;
-    const replay_options *options = sim->options;
     uint32_t block = server->visit.path[position];
-    uint64_t bytes =
-        (uint64_t)sim_block_tokens(sim, server->visit.request, position) * options->bytes_per_token;
+    uint64_t bytes = (uint64_t)sim_block_tokens(sim, server->visit.request, position) *
+                     sim->options->bytes_per_token;
     if ((model->state[block] & STORE_LEAVING) != 0) return KVT_OK;
     if (store_finds(model, block)) return store_count_use(model, server, block);
     if (!store_staging_takes(model->staged_bytes, bytes, model->staging_bound_bytes))
         return store_refuse(model, server, block);
-    kvt_status status = sim_offer(sim, &server->visit, position, model->now_ns);
-    if (status == KVT_REFUSED || status == KVT_EXISTS) return KVT_OK;
-    if (status != KVT_OK) return status;
-    *busy_s += store_copy_s(model, server, position);
-    status = store_hand_over(model, block, bytes);
+    kvt_status status = store_hand_over(model, &server->visit, position, bytes);
+    if (status == KVT_OK) *busy_s = store_copy_s(model, server, position);
     sim->result->puts_busy += status == KVT_BUSY && sim->counting;
-    return status == KVT_BUSY ? KVT_OK : status;
+    return status > KVT_OK ? KVT_OK : status;
 }
 
-/* The first token is there: what was computed is put, and the server is free. */
-static kvt_status store_finish(store_model *model, uint32_t index)
+/* Puts as far as that takes no time: one put begins when the copy of the one before has ended. */
+static kvt_status store_put_next(store_model *model, uint32_t index)
 {
-    sim_state *sim = model->sim;
     store_server *server = &model->servers[index];
-    const sim_visit *visit = &server->visit;
     double busy_s = 0.0;
-    store_report(model, server);
-    for (uint32_t i = visit->loaded; i < visit->request->block_count; i++) {
-        kvt_status status = store_put(model, server, i, &busy_s);
+    while (server->put_at < server->visit.request->block_count && !(busy_s > 0.0)) {
+        kvt_status status = store_put(model, server, server->put_at++, &busy_s);
         if (status != KVT_OK) return status;
     }
-    sim_note_peak(sim);
-    server->phase = STORE_FREE;
+    if (server->put_at == server->visit.request->block_count) {
+        sim_note_peak(model->sim);
+        server->phase = STORE_FREE;
+    }
     store_schedule(model, model->now_ns + sim_to_ns(busy_s), index);
     return KVT_OK;
+}
+
+/* The first token is there; what was computed is put. */
+static kvt_status store_finish(store_model *model, uint32_t index)
+{
+    store_server *server = &model->servers[index];
+    store_report(model, server);
+    server->put_at = server->visit.loaded;
+    server->phase = STORE_PUTTING;
+    return store_put_next(model, index);
 }
 
 /* ---- the loop ---- */
@@ -349,6 +369,7 @@ static kvt_status store_serve(store_model *model, uint32_t index)
     case STORE_LOADING: return store_get_next(model, index);
     case STORE_LOADED: store_begin_prefill(model, index); return KVT_OK;
     case STORE_COMPUTED: return store_finish(model, index);
+    case STORE_PUTTING: return store_put_next(model, index);
     case STORE_FREE: break;
     }
     if (model->taken < model->arrived) return store_begin(model, index);

@@ -4,8 +4,10 @@
  * background rounds; private to sim_store.c and sim_executors.c.
  *
  *     server       get, get, get ... prefill -> puts -> free
- *     put          staging, decision, backlog -> handed over, or refused at once
- *     executors    four, each with one plan at a time, move by move: read, then write
+ *     put          staging, decision, backlog -> handed over, or refused at once; the next put
+ *                  follows the copy
+ *     executors    four, each with one plan at a time, move by move: read, then write; a put that
+ *                  came while four were handed over is decided by the one that takes it
  *     background   pause -> promotions that gets asked for -> what the policy's tick plans -> pause
  *
  * docs/STORE.md (Put) is what the numbers follow. Virtual time; one thread.
@@ -16,19 +18,23 @@
 #include "results.h"
 #include "sim_state.h"
 
-#define STORE_EXECUTORS    4u
+#define STORE_EXECUTORS    4u  /* and puts in hand-over from which on the next are decided later */
 #define STORE_PLANS_QUEUED 64u /* promotions that wait for the background */
 #define STORE_TIER_PARTS   8u  /* the staging of puts takes one of so many of the smallest tier */
 #define STORE_NOBODY       UINT32_MAX
 
 /* A plan on its way. */
 typedef struct store_plan {
-    struct store_plan *next;          /* in a queue */
-    uint32_t block;                   /* of its put, or STORE_NOBODY */
+    struct store_plan *next; /* in a queue, or of the spare ones */
+    uint32_t block;          /* of its put, or STORE_NOBODY */
+    bool later;              /* the policy has not been asked yet */
+    sim_visit visit;         /* what was put, for when it is asked */
+    uint32_t position;
     uint64_t staged_bytes;            /* of its put */
     double backlog_s[KVT_TIER_COUNT]; /* what it adds to each tier's writes */
     uint32_t count, done;
-    kvt_move moves[];
+    kvt_move *moves;
+    uint32_t move_room;
 } store_plan;
 
 typedef struct store_queue {
@@ -51,10 +57,11 @@ typedef struct store_event {
 
 /* What a server's next event ends, or begins. */
 typedef enum store_phase {
-    STORE_FREE,    /* it takes the next request, or none */
-    STORE_LOADING, /* it gets the next block, if there is one more */
-    STORE_LOADED,  /* it computes the rest */
-    STORE_COMPUTED /* the first token is there: it puts */
+    STORE_FREE,     /* it takes the next request, or none */
+    STORE_LOADING,  /* it gets the next block, if there is one more */
+    STORE_LOADED,   /* it computes the rest */
+    STORE_COMPUTED, /* the first token is there */
+    STORE_PUTTING   /* it puts the next block, if there is one more */
 } store_phase;
 
 /* One server and the request in its hands. */
@@ -65,6 +72,7 @@ typedef struct store_server {
     uint8_t *run;       /* options of the loaded blocks */
     uint32_t run_room;
     uint32_t chosen; /* blocks to load */
+    uint32_t put_at; /* the next block to put */
     store_phase phase;
 } store_server;
 
@@ -82,6 +90,8 @@ typedef struct store_model {
     uint8_t *state;                            /* by block: STORE_STAGED, STORE_LEAVING */
     store_worker workers[STORE_EXECUTORS + 1]; /* the background is the last one */
     store_queue handed, promotions;
+    uint32_t handed_over; /* puts whose plans have not ended */
+    store_plan *spare;
     uint64_t staged_bytes, staging_bound_bytes;
     double backlog_s[KVT_TIER_COUNT];
 } store_model;
@@ -118,9 +128,14 @@ bool store_staging_takes(uint64_t staged_bytes, uint64_t bytes, uint64_t bound_b
 bool store_backlog_takes(const double waiting_s[KVT_TIER_COUNT],
                          const double added_s[KVT_TIER_COUNT], double bound_s);
 
-/* Takes the simulator's present plan, ended by the put of a block of so many bytes: KVT_OK, or
- * KVT_BUSY when the backlog is full, the plan being aborted then; KVT_E_MEMORY. */
-KVT_NODISCARD kvt_status store_hand_over(store_model *model, uint32_t block, uint64_t bytes);
+/* Asks the policy for the put of a block that the visit computed: as sim_offer. */
+KVT_NODISCARD kvt_status store_ask(store_model *model, const sim_visit *visit, uint32_t position);
+
+/* Hands a put of so many bytes over. Unless enough are under way the policy is asked at once.
+ * KVT_OK; KVT_REFUSED or KVT_EXISTS, its answer; KVT_BUSY when the backlog is full, the plan being
+ * aborted then; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status store_hand_over(store_model *model, const sim_visit *visit,
+                                         uint32_t position, uint64_t bytes);
 
 /* Queues the simulator's present plan, of a get, for the background. KVT_OK; KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status store_queue_promotion(store_model *model);

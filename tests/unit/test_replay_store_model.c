@@ -215,6 +215,38 @@ static void full_staging_refuses_the_rest(void **state)
     assert_near(result.hit_token_ratio[0], 0.1);
 }
 
+static void the_next_put_follows_the_copy(void **state)
+{
+    (void)state;
+    replay_options options;
+    replay_result result;
+    /* Room for one block, which is written in a tenth of the millisecond that its copy takes. */
+    const plain_request plain[] = {{0.0, 10, 0}, {1.5, 1, 20}};
+    model_init(&options, 1, 1e9);
+    options.put_staging_bytes = 1;
+    simulate(&options, plain, 2, &result);
+    assert_int_equal(result.puts_busy, 0);
+    assert_int_equal(result.puts, 11);
+}
+
+static void puts_beyond_four_are_decided_by_executors(void **state)
+{
+    (void)state;
+    replay_options options;
+    replay_result result;
+    /* Over 100 s a block, one after the other on one path: at 480 s four are written, the others
+     * are found in staging, and no more than four plans ever waited for the path. */
+    const plain_request plain[] = {{0.0, 10, 0}, {480.0, 10, 0}};
+    model_init(&options, 1, 1e3);
+    options.put_backlog_seconds = 0.0;
+    simulate(&options, plain, 2, &result);
+    assert_int_equal(result.puts_busy, 0);
+    assert_int_equal(result.puts, 4);
+    assert_near(result.hit_block_ratio[0], 0.5);
+    double waited_s = result.write_lag_s_max[KVT_TIER_DRAM];
+    assert_true(waited_s > 400.0 && waited_s < 480.0);
+}
+
 static void equal_runs_are_equal(void **state)
 {
     (void)state;
@@ -242,6 +274,8 @@ int main(void)
         cmocka_unit_test(written_blocks_are_read_one_after_the_other),
         cmocka_unit_test(a_block_in_the_making_is_found_by_nobody),
         cmocka_unit_test(full_staging_refuses_the_rest),
+        cmocka_unit_test(the_next_put_follows_the_copy),
+        cmocka_unit_test(puts_beyond_four_are_decided_by_executors),
         cmocka_unit_test(equal_runs_are_equal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
