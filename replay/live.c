@@ -498,6 +498,16 @@ static void live_settle_puts(live_run *run)
     if (!live_is_interrupted(run)) (void)!kvt_flush(run->store);
 }
 
+/* What a store of the stated capacities would stage, shrunk. */
+static uint64_t live_put_staging(const kvt_store_options *store, double scale)
+{
+    uint64_t capacity_bytes[KVT_TIER_COUNT] = {0};
+    for (int tier = 1; tier < KVT_TIER_COUNT; tier++)
+        capacity_bytes[tier] = store->tiers[tier].capacity_bytes;
+    uint64_t bytes = kvt_put_staging_limit(store->put_staging_bytes, capacity_bytes);
+    return (uint64_t)((double)bytes * scale);
+}
+
 /* Capacities and everything that is a time shrink with the bytes; bandwidths stay. */
 static kvt_status live_open_store(live_run *run, const replay_live *live, const char *policy,
                                   char *message, size_t message_size)
@@ -511,7 +521,7 @@ static kvt_status live_open_store(live_run *run, const replay_live *live, const 
     store.alpha_seconds *= run->scale;
     store.half_life_seconds *= run->scale;
     store.put_backlog_seconds *= run->scale;
-    store.put_staging_bytes = (uint64_t)((double)store.put_staging_bytes * run->scale);
+    store.put_staging_bytes = live_put_staging(&store, run->scale);
     if (store.tick_seconds > 0.0) {
         store.tick_seconds *= run->scale;
         if (store.tick_seconds < LIVE_TICK_SECONDS) store.tick_seconds = LIVE_TICK_SECONDS;

@@ -104,7 +104,8 @@ typedef struct replay_options {
     double write_lag_seconds;  /* a tier's writes may fall behind so far; 0 = without bound */
     bool store_model; /* puts hand over and gets go one after the other, as in a store: sim_store.h
                        */
-    uint64_t put_staging_bytes; /* with it: entries that were put and are not written; 0 = any */
+    uint64_t put_staging_bytes; /* with it: entries that were put and are not written, as
+                                   kvt_put_staging_limit allows; 0 = any */
     double put_backlog_seconds; /* writes that wait for one tier; 0 = any */
     double copy_bytes_per_s;    /* of a put, by its caller, and of a get while it is staged */
     double put_fixed_seconds;   /* of these, whatever the entry's size */

@@ -28,7 +28,6 @@ static const replay_tier options_default_tier[KVT_TIER_COUNT] = {
 #define OPTIONS_WRITE_LAG_SECONDS 10.0
 
 /* What a store allows puts that have returned (docs/STORE.md, Put), and one core's copy. */
-#define OPTIONS_PUT_STAGING         (UINT64_C(256) << 20)
 #define OPTIONS_PUT_BACKLOG_SECONDS 10.0
 #define OPTIONS_COPY_BYTES_PER_S    5e9
 
@@ -95,7 +94,7 @@ void replay_options_init(replay_options *options)
     options->repeatability = 1.0;
     options->moves_per_tick = 64;
     options->write_lag_seconds = OPTIONS_WRITE_LAG_SECONDS;
-    options->put_staging_bytes = OPTIONS_PUT_STAGING;
+    options->put_staging_bytes = KVT_PUT_STAGING_AUTO;
     options->put_backlog_seconds = OPTIONS_PUT_BACKLOG_SECONDS;
     options->copy_bytes_per_s = OPTIONS_COPY_BYTES_PER_S;
     options_add_raw(options);
@@ -509,7 +508,8 @@ static void options_read_store_model(kvt_config *config, replay_options *options
 {
     options->store_model = kvt_config_switch(config, "replay.store_model");
     if (!options->store_model) return;
-    options->put_staging_bytes = kvt_config_bytes(config, "store.put_staging");
+    if (kvt_config_has(config, "store.put_staging"))
+        options->put_staging_bytes = kvt_config_bytes(config, "store.put_staging");
     options->put_backlog_seconds = kvt_config_number(config, "store.put_backlog");
 }
 

@@ -23,12 +23,10 @@ uint64_t store_occupy(uint64_t *free_ns, uint64_t now_ns, const kvt_affine *path
 
 uint64_t store_staging_bound(const replay_options *options)
 {
-    uint64_t bound = options->put_staging_bytes;
-    for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
-        uint64_t share = options->tiers[tier].capacity_bytes / STORE_TIER_PARTS;
-        if (share > 0 && share < bound) bound = share;
-    }
-    return bound;
+    uint64_t capacity_bytes[KVT_TIER_COUNT] = {0};
+    for (int tier = 1; tier < KVT_TIER_COUNT; tier++)
+        capacity_bytes[tier] = options->tiers[tier].capacity_bytes;
+    return kvt_put_staging_limit(options->put_staging_bytes, capacity_bytes);
 }
 
 bool store_staging_takes(uint64_t staged_bytes, uint64_t bytes, uint64_t bound_bytes)

@@ -20,7 +20,6 @@
 
 #define STORE_EXECUTORS    4u  /* and puts in hand-over from which on the next are decided later */
 #define STORE_PLANS_QUEUED 64u /* promotions that wait for the background */
-#define STORE_TIER_PARTS   8u  /* the staging of puts takes one of so many of the smallest tier */
 #define STORE_NOBODY       UINT32_MAX
 
 /* A plan on its way. */

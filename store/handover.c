@@ -17,6 +17,9 @@
 #include <sys/prctl.h>
 
 #define HANDOVER_TIER_PARTS 8u
+#define HANDOVER_DRAM_PARTS 32u
+#define HANDOVER_LEAST      (UINT64_C(256) << 20)
+#define HANDOVER_MOST       (UINT64_C(8) << 30)
 #define HANDOVER_COPY_GAIN  0.125 /* weight of a new copy in the mean of what copies take */
 
 bool handover_is_on(const kvt_store *store)
@@ -328,18 +331,35 @@ static void *handover_execute(void *argument)
     return NULL;
 }
 
-/* The bytes that may be staged: as asked, but no more than a part of the smallest tier. What is
- * handed over cannot be moved, nor what makes room for it, and a tier that is all in motion has no
- * room for a better entry. */
-static uint64_t handover_limit(const kvt_store *store, uint64_t asked_bytes)
+/* A server puts a whole path after its first token: the more DRAM there is, the longer the paths
+ * that are kept, so the bound grows with it. */
+static uint64_t handover_suits(uint64_t dram_bytes)
 {
+    uint64_t share = dram_bytes / HANDOVER_DRAM_PARTS;
+    return share < HANDOVER_LEAST ? HANDOVER_LEAST : share > HANDOVER_MOST ? HANDOVER_MOST : share;
+}
+
+/* What is handed over cannot be moved, nor what makes room for it, and a tier that is all in motion
+ * has no room for a better entry: hence the part of the smallest tier. */
+uint64_t kvt_put_staging_limit(uint64_t asked_bytes, const uint64_t capacity_bytes[KVT_TIER_COUNT])
+{
+    assert(capacity_bytes != NULL);
     uint64_t limit = asked_bytes;
+    if (limit == KVT_PUT_STAGING_AUTO) limit = handover_suits(capacity_bytes[KVT_TIER_DRAM]);
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
-        if (store->pools[tier] == NULL) continue;
-        uint64_t share = store_policy_capacity(store, (kvt_tier)tier) / HANDOVER_TIER_PARTS;
-        if (share < limit) limit = share;
+        uint64_t share = capacity_bytes[tier] / HANDOVER_TIER_PARTS;
+        if (capacity_bytes[tier] > 0 && share < limit) limit = share;
     }
     return limit;
+}
+
+static uint64_t handover_limit(const kvt_store *store, uint64_t asked_bytes)
+{
+    uint64_t capacity_bytes[KVT_TIER_COUNT] = {0};
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
+        if (store->pools[tier] != NULL)
+            capacity_bytes[tier] = store_policy_capacity(store, (kvt_tier)tier);
+    return kvt_put_staging_limit(asked_bytes, capacity_bytes);
 }
 
 kvt_status handover_start(kvt_store *store, const kvt_store_options *options)

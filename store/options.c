@@ -31,7 +31,7 @@ void kvt_store_options_init(kvt_store_options *options)
     options->high_watermark = 0.98;
     options->low_watermark = 0.95;
     options->staging_bytes = UINT64_C(256) << 20;
-    options->put_staging_bytes = UINT64_C(256) << 20;
+    options->put_staging_bytes = KVT_PUT_STAGING_AUTO;
     options->put_backlog_seconds = 10;
     options->tick_seconds = 0.05;
     options->moves_per_tick = 64;
@@ -369,7 +369,8 @@ static kvt_status options_read_store(kvt_config *config, options_owner *owner,
     options->high_watermark = kvt_config_number(config, "store.high_watermark");
     options->low_watermark = kvt_config_number(config, "store.low_watermark");
     options->staging_bytes = kvt_config_bytes(config, "store.staging");
-    options->put_staging_bytes = kvt_config_bytes(config, "store.put_staging");
+    if (kvt_config_has(config, "store.put_staging"))
+        options->put_staging_bytes = kvt_config_bytes(config, "store.put_staging");
     options->put_backlog_seconds = kvt_config_number(config, "store.put_backlog");
     options->tick_seconds = kvt_config_number(config, "store.tick");
     options->move_bytes_per_s = kvt_config_bytes(config, "store.move_rate");

@@ -73,8 +73,9 @@ static const kvt_setting settings_table[] = {
     NUMBER("store.high_watermark", "0.98", "background work makes room above this tier share"),
     NUMBER("store.low_watermark", "0.95", "and stops at this one"),
     BYTES("store.staging", "256MiB", "memory for encoded records in motion, taken at open"),
-    BYTES("store.put_staging", "256MiB",
-          "entries that were put and are not written yet; 0: a put returns when it is written"),
+    BYTES("store.put_staging", NULL,
+          "entries that were put and are not written yet; 0: a put returns when it is written; "
+          "absent: a 32nd of DRAM, 256 MiB to 8 GiB; at most an eighth of the smallest tier"),
     SECONDS("store.put_backlog", "10",
             "writes that may wait for a tier; a put that would add more is refused"),
     SECONDS("store.tick", "0.05", "pause between background rounds; 0: no background thread"),

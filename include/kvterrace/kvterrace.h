@@ -90,6 +90,9 @@ typedef struct kvt_tier_options {
  * could need except that it must not call into the store. outcome KVT_OK = committed. */
 typedef void kvt_move_observer(void *context, const kvt_move *move, kvt_status outcome);
 
+/* Of put_staging_bytes: as much as suits the capacities, see kvt_put_staging_limit. */
+#define KVT_PUT_STAGING_AUTO UINT64_MAX
+
 /* Made by kvt_store_options_init, then changed. Strings and arrays are read during kvt_open. */
 typedef struct kvt_store_options {
     uint32_t struct_size;
@@ -144,12 +147,20 @@ typedef struct kvt_store_options {
                                       SSD; 0 = none; 32 MB/s */
     uint64_t put_staging_bytes;    /* memory for entries that kvt_put has accepted and that are
                                       not written yet; mapped at open, used as needed; 0 = kvt_put
-                                      returns when the entry is stored; 256 MiB */
+                                      returns when the entry is stored; KVT_PUT_STAGING_AUTO */
     double put_backlog_seconds; /* of writes that may wait for one tier: a put that would add more
                                    is KVT_BUSY; 10 */
 } kvt_store_options;
 
 KVT_API void kvt_store_options_init(kvt_store_options *options);
+
+/*
+ * The bytes of puts that a store stages which has these capacities (by kvt_tier; 0 = no such tier):
+ * as asked, or with KVT_PUT_STAGING_AUTO a 32nd of DRAM between 256 MiB and 8 GiB; in either case
+ * no more than an eighth of the smallest tier.
+ */
+KVT_API uint64_t kvt_put_staging_limit(uint64_t asked_bytes,
+                                       const uint64_t capacity_bytes[KVT_TIER_COUNT]);
 
 /* Fills options from the [store], [tier.*], [device.*] and [prefill] settings. The strings and
  * arrays point into *owner_out: release it with kvt_store_options_free after kvt_open.

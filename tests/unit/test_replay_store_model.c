@@ -61,7 +61,7 @@ static void the_model_refuses_where_the_store_does(void **state)
     (void)state;
     /* Fewer bytes than one entry; whole entries; a part of one more; more than the tier's part. */
     const uint64_t bounds[] = {1, 5 * SUPPORT_ENTRY_BYTES, 5 * SUPPORT_ENTRY_BYTES + 4096,
-                               UINT64_C(1) << 40};
+                               UINT64_C(1) << 40, KVT_PUT_STAGING_AUTO};
     const uint32_t most = DRAM_BYTES / SUPPORT_ENTRY_BYTES;
     for (size_t i = 0; i < sizeof bounds / sizeof bounds[0]; i++) {
         uint32_t taken = store_takes(bounds[i], most);

@@ -514,6 +514,29 @@ static void test_without_put_staging(void **state)
     kvt_close(s.store);
 }
 
+static void test_staging_grows_with_dram(void **state)
+{
+    (void)state;
+    const uint64_t mib = UINT64_C(1) << 20, gib = UINT64_C(1) << 30,
+                   automatic = KVT_PUT_STAGING_AUTO;
+    uint64_t tiers[KVT_TIER_COUNT] = {0};
+    tiers[KVT_TIER_DRAM] = 128 * gib;
+    tiers[KVT_TIER_SSD] = 4096 * gib;
+    assert_int_equal(kvt_put_staging_limit(automatic, tiers), 4 * gib);
+    assert_int_equal(kvt_put_staging_limit(512 * mib, tiers), 512 * mib);
+    tiers[KVT_TIER_HBM] = 16 * gib; /* an eighth of the smallest tier */
+    assert_int_equal(kvt_put_staging_limit(automatic, tiers), 2 * gib);
+    assert_int_equal(kvt_put_staging_limit(16 * gib, tiers), 2 * gib);
+    tiers[KVT_TIER_HBM] = 0;
+    tiers[KVT_TIER_DRAM] = 1024 * gib;
+    assert_int_equal(kvt_put_staging_limit(automatic, tiers), 8 * gib);
+    tiers[KVT_TIER_DRAM] = 4 * gib;
+    assert_int_equal(kvt_put_staging_limit(automatic, tiers), 256 * mib);
+    tiers[KVT_TIER_DRAM] = gib;
+    assert_int_equal(kvt_put_staging_limit(automatic, tiers), 128 * mib);
+    assert_int_equal(kvt_put_staging_limit(0, tiers), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -531,6 +554,7 @@ int main(void)
         cmocka_unit_test(test_persist_waits),
         cmocka_unit_test(test_many_threads),
         cmocka_unit_test(test_without_put_staging),
+        cmocka_unit_test(test_staging_grows_with_dram),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
