@@ -10,6 +10,7 @@
  */
 #include "store/catalog_internal.h"
 #include "tiers/kill_point.h"
+#include "tiers/thread.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -350,7 +351,7 @@ kvt_status catalog_start(store_catalog *catalog, kvt_status (*sync)(void *contex
     catalog->sync = sync;
     catalog->release = release;
     catalog->context = context;
-    if (pthread_create(&catalog->writer, NULL, catalog_writer, catalog) != 0) return KVT_E_MEMORY;
+    if (tiers_thread_start(&catalog->writer, catalog_writer, catalog) != 0) return KVT_E_MEMORY;
     catalog->running = true;
     return KVT_OK;
 }

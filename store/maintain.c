@@ -6,6 +6,7 @@
  * Thread rule: one round at a time (store->maintaining); plans wait in store->queue under the lock.
  */
 #include "store/fork_guard.h"
+#include "tiers/thread.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -248,7 +249,7 @@ static void *maintain_background(void *argument)
 kvt_status maintain_start(kvt_store *store)
 {
     if (!(store->tick_seconds > 0)) return KVT_OK;
-    if (pthread_create(&store->background, NULL, maintain_background, store) != 0) {
+    if (tiers_thread_start(&store->background, maintain_background, store) != 0) {
         return KVT_E_MEMORY;
     }
     store->has_background = true;

@@ -21,6 +21,7 @@
 #include "store/handover.h"
 #include "store/kill_note.h"
 #include "store/store.h"
+#include "tiers/thread.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -302,7 +303,7 @@ static void persist_write(persist_run *run)
     pthread_t threads[PERSIST_THREADS - 1];
     uint32_t count = 0;
     while (count < PERSIST_THREADS - 1 && count + 1 < run->chunk_count &&
-           pthread_create(&threads[count], NULL, persist_write_chunk, run) == 0)
+           tiers_thread_start(&threads[count], persist_write_chunk, run) == 0)
         count++;
     (void)persist_write_chunk(run);
     while (count > 0)

@@ -15,6 +15,7 @@
 #include "codecs/record_note.h"
 #include "tiers/location.h"
 #include "tiers/stripe.h"
+#include "tiers/thread.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -314,7 +315,7 @@ static kvt_status scan_start(rebuild_state *state, scan_group *group, uint32_t m
     if (self->end < TIERS_SUPERBLOCK_BYTES) self->end = TIERS_SUPERBLOCK_BYTES;
     group->total_bytes += self->end - TIERS_SUPERBLOCK_BYTES;
     atomic_fetch_add(&group->running, 1);
-    self->started = pthread_create(&self->thread, NULL, scan_member, self) == 0;
+    self->started = tiers_thread_start(&self->thread, scan_member, self) == 0;
     if (self->started) return KVT_OK;
     atomic_fetch_sub(&group->running, 1);
     return KVT_E_MEMORY;

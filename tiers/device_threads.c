@@ -8,9 +8,9 @@
  * Thread rule: `lock` guards the lists; an operation is its thread's between them.
  */
 #include "device_queue.h"
+#include "thread.h"
 
 #include <assert.h>
-#include <signal.h>
 #include <time.h>
 
 static void *threads_main(void *argument)
@@ -46,17 +46,11 @@ bool tiers_threads_start(tiers_queue *queue)
     pthread_condattr_destroy(&monotonic);
     threads->stop = threads->woken = false;
     threads->count = 0;
-    /* Signals are the application's. */
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     uint32_t wanted =
         queue->depth < TIERS_QUEUE_THREADS_MAX ? queue->depth : TIERS_QUEUE_THREADS_MAX;
     while (threads->count < wanted &&
-           pthread_create(&threads->threads[threads->count], NULL, threads_main, queue) == 0)
+           tiers_thread_start(&threads->threads[threads->count], threads_main, queue) == 0)
         threads->count++;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (threads->count != 0) return true;
     tiers_threads_stop(queue);
     return false;

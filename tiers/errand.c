@@ -8,9 +8,9 @@
 
 #include "device_internal.h"
 #include "patience.h"
+#include "thread.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
@@ -62,16 +62,9 @@ static void *errand_main(void *argument)
     return NULL;
 }
 
-/* A thread that takes no signals: they are the application's. */
 static bool errand_spawn(errand *self, pthread_t *thread)
 {
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(thread, NULL, errand_main, self);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return error == 0;
+    return tiers_thread_start(thread, errand_main, self) == 0;
 }
 
 bool tiers_errand_run(tiers_errand_call *run, tiers_errand_call *late, void *state,

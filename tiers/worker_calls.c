@@ -6,11 +6,11 @@
  * Thread rule: all functions from any thread, start and stop excepted.
  */
 #include <assert.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "device_internal.h"
+#include "thread.h"
 #include "worker_internal.h"
 
 /* ---- figures ---- */
@@ -213,16 +213,9 @@ void tiers_worker_free(tiers_worker *worker)
     free(worker);
 }
 
-/* A thread that takes no signals: they are the application's. */
 static int worker_spawn(tiers_worker *worker)
 {
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&worker->thread, NULL, worker_main, worker);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return error;
+    return tiers_thread_start(&worker->thread, worker_main, worker);
 }
 
 /* Takes the device from a thread that has died, or starts another one for a new device. Nothing is

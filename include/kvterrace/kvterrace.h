@@ -35,7 +35,7 @@
  *
  * Thread rule: every function on a kvt_store may be called from any thread, open and close
  * excepted. Lookups (exists, match_prefix, stats, explain) only take a short lock; they never do
- * I/O.
+ * I/O. The store's own threads block all signals, so that handlers run on the caller's threads.
  */
 #ifndef KVTERRACE_KVTERRACE_H
 #define KVTERRACE_KVTERRACE_H

@@ -6,8 +6,11 @@
  */
 #include "store_support.h"
 
+#include <dirent.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
+#include <unistd.h>
 
 enum { DRAM_BYTES = 16 << 20, RECORDS_STAGED = 8 };
 
@@ -514,6 +517,46 @@ static void test_without_put_staging(void **state)
     kvt_close(s.store);
 }
 
+/* Whether every thread of the process but the calling one has a signal blocked. */
+static bool others_block(int signal_number)
+{
+    bool blocked = true;
+    uint32_t threads = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    assert_non_null(tasks);
+    for (const struct dirent *task = readdir(tasks); task != NULL; task = readdir(tasks)) {
+        char path[300], line[256];
+        if (task->d_name[0] == '.' || strtol(task->d_name, NULL, 10) == (long)getpid()) continue;
+        (void)snprintf(path, sizeof path, "/proc/self/task/%s/status", task->d_name);
+        FILE *file = fopen(path, "r");
+        if (file == NULL) continue;
+        unsigned long long mask = 0;
+        while (fgets(line, sizeof line, file) != NULL)
+            if (strncmp(line, "SigBlk:", 7) == 0) mask = strtoull(line + 7, NULL, 16);
+        (void)fclose(file);
+        if ((mask >> (signal_number - 1) & 1) == 0) blocked = false;
+        threads++;
+    }
+    (void)closedir(tasks);
+    assert_true(threads >= 5); /* four executors and the device's */
+    return blocked;
+}
+
+static void test_signals_are_the_applications(void **state)
+{
+    (void)state;
+    site s;
+    site_prepare(&s);
+    s.options.tick_seconds = 0.05;
+    site_open(&s);
+    assert_true(others_block(SIGUSR1));
+    assert_true(others_block(SIGALRM));
+    sigset_t mine;
+    assert_int_equal(pthread_sigmask(SIG_SETMASK, NULL, &mine), 0);
+    assert_false(sigismember(&mine, SIGUSR1));
+    kvt_close(s.store);
+}
+
 static void test_staging_grows_with_dram(void **state)
 {
     (void)state;
@@ -554,6 +597,7 @@ int main(void)
         cmocka_unit_test(test_persist_waits),
         cmocka_unit_test(test_many_threads),
         cmocka_unit_test(test_without_put_staging),
+        cmocka_unit_test(test_signals_are_the_applications),
         cmocka_unit_test(test_staging_grows_with_dram),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

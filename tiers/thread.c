@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * thread.c - how the library starts its threads.
+ *
+ * Thread rule: any thread.
+ */
+#include "thread.h"
+
+#include <signal.h>
+
+int tiers_thread_start(pthread_t *thread, void *(*run)(void *argument), void *argument)
+{
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(thread, NULL, run, argument);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error;
+}

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * thread.h - how the library starts its threads.
+ *
+ * Thread rule: any thread.
+ */
+#ifndef TIERS_THREAD_H
+#define TIERS_THREAD_H
+
+#include <pthread.h>
+
+/* As pthread_create without attributes, but the new thread takes no signals: they are the
+ * application's, whose handlers run on its own threads alone. */
+int tiers_thread_start(pthread_t *thread, void *(*run)(void *argument), void *argument);
+
+#endif
