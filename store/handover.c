@@ -289,6 +289,19 @@ kvt_status handover_take_failure(kvt_store *store)
     return status;
 }
 
+/* How an accepted put ended that is not stored. The policy declines all that is offered when no
+ * device is left, which is no choice of its own. Lock held. */
+static void handover_note_end(kvt_store *store, kvt_status status)
+{
+    bool choice = false;
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT && status == KVT_REFUSED; tier++)
+        choice |= store->pools[tier] != NULL && store_policy_capacity(store, (kvt_tier)tier) != 0;
+    if (choice)
+        store->counters.puts_refused++;
+    else
+        handover_note_failure(store, status == KVT_REFUSED ? KVT_E_IO : status);
+}
+
 /* ---- the threads ---- */
 
 /* Lock held at entry and exit. */
@@ -308,10 +321,7 @@ static void handover_serve(kvt_store *store, kvt_plan *plan)
         pthread_mutex_lock(&store->lock);
         if (status != KVT_OK) {
             handover_forget(store, staged);
-            if (status == KVT_REFUSED)
-                store->counters.puts_refused++;
-            else
-                handover_note_failure(store, status);
+            handover_note_end(store, status);
         }
         handover_remove(handover, staged);
         handover_leave(store, staged);

@@ -288,6 +288,27 @@ static void test_a_device_that_falls_silent(void **state)
     tiers_fault_clear(s.fault.device);
 }
 
+/* Puts that waited without a plan when the last device went are lost like those that had one. */
+static void test_what_waits_for_a_silent_device_is_lost(void **state)
+{
+    (void)state;
+    site s;
+    site_prepare(&s);
+    s.device.silence_ns = 200000000;
+    site_open(&s);
+    assert_int_equal(tiers_fault_add(s.fault.device, &hang_writes), KVT_OK);
+    for (uint32_t i = 0; i < RECORDS_STAGED; i++)
+        assert_int_equal(support_put(s.store, i), KVT_OK);
+    site_await_end(&s);
+    kvt_store_stats stats = support_stats(s.store);
+    assert_int_equal(stats.puts_lost, RECORDS_STAGED);
+    assert_int_equal(stats.puts_refused, 0);
+    assert_int_equal(kvt_flush(s.store), KVT_E_IO);
+    assert_int_equal(kvt_flush(s.store), KVT_OK);
+    kvt_close(s.store);
+    tiers_fault_clear(s.fault.device);
+}
+
 typedef struct caller {
     site *s;
     uint32_t number;
@@ -591,6 +612,7 @@ int main(void)
         cmocka_unit_test(test_failure_behind_the_return),
         cmocka_unit_test(test_one_failed_write_loses_nothing),
         cmocka_unit_test(test_a_device_that_falls_silent),
+        cmocka_unit_test(test_what_waits_for_a_silent_device_is_lost),
         cmocka_unit_test(test_delete_of_what_is_handed_over),
         cmocka_unit_test(test_close_calls_off_what_nothing_keeps),
         cmocka_unit_test(test_close_finishes_what_survives),
