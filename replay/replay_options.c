@@ -560,6 +560,13 @@ kvt_status replay_options_read(kvt_config *config, bool live, replay_options *op
     kvt_profile *profile = NULL;
     replay_options_init(options);
     options_read_plain(config, live, options);
+    if (options->holes == KVT_HOLES_MIXED) {
+        /* The engine would plan for requests that load behind a hole; none of these does. */
+        snprintf(message, message_size,
+                 "store.holes: a replay's requests use a path up to its first hole; mixed would "
+                 "have the engine plan for others");
+        return KVT_E_CONFIG;
+    }
     const char *path = kvt_config_text(config, "store.profile");
     bool foreign = kvt_config_switch(config, "store.profile_foreign");
     kvt_status status = KVT_OK;

@@ -45,7 +45,7 @@ static void settings_become_options(void **state)
                                            "replay.partial_blocks=exact",
                                            "prefill.gpu=h100",
                                            "store.half_life=60",
-                                           "store.holes=mixed",
+                                           "store.holes=contiguous",
                                            NULL};
     char message[256];
     replay_options options;
@@ -60,7 +60,7 @@ static void settings_become_options(void **state)
     assert_int_equal(options.servers, 3);
     assert_int_equal(options.seed, 9);
     assert_true(options.warmup == 0.1 && options.overlap && options.partial_exact);
-    assert_true(options.half_life_seconds == 60.0 && options.holes == KVT_HOLES_MIXED);
+    assert_true(options.half_life_seconds == 60.0 && options.holes == KVT_HOLES_CONTIGUOUS);
     assert_string_equal(options.prefill_name, "llama-3.1-8b:h100");
     assert_null(kvt_config_unused_at(config, 0)); /* every one of them has an effect */
     replay_options_free(&options);
@@ -86,13 +86,10 @@ static void a_bare_simulation_says_what_it_assumes(void **state)
 static void impossible_settings_are_refused(void **state)
 {
     (void)state;
-    static const char *const bad[] = {"replay.servers=0",
-                                      "replay.warmup=1",
-                                      "replay.bytes_per_token=0",
-                                      "replay.block_tokens=0",
-                                      "store.variant=lossless",
-                                      "prefill.csv=no/such/table",
-                                      "store.profile=no/such/profile"};
+    static const char *const bad[] = {"replay.servers=0",          "replay.warmup=1",
+                                      "replay.bytes_per_token=0",  "replay.block_tokens=0",
+                                      "store.variant=lossless",    "store.holes=mixed",
+                                      "prefill.csv=no/such/table", "store.profile=no/such/profile"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         const char *const settings[] = {bad[i], NULL};
         char message[256] = "";
