@@ -148,8 +148,9 @@ typedef struct kvt_store_options {
     uint64_t put_staging_bytes;    /* memory for entries that kvt_put has accepted and that are
                                       not written yet; mapped at open, used as needed; 0 = kvt_put
                                       returns when the entry is stored; KVT_PUT_STAGING_AUTO */
-    double put_backlog_seconds; /* of writes that may wait for one tier: a put that would add more
-                                   is KVT_BUSY; 10 */
+    double put_backlog_seconds;    /* of planned writes that may wait for one tier: a put that
+                                      would add more is KVT_BUSY. At most four puts have a
+                                      plan; put_staging_bytes bounds the others; 10 */
 } kvt_store_options;
 
 KVT_API void kvt_store_options_init(kvt_store_options *options);
