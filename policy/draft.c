@@ -31,6 +31,7 @@ bool draft_begin(kvt_policy *policy, draft *work, kvt_plan *plan)
     work->budget = UNLIMITED;
     work->own_group = -1;
     work->refusals = 0;
+    work->sweeps = work->refreshes = DRAFT_SORTS;
     work->next_id_before = policy->next_id;
     work->aside_count = 0;
     work->used_before[KVT_TIER_NONE] = 0;

@@ -38,6 +38,7 @@
 #define LEVELS         3
 #define NIL            UINT32_MAX
 #define DRAFT_ASIDE    32u
+#define DRAFT_SORTS    4u /* a decision waits for no more of each kind; ticks do the rest */
 #define DRAFT_REFUSALS 4u /* victims come in order: when so many cost too much, others do too */
 #define CAPACITY_LIMIT (UINT64_C(1) << 61) /* twice this fits a signed number, see ledger.c */
 #define UNLIMITED      1e300
@@ -189,11 +190,13 @@ typedef struct draft {
     uint32_t limit;      /* moves */
     uint64_t bytes_left; /* that may still be written */
     int64_t room[LEVELS];
-    bool bounded;      /* the length or the bytes of the plan ran out */
-    double spent;      /* utility lost by the steps so far, s/s */
-    double budget;     /* and what they may lose at most */
-    uint32_t refusals; /* steps that would have lost more */
-    int own_group;     /* only victims of this group count, for its tenant's share; below 0: all */
+    bool bounded;       /* the length or the bytes of the plan ran out */
+    double spent;       /* utility lost by the steps so far, s/s */
+    double budget;      /* and what they may lose at most */
+    uint32_t refusals;  /* steps that would have lost more */
+    uint32_t sweeps;    /* victims that may still be sorted anew in turn, */
+    uint32_t refreshes; /* and at the front: few in a decision, more in a tick */
+    int own_group;      /* only victims of this group count, for its tenant's share; below 0: all */
     uint64_t used_before[KVT_TIER_COUNT];
     uint64_t next_id_before;
     uint32_t aside[DRAFT_ASIDE]; /* victims that no step could move; back in the index at the end */
@@ -274,8 +277,9 @@ struct kvt_policy {
     double advanced;    /* time in units of the order when the buckets were last moved up */
     /* log2 of what steps lose per byte: as all entries are sorted by it, and lately. */
     double level_price[LEVELS][STEP_KINDS], level_lately[LEVELS][STEP_KINDS];
-    uint32_t sweep;      /* where sorting all entries anew stands, */
-    uint32_t sweep_left; /* and how many are left since a price moved */
+    double level_priced[LEVELS][STEP_KINDS]; /* when it was set, in units of the order */
+    uint32_t sweep;                          /* where sorting all entries anew stands, */
+    uint32_t sweep_left;                     /* and how many are left since a price moved */
 
     /* What a second and a byte read cost beside their face value; 1 and 0 without load. */
     double load_requests; /* smoothed: requests per second, */

@@ -17,13 +17,14 @@
 
 #define UTILITY_WORTHLESS  (-65536.0f) /* log2 density of a step that loses nothing */
 #define UTILITY_LOOK       4           /* entries in order that one choice compares */
-#define UTILITY_REFRESH    32          /* stale keys that one choice puts right */
+#define UTILITY_REFRESH    32          /* stale keys of a kind that one choice puts right */
 #define UTILITY_STAY_LEAST 120.0       /* seconds that moves are paid off over */
 #define UTILITY_STAY_MOST  300.0
 #define UTILITY_MARKET_NS  UINT64_C(5000000000) /* what a step lost is a price for so long */
 #define UTILITY_SWEEP      4    /* entries that one choice sorts anew, wherever they stand, */
-#define UTILITY_RESORT     32   /* and as long as a price has just moved */
+#define UTILITY_RESORT     32   /* and as long as a price has just moved; both within the draft's */
 #define UTILITY_MOVED      0.5  /* octaves that a price moves before all is sorted by it */
+#define UTILITY_OLD        16.0 /* minutes: then it is set anew */
 #define UTILITY_FAR        32.0 /* minutes ahead that are told apart one by one */
 #define UTILITY_FIRST      2.0  /* octaves below the first entry, before there is a price */
 
@@ -119,16 +120,20 @@ static void utility_remove(kvt_policy *policy, uint32_t index)
 
 /* When the entry's loss per byte falls to what the tier's steps lose now, as far as its present
  * slope tells: never too late, since slopes only flatten. What is below already stands in order of
- * its loss. */
+ * its loss, before the moment when the price was set: that order does not change with time. */
 static double utility_key(kvt_policy *policy, const entry *e, int level, double log_rate,
                           double half_life)
 {
     int kind = (e->next[level] & NEXT_PAID) != 0 ? STEPS_PAID : STEPS_FREE;
     double density = log_rate + (double)e->density[level];
     double *price = &policy->level_price[level][kind];
-    if (*price >= UNLIMITED) *price = density - UTILITY_FIRST; /* until something has gone */
+    if (*price >= UNLIMITED) { /* until something has gone */
+        *price = density - UTILITY_FIRST;
+        policy->level_priced[level][kind] = reuse_seconds(policy, policy->now_ns) / ORDER_SECONDS;
+    }
     double above = density - *price;
-    double ahead = above > 0.0 ? above * half_life / ORDER_SECONDS : above;
+    if (above <= 0.0) return policy->level_priced[level][kind] + above;
+    double ahead = above * half_life / ORDER_SECONDS;
     /* What is far ahead stands nearer, in the same order: it is sorted anew before its time. */
     if (ahead > UTILITY_FAR) ahead = UTILITY_FAR + (ahead - UTILITY_FAR) / 256.0;
     return reuse_seconds(policy, policy->now_ns) / ORDER_SECONDS + ahead;
@@ -437,9 +442,10 @@ void utility_look_up_rent(kvt_policy *policy, rents *known, int level, uint64_t 
 
 /* Gives entries at the front another key that have not fallen as far as theirs said, or that count
  * on room inside the tier that is gone. */
-static void utility_refresh_front(kvt_policy *policy, int level)
+static void utility_refresh_front(kvt_policy *policy, draft *work, int level)
 {
-    for (uint32_t turn = 0; turn < UTILITY_REFRESH; turn++) {
+    for (uint32_t turn = 0; turn < UTILITY_REFRESH && work->refreshes > 0; turn++) {
+        work->refreshes--;
         bool stale = false;
         for (int kind = 0; kind < STEP_KINDS; kind++) {
             const buckets *from = NULL;
@@ -469,15 +475,15 @@ static bool utility_is_sorted(const entry *e)
 }
 
 /* Sorts some entries anew: their slopes, the weights and the price have changed since. */
-static void utility_sweep(kvt_policy *policy)
+void utility_sweep(kvt_policy *policy, draft *work, uint32_t turns)
 {
-    uint32_t turns = policy->sweep_left < UTILITY_RESORT ? policy->sweep_left : UTILITY_RESORT;
-    policy->sweep_left -= turns;
-    if (turns < UTILITY_SWEEP) turns = UTILITY_SWEEP;
+    if (turns > work->sweeps) turns = work->sweeps;
+    work->sweeps -= turns;
     for (uint32_t turn = 0; turn < turns; turn++) {
         policy->sweep = policy->sweep + 1 < policy->entries_used ? policy->sweep + 1 : 0;
         if (utility_is_sorted(entry_at(policy, policy->sweep))) utility_sort(policy, policy->sweep);
     }
+    policy->sweep_left -= policy->sweep_left < turns ? policy->sweep_left : turns;
 }
 
 /* Follows what steps lose; when that has moved, all entries are sorted anew, some at a time. */
@@ -491,16 +497,21 @@ static void utility_note(kvt_policy *policy, const step *chosen, int level)
     double *lately = &policy->level_lately[level][kind];
     *lately = *lately < UNLIMITED ? *lately + (seen - *lately) / 16.0 : seen;
     double moved = *lately - policy->level_price[level][kind];
-    if (moved < UTILITY_MOVED && moved > -UTILITY_MOVED) return;
+    double now = reuse_seconds(policy, policy->now_ns) / ORDER_SECONDS;
+    bool old = now - policy->level_priced[level][kind] > UTILITY_OLD;
+    if (!old && moved < UTILITY_MOVED && moved > -UTILITY_MOVED) return;
+    /* One sorting ends before the next begins. */
+    if (policy->sweep_left > 0) return;
     policy->level_price[level][kind] = *lately;
+    policy->level_priced[level][kind] = now;
     policy->sweep_left = policy->entries_used;
 }
 
 static bool utility_choose(kvt_policy *policy, draft *work, int level, step *out)
 {
     market known = market_open(policy, work->room);
-    utility_sweep(policy);
-    utility_refresh_front(policy, level);
+    utility_sweep(policy, work, policy->sweep_left > 0 ? UTILITY_RESORT : UTILITY_SWEEP);
+    utility_refresh_front(policy, work, level);
     for (;;) {
         double best;
         uint32_t looked = utility_look(policy, &known, level, work->own_group, out, &best);

@@ -89,6 +89,9 @@ static inline double utility_write_at(const kvt_policy *policy, const tolls *now
 /* Seconds that a placement is expected to serve: moves are paid off over this time. */
 double utility_stay(const reuse_now *now);
 
+/* Sorts some victims anew, within the draft's bound. */
+void utility_sweep(kvt_policy *policy, draft *work, uint32_t turns);
+
 /* utility_improve.c */
 void utility_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan);
 void utility_tick(kvt_policy *policy, draft *work);

@@ -13,6 +13,7 @@
 
 #define IMPROVE_SCAN   1024u /* entries that one tick looks at, from where the last one stopped */
 #define IMPROVE_CHOICE 16u   /* and how many of them it keeps, best first */
+#define TICK_SORTS     1024u /* entries that a tick may sort anew: at first, and for its choices */
 
 typedef struct improvement {
     uint32_t entry;
@@ -164,6 +165,9 @@ static void tick_improve(kvt_policy *policy, draft *work)
 void utility_tick(kvt_policy *policy, draft *work)
 {
     bool roomy = true;
+    work->sweeps = work->refreshes = TICK_SORTS;
+    utility_sweep(policy, work, policy->sweep_left < TICK_SORTS ? policy->sweep_left : TICK_SORTS);
+    work->sweeps = TICK_SORTS;
     for (int level = LEVELS - 1; level >= 0; level--) {
         int64_t excess = tick_excess(policy, level);
         if (policy->capacity[level] == 0 || excess <= 0) continue;
