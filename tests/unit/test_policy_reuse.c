@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_policy_reuse.c - the reuse model: weights recover what a drawn stream was made of, a prefix
- * never has a lower rate than its continuation, also when clocks stand still or jump.
+ * never has a lower rate than its continuation, also when clocks stand still or jump, victims are
+ * near the cheapest there is.
  */
 #include "policy/engine.h"
 #include "policy_support.h"
@@ -178,12 +179,75 @@ static void a_prefix_has_at_least_the_rate_of_its_continuation(void **state)
     kvt_policy_close(policy);
 }
 
+/* Over the least loss per byte of all that is stored, but for what the plan gave up before. */
+static double victim_over_best(kvt_policy *policy, uint32_t number)
+{
+    double best = UNLIMITED, chosen = 0.0;
+    for (uint32_t i = 0; i < policy->entries_used; i++) {
+        const entry *e = entry_at(policy, i);
+        if (e->state != ENTRY_HELD || e->current == KVT_OPTION_NONE) continue;
+        bool gone = false;
+        for (uint32_t before = 0; before < number; before++)
+            gone |= moves[before].handle == e->handle;
+        if (gone) continue;
+        double loss = reuse_rate(policy, e) / (double)e->bytes[1];
+        if (e->handle == moves[number].handle) chosen = loss;
+        if (loss < best) best = loss;
+    }
+    return chosen / best;
+}
+
+/* Sessions and documents fade at different speeds, so the order of victims changes while nothing
+ * is used: what a decision gives up stays near the cheapest there is. */
+static void victims_are_near_the_cheapest(void **state)
+{
+    (void)state;
+    uint64_t dice = 9;
+    event *events = malloc(EVENTS * sizeof *events);
+    assert_non_null(events);
+    size_t count = draw_sessions(events, EVENTS, 20000.0, 2.0, 0.6, 75.0, &dice);
+    for (double at = 0.0; at < 20000.0 && count < EVENTS; at += 1.0) {
+        double mark = draw_unit(&dice);
+        events[count++] = (event){at, 1000000 + (uint64_t)(mark * mark * mark * 2000.0)};
+    }
+    qsort(events, count, sizeof *events, event_order);
+    kvt_policy *policy = open_with(4000, 1024);
+    double sum = 0.0, worst = 0.0;
+    uint32_t given_up = 0;
+    for (size_t i = 0; i < count; i++) {
+        uint64_t now_ns = (uint64_t)(events[i].at * 1e9);
+        uint64_t bytes = 5 + events[i].handle % 11;
+        const kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, bytes, 0.01)};
+        kvt_policy_entry offer = {
+            .handle = events[i].handle, .options = options, .option_count = 2, .tokens = 1};
+        plan.count = 0;
+        if (kvt_policy_access(policy, now_ns, events[i].handle, &plan) == KVT_MISS) {
+            (void)!kvt_policy_admit(policy, now_ns, &offer, &plan);
+        }
+        for (uint32_t m = 0; m < plan.count && i > count / 4; m++) {
+            if (moves[m].kind != KVT_MOVE_EVICT) continue;
+            double over = victim_over_best(policy, m);
+            sum += log2(over);
+            if (over > worst) worst = over;
+            given_up++;
+        }
+        test_carry_out(policy, &plan);
+    }
+    assert_true(given_up > 1000);
+    /* Measured 0.05 octaves and 2.2; 0.59 and 5.7 when no entry is sorted between its uses. */
+    assert_true(sum / given_up < 0.1);
+    assert_true(worst < 3.0);
+    kvt_policy_close(policy);
+    free(events);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sessions_are_told_by_their_last_use),
         cmocka_unit_test(documents_are_told_by_their_counts),
         cmocka_unit_test(a_prefix_has_at_least_the_rate_of_its_continuation),
+        cmocka_unit_test(victims_are_near_the_cheapest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
