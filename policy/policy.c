@@ -36,8 +36,8 @@ void kvt_policy_config_init(kvt_policy_config *config)
     config->half_life_seconds = 300.0;
     config->hysteresis = 1.25;
     config->holes = KVT_HOLES_CONTIGUOUS;
-    config->high_watermark = 0.98;
-    config->low_watermark = 0.95;
+    config->high_watermark = 0.995;
+    config->low_watermark = 0.99;
     config->entries_expected = 1024;
     config->ghosts_max = 65536;
     config->seed = 1;

@@ -87,8 +87,8 @@ void replay_options_init(replay_options *options)
     options->alpha_seconds = 10.0;
     options->half_life_seconds = 300.0;
     options->hysteresis = 1.25;
-    options->high_watermark = 0.98;
-    options->low_watermark = 0.95;
+    options->high_watermark = 0.995;
+    options->low_watermark = 0.99;
     options->tick_seconds = OPTIONS_TICK_SECONDS;
     options->loss_limit = 1.0;
     options->repeatability = 1.0;

@@ -28,8 +28,8 @@ void kvt_store_options_init(kvt_store_options *options)
     kvt_status status = kvt_prefill_preset("llama-3.1-8b:a100", &options->prefill);
     assert(status == KVT_OK);
     (void)status;
-    options->high_watermark = 0.98;
-    options->low_watermark = 0.95;
+    options->high_watermark = 0.995;
+    options->low_watermark = 0.99;
     options->staging_bytes = UINT64_C(256) << 20;
     options->put_staging_bytes = KVT_PUT_STAGING_AUTO;
     options->put_backlog_seconds = 10;

@@ -70,8 +70,8 @@ static const kvt_setting settings_table[] = {
     NUMBER("store.hysteresis", "1.25", "a move must gain this many times its cost"),
     CHOICE("store.holes", "contiguous", "contiguous|mixed",
            "contiguous: an entry is useless without its ancestors; mixed: holes are recomputed"),
-    NUMBER("store.high_watermark", "0.98", "background work makes room above this tier share"),
-    NUMBER("store.low_watermark", "0.95", "and stops at this one"),
+    NUMBER("store.high_watermark", "0.995", "background work makes room above this tier share"),
+    NUMBER("store.low_watermark", "0.99", "and stops at this one"),
     BYTES("store.staging", "256MiB", "memory for encoded records in motion, taken at open"),
     BYTES("store.put_staging", NULL,
           "entries that were put and are not written yet; 0: a put returns when it is written; "

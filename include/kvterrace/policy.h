@@ -119,8 +119,8 @@ typedef struct kvt_policy_config {
     double half_life_seconds;  /* of the reuse counter; 300 */
     double hysteresis;         /* a switch must gain this many times its cost; 1.25 */
     uint8_t holes;             /* kvt_hole_mode; CONTIGUOUS */
-    double high_watermark;     /* tick makes room above this share of a tier, 0..1; 0.98 */
-    double low_watermark;      /* and stops at this one; 0.95 */
+    double high_watermark;     /* tick makes room above this share of a tier, 0..1; 0.995 */
+    double low_watermark;      /* and stops at this one; 0.99 */
     uint64_t entries_expected; /* sizes the tables at open; they grow when it is passed; 1024 */
     uint64_t ghosts_max;       /* entries remembered (counter, options) after they left; 65536 */
     uint64_t seed;             /* for policies that draw; 1 */

@@ -86,7 +86,7 @@ static void a_wrong_configuration_is_named(void **state)
             expect_config(KVT_E_ARGUMENT);
         }
     config = good;
-    config.low_watermark = 0.99;
+    config.low_watermark = 0.999;
     expect_config(KVT_E_ARGUMENT);
     config = good;
     config.struct_size--;

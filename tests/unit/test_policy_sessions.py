@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 test_policy_sessions.py - on sessions of several turns the engine keeps up with plain LRU: the mean
-over five seeds, paired, in virtual time, so that no machine decides it. At eight turns it is 2 %
-behind, because it keeps 2 to 5 % of each tier free where LRU fills all of it; without watermarks
-it is ahead.
+over five seeds, paired, in virtual time, so that no machine decides it. At eight turns one seed in
+five is 1 % behind: watermarks keep 0.5 to 1 % of each tier free where LRU fills all of it.
 """
 import json
 import subprocess
@@ -27,7 +26,7 @@ def mean_ttft(command, turns, seed):
 
 def main():
     command = sys.argv[1]
-    for turns, limit in ((3, 1.0), (8, 1.03)):
+    for turns, limit in ((3, 1.0), (8, 1.0)):
         ratios = []
         for seed in range(1, 6):
             found = mean_ttft(command, turns, seed)
