@@ -295,6 +295,11 @@ struct kvt_policy {
     double write_busy[LEVELS];   /* share of the path's time that moves took, smoothed */
     uint64_t write_seen[LEVELS]; /* bytes written when that was last looked at, */
     uint64_t write_ns;           /* and when */
+    uint64_t left[LEVELS];       /* bytes that have left each level so far */
+    uint64_t left_seen[LEVELS];  /* the same when that was last looked at */
+    double left_bytes[LEVELS];   /* of them, smoothed, */
+    double left_seconds[LEVELS]; /* in so many seconds, smoothed alike; 0 before any has left */
+    double stay[LEVELS];         /* seconds that a byte stays there, by these */
     double price[LEVELS];        /* of the last dual, where the next one starts; nothing else */
     double market[LEVELS]; /* what the last step in each tier lost per byte, charges included, */
     uint64_t market_ns[LEVELS]; /* and when */

@@ -113,6 +113,7 @@ void ledger_end(kvt_policy *policy, flight *move, bool done)
         assert(policy->used[level] >= released && policy->releasing[level] >= released);
         policy->used[level] -= released;
         policy->releasing[level] -= released;
+        policy->left[level] += released;
     }
     if (done) {
         e->current = move->to;

@@ -11,10 +11,11 @@
  */
 #include "policy/engine.h"
 
-#define PATHS_LOOK_SECONDS 1.0
-#define PATHS_HALF_LIFE    37.5 /* seconds of the busy share */
-#define PATHS_FULL         0.95 /* shares count as at most this */
-#define PATHS_MARGIN       0.8  /* of a limit: the executor's clock and sizes are not quite these */
+#define PATHS_LOOK_SECONDS   1.0
+#define PATHS_HALF_LIFE      37.5   /* seconds of the busy share */
+#define PATHS_LEFT_HALF_LIFE 1200.0 /* and of what leaves a tier */
+#define PATHS_FULL           0.95   /* shares count as at most this */
+#define PATHS_MARGIN         0.8    /* of a limit: clocks and sizes differ a little */
 
 void paths_set_queue(kvt_policy *policy, path *p, double seconds)
 {
@@ -64,6 +65,7 @@ void paths_open(kvt_policy *policy)
         const kvt_tier_facts *facts = &policy->config.tiers[level + 1];
         policy->reads[level].limit = facts->read_lag_seconds;
         policy->writes[level].limit = facts->write_lag_seconds;
+        policy->stay[level] = UNLIMITED;
         paths_set_speed(policy, level);
     }
 }
@@ -116,6 +118,25 @@ void paths_queue(kvt_policy *policy, const flight *move, double by)
 }
 
 /*
+ * How long a byte stays in each level: by Little's law what is stored over what leaves in a second.
+ * Until something has left, and for as long as no more leaves, it stays as long as it is wanted.
+ */
+static void paths_measure_stay(kvt_policy *policy, double seen)
+{
+    double kept = number_exp2(-seen / PATHS_LEFT_HALF_LIFE);
+    for (int level = 0; level < LEVELS; level++) {
+        uint64_t left = policy->left[level] - policy->left_seen[level];
+        policy->left_seen[level] = policy->left[level];
+        if (left == 0 && policy->left_seconds[level] <= 0.0) continue;
+        policy->left_bytes[level] = kept * policy->left_bytes[level] + (double)left;
+        policy->left_seconds[level] = kept * policy->left_seconds[level] + seen;
+        double stored = (double)policy->used[level] * policy->left_seconds[level];
+        policy->stay[level] =
+            policy->left_bytes[level] > 0.0 ? stored / policy->left_bytes[level] : UNLIMITED;
+    }
+}
+
+/*
  * What is written at a share u of a path's time makes the rest wait 1 / (1-u) as long, and what a
  * path has been given in this moment lets the next bytes wait as many seconds. All of it is time
  * in the background: a tier is not written by entries that hardly pay while those that would wait,
@@ -132,6 +153,7 @@ void paths_pass(kvt_policy *policy, double passed)
     double seen = (double)(policy->now_ns - policy->write_ns) * 1e-9;
     if (seen < PATHS_LOOK_SECONDS) return;
     double kept = number_exp2(-seen / PATHS_HALF_LIFE);
+    paths_measure_stay(policy, seen);
     policy->write_ns = policy->now_ns;
     for (int level = 0; level < LEVELS; level++) {
         uint64_t bytes = policy->counters.written_bytes[level + 1];

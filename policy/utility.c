@@ -19,7 +19,7 @@
 #define UTILITY_LOOK       4           /* entries in order that one choice compares */
 #define UTILITY_REFRESH    32          /* stale keys of a kind that one choice puts right */
 #define UTILITY_STAY_LEAST 120.0       /* seconds that moves are paid off over */
-#define UTILITY_STAY_MOST  300.0
+#define UTILITY_STAY_MOST  36000.0
 #define UTILITY_MARKET_NS  UINT64_C(5000000000) /* what a step lost is a price for so long */
 #define UTILITY_SWEEP      4    /* entries that one choice sorts anew, wherever they stand, */
 #define UTILITY_RESORT     32   /* and as long as a price has just moved; both within the draft's */
@@ -28,10 +28,11 @@
 #define UTILITY_FAR        32.0 /* minutes ahead that are told apart one by one */
 #define UTILITY_FIRST      2.0  /* octaves below the first entry, before there is a price */
 
-/* Seconds that a placement serves: the uses to be expected of it at the rate now. */
-double utility_stay(const reuse_now *now)
+double utility_stay(const kvt_policy *policy, const reuse_now *now, const form *to)
 {
     double stay = now->rate > 1e-200 ? now->uses / now->rate : UTILITY_STAY_MOST;
+    int home = to != NULL ? form_home(to) : LEVELS;
+    if (home < LEVELS && policy->stay[home] < stay) stay = policy->stay[home];
     if (stay < UTILITY_STAY_LEAST) return UTILITY_STAY_LEAST;
     return stay < UTILITY_STAY_MOST ? stay : UTILITY_STAY_MOST;
 }
@@ -54,13 +55,13 @@ static uint64_t utility_freed(const kvt_policy *policy, const entry *e, uint8_t 
 /* What a byte of a step costs beside its loss, as far as it does not depend on the entry: writing
  * it, and the rent below at what the last step there cost. */
 static double utility_standing_charge(const kvt_policy *policy, const tolls *now, const entry *e,
-                                      uint8_t to, int level, double stay)
+                                      uint8_t to, int level, const reuse_now *use)
 {
     if (to == KVT_OPTION_NONE) return 0.0;
     uint64_t need[LEVELS];
     entry_needs(policy, e, to, need);
-    double write = utility_write_at(policy, now, e, entry_form(policy, e, to), need);
-    double charge = write / stay;
+    const form *o = entry_form(policy, e, to);
+    double charge = utility_write_at(policy, now, e, o, need) / utility_stay(policy, use, o);
     for (int below = level + 1; below < LEVELS; below++)
         charge += policy->market[below] * (double)need[below];
     return charge;
@@ -94,8 +95,7 @@ static float utility_density(const kvt_policy *policy, const entry *e, int level
         if (freed == 0 || !utility_has_room_inside(policy, e, to, level)) continue;
         double lost = (entry_cost(policy, e, to) - cost) / (double)freed;
         if (rate * lost >= least) continue;
-        double charge =
-            utility_standing_charge(policy, &now, e, to, level, utility_stay(use)) / (double)freed;
+        double charge = utility_standing_charge(policy, &now, e, to, level, use) / (double)freed;
         if (rate * lost + charge >= least) continue;
         least = rate * lost + charge;
         density = lost;
@@ -308,7 +308,7 @@ typedef struct victim {
     int level;
     bool now; /* only steps that need no more room below */
     double rate;
-    double stay;
+    const reuse_now *use;
     double cost; /* of its present option */
 } victim;
 
@@ -332,7 +332,8 @@ static bool utility_try(const kvt_policy *policy, market *known, const victim *o
     double write = 0.0;
     if (to != KVT_OPTION_NONE) {
         const form *o = entry_form(policy, e, to);
-        write = utility_write_at(policy, &known->tolls, e, o, need) / of->stay;
+        write =
+            utility_write_at(policy, &known->tolls, e, o, need) / utility_stay(policy, of->use, o);
     }
     double charged = loss + utility_step_charge(policy, known, write, need, of->level);
     if (charged >= limit) return true;
@@ -354,7 +355,7 @@ static bool utility_cheapest(const kvt_policy *policy, market *known, uint32_t i
                        .level = level,
                        .now = now,
                        .rate = use.rate,
-                       .stay = utility_stay(&use),
+                       .use = &use,
                        .cost = entry_cost(policy, e, e->current)};
     double before = *per_byte;
     uint8_t first = e->next[level] & (uint8_t)~NEXT_PAID;
@@ -541,7 +542,7 @@ static bool utility_next_option(kvt_policy *policy, rents *known, const entry *e
                                 step *out)
 {
     reuse_now use = reuse_look(policy, e);
-    double rate = use.rate, stay = utility_stay(&use);
+    double rate = use.rate;
     double alpha = entry_alpha(policy, e);
     double none = entry_cost(policy, e, KVT_OPTION_NONE);
     double best = -UNLIMITED;
@@ -554,7 +555,7 @@ static bool utility_next_option(kvt_policy *policy, rents *known, const entry *e
         if (gain <= best || gain <= 0.0) continue;
         uint64_t need[LEVELS];
         entry_needs(policy, e, option, need);
-        double write = utility_write_at(policy, &now, e, o, need) / stay;
+        double write = utility_write_at(policy, &now, e, o, need) / utility_stay(policy, &use, o);
         if (gain <= write || gain - write <= best) continue;
         double score = gain - write - utility_rent(policy, known, need);
         if (score <= best || !paths_would_carry(policy, out->entry, option)) continue;

@@ -86,8 +86,9 @@ static inline double utility_write_at(const kvt_policy *policy, const tolls *now
     return seconds * policy->second_weight;
 }
 
-/* Seconds that a placement is expected to serve: moves are paid off over this time. */
-double utility_stay(const reuse_now *now);
+/* Seconds that a placement is expected to serve, over which moves are paid off: the uses to come at
+ * the rate now, and no longer than what lies in its tier stays there. to NULL: in any tier. */
+double utility_stay(const kvt_policy *policy, const reuse_now *now, const form *to);
 
 /* Sorts some victims anew, within the draft's bound. */
 void utility_sweep(kvt_policy *policy, draft *work, uint32_t turns);

@@ -39,41 +39,33 @@ static bool improve_find(kvt_policy *policy, uint32_t index, rents *known, doubl
     const entry *e = entry_at(policy, index);
     double cost = entry_cost(policy, e, e->current);
     double alpha = entry_alpha(policy, e);
-    double rate = -1.0, stay = 1.0;
+    reuse_now use = {.rate = -1.0};
     out->net = 0.0;
     double most = cost - policy->least_face;
     if (most <= 0.0) return false;
     if (read_seconds > 0.0) {
         /* Most of what a tick scans is hardly used, and ends here. */
-        reuse_now use = reuse_look(policy, e);
-        rate = use.rate;
-        stay = utility_stay(&use);
-        double read = policy->config.hysteresis * read_seconds / stay;
-        if (rate * most <= read) return false;
+        use = reuse_look(policy, e);
+        double read = policy->config.hysteresis * read_seconds / utility_stay(policy, &use, NULL);
+        if (use.rate * most <= read) return false;
     }
     tolls now = utility_tolls(policy);
     for (uint8_t to = 1; to < e->option_count; to++) {
         const form *o = entry_form(policy, e, to);
         double saved = cost - form_cost(o, e, alpha);
         if (to == e->current || saved <= 0.0 || !utility_is_reachable(policy, e, to)) continue;
-        if (rate < 0.0) {
-            reuse_now use = reuse_look(policy, e);
-            rate = use.rate;
-            stay = utility_stay(&use);
-        }
+        if (use.rate < 0.0) use = reuse_look(policy, e);
         uint64_t need[LEVELS];
         entry_needs(policy, e, to, need);
         double move = read_seconds + utility_write_at(policy, &now, e, o, need);
-        double net = rate * saved - policy->config.hysteresis * move / stay;
+        double spare = policy->config.hysteresis * move / utility_stay(policy, &use, o);
+        double net = use.rate * saved - spare;
         if (net <= out->net) continue;
         if (room_only && !improve_fits(need, known->room)) continue;
         net -= utility_rent(policy, known, need);
         if (net <= out->net || !paths_would_carry(policy, index, to)) continue;
-        *out = (improvement){.entry = index,
-                             .to = to,
-                             .gain = rate * saved,
-                             .net = net,
-                             .spare = policy->config.hysteresis * move / stay};
+        *out = (improvement){
+            .entry = index, .to = to, .gain = use.rate * saved, .net = net, .spare = spare};
     }
     return out->net > 0.0;
 }

@@ -408,9 +408,10 @@ static void promotion_must_pay_for_the_move(void **state)
                              test_option(1, KVT_TIER_SSD, 100, 1.0)};
     kvt_policy_entry entry = {.handle = 1, .options = options, .option_count = 3, .tokens = 1};
     assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, 2), KVT_OK);
-    /* 0.5 s each in a stay of 300 s against 1.25 s: from 1/120 a second on, the use itself, which
-     * adds ln 2 / 300 s, included. */
-    const double least = 1.0 / 120.0 - log(2.0) / 300.0;
+    /* A rate that is told falls by half in 300 s, so its uses come within 300 s / ln 2 in the mean;
+     * 0.5 s each against 1.25 s: from 2.5 ln 2 / 300 s on, the use itself, which adds ln 2 / 300 s,
+     * included. */
+    const double least = 1.5 * log(2.0) / 300.0;
     assert_int_equal(kvt_policy_set_rate(policy, 1, 0.99 * least), KVT_OK);
     assert_int_equal(kvt_policy_access(policy, SECOND, 1, &plan), KVT_OK);
     assert_int_equal(plan.count, 0);
