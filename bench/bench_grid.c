@@ -66,6 +66,7 @@ static grid_sample job_sample(const replay_result *found)
                           .loaded = found->used_token_ratio,
                           .puts = (double)found->puts / requests,
                           .refused = (double)found->refused / requests,
+                          .busy = (double)found->puts_busy / requests,
                           .evicted = (double)found->evictions / requests,
                           .aborted = (double)found->moves_aborted / requests,
                           .counters_s = found->regret_counters_s,
@@ -187,6 +188,7 @@ static kvt_status grid_open_sources(grid_state *state)
     for (size_t i = 0; i < state->count; i++)
         needed[grid_cell_at(state->results[i].index)->family] = true;
     state->sources.quick = state->options->quick;
+    state->sources.store_model = state->options->store_model;
     kvt_status status = grid_sources_open(&state->sources, state->options->traces, needed,
                                           state->message, state->message_size);
     for (size_t i = 0; i < state->count && status == KVT_OK; i++) {

@@ -66,6 +66,7 @@ bool grid_is_hidden(size_t index);
 /* What the cells of a run share, read once. */
 typedef struct grid_sources {
     bool quick;
+    bool store_model;    /* else an ideal store whose writes are free */
     replay_options base; /* the defaults; no tier */
     replay_workload
         traces[GRID_FAMILIES];        /* of the families that have one and whose file is there */
@@ -95,7 +96,7 @@ typedef struct grid_sample {
     double loaded;                /* share of the tokens */
     double found[KVT_TIER_COUNT]; /* share of the tokens, by tier; [0]: together */
     double read_bytes[KVT_TIER_COUNT], written_bytes[KVT_TIER_COUNT];
-    double puts, refused, evicted, aborted; /* a request */
+    double puts, refused, busy, evicted, aborted; /* a request */
     /* Of the engine, seconds a request, or NAN (docs/decisions/0007-regrets.md): how far what it
      * holds is from the best at its own rates, and from the best for the uses that came. */
     double counters_s, foresight_s;
@@ -161,6 +162,7 @@ typedef struct grid_options {
     FILE *out;
     bool json;
     bool quick;
+    bool store_model; /* else an ideal store whose writes are free */
     grid_half half;
     const char *cell;   /* one cell by its name, or NULL */
     const char *traces; /* the folder of the traces, or NULL */

@@ -52,6 +52,7 @@ static void sample_add(grid_sample *sum, const grid_sample *sample)
     }
     sum->puts += sample->puts;
     sum->refused += sample->refused;
+    sum->busy += sample->busy;
     sum->evicted += sample->evicted;
     sum->aborted += sample->aborted;
     sum->counters_s += sample->counters_s;
@@ -71,6 +72,7 @@ static void sample_divide(grid_sample *sum, double by)
     }
     sum->puts /= by;
     sum->refused /= by;
+    sum->busy /= by;
     sum->evicted /= by;
     sum->aborted /= by;
     sum->counters_s /= by;

@@ -79,11 +79,11 @@ static json_t *report_row(const grid_result *result, const grid_row *row, uint32
     const grid_cell *cell = grid_cell_at(result->index);
     const grid_sample *mean = &row->mean;
     json_t *object = json_pack(
-        "{s:s, s:s, s:s, s:s, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "cell", cell->name, "half",
-        report_half(result->index), "policy", row->run->policy, "form", report_form(row, cell),
-        "seeds", (json_int_t)seeds, "wait_s_mean", mean->wait_s, "service_s_mean", mean->service_s,
-        "loaded", mean->loaded, "puts", mean->puts, "refused", mean->refused, "evicted",
-        mean->evicted, "aborted", mean->aborted);
+        "{s:s, s:s, s:s, s:s, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "cell", cell->name,
+        "half", report_half(result->index), "policy", row->run->policy, "form",
+        report_form(row, cell), "seeds", (json_int_t)seeds, "wait_s_mean", mean->wait_s,
+        "service_s_mean", mean->service_s, "loaded", mean->loaded, "puts", mean->puts, "refused",
+        mean->refused, "puts_busy", mean->busy, "evicted", mean->evicted, "aborted", mean->aborted);
     if (object == NULL) return NULL;
     int failed = report_put(object, "ttft_s_mean", mean->stable ? mean->ttft_s : NAN);
     failed |= report_put(object, "ratio_to_best", row->ratio.mean);
@@ -149,6 +149,7 @@ static int report_json(const grid_options *options, uint32_t seeds, const grid_r
     }
     failed |= json_object_set_new(root, "half", json_string(grid_half_name(options->half)));
     failed |= json_object_set_new(root, "quick", json_boolean(options->quick));
+    failed |= json_object_set_new(root, "store_model", json_boolean(options->store_model));
     failed |= json_object_set_new(root, "interrupted", json_boolean(totals.unfinished > 0));
     failed |= json_object_set_new(root, "seconds", json_real(wall_s));
     failed |= json_object_set_new(root, "totals", report_totals(&totals));

@@ -193,19 +193,31 @@ static void text_hits(const replay_report *report, FILE *file)
     }
 }
 
+/* Blocks that were computed and not taken distort a comparison: then they have a column. */
+static bool text_has_busy_puts(const replay_report *report)
+{
+    for (size_t i = 0; i < report->result_count; i++)
+        if (report->results[i].puts_busy > 0) return true;
+    return false;
+}
+
 static void text_moves(const replay_report *report, FILE *file)
 {
-    fprintf(file, "\n%-12s %5s %10s %10s %10s %10s %10s %9s %9s\n", "policy", "seed", "moves",
-            "aborted", "promoted", "demoted", "evicted", "decision", "p99");
+    bool busy = text_has_busy_puts(report);
+    fprintf(file, "\n%-12s %5s %10s %10s %10s %10s %10s %9s %9s%s\n", "policy", "seed", "moves",
+            "aborted", "promoted", "demoted", "evicted", "decision", "p99",
+            busy ? "  busy puts" : "");
     for (size_t i = 0; i < report->result_count; i++) {
         const replay_result *result = &report->results[i];
-        fprintf(file, "%-12s %5llu %10llu %10llu %10llu %10llu %10llu %6llu ns %6llu ns\n",
+        fprintf(file, "%-12s %5llu %10llu %10llu %10llu %10llu %10llu %6llu ns %6llu ns",
                 result->policy, (unsigned long long)result->seed,
                 (unsigned long long)result->moves_committed,
                 (unsigned long long)result->moves_aborted, (unsigned long long)result->promotions,
                 (unsigned long long)result->demotions, (unsigned long long)result->evictions,
                 (unsigned long long)result->decision_ns_p50,
                 (unsigned long long)result->decision_ns_p99);
+        if (busy) fprintf(file, " %10llu", (unsigned long long)result->puts_busy);
+        fputc('\n', file);
     }
     for (size_t i = 0; i < report->result_count; i++) {
         const replay_result *result = &report->results[i];

@@ -153,7 +153,8 @@ static const kvt_setting settings_table[] = {
     SWITCH("replay.adaptive", "no", "simulation: the utility policy chooses its half-life"),
     SWITCH("replay.queue_aware", "no", "simulation: seconds weigh more under load"),
     SWITCH("replay.store_model", "no",
-           "simulation: puts hand over and gets go one after the other, as in a store"),
+           "simulation: puts hand over within bounds and gets go one after the other, as in a "
+           "store; no: an ideal store whose writes are free"),
     SWITCH("replay.bounds", "yes", "simulation: the bound of the workload and each run's regrets"),
     TEXT("replay.plan_log", NULL,
          "file that receives every move; of several runs, FILE.POLICY.SEED"),

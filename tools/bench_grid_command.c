@@ -20,7 +20,13 @@ typedef struct grid_arguments {
     char traces[1024];
 } grid_arguments;
 
-enum { GRID_KEY_HALF = 0x100, GRID_KEY_DATA, GRID_KEY_LIST, GRID_KEY_THREADS };
+enum {
+    GRID_KEY_HALF = 0x100,
+    GRID_KEY_DATA,
+    GRID_KEY_LIST,
+    GRID_KEY_THREADS,
+    GRID_KEY_STORE_MODEL
+};
 
 static const struct argp_option grid_argp_options[] = {
     {"quick", 'Q', NULL, 0, "A quarter of the cells, smaller, with 3 seeds", 0},
@@ -34,6 +40,8 @@ static const struct argp_option grid_argp_options[] = {
      "are "
      "skipped",
      0},
+    {"store-model", GRID_KEY_STORE_MODEL, NULL, 0,
+     "A modelled store, as replay.store_model, instead of an ideal one whose writes are free", 0},
     {"threads", GRID_KEY_THREADS, "N", 0, "Seeds at a time, 1 to 64 (one per processor)", 0},
     {0}};
 
@@ -68,6 +76,7 @@ static error_t grid_parse(int key, char *argument, struct argp_state *state)
     case GRID_KEY_HALF: grid_take_half(options, argument, state); return 0;
     case GRID_KEY_DATA: grid_take_data(arguments, argument); return 0;
     case GRID_KEY_LIST: arguments->list = true; return 0;
+    case GRID_KEY_STORE_MODEL: options->store_model = true; return 0;
     case GRID_KEY_THREADS:
         options->threads = command_option_count(state, "--threads", argument, 64);
         return 0;
