@@ -66,7 +66,8 @@ static const kvt_setting settings_table[] = {
            "keep what is learned in store.profile, where that may be written"),
     SECONDS("store.learn_interval", "300", "between two such notes; at close, too"),
     SECONDS("store.alpha", "10", "seconds of delay that 1.0 of a request's quality is worth"),
-    SECONDS("store.half_life", "300", "half-life of the reuse counter"),
+    SECONDS("store.half_life", "300",
+            "half-life of rates that are told, and of adaptcache's counters"),
     NUMBER("store.hysteresis", "1.25", "a move must gain this many times its cost"),
     CHOICE("store.holes", "contiguous", "contiguous|mixed",
            "contiguous: an entry is useless without its ancestors; mixed: holes are recomputed"),
@@ -150,7 +151,7 @@ static const kvt_setting settings_table[] = {
     NUMBER("replay.repeatability", "1",
            "with a ladder: how well the policy knows log factors, 0-1"),
     NUMBER("replay.loss_limit", "1", "with a ladder: no form that may lose more than this"),
-    SWITCH("replay.adaptive", "no", "simulation: the utility policy chooses its half-life"),
+    SWITCH("replay.adaptive", "no", "without effect: how soon entries come back is learned"),
     SWITCH("replay.queue_aware", "no", "simulation: seconds weigh more under load"),
     SWITCH("replay.store_model", "no",
            "simulation: puts hand over within bounds and gets go one after the other, as in a "

@@ -116,7 +116,7 @@ typedef struct kvt_policy_config {
     kvt_tier_facts tiers[KVT_TIER_COUNT];
     kvt_variant variant;       /* the form that the fixed policies (lru, lru-leaf) store; raw */
     double alpha_seconds;      /* seconds of delay paid for 1.0 of a request's quality; 10 */
-    double half_life_seconds;  /* of the reuse counter; 300 */
+    double half_life_seconds;  /* of told rates and of adaptcache's counters; 300 */
     double hysteresis;         /* a switch must gain this many times its cost; 1.25 */
     uint8_t holes;             /* kvt_hole_mode; CONTIGUOUS */
     double high_watermark;     /* tick makes room above this share of a tier, 0..1; 0.995 */
@@ -125,12 +125,10 @@ typedef struct kvt_policy_config {
     uint64_t ghosts_max;       /* entries remembered (counter, options) after they left; 65536 */
     uint64_t seed;             /* for policies that draw; 1 */
     kvt_allocator allocator;   /* required */
-    bool adaptive;             /* utility: half_life_seconds is only the start; shadow caches over
-                                  a sample of the entries choose among half_lives and plain recency
-                                  order; false */
-    double half_lives[3];      /* what adaptive chooses from; 60, 300, 1800 */
-    bool queue_aware;          /* utility: seconds weigh more under load (kvt_policy_observe_load);
-                                  false */
+    bool adaptive;        /* without effect: utility learns how soon entries come back; false */
+    double half_lives[3]; /* without effect, but above 0 */
+    bool queue_aware;     /* utility: seconds weigh more under load (kvt_policy_observe_load);
+                             false */
 } kvt_policy_config;
 
 typedef enum kvt_move_kind {
@@ -400,10 +398,10 @@ typedef struct kvt_policy_stats {
     uint64_t entries_by_tier[KVT_TIER_COUNT];
     uint64_t admitted, refused, accesses, puts, promotions, demotions, evictions, aborts;
     double price[KVT_TIER_COUNT];
-    double half_life_seconds;   /* in use now */
-    bool recency_order;         /* adaptive: plain recency has won and is in use now */
-    uint64_t half_life_changes; /* adaptive: how often another order was taken up */
-    uint64_t recency_windows;   /* adaptive: windows that plain recency won */
+    double half_life_seconds;   /* of told rates */
+    bool recency_order;         /* always false: reuse is learned */
+    uint64_t half_life_changes; /* always 0 */
+    uint64_t recency_windows;   /* always 0 */
     uint64_t limited;           /* options barred by a loss or load limit, counted per admission */
     uint64_t written_bytes[KVT_TIER_COUNT]; /* by committed moves */
 } kvt_policy_stats;
