@@ -19,8 +19,8 @@
 #define GRID_SEEDS       10u
 #define GRID_QUICK_SEEDS 3u
 
-/* What a job of a family costs beside one of generated sessions, measured: 3,000 requests there,
- * and a million references to small blocks in the agentic trace. For the budget alone. */
+/* The cost of a job of each family beside one of generated sessions, measured: 3,000 requests
+ * there, and a million references to small blocks in the agentic trace. For the budget alone. */
 static const double grid_cost[GRID_FAMILIES] = {1.0, 3.0, 1.0, 1.0, 1.0, 2.0, 0.5, 20.0};
 
 /* The policies of the grid. The first ones store one form and are tried with every form of the

@@ -63,7 +63,7 @@ bool grid_is_hidden(size_t index);
 
 /* ---- workloads (bench_grid_workload.c) ---- */
 
-/* What the cells of a run share, read once. */
+/* The traces and settings that all cells of a run share, read once. */
 typedef struct grid_sources {
     bool quick;
     bool store_model;    /* else an ideal store whose writes are free */

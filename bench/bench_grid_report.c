@@ -27,7 +27,8 @@ static const char *report_form(const grid_row *row, const grid_cell *cell)
 
 /* ---- JSON ---- */
 
-/* What is no number is null. Frees nothing on failure: the caller sees that a key is missing. */
+/* A value that is no number becomes null. Frees nothing on failure: the caller sees that a key is
+ * missing. */
 static int report_put(json_t *object, const char *key, double value)
 {
     return json_object_set_new(object, key, isfinite(value) ? json_real(value) : json_null());

@@ -14,7 +14,7 @@
 
 enum { LIVE_SETTINGS = 8, LIVE_POLICIES = 6, LIVE_NAME_BYTES = 40 };
 
-/* What is promised of every row. */
+/* The promises of every row. */
 #define LIVE_RATIO_MOST 0.10 /* live over simulated mean time to the first token, from 1 */
 #define LIVE_RANK_LEAST 0.05 /* policies whose simulated means differ by more must rank alike */
 
@@ -29,7 +29,7 @@ typedef struct live_setting {
 extern const live_setting live_settings[LIVE_SETTINGS];
 extern const char *const live_policies[LIVE_POLICIES];
 
-/* What is kept of one run. */
+/* The figures kept of one run. */
 typedef struct live_reading {
     double ttft_s;                    /* mean, unscaled */
     double ttft_least_s, ttft_most_s; /* of the runs that it is a mean of */

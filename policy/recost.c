@@ -22,15 +22,25 @@ static bool recost_fits(const kvt_policy *policy, const entry *e, const kvt_opti
     return true;
 }
 
-kvt_status kvt_policy_recost(kvt_policy *policy, uint64_t handle, const kvt_option *options,
-                             uint32_t count)
+/* The stored entry whose forms the options are; KVT_MISS when it is not stored. */
+static kvt_status recost_find(const kvt_policy *policy, uint64_t handle, const kvt_option *options,
+                              uint32_t count, uint32_t *index_out)
 {
     assert(policy != NULL);
     if (!policy_options_are_sound(options, count)) return KVT_E_ARGUMENT;
-    uint32_t index = entries_find(policy, handle);
-    if (index == NIL || entry_at(policy, index)->state != ENTRY_HELD) return KVT_MISS;
+    *index_out = entries_find(policy, handle);
+    if (*index_out == NIL || entry_at(policy, *index_out)->state != ENTRY_HELD) return KVT_MISS;
+    bool fits = recost_fits(policy, entry_at(policy, *index_out), options, count);
+    return fits ? KVT_OK : KVT_E_ARGUMENT;
+}
+
+kvt_status kvt_policy_recost(kvt_policy *policy, uint64_t handle, const kvt_option *options,
+                             uint32_t count)
+{
+    uint32_t index;
+    kvt_status status = recost_find(policy, handle, options, count, &index);
+    if (status != KVT_OK) return status;
     entry *e = entry_at(policy, index);
-    if (!recost_fits(policy, e, options, count)) return KVT_E_ARGUMENT;
     e->recompute_seconds = (float)options[0].load_seconds;
     for (uint32_t i = 1; i < count; i++) {
         form *o = &policy->forms[e->forms + i - 1];
@@ -49,12 +59,10 @@ kvt_status kvt_policy_recost(kvt_policy *policy, uint64_t handle, const kvt_opti
 kvt_status kvt_policy_resize(kvt_policy *policy, uint64_t handle, const kvt_option *options,
                              uint32_t count)
 {
-    assert(policy != NULL);
-    if (!policy_options_are_sound(options, count)) return KVT_E_ARGUMENT;
-    uint32_t index = entries_find(policy, handle);
-    if (index == NIL || entry_at(policy, index)->state != ENTRY_HELD) return KVT_MISS;
+    uint32_t index;
+    kvt_status status = recost_find(policy, handle, options, count, &index);
+    if (status != KVT_OK) return status;
     entry *e = entry_at(policy, index);
-    if (!recost_fits(policy, e, options, count)) return KVT_E_ARGUMENT;
     if (e->move != NIL) return KVT_BUSY; /* its target is reserved as it was planned */
     for (uint32_t i = 1; i < count; i++) {
         form *o = &policy->forms[e->forms + i - 1];

@@ -2,8 +2,9 @@
 /*
  * reuse.c - how soon an entry is used again: a sum of decaying terms whose weights are learned.
  *
- *     f(t) = sum over k of ln 2 / h_k * 2^(-(t - t_last) / h_k) * (a_k n_k + b_k + c_k [used
- * again]) n_k  = sum over uses of 2^(-(t_last - t_use) / h_k)              kept with the entry
+ *     f(t) = sum over k of ln 2 / h_k * 2^(-(t - t_last) / h_k) * (a_k n_k + b_k + c_k again)
+ *
+ *     n_k  = sum over uses of 2^(-(t_last - t_use) / h_k)              kept with the entry
  *
  * The a_k say how uses add up (popularity), the b_k that one use lets expect another however many
  * came before (a conversation's next turn), the c_k what having been used twice tells beside. All
