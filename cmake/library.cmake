@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # The library, static and shared, from the rooms that make it, and the command.
-set(KVT_LIBRARY_ROOMS codecs policy tiers estimator store)
+set(KVT_LIBRARY_ROOMS base codecs policy tiers estimator store)
 set(KVT_LIBRARY_DEPS PkgConfig::ZSTD PkgConfig::URING PkgConfig::SQLITE PkgConfig::XXHASH
     PkgConfig::INIH Threads::Threads ${CMAKE_DL_LIBS} m)
 # What a static link needs besides, for kvterrace.pc.
@@ -39,7 +39,7 @@ target_include_directories(kvterrace_shared INTERFACE
   $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 
 add_executable(kvterrace_command)
-kvt_add_rooms(kvterrace_command tools replay bench judge)
+kvt_add_rooms(kvterrace_command tools lab quality)
 set_target_properties(kvterrace_command PROPERTIES OUTPUT_NAME kvterrace LINKER_LANGUAGE C)
 target_link_libraries(kvterrace_command PRIVATE kvterrace_static kvt_flags ${KVT_LIBRARY_DEPS}
   PkgConfig::JANSSON PkgConfig::OPENBLAS)

@@ -4,13 +4,15 @@
 pkg_check_modules(CMOCKA REQUIRED IMPORTED_TARGET cmocka)
 find_package(Python3 3.9 REQUIRED COMPONENTS Interpreter)
 
-set(KVT_NEEDS_codecs codecs)
-set(KVT_NEEDS_policy policy)
-set(KVT_NEEDS_tiers tiers)
-set(KVT_NEEDS_estimator estimator judge codecs tiers)
-set(KVT_NEEDS_store store estimator codecs tiers policy)
-set(KVT_NEEDS_replay replay store estimator codecs tiers policy)
-set(KVT_NEEDS_bench bench replay judge store estimator codecs tiers policy)
+set(KVT_NEEDS_base base)
+set(KVT_NEEDS_codecs codecs base)
+set(KVT_NEEDS_policy policy base)
+set(KVT_NEEDS_tiers tiers base)
+set(KVT_NEEDS_estimator estimator quality codecs tiers base)
+set(KVT_NEEDS_store store estimator codecs tiers policy base)
+# What lab/ replays and what it benches; both stand on all the rooms.
+set(KVT_NEEDS_replay lab quality ${KVT_NEEDS_store})
+set(KVT_NEEDS_bench ${KVT_NEEDS_replay})
 
 set(KVT_TEST_ENVIRONMENT "KVT_SOURCE_DIR=${CMAKE_SOURCE_DIR};KVT_BINARY_DIR=${CMAKE_BINARY_DIR}")
 
@@ -23,7 +25,7 @@ set(KVT_SOURCES_torture_store_power expected_values.c power_record.c power_image
 set(KVT_WRAPPED_test_replay_offers kvt_policy_admit kvt_policy_ladder_add costs_profiled_device
   costs_measure_variant learn_size_shares)
 
-# The rooms with kill points (tiers/kill_point.h), built a second time for the programs that kill
+# The rooms with kill points (base/kill_point.h), built a second time for the programs that kill
 # themselves there.
 set(KVT_KILLABLE_PROGRAMS torture_store_expected torture_store_power torture_store_return)
 foreach(room store tiers)
@@ -50,12 +52,8 @@ function(kvt_room_program name source)
     target_compile_definitions(${name} PRIVATE KVT_KILL_POINTS)
   endif()
   kvt_add_rooms(${name} ${needs})
-  # status.c belongs to the store room but every room's tests may print a status.
-  if(NOT "store" IN_LIST KVT_NEEDS_${room})
-    target_sources(${name} PRIVATE ${CMAKE_SOURCE_DIR}/store/status.c)
-  endif()
   target_link_libraries(${name} PRIVATE kvt_flags ${KVT_LIBRARY_DEPS} PkgConfig::JANSSON)
-  if("judge" IN_LIST KVT_NEEDS_${room})
+  if("quality" IN_LIST KVT_NEEDS_${room})
     target_link_libraries(${name} PRIVATE PkgConfig::OPENBLAS)
   endif()
 endfunction()

@@ -3,8 +3,8 @@
  * entropy_codec.c - codec 5 behind the table: settings out of the variant, one part per matrix.
  * K has a deviation per channel, V per token or per channel. Re-entrant.
  */
+#include "codecs/kernels/kivi_group.h"
 #include "entropy.h"
-#include "kivi_group.h"
 
 #include <assert.h>
 

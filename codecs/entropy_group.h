@@ -17,8 +17,8 @@
 #ifndef CODECS_ENTROPY_GROUP_H
 #define CODECS_ENTROPY_GROUP_H
 
+#include "codecs/kernels/entropy_kernels.h"
 #include "entropy.h"
-#include "entropy_kernels.h"
 
 enum { ENTROPY_GROUP_TOKENS = 256, ENTROPY_GROUP_HEAD_BYTES = 4 };
 

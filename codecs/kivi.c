@@ -7,7 +7,7 @@
  * and the packing are in kivi_group.h, the holes of the published code in docs/codecs/kivi.md.
  * Re-entrant.
  */
-#include "kivi_group.h"
+#include "codecs/kernels/kivi_group.h"
 
 typedef struct kivi_rate {
     uint32_t bits[2];

@@ -7,7 +7,7 @@
 #include "lossless_dense.h"
 
 #include "codecs.h"
-#include "lossless_fast_kernels.h"
+#include "codecs/kernels/lossless_fast_kernels.h"
 #include "rans_stream.h"
 
 #include <string.h>

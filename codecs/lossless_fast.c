@@ -6,7 +6,7 @@
 #include "lossless_fast.h"
 
 #include "codecs.h"
-#include "lossless_fast_kernels.h"
+#include "codecs/kernels/lossless_fast_kernels.h"
 
 #include <string.h>
 

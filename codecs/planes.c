@@ -15,8 +15,8 @@
  * Parts: metadata = 4 and 8 centroids (fp16, in steps of the scale), 8 zero bytes, all minima, all
  * scales (fp16); then one data part per plane. Re-entrant.
  */
-#include "half.h"
-#include "kivi_group.h"
+#include "base/half.h"
+#include "codecs/kernels/kivi_group.h"
 
 enum {
     PLANES_TABLE_BYTES = 32, /* 4 + 8 centroids, then zeros */

@@ -5,7 +5,7 @@
  */
 #include "rans.h"
 
-#include "cpu.h"
+#include "codecs/kernels/cpu.h"
 
 #include <assert.h>
 #include <string.h>

@@ -6,7 +6,7 @@
 #include "rans_stream.h"
 
 #include "codecs.h"
-#include "cpu.h"
+#include "codecs/kernels/cpu.h"
 
 #include <string.h>
 

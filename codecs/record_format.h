@@ -17,8 +17,8 @@
 #ifndef CODECS_RECORD_FORMAT_H
 #define CODECS_RECORD_FORMAT_H
 
-#include "checksum.h"
 #include "codecs.h"
+#include "codecs/kernels/checksum.h"
 
 #define RECORD_MAGIC         "KVTR\r\n\x1a\n"
 #define RECORD_MAJOR         1u

@@ -5,7 +5,7 @@
  */
 #include "rotate.h"
 
-#include "rotate_kernel.h"
+#include "codecs/kernels/rotate_kernel.h"
 
 #include <assert.h>
 #include <string.h>

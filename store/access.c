@@ -11,9 +11,9 @@
  *
  * Thread rule: any thread. Lookups hold the control lock for a few hash steps and do no I/O.
  */
+#include "base/kill_point.h"
 #include "store/fork_guard.h"
 #include "store/handover.h"
-#include "tiers/kill_point.h"
 
 #include <assert.h>
 #include <math.h>

@@ -5,8 +5,8 @@
  *
  * Thread rule: see catalog.h. Nothing here runs once the writer has been started.
  */
+#include "base/kill_point.h"
 #include "store/catalog_internal.h"
-#include "tiers/kill_point.h"
 
 #include <stdio.h>
 #include <stdlib.h>

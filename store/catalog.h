@@ -9,7 +9,7 @@
 #ifndef STORE_CATALOG_H
 #define STORE_CATALOG_H
 
-#include "tiers/pool.h"
+#include "tiers/pool/pool.h"
 
 #include <kvterrace/kvterrace.h>
 

@@ -12,9 +12,9 @@
  *
  * Thread rule: the opener's thread.
  */
+#include "base/kill_point.h"
 #include "store/catalog_internal.h"
 #include "store/catalog_log.h"
-#include "tiers/kill_point.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -7,7 +7,7 @@
 
 #include "store/catalog.h"
 #include "store/staging.h"
-#include "tiers/file_claim.h"
+#include "tiers/devices/file_claim.h"
 
 #include <pthread.h>
 #include <sqlite3.h>

@@ -8,9 +8,9 @@
  *
  * Thread rule: the queue is under catalog->lock; the connection belongs to the writer thread.
  */
+#include "base/kill_point.h"
+#include "base/thread.h"
 #include "store/catalog_internal.h"
-#include "tiers/kill_point.h"
-#include "tiers/thread.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -8,10 +8,10 @@
  *
  * Thread rule: not concurrent with anything.
  */
+#include "base/kill_point.h"
 #include "store/fork_guard.h"
 #include "store/handover.h"
 #include "store/store.h"
-#include "tiers/kill_point.h"
 
 #include <stdlib.h>
 

@@ -8,9 +8,9 @@
 #ifndef STORE_ENTRY_H
 #define STORE_ENTRY_H
 
-#include "estimator/online_loss.h"
+#include "estimator/predict/online_loss.h"
 #include "store/catalog.h"
-#include "tiers/pool.h"
+#include "tiers/pool/pool.h"
 
 #include <kvterrace/kvterrace.h>
 

@@ -12,7 +12,7 @@
 #define STORE_FLIGHT_H
 
 #include "store/staging.h"
-#include "tiers/pool.h"
+#include "tiers/pool/pool.h"
 
 #define FLIGHT_PATIENT UINT64_MAX /* no deadline; a silent device ends the wait all the same */
 

@@ -10,7 +10,7 @@
  * Thread rule: as handover.h says.
  */
 #include "store/handover.h"
-#include "tiers/thread.h"
+#include "base/thread.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -10,7 +10,7 @@
 #ifndef STORE_KILL_NOTE_H
 #define STORE_KILL_NOTE_H
 
-#include "tiers/kill_point.h"
+#include "base/kill_point.h"
 
 #include <kvterrace/types.h>
 

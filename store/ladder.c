@@ -11,7 +11,7 @@
  */
 #include "store/store.h"
 
-#include "estimator/profile_rungs.h"
+#include "estimator/profile/profile_rungs.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -12,7 +12,7 @@
 #include "store/learn.h"
 
 #include "store/store.h"
-#include "tiers/worker.h"
+#include "tiers/pool/worker.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -10,8 +10,8 @@
 #ifndef STORE_LEARN_H
 #define STORE_LEARN_H
 
-#include "estimator/online.h"
-#include "estimator/online_loss.h"
+#include "estimator/predict/online.h"
+#include "estimator/predict/online_loss.h"
 #include "store/entry.h"
 #include "store/flight.h"
 

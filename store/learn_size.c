@@ -16,7 +16,7 @@
  */
 #include "store/store.h"
 
-#include "estimator/offer.h"
+#include "estimator/predict/offer.h"
 
 #include <math.h>
 #include <string.h>

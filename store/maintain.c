@@ -5,8 +5,8 @@
  *
  * Thread rule: one round at a time (store->maintaining); plans wait in store->queue under the lock.
  */
+#include "base/thread.h"
 #include "store/fork_guard.h"
-#include "tiers/thread.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -9,9 +9,9 @@
  *
  * Thread rule: any thread; members_lock lets one change happen at a time.
  */
+#include "base/kill_point.h"
 #include "store/fork_guard.h"
 #include "store/newcomer.h"
-#include "tiers/kill_point.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -6,8 +6,8 @@
  */
 #include "store/newcomer.h"
 
-#include "tiers/errand.h"
-#include "tiers/patience.h"
+#include "tiers/devices/errand.h"
+#include "tiers/devices/patience.h"
 
 #include <stdio.h>
 #include <stdlib.h>

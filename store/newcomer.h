@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * newcomer.h - what is done with a device before a pool owns it: opened, its label read, measured,
- * its label written. Each step is an errand (tiers/errand.h): a device that does not answer for its
- * silence limit is KVT_E_GONE, and *device NULL; whenever it answers it is closed.
+ * its label written. Each step is an errand (tiers/devices/errand.h): a device that does not answer
+ * for its silence limit is KVT_E_GONE, and *device NULL; whenever it answers it is closed.
  *
  * Thread rule: any thread; one at a time for a device.
  */
@@ -11,7 +11,7 @@
 
 #include "store/store.h"
 
-#include "tiers/superblock.h"
+#include "tiers/devices/superblock.h"
 
 /* As kvt_device_open, with a message. Making a file takes as long as it takes, and so do devices
  * without a path, as memory. */

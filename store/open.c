@@ -12,10 +12,10 @@
  *
  * Thread rule: open is not concurrent with anything. close.c closes.
  */
+#include "base/kill_point.h"
 #include "store/fork_guard.h"
 #include "store/handover.h"
 #include "store/open_internal.h"
-#include "tiers/kill_point.h"
 
 #include <assert.h>
 #include <stdio.h>

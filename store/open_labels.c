@@ -8,8 +8,8 @@
  *
  * Thread rule: the opener's thread.
  */
+#include "base/kill_point.h"
 #include "store/open_internal.h"
-#include "tiers/kill_point.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -17,11 +17,11 @@
  *
  * Thread rule: as each function says in store.h.
  */
+#include "base/thread.h"
 #include "store/fork_guard.h"
 #include "store/handover.h"
 #include "store/kill_note.h"
 #include "store/store.h"
-#include "tiers/thread.h"
 
 #include <stdlib.h>
 #include <string.h>

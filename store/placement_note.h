@@ -8,7 +8,7 @@
 #ifndef STORE_PLACEMENT_NOTE_H
 #define STORE_PLACEMENT_NOTE_H
 
-#include "tiers/pool.h"
+#include "tiers/pool/pool.h"
 
 #include <kvterrace/kvterrace.h>
 

@@ -11,11 +11,11 @@
  */
 #include "store/rebuild.h"
 
+#include "base/thread.h"
 #include "codecs/record_format.h"
 #include "codecs/record_note.h"
-#include "tiers/location.h"
-#include "tiers/stripe.h"
-#include "tiers/thread.h"
+#include "tiers/pool/location.h"
+#include "tiers/pool/stripe.h"
 
 #include <pthread.h>
 #include <stdlib.h>

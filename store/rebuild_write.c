@@ -10,7 +10,7 @@
  */
 #include "store/rebuild.h"
 
-#include "tiers/file_claim.h"
+#include "tiers/devices/file_claim.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -7,8 +7,8 @@
  *
  * Thread rule: the opener's thread, before the catalog's writer and the background start.
  */
+#include "base/kill_point.h"
 #include "store/store.h"
-#include "tiers/kill_point.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -4,7 +4,7 @@
  */
 #include "store/staging.h"
 
-#include "tiers/patience.h"
+#include "tiers/devices/patience.h"
 
 #include <errno.h>
 #include <stdlib.h>

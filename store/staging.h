@@ -27,7 +27,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "tiers/extent.h"
+#include "tiers/pool/extent.h"
 
 #define STAGING_ALIGN 4096u
 

@@ -13,7 +13,7 @@
 #include "store/flight.h"
 #include "store/learn.h"
 #include "store/staging.h"
-#include "tiers/pool.h"
+#include "tiers/pool/pool.h"
 
 #include <kvterrace/kvterrace.h>
 #include <pthread.h>

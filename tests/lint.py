@@ -17,28 +17,34 @@ import shutil
 import subprocess
 import sys
 
-# Which room may include headers of which other one. Everyone may include include/ and itself.
+# Which room may include headers of which other one; a folder is a room. Everyone may include
+# include/, base/ and itself. Rooms stand in the order of their floors.
+LIBRARY = ["codecs", "codecs/kernels", "policy", "policy/rivals", "tiers/devices", "tiers/pool",
+           "estimator/profile", "estimator/measure", "estimator/predict", "store"]
+LAB = ["lab/replay", "lab/bench", "lab/inspect", "lab/experiments"]
 ROOM_INCLUDES = {
     "include": set(),
-    "codecs": set(),
-    "tiers": set(),
+    "base": set(),
+    "codecs": {"codecs/kernels"},
+    "codecs/kernels": {"codecs"},
     "policy": set(),
-    "estimator": {"codecs", "tiers"},
-    "store": {"estimator", "codecs", "tiers", "policy"},
-    "replay": set(),
-    "tools": {"replay", "bench"},
-    "bench": {"estimator", "codecs", "tiers", "policy", "store", "replay"},
+    "policy/rivals": {"policy"},
+    "tiers/devices": set(),
+    "tiers/pool": {"tiers/devices"},
+    "estimator/profile": {"codecs", "tiers/pool"},
+    "estimator/measure": {"codecs", "codecs/kernels", "tiers/devices", "tiers/pool",
+                          "estimator/profile"},
+    "estimator/predict": {"codecs", "estimator/profile", "estimator/measure"},
+    "estimator/model": {"codecs", "codecs/kernels"},
+    "estimator/quality": {"codecs", "codecs/kernels", "estimator/profile", "estimator/model"},
+    "store": set(LIBRARY) - {"policy", "policy/rivals"},
+    "lab/replay": set(LIBRARY),
+    "lab/bench": set(LIBRARY) | {"estimator/model", "estimator/quality", "lab/replay"},
+    "lab/inspect": set(LIBRARY),
+    "lab/experiments": set(LIBRARY) | {"lab/replay", "lab/bench"},
+    "tools": {"estimator/model", "estimator/quality"} | set(LAB),
 }
 ROOMS = set(ROOM_INCLUDES)
-
-# Single headers beyond that: the replay's bounds search for prices as the engine does, and the
-# command measures quality, and writes files, with what stays out of the library.
-ROOM_HEADERS = {
-    "replay": {os.path.join("policy", "knapsack.h")},
-    "tools": {os.path.join("estimator", name) for name in
-              ("model.h", "quality_profile.h", "quality_dumps.h", "quality_mixed.h",
-               "calibrate_profile.h", "whole_file.h")},
-}
 
 # What the objects of a pure room may take from outside the room: no I/O, clock, lock or heap.
 PURE_COMMON = ["memcpy", "memmove", "memset", "memcmp", "__assert_fail", "__stack_chk_fail",
@@ -52,7 +58,7 @@ PURE_ROOMS = {
 # Rooms that never call the heap: policy asks the allocator it was given, codecs get scratch from
 # their caller, headers hold no bodies that allocate. The other rooms allocate at open and per
 # operation, and free what they allocate.
-HEAPLESS_ROOMS = {"include", "codecs", "policy"}
+HEAPLESS_ROOMS = {"include", "codecs", "codecs/kernels", "policy", "policy/rivals"}
 HEAP_CALLS = ["malloc", "calloc", "realloc", "reallocarray", "aligned_alloc", "posix_memalign",
               "strdup", "strndup", "asprintf", "vasprintf", "free", "mmap"]
 
@@ -148,7 +154,12 @@ def line_of(text, position):
 
 
 def room_of(path):
-    return path.split(os.sep)[0]
+    """The room of a file: the longest folder of it that is one, else the first folder."""
+    parts = path.split(os.sep)
+    for count in (2, 1):
+        if "/".join(parts[:count]) in ROOMS:
+            return "/".join(parts[:count])
+    return parts[0]
 
 
 def find_include(root, path, name, quoted):
@@ -165,7 +176,7 @@ def check_includes(root, path, text, findings):
     room = room_of(path)
     if room not in ROOMS:
         return
-    allowed = ROOM_INCLUDES[room] | {room, "include"}
+    allowed = ROOM_INCLUDES[room] | {room, "include", "base"}
     for match in re.finditer(r"^[ \t]*#[ \t]*include[ \t]*([<\"])([^>\"\n]+)[>\"]", text, re.M):
         line = line_of(text, match.start())
         quoted = match.group(1) == '"'
@@ -174,7 +185,7 @@ def check_includes(root, path, text, findings):
             if quoted:
                 findings.add(path, line, f'"{match.group(2)}" is not in the tree')
             continue
-        if room_of(target) not in allowed and target not in ROOM_HEADERS.get(room, set()):
+        if room_of(target) not in allowed:
             findings.add(path, line, f"{room} must not include {target}")
 
 
@@ -323,8 +334,8 @@ def check_purity(root, build, findings):
         return
     for room, allowed in PURE_ROOMS.items():
         sources = [name for name in list_files(os.path.join(root, room)) if name.endswith(".c")]
-        objects = [os.path.join(build, "CMakeFiles", f"kvt_{room}.dir", room, name + ".o")
-                   for name in sources]
+        folder = os.path.join(build, "CMakeFiles", f"kvt_{room}.dir")
+        objects = [os.path.join(folder, room, name + ".o") for name in sources]
         for name, item in zip(sources, objects):
             if not os.path.exists(item):
                 findings.add(os.path.join(room, name), 1, f"{item} is missing; build first")
@@ -332,7 +343,7 @@ def check_purity(root, build, findings):
         for item, symbol in wanted:
             if symbol in defined or any(fnmatch.fnmatchcase(symbol, mask) for mask in allowed):
                 continue
-            source = os.path.join(room, os.path.basename(item)[:-len(".o")])
+            source = os.path.relpath(item, folder)[:-len(".o")]
             findings.add(source, 1, f"{room} is pure and must not call {symbol}")
 
 

@@ -5,7 +5,7 @@
 #include "command.h"
 #include "data_files.h"
 
-#include "replay/adaptcache_experiment.h"
+#include "lab/experiments/adaptcache_experiment.h"
 
 #include <stdlib.h>
 #include <string.h>

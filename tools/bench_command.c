@@ -9,7 +9,7 @@
 #include "command.h"
 #include "data_files.h"
 
-#include "bench/bench.h"
+#include "lab/bench/bench.h"
 
 #include <stdlib.h>
 #include <string.h>

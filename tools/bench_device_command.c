@@ -8,7 +8,7 @@
 #include "command.h"
 #include "device_list.h"
 
-#include "bench/bench.h"
+#include "lab/bench/bench.h"
 
 #include <errno.h>
 #include <string.h>

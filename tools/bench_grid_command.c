@@ -5,7 +5,7 @@
  */
 #include "command.h"
 
-#include "bench/bench_grid.h"
+#include "lab/bench/bench_grid.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -9,7 +9,7 @@
 
 #include "command.h"
 
-#include "bench/bench_scratch.h"
+#include "lab/bench/bench_scratch.h"
 
 #include <errno.h>
 #include <signal.h>

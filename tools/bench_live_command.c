@@ -4,7 +4,7 @@
  */
 #include "command.h"
 
-#include "bench/bench.h"
+#include "lab/bench/bench.h"
 
 typedef struct bench_live_arguments {
     command_common common;

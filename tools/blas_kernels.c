@@ -5,7 +5,7 @@
  * tell it otherwise, and only before it is loaded. One thread.
  */
 #include "command.h"
-#include "estimator/model.h"
+#include "estimator/model/model.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -12,7 +12,7 @@
 #include "check_places.h"
 #include "command.h"
 
-#include "replay/replay.h"
+#include "lab/replay/replay.h"
 
 #include <kvterrace/kvterrace.h>
 

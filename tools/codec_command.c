@@ -5,7 +5,7 @@
 #include "command.h"
 #include "output_file.h"
 
-#include "bench/bench_codecs_file.h"
+#include "lab/bench/bench_codecs_file.h"
 
 #include <jansson.h>
 #include <math.h>

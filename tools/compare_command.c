@@ -8,7 +8,7 @@
  */
 #include "compare_command.h"
 
-#include "replay/compare.h"
+#include "lab/replay/compare.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -23,9 +23,8 @@ import sys
 PRODUCT_SUFFIXES = (".c", ".h", ".py", ".sh", ".html", ".js", ".css")
 NOT_PRODUCT = ("tests", "docs", "cmake", "examples", ".ci", "profiles")
 LIBRARY = ("base", "codecs", "policy", "tiers", "estimator", "store", "include")
-# Parts of estimator/ that only the command links, in a tree whose rooms are folders and before.
-NOT_LIBRARY = re.compile(r"^estimator/(model/|quality/|(model|judge|tokenizer|safetensors|quality|"
-                         r"calibrate|whole_file)\w*\.[ch]$)")
+# Rooms of estimator/ that only the command links.
+NOT_LIBRARY = re.compile(r"^estimator/(model|quality)/")
 ASSERTING = ("policy", "store", "tiers/pool", "tiers")
 FUNCTION_PARAMETERS = 5
 FILE_LINES = 500

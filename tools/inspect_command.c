@@ -8,8 +8,8 @@
  */
 #include "command.h"
 
-#include "bench/inspect.h"
-#include "bench/verify.h"
+#include "lab/inspect/inspect.h"
+#include "lab/inspect/verify.h"
 
 #include <jansson.h>
 #include <stdlib.h>

@@ -2,8 +2,8 @@
 /*
  * output_file.h - files that the command writes: never over one that it reads. One thread.
  *
- * command_check_target looks at a file before any work; estimator/whole_file.h writes it, whole or
- * as it was.
+ * command_check_target looks at a file before any work; estimator/model/whole_file.h writes it,
+ * whole or as it was.
  */
 #ifndef TOOLS_OUTPUT_FILE_H
 #define TOOLS_OUTPUT_FILE_H

@@ -8,7 +8,7 @@
  */
 #include "command.h"
 #include "data_files.h"
-#include "estimator/calibrate_profile.h"
+#include "estimator/quality/calibrate_profile.h"
 #include "profile_calibrate.h"
 #include "profile_document.h"
 #include "profile_open.h"

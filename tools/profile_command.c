@@ -6,10 +6,10 @@
  * next point; what was measured stays in the database, files made for the occasion are removed, and
  * the same command goes on where it stopped (profile_resume.c).
  */
-#include "bench/bench_kv.h"
-#include "bench/worker_pool.h"
 #include "command.h"
 #include "device_list.h"
+#include "lab/bench/bench_kv.h"
+#include "lab/bench/worker_pool.h"
 #include "profile_calibrate.h"
 #include "profile_document.h"
 #include "profile_manage.h"

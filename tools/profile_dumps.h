@@ -5,7 +5,7 @@
 #ifndef TOOLS_PROFILE_DUMPS_H
 #define TOOLS_PROFILE_DUMPS_H
 
-#include "estimator/quality_dumps.h"
+#include "estimator/quality/quality_dumps.h"
 
 #include <stdio.h>
 

@@ -5,7 +5,7 @@
  */
 #include "command.h"
 #include "data_files.h"
-#include "estimator/quality_mixed.h"
+#include "estimator/quality/quality_mixed.h"
 #include "profile_document.h"
 #include "profile_dumps.h"
 #include "variant_list.h"

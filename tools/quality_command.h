@@ -5,7 +5,7 @@
 #ifndef TOOLS_QUALITY_COMMAND_H
 #define TOOLS_QUALITY_COMMAND_H
 
-#include "estimator/quality_profile.h"
+#include "estimator/quality/quality_profile.h"
 
 #include <stdio.h>
 

@@ -14,9 +14,9 @@
 #include "profile_open.h"
 #include "report_page.h"
 
-#include "estimator/whole_file.h"
-#include "replay/live_profile.h"
-#include "replay/replay.h"
+#include "estimator/model/whole_file.h"
+#include "lab/replay/live_profile.h"
+#include "lab/replay/replay.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -12,7 +12,7 @@
 #include "profile_document.h"
 #include "report_verdict.h"
 
-#include "estimator/whole_file.h"
+#include "estimator/model/whole_file.h"
 
 #include <errno.h>
 #include <kvterrace/kvterrace.h>

@@ -5,7 +5,7 @@
 #ifndef TOOLS_VARIANT_LIST_H
 #define TOOLS_VARIANT_LIST_H
 
-#include "estimator/quality_profile.h"
+#include "estimator/quality/quality_profile.h"
 
 /* Reads names with blanks or ';' between them; NULL: the usual ones, or the few of --quick.
  * KVT_OK; KVT_E_ARGUMENT (a name that is none, or more than capacity; the message says which);

@@ -7,8 +7,8 @@
  */
 #include "codecs_support.h"
 
-#include "codecs/cpu.h"
-#include "codecs/half.h"
+#include "base/half.h"
+#include "codecs/kernels/cpu.h"
 
 typedef enum content {
     CONTENT_SAMPLE,  /* looks like KV */

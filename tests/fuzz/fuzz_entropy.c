@@ -4,8 +4,8 @@
  * values. The first 6 bytes choose what to do and the shape. Buffers are as large as promised, so
  * that a sanitizer sees every byte too many.
  */
-#include "codecs/cpu.h"
 #include "codecs/entropy.h"
+#include "codecs/kernels/cpu.h"
 #include "fuzz_arena.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -3,7 +3,7 @@
  * fuzz_lossless_modes.c - the decoders of lossless fast and dense against any bytes, and round
  * trips of any values. The first 6 bytes choose what to do and the shape.
  */
-#include "codecs/cpu.h"
+#include "codecs/kernels/cpu.h"
 #include "codecs/lossless_dense.h"
 #include "codecs/lossless_fast.h"
 #include "fuzz_arena.h"

@@ -10,7 +10,7 @@
 #include "codecs/record_note.h"
 #include "fuzz_arena.h"
 #include "store/placement_note.h"
-#include "tiers/location.h"
+#include "tiers/pool/location.h"
 
 #include <xxhash.h>
 

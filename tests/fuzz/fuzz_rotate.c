@@ -5,7 +5,7 @@
  * encoded as a matrix (repeated to its size): all instruction sets must agree, and what was encoded
  * must decode within its capacity.
  */
-#include "codecs/cpu.h"
+#include "codecs/kernels/cpu.h"
 #include "codecs/rotate.h"
 #include "fuzz_arena.h"
 

@@ -4,7 +4,7 @@
  * instruction set and layout, the rest is repeated to fill the entry. An exact codec must give the
  * same bytes back, and the record must fit its bound and verify.
  */
-#include "codecs/cpu.h"
+#include "codecs/kernels/cpu.h"
 #include "fuzz_arena.h"
 
 #include <kvterrace/codec.h>

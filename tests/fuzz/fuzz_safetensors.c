@@ -4,7 +4,7 @@
  * rest is a whole file or a header to which the length and, from the second byte, data are added,
  * so that most inputs get past the length. Of what is accepted every byte is read.
  */
-#include "estimator/safetensors.h"
+#include "estimator/model/safetensors.h"
 
 #include <stdlib.h>
 #include <string.h>

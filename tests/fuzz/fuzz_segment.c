@@ -4,7 +4,7 @@
  * and settings, the rest is the stored segment, or the parts of a matrix. The target is watched by
  * its exact size.
  */
-#include "codecs/cpu.h"
+#include "codecs/kernels/cpu.h"
 #include "fuzz_arena.h"
 
 #include <kvterrace/codec.h>

@@ -8,8 +8,8 @@
  * ours is defined otherwise the reason stands beside the figure. Needs the trace below the folder
  * that KVT_DATA_DIR names.
  */
-#include "replay/belady.h"
-#include "replay/workload.h"
+#include "lab/replay/belady.h"
+#include "lab/replay/workload.h"
 
 #include <kvterrace/policy.h>
 

@@ -14,7 +14,7 @@
 #include <pthread.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
-#include <tiers/pool.h>
+#include <tiers/pool/pool.h>
 
 enum { DRIVES = 4, MIB = 1 << 20, BAD_OFFSET = MIB, REQUEST = 256 * 1024 };
 

@@ -8,7 +8,7 @@
 #ifndef SUPPORT_MODEL_SUPPORT_H
 #define SUPPORT_MODEL_SUPPORT_H
 
-#include "estimator/model.h"
+#include "estimator/model/model.h"
 
 #include <math.h>
 #include <setjmp.h>

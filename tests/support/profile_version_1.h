@@ -8,7 +8,7 @@
 
 #include "profile_scratch.h"
 
-#include "estimator/host_identity.h"
+#include "estimator/profile/host_identity.h"
 
 /* The tables as version 1 wrote them. */
 static const char *const version_1[] = {

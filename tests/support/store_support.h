@@ -7,7 +7,7 @@
 #define TESTS_STORE_SUPPORT_H
 
 #include "codecs/kv_sample.h"
-#include "tiers/device_fault.h"
+#include "tiers/devices/device_fault.h"
 
 #include <kvterrace/kvterrace.h>
 

@@ -5,7 +5,7 @@
  */
 #include "expected.h"
 
-#include "tiers/device_fault.h"
+#include "tiers/devices/device_fault.h"
 
 #include <errno.h>
 #include <pthread.h>

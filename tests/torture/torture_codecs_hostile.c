@@ -10,7 +10,7 @@
  */
 #include "codecs_support.h"
 
-#include "codecs/cpu.h"
+#include "codecs/kernels/cpu.h"
 #include "codecs/record_format.h"
 
 #include <sys/mman.h>

@@ -3,7 +3,7 @@
  * torture_estimator_faults.c - devices that fail, vanish or say busy while they are measured: the
  * status is theirs, nothing stays in flight, and the profile keeps its earlier answer.
  */
-#include "tiers/device_fault.h"
+#include "tiers/devices/device_fault.h"
 
 #include <kvterrace/profile.h>
 

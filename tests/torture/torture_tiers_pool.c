@@ -18,7 +18,7 @@
 #include <string.h>
 
 #include "pool_scratch.h"
-#include "tiers/device_fault.h"
+#include "tiers/devices/device_fault.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__GLIBC__)
 #define TORTURE_ALLOCATIONS 0

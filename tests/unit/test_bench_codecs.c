@@ -3,12 +3,12 @@
  * test_bench_codecs.c - entries through records and back as the bench counts them, dumps into
  * records and out again, refusals of dumps that do not fit, and the whole bench in small.
  */
-#include "bench/bench.h"
-#include "bench/bench_codecs_file.h"
-#include "codecs/cpu.h"
+#include "codecs/kernels/cpu.h"
 #include "codecs_support.h"
-#include "estimator/quality_trip.h"
-#include "estimator/safetensors.h"
+#include "estimator/model/safetensors.h"
+#include "estimator/quality/quality_trip.h"
+#include "lab/bench/bench.h"
+#include "lab/bench/bench_codecs_file.h"
 
 #include <jansson.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
  * test_bench_grid_cells.c - the grid's cells: every level that they are to cover, names that tell
  * them apart, and a draw of the hidden half that stays as it was drawn.
  */
-#include "bench/bench_grid.h"
+#include "lab/bench/bench_grid.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

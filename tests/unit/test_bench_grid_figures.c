@@ -2,7 +2,7 @@
 /*
  * test_bench_grid_figures.c - ratios, intervals and totals of the grid on planted figures.
  */
-#include "bench/bench_grid.h"
+#include "lab/bench/bench_grid.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -3,7 +3,7 @@
  * test_bench_grid_workload.c - what a cell is replayed with: the capacity and its split, the forms
  * of the shipped ladder, servers for the load, the share of scans; no setting of the engine.
  */
-#include "bench/bench_grid.h"
+#include "lab/bench/bench_grid.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -3,7 +3,7 @@
  * test_bench_live.c - the live bench judges planted readings: ratios, ranks, pairs, wrong bytes,
  * and prints them; the settings are the ones that are promised. No store runs here.
  */
-#include "bench/bench_live.h"
+#include "lab/bench/bench_live.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

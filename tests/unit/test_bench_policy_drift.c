@@ -3,7 +3,7 @@
  * test_bench_policy_drift.c - bench policy --drift in small: every row is there, shares are those
  * of the exact copy, nested planes keep theirs, and equal runs print equal figures.
  */
-#include "bench/bench.h"
+#include "lab/bench/bench.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -3,8 +3,8 @@
  * test_bench_verify.c - verify and inspect over a real store on two SSD files: sound, damaged,
  * missing, exchanged; and that neither changes a byte.
  */
-#include "bench/inspect.h"
-#include "bench/verify.h"
+#include "lab/inspect/inspect.h"
+#include "lab/inspect/verify.h"
 #include "store_support.h"
 
 #include <fcntl.h>

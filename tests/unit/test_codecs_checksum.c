@@ -5,7 +5,7 @@
  */
 #include "codecs_support.h"
 
-#include "codecs/checksum.h"
+#include "codecs/kernels/checksum.h"
 
 #define XXH_STATIC_LINKING_ONLY
 #include <xxhash.h>

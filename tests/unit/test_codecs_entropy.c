@@ -5,8 +5,8 @@
  */
 #include "codecs_support.h"
 
-#include "codecs/cpu.h"
 #include "codecs/entropy.h"
+#include "codecs/kernels/cpu.h"
 
 #include <xxhash.h>
 

@@ -6,8 +6,8 @@
  */
 #include "codecs_support.h"
 
-#include "codecs/half.h"
-#include "codecs/kivi_group.h"
+#include "base/half.h"
+#include "codecs/kernels/kivi_group.h"
 
 #include <stdio.h>
 

@@ -5,8 +5,8 @@
  */
 #include "codecs_support.h"
 
-#include "codecs/cpu.h"
-#include "codecs/half.h"
+#include "base/half.h"
+#include "codecs/kernels/cpu.h"
 
 /* A source of `seed` with ties, subnormals, negative zeros, constant groups and large ranges. */
 static void fill_rough(const kvt_layout *layout, uint64_t seed, uint8_t *target, uint64_t bytes)

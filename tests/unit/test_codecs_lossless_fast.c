@@ -5,7 +5,7 @@
  */
 #include "codecs_support.h"
 
-#include "codecs/cpu.h"
+#include "codecs/kernels/cpu.h"
 #include "codecs/lossless_fast.h"
 
 #include <xxhash.h>

@@ -5,8 +5,8 @@
  */
 #include "codecs_support.h"
 
-#include "bench/worker_pool.h"
 #include "codecs/record_format.h"
+#include "lab/bench/worker_pool.h"
 
 static const kvt_layout shaped = {.layers = 5,
                                   .kv_heads = 2,

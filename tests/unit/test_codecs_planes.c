@@ -5,9 +5,9 @@
  */
 #include "codecs_support.h"
 
-#include "codecs/cpu.h"
-#include "codecs/half.h"
-#include "codecs/kivi_group.h"
+#include "base/half.h"
+#include "codecs/kernels/cpu.h"
+#include "codecs/kernels/kivi_group.h"
 #include "codecs/record_format.h"
 
 #include <math.h>

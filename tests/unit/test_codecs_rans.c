@@ -3,7 +3,7 @@
  * test_codecs_rans.c - the interleaved coder: tables, sizes, room, damage, and that every
  * instruction set gives the same bytes.
  */
-#include "codecs/cpu.h"
+#include "codecs/kernels/cpu.h"
 #include "codecs/rans.h"
 
 #include <math.h>

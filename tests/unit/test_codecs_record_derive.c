@@ -5,7 +5,7 @@
  */
 #include "codecs_support.h"
 
-#include "codecs/cpu.h"
+#include "codecs/kernels/cpu.h"
 #include "codecs/record_format.h"
 
 static kvt_layout small_layout(uint8_t dtype)

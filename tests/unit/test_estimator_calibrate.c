@@ -4,8 +4,8 @@
  * known: which candidate wins and when the default stays, rungs that a cheaper one beats, losses
  * that do not fall, forms that a layout does not take.
  */
-#include "estimator/calibrate.h"
-#include "estimator/quality_trip.h"
+#include "estimator/quality/calibrate.h"
+#include "estimator/quality/quality_trip.h"
 
 #include <math.h>
 #include <setjmp.h>

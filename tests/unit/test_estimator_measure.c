@@ -6,7 +6,7 @@
 #include <kvterrace/codec.h>
 #include <kvterrace/profile.h>
 
-#include "estimator/profile_internal.h"
+#include "estimator/profile/profile_internal.h"
 
 #include <math.h>
 #include <setjmp.h>

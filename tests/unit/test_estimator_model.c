@@ -3,8 +3,8 @@
  * test_estimator_model.c - the reference decoder on small random models: all three loaders against
  * a plain forward pass in double, prefill in pieces, dropped tokens, 16-bit KV, hostile files.
  */
-#include "estimator/model_half.h"
-#include "estimator/safetensors.h"
+#include "estimator/model/model_half.h"
+#include "estimator/model/safetensors.h"
 #include "model_support.h"
 
 #include <kvterrace/codec.h>

@@ -3,9 +3,9 @@
  * test_estimator_model_judge.c - the judge on small random models: exact against exact, known
  * changes of K and V, dropped tokens, probes against sums in double, KL by hand, texts and sets.
  */
-#include "estimator/judge.h"
-#include "estimator/model_half.h"
-#include "estimator/model_score.h"
+#include "estimator/model/model_half.h"
+#include "estimator/model/model_score.h"
+#include "estimator/quality/judge.h"
 #include "model_support.h"
 
 #include <unistd.h>

@@ -4,9 +4,9 @@
  * folder: likelihood as measured elsewhere, greedy text as documented, generation from kept KV, and
  * the loss of 4-bit KV as the codec trial found it. Skipped without KVT_DATA_DIR.
  */
-#include "estimator/judge.h"
-#include "estimator/model_half.h"
-#include "estimator/model_score.h"
+#include "estimator/model/model_half.h"
+#include "estimator/model/model_score.h"
+#include "estimator/quality/judge.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -3,7 +3,7 @@
  * test_estimator_offer.c - the prefill model against the published table, and properties of the
  * offers built from a cost model.
  */
-#include "estimator/offer.h"
+#include "estimator/predict/offer.h"
 
 #include <kvterrace/codec.h>
 #include <kvterrace/profile.h>

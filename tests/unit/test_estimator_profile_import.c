@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "estimator/profile_sheet.h"
+#include "estimator/profile/profile_sheet.h"
 #include "profile_scratch.h"
 
 #include <kvterrace/codec.h>

@@ -5,9 +5,9 @@
  */
 #include "quality_scratch.h"
 
-#include "estimator/model_score.h"
-#include "estimator/quality.h"
-#include "estimator/quality_answer.h"
+#include "estimator/model/model_score.h"
+#include "estimator/quality/quality.h"
+#include "estimator/quality/quality_answer.h"
 
 enum { CONTEXT = 96, CONTINUATION = 24, ANSWER = 9, ENTRIES = 4 };
 

@@ -3,11 +3,11 @@
  * test_estimator_quality_attention.c - the probe of attention against sums in double, on random KV:
  * errors per head, mass and flips, dropped tokens, dtypes, exact variants; KV dumps there and back.
  */
-#include "estimator/model.h"
-#include "estimator/model_half.h"
-#include "estimator/quality_attention.h"
-#include "estimator/quality_dump.h"
-#include "estimator/safetensors.h"
+#include "estimator/model/model.h"
+#include "estimator/model/model_half.h"
+#include "estimator/model/safetensors.h"
+#include "estimator/quality/quality_attention.h"
+#include "estimator/quality/quality_dump.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -3,10 +3,10 @@
  * test_estimator_quality_dumps.c - quality from dumps into a profile: figures, bounds without
  * scores, fits with them, going on after an interruption, and what is refused.
  */
-#include "estimator/model_half.h"
-#include "estimator/profile_internal.h"
-#include "estimator/quality_dump.h"
-#include "estimator/quality_dumps.h"
+#include "estimator/model/model_half.h"
+#include "estimator/profile/profile_internal.h"
+#include "estimator/quality/quality_dump.h"
+#include "estimator/quality/quality_dumps.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -4,8 +4,8 @@
  * one of its training, it answers questions about 512 tokens, and it loses answers where KV is
  * dropped or coded too coarsely.
  */
-#include "estimator/model_score.h"
-#include "estimator/quality.h"
+#include "estimator/model/model_score.h"
+#include "estimator/quality/quality.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -3,8 +3,8 @@
  * test_estimator_resume.c - interrupted measurements go on where they stopped, and only with what
  * was measured in the same way; reads and writes at once; codecs by threads and on given KV.
  */
-#include "bench/worker_pool.h"
 #include "codecs/kv_sample.h"
+#include "lab/bench/worker_pool.h"
 
 #include <kvterrace/codec.h>
 #include <kvterrace/profile.h>

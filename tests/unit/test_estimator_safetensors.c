@@ -3,7 +3,7 @@
  * test_estimator_safetensors.c - tensors written and read back, files of other writers, and headers
  * that lie about lengths, offsets, shapes and types.
  */
-#include "estimator/safetensors.h"
+#include "estimator/model/safetensors.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -3,7 +3,7 @@
  * test_replay_adaptcache.c - AdaptCache's experiment: its comparisons on points worked out by hand,
  * one system whose times are known, and the whole of it in small.
  */
-#include "replay/adaptcache_experiment.h"
+#include "lab/experiments/adaptcache_experiment.h"
 
 #include "codecs/codecs.h"
 

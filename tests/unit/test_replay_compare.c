@@ -2,8 +2,8 @@
 /*
  * test_replay_compare.c - drawn sessions, pairing, matching, blends, and a whole comparison.
  */
-#include "replay/compare_state.h"
-#include "replay/workload_build.h"
+#include "lab/replay/compare_state.h"
+#include "lab/replay/workload_build.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -3,9 +3,9 @@
  * test_replay_live.c - live replay: every byte that a real store gives back is checked, its moves
  * equal the plan log, and the check itself notices a changed byte. No time is judged.
  */
-#include "estimator/profile_internal.h"
-#include "replay/live_content.h"
-#include "replay/replay.h"
+#include "estimator/profile/profile_internal.h"
+#include "lab/replay/live_content.h"
+#include "lab/replay/replay.h"
 
 #include <kvterrace/codec.h>
 

@@ -3,8 +3,8 @@
  * test_replay_report.c - what replay reads from the settings, and the table that it prints for
  * people.
  */
-#include "replay/replay.h"
-#include "replay/results_text.h"
+#include "lab/replay/replay.h"
+#include "lab/replay/results_text.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

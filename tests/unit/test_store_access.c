@@ -2,7 +2,7 @@
 /*
  * test_store_access.c - put, get, delete, prefixes, eviction, migration, sharing of reads.
  */
-#include "bench/worker_pool.h"
+#include "lab/bench/worker_pool.h"
 #include "store_support.h"
 
 #include <math.h>

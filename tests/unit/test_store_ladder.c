@@ -4,7 +4,7 @@
  * refused, entries that become coarser under pressure and come back as one coding of the original,
  * the loss limit, and rows of forms that the limit no longer allows.
  */
-#include "estimator/profile_rungs.h"
+#include "estimator/profile/profile_rungs.h"
 #include "store_support.h"
 
 #include <sqlite3.h>

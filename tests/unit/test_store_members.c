@@ -5,7 +5,7 @@
  */
 #include "store_support.h"
 
-#include "tiers/superblock.h"
+#include "tiers/devices/superblock.h"
 
 enum { DISKS = 3, ENTRIES = 40 };
 

@@ -6,7 +6,7 @@
 #include "codecs/record_note.h"
 #include "store/placement_note.h"
 #include "store_support.h"
-#include "tiers/location.h"
+#include "tiers/pool/location.h"
 
 #include <fcntl.h>
 #include <math.h>

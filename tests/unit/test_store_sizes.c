@@ -5,7 +5,7 @@
  */
 #include "store_support.h"
 
-#include "estimator/offer.h"
+#include "estimator/predict/offer.h"
 #include "store/store.h"
 
 #define MANY 24u

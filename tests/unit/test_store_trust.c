@@ -6,7 +6,7 @@
  * The store runs on memory. Its clock at the learn interface is the test's: every transfer and
  * every decoding takes the seconds of the sound curves, so counts decide and no timing does.
  */
-#include "estimator/profile_internal.h"
+#include "estimator/profile/profile_internal.h"
 #include "store/store.h"
 #include "store_support.h"
 

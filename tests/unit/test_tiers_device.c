@@ -5,7 +5,7 @@
  */
 #include "device_scratch.h"
 
-#include <tiers/device_internal.h>
+#include <tiers/devices/device_internal.h>
 
 static void test_table(void **state)
 {

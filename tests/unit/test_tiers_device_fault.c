@@ -6,7 +6,7 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <tiers/device_fault.h>
+#include <tiers/devices/device_fault.h>
 
 enum { BLOCK = 4096, CAPACITY = 64 * BLOCK };
 

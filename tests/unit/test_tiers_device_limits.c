@@ -5,7 +5,7 @@
 #include "device_scratch.h"
 
 #include <sys/stat.h>
-#include <tiers/device_limits.h>
+#include <tiers/devices/device_limits.h>
 
 static char folder[64];
 

@@ -6,8 +6,8 @@
 
 #include <sched.h>
 
-#include "tiers/device_memory_copy.h"
-#include "tiers/device_memory_node.h"
+#include "tiers/devices/device_memory_copy.h"
+#include "tiers/devices/device_memory_node.h"
 
 static bool has_cpu(const node_cpus *cpus, unsigned cpu)
 {

@@ -8,9 +8,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <tiers/device_file.h>
-#include <tiers/device_nvme.h>
-#include <tiers/device_signature.h>
+#include <tiers/devices/device_file.h>
+#include <tiers/devices/device_nvme.h>
+#include <tiers/devices/device_signature.h>
 
 static uint8_t page[NVME_PAGE_BYTES];
 

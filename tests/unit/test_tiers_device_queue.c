@@ -9,7 +9,7 @@
  * in the kernel for as long as the test wants.
  */
 #include "device_scratch.h"
-#include "tiers/device_queue.h"
+#include "tiers/devices/device_queue.h"
 
 #include <errno.h>
 #include <linux/filter.h>

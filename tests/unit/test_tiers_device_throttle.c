@@ -6,8 +6,8 @@
 #include "device_scratch.h"
 
 #include <errno.h>
-#include <tiers/device_fault.h>
-#include <tiers/device_internal.h>
+#include <tiers/devices/device_fault.h>
+#include <tiers/devices/device_internal.h>
 
 enum { BLOCK = 65536, CAPACITY = 1 << 20 };
 

@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tiers/extent.h"
-#include "tiers/pool.h"
+#include "tiers/pool/extent.h"
+#include "tiers/pool/pool.h"
 
 enum { GRAINS = 2048, HELD_MAX = 1024, OPERATIONS = 1000000, AUDIT_EVERY = 4999 };
 

@@ -13,7 +13,7 @@
 #include <xxhash.h>
 
 #include "pool_scratch.h"
-#include "tiers/location.h"
+#include "tiers/pool/location.h"
 
 enum { FLAT_MAX = 4096, MEMBERS = 3 };
 

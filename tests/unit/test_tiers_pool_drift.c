@@ -14,8 +14,8 @@
 #include <string.h>
 
 #include "pool_scratch.h"
-#include "tiers/device_fault.h"
-#include "tiers/device_sim.h"
+#include "tiers/devices/device_fault.h"
+#include "tiers/devices/device_sim.h"
 
 enum { UNIT = 262144, UNITS = 64, MEMBERS = 4 };
 

@@ -16,7 +16,7 @@
 #include <string.h>
 
 #include "pool_scratch.h"
-#include "tiers/device_fault.h"
+#include "tiers/devices/device_fault.h"
 
 enum { UNIT = 16384, GRAIN = TIERS_GRAIN_BYTES };
 

@@ -15,9 +15,9 @@
 #include <time.h>
 
 #include "pool_scratch.h"
-#include "tiers/device_fault.h"
-#include "tiers/patience.h"
-#include "tiers/worker.h"
+#include "tiers/devices/device_fault.h"
+#include "tiers/devices/patience.h"
+#include "tiers/pool/worker.h"
 
 enum { UNIT = 16384, MS = 1000000, OBJECTS = 40 };
 

@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tiers/location.h"
-#include "tiers/stripe.h"
+#include "tiers/pool/location.h"
+#include "tiers/pool/stripe.h"
 
 static uint64_t random_next(uint64_t *state)
 {

@@ -6,8 +6,8 @@
 #include "device_scratch.h"
 
 #include <errno.h>
-#include <tiers/device_fault.h>
-#include <tiers/superblock.h>
+#include <tiers/devices/device_fault.h>
+#include <tiers/devices/superblock.h>
 #include <xxhash.h>
 
 enum { SLOT = 4096, CAPACITY = 65536 };

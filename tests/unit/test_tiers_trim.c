@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
-#include "tiers/trim.h"
+#include "tiers/pool/trim.h"
 
 enum { GRAIN = 4096, WAIT_NS = 10000000 };
 

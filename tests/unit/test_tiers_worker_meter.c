@@ -11,7 +11,7 @@
 #include <cmocka.h>
 #include <math.h>
 
-#include "tiers/worker_meter.h"
+#include "tiers/pool/worker_meter.h"
 
 #define MB  1e6
 #define KIB 1024u

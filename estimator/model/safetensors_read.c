@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * safetensors_read.c - checks a safetensors header and gives out its tensors. No byte is trusted:
+ * the tensors must tile the data part exactly, so none can reach outside it or overlap another.
+ * Thread rule: see safetensors.h.
+ */
+#include "estimator/model/model_half.h"
+#include "estimator/model/model_map.h"
+#include "estimator/model/safetensors.h"
+
+#include <assert.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct safetensors {
+    model_map map;  /* zero when the bytes are the caller's */
+    json_t *header; /* owns the names */
+    safetensors_tensor *tensors;
+    size_t count;
+};
+
+/* Where messages go, and the file's name for them. */
+typedef struct safetensors_source {
+    const char *name;
+    const uint8_t *data; /* after the header */
+    uint64_t data_bytes;
+    char *message;
+    size_t message_size;
+} safetensors_source;
+
+static const struct {
+    char name[8];
+    uint8_t dtype, bytes;
+} safetensors_types[] = {
+    {"F16", KVT_DTYPE_FP16, 2},    {"BF16", KVT_DTYPE_BF16, 2},   {"F32", KVT_DTYPE_FP32, 4},
+    {"F8_E4M3", KVT_DTYPE_FP8, 1}, {"F8_E5M2", KVT_DTYPE_FP8, 1}, {"BOOL", KVT_DTYPE_OPAQUE, 1},
+    {"U8", KVT_DTYPE_OPAQUE, 1},   {"I8", KVT_DTYPE_OPAQUE, 1},   {"I16", KVT_DTYPE_OPAQUE, 2},
+    {"U16", KVT_DTYPE_OPAQUE, 2},  {"I32", KVT_DTYPE_OPAQUE, 4},  {"U32", KVT_DTYPE_OPAQUE, 4},
+    {"I64", KVT_DTYPE_OPAQUE, 8},  {"U64", KVT_DTYPE_OPAQUE, 8},  {"F64", KVT_DTYPE_OPAQUE, 8},
+};
+
+static kvt_status safetensors_fail(const safetensors_source *source, kvt_status status,
+                                   const char *tensor, const char *reason)
+{
+    /* Names are cut short: a message is for a person, and a name may be as long as the header. */
+    return model_map_say(status, source->message, source->message_size, source->name, "%.80s%s%s",
+                         tensor, tensor[0] != '\0' ? ": " : "", reason);
+}
+
+/* A JSON integer that is not negative. */
+static bool safetensors_number(const json_t *value, uint64_t *out)
+{
+    if (!json_is_integer(value) || json_integer_value(value) < 0) return false;
+    *out = (uint64_t)json_integer_value(value);
+    return true;
+}
+
+static kvt_status safetensors_parse_shape(const safetensors_source *source, const json_t *shape,
+                                          safetensors_tensor *tensor)
+{
+    if (!json_is_array(shape)) {
+        return safetensors_fail(source, KVT_E_PARSE, tensor->name, "no shape");
+    }
+    if (json_array_size(shape) > SAFETENSORS_RANK_MAX) {
+        return safetensors_fail(source, KVT_E_CORRUPT, tensor->name, "more than 8 dimensions");
+    }
+    tensor->rank = (uint8_t)json_array_size(shape);
+    tensor->elements = 1;
+    for (size_t i = 0; i < tensor->rank; i++) {
+        if (!safetensors_number(json_array_get(shape, i), &tensor->shape[i])) {
+            return safetensors_fail(source, KVT_E_PARSE, tensor->name,
+                                    "a dimension is no whole number");
+        }
+        if (__builtin_mul_overflow(tensor->elements, tensor->shape[i], &tensor->elements)) {
+            return safetensors_fail(source, KVT_E_CORRUPT, tensor->name, "the shape overflows");
+        }
+    }
+    return KVT_OK;
+}
+
+static kvt_status safetensors_parse_tensor(const safetensors_source *source, const char *name,
+                                           const json_t *value, safetensors_tensor *tensor)
+{
+    const json_t *offsets = json_object_get(value, "data_offsets");
+    const char *type = json_string_value(json_object_get(value, "dtype"));
+    uint64_t begin, end;
+    *tensor = (safetensors_tensor){.name = name};
+    if (type == NULL) return safetensors_fail(source, KVT_E_PARSE, name, "no dtype");
+    for (size_t i = 0; i < sizeof safetensors_types / sizeof safetensors_types[0]; i++) {
+        if (strcmp(type, safetensors_types[i].name) != 0) continue;
+        tensor->dtype = safetensors_types[i].dtype;
+        tensor->element_bytes = safetensors_types[i].bytes;
+    }
+    if (tensor->element_bytes == 0) {
+        return safetensors_fail(source, KVT_E_CORRUPT, name, "an unknown dtype");
+    }
+    kvt_status status = safetensors_parse_shape(source, json_object_get(value, "shape"), tensor);
+    if (status != KVT_OK) return status;
+    if (!json_is_array(offsets) || json_array_size(offsets) != 2 ||
+        !safetensors_number(json_array_get(offsets, 0), &begin) ||
+        !safetensors_number(json_array_get(offsets, 1), &end)) {
+        return safetensors_fail(source, KVT_E_PARSE, name, "no pair of data_offsets");
+    }
+    if (begin > end || end > source->data_bytes) {
+        return safetensors_fail(source, KVT_E_CORRUPT, name, "outside the file");
+    }
+    if (__builtin_mul_overflow(tensor->elements, tensor->element_bytes, &tensor->bytes) ||
+        tensor->bytes != end - begin) {
+        return safetensors_fail(source, KVT_E_CORRUPT, name, "shape and data_offsets differ");
+    }
+    tensor->data = source->data + begin;
+    return KVT_OK;
+}
+
+/* By place, and at the same place the empty ones first. */
+static int safetensors_by_place(const void *left, const void *right)
+{
+    const safetensors_tensor *a = left, *b = right;
+    if (a->data != b->data) return (uintptr_t)a->data < (uintptr_t)b->data ? -1 : 1;
+    return (a->bytes > b->bytes) - (a->bytes < b->bytes);
+}
+
+static int safetensors_by_name(const void *left, const void *right)
+{
+    const safetensors_tensor *a = left, *b = right;
+    return strcmp(a->name, b->name);
+}
+
+static kvt_status safetensors_check_tiling(const safetensors_source *source, safetensors *file)
+{
+    const uint8_t *place = source->data;
+    qsort(file->tensors, file->count, sizeof *file->tensors, safetensors_by_place);
+    for (size_t i = 0; i < file->count; i++) {
+        const safetensors_tensor *tensor = &file->tensors[i];
+        if ((const uint8_t *)tensor->data != place) {
+            return safetensors_fail(source, KVT_E_CORRUPT, tensor->name,
+                                    "overlaps another tensor or leaves a gap");
+        }
+        place += tensor->bytes;
+    }
+    if (place != source->data + source->data_bytes) {
+        return safetensors_fail(source, KVT_E_CORRUPT, "", "bytes after the last tensor");
+    }
+    qsort(file->tensors, file->count, sizeof *file->tensors, safetensors_by_name);
+    return KVT_OK;
+}
+
+static kvt_status safetensors_check_metadata(const safetensors_source *source, json_t *metadata)
+{
+    const char *key;
+    json_t *value;
+    if (!json_is_object(metadata)) {
+        return safetensors_fail(source, KVT_E_PARSE, "__metadata__", "no object");
+    }
+    json_object_foreach(metadata, key, value)
+    {
+        if (!json_is_string(value)) {
+            return safetensors_fail(source, KVT_E_PARSE, "__metadata__", "holds more than strings");
+        }
+    }
+    return KVT_OK;
+}
+
+static kvt_status safetensors_parse(const safetensors_source *source, safetensors *file)
+{
+    const char *name;
+    json_t *value;
+    size_t names = json_object_size(file->header);
+    file->tensors = calloc(names + 1, sizeof *file->tensors);
+    if (file->tensors == NULL) return KVT_E_MEMORY;
+    json_object_foreach(file->header, name, value)
+    {
+        kvt_status status;
+        if (strcmp(name, "__metadata__") == 0) {
+            status = safetensors_check_metadata(source, value);
+        } else if (!json_is_object(value)) {
+            status = safetensors_fail(source, KVT_E_PARSE, name, "no object");
+        } else {
+            status = safetensors_parse_tensor(source, name, value, &file->tensors[file->count++]);
+        }
+        if (status != KVT_OK) return status;
+    }
+    return safetensors_check_tiling(source, file);
+}
+
+kvt_status safetensors_open_bytes(const char *name, const void *bytes, uint64_t size,
+                                  safetensors **file_out, char *message, size_t message_size)
+{
+    const uint8_t *at = bytes;
+    safetensors_source source = {.name = name, .message = message, .message_size = message_size};
+    uint64_t header_bytes = 0;
+    json_error_t error;
+    *file_out = NULL;
+    if (size < 8) return safetensors_fail(&source, KVT_E_CORRUPT, "", "shorter than its header");
+    for (int i = 7; i >= 0; i--)
+        header_bytes = header_bytes << 8 | at[i];
+    if (header_bytes > SAFETENSORS_HEADER_MAX || header_bytes > size - 8) {
+        return safetensors_fail(
+            &source, KVT_E_CORRUPT, "",
+            "not safetensors: its header would be longer than the file or than allowed");
+    }
+    source.data = at + 8 + header_bytes;
+    source.data_bytes = size - 8 - header_bytes;
+    safetensors *file = calloc(1, sizeof *file);
+    if (file == NULL) return KVT_E_MEMORY;
+    file->header = json_loadb((const char *)at + 8, header_bytes, JSON_REJECT_DUPLICATES, &error);
+    kvt_status status;
+    if (file->header == NULL) {
+        status = safetensors_fail(&source, KVT_E_PARSE, "header", error.text);
+    } else if (!json_is_object(file->header)) {
+        status = safetensors_fail(&source, KVT_E_PARSE, "header", "no object");
+    } else {
+        status = safetensors_parse(&source, file);
+    }
+    if (status != KVT_OK) {
+        safetensors_close(file);
+        return status;
+    }
+    *file_out = file;
+    return KVT_OK;
+}
+
+kvt_status safetensors_open(const char *path, safetensors **file_out, char *message,
+                            size_t message_size)
+{
+    model_map map;
+    *file_out = NULL;
+    kvt_status status = model_map_open(path, &map, message, message_size);
+    if (status != KVT_OK) return status;
+    status = safetensors_open_bytes(path, map.bytes, map.size, file_out, message, message_size);
+    if (status != KVT_OK) {
+        model_map_close(&map);
+        return status;
+    }
+    (*file_out)->map = map;
+    return KVT_OK;
+}
+
+void safetensors_close(safetensors *file)
+{
+    if (file == NULL) return;
+    json_decref(file->header);
+    model_map_close(&file->map);
+    free(file->tensors);
+    free(file);
+}
+
+size_t safetensors_count(const safetensors *file)
+{
+    return file->count;
+}
+
+const safetensors_tensor *safetensors_at(const safetensors *file, size_t index)
+{
+    return index < file->count ? &file->tensors[index] : NULL;
+}
+
+const safetensors_tensor *safetensors_find(const safetensors *file, const char *name)
+{
+    const safetensors_tensor wanted = {.name = name};
+    return bsearch(&wanted, file->tensors, file->count, sizeof *file->tensors, safetensors_by_name);
+}
+
+void safetensors_read_fp32(const safetensors_tensor *tensor, uint64_t first, uint64_t count,
+                           float *out)
+{
+    const uint8_t *at = (const uint8_t *)tensor->data + first * tensor->element_bytes;
+    assert(first <= tensor->elements && count <= tensor->elements - first);
+    if (tensor->dtype == KVT_DTYPE_FP32) {
+        memcpy(out, at, count * sizeof *out);
+        return;
+    }
+    assert(tensor->dtype == KVT_DTYPE_FP16 || tensor->dtype == KVT_DTYPE_BF16);
+    for (uint64_t i = 0; i < count; i++) {
+        uint16_t half;
+        memcpy(&half, at + 2 * i, sizeof half);
+        out[i] = tensor->dtype == KVT_DTYPE_FP16 ? model_half_from_fp16(half)
+                                                 : model_half_from_bf16(half);
+    }
+}

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * whole_file.c - writes under another name, renames regular files alone. Thread rule: any thread,
+ * one per path.
+ */
+#include "estimator/model/whole_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+kvt_status whole_file_begin(const char *path, char **partial_out, char *message,
+                            size_t message_size)
+{
+    struct stat facts;
+    char real[PATH_MAX];
+    bool exists = stat(path, &facts) == 0;
+    *partial_out = NULL;
+    if (exists && !S_ISREG(facts.st_mode)) {
+        *partial_out = strdup(path);
+        return *partial_out ? KVT_OK : KVT_E_MEMORY;
+    }
+    /* What a symbolic link names is replaced, and the link stays. */
+    const char *named = exists && realpath(path, real) ? real : path;
+    if (asprintf(partial_out, "%s.part.%ld", named, (long)getpid()) < 0) {
+        *partial_out = NULL;
+        return KVT_E_MEMORY;
+    }
+    int descriptor = open(*partial_out, O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0666);
+    if (descriptor >= 0) {
+        if (exists) (void)!fchmod(descriptor, facts.st_mode & 0777);
+        (void)close(descriptor);
+        return KVT_OK;
+    }
+    (void)snprintf(message, message_size, "%.300s: %s", path, strerror(errno));
+    free(*partial_out);
+    *partial_out = NULL;
+    return KVT_E_CONFIG;
+}
+
+kvt_status whole_file_end(char **partial, const char *path, kvt_status status, char *message,
+                          size_t message_size)
+{
+    char real[PATH_MAX];
+    if (!*partial) return status;
+    const char *named = realpath(path, real) ? real : path;
+    if (strcmp(*partial, path) == 0) {
+        /* Written directly. */
+    } else if (status != KVT_OK) {
+        (void)unlink(*partial);
+    } else if (rename(*partial, named) != 0) {
+        (void)snprintf(message, message_size, "%.300s: %s", path, strerror(errno));
+        (void)unlink(*partial);
+        status = KVT_E_IO;
+    }
+    free(*partial);
+    *partial = NULL;
+    return status;
+}

@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * offer.c - from measured curves and what is known of an entry to what the engine decides on.
+ *
+ * The store, the live replay (through the store) and the simulator offer entries by this file
+ * alone, so that one model and one entry give them the same numbers
+ * (docs/decisions/0015-one-offer.md). It is called for every admitted entry: arithmetic alone, no
+ * allocation, no lock, no I/O. Any thread.
+ */
+#include "estimator/predict/offer.h"
+
+#include "codecs/codecs.h"
+
+#include <kvterrace/codec.h>
+#include <kvterrace/profile.h>
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+/* A layout has at most 2^46 bytes, so every product with a share stays below 2^53, where doubles
+ * count bytes exactly. */
+#define COST_SHARE_MAX 64.0
+
+static bool cost_rate_is_valid(double rate)
+{
+    return rate > 0.0 && isfinite(rate);
+}
+
+static bool cost_seconds_are_valid(double seconds)
+{
+    return seconds >= 0.0 && isfinite(seconds);
+}
+
+static bool cost_model_is_valid(const kvt_cost_model *model, uint32_t *tiers_out)
+{
+    uint32_t tiers = 0;
+    if (model->variant_count > KVT_VARIANTS_MAX || model->parallel_codecs == 0) return false;
+    for (int tier = KVT_TIER_NONE + 1; tier < KVT_TIER_COUNT; tier++) {
+        if (!model->present[tier]) continue;
+        tiers++;
+        if (!cost_rate_is_valid(model->read[tier].bytes_per_s)) return false;
+        if (!cost_seconds_are_valid(model->read[tier].request_seconds)) return false;
+    }
+    for (uint32_t i = 0; i < model->variant_count; i++) {
+        const kvt_codec_curve *curve = &model->variants[i];
+        if (!(curve->stored_share > 0.0 && curve->stored_share <= COST_SHARE_MAX)) return false;
+        if (!cost_rate_is_valid(curve->decode_bytes_per_s)) return false;
+        if (!cost_rate_is_valid(curve->encode_bytes_per_s)) return false;
+        if (!(curve->loss >= 0.0 && curve->loss <= 1.0)) return false;
+        if (!(curve->loss_upper >= 0.0 && curve->loss_upper <= 1.0)) return false;
+    }
+    *tiers_out = tiers;
+    return 1u + tiers * model->variant_count <= KVT_OPTIONS_MAX;
+}
+
+/* How far an entry may miss the expected size of a form before its commit needs room that was not
+ * planned. */
+#define OFFER_SIZE_MARGIN 1.02
+
+/* What a variant costs whatever the tier; worked out once per call, because divisions are most of
+ * the time that this file takes. */
+typedef struct cost_variant {
+    uint64_t planned_bytes;
+    uint64_t expected_bytes;
+    double decode_seconds;
+    double encode_seconds;
+} cost_variant;
+
+/* Sizes of an entry that all its forms start from. */
+typedef struct offer_size {
+    uint64_t source_bytes;
+    uint64_t raw_bytes;  /* of its raw record, exactly */
+    uint64_t head_bytes; /* of them, header and table */
+} offer_size;
+
+static kvt_status offer_measure(const kvt_layout *layout, offer_size *size)
+{
+    kvt_status status = kvt_layout_bytes(layout, &size->source_bytes);
+    if (status != KVT_OK) return status;
+    status = codecs_raw_record_bytes(layout, &size->head_bytes, &size->raw_bytes);
+    return status == KVT_OK ? KVT_OK : KVT_E_ARGUMENT;
+}
+
+double offer_head_bytes(const kvt_layout *layout)
+{
+    offer_size size;
+    return offer_measure(layout, &size) == KVT_OK ? (double)size.head_bytes : (double)NAN;
+}
+
+/* A record is whole grains, and stored raw rather than larger. */
+static uint64_t offer_record_bytes(const offer_size *size, double payload)
+{
+    double exact = payload + (double)size->head_bytes;
+    if (exact >= (double)size->raw_bytes) return size->raw_bytes;
+    uint64_t bytes = (uint64_t)exact;
+    if ((double)bytes < exact) bytes++;
+    return (bytes + KVT_RECORD_ALIGN - 1u) / KVT_RECORD_ALIGN * KVT_RECORD_ALIGN;
+}
+
+/* A raw record's size is known exactly; of another form the share that was learned of such entries
+ * counts, or the measured one. */
+static void offer_fill_bytes(const kvt_offer *offer, const offer_size *size,
+                             const kvt_codec_curve *curve, uint32_t number, cost_variant *out)
+{
+    double share = curve->stored_share;
+    bool raw = curve->variant.codec == KVT_CODEC_RAW;
+    if (offer->shares != NULL && !isnan(offer->shares[number])) share = offer->shares[number];
+    double payload = share * (double)size->source_bytes;
+    out->expected_bytes = raw ? size->raw_bytes : offer_record_bytes(size, payload);
+    out->planned_bytes =
+        raw ? size->raw_bytes : offer_record_bytes(size, payload * OFFER_SIZE_MARGIN);
+    for (uint32_t i = 0; i < offer->known_count; i++) {
+        const kvt_known_size *known = &offer->known[i];
+        if (memcmp(&known->variant, &curve->variant, sizeof known->variant) != 0) continue;
+        out->planned_bytes = out->expected_bytes = known->bytes;
+    }
+}
+
+static void cost_fill_variants(const kvt_cost_model *model, const kvt_offer *offer,
+                               const offer_size *size, uint32_t count, cost_variant *variants)
+{
+    double per_thread = (double)size->source_bytes / (double)model->parallel_codecs;
+    for (uint32_t i = 0; i < count; i++) {
+        const kvt_codec_curve *curve = &model->variants[i];
+        offer_fill_bytes(offer, size, curve, i, &variants[i]);
+        variants[i].decode_seconds = per_thread / curve->decode_bytes_per_s;
+        variants[i].encode_seconds = per_thread / curve->encode_bytes_per_s;
+    }
+}
+
+/* Entropy forms: both steps three times the other's, and nothing else different. */
+static bool cost_is_thrice(kvt_variant from, kvt_variant to)
+{
+    if (from.codec != KVT_CODEC_ENTROPY || to.codec != KVT_CODEC_ENTROPY) return false;
+    if (from.mode != to.mode || from.rate >> 20 != to.rate >> 20) return false;
+    return codecs_rate_field(to, 0, 10) == 3 * codecs_rate_field(from, 0, 10) &&
+           codecs_rate_field(to, 10, 10) == 3 * codecs_rate_field(from, 10, 10);
+}
+
+/* Whether a lossy form can be made from the stored bytes of another without coding what was coded
+ * before: fewer planes of it, anything coarser from planes at 8 bits, whose own loss is far below
+ * any other's, or an entropy form of three times its steps. */
+static bool cost_is_made_from(const kvt_codec_curve *to, const kvt_codec_curve *from)
+{
+    const kvt_codec *codec = kvt_codec_find(from->variant.codec);
+    if (to->loss <= 0.0 || from->loss <= 0.0 || to->stored_share >= from->stored_share)
+        return false;
+    if (codec == NULL) return false;
+    if (from->variant.codec == to->variant.codec && codec->drops_to != NULL &&
+        codec->drops_to(from->variant, to->variant)) {
+        return true;
+    }
+    if (from->variant.codec == KVT_CODEC_PLANES &&
+        codec->matrix_planes(from->variant, KVT_SIDE_K, 0) == KVT_PLANES_MAX &&
+        codec->matrix_planes(from->variant, KVT_SIDE_V, 0) == KVT_PLANES_MAX) {
+        return true;
+    }
+    return cost_is_thrice(from->variant, to->variant);
+}
+
+/* Fills made_from of all options. Option 1 + i + tier * variants is variant i, so a form's sources
+ * are the same in every tier. */
+static void cost_fill_lineage(const kvt_cost_model *model, uint32_t variants, kvt_option *options,
+                              uint32_t count)
+{
+    for (uint32_t to = 0; to < variants; to++) {
+        uint32_t sources = 0;
+        const kvt_codec_curve *curve = &model->variants[to];
+        for (uint32_t from = 0; from < variants && curve->loss > 0.0; from++) {
+            if (!cost_is_made_from(curve, &model->variants[from])) continue;
+            for (uint32_t i = 1 + from; i < count; i += variants)
+                sources |= UINT32_C(1) << i;
+        }
+        for (uint32_t i = 1 + to; i < count; i += variants)
+            options[i].made_from = sources;
+    }
+}
+
+/* The entry's losses stand to the curve's as the factors say; a lossy form never counts as exact.
+ */
+static void offer_fill_loss(const kvt_offer *offer, const kvt_codec_curve *curve,
+                            kvt_option *option)
+{
+    option->loss = curve->loss;
+    option->loss_upper = fmax(curve->loss_upper, curve->loss);
+    if (!(curve->loss > 0.0) || offer->loss_factor <= 0.0) return;
+    option->loss = fmin(curve->loss * fmin(fmax(offer->loss_factor, 1e-6), 1e6), 1.0);
+    option->loss_upper =
+        fmax(fmin(option->loss_upper * offer->loss_factor_upper, 1.0), option->loss);
+}
+
+/* One get is one striped set of requests: one fixed cost, then the tier's whole bandwidth. */
+static void cost_fill_option(const kvt_cost_model *model, const kvt_offer *offer, int tier,
+                             double seconds_per_byte, const kvt_codec_curve *curve,
+                             const cost_variant *cost, kvt_option *option)
+{
+    memset(option, 0, sizeof *option);
+    option->variant = curve->variant;
+    option->bytes[tier] = cost->planned_bytes;
+    option->read_bytes[tier] = cost->expected_bytes;
+    option->load_seconds =
+        model->read[tier].request_seconds + (double)cost->expected_bytes * seconds_per_byte;
+    option->decode_seconds = cost->decode_seconds;
+    option->encode_seconds = cost->encode_seconds;
+    offer_fill_loss(offer, curve, option);
+}
+
+double kvt_offer_recompute_seconds(const kvt_prefill *prefill, kvt_hole_mode holes,
+                                   uint32_t first_position, uint32_t tokens,
+                                   uint32_t request_tokens)
+{
+    uint32_t end = first_position + tokens;
+    if (holes != KVT_HOLES_CONTIGUOUS || tokens == 0)
+        return kvt_prefill_seconds(prefill, first_position, end);
+    uint32_t whole = request_tokens > end ? request_tokens : end;
+    return kvt_prefill_seconds(prefill, 0, whole) * (double)tokens / (double)whole;
+}
+
+static double offer_none_seconds(const kvt_cost_model *model, kvt_hole_mode holes,
+                                 const kvt_offer *offer)
+{
+    bool opaque = offer->layout.dtype == KVT_DTYPE_OPAQUE;
+    if (opaque || offer->recompute_seconds != 0.0) return offer->recompute_seconds;
+    return kvt_offer_recompute_seconds(&model->prefill, holes, offer->first_position,
+                                       offer->layout.tokens, offer->request_tokens);
+}
+
+/* A request has at least the entry and what precedes it: its share is at most that of these. */
+kvt_status kvt_offer_describe(const kvt_cost_model *model, kvt_hole_mode holes,
+                              const kvt_offer *offer, kvt_policy_entry *entry_out)
+{
+    assert(model != NULL && offer != NULL && entry_out != NULL);
+    memset(entry_out, 0, sizeof *entry_out);
+    if (offer->layout.tokens > UINT32_MAX - offer->first_position) return KVT_E_ARGUMENT;
+    double seconds = offer_none_seconds(model, holes, offer);
+    if (!cost_seconds_are_valid(seconds)) return KVT_E_ARGUMENT;
+    uint32_t least = offer->first_position + offer->layout.tokens;
+    entry_out->handle = offer->handle;
+    entry_out->parent = offer->parent;
+    entry_out->tokens = offer->layout.tokens;
+    entry_out->request_tokens = offer->request_tokens > least ? offer->request_tokens : least;
+    entry_out->recompute_seconds = seconds;
+    entry_out->sensitivity = offer->sensitivity;
+    entry_out->class_id = offer->class_id;
+    entry_out->tenant = offer->tenant;
+    return KVT_OK;
+}
+
+kvt_status kvt_offer_build(const kvt_cost_model *model, kvt_hole_mode holes, const kvt_offer *offer,
+                           kvt_option *options, kvt_policy_entry *entry_out)
+{
+    assert(model != NULL && offer != NULL && options != NULL && entry_out != NULL);
+    uint32_t tiers, count = 1;
+    offer_size size = {.source_bytes = 0};
+    cost_variant variants[KVT_VARIANTS_MAX];
+    kvt_status status = kvt_offer_describe(model, holes, offer, entry_out);
+    if (status == KVT_OK) status = offer_measure(&offer->layout, &size);
+    if (status == KVT_OK && !cost_model_is_valid(model, &tiers)) status = KVT_E_ARGUMENT;
+    if (status != KVT_OK) return status;
+
+    uint32_t forms = model->variant_count;
+    if (offer->variants != 0 && offer->variants < forms) forms = offer->variants;
+    memset(&options[KVT_OPTION_NONE], 0, sizeof options[KVT_OPTION_NONE]);
+    options[KVT_OPTION_NONE].load_seconds = entry_out->recompute_seconds;
+    cost_fill_variants(model, offer, &size, forms, variants);
+    for (int tier = KVT_TIER_NONE + 1; tier < KVT_TIER_COUNT; tier++) {
+        if (!model->present[tier]) continue;
+        double seconds_per_byte = 1.0 / model->read[tier].bytes_per_s;
+        for (uint32_t i = 0; i < forms; i++) {
+            cost_fill_option(model, offer, tier, seconds_per_byte, &model->variants[i],
+                             &variants[i], &options[count++]);
+        }
+    }
+    cost_fill_lineage(model, forms, options, count);
+    entry_out->options = options;
+    entry_out->option_count = count;
+    return KVT_OK;
+}

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * profile_internal.h - the profile database inside the estimator: schema owner, writers, helpers.
+ * Thread rule: as profile.h says, one profile belongs to one thread at a time.
+ */
+#ifndef ESTIMATOR_PROFILE_INTERNAL_H
+#define ESTIMATOR_PROFILE_INTERNAL_H
+
+#include "estimator/profile/host_identity.h"
+
+#include <kvterrace/profile.h>
+#include <sqlite3.h>
+
+struct kvt_profile {
+    sqlite3 *database;
+    bool writable;
+    estimator_host host;
+};
+
+/* The schema's texts; the database's own texts must equal these. */
+#define PROFILE_APPLICATION_ID     0x4b565450 /* "KVTP" */
+#define PROFILE_SCHEMA_VERSION     2
+#define PROFILE_SCHEMA_VERSION_OLD 1 /* migrated when opened for writing */
+
+typedef struct profile_table {
+    const char *name;
+    const char *sql;
+    const char *bounds; /* a condition that every row meets */
+} profile_table;
+
+#define PROFILE_QUALITY_TABLE_COUNT 10u
+extern const profile_table profile_quality_tables[PROFILE_QUALITY_TABLE_COUNT];
+
+/* All tables, those that others refer to first. NULL past the last. */
+const profile_table *profile_table_at(size_t index);
+
+typedef const profile_table *profile_tables(size_t index);
+
+/* ---- profile_check.c ---- */
+
+/* SQLite's result as ours. */
+kvt_status profile_status(int sqlite_result);
+
+void profile_say(char *message, size_t size, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Runs a statement whose first row is text; found is false when there is no row. */
+int profile_text(sqlite3 *database, const char *sql, const char *bound, char *text, size_t size,
+                 bool *found);
+
+/* KVT_OK with the present version, or with the older one when the profile may be written;
+ * KVT_E_VERSION; SQLite's. */
+KVT_NODISCARD kvt_status profile_check_version(const kvt_profile *profile, const char *path,
+                                               int *version_out, char *message, size_t size);
+/* Sound pages, these tables, every row within its bounds, nothing else in the schema. */
+KVT_NODISCARD kvt_status profile_check_content(const kvt_profile *profile, const char *path,
+                                               profile_tables *table_at, char *message,
+                                               size_t size);
+KVT_NODISCARD kvt_status profile_check_host(const kvt_profile *profile, const char *path,
+                                            char *message, size_t size);
+
+/* ---- profile_migrate.c ---- */
+
+/* The older version becomes the present one, or the file stays as it is. KVT_OK; KVT_E_CORRUPT;
+ * KVT_E_MISMATCH unless foreign; SQLite's. */
+KVT_NODISCARD kvt_status profile_migrate(kvt_profile *profile, const char *path, bool foreign,
+                                         char *message, size_t size);
+
+/* ---- profile_write.c ---- */
+
+/* "0.1.0" */
+extern const char profile_library_version[];
+
+/* Binds a statement's values in order; the first error is kept and makes the rest do nothing. */
+typedef struct profile_row {
+    sqlite3_stmt *statement;
+    int column;
+    int result;
+} profile_row;
+
+profile_row profile_row_begin(kvt_profile *profile, const char *sql);
+void profile_row_text(profile_row *row, const char *text); /* NULL as NULL; lives until the end */
+void profile_row_integer(profile_row *row, uint64_t value);
+void profile_row_real(profile_row *row, double value);
+void profile_row_measure(profile_row *row, double value); /* not finite: NULL, not measured */
+int profile_row_end(profile_row *row);                    /* SQLITE_OK or an error */
+
+/* One run of measuring: rows that belong to it count for readers once it is complete. */
+KVT_NODISCARD kvt_status profile_run_begin(kvt_profile *profile, const char *kind,
+                                           const char *command_line, uint64_t seed,
+                                           int64_t *run_out);
+/* The same for figures from elsewhere; an import's source is not empty. */
+KVT_NODISCARD kvt_status profile_run_begin_source(kvt_profile *profile, const char *kind,
+                                                  const char *source, const char *command_line,
+                                                  uint64_t seed, int64_t *run_out);
+KVT_NODISCARD kvt_status profile_run_complete(kvt_profile *profile, int64_t run);
+
+/* A device of a run, and its points as they come. */
+KVT_NODISCARD kvt_status profile_device_insert(kvt_profile *profile, int64_t run,
+                                               const kvt_device *device, kvt_tier tier,
+                                               int64_t *device_row_out);
+KVT_NODISCARD kvt_status profile_point_insert(kvt_profile *profile, int64_t device_row,
+                                              const kvt_device_point *point,
+                                              uint32_t depth_achieved, const kvt_affine *fit);
+/* Replaces a row of the same size, depth and share. */
+KVT_NODISCARD kvt_status profile_mixed_insert(kvt_profile *profile, int64_t device_row,
+                                              const kvt_device_mixed *mixed);
+/* isa: codecs_cpu_name; source: "sample", or what the KV came from. */
+KVT_NODISCARD kvt_status profile_codec_insert(kvt_profile *profile, int64_t run,
+                                              const kvt_codec_curve *curve, const char *isa,
+                                              uint32_t threads, const char *source,
+                                              uint64_t source_bytes, uint32_t repetitions);
+
+/* Defaults of a request. */
+typedef struct profile_settings {
+    double seconds_per_point;
+    uint32_t repetitions;
+    bool quick;
+    const char *command_line;
+    double resume_seconds;
+    kvt_profile_progress *progress;
+    void *progress_context;
+} profile_settings;
+
+#define PROFILE_DEVICE_SEED UINT64_C(20261120)
+
+/* The run to go on with, for conditions that both measurements share; `r` is the run. Bind 1 kind,
+ * 2 command line, 3 seed, 4 age in seconds, 5 host, 6 kernel, 7 version. */
+#define PROFILE_OPEN_RUN                                                                           \
+    "r.complete = 0 AND r.kind = ?1 AND r.command_line IS ?2 AND r.seed = ?3 AND "                 \
+    "86400 * (julianday('now') - julianday(r.started_utc)) <= ?4 AND r.host_identity = ?5 AND "    \
+    "r.kernel = ?6 AND r.library_version = ?7"
+
+/* Binds 1 to 7 of PROFILE_OPEN_RUN. */
+void profile_row_open_run(profile_row *row, const kvt_profile *profile, const char *kind,
+                          uint64_t seed, const profile_settings *settings);
+
+/* KVT_OK; KVT_E_ARGUMENT when the request is not one of this version or holds a bad number. */
+KVT_NODISCARD kvt_status profile_settings_read(const kvt_profile_request *request,
+                                               profile_settings *out);
+
+/* The affine model of one direction from its points (docs/PROFILE.md says how). False when they
+ * hold no depth-1 point. */
+bool profile_fit_points(const kvt_device_point *points, size_t count, uint8_t kind,
+                        kvt_affine *out);
+
+/* Sorts in place; the middle one, or the mean of the two middle ones. count > 0. */
+double profile_median(double *values, size_t count);
+
+/* SplitMix64: the next number of a seeded sequence. */
+uint64_t profile_random(uint64_t *state);
+
+#endif

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * calibrate.h - the choices of a model's ladder, made of measurements.
+ *
+ * What a good form is differs between models, and some answers invert (K or V first, tokens or
+ * channels, rotated or not, which tokens to drop). So each is a question with candidates: all are
+ * measured on the same entries and compared pair by pair. From the chosen ones follow the rungs,
+ * and of those only such count as no cheaper rung beats.
+ *
+ * Thread rule: one calibration at a time; the source may use threads of its own.
+ */
+#ifndef ESTIMATOR_CALIBRATE_H
+#define ESTIMATOR_CALIBRATE_H
+
+#include "estimator/quality/quality.h"
+
+enum {
+    CALIBRATE_VARIANTS_MAX = 64,
+    CALIBRATE_RUNGS_MAX = 32,
+    CALIBRATE_CHOICES_MAX = 8,
+    CALIBRATE_TEXT_BYTES = 320
+};
+
+/* Where rows come from: a model that goes on from decoded KV, or dumps with queries. */
+typedef struct calibrate_source {
+    uint32_t entries;
+    uint32_t trials; /* that one row's loss is a mean of: tokens, or queries */
+    /* Measures the variants on every entry: rows_out[entry * count + variant], with loss set and,
+     * where the method has it, kl; otherwise attention_error. Rows of variants that do not take the
+     * layout are not present. */
+    kvt_status (*measure)(void *context, const quality_variant *variants, uint32_t count,
+                          quality_row *rows_out);
+    /* Mean bits per element of an entropy form with each matrix' own tables and with one table per
+     * layer and side of other entries' codes; NULL: that question is not asked. */
+    kvt_status (*tables)(void *context, const quality_variant *variant, double *own_bits_out,
+                         double *shared_bits_out);
+    void *context;
+} calibrate_source;
+
+/* Measured variants, each once. */
+typedef struct calibrate_rows {
+    const calibrate_source *source;
+    quality_variant variants[CALIBRATE_VARIANTS_MAX];
+    uint32_t count;
+    quality_row *rows;     /* [entries][CALIBRATE_VARIANTS_MAX] */
+    quality_curve *curves; /* [CALIBRATE_VARIANTS_MAX]; entries 0: does not take the layout */
+    uint64_t seed;
+} calibrate_rows;
+
+typedef struct calibrate_choice {
+    const char *question;
+    char chosen[QUALITY_NAME_BYTES];
+    char evidence[CALIBRATE_TEXT_BYTES];
+} calibrate_choice;
+
+typedef struct calibrate_rung {
+    quality_variant variant;
+    double bits_per_element;
+    double loss, loss_upper; /* do not fall along the accepted rungs */
+    bool accepted;
+    char evidence[CALIBRATE_TEXT_BYTES];
+} calibrate_rung;
+
+/* Rungs by falling bits. */
+typedef struct calibrate_ladder {
+    calibrate_choice choices[CALIBRATE_CHOICES_MAX];
+    uint32_t choice_count;
+    calibrate_rung rungs[CALIBRATE_RUNGS_MAX];
+    uint32_t rung_count;
+} calibrate_ladder;
+
+/* Measures what the questions need, answers them, and makes the ladder. rows_out keeps all that was
+ * measured; calibrate_rows_free it, also after an error. KVT_OK; KVT_E_ARGUMENT (the layout takes
+ * no lossy form, or fewer than two entries); KVT_E_MEMORY; what the source gave. */
+KVT_NODISCARD kvt_status calibrate_run(const calibrate_source *source, uint64_t seed,
+                                       calibrate_ladder *ladder_out, calibrate_rows *rows_out,
+                                       char *message, size_t message_size);
+void calibrate_rows_free(calibrate_rows *rows);
+
+/* ---- parts, for tests ---- */
+
+/* Two variants entry by entry: log of distortion (KL, or squared attention error), less what the
+ * difference in bits is worth: 2 ln 2 a bit, as at high rates. Below zero: a is better. */
+typedef struct calibrate_pair {
+    uint32_t entries;
+    double mean, low, high; /* 95 % interval of the mean */
+} calibrate_pair;
+
+/* even_bits: bits count as above; else distortion alone. */
+calibrate_pair calibrate_compare(const calibrate_rows *rows, uint32_t a, uint32_t b,
+                                 bool even_bits);
+
+/* Measures variants by name that have not been. indices_out[count]: where they are; UINT32_MAX for
+ * one that does not take the layout. */
+KVT_NODISCARD kvt_status calibrate_measure(calibrate_rows *rows, const char *const *names,
+                                           uint32_t count, uint32_t *indices_out);
+
+/* The rungs of measured variants, by falling bits; see docs/PROFILE.md for what is refused. */
+void calibrate_make_rungs(const calibrate_rows *rows, const uint32_t *variants, uint32_t count,
+                          calibrate_ladder *ladder);
+
+#endif

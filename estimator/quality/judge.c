@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * judge.c - the exact run of an entry, and what a transform of its KV does to the continuation.
+ * Thread rule: see judge.h.
+ */
+#include "estimator/quality/judge.h"
+#include "estimator/model/model_half.h"
+#include "estimator/model/model_score.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Elements of one layer's K or V of the context. */
+static size_t judge_matrix(const judge_entry *e)
+{
+    return (size_t)e->context_tokens * e->config->kv_heads * e->config->head_dim;
+}
+
+static size_t judge_round_up(size_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
+/* One block of memory: the pointers, logits and tokens, then what there is per layer. */
+static kvt_status judge_entry_make(const model_config *c, uint32_t context, uint32_t continuation,
+                                   judge_entry **entry_out)
+{
+    judge_entry *e = calloc(1, sizeof *e);
+    if (e == NULL) return KVT_E_MEMORY;
+    e->config = c;
+    e->context_tokens = context;
+    e->continuation_tokens = continuation;
+    size_t pointers = judge_round_up((size_t)c->layers * sizeof(void *));
+    size_t logits = judge_round_up((size_t)continuation * c->vocab * sizeof(float));
+    size_t queries = judge_round_up((size_t)continuation * c->heads * c->head_dim * sizeof(float));
+    size_t tokens = judge_round_up(((size_t)context + continuation) * sizeof(uint32_t));
+    size_t matrix = judge_round_up(judge_matrix(e) * sizeof(uint16_t));
+    size_t own = judge_round_up((size_t)continuation * c->kv_heads * c->head_dim * sizeof(float));
+    size_t layer = 2 * queries + 2 * own + 2 * matrix;
+    uint8_t *at = malloc(6 * pointers + logits + tokens + c->layers * layer);
+    e->memory = at;
+    if (at == NULL) {
+        judge_entry_close(e);
+        return KVT_E_MEMORY;
+    }
+    e->k = (uint16_t **)(void *)at;
+    e->v = (uint16_t **)(void *)(at + pointers);
+    e->queries = (float **)(void *)(at + 2 * pointers);
+    e->own_k = (float **)(void *)(at + 3 * pointers);
+    e->own_v = (float **)(void *)(at + 4 * pointers);
+    e->attended = (float **)(void *)(at + 5 * pointers);
+    at += 6 * pointers;
+    e->logits = (float *)(void *)at;
+    e->tokens = (uint32_t *)(void *)(at + logits);
+    at += logits + tokens;
+    for (uint32_t l = 0; l < c->layers; l++, at += layer) {
+        e->queries[l] = (float *)(void *)at;
+        e->attended[l] = (float *)(void *)(at + queries);
+        e->own_k[l] = (float *)(void *)(at + 2 * queries);
+        e->own_v[l] = (float *)(void *)(at + 2 * queries + own);
+        e->k[l] = (uint16_t *)(void *)(at + 2 * queries + 2 * own);
+        e->v[l] = (uint16_t *)(void *)(at + 2 * queries + 2 * own + matrix);
+    }
+    *entry_out = e;
+    return KVT_OK;
+}
+
+static bool judge_round(const float *from, size_t count, uint16_t *to)
+{
+    bool fits = true;
+    for (size_t i = 0; i < count; i++) {
+        to[i] = model_half_to_fp16(from[i]);
+        fits = fits && (to[i] & 0x7c00u) != 0x7c00u;
+    }
+    return fits;
+}
+
+/* Prefills the context and keeps its K and V as fp16. */
+static kvt_status judge_prefill(model_session *session, judge_entry *e)
+{
+    const model_config *c = e->config;
+    size_t matrix = judge_matrix(e);
+    bool fits = true;
+    float **places = malloc(2 * c->layers * sizeof *places);
+    float *exact = malloc(2 * c->layers * matrix * sizeof *exact);
+    kvt_status status = KVT_E_MEMORY;
+    if (places == NULL || exact == NULL) goto out;
+    for (uint32_t i = 0; i < 2 * c->layers; i++)
+        places[i] = exact + i * matrix;
+    status = model_forward(session, &(model_request){.tokens = e->tokens,
+                                                     .token_count = e->context_tokens,
+                                                     .k_out = places,
+                                                     .v_out = places + c->layers});
+    for (uint32_t l = 0; status == KVT_OK && l < c->layers; l++) {
+        fits = judge_round(places[l], matrix, e->k[l]) && fits;
+        fits = judge_round(places[c->layers + l], matrix, e->v[l]) && fits;
+    }
+    if (status == KVT_OK && !fits) status = KVT_E_UNSUPPORTED;
+out:
+    free(places);
+    free(exact);
+    return status;
+}
+
+static model_request judge_continuation(const judge_entry *e, const model_past *past,
+                                        uint32_t position, float *logits)
+{
+    return (model_request){.tokens = e->tokens + e->context_tokens,
+                           .token_count = e->continuation_tokens,
+                           .first_position = position,
+                           .past = past,
+                           .logits_count = e->continuation_tokens,
+                           .logits_out = logits};
+}
+
+/* Mean over the tokens whose successor is in the entry. */
+static double judge_nll(const judge_entry *e, const float *logits)
+{
+    const uint32_t *next = e->tokens + e->context_tokens + 1;
+    uint32_t vocab = e->config->vocab, rows = e->continuation_tokens - 1;
+    double nll = 0.0;
+    for (uint32_t r = 0; r < rows; r++, logits += vocab)
+        nll += model_log_sum(logits, vocab) - (double)logits[next[r]];
+    return nll / rows;
+}
+
+static model_past judge_past(const judge_entry *e)
+{
+    return (model_past){.tokens = e->context_tokens,
+                        .dtype = KVT_DTYPE_FP16,
+                        .k = (const void *const *)e->k,
+                        .v = (const void *const *)e->v};
+}
+
+kvt_status judge_entry_open(model_session *session, const uint32_t *tokens, uint32_t context_tokens,
+                            uint32_t continuation_tokens, judge_entry **entry_out)
+{
+    judge_entry *e;
+    *entry_out = NULL;
+    if (context_tokens < 1 || continuation_tokens < 2) return KVT_E_ARGUMENT;
+    kvt_status status =
+        judge_entry_make(model_session_config(session), context_tokens, continuation_tokens, &e);
+    if (status != KVT_OK) return status;
+    memcpy(e->tokens, tokens, ((size_t)context_tokens + continuation_tokens) * sizeof *e->tokens);
+    status = judge_prefill(session, e);
+    if (status == KVT_OK) {
+        model_past past = judge_past(e);
+        model_request request = judge_continuation(e, &past, context_tokens, e->logits);
+        request.k_out = e->own_k;
+        request.v_out = e->own_v;
+        request.queries_count = continuation_tokens;
+        request.queries_out = e->queries;
+        request.attended_out = e->attended;
+        status = model_forward(session, &request);
+    }
+    if (status != KVT_OK) {
+        judge_entry_close(e);
+        return status;
+    }
+    e->nll = judge_nll(e, e->logits);
+    *entry_out = e;
+    return KVT_OK;
+}
+
+void judge_entry_close(judge_entry *entry)
+{
+    if (entry == NULL) return;
+    free(entry->memory);
+    free(entry);
+}
+
+kvt_status judge_exact(void *context, judge_kv *kv)
+{
+    (void)context;
+    (void)kv;
+    return KVT_OK;
+}
+
+static kvt_status judge_variant_make(const judge_entry *e, judge_variant *variant)
+{
+    const model_config *c = e->config;
+    size_t pointers = judge_round_up((size_t)c->layers * sizeof(void *));
+    size_t logits = judge_round_up((size_t)e->continuation_tokens * c->vocab * sizeof(float));
+    size_t matrix = judge_round_up(judge_matrix(e) * sizeof(uint16_t));
+    size_t kept = judge_round_up((size_t)c->kv_heads * e->context_tokens);
+    uint8_t *at = malloc(3 * pointers + logits + c->layers * (2 * matrix + kept));
+    if (at == NULL) return KVT_E_MEMORY;
+    *variant = (judge_variant){.k = (uint16_t **)(void *)at,
+                               .v = (uint16_t **)(void *)(at + pointers),
+                               .kept = (uint8_t **)(void *)(at + 2 * pointers),
+                               .logits = (float *)(void *)(at + 3 * pointers),
+                               .memory = at};
+    at += 3 * pointers + logits;
+    for (uint32_t l = 0; l < c->layers; l++, at += 2 * matrix + kept) {
+        variant->k[l] = (uint16_t *)(void *)at;
+        variant->v[l] = (uint16_t *)(void *)(at + matrix);
+        variant->kept[l] = at + 2 * matrix;
+        memcpy(variant->k[l], e->k[l], judge_matrix(e) * sizeof(uint16_t));
+        memcpy(variant->v[l], e->v[l], judge_matrix(e) * sizeof(uint16_t));
+        memset(variant->kept[l], 1, (size_t)c->kv_heads * e->context_tokens);
+    }
+    return KVT_OK;
+}
+
+static void judge_compare(const judge_entry *e, const float *logits, judge_result *result,
+                          judge_token *tokens)
+{
+    uint32_t vocab = e->config->vocab, same = 0;
+    double kl = 0.0;
+    for (uint32_t r = 0; r < e->continuation_tokens; r++) {
+        const float *exact = e->logits + (size_t)r * vocab;
+        const float *other = logits + (size_t)r * vocab;
+        double row = model_kl(exact, other, vocab);
+        kl += row;
+        uint32_t best = model_best(other, vocab);
+        same += model_best(exact, vocab) == best;
+        if (tokens != NULL) tokens[r] = (judge_token){row, best};
+    }
+    result->kl = kl / e->continuation_tokens;
+    result->top1 = (double)same / e->continuation_tokens;
+    result->nll_delta = judge_nll(e, logits) - e->nll;
+}
+
+kvt_status judge_variant_open(const judge_entry *e, judge_transform transform, void *context,
+                              judge_variant *variant)
+{
+    *variant = (judge_variant){.memory = NULL};
+    kvt_status status = judge_variant_make(e, variant);
+    if (status != KVT_OK) return status;
+    judge_kv kv = {.config = e->config,
+                   .tokens = e->context_tokens,
+                   .k = variant->k,
+                   .v = variant->v,
+                   .kept = variant->kept,
+                   .next_position = e->context_tokens};
+    status = transform(context, &kv);
+    variant->next_position = kv.next_position;
+    const size_t mask = (size_t)e->config->kv_heads * e->context_tokens;
+    for (uint32_t l = 0; !variant->dropped && l < e->config->layers; l++)
+        variant->dropped = memchr(variant->kept[l], 0, mask) != NULL;
+    if (status != KVT_OK) judge_variant_close(variant);
+    return status;
+}
+
+void judge_variant_close(judge_variant *variant)
+{
+    free(variant->memory);
+    variant->memory = NULL;
+}
+
+static int judge_by_size(const void *left, const void *right)
+{
+    double a = *(const double *)left, b = *(const double *)right;
+    return (a > b) - (a < b);
+}
+
+/* What attention over the context makes of other KV. */
+static kvt_status judge_probe(const judge_entry *e, const model_past *exact,
+                              const model_past *changed, judge_result *result)
+{
+    const size_t heads = (size_t)e->config->layers * e->config->heads;
+    const model_probe probe = {.exact = exact,
+                               .variant = changed,
+                               .rows = e->continuation_tokens,
+                               .queries = (const float *const *)e->queries,
+                               .own_k = (const float *const *)e->own_k,
+                               .own_v = (const float *const *)e->own_v,
+                               .exact_out = (const float *const *)e->attended};
+    model_probe_result probed;
+    double *errors = malloc(heads * sizeof *errors);
+    if (errors == NULL) return KVT_E_MEMORY;
+    kvt_status status = model_probe_attention(e->config, &probe, &probed, errors);
+    if (status == KVT_OK) {
+        double place = JUDGE_HIGH * (double)(heads - 1);
+        size_t low = (size_t)place, high = low + 1 < heads ? low + 1 : low;
+        qsort(errors, heads, sizeof *errors, judge_by_size);
+        result->attention_error = probed.attention_error;
+        result->attention_error_high =
+            errors[low] + (place - (double)low) * (errors[high] - errors[low]);
+        result->retained_mass = probed.retained_mass;
+    }
+    free(errors);
+    return status;
+}
+
+kvt_status judge_variant_run(model_session *session, const judge_entry *e,
+                             const judge_variant *variant, judge_result *result_out,
+                             judge_token *tokens_out)
+{
+    model_past exact = judge_past(e), changed = exact;
+    *result_out = (judge_result){.kl = 0.0};
+    changed.k = (const void *const *)variant->k;
+    changed.v = (const void *const *)variant->v;
+    if (variant->dropped) changed.kept = (const uint8_t *const *)variant->kept;
+    model_request request =
+        judge_continuation(e, &changed, variant->next_position, variant->logits);
+    kvt_status status = model_forward(session, &request);
+    if (status != KVT_OK) return status;
+    judge_compare(e, variant->logits, result_out, tokens_out);
+    return judge_probe(e, &exact, &changed, result_out);
+}
+
+kvt_status judge_entry_run(model_session *session, const judge_entry *e, judge_transform transform,
+                           void *context, judge_result *result_out, judge_token *tokens_out)
+{
+    judge_variant variant;
+    *result_out = (judge_result){.kl = 0.0};
+    kvt_status status = judge_variant_open(e, transform, context, &variant);
+    if (status != KVT_OK) return status;
+    status = judge_variant_run(session, e, &variant, result_out, tokens_out);
+    judge_variant_close(&variant);
+    return status;
+}

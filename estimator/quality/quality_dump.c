@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * quality_dump.c - see quality_dump.h. Thread rule: as there.
+ */
+#include "estimator/quality/quality_dump.h"
+
+#include "codecs/kernels/checksum.h"
+#include "estimator/model/safetensors.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { DUMP_NAME_BYTES = 32, DUMP_QUERY_ROWS_MAX = 1 << 20, DUMP_SIDES = 3 /* K, V, queries */ };
+
+/* A dump that is being checked. */
+typedef struct dump_check {
+    quality_dump *dump;
+    const char *path;
+    char *message;
+    size_t message_size;
+} dump_check;
+
+__attribute__((format(printf, 2, 3))) static kvt_status dump_refuse(const dump_check *check,
+                                                                    const char *format, ...)
+{
+    va_list arguments;
+    int used = snprintf(check->message, check->message_size, "%s: ", check->path);
+    if (used < 0 || (size_t)used >= check->message_size) return KVT_E_PARSE;
+    va_start(arguments, format);
+    vsnprintf(check->message + used, check->message_size - (size_t)used, format, arguments);
+    va_end(arguments);
+    return KVT_E_PARSE;
+}
+
+static const safetensors_tensor *dump_tensor(const quality_dump *dump, const char *side,
+                                             uint32_t layer, char name[DUMP_NAME_BYTES])
+{
+    snprintf(name, DUMP_NAME_BYTES, "%s.%u", side, (unsigned)layer);
+    return safetensors_find(dump->file, name);
+}
+
+/* The layer that a name such as "k.12" is of; false for any other name. */
+static bool dump_layer(const char *name, char side, uint32_t *layer_out)
+{
+    uint32_t layer = 0;
+    if (name[0] != side || name[1] != '.' || name[2] == '\0') return false;
+    if (name[2] == '0' && name[3] != '\0') return false; /* k.01 is not k.1 */
+    for (const char *at = name + 2; *at != '\0'; at++) {
+        if (*at < '0' || *at > '9' || layer > UINT16_MAX) return false;
+        layer = layer * 10 + (uint32_t)(*at - '0');
+    }
+    *layer_out = layer;
+    return layer < UINT16_MAX;
+}
+
+/* Counts layers by the highest number, and tensors that are neither K, V nor queries. */
+static uint32_t dump_count_layers(quality_dump *dump, bool *queries_out)
+{
+    uint32_t layers = 0, layer;
+    *queries_out = false;
+    for (size_t i = 0; i < safetensors_count(dump->file); i++) {
+        const char *name = safetensors_at(dump->file, i)->name;
+        if (dump_layer(name, 'k', &layer) || dump_layer(name, 'v', &layer)) {
+            if (layer + 1 > layers) layers = layer + 1;
+        } else if (dump_layer(name, 'q', &layer)) {
+            *queries_out = true;
+        } else {
+            dump->ignored++;
+        }
+    }
+    return layers;
+}
+
+static kvt_status dump_check_first(const dump_check *check, uint32_t layers)
+{
+    char name[DUMP_NAME_BYTES];
+    const safetensors_tensor *tensor = dump_tensor(check->dump, "k", 0, name);
+    if (tensor == NULL) return dump_refuse(check, "k.0 is missing");
+    if (tensor->dtype == KVT_DTYPE_OPAQUE)
+        return dump_refuse(check, "k.0: the element type is not F16, BF16 or F32");
+    if (tensor->rank != 3) return dump_refuse(check, "k.0 has %u axes, not 3", tensor->rank);
+    const uint64_t *shape = tensor->shape;
+    if (shape[0] == 0 || shape[1] == 0 || shape[2] == 0)
+        return dump_refuse(check, "k.0 has no elements");
+    if (shape[0] > UINT32_MAX || shape[1] > UINT16_MAX || shape[2] > UINT16_MAX)
+        return dump_refuse(check, "k.0 is too large");
+    check->dump->layout = (kvt_layout){.layers = (uint16_t)layers,
+                                       .kv_heads = (uint16_t)shape[1],
+                                       .head_dim = (uint16_t)shape[2],
+                                       .dtype = tensor->dtype,
+                                       .tokens = (uint32_t)shape[0]};
+    uint64_t bytes;
+    if (kvt_layout_bytes(&check->dump->layout, &bytes) != KVT_OK)
+        return dump_refuse(check, "the entry is too large");
+    return KVT_OK;
+}
+
+/* One K or V tensor against the first. */
+static kvt_status dump_check_matrix(const dump_check *check, const char *side, uint32_t layer)
+{
+    char name[DUMP_NAME_BYTES];
+    const kvt_layout *layout = &check->dump->layout;
+    const safetensors_tensor *tensor = dump_tensor(check->dump, side, layer, name);
+    if (tensor == NULL) return dump_refuse(check, "%s is missing", name);
+    if (tensor->dtype == KVT_DTYPE_OPAQUE)
+        return dump_refuse(check, "%s: the element type is not F16, BF16 or F32", name);
+    if (tensor->dtype != layout->dtype)
+        return dump_refuse(check, "%s has another element type than k.0", name);
+    if (tensor->rank != 3 || tensor->shape[0] != layout->tokens ||
+        tensor->shape[1] != layout->kv_heads || tensor->shape[2] != layout->head_dim) {
+        return dump_refuse(check, "%s has another shape than k.0", name);
+    }
+    return KVT_OK;
+}
+
+static kvt_status dump_check_queries(const dump_check *check)
+{
+    char name[DUMP_NAME_BYTES];
+    quality_dump *dump = check->dump;
+    for (uint32_t layer = 0; layer < dump->layout.layers; layer++) {
+        const safetensors_tensor *tensor = dump_tensor(dump, "q", layer, name);
+        if (tensor == NULL) return dump_refuse(check, "%s is missing", name);
+        if (tensor->dtype == KVT_DTYPE_OPAQUE)
+            return dump_refuse(check, "%s: the element type is not F16, BF16 or F32", name);
+        const uint64_t *shape = tensor->shape;
+        if (tensor->rank != 3 || shape[0] == 0 || shape[0] > DUMP_QUERY_ROWS_MAX ||
+            shape[2] != dump->layout.head_dim || shape[1] == 0 || shape[1] > UINT16_MAX ||
+            shape[1] % dump->layout.kv_heads != 0) {
+            return dump_refuse(check,
+                               "%s is not [rows, heads, head_dim] with the head_dim of k.0 and a "
+                               "multiple of its heads",
+                               name);
+        }
+        if (layer == 0) {
+            dump->query_rows = (uint32_t)shape[0];
+            dump->query_heads = (uint32_t)shape[1];
+        }
+        if (shape[0] != dump->query_rows || shape[1] != dump->query_heads)
+            return dump_refuse(check, "%s has another shape than q.0", name);
+    }
+    return KVT_OK;
+}
+
+static kvt_status dump_check_all(const dump_check *check)
+{
+    bool queries;
+    uint32_t layers = dump_count_layers(check->dump, &queries);
+    if (layers == 0) return dump_refuse(check, "there is no k.<layer> and no v.<layer>");
+    kvt_status status = dump_check_first(check, layers);
+    for (uint32_t layer = 0; status == KVT_OK && layer < layers; layer++) {
+        status = dump_check_matrix(check, "k", layer);
+        if (status == KVT_OK) status = dump_check_matrix(check, "v", layer);
+    }
+    if (status == KVT_OK && queries) status = dump_check_queries(check);
+    return status;
+}
+
+kvt_status quality_dump_open(const char *path, quality_dump *dump_out, char *message,
+                             size_t message_size)
+{
+    const dump_check check = {
+        .dump = dump_out, .path = path, .message = message, .message_size = message_size};
+    *dump_out = (quality_dump){.file = NULL};
+    kvt_status status = safetensors_open(path, &dump_out->file, message, message_size);
+    if (status == KVT_OK) status = dump_check_all(&check);
+    if (status != KVT_OK) quality_dump_close(dump_out);
+    return status;
+}
+
+void quality_dump_close(quality_dump *dump)
+{
+    safetensors_close(dump->file);
+    *dump = (quality_dump){.file = NULL};
+}
+
+void quality_dump_load(const quality_dump *dump, void *source)
+{
+    const kvt_layout *layout = &dump->layout;
+    const uint64_t matrix = kvt_layout_matrix_bytes(layout);
+    char name[DUMP_NAME_BYTES];
+    for (uint32_t layer = 0; layer < layout->layers; layer++) {
+        for (int side = KVT_SIDE_K; side <= KVT_SIDE_V; side++) {
+            const safetensors_tensor *tensor =
+                dump_tensor(dump, side == KVT_SIDE_K ? "k" : "v", layer, name);
+            memcpy((uint8_t *)source + kvt_layout_matrix_offset(layout, layer, (kvt_side)side),
+                   tensor->data, matrix);
+        }
+    }
+}
+
+void quality_dump_load_queries(const quality_dump *dump, uint32_t rows, float *queries)
+{
+    const uint32_t width = dump->layout.head_dim, heads = dump->query_heads;
+    char name[DUMP_NAME_BYTES];
+    for (uint32_t layer = 0; layer < dump->layout.layers; layer++) {
+        const safetensors_tensor *tensor = dump_tensor(dump, "q", layer, name);
+        for (uint32_t head = 0; head < heads; head++) { /* heads of a group follow each other */
+            for (uint32_t row = 0; row < rows; row++, queries += width) {
+                /* The middles of `rows` equal parts. */
+                uint64_t at = (2 * (uint64_t)row + 1) * dump->query_rows / (2 * (uint64_t)rows);
+                safetensors_read_fp32(tensor, (at * heads + head) * width, width, queries);
+            }
+        }
+    }
+}
+
+void quality_dump_layer_queries(const quality_dump *dump, uint32_t layer, float *queries)
+{
+    char name[DUMP_NAME_BYTES];
+    const safetensors_tensor *tensor = dump_tensor(dump, "q", layer, name);
+    safetensors_read_fp32(tensor, 0, tensor->elements, queries);
+}
+
+uint64_t quality_dump_digest(const quality_dump *dump)
+{
+    uint64_t digest = 0;
+    char name[DUMP_NAME_BYTES];
+    for (uint32_t i = 0; i < (uint32_t)dump->layout.layers * DUMP_SIDES; i++) {
+        const char side[] = {"kvq"[i % DUMP_SIDES], '\0'};
+        const safetensors_tensor *tensor = dump_tensor(dump, side, i / DUMP_SIDES, name);
+        if (tensor == NULL) continue; /* no queries */
+        const uint64_t parts[2] = {digest, checksum_of(tensor->data, tensor->bytes)};
+        digest = checksum_of(parts, sizeof parts);
+    }
+    return digest;
+}
+
+kvt_status quality_dump_write(const char *path, const quality_dump_content *content, char *message,
+                              size_t message_size)
+{
+    const kvt_layout *layout = &content->layout;
+    const size_t count = (size_t)layout->layers * DUMP_SIDES;
+    char(*names)[DUMP_NAME_BYTES] = calloc(count, sizeof *names);
+    safetensors_tensor *tensors = calloc(count, sizeof *tensors);
+    kvt_status status = KVT_E_MEMORY;
+    if (names == NULL || tensors == NULL) goto out;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t layer = i / DUMP_SIDES, side = i % DUMP_SIDES;
+        bool query = side == 2;
+        snprintf(names[i], sizeof names[i], "%c.%u", "kvq"[side], (unsigned)layer);
+        tensors[i] = (safetensors_tensor){
+            .name = names[i],
+            .dtype = query ? KVT_DTYPE_FP32 : layout->dtype,
+            .rank = 3,
+            .shape = {query ? content->query_rows : layout->tokens,
+                      query ? content->query_heads : layout->kv_heads, layout->head_dim},
+            .data = side == 0
+                        ? content->k[layer]
+                        : (side == 1 ? content->v[layer] : (const void *)content->queries[layer])};
+    }
+    status = safetensors_write(path, tensors, count, message, message_size);
+out:
+    free(names);
+    free(tensors);
+    return status;
+}

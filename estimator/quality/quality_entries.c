@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * quality_entries.c - evaluation entries from texts: those that say what is their context and what
+ * is asked about it are entries of their own, all others are joined and cut.
+ *
+ * Thread rule: see quality.h.
+ */
+#include "codecs/kernels/checksum.h"
+#include "estimator/quality/quality.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Grows by parts; entries point into these once all have been read. */
+typedef struct entries_work {
+    const tokenizer *tokens;
+    judge_texts texts; /* of all files */
+    uint32_t limit;
+    uint32_t *ids;
+    size_t id_count, id_capacity;
+    quality_entry *entries; /* tokens and questions are set at the end */
+    uint32_t count;
+    quality_question *questions;
+    size_t question_count;
+} entries_work;
+
+static kvt_status entries_add_texts(judge_texts *texts, judge_texts *more)
+{
+    size_t count = texts->count + more->count;
+    char **grown = realloc(texts->texts, (count + 1) * sizeof *grown);
+    if (grown != NULL) texts->texts = grown;
+    judge_marks *marks = realloc(texts->marks, (count + 1) * sizeof *marks);
+    if (marks != NULL) texts->marks = marks;
+    if (grown == NULL || marks == NULL) {
+        judge_texts_free(more);
+        return KVT_E_MEMORY;
+    }
+    if (more->count > 0) {
+        memcpy(grown + texts->count, more->texts, more->count * sizeof *grown);
+        memcpy(marks + texts->count, more->marks, more->count * sizeof *marks);
+    }
+    texts->count = count;
+    free(more->texts); /* what they point to has moved */
+    free(more->marks);
+    return KVT_OK;
+}
+
+static kvt_status entries_grow_ids(entries_work *work, size_t more)
+{
+    if (more <= work->id_capacity - work->id_count) return KVT_OK;
+    size_t wanted = 2 * (work->id_count + more);
+    uint32_t *grown = realloc(work->ids, wanted * sizeof *grown);
+    if (grown == NULL) return KVT_E_MEMORY;
+    work->ids = grown;
+    work->id_capacity = wanted;
+    return KVT_OK;
+}
+
+/* ---- texts with questions ---- */
+
+/* Bytes of the text that token `index` ends at, given where the one before it ends. The decoder
+ * takes a leading blank away, so each is decoded behind its neighbour. */
+static kvt_status entries_token_end(const tokenizer *tokens, const uint32_t *ids, size_t index,
+                                    size_t before, size_t *end_out)
+{
+    char text[2 * TOKENIZER_PIECE_BYTES_MAX];
+    size_t both = 0, first = 0;
+    *end_out = before;
+    if (index == 0) return KVT_OK; /* the begin token */
+    kvt_status status = tokenizer_decode(tokens, ids + index - 1, 2, text, sizeof text, &both);
+    if (status == KVT_OK)
+        status = tokenizer_decode(tokens, ids + index - 1, 1, text, sizeof text, &first);
+    *end_out = before + both - first;
+    return status;
+}
+
+/* For each offset in bytes, ascending, how many tokens lie before it: a token that goes over an
+ * offset belongs to what follows. */
+static kvt_status entries_place(const tokenizer *tokens, const uint32_t *ids, size_t count,
+                                const size_t *offsets, size_t offset_count, uint32_t *places)
+{
+    size_t end = 0, next = 0;
+    for (size_t i = 0; i < count && next < offset_count; i++) {
+        size_t before = end;
+        kvt_status status = entries_token_end(tokens, ids, i, before, &end);
+        if (status != KVT_OK) return status;
+        while (next < offset_count && end > offsets[next])
+            places[next++] = (uint32_t)i;
+    }
+    while (next < offset_count)
+        places[next++] = (uint32_t)count;
+    return KVT_OK;
+}
+
+static kvt_status entries_add_questions(entries_work *work, const judge_marks *marks,
+                                        const uint32_t *places, quality_entry *entry)
+{
+    size_t wanted = work->question_count + marks->count;
+    quality_question *grown = realloc(work->questions, (wanted + 1) * sizeof *grown);
+    if (grown == NULL) return KVT_E_MEMORY;
+    work->questions = grown;
+    for (size_t i = 0; i < marks->count; i++, places += 3) {
+        quality_question question = {places[0], places[1], places[2]};
+        if (question.first >= question.answer || question.answer >= question.end) continue;
+        work->questions[work->question_count++] = question;
+        entry->question_count++;
+    }
+    return KVT_OK;
+}
+
+static kvt_status entries_cut(entries_work *work, size_t index, const uint32_t *ids, size_t count,
+                              quality_entry *entry)
+{
+    const judge_marks *marks = &work->texts.marks[index];
+    size_t offset_count = 1 + 3 * marks->count;
+    size_t *offsets = calloc(offset_count, sizeof *offsets);
+    uint32_t *places = calloc(offset_count, sizeof *places);
+    kvt_status status = KVT_E_MEMORY;
+    if (offsets == NULL || places == NULL) goto out;
+    offsets[0] = marks->context;
+    for (size_t i = 0; i < marks->count; i++) {
+        offsets[1 + 3 * i] = marks->questions[i].first;
+        offsets[2 + 3 * i] = marks->questions[i].answer;
+        offsets[3 + 3 * i] = marks->questions[i].end;
+    }
+    status = entries_place(work->tokens, ids, count, offsets, offset_count, places);
+    entry->context_tokens = places[0];
+    entry->continuation_tokens = (uint32_t)count - places[0];
+    if (status == KVT_OK) status = entries_add_questions(work, marks, places + 1, entry);
+out:
+    free(offsets);
+    free(places);
+    return status;
+}
+
+/* The text as an entry of its own; none where context or continuation are too short. */
+static kvt_status entries_add_asked(entries_work *work, size_t index)
+{
+    const char *text = work->texts.texts[index];
+    size_t bytes = strlen(text), count = 0, questions = work->question_count;
+    quality_entry entry = {.tokens = NULL};
+    kvt_status status = entries_grow_ids(work, tokenizer_bound(bytes));
+    if (status != KVT_OK) return status;
+    uint32_t *ids = work->ids + work->id_count;
+    status = tokenizer_encode(work->tokens, text, bytes, ids, &count);
+    if (status == KVT_OK) status = entries_cut(work, index, ids, count, &entry);
+    if (status != KVT_OK) return status;
+    if (entry.context_tokens < 1 || entry.continuation_tokens < 2) {
+        work->question_count = questions;
+        return KVT_OK;
+    }
+    work->entries[work->count++] = entry;
+    work->id_count += count;
+    return KVT_OK;
+}
+
+/* ---- texts without ---- */
+
+static kvt_status entries_add_joined(entries_work *work, uint32_t context, uint32_t continuation)
+{
+    judge_texts plain = {calloc(work->texts.count + 1, sizeof *plain.texts), NULL, 0};
+    judge_set set = {0, 0, 0, NULL};
+    if (plain.texts == NULL) return KVT_E_MEMORY;
+    for (size_t i = 0; i < work->texts.count; i++)
+        if (work->texts.marks[i].context == 0) plain.texts[plain.count++] = work->texts.texts[i];
+    kvt_status status = judge_set_make(&plain, work->tokens, context, continuation,
+                                       work->limit - work->count, &set);
+    size_t each = (size_t)context + continuation;
+    if (status == KVT_OK) status = entries_grow_ids(work, set.count * each);
+    if (status == KVT_OK && set.count > 0)
+        memcpy(work->ids + work->id_count, set.tokens, set.count * each * sizeof *work->ids);
+    for (uint32_t i = 0; status == KVT_OK && i < set.count; i++) {
+        work->entries[work->count++] =
+            (quality_entry){.context_tokens = context, .continuation_tokens = continuation};
+        work->id_count += each;
+    }
+    judge_set_free(&set);
+    free(plain.texts);
+    return status;
+}
+
+/* ---- the whole ---- */
+
+static uint64_t entries_digest(const entries_work *work)
+{
+    uint64_t parts[3] = {
+        checksum_of(work->ids, work->id_count * sizeof *work->ids),
+        checksum_of(work->questions, work->question_count * sizeof *work->questions), 0};
+    for (uint32_t i = 0; i < work->count; i++) {
+        const uint32_t cut[2] = {work->entries[i].context_tokens,
+                                 work->entries[i].continuation_tokens};
+        uint64_t link[2] = {parts[2], checksum_of(cut, sizeof cut)};
+        parts[2] = checksum_of(link, sizeof link);
+    }
+    return checksum_of(parts, sizeof parts);
+}
+
+/* Hands over what was gathered, with entries that point into it. */
+static void entries_finish(entries_work *work, quality_entries *out)
+{
+    const uint32_t *ids = work->ids;
+    const quality_question *questions = work->questions;
+    for (uint32_t i = 0; i < work->count; i++) {
+        quality_entry *entry = &work->entries[i];
+        entry->tokens = ids;
+        entry->questions = questions;
+        ids += (size_t)entry->context_tokens + entry->continuation_tokens;
+        questions += entry->question_count;
+    }
+    *out = (quality_entries){work->entries, work->count, entries_digest(work), work->ids,
+                             work->questions};
+}
+
+void quality_entries_free(quality_entries *entries)
+{
+    free(entries->entries);
+    free(entries->tokens);
+    free(entries->questions);
+    *entries = (quality_entries){.count = 0};
+}
+
+kvt_status quality_entries_read(const char *const *paths, uint32_t path_count,
+                                const tokenizer *tokens, uint32_t context_tokens,
+                                uint32_t continuation_tokens, uint32_t limit,
+                                quality_entries *entries_out, char *message, size_t message_size)
+{
+    entries_work work = {.tokens = tokens, .limit = limit};
+    kvt_status status = KVT_OK;
+    *entries_out = (quality_entries){.count = 0};
+    for (uint32_t i = 0; status == KVT_OK && i < path_count; i++) {
+        judge_texts more;
+        status = judge_texts_read(paths[i], &more, message, message_size);
+        if (status == KVT_OK) status = entries_add_texts(&work.texts, &more);
+    }
+    /* No text gives more than one entry. */
+    if (work.limit > work.texts.count) work.limit = (uint32_t)work.texts.count;
+    work.entries = calloc((size_t)work.limit + 1, sizeof *work.entries);
+    if (work.entries == NULL) status = KVT_E_MEMORY;
+    for (size_t i = 0; status == KVT_OK && i < work.texts.count && work.count < work.limit; i++)
+        if (work.texts.marks[i].context > 0) status = entries_add_asked(&work, i);
+    if (status == KVT_OK && work.count < work.limit)
+        status = entries_add_joined(&work, context_tokens, continuation_tokens);
+    judge_texts_free(&work.texts);
+    if (status == KVT_OK && work.count == 0) {
+        (void)snprintf(message, message_size, "the texts do not give one entry of %u + %u tokens",
+                       (unsigned)context_tokens, (unsigned)continuation_tokens);
+        status = KVT_E_ARGUMENT;
+    }
+    entries_finish(&work, entries_out);
+    if (status != KVT_OK) quality_entries_free(entries_out);
+    return status;
+}

@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * quality_measure.c - entries x variants. Entries are independent of each other, so threads take
+ * one after the other; each has a session and buffers of its own.
+ *
+ * Thread rule: the threads here share what is read-only, the place of the next entry, and the
+ * callbacks, which are called under a lock.
+ */
+#include "estimator/quality/quality.h"
+#include "estimator/quality/quality_answer.h"
+#include "estimator/quality/quality_trip.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct measure_run {
+    const quality_request *request;
+    pthread_mutex_t lock; /* callbacks and the message */
+    atomic_uint next;
+    atomic_int failed; /* the first status that was an error */
+    char *message;
+    size_t message_size;
+} measure_run;
+
+/* One thread's own things, and the variant that it is at. */
+typedef struct measure_worker {
+    measure_run *run;
+    pthread_t thread;
+    model_session *session;
+    quality_trip trip; /* as long as the present entry's context */
+    const quality_variant *variant;
+    judge_token *tokens; /* [continuation_tokens] */
+    quality_answers answers;
+} measure_worker;
+
+/* ---- one variant of one entry ---- */
+
+static void measure_gather(quality_trip *trip, const judge_kv *kv)
+{
+    const kvt_layout *layout = &trip->layout;
+    for (uint32_t l = 0; l < layout->layers; l++) {
+        memcpy(trip->source + kvt_layout_matrix_offset(layout, l, KVT_SIDE_K), kv->k[l],
+               trip->matrix_bytes);
+        memcpy(trip->source + kvt_layout_matrix_offset(layout, l, KVT_SIDE_V), kv->v[l],
+               trip->matrix_bytes);
+    }
+}
+
+/* A judge_transform: a record and back. */
+static kvt_status measure_transform(void *context, judge_kv *kv)
+{
+    measure_worker *worker = context;
+    quality_trip *trip = &worker->trip;
+    const kvt_layout *layout = &trip->layout;
+    measure_gather(trip, kv);
+    kvt_status status = quality_trip_run(trip, worker->variant->variant, worker->variant->merged);
+    if (status != KVT_OK) return status;
+    for (uint32_t l = 0; l < layout->layers; l++) {
+        memcpy(kv->k[l], trip->decoded + kvt_layout_matrix_offset(layout, l, KVT_SIDE_K),
+               trip->matrix_bytes);
+        memcpy(kv->v[l], trip->decoded + kvt_layout_matrix_offset(layout, l, KVT_SIDE_V),
+               trip->matrix_bytes);
+        for (uint32_t h = 0; h < layout->kv_heads; h++)
+            memcpy(kv->kept[l] + (size_t)h * kv->tokens, trip->kept + (size_t)l * kv->tokens,
+                   kv->tokens);
+    }
+    return KVT_OK;
+}
+
+/* The share of questions whose answers are all most probable; what a model says greedily, as long
+ * as it is right. `best` gives the most probable token after each of the continuation. */
+static double measure_answered(const quality_entry *entry, const judge_token *tokens)
+{
+    const uint32_t context = entry->context_tokens;
+    uint32_t right = 0;
+    for (uint32_t i = 0; i < entry->question_count; i++) {
+        const quality_question *question = &entry->questions[i];
+        uint32_t at = question->answer;
+        while (at < question->end && tokens[at - 1 - context].best == entry->tokens[at])
+            at++;
+        right += at == question->end;
+    }
+    return entry->question_count > 0 ? (double)right / entry->question_count : (double)NAN;
+}
+
+static void measure_halves(const judge_token *tokens, uint32_t count, quality_row *row)
+{
+    uint32_t half = count / 2;
+    row->kl_first = row->kl_second = 0.0;
+    for (uint32_t i = 0; i < count; i++) {
+        if (i < half) row->kl_first += tokens[i].kl / half;
+        if (i >= half) row->kl_second += tokens[i].kl / (count - half);
+    }
+}
+
+static kvt_status measure_variant(measure_worker *worker, const judge_entry *judged,
+                                  const quality_entry *entry, quality_row *row)
+{
+    const quality_trip *trip = &worker->trip;
+    judge_variant variant;
+    judge_result result;
+    *row = (quality_row){.present = false};
+    kvt_status status = judge_variant_open(judged, measure_transform, worker, &variant);
+    if (status == KVT_E_UNSUPPORTED) return KVT_OK;
+    if (status != KVT_OK) return status;
+    status = judge_variant_run(worker->session, judged, &variant, &result, worker->tokens);
+    if (status == KVT_OK)
+        status = quality_answers_compare(&worker->answers, &variant, &row->rouge_l, &row->f1);
+    judge_variant_close(&variant);
+    if (status != KVT_OK) return status;
+    row->present = true;
+    row->bits_per_element = trip->info.bits_per_element;
+    row->physical_bits_per_element = trip->info.physical_bits_per_element;
+    row->nmse[0] = trip->nmse[0];
+    row->nmse[1] = trip->nmse[1];
+    row->loss = row->flip_rate = (double)NAN;
+    row->kl = result.kl;
+    row->top1 = result.top1;
+    row->nll_delta = result.nll_delta;
+    row->attention_error = result.attention_error;
+    row->attention_error_high = result.attention_error_high;
+    /* Sums of weights that are 1 but for rounding. */
+    row->retained_mass = fmin(fmax(result.retained_mass, 0.0), 1.0);
+    row->answers = measure_answered(entry, worker->tokens);
+    measure_halves(worker->tokens, entry->continuation_tokens, row);
+    return KVT_OK;
+}
+
+/* ---- one entry ---- */
+
+/* The status, with the variant in the message unless a callback left its own. */
+static kvt_status measure_blame(measure_run *run, const quality_variant *variant, kvt_status status)
+{
+    if (status == KVT_OK) return status;
+    (void)pthread_mutex_lock(&run->lock);
+    if (run->message_size > 0 && run->message[0] == '\0')
+        (void)snprintf(run->message, run->message_size, "%s: %s", variant->name,
+                       kvt_status_text(status));
+    (void)pthread_mutex_unlock(&run->lock);
+    return status;
+}
+
+static bool measure_is_wanted(measure_run *run, uint32_t entry, uint32_t variant)
+{
+    const quality_request *q = run->request;
+    if (q->wanted == NULL) return true;
+    (void)pthread_mutex_lock(&run->lock);
+    bool wanted = q->wanted(q->context, entry, variant);
+    (void)pthread_mutex_unlock(&run->lock);
+    return wanted;
+}
+
+static kvt_status measure_hand_over(measure_run *run, uint32_t entry, uint32_t variant,
+                                    const quality_row *row)
+{
+    const quality_request *q = run->request;
+    if (q->done == NULL || !row->present) return KVT_OK;
+    (void)pthread_mutex_lock(&run->lock);
+    kvt_status status = atomic_load(&run->failed) == KVT_OK
+                            ? q->done(q->context, entry, variant, row)
+                            : KVT_E_CANCELLED;
+    (void)pthread_mutex_unlock(&run->lock);
+    return status;
+}
+
+static kvt_status measure_report_exact(measure_worker *worker, uint32_t index,
+                                       const judge_entry *judged)
+{
+    measure_run *run = worker->run;
+    const quality_request *q = run->request;
+    const quality_entry *entry = &q->entries[index];
+    const uint32_t vocab = judged->config->vocab;
+    if (q->opened == NULL) return KVT_OK;
+    for (uint32_t i = 0; i < entry->continuation_tokens; i++)
+        worker->tokens[i].best = model_best(judged->logits + (size_t)i * vocab, vocab);
+    quality_exact exact = {.nll = judged->nll,
+                           .answers = measure_answered(entry, worker->tokens),
+                           .questions = entry->question_count,
+                           .entry = judged};
+    (void)pthread_mutex_lock(&run->lock);
+    kvt_status status = q->opened(q->context, index, &exact);
+    (void)pthread_mutex_unlock(&run->lock);
+    return status;
+}
+
+static kvt_status measure_variants(measure_worker *worker, uint32_t index,
+                                   const judge_entry *judged)
+{
+    measure_run *run = worker->run;
+    const quality_request *q = run->request;
+    kvt_status status = KVT_OK;
+    for (uint32_t i = 0; status == KVT_OK && i < q->variant_count; i++) {
+        quality_row row;
+        if (atomic_load(&run->failed) != KVT_OK) return KVT_E_CANCELLED;
+        if (!measure_is_wanted(run, index, i)) continue;
+        worker->variant = &q->variants[i];
+        status = measure_blame(run, worker->variant,
+                               measure_variant(worker, judged, &q->entries[index], &row));
+        if (status == KVT_OK) status = measure_hand_over(run, index, i, &row);
+    }
+    return status;
+}
+
+/* Buffers of this entry's sizes; entries of one set mostly have the same. */
+static kvt_status measure_size(measure_worker *worker, const quality_entry *entry)
+{
+    const model_config *c = model_session_config(worker->session);
+    const kvt_layout layout = {.layers = (uint16_t)c->layers,
+                               .kv_heads = (uint16_t)c->kv_heads,
+                               .head_dim = (uint16_t)c->head_dim,
+                               .dtype = KVT_DTYPE_FP16,
+                               .tokens = entry->context_tokens};
+    judge_token *tokens =
+        realloc(worker->tokens, entry->continuation_tokens * sizeof *worker->tokens);
+    if (tokens == NULL) return KVT_E_MEMORY;
+    worker->tokens = tokens;
+    if (worker->trip.source != NULL && worker->trip.layout.tokens == layout.tokens) return KVT_OK;
+    quality_trip_close(&worker->trip);
+    return quality_trip_open(&layout, &worker->trip);
+}
+
+static kvt_status measure_entry(measure_worker *worker, uint32_t index)
+{
+    const quality_request *q = worker->run->request;
+    const quality_entry *entry = &q->entries[index];
+    judge_entry *judged = NULL;
+    kvt_status status = measure_size(worker, entry);
+    if (status == KVT_OK)
+        status = judge_entry_open(worker->session, entry->tokens, entry->context_tokens,
+                                  entry->continuation_tokens, &judged);
+    if (status == KVT_OK) status = measure_report_exact(worker, index, judged);
+    if (status == KVT_OK) {
+        status = quality_answers_open(worker->session, judged, entry, q->tokenizer,
+                                      q->answer_tokens, &worker->answers);
+        if (status == KVT_OK) status = measure_variants(worker, index, judged);
+        quality_answers_close(&worker->answers);
+    }
+    judge_entry_close(judged);
+    return status;
+}
+
+static void *measure_work(void *argument)
+{
+    measure_worker *worker = argument;
+    measure_run *run = worker->run;
+    kvt_status status = model_session_open(run->request->model, &worker->session);
+    while (status == KVT_OK && atomic_load(&run->failed) == KVT_OK) {
+        uint32_t index = atomic_fetch_add(&run->next, 1);
+        if (index >= run->request->entry_count) break;
+        status = measure_entry(worker, index);
+    }
+    int none = KVT_OK;
+    if (status != KVT_OK) (void)atomic_compare_exchange_strong(&run->failed, &none, status);
+    quality_trip_close(&worker->trip);
+    free(worker->tokens);
+    model_session_close(worker->session);
+    return NULL;
+}
+
+/* ---- all entries ---- */
+
+kvt_status quality_measure(const quality_request *request, char *message, size_t message_size)
+{
+    measure_worker workers[QUALITY_THREADS_MAX];
+    measure_run run = {.request = request,
+                       .lock = PTHREAD_MUTEX_INITIALIZER,
+                       .message = message,
+                       .message_size = message_size};
+    long processors = sysconf(_SC_NPROCESSORS_ONLN);
+    uint32_t count = request->threads, started = 0;
+    if (message_size > 0) message[0] = '\0';
+    if (count == 0) count = processors > 0 ? (uint32_t)processors : 1;
+    if (count > QUALITY_THREADS_MAX) count = QUALITY_THREADS_MAX;
+    if (count > request->entry_count) count = request->entry_count;
+    if (count == 0) return KVT_OK;
+    for (; started < count; started++) {
+        workers[started] = (measure_worker){.run = &run};
+        if (pthread_create(&workers[started].thread, NULL, measure_work, &workers[started]) != 0)
+            break;
+    }
+    for (uint32_t i = 0; i < started; i++)
+        (void)pthread_join(workers[i].thread, NULL);
+    (void)pthread_mutex_destroy(&run.lock);
+    return started > 0 ? (kvt_status)atomic_load(&run.failed) : KVT_E_MEMORY;
+}

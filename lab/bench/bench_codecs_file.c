@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench_codecs_file.c - see bench_codecs_file.h. Thread rule: any thread.
+ */
+#include "bench_codecs_file.h"
+
+#include "estimator/model/safetensors.h"
+#include "estimator/model/whole_file.h"
+#include "estimator/quality/quality_dump.h"
+#include "estimator/quality/quality_trip.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { FILE_NAME_BYTES = 32, FILE_TENSORS = 3 /* per layer: K, V, positions or queries */ };
+
+/* ---- encoding ---- */
+
+static kvt_status file_probe(const quality_dump *dump, const quality_trip *trip, double *error_out)
+{
+    const kvt_layout *layout = &dump->layout;
+    const uint32_t layers = layout->layers, rows = dump->query_rows, width = layout->head_dim;
+    const model_config config = {.layers = layers,
+                                 .heads = dump->query_heads,
+                                 .kv_heads = layout->kv_heads,
+                                 .head_dim = width};
+    const uint64_t each = (uint64_t)rows * dump->query_heads * width;
+    quality_trip_kv kv = {.memory = NULL};
+    model_probe_result found;
+    float *queries = malloc(layers * each * sizeof *queries);
+    const float **places = malloc(layers * sizeof *places);
+    kvt_status status = KVT_E_MEMORY;
+    if (queries == NULL || places == NULL) goto out;
+    for (uint32_t layer = 0; layer < layers; layer++) {
+        places[layer] = queries + layer * each;
+        quality_dump_layer_queries(dump, layer, queries + layer * each);
+    }
+    status = quality_trip_kv_open(trip, &kv);
+    if (status != KVT_OK) goto out;
+    const model_probe probe = {
+        .exact = &kv.exact, .variant = &kv.variant, .rows = rows, .queries = places};
+    model_set_blas_threads(1);
+    status = model_probe_attention(&config, &probe, &found, NULL);
+    *error_out = found.attention_error;
+out:
+    quality_trip_kv_close(&kv);
+    free(places);
+    free(queries);
+    return status;
+}
+
+static kvt_status file_write(const char *path, const void *bytes, uint64_t count, char *message,
+                             size_t message_size)
+{
+    char *partial = NULL;
+    kvt_status status = whole_file_begin(path, &partial, message, message_size);
+    if (status != KVT_OK) return status;
+    FILE *file = fopen(partial, "wbe");
+    bool sound = file != NULL && fwrite(bytes, 1, count, file) == count;
+    if (file != NULL && fclose(file) != 0) sound = false;
+    if (!sound) snprintf(message, message_size, "%s: %s", path, strerror(errno));
+    return whole_file_end(&partial, path, sound ? KVT_OK : KVT_E_IO, message, message_size);
+}
+
+static kvt_status file_encode_dump(const quality_dump *dump, kvt_variant variant,
+                                   quality_trip *trip, bench_file_result *result)
+{
+    kvt_status status = quality_trip_open(&dump->layout, trip);
+    if (status != KVT_OK) return status;
+    quality_dump_load(dump, trip->source);
+    status = quality_trip_run(trip, variant, false);
+    if (status != KVT_OK) return status;
+    result->info = trip->info;
+    result->nmse[0] = trip->nmse[0];
+    result->nmse[1] = trip->nmse[1];
+    result->queried = dump->query_rows > 0;
+    result->query_rows = dump->query_rows;
+    return result->queried ? file_probe(dump, trip, &result->attention_error) : KVT_OK;
+}
+
+kvt_status bench_file_encode(const char *path, kvt_variant variant, const char *target,
+                             bench_file_result *result_out, char *message, size_t message_size)
+{
+    quality_dump dump;
+    quality_trip trip = {.source = NULL};
+    *result_out = (bench_file_result){.queried = false};
+    message[0] = '\0';
+    kvt_status status = quality_dump_open(path, &dump, message, message_size);
+    if (status != KVT_OK) return status;
+    result_out->ignored = dump.ignored;
+    status = file_encode_dump(&dump, variant, &trip, result_out);
+    if (status == KVT_E_UNSUPPORTED)
+        snprintf(message, message_size,
+                 "%s: this codec does not take %u heads x %u of that element type", path,
+                 dump.layout.kv_heads, dump.layout.head_dim);
+    if (status == KVT_OK && target != NULL)
+        status = file_write(target, trip.record, trip.info.record_bytes, message, message_size);
+    quality_trip_close(&trip);
+    quality_dump_close(&dump);
+    return status;
+}
+
+/* ---- decoding ---- */
+
+typedef struct file_record {
+    uint8_t *bytes, *decoded, *scratch;
+    uint64_t bytes_capacity, decoded_capacity, scratch_capacity;
+    uint64_t byte_count;
+    kvt_record_info info;
+    uint32_t *kept;   /* [stored_tokens] */
+    float *positions; /* [layers][stored_tokens] */
+    char (*names)[FILE_NAME_BYTES];
+    safetensors_tensor *tensors;
+    size_t tensor_count;
+} file_record;
+
+static kvt_status file_read(const char *path, file_record *record, char *message,
+                            size_t message_size)
+{
+    FILE *file = fopen(path, "rb");
+    if (file == NULL) {
+        snprintf(message, message_size, "%s: %s", path, strerror(errno));
+        return errno == ENOENT ? KVT_E_GONE : KVT_E_IO;
+    }
+    kvt_status status = KVT_E_IO;
+    long size = fseek(file, 0, SEEK_END) == 0 ? ftell(file) : -1;
+    if (size >= 0 && fseek(file, 0, SEEK_SET) == 0) {
+        record->byte_count = (uint64_t)size;
+        status = quality_trip_room(&record->bytes, &record->bytes_capacity, record->byte_count);
+        if (status == KVT_OK &&
+            fread(record->bytes, 1, record->byte_count, file) != record->byte_count)
+            status = KVT_E_IO;
+    }
+    if (status != KVT_OK) snprintf(message, message_size, "%s: cannot be read as a record", path);
+    fclose(file);
+    return status;
+}
+
+/* Decodes the whole record; its layout then has stored_tokens tokens. */
+static kvt_status file_decode_record(file_record *record)
+{
+    uint64_t bound, scratch;
+    kvt_status status = kvt_record_parse(record->bytes, record->byte_count, &record->info);
+    if (status != KVT_OK) return status;
+    const kvt_record_spec *spec = &record->info.spec;
+    if (spec->layout.dtype == KVT_DTYPE_OPAQUE || spec->layout.dtype == KVT_DTYPE_FP8)
+        return KVT_E_UNSUPPORTED;
+    status = kvt_record_bound(spec, &bound, &scratch);
+    if (status == KVT_OK)
+        status = quality_trip_room(&record->scratch, &record->scratch_capacity, scratch);
+    if (status == KVT_OK)
+        status = quality_trip_room(&record->decoded, &record->decoded_capacity,
+                                   record->info.decoded_bytes);
+    if (status != KVT_OK) return status;
+    return kvt_record_decode(record->bytes, record->byte_count, NULL, record->decoded,
+                             record->info.decoded_bytes, record->scratch, record->scratch_capacity);
+}
+
+/* The tensor that is next in the list. */
+static safetensors_tensor *file_add(file_record *record, const char *side, uint32_t layer)
+{
+    safetensors_tensor *tensor = &record->tensors[record->tensor_count];
+    char *name = record->names[record->tensor_count++];
+    snprintf(name, FILE_NAME_BYTES, "%s.%u", side, (unsigned)layer);
+    tensor->name = name;
+    return tensor;
+}
+
+static kvt_status file_add_positions(file_record *record, uint32_t layer)
+{
+    const uint32_t tokens = record->info.stored_tokens;
+    float *positions = record->positions + (size_t)layer * tokens;
+    kvt_status status =
+        kvt_record_kept_tokens(record->bytes, record->byte_count, layer, record->kept, tokens);
+    if (status != KVT_OK) return status;
+    for (uint32_t i = 0; i < tokens; i++)
+        positions[i] = (float)(record->info.spec.first_position + record->kept[i]);
+    safetensors_tensor *tensor = file_add(record, "positions", layer);
+    tensor->dtype = KVT_DTYPE_FP32;
+    tensor->rank = 1;
+    tensor->shape[0] = tokens;
+    tensor->data = positions;
+    return KVT_OK;
+}
+
+static kvt_status file_list(file_record *record)
+{
+    kvt_layout stored = record->info.spec.layout;
+    const bool dropped = record->info.stored_tokens < stored.tokens;
+    stored.tokens = record->info.stored_tokens;
+    size_t most = (size_t)stored.layers * FILE_TENSORS;
+    record->tensors = calloc(most, sizeof *record->tensors);
+    record->names = calloc(most, sizeof *record->names);
+    record->kept = calloc(stored.tokens, sizeof *record->kept);
+    record->positions = calloc((size_t)stored.layers * stored.tokens, sizeof *record->positions);
+    if (!record->tensors || !record->names || !record->kept || !record->positions)
+        return KVT_E_MEMORY;
+    kvt_status status = KVT_OK;
+    for (uint32_t layer = 0; status == KVT_OK && layer < stored.layers; layer++) {
+        for (int side = KVT_SIDE_K; side <= KVT_SIDE_V; side++) {
+            safetensors_tensor *tensor = file_add(record, side == KVT_SIDE_K ? "k" : "v", layer);
+            tensor->dtype = stored.dtype;
+            tensor->rank = 3;
+            tensor->shape[0] = stored.tokens;
+            tensor->shape[1] = stored.kv_heads;
+            tensor->shape[2] = stored.head_dim;
+            tensor->data =
+                record->decoded + kvt_layout_matrix_offset(&stored, layer, (kvt_side)side);
+        }
+        if (dropped) status = file_add_positions(record, layer);
+    }
+    return status;
+}
+
+kvt_status bench_file_decode(const char *path, const char *target, kvt_record_info *info_out,
+                             char *message, size_t message_size)
+{
+    file_record record = {.bytes = NULL};
+    message[0] = '\0';
+    kvt_status status = file_read(path, &record, message, message_size);
+    if (status == KVT_OK) {
+        status = file_decode_record(&record);
+        if (status == KVT_OK) status = file_list(&record);
+        if (status == KVT_E_UNSUPPORTED) {
+            snprintf(message, message_size, "%s: the record holds no K and V matrices", path);
+        } else if (status != KVT_OK) {
+            snprintf(message, message_size, "%s: %s", path, kvt_status_text(status));
+        }
+    }
+    if (status == KVT_OK)
+        status =
+            safetensors_write(target, record.tensors, record.tensor_count, message, message_size);
+    *info_out = record.info;
+    free(record.bytes);
+    free(record.decoded);
+    free(record.scratch);
+    free(record.kept);
+    free(record.positions);
+    free(record.names);
+    free(record.tensors);
+    return status;
+}

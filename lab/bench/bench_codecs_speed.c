@@ -1,0 +1,369 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench_codecs_speed.c - codecs beside memcpy, one thread, over a working set larger than the
+ * caches: entries of 32 layers x 256 tokens x 8 heads x 128 in bf16, taken in turn. A sample is one
+ * entry through a record (checksums and table included), or one side of an entry through the
+ * codec's own kernels. memcpy is sampled again before every variant, over the same buffers. Time is
+ * CPU time of the thread; where several threads share a record, that on the wall.
+ *
+ * Thread rule: one bench at a time.
+ */
+#include "bench_codecs.h"
+#include "codecs/codecs.h"
+#include "codecs/kv_sample.h"
+#include "estimator/quality/quality_trip.h"
+#include "worker_pool.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    SPEED_ENTRIES = 8,
+    SPEED_ENTRIES_QUICK = 1,
+    SPEED_SAMPLES_MAX = 2 * SPEED_ENTRIES,
+    SPEED_MEMCPY_MAX = 512,
+    SPEED_PART_ALIGN = 4096,
+    SPEED_LAYERS = 32
+};
+
+#define SPEED_SECONDS       0.12 /* after this a timing ends: slow ones have one sample */
+#define SPEED_SECONDS_QUICK 0.04
+
+/* A matrix for the codec's own kernels; its parts lie at a fixed place of its entry's record. */
+typedef struct speed_matrix {
+    kvt_matrix matrix;
+    kvt_part parts[KVT_PARTS_MAX];
+    const uint8_t *source;
+    uint8_t *decoded;
+} speed_matrix;
+
+typedef struct speed_run {
+    bench_codec_results *results;
+    kvt_record_spec spec;
+    uint32_t entries;
+    double seconds;
+    uint64_t entry_bytes;
+    uint8_t *source, *decoded; /* [entries][entry_bytes] */
+    uint64_t source_capacity, decoded_capacity;
+    uint8_t *records; /* [entries][record_room], and parts of matrices in the same place */
+    uint64_t records_capacity, record_room;
+    uint64_t record_bytes[SPEED_ENTRIES];
+    uint64_t decoded_bytes;           /* of one entry, with the present variant */
+    worker_pool *pool;                /* for records on threads, or NULL */
+    const kvt_codec_workers *workers; /* of the present timing; NULL: one thread */
+    uint32_t encoded;                 /* entries that are encoded with the present variant */
+    speed_matrix matrices[SPEED_ENTRIES][SPEED_LAYERS]; /* of the present side */
+    uint8_t *scratch;
+    uint64_t scratch_capacity;
+    double memcpy_samples[SPEED_MEMCPY_MAX];
+    uint32_t memcpy_count;
+} speed_run;
+
+/* Moves one entry, or one side of it. */
+typedef kvt_status (*speed_step)(speed_run *run, uint32_t entry, kvt_side side);
+
+static int speed_compare(const void *a, const void *b)
+{
+    double left = *(const double *)a, right = *(const double *)b;
+    return (left > right) - (left < right);
+}
+
+static double speed_median(double *samples, uint32_t count)
+{
+    qsort(samples, count, sizeof *samples, speed_compare);
+    double middle = samples[count / 2];
+    return count % 2 == 0 ? (middle + samples[count / 2 - 1]) / 2 : middle;
+}
+
+static uint8_t *speed_source(const speed_run *run, uint32_t entry)
+{
+    return run->source + entry * run->entry_bytes;
+}
+
+static uint8_t *speed_record(const speed_run *run, uint32_t entry)
+{
+    return run->records + entry * run->record_room;
+}
+
+/* ---- steps ---- */
+
+static kvt_status speed_encode(speed_run *run, uint32_t entry, kvt_side side)
+{
+    (void)side;
+    kvt_status status =
+        kvt_record_encode_parallel(&run->spec, NULL, run->workers, speed_source(run, entry),
+                                   run->entry_bytes, speed_record(run, entry), run->record_room,
+                                   run->scratch, run->scratch_capacity, &run->record_bytes[entry]);
+    if (entry >= run->encoded) run->encoded = entry + 1;
+    return status == KVT_RAW ? KVT_OK : status;
+}
+
+static kvt_status speed_decode(speed_run *run, uint32_t entry, kvt_side side)
+{
+    (void)side;
+    return kvt_record_decode_parallel(speed_record(run, entry), run->record_bytes[entry], NULL,
+                                      run->workers, run->decoded + entry * run->entry_bytes,
+                                      run->decoded_bytes, run->scratch, run->scratch_capacity);
+}
+
+/* Lists the parts of one matrix from `at` on, each aligned; at NULL: only their room. */
+static uint64_t speed_place(kvt_variant variant, speed_matrix *place, uint8_t *at)
+{
+    const kvt_codec *codec = kvt_codec_find(variant.codec);
+    uint64_t room = 0;
+    uint32_t count = codec->matrix_parts(variant, &place->matrix, place->parts);
+    for (uint32_t i = 0; i < count; i++) {
+        place->parts[i].data = at == NULL ? NULL : at + room;
+        room += codecs_align(place->parts[i].bytes, SPEED_PART_ALIGN);
+    }
+    return room;
+}
+
+static void speed_describe(const kvt_record_spec *spec, uint32_t layer, kvt_side side,
+                           speed_matrix *place)
+{
+    const kvt_codec *codec = kvt_codec_find(spec->variant.codec);
+    place->matrix = (kvt_matrix){.tokens = spec->layout.tokens,
+                                 .kv_heads = spec->layout.kv_heads,
+                                 .head_dim = spec->layout.head_dim,
+                                 .dtype = spec->layout.dtype,
+                                 .side = (uint8_t)side,
+                                 .layer = (uint16_t)layer,
+                                 .planes = codec->matrix_planes(spec->variant, side, 0)};
+}
+
+static kvt_status speed_encode_side(speed_run *run, uint32_t entry, kvt_side side)
+{
+    const kvt_variant variant = run->spec.variant;
+    const kvt_codec *codec = kvt_codec_find(variant.codec);
+    kvt_status status = KVT_OK;
+    for (uint32_t layer = 0; status == KVT_OK && layer < SPEED_LAYERS; layer++) {
+        speed_matrix *place = &run->matrices[entry][layer];
+        const uint64_t offset = kvt_layout_matrix_offset(&run->spec.layout, layer, side);
+        speed_describe(&run->spec, layer, side, place);
+        place->source = speed_source(run, entry) + offset;
+        place->decoded = run->decoded + entry * run->entry_bytes + offset;
+        uint64_t room = speed_place(variant, place, NULL);
+        (void)speed_place(variant, place, speed_record(run, entry) + layer * room);
+        status = codec->encode_matrix(variant, &place->matrix, place->source, place->parts,
+                                      run->scratch, run->scratch_capacity);
+    }
+    if (entry >= run->encoded) run->encoded = entry + 1;
+    return status;
+}
+
+static kvt_status speed_decode_side(speed_run *run, uint32_t entry, kvt_side side)
+{
+    const kvt_codec *codec = kvt_codec_find(run->spec.variant.codec);
+    kvt_status status = KVT_OK;
+    (void)side;
+    for (uint32_t layer = 0; status == KVT_OK && layer < SPEED_LAYERS; layer++) {
+        speed_matrix *place = &run->matrices[entry][layer];
+        status = codec->decode_matrix(run->spec.variant, &place->matrix, place->parts,
+                                      place->decoded, run->scratch, run->scratch_capacity);
+    }
+    return status;
+}
+
+/* ---- samples ---- */
+
+static kvt_status speed_keep(bench_codec_results *results, const bench_codec_speed *speed)
+{
+    if (results->speed_count == results->speed_capacity) {
+        uint32_t more = results->speed_capacity == 0 ? 64 : 2 * results->speed_capacity;
+        bench_codec_speed *grown = realloc(results->speeds, more * sizeof *grown);
+        if (grown == NULL) return KVT_E_MEMORY;
+        results->speeds = grown;
+        results->speed_capacity = more;
+    }
+    results->speeds[results->speed_count++] = *speed;
+    return KVT_OK;
+}
+
+/* Takes entries in turn until there are samples enough. With one entry the first pass warms up. */
+static kvt_status speed_sample(speed_run *run, speed_step step, uint32_t entries,
+                               bench_codec_speed *speed)
+{
+    double samples[SPEED_SAMPLES_MAX];
+    double bytes = (double)run->entry_bytes / (speed->side == BENCH_SIDE_BOTH ? 1 : 2);
+    kvt_side side = speed->side == KVT_SIDE_V ? KVT_SIDE_V : KVT_SIDE_K;
+    double (*clock)(void) = run->workers != NULL ? bench_codecs_seconds : bench_codecs_cpu_seconds;
+    double first = clock();
+    speed->threads = run->workers != NULL ? run->workers->count : 1;
+    kvt_status status = entries == 1 ? step(run, 0, side) : KVT_OK;
+    while (status == KVT_OK && speed->samples < SPEED_SAMPLES_MAX) {
+        double start = clock();
+        if (speed->samples > 0 && start - first > run->seconds) break;
+        status = step(run, speed->samples % entries, side);
+        double took = clock() - start;
+        samples[speed->samples++] = bytes / (took > 1e-9 ? took : 1e-9);
+    }
+    if (status != KVT_OK) return status;
+    speed->bytes_per_s = speed_median(samples, speed->samples);
+    speed->min = samples[0];
+    speed->max = samples[speed->samples - 1];
+    return speed_keep(run->results, speed);
+}
+
+/* Encodes, then decodes what was encoded. */
+static kvt_status speed_both_ways(speed_run *run, uint32_t variant, codecs_cpu isa, int side)
+{
+    bench_codec_speed encode = {.variant = variant, .isa = isa, .side = side};
+    bench_codec_speed decode = {.variant = variant, .isa = isa, .decode = true, .side = side};
+    bool whole = side == BENCH_SIDE_BOTH;
+    run->encoded = 0;
+    kvt_status status =
+        speed_sample(run, whole ? speed_encode : speed_encode_side, run->entries, &encode);
+    kvt_record_info info;
+    if (status == KVT_OK && whole) {
+        status = kvt_record_parse(speed_record(run, 0), run->record_bytes[0], &info);
+        run->decoded_bytes = info.decoded_bytes;
+    }
+    if (status != KVT_OK) return status;
+    return speed_sample(run, whole ? speed_decode : speed_decode_side, run->encoded, &decode);
+}
+
+static void speed_memcpy(speed_run *run)
+{
+    const uint64_t bytes = run->results->memcpy_bytes;
+    if (run->memcpy_count == SPEED_MEMCPY_MAX) return;
+    double start = bench_codecs_cpu_seconds();
+    memcpy(run->decoded, run->source, bytes);
+    /* The copy must have happened, although nobody reads it. */
+    __asm__ volatile("" : : "r"(run->decoded) : "memory");
+    run->memcpy_samples[run->memcpy_count++] =
+        (double)bytes / (bench_codecs_cpu_seconds() - start + 1e-9);
+}
+
+/* ---- variants ---- */
+
+/* The variant's spec; false when the codec does not take the entry. */
+static bool speed_spec(const speed_run *run, kvt_variant variant, kvt_record_spec *spec)
+{
+    uint64_t record, scratch;
+    *spec = run->spec;
+    spec->variant = variant;
+    spec->layout.tokens_may_drop = quality_variant_drops(variant);
+    return kvt_record_bound(spec, &record, &scratch) == KVT_OK;
+}
+
+static bool speed_has_sides(const kvt_record_spec *spec)
+{
+    const kvt_codec *codec = kvt_codec_find(spec->variant.codec);
+    return (codec->flags & KVT_CODEC_FLAG_PARTS) && !quality_variant_drops(spec->variant);
+}
+
+/* Room for any variant's record, its parts by side, and its scratch. */
+static kvt_status speed_make_room(speed_run *run)
+{
+    uint64_t most_scratch = 1;
+    for (uint32_t i = 0; i < run->results->variant_count; i++) {
+        kvt_record_spec spec;
+        uint64_t room, scratch;
+        if (!speed_spec(run, run->results->variants[i].variant, &spec)) continue;
+        kvt_status status = kvt_record_bound(&spec, &room, &scratch);
+        if (status == KVT_OK && run->pool != NULL) {
+            status = kvt_record_scratch_parallel(&spec, run->pool->workers.count, &scratch);
+        }
+        for (int side = KVT_SIDE_K; speed_has_sides(&spec) && side <= KVT_SIDE_V; side++) {
+            const kvt_codec *codec = kvt_codec_find(spec.variant.codec);
+            speed_matrix place;
+            speed_describe(&spec, 0, (kvt_side)side, &place);
+            uint64_t parts = SPEED_LAYERS * speed_place(spec.variant, &place, NULL);
+            uint64_t own = codec->matrix_scratch(spec.variant, &place.matrix);
+            if (parts > room) room = parts;
+            if (own > scratch) scratch = own;
+        }
+        if (status != KVT_OK) return status;
+        if (room > run->record_room) run->record_room = codecs_align(room, SPEED_PART_ALIGN);
+        if (scratch > most_scratch) most_scratch = scratch;
+    }
+    kvt_status status =
+        quality_trip_room(&run->records, &run->records_capacity, run->entries * run->record_room);
+    if (status != KVT_OK) return status;
+    return quality_trip_room(&run->scratch, &run->scratch_capacity, most_scratch);
+}
+
+static kvt_status speed_prepare(speed_run *run)
+{
+    bench_codec_results *results = run->results;
+    run->entries = results->options->quick ? SPEED_ENTRIES_QUICK : SPEED_ENTRIES;
+    run->seconds = results->options->quick ? SPEED_SECONDS_QUICK : SPEED_SECONDS;
+    run->spec.generation = 1;
+    run->spec.layout = (kvt_layout){.layers = SPEED_LAYERS,
+                                    .kv_heads = 8,
+                                    .head_dim = 128,
+                                    .dtype = KVT_DTYPE_BF16,
+                                    .tokens = 256};
+    results->entry = run->spec.layout;
+    kvt_status status = kvt_layout_bytes(&run->spec.layout, &run->entry_bytes);
+    uint64_t bytes = run->entries * run->entry_bytes;
+    if (status == KVT_OK) status = quality_trip_room(&run->source, &run->source_capacity, bytes);
+    if (status == KVT_OK) status = quality_trip_room(&run->decoded, &run->decoded_capacity, bytes);
+    if (status == KVT_OK) status = speed_make_room(run);
+    if (status != KVT_OK) return status;
+    for (uint32_t i = 0; i < run->entries; i++)
+        codecs_kv_sample_fill(&run->spec.layout, i + 1, speed_source(run, i));
+    results->memcpy_bytes = results->working_set_bytes = bytes;
+    return KVT_OK;
+}
+
+static kvt_status speed_variant(speed_run *run, uint32_t index, codecs_cpu isa)
+{
+    const bench_codec_variant *variant = &run->results->variants[index];
+    if (!speed_spec(run, variant->variant, &run->spec)) {
+        bench_codecs_note(run->results->options, "%s does not take the sample's layout",
+                          variant->name);
+        return KVT_OK;
+    }
+    speed_memcpy(run);
+    codecs_cpu_force(isa);
+    kvt_status status = speed_both_ways(run, index, isa, BENCH_SIDE_BOTH);
+    if (status == KVT_OK && run->pool != NULL) {
+        run->workers = &run->pool->workers;
+        status = speed_both_ways(run, index, isa, BENCH_SIDE_BOTH);
+        run->workers = NULL;
+    }
+    /* The scalar kernels are the specification: what they take by side is of no use. */
+    bool sides = speed_has_sides(&run->spec) && isa != CODECS_CPU_SCALAR;
+    for (int side = KVT_SIDE_K; sides && side <= KVT_SIDE_V; side++) {
+        if (status == KVT_OK) status = speed_both_ways(run, index, isa, side);
+        if (status == KVT_RAW) status = KVT_OK; /* kernels do not shrink it: no rows by side */
+    }
+    run->spec.layout.tokens_may_drop = 0;
+    return status;
+}
+
+kvt_status bench_codecs_time(bench_codec_results *results, codecs_cpu first, codecs_cpu last,
+                             char *message, size_t message_size)
+{
+    speed_run *run = calloc(1, sizeof *run);
+    if (run == NULL) return KVT_E_MEMORY;
+    run->results = results;
+    worker_pool pool;
+    if (results->options->workers > 1) {
+        worker_pool_open(&pool, results->options->workers);
+        run->pool = &pool;
+    }
+    kvt_status status = speed_prepare(run);
+    if (status == KVT_OK) speed_memcpy(run);
+    run->memcpy_count = 0; /* that one warmed up */
+    for (int isa = (int)last; status == KVT_OK && isa >= (int)first; isa--) {
+        for (uint32_t i = 0; status == KVT_OK && i < results->variant_count; i++) {
+            const bench_codec_variant *variant = &results->variants[i];
+            if (variant->merged || (isa != (int)last && !variant->everywhere)) continue;
+            status = speed_variant(run, i, (codecs_cpu)isa);
+            status = bench_codecs_blame(status, variant, codecs_cpu_name((codecs_cpu)isa), message,
+                                        message_size);
+        }
+    }
+    if (status == KVT_OK && run->memcpy_count > 0)
+        results->memcpy_bytes_per_s = speed_median(run->memcpy_samples, run->memcpy_count);
+    if (run->pool != NULL) worker_pool_close(&pool);
+    free(run->source);
+    free(run->decoded);
+    free(run->records);
+    free(run->scratch);
+    free(run);
+    return status;
+}

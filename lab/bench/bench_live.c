@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench_live.c - kvterrace bench live: a store on throttled memory beside the simulator, policy by
+ * policy, with the same requests, capacities and speeds.
+ *
+ * One workload serves all settings: its arrivals are stretched until the simulated run of
+ * LIVE_LOAD_POLICY has the setting's rho. The simulator is told the devices' speeds as they are
+ * capped, and what a call of the store takes beside its transfers, which is measured first.
+ *
+ * Thread rule: one bench at a time.
+ */
+#include "bench_live.h"
+
+#include "bench_live_site.h"
+#include "bench_rate.h"
+
+#include "lab/replay/random.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MIB ((uint64_t)1 << 20)
+
+/* Llama-3.1-8B on an A100 with keys and values of 4 KiB a token, all bytes and seconds divided by
+ * 16, so that a run takes seconds: entries of 128 KiB, 3.4 ms to recompute. Both sides see these
+ * figures, so nothing is scaled between them. */
+#define LIVE_DIVISOR         16.0
+#define LIVE_BYTES_PER_TOKEN 256u
+#define LIVE_BLOCK_TOKENS    512u
+#define LIVE_SERVERS         2u
+#define LIVE_WARMUP          0.2
+#define LIVE_TICK_SECONDS    0.01
+#define LIVE_DRAM_ALONE      (32 * MIB)
+#define LIVE_DRAM_ABOVE      (16 * MIB)
+#define LIVE_SSD             (64 * MIB)
+#define LIVE_LOAD_POLICY     "none"
+#define LIVE_LOAD_TRIES      24
+#define LIVE_DRAWS           8   /* simulated runs whose means are taken */
+#define LIVE_JITTER_NS       3e5 /* of arrivals, between them */
+
+/* All loads and both writes where they matter most: at rho 0.3 writes keep up either way. */
+const live_setting live_settings[LIVE_SETTINGS] = {
+    {"dram rho 0.3", 0.0, 0.0, 0.3},
+    {"dram rho 0.7", 0.0, 0.0, 0.7},
+    {"ssd 150 w 1/3 rho 0.3", 150e6, 1.0 / 3.0, 0.3},
+    {"ssd 150 w 1/1 rho 0.7", 150e6, 1.0, 0.7},
+    {"ssd 150 w 1/3 rho 0.7", 150e6, 1.0 / 3.0, 0.7},
+    {"ssd 600 w 1/3 rho 0.3", 600e6, 1.0 / 3.0, 0.3},
+    {"ssd 600 w 1/1 rho 0.7", 600e6, 1.0, 0.7},
+    {"ssd 600 w 1/3 rho 0.7", 600e6, 1.0 / 3.0, 0.7},
+};
+
+const char *const live_policies[LIVE_POLICIES] = {"lru",    "lru-leaf", "gdsf",
+                                                  "s3fifo", "pensieve", "utility"};
+
+/* The settings of --quick. */
+static const uint32_t live_quick[] = {1, 4};
+
+typedef struct live_bench {
+    const bench_options *options;
+    live_results *results;
+    replay_workload workload;
+    uint64_t *arrivals_ns; /* as generated */
+    double factor;         /* that they are stretched by */
+    char message[512];
+} live_bench;
+
+static void live_divide_seconds(replay_options *options)
+{
+    kvt_prefill *prefill = &options->model.prefill;
+    prefill->linear_seconds_per_token /= LIVE_DIVISOR;
+    prefill->square_seconds_per_token2 /= LIVE_DIVISOR;
+    prefill->fixed_seconds /= LIVE_DIVISOR;
+    options->alpha_seconds /= LIVE_DIVISOR;
+    options->half_life_seconds /= LIVE_DIVISOR;
+    options->put_backlog_seconds /= LIVE_DIVISOR;
+}
+
+static void live_options(const live_bench *bench, const live_setting *setting,
+                         replay_options *options)
+{
+    const live_results *results = bench->results;
+    replay_options_init(options);
+    live_divide_seconds(options);
+    options->scale = 1.0;
+    options->servers = LIVE_SERVERS;
+    options->bytes_per_token = LIVE_BYTES_PER_TOKEN;
+    options->block_tokens = LIVE_BLOCK_TOKENS;
+    options->warmup = LIVE_WARMUP;
+    options->tick_seconds = LIVE_TICK_SECONDS;
+    options->bounds = false;
+    options->store_model = true;
+    options->put_fixed_seconds = results->put_overhead_s;
+    options->put_staging_bytes = SITE_PUT_STAGING;
+    bool ssd = setting->ssd_bytes_per_s > 0;
+    kvt_affine memory = {results->dram_overhead_s, SITE_DRAM_BYTES_PER_S, 0.0};
+    options->tiers[KVT_TIER_DRAM] = (replay_tier){
+        .capacity_bytes = ssd ? LIVE_DRAM_ABOVE : LIVE_DRAM_ALONE, .read = memory, .write = memory};
+    if (!ssd) return;
+    kvt_affine drive = {results->ssd_overhead_s, setting->ssd_bytes_per_s, 0.0};
+    options->tiers[KVT_TIER_SSD] =
+        (replay_tier){.capacity_bytes = LIVE_SSD, .read = drive, .write = drive};
+    options->tiers[KVT_TIER_SSD].write.bytes_per_s *= setting->write_share;
+}
+
+static kvt_status live_generate(live_bench *bench)
+{
+    replay_generator generator = {.requests_per_s = LIVE_DIVISOR,
+                                  .requests = bench->options->quick ? 240 : 360,
+                                  .contexts = 100,
+                                  .zipf = 0.8,
+                                  .tokens_median = 2048,
+                                  .tokens_sigma = 0.4,
+                                  .tokens_max = 16384,
+                                  .turns_mean = 2.0,
+                                  .turn_tokens = 384,
+                                  .think_seconds = 20.0 / LIVE_DIVISOR,
+                                  .block_tokens = LIVE_BLOCK_TOKENS,
+                                  .seed = 1};
+    kvt_status status = replay_workload_generate(&generator, &bench->workload, bench->message,
+                                                 sizeof bench->message);
+    if (status != KVT_OK) return status;
+    bench->arrivals_ns = malloc(bench->workload.request_count * sizeof *bench->arrivals_ns);
+    if (bench->arrivals_ns == NULL) return KVT_E_MEMORY;
+    for (uint64_t i = 0; i < bench->workload.request_count; i++)
+        bench->arrivals_ns[i] = bench->workload.requests[i].arrival_ns;
+    return KVT_OK;
+}
+
+/* Arrivals as generated, times a factor, later by up to so much. */
+static void live_stretch(live_bench *bench, double factor, double jitter_ns, uint64_t seed)
+{
+    replay_random random;
+    uint64_t last_ns = 0;
+    bench->factor = factor;
+    replay_random_seed(&random, seed);
+    for (uint64_t i = 0; i < bench->workload.request_count; i++) {
+        double at = (double)bench->arrivals_ns[i] * factor;
+        uint64_t at_ns = (uint64_t)(at + jitter_ns * replay_random_unit(&random));
+        if (at_ns > last_ns) last_ns = at_ns;
+        bench->workload.requests[i].arrival_ns = last_ns;
+    }
+}
+
+static void live_take_reading(const replay_result *result, live_reading *out)
+{
+    *out = (live_reading){.ttft_s = result->times.ttft_mean,
+                          .ttft_least_s = result->times.ttft_mean,
+                          .ttft_most_s = result->times.ttft_mean,
+                          .service_s = result->times.service_mean,
+                          .wait_s = result->times.wait_mean,
+                          .put_s = result->put_mean_s,
+                          .rho = result->rho,
+                          .hit_ratio = result->hit_token_ratio[0],
+                          .puts = result->puts,
+                          .refused = result->refused,
+                          .busy = result->puts_busy,
+                          .demotions = result->demotions,
+                          .promotions = result->promotions,
+                          .evictions = result->evictions,
+                          .written_bytes = result->bytes_written[KVT_TIER_SSD],
+                          .wrong_bytes = result->wrong_bytes};
+}
+
+static kvt_status live_simulate(live_bench *bench, const replay_options *options,
+                                const char *policy, live_reading *out)
+{
+    replay_result result;
+    replay_options checked = *options;
+    kvt_status status = replay_options_check(&checked, bench->message, sizeof bench->message);
+    if (status == KVT_OK)
+        status = replay_run_sim(&checked, &bench->workload, policy, &result, bench->message,
+                                sizeof bench->message);
+    if (status == KVT_OK) live_take_reading(&result, out);
+    return status;
+}
+
+/* Stretches the arrivals to the setting's load. What is cached hardly depends on the clock, so rho
+ * goes as one over the factor, nearly. */
+static kvt_status live_load(live_bench *bench, const live_setting *setting,
+                            const replay_options *options)
+{
+    double factor = 1.0;
+    for (int i = 0; i < LIVE_LOAD_TRIES; i++) {
+        live_reading reading;
+        live_stretch(bench, factor, 0.0, 0);
+        kvt_status status = live_simulate(bench, options, LIVE_LOAD_POLICY, &reading);
+        if (status != KVT_OK) return status;
+        if (fabs(reading.rho / setting->rho - 1.0) < 1e-3) return KVT_OK;
+        factor *= reading.rho / setting->rho;
+    }
+    return KVT_OK;
+}
+
+static void live_add_reading(live_reading *sum, const live_reading *one)
+{
+    if (!(sum->ttft_least_s > 0.0) || one->ttft_s < sum->ttft_least_s)
+        sum->ttft_least_s = one->ttft_s;
+    sum->ttft_most_s = fmax(sum->ttft_most_s, one->ttft_s);
+    sum->ttft_s += one->ttft_s / LIVE_DRAWS;
+    sum->service_s += one->service_s / LIVE_DRAWS;
+    sum->wait_s += one->wait_s / LIVE_DRAWS;
+    sum->rho += one->rho / LIVE_DRAWS;
+    sum->hit_ratio += one->hit_ratio / LIVE_DRAWS;
+    sum->busy += one->busy;
+    sum->puts += one->puts;
+    sum->refused += one->refused;
+    sum->promotions += one->promotions;
+    sum->demotions += one->demotions;
+    sum->evictions += one->evictions;
+    sum->written_bytes += one->written_bytes;
+}
+
+/* A store is not repeatable to the microsecond, and a policy that ranks entries by a hair decides
+ * otherwise then: the simulated mean is one over runs whose arrivals differ by so little. */
+static kvt_status live_simulate_draws(live_bench *bench, const replay_options *options,
+                                      const char *policy, live_reading *out)
+{
+    kvt_status status = KVT_OK;
+    *out = (live_reading){.ttft_s = 0.0};
+    for (uint64_t draw = 0; draw < LIVE_DRAWS && status == KVT_OK; draw++) {
+        live_reading one;
+        live_stretch(bench, bench->factor, draw > 0 ? LIVE_JITTER_NS : 0.0, draw);
+        status = live_simulate(bench, options, policy, &one);
+        if (status == KVT_OK) live_add_reading(out, &one);
+    }
+    live_stretch(bench, bench->factor, 0.0, 0);
+    uint64_t *const sums[] = {&out->busy,         &out->puts,      &out->refused,
+                              &out->promotions,   &out->demotions, &out->evictions,
+                              &out->written_bytes};
+    for (size_t i = 0; i < sizeof sums / sizeof sums[0]; i++)
+        *sums[i] /= LIVE_DRAWS;
+    return status;
+}
+
+static double live_span_s(const live_bench *bench)
+{
+    const replay_workload *workload = &bench->workload;
+    return (double)workload->requests[workload->request_count - 1].arrival_ns * 1e-9;
+}
+
+static const live_setting *live_setting_at(const live_bench *bench, uint32_t index,
+                                           uint32_t *setting_out)
+{
+    *setting_out = bench->options->quick ? live_quick[index] : index;
+    return &live_settings[*setting_out];
+}
+
+/* Arrivals and simulated runs of all settings; what the live ones will take. */
+static kvt_status live_plan(live_bench *bench)
+{
+    live_results *results = bench->results;
+    for (uint32_t i = 0; i < results->setting_count; i++) {
+        uint32_t index;
+        replay_options options;
+        const live_setting *setting = live_setting_at(bench, i, &index);
+        live_options(bench, setting, &options);
+        kvt_status status = live_load(bench, setting, &options);
+        if (status != KVT_OK) return status;
+        results->budget_s += live_span_s(bench) * results->policy_count;
+    }
+    fprintf(
+        stderr,
+        "bench live: %u settings x %u policies, %llu requests each: about %.0f s of live runs\n",
+        results->setting_count, results->policy_count,
+        (unsigned long long)bench->workload.request_count, results->budget_s);
+    return KVT_OK;
+}
+
+static kvt_status live_run_setting(live_bench *bench, uint32_t at)
+{
+    live_results *results = bench->results;
+    uint32_t index;
+    replay_options options;
+    live_site site;
+    const live_setting *setting = live_setting_at(bench, at, &index);
+    live_options(bench, setting, &options);
+    kvt_status status = live_load(bench, setting, &options);
+    if (status != KVT_OK) return status;
+    live_site_make(setting, &options, &site);
+    const replay_live live = {.store = &site.store};
+    for (uint32_t policy = 0; policy < results->policy_count && status == KVT_OK; policy++) {
+        live_row *row = &results->rows[results->row_count];
+        replay_result result;
+        *row = (live_row){.setting = index, .policy = policy};
+        status = live_simulate_draws(bench, &options, live_policies[policy], &row->sim);
+        if (status == KVT_OK)
+            status = replay_run_live(&options, &bench->workload, &live, live_policies[policy],
+                                     &result, bench->message, sizeof bench->message);
+        if (status != KVT_OK) break;
+        live_take_reading(&result, &row->live);
+        results->row_count++;
+        fprintf(stderr, "%s, %s: live %.4f s, simulated %.4f s\n", setting->name,
+                live_policies[policy], row->live.ttft_s, row->sim.ttft_s);
+    }
+    return status;
+}
+
+static kvt_status live_measure(live_bench *bench)
+{
+    live_results *results = bench->results;
+    replay_options options;
+    live_overheads dram, ssd;
+    live_options(bench, &live_settings[LIVE_SETTINGS - 1], &options);
+    kvt_status status = live_site_measure(SITE_DRAM_BYTES_PER_S, &options, &dram, bench->message,
+                                          sizeof bench->message);
+    if (status == KVT_OK)
+        status = live_site_measure(live_settings[LIVE_SETTINGS - 1].ssd_bytes_per_s, &options, &ssd,
+                                   bench->message, sizeof bench->message);
+    if (status != KVT_OK) return status;
+    results->dram_overhead_s = dram.get_s;
+    results->ssd_overhead_s = ssd.get_s;
+    results->put_overhead_s = ssd.put_s;
+    return KVT_OK;
+}
+
+static kvt_status live_run(live_bench *bench)
+{
+    live_results *results = bench->results;
+    uint64_t begin_ns = bench_now_ns();
+    kvt_status status = live_generate(bench);
+    if (status == KVT_OK) status = live_measure(bench);
+    if (status == KVT_OK) status = live_plan(bench);
+    for (uint32_t i = 0; i < results->setting_count && status == KVT_OK; i++)
+        status = live_run_setting(bench, i);
+    results->seconds = (double)(bench_now_ns() - begin_ns) * 1e-9;
+    return status;
+}
+
+int bench_live_run(const bench_options *options)
+{
+    live_results *results = calloc(1, sizeof *results);
+    live_bench bench = {.options = options, .results = results};
+    kvt_status status = results != NULL ? KVT_OK : KVT_E_MEMORY;
+    if (status == KVT_OK) {
+        results->setting_count =
+            options->quick ? sizeof live_quick / sizeof live_quick[0] : LIVE_SETTINGS;
+        results->policy_count = LIVE_POLICIES;
+        status = live_run(&bench);
+    }
+    int code = 1;
+    if (status == KVT_OK) {
+        live_judge(results);
+        code = live_report(options, results);
+        if (code == 0 && !results->totals.met) code = 1;
+    } else {
+        fprintf(stderr, "kvterrace bench live: %s\n",
+                bench.message[0] != '\0' ? bench.message : kvt_status_text(status));
+    }
+    replay_workload_free(&bench.workload);
+    free(bench.arrivals_ns);
+    free(results);
+    return code;
+}

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench_rate.h - repetitions of a measurement, and transfers through a pool as one.
+ *
+ * Thread rule: one bench at a time.
+ */
+#ifndef BENCH_BENCH_RATE_H
+#define BENCH_BENCH_RATE_H
+
+#include <jansson.h>
+
+#include "tiers/pool/pool.h"
+
+enum { BENCH_ITERATIONS_MAX = 1000 };
+
+/* Over the repetitions; all zero = not measured. */
+typedef struct bench_rate {
+    double median;
+    double min;
+    double max;
+} bench_rate;
+
+/* Sorts the samples. */
+bench_rate bench_rate_of(double *samples, uint32_t count);
+
+uint64_t bench_now_ns(void);
+double bench_bytes_per_s(uint64_t bytes, uint64_t nanoseconds);
+
+/* wanted, or what a bench does by default, within bounds; 1 when quick. */
+uint32_t bench_repetitions(uint32_t wanted, uint32_t usual, bool quick);
+
+/* Bytes that do not compress and are there: a zero page would be copied from the cache. Aligned for
+ * transfers; NULL without memory. */
+void *bench_buffer(uint64_t bytes);
+
+/* One transfer of a whole object. spread_out may be NULL: how much later the last member was done
+ * than the first, as a share of the first one's time. */
+kvt_status bench_move(tiers_pool *pool, kvt_io_kind kind, const tiers_location *location,
+                      void *buffer, double *bytes_per_s, double *spread_out);
+
+/* key, key_min and key_max; null when it was not measured. Not 0 = out of memory. */
+int bench_put_rate(json_t *object, const char *key, const bench_rate *rate);
+
+/* An object with what every report begins with: schema, version, host, repetitions. */
+json_t *bench_report_head(const char *schema, uint32_t repetitions);
+
+/* Prints a document, which it frees, with its final newline; NULL is a failure. */
+int bench_report_print(FILE *out, json_t *root);
+
+/* Megabytes per second with its spread, or a dash, in a cell of 22 columns. */
+void bench_print_cell(FILE *out, const bench_rate *rate);
+
+#endif

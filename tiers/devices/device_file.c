@@ -1,0 +1,453 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * device_file.c - a regular file or a block device as a device: opening and locking it.
+ *
+ * A file that is absent is made and written once with zeros, because writes into space that is
+ * only allocated are half as fast; `sparse` leaves that out. It has its name once it is whole.
+ *
+ * Thread rule: as device.h.
+ */
+#include "device_file.h"
+#include "base/kill_point.h"
+#include "errand.h"
+#include "superblock.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <linux/falloc.h>
+#include <linux/fs.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Where an open writes its one line. */
+typedef struct file_opening {
+    const kvt_device_config *config;
+    char *message;
+    size_t message_size;
+} file_opening;
+
+static kvt_status file_refuse(const file_opening *opening, kvt_status status, const char *reason)
+{
+    tiers_device_message(opening->message, opening->message_size, opening->config, "%s: %s",
+                         opening->config->path, reason);
+    return status;
+}
+
+static kvt_status file_refuse_errno(const file_opening *opening, int os_error)
+{
+    return file_refuse(opening, tiers_status_of_errno(os_error), strerror(os_error));
+}
+
+/* One opener at a time. Separate opens exclude each other even within a process. */
+static kvt_status file_lock(file_device *file, const file_opening *opening)
+{
+    kvt_status status = tiers_claim_acquire(&file->claim, file->fd, false);
+    if (status == KVT_E_LOCKED) return file_refuse(opening, status, "already open elsewhere");
+    return status == KVT_OK ? KVT_OK : file_refuse_errno(opening, errno);
+}
+
+/* ---- making a file ---- */
+
+/*
+ * A file is made under another name and gets its own when it is whole: a process that is killed
+ * meanwhile leaves a draft, which the next open begins anew.
+ */
+static bool file_name_draft(const char *path, char *draft, size_t size)
+{
+    int length = snprintf(draft, size, "%s.kvterrace-draft", path);
+    return length > 0 && (size_t)length < size;
+}
+
+static int file_allocate(const file_device *file, uint64_t capacity, bool sparse)
+{
+    int refused = -1;
+    errno = EOPNOTSUPP;
+    while (!sparse && (refused = fallocate(file->fd, 0, 0, (off_t)capacity)) != 0)
+        if (errno != EINTR) break;
+    if (refused != 0 && (errno == EOPNOTSUPP || errno == ENOSYS)) {
+        refused = ftruncate(file->fd, (off_t)capacity);
+    }
+    return refused == 0 ? 0 : errno;
+}
+
+/* The labels' blocks of a sparse file are written, or a full file system would leave the store
+ * unable to write the next label. */
+static int file_write_head(int fd)
+{
+    static const char zeros[TIERS_SUPERBLOCK_BYTES];
+    for (size_t at = 0; at < sizeof zeros;) {
+        ssize_t written = pwrite(fd, zeros + at, sizeof zeros - at, (off_t)at);
+        if (written < 0 && errno != EINTR) return errno;
+        if (written > 0) at += (size_t)written;
+    }
+    return 0;
+}
+
+static kvt_status file_make(file_device *file, const file_opening *opening)
+{
+    char draft[PATH_MAX];
+    struct stat mine, named;
+    const char *path = opening->config->path;
+    uint64_t capacity = opening->config->capacity_bytes / FILE_BLOCK_BYTES * FILE_BLOCK_BYTES;
+    if (capacity == 0 && opening->config->capacity_bytes == 0) {
+        return file_refuse(opening, KVT_E_GONE, "no such file (a capacity would make it)");
+    }
+    if (capacity < FILE_CAPACITY_BYTES_MIN) {
+        return file_refuse(opening, KVT_E_SPACE, "the capacity is below 64 KiB");
+    }
+    if (!file_name_draft(path, draft, sizeof draft))
+        return file_refuse_errno(opening, ENAMETOOLONG);
+    file->fd = open(draft, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (file->fd < 0) return file_refuse_errno(opening, errno);
+    KILL_POINT("member: file made, empty");
+    kvt_status status = file_lock(file, opening);
+    if (status != KVT_OK) return status;
+    /* Another open may have been faster: then the draft is their file by now. */
+    bool same = fstat(file->fd, &mine) == 0 && lstat(draft, &named) == 0 &&
+                mine.st_dev == named.st_dev && mine.st_ino == named.st_ino;
+    if (!same || access(path, F_OK) == 0) {
+        return file_refuse(opening, KVT_E_LOCKED, "another open has made it meanwhile");
+    }
+    if (!S_ISREG(mine.st_mode)) {
+        return file_refuse(opening, KVT_E_ARGUMENT, "its draft is no regular file");
+    }
+    file->made = true;
+    file->draft = true;
+    int os_error = fchmod(file->fd, 0600) == 0 && ftruncate(file->fd, 0) == 0 ? 0 : errno;
+    if (os_error == 0) os_error = file_allocate(file, capacity, opening->config->sparse);
+    if (os_error == 0 && opening->config->sparse) os_error = file_write_head(file->fd);
+    if (os_error != 0) return file_refuse_errno(opening, os_error);
+    KILL_POINT("member: room allocated");
+    file->base.facts.capacity_bytes = capacity;
+    return KVT_OK;
+}
+
+/* ---- what is there ---- */
+
+/* Sets the capacity from the size that the storage has. */
+static kvt_status file_take_size(file_device *file, const file_opening *opening, uint64_t size)
+{
+    char reason[96];
+    uint64_t wanted = opening->config->capacity_bytes;
+    /* A file that was made for an odd capacity has whole blocks of it. */
+    if (wanted / FILE_BLOCK_BYTES * FILE_BLOCK_BYTES > size) {
+        snprintf(reason, sizeof reason, "has %" PRIu64 " bytes, %" PRIu64 " are configured", size,
+                 wanted);
+        return file_refuse(opening, KVT_E_SPACE, reason);
+    }
+    uint64_t capacity = (wanted != 0 ? wanted : size) / FILE_BLOCK_BYTES * FILE_BLOCK_BYTES;
+    if (capacity < FILE_CAPACITY_BYTES_MIN) {
+        return file_refuse(opening, KVT_E_SPACE, "too small: at least 64 KiB are needed");
+    }
+    file->base.facts.capacity_bytes = capacity;
+    return KVT_OK;
+}
+
+enum { FILE_BUSY_NAP_NS = 50000000 };
+
+static bool file_is_ours(const char *path)
+{
+    struct stat facts;
+    return stat(path, &facts) == 0 && tiers_claim_is_ours(facts.st_dev, facts.st_ino);
+}
+
+static kvt_status file_open_block(file_device *file, const file_opening *opening)
+{
+    file->block = true;
+    /* O_EXCL refuses a device that is mounted or part of an array. One that a process which was
+     * killed had open is let go of as late as its lock. */
+    uint64_t waited = 0;
+    while ((file->fd = open(opening->config->path, O_RDWR | O_EXCL | O_CLOEXEC)) < 0) {
+        if (errno != EBUSY || file_is_ours(opening->config->path) || waited >= TIERS_CLAIM_WAIT_NS)
+            break;
+        nanosleep(&(struct timespec){.tv_nsec = FILE_BUSY_NAP_NS}, NULL);
+        tiers_errand_progress();
+        waited += FILE_BUSY_NAP_NS;
+        errno = EBUSY;
+    }
+    if (file->fd < 0 && errno == EBUSY) {
+        return file_refuse(opening, KVT_E_LOCKED, "in use (mounted, or open elsewhere)");
+    }
+    if (file->fd < 0) return file_refuse_errno(opening, errno);
+    kvt_status status = file_lock(file, opening);
+    if (status != KVT_OK) return status;
+    uint64_t size = 0;
+    int sector_bytes = 0;
+    int read_only = 0;
+    if (ioctl(file->fd, BLKGETSIZE64, &size) != 0 ||
+        ioctl(file->fd, BLKSSZGET, &sector_bytes) != 0 ||
+        ioctl(file->fd, BLKROGET, &read_only) != 0) {
+        return file_refuse_errno(opening, errno);
+    }
+    if (size == 0) return file_refuse(opening, KVT_E_GONE, "no medium (size 0)");
+    if (read_only != 0) return file_refuse(opening, KVT_E_READ_ONLY, "read-only");
+    if (sector_bytes > FILE_BLOCK_BYTES) {
+        return file_refuse(opening, KVT_E_UNSUPPORTED, "sectors above 4 KiB");
+    }
+    return file_take_size(file, opening, size);
+}
+
+static kvt_status file_open_regular(file_device *file, const file_opening *opening, mode_t mode)
+{
+    /* root could write it all the same, but whoever made it read-only meant it. */
+    if ((mode & 0222) == 0) return file_refuse(opening, KVT_E_READ_ONLY, "read-only");
+    file->fd = open(opening->config->path, O_RDWR | O_CLOEXEC);
+    if (file->fd < 0) return file_refuse_errno(opening, errno);
+    kvt_status status = file_lock(file, opening);
+    if (status != KVT_OK) return status;
+    struct stat facts;
+    if (fstat(file->fd, &facts) != 0) return file_refuse_errno(opening, errno);
+    return file_take_size(file, opening, (uint64_t)facts.st_size);
+}
+
+/* A link that somebody put where a member is expected would have the store write elsewhere. Those
+ * of udev are root's, and lead to block devices. */
+static kvt_status file_check_link(const file_opening *opening)
+{
+    struct stat link, target;
+    const char *path = opening->config->path;
+    if (lstat(path, &link) != 0 || !S_ISLNK(link.st_mode)) return KVT_OK;
+    if (stat(path, &target) != 0) {
+        return file_refuse(opening, KVT_E_GONE, "a symbolic link that leads nowhere");
+    }
+    if (opening->config->follow_symlinks) return KVT_OK;
+    if (link.st_uid == 0 && S_ISBLK(target.st_mode)) return KVT_OK;
+    return file_refuse(opening, KVT_E_ARGUMENT,
+                       "a symbolic link; store.follow_symlinks = yes opens what it leads to");
+}
+
+static kvt_status file_reach(file_device *file, const file_opening *opening)
+{
+    struct stat facts;
+    kvt_status status = file_check_link(opening);
+    if (status != KVT_OK) return status;
+    if (stat(opening->config->path, &facts) != 0) {
+        if (errno == ENOENT) return file_make(file, opening);
+        return file_refuse_errno(opening, errno);
+    }
+    if (S_ISBLK(facts.st_mode)) return file_open_block(file, opening);
+    if (S_ISREG(facts.st_mode)) return file_open_regular(file, opening, facts.st_mode);
+    return file_refuse(opening, KVT_E_ARGUMENT,
+                       S_ISDIR(facts.st_mode) ? "is a directory" : "is no file or block device");
+}
+
+/* Gives a new file its name, durably, now that its content is. */
+static kvt_status file_publish(file_device *file, const file_opening *opening)
+{
+    char draft[PATH_MAX];
+    const char *path = opening->config->path;
+    int os_error = fsync(file->fd) == 0 ? 0 : errno;
+    if (!file_name_draft(path, draft, sizeof draft)) os_error = ENAMETOOLONG;
+    if (os_error == 0) os_error = tiers_publish_file(draft, path);
+    if (os_error == EEXIST) {
+        return file_refuse(opening, KVT_E_LOCKED, "another open has made it meanwhile");
+    }
+    if (os_error == 0) {
+        file->draft = false;
+        KILL_POINT("member: named, folder not synced");
+        os_error = tiers_sync_folder(path);
+    }
+    return os_error == 0 ? KVT_OK : file_refuse_errno(opening, os_error);
+}
+
+/* Writes a new file once, so that later writes find written blocks. */
+static kvt_status file_fill(file_device *file, const file_opening *opening, void *zeros)
+{
+    uint64_t capacity = file->base.facts.capacity_bytes;
+    memset(zeros, 0, FILE_REQUEST_BYTES_MAX);
+    for (uint64_t at = 0; at < capacity;) {
+        uint64_t rest = capacity - at;
+        kvt_io io = {.kind = KVT_IO_WRITE, .offset = at, .buffer = zeros};
+        io.bytes = rest < FILE_REQUEST_BYTES_MAX ? (uint32_t)rest : FILE_REQUEST_BYTES_MAX;
+        file_run(&file->base, &io, 0);
+        if (io.status != KVT_OK && io.os_error == EINVAL && file->direct) {
+            if (!file_set_direct(file, false)) return file_refuse_errno(opening, errno);
+            continue; /* direct reads work here and direct writes do not */
+        }
+        if (io.status != KVT_OK) return file_refuse(opening, io.status, strerror(io.os_error));
+        at += io.bytes;
+        KILL_POINT("member: filled in part");
+    }
+    return KVT_OK;
+}
+
+static void file_name_engine(file_device *file)
+{
+    static const char *const names[] = {[TIERS_QUEUE_INLINE] = "pread",
+                                        [TIERS_QUEUE_RING] = "io_uring",
+                                        [TIERS_QUEUE_THREADS] = "threads"};
+    snprintf(file->base.facts.engine, sizeof file->base.facts.engine, "%s+%s%s",
+             names[file->queue.kind], file->direct ? "direct" : "buffered",
+             tiers_queue_is_fixed(&file->queue) ? "+fixed" : "");
+}
+
+static void file_release(file_device *file)
+{
+    tiers_queue_close(&file->queue);
+    tiers_claim_release(&file->claim);
+    if (file->fd >= 0) close(file->fd);
+    free(file);
+}
+
+/* Everything between reaching the storage and being ready. `buffer` has FILE_REQUEST_BYTES_MAX. */
+static kvt_status file_set_up(file_device *file, const file_opening *opening, void *buffer)
+{
+    const kvt_device_config *config = opening->config;
+    int os_error = 0;
+    kvt_status status = KVT_OK;
+    if (!config->buffered) status = file_probe_direct(file, buffer, &os_error);
+    if (status != KVT_OK) return file_refuse(opening, status, "its first block cannot be read");
+    if (file->made) tiers_errand_take_time();
+    if (file->made && !config->sparse) {
+        uint64_t started_ns = tiers_device_now_ns();
+        status = file_fill(file, opening, buffer);
+        file->base.facts.prepare_ns = tiers_device_now_ns() - started_ns;
+    }
+    if (status == KVT_OK && file->made) status = file_publish(file, opening);
+    if (status != KVT_OK) return status;
+    if (file->made) KILL_POINT("member: file durable");
+    file_probe_facts(file, config, buffer);
+    tiers_queue_open(&file->queue, &file->base, &file_queue_calls, file->fd, config->depth,
+                     config->synchronous);
+    file->base.facts.depth_max = file->queue.depth;
+    file_name_engine(file);
+    return KVT_OK;
+}
+
+/* Removes what this open has made, while it still holds the claim. */
+static void file_unmake(const file_device *file, const char *path)
+{
+    char draft[PATH_MAX];
+    if (!file->draft) {
+        (void)unlink(path);
+    } else if (file_name_draft(path, draft, sizeof draft)) {
+        (void)unlink(draft);
+    }
+}
+
+static kvt_status file_open(const kvt_device_config *config, kvt_device **device_out, char *message,
+                            size_t message_size)
+{
+    const file_opening opening = {config, message, message_size};
+    if (config->depth > TIERS_QUEUE_DEPTH_MAX) {
+        return file_refuse(&opening, KVT_E_ARGUMENT, "the depth is above 4096");
+    }
+    file_device *file = calloc(1, sizeof *file);
+    void *buffer = aligned_alloc(FILE_BLOCK_BYTES, FILE_REQUEST_BYTES_MAX);
+    kvt_status status = KVT_E_MEMORY;
+    if (file == NULL || buffer == NULL) {
+        file_refuse(&opening, status, "out of memory");
+        free(file);
+        free(buffer);
+        return status;
+    }
+    file->fd = -1;
+    tiers_device_init(&file->base, &tiers_file_ops, config);
+    status = file_reach(file, &opening);
+    if (status == KVT_OK) status = file_set_up(file, &opening, buffer);
+    free(buffer);
+    if (status != KVT_OK) {
+        if (file->made) file_unmake(file, config->path);
+        file_release(file);
+        return status;
+    }
+    *device_out = &file->base;
+    return KVT_OK;
+}
+
+static void file_close(kvt_device *device)
+{
+    file_release((file_device *)device);
+}
+
+static void file_attach(kvt_device *device)
+{
+    file_device *file = (file_device *)device;
+    tiers_queue_attach(&file->queue);
+    file_name_engine(file);
+}
+
+static void file_detach(kvt_device *device)
+{
+    tiers_queue_detach(&((file_device *)device)->queue);
+}
+
+static kvt_status file_register(kvt_device *device, const kvt_device_region *regions,
+                                uint32_t count)
+{
+    file_device *file = (file_device *)device;
+    kvt_status status = tiers_queue_register(&file->queue, regions, count);
+    file_name_engine(file);
+    return status;
+}
+
+static kvt_status file_submit(kvt_device *device, kvt_io *io)
+{
+    return tiers_queue_submit(&((file_device *)device)->queue, io);
+}
+
+static void file_flush(kvt_device *device)
+{
+    tiers_queue_flush(&((file_device *)device)->queue);
+}
+
+static size_t file_reap(kvt_device *device, kvt_io **done, size_t min, size_t max,
+                        uint64_t timeout_ns)
+{
+    return tiers_queue_reap(&((file_device *)device)->queue, done, min, max, timeout_ns);
+}
+
+static void file_wake(kvt_device *device)
+{
+    tiers_queue_wake(&((file_device *)device)->queue);
+}
+
+static kvt_status file_sync(kvt_device *device)
+{
+    file_device *file = (file_device *)device;
+    struct stat facts;
+    while (fdatasync(file->fd) != 0) {
+        if (errno != EINTR) return tiers_status_of_transfer(errno);
+    }
+    /* Bytes in a file without a name do not survive a restart. */
+    if (!file->block && (fstat(file->fd, &facts) != 0 || facts.st_nlink == 0)) return KVT_E_GONE;
+    return KVT_OK;
+}
+
+static kvt_status file_trim(kvt_device *device, uint64_t offset, uint64_t bytes)
+{
+    const file_device *file = (const file_device *)device;
+    uint64_t range[2] = {offset, bytes};
+    int refused;
+    do {
+        refused = file->block ? ioctl(file->fd, BLKDISCARD, range)
+                              : fallocate(file->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                                          (off_t)offset, (off_t)bytes);
+    } while (refused != 0 && errno == EINTR);
+    if (refused == 0) return KVT_OK;
+    return errno == EOPNOTSUPP ? KVT_E_UNSUPPORTED : tiers_status_of_transfer(errno);
+}
+
+const kvt_device_ops tiers_file_ops = {
+    .struct_size = sizeof(kvt_device_ops),
+    .abi_version = KVT_DEVICE_ABI,
+    .name = "file",
+    .open = file_open,
+    .close = file_close,
+    .submit = file_submit,
+    .flush = file_flush,
+    .reap = file_reap,
+    .sync = file_sync,
+    .attach = file_attach,
+    .detach = file_detach,
+    .register_buffers = file_register,
+    .trim = file_trim,
+    .wake = file_wake,
+};

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * device_threads.c - threads that make blocking calls, where io_uring is refused or unwanted.
+ *
+ * One thread per operation in flight, started by attach and ended by detach. A machine with
+ * io_uring never comes here.
+ *
+ * Thread rule: `lock` guards the lists; an operation is its thread's between them.
+ */
+#include "base/thread.h"
+#include "device_queue.h"
+
+#include <assert.h>
+#include <time.h>
+
+static void *threads_main(void *argument)
+{
+    tiers_queue *queue = argument;
+    tiers_threads *threads = &queue->threads;
+    pthread_mutex_lock(&threads->lock);
+    for (;;) {
+        while (threads->todo.head == NULL && !threads->stop)
+            pthread_cond_wait(&threads->work, &threads->lock);
+        kvt_io *io = tiers_io_list_pop(&threads->todo);
+        if (io == NULL) break;
+        pthread_mutex_unlock(&threads->lock);
+        queue->calls->run(queue->device, io, 0);
+        pthread_mutex_lock(&threads->lock);
+        tiers_io_list_push(&threads->finished, io);
+        threads->finished_count++;
+        pthread_cond_signal(&threads->done);
+    }
+    pthread_mutex_unlock(&threads->lock);
+    return NULL;
+}
+
+bool tiers_threads_start(tiers_queue *queue)
+{
+    tiers_threads *threads = &queue->threads;
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_mutex_init(&threads->lock, NULL);
+    pthread_cond_init(&threads->work, NULL);
+    pthread_cond_init(&threads->done, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    threads->stop = threads->woken = false;
+    threads->count = 0;
+    uint32_t wanted =
+        queue->depth < TIERS_QUEUE_THREADS_MAX ? queue->depth : TIERS_QUEUE_THREADS_MAX;
+    while (threads->count < wanted &&
+           tiers_thread_start(&threads->threads[threads->count], threads_main, queue) == 0)
+        threads->count++;
+    if (threads->count != 0) return true;
+    tiers_threads_stop(queue);
+    return false;
+}
+
+void tiers_threads_stop(tiers_queue *queue)
+{
+    tiers_threads *threads = &queue->threads;
+    pthread_mutex_lock(&threads->lock);
+    assert(threads->todo.head == NULL && threads->finished_count == 0);
+    threads->stop = true;
+    pthread_cond_broadcast(&threads->work);
+    pthread_mutex_unlock(&threads->lock);
+    for (uint32_t i = 0; i < threads->count; i++)
+        pthread_join(threads->threads[i], NULL);
+    threads->count = 0;
+    pthread_cond_destroy(&threads->done);
+    pthread_cond_destroy(&threads->work);
+    pthread_mutex_destroy(&threads->lock);
+}
+
+void tiers_threads_submit(tiers_queue *queue, kvt_io *io)
+{
+    tiers_threads *threads = &queue->threads;
+    pthread_mutex_lock(&threads->lock);
+    tiers_io_list_push(&threads->todo, io);
+    pthread_cond_signal(&threads->work);
+    pthread_mutex_unlock(&threads->lock);
+}
+
+size_t tiers_threads_reap(tiers_queue *queue, kvt_io **done, size_t min, size_t max,
+                          uint64_t timeout_ns)
+{
+    tiers_threads *threads = &queue->threads;
+    uint64_t deadline_ns = tiers_device_deadline(tiers_device_now_ns(), timeout_ns);
+    const struct timespec deadline = {.tv_sec = (time_t)(deadline_ns / 1000000000u),
+                                      .tv_nsec = (long)(deadline_ns % 1000000000u)};
+    size_t count = 0;
+    int expired = 0;
+    pthread_mutex_lock(&threads->lock);
+    while (threads->finished_count < min && expired == 0 && !threads->woken)
+        expired = pthread_cond_timedwait(&threads->done, &threads->lock, &deadline);
+    threads->woken = false;
+    while (count < max && threads->finished_count != 0) {
+        done[count++] = tiers_io_list_pop(&threads->finished);
+        threads->finished_count--;
+    }
+    pthread_mutex_unlock(&threads->lock);
+    return count;
+}
+
+void tiers_threads_wake(tiers_queue *queue)
+{
+    tiers_threads *threads = &queue->threads;
+    pthread_mutex_lock(&threads->lock);
+    threads->woken = true;
+    pthread_cond_signal(&threads->done);
+    pthread_mutex_unlock(&threads->lock);
+}

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * superblock.c - reads and writes the two label slots at the head of a durable device.
+ *
+ * One slot is 4096 bytes, little-endian, the same in every format version as far as the first two
+ * fields and the checksum go (docs/FORMAT.md, Superblock):
+ *
+ *      0  magic "KVTLABEL"        16  pool id, 16 bytes     48  capacity in bytes
+ *      8  format version u32      32  tier u32              56  sequence u64
+ *     12  slot bytes u32 = 4096   36  member u32            64  zeros
+ *                                 40  epoch u64           4088  XXH3-64 of bytes 0..4087
+ *
+ * The sequence rises by one at every write and alone decides which slot is newer: a device that is
+ * labelled for another pool starts there with a lower epoch than its old label may carry.
+ *
+ * Thread rule: as superblock.h.
+ */
+#include "superblock.h"
+#include "base/kill_point.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+enum {
+    SLOT_BYTES = 4096,
+    SLOT_SECTOR_BYTES = 512,
+    SLOT_VERSION = 1,
+    SLOT_AT_VERSION = 8,
+    SLOT_AT_BYTES = 12,
+    SLOT_AT_POOL = 16,
+    SLOT_AT_TIER = 32,
+    SLOT_AT_MEMBER = 36,
+    SLOT_AT_EPOCH = 40,
+    SLOT_AT_CAPACITY = 48,
+    SLOT_AT_SEQUENCE = 56,
+    SLOT_AT_ZEROS = 64,
+    SLOT_AT_CHECKSUM = 4088
+};
+
+_Static_assert(2 * SLOT_BYTES == TIERS_SUPERBLOCK_BYTES, "two slots fill the head of a member");
+
+static const unsigned char slot_magic[8] = {'K', 'V', 'T', 'L', 'A', 'B', 'E', 'L'};
+
+typedef enum slot_state {
+    SLOT_BLANK,
+    SLOT_SOUND,
+    SLOT_LATER,     /* sound, of a later format version */
+    SLOT_DAMAGED,   /* other bytes */
+    SLOT_UNREADABLE /* the device fails there */
+} slot_state;
+
+typedef struct slot_reading {
+    slot_state state;
+    uint64_t sequence;
+    tiers_superblock label;
+} slot_reading;
+
+static void slot_put(unsigned char *at, uint64_t value, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++)
+        at[i] = (unsigned char)(value >> (8 * i));
+}
+
+static uint64_t slot_get(const unsigned char *at, size_t bytes)
+{
+    uint64_t value = 0;
+    for (size_t i = 0; i < bytes; i++)
+        value |= (uint64_t)at[i] << (8 * i);
+    return value;
+}
+
+static bool slot_is_zero(const unsigned char *at, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++) {
+        if (at[i] != 0) return false;
+    }
+    return true;
+}
+
+static void slot_encode(unsigned char *slot, const tiers_superblock *label, uint64_t sequence)
+{
+    memset(slot, 0, SLOT_BYTES);
+    memcpy(slot, slot_magic, sizeof slot_magic);
+    slot_put(slot + SLOT_AT_VERSION, SLOT_VERSION, 4);
+    slot_put(slot + SLOT_AT_BYTES, SLOT_BYTES, 4);
+    memcpy(slot + SLOT_AT_POOL, label->pool, sizeof label->pool);
+    slot_put(slot + SLOT_AT_TIER, label->tier, 4);
+    slot_put(slot + SLOT_AT_MEMBER, label->member, 4);
+    slot_put(slot + SLOT_AT_EPOCH, label->epoch, 8);
+    slot_put(slot + SLOT_AT_CAPACITY, label->capacity_bytes, 8);
+    slot_put(slot + SLOT_AT_SEQUENCE, sequence, 8);
+    slot_put(slot + SLOT_AT_CHECKSUM, XXH3_64bits(slot, SLOT_AT_CHECKSUM), 8);
+}
+
+static slot_reading slot_decode(const unsigned char *slot)
+{
+    slot_reading reading = {.state = SLOT_DAMAGED};
+    if (slot_is_zero(slot, SLOT_BYTES)) {
+        reading.state = SLOT_BLANK;
+        return reading;
+    }
+    if (memcmp(slot, slot_magic, sizeof slot_magic) != 0) return reading;
+    if (slot_get(slot + SLOT_AT_CHECKSUM, 8) != XXH3_64bits(slot, SLOT_AT_CHECKSUM)) return reading;
+    if (slot_get(slot + SLOT_AT_VERSION, 4) > SLOT_VERSION) {
+        reading.state = SLOT_LATER;
+        return reading;
+    }
+    tiers_superblock *label = &reading.label;
+    memcpy(label->pool, slot + SLOT_AT_POOL, sizeof label->pool);
+    label->tier = (uint32_t)slot_get(slot + SLOT_AT_TIER, 4);
+    label->member = (uint32_t)slot_get(slot + SLOT_AT_MEMBER, 4);
+    label->epoch = slot_get(slot + SLOT_AT_EPOCH, 8);
+    label->capacity_bytes = slot_get(slot + SLOT_AT_CAPACITY, 8);
+    reading.sequence = slot_get(slot + SLOT_AT_SEQUENCE, 8);
+    /* The last sequence number has no successor: a slot with it could never be replaced. */
+    bool sane = slot_get(slot + SLOT_AT_SEQUENCE, 8) != UINT64_MAX &&
+                slot_get(slot + SLOT_AT_VERSION, 4) == SLOT_VERSION &&
+                slot_get(slot + SLOT_AT_BYTES, 4) == SLOT_BYTES && label->epoch != 0 &&
+                label->tier < KVT_TIER_COUNT &&
+                slot_is_zero(slot + SLOT_AT_ZEROS, SLOT_AT_CHECKSUM - SLOT_AT_ZEROS);
+    if (sane) reading.state = SLOT_SOUND;
+    return reading;
+}
+
+/* Reads both slots, each by itself, so that a bad sector in one leaves the other. */
+static kvt_status slots_read(kvt_device *device, unsigned char *slot, slot_reading readings[2])
+{
+    assert(device->facts.capacity_bytes >= TIERS_SUPERBLOCK_BYTES);
+    assert(device->facts.align_bytes <= SLOT_BYTES);
+    for (uint32_t i = 0; i < 2; i++) {
+        kvt_status status =
+            kvt_device_transfer(device, KVT_IO_READ, (uint64_t)i * SLOT_BYTES, slot, SLOT_BYTES);
+        if (status == KVT_E_GONE) return status;
+        if (status == KVT_OK) {
+            readings[i] = slot_decode(slot);
+        } else {
+            readings[i] = (slot_reading){.state = SLOT_UNREADABLE};
+        }
+    }
+    return KVT_OK;
+}
+
+/* The slot with the newest sound label, or -1. */
+static int slots_newest(const slot_reading readings[2])
+{
+    bool sound[2] = {readings[0].state == SLOT_SOUND, readings[1].state == SLOT_SOUND};
+    if (sound[0] && sound[1]) return readings[1].sequence > readings[0].sequence ? 1 : 0;
+    if (sound[0]) return 0;
+    return sound[1] ? 1 : -1;
+}
+
+static bool slots_have(const slot_reading readings[2], slot_state state)
+{
+    return readings[0].state == state || readings[1].state == state;
+}
+
+kvt_status tiers_superblock_read(kvt_device *device, tiers_superblock *out,
+                                 tiers_label_state *state_out)
+{
+    slot_reading readings[2];
+    memset(out, 0, sizeof *out);
+    *state_out = TIERS_LABEL_FOREIGN;
+    unsigned char *slot = aligned_alloc(SLOT_BYTES, SLOT_BYTES);
+    if (slot == NULL) return KVT_E_MEMORY;
+    kvt_status status = slots_read(device, slot, readings);
+    free(slot);
+    if (status != KVT_OK) return status;
+
+    if (slots_have(readings, SLOT_LATER)) {
+        *state_out = TIERS_LABEL_SOUND;
+        return KVT_E_VERSION;
+    }
+    int newest = slots_newest(readings);
+    if (newest >= 0) {
+        *out = readings[newest].label;
+        *state_out = TIERS_LABEL_SOUND;
+        return KVT_OK;
+    }
+    if (slots_have(readings, SLOT_UNREADABLE)) return KVT_E_IO;
+    if (readings[0].state == SLOT_BLANK && readings[1].state == SLOT_BLANK) {
+        *state_out = TIERS_LABEL_BLANK;
+    }
+    return KVT_OK;
+}
+
+kvt_status tiers_superblock_torn(kvt_device *device, const tiers_superblock *label, bool *torn_out)
+{
+    *torn_out = false;
+    unsigned char *slots = aligned_alloc(SLOT_BYTES, (size_t)2 * SLOT_BYTES);
+    if (slots == NULL) return KVT_E_MEMORY;
+    unsigned char *whole = slots + SLOT_BYTES;
+    kvt_status status = kvt_device_transfer(device, KVT_IO_READ, SLOT_BYTES, slots, SLOT_BYTES);
+    bool torn = status == KVT_OK && slot_is_zero(slots, SLOT_BYTES);
+    if (torn) status = kvt_device_transfer(device, KVT_IO_READ, 0, slots, SLOT_BYTES);
+    slot_encode(whole, label, 1);
+    for (uint32_t at = 0; torn && status == KVT_OK && at < SLOT_BYTES; at += SLOT_SECTOR_BYTES)
+        torn = slot_is_zero(slots + at, SLOT_SECTOR_BYTES) ||
+               memcmp(slots + at, whole + at, SLOT_SECTOR_BYTES) == 0;
+    free(slots);
+    *torn_out = torn && status == KVT_OK;
+    return status;
+}
+
+/* Gives the slot behind the first label its room: a hole in it would make the next label fail when
+ * the file system is full by then. */
+static kvt_status slots_take_room(kvt_device *device, const slot_reading readings[2],
+                                  unsigned char *slot)
+{
+    if (readings[0].state != SLOT_BLANK || readings[1].state != SLOT_BLANK) return KVT_OK;
+    memset(slot, 0, SLOT_BYTES);
+    return kvt_device_transfer(device, KVT_IO_WRITE, SLOT_BYTES, slot, SLOT_BYTES);
+}
+
+kvt_status tiers_superblock_write(kvt_device *device, const tiers_superblock *label)
+{
+    assert(label->epoch >= 1 && label->tier < KVT_TIER_COUNT);
+    slot_reading readings[2];
+    unsigned char *slot = aligned_alloc(SLOT_BYTES, SLOT_BYTES);
+    if (slot == NULL) return KVT_E_MEMORY;
+    kvt_status status = slots_read(device, slot, readings);
+    if (status != KVT_OK) goto out;
+    if (slots_have(readings, SLOT_LATER)) {
+        status = KVT_E_VERSION;
+        goto out;
+    }
+    status = slots_take_room(device, readings, slot);
+    if (status != KVT_OK) goto out;
+    int newest = slots_newest(readings);
+    uint64_t sequence = newest >= 0 ? readings[newest].sequence + 1 : 1;
+    bool first_is_bad = newest < 0 && readings[0].state == SLOT_UNREADABLE;
+    uint64_t target = newest == 0 || first_is_bad ? 1 : 0;
+    slot_encode(slot, label, sequence);
+    status = kvt_device_transfer(device, KVT_IO_WRITE, target * SLOT_BYTES, slot, SLOT_BYTES);
+    KILL_POINT("label: slot written, not synced");
+    if (status == KVT_OK) status = kvt_device_sync(device);
+out:
+    free(slot);
+    return status;
+}

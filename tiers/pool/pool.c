@@ -1,0 +1,543 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * pool.c - a pool's life and its transfers; its members are in pool_members.c, its space is in
+ * reserve.c.
+ *
+ * A transfer becomes one job per share. Each worker reports its job once; the last report finishes
+ * the transfer and wakes the waiters.
+ *
+ * Thread rule: all functions from any thread, open and close excepted; lock order as in
+ * pool_internal.h.
+ */
+#include "pool.h"
+
+#include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "location.h"
+#include "pool_internal.h"
+#include "tiers/devices/device_internal.h"
+#include "tiers/devices/patience.h"
+
+/* ---- open and close ---- */
+
+static void pool_message(char *message, size_t message_size, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static void pool_message(char *message, size_t message_size, const char *format, ...)
+{
+    if (message == NULL || message_size == 0) return;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message, message_size, format, arguments);
+    va_end(arguments);
+}
+
+/* Far above any device; keeps sums of weights finite. */
+#define POOL_BANDWIDTH_MAX 1e300
+
+const char *pool_member_fault(const tiers_member_options *options)
+{
+    const kvt_device *device = options->device;
+    if (!options->present) return NULL;
+    if (device == NULL) return "is present but has no device";
+    if (!(options->read_bytes_per_s > 0) || options->read_bytes_per_s > POOL_BANDWIDTH_MAX)
+        return "has no measured read bandwidth";
+    if (device->facts.align_bytes > TIERS_GRAIN_BYTES)
+        return "needs a larger alignment than 4096 bytes";
+    if (device->facts.request_bytes_max < TIERS_GRAIN_BYTES)
+        return "takes no requests of 4096 bytes";
+    return NULL;
+}
+
+static kvt_status pool_check_options(const tiers_member_options *members, uint32_t count,
+                                     const tiers_pool_options *options, char *message,
+                                     size_t message_size)
+{
+    if (count == 0 || count > TIERS_MEMBERS_MAX) {
+        pool_message(message, message_size, "a pool has 1 to %u devices, not %u", TIERS_MEMBERS_MAX,
+                     count);
+        return KVT_E_ARGUMENT;
+    }
+    if (options->unit_bytes % TIERS_GRAIN_BYTES != 0) {
+        pool_message(message, message_size, "stripe unit %u is not a multiple of %u bytes",
+                     options->unit_bytes, TIERS_GRAIN_BYTES);
+        return KVT_E_ARGUMENT;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        const char *fault = pool_member_fault(&members[i]);
+        if (fault == NULL) continue;
+        const char *name = members[i].device != NULL ? members[i].device->name : "";
+        pool_message(message, message_size, "device %u '%s' %s", i, name, fault);
+        return KVT_E_ARGUMENT;
+    }
+    return KVT_OK;
+}
+
+/* Settles the budget. An absent member's size is unknown, so then the budget may be too large. */
+static kvt_status pool_settle_budget(tiers_pool *pool, uint64_t wanted, char *message,
+                                     size_t message_size)
+{
+    uint64_t sum = 0;
+    bool all_present = true;
+    for (uint32_t i = 0; i < pool->member_count; i++) {
+        sum += pool->members[i].capacity_bytes;
+        all_present = all_present && pool->members[i].worker != NULL;
+    }
+    pool->budget_bytes = wanted == 0 ? UINT64_MAX : wanted;
+    if (wanted <= sum || !all_present) return KVT_OK;
+    pool_message(message, message_size, "budget of %llu bytes, but the devices hold %llu",
+                 (unsigned long long)wanted, (unsigned long long)sum);
+    return KVT_E_SPACE;
+}
+
+static tiers_job_finished pool_job_finished;
+static tiers_worker_ended pool_drop_hold;
+
+kvt_status pool_start_member(tiers_pool *pool, pool_member *member,
+                             const tiers_member_options *options)
+{
+    const uint64_t grain = TIERS_GRAIN_BYTES;
+    kvt_device *device = options->device;
+    uint64_t head = (options->reserved_head_bytes + grain - 1) / grain * grain;
+    uint64_t end = device->facts.capacity_bytes / grain * grain;
+    if (head > end) head = end;
+    tiers_worker_options worker = {.read_bytes_per_s = options->read_bytes_per_s,
+                                   .write_bytes_per_s = options->write_bytes_per_s,
+                                   .request_seconds = options->request_seconds,
+                                   .in_flight_bytes_max = options->in_flight_bytes_max,
+                                   .silence_ns = options->silence_ns,
+                                   .reweigh = pool->reweigh,
+                                   .spare = pool_trim_step};
+    tiers_space *space = member->space;
+    kvt_status status = KVT_OK;
+    if (member->used_bytes == 0) status = tiers_space_open(head, end, &space);
+    if (status == KVT_OK && member->worker == NULL) {
+        status = tiers_worker_start(device, &worker, pool_job_finished, pool_drop_hold, pool,
+                                    &member->worker);
+        if (status != KVT_OK && space != member->space) tiers_space_close(space);
+    } else if (status == KVT_OK) {
+        /* Without a device it has nothing to wait for. */
+        status = tiers_worker_change_device(member->worker, device, &worker);
+    }
+    if (status != KVT_OK) return status;
+    if (space != member->space) tiers_space_close(member->space);
+    member->space = space;
+    member->worker_options = worker;
+    member->capacity_bytes = end - head;
+    member->device = device;
+    member->facts = device->facts;
+    member->draining = false;
+    member->passed_over = 0;
+    pool_count_wear(member); /* what the worker wrote to a device before this one was that one's */
+    member->wear = options->wear;
+    memcpy(member->name, device->name, sizeof member->name);
+    return KVT_OK;
+}
+
+/* Whoever drops the last hold frees what is left, a silent member's device included. */
+static void pool_drop_hold(void *context)
+{
+    tiers_pool *pool = context;
+    if (atomic_fetch_sub(&pool->holds, 1) != 1) return;
+    for (uint32_t i = 0; i < pool->member_count; i++) {
+        tiers_worker_free(pool->members[i].worker);
+        pool->members[i].worker = NULL;
+    }
+    pool_collect_late(pool);
+    for (uint32_t i = 0; i < pool->member_count; i++) {
+        kvt_device_close(pool->members[i].device);
+        tiers_space_close(pool->members[i].space);
+    }
+    pthread_cond_destroy(&pool->done);
+    pthread_mutex_destroy(&pool->done_mutex);
+    pthread_mutex_destroy(&pool->mutex);
+    free(pool);
+}
+
+/* Stops the workers, lets their devices go, and frees the pool. False when a worker goes on. */
+static bool pool_end(tiers_pool *pool, bool close_devices)
+{
+    bool all = true;
+    for (uint32_t i = 0; i < pool->member_count; i++) {
+        if (pool->members[i].worker != NULL) tiers_worker_end(pool->members[i].worker);
+    }
+    for (uint32_t i = 0; i < pool->member_count; i++) {
+        pool_member *member = &pool->members[i];
+        atomic_fetch_add(&pool->holds, 1); /* the worker's, unless it is joined */
+        if (member->worker != NULL && !tiers_worker_join(member->worker)) {
+            all = false;
+            continue;
+        }
+        atomic_fetch_sub(&pool->holds, 1);
+        if (close_devices) kvt_device_close(member->device);
+        member->device = NULL;
+    }
+    pool_drop_hold(pool);
+    return all;
+}
+
+kvt_status tiers_pool_open(const tiers_member_options *members, uint32_t count,
+                           const tiers_pool_options *options, tiers_pool **pool_out, char *message,
+                           size_t message_size)
+{
+    kvt_status status = pool_check_options(members, count, options, message, message_size);
+    if (status != KVT_OK) return status;
+    tiers_pool *pool = calloc(1, sizeof *pool);
+    if (pool == NULL) {
+        pool_message(message, message_size, "no memory for a pool");
+        return KVT_E_MEMORY;
+    }
+    pthread_mutex_init(&pool->mutex, NULL);
+    pthread_mutex_init(&pool->done_mutex, NULL);
+    tiers_cond_init(&pool->done);
+    pool->holds = 1;
+    pool->member_count = count;
+    pool->unit_bytes = options->unit_bytes != 0 ? options->unit_bytes : TIERS_UNIT_BYTES_DEFAULT;
+    pool->striping = options->striping;
+    pool->reweigh = options->reweigh;
+    pool->virtual_time = true;
+    for (uint32_t i = 0; i < count && status == KVT_OK; i++) {
+        const kvt_device *device = members[i].device;
+        pool->members[i].device = members[i].device;
+        if (device != NULL) memcpy(pool->members[i].name, device->name, sizeof device->name);
+        if (!members[i].present) continue;
+        if ((device->facts.flags & KVT_DEVICE_VIRTUAL_TIME) == 0) pool->virtual_time = false;
+        status = pool_start_member(pool, &pool->members[i], &members[i]);
+        if (status != KVT_OK) pool_message(message, message_size, "no memory for a pool");
+    }
+    if (status == KVT_OK)
+        status = pool_settle_budget(pool, options->capacity_bytes, message, message_size);
+    if (status != KVT_OK) {
+        (void)pool_end(pool, false);
+        return status;
+    }
+    *pool_out = pool;
+    return KVT_OK;
+}
+
+bool tiers_pool_close(tiers_pool *pool)
+{
+    return pool == NULL || pool_end(pool, true);
+}
+
+/* ---- transfers ---- */
+
+/* A location is immutable but for this count. done_mutex is held; NULL is allowed. */
+static void pool_pin(const tiers_location *copy)
+{
+    tiers_location *location = (tiers_location *)(uintptr_t)copy;
+    if (location != NULL) location->pins++;
+}
+
+static void pool_unpin(tiers_pool *pool, const tiers_location *copy)
+{
+    tiers_location *location = (tiers_location *)(uintptr_t)copy;
+    if (location == NULL) return;
+    assert(location->pins > 0);
+    if (--location->pins != 0 || !location->released) return;
+    location->next = pool->late;
+    pool->late = location;
+}
+
+static void pool_job_finished(void *context, tiers_transfer *transfer,
+                              const tiers_job_result *result)
+{
+    tiers_pool *pool = context;
+    uint64_t finished_ns = pool->virtual_time ? result->finished_ns : tiers_device_now_ns();
+    pthread_mutex_lock(&pool->done_mutex);
+    if (transfer->status == KVT_OK) transfer->status = result->status;
+    if (result->bytes > 0) {
+        if (pool->virtual_time && result->submitted_ns < transfer->started_ns)
+            transfer->started_ns = result->submitted_ns;
+        uint64_t first_ns = transfer->member_finished_ns_first;
+        if (first_ns == 0 || finished_ns < first_ns)
+            transfer->member_finished_ns_first = finished_ns;
+    }
+    if (finished_ns > transfer->finished_ns) transfer->finished_ns = finished_ns;
+    for (uint32_t i = 0; i < transfer->part_count; i++) {
+        if (transfer->parts[i].member == result->member)
+            transfer->parts[i].finished_ns = finished_ns;
+    }
+    assert(transfer->units_pending > 0);
+    tiers_transfer_released *released = NULL;
+    void *released_context = NULL;
+    if (--transfer->units_pending == 0) {
+        if (transfer->started_ns == UINT64_MAX) transfer->started_ns = transfer->finished_ns;
+        transfer->finished = true;
+        pool_unpin(pool, transfer->location);
+        released = transfer->released;
+        released_context = transfer->released_context;
+        pthread_cond_broadcast(&pool->done);
+    }
+    pthread_mutex_unlock(&pool->done_mutex);
+    if (released != NULL) released(released_context);
+}
+
+static bool pool_serves_location(const tiers_pool *pool, const tiers_location *location)
+{
+    for (uint32_t i = 0; i < location->share_count; i++) {
+        assert(location->shares[i].member < pool->member_count);
+        if (!pool_member_serves(&pool->members[location->shares[i].member])) return false;
+    }
+    return true;
+}
+
+/* One member's part of a transfer. */
+typedef struct pool_part {
+    uint32_t member;
+    uint32_t share; /* of the location */
+    uint64_t bytes; /* about */
+} pool_part;
+
+/* Of a whole object's parts the extents tell the bytes, so a short last unit is where it is. */
+static void pool_measure_parts(const tiers_location *location, pool_part *parts)
+{
+    uint32_t share = 0;
+    for (uint32_t i = 0; i < location->share_count; i++)
+        parts[i].bytes = 0;
+    for (uint32_t i = 0; i < location->extent_count; i++) {
+        while (location->shares[share].member != location->extents[i].member)
+            share++;
+        parts[share].bytes += location->extents[i].bytes;
+    }
+}
+
+/* The parts of a transfer; 0 = a member does not serve. */
+static uint32_t pool_list_parts(const tiers_pool *pool, const tiers_transfer *transfer,
+                                pool_part *parts)
+{
+    const tiers_location *location = transfer->location;
+    if (!pool_serves_location(pool, location)) return 0;
+    uint64_t units = tiers_location_units(location->bytes, location->unit_bytes);
+    for (uint32_t i = 0; i < location->share_count; i++)
+        parts[i] = (pool_part){.member = location->shares[i].member,
+                               .share = i,
+                               .bytes = transfer->bytes / units * location->shares[i].units};
+    if (transfer->bytes == location->bytes) pool_measure_parts(location, parts);
+    return location->share_count;
+}
+
+void tiers_transfer_start(tiers_pool *pool, tiers_transfer *transfer)
+{
+    tiers_transfer_start_until(pool, transfer, UINT64_MAX);
+}
+
+/* What each member is asked for. */
+static uint32_t pool_sum_parts(const tiers_pool *pool, const pool_part *from, uint32_t count,
+                               tiers_part *parts)
+{
+    uint64_t now_ns = pool->virtual_time ? 0 : tiers_device_now_ns();
+    for (uint32_t i = 0; i < count; i++) {
+        const tiers_worker *worker = pool->members[from[i].member].worker;
+        parts[i] = (tiers_part){.member = from[i].member,
+                                .bytes = from[i].bytes,
+                                .ahead_bytes = {tiers_worker_pending_of(worker, KVT_IO_READ),
+                                                tiers_worker_pending_of(worker, KVT_IO_WRITE)}};
+        for (int kind = 0; kind < 2; kind++)
+            parts[i].flying_bytes[kind] = tiers_worker_flying_of(worker, (kvt_io_kind)kind);
+        uint64_t moved_ns = tiers_worker_moved_ns(worker);
+        if (now_ns > moved_ns) parts[i].since_ns = now_ns - moved_ns;
+    }
+    return count;
+}
+
+uint32_t tiers_pool_parts(tiers_pool *pool, const tiers_location *location, tiers_part *parts)
+{
+    pool_part asked[TIERS_MEMBERS_MAX];
+    const tiers_transfer read = {.location = location, .bytes = location->bytes};
+    return pool_sum_parts(pool, asked, pool_list_parts(pool, &read, asked), parts);
+}
+
+/* Fills the second block for so many parts; none: it has finished. done_mutex is held. */
+static void pool_begin_transfer(tiers_pool *pool, tiers_transfer *transfer, const pool_part *parts,
+                                uint32_t count)
+{
+    uint64_t now = tiers_device_now_ns();
+    transfer->status = count > 0 ? KVT_OK : KVT_E_GONE;
+    transfer->started_ns = pool->virtual_time ? UINT64_MAX : now;
+    transfer->finished_ns = 0;
+    transfer->member_finished_ns_first = 0;
+    transfer->units_pending = count;
+    transfer->finished = count == 0;
+    transfer->members = 0;
+    for (uint32_t i = 0; i < count; i++)
+        transfer->members |= UINT64_C(1) << parts[i].member;
+    if (count > 0) {
+        pool_pin(transfer->location);
+        return;
+    }
+    transfer->started_ns = transfer->finished_ns = pool->virtual_time ? 0 : now;
+    pthread_cond_broadcast(&pool->done);
+}
+
+/* Members that transfers were queued with, and that are to be called. */
+typedef struct pool_calls {
+    uint64_t drives;
+    uint64_t copying; /* memory */
+} pool_calls;
+
+static void pool_queue_transfer(tiers_pool *pool, tiers_transfer *transfer, uint64_t deadline_ns,
+                                pool_calls *calls)
+{
+    assert(transfer->kind == KVT_IO_READ || transfer->kind == KVT_IO_WRITE);
+    assert(transfer->bytes % TIERS_GRAIN_BYTES == 0 &&
+           transfer->bytes <= transfer->location->bytes);
+    assert(transfer->offset % transfer->location->unit_bytes == 0);
+    assert(transfer->offset <= transfer->location->bytes - transfer->bytes);
+    assert((uintptr_t)transfer->buffer % TIERS_GRAIN_BYTES == 0);
+    pool_part parts[TIERS_MEMBERS_MAX];
+    uint32_t count = pool_list_parts(pool, transfer, parts);
+    transfer->part_count = 0;
+    if (transfer->parts != NULL)
+        transfer->part_count = pool_sum_parts(pool, parts, count, transfer->parts);
+    pthread_mutex_lock(&pool->done_mutex);
+    pool_begin_transfer(pool, transfer, parts, count);
+    pthread_mutex_unlock(&pool->done_mutex);
+    /* The transfer, and so its pins, last until each part was reported: a member is another
+     * device's at the earliest when its own part was. */
+    for (uint32_t i = 0; i < count; i++) {
+        tiers_job_result result = {.member = parts[i].member};
+        bool drive = (pool->members[result.member].facts.flags & KVT_DEVICE_DURABLE) != 0;
+        *(drive ? &calls->drives : &calls->copying) |= UINT64_C(1) << result.member;
+        result.status = tiers_worker_queue(pool->members[result.member].worker, transfer,
+                                           parts[i].share, parts[i].bytes, deadline_ns);
+        if (result.status != KVT_OK) pool_job_finished(pool, transfer, &result);
+    }
+}
+
+static void pool_call_members(tiers_pool *pool, uint64_t members)
+{
+    for (uint32_t i = 0; i < TIERS_MEMBERS_MAX && members >> i != 0; i++) {
+        if ((members >> i & 1) != 0) tiers_worker_call(pool->members[i].worker);
+    }
+}
+
+/* Drives first: they work by themselves while the worker of a memory member copies. */
+static void pool_call(tiers_pool *pool, const pool_calls *calls)
+{
+    pool_call_members(pool, calls->drives);
+    pool_call_members(pool, calls->copying);
+}
+
+void tiers_transfer_start_until(tiers_pool *pool, tiers_transfer *transfer, uint64_t deadline_ns)
+{
+    pool_calls calls = {0, 0};
+    pool_queue_transfer(pool, transfer, deadline_ns, &calls);
+    pool_call(pool, &calls);
+}
+
+void tiers_transfers_start(tiers_pool *pool, tiers_transfer *transfers, uint32_t count)
+{
+    pool_calls calls = {0, 0};
+    for (uint32_t i = 0; i < count; i++)
+        pool_queue_transfer(pool, &transfers[i], UINT64_MAX, &calls);
+    pool_call(pool, &calls);
+}
+
+kvt_status tiers_transfer_wait(tiers_pool *pool, tiers_transfer *transfer)
+{
+    pthread_mutex_lock(&pool->done_mutex);
+    while (!transfer->finished)
+        pthread_cond_wait(&pool->done, &pool->done_mutex);
+    kvt_status status = transfer->status;
+    pthread_mutex_unlock(&pool->done_mutex);
+    return status;
+}
+
+/* Looks after the members in a mask. True when one is out of service. */
+static bool pool_look(tiers_pool *pool, uint64_t members)
+{
+    bool gone = false;
+    for (uint32_t i = 0; i < TIERS_MEMBERS_MAX && members >> i != 0; i++) {
+        if ((members >> i & 1) != 0 && tiers_worker_look(pool->members[i].worker)) gone = true;
+    }
+    return gone;
+}
+
+kvt_status tiers_transfer_wait_until(tiers_pool *pool, tiers_transfer *transfer,
+                                     uint64_t deadline_ns)
+{
+    kvt_status status = KVT_OK;
+    uint64_t look_ns = tiers_device_now_ns() + TIERS_LOOK_NS;
+    pthread_mutex_lock(&pool->done_mutex);
+    while (!transfer->finished && status == KVT_OK) {
+        uint64_t now = tiers_device_now_ns();
+        if (now >= deadline_ns) {
+            status = KVT_E_TIMEOUT;
+        } else if (now >= look_ns) {
+            look_ns = now + TIERS_LOOK_NS;
+            uint64_t members = transfer->members;
+            pthread_mutex_unlock(&pool->done_mutex);
+            bool gone = pool_look(pool, members);
+            pthread_mutex_lock(&pool->done_mutex);
+            if (gone) status = KVT_E_GONE;
+        } else {
+            uint64_t wake_ns = look_ns < deadline_ns ? look_ns : deadline_ns;
+            tiers_cond_wait_until(&pool->done, &pool->done_mutex, wake_ns);
+        }
+    }
+    if (transfer->finished) status = transfer->status;
+    pthread_mutex_unlock(&pool->done_mutex);
+    return status;
+}
+
+void tiers_transfer_abandon(tiers_pool *pool, tiers_transfer *transfer,
+                            tiers_transfer_released *released, void *context)
+{
+    uint64_t members = 0; /* the transfer may go as soon as the lock is let go */
+    pthread_mutex_lock(&pool->done_mutex);
+    bool finished = transfer->finished;
+    if (!finished) {
+        members = transfer->members;
+        transfer->released = released;
+        transfer->released_context = context;
+        atomic_store(&transfer->cancelled, true);
+    }
+    pthread_mutex_unlock(&pool->done_mutex);
+    if (finished) released(context);
+    for (uint32_t i = 0; i < TIERS_MEMBERS_MAX && members >> i != 0; i++) {
+        if ((members >> i & 1) != 0) tiers_worker_sweep(pool->members[i].worker);
+    }
+}
+
+kvt_status tiers_pool_transfer(tiers_pool *pool, kvt_io_kind kind, const tiers_location *location,
+                               void *buffer, uint64_t bytes)
+{
+    tiers_transfer transfer = {
+        .kind = kind, .location = location, .buffer = buffer, .bytes = bytes};
+    tiers_transfer_start(pool, &transfer);
+    return tiers_transfer_wait(pool, &transfer);
+}
+
+kvt_status tiers_pool_sync(tiers_pool *pool)
+{
+    tiers_worker_sync syncs[TIERS_MEMBERS_MAX];
+    bool begun[TIERS_MEMBERS_MAX];
+    uint32_t count = pool->member_count;
+    pthread_mutex_lock(&pool->mutex);
+    for (uint32_t i = 0; i < count; i++) {
+        begun[i] = pool_member_serves(&pool->members[i]);
+        if (!begun[i]) continue;
+        pool->members[i].syncs++;
+        tiers_worker_sync_begin(pool->members[i].worker, &syncs[i]);
+    }
+    pthread_mutex_unlock(&pool->mutex);
+    kvt_status first = KVT_OK;
+    for (uint32_t i = 0; i < count; i++) {
+        if (!begun[i]) continue;
+        kvt_status status = tiers_worker_sync_wait(pool->members[i].worker, &syncs[i]);
+        /* After a failed sync the device may have dropped writes that it had acknowledged, and a
+         * second sync would succeed without them. */
+        pthread_mutex_lock(&pool->mutex);
+        if (status != KVT_OK && status != KVT_E_MEMORY)
+            tiers_worker_retire(pool->members[i].worker, TIERS_RETIRED_SYNC);
+        pool->members[i].syncs--;
+        pthread_mutex_unlock(&pool->mutex);
+        if (first == KVT_OK) first = status;
+    }
+    return first;
+}

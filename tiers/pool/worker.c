@@ -1,0 +1,577 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * worker.c - mailbox, request walk and completion loop of one member's thread; see worker.h. What
+ * other threads call is in worker_calls.c.
+ *
+ * The loop: take mail, submit up to one depth of pieces, reap, which also pushes them. A round
+ * submits at most one depth even when the device finishes at once, so a read that arrives meanwhile
+ * overtakes a long write. With operations in flight and free slots, mail ends the wait in reap; on
+ * a device that cannot be woken the wait is short instead. With nothing in flight the thread
+ * sleeps on its condition.
+ *
+ * Thread rule: as worker_internal.h.
+ */
+#include <assert.h>
+#include <string.h>
+#include <time.h>
+
+#include "tiers/devices/device_internal.h"
+#include "worker_internal.h"
+
+enum {
+    WORKER_FAILURES_MAX = 8, /* in a row, until the device is asked whether it is still there */
+    WORKER_REQUEST_BYTES_MAX = 1 << 20, /* larger pieces gain nothing and hold up others */
+    WORKER_READS_IN_ROW_MAX = 15,
+    WORKER_OVERTAKEN = 2, /* times the depth: so many others ended since it was submitted */
+    WORKER_WAIT_SHORT_NS = 100 * 1000,
+    WORKER_WAIT_LONG_NS = 10 * 1000 * 1000,
+    WORKER_BUSY_NAP_NS = 50 * 1000,
+    WORKER_BUSY_NAPS_MAX = 20000 /* one second of busy with nothing in flight is a broken device */
+};
+
+/* ---- lists and figures ---- */
+
+void worker_list_push(worker_list *list, worker_job *job)
+{
+    job->next = NULL;
+    if (list->tail != NULL)
+        list->tail->next = job;
+    else
+        list->head = job;
+    list->tail = job;
+}
+
+static void worker_list_pop(worker_list *list)
+{
+    list->head = list->head->next;
+    if (list->head == NULL) list->tail = NULL;
+}
+
+static void worker_list_append(worker_list *list, worker_list *more)
+{
+    if (more->head == NULL) return;
+    if (list->tail != NULL)
+        list->tail->next = more->head;
+    else
+        list->head = more->head;
+    list->tail = more->tail;
+    *more = (worker_list){NULL, NULL};
+}
+
+static void worker_store_double(worker_double *target, double value)
+{
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    atomic_store(target, bits);
+}
+
+static void worker_publish_speed(tiers_worker *worker)
+{
+    const tiers_meter *meter = &worker->meter;
+    worker_store_double(&worker->read_bytes_per_s, meter->bytes_per_s[KVT_IO_READ]);
+    worker_store_double(&worker->write_bytes_per_s, meter->bytes_per_s[KVT_IO_WRITE]);
+    if (worker->reweigh)
+        worker_store_double(&worker->weight_bytes_per_s, meter->weight_bytes_per_s);
+}
+
+/* ---- looking after the device ---- */
+
+void worker_retire(tiers_worker *worker, tiers_retired why)
+{
+    int serves = TIERS_SERVES;
+    if (atomic_compare_exchange_strong(&worker->why, &serves, (int)why))
+        atomic_store(&worker->retired_ns, tiers_device_now_ns());
+    atomic_store(&worker->retired, true);
+}
+
+bool worker_look(tiers_worker *worker, uint64_t now_ns)
+{
+    if (atomic_load(&worker->died)) return true;
+    bool silent = tiers_watch_look(&worker->watch, now_ns, atomic_load(&worker->busy),
+                                   atomic_load(&worker->progress));
+    if (silent) worker_retire(worker, TIERS_RETIRED_SILENT);
+    return silent;
+}
+
+/* One operation that does not end while others do. */
+static bool worker_has_lost_operation(const tiers_worker *worker, uint64_t now_ns)
+{
+    const kvt_device *device = worker->device;
+    if (device == NULL || (device->facts.flags & KVT_DEVICE_VIRTUAL_TIME) != 0) return false;
+    uint64_t progress = atomic_load(&worker->progress);
+    for (uint32_t i = 0; i < worker->depth; i++) {
+        const worker_slot *slot = &worker->slots[i];
+        const kvt_io *io = &slot->io;
+        if (io->state != KVT_IO_IN_FLIGHT || io->submitted_ns == 0) continue;
+        bool old = now_ns > io->submitted_ns && now_ns - io->submitted_ns > worker->watch.limit_ns;
+        if (old && progress - slot->begun_progress > WORKER_OVERTAKEN * (uint64_t)worker->depth)
+            return true;
+    }
+    return false;
+}
+
+static void worker_look_after_operations(tiers_worker *worker)
+{
+    if (worker->in_flight == 0) return;
+    uint64_t now_ns = tiers_device_now_ns();
+    if (now_ns - worker->looked_ns < TIERS_LOOK_NS) return;
+    worker->looked_ns = now_ns;
+    if (worker_has_lost_operation(worker, now_ns)) worker_retire(worker, TIERS_RETIRED_SILENT);
+    (void)tiers_worker_look(worker);
+}
+
+/* Around a call that may block for as long as the device likes. */
+static void worker_begin_call(tiers_worker *worker)
+{
+    atomic_store_explicit(&worker->busy, true, memory_order_relaxed);
+}
+
+static void worker_end_call(tiers_worker *worker, size_t ended)
+{
+    atomic_fetch_add_explicit(&worker->progress, ended, memory_order_relaxed);
+    atomic_store_explicit(&worker->busy, worker->in_flight > 0, memory_order_relaxed);
+}
+
+/* ---- the thread: from jobs to completions ---- */
+
+static void worker_finish_job(tiers_worker *worker, worker_job *job)
+{
+    assert(!job->issuing && job->in_flight == 0);
+    atomic_fetch_sub(&worker->pending_bytes[job->transfer->kind], job->estimate);
+    atomic_fetch_sub(&worker->jobs_queued, 1);
+    worker->finished(worker->context, job->transfer, &job->result);
+    pthread_mutex_lock(&worker->mutex);
+    job->transfer = NULL;
+    job->next = worker->free_jobs;
+    worker->free_jobs = job;
+    pthread_cond_signal(&worker->room);
+    pthread_mutex_unlock(&worker->mutex);
+}
+
+/* The list to serve next: reads, unless a write has waited through enough of them. */
+static worker_list *worker_choose_list(tiers_worker *worker)
+{
+    worker_list *reads = &worker->active[KVT_IO_READ];
+    worker_list *writes = &worker->active[KVT_IO_WRITE];
+    if (reads->head == NULL) return writes->head == NULL ? NULL : writes;
+    if (writes->head == NULL) return reads;
+    if (worker->reads_in_row < WORKER_READS_IN_ROW_MAX) {
+        worker->reads_in_row++;
+        return reads;
+    }
+    worker->reads_in_row = 0;
+    return writes;
+}
+
+/* Why a job shall issue no more pieces, or KVT_OK. */
+static kvt_status worker_job_verdict(const tiers_worker *worker, const worker_job *job)
+{
+    if (job->result.status != KVT_OK) return job->result.status;
+    if (tiers_worker_retired(worker)) return KVT_E_GONE;
+    return atomic_load(&job->transfer->cancelled) ? KVT_E_CANCELLED : KVT_OK;
+}
+
+/* The next operation to submit, or NULL. Takes jobs out of the lists when they have no more
+ * pieces, have failed, or the member is retired. */
+static worker_slot *worker_next_slot(tiers_worker *worker)
+{
+    worker_slot *slot = worker->stalled;
+    worker->stalled = NULL;
+    if (slot != NULL) return slot;
+    if (worker->free_slots == NULL) return NULL;
+    worker_list *list;
+    while ((list = worker_choose_list(worker)) != NULL) {
+        worker_job *job = list->head;
+        tiers_piece piece;
+        job->result.status = worker_job_verdict(worker, job);
+        if (job->result.status != KVT_OK ||
+            !tiers_walk_next(&job->walk, worker->request_bytes, &piece)) {
+            worker_list_pop(list);
+            job->issuing = false;
+            if (job->in_flight == 0) worker_finish_job(worker, job);
+            continue;
+        }
+        slot = worker->free_slots;
+        worker->free_slots = slot->next;
+        const tiers_transfer *transfer = job->transfer;
+        slot->job = job;
+        slot->io =
+            (kvt_io){.kind = transfer->kind,
+                     .bytes = piece.bytes,
+                     .offset = piece.device_offset,
+                     .buffer = (char *)transfer->buffer + piece.object_offset - transfer->offset,
+                     .user = slot};
+        job->in_flight++;
+        return slot;
+    }
+    return NULL;
+}
+
+static void worker_complete(tiers_worker *worker, worker_slot *slot)
+{
+    worker_job *job = slot->job;
+    const kvt_io *io = &slot->io;
+    tiers_job_result *result = &job->result;
+    if (slot->metered && tiers_meter_end(&worker->meter, io)) worker_publish_speed(worker);
+    atomic_store_explicit(&worker->moved_ns, io->finished_ns, memory_order_relaxed);
+    slot->metered = false;
+    if (io->kind == KVT_IO_WRITE && io->status != KVT_E_CANCELLED)
+        atomic_store(&worker->write_status, io->status);
+    if (io->status == KVT_OK) {
+        worker->failures = 0;
+        atomic_fetch_add(&worker->bytes[io->kind], io->bytes);
+        atomic_fetch_add(&worker->requests, 1);
+        if (result->bytes == 0 || io->submitted_ns < result->submitted_ns)
+            result->submitted_ns = io->submitted_ns;
+        if (io->finished_ns > result->finished_ns) result->finished_ns = io->finished_ns;
+        result->bytes += io->bytes;
+        uint64_t done = io->bytes < job->estimate ? io->bytes : job->estimate;
+        job->estimate -= done;
+        atomic_fetch_sub(&worker->pending_bytes[io->kind], done);
+    } else {
+        if (io->status == KVT_E_GONE) worker_retire(worker, TIERS_RETIRED_GONE);
+        if (io->status == KVT_E_IO) worker->failures++;
+        if (result->status == KVT_OK) result->status = io->status;
+    }
+    job->in_flight--;
+    slot->job = NULL;
+    slot->next = worker->free_slots;
+    worker->free_slots = slot;
+    if (!job->issuing && job->in_flight == 0) worker_finish_job(worker, job);
+}
+
+static void worker_sweep_list(tiers_worker *worker, worker_list *list)
+{
+    worker_list kept = {NULL, NULL};
+    while (list->head != NULL) {
+        worker_job *job = list->head;
+        worker_list_pop(list);
+        job->result.status = worker_job_verdict(worker, job);
+        if (job->result.status == KVT_OK) {
+            worker_list_push(&kept, job);
+            continue;
+        }
+        job->issuing = false;
+        if (job->in_flight == 0) worker_finish_job(worker, job);
+    }
+    *list = kept;
+}
+
+/* Ends what has not reached the device and shall not: a queue that is full with operations that do
+ * not end must not hold up the jobs behind it. */
+static void worker_sweep(tiers_worker *worker)
+{
+    if (!worker->sweep_now && !tiers_worker_retired(worker)) return;
+    worker->sweep_now = false;
+    worker_slot *slot = worker->stalled;
+    if (slot != NULL && worker_job_verdict(worker, slot->job) != KVT_OK) {
+        worker->stalled = NULL;
+        slot->io.status = tiers_worker_retired(worker) ? KVT_E_GONE : KVT_E_CANCELLED;
+        worker_complete(worker, slot);
+    }
+    worker_sweep_list(worker, &worker->active[KVT_IO_READ]);
+    worker_sweep_list(worker, &worker->active[KVT_IO_WRITE]);
+}
+
+/* A busy device gets time; one that stays busy with nothing in flight is as good as gone. */
+static void worker_stall(tiers_worker *worker, worker_slot *slot)
+{
+    if (worker->in_flight == 0) {
+        if (++worker->busy_naps > WORKER_BUSY_NAPS_MAX) {
+            worker->busy_naps = 0;
+            slot->io.status = KVT_E_GONE;
+            worker_complete(worker, slot);
+            return;
+        }
+        struct timespec nap = {.tv_nsec = WORKER_BUSY_NAP_NS};
+        nanosleep(&nap, NULL);
+    }
+    worker->stalled = slot;
+}
+
+/* A drive that answers every request with an error may be gone for good: asked once nothing is in
+ * flight. A range that cannot be read leaves the first grain readable. */
+static void worker_look_after(tiers_worker *worker)
+{
+    if (worker->failures < WORKER_FAILURES_MAX || worker->in_flight > 0) return;
+    worker->failures = 0;
+    if (tiers_worker_retired(worker)) return;
+    worker_begin_call(worker);
+    kvt_status status =
+        kvt_device_transfer(worker->device, KVT_IO_READ, 0, worker->probe, TIERS_GRAIN_BYTES);
+    worker_end_call(worker, 1);
+    if (status != KVT_OK) worker_retire(worker, TIERS_RETIRED_GONE);
+}
+
+static void worker_submit(tiers_worker *worker)
+{
+    worker_look_after(worker);
+    for (uint32_t round = 0; round < worker->depth; round++) {
+        if (worker->failures >= WORKER_FAILURES_MAX) break;
+        worker_slot *slot = worker_next_slot(worker);
+        if (slot == NULL) break;
+        if (tiers_worker_retired(worker)) { /* it was stalled when that happened */
+            slot->io.status = KVT_E_GONE;
+            worker_complete(worker, slot);
+            continue;
+        }
+        if (worker->in_flight > 0 &&
+            worker->in_flight_bytes + slot->io.bytes > worker->in_flight_bytes_max) {
+            worker->stalled = slot;
+            break;
+        }
+        slot->begun_progress = atomic_load_explicit(&worker->progress, memory_order_relaxed);
+        worker_begin_call(worker);
+        kvt_status status = kvt_device_submit(worker->device, &slot->io);
+        if (status == KVT_QUEUED) {
+            worker->in_flight++;
+            worker->in_flight_bytes += slot->io.bytes;
+            atomic_fetch_add(&worker->flying_bytes[slot->io.kind], slot->io.bytes);
+        } else {
+            worker_end_call(worker, status == KVT_OK ? 1 : 0);
+        }
+        if (status == KVT_BUSY) {
+            worker_stall(worker, slot);
+            break;
+        }
+        worker->busy_naps = 0;
+        slot->metered = true;
+        if (worker->in_flight <= 1)
+            atomic_store_explicit(&worker->moved_ns, slot->io.submitted_ns, memory_order_relaxed);
+        tiers_meter_begin(&worker->meter, &slot->io);
+        if (status == KVT_OK) worker_complete(worker, slot);
+    }
+    if (worker->device == NULL) return;
+    atomic_store(&worker->depth_achieved, worker->device->facts.depth_achieved);
+}
+
+static void worker_reap(tiers_worker *worker, uint64_t timeout_ns)
+{
+    if (worker->in_flight == 0) return;
+    size_t min = timeout_ns == 0 ? 0 : 1;
+    size_t count = kvt_device_reap(worker->device, worker->done, min, worker->depth, timeout_ns);
+    worker->in_flight -= (uint32_t)count;
+    if (count > 0) worker_end_call(worker, count);
+    for (size_t i = 0; i < count; i++) {
+        worker->in_flight_bytes -= worker->done[i]->bytes;
+        atomic_fetch_sub(&worker->flying_bytes[worker->done[i]->kind], worker->done[i]->bytes);
+        worker_complete(worker, worker->done[i]->user);
+    }
+}
+
+static bool worker_has_active(const tiers_worker *worker)
+{
+    return worker->active[KVT_IO_READ].head != NULL || worker->active[KVT_IO_WRITE].head != NULL ||
+           worker->stalled != NULL;
+}
+
+static void worker_serve_syncs(tiers_worker *worker, uint64_t ticket)
+{
+    while (worker->in_flight > 0 && !tiers_worker_retired(worker)) {
+        worker_reap(worker, WORKER_WAIT_LONG_NS);
+        worker_look_after_operations(worker);
+        worker_sweep(worker);
+    }
+    kvt_status status = KVT_E_GONE;
+    if (!tiers_worker_retired(worker)) {
+        worker_begin_call(worker);
+        status = kvt_device_sync(worker->device);
+        worker_end_call(worker, 1);
+    }
+    if (status == KVT_E_GONE) worker_retire(worker, TIERS_RETIRED_GONE);
+    pthread_mutex_lock(&worker->mutex);
+    worker->sync_done = ticket;
+    if (status != KVT_OK) {
+        worker->sync_failed = ticket;
+        worker->sync_status = status;
+    }
+    pthread_cond_broadcast(&worker->synced);
+    pthread_mutex_unlock(&worker->mutex);
+}
+
+/* What follows from the device and the options alone; nothing is in flight. */
+static void worker_set_up(tiers_worker *worker, const worker_change *change)
+{
+    const kvt_device_facts *facts = &change->device->facts;
+    const tiers_worker_options *options = change->options;
+    worker->depth = facts->depth_max;
+    if (worker->depth > WORKER_DEPTH_MAX) worker->depth = WORKER_DEPTH_MAX;
+    if (worker->depth == 0) worker->depth = 1;
+    worker->request_bytes = facts->request_bytes_max & ~(TIERS_GRAIN_BYTES - 1);
+    if (worker->request_bytes > WORKER_REQUEST_BYTES_MAX)
+        worker->request_bytes = WORKER_REQUEST_BYTES_MAX;
+    worker->in_flight_bytes_max = options->in_flight_bytes_max != 0 ? options->in_flight_bytes_max
+                                                                    : TIERS_IN_FLIGHT_BYTES_DEFAULT;
+    worker->reweigh = options->reweigh;
+    worker->spare = options->spare;
+    worker->failures = worker->busy_naps = 0;
+    atomic_store(&worker->write_status, KVT_OK);
+    tiers_meter_init(&worker->meter, options->read_bytes_per_s, options->write_bytes_per_s,
+                     options->request_seconds);
+    worker_store_double(&worker->weight_bytes_per_s, options->read_bytes_per_s);
+    worker_publish_speed(worker);
+    uint64_t silence_ns = options->silence_ns != 0 ? options->silence_ns : TIERS_SILENCE_NS_DEFAULT;
+    pthread_mutex_lock(&worker->mutex);
+    tiers_watch_init(&worker->watch, silence_ns, tiers_device_now_ns());
+    pthread_mutex_unlock(&worker->mutex);
+    worker->free_slots = NULL;
+    for (uint32_t i = worker->depth; i-- > 0;) {
+        worker->slots[i].next = worker->free_slots;
+        worker->free_slots = &worker->slots[i];
+    }
+}
+
+/* Attaching may still correct the facts, so it comes first; whoever waits reads them afterwards. */
+static void worker_change_now(tiers_worker *worker, worker_change *change)
+{
+    while (worker->in_flight > 0)
+        worker_reap(worker, WORKER_WAIT_LONG_NS);
+    if (worker->stalled != NULL) {
+        worker_slot *slot = worker->stalled;
+        worker->stalled = NULL;
+        slot->io.status = KVT_E_GONE;
+        worker_complete(worker, slot);
+    }
+    if (worker->device != NULL) kvt_device_detach(worker->device);
+    worker->device = change->device;
+    if (change->device != NULL) {
+        kvt_device_attach(change->device);
+        worker_set_up(worker, change);
+    }
+    atomic_store(&worker->why, change->device == NULL ? TIERS_RETIRED_ASKED : TIERS_SERVES);
+    atomic_store(&worker->retired, change->device == NULL);
+    pthread_mutex_lock(&worker->mutex);
+    change->done = true;
+    pthread_cond_broadcast(&worker->changed);
+    pthread_mutex_unlock(&worker->mutex);
+}
+
+/* One call of the spare function, without the mailbox's mutex, which is held before and after. */
+static void worker_spend_spare(tiers_worker *worker)
+{
+    worker->spare_asked = false;
+    pthread_mutex_unlock(&worker->mutex);
+    worker_begin_call(worker);
+    bool more = worker->spare != NULL && worker->spare(worker->context, worker, worker->device);
+    worker_end_call(worker, 1);
+    pthread_mutex_lock(&worker->mutex);
+    if (more) worker->spare_asked = true;
+}
+
+/* Takes the mail, sleeping when there is nothing else to do. False when the thread is to end. */
+static bool worker_take_mail(tiers_worker *worker, uint64_t *sync_out, worker_change **change_out)
+{
+    bool idle = worker->in_flight == 0 && !worker_has_active(worker);
+    pthread_mutex_lock(&worker->mutex);
+    worker->reaping = false;
+    while (idle && !worker_has_mail(worker) && !worker->stop) {
+        if (worker->spare_asked) {
+            worker_spend_spare(worker);
+        } else {
+            pthread_cond_wait(&worker->work, &worker->mutex);
+        }
+    }
+    idle = idle && !worker_has_mail(worker);
+    worker_list_append(&worker->active[KVT_IO_READ], &worker->mail[KVT_IO_READ]);
+    worker_list_append(&worker->active[KVT_IO_WRITE], &worker->mail[KVT_IO_WRITE]);
+    if (worker->sweep) worker->sweep_now = true;
+    worker->sweep = false;
+    *sync_out = worker->sync_wanted != worker->sync_done ? worker->sync_wanted : 0;
+    *change_out = worker->change;
+    worker->change = NULL;
+    bool go_on = !(worker->stop && idle);
+    pthread_mutex_unlock(&worker->mutex);
+    return go_on;
+}
+
+/* Waits for a completion or for mail. */
+static void worker_reap_or_mail(tiers_worker *worker)
+{
+    if (worker->in_flight == 0) return;
+    uint64_t wait_ns = WORKER_WAIT_SHORT_NS;
+    if (worker->device->wakes) {
+        pthread_mutex_lock(&worker->mutex);
+        worker->reaping = !worker_has_mail(worker) && !worker->sweep;
+        wait_ns = worker->reaping ? WORKER_WAIT_LONG_NS : 0;
+        pthread_mutex_unlock(&worker->mutex);
+    }
+    worker_reap(worker, wait_ns);
+}
+
+/* Ends the pieces of operations that the device never took, when it has none: no byte of their
+ * buffers is its any more. Else all that has begun stays begun. */
+static void worker_end_slots(tiers_worker *worker)
+{
+    if (worker->device->in_flight != 0) return;
+    worker->stalled = NULL;
+    worker->in_flight = 0;
+    for (uint32_t i = 0; i < worker->depth; i++) {
+        worker_slot *slot = &worker->slots[i];
+        if (slot->job == NULL) continue;
+        slot->metered = false;
+        slot->io.status = KVT_E_GONE;
+        worker_complete(worker, slot);
+    }
+    worker_end_call(worker, 1);
+}
+
+/* The thread ends inside the device, by pthread_exit or a cancellation: nobody will reap what is in
+ * flight, and nobody waits for it. On the thread itself, with no lock held. */
+static void worker_die(void *argument)
+{
+    tiers_worker *worker = argument;
+    worker_retire(worker, TIERS_RETIRED_THREAD);
+    pthread_mutex_lock(&worker->mutex);
+    worker_list_append(&worker->active[KVT_IO_READ], &worker->mail[KVT_IO_READ]);
+    worker_list_append(&worker->active[KVT_IO_WRITE], &worker->mail[KVT_IO_WRITE]);
+    pthread_mutex_unlock(&worker->mutex);
+    if (worker->device != NULL) worker_end_slots(worker);
+    worker_sweep(worker);
+    pthread_mutex_lock(&worker->mutex);
+    worker->reaping = false;
+    worker->sync_done = worker->sync_failed = worker->sync_wanted;
+    worker->sync_status = KVT_E_GONE;
+    atomic_store(&worker->died, true);
+    pthread_cond_broadcast(&worker->synced);
+    pthread_cond_broadcast(&worker->room);
+    pthread_cond_broadcast(&worker->changed);
+    pthread_mutex_unlock(&worker->mutex);
+}
+
+/* Serves until it is told to stop. */
+static void worker_serve(tiers_worker *worker)
+{
+    uint64_t sync = 0;
+    worker_change *change = NULL;
+    while (worker_take_mail(worker, &sync, &change)) {
+        worker_sweep(worker);
+        if (sync != 0) worker_serve_syncs(worker, sync);
+        if (change != NULL) worker_change_now(worker, change);
+        worker_submit(worker);
+        bool full = worker->free_slots == NULL || worker->stalled != NULL ||
+                    worker->failures >= WORKER_FAILURES_MAX || tiers_worker_retired(worker);
+        if (full)
+            worker_reap(worker, WORKER_WAIT_LONG_NS);
+        else if (worker_has_active(worker))
+            worker_reap(worker, 0);
+        else
+            worker_reap_or_mail(worker);
+        worker_look_after_operations(worker);
+    }
+}
+
+void *worker_main(void *argument)
+{
+    tiers_worker *worker = argument;
+    pthread_cleanup_push(worker_die, worker);
+    worker_serve(worker);
+    pthread_cleanup_pop(0);
+    if (worker->device != NULL) kvt_device_detach(worker->device);
+    pthread_mutex_lock(&worker->mutex);
+    worker->ended = true;
+    bool orphan = worker->orphan;
+    pthread_cond_broadcast(&worker->changed);
+    pthread_mutex_unlock(&worker->mutex);
+    if (orphan) worker->ended_orphan(worker->context);
+    return NULL;
+}

@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * worker_calls.c - what other threads do with a worker: start and stop, queue, sync, ask; see
+ * worker.h.
+ *
+ * Thread rule: all functions from any thread, start and stop excepted.
+ */
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/thread.h"
+#include "tiers/devices/device_internal.h"
+#include "worker_internal.h"
+
+/* ---- figures ---- */
+
+bool tiers_worker_retired(const tiers_worker *worker)
+{
+    return atomic_load(&worker->retired);
+}
+
+static double worker_load_double(const worker_double *source)
+{
+    uint64_t bits = atomic_load(source);
+    double value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+void tiers_worker_speed_get(const tiers_worker *worker, tiers_worker_speed *out)
+{
+    out->read_bytes_per_s = worker_load_double(&worker->read_bytes_per_s);
+    out->write_bytes_per_s = worker_load_double(&worker->write_bytes_per_s);
+    out->weight_bytes_per_s = worker_load_double(&worker->weight_bytes_per_s);
+}
+
+bool tiers_worker_write_failed(const tiers_worker *worker)
+{
+    return atomic_load(&worker->write_status) != KVT_OK;
+}
+
+uint64_t tiers_worker_pending_bytes(const tiers_worker *worker)
+{
+    return tiers_worker_pending_of(worker, KVT_IO_READ) +
+           tiers_worker_pending_of(worker, KVT_IO_WRITE);
+}
+
+uint64_t tiers_worker_flying_of(const tiers_worker *worker, kvt_io_kind kind)
+{
+    return atomic_load(&worker->flying_bytes[kind]);
+}
+
+uint64_t tiers_worker_moved_ns(const tiers_worker *worker)
+{
+    return atomic_load_explicit(&worker->moved_ns, memory_order_relaxed);
+}
+
+uint64_t tiers_worker_pending_of(const tiers_worker *worker, kvt_io_kind kind)
+{
+    return atomic_load(&worker->pending_bytes[kind]);
+}
+
+void tiers_worker_counts_get(const tiers_worker *worker, tiers_worker_counts *out)
+{
+    out->bytes_read = atomic_load(&worker->bytes[KVT_IO_READ]);
+    out->bytes_written = atomic_load(&worker->bytes[KVT_IO_WRITE]);
+    out->requests = atomic_load(&worker->requests);
+    out->depth_achieved = atomic_load(&worker->depth_achieved);
+}
+
+/* ---- work ---- */
+
+void worker_nudge(tiers_worker *worker)
+{
+    pthread_cond_signal(&worker->work);
+    if (worker->reaping) kvt_device_wake(worker->device);
+    worker->reaping = false;
+}
+
+/* Waits until a job is free. The mutex is held. */
+static kvt_status worker_await_job(tiers_worker *worker, uint64_t deadline_ns)
+{
+    if (worker->free_jobs == NULL) worker_nudge(worker); /* what is queued may be the caller's */
+    while (worker->free_jobs == NULL) {
+        uint64_t now_ns = tiers_device_now_ns();
+        if (now_ns >= deadline_ns) return KVT_E_TIMEOUT;
+        (void)worker_look(worker, now_ns);
+        if (tiers_worker_retired(worker)) return KVT_E_GONE;
+        uint64_t wake_ns = now_ns + TIERS_LOOK_NS;
+        tiers_cond_wait_until(&worker->room, &worker->mutex,
+                              wake_ns < deadline_ns ? wake_ns : deadline_ns);
+    }
+    return tiers_worker_retired(worker) ? KVT_E_GONE : KVT_OK;
+}
+
+kvt_status tiers_worker_queue(tiers_worker *worker, tiers_transfer *transfer, uint32_t share,
+                              uint64_t bytes, uint64_t deadline_ns)
+{
+    const tiers_location *location = transfer->location;
+    pthread_mutex_lock(&worker->mutex);
+    kvt_status status = worker_await_job(worker, deadline_ns);
+    if (status != KVT_OK) {
+        pthread_mutex_unlock(&worker->mutex);
+        return status;
+    }
+    worker_job *job = worker->free_jobs;
+    worker->free_jobs = job->next;
+    job->transfer = transfer;
+    job->estimate = bytes;
+    job->in_flight = 0;
+    job->issuing = true;
+    job->result = (tiers_job_result){.status = KVT_OK, .member = location->shares[share].member};
+    tiers_walk_init(&job->walk, location, share, transfer->offset, transfer->bytes);
+    atomic_fetch_add(&worker->pending_bytes[transfer->kind], job->estimate);
+    atomic_fetch_add(&worker->jobs_queued, 1);
+    worker_list_push(&worker->mail[transfer->kind], job);
+    pthread_mutex_unlock(&worker->mutex);
+    return KVT_OK;
+}
+
+void tiers_worker_call(tiers_worker *worker)
+{
+    pthread_mutex_lock(&worker->mutex);
+    if (worker_has_mail(worker)) worker_nudge(worker);
+    pthread_mutex_unlock(&worker->mutex);
+}
+
+void tiers_worker_sweep(tiers_worker *worker)
+{
+    pthread_mutex_lock(&worker->mutex);
+    worker->sweep = true;
+    worker_nudge(worker);
+    pthread_mutex_unlock(&worker->mutex);
+}
+
+bool tiers_worker_look(tiers_worker *worker)
+{
+    pthread_mutex_lock(&worker->mutex);
+    (void)worker_look(worker, tiers_device_now_ns());
+    pthread_mutex_unlock(&worker->mutex);
+    return tiers_worker_retired(worker);
+}
+
+void tiers_worker_sync_begin(tiers_worker *worker, tiers_worker_sync *sync)
+{
+    pthread_mutex_lock(&worker->mutex);
+    sync->ticket = ++worker->sync_wanted;
+    worker_nudge(worker);
+    pthread_mutex_unlock(&worker->mutex);
+}
+
+kvt_status tiers_worker_sync_wait(tiers_worker *worker, const tiers_worker_sync *sync)
+{
+    kvt_status status = KVT_OK;
+    pthread_mutex_lock(&worker->mutex);
+    while (worker->sync_done < sync->ticket && status == KVT_OK) {
+        uint64_t now_ns = tiers_device_now_ns();
+        if (worker_look(worker, now_ns))
+            status = KVT_E_GONE;
+        else
+            tiers_cond_wait_until(&worker->synced, &worker->mutex, now_ns + TIERS_LOOK_NS);
+    }
+    /* A later sync that failed counts as well: what it lost may be what this one is for. */
+    if (status == KVT_OK && worker->sync_failed >= sync->ticket) status = worker->sync_status;
+    pthread_mutex_unlock(&worker->mutex);
+    return status;
+}
+
+bool tiers_worker_idle(tiers_worker *worker)
+{
+    pthread_mutex_lock(&worker->mutex);
+    bool idle = atomic_load(&worker->jobs_queued) == 0 && !atomic_load(&worker->busy) &&
+                worker->sync_wanted == worker->sync_done;
+    pthread_mutex_unlock(&worker->mutex);
+    return idle;
+}
+
+void tiers_worker_ask_spare(tiers_worker *worker)
+{
+    pthread_mutex_lock(&worker->mutex);
+    worker->spare_asked = true;
+    worker_nudge(worker);
+    pthread_mutex_unlock(&worker->mutex);
+}
+
+void tiers_worker_retire(tiers_worker *worker, tiers_retired why)
+{
+    worker_retire(worker, why);
+}
+
+void tiers_worker_health_get(const tiers_worker *worker, tiers_member_health *out)
+{
+    out->why = (tiers_retired)atomic_load(&worker->why);
+    out->write_status = atomic_load(&worker->write_status);
+    out->retired_ns = out->why != TIERS_SERVES ? atomic_load(&worker->retired_ns) : 0;
+}
+
+/* ---- life ---- */
+
+void tiers_worker_free(tiers_worker *worker)
+{
+    if (worker == NULL) return;
+    pthread_cond_destroy(&worker->changed);
+    pthread_cond_destroy(&worker->synced);
+    pthread_cond_destroy(&worker->room);
+    pthread_cond_destroy(&worker->work);
+    pthread_mutex_destroy(&worker->mutex);
+    free(worker->probe);
+    free(worker->done);
+    free(worker->slots);
+    free(worker->jobs);
+    free(worker);
+}
+
+static int worker_spawn(tiers_worker *worker)
+{
+    return tiers_thread_start(&worker->thread, worker_main, worker);
+}
+
+/* Takes the device from a thread that has died, or starts another one for a new device. Nothing is
+ * in flight. */
+static kvt_status worker_revive(tiers_worker *worker, bool with_device)
+{
+    if (!worker->joined) pthread_join(worker->thread, NULL);
+    worker->joined = true;
+    if (worker->device != NULL) kvt_device_detach(worker->device);
+    worker->device = NULL;
+    if (!with_device) return KVT_OK;
+    atomic_store(&worker->died, false);
+    worker->joined = worker_spawn(worker) != 0;
+    if (worker->joined) atomic_store(&worker->died, true);
+    return worker->joined ? KVT_E_MEMORY : KVT_OK;
+}
+
+kvt_status tiers_worker_change_device(tiers_worker *worker, kvt_device *device,
+                                      const tiers_worker_options *options)
+{
+    if (atomic_load(&worker->died)) {
+        kvt_status revived = worker_revive(worker, device != NULL);
+        if (revived != KVT_OK || device == NULL) return revived;
+    }
+    worker_change change = {.device = device, .options = options};
+    kvt_status status = KVT_OK;
+    pthread_mutex_lock(&worker->mutex);
+    assert(worker->change == NULL && "one change at a time");
+    worker->change = &change;
+    worker_nudge(worker);
+    while (!change.done && status == KVT_OK) {
+        uint64_t now_ns = tiers_device_now_ns();
+        bool silent = worker_look(worker, now_ns);
+        if (silent && (worker->change == &change || atomic_load(&worker->died))) {
+            worker->change = NULL; /* the thread has not seen it, or will not end it */
+            status = KVT_BUSY;
+        } else {
+            tiers_cond_wait_until(&worker->changed, &worker->mutex, now_ns + TIERS_LOOK_NS);
+        }
+    }
+    pthread_mutex_unlock(&worker->mutex);
+    return status;
+}
+
+kvt_status tiers_worker_start(kvt_device *device, const tiers_worker_options *options,
+                              tiers_job_finished *finished, tiers_worker_ended *ended,
+                              void *context, tiers_worker **worker_out)
+{
+    tiers_worker *worker = calloc(1, sizeof *worker);
+    if (worker == NULL) return KVT_E_MEMORY;
+    worker->finished = finished;
+    worker->ended_orphan = ended;
+    worker->context = context;
+    pthread_mutex_init(&worker->mutex, NULL);
+    tiers_cond_init(&worker->work);
+    tiers_cond_init(&worker->room);
+    tiers_cond_init(&worker->synced);
+    tiers_cond_init(&worker->changed);
+    worker->jobs = calloc(TIERS_WORKER_JOBS, sizeof *worker->jobs);
+    worker->slots = calloc(WORKER_DEPTH_MAX, sizeof *worker->slots);
+    worker->done = calloc(WORKER_DEPTH_MAX, sizeof(kvt_io *));
+    worker->probe = aligned_alloc(TIERS_GRAIN_BYTES, TIERS_GRAIN_BYTES);
+    if (worker->jobs == NULL || worker->slots == NULL || worker->done == NULL ||
+        worker->probe == NULL)
+        goto fail;
+    for (uint32_t i = TIERS_WORKER_JOBS; i-- > 0;) {
+        worker->jobs[i].next = worker->free_jobs;
+        worker->free_jobs = &worker->jobs[i];
+    }
+    if (worker_spawn(worker) != 0) goto fail;
+    (void)!tiers_worker_change_device(worker, device,
+                                      options); /* there is no old one to wait for */
+    *worker_out = worker;
+    return KVT_OK;
+fail:
+    tiers_worker_free(worker);
+    return KVT_E_MEMORY;
+}
+
+void tiers_worker_end(tiers_worker *worker)
+{
+    pthread_mutex_lock(&worker->mutex);
+    worker->stop = true;
+    worker_nudge(worker);
+    pthread_mutex_unlock(&worker->mutex);
+}
+
+bool tiers_worker_join(tiers_worker *worker)
+{
+    pthread_mutex_lock(&worker->mutex);
+    bool died = atomic_load(&worker->died);
+    while (!worker->ended && !worker->orphan && !died) {
+        uint64_t now_ns = tiers_device_now_ns();
+        bool silent = worker_look(worker, now_ns);
+        died = atomic_load(&worker->died);
+        if (silent && !died)
+            worker->orphan = true;
+        else
+            tiers_cond_wait_until(&worker->changed, &worker->mutex, now_ns + TIERS_LOOK_NS);
+    }
+    bool orphan = worker->orphan;
+    bool joined = worker->joined;
+    pthread_t thread = worker->thread;
+    pthread_mutex_unlock(&worker->mutex); /* an orphan may be freed from here on */
+    if (died) {
+        if (!joined) pthread_join(thread, NULL);
+        /* What the device still has in flight keeps it, and the memory, for ever. */
+        return worker->device == NULL || worker->device->in_flight == 0;
+    }
+    if (orphan)
+        pthread_detach(thread);
+    else
+        pthread_join(thread, NULL);
+    return !orphan;
+}

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * worker_internal.h - a worker's own data, for worker.c (the thread) and worker_calls.c (what other
+ * threads do).
+ *
+ * Thread rule: fields of the mailbox under `mutex`, counters atomic, the rest is the thread's own.
+ */
+#ifndef TIERS_WORKER_INTERNAL_H
+#define TIERS_WORKER_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "stripe.h"
+#include "tiers/devices/patience.h"
+#include "worker.h"
+#include "worker_meter.h"
+
+enum { WORKER_DEPTH_MAX = 256 };
+
+typedef struct worker_job {
+    struct worker_job *next;
+    tiers_transfer *transfer;
+    uint64_t estimate; /* share of pending_bytes; falls with each piece that ends */
+    uint32_t in_flight;
+    bool issuing; /* in a list; more pieces may come */
+    tiers_job_result result;
+    tiers_walk walk;
+} worker_job;
+
+typedef struct worker_list {
+    worker_job *head;
+    worker_job *tail;
+} worker_list;
+
+typedef struct worker_slot {
+    kvt_io io;
+    worker_job *job;
+    struct worker_slot *next;
+    uint64_t begun_progress; /* the worker's, when it was submitted */
+    bool metered;            /* the device has accepted it */
+} worker_slot;
+
+/* Doubles that other threads read while the worker changes them, as their bits. */
+typedef _Atomic uint64_t worker_double;
+
+/* A change of device, on its caller's stack until done. */
+typedef struct worker_change {
+    kvt_device *device;
+    const tiers_worker_options *options;
+    bool done;
+} worker_change;
+
+struct tiers_worker {
+    kvt_device *device; /* NULL: none, and retired */
+    tiers_job_finished *finished;
+    tiers_worker_ended *ended_orphan;
+    void *context;
+    pthread_t thread;
+    uint32_t depth;
+    uint32_t request_bytes;
+
+    pthread_mutex_t mutex;
+    pthread_cond_t work; /* mail for the thread */
+    pthread_cond_t room; /* a job became free */
+    pthread_cond_t synced;
+    worker_job *free_jobs;
+    worker_list mail[2];  /* by kvt_io_kind */
+    uint64_t sync_wanted; /* the last ticket that was asked for */
+    uint64_t sync_done;   /* and the last that was served */
+    uint64_t sync_failed; /* the last one of a sync that failed, and how it did */
+    kvt_status sync_status;
+    worker_change *change;
+    pthread_cond_t changed; /* the device was; the thread has ended */
+    tiers_watch watch;
+    bool stop;
+    bool ended;
+    bool joined; /* the thread that had died */
+    bool orphan; /* nobody joins the thread: it says itself that it ended */
+    bool spare_asked;
+    bool sweep;   /* a transfer that may be in the mail was cancelled */
+    bool reaping; /* the thread waits in its device, which mail wakes: once */
+
+    atomic_bool retired;
+    atomic_bool died; /* the thread ended inside the device */
+    _Atomic int why;  /* tiers_retired */
+    _Atomic uint64_t retired_ns;
+    _Atomic int write_status;          /* of the last write that ended */
+    atomic_bool busy;                  /* something is in flight, or a blocking call is under way */
+    _Atomic uint64_t progress;         /* operations and calls that ended */
+    _Atomic uint64_t pending_bytes[2]; /* by kvt_io_kind */
+    _Atomic uint64_t flying_bytes[2];  /* the device has them; by kvt_io_kind */
+    _Atomic uint64_t
+        moved_ns; /* device clock: the last completion, or when it began to have work */
+    _Atomic uint32_t jobs_queued; /* and not finished */
+    _Atomic uint64_t bytes[2];
+    _Atomic uint64_t requests;
+    _Atomic uint32_t depth_achieved;
+    worker_double read_bytes_per_s;
+    worker_double write_bytes_per_s;
+    worker_double weight_bytes_per_s;
+
+    worker_list active[2];
+    worker_slot *free_slots;
+    bool sweep_now;       /* as `sweep`, and what was in the mail then is in `active` */
+    worker_slot *stalled; /* the device was busy for it */
+    uint32_t busy_naps;
+    uint32_t in_flight;
+    uint64_t in_flight_bytes;
+    uint64_t in_flight_bytes_max;
+    uint32_t reads_in_row; /* submitted while a write waited */
+    uint64_t looked_ns;    /* when the thread last looked after the device itself */
+    uint32_t failures;     /* pieces failed since the last one that succeeded */
+    bool reweigh;
+    tiers_worker_spare *spare;
+    tiers_meter meter;
+    void *probe; /* a grain */
+    worker_job *jobs;
+    worker_slot *slots;
+    kvt_io **done;
+};
+
+/* Takes the member out of service; the first reason is kept. */
+void worker_retire(tiers_worker *worker, tiers_retired why);
+
+void worker_list_push(worker_list *list, worker_job *job);
+
+/* Counts the device's silence, which retires the member at its limit. Whether it is silent now. The
+ * mutex is held. */
+bool worker_look(tiers_worker *worker, uint64_t now_ns);
+
+static inline bool worker_has_mail(const tiers_worker *worker)
+{
+    return worker->mail[KVT_IO_READ].head != NULL || worker->mail[KVT_IO_WRITE].head != NULL ||
+           worker->sync_wanted != worker->sync_done || worker->change != NULL;
+}
+
+/* Tells the thread that there is something in the mailbox. The mutex is held. */
+void worker_nudge(tiers_worker *worker);
+
+/* The thread's function; the argument is the worker. */
+void *worker_main(void *worker);
+
+#endif
