@@ -45,6 +45,7 @@ ROOM_INCLUDES = {
     "tools": {"estimator/model", "estimator/quality"} | set(LAB),
 }
 ROOMS = set(ROOM_INCLUDES)
+NO_ROOMS = {"tests", "examples"}
 
 # What the objects of a pure room may take from outside the room: no I/O, clock, lock or heap.
 PURE_COMMON = ["memcpy", "memmove", "memset", "memcmp", "__assert_fail", "__stack_chk_fail",
@@ -175,8 +176,10 @@ def find_include(root, path, name, quoted):
 def check_includes(root, path, text, findings):
     room = room_of(path)
     if room not in ROOMS:
+        if room not in NO_ROOMS:
+            findings.add(path, 1, f"{os.path.dirname(path)} is no room")
         return
-    allowed = ROOM_INCLUDES[room] | {room, "include", "base"}
+    allowed = ROOM_INCLUDES[room] | {room, "include"} | (set() if room == "include" else {"base"})
     for match in re.finditer(r"^[ \t]*#[ \t]*include[ \t]*([<\"])([^>\"\n]+)[>\"]", text, re.M):
         line = line_of(text, match.start())
         quoted = match.group(1) == '"'

@@ -17,9 +17,9 @@ CLEAN = {
     "include/kvterrace/a.h": "int kvt_a(void);\n",
     "codecs/b.h": '#include <kvterrace/a.h>\n#include "../include/kvterrace/a.h"\n',
     "codecs/b.c": '#include "b.h"\n#include <string.h>\nint b(int x)\n{\n    return x;\n}\n',
-    "estimator/c.c": '#include "codecs/b.h"\n/* strcpy(a, b) in a comment */\n',
+    "estimator/measure/c.c": '#include "codecs/b.h"\n/* strcpy(a, b) in a comment */\n',
     "store/d.c": 'const char *d = "gets(";\nvoid *e(void)\n{\n    return malloc(1);\n}\n',
-    "bench/f.c": '#include "../codecs/b.h"\n',
+    "lab/bench/f.c": '#include "../../codecs/b.h"\n',
     "tests/unit/g.c": 'int g(void)\n{\n    return getenv("A") != 0;\n}\n',
     "docs/ARCHITECTURE.md": "short\n",
 }
@@ -52,17 +52,23 @@ class LintTest(unittest.TestCase):
         self.assertEqual(self.check(), [])
 
     def test_include_direction(self):
-        for room, header in (("codecs", "tiers/x.h"), ("tiers", "codecs/b.h"),
-                             ("policy", "estimator/x.h"), ("estimator", "store/x.h"),
-                             ("estimator", "policy/x.h"), ("store", "replay/x.h"),
-                             ("replay", "policy/x.h"), ("replay", "store/x.h"),
-                             ("tools", "store/x.h"), ("include", "codecs/b.h")):
+        for room, header in (("codecs", "store/x.h"), ("tiers/pool", "codecs/b.h"),
+                             ("policy", "estimator/predict/x.h"),
+                             ("estimator/profile", "store/x.h"),
+                             ("tiers/devices", "tiers/pool/x.h"),
+                             ("estimator/predict", "policy/x.h"), ("store", "lab/replay/x.h"),
+                             ("base", "store/x.h"), ("store", "estimator/quality/x.h"),
+                             ("tools", "store/x.h"), ("include", "base/x.h")):
             with self.subTest(room=room, header=header):
                 self.setUp()
                 if not header.endswith("b.h"):
                     self.put(header, "int x;\n")
                 self.put(f"{room}/bad.c", f'int y;\n#include "{header}"\n')
                 self.assert_found(f"{room}/bad.c", 2, f"{room} must not include {header}")
+
+    def test_folder_that_is_no_room(self):
+        self.put("tiers/bad.c", "int y;\n")
+        self.assert_found("tiers/bad.c", 1, "tiers is no room")
 
     def test_include_by_angle_brackets(self):
         self.put("codecs/bad.c", "#include <store/x.h>\n")
@@ -88,8 +94,8 @@ class LintTest(unittest.TestCase):
                 self.assert_found(f"{room}/bad.c", 3, "does not use the heap")
 
     def test_constructor(self):
-        self.put("tiers/bad.c", "__attribute__((constructor)) static void f(void);\n")
-        self.assert_found("tiers/bad.c", 1, "constructor")
+        self.put("tiers/pool/bad.c", "__attribute__((constructor)) static void f(void);\n")
+        self.assert_found("tiers/pool/bad.c", 1, "constructor")
 
     def test_function_length(self):
         body = "    x++;\n" * (lint.FUNCTION_LINES + 1)
@@ -116,8 +122,8 @@ class LintTest(unittest.TestCase):
                 self.assert_found("store/bad.c", line, part)
 
     def test_names(self):
-        self.put("tiers/b.c", "int x;\n")
-        self.assert_found("tiers/b.c", 1, "taken by codecs/b.c")
+        self.put("tiers/pool/b.c", "int x;\n")
+        self.assert_found("tiers/pool/b.c", 1, "taken by codecs/b.c")
 
     def test_license(self):
         line = f"/* {lint.LICENSE_LINE} */\n"
