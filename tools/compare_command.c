@@ -183,7 +183,6 @@ static kvt_status compare_read_workload(compare_session *session)
     }
     const replay_trace_options trace = {.seed = session->options.seed,
                                         .limit = limit,
-                                        .block_tokens = session->options.block_tokens,
                                         .conversations_per_s = rate,
                                         .keep_steps = true};
     kvt_status status = replay_workload_read(session->arguments->trace, &trace, &session->trace,

@@ -374,7 +374,6 @@ int command_profile(int argc, char **argv)
         {"export", "print curves with their sources", command_profile_export},
         {"diff", "compare two profiles", command_profile_diff},
         {"gc", "drop runs that answer for nothing any more", command_profile_gc},
-        {"migrate", "bring a profile of an older version up to date", command_profile_migrate},
         {0},
     };
     return command_choose(table, "COMMAND [OPTION...]",

@@ -15,7 +15,6 @@ int command_profile_import(int argc, char **argv);
 int command_profile_export(int argc, char **argv);
 int command_profile_diff(int argc, char **argv);
 int command_profile_gc(int argc, char **argv);
-int command_profile_migrate(int argc, char **argv);
 
 /* ---- profile_manage_print.c ---- */
 

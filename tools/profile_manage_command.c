@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * profile_manage_command.c - kvterrace profile import, export, diff, gc, migrate: what is done to a
+ * profile_manage_command.c - kvterrace profile import, export, diff, gc: what is done to a
  * profile database as a whole. One thread.
  */
 #include "command.h"
@@ -354,34 +354,6 @@ int command_profile_gc(int argc, char **argv)
         if (status != KVT_OK) code = command_fail(status, "");
     }
     kvt_profile_close(profile);
-    command_unload(&arguments.common);
-    return command_finish(code);
-}
-
-/* ---- migrate ---- */
-
-int command_profile_migrate(int argc, char **argv)
-{
-    static const struct argp_option options[] = {PROFILE_DATABASE_OPTION, {0}};
-    static const char *const no_sections[] = {NULL};
-    manage_arguments arguments;
-    char message[COMMAND_MESSAGE_BYTES] = "";
-    kvt_profile *profile = NULL;
-    int code =
-        manage_load(options, "", 0,
-                    "Brings a profile of an older schema version up to date, in one transaction "
-                    "that keeps everything in it. A profile that is up to date stays as it is.",
-                    argc, argv, &arguments);
-    if (code != EXIT_FINE) return code;
-    kvt_config *config = arguments.common.config;
-    kvt_status status =
-        command_profile_open(config, KVT_PROFILE_READ, &profile, message, sizeof message);
-    if (status == KVT_E_VERSION)
-        status = command_profile_open(config, KVT_PROFILE_WRITE, &profile, message, sizeof message);
-    kvt_profile_close(profile);
-    code = status == KVT_OK ? command_report_unused(&arguments.common, no_sections)
-                            : command_fail_input(status, message);
-    if (code == EXIT_FINE) command_note(&arguments.common, "the profile is up to date");
     command_unload(&arguments.common);
     return command_finish(code);
 }

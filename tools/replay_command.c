@@ -73,7 +73,7 @@ enum {
 };
 
 static const struct argp_option replay_command_options[] = {
-    {"trace", 't', "FILE", 0, "Replay a trace: Mooncake JSONL or Azure CSV, plain or zstd", 0},
+    {"trace", 't', "FILE", 0, "Replay a trace: Mooncake JSONL, plain or zstd", 0},
     {"workload", 'w', "poisson", 0, "Replay a generated workload, made by [workload]", 0},
     {"policy", 'p', "LIST", 0,
      "Policies to compare, such as lru,utility (store.policy); in simulation also oracle, utility "
@@ -218,7 +218,6 @@ static kvt_status replay_make_workload(replay_session *session, uint64_t seed,
     if (session->arguments->trace) {
         replay_trace_options trace = {.seed = seed,
                                       .limit = session->options.limit,
-                                      .block_tokens = session->options.block_tokens,
                                       .conversations_per_s = session->conversations_per_s};
         kvt_status status = replay_workload_read(session->arguments->trace, &trace, workload,
                                                  session->message, sizeof session->message);

@@ -78,9 +78,18 @@ static int profile_check_table(sqlite3 *database, const profile_table *table, co
     return result;
 }
 
+kvt_status profile_compare_version(const char *path, uint32_t version, char *message, size_t size)
+{
+    if (version == PROFILE_SCHEMA_VERSION) return KVT_OK;
+    profile_say(message, size,
+                "%s: schema version %u, this build reads %d alone; measure into another file", path,
+                version, PROFILE_SCHEMA_VERSION);
+    return KVT_E_VERSION;
+}
+
 /* The version as SQLite sees it: a newer one may still be in the write-ahead log. */
-kvt_status profile_check_version(const kvt_profile *profile, const char *path, int *version_out,
-                                 char *message, size_t size)
+kvt_status profile_check_version(const kvt_profile *profile, const char *path, char *message,
+                                 size_t size)
 {
     char text[32];
     bool found;
@@ -90,19 +99,7 @@ kvt_status profile_check_version(const kvt_profile *profile, const char *path, i
         profile_say(message, size, "%s: %s", path, sqlite3_errmsg(profile->database));
         return profile_status(result);
     }
-    *version_out = (int)strtol(text, NULL, 10);
-    if (*version_out == PROFILE_SCHEMA_VERSION) return KVT_OK;
-    if (*version_out == PROFILE_SCHEMA_VERSION_OLD && profile->writable) return KVT_OK;
-    if (*version_out == PROFILE_SCHEMA_VERSION_OLD) {
-        profile_say(message, size,
-                    "%s: schema version %d, this build reads %d; `kvterrace profile migrate "
-                    "--database %s` brings it up to date and keeps what it holds",
-                    path, *version_out, PROFILE_SCHEMA_VERSION, path);
-        return KVT_E_VERSION;
-    }
-    profile_say(message, size, "%s: schema version %s, this build reads %d", path, text,
-                PROFILE_SCHEMA_VERSION);
-    return KVT_E_VERSION;
+    return profile_compare_version(path, (uint32_t)strtoul(text, NULL, 10), message, size);
 }
 
 /* SQLite's report has lines; the message is one. */
@@ -114,8 +111,8 @@ static const char *profile_one_line(char *text)
     return text;
 }
 
-kvt_status profile_check_content(const kvt_profile *profile, const char *path,
-                                 profile_tables *table_at, char *message, size_t size)
+kvt_status profile_check_content(const kvt_profile *profile, const char *path, char *message,
+                                 size_t size)
 {
     char text[256];
     const char *fault = NULL, *where = "";
@@ -124,9 +121,9 @@ kvt_status profile_check_content(const kvt_profile *profile, const char *path,
     int result = profile_text(database, "PRAGMA quick_check(1)", NULL, text, sizeof text, &found);
     if (result == SQLITE_OK && (!found || strcmp(text, "ok") != 0)) fault = profile_one_line(text);
     size_t tables = 0;
-    for (; result == SQLITE_OK && fault == NULL && table_at(tables) != NULL; tables++) {
-        where = table_at(tables)->name;
-        result = profile_check_table(database, table_at(tables), &fault);
+    for (; result == SQLITE_OK && fault == NULL && profile_table_at(tables) != NULL; tables++) {
+        where = profile_table_at(tables)->name;
+        result = profile_check_table(database, profile_table_at(tables), &fault);
     }
     if (result == SQLITE_OK && fault == NULL) {
         result = profile_text(database, "SELECT count(*) FROM sqlite_schema WHERE sql IS NOT NULL",

@@ -72,14 +72,7 @@ static kvt_status profile_check_header(const char *path, char *message, size_t s
         profile_say(message, size, "%s: not a kvterrace profile; left as it is", path);
         return KVT_E_CORRUPT;
     }
-    /* Of the older version SQLite is asked later: what migrated it may still be in the log. */
-    uint32_t version = profile_big_endian(header + 60);
-    if (version != PROFILE_SCHEMA_VERSION && version != PROFILE_SCHEMA_VERSION_OLD) {
-        profile_say(message, size, "%s: schema version %u, this build reads %d", path, version,
-                    PROFILE_SCHEMA_VERSION);
-        return KVT_E_VERSION;
-    }
-    return KVT_OK;
+    return profile_compare_version(path, profile_big_endian(header + 60), message, size);
 }
 
 static int profile_create_tables(sqlite3 *database)
@@ -212,20 +205,14 @@ static kvt_status profile_open_file(kvt_profile *profile, const char *path, uint
                                     char *message, size_t size)
 {
     bool foreign = (flags & KVT_PROFILE_FOREIGN) != 0;
-    int version = 0;
     kvt_status status = profile_check_header(path, message, size);
     if (status == KVT_MISS && profile->writable) {
         status = profile_create(path, message, size);
         if (status == KVT_OK) status = profile_check_header(path, message, size);
     }
     if (status == KVT_OK) status = profile_connect(profile, path, message, size);
-    if (status == KVT_OK) status = profile_check_version(profile, path, &version, message, size);
-    if (status == KVT_OK && version == PROFILE_SCHEMA_VERSION_OLD) {
-        status = profile_migrate(profile, path, foreign, message, size);
-    }
-    if (status == KVT_OK) {
-        status = profile_check_content(profile, path, profile_table_at, message, size);
-    }
+    if (status == KVT_OK) status = profile_check_version(profile, path, message, size);
+    if (status == KVT_OK) status = profile_check_content(profile, path, message, size);
     if (status == KVT_OK && !foreign) status = profile_check_host(profile, path, message, size);
     if (status == KVT_OK && profile->writable) {
         status = profile_prepare_writing(profile, path, message, size);

@@ -18,9 +18,8 @@ struct kvt_profile {
 };
 
 /* The schema's texts; the database's own texts must equal these. */
-#define PROFILE_APPLICATION_ID     0x4b565450 /* "KVTP" */
-#define PROFILE_SCHEMA_VERSION     2
-#define PROFILE_SCHEMA_VERSION_OLD 1 /* migrated when opened for writing */
+#define PROFILE_APPLICATION_ID 0x4b565450 /* "KVTP" */
+#define PROFILE_SCHEMA_VERSION 2
 
 typedef struct profile_table {
     const char *name;
@@ -34,8 +33,6 @@ extern const profile_table profile_quality_tables[PROFILE_QUALITY_TABLE_COUNT];
 /* All tables, those that others refer to first. NULL past the last. */
 const profile_table *profile_table_at(size_t index);
 
-typedef const profile_table *profile_tables(size_t index);
-
 /* ---- profile_check.c ---- */
 
 /* SQLite's result as ours. */
@@ -48,23 +45,17 @@ void profile_say(char *message, size_t size, const char *format, ...)
 int profile_text(sqlite3 *database, const char *sql, const char *bound, char *text, size_t size,
                  bool *found);
 
-/* KVT_OK with the present version, or with the older one when the profile may be written;
- * KVT_E_VERSION; SQLite's. */
+/* KVT_OK when `version` is this build's schema, else KVT_E_VERSION with a message. */
+KVT_NODISCARD kvt_status profile_compare_version(const char *path, uint32_t version, char *message,
+                                                 size_t size);
+/* The same for the version that SQLite reads; or SQLite's error. */
 KVT_NODISCARD kvt_status profile_check_version(const kvt_profile *profile, const char *path,
-                                               int *version_out, char *message, size_t size);
+                                               char *message, size_t size);
 /* Sound pages, these tables, every row within its bounds, nothing else in the schema. */
 KVT_NODISCARD kvt_status profile_check_content(const kvt_profile *profile, const char *path,
-                                               profile_tables *table_at, char *message,
-                                               size_t size);
+                                               char *message, size_t size);
 KVT_NODISCARD kvt_status profile_check_host(const kvt_profile *profile, const char *path,
                                             char *message, size_t size);
-
-/* ---- profile_migrate.c ---- */
-
-/* The older version becomes the present one, or the file stays as it is. KVT_OK; KVT_E_CORRUPT;
- * KVT_E_MISMATCH unless foreign; SQLite's. */
-KVT_NODISCARD kvt_status profile_migrate(kvt_profile *profile, const char *path, bool foreign,
-                                         char *message, size_t size);
 
 /* ---- profile_write.c ---- */
 

@@ -46,7 +46,6 @@ static kvt_status sources_read(grid_sources *sources, const char *folder, grid_f
     const replay_trace_options options = {.seed = 1,
                                           .limit = sources->quick ? trace->quick_requests
                                                                   : trace->requests,
-                                          .block_tokens = sources->base.block_tokens,
                                           .conversations_per_s = WORKLOAD_CONVERSATIONS_PER_S,
                                           .keep_steps = true};
     int length = snprintf(path, sizeof path, "%s/%s", folder != NULL ? folder : "", trace->file);

@@ -182,7 +182,6 @@ kvt_status replay_resample(const replay_workload *trace, uint64_t seed, uint32_t
     }
     memcpy(workload->name, trace->name, sizeof workload->name);
     workload->conversations_per_s = trace->conversations_per_s;
-    workload->private_blocks = trace->private_blocks;
     *sessions_out = sessions;
     return KVT_OK;
 }

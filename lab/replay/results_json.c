@@ -374,7 +374,6 @@ static json_t *json_workload(const replay_workload *workload, bool *sound)
     bool drawn = workload->conversations_per_s > 0.0;
     json_put(object, "conversations_per_s",
              drawn ? json_real(workload->conversations_per_s) : json_null(), sound);
-    json_put(object, "private_blocks", json_boolean(workload->private_blocks), sound);
     json_put(object, "fingerprint", json_string(hash), sound);
     json_put(object, "reuse", json_reuse(workload, sound), sound);
     return object;

@@ -62,11 +62,6 @@ size_t results_workload_notes(const replay_workload *workload, char notes[][RESU
                  "(workload.rate)",
                  workload->conversations_per_s);
     }
-    if (workload->private_blocks && used < count) {
-        snprintf(notes[used++], RESULTS_NOTE_BYTES,
-                 "the trace names no blocks: each is private to its request, so 0 %% hit by "
-                 "construction");
-    }
     return used;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * trace_read.c - opens a trace, tells its format by the first line and hands over to its reader.
+ * trace_read.c - opens a trace, checks that its first line is JSON and hands over to the reader.
  * One thread.
  */
 #include "trace_read.h"
@@ -46,9 +46,7 @@ static kvt_status trace_read_lines(trace_reader *reader)
     }
     if (status != KVT_OK) return status;
     if (line[0] == '{') return trace_read_jsonl(reader, line, bytes);
-    if (strncmp(line, "TIMESTAMP,", 10) == 0) return trace_read_azure(reader, line, bytes);
-    return trace_fail(reader, "neither a JSON object per line nor TIMESTAMP,ContextTokens,"
-                              "GeneratedTokens");
+    return trace_fail(reader, "the first line is no JSON object: a trace is one object per line");
 }
 
 kvt_status replay_workload_read(const char *path, const replay_trace_options *options,

@@ -25,6 +25,5 @@ KVT_NODISCARD kvt_status trace_check_build(trace_reader *reader, kvt_status stat
 
 /* Reads every line; the first one is given. KVT_OK or an error with its message. */
 KVT_NODISCARD kvt_status trace_read_jsonl(trace_reader *reader, char *line, size_t bytes);
-KVT_NODISCARD kvt_status trace_read_azure(trace_reader *reader, char *line, size_t bytes);
 
 #endif

@@ -39,7 +39,6 @@ typedef struct replay_workload {
     uint64_t input_tokens;
     uint32_t block_tokens;
     uint32_t longest_path; /* blocks */
-    bool private_blocks; /* the trace names no blocks: each is its request's own, nothing repeats */
     double
         conversations_per_s; /* starts drawn at this rate; 0 = the trace or generator has times */
     uint64_t grid_ns; /* step that the arrivals were quantised to, 0 = none; already spread */
@@ -89,7 +88,6 @@ KVT_NODISCARD kvt_status replay_workload_generate(const replay_generator *genera
 typedef struct replay_trace_options {
     uint64_t seed;              /* of arrivals inside a quantised step and of session starts */
     uint64_t limit;             /* requests to keep, from the first; 0 = all */
-    uint32_t block_tokens;      /* for traces without block ids */
     double conversations_per_s; /* for traces whose clock starts anew in each conversation */
     bool keep_steps;            /* arrivals stay where the trace has them, for replay_resample */
 } replay_trace_options;
@@ -99,7 +97,6 @@ typedef struct replay_trace_options {
  * the first line:
  *   Mooncake JSONL   {"timestamp": ms, "input_length", "output_length", "hash_ids"}, 512 tokens
  *   agentic JSONL    the same with "conv"; a clock per conversation, 64 tokens
- *   Azure CSV        TIMESTAMP,ContextTokens,GeneratedTokens; every block is private
  * message gets file, line and reason. KVT_OK; KVT_E_PARSE (any malformed byte); KVT_E_GONE (no
  * such file); KVT_E_IO; KVT_E_MEMORY.
  */

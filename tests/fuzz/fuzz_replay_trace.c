@@ -32,8 +32,7 @@ static void check_workload(const replay_workload *workload)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const replay_trace_options options = {
-        .seed = 1, .block_tokens = 512, .conversations_per_s = 1.0};
+    static const replay_trace_options options = {.seed = 1, .conversations_per_s = 1.0};
     char path[64], message[256] = "";
     replay_workload workload;
     int file = memfd_create("trace", MFD_CLOEXEC);

@@ -28,7 +28,7 @@ static int conversation_load(void **state)
         print_message("skipped: %s is not readable\n", path);
         exit(77);
     }
-    replay_trace_options options = {.seed = 1, .block_tokens = 512, .conversations_per_s = 1.0};
+    replay_trace_options options = {.seed = 1, .conversations_per_s = 1.0};
     kvt_status status =
         replay_workload_read(path, &options, &conversation, message, sizeof message);
     if (status != KVT_OK) print_message("%s\n", message);

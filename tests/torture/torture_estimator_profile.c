@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * torture_estimator_profile.c - what is done to a profile as a whole, killed at any moment, with
- * allocations of SQLite that fail, and on files with flipped bits: imports and migrations happen
- * whole or not at all, and whatever opens can be exported, compared and cleaned up.
+ * allocations of SQLite that fail, and on files with flipped bits: imports happen whole or
+ * not at all, and whatever opens can be exported, compared and cleaned up.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,7 +13,6 @@
 
 #include "failing_sqlite.h"
 #include "profile_scratch.h"
-#include "profile_version_1.h"
 
 #include <math.h>
 #include <signal.h>
@@ -146,29 +145,6 @@ static void killed_imports_are_whole(void **state)
     assert_int_equal(scratch_number("SELECT count(*) FROM run"), 1); /* gc leaves the newest */
 }
 
-static void killed_migrations_are_whole(void **state)
-{
-    (void)state;
-    for (int round = 0; round < 16; round++) {
-        const struct timespec wait = {0, 400000L * round};
-        int result = 0;
-        make_version_1(NULL);
-        pid_t child = fork();
-        assert_true(child >= 0);
-        if (child == 0) {
-            kvt_profile *profile = NULL;
-            (void)!kvt_profile_open(scratch.path, KVT_PROFILE_WRITE, &profile, NULL, 0);
-            pause();
-        }
-        nanosleep(&wait, NULL);
-        assert_int_equal(kill(child, SIGKILL), 0);
-        assert_int_equal(waitpid(child, &result, 0), child);
-        assert_int_equal(scratch_number("SELECT count(*) FROM run"), 3);
-        kvt_profile_close(scratch_open(KVT_PROFILE_WRITE));
-        assert_int_equal(scratch_number("SELECT count(*) FROM codec_curve WHERE threads = 1"), 1);
-    }
-}
-
 /* ---- allocations that fail ---- */
 
 /* From the n-th allocation on all fail, for growing n, until a whole session gets through. */
@@ -194,30 +170,6 @@ static void failed_allocations_are_reported(void **state)
         expect_whole_imports();
     }
     assert_true(failures > 20);
-}
-
-static void failed_allocations_leave_version_1(void **state)
-{
-    (void)state;
-    long n = 1, failures = 0;
-    make_version_1(NULL);
-    for (;; n += 1 + n / 12) {
-        kvt_profile *profile = NULL;
-        allocations_left = n;
-        kvt_status status = kvt_profile_open(scratch.path, KVT_PROFILE_WRITE, &profile, NULL, 0);
-        bool through = allocations_left > 0;
-        allocations_left = -1;
-        kvt_profile_close(profile);
-        assert_int_equal(scratch_number("SELECT count(*) FROM run"), 3);
-        if (through) assert_int_equal(status, KVT_OK);
-        if (through) break;
-        failures += status != KVT_OK;
-        /* What failed behind the commit has migrated, and is whole. */
-        if (scratch_number("PRAGMA user_version") == 1) continue;
-        kvt_profile_close(scratch_open(KVT_PROFILE_READ));
-        make_version_1(NULL);
-    }
-    assert_true(failures > 10);
 }
 
 /* ---- flipped bits ---- */
@@ -266,9 +218,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(killed_imports_are_whole),
-        cmocka_unit_test(killed_migrations_are_whole),
         cmocka_unit_test(failed_allocations_are_reported),
-        cmocka_unit_test(failed_allocations_leave_version_1),
         cmocka_unit_test(flipped_bits_are_refused_or_harmless),
     };
     if (!failing_sqlite_install()) return 1;

@@ -260,6 +260,8 @@ static void other_versions_are_refused(void **state)
     make_profile();
     change("PRAGMA user_version = 3; PRAGMA wal_checkpoint(TRUNCATE)");
     expect_refusal(KVT_E_VERSION);
+    change("PRAGMA user_version = 1; PRAGMA wal_checkpoint(TRUNCATE)");
+    expect_refusal(KVT_E_VERSION);
     change("PRAGMA user_version = 0; PRAGMA wal_checkpoint(TRUNCATE)");
     expect_refusal(KVT_E_VERSION);
 }

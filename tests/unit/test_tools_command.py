@@ -28,7 +28,7 @@ class CommandTest(CommandCase):
     def test_help(self):
         for arguments in ([], ["profile"], ["profile", "devices"], ["profile", "import"],
                           ["profile", "export"], ["profile", "diff"], ["profile", "gc"],
-                          ["profile", "migrate"], ["replay"], ["bench"],
+                          ["replay"], ["bench"],
                           ["bench", "devices"], ["bench", "stripe"], ["bench", "codecs"],
                           ["report"], ["encode"], ["decode"], ["inspect"], ["verify"], ["recover"],
                           ["check-config"]):
@@ -399,11 +399,6 @@ class CommandTest(CommandCase):
         self.assertIsNone(document["workload"]["conversations_per_s"])
         self.fails("workload.rate has no effect", "replay", "--trace", plain, "--set",
                    "workload.rate=2")
-        azure = self.put("azure.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n"
-                         "2023-11-16 18:17:03.9799600,600,10\n"
-                         "2023-11-16 18:17:04.0319600,600,8\n")
-        result = self.run_command("replay", "--trace", azure, "--policy", "lru")
-        self.assertIn("0 % hit by construction", result.stdout)
 
     def test_replay_compare(self):
         ladder = self.put("ladder.csv", "variant,bits,loss,loss_upper,encode_bytes_per_s,"

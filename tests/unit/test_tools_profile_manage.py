@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""kvterrace profile import, export, diff, gc and migrate as a user meets them, and replays of
+"""kvterrace profile import, export, diff and gc as a user meets them, and replays of
 imported curves.
 
     test_tools_profile_manage.py COMMAND
@@ -45,19 +45,6 @@ class ManageTest(CommandCase):
         self.run_command("profile", "codecs", "--quick", "--seconds", "1ms", "--database", "p.db")
         runs = self.run_json("profile", "export", "--table", "run", "--database", "p.db")
         self.assertEqual([row["complete"] for row in runs["tables"]["run"]], [0, 1])
-
-    def test_migrate(self):
-        self.fails("no such profile", "profile", "migrate", "--database", "none.db")
-        self.assertFalse(os.path.exists(self.path("none.db")))
-        self.run_command("profile", "codecs", "--quick", "--seconds", "1ms", "--database", "p.db")
-        with open(self.path("p.db"), "rb") as file:
-            before = file.read()
-        result = self.run_command("profile", "migrate", "--database", "p.db")
-        self.assertIn("up to date", result.stderr)
-        with open(self.path("p.db"), "rb") as file:
-            self.assertEqual(file.read(), before)
-        self.put("junk.db", b"not a database at all" * 100)
-        self.fails("junk.db", "profile", "migrate", "--database", "junk.db")
 
     def test_import_export(self):
         self.run_command("profile", "codecs", "--quick", "--seconds", "1ms", "--database", "a.db")
