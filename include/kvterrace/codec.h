@@ -279,10 +279,11 @@ KVT_API KVT_NODISCARD kvt_status kvt_record_bound(const kvt_record_spec *spec,
  * Encodes one entry.
  *   source        source_bytes as kvt_layout_bytes(spec->layout) says; read only
  *   record        capacity bytes, aligned to 64; written up to *record_bytes_out, never past
- * capacity scratch       at least the bound's scratch bytes, aligned to 64; may be NULL when that
- * is 0 KVT_OK; KVT_RAW when nothing shrank and the record holds the entry raw (it is valid, and its
- * spec.variant says raw); KVT_E_ARGUMENT, KVT_E_UNSUPPORTED; KVT_E_SPACE when capacity is too
- * small.
+ *                 capacity
+ *   scratch       at least the bound's scratch bytes, aligned to 64; may be NULL when that is 0
+ * Returns KVT_OK; KVT_RAW when nothing shrank and the record holds the entry raw (the record is
+ * valid, and its spec.variant says raw); KVT_E_ARGUMENT; KVT_E_UNSUPPORTED; KVT_E_SPACE when
+ * capacity is too small.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_record_encode(const kvt_record_spec *spec, const void *source,
                                                    uint64_t source_bytes, void *record,

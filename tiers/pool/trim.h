@@ -39,7 +39,8 @@ bool tiers_trim_begin(tiers_trims *trims, tiers_space *space);
 uint64_t tiers_trim_end(tiers_trims *trims, tiers_space *space);
 
 #define TIERS_TRIM_BYTES_MAX                                                                       \
-    (UINT64_C(64) << 20) /* of one command: nothing else runs meanwhile                            \
+    (UINT64_C(64)                                                                                  \
+     << 20) /* of one command: nothing else runs meanwhile                            \
                           */
 
 #endif
