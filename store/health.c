@@ -71,7 +71,7 @@ static const char *health_reason(tiers_retired why)
     return "it was not there when the store was opened";
 }
 
-static void health_add_member(health_list *list, const tiers_member_health *health, bool threads)
+static void health_add_member(health_list *list, const tiers_member_stats *health, bool threads)
 {
     char text[sizeof((kvt_health_item *)NULL)->text], name[sizeof health->name + 16];
     bool thread = health->why == TIERS_RETIRED_THREAD && health->state == KVT_DEVICE_GONE;
@@ -100,10 +100,10 @@ static void health_add_member(health_list *list, const tiers_member_health *heal
 /* Threads first, then the devices themselves. */
 static void health_add_members(health_list *list, const kvt_store *store, bool threads)
 {
-    tiers_member_health health;
+    tiers_member_stats health;
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
         tiers_pool *pool = store->pools[tier];
-        for (uint32_t i = 0; pool != NULL && tiers_pool_health(pool, i, &health) == KVT_OK; i++)
+        for (uint32_t i = 0; pool != NULL && tiers_pool_member(pool, i, &health) == KVT_OK; i++)
             health_add_member(list, &health, threads);
     }
 }

@@ -311,19 +311,22 @@ static kvt_affine learn_member_curve(const learn_member *member, kvt_io_kind kin
 void learn_cost_tier(kvt_store *store, kvt_tier tier)
 {
     store_learn *learn = store->learn;
-    tiers_speed speeds[TIERS_MEMBERS_MAX];
+    tiers_member_stats stats;
     cost_device devices[TIERS_MEMBERS_MAX], curves[TIERS_MEMBERS_MAX];
+    double reads[TIERS_MEMBERS_MAX],
+        writes[TIERS_MEMBERS_MAX]; /* bytes per second; 0: it takes none */
     uint32_t members = 0, count = 0;
-    while (members < TIERS_MEMBERS_MAX &&
-           tiers_pool_speed(store->pools[tier], members, &speeds[members]) == KVT_OK)
-        members++;
+    for (; tiers_pool_member(store->pools[tier], members, &stats) == KVT_OK; members++) {
+        bool takes = stats.state == KVT_DEVICE_SERVING;
+        reads[members] = takes ? stats.weight_bytes_per_s : 0;
+        writes[members] = stats.write_bytes_per_s;
+    }
     pthread_mutex_lock(&learn->lock);
     for (uint32_t i = 0; i < members; i++) {
         const learn_member *member = &learn->tiers[tier].members[i];
-        if (!speeds[i].takes || !member->known) continue;
-        devices[count].read = learn_member_figures(member, KVT_IO_READ, speeds[i].read_bytes_per_s);
-        devices[count].write =
-            learn_member_figures(member, KVT_IO_WRITE, speeds[i].write_bytes_per_s);
+        if (!(reads[i] > 0) || !member->known) continue;
+        devices[count].read = learn_member_figures(member, KVT_IO_READ, reads[i]);
+        devices[count].write = learn_member_figures(member, KVT_IO_WRITE, writes[i]);
         curves[count].read = learn_member_curve(member, KVT_IO_READ);
         curves[count].write = learn_member_curve(member, KVT_IO_WRITE);
         count++;

@@ -37,7 +37,7 @@ typedef struct members_joining {
 } members_joining;
 
 static kvt_status members_find(kvt_store *store, const char *name, kvt_tier *tier_out,
-                               uint32_t *member_out, kvt_device_stats *stats_out)
+                               uint32_t *member_out, tiers_member_stats *stats_out)
 {
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
         if (store->pools[tier] == NULL) continue;
@@ -61,15 +61,15 @@ static void members_tell_policy(kvt_store *store, kvt_tier tier)
 void members_note_wear(kvt_store *store, uint64_t bytes)
 {
     tiers_pool *pool = store->pools[KVT_TIER_SSD];
-    kvt_device_stats stats;
-    tiers_wear wear;
+    tiers_member_stats stats;
+    const tiers_wear *wear = &stats.wear;
     pthread_mutex_lock(&store->wear_lock); /* to the end, so that no older figure is queued last */
     for (uint32_t i = 0; pool != NULL && tiers_pool_member(pool, i, &stats) == KVT_OK; i++) {
-        if (stats.bytes_written_ever < store->wear_noted[i]) store->wear_noted[i] = 0;
-        if (stats.bytes_written_ever - store->wear_noted[i] < bytes) continue;
-        if (tiers_pool_wear(pool, i, &wear) != KVT_OK || wear.written_bytes == 0) continue;
-        if (catalog_note_wear(store->catalog, stats.name, &wear) == KVT_OK)
-            store->wear_noted[i] = wear.written_bytes; /* else with the next batch */
+        if (wear->written_bytes < store->wear_noted[i]) store->wear_noted[i] = 0;
+        if (wear->written_bytes == 0 || wear->written_bytes - store->wear_noted[i] < bytes)
+            continue;
+        if (catalog_note_wear(store->catalog, stats.name, wear) == KVT_OK)
+            store->wear_noted[i] = wear->written_bytes; /* else with the next batch */
     }
     pthread_mutex_unlock(&store->wear_lock);
 }
@@ -80,7 +80,7 @@ static kvt_status members_eject(kvt_store *store, kvt_tier tier, uint32_t member
     const struct timespec nap = {.tv_nsec = 10000000};
     kvt_device *device;
     kvt_status status = tiers_pool_eject(store->pools[tier], member, &device);
-    kvt_device_stats stats;
+    tiers_member_stats stats;
     for (int i = 0; status == KVT_BUSY && i < MEMBERS_PATIENCE; i++) {
         (void)!tiers_pool_member(store->pools[tier], member, &stats);
         if (stats.state != KVT_DEVICE_GONE) break; /* it holds something: no use in waiting */
@@ -95,7 +95,7 @@ kvt_status kvt_store_device_change(kvt_store *store, const char *name, kvt_devic
 {
     kvt_tier tier;
     uint32_t member;
-    kvt_device_stats stats;
+    tiers_member_stats stats;
     if (store == NULL || name == NULL) return KVT_E_ARGUMENT;
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     pthread_mutex_lock(&store->members_lock);
@@ -131,7 +131,7 @@ static kvt_status members_make_place(members_joining *joining, const char *name)
 {
     kvt_store *store = joining->store;
     kvt_tier tier;
-    kvt_device_stats stats;
+    tiers_member_stats stats;
     joining->known = members_find(store, name, &tier, &joining->member, &stats) == KVT_OK;
     if (!joining->known) {
         tiers_pool_facts facts;
@@ -140,7 +140,7 @@ static kvt_status members_make_place(members_joining *joining, const char *name)
         return facts.member_count < TIERS_MEMBERS_MAX ? KVT_OK : KVT_E_ARGUMENT;
     }
     if (tier != joining->tier) return KVT_E_ARGUMENT;
-    (void)!tiers_pool_wear(store->pools[tier], joining->member, &joining->wear);
+    joining->wear = stats.wear;
     if (stats.state == KVT_DEVICE_SERVING || stats.state == KVT_DEVICE_DRAINING) return KVT_E_STATE;
     pthread_mutex_lock(&store->lock);
     park_refresh_tier(store, tier);
@@ -181,7 +181,7 @@ static kvt_status members_judge(members_joining *joining)
 static kvt_status members_forget(members_joining *joining)
 {
     kvt_store *store = joining->store;
-    kvt_device_stats stats;
+    tiers_member_stats stats;
     uint64_t members = UINT64_C(1) << joining->member;
     if (!joining->known) return KVT_OK;
     pthread_mutex_lock(&store->lock);

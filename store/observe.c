@@ -165,6 +165,33 @@ kvt_status kvt_stats(kvt_store *store, kvt_store_stats *stats)
     return KVT_OK;
 }
 
+/* A pool knows neither its tier nor what was learned of a member. */
+static void observe_member(kvt_tier tier, const tiers_member_stats *member, kvt_device_stats *out)
+{
+    const tiers_wear *wear = &member->wear;
+    bool serves = member->state == KVT_DEVICE_SERVING || member->state == KVT_DEVICE_DRAINING;
+    *out = (kvt_device_stats){.tier = tier,
+                              .facts = member->facts,
+                              .used_bytes = member->used_bytes,
+                              .bytes_read = member->bytes_read,
+                              .bytes_written = member->bytes_written,
+                              .requests = member->requests,
+                              .read_bytes_per_s = member->read_bytes_per_s,
+                              .write_bytes_per_s = member->write_bytes_per_s,
+                              .retired = !serves,
+                              .weight_bytes_per_s = member->weight_bytes_per_s,
+                              .pending_bytes = member->pending_bytes,
+                              .free_bytes = member->free_bytes,
+                              .free_bytes_largest = member->free_bytes_largest,
+                              .free_ranges = member->free_ranges,
+                              .state = member->state,
+                              .bytes_written_ever = wear->written_bytes,
+                              .write_budget_bytes_per_day = wear->budget_bytes_per_day};
+    if (wear->budget_bytes_per_day != 0 && wear->left_bytes > 0)
+        out->write_budget_left_bytes = (uint64_t)wear->left_bytes;
+    memcpy(out->name, member->name, sizeof out->name);
+}
+
 kvt_status kvt_device_stats_at(kvt_store *store, size_t index, kvt_device_stats *out)
 {
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
@@ -174,10 +201,12 @@ kvt_status kvt_device_stats_at(kvt_store *store, size_t index, kvt_device_stats 
         tiers_pool_facts facts;
         tiers_pool_facts_get(store->pools[tier], &facts);
         if (index < facts.member_count) {
-            kvt_status status = tiers_pool_member(store->pools[tier], (uint32_t)index, out);
-            out->tier = (kvt_tier)tier;
+            tiers_member_stats member;
+            kvt_status status = tiers_pool_member(store->pools[tier], (uint32_t)index, &member);
+            if (status != KVT_OK) return status;
+            observe_member((kvt_tier)tier, &member, out);
             learn_fill_device(store, (kvt_tier)tier, (uint32_t)index, out);
-            return status;
+            return KVT_OK;
         }
         index -= facts.member_count;
     }

@@ -22,7 +22,7 @@
 static uint64_t park_members(kvt_store *store, kvt_tier tier, kvt_device_state state, bool durable)
 {
     uint64_t mask = 0;
-    kvt_device_stats member;
+    tiers_member_stats member;
     if (store->pools[tier] == NULL) return 0;
     for (uint32_t i = 0; tiers_pool_member(store->pools[tier], i, &member) == KVT_OK; i++) {
         bool keeps = (member.facts.flags & KVT_DEVICE_DURABLE) != 0;

@@ -300,7 +300,7 @@ typedef struct scan_group {
 static kvt_status scan_start(rebuild_state *state, scan_group *group, uint32_t member)
 {
     rebuild_member *self = &group->members[member];
-    kvt_device_stats stats;
+    tiers_member_stats stats;
     kvt_status status = tiers_pool_member(state->pool, member, &stats);
     if (status != KVT_OK) return status;
     uint64_t labelled = state->labelled_bytes[member], end = stats.facts.capacity_bytes;

@@ -79,7 +79,7 @@ kvt_status rebuild_draft_open(rebuild_state *state)
     size_t count = 0;
     memset(rows, 0, sizeof rows);
     for (uint32_t i = 0; i < state->member_count; i++) {
-        kvt_device_stats stats;
+        tiers_member_stats stats;
         if ((state->used >> i & 1) == 0) continue;
         if (tiers_pool_member(state->pool, i, &stats) != KVT_OK) continue;
         rows[count].tier = KVT_TIER_SSD;

@@ -113,6 +113,21 @@ typedef struct kvt_device_config {
                              for one that root made to a block device (/dev/disk/by-id) */
 } kvt_device_config;
 
+/* How the units of an object are dealt to the devices of a tier. */
+typedef enum kvt_striping {
+    KVT_STRIPE_PROPORTIONAL = 0, /* units dealt by measured bandwidth (Unified KV Pooling IV-A) */
+    KVT_STRIPE_EQUAL = 1,        /* the same number of units to every device; a baseline */
+    KVT_STRIPE_ROUND_ROBIN = 2   /* units in turn, from where the last object ended (SWARM 5.2) */
+} kvt_striping;
+
+/* Where a device is in its life (docs/TIERS.md). */
+typedef enum kvt_device_state {
+    KVT_DEVICE_ABSENT = 0,   /* no device, and nothing lies there */
+    KVT_DEVICE_SERVING = 1,  /* read and written */
+    KVT_DEVICE_DRAINING = 2, /* read; what lies there moves away; empty once used_bytes is 0 */
+    KVT_DEVICE_GONE = 3      /* failed or retired; what lies there are misses */
+} kvt_device_state;
+
 /* Memory that stays where it is while a device is open. */
 typedef struct kvt_device_region {
     void *memory; /* aligned to 4 KiB, as is bytes */

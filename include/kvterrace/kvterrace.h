@@ -64,12 +64,6 @@ KVT_API const char *kvt_version(void);
 
 typedef struct kvt_store kvt_store;
 
-typedef enum kvt_striping {
-    KVT_STRIPE_PROPORTIONAL = 0, /* units dealt by measured bandwidth (Unified KV Pooling IV-A) */
-    KVT_STRIPE_EQUAL = 1,        /* the same number of units to every device; a baseline */
-    KVT_STRIPE_ROUND_ROBIN = 2   /* units in turn, from where the last object ended (SWARM 5.2) */
-} kvt_striping;
-
 /* "proportional", "equal" or "round_robin": as settings and reports name it. Static storage. */
 KVT_API const char *kvt_striping_name(kvt_striping striping);
 
@@ -458,14 +452,6 @@ typedef struct kvt_store_stats {
 } kvt_store_stats;
 
 KVT_API KVT_NODISCARD kvt_status kvt_stats(kvt_store *store, kvt_store_stats *stats);
-
-/* Where a device is in its life (docs/TIERS.md). */
-typedef enum kvt_device_state {
-    KVT_DEVICE_ABSENT = 0,   /* no device, and nothing lies there */
-    KVT_DEVICE_SERVING = 1,  /* read and written */
-    KVT_DEVICE_DRAINING = 2, /* read; what lies there moves away; empty once used_bytes is 0 */
-    KVT_DEVICE_GONE = 3      /* failed or retired; what lies there are misses */
-} kvt_device_state;
 
 /* One device of a store; index counts over all tiers. KVT_OK; KVT_END past the last. */
 typedef struct kvt_device_stats {

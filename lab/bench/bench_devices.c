@@ -79,7 +79,7 @@ static kvt_status bench_pool(tiers_pool *pool, bool writes, uint32_t iterations,
         status = bench_repeat(pool, KVT_IO_WRITE, location, buffer, iterations, &row->write);
     if (status == KVT_OK)
         status = bench_repeat(pool, KVT_IO_READ, location, buffer, iterations, &row->read);
-    kvt_device_stats stats;
+    tiers_member_stats stats;
     row->members = 0;
     while (tiers_pool_member(pool, row->members, &stats) == KVT_OK) {
         row->members++;

@@ -225,7 +225,7 @@ static kvt_status fast_repeat(const kvt_device_config *config, uint32_t millisec
     kvt_status status = fast_open(config, row, &drive, message, message_size);
     if (status != KVT_OK) return status;
     status = fast_ours(&drive, row->kind, milliseconds, sample);
-    kvt_device_stats stats;
+    tiers_member_stats stats;
     if (tiers_pool_member(drive.pool, 0, &stats) == KVT_OK) {
         row->direct = (stats.facts.flags & KVT_DEVICE_DIRECT) != 0;
         memcpy(row->engine, stats.facts.engine, sizeof row->engine);

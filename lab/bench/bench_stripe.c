@@ -107,7 +107,7 @@ static kvt_status stripe_open(const bench_options *options, uint32_t first, uint
 
 static void stripe_describe(tiers_pool *pool, uint32_t member, bench_stripe_drive *drive)
 {
-    kvt_device_stats stats;
+    tiers_member_stats stats;
     if (tiers_pool_member(pool, member, &stats) != KVT_OK) return;
     snprintf(drive->name, sizeof drive->name, "%s", stats.name);
     snprintf(drive->engine, sizeof drive->engine, "%s", stats.facts.engine);

@@ -460,7 +460,7 @@ static int ablation_measure_drive(const bench_options *options, ablation_results
         status = bench_move(pool, KVT_IO_READ, location, buffer, &rates[i], NULL);
     if (status == KVT_OK) {
         results->drive_bytes_per_s[index] = bench_rate_of(rates, 3).median;
-        kvt_device_stats stats;
+        tiers_member_stats stats;
         if (tiers_pool_member(pool, 0, &stats) == KVT_OK)
             results->emulated |= (stats.facts.flags & KVT_DEVICE_EMULATED) != 0;
         tiers_pool_release(pool, location);

@@ -254,9 +254,9 @@ static void test_adopt_refuses_overlap_and_absent_members(void **state)
     for (uint32_t i = 0; i < other->share_count; i++)
         assert_int_not_equal(other->shares[i].member, 1);
     tiers_pool_release(pool, other);
-    kvt_device_stats stats;
+    tiers_member_stats stats;
     assert_int_equal(tiers_pool_member(pool, 1, &stats), KVT_OK);
-    assert_true(stats.retired);
+    assert_int_equal(stats.state, KVT_DEVICE_ABSENT);
     assert_int_equal(tiers_pool_member(pool, MEMBERS, &stats), KVT_END);
     tiers_pool_close(pool);
 

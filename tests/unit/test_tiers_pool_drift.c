@@ -150,7 +150,7 @@ static void test_without_reweighing_the_weights_stay(void **state)
     drift_open(&d, false);
     drift_set_speed(&d, 3, 100e6);
     assert_true(drift_until(&d, 0.9, 5) >= 5);
-    kvt_device_stats stats;
+    tiers_member_stats stats;
     assert_int_equal(tiers_pool_member(d.pool, 3, &stats), KVT_OK);
     assert_true(stats.weight_bytes_per_s == 400e6); /* but what was measured is told */
     assert_true(stats.read_bytes_per_s > 99e6 && stats.read_bytes_per_s < 110e6);
@@ -262,9 +262,9 @@ static void test_bytes_in_flight_are_bounded(void **state)
 
 static bool erring_retired(tiers_pool *pool)
 {
-    kvt_device_stats stats;
+    tiers_member_stats stats;
     assert_int_equal(tiers_pool_member(pool, 0, &stats), KVT_OK);
-    return stats.retired;
+    return stats.state == KVT_DEVICE_GONE;
 }
 
 static void test_a_drive_that_only_fails_is_retired_but_not_one_with_a_bad_range(void **state)

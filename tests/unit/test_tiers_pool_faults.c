@@ -67,9 +67,9 @@ static kvt_status faulty_move(faulty *f, kvt_io_kind kind, const tiers_location 
 
 static bool faulty_retired(faulty *f)
 {
-    kvt_device_stats stats;
+    tiers_member_stats stats;
     assert_int_equal(tiers_pool_member(f->pool, 1, &stats), KVT_OK);
-    return stats.retired;
+    return stats.state == KVT_DEVICE_GONE;
 }
 
 static void test_an_io_error_fails_its_transfer_alone(void **state)

@@ -20,9 +20,9 @@
 
 enum { UNIT = 16384, GRAIN = TIERS_GRAIN_BYTES };
 
-static kvt_device_stats member_stats(tiers_pool *pool, uint32_t member)
+static tiers_member_stats member_stats(tiers_pool *pool, uint32_t member)
 {
-    kvt_device_stats stats;
+    tiers_member_stats stats;
     assert_int_equal(tiers_pool_member(pool, member, &stats), KVT_OK);
     return stats;
 }
@@ -213,9 +213,9 @@ static void test_a_spent_member_takes_no_new_units(void **state)
     assert_int_equal(tiers_pool_reserve(pool, 8 * UNIT, &first), KVT_OK);
     assert_int_equal(share_of(first, 0), 4);
     assert_int_equal(tiers_pool_transfer(pool, KVT_IO_WRITE, first, buffer, 8 * UNIT), KVT_OK);
-    assert_int_equal(member_stats(pool, 0).write_budget_left_bytes, 0);
-    assert_true(member_stats(pool, 1).write_budget_left_bytes >= 4 * UNIT);
-    assert_int_equal(member_stats(pool, 0).bytes_written_ever, 100 + 4 * UNIT);
+    assert_true(member_stats(pool, 0).wear.left_bytes <= 0);
+    assert_true(member_stats(pool, 1).wear.left_bytes >= 4 * UNIT);
+    assert_int_equal(member_stats(pool, 0).wear.written_bytes, 100 + 4 * UNIT);
     assert_int_equal(tiers_pool_reserve(pool, 8 * UNIT, &second), KVT_OK);
     assert_int_equal(share_of(second, 0), 0);
     assert_int_equal(tiers_pool_transfer(pool, KVT_IO_WRITE, second, buffer, 8 * UNIT), KVT_OK);

@@ -108,7 +108,7 @@ static uint64_t silent_hung(silent *s)
 
 static kvt_device_state silent_state(silent *s)
 {
-    kvt_device_stats stats;
+    tiers_member_stats stats;
     assert_int_equal(tiers_pool_member(s->pool, 1, &stats), KVT_OK);
     return stats.state;
 }

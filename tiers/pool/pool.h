@@ -15,7 +15,6 @@
 #define TIERS_POOL_H
 
 #include <kvterrace/device.h>
-#include <kvterrace/kvterrace.h>
 #include <stdatomic.h>
 
 #include "wear.h"
@@ -231,9 +230,6 @@ typedef struct tiers_pool_facts {
 } tiers_pool_facts;
 void tiers_pool_facts_get(tiers_pool *pool, tiers_pool_facts *out);
 
-/* Fills all but the tier, which a pool does not know. KVT_OK; KVT_END past the last member. */
-KVT_NODISCARD kvt_status tiers_pool_member(tiers_pool *pool, uint32_t index, kvt_device_stats *out);
-
 /* Why a member is out of service; the first reason is kept until it has another device. */
 typedef enum tiers_retired {
     TIERS_SERVES = 0,
@@ -244,31 +240,31 @@ typedef enum tiers_retired {
     TIERS_RETIRED_THREAD = 5  /* the worker's thread has ended inside the device */
 } tiers_retired;
 
-/* How a member is. */
-typedef struct tiers_member_health {
+/* How one member is and what it has done. */
+typedef struct tiers_member_stats {
     char name[32];
-    kvt_device_state state;
+    kvt_device_state state; /* new units go to a member that serves */
     tiers_retired why;
     uint64_t retired_ns;     /* CLOCK_MONOTONIC; 0 when it serves */
     kvt_status write_status; /* of the last write that ended */
-} tiers_member_health;
+    kvt_device_facts facts;
+    uint64_t used_bytes;
+    uint64_t free_bytes; /* fragmentation: the largest free range and the number of them */
+    uint64_t free_bytes_largest;
+    uint32_t free_ranges;
+    uint64_t bytes_read;
+    uint64_t bytes_written;
+    uint64_t requests;
+    uint64_t pending_bytes;    /* queued and not finished, approximately */
+    double read_bytes_per_s;   /* at open; then as achieved, while the device was busy */
+    double write_bytes_per_s;  /* the same of writes */
+    double weight_bytes_per_s; /* of reads, as placement counts on it */
+    tiers_wear wear;           /* as of now */
+} tiers_member_stats;
 
 /* KVT_OK; KVT_END past the last member. */
-KVT_NODISCARD kvt_status tiers_pool_health(tiers_pool *pool, uint32_t index,
-                                           tiers_member_health *out);
-
-/* What a member is counted on for: its weight for reads, and its writes as measured. */
-typedef struct tiers_speed {
-    bool takes; /* serves, and takes new units */
-    double read_bytes_per_s;
-    double write_bytes_per_s;
-} tiers_speed;
-
-/* KVT_OK; KVT_END past the last member. */
-KVT_NODISCARD kvt_status tiers_pool_speed(tiers_pool *pool, uint32_t index, tiers_speed *out);
-
-/* A member's wear as of now. KVT_OK; KVT_END past the last member. */
-KVT_NODISCARD kvt_status tiers_pool_wear(tiers_pool *pool, uint32_t member, tiers_wear *out);
+KVT_NODISCARD kvt_status tiers_pool_member(tiers_pool *pool, uint32_t index,
+                                           tiers_member_stats *out);
 
 /* Takes a member out of service: its objects give KVT_E_GONE from now on. */
 void tiers_pool_retire(tiers_pool *pool, uint32_t member);

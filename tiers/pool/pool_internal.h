@@ -70,9 +70,7 @@ static inline bool pool_member_takes(const pool_member *member)
 /* What placement counts on: bytes per second. The member has a worker. */
 static inline double pool_member_weight(const pool_member *member)
 {
-    tiers_worker_speed speed;
-    tiers_worker_speed_get(member->worker, &speed);
-    return speed.weight_bytes_per_s;
+    return tiers_worker_weight(member->worker);
 }
 
 /* Brings a member's wear up to now; the mutex is held. */

@@ -95,24 +95,13 @@ kvt_status tiers_pool_insert(tiers_pool *pool, uint32_t index, const tiers_membe
 void pool_count_wear(pool_member *member)
 {
     struct timespec now;
-    tiers_worker_counts counts;
     if (member->worker == NULL) return;
     clock_gettime(CLOCK_REALTIME, &now);
-    tiers_worker_counts_get(member->worker, &counts);
+    uint64_t written = tiers_worker_bytes(member->worker, KVT_IO_WRITE);
     tiers_wear_advance(&member->wear,
                        (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec,
-                       counts.bytes_written - member->wear_counted);
-    member->wear_counted = counts.bytes_written;
-}
-
-kvt_status tiers_pool_wear(tiers_pool *pool, uint32_t member, tiers_wear *out)
-{
-    if (member >= pool->member_count) return KVT_END;
-    pthread_mutex_lock(&pool->mutex);
-    pool_count_wear(&pool->members[member]);
-    *out = pool->members[member].wear;
-    pthread_mutex_unlock(&pool->mutex);
-    return KVT_OK;
+                       written - member->wear_counted);
+    member->wear_counted = written;
 }
 
 /* ---- trimming ---- */
@@ -218,10 +207,8 @@ void tiers_pool_facts_get(tiers_pool *pool, tiers_pool_facts *out)
     for (uint32_t i = 0; i < out->member_count; i++) {
         const pool_member *member = &pool->members[i];
         if (member->worker == NULL) continue;
-        tiers_worker_counts counts;
-        tiers_worker_counts_get(member->worker, &counts);
-        out->bytes_read += counts.bytes_read;
-        out->bytes_written += counts.bytes_written;
+        out->bytes_read += tiers_worker_bytes(member->worker, KVT_IO_READ);
+        out->bytes_written += tiers_worker_bytes(member->worker, KVT_IO_WRITE);
         pool_add_speed(pool, member, &takers, &slowest, &out->read_bytes_per_s);
         out->emulated = out->emulated || (member->facts.flags & KVT_DEVICE_EMULATED) != 0;
         out->durable = out->durable && (member->facts.flags & KVT_DEVICE_DURABLE) != 0;
@@ -229,71 +216,26 @@ void tiers_pool_facts_get(tiers_pool *pool, tiers_pool_facts *out)
     pthread_mutex_unlock(&pool->mutex);
 }
 
-kvt_status tiers_pool_speed(tiers_pool *pool, uint32_t index, tiers_speed *out)
-{
-    if (index >= pool->member_count) return KVT_END;
-    const pool_member *member = &pool->members[index];
-    *out = (tiers_speed){.takes = false};
-    pthread_mutex_lock(&pool->mutex);
-    if (pool_member_takes(member)) {
-        tiers_worker_speed speed;
-        tiers_worker_speed_get(member->worker, &speed);
-        *out = (tiers_speed){true, speed.weight_bytes_per_s, speed.write_bytes_per_s};
-    }
-    pthread_mutex_unlock(&pool->mutex);
-    return KVT_OK;
-}
-
-static void pool_fill_stats(pool_member *member, kvt_device_stats *out)
-{
-    tiers_worker_counts counts;
-    tiers_worker_speed speed;
-    tiers_space_facts space;
-    tiers_worker_counts_get(member->worker, &counts);
-    out->bytes_read = counts.bytes_read;
-    out->bytes_written = counts.bytes_written;
-    out->requests = counts.requests;
-    if (counts.depth_achieved > out->facts.depth_achieved)
-        out->facts.depth_achieved = counts.depth_achieved;
-    tiers_worker_speed_get(member->worker, &speed);
-    out->read_bytes_per_s = speed.read_bytes_per_s;
-    out->write_bytes_per_s = speed.write_bytes_per_s;
-    out->weight_bytes_per_s = speed.weight_bytes_per_s;
-    out->pending_bytes = tiers_worker_pending_bytes(member->worker);
-    out->used_bytes = member->used_bytes;
-    pool_count_wear(member);
-    out->bytes_written_ever = member->wear.written_bytes;
-    out->write_budget_bytes_per_day = member->wear.budget_bytes_per_day;
-    if (member->wear.budget_bytes_per_day != 0 && member->wear.left_bytes > 0)
-        out->write_budget_left_bytes = (uint64_t)member->wear.left_bytes;
-    tiers_space_facts_get(member->space, &space);
-    out->free_bytes = space.free_bytes;
-    out->free_bytes_largest = space.largest_bytes;
-    out->free_ranges = space.fragments;
-}
-
-kvt_status tiers_pool_member(tiers_pool *pool, uint32_t index, kvt_device_stats *out)
+kvt_status tiers_pool_member(tiers_pool *pool, uint32_t index, tiers_member_stats *out)
 {
     if (index >= pool->member_count) return KVT_END;
     pool_member *member = &pool->members[index];
     pthread_mutex_lock(&pool->mutex);
     pool_collect_late(pool);
-    *out = (kvt_device_stats){.facts = member->facts, .state = pool_member_state(member)};
-    out->retired = !pool_member_serves(member);
+    pool_count_wear(member);
+    *out = (tiers_member_stats){.state = pool_member_state(member),
+                                .facts = member->facts,
+                                .used_bytes = member->used_bytes,
+                                .wear = member->wear};
     memcpy(out->name, member->name, sizeof out->name);
-    if (member->worker != NULL) pool_fill_stats(member, out);
-    pthread_mutex_unlock(&pool->mutex);
-    return KVT_OK;
-}
-
-kvt_status tiers_pool_health(tiers_pool *pool, uint32_t index, tiers_member_health *out)
-{
-    if (index >= pool->member_count) return KVT_END;
-    const pool_member *member = &pool->members[index];
-    pthread_mutex_lock(&pool->mutex);
-    *out = (tiers_member_health){.state = pool_member_state(member)};
-    memcpy(out->name, member->name, sizeof out->name);
-    if (member->worker != NULL) tiers_worker_health_get(member->worker, out);
+    if (member->worker != NULL) {
+        tiers_space_facts space;
+        tiers_space_facts_get(member->space, &space);
+        out->free_bytes = space.free_bytes;
+        out->free_bytes_largest = space.largest_bytes;
+        out->free_ranges = space.fragments;
+        tiers_worker_stats_get(member->worker, out);
+    }
     pthread_mutex_unlock(&pool->mutex);
     return KVT_OK;
 }

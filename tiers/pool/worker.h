@@ -116,8 +116,8 @@ KVT_NODISCARD kvt_status tiers_worker_sync_wait(tiers_worker *worker,
 /* Fails all jobs, present and future, with KVT_E_GONE; operations in flight still end. */
 void tiers_worker_retire(tiers_worker *worker, tiers_retired why);
 
-/* Fills why, retired_ns and write_status. */
-void tiers_worker_health_get(const tiers_worker *worker, tiers_member_health *out);
+/* Fills what a worker knows of its member: why it is retired, what was moved, how fast. */
+void tiers_worker_stats_get(const tiers_worker *worker, tiers_member_stats *out);
 
 bool tiers_worker_retired(const tiers_worker *worker);
 
@@ -149,20 +149,10 @@ bool tiers_worker_idle(tiers_worker *worker);
 KVT_NODISCARD kvt_status tiers_worker_change_device(tiers_worker *worker, kvt_device *device,
                                                     const tiers_worker_options *options);
 
-/* What the worker has measured, and the weight that placement should use (worker_meter.h). */
-typedef struct tiers_worker_speed {
-    double read_bytes_per_s;
-    double write_bytes_per_s;
-    double weight_bytes_per_s;
-} tiers_worker_speed;
-void tiers_worker_speed_get(const tiers_worker *worker, tiers_worker_speed *out);
+/* Bytes per second of reads that placement should count on (worker_meter.h). */
+double tiers_worker_weight(const tiers_worker *worker);
 
-typedef struct tiers_worker_counts {
-    uint64_t bytes_read;
-    uint64_t bytes_written;
-    uint64_t requests;
-    uint32_t depth_achieved;
-} tiers_worker_counts;
-void tiers_worker_counts_get(const tiers_worker *worker, tiers_worker_counts *out);
+/* Bytes of one kind that the worker has moved since it was started. */
+uint64_t tiers_worker_bytes(const tiers_worker *worker, kvt_io_kind kind);
 
 #endif

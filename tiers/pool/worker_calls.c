@@ -28,11 +28,9 @@ static double worker_load_double(const worker_double *source)
     return value;
 }
 
-void tiers_worker_speed_get(const tiers_worker *worker, tiers_worker_speed *out)
+double tiers_worker_weight(const tiers_worker *worker)
 {
-    out->read_bytes_per_s = worker_load_double(&worker->read_bytes_per_s);
-    out->write_bytes_per_s = worker_load_double(&worker->write_bytes_per_s);
-    out->weight_bytes_per_s = worker_load_double(&worker->weight_bytes_per_s);
+    return worker_load_double(&worker->weight_bytes_per_s);
 }
 
 bool tiers_worker_write_failed(const tiers_worker *worker)
@@ -61,12 +59,25 @@ uint64_t tiers_worker_pending_of(const tiers_worker *worker, kvt_io_kind kind)
     return atomic_load(&worker->pending_bytes[kind]);
 }
 
-void tiers_worker_counts_get(const tiers_worker *worker, tiers_worker_counts *out)
+uint64_t tiers_worker_bytes(const tiers_worker *worker, kvt_io_kind kind)
 {
-    out->bytes_read = atomic_load(&worker->bytes[KVT_IO_READ]);
-    out->bytes_written = atomic_load(&worker->bytes[KVT_IO_WRITE]);
+    return atomic_load(&worker->bytes[kind]);
+}
+
+void tiers_worker_stats_get(const tiers_worker *worker, tiers_member_stats *out)
+{
+    out->why = (tiers_retired)atomic_load(&worker->why);
+    out->write_status = atomic_load(&worker->write_status);
+    out->retired_ns = out->why != TIERS_SERVES ? atomic_load(&worker->retired_ns) : 0;
+    out->bytes_read = tiers_worker_bytes(worker, KVT_IO_READ);
+    out->bytes_written = tiers_worker_bytes(worker, KVT_IO_WRITE);
     out->requests = atomic_load(&worker->requests);
-    out->depth_achieved = atomic_load(&worker->depth_achieved);
+    out->pending_bytes = tiers_worker_pending_bytes(worker);
+    out->read_bytes_per_s = worker_load_double(&worker->read_bytes_per_s);
+    out->write_bytes_per_s = worker_load_double(&worker->write_bytes_per_s);
+    out->weight_bytes_per_s = tiers_worker_weight(worker);
+    uint32_t depth = atomic_load(&worker->depth_achieved);
+    if (depth > out->facts.depth_achieved) out->facts.depth_achieved = depth;
 }
 
 /* ---- work ---- */
@@ -187,13 +198,6 @@ void tiers_worker_ask_spare(tiers_worker *worker)
 void tiers_worker_retire(tiers_worker *worker, tiers_retired why)
 {
     worker_retire(worker, why);
-}
-
-void tiers_worker_health_get(const tiers_worker *worker, tiers_member_health *out)
-{
-    out->why = (tiers_retired)atomic_load(&worker->why);
-    out->write_status = atomic_load(&worker->write_status);
-    out->retired_ns = out->why != TIERS_SERVES ? atomic_load(&worker->retired_ns) : 0;
 }
 
 /* ---- life ---- */
