@@ -21,18 +21,6 @@
 #include <string.h>
 #include <time.h>
 
-uint64_t store_clock_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
-}
-
-uint64_t store_now_ns(const kvt_store *store)
-{
-    return store_clock_ns() - store->opened_ns + 1;
-}
-
 /* ---- get ---- */
 
 /* One get under way. */
@@ -112,8 +100,8 @@ static void access_count(kvt_store *store, const store_entry *entry)
         kvt_policy_access(store->policy, started_ns, entry->handle, room ? &plan : NULL);
     store_count_decision(store, started_ns);
     if (status == KVT_OK && plan.count != 0) {
-        executor_mark_plan(store, &plan);
-        maintain_queue_plan(store, &plan);
+        plan_mark(store, &plan);
+        plan_queue(store, &plan);
     }
 }
 
@@ -246,7 +234,7 @@ static bool access_drop_failed(kvt_store *store, const kvt_key *key, const acces
             park_lose_entry(store, entry);
             continue;
         }
-        if (!maintain_cancel_plan(store, entry->handle))
+        if (!plan_cancel(store, entry->handle))
             waiting = store_cond_wait_until(&store->changed, &store->lock, get->deadline_ns);
     }
     return false;
@@ -520,7 +508,7 @@ kvt_status kvt_delete(kvt_store *store, const kvt_key *key)
         store_entry *entry = entry_find_key(&store->table, key);
         if (entry == NULL || entry->state == ENTRY_ARRIVING) break;
         if (entry->state == ENTRY_RESIDENT) {
-            executor_drop_entry(store, entry);
+            park_drop_entry(store, entry);
             status = KVT_OK;
             break;
         }
@@ -530,7 +518,7 @@ kvt_status kvt_delete(kvt_store *store, const kvt_key *key)
             break;
         }
         /* STAGED and MOVING come to rest; LEAVING ends, or comes back when its plan is aborted. */
-        if (!maintain_cancel_plan(store, entry->handle)) {
+        if (!plan_cancel(store, entry->handle)) {
             pthread_cond_wait(&store->changed, &store->lock);
         }
     }

@@ -21,47 +21,6 @@ static const char catalog_schema[] =
     "CREATE TABLE device(tier INTEGER NOT NULL, member INTEGER NOT NULL, name TEXT NOT NULL,"
     " capacity_bytes INTEGER NOT NULL, PRIMARY KEY(tier, member)) STRICT, WITHOUT ROWID;";
 
-/* SQLite's result as a status: what the outside did, not what we asked for. */
-kvt_status catalog_status(int code)
-{
-    switch (code & 0xff) {
-    case SQLITE_OK:
-    case SQLITE_ROW:
-    case SQLITE_DONE: return KVT_OK;
-    case SQLITE_NOMEM: return KVT_E_MEMORY;
-    case SQLITE_CORRUPT:
-    case SQLITE_NOTADB: return KVT_E_CORRUPT;
-    case SQLITE_READONLY:
-    case SQLITE_PERM: return KVT_E_READ_ONLY;
-    case SQLITE_BUSY:
-    case SQLITE_LOCKED: return KVT_E_LOCKED;
-    case SQLITE_FULL: return KVT_E_SPACE;
-    case SQLITE_IOERR: return KVT_E_IO;
-    default: return KVT_E_DATABASE;
-    }
-}
-
-kvt_status catalog_exec(store_catalog *catalog, const char *sql)
-{
-    return catalog_status(sqlite3_exec(catalog->db, sql, NULL, NULL, NULL));
-}
-
-kvt_status catalog_integer(store_catalog *catalog, const char *sql, int64_t *out)
-{
-    sqlite3_stmt *statement = NULL;
-    int code = sqlite3_prepare_v2(catalog->db, sql, -1, &statement, NULL);
-    if (code == SQLITE_OK) {
-        code = sqlite3_step(statement);
-        if (code == SQLITE_ROW) {
-            *out = sqlite3_column_int64(statement, 0);
-        } else if (code == SQLITE_DONE) {
-            code = SQLITE_ERROR;
-        }
-    }
-    sqlite3_finalize(statement);
-    return catalog_status(code);
-}
-
 static kvt_status catalog_quick_check(store_catalog *catalog)
 {
     sqlite3_stmt *statement = NULL;
@@ -410,18 +369,6 @@ kvt_status catalog_adopt_pool(store_catalog *catalog, const uint8_t pool[16])
     return catalog_end(catalog, catalog_set_identity(catalog, catalog->epoch));
 }
 
-/* name = "wear:DEVICE"; value = "written left at", decimal: bytes ever, bytes of the day's budget
- * that are left (negative: overdrawn), nanoseconds since 1970. */
-void catalog_bind_wear(sqlite3_stmt *statement, const char *device, const tiers_wear *wear)
-{
-    char name[48], value[96];
-    snprintf(name, sizeof name, "wear:%s", device);
-    snprintf(value, sizeof value, "%llu %.0f %llu", (unsigned long long)wear->written_bytes,
-             wear->left_bytes, (unsigned long long)wear->at_ns);
-    sqlite3_bind_text(statement, 1, name, -1, SQLITE_TRANSIENT);
-    sqlite3_bind_text(statement, 2, value, -1, SQLITE_TRANSIENT);
-}
-
 kvt_status catalog_read_wear(store_catalog *catalog, const char *device, tiers_wear *out)
 {
     char name[48];
@@ -444,14 +391,6 @@ kvt_status catalog_read_wear(store_catalog *catalog, const char *device, tiers_w
         *out = (tiers_wear){.written_bytes = written, .left_bytes = left, .at_ns = at};
     sqlite3_finalize(statement);
     return catalog_status(code);
-}
-
-void catalog_bind_device(sqlite3_stmt *statement, const catalog_device *device)
-{
-    sqlite3_bind_int(statement, 1, (int)device->tier);
-    sqlite3_bind_int64(statement, 2, device->member);
-    sqlite3_bind_text(statement, 3, device->name, -1, SQLITE_STATIC);
-    sqlite3_bind_int64(statement, 4, (int64_t)device->capacity_bytes);
 }
 
 kvt_status catalog_set_epoch(store_catalog *catalog, uint64_t epoch, const catalog_device *devices,

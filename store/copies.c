@@ -58,7 +58,7 @@ bool copies_attach(kvt_store *store, store_entry *entry, store_place *place)
 {
     assert(entry->copy == NULL && place->tier == KVT_TIER_SSD);
     if (!store->copies.kept || place->ticket == NULL) return false;
-    if (park_touches(place, store->retired_members[KVT_TIER_SSD])) return false;
+    if (place_touches(place, store->retired_members[KVT_TIER_SSD])) return false;
     if (!copies_list(store, entry)) return false;
     entry->copy = place;
     store->copies.total++;
@@ -85,7 +85,7 @@ void copies_drop(kvt_store *store, store_entry *entry)
     /* Where a new record on SSD replaces it, the entry stays durable. */
     if (entry->place == NULL || entry->place->tier != KVT_TIER_SSD)
         KILL_NOTE(KILL_NOTE_GIVES_WAY, &entry->key, KVT_TIER_SSD);
-    executor_drain_place(store, copy);
+    place_drain(store, copy);
 }
 
 /* ---- demotion, eviction, fallback ---- */
@@ -123,15 +123,14 @@ bool copies_outlast(kvt_store *store, store_entry *entry)
     uint64_t used = stats.used_bytes[KVT_TIER_SSD] + copy->record_bytes;
     if (used > copies_fill_limit(store)) return false;
     backoff_forget(entry);
-    kvt_status status =
-        recover_adopt_policy(store, entry, KVT_TIER_SSD, copy->variant, copy->record_bytes);
+    kvt_status status = store_adopt(store, entry, KVT_TIER_SSD, copy->variant, copy->record_bytes);
     if (status != KVT_OK) return false;
     entry->place = copies_detach(store, entry);
     KILL_NOTE(KILL_NOTE_MOVED, &entry->key, KVT_TIER_SSD);
     entry_set_state(entry, ENTRY_LEAVING, ENTRY_RESIDENT);
     store->counters.copy_evictions++;
     pthread_cond_broadcast(&store->changed);
-    executor_drain_place(store, evicted);
+    place_drain(store, evicted);
     return true;
 }
 
@@ -143,15 +142,14 @@ bool copies_fall_back(kvt_store *store, store_entry *entry)
     const store_place *copy = entry->copy;
     (void)!kvt_policy_remove(store->policy, entry->handle);
     backoff_forget(entry);
-    kvt_status status =
-        recover_adopt_policy(store, entry, KVT_TIER_SSD, copy->variant, copy->record_bytes);
+    kvt_status status = store_adopt(store, entry, KVT_TIER_SSD, copy->variant, copy->record_bytes);
     if (status != KVT_OK) return false;
     entry->place = copies_detach(store, entry);
     KILL_NOTE(KILL_NOTE_MOVED, &entry->key, KVT_TIER_SSD);
     entry->load = NULL; /* later gets must not join a read of the failed place */
     store->counters.copy_fallbacks++;
     pthread_cond_broadcast(&store->changed);
-    executor_drain_place(store, failed);
+    place_drain(store, failed);
     return true;
 }
 
@@ -213,7 +211,7 @@ static store_entry *copies_choose(kvt_store *store)
 static void copies_release(kvt_store *store, store_entry *entry)
 {
     KILL_NOTE(KILL_NOTE_GIVES_WAY, &entry->key, KVT_TIER_SSD);
-    executor_release_place(store, copies_detach(store, entry));
+    place_release(store, copies_detach(store, entry));
     store->counters.copies_dropped++;
 }
 
@@ -256,7 +254,7 @@ void copies_clear_members(kvt_store *store, uint64_t members)
     store_copies *copies = &store->copies;
     for (uint32_t i = 0; i < copies->count;) {
         store_entry *entry = copies->listed[i];
-        if (!park_touches(entry->copy, members)) {
+        if (!place_touches(entry->copy, members)) {
             i++;
             continue;
         }

@@ -63,32 +63,6 @@ typedef struct store_op {
     uint32_t stages_done;   /* mask; a stuck operation prints its own history in a debugger */
 } store_op;
 
-kvt_tier store_tier_of(const uint64_t bytes[KVT_TIER_COUNT])
-{
-    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
-        if (bytes[tier] != 0) return (kvt_tier)tier;
-    }
-    return KVT_TIER_NONE;
-}
-
-uint64_t store_bytes_of(const uint64_t bytes[KVT_TIER_COUNT])
-{
-    uint64_t sum = 0;
-    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
-        sum += bytes[tier];
-    }
-    return sum;
-}
-
-uint64_t store_policy_capacity(const kvt_store *store, kvt_tier tier)
-{
-    tiers_pool_facts facts;
-    tiers_pool_facts_get(store->pools[tier], &facts);
-    if (facts.member_count == 1) return facts.capacity_bytes;
-    uint64_t lost = facts.member_count * (uint64_t)(store->unit_bytes[tier] - TIERS_GRAIN_BYTES);
-    return facts.capacity_bytes > lost ? facts.capacity_bytes - lost : 0;
-}
-
 /* Every record that is encoded gets a generation of its own, so that older bytes of the same key
  * can never pass for it. */
 static uint64_t executor_next_serial(kvt_store *store)
@@ -389,7 +363,7 @@ static void executor_leave_place(kvt_store *store, store_entry *entry, store_pla
     } else if (old->tier == KVT_TIER_SSD) {
         KILL_NOTE(KILL_NOTE_GIVES_WAY, &entry->key, KVT_TIER_SSD);
     }
-    executor_drain_place(store, old);
+    place_drain(store, old);
 }
 
 /* Makes the new place the entry's: the policy's commit first, because it alone can still refuse. */
@@ -426,7 +400,7 @@ static kvt_status stage_publish(store_op *op)
         entry_set_state(entry, entry->state, ENTRY_RESIDENT);
         entry->staged = NULL; /* later gets read the record */
         backoff_note_success(store, entry);
-        if (op->record_bytes > store_bytes_of(op->move->to_bytes)) learn_resize_entry(store, entry);
+        if (op->record_bytes > store_bytes_of(op->move->to_bytes)) store_resize(store, entry);
         pthread_cond_broadcast(&store->changed);
         if (old != NULL) executor_leave_place(store, entry, old);
         executor_settle_debt(op);
@@ -456,7 +430,7 @@ static kvt_status stage_adopt(store_op *op)
         entry_set_state(entry, ENTRY_MOVING, ENTRY_RESIDENT);
         backoff_note_success(store, entry);
         pthread_cond_broadcast(&store->changed);
-        executor_drain_place(store, old);
+        place_drain(store, old);
     } else {
         copies_let_go(store, entry);
     }
@@ -501,7 +475,7 @@ static kvt_status stage_unlist(store_op *op)
     if (!copies_outlast(store, entry)) {
         store_place *place = entry->place;
         entry->place = NULL; /* others look at the entry while this waits for readers */
-        executor_drain_place(store, place);
+        place_drain(store, place);
         copies_drop(store, entry);
         entry_erase(&store->table, entry);
         store->counters.evictions++;
@@ -538,31 +512,6 @@ static const store_stage executor_write_copy[] = {STAGE_READ,    STAGE_RESERVE, 
 
 /* ---- giving back ---- */
 
-/* Undoes one marked move whose execution has not begun or has given back what it held. */
-static void executor_abort_move(kvt_store *store, const kvt_move *move)
-{
-    store_entry *entry = entry_find_handle(&store->table, move->handle);
-    assert(entry != NULL);
-    (void)!kvt_policy_abort(store->policy, move->id);
-    if (move->kind == KVT_MOVE_PUT) {
-        /* One that was handed over stays readable, and may get another plan. */
-        if (entry->state == ENTRY_ARRIVING) entry_erase(&store->table, entry);
-    } else {
-        entry_set_state(entry, move->kind == KVT_MOVE_CHANGE ? ENTRY_MOVING : ENTRY_LEAVING,
-                        ENTRY_RESIDENT);
-        KILL_NOTE(KILL_NOTE_ABORTED, &entry->key, entry->place->tier);
-    }
-    if (move->id != RELAYOUT_ID) store->counters.moves_aborted++;
-    pthread_cond_broadcast(&store->changed);
-}
-
-void executor_abort_moves(kvt_store *store, const kvt_move *moves, uint32_t count)
-{
-    for (uint32_t i = 0; i < count; i++) {
-        executor_abort_move(store, &moves[i]);
-    }
-}
-
 /* A change that failed because its source could not be read, or was not what it should be. */
 static bool executor_lost_source(const store_op *op, kvt_status status)
 {
@@ -589,7 +538,7 @@ static void executor_note_larger(store_op *op)
 {
     op->entry->larger_variant = op->move->to_variant;
     op->entry->larger_bytes = op->record_bytes;
-    learn_resize_entry(op->store, op->entry);
+    store_resize(op->store, op->entry);
 }
 
 /*
@@ -659,7 +608,7 @@ static void executor_undo(store_op *op, kvt_status status)
     if (op->source != NULL) op->source->readers--;
     op->larger = executor_is_larger(op);
     executor_count_failure(&store->counters, op, status);
-    executor_abort_move(store, op->move);
+    plan_abort_moves(store, op->move, 1);
     if (op->move->kind == KVT_MOVE_CHANGE) executor_judge_entry(op, source, status);
     park_refresh_tier(store, op->tier);
     park_refresh_tier(store, source);
@@ -678,29 +627,6 @@ static void executor_pass_kill_point(store_stage stage)
     case STAGE_UNLIST: KILL_POINT("evict: unlisted"); break;
     default: break;
     }
-}
-
-void executor_mark_plan(kvt_store *store, const kvt_plan *plan)
-{
-    for (uint32_t i = 0; i < plan->count; i++) {
-        const kvt_move *move = &plan->moves[i];
-        store_entry *entry = entry_find_handle(&store->table, move->handle);
-        assert(entry != NULL);
-        if (move->kind == KVT_MOVE_CHANGE) {
-            entry_set_state(entry, ENTRY_RESIDENT, ENTRY_MOVING);
-        } else if (move->kind == KVT_MOVE_EVICT) {
-            KILL_NOTE(KILL_NOTE_EVICTS, &entry->key, KVT_TIER_NONE);
-            entry_set_state(entry, ENTRY_RESIDENT, ENTRY_LEAVING);
-        }
-    }
-}
-
-void executor_report(kvt_store *store, const kvt_move *move, kvt_status outcome)
-{
-    if (store->observer == NULL) return;
-    pthread_mutex_lock(&store->observer_lock);
-    store->observer(store->observer_context, move, outcome);
-    pthread_mutex_unlock(&store->observer_lock);
 }
 
 static kvt_status executor_run_move(kvt_store *store, const kvt_move *move, const void *data,
@@ -746,7 +672,7 @@ static kvt_status executor_run_move(kvt_store *store, const kvt_move *move, cons
         }
         pthread_mutex_unlock(&store->lock);
     }
-    if (move->id != RELAYOUT_ID) executor_report(store, move, status);
+    if (move->id != RELAYOUT_ID) plan_report(store, move, status);
     return status;
 }
 
@@ -768,10 +694,10 @@ kvt_status executor_run_plan(kvt_store *store, const kvt_move *moves, uint32_t c
         /* The failed move was aborted where it failed; the ones after it depend on its room. */
         result_out->failed = done;
         pthread_mutex_lock(&store->lock);
-        executor_abort_moves(store, moves + done + 1, count - done - 1);
+        plan_abort_moves(store, moves + done + 1, count - done - 1);
         pthread_mutex_unlock(&store->lock);
         for (uint32_t i = done + 1; i < count; i++) {
-            executor_report(store, &moves[i], KVT_E_CANCELLED);
+            plan_report(store, &moves[i], KVT_E_CANCELLED);
         }
     }
     return status;

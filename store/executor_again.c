@@ -21,7 +21,7 @@ static kvt_status executor_await_rest(kvt_store *store, uint64_t handle, uint64_
         if (entry->state == ENTRY_RESIDENT) return KVT_OK;
         if (first) moves = entry->moves;
         if (deadline_ns == 0 || entry->moves - moves >= AGAIN_MOVES) return KVT_E_TIMEOUT;
-        if (maintain_cancel_plan(store, handle)) continue;
+        if (plan_cancel(store, handle)) continue;
         if (!store_cond_wait_until(&store->changed, &store->lock, deadline_ns))
             return KVT_E_TIMEOUT;
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * handover.c - the queue of puts that were accepted, and the threads that carry them out.
+ * handover.c - the queue of puts that were accepted: its bounds, its bytes and how its puts end.
  *
  * Plans are begun in the order of their puts and overlap, as plans of concurrent callers do: the
  * policy's capacity rule lets no plan count on room that another one frees. The staged bytes have
@@ -10,18 +10,12 @@
  * Thread rule: as handover.h says.
  */
 #include "store/handover.h"
-#include "base/thread.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 
-#define HANDOVER_TIER_PARTS 8u
-#define HANDOVER_DRAM_PARTS 32u
-#define HANDOVER_LEAST      (UINT64_C(256) << 20)
-#define HANDOVER_MOST       (UINT64_C(8) << 30)
-#define HANDOVER_COPY_GAIN  0.125 /* weight of a new copy in the mean of what copies take */
+#define HANDOVER_COPY_GAIN 0.125 /* weight of a new copy in the mean of what copies take */
 
 bool handover_is_on(const kvt_store *store)
 {
@@ -153,14 +147,14 @@ static store_staged *handover_fill(const kvt_store *store, const kvt_entry *sour
 static void handover_report(kvt_store *store, const kvt_move *moves, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++)
-        executor_report(store, &moves[i], KVT_E_CANCELLED);
+        plan_report(store, &moves[i], KVT_E_CANCELLED);
 }
 
 /* The ARRIVING entry of a put that is not handed over leaves, with its plan. Lock held. */
 static void handover_give_up(kvt_store *store, const kvt_entry *source, const kvt_plan *plan)
 {
     if (plan->count != 0)
-        executor_abort_moves(store, plan->moves, plan->count);
+        plan_abort_moves(store, plan->moves, plan->count);
     else
         entry_erase(&store->table, entry_find_key(&store->table, &source->key));
 }
@@ -229,7 +223,7 @@ static void handover_call_off(kvt_store *store, store_staged *staged)
 {
     assert(!staged->begun);
     handover_remove(&store->handover, staged);
-    executor_abort_moves(store, staged->moves, staged->count);
+    plan_abort_moves(store, staged->moves, staged->count);
     handover_forget(store, staged);
 }
 
@@ -302,104 +296,20 @@ static void handover_note_end(kvt_store *store, kvt_status status)
         handover_note_failure(store, status == KVT_REFUSED ? KVT_E_IO : status);
 }
 
-/* ---- the threads ---- */
+void handover_end(kvt_store *store, store_staged *staged, kvt_status status)
+{
+    if (status != KVT_OK) {
+        handover_forget(store, staged);
+        handover_note_end(store, status);
+    }
+    handover_remove(&store->handover, staged);
+    handover_leave(store, staged);
+    pthread_cond_broadcast(&store->changed);
+}
 
-/* Lock held at entry and exit. */
-static void handover_serve(kvt_store *store, kvt_plan *plan)
+void handover_cancel_waiting(kvt_store *store)
 {
     store_handover *handover = &store->handover;
-    while (handover->waiting != NULL || !handover->stopping) {
-        store_staged *staged = handover->waiting;
-        if (staged == NULL) {
-            pthread_cond_wait(&handover->arrived, &store->lock);
-            continue;
-        }
-        staged->begun = true;
-        handover->waiting = staged->next;
-        pthread_mutex_unlock(&store->lock);
-        kvt_status status = put_finish(store, staged, plan);
-        pthread_mutex_lock(&store->lock);
-        if (status != KVT_OK) {
-            handover_forget(store, staged);
-            handover_note_end(store, status);
-        }
-        handover_remove(handover, staged);
-        handover_leave(store, staged);
-        pthread_cond_broadcast(&store->changed);
-    }
-}
-
-static void *handover_execute(void *argument)
-{
-    kvt_store *store = argument;
-    kvt_move *moves = store->handover.moves;
-    (void)prctl(PR_SET_NAME, "kvt put");
-    pthread_mutex_lock(&store->lock);
-    kvt_plan plan = {.capacity = STORE_PLAN_MOVES,
-                     .moves = moves + (size_t)store->handover.entered++ * STORE_PLAN_MOVES};
-    handover_serve(store, &plan);
-    pthread_mutex_unlock(&store->lock);
-    return NULL;
-}
-
-/* A server puts a whole path after its first token: the more DRAM there is, the longer the paths
- * that are kept, so the bound grows with it. */
-static uint64_t handover_suits(uint64_t dram_bytes)
-{
-    uint64_t share = dram_bytes / HANDOVER_DRAM_PARTS;
-    return share < HANDOVER_LEAST ? HANDOVER_LEAST : share > HANDOVER_MOST ? HANDOVER_MOST : share;
-}
-
-/* What is handed over cannot be moved, nor what makes room for it, and a tier that is all in motion
- * has no room for a better entry: hence the part of the smallest tier. */
-uint64_t kvt_put_staging_limit(uint64_t asked_bytes, const uint64_t capacity_bytes[KVT_TIER_COUNT])
-{
-    assert(capacity_bytes != NULL);
-    uint64_t limit = asked_bytes;
-    if (limit == KVT_PUT_STAGING_AUTO) limit = handover_suits(capacity_bytes[KVT_TIER_DRAM]);
-    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
-        uint64_t share = capacity_bytes[tier] / HANDOVER_TIER_PARTS;
-        if (capacity_bytes[tier] > 0 && share < limit) limit = share;
-    }
-    return limit;
-}
-
-static uint64_t handover_limit(const kvt_store *store, uint64_t asked_bytes)
-{
-    uint64_t capacity_bytes[KVT_TIER_COUNT] = {0};
-    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
-        if (store->pools[tier] != NULL)
-            capacity_bytes[tier] = store_policy_capacity(store, (kvt_tier)tier);
-    return kvt_put_staging_limit(asked_bytes, capacity_bytes);
-}
-
-kvt_status handover_start(kvt_store *store, const kvt_store_options *options)
-{
-    store_handover *handover = &store->handover;
-    handover->backlog_seconds = options->put_backlog_seconds;
-    pthread_cond_init(&handover->arrived, NULL);
-    handover->started = true;
-    if (options->put_staging_bytes == 0) return KVT_OK;
-    uint64_t limit_bytes = handover_limit(store, options->put_staging_bytes);
-    kvt_status status = staging_open(limit_bytes, &handover->staging);
-    if (status != KVT_OK) return status;
-    staging_make_arena(handover->staging, false);
-    handover->moves =
-        malloc((size_t)STORE_HANDOVER_THREADS * STORE_PLAN_MOVES * sizeof *handover->moves);
-    if (handover->moves == NULL) return KVT_E_MEMORY;
-    while (handover->thread_count < STORE_HANDOVER_THREADS) {
-        pthread_t *thread = &handover->threads[handover->thread_count];
-        if (tiers_thread_start(thread, handover_execute, store) != 0) break;
-        handover->thread_count++;
-    }
-    return handover->thread_count != 0 ? KVT_OK : KVT_E_MEMORY;
-}
-
-void handover_stop(kvt_store *store, uint64_t deadline_ns)
-{
-    store_handover *handover = &store->handover;
-    if (!handover->started) return;
-    if (deadline_ns != 0) (void)handover_drain(store, deadline_ns, NULL);
     store_staged *called_off = NULL;
     pthread_mutex_lock(&store->lock);
     handover->stopping = true;
@@ -418,16 +328,4 @@ void handover_stop(kvt_store *store, uint64_t deadline_ns)
         called_off = staged->next;
         handover_discard(store, staged);
     }
-    while (handover->thread_count > 0)
-        pthread_join(handover->threads[--handover->thread_count], NULL);
-    assert(handover->count == 0);
-}
-
-void handover_close(kvt_store *store)
-{
-    store_handover *handover = &store->handover;
-    if (!handover->started) return;
-    free(handover->moves);
-    staging_close(handover->staging);
-    pthread_cond_destroy(&handover->arrived);
 }

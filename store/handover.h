@@ -12,19 +12,7 @@
 #ifndef STORE_HANDOVER_H
 #define STORE_HANDOVER_H
 
-#include "store/store.h"
-
-/* What is known of a put between two of its plans. */
-typedef struct put_progress {
-    kvt_variant larger_variant; /* the form whose record came out larger than planned, */
-    uint64_t larger_bytes;      /* and its size; 0 = none */
-    uint32_t tries;             /* plans asked for so far */
-    uint32_t larger_changes;    /* of these, planned again because another entry's record was */
-    uint32_t retired;           /* members out of service when the plan was made */
-    bool yielded;               /* what lacked only room was let into plans again */
-    bool trial;                 /* the plan is trust.c's */
-    kvt_status last;            /* how the last plan ended */
-} put_progress;
+#include "store/put_plan.h"
 
 /* An entry that was handed over. */
 typedef struct store_staged {
@@ -52,6 +40,14 @@ void handover_stop(kvt_store *store, uint64_t deadline_ns);
 
 /* Frees the put's staging. Once no get can hold any of it. */
 void handover_close(kvt_store *store);
+
+/* An executor's put has ended: one that is not stored leaves the table and is counted, and the
+ * object leaves the queue. Lock held. */
+void handover_end(kvt_store *store, store_staged *staged, kvt_status status);
+
+/* Calls off every put that no executor has begun, and lets none be begun from now on. No lock held.
+ */
+void handover_cancel_waiting(kvt_store *store);
 
 /* Whether puts are handed over at all. */
 bool handover_is_on(const kvt_store *store);
@@ -98,11 +94,5 @@ KVT_NODISCARD kvt_status handover_take_failure(kvt_store *store);
 
 /* The seconds that a copy of so many staged bytes takes. Lock held. */
 double handover_copy_seconds(const kvt_store *store, uint64_t bytes);
-
-/* ---- put.c ---- */
-
-/* Carries a plan out that was handed over, and those made after it when it fails. plan holds the
- * first one and has room for others. No lock held. */
-KVT_NODISCARD kvt_status put_finish(kvt_store *store, store_staged *staged, kvt_plan *plan);
 
 #endif

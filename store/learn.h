@@ -134,6 +134,34 @@ double learn_note_get(kvt_store *store, const learn_flight *flight, kvt_variant 
 void learn_note_encode(kvt_store *store, kvt_variant variant, uint64_t source_bytes,
                        double seconds);
 
+/* The part of the distance from the curve that stays after so many seconds without evidence. */
+double learn_kept(double idle_seconds);
+
+/* Statistics of the store, and of one device. No lock held. */
+void learn_fill_stats(kvt_store *store, kvt_store_stats *stats);
+void learn_fill_device(kvt_store *store, kvt_tier tier, uint32_t member, kvt_device_stats *out);
+
+/* ---- learn_costs.c ---- */
+
+/* All tiers' and codecs' models as of now. At open. */
+void learn_cost_all(kvt_store *store);
+
+/* Takes over what was learned of one variant. True when its seconds are far enough from those that
+ * options were made with. Both locks held. */
+bool learn_cost_codec(kvt_store *store, uint32_t variant);
+
+/* A tier's read or write model as of now: its serving devices striped together. Lock held. */
+void learn_cost_tier(kvt_store *store, kvt_tier tier);
+
+/* ---- learn_round.c ---- */
+
+/* Brings the costs of new options up to what was learned: a tier's seconds, and once a curve has
+ * been re-opened a new epoch for all entries. In the background round; no lock held. */
+void learn_round(kvt_store *store);
+
+/* All stored entries are given options anew, in the background. Control lock held. */
+void learn_begin_epoch(kvt_store *store);
+
 /* ---- learn_size.c ---- */
 
 /* A record of an entry came out so large. Any thread. */
@@ -149,13 +177,16 @@ void learn_size_shares(const kvt_store *store, const store_entry *entry,
 #define LEARN_KNOWN_SIZES 2u
 uint32_t learn_known_sizes(const store_entry *entry, kvt_known_size known[LEARN_KNOWN_SIZES]);
 
-/* Gives a stored entry's options the sizes of now. Lock held. */
-void learn_resize_entry(kvt_store *store, const store_entry *entry);
-
 /* ---- learn_loss.c ---- */
 
 #define LEARN_PRIOR_USES 200u /* uses after first ones until a class's prior is told */
 #define LEARN_PRIOR_MOST 8.0
+
+/* The class that an entry's losses and reuse count for: 0 for one that is not kept apart. */
+uint32_t learn_class_of(uint32_t class_id);
+
+/* The mean loss that a variant of the entry is decided on, or 0. Control lock held. */
+double learn_form_loss(const kvt_store *store, const store_entry *entry, kvt_variant variant);
 
 /* How the entry's losses and their bounds stand to those of the curves. Control lock held. */
 online_loss_factor learn_loss_factor(const kvt_store *store, const store_entry *entry);
@@ -166,36 +197,14 @@ void learn_note_use(kvt_store *store, uint64_t handle, uint32_t class_id);
 /* Tells the policy what first uses of each class are worth. In the background; no lock held. */
 void learn_tell_priors(kvt_store *store);
 
-/* All stored entries are given options anew, in the background. Control lock held. */
-void learn_begin_epoch(kvt_store *store);
-
 /* ---- learn_save.c ---- */
 
 /* Takes up what the profile has; may be NULL. After the pools, before the policy. */
 void learn_load(kvt_store *store, const kvt_store_options *options, kvt_profile *profile);
 void learn_tell_loaded_priors(kvt_store *store);
 
-/* What stays of the distance from the curve after so many seconds without evidence. */
-double learn_kept(double idle_seconds);
-
 /* Writes it, at once or when it is time. No lock held. */
 void learn_save(kvt_store *store);
 void learn_save_due(kvt_store *store);
-
-void learn_fill_stats(kvt_store *store, kvt_store_stats *stats);
-void learn_fill_device(kvt_store *store, kvt_tier tier, uint32_t member, kvt_device_stats *out);
-
-/* Brings the costs of new options up to what was learned: a tier's seconds, and once a curve has
- * been re-opened a new epoch for all entries. In the background round; no lock held. */
-void learn_round(kvt_store *store);
-
-/* Gives a stored entry's options the figures of now. Lock held. */
-void learn_recost_entry(kvt_store *store, store_entry *entry);
-
-/* All tiers' and codecs' models as of now. At open. */
-void learn_cost_all(kvt_store *store);
-
-/* A tier's read or write model as of now: its serving devices striped together. Lock held. */
-void learn_cost_tier(kvt_store *store, kvt_tier tier);
 
 #endif

@@ -111,11 +111,3 @@ uint32_t learn_known_sizes(const store_entry *entry, kvt_known_size known[LEARN_
         known[count++] = (kvt_known_size){entry->place->variant, entry->place->record_bytes};
     return count;
 }
-
-void learn_resize_entry(kvt_store *store, const store_entry *entry)
-{
-    kvt_option options[KVT_OPTIONS_MAX];
-    kvt_policy_entry offer;
-    if (store_offer(store, entry, options, &offer) != KVT_OK) return;
-    (void)!kvt_policy_resize(store->policy, entry->handle, options, offer.option_count);
-}

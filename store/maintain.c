@@ -13,46 +13,6 @@
 #include <string.h>
 #include <time.h>
 
-void maintain_queue_plan(kvt_store *store, const kvt_plan *plan)
-{
-    store_queued_plan *queued = NULL;
-    if (store->queue_count < STORE_PLANS_QUEUED) {
-        queued = malloc(sizeof *queued + plan->count * sizeof(kvt_move));
-    }
-    if (queued == NULL) {
-        executor_abort_moves(store, plan->moves, plan->count);
-        return;
-    }
-    queued->count = plan->count;
-    memcpy(queued->moves, plan->moves, plan->count * sizeof(kvt_move));
-    store->queue[store->queue_count++] = queued;
-}
-
-/* Takes the plan at an index out of the queue, keeping the order of the rest. Lock held. */
-static store_queued_plan *maintain_take_plan(kvt_store *store, uint32_t index)
-{
-    store_queued_plan *queued = store->queue[index];
-    store->queue_count--;
-    memmove(&store->queue[index], &store->queue[index + 1],
-            (store->queue_count - index) * sizeof(store->queue[0]));
-    return queued;
-}
-
-bool maintain_cancel_plan(kvt_store *store, uint64_t handle)
-{
-    for (uint32_t i = 0; i < store->queue_count; i++) {
-        const store_queued_plan *queued = store->queue[i];
-        for (uint32_t j = 0; j < queued->count; j++) {
-            if (queued->moves[j].handle != handle) continue;
-            store_queued_plan *taken = maintain_take_plan(store, i);
-            executor_abort_moves(store, taken->moves, taken->count);
-            free(taken);
-            return true;
-        }
-    }
-    return false;
-}
-
 static uint64_t maintain_written_bytes(const kvt_move *moves, uint32_t count)
 {
     uint64_t bytes = 0;
@@ -76,7 +36,7 @@ static void maintain_run_queue(kvt_store *store, uint64_t *budget, uint32_t *mov
         if (store->queue_count != 0 && !store->stopping) {
             uint64_t bytes = maintain_written_bytes(store->queue[0]->moves, store->queue[0]->count);
             if (bytes <= *budget) {
-                queued = maintain_take_plan(store, 0);
+                queued = plan_unqueue(store, 0);
                 maintain_spend(budget, bytes);
             }
         }
@@ -102,7 +62,7 @@ static kvt_status maintain_plan_tick(kvt_store *store, uint32_t limit, uint64_t 
         store_count_decision(store, started_ns);
         if (status == KVT_OK) {
             trust_note_plan(store, plan);
-            executor_mark_plan(store, plan);
+            plan_mark(store, plan);
         }
     }
     pthread_mutex_unlock(&store->lock);
@@ -265,8 +225,8 @@ void maintain_stop(kvt_store *store)
     if (store->has_background) pthread_join(store->background, NULL);
     pthread_mutex_lock(&store->lock);
     while (store->queue_count != 0) {
-        store_queued_plan *queued = maintain_take_plan(store, 0);
-        executor_abort_moves(store, queued->moves, queued->count);
+        store_queued_plan *queued = plan_unqueue(store, 0);
+        plan_abort_moves(store, queued->moves, queued->count);
         free(queued);
     }
     pthread_mutex_unlock(&store->lock);

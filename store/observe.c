@@ -1,11 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * observe.c - flush, explain, statistics. Any thread.
+ * observe.c - the calls that look at a store or tell it something: flush, explain, tenants,
+ * observed quality, statistics.
+ *
+ * Thread rule: any thread.
  */
 #include "store/fork_guard.h"
 #include "store/handover.h"
 
+#include <math.h>
 #include <string.h>
+
+#define LEARN_FACTOR_TOLD 0.05 /* a class's factor that moved by more is told to its entries */
 
 kvt_status kvt_flush(kvt_store *store)
 {
@@ -53,26 +59,12 @@ kvt_status kvt_tenant_set(kvt_store *store, uint32_t tenant, const kvt_tenant *w
     return status;
 }
 
-/* Bucket of a duration: 16 per octave, exact below 16 ns. */
-static uint32_t observe_bucket(uint64_t ns)
-{
-    if (ns < 16) return (uint32_t)ns;
-    uint32_t octave = 63u - (uint32_t)__builtin_clzll(ns);
-    uint32_t bucket = (octave - 3) * 16 + (uint32_t)((ns >> (octave - 4)) & 15);
-    return bucket < STORE_TIMES ? bucket : STORE_TIMES - 1;
-}
-
 /* The smallest duration of a bucket. */
 static uint64_t observe_bucket_ns(uint32_t bucket)
 {
     if (bucket < 16) return bucket;
     uint32_t octave = bucket / 16 + 3;
     return (UINT64_C(16) + bucket % 16) << (octave - 4);
-}
-
-void store_count_decision(kvt_store *store, uint64_t started_ns)
-{
-    store->counters.decision_times[observe_bucket(store_now_ns(store) - started_ns)]++;
 }
 
 static uint64_t observe_quantile(const uint64_t *times, double share)
@@ -216,4 +208,62 @@ kvt_status kvt_device_stats_at(kvt_store *store, size_t index, kvt_device_stats 
 const char *kvt_version(void)
 {
     return "0.1.0";
+}
+
+/* All entries of a class follow a factor that moved: in the background, with a new epoch. */
+static void learn_tell_class(kvt_store *store, uint32_t class_id)
+{
+    store_learn *learn = store->learn;
+    double factor = online_loss_class_factor(&learn->loss_prior, &learn->losses[class_id], NULL);
+    if (fabs(factor / learn->told[class_id] - 1) < LEARN_FACTOR_TOLD) return;
+    learn->told[class_id] = factor;
+    learn_begin_epoch(store);
+}
+
+kvt_status kvt_observe_quality(kvt_store *store, const kvt_key *key, kvt_variant variant,
+                               double loss, double weight)
+{
+    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
+    if (key == NULL || !(loss >= 0 && loss <= 1)) return KVT_E_ARGUMENT;
+    if (!(weight > 0 && weight <= 1000)) return KVT_E_ARGUMENT;
+    store_learn *learn = store->learn;
+    kvt_status status = KVT_MISS;
+    pthread_mutex_lock(&store->lock);
+    store_entry *entry = entry_find_key(&store->table, key);
+    if (entry != NULL && entry_is_visible(entry)) {
+        double mean = learn_form_loss(store, entry, variant);
+        status = mean > 0 ? KVT_OK : KVT_E_UNSUPPORTED;
+        if (mean > 0) {
+            uint32_t class_id = learn_class_of(entry->class_id);
+            (void)online_loss_observe(&learn->loss_prior, &learn->losses[class_id], &entry->loss,
+                                      loss / mean, weight);
+            store_recost(store, entry);
+            learn_tell_class(store, class_id);
+        }
+    }
+    pthread_mutex_unlock(&store->lock);
+    return status;
+}
+
+kvt_status kvt_class_stats_at(kvt_store *store, uint32_t class_id, kvt_class_stats *out)
+{
+    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
+    if (out == NULL || class_id >= KVT_REUSE_CLASSES) return KVT_END;
+    store_learn *learn = store->learn;
+    memset(out, 0, sizeof *out);
+    pthread_mutex_lock(&store->lock);
+    const online_loss_class *of_class = &learn->losses[class_id];
+    const online_loss_entry none = {0, 0};
+    online_loss_factor factor = {1, 1};
+    if (of_class->observations != 0)
+        factor = online_loss_expect(&learn->loss_prior, of_class, &none);
+    out->loss_factor = factor.mean;
+    out->loss_factor_upper = factor.upper;
+    out->loss_observations = of_class->observations;
+    out->loss_reopened = of_class->reopened;
+    pthread_mutex_unlock(&store->lock);
+    pthread_mutex_lock(&learn->reuse_lock);
+    kvt_status status = kvt_reuse_read(learn->reuse, store_now_ns(store), class_id, &out->reuse);
+    pthread_mutex_unlock(&learn->reuse_lock);
+    return status;
 }

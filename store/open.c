@@ -399,15 +399,6 @@ static void open_release(void *context, tiers_location *location)
     tiers_pool_release(store->pools[KVT_TIER_SSD], location);
 }
 
-void open_say_catalog(const open_state *state, kvt_status status)
-{
-    snprintf(state->message, state->message_size, "catalog %s: %s%s", state->options->catalog_path,
-             status == KVT_E_CORRUPT ? "it is damaged" : kvt_status_text(status),
-             status == KVT_E_CORRUPT || status == KVT_E_DATABASE
-                 ? "; kvterrace recover --replace makes a new one from the devices"
-                 : "");
-}
-
 static kvt_status open_recover(open_state *state)
 {
     kvt_store *store = state->store;

@@ -285,3 +285,12 @@ kvt_status open_write_epoch(open_state *state)
     if (status != KVT_OK) open_say_catalog(state, status);
     return status;
 }
+
+void open_say_catalog(const open_state *state, kvt_status status)
+{
+    snprintf(state->message, state->message_size, "catalog %s: %s%s", state->options->catalog_path,
+             status == KVT_E_CORRUPT ? "it is damaged" : kvt_status_text(status),
+             status == KVT_E_CORRUPT || status == KVT_E_DATABASE
+                 ? "; kvterrace recover --replace makes a new one from the devices"
+                 : "");
+}

@@ -41,14 +41,6 @@ uint64_t park_draining_members(kvt_store *store, kvt_tier tier)
     return park_members(store, tier, KVT_DEVICE_DRAINING, false);
 }
 
-bool park_touches(const store_place *place, uint64_t members)
-{
-    for (uint32_t i = 0; i < place->location->share_count; i++) {
-        if ((members >> place->location->shares[i].member & 1) != 0) return true;
-    }
-    return false;
-}
-
 /* ---- into the park ---- */
 
 /* Every member of it that is gone may come back with its content. */
@@ -56,7 +48,7 @@ static bool park_may_return(kvt_store *store, const store_place *place)
 {
     uint64_t gone = park_gone_members(store, place->tier);
     uint64_t durable = park_members(store, place->tier, KVT_DEVICE_GONE, true);
-    return park_touches(place, gone) && !park_touches(place, gone & ~durable);
+    return place_touches(place, gone) && !place_touches(place, gone & ~durable);
 }
 
 static void park_drop(kvt_store *store, store_entry *entry)
@@ -67,19 +59,19 @@ static void park_drop(kvt_store *store, store_entry *entry)
     entry_set_state(entry, ENTRY_PARKED, ENTRY_LEAVING);
     entry->place = NULL;
     entry_erase(&store->parked, entry);
-    executor_drain_place(store, place);
+    place_drain(store, place);
 }
 
 bool park_is_back(kvt_store *store, const store_place *place, kvt_status status)
 {
-    return status == KVT_E_GONE && !park_touches(place, park_gone_members(store, place->tier));
+    return status == KVT_E_GONE && !place_touches(place, park_gone_members(store, place->tier));
 }
 
 void park_lose_entry(kvt_store *store, store_entry *entry)
 {
     if (copies_fall_back(store, entry)) return;
     if (!park_may_return(store, entry->place)) {
-        executor_drop_entry(store, entry);
+        park_drop_entry(store, entry);
         return;
     }
     store_place *place = entry->place;
@@ -92,7 +84,7 @@ void park_lose_entry(kvt_store *store, store_entry *entry)
     entry_transfer(&store->table, &store->parked, entry);
     store->counters.parked++;
     pthread_cond_broadcast(&store->changed);
-    if (copy != NULL) executor_drain_place(store, copy);
+    if (copy != NULL) place_drain(store, copy);
 }
 
 /* Takes out what lies on members that are out of service: it could only fail, one get at a time,
@@ -103,7 +95,7 @@ static void park_purge_tier(kvt_store *store, kvt_tier tier, uint64_t gone)
         store_entry *entry = store->table.buckets[i];
         while (entry != NULL) {
             bool lost = entry->state == ENTRY_RESIDENT && entry->place->tier == tier &&
-                        park_touches(entry->place, gone);
+                        place_touches(entry->place, gone);
             if (lost) park_lose_entry(store, entry);
             /* The lock was let go meanwhile: begin the chain again. */
             entry = lost ? store->table.buckets[i & (store->table.bucket_count - 1)] : entry->next;
@@ -164,7 +156,7 @@ void park_drop_members(kvt_store *store, kvt_tier tier, uint64_t members)
     for (size_t i = 0; i < store->parked.bucket_count; i++) {
         store_entry *entry = store->parked.buckets[i];
         while (entry != NULL) {
-            bool lost = entry->place->tier == tier && park_touches(entry->place, members);
+            bool lost = entry->place->tier == tier && place_touches(entry->place, members);
             if (lost) park_drop(store, entry);
             entry =
                 lost ? store->parked.buckets[i & (store->parked.bucket_count - 1)] : entry->next;
@@ -193,7 +185,7 @@ static park_return *park_list_returns(kvt_store *store, kvt_tier tier, size_t *c
     park_return *returns = malloc((store->parked.count + 1) * sizeof *returns);
     for (size_t i = 0; returns != NULL && i < store->parked.bucket_count; i++) {
         for (store_entry *entry = store->parked.buckets[i]; entry != NULL; entry = entry->next) {
-            if (entry->place->tier != tier || park_touches(entry->place, gone)) continue;
+            if (entry->place->tier != tier || place_touches(entry->place, gone)) continue;
             returns[count++] = (park_return){entry->first_position, entry->handle};
         }
     }
@@ -210,8 +202,7 @@ static void park_return_entry(kvt_store *store, uint64_t handle)
     store_place *place = entry->place;
     kvt_status status = KVT_EXISTS;
     if (entry_find_handle(&store->table, handle) == NULL) {
-        status =
-            recover_adopt_policy(store, entry, place->tier, place->variant, place->record_bytes);
+        status = store_adopt(store, entry, place->tier, place->variant, place->record_bytes);
     }
     if (status == KVT_E_MEMORY) {
         store->returns_owed[place->tier] = true;
@@ -248,4 +239,20 @@ void park_round(kvt_store *store, kvt_tier tier)
     bool owed = store->returns_owed[tier];
     pthread_mutex_unlock(&store->lock);
     if (owed) park_bring_back(store, tier);
+}
+
+void park_drop_entry(kvt_store *store, store_entry *entry)
+{
+    entry_set_state(entry, ENTRY_RESIDENT, ENTRY_LEAVING);
+    KILL_NOTE(KILL_NOTE_DROPPED, &entry->key, entry->place->tier);
+    store_place *place = entry->place;
+    entry->load = NULL;
+    (void)!kvt_policy_remove(store->policy, entry->handle);
+    backoff_forget(entry);
+    store_place *copy = copies_detach(store, entry);
+    entry->place = NULL; /* others look at the entry while this waits for readers */
+    place_drain(store, place);
+    if (copy != NULL) place_drain(store, copy);
+    entry_erase(&store->table, entry);
+    pthread_cond_broadcast(&store->changed);
 }

@@ -21,13 +21,6 @@ void kvt_recover_options_init(kvt_recover_options *options)
     *options = (kvt_recover_options){.struct_size = sizeof *options};
 }
 
-bool rebuild_progress(const rebuild_state *state, kvt_recover_stage stage, uint64_t done,
-                      uint64_t total)
-{
-    const kvt_recover_options *options = state->options;
-    return options->progress == NULL || options->progress(options->context, stage, done, total);
-}
-
 /* ---- devices ---- */
 
 /* Opens a device and reads its label. KVT_OK, also when it cannot be used: then its state says why.

@@ -355,3 +355,10 @@ kvt_status rebuild_scan(rebuild_state *state)
     free(group);
     return status;
 }
+
+bool rebuild_progress(const rebuild_state *state, kvt_recover_stage stage, uint64_t done,
+                      uint64_t total)
+{
+    const kvt_recover_options *options = state->options;
+    return options->progress == NULL || options->progress(options->context, stage, done, total);
+}

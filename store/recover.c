@@ -96,34 +96,6 @@ kvt_status recover_count_rows(store_catalog *catalog, uint64_t members, uint64_t
 
 /* ---- taking over ---- */
 
-/* The option that stands for a stored record. The bytes of its form are corrected to what is
- * stored, in every tier. */
-static uint8_t recover_find_option(kvt_tier tier, kvt_variant variant, uint64_t record_bytes,
-                                   kvt_option *options, uint32_t count)
-{
-    uint8_t found = KVT_OPTION_NONE;
-    for (uint32_t i = 1; i < count; i++) {
-        if (memcmp(&options[i].variant, &variant, sizeof variant) != 0) continue;
-        kvt_tier other = store_tier_of(options[i].bytes);
-        options[i].bytes[other] = record_bytes;
-        options[i].read_bytes[other] = record_bytes;
-        if (other == tier) found = (uint8_t)i;
-    }
-    return found;
-}
-
-kvt_status recover_adopt_policy(kvt_store *store, const store_entry *entry, kvt_tier tier,
-                                kvt_variant variant, uint64_t record_bytes)
-{
-    kvt_option options[KVT_OPTIONS_MAX];
-    kvt_policy_entry offer;
-    kvt_status status = store_offer(store, entry, options, &offer);
-    if (status != KVT_OK) return status;
-    uint8_t option = recover_find_option(tier, variant, record_bytes, options, offer.option_count);
-    if (option == KVT_OPTION_NONE) return KVT_E_UNSUPPORTED;
-    return kvt_policy_adopt(store->policy, store_now_ns(store), &offer, option);
-}
-
 /* A row's entry in the table, and its place in the pool, before the policy knows of it. */
 typedef struct recover_item {
     store_entry *entry;
@@ -231,8 +203,8 @@ static int recover_compare(const void *left, const void *right)
 static bool recover_adopt(recover_list *list, recover_item item)
 {
     kvt_store *store = list->walk.store;
-    kvt_status status = recover_adopt_policy(store, item.entry, KVT_TIER_SSD, item.place->variant,
-                                             item.place->record_bytes);
+    kvt_status status =
+        store_adopt(store, item.entry, KVT_TIER_SSD, item.place->variant, item.place->record_bytes);
     if (status == KVT_OK) {
         item.entry->place = item.place;
         entry_set_state(item.entry, ENTRY_ARRIVING, ENTRY_RESIDENT);

@@ -121,7 +121,7 @@ static uint32_t relayout_find(kvt_store *store, kvt_tier tier, uint64_t members,
         /* A bucket longer than what fits is looked at again in the next pass. */
         for (; entry != NULL && count < RELAYOUT_DRAIN_STEP; entry = entry->next) {
             bool lies = entry->state == ENTRY_RESIDENT && entry->place->tier == tier &&
-                        entry->pinned_until_ns == 0 && park_touches(entry->place, members);
+                        entry->pinned_until_ns == 0 && place_touches(entry->place, members);
             if (lies) handles[count++] = entry->handle;
         }
         relayout->drain_bucket++;
@@ -150,7 +150,7 @@ static kvt_status relayout_move_off(kvt_store *store, kvt_tier tier, uint64_t ha
     store_entry *entry = entry_find_handle(&store->table, handle);
     if (entry != NULL && entry->state == ENTRY_RESIDENT && entry->place->tier == tier) {
         KILL_NOTE(KILL_NOTE_GIVES_WAY, &entry->key, tier);
-        executor_drop_entry(store, entry);
+        park_drop_entry(store, entry);
         store->counters.evictions++;
     }
     pthread_mutex_unlock(&store->lock);

@@ -225,6 +225,8 @@ struct kvt_store {
     uint64_t background_ended_ns; /* store_now_ns, before it was told to stop; 0 = it runs */
 };
 
+/* ---- store_common.c ---- */
+
 /* Nanoseconds of CLOCK_MONOTONIC: what deadlines are instants of. */
 uint64_t store_clock_ns(void);
 
@@ -244,13 +246,66 @@ uint64_t store_bytes_of(const uint64_t bytes[KVT_TIER_COUNT]);
  * several members can leave unusable. */
 uint64_t store_policy_capacity(const kvt_store *store, kvt_tier tier);
 
+/* ---- place.c ---- */
+
+/* Whether a place has units on a member in the mask. */
+bool place_touches(const store_place *place, uint64_t members);
+
+/* Hands a place without readers back: deletes its row, releases its extents, frees it. Lock held.
+ */
+void place_release(kvt_store *store, store_place *place);
+
+/* Waits for the readers of a place that is no longer an entry's, then gives it back. Lock held; it
+ * is released while waiting. */
+void place_drain(kvt_store *store, store_place *place);
+
+/* ---- store_offer.c ---- */
+
+/* What the policy decides on for an entry: options holds KVT_OPTIONS_MAX, offer_out names them.
+ * Lock held. */
+KVT_NODISCARD kvt_status store_offer(const kvt_store *store, const store_entry *entry,
+                                     kvt_option *options, kvt_policy_entry *offer_out);
+
+/* The same at other figures than those of now, and with what a try has shown one form of the entry
+ * to take, or NULL. */
+KVT_NODISCARD kvt_status store_offer_at(const kvt_store *store, const kvt_cost_model *figures,
+                                        const store_entry *entry, const kvt_known_size *measured,
+                                        kvt_option *options, kvt_policy_entry *offer_out);
+
+/* Hands an entry that is stored in a tier to the policy. Lock held. KVT_OK; KVT_E_UNSUPPORTED (a
+ * form that this store does not keep); KVT_E_SPACE; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status store_adopt(kvt_store *store, const store_entry *entry, kvt_tier tier,
+                                     kvt_variant variant, uint64_t record_bytes);
+
+/* Gives a stored entry's options the figures of now, and the sizes of now. Lock held. */
+void store_recost(kvt_store *store, store_entry *entry);
+void store_resize(kvt_store *store, const store_entry *entry);
+
+/* ---- plans.c ---- */
+
+/* Marks the entries of a fresh plan as MOVING or LEAVING. Lock held since the policy call. */
+void plan_mark(kvt_store *store, const kvt_plan *plan);
+
+/* Aborts marked moves that have not begun. Lock held; returns with the lock held. Observers are
+ * told by the caller through plan_report. */
+void plan_abort_moves(kvt_store *store, const kvt_move *moves, uint32_t count);
+void plan_report(kvt_store *store, const kvt_move *move, kvt_status outcome);
+
+/* Queues a marked plan for the background, or aborts it when the queue is full. Lock held. */
+void plan_queue(kvt_store *store, const kvt_plan *plan);
+
+/* Aborts the queued plan that holds this handle, so that its entry is at rest. True when there was
+ * one. Lock held. */
+bool plan_cancel(kvt_store *store, uint64_t handle);
+
+/* Takes the plan at an index out of the queue, keeping the order of the others. The caller frees
+ * it. Lock held. */
+store_queued_plan *plan_unqueue(kvt_store *store, uint32_t index);
+
 /* ---- executor.c ---- */
 
 /* The id of a move that the policy does not know of (executor_again.c). */
 #define RELAYOUT_ID 0u
-
-/* Marks the entries of a fresh plan as MOVING or LEAVING. Lock held since the policy call. */
-void executor_mark_plan(kvt_store *store, const kvt_plan *plan);
 
 typedef struct executor_result {
     uint32_t committed; /* moves */
@@ -264,23 +319,6 @@ typedef struct executor_result {
  * buffer of the plan's PUT, or NULL. No lock held. Returns the first failure. */
 KVT_NODISCARD kvt_status executor_run_plan(kvt_store *store, const kvt_move *moves, uint32_t count,
                                            const void *data, executor_result *result_out);
-
-/* Aborts marked moves that have not begun. Lock held; returns with the lock held. Observers are
- * told by the caller through executor_report. */
-void executor_abort_moves(kvt_store *store, const kvt_move *moves, uint32_t count);
-void executor_report(kvt_store *store, const kvt_move *move, kvt_status outcome);
-
-/* Hands a place without readers back: deletes its row, releases its extents, frees it. Lock held.
- */
-void executor_release_place(kvt_store *store, store_place *place);
-
-/* Takes a RESIDENT entry out of store and policy, waiting for its readers. Lock held; it is
- * released while waiting. */
-void executor_drop_entry(kvt_store *store, store_entry *entry);
-
-/* Waits for the readers of a place that is no longer an entry's, then gives it back. Lock held; it
- * is released while waiting. */
-void executor_drain_place(kvt_store *store, store_place *place);
 
 /* Lays a RESIDENT entry of this tier out anew: the same record, in the same tier, with the weights
  * of now. No lock held. KVT_OK; KVT_MISS (the entry is not at rest there); KVT_E_SPACE (no room: it
@@ -333,9 +371,6 @@ void members_note_wear(kvt_store *store, uint64_t bytes);
 uint64_t park_gone_members(kvt_store *store, kvt_tier tier);
 uint64_t park_draining_members(kvt_store *store, kvt_tier tier);
 
-/* Whether a place has units on a member in the mask. */
-bool park_touches(const store_place *place, uint64_t members);
-
 /* Looks whether a tier lost a member; then takes what lies on it out of the table and tells the
  * policy. Lock held; it is released while waiting for readers. */
 void park_refresh_tier(kvt_store *store, kvt_tier tier);
@@ -347,6 +382,10 @@ bool park_is_back(kvt_store *store, const store_place *place, kvt_status status)
 /* Takes a RESIDENT entry that cannot be read out of the table: parked when a device of it is gone
  * and may come back, else dropped. Lock held; it is released while waiting for readers. */
 void park_lose_entry(kvt_store *store, store_entry *entry);
+
+/* Takes a RESIDENT entry out of store and policy, waiting for its readers. Lock held; it is
+ * released while waiting. */
+void park_drop_entry(kvt_store *store, store_entry *entry);
 
 /* Drops the parked entry of a key, if any. Lock held; it is released while waiting for readers. */
 void park_forget_key(kvt_store *store, const kvt_key *key);
@@ -474,13 +513,6 @@ void persist_round(kvt_store *store);
 
 /* ---- maintain.c ---- */
 
-/* Queues a marked plan for the background, or aborts it when the queue is full. Lock held. */
-void maintain_queue_plan(kvt_store *store, const kvt_plan *plan);
-
-/* Aborts the queued plan that holds this handle, so that its entry is at rest. True when there was
- * one. Lock held. */
-bool maintain_cancel_plan(kvt_store *store, uint64_t handle);
-
 KVT_NODISCARD kvt_status maintain_start(kvt_store *store);
 void maintain_stop(kvt_store *store);
 
@@ -520,12 +552,6 @@ KVT_NODISCARD kvt_status costs_measure_variant(const cost_profile *profile, kvt_
 
 /* ---- recover.c ---- */
 
-/* Hands an entry that is stored in a tier to the policy. Lock held. KVT_OK; KVT_E_UNSUPPORTED (a
- * form that this store does not keep); KVT_E_SPACE; KVT_E_MEMORY. */
-KVT_NODISCARD kvt_status recover_adopt_policy(kvt_store *store, const store_entry *entry,
-                                              kvt_tier tier, kvt_variant variant,
-                                              uint64_t record_bytes);
-
 /* Removes the rows of entries that touch an SSD member in the mask, durably: before the labels of
  * those members say that they are current. *kept_out counts the others. */
 KVT_NODISCARD kvt_status recover_drop_stale(store_catalog *catalog, uint64_t members,
@@ -557,16 +583,5 @@ KVT_NODISCARD kvt_status ladder_add_costs(kvt_store *store, const cost_profile *
 
 /* Whether entries of a layout may be lossy. */
 bool ladder_takes(const kvt_store *store, const kvt_layout *layout);
-
-/* What the policy decides on for an entry: options holds KVT_OPTIONS_MAX, offer_out names them.
- * Lock held. */
-KVT_NODISCARD kvt_status store_offer(const kvt_store *store, const store_entry *entry,
-                                     kvt_option *options, kvt_policy_entry *offer_out);
-
-/* The same at other figures than those of now, and with what a try has shown one form of the entry
- * to take, or NULL. */
-KVT_NODISCARD kvt_status store_offer_at(const kvt_store *store, const kvt_cost_model *figures,
-                                        const store_entry *entry, const kvt_known_size *measured,
-                                        kvt_option *options, kvt_policy_entry *offer_out);
 
 #endif

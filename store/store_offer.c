@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * store_offer.c - what a store knows of an entry becomes what the policy decides on: its layout,
- * place and request, what was learned of its kind, and sizes that its own records have shown. The
- * numbers are made by kvt_offer_build alone.
+ * store_offer.c - what the policy is told of one entry: its options at admission, at adoption, and
+ * again when its figures or sizes have changed.
+ *
+ * The file gathers the entry's layout, place and request, what was learned of its class, and the
+ * sizes that its own records have shown. The numbers are made by kvt_offer_build alone.
  *
  * Thread rule: under the control lock.
  */
 #include "store/store.h"
+
+#include <string.h>
 
 kvt_status store_offer_at(const kvt_store *store, const kvt_cost_model *figures,
                           const store_entry *entry, const kvt_known_size *measured,
@@ -40,4 +44,50 @@ kvt_status store_offer(const kvt_store *store, const store_entry *entry, kvt_opt
                        kvt_policy_entry *offer_out)
 {
     return store_offer_at(store, &store->costs, entry, NULL, options, offer_out);
+}
+
+/* The option that stands for a stored record. The bytes of its form are corrected to what is
+ * stored, in every tier. */
+static uint8_t store_find_option(kvt_tier tier, kvt_variant variant, uint64_t record_bytes,
+                                 kvt_option *options, uint32_t count)
+{
+    uint8_t found = KVT_OPTION_NONE;
+    for (uint32_t i = 1; i < count; i++) {
+        if (memcmp(&options[i].variant, &variant, sizeof variant) != 0) continue;
+        kvt_tier other = store_tier_of(options[i].bytes);
+        options[i].bytes[other] = record_bytes;
+        options[i].read_bytes[other] = record_bytes;
+        if (other == tier) found = (uint8_t)i;
+    }
+    return found;
+}
+
+kvt_status store_adopt(kvt_store *store, const store_entry *entry, kvt_tier tier,
+                       kvt_variant variant, uint64_t record_bytes)
+{
+    kvt_option options[KVT_OPTIONS_MAX];
+    kvt_policy_entry offer;
+    kvt_status status = store_offer(store, entry, options, &offer);
+    if (status != KVT_OK) return status;
+    uint8_t option = store_find_option(tier, variant, record_bytes, options, offer.option_count);
+    if (option == KVT_OPTION_NONE) return KVT_E_UNSUPPORTED;
+    return kvt_policy_adopt(store->policy, store_now_ns(store), &offer, option);
+}
+
+void store_resize(kvt_store *store, const store_entry *entry)
+{
+    kvt_option options[KVT_OPTIONS_MAX];
+    kvt_policy_entry offer;
+    if (store_offer(store, entry, options, &offer) != KVT_OK) return;
+    (void)!kvt_policy_resize(store->policy, entry->handle, options, offer.option_count);
+}
+
+void store_recost(kvt_store *store, store_entry *entry)
+{
+    kvt_option options[KVT_OPTIONS_MAX];
+    kvt_policy_entry offer;
+    entry->curve_epoch = store->curve_epoch;
+    if (store_offer(store, entry, options, &offer) != KVT_OK) return;
+    if (kvt_policy_recost(store->policy, entry->handle, options, offer.option_count) == KVT_OK)
+        store->counters.recosted++;
 }

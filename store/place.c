@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * executor_place.c - places that are given back: when their last reader has gone, with their rows.
+ * place.c - places that are no longer an entry's: the last reader's end gives back the extents, and
+ * the catalog row goes first.
+ *
+ * The file decides for no entry whether its place goes; park.c, copies.c and executor.c do.
  *
  * Thread rule: the store's lock, as each function says in store.h.
  */
@@ -15,7 +18,7 @@
  * promises from now on must not wait for them. Only the extents wait. NULL: there is no reader, no
  * row, or no memory to do it in two steps.
  */
-static catalog_later *executor_delete_row_now(kvt_store *store, store_place *place)
+static catalog_later *place_delete_row_now(kvt_store *store, store_place *place)
 {
     catalog_later *later = NULL;
     if (place->readers == 0 || place->ticket == NULL) return NULL;
@@ -25,10 +28,10 @@ static catalog_later *executor_delete_row_now(kvt_store *store, store_place *pla
     return later;
 }
 
-void executor_drain_place(kvt_store *store, store_place *place)
+void place_drain(kvt_store *store, store_place *place)
 {
     kvt_tier tier = place->tier;
-    catalog_later *later = executor_delete_row_now(store, place);
+    catalog_later *later = place_delete_row_now(store, place);
     store->draining[tier]++;
     while (place->readers != 0) {
         pthread_cond_wait(&store->changed, &store->lock);
@@ -39,12 +42,12 @@ void executor_drain_place(kvt_store *store, store_place *place)
         catalog_release(store->catalog, later, place->location);
         free(place);
     } else {
-        executor_release_place(store, place);
+        place_release(store, place);
     }
     pthread_cond_broadcast(&store->changed);
 }
 
-void executor_release_place(kvt_store *store, store_place *place)
+void place_release(kvt_store *store, store_place *place)
 {
     assert(place->readers == 0);
     if (place->ticket != NULL) {
@@ -55,18 +58,10 @@ void executor_release_place(kvt_store *store, store_place *place)
     free(place);
 }
 
-void executor_drop_entry(kvt_store *store, store_entry *entry)
+bool place_touches(const store_place *place, uint64_t members)
 {
-    entry_set_state(entry, ENTRY_RESIDENT, ENTRY_LEAVING);
-    KILL_NOTE(KILL_NOTE_DROPPED, &entry->key, entry->place->tier);
-    store_place *place = entry->place;
-    entry->load = NULL;
-    (void)!kvt_policy_remove(store->policy, entry->handle);
-    backoff_forget(entry);
-    store_place *copy = copies_detach(store, entry);
-    entry->place = NULL; /* others look at the entry while this waits for readers */
-    executor_drain_place(store, place);
-    if (copy != NULL) executor_drain_place(store, copy);
-    entry_erase(&store->table, entry);
-    pthread_cond_broadcast(&store->changed);
+    for (uint32_t i = 0; i < place->location->share_count; i++) {
+        if ((members >> place->location->shares[i].member & 1) != 0) return true;
+    }
+    return false;
 }

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * learn_round.c - the background's part of learning: figures without evidence decay towards their
+ * curves, the costs of new options follow what was learned, and stored entries get options with the
+ * figures of a new epoch.
+ *
+ * Thread rule: one round at a time, in the background; learn_begin_epoch under the control lock.
+ */
+#include "store/store.h"
+
+#include <math.h>
+
+#define LEARN_DECAY_NS      UINT64_C(1000000000)
+#define LEARN_DEVICE_OFF    0.1 /* a device's seconds are off by more: options are made anew */
+#define LEARN_PRIORS_NS     UINT64_C(30000000000)
+#define LEARN_SWEEP_STEP    64u /* entries under one hold of the lock */
+#define LEARN_SWEEP_ROUND   8192u
+#define LEARN_SWEEP_BUCKETS 4096u
+/* Whether the seconds of a tier's devices are far enough from what options were made with, by drift
+ * or by decay. learn.lock held. */
+static bool learn_tier_is_off(learn_tier *tier)
+{
+    bool off = false;
+    for (uint32_t i = 0; i < TIERS_MEMBERS_MAX; i++) {
+        learn_member *member = &tier->members[i];
+        for (int kind = 0; kind < 2 && member->known; kind++) {
+            const double *used = member->kinds[kind].used;
+            double seconds = used[0] + used[1] * ONLINE_LOAD_BYTES;
+            if (fabs(seconds / member->told_seconds[kind] - 1.0) < LEARN_DEVICE_OFF) continue;
+            member->told_seconds[kind] = seconds;
+            off = true;
+        }
+    }
+    return off;
+}
+
+/* Whether there was nothing new since the last look. */
+static bool learn_is_idle(uint64_t *evidence, uint64_t observations)
+{
+    bool idle = *evidence == observations;
+    *evidence = observations;
+    return idle;
+}
+
+static void learn_decay_tier(learn_tier *tier, double kept)
+{
+    if (learn_is_idle(&tier->evidence, tier->overhead.observations)) {
+        tier->overhead.value *= kept;
+        tier->waiting.value *= kept;
+    }
+    for (uint32_t i = 0; i < TIERS_MEMBERS_MAX; i++) {
+        learn_member *member = &tier->members[i];
+        for (int kind = 0; kind < 2 && member->known; kind++) {
+            online_device *device = &member->kinds[kind];
+            if (learn_is_idle(&member->evidence[kind], device->observations))
+                online_device_decay(device, kept);
+        }
+    }
+}
+
+/* What nothing was learned about since the last look comes closer to its curve. learn.lock held. */
+static void learn_decay(kvt_store *store)
+{
+    store_learn *learn = store->learn;
+    uint64_t now_ns = store_now_ns(store);
+    if (now_ns - learn->decayed_ns < LEARN_DECAY_NS) return;
+    double kept = learn_kept((double)(now_ns - learn->decayed_ns) * 1e-9);
+    learn->decayed_ns = now_ns;
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
+        learn_decay_tier(&learn->tiers[tier], kept);
+    for (uint32_t i = 0; i < store->costs.variant_count; i++) {
+        learn_codec *codec = &learn->codecs[i];
+        if (learn_is_idle(&codec->evidence[0], codec->decode.average.observations))
+            online_factor_decay(&codec->decode, kept);
+        if (learn_is_idle(&codec->evidence[1], codec->encode.average.observations))
+            online_factor_decay(&codec->encode, kept);
+    }
+}
+
+void learn_begin_epoch(kvt_store *store)
+{
+    store->curve_epoch++;
+    store->curve_left = store->table.bucket_count;
+}
+
+/* Gives the entries of a part of the table options of this epoch. False when the epoch is through.
+ * Lock held. */
+static bool learn_sweep_step(kvt_store *store, uint32_t *entries_done)
+{
+    uint32_t before = *entries_done;
+    for (uint32_t i = 0; i < LEARN_SWEEP_BUCKETS; i++) {
+        /* A table that grew has split its buckets: another round, for those on both sides. */
+        size_t buckets = store->table.bucket_count;
+        if (buckets != store->curve_buckets) store->curve_left = store->curve_buckets = buckets;
+        if (store->curve_left == 0) {
+            store->curve_swept = store->curve_epoch;
+            return false;
+        }
+        /* Entries that are on their way in, or may come back, have options as well. */
+        store->curve_left--;
+        store_entry *entry = store->table.buckets[store->curve_bucket++ & (buckets - 1)];
+        for (; entry != NULL; entry = entry->next) {
+            if (entry->curve_epoch == store->curve_epoch) continue;
+            store_recost(store, entry);
+            ++*entries_done;
+        }
+        if (*entries_done - before >= LEARN_SWEEP_STEP) return true;
+    }
+    return true;
+}
+
+static void learn_sweep(kvt_store *store)
+{
+    uint32_t done = 0;
+    bool more = true;
+    while (more && done < LEARN_SWEEP_ROUND) {
+        pthread_mutex_lock(&store->lock);
+        more = store->curve_swept != store->curve_epoch && !store->stopping &&
+               learn_sweep_step(store, &done);
+        pthread_mutex_unlock(&store->lock);
+    }
+}
+
+void learn_round(kvt_store *store)
+{
+    bool off = false;
+    pthread_mutex_lock(&store->lock);
+    pthread_mutex_lock(&store->learn->lock);
+    off = store->learn->reopened != store->reopened_seen;
+    store->reopened_seen = store->learn->reopened;
+    learn_decay(store);
+    for (uint32_t i = 0; i < store->costs.variant_count; i++)
+        off |= learn_cost_codec(store, i);
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
+        off |= learn_tier_is_off(&store->learn->tiers[tier]);
+    pthread_mutex_unlock(&store->learn->lock);
+    /* A round may have done much since it looked at the tiers last. */
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT && off; tier++) {
+        if (store->pools[tier] == NULL) continue;
+        learn_cost_tier(store, (kvt_tier)tier);
+        const kvt_affine *read = &store->costs.read[tier], *write = &store->costs.write[tier];
+        (void)!kvt_policy_set_speed(store->policy, (kvt_tier)tier, read->bytes_per_s,
+                                    write->bytes_per_s, read->request_seconds);
+    }
+    if (off) learn_begin_epoch(store);
+    pthread_mutex_unlock(&store->lock);
+    learn_sweep(store);
+    if (store_now_ns(store) - store->learn->told_ns > LEARN_PRIORS_NS) {
+        store->learn->told_ns = store_now_ns(store);
+        learn_tell_priors(store);
+    }
+    learn_save_due(store);
+}

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * plans.c - what happens to a plan before and instead of its execution: its entries are marked, it
+ * waits in the queue of the background, it is aborted, its moves are reported.
+ *
+ * The file carries no move out (executor.c) and asks the policy for none.
+ *
+ * Thread rule: under the control lock, except plan_report, which no lock is held for.
+ */
+#include "store/kill_note.h"
+#include "store/store.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+void plan_mark(kvt_store *store, const kvt_plan *plan)
+{
+    for (uint32_t i = 0; i < plan->count; i++) {
+        const kvt_move *move = &plan->moves[i];
+        store_entry *entry = entry_find_handle(&store->table, move->handle);
+        assert(entry != NULL);
+        if (move->kind == KVT_MOVE_CHANGE) {
+            entry_set_state(entry, ENTRY_RESIDENT, ENTRY_MOVING);
+        } else if (move->kind == KVT_MOVE_EVICT) {
+            KILL_NOTE(KILL_NOTE_EVICTS, &entry->key, KVT_TIER_NONE);
+            entry_set_state(entry, ENTRY_RESIDENT, ENTRY_LEAVING);
+        }
+    }
+}
+
+/* Undoes one marked move whose execution has not begun or has given back what it held. */
+static void plan_abort_move(kvt_store *store, const kvt_move *move)
+{
+    store_entry *entry = entry_find_handle(&store->table, move->handle);
+    assert(entry != NULL);
+    (void)!kvt_policy_abort(store->policy, move->id);
+    if (move->kind == KVT_MOVE_PUT) {
+        /* One that was handed over stays readable, and may get another plan. */
+        if (entry->state == ENTRY_ARRIVING) entry_erase(&store->table, entry);
+    } else {
+        entry_set_state(entry, move->kind == KVT_MOVE_CHANGE ? ENTRY_MOVING : ENTRY_LEAVING,
+                        ENTRY_RESIDENT);
+        KILL_NOTE(KILL_NOTE_ABORTED, &entry->key, entry->place->tier);
+    }
+    if (move->id != RELAYOUT_ID) store->counters.moves_aborted++;
+    pthread_cond_broadcast(&store->changed);
+}
+
+void plan_abort_moves(kvt_store *store, const kvt_move *moves, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        plan_abort_move(store, &moves[i]);
+    }
+}
+
+void plan_report(kvt_store *store, const kvt_move *move, kvt_status outcome)
+{
+    if (store->observer == NULL) return;
+    pthread_mutex_lock(&store->observer_lock);
+    store->observer(store->observer_context, move, outcome);
+    pthread_mutex_unlock(&store->observer_lock);
+}
+
+void plan_queue(kvt_store *store, const kvt_plan *plan)
+{
+    store_queued_plan *queued = NULL;
+    if (store->queue_count < STORE_PLANS_QUEUED) {
+        queued = malloc(sizeof *queued + plan->count * sizeof(kvt_move));
+    }
+    if (queued == NULL) {
+        plan_abort_moves(store, plan->moves, plan->count);
+        return;
+    }
+    queued->count = plan->count;
+    memcpy(queued->moves, plan->moves, plan->count * sizeof(kvt_move));
+    store->queue[store->queue_count++] = queued;
+}
+
+/* Takes the plan at an index out of the queue, keeping the order of the rest. Lock held. */
+store_queued_plan *plan_unqueue(kvt_store *store, uint32_t index)
+{
+    store_queued_plan *queued = store->queue[index];
+    store->queue_count--;
+    memmove(&store->queue[index], &store->queue[index + 1],
+            (store->queue_count - index) * sizeof(store->queue[0]));
+    return queued;
+}
+
+bool plan_cancel(kvt_store *store, uint64_t handle)
+{
+    for (uint32_t i = 0; i < store->queue_count; i++) {
+        const store_queued_plan *queued = store->queue[i];
+        for (uint32_t j = 0; j < queued->count; j++) {
+            if (queued->moves[j].handle != handle) continue;
+            store_queued_plan *taken = plan_unqueue(store, i);
+            plan_abort_moves(store, taken->moves, taken->count);
+            free(taken);
+            return true;
+        }
+    }
+    return false;
+}

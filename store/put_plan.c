@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * put_plan.c - the plans of one put: asked of the policy, carried out, and asked for again as long
+ * as the next plan can do what the last one could not.
+ *
+ * Thread rule: the caller of the put or one executor; the control lock for the moment of a
+ * decision.
+ */
+#include "store/handover.h"
+
+#include <assert.h>
+#include <string.h>
+
+/*
+ * A plan can fail for reasons that the next one does not have: a victim could not be demoted (it is
+ * gone now, and so is the need, or it backs off, and the next plan takes another one), or the
+ * record came out larger than the estimate (now it is known). Each try makes such progress, so a
+ * few are enough.
+ */
+#define PUT_TRIES 8
+
+/* Records' room that a put makes for its own at most, where a tier's free room fits none. */
+#define PUT_ROOM_MOST 4u
+
+/* Entries that one put may find larger than planned in another form, each of them once. */
+#define PUT_LARGER 64
+
+/* The entry's part of a decision; the policy does not hold the entry. Lock held. */
+static kvt_status put_admit(kvt_store *store, store_entry *entry, const put_progress *progress,
+                            kvt_plan *plan)
+{
+    kvt_option options[KVT_OPTIONS_MAX];
+    kvt_policy_entry offer;
+    const kvt_known_size measured = {progress->larger_variant, progress->larger_bytes};
+    kvt_status status = store_offer_at(store, &store->costs, entry, &measured, options, &offer);
+    if (status != KVT_OK) return status;
+    entry->curve_epoch = store->curve_epoch;
+    backoff_expire(store);
+    if (trust_try_due(store, entry, &offer, plan) == KVT_OK) return KVT_OK;
+    uint64_t started_ns = store_now_ns(store);
+    status = kvt_policy_admit(store->policy, started_ns, &offer, plan);
+    store_count_decision(store, started_ns);
+    if (status == KVT_OK) trust_note_plan(store, plan);
+    if (status == KVT_REFUSED) status = trust_note_refused(store, entry, &offer, plan);
+    return status;
+}
+
+/* Makes an ARRIVING entry for a key that is not stored. Lock held. */
+static kvt_status put_enter(kvt_store *store, const kvt_entry *source, uint64_t source_bytes,
+                            store_entry **entry_out)
+{
+    park_forget_key(store, &source->key);
+    store_entry *entry = entry_find_key(&store->table, &source->key);
+    if (entry != NULL) {
+        if (!entry_is_readable(entry)) return KVT_BUSY;
+        (void)!kvt_policy_access(store->policy, store_now_ns(store), entry->handle, NULL);
+        store->counters.puts_existing++;
+        return KVT_EXISTS;
+    }
+    kvt_status status = entry_insert(&store->table, &source->key, &entry);
+    if (status != KVT_OK) return status;
+    entry->has_parent = source->parent != NULL;
+    if (entry->has_parent) entry->parent = *source->parent;
+    entry->layout = source->layout;
+    entry->source_bytes = source_bytes;
+    entry->born = store->next_serial;
+    entry->first_position = source->first_position;
+    entry->recompute_seconds = source->recompute_seconds;
+    entry->class_id = source->class_id;
+    entry->tenant = source->tenant;
+    entry->request_tokens = source->request_tokens;
+    *entry_out = entry;
+    return KVT_OK;
+}
+
+/* A plan that nothing was marked for is taken back from the policy. Lock held. */
+static void put_withdraw(kvt_store *store, const kvt_plan *plan)
+{
+    for (uint32_t i = 0; i < plan->count; i++)
+        (void)!kvt_policy_abort(store->policy, plan->moves[i].id);
+}
+
+/* Decides on an entry that is in the table. KVT_QUEUED: an executor decides, when it takes the put.
+ * Lock held. */
+static kvt_status put_plan(kvt_store *store, put_work *work, store_entry *entry)
+{
+    if (work->full) {
+        /* The use counts all the same. */
+        (void)!kvt_policy_access(store->policy, store_now_ns(store), entry->handle, NULL);
+        store->counters.puts_busy++;
+        return KVT_BUSY;
+    }
+    bool hands_over = handover_is_on(store) && work->staged == NULL;
+    if (hands_over && handover_defers(store)) return KVT_QUEUED;
+    kvt_status status = put_admit(store, entry, &work->progress, work->plan);
+    if (status != KVT_OK) return status;
+    /* An executor's put has its place in the queue already. */
+    if (hands_over && handover_lags(store, work->plan)) {
+        put_withdraw(store, work->plan);
+        store->counters.puts_busy++;
+        return KVT_BUSY;
+    }
+    plan_mark(store, work->plan);
+    if (work->staged != NULL) handover_note_plan(store, work->staged, work->plan);
+    return KVT_OK;
+}
+
+static kvt_status put_decide_once(kvt_store *store, put_work *work)
+{
+    store_entry *entry = NULL;
+    kvt_status status = KVT_OK;
+    work->plan->count = 0;
+    pthread_mutex_lock(&store->lock);
+    uint64_t trials = store->counters.puts_tried;
+    if (work->staged != NULL) {
+        entry = entry_find_handle(&store->table, work->staged->handle);
+        assert(entry != NULL && entry->state == ENTRY_STAGED);
+        if (store->handover.stopping) status = KVT_E_CANCELLED;
+    } else {
+        status = put_enter(store, work->source, work->data_bytes, &entry);
+    }
+    if (status == KVT_OK) {
+        status = put_plan(store, work, entry);
+        /* KVT_EXISTS cannot be: the policy knows no handle that the table does not. */
+        assert(status != KVT_EXISTS);
+        bool ends = status != KVT_OK && status != KVT_QUEUED;
+        if (ends && work->staged == NULL) entry_erase(&store->table, entry);
+    }
+    work->progress.trial = store->counters.puts_tried != trials;
+    pthread_mutex_unlock(&store->lock);
+    return status;
+}
+
+/* How many members the store knows to be out of service. */
+static uint32_t put_count_retired(kvt_store *store)
+{
+    uint32_t count = 0;
+    pthread_mutex_lock(&store->lock);
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
+        count += (uint32_t)__builtin_popcountll(store->retired_members[tier]);
+    pthread_mutex_unlock(&store->lock);
+    return count;
+}
+
+/* A put that finds no room lets the entries that lacked only room into plans again: one of them may
+ * be given up for it. */
+static bool put_find_victims(kvt_store *store, put_progress *progress, kvt_status status)
+{
+    if (progress->yielded || (status != KVT_E_SPACE && status != KVT_REFUSED)) return false;
+    pthread_mutex_lock(&store->lock);
+    progress->yielded = backoff_yield(store);
+    pthread_mutex_unlock(&store->lock);
+    return progress->yielded;
+}
+
+kvt_status put_decide(kvt_store *store, put_work *work)
+{
+    put_progress *progress = &work->progress;
+    while (progress->tries - progress->larger_changes < PUT_TRIES) {
+        progress->tries++;
+        progress->retired = put_count_retired(store);
+        progress->last = put_decide_once(store, work);
+        if (progress->last == KVT_OK) return KVT_OK;
+        if (!put_find_victims(store, progress, progress->last)) break;
+    }
+    return progress->last;
+}
+
+/* Whether a plan that ended so is followed by another. */
+static bool put_tries_again(kvt_store *store, put_work *work, const executor_result *result)
+{
+    put_progress *progress = &work->progress;
+    const kvt_plan *plan = work->plan;
+    kvt_status status = progress->last;
+    if (put_find_victims(store, progress, status)) return true;
+    if (status >= 0) return false;
+    /* A trial that fails is no fault of the put, which is decided on its merit next. */
+    if (progress->trial) return true;
+    if (status == KVT_E_MEMORY) return false;
+    bool room_failed = result->failed + 1 < plan->count;
+    if (room_failed && result->larger && progress->larger_changes < PUT_LARGER)
+        progress->larger_changes++;
+    const kvt_move *put = &plan->moves[plan->count - 1];
+    bool larger = result->put_bytes > store_bytes_of(put->to_bytes);
+    /* A member that failed has been taken out of the plan's world by now. */
+    bool tier_failed = status == KVT_E_GONE || status == KVT_E_IO || status == KVT_E_READ_ONLY;
+    /* So has one that failed a sync and was noticed by the room that went with it. */
+    bool shrunk = status == KVT_E_SPACE && put_count_retired(store) > progress->retired;
+    /* A tier that holds more than its units let the policy fill, as after a restart with larger
+     * ones: what the plan freed lies where no unit fits, so the next one makes room for more. */
+    uint64_t planned = store_bytes_of(put->to_bytes);
+    bool crowded = status == KVT_E_SPACE && !room_failed && !shrunk && !larger &&
+                   planned < PUT_ROOM_MOST * result->put_bytes;
+    if (!room_failed && !tier_failed && !shrunk && !crowded && !(status == KVT_E_SPACE && larger))
+        return false;
+    if (larger || crowded) {
+        progress->larger_variant = put->to_variant;
+        progress->larger_bytes = larger ? result->put_bytes : 2 * planned;
+    }
+    return true;
+}
+
+kvt_status put_run(kvt_store *store, put_work *work)
+{
+    put_progress *progress = &work->progress;
+    kvt_status status = KVT_OK;
+    while (status == KVT_OK) {
+        executor_result result;
+        const kvt_plan *plan = work->plan;
+        progress->last = executor_run_plan(store, plan->moves, plan->count, work->data, &result);
+        if (progress->last == KVT_OK || !put_tries_again(store, work, &result))
+            return progress->last;
+        work->failure = progress->last;
+        status = put_decide(store, work);
+    }
+    return status;
+}
+
+kvt_status put_finish(kvt_store *store, store_staged *staged, kvt_plan *plan)
+{
+    memcpy(plan->moves, staged->moves, staged->count * sizeof *plan->moves);
+    plan->count = staged->count;
+    put_work work = {.source = &staged->source,
+                     .data = staged->buffer.memory,
+                     .staged = staged,
+                     .plan = plan,
+                     .progress = staged->progress};
+    kvt_status status = staged->count == 0 ? put_decide(store, &work) : KVT_OK;
+    if (status == KVT_OK) status = put_run(store, &work);
+    /* The put was accepted: that no further plan was to be had is not why it failed. */
+    if (status > 0 && work.failure != KVT_OK) status = work.failure;
+    return put_status(status);
+}
+
+kvt_status put_status(kvt_status status)
+{
+    switch (status) {
+    case KVT_E_GONE:
+    case KVT_E_READ_ONLY:
+    case KVT_E_LOCKED:
+    case KVT_E_CORRUPT:
+    case KVT_E_VERSION:
+    case KVT_E_MISMATCH:
+    case KVT_E_DATABASE: return KVT_E_IO;
+    default: return status;
+    }
+}

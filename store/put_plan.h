@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * put_plan.h - one put and the plans that are made for it.
+ *
+ * Thread rule: a put_work belongs to one thread, the caller of the put or an executor.
+ */
+#ifndef STORE_PUT_PLAN_H
+#define STORE_PUT_PLAN_H
+
+#include "store/store.h"
+
+struct store_staged;
+
+/* What is known of a put between two of its plans. */
+typedef struct put_progress {
+    kvt_variant larger_variant; /* the form whose record came out larger than planned, */
+    uint64_t larger_bytes;      /* and its size; 0 = none */
+    uint32_t tries;             /* plans asked for so far */
+    uint32_t larger_changes;    /* of these, planned again because another entry's record was */
+    uint32_t retired;           /* members out of service when the plan was made */
+    bool yielded;               /* what lacked only room was let into plans again */
+    bool trial;                 /* the plan is trust.c's */
+    kvt_status last;            /* how the last plan ended */
+} put_progress;
+
+/* One put under way, in the hands of the caller or of an executor. */
+typedef struct put_work {
+    const kvt_entry *source;
+    const void *data; /* the caller's bytes, or the staged ones */
+    uint64_t data_bytes;
+    struct store_staged *staged; /* executor: the entry is in the table */
+    bool full;                   /* caller: there is no room for the bytes */
+    kvt_plan *plan;
+    put_progress progress;
+    kvt_status failure; /* of the last plan that failed */
+} put_work;
+
+/* KVT_OK: a plan is marked. KVT_QUEUED: an executor decides, when it takes the put. Any other
+ * status is how the put ends. No lock held. */
+KVT_NODISCARD kvt_status put_decide(kvt_store *store, put_work *work);
+
+/* Carries out the plan that is marked, and those made after it. No lock held. */
+KVT_NODISCARD kvt_status put_run(kvt_store *store, put_work *work);
+
+/* A status from inside the store in the words of the public contract. */
+kvt_status put_status(kvt_status status);
+
+/* Carries a plan out that was handed over, and those made after it when it fails. plan holds the
+ * first one and has room for others. No lock held. */
+KVT_NODISCARD kvt_status put_finish(kvt_store *store, struct store_staged *staged, kvt_plan *plan);
+
+#endif

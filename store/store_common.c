@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * store_common.c - the small helpers that every file of the store may call: its clock, the
+ * arithmetic of byte vectors, a tier's capacity for the policy, and the histogram of decision
+ * times.
+ *
+ * The file calls no other file of the store, so it closes no circle. It decides nothing.
+ *
+ * Thread rule: any thread; store_count_decision under the control lock.
+ */
+#include "store/store.h"
+
+#include <assert.h>
+#include <time.h>
+
+uint64_t store_clock_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
+}
+
+uint64_t store_now_ns(const kvt_store *store)
+{
+    return store_clock_ns() - store->opened_ns + 1;
+}
+
+kvt_tier store_tier_of(const uint64_t bytes[KVT_TIER_COUNT])
+{
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
+        if (bytes[tier] != 0) return (kvt_tier)tier;
+    }
+    return KVT_TIER_NONE;
+}
+
+uint64_t store_bytes_of(const uint64_t bytes[KVT_TIER_COUNT])
+{
+    uint64_t sum = 0;
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
+        sum += bytes[tier];
+    }
+    return sum;
+}
+
+uint64_t store_policy_capacity(const kvt_store *store, kvt_tier tier)
+{
+    tiers_pool_facts facts;
+    tiers_pool_facts_get(store->pools[tier], &facts);
+    if (facts.member_count == 1) return facts.capacity_bytes;
+    uint64_t lost = facts.member_count * (uint64_t)(store->unit_bytes[tier] - TIERS_GRAIN_BYTES);
+    return facts.capacity_bytes > lost ? facts.capacity_bytes - lost : 0;
+}
+
+/* Bucket of a duration: 16 per octave, exact below 16 ns. */
+static uint32_t common_time_bucket(uint64_t ns)
+{
+    if (ns < 16) return (uint32_t)ns;
+    uint32_t octave = 63u - (uint32_t)__builtin_clzll(ns);
+    uint32_t bucket = (octave - 3) * 16 + (uint32_t)((ns >> (octave - 4)) & 15);
+    return bucket < STORE_TIMES ? bucket : STORE_TIMES - 1;
+}
+
+void store_count_decision(kvt_store *store, uint64_t started_ns)
+{
+    store->counters.decision_times[common_time_bucket(store_now_ns(store) - started_ns)]++;
+}
