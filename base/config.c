@@ -12,6 +12,7 @@
 #include <kvterrace/config.h>
 
 #include "config_parse.h"
+#include "nearest.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -171,6 +172,41 @@ static kvt_status config_note_device(kvt_config *config, const char *key, char *
     return KVT_OK;
 }
 
+/* Puts "; did you mean '...'?" behind a message, when a name was near. */
+static void config_suggest(const nearest *search, char *message, size_t size)
+{
+    if (search->best == NULL || size == 0) return;
+    const size_t used = strlen(message);
+    config_say(message + used, size - used, "; did you mean '%.*s'?", (int)nearest_span(search),
+               search->best);
+}
+
+/* The message of a key that no setting has. A device keeps the name that the user gave it. */
+static void config_refuse_key(const char *key, size_t length, char *message, size_t size)
+{
+    char quoted[CONFIG_QUOTE_BYTES], names[2][CONFIG_KEY_MAX] = {{0}};
+    nearest search = {.text = key, .length = length};
+    const kvt_setting *setting;
+    const char *last = key + length;
+    while (last > key && last[-1] != '.')
+        last--;
+    config_say(message, size, "%s: unknown setting", config_quote(key, length, quoted));
+    for (size_t i = 0; length < CONFIG_KEY_MAX && (setting = kvt_setting_at(i)) != NULL; i++) {
+        const char *star = strchr(setting->name, '*');
+        const size_t head = star ? (size_t)(star - setting->name) : 0;
+        if (!star) {
+            nearest_offer(&search, setting->name);
+        } else if (last > key + head + 1) {
+            /* The spare name is written over; the best one is kept. */
+            char *name = names[search.best == names[0]];
+            (void)snprintf(name, CONFIG_KEY_MAX, "%.*s%.*s%s", (int)head, setting->name,
+                           (int)((size_t)(last - key) - head - 1), key + head, star + 1);
+            nearest_offer(&search, name);
+        }
+    }
+    config_suggest(&search, message, size);
+}
+
 /* Checks and stores one value. All allocations come before the first change, so a failure leaves
  * the configuration as it was. */
 static kvt_status config_store(kvt_config *config, const char *key, size_t key_length,
@@ -180,7 +216,7 @@ static kvt_status config_store(kvt_config *config, const char *key, size_t key_l
     const kvt_setting *setting =
         key_length < CONFIG_KEY_MAX ? config_find_setting(key, key_length) : NULL;
     if (!setting) {
-        config_say(message, size, "%s: unknown setting", config_quote(key, key_length, quoted));
+        config_refuse_key(key, key_length, message, size);
         return KVT_E_CONFIG;
     }
     char name[CONFIG_KEY_MAX] = {0};
@@ -191,6 +227,9 @@ static kvt_status config_store(kvt_config *config, const char *key, size_t key_l
         config_say(message, size, "%s: '%s' is not %s%s", name,
                    config_quote(text, strlen(text), quoted), setting->choices ? "one of " : "",
                    reason);
+        nearest search = {.text = text, .length = strlen(text)};
+        if (setting->choices) nearest_offer_list(&search, setting->choices);
+        config_suggest(&search, message, size);
         return status;
     }
     config_value *value = config_find_value(config, name);
@@ -390,9 +429,12 @@ uint64_t kvt_config_bytes(kvt_config *config, const char *key)
 {
     const char *text = config_use(
         config, key, 1u << KVT_SETTING_BYTES | 1u << KVT_SETTING_RATE | 1u << KVT_SETTING_COUNT);
+    const kvt_setting *setting = config_find_setting(key, strlen(key));
     uint64_t bytes = 0;
-    if (!text) return 0;
-    kvt_status status = store_parse_rate(text, &bytes); /* takes counts and sizes as well */
+    if (!text || !setting) return 0;
+    /* A thousand of a count is 1000, of bytes 1024. */
+    kvt_status status = setting->kind == KVT_SETTING_COUNT ? store_parse_count(text, &bytes)
+                                                           : store_parse_rate(text, &bytes);
     assert(status == KVT_OK);
     return status == KVT_OK ? bytes : 0;
 }

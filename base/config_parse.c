@@ -19,6 +19,7 @@ typedef struct parse_unit {
     uint64_t factor;
 } parse_unit;
 
+/* A letter alone is a power of 1024, as in fio, dd and llama.cpp. */
 static const parse_unit parse_byte_units[] = {
     {"", 1},
     {"B", 1},
@@ -26,11 +27,38 @@ static const parse_unit parse_byte_units[] = {
     {"MiB", UINT64_C(1) << 20},
     {"GiB", UINT64_C(1) << 30},
     {"TiB", UINT64_C(1) << 40},
+    {"kib", UINT64_C(1) << 10},
+    {"mib", UINT64_C(1) << 20},
+    {"gib", UINT64_C(1) << 30},
+    {"tib", UINT64_C(1) << 40},
+    {"k", UINT64_C(1) << 10},
+    {"m", UINT64_C(1) << 20},
+    {"g", UINT64_C(1) << 30},
+    {"t", UINT64_C(1) << 40},
+    {"K", UINT64_C(1) << 10},
+    {"M", UINT64_C(1) << 20},
+    {"G", UINT64_C(1) << 30},
+    {"T", UINT64_C(1) << 40},
     {"kB", UINT64_C(1000)},
     {"KB", UINT64_C(1000)},
     {"MB", UINT64_C(1000000)},
     {"GB", UINT64_C(1000000000)},
     {"TB", UINT64_C(1000000000000)},
+    {"kb", UINT64_C(1000)},
+    {"mb", UINT64_C(1000000)},
+    {"gb", UINT64_C(1000000000)},
+    {"tb", UINT64_C(1000000000000)},
+};
+
+/* Of things that are counted a thousand is a thousand. */
+static const parse_unit parse_count_units[] = {
+    {"", 1},
+    {"k", UINT64_C(1000)},
+    {"m", UINT64_C(1000000)},
+    {"g", UINT64_C(1000000000)},
+    {"K", UINT64_C(1000)},
+    {"M", UINT64_C(1000000)},
+    {"G", UINT64_C(1000000000)},
 };
 
 /* In nanoseconds. */
@@ -95,20 +123,27 @@ static const parse_unit *parse_find_unit(const parse_unit *units, size_t count, 
     return NULL;
 }
 
-static kvt_status parse_bytes_until(const char *text, const char *end, uint64_t *bytes_out)
+/* The text up to end, times its unit, rounded down. */
+static kvt_status parse_scaled(const char *text, const char *end, const parse_unit *units,
+                               size_t unit_count, uint64_t *sum_out)
 {
     parse_decimal decimal;
     if (!parse_read_decimal(text, &decimal) || decimal.rest > end) return KVT_E_CONFIG;
     const parse_unit *unit =
-        parse_find_unit(parse_byte_units, sizeof parse_byte_units / sizeof parse_byte_units[0],
-                        decimal.rest, (size_t)(end - decimal.rest));
+        parse_find_unit(units, unit_count, decimal.rest, (size_t)(end - decimal.rest));
     if (!unit) return KVT_E_CONFIG;
     if (unit->factor == 1 && decimal.fraction != 0) return KVT_E_CONFIG;
-    unsigned __int128 bytes = (unsigned __int128)decimal.whole * unit->factor +
-                              (unsigned __int128)decimal.fraction * unit->factor / decimal.divisor;
-    if (bytes > UINT64_MAX) return KVT_E_CONFIG;
-    *bytes_out = (uint64_t)bytes;
+    unsigned __int128 sum = (unsigned __int128)decimal.whole * unit->factor +
+                            (unsigned __int128)decimal.fraction * unit->factor / decimal.divisor;
+    if (sum > UINT64_MAX) return KVT_E_CONFIG;
+    *sum_out = (uint64_t)sum;
     return KVT_OK;
+}
+
+static kvt_status parse_bytes_until(const char *text, const char *end, uint64_t *bytes_out)
+{
+    return parse_scaled(text, end, parse_byte_units,
+                        sizeof parse_byte_units / sizeof parse_byte_units[0], bytes_out);
 }
 
 kvt_status kvt_parse_bytes(const char *text, uint64_t *bytes_out)
@@ -155,11 +190,10 @@ kvt_status store_parse_number(const char *text, double *number_out)
 
 kvt_status store_parse_count(const char *text, uint64_t *count_out)
 {
-    parse_decimal decimal;
-    if (!parse_read_decimal(text, &decimal)) return KVT_E_CONFIG;
-    if (*decimal.rest != '\0' || decimal.divisor != 1) return KVT_E_CONFIG;
-    *count_out = decimal.whole;
-    return KVT_OK;
+    const char *end = text + strlen(text);
+    if (memchr(text, ' ', (size_t)(end - text)) != NULL) return KVT_E_CONFIG;
+    return parse_scaled(text, end, parse_count_units,
+                        sizeof parse_count_units / sizeof parse_count_units[0], count_out);
 }
 
 kvt_status store_parse_switch(const char *text, bool *on_out)
@@ -190,7 +224,7 @@ kvt_status store_check_value(const kvt_setting *setting, const char *text, const
         if (setting->choices && !store_parse_choice(text, setting->choices)) return KVT_E_CONFIG;
         return text[0] != '\0' ? KVT_OK : KVT_E_CONFIG;
     case KVT_SETTING_BYTES:
-        *reason_out = "a size such as 4096, 64KiB or 1.5GB, below 16EiB";
+        *reason_out = "a size such as 4096, 64KiB, 64k or 1.5GB, below 16EiB";
         return kvt_parse_bytes(text, &integer);
     case KVT_SETTING_RATE:
         *reason_out = "bytes per second such as 150MB/s";
@@ -202,7 +236,7 @@ kvt_status store_check_value(const kvt_setting *setting, const char *text, const
         *reason_out = "a finite number";
         return store_parse_number(text, &number);
     case KVT_SETTING_COUNT:
-        *reason_out = "a whole number from 0";
+        *reason_out = "a whole number from 0, such as 500 or 10k";
         return store_parse_count(text, &integer);
     case KVT_SETTING_SWITCH: *reason_out = "yes or no"; return store_parse_switch(text, &on);
     }

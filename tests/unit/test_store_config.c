@@ -61,6 +61,12 @@ static void test_sizes(void **state)
         {"2kB", 2000},
         {"3MB", 3000000},
         {"0.1KiB", 102},
+        {"64k", 65536},
+        {"64K", 65536},
+        {"1.5g", UINT64_C(3) << 29},
+        {"2t", UINT64_C(2) << 40},
+        {"1gib", UINT64_C(1) << 30},
+        {"1gb", 1000000000},
         {"18446744073709551615", UINT64_MAX},
         {"16777215TiB", UINT64_C(16777215) << 40},
     };
@@ -72,10 +78,10 @@ static void test_sizes(void **state)
     const char *bad[] = {
         "",      " 1",      "-1",          "+1",
         "1.5",   "1.5B",    "1.",          ".5GiB",
-        "GiB",   "1GiBs",   "1gib",        "1 G",
+        "GiB",   "1GiBs",   "1Gb",         "1Kb",
         "1e3",   "0x10",    "1,5GB",       "18446744073709551616",
         "1GiB ", "1/s",     "nan",         "1MB/s",
-        "64K",   "1..5GiB", "16777216TiB", "0.1234567890123456789GiB",
+        "64kk",  "1..5GiB", "16777216TiB", "0.1234567890123456789GiB",
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         uint64_t bytes = 12345;
@@ -106,6 +112,58 @@ static void test_times(void **state)
         assert_int_equal(kvt_parse_seconds(bad[i], &seconds), KVT_E_CONFIG);
         assert_true(seconds == -1);
     }
+}
+
+static void test_counts(void **state)
+{
+    (void)state;
+    const char *good[] = {"0", "500", "10k", "10K", "2m", "1g", "1.5k"};
+    const uint64_t counts[] = {0, 500, 10000, 10000, 2000000, 1000000000, 1500};
+    kvt_config *config = fresh();
+    char assignment[64], message[256];
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        (void)snprintf(assignment, sizeof assignment, "workload.requests=%s", good[i]);
+        assert_int_equal(kvt_config_set(config, assignment, message, sizeof message), KVT_OK);
+        assert_true(kvt_config_bytes(config, "workload.requests") == counts[i]);
+    }
+    const char *bad[] = {"-1", "1.5", "10kk", "10KiB", "k", "1 k", "1e3"};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        (void)snprintf(assignment, sizeof assignment, "workload.requests=%s", bad[i]);
+        assert_int_equal(kvt_config_set(config, assignment, message, sizeof message), KVT_E_CONFIG);
+    }
+    kvt_config_free(config);
+}
+
+/* A misspelt name gets the nearest one, and a wild one none. */
+static void test_suggestions(void **state)
+{
+    (void)state;
+    const struct {
+        const char *assignment, *meant; /* NULL: nothing is near */
+    } cases[] = {
+        {"tier.dram.capacty=1GiB", "'tier.dram.capacity'"},
+        {"tier.drma.capacity=1GiB", "'tier.dram.capacity'"},
+        {"device.nvme0.capcity=1GiB", "'device.nvme0.capacity'"},
+        {"device.path.paht=x", "'device.path.path'"},
+        {"Store.Policy=lru", "'store.policy'"},
+        {"store.policy=utilty", "'utility'"},
+        {"store.policy=LRU", "'lru'"},
+        {"workload.reqests=5", "'workload.requests'"},
+        {"zzzzzzzzzz=5", NULL},
+        {"store.policy=zzzzzzz", NULL},
+        {".=5", NULL},
+        {"=5", NULL},
+    };
+    kvt_config *config = fresh();
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char message[512] = "";
+        assert_int_equal(kvt_config_set(config, cases[i].assignment, message, sizeof message),
+                         KVT_E_CONFIG);
+        const char *found = strstr(message, "did you mean ");
+        assert_int_equal(found != NULL, cases[i].meant != NULL);
+        if (found) assert_non_null(strstr(found, cases[i].meant));
+    }
+    kvt_config_free(config);
 }
 
 /* A value of another kind must not pass for any setting in the table. */
@@ -369,6 +427,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sizes),         cmocka_unit_test(test_times),
+        cmocka_unit_test(test_counts),        cmocka_unit_test(test_suggestions),
         cmocka_unit_test(test_every_setting), cmocka_unit_test(test_documentation),
         cmocka_unit_test(test_defaults),      cmocka_unit_test(test_file),
         cmocka_unit_test(test_bad_files),     cmocka_unit_test(test_odd_files),
