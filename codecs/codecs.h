@@ -95,6 +95,17 @@ static inline void codecs_store32(uint8_t *target, uint32_t value)
     memcpy(target, &value, sizeof value);
 }
 
+/* How a record of one variant becomes a record of another. No way codes with loss what a lossy
+ * codec coded before. */
+typedef enum codecs_way {
+    CODECS_WAY_NONE,   /* not without losing a second time */
+    CODECS_WAY_DROP,   /* kvt_record_drop_planes */
+    CODECS_WAY_DERIVE, /* kvt_record_derive */
+    CODECS_WAY_RECODE  /* decode, then encode: `from` is exact, or planes at 8 bits */
+} codecs_way;
+
+codecs_way codecs_made_from(kvt_variant from, kvt_variant to);
+
 /* Exact size of an entry's record when it is stored raw, and of its header and table, before which
  * no payload lies; kvt_record_bound gives an upper bound of any form. KVT_OK; KVT_E_ARGUMENT,
  * KVT_E_UNSUPPORTED (layout). */

@@ -16,6 +16,7 @@
  * Thread rule: any thread; stages take store->lock for the short moments in which they touch shared
  * state, and hold it over no I/O.
  */
+#include "codecs/codecs.h"
 #include "store/kill_note.h"
 #include "store/placement_note.h"
 #include "store/store.h"
@@ -134,29 +135,30 @@ static kvt_status stage_read(store_op *op)
 }
 
 /*
- * The record of another lossy form from the codes of the present one, where that is possible: no
- * lossy step codes what was coded before (planes are dropped, steps of entropy thrice as coarse
- * derived). KVT_E_UNSUPPORTED: there are no such codes, and the elements have to be coded, which
- * the policy asks for only where they are exact, or as good as that (planes at 8 bits).
+ * Makes the record of another lossy variant from the codes of the present one, where the codec can
+ * (codecs_made_from). KVT_E_UNSUPPORTED: it cannot, and the elements have to be coded, which the
+ * policy asks for only where they are exact, or as good as that (planes at 8 bits).
  */
 static kvt_status executor_derive(store_op *op, void *target, uint64_t target_bytes, void *scratch,
                                   uint64_t scratch_bytes)
 {
-    kvt_variant from = op->source->variant, to = op->move->to_variant;
-    const kvt_codec *codec = kvt_codec_find(from.codec);
-    if (codec == NULL || from.codec != to.codec) return KVT_E_UNSUPPORTED;
-    if (codec->drops_to != NULL && codec->drops_to(from, to)) {
-        kvt_record_drop drop;
-        kvt_status status = kvt_record_drop_planes(op->record, op->record_bytes, to, &drop);
+    const kvt_variant to = op->move->to_variant;
+    kvt_record_drop drop;
+    kvt_status status;
+    switch (codecs_made_from(op->source->variant, to)) {
+    case CODECS_WAY_DROP:
+        status = kvt_record_drop_planes(op->record, op->record_bytes, to, &drop);
         if (status == KVT_OK) op->record_bytes = drop.record_bytes;
         return status;
+    case CODECS_WAY_DERIVE:
+        status = kvt_record_derive(op->record, op->record_bytes, to, target, target_bytes, scratch,
+                                   scratch_bytes, &op->record_bytes);
+        if (status == KVT_OK) op->record = target;
+        /* A derived record that would not be smaller is no place to go to; coding the elements
+         * anew would lose a second time. */
+        return status == KVT_E_UNSUPPORTED ? KVT_E_SPACE : status;
+    default: return KVT_E_UNSUPPORTED;
     }
-    if (codec->derives_to == NULL || !codec->derives_to(from, to)) return KVT_E_UNSUPPORTED;
-    kvt_status status = kvt_record_derive(op->record, op->record_bytes, to, target, target_bytes,
-                                          scratch, scratch_bytes, &op->record_bytes);
-    if (status == KVT_OK) op->record = target;
-    /* A form that would not be smaller is none to go to; coding it anew would lose twice. */
-    return status == KVT_E_UNSUPPORTED ? KVT_E_SPACE : status;
 }
 
 /* What encoding a record has said, which is of a size now. */

@@ -129,34 +129,12 @@ static void cost_fill_variants(const kvt_cost_model *model, const kvt_offer *off
     }
 }
 
-/* Entropy forms: both steps three times the other's, and nothing else different. */
-static bool cost_is_thrice(kvt_variant from, kvt_variant to)
-{
-    if (from.codec != KVT_CODEC_ENTROPY || to.codec != KVT_CODEC_ENTROPY) return false;
-    if (from.mode != to.mode || from.rate >> 20 != to.rate >> 20) return false;
-    return codecs_rate_field(to, 0, 10) == 3 * codecs_rate_field(from, 0, 10) &&
-           codecs_rate_field(to, 10, 10) == 3 * codecs_rate_field(from, 10, 10);
-}
-
-/* Whether a lossy form can be made from the stored bytes of another without coding what was coded
- * before: fewer planes of it, anything coarser from planes at 8 bits, whose own loss is far below
- * any other's, or an entropy form of three times its steps. */
+/* Whether the engine may plan to make one lossy variant from another. Exact variants serve every
+ * other one, which the engine knows by itself. */
 static bool cost_is_made_from(const kvt_codec_curve *to, const kvt_codec_curve *from)
 {
-    const kvt_codec *codec = kvt_codec_find(from->variant.codec);
-    if (to->loss <= 0.0 || from->loss <= 0.0 || to->stored_share >= from->stored_share)
-        return false;
-    if (codec == NULL) return false;
-    if (from->variant.codec == to->variant.codec && codec->drops_to != NULL &&
-        codec->drops_to(from->variant, to->variant)) {
-        return true;
-    }
-    if (from->variant.codec == KVT_CODEC_PLANES &&
-        codec->matrix_planes(from->variant, KVT_SIDE_K, 0) == KVT_PLANES_MAX &&
-        codec->matrix_planes(from->variant, KVT_SIDE_V, 0) == KVT_PLANES_MAX) {
-        return true;
-    }
-    return cost_is_thrice(from->variant, to->variant);
+    return to->loss > 0.0 && from->loss > 0.0 && to->stored_share < from->stored_share &&
+           codecs_made_from(from->variant, to->variant) != CODECS_WAY_NONE;
 }
 
 /* Fills made_from of all options. Option 1 + i + tier * variants is variant i, so a form's sources

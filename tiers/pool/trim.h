@@ -38,9 +38,7 @@ bool tiers_trim_begin(tiers_trims *trims, tiers_space *space);
 /* Gives it back. Returns its bytes; 0 when none was out. */
 uint64_t tiers_trim_end(tiers_trims *trims, tiers_space *space);
 
-#define TIERS_TRIM_BYTES_MAX                                                                       \
-    (UINT64_C(64)                                                                                  \
-     << 20) /* of one command: nothing else runs meanwhile                            \
-                          */
+/* Bytes of one command: nothing else runs meanwhile. */
+#define TIERS_TRIM_BYTES_MAX (UINT64_C(64) << 20)
 
 #endif

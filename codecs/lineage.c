@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * lineage.c - which variant can be made from a record of which other. The offer asks this before
+ * the engine plans a move, and the executor before it carries the move out, so both follow one
+ * rule. The file looks at variants alone, never at a record. Re-entrant.
+ */
+#include "codecs.h"
+
+/* Decoded elements are the entry's own, or so close that coding them again loses nothing that
+ * counts: the loss of planes at 8 bits is far below that of every coarser variant. A variant that
+ * dropped tokens has lost them. */
+static bool lineage_is_exact(kvt_variant variant)
+{
+    if (variant.mode >> 8 != 0) return false;
+    switch (variant.codec) {
+    case KVT_CODEC_RAW:
+    case KVT_CODEC_LOSSLESS: return true;
+    case KVT_CODEC_PLANES:
+        return codecs_planes.matrix_planes(variant, KVT_SIDE_K, 0) == KVT_PLANES_MAX &&
+               codecs_planes.matrix_planes(variant, KVT_SIDE_V, 0) == KVT_PLANES_MAX;
+    default: return false;
+    }
+}
+
+codecs_way codecs_made_from(kvt_variant from, kvt_variant to)
+{
+    const kvt_codec *codec = kvt_codec_find(from.codec);
+    if (codec == NULL) return CODECS_WAY_NONE;
+    if (from.codec == to.codec && from.mode >> 8 == to.mode >> 8) {
+        const kvt_variant present = codecs_variant_core(from), wanted = codecs_variant_core(to);
+        if (codec->drops_to != NULL && codec->drops_to(present, wanted)) return CODECS_WAY_DROP;
+        if (codec->derives_to != NULL && codec->derives_to(present, wanted))
+            return CODECS_WAY_DERIVE;
+    }
+    return lineage_is_exact(from) ? CODECS_WAY_RECODE : CODECS_WAY_NONE;
+}
