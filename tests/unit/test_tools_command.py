@@ -147,7 +147,7 @@ class CommandTest(CommandCase):
         self.run_command("profile", "codecs", "--quick", "--seconds", "1ms", "--database",
                          "profile.db")
         source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
-        for name in ("README.md", "docs/CONFIGURATION.md"):
+        for name in ("README.md", "docs/GUIDE.md", "docs/CONFIGURATION.md"):
             with open(os.path.join(source, name), encoding="utf-8") as file:
                 blocks = re.findall(r"```ini\n(.*?)```", file.read(), re.DOTALL)
             self.assertTrue(blocks, name)

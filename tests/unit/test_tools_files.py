@@ -186,12 +186,14 @@ class FilesTest(CommandCase):
                          "replay.block_tokens=512")
 
     def test_the_readme_is_true(self):
-        """The options of every command that the README prints exist, and the files that come with
-        the tree are there."""
+        """The options of every command that README and guide print exist, and the files that come
+        with the tree are there."""
         source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
-        with open(os.path.join(source, "README.md"), encoding="utf-8") as file:
-            text = file.read().replace("\\\n", " ")
-        commands = re.findall(r"^    build/kvterrace (.*?)(?: +#.*)?$", text, re.MULTILINE)
+        text = ""
+        for name in ("README.md", os.path.join("docs", "GUIDE.md")):
+            with open(os.path.join(source, name), encoding="utf-8") as file:
+                text += file.read().replace("\\\n", " ")
+        commands = re.findall(r"^    (?:build/)?kvterrace (.*?)(?: +#.*)?$", text, re.MULTILINE)
         self.assertGreater(len(commands), 15)
         for command in commands:
             with self.subTest(command=command):
