@@ -1,17 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * clock.h - a clock's seconds, for what the estimator times. Any thread.
+ * clock.h - the clock of the library: every instant, duration and pause comes from here, so that a
+ * test program can put a virtual clock in its place (docs/TESTING.md).
+ *
+ * An instant is a reading of CLOCK_MONOTONIC. Thread rule: any thread.
  */
-#ifndef ESTIMATOR_CLOCK_H
-#define ESTIMATOR_CLOCK_H
+#ifndef BASE_CLOCK_H
+#define BASE_CLOCK_H
 
-#include <time.h>
+#include <stdint.h>
 
-static inline double estimator_seconds(clockid_t clock)
-{
-    struct timespec now;
-    clock_gettime(clock, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
+#define BASE_CLOCK_NEVER UINT64_MAX /* an instant that does not come */
+
+/* The instant now, in nanoseconds. */
+uint64_t base_clock_ns(void);
+
+/* The instant now, in seconds. */
+double base_clock_seconds(void);
+
+/* The calendar, CLOCK_REALTIME, in nanoseconds: it goes on while the process does not run, and may
+ * be set back. */
+uint64_t base_calendar_ns(void);
+
+/* The processor time of the calling thread, in seconds. */
+double base_cpu_seconds(void);
+
+/* Sleeps until an instant; returns at once when it has passed. Signals do not end it. */
+void base_sleep_until(uint64_t wake_ns);
+
+/* Sleeps for a number of nanoseconds from now. */
+void base_sleep(uint64_t nanoseconds);
 
 #endif

@@ -4,8 +4,8 @@
  * specification that vector instructions (F16C, AVX-512) follow bit for bit. NaN stays NaN.
  * Re-entrant; inline.
  */
-#ifndef CODECS_HALF_H
-#define CODECS_HALF_H
+#ifndef BASE_HALF_H
+#define BASE_HALF_H
 
 #include <stdint.h>
 #include <string.h>

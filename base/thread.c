@@ -8,7 +8,7 @@
 
 #include <signal.h>
 
-int tiers_thread_start(pthread_t *thread, void *(*run)(void *argument), void *argument)
+int base_thread_start(pthread_t *thread, void *(*run)(void *argument), void *argument)
 {
     sigset_t all;
     sigset_t before;

@@ -4,13 +4,13 @@
  *
  * Thread rule: any thread.
  */
-#ifndef TIERS_THREAD_H
-#define TIERS_THREAD_H
+#ifndef BASE_THREAD_H
+#define BASE_THREAD_H
 
 #include <pthread.h>
 
 /* As pthread_create without attributes, but the new thread takes no signals: they are the
  * application's, whose handlers run on its own threads alone. */
-int tiers_thread_start(pthread_t *thread, void *(*run)(void *argument), void *argument);
+int base_thread_start(pthread_t *thread, void *(*run)(void *argument), void *argument);
 
 #endif

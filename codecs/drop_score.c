@@ -32,7 +32,7 @@ static drop_vector drop_vector_at(const drop_shape *shape, const void *matrix, u
 
 static float drop_finite(uint32_t bits)
 {
-    return rotate_bits_float((bits & 0x7f800000u) == 0x7f800000u ? 0 : bits);
+    return half_bits_float((bits & 0x7f800000u) == 0x7f800000u ? 0 : bits);
 }
 
 /* Loads channels [first, first + count) as floats, zero where not finite, and zeros up to a
@@ -47,7 +47,7 @@ static void drop_load(drop_vector vector, uint32_t first, uint32_t count, float 
     if (vector.dtype == KVT_DTYPE_FP32) {
         memcpy(values, source, count * sizeof values[0]);
         for (uint32_t i = 0; i < count; i++) {
-            values[i] = drop_finite(rotate_float_bits(values[i]));
+            values[i] = drop_finite(half_float_bits(values[i]));
         }
         return;
     }
@@ -61,7 +61,7 @@ static void drop_load(drop_vector vector, uint32_t first, uint32_t count, float 
     for (uint32_t i = 0; i < count; i++) {
         /* 2^112 moves the exponent's bias; exact for subnormals as well. */
         const uint32_t size = halves[i] & 0x7fffu;
-        const float value = rotate_bits_float(size >= 0x7c00u ? 0 : size << 13) * 0x1p112f;
+        const float value = half_bits_float(size >= 0x7c00u ? 0 : size << 13) * 0x1p112f;
         values[i] = halves[i] & 0x8000u ? -value : value;
     }
 }

@@ -12,6 +12,7 @@
  * Thread rule: any thread. Lookups hold the control lock for a few hash steps and do no I/O.
  */
 #include "base/kill_point.h"
+#include "base/wait.h"
 #include "store/fork_guard.h"
 #include "store/handover.h"
 
@@ -192,7 +193,7 @@ static kvt_status access_await_load(kvt_store *store, const access_get *get)
     bool waiting = true;
     pthread_mutex_lock(&store->lock);
     while (!get->load->finished && waiting)
-        waiting = store_cond_wait_until(&store->changed, &store->lock, get->deadline_ns);
+        waiting = base_condition_wait_until(&store->changed, &store->lock, get->deadline_ns);
     kvt_status status = get->load->finished ? get->load->status : KVT_E_TIMEOUT;
     pthread_mutex_unlock(&store->lock);
     return status;
@@ -235,7 +236,7 @@ static bool access_drop_failed(kvt_store *store, const kvt_key *key, const acces
             continue;
         }
         if (!plan_cancel(store, entry->handle))
-            waiting = store_cond_wait_until(&store->changed, &store->lock, get->deadline_ns);
+            waiting = base_condition_wait_until(&store->changed, &store->lock, get->deadline_ns);
     }
     return false;
 }
@@ -289,7 +290,7 @@ static kvt_status access_refuse(kvt_store *store, kvt_status status, kvt_get_inf
 /* Joined a read that its owner has given up. */
 static bool access_may_begin_again(const access_get *get, kvt_status status)
 {
-    return status == KVT_E_TIMEOUT && !get->owner && store_clock_ns() < get->deadline_ns;
+    return status == KVT_E_TIMEOUT && !get->owner && base_clock_ns() < get->deadline_ns;
 }
 
 static void access_let_go(kvt_store *store, access_get *get)
@@ -411,7 +412,7 @@ void access_time_entry(kvt_store *store, const kvt_key *key)
     pthread_mutex_unlock(&store->lock);
     void *data = bytes != 0 ? malloc(bytes) : NULL;
     if (data == NULL) return;
-    uint64_t deadline_ns = store_clock_ns() + ACCESS_TIMING_NS;
+    uint64_t deadline_ns = base_clock_ns() + ACCESS_TIMING_NS;
     (void)!access_run(store, key, data, bytes, deadline_ns, true, NULL);
     free(data);
 }
@@ -421,7 +422,7 @@ kvt_status kvt_get(kvt_store *store, const kvt_key *key, void *data, uint64_t da
 {
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     uint64_t deadline_ns = store->get_deadline_ns;
-    if (deadline_ns != UINT64_MAX) deadline_ns += store_clock_ns();
+    if (deadline_ns != UINT64_MAX) deadline_ns += base_clock_ns();
     return kvt_get_until(store, key, data, data_bytes, deadline_ns, info);
 }
 

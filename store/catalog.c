@@ -6,6 +6,7 @@
  * Thread rule: see catalog.h. Nothing here runs once the writer has been started.
  */
 #include "base/kill_point.h"
+#include "base/wait.h"
 #include "store/catalog_internal.h"
 
 #include <stdio.h>
@@ -314,8 +315,8 @@ kvt_status catalog_open(const char *path, uint32_t flags, store_catalog **catalo
     catalog->tail = &catalog->head;
     catalog->lock_file = -1;
     pthread_mutex_init(&catalog->lock, NULL);
-    store_cond_init(&catalog->wake);
-    store_cond_init(&catalog->done);
+    base_condition_init(&catalog->wake);
+    base_condition_init(&catalog->done);
     kvt_status status = catalog_reach(catalog, path, flags);
     if (status == KVT_OK && (flags & CATALOG_LOCK) == 0)
         status = catalog_prepare(catalog, read_only);

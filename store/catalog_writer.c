@@ -10,13 +10,12 @@
  */
 #include "base/kill_point.h"
 #include "base/thread.h"
+#include "base/wait.h"
 #include "store/catalog_internal.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define CATALOG_COLLECT_NS                                                                         \
     10000000 /* wait this long for company before a commit nobody waits for */
@@ -236,23 +235,12 @@ static catalog_settled catalog_settle_batch(store_catalog *catalog, catalog_node
     return settled;
 }
 
-static void catalog_sleep(store_catalog *catalog, long nanoseconds)
+static void catalog_sleep(store_catalog *catalog, uint64_t nanoseconds)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += nanoseconds;
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
-    while (!catalog->urgent && !catalog->stopping) {
-        if (pthread_cond_timedwait(&catalog->wake, &catalog->lock, &until) == ETIMEDOUT) break;
-    }
-}
-
-static uint64_t catalog_now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
+    const uint64_t until_ns = base_clock_ns() + nanoseconds;
+    while (!catalog->urgent && !catalog->stopping &&
+           base_condition_wait_until(&catalog->wake, &catalog->lock, until_ns))
+        continue;
 }
 
 /* The lock, as the writer takes it. */
@@ -297,7 +285,7 @@ static void catalog_run_batch(store_catalog *catalog)
     if (status == KVT_OK)
         catalog->failing_ns = 0;
     else if (catalog->failing_ns == 0)
-        catalog->failing_ns = catalog_now_ns();
+        catalog->failing_ns = base_clock_ns();
     catalog->attempts++;
     pthread_cond_broadcast(&catalog->done);
 }
@@ -329,7 +317,7 @@ static void catalog_writer_ends(void *argument)
     catalog->writer_ended = true;
     if (catalog->failure == KVT_OK) catalog->failure = KVT_E_DATABASE;
     if (catalog->unreported == KVT_OK) catalog->unreported = KVT_E_DATABASE;
-    if (catalog->failing_ns == 0) catalog->failing_ns = catalog_now_ns();
+    if (catalog->failing_ns == 0) catalog->failing_ns = base_clock_ns();
     pthread_cond_broadcast(&catalog->done);
     catalog_let_go(catalog);
 }
@@ -351,7 +339,7 @@ kvt_status catalog_start(store_catalog *catalog, kvt_status (*sync)(void *contex
     catalog->sync = sync;
     catalog->release = release;
     catalog->context = context;
-    if (tiers_thread_start(&catalog->writer, catalog_writer, catalog) != 0) return KVT_E_MEMORY;
+    if (base_thread_start(&catalog->writer, catalog_writer, catalog) != 0) return KVT_E_MEMORY;
     catalog->running = true;
     return KVT_OK;
 }

@@ -8,6 +8,7 @@
  *
  * Thread rule: not concurrent with anything.
  */
+#include "base/clock.h"
 #include "base/kill_point.h"
 #include "store/fork_guard.h"
 #include "store/handover.h"
@@ -33,7 +34,7 @@ static void close_free_places(kvt_store *store, const entry_table *table)
 static uint64_t close_deadline(const kvt_store *store)
 {
     if (!(store->close_deadline_seconds > 0)) return 0;
-    return (uint64_t)((double)store_clock_ns() + store->close_deadline_seconds * 1e9);
+    return (uint64_t)((double)base_clock_ns() + store->close_deadline_seconds * 1e9);
 }
 
 void kvt_close(kvt_store *store)

@@ -9,6 +9,7 @@
  *
  * Thread rule: the opener's thread; the devices are not yet with their workers.
  */
+#include "base/clock.h"
 #include "store/store.h"
 
 #include "codecs/kv_sample.h"
@@ -16,7 +17,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define COSTS_DEPTH         8u
 #define COSTS_REQUEST_BYTES (256u * 1024u)
@@ -25,13 +25,6 @@
 #define COSTS_PATIENCE      5.0   /* seconds of an idle device that takes nothing */
 #define COSTS_LATENCY_RUNS  4u
 #define COSTS_REPEATS       4u /* of which the fastest counts: nothing is faster than it is */
-
-static double costs_clock(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
 
 /* One probe: a range of a device, requests of one size walking over it. */
 typedef struct costs_probe {
@@ -71,7 +64,7 @@ static void costs_finish_io(costs_probe *probe, const kvt_io *io)
 /* Keeps `depth` requests in flight until `limit` of them were made or the time is over. */
 static void costs_run(costs_probe *probe, uint32_t depth, uint64_t limit)
 {
-    double until = costs_clock() + COSTS_SECONDS;
+    double until = base_clock_seconds() + COSTS_SECONDS;
     uint64_t made = 0;
     uint32_t in_flight = 0, idle_count = depth;
     uint32_t idle[COSTS_DEPTH];
@@ -86,11 +79,12 @@ static void costs_run(costs_probe *probe, uint32_t depth, uint64_t limit)
             kvt_status status = kvt_device_submit(probe->device, &probe->ios[slot]);
             if (status == KVT_OK) costs_finish_io(probe, &probe->ios[slot]);
             if (status == KVT_QUEUED) in_flight++, idle_count--;
-            if (status == KVT_BUSY && in_flight == 0 && costs_clock() > until + COSTS_PATIENCE) {
+            if (status == KVT_BUSY && in_flight == 0 &&
+                base_clock_seconds() > until + COSTS_PATIENCE) {
                 probe->status = KVT_E_IO;
             }
             if (status != KVT_BUSY) made++;
-            if (made >= COSTS_REQUESTS && costs_clock() > until) limit = made;
+            if (made >= COSTS_REQUESTS && base_clock_seconds() > until) limit = made;
             if (status != KVT_BUSY && idle_count != 0) continue;
         }
         kvt_io *done[COSTS_DEPTH];
@@ -257,15 +251,15 @@ kvt_status costs_measure_variant(const cost_profile *profile, kvt_variant varian
     double encode = 1e9, decode = 1e9;
     codecs_kv_sample_fill(&spec.layout, 1, memory);
     for (int run = 0; run < 3 && status >= 0; run++) {
-        double start = costs_clock();
+        double start = base_clock_seconds();
         status = kvt_record_encode(&spec, memory, source_bytes, record, record_bytes,
                                    memory + scratch_at, scratch_bytes, &written);
-        double middle = costs_clock();
+        double middle = base_clock_seconds();
         if (status >= 0) {
             status = kvt_record_decode(record, written, NULL, memory, source_bytes,
                                        memory + scratch_at, scratch_bytes);
         }
-        double end = costs_clock();
+        double end = base_clock_seconds();
         if (middle - start < encode) encode = middle - start;
         if (end - middle < decode) decode = end - middle;
     }

@@ -5,6 +5,7 @@
  *
  * Thread rule: any thread; no lock held.
  */
+#include "base/wait.h"
 #include "store/store.h"
 
 /* Moves of one entry, each planned as the last one ended, that a copy waits for at most. */
@@ -22,7 +23,7 @@ static kvt_status executor_await_rest(kvt_store *store, uint64_t handle, uint64_
         if (first) moves = entry->moves;
         if (deadline_ns == 0 || entry->moves - moves >= AGAIN_MOVES) return KVT_E_TIMEOUT;
         if (plan_cancel(store, handle)) continue;
-        if (!store_cond_wait_until(&store->changed, &store->lock, deadline_ns))
+        if (!base_condition_wait_until(&store->changed, &store->lock, deadline_ns))
             return KVT_E_TIMEOUT;
     }
 }

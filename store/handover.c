@@ -11,6 +11,8 @@
  */
 #include "store/handover.h"
 
+#include "base/wait.h"
+
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -175,9 +177,9 @@ kvt_status handover_take(kvt_store *store, const kvt_entry *source, const void *
         handover_report(store, plan->moves, plan->count);
         return KVT_E_MEMORY;
     }
-    uint64_t began_ns = store_clock_ns();
+    uint64_t began_ns = base_clock_ns();
     memcpy(buffer->memory, data, bytes);
-    uint64_t copy_ns = store_clock_ns() - began_ns;
+    uint64_t copy_ns = base_clock_ns() - began_ns;
     staged->buffer = *buffer;
     *buffer = (staging_buffer){0};
     pthread_mutex_lock(&store->lock);
@@ -252,7 +254,7 @@ uint64_t handover_drain(kvt_store *store, uint64_t deadline_ns, uint64_t *bytes_
     pthread_mutex_lock(&store->lock);
     uint64_t last = handover->numbers;
     while (waiting && handover->first != NULL && handover->first->number <= last)
-        waiting = store_cond_wait_until(&store->changed, &store->lock, deadline_ns);
+        waiting = base_condition_wait_until(&store->changed, &store->lock, deadline_ns);
     for (const store_staged *staged = handover->first; staged != NULL; staged = staged->next) {
         if (staged->number > last) break;
         left++;
@@ -271,7 +273,7 @@ static void handover_note_failure(kvt_store *store, kvt_status status)
     store->counters.puts_lost++;
     if (status >= 0 || status == KVT_E_CANCELLED || handover->failure != KVT_OK) return;
     handover->failure = status;
-    handover->failed_ns = store_clock_ns();
+    handover->failed_ns = base_clock_ns();
 }
 
 kvt_status handover_take_failure(kvt_store *store)

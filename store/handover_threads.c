@@ -98,7 +98,7 @@ kvt_status handover_start(kvt_store *store, const kvt_store_options *options)
     if (handover->moves == NULL) return KVT_E_MEMORY;
     while (handover->thread_count < STORE_HANDOVER_THREADS) {
         pthread_t *thread = &handover->threads[handover->thread_count];
-        if (tiers_thread_start(thread, handover_execute, store) != 0) break;
+        if (base_thread_start(thread, handover_execute, store) != 0) break;
         handover->thread_count++;
     }
     return handover->thread_count != 0 ? KVT_OK : KVT_E_MEMORY;

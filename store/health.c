@@ -7,6 +7,7 @@
  *
  * Thread rule: any thread; takes the store's, a pool's and the catalog's lock one after the other.
  */
+#include "base/clock.h"
 #include "store/fork_guard.h"
 #include "store/store.h"
 
@@ -141,7 +142,7 @@ kvt_status kvt_health(kvt_store *store, kvt_health_item *items, size_t capacity,
         return KVT_E_ARGUMENT;
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     health_list list = {
-        .items = items, .capacity = capacity, .now_ns = store_clock_ns(), .overall = KVT_OK};
+        .items = items, .capacity = capacity, .now_ns = base_clock_ns(), .overall = KVT_OK};
     catalog_health catalog = {0};
     if (store->catalog != NULL) catalog_health_get(store->catalog, &catalog);
     health_add_catalog(&list, &catalog);

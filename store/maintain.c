@@ -6,12 +6,11 @@
  * Thread rule: one round at a time (store->maintaining); plans wait in store->queue under the lock.
  */
 #include "base/thread.h"
+#include "base/wait.h"
 #include "store/fork_guard.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 static uint64_t maintain_written_bytes(const kvt_move *moves, uint32_t count)
 {
@@ -144,19 +143,9 @@ static uint64_t maintain_earn(const kvt_store *store, uint64_t budget)
 /* Sleeps for one pause, or until the store stops. Lock held. */
 static void maintain_pause(kvt_store *store)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    time_t seconds = (time_t)store->tick_seconds;
-    until.tv_sec += seconds;
-    until.tv_nsec += (long)((store->tick_seconds - (double)seconds) * 1e9);
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_sec++;
-        until.tv_nsec -= 1000000000;
-    }
-    int woken = 0;
-    while (!store->stopping && woken != ETIMEDOUT) {
-        woken = pthread_cond_timedwait(&store->changed, &store->lock, &until);
-    }
+    const uint64_t until_ns = base_clock_ns() + (uint64_t)(store->tick_seconds * 1e9);
+    while (!store->stopping && base_condition_wait_until(&store->changed, &store->lock, until_ns))
+        continue;
 }
 
 static void maintain_hold(kvt_store *store)
@@ -209,7 +198,7 @@ static void *maintain_background(void *argument)
 kvt_status maintain_start(kvt_store *store)
 {
     if (!(store->tick_seconds > 0)) return KVT_OK;
-    if (tiers_thread_start(&store->background, maintain_background, store) != 0) {
+    if (base_thread_start(&store->background, maintain_background, store) != 0) {
         return KVT_E_MEMORY;
     }
     store->has_background = true;

@@ -9,13 +9,13 @@
  *
  * Thread rule: any thread; members_lock lets one change happen at a time.
  */
+#include "base/clock.h"
 #include "base/kill_point.h"
 #include "store/fork_guard.h"
 #include "store/newcomer.h"
 
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #define MEMBERS_PATIENCE                                                                           \
     100 /* times 10 ms that a device which is gone may take for its last answers */
@@ -77,14 +77,13 @@ void members_note_wear(kvt_store *store, uint64_t bytes)
 /* Takes the device out of a member and closes it. */
 static kvt_status members_eject(kvt_store *store, kvt_tier tier, uint32_t member)
 {
-    const struct timespec nap = {.tv_nsec = 10000000};
     kvt_device *device;
     kvt_status status = tiers_pool_eject(store->pools[tier], member, &device);
     tiers_member_stats stats;
     for (int i = 0; status == KVT_BUSY && i < MEMBERS_PATIENCE; i++) {
         (void)!tiers_pool_member(store->pools[tier], member, &stats);
         if (stats.state != KVT_DEVICE_GONE) break; /* it holds something: no use in waiting */
-        nanosleep(&nap, NULL);
+        base_sleep(10000000);
         status = tiers_pool_eject(store->pools[tier], member, &device);
     }
     if (status == KVT_OK) kvt_device_close(device);

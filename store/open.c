@@ -13,6 +13,7 @@
  * Thread rule: open is not concurrent with anything. close.c closes.
  */
 #include "base/kill_point.h"
+#include "base/wait.h"
 #include "store/fork_guard.h"
 #include "store/handover.h"
 #include "store/open_internal.h"
@@ -23,7 +24,6 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 /* A crash forgets at most so much of a device's wear. */
@@ -533,11 +533,9 @@ static kvt_status open_steps(open_state *state)
 
 static void open_fill_store(kvt_store *store, const kvt_store_options *options)
 {
-    struct timespec now;
     fork_guard_start();
     store->forks = atomic_load(&fork_guard_count);
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    store->opened_ns = (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
+    store->opened_ns = base_clock_ns();
     pthread_mutex_init(&store->lock, NULL);
     pthread_mutex_init(&store->observer_lock, NULL);
     pthread_mutex_init(&store->members_lock, NULL);
@@ -550,7 +548,7 @@ static void open_fill_store(kvt_store *store, const kvt_store_options *options)
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
         store->relayouts[tier].bytes_per_s = options->tiers[tier].rebalance_bytes_per_s;
     }
-    store_cond_init(&store->changed);
+    base_condition_init(&store->changed);
     store->tick_seconds = options->tick_seconds;
     store->get_deadline_ns = UINT64_MAX;
     if (options->get_deadline_seconds > 0)

@@ -17,6 +17,7 @@
  *
  * Thread rule: as each function says in store.h.
  */
+#include "base/clock.h"
 #include "base/thread.h"
 #include "store/fork_guard.h"
 #include "store/handover.h"
@@ -288,7 +289,7 @@ static void *persist_write_chunk(void *argument)
         const persist_item *item = run->chunk[run->chunk_next++];
         kvt_status status = KVT_E_TIMEOUT;
         pthread_mutex_unlock(&run->lock);
-        if (store_clock_ns() < run->deadline_ns)
+        if (base_clock_ns() < run->deadline_ns)
             status = executor_copy(run->store, item->handle, run->deadline_ns);
         pthread_mutex_lock(&run->lock);
         persist_note(run, item, status);
@@ -303,7 +304,7 @@ static void persist_write(persist_run *run)
     pthread_t threads[PERSIST_THREADS - 1];
     uint32_t count = 0;
     while (count < PERSIST_THREADS - 1 && count + 1 < run->chunk_count &&
-           tiers_thread_start(&threads[count], persist_write_chunk, run) == 0)
+           base_thread_start(&threads[count], persist_write_chunk, run) == 0)
         count++;
     (void)persist_write_chunk(run);
     while (count > 0)
@@ -327,7 +328,7 @@ static void persist_write_wanted(persist_run *run)
     kvt_status status = persist_prepare(run);
     while (status == KVT_OK && at < run->wanted.count) {
         status = KVT_E_TIMEOUT;
-        if (store_clock_ns() < run->deadline_ns) status = persist_choose(run, &at);
+        if (base_clock_ns() < run->deadline_ns) status = persist_choose(run, &at);
         if (status == KVT_OK) persist_write(run);
     }
     persist_leave_rest(run, at, status);

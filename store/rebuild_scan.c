@@ -9,6 +9,7 @@
  * Thread rule: the members' threads touch their own rebuild_member and atomics; the caller's thread
  * waits for them and reports progress.
  */
+#include "base/clock.h"
 #include "store/rebuild.h"
 
 #include "base/thread.h"
@@ -20,7 +21,6 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define SCAN_READ_BYTES (UINT64_C(4) << 20)
 #define SCAN_SPLIT      16u
@@ -315,7 +315,7 @@ static kvt_status scan_start(rebuild_state *state, scan_group *group, uint32_t m
     if (self->end < TIERS_SUPERBLOCK_BYTES) self->end = TIERS_SUPERBLOCK_BYTES;
     group->total_bytes += self->end - TIERS_SUPERBLOCK_BYTES;
     atomic_fetch_add(&group->running, 1);
-    self->started = tiers_thread_start(&self->thread, scan_member, self) == 0;
+    self->started = base_thread_start(&self->thread, scan_member, self) == 0;
     if (self->started) return KVT_OK;
     atomic_fetch_sub(&group->running, 1);
     return KVT_E_MEMORY;
@@ -326,7 +326,7 @@ static kvt_status scan_watch(const rebuild_state *state, scan_group *group, kvt_
 {
     if (status != KVT_OK) atomic_store(&group->stop, true);
     while (atomic_load(&group->running) != 0) {
-        nanosleep(&(struct timespec){.tv_nsec = SCAN_NAP_NS}, NULL);
+        base_sleep(SCAN_NAP_NS);
         if (status != KVT_OK ||
             rebuild_progress(state, KVT_RECOVER_SCAN, atomic_load(&group->done_bytes),
                              group->total_bytes))

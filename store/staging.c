@@ -4,13 +4,12 @@
  */
 #include "store/staging.h"
 
-#include "tiers/devices/patience.h"
+#include "base/wait.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -26,25 +25,6 @@
 #define STAGING_MEMORY_SHARE                                                                       \
     4 /* the arena takes no more than this part of the machine's memory                            \
        */
-
-void store_cond_init(pthread_cond_t *condition)
-{
-    tiers_cond_init(condition);
-}
-
-bool store_cond_wait_until(pthread_cond_t *condition, pthread_mutex_t *lock, uint64_t deadline_ns)
-{
-    struct timespec now;
-    if (deadline_ns == STAGING_PATIENT) {
-        pthread_cond_wait(condition, lock);
-        return true;
-    }
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    uint64_t now_ns = (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
-    if (now_ns >= deadline_ns) return false;
-    tiers_cond_wait_until(condition, lock, deadline_ns);
-    return true;
-}
 
 /* Touches every page, so that no transfer pays for it later. False without memory. */
 static bool staging_touch(char *memory, uint64_t bytes)
@@ -93,7 +73,7 @@ kvt_status staging_open(uint64_t limit_bytes, store_staging **staging_out)
     *staging_out = staging;
     if (staging == NULL) return KVT_E_MEMORY;
     pthread_mutex_init(&staging->lock, NULL);
-    store_cond_init(&staging->freed);
+    base_condition_init(&staging->freed);
     staging->limit_bytes = limit_bytes;
     return KVT_OK;
 }
@@ -184,7 +164,8 @@ static kvt_status staging_await_room(store_staging *staging, uint64_t bytes, uin
     while (!room && !expired) {
         room = staging->waiters == &self &&
                (staging->out_bytes == 0 || staging->out_bytes + bytes <= staging->limit_bytes);
-        if (!room) expired = !store_cond_wait_until(&staging->freed, &staging->lock, deadline_ns);
+        if (!room)
+            expired = !base_condition_wait_until(&staging->freed, &staging->lock, deadline_ns);
     }
     staging_leave_queue(staging, &self);
     return room ? KVT_OK : KVT_E_TIMEOUT;

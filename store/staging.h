@@ -31,13 +31,6 @@
 
 #define STAGING_ALIGN 4096u
 
-/* A condition variable whose timed waits follow the monotonic clock. */
-void store_cond_init(pthread_cond_t *condition);
-
-/* Waits until woken or until an instant of it, in nanoseconds; UINT64_MAX: for ever. May wake
- * early. False when the instant had passed already. */
-bool store_cond_wait_until(pthread_cond_t *condition, pthread_mutex_t *lock, uint64_t deadline_ns);
-
 typedef struct staging_buffer {
     void *memory;
     uint64_t bytes;

@@ -227,9 +227,6 @@ struct kvt_store {
 
 /* ---- store_common.c ---- */
 
-/* Nanoseconds of CLOCK_MONOTONIC: what deadlines are instants of. */
-uint64_t store_clock_ns(void);
-
 /* Nanoseconds since the store was opened, at least 1. */
 uint64_t store_now_ns(const kvt_store *store);
 

@@ -8,21 +8,14 @@
  *
  * Thread rule: any thread; store_count_decision under the control lock.
  */
+#include "base/clock.h"
 #include "store/store.h"
 
 #include <assert.h>
-#include <time.h>
-
-uint64_t store_clock_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
-}
 
 uint64_t store_now_ns(const kvt_store *store)
 {
-    return store_clock_ns() - store->opened_ns + 1;
+    return base_clock_ns() - store->opened_ns + 1;
 }
 
 kvt_tier store_tier_of(const uint64_t bytes[KVT_TIER_COUNT])

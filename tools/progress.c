@@ -2,20 +2,13 @@
 /*
  * progress.c - one line on a terminal that says how far a long command is. One thread.
  */
+#include "base/clock.h"
 #include "command.h"
 
-#include <time.h>
 #include <unistd.h>
 
 #define PROGRESS_CELLS   30u
 #define PROGRESS_STEP_NS UINT64_C(100000000)
-
-static uint64_t progress_now(void)
-{
-    struct timespec now;
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 void progress_start(command_progress *progress, const command_common *common)
 {
@@ -25,7 +18,7 @@ void progress_start(command_progress *progress, const command_common *common)
 void progress_update(command_progress *progress, double done, const char *what)
 {
     if (!progress->shown) return;
-    uint64_t now = progress_now();
+    uint64_t now = base_clock_ns();
     if (progress->drawn && now - progress->drawn_ns < PROGRESS_STEP_NS) return;
     if (!(done >= 0)) done = 0;
     if (done > 1) done = 1;

@@ -207,7 +207,7 @@ ROTATE_WIDE uint32_t rotate_encode_spin(const rotate_run *run, const uint32_t le
         const uint32_t n = rotate_block_first(length - at);
         uint32_t block = rotate_block_spin(values + at, n);
         if (block >= 0x7f800000u) return block;
-        block = rotate_float_bits(rotate_bits_float(block) * rotate_block_factor(n));
+        block = half_float_bits(half_bits_float(block) * rotate_block_factor(n));
         largest = block > largest ? block : largest;
         at += n;
     }
@@ -402,7 +402,7 @@ ROTATE_WIDE void rotate_decode_even(const rotate_run *run, const unsigned count,
         }
         rotate_block_wholes(v, count, stages);
         v[0] = _mm256_sub_epi16(v[0], middle);
-        const __m256 step = _mm256_set1_ps(rotate_from_fp16(scale) * factor);
+        const __m256 step = _mm256_set1_ps(half_to_float(scale) * factor);
 #pragma GCC unroll 16
         for (unsigned i = 0; i < count; i++) {
             rotate_store(v[i], step, run->dtype, target);
@@ -456,7 +456,7 @@ ROTATE_WIDE void rotate_decode_odd(const rotate_run *run, const uint8_t *scales,
         if (!roomy) from = memcpy(stored, from, code_bytes);
         for (uint32_t at = 0; at < length;) {
             const uint32_t n = rotate_block_first(length - at);
-            rotate_decode_block(run, n, rotate_from_fp16(scale), from + at * run->bits / 8,
+            rotate_decode_block(run, n, half_to_float(scale), from + at * run->bits / 8,
                                 to + at * element_bytes);
             at += n;
         }

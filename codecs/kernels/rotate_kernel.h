@@ -44,9 +44,9 @@ rotate_decode_run rotate_decode_run_avx512;
 static inline float rotate_block_factor(uint32_t n)
 {
     const float whole = (float)n;
-    const uint32_t power = (rotate_float_bits(whole) >> 23) - 127u; /* n = 2^power */
+    const uint32_t power = (half_float_bits(whole) >> 23) - 127u; /* n = 2^power */
     const float odd = power & 1u ? 0x1.6a09e6p-1f : 1.0f;
-    return odd * rotate_bits_float((127u - power / 2u) << 23);
+    return odd * half_bits_float((127u - power / 2u) << 23);
 }
 
 /* The largest block at the start of what is left of a group. */
@@ -58,7 +58,7 @@ static inline uint32_t rotate_block_first(uint32_t left)
 /* The scale for a largest value of a >= 0: a / 2^(bits-1), rounded up to fp16. */
 static inline uint16_t rotate_scale_of(float a, uint32_t bits)
 {
-    const float step = a * rotate_bits_float((127u - (bits - 1u)) << 23);
+    const float step = a * half_bits_float((127u - (bits - 1u)) << 23);
     if (!(a > 0.0f)) return 0;
     if (step <= 0x1p-24f) return 1;
     if (step > 65504.0f) return ROTATE_SCALE_RAW;
@@ -67,20 +67,20 @@ static inline uint16_t rotate_scale_of(float a, uint32_t bits)
         const uint32_t below = (uint32_t)steps;
         return (uint16_t)(below + ((float)below < steps));
     }
-    return (uint16_t)(((rotate_float_bits(step) + 0x1fffu) >> 13) - (112u << 10));
+    return (uint16_t)(((half_float_bits(step) + 0x1fffu) >> 13) - (112u << 10));
 }
 
 /* The scale for the bits of a, which may be those of an infinity or a NaN. */
 static inline uint16_t rotate_scale_of_bits(uint32_t a, uint32_t bits)
 {
     return a >= 0x7f800000u ? (uint16_t)ROTATE_SCALE_RAW
-                            : rotate_scale_of(rotate_bits_float(a), bits);
+                            : rotate_scale_of(half_bits_float(a), bits);
 }
 
 /* What y is multiplied with to count steps; 0 for a group of zeros. */
 static inline float rotate_inverse_of(uint16_t scale, float factor)
 {
-    return scale == 0 ? 0.0f : factor / rotate_from_fp16(scale);
+    return scale == 0 ? 0.0f : factor / half_to_float(scale);
 }
 
 /* The sum that the middle of the codes adds to the first F of a block. */

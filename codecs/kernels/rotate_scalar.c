@@ -43,15 +43,15 @@ static uint16_t rotate_group_scale(const float *values, uint32_t length, uint32_
         const uint32_t n = rotate_block_first(length - at);
         uint32_t block = 0;
         for (uint32_t i = at; i < at + n; i++) {
-            const uint32_t size = rotate_float_bits(values[i]) & 0x7fffffffu;
+            const uint32_t size = half_float_bits(values[i]) & 0x7fffffffu;
             if (size > block) block = size;
         }
         if (block >= 0x7f800000u) return ROTATE_SCALE_RAW;
-        block = rotate_float_bits(rotate_bits_float(block) * rotate_block_factor(n));
+        block = half_float_bits(half_bits_float(block) * rotate_block_factor(n));
         if (block > largest) largest = block;
         at += n;
     }
-    return rotate_scale_of(rotate_bits_float(largest), bits);
+    return rotate_scale_of(half_bits_float(largest), bits);
 }
 
 static uint8_t rotate_code_of(float value, float inverse, uint32_t bits)
@@ -145,7 +145,7 @@ void rotate_decode_run_scalar(const rotate_run *run, const uint8_t *scales, cons
         rotate_spin_integers(values, length);
         for (uint32_t at = 0; at < length;) {
             const uint32_t n = rotate_block_first(length - at);
-            const float step = rotate_from_fp16(scale) * rotate_block_factor(n);
+            const float step = half_to_float(scale) * rotate_block_factor(n);
             values[at] -= rotate_block_middle(n, run->bits);
             for (uint32_t i = at; i < at + n; i++) {
                 const float value = (float)values[i] * step;

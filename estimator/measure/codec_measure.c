@@ -70,9 +70,9 @@ typedef struct codec_run {
 
 /* One thread is timed by its own clock: what others do to the machine's time slices is no property
  * of a codec. Several are timed by the wall's. */
-static clockid_t codec_clock(const codec_pass *pass)
+static double codec_clock(const codec_pass *pass)
 {
-    return pass->workers != NULL ? CLOCK_MONOTONIC : CLOCK_THREAD_CPUTIME_ID;
+    return pass->workers != NULL ? base_clock_seconds() : base_cpu_seconds();
 }
 
 /* Pages are touched here, not while something is timed. */
@@ -243,22 +243,21 @@ static kvt_status codec_measure_prepare(codec_run *run)
 static kvt_status codec_measure_once(codec_run *run, const codec_pass *pass, double *encode_seconds,
                                      double *decode_seconds)
 {
-    const clockid_t clock = codec_clock(pass);
-    double start = estimator_seconds(clock);
+    double start = codec_clock(pass);
     kvt_status status = kvt_record_encode_parallel(
         &run->spec, NULL, pass->workers, pass->source, pass->source_bytes, run->record,
         run->record_capacity, run->scratch, run->scratch_bytes, &run->record_bytes);
-    double middle = estimator_seconds(clock);
+    double middle = codec_clock(pass);
     if (status != KVT_OK && status != KVT_RAW) return status;
     kvt_record_info info;
     status = kvt_record_parse(run->record, run->record_bytes, &info);
     if (status != KVT_OK) return status;
     run->decoded_bytes = info.decoded_bytes;
-    double decode = estimator_seconds(clock);
+    double decode = codec_clock(pass);
     status = kvt_record_decode_parallel(run->record, run->record_bytes, NULL, pass->workers,
                                         run->decoded, run->decoded_bytes, run->scratch,
                                         run->scratch_bytes);
-    double end = estimator_seconds(clock);
+    double end = codec_clock(pass);
     *encode_seconds = middle - start;
     *decode_seconds = end - decode;
     return status;
@@ -269,11 +268,10 @@ static kvt_status codec_measure_once(codec_run *run, const codec_pass *pass, dou
 static kvt_status codec_repeat(codec_run *run, const codec_pass *pass, uint32_t *count_out)
 {
     const uint32_t most = run->settings.repetitions;
-    const double until = estimator_seconds(CLOCK_MONOTONIC) +
-                         CODEC_SECONDS_PER_VARIANT * run->settings.seconds_per_point;
+    const double until =
+        base_clock_seconds() + CODEC_SECONDS_PER_VARIANT * run->settings.seconds_per_point;
     uint32_t count = 0;
-    while (count < most &&
-           (count < CODEC_REPETITIONS_LEAST || estimator_seconds(CLOCK_MONOTONIC) < until)) {
+    while (count < most && (count < CODEC_REPETITIONS_LEAST || base_clock_seconds() < until)) {
         kvt_status status =
             codec_measure_once(run, pass, &run->encode_seconds[count], &run->decode_seconds[count]);
         if (status != KVT_OK) return status;

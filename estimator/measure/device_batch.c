@@ -11,27 +11,21 @@
  */
 #include "estimator/measure/device_batch.h"
 
+#include "base/clock.h"
+
 #include <assert.h>
 #include <math.h>
 #include <string.h>
-#include <time.h>
 
 #define MEASURE_VIRTUAL_REQUESTS 64u
 #define MEASURE_REAP_TIMEOUT_NS  UINT64_C(100000000)
 #define MEASURE_PROGRESS_NS      UINT64_C(100000000)
 #define MEASURE_NAPS_MAX         10000u
 
-static uint64_t measure_now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
-}
-
 void measure_report(measure_run *run, double part_of_point, bool always)
 {
     if (run->settings.progress == NULL || run->cancelled) return;
-    uint64_t now = measure_now_ns();
+    uint64_t now = base_clock_ns();
     if (!always && now < run->progress_at_ns) return;
     run->progress_at_ns = now + MEASURE_PROGRESS_NS;
     double points = (double)(run->point_count + run->mixed_done);
@@ -110,9 +104,8 @@ static bool measure_submit(measure_run *run, measure_batch *batch, kvt_io *io)
  */
 static void measure_be_patient(measure_run *run, measure_batch *batch)
 {
-    const struct timespec nap = {0, 1000000};
     if (++batch->naps > MEASURE_NAPS_MAX) batch->status = KVT_E_IO;
-    nanosleep(&nap, NULL);
+    base_sleep(1000000);
     measure_report(run, 0.5, false);
 }
 

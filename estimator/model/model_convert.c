@@ -4,7 +4,7 @@
  * specification; vector instructions give the same bits
  * (NaN becomes quiet). Thread rule: any thread.
  */
-#include "estimator/model/model_half.h"
+#include "base/half.h"
 #include "estimator/model/model_internal.h"
 
 #include <string.h>
@@ -19,7 +19,7 @@ typedef void (*convert_half)(const uint16_t *source, size_t count, float *target
 static void convert_fp16_plain(const uint16_t *source, size_t count, float *target)
 {
     for (size_t i = 0; i < count; i++)
-        target[i] = model_half_from_fp16(source[i]);
+        target[i] = half_to_float(source[i]);
 }
 
 #if defined(__x86_64__)
@@ -75,6 +75,6 @@ void model_convert(uint8_t dtype, const void *source, size_t count, float *targe
         convert_choose()(half, count, target);
     } else {
         for (size_t i = 0; i < count; i++)
-            target[i] = model_half_from_bf16(half[i]);
+            target[i] = half_bf16_to_float(half[i]);
     }
 }

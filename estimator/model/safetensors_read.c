@@ -4,7 +4,7 @@
  * the tensors must tile the data part exactly, so none can reach outside it or overlap another.
  * Thread rule: see safetensors.h.
  */
-#include "estimator/model/model_half.h"
+#include "base/half.h"
 #include "estimator/model/model_map.h"
 #include "estimator/model/safetensors.h"
 
@@ -275,7 +275,6 @@ void safetensors_read_fp32(const safetensors_tensor *tensor, uint64_t first, uin
     for (uint64_t i = 0; i < count; i++) {
         uint16_t half;
         memcpy(&half, at + 2 * i, sizeof half);
-        out[i] = tensor->dtype == KVT_DTYPE_FP16 ? model_half_from_fp16(half)
-                                                 : model_half_from_bf16(half);
+        out[i] = tensor->dtype == KVT_DTYPE_FP16 ? half_to_float(half) : half_bf16_to_float(half);
     }
 }

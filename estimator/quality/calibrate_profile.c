@@ -427,7 +427,7 @@ kvt_status calibrate_profile_run(kvt_profile *profile, const calibrate_options *
                      .message = message,
                      .message_size = message_size};
     calibrate_rows rows = {.source = NULL};
-    double start = estimator_seconds(CLOCK_MONOTONIC);
+    double start = base_clock_seconds();
     memset(report_out, 0, sizeof *report_out);
     message[0] = '\0';
     kvt_status status = calibrate_check(options, message, message_size);
@@ -447,7 +447,7 @@ kvt_status calibrate_profile_run(kvt_profile *profile, const calibrate_options *
                                message_size);
     }
     if (status == KVT_OK) status = calibrate_store(&c);
-    report_out->seconds = estimator_seconds(CLOCK_MONOTONIC) - start;
+    report_out->seconds = base_clock_seconds() - start;
     calibrate_rows_free(&rows);
     quality_entries_free(&c.entries);
     quality_subject_close(&c.subject);

@@ -4,7 +4,7 @@
  * Thread rule: see judge.h.
  */
 #include "estimator/quality/judge.h"
-#include "estimator/model/model_half.h"
+#include "base/half.h"
 #include "estimator/model/model_score.h"
 
 #include <assert.h>
@@ -71,7 +71,7 @@ static bool judge_round(const float *from, size_t count, uint16_t *to)
 {
     bool fits = true;
     for (size_t i = 0; i < count; i++) {
-        to[i] = model_half_to_fp16(from[i]);
+        to[i] = half_from_float(from[i]);
         fits = fits && (to[i] & 0x7c00u) != 0x7c00u;
     }
     return fits;

@@ -298,14 +298,14 @@ static kvt_status attention_layer(quality_attention *a, uint32_t layer, attentio
 {
     const uint32_t stored = a->info.stored_tokens;
     const size_t heads = a->layout.kv_heads;
-    double start = estimator_seconds(CLOCK_THREAD_CPUTIME_ID);
+    double start = base_cpu_seconds();
     kvt_status status = attention_decode(a, layer, KVT_SIDE_K);
-    double keys = estimator_seconds(CLOCK_THREAD_CPUTIME_ID);
+    double keys = base_cpu_seconds();
     if (status != KVT_OK) return status;
     attention_convert(a, a->keys);
-    double between = estimator_seconds(CLOCK_THREAD_CPUTIME_ID);
+    double between = base_cpu_seconds();
     status = attention_decode(a, layer, KVT_SIDE_V);
-    double values = estimator_seconds(CLOCK_THREAD_CPUTIME_ID);
+    double values = base_cpu_seconds();
     if (status == KVT_OK) status = attention_list_kept(a, layer);
     if (status != KVT_OK) return status;
     attention_convert(a, a->values);
@@ -315,7 +315,7 @@ static kvt_status attention_layer(quality_attention *a, uint32_t layer, attentio
         attention_compare_out(a, head);
     }
     a->cost.decode_seconds += keys - start + values - between;
-    a->cost.probe_seconds += between - keys + estimator_seconds(CLOCK_THREAD_CPUTIME_ID) - values;
+    a->cost.probe_seconds += between - keys + base_cpu_seconds() - values;
     a->cost.probe_flops +=
         4.0 * (double)a->rows * (double)stored * (double)a->layout.head_dim * (double)heads;
     return KVT_OK;
@@ -349,9 +349,9 @@ kvt_status quality_attention_run(quality_attention *a, kvt_variant variant, bool
     attention_sums sums = {0, 0, 0.0};
     *row_out = quality_row_none();
     a->variant = variant;
-    double start = estimator_seconds(CLOCK_THREAD_CPUTIME_ID);
+    double start = base_cpu_seconds();
     kvt_status status = attention_encode(a, merged);
-    a->cost.encode_seconds += estimator_seconds(CLOCK_THREAD_CPUTIME_ID) - start;
+    a->cost.encode_seconds += base_cpu_seconds() - start;
     if (status == KVT_E_UNSUPPORTED) return KVT_OK;
     for (uint32_t layer = 0; status == KVT_OK && layer < a->layout.layers; layer++)
         status = attention_layer(a, layer, &sums);

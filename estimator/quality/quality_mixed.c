@@ -305,7 +305,7 @@ kvt_status quality_mixed_run(const quality_mixed_options *options, quality_mixed
                              char *message, size_t message_size)
 {
     mixed_run run = {.options = options, .message = message, .message_size = message_size};
-    double start = estimator_seconds(CLOCK_MONOTONIC);
+    double start = base_clock_seconds();
     *report_out = (quality_mixed_report){.contexts = 0};
     message[0] = '\0';
     kvt_status status = mixed_check(options, message, message_size);
@@ -320,7 +320,7 @@ kvt_status quality_mixed_run(const quality_mixed_options *options, quality_mixed
     if (status == KVT_OK) status = mixed_measure(&run);
     if (status == KVT_OK) status = mixed_report(&run, report_out);
     report_out->model = run.subject.facts;
-    report_out->seconds = estimator_seconds(CLOCK_MONOTONIC) - start;
+    report_out->seconds = base_clock_seconds() - start;
     free(run.rows);
     free(run.draws);
     free(run.measured);

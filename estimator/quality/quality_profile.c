@@ -315,7 +315,7 @@ kvt_status quality_profile_run(kvt_profile *profile, const quality_profile_optio
                                .report = report_out,
                                .message = message,
                                .message_size = message_size};
-    double start = estimator_seconds(CLOCK_MONOTONIC);
+    double start = base_clock_seconds();
     *report_out = (quality_report){.metric = options->metric};
     message[0] = '\0';
     kvt_status status = run_check(options, message, message_size);
@@ -327,7 +327,7 @@ kvt_status quality_profile_run(kvt_profile *profile, const quality_profile_optio
     if (status == KVT_OK) status = run_open_sets(&run);
     if (status == KVT_OK) status = run_measure(&run);
     if (status == KVT_OK) status = run_report(&run);
-    report_out->seconds = estimator_seconds(CLOCK_MONOTONIC) - start;
+    report_out->seconds = base_clock_seconds() - start;
     for (uint32_t i = 0; i < QUALITY_CLASSES_MAX; i++)
         quality_entries_free(&run.classes[i].entries);
     free(run.rows);

@@ -29,12 +29,12 @@ static double sgemm_time(const sgemm_shape *shape, uint32_t times, const float *
 {
     double samples[SGEMM_RUNS];
     for (int run = -1; run < SGEMM_RUNS; run++) { /* the first one warms up */
-        double start = estimator_seconds(CLOCK_THREAD_CPUTIME_ID);
+        double start = base_cpu_seconds();
         for (uint32_t i = 0; i < times; i++)
             cblas_sgemm(CblasRowMajor, CblasNoTrans, shape->right, shape->rows, shape->columns,
                         shape->inner, 1.0f, left, shape->inner, right, shape->right_stride, 0.0f,
                         out, shape->columns);
-        if (run >= 0) samples[run] = (estimator_seconds(CLOCK_THREAD_CPUTIME_ID) - start) / times;
+        if (run >= 0) samples[run] = (base_cpu_seconds() - start) / times;
     }
     qsort(samples, SGEMM_RUNS, sizeof samples[0], sgemm_order);
     return samples[SGEMM_RUNS / 2];

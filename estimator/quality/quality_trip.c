@@ -4,8 +4,8 @@
  */
 #include "estimator/quality/quality_trip.h"
 
+#include "base/half.h"
 #include "codecs/codecs.h"
-#include "estimator/model/model_half.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -82,8 +82,7 @@ static double trip_value(uint8_t dtype, const uint8_t *bytes)
         return (double)value;
     }
     memcpy(&half, bytes, sizeof half);
-    return (double)(dtype == KVT_DTYPE_BF16 ? model_half_from_bf16(half)
-                                            : model_half_from_fp16(half));
+    return (double)(dtype == KVT_DTYPE_BF16 ? half_bf16_to_float(half) : half_to_float(half));
 }
 
 /* Adds what one matrix contributes to the energies of error and source. */

@@ -12,7 +12,6 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* The bench's own list. The marked ones are timed on every instruction set; the others differ from
  * one of them in rate alone. KIVI groups V inside a head: "@row" shows it the row as one head,
@@ -65,23 +64,6 @@ static const struct {
 };
 
 enum { CODECS_USUAL_COUNT = sizeof codecs_usual / sizeof codecs_usual[0] };
-
-static double codecs_clock(clockid_t clock)
-{
-    struct timespec now;
-    clock_gettime(clock, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
-double bench_codecs_seconds(void)
-{
-    return codecs_clock(CLOCK_MONOTONIC);
-}
-
-double bench_codecs_cpu_seconds(void)
-{
-    return codecs_clock(CLOCK_THREAD_CPUTIME_ID);
-}
 
 void bench_codecs_note(const bench_codecs_options *options, const char *format, ...)
 {

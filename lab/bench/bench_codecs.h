@@ -89,11 +89,6 @@ typedef struct bench_codec_check {
     bool ok;
 } bench_codec_check;
 
-double bench_codecs_seconds(void);
-
-/* CPU time of this thread: what a codec takes, not what else the machine does meanwhile. */
-double bench_codecs_cpu_seconds(void);
-
 /* A note on stderr, unless options say quiet. */
 void bench_codecs_note(const bench_codecs_options *options, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

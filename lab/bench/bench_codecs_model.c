@@ -5,8 +5,9 @@
  *
  * Thread rule: one bench at a time.
  */
+#include "base/clock.h"
+#include "base/half.h"
 #include "bench_codecs.h"
-#include "estimator/model/model_half.h"
 #include "estimator/quality/quality.h"
 
 #include <stdlib.h>
@@ -46,7 +47,7 @@ static kvt_status model_opened(void *context, uint32_t index, const quality_exac
     for (uint32_t i = 0; i < 2u * layout.layers; i++) {
         const uint16_t *from = i % 2 == 0 ? exact->entry->k[i / 2] : exact->entry->v[i / 2];
         for (uint64_t e = 0; e < elements; e++)
-            rounded[i * elements + e] = model_half_to_bf16(model_half_from_fp16(from[e]));
+            rounded[i * elements + e] = half_bf16_from_float(half_to_float(from[e]));
     }
     kvt_status status = bench_codecs_lossless(&layout, rounded, &run->source->lossless);
     free(rounded);
@@ -156,7 +157,7 @@ static kvt_status model_measure(model_run *run, char *message, size_t message_si
 kvt_status bench_codecs_judge(bench_codec_results *results, const char *path,
                               bench_codec_source *source, char *message, size_t message_size)
 {
-    double start = bench_codecs_seconds();
+    double start = base_clock_seconds();
     model_run run = {.results = results, .source = source};
     const char *slash = strrchr(path, '/');
     snprintf(source->name, sizeof source->name, "%s", slash != NULL ? slash + 1 : path);
@@ -169,6 +170,6 @@ kvt_status bench_codecs_judge(bench_codec_results *results, const char *path,
     quality_entries_free(&run.entries);
     tokenizer_close(run.tokens);
     model_close(run.weights);
-    source->seconds = bench_codecs_seconds() - start;
+    source->seconds = base_clock_seconds() - start;
     return status;
 }

@@ -5,6 +5,7 @@
  *
  * Thread rule: one bench at a time.
  */
+#include "base/clock.h"
 #include "bench_codecs.h"
 #include "codecs/kv_sample.h"
 #include "estimator/model/model_score.h"
@@ -90,7 +91,7 @@ static kvt_status sample_variant(quality_trip *trip, const bench_codec_variant *
 kvt_status bench_codecs_sample(bench_codec_results *results, bench_codec_source *source,
                                char *message, size_t message_size)
 {
-    double start = bench_codecs_seconds();
+    double start = base_clock_seconds();
     quality_trip trip = {.source = NULL};
     sample_probe probe = {.memory = NULL};
     snprintf(source->name, sizeof source->name, "sample");
@@ -113,7 +114,7 @@ kvt_status bench_codecs_sample(bench_codec_results *results, bench_codec_source 
     }
     free(probe.memory);
     quality_trip_close(&trip);
-    source->seconds = bench_codecs_seconds() - start;
+    source->seconds = base_clock_seconds() - start;
     return status;
 }
 

@@ -8,6 +8,7 @@
  *
  * Thread rule: one bench at a time.
  */
+#include "base/clock.h"
 #include "bench_codecs.h"
 #include "codecs/codecs.h"
 #include "codecs/kv_sample.h"
@@ -187,7 +188,7 @@ static kvt_status speed_sample(speed_run *run, speed_step step, uint32_t entries
     double samples[SPEED_SAMPLES_MAX];
     double bytes = (double)run->entry_bytes / (speed->side == BENCH_SIDE_BOTH ? 1 : 2);
     kvt_side side = speed->side == KVT_SIDE_V ? KVT_SIDE_V : KVT_SIDE_K;
-    double (*clock)(void) = run->workers != NULL ? bench_codecs_seconds : bench_codecs_cpu_seconds;
+    double (*clock)(void) = run->workers != NULL ? base_clock_seconds : base_cpu_seconds;
     double first = clock();
     speed->threads = run->workers != NULL ? run->workers->count : 1;
     kvt_status status = entries == 1 ? step(run, 0, side) : KVT_OK;
@@ -227,12 +228,11 @@ static void speed_memcpy(speed_run *run)
 {
     const uint64_t bytes = run->results->memcpy_bytes;
     if (run->memcpy_count == SPEED_MEMCPY_MAX) return;
-    double start = bench_codecs_cpu_seconds();
+    double start = base_cpu_seconds();
     memcpy(run->decoded, run->source, bytes);
     /* The copy must have happened, although nobody reads it. */
     __asm__ volatile("" : : "r"(run->decoded) : "memory");
-    run->memcpy_samples[run->memcpy_count++] =
-        (double)bytes / (bench_codecs_cpu_seconds() - start + 1e-9);
+    run->memcpy_samples[run->memcpy_count++] = (double)bytes / (base_cpu_seconds() - start + 1e-9);
 }
 
 /* ---- variants ---- */

@@ -10,6 +10,7 @@
  */
 #include "bench_drift.h"
 
+#include "base/clock.h"
 #include "bench_drive_control.h"
 #include "bench_rate.h"
 #include "bench_scratch.h"
@@ -18,7 +19,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define MIB                ((uint64_t)1 << 20)
 #define DRIFT_OBJECT_BYTES (16 * MIB)
@@ -74,9 +74,9 @@ drift_reading drift_get(drift_site *site, const drift_object *object, void *buff
 {
     kvt_key key = drift_key(object);
     kvt_get_info info = {0};
-    uint64_t start = bench_now_ns();
+    uint64_t start = base_clock_ns();
     drift_reading reading = {.status = kvt_get(site->store, &key, buffer, object->bytes, &info)};
-    reading.seconds = (double)(bench_now_ns() - start) * 1e-9;
+    reading.seconds = (double)(base_clock_ns() - start) * 1e-9;
     reading.read_seconds = (double)info.read_ns * 1e-9;
     reading.stored_bytes = info.stored_bytes;
     if (reading.status == KVT_OK && !drift_holds(object, buffer)) reading.status = KVT_E_CORRUPT;
@@ -152,10 +152,10 @@ static kvt_status drift_watch_new(drift_site *site, void *buffer, drift_slowing 
     drift_object recent[DRIFT_NEW_KEPT] = {{0}};
     double later[DRIFT_SAMPLES_MAX];
     uint32_t later_count = 0;
-    uint64_t start = bench_now_ns();
+    uint64_t start = base_clock_ns();
     out->seconds_to_ratio = -1;
     for (uint32_t i = 0; i < DRIFT_SAMPLES_MAX; i++) {
-        double elapsed = (double)(bench_now_ns() - start) * 1e-9;
+        double elapsed = (double)(base_clock_ns() - start) * 1e-9;
         if (elapsed > watched_seconds) break;
         drift_object *object = &recent[i % DRIFT_NEW_KEPT];
         if (object->bytes != 0) drift_delete(site, object);
@@ -177,14 +177,14 @@ static kvt_status drift_watch_new(drift_site *site, void *buffer, drift_slowing 
 /* Reads the hot objects until they were laid out anew, or for ten seconds. */
 static void drift_heat(drift_site *site, const drift_object *hot, void *buffer, drift_slowing *out)
 {
-    uint64_t start = bench_now_ns();
+    uint64_t start = base_clock_ns();
     double elapsed = 0;
     kvt_store_stats before = drift_stats(site), now = before;
     while (elapsed < 10 && now.relayouts - before.relayouts < DRIFT_HOT) {
         for (uint32_t i = 0; i < DRIFT_HOT; i++)
             (void)drift_ratio(site, &hot[i], buffer, out);
         now = drift_stats(site);
-        elapsed = (double)(bench_now_ns() - start) * 1e-9;
+        elapsed = (double)(base_clock_ns() - start) * 1e-9;
     }
     out->hot_objects = DRIFT_HOT;
     out->hot_seconds = elapsed;

@@ -7,6 +7,8 @@
  */
 #include "bench_drive_control.h"
 
+#include "base/clock.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -14,7 +16,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { CONTROL_TRIES = 500 }; /* times 10 ms */
@@ -61,7 +62,6 @@ bool bench_drive_set_rate(const char *path, double bytes_per_s)
 /* Signals the keeper and waits until the drive is there, or is not. */
 static bool control_signal(const char *path, int signal_number, bool there)
 {
-    const struct timespec nap = {.tv_nsec = 10000000};
     char name[PATH_MAX];
     long pid = 0;
     FILE *file = control_path(path, ".pid", name) ? fopen(name, "re") : NULL;
@@ -72,7 +72,7 @@ static bool control_signal(const char *path, int signal_number, bool there)
         return control_complain(path, "its keeper cannot be signalled");
     for (int i = 0; i < CONTROL_TRIES; i++) {
         if ((bench_drive_rate(path) > 0) == there) return true;
-        nanosleep(&nap, NULL);
+        base_sleep(10000000);
     }
     errno = ETIMEDOUT;
     return control_complain(path, there ? "does not come back" : "does not go");

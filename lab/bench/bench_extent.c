@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "tiers/pool/extent.h"
 #include "tiers/pool/pool.h"
 
@@ -66,7 +67,7 @@ static uint64_t extent_random(extent_bench *bench)
 
 static void extent_record(extent_bench *bench, uint64_t started_ns)
 {
-    uint64_t took = bench_now_ns() - started_ns;
+    uint64_t took = base_clock_ns() - started_ns;
     bench->times[took < TIMES_MAX ? took : TIMES_MAX - 1]++;
     bench->operations++;
 }
@@ -169,7 +170,7 @@ static void extent_take(extent_bench *bench, uint64_t grains, bool audit)
     tiers_range range = {0};
     if (bench->held_count == HELD_MAX) return;
     if (audit) scan = extent_walk(bench, grains);
-    uint64_t started = bench_now_ns();
+    uint64_t started = base_clock_ns();
     kvt_status status = tiers_space_take(bench->space, grains * GRAIN, &range);
     extent_record(bench, started);
     bool full = bench->used_grains == GRAINS;
@@ -193,7 +194,7 @@ static void extent_release(extent_bench *bench, uint64_t pick)
     uint32_t at = (uint32_t)(pick % bench->held_count);
     tiers_range range = bench->held[at];
     extent_mark(bench, range, false);
-    uint64_t started = bench_now_ns();
+    uint64_t started = base_clock_ns();
     tiers_space_release(bench->space, range);
     extent_record(bench, started);
     bench->held[at] = bench->held[--bench->held_count];
@@ -207,7 +208,7 @@ static void extent_trim(extent_bench *bench, uint64_t pick, uint64_t amount)
     uint64_t keep = (1 + amount % (held->bytes / GRAIN - 1)) * GRAIN;
     tiers_range tail = {.offset = held->offset + keep, .bytes = held->bytes - keep};
     extent_mark(bench, tail, false);
-    uint64_t started = bench_now_ns();
+    uint64_t started = base_clock_ns();
     tiers_space_trim(bench->space, tail);
     extent_record(bench, started);
     held->bytes = keep;
@@ -218,7 +219,7 @@ static void extent_adopt(extent_bench *bench, uint64_t first, uint64_t grains)
     tiers_range range = {.offset = BEGIN + first * GRAIN, .bytes = grains * GRAIN};
     if (bench->held_count == HELD_MAX) return;
     bool expect = extent_in_space(range) && extent_all(bench, range, false);
-    uint64_t started = bench_now_ns();
+    uint64_t started = base_clock_ns();
     kvt_status status = tiers_space_adopt(bench->space, range);
     extent_record(bench, started);
     if (status != (expect ? KVT_OK : KVT_E_CORRUPT)) bench->mismatches++;
@@ -274,10 +275,10 @@ static extent_results extent_summary(const extent_bench *bench)
     for (uint32_t i = 0; i < TIMES_MAX; i++)
         sum += (double)bench->times[i] * i;
     results.mean_ns = sum / (double)bench->operations;
-    uint64_t started = bench_now_ns();
+    uint64_t started = base_clock_ns();
     for (int i = 0; i < CLOCKS; i++)
-        (void)bench_now_ns();
-    results.clock_ns = (double)(bench_now_ns() - started) / CLOCKS;
+        (void)base_clock_ns();
+    results.clock_ns = (double)(base_clock_ns() - started) / CLOCKS;
     return results;
 }
 

@@ -19,6 +19,8 @@
  */
 #include "bench_fast_path.h"
 
+#include "base/clock.h"
+
 #include <errno.h>
 #include <spawn.h>
 #include <stdlib.h>
@@ -125,7 +127,7 @@ static kvt_status fast_ours(fast_drive *drive, kvt_io_kind kind, uint32_t millis
     kvt_status first = KVT_OK;
     uint64_t bytes = 0;
     double cpu = fast_cpu_seconds();
-    uint64_t start = bench_now_ns();
+    uint64_t start = base_clock_ns();
     uint64_t end = start + milliseconds * UINT64_C(1000000);
     uint32_t started = 0;
     uint32_t ended = 0;
@@ -138,11 +140,11 @@ static kvt_status fast_ours(fast_drive *drive, kvt_io_kind kind, uint32_t millis
         if (first == KVT_OK) first = status;
         bytes += FAST_OBJECT_BYTES;
         ended++;
-        if (first != KVT_OK || bench_now_ns() >= end) continue;
+        if (first != KVT_OK || base_clock_ns() >= end) continue;
         fast_start(drive, kind, started, &transfers[started % FAST_IN_FLIGHT]);
         started++;
     }
-    sample->bytes_per_s = bench_bytes_per_s(bytes, bench_now_ns() - start);
+    sample->bytes_per_s = bench_bytes_per_s(bytes, base_clock_ns() - start);
     sample->cpu_per_gb = (fast_cpu_seconds() - cpu) / ((double)bytes * 1e-9);
     return first;
 }

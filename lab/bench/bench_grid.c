@@ -8,6 +8,7 @@
  * of its seed alone. A result does not depend on the threads. One run at a time.
  */
 #include "bench_grid.h"
+#include "base/clock.h"
 #include "bench_rate.h"
 
 #include "worker_pool.h"
@@ -205,7 +206,7 @@ static kvt_status grid_open_sources(grid_state *state)
 
 static double grid_now_s(void)
 {
-    return (double)bench_now_ns() * 1e-9;
+    return (double)base_clock_ns() * 1e-9;
 }
 
 /* Runs the first job of a cell that is there by itself; its seconds tell what the others take. */

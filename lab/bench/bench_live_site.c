@@ -9,6 +9,7 @@
 
 #include "bench_rate.h"
 
+#include "base/clock.h"
 #include "lab/replay/live_content.h"
 
 #include <stdlib.h>
@@ -66,20 +67,20 @@ static kvt_status site_time_calls(kvt_store *store, const kvt_layout *layout, ui
         live_fill(1, i, buffer, bytes);
         do {
             status = kvt_flush(store);
-            uint64_t begin = bench_now_ns();
+            uint64_t begin = base_clock_ns();
             if (status == KVT_OK) status = kvt_put(store, &entry, buffer, bytes);
-            puts[i] = (double)(bench_now_ns() - begin) * 1e-9;
+            puts[i] = (double)(base_clock_ns() - begin) * 1e-9;
         } while (status == KVT_BUSY);
     }
     if (status == KVT_OK) status = kvt_flush(store);
     for (uint32_t i = 0; i < SITE_PROBES && status == KVT_OK; i++) {
         kvt_key key = live_key(1, i);
         kvt_get_info info = {0};
-        uint64_t begin = bench_now_ns();
+        uint64_t begin = base_clock_ns();
         status = kvt_get(store, &key, buffer, bytes, &info);
         if (status == KVT_MISS) status = KVT_E_IO;
         double transfer_s = (double)info.stored_bytes / bytes_per_s;
-        gets[i] = (double)(bench_now_ns() - begin) * 1e-9 - transfer_s;
+        gets[i] = (double)(base_clock_ns() - begin) * 1e-9 - transfer_s;
     }
     free(buffer);
     if (status != KVT_OK) return status;

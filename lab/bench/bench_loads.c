@@ -10,6 +10,7 @@
  *
  * Thread rule: one bench at a time.
  */
+#include "base/clock.h"
 #include "bench.h"
 
 #include "bench_rate.h"
@@ -21,7 +22,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define MIB ((uint64_t)1 << 20)
@@ -127,9 +127,7 @@ static double loads_draw(uint64_t *seed)
 
 static void loads_sleep(double seconds)
 {
-    struct timespec pause = {.tv_sec = (time_t)seconds,
-                             .tv_nsec = (long)((seconds - floor(seconds)) * 1e9)};
-    nanosleep(&pause, NULL);
+    base_sleep((uint64_t)(seconds * 1e9));
 }
 
 static void *loads_read(void *argument)

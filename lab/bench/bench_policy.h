@@ -80,8 +80,6 @@ typedef struct policy_live_row {
 KVT_NODISCARD kvt_status policy_live_run(const policy_instance *instance, double dual_true,
                                          policy_live_row *row, char *message, size_t message_size);
 
-double policy_seconds(void);
-double policy_cpu_seconds(void);     /* of this thread */
 double policy_unit(uint64_t *state); /* between 0 and 1; the state is any number */
 
 #endif

@@ -8,7 +8,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* Bits and relative loss as research/codec-trial.md has them for the larger model, its KL mapped to
  * loss by one factor; decode rates as this library reaches them on one core. */
@@ -24,20 +23,6 @@ const uint32_t policy_rung_count = sizeof policy_rungs / sizeof policy_rungs[0];
 static const double tier_bandwidth[LEVELS] = {1.5e12, 25e9, 3e9};
 static const double tier_seconds[LEVELS] = {2e-6, 1e-5, 1e-4};
 static const double tier_share[LEVELS] = {0.01, 0.05, 0.2}; /* of all raw bytes */
-
-double policy_seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
-double policy_cpu_seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 static uint64_t draw(uint64_t *state)
 {

@@ -3,12 +3,12 @@
  * bench_policy_live.c - the engine at work on a drawn instance: ten calls an entry, drawn by the
  * entries' rates, then its own state against the bound of its own rates.
  */
+#include "base/clock.h"
 #include "bench_policy.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define CALLS_PER_ENTRY  10u
 #define LIVE_MOVES       64u
@@ -43,13 +43,6 @@ typedef struct live {
     kvt_move room[LIVE_MOVES];
     kvt_plan plan;
 } live;
-
-static uint64_t live_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 static uint32_t live_draw(live *run)
 {
@@ -133,9 +126,9 @@ static kvt_status live_admit(live *run, uint32_t number, bool timed)
                                     .recompute_seconds = instance->recompute[number],
                                     .sensitivity = instance->sensitivity[number]};
     bool full = timed && live_is_full(run);
-    uint64_t begin = live_ns();
+    uint64_t begin = base_clock_ns();
     kvt_status status = kvt_policy_admit(run->policy, run->now_ns, &offer, &run->plan);
-    uint32_t spent = (uint32_t)(live_ns() - begin);
+    uint32_t spent = (uint32_t)(base_clock_ns() - begin);
     if (full && run->plan.count > 0) run->decision_ns[run->decisions++] = spent;
     if (full && run->plan.count > 1) run->room_ns[run->rooms++] = spent;
     return status;
@@ -144,10 +137,10 @@ static kvt_status live_admit(live *run, uint32_t number, bool timed)
 static kvt_status live_call(live *run, bool timed)
 {
     uint32_t number = live_draw(run);
-    uint64_t begin = live_ns();
+    uint64_t begin = base_clock_ns();
     kvt_status status =
         kvt_policy_access(run->policy, run->now_ns, number + UINT64_C(1), &run->plan);
-    uint64_t end = live_ns();
+    uint64_t end = base_clock_ns();
     if (status == KVT_OK && timed) run->access_ns[run->accesses++] = (uint32_t)(end - begin);
     if (status == KVT_MISS) status = live_admit(run, number, timed);
     if (status != KVT_OK && status != KVT_REFUSED) return status;
@@ -213,10 +206,10 @@ static kvt_status live_run(live *run, double dual_true, policy_live_row *row)
     row->decisions = run->decisions;
     row->rooms = run->rooms;
     kvt_policy_bound bound;
-    double begin = policy_seconds(), cpu_begin = policy_cpu_seconds();
+    double begin = base_clock_seconds(), cpu_begin = base_cpu_seconds();
     status = kvt_policy_solve(run->policy, run->now_ns, &bound);
-    row->solve_cpu_s = policy_cpu_seconds() - cpu_begin;
-    row->solve_s = policy_seconds() - begin;
+    row->solve_cpu_s = base_cpu_seconds() - cpu_begin;
+    row->solve_s = base_clock_seconds() - begin;
     row->primal = bound.primal;
     row->dual = bound.dual;
     row->gap_solver = bound.gap_solver;

@@ -9,7 +9,6 @@
 #include <kvterrace/kvterrace.h>
 #include <stdlib.h>
 #include <sys/utsname.h>
-#include <time.h>
 
 static int rate_compare(const void *a, const void *b)
 {
@@ -24,13 +23,6 @@ bench_rate bench_rate_of(double *samples, uint32_t count)
     double middle = samples[count / 2];
     if (count % 2 == 0) middle = (middle + samples[count / 2 - 1]) / 2;
     return (bench_rate){.median = middle, .min = samples[0], .max = samples[count - 1]};
-}
-
-uint64_t bench_now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
 double bench_bytes_per_s(uint64_t bytes, uint64_t nanoseconds)

@@ -23,7 +23,6 @@ typedef struct bench_rate {
 /* Sorts the samples. */
 bench_rate bench_rate_of(double *samples, uint32_t count);
 
-uint64_t bench_now_ns(void);
 double bench_bytes_per_s(uint64_t bytes, uint64_t nanoseconds);
 
 /* wanted, or what a bench does by default, within bounds; 1 when quick. */

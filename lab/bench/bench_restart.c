@@ -11,6 +11,7 @@
  */
 #include "bench_restart.h"
 
+#include "base/clock.h"
 #include "bench_scratch.h"
 
 #include <signal.h>
@@ -38,11 +39,12 @@ static const restart_behaviour restart_behaviours[] = {
     {"one place per entry", false, 0, 0},
 };
 
-static double restart_seconds(clockid_t clock)
+/* The processor time of this process, in seconds. */
+static double restart_cpu_seconds(void)
 {
     struct timespec now;
-    clock_gettime(clock, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+    (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
 /* Runs a part in a child, which ends with this process. Not 0: it failed, or did not end as it
@@ -87,7 +89,7 @@ static int restart_life(restart_site *site, restart_row *row)
 {
     kvt_store *store = restart_site_open(site);
     if (store == NULL) return 1;
-    double began = restart_seconds(CLOCK_MONOTONIC);
+    double began = base_clock_seconds();
     for (uint32_t i = 0; i < row->entries; i++) {
         kvt_status status = restart_put(store, i);
         if (status != KVT_OK && status != KVT_REFUSED) {
@@ -95,7 +97,7 @@ static int restart_life(restart_site *site, restart_row *row)
             return 1;
         }
     }
-    row->put_seconds = restart_seconds(CLOCK_MONOTONIC) - began;
+    row->put_seconds = base_clock_seconds() - began;
     if (!site->hollow && restart_use(store, row) != 0) return 1;
     if (kvt_flush(store) != KVT_OK) return 1;
     kvt_store_stats stats = restart_stats(store);
@@ -109,19 +111,19 @@ static int restart_life(restart_site *site, restart_row *row)
         (void)kill(getpid(), SIGKILL);
         return 1;
     }
-    began = restart_seconds(CLOCK_MONOTONIC);
+    began = base_clock_seconds();
     kvt_close(store);
-    row->close_seconds = restart_seconds(CLOCK_MONOTONIC) - began;
+    row->close_seconds = base_clock_seconds() - began;
     return 0;
 }
 
 static int restart_return(restart_site *site, restart_row *row)
 {
-    double began = restart_seconds(CLOCK_MONOTONIC);
-    double cpu_began = restart_seconds(CLOCK_PROCESS_CPUTIME_ID);
+    double began = base_clock_seconds();
+    double cpu_began = restart_cpu_seconds();
     kvt_store *store = restart_site_open(site);
-    row->reopen_cpu_seconds = restart_seconds(CLOCK_PROCESS_CPUTIME_ID) - cpu_began;
-    row->reopen_seconds = restart_seconds(CLOCK_MONOTONIC) - began;
+    row->reopen_cpu_seconds = restart_cpu_seconds() - cpu_began;
+    row->reopen_seconds = base_clock_seconds() - began;
     if (store == NULL) return 1;
     kvt_store_stats stats = restart_stats(store);
     row->back_bytes = stats.policy.used_bytes[KVT_TIER_SSD];

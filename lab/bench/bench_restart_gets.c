@@ -8,6 +8,7 @@
  *
  * Thread rule: as bench_restart.h; the readers share nothing but the store.
  */
+#include "base/clock.h"
 #include "bench_restart.h"
 
 #include "bench_scratch.h"
@@ -15,7 +16,6 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum {
     GETS_READERS = 2,
@@ -43,12 +43,12 @@ static void *gets_read(void *argument)
 {
     gets_reader *reader = argument;
     uint64_t drawn = reader->number + 1;
-    while (bench_now_ns() < reader->until_ns && reader->count < GETS_SAMPLES_MAX) {
+    while (base_clock_ns() < reader->until_ns && reader->count < GETS_SAMPLES_MAX) {
         drawn = drawn * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
         uint32_t entry = (uint32_t)((drawn >> 33) % reader->entries);
-        uint64_t began_ns = bench_now_ns();
+        uint64_t began_ns = base_clock_ns();
         kvt_status status = restart_get(reader->store, entry);
-        reader->seconds[reader->count++] = (float)(bench_now_ns() - began_ns) * 1e-9F;
+        reader->seconds[reader->count++] = (float)(base_clock_ns() - began_ns) * 1e-9F;
         if (status != KVT_OK && status != KVT_MISS) reader->wrong = true;
     }
     return NULL;
@@ -58,10 +58,9 @@ static void *gets_read(void *argument)
 static void *gets_maintain(void *argument)
 {
     gets_reader *background = argument;
-    const struct timespec pause = {.tv_nsec = GETS_ROUND_NS};
-    while (bench_now_ns() < background->until_ns) {
+    while (base_clock_ns() < background->until_ns) {
         (void)!kvt_maintain(background->store, NULL);
-        nanosleep(&pause, NULL);
+        base_sleep(GETS_ROUND_NS);
     }
     return NULL;
 }
@@ -78,7 +77,7 @@ static int gets_measure(kvt_store *store, uint32_t entries, bool quick, float *s
 {
     gets_reader threads[GETS_READERS + 1];
     kvt_store_stats before = {.struct_size = sizeof before}, after = {.struct_size = sizeof after};
-    uint64_t began_ns = bench_now_ns();
+    uint64_t began_ns = base_clock_ns();
     uint64_t until_ns = began_ns + (quick ? 200 : 2000) * UINT64_C(1000000);
     uint32_t started = 0, count = 0;
     int code = kvt_stats(store, &before) != KVT_OK;
@@ -104,7 +103,7 @@ static int gets_measure(kvt_store *store, uint32_t entries, bool quick, float *s
     out->p50_seconds = (double)seconds[count / 2];
     out->p99_seconds = (double)seconds[(uint64_t)count * 99 / 100];
     out->written_bytes_per_s = bench_bytes_per_s(after.persisted_bytes - before.persisted_bytes,
-                                                 bench_now_ns() - began_ns);
+                                                 base_clock_ns() - began_ns);
     return 0;
 }
 

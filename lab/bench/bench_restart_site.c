@@ -4,6 +4,7 @@
  *
  * Thread rule: as bench_restart.h.
  */
+#include "base/clock.h"
 #include "bench_restart.h"
 
 #include "bench_scratch.h"
@@ -35,7 +36,7 @@ static void hollow_close(kvt_device *device)
 static kvt_status hollow_submit(kvt_device *device, kvt_io *io)
 {
     hollow_device *hollow = (hollow_device *)device;
-    io->submitted_ns = bench_now_ns();
+    io->submitted_ns = base_clock_ns();
     io->status = KVT_OK;
     if (io->offset + io->bytes <= HOLLOW_KEPT_BYTES)
         io->status =

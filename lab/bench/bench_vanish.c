@@ -8,6 +8,7 @@
  *
  * Thread rule: one bench at a time.
  */
+#include "base/clock.h"
 #include "bench_drift.h"
 
 #include "bench_drive_control.h"
@@ -16,7 +17,6 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <time.h>
 
 #define VANISH_LARGE_BYTES ((uint64_t)4 << 20)
 #define VANISH_SMALL_BYTES ((uint64_t)128 << 10) /* one unit: on one drive */
@@ -61,8 +61,7 @@ static void *vanish_read(void *argument)
         drift_reading reading = drift_get(state->site, object, buffer);
         vanish_note(state, &reading);
         if (reading.status == KVT_MISS) { /* an engine would compute now */
-            const struct timespec pause = {.tv_nsec = 200000};
-            nanosleep(&pause, NULL);
+            base_sleep(200000);
         }
     }
     free(buffer);
@@ -82,9 +81,7 @@ static uint32_t vanish_count_readable(vanish_state *state, void *buffer)
 
 static void vanish_pause(double seconds)
 {
-    struct timespec pause = {.tv_sec = (time_t)seconds};
-    pause.tv_nsec = (long)((seconds - (double)pause.tv_sec) * 1e9);
-    nanosleep(&pause, NULL);
+    base_sleep((uint64_t)(seconds * 1e9));
 }
 
 /* The drive goes with two threads reading, and stays away. */
@@ -120,10 +117,10 @@ static kvt_status vanish_come_back(vanish_state *state, const char *path, drift_
     char message[256] = "";
     drift_site *site = state->site;
     if (!bench_drive_return(path)) return KVT_E_GONE;
-    uint64_t start = bench_now_ns();
+    uint64_t start = base_clock_ns();
     kvt_status status = kvt_store_device_add(
         site->store, KVT_TIER_SSD, &site->options->devices[VANISH_VICTIM], message, sizeof message);
-    out->add_seconds = (double)(bench_now_ns() - start) * 1e-9;
+    out->add_seconds = (double)(base_clock_ns() - start) * 1e-9;
     if (status != KVT_OK) fprintf(stderr, "kvterrace bench drift: %s\n", message);
     return status;
 }

@@ -12,12 +12,13 @@
  */
 #include "bench_ablation.h"
 
+#include "base/clock.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define MIB ((uint64_t)1 << 20)
@@ -99,7 +100,7 @@ static tiers_transfer ablation_transfer(const ablation_run *run, const ablation_
 static void ablation_arrive(ablation_run *run, kvt_status status)
 {
     pthread_mutex_lock(&run->mutex);
-    run->arrived_ns[run->arrived++] = bench_now_ns();
+    run->arrived_ns[run->arrived++] = base_clock_ns();
     if (run->status == KVT_OK) run->status = status;
     pthread_cond_broadcast(&run->changed);
     pthread_mutex_unlock(&run->mutex);
@@ -119,13 +120,13 @@ static void ablation_load_pooled(ablation_run *run)
     tiers_transfer transfers[ABLATION_LAYERS];
     const ablation_part *part = &run->parts[0];
     ablation_await_grant(run, ABLATION_LAYERS - 1);
-    uint64_t started = bench_now_ns();
+    uint64_t started = base_clock_ns();
     for (uint32_t layer = 0; layer < ABLATION_LAYERS; layer++)
         transfers[layer] = ablation_transfer(run, part, KVT_IO_READ, layer);
     tiers_transfers_start(part->pool, transfers, ABLATION_LAYERS);
     for (uint32_t layer = 0; layer < ABLATION_LAYERS; layer++)
         ablation_arrive(run, tiers_transfer_wait(part->pool, &transfers[layer]));
-    run->busy_ns = bench_now_ns() - started;
+    run->busy_ns = base_clock_ns() - started;
 }
 
 /* One layer after the other, its part in memory first and then its part on the SSD. */
@@ -134,14 +135,14 @@ static void ablation_load_serialized(ablation_run *run)
     for (uint32_t layer = 0; layer < ABLATION_LAYERS; layer++) {
         kvt_status status = KVT_OK;
         ablation_await_grant(run, layer);
-        uint64_t started = bench_now_ns();
+        uint64_t started = base_clock_ns();
         for (uint32_t i = 0; i < run->part_count && status == KVT_OK; i++) {
             tiers_transfer transfer = ablation_transfer(run, &run->parts[i], KVT_IO_READ, layer);
             if (transfer.bytes == 0) continue;
             tiers_transfer_start(run->parts[i].pool, &transfer);
             status = tiers_transfer_wait(run->parts[i].pool, &transfer);
         }
-        run->busy_ns += bench_now_ns() - started;
+        run->busy_ns += base_clock_ns() - started;
         ablation_arrive(run, status);
     }
 }
@@ -177,14 +178,6 @@ static uint64_t ablation_await(ablation_run *run, uint32_t layer)
     return arrived_ns;
 }
 
-static void ablation_sleep_until(uint64_t wake_ns)
-{
-    struct timespec wake = {.tv_sec = (time_t)(wake_ns / 1000000000u),
-                            .tv_nsec = (long)(wake_ns % 1000000000u)};
-    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &wake, NULL) == EINTR)
-        continue;
-}
-
 /* One request; its blocked and loading seconds. */
 static kvt_status ablation_request(ablation_run *run, double *blocked, double *loading)
 {
@@ -194,9 +187,9 @@ static kvt_status ablation_request(ablation_run *run, double *blocked, double *l
     run->busy_ns = 0;
     run->status = KVT_OK;
     if (pthread_create(&loader, NULL, ablation_loader, run) != 0) return KVT_E_MEMORY;
-    uint64_t start = bench_now_ns() + (uint64_t)(run->context->queue_seconds * 1e9);
+    uint64_t start = base_clock_ns() + (uint64_t)(run->context->queue_seconds * 1e9);
     if (run->way->async) ablation_grant(run, ABLATION_LAYERS);
-    ablation_sleep_until(start);
+    base_sleep_until(start);
     uint64_t free_at = start;
     uint64_t blocked_ns = 0;
     for (uint32_t layer = 0; layer < ABLATION_LAYERS; layer++) {
@@ -209,7 +202,7 @@ static kvt_status ablation_request(ablation_run *run, double *blocked, double *l
         }
         if (run->way->layerwise) ablation_grant(run, layer + 2);
         free_at += layer_ns;
-        ablation_sleep_until(free_at);
+        base_sleep_until(free_at);
     }
     pthread_join(loader, NULL);
     *blocked = (double)blocked_ns * 1e-9;

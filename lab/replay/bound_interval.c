@@ -10,6 +10,7 @@
  * the store then fits. Weighing services by the arrivals, which are the same for all policies,
  * keeps the sum a bound for every policy however late its services begin. One thread.
  */
+#include "base/clock.h"
 #include "belady.h"
 #include "bound.h"
 
@@ -20,7 +21,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define INTERVAL_TOLERANCE 1e-6 /* of the bound, see bound_solve */
 
@@ -136,13 +136,6 @@ static double interval_belady(const bound_source *source)
     return replay_belady(source->workload, room);
 }
 
-static double interval_clock(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
 kvt_status replay_bound_find(const replay_options *options, const replay_workload *workload,
                              replay_bound *out)
 {
@@ -150,7 +143,7 @@ kvt_status replay_bound_find(const replay_options *options, const replay_workloa
     memset(out, 0, sizeof *out);
     uint64_t skip = results_skip(workload, options->warmup);
     if (skip >= workload->request_count) return KVT_OK;
-    double begin_s = interval_clock();
+    double begin_s = base_clock_seconds();
     double requests = (double)(workload->request_count - skip);
     bound_instance instance = {.count = 0};
     bound_source source;
@@ -171,7 +164,7 @@ kvt_status replay_bound_find(const replay_options *options, const replay_workloa
     out->recompute_s = out->recompute_s / requests + options->model.prefill.fixed_seconds;
     out->intervals = instance.count;
     out->belady_block_ratio = interval_belady(&source);
-    out->seconds = interval_clock() - begin_s;
+    out->seconds = base_clock_seconds() - begin_s;
     out->known = status == KVT_OK;
     bound_end(&instance);
     bound_source_close(&source);

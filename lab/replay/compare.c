@@ -12,12 +12,12 @@
  *
  * The caller's thread, and those of compare_pool.c.
  */
+#include "base/clock.h"
 #include "compare_state.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define OURS_STEPS      3u
 #define OURS_ADAPTCACHE "adaptcache"
@@ -502,7 +502,6 @@ static kvt_status compare_budget(compare_state *state)
 kvt_status replay_compare_run(const replay_compare *plan, replay_compare_result *result,
                               char *message, size_t message_size)
 {
-    struct timespec begin, end;
     memset(result, 0, sizeof *result);
     kvt_status status = compare_check(plan, message, message_size);
     if (status != KVT_OK) return status;
@@ -511,7 +510,7 @@ kvt_status replay_compare_run(const replay_compare *plan, replay_compare_result 
                            .seed_count = plan->seeds + plan->tuning_seeds,
                            .message = message,
                            .message_size = message_size};
-    (void)clock_gettime(CLOCK_MONOTONIC, &begin);
+    const double begin_s = base_clock_seconds();
     snprintf(message, message_size, "out of memory");
     state.workloads = calloc(state.seed_count, sizeof *state.workloads);
     state.normals = calloc(state.seed_count, sizeof *state.normals);
@@ -521,10 +520,8 @@ kvt_status replay_compare_run(const replay_compare *plan, replay_compare_result 
     uint32_t speeds = plan->speed_count > 0 ? plan->speed_count : 1;
     for (uint32_t i = 0; i < speeds && status == KVT_OK; i++)
         status = compare_speed(&state, i);
-    (void)clock_gettime(CLOCK_MONOTONIC, &end);
     result->runs = state.runs_done;
-    result->wall_s =
-        (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) * 1e-9;
+    result->wall_s = base_clock_seconds() - begin_s;
     compare_pool_free(&state);
     for (uint32_t i = 0; state.workloads != NULL && i < state.seed_count; i++)
         replay_workload_free(&state.workloads[i]);

@@ -6,13 +6,13 @@
  * that it took from the list. The list's head, the first error and the progress are behind the
  * lock.
  */
+#include "base/clock.h"
 #include "compare_state.h"
 #include "results.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 typedef struct pool_job {
     size_t trial;
@@ -90,25 +90,22 @@ static kvt_status pool_sample(compare_state *state, const pool_job *job, char *m
     const compare_trial *trial = &state->trials[job->trial];
     replay_options options;
     replay_result result;
-    struct timespec begin, end;
     pool_options(state, &trial->setup, job->seed, &options);
     options.bounds = false;
     kvt_status status = replay_options_check(&options, message, message_size);
     if (status != KVT_OK) return status;
-    (void)clock_gettime(CLOCK_MONOTONIC, &begin);
+    const double begin_s = base_clock_seconds();
     status = replay_run_sim(&options, &state->workloads[job->seed], trial->setup.policy, &result,
                             message, message_size);
-    (void)clock_gettime(CLOCK_MONOTONIC, &end);
+    const double end_s = base_clock_seconds();
     if (status != KVT_OK) return status;
-    trial->samples[job->seed] =
-        (compare_sample){.done = true,
-                         .stable = results_has_mean(&result),
-                         .ttft_s = result.times.ttft_mean,
-                         .quality = result.quality_mean,
-                         .rho = result.rho,
-                         .rho_peak = result.rho_peak,
-                         .seconds = (double)(end.tv_sec - begin.tv_sec) +
-                                    (double)(end.tv_nsec - begin.tv_nsec) * 1e-9};
+    trial->samples[job->seed] = (compare_sample){.done = true,
+                                                 .stable = results_has_mean(&result),
+                                                 .ttft_s = result.times.ttft_mean,
+                                                 .quality = result.quality_mean,
+                                                 .rho = result.rho,
+                                                 .rho_peak = result.rho_peak,
+                                                 .seconds = end_s - begin_s};
     return KVT_OK;
 }
 

@@ -9,6 +9,7 @@
  * Lock order: run.lock guards the collector, the sums and the next request; log.lock guards the
  * plan log. Neither is held while the store is called.
  */
+#include "base/clock.h"
 #include "live_content.h"
 #include "live_devices.h"
 #include "live_profile.h"
@@ -21,7 +22,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <time.h>
 
 /* Each server's memory for blocks that were read and not checked yet. */
 #define LIVE_BUFFER_BYTES (UINT64_C(32) << 20)
@@ -91,21 +91,6 @@ typedef struct live_server {
     uint64_t verified, wrong, failed_puts;
 } live_server;
 
-static uint64_t live_now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-static void live_sleep(uint64_t ns)
-{
-    struct timespec until = {.tv_sec = (time_t)(ns / 1000000000u),
-                             .tv_nsec = (long)(ns % 1000000000u)};
-    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR) {
-    }
-}
-
 static bool live_is_interrupted(const live_run *run)
 {
     return run->live->interrupted != NULL && run->live->interrupted();
@@ -114,9 +99,9 @@ static bool live_is_interrupted(const live_run *run)
 /* Until then, or until the run is interrupted. */
 static void live_sleep_until(const live_run *run, uint64_t ns)
 {
-    while (live_now_ns() + LIVE_NAP_NS < ns && !live_is_interrupted(run))
-        live_sleep(live_now_ns() + LIVE_NAP_NS);
-    if (!live_is_interrupted(run)) live_sleep(ns);
+    while (base_clock_ns() + LIVE_NAP_NS < ns && !live_is_interrupted(run))
+        base_sleep_until(base_clock_ns() + LIVE_NAP_NS);
+    if (!live_is_interrupted(run)) base_sleep_until(ns);
 }
 
 /* ---- plan log ---- */
@@ -139,7 +124,7 @@ static void live_observe(void *context, const kvt_move *move, kvt_status outcome
     kvt_move_format(move, text, sizeof text);
     pthread_mutex_lock(&log->lock);
     if (!log->ended) live_note_move(log, move, outcome);
-    uint64_t now_ns = live_now_ns() - log->begin_ns;
+    uint64_t now_ns = base_clock_ns() - log->begin_ns;
     if (!log->ended && log->file != NULL &&
         fprintf(log->file, "%llu %s %s\n", (unsigned long long)now_ns,
                 outcome == KVT_OK ? "committed" : "aborted", text) < 0) {
@@ -156,7 +141,7 @@ static kvt_status live_compare_moves(live_run *run, kvt_store_stats *stats)
 {
     replay_result *result = run->result;
     for (int i = 0; i < LIVE_SETTLE_TRIES && !result->moves_match; i++) {
-        if (i > 0) live_sleep(live_now_ns() + 2000000u);
+        if (i > 0) base_sleep_until(base_clock_ns() + 2000000u);
         stats->struct_size = sizeof *stats;
         kvt_status status = kvt_stats(run->store, stats);
         if (status != KVT_OK) return status;
@@ -274,7 +259,7 @@ static uint32_t live_load(live_server *server)
     const replay_request *request = server->request;
     size_t matched = 0;
     double predicted_s = 0.0;
-    server->loaded_ns = live_now_ns();
+    server->loaded_ns = base_clock_ns();
     if (kvt_match_prefix(run->store, server->keys, request->block_count, &matched) != KVT_OK) {
         return 0;
     }
@@ -293,7 +278,7 @@ static uint32_t live_load(live_server *server)
         server->tier_tokens[info.tier] += live_block_tokens(run, request, loaded);
         loaded++;
     }
-    server->loaded_ns = live_now_ns();
+    server->loaded_ns = base_clock_ns();
     if (matched > 0 && (loaded > 0 || chosen == 0)) {
         live_learn(run, loaded, loaded == chosen ? predicted_s : 0.0, (double)load_ns * 1e-9);
     }
@@ -384,7 +369,7 @@ static void live_serve(live_server *server, uint64_t index)
     uint64_t arrival_ns = run->begin_ns + (uint64_t)((double)request->arrival_ns * run->scale);
     live_sleep_until(run, arrival_ns);
     if (live_is_interrupted(run)) return;
-    uint64_t start_ns = live_now_ns();
+    uint64_t start_ns = base_clock_ns();
 
     server->request = request;
     server->path = &run->workload->blocks[request->first_block];
@@ -403,7 +388,7 @@ static void live_serve(live_server *server, uint64_t index)
     live_check_held(server);
     live_make_rest(server, loaded);
     live_sleep_until(run, prefill_from_ns + (uint64_t)(compute_s * 1e9));
-    uint64_t first_token_ns = live_now_ns();
+    uint64_t first_token_ns = base_clock_ns();
 
     live_put_rest(server, loaded);
     double unscale = 1e-9 / run->scale;
@@ -411,7 +396,7 @@ static void live_serve(live_server *server, uint64_t index)
                 &(results_sample){.wait_s = (double)(start_ns - arrival_ns) * unscale,
                                   .service_s = (double)(first_token_ns - start_ns) * unscale,
                                   .compute_s = compute_s / run->scale,
-                                  .put_s = (double)(live_now_ns() - first_token_ns) * unscale});
+                                  .put_s = (double)(base_clock_ns() - first_token_ns) * unscale});
 }
 
 static void *live_serve_all(void *context)
@@ -451,7 +436,7 @@ static kvt_status live_run_servers(live_run *run)
     for (uint32_t i = 0; i < count && status == KVT_OK; i++) {
         status = live_server_open(run, &servers[i]);
     }
-    run->begin_ns = live_now_ns();
+    run->begin_ns = base_clock_ns();
     while (started < count && status == KVT_OK) {
         live_server *server = &servers[started];
         if (pthread_create(&server->thread, NULL, live_serve_all, server) != 0) {
@@ -465,7 +450,7 @@ static kvt_status live_run_servers(live_run *run)
     }
     for (uint32_t i = 0; i < started; i++)
         pthread_join(servers[i].thread, NULL);
-    run->result->wall_s = (double)(live_now_ns() - run->begin_ns) * 1e-9;
+    run->result->wall_s = (double)(base_clock_ns() - run->begin_ns) * 1e-9;
     for (uint32_t i = 0; i < count; i++) {
         free(servers[i].keys);
         free(servers[i].seconds);
@@ -538,7 +523,7 @@ static kvt_status live_open_store(live_run *run, const replay_live *live, const 
         }
         store.tiers[tier].capacity_bytes = (bytes + 4095) / 4096 * 4096;
     }
-    run->log.begin_ns = live_now_ns();
+    run->log.begin_ns = base_clock_ns();
     store.observer = live_observe;
     store.observer_context = &run->log;
     return kvt_open(&store, &run->store, message, message_size);

@@ -123,8 +123,6 @@ static inline uint64_t sim_to_ns(double seconds)
  * estimated. NULL of an eviction. Valid until the next call of sim_options. */
 const uint64_t *sim_record_bytes(sim_state *sim, const kvt_move *move);
 
-uint64_t sim_wall_ns(void);
-
 /* Brackets one policy call. Every sample_every-th is timed. */
 uint64_t sim_call_begin(sim_state *sim);
 void sim_call_end(sim_state *sim, uint64_t begin_ns);

@@ -8,6 +8,7 @@
  * counts residence at that moment; hit_token_ratio counts the leading run as it was found when the
  * service began, before any of the request's own admissions. One thread.
  */
+#include "base/clock.h"
 #include "block_offer.h"
 #include "results.h"
 #include "sim_store.h"
@@ -16,16 +17,8 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define SIM_SAMPLES_MAX 32768u
-
-uint64_t sim_wall_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 static kvt_status sim_open_policy(sim_state *sim, const char *name, char *message,
                                   size_t message_size)
@@ -127,14 +120,14 @@ uint64_t sim_call_begin(sim_state *sim)
     sim->result->decisions++;
     if (--sim->until_sample > 0) return 0;
     sim->until_sample = sim->sample_every;
-    return sim_wall_ns();
+    return base_clock_ns();
 }
 
 void sim_call_end(sim_state *sim, uint64_t begin_ns)
 {
     if (begin_ns == 0) return;
     size_t at = sim->sample_count++ % SIM_SAMPLES_MAX;
-    sim->samples_ns[at] = sim_wall_ns() - begin_ns;
+    sim->samples_ns[at] = base_clock_ns() - begin_ns;
     if (sim->sample_room < SIM_SAMPLES_MAX) sim->sample_room++;
 }
 
@@ -364,9 +357,9 @@ kvt_status replay_run_sim(const replay_options *options, const replay_workload *
     status = results_collector_open(&collector, result, workload, options->warmup);
     if (status != KVT_OK) goto out;
 
-    uint64_t begin = sim_wall_ns();
+    uint64_t begin = base_clock_ns();
     status = options->store_model ? sim_store_run(sim, &collector) : sim_run(sim, &collector);
-    result->loop_s = (double)(sim_wall_ns() - begin) * 1e-9 - sim->regret.spent_s;
+    result->loop_s = (double)(base_clock_ns() - begin) * 1e-9 - sim->regret.spent_s;
     if (status != KVT_OK) {
         snprintf(message, message_size, "policy %s: %s", policy, kvt_status_text(status));
         goto out;

@@ -121,7 +121,7 @@ static double fp16_value(const uint8_t *source)
 {
     uint16_t half;
     memcpy(&half, source, sizeof half);
-    return (double)rotate_from_fp16(half);
+    return (double)half_to_float(half);
 }
 
 static uint32_t code_at(const uint8_t *codes, uint32_t bits, uint64_t index)
@@ -432,33 +432,33 @@ static void numbers_convert_exactly(void **state)
         const uint16_t half = (uint16_t)i;
         const bool nan16 = (half & 0x7fffu) > 0x7c00u;
         const bool nanbf = (half & 0x7fffu) > 0x7f80u;
-        if (!nan16) assert_int_equal(rotate_to_fp16(rotate_from_fp16(half)), half);
-        if (!nanbf) assert_int_equal(rotate_to_bf16(rotate_from_bf16(half)), half);
+        if (!nan16) assert_int_equal(half_from_float(half_to_float(half)), half);
+        if (!nanbf) assert_int_equal(half_bf16_from_float(half_bf16_to_float(half)), half);
         const int exponent = (half >> 10) & 31;
         const double fraction = half & 1023;
         double value = exponent == 0 ? ldexp(fraction, -24) : ldexp(fraction + 1024, exponent - 25);
         if (exponent == 31) continue;
         if (half & 0x8000u) value = -value;
-        assert_true((double)rotate_from_fp16(half) == value);
+        assert_true((double)half_to_float(half) == value);
     }
     for (int i = 0; i < 300000; i++) {
         const uint32_t bits = (uint32_t)next_random(&random);
-        const float value = rotate_bits_float(bits);
+        const float value = half_bits_float(bits);
         if (isnan(value)) continue;
         const double near = (double)value;
-        const double bf = (double)rotate_from_bf16(rotate_to_bf16(value));
+        const double bf = (double)half_bf16_to_float(half_bf16_from_float(value));
         assert_true(isinf(bf) || fabs(bf - near) <= fabs(near) * 0x1p-8 + 0x1p-134);
-        const double fp = (double)rotate_from_fp16(rotate_to_fp16(value));
+        const double fp = (double)half_to_float(half_from_float(value));
         assert_true(isinf(fp) ? fabs(near) >= 65520.0
                               : fabs(fp - near) <= fabs(near) * 0x1p-11 + 0x1p-25);
     }
-    assert_int_equal(rotate_to_fp16(0x1.002p0f), 0x3c00); /* ties go to even */
-    assert_int_equal(rotate_to_fp16(0x1.006p0f), 0x3c02);
-    assert_int_equal(rotate_to_bf16(0x1.01p0f), 0x3f80);
-    assert_int_equal(rotate_to_bf16(0x1.03p0f), 0x3f82);
-    assert_int_equal(rotate_to_fp16(0x1p-25f), 0);
-    assert_int_equal(rotate_to_fp16(0x1.8p-24f), 2);
-    assert_int_equal(rotate_to_fp16(NAN) & 0x7fffu, 0x7e00);
+    assert_int_equal(half_from_float(0x1.002p0f), 0x3c00); /* ties go to even */
+    assert_int_equal(half_from_float(0x1.006p0f), 0x3c02);
+    assert_int_equal(half_bf16_from_float(0x1.01p0f), 0x3f80);
+    assert_int_equal(half_bf16_from_float(0x1.03p0f), 0x3f82);
+    assert_int_equal(half_from_float(0x1p-25f), 0);
+    assert_int_equal(half_from_float(0x1.8p-24f), 2);
+    assert_int_equal(half_from_float(NAN) & 0x7fffu, 0x7e00);
 }
 
 /* What was once written must stay readable: the bytes of a sample are pinned. */

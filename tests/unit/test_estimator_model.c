@@ -3,7 +3,7 @@
  * test_estimator_model.c - the reference decoder on small random models: all three loaders against
  * a plain forward pass in double, prefill in pieces, dropped tokens, 16-bit KV, hostile files.
  */
-#include "estimator/model/model_half.h"
+#include "base/half.h"
 #include "estimator/model/safetensors.h"
 #include "model_support.h"
 
@@ -588,9 +588,9 @@ static void half_precision_past_is_decoded(void **state)
         for (uint32_t l = 0; l < m.c.layers; l++) {
             for (size_t i = 0; i < 2 * count; i++) {
                 float *value = i < count ? &o.k[l][i] : &o.v[l][i - count];
-                uint16_t bits = bf16 ? model_half_to_bf16(*value) : model_half_to_fp16(*value);
+                uint16_t bits = bf16 ? half_bf16_from_float(*value) : half_from_float(*value);
                 half[l][i >= count][i % count] = bits;
-                *value = bf16 ? model_half_from_bf16(bits) : model_half_from_fp16(bits);
+                *value = bf16 ? half_bf16_to_float(bits) : half_to_float(bits);
             }
             k[l] = half[l][0];
             v[l] = half[l][1];
@@ -739,28 +739,28 @@ static void halves_round_to_nearest(void **state)
     (void)state;
     for (uint32_t bits = 0; bits < 0x10000u; bits++) {
         uint16_t half = (uint16_t)bits;
-        float fp16 = model_half_from_fp16(half), bf16 = model_half_from_bf16(half);
+        float fp16 = half_to_float(half), bf16 = half_bf16_to_float(half);
         if (isnan(fp16))
-            assert_true(isnan(model_half_from_fp16(model_half_to_fp16(fp16))));
+            assert_true(isnan(half_to_float(half_from_float(fp16))));
         else
-            assert_int_equal(model_half_to_fp16(fp16), half);
+            assert_int_equal(half_from_float(fp16), half);
         if (isnan(bf16))
-            assert_true(isnan(model_half_from_bf16(model_half_to_bf16(bf16))));
+            assert_true(isnan(half_bf16_to_float(half_bf16_from_float(bf16))));
         else
-            assert_int_equal(model_half_to_bf16(bf16), half);
+            assert_int_equal(half_bf16_from_float(bf16), half);
     }
     for (uint16_t half = 0; half < 0x7bffu; half++) {
-        float low = model_half_from_fp16(half), high = model_half_from_fp16((uint16_t)(half + 1));
+        float low = half_to_float(half), high = half_to_float((uint16_t)(half + 1));
         float middle = (low + high) / 2.0f;
-        assert_int_equal(model_half_to_fp16(middle), half + (half & 1));
-        assert_int_equal(model_half_to_fp16(nextafterf(middle, 0.0f)), half);
-        assert_int_equal(model_half_to_fp16(-nextafterf(middle, high)), 0x8000 | (half + 1));
+        assert_int_equal(half_from_float(middle), half + (half & 1));
+        assert_int_equal(half_from_float(nextafterf(middle, 0.0f)), half);
+        assert_int_equal(half_from_float(-nextafterf(middle, high)), 0x8000 | (half + 1));
     }
-    assert_true(model_half_from_fp16(1) == 0x1p-24f && model_half_from_fp16(0x7bff) == 65504.0f);
-    assert_int_equal(model_half_to_fp16(65519.0f), 0x7bff);
-    assert_int_equal(model_half_to_fp16(65520.0f), 0x7c00);
-    assert_int_equal(model_half_to_bf16(1.00390625f), 0x3f80); /* half a step: to the even one */
-    assert_int_equal(model_half_to_bf16(1.01171875f), 0x3f82);
+    assert_true(half_to_float(1) == 0x1p-24f && half_to_float(0x7bff) == 65504.0f);
+    assert_int_equal(half_from_float(65519.0f), 0x7bff);
+    assert_int_equal(half_from_float(65520.0f), 0x7c00);
+    assert_int_equal(half_bf16_from_float(1.00390625f), 0x3f80); /* half a step: to the even one */
+    assert_int_equal(half_bf16_from_float(1.01171875f), 0x3f82);
 }
 
 int main(void)

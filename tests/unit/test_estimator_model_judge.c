@@ -3,7 +3,7 @@
  * test_estimator_model_judge.c - the judge on small random models: exact against exact, known
  * changes of K and V, dropped tokens, probes against sums in double, KL by hand, texts and sets.
  */
-#include "estimator/model/model_half.h"
+#include "base/half.h"
 #include "estimator/model/model_score.h"
 #include "estimator/quality/judge.h"
 #include "model_support.h"
@@ -106,10 +106,10 @@ static void entries_hold_the_exact_run(void **state)
     for (uint32_t l = 0; l < c->layers; l++) {
         for (size_t i = 0; i < CONTEXT * row; i++) {
             double key = k[l * layer + i], value = v[l * layer + i];
-            assert_close((double)model_half_from_fp16(b.entry->k[l][i]), key,
-                         fabs(key) / 1024 + 1e-5, "key");
-            assert_close((double)model_half_from_fp16(b.entry->v[l][i]), value,
-                         fabs(value) / 1024 + 1e-5, "value");
+            assert_close((double)half_to_float(b.entry->k[l][i]), key, fabs(key) / 1024 + 1e-5,
+                         "key");
+            assert_close((double)half_to_float(b.entry->v[l][i]), value, fabs(value) / 1024 + 1e-5,
+                         "value");
         }
         for (size_t i = 0; i < CONTINUATION * row; i++)
             assert_close((double)b.entry->own_k[l][i], k[l * layer + CONTEXT * row + i], 5e-3,
@@ -138,7 +138,7 @@ static kvt_status scale_values(void *context, judge_kv *kv)
     size_t count = (size_t)kv->tokens * kv->config->kv_heads * kv->config->head_dim;
     for (uint32_t l = 0; l < kv->config->layers; l++)
         for (size_t i = 0; i < count; i++)
-            kv->v[l][i] = model_half_to_fp16((float)factor * model_half_from_fp16(kv->v[l][i]));
+            kv->v[l][i] = half_from_float((float)factor * half_to_float(kv->v[l][i]));
     return KVT_OK;
 }
 

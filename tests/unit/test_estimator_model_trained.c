@@ -4,7 +4,7 @@
  * folder: likelihood as measured elsewhere, greedy text as documented, generation from kept KV, and
  * the loss of 4-bit KV as the codec trial found it. Skipped without KVT_DATA_DIR.
  */
-#include "estimator/model/model_half.h"
+#include "base/half.h"
 #include "estimator/model/model_score.h"
 #include "estimator/quality/judge.h"
 
@@ -151,14 +151,14 @@ static void quantise(uint16_t *values, uint32_t count, size_t stride)
 {
     float low = INFINITY, high = -INFINITY;
     for (uint32_t i = 0; i < count; i++) {
-        low = fminf(low, model_half_from_fp16(values[i * stride]));
-        high = fmaxf(high, model_half_from_fp16(values[i * stride]));
+        low = fminf(low, half_to_float(values[i * stride]));
+        high = fmaxf(high, half_to_float(values[i * stride]));
     }
-    float scale = model_half_from_fp16(model_half_to_fp16((high - low) / 15.0f));
+    float scale = half_to_float(half_from_float((high - low) / 15.0f));
     for (uint32_t i = 0; i < count && scale > 0.0f; i++) {
-        float code = rintf((model_half_from_fp16(values[i * stride]) - low) / scale);
+        float code = rintf((half_to_float(values[i * stride]) - low) / scale);
         code = fminf(fmaxf(code, 0.0f), 15.0f);
-        values[i * stride] = model_half_to_fp16(code * scale + low);
+        values[i * stride] = half_from_float(code * scale + low);
     }
 }
 

@@ -3,8 +3,8 @@
  * test_estimator_quality_attention.c - the probe of attention against sums in double, on random KV:
  * errors per head, mass and flips, dropped tokens, dtypes, exact variants; KV dumps there and back.
  */
+#include "base/half.h"
 #include "estimator/model/model.h"
-#include "estimator/model/model_half.h"
 #include "estimator/model/safetensors.h"
 #include "estimator/quality/quality_attention.h"
 #include "estimator/quality/quality_dump.h"
@@ -55,8 +55,8 @@ static kvt_layout layout_of(uint8_t dtype)
 
 static void store_element(uint8_t dtype, uint8_t *target, size_t index, double value)
 {
-    uint16_t half = dtype == KVT_DTYPE_BF16 ? model_half_to_bf16((float)value)
-                                            : model_half_to_fp16((float)value);
+    uint16_t half = dtype == KVT_DTYPE_BF16 ? half_bf16_from_float((float)value)
+                                            : half_from_float((float)value);
     float full = (float)value;
     if (dtype == KVT_DTYPE_FP32) {
         memcpy(target + 4 * index, &full, 4);
@@ -74,8 +74,7 @@ static double load_element(uint8_t dtype, const uint8_t *source, size_t index)
         return (double)full;
     }
     memcpy(&half, source + 2 * index, 2);
-    return (double)(dtype == KVT_DTYPE_BF16 ? model_half_from_bf16(half)
-                                            : model_half_from_fp16(half));
+    return (double)(dtype == KVT_DTYPE_BF16 ? half_bf16_to_float(half) : half_to_float(half));
 }
 
 static void fill(quality_attention *a, const kvt_layout *layout, uint64_t seed)

@@ -3,7 +3,7 @@
  * test_estimator_quality_dumps.c - quality from dumps into a profile: figures, bounds without
  * scores, fits with them, going on after an interruption, and what is refused.
  */
-#include "estimator/model/model_half.h"
+#include "base/half.h"
 #include "estimator/profile/profile_internal.h"
 #include "estimator/quality/quality_dump.h"
 #include "estimator/quality/quality_dumps.h"
@@ -48,13 +48,13 @@ static void write_dump(const char *path, uint64_t seed, uint32_t rows, float spo
     char message[256] = "";
     for (size_t l = 0; l < LAYERS; l++) {
         for (size_t i = 0; i < sizeof k[0] / sizeof k[0][0]; i++) {
-            k[l][i] = model_half_to_fp16(next_value(&seed));
-            v[l][i] = model_half_to_fp16(next_value(&seed));
+            k[l][i] = half_from_float(next_value(&seed));
+            v[l][i] = half_from_float(next_value(&seed));
         }
         for (size_t i = 0; i < sizeof q[0] / sizeof q[0][0]; i++)
             q[l][i] = next_value(&seed);
     }
-    if (spoil != 0.0f) v[1][5] = model_half_to_fp16(spoil);
+    if (spoil != 0.0f) v[1][5] = half_from_float(spoil);
     const quality_dump_content content = {.layout = {.layers = LAYERS,
                                                      .kv_heads = KV_HEADS,
                                                      .head_dim = WIDTH,

@@ -3,6 +3,7 @@
  * test_tiers_device_throttle.c - the throttle is never faster than its caps, keeps order, statuses
  * and facts. Only lower bounds of time are judged: a busy machine may be slower.
  */
+#include "base/clock.h"
 #include "device_scratch.h"
 
 #include <errno.h>
@@ -55,7 +56,7 @@ static uint64_t run_blocks(kvt_device *device, kvt_io_kind kind, uint32_t count,
     kvt_io *done[DEPTH];
     uint32_t submitted = 0;
     uint64_t last_finish = 0;
-    uint64_t start = tiers_device_now_ns();
+    uint64_t start = base_clock_ns();
     for (; submitted < DEPTH && submitted < count; submitted++) {
         operations[submitted] = (kvt_io){.kind = kind, .bytes = BLOCK, .buffer = buffer};
         assert_int_equal(kvt_device_submit(device, &operations[submitted]), KVT_QUEUED);
@@ -66,14 +67,14 @@ static uint64_t run_blocks(kvt_device *device, kvt_io_kind kind, uint32_t count,
         for (size_t i = 0; i < found; i++, reaped++) {
             assert_int_equal(done[i]->status, KVT_OK);
             assert_true(done[i]->finished_ns >= last_finish); /* one pipe keeps the order */
-            assert_true(done[i]->finished_ns <= tiers_device_now_ns());
+            assert_true(done[i]->finished_ns <= base_clock_ns());
             last_finish = done[i]->finished_ns;
             if (submitted == count) continue;
             assert_int_equal(kvt_device_submit(device, done[i]), KVT_QUEUED);
             submitted++;
         }
     }
-    assert_true(tiers_device_now_ns() >= last_finish);
+    assert_true(base_clock_ns() >= last_finish);
     return last_finish - start;
 }
 
@@ -100,7 +101,7 @@ static void test_no_credit(void **state)
     (void)state;
     unsigned char *buffer = scratch_buffer(BLOCK);
     kvt_device *device = throttle_make(100000000u, 100000000u, 0, 4);
-    tiers_device_sleep_until(tiers_device_now_ns() + 50000000u);
+    base_sleep_until(base_clock_ns() + 50000000u);
     assert_true(run_blocks(device, KVT_IO_READ, 16, buffer) >= UINT64_C(16) * BLOCK * 10);
     kvt_device_close(device);
     free(buffer);
@@ -137,9 +138,9 @@ static void test_reap_timeout(void **state)
     kvt_io io = {.kind = KVT_IO_READ, .bytes = BLOCK, .buffer = buffer};
     kvt_io *done;
     assert_int_equal(kvt_device_submit(device, &io), KVT_QUEUED);
-    uint64_t start = tiers_device_now_ns();
+    uint64_t start = base_clock_ns();
     size_t early = kvt_device_reap(device, &done, 1, 1, 5000000);
-    uint64_t waited = tiers_device_now_ns() - start;
+    uint64_t waited = base_clock_ns() - start;
     assert_true(waited >= 5000000);
     if (early == 0) {
         assert_int_equal(io.state, KVT_IO_IN_FLIGHT);

@@ -8,6 +8,7 @@
  *
  * Thread rule: one thread at a time per device; the table is constant.
  */
+#include "base/clock.h"
 #include "device_internal.h"
 #include "errand.h"
 
@@ -28,21 +29,6 @@ enum { DEVICE_BACKEND_COUNT = sizeof device_backends / sizeof device_backends[0]
 const kvt_device_ops *kvt_device_backend_at(size_t index)
 {
     return index < DEVICE_BACKEND_COUNT ? device_backends[index] : NULL;
-}
-
-uint64_t tiers_device_now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-void tiers_device_sleep_until(uint64_t wake_ns)
-{
-    struct timespec wake = {.tv_sec = (time_t)(wake_ns / 1000000000u),
-                            .tv_nsec = (long)(wake_ns % 1000000000u)};
-    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &wake, NULL) == EINTR)
-        continue;
 }
 
 uint64_t tiers_device_deadline(uint64_t now_ns, uint64_t timeout_ns)
@@ -255,7 +241,7 @@ kvt_status kvt_device_submit(kvt_device *device, kvt_io *io)
     device_assert_operation(device, io);
     if (device->in_flight >= device->facts.depth_max) return KVT_BUSY;
     if (io->kind == KVT_IO_WRITE && (device->facts.flags & KVT_DEVICE_READ_ONLY) != 0) {
-        uint64_t now = tiers_device_now_ns();
+        uint64_t now = base_clock_ns();
         tiers_io_begin(io, now);
         tiers_io_finish(io, KVT_E_READ_ONLY, EROFS, now);
         io->state = KVT_IO_DONE;
@@ -357,9 +343,9 @@ static kvt_status device_submit_patiently(kvt_device *device, kvt_io *io)
     for (int step = 0; step < PATIENCE_STEPS; step++) {
         kvt_status status = kvt_device_submit(device, io);
         if (status != KVT_BUSY) return status;
-        tiers_device_sleep_until(tiers_device_now_ns() + STEP_NS);
+        base_sleep_until(base_clock_ns() + STEP_NS);
     }
-    tiers_io_finish(io, KVT_E_IO, EBUSY, tiers_device_now_ns());
+    tiers_io_finish(io, KVT_E_IO, EBUSY, base_clock_ns());
     return KVT_OK;
 }
 

@@ -12,6 +12,7 @@
  * Thread rule: as device_fault.h; `lock` guards the rules and counts, never an I/O.
  */
 #include "device_fault.h"
+#include "base/clock.h"
 #include "device_internal.h"
 
 #include <assert.h>
@@ -269,7 +270,7 @@ static kvt_status fault_pass(fault_device *fault, fault_slot *slot, const kvt_io
     slot->inner = (kvt_io){
         .kind = io->kind, .bytes = bytes, .offset = io->offset, .buffer = io->buffer, .user = slot};
     if (bytes != 0) return kvt_device_submit(fault->inner, &slot->inner);
-    slot->inner.submitted_ns = slot->inner.finished_ns = tiers_device_now_ns();
+    slot->inner.submitted_ns = slot->inner.finished_ns = base_clock_ns();
     return KVT_OK;
 }
 
@@ -282,7 +283,7 @@ static kvt_status fault_submit(kvt_device *device, kvt_io *io)
     if (slot->rule.action == TIERS_FAULT_BUSY) return KVT_BUSY;
     if (slot->rule.action == TIERS_FAULT_EXIT) pthread_exit(NULL);
     if (slot->rule.action == TIERS_FAULT_HANG) {
-        tiers_io_begin(io, tiers_device_now_ns());
+        tiers_io_begin(io, base_clock_ns());
         slot->outer = io;
         fault_hang(fault, slot);
         return KVT_QUEUED;
@@ -353,7 +354,7 @@ static void fault_wait(fault_device *fault, uint64_t now, uint64_t deadline)
     if (fault->inner->in_flight != 0) {
         fault_land(fault, wake - now);
     } else {
-        tiers_device_sleep_until(wake);
+        base_sleep_until(wake);
     }
 }
 
@@ -361,12 +362,12 @@ static size_t fault_reap(kvt_device *device, kvt_io **done, size_t min, size_t m
                          uint64_t timeout_ns)
 {
     fault_device *fault = (fault_device *)device;
-    uint64_t deadline = tiers_device_deadline(tiers_device_now_ns(), timeout_ns);
+    uint64_t deadline = tiers_device_deadline(base_clock_ns(), timeout_ns);
     size_t count = 0;
     for (;;) {
         fault_resume(fault);
         fault_land(fault, 0);
-        uint64_t now = tiers_device_now_ns();
+        uint64_t now = base_clock_ns();
         count += fault_release(fault, done + count, max - count, now);
         if (count >= min || now >= deadline) return count;
         fault_wait(fault, now, deadline);
@@ -384,7 +385,7 @@ static kvt_status fault_sync(kvt_device *device)
     if (hangs) fault->counts.hung++;
     pthread_mutex_unlock(&fault->lock);
     while (hangs && !fault_hang_over(fault, clears))
-        tiers_device_sleep_until(tiers_device_now_ns() + FAULT_HANG_NAP_NS);
+        base_sleep_until(base_clock_ns() + FAULT_HANG_NAP_NS);
     if (rule.action == TIERS_FAULT_FAIL) return rule.status;
     return kvt_device_sync(fault->inner);
 }

@@ -8,6 +8,7 @@
  * Thread rule: as device.h.
  */
 #include "device_file.h"
+#include "base/clock.h"
 #include "base/kill_point.h"
 #include "errand.h"
 #include "superblock.h"
@@ -23,7 +24,6 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 /* Where an open writes its one line. */
@@ -167,7 +167,7 @@ static kvt_status file_open_block(file_device *file, const file_opening *opening
     while ((file->fd = open(opening->config->path, O_RDWR | O_EXCL | O_CLOEXEC)) < 0) {
         if (errno != EBUSY || file_is_ours(opening->config->path) || waited >= TIERS_CLAIM_WAIT_NS)
             break;
-        nanosleep(&(struct timespec){.tv_nsec = FILE_BUSY_NAP_NS}, NULL);
+        base_sleep(FILE_BUSY_NAP_NS);
         tiers_errand_progress();
         waited += FILE_BUSY_NAP_NS;
         errno = EBUSY;
@@ -306,9 +306,9 @@ static kvt_status file_set_up(file_device *file, const file_opening *opening, vo
     if (status != KVT_OK) return file_refuse(opening, status, "its first block cannot be read");
     if (file->made) tiers_errand_take_time();
     if (file->made && !config->sparse) {
-        uint64_t started_ns = tiers_device_now_ns();
+        uint64_t started_ns = base_clock_ns();
         status = file_fill(file, opening, buffer);
-        file->base.facts.prepare_ns = tiers_device_now_ns() - started_ns;
+        file->base.facts.prepare_ns = base_clock_ns() - started_ns;
     }
     if (status == KVT_OK && file->made) status = file_publish(file, opening);
     if (status != KVT_OK) return status;

@@ -5,6 +5,7 @@
  *
  * Thread rule: as device.h; file_run also by the queue's threads, several at once.
  */
+#include "base/clock.h"
 #include "device_file.h"
 
 #include <errno.h>
@@ -32,13 +33,13 @@ static bool file_settle(kvt_device *device, kvt_io *io, int32_t result, uint32_t
 {
     const file_device *file = (const file_device *)device;
     if (result == 0) {
-        tiers_io_finish(io, file_status_of_end(file), 0, tiers_device_now_ns());
+        tiers_io_finish(io, file_status_of_end(file), 0, base_clock_ns());
         return true;
     }
     if (result > 0) {
         *moved += (uint32_t)result;
         if (*moved >= io->bytes) {
-            tiers_io_finish(io, KVT_OK, 0, tiers_device_now_ns());
+            tiers_io_finish(io, KVT_OK, 0, base_clock_ns());
             return true;
         }
         /* A direct transfer may go on only at its alignment. */
@@ -46,7 +47,7 @@ static bool file_settle(kvt_device *device, kvt_io *io, int32_t result, uint32_t
         return false;
     }
     if (result == -EAGAIN || result == -EINTR) return false;
-    tiers_io_finish(io, tiers_status_of_transfer(-result), -result, tiers_device_now_ns());
+    tiers_io_finish(io, tiers_status_of_transfer(-result), -result, base_clock_ns());
     return true;
 }
 
@@ -63,7 +64,7 @@ void file_run(kvt_device *device, kvt_io *io, uint32_t moved)
         if (file_settle(device, io, result < 0 ? -errno : (int32_t)result, &moved)) return;
         retries = moved > before ? 0 : retries + 1;
     }
-    tiers_io_finish(io, KVT_E_IO, EIO, tiers_device_now_ns());
+    tiers_io_finish(io, KVT_E_IO, EIO, base_clock_ns());
 }
 
 static void file_prepare(kvt_device *device, struct io_uring_sqe *entry, const kvt_io *io,

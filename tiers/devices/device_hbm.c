@@ -17,6 +17,7 @@
  *
  * Thread rule: as device.h. The context is made current on whichever thread uses the device.
  */
+#include "base/clock.h"
 #include "device_hbm_driver.h"
 #include "device_internal.h"
 
@@ -100,7 +101,7 @@ static void hbm_finish(hbm_device *hbm, kvt_io *io, int error)
 {
     if (hbm_is_fatal(error)) hbm->gone = true;
     kvt_status status = error == HBM_SUCCESS ? KVT_OK : hbm->gone ? KVT_E_GONE : KVT_E_IO;
-    tiers_io_finish(io, status, 0, tiers_device_now_ns());
+    tiers_io_finish(io, status, 0, base_clock_ns());
 }
 
 /* The context belongs to the process; which one is used is a matter of each thread. */
@@ -332,9 +333,9 @@ static kvt_status hbm_submit(kvt_device *device, kvt_io *io)
     hbm_device *hbm = (hbm_device *)device;
     hbm_slot *slot = hbm->unused;
     if (slot == NULL) return KVT_BUSY;
-    tiers_io_begin(io, tiers_device_now_ns());
+    tiers_io_begin(io, base_clock_ns());
     if (hbm->gone) {
-        tiers_io_finish(io, KVT_E_GONE, 0, tiers_device_now_ns());
+        tiers_io_finish(io, KVT_E_GONE, 0, base_clock_ns());
         return KVT_OK;
     }
     slot->io = io;
@@ -382,15 +383,15 @@ static size_t hbm_reap(kvt_device *device, kvt_io **done, size_t min, size_t max
                        uint64_t timeout_ns)
 {
     hbm_device *hbm = (hbm_device *)device;
-    uint64_t deadline = tiers_device_deadline(tiers_device_now_ns(), timeout_ns);
+    uint64_t deadline = tiers_device_deadline(base_clock_ns(), timeout_ns);
     size_t count = 0;
     (void)hbm_bind(hbm); /* an error comes back from every query */
     for (;;) {
         for (int kind = 0; kind < 2; kind++)
             count += hbm_collect(hbm, &hbm->lines[kind], done + count, max - count);
-        uint64_t now = tiers_device_now_ns();
+        uint64_t now = base_clock_ns();
         if (count >= min || now >= deadline) return count;
-        tiers_device_sleep_until(now + HBM_NAP_NS < deadline ? now + HBM_NAP_NS : deadline);
+        base_sleep_until(now + HBM_NAP_NS < deadline ? now + HBM_NAP_NS : deadline);
     }
 }
 

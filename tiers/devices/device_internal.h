@@ -15,6 +15,8 @@
 #ifndef TIERS_DEVICE_INTERNAL_H
 #define TIERS_DEVICE_INTERNAL_H
 
+#include "base/clock.h"
+
 #include <kvterrace/device.h>
 
 #define TIERS_DEVICE_FOREVER UINT64_MAX /* a reap timeout without end */
@@ -25,12 +27,6 @@ extern const kvt_device_ops tiers_file_ops;
 extern const kvt_device_ops tiers_nvme_ops;
 extern const kvt_device_ops tiers_null_ops;
 extern const kvt_device_ops tiers_sim_ops;
-
-/* CLOCK_MONOTONIC. */
-uint64_t tiers_device_now_ns(void);
-
-/* Sleeps until an instant of that clock; returns at once when it has passed. */
-void tiers_device_sleep_until(uint64_t wake_ns);
 
 /* now + timeout without overflow. */
 uint64_t tiers_device_deadline(uint64_t now_ns, uint64_t timeout_ns);

@@ -14,6 +14,7 @@
  *
  * Thread rule: as device.h.
  */
+#include "base/clock.h"
 #include "device_internal.h"
 #include "device_memory_copy.h"
 #include "device_memory_node.h"
@@ -196,7 +197,7 @@ static kvt_status memory_open(const kvt_device_config *config, kvt_device **devi
     memory->on_node = config->on_node;
     memory->node = config->node;
     memory->cpus = cpus;
-    uint64_t started = tiers_device_now_ns();
+    uint64_t started = base_clock_ns();
     int error = memory_map(memory, true);
     if (error != 0) error = memory_map(memory, false);
     if (error != 0) {
@@ -208,7 +209,7 @@ static kvt_status memory_open(const kvt_device_config *config, kvt_device **devi
     memory->stream_copy = memory_stream_choose();
     tiers_device_init(&memory->base, &tiers_memory_ops, config);
     kvt_device_facts *facts = &memory->base.facts;
-    facts->prepare_ns = tiers_device_now_ns() - started;
+    facts->prepare_ns = base_clock_ns() - started;
     facts->capacity_bytes = capacity;
     facts->align_bytes = MEMORY_ALIGN_BYTES;
     facts->request_bytes_max = MEMORY_REQUEST_BYTES_MAX;
@@ -246,7 +247,7 @@ static void memory_detach(kvt_device *device)
 static kvt_status memory_submit(kvt_device *device, kvt_io *io)
 {
     memory_device *memory = (memory_device *)device;
-    tiers_io_begin(io, tiers_device_now_ns());
+    tiers_io_begin(io, base_clock_ns());
     unsigned char *place = memory->arena + io->offset;
     bool reads = io->kind == KVT_IO_READ;
     void *target = reads ? io->buffer : place;
@@ -255,7 +256,7 @@ static kvt_status memory_submit(kvt_device *device, kvt_io *io)
         memory->stream_copy(target, source, io->bytes);
     else
         memcpy(target, source, io->bytes);
-    tiers_io_finish(io, KVT_OK, 0, tiers_device_now_ns());
+    tiers_io_finish(io, KVT_OK, 0, base_clock_ns());
     return KVT_OK;
 }
 

@@ -14,6 +14,7 @@
  */
 #include "device_nvme.h"
 
+#include "base/clock.h"
 #include "device_limits.h"
 #include "device_queue.h"
 #include "device_signature.h"
@@ -103,7 +104,7 @@ static bool nvme_settle(kvt_device *device, kvt_io *io, int32_t result, uint32_t
     if (result == -EAGAIN || result == -EINTR) return false;
     int os_error;
     kvt_status status = nvme_status_of_result(result, &os_error);
-    tiers_io_finish(io, status, os_error, tiers_device_now_ns());
+    tiers_io_finish(io, status, os_error, base_clock_ns());
     return true;
 }
 
@@ -121,7 +122,7 @@ static void nvme_run(kvt_device *device, kvt_io *io, uint32_t moved)
                                               .cdw12 = nvme_blocks_less_one(nvme, io)};
         if (nvme_settle(device, io, nvme_command(nvme, &command), &moved)) return;
     }
-    tiers_io_finish(io, KVT_E_IO, EIO, tiers_device_now_ns());
+    tiers_io_finish(io, KVT_E_IO, EIO, base_clock_ns());
 }
 
 static void nvme_prepare(kvt_device *device, struct io_uring_sqe *entry, const kvt_io *io,

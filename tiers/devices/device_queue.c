@@ -6,6 +6,8 @@
  */
 #include "device_queue.h"
 
+#include "base/clock.h"
+
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -134,7 +136,7 @@ kvt_status tiers_queue_register(tiers_queue *queue, const kvt_device_region *reg
 
 kvt_status tiers_queue_submit(tiers_queue *queue, kvt_io *io)
 {
-    tiers_io_begin(io, tiers_device_now_ns());
+    tiers_io_begin(io, base_clock_ns());
     if (queue->attached && queue->kind == TIERS_QUEUE_RING) return tiers_ring_submit(queue, io);
     if (queue->attached && queue->kind == TIERS_QUEUE_THREADS) {
         tiers_threads_submit(queue, io);

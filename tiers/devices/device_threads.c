@@ -8,10 +8,10 @@
  * Thread rule: `lock` guards the lists; an operation is its thread's between them.
  */
 #include "base/thread.h"
+#include "base/wait.h"
 #include "device_queue.h"
 
 #include <assert.h>
-#include <time.h>
 
 static void *threads_main(void *argument)
 {
@@ -37,19 +37,15 @@ static void *threads_main(void *argument)
 bool tiers_threads_start(tiers_queue *queue)
 {
     tiers_threads *threads = &queue->threads;
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_mutex_init(&threads->lock, NULL);
     pthread_cond_init(&threads->work, NULL);
-    pthread_cond_init(&threads->done, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    base_condition_init(&threads->done);
     threads->stop = threads->woken = false;
     threads->count = 0;
     uint32_t wanted =
         queue->depth < TIERS_QUEUE_THREADS_MAX ? queue->depth : TIERS_QUEUE_THREADS_MAX;
     while (threads->count < wanted &&
-           tiers_thread_start(&threads->threads[threads->count], threads_main, queue) == 0)
+           base_thread_start(&threads->threads[threads->count], threads_main, queue) == 0)
         threads->count++;
     if (threads->count != 0) return true;
     tiers_threads_stop(queue);
@@ -85,14 +81,12 @@ size_t tiers_threads_reap(tiers_queue *queue, kvt_io **done, size_t min, size_t 
                           uint64_t timeout_ns)
 {
     tiers_threads *threads = &queue->threads;
-    uint64_t deadline_ns = tiers_device_deadline(tiers_device_now_ns(), timeout_ns);
-    const struct timespec deadline = {.tv_sec = (time_t)(deadline_ns / 1000000000u),
-                                      .tv_nsec = (long)(deadline_ns % 1000000000u)};
+    uint64_t deadline_ns = tiers_device_deadline(base_clock_ns(), timeout_ns);
     size_t count = 0;
-    int expired = 0;
+    bool waiting = true;
     pthread_mutex_lock(&threads->lock);
-    while (threads->finished_count < min && expired == 0 && !threads->woken)
-        expired = pthread_cond_timedwait(&threads->done, &threads->lock, &deadline);
+    while (threads->finished_count < min && waiting && !threads->woken)
+        waiting = base_condition_wait_until(&threads->done, &threads->lock, deadline_ns);
     threads->woken = false;
     while (count < max && threads->finished_count != 0) {
         done[count++] = tiers_io_list_pop(&threads->finished);

@@ -13,6 +13,7 @@
  *
  * Thread rule: as device.h.
  */
+#include "base/clock.h"
 #include "device_internal.h"
 
 #include <assert.h>
@@ -117,7 +118,7 @@ static kvt_status throttle_submit(kvt_device *device, kvt_io *io)
                            .offset = io->offset,
                            .buffer = io->buffer,
                            .user = slot};
-    uint64_t now = tiers_device_now_ns(); /* before the inner device, which may take its time */
+    uint64_t now = base_clock_ns(); /* before the inner device, which may take its time */
     kvt_status status = kvt_device_submit(throttle->inner, &slot->inner);
     if (status == KVT_BUSY) return KVT_BUSY;
     tiers_io_begin(io, now);
@@ -166,7 +167,7 @@ static throttle_slot *throttle_earliest(throttle_device *throttle, throttle_stat
 static size_t throttle_release(throttle_device *throttle, kvt_io **done, size_t max)
 {
     size_t count = 0;
-    uint64_t now = tiers_device_now_ns();
+    uint64_t now = base_clock_ns();
     while (count < max) {
         throttle_slot *slot = throttle_earliest(throttle, THROTTLE_LANDED);
         if (slot == NULL || slot->due_ns > now) break;
@@ -182,11 +183,11 @@ static size_t throttle_release(throttle_device *throttle, kvt_io **done, size_t 
 /* Sleeps until something can change: the next due time, or a late inner completion. */
 static void throttle_wait(throttle_device *throttle, uint64_t deadline_ns)
 {
-    uint64_t now = tiers_device_now_ns();
+    uint64_t now = base_clock_ns();
     throttle_slot *next = throttle_earliest(throttle, THROTTLE_FREE);
     assert(next != NULL);
     if (next->due_ns > now) {
-        tiers_device_sleep_until(next->due_ns < deadline_ns ? next->due_ns : deadline_ns);
+        base_sleep_until(next->due_ns < deadline_ns ? next->due_ns : deadline_ns);
         return;
     }
     if (next->state == THROTTLE_LANDED) return; /* became due just now */
@@ -199,12 +200,12 @@ static size_t throttle_reap(kvt_device *device, kvt_io **done, size_t min, size_
                             uint64_t timeout_ns)
 {
     throttle_device *throttle = (throttle_device *)device;
-    uint64_t deadline = tiers_device_deadline(tiers_device_now_ns(), timeout_ns);
+    uint64_t deadline = tiers_device_deadline(base_clock_ns(), timeout_ns);
     size_t count = 0;
     for (;;) {
         throttle_land(throttle, 0);
         count += throttle_release(throttle, done + count, max - count);
-        if (count >= min || tiers_device_now_ns() >= deadline) return count;
+        if (count >= min || base_clock_ns() >= deadline) return count;
         throttle_wait(throttle, deadline);
     }
 }

@@ -27,6 +27,7 @@
  *
  * Thread rule: as device.h; open and register before enable, on any thread.
  */
+#include "base/clock.h"
 #include "device_queue.h"
 
 #include <assert.h>
@@ -249,7 +250,7 @@ static bool ring_settle(tiers_queue *queue, kvt_io *io, int32_t result)
     assert(moved < io->bytes);
     retries = moved > before ? 0 : retries + 1;
     if (retries > TIERS_QUEUE_RETRIES_MAX) {
-        tiers_io_finish(io, KVT_E_IO, EIO, tiers_device_now_ns());
+        tiers_io_finish(io, KVT_E_IO, EIO, base_clock_ns());
         return true;
     }
     io->device_word = retries << 32 | moved;
@@ -315,7 +316,7 @@ static void ring_wait(tiers_queue *queue, size_t wanted, uint64_t wait_ns)
     if (!refused && (result >= 0 || result == -ETIME || result == -EINTR)) return;
     /* Waiting is refused for now, but completions still arrive in the shared memory: poll. */
     uint64_t nap_ns = wait_ns < RING_RETRY_NS ? wait_ns : RING_RETRY_NS;
-    tiers_device_sleep_until(tiers_device_now_ns() + nap_ns);
+    base_sleep_until(base_clock_ns() + nap_ns);
 }
 
 size_t tiers_ring_reap(tiers_queue *queue, kvt_io **done, size_t min, size_t max,
@@ -324,12 +325,12 @@ size_t tiers_ring_reap(tiers_queue *queue, kvt_io **done, size_t min, size_t max
     tiers_ring *ring = &queue->ring;
     size_t count = ring_collect(queue, done, max);
     if (count < min && timeout_ns != 0) {
-        uint64_t now = tiers_device_now_ns();
+        uint64_t now = base_clock_ns();
         uint64_t deadline = tiers_device_deadline(now, timeout_ns);
         while (count < min && now < deadline && !ring->woken) {
             ring_wait(queue, min - count, deadline - now);
             count += ring_collect(queue, done + count, max - count);
-            now = tiers_device_now_ns();
+            now = base_clock_ns();
         }
     }
     ring->woken = false;

@@ -7,6 +7,7 @@
 #include "errand.h"
 
 #include "base/thread.h"
+#include "base/wait.h"
 #include "device_internal.h"
 #include "patience.h"
 
@@ -64,7 +65,7 @@ static void *errand_main(void *argument)
 
 static bool errand_spawn(errand *self, pthread_t *thread)
 {
-    return tiers_thread_start(thread, errand_main, self) == 0;
+    return base_thread_start(thread, errand_main, self) == 0;
 }
 
 bool tiers_errand_run(tiers_errand_call *run, tiers_errand_call *late, void *state,
@@ -80,22 +81,22 @@ bool tiers_errand_run(tiers_errand_call *run, tiers_errand_call *late, void *sta
     self->late = late;
     self->state = state;
     pthread_mutex_init(&self->mutex, NULL);
-    tiers_cond_init(&self->returned);
+    base_condition_init(&self->returned);
     if (!errand_spawn(self, &thread)) {
         errand_free(self);
         run(state);
         return true;
     }
     tiers_watch watch;
-    tiers_watch_init(&watch, limit_ns, tiers_device_now_ns());
+    tiers_watch_init(&watch, limit_ns, base_clock_ns());
     pthread_mutex_lock(&self->mutex);
     while (!self->done && !self->orphan) {
-        uint64_t now_ns = tiers_device_now_ns();
+        uint64_t now_ns = base_clock_ns();
         if (tiers_watch_look(&watch, now_ns, !atomic_load(&self->timeless),
                              atomic_load(&self->progress)))
             self->orphan = true;
         else
-            tiers_cond_wait_until(&self->returned, &self->mutex, now_ns + TIERS_LOOK_NS);
+            base_condition_wait_until(&self->returned, &self->mutex, now_ns + TIERS_LOOK_NS);
     }
     bool orphan = self->orphan;
     pthread_mutex_unlock(&self->mutex); /* an orphan may be freed from here on */

@@ -10,6 +10,7 @@
  */
 #include "file_claim.h"
 
+#include "base/clock.h"
 #include "errand.h"
 
 #include <errno.h>
@@ -22,7 +23,6 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { CLAIM_NAP_NS = 10000000 };
@@ -109,7 +109,7 @@ kvt_status tiers_claim_acquire(tiers_claim *claim, int fd, bool lock_only)
     int failed = flock(fd, LOCK_EX | LOCK_NB);
     for (uint64_t waited = 0; failed != 0 && waited < TIERS_CLAIM_WAIT_NS; waited += CLAIM_NAP_NS) {
         if (errno != EWOULDBLOCK && errno != EINTR) break;
-        nanosleep(&(struct timespec){.tv_nsec = CLAIM_NAP_NS}, NULL);
+        base_sleep(CLAIM_NAP_NS);
         tiers_errand_progress();
         failed = flock(fd, LOCK_EX | LOCK_NB);
     }

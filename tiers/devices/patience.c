@@ -4,28 +4,7 @@
  */
 #include "patience.h"
 
-#include <time.h>
-
 enum { PATIENCE_STEP_NS_MAX = 100 * 1000 * 1000, PATIENCE_STEPS_MIN = 8 };
-
-void tiers_cond_init(pthread_cond_t *condition)
-{
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(condition, &attributes);
-    pthread_condattr_destroy(&attributes);
-}
-
-void tiers_cond_wait_until(pthread_cond_t *condition, pthread_mutex_t *mutex, uint64_t wake_ns)
-{
-    const uint64_t second = 1000000000;
-    const uint64_t most = UINT64_MAX / 2; /* fits a signed time_t */
-    if (wake_ns > most) wake_ns = most;
-    const struct timespec wake = {.tv_sec = (time_t)(wake_ns / second),
-                                  .tv_nsec = (long)(wake_ns % second)};
-    (void)pthread_cond_timedwait(condition, mutex, &wake);
-}
 
 void tiers_watch_init(tiers_watch *watch, uint64_t limit_ns, uint64_t now_ns)
 {

@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * patience.h - waits that end: condition variables on the monotonic clock, and the watch over a
- * device that may have fallen silent.
+ * patience.h - the watch over a device that may have fallen silent.
  *
- * Thread rule: a watch belongs to one lock; the rest keeps no state.
+ * Thread rule: a watch belongs to one lock.
  */
 #ifndef TIERS_PATIENCE_H
 #define TIERS_PATIENCE_H
 
-#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -17,12 +15,6 @@
 
 /* Who waits for a device looks after it this often. */
 #define TIERS_LOOK_NS (UINT64_C(20) * 1000 * 1000)
-
-/* A condition variable whose timed waits follow CLOCK_MONOTONIC. */
-void tiers_cond_init(pthread_cond_t *condition);
-
-/* Waits until woken or until an instant of that clock, in nanoseconds. May wake early. */
-void tiers_cond_wait_until(pthread_cond_t *condition, pthread_mutex_t *mutex, uint64_t wake_ns);
 
 /*
  * Adds up the time for which a device has had work and finished none of it. Each look counts the

@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/wait.h"
 #include "location.h"
 #include "pool_internal.h"
 #include "tiers/devices/device_internal.h"
@@ -193,7 +194,7 @@ kvt_status tiers_pool_open(const tiers_member_options *members, uint32_t count,
     }
     pthread_mutex_init(&pool->mutex, NULL);
     pthread_mutex_init(&pool->done_mutex, NULL);
-    tiers_cond_init(&pool->done);
+    base_condition_init(&pool->done);
     pool->holds = 1;
     pool->member_count = count;
     pool->unit_bytes = options->unit_bytes != 0 ? options->unit_bytes : TIERS_UNIT_BYTES_DEFAULT;
@@ -247,7 +248,7 @@ static void pool_job_finished(void *context, tiers_transfer *transfer,
                               const tiers_job_result *result)
 {
     tiers_pool *pool = context;
-    uint64_t finished_ns = pool->virtual_time ? result->finished_ns : tiers_device_now_ns();
+    uint64_t finished_ns = pool->virtual_time ? result->finished_ns : base_clock_ns();
     pthread_mutex_lock(&pool->done_mutex);
     if (transfer->status == KVT_OK) transfer->status = result->status;
     if (result->bytes > 0) {
@@ -330,7 +331,7 @@ void tiers_transfer_start(tiers_pool *pool, tiers_transfer *transfer)
 static uint32_t pool_sum_parts(const tiers_pool *pool, const pool_part *from, uint32_t count,
                                tiers_part *parts)
 {
-    uint64_t now_ns = pool->virtual_time ? 0 : tiers_device_now_ns();
+    uint64_t now_ns = pool->virtual_time ? 0 : base_clock_ns();
     for (uint32_t i = 0; i < count; i++) {
         const tiers_worker *worker = pool->members[from[i].member].worker;
         parts[i] = (tiers_part){.member = from[i].member,
@@ -356,7 +357,7 @@ uint32_t tiers_pool_parts(tiers_pool *pool, const tiers_location *location, tier
 static void pool_begin_transfer(tiers_pool *pool, tiers_transfer *transfer, const pool_part *parts,
                                 uint32_t count)
 {
-    uint64_t now = tiers_device_now_ns();
+    uint64_t now = base_clock_ns();
     transfer->status = count > 0 ? KVT_OK : KVT_E_GONE;
     transfer->started_ns = pool->virtual_time ? UINT64_MAX : now;
     transfer->finished_ns = 0;
@@ -462,10 +463,10 @@ kvt_status tiers_transfer_wait_until(tiers_pool *pool, tiers_transfer *transfer,
                                      uint64_t deadline_ns)
 {
     kvt_status status = KVT_OK;
-    uint64_t look_ns = tiers_device_now_ns() + TIERS_LOOK_NS;
+    uint64_t look_ns = base_clock_ns() + TIERS_LOOK_NS;
     pthread_mutex_lock(&pool->done_mutex);
     while (!transfer->finished && status == KVT_OK) {
-        uint64_t now = tiers_device_now_ns();
+        uint64_t now = base_clock_ns();
         if (now >= deadline_ns) {
             status = KVT_E_TIMEOUT;
         } else if (now >= look_ns) {
@@ -477,7 +478,7 @@ kvt_status tiers_transfer_wait_until(tiers_pool *pool, tiers_transfer *transfer,
             if (gone) status = KVT_E_GONE;
         } else {
             uint64_t wake_ns = look_ns < deadline_ns ? look_ns : deadline_ns;
-            tiers_cond_wait_until(&pool->done, &pool->done_mutex, wake_ns);
+            base_condition_wait_until(&pool->done, &pool->done_mutex, wake_ns);
         }
     }
     if (transfer->finished) status = transfer->status;

@@ -7,8 +7,8 @@
  */
 #include <assert.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "pool_internal.h"
 
 enum { POOL_TRIM_NAP_NS = 50000 };
@@ -94,13 +94,9 @@ kvt_status tiers_pool_insert(tiers_pool *pool, uint32_t index, const tiers_membe
 
 void pool_count_wear(pool_member *member)
 {
-    struct timespec now;
     if (member->worker == NULL) return;
-    clock_gettime(CLOCK_REALTIME, &now);
     uint64_t written = tiers_worker_bytes(member->worker, KVT_IO_WRITE);
-    tiers_wear_advance(&member->wear,
-                       (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec,
-                       written - member->wear_counted);
+    tiers_wear_advance(&member->wear, base_calendar_ns(), written - member->wear_counted);
     member->wear_counted = written;
 }
 
@@ -120,7 +116,7 @@ void pool_give_back(pool_member *member, tiers_range range, bool trim)
 static bool pool_try_lock(tiers_pool *pool)
 {
     if (pthread_mutex_trylock(&pool->mutex) == 0) return true;
-    nanosleep(&(struct timespec){.tv_nsec = POOL_TRIM_NAP_NS}, NULL);
+    base_sleep(POOL_TRIM_NAP_NS);
     return false;
 }
 
@@ -158,7 +154,7 @@ bool pool_trim_step(void *context, tiers_worker *worker, kvt_device *device)
         }
     }
     pthread_mutex_unlock(&pool->mutex);
-    if (again) nanosleep(&(struct timespec){.tv_nsec = POOL_TRIM_NAP_NS}, NULL);
+    if (again) base_sleep(POOL_TRIM_NAP_NS);
     if (out.bytes == 0) return again;
     /* A drive that refuses has lost nothing. */
     kvt_status ignored = kvt_device_trim(device, out.offset, out.bytes);

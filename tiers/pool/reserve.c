@@ -10,8 +10,8 @@
  */
 #include <assert.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "location.h"
 #include "pool_internal.h"
 #include "stripe.h"
@@ -284,7 +284,7 @@ static bool reserve_await_trim(tiers_pool *pool)
     if (settled || !out) return settled;
     pool->trim_waiters++;
     pthread_mutex_unlock(&pool->mutex);
-    nanosleep(&(struct timespec){.tv_nsec = RESERVE_NAP_NS}, NULL);
+    base_sleep(RESERVE_NAP_NS);
     pthread_mutex_lock(&pool->mutex);
     pool->trim_waiters--;
     return true;

@@ -13,8 +13,8 @@
  */
 #include <assert.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "tiers/devices/device_internal.h"
 #include "worker_internal.h"
 
@@ -80,7 +80,7 @@ void worker_retire(tiers_worker *worker, tiers_retired why)
 {
     int serves = TIERS_SERVES;
     if (atomic_compare_exchange_strong(&worker->why, &serves, (int)why))
-        atomic_store(&worker->retired_ns, tiers_device_now_ns());
+        atomic_store(&worker->retired_ns, base_clock_ns());
     atomic_store(&worker->retired, true);
 }
 
@@ -113,7 +113,7 @@ static bool worker_has_lost_operation(const tiers_worker *worker, uint64_t now_n
 static void worker_look_after_operations(tiers_worker *worker)
 {
     if (worker->in_flight == 0) return;
-    uint64_t now_ns = tiers_device_now_ns();
+    uint64_t now_ns = base_clock_ns();
     if (now_ns - worker->looked_ns < TIERS_LOOK_NS) return;
     worker->looked_ns = now_ns;
     if (worker_has_lost_operation(worker, now_ns)) worker_retire(worker, TIERS_RETIRED_SILENT);
@@ -283,8 +283,7 @@ static void worker_stall(tiers_worker *worker, worker_slot *slot)
             worker_complete(worker, slot);
             return;
         }
-        struct timespec nap = {.tv_nsec = WORKER_BUSY_NAP_NS};
-        nanosleep(&nap, NULL);
+        base_sleep(WORKER_BUSY_NAP_NS);
     }
     worker->stalled = slot;
 }
@@ -412,7 +411,7 @@ static void worker_set_up(tiers_worker *worker, const worker_change *change)
     worker_publish_speed(worker);
     uint64_t silence_ns = options->silence_ns != 0 ? options->silence_ns : TIERS_SILENCE_NS_DEFAULT;
     pthread_mutex_lock(&worker->mutex);
-    tiers_watch_init(&worker->watch, silence_ns, tiers_device_now_ns());
+    tiers_watch_init(&worker->watch, silence_ns, base_clock_ns());
     pthread_mutex_unlock(&worker->mutex);
     worker->free_slots = NULL;
     for (uint32_t i = worker->depth; i-- > 0;) {

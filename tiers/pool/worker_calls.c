@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/thread.h"
+#include "base/wait.h"
 #include "tiers/devices/device_internal.h"
 #include "worker_internal.h"
 
@@ -94,13 +95,13 @@ static kvt_status worker_await_job(tiers_worker *worker, uint64_t deadline_ns)
 {
     if (worker->free_jobs == NULL) worker_nudge(worker); /* what is queued may be the caller's */
     while (worker->free_jobs == NULL) {
-        uint64_t now_ns = tiers_device_now_ns();
+        uint64_t now_ns = base_clock_ns();
         if (now_ns >= deadline_ns) return KVT_E_TIMEOUT;
         (void)worker_look(worker, now_ns);
         if (tiers_worker_retired(worker)) return KVT_E_GONE;
         uint64_t wake_ns = now_ns + TIERS_LOOK_NS;
-        tiers_cond_wait_until(&worker->room, &worker->mutex,
-                              wake_ns < deadline_ns ? wake_ns : deadline_ns);
+        base_condition_wait_until(&worker->room, &worker->mutex,
+                                  wake_ns < deadline_ns ? wake_ns : deadline_ns);
     }
     return tiers_worker_retired(worker) ? KVT_E_GONE : KVT_OK;
 }
@@ -148,7 +149,7 @@ void tiers_worker_sweep(tiers_worker *worker)
 bool tiers_worker_look(tiers_worker *worker)
 {
     pthread_mutex_lock(&worker->mutex);
-    (void)worker_look(worker, tiers_device_now_ns());
+    (void)worker_look(worker, base_clock_ns());
     pthread_mutex_unlock(&worker->mutex);
     return tiers_worker_retired(worker);
 }
@@ -166,11 +167,11 @@ kvt_status tiers_worker_sync_wait(tiers_worker *worker, const tiers_worker_sync 
     kvt_status status = KVT_OK;
     pthread_mutex_lock(&worker->mutex);
     while (worker->sync_done < sync->ticket && status == KVT_OK) {
-        uint64_t now_ns = tiers_device_now_ns();
+        uint64_t now_ns = base_clock_ns();
         if (worker_look(worker, now_ns))
             status = KVT_E_GONE;
         else
-            tiers_cond_wait_until(&worker->synced, &worker->mutex, now_ns + TIERS_LOOK_NS);
+            base_condition_wait_until(&worker->synced, &worker->mutex, now_ns + TIERS_LOOK_NS);
     }
     /* A later sync that failed counts as well: what it lost may be what this one is for. */
     if (status == KVT_OK && worker->sync_failed >= sync->ticket) status = worker->sync_status;
@@ -219,7 +220,7 @@ void tiers_worker_free(tiers_worker *worker)
 
 static int worker_spawn(tiers_worker *worker)
 {
-    return tiers_thread_start(&worker->thread, worker_main, worker);
+    return base_thread_start(&worker->thread, worker_main, worker);
 }
 
 /* Takes the device from a thread that has died, or starts another one for a new device. Nothing is
@@ -251,13 +252,13 @@ kvt_status tiers_worker_change_device(tiers_worker *worker, kvt_device *device,
     worker->change = &change;
     worker_nudge(worker);
     while (!change.done && status == KVT_OK) {
-        uint64_t now_ns = tiers_device_now_ns();
+        uint64_t now_ns = base_clock_ns();
         bool silent = worker_look(worker, now_ns);
         if (silent && (worker->change == &change || atomic_load(&worker->died))) {
             worker->change = NULL; /* the thread has not seen it, or will not end it */
             status = KVT_BUSY;
         } else {
-            tiers_cond_wait_until(&worker->changed, &worker->mutex, now_ns + TIERS_LOOK_NS);
+            base_condition_wait_until(&worker->changed, &worker->mutex, now_ns + TIERS_LOOK_NS);
         }
     }
     pthread_mutex_unlock(&worker->mutex);
@@ -274,10 +275,10 @@ kvt_status tiers_worker_start(kvt_device *device, const tiers_worker_options *op
     worker->ended_orphan = ended;
     worker->context = context;
     pthread_mutex_init(&worker->mutex, NULL);
-    tiers_cond_init(&worker->work);
-    tiers_cond_init(&worker->room);
-    tiers_cond_init(&worker->synced);
-    tiers_cond_init(&worker->changed);
+    base_condition_init(&worker->work);
+    base_condition_init(&worker->room);
+    base_condition_init(&worker->synced);
+    base_condition_init(&worker->changed);
     worker->jobs = calloc(TIERS_WORKER_JOBS, sizeof *worker->jobs);
     worker->slots = calloc(WORKER_DEPTH_MAX, sizeof *worker->slots);
     worker->done = calloc(WORKER_DEPTH_MAX, sizeof(kvt_io *));
@@ -312,13 +313,13 @@ bool tiers_worker_join(tiers_worker *worker)
     pthread_mutex_lock(&worker->mutex);
     bool died = atomic_load(&worker->died);
     while (!worker->ended && !worker->orphan && !died) {
-        uint64_t now_ns = tiers_device_now_ns();
+        uint64_t now_ns = base_clock_ns();
         bool silent = worker_look(worker, now_ns);
         died = atomic_load(&worker->died);
         if (silent && !died)
             worker->orphan = true;
         else
-            tiers_cond_wait_until(&worker->changed, &worker->mutex, now_ns + TIERS_LOOK_NS);
+            base_condition_wait_until(&worker->changed, &worker->mutex, now_ns + TIERS_LOOK_NS);
     }
     bool orphan = worker->orphan;
     bool joined = worker->joined;

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * clock.c - the one place where the library reads a clock and sleeps.
+ *
+ * Thread rule: any thread.
+ */
+#include "clock.h"
+
+#include <errno.h>
+#include <time.h>
+
+#define CLOCK_SECOND_NS UINT64_C(1000000000)
+
+static uint64_t clock_read(clockid_t clock)
+{
+    struct timespec now;
+    (void)clock_gettime(clock, &now);
+    return (uint64_t)now.tv_sec * CLOCK_SECOND_NS + (uint64_t)now.tv_nsec;
+}
+
+uint64_t base_clock_ns(void)
+{
+    return clock_read(CLOCK_MONOTONIC);
+}
+
+double base_clock_seconds(void)
+{
+    return 1e-9 * (double)clock_read(CLOCK_MONOTONIC);
+}
+
+uint64_t base_calendar_ns(void)
+{
+    return clock_read(CLOCK_REALTIME);
+}
+
+double base_cpu_seconds(void)
+{
+    return 1e-9 * (double)clock_read(CLOCK_THREAD_CPUTIME_ID);
+}
+
+void base_sleep_until(uint64_t wake_ns)
+{
+    const struct timespec wake = {.tv_sec = (time_t)(wake_ns / CLOCK_SECOND_NS),
+                                  .tv_nsec = (long)(wake_ns % CLOCK_SECOND_NS)};
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &wake, NULL) == EINTR)
+        continue;
+}
+
+void base_sleep(uint64_t nanoseconds)
+{
+    base_sleep_until(base_clock_ns() + nanoseconds);
+}

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_base_wait.c - the clock of the library, sleeps, and condition waits with deadlines.
+ */
+#include "base/thread.h"
+#include "base/wait.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+typedef struct wait_gate {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool open;
+} wait_gate;
+
+static void *gate_open(void *argument)
+{
+    wait_gate *gate = argument;
+    pthread_mutex_lock(&gate->lock);
+    gate->open = true;
+    pthread_cond_signal(&gate->changed);
+    pthread_mutex_unlock(&gate->lock);
+    return NULL;
+}
+
+/* The clocks go forward, and a sleep ends no earlier than it was asked to. */
+static void clock_goes_forward(void **state)
+{
+    (void)state;
+    uint64_t begin_ns = base_clock_ns();
+    double begin = base_clock_seconds();
+    assert_true(begin >= 1e-9 * (double)begin_ns - 1e-6);
+    base_sleep(1000000);
+    assert_true(base_clock_ns() >= begin_ns + 1000000);
+    base_sleep_until(begin_ns); /* has passed */
+    assert_true(base_calendar_ns() > UINT64_C(1600000000000000000));
+    assert_true(base_cpu_seconds() >= 0);
+}
+
+/* A deadline that has passed ends the wait before it begins; a later one ends it, and not early. */
+static void wait_ends_at_its_deadline(void **state)
+{
+    (void)state;
+    wait_gate gate = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    base_condition_init(&gate.changed);
+    pthread_mutex_lock(&gate.lock);
+    assert_false(base_condition_wait_until(&gate.changed, &gate.lock, base_clock_ns()));
+    uint64_t deadline_ns = base_clock_ns() + 2000000;
+    while (base_condition_wait_until(&gate.changed, &gate.lock, deadline_ns))
+        continue;
+    assert_true(base_clock_ns() >= deadline_ns);
+    pthread_mutex_unlock(&gate.lock);
+    pthread_cond_destroy(&gate.changed);
+}
+
+/* A wait ends when the condition is signalled, with a deadline and without one. */
+static void wait_ends_when_signalled(void **state)
+{
+    (void)state;
+    const uint64_t deadlines_ns[] = {BASE_CLOCK_NEVER, base_clock_ns() + UINT64_C(600000000000)};
+    for (int i = 0; i < 2; i++) {
+        wait_gate gate = {.lock = PTHREAD_MUTEX_INITIALIZER};
+        pthread_t opener;
+        base_condition_init(&gate.changed);
+        pthread_mutex_lock(&gate.lock);
+        assert_int_equal(base_thread_start(&opener, gate_open, &gate), 0);
+        while (!gate.open)
+            assert_true(base_condition_wait_until(&gate.changed, &gate.lock, deadlines_ns[i]));
+        pthread_mutex_unlock(&gate.lock);
+        pthread_join(opener, NULL);
+        pthread_cond_destroy(&gate.changed);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(clock_goes_forward),
+        cmocka_unit_test(wait_ends_at_its_deadline),
+        cmocka_unit_test(wait_ends_when_signalled),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
