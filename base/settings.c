@@ -151,8 +151,6 @@ static const kvt_setting settings_table[] = {
     NUMBER("replay.repeatability", "1",
            "with a ladder: how well the policy knows log factors, 0-1"),
     NUMBER("replay.loss_limit", "1", "with a ladder: no form that may lose more than this"),
-    SWITCH("replay.adaptive", "no", "without effect: how soon entries come back is learned"),
-    SWITCH("replay.queue_aware", "no", "simulation: seconds weigh more under load"),
     SWITCH("replay.store_model", "no",
            "simulation: puts hand over within bounds and gets go one after the other, as in a "
            "store; no: an ideal store whose writes are free"),

@@ -1,18 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * advise.c - the calls that tell the engine things: ladders, tenants, priors, load, quality,
- * capacity. None of them makes a plan. Thread rule: the caller's lock.
+ * advise.c - the calls that tell the engine things: ladders, tenants, priors, rates,
+ * capacity, speed. None of them makes a plan. Thread rule: the caller's lock.
  */
 #include "policy/engine.h"
 
 #include <assert.h>
 #include <string.h>
 
-#define LOAD_HALF_LIFE 300.0 /* seconds over which the load is averaged */
-#define SECONDS_LIMIT  1e12  /* keeps every product of costs and rates finite */
-#define BUSY_LIMIT     0.95
-#define CLASSES_LIMIT  65536u
-#define LADDERS_LIMIT  (1u << 20)
+#define SECONDS_LIMIT 1e12 /* keeps every product of costs and rates finite */
+#define CLASSES_LIMIT 65536u
+#define LADDERS_LIMIT (1u << 20)
 
 static bool advise_in_range(double number, double least, double most)
 {
@@ -239,77 +237,6 @@ kvt_status kvt_policy_set_rate(kvt_policy *policy, uint64_t handle, double uses_
     return KVT_OK;
 }
 
-/* What is decided now lasts longer than the minute that was measured: the load is averaged. The
- * first one stands until there are more. */
-static void advise_smooth_load(kvt_policy *policy, const kvt_policy_load *load)
-{
-    double passed = (double)(policy->now_ns - policy->load_ns) * 1e-9;
-    double kept = policy->load_ns != 0 ? number_exp2(-passed / LOAD_HALF_LIFE) : 0.0;
-    double requests = load->requests_per_s;
-    double busy = requests * load->service_mean_s, square = requests * load->service_square_s2;
-    policy->load_requests = requests + kept * (policy->load_requests - requests);
-    policy->load_busy = busy + kept * (policy->load_busy - busy);
-    policy->load_square = square + kept * (policy->load_square - square);
-    policy->load_ns = policy->now_ns;
-}
-
-kvt_status kvt_policy_observe_load(kvt_policy *policy, const kvt_policy_load *load)
-{
-    assert(policy != NULL && load != NULL);
-    if (!advise_in_range(load->requests_per_s, 0.0, SECONDS_LIMIT) ||
-        !advise_in_range(load->service_mean_s, 0.0, SECONDS_LIMIT) ||
-        !advise_in_range(load->service_square_s2, 0.0, SECONDS_LIMIT)) {
-        return KVT_E_ARGUMENT;
-    }
-    if (!policy->config.queue_aware) return KVT_OK;
-    advise_smooth_load(policy, load);
-    double busy = policy->load_busy < BUSY_LIMIT ? policy->load_busy : BUSY_LIMIT;
-    double held = policy->load_busy > 0.0 ? busy / policy->load_busy : 1.0;
-    double idle = 1.0 - busy, rate = held * policy->load_requests;
-    double weight = 1.0 + rate * held * policy->load_square / (2.0 * idle * idle);
-    double square = rate / (2.0 * idle);
-    double change = weight / policy->second_weight;
-    /* Small changes are not worth a new order of all entries. */
-    if (change > 0.9 && change < 1.1) return KVT_OK;
-    policy->second_weight = weight;
-    policy->second_square = square;
-    entries_index_all(policy);
-    return KVT_OK;
-}
-
-kvt_status kvt_policy_observe_tier(kvt_policy *policy, kvt_tier tier, double busy)
-{
-    assert(policy != NULL);
-    if ((int)tier <= KVT_TIER_NONE || (int)tier >= KVT_TIER_COUNT) return KVT_E_ARGUMENT;
-    if (!advise_in_range(busy, 0.0, 1.0)) return KVT_E_ARGUMENT;
-    double bandwidth = policy->config.tiers[tier].read_bytes_per_s;
-    if (busy > BUSY_LIMIT) busy = BUSY_LIMIT;
-    double price = bandwidth > 0.0 ? busy / (1.0 - busy) / bandwidth : 0.0;
-    double before = policy->read_price[tier - 1];
-    if (price > 0.9 * before && price < 1.1 * before) return KVT_OK;
-    policy->read_price[tier - 1] = price;
-    entries_index_all(policy);
-    return KVT_OK;
-}
-
-kvt_status kvt_policy_observe_quality(kvt_policy *policy, uint64_t handle, double observed,
-                                      double weight)
-{
-    assert(policy != NULL);
-    if (!advise_in_range(observed, 0.0, 1e6) || !advise_in_range(weight, 1e-9, 1.0)) {
-        return KVT_E_ARGUMENT;
-    }
-    uint32_t index = entries_find(policy, handle);
-    if (index == NIL || entry_at(policy, index)->state != ENTRY_HELD) return KVT_MISS;
-    entry *e = entry_at(policy, index);
-    double before = (double)e->sensitivity;
-    e->sensitivity = (float)(before + weight * (observed - before));
-    if (e->sensitivity < 1e-6f) e->sensitivity = 1e-6f;
-    advise_bar(policy, e);
-    policy->ops->index(policy, index);
-    return KVT_OK;
-}
-
 kvt_status kvt_policy_set_capacity(kvt_policy *policy, kvt_tier tier, uint64_t capacity_bytes)
 {
     assert(policy != NULL);
@@ -341,6 +268,6 @@ kvt_status kvt_policy_set_speed(kvt_policy *policy, kvt_tier tier, double read_b
     asked.tiers[tier].request_seconds = request_seconds;
     if (policy_tier_fault(&asked) != NULL) return KVT_E_ARGUMENT;
     *facts = asked.tiers[tier];
-    paths_set_speed(policy, (int)tier - 1);
+    write_queue_set_speed(policy, (int)tier - 1);
     return KVT_OK;
 }

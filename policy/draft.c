@@ -4,8 +4,8 @@
  *
  * A move that is added is in flight at once: its bytes are reserved and its entry leaves the victim
  * index. Cutting the draft takes moves back in reverse order and restores ids, bytes and index, so
- * a tentative plan that does not pay leaves the engine as it was, the paths' queues but for
- * rounding.
+ * a tentative plan that does not pay leaves the engine as it was, the write queues but
+ * for rounding.
  *
  * Inside a draft an evicted entry no longer counts as a child, so that its parent may follow it in
  * the same plan, later in order. Outside it counts until the eviction is committed: no other plan
@@ -58,7 +58,7 @@ bool draft_fits_share(const kvt_policy *policy, uint32_t index, uint8_t option)
     return true;
 }
 
-/* Whether the target bytes of a move fit now, in order, and the executor would carry it out. */
+/* Whether the target bytes of a move fit now, in order. */
 bool draft_fits(const kvt_policy *policy, const draft *work, uint32_t index, uint8_t option)
 {
     const entry *e = entry_at(policy, index);
@@ -68,7 +68,7 @@ bool draft_fits(const kvt_policy *policy, const draft *work, uint32_t index, uin
             return false;
         }
     }
-    return draft_fits_share(policy, index, option) && paths_would_carry(policy, index, option);
+    return draft_fits_share(policy, index, option);
 }
 
 static void draft_count_child(kvt_policy *policy, uint32_t index, int by)

@@ -43,7 +43,7 @@ static void dual_add_form(dual_instance *to, const form *from, const uint64_t by
 {
     uint32_t at = to->forms++;
     assert(at < to->forms_capacity);
-    to->time[at] = from->fits ? from->face : UNLIMITED;
+    to->time[at] = from->fits ? from->base_cost : UNLIMITED;
     to->loss[at] = from->loss;
     for (int level = 0; level < LEVELS; level++)
         to->bytes[level][at] = (double)bytes[level];

@@ -3,14 +3,14 @@
  * engine.h - the inside of the decision engine: entries, forms, ledger, drafts, the policy table.
  *
  *     policy.c     life of an engine, and the calls on entries: arguments, entries, ledger, ops
- *     advise.c     the calls that tell it things: ladders, tenants, priors, load, quality, capacity
+ *     advise.c     the calls that tell it things: ladders, tenants, priors, rates, capacity, speed
  *     recost.c     new seconds and losses of a stored entry's options
  *     entries.c    handle -> entry, prefix tree, remembered entries, memory
  *     remembered.c what is kept of the options of an entry that left
  *     reuse.c      the reuse counters and the rates that they give
  *     reuse_model.c  what the counters mean: weights of terms, learned from a sample
  *     ledger.c     moves in flight and bytes per tier
- *     paths.c      what waits in the tiers' read and write paths: write prices, closed paths
+ *     write_queue.c  what waits to be written to each tier: write prices, how long bytes stay
  *     draft.c      a plan being built: moves are reserved as they are added, or taken back
  *     room.c       makes room in a tier by the policy's steps, lowest tier first
  *     recency.c    none, lru, lru-leaf
@@ -63,8 +63,8 @@ typedef struct form {
     double loss_upper;
     uint32_t made_from;
     uint32_t kept_from;
-    double face; /* seconds of one use as weighed now, without loss */
-    bool fits;   /* each tier's whole capacity */
+    double base_cost; /* seconds of one use, without loss */
+    bool fits;        /* each tier's whole capacity */
 } form;
 _Static_assert(sizeof(form) == 120, "forms are stored by the million");
 
@@ -150,18 +150,7 @@ typedef struct flight {
     uint8_t kind;
     uint8_t from;
     uint8_t to;
-    bool reads; /* the source is read for it */
 } flight;
-
-/* One tier's reading or its writing. */
-typedef struct path {
-    double second;  /* for a byte; 0 without a bandwidth */
-    double request; /* seconds that every move costs beside its bytes */
-    double limit;   /* the executor refuses moves behind a longer queue; 0 = never */
-    double queue;   /* seconds that are planned or told of and have not had their time yet */
-    double wait;    /* what the queue counts for in prices */
-    bool closed;    /* too near to the limit for any more */
-} path;
 
 /* A tenant with wishes of its own. used counts what will be stored once all moves in flight have
  * ended. A tenant with a share has buckets of its own, so that its own entries make its room. */
@@ -281,26 +270,18 @@ struct kvt_policy {
     uint32_t sweep;                          /* where sorting all entries anew stands, */
     uint32_t sweep_left;                     /* and how many are left since a price moved */
 
-    /* What a second and a byte read cost beside their face value; 1 and 0 without load. */
-    double load_requests; /* smoothed: requests per second, */
-    double load_busy;     /* busy seconds per second, */
-    double load_square;   /* and their squares per second */
-    uint64_t load_ns;     /* when the load was last told; 0 = never */
-    double second_weight;
-    double second_square;
-    double read_price[LEVELS];
-    path reads[LEVELS], writes[LEVELS];
-    uint32_t paths_closed;       /* how many of them */
-    double write_price[LEVELS];  /* what a byte is charged, by how busy its path is */
-    double write_busy[LEVELS];   /* share of the path's time that moves took, smoothed */
-    uint64_t write_seen[LEVELS]; /* bytes written when that was last looked at, */
-    uint64_t write_ns;           /* and when */
-    uint64_t left[LEVELS];       /* bytes that have left each level so far */
-    uint64_t left_seen[LEVELS];  /* the same when that was last looked at */
-    double left_bytes[LEVELS];   /* of them, smoothed, */
-    double left_seconds[LEVELS]; /* in so many seconds, smoothed alike; 0 before any has left */
-    double stay[LEVELS];         /* seconds that a byte stays there, by these */
-    double price[LEVELS];        /* of the last dual, where the next one starts; nothing else */
+    double write_byte_s[LEVELS];  /* seconds of writing a byte; 0 without a bandwidth */
+    double write_queue_s[LEVELS]; /* seconds of planned writes that have not had their time yet */
+    double write_price[LEVELS];   /* what a byte is charged, by how busy the tier is */
+    double write_busy[LEVELS];    /* share of the time that moves wrote, smoothed */
+    uint64_t write_seen[LEVELS];  /* bytes written when that was last looked at, */
+    uint64_t write_ns;            /* and when */
+    uint64_t left[LEVELS];        /* bytes that have left each level so far */
+    uint64_t left_seen[LEVELS];   /* the same when that was last looked at */
+    double left_bytes[LEVELS];    /* of them, smoothed, */
+    double left_seconds[LEVELS];  /* in so many seconds, smoothed alike; 0 before any has left */
+    double stay[LEVELS];          /* seconds that a byte stays there, by these */
+    double price[LEVELS];         /* of the last dual, where the next one starts; nothing else */
     double market[LEVELS]; /* what the last step in each tier lost per byte, charges included, */
     uint64_t market_ns[LEVELS]; /* and when */
     bool priced;
@@ -318,7 +299,7 @@ struct kvt_policy {
     form *forms;
     uint32_t forms_capacity;
     uint32_t forms_used;
-    double least_face;                    /* no form has a lower one; some that did may be gone */
+    double least_base_cost;               /* no form has a lower one; some that did may be gone */
     uint32_t forms_free[KVT_OPTIONS_MAX]; /* chains of released runs by length */
 
     ladder *ladders;
@@ -342,9 +323,7 @@ struct kvt_policy {
     recency_list lists[LEVELS];
     classic_state classic;
     uint64_t recency;
-    uint32_t hand;    /* where the next tick goes on looking for promotions */
-    uint32_t in_hand; /* stored entry whose bytes the caller holds during this call, or NIL */
-    uint32_t exact;   /* entry whose exact bytes the caller holds during this call, or NIL */
+    uint32_t hand; /* where the next tick goes on looking for promotions */
 
     kvt_policy_stats counters; /* the running counts only; explain.c fills the rest */
 };
@@ -430,14 +409,12 @@ void ledger_correct(kvt_policy *policy, flight *move, const uint64_t actual[LEVE
 void ledger_end(kvt_policy *policy, flight *move, bool done);
 bool ledger_fits(const kvt_policy *policy, const uint64_t bytes[LEVELS]);
 
-/* paths.c */
-void paths_open(kvt_policy *policy);
-void paths_set_speed(kvt_policy *policy, int level); /* to what the tier's facts say now */
-void paths_pass(kvt_policy *policy, double passed);
-void paths_set_queue(kvt_policy *policy, path *p, double seconds);
-void paths_queue(kvt_policy *policy, const flight *move, double by);
-bool paths_move_reads(const kvt_policy *policy, uint32_t index, uint8_t to);
-bool paths_lead_there(const kvt_policy *policy, uint32_t index, uint8_t to);
+/* write_queue.c */
+void write_queue_open(kvt_policy *policy);
+void write_queue_set_speed(kvt_policy *policy, int level); /* to what the tier's facts say now */
+/* Adds the seconds of a move's writes (by 1.0), or takes them out again (-1.0). */
+void write_queue_add(kvt_policy *policy, const flight *move, double by);
+void write_queue_pass(kvt_policy *policy, double passed);
 
 /* draft.c */
 bool draft_begin(kvt_policy *policy, draft *work, kvt_plan *plan);
@@ -550,23 +527,11 @@ static inline void entry_needs(const kvt_policy *policy, const entry *e, uint8_t
     }
 }
 
-/* Whether the executor would carry out a move now. */
-static inline bool paths_would_carry(const kvt_policy *policy, uint32_t index, uint8_t to)
-{
-    return policy->paths_closed == 0 || paths_lead_there(policy, index, to);
-}
-
-/* What a byte written to a level is charged: paths_pass, and the queue of this moment. */
+/* What a byte written to a level is charged: write_queue_pass, and the queue of this moment. */
 static inline double engine_write_price(const kvt_policy *policy, int level)
 {
-    const path *writes = &policy->writes[level];
-    return policy->write_price[level] + BACKGROUND_SHARE * writes->wait * writes->second;
-}
-
-/* Seconds with their weight under load: the derivative of the M/G/1 wait integrated over them. */
-static inline double policy_weigh(const kvt_policy *policy, double seconds)
-{
-    return seconds * (policy->second_weight + seconds * policy->second_square);
+    return policy->write_price[level] +
+           BACKGROUND_SHARE * policy->write_queue_s[level] * policy->write_byte_s[level];
 }
 
 /* Seconds that all of an entry's quality is worth to one use: its share of the request's. */
@@ -578,15 +543,15 @@ static inline double entry_alpha(const kvt_policy *policy, const entry *e)
 /* Seconds that one use of a form costs, quality included; alpha is the entry's. */
 static inline double form_cost(const form *o, const entry *e, double alpha)
 {
-    if (o->loss <= 0.0) return o->face;
+    if (o->loss <= 0.0) return o->base_cost;
     double loss = (double)e->sensitivity * o->loss;
-    return o->face + alpha * (loss < 1.0 ? loss : 1.0);
+    return o->base_cost + alpha * (loss < 1.0 ? loss : 1.0);
 }
 
 /* The same of an option: U = -f * cost. */
 static inline double entry_cost(const kvt_policy *policy, const entry *e, uint8_t option)
 {
-    if (option == KVT_OPTION_NONE) return policy_weigh(policy, (double)e->recompute_seconds);
+    if (option == KVT_OPTION_NONE) return (double)e->recompute_seconds;
     return form_cost(entry_form(policy, e, option), e, entry_alpha(policy, e));
 }
 

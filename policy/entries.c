@@ -158,19 +158,17 @@ void forms_refresh(kvt_policy *policy, uint32_t first, uint32_t count)
 {
     for (uint32_t i = first; i < first + count; i++) {
         form *o = &policy->forms[i];
-        o->face = policy_weigh(policy, o->load_seconds + o->decode_seconds);
+        o->base_cost = o->load_seconds + o->decode_seconds;
         o->fits = true;
-        for (int level = 0; level < LEVELS; level++) {
-            o->face += policy->read_price[level] * (double)o->read_bytes[level];
+        for (int level = 0; level < LEVELS; level++)
             o->fits = o->fits && o->bytes[level] <= policy->capacity[level];
-        }
-        if (o->face < policy->least_face) policy->least_face = o->face;
+        if (o->base_cost < policy->least_base_cost) policy->least_base_cost = o->base_cost;
     }
 }
 
 void entries_index_all(kvt_policy *policy)
 {
-    policy->least_face = UNLIMITED;
+    policy->least_base_cost = UNLIMITED;
     forms_refresh(policy, 0, policy->forms_used);
     for (uint32_t i = 0; i < policy->entries_used; i++) {
         if (entry_at(policy, i)->state == ENTRY_HELD) policy->ops->index(policy, i);

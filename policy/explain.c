@@ -22,8 +22,6 @@ void kvt_policy_stats_get(const kvt_policy *policy, kvt_policy_stats *out)
     out->used_bytes[KVT_TIER_NONE] = 0;
     for (int level = 0; level < LEVELS; level++)
         out->used_bytes[level + 1] = policy->used[level];
-    out->half_life_seconds = 0;
-    out->recency_order = false;
     explain_prices(policy, out->price);
 }
 

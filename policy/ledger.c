@@ -79,8 +79,7 @@ flight *ledger_begin(kvt_policy *policy, uint32_t index, uint8_t to)
         move->kept[level] = entry_kept(policy, e, to, level);
         ledger_count(policy, e, move, level, 1);
     }
-    move->reads = paths_move_reads(policy, index, to);
-    paths_queue(policy, move, 1.0);
+    write_queue_add(policy, move, 1.0);
     e->move = (uint32_t)(move->id & mask);
     policy->flight_count++;
     return move;
@@ -102,7 +101,7 @@ void ledger_correct(kvt_policy *policy, flight *move, const uint64_t actual[LEVE
 void ledger_end(kvt_policy *policy, flight *move, bool done)
 {
     entry *e = entry_at(policy, move->entry);
-    if (!done) paths_queue(policy, move, -1.0);
+    if (!done) write_queue_add(policy, move, -1.0);
     for (int level = 0; level < LEVELS; level++) {
         uint64_t source = entry_bytes(policy, e, move->from, level);
         uint64_t released = source - move->kept[level];

@@ -41,9 +41,6 @@ void kvt_policy_config_init(kvt_policy_config *config)
     config->entries_expected = 1024;
     config->ghosts_max = 65536;
     config->seed = 1;
-    config->half_lives[0] = 60.0;
-    config->half_lives[1] = 300.0;
-    config->half_lives[2] = 1800.0;
 }
 
 static bool policy_in_range(double number, double least, double most)
@@ -66,13 +63,6 @@ const char *policy_tier_fault(const kvt_policy_config *config)
         }
         if (!policy_in_range(facts->request_seconds, 0.0, SECONDS_LIMIT)) {
             return "request_seconds must be a number, 0 or more";
-        }
-        if (!policy_in_range(facts->read_lag_seconds, 0.0, SECONDS_LIMIT) ||
-            !policy_in_range(facts->write_lag_seconds, 0.0, SECONDS_LIMIT)) {
-            return "read_lag_seconds and write_lag_seconds must be numbers, 0 or more";
-        }
-        if (!policy_in_range(facts->wear_seconds_per_byte, 0.0, SECONDS_LIMIT)) {
-            return "wear_seconds_per_byte must be a number, 0 or more";
         }
     }
     return NULL;
@@ -136,13 +126,10 @@ kvt_status kvt_policy_open(const kvt_policy_config *config, kvt_policy **policy_
         policy->config = *config;
         policy->config.name = ops->name; /* the caller's string may go away */
         policy->next_id = 1;
-        policy->second_weight = 1.0;
-        policy->exact = NIL;
-        policy->in_hand = NIL;
-        policy->least_face = UNLIMITED;
+        policy->least_base_cost = UNLIMITED;
         for (int level = 0; level < LEVELS; level++)
             policy->capacity[level] = config->tiers[level + 1].capacity_bytes;
-        paths_open(policy);
+        write_queue_open(policy);
         for (int at = 0; at < LEVELS * STEP_KINDS; at++)
             policy->level_price[at / STEP_KINDS][at % STEP_KINDS] =
                 policy->level_lately[at / STEP_KINDS][at % STEP_KINDS] = UNLIMITED;
@@ -193,7 +180,7 @@ void engine_set_clock(kvt_policy *policy, uint64_t now_ns)
     double passed = (double)(now_ns - policy->now_ns) * 1e-9;
     policy->now_ns = now_ns;
     reuse_set_now(policy);
-    paths_pass(policy, passed);
+    write_queue_pass(policy, passed);
 }
 
 /* One use now, and `prior` more that its class lets expect. */
@@ -336,32 +323,8 @@ kvt_status kvt_policy_access(kvt_policy *policy, uint64_t now_ns, uint64_t handl
     e->missed = e->current == KVT_OPTION_NONE;
     if (e->missed) return KVT_MISS;
     if (plan != NULL && entry_is_movable(e)) {
-        policy->in_hand = index;
         policy->ops->improve(policy, index, plan);
-        policy->in_hand = NIL;
     }
-    return KVT_OK;
-}
-
-kvt_status kvt_policy_refresh(kvt_policy *policy, uint64_t now_ns, uint64_t handle, kvt_plan *plan)
-{
-    assert(policy != NULL && plan != NULL);
-    policy->exact = entries_find(policy, handle);
-    kvt_status status = kvt_policy_access(policy, now_ns, handle, plan);
-    policy->exact = NIL;
-    return status;
-}
-
-kvt_status kvt_policy_observe_queue(kvt_policy *policy, uint64_t now_ns, kvt_tier tier,
-                                    double read_seconds, double write_seconds)
-{
-    assert(policy != NULL);
-    if ((int)tier <= KVT_TIER_NONE || (int)tier >= KVT_TIER_COUNT) return KVT_E_ARGUMENT;
-    if (!policy_in_range(read_seconds, 0.0, SECONDS_LIMIT)) return KVT_E_ARGUMENT;
-    if (!policy_in_range(write_seconds, 0.0, SECONDS_LIMIT)) return KVT_E_ARGUMENT;
-    engine_set_clock(policy, now_ns);
-    paths_set_queue(policy, &policy->reads[tier - 1], read_seconds);
-    paths_set_queue(policy, &policy->writes[tier - 1], write_seconds);
     return KVT_OK;
 }
 

@@ -124,6 +124,6 @@ void remembered_form(const kvt_policy *policy, const entry *e, uint32_t point, f
     out->load_seconds = remembered_number((uint32_t)from->seconds << 16);
     out->loss = remembered_number((uint32_t)from->loss << 16);
     out->bytes[level] = (uint64_t)bytes;
-    out->face = policy_weigh(policy, out->load_seconds);
+    out->base_cost = out->load_seconds;
     out->fits = out->bytes[level] <= policy->capacity[level];
 }

@@ -324,7 +324,6 @@ static bool utility_try(const kvt_policy *policy, market *known, const victim *o
     if (to != KVT_OPTION_NONE) {
         entry_needs(policy, e, to, need);
         if (!utility_can_place(policy, known->room, need, of->level, of->now)) return false;
-        if (!paths_would_carry(policy, of->index, to)) return false;
     }
     double loss = of->rate * (entry_cost(policy, e, to) - of->cost);
     double limit = *per_byte * (double)freed;
@@ -558,7 +557,7 @@ static bool utility_next_option(kvt_policy *policy, rents *known, const entry *e
         double write = utility_write_at(policy, &now, e, o, need) / utility_stay(policy, &use, o);
         if (gain <= write || gain - write <= best) continue;
         double score = gain - write - utility_rent(policy, known, need);
-        if (score <= best || !paths_would_carry(policy, out->entry, option)) continue;
+        if (score <= best) continue;
         found = option;
         best = score;
         out->to = option;

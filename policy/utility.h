@@ -38,7 +38,7 @@ static inline double utility_rent(kvt_policy *policy, rents *known, const uint64
     return rent;
 }
 
-/* What a byte written to each level is charged at this moment, wear included. */
+/* What a byte written to each level is charged at this moment. */
 typedef struct tolls {
     double per_byte[LEVELS];
 } tolls;
@@ -47,8 +47,7 @@ static inline tolls utility_tolls(const kvt_policy *policy)
 {
     tolls now;
     for (int level = 0; level < LEVELS; level++)
-        now.per_byte[level] = engine_write_price(policy, level) +
-                              policy->config.tiers[level + 1].wear_seconds_per_byte;
+        now.per_byte[level] = engine_write_price(policy, level);
     return now;
 }
 
@@ -67,7 +66,6 @@ static inline bool utility_is_reachable(const kvt_policy *policy, const entry *e
     if (e->current == KVT_OPTION_NONE || e->current == option) return true;
     const form *from = entry_form(policy, e, e->current);
     if (from->loss <= 0.0 || (to->made_from >> e->current & 1) != 0) return true;
-    if (policy->exact != NIL && e == entry_at(policy, policy->exact)) return true;
     return utility_same_variant(from, to);
 }
 
@@ -83,7 +81,7 @@ static inline double utility_write_at(const kvt_policy *policy, const tolls *now
     if (coded) seconds = BACKGROUND_SHARE * o->encode_seconds;
     for (int level = 0; level < LEVELS; level++)
         seconds += (double)need[level] * now->per_byte[level];
-    return seconds * policy->second_weight;
+    return seconds;
 }
 
 /* Seconds that a placement is expected to serve, over which moves are paid off: the uses to come at

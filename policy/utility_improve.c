@@ -41,7 +41,7 @@ static bool improve_find(kvt_policy *policy, uint32_t index, rents *known, doubl
     double alpha = entry_alpha(policy, e);
     reuse_now use = {.rate = -1.0};
     out->net = 0.0;
-    double most = cost - policy->least_face;
+    double most = cost - policy->least_base_cost;
     if (most <= 0.0) return false;
     if (read_seconds > 0.0) {
         /* Most of what a tick scans is hardly used, and ends here. */
@@ -63,7 +63,7 @@ static bool improve_find(kvt_policy *policy, uint32_t index, rents *known, doubl
         if (net <= out->net) continue;
         if (room_only && !improve_fits(need, known->room)) continue;
         net -= utility_rent(policy, known, need);
-        if (net <= out->net || !paths_would_carry(policy, index, to)) continue;
+        if (net <= out->net) continue;
         *out = (improvement){
             .entry = index, .to = to, .gain = use.rate * saved, .net = net, .spare = spare};
     }
@@ -138,9 +138,8 @@ static void tick_improve(kvt_policy *policy, draft *work)
         if (!entry_is_movable(e)) continue;
         const form *now = entry_form(policy, e, e->current);
         improvement found;
-        if (improve_find(policy, policy->hand, &known,
-                         policy->second_weight * (now->load_seconds + now->decode_seconds), true,
-                         &found)) {
+        if (improve_find(policy, policy->hand, &known, now->load_seconds + now->decode_seconds,
+                         true, &found)) {
             tick_keep(choice, &count, &found);
         }
     }

@@ -203,8 +203,7 @@ static kvt_status compare_read_workload(compare_session *session)
 /* A comparison sets these itself. */
 static kvt_status compare_refuse_settings(compare_session *session)
 {
-    static const char *const tuned[] = {"store.variant", "store.alpha", "replay.loss_limit",
-                                        "replay.adaptive", "replay.queue_aware"};
+    static const char *const tuned[] = {"store.variant", "store.alpha", "replay.loss_limit"};
     for (size_t i = 0; i < sizeof tuned / sizeof tuned[0]; i++) {
         if (!command_was_set(session->common, tuned[i])) continue;
         (void)snprintf(session->message, sizeof session->message,

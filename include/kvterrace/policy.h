@@ -65,12 +65,7 @@ typedef struct kvt_tier_facts {
     uint64_t capacity_bytes;
     double read_bytes_per_s;
     double write_bytes_per_s;
-    double request_seconds;       /* fixed cost of one read */
-    double read_lag_seconds;      /* you abort moves that would wait longer than this for their
-                                     source's read path, so the engine plans none; 0 = never */
-    double write_lag_seconds;     /* or for their target's write path */
-    double wear_seconds_per_byte; /* what a written byte costs beside its time, in seconds of
-                                     delay; 0 = wear does not count */
+    double request_seconds; /* fixed cost of one read */
 } kvt_tier_facts;
 
 #define KVT_TENANTS_MAX 256u
@@ -83,13 +78,6 @@ typedef struct kvt_tenant {
                                              faster; 0 = any */
     uint64_t share_bytes[KVT_TIER_COUNT]; /* of each tier at most; 0 = no limit */
 } kvt_tenant;
-
-/* What the queue in front of the prefill looks like, for the queue-aware weight (M/G/1). */
-typedef struct kvt_policy_load {
-    double requests_per_s;
-    double service_mean_s;
-    double service_square_s2; /* mean of the square */
-} kvt_policy_load;
 
 typedef enum kvt_hole_mode {
     KVT_HOLES_CONTIGUOUS = 0, /* a child is useless without its ancestors (vLLM, SGLang) */
@@ -112,9 +100,10 @@ typedef struct kvt_policy kvt_policy;
 /* Made by kvt_policy_config_init, then changed. */
 typedef struct kvt_policy_config {
     uint32_t struct_size;
-    const char *name; /* "none", "lru", "lru-leaf", "utility"; default "utility" */
+    const char *name; /* one of kvt_policy_name_at; "utility" */
     kvt_tier_facts tiers[KVT_TIER_COUNT];
-    kvt_variant variant;       /* the form that the fixed policies (lru, lru-leaf) store; raw */
+    kvt_variant variant;       /* what policies that choose no variant store; all do but "utility"
+                                  and "adaptcache"; raw */
     double alpha_seconds;      /* seconds of delay paid for 1.0 of a request's quality; 10 */
     double half_life_seconds;  /* of told rates and of adaptcache's counters; 300 */
     double hysteresis;         /* a switch must gain this many times its cost; 1.25 */
@@ -125,10 +114,6 @@ typedef struct kvt_policy_config {
     uint64_t ghosts_max;       /* entries remembered (counter, options) after they left; 65536 */
     uint64_t seed;             /* for policies that draw; 1 */
     kvt_allocator allocator;   /* required */
-    bool adaptive;        /* without effect: utility learns how soon entries come back; false */
-    double half_lives[3]; /* without effect, but above 0 */
-    bool queue_aware;     /* utility: seconds weigh more under load (kvt_policy_observe_load);
-                             false */
 } kvt_policy_config;
 
 typedef enum kvt_move_kind {
@@ -214,36 +199,6 @@ KVT_API KVT_NODISCARD kvt_status kvt_policy_set_prior(kvt_policy *policy, uint32
 KVT_API KVT_NODISCARD kvt_status kvt_policy_set_rate(kvt_policy *policy, uint64_t handle,
                                                      double uses_per_s);
 
-/* Tells the load in front of the prefill. Used when config.queue_aware: with s the seconds that an
- * entry adds to a request, W is charged as s * (1 + r^2 m2 / (2 (1-rho)^2)) + s^2 * r / (2
- * (1-rho)), the derivative of the M/G/1 waiting time integrated over s. rho is held at 0.95. What
- * is told is averaged over a half life. KVT_OK; KVT_E_ARGUMENT. */
-KVT_API KVT_NODISCARD kvt_status kvt_policy_observe_load(kvt_policy *policy,
-                                                         const kvt_policy_load *load);
-
-/* Tells how busy a tier's read path is, 0 to 1: a byte read is then charged u / (1-u) / bandwidth
- * more, its waiting time. Held at 0.95. KVT_OK; KVT_E_ARGUMENT. */
-KVT_API KVT_NODISCARD kvt_status kvt_policy_observe_tier(kvt_policy *policy, kvt_tier tier,
-                                                         double busy);
-
-/*
- * Tells how many seconds of reading and of writing wait in a tier's paths at now_ns, moves that are
- * still in flight included. Without it the engine counts its own moves at the tier's bandwidths,
- * which knows nothing of what requests load. Writes are charged by it, and from four fifths of
- * read_lag_seconds or write_lag_seconds on no move is planned that needs the path: room is made
- * another way, or the entry is stored elsewhere or refused. KVT_OK; KVT_E_ARGUMENT (no such tier;
- * NaN, below 0, above 1e12).
- */
-KVT_API KVT_NODISCARD kvt_status kvt_policy_observe_queue(kvt_policy *policy, uint64_t now_ns,
-                                                          kvt_tier tier, double read_seconds,
-                                                          double write_seconds);
-
-/* Corrects an entry's sensitivity: `observed` is the factor that one observation shows (measured
- * loss over the option's mean), weight in (0,1] how much of the way it goes. Unknown before: 1.
- * KVT_OK; KVT_MISS; KVT_E_ARGUMENT. */
-KVT_API KVT_NODISCARD kvt_status kvt_policy_observe_quality(kvt_policy *policy, uint64_t handle,
-                                                            double observed, double weight);
-
 /* Gives a stored entry's options new seconds and losses, because a curve was measured anew: the
  * same options as at admission, in the same order; their bytes stay as they are. KVT_OK; KVT_MISS;
  * KVT_E_ARGUMENT (other options, a ladder's, or a bad number). */
@@ -261,10 +216,12 @@ KVT_API KVT_NODISCARD kvt_status kvt_policy_resize(kvt_policy *policy, uint64_t 
  * Offers a new entry, whose exact bytes the caller holds now. Counts as one use, unless the last
  * call of access for the handle said KVT_MISS and counted it: the offer is then of that same use.
  * KVT_OK: the plan ends with the PUT of this entry. KVT_REFUSED: not worth storing, or no room
- * could be made within the plan's capacity; the plan is empty. KVT_EXISTS: the handle is stored or
- * being stored; the use was counted the same way, the plan is empty. KVT_E_ARGUMENT: bad option or
- * handle (NaN or negative cost, [0] not NONE); KVT_E_MEMORY. The engine is unchanged on error.
- * An unknown or non-resident parent in CONTIGUOUS mode is not an error; the entry becomes a root.
+ * could be made within the plan's capacity, or "utility" in CONTIGUOUS mode was given a parent that
+ * is not stored or leaves, without which the entry serves nobody; the plan is empty. KVT_EXISTS:
+ * the handle is stored or being stored; the use was counted the same way, the plan is empty.
+ * KVT_E_ARGUMENT: bad option or handle (NaN or negative cost, [0] not NONE); KVT_E_MEMORY. The
+ * engine is unchanged on error. Every other policy, and each policy in MIXED mode, takes
+ * an entry with such a parent in as a root.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_policy_admit(kvt_policy *policy, uint64_t now_ns,
                                                   const kvt_policy_entry *entry, kvt_plan *plan);
@@ -282,18 +239,10 @@ KVT_API KVT_NODISCARD kvt_status kvt_policy_adopt(kvt_policy *policy, uint64_t n
  * (one that is remembered or being stored is counted still, once with the admission that follows).
  * Feed a prefix root first: every entry of the path once.
  * Its stored bytes are taken to be in your hands, as after a get: the plan's move of this entry is
- * charged no read and waits for no read path.
+ * charged no read.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_policy_access(kvt_policy *policy, uint64_t now_ns,
                                                    uint64_t handle, kvt_plan *plan);
-
-/*
- * Counts one use of an entry whose exact bytes the caller holds now, because it has just computed
- * them anew: a lossy form may be replaced by any better one. Otherwise as access; the moves of this
- * plan that change this entry take its bytes from the caller. KVT_OK; KVT_MISS.
- */
-KVT_API KVT_NODISCARD kvt_status kvt_policy_refresh(kvt_policy *policy, uint64_t now_ns,
-                                                    uint64_t handle, kvt_plan *plan);
 
 /* Background work: makes room above the watermarks, improves placement. At most moves_max moves and
  * bytes_max bytes written in total. KVT_OK, with an empty plan when there is nothing to do. */
@@ -345,10 +294,11 @@ KVT_API uint8_t kvt_policy_option(const kvt_policy *policy, uint64_t handle);
 /* One option's terms, as explain prints them. */
 typedef struct kvt_explained_option {
     kvt_option option;
-    double utility; /* f * (-alpha * loss - load - decode), s/s */
+    double utility; /* f * (-alpha * share * loss - load - decode), s/s; of NONE f * -recompute */
     double rent;    /* sum over tiers of price * bytes, s/s */
     double score;   /* utility - rent */
-    bool feasible;  /* fits the tier's capacity and the tree rule */
+    bool feasible;  /* it fits the tiers' capacities, the tenant's limits and the tree rule, and the
+                       present bytes are enough to make it */
 } kvt_explained_option;
 
 typedef struct kvt_explanation {
@@ -398,11 +348,7 @@ typedef struct kvt_policy_stats {
     uint64_t entries_by_tier[KVT_TIER_COUNT];
     uint64_t admitted, refused, accesses, puts, promotions, demotions, evictions, aborts;
     double price[KVT_TIER_COUNT];
-    double half_life_seconds;   /* of told rates */
-    bool recency_order;         /* always false: reuse is learned */
-    uint64_t half_life_changes; /* always 0 */
-    uint64_t recency_windows;   /* always 0 */
-    uint64_t limited;           /* options barred by a loss or load limit, counted per admission */
+    uint64_t limited; /* options barred by a loss or load limit, counted per admission */
     uint64_t written_bytes[KVT_TIER_COUNT]; /* by committed moves */
 } kvt_policy_stats;
 

@@ -294,30 +294,6 @@ static kvt_status compare_mixes(compare_state *state, double speed, compare_matc
     return status;
 }
 
-/* The engine with each of its switches against the engine without. */
-static kvt_status compare_ablations(compare_state *state, double speed, compare_matches *matches)
-{
-    static const double alphas[] = {0.0, 16.0}; /* 0: exact forms */
-    kvt_status status = KVT_OK;
-    for (size_t a = 0; a < sizeof alphas / sizeof alphas[0]; a++) {
-        for (int what = 0; what < 2 && status == KVT_OK; what++) {
-            compare_match match = {.kind = REPLAY_ROW_ABLATION};
-            compare_setup setup =
-                compare_setup_of("utility", COMPARE_OURS, speed, state->plan->main);
-            if (alphas[a] > 0.0) setup.alpha_s = alphas[a];
-            if (alphas[a] <= 0.0) setup.loss_limit = 0.0;
-            status = compare_add(state, &setup, &match.against);
-            if (status != KVT_OK) return status;
-            setup.role = COMPARE_OTHER;
-            setup.adaptive = what == 0;
-            setup.queue_aware = what == 1;
-            status = compare_add(state, &setup, &match.ours);
-            if (status == KVT_OK) status = compare_match_add(matches, match);
-        }
-    }
-    return status;
-}
-
 /* ---- rows ---- */
 
 static kvt_status compare_row_add(compare_state *state, const compare_match *match)
@@ -399,7 +375,6 @@ static kvt_status compare_speed(compare_state *state, uint32_t index)
     bool ssd = state->plan->base->tiers[KVT_TIER_SSD].capacity_bytes > 0;
     if (status == KVT_OK && ssd && index == speeds / 2) {
         status = compare_baselines(state, speed, compare_footprint(state), &matches);
-        if (status == KVT_OK) status = compare_ablations(state, speed, &matches);
     }
     compare_match_again(state, &matches);
     compare_mark_fastest(state, &matches);
@@ -477,7 +452,7 @@ static kvt_status compare_budget(compare_state *state)
     uint64_t ours = spreads == 0 ? 0 : compare_mix_runs(plan, (uint32_t)level_count);
     ours += (grid * (spreads + 1) + level_count * spreads * (1 + OURS_STEPS)) * plan->tuning_seeds;
     ours += (level_count * spreads * 2 + 8) * plan->seeds;
-    ours = ours * speeds + grid * plan->tuning_seeds + 8 * (uint64_t)plan->seeds;
+    ours = ours * speeds + grid * plan->tuning_seeds;
 
     size_t trials[2];
     double seconds[2];

@@ -55,10 +55,9 @@ typedef struct replay_compare {
 } replay_compare;
 
 typedef enum replay_row_kind {
-    REPLAY_ROW_BASELINE,  /* a policy with a form of its own */
-    REPLAY_ROW_MIX,       /* the best uniform mix of a quality level */
-    REPLAY_ROW_FOOTPRINT, /* baselines with an SSD that holds the whole footprint */
-    REPLAY_ROW_ABLATION   /* the engine itself, without what `ours` has more */
+    REPLAY_ROW_BASELINE, /* a policy with a form of its own */
+    REPLAY_ROW_MIX,      /* the best uniform mix of a quality level */
+    REPLAY_ROW_FOOTPRINT /* baselines with an SSD that holds the whole footprint */
 } replay_row_kind;
 
 typedef enum replay_verdict {

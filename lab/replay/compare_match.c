@@ -66,7 +66,6 @@ void compare_match_again(const compare_state *state, compare_matches *matches)
 {
     for (size_t i = 0; i < matches->count; i++) {
         compare_match *match = &matches->list[i];
-        if (match->kind == REPLAY_ROW_ABLATION) continue;
         size_t ours = compare_pick(state, match->against);
         double ttft, quality;
         if (ours != COMPARE_NONE && compare_tuned(state, match->against, &ttft, &quality)) {
@@ -146,9 +145,7 @@ static double match_mean(const double *values, uint32_t count)
 static replay_verdict match_verdict(const replay_compare_row *row)
 {
     if (row->seeds < 2) return REPLAY_UNSTABLE;
-    if (row->kind != REPLAY_ROW_ABLATION && row->our_quality < row->quality - 1e-9) {
-        return REPLAY_UNMATCHED;
-    }
+    if (row->our_quality < row->quality - 1e-9) return REPLAY_UNMATCHED;
     if (row->ratio_high < 1.0) return REPLAY_WIN;
     return row->ratio_low > 1.0 ? REPLAY_LOSE : REPLAY_TIE;
 }
@@ -247,17 +244,12 @@ void compare_label(const compare_state *state, size_t trial, char label[REPLAY_L
         snprintf(label, REPLAY_LABEL_BYTES, "%s %s", setup->policy, rung);
         return;
     }
-    size_t used = (size_t)snprintf(label, REPLAY_LABEL_BYTES, "%s", setup->policy);
     if (setup->loss_limit <= 0.0) {
-        used += (size_t)snprintf(label + used, REPLAY_LABEL_BYTES - used, " exact forms");
+        snprintf(label, REPLAY_LABEL_BYTES, "%s exact forms", setup->policy);
+    } else if (setup->loss_limit < 1.0) {
+        snprintf(label, REPLAY_LABEL_BYTES, "%s alpha %.3g limit %.3g", setup->policy,
+                 setup->alpha_s, setup->loss_limit);
     } else {
-        used += (size_t)snprintf(label + used, REPLAY_LABEL_BYTES - used, " alpha %.3g",
-                                 setup->alpha_s);
-        if (setup->loss_limit < 1.0) {
-            used += (size_t)snprintf(label + used, REPLAY_LABEL_BYTES - used, " limit %.3g",
-                                     setup->loss_limit);
-        }
+        snprintf(label, REPLAY_LABEL_BYTES, "%s alpha %.3g", setup->policy, setup->alpha_s);
     }
-    snprintf(label + used, REPLAY_LABEL_BYTES - used, "%s%s", setup->adaptive ? " adaptive" : "",
-             setup->queue_aware ? " queue-aware" : "");
 }

@@ -70,8 +70,6 @@ static void pool_options(const compare_state *state, const compare_setup *setup,
     options->variant = options->model.variants[setup->variant].variant;
     options->alpha_seconds = setup->alpha_s;
     options->loss_limit = setup->loss_limit;
-    options->adaptive = setup->adaptive;
-    options->queue_aware = setup->queue_aware;
     options->sensitivity = setup->spread.sigma;
     options->repeatability = setup->spread.repeatability;
     options->normals = &state->normals[seed];

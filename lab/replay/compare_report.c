@@ -15,7 +15,6 @@ static const char *const report_kinds[] = {
     [REPLAY_ROW_BASELINE] = "baselines",
     [REPLAY_ROW_MIX] = "mixes",
     [REPLAY_ROW_FOOTPRINT] = "footprint",
-    [REPLAY_ROW_ABLATION] = "ablations",
 };
 #define REPORT_KINDS (sizeof report_kinds / sizeof report_kinds[0])
 
@@ -191,7 +190,6 @@ static const char *const report_titles[] = {
     [REPLAY_ROW_BASELINE] = "Baselines",
     [REPLAY_ROW_MIX] = "Best uniform mixes",
     [REPLAY_ROW_FOOTPRINT] = "An SSD as large as the footprint, exact forms",
-    [REPLAY_ROW_ABLATION] = "Ablation: the engine without and with",
 };
 
 /* One table per kind, speed and spread, in the order of the rows. */
@@ -235,18 +233,15 @@ static void report_strongest(const replay_compare_result *result, FILE *file)
 
 static void report_losses(const replay_compare_result *result, FILE *file)
 {
-    size_t counts[REPLAY_UNSTABLE + 1] = {0}, judged = 0;
-    for (size_t i = 0; i < result->row_count; i++) {
-        if (result->rows[i].kind == REPLAY_ROW_ABLATION) continue;
+    size_t counts[REPLAY_UNSTABLE + 1] = {0};
+    for (size_t i = 0; i < result->row_count; i++)
         counts[result->rows[i].verdict]++;
-        judged++;
-    }
-    fprintf(file, "\n%zu rows: %zu win, %zu tie, %zu lose, %zu unmatched, %zu unstable\n", judged,
-            counts[REPLAY_WIN], counts[REPLAY_TIE], counts[REPLAY_LOSE], counts[REPLAY_UNMATCHED],
-            counts[REPLAY_UNSTABLE]);
+    fprintf(file, "\n%zu rows: %zu win, %zu tie, %zu lose, %zu unmatched, %zu unstable\n",
+            result->row_count, counts[REPLAY_WIN], counts[REPLAY_TIE], counts[REPLAY_LOSE],
+            counts[REPLAY_UNMATCHED], counts[REPLAY_UNSTABLE]);
     for (size_t i = 0; i < result->row_count; i++) {
         const replay_compare_row *row = &result->rows[i];
-        if (row->kind == REPLAY_ROW_ABLATION || row->verdict == REPLAY_WIN) continue;
+        if (row->verdict == REPLAY_WIN) continue;
         fprintf(file, "no win (%s): %s, %s, ssd %.3g GB/s, sigma %.3g: ratio %.3f [%.3f, %.3f]\n",
                 replay_verdict_name(row->verdict), report_kinds[row->kind], row->against,
                 row->ssd_bytes_per_s * 1e-9, row->spread.sigma, row->ratio, row->ratio_low,

@@ -25,7 +25,6 @@ typedef struct compare_setup {
     uint32_t variant; /* of fixed policies: index into the model */
     double alpha_s;
     double loss_limit;
-    bool adaptive, queue_aware;
     replay_spread spread;
     double ssd_bytes_per_s;
     uint64_t ssd_capacity_bytes; /* 0 = as base */

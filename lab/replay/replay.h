@@ -90,8 +90,6 @@ typedef struct replay_options {
     const replay_normals *normals; /* of this seed, or NULL: drawn in the run */
     double loss_limit;             /* no form whose loss_upper passes it; 1 = any */
     replay_blend blend;            /* set: restricts what the policy may choose from */
-    bool adaptive;                 /* the policy chooses its half life */
-    bool queue_aware;              /* and is told the load in front of the servers */
     double alpha_seconds;
     double half_life_seconds;
     double hysteresis;

@@ -536,8 +536,6 @@ static void options_read_plain(kvt_config *config, bool live, replay_options *op
     options->half_life_seconds = kvt_config_number(config, "store.half_life");
     options->hysteresis = kvt_config_number(config, "store.hysteresis");
     if (!live) {
-        options->adaptive = kvt_config_switch(config, "replay.adaptive");
-        options->queue_aware = kvt_config_switch(config, "replay.queue_aware");
         options->bounds = kvt_config_switch(config, "replay.bounds");
         options_read_store_model(config, options);
     }

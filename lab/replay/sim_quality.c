@@ -113,20 +113,3 @@ void sim_quality_move(sim_state *sim, const kvt_move *move)
     /* Whoever loses less than before was made from exact bytes at hand. */
     *carried = to->loss < from->loss ? 0.0f : *carried + (float)from->loss;
 }
-
-/* Tells a queue-aware policy the load since the last time, and how busy the tiers were. */
-kvt_status sim_quality_tell(sim_state *sim, double now_s)
-{
-    double passed = now_s - sim->load_since_s;
-    if (!sim->options->queue_aware || passed < SIM_LOAD_SECONDS || sim->load_requests <= 0.0) {
-        return KVT_OK;
-    }
-    double servers = (double)sim->options->servers;
-    /* One server's share of the arrivals: servers behind one queue wait less than this says. */
-    kvt_policy_load load = {.requests_per_s = sim->load_requests / passed / servers,
-                            .service_mean_s = sim->load_service_s / sim->load_requests,
-                            .service_square_s2 = sim->load_square_s2 / sim->load_requests};
-    sim->load_since_s = now_s;
-    sim->load_requests = sim->load_service_s = sim->load_square_s2 = 0.0;
-    return kvt_policy_observe_load(sim->policy, &load);
-}

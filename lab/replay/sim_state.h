@@ -10,9 +10,8 @@
 #include "bound.h"
 #include "replay.h"
 
-#define SIM_PLAN_MOVES   256u
-#define SIM_LOAD_SECONDS 60.0                         /* between two looks at the load */
-#define SIM_BLEND_MASKS  (1u << (KVT_TIER_COUNT - 1)) /* a bit per tier: its second form */
+#define SIM_PLAN_MOVES  256u
+#define SIM_BLEND_MASKS (1u << (KVT_TIER_COUNT - 1)) /* a bit per tier: its second form */
 
 /* The regrets so far. An epoch is a tenth of the counted requests. */
 typedef struct sim_regret {
@@ -59,12 +58,10 @@ typedef struct sim_state {
     float *inherited; /* by block: loss of the prefix that it was computed on */
     uint64_t read_free_ns[KVT_TIER_COUNT];
     uint64_t write_free_ns[KVT_TIER_COUNT];
-    float *carried;      /* by block: losses of lossy forms that its present one was coded from */
-    float *sensitivity;  /* by block: factor on losses; NULL: 1 */
-    float *known;        /* and what the policy knows of it */
-    double load_since_s; /* virtual time when the policy was last told the load */
-    double load_requests, load_service_s, load_square_s2; /* since then */
-    uint64_t tick_ns; /* time of the next policy tick; UINT64_MAX = none */
+    float *carried;     /* by block: losses of lossy forms that its present one was coded from */
+    float *sensitivity; /* by block: factor on losses; NULL: 1 */
+    float *known;       /* and what the policy knows of it */
+    uint64_t tick_ns;   /* time of the next policy tick; UINT64_MAX = none */
 
     kvt_move moves[SIM_PLAN_MOVES];
     kvt_plan plan;
@@ -159,7 +156,6 @@ KVT_NODISCARD kvt_status sim_quality_open(sim_state *sim);
 void sim_quality_close(sim_state *sim);
 void sim_quality_sum(const sim_state *sim, sim_visit *visit);
 void sim_quality_move(sim_state *sim, const kvt_move *move); /* a committed one */
-KVT_NODISCARD kvt_status sim_quality_tell(sim_state *sim, double now_s);
 
 /* sim_regret.c: what is known before the run, at the start of an epoch, and in the end. */
 KVT_NODISCARD kvt_status sim_regret_open(sim_state *sim);

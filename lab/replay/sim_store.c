@@ -168,8 +168,7 @@ static kvt_status store_begin(store_model *model, uint32_t index)
                                 .start_ns = model->now_ns};
     server->phase = STORE_LOADING;
     sim->counting = server->request >= model->collector->skip;
-    kvt_status status = sim_quality_tell(sim, (double)model->now_ns * 1e-9);
-    if (status == KVT_OK) status = sim_oracle_refresh(sim, server->request, model->now_ns);
+    kvt_status status = sim_oracle_refresh(sim, server->request, model->now_ns);
     if (status == KVT_OK) status = sim_regret_look(sim, server->request, model->now_ns);
     if (status == KVT_OK) status = store_reserve_run(server, request->block_count);
     if (status != KVT_OK) return status;
@@ -269,9 +268,6 @@ static void store_report(store_model *model, const store_server *server)
 {
     sim_state *sim = model->sim;
     const sim_visit *visit = &server->visit;
-    sim->load_requests += 1.0;
-    sim->load_service_s += visit->service_s;
-    sim->load_square_s2 += visit->service_s * visit->service_s;
     if (server->request >= model->collector->skip)
         sim->saved_s += visit->saved_s - sim->options->alpha_seconds * visit->loss;
     results_add(

@@ -44,8 +44,6 @@ static kvt_status sim_open_policy(sim_state *sim, const char *name, char *messag
     config.low_watermark = options->low_watermark;
     config.entries_expected = sim->workload->distinct_blocks + 1;
     config.seed = options->policy_seed;
-    config.adaptive = options->adaptive && !sim->oracle.on;
-    config.queue_aware = options->queue_aware;
     config.allocator.resize = kvt_memory_resize;
     kvt_status status = kvt_policy_open(&config, &sim->policy, message, message_size);
     if (status != KVT_OK) return status;
@@ -278,14 +276,10 @@ static kvt_status sim_run(sim_state *sim, results_collector *collector)
         if (sim->free_ns[0] > visit.start_ns) visit.start_ns = sim->free_ns[0];
         sim->counting = i >= collector->skip;
         kvt_status status = sim_tick_until(sim, visit.start_ns);
-        if (status == KVT_OK) status = sim_quality_tell(sim, (double)visit.start_ns * 1e-9);
         if (status == KVT_OK) status = sim_oracle_refresh(sim, i, visit.start_ns);
         if (status == KVT_OK) status = sim_regret_look(sim, i, visit.start_ns);
         if (status != KVT_OK) return status;
         sim_serve(sim, &visit);
-        sim->load_requests += 1.0;
-        sim->load_service_s += visit.service_s;
-        sim->load_square_s2 += visit.service_s * visit.service_s;
         sim_take_server(sim, visit.start_ns + sim_to_ns(visit.service_s));
         status = sim_refer(sim, &visit);
         if (status != KVT_OK) return status;

@@ -6,8 +6,7 @@
  *
  * After each call: the engine's used bytes equal the model's; no tier's bytes ever pass its
  * capacity; no plan names a pinned or busy entry; each move says truly where the entry is and how
- * large it is; none needs a path that was told to be too far behind; policies with a tree rule
- * never drop a prefix that a held entry needs.
+ * large it is; policies with a tree rule never drop a prefix that a held entry needs.
  */
 #include "policy_support.h"
 
@@ -22,9 +21,6 @@
 #define TENANTS   4
 #define CALLS     130000
 #define SMALL_RUN 20000
-
-/* Of a path's limit: the engine stops at four fifths, and takes off what moves had that failed. */
-#define CLOSED 0.9
 
 typedef struct model_entry {
     bool held;
@@ -54,12 +50,6 @@ typedef struct model {
     uint64_t claimed[KVT_TIER_COUNT]; /* stored, and targets of all planned moves */
     model_entry entries[HANDLES + 1];
     model_plan plans[PLANS];
-    uint64_t exact;   /* handle whose exact bytes the caller of this plan holds, or 0 */
-    uint64_t hand;    /* handle whose stored bytes it holds, or 0 */
-    double told_read; /* seconds that were said to wait for the SSD, */
-    double told_write;
-    uint64_t told_ns; /* and when, by the engine's clock */
-    uint64_t narrow;  /* plans made while one of its paths was too far behind */
     uint64_t log_hash;
     uint64_t moves;
 } model;
@@ -97,8 +87,6 @@ static void model_open(model *m, const char *name, uint8_t holes, uint64_t seed)
     m->config.high_watermark = 0.9;
     m->config.low_watermark = 0.8;
     m->config.ghosts_max = 20;
-    m->config.queue_aware = true;
-    m->config.adaptive = seed % 2 == 0;
     m->config.tiers[KVT_TIER_DRAM].read_bytes_per_s = 1e6;
     m->config.entries_expected = 1;
     m->config.tiers[KVT_TIER_HBM].capacity_bytes = seed % 2 == 0 ? 300 : 0;
@@ -106,8 +94,6 @@ static void model_open(model *m, const char *name, uint8_t holes, uint64_t seed)
     m->config.tiers[KVT_TIER_SSD].capacity_bytes = seed % 3 == 0 ? 0 : 1500;
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
         m->config.tiers[tier].write_bytes_per_s = 1e5;
-    m->config.tiers[KVT_TIER_SSD].read_lag_seconds = seed % 4 < 2 ? 0.5 : 0.0;
-    m->config.tiers[KVT_TIER_SSD].write_lag_seconds = seed % 4 < 2 ? 1.0 : 0.0;
     static test_memory memory;
     memory = (test_memory){.left = -1};
     m->config.allocator = test_allocator(&memory);
@@ -179,37 +165,11 @@ static void model_check_move(model *m, const kvt_plan *plan, uint32_t at)
     bool reencodes = strcmp(m->config.name, "adaptcache") == 0;
     if (reencodes && move->kind == KVT_MOVE_CHANGE) {
         assert_true(e->options[move->to].loss >= e->options[move->from].loss);
-    } else if (move->kind == KVT_MOVE_CHANGE && !made && move->handle != m->exact &&
-               e->options[move->from].loss > 0.0) {
+    } else if (move->kind == KVT_MOVE_CHANGE && !made && e->options[move->from].loss > 0.0) {
         assert_memory_equal(&move->to_variant, &e->options[move->from].variant,
                             sizeof move->to_variant);
     }
     if (m->tree_rule && move->kind == KVT_MOVE_EVICT) model_check_tree(m, plan, at);
-}
-
-/* Whether what waited for a path of the SSD when that was told is still too much. */
-static bool model_is_behind(const model *m, double told, double limit)
-{
-    double passed = (double)(m->policy->now_ns - m->told_ns) * 1e-9;
-    return limit > 0.0 && told - passed > CLOSED * limit;
-}
-
-/* No move needs a path of the SSD that is behind; giving bytes up in place needs none. */
-static void model_check_paths(model *m, const kvt_plan *plan)
-{
-    const kvt_tier_facts *ssd = &m->config.tiers[KVT_TIER_SSD];
-    bool reads = model_is_behind(m, m->told_read, ssd->read_lag_seconds);
-    bool writes = model_is_behind(m, m->told_write, ssd->write_lag_seconds);
-    if ((!reads && !writes) || plan->count == 0) return;
-    m->narrow++;
-    for (uint32_t i = 0; i < plan->count; i++) {
-        const kvt_move *move = &plan->moves[i];
-        uint64_t kept = move->kept_bytes[KVT_TIER_SSD];
-        if (memcmp(move->to_bytes, move->kept_bytes, sizeof move->to_bytes) == 0) continue;
-        if (writes) assert_int_equal(move->to_bytes[KVT_TIER_SSD], kept);
-        if (reads && move->handle != m->hand)
-            assert_int_equal(move->from_bytes[KVT_TIER_SSD], kept);
-    }
 }
 
 /* Checks a new plan, adopts its claims and queues it in a free place of the executor. */
@@ -224,7 +184,6 @@ static void model_take_plan(model *m, const kvt_plan *plan, model_plan *place)
     }
     for (uint32_t i = 0; i < plan->count; i++)
         model_check_move(m, plan, i);
-    model_check_paths(m, plan);
     for (uint32_t i = 0; i < plan->count; i++) {
         const kvt_move *move = &plan->moves[i];
         model_entry *e = &m->entries[move->handle];
@@ -379,16 +338,10 @@ static void model_access(model *m, uint64_t handle, model_plan *place)
     kvt_move moves[PLAN_MAX];
     kvt_plan plan = {moves, (uint32_t)test_below(&m->dice, PLAN_MAX + 1), 99};
     bool count_only = test_below(&m->dice, 4) == 0;
-    bool refresh = !count_only && test_below(&m->dice, 4) == 0;
-    kvt_status status =
-        refresh ? kvt_policy_refresh(m->policy, m->now_ns, handle, &plan)
-                : kvt_policy_access(m->policy, m->now_ns, handle, count_only ? NULL : &plan);
-    m->exact = refresh ? handle : 0;
-    m->hand = handle;
+    kvt_status status = kvt_policy_access(m->policy, m->now_ns, handle, count_only ? NULL : &plan);
     bool resident = m->entries[handle].held && m->entries[handle].option != 0;
     assert_int_equal(status, resident ? KVT_OK : KVT_MISS);
     if (!count_only) model_take_plan(m, &plan, place);
-    m->exact = m->hand = 0;
 }
 
 static void model_tick(model *m, model_plan *place)
@@ -462,19 +415,13 @@ static double model_key(const kvt_policy *policy, const entry *e, int level)
     return policy->heaps[level].items[e->link[level].newer].key + 1.0;
 }
 
-/* What short cuts rely on: how many paths are closed, and that no form of a held entry has a face
- * below the least one. What the caller holds is known during a call only. */
+/* What a short cut relies on: no form of a held entry has a base cost below the least one. */
 static void model_check_shortcuts(const kvt_policy *policy)
 {
-    uint32_t closed = 0;
-    for (int level = 0; level < LEVELS; level++)
-        closed += (uint32_t)policy->reads[level].closed + (uint32_t)policy->writes[level].closed;
-    assert_int_equal(policy->paths_closed, closed);
-    assert_true(policy->in_hand == NIL && policy->exact == NIL);
     for (uint32_t i = 0; i < policy->entries_used; i++) {
         const entry *e = entry_at(policy, i);
         for (uint8_t o = 1; e->state == ENTRY_HELD && o < e->option_count; o++)
-            assert_true(entry_form(policy, e, o)->face >= policy->least_face);
+            assert_true(entry_form(policy, e, o)->base_cost >= policy->least_base_cost);
     }
 }
 
@@ -545,41 +492,23 @@ static void model_set_tenant(model *m)
     assert_int_equal(kvt_policy_set_tenant(m->policy, number, &wishes), KVT_OK);
 }
 
-static void model_tell_queue(model *m)
-{
-    m->told_read = (double)test_below(&m->dice, 2000) * 1e-3;
-    m->told_write = (double)test_below(&m->dice, 3000) * 1e-3;
-    assert_int_equal(
-        kvt_policy_observe_queue(m->policy, m->now_ns, KVT_TIER_SSD, m->told_read, m->told_write),
-        KVT_OK);
-    m->told_ns = m->policy->now_ns;
-}
-
 /* Tells the engine something, which never makes a plan and never breaks a rule. */
-static void model_advise(model *m, uint64_t handle)
+static void model_advise(model *m)
 {
     double unit = (double)test_below(&m->dice, 1000) * 1e-3;
-    kvt_policy_load load = {
-        .requests_per_s = unit, .service_mean_s = 1.0, .service_square_s2 = 2.0};
     kvt_policy_bound bound;
     kvt_status status;
-    switch (test_below(&m->dice, 8)) {
+    switch (test_below(&m->dice, 3)) {
     case 0: model_set_tenant(m); return;
-    case 1: status = kvt_policy_observe_load(m->policy, &load); break;
-    case 2: status = kvt_policy_observe_tier(m->policy, KVT_TIER_DRAM, unit); break;
-    case 3:
+    case 1:
         status = kvt_policy_set_prior(m->policy, 1 + (uint32_t)test_below(&m->dice, 4), unit);
         break;
-    case 4:
+    default:
         status = kvt_policy_solve(m->policy, m->now_ns, &bound);
         if (status == KVT_E_UNSUPPORTED) return;
         /* A capacity lowered below what is held, and options a limit has barred since, are still
          * stored; else nothing stored beats the bound. */
         break;
-    default:
-        status = kvt_policy_observe_quality(m->policy, handle, 2.0 * unit, 0.5);
-        assert_int_equal(status, m->entries[handle].held ? KVT_OK : KVT_MISS);
-        return;
     }
     assert_int_equal(status, KVT_OK);
 }
@@ -609,9 +538,7 @@ static void model_call(model *m)
     else if (kind < 63)
         model_check_rates(m, handle);
     else if (kind < 64)
-        model_advise(m, handle);
-    else if (kind < 66)
-        model_tell_queue(m);
+        model_advise(m);
     else
         model_advance(m);
     assert_int_equal(kvt_policy_option(m->policy, handle), m->entries[handle].option);
@@ -632,8 +559,6 @@ static uint64_t model_run(const char *name, uint8_t holes, uint64_t seed, int ca
     }
     uint64_t hash = m->log_hash;
     *moves_out = m->moves;
-    bool limits = m->config.tiers[KVT_TIER_SSD].read_lag_seconds > 0.0;
-    if (limits && strcmp(name, "none") != 0) assert_true(m->narrow > (uint64_t)calls / 1000);
     kvt_policy_close(m->policy);
     free(m);
     return hash;

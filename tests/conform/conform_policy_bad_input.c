@@ -134,14 +134,7 @@ static void wrong_numbers_change_nothing(bench *b)
         b->offer.sensitivity = wrong;
         assert_int_equal(kvt_policy_admit(b->policy, SECOND, &b->offer, &b->plan), KVT_E_ARGUMENT);
         b->offer.sensitivity = 0.0;
-        assert_int_equal(kvt_policy_observe_quality(b->policy, 1, wrong, 0.5), KVT_E_ARGUMENT);
-        assert_int_equal(kvt_policy_observe_quality(b->policy, 1, 1.0, wrong), KVT_E_ARGUMENT);
-        assert_int_equal(kvt_policy_observe_tier(b->policy, KVT_TIER_SSD, wrong), KVT_E_ARGUMENT);
-        assert_int_equal(kvt_policy_observe_queue(b->policy, SECOND, KVT_TIER_SSD, wrong, 0.0),
-                         KVT_E_ARGUMENT);
         assert_int_equal(kvt_policy_set_prior(b->policy, 1, wrong), KVT_E_ARGUMENT);
-        const kvt_policy_load load = {.requests_per_s = 1.0, .service_mean_s = wrong};
-        assert_int_equal(kvt_policy_observe_load(b->policy, &load), KVT_E_ARGUMENT);
         const kvt_tenant wishes = {.alpha_seconds = wrong, .loss_limit = 1.0};
         assert_int_equal(kvt_policy_set_tenant(b->policy, 1, &wishes), KVT_E_ARGUMENT);
         kvt_status status = kvt_policy_set_rate(b->policy, 1, wrong);

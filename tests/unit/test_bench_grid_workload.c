@@ -155,8 +155,6 @@ static void the_engine_has_its_defaults(void **state)
     assert_memory_equal(&options.tick_seconds, &usual.tick_seconds, sizeof(double));
     assert_memory_equal(&options.low_watermark, &usual.low_watermark, sizeof(double));
     assert_int_equal(options.moves_per_tick, usual.moves_per_tick);
-    assert_int_equal(options.adaptive, usual.adaptive);
-    assert_int_equal(options.queue_aware, usual.queue_aware);
     replay_workload_free(&workload);
     replay_options_free(&usual);
     grid_sources_close(&sources);

@@ -184,31 +184,6 @@ static void a_lossy_form_never_rises(void **state)
     kvt_policy_close(policy);
 }
 
-/* ... unless the exact bytes are at hand, as after a recompute. */
-static void exact_bytes_lift_a_lossy_form(void **state)
-{
-    (void)state;
-    kvt_policy *policy = test_open(&config);
-    kvt_option options[4];
-    plane_options(options);
-    kvt_policy_entry entry = {.handle = 1, .options = options, .option_count = 4, .tokens = 1};
-    for (uint32_t i = 1; i < 4; i++)
-        options[i].loss = 0.001 * (double)(i * i * i);
-    assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, 3), KVT_OK);
-    for (uint64_t second = 2; second < 10; second++) {
-        assert_int_equal(kvt_policy_access(policy, second * SECOND, 1, &plan), KVT_OK);
-        assert_int_equal(plan.count, 0);
-    }
-    assert_int_equal(kvt_policy_refresh(policy, 10 * SECOND, 1, &plan), KVT_OK);
-    assert_int_equal(plan.count, 1);
-    assert_int_equal(moves[0].from, 3);
-    assert_int_equal(moves[0].to, 1);
-    test_carry_out(policy, &plan);
-    assert_int_equal(kvt_policy_option(policy, 1), 1);
-    assert_int_equal(kvt_policy_refresh(policy, 11 * SECOND, 2, &plan), KVT_MISS);
-    kvt_policy_close(policy);
-}
-
 /* Planes on two tiers: what lies on SSD is read back, what lies in DRAM stays. */
 static void planes_come_back_from_the_tier_below(void **state)
 {
@@ -353,66 +328,6 @@ static void a_prior_counts_for_the_first_time_only(void **state)
     kvt_policy_close(policy);
 }
 
-/* Under load a second weighs more, and long entries gain more than short ones. */
-static void load_weighs_seconds(void **state)
-{
-    (void)state;
-    const kvt_policy_load load = {
-        .requests_per_s = 0.5, .service_mean_s = 1.0, .service_square_s2 = 4.0};
-    kvt_explanation x[2][2];
-    for (int aware = 0; aware < 2; aware++) {
-        config.queue_aware = aware != 0;
-        kvt_policy *policy = test_open(&config);
-        for (uint64_t handle = 1; handle <= 2; handle++) {
-            const kvt_option options[2] = {test_none(handle == 1 ? 1.0 : 8.0),
-                                           test_option(1, KVT_TIER_DRAM, 100, 0.01)};
-            kvt_policy_entry entry = {.handle = handle, .options = options, .option_count = 2};
-            assert_int_equal(admit(policy, SECOND, &entry), KVT_OK);
-        }
-        assert_int_equal(kvt_policy_observe_load(policy, &load), KVT_OK);
-        for (uint64_t handle = 1; handle <= 2; handle++) {
-            kvt_explanation *out = &x[aware][handle - 1];
-            assert_int_equal(kvt_policy_explain(policy, SECOND, handle, out), KVT_OK);
-        }
-        kvt_policy_load wrong = load;
-        wrong.service_mean_s = NAN;
-        assert_int_equal(kvt_policy_observe_load(policy, &wrong), KVT_E_ARGUMENT);
-        kvt_policy_close(policy);
-    }
-    /* rho = 1/2: s (1 + 1/4 * 4 / (2/4)) + s^2 / 2 / (2/2) = 3 s + s^2 / 2. */
-    for (int i = 0; i < 2; i++) {
-        double s = i == 0 ? 1.0 : 8.0;
-        double ratio = x[1][i].options[0].utility / x[0][i].options[0].utility;
-        assert_true(fabs(ratio - (3.0 + s / 2.0)) < 1e-5);
-    }
-}
-
-/* Five minutes after it was told, half of a load is left when the next one is none. */
-static void load_is_averaged_over_minutes(void **state)
-{
-    (void)state;
-    const kvt_policy_load load = {
-        .requests_per_s = 0.5, .service_mean_s = 1.0, .service_square_s2 = 4.0};
-    const kvt_policy_load none = {.requests_per_s = 0.0};
-    const uint64_t then = 301 * SECOND;
-    kvt_explanation x[2];
-    for (int aware = 0; aware < 2; aware++) {
-        config.queue_aware = aware != 0;
-        kvt_policy *policy = test_open(&config);
-        const kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 0.01)};
-        kvt_policy_entry entry = {.handle = 1, .options = options, .option_count = 2};
-        assert_int_equal(admit(policy, SECOND, &entry), KVT_OK);
-        assert_int_equal(kvt_policy_observe_load(policy, &load), KVT_OK);
-        assert_int_equal(kvt_policy_access(policy, then, 1, NULL), KVT_OK);
-        assert_int_equal(kvt_policy_observe_load(policy, &none), KVT_OK);
-        assert_int_equal(kvt_policy_explain(policy, then, 1, &x[aware]), KVT_OK);
-        kvt_policy_close(policy);
-    }
-    /* rho = 1/4, r = 1/4: s (1 + 1/4 * 1 / (2 * 9/16)) + s^2 / 4 / (2 * 3/4). */
-    double ratio = x[1].options[0].utility / x[0].options[0].utility;
-    assert_true(fabs(ratio - (1.0 + 2.0 / 9.0 + 1.0 / 6.0)) < 1e-5);
-}
-
 /* Alpha is the price of a request's quality: a quarter of its tokens is charged a quarter. */
 static void a_loss_is_charged_for_its_share_of_the_request(void **state)
 {
@@ -437,48 +352,6 @@ static void a_loss_is_charged_for_its_share_of_the_request(void **state)
     assert_true(fabs(utility[1] / utility[0] - 0.25) < 1e-6);
     /* No entry is more than all of its requests. */
     assert_true(fabs(utility[2] / utility[0] - 1.0) < 1e-6);
-    kvt_policy_close(policy);
-}
-
-static void a_busy_tier_is_dearer_to_read(void **state)
-{
-    (void)state;
-    config.tiers[KVT_TIER_DRAM].read_bytes_per_s = 100.0;
-    kvt_policy *policy = test_open(&config);
-    const kvt_option options[2] = {test_none(10.0), test_option(1, KVT_TIER_DRAM, 100, 1.0)};
-    kvt_policy_entry entry = {.handle = 1, .options = options, .option_count = 2};
-    kvt_explanation idle, busy;
-    assert_int_equal(admit(policy, SECOND, &entry), KVT_OK);
-    assert_int_equal(kvt_policy_explain(policy, SECOND, 1, &idle), KVT_OK);
-    assert_int_equal(kvt_policy_observe_tier(policy, KVT_TIER_DRAM, 0.75), KVT_OK);
-    assert_int_equal(kvt_policy_explain(policy, SECOND, 1, &busy), KVT_OK);
-    /* One second of reading waits three more. */
-    assert_true(fabs(busy.options[1].utility / idle.options[1].utility - 4.0) < 1e-9);
-    assert_int_equal(kvt_policy_observe_tier(policy, KVT_TIER_NONE, 0.5), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_policy_observe_tier(policy, KVT_TIER_DRAM, -0.5), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_policy_observe_tier(policy, KVT_TIER_DRAM, 0.0), KVT_OK);
-    assert_int_equal(kvt_policy_explain(policy, SECOND, 1, &busy), KVT_OK);
-    assert_true(fabs(busy.options[1].utility / idle.options[1].utility - 1.0) < 1e-9);
-    kvt_policy_close(policy);
-}
-
-static void observed_quality_moves_the_sensitivity(void **state)
-{
-    (void)state;
-    config.alpha_seconds = 100.0;
-    kvt_policy *policy = test_open(&config);
-    kvt_option options[2] = {test_none(10.0), test_option(2, KVT_TIER_DRAM, 100, 0.0)};
-    options[1].loss = 0.01;
-    kvt_policy_entry entry = {.handle = 1, .options = options, .option_count = 2};
-    kvt_explanation before, after;
-    assert_int_equal(admit(policy, SECOND, &entry), KVT_OK);
-    assert_int_equal(kvt_policy_explain(policy, SECOND, 1, &before), KVT_OK);
-    assert_int_equal(kvt_policy_observe_quality(policy, 1, 3.0, 0.5), KVT_OK);
-    assert_int_equal(kvt_policy_explain(policy, SECOND, 1, &after), KVT_OK);
-    assert_true(fabs(after.options[1].utility / before.options[1].utility - 2.0) < 1e-6);
-    assert_int_equal(kvt_policy_observe_quality(policy, 2, 3.0, 0.5), KVT_MISS);
-    assert_int_equal(kvt_policy_observe_quality(policy, 1, NAN, 0.5), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_policy_observe_quality(policy, 1, 1.0, 0.0), KVT_E_ARGUMENT);
     kvt_policy_close(policy);
 }
 
@@ -608,16 +481,11 @@ int main(void)
         cmocka_unit_test_setup(wrong_ladders_are_refused, set_up),
         cmocka_unit_test_setup(planes_are_dropped_in_place, set_up),
         cmocka_unit_test_setup(a_lossy_form_never_rises, set_up),
-        cmocka_unit_test_setup(exact_bytes_lift_a_lossy_form, set_up),
         cmocka_unit_test_setup(planes_come_back_from_the_tier_below, set_up),
         cmocka_unit_test_setup(limits_bar_options, set_up),
         cmocka_unit_test_setup(a_share_is_a_limit, set_up),
         cmocka_unit_test_setup(a_prior_counts_for_the_first_time_only, set_up),
-        cmocka_unit_test_setup(load_weighs_seconds, set_up),
-        cmocka_unit_test_setup(load_is_averaged_over_minutes, set_up),
         cmocka_unit_test_setup(a_loss_is_charged_for_its_share_of_the_request, set_up),
-        cmocka_unit_test_setup(a_busy_tier_is_dearer_to_read, set_up),
-        cmocka_unit_test_setup(observed_quality_moves_the_sensitivity, set_up),
         cmocka_unit_test_setup(a_rate_that_is_told_replaces_the_count, set_up),
         cmocka_unit_test_setup(a_miss_and_its_admission_count_once, set_up),
         cmocka_unit_test_setup(the_bound_is_above_what_is_stored, set_up),

@@ -95,7 +95,6 @@ static void drawn_open(drawn *x, uint32_t handles, uint32_t options_most, uint64
     kvt_policy_config config;
     kvt_policy_config_init(&config);
     config.holes = KVT_HOLES_MIXED;
-    config.queue_aware = true;
     config.half_life_seconds = 20.0;
     config.alpha_seconds = 2.0;
     if (test_below(&x->dice, 5) == 0) config.ghosts_max = handles / 3;
@@ -195,20 +194,13 @@ static void drawn_call(drawn *x)
     drawn_carry_out(x, &plan);
 }
 
-static long double drawn_weigh(const drawn *x, long double seconds)
-{
-    return seconds * (x->policy->second_weight + seconds * x->policy->second_square);
-}
-
 static long double drawn_value(const drawn *x, const known_entry *e, const kvt_option *o,
                                double rate)
 {
     long double loss = (long double)e->sensitivity * o->loss;
-    long double cost = drawn_weigh(x, (long double)o->load_seconds + o->decode_seconds);
-    for (int level = 0; level < LEVELS; level++)
-        cost += (long double)x->policy->read_price[level] * o->read_bytes[level + 1];
+    long double cost = (long double)o->load_seconds + o->decode_seconds;
     cost += (long double)x->alpha[e->tenant] * e->share * (loss < 1.0L ? loss : 1.0L);
-    return rate * (drawn_weigh(x, e->recompute) - cost);
+    return rate * (e->recompute - cost);
 }
 
 /* All that the engine knows, as the test does; adds up what is stored. */
@@ -245,17 +237,8 @@ static void drawn_make(drawn *x, uint32_t handles, uint32_t options_most, uint64
 {
     drawn_open(x, handles, options_most, seed);
     uint32_t calls = 4 * handles + 10;
-    for (uint32_t i = 0; i < calls; i++) {
+    for (uint32_t i = 0; i < calls; i++)
         drawn_call(x);
-        if (test_below(&x->dice, calls) == 0) {
-            const kvt_policy_load load = {0.25 + (double)test_below(&x->dice, 2), 0.25, 0.125};
-            assert_int_equal(kvt_policy_observe_load(x->policy, &load), KVT_OK);
-        }
-        if (test_below(&x->dice, calls) == 0) {
-            double busy = (double)test_below(&x->dice, 8) / 8.0;
-            assert_int_equal(kvt_policy_observe_tier(x->policy, KVT_TIER_SSD, busy), KVT_OK);
-        }
-    }
     assert_int_equal(kvt_policy_solve(x->policy, x->now_ns, &x->bound), KVT_OK);
 }
 

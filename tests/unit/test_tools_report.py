@@ -205,8 +205,7 @@ class VerdictTest(ReportCase):
         document = {"schema": "kvterrace-compare-1", "configuration": {"seeds": 7},
                     "baselines": [compare_row("lru raw", "win", 0.8),
                                   compare_row("gdsf raw", "lose", 1.1)],
-                    "mixes": [compare_row("mix planes", "tie", 1.0)], "footprint": [],
-                    "ablations": [compare_row("utility", "lose", 1.3)]}
+                    "mixes": [compare_row("mix planes", "tie", 1.0)], "footprint": []}
         sentences, following = self.states(document)
         self.assertIn("ahead in 1 of 3 comparisons, level in 1 and behind in 1", sentences[0][1])
         self.assertIn("over 7 seeds", sentences[0][1])
@@ -485,7 +484,7 @@ class FigureTest(ReportCase):
         drawn = self.drawn_as_its_kind({
             "schema": "kvterrace-compare-1", "configuration": {},
             "baselines": [compare_row("lru raw", "win", 0.8)],
-            "ablations": [compare_row("a very long name of a variant that no screen has room for "
+            "footprint": [compare_row("a very long name of a variant that no screen has room for "
                                       "beside it", "lose", 1.3)]})
         self.assertEqual(len(drawn["figures"]), 2)
         self.assertIn("0.800 [0.790, 0.810]", drawn["figures"][0]["text"])

@@ -184,11 +184,9 @@ function drawReplay(parent, document, verdict) {
 // ---- comparison ----
 
 const compareTitles = {baselines: "Beside baselines", mixes: "Beside the best uniform mixes",
-  footprint: "With an SSD as large as the footprint, exact forms",
-  ablations: "Ablation: the engine without and with"};
+  footprint: "With an SSD as large as the footprint, exact forms"};
 
-function compareName(kind, row) {
-  if (kind === "ablations") return `${row.ours}, against ${row.against}`;
+function compareName(row) {
   return isNumber(row.quality_level) ? `${row.against}, quality ${row.quality_level}` : row.against;
 }
 
@@ -208,13 +206,12 @@ function drawCompare(parent, document) {
     const cases = unique(rows.map(caseOf));
     for (const one of cases) {
       dots(parent, {title: one, write: format.ratio, bound: {value: 1, name: "equal"}, least: 0.1,
-        xTitle: key === "ablations" ? "mean time to first token with over without" :
+        xTitle:
           "the engine's mean time to first token over the rival's: below 1 the engine is faster",
         caption: "At equal or better quality, paired by seed; intervals of 95 %.",
         rows: rows.filter((row) => caseOf(row) === one).map((row) => ({
-          name: compareName(key, row), value: row.ratio, low: (row.ratio_95 || [])[0],
-          high: (row.ratio_95 || [])[1], colour: colourOf(key === "ablations" ? row.ours :
-            row.against)}))});
+          name: compareName(row), value: row.ratio, low: (row.ratio_95 || [])[0],
+          high: (row.ratio_95 || [])[1], colour: colourOf(row.against)}))});
     }
     table(parent, ["against", "ours", "SSD", "sigma", "its mean", "our mean", "its quality",
       "our quality", "ratio", "95 %", "verdict"].map((name, i) =>
