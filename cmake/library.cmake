@@ -14,8 +14,31 @@ function(kvt_add_rooms target)
   endforeach()
 endfunction()
 
-add_library(kvterrace_static STATIC)
-kvt_add_rooms(kvterrace_static ${KVT_LIBRARY_ROOMS})
+# The static library gives out the public names alone: each member is one relocatable object in
+# which every hidden symbol has become local. There are two, so that a program which uses the
+# decision engine alone links nothing else of the library and none of what the rest needs. The
+# engine's member holds the policy room and the files of base/ that have public functions alone.
+function(kvt_one_object output)
+  add_custom_command(OUTPUT ${output}
+    COMMAND ${CMAKE_C_COMPILER} -r -nostdlib -o ${output} ${ARGN}
+    COMMAND ${CMAKE_OBJCOPY} --localize-hidden ${output}
+    DEPENDS ${ARGN} COMMAND_EXPAND_LISTS VERBATIM)
+  set_source_files_properties(${output} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
+endfunction()
+
+set(engine_base "/base/(status|memory)\\.c")
+set(engine_objects $<TARGET_OBJECTS:kvt_policy>
+  $<FILTER:$<TARGET_OBJECTS:kvt_base>,INCLUDE,${engine_base}>)
+set(store_objects $<FILTER:$<TARGET_OBJECTS:kvt_base>,EXCLUDE,${engine_base}>)
+foreach(room ${KVT_LIBRARY_ROOMS})
+  if(NOT room MATCHES "^(base|policy)$")
+    list(APPEND store_objects $<TARGET_OBJECTS:kvt_${room}>)
+  endif()
+endforeach()
+kvt_one_object(${CMAKE_BINARY_DIR}/kvterrace_engine.o ${engine_objects})
+kvt_one_object(${CMAKE_BINARY_DIR}/kvterrace_store.o ${store_objects})
+add_library(kvterrace_static STATIC ${CMAKE_BINARY_DIR}/kvterrace_engine.o
+  ${CMAKE_BINARY_DIR}/kvterrace_store.o)
 set_target_properties(kvterrace_static PROPERTIES OUTPUT_NAME kvterrace EXPORT_NAME static
   LINKER_LANGUAGE C)
 target_link_libraries(kvterrace_static PRIVATE $<BUILD_INTERFACE:kvt_flags> ${KVT_LIBRARY_DEPS})
@@ -38,8 +61,9 @@ target_include_directories(kvterrace_shared INTERFACE
   $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include>
   $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 
+# The command takes the objects of the rooms and not the library: it looks inside them.
 add_executable(kvterrace_command)
-kvt_add_rooms(kvterrace_command tools lab quality)
+kvt_add_rooms(kvterrace_command ${KVT_LIBRARY_ROOMS} tools lab quality)
 set_target_properties(kvterrace_command PROPERTIES OUTPUT_NAME kvterrace LINKER_LANGUAGE C)
-target_link_libraries(kvterrace_command PRIVATE kvterrace_static kvt_flags ${KVT_LIBRARY_DEPS}
+target_link_libraries(kvterrace_command PRIVATE kvt_flags ${KVT_LIBRARY_DEPS}
   PkgConfig::JANSSON PkgConfig::OPENBLAS)
