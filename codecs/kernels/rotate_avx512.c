@@ -1,30 +1,51 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rotate_avx512.c - rotate_scalar.c with AVX-512: 16 floats or 32 whole numbers in a register,
- * several registers in a block. Butterflies inside a register exchange lanes with a shuffle, the
- * others pair registers. Buffers are padded to whole steps, and what lies past a block's end is
- * overwritten by the next block or not stored. Re-entrant.
+ * rotate_avx512.c - rotate_scalar.c with AVX-512: the registers that rotate_body.h works with, 16
+ * floats or 32 whole numbers in each, several in a block. Butterflies inside a register exchange
+ * lanes with a shuffle, the others pair registers. Re-entrant.
  */
 #include "rotate_kernel.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-#define ROTATE_WIDE static inline __attribute__((always_inline)) CODECS_TARGET_AVX512
+#define ROTATE_TARGET     CODECS_TARGET_AVX512
+#define ROTATE_INLINE     static inline __attribute__((always_inline)) ROTATE_TARGET
+#define ROTATE_ENCODE_RUN rotate_encode_run_avx512
+#define ROTATE_DECODE_RUN rotate_decode_run_avx512
+#define ROTATE_WHOLES     32
 
-enum { ROTATE_PAD = 64, ROTATE_BATCH = 8, ROTATE_AHEAD = 2048 };
+typedef __m512 rotate_floats;
+typedef __m512i rotate_wholes;
+
+enum { ROTATE_CODES = 64, ROTATE_PAD = 64 };
 
 /* Groups of one block of 128, the most common head, are rotated in their own way. */
 #define ROTATE_EXCHANGES(length) ((length) == 128)
 
+ROTATE_INLINE __m512 rotate_all(float value)
+{
+    return _mm512_set1_ps(value);
+}
+
+ROTATE_INLINE __m512i rotate_read(const void *source)
+{
+    return _mm512_loadu_si512(source);
+}
+
+ROTATE_INLINE void rotate_write(void *target, __m512i value)
+{
+    _mm512_storeu_si512(target, value);
+}
+
 /* One stage inside a register: second marks the lanes that get partner - x. */
-ROTATE_WIDE __m512 rotate_pair_floats(__m512 x, __m512 partner, __mmask16 second)
+ROTATE_INLINE __m512 rotate_pair_floats(__m512 x, __m512 partner, __mmask16 second)
 {
     return _mm512_mask_sub_ps(_mm512_add_ps(x, partner), second, partner, x);
 }
 
 /* Distances 8 (when whole), 4, 2 and 1. */
-ROTATE_WIDE __m512 rotate_lanes_floats(__m512 x, bool whole)
+ROTATE_INLINE __m512 rotate_lanes_floats(__m512 x, bool whole)
 {
     if (whole) x = rotate_pair_floats(x, _mm512_shuffle_f32x4(x, x, 0x4e), 0xff00);
     x = rotate_pair_floats(x, _mm512_shuffle_f32x4(x, x, 0xb1), 0xf0f0);
@@ -33,7 +54,7 @@ ROTATE_WIDE __m512 rotate_lanes_floats(__m512 x, bool whole)
 }
 
 /* The stages between the registers of a block of 16 * count floats, farthest first. */
-ROTATE_WIDE void rotate_far_floats(__m512 *v, const unsigned count, const unsigned stages)
+ROTATE_INLINE void rotate_far_floats(__m512 *v, const unsigned count, const unsigned stages)
 {
 #pragma GCC unroll 4
     for (unsigned s = stages; s-- > 0;) {
@@ -51,7 +72,7 @@ ROTATE_WIDE void rotate_far_floats(__m512 *v, const unsigned count, const unsign
 }
 
 /* Stores a block; returns the largest size, as bits, in each lane. */
-ROTATE_WIDE __m512i rotate_store_floats(const __m512 *v, const unsigned count, float *values)
+ROTATE_INLINE __m512i rotate_store_floats(const __m512 *v, const unsigned count, float *values)
 {
     __m512i largest = _mm512_setzero_si512();
 #pragma GCC unroll 16
@@ -65,7 +86,8 @@ ROTATE_WIDE __m512i rotate_store_floats(const __m512 *v, const unsigned count, f
 }
 
 /* One block of 16 * count floats in place; returns as rotate_store_floats does. */
-ROTATE_WIDE __m512i rotate_block_floats(float *values, const unsigned count, const unsigned stages)
+ROTATE_INLINE __m512i rotate_block_floats(float *values, const unsigned count,
+                                          const unsigned stages)
 {
     __m512 v[16];
 #pragma GCC unroll 16
@@ -97,8 +119,8 @@ ROTATE_WIDE __m512i rotate_block_floats(float *values, const unsigned count, con
         v[i + 1] = _mm512_sub_ps(a, b);                                                            \
     }
 
-/* As rotate_block_floats of 128, stored in the order above. */
-ROTATE_WIDE __m512i rotate_exchange_floats(float *values)
+/* As rotate_block_values of 128, stored in the order above. */
+ROTATE_INLINE uint32_t rotate_exchange_values(float *values)
 {
     __m512 v[8];
 #pragma GCC unroll 8
@@ -110,7 +132,7 @@ ROTATE_WIDE __m512i rotate_exchange_floats(float *values)
     ROTATE_EXCHANGE(v, _mm512_shuffle_f32x4, 0x88, 0xdd)
     ROTATE_EXCHANGE(v, _mm512_shuffle_ps, 0x44, 0xee)
     ROTATE_EXCHANGE(v, _mm512_shuffle_ps, 0x88, 0xdd)
-    return rotate_store_floats(v, 8, values);
+    return _mm512_reduce_max_epu32(rotate_store_floats(v, 8, values));
 }
 
 /* Where elements 2 j and 2 j + 1 of the order above are in the bytes of rotate_codes_of. */
@@ -121,7 +143,7 @@ static const uint8_t rotate_exchange_places[64] = {
 };
 
 /* A block of n floats in place; returns the bits of its largest size. */
-ROTATE_WIDE uint32_t rotate_block_spin(float *values, uint32_t n)
+ROTATE_INLINE uint32_t rotate_block_values(float *values, uint32_t n)
 {
     __m512i largest;
     switch (n) {
@@ -141,7 +163,7 @@ ROTATE_WIDE uint32_t rotate_block_spin(float *values, uint32_t n)
 }
 
 /* 16 elements as floats; those not in lanes are zero and not read. */
-ROTATE_WIDE __m512 rotate_load_part(const uint8_t *source, const uint8_t dtype, __mmask16 lanes)
+ROTATE_INLINE __m512 rotate_load_part(const uint8_t *source, const uint8_t dtype, __mmask16 lanes)
 {
     if (dtype == KVT_DTYPE_FP32) return _mm512_maskz_loadu_ps(lanes, source);
     const __m256i halves = _mm256_maskz_loadu_epi16(lanes, source);
@@ -149,8 +171,8 @@ ROTATE_WIDE __m512 rotate_load_part(const uint8_t *source, const uint8_t dtype, 
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
 }
 
-ROTATE_WIDE void rotate_load_as(const uint8_t *source, const uint8_t dtype, uint32_t length,
-                                float *values)
+ROTATE_INLINE void rotate_load_as(const uint8_t *source, const uint8_t dtype, uint32_t length,
+                                  float *values)
 {
     const uint32_t bytes = dtype == KVT_DTYPE_FP32 ? 4 : 2;
     uint32_t i = 0;
@@ -162,7 +184,7 @@ ROTATE_WIDE void rotate_load_as(const uint8_t *source, const uint8_t dtype, uint
     }
 }
 
-ROTATE_WIDE void rotate_load(const uint8_t *source, uint8_t dtype, uint32_t length, float *values)
+ROTATE_INLINE void rotate_load(const uint8_t *source, uint8_t dtype, uint32_t length, float *values)
 {
     switch (dtype) {
     case KVT_DTYPE_BF16: rotate_load_as(source, KVT_DTYPE_BF16, length, values); break;
@@ -173,8 +195,8 @@ ROTATE_WIDE void rotate_load(const uint8_t *source, uint8_t dtype, uint32_t leng
 
 /* 64 rotated values, 16 from each of four places `stride` apart, as codes one a byte: four bytes
  * of each place in turn. */
-ROTATE_WIDE __m512i rotate_codes_of(const float *values, unsigned stride, __m512 inverse,
-                                    uint32_t bits)
+ROTATE_INLINE __m512i rotate_codes_of(const float *values, unsigned stride, __m512 inverse,
+                                      uint32_t bits)
 {
     __m512i steps[4];
 #pragma GCC unroll 4
@@ -193,46 +215,23 @@ ROTATE_WIDE __m512i rotate_codes_of(const float *values, unsigned stride, __m512
 }
 
 /* 64 rotated values as codes, one a byte. */
-ROTATE_WIDE __m512i rotate_codes(const float *values, __m512 inverse, uint32_t bits)
+ROTATE_INLINE __m512i rotate_codes(const float *values, __m512 inverse, uint32_t bits)
 {
     const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     return _mm512_permutexvar_epi32(order, rotate_codes_of(values, 16, inverse, bits));
 }
 
 /* 64 codes of 4 bits, two a byte. */
-ROTATE_WIDE void rotate_store_pairs(__m512i codes, uint8_t *target)
+ROTATE_INLINE void rotate_store_pairs(__m512i codes, uint8_t *target)
 {
     const __m512i pairs = _mm512_maddubs_epi16(codes, _mm512_set1_epi16(0x1001));
     _mm256_storeu_si256((__m256i *)(void *)target, _mm512_cvtepi16_epi8(pairs));
 }
 
-/* Codes one a byte to their stored form, through a buffer with room past the end. */
-ROTATE_WIDE void rotate_pack(const uint8_t *codes, uint32_t length, uint32_t bits, uint8_t *target)
-{
-    uint8_t packed[ROTATE_GROUP_MAX + ROTATE_PAD];
-    if (bits == 8) {
-        memcpy(target, codes, length);
-        return;
-    }
-    if (bits == 4) {
-        for (uint32_t i = 0; i < length; i += 64) {
-            rotate_store_pairs(_mm512_loadu_si512(codes + i), packed + i / 2);
-        }
-        memcpy(target, packed, length / 2);
-        return;
-    }
-    for (uint32_t i = 0; i < length; i += 8) {
-        uint64_t eight;
-        memcpy(&eight, codes + i, sizeof eight);
-        const uint32_t three = (uint32_t)_pext_u64(eight, UINT64_C(0x0707070707070707));
-        memcpy(packed + i / 8 * 3, &three, sizeof three);
-    }
-    memcpy(target, packed, length / 8 * 3);
-}
-
-/* Quantises a block of 128 that rotate_exchange_floats left. */
-ROTATE_WIDE void rotate_exchange_codes(const float *values, uint32_t bits, __m512 inverse,
-                                       uint8_t *target)
+/* Quantises a block of 128 that rotate_exchange_values left. Codes of 3 bits go to `codes`, one a
+ * byte. */
+ROTATE_INLINE void rotate_exchange_codes(const float *values, uint32_t bits, __m512 inverse,
+                                         uint8_t *target, uint8_t *codes)
 {
     const __m512i places = _mm512_loadu_si512(rotate_exchange_places);
     __m512i even = rotate_codes_of(values, 32, inverse, bits);
@@ -242,7 +241,6 @@ ROTATE_WIDE void rotate_exchange_codes(const float *values, uint32_t bits, __m51
         _mm512_storeu_si512(target, _mm512_permutexvar_epi8(places, pairs));
         return;
     }
-    uint8_t codes[128];
     even = _mm512_permutexvar_epi8(places, even);
     odd = _mm512_permutexvar_epi8(places, odd);
     const __m512i low = _mm512_unpacklo_epi8(even, odd);
@@ -252,150 +250,52 @@ ROTATE_WIDE void rotate_exchange_codes(const float *values, uint32_t bits, __m51
     uint8_t *bytes = bits == 8 ? target : codes;
     _mm512_storeu_si512(bytes, _mm512_permutex2var_epi64(low, first, high));
     _mm512_storeu_si512(bytes + 64, _mm512_permutex2var_epi64(low, second, high));
-    if (bits == 3) rotate_pack(codes, 128, 3, target);
 }
 
-/* Quantises a group of rotated values. */
-ROTATE_WIDE void rotate_encode_codes(const float *values, const uint32_t length, uint32_t bits,
-                                     uint16_t scale, uint8_t *target)
-{
-    const bool whole = length % 64 == 0; /* no step passes the group's end */
-    uint8_t codes[ROTATE_GROUP_MAX + ROTATE_PAD];
-    if (ROTATE_EXCHANGES(length)) {
-        const float inverse = rotate_inverse_of(scale, rotate_block_factor(length));
-        rotate_exchange_codes(values, bits, _mm512_set1_ps(inverse), target);
-        return;
-    }
-    for (uint32_t at = 0; at < length;) {
-        const uint32_t n = rotate_block_first(length - at);
-        const __m512 inverse = _mm512_set1_ps(rotate_inverse_of(scale, rotate_block_factor(n)));
-        for (uint32_t i = at; i < at + n; i += 64) {
-            const __m512i part = rotate_codes(values + i, inverse, bits);
-            if (whole && bits == 4) {
-                rotate_store_pairs(part, target + i / 2);
-            } else {
-                _mm512_storeu_si512(whole && bits == 8 ? target + i : codes + i, part);
-            }
-        }
-        at += n;
-    }
-    if (!whole || bits == 3) rotate_pack(codes, length, bits, target);
-}
-
-/* Loads and rotates a group; returns the bits of its largest |y| / sqrt(n), or more than the
- * largest finite ones. */
-ROTATE_WIDE uint32_t rotate_encode_spin(const rotate_run *run, const uint32_t length,
-                                        const uint8_t *source, float *values)
-{
-    uint32_t largest = 0;
-    rotate_load(source, run->dtype, length, values);
-    for (uint32_t at = 0; at < length;) {
-        const uint32_t n = rotate_block_first(length - at);
-        uint32_t block = ROTATE_EXCHANGES(length)
-                             ? _mm512_reduce_max_epu32(rotate_exchange_floats(values))
-                             : rotate_block_spin(values + at, n);
-        if (block >= 0x7f800000u) return block;
-        block = half_float_bits(half_bits_float(block) * rotate_block_factor(n));
-        largest = block > largest ? block : largest;
-        at += n;
-    }
-    return largest;
-}
-
-/* Asks for the lines that a later group lies in: the hardware stops at the end of each
- * page. Addresses past the matrix are harmless. */
-ROTATE_WIDE void rotate_prefetch(const uint8_t *source, uint64_t bytes)
-{
-    for (uint64_t i = 0; i < bytes; i += 64) {
-        _mm_prefetch((const char *)(uintptr_t)((uintptr_t)source + i + ROTATE_AHEAD), _MM_HINT_T0);
-    }
-}
-
-/* A few groups at a time, so that the latencies of one group's largest value, scale and quotient
- * hide behind the others' work. */
-ROTATE_WIDE uint64_t rotate_encode_length(const rotate_run *run, const uint32_t length,
-                                          const uint8_t *source, uint8_t *scales, uint8_t *codes)
-{
-    float values[ROTATE_BATCH][ROTATE_GROUP_MAX + ROTATE_PAD];
-    uint32_t largest[ROTATE_BATCH];
-    const uint64_t code_bytes = length * run->bits / 8;
-    const uint64_t group_bytes = (uint64_t)length * kvt_dtype_bytes(run->dtype);
-    uint64_t raw = 0;
-    memset(values, 0, sizeof values);
-    for (uint64_t first = 0; first < run->groups; first += ROTATE_BATCH) {
-        const uint64_t left = run->groups - first;
-        const uint32_t count = left < ROTATE_BATCH ? (uint32_t)left : (uint32_t)ROTATE_BATCH;
-        for (uint32_t i = 0; i < count; i++) {
-            rotate_prefetch(source + (first + i) * group_bytes, group_bytes);
-            largest[i] =
-                rotate_encode_spin(run, length, source + (first + i) * group_bytes, values[i]);
-        }
-        for (uint32_t i = 0; i < count; i++) {
-            uint8_t *target = codes + (first + i) * code_bytes;
-            const uint16_t scale = rotate_scale_of_bits(largest[i], run->bits);
-            memcpy(scales + 2 * (first + i), &scale, sizeof scale);
-            if (scale == ROTATE_SCALE_RAW) {
-                memset(target, 0, code_bytes);
-                raw++;
-            } else {
-                rotate_encode_codes(values[i], length, run->bits, scale, target);
-            }
-        }
-    }
-    return raw;
-}
-
-CODECS_TARGET_AVX512
-uint64_t rotate_encode_run_avx512(const rotate_run *run, const uint8_t *source, uint8_t *scales,
-                                  uint8_t *codes)
-{
-    switch (run->length) {
-    case 256: return rotate_encode_length(run, 256, source, scales, codes);
-    case 128: return rotate_encode_length(run, 128, source, scales, codes);
-    case 64: return rotate_encode_length(run, 64, source, scales, codes);
-    default: return rotate_encode_length(run, run->length, source, scales, codes);
-    }
-}
-
-ROTATE_WIDE __m512i rotate_pair_wholes(__m512i x, __m512i partner, __mmask32 second)
+ROTATE_INLINE __m512i rotate_pair_wholes(__m512i x, __m512i partner, __mmask32 second)
 {
     return _mm512_mask_sub_epi16(_mm512_add_epi16(x, partner), second, partner, x);
 }
 
 /* Distances 1, 2 and 4, for lanes of any blocks. */
-ROTATE_WIDE __m512i rotate_lanes_wholes(__m512i x)
+ROTATE_INLINE __m512i rotate_lanes_wholes(__m512i x)
 {
     x = rotate_pair_wholes(x, _mm512_rol_epi32(x, 16), 0xaaaaaaaau);
     x = rotate_pair_wholes(x, _mm512_shuffle_epi32(x, _MM_PERM_CDAB), 0xccccccccu);
     return rotate_pair_wholes(x, _mm512_shuffle_epi32(x, _MM_PERM_BADC), 0xf0f0f0f0u);
 }
 
-/* One block of 32 * count whole numbers modulo 2^16, in registers. */
-ROTATE_WIDE void rotate_block_wholes(__m512i *v, const unsigned count, const unsigned stages)
+ROTATE_INLINE __m512i rotate_near_wholes(__m512i x)
 {
-#pragma GCC unroll 8
-    for (unsigned i = 0; i < count; i++) {
-        v[i] = rotate_lanes_wholes(v[i]);
-        v[i] = rotate_pair_wholes(v[i], _mm512_shuffle_i64x2(v[i], v[i], 0xb1), 0xff00ff00u);
-        v[i] = rotate_pair_wholes(v[i], _mm512_shuffle_i64x2(v[i], v[i], 0x4e), 0xffff0000u);
-    }
-#pragma GCC unroll 3
-    for (unsigned s = 0; s < stages; s++) {
-        const unsigned h = 1u << s;
-#pragma GCC unroll 8
-        for (unsigned i = 0; i < count; i++) {
-            if ((i & h) == 0) {
-                const __m512i a = v[i];
-                const __m512i b = v[i + h];
-                v[i] = _mm512_add_epi16(a, b);
-                v[i + h] = _mm512_sub_epi16(a, b);
-            }
-        }
-    }
+    x = rotate_lanes_wholes(x);
+    x = rotate_pair_wholes(x, _mm512_shuffle_i64x2(x, x, 0xb1), 0xff00ff00u);
+    return rotate_pair_wholes(x, _mm512_shuffle_i64x2(x, x, 0x4e), 0xffff0000u);
+}
+
+/* Blocks of 8 or 16. */
+ROTATE_INLINE __m512i rotate_part_wholes(__m512i x, uint32_t n)
+{
+    x = rotate_lanes_wholes(x);
+    return n < 16 ? x : rotate_pair_wholes(x, _mm512_shuffle_i64x2(x, x, 0xb1), 0xff00ff00u);
+}
+
+ROTATE_INLINE __m512i rotate_add(__m512i a, __m512i b)
+{
+    return _mm512_add_epi16(a, b);
+}
+
+ROTATE_INLINE __m512i rotate_sub(__m512i a, __m512i b)
+{
+    return _mm512_sub_epi16(a, b);
+}
+
+ROTATE_INLINE __m512i rotate_first_whole(int32_t value)
+{
+    return _mm512_maskz_set1_epi16(1, (short)value);
 }
 
 /* 32 codes as whole numbers. Reads 32 * bits / 8 bytes (12 of them as 16 for 3 bits). */
-ROTATE_WIDE __m512i rotate_unpack(const uint8_t *source, uint32_t bits)
+ROTATE_INLINE __m512i rotate_unpack(const uint8_t *source, uint32_t bits)
 {
     if (bits == 4) {
         const __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)source);
@@ -417,7 +317,7 @@ ROTATE_WIDE __m512i rotate_unpack(const uint8_t *source, uint32_t bits)
 }
 
 /* Bits of finite floats to bf16 in the upper half of each lane, to nearest even. */
-ROTATE_WIDE __m512i rotate_round_bf16(__m512 value)
+ROTATE_INLINE __m512i rotate_round_bf16(__m512 value)
 {
     const __m512i bits = _mm512_castps_si512(value);
     const __mmask16 odd = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x10000));
@@ -425,13 +325,13 @@ ROTATE_WIDE __m512i rotate_round_bf16(__m512 value)
     return _mm512_mask_add_epi32(up, odd, bits, _mm512_set1_epi32(0x8000));
 }
 
-ROTATE_WIDE __m512 rotate_scaled(__m512i wholes, __m512 step)
+ROTATE_INLINE __m512 rotate_scaled(__m512i wholes, __m512 step)
 {
     return _mm512_mul_ps(_mm512_cvtepi32_ps(wholes), step);
 }
 
 /* 32 whole numbers times step, stored as 32 elements. */
-ROTATE_WIDE void rotate_store(__m512i v, __m512 step, uint8_t dtype, uint8_t *target)
+ROTATE_INLINE void rotate_store(__m512i v, __m512 step, uint8_t dtype, uint8_t *target)
 {
     if (dtype == KVT_DTYPE_BF16) {
         const __m512i even = _mm512_srai_epi32(_mm512_slli_epi32(v, 16), 16);
@@ -458,110 +358,6 @@ ROTATE_WIDE void rotate_store(__m512i v, __m512 step, uint8_t dtype, uint8_t *ta
     _mm256_storeu_si256((__m256i *)(void *)(target + 32), high_half);
 }
 
-/* Groups that are one block of 32 * count elements: everything stays in registers. */
-ROTATE_WIDE void rotate_decode_even(const rotate_run *run, const unsigned count,
-                                    const unsigned stages, const uint8_t *scales,
-                                    const uint8_t *codes, uint8_t *target)
-{
-    const uint32_t length = 32 * count;
-    const uint32_t bits = run->bits;
-    const uint64_t code_bytes = length * bits / 8;
-    const uint64_t register_bytes = 32 * (uint64_t)kvt_dtype_bytes(run->dtype);
-    const float factor = rotate_block_factor(length);
-    const __m512i middle = _mm512_maskz_set1_epi16(1, (short)rotate_block_middle(length, bits));
-    for (uint64_t g = 0; g < run->groups; g++) {
-        uint8_t padded[ROTATE_GROUP_MAX / 8 * 3 + 4];
-        const uint8_t *group = codes + g * code_bytes;
-        uint16_t scale;
-        __m512i v[8];
-        memcpy(&scale, scales + 2 * g, sizeof scale);
-        if (bits == 3) {
-            memcpy(padded, group, length / 8 * 3);
-            group = padded;
-        }
-#pragma GCC unroll 8
-        for (unsigned i = 0; i < count; i++) {
-            v[i] = rotate_unpack(group + i * 4 * bits, bits);
-        }
-        rotate_block_wholes(v, count, stages);
-        v[0] = _mm512_sub_epi16(v[0], middle);
-        const __m512 step = _mm512_set1_ps(half_to_float(scale) * factor);
-#pragma GCC unroll 8
-        for (unsigned i = 0; i < count; i++) {
-            rotate_store(v[i], step, run->dtype, target);
-            target += register_bytes;
-        }
-    }
-}
-
-/* A block of n elements of any length, its codes and target with room past their ends. */
-ROTATE_WIDE void rotate_decode_block(const rotate_run *run, uint32_t n, float scale,
-                                     const uint8_t *codes, uint8_t *target)
-{
-    const __m512 step = _mm512_set1_ps(scale * rotate_block_factor(n));
-    const unsigned count = n < 32 ? 1 : n / 32;
-    __m512i v[8];
-    for (unsigned i = 0; i < count; i++) {
-        v[i] = rotate_unpack(codes + i * 4 * run->bits, run->bits);
-    }
-    switch (n) {
-    case 128: rotate_block_wholes(v, 4, 2); break;
-    case 64: rotate_block_wholes(v, 2, 1); break;
-    case 32: rotate_block_wholes(v, 1, 0); break;
-    default:
-        v[0] = rotate_lanes_wholes(v[0]);
-        if (n == 16) {
-            v[0] = rotate_pair_wholes(v[0], _mm512_shuffle_i64x2(v[0], v[0], 0xb1), 0xff00ff00u);
-        }
-        break;
-    }
-    const short middle = (short)rotate_block_middle(n, run->bits);
-    v[0] = _mm512_sub_epi16(v[0], _mm512_maskz_set1_epi16(1, middle));
-    for (unsigned i = 0; i < count; i++) {
-        rotate_store(v[i], step, run->dtype, target + (size_t)i * 32 * kvt_dtype_bytes(run->dtype));
-    }
-}
-
-/* Groups of several blocks, or of a short one. What a block reads and writes past its end is the
- * next groups' until the last ones, which go through buffers. */
-ROTATE_WIDE void rotate_decode_odd(const rotate_run *run, const uint8_t *scales,
-                                   const uint8_t *codes, uint8_t *target)
-{
-    const uint32_t length = run->length;
-    const uint64_t code_bytes = length * run->bits / 8;
-    const uint64_t element_bytes = kvt_dtype_bytes(run->dtype);
-    uint8_t stored[ROTATE_GROUP_MAX + ROTATE_PAD];
-    uint8_t decoded[(ROTATE_GROUP_MAX + ROTATE_PAD) * sizeof(float)];
-    memset(stored, 0, sizeof stored);
-    for (uint64_t g = 0; g < run->groups; g++) {
-        uint16_t scale;
-        memcpy(&scale, scales + 2 * g, sizeof scale);
-        const bool roomy = (run->groups - g - 1) * length >= ROTATE_PAD;
-        const uint8_t *from = codes + g * code_bytes;
-        uint8_t *group = target + g * length * element_bytes;
-        uint8_t *to = roomy ? group : decoded;
-        if (!roomy) from = memcpy(stored, from, code_bytes);
-        for (uint32_t at = 0; at < length;) {
-            const uint32_t n = rotate_block_first(length - at);
-            rotate_decode_block(run, n, half_to_float(scale), from + at * run->bits / 8,
-                                to + at * element_bytes);
-            at += n;
-        }
-        if (!roomy) memcpy(group, decoded, length * element_bytes);
-    }
-}
-
-CODECS_TARGET_AVX512
-void rotate_decode_run_avx512(const rotate_run *run, const uint8_t *scales, const uint8_t *codes,
-                              uint8_t *target)
-{
-    switch (run->length) {
-    case 256: rotate_decode_even(run, 8, 3, scales, codes, target); break;
-    case 128: rotate_decode_even(run, 4, 2, scales, codes, target); break;
-    case 64: rotate_decode_even(run, 2, 1, scales, codes, target); break;
-    case 32: rotate_decode_even(run, 1, 0, scales, codes, target); break;
-    default: rotate_decode_odd(run, scales, codes, target); break;
-    }
-}
+#include "rotate_body.h"
 
 #endif
