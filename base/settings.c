@@ -126,7 +126,7 @@ static const kvt_setting settings_table[] = {
     SECONDS("device.*.latency", NULL, "seconds added to each request"),
     BYTES("device.*.in_flight", "8MiB", "bytes in flight at once; one request is always allowed"),
     BYTES("device.*.write_budget", "0", "bytes that may be written in a day; 0: no bound"),
-    SECONDS("device.*.silence", "5",
+    SECONDS("device.*.timeout", "5",
             "a device that has work and does not answer for so long is retired; 0: never"),
 
     CHOICE("prefill.gpu", "a100", "a100|h100", "preset of the recompute cost model"),

@@ -18,13 +18,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define COSTS_DEPTH         8u
-#define COSTS_REQUEST_BYTES (256u * 1024u)
-#define COSTS_SECONDS       0.005 /* of each repetition */
-#define COSTS_REQUESTS      8u    /* at least, however slow the device is */
-#define COSTS_PATIENCE      5.0   /* seconds of an idle device that takes nothing */
-#define COSTS_LATENCY_RUNS  4u
-#define COSTS_REPEATS       4u /* of which the fastest counts: nothing is faster than it is */
+#define COSTS_DEPTH           8u
+#define COSTS_REQUEST_BYTES   (256u * 1024u)
+#define COSTS_SECONDS         0.005 /* of each repetition */
+#define COSTS_REQUESTS        8u    /* at least, however slow the device is */
+#define COSTS_TIMEOUT_SECONDS 5.0   /* seconds of an idle device that takes nothing */
+#define COSTS_LATENCY_RUNS    4u
+#define COSTS_REPEATS         4u /* of which the fastest counts: nothing is faster than it is */
 
 /* One probe: a range of a device, requests of one size walking over it. */
 typedef struct costs_probe {
@@ -80,7 +80,7 @@ static void costs_run(costs_probe *probe, uint32_t depth, uint64_t limit)
             if (status == KVT_OK) costs_finish_io(probe, &probe->ios[slot]);
             if (status == KVT_QUEUED) in_flight++, idle_count--;
             if (status == KVT_BUSY && in_flight == 0 &&
-                base_clock_seconds() > until + COSTS_PATIENCE) {
+                base_clock_seconds() > until + COSTS_TIMEOUT_SECONDS) {
                 probe->status = KVT_E_IO;
             }
             if (status != KVT_BUSY) made++;

@@ -14,7 +14,7 @@
 #include "store/staging.h"
 #include "tiers/pool/pool.h"
 
-#define FLIGHT_PATIENT UINT64_MAX /* no deadline; a silent device ends the wait all the same */
+#define FLIGHT_PATIENT UINT64_MAX /* no deadline; a timeout of the device still ends the wait */
 
 /* Who wants to know what a transfer asks of its members. Called by the thread that runs it, once it
  * was queued, and again with the parts' times when it has succeeded; under no lock. */

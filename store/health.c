@@ -64,7 +64,7 @@ static const char *health_reason(tiers_retired why)
     switch (why) {
     case TIERS_RETIRED_ASKED: return "it was retired by its owner";
     case TIERS_RETIRED_GONE: return "it is gone, or answers every request with an error";
-    case TIERS_RETIRED_SILENT: return "it did not answer within its silence limit";
+    case TIERS_RETIRED_UNRESPONSIVE: return "it did not answer within its timeout";
     case TIERS_RETIRED_SYNC: return "a sync failed, so that acknowledged writes may be lost";
     case TIERS_RETIRED_THREAD: return "its worker thread has ended";
     case TIERS_SERVES: break;

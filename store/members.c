@@ -17,7 +17,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define MEMBERS_PATIENCE                                                                           \
+#define MEMBERS_EJECT_TRIES                                                                        \
     100 /* times 10 ms that a device which is gone may take for its last answers */
 
 /* A device on its way in. */
@@ -30,7 +30,7 @@ typedef struct members_joining {
     bool labelled;
     bool ours;  /* it carries this store's label, so recover may find records on it */
     bool keeps; /* what lies on it is what we know of it */
-    uint64_t silence_ns;
+    uint64_t timeout_ns;
     tiers_wear wear;
     char *message;
     size_t message_size;
@@ -80,7 +80,7 @@ static kvt_status members_eject(kvt_store *store, kvt_tier tier, uint32_t member
     kvt_device *device;
     kvt_status status = tiers_pool_eject(store->pools[tier], member, &device);
     tiers_member_stats stats;
-    for (int i = 0; status == KVT_BUSY && i < MEMBERS_PATIENCE; i++) {
+    for (int i = 0; status == KVT_BUSY && i < MEMBERS_EJECT_TRIES; i++) {
         (void)!tiers_pool_member(store->pools[tier], member, &stats);
         if (stats.state != KVT_DEVICE_GONE) break; /* it holds something: no use in waiting */
         base_sleep(10000000);
@@ -157,7 +157,7 @@ static kvt_status members_judge(members_joining *joining)
     if ((facts->flags & KVT_DEVICE_NO_DATA) != 0) return KVT_E_ARGUMENT;
     joining->labelled = (facts->flags & KVT_DEVICE_DURABLE) != 0;
     if (!joining->labelled) return KVT_OK;
-    kvt_status status = newcomer_read_label(&joining->device, joining->silence_ns, &label, &found);
+    kvt_status status = newcomer_read_label(&joining->device, joining->timeout_ns, &label, &found);
     if (status == KVT_E_VERSION && store->format) {
         status = KVT_OK;
         found = TIERS_LABEL_FOREIGN;
@@ -201,7 +201,7 @@ static kvt_status members_write_label(members_joining *joining)
                               .capacity_bytes = joining->device->facts.capacity_bytes};
     memcpy(label.pool, joining->store->pool_id, sizeof label.pool);
     if (!joining->labelled) return KVT_OK;
-    return newcomer_write_label(&joining->device, joining->silence_ns, &label);
+    return newcomer_write_label(&joining->device, joining->timeout_ns, &label);
 }
 
 static kvt_status members_insert(members_joining *joining, const kvt_device_config *config)
@@ -210,7 +210,7 @@ static kvt_status members_insert(members_joining *joining, const kvt_device_conf
     uint64_t head = joining->labelled ? TIERS_SUPERBLOCK_BYTES : 0;
     cost_device cost;
     kvt_status status =
-        newcomer_measure(&joining->device, joining->silence_ns, !joining->ours, head, &cost);
+        newcomer_measure(&joining->device, joining->timeout_ns, !joining->ours, head, &cost);
     if (status == KVT_OK) status = members_write_label(joining);
     KILL_POINT("device add: label written");
     if (status != KVT_OK) return status;
@@ -224,7 +224,7 @@ static kvt_status members_insert(members_joining *joining, const kvt_device_conf
                                     .write_bytes_per_s = cost.write.bytes_per_s,
                                     .request_seconds = cost.read.request_seconds,
                                     .in_flight_bytes_max = config->in_flight_bytes_max,
-                                    .silence_ns = config->silence_ns,
+                                    .timeout_ns = config->timeout_ns,
                                     .wear = joining->wear,
                                     .reserved_head_bytes = head,
                                     .present = true};
@@ -251,7 +251,7 @@ static kvt_status members_add(members_joining *joining, const kvt_device_config 
 {
     kvt_status status = members_make_place(joining, config->name);
     if (status != KVT_OK) return status;
-    joining->silence_ns = config->silence_ns;
+    joining->timeout_ns = config->timeout_ns;
     const store_catalog *catalog = joining->store->catalog;
     if (catalog != NULL && config->path != NULL && catalog_is_file(catalog, config->path)) {
         snprintf(joining->message, joining->message_size, "device %s: %s is the store's catalog",

@@ -7,7 +7,7 @@
 #include "store/newcomer.h"
 
 #include "tiers/devices/errand.h"
-#include "tiers/devices/patience.h"
+#include "tiers/devices/timeout.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,9 +78,9 @@ static void newcomer_run_measure(void *state)
 }
 
 /* Runs a step. KVT_OK: it has returned, and the newcomer is the caller's; KVT_E_GONE: it is not. */
-static kvt_status newcomer_do(newcomer *self, tiers_errand_call *run, uint64_t silence_ns)
+static kvt_status newcomer_do(newcomer *self, tiers_errand_call *run, uint64_t timeout_ns)
 {
-    uint64_t limit_ns = silence_ns != 0 ? silence_ns : TIERS_SILENCE_NS_DEFAULT;
+    uint64_t limit_ns = timeout_ns != 0 ? timeout_ns : TIERS_TIMEOUT_NS_DEFAULT;
     return tiers_errand_run(run, newcomer_late, self, limit_ns) ? KVT_OK : KVT_E_GONE;
 }
 
@@ -102,7 +102,7 @@ kvt_status newcomer_open(const kvt_device_config *config, kvt_device **device_ou
     self->config.name = self->name;
     self->config.backend = self->backend;
     self->config.path = self->path;
-    status = newcomer_do(self, newcomer_run_open, config->silence_ns);
+    status = newcomer_do(self, newcomer_run_open, config->timeout_ns);
     if (status != KVT_OK) {
         snprintf(message, message_size, "device %s: %s does not answer", config->name,
                  config->path);
@@ -124,12 +124,12 @@ static newcomer *newcomer_of(kvt_device *device)
     return self;
 }
 
-kvt_status newcomer_read_label(kvt_device **device, uint64_t silence_ns, tiers_superblock *out,
+kvt_status newcomer_read_label(kvt_device **device, uint64_t timeout_ns, tiers_superblock *out,
                                tiers_label_state *state_out)
 {
     newcomer *self = newcomer_of(*device);
     if (self == NULL) return KVT_E_MEMORY;
-    kvt_status status = newcomer_do(self, newcomer_run_read, silence_ns);
+    kvt_status status = newcomer_do(self, newcomer_run_read, timeout_ns);
     if (status != KVT_OK) {
         *device = NULL;
         return status;
@@ -141,13 +141,13 @@ kvt_status newcomer_read_label(kvt_device **device, uint64_t silence_ns, tiers_s
     return status;
 }
 
-kvt_status newcomer_label_torn(kvt_device **device, uint64_t silence_ns,
+kvt_status newcomer_label_torn(kvt_device **device, uint64_t timeout_ns,
                                const tiers_superblock *label, bool *torn_out)
 {
     newcomer *self = newcomer_of(*device);
     if (self == NULL) return KVT_E_MEMORY;
     self->label = *label;
-    kvt_status status = newcomer_do(self, newcomer_run_torn, silence_ns);
+    kvt_status status = newcomer_do(self, newcomer_run_torn, timeout_ns);
     if (status != KVT_OK) {
         *device = NULL;
         return status;
@@ -158,13 +158,13 @@ kvt_status newcomer_label_torn(kvt_device **device, uint64_t silence_ns,
     return status;
 }
 
-kvt_status newcomer_write_label(kvt_device **device, uint64_t silence_ns,
+kvt_status newcomer_write_label(kvt_device **device, uint64_t timeout_ns,
                                 const tiers_superblock *label)
 {
     newcomer *self = newcomer_of(*device);
     if (self == NULL) return KVT_E_MEMORY;
     self->label = *label;
-    kvt_status status = newcomer_do(self, newcomer_run_write, silence_ns);
+    kvt_status status = newcomer_do(self, newcomer_run_write, timeout_ns);
     if (status != KVT_OK) {
         *device = NULL;
         return status;
@@ -174,14 +174,14 @@ kvt_status newcomer_write_label(kvt_device **device, uint64_t silence_ns,
     return status;
 }
 
-kvt_status newcomer_measure(kvt_device **device, uint64_t silence_ns, bool blank,
+kvt_status newcomer_measure(kvt_device **device, uint64_t timeout_ns, bool blank,
                             uint64_t head_bytes, cost_device *out)
 {
     newcomer *self = newcomer_of(*device);
     if (self == NULL) return KVT_E_MEMORY;
     self->blank = blank;
     self->head_bytes = head_bytes;
-    kvt_status status = newcomer_do(self, newcomer_run_measure, silence_ns);
+    kvt_status status = newcomer_do(self, newcomer_run_measure, timeout_ns);
     if (status != KVT_OK) {
         *device = NULL;
         return status;

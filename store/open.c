@@ -64,7 +64,7 @@ static kvt_status open_one_device(open_state *state, kvt_tier tier, uint32_t mem
     device->tier = tier;
     device->member = member;
     device->in_flight_bytes_max = config->in_flight_bytes_max;
-    device->silence_ns = config->silence_ns;
+    device->timeout_ns = config->timeout_ns;
     if (state->store->catalog != NULL && tier == KVT_TIER_SSD) {
         status = catalog_read_wear(state->store->catalog, config->name, &device->wear);
         if (status != KVT_OK) return status;
@@ -206,7 +206,7 @@ static kvt_status open_measure(open_state *state)
         char name[32];
         if (!device->measure) continue;
         snprintf(name, sizeof name, "%s", device->device->name);
-        kvt_status status = newcomer_measure(&device->device, device->silence_ns, device->given_up,
+        kvt_status status = newcomer_measure(&device->device, device->timeout_ns, device->given_up,
                                              head, &device->cost);
         if (status == KVT_OK) continue;
         open_say_measured(state, name, status);
@@ -269,7 +269,7 @@ static kvt_status open_pool(open_state *state, kvt_tier tier)
             .write_bytes_per_s = device->cost.write.bytes_per_s,
             .request_seconds = device->cost.read.request_seconds,
             .in_flight_bytes_max = device->in_flight_bytes_max,
-            .silence_ns = device->silence_ns,
+            .timeout_ns = device->timeout_ns,
             .wear = device->wear,
             .reserved_head_bytes = device->labelled ? TIERS_SUPERBLOCK_BYTES : 0,
             .present = true};

@@ -23,7 +23,7 @@ typedef struct open_device {
     bool given_up; /* new, or of no use to recover: a measurement may write to it */
     bool measure;  /* the profile lacks it */
     uint64_t in_flight_bytes_max;
-    uint64_t silence_ns;
+    uint64_t timeout_ns;
     tiers_wear wear;
 } open_device;
 

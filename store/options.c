@@ -168,8 +168,8 @@ static kvt_status options_read_device(kvt_config *config, options_owner *owner, 
     device->latency_ns = (uint64_t)(kvt_config_number(config, DEVICE_KEY("latency")) * 1e9);
     device->in_flight_bytes_max = kvt_config_bytes(config, DEVICE_KEY("in_flight"));
     device->write_bytes_per_day = kvt_config_bytes(config, DEVICE_KEY("write_budget"));
-    double silence = kvt_config_number(config, DEVICE_KEY("silence"));
-    device->silence_ns = silence > 0 ? (uint64_t)(silence * 1e9) : UINT64_MAX;
+    double timeout = kvt_config_number(config, DEVICE_KEY("timeout"));
+    device->timeout_ns = timeout > 0 ? (uint64_t)(timeout * 1e9) : UINT64_MAX;
 #undef DEVICE_KEY
     return status;
 }

@@ -40,7 +40,7 @@ static kvt_status rebuild_open_device(rebuild_state *state, uint32_t member,
     *options = (tiers_member_options){.read_bytes_per_s = 1,
                                       .write_bytes_per_s = 1,
                                       .in_flight_bytes_max = config->in_flight_bytes_max,
-                                      .silence_ns = config->silence_ns,
+                                      .timeout_ns = config->timeout_ns,
                                       .reserved_head_bytes = TIERS_SUPERBLOCK_BYTES};
     snprintf(device->name, sizeof device->name, "%s", config->name != NULL ? config->name : "");
     device->state = KVT_RECOVER_MISSING;
@@ -51,7 +51,7 @@ static kvt_status rebuild_open_device(rebuild_state *state, uint32_t member,
         return status;
     }
     if (status == KVT_OK)
-        status = newcomer_read_label(&options->device, config->silence_ns, label, &found);
+        status = newcomer_read_label(&options->device, config->timeout_ns, label, &found);
     if (status == KVT_E_MEMORY) return status;
     if (status != KVT_OK) return KVT_OK;
     device->state = KVT_RECOVER_FOREIGN;

@@ -107,7 +107,7 @@ typedef struct kvt_device_config {
     bool on_node;                 /* memory: take it from one NUMA node, and run its worker there */
     uint32_t node;                /* with on_node */
     uint32_t gpu;                 /* hbm: which GPU, as the driver counts them */
-    uint64_t silence_ns;  /* work without an answer until a pool retires it; 0 = 5 s; UINT64_MAX =
+    uint64_t timeout_ns;  /* work without an answer until a pool retires it; 0 = 5 s; UINT64_MAX =
                              never (docs/TIERS.md) */
     bool follow_symlinks; /* file: open what a symbolic link leads to; else a link is refused, but
                              for one that root made to a block device (/dev/disk/by-id) */

@@ -190,7 +190,7 @@ KVT_API KVT_NODISCARD kvt_status kvt_open(const kvt_store_options *options, kvt_
  * and DRAM back to SSD as kvt_persist does, within kvt_store_options.close_deadline_seconds,
  * flushes the catalog, closes everything. What is not on SSD then ends here. NULL is allowed. No
  * other call may run or follow. A device that does not answer is waited for no longer than its
- * silence limit; it stays open then, and the memory that it may still use stays allocated, until
+ * timeout; it stays open then, and the memory that it may still use stays allocated, until
  * it answers or the process ends. In a child of fork: does nothing. */
 KVT_API void kvt_close(kvt_store *store);
 
@@ -220,7 +220,7 @@ typedef struct kvt_entry {
  * stored after all is a miss from then on: kvt_store_stats.puts_lost counts it and the next
  * kvt_flush returns the error. KVT_OK accepted; KVT_EXISTS (stored or accepted already, nothing
  * read); KVT_REFUSED (the policy declined, or no device is left to take it: one that does not
- * answer for kvt_device_config.silence_ns, as a file may on a disk that others keep busy, is out of
+ * answer for kvt_device_config.timeout_ns, as a file may on a disk that others keep busy, is out of
  * service); KVT_BUSY (the store cannot keep up: the put's staging is full or a tier's writes are
  * kvt_store_options.put_backlog_seconds behind, counted in puts_busy; or the same key is on its way
  * in or out at this moment; nothing is kept: do without, or kvt_flush and put again);
@@ -249,7 +249,7 @@ typedef struct kvt_get_info {
 /*
  * Reads an entry into the caller's buffer, verified: key, generation and every checksum. Waits as
  * long as kvt_store_options.get_deadline_seconds says, which is for ever by default: then until the
- * devices answer, or fall silent for longer than kvt_device_config.silence_ns.
+ * devices answer, or are unresponsive for longer than kvt_device_config.timeout_ns.
  *   data    at least the entry's decoded size; data_bytes must equal it; undefined unless KVT_OK
  *   info    may be NULL
  * A load that fails in HBM or DRAM is tried again from the entry's copy on SSD, if there is one.
@@ -421,7 +421,7 @@ typedef struct kvt_store_stats {
     uint64_t parked;        /* entries set aside because a device went, ever */
     uint64_t readmitted;    /* and of those, the ones that came back with it */
     uint64_t timeouts;      /* gets whose deadline passed: misses of entries that are stored */
-    uint64_t staging_bytes; /* memory of records in motion now, what silent devices keep included */
+    uint64_t staging_bytes; /* memory of records in motion now; unresponsive devices keep theirs */
     uint64_t reopened;      /* curves of devices that had drifted, and were taken up anew, ever */
     uint64_t recosted;      /* entries whose options got new figures for that, ever */
     kvt_policy_stats policy;

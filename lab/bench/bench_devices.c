@@ -118,7 +118,7 @@ static int bench_device(const kvt_device_config *config, bool overwrite, uint32_
     tiers_member_options member = {.device = device,
                                    .read_bytes_per_s = 1,
                                    .write_bytes_per_s = 1,
-                                   .silence_ns = config->silence_ns,
+                                   .timeout_ns = config->timeout_ns,
                                    .present = true};
     tiers_pool_options options = {0};
     snprintf(row->device, sizeof row->device, "%s", config->name);
@@ -192,7 +192,7 @@ static int bench_own_devices(const bench_options *options, bench_device_results 
          .backend = "file",
          .path = path,
          .capacity_bytes = DEVICE_BYTES,
-         .silence_ns = UINT64_MAX}, /* whatever else this disk has to do */
+         .timeout_ns = UINT64_MAX}, /* whatever else this disk has to do */
     };
     const bool overwrite[] = {true, true};
     bench_options given = *options;

@@ -95,7 +95,7 @@ static kvt_status stripe_open(const bench_options *options, uint32_t first, uint
         /* Alone the weight only has to be there. */
         members[i].read_bytes_per_s = drive->read.median > 0 ? drive->read.median : 1;
         members[i].write_bytes_per_s = drive->write.median > 0 ? drive->write.median : 1;
-        members[i].silence_ns = options->devices[first + i].silence_ns;
+        members[i].timeout_ns = options->devices[first + i].timeout_ns;
         members[i].present = true;
     }
     if (status == KVT_OK)

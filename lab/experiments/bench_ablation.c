@@ -336,7 +336,7 @@ static kvt_status ablation_open(const ablation_member *wanted, uint32_t count, u
         status = kvt_device_open(&wanted[i].config, &members[i].device, message, message_size);
         members[i].read_bytes_per_s = wanted[i].bytes_per_s;
         members[i].write_bytes_per_s = wanted[i].bytes_per_s;
-        members[i].silence_ns = wanted[i].config.silence_ns;
+        members[i].timeout_ns = wanted[i].config.timeout_ns;
         members[i].present = true;
     }
     if (status == KVT_OK)

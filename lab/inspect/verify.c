@@ -71,7 +71,7 @@ static kvt_status verify_open_devices(verify_walk *walk)
         walk->members[i].read_bytes_per_s = 1;
         walk->members[i].write_bytes_per_s = 1;
         walk->members[i].reserved_head_bytes = TIERS_SUPERBLOCK_BYTES;
-        walk->members[i].silence_ns = config->silence_ns;
+        walk->members[i].timeout_ns = config->timeout_ns;
         walk->member_count++;
         if (config->path && access(config->path, F_OK) != 0) {
             verify_fault_device(walk, i, "is missing");

@@ -35,7 +35,7 @@ static inline tiers_member_options pool_scratch_member(kvt_device *device, doubl
     return (tiers_member_options){.device = device,
                                   .read_bytes_per_s = bytes_per_s,
                                   .write_bytes_per_s = bytes_per_s,
-                                  .silence_ns = UINT64_MAX, /* a busy machine is not silence */
+                                  .timeout_ns = UINT64_MAX, /* a busy machine is no timeout */
                                   .present = device != NULL};
 }
 

@@ -183,7 +183,7 @@ static const kvt_device_ops support_fault_ops = {.struct_size = sizeof support_f
                                                  .name = "support-fault",
                                                  .open = support_fault_open};
 
-/* It is never taken for silent: how long a disk that others write to may take decides no test. */
+/* It is never taken for unresponsive: how long a disk that others write to may take decides no test. */
 static inline kvt_device_config support_fault_config(support_fault *fault, const char *name)
 {
     return (kvt_device_config){.struct_size = sizeof(kvt_device_config),
@@ -191,10 +191,10 @@ static inline kvt_device_config support_fault_config(support_fault *fault, const
                                .backend = "support-fault",
                                .ops = &support_fault_ops,
                                .ops_context = fault,
-                               .silence_ns = UINT64_MAX};
+                               .timeout_ns = UINT64_MAX};
 }
 
-/* A regular file, made when it is absent; never taken for silent, as above. */
+/* A regular file, made when it is absent; never taken for unresponsive, as above. */
 static inline kvt_device_config support_file_config(const char *name, const char *path,
                                                     uint64_t capacity_bytes)
 {
@@ -203,7 +203,7 @@ static inline kvt_device_config support_file_config(const char *name, const char
                                .backend = "file",
                                .path = path,
                                .capacity_bytes = capacity_bytes,
-                               .silence_ns = UINT64_MAX};
+                               .timeout_ns = UINT64_MAX};
 }
 
 #endif

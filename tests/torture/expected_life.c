@@ -100,7 +100,7 @@ static void life_fill_member(life_site *site, uint32_t index)
                                         .capacity_bytes = series->member_bytes,
                                         .sparse = series->sparse,
                                         .synchronous = (series->synchronous_members >> index & 1),
-                                        .silence_ns = UINT64_MAX};
+                                        .timeout_ns = UINT64_MAX};
     site->devices[index] = member->plain;
     if (!site->life->faults && !site->life->open_fault) return;
     site->devices[index].ops = site->life->faults ? &life_faulty_ops : &life_failing_ops;

@@ -176,7 +176,7 @@ static kvt_device_config corners_file_config(corners_file *file, const char *nam
                                .backend = "corners-file",
                                .ops = &corners_file_ops,
                                .ops_context = file,
-                               .silence_ns = UINT64_MAX};
+                               .timeout_ns = UINT64_MAX};
 }
 
 static int corners_count_rows(const char *catalog)

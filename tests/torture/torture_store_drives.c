@@ -12,19 +12,19 @@ enum { ENTRIES = 40 };
 
 #define NEVER UINT64_MAX
 
-static kvt_device_config drives_config(const char *name, const char *path, uint64_t silence_ns)
+static kvt_device_config drives_config(const char *name, const char *path, uint64_t timeout_ns)
 {
     kvt_device_config config = support_file_config(name, path, 0);
-    config.silence_ns = silence_ns;
+    config.timeout_ns = timeout_ns;
     return config;
 }
 
-/* A store whose only tier is SSD, on one or two files, of which the last may fall silent. What lay
- * on them is lost. NULL when the last one was silent while it was opened. */
-static kvt_store *drives_store_with(const char *first, const char *second, uint64_t silence_ns)
+/* A store whose only tier is SSD, on one or two files, of which the last may stop answering. What lay
+ * on them is lost. NULL when the last one was unresponsive while it was opened. */
+static kvt_store *drives_store_with(const char *first, const char *second, uint64_t timeout_ns)
 {
-    kvt_device_config devices[2] = {drives_config("d0", first, second == NULL ? silence_ns : NEVER),
-                                    drives_config("d1", second, silence_ns)};
+    kvt_device_config devices[2] = {drives_config("d0", first, second == NULL ? timeout_ns : NEVER),
+                                    drives_config("d1", second, timeout_ns)};
     kvt_store_options options;
     kvt_store *store = NULL;
     char message[256];
@@ -37,7 +37,7 @@ static kvt_store *drives_store_with(const char *first, const char *second, uint6
     options.tiers[KVT_TIER_SSD].devices = devices;
     options.tiers[KVT_TIER_SSD].device_count = second != NULL ? 2 : 1;
     kvt_status status = kvt_open(&options, &store, message, sizeof message);
-    if (status == KVT_E_GONE && silence_ns != NEVER) return NULL;
+    if (status == KVT_E_GONE && timeout_ns != NEVER) return NULL;
     if (status != KVT_OK) fail_msg("open: %s: %s", kvt_status_name(status), message);
     return store;
 }
@@ -79,11 +79,11 @@ static bool drives_hold_both(kvt_store *store)
 }
 
 /* A store on two drives, with entries on both. A drive that a busy machine held up while it was
- * measured may get no entry, or be taken for silent: then all begins again, with a longer limit. */
-static kvt_store *drives_store_on_both(const drive_scratch drives[2], uint64_t silence_ns)
+ * measured may get no entry, or be taken for unresponsive: then all begins again, with a longer limit. */
+static kvt_store *drives_store_on_both(const drive_scratch drives[2], uint64_t timeout_ns)
 {
     for (;;) {
-        kvt_store *store = drives_store_with(drives[0].path, drives[1].path, silence_ns);
+        kvt_store *store = drives_store_with(drives[0].path, drives[1].path, timeout_ns);
         for (uint32_t i = 0; store != NULL && i < ENTRIES; i++)
             (void)!support_put(store, i);
         if (store != NULL && drives_hold_both(store)) {
@@ -91,7 +91,7 @@ static kvt_store *drives_store_on_both(const drive_scratch drives[2], uint64_t s
             return store;
         }
         if (store != NULL) kvt_close(store);
-        if (silence_ns != NEVER) silence_ns *= 2;
+        if (timeout_ns != NEVER) timeout_ns *= 2;
     }
 }
 
@@ -254,7 +254,7 @@ static void test_hung_gets(void **state)
         drive_scratch_remove(&drives[i]);
 }
 
-/* One of two drives hangs for longer than the silence limit: it is out of service, puts go to the
+/* One of two drives hangs for longer than the timeout: it is out of service, puts go to the
  * other, and when it goes on it is taken back with what it held. Writes that were given up have
  * landed by then, and spoiled nothing. */
 static void test_hung_retired(void **state)
@@ -306,10 +306,10 @@ static kvt_status drives_open_when_free(const kvt_device_config *device, kvt_sto
 
 /* A store on one drive, with entries. On a machine that hardly runs the drive may pass the limit
  * without having been told to hang: then the limit is twice as long. */
-static kvt_store *drives_store_that_may_fall_silent(const char *path, uint64_t silence_ns)
+static kvt_store *drives_store_that_may_stop_answering(const char *path, uint64_t timeout_ns)
 {
-    for (;; silence_ns *= 2) {
-        kvt_device_config device = drives_config("d0", path, silence_ns);
+    for (;; timeout_ns *= 2) {
+        kvt_device_config device = drives_config("d0", path, timeout_ns);
         char message[256];
         kvt_store *store = NULL;
         kvt_status status = drives_open_when_free(&device, &store, message, sizeof message);
@@ -336,7 +336,7 @@ static void test_hung_close(void **state)
     drive_scratch drive;
     static char data[SUPPORT_ENTRY_BYTES];
     if (!drive_scratch_make(&drive, "16Mi", "latency_us=0")) skip();
-    kvt_store *store = drives_store_that_may_fall_silent(drive.path, 100000000);
+    kvt_store *store = drives_store_that_may_stop_answering(drive.path, 100000000);
     assert_true(drive_scratch_set(&drive, "hang=1"));
     kvt_key key = support_key(1);
     assert_int_equal(
@@ -371,7 +371,7 @@ static void test_hung_open(void **state)
     assert_int_equal(drives_open_when_free(&config, &store, message, sizeof message), KVT_E_GONE);
     assert_non_null(strstr(message, "does not answer"));
     assert_true(drive_scratch_set(&drives[0], "hang=0"));
-    config.silence_ns = NEVER;
+    config.timeout_ns = NEVER;
     kvt_status status = drives_open_when_free(&config, &store, message, sizeof message);
     if (status != KVT_OK) fail_msg("open: %s: %s", kvt_status_name(status), message);
     assert_true(drive_scratch_set(&drives[1], "hang=1"));
@@ -381,7 +381,7 @@ static void test_hung_open(void **state)
     drives_put_all(store, 0);
     assert_int_equal(drives_get_all(store, 0), ENTRIES);
     assert_true(drive_scratch_set(&drives[1], "hang=0"));
-    joins.silence_ns = NEVER;
+    joins.timeout_ns = NEVER;
     do {
         status = kvt_store_device_add(store, KVT_TIER_SSD, &joins, message, sizeof message);
     } while (status == KVT_E_LOCKED);

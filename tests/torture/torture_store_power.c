@@ -100,7 +100,7 @@ static void power_fill_site(power_site *site, const char *folder)
                                                .capacity_bytes = 512 << 10,
                                                .synchronous = true,
                                                .sparse = i == 1,
-                                               .silence_ns = UINT64_MAX};
+                                               .timeout_ns = UINT64_MAX};
     }
     site->options.tiers[KVT_TIER_SSD] = (kvt_tier_options){
         .devices = site->devices, .device_count = POWER_MEMBERS, .unit_bytes = 4096};

@@ -85,7 +85,7 @@ static const kvt_device_ops failing_ops = {.struct_size = sizeof failing_ops,
                                            .open = failing_open};
 
 /* The last member fails as the rules say during a rebuilding; then it is a file again. */
-static kvt_status recover_failing(rebuild_site *site, failing_device *failing, uint64_t silence_ns)
+static kvt_status recover_failing(rebuild_site *site, failing_device *failing, uint64_t timeout_ns)
 {
     kvt_device_config plain = site->devices[2];
     failing->fault.path = site->paths[2];
@@ -94,7 +94,7 @@ static kvt_status recover_failing(rebuild_site *site, failing_device *failing, u
                                            .backend = "failing",
                                            .ops = &failing_ops,
                                            .ops_context = failing,
-                                           .silence_ns = silence_ns};
+                                           .timeout_ns = timeout_ns};
     kvt_status status = recover_with(site, false, false);
     site->devices[2] = plain;
     return status;

@@ -307,7 +307,7 @@ static void soak_open(soak_site *site, uint64_t seed)
                                                .path = site->paths[i],
                                                .capacity_bytes = 12 << 20,
                                                .synchronous = i == 1,
-                                               .silence_ns = UINT64_MAX};
+                                               .timeout_ns = UINT64_MAX};
     }
     options.tiers[KVT_TIER_SSD] = (kvt_tier_options){.devices = site->devices,
                                                      .device_count = SOAK_MEMBERS,

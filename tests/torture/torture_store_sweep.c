@@ -362,7 +362,7 @@ static kvt_device_config sweep_config(const char *name, char *path, uint64_t cap
                                .ops = &sweep_device_ops,
                                .ops_context = path,
                                .capacity_bytes = capacity_bytes,
-                               .silence_ns = UINT64_MAX};
+                               .timeout_ns = UINT64_MAX};
 }
 
 static void sweep_prepare(sweep_run *run)

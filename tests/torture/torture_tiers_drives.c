@@ -260,7 +260,7 @@ static void test_hang(void **state)
 
 /* ---- writes that are torn, reads that are wrong: the device cannot know ---- */
 
-static void test_silent(void **state)
+static void test_unresponsive(void **state)
 {
     (void)state;
     drive_scratch drive;
@@ -416,7 +416,7 @@ int main(void)
         cmocka_unit_test(test_killed),
         cmocka_unit_test(test_killed_under_loop),
         cmocka_unit_test(test_hang),
-        cmocka_unit_test(test_silent),
+        cmocka_unit_test(test_unresponsive),
         cmocka_unit_test(test_truncated),
         cmocka_unit_test(test_shrunk),
         cmocka_unit_test(test_full),

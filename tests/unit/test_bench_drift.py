@@ -33,7 +33,7 @@ def main(command, script, build):
             return SKIP if up.returncode == SKIP else 1
         # Drives vanish here, but none hangs, however busy the machine is.
         with open(os.path.join(folder, "drives", "drives.ini"), encoding="utf-8") as file:
-            text = file.read().replace("emulated = yes\n", "emulated = yes\nsilence = 0\n")
+            text = file.read().replace("emulated = yes\n", "emulated = yes\ntimeout = 0\n")
         with open(os.path.join(folder, "drives", "drives.ini"), "w", encoding="utf-8") as file:
             file.write(text)
         result = subprocess.run(

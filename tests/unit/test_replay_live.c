@@ -164,13 +164,13 @@ static void a_store_gives_back_what_was_put(void **state)
                                            .backend = "file",
                                            .path = first_path,
                                            .capacity_bytes = 48u << 20,
-                                           .silence_ns = UINT64_MAX},
+                                           .timeout_ns = UINT64_MAX},
                                           {.struct_size = sizeof(kvt_device_config),
                                            .name = "ssd1",
                                            .backend = "file",
                                            .path = second_path,
                                            .capacity_bytes = 32u << 20,
-                                           .silence_ns = UINT64_MAX}};
+                                           .timeout_ns = UINT64_MAX}};
 
     replay_workload workload;
     make_workload(&workload);
@@ -389,7 +389,7 @@ static void interrupted_run_leaves_nothing(void **state)
                                      .backend = "file",
                                      .path = made_path,
                                      .capacity_bytes = 32u << 20,
-                                     .silence_ns = UINT64_MAX}};
+                                     .timeout_ns = UINT64_MAX}};
     devices[1] = devices[0];
     devices[1].name = "ssd1";
     devices[1].path = there_path;

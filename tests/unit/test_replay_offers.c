@@ -183,7 +183,7 @@ static void site_open(site *s, uint64_t bytes_per_token, kvt_hole_mode holes)
                                   .backend = "file",
                                   .path = s->path,
                                   .capacity_bytes = 96u << 20,
-                                  .silence_ns = UINT64_MAX};
+                                  .timeout_ns = UINT64_MAX};
     const replay_generator generator = {.requests_per_s = 400.0,
                                         .requests = 150,
                                         .contexts = 12,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_store_deadline.c - a store on devices that neither answer nor fail: gets end at their
- * deadline, puts at the silence limit, close at once, and nothing is written or lost afterwards.
+ * deadline, puts at the timeout, close at once, and nothing is written or lost afterwards.
  */
 #include "store_support.h"
 
@@ -38,9 +38,9 @@ static void nap(void)
     nanosleep(&(struct timespec){.tv_nsec = MS}, NULL);
 }
 
-/* False when the last device was taken for silent before it had all entries. Only that one, which
+/* False when the last device was taken for unresponsive before it had all entries. Only that one, which
  * is to hang, may be. */
-static bool site_try_open(site *s, uint32_t devices, uint64_t silence_ns, double get_deadline)
+static bool site_try_open(site *s, uint32_t devices, uint64_t timeout_ns, double get_deadline)
 {
     static const char *const names[] = {"d0", "d1"};
     kvt_device_config configs[2];
@@ -54,7 +54,7 @@ static bool site_try_open(site *s, uint32_t devices, uint64_t silence_ns, double
         s->faults[i].capacity_bytes = s->capacity_bytes ? s->capacity_bytes : CAPACITY;
         configs[i] = support_fault_config(&s->faults[i], names[i]);
     }
-    configs[devices - 1].silence_ns = silence_ns;
+    configs[devices - 1].timeout_ns = timeout_ns;
     options.staging_bytes = 2 << 20;
     options.policy = "lru";
     options.tick_seconds = 0;
@@ -62,23 +62,23 @@ static bool site_try_open(site *s, uint32_t devices, uint64_t silence_ns, double
     options.tiers[KVT_TIER_SSD].devices = configs;
     options.tiers[KVT_TIER_SSD].device_count = devices;
     kvt_status status = kvt_open(&options, &s->store, message, sizeof message);
-    if (status == KVT_E_GONE && silence_ns != NEVER) return false;
+    if (status == KVT_E_GONE && timeout_ns != NEVER) return false;
     if (status != KVT_OK) fail_msg("open: %s: %s", kvt_status_name(status), message);
     uint32_t put = 0;
     for (uint32_t i = 0; i < ENTRIES; i++)
         put += support_put(s->store, i) == KVT_OK;
     assert_int_equal(kvt_device_stats_at(s->store, devices - 1, &last), KVT_OK);
-    bool silent = last.state == KVT_DEVICE_GONE && silence_ns != NEVER;
-    if (silent) kvt_close(s->store);
-    if (!silent) assert_int_equal(put, ENTRIES);
-    return !silent;
+    bool unresponsive = last.state == KVT_DEVICE_GONE && timeout_ns != NEVER;
+    if (unresponsive) kvt_close(s->store);
+    if (!unresponsive) assert_int_equal(put, ENTRIES);
+    return !unresponsive;
 }
 
 /* A store with ENTRIES entries. On a machine that hardly runs, the limit is what it can keep. */
-static void site_open(site *s, uint32_t devices, uint64_t silence_ns, double get_deadline)
+static void site_open(site *s, uint32_t devices, uint64_t timeout_ns, double get_deadline)
 {
-    while (!site_try_open(s, devices, silence_ns, get_deadline))
-        silence_ns *= 2;
+    while (!site_try_open(s, devices, timeout_ns, get_deadline))
+        timeout_ns *= 2;
 }
 
 static void site_hang(site *s, uint32_t device)
@@ -272,7 +272,7 @@ static void test_each_get_has_its_own_deadline(void **state)
 /* ---- puts and moves ---- */
 
 /* A put goes to the device that answers; with none it says so and leaves nothing behind. */
-static void test_puts_end_at_the_silence_limit(void **state)
+static void test_puts_end_at_the_timeout(void **state)
 {
     (void)state;
     site s = {0};
@@ -322,7 +322,7 @@ int main(void)
         cmocka_unit_test(test_gets_end_at_their_deadline),
         cmocka_unit_test(test_the_setting_is_every_gets_deadline),
         cmocka_unit_test(test_each_get_has_its_own_deadline),
-        cmocka_unit_test(test_puts_end_at_the_silence_limit),
+        cmocka_unit_test(test_puts_end_at_the_timeout),
         cmocka_unit_test(test_close_while_a_device_hangs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

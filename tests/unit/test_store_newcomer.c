@@ -84,7 +84,7 @@ static kvt_status gate_do(gate_step step, kvt_device **device, uint64_t limit_ns
 }
 
 /* One operation is answered, the next one not until the device has been left alone. */
-static void test_a_silent_device_is_left(void **state)
+static void test_a_unresponsive_device_is_left(void **state)
 {
     (void)state;
     for (gate_step step = STEP_READ; step < STEP_COUNT; step++) {
@@ -128,7 +128,7 @@ static void test_a_device_that_answers_is_kept(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_silent_device_is_left),
+        cmocka_unit_test(test_a_unresponsive_device_is_left),
         cmocka_unit_test(test_a_device_that_answers_is_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -268,14 +268,14 @@ static void test_one_failed_write_loses_nothing(void **state)
     kvt_close(s.store);
 }
 
-/* The only device falls silent behind the return: the put is lost, which the flush tells, and close
+/* The only device stops answering behind the return: the put is lost, which the flush tells, and close
  * does not wait for the device. */
-static void test_a_device_that_falls_silent(void **state)
+static void test_a_device_that_stops_answering(void **state)
 {
     (void)state;
     site s;
     site_prepare(&s);
-    s.device.silence_ns = 200000000;
+    s.device.timeout_ns = 200000000;
     site_open(&s);
     assert_int_equal(tiers_fault_add(s.fault.device, &hang_writes), KVT_OK);
     assert_int_equal(support_put(s.store, 1), KVT_OK);
@@ -289,12 +289,12 @@ static void test_a_device_that_falls_silent(void **state)
 }
 
 /* Puts that waited without a plan when the last device went are lost like those that had one. */
-static void test_what_waits_for_a_silent_device_is_lost(void **state)
+static void test_what_waits_for_a_unresponsive_device_is_lost(void **state)
 {
     (void)state;
     site s;
     site_prepare(&s);
-    s.device.silence_ns = 200000000;
+    s.device.timeout_ns = 200000000;
     site_open(&s);
     assert_int_equal(tiers_fault_add(s.fault.device, &hang_writes), KVT_OK);
     for (uint32_t i = 0; i < RECORDS_STAGED; i++)
@@ -611,8 +611,8 @@ int main(void)
         cmocka_unit_test(test_the_policy_is_asked_later),
         cmocka_unit_test(test_failure_behind_the_return),
         cmocka_unit_test(test_one_failed_write_loses_nothing),
-        cmocka_unit_test(test_a_device_that_falls_silent),
-        cmocka_unit_test(test_what_waits_for_a_silent_device_is_lost),
+        cmocka_unit_test(test_a_device_that_stops_answering),
+        cmocka_unit_test(test_what_waits_for_a_unresponsive_device_is_lost),
         cmocka_unit_test(test_delete_of_what_is_handed_over),
         cmocka_unit_test(test_close_calls_off_what_nothing_keeps),
         cmocka_unit_test(test_close_finishes_what_survives),

@@ -147,7 +147,7 @@ static kvt_device_config memory_device(const char *name, uint64_t bytes, uint64_
                                .backend = "memory",
                                .capacity_bytes = bytes,
                                .latency_ns = latency_ns,
-                               .silence_ns = UINT64_MAX};
+                               .timeout_ns = UINT64_MAX};
 }
 
 static kvt_store *open_store(void)

@@ -449,7 +449,7 @@ class CommandTest(CommandCase):
         self.put("live.ini", "[tier.hbm]\ncapacity = 512MB\nemulated = yes\n"
                  "[tier.dram]\ncapacity = 2GB\n[tier.ssd]\ncapacity = 8GB\n" + "".join(
                      f"[device.ssd{i}]\ntier = ssd\nbackend = file\npath = ssd{i}\n"
-                     f"capacity = {64 + 32 * i}MiB\nsilence = 0\n" for i in range(2)))
+                     f"capacity = {64 + 32 * i}MiB\ntimeout = 0\n" for i in range(2)))
         document = self.run_json("replay", *WORKLOAD, "--mode", "live", "--config", "live.ini",
                                  "--policy", "lru,utility", "--scale", "0.0039", "--plan-log",
                                  "plan", "--quiet", "--set", "workload.requests=100")
@@ -504,7 +504,7 @@ class CommandTest(CommandCase):
         subprocess.run([maker, "--make", "."], cwd=self.folder, check=True)
         config = self.put("store.ini", "[store]\ncatalog = catalog.db\n" + "".join(
             f"[device.ssd{i}]\ntier = ssd\nbackend = file\npath = ssd{i}\n"
-            "capacity = 16MiB\nsilence = 0\n" for i in range(2)))
+            "capacity = 16MiB\ntimeout = 0\n" for i in range(2)))
         before = sorted(os.listdir(self.folder))
         document = self.run_json("verify", "--config", config)
         self.assertEqual(sorted(os.listdir(self.folder)), before)  # nothing is left behind
@@ -533,7 +533,7 @@ class CommandTest(CommandCase):
         subprocess.run([maker, "--make", "."], cwd=self.folder, check=True)
         config = self.put("store.ini", "[store]\ncatalog = catalog.db\n" + "".join(
             f"[device.ssd{i}]\ntier = ssd\nbackend = file\npath = ssd{i}\n"
-            "capacity = 16MiB\nsilence = 0\n" for i in range(2)))
+            "capacity = 16MiB\ntimeout = 0\n" for i in range(2)))
         wanted = self.run_json("inspect", "--entries", "catalog.db")["entry"]
         self.fails("--replace", "recover", "--config", config)
         dry = self.run_json("recover", "--config", config, "--dry-run")

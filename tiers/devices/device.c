@@ -335,12 +335,12 @@ kvt_status kvt_device_trim(kvt_device *device, uint64_t offset, uint64_t bytes)
     return device->ops->trim(device, offset, bytes);
 }
 
-/* An idle device that keeps saying busy is broken; a second of patience covers a passing shortage
+/* An idle device that keeps saying busy is broken; a second of tries covers a passing shortage
  * of kernel memory. */
-static kvt_status device_submit_patiently(kvt_device *device, kvt_io *io)
+static kvt_status device_submit_retrying(kvt_device *device, kvt_io *io)
 {
-    enum { PATIENCE_STEPS = 1000, STEP_NS = 1000000 };
-    for (int step = 0; step < PATIENCE_STEPS; step++) {
+    enum { SUBMIT_TRIES = 1000, STEP_NS = 1000000 };
+    for (int step = 0; step < SUBMIT_TRIES; step++) {
         kvt_status status = kvt_device_submit(device, io);
         if (status != KVT_BUSY) return status;
         base_sleep_until(base_clock_ns() + STEP_NS);
@@ -354,7 +354,7 @@ kvt_status kvt_device_transfer(kvt_device *device, kvt_io_kind kind, uint64_t of
 {
     assert(device != NULL && device->in_flight == 0);
     kvt_io io = {.kind = kind, .bytes = bytes, .offset = offset, .buffer = buffer};
-    if (device_submit_patiently(device, &io) == KVT_QUEUED) {
+    if (device_submit_retrying(device, &io) == KVT_QUEUED) {
         kvt_io *done = NULL;
         kvt_device_flush(device);
         while (kvt_device_reap(device, &done, 1, 1, TIERS_DEVICE_FOREVER) == 0)

@@ -9,7 +9,7 @@
 #include "base/thread.h"
 #include "base/wait.h"
 #include "device_internal.h"
-#include "patience.h"
+#include "timeout.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -87,16 +87,16 @@ bool tiers_errand_run(tiers_errand_call *run, tiers_errand_call *late, void *sta
         run(state);
         return true;
     }
-    tiers_watch watch;
-    tiers_watch_init(&watch, limit_ns, base_clock_ns());
+    tiers_timeout timeout;
+    tiers_timeout_init(&timeout, limit_ns, base_clock_ns());
     pthread_mutex_lock(&self->mutex);
     while (!self->done && !self->orphan) {
         uint64_t now_ns = base_clock_ns();
-        if (tiers_watch_look(&watch, now_ns, !atomic_load(&self->timeless),
-                             atomic_load(&self->progress)))
+        if (tiers_timeout_check(&timeout, now_ns, !atomic_load(&self->timeless),
+                                atomic_load(&self->progress)))
             self->orphan = true;
         else
-            base_condition_wait_until(&self->returned, &self->mutex, now_ns + TIERS_LOOK_NS);
+            base_condition_wait_until(&self->returned, &self->mutex, now_ns + TIERS_CHECK_NS);
     }
     bool orphan = self->orphan;
     pthread_mutex_unlock(&self->mutex); /* an orphan may be freed from here on */

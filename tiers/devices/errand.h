@@ -4,7 +4,7 @@
  *
  * Such a call may block for as long as the device likes, so it runs on a thread of its own, and
  * whoever waits for it leaves when it gets nowhere. The thread then stays behind with all that the
- * call uses, as a silent member's worker does (worker.h), and cleans up should it ever return.
+ * call uses, as an unresponsive member's worker does (worker.h), and cleans up should it ever return.
  *
  * Thread rule: any thread; an errand's state belongs to its thread until run has returned.
  */
@@ -17,7 +17,7 @@
 typedef void tiers_errand_call(void *state);
 
 /* Makes a thread call run(state), and waits. True: it has returned. False: it got nowhere for
- * limit_ns (TIERS_SILENCE_NEVER: waits for ever); the state is the thread's, which calls
+ * limit_ns (TIERS_TIMEOUT_NEVER: waits for ever); the state is the thread's, which calls
  * late(state) when run returns. Where no thread is to be had, run is called here. */
 bool tiers_errand_run(tiers_errand_call *run, tiers_errand_call *late, void *state,
                       uint64_t limit_ns);

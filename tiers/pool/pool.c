@@ -21,7 +21,7 @@
 #include "location.h"
 #include "pool_internal.h"
 #include "tiers/devices/device_internal.h"
-#include "tiers/devices/patience.h"
+#include "tiers/devices/timeout.h"
 
 /* ---- open and close ---- */
 
@@ -110,7 +110,7 @@ kvt_status pool_start_member(tiers_pool *pool, pool_member *member,
                                    .write_bytes_per_s = options->write_bytes_per_s,
                                    .request_seconds = options->request_seconds,
                                    .in_flight_bytes_max = options->in_flight_bytes_max,
-                                   .silence_ns = options->silence_ns,
+                                   .timeout_ns = options->timeout_ns,
                                    .reweigh = pool->reweigh,
                                    .spare = pool_trim_step};
     tiers_space *space = member->space;
@@ -139,7 +139,7 @@ kvt_status pool_start_member(tiers_pool *pool, pool_member *member,
     return KVT_OK;
 }
 
-/* Whoever drops the last hold frees what is left, a silent member's device included. */
+/* Whoever drops the last hold frees what is left, an unresponsive member's device included. */
 static void pool_drop_hold(void *context)
 {
     tiers_pool *pool = context;
@@ -450,11 +450,11 @@ kvt_status tiers_transfer_wait(tiers_pool *pool, tiers_transfer *transfer)
 }
 
 /* Looks after the members in a mask. True when one is out of service. */
-static bool pool_look(tiers_pool *pool, uint64_t members)
+static bool pool_check(tiers_pool *pool, uint64_t members)
 {
     bool gone = false;
     for (uint32_t i = 0; i < TIERS_MEMBERS_MAX && members >> i != 0; i++) {
-        if ((members >> i & 1) != 0 && tiers_worker_look(pool->members[i].worker)) gone = true;
+        if ((members >> i & 1) != 0 && tiers_worker_check(pool->members[i].worker)) gone = true;
     }
     return gone;
 }
@@ -463,21 +463,21 @@ kvt_status tiers_transfer_wait_until(tiers_pool *pool, tiers_transfer *transfer,
                                      uint64_t deadline_ns)
 {
     kvt_status status = KVT_OK;
-    uint64_t look_ns = base_clock_ns() + TIERS_LOOK_NS;
+    uint64_t check_ns = base_clock_ns() + TIERS_CHECK_NS;
     pthread_mutex_lock(&pool->done_mutex);
     while (!transfer->finished && status == KVT_OK) {
         uint64_t now = base_clock_ns();
         if (now >= deadline_ns) {
             status = KVT_E_TIMEOUT;
-        } else if (now >= look_ns) {
-            look_ns = now + TIERS_LOOK_NS;
+        } else if (now >= check_ns) {
+            check_ns = now + TIERS_CHECK_NS;
             uint64_t members = transfer->members;
             pthread_mutex_unlock(&pool->done_mutex);
-            bool gone = pool_look(pool, members);
+            bool gone = pool_check(pool, members);
             pthread_mutex_lock(&pool->done_mutex);
             if (gone) status = KVT_E_GONE;
         } else {
-            uint64_t wake_ns = look_ns < deadline_ns ? look_ns : deadline_ns;
+            uint64_t wake_ns = check_ns < deadline_ns ? check_ns : deadline_ns;
             base_condition_wait_until(&pool->done, &pool->done_mutex, wake_ns);
         }
     }

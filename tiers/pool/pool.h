@@ -62,7 +62,7 @@ typedef struct tiers_member_options {
     uint64_t in_flight_bytes_max; /* 0 = TIERS_IN_FLIGHT_BYTES_DEFAULT (worker.h) */
     tiers_wear wear;              /* as it was left; zero but for the budget: a new device */
     uint64_t reserved_head_bytes; /* not given out: superblocks */
-    uint64_t silence_ns; /* work without an answer; 0 = TIERS_SILENCE_NS_DEFAULT (patience.h) */
+    uint64_t timeout_ns; /* work without an answer; 0 = TIERS_TIMEOUT_NS_DEFAULT (timeout.h) */
     bool present;        /* false: listed but absent; holds nothing, serves nothing */
 } tiers_member_options;
 
@@ -82,7 +82,7 @@ KVT_NODISCARD kvt_status tiers_pool_open(const tiers_member_options *members, ui
 
 /*
  * Waits for transfers in flight, stops the workers, closes the devices. NULL allowed. False when a
- * device does not answer, which is waited for no longer than its silence limit: its worker goes on
+ * device does not answer, which is waited for no longer than its timeout: its worker goes on
  * alone, with what is in flight and the memory under it, and closes the device and frees the pool
  * if the device ever answers. Abandoned transfers are released then, and not before.
  */
@@ -233,11 +233,11 @@ void tiers_pool_facts_get(tiers_pool *pool, tiers_pool_facts *out);
 /* Why a member is out of service; the first reason is kept until it has another device. */
 typedef enum tiers_retired {
     TIERS_SERVES = 0,
-    TIERS_RETIRED_ASKED = 1,  /* by its owner */
-    TIERS_RETIRED_GONE = 2,   /* an operation, a sync or a look at the device said so */
-    TIERS_RETIRED_SILENT = 3, /* work without an answer for the silence limit, or one lost */
-    TIERS_RETIRED_SYNC = 4,   /* a sync failed: what was acknowledged may be lost */
-    TIERS_RETIRED_THREAD = 5  /* the worker's thread has ended inside the device */
+    TIERS_RETIRED_ASKED = 1,        /* by its owner */
+    TIERS_RETIRED_GONE = 2,         /* an operation, a sync or a look at the device said so */
+    TIERS_RETIRED_UNRESPONSIVE = 3, /* work without an answer for the timeout, or one lost */
+    TIERS_RETIRED_SYNC = 4,         /* a sync failed: what was acknowledged may be lost */
+    TIERS_RETIRED_THREAD = 5        /* the worker's thread has ended inside the device */
 } tiers_retired;
 
 /* How one member is and what it has done. */

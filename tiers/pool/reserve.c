@@ -278,7 +278,7 @@ static bool reserve_await_trim(tiers_pool *pool)
         pool_member *member = &pool->members[i];
         settled = pool_settle_trim(member) || settled;
         if (member->trims.out.bytes == 0) continue;
-        (void)tiers_worker_look(member->worker); /* a drive may hang in it */
+        (void)tiers_worker_check(member->worker); /* a drive may hang in it */
         out = out || pool_member_takes(member);
     }
     if (settled || !out) return settled;

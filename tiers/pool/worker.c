@@ -84,13 +84,13 @@ void worker_retire(tiers_worker *worker, tiers_retired why)
     atomic_store(&worker->retired, true);
 }
 
-bool worker_look(tiers_worker *worker, uint64_t now_ns)
+bool worker_check(tiers_worker *worker, uint64_t now_ns)
 {
     if (atomic_load(&worker->died)) return true;
-    bool silent = tiers_watch_look(&worker->watch, now_ns, atomic_load(&worker->busy),
-                                   atomic_load(&worker->progress));
-    if (silent) worker_retire(worker, TIERS_RETIRED_SILENT);
-    return silent;
+    bool unresponsive = tiers_timeout_check(&worker->timeout, now_ns, atomic_load(&worker->busy),
+                                            atomic_load(&worker->progress));
+    if (unresponsive) worker_retire(worker, TIERS_RETIRED_UNRESPONSIVE);
+    return unresponsive;
 }
 
 /* One operation that does not end while others do. */
@@ -103,21 +103,23 @@ static bool worker_has_lost_operation(const tiers_worker *worker, uint64_t now_n
         const worker_slot *slot = &worker->slots[i];
         const kvt_io *io = &slot->io;
         if (io->state != KVT_IO_IN_FLIGHT || io->submitted_ns == 0) continue;
-        bool old = now_ns > io->submitted_ns && now_ns - io->submitted_ns > worker->watch.limit_ns;
+        bool old =
+            now_ns > io->submitted_ns && now_ns - io->submitted_ns > worker->timeout.limit_ns;
         if (old && progress - slot->begun_progress > WORKER_OVERTAKEN * (uint64_t)worker->depth)
             return true;
     }
     return false;
 }
 
-static void worker_look_after_operations(tiers_worker *worker)
+static void worker_check_operations(tiers_worker *worker)
 {
     if (worker->in_flight == 0) return;
     uint64_t now_ns = base_clock_ns();
-    if (now_ns - worker->looked_ns < TIERS_LOOK_NS) return;
-    worker->looked_ns = now_ns;
-    if (worker_has_lost_operation(worker, now_ns)) worker_retire(worker, TIERS_RETIRED_SILENT);
-    (void)tiers_worker_look(worker);
+    if (now_ns - worker->checked_ns < TIERS_CHECK_NS) return;
+    worker->checked_ns = now_ns;
+    if (worker_has_lost_operation(worker, now_ns))
+        worker_retire(worker, TIERS_RETIRED_UNRESPONSIVE);
+    (void)tiers_worker_check(worker);
 }
 
 /* Around a call that may block for as long as the device likes. */
@@ -290,7 +292,7 @@ static void worker_stall(tiers_worker *worker, worker_slot *slot)
 
 /* A drive that answers every request with an error may be gone for good: asked once nothing is in
  * flight. A range that cannot be read leaves the first grain readable. */
-static void worker_look_after(tiers_worker *worker)
+static void worker_probe(tiers_worker *worker)
 {
     if (worker->failures < WORKER_FAILURES_MAX || worker->in_flight > 0) return;
     worker->failures = 0;
@@ -304,7 +306,7 @@ static void worker_look_after(tiers_worker *worker)
 
 static void worker_submit(tiers_worker *worker)
 {
-    worker_look_after(worker);
+    worker_probe(worker);
     for (uint32_t round = 0; round < worker->depth; round++) {
         if (worker->failures >= WORKER_FAILURES_MAX) break;
         worker_slot *slot = worker_next_slot(worker);
@@ -368,7 +370,7 @@ static void worker_serve_syncs(tiers_worker *worker, uint64_t ticket)
 {
     while (worker->in_flight > 0 && !tiers_worker_retired(worker)) {
         worker_reap(worker, WORKER_WAIT_LONG_NS);
-        worker_look_after_operations(worker);
+        worker_check_operations(worker);
         worker_sweep(worker);
     }
     kvt_status status = KVT_E_GONE;
@@ -409,9 +411,9 @@ static void worker_set_up(tiers_worker *worker, const worker_change *change)
                      options->request_seconds);
     worker_store_double(&worker->weight_bytes_per_s, options->read_bytes_per_s);
     worker_publish_speed(worker);
-    uint64_t silence_ns = options->silence_ns != 0 ? options->silence_ns : TIERS_SILENCE_NS_DEFAULT;
+    uint64_t timeout_ns = options->timeout_ns != 0 ? options->timeout_ns : TIERS_TIMEOUT_NS_DEFAULT;
     pthread_mutex_lock(&worker->mutex);
-    tiers_watch_init(&worker->watch, silence_ns, base_clock_ns());
+    tiers_timeout_init(&worker->timeout, timeout_ns, base_clock_ns());
     pthread_mutex_unlock(&worker->mutex);
     worker->free_slots = NULL;
     for (uint32_t i = worker->depth; i-- > 0;) {
@@ -555,7 +557,7 @@ static void worker_serve(tiers_worker *worker)
             worker_reap(worker, 0);
         else
             worker_reap_or_mail(worker);
-        worker_look_after_operations(worker);
+        worker_check_operations(worker);
     }
 }
 

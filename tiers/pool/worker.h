@@ -12,14 +12,14 @@
  * Reads go before writes, but every sixteenth piece is a write while one waits. The pieces in
  * flight are bounded in number by the device's depth and in bytes by the options.
  *
- * A device that has work and finishes none of it for the silence limit is retired, and so is one
+ * A device that has work and finishes none of it for the timeout is retired, and so is one
  * that loses an operation: older than the limit, and overtaken by two queues full of others. Who
  * waits looks after the device too, because the thread itself may be stuck in a blocking call.
  * Nothing in flight is ever given up: its job ends with its completion, if there will be one.
  *
  * A thread that ends inside its device, because the device's code ended it, retires its member.
  * What the device had not taken fails with KVT_E_GONE; what it had is abandoned by who waits for
- * it, as with a device that is silent.
+ * it, as with a device that is unresponsive.
  *
  * A run of pieces that fail, without one that succeeds, makes the worker read the device's first
  * grain; when that fails, too, the member is retired.
@@ -59,7 +59,7 @@ typedef struct tiers_worker_options {
     double write_bytes_per_s;
     double request_seconds;
     uint64_t in_flight_bytes_max; /* 0 = TIERS_IN_FLIGHT_BYTES_DEFAULT */
-    uint64_t silence_ns;       /* 0 = TIERS_SILENCE_NS_DEFAULT; TIERS_SILENCE_NEVER (patience.h) */
+    uint64_t timeout_ns;       /* 0 = TIERS_TIMEOUT_NS_DEFAULT; TIERS_TIMEOUT_NEVER (timeout.h) */
     bool reweigh;              /* the weight follows what is measured */
     tiers_worker_spare *spare; /* NULL = none */
 } tiers_worker_options;
@@ -76,7 +76,7 @@ KVT_NODISCARD kvt_status tiers_worker_start(kvt_device *device, const tiers_work
 /* Tells the thread to end when all jobs are done. */
 void tiers_worker_end(tiers_worker *worker);
 
-/* Waits until it has; the device is detached then. False when the device is silent: the thread
+/* Waits until it has; the device is detached then. False when the device is unresponsive: the thread
  * stays with what is in flight and calls `ended` at last. */
 bool tiers_worker_join(tiers_worker *worker);
 
@@ -98,7 +98,7 @@ void tiers_worker_call(tiers_worker *worker);
 void tiers_worker_sweep(tiers_worker *worker);
 
 /* Looks after the device. True when the member is retired. */
-bool tiers_worker_look(tiers_worker *worker);
+bool tiers_worker_check(tiers_worker *worker);
 
 /* One request to make finished writes durable; begin on several workers lets their devices sync at
  * the same time. */

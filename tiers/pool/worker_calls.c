@@ -97,9 +97,9 @@ static kvt_status worker_await_job(tiers_worker *worker, uint64_t deadline_ns)
     while (worker->free_jobs == NULL) {
         uint64_t now_ns = base_clock_ns();
         if (now_ns >= deadline_ns) return KVT_E_TIMEOUT;
-        (void)worker_look(worker, now_ns);
+        (void)worker_check(worker, now_ns);
         if (tiers_worker_retired(worker)) return KVT_E_GONE;
-        uint64_t wake_ns = now_ns + TIERS_LOOK_NS;
+        uint64_t wake_ns = now_ns + TIERS_CHECK_NS;
         base_condition_wait_until(&worker->room, &worker->mutex,
                                   wake_ns < deadline_ns ? wake_ns : deadline_ns);
     }
@@ -146,10 +146,10 @@ void tiers_worker_sweep(tiers_worker *worker)
     pthread_mutex_unlock(&worker->mutex);
 }
 
-bool tiers_worker_look(tiers_worker *worker)
+bool tiers_worker_check(tiers_worker *worker)
 {
     pthread_mutex_lock(&worker->mutex);
-    (void)worker_look(worker, base_clock_ns());
+    (void)worker_check(worker, base_clock_ns());
     pthread_mutex_unlock(&worker->mutex);
     return tiers_worker_retired(worker);
 }
@@ -168,10 +168,10 @@ kvt_status tiers_worker_sync_wait(tiers_worker *worker, const tiers_worker_sync 
     pthread_mutex_lock(&worker->mutex);
     while (worker->sync_done < sync->ticket && status == KVT_OK) {
         uint64_t now_ns = base_clock_ns();
-        if (worker_look(worker, now_ns))
+        if (worker_check(worker, now_ns))
             status = KVT_E_GONE;
         else
-            base_condition_wait_until(&worker->synced, &worker->mutex, now_ns + TIERS_LOOK_NS);
+            base_condition_wait_until(&worker->synced, &worker->mutex, now_ns + TIERS_CHECK_NS);
     }
     /* A later sync that failed counts as well: what it lost may be what this one is for. */
     if (status == KVT_OK && worker->sync_failed >= sync->ticket) status = worker->sync_status;
@@ -253,12 +253,12 @@ kvt_status tiers_worker_change_device(tiers_worker *worker, kvt_device *device,
     worker_nudge(worker);
     while (!change.done && status == KVT_OK) {
         uint64_t now_ns = base_clock_ns();
-        bool silent = worker_look(worker, now_ns);
-        if (silent && (worker->change == &change || atomic_load(&worker->died))) {
+        bool unresponsive = worker_check(worker, now_ns);
+        if (unresponsive && (worker->change == &change || atomic_load(&worker->died))) {
             worker->change = NULL; /* the thread has not seen it, or will not end it */
             status = KVT_BUSY;
         } else {
-            base_condition_wait_until(&worker->changed, &worker->mutex, now_ns + TIERS_LOOK_NS);
+            base_condition_wait_until(&worker->changed, &worker->mutex, now_ns + TIERS_CHECK_NS);
         }
     }
     pthread_mutex_unlock(&worker->mutex);
@@ -314,12 +314,12 @@ bool tiers_worker_join(tiers_worker *worker)
     bool died = atomic_load(&worker->died);
     while (!worker->ended && !worker->orphan && !died) {
         uint64_t now_ns = base_clock_ns();
-        bool silent = worker_look(worker, now_ns);
+        bool unresponsive = worker_check(worker, now_ns);
         died = atomic_load(&worker->died);
-        if (silent && !died)
+        if (unresponsive && !died)
             worker->orphan = true;
         else
-            base_condition_wait_until(&worker->changed, &worker->mutex, now_ns + TIERS_LOOK_NS);
+            base_condition_wait_until(&worker->changed, &worker->mutex, now_ns + TIERS_CHECK_NS);
     }
     bool orphan = worker->orphan;
     bool joined = worker->joined;

@@ -12,7 +12,7 @@
 #include <stdatomic.h>
 
 #include "stripe.h"
-#include "tiers/devices/patience.h"
+#include "tiers/devices/timeout.h"
 #include "worker.h"
 #include "worker_meter.h"
 
@@ -72,7 +72,7 @@ struct tiers_worker {
     kvt_status sync_status;
     worker_change *change;
     pthread_cond_t changed; /* the device was; the thread has ended */
-    tiers_watch watch;
+    tiers_timeout timeout;
     bool stop;
     bool ended;
     bool joined; /* the thread that had died */
@@ -109,7 +109,7 @@ struct tiers_worker {
     uint64_t in_flight_bytes;
     uint64_t in_flight_bytes_max;
     uint32_t reads_in_row; /* submitted while a write waited */
-    uint64_t looked_ns;    /* when the thread last looked after the device itself */
+    uint64_t checked_ns;   /* when the thread last looked after the device itself */
     uint32_t failures;     /* pieces failed since the last one that succeeded */
     bool reweigh;
     tiers_worker_spare *spare;
@@ -125,9 +125,9 @@ void worker_retire(tiers_worker *worker, tiers_retired why);
 
 void worker_list_push(worker_list *list, worker_job *job);
 
-/* Counts the device's silence, which retires the member at its limit. Whether it is silent now. The
- * mutex is held. */
-bool worker_look(tiers_worker *worker, uint64_t now_ns);
+/* Adds up the time without an answer and retires the member at its timeout. Returns whether the device
+ * is unresponsive now. The mutex is held. */
+bool worker_check(tiers_worker *worker, uint64_t now_ns);
 
 static inline bool worker_has_mail(const tiers_worker *worker)
 {

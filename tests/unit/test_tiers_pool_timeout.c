@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_tiers_pool_silence.c - members that neither answer nor fail: deadlines, transfers that are
- * abandoned, the silence limit, and closing.
+ * test_tiers_pool_timeout.c - members that neither answer nor fail: deadlines, transfers that are
+ * abandoned, the timeout, and closing.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,7 +16,7 @@
 
 #include "pool_scratch.h"
 #include "tiers/devices/device_fault.h"
-#include "tiers/devices/patience.h"
+#include "tiers/devices/timeout.h"
 #include "tiers/pool/worker.h"
 
 enum { UNIT = 16384, MS = 1000000, OBJECTS = 40 };
@@ -43,34 +43,35 @@ static void nap(void)
 static void test_the_watch_counts_time_without_progress(void **state)
 {
     (void)state;
-    tiers_watch watch;
-    tiers_watch_init(&watch, 800 * MS, 1000 * MS);
+    tiers_timeout timeout;
+    tiers_timeout_init(&timeout, 800 * MS, 1000 * MS);
     for (uint64_t at = 1100; at < 1900; at += 100)
-        assert_false(tiers_watch_look(&watch, at * MS, at != 1100, 0));
-    assert_true(tiers_watch_look(&watch, UINT64_C(1900) * MS, true, 0));
-    assert_false(tiers_watch_look(&watch, UINT64_C(2000) * MS, true, 1)); /* it answered */
+        assert_false(tiers_timeout_check(&timeout, at * MS, at != 1100, 0));
+    assert_true(tiers_timeout_check(&timeout, UINT64_C(1900) * MS, true, 0));
+    assert_false(tiers_timeout_check(&timeout, UINT64_C(2000) * MS, true, 1)); /* it answered */
     /* Nobody looked for an hour: the process stood still, and so may the device have. */
-    assert_false(tiers_watch_look(&watch, UINT64_C(3602000) * MS, true, 1));
+    assert_false(tiers_timeout_check(&timeout, UINT64_C(3602000) * MS, true, 1));
     for (uint64_t i = 1; i <= 7; i++)
-        assert_int_equal(tiers_watch_look(&watch, (UINT64_C(3602000) + 100 * i) * MS, true, 1),
+        assert_int_equal(tiers_timeout_check(&timeout, (UINT64_C(3602000) + 100 * i) * MS, true, 1),
                          i == 7);
-    assert_false(tiers_watch_look(&watch, UINT64_C(3603000) * MS, false, 1)); /* nothing to do */
-    tiers_watch_init(&watch, TIERS_SILENCE_NEVER, 0);
+    assert_false(
+        tiers_timeout_check(&timeout, UINT64_C(3603000) * MS, false, 1)); /* nothing to do */
+    tiers_timeout_init(&timeout, TIERS_TIMEOUT_NEVER, 0);
     for (uint64_t i = 0; i < 100000; i++)
-        assert_false(tiers_watch_look(&watch, i * 100 * MS, true, 0));
+        assert_false(tiers_timeout_check(&timeout, i * 100 * MS, true, 0));
 }
 
 /* ---- a pool whose second member can hang ---- */
 
-typedef struct silent {
+typedef struct unresponsive {
     tiers_pool *pool;
     kvt_device *device; /* the second member */
     tiers_location *both;
     tiers_location *first_only;
     char *buffer;
-} silent;
+} unresponsive;
 
-static void silent_open(silent *s, uint64_t silence_ns)
+static void unresponsive_open(unresponsive *s, uint64_t timeout_ns)
 {
     const uint64_t bytes = 4 * OBJECTS * UNIT;
     tiers_member_options members[2];
@@ -78,7 +79,7 @@ static void silent_open(silent *s, uint64_t silence_ns)
     assert_int_equal(tiers_fault_open(pool_scratch_memory(bytes), &s->device), KVT_OK);
     members[0] = pool_scratch_member(pool_scratch_memory(bytes), 1e9);
     members[1] = pool_scratch_member(s->device, 1e9);
-    members[1].silence_ns = silence_ns;
+    members[1].timeout_ns = timeout_ns;
     assert_int_equal(tiers_pool_open(members, 2, &options, &s->pool, NULL, 0), KVT_OK);
     assert_int_equal(tiers_pool_reserve(s->pool, TIERS_GRAIN_BYTES, &s->first_only), KVT_OK);
     assert_int_equal(s->first_only->shares[0].member, 0);
@@ -94,26 +95,26 @@ static void silent_open(silent *s, uint64_t silence_ns)
     memset(s->buffer, 0, 8 * UNIT);
 }
 
-static void silent_hang(silent *s, const tiers_fault_rule *rule)
+static void unresponsive_hang(unresponsive *s, const tiers_fault_rule *rule)
 {
     assert_int_equal(tiers_fault_add(s->device, rule), KVT_OK);
 }
 
-static uint64_t silent_hung(silent *s)
+static uint64_t unresponsive_hung(unresponsive *s)
 {
     tiers_fault_counts counts;
     tiers_fault_counts_get(s->device, &counts);
     return counts.hung;
 }
 
-static kvt_device_state silent_state(silent *s)
+static kvt_device_state unresponsive_state(unresponsive *s)
 {
     tiers_member_stats stats;
     assert_int_equal(tiers_pool_member(s->pool, 1, &stats), KVT_OK);
     return stats.state;
 }
 
-static tiers_transfer silent_read(const tiers_location *location, void *buffer)
+static tiers_transfer unresponsive_read(const tiers_location *location, void *buffer)
 {
     return (tiers_transfer){
         .kind = KVT_IO_READ, .location = location, .buffer = buffer, .bytes = location->bytes};
@@ -135,17 +136,17 @@ static void await(atomic_uint *count, unsigned wanted)
 static void test_a_deadline_ends_the_wait_and_not_the_transfer(void **state)
 {
     (void)state;
-    silent s;
+    unresponsive s;
     atomic_uint released = 0;
-    silent_open(&s, TIERS_SILENCE_NEVER);
-    silent_hang(&s, &hang_all);
-    tiers_transfer read = silent_read(s.both, s.buffer);
+    unresponsive_open(&s, TIERS_TIMEOUT_NEVER);
+    unresponsive_hang(&s, &hang_all);
+    tiers_transfer read = unresponsive_read(s.both, s.buffer);
     tiers_transfer_start(s.pool, &read);
     assert_int_equal(tiers_transfer_wait_until(s.pool, &read, 0), KVT_E_TIMEOUT);
     assert_int_equal(tiers_transfer_wait_until(s.pool, &read, now_ns() + 30 * MS), KVT_E_TIMEOUT);
-    assert_int_equal(silent_state(&s), KVT_DEVICE_SERVING);
+    assert_int_equal(unresponsive_state(&s), KVT_DEVICE_SERVING);
     char *grain = pool_scratch_buffer(TIERS_GRAIN_BYTES);
-    tiers_transfer other = silent_read(s.first_only, grain);
+    tiers_transfer other = unresponsive_read(s.first_only, grain);
     tiers_transfer_start(s.pool, &other);
     assert_int_equal(tiers_transfer_wait_until(s.pool, &other, NEVER), KVT_OK);
     assert_true(pool_scratch_holds(grain, TIERS_GRAIN_BYTES, 5));
@@ -166,14 +167,14 @@ static void test_a_deadline_ends_the_wait_and_not_the_transfer(void **state)
 static void test_extents_of_an_abandoned_write_stay_held(void **state)
 {
     (void)state;
-    silent s;
+    unresponsive s;
     atomic_uint released = 0;
-    silent_open(&s, TIERS_SILENCE_NEVER);
-    silent_hang(&s, &hang_all);
-    tiers_transfer write = silent_read(s.both, s.buffer);
+    unresponsive_open(&s, TIERS_TIMEOUT_NEVER);
+    unresponsive_hang(&s, &hang_all);
+    tiers_transfer write = unresponsive_read(s.both, s.buffer);
     write.kind = KVT_IO_WRITE;
     tiers_transfer_start(s.pool, &write);
-    while (silent_hung(&s) == 0)
+    while (unresponsive_hung(&s) == 0)
         nap();
     assert_int_equal(tiers_transfer_wait_until(s.pool, &write, now_ns()), KVT_E_TIMEOUT);
     tiers_transfer_abandon(s.pool, &write, count_released, &released);
@@ -193,13 +194,13 @@ static void test_extents_of_an_abandoned_write_stay_held(void **state)
 static void test_a_full_queue_has_a_deadline(void **state)
 {
     (void)state;
-    silent s;
+    unresponsive s;
     atomic_uint released = 0;
-    silent_open(&s, TIERS_SILENCE_NEVER);
-    silent_hang(&s, &hang_all);
+    unresponsive_open(&s, TIERS_TIMEOUT_NEVER);
+    unresponsive_hang(&s, &hang_all);
     tiers_transfer *reads = calloc(TIERS_WORKER_JOBS + 1, sizeof *reads);
     for (uint32_t i = 0; i <= TIERS_WORKER_JOBS; i++)
-        reads[i] = silent_read(s.both, s.buffer);
+        reads[i] = unresponsive_read(s.both, s.buffer);
     for (uint32_t i = 0; i < TIERS_WORKER_JOBS; i++)
         tiers_transfer_start(s.pool, &reads[i]);
     tiers_transfer *last = &reads[TIERS_WORKER_JOBS];
@@ -221,30 +222,30 @@ static void test_a_full_queue_has_a_deadline(void **state)
     free(s.buffer);
 }
 
-/* ---- silence ---- */
+/* ---- timeout ---- */
 
-static void test_a_silent_member_is_retired_with_its_queue(void **state)
+static void test_a_unresponsive_member_is_retired_with_its_queue(void **state)
 {
     (void)state;
-    silent s;
+    unresponsive s;
     atomic_uint released = 0;
     tiers_transfer reads[OBJECTS];
     char *buffers = pool_scratch_buffer(8 * UNIT * OBJECTS);
-    silent_open(&s, 100 * MS);
-    silent_hang(&s, &hang_all);
+    unresponsive_open(&s, 100 * MS);
+    unresponsive_hang(&s, &hang_all);
     for (uint32_t i = 0; i < OBJECTS; i++) {
-        reads[i] = silent_read(s.both, buffers + 8 * UNIT * i);
+        reads[i] = unresponsive_read(s.both, buffers + 8 * UNIT * i);
         tiers_transfer_start(s.pool, &reads[i]);
     }
     for (uint32_t i = 0; i < OBJECTS; i++) {
         assert_int_equal(tiers_transfer_wait_until(s.pool, &reads[i], NEVER), KVT_E_GONE);
         tiers_transfer_abandon(s.pool, &reads[i], count_released, &released);
     }
-    assert_int_equal(silent_state(&s), KVT_DEVICE_GONE);
-    uint64_t hung = silent_hung(&s);
+    assert_int_equal(unresponsive_state(&s), KVT_DEVICE_GONE);
+    uint64_t hung = unresponsive_hung(&s);
     assert_int_equal(tiers_pool_transfer(s.pool, KVT_IO_READ, s.both, s.buffer, 8 * UNIT),
                      KVT_E_GONE);
-    assert_int_equal(silent_hung(&s), hung); /* nothing more reaches it */
+    assert_int_equal(unresponsive_hung(&s), hung); /* nothing more reaches it */
     assert_int_equal(
         tiers_pool_transfer(s.pool, KVT_IO_READ, s.first_only, s.buffer, TIERS_GRAIN_BYTES),
         KVT_OK);
@@ -268,20 +269,20 @@ static void test_a_silent_member_is_retired_with_its_queue(void **state)
     free(buffers);
 }
 
-/* One operation never ends while all others do: the device is not silent, but has lost it. */
+/* One operation never ends while all others do: the device is not unresponsive, but has lost it. */
 static void test_a_lost_operation_retires_its_member(void **state)
 {
     (void)state;
-    silent s;
+    unresponsive s;
     atomic_uint released = 0;
-    silent_open(&s, 50 * MS);
+    unresponsive_open(&s, 50 * MS);
     tiers_fault_rule once = hang_all;
     once.hits = 1;
-    silent_hang(&s, &once);
+    unresponsive_hang(&s, &once);
     char *buffer = pool_scratch_buffer(8 * UNIT);
-    tiers_transfer lost = silent_read(s.both, s.buffer);
+    tiers_transfer lost = unresponsive_read(s.both, s.buffer);
     tiers_transfer_start(s.pool, &lost);
-    while (silent_hung(&s) == 0)
+    while (unresponsive_hung(&s) == 0)
         nap();
     kvt_status status = KVT_OK;
     while (status == KVT_OK)
@@ -301,12 +302,12 @@ static void test_a_lost_operation_retires_its_member(void **state)
 static void test_a_sync_that_hangs_ends_at_the_limit(void **state)
 {
     (void)state;
-    silent s;
+    unresponsive s;
     const tiers_fault_rule hang_syncs = {.action = TIERS_FAULT_HANG, .kinds = TIERS_FAULT_SYNCS};
-    silent_open(&s, 50 * MS);
-    silent_hang(&s, &hang_syncs);
+    unresponsive_open(&s, 50 * MS);
+    unresponsive_hang(&s, &hang_syncs);
     assert_int_equal(tiers_pool_sync(s.pool), KVT_E_GONE);
-    assert_int_equal(silent_state(&s), KVT_DEVICE_GONE);
+    assert_int_equal(unresponsive_state(&s), KVT_DEVICE_GONE);
     assert_int_equal(tiers_pool_sync(s.pool), KVT_OK); /* of the others */
     kvt_device *device;
     assert_int_equal(tiers_pool_eject(s.pool, 1, &device), KVT_BUSY);
@@ -322,18 +323,18 @@ static void test_a_sync_that_hangs_ends_at_the_limit(void **state)
 
 /* ---- closing ---- */
 
-/* The pool closes without its silent member, whose operation ends much later, in memory that is
+/* The pool closes without its unresponsive member, whose operation ends much later, in memory that is
  * still there for it. */
-static void test_close_leaves_a_silent_member_behind(void **state)
+static void test_close_leaves_a_unresponsive_member_behind(void **state)
 {
     (void)state;
-    silent s;
+    unresponsive s;
     atomic_uint released = 0;
-    silent_open(&s, 50 * MS);
-    silent_hang(&s, &hang_all);
-    tiers_transfer read = silent_read(s.both, s.buffer);
+    unresponsive_open(&s, 50 * MS);
+    unresponsive_hang(&s, &hang_all);
+    tiers_transfer read = unresponsive_read(s.both, s.buffer);
     tiers_transfer_start(s.pool, &read);
-    while (silent_hung(&s) == 0)
+    while (unresponsive_hung(&s) == 0)
         nap();
     assert_int_equal(tiers_transfer_wait_until(s.pool, &read, 0), KVT_E_TIMEOUT);
     tiers_transfer_abandon(s.pool, &read, count_released, &released);
@@ -353,10 +354,10 @@ int main(void)
         cmocka_unit_test(test_a_deadline_ends_the_wait_and_not_the_transfer),
         cmocka_unit_test(test_extents_of_an_abandoned_write_stay_held),
         cmocka_unit_test(test_a_full_queue_has_a_deadline),
-        cmocka_unit_test(test_a_silent_member_is_retired_with_its_queue),
+        cmocka_unit_test(test_a_unresponsive_member_is_retired_with_its_queue),
         cmocka_unit_test(test_a_lost_operation_retires_its_member),
         cmocka_unit_test(test_a_sync_that_hangs_ends_at_the_limit),
-        cmocka_unit_test(test_close_leaves_a_silent_member_behind),
+        cmocka_unit_test(test_close_leaves_a_unresponsive_member_behind),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * timeout.c - how the time without an answer adds up; the rule and the thread rule are in timeout.h.
+ */
+#include "timeout.h"
+
+enum { TIMEOUT_STEP_NS_MAX = 100 * 1000 * 1000, TIMEOUT_STEPS_MIN = 8 };
+
+void tiers_timeout_init(tiers_timeout *timeout, uint64_t limit_ns, uint64_t now_ns)
+{
+    *timeout = (tiers_timeout){.limit_ns = limit_ns, .checked_ns = now_ns};
+}
+
+bool tiers_timeout_check(tiers_timeout *timeout, uint64_t now_ns, bool busy, uint64_t progress)
+{
+    uint64_t step = now_ns > timeout->checked_ns ? now_ns - timeout->checked_ns : 0;
+    uint64_t most = timeout->limit_ns / TIMEOUT_STEPS_MIN;
+    if (most > TIMEOUT_STEP_NS_MAX) most = TIMEOUT_STEP_NS_MAX;
+    timeout->checked_ns = now_ns;
+    if (!busy || progress != timeout->progress) {
+        timeout->progress = progress;
+        timeout->stalled_ns = 0;
+        return false;
+    }
+    timeout->stalled_ns += step < most ? step : most;
+    return timeout->limit_ns != TIERS_TIMEOUT_NEVER && timeout->stalled_ns >= timeout->limit_ns;
+}
