@@ -6,8 +6,8 @@
  */
 #include "store/newcomer.h"
 
-#include "tiers/devices/errand.h"
 #include "tiers/devices/timeout.h"
+#include "tiers/devices/watchdog.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,10 +78,10 @@ static void newcomer_run_measure(void *state)
 }
 
 /* Runs a step. KVT_OK: it has returned, and the newcomer is the caller's; KVT_E_GONE: it is not. */
-static kvt_status newcomer_do(newcomer *self, tiers_errand_call *run, uint64_t timeout_ns)
+static kvt_status newcomer_do(newcomer *self, tiers_watchdog_call *run, uint64_t timeout_ns)
 {
     uint64_t limit_ns = timeout_ns != 0 ? timeout_ns : TIERS_TIMEOUT_NS_DEFAULT;
-    return tiers_errand_run(run, newcomer_late, self, limit_ns) ? KVT_OK : KVT_E_GONE;
+    return tiers_watchdog_run(run, newcomer_late, self, limit_ns) ? KVT_OK : KVT_E_GONE;
 }
 
 kvt_status newcomer_open(const kvt_device_config *config, kvt_device **device_out, char *message,

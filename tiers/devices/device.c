@@ -10,7 +10,7 @@
  */
 #include "base/clock.h"
 #include "device_internal.h"
-#include "errand.h"
+#include "watchdog.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -257,7 +257,7 @@ kvt_status kvt_device_submit(kvt_device *device, kvt_io *io)
         device->in_flight++;
     } else {
         io->state = KVT_IO_DONE;
-        tiers_errand_progress();
+        tiers_watchdog_progress();
     }
     return status;
 }
@@ -281,7 +281,7 @@ size_t kvt_device_reap(kvt_device *device, kvt_io **done, size_t min, size_t max
         done[i]->state = KVT_IO_DONE;
     }
     device->in_flight -= (uint32_t)count;
-    if (count > 0) tiers_errand_progress();
+    if (count > 0) tiers_watchdog_progress();
     return count;
 }
 

@@ -10,8 +10,8 @@
 #include "device_file.h"
 #include "base/clock.h"
 #include "base/kill_point.h"
-#include "errand.h"
 #include "superblock.h"
+#include "watchdog.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -168,7 +168,7 @@ static kvt_status file_open_block(file_device *file, const file_opening *opening
         if (errno != EBUSY || file_is_ours(opening->config->path) || waited >= TIERS_CLAIM_WAIT_NS)
             break;
         base_sleep(FILE_BUSY_NAP_NS);
-        tiers_errand_progress();
+        tiers_watchdog_progress();
         waited += FILE_BUSY_NAP_NS;
         errno = EBUSY;
     }
@@ -304,7 +304,7 @@ static kvt_status file_set_up(file_device *file, const file_opening *opening, vo
     kvt_status status = KVT_OK;
     if (!config->buffered) status = file_probe_direct(file, buffer, &os_error);
     if (status != KVT_OK) return file_refuse(opening, status, "its first block cannot be read");
-    if (file->made) tiers_errand_take_time();
+    if (file->made) tiers_watchdog_suspend();
     if (file->made && !config->sparse) {
         uint64_t started_ns = base_clock_ns();
         status = file_fill(file, opening, buffer);

@@ -11,7 +11,7 @@
 #include "file_claim.h"
 
 #include "base/clock.h"
-#include "errand.h"
+#include "watchdog.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -110,7 +110,7 @@ kvt_status tiers_claim_acquire(tiers_claim *claim, int fd, bool lock_only)
     for (uint64_t waited = 0; failed != 0 && waited < TIERS_CLAIM_WAIT_NS; waited += CLAIM_NAP_NS) {
         if (errno != EWOULDBLOCK && errno != EINTR) break;
         base_sleep(CLAIM_NAP_NS);
-        tiers_errand_progress();
+        tiers_watchdog_progress();
         failed = flock(fd, LOCK_EX | LOCK_NB);
     }
     claim->held = failed == 0;

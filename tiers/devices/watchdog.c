@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * watchdog.c - the thread that makes a watchdog call, and the caller who waits for it or abandons it.
+ *
+ * Thread rule: `mutex` guards done and abandoned; progress and timeless are atomic. Whoever finds the
+ * other side gone frees the call: the caller when run is done, else the thread.
+ */
+#include "watchdog.h"
+
+#include "base/thread.h"
+#include "base/wait.h"
+#include "device_internal.h"
+#include "timeout.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+typedef struct watched_call {
+    pthread_mutex_t mutex;
+    pthread_cond_t returned;
+    tiers_watchdog_call *run;
+    tiers_watchdog_call *late;
+    void *state;
+    _Atomic uint64_t progress;
+    atomic_bool timeless;
+    bool done;
+    bool abandoned; /* nobody waits: the thread cleans up */
+} watched_call;
+
+static _Thread_local watched_call *watchdog_here;
+
+void tiers_watchdog_progress(void)
+{
+    if (watchdog_here != NULL) atomic_fetch_add(&watchdog_here->progress, 1);
+}
+
+void tiers_watchdog_suspend(void)
+{
+    if (watchdog_here != NULL) atomic_store(&watchdog_here->timeless, true);
+}
+
+static void watchdog_free(watched_call *self)
+{
+    pthread_cond_destroy(&self->returned);
+    pthread_mutex_destroy(&self->mutex);
+    free(self);
+}
+
+static void *watchdog_main(void *argument)
+{
+    watched_call *self = argument;
+    watchdog_here = self;
+    self->run(self->state);
+    watchdog_here = NULL;
+    pthread_mutex_lock(&self->mutex);
+    self->done = true;
+    bool abandoned = self->abandoned;
+    pthread_cond_signal(&self->returned);
+    pthread_mutex_unlock(&self->mutex);
+    if (!abandoned) return NULL; /* it is the waiting thread's from here on */
+    self->late(self->state);
+    watchdog_free(self);
+    return NULL;
+}
+
+bool tiers_watchdog_run(tiers_watchdog_call *run, tiers_watchdog_call *late, void *state,
+                        uint64_t limit_ns)
+{
+    pthread_t thread;
+    watched_call *self = calloc(1, sizeof *self);
+    if (self != NULL) {
+        self->run = run;
+        self->late = late;
+        self->state = state;
+        pthread_mutex_init(&self->mutex, NULL);
+        base_condition_init(&self->returned);
+    }
+    if (self == NULL || base_thread_start(&thread, watchdog_main, self) != 0) {
+        if (self != NULL) watchdog_free(self);
+        run(state);
+        return true;
+    }
+    tiers_timeout timeout;
+    tiers_timeout_init(&timeout, limit_ns, base_clock_ns());
+    pthread_mutex_lock(&self->mutex);
+    while (!self->done && !self->abandoned) {
+        uint64_t now_ns = base_clock_ns();
+        if (tiers_timeout_check(&timeout, now_ns, !atomic_load(&self->timeless),
+                                atomic_load(&self->progress)))
+            self->abandoned = true;
+        else
+            base_condition_wait_until(&self->returned, &self->mutex, now_ns + TIERS_CHECK_NS);
+    }
+    bool abandoned = self->abandoned;
+    pthread_mutex_unlock(&self->mutex); /* an abandoned call may be freed from here on */
+    if (abandoned) {
+        pthread_detach(thread);
+        return false;
+    }
+    pthread_join(thread, NULL);
+    watchdog_free(self);
+    return true;
+}
