@@ -53,7 +53,7 @@ void kvt_close(kvt_store *store)
     close_free_places(store, &store->table);
     close_free_places(store, &store->parked);
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
-        /* One that leaves an unresponsive device behind goes on without the store (docs/TIERS.md). */
+        /* One that abandons an unresponsive device goes on without the store (docs/TIERS.md). */
         (void)tiers_pool_close(store->pools[tier]);
     }
     KILL_POINT("close: pools closed");

@@ -14,7 +14,7 @@ typedef struct store_flight {
     tiers_part parts[]; /* of a transfer that is watched */
 } store_flight;
 
-/* The last word on a transfer that was given up. */
+/* The last word on an abandoned transfer. */
 static void flight_end(void *context)
 {
     store_flight *flight = context;
@@ -53,7 +53,7 @@ kvt_status flight_run(store_staging *staging, tiers_pool *pool, const tiers_tran
     flight->staging = staging;
     flight->buffer = *buffer;
     *buffer = (staging_buffer){0};
-    staging_write_off(staging, &flight->buffer);
+    staging_abandon(staging, &flight->buffer);
     tiers_transfer_abandon(pool, transfer, flight_end, flight);
     return status;
 }

@@ -3,7 +3,7 @@
  * flight.h - transfers between staging and a tier that may outlast whoever started them.
  *
  * Nothing takes an operation back that a device has. So whoever gives up waiting, at a deadline or
- * because a device does not answer, leaves transfer and staging behind; the last completion gives
+ * because a device does not answer, abandons transfer and staging; the last completion gives
  * the staging back. It may come after the store was closed, so it touches staging alone.
  *
  * Thread rule: any thread; no lock is held that the pool or staging takes.

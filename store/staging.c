@@ -196,13 +196,13 @@ kvt_status staging_take_now(store_staging *staging, uint64_t bytes, staging_buff
     return staging_deliver(staging, memory, bytes, buffer_out);
 }
 
-void staging_write_off(store_staging *staging, staging_buffer *buffer)
+void staging_abandon(store_staging *staging, staging_buffer *buffer)
 {
-    if (buffer->memory == NULL || buffer->lost) return;
+    if (buffer->memory == NULL || buffer->abandoned) return;
     pthread_mutex_lock(&staging->lock);
-    buffer->lost = true;
+    buffer->abandoned = true;
     staging->out_bytes -= buffer->bytes;
-    staging->lost_bytes += buffer->bytes;
+    staging->abandoned_bytes += buffer->bytes;
     pthread_cond_broadcast(&staging->freed);
     pthread_mutex_unlock(&staging->lock);
 }
@@ -210,7 +210,7 @@ void staging_write_off(store_staging *staging, staging_buffer *buffer)
 uint64_t staging_bytes_out(store_staging *staging)
 {
     pthread_mutex_lock(&staging->lock);
-    uint64_t bytes = staging->out_bytes + staging->lost_bytes;
+    uint64_t bytes = staging->out_bytes + staging->abandoned_bytes;
     pthread_mutex_unlock(&staging->lock);
     return bytes;
 }
@@ -222,7 +222,7 @@ void staging_give(store_staging *staging, staging_buffer *buffer)
     bool piece = staging->arena != NULL && at < staging->arena_bytes;
     if (!piece) free(buffer->memory);
     pthread_mutex_lock(&staging->lock);
-    *(buffer->lost ? &staging->lost_bytes : &staging->out_bytes) -= buffer->bytes;
+    *(buffer->abandoned ? &staging->abandoned_bytes : &staging->out_bytes) -= buffer->bytes;
     if (piece) {
         STAGING_CLOSE(buffer->memory, buffer->bytes);
         tiers_space_release(staging->space, (tiers_range){.offset = at, .bytes = buffer->bytes});

@@ -9,7 +9,7 @@
  * to move; scratch beyond the bound; and what finds the arena too fragmented. Requests are granted
  * in the order in which they came.
  *
- * A buffer that a device does not give up is written off: it counts no longer against the bound, so
+ * A buffer that a device does not give up is abandoned: it counts no longer against the bound, so
  * that others go on, and comes back when the device answers. Devices have a bounded number of
  * operations, so a bounded number of buffers can be lost to them. Closed staging lives until the
  * last buffer has come back.
@@ -34,7 +34,7 @@
 typedef struct staging_buffer {
     void *memory;
     uint64_t bytes;
-    bool lost; /* written off */
+    bool abandoned; /* the device may still use it */
 } staging_buffer;
 
 /* Somebody who waits, on his own stack. */
@@ -46,10 +46,10 @@ typedef struct store_staging {
     pthread_mutex_t lock;
     pthread_cond_t freed;
     uint64_t limit_bytes;
-    uint64_t out_bytes;      /* granted and not yet given back or written off */
-    uint64_t lost_bytes;     /* written off and not yet given back */
-    uint64_t buffers;        /* granted and not yet given back */
-    staging_waiter *waiters; /* first come, first served: large requests are not starved */
+    uint64_t out_bytes;       /* granted and not yet given back or abandoned */
+    uint64_t abandoned_bytes; /* abandoned and not yet given back */
+    uint64_t buffers;         /* granted and not yet given back */
+    staging_waiter *waiters;  /* first come, first served: large requests are not starved */
     bool closed;
     char *arena;          /* NULL where the system refused it: then all is heap */
     uint64_t arena_bytes; /* a multiple of STAGING_ALIGN */
@@ -85,9 +85,9 @@ KVT_NODISCARD kvt_status staging_take_now(store_staging *staging, uint64_t bytes
                                           staging_buffer *buffer_out);
 
 /* A device may keep the buffer for long. */
-void staging_write_off(store_staging *staging, staging_buffer *buffer);
+void staging_abandon(store_staging *staging, staging_buffer *buffer);
 
-/* Bytes that are out, written off or not. */
+/* Bytes that are out, abandoned or not. */
 uint64_t staging_bytes_out(store_staging *staging);
 
 /* Gives a buffer back and clears it; a cleared buffer is allowed. */

@@ -328,7 +328,7 @@ static kvt_store *drives_store_that_may_stop_answering(const char *path, uint64_
     }
 }
 
-/* A store closes while its drive hangs: the drive's worker stays behind, and ends when the drive
+/* A store closes while its drive hangs: the drive's worker is abandoned, and ends when the drive
  * goes on. */
 static void test_hung_close(void **state)
 {
@@ -430,7 +430,7 @@ int main(void)
         cmocka_unit_test(test_hung_retired),
         cmocka_unit_test(test_hung_open),
         /* Last, because ThreadSanitizer does not see that liburing unmaps a ring, and takes one
-         * that is mapped in its place for a race with the worker that was left behind. */
+         * that is mapped in its place for a race with the abandoned worker. */
         cmocka_unit_test(test_hung_close),
     };
     if (geteuid() != 0) {

@@ -173,13 +173,13 @@ static void test_deadline(void **state)
     staging_give(staging, &held);
 }
 
-/* What is written off no longer counts against the bound, and is out until it comes back. */
-static void test_write_off(void **state)
+/* What is abandoned no longer counts against the bound, and is out until it comes back. */
+static void test_abandon(void **state)
 {
     (void)state;
     staging_buffer kept = take(LIMIT, true);
-    staging_write_off(staging, &kept);
-    staging_write_off(staging, &kept); /* once */
+    staging_abandon(staging, &kept);
+    staging_abandon(staging, &kept); /* once */
     staging_buffer other = take(LIMIT, true);
     assert_false(in_arena(&other));
     assert_int_equal(staging_bytes_out(staging), 2 * LIMIT);
@@ -199,7 +199,7 @@ static void test_close_with_a_buffer_out(void **state)
     assert_int_equal(staging_open(LIMIT, &staging), KVT_OK);
     staging_make_arena(staging, true);
     staging_buffer kept = take(LIMIT / 2, true);
-    staging_write_off(staging, &kept);
+    staging_abandon(staging, &kept);
     staging_close(staging);
     memset(kept.memory, 0x77, kept.bytes);
     staging_give(staging, &kept);
@@ -226,7 +226,7 @@ int main(void)
         STAGING_TEST(test_large),
         STAGING_TEST(test_bound),
         STAGING_TEST(test_deadline),
-        STAGING_TEST(test_write_off),
+        STAGING_TEST(test_abandon),
         cmocka_unit_test(test_close_with_a_buffer_out),
         cmocka_unit_test(test_heap_only),
     };

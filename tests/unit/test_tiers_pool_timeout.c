@@ -325,7 +325,7 @@ static void test_a_sync_that_hangs_ends_at_the_limit(void **state)
 
 /* The pool closes without its unresponsive member, whose operation ends much later, in memory that is
  * still there for it. */
-static void test_close_leaves_a_unresponsive_member_behind(void **state)
+static void test_close_abandons_an_unresponsive_member(void **state)
 {
     (void)state;
     unresponsive s;
@@ -357,7 +357,7 @@ int main(void)
         cmocka_unit_test(test_a_unresponsive_member_is_retired_with_its_queue),
         cmocka_unit_test(test_a_lost_operation_retires_its_member),
         cmocka_unit_test(test_a_sync_that_hangs_ends_at_the_limit),
-        cmocka_unit_test(test_close_leaves_a_unresponsive_member_behind),
+        cmocka_unit_test(test_close_abandons_an_unresponsive_member),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -570,9 +570,9 @@ void *worker_main(void *argument)
     if (worker->device != NULL) kvt_device_detach(worker->device);
     pthread_mutex_lock(&worker->mutex);
     worker->ended = true;
-    bool orphan = worker->orphan;
+    bool abandoned = worker->abandoned;
     pthread_cond_broadcast(&worker->changed);
     pthread_mutex_unlock(&worker->mutex);
-    if (orphan) worker->ended_orphan(worker->context);
+    if (abandoned) worker->abandoned_end(worker->context);
     return NULL;
 }

@@ -272,7 +272,7 @@ kvt_status tiers_worker_start(kvt_device *device, const tiers_worker_options *op
     tiers_worker *worker = calloc(1, sizeof *worker);
     if (worker == NULL) return KVT_E_MEMORY;
     worker->finished = finished;
-    worker->ended_orphan = ended;
+    worker->abandoned_end = ended;
     worker->context = context;
     pthread_mutex_init(&worker->mutex, NULL);
     base_condition_init(&worker->work);
@@ -312,27 +312,27 @@ bool tiers_worker_join(tiers_worker *worker)
 {
     pthread_mutex_lock(&worker->mutex);
     bool died = atomic_load(&worker->died);
-    while (!worker->ended && !worker->orphan && !died) {
+    while (!worker->ended && !worker->abandoned && !died) {
         uint64_t now_ns = base_clock_ns();
         bool unresponsive = worker_check(worker, now_ns);
         died = atomic_load(&worker->died);
         if (unresponsive && !died)
-            worker->orphan = true;
+            worker->abandoned = true;
         else
             base_condition_wait_until(&worker->changed, &worker->mutex, now_ns + TIERS_CHECK_NS);
     }
-    bool orphan = worker->orphan;
+    bool abandoned = worker->abandoned;
     bool joined = worker->joined;
     pthread_t thread = worker->thread;
-    pthread_mutex_unlock(&worker->mutex); /* an orphan may be freed from here on */
+    pthread_mutex_unlock(&worker->mutex); /* an abandoned worker may be freed from here on */
     if (died) {
         if (!joined) pthread_join(thread, NULL);
         /* What the device still has in flight keeps it, and the memory, for ever. */
         return worker->device == NULL || worker->device->in_flight == 0;
     }
-    if (orphan)
+    if (abandoned)
         pthread_detach(thread);
     else
         pthread_join(thread, NULL);
-    return !orphan;
+    return !abandoned;
 }

@@ -54,7 +54,7 @@ typedef struct worker_change {
 struct tiers_worker {
     kvt_device *device; /* NULL: none, and retired */
     tiers_job_finished *finished;
-    tiers_worker_ended *ended_orphan;
+    tiers_worker_ended *abandoned_end;
     void *context;
     pthread_t thread;
     uint32_t depth;
@@ -75,8 +75,8 @@ struct tiers_worker {
     tiers_timeout timeout;
     bool stop;
     bool ended;
-    bool joined; /* the thread that had died */
-    bool orphan; /* nobody joins the thread: it says itself that it ended */
+    bool joined;    /* the thread that had died */
+    bool abandoned; /* nobody joins the thread: it says itself that it ended */
     bool spare_asked;
     bool sweep;   /* a transfer that may be in the mail was cancelled */
     bool reaping; /* the thread waits in its device, which mail wakes: once */
