@@ -105,7 +105,7 @@ static void *staging_take_piece(store_staging *staging, uint64_t bytes)
 {
     tiers_range range;
     if (staging->arena == NULL || bytes == 0 || bytes > staging->arena_bytes) return NULL;
-    if (tiers_space_take(staging->space, bytes, &range) != KVT_OK) return NULL;
+    if (tiers_space_acquire(staging->space, bytes, &range) != KVT_OK) return NULL;
     if (range.bytes < bytes) { /* no free range holds it */
         tiers_space_release(staging->space, range);
         return NULL;

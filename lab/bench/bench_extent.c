@@ -171,7 +171,7 @@ static void extent_take(extent_bench *bench, uint64_t grains, bool audit)
     if (bench->held_count == HELD_MAX) return;
     if (audit) scan = extent_walk(bench, grains);
     uint64_t started = base_clock_ns();
-    kvt_status status = tiers_space_take(bench->space, grains * GRAIN, &range);
+    kvt_status status = tiers_space_acquire(bench->space, grains * GRAIN, &range);
     extent_record(bench, started);
     bool full = bench->used_grains == GRAINS;
     if (status != (full ? KVT_E_SPACE : KVT_OK)) bench->mismatches++;

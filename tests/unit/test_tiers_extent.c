@@ -88,14 +88,14 @@ static void model_audit(const model *m)
     assert_int_equal(facts.held, m->held_count);
 }
 
-static void model_take(model *m, uint64_t grains, bool check_fit)
+static void model_acquire(model *m, uint64_t grains, bool check_fit)
 {
     uint64_t largest = 0;
     uint32_t runs = 0;
     uint64_t expected = check_fit ? model_scan(m, grains, &largest, &runs) : 0;
     tiers_range range;
     if (m->held_count == HELD_MAX) return;
-    kvt_status status = tiers_space_take(m->space, grains * GRAIN, &range);
+    kvt_status status = tiers_space_acquire(m->space, grains * GRAIN, &range);
     if (m->used_grains == GRAINS) {
         assert_int_equal(status, KVT_E_SPACE);
         return;
@@ -159,7 +159,7 @@ static void test_random_operations_match_a_bitmap(void **state)
         /* The mix drifts between nearly empty and nearly full. */
         uint64_t takes = (i / 50000) % 2 == 0 ? 50 : 35;
         if (what < takes)
-            model_take(m, 1 + size % (size % 16 == 0 ? 200 : 9), i % 101 == 0);
+            model_acquire(m, 1 + size % (size % 16 == 0 ? 200 : 9), i % 101 == 0);
         else if (what < takes + 40)
             model_release(m, size);
         else if (what < takes + 46)
@@ -178,27 +178,27 @@ static void test_random_operations_match_a_bitmap(void **state)
     free(m);
 }
 
-static void test_take_is_best_fit_and_falls_back_to_pieces(void **state)
+static void test_acquire_is_best_fit_and_falls_back_to_pieces(void **state)
 {
     (void)state;
     tiers_space *space;
     tiers_range ranges[8];
     assert_int_equal(tiers_space_open(0, 16 * GRAIN, &space), KVT_OK);
     for (int i = 0; i < 8; i++)
-        assert_int_equal(tiers_space_take(space, 2 * GRAIN, &ranges[i]), KVT_OK);
+        assert_int_equal(tiers_space_acquire(space, 2 * GRAIN, &ranges[i]), KVT_OK);
     tiers_range none;
-    assert_int_equal(tiers_space_take(space, GRAIN, &none), KVT_E_SPACE);
+    assert_int_equal(tiers_space_acquire(space, GRAIN, &none), KVT_E_SPACE);
     tiers_space_release(space, ranges[0]); /* grains 0-1 */
     tiers_space_release(space, ranges[2]); /* 4-7 with the next */
     tiers_space_release(space, ranges[3]);
     tiers_space_release(space, ranges[6]); /* 12-13 */
     tiers_range got;
-    assert_int_equal(tiers_space_take(space, 2 * GRAIN, &got), KVT_OK);
+    assert_int_equal(tiers_space_acquire(space, 2 * GRAIN, &got), KVT_OK);
     assert_int_equal(got.offset, 0);
-    assert_int_equal(tiers_space_take(space, 5 * GRAIN, &got), KVT_OK);
+    assert_int_equal(tiers_space_acquire(space, 5 * GRAIN, &got), KVT_OK);
     assert_int_equal(got.offset, 4 * GRAIN);
     assert_int_equal(got.bytes, 4 * GRAIN);
-    assert_int_equal(tiers_space_take(space, GRAIN, &got), KVT_OK);
+    assert_int_equal(tiers_space_acquire(space, GRAIN, &got), KVT_OK);
     assert_int_equal(got.offset, 12 * GRAIN);
     tiers_space_close(space);
 }
@@ -239,7 +239,7 @@ static void test_an_empty_space_gives_nothing(void **state)
     tiers_space *space;
     tiers_range range;
     assert_int_equal(tiers_space_open(GRAIN, GRAIN, &space), KVT_OK);
-    assert_int_equal(tiers_space_take(space, GRAIN, &range), KVT_E_SPACE);
+    assert_int_equal(tiers_space_acquire(space, GRAIN, &range), KVT_E_SPACE);
     tiers_space_facts facts;
     tiers_space_facts_get(space, &facts);
     assert_int_equal(facts.largest_bytes, 0);
@@ -251,7 +251,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_operations_match_a_bitmap),
-        cmocka_unit_test(test_take_is_best_fit_and_falls_back_to_pieces),
+        cmocka_unit_test(test_acquire_is_best_fit_and_falls_back_to_pieces),
         cmocka_unit_test(test_adopt_refuses_what_is_not_there),
         cmocka_unit_test(test_an_empty_space_gives_nothing),
     };

@@ -152,7 +152,7 @@ static void test_without_reweighing_the_weights_stay(void **state)
     assert_true(drift_until(&d, 0.9, 5) >= 5);
     tiers_member_stats stats;
     assert_int_equal(tiers_pool_member(d.pool, 3, &stats), KVT_OK);
-    assert_true(stats.weight_bytes_per_s == 400e6); /* but what was measured is told */
+    assert_true(stats.weight_bytes_per_s == 400e6); /* but what was measured is reported */
     assert_true(stats.read_bytes_per_s > 99e6 && stats.read_bytes_per_s < 110e6);
     drift_close(&d);
 }

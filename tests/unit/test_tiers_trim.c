@@ -22,7 +22,7 @@ static tiers_range range_of(uint64_t offset, uint64_t bytes)
 static tiers_range take(tiers_space *space, uint64_t bytes)
 {
     tiers_range range;
-    assert_int_equal(tiers_space_take(space, bytes, &range), KVT_OK);
+    assert_int_equal(tiers_space_acquire(space, bytes, &range), KVT_OK);
     assert_int_equal(range.bytes, bytes);
     return range;
 }

@@ -216,7 +216,7 @@ static bool fault_hang_over(fault_device *fault, uint64_t clears)
     return over;
 }
 
-static fault_slot *fault_slot_take(fault_device *fault)
+static fault_slot *fault_slot_acquire(fault_device *fault)
 {
     for (uint32_t i = 0; i < fault->slot_count; i++) {
         if (fault->slots[i].state == FAULT_FREE) return &fault->slots[i];
@@ -277,7 +277,7 @@ static kvt_status fault_pass(fault_device *fault, fault_slot *slot, const kvt_io
 static kvt_status fault_submit(kvt_device *device, kvt_io *io)
 {
     fault_device *fault = (fault_device *)device;
-    fault_slot *slot = fault_slot_take(fault);
+    fault_slot *slot = fault_slot_acquire(fault);
     if (slot == NULL) return KVT_BUSY;
     slot->rule = fault_decide_operation(fault, io);
     if (slot->rule.action == TIERS_FAULT_BUSY) return KVT_BUSY;

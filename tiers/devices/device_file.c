@@ -132,7 +132,7 @@ static kvt_status file_make(file_device *file, const file_opening *opening)
 /* ---- what is there ---- */
 
 /* Sets the capacity from the size that the storage has. */
-static kvt_status file_take_size(file_device *file, const file_opening *opening, uint64_t size)
+static kvt_status file_set_size(file_device *file, const file_opening *opening, uint64_t size)
 {
     char reason[96];
     uint64_t wanted = opening->config->capacity_bytes;
@@ -191,7 +191,7 @@ static kvt_status file_open_block(file_device *file, const file_opening *opening
     if (sector_bytes > FILE_BLOCK_BYTES) {
         return file_refuse(opening, KVT_E_UNSUPPORTED, "sectors above 4 KiB");
     }
-    return file_take_size(file, opening, size);
+    return file_set_size(file, opening, size);
 }
 
 static kvt_status file_open_regular(file_device *file, const file_opening *opening, mode_t mode)
@@ -204,7 +204,7 @@ static kvt_status file_open_regular(file_device *file, const file_opening *openi
     if (status != KVT_OK) return status;
     struct stat facts;
     if (fstat(file->fd, &facts) != 0) return file_refuse_errno(opening, errno);
-    return file_take_size(file, opening, (uint64_t)facts.st_size);
+    return file_set_size(file, opening, (uint64_t)facts.st_size);
 }
 
 /* A link that somebody put where a member is expected would have the store write elsewhere. Those

@@ -153,11 +153,11 @@ static int hbm_set_up(hbm_device *hbm, uint32_t ordinal, uint64_t capacity)
     int error = driver->device_get(&hbm->gpu, (int)ordinal);
     if (error == HBM_SUCCESS) error = driver->context_retain(&hbm->context, hbm->gpu);
     if (error == HBM_SUCCESS) error = hbm_bind(hbm);
-    if (error == HBM_SUCCESS) error = driver->memory_take(&hbm->memory, capacity);
+    if (error == HBM_SUCCESS) error = driver->memory_allocate(&hbm->memory, capacity);
     void *pinned = NULL;
     if (error == HBM_SUCCESS)
-        error =
-            driver->host_take(&pinned, (size_t)hbm->slot_count * HBM_SLOT_BYTES, HBM_HOST_PORTABLE);
+        error = driver->host_allocate(&pinned, (size_t)hbm->slot_count * HBM_SLOT_BYTES,
+                                      HBM_HOST_PORTABLE);
     hbm->pinned = pinned;
     for (int i = 0; i < 2 && error == HBM_SUCCESS; i++)
         error = driver->stream_create(&hbm->lines[i].stream, HBM_STREAM_NON_BLOCKING);

@@ -51,9 +51,9 @@ typedef struct hbm_driver {
     int (*context_retain)(void **context, int device);
     int (*context_release)(int device);
     int (*context_set)(void *context);
-    int (*memory_take)(hbm_address *address, size_t bytes);
+    int (*memory_allocate)(hbm_address *address, size_t bytes);
     int (*memory_free)(hbm_address address);
-    int (*host_take)(void **memory, size_t bytes, unsigned flags);
+    int (*host_allocate)(void **memory, size_t bytes, unsigned flags);
     int (*host_free)(void *memory);
     int (*host_register)(void *memory, size_t bytes, unsigned flags);
     int (*host_unregister)(void *memory);

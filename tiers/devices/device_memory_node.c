@@ -99,7 +99,7 @@ int node_bind_memory(uint32_t node, void *memory, size_t bytes)
     unsigned long mask[NODE_COUNT_MAX / NODE_WORD_BITS] = {0};
     if (node >= NODE_COUNT_MAX) return EINVAL;
     mask[node / NODE_WORD_BITS] = 1ul << (node % NODE_WORD_BITS);
-    /* The kernel takes one bit less than it is told. */
+    /* The kernel takes one bit less than it is given. */
     long result = syscall(SYS_mbind, memory, bytes, NODE_POLICY_BIND, mask, NODE_COUNT_MAX + 1, 0);
     return result == 0 ? 0 : errno;
 }

@@ -7,7 +7,7 @@
  * whole. A command that succeeded says 0, not a count of bytes; one that the drive refused says a
  * positive status (device_nvme.h), at once and once, where the block layer would have tried again.
  *
- * The namespace's block device, its sibling in sysfs, tells the limits and is kept open
+ * The namespace's block device, its sibling in sysfs, states the limits and is kept open
  * exclusively, so that nobody mounts it meanwhile and nobody's mounted one is taken.
  *
  * Thread rule: as device.h; nvme_run also by the queue's threads, several at once.
@@ -235,7 +235,7 @@ static kvt_status nvme_identify(const nvme_device *nvme, const nvme_opening *ope
     return status;
 }
 
-static kvt_status nvme_take_size(nvme_device *nvme, const nvme_opening *opening, uint64_t size)
+static kvt_status nvme_set_size(nvme_device *nvme, const nvme_opening *opening, uint64_t size)
 {
     uint64_t wanted = opening->config->capacity_bytes;
     uint64_t capacity = (wanted != 0 ? wanted : size) / NVME_PAGE_BYTES * NVME_PAGE_BYTES;
@@ -277,7 +277,7 @@ static kvt_status nvme_set_facts(nvme_device *nvme, const nvme_opening *opening,
     status = nvme_parse_namespace(page, &space, &reason);
     if (status != KVT_OK) return nvme_refuse(opening, status, reason);
     if (space.read_only) return nvme_refuse(opening, KVT_E_READ_ONLY, "write-protected");
-    status = nvme_take_size(nvme, opening, space.bytes);
+    status = nvme_set_size(nvme, opening, space.bytes);
     if (status != KVT_OK) return status;
     nvme->block_shift = space.block_shift;
     nvme->write_cache = controller.write_cache;

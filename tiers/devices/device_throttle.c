@@ -88,7 +88,7 @@ static void throttle_close(kvt_device *device)
     free(throttle);
 }
 
-static throttle_slot *throttle_slot_take(throttle_device *throttle)
+static throttle_slot *throttle_slot_acquire(throttle_device *throttle)
 {
     for (uint32_t i = 0; i < throttle->slot_count; i++) {
         if (throttle->slots[i].state == THROTTLE_FREE) return &throttle->slots[i];
@@ -111,7 +111,7 @@ static uint64_t throttle_charge(throttle_device *throttle, const kvt_io *io, uin
 static kvt_status throttle_submit(kvt_device *device, kvt_io *io)
 {
     throttle_device *throttle = (throttle_device *)device;
-    throttle_slot *slot = throttle_slot_take(throttle);
+    throttle_slot *slot = throttle_slot_acquire(throttle);
     if (slot == NULL) return KVT_BUSY;
     slot->inner = (kvt_io){.kind = io->kind,
                            .bytes = io->bytes,

@@ -2,7 +2,7 @@
 /*
  * file_claim.c - see file_claim.h.
  *
- * The claims of this process are a list, so that a second opener is told at once. The list is
+ * The claims of this process are a list, so that a second opener is refused at once. The list is
  * inherited by a child of fork, where it keeps refusing: the child shares the open files, and the
  * locks with them.
  *

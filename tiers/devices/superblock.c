@@ -205,8 +205,8 @@ kvt_status tiers_superblock_torn(kvt_device *device, const tiers_superblock *lab
 
 /* Gives the slot behind the first label its room: a hole in it would make the next label fail when
  * the file system is full by then. */
-static kvt_status slots_take_room(kvt_device *device, const slot_reading readings[2],
-                                  unsigned char *slot)
+static kvt_status slots_acquire_room(kvt_device *device, const slot_reading readings[2],
+                                     unsigned char *slot)
 {
     if (readings[0].state != SLOT_BLANK || readings[1].state != SLOT_BLANK) return KVT_OK;
     memset(slot, 0, SLOT_BYTES);
@@ -225,7 +225,7 @@ kvt_status tiers_superblock_write(kvt_device *device, const tiers_superblock *la
         status = KVT_E_VERSION;
         goto out;
     }
-    status = slots_take_room(device, readings, slot);
+    status = slots_acquire_room(device, readings, slot);
     if (status != KVT_OK) goto out;
     int newest = slots_newest(readings);
     uint64_t sequence = newest >= 0 ? readings[newest].sequence + 1 : 1;

@@ -150,7 +150,7 @@ static kvt_status space_prepare(tiers_space *space, uint64_t ranges)
     return KVT_OK;
 }
 
-static uint32_t space_node_take(tiers_space *space)
+static uint32_t space_node_acquire(tiers_space *space)
 {
     uint32_t node = space->unused;
     if (node != 0) {
@@ -193,7 +193,7 @@ static void space_cut(space_node *node, uint32_t slot)
 
 /* ---- changing the tree ---- */
 
-/* Tells the levels above `level` what the first offset of the node there is. */
+/* Updates the levels above `level` what the first offset of the node there is. */
 static void space_file(tiers_space *space, const space_path *path, uint32_t level)
 {
     while (level-- > 0) {
@@ -210,7 +210,7 @@ static void space_split(tiers_space *space, space_path *path, uint32_t level)
 {
     if (level == 0) {
         assert(space->levels < SPACE_LEVELS_MAX);
-        uint32_t root = space_node_take(space);
+        uint32_t root = space_node_acquire(space);
         const space_node *old = &space->nodes[space->root];
         space_put(&space->nodes[root], 0, old->offset[0], space->root);
         memmove(path->node + 1, path->node, space->levels * sizeof path->node[0]);
@@ -225,7 +225,7 @@ static void space_split(tiers_space *space, space_path *path, uint32_t level)
         space_split(space, path, level - 1);
         level += space->levels - before;
     }
-    uint32_t upper = space_node_take(space);
+    uint32_t upper = space_node_acquire(space);
     space_node *low = space_at(space, path, level);
     space_node *high = &space->nodes[upper];
     space_node *above = space_at(space, path, level - 1);
@@ -345,7 +345,7 @@ kvt_status tiers_space_open(uint64_t begin, uint64_t end, tiers_space **space_ou
         free(space);
         return KVT_E_MEMORY;
     }
-    space->root = space_node_take(space);
+    space->root = space_node_acquire(space);
     space->levels = 1;
     space_path path = {.node[0] = space->root};
     if (end > begin) space_insert(space, &path, begin, end - begin);
@@ -374,7 +374,7 @@ static tiers_range space_range_at(const tiers_space *space, const space_path *pa
     return space_range(space, space_at(space, path, leaf)->child[path->slot[leaf]]);
 }
 
-kvt_status tiers_space_take(tiers_space *space, uint64_t bytes, tiers_range *range_out)
+kvt_status tiers_space_acquire(tiers_space *space, uint64_t bytes, tiers_range *range_out)
 {
     assert(bytes > 0 && bytes % TIERS_GRAIN_BYTES == 0);
     if (space->free_bytes == 0) return KVT_E_SPACE;
@@ -423,7 +423,7 @@ kvt_status tiers_space_adopt(tiers_space *space, tiers_range range)
     return KVT_OK;
 }
 
-static void space_give_back(tiers_space *space, tiers_range range)
+static void space_free_range(tiers_space *space, tiers_range range)
 {
     assert(range.bytes > 0 && range.bytes % TIERS_GRAIN_BYTES == 0);
     assert(range.offset >= space->begin && range.offset + range.bytes <= space->end);
@@ -455,14 +455,14 @@ static void space_give_back(tiers_space *space, tiers_range range)
 void tiers_space_release(tiers_space *space, tiers_range range)
 {
     assert(space->held > 0);
-    space_give_back(space, range);
+    space_free_range(space, range);
     space->held--;
 }
 
 void tiers_space_trim(tiers_space *space, tiers_range tail)
 {
     assert(space->held > 0);
-    space_give_back(space, tail);
+    space_free_range(space, tail);
 }
 
 void tiers_space_facts_get(const tiers_space *space, tiers_space_facts *out)

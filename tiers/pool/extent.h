@@ -35,8 +35,8 @@ void tiers_space_close(tiers_space *space);
  * smallest free range that holds all of it, else the whole of the largest free range. The caller
  * asks again for the rest. KVT_OK; KVT_E_SPACE (nothing is free); KVT_E_MEMORY.
  */
-KVT_NODISCARD kvt_status tiers_space_take(tiers_space *space, uint64_t bytes,
-                                          tiers_range *range_out);
+KVT_NODISCARD kvt_status tiers_space_acquire(tiers_space *space, uint64_t bytes,
+                                             tiers_range *range_out);
 
 /* Takes exactly this range, whose numbers come from a disk. KVT_OK; KVT_E_CORRUPT (off the grain,
  * out of the space, or not wholly free); KVT_E_MEMORY. */

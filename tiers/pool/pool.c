@@ -294,7 +294,7 @@ typedef struct pool_part {
     uint64_t bytes; /* about */
 } pool_part;
 
-/* Of a whole object's parts the extents tell the bytes, so a short last unit is where it is. */
+/* The extents of a whole object give the bytes of each part, so a short last unit is where it is. */
 static void pool_measure_parts(const tiers_location *location, pool_part *parts)
 {
     uint32_t share = 0;

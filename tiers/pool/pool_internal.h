@@ -86,7 +86,7 @@ KVT_NODISCARD kvt_status pool_start_member(tiers_pool *pool, pool_member *member
 void pool_collect_late(tiers_pool *pool);
 
 /* Gives a range of a member's space back; the mutex is held. trim: nothing durable names it. */
-void pool_give_back(pool_member *member, tiers_range range, bool trim);
+void pool_release_range(pool_member *member, tiers_range range, bool trim);
 
 /* Gives back what the member's worker has trimmed; the mutex is held. True when there was any. */
 bool pool_settle_trim(pool_member *member);

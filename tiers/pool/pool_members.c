@@ -102,7 +102,7 @@ void pool_count_wear(pool_member *member)
 
 /* ---- trimming ---- */
 
-void pool_give_back(pool_member *member, tiers_range range, bool trim)
+void pool_release_range(pool_member *member, tiers_range range, bool trim)
 {
     tiers_space_release(member->space, range);
     member->used_bytes -= range.bytes;

@@ -79,8 +79,8 @@ static kvt_status reserve_deal(const tiers_pool *pool, const tiers_stripe_member
 
 /* A member whose weight fell so low that object after object passes it over would never be measured
  * again: now and then it gets a unit of the member with the most. */
-static void reserve_give_chance(tiers_pool *pool, const reserve_rooms *rooms, uint32_t unit_bytes,
-                                uint32_t *dealt)
+static void reserve_grant_chance(tiers_pool *pool, const reserve_rooms *rooms, uint32_t unit_bytes,
+                                 uint32_t *dealt)
 {
     uint32_t most = 0;
     uint32_t chosen = pool->member_count;
@@ -148,7 +148,7 @@ static uint32_t reserve_plan(const tiers_pool *pool, const reserve_rooms *rooms,
         members[i].room_units = rooms->bytes[i] / unit_bytes;
     }
     if (reserve_deal(pool, members, (uint32_t)units, dealt) == KVT_OK) {
-        if (chance != NULL) reserve_give_chance(chance, rooms, unit_bytes, dealt);
+        if (chance != NULL) reserve_grant_chance(chance, rooms, unit_bytes, dealt);
         return reserve_collect_shares(dealt, pool->member_count, shares);
     }
     uint64_t tail_bytes = bytes % unit_bytes;
@@ -164,14 +164,14 @@ static void reserve_release_extents(tiers_pool *pool, const tiers_location *loca
     for (uint32_t i = 0; i < location->extent_count; i++) {
         const tiers_extent *extent = &location->extents[i];
         pool_member *member = &pool->members[extent->member];
-        pool_give_back(member, (tiers_range){.offset = extent->offset, .bytes = extent->bytes},
-                       trim);
+        pool_release_range(member, (tiers_range){.offset = extent->offset, .bytes = extent->bytes},
+                           trim);
     }
 }
 
 /* Takes the extents of one share and appends them; on failure those taken stay appended. */
-static kvt_status reserve_take_share(tiers_pool *pool, tiers_location *location, uint32_t index,
-                                     uint64_t bytes, uint32_t *room)
+static kvt_status reserve_acquire_share(tiers_pool *pool, tiers_location *location, uint32_t index,
+                                        uint64_t bytes, uint32_t *room)
 {
     uint32_t member_index = location->shares[index].member;
     pool_member *member = &pool->members[member_index];
@@ -182,7 +182,7 @@ static kvt_status reserve_take_share(tiers_pool *pool, tiers_location *location,
             *room *= 2;
         }
         tiers_range range;
-        kvt_status status = tiers_space_take(member->space, bytes, &range);
+        kvt_status status = tiers_space_acquire(member->space, bytes, &range);
         if (status != KVT_OK) return status;
         location->extents[location->extent_count++] =
             (tiers_extent){.member = member_index, .offset = range.offset, .bytes = range.bytes};
@@ -193,7 +193,7 @@ static kvt_status reserve_take_share(tiers_pool *pool, tiers_location *location,
 }
 
 /* Takes the extents of a location whose shares are decided; nothing is taken on failure. */
-static kvt_status reserve_take_extents(tiers_pool *pool, tiers_location *location)
+static kvt_status reserve_acquire_extents(tiers_pool *pool, tiers_location *location)
 {
     uint32_t room = location->share_count;
     kvt_status status = tiers_location_room(location, room);
@@ -201,7 +201,7 @@ static kvt_status reserve_take_extents(tiers_pool *pool, tiers_location *locatio
     for (uint32_t i = 0; i < location->share_count && status == KVT_OK; i++) {
         uint64_t bytes = tiers_stripe_share_bytes(location->shares, i, last, location->bytes,
                                                   location->unit_bytes);
-        status = reserve_take_share(pool, location, i, bytes, &room);
+        status = reserve_acquire_share(pool, location, i, bytes, &room);
     }
     if (status != KVT_OK) reserve_release_extents(pool, location, true);
     return status;
@@ -257,7 +257,7 @@ static kvt_status reserve_locked(tiers_pool *pool, uint64_t bytes, tiers_locatio
     if (share_count == 0) return KVT_E_SPACE;
     tiers_location *location = tiers_location_make(bytes, pool->unit_bytes, shares, share_count);
     if (location == NULL) return KVT_E_MEMORY;
-    kvt_status status = reserve_take_extents(pool, location);
+    kvt_status status = reserve_acquire_extents(pool, location);
     if (status != KVT_OK) {
         tiers_location_free(location);
         return status;

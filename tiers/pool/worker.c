@@ -460,7 +460,8 @@ static void worker_spend_spare(tiers_worker *worker)
 }
 
 /* Takes the mail, sleeping when there is nothing else to do. False when the thread is to end. */
-static bool worker_take_mail(tiers_worker *worker, uint64_t *sync_out, worker_change **change_out)
+static bool worker_collect_mail(tiers_worker *worker, uint64_t *sync_out,
+                                worker_change **change_out)
 {
     bool idle = worker->in_flight == 0 && !worker_has_active(worker);
     pthread_mutex_lock(&worker->mutex);
@@ -539,12 +540,12 @@ static void worker_die(void *argument)
     pthread_mutex_unlock(&worker->mutex);
 }
 
-/* Serves until it is told to stop. */
+/* Serves until it is asked to stop. */
 static void worker_serve(tiers_worker *worker)
 {
     uint64_t sync = 0;
     worker_change *change = NULL;
-    while (worker_take_mail(worker, &sync, &change)) {
+    while (worker_collect_mail(worker, &sync, &change)) {
         worker_sweep(worker);
         if (sync != 0) worker_serve_syncs(worker, sync);
         if (change != NULL) worker_change_now(worker, change);

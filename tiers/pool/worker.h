@@ -73,7 +73,7 @@ KVT_NODISCARD kvt_status tiers_worker_start(kvt_device *device, const tiers_work
                                             tiers_job_finished *finished, tiers_worker_ended *ended,
                                             void *context, tiers_worker **worker_out);
 
-/* Tells the thread to end when all jobs are done. */
+/* Asks the thread to end when all jobs are done. */
 void tiers_worker_end(tiers_worker *worker);
 
 /* Waits until it has; the device is detached then. False when the device is unresponsive: the thread

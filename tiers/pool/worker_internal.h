@@ -135,7 +135,7 @@ static inline bool worker_has_mail(const tiers_worker *worker)
            worker->sync_wanted != worker->sync_done || worker->change != NULL;
 }
 
-/* Tells the thread that there is something in the mailbox. The mutex is held. */
+/* Notifies the thread that there is something in the mailbox. The mutex is held. */
 void worker_nudge(tiers_worker *worker);
 
 /* The thread's function; the argument is the worker. */

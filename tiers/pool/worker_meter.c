@@ -91,7 +91,7 @@ static void meter_average(tiers_meter *meter, kvt_io_kind kind, double bytes_per
     meter->samples[kind]++;
 }
 
-static void meter_take_sample(tiers_meter *meter, uint64_t now_ns)
+static void meter_add_sample(tiers_meter *meter, uint64_t now_ns)
 {
     double reads = (double)meter->sample_bytes[KVT_IO_READ];
     double writes = (double)meter->sample_bytes[KVT_IO_WRITE];
@@ -110,7 +110,7 @@ static void meter_take_sample(tiers_meter *meter, uint64_t now_ns)
         double factor = 1 + share * (expected / seconds - 1);
         bytes_per_s[KVT_IO_READ] *= factor;
         bytes_per_s[KVT_IO_WRITE] *= factor;
-        meter->write_reference *= factor; /* the reads have been told already */
+        meter->write_reference *= factor; /* the average of reads has this change already */
     }
     meter->sample_bytes[KVT_IO_READ] = meter->sample_bytes[KVT_IO_WRITE] = 0;
     meter->sample_requests = 0;
@@ -143,7 +143,7 @@ static bool meter_close_span(tiers_meter *meter)
         meter->sample_seconds += seconds - (meter->fresh ? meter->request_seconds : 0);
         sampled = meter->sample_seconds >= METER_SAMPLE_SECONDS ||
                   meter->sample_requests >= METER_SAMPLE_REQUESTS;
-        if (sampled) meter_take_sample(meter, meter->last_ns);
+        if (sampled) meter_add_sample(meter, meter->last_ns);
     }
     meter->begin_ns = meter->last_ns;
     meter->fresh = meter->broken = false;
