@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * newcomer.h - what is done with a device before a pool owns it: opened, its label read, measured,
- * its label written. Each step is a watchdog call (tiers/devices/watchdog.h): a device that does not
- * answer for its timeout is KVT_E_GONE, and *device NULL; whenever it answers it is closed.
+ * its label written. Each step is a watchdog call (tiers/devices/watchdog.h): a device that does
+ * not answer for its timeout is KVT_E_GONE, and *device NULL; whenever it answers it is closed.
  *
  * Thread rule: any thread; one at a time for a device.
  */

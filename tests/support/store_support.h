@@ -183,7 +183,8 @@ static const kvt_device_ops support_fault_ops = {.struct_size = sizeof support_f
                                                  .name = "support-fault",
                                                  .open = support_fault_open};
 
-/* It is never taken for unresponsive: how long a disk that others write to may take decides no test. */
+/* It is never taken for unresponsive: how long a disk that others write to may take decides no
+ * test. */
 static inline kvt_device_config support_fault_config(support_fault *fault, const char *name)
 {
     return (kvt_device_config){.struct_size = sizeof(kvt_device_config),

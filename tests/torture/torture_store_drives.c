@@ -19,8 +19,8 @@ static kvt_device_config drives_config(const char *name, const char *path, uint6
     return config;
 }
 
-/* A store whose only tier is SSD, on one or two files, of which the last may stop answering. What lay
- * on them is lost. NULL when the last one was unresponsive while it was opened. */
+/* A store whose only tier is SSD, on one or two files, of which the last may stop answering. What
+ * lay on them is lost. NULL when the last one was unresponsive while it was opened. */
 static kvt_store *drives_store_with(const char *first, const char *second, uint64_t timeout_ns)
 {
     kvt_device_config devices[2] = {drives_config("d0", first, second == NULL ? timeout_ns : NEVER),
@@ -79,7 +79,8 @@ static bool drives_hold_both(kvt_store *store)
 }
 
 /* A store on two drives, with entries on both. A drive that a busy machine held up while it was
- * measured may get no entry, or be taken for unresponsive: then all begins again, with a longer limit. */
+ * measured may get no entry, or be taken for unresponsive: then all begins again, with a longer
+ * limit. */
 static kvt_store *drives_store_on_both(const drive_scratch drives[2], uint64_t timeout_ns)
 {
     for (;;) {

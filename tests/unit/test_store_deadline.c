@@ -38,8 +38,8 @@ static void nap(void)
     nanosleep(&(struct timespec){.tv_nsec = MS}, NULL);
 }
 
-/* False when the last device was taken for unresponsive before it had all entries. Only that one, which
- * is to hang, may be. */
+/* False when the last device was taken for unresponsive before it had all entries. Only that one,
+ * which is to hang, may be. */
 static bool site_try_open(site *s, uint32_t devices, uint64_t timeout_ns, double get_deadline)
 {
     static const char *const names[] = {"d0", "d1"};

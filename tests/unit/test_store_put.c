@@ -268,8 +268,8 @@ static void test_one_failed_write_loses_nothing(void **state)
     kvt_close(s.store);
 }
 
-/* The only device stops answering behind the return: the put is lost, which the flush tells, and close
- * does not wait for the device. */
+/* The only device stops answering behind the return: the put is lost, which the flush tells, and
+ * close does not wait for the device. */
 static void test_a_device_that_stops_answering(void **state)
 {
     (void)state;

@@ -323,8 +323,8 @@ static void test_a_sync_that_hangs_ends_at_the_limit(void **state)
 
 /* ---- closing ---- */
 
-/* The pool closes without its unresponsive member, whose operation ends much later, in memory that is
- * still there for it. */
+/* The pool closes without its unresponsive member, whose operation ends much later, in memory that
+ * is still there for it. */
 static void test_close_abandons_an_unresponsive_member(void **state)
 {
     (void)state;

@@ -2,8 +2,8 @@
 /*
  * device_memory_copy.c - non-temporal copies with SSE2, AVX2 and AVX-512, chosen at run time.
  *
- * Such stores are ordered by nothing but the fence at the end, so that the thread that is notified of
- * the copy's end sees all of it.
+ * Such stores are ordered by nothing but the fence at the end, so that the thread that is notified
+ * of the copy's end sees all of it.
  *
  * Thread rule: as device_memory_copy.h.
  */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * timeout.c - how the time without an answer adds up; the rule and the thread rule are in timeout.h.
+ * timeout.c - how the time without an answer adds up; the rule and the thread rule are in
+ * timeout.h.
  */
 #include "timeout.h"
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * timeout.h - when a device counts as unresponsive: it has had work for its timeout and has finished
- * none of it. This file adds up the time; the caller reads the clock and acts on the answer.
+ * timeout.h - when a device counts as unresponsive: it has had work for its timeout and has
+ * finished none of it. This file adds up the time; the caller reads the clock and acts on the
+ * answer.
  *
  * Thread rule: a tiers_timeout is guarded by one lock of its owner.
  */
@@ -18,9 +19,9 @@
 #define TIERS_CHECK_NS (UINT64_C(20) * 1000 * 1000)
 
 /*
- * The time for which a device has had work and finished none of it. Each check counts the time since
- * the check before, but never more than a small step, because a device is not to blame for a time in
- * which the whole process or machine stood still.
+ * The time for which a device has had work and finished none of it. Each check counts the time
+ * since the check before, but never more than a small step, because a device is not to blame for a
+ * time in which the whole process or machine stood still.
  */
 typedef struct tiers_timeout {
     uint64_t limit_ns; /* TIERS_TIMEOUT_NEVER: the device is never unresponsive */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * watchdog.c - the thread that makes a watchdog call, and the caller who waits for it or abandons it.
+ * watchdog.c - the thread that makes a watchdog call, and the caller who waits for it or abandons
+ * it.
  *
- * Thread rule: `mutex` guards done and abandoned; progress and timeless are atomic. Whoever finds the
- * other side gone frees the call: the caller when run is done, else the thread.
+ * Thread rule: `mutex` guards done and abandoned; progress and timeless are atomic. Whoever finds
+ * the other side gone frees the call: the caller when run is done, else the thread.
  */
 #include "watchdog.h"
 

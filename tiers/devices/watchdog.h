@@ -2,10 +2,10 @@
 /*
  * watchdog.h - calls into a device that has no worker yet: open, label, measurement.
  *
- * Such a call may block for as long as the device likes, so a thread of its own makes it. The caller
- * waits for at most the device's timeout without progress and then abandons the call: its thread
- * keeps all that the call uses and cleans up if the device ever answers (docs/TIERS.md, Devices that
- * do not answer). The watchdog ends no thread and takes no operation back.
+ * Such a call may block for as long as the device likes, so a thread of its own makes it. The
+ * caller waits for at most the device's timeout without progress and then abandons the call: its
+ * thread keeps all that the call uses and cleans up if the device ever answers (docs/TIERS.md,
+ * Devices that do not answer). The watchdog ends no thread and takes no operation back.
  *
  * Thread rule: any thread; the state belongs to the call's thread until run has returned.
  */

@@ -294,7 +294,8 @@ typedef struct pool_part {
     uint64_t bytes; /* about */
 } pool_part;
 
-/* The extents of a whole object give the bytes of each part, so a short last unit is where it is. */
+/* The extents of a whole object give the bytes of each part, so a short last unit is where it is.
+ */
 static void pool_measure_parts(const tiers_location *location, pool_part *parts)
 {
     uint32_t share = 0;

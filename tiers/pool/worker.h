@@ -76,8 +76,8 @@ KVT_NODISCARD kvt_status tiers_worker_start(kvt_device *device, const tiers_work
 /* Asks the thread to end when all jobs are done. */
 void tiers_worker_end(tiers_worker *worker);
 
-/* Waits until it has; the device is detached then. False when the device is unresponsive: the thread
- * stays with what is in flight and calls `ended` at last. */
+/* Waits until it has; the device is detached then. False when the device is unresponsive: the
+ * thread stays with what is in flight and calls `ended` at last. */
 bool tiers_worker_join(tiers_worker *worker);
 
 /* Frees a worker whose thread has ended. NULL is allowed. */

@@ -125,8 +125,8 @@ void worker_retire(tiers_worker *worker, tiers_retired why);
 
 void worker_list_push(worker_list *list, worker_job *job);
 
-/* Adds up the time without an answer and retires the member at its timeout. Returns whether the device
- * is unresponsive now. The mutex is held. */
+/* Adds up the time without an answer and retires the member at its timeout. Returns whether the
+ * device is unresponsive now. The mutex is held. */
 bool worker_check(tiers_worker *worker, uint64_t now_ns);
 
 static inline bool worker_has_mail(const tiers_worker *worker)
