@@ -28,6 +28,7 @@
 typedef struct access_get {
     uint64_t deadline_ns; /* CLOCK_MONOTONIC; UINT64_MAX = none */
     uint64_t handle;
+    uint32_t class_id;
     store_place *place;   /* held as a reader */
     store_load *load;     /* held as a user */
     bool owner;           /* reads; the others wait */
@@ -43,25 +44,31 @@ typedef struct access_get {
     learn_flight flight; /* owner */
 } access_get;
 
-/* What a get of this entry needs now. KVT_QUEUED: it is to be copied from the staging of its put.
- * Lock held. */
-static kvt_status access_size(kvt_store *store, const kvt_key *key, uint64_t data_bytes,
-                              uint64_t *record_bytes_out, uint64_t *scratch_bytes_out,
-                              bool *join_out)
+/* What a look at the table says about a get that is about to begin. */
+typedef struct access_view {
+    store_entry *entry; /* under this hold of the lock */
+    bool join;          /* a read of the place is in flight already */
+    uint64_t staging_bytes;
+} access_view;
+
+/*
+ * Finds the entry and the staging that a get of it needs. Everything that decoding needs was worked
+ * out when the place was published, so no codec is asked here.
+ * Lock held. KVT_OK; KVT_QUEUED (the bytes are to be copied from the staging of their put);
+ * KVT_MISS; KVT_E_ARGUMENT (another size).
+ */
+static kvt_status access_look(const kvt_store *store, const kvt_key *key, uint64_t data_bytes,
+                              access_view *view)
 {
-    const store_entry *entry = entry_find_key(&store->table, key);
+    store_entry *entry = entry_find_key(&store->table, key);
+    *view = (access_view){.entry = entry};
     if (entry == NULL || !entry_is_readable(entry)) return KVT_MISS;
     if (entry->source_bytes != data_bytes) return KVT_E_ARGUMENT;
     if (entry->state == ENTRY_STAGED) return KVT_QUEUED;
-    kvt_record_spec spec = {.key = *key,
-                            .generation = entry->place->generation,
-                            .layout = entry->layout,
-                            .variant = entry->place->variant,
-                            .first_position = entry->first_position};
-    uint64_t bound;
-    *record_bytes_out = staging_round(entry->place->record_bytes);
-    *join_out = entry->load != NULL;
-    return executor_bound(store, &spec, &bound, scratch_bytes_out);
+    view->join = entry->load != NULL;
+    view->staging_bytes = entry->place->scratch_bytes;
+    if (!view->join) view->staging_bytes += staging_round(entry->place->record_bytes);
+    return KVT_OK;
 }
 
 /* Joins the read in flight or becomes its owner. Lock held; staging is in get already. */
@@ -77,7 +84,6 @@ static kvt_status access_begin(kvt_store *store, store_entry *entry, access_get 
         store->counters.shared_reads++;
     }
     get->load->users++;
-    get->handle = entry->handle;
     get->place = entry->place;
     get->place->readers++;
     get->tier = entry->place->tier;
@@ -108,56 +114,60 @@ static void access_count(kvt_store *store, const store_entry *entry)
 
 /* Becomes a user of the bytes that a put has handed over. No promotion is planned: the entry has no
  * place yet. Lock held. */
-static void access_begin_staged(kvt_store *store, const kvt_key *key, access_get *get)
+static void access_begin_staged(kvt_store *store, const store_entry *entry, access_get *get)
 {
-    const store_entry *entry = entry_find_key(&store->table, key);
     get->staged = entry->staged;
     handover_join(get->staged);
     if (!get->quiet)
         (void)!kvt_policy_access(store->policy, store_now_ns(store), entry->handle, NULL);
 }
 
+/* Staging for a get. A get that joins must not wait: the read's owner waits for it. */
+static kvt_status access_take_staging(kvt_store *store, const access_view *view, access_get *get)
+{
+    if (!view->join)
+        return staging_take(store->staging, view->staging_bytes, get->deadline_ns, &get->staging);
+    if (view->staging_bytes == 0) return KVT_OK;
+    return staging_take_now(store->staging, view->staging_bytes, &get->staging);
+}
+
+/* Counts the use, then joins or owns the read. Lock held; staging is in get already. */
+static kvt_status access_enter(kvt_store *store, const access_view *view, access_get *get)
+{
+    if (!get->quiet) {
+        access_count(store, view->entry);
+        relayout_note_get(store, view->entry);
+    }
+    get->handle = view->entry->handle;
+    get->class_id = view->entry->class_id;
+    get->owner = !view->join;
+    return access_begin(store, view->entry, get);
+}
+
 /*
  * Find, access, and either join or own the read. Staging is taken before the place is held, because
- * a holder of staging may wait for readers; what was seen is looked at again after the wait.
+ * a holder of staging may wait for readers; so the table is looked at again after the wait.
  */
 static kvt_status access_open(kvt_store *store, const kvt_key *key, uint64_t data_bytes,
                               access_get *get)
 {
     for (;;) {
-        uint64_t record_bytes, scratch_bytes;
-        bool join;
+        access_view view, now;
         pthread_mutex_lock(&store->lock);
-        kvt_status status =
-            access_size(store, key, data_bytes, &record_bytes, &scratch_bytes, &join);
-        if (status == KVT_QUEUED) access_begin_staged(store, key, get);
+        kvt_status status = access_look(store, key, data_bytes, &view);
+        if (status == KVT_QUEUED) access_begin_staged(store, view.entry, get);
         pthread_mutex_unlock(&store->lock);
         if (status == KVT_QUEUED) return KVT_OK;
-        if (status != KVT_OK) return status;
-        get->owner = !join;
-        uint64_t bytes = (join ? 0 : record_bytes) + scratch_bytes;
-        if (join)
-            status = bytes == 0 ? KVT_OK : staging_take_now(store->staging, bytes, &get->staging);
-        else
-            status = staging_take(store->staging, bytes, get->deadline_ns, &get->staging);
+        if (status == KVT_OK) status = access_take_staging(store, &view, get);
         if (status != KVT_OK) return status;
 
         pthread_mutex_lock(&store->lock);
-        uint64_t record_now, scratch_now;
-        bool join_now;
-        status = access_size(store, key, data_bytes, &record_now, &scratch_now, &join_now);
-        bool same = status == KVT_OK && join_now == join && scratch_now <= scratch_bytes &&
-                    (join || record_now == record_bytes);
-        uint32_t class_id = 0;
-        if (same) {
-            store_entry *entry = entry_find_key(&store->table, key);
-            class_id = entry->class_id;
-            if (!get->quiet) access_count(store, entry);
-            if (!get->quiet) relayout_note_get(store, entry);
-            status = access_begin(store, entry, get);
-        }
+        status = access_look(store, key, data_bytes, &now);
+        bool same =
+            status == KVT_OK && now.join == view.join && now.staging_bytes == view.staging_bytes;
+        if (same) status = access_enter(store, &now, get);
         pthread_mutex_unlock(&store->lock);
-        if (same && !get->quiet) learn_note_use(store, entry_handle(&store->secret, key), class_id);
+        if (same && !get->quiet) learn_note_use(store, get->handle, get->class_id);
         if (same && status == KVT_OK) return KVT_OK;
         staging_give(store->staging, &get->staging);
         if (status != KVT_OK && status != KVT_QUEUED) return status;

@@ -31,6 +31,7 @@ typedef struct store_place {
     uint64_t serial;     /* no two places of one key share it, in this life or another */
     uint64_t generation; /* in the record's header; a record that is copied keeps it */
     uint64_t record_bytes;
+    uint64_t scratch_bytes; /* that decoding the record takes, by all of the store's workers */
     tiers_location *location;
     catalog_ticket *ticket; /* the right to delete its catalog row; NULL when it has none */
     uint32_t readers;       /* gets and changes that read from it now */

@@ -51,6 +51,8 @@ typedef struct store_op {
     staging_buffer staging;
     void *record; /* in staging: what is to be written */
     uint64_t record_bytes;
+    uint64_t bound_bytes;   /* of a record that is encoded anew, at most */
+    uint64_t scratch_bytes; /* of encoding and decoding the new record */
     tiers_location *location;
     uint64_t serial;        /* of the new place; in the record's note */
     store_place *source;    /* change: held as a reader */
@@ -100,19 +102,16 @@ static kvt_status stage_read(store_op *op)
     kvt_store *store = op->store;
     const store_place *source = op->source;
     uint64_t bytes = staging_round(source->record_bytes);
-    uint64_t target_bytes = 0, scratch = 0, source_scratch = 0;
     executor_fill_spec(op);
     op->spec.generation = source->generation;
+    op->scratch_bytes = source->scratch_bytes;
     kvt_status status = KVT_OK;
     if (memcmp(&source->variant, &op->move->to_variant, sizeof source->variant) != 0) {
-        kvt_record_spec source_spec = op->spec;
-        source_spec.variant = source->variant;
-        status = executor_bound(store, &op->spec, &target_bytes, &scratch);
+        status = executor_bound(store, &op->spec, &op->bound_bytes, &op->scratch_bytes);
         if (status != KVT_OK) return status;
-        status = executor_bound(store, &source_spec, &(uint64_t){0}, &source_scratch);
-        if (status != KVT_OK) return status;
-        if (source_scratch > scratch) scratch = source_scratch;
-        bytes += staging_round(op->entry->source_bytes) + staging_round(target_bytes) +
+        uint64_t scratch = op->scratch_bytes;
+        if (source->scratch_bytes > scratch) scratch = source->scratch_bytes;
+        bytes += staging_round(op->entry->source_bytes) + staging_round(op->bound_bytes) +
                  staging_round(scratch);
     }
     status = staging_take(store->staging, bytes, STAGING_PATIENT, &op->staging);
@@ -174,14 +173,12 @@ static kvt_status stage_recode(store_op *op)
 {
     const store_place *source = op->source;
     if (memcmp(&source->variant, &op->move->to_variant, sizeof source->variant) == 0) return KVT_OK;
-    uint64_t target_bytes, scratch_bytes;
-    kvt_status status = executor_bound(op->store, &op->spec, &target_bytes, &scratch_bytes);
-    if (status != KVT_OK) return status;
+    uint64_t target_bytes = op->bound_bytes;
     char *decoded = (char *)op->staging.memory + staging_round(source->record_bytes);
     char *target = decoded + staging_round(op->entry->source_bytes);
     char *scratch = target + staging_round(target_bytes);
-    scratch_bytes = (uint64_t)((char *)op->staging.memory + op->staging.bytes - scratch);
-    status = executor_derive(op, target, target_bytes, scratch, scratch_bytes);
+    uint64_t scratch_bytes = (uint64_t)((char *)op->staging.memory + op->staging.bytes - scratch);
+    kvt_status status = executor_derive(op, target, target_bytes, scratch, scratch_bytes);
     op->larger = status == KVT_E_SPACE;
     if (status != KVT_E_UNSUPPORTED) return status;
     kvt_record_spec expected = op->spec;
@@ -199,13 +196,13 @@ static kvt_status stage_recode(store_op *op)
 /* put: makes the record from the caller's bytes. */
 static kvt_status stage_encode(store_op *op)
 {
-    uint64_t bound, scratch_bytes;
     executor_fill_spec(op);
     op->spec.generation = executor_next_serial(op->store);
-    kvt_status status = executor_bound(op->store, &op->spec, &bound, &scratch_bytes);
+    kvt_status status = executor_bound(op->store, &op->spec, &op->bound_bytes, &op->scratch_bytes);
     if (status != KVT_OK) return status;
-    bound = staging_round(bound);
-    status = staging_take(op->store->staging, bound + scratch_bytes, STAGING_PATIENT, &op->staging);
+    uint64_t bound = staging_round(op->bound_bytes);
+    status =
+        staging_take(op->store->staging, bound + op->scratch_bytes, STAGING_PATIENT, &op->staging);
     if (status != KVT_OK) return status;
     op->record = op->staging.memory;
     uint64_t started_ns = store_now_ns(op->store);
@@ -345,6 +342,7 @@ static kvt_status stage_prepare(store_op *op)
     op->place->serial = op->serial;
     op->place->generation = op->spec.generation;
     op->place->record_bytes = op->record_bytes;
+    op->place->scratch_bytes = op->scratch_bytes;
     staging_give(op->store->staging, &op->staging);
     if (op->store->catalog == NULL || op->tier != KVT_TIER_SSD) return KVT_OK;
     return executor_prepare_row(op);

@@ -105,6 +105,10 @@ typedef struct recover_item {
 /* What a walk has taken out of the catalog. */
 typedef struct recover_list {
     recover_walk walk;
+    kvt_layout layout; /* of the row whose scratch is known, */
+    kvt_variant variant;
+    uint64_t scratch_bytes; /* and its scratch; layout and variant decide it */
+    bool scratch_known;
     recover_item *items;
     size_t count;
     size_t capacity;
@@ -131,15 +135,42 @@ static void recover_fill_entry(store_entry *entry, const catalog_row *row)
     entry->recompute_seconds = row->recompute_seconds;
 }
 
-/* Takes one row into table and pool; on failure nothing of it remains. */
-static kvt_status recover_row(kvt_store *store, const catalog_row *row, recover_item *item_out)
+/* The scratch that decoding a row's record takes. Rows that follow each other mostly share layout
+ * and variant, so the last answer is kept. */
+static kvt_status recover_scratch(recover_list *list, const catalog_row *row, uint64_t *bytes_out)
 {
+    if (!list->scratch_known || memcmp(&list->layout, &row->layout, sizeof row->layout) != 0 ||
+        memcmp(&list->variant, &row->variant, sizeof row->variant) != 0) {
+        const kvt_record_spec spec = {.key = row->key,
+                                      .generation = row->generation,
+                                      .layout = row->layout,
+                                      .variant = row->variant,
+                                      .first_position = row->first_position};
+        uint64_t bound_bytes, scratch_bytes;
+        kvt_status status = executor_bound(list->walk.store, &spec, &bound_bytes, &scratch_bytes);
+        if (status != KVT_OK) return status;
+        list->scratch_bytes = scratch_bytes;
+        list->layout = row->layout;
+        list->variant = row->variant;
+        list->scratch_known = true;
+    }
+    *bytes_out = list->scratch_bytes;
+    return KVT_OK;
+}
+
+/* Takes one row into table and pool; on failure nothing of it remains. */
+static kvt_status recover_row(recover_list *list, const catalog_row *row, recover_item *item_out)
+{
+    kvt_store *store = list->walk.store;
+    uint64_t scratch_bytes = 0;
     tiers_location *location = NULL;
     recover_item item = {NULL, NULL};
     if (row->location == NULL || store->pools[KVT_TIER_SSD] == NULL) return KVT_E_CORRUPT;
+    kvt_status status = recover_scratch(list, row, &scratch_bytes);
+    if (status != KVT_OK) return status;
     item.place = calloc(1, sizeof *item.place);
     if (item.place == NULL) return KVT_E_MEMORY;
-    kvt_status status = tiers_location_unpack(row->location, row->location_bytes, &location);
+    status = tiers_location_unpack(row->location, row->location_bytes, &location);
     if (status == KVT_OK && location->bytes != row->record_bytes) status = KVT_E_CORRUPT;
     if (status == KVT_OK) status = tiers_pool_adopt(store->pools[KVT_TIER_SSD], location);
     if (status == KVT_OK) {
@@ -148,6 +179,7 @@ static kvt_status recover_row(kvt_store *store, const catalog_row *row, recover_
                                     .serial = row->serial,
                                     .generation = row->generation,
                                     .record_bytes = row->record_bytes,
+                                    .scratch_bytes = scratch_bytes,
                                     .location = location};
         status = catalog_ticket_new(&row->key, row->serial, &item.place->ticket);
     } else {
@@ -176,7 +208,7 @@ static bool recover_visit(void *context, const catalog_row *row)
         list->items = items;
         list->capacity = capacity;
     }
-    kvt_status status = recover_row(list->walk.store, row, &list->items[list->count]);
+    kvt_status status = recover_row(list, row, &list->items[list->count]);
     if (status == KVT_OK) {
         list->count++;
         return true;
