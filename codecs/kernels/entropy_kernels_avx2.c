@@ -12,39 +12,19 @@
 
 #define ENTROPY_TARGET CODECS_TARGET_AVX2
 #define ENTROPY_TABLE  entropy_kernels_avx2
+#define ENTROPY_INLINE static inline __attribute__((always_inline)) ENTROPY_TARGET
+#define ENTROPY_WIDTH  8
 
-enum { ENTROPY_WIDTH = 8 };
-
-/* Calls a whole-register step over the run, the last one through a buffer. */
-#define ENTROPY_LOAD_LOOP(step)                                                                    \
-    uint32_t i = 0;                                                                                \
-    for (; i + ENTROPY_WIDTH <= count; i += ENTROPY_WIDTH) {                                       \
-        step(source + 2 * (size_t)i, values + i);                                                  \
-    }                                                                                              \
-    if (i < count) {                                                                               \
-        uint8_t last[2 * ENTROPY_WIDTH] = {0};                                                     \
-        float wide[ENTROPY_WIDTH];                                                                 \
-        memcpy(last, source + 2 * (size_t)i, 2 * (size_t)(count - i));                             \
-        step(last, wide);                                                                          \
-        memcpy(values + i, wide, (count - i) * sizeof wide[0]);                                    \
-    }
-
-ENTROPY_TARGET static inline void entropy_widen_fp16(const uint8_t *source, float *values)
+ENTROPY_INLINE void entropy_widen_fp16(const uint8_t *source, float *values)
 {
     _mm256_storeu_ps(values, _mm256_cvtph_ps(_mm_loadu_si128((const void *)source)));
 }
 
-ENTROPY_TARGET static inline void entropy_widen_bf16(const uint8_t *source, float *values)
+ENTROPY_INLINE void entropy_widen_bf16(const uint8_t *source, float *values)
 {
     __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)source));
     _mm256_storeu_ps(values, _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16)));
 }
-
-ENTROPY_TARGET static void entropy_load_fp16(const uint8_t *source, uint32_t count,
-                                             float *values){ENTROPY_LOAD_LOOP(entropy_widen_fp16)}
-
-ENTROPY_TARGET static void entropy_load_bf16(const uint8_t *source, uint32_t count,
-                                             float *values){ENTROPY_LOAD_LOOP(entropy_widen_bf16)}
 
 /* The last elements of a run, fewer than a register, are left to the scalar form. */
 ENTROPY_TARGET static void entropy_add_token(const float *values, float pilot, uint32_t count,
@@ -83,15 +63,14 @@ ENTROPY_TARGET static inline __m256i entropy_codes(const float *values, const fl
     return _mm256_cvtps_epi32(y);
 }
 
-ENTROPY_TARGET static bool entropy_quantise(const float *values, const float *means,
-                                            const float *inverses, uint32_t count,
-                                            const entropy_rounding *rounding, int16_t *codes,
-                                            uint8_t *symbols)
+ENTROPY_INLINE uint32_t entropy_quantise_registers(const float *values, const float *means,
+                                                   const float *inverses, uint32_t count,
+                                                   float third, uint8_t *symbols, bool *far_out)
 {
     __m128i outside = _mm_setzero_si128();
     uint32_t i = 0;
     for (; i + ENTROPY_WIDTH <= count; i += ENTROPY_WIDTH) {
-        __m256i code = entropy_codes(values + i, means + i, inverses + i, rounding->third);
+        __m256i code = entropy_codes(values + i, means + i, inverses + i, third);
         __m128i words =
             _mm_packs_epi32(_mm256_castsi256_si128(code), _mm256_extracti128_si256(code, 1));
         __m128i far = _mm_cmpgt_epi16(_mm_abs_epi16(words), _mm_set1_epi16(127));
@@ -99,14 +78,8 @@ ENTROPY_TARGET static bool entropy_quantise(const float *values, const float *me
         words = _mm_add_epi16(words, _mm_set1_epi16(128));
         _mm_storel_epi64((void *)(symbols + i), _mm_packus_epi16(words, words));
     }
-    bool far = _mm_movemask_epi8(outside) != 0;
-    if (i < count) {
-        far |= entropy_kernels_scalar.quantise(values + i, means + i, inverses + i, count - i,
-                                               rounding, codes, symbols + i);
-    }
-    /* Codes are wanted for few runs. */
-    return far && entropy_kernels_scalar.quantise(values, means, inverses, count, rounding, codes,
-                                                  symbols);
+    *far_out = _mm_movemask_epi8(outside) != 0;
+    return i;
 }
 
 /* Eight values. */

@@ -17,39 +17,19 @@
 
 #define ENTROPY_TARGET CODECS_TARGET_AVX512
 #define ENTROPY_TABLE  entropy_kernels_avx512
+#define ENTROPY_INLINE static inline __attribute__((always_inline)) ENTROPY_TARGET
+#define ENTROPY_WIDTH  16
 
-enum { ENTROPY_WIDTH = 16 };
-
-/* Calls a whole-register step over the run, the last one through a buffer. */
-#define ENTROPY_LOAD_LOOP(step)                                                                    \
-    uint32_t i = 0;                                                                                \
-    for (; i + ENTROPY_WIDTH <= count; i += ENTROPY_WIDTH) {                                       \
-        step(source + 2 * (size_t)i, values + i);                                                  \
-    }                                                                                              \
-    if (i < count) {                                                                               \
-        uint8_t last[2 * ENTROPY_WIDTH] = {0};                                                     \
-        float wide[ENTROPY_WIDTH];                                                                 \
-        memcpy(last, source + 2 * (size_t)i, 2 * (size_t)(count - i));                             \
-        step(last, wide);                                                                          \
-        memcpy(values + i, wide, (count - i) * sizeof wide[0]);                                    \
-    }
-
-ENTROPY_TARGET static inline void entropy_widen_fp16(const uint8_t *source, float *values)
+ENTROPY_INLINE void entropy_widen_fp16(const uint8_t *source, float *values)
 {
     _mm512_storeu_ps(values, _mm512_cvtph_ps(_mm256_loadu_si256((const void *)source)));
 }
 
-ENTROPY_TARGET static inline void entropy_widen_bf16(const uint8_t *source, float *values)
+ENTROPY_INLINE void entropy_widen_bf16(const uint8_t *source, float *values)
 {
     __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)source));
     _mm512_storeu_ps(values, _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16)));
 }
-
-ENTROPY_TARGET static void entropy_load_fp16(const uint8_t *source, uint32_t count,
-                                             float *values){ENTROPY_LOAD_LOOP(entropy_widen_fp16)}
-
-ENTROPY_TARGET static void entropy_load_bf16(const uint8_t *source, uint32_t count,
-                                             float *values){ENTROPY_LOAD_LOOP(entropy_widen_bf16)}
 
 /* The lanes of a run that are left, at most sixteen. */
 ENTROPY_TARGET static inline __mmask16 entropy_lanes(uint32_t left)
@@ -72,8 +52,6 @@ ENTROPY_TARGET static void entropy_add_token(const float *values, float pilot, u
     _mm512_storeu_ps(sums, sum);
     _mm512_storeu_ps(squares, square);
 }
-
-#define ENTROPY_INLINE static inline __attribute__((always_inline)) ENTROPY_TARGET
 
 /* Whole registers of a run; returns the elements done and adds lanes of distant codes. */
 ENTROPY_INLINE uint32_t entropy_quantise_run(const float *values, const float *means,
@@ -102,27 +80,19 @@ ENTROPY_INLINE uint32_t entropy_quantise_run(const float *values, const float *m
     return i;
 }
 
-ENTROPY_TARGET static bool entropy_quantise(const float *values, const float *means,
-                                            const float *inverses, uint32_t count,
-                                            const entropy_rounding *rounding, int16_t *codes,
-                                            uint8_t *symbols)
+ENTROPY_INLINE uint32_t entropy_quantise_registers(const float *values, const float *means,
+                                                   const float *inverses, uint32_t count,
+                                                   float third, uint8_t *symbols, bool *far_out)
 {
     __mmask16 outside = 0;
-    uint32_t i;
-    if (rounding->third == 0.0f) {
-        i = entropy_quantise_run(values, means, inverses, count, 0.0f, symbols, false, &outside);
+    uint32_t done;
+    if (third == 0.0f) {
+        done = entropy_quantise_run(values, means, inverses, count, 0.0f, symbols, false, &outside);
     } else {
-        i = entropy_quantise_run(values, means, inverses, count, rounding->third, symbols, true,
-                                 &outside);
+        done = entropy_quantise_run(values, means, inverses, count, third, symbols, true, &outside);
     }
-    bool far = outside != 0;
-    if (i < count) {
-        far |= entropy_kernels_scalar.quantise(values + i, means + i, inverses + i, count - i,
-                                               rounding, codes, symbols + i);
-    }
-    /* Codes are wanted for few runs. */
-    return far && entropy_kernels_scalar.quantise(values, means, inverses, count, rounding, codes,
-                                                  symbols);
+    *far_out = outside != 0;
+    return done;
 }
 
 /* Sixteen values. */

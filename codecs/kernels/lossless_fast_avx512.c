@@ -9,13 +9,11 @@
 
 #include <immintrin.h>
 
-#define FAST_TARGET      CODECS_TARGET_AVX512
-#define FAST_TABLE       fast_kernels_avx512
-#define FAST_ENCODE_BF16 fast_encode_bf16
-#define FAST_DECODE_BF16 fast_decode_bf16
-#define FAST_MERGE_BF16  fast_merge_runs
-#define FAST_PART_BF16   fast_part_wide
-#define FAST_INLINE      static inline __attribute__((always_inline)) FAST_TARGET
+#define FAST_TARGET    CODECS_TARGET_AVX512
+#define FAST_TABLE     fast_kernels_avx512
+#define FAST_PART_BF16 fast_part_wide
+#define FAST_REGISTERS
+#define FAST_INLINE static inline __attribute__((always_inline)) FAST_TARGET
 
 /* 64 elements to exponents and lows. */
 FAST_INLINE __m512i fast_take_64(const uint8_t *source, uint8_t *lows)
@@ -102,19 +100,6 @@ FAST_INLINE uint32_t fast_encode_loop(const uint8_t *source, uint32_t count, uin
     return i;
 }
 
-FAST_TARGET static uint32_t fast_encode_bf16(const uint8_t *source, uint32_t count,
-                                             const fast_window *window, uint8_t *packed,
-                                             uint8_t *lows, uint8_t **escape_at,
-                                             const uint8_t *escape_end)
-{
-    if (window->with_zero) {
-        return fast_encode_loop(source, count, window->base, packed, lows, escape_at, escape_end,
-                                true);
-    }
-    return fast_encode_loop(source, count, window->base, packed, lows, escape_at, escape_end,
-                            false);
-}
-
 /* Exchanges the exponents of a set of lanes for escapes. */
 FAST_INLINE __m512i fast_take_lanes(__m512i exponents, uint64_t lanes, const uint8_t **escape_at)
 {
@@ -190,20 +175,6 @@ FAST_INLINE uint32_t fast_decode_loop(const uint8_t *packed, const uint8_t *lows
     return i;
 }
 
-FAST_TARGET static uint32_t fast_decode_bf16(const uint8_t *packed, const uint8_t *lows,
-                                             uint32_t count, const fast_window *window,
-                                             const uint8_t **escape_at, const uint8_t *escape_end,
-                                             uint8_t *target, bool stream)
-{
-    if (stream) {
-        uint32_t done =
-            fast_decode_loop(packed, lows, count, window, escape_at, escape_end, target, true);
-        _mm_sfence();
-        return done;
-    }
-    return fast_decode_loop(packed, lows, count, window, escape_at, escape_end, target, false);
-}
-
 FAST_INLINE uint32_t fast_merge_loop(const uint8_t *bases, const uint8_t *symbols,
                                      const uint8_t *lows, uint32_t count, uint8_t *target,
                                      const bool stream)
@@ -215,14 +186,6 @@ FAST_INLINE uint32_t fast_merge_loop(const uint8_t *bases, const uint8_t *symbol
         fast_give_64(exponents, lows + i, target + 2 * (size_t)i, stream);
     }
     return i;
-}
-
-FAST_TARGET static uint32_t fast_merge_runs(const uint8_t *bases, const uint8_t *symbols,
-                                            const uint8_t *lows, uint32_t count, uint8_t *target,
-                                            bool stream)
-{
-    if (stream) return fast_merge_loop(bases, symbols, lows, count, target, true);
-    return fast_merge_loop(bases, symbols, lows, count, target, false);
 }
 
 #include "lossless_fast_body.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * lossless_fast_body.h - the loops of lossless_fast_kernels.h in plain C that vectorises, compiled
- * once per instruction set: the including file defines FAST_TARGET, FAST_TABLE and the fused forms
- * FAST_ENCODE_BF16, FAST_DECODE_BF16, FAST_MERGE_BF16 and FAST_PART_BF16 (fast_part_bf16 is plain).
- * Not a header for others.
+ * once per instruction set: the including file defines FAST_TARGET, FAST_TABLE and FAST_PART_BF16
+ * (fast_part_bf16 is plain). A file with loops over registers defines FAST_REGISTERS and has
+ * fast_encode_loop, fast_decode_loop and fast_merge_loop. Not a header for others.
  */
 #include "lossless_fast_kernels.h"
 
@@ -236,6 +236,47 @@ FAST_TARGET static void fast_unpack(const uint8_t *restrict packed, uint8_t *res
     }
 }
 
+#if defined(FAST_REGISTERS)
+FAST_TARGET static uint32_t fast_encode_bf16(const uint8_t *source, uint32_t count,
+                                             const fast_window *window, uint8_t *packed,
+                                             uint8_t *lows, uint8_t **escape_at,
+                                             const uint8_t *escape_end)
+{
+    if (window->with_zero) {
+        return fast_encode_loop(source, count, window->base, packed, lows, escape_at, escape_end,
+                                true);
+    }
+    return fast_encode_loop(source, count, window->base, packed, lows, escape_at, escape_end,
+                            false);
+}
+
+FAST_TARGET static uint32_t fast_decode_bf16(const uint8_t *packed, const uint8_t *lows,
+                                             uint32_t count, const fast_window *window,
+                                             const uint8_t **escape_at, const uint8_t *escape_end,
+                                             uint8_t *target, bool stream)
+{
+    if (stream) {
+        uint32_t done =
+            fast_decode_loop(packed, lows, count, window, escape_at, escape_end, target, true);
+        _mm_sfence();
+        return done;
+    }
+    return fast_decode_loop(packed, lows, count, window, escape_at, escape_end, target, false);
+}
+
+FAST_TARGET static uint32_t fast_merge_registers(const uint8_t *bases, const uint8_t *symbols,
+                                                 const uint8_t *lows, uint32_t count,
+                                                 uint8_t *target, bool stream)
+{
+    if (stream) return fast_merge_loop(bases, symbols, lows, count, target, true);
+    return fast_merge_loop(bases, symbols, lows, count, target, false);
+}
+
+#define FAST_FUSED(form) form
+#else
+#define FAST_FUSED(form) NULL
+#endif
+
 const fast_kernels FAST_TABLE = {
     .split = fast_split,
     .merge = fast_merge,
@@ -247,7 +288,7 @@ const fast_kernels FAST_TABLE = {
     .part_bf16 = FAST_PART_BF16,
     .pack = fast_pack,
     .unpack = fast_unpack,
-    .encode_bf16 = FAST_ENCODE_BF16,
-    .decode_bf16 = FAST_DECODE_BF16,
-    .merge_bf16 = FAST_MERGE_BF16,
+    .encode_bf16 = FAST_FUSED(fast_encode_bf16),
+    .decode_bf16 = FAST_FUSED(fast_decode_bf16),
+    .merge_bf16 = FAST_FUSED(fast_merge_registers),
 };

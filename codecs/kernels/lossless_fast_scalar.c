@@ -4,11 +4,8 @@
  * specification. Re-entrant.
  */
 #define FAST_TARGET
-#define FAST_TABLE       fast_kernels_scalar
-#define FAST_ENCODE_BF16 NULL
-#define FAST_DECODE_BF16 NULL
-#define FAST_MERGE_BF16  NULL
-#define FAST_PART_BF16   fast_part_bf16
+#define FAST_TABLE     fast_kernels_scalar
+#define FAST_PART_BF16 fast_part_bf16
 
 #include "lossless_fast_body.h"
 
