@@ -30,7 +30,7 @@ typedef struct members_joining {
     bool labelled;
     bool ours;  /* it carries this store's label, so recover may find records on it */
     bool keeps; /* what lies on it is what we know of it */
-    uint64_t timeout_ns;
+    const kvt_device_config *config;
     tiers_wear wear;
     char *message;
     size_t message_size;
@@ -157,7 +157,8 @@ static kvt_status members_judge(members_joining *joining)
     if ((facts->flags & KVT_DEVICE_NO_DATA) != 0) return KVT_E_ARGUMENT;
     joining->labelled = (facts->flags & KVT_DEVICE_DURABLE) != 0;
     if (!joining->labelled) return KVT_OK;
-    kvt_status status = newcomer_read_label(&joining->device, joining->timeout_ns, &label, &found);
+    kvt_status status =
+        newcomer_read_label(&joining->device, joining->config->timeout_ns, &label, &found);
     if (status == KVT_E_VERSION && store->format) {
         status = KVT_OK;
         found = TIERS_LABEL_FOREIGN;
@@ -201,16 +202,16 @@ static kvt_status members_write_label(members_joining *joining)
                               .capacity_bytes = joining->device->facts.capacity_bytes};
     memcpy(label.pool, joining->store->pool_id, sizeof label.pool);
     if (!joining->labelled) return KVT_OK;
-    return newcomer_write_label(&joining->device, joining->timeout_ns, &label);
+    return newcomer_write_label(&joining->device, joining->config->timeout_ns, &label);
 }
 
-static kvt_status members_insert(members_joining *joining, const kvt_device_config *config)
+static kvt_status members_insert(members_joining *joining)
 {
     kvt_store *store = joining->store;
     uint64_t head = joining->labelled ? TIERS_SUPERBLOCK_BYTES : 0;
     cost_device cost;
-    kvt_status status =
-        newcomer_measure(&joining->device, joining->timeout_ns, !joining->ours, head, &cost);
+    kvt_status status = newcomer_measure(&joining->device, joining->config->timeout_ns,
+                                         !joining->ours, head, &cost);
     if (status == KVT_OK) status = members_write_label(joining);
     KILL_POINT("device add: label written");
     if (status != KVT_OK) return status;
@@ -218,16 +219,11 @@ static kvt_status members_insert(members_joining *joining, const kvt_device_conf
         const kvt_device_region region = {store->staging->arena, store->staging->arena_bytes};
         (void)!kvt_device_register_buffers(joining->device, &region, 1);
     }
-    joining->wear.budget_bytes_per_day = config->write_bytes_per_day;
-    tiers_member_options options = {.device = joining->device,
-                                    .read_bytes_per_s = cost.read.bytes_per_s,
-                                    .write_bytes_per_s = cost.write.bytes_per_s,
-                                    .request_seconds = cost.read.request_seconds,
-                                    .in_flight_bytes_max = config->in_flight_bytes_max,
-                                    .timeout_ns = config->timeout_ns,
-                                    .wear = joining->wear,
-                                    .reserved_head_bytes = head,
-                                    .present = true};
+    tiers_member_options options =
+        tiers_member_options_of(joining->config, joining->device, cost.read.bytes_per_s,
+                                cost.write.bytes_per_s, &joining->wear);
+    options.request_seconds = cost.read.request_seconds;
+    options.reserved_head_bytes = head;
     catalog_device row = {.tier = joining->tier,
                           .member = joining->member,
                           .capacity_bytes = joining->device->facts.capacity_bytes};
@@ -251,7 +247,7 @@ static kvt_status members_add(members_joining *joining, const kvt_device_config 
 {
     kvt_status status = members_make_place(joining, config->name);
     if (status != KVT_OK) return status;
-    joining->timeout_ns = config->timeout_ns;
+    joining->config = config;
     const store_catalog *catalog = joining->store->catalog;
     if (catalog != NULL && config->path != NULL && catalog_is_file(catalog, config->path)) {
         snprintf(joining->message, joining->message_size, "device %s: %s is the store's catalog",
@@ -263,7 +259,7 @@ static kvt_status members_add(members_joining *joining, const kvt_device_config 
     if (status == KVT_OK) status = members_judge(joining);
     if (status == KVT_OK && !joining->keeps) status = members_forget(joining);
     KILL_POINT("device add: content judged");
-    if (status == KVT_OK) status = members_insert(joining, config);
+    if (status == KVT_OK) status = members_insert(joining);
     KILL_POINT("device add: inserted");
     if (status == KVT_OK) park_bring_back(joining->store, joining->tier);
     KILL_POINT("device add: entries back");

@@ -63,13 +63,11 @@ static kvt_status open_one_device(open_state *state, kvt_tier tier, uint32_t mem
     state->device_count++;
     device->tier = tier;
     device->member = member;
-    device->in_flight_bytes_max = config->in_flight_bytes_max;
-    device->timeout_ns = config->timeout_ns;
+    device->config = config;
     if (state->store->catalog != NULL && tier == KVT_TIER_SSD) {
         status = catalog_read_wear(state->store->catalog, config->name, &device->wear);
         if (status != KVT_OK) return status;
     }
-    device->wear.budget_bytes_per_day = config->write_bytes_per_day;
     if ((device->device->facts.flags & KVT_DEVICE_NO_DATA) != 0) {
         snprintf(state->message, state->message_size, "device %s (%s) keeps no bytes", config->name,
                  config->backend);
@@ -206,8 +204,8 @@ static kvt_status open_measure(open_state *state)
         char name[32];
         if (!device->measure) continue;
         snprintf(name, sizeof name, "%s", device->device->name);
-        kvt_status status = newcomer_measure(&device->device, device->timeout_ns, device->given_up,
-                                             head, &device->cost);
+        kvt_status status = newcomer_measure(&device->device, device->config->timeout_ns,
+                                             device->given_up, head, &device->cost);
         if (status == KVT_OK) continue;
         open_say_measured(state, name, status);
         return status;
@@ -263,16 +261,11 @@ static kvt_status open_pool(open_state *state, kvt_tier tier)
         uint64_t bytes = device->device->facts.capacity_bytes;
         room += bytes > head ? (bytes - head) / TIERS_GRAIN_BYTES * TIERS_GRAIN_BYTES : 0;
         costs[count] = device->cost;
-        members[count] = (tiers_member_options){
-            .device = device->device,
-            .read_bytes_per_s = device->cost.read.bytes_per_s,
-            .write_bytes_per_s = device->cost.write.bytes_per_s,
-            .request_seconds = device->cost.read.request_seconds,
-            .in_flight_bytes_max = device->in_flight_bytes_max,
-            .timeout_ns = device->timeout_ns,
-            .wear = device->wear,
-            .reserved_head_bytes = device->labelled ? TIERS_SUPERBLOCK_BYTES : 0,
-            .present = true};
+        members[count] =
+            tiers_member_options_of(device->config, device->device, device->cost.read.bytes_per_s,
+                                    device->cost.write.bytes_per_s, &device->wear);
+        members[count].request_seconds = device->cost.read.request_seconds;
+        members[count].reserved_head_bytes = head;
         count++;
     }
     if (count == 0) return KVT_OK;

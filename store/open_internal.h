@@ -22,9 +22,8 @@ typedef struct open_device {
     bool new;      /* it carries nothing yet */
     bool given_up; /* new, or of no use to recover: a measurement may write to it */
     bool measure;  /* the profile lacks it */
-    uint64_t in_flight_bytes_max;
-    uint64_t timeout_ns;
-    tiers_wear wear;
+    const kvt_device_config *config;
+    tiers_wear wear; /* as the catalog has it */
 } open_device;
 
 typedef struct open_state {

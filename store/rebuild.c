@@ -37,11 +37,8 @@ static kvt_status rebuild_open_device(rebuild_state *state, uint32_t member,
     own.trim = false;
     if (config->path != NULL) own.capacity_bytes = 0; /* what there is, if it was cut off too */
     own.follow_symlinks = config->follow_symlinks || state->store->follow_symlinks;
-    *options = (tiers_member_options){.read_bytes_per_s = 1,
-                                      .write_bytes_per_s = 1,
-                                      .in_flight_bytes_max = config->in_flight_bytes_max,
-                                      .timeout_ns = config->timeout_ns,
-                                      .reserved_head_bytes = TIERS_SUPERBLOCK_BYTES};
+    *options = tiers_member_options_of(config, NULL, 1, 1, NULL);
+    options->reserved_head_bytes = TIERS_SUPERBLOCK_BYTES;
     snprintf(device->name, sizeof device->name, "%s", config->name != NULL ? config->name : "");
     device->state = KVT_RECOVER_MISSING;
     if (config->path != NULL && access(config->path, F_OK) != 0) return KVT_OK;

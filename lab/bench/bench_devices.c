@@ -114,12 +114,7 @@ static int bench_device(const kvt_device_config *config, bool overwrite, uint32_
     if (status != KVT_OK) return bench_complain(config->name, status, message);
     bool read_only = (device->facts.flags & KVT_DEVICE_READ_ONLY) != 0;
     uint64_t half = device->facts.capacity_bytes / 2 / TIERS_GRAIN_BYTES * TIERS_GRAIN_BYTES;
-    /* With one member the weight only has to be there. */
-    tiers_member_options member = {.device = device,
-                                   .read_bytes_per_s = 1,
-                                   .write_bytes_per_s = 1,
-                                   .timeout_ns = config->timeout_ns,
-                                   .present = true};
+    tiers_member_options member = tiers_member_options_of(config, device, 1, 1, NULL);
     tiers_pool_options options = {0};
     snprintf(row->device, sizeof row->device, "%s", config->name);
     row->object_bytes = half < DEVICE_OBJECT_BYTES ? half : DEVICE_OBJECT_BYTES;

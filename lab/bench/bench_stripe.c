@@ -90,13 +90,13 @@ static kvt_status stripe_open(const bench_options *options, uint32_t first, uint
     kvt_status status = KVT_OK;
     for (uint32_t i = 0; i < count && status == KVT_OK; i++) {
         const bench_stripe_drive *drive = &results->drives[first + i];
-        status = kvt_device_open(&options->devices[first + i], &members[i].device, message,
-                                 message_size);
+        const kvt_device_config *config = &options->devices[first + i];
+        kvt_device *device = NULL;
+        status = kvt_device_open(config, &device, message, message_size);
         /* Alone the weight only has to be there. */
-        members[i].read_bytes_per_s = drive->read.median > 0 ? drive->read.median : 1;
-        members[i].write_bytes_per_s = drive->write.median > 0 ? drive->write.median : 1;
-        members[i].timeout_ns = options->devices[first + i].timeout_ns;
-        members[i].present = true;
+        members[i] =
+            tiers_member_options_of(config, device, drive->read.median > 0 ? drive->read.median : 1,
+                                    drive->write.median > 0 ? drive->write.median : 1, NULL);
     }
     if (status == KVT_OK)
         status = tiers_pool_open(members, count, &pool_options, pool_out, message, message_size);

@@ -333,11 +333,10 @@ static kvt_status ablation_open(const ablation_member *wanted, uint32_t count, u
     tiers_pool_options options = {.unit_bytes = unit_bytes, .striping = KVT_STRIPE_PROPORTIONAL};
     kvt_status status = KVT_OK;
     for (uint32_t i = 0; i < count && status == KVT_OK; i++) {
-        status = kvt_device_open(&wanted[i].config, &members[i].device, message, message_size);
-        members[i].read_bytes_per_s = wanted[i].bytes_per_s;
-        members[i].write_bytes_per_s = wanted[i].bytes_per_s;
-        members[i].timeout_ns = wanted[i].config.timeout_ns;
-        members[i].present = true;
+        kvt_device *device = NULL;
+        status = kvt_device_open(&wanted[i].config, &device, message, message_size);
+        members[i] = tiers_member_options_of(&wanted[i].config, device, wanted[i].bytes_per_s,
+                                             wanted[i].bytes_per_s, NULL);
     }
     if (status == KVT_OK)
         status = tiers_pool_open(members, count, &options, pool_out, message, message_size);

@@ -68,10 +68,8 @@ static kvt_status verify_open_devices(verify_walk *walk)
     for (uint32_t i = 0; i < tier->device_count; i++) {
         const kvt_device_config *config = &tier->devices[i];
         kvt_device *device = NULL;
-        walk->members[i].read_bytes_per_s = 1;
-        walk->members[i].write_bytes_per_s = 1;
+        walk->members[i] = tiers_member_options_of(config, NULL, 1, 1, NULL);
         walk->members[i].reserved_head_bytes = TIERS_SUPERBLOCK_BYTES;
-        walk->members[i].timeout_ns = config->timeout_ns;
         walk->member_count++;
         if (config->path && access(config->path, F_OK) != 0) {
             verify_fault_device(walk, i, "is missing");

@@ -66,6 +66,14 @@ typedef struct tiers_member_options {
     bool present;        /* false: listed but absent; holds nothing, serves nothing */
 } tiers_member_options;
 
+/* A pool's member on this device, with what a device's configuration says of a member: timeout,
+ * bytes in flight, write budget. The bandwidths are measured; 1 does for a pool in which the weight
+ * only has to be there. wear: as it was left; NULL: a new device. Without a device the member is
+ * absent. Head and request_seconds are the caller's to add. */
+tiers_member_options tiers_member_options_of(const kvt_device_config *config, kvt_device *device,
+                                             double read_bytes_per_s, double write_bytes_per_s,
+                                             const tiers_wear *wear);
+
 typedef struct tiers_pool_options {
     uint64_t capacity_bytes; /* budget over all members; 0 = their sum. With an absent member, whose
                                 size is unknown, it is cut to what the others hold */

@@ -13,6 +13,21 @@
 
 enum { POOL_TRIM_NAP_NS = 50000 };
 
+tiers_member_options tiers_member_options_of(const kvt_device_config *config, kvt_device *device,
+                                             double read_bytes_per_s, double write_bytes_per_s,
+                                             const tiers_wear *wear)
+{
+    tiers_member_options options = {.device = device,
+                                    .read_bytes_per_s = read_bytes_per_s,
+                                    .write_bytes_per_s = write_bytes_per_s,
+                                    .in_flight_bytes_max = config->in_flight_bytes_max,
+                                    .timeout_ns = config->timeout_ns,
+                                    .present = device != NULL};
+    if (wear != NULL) options.wear = *wear;
+    options.wear.budget_bytes_per_day = config->write_bytes_per_day;
+    return options;
+}
+
 /* ---- states ---- */
 
 static kvt_device_state pool_member_state(const pool_member *member)
