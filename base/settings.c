@@ -154,6 +154,9 @@ static const kvt_setting settings_table[] = {
     SWITCH("replay.store_model", "no",
            "simulation: puts hand over within bounds and gets go one after the other, as in a "
            "store; no: an ideal store whose writes are free"),
+    COUNT("replay.explain", "0",
+          "simulation: stored blocks to explain at the end, those that the engine expects to be "
+          "used soonest; at most 32"),
     SWITCH("replay.bounds", "yes", "simulation: the bound of the workload and each run's regrets"),
     TEXT("replay.plan_log", NULL,
          "file that receives every move; of several runs, FILE.POLICY.SEED"),

@@ -39,6 +39,8 @@ kvt_script_test(unit/test_bench_grid "unit;bench" ${Python3_EXECUTABLE}
   ${CMAKE_SOURCE_DIR}/tests/unit/test_bench_grid.py $<TARGET_FILE:kvterrace_command>)
 kvt_script_test(unit/test_policy_sessions "unit;policy" ${Python3_EXECUTABLE}
   ${CMAKE_SOURCE_DIR}/tests/unit/test_policy_sessions.py $<TARGET_FILE:kvterrace_command>)
+kvt_script_test(unit/test_replay_explain "unit;replay" ${Python3_EXECUTABLE}
+  ${CMAKE_SOURCE_DIR}/tests/unit/test_replay_explain.py $<TARGET_FILE:kvterrace_command>)
 kvt_script_test(unit/test_policy_dual_milp "unit;policy" ${Python3_EXECUTABLE}
   ${CMAKE_SOURCE_DIR}/tests/unit/test_policy_dual_milp.py $<TARGET_FILE:test_policy_dual>)
 kvt_script_test(unit/test_bench_drift "unit;bench" ${Python3_EXECUTABLE}

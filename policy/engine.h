@@ -43,8 +43,8 @@
 #define CAPACITY_LIMIT (UINT64_C(1) << 61) /* twice this fits a signed number, see ledger.c */
 #define UNLIMITED      1e300
 
-#define KERNELS       6    /* half lives that are counted side by side */
-#define ORDER_SECONDS 60.0 /* unit of the victims' order */
+#define HALF_LIVES    KVT_REUSE_HALF_LIVES /* half-lives that are counted side by side */
+#define ORDER_SECONDS 60.0                 /* unit of the victims' order */
 /* Seconds of a request that a second of background work counts as, on an idle device or a core: a
  * prefill server has ten of those or more. */
 #define BACKGROUND_SHARE 0.1
@@ -97,8 +97,8 @@ typedef struct entry {
     uint64_t handle;
     uint64_t last_access_ns;
     union {
-        uint16_t uses[KERNELS]; /* each halved once a half life, as of the last access */
-        float count[3];         /* a plain counter, and what baselines keep */
+        uint16_t uses[HALF_LIVES]; /* each halved once a half life, as of the last access */
+        float count[3];            /* a plain counter, and what baselines keep */
     };
     float density[LEVELS]; /* log2 of the least cost per byte freed; DENSITY_NONE without step */
     uint32_t parent;       /* tree links join held entries only */
@@ -240,15 +240,13 @@ typedef struct classic_state {
     uint64_t sketch_adds;
 } classic_state;
 
-/* The terms of a rate: by how much uses add up, by the last use alone, and for entries used again.
- */
-enum { REUSE_COUNT = 0, REUSE_LAST = 1, REUSE_AGAIN = 2, REUSE_KINDS = 3 };
 typedef struct reuse_model {
-    double rate[REUSE_KINDS][KERNELS];    /* weight times ln 2 / h; AGAIN holds LAST as well */
-    double weight[REUSE_KINDS][KERNELS];  /* uses that a term of 1 lets expect in all */
-    double found[REUSE_KINDS][KERNELS];   /* seconds at stake in uses, shared among the terms */
-    double exposed[REUSE_KINDS][KERNELS]; /* and what a weight of 1 would have let expect */
-    double open[REUSE_KINDS][KERNELS];    /* still to come of that, as of seen_ns */
+    double rate[KVT_REUSE_KINDS][HALF_LIVES]; /* weight times ln 2 / h; AGAIN holds LAST as well */
+    double weight[KVT_REUSE_KINDS][HALF_LIVES]; /* uses that a term of 1 lets expect in all */
+    double found[KVT_REUSE_KINDS]
+                [HALF_LIVES]; /* seconds at stake in uses, shared among the terms */
+    double exposed[KVT_REUSE_KINDS][HALF_LIVES]; /* and what a weight of 1 would have let expect */
+    double open[KVT_REUSE_KINDS][HALF_LIVES];    /* still to come of that, as of seen_ns */
     uint64_t seen_ns;
     uint64_t mask; /* of the mixed handle: 0 in the sample */
     double events;
@@ -368,10 +366,10 @@ const char *policy_tier_fault(const kvt_policy_config *config); /* NULL when the
 bool policy_options_are_sound(const kvt_option *options, uint32_t count);
 
 /* reuse.c: uses per second, and log2 of the count in the order in use, as of the engine's base. */
-extern const double reuse_half_lives[KERNELS];
+extern const double reuse_half_lives[HALF_LIVES];
 double reuse_seconds(const kvt_policy *policy, uint64_t at_ns);
 /* 2^(-seconds / h) of each half life. */
-void reuse_decays(double seconds, double decay[KERNELS]);
+void reuse_decays(double seconds, double decay[HALF_LIVES]);
 double reuse_count(const entry *e, int k);
 /* Counts `weight` uses now; 0 brings the counters up to the time alone. */
 void reuse_use(kvt_policy *policy, entry *e, double weight);

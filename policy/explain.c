@@ -13,6 +13,16 @@ static void explain_prices(const kvt_policy *policy, double price[KVT_TIER_COUNT
         price[level + 1] = policy->ops->counts ? utility_price(policy, level) : 0.0;
 }
 
+/* Copies what the reuse model has learned; zeros where the policy has none. */
+static void explain_weights(const kvt_policy *policy, kvt_reuse_weights *out)
+{
+    memset(out, 0, sizeof *out);
+    if (policy->model == NULL) return;
+    out->uses = (uint64_t)policy->model->events;
+    memcpy(out->half_life_seconds, reuse_half_lives, sizeof out->half_life_seconds);
+    memcpy(out->weight, policy->model->weight, sizeof out->weight);
+}
+
 void kvt_policy_stats_get(const kvt_policy *policy, kvt_policy_stats *out)
 {
     *out = policy->counters;
@@ -23,6 +33,7 @@ void kvt_policy_stats_get(const kvt_policy *policy, kvt_policy_stats *out)
     for (int level = 0; level < LEVELS; level++)
         out->used_bytes[level + 1] = policy->used[level];
     explain_prices(policy, out->price);
+    explain_weights(policy, &out->reuse);
 }
 
 static void explain_form(const kvt_policy *policy, const entry *e, uint8_t option, kvt_option *out)
@@ -86,21 +97,22 @@ static void explain_options(const kvt_policy *policy, const entry *e, kvt_explan
 /* The term of the rate that says most about an entry. */
 static void explain_reuse(const kvt_policy *policy, const entry *e, kvt_explanation *out)
 {
-    static const char *const names[REUSE_KINDS] = {"how its uses add up", "its last use alone",
-                                                   "having been used again"};
+    static const char *const names[KVT_REUSE_KINDS] = {"how its uses add up", "its last use alone",
+                                                       "having been used again"};
     if (policy->model == NULL || e->told || !(out->accesses_per_s > 0.0)) return;
-    double decay[KERNELS];
+    double decay[HALF_LIVES];
     reuse_decays(reuse_seconds(policy, policy->now_ns) - reuse_seconds(policy, e->last_access_ns),
                  decay);
-    for (int kind = 0; kind < REUSE_KINDS; kind++) {
-        for (int k = 0; k < KERNELS; k++) {
+    for (int kind = 0; kind < KVT_REUSE_KINDS; kind++) {
+        for (int k = 0; k < HALF_LIVES; k++) {
             double weight = policy->model->weight[kind][k];
             double term = weight * (REUSE_LN2 / reuse_half_lives[k]) * decay[k];
-            if (kind == REUSE_COUNT) term *= reuse_count(e, k);
-            if (kind == REUSE_AGAIN && !e->again) term = 0.0;
+            if (kind == KVT_REUSE_COUNT) term *= reuse_count(e, k);
+            if (kind == KVT_REUSE_AGAIN && !e->again) term = 0.0;
             double share = term / out->accesses_per_s;
             if (share <= out->reuse_share) continue;
             out->reuse_expert = names[kind];
+            out->reuse_kind = (kvt_reuse_kind)kind;
             out->reuse_half_life_seconds = reuse_half_lives[k];
             out->reuse_weight = weight;
             out->reuse_share = share;

@@ -23,17 +23,17 @@
 #define REUSE_TINY  1e-60      /* decay factors below are nothing: no slow denormal numbers */
 
 /* h_k: each four times the one before, so that one power gives all. */
-const double reuse_half_lives[KERNELS] = {18.75, 75.0, 300.0, 1200.0, 4800.0, 19200.0};
+const double reuse_half_lives[HALF_LIVES] = {18.75, 75.0, 300.0, 1200.0, 4800.0, 19200.0};
 
 double reuse_seconds(const kvt_policy *policy, uint64_t at_ns)
 {
     return at_ns > policy->base_ns ? (double)(at_ns - policy->base_ns) * 1e-9 : 0.0;
 }
 
-void reuse_decays(double seconds, double decay[KERNELS])
+void reuse_decays(double seconds, double decay[HALF_LIVES])
 {
-    double x = seconds > 0.0 ? number_exp2(-seconds / reuse_half_lives[KERNELS - 1]) : 1.0;
-    for (int k = KERNELS - 1; k >= 0; k--) {
+    double x = seconds > 0.0 ? number_exp2(-seconds / reuse_half_lives[HALF_LIVES - 1]) : 1.0;
+    for (int k = HALF_LIVES - 1; k >= 0; k--) {
         decay[k] = x;
         x *= x;
         x = x > REUSE_TINY ? x * x : 0.0;
@@ -85,11 +85,11 @@ void reuse_use(kvt_policy *policy, entry *e, double weight)
     }
     if (weight > 0.0) reuse_learn(policy, e);
     reuse_expose(policy, e, -1.0);
-    double decay[KERNELS];
+    double decay[HALF_LIVES];
     reuse_decays(reuse_seconds(policy, policy->now_ns) - reuse_seconds(policy, e->last_access_ns),
                  decay);
     uint64_t dither = e->handle ^ policy->now_ns;
-    for (int k = 0; k < KERNELS; k++) {
+    for (int k = 0; k < HALF_LIVES; k++) {
         dither = number_mix(dither + UINT64_C(0x9E3779B97F4A7C15));
         e->uses[k] = reuse_pack(reuse_count(e, k) * decay[k] + weight, dither);
     }
@@ -110,7 +110,7 @@ void reuse_adopt(kvt_policy *policy, entry *e)
         return;
     }
     reuse_expose(policy, e, -1.0);
-    for (int k = 0; k < KERNELS; k++)
+    for (int k = 0; k < HALF_LIVES; k++)
         if (reuse_count(e, k) < 0.5) e->uses[k] = reuse_pack(0.5, 0);
     e->used = true;
     reuse_expose(policy, e, 1.0);
@@ -145,12 +145,12 @@ static bool learned_raise(kvt_policy *policy, entry *up, const entry *child)
 {
     double later =
         reuse_seconds(policy, child->last_access_ns) - reuse_seconds(policy, up->last_access_ns);
-    double up_decay[KERNELS], child_decay[KERNELS];
+    double up_decay[HALF_LIVES], child_decay[HALF_LIVES];
     reuse_decays(later, up_decay);
     reuse_decays(-later, child_decay);
     bool raised = later > 0.0 || (child->again && !up->again) || (child->used && !up->used);
-    uint16_t uses[KERNELS];
-    for (int k = 0; k < KERNELS; k++) {
+    uint16_t uses[HALF_LIVES];
+    for (int k = 0; k < HALF_LIVES; k++) {
         double here = reuse_count(up, k);
         double least = reuse_count(child, k) * child_decay[k];
         uses[k] = up->uses[k];
@@ -203,8 +203,8 @@ reuse_now reuse_look(const kvt_policy *policy, const entry *e)
     const double *last = m->rate[1 + e->again];
     reuse_now now = {0};
     double slope = 0.0;
-    double x = age > 0.0 ? number_exp2(-age / reuse_half_lives[KERNELS - 1]) : 1.0;
-    for (int k = KERNELS - 1; k >= 0; k--) {
+    double x = age > 0.0 ? number_exp2(-age / reuse_half_lives[HALF_LIVES - 1]) : 1.0;
+    for (int k = HALF_LIVES - 1; k >= 0; k--) {
         double term = (m->rate[0][k] * reuse_count(e, k) + last[k]) * x;
         now.rate += term;
         now.uses += term * reuse_half_lives[k];
@@ -214,7 +214,7 @@ reuse_now reuse_look(const kvt_policy *policy, const entry *e)
         x *= x;
     }
     now.uses *= 1.0 / REUSE_LN2;
-    now.half_life = slope > 1e-100 ? now.rate / slope : reuse_half_lives[KERNELS - 1];
+    now.half_life = slope > 1e-100 ? now.rate / slope : reuse_half_lives[HALF_LIVES - 1];
     return now;
 }
 

@@ -25,13 +25,13 @@
 
 static void model_weigh(reuse_model *m)
 {
-    for (int kind = 0; kind < REUSE_KINDS; kind++) {
-        for (int k = 0; k < KERNELS; k++) {
+    for (int kind = 0; kind < KVT_REUSE_KINDS; kind++) {
+        for (int k = 0; k < HALF_LIVES; k++) {
             double weight = m->found[kind][k] / m->exposed[kind][k];
             if (weight < MODEL_LEAST) weight = MODEL_LEAST;
             m->weight[kind][k] = weight;
             m->rate[kind][k] = weight * (REUSE_LN2 / reuse_half_lives[k]);
-            if (kind == REUSE_AGAIN) m->rate[kind][k] += m->rate[REUSE_LAST][k];
+            if (kind == KVT_REUSE_AGAIN) m->rate[kind][k] += m->rate[KVT_REUSE_LAST][k];
         }
     }
 }
@@ -46,8 +46,8 @@ bool reuse_model_open(kvt_policy *policy)
     while ((double)(policy->config.entries_expected >> shift) > MODEL_SAMPLE)
         shift++;
     m->mask = (UINT64_C(1) << shift) - 1;
-    for (int kind = 0; kind < REUSE_KINDS; kind++) {
-        for (int k = 0; k < KERNELS; k++) {
+    for (int kind = 0; kind < KVT_REUSE_KINDS; kind++) {
+        for (int k = 0; k < HALF_LIVES; k++) {
             m->found[kind][k] = MODEL_PRIOR;
             m->exposed[kind][k] = 1.0;
         }
@@ -69,27 +69,27 @@ static bool model_samples(const kvt_policy *policy, const entry *e)
 
 /* What an entry's terms are at weight 1 after `seconds` since the state in it, without ln 2 / h. */
 static void model_terms(const kvt_policy *policy, const entry *e,
-                        double terms[REUSE_KINDS][KERNELS])
+                        double terms[KVT_REUSE_KINDS][HALF_LIVES])
 {
-    double decay[KERNELS];
+    double decay[HALF_LIVES];
     reuse_decays(reuse_seconds(policy, policy->now_ns) - reuse_seconds(policy, e->last_access_ns),
                  decay);
-    for (int k = 0; k < KERNELS; k++) {
-        terms[REUSE_COUNT][k] = reuse_count(e, k) * decay[k];
-        terms[REUSE_LAST][k] = decay[k];
-        terms[REUSE_AGAIN][k] = e->again ? decay[k] : 0.0;
+    for (int k = 0; k < HALF_LIVES; k++) {
+        terms[KVT_REUSE_COUNT][k] = reuse_count(e, k) * decay[k];
+        terms[KVT_REUSE_LAST][k] = decay[k];
+        terms[KVT_REUSE_AGAIN][k] = e->again ? decay[k] : 0.0;
     }
 }
 
 /* Adds the exposure of the time since the last look. */
 static void model_pass(kvt_policy *policy, reuse_model *m)
 {
-    double decay[KERNELS];
+    double decay[HALF_LIVES];
     if (m->seen_ns == policy->now_ns) return;
     reuse_decays(reuse_seconds(policy, policy->now_ns) - reuse_seconds(policy, m->seen_ns), decay);
     m->seen_ns = policy->now_ns;
-    for (int kind = 0; kind < REUSE_KINDS; kind++) {
-        for (int k = 0; k < KERNELS; k++) {
+    for (int kind = 0; kind < KVT_REUSE_KINDS; kind++) {
+        for (int k = 0; k < HALF_LIVES; k++) {
             m->exposed[kind][k] += m->open[kind][k] * (1.0 - decay[k]);
             m->open[kind][k] *= decay[k];
         }
@@ -114,11 +114,11 @@ void reuse_expose(kvt_policy *policy, entry *e, double sign)
     }
     model_pass(policy, m);
     e->watched = sign > 0.0;
-    double terms[REUSE_KINDS][KERNELS];
+    double terms[KVT_REUSE_KINDS][HALF_LIVES];
     model_terms(policy, e, terms);
     double stake = sign * model_stake(e);
-    for (int kind = 0; kind < REUSE_KINDS; kind++) {
-        for (int k = 0; k < KERNELS; k++) {
+    for (int kind = 0; kind < KVT_REUSE_KINDS; kind++) {
+        for (int k = 0; k < HALF_LIVES; k++) {
             double open = m->open[kind][k] + stake * terms[kind][k];
             m->open[kind][k] = open > 0.0 ? open : 0.0;
         }
@@ -139,19 +139,19 @@ void reuse_learn(kvt_policy *policy, const entry *e)
     model_pass(policy, m);
     if (!e->watched) return;
     double stake = model_stake(e);
-    double terms[REUSE_KINDS][KERNELS];
+    double terms[KVT_REUSE_KINDS][HALF_LIVES];
     double sum = 0.0;
     model_terms(policy, e, terms);
-    for (int kind = 0; kind < REUSE_KINDS; kind++) {
-        for (int k = 0; k < KERNELS; k++) {
+    for (int kind = 0; kind < KVT_REUSE_KINDS; kind++) {
+        for (int k = 0; k < HALF_LIVES; k++) {
             terms[kind][k] *= m->weight[kind][k] / reuse_half_lives[k];
             sum += terms[kind][k];
         }
     }
     if (!(sum > 1e-200) || !(stake > 0.0)) return;
     if (m->events == 0.0) {
-        for (int kind = 0; kind < REUSE_KINDS; kind++)
-            for (int k = 0; k < KERNELS; k++) {
+        for (int kind = 0; kind < KVT_REUSE_KINDS; kind++)
+            for (int k = 0; k < HALF_LIVES; k++) {
                 m->found[kind][k] *= MODEL_WORTH * stake;
                 m->exposed[kind][k] *= MODEL_WORTH * stake;
             }
@@ -160,8 +160,8 @@ void reuse_learn(kvt_policy *policy, const entry *e)
     double memory = MODEL_FIRST + m->events / 4.0;
     if (memory > MODEL_MEMORY) memory = MODEL_MEMORY;
     double kept = 1.0 - 1.0 / memory;
-    for (int kind = 0; kind < REUSE_KINDS; kind++) {
-        for (int k = 0; k < KERNELS; k++) {
+    for (int kind = 0; kind < KVT_REUSE_KINDS; kind++) {
+        for (int k = 0; k < HALF_LIVES; k++) {
             m->found[kind][k] = kept * m->found[kind][k] + stake * terms[kind][k] / sum;
             m->exposed[kind][k] *= kept;
         }

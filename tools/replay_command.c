@@ -64,6 +64,7 @@ enum {
     KEY_SCALE,
     KEY_CSV,
     KEY_PLAN_LOG,
+    KEY_EXPLAIN,
     KEY_LIMIT,
     KEY_COMPARE,
     KEY_QUICK,
@@ -90,6 +91,10 @@ static const struct argp_option replay_command_options[] = {
     {"plan-log", KEY_PLAN_LOG, "FILE", 0,
      "Write every move, one line each (replay.plan_log); of several runs, to "
      "FILE.POLICY.SEED",
+     0},
+    {"explain", KEY_EXPLAIN, "N", 0,
+     "Simulation: say why each of the N stored blocks that the engine expects to be used soonest "
+     "is where it is, and by which reuse expert (replay.explain)",
      0},
     {0, 0, 0, 0, "Comparison at equal quality:", 1},
     {"compare", KEY_COMPARE, 0, 0,
@@ -155,6 +160,7 @@ static error_t replay_parse(int key, char *argument, struct argp_state *state)
     case KEY_LIMIT: command_add_setting(common, "replay.limit", argument); return 0;
     case KEY_SCALE: command_add_setting(common, "replay.scale", argument); return 0;
     case KEY_CSV: command_add_setting(common, "prefill.csv", argument); return 0;
+    case KEY_EXPLAIN: command_add_setting(common, "replay.explain", argument); return 0;
     case KEY_PLAN_LOG: command_add_setting(common, "replay.plan_log", argument); return 0;
     case 'w':
         arguments->generated = true;
@@ -556,6 +562,8 @@ static int replay_run_session(replay_arguments *arguments)
     replay_workload_free(&session.workload);
     replay_options_free(&session.options);
     kvt_store_options_free(session.store_owner);
+    for (size_t i = 0; i < session.result_count && session.results != NULL; i++)
+        replay_result_free(&session.results[i]);
     free(session.results);
     free(session.policy_text);
     return code;

@@ -291,6 +291,25 @@ KVT_API KVT_NODISCARD kvt_status kvt_policy_set_speed(kvt_policy *policy, kvt_ti
 /* Present option index of an entry, KVT_OPTION_NONE when it is not stored or unknown. */
 KVT_API uint8_t kvt_policy_option(const kvt_policy *policy, uint64_t handle);
 
+/*
+ * What "utility" has learned of how soon entries are used again. A rate is a sum of reuse experts,
+ * one for each kind and half-life; the weight of one is the number of further uses that it lets
+ * expect of one counted use (docs/POLICY.md, "Rates").
+ */
+#define KVT_REUSE_HALF_LIVES 6
+typedef enum kvt_reuse_kind {
+    KVT_REUSE_COUNT = 0, /* how an entry's uses add up: documents of steady popularity */
+    KVT_REUSE_LAST = 1,  /* its last use alone, however many came before: turns of conversations */
+    KVT_REUSE_AGAIN = 2, /* the same, of entries used twice or more, beside KVT_REUSE_LAST */
+    KVT_REUSE_KINDS = 3
+} kvt_reuse_kind;
+
+typedef struct kvt_reuse_weights {
+    uint64_t uses; /* that were learned from; 0 = nothing is learned, or not yet */
+    double half_life_seconds[KVT_REUSE_HALF_LIVES];
+    double weight[KVT_REUSE_KINDS][KVT_REUSE_HALF_LIVES];
+} kvt_reuse_weights;
+
 /* One option's terms, as explain prints them. */
 typedef struct kvt_explained_option {
     kvt_option option;
@@ -315,10 +334,12 @@ typedef struct kvt_explanation {
     double price[KVT_TIER_COUNT]; /* s/s per byte */
     const char *reason;           /* one sentence, static storage */
     kvt_explained_option options[KVT_OPTIONS_MAX];
-    /* The term with the largest part of accesses_per_s, where the policy learns them; else NULL. */
-    const char *reuse_expert; /* what it goes by, static storage */
+    /* The reuse expert with the largest part of accesses_per_s. NULL and zeros where the policy
+     * learns none, and where a caller has set the rate. */
+    const char *reuse_expert; /* its kind in words, static storage */
+    kvt_reuse_kind reuse_kind;
     double reuse_half_life_seconds;
-    double reuse_weight; /* its learned weight: uses that one counted use lets expect */
+    double reuse_weight; /* as in kvt_reuse_weights */
     double reuse_share;  /* of accesses_per_s, 0..1 */
 } kvt_explanation;
 
@@ -350,6 +371,7 @@ typedef struct kvt_policy_stats {
     double price[KVT_TIER_COUNT];
     uint64_t limited; /* options barred by a loss or load limit, counted per admission */
     uint64_t written_bytes[KVT_TIER_COUNT]; /* by committed moves */
+    kvt_reuse_weights reuse;
 } kvt_policy_stats;
 
 /*

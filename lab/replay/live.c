@@ -578,6 +578,7 @@ static void live_take_stats(live_run *run, const kvt_store_stats *stats)
     result->promotions = stats->promotions;
     result->demotions = stats->demotions;
     result->evictions = stats->evictions;
+    result->reuse = policy->reuse;
     result->loop_s = result->wall_s;
     results_finish(&run->collector, run->options->servers);
 }

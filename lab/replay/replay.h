@@ -96,6 +96,7 @@ typedef struct replay_options {
     kvt_hole_mode holes;
     double high_watermark;
     double low_watermark;
+    uint32_t explain;    /* stored blocks that the result explains; at most REPLAY_EXPLAIN_MAX */
     double tick_seconds; /* of virtual time between two policy ticks */
     uint32_t moves_per_tick;
     uint64_t move_bytes_per_s; /* 0 = unlimited */
@@ -186,6 +187,14 @@ typedef struct replay_bound {
 KVT_NODISCARD kvt_status replay_bound_find(const replay_options *options,
                                            const replay_workload *workload, replay_bound *out);
 
+/* What the engine said of a stored block when a simulation ended. */
+#define REPLAY_EXPLAIN_MAX 32u
+typedef struct replay_explained {
+    uint32_t block;
+    kvt_tier tier; /* the highest that holds bytes of it */
+    kvt_explanation why;
+} replay_explained;
+
 typedef struct replay_result {
     char policy[32];
     char mode[8]; /* "sim" or "live" */
@@ -221,7 +230,10 @@ typedef struct replay_result {
     uint64_t puts, refused, promotions, demotions, evictions, moves;
     double loop_s; /* wall seconds of the replay loop alone */
     double block_refs_per_s;
-    uint64_t plan_hash; /* simulation, over every move: equal runs, equal hashes */
+    uint64_t plan_hash;          /* simulation, over every move: equal runs, equal hashes */
+    kvt_reuse_weights reuse;     /* what the engine had learned when the run ended */
+    replay_explained *explained; /* simulation with options.explain: soonest used first */
+    uint32_t explained_count;
 
     uint64_t moves_committed, moves_aborted; /* of all moves planned */
 
@@ -246,7 +258,10 @@ typedef struct replay_result {
     uint64_t reopened;                    /* curves of devices that had drifted */
 } replay_result;
 
-/* Runs one policy in virtual time, one thread. The result needs no release.
+/* Releases what a result owns, which is nothing without options.explain. */
+void replay_result_free(replay_result *result);
+
+/* Runs one policy in virtual time, one thread. Release the result with replay_result_free.
  * KVT_OK; KVT_E_UNSUPPORTED (unknown policy); KVT_E_ARGUMENT; KVT_E_MEMORY; KVT_E_IO (plan log). */
 KVT_NODISCARD kvt_status replay_run_sim(const replay_options *options,
                                         const replay_workload *workload, const char *policy,

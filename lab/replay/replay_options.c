@@ -123,6 +123,7 @@ static const char *options_range_fault(const replay_options *o)
     if (o->block_tokens < 1 || o->block_tokens > 65536) return "replay.block_tokens: 1 to 65536";
     if (!(o->scale > 0.0 && o->scale <= 1.0)) return "replay.scale: above 0, up to 1";
     if (!(o->warmup >= 0.0 && o->warmup < 1.0)) return "replay.warmup: 0 up to below 1";
+    if (o->explain > REPLAY_EXPLAIN_MAX) return "replay.explain: at most 32";
     if (o->seeds < 1 || o->seeds > 1000) return "replay.seeds: 1 to 1000";
     if (!(o->sensitivity >= 0.0 && o->sensitivity <= 4.0)) return "replay.sensitivity: 0 to 4";
     if (!(o->repeatability >= 0.0 && o->repeatability <= 1.0)) {
@@ -537,6 +538,7 @@ static void options_read_plain(kvt_config *config, bool live, replay_options *op
     options->hysteresis = kvt_config_number(config, "store.hysteresis");
     if (!live) {
         options->bounds = kvt_config_switch(config, "replay.bounds");
+        options->explain = options_count(config, "replay.explain");
         options_read_store_model(config, options);
     }
     options->holes = strcmp(kvt_config_text(config, "store.holes"), "mixed") == 0

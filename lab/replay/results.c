@@ -7,6 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+void replay_result_free(replay_result *result)
+{
+    free(result->explained);
+    result->explained = NULL;
+    result->explained_count = 0;
+}
+
 void results_start(replay_result *result, const char *mode, const char *policy,
                    const replay_options *options, const replay_workload *workload)
 {

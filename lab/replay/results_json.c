@@ -8,6 +8,7 @@
  */
 #include "replay.h"
 #include "results.h"
+#include "results_reuse.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -219,6 +220,9 @@ static json_t *json_result(const replay_result *result, bool *sound)
     json_put_times(object, result, sound);
     json_put_traffic(object, result, sound);
     json_put_work(object, result, sound);
+    json_put(object, "reuse", results_reuse_json(&result->reuse), sound);
+    if (result->explained_count > 0)
+        json_put(object, "explained", results_explained_json(result), sound);
     if (strcmp(result->mode, "live") == 0)
         json_put_live(object, result, sound);
     else

@@ -6,6 +6,7 @@
 
 #include "replay.h"
 #include "results.h"
+#include "results_reuse.h"
 
 #include <math.h>
 #include <string.h>
@@ -247,6 +248,7 @@ kvt_status replay_print_text(const replay_report *report, FILE *file)
     text_hits(report, file);
     text_moves(report, file);
     results_regrets_text(report, file);
+    results_reuse_text(report, file);
     text_live(report, file);
     for (size_t i = 0; i < report->result_count; i++)
         unstable |= !results_has_mean(&report->results[i]);

@@ -157,6 +157,9 @@ void sim_quality_close(sim_state *sim);
 void sim_quality_sum(const sim_state *sim, sim_visit *visit);
 void sim_quality_move(sim_state *sim, const kvt_move *move); /* a committed one */
 
+/* sim_explain.c: fills the result's explanations, when the options ask for some. */
+KVT_NODISCARD kvt_status sim_explain(sim_state *sim);
+
 /* sim_regret.c: what is known before the run, at the start of an epoch, and in the end. */
 KVT_NODISCARD kvt_status sim_regret_open(sim_state *sim);
 void sim_regret_close(sim_state *sim);

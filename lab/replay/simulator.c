@@ -306,6 +306,7 @@ static void sim_finish(sim_state *sim, results_collector *collector)
     result->promotions = stats.promotions;
     result->demotions = stats.demotions;
     result->evictions = stats.evictions;
+    result->reuse = stats.reuse;
     results_finish(collector, sim->options->servers);
     sim_regret_finish(sim);
     results_percentiles(sim->samples_ns, sim->sample_room, &result->decision_ns_p50,
@@ -359,6 +360,7 @@ kvt_status replay_run_sim(const replay_options *options, const replay_workload *
         goto out;
     }
     sim_finish(sim, &collector);
+    status = sim_explain(sim);
 out:
     results_collector_close(&collector);
     sim_release(sim);

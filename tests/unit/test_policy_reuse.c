@@ -60,7 +60,8 @@ static int event_order(const void *a, const void *b)
     return (left > right) - (left < right);
 }
 
-#define EVENTS 60000
+#define EVENTS     60000
+#define DRIFT_USES 10000
 
 /* Sessions whose every turn is followed by another with a probability after a pause. */
 static size_t draw_sessions(event *to, size_t room, double seconds, double gap, double again,
@@ -102,14 +103,17 @@ static void sessions_are_told_by_their_last_use(void **state)
     /* Planted: one more with probability 0.6, half of them within 75 s, which is the second half
      * life; its neighbours share a little of it. That none comes has the probability e^-(weights).
      */
-    double last = weight_of(policy, REUSE_LAST, 0, KERNELS - 1);
+    double last = weight_of(policy, KVT_REUSE_LAST, 0, HALF_LIVES - 1);
     kvt_explanation x;
     assert_int_equal(kvt_policy_explain(policy, 0, events[count - 1].handle, &x), KVT_OK);
     assert_string_equal(x.reuse_expert, "its last use alone");
+    assert_int_equal(x.reuse_kind, KVT_REUSE_LAST);
+    assert_true(x.reuse_weight == policy->model->weight[KVT_REUSE_LAST][1]);
     assert_true(x.reuse_half_life_seconds == 75.0 && x.reuse_share > 0.3 && x.reuse_share <= 1.0);
-    double after_one = weight_of(policy, REUSE_COUNT, 0, KERNELS - 1) + last;
+    double after_one = weight_of(policy, KVT_REUSE_COUNT, 0, HALF_LIVES - 1) + last;
     assert_true(fabs(1.0 - exp(-after_one) - 0.6) < 0.05);
-    double near = weight_of(policy, REUSE_COUNT, 0, 2) + weight_of(policy, REUSE_LAST, 0, 2);
+    double near =
+        weight_of(policy, KVT_REUSE_COUNT, 0, 2) + weight_of(policy, KVT_REUSE_LAST, 0, 2);
     assert_true(near > 0.95 * after_one);
     assert_true(last > 2.0 * (after_one - last));
     kvt_policy_close(policy);
@@ -140,6 +144,70 @@ static void documents_are_told_by_their_counts(void **state)
         double ratio = x.accesses_per_s * (double)handle / per_s;
         assert_true(ratio > 0.6 && ratio < 1.6);
     }
+    kvt_policy_close(policy);
+}
+
+/* Weights of a first use, as the statistics say them, over a range of half-lives. */
+static double stats_weight(const kvt_policy *policy, int from, int to)
+{
+    kvt_policy_stats stats;
+    kvt_policy_stats_get(policy, &stats);
+    double sum = 0.0;
+    for (int k = from; k <= to; k++)
+        sum += stats.reuse.weight[KVT_REUSE_COUNT][k] + stats.reuse.weight[KVT_REUSE_LAST][k];
+    return sum;
+}
+
+/* A workload of documents becomes one of conversations: within 10,000 uses, little more than the
+ * memory of what was learned, the weights say that another use follows with the probability 0.6
+ * that was planted, and that it comes within minutes. */
+static void weights_follow_a_changed_workload(void **state)
+{
+    (void)state;
+    uint64_t dice = 8;
+    kvt_policy *policy = open_with(1000, 1024);
+    double at = 1.0;
+    for (int i = 0; i < DRIFT_USES; i++) {
+        at += draw_pause(&dice, 1.4);
+        double mark = draw_unit(&dice);
+        use(policy, at, 1 + (uint64_t)(mark * mark * 64.0), 100);
+    }
+    int most = KVT_REUSE_HALF_LIVES - 1;
+    assert_true(1.0 - exp(-stats_weight(policy, 0, most)) > 0.9);
+    assert_true(stats_weight(policy, 3, most) > stats_weight(policy, 0, 2));
+    event *events = malloc(EVENTS * sizeof *events);
+    assert_non_null(events);
+    size_t count = draw_sessions(events, EVENTS, 40000.0, 2.0, 0.6, 75.0, &dice);
+    assert_true(count > DRIFT_USES);
+    qsort(events, count, sizeof *events, event_order);
+    for (size_t i = 0; i < DRIFT_USES; i++)
+        use(policy, at + events[i].at, 1000000 + events[i].handle, 10);
+    assert_true(fabs(1.0 - exp(-stats_weight(policy, 0, most)) - 0.6) < 0.05);
+    assert_true(stats_weight(policy, 3, most) < 0.25 * stats_weight(policy, 0, 2));
+    kvt_policy_stats stats;
+    kvt_policy_stats_get(policy, &stats);
+    assert_true(stats.reuse.uses > DRIFT_USES && stats.reuse.uses <= 2 * DRIFT_USES);
+    assert_true(stats.reuse.half_life_seconds[1] == 75.0);
+    kvt_policy_close(policy);
+    free(events);
+}
+
+/* Nothing is learned by a policy without the model. */
+static void only_utility_has_weights(void **state)
+{
+    (void)state;
+    kvt_policy_config config;
+    memory = (test_memory){.left = -1};
+    kvt_policy_config_init(&config);
+    config.allocator = test_allocator(&memory);
+    config.name = "lru";
+    config.tiers[KVT_TIER_DRAM].capacity_bytes = 1000;
+    kvt_policy *policy = test_open(&config);
+    for (uint64_t i = 0; i < 20; i++)
+        use(policy, 1.0 + (double)i, 1 + i % 3, 10);
+    kvt_policy_stats stats;
+    kvt_policy_stats_get(policy, &stats);
+    assert_true(stats.reuse.uses == 0 && stats.reuse.weight[KVT_REUSE_LAST][1] == 0.0);
     kvt_policy_close(policy);
 }
 
@@ -246,6 +314,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sessions_are_told_by_their_last_use),
         cmocka_unit_test(documents_are_told_by_their_counts),
+        cmocka_unit_test(weights_follow_a_changed_workload),
+        cmocka_unit_test(only_utility_has_weights),
         cmocka_unit_test(a_prefix_has_at_least_the_rate_of_its_continuation),
         cmocka_unit_test(victims_are_near_the_cheapest),
     };

@@ -1,0 +1,45 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""replay --explain: a user sees what was learned of reuse, and by what single blocks are kept.
+
+    test_replay_explain.py COMMAND
+
+Virtual time: nothing here depends on how long anything takes.
+"""
+
+import os
+import sys
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from command_case import CommandCase  # noqa: E402
+
+
+class ExplainTest(CommandCase):
+    def test_names_the_reuse_expert(self):
+        command = ["replay", "--workload", "poisson", "--policy", "lru,utility", "--explain", "3",
+                   "--set", "workload.requests=300", "--set", "workload.contexts=50",
+                   "--set", "workload.turns_mean=4"]
+        document = self.run_json(*command)
+        lru, utility = document["results"]
+        self.assertIsNone(lru["reuse"])
+        self.assertEqual(len(lru["explained"]), 3)
+        self.assertIsNone(lru["explained"][0]["reuse_expert"])
+        reuse = utility["reuse"]
+        self.assertGreater(reuse["uses"], 100)
+        self.assertEqual(sorted(reuse), ["again", "count", "half_life_s", "last", "uses"])
+        rates = [row["uses_per_s"] for row in utility["explained"]]
+        self.assertEqual(rates, sorted(rates, reverse=True))
+        for row in utility["explained"]:
+            expert = row["reuse_expert"]
+            place = reuse["half_life_s"].index(expert["half_life_s"])
+            self.assertAlmostEqual(expert["weight"], reuse[expert["kind"]][place])
+            self.assertTrue(0.0 < expert["share_of_rate"] <= 1.0)
+        text = self.run_command(*command).stdout
+        self.assertRegex(text, "reuse learned by utility, seed 1, from [0-9]+ uses: ")
+        self.assertRegex(text, "block [0-9]+: raw in dram, .*reuse expert: .*, half-life .*weight")
+        self.fails("at most 32", "replay", "--workload", "poisson", "--explain", "33")
+
+
+if __name__ == "__main__":
+    unittest.main()
