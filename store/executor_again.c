@@ -33,15 +33,15 @@ static kvt_status executor_await_rest(kvt_store *store, uint64_t handle, uint64_
 static kvt_status executor_write_again(kvt_store *store, store_entry *entry, kvt_tier to)
 {
     uint64_t handle = entry->handle;
-    kvt_move move = {.id = RELAYOUT_ID, .handle = handle, .kind = KVT_MOVE_CHANGE};
-    executor_result result = {0};
+    kvt_move move = {.handle = handle, .kind = KVT_MOVE_CHANGE};
+    executor_cause cause;
     move.to_variant = entry->place->variant;
     move.to_bytes[to] = entry->place->record_bytes;
     (void)!kvt_policy_pin(store->policy, handle); /* no plan touches it meanwhile */
     entry_set_state(entry, ENTRY_RESIDENT, ENTRY_MOVING);
     pthread_mutex_unlock(&store->lock);
-    kvt_status status = executor_run_plan(store, &move, 1, NULL, &result);
-    if (status == KVT_E_SPACE && !result.no_room) status = KVT_E_IO; /* a device said so */
+    kvt_status status = executor_run_unplanned(store, &move, &cause);
+    if (cause == EXECUTOR_FULL) status = KVT_E_IO;
     pthread_mutex_lock(&store->lock);
     (void)!kvt_policy_unpin(store->policy, handle); /* a miss when it could not be read */
     pthread_mutex_unlock(&store->lock);

@@ -29,12 +29,10 @@ void plan_mark(kvt_store *store, const kvt_plan *plan)
     }
 }
 
-/* Undoes one marked move whose execution has not begun or has given back what it held. */
-static void plan_abort_move(kvt_store *store, const kvt_move *move)
+void plan_settle_entry(kvt_store *store, const kvt_move *move)
 {
     store_entry *entry = entry_find_handle(&store->table, move->handle);
     assert(entry != NULL);
-    (void)!kvt_policy_abort(store->policy, move->id);
     if (move->kind == KVT_MOVE_PUT) {
         /* One that was handed over stays readable, and may get another plan. */
         if (entry->state == ENTRY_ARRIVING) entry_erase(&store->table, entry);
@@ -43,14 +41,15 @@ static void plan_abort_move(kvt_store *store, const kvt_move *move)
                         ENTRY_RESIDENT);
         KILL_NOTE(KILL_NOTE_ABORTED, &entry->key, entry->place->tier);
     }
-    if (move->id != RELAYOUT_ID) store->counters.moves_aborted++;
     pthread_cond_broadcast(&store->changed);
 }
 
 void plan_abort_moves(kvt_store *store, const kvt_move *moves, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
-        plan_abort_move(store, &moves[i]);
+        (void)!kvt_policy_abort(store->policy, moves[i].id);
+        plan_settle_entry(store, &moves[i]);
+        store->counters.moves_aborted++;
     }
 }
 

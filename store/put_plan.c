@@ -131,17 +131,6 @@ static kvt_status put_decide_once(kvt_store *store, put_work *work)
     return status;
 }
 
-/* How many members the store knows to be out of service. */
-static uint32_t put_count_retired(kvt_store *store)
-{
-    uint32_t count = 0;
-    pthread_mutex_lock(&store->lock);
-    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
-        count += (uint32_t)__builtin_popcountll(store->retired_members[tier]);
-    pthread_mutex_unlock(&store->lock);
-    return count;
-}
-
 /* A put that finds no room lets the entries that lacked only room into plans again: one of them may
  * be given up for it. */
 static bool put_find_victims(kvt_store *store, put_progress *progress, kvt_status status)
@@ -158,7 +147,6 @@ kvt_status put_decide(kvt_store *store, put_work *work)
     put_progress *progress = &work->progress;
     while (progress->tries - progress->larger_changes < PUT_TRIES) {
         progress->tries++;
-        progress->retired = put_count_retired(store);
         progress->last = put_decide_once(store, work);
         if (progress->last == KVT_OK) return KVT_OK;
         if (!put_find_victims(store, progress, progress->last)) break;
@@ -166,38 +154,39 @@ kvt_status put_decide(kvt_store *store, put_work *work)
     return progress->last;
 }
 
+/* What the failure says about the size to plan the put with. A tier that holds more than its units
+ * let the policy fill, as after a restart with larger ones, has room only where no unit fits: the
+ * next plan then makes room for more than the record. False: nothing that another plan could use.
+ */
+static bool put_learn_size(put_progress *progress, const kvt_move *put,
+                           const executor_result *result)
+{
+    uint64_t planned = store_bytes_of(put->to_bytes);
+    bool larger = result->put_bytes > planned;
+    bool lacks_room = result->cause == EXECUTOR_ROOM || result->cause == EXECUTOR_FULL;
+    bool crowded = lacks_room && planned < PUT_ROOM_MOST * result->put_bytes;
+    if (!larger && !crowded) return false;
+    progress->larger_variant = put->to_variant;
+    progress->larger_bytes = larger ? result->put_bytes : 2 * planned;
+    return true;
+}
+
 /* Whether a plan that ended so is followed by another. */
 static bool put_tries_again(kvt_store *store, put_work *work, const executor_result *result)
 {
     put_progress *progress = &work->progress;
-    const kvt_plan *plan = work->plan;
-    kvt_status status = progress->last;
-    if (put_find_victims(store, progress, status)) return true;
-    if (status >= 0) return false;
+    if (put_find_victims(store, progress, progress->last)) return true;
+    if (progress->last >= 0) return false;
     /* A trial that fails is no fault of the put, which is decided on its merit next. */
     if (progress->trial) return true;
-    if (status == KVT_E_MEMORY) return false;
-    bool room_failed = result->failed + 1 < plan->count;
-    if (room_failed && result->larger && progress->larger_changes < PUT_LARGER)
-        progress->larger_changes++;
-    const kvt_move *put = &plan->moves[plan->count - 1];
-    bool larger = result->put_bytes > store_bytes_of(put->to_bytes);
-    /* A member that failed has been taken out of the plan's world by now. */
-    bool tier_failed = status == KVT_E_GONE || status == KVT_E_IO || status == KVT_E_READ_ONLY;
-    /* So has one that failed a sync and was noticed by the room that went with it. */
-    bool shrunk = status == KVT_E_SPACE && put_count_retired(store) > progress->retired;
-    /* A tier that holds more than its units let the policy fill, as after a restart with larger
-     * ones: what the plan freed lies where no unit fits, so the next one makes room for more. */
-    uint64_t planned = store_bytes_of(put->to_bytes);
-    bool crowded = status == KVT_E_SPACE && !room_failed && !shrunk && !larger &&
-                   planned < PUT_ROOM_MOST * result->put_bytes;
-    if (!room_failed && !tier_failed && !shrunk && !crowded && !(status == KVT_E_SPACE && larger))
-        return false;
-    if (larger || crowded) {
-        progress->larger_variant = put->to_variant;
-        progress->larger_bytes = larger ? result->put_bytes : 2 * planned;
+    if (result->cause == EXECUTOR_MEMORY) return false;
+    if (result->before_put) {
+        if (result->cause == EXECUTOR_LARGER && progress->larger_changes < PUT_LARGER)
+            progress->larger_changes++;
+        return true;
     }
-    return true;
+    bool sized = put_learn_size(progress, &work->plan->moves[work->plan->count - 1], result);
+    return result->cause == EXECUTOR_DEVICE || (result->cause != EXECUTOR_OTHER && sized);
 }
 
 kvt_status put_run(kvt_store *store, put_work *work)

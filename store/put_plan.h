@@ -17,7 +17,6 @@ typedef struct put_progress {
     uint64_t larger_bytes;      /* and its size; 0 = none */
     uint32_t tries;             /* plans asked for so far */
     uint32_t larger_changes;    /* of these, planned again because another entry's record was */
-    uint32_t retired;           /* members out of service when the plan was made */
     bool yielded;               /* what lacked only room was let into plans again */
     bool trial;                 /* the plan is trust.c's */
     kvt_status last;            /* how the last plan ended */

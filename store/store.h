@@ -286,6 +286,12 @@ void plan_mark(kvt_store *store, const kvt_plan *plan);
 /* Aborts marked moves that have not begun. Lock held; returns with the lock held. Observers are
  * told by the caller through plan_report. */
 void plan_abort_moves(kvt_store *store, const kvt_move *moves, uint32_t count);
+
+/* The entry of a move that is not carried out is at rest again, or leaves when it was to be put.
+ * Lock held. */
+void plan_settle_entry(kvt_store *store, const kvt_move *move);
+
+/* Tells the observer how a move ended. No lock held. */
 void plan_report(kvt_store *store, const kvt_move *move, kvt_status outcome);
 
 /* Queues a marked plan for the background, or aborts it when the queue is full. Lock held. */
@@ -301,21 +307,33 @@ store_queued_plan *plan_unqueue(kvt_store *store, uint32_t index);
 
 /* ---- executor.c ---- */
 
-/* The id of a move that the policy does not know of (executor_again.c). */
-#define RELAYOUT_ID 0u
+/* Why a move failed. The executor is the one that knows; nobody else works it out. */
+typedef enum executor_cause {
+    EXECUTOR_DONE = 0,
+    EXECUTOR_ROOM,   /* pool or policy had no room for the record; no device said so */
+    EXECUTOR_FULL,   /* a device said that it is full */
+    EXECUTOR_LARGER, /* the record came out larger than was planned */
+    EXECUTOR_DEVICE, /* a device failed or is out of service, and the next plan does without it */
+    EXECUTOR_MEMORY, /* of the process */
+    EXECUTOR_OTHER   /* what the status says */
+} executor_cause;
 
 typedef struct executor_result {
-    uint32_t committed; /* moves */
-    uint32_t failed;    /* index of the move that failed, when one did */
+    uint32_t committed;   /* moves */
+    executor_cause cause; /* of the first failure */
+    bool before_put;      /* a move before the plan's PUT failed */
     uint64_t put_bytes; /* the size that the PUT's record came out with, 0 before it was encoded */
-    bool no_room;       /* it failed because pool or policy had no room; no device said so */
-    bool larger;        /* it failed because its record came out larger than was planned */
 } executor_result;
 
 /* Carries a marked plan out, in order; after a failure the rest is aborted. data is the caller's
  * buffer of the plan's PUT, or NULL. No lock held. Returns the first failure. */
 KVT_NODISCARD kvt_status executor_run_plan(kvt_store *store, const kvt_move *moves, uint32_t count,
                                            const void *data, executor_result *result_out);
+
+/* Carries out a move of a MOVING entry that the policy does not know of: it is neither committed
+ * nor aborted there, nor reported. No lock held. Returns how it failed. */
+KVT_NODISCARD kvt_status executor_run_unplanned(kvt_store *store, const kvt_move *move,
+                                                executor_cause *cause_out);
 
 /* Lays a RESIDENT entry of this tier out anew: the same record, in the same tier, with the weights
  * of now. No lock held. KVT_OK; KVT_MISS (the entry is not at rest there); KVT_E_SPACE (no room: it

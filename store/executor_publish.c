@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * executor_publish.c - the stages after the write: catalog row and place are prepared, then the
+ * entry gets the place, keeps the record as a copy, goes onto its copy, or leaves.
+ *
+ * Thread rule: as executor.c; the control lock for the moments in which shared state is touched.
+ */
+#include "store/executor_internal.h"
+#include "store/kill_note.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+/* Makes the catalog row of a record on SSD, and the ticket for its deletion. */
+static kvt_status executor_prepare_row(store_op *op)
+{
+    const store_entry *entry = op->entry;
+    kvt_status status = catalog_ticket_new(&entry->key, op->place->serial, &op->place->ticket);
+    if (status != KVT_OK) return status;
+    catalog_row row = {.key = entry->key,
+                       .serial = op->place->serial,
+                       .generation = op->spec.generation,
+                       .parent = entry->parent,
+                       .has_parent = entry->has_parent,
+                       .layout = entry->layout,
+                       .first_position = entry->first_position,
+                       .recompute_seconds = entry->recompute_seconds,
+                       .variant = op->place->variant,
+                       .record_bytes = op->record_bytes};
+    row.location_bytes = tiers_location_pack(op->location, NULL, 0);
+    row.location = malloc(row.location_bytes);
+    if (row.location == NULL) return KVT_E_MEMORY;
+    (void)tiers_location_pack(op->location, row.location, row.location_bytes);
+    status = catalog_insertion_new(&row, &op->row);
+    free(row.location);
+    return status;
+}
+
+/* Everything that publishing needs and that can fail for memory. Gives staging back: what follows
+ * may wait for readers, and a reader may be waiting for staging. */
+kvt_status stage_prepare(store_op *op)
+{
+    op->place = calloc(1, sizeof *op->place);
+    if (op->place == NULL) return KVT_E_MEMORY;
+    op->place->tier = op->tier;
+    op->place->variant = op->move->to_variant;
+    op->place->serial = op->serial;
+    op->place->generation = op->spec.generation;
+    op->place->record_bytes = op->record_bytes;
+    op->place->scratch_bytes = op->scratch_bytes;
+    staging_give(op->store->staging, &op->staging);
+    if (op->store->catalog == NULL || op->tier != KVT_TIER_SSD) return KVT_OK;
+    return executor_prepare_row(op);
+}
+
+/* What becomes of a place that was replaced: a promotion leaves its record on SSD, as room allows.
+ * Lock held; it is released while waiting for readers. */
+static void executor_leave_place(kvt_store *store, store_entry *entry, store_place *old)
+{
+    kvt_tier tier = entry->place->tier;
+    if (tier == KVT_TIER_SSD) {
+        copies_drop(store, entry); /* of another form than the one that was stored now */
+    } else if (old->tier == KVT_TIER_SSD && copies_attach(store, entry, old)) {
+        KILL_NOTE(KILL_NOTE_COPIED, &entry->key, KVT_TIER_SSD);
+        store->counters.copies_kept++;
+        copies_trim(store);
+        return;
+    } else if (old->tier == KVT_TIER_SSD) {
+        KILL_NOTE(KILL_NOTE_GIVES_WAY, &entry->key, KVT_TIER_SSD);
+    }
+    place_drain(store, old);
+}
+
+/* Makes the new place the entry's: the policy's commit first, because it alone can still refuse. */
+kvt_status stage_publish(store_op *op)
+{
+    kvt_store *store = op->store;
+    store_entry *entry = op->entry;
+    uint64_t actual[KVT_TIER_COUNT] = {0};
+    actual[op->tier] = op->record_bytes;
+    pthread_mutex_lock(&store->lock);
+    kvt_status status = KVT_OK;
+    if (op->planned) status = kvt_policy_commit(store->policy, op->move->id, actual);
+    op->no_room = status == KVT_E_SPACE;
+    if (status == KVT_OK) {
+        store_place *old = entry->place;
+        assert((old != NULL) == (entry->state == ENTRY_MOVING));
+        op->place->location = op->location;
+        entry->place = op->place;
+        entry->load = NULL; /* later gets must not join a read of the old place */
+        op->location = NULL;
+        op->place = NULL;
+        if (op->record_bytes > store->record_bytes_max) store->record_bytes_max = op->record_bytes;
+        if (op->row != NULL) catalog_insert(store->catalog, op->row);
+        op->row = NULL;
+        KILL_NOTE(old == NULL ? KILL_NOTE_PLACED : KILL_NOTE_MOVED, &entry->key, op->tier);
+        KILL_POINT("publish: row queued");
+        if (old != NULL) {
+            if (op->tier < old->tier) store->counters.promotions++;
+            if (op->tier > old->tier) store->counters.demotions++;
+            old->readers--;
+            op->source = NULL;
+        }
+        entry_set_state(entry, entry->state, ENTRY_RESIDENT);
+        entry->staged = NULL; /* later gets read the record */
+        backoff_note_success(store, entry);
+        if (op->record_bytes > store_bytes_of(op->move->to_bytes)) store_resize(store, entry);
+        pthread_cond_broadcast(&store->changed);
+        if (old != NULL) executor_leave_place(store, entry, old);
+        executor_settle_debt(op);
+    }
+    pthread_mutex_unlock(&store->lock);
+    return status;
+}
+
+/* change: the copy that is on SSD already becomes the place; not a byte is written. */
+kvt_status stage_adopt(store_op *op)
+{
+    kvt_store *store = op->store;
+    store_entry *entry = op->entry;
+    store_place *old = op->source;
+    uint64_t actual[KVT_TIER_COUNT] = {0};
+    pthread_mutex_lock(&store->lock);
+    actual[KVT_TIER_SSD] = entry->copy->record_bytes;
+    kvt_status status = kvt_policy_commit(store->policy, op->move->id, actual);
+    if (status == KVT_OK) {
+        entry->place = copies_detach(store, entry);
+        entry->load = NULL; /* later gets must not join a read of the old place */
+        store->counters.demotions++;
+        store->counters.copy_demotions++;
+        KILL_NOTE(KILL_NOTE_MOVED, &entry->key, KVT_TIER_SSD);
+        old->readers--;
+        op->source = NULL;
+        entry_set_state(entry, ENTRY_MOVING, ENTRY_RESIDENT);
+        backoff_note_success(store, entry);
+        pthread_cond_broadcast(&store->changed);
+        place_drain(store, old);
+    } else {
+        copies_let_go(store, entry);
+    }
+    pthread_mutex_unlock(&store->lock);
+    return status;
+}
+
+/* copy: what was written hangs beside the place that it was read from. */
+kvt_status stage_keep(store_op *op)
+{
+    kvt_store *store = op->store;
+    pthread_mutex_lock(&store->lock);
+    op->place->location = op->location;
+    bool kept = copies_attach(store, op->entry, op->place);
+    if (kept) {
+        catalog_insert(store->catalog, op->row);
+        KILL_NOTE(KILL_NOTE_COPIED, &op->entry->key, KVT_TIER_SSD);
+        KILL_POINT("copy: row queued");
+        op->row = NULL;
+        op->location = NULL;
+        op->place = NULL;
+        op->source->readers--;
+        op->source = NULL;
+        entry_set_state(op->entry, ENTRY_MOVING, ENTRY_RESIDENT);
+        executor_settle_debt(op);
+        pthread_cond_broadcast(&store->changed);
+    }
+    pthread_mutex_unlock(&store->lock);
+    return kept ? KVT_OK : KVT_E_GONE;
+}
+
+/* evict: the entry has been invisible since the plan was made; who reads it still may finish. An
+ * eviction from above is to free room there: it costs no record on SSD that is in nobody's way. */
+kvt_status stage_unlist(store_op *op)
+{
+    kvt_store *store = op->store;
+    pthread_mutex_lock(&store->lock);
+    store_entry *entry = op->entry;
+    entry->load = NULL;
+    kvt_status status = kvt_policy_commit(store->policy, op->move->id, NULL);
+    assert(status == KVT_OK);
+    if (!copies_outlast(store, entry)) {
+        store_place *place = entry->place;
+        entry->place = NULL; /* others look at the entry while this waits for readers */
+        place_drain(store, place);
+        copies_drop(store, entry);
+        entry_erase(&store->table, entry);
+        store->counters.evictions++;
+        pthread_cond_broadcast(&store->changed);
+    }
+    pthread_mutex_unlock(&store->lock);
+    return status;
+}

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * executor_record.c - the stages that make a record and bring it to its tier: read, recode, encode,
+ * reserve, write. None of them changes the entry.
+ *
+ * Thread rule: as executor.c; the control lock for the moments in which shared state is touched.
+ */
+#include "codecs/codecs.h"
+#include "store/executor_internal.h"
+#include "store/placement_note.h"
+
+#include <assert.h>
+#include <string.h>
+
+/* Every record that is encoded gets a generation of its own, so that older bytes of the same key
+ * can never pass for it. */
+static uint64_t executor_next_serial(kvt_store *store)
+{
+    pthread_mutex_lock(&store->lock);
+    uint64_t serial = store->next_serial++;
+    pthread_mutex_unlock(&store->lock);
+    return serial;
+}
+
+static void executor_fill_spec(store_op *op)
+{
+    const store_entry *entry = op->entry;
+    memset(&op->spec, 0, sizeof op->spec);
+    op->spec.key = entry->key;
+    op->spec.layout = entry->layout;
+    op->spec.variant = op->move->to_variant;
+    op->spec.first_position = entry->first_position;
+}
+
+kvt_status executor_bound(const kvt_store *store, const kvt_record_spec *spec, uint64_t *bytes_out,
+                          uint64_t *scratch_bytes_out)
+{
+    kvt_status status = kvt_record_bound(spec, bytes_out, scratch_bytes_out);
+    if (status != KVT_OK || store->workers == NULL) return status;
+    return kvt_record_scratch_parallel(spec, store->workers->count, scratch_bytes_out);
+}
+
+/* change: brings the source record into staging and verifies it, room for recoding included. */
+kvt_status stage_read(store_op *op)
+{
+    kvt_store *store = op->store;
+    const store_place *source = op->source;
+    uint64_t bytes = staging_round(source->record_bytes);
+    executor_fill_spec(op);
+    op->spec.generation = source->generation;
+    op->scratch_bytes = source->scratch_bytes;
+    kvt_status status = KVT_OK;
+    if (memcmp(&source->variant, &op->move->to_variant, sizeof source->variant) != 0) {
+        status = executor_bound(store, &op->spec, &op->bound_bytes, &op->scratch_bytes);
+        if (status != KVT_OK) return status;
+        uint64_t scratch = op->scratch_bytes;
+        if (source->scratch_bytes > scratch) scratch = source->scratch_bytes;
+        bytes += staging_round(op->entry->source_bytes) + staging_round(op->bound_bytes) +
+                 staging_round(scratch);
+    }
+    status = staging_take(store->staging, bytes, STAGING_PATIENT, &op->staging);
+    if (status != KVT_OK) return status;
+    op->record = op->staging.memory;
+    op->record_bytes = source->record_bytes;
+    op->source_asked = true;
+    learn_flight flight;
+    const flight_watch *watch = learn_watch(store, source->tier, KVT_IO_READ, &flight);
+    status = flight_move(store->staging, store->pools[source->tier], KVT_IO_READ, source->location,
+                         op->record, source->record_bytes, watch, &op->staging);
+    if (status != KVT_OK) return status;
+    kvt_record_info info;
+    status = kvt_record_verify(op->record, op->record_bytes, &info);
+    if (status == KVT_OK && (memcmp(&info.spec.key, &op->entry->key, sizeof info.spec.key) != 0 ||
+                             info.spec.generation != source->generation)) {
+        status = KVT_E_MISMATCH;
+    }
+    return status;
+}
+
+/*
+ * Makes the record of another lossy variant from the codes of the present one, where the codec can
+ * (codecs_made_from). KVT_E_UNSUPPORTED: it cannot, and the elements have to be coded, which the
+ * policy asks for only where they are exact, or as good as that (planes at 8 bits).
+ */
+static kvt_status executor_derive(store_op *op, void *target, uint64_t target_bytes, void *scratch,
+                                  uint64_t scratch_bytes)
+{
+    const kvt_variant to = op->move->to_variant;
+    kvt_record_drop drop;
+    kvt_status status;
+    switch (codecs_made_from(op->source->variant, to)) {
+    case CODECS_WAY_DROP:
+        status = kvt_record_drop_planes(op->record, op->record_bytes, to, &drop);
+        if (status == KVT_OK) op->record_bytes = drop.record_bytes;
+        return status;
+    case CODECS_WAY_DERIVE:
+        status = kvt_record_derive(op->record, op->record_bytes, to, target, target_bytes, scratch,
+                                   scratch_bytes, &op->record_bytes);
+        if (status == KVT_OK) op->record = target;
+        /* A derived record that would not be smaller is no place to go to; coding the elements
+         * anew would lose a second time. */
+        return status == KVT_E_UNSUPPORTED ? KVT_E_SPACE : status;
+    default: return KVT_E_UNSUPPORTED;
+    }
+}
+
+/* What encoding a record has said, which is of a size now. */
+static kvt_status executor_note_size(const store_op *op, kvt_status status)
+{
+    if (status != KVT_OK && status != KVT_RAW) return status;
+    learn_note_size(op->store, op->entry, op->spec.variant, op->record_bytes);
+    return KVT_OK;
+}
+
+/* change: when the variant differs, makes the new record inside the staging buffer. */
+kvt_status stage_recode(store_op *op)
+{
+    const store_place *source = op->source;
+    if (memcmp(&source->variant, &op->move->to_variant, sizeof source->variant) == 0) return KVT_OK;
+    uint64_t target_bytes = op->bound_bytes;
+    char *decoded = (char *)op->staging.memory + staging_round(source->record_bytes);
+    char *target = decoded + staging_round(op->entry->source_bytes);
+    char *scratch = target + staging_round(target_bytes);
+    uint64_t scratch_bytes = (uint64_t)((char *)op->staging.memory + op->staging.bytes - scratch);
+    kvt_status status = executor_derive(op, target, target_bytes, scratch, scratch_bytes);
+    op->larger = status == KVT_E_SPACE;
+    if (status != KVT_E_UNSUPPORTED) return status;
+    kvt_record_spec expected = op->spec;
+    status = kvt_record_decode_parallel(op->record, op->record_bytes, &expected, op->store->workers,
+                                        decoded, op->entry->source_bytes, scratch, scratch_bytes);
+    if (status != KVT_OK) return status;
+    op->spec.generation = executor_next_serial(op->store);
+    status = kvt_record_encode_parallel(&op->spec, NULL, op->store->workers, decoded,
+                                        op->entry->source_bytes, target, target_bytes, scratch,
+                                        scratch_bytes, &op->record_bytes);
+    op->record = target;
+    return executor_note_size(op, status);
+}
+
+/* put: makes the record from the caller's bytes. */
+kvt_status stage_encode(store_op *op)
+{
+    executor_fill_spec(op);
+    op->spec.generation = executor_next_serial(op->store);
+    kvt_status status = executor_bound(op->store, &op->spec, &op->bound_bytes, &op->scratch_bytes);
+    if (status != KVT_OK) return status;
+    uint64_t bound = staging_round(op->bound_bytes);
+    status =
+        staging_take(op->store->staging, bound + op->scratch_bytes, STAGING_PATIENT, &op->staging);
+    if (status != KVT_OK) return status;
+    op->record = op->staging.memory;
+    uint64_t started_ns = store_now_ns(op->store);
+    status = kvt_record_encode_parallel(
+        &op->spec, NULL, op->store->workers, op->data, op->entry->source_bytes, op->record, bound,
+        (char *)op->record + bound, op->staging.bytes - bound, &op->record_bytes);
+    if (status == KVT_OK)
+        learn_note_encode(op->store, op->spec.variant, op->entry->source_bytes,
+                          (double)(store_now_ns(op->store) - started_ns) * 1e-9);
+    return executor_note_size(op, status);
+}
+
+/* A new layout has two places for a while, which the policy does not know of: who lacks that room
+ * meanwhile waits for it, as for a reader. It never waits itself. */
+static kvt_status executor_reserve_relayout(store_op *op)
+{
+    kvt_store *store = op->store;
+    op->owes = true;
+    pthread_mutex_lock(&store->lock);
+    store->draining[op->tier]++;
+    pthread_mutex_unlock(&store->lock);
+    kvt_status status = tiers_pool_reserve(store->pools[op->tier], op->record_bytes, &op->location);
+    op->no_room = status == KVT_E_SPACE;
+    return status;
+}
+
+/*
+ * Takes extents. Room that the policy counts as free may be owed: by the catalog, which hands
+ * extents back with the commit of the row's deletion, or by a reader of a place that was replaced.
+ * Both are waited for; then copies make way; only a tier without those is full.
+ */
+kvt_status stage_reserve(store_op *op)
+{
+    kvt_store *store = op->store;
+    if (!op->planned) return executor_reserve_relayout(op);
+    for (;;) {
+        /* Looked at in the order in which room passes: reader, catalog, pool. */
+        pthread_mutex_lock(&store->lock);
+        uint64_t drained = store->drained;
+        bool draining = store->draining[op->tier] != 0;
+        pthread_mutex_unlock(&store->lock);
+        bool owed = store->catalog != NULL && op->tier == KVT_TIER_SSD &&
+                    catalog_pending_release(store->catalog);
+        kvt_status status =
+            tiers_pool_reserve(store->pools[op->tier], op->record_bytes, &op->location);
+        if (status == KVT_OK && op->tier == KVT_TIER_SSD) {
+            pthread_mutex_lock(&store->lock);
+            copies_trim(store);
+            pthread_mutex_unlock(&store->lock);
+        }
+        if (status != KVT_E_SPACE) return status;
+        if (!owed && !draining) {
+            if (op->tier == KVT_TIER_SSD && copies_reclaim(store, op->record_bytes)) continue;
+            if (park_reclaim(store, op->tier, op->record_bytes)) continue;
+            op->no_room = true;
+            return status;
+        }
+        if (owed) {
+            status = catalog_settle(store->catalog);
+            if (status != KVT_OK) return status;
+            continue;
+        }
+        pthread_mutex_lock(&store->lock);
+        while (store->drained == drained) {
+            pthread_cond_wait(&store->changed, &store->lock);
+        }
+        pthread_mutex_unlock(&store->lock);
+    }
+}
+
+/* A record that goes to SSD says where it lies, for when the catalog is lost. */
+static void executor_note_place(const store_op *op)
+{
+    const store_entry *entry = op->entry;
+    placement_note note = {.serial = op->serial,
+                           .has_parent = entry->has_parent,
+                           .parent = entry->parent,
+                           .recompute_seconds = entry->recompute_seconds,
+                           .location = op->location};
+    memcpy(note.pool, op->store->pool_id, sizeof note.pool);
+    placement_note_attach(&note, op->record);
+}
+
+kvt_status stage_write(store_op *op)
+{
+    learn_flight flight;
+    op->serial = executor_next_serial(op->store);
+    if (op->store->catalog != NULL && op->tier == KVT_TIER_SSD) executor_note_place(op);
+    const flight_watch *watch = learn_watch(op->store, op->tier, KVT_IO_WRITE, &flight);
+    return flight_move(op->store->staging, op->store->pools[op->tier], KVT_IO_WRITE, op->location,
+                       op->record, op->record_bytes, watch, &op->staging);
+}

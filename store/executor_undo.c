@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * executor_undo.c - the end of an operation that failed: it gives back in reverse order what it
+ * holds, its entry is judged, and the cause is named.
+ *
+ * Thread rule: as executor.c; the control lock for the moments in which shared state is touched.
+ */
+#include "store/executor_internal.h"
+#include "store/kill_note.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+/* Lock held. */
+void executor_settle_debt(store_op *op)
+{
+    if (!op->owes) return;
+    op->owes = false;
+    op->store->draining[op->tier]--;
+    op->store->drained++;
+    pthread_cond_broadcast(&op->store->changed);
+}
+
+/* A change that failed because its source could not be read, or was not what it should be. */
+static bool executor_lost_source(const store_op *op, kvt_status status)
+{
+    bool read = (op->stages_done & (1u << STAGE_READ)) != 0;
+    bool recoded = (op->stages_done & (1u << STAGE_RECODE)) != 0;
+    bool rotten = status == KVT_E_CORRUPT || status == KVT_E_MISMATCH || status == KVT_E_VERSION;
+    if (op->move->kind != KVT_MOVE_CHANGE || status == KVT_E_MEMORY) return false;
+    if (park_is_back(op->store, op->entry->place, status)) return false;
+    return (op->source_asked && !read) || (!recoded && rotten);
+}
+
+/*
+ * A record that came out larger than its plan reserved is no lack of room: the plan was made with a
+ * wrong size. Pool and policy refuse it where they have no more than what was planned.
+ */
+static bool executor_is_larger(const store_op *op)
+{
+    if (!op->planned) return false;
+    return op->larger || (op->no_room && op->record_bytes > store_bytes_of(op->move->to_bytes));
+}
+
+/* The entry's options get the size that its record in this form has. Lock held. */
+static void executor_note_larger(store_op *op)
+{
+    op->entry->larger_variant = op->move->to_variant;
+    op->entry->larger_bytes = op->record_bytes;
+    store_resize(op->store, op->entry);
+}
+
+/*
+ * Whether the entry of a change that failed goes, so that the put behind it has its room: the
+ * change was to free bytes of its tier for that put, and pool or policy had no room for the new
+ * record. A device that fails a write, for lack of space too, never costs a stored entry, and no
+ * other plan does: its entry backs off, and the next plan is made with others.
+ */
+static bool executor_gives_up(const store_op *op, kvt_tier source)
+{
+    const kvt_move *move = op->move;
+    if (!op->for_put || !op->no_room || move->kind != KVT_MOVE_CHANGE) return false;
+    if (op->larger) return false;
+    return source != KVT_TIER_NONE && move->to_bytes[source] < move->from_bytes[source];
+}
+
+/* Lock held. */
+static void executor_count_failure(store_counters *counters, const store_op *op, kvt_status status)
+{
+    if (!op->planned) return;
+    if (op->larger) {
+        counters->moves_failed_larger++;
+        return;
+    }
+    switch (status) {
+    case KVT_E_IO:
+    case KVT_E_GONE:
+    case KVT_E_READ_ONLY: counters->moves_failed_io++; break;
+    case KVT_E_SPACE: counters->moves_failed_space++; break;
+    case KVT_E_MEMORY: counters->moves_failed_memory++; break;
+    default: break;
+    }
+}
+
+/* What becomes of the entry of a change that failed; it is RESIDENT again. Lock held. */
+static void executor_judge_entry(store_op *op, kvt_tier source, kvt_status status)
+{
+    kvt_store *store = op->store;
+    if (executor_lost_source(op, status)) {
+        store->counters.load_failures++;
+        park_lose_entry(store, op->entry);
+    } else if (op->larger) {
+        /* With that known, no plan asks for the same again. */
+        executor_note_larger(op);
+    } else if (executor_gives_up(op, source)) {
+        store->counters.given_up++;
+        KILL_NOTE(KILL_NOTE_GIVES_WAY, &op->entry->key, source);
+        park_lose_entry(store, op->entry);
+    } else if (op->planned || !op->no_room) {
+        /* A new layout may wait for room as long as need be. */
+        backoff_note_failure(store, op->entry, op->no_room);
+    }
+}
+
+/* Lock held. */
+static executor_cause executor_find_cause(const store_op *op, kvt_status status)
+{
+    switch (status) {
+    case KVT_E_MEMORY: return EXECUTOR_MEMORY;
+    case KVT_E_GONE:
+    case KVT_E_IO:
+    case KVT_E_READ_ONLY: return EXECUTOR_DEVICE;
+    case KVT_E_SPACE: break;
+    default: return EXECUTOR_OTHER;
+    }
+    bool larger = op->planned && op->record_bytes > store_bytes_of(op->move->to_bytes);
+    if (op->larger || larger) return EXECUTOR_LARGER;
+    if (!op->no_room) return EXECUTOR_FULL;
+    /* The room went with a member that left service after the plan was made. */
+    return op->store->retired_members[op->tier] != 0 ? EXECUTOR_DEVICE : EXECUTOR_ROOM;
+}
+
+/* Gives back what the operation holds, and settles its entry. Returns why it failed. */
+executor_cause executor_undo(store_op *op, kvt_status status)
+{
+    kvt_store *store = op->store;
+    kvt_tier source = op->source != NULL ? op->source->tier : KVT_TIER_NONE;
+    staging_give(store->staging, &op->staging);
+    catalog_insertion_free(op->row);
+    if (op->place != NULL) catalog_ticket_free(op->place->ticket);
+    free(op->place);
+    if (op->location != NULL) tiers_pool_release(store->pools[op->tier], op->location);
+    KILL_POINT("move: failed");
+    pthread_mutex_lock(&store->lock);
+    executor_settle_debt(op);
+    if (op->source != NULL) op->source->readers--;
+    op->larger = executor_is_larger(op);
+    executor_count_failure(&store->counters, op, status);
+    if (op->planned)
+        plan_abort_moves(store, op->move, 1);
+    else
+        plan_settle_entry(store, op->move);
+    if (op->move->kind == KVT_MOVE_CHANGE) executor_judge_entry(op, source, status);
+    park_refresh_tier(store, op->tier);
+    park_refresh_tier(store, source);
+    executor_cause cause = executor_find_cause(op, status);
+    pthread_mutex_unlock(&store->lock);
+    return cause;
+}
