@@ -6,7 +6,7 @@
 #ifndef CODECS_CODECS_H
 #define CODECS_CODECS_H
 
-#include <kvterrace/codec.h>
+#include "codec_table.h"
 
 #include <string.h>
 
@@ -23,8 +23,8 @@ extern const kvt_codec codecs_rotate;
 
 /*
  * How the stages are called. A codec with parts (kivi, planes, entropy, rotate) is a kvt_codec with
- * the *_matrix members of codec.h; the record places its parts, checksums them, and hands them
- * back. Kernels see rows that follow each other without gaps, and scratch aligned to 64.
+ * the *_matrix members of codec_table.h; the record places its parts, checksums them, and hands
+ * them back. Kernels see rows that follow each other without gaps, and scratch aligned to 64.
  *
  *   entropy, rotate   one plane, one DATA part whose size follows from the data; their own headers
  *            say what is in it (entropy.h, rotate.h)

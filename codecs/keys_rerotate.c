@@ -5,7 +5,7 @@
  */
 #include "drop.h"
 
-#include <kvterrace/codec.h>
+#include "keys_rerotate.h"
 
 #include <assert.h>
 

@@ -7,6 +7,7 @@
  *
  * Thread rule: the opener's thread, but catalog_bind_row, which is the writer's as well.
  */
+#include "codecs/record.h"
 #include "store/catalog_internal.h"
 
 #include <assert.h>

@@ -8,6 +8,7 @@
 #ifndef STORE_STORE_H
 #define STORE_STORE_H
 
+#include "codecs/record.h"
 #include "store/catalog.h"
 #include "store/entry.h"
 #include "store/flight.h"

@@ -11,11 +11,11 @@
  * Thread rule: the calling thread owns the profile and the workers.
  */
 #include "base/clock.h"
+#include "codecs/codec_table.h"
 #include "codecs/kernels/cpu.h"
 #include "codecs/kv_sample.h"
+#include "codecs/record.h"
 #include "estimator/profile/profile_internal.h"
-
-#include <kvterrace/codec.h>
 
 #include <assert.h>
 #include <stdio.h>

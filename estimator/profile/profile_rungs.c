@@ -3,10 +3,9 @@
  * profile_rungs.c - see profile_rungs.h. Thread rule: as profile.h says.
  */
 #include "estimator/profile/profile_rungs.h"
+#include "codecs/record.h"
 #include "estimator/profile/profile_internal.h"
 #include "estimator/profile/profile_newest.h"
-
-#include <kvterrace/codec.h>
 
 #include <assert.h>
 #include <stdio.h>

@@ -3,6 +3,8 @@
  * calibrate_tables.c - see calibrate_tables.h. Thread rule: as there.
  */
 #include "estimator/quality/calibrate_tables.h"
+#include "codecs/codec_table.h"
+#include "codecs/record.h"
 
 #include <stdlib.h>
 #include <string.h>

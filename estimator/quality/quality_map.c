@@ -3,6 +3,7 @@
  * quality_map.c - see quality_map.h. Thread rule: as there.
  */
 #include "estimator/quality/quality_map.h"
+#include "codecs/codec_table.h"
 #include "estimator/profile/profile_internal.h"
 #include "estimator/profile/profile_newest.h"
 #include "estimator/quality/quality_trip.h"

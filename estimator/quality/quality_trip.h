@@ -8,9 +8,8 @@
 #ifndef ESTIMATOR_QUALITY_TRIP_H
 #define ESTIMATOR_QUALITY_TRIP_H
 
+#include "codecs/record.h"
 #include "estimator/model/model_score.h"
-
-#include <kvterrace/codec.h>
 
 typedef struct quality_trip {
     kvt_layout layout; /* of the source */

@@ -7,6 +7,7 @@
  * Thread rule: one bench at a time.
  */
 #include "bench_codecs.h"
+#include "codecs/record.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -8,7 +8,7 @@
 #ifndef BENCH_BENCH_CODECS_FILE_H
 #define BENCH_BENCH_CODECS_FILE_H
 
-#include <kvterrace/codec.h>
+#include "codecs/record.h"
 
 typedef struct bench_file_result {
     kvt_record_info info; /* its layout is that of the source */

@@ -6,6 +6,7 @@
  */
 #include "base/clock.h"
 #include "bench_restart.h"
+#include "codecs/record.h"
 
 #include "bench_scratch.h"
 

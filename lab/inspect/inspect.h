@@ -7,6 +7,8 @@
 #ifndef BENCH_INSPECT_H
 #define BENCH_INSPECT_H
 
+#include "codecs/record.h"
+
 #include <kvterrace/kvterrace.h>
 
 typedef enum inspect_kind {

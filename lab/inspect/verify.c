@@ -7,6 +7,7 @@
  */
 #include "lab/inspect/verify.h"
 
+#include "codecs/record.h"
 #include "store/catalog.h"
 #include "tiers/devices/superblock.h"
 #include "tiers/pool/pool.h"

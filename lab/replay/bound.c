@@ -6,9 +6,8 @@
 
 #include "block_offer.h"
 
+#include "codecs/record.h"
 #include "policy/knapsack.h"
-
-#include <kvterrace/codec.h>
 
 #include <stdlib.h>
 #include <string.h>

@@ -8,6 +8,7 @@
 #include "codecs_support.h"
 
 #include "base/half.h"
+#include "codecs/codec_table.h"
 #include "codecs/kernels/cpu.h"
 
 typedef enum content {

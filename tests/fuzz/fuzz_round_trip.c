@@ -4,10 +4,10 @@
  * instruction set and layout, the rest is repeated to fill the entry. An exact codec must give the
  * same bytes back, and the record must fit its bound and verify.
  */
+#include "codecs/codec_table.h"
 #include "codecs/kernels/cpu.h"
+#include "codecs/record.h"
 #include "fuzz_arena.h"
-
-#include <kvterrace/codec.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

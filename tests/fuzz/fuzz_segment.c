@@ -4,10 +4,9 @@
  * and settings, the rest is the stored segment, or the parts of a matrix. The target is watched by
  * its exact size.
  */
+#include "codecs/codec_table.h"
 #include "codecs/kernels/cpu.h"
 #include "fuzz_arena.h"
-
-#include <kvterrace/codec.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

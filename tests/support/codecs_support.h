@@ -17,8 +17,7 @@
 #include <cmocka.h>
 
 #include "codecs/kv_sample.h"
-
-#include <kvterrace/codec.h>
+#include "codecs/record.h"
 
 #define assert_status(expression, expected)                                                        \
     do {                                                                                           \

@@ -7,6 +7,7 @@
 #ifndef SUPPORT_REBUILD_SITE_H
 #define SUPPORT_REBUILD_SITE_H
 
+#include "codecs/record.h"
 #include "codecs/record_note.h"
 #include "store/placement_note.h"
 #include "store_support.h"

@@ -2,6 +2,7 @@
 /*
  * torture_store_corners.c - interleavings and inputs that once hung, jammed or misled the store.
  */
+#include "codecs/record.h"
 #include "store_support.h"
 
 #include <fcntl.h>

@@ -9,6 +9,7 @@
  * up to SERIES_LIVES lives; its policy, devices and sizes follow from the seed. --series runs one
  * alone. Prints one line of key=value pairs; exit 1 when anything was lost, wrong, or not opened.
  */
+#include "codecs/record.h"
 #include "expected.h"
 
 #include <errno.h>

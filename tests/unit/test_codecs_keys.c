@@ -3,6 +3,7 @@
  * test_codecs_keys.c - keys of dropped records at contiguous positions, against an independent
  * computation in double. test_estimator_model.c holds them against the reference decoder.
  */
+#include "codecs/keys_rerotate.h"
 #include "codecs_support.h"
 
 #include <math.h>

@@ -6,6 +6,7 @@
 #include "codecs_support.h"
 
 #include "base/half.h"
+#include "codecs/codec_table.h"
 #include "codecs/kernels/cpu.h"
 
 /* A source of `seed` with ties, subnormals, negative zeros, constant groups and large ranges. */

@@ -3,6 +3,7 @@
  * test_codecs_lossless.c - what the lossless codec must reach on KV-like content, what it must
  * notice, and that damaged segments are refused.
  */
+#include "codecs/codec_table.h"
 #include "codecs_support.h"
 
 #include <xxhash.h>

@@ -2,6 +2,7 @@
 /*
  * test_codecs_table.c - the table of codecs and the names of variants.
  */
+#include "codecs/codec_table.h"
 #include "codecs_support.h"
 
 static void table_finds_by_id_and_name(void **state)

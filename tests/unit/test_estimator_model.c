@@ -4,6 +4,7 @@
  * a plain forward pass in double, prefill in pieces, dropped tokens, 16-bit KV, hostile files.
  */
 #include "base/half.h"
+#include "codecs/keys_rerotate.h"
 #include "estimator/model/safetensors.h"
 #include "model_support.h"
 

@@ -3,9 +3,9 @@
  * test_estimator_offer.c - the prefill model against the published table, and properties of the
  * offers built from a cost model.
  */
+#include "codecs/record.h"
 #include "estimator/predict/offer.h"
 
-#include <kvterrace/codec.h>
 #include <kvterrace/profile.h>
 
 #include <math.h>

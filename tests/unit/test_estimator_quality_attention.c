@@ -4,6 +4,7 @@
  * errors per head, mass and flips, dropped tokens, dtypes, exact variants; KV dumps there and back.
  */
 #include "base/half.h"
+#include "codecs/record.h"
 #include "estimator/model/model.h"
 #include "estimator/model/safetensors.h"
 #include "estimator/quality/quality_attention.h"

@@ -2,6 +2,7 @@
 /*
  * test_store_access.c - put, get, delete, prefixes, eviction, migration, sharing of reads.
  */
+#include "codecs/record.h"
 #include "lab/bench/worker_pool.h"
 #include "store_support.h"
 

@@ -4,6 +4,7 @@
  * refused, entries that become coarser under pressure and come back as one coding of the original,
  * the loss limit, and rows of forms that the limit no longer allows.
  */
+#include "codecs/record.h"
 #include "estimator/profile/profile_rungs.h"
 #include "store_support.h"
 

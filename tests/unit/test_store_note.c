@@ -3,6 +3,7 @@
  * test_store_note.c - placement notes: their flat form, what is refused, and that every record on
  * the SSDs of a store carries the one of its place.
  */
+#include "codecs/record.h"
 #include "codecs/record_note.h"
 #include "store/placement_note.h"
 #include "store_support.h"

@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * record.h - bytes to bytes: encode an entry into one self-describing record, and back.
+ *
+ * A record holds everything needed to decode it (docs/FORMAT.md): header, segment table, segments,
+ * checksums. Codecs are pure: no I/O, no threads, no clock, no allocation; the caller gives
+ * scratch, and may lend threads (kvt_codec_workers). The same input gives the same bytes (per zstd
+ * version). Decoders trust no byte: any input yields a value or KVT_E_CORRUPT / KVT_E_VERSION,
+ * never undefined behaviour.
+ *
+ * Thread rule: every function is re-entrant; calls on disjoint buffers may run in parallel.
+ */
+#ifndef CODECS_RECORD_H
+#define CODECS_RECORD_H
+
+#include <kvterrace/codec.h>
+
+/* Modes of KVT_CODEC_LOSSLESS. 1 was a form that no release has had. */
+enum { KVT_LOSSLESS_FAST = 2, KVT_LOSSLESS_DENSE = 3 };
+
+/* Modes of KVT_CODEC_KIVI: the two published dequantisations of the same stored codes. */
+enum {
+    KVT_KIVI_FLOAT = 1, /* scale * code + minimum in fp32, as the CUDA kernels do */
+    KVT_KIVI_HALF = 2   /* fp16 multiplication, then fp16 addition, as the torch path does */
+};
+
+/*
+ * A variant's mode: low byte = the codec's mode; high byte = the drop stage, 0 for none, else
+ * method in its upper 3 bits and kept share in 32nds (1 to 31) in its lower 5 bits.
+ */
+typedef enum kvt_drop_method {
+    KVT_DROP_NONE = 0,
+    KVT_DROP_STREAM = 1,  /* StreamingLLM: first and most recent tokens */
+    KVT_DROP_KNORM = 2,   /* small keys first kept */
+    KVT_DROP_KEYDIFF = 3, /* keys unlike the mean key */
+    KVT_DROP_LAGKV = 4,   /* tokens unlike the partition after theirs */
+    KVT_DROP_SCORES = 5   /* the caller's scores */
+} kvt_drop_method;
+
+/* Alignment of the record's start and of its planes, and the granularity of its stored size. */
+#define KVT_RECORD_ALIGN 4096u
+
+enum { KVT_ENTROPY_SYMBOLS = 256 };
+
+/*
+ * What does not fit into a variant; NULL everywhere means that all is zero.
+ * New fields are added at the end; struct_size tells which are present. What a library does not
+ * know must be zero (else KVT_E_UNSUPPORTED).
+ */
+typedef struct kvt_codec_extras {
+    uint32_t struct_size;   /* sizeof(kvt_codec_extras) of the caller */
+    uint32_t chain_tokens;  /* length of the whole sequence; 0: first_position + tokens */
+    uint32_t sink_tokens;   /* the first positions of the chain are stored raw */
+    uint32_t recent_tokens; /* the last positions of the chain are stored raw */
+    const int8_t *levels;   /* planes more or fewer for each [layer][K, V], or NULL */
+    const float *scores;    /* KVT_DROP_SCORES: [score_layers][tokens], higher is kept */
+    uint32_t score_layers;  /* 1 or the layout's layers */
+    uint32_t reserved;
+    /* entropy: static tables, made of these counts [count_layers][K, V][KVT_ENTROPY_SYMBOLS] of a
+     * sample (kvt_entropy_count) instead of each matrix' own; or NULL. Every sum is in 1 .. 2^32
+     * - 1. Records store the tables, so that decoding needs nothing else. */
+    const uint32_t *symbol_counts;
+    uint32_t count_layers; /* 1 or the layout's layers; 0 without counts */
+    uint32_t reserved2;
+} kvt_codec_extras;
+
+/* What a record says about itself besides its payload. */
+typedef struct kvt_record_spec {
+    kvt_key key;
+    uint64_t generation;     /* distinguishes re-puts of one key; at least 1 */
+    kvt_layout layout;       /* of the decoded entry */
+    kvt_variant variant;     /* as asked for; single segments may have fallen back to raw */
+    uint32_t first_position; /* position of the entry's first token in its sequence */
+    uint32_t reserved;       /* zero */
+} kvt_record_spec;
+
+/* A record that has been parsed: its header and table are sound and lie inside the given bytes. */
+typedef struct kvt_record_info {
+    kvt_record_spec spec;
+    uint64_t source_bytes;  /* decoded size */
+    uint64_t record_bytes;  /* whole record, a multiple of KVT_RECORD_ALIGN */
+    uint64_t payload_bytes; /* sum of stored segments without padding */
+    uint32_t segment_count;
+    uint32_t raw_segments;            /* segments that fell back to raw */
+    double bits_per_element;          /* payload over elements; opaque counts bytes as elements */
+    double physical_bits_per_element; /* record_bytes over elements: what the policy pays */
+    uint64_t decoded_bytes;           /* what decoding gives: source_bytes, less after a drop */
+    uint32_t stored_tokens;           /* tokens that were kept */
+    uint32_t plane_count;             /* most planes of a matrix */
+    uint64_t head_bytes;              /* header slots and tables; the payload starts there */
+    uint64_t scratch_bytes;           /* that decoding needs; a record tells it where the bound of
+                                         its spec cannot, as after a drop by the caller's chain */
+} kvt_record_info;
+
+/*
+ * Worst-case record size and scratch size for kvt_record_encode and kvt_record_decode.
+ * KVT_OK, KVT_E_ARGUMENT (layout), KVT_E_UNSUPPORTED (variant for that layout).
+ */
+KVT_NODISCARD kvt_status kvt_record_bound(const kvt_record_spec *spec, uint64_t *record_bytes_out,
+                                          uint64_t *scratch_bytes_out);
+
+/*
+ * Encodes one entry.
+ *   source        source_bytes as kvt_layout_bytes(spec->layout) says; read only
+ *   record        capacity bytes, aligned to 64; written up to *record_bytes_out, never past
+ *                 capacity
+ *   scratch       at least the bound's scratch bytes, aligned to 64; may be NULL when that is 0
+ * Returns KVT_OK; KVT_RAW when nothing shrank and the record holds the entry raw (the record is
+ * valid, and its spec.variant says raw); KVT_E_ARGUMENT; KVT_E_UNSUPPORTED; KVT_E_SPACE when
+ * capacity is too small.
+ */
+KVT_NODISCARD kvt_status kvt_record_encode(const kvt_record_spec *spec, const void *source,
+                                           uint64_t source_bytes, void *record, uint64_t capacity,
+                                           void *scratch, uint64_t scratch_bytes,
+                                           uint64_t *record_bytes_out);
+
+/* The same with extras: extras may be NULL, then it is kvt_record_encode. KVT_E_ARGUMENT also for
+ * extras out of range; KVT_E_UNSUPPORTED for extras that the variant has no use for. */
+KVT_NODISCARD kvt_status kvt_record_encode_with(const kvt_record_spec *spec,
+                                                const kvt_codec_extras *extras, const void *source,
+                                                uint64_t source_bytes, void *record,
+                                                uint64_t capacity, void *scratch,
+                                                uint64_t scratch_bytes, uint64_t *record_bytes_out);
+
+/* What kvt_record_drop_planes did, for a caller that keeps the record on a device. Ranges are from
+ * the record's start. */
+typedef struct kvt_record_drop {
+    uint64_t slot_offset;   /* header slot that was written, 4096 bytes; write it last */
+    uint64_t table_offset;  /* segment table that was written */
+    uint64_t table_bytes;   /* of it */
+    uint64_t moved_from;    /* payload from here to record_bytes changed; == record_bytes: none */
+    uint64_t record_bytes;  /* of the smaller record; everything past it can be released */
+    uint64_t payload_bytes; /* as in kvt_record_info */
+} kvt_record_drop;
+
+/*
+ * Drops planes from a record in place, so that it is what encoding with `variant` gives: payload,
+ * segment table and sizes are the same, byte for byte; header and table are in the other slot.
+ * Nothing is decoded, and when the dropped planes are the last ones of the record (K and V equal,
+ * or the side that lies first one plane ahead) no payload moves: then `bytes` may be as few as
+ * info.head_bytes. variant differs from the record's in fewer planes only.
+ * KVT_OK; KVT_E_UNSUPPORTED (the record's codec is not nested, or it stores nothing in planes);
+ * KVT_E_ARGUMENT (another variant, or more planes than there are); KVT_E_SPACE (payload must move
+ * and is not all there); KVT_E_CORRUPT, KVT_E_VERSION.
+ */
+KVT_NODISCARD kvt_status kvt_record_drop_planes(void *record, uint64_t bytes, kvt_variant variant,
+                                                kvt_record_drop *drop_out);
+
+/*
+ * Makes a coarser record of a record without the elements: entropy at three times the step of K, V
+ * or both. Its codes are those of the present record divided by 3, to the nearest integer, which
+ * are the codes of encoding the elements themselves at that step; no error stacks. So it is byte
+ * for byte the record that kvt_record_encode makes at `variant` (with tables of its own codes), as
+ * long as the same matrices are stored raw: one that is raw here stays raw.
+ *   target   capacity bytes, aligned to 64, apart from the record; the present record's
+ *            bytes are enough room in practice, kvt_record_bound always is
+ *   scratch  as kvt_record_bound says for the record's spec, aligned to 64
+ * Every segment is verified on the way. KVT_OK; KVT_E_UNSUPPORTED (the record's codec has no
+ * coarser form, or a matrix would not be smaller than raw); KVT_E_ARGUMENT (another variant, or
+ * scratch is too small); KVT_E_SPACE; KVT_E_CORRUPT; KVT_E_VERSION.
+ */
+KVT_NODISCARD kvt_status kvt_record_derive(const void *record, uint64_t bytes, kvt_variant variant,
+                                           void *target, uint64_t capacity, void *scratch,
+                                           uint64_t scratch_bytes, uint64_t *record_bytes_out);
+
+/*
+ * Which tokens of a layer a record holds: positions_out gets info.stored_tokens token numbers
+ * (0 = the entry's first token), ascending. All of them unless the variant drops tokens. KVT_OK;
+ * KVT_E_ARGUMENT (opaque, layer, or room for fewer); KVT_E_CORRUPT; KVT_E_VERSION.
+ */
+KVT_NODISCARD kvt_status kvt_record_kept_tokens(const void *record, uint64_t bytes, uint32_t layer,
+                                                uint32_t *positions_out, uint32_t positions_count);
+
+/* Parses and checks header and segment table; payload checksums are not verified. record may be
+ * any bytes of any length, aligned to 8. KVT_OK, KVT_E_CORRUPT, KVT_E_VERSION. */
+KVT_NODISCARD kvt_status kvt_record_parse(const void *record, uint64_t bytes,
+                                          kvt_record_info *info_out);
+
+/* Parses, then verifies every segment's checksum, padding included. Same statuses. */
+KVT_NODISCARD kvt_status kvt_record_verify(const void *record, uint64_t bytes,
+                                           kvt_record_info *info_out);
+
+/*
+ * Decodes a whole record into the caller's buffer. KVT_OK is given only when the checksum of every
+ * segment that was decoded is right.
+ *   expected      key and generation that the record must carry, or NULL for any
+ *   target        exactly decoded_bytes of the record; content is undefined after an error
+ * After a drop the layout's tokens are stored_tokens: rows of kept tokens follow each other.
+ * KVT_OK; KVT_E_MISMATCH (another key or generation); KVT_E_CORRUPT; KVT_E_VERSION;
+ * KVT_E_SPACE (target or scratch has the wrong size).
+ */
+KVT_NODISCARD kvt_status kvt_record_decode(const void *record, uint64_t bytes,
+                                           const kvt_record_spec *expected, void *target,
+                                           uint64_t target_bytes, void *scratch,
+                                           uint64_t scratch_bytes);
+
+/*
+ * Scratch for the two calls below with so many workers: for each of them what the bound says and,
+ * for codecs whose sizes follow from the data, room for one encoded matrix. Statuses as of
+ * kvt_record_bound.
+ */
+KVT_NODISCARD kvt_status kvt_record_scratch_parallel(const kvt_record_spec *spec, uint32_t workers,
+                                                     uint64_t *scratch_bytes_out);
+
+/*
+ * kvt_record_encode_with and kvt_record_decode on the caller's workers; workers NULL: on the
+ * calling thread alone, as they do. Record, values and status are the same, byte for byte. All
+ * codecs decode every matrix as a task of its own, kivi and planes encode so; the others encode in
+ * rounds of `count` matrices, as each one's place depends on the sizes before it. Scores of a drop
+ * stage are computed on the calling thread. Statuses as there.
+ */
+KVT_NODISCARD kvt_status kvt_record_encode_parallel(
+    const kvt_record_spec *spec, const kvt_codec_extras *extras, const kvt_codec_workers *workers,
+    const void *source, uint64_t source_bytes, void *record, uint64_t capacity, void *scratch,
+    uint64_t scratch_bytes, uint64_t *record_bytes_out);
+
+KVT_NODISCARD kvt_status kvt_record_decode_parallel(const void *record, uint64_t bytes,
+                                                    const kvt_record_spec *expected,
+                                                    const kvt_codec_workers *workers, void *target,
+                                                    uint64_t target_bytes, void *scratch,
+                                                    uint64_t scratch_bytes);
+
+/* Decodes one (layer, side) matrix alone. target_bytes = kvt_layout_matrix_bytes with
+ * stored_tokens rows. Statuses as above, and KVT_E_ARGUMENT for an opaque record or a layer out of
+ * range. */
+KVT_NODISCARD kvt_status kvt_record_decode_matrix(const void *record, uint64_t bytes,
+                                                  uint32_t layer, kvt_side side, void *target,
+                                                  uint64_t target_bytes, void *scratch,
+                                                  uint64_t scratch_bytes);
+
+#endif
