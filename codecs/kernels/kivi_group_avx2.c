@@ -10,73 +10,73 @@
 
 #include <immintrin.h>
 
-#define NARROW static inline __attribute__((always_inline)) CODECS_TARGET_AVX2
+#define AVX2_INLINE static inline __attribute__((always_inline)) CODECS_TARGET_AVX2
 
-enum { NARROW_ROUND = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC };
+enum { AVX2_ROUND = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC };
 
-NARROW __m256 narrow_half_round(__m256 x)
+AVX2_INLINE __m256 avx2_half_round(__m256 x)
 {
-    return _mm256_cvtph_ps(_mm256_cvtps_ph(x, NARROW_ROUND));
+    return _mm256_cvtph_ps(_mm256_cvtps_ph(x, AVX2_ROUND));
 }
 
-NARROW __m256i narrow_load_bytes(const void *source)
+AVX2_INLINE __m256i avx2_load_bytes(const void *source)
 {
     return _mm256_loadu_si256((const __m256i *)source);
 }
 
-NARROW __m128i narrow_load_16(const void *source)
+AVX2_INLINE __m128i avx2_load_16(const void *source)
 {
     return _mm_loadu_si128((const __m128i *)source);
 }
 
 /* 8 elements of 16 bits as floats. */
-NARROW __m256 narrow_widen(uint8_t dtype, __m128i halves)
+AVX2_INLINE __m256 avx2_to_floats(uint8_t dtype, __m128i halves)
 {
     if (dtype == KVT_DTYPE_FP16) return _mm256_cvtph_ps(halves);
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
 }
 
-NARROW __m256 narrow_load(uint8_t dtype, const uint8_t *source, uint64_t index)
+AVX2_INLINE __m256 avx2_load(uint8_t dtype, const uint8_t *source, uint64_t index)
 {
     if (dtype == KVT_DTYPE_FP32)
         return _mm256_loadu_ps((const float *)(const void *)source + index);
-    return narrow_widen(dtype, narrow_load_16(source + 2 * index));
+    return avx2_to_floats(dtype, avx2_load_16(source + 2 * index));
 }
 
 /* Sign and magnitude to an order of integers, and back. */
-NARROW __m256i narrow_order(__m256i x)
+AVX2_INLINE __m256i avx2_order(__m256i x)
 {
     __m256i flip = _mm256_and_si256(_mm256_srai_epi16(x, 15), _mm256_set1_epi16(0x7fff));
     return _mm256_xor_si256(x, flip);
 }
 
 /* Orders of 8 elements to floats, and whether all are finite. */
-NARROW bool narrow_unorder(uint8_t dtype, const int16_t *orders, float *target)
+AVX2_INLINE bool avx2_unorder(uint8_t dtype, const int16_t *orders, float *target)
 {
     const int16_t most = dtype == KVT_DTYPE_FP16 ? 0x7bff : 0x7f7f;
-    __m128i order = narrow_load_16(orders);
+    __m128i order = avx2_load_16(orders);
     __m128i flip = _mm_and_si128(_mm_srai_epi16(order, 15), _mm_set1_epi16(0x7fff));
     __m128i bad = _mm_or_si128(_mm_cmpgt_epi16(order, _mm_set1_epi16(most)),
                                _mm_cmplt_epi16(order, _mm_set1_epi16((int16_t)~most)));
-    _mm256_storeu_ps(target, narrow_widen(dtype, _mm_xor_si128(order, flip)));
+    _mm256_storeu_ps(target, avx2_to_floats(dtype, _mm_xor_si128(order, flip)));
     return _mm_testz_si128(bad, bad) != 0;
 }
 
-CODECS_TARGET_AVX2 static void narrow_extend(const uint8_t *source, uint64_t width, uint64_t rows,
-                                             bool first, int16_t *low, int16_t *high)
+CODECS_TARGET_AVX2 static void avx2_extend(const uint8_t *source, uint64_t width, uint64_t rows,
+                                           bool first, int16_t *low, int16_t *high)
 {
     for (uint64_t c = 0; c < width; c += 16) {
         __m256i least;
         __m256i most;
         if (first) {
-            least = narrow_order(narrow_load_bytes(source + 2 * c));
+            least = avx2_order(avx2_load_bytes(source + 2 * c));
             most = least;
         } else {
-            least = narrow_load_bytes(low + c);
-            most = narrow_load_bytes(high + c);
+            least = avx2_load_bytes(low + c);
+            most = avx2_load_bytes(high + c);
         }
         for (uint64_t row = 0; row < rows; row++) {
-            __m256i x = narrow_order(narrow_load_bytes(source + 2 * (c + width * row)));
+            __m256i x = avx2_order(avx2_load_bytes(source + 2 * (c + width * row)));
             least = _mm256_min_epi16(least, x);
             most = _mm256_max_epi16(most, x);
         }
@@ -85,8 +85,8 @@ CODECS_TARGET_AVX2 static void narrow_extend(const uint8_t *source, uint64_t wid
     }
 }
 
-CODECS_TARGET_AVX2 static bool narrow_range_columns(const group_shape *shape, const void *source,
-                                                    uint64_t rows, float *low, float *high)
+CODECS_TARGET_AVX2 static bool avx2_range_columns(const group_shape *shape, const void *source,
+                                                  uint64_t rows, float *low, float *high)
 {
     const uint64_t width = shape->width;
     bool finite = true;
@@ -98,23 +98,17 @@ CODECS_TARGET_AVX2 static bool narrow_range_columns(const group_shape *shape, co
     int16_t *most = (int16_t *)(void *)high + width;
     for (uint64_t row = 0; row < rows; row += GROUP_BATCH_ROWS) {
         uint64_t batch = rows - row < GROUP_BATCH_ROWS ? rows - row : GROUP_BATCH_ROWS;
-        narrow_extend((const uint8_t *)source + 2 * width * row, width, batch, row == 0, least,
-                      most);
+        avx2_extend((const uint8_t *)source + 2 * width * row, width, batch, row == 0, least, most);
     }
     for (uint64_t c = 0; c < width; c += 8) {
-        finite &= narrow_unorder(shape->dtype, least + c, low + c);
-        finite &= narrow_unorder(shape->dtype, most + c, high + c);
+        finite &= avx2_unorder(shape->dtype, least + c, low + c);
+        finite &= avx2_unorder(shape->dtype, most + c, high + c);
     }
     return finite;
 }
 
-static bool narrow_is_flat(const group_shape *shape)
-{
-    return !shape->columns && shape->unit % shape->group == 0;
-}
-
 /* The smallest of 16 orders after an exclusive or with `flip`, which makes them unsigned. */
-NARROW int16_t narrow_least(__m256i least, bool most)
+AVX2_INLINE int16_t avx2_least(__m256i least, bool most)
 {
     const int flip = most ? 0x7fff : 0x8000;
     __m128i a = _mm256_castsi256_si128(least);
@@ -124,14 +118,14 @@ NARROW int16_t narrow_least(__m256i least, bool most)
     return (int16_t)(_mm_cvtsi128_si32(a) ^ flip);
 }
 
-CODECS_TARGET_AVX2 static bool narrow_range_rows(const group_shape *shape, const void *source,
-                                                 uint64_t rows, float *low, float *high)
+CODECS_TARGET_AVX2 static bool avx2_range_rows(const group_shape *shape, const void *source,
+                                               uint64_t rows, float *low, float *high)
 {
     enum { BLOCK = 8 };
     const uint64_t groups = rows * shape->width / shape->group;
     const uint8_t *at = source;
     bool finite = true;
-    if (shape->dtype == KVT_DTYPE_FP32 || !narrow_is_flat(shape)) {
+    if (shape->dtype == KVT_DTYPE_FP32 || !group_is_flat(shape)) {
         return group_scalar_range_rows(shape, source, rows, low, high);
     }
     for (uint64_t block = 0; block < groups; block += BLOCK) {
@@ -140,27 +134,27 @@ CODECS_TARGET_AVX2 static bool narrow_range_rows(const group_shape *shape, const
         float values[2][BLOCK];
         uint64_t count = groups - block < BLOCK ? groups - block : BLOCK;
         for (uint64_t g = 0; g < count; g++) {
-            __m256i low_x = narrow_order(narrow_load_bytes(at));
+            __m256i low_x = avx2_order(avx2_load_bytes(at));
             __m256i high_x = low_x;
             for (uint32_t i = 16; i < shape->group; i += 16) {
-                __m256i x = narrow_order(narrow_load_bytes(at + 2 * i));
+                __m256i x = avx2_order(avx2_load_bytes(at + 2 * i));
                 low_x = _mm256_min_epi16(low_x, x);
                 high_x = _mm256_max_epi16(high_x, x);
             }
             at += 2 * shape->group;
-            least[g] = narrow_least(low_x, false);
-            most[g] = narrow_least(high_x, true);
+            least[g] = avx2_least(low_x, false);
+            most[g] = avx2_least(high_x, true);
         }
-        finite &= narrow_unorder(shape->dtype, least, values[0]);
-        finite &= narrow_unorder(shape->dtype, most, values[1]);
+        finite &= avx2_unorder(shape->dtype, least, values[0]);
+        finite &= avx2_unorder(shape->dtype, most, values[1]);
         memcpy(low + block, values[0], count * sizeof(float));
         memcpy(high + block, values[1], count * sizeof(float));
     }
     return finite;
 }
 
-CODECS_TARGET_AVX2 static bool narrow_finish(const group_ranges *ranges, uint64_t count,
-                                             float max_code, uint16_t *minima, uint16_t *scales)
+CODECS_TARGET_AVX2 static bool avx2_finish(const group_ranges *ranges, uint64_t count,
+                                           float max_code, uint16_t *minima, uint16_t *scales)
 {
     const __m256 zero = _mm256_setzero_ps();
     const __m256 most = _mm256_set1_ps(65504.0f);
@@ -170,17 +164,17 @@ CODECS_TARGET_AVX2 static bool narrow_finish(const group_ranges *ranges, uint64_
     for (uint64_t i = 0; i < whole; i += 8) {
         __m256 low = _mm256_loadu_ps(ranges->minimum + i);
         __m256 high = _mm256_loadu_ps(ranges->scale + i);
-        __m256 minimum = _mm256_add_ps(narrow_half_round(_mm256_add_ps(low, zero)), zero);
-        __m256 range = narrow_half_round(_mm256_sub_ps(high, minimum));
+        __m256 minimum = _mm256_add_ps(avx2_half_round(_mm256_add_ps(low, zero)), zero);
+        __m256 range = avx2_half_round(_mm256_sub_ps(high, minimum));
         range = _mm256_andnot_ps(_mm256_cmp_ps(range, zero, _CMP_LE_OQ), range);
-        __m256 scale = narrow_half_round(_mm256_div_ps(range, _mm256_set1_ps(max_code)));
+        __m256 scale = avx2_half_round(_mm256_div_ps(range, _mm256_set1_ps(max_code)));
         fits &= _mm256_movemask_ps(
             _mm256_and_ps(_mm256_cmp_ps(_mm256_and_ps(minimum, magnitude), most, _CMP_LE_OQ),
                           _mm256_cmp_ps(range, most, _CMP_LE_OQ)));
         __m256 inverse = _mm256_and_ps(_mm256_cmp_ps(scale, zero, _CMP_GT_OQ),
                                        _mm256_div_ps(_mm256_set1_ps(1.0f), scale));
-        _mm_storeu_si128((__m128i *)(void *)(minima + i), _mm256_cvtps_ph(minimum, NARROW_ROUND));
-        _mm_storeu_si128((__m128i *)(void *)(scales + i), _mm256_cvtps_ph(scale, NARROW_ROUND));
+        _mm_storeu_si128((__m128i *)(void *)(minima + i), _mm256_cvtps_ph(minimum, AVX2_ROUND));
+        _mm_storeu_si128((__m128i *)(void *)(scales + i), _mm256_cvtps_ph(scale, AVX2_ROUND));
         _mm256_storeu_ps(ranges->minimum + i, minimum);
         _mm256_storeu_ps(ranges->inverse + i, inverse);
         _mm256_storeu_ps(ranges->scale + i, _mm256_mul_ps(inverse, _mm256_set1_ps(128.0f)));
@@ -193,7 +187,7 @@ CODECS_TARGET_AVX2 static bool narrow_finish(const group_ranges *ranges, uint64_
 }
 
 /* group_fine_code of 16 elements, saturating where the scalar code clamps. */
-NARROW __m256i narrow_fine_code(__m256i u, __m256i c)
+AVX2_INLINE __m256i avx2_fine_code(__m256i u, __m256i c)
 {
     __m256i inner = _mm256_srai_epi16(_mm256_adds_epi16(u, _mm256_set1_epi16(64)), 3);
     __m256i low = _mm256_srai_epi16(_mm256_adds_epi16(u, _mm256_set1_epi16(2)), 2);
@@ -205,9 +199,9 @@ NARROW __m256i narrow_fine_code(__m256i u, __m256i c)
 }
 
 /* 32 codes of elements whose ranges are at `step` times their index: 1 along columns. */
-NARROW void narrow_code_32(uint8_t dtype, bool fine, bool columns, const uint8_t *source,
-                           uint64_t index, const group_ranges *ranges, uint64_t group, __m256i most,
-                           uint8_t *codes)
+AVX2_INLINE void avx2_code_32(uint8_t dtype, bool fine, bool columns, const uint8_t *source,
+                              uint64_t index, const group_ranges *ranges, uint64_t group,
+                              __m256i most, uint8_t *codes)
 {
     __m256i c[4];
     __m256i u[4];
@@ -217,8 +211,8 @@ NARROW void narrow_code_32(uint8_t dtype, bool fine, bool columns, const uint8_t
             columns ? _mm256_loadu_ps(ranges->minimum + g) : _mm256_set1_ps(ranges->minimum[g]);
         __m256 inverse =
             columns ? _mm256_loadu_ps(ranges->inverse + g) : _mm256_set1_ps(ranges->inverse[g]);
-        __m256 distance = _mm256_sub_ps(narrow_load(dtype, source, index + 8 * k), minimum);
-        __m256 ratio = narrow_half_round(_mm256_mul_ps(narrow_half_round(distance), inverse));
+        __m256 distance = _mm256_sub_ps(avx2_load(dtype, source, index + 8 * k), minimum);
+        __m256 ratio = avx2_half_round(_mm256_mul_ps(avx2_half_round(distance), inverse));
         c[k] = _mm256_cvtps_epi32(ratio);
         if (!fine) continue;
         __m256 part =
@@ -231,81 +225,62 @@ NARROW void narrow_code_32(uint8_t dtype, bool fine, bool columns, const uint8_t
     a = _mm256_max_epi16(_mm256_min_epi16(a, most), zero);
     b = _mm256_max_epi16(_mm256_min_epi16(b, most), zero);
     if (fine) {
-        a = narrow_fine_code(_mm256_packs_epi32(u[0], u[1]), a);
-        b = narrow_fine_code(_mm256_packs_epi32(u[2], u[3]), b);
+        a = avx2_fine_code(_mm256_packs_epi32(u[0], u[1]), a);
+        b = avx2_fine_code(_mm256_packs_epi32(u[2], u[3]), b);
     }
     const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
     _mm256_storeu_si256((__m256i *)(void *)codes,
                         _mm256_permutevar8x32_epi32(_mm256_packus_epi16(a, b), order));
 }
 
-NARROW void narrow_code_all(uint8_t dtype, bool fine, const group_shape *shape, float max_code,
-                            const group_ranges *ranges, const uint8_t *source, uint64_t count,
-                            uint8_t *codes)
+AVX2_INLINE void avx2_code_all(uint8_t dtype, bool fine, const group_shape *shape, float max_code,
+                               const group_ranges *ranges, const uint8_t *source, uint64_t count,
+                               uint8_t *codes)
 {
     const __m256i most = _mm256_set1_epi16((int16_t)max_code);
     const unsigned log_group = (unsigned)__builtin_ctz(shape->group);
     if (shape->columns) {
         for (uint64_t row = 0; row < count; row += shape->width) {
             for (uint64_t c = 0; c < shape->width; c += 32) {
-                narrow_code_32(dtype, fine, true, source, row + c, ranges, c, most,
-                               codes + row + c);
+                avx2_code_32(dtype, fine, true, source, row + c, ranges, c, most, codes + row + c);
             }
         }
         return;
     }
     for (uint64_t i = 0; i < count; i += 32) {
-        narrow_code_32(dtype, fine, false, source, i, ranges, i >> log_group, most, codes + i);
+        avx2_code_32(dtype, fine, false, source, i, ranges, i >> log_group, most, codes + i);
     }
 }
 
-/* Whether 64 elements at a time fill the batch. */
-static bool narrow_fills(const group_shape *shape, uint64_t rows)
-{
-    if (shape->columns) return shape->width % 64 == 0;
-    return narrow_is_flat(shape) && rows * shape->width % 64 == 0;
-}
-
-CODECS_TARGET_AVX2 static void narrow_code(const group_shape *shape, const group_coding *coding,
-                                           const group_ranges *ranges, const void *source,
-                                           uint64_t rows, uint8_t *codes)
+CODECS_TARGET_AVX2 static void avx2_code(const group_shape *shape, const group_coding *coding,
+                                         const group_ranges *ranges, const void *source,
+                                         uint64_t rows, uint8_t *codes)
 {
     const uint64_t count = rows * shape->width;
     const float most = coding->max_code;
-    if (!narrow_fills(shape, rows)) {
+    if (!group_fills(shape, rows)) {
         group_scalar_code(shape, coding, ranges, source, rows, codes);
         return;
     }
-    switch (shape->dtype * 2u + coding->fine) {
-    case 2 * KVT_DTYPE_FP16:
-        narrow_code_all(KVT_DTYPE_FP16, false, shape, most, ranges, source, count, codes);
-        break;
-    case 2 * KVT_DTYPE_FP16 + 1:
-        narrow_code_all(KVT_DTYPE_FP16, true, shape, most, ranges, source, count, codes);
-        break;
-    case 2 * KVT_DTYPE_BF16:
-        narrow_code_all(KVT_DTYPE_BF16, false, shape, most, ranges, source, count, codes);
-        break;
-    case 2 * KVT_DTYPE_BF16 + 1:
-        narrow_code_all(KVT_DTYPE_BF16, true, shape, most, ranges, source, count, codes);
-        break;
-    case 2 * KVT_DTYPE_FP32:
-        narrow_code_all(KVT_DTYPE_FP32, false, shape, most, ranges, source, count, codes);
-        break;
-    default:
-        narrow_code_all(KVT_DTYPE_FP32, true, shape, most, ranges, source, count, codes);
-        break;
-    }
+#define AVX2_CALL(dtype)                                                                           \
+    do {                                                                                           \
+        if (coding->fine)                                                                          \
+            avx2_code_all(dtype, true, shape, most, ranges, source, count, codes);                 \
+        else                                                                                       \
+            avx2_code_all(dtype, false, shape, most, ranges, source, count, codes);                \
+    } while (0)
+    GROUP_EACH_DTYPE(AVX2_CALL, shape)
+#undef AVX2_CALL
 }
 
 /* 64 codes of w bits into 8 * w bytes. */
-NARROW void narrow_pack_chunk(const uint8_t *codes, uint32_t w, unsigned shift, uint8_t *target)
+AVX2_INLINE void avx2_pack_chunk(const uint8_t *codes, uint32_t w, unsigned shift, uint8_t *target)
 {
     const __m128i down = _mm_cvtsi32_si128((int)shift);
     if (w == 1) {
         const __m128i up = _mm_cvtsi32_si128((int)(7 - shift));
         for (unsigned k = 0; k < 2; k++) {
-            __m256i x = _mm256_sll_epi16(narrow_load_bytes(codes + 32 * k), up);
+            __m256i x = _mm256_sll_epi16(avx2_load_bytes(codes + 32 * k), up);
             codecs_store32(target + 4 * k, (uint32_t)_mm256_movemask_epi8(x));
         }
         return;
@@ -315,7 +290,7 @@ NARROW void narrow_pack_chunk(const uint8_t *codes, uint32_t w, unsigned shift, 
     for (unsigned at = 0; at < bytes; at += 16) {
         __m128i packed = _mm_setzero_si128();
         for (unsigned k = 0; k < 8 / w; k++) {
-            __m128i x = narrow_load_16(codes + at + k * bytes);
+            __m128i x = avx2_load_16(codes + at + k * bytes);
             x = _mm_and_si128(_mm_srl_epi16(x, down), mask);
             packed = _mm_or_si128(packed, _mm_sll_epi16(x, _mm_cvtsi32_si128((int)(w * k))));
         }
@@ -323,9 +298,9 @@ NARROW void narrow_pack_chunk(const uint8_t *codes, uint32_t w, unsigned shift, 
     }
 }
 
-CODECS_TARGET_AVX2 static void narrow_pack(const uint8_t *codes, uint64_t count,
-                                           const group_plane *planes, uint32_t plane_count,
-                                           uint64_t offset)
+CODECS_TARGET_AVX2 static void avx2_pack(const uint8_t *codes, uint64_t count,
+                                         const group_plane *planes, uint32_t plane_count,
+                                         uint64_t offset)
 {
     const uint64_t whole = count / 64 * 64;
     for (uint64_t i = 0; i < whole; i += 64) {
@@ -333,9 +308,9 @@ CODECS_TARGET_AVX2 static void narrow_pack(const uint8_t *codes, uint64_t count,
             const group_plane *plane = &planes[p];
             uint8_t *chunk = plane->data + (offset + i) / 8 * plane->bits;
             switch (plane->bits) {
-            case 1: narrow_pack_chunk(codes + i, 1, plane->shift, chunk); break;
-            case 2: narrow_pack_chunk(codes + i, 2, plane->shift, chunk); break;
-            case 4: narrow_pack_chunk(codes + i, 4, plane->shift, chunk); break;
+            case 1: avx2_pack_chunk(codes + i, 1, plane->shift, chunk); break;
+            case 2: avx2_pack_chunk(codes + i, 2, plane->shift, chunk); break;
+            case 4: avx2_pack_chunk(codes + i, 4, plane->shift, chunk); break;
             default: memcpy(chunk, codes + i, 64); break;
             }
         }
@@ -346,7 +321,8 @@ CODECS_TARGET_AVX2 static void narrow_pack(const uint8_t *codes, uint64_t count,
 }
 
 /* Adds the bits of one plane to 64 codes in two vectors. */
-NARROW void narrow_unpack_chunk(const uint8_t *source, uint32_t w, unsigned shift, __m256i codes[2])
+AVX2_INLINE void avx2_unpack_chunk(const uint8_t *source, uint32_t w, unsigned shift,
+                                   __m256i codes[2])
 {
     const __m128i up = _mm_cvtsi32_si128((int)shift);
     const __m256i bytes =
@@ -355,8 +331,8 @@ NARROW void narrow_unpack_chunk(const uint8_t *source, uint32_t w, unsigned shif
     const __m256i mask = _mm256_set1_epi8((char)((1u << w) - 1u));
     __m256i x[2];
     if (w == 8) {
-        codes[0] = narrow_load_bytes(source);
-        codes[1] = narrow_load_bytes(source + 32);
+        codes[0] = avx2_load_bytes(source);
+        codes[1] = avx2_load_bytes(source + 32);
         return;
     }
     for (unsigned k = 0; k < 2; k++) {
@@ -368,17 +344,17 @@ NARROW void narrow_unpack_chunk(const uint8_t *source, uint32_t w, unsigned shif
             const int low = (int)(4 * k);
             const __m256i down =
                 _mm256_setr_epi32(low, low, low, low, low + 2, low + 2, low + 2, low + 2);
-            x[k] = _mm256_srlv_epi32(_mm256_broadcastsi128_si256(narrow_load_16(source)), down);
+            x[k] = _mm256_srlv_epi32(_mm256_broadcastsi128_si256(avx2_load_16(source)), down);
         } else {
-            x[k] = _mm256_srl_epi16(narrow_load_bytes(source), _mm_cvtsi32_si128((int)(4 * k)));
+            x[k] = _mm256_srl_epi16(avx2_load_bytes(source), _mm_cvtsi32_si128((int)(4 * k)));
         }
         x[k] = _mm256_sll_epi16(_mm256_and_si256(x[k], mask), up);
         codes[k] = _mm256_or_si256(codes[k], x[k]);
     }
 }
 
-CODECS_TARGET_AVX2 static void narrow_unpack(const group_plane *planes, uint32_t plane_count,
-                                             uint64_t offset, uint64_t count, uint8_t *codes)
+CODECS_TARGET_AVX2 static void avx2_unpack(const group_plane *planes, uint32_t plane_count,
+                                           uint64_t offset, uint64_t count, uint8_t *codes)
 {
     const uint64_t whole = count / 64 * 64;
     for (uint64_t i = 0; i < whole; i += 64) {
@@ -387,10 +363,10 @@ CODECS_TARGET_AVX2 static void narrow_unpack(const group_plane *planes, uint32_t
             const uint32_t w = planes[p].bits;
             const uint8_t *at = planes[p].data + (offset + i) / 8 * w;
             switch (w) {
-            case 1: narrow_unpack_chunk(at, 1, planes[p].shift, chunk); break;
-            case 2: narrow_unpack_chunk(at, 2, planes[p].shift, chunk); break;
-            case 4: narrow_unpack_chunk(at, 4, planes[p].shift, chunk); break;
-            default: narrow_unpack_chunk(at, 8, 0, chunk); break;
+            case 1: avx2_unpack_chunk(at, 1, planes[p].shift, chunk); break;
+            case 2: avx2_unpack_chunk(at, 2, planes[p].shift, chunk); break;
+            case 4: avx2_unpack_chunk(at, 4, planes[p].shift, chunk); break;
+            default: avx2_unpack_chunk(at, 8, 0, chunk); break;
             }
         }
         _mm256_storeu_si256((__m256i *)(void *)(codes + i), chunk[0]);
@@ -402,7 +378,8 @@ CODECS_TARGET_AVX2 static void narrow_unpack(const group_plane *planes, uint32_t
 }
 
 /* The levels of 8 codes. */
-NARROW __m256 narrow_level(group_level_kind kind, const group_levels *levels, const uint8_t *codes)
+AVX2_INLINE __m256 avx2_level(group_level_kind kind, const group_levels *levels,
+                              const uint8_t *codes)
 {
     const __m256 unit = _mm256_set1_ps(1.0f / 64.0f);
     __m256i x = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)codes));
@@ -434,12 +411,12 @@ NARROW __m256 narrow_level(group_level_kind kind, const group_levels *levels, co
 }
 
 /* 16 values as 16-bit elements. Values are finite, or infinite in fp16. */
-NARROW __m256i narrow_shorten(uint8_t dtype, const __m256 value[2])
+AVX2_INLINE __m256i avx2_shorten(uint8_t dtype, const __m256 value[2])
 {
     if (dtype == KVT_DTYPE_FP16) {
         return _mm256_inserti128_si256(
-            _mm256_castsi128_si256(_mm256_cvtps_ph(value[0], NARROW_ROUND)),
-            _mm256_cvtps_ph(value[1], NARROW_ROUND), 1);
+            _mm256_castsi128_si256(_mm256_cvtps_ph(value[0], AVX2_ROUND)),
+            _mm256_cvtps_ph(value[1], AVX2_ROUND), 1);
     }
     __m256i bits[2];
     for (unsigned k = 0; k < 2; k++) {
@@ -452,9 +429,10 @@ NARROW __m256i narrow_shorten(uint8_t dtype, const __m256 value[2])
 }
 
 /* 16 elements from `index` on, whose groups start at `group`. */
-NARROW void narrow_value_16(uint8_t dtype, group_level_kind kind, bool columns, bool stream,
-                            const group_levels *levels, const group_ranges *ranges,
-                            const uint8_t *codes, uint64_t index, uint64_t group, uint8_t *target)
+AVX2_INLINE void avx2_value_16(uint8_t dtype, group_level_kind kind, bool columns, bool stream,
+                               const group_levels *levels, const group_ranges *ranges,
+                               const uint8_t *codes, uint64_t index, uint64_t group,
+                               uint8_t *target)
 {
     __m256 value[2];
     for (unsigned k = 0; k < 2; k++) {
@@ -463,10 +441,10 @@ NARROW void narrow_value_16(uint8_t dtype, group_level_kind kind, bool columns, 
             columns ? _mm256_loadu_ps(ranges->scale + g) : _mm256_set1_ps(ranges->scale[g]);
         __m256 minimum =
             columns ? _mm256_loadu_ps(ranges->minimum + g) : _mm256_set1_ps(ranges->minimum[g]);
-        value[k] = _mm256_mul_ps(narrow_level(kind, levels, codes + index + 8 * k), scale);
-        if (levels->half_steps) value[k] = narrow_half_round(value[k]);
+        value[k] = _mm256_mul_ps(avx2_level(kind, levels, codes + index + 8 * k), scale);
+        if (levels->half_steps) value[k] = avx2_half_round(value[k]);
         value[k] = _mm256_add_ps(value[k], minimum);
-        if (levels->half_steps) value[k] = narrow_half_round(value[k]);
+        if (levels->half_steps) value[k] = avx2_half_round(value[k]);
         if (dtype == KVT_DTYPE_FP32) {
             _mm256_storeu_ps((float *)(void *)target + index + 8 * k, value[k]);
         }
@@ -474,81 +452,72 @@ NARROW void narrow_value_16(uint8_t dtype, group_level_kind kind, bool columns, 
     if (dtype == KVT_DTYPE_FP32) return;
     __m256i *at = (__m256i *)(void *)(target + 2 * index);
     if (stream) {
-        _mm256_stream_si256(at, narrow_shorten(dtype, value));
+        _mm256_stream_si256(at, avx2_shorten(dtype, value));
     } else {
-        _mm256_storeu_si256(at, narrow_shorten(dtype, value));
+        _mm256_storeu_si256(at, avx2_shorten(dtype, value));
     }
 }
 
-NARROW void narrow_value_all(uint8_t dtype, group_level_kind kind, const group_shape *shape,
-                             const group_levels *levels, const group_ranges *ranges,
-                             const uint8_t *codes, uint64_t count, uint8_t *target)
+AVX2_INLINE void avx2_value_all(uint8_t dtype, group_level_kind kind, const group_shape *shape,
+                                const group_levels *levels, const group_ranges *ranges,
+                                const uint8_t *codes, uint64_t count, uint8_t *target)
 {
     const unsigned log_group = (unsigned)__builtin_ctz(shape->group);
     const bool stream = levels->stream && (uintptr_t)target % 32 == 0;
     if (!shape->columns) {
         for (uint64_t i = 0; i < count; i += 16) {
-            narrow_value_16(dtype, kind, false, stream, levels, ranges, codes, i, i >> log_group,
-                            target);
+            avx2_value_16(dtype, kind, false, stream, levels, ranges, codes, i, i >> log_group,
+                          target);
         }
         return;
     }
     for (uint64_t row = 0; row < count; row += shape->width) {
         for (uint64_t c = 0; c < shape->width; c += 16) {
-            narrow_value_16(dtype, kind, true, stream, levels, ranges, codes, row + c, c, target);
+            avx2_value_16(dtype, kind, true, stream, levels, ranges, codes, row + c, c, target);
         }
     }
 }
 
-NARROW void narrow_value_kind(group_level_kind kind, const group_shape *shape,
-                              const group_levels *levels, const group_ranges *ranges,
-                              const uint8_t *codes, uint64_t count, uint8_t *target)
-{
-    switch (shape->dtype) {
-    case KVT_DTYPE_FP16:
-        narrow_value_all(KVT_DTYPE_FP16, kind, shape, levels, ranges, codes, count, target);
-        break;
-    case KVT_DTYPE_BF16:
-        narrow_value_all(KVT_DTYPE_BF16, kind, shape, levels, ranges, codes, count, target);
-        break;
-    default:
-        narrow_value_all(KVT_DTYPE_FP32, kind, shape, levels, ranges, codes, count, target);
-        break;
-    }
+AVX2_INLINE void avx2_value_kind(group_level_kind kind, const group_shape *shape,
+                                 const group_levels *levels, const group_ranges *ranges,
+                                 const uint8_t *codes, uint64_t count, uint8_t *target){
+#define AVX2_CALL(dtype) avx2_value_all(dtype, kind, shape, levels, ranges, codes, count, target)
+    GROUP_EACH_DTYPE(AVX2_CALL, shape)
+#undef AVX2_CALL
 }
 
-CODECS_TARGET_AVX2 static void narrow_value(const group_shape *shape, const group_levels *levels,
-                                            const group_ranges *ranges, const uint8_t *codes,
-                                            uint64_t rows, void *target)
+CODECS_TARGET_AVX2 static void avx2_value(const group_shape *shape, const group_levels *levels,
+                                          const group_ranges *ranges, const uint8_t *codes,
+                                          uint64_t rows, void *target)
 {
     const uint64_t n = rows * shape->width;
-    if (!narrow_fills(shape, rows)) {
+    if (!group_fills(shape, rows)) {
         group_scalar_value(shape, levels, ranges, codes, rows, target);
         return;
     }
     switch (levels->kind) {
     case GROUP_LEVEL_TABLE:
-        narrow_value_kind(GROUP_LEVEL_TABLE, shape, levels, ranges, codes, n, target);
+        avx2_value_kind(GROUP_LEVEL_TABLE, shape, levels, ranges, codes, n, target);
         break;
     case GROUP_LEVEL_FINE6:
-        narrow_value_kind(GROUP_LEVEL_FINE6, shape, levels, ranges, codes, n, target);
+        avx2_value_kind(GROUP_LEVEL_FINE6, shape, levels, ranges, codes, n, target);
         break;
     case GROUP_LEVEL_FINE8:
-        narrow_value_kind(GROUP_LEVEL_FINE8, shape, levels, ranges, codes, n, target);
+        avx2_value_kind(GROUP_LEVEL_FINE8, shape, levels, ranges, codes, n, target);
         break;
-    default: narrow_value_kind(GROUP_LEVEL_CODE256, shape, levels, ranges, codes, n, target); break;
+    default: avx2_value_kind(GROUP_LEVEL_CODE256, shape, levels, ranges, codes, n, target); break;
     }
 }
 
-CODECS_TARGET_AVX2 static bool narrow_open(const uint16_t *minima, const uint16_t *scales,
-                                           uint64_t count, const group_ranges *ranges)
+CODECS_TARGET_AVX2 static bool avx2_open(const uint16_t *minima, const uint16_t *scales,
+                                         uint64_t count, const group_ranges *ranges)
 {
     const uint64_t whole = count / 8 * 8;
     const __m128i most = _mm_set1_epi16(0x7bff);
     __m128i bad = _mm_setzero_si128();
     for (uint64_t i = 0; i < whole; i += 8) {
-        __m128i minimum = narrow_load_16(minima + i);
-        __m128i scale = narrow_load_16(scales + i);
+        __m128i minimum = avx2_load_16(minima + i);
+        __m128i scale = avx2_load_16(scales + i);
         __m128i size = _mm_and_si128(minimum, _mm_set1_epi16(0x7fff));
         bad =
             _mm_or_si128(bad, _mm_or_si128(_mm_cmpgt_epi16(size, most), _mm_srai_epi16(scale, 15)));
@@ -562,21 +531,21 @@ CODECS_TARGET_AVX2 static bool narrow_open(const uint16_t *minima, const uint16_
     return sound && _mm_testz_si128(bad, bad) != 0;
 }
 
-static void narrow_close(void)
+static void avx2_close(void)
 {
     _mm_sfence(); /* streamed values are seen before whatever is stored after them */
 }
 
 const group_kernels group_kernels_avx2 = {
-    .range_columns = narrow_range_columns,
-    .range_rows = narrow_range_rows,
-    .finish = narrow_finish,
-    .code = narrow_code,
-    .pack = narrow_pack,
-    .unpack = narrow_unpack,
-    .open = narrow_open,
-    .value = narrow_value,
-    .close = narrow_close,
+    .range_columns = avx2_range_columns,
+    .range_rows = avx2_range_rows,
+    .finish = avx2_finish,
+    .code = avx2_code,
+    .pack = avx2_pack,
+    .unpack = avx2_unpack,
+    .open = avx2_open,
+    .value = avx2_value,
+    .close = avx2_close,
 };
 
 #endif

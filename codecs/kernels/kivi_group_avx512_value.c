@@ -20,72 +20,75 @@
 #pragma GCC diagnostic ignored "-Wsign-conversion"
 #endif
 
-#define WIDE static inline __attribute__((always_inline)) CODECS_TARGET_AVX512
+#define AVX512_INLINE static inline __attribute__((always_inline)) CODECS_TARGET_AVX512
 
 enum {
-    WIDE_ROUND = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC,
-    WIDE_AHEAD = 8192 /* elements whose stored bytes are asked for ahead, at least */
+    AVX512_ROUND = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC,
+    AVX512_AHEAD = 8192 /* elements whose stored bytes are asked for ahead, at least */
 };
 
 /* How codes are stored: one plane of so many bits, or that many nested planes. */
-typedef enum wide_stored {
-    WIDE_BITS2,
-    WIDE_BITS4,
-    WIDE_BITS8,
-    WIDE_NESTED2,
-    WIDE_NESTED3,
-    WIDE_NESTED4,
-    WIDE_NESTED5
-} wide_stored;
+typedef enum avx512_stored {
+    AVX512_BITS2,
+    AVX512_BITS4,
+    AVX512_BITS8,
+    AVX512_NESTED2,
+    AVX512_NESTED3,
+    AVX512_NESTED4,
+    AVX512_NESTED5
+} avx512_stored;
 
 /* What the body is compiled for. */
-typedef struct wide_form {
-    wide_stored stored;
+typedef struct avx512_form {
+    avx512_stored stored;
     uint8_t dtype;
     bool half_steps;
-} wide_form;
+} avx512_form;
 
 /* Levels of all codes, and how planes of 2 bits are spread. Codes are looked up with bits of their
  * neighbours above them, so that the levels repeat. */
-typedef struct wide_table {
-    __m512 levels;                /* WIDE_BITS2 to 4, WIDE_NESTED2 and 3 */
+typedef struct avx512_table {
+    __m512 levels;                /* AVX512_BITS2 to 4, AVX512_NESTED2 and 3 */
     __m512i fine6[2];             /* lower and upper bytes of levels in 1/64 */
     __m512i turn[KVT_PLANES_MAX]; /* lanes of 32 bits are turned, then masked */
     __m512i mask[KVT_PLANES_MAX]; /* the bits of a plane in every byte */
-    __m512i for_words;            /* the order of bytes that wide_float_words asks for */
+    __m512i for_words;            /* the order of bytes that avx512_float_words asks for */
     float unit;                   /* of a level */
-} wide_table;
+} avx512_table;
 
-static const uint8_t wide_nested[KVT_PLANES_MAX] = {2, 1, 1, 2, 2};
+static const uint8_t avx512_nested[KVT_PLANES_MAX] = {2, 1, 1, 2, 2};
 
-WIDE bool wide_is_few(wide_stored stored)
+AVX512_INLINE bool avx512_is_few(avx512_stored stored)
 {
-    return stored != WIDE_BITS8 && stored != WIDE_NESTED4 && stored != WIDE_NESTED5;
+    return stored != AVX512_BITS8 && stored != AVX512_NESTED4 && stored != AVX512_NESTED5;
 }
 
-WIDE uint32_t wide_planes(wide_stored stored)
+AVX512_INLINE uint32_t avx512_planes(avx512_stored stored)
 {
-    return stored < WIDE_NESTED2 ? 1 : (uint32_t)(stored - WIDE_NESTED2) + 2;
+    return stored < AVX512_NESTED2 ? 1 : (uint32_t)(stored - AVX512_NESTED2) + 2;
 }
 
 /* Bits of plane p. */
-WIDE uint32_t wide_bits(wide_stored stored, uint32_t p)
+AVX512_INLINE uint32_t avx512_bits(avx512_stored stored, uint32_t p)
 {
-    if (stored == WIDE_BITS4) return 4;
-    if (stored == WIDE_BITS8) return 8;
-    return wide_nested[p];
+    if (stored == AVX512_BITS4) return 4;
+    if (stored == AVX512_BITS8) return 8;
+    return avx512_nested[p];
 }
 
-static CODECS_TARGET_AVX512 void wide_table_fill(const group_levels *levels, wide_stored stored,
-                                                 const group_plane *planes, uint32_t plane_count,
-                                                 wide_table *table)
+static CODECS_TARGET_AVX512 void avx512_table_fill(const group_levels *levels, avx512_stored stored,
+                                                   const group_plane *planes, uint32_t plane_count,
+                                                   avx512_table *table)
 {
     const __m512i quarters = _mm512_setr_epi32(0, 0, 0, 0, 2, 2, 2, 2, 4, 4, 4, 4, 6, 6, 6, 6);
     table->levels = _mm512_loadu_ps(levels->table);
-    if (stored == WIDE_BITS2) table->levels = _mm512_shuffle_f32x4(table->levels, table->levels, 0);
+    if (stored == AVX512_BITS2)
+        table->levels = _mm512_shuffle_f32x4(table->levels, table->levels, 0);
     table->fine6[0] = _mm512_loadu_si512(levels->fine6[0]);
     table->fine6[1] = _mm512_loadu_si512(levels->fine6[1]);
-    table->unit = stored == WIDE_NESTED4 ? 1.0f / 64.0f : stored == WIDE_NESTED5 ? 1.0f / 32.0f : 1;
+    table->unit = stored == AVX512_NESTED4   ? 1.0f / 64.0f
+                  : stored == AVX512_NESTED5 ? 1.0f / 32.0f
+                                             : 1;
     for (uint32_t p = 0; p < plane_count; p++) {
         table->turn[p] = _mm512_and_si512(
             _mm512_sub_epi32(_mm512_set1_epi32(planes[p].shift), quarters), _mm512_set1_epi32(31));
@@ -100,12 +103,12 @@ static CODECS_TARGET_AVX512 void wide_table_fill(const group_levels *levels, wid
 /* ---- codes ---- */
 
 /* 64 codes of nested planes, one in a byte. at: the chunk in every plane. */
-WIDE __m512i wide_nested_codes(uint32_t planes, const wide_table *table,
-                               const uint8_t *const at[KVT_PLANES_MAX])
+AVX512_INLINE __m512i avx512_nested_codes(uint32_t planes, const avx512_table *table,
+                                          const uint8_t *const at[KVT_PLANES_MAX])
 {
     __m512i code = _mm512_setzero_si512();
     for (uint32_t p = 0; p < planes; p++) {
-        if (wide_nested[p] == 1) {
+        if (avx512_nested[p] == 1) {
             uint64_t bits;
             memcpy(&bits, at[p], sizeof bits);
             /* The bit is not there yet: adding sets it. */
@@ -120,13 +123,13 @@ WIDE __m512i wide_nested_codes(uint32_t planes, const wide_table *table,
     return code;
 }
 
-WIDE __m512i wide_zext_16(const uint8_t *at)
+AVX512_INLINE __m512i avx512_zext_16(const uint8_t *at)
 {
     return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)at));
 }
 
 /* Byte 4 i + j of the result is byte 16 j + i. */
-WIDE __m512i wide_transpose(__m512i bytes)
+AVX512_INLINE __m512i avx512_transpose(__m512i bytes)
 {
     const __m512i from =
         _mm512_setr_epi32(0x30201000, 0x31211101, 0x32221202, 0x33231303, 0x34241404, 0x35251505,
@@ -137,7 +140,7 @@ WIDE __m512i wide_transpose(__m512i bytes)
 
 /* Numbers of 16 bits from their lower and upper bytes, as floats. The bytes are in such an order
  * that unpacking them leaves numbers i and 16 + i (32 + i and 48 + i) in lane i of 32 bits. */
-WIDE void wide_float_words(__m512i low, __m512i high, __m512 level[4])
+AVX512_INLINE void avx512_float_words(__m512i low, __m512i high, __m512 level[4])
 {
     const __m512i lower = _mm512_set1_epi32(0xffff);
     const __m512i a = _mm512_unpacklo_epi8(low, high);
@@ -149,33 +152,33 @@ WIDE void wide_float_words(__m512i low, __m512i high, __m512 level[4])
 }
 
 /* The levels of a chunk of 64, in units of table->unit. */
-WIDE void wide_levels(wide_stored stored, const wide_table *table,
-                      const uint8_t *const at[KVT_PLANES_MAX], __m512 level[4])
+AVX512_INLINE void avx512_levels(avx512_stored stored, const avx512_table *table,
+                                 const uint8_t *const at[KVT_PLANES_MAX], __m512 level[4])
 {
-    if (stored == WIDE_BITS8) {
+    if (stored == AVX512_BITS8) {
         for (unsigned k = 0; k < 4; k++) {
-            level[k] = _mm512_cvtepi32_ps(wide_zext_16(at[0] + 16 * k));
+            level[k] = _mm512_cvtepi32_ps(avx512_zext_16(at[0] + 16 * k));
         }
-    } else if (stored == WIDE_BITS4) {
+    } else if (stored == AVX512_BITS4) {
         for (unsigned k = 0; k < 2; k++) {
-            __m512i w = wide_zext_16(at[0] + 16 * k);
+            __m512i w = avx512_zext_16(at[0] + 16 * k);
             level[k] = _mm512_permutexvar_ps(w, table->levels);
             level[k + 2] = _mm512_permutexvar_ps(_mm512_srli_epi32(w, 4), table->levels);
         }
-    } else if (stored == WIDE_BITS2) {
-        __m512i w = wide_zext_16(at[0]);
+    } else if (stored == AVX512_BITS2) {
+        __m512i w = avx512_zext_16(at[0]);
         for (unsigned k = 0; k < 4; k++) {
             level[k] = _mm512_permutexvar_ps(_mm512_srli_epi32(w, 2 * k), table->levels);
         }
-    } else if (stored == WIDE_NESTED4) {
-        __m512i c = _mm512_permutexvar_epi8(table->for_words, wide_nested_codes(4, table, at));
-        wide_float_words(_mm512_permutexvar_epi8(c, table->fine6[0]),
-                         _mm512_permutexvar_epi8(c, table->fine6[1]), level);
-    } else if (stored == WIDE_NESTED5) {
+    } else if (stored == AVX512_NESTED4) {
+        __m512i c = _mm512_permutexvar_epi8(table->for_words, avx512_nested_codes(4, table, at));
+        avx512_float_words(_mm512_permutexvar_epi8(c, table->fine6[0]),
+                           _mm512_permutexvar_epi8(c, table->fine6[1]), level);
+    } else if (stored == AVX512_NESTED5) {
         /* group_fine_level(c) = 2 (c + min(max(c - 15, 0), 225)). */
         const __m512i lower = _mm512_set1_epi32(0xffff);
         const __m512i ones = _mm512_set1_epi8(1);
-        __m512i c = _mm512_permutexvar_epi8(table->for_words, wide_nested_codes(5, table, at));
+        __m512i c = _mm512_permutexvar_epi8(table->for_words, avx512_nested_codes(5, table, at));
         __m512i d =
             _mm512_min_epu8(_mm512_subs_epu8(c, _mm512_set1_epi8(15)), _mm512_set1_epi8((char)225));
         __m512i a = _mm512_maddubs_epi16(_mm512_unpacklo_epi8(c, d), ones);
@@ -185,7 +188,7 @@ WIDE void wide_levels(wide_stored stored, const wide_table *table,
         level[2] = _mm512_cvtepi32_ps(_mm512_and_si512(b, lower));
         level[3] = _mm512_cvtepi32_ps(_mm512_srli_epi32(b, 16));
     } else {
-        __m512i w = wide_transpose(wide_nested_codes(wide_planes(stored), table, at));
+        __m512i w = avx512_transpose(avx512_nested_codes(avx512_planes(stored), table, at));
         for (unsigned k = 0; k < 4; k++) {
             level[k] = _mm512_permutexvar_ps(_mm512_srli_epi32(w, 8 * k), table->levels);
         }
@@ -194,13 +197,13 @@ WIDE void wide_levels(wide_stored stored, const wide_table *table,
 
 /* Codes of a chunk of 64 in the lower 4 bits of two vectors of words; of 2 bits, the bits above
  * are their neighbours'. */
-WIDE void wide_words(wide_stored stored, const wide_table *table,
-                     const uint8_t *const at[KVT_PLANES_MAX], __m512i word[2])
+AVX512_INLINE void avx512_words(avx512_stored stored, const avx512_table *table,
+                                const uint8_t *const at[KVT_PLANES_MAX], __m512i word[2])
 {
-    if (stored == WIDE_BITS4) {
+    if (stored == AVX512_BITS4) {
         word[0] = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(const void *)at[0]));
         word[1] = _mm512_srli_epi16(word[0], 4);
-    } else if (stored == WIDE_BITS2) {
+    } else if (stored == AVX512_BITS2) {
         const __m512i from =
             _mm512_set_epi64((long long)0x800f800e800d800c, (long long)0x800b800a80098008,
                              (long long)0x8007800680058004, (long long)0x8003800280018000,
@@ -217,29 +220,31 @@ WIDE void wide_words(wide_stored stored, const wide_table *table,
                                                0x29092808, 0x2b0b2a0a, 0x2d0d2c0c, 0x2f0f2e0e,
                                                0x31113010, 0x33133212, 0x35153414, 0x37173616,
                                                0x39193818, 0x3b1b3a1a, 0x3d1d3c1c, 0x3f1f3e1e);
-        word[0] = _mm512_permutexvar_epi8(from, wide_nested_codes(wide_planes(stored), table, at));
+        word[0] =
+            _mm512_permutexvar_epi8(from, avx512_nested_codes(avx512_planes(stored), table, at));
         word[1] = _mm512_srli_epi16(word[0], 8);
     }
 }
 
 /* ---- values ---- */
 
-WIDE __m512 wide_value(const wide_form form, __m512 level, __m512 scale, __m512 minimum)
+AVX512_INLINE __m512 avx512_value(const avx512_form form, __m512 level, __m512 scale,
+                                  __m512 minimum)
 {
     if (form.half_steps) {
         __m512 product = _mm512_mul_ps(level, scale);
-        product = _mm512_cvtph_ps(_mm512_cvtps_ph(product, WIDE_ROUND));
-        return _mm512_cvtph_ps(_mm512_cvtps_ph(_mm512_add_ps(product, minimum), WIDE_ROUND));
+        product = _mm512_cvtph_ps(_mm512_cvtps_ph(product, AVX512_ROUND));
+        return _mm512_cvtph_ps(_mm512_cvtps_ph(_mm512_add_ps(product, minimum), AVX512_ROUND));
     }
     return _mm512_fmadd_ps(level, scale, minimum);
 }
 
 /* 32 values as bf16 or fp16. Values are finite, or infinite in fp16. */
-WIDE __m512i wide_narrow(const wide_form form, __m512 a, __m512 b)
+AVX512_INLINE __m512i avx512_shorten(const avx512_form form, __m512 a, __m512 b)
 {
     if (form.dtype == KVT_DTYPE_FP16) {
-        return _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtps_ph(a, WIDE_ROUND)),
-                                  _mm512_cvtps_ph(b, WIDE_ROUND), 1);
+        return _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtps_ph(a, AVX512_ROUND)),
+                                  _mm512_cvtps_ph(b, AVX512_ROUND), 1);
     }
     const __m512i one = _mm512_set1_epi32(1);
     const __m512i half = _mm512_set1_epi32(0x7fff);
@@ -255,7 +260,7 @@ WIDE __m512i wide_narrow(const wide_form form, __m512 a, __m512 b)
     return _mm512_permutex2var_epi16(x, upper, y);
 }
 
-WIDE void wide_put(bool stream, uint8_t *target, __m512i bytes)
+AVX512_INLINE void avx512_put(bool stream, uint8_t *target, __m512i bytes)
 {
     if (stream) {
         _mm512_stream_si512((__m512i *)(void *)target, bytes);
@@ -267,8 +272,8 @@ WIDE void wide_put(bool stream, uint8_t *target, __m512i bytes)
 /* ---- walking ---- */
 
 /* Rows of whole chunks, and where they are. */
-typedef struct wide_batch {
-    wide_table table;
+typedef struct avx512_batch {
+    avx512_table table;
     group_ranges ranges;
     bool columns;
     unsigned log_group;
@@ -279,14 +284,14 @@ typedef struct wide_batch {
     bool stream;
     uint8_t *target;
     const uint8_t *planes[KVT_PLANES_MAX];
-} wide_batch;
+} avx512_batch;
 
 /* Where chunk `chunk` lies in every plane; asks for what is read later. */
-WIDE void wide_find(const wide_form form, const wide_batch *batch, uint64_t chunk,
-                    const uint8_t *at[KVT_PLANES_MAX])
+AVX512_INLINE void avx512_find(const avx512_form form, const avx512_batch *batch, uint64_t chunk,
+                               const uint8_t *at[KVT_PLANES_MAX])
 {
-    for (uint32_t p = 0; p < wide_planes(form.stored); p++) {
-        const uint32_t bytes = 8 * wide_bits(form.stored, p);
+    for (uint32_t p = 0; p < avx512_planes(form.stored); p++) {
+        const uint32_t bytes = 8 * avx512_bits(form.stored, p);
         at[p] = batch->planes[p] + chunk * bytes;
         /* Once per line, into the second cache a block ahead and into the first a line ahead, where
          * a miss would wait among the streaming stores. An address past the end does no harm. */
@@ -297,41 +302,42 @@ WIDE void wide_find(const wide_form form, const wide_batch *batch, uint64_t chun
     }
 }
 
-#define BODY(name)              wide_plain_##name
-#define BODY_TARGET             CODECS_TARGET_AVX512
-#define BODY_NARROW(form, a, b) wide_narrow(form, a, b)
-#define BODY_DTYPES(form)       form(KVT_DTYPE_FP16) form(KVT_DTYPE_BF16) form(KVT_DTYPE_FP32)
+#define BODY(name)               avx512_plain_##name
+#define BODY_TARGET              CODECS_TARGET_AVX512
+#define BODY_SHORTEN(form, a, b) avx512_shorten(form, a, b)
+#define BODY_DTYPES(form)        form(KVT_DTYPE_FP16) form(KVT_DTYPE_BF16) form(KVT_DTYPE_FP32)
 #include "kivi_group_avx512_body.h"
 
 /* Processors that convert to bf16. Numbers that it would take for 0 do not occur: the smallest
  * product is 2^-24 * 2^-24. */
-#define BODY(name) wide_native_##name
+#define BODY(name) avx512_native_##name
 #define BODY_TARGET                                                                                \
     __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,avx512bf16,"  \
                           "avx2,fma,f16c,bmi2")))
-#define BODY_NARROW(form, a, b) ((__m512i)_mm512_cvtne2ps_pbh(b, a))
-#define BODY_DTYPES(form)       form(KVT_DTYPE_BF16)
+#define BODY_SHORTEN(form, a, b) ((__m512i)_mm512_cvtne2ps_pbh(b, a))
+#define BODY_DTYPES(form)        form(KVT_DTYPE_BF16)
 #include "kivi_group_avx512_body.h"
 
-static wide_stored wide_stored_of(const group_plane *planes, uint32_t plane_count)
+static avx512_stored avx512_find_stored(const group_plane *planes, uint32_t plane_count)
 {
-    if (plane_count > 1) return (wide_stored)(WIDE_NESTED2 + plane_count - 2);
-    return planes[0].bits == 2 ? WIDE_BITS2 : planes[0].bits == 4 ? WIDE_BITS4 : WIDE_BITS8;
+    if (plane_count > 1) return (avx512_stored)(AVX512_NESTED2 + plane_count - 2);
+    return planes[0].bits == 2 ? AVX512_BITS2 : planes[0].bits == 4 ? AVX512_BITS4 : AVX512_BITS8;
 }
 
 bool group_avx512_decode(const group_shape *shape, const group_levels *levels,
                          const group_ranges *ranges, const group_plane *planes,
                          uint32_t plane_count, uint64_t first, uint64_t rows, void *target)
 {
-    const wide_form form = {wide_stored_of(planes, plane_count), shape->dtype, levels->half_steps};
-    wide_batch batch = {.ranges = *ranges,
-                        .columns = shape->columns,
-                        .log_group = (unsigned)__builtin_ctz(shape->group),
-                        .rows = rows,
-                        .chunks = shape->width / GROUP_CHUNK,
-                        .chunk_bytes = GROUP_CHUNK * kvt_dtype_bytes(shape->dtype),
-                        .stream = levels->stream && (uintptr_t)target % 64 == 0,
-                        .target = target};
+    const avx512_form form = {avx512_find_stored(planes, plane_count), shape->dtype,
+                              levels->half_steps};
+    avx512_batch batch = {.ranges = *ranges,
+                          .columns = shape->columns,
+                          .log_group = (unsigned)__builtin_ctz(shape->group),
+                          .rows = rows,
+                          .chunks = shape->width / GROUP_CHUNK,
+                          .chunk_bytes = GROUP_CHUNK * kvt_dtype_bytes(shape->dtype),
+                          .stream = levels->stream && (uintptr_t)target % 64 == 0,
+                          .target = target};
     if (shape->width % 64 != 0) {
         if (shape->columns || rows * shape->width % 64 != 0) return false;
         batch.rows = 1;
@@ -339,15 +345,15 @@ bool group_avx512_decode(const group_shape *shape, const group_levels *levels,
     }
     if (!shape->columns && shape->unit % shape->group != 0) return false;
     const uint64_t block = GROUP_BATCH_ROWS * shape->width;
-    batch.ahead = (block > WIDE_AHEAD ? block : WIDE_AHEAD) / GROUP_CHUNK;
+    batch.ahead = (block > AVX512_AHEAD ? block : AVX512_AHEAD) / GROUP_CHUNK;
     for (uint32_t p = 0; p < plane_count; p++) {
         batch.planes[p] = planes[p].data + first * shape->width / 8 * planes[p].bits;
     }
-    wide_table_fill(levels, form.stored, planes, plane_count, &batch.table);
+    avx512_table_fill(levels, form.stored, planes, plane_count, &batch.table);
     if (shape->dtype == KVT_DTYPE_BF16 && __builtin_cpu_supports("avx512bf16")) {
-        wide_native_batch(form, &batch);
+        avx512_native_batch(form, &batch);
     } else {
-        wide_plain_batch(form, &batch);
+        avx512_plain_batch(form, &batch);
     }
     return true;
 }

@@ -199,7 +199,7 @@ ROTATE_INLINE void rotate_decode_even(const rotate_run *run, const unsigned coun
         }
         rotate_block_wholes(v, count);
         v[0] = rotate_sub(v[0], middle);
-        const rotate_floats step = rotate_all(half_to_float(scale) * factor);
+        const rotate_floats step = rotate_all(rotate_scale_value(scale) * factor);
 #pragma GCC unroll 16
         for (unsigned i = 0; i < count; i++) {
             rotate_store(v[i], step, run->dtype, target);
@@ -253,7 +253,7 @@ ROTATE_INLINE void rotate_decode_odd(const rotate_run *run, const uint8_t *scale
         if (!roomy) from = memcpy(stored, from, code_bytes);
         for (uint32_t at = 0; at < length;) {
             const uint32_t n = rotate_block_first(length - at);
-            rotate_decode_block(run, n, half_to_float(scale), from + at * run->bits / 8,
+            rotate_decode_block(run, n, rotate_scale_value(scale), from + at * run->bits / 8,
                                 to + at * element_bytes);
             at += n;
         }

@@ -145,7 +145,7 @@ void rotate_decode_run_scalar(const rotate_run *run, const uint8_t *scales, cons
         rotate_spin_integers(values, length);
         for (uint32_t at = 0; at < length;) {
             const uint32_t n = rotate_block_first(length - at);
-            const float step = half_to_float(scale) * rotate_block_factor(n);
+            const float step = rotate_scale_value(scale) * rotate_block_factor(n);
             values[at] -= rotate_block_middle(n, run->bits);
             for (uint32_t i = at; i < at + n; i++) {
                 const float value = (float)values[i] * step;
