@@ -127,7 +127,6 @@ kvt_status pool_start_member(tiers_pool *pool, pool_member *member,
     if (status != KVT_OK) return status;
     if (space != member->space) tiers_space_close(member->space);
     member->space = space;
-    member->worker_options = worker;
     member->capacity_bytes = end - head;
     member->device = device;
     member->facts = device->facts;

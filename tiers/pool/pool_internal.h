@@ -22,8 +22,7 @@
 typedef struct pool_member {
     kvt_device *device; /* NULL when absent */
     char name[32];
-    kvt_device_facts facts; /* as of the last insertion */
-    tiers_worker_options worker_options;
+    kvt_device_facts facts;  /* as of the last insertion */
     tiers_worker *worker;    /* NULL until there was a device; then to the end of the pool */
     uint64_t capacity_bytes; /* what the space began with */
     tiers_space *space;      /* NULL until there was a device */

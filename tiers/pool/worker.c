@@ -70,7 +70,7 @@ static void worker_publish_speed(tiers_worker *worker)
     const tiers_meter *meter = &worker->meter;
     worker_store_double(&worker->read_bytes_per_s, meter->bytes_per_s[KVT_IO_READ]);
     worker_store_double(&worker->write_bytes_per_s, meter->bytes_per_s[KVT_IO_WRITE]);
-    if (worker->reweigh)
+    if (worker->options.reweigh)
         worker_store_double(&worker->weight_bytes_per_s, meter->weight_bytes_per_s);
 }
 
@@ -81,13 +81,12 @@ void worker_retire(tiers_worker *worker, tiers_retired why)
     int serves = TIERS_SERVES;
     if (atomic_compare_exchange_strong(&worker->why, &serves, (int)why))
         atomic_store(&worker->retired_ns, base_clock_ns());
-    atomic_store(&worker->retired, true);
 }
 
 bool worker_check(tiers_worker *worker, uint64_t now_ns)
 {
-    if (atomic_load(&worker->died)) return true;
-    bool unresponsive = tiers_timeout_check(&worker->timeout, now_ns, atomic_load(&worker->busy),
+    if (worker_has_died(worker)) return true;
+    bool unresponsive = tiers_timeout_check(&worker->timeout, now_ns, worker_in_flight(worker) > 0,
                                             atomic_load(&worker->progress));
     if (unresponsive) worker_retire(worker, TIERS_RETIRED_UNRESPONSIVE);
     return unresponsive;
@@ -113,7 +112,7 @@ static bool worker_has_lost_operation(const tiers_worker *worker, uint64_t now_n
 
 static void worker_check_operations(tiers_worker *worker)
 {
-    if (worker->in_flight == 0) return;
+    if (worker_in_flight(worker) == 0) return;
     uint64_t now_ns = base_clock_ns();
     if (now_ns - worker->checked_ns < TIERS_CHECK_NS) return;
     worker->checked_ns = now_ns;
@@ -122,16 +121,23 @@ static void worker_check_operations(tiers_worker *worker)
     (void)tiers_worker_check(worker);
 }
 
-/* Around a call that may block for as long as the device likes. */
+/* Around a call that may block for as long as the device likes. The thread alone changes the two.
+ */
 static void worker_begin_call(tiers_worker *worker)
 {
-    atomic_store_explicit(&worker->busy, true, memory_order_relaxed);
+    uint32_t in_flight = worker_in_flight(worker);
+    assert(in_flight <= worker->depth);
+    atomic_store_explicit(&worker->in_flight, in_flight + 1, memory_order_relaxed);
 }
 
-static void worker_end_call(tiers_worker *worker, size_t ended)
+/* The ends of so many operations and calls. A device that is busy has taken nothing and shows no
+ * progress. */
+static void worker_end_calls(tiers_worker *worker, uint32_t ended, bool progress)
 {
-    atomic_fetch_add_explicit(&worker->progress, ended, memory_order_relaxed);
-    atomic_store_explicit(&worker->busy, worker->in_flight > 0, memory_order_relaxed);
+    uint32_t in_flight = worker_in_flight(worker);
+    assert(ended <= in_flight);
+    if (progress) atomic_fetch_add_explicit(&worker->progress, ended, memory_order_relaxed);
+    atomic_store_explicit(&worker->in_flight, in_flight - ended, memory_order_relaxed);
 }
 
 /* ---- the thread: from jobs to completions ---- */
@@ -261,10 +267,9 @@ static void worker_sweep_list(tiers_worker *worker, worker_list *list)
 
 /* Ends what has not reached the device and shall not: a queue that is full with operations that do
  * not end must not hold up the jobs behind it. */
-static void worker_sweep(tiers_worker *worker)
+static void worker_sweep(tiers_worker *worker, bool cancelled)
 {
-    if (!worker->sweep_now && !tiers_worker_retired(worker)) return;
-    worker->sweep_now = false;
+    if (!cancelled && !tiers_worker_retired(worker)) return;
     worker_slot *slot = worker->stalled;
     if (slot != NULL && worker_job_verdict(worker, slot->job) != KVT_OK) {
         worker->stalled = NULL;
@@ -278,7 +283,7 @@ static void worker_sweep(tiers_worker *worker)
 /* A busy device gets time; one that stays busy with nothing in flight is as good as gone. */
 static void worker_stall(tiers_worker *worker, worker_slot *slot)
 {
-    if (worker->in_flight == 0) {
+    if (worker_in_flight(worker) == 0) {
         if (++worker->busy_naps > WORKER_BUSY_NAPS_MAX) {
             worker->busy_naps = 0;
             slot->io.status = KVT_E_GONE;
@@ -294,13 +299,13 @@ static void worker_stall(tiers_worker *worker, worker_slot *slot)
  * flight. A range that cannot be read leaves the first grain readable. */
 static void worker_probe(tiers_worker *worker)
 {
-    if (worker->failures < WORKER_FAILURES_MAX || worker->in_flight > 0) return;
+    if (worker->failures < WORKER_FAILURES_MAX || worker_in_flight(worker) > 0) return;
     worker->failures = 0;
     if (tiers_worker_retired(worker)) return;
     worker_begin_call(worker);
     kvt_status status =
         kvt_device_transfer(worker->device, KVT_IO_READ, 0, worker->probe, TIERS_GRAIN_BYTES);
-    worker_end_call(worker, 1);
+    worker_end_calls(worker, 1, true);
     if (status != KVT_OK) worker_retire(worker, TIERS_RETIRED_GONE);
 }
 
@@ -316,28 +321,25 @@ static void worker_submit(tiers_worker *worker)
             worker_complete(worker, slot);
             continue;
         }
-        if (worker->in_flight > 0 &&
-            worker->in_flight_bytes + slot->io.bytes > worker->in_flight_bytes_max) {
+        if (worker_in_flight(worker) > 0 &&
+            worker_flying(worker) + slot->io.bytes > worker->options.in_flight_bytes_max) {
             worker->stalled = slot;
             break;
         }
         slot->begun_progress = atomic_load_explicit(&worker->progress, memory_order_relaxed);
         worker_begin_call(worker);
         kvt_status status = kvt_device_submit(worker->device, &slot->io);
-        if (status == KVT_QUEUED) {
-            worker->in_flight++;
-            worker->in_flight_bytes += slot->io.bytes;
+        if (status == KVT_QUEUED) /* the call goes on as an operation in flight */
             atomic_fetch_add(&worker->flying_bytes[slot->io.kind], slot->io.bytes);
-        } else {
-            worker_end_call(worker, status == KVT_OK ? 1 : 0);
-        }
+        else
+            worker_end_calls(worker, 1, status == KVT_OK);
         if (status == KVT_BUSY) {
             worker_stall(worker, slot);
             break;
         }
         worker->busy_naps = 0;
         slot->metered = true;
-        if (worker->in_flight <= 1)
+        if (worker_in_flight(worker) <= 1)
             atomic_store_explicit(&worker->moved_ns, slot->io.submitted_ns, memory_order_relaxed);
         tiers_meter_begin(&worker->meter, &slot->io);
         if (status == KVT_OK) worker_complete(worker, slot);
@@ -348,13 +350,11 @@ static void worker_submit(tiers_worker *worker)
 
 static void worker_reap(tiers_worker *worker, uint64_t timeout_ns)
 {
-    if (worker->in_flight == 0) return;
+    if (worker_in_flight(worker) == 0) return;
     size_t min = timeout_ns == 0 ? 0 : 1;
     size_t count = kvt_device_reap(worker->device, worker->done, min, worker->depth, timeout_ns);
-    worker->in_flight -= (uint32_t)count;
-    if (count > 0) worker_end_call(worker, count);
+    if (count > 0) worker_end_calls(worker, (uint32_t)count, true);
     for (size_t i = 0; i < count; i++) {
-        worker->in_flight_bytes -= worker->done[i]->bytes;
         atomic_fetch_sub(&worker->flying_bytes[worker->done[i]->kind], worker->done[i]->bytes);
         worker_complete(worker, worker->done[i]->user);
     }
@@ -368,16 +368,16 @@ static bool worker_has_active(const tiers_worker *worker)
 
 static void worker_serve_syncs(tiers_worker *worker, uint64_t ticket)
 {
-    while (worker->in_flight > 0 && !tiers_worker_retired(worker)) {
+    while (worker_in_flight(worker) > 0 && !tiers_worker_retired(worker)) {
         worker_reap(worker, WORKER_WAIT_LONG_NS);
         worker_check_operations(worker);
-        worker_sweep(worker);
+        worker_sweep(worker, false);
     }
     kvt_status status = KVT_E_GONE;
     if (!tiers_worker_retired(worker)) {
         worker_begin_call(worker);
         status = kvt_device_sync(worker->device);
-        worker_end_call(worker, 1);
+        worker_end_calls(worker, 1, true);
     }
     if (status == KVT_E_GONE) worker_retire(worker, TIERS_RETIRED_GONE);
     pthread_mutex_lock(&worker->mutex);
@@ -401,10 +401,9 @@ static void worker_set_up(tiers_worker *worker, const worker_change *change)
     worker->request_bytes = facts->request_bytes_max & ~(TIERS_GRAIN_BYTES - 1);
     if (worker->request_bytes > WORKER_REQUEST_BYTES_MAX)
         worker->request_bytes = WORKER_REQUEST_BYTES_MAX;
-    worker->in_flight_bytes_max = options->in_flight_bytes_max != 0 ? options->in_flight_bytes_max
-                                                                    : TIERS_IN_FLIGHT_BYTES_DEFAULT;
-    worker->reweigh = options->reweigh;
-    worker->spare = options->spare;
+    worker->options = *options;
+    if (options->in_flight_bytes_max == 0)
+        worker->options.in_flight_bytes_max = TIERS_IN_FLIGHT_BYTES_DEFAULT;
     worker->failures = worker->busy_naps = 0;
     atomic_store(&worker->write_status, KVT_OK);
     tiers_meter_init(&worker->meter, options->read_bytes_per_s, options->write_bytes_per_s,
@@ -425,7 +424,7 @@ static void worker_set_up(tiers_worker *worker, const worker_change *change)
 /* Attaching may still correct the facts, so it comes first; whoever waits reads them afterwards. */
 static void worker_change_now(tiers_worker *worker, worker_change *change)
 {
-    while (worker->in_flight > 0)
+    while (worker_in_flight(worker) > 0)
         worker_reap(worker, WORKER_WAIT_LONG_NS);
     if (worker->stalled != NULL) {
         worker_slot *slot = worker->stalled;
@@ -440,7 +439,6 @@ static void worker_change_now(tiers_worker *worker, worker_change *change)
         worker_set_up(worker, change);
     }
     atomic_store(&worker->why, change->device == NULL ? TIERS_RETIRED_ASKED : TIERS_SERVES);
-    atomic_store(&worker->retired, change->device == NULL);
     pthread_mutex_lock(&worker->mutex);
     change->done = true;
     pthread_cond_broadcast(&worker->changed);
@@ -453,17 +451,17 @@ static void worker_spend_spare(tiers_worker *worker)
     worker->spare_asked = false;
     pthread_mutex_unlock(&worker->mutex);
     worker_begin_call(worker);
-    bool more = worker->spare != NULL && worker->spare(worker->context, worker, worker->device);
-    worker_end_call(worker, 1);
+    tiers_worker_spare *spare = worker->options.spare;
+    bool more = spare != NULL && spare(worker->context, worker, worker->device);
+    worker_end_calls(worker, 1, true);
     pthread_mutex_lock(&worker->mutex);
     if (more) worker->spare_asked = true;
 }
 
 /* Takes the mail, sleeping when there is nothing else to do. False when the thread is to end. */
-static bool worker_collect_mail(tiers_worker *worker, uint64_t *sync_out,
-                                worker_change **change_out)
+static bool worker_collect_mail(tiers_worker *worker, worker_mail *mail_out)
 {
-    bool idle = worker->in_flight == 0 && !worker_has_active(worker);
+    bool idle = worker_in_flight(worker) == 0 && !worker_has_active(worker);
     pthread_mutex_lock(&worker->mutex);
     worker->reaping = false;
     while (idle && !worker_has_mail(worker) && !worker->stop) {
@@ -476,10 +474,10 @@ static bool worker_collect_mail(tiers_worker *worker, uint64_t *sync_out,
     idle = idle && !worker_has_mail(worker);
     worker_list_append(&worker->active[KVT_IO_READ], &worker->mail[KVT_IO_READ]);
     worker_list_append(&worker->active[KVT_IO_WRITE], &worker->mail[KVT_IO_WRITE]);
-    if (worker->sweep) worker->sweep_now = true;
+    bool sync = worker->sync_wanted != worker->sync_done;
+    *mail_out = (worker_mail){
+        .sync = sync ? worker->sync_wanted : 0, .change = worker->change, .sweep = worker->sweep};
     worker->sweep = false;
-    *sync_out = worker->sync_wanted != worker->sync_done ? worker->sync_wanted : 0;
-    *change_out = worker->change;
     worker->change = NULL;
     bool go_on = !(worker->stop && idle);
     pthread_mutex_unlock(&worker->mutex);
@@ -489,7 +487,7 @@ static bool worker_collect_mail(tiers_worker *worker, uint64_t *sync_out,
 /* Waits for a completion or for mail. */
 static void worker_reap_or_mail(tiers_worker *worker)
 {
-    if (worker->in_flight == 0) return;
+    if (worker_in_flight(worker) == 0) return;
     uint64_t wait_ns = WORKER_WAIT_SHORT_NS;
     if (worker->device->wakes) {
         pthread_mutex_lock(&worker->mutex);
@@ -506,7 +504,7 @@ static void worker_end_slots(tiers_worker *worker)
 {
     if (worker->device->in_flight != 0) return;
     worker->stalled = NULL;
-    worker->in_flight = 0;
+    worker_end_calls(worker, worker_in_flight(worker), true);
     for (uint32_t i = 0; i < worker->depth; i++) {
         worker_slot *slot = &worker->slots[i];
         if (slot->job == NULL) continue;
@@ -514,7 +512,6 @@ static void worker_end_slots(tiers_worker *worker)
         slot->io.status = KVT_E_GONE;
         worker_complete(worker, slot);
     }
-    worker_end_call(worker, 1);
 }
 
 /* The thread ends inside the device, by pthread_exit or a cancellation: nobody will reap what is in
@@ -528,12 +525,12 @@ static void worker_die(void *argument)
     worker_list_append(&worker->active[KVT_IO_WRITE], &worker->mail[KVT_IO_WRITE]);
     pthread_mutex_unlock(&worker->mutex);
     if (worker->device != NULL) worker_end_slots(worker);
-    worker_sweep(worker);
+    worker_sweep(worker, true);
     pthread_mutex_lock(&worker->mutex);
     worker->reaping = false;
     worker->sync_done = worker->sync_failed = worker->sync_wanted;
     worker->sync_status = KVT_E_GONE;
-    atomic_store(&worker->died, true);
+    atomic_store(&worker->life, WORKER_DIED);
     pthread_cond_broadcast(&worker->synced);
     pthread_cond_broadcast(&worker->room);
     pthread_cond_broadcast(&worker->changed);
@@ -543,12 +540,11 @@ static void worker_die(void *argument)
 /* Serves until it is asked to stop. */
 static void worker_serve(tiers_worker *worker)
 {
-    uint64_t sync = 0;
-    worker_change *change = NULL;
-    while (worker_collect_mail(worker, &sync, &change)) {
-        worker_sweep(worker);
-        if (sync != 0) worker_serve_syncs(worker, sync);
-        if (change != NULL) worker_change_now(worker, change);
+    worker_mail mail;
+    while (worker_collect_mail(worker, &mail)) {
+        worker_sweep(worker, mail.sweep);
+        if (mail.sync != 0) worker_serve_syncs(worker, mail.sync);
+        if (mail.change != NULL) worker_change_now(worker, mail.change);
         worker_submit(worker);
         bool full = worker->free_slots == NULL || worker->stalled != NULL ||
                     worker->failures >= WORKER_FAILURES_MAX || tiers_worker_retired(worker);
@@ -570,8 +566,8 @@ void *worker_main(void *argument)
     pthread_cleanup_pop(0);
     if (worker->device != NULL) kvt_device_detach(worker->device);
     pthread_mutex_lock(&worker->mutex);
-    worker->ended = true;
-    bool abandoned = worker->abandoned;
+    bool abandoned = atomic_load(&worker->life) == WORKER_ABANDONED;
+    if (!abandoned) atomic_store(&worker->life, WORKER_ENDED);
     pthread_cond_broadcast(&worker->changed);
     pthread_mutex_unlock(&worker->mutex);
     if (abandoned) worker->abandoned_end(worker->context);

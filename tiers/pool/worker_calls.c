@@ -18,7 +18,7 @@
 
 bool tiers_worker_retired(const tiers_worker *worker)
 {
-    return atomic_load(&worker->retired);
+    return atomic_load(&worker->why) != TIERS_SERVES;
 }
 
 static double worker_load_double(const worker_double *source)
@@ -182,7 +182,7 @@ kvt_status tiers_worker_sync_wait(tiers_worker *worker, const tiers_worker_sync 
 bool tiers_worker_idle(tiers_worker *worker)
 {
     pthread_mutex_lock(&worker->mutex);
-    bool idle = atomic_load(&worker->jobs_queued) == 0 && !atomic_load(&worker->busy) &&
+    bool idle = atomic_load(&worker->jobs_queued) == 0 && worker_in_flight(worker) == 0 &&
                 worker->sync_wanted == worker->sync_done;
     pthread_mutex_unlock(&worker->mutex);
     return idle;
@@ -218,30 +218,25 @@ void tiers_worker_free(tiers_worker *worker)
     free(worker);
 }
 
-static int worker_spawn(tiers_worker *worker)
-{
-    return base_thread_start(&worker->thread, worker_main, worker);
-}
-
 /* Takes the device from a thread that has died, or starts another one for a new device. Nothing is
  * in flight. */
 static kvt_status worker_revive(tiers_worker *worker, bool with_device)
 {
-    if (!worker->joined) pthread_join(worker->thread, NULL);
-    worker->joined = true;
+    if (atomic_load(&worker->life) == WORKER_DIED) pthread_join(worker->thread, NULL);
+    atomic_store(&worker->life, WORKER_JOINED);
     if (worker->device != NULL) kvt_device_detach(worker->device);
     worker->device = NULL;
     if (!with_device) return KVT_OK;
-    atomic_store(&worker->died, false);
-    worker->joined = worker_spawn(worker) != 0;
-    if (worker->joined) atomic_store(&worker->died, true);
-    return worker->joined ? KVT_E_MEMORY : KVT_OK;
+    atomic_store(&worker->life, WORKER_RUNS);
+    if (base_thread_start(&worker->thread, worker_main, worker) == 0) return KVT_OK;
+    atomic_store(&worker->life, WORKER_JOINED);
+    return KVT_E_MEMORY;
 }
 
 kvt_status tiers_worker_change_device(tiers_worker *worker, kvt_device *device,
                                       const tiers_worker_options *options)
 {
-    if (atomic_load(&worker->died)) {
+    if (worker_has_died(worker)) {
         kvt_status revived = worker_revive(worker, device != NULL);
         if (revived != KVT_OK || device == NULL) return revived;
     }
@@ -254,7 +249,7 @@ kvt_status tiers_worker_change_device(tiers_worker *worker, kvt_device *device,
     while (!change.done && status == KVT_OK) {
         uint64_t now_ns = base_clock_ns();
         bool unresponsive = worker_check(worker, now_ns);
-        if (unresponsive && (worker->change == &change || atomic_load(&worker->died))) {
+        if (unresponsive && (worker->change == &change || worker_has_died(worker))) {
             worker->change = NULL; /* the thread has not seen it, or will not end it */
             status = KVT_BUSY;
         } else {
@@ -290,7 +285,7 @@ kvt_status tiers_worker_start(kvt_device *device, const tiers_worker_options *op
         worker->jobs[i].next = worker->free_jobs;
         worker->free_jobs = &worker->jobs[i];
     }
-    if (worker_spawn(worker) != 0) goto fail;
+    if (base_thread_start(&worker->thread, worker_main, worker) != 0) goto fail;
     (void)!tiers_worker_change_device(worker, device,
                                       options); /* there is no old one to wait for */
     *worker_out = worker;
@@ -311,28 +306,21 @@ void tiers_worker_end(tiers_worker *worker)
 bool tiers_worker_join(tiers_worker *worker)
 {
     pthread_mutex_lock(&worker->mutex);
-    bool died = atomic_load(&worker->died);
-    while (!worker->ended && !worker->abandoned && !died) {
+    while (atomic_load(&worker->life) == WORKER_RUNS) {
         uint64_t now_ns = base_clock_ns();
-        bool unresponsive = worker_check(worker, now_ns);
-        died = atomic_load(&worker->died);
-        if (unresponsive && !died)
-            worker->abandoned = true;
+        if (worker_check(worker, now_ns))
+            atomic_store(&worker->life, WORKER_ABANDONED);
         else
             base_condition_wait_until(&worker->changed, &worker->mutex, now_ns + TIERS_CHECK_NS);
     }
-    bool abandoned = worker->abandoned;
-    bool joined = worker->joined;
+    int life = atomic_load(&worker->life);
     pthread_t thread = worker->thread;
     pthread_mutex_unlock(&worker->mutex); /* an abandoned worker may be freed from here on */
-    if (died) {
-        if (!joined) pthread_join(thread, NULL);
-        /* What the device still has in flight keeps it, and the memory, for ever. */
-        return worker->device == NULL || worker->device->in_flight == 0;
-    }
-    if (abandoned)
+    if (life == WORKER_ABANDONED) {
         pthread_detach(thread);
-    else
-        pthread_join(thread, NULL);
-    return !abandoned;
+        return false;
+    }
+    if (life != WORKER_JOINED) pthread_join(thread, NULL);
+    /* What a device still has in flight when its thread died keeps it, and the memory, for ever. */
+    return life == WORKER_ENDED || worker->device == NULL || worker->device->in_flight == 0;
 }

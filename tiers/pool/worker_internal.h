@@ -1,9 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * worker_internal.h - a worker's own data, for worker.c (the thread) and worker_calls.c (what other
- * threads do).
+ * worker_internal.h - a worker's own data, for worker.c (the thread) and worker_calls.c (the calls
+ * of other threads). Nothing outside these two files reads it.
  *
- * Thread rule: fields of the mailbox under `mutex`, counters atomic, the rest is the thread's own.
+ *                       written by                      read by            guarded by
+ *     mailbox           any thread; emptied by the      the thread         `mutex`
+ *                       worker's thread
+ *     life, timeout     the thread and who waits        both               `mutex`
+ *     accounts          the thread; pending_bytes and   any thread         atomic
+ *                       jobs_queued also by a caller
+ *                       that queues; why by any thread
+ *     the rest          the thread                      the thread         its own
+ *
+ * An operation is in three accounts. pending_bytes counts it from queue to completion, flying_bytes
+ * and in_flight from submit to completion; the differences are what still waits in the worker.
+ * in_flight also counts a blocking call that is under way, so that a member has work exactly when
+ * in_flight is above 0, and progress counts each end of either: the two that the timeout watches.
  */
 #ifndef TIERS_WORKER_INTERNAL_H
 #define TIERS_WORKER_INTERNAL_H
@@ -51,19 +63,40 @@ typedef struct worker_change {
     bool done;
 } worker_change;
 
+/* What the thread finds in its mailbox. */
+typedef struct worker_mail {
+    uint64_t sync;         /* the ticket to serve; 0 = none */
+    worker_change *change; /* NULL = none */
+    bool sweep;            /* a transfer that may be in `active` was cancelled */
+} worker_mail;
+
+/* The thread's life:
+ *
+ *     RUNS ---> ENDED                     it left its loop because of `stop`
+ *      |  \--> ABANDONED ---> (freed)     close left it to an unresponsive device: nobody joins it
+ *      \-----> DIED ---> JOINED           it ended inside the device; JOINED ---> RUNS: another one
+ */
+typedef enum worker_life {
+    WORKER_RUNS,
+    WORKER_ENDED,
+    WORKER_ABANDONED,
+    WORKER_DIED,
+    WORKER_JOINED
+} worker_life;
+
 struct tiers_worker {
     kvt_device *device; /* NULL: none, and retired */
     tiers_job_finished *finished;
-    tiers_worker_ended *abandoned_end;
+    tiers_worker_ended *abandoned_end; /* an abandoned thread calls it last */
     void *context;
     pthread_t thread;
-    uint32_t depth;
-    uint32_t request_bytes;
 
+    /* The mailbox. */
     pthread_mutex_t mutex;
     pthread_cond_t work; /* mail for the thread */
     pthread_cond_t room; /* a job became free */
     pthread_cond_t synced;
+    pthread_cond_t changed; /* the device did, or `life` */
     worker_job *free_jobs;
     worker_list mail[2];  /* by kvt_io_kind */
     uint64_t sync_wanted; /* the last ticket that was asked for */
@@ -71,28 +104,24 @@ struct tiers_worker {
     uint64_t sync_failed; /* the last one of a sync that failed, and how it did */
     kvt_status sync_status;
     worker_change *change;
-    pthread_cond_t changed; /* the device was; the thread has ended */
-    tiers_timeout timeout;
     bool stop;
-    bool ended;
-    bool joined;    /* the thread that had died */
-    bool abandoned; /* nobody joins the thread: it says itself that it ended */
     bool spare_asked;
     bool sweep;   /* a transfer that may be in the mail was cancelled */
     bool reaping; /* the thread waits in its device, which mail wakes: once */
+    tiers_timeout timeout;
+    _Atomic int life; /* worker_life; changed under the mutex */
 
-    atomic_bool retired;
-    atomic_bool died; /* the thread ended inside the device */
-    _Atomic int why;  /* tiers_retired */
+    /* Accounts. */
+    _Atomic int why; /* tiers_retired; the member is retired unless TIERS_SERVES */
     _Atomic uint64_t retired_ns;
     _Atomic int write_status;          /* of the last write that ended */
-    atomic_bool busy;                  /* something is in flight, or a blocking call is under way */
+    _Atomic uint32_t in_flight;        /* operations that the device has, and a blocking call */
     _Atomic uint64_t progress;         /* operations and calls that ended */
     _Atomic uint64_t pending_bytes[2]; /* by kvt_io_kind */
     _Atomic uint64_t flying_bytes[2];  /* the device has them; by kvt_io_kind */
-    _Atomic uint64_t
-        moved_ns; /* device clock: the last completion, or when it began to have work */
-    _Atomic uint32_t jobs_queued; /* and not finished */
+    _Atomic uint64_t moved_ns;         /* device clock: of the last completion, or of the first
+                                          submission to an idle device */
+    _Atomic uint32_t jobs_queued;      /* and not finished */
     _Atomic uint64_t bytes[2];
     _Atomic uint64_t requests;
     _Atomic uint32_t depth_achieved;
@@ -100,19 +129,17 @@ struct tiers_worker {
     worker_double write_bytes_per_s;
     worker_double weight_bytes_per_s;
 
+    /* The thread's own. */
+    tiers_worker_options options; /* of the device; in_flight_bytes_max is settled */
+    uint32_t depth;
+    uint32_t request_bytes;
     worker_list active[2];
     worker_slot *free_slots;
-    bool sweep_now;       /* as `sweep`, and what was in the mail then is in `active` */
     worker_slot *stalled; /* the device was busy for it */
     uint32_t busy_naps;
-    uint32_t in_flight;
-    uint64_t in_flight_bytes;
-    uint64_t in_flight_bytes_max;
     uint32_t reads_in_row; /* submitted while a write waited */
-    uint64_t checked_ns;   /* when the thread last looked after the device itself */
     uint32_t failures;     /* pieces failed since the last one that succeeded */
-    bool reweigh;
-    tiers_worker_spare *spare;
+    uint64_t checked_ns;   /* when the thread last checked its operations */
     tiers_meter meter;
     void *probe; /* a grain */
     worker_job *jobs;
@@ -133,6 +160,25 @@ static inline bool worker_has_mail(const tiers_worker *worker)
 {
     return worker->mail[KVT_IO_READ].head != NULL || worker->mail[KVT_IO_WRITE].head != NULL ||
            worker->sync_wanted != worker->sync_done || worker->change != NULL;
+}
+
+static inline bool worker_has_died(const tiers_worker *worker)
+{
+    int life = atomic_load(&worker->life);
+    return life == WORKER_DIED || life == WORKER_JOINED;
+}
+
+/* Operations that the device has, and a blocking call. */
+static inline uint32_t worker_in_flight(const tiers_worker *worker)
+{
+    return atomic_load_explicit(&worker->in_flight, memory_order_relaxed);
+}
+
+/* Bytes that the device has. */
+static inline uint64_t worker_flying(const tiers_worker *worker)
+{
+    return atomic_load_explicit(&worker->flying_bytes[KVT_IO_READ], memory_order_relaxed) +
+           atomic_load_explicit(&worker->flying_bytes[KVT_IO_WRITE], memory_order_relaxed);
 }
 
 /* Notifies the thread that there is something in the mailbox. The mutex is held. */
