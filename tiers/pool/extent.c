@@ -165,6 +165,7 @@ static uint32_t space_node_acquire(tiers_space *space)
 
 static void space_node_return(tiers_space *space, uint32_t node)
 {
+    assert(node != 0 && node < space->node_fresh && "only a node that was acquired comes back");
     space->nodes[node].next_unused = space->unused;
     space->unused = node;
 }
@@ -173,12 +174,14 @@ static void space_node_return(tiers_space *space, uint32_t node)
 static void space_copy(space_node *target, uint32_t to, const space_node *source, uint32_t from,
                        uint32_t count)
 {
+    assert(to + count <= SPACE_FANOUT && from + count <= SPACE_FANOUT);
     memmove(target->offset + to, source->offset + from, count * sizeof source->offset[0]);
     memmove(target->child + to, source->child + from, count * sizeof source->child[0]);
 }
 
 static void space_put(space_node *node, uint32_t slot, uint64_t offset, uint32_t child)
 {
+    assert(node->count < SPACE_FANOUT && slot <= node->count);
     space_copy(node, slot + 1, node, slot, node->count - slot);
     node->offset[slot] = offset;
     node->child[slot] = child;
@@ -187,13 +190,14 @@ static void space_put(space_node *node, uint32_t slot, uint64_t offset, uint32_t
 
 static void space_cut(space_node *node, uint32_t slot)
 {
+    assert(slot < node->count);
     node->count--;
     space_copy(node, slot, node, slot + 1, node->count - slot);
 }
 
 /* ---- changing the tree ---- */
 
-/* Updates the levels above `level` what the first offset of the node there is. */
+/* Updates the levels above `level`: each entry is filed under the first offset of its node. */
 static void space_file(tiers_space *space, const space_path *path, uint32_t level)
 {
     while (level-- > 0) {
@@ -208,6 +212,7 @@ static void space_file(tiers_space *space, const space_path *path, uint32_t leve
  * node, or is in the new one if it was in the upper half. */
 static void space_split(tiers_space *space, space_path *path, uint32_t level)
 {
+    assert(space_at(space, path, level)->count == SPACE_FANOUT && "only a full node is cut in two");
     if (level == 0) {
         assert(space->levels < SPACE_LEVELS_MAX);
         uint32_t root = space_node_acquire(space);
@@ -245,7 +250,9 @@ static void space_split(tiers_space *space, space_path *path, uint32_t level)
  * true when they became one, so that the level above lost an entry. The path ends above. */
 static bool space_level(tiers_space *space, const space_path *path, uint32_t level)
 {
+    assert(level > 0 && "the root has no neighbour");
     space_node *above = space_at(space, path, level - 1);
+    assert(above->count >= 2 && "every node but the root has a neighbour");
     uint32_t left = path->slot[level - 1] > 0 ? path->slot[level - 1] - 1 : 0;
     space_node *low = &space->nodes[above->child[left]];
     space_node *high = &space->nodes[above->child[left + 1]];
@@ -270,6 +277,7 @@ static bool space_level(tiers_space *space, const space_path *path, uint32_t lev
     }
     low->count = keep;
     high->count = total - keep;
+    assert(low->count >= SPACE_HALF && high->count >= SPACE_HALF);
     above->offset[left] = low->offset[0];
     above->offset[left + 1] = high->offset[0];
     return false;
@@ -293,6 +301,7 @@ static void space_remove(tiers_space *space, const space_path *path)
 {
     uint32_t level = space->levels - 1;
     space_node *node = space_at(space, path, level);
+    assert(path->slot[level] < node->count && space->fragments > 0);
     uint32_t range = node->child[path->slot[level]];
     space->free_bytes -= space->bins.ranges[range].grains * TIERS_GRAIN_BYTES;
     bins_drop(&space->bins, range);
@@ -321,6 +330,7 @@ static void space_resize(tiers_space *space, const space_path *path, uint64_t of
     uint32_t leaf = space->levels - 1;
     space_node *node = space_at(space, path, leaf);
     uint32_t slot = path->slot[leaf];
+    assert(bytes > 0 && slot < node->count);
     uint32_t range = node->child[slot];
     uint64_t lost = space->bins.ranges[range].grains * TIERS_GRAIN_BYTES;
     space->free_bytes = space->free_bytes - lost + bytes;
@@ -328,6 +338,18 @@ static void space_resize(tiers_space *space, const space_path *path, uint64_t of
     if (node->offset[slot] == offset) return;
     node->offset[slot] = offset;
     if (slot == 0) space_file(space, path, leaf);
+}
+
+/* The ledger after each change: free bytes are part of the space, there are some exactly when there
+ * are ranges, and n held extents part the free space into n + 1 ranges at most, which is what
+ * space_prepare has made room for. */
+static void space_check(const tiers_space *space)
+{
+    assert(space->free_bytes <= space->end - space->begin);
+    assert((space->free_bytes == 0) == (space->fragments == 0));
+    assert(space->fragments <= (uint64_t)space->held + 1);
+    assert(space->levels >= 1 && space->levels <= SPACE_LEVELS_MAX);
+    (void)space;
 }
 
 /* ---- the interface ---- */
@@ -363,6 +385,7 @@ void tiers_space_close(tiers_space *space)
 
 static tiers_range space_range(const tiers_space *space, uint32_t range)
 {
+    assert(range != 0 && range < space->bins.range_fresh);
     const bins_range *found = &space->bins.ranges[range];
     return (tiers_range){.offset = found->offset, .bytes = found->grains * TIERS_GRAIN_BYTES};
 }
@@ -392,6 +415,7 @@ kvt_status tiers_space_acquire(tiers_space *space, uint64_t bytes, tiers_range *
         space_remove(space, &path);
     }
     space->held++;
+    space_check(space);
     *range_out = range;
     return KVT_OK;
 }
@@ -420,6 +444,7 @@ kvt_status tiers_space_adopt(tiers_space *space, tiers_range range)
         space_remove(space, &path);
     }
     space->held++;
+    space_check(space);
     return KVT_OK;
 }
 
@@ -457,12 +482,14 @@ void tiers_space_release(tiers_space *space, tiers_range range)
     assert(space->held > 0);
     space_free_range(space, range);
     space->held--;
+    space_check(space);
 }
 
 void tiers_space_trim(tiers_space *space, tiers_range tail)
 {
     assert(space->held > 0);
     space_free_range(space, tail);
+    space_check(space);
 }
 
 void tiers_space_facts_get(const tiers_space *space, tiers_space_facts *out)

@@ -23,6 +23,7 @@ static uint32_t bins_index(uint64_t grains)
     /* 513..1024 are the first doubling: its steps have 8 grains, those of the next one 16. */
     uint32_t doubling = 63 - (uint32_t)__builtin_clzll(grains - 1) - 9;
     uint32_t step = (uint32_t)((grains - 1) >> (doubling + 3)) - BINS_STEPS;
+    assert(step < BINS_STEPS && "a doubling has so many steps");
     return BINS_EXACT + doubling * BINS_STEPS + step;
 }
 
@@ -34,6 +35,7 @@ static void bins_set_filled(extent_bins *bins, uint32_t bin)
 
 static void bins_set_empty(extent_bins *bins, uint32_t bin)
 {
+    assert(bin < BINS_COUNT && bins->root[bin] == 0);
     bins->filled[bin / 64] &= ~(UINT64_C(1) << (bin % 64));
     if (bins->filled[bin / 64] == 0) bins->filled_words &= ~(UINT64_C(1) << (bin / 64));
 }
@@ -75,6 +77,7 @@ static void bins_link(extent_bins *bins, uint32_t *slot, uint32_t range)
 {
     bins_range *ranges = bins->ranges;
     bins_range *added = &ranges[range];
+    assert(range != 0 && range < bins->range_fresh);
     while (*slot != 0 && ranges[*slot].priority >= added->priority)
         slot = bins_before(added, &ranges[*slot]) ? &ranges[*slot].left : &ranges[*slot].right;
     uint32_t below = *slot;
@@ -168,6 +171,7 @@ uint32_t bins_add(extent_bins *bins, uint64_t offset, uint64_t grains)
 
 void bins_drop(extent_bins *bins, uint32_t range)
 {
+    assert(range != 0 && range < bins->range_fresh);
     bins_remove(bins, range);
     bins->ranges[range].left = bins->unused;
     bins->unused = range;
@@ -197,6 +201,7 @@ uint32_t bins_find(const extent_bins *bins, uint64_t grains)
     found = bins->root[bin];
     while (ranges[found].left != 0)
         found = ranges[found].left;
+    assert(ranges[found].grains >= grains && "every size in a later bin is larger");
     return found;
 }
 

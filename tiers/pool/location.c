@@ -36,6 +36,7 @@ tiers_location *tiers_location_make(uint64_t bytes, uint32_t unit_bytes, const t
 {
     tiers_location *location = calloc(1, sizeof *location + share_count * sizeof *shares);
     if (location == NULL) return NULL;
+    assert(share_count >= 1 && share_count <= TIERS_MEMBERS_MAX);
     location->bytes = bytes;
     location->unit_bytes = unit_bytes;
     location->share_count = share_count;
@@ -46,6 +47,7 @@ tiers_location *tiers_location_make(uint64_t bytes, uint32_t unit_bytes, const t
 
 kvt_status tiers_location_room(tiers_location *location, uint32_t extents)
 {
+    assert(extents >= location->extent_count && "extents that are listed are not cut off");
     tiers_extent *grown = realloc(location->extents, (size_t)extents * sizeof *grown);
     if (grown == NULL) return KVT_E_MEMORY;
     location->extents = grown;
@@ -55,6 +57,7 @@ kvt_status tiers_location_room(tiers_location *location, uint32_t extents)
 void tiers_location_free(tiers_location *location)
 {
     if (location == NULL) return;
+    assert(location->pins == 0 && "no transfer of it is in flight");
     free(location->extents);
     free(location);
 }
@@ -63,6 +66,7 @@ void tiers_location_free(tiers_location *location)
 
 uint64_t tiers_location_units(uint64_t bytes, uint32_t unit_bytes)
 {
+    assert(unit_bytes > 0);
     return bytes / unit_bytes + (bytes % unit_bytes != 0);
 }
 
@@ -140,6 +144,7 @@ static size_t location_flat_bytes(uint32_t shares, uint32_t extents)
 
 size_t tiers_location_pack(const tiers_location *location, void *target, size_t capacity)
 {
+    assert(location->share_count >= 1 && location->extent_count >= 1);
     size_t needed = location_flat_bytes(location->share_count, location->extent_count);
     if (needed > capacity) return needed;
     uint8_t *at = target;
@@ -158,6 +163,7 @@ size_t tiers_location_pack(const tiers_location *location, void *target, size_t 
         at = location_put(at, location->extents[i].offset, 8);
         at = location_put(at, location->extents[i].bytes, 8);
     }
+    assert(at == (uint8_t *)target + needed - LOCATION_SUM_BYTES);
     location_put(at, XXH3_64bits(target, needed - LOCATION_SUM_BYTES), 8);
     return needed;
 }

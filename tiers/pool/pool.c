@@ -103,6 +103,7 @@ kvt_status pool_start_member(tiers_pool *pool, pool_member *member,
 {
     const uint64_t grain = TIERS_GRAIN_BYTES;
     kvt_device *device = options->device;
+    assert(options->present && pool_member_fault(options) == NULL);
     uint64_t head = (options->reserved_head_bytes + grain - 1) / grain * grain;
     uint64_t end = device->facts.capacity_bytes / grain * grain;
     if (head > end) head = end;
@@ -128,6 +129,7 @@ kvt_status pool_start_member(tiers_pool *pool, pool_member *member,
     if (space != member->space) tiers_space_close(member->space);
     member->space = space;
     member->capacity_bytes = end - head;
+    assert(member->used_bytes <= member->capacity_bytes);
     member->device = device;
     member->facts = device->facts;
     member->draining = false;
@@ -142,7 +144,9 @@ kvt_status pool_start_member(tiers_pool *pool, pool_member *member,
 static void pool_drop_hold(void *context)
 {
     tiers_pool *pool = context;
-    if (atomic_fetch_sub(&pool->holds, 1) != 1) return;
+    uint32_t holds = atomic_fetch_sub(&pool->holds, 1);
+    assert(holds > 0 && "each hold is dropped once");
+    if (holds > 1) return;
     for (uint32_t i = 0; i < pool->member_count; i++) {
         tiers_worker_free(pool->members[i].worker);
         pool->members[i].worker = NULL;
@@ -249,6 +253,8 @@ static void pool_job_finished(void *context, tiers_transfer *transfer,
     tiers_pool *pool = context;
     uint64_t finished_ns = pool->virtual_time ? result->finished_ns : base_clock_ns();
     pthread_mutex_lock(&pool->done_mutex);
+    assert(!transfer->finished && "a member reports its part once");
+    assert((transfer->members >> result->member & 1) != 0 && "and only a part that it has");
     if (transfer->status == KVT_OK) transfer->status = result->status;
     if (result->bytes > 0) {
         if (pool->virtual_time && result->submitted_ns < transfer->started_ns)
@@ -303,6 +309,7 @@ static void pool_measure_parts(const tiers_location *location, pool_part *parts)
     for (uint32_t i = 0; i < location->extent_count; i++) {
         while (location->shares[share].member != location->extents[i].member)
             share++;
+        assert(share < location->share_count && "extents lie in share order");
         parts[share].bytes += location->extents[i].bytes;
     }
 }
@@ -312,6 +319,7 @@ static uint32_t pool_list_parts(const tiers_pool *pool, const tiers_transfer *tr
                                 pool_part *parts)
 {
     const tiers_location *location = transfer->location;
+    assert(location->share_count >= 1 && location->share_count <= TIERS_MEMBERS_MAX);
     if (!pool_serves_location(pool, location)) return 0;
     uint64_t units = tiers_location_units(location->bytes, location->unit_bytes);
     for (uint32_t i = 0; i < location->share_count; i++)
@@ -358,6 +366,7 @@ static void pool_begin_transfer(tiers_pool *pool, tiers_transfer *transfer, cons
                                 uint32_t count)
 {
     uint64_t now = base_clock_ns();
+    assert(count <= transfer->location->share_count && transfer->released == NULL);
     transfer->status = count > 0 ? KVT_OK : KVT_E_GONE;
     transfer->started_ns = pool->virtual_time ? UINT64_MAX : now;
     transfer->finished_ns = 0;
@@ -489,10 +498,12 @@ kvt_status tiers_transfer_wait_until(tiers_pool *pool, tiers_transfer *transfer,
 void tiers_transfer_abandon(tiers_pool *pool, tiers_transfer *transfer,
                             tiers_transfer_released *released, void *context)
 {
+    assert(released != NULL);
     uint64_t members = 0; /* the transfer may go as soon as the lock is let go */
     pthread_mutex_lock(&pool->done_mutex);
     bool finished = transfer->finished;
     if (!finished) {
+        assert(transfer->released == NULL && "a transfer is abandoned once");
         members = transfer->members;
         transfer->released = released;
         transfer->released_context = context;
@@ -536,6 +547,7 @@ kvt_status tiers_pool_sync(tiers_pool *pool)
         pthread_mutex_lock(&pool->mutex);
         if (status != KVT_OK && status != KVT_E_MEMORY)
             tiers_worker_retire(pool->members[i].worker, TIERS_RETIRED_SYNC);
+        assert(pool->members[i].syncs > 0);
         pool->members[i].syncs--;
         pthread_mutex_unlock(&pool->mutex);
         if (first == KVT_OK) first = status;

@@ -23,6 +23,7 @@ tiers_member_options tiers_member_options_of(const kvt_device_config *config, kv
                                     .in_flight_bytes_max = config->in_flight_bytes_max,
                                     .timeout_ns = config->timeout_ns,
                                     .present = device != NULL};
+    assert(read_bytes_per_s > 0 && "placement divides by the weight");
     if (wear != NULL) options.wear = *wear;
     options.wear.budget_bytes_per_day = config->write_bytes_per_day;
     return options;
@@ -101,6 +102,7 @@ kvt_status tiers_pool_insert(tiers_pool *pool, uint32_t index, const tiers_membe
         status = KVT_E_MISMATCH;
     if (status == KVT_OK) status = pool_start_member(pool, member, options);
     if (status == KVT_OK && index == pool->member_count) pool->member_count = index + 1;
+    assert(pool->member_count <= TIERS_MEMBERS_MAX && "masks of members have 64 bits");
     pthread_mutex_unlock(&pool->mutex);
     return status;
 }
@@ -111,6 +113,7 @@ void pool_count_wear(pool_member *member)
 {
     if (member->worker == NULL) return;
     uint64_t written = tiers_worker_bytes(member->worker, KVT_IO_WRITE);
+    assert(written >= member->wear_counted && "what was written is never taken back");
     tiers_wear_advance(&member->wear, base_calendar_ns(), written - member->wear_counted);
     member->wear_counted = written;
 }
@@ -119,6 +122,7 @@ void pool_count_wear(pool_member *member)
 
 void pool_release_range(pool_member *member, tiers_range range, bool trim)
 {
+    assert(range.bytes <= member->used_bytes && "what is given back was held");
     tiers_space_release(member->space, range);
     member->used_bytes -= range.bytes;
     if (!trim || (member->facts.flags & KVT_DEVICE_TRIM) == 0 || !pool_member_serves(member))
@@ -146,6 +150,7 @@ static pool_member *pool_member_of(tiers_pool *pool, const tiers_worker *worker)
 bool pool_settle_trim(pool_member *member)
 {
     if (member->trims.out.bytes == 0 || !atomic_load(&member->trimmed)) return false;
+    assert(member->trims.out.bytes <= member->used_bytes && "a range out counts as used");
     member->used_bytes -= tiers_trim_end(&member->trims, member->space);
     return true;
 }
@@ -190,6 +195,7 @@ void pool_sum(const tiers_pool *pool, uint64_t *capacity_out, uint64_t *used_out
     for (uint32_t i = 0; i < pool->member_count; i++) {
         const pool_member *member = &pool->members[i];
         if (!pool_member_takes(member)) continue;
+        assert(member->used_bytes <= member->capacity_bytes);
         capacity += member->capacity_bytes;
         used += member->used_bytes;
     }

@@ -92,6 +92,7 @@ static void reserve_grant_chance(tiers_pool *pool, const reserve_rooms *rooms, u
         if (++member->passed_over >= RESERVE_PASSED_OVER_MAX) chosen = i;
     }
     if (chosen == pool->member_count || dealt[most] < 2) return;
+    assert(chosen != most && dealt[chosen] == 0 && "a unit goes to a member without one");
     pool->members[chosen].passed_over = 0;
     dealt[chosen]++;
     dealt[most]--;
@@ -204,6 +205,7 @@ static kvt_status reserve_acquire_extents(tiers_pool *pool, tiers_location *loca
         status = reserve_acquire_share(pool, location, i, bytes, &room);
     }
     if (status != KVT_OK) reserve_release_extents(pool, location, true);
+    assert(status != KVT_OK || tiers_location_check(location) == KVT_OK);
     return status;
 }
 
@@ -215,6 +217,7 @@ static void reserve_open_rooms(tiers_pool *pool, reserve_rooms *rooms)
         pool_member *member = &pool->members[i];
         if (member->wear.budget_bytes_per_day != 0) pool_count_wear(member);
         if (tiers_wear_is_spent(&member->wear)) continue;
+        assert(member->used_bytes <= member->capacity_bytes || member->worker == NULL);
         if (pool_member_takes(member))
             rooms->bytes[i] = member->capacity_bytes - member->used_bytes;
     }
@@ -254,6 +257,7 @@ static kvt_status reserve_locked(tiers_pool *pool, uint64_t bytes, tiers_locatio
     uint32_t share_count = reserve_plan(pool, &rooms, bytes, pool->unit_bytes, chance, shares);
     if (share_count == 0 && spared)
         share_count = reserve_plan(pool, &all, bytes, pool->unit_bytes, chance, shares);
+    assert(share_count <= pool->member_count);
     if (share_count == 0) return KVT_E_SPACE;
     tiers_location *location = tiers_location_make(bytes, pool->unit_bytes, shares, share_count);
     if (location == NULL) return KVT_E_MEMORY;
@@ -286,6 +290,7 @@ static bool reserve_await_trim(tiers_pool *pool)
     pthread_mutex_unlock(&pool->mutex);
     base_sleep(RESERVE_NAP_NS);
     pthread_mutex_lock(&pool->mutex);
+    assert(pool->trim_waiters > 0);
     pool->trim_waiters--;
     return true;
 }
@@ -329,6 +334,7 @@ static void reserve_move_extents(tiers_pool *pool, const tiers_location *from, t
         uint64_t kept = extent.bytes < wanted[extent.member] ? extent.bytes : wanted[extent.member];
         tiers_range rest = {.offset = extent.offset + kept, .bytes = extent.bytes - kept};
         wanted[extent.member] -= kept;
+        assert(rest.bytes <= member->used_bytes);
         member->used_bytes -= rest.bytes;
         if (kept == 0) {
             tiers_space_release(member->space, rest);
@@ -338,6 +344,8 @@ static void reserve_move_extents(tiers_pool *pool, const tiers_location *from, t
         extent.bytes = kept;
         to->extents[to->extent_count++] = extent;
     }
+    assert(to->extent_count <= from->extent_count);
+    assert(tiers_location_check(to) == KVT_OK && "what is left is whole");
 }
 
 kvt_status tiers_pool_shrink(tiers_pool *pool, tiers_location **location, uint64_t bytes)
@@ -393,6 +401,7 @@ double tiers_pool_layout_gain(tiers_pool *pool, const tiers_location *location)
             rooms.bytes[i] = 0; /* a new layout would keep away from it */
     uint32_t count =
         reserve_plan(pool, &rooms, location->bytes, location->unit_bytes, NULL, shares);
+    assert(count <= pool->member_count);
     if (count > 0)
         gain =
             reserve_seconds(pool, location->shares, location->share_count, location->unit_bytes) /
@@ -407,6 +416,7 @@ double tiers_pool_layout_gain(tiers_pool *pool, const tiers_location *location)
 static bool reserve_leave_pinned(tiers_pool *pool, tiers_location *location, bool named)
 {
     pthread_mutex_lock(&pool->done_mutex);
+    assert(!location->released && "a location is released once");
     location->released = location->pins > 0;
     location->named = named;
     bool pinned = location->released;
@@ -447,6 +457,7 @@ void pool_collect_late(tiers_pool *pool)
     pthread_mutex_unlock(&pool->done_mutex);
     while (late != NULL) {
         tiers_location *next = late->next;
+        assert(late->released && late->pins == 0);
         reserve_release_extents(pool, late, !late->named);
         tiers_location_free(late);
         late = next;

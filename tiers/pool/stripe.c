@@ -53,6 +53,7 @@ static void stripe_propose(const tiers_stripe_member *members, const bool *open,
         fractions[i] = exact - floor(exact);
         given += whole;
     }
+    assert(given <= units && "floors never add up to more than all");
     stripe_deal_rest(members, count, fractions, units - given, shares);
 }
 
@@ -83,6 +84,7 @@ kvt_status tiers_stripe_share(const tiers_stripe_member *members, uint32_t count
             still_left -= units_out[i];
         }
         if (fits) break;
+        assert(still_left < left && "each round closes a member that has room");
         left = still_left;
     }
     for (uint32_t i = 0; i < count; i++)
@@ -143,6 +145,7 @@ uint64_t tiers_stripe_share_bytes(const tiers_share *shares, uint32_t index, uin
 {
     uint64_t whole = (uint64_t)shares[index].units * unit_bytes;
     uint64_t tail = bytes % unit_bytes;
+    assert(shares[index].units > 0 && "a share that has no unit is left out");
     return index == last && tail != 0 ? whole - (unit_bytes - tail) : whole;
 }
 
@@ -166,12 +169,14 @@ void tiers_walk_init(tiers_walk *walk, const tiers_location *location, uint32_t 
     tiers_dealer_init(&walk->dealer, location->shares, location->share_count);
     while (location->extents[walk->extent].member != location->shares[share].member)
         walk->extent++;
+    assert(walk->extent < location->extent_count && "every share has an extent");
 }
 
 /* Moves over `bytes` of this member's extents, which may cross into further ones. */
 static void walk_skip_bytes(tiers_walk *walk, uint64_t bytes)
 {
     while (bytes > 0) {
+        assert(walk->extent < walk->location->extent_count && "extents hold all units of a share");
         uint64_t left = walk->location->extents[walk->extent].bytes - walk->extent_used;
         uint64_t part = bytes < left ? bytes : left;
         walk->extent_used += part;

@@ -8,6 +8,7 @@
 
 bool tiers_trim_note(tiers_trims *trims, tiers_range range)
 {
+    assert(trims->count <= TIERS_TRIM_NOTES && trims->first < TIERS_TRIM_NOTES);
     if (range.bytes == 0) return true;
     if (trims->count > 0) {
         uint32_t last = (trims->first + trims->count - 1) % TIERS_TRIM_NOTES;
@@ -36,6 +37,7 @@ bool tiers_trim_begin(tiers_trims *trims, tiers_space *space)
             trims->count--;
         }
         if (tiers_space_adopt(space, part) != KVT_OK) continue; /* in use again */
+        assert(part.bytes > 0 && part.bytes <= TIERS_TRIM_BYTES_MAX);
         trims->out = part;
         return true;
     }

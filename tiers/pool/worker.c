@@ -43,6 +43,7 @@ void worker_list_push(worker_list *list, worker_job *job)
 
 static void worker_list_pop(worker_list *list)
 {
+    assert(list->head != NULL);
     list->head = list->head->next;
     if (list->head == NULL) list->tail = NULL;
 }
@@ -145,6 +146,8 @@ static void worker_end_calls(tiers_worker *worker, uint32_t ended, bool progress
 static void worker_finish_job(tiers_worker *worker, worker_job *job)
 {
     assert(!job->issuing && job->in_flight == 0);
+    assert(atomic_load(&worker->pending_bytes[job->transfer->kind]) >= job->estimate);
+    assert(atomic_load(&worker->jobs_queued) > 0);
     atomic_fetch_sub(&worker->pending_bytes[job->transfer->kind], job->estimate);
     atomic_fetch_sub(&worker->jobs_queued, 1);
     worker->finished(worker->context, job->transfer, &job->result);
@@ -163,6 +166,7 @@ static worker_list *worker_choose_list(tiers_worker *worker)
     worker_list *writes = &worker->active[KVT_IO_WRITE];
     if (reads->head == NULL) return writes->head == NULL ? NULL : writes;
     if (writes->head == NULL) return reads;
+    assert(worker->reads_in_row <= WORKER_READS_IN_ROW_MAX && "every sixteenth piece is a write");
     if (worker->reads_in_row < WORKER_READS_IN_ROW_MAX) {
         worker->reads_in_row++;
         return reads;
@@ -201,6 +205,8 @@ static worker_slot *worker_next_slot(tiers_worker *worker)
         }
         slot = worker->free_slots;
         worker->free_slots = slot->next;
+        assert(slot->job == NULL && "a free slot belongs to no job");
+        assert(piece.bytes > 0 && piece.bytes <= worker->request_bytes);
         const tiers_transfer *transfer = job->transfer;
         slot->job = job;
         slot->io =
@@ -220,6 +226,7 @@ static void worker_complete(tiers_worker *worker, worker_slot *slot)
     worker_job *job = slot->job;
     const kvt_io *io = &slot->io;
     tiers_job_result *result = &job->result;
+    assert(job->in_flight > 0 && "a piece ends once");
     if (slot->metered && tiers_meter_end(&worker->meter, io)) worker_publish_speed(worker);
     atomic_store_explicit(&worker->moved_ns, io->finished_ns, memory_order_relaxed);
     slot->metered = false;
@@ -283,6 +290,7 @@ static void worker_sweep(tiers_worker *worker, bool cancelled)
 /* A busy device gets time; one that stays busy with nothing in flight is as good as gone. */
 static void worker_stall(tiers_worker *worker, worker_slot *slot)
 {
+    assert(worker->stalled == NULL && "one piece at a time waits for a busy device");
     if (worker_in_flight(worker) == 0) {
         if (++worker->busy_naps > WORKER_BUSY_NAPS_MAX) {
             worker->busy_naps = 0;
@@ -316,6 +324,7 @@ static void worker_submit(tiers_worker *worker)
         if (worker->failures >= WORKER_FAILURES_MAX) break;
         worker_slot *slot = worker_next_slot(worker);
         if (slot == NULL) break;
+        assert(slot->job != NULL && !slot->metered && "it was not submitted yet");
         if (tiers_worker_retired(worker)) { /* it was stalled when that happened */
             slot->io.status = KVT_E_GONE;
             worker_complete(worker, slot);
@@ -355,9 +364,12 @@ static void worker_reap(tiers_worker *worker, uint64_t timeout_ns)
     size_t count = kvt_device_reap(worker->device, worker->done, min, worker->depth, timeout_ns);
     if (count > 0) worker_end_calls(worker, (uint32_t)count, true);
     for (size_t i = 0; i < count; i++) {
-        atomic_fetch_sub(&worker->flying_bytes[worker->done[i]->kind], worker->done[i]->bytes);
-        worker_complete(worker, worker->done[i]->user);
+        const kvt_io *io = worker->done[i];
+        assert(atomic_load(&worker->flying_bytes[io->kind]) >= io->bytes);
+        atomic_fetch_sub(&worker->flying_bytes[io->kind], io->bytes);
+        worker_complete(worker, io->user);
     }
+    assert((worker_in_flight(worker) == 0) == (worker_flying(worker) == 0));
 }
 
 static bool worker_has_active(const tiers_worker *worker)
@@ -381,6 +393,7 @@ static void worker_serve_syncs(tiers_worker *worker, uint64_t ticket)
     }
     if (status == KVT_E_GONE) worker_retire(worker, TIERS_RETIRED_GONE);
     pthread_mutex_lock(&worker->mutex);
+    assert(ticket > worker->sync_done && ticket <= worker->sync_wanted);
     worker->sync_done = ticket;
     if (status != KVT_OK) {
         worker->sync_failed = ticket;
@@ -395,12 +408,15 @@ static void worker_set_up(tiers_worker *worker, const worker_change *change)
 {
     const kvt_device_facts *facts = &change->device->facts;
     const tiers_worker_options *options = change->options;
+    assert(worker_in_flight(worker) == 0 && worker->stalled == NULL);
     worker->depth = facts->depth_max;
     if (worker->depth > WORKER_DEPTH_MAX) worker->depth = WORKER_DEPTH_MAX;
     if (worker->depth == 0) worker->depth = 1;
     worker->request_bytes = facts->request_bytes_max & ~(TIERS_GRAIN_BYTES - 1);
     if (worker->request_bytes > WORKER_REQUEST_BYTES_MAX)
         worker->request_bytes = WORKER_REQUEST_BYTES_MAX;
+    assert(worker->request_bytes >= TIERS_GRAIN_BYTES &&
+           "the pool refuses a device that takes less");
     worker->options = *options;
     if (options->in_flight_bytes_max == 0)
         worker->options.in_flight_bytes_max = TIERS_IN_FLIGHT_BYTES_DEFAULT;
@@ -432,6 +448,7 @@ static void worker_change_now(tiers_worker *worker, worker_change *change)
         slot->io.status = KVT_E_GONE;
         worker_complete(worker, slot);
     }
+    assert(worker_flying(worker) == 0 && "the old device has none of the buffers");
     if (worker->device != NULL) kvt_device_detach(worker->device);
     worker->device = change->device;
     if (change->device != NULL) {
@@ -448,6 +465,7 @@ static void worker_change_now(tiers_worker *worker, worker_change *change)
 /* One call of the spare function, without the mailbox's mutex, which is held before and after. */
 static void worker_spend_spare(tiers_worker *worker)
 {
+    assert(worker_in_flight(worker) == 0 && "operations are never behind it");
     worker->spare_asked = false;
     pthread_mutex_unlock(&worker->mutex);
     worker_begin_call(worker);
@@ -564,6 +582,7 @@ void *worker_main(void *argument)
     pthread_cleanup_push(worker_die, worker);
     worker_serve(worker);
     pthread_cleanup_pop(0);
+    assert(worker_in_flight(worker) == 0 && !worker_has_active(worker));
     if (worker->device != NULL) kvt_device_detach(worker->device);
     pthread_mutex_lock(&worker->mutex);
     bool abandoned = atomic_load(&worker->life) == WORKER_ABANDONED;

@@ -110,6 +110,7 @@ kvt_status tiers_worker_queue(tiers_worker *worker, tiers_transfer *transfer, ui
                               uint64_t bytes, uint64_t deadline_ns)
 {
     const tiers_location *location = transfer->location;
+    assert(share < location->share_count);
     pthread_mutex_lock(&worker->mutex);
     kvt_status status = worker_await_job(worker, deadline_ns);
     if (status != KVT_OK) {
@@ -118,6 +119,7 @@ kvt_status tiers_worker_queue(tiers_worker *worker, tiers_transfer *transfer, ui
     }
     worker_job *job = worker->free_jobs;
     worker->free_jobs = job->next;
+    assert(job->transfer == NULL && job->in_flight == 0 && "a free job belongs to no transfer");
     job->transfer = transfer;
     job->estimate = bytes;
     job->in_flight = 0;
@@ -166,6 +168,7 @@ kvt_status tiers_worker_sync_wait(tiers_worker *worker, const tiers_worker_sync 
 {
     kvt_status status = KVT_OK;
     pthread_mutex_lock(&worker->mutex);
+    assert(sync->ticket > 0 && sync->ticket <= worker->sync_wanted && "begin gave the ticket");
     while (worker->sync_done < sync->ticket && status == KVT_OK) {
         uint64_t now_ns = base_clock_ns();
         if (worker_check(worker, now_ns))
@@ -206,6 +209,7 @@ void tiers_worker_retire(tiers_worker *worker, tiers_retired why)
 void tiers_worker_free(tiers_worker *worker)
 {
     if (worker == NULL) return;
+    assert(atomic_load(&worker->life) != WORKER_RUNS && "its thread has ended");
     pthread_cond_destroy(&worker->changed);
     pthread_cond_destroy(&worker->synced);
     pthread_cond_destroy(&worker->room);
@@ -244,6 +248,7 @@ kvt_status tiers_worker_change_device(tiers_worker *worker, kvt_device *device,
     kvt_status status = KVT_OK;
     pthread_mutex_lock(&worker->mutex);
     assert(worker->change == NULL && "one change at a time");
+    assert(device == NULL || options != NULL);
     worker->change = &change;
     worker_nudge(worker);
     while (!change.done && status == KVT_OK) {
@@ -266,6 +271,7 @@ kvt_status tiers_worker_start(kvt_device *device, const tiers_worker_options *op
 {
     tiers_worker *worker = calloc(1, sizeof *worker);
     if (worker == NULL) return KVT_E_MEMORY;
+    assert(device != NULL && options->read_bytes_per_s > 0 && finished != NULL);
     worker->finished = finished;
     worker->abandoned_end = ended;
     worker->context = context;
@@ -291,6 +297,7 @@ kvt_status tiers_worker_start(kvt_device *device, const tiers_worker_options *op
     *worker_out = worker;
     return KVT_OK;
 fail:
+    worker->life = WORKER_JOINED; /* there is no thread */
     tiers_worker_free(worker);
     return KVT_E_MEMORY;
 }

@@ -46,6 +46,7 @@ static double meter_target(const tiers_meter *meter)
 {
     double target = meter->bytes_per_s[KVT_IO_READ];
     double writes = meter->bytes_per_s[KVT_IO_WRITE];
+    assert(meter->nominal_bytes_per_s > 0);
     if (meter->write_reference > 0 && writes < meter->write_reference)
         target *= writes / meter->write_reference;
     double floor_bytes_per_s = meter->nominal_bytes_per_s / METER_FLOOR;
@@ -96,6 +97,7 @@ static void meter_add_sample(tiers_meter *meter, uint64_t now_ns)
     double reads = (double)meter->sample_bytes[KVT_IO_READ];
     double writes = (double)meter->sample_bytes[KVT_IO_WRITE];
     double seconds = meter->sample_seconds;
+    assert(seconds > 0 && reads + writes > 0 && "a sample is made of spans with bytes");
     double share = 1 - exp(-seconds / METER_AVERAGE_SECONDS);
     double *bytes_per_s = meter->bytes_per_s;
     if (reads >= 7 * writes) {
