@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_device_command.c - kvterrace bench devices, stripe and extent: configured devices, or the
+ * bench_device_command.c - the benches of devices, pools and stores: configured devices, or the
  * emulated drives that tests/support/drives set up.
  *
  * One thread. Which devices may be overwritten is decided as for profile: see device_list.h.
  */
-#include "command.h"
+#include "commands.h"
 #include "device_list.h"
 
 #include "lab/bench/bench.h"
@@ -18,59 +18,58 @@
 /* What tests/support/drives writes. Only root can, so nobody else chooses what is overwritten. */
 #define BENCH_DRIVES "/run/kvterrace-drives/drives.ini"
 
+#define BENCH_DRIVES_OR                                                                            \
+    "Without --config and --set it takes the drives of tests/support/drives, where they are up, "  \
+    "and "
+
 typedef struct bench_arguments {
     command_common common;
-    bool quick;
-    bool no_devices; /* the bench takes none */
-    uint32_t iterations;
-    const char *directory;
+    bench_options options;
+    command_progress bar;
 } bench_arguments;
 
-enum { BENCH_REPETITIONS_MAX = 999999, BENCH_OPERATIONS_MAX = 100000000 };
+#define BENCH_QUICK(help) QUICK_OPTION(bench_arguments, options.quick, help)
+#define BENCH_COUNT(most, help)                                                                    \
+    COUNT_OPTION(bench_arguments, options.iterations, "iterations", 1, most, help)
+#define BENCH_FOLDER(help) FOLDER_OPTION(bench_arguments, options.scratch_folder, help)
+#define BENCH_SHORT        BENCH_QUICK("One short iteration: shows that it runs, not how fast")
+#define BENCH_REPETITIONS  BENCH_COUNT(999999, "Repetitions of each measurement")
 
-#define BENCH_COMMON_OPTIONS                                                                       \
-    {"quick", 'Q', NULL, 0, "One short iteration: shows that it runs, not how fast", 0},           \
-    {                                                                                              \
-        "iterations", 'n', "N", 0, "Repetitions of each measurement", 0                            \
-    }
+static const command_option bench_list_options[] = {BENCH_SHORT, BENCH_REPETITIONS, {0}};
 
-static const struct argp_option bench_devices_options[] = {
-    BENCH_COMMON_OPTIONS,
-    {"directory", 'D', "DIR", 0, "Where test files go; they are removed afterwards", 0},
+static const command_option bench_folder_options[] = {
+    BENCH_SHORT,
+    BENCH_REPETITIONS,
+    BENCH_FOLDER("Where test files go; they are removed afterwards"),
     {0},
 };
 
-static const struct argp_option bench_stripe_options[] = {
-    BENCH_COMMON_OPTIONS,
+static const command_option bench_restart_options[] = {
+    BENCH_QUICK("2,000 entries, one run: shows that it runs"),
+    BENCH_COUNT(100000000, "Entries (default 100,000 and 1,000,000)"),
+    BENCH_FOLDER("Where the members go; they are removed afterwards"),
+    {0},
+};
+
+static const command_option bench_extent_options[] = {
+    BENCH_QUICK("200,000 operations"),
+    BENCH_COUNT(100000000, "Operations (default 10,000,000)"),
+    {0},
+};
+
+static const command_option bench_live_options[] = {
+    BENCH_QUICK("Two settings and half the requests"),
     {0},
 };
 
 /* Takes the emulated drives' configuration when the command line names neither a file nor a
  * setting. */
-static void bench_take_drives(command_common *common)
+static int bench_take_drives(void *context)
 {
-    if (common->file_count > 0 || common->setting_count > 0) return;
-    if (access(BENCH_DRIVES, R_OK) == 0) command_add_file(common, BENCH_DRIVES);
-}
-
-static error_t bench_parse(int key, char *argument, struct argp_state *state)
-{
-    bench_arguments *arguments = state->input;
-    const uint32_t most = arguments->no_devices ? BENCH_OPERATIONS_MAX : BENCH_REPETITIONS_MAX;
-    switch (key) {
-    case ARGP_KEY_INIT: state->child_inputs[0] = &arguments->common; return 0;
-    case 'Q': arguments->quick = true; return 0;
-    case 'D': arguments->directory = argument; return 0;
-    case 'n':
-        if (!command_parse_count(argument, most, &arguments->iterations)) {
-            argp_error(state, "--iterations: '%s' is not from 1 to %u", argument, (unsigned)most);
-        }
-        return 0;
-    case ARGP_KEY_SUCCESS:
-        if (!arguments->no_devices) bench_take_drives(&arguments->common);
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
-    }
+    command_common *common = context;
+    if (common->files.count == 0 && common->settings.count == 0 && access(BENCH_DRIVES, R_OK) == 0)
+        command_list_add(&common->files, BENCH_DRIVES);
+    return EXIT_FINE;
 }
 
 /* A folder for test files that is not there is the user's mistake. */
@@ -78,14 +77,34 @@ static int bench_check_directory(const bench_arguments *arguments)
 {
     struct stat facts;
     char message[COMMAND_MESSAGE_BYTES];
-    if (arguments->directory == NULL) return EXIT_FINE;
-    int reason = stat(arguments->directory, &facts) != 0 ? errno
-                 : S_ISDIR(facts.st_mode)                ? 0
-                                                         : ENOTDIR;
+    if (arguments->options.scratch_folder == NULL) return EXIT_FINE;
+    int reason = stat(arguments->options.scratch_folder, &facts) != 0 ? errno
+                 : S_ISDIR(facts.st_mode)                             ? 0
+                                                                      : ENOTDIR;
     if (reason == 0) return EXIT_FINE;
-    (void)snprintf(message, sizeof message, "--directory: %.300s: %s", arguments->directory,
-                   strerror(reason));
+    (void)snprintf(message, sizeof message, "--directory: %.300s: %s",
+                   arguments->options.scratch_folder, strerror(reason));
     return command_fail(KVT_E_CONFIG, message);
+}
+
+static void bench_show(void *context, double done, const char *what)
+{
+    progress_update(context, done, what);
+}
+
+static int bench_start(bench_arguments *arguments, bench_options *options,
+                       int (*run)(const bench_options *options))
+{
+    int code = bench_check_directory(arguments);
+    if (code != EXIT_FINE) return code;
+    options->out = stdout;
+    options->json = arguments->common.json;
+    options->progress = bench_show;
+    options->progress_context = &arguments->bar;
+    progress_start(&arguments->bar, &arguments->common);
+    code = run(options);
+    progress_end(&arguments->bar);
+    return code;
 }
 
 /* Runs over the configured devices, those of SSD tiers alone if so wanted, or over what the bench
@@ -93,15 +112,11 @@ static int bench_check_directory(const bench_arguments *arguments)
 static int bench_run_list(bench_arguments *arguments, bool ssd_only,
                           int (*run)(const bench_options *options))
 {
+    static const char *const sections[] = {"device.*", NULL};
     kvt_device_config configs[DEVICE_LIST_MAX];
     bool overwrite[DEVICE_LIST_MAX];
     bool fast_path[DEVICE_LIST_MAX];
-    bench_options options = {.out = stdout,
-                             .json = arguments->common.json,
-                             .quick = arguments->quick,
-                             .iterations = arguments->iterations,
-                             .scratch_folder = arguments->directory};
-    static const char *const sections[] = {"device.*", NULL};
+    bench_options options = arguments->options;
     char message[COMMAND_MESSAGE_BYTES] = "";
     device_list list = {0};
     kvt_status status = KVT_OK;
@@ -110,7 +125,6 @@ static int bench_run_list(bench_arguments *arguments, bool ssd_only,
     }
     int code = status == KVT_OK ? command_report_unused(&arguments->common, sections)
                                 : command_fail(status, message);
-    if (code == EXIT_FINE) code = bench_check_directory(arguments);
     if (code == EXIT_FINE) {
         for (size_t i = 0; i < list.count; i++) {
             const device_item *item = &list.items[i];
@@ -124,173 +138,163 @@ static int bench_run_list(bench_arguments *arguments, bool ssd_only,
         options.devices = options.device_count ? configs : NULL;
         options.overwrite = options.device_count ? overwrite : NULL;
         options.fast_path = options.device_count ? fast_path : NULL;
-        code = run(&options);
+        code = bench_start(arguments, &options, run);
     }
     device_list_free(&list);
     return code;
 }
 
-int command_bench_devices(int argc, char **argv)
+static int bench_run_devices(void *arguments)
 {
-    const struct argp_child children[] = COMMAND_CHILDREN;
-    const struct argp argp = {
-        .options = bench_devices_options,
-        .parser = bench_parse,
-        .doc = "Reads and writes every configured device through a pool, beside memcpy, and a "
-               "stripe over two throttled members with proportional and with equal shares. A "
-               "device with content is only read, unless store.format gives it up.\v"
-               "Without --config and --set it takes the drives of tests/support/drives, where "
-               "they are up, and else a memory device and a file.",
-        .children = children};
-    bench_arguments arguments = {0};
-    int code = command_load(&argp, argc, argv, &arguments);
-    if (code != EXIT_FINE) return code;
-    code = bench_run_list(&arguments, false, bench_devices_run);
-    command_unload(&arguments.common);
-    return command_finish(code);
+    return bench_run_list(arguments, false, bench_devices_run);
 }
 
-int command_bench_stripe(int argc, char **argv)
+const command_spec bench_devices_spec = {
+    .name = "devices",
+    .summary = "each device: bytes per second",
+    .about = "Reads and writes every configured device through a pool, beside memcpy, and a stripe "
+             "over two throttled members with proportional and with equal shares. A device with "
+             "content is only read, unless store.format gives it up.",
+    .details = BENCH_DRIVES_OR "else a memory device and a file.",
+    .example = "  kvterrace bench devices --quick",
+    .options = bench_folder_options,
+    .argument_bytes = sizeof(bench_arguments),
+    .run = bench_run_devices,
+    .check = bench_take_drives,
+    .settings = SETTINGS_OWN,
+};
+
+static int bench_run_stripe(void *arguments)
 {
-    const struct argp_child children[] = COMMAND_CHILDREN;
-    const struct argp argp = {
-        .options = bench_stripe_options,
-        .parser = bench_parse,
-        .doc = "Overwrites and reads every configured device of the tier ssd alone, then all of "
-               "them as one pool, with proportional and equal shares and in turn (round robin), "
-               "objects of 16, 64 and 256 MiB.\v"
-               "Without --config and --set it takes the drives of tests/support/drives, where "
-               "they are up, and else four throttled memory devices.",
-        .children = children};
-    bench_arguments arguments = {0};
-    int code = command_load(&argp, argc, argv, &arguments);
-    if (code != EXIT_FINE) return code;
-    code = bench_run_list(&arguments, true, bench_stripe_run);
-    command_unload(&arguments.common);
-    return command_finish(code);
+    return bench_run_list(arguments, true, bench_stripe_run);
 }
 
-int command_bench_loads(int argc, char **argv)
+const command_spec bench_stripe_spec = {
+    .name = "stripe",
+    .summary = "all devices as one pool, by layout and size",
+    .about = "Overwrites and reads every configured device of the tier ssd alone, then all of them "
+             "as one pool, with proportional and equal shares and in turn (round robin), objects "
+             "of 16, 64 and 256 MiB.",
+    .details = BENCH_DRIVES_OR "else four throttled memory devices.",
+    .example = "  kvterrace bench stripe --quick",
+    .options = bench_list_options,
+    .argument_bytes = sizeof(bench_arguments),
+    .run = bench_run_stripe,
+    .check = bench_take_drives,
+    .settings = SETTINGS_OWN,
+};
+
+static int bench_run_loads(void *arguments)
 {
-    const struct argp_child children[] = COMMAND_CHILDREN;
-    const struct argp argp = {
-        .options = bench_stripe_options,
-        .parser = bench_parse,
-        .doc =
-            "A store on every configured device of the tier ssd, which are overwritten, predicts "
-            "how long each load will take: one reader, four, and four beside a writer. How far "
-            "the predictions are off, and the same loads off themselves when done twice.\v"
-            "Without --config and --set it takes the drives of tests/support/drives, where "
-            "they are up, and else four throttled memory devices.",
-        .children = children};
-    bench_arguments arguments = {0};
-    int code = command_load(&argp, argc, argv, &arguments);
-    if (code != EXIT_FINE) return code;
-    code = bench_run_list(&arguments, true, bench_loads_run);
-    command_unload(&arguments.common);
-    return command_finish(code);
+    return bench_run_list(arguments, true, bench_loads_run);
 }
 
-int command_bench_drift(int argc, char **argv)
+const command_spec bench_loads_spec = {
+    .name = "loads",
+    .summary = "predicted load seconds beside achieved ones",
+    .about = "A store on every configured device of the tier ssd, which are overwritten, predicts "
+             "how long each load will take: one reader, four, and four beside a writer. How far "
+             "the predictions are off, and the same loads off themselves when done twice.",
+    .details = BENCH_DRIVES_OR "else four throttled memory devices.",
+    .example = "  kvterrace bench loads --quick",
+    .options = bench_list_options,
+    .argument_bytes = sizeof(bench_arguments),
+    .run = bench_run_loads,
+    .check = bench_take_drives,
+    .settings = SETTINGS_OWN,
+};
+
+static int bench_run_drift(void *arguments)
 {
-    const struct argp_child children[] = COMMAND_CHILDREN;
-    const struct argp argp = {
-        .options = bench_devices_options,
-        .parser = bench_parse,
-        .doc =
-            "A store serves from emulated drives. The last one halves its speed: how long until "
-            "new objects are read at 0.9 of the new sum, what old ones get, what moving the hot "
-            "ones costs. The second one's server is killed and comes back: reads that were wrong "
-            "or late, and what returns.\v"
-            "Takes the drives of tests/support/drives, where they are up, without --config and "
-            "--set.",
-        .children = children};
-    bench_arguments arguments = {0};
-    int code = command_load(&argp, argc, argv, &arguments);
-    if (code != EXIT_FINE) return code;
-    code = bench_run_list(&arguments, true, bench_drift_run);
-    command_unload(&arguments.common);
-    return command_finish(code);
+    return bench_run_list(arguments, true, bench_drift_run);
 }
 
-int command_bench_ablation(int argc, char **argv)
+const command_spec bench_drift_spec = {
+    .name = "drift",
+    .summary = "a drive slows, one vanishes and returns",
+    .about = "A store serves from emulated drives. The last one halves its speed: how long until "
+             "new objects are read at 0.9 of the new sum, what old ones get, what moving the hot "
+             "ones costs. The second one's server is killed and comes back: reads that were wrong "
+             "or late, and what returns.",
+    .details =
+        "Takes the drives of tests/support/drives, where they are up, without --config and --set.",
+    .example = "  tests/support/drives up 100 100 200 400 && kvterrace bench drift",
+    .options = bench_folder_options,
+    .argument_bytes = sizeof(bench_arguments),
+    .run = bench_run_drift,
+    .check = bench_take_drives,
+    .settings = SETTINGS_OWN,
+};
+
+static int bench_run_ablation(void *arguments)
 {
-    const struct argp_child children[] = COMMAND_CHILDREN;
-    const struct argp argp = {
-        .options = bench_stripe_options,
-        .parser = bench_parse,
-        .doc = "Loads KV of 1K to 128K tokens in six ways, from two throttled memory members and "
-               "every configured device of the tier ssd, which are overwritten: one after the "
-               "other or as one pool, through the page cache or not, layer by layer or not.\v"
-               "Without --config and --set it takes the drives of tests/support/drives, where "
-               "they are up, and else four throttled memory devices, which have no page cache.",
-        .children = children};
-    bench_arguments arguments = {0};
-    int code = command_load(&argp, argc, argv, &arguments);
-    if (code != EXIT_FINE) return code;
-    code = bench_run_list(&arguments, true, bench_ablation_run);
-    command_unload(&arguments.common);
-    return command_finish(code);
+    return bench_run_list(arguments, true, bench_ablation_run);
 }
 
-int command_bench_restart(int argc, char **argv)
+const command_spec bench_ablation_spec = {
+    .name = "ablation",
+    .summary = "loading: pooled or not, direct or not",
+    .about = "Loads KV of 1K to 128K tokens in six ways, from two throttled memory members and "
+             "every configured device of the tier ssd, which are overwritten: one after the other "
+             "or as one pool, through the page cache or not, layer by layer or not.",
+    .details = BENCH_DRIVES_OR "else four throttled memory devices, which have no page cache.",
+    .example = "  kvterrace bench ablation --quick",
+    .options = bench_list_options,
+    .argument_bytes = sizeof(bench_arguments),
+    .run = bench_run_ablation,
+    .check = bench_take_drives,
+    .settings = SETTINGS_OWN,
+};
+
+static int bench_run_restart(void *arguments)
 {
-    static const struct argp_option rows[] = {
-        {"quick", 'Q', NULL, 0, "2,000 entries, one run: shows that it runs", 0},
-        {"iterations", 'n', "N", 0, "Entries (default 100,000 and 1,000,000)", 0},
-        {"directory", 'D', "DIR", 0, "Where the members go; they are removed afterwards", 0},
-        {0},
-    };
-    static const char *const sections[] = {NULL};
-    const struct argp_child children[] = COMMAND_CHILDREN;
-    const struct argp argp = {
-        .options = rows,
-        .parser = bench_parse,
-        .doc = "Stores of many small entries on four members end by a close and by kill -9, with "
-               "copies and write-back and without: seconds until they are open again, and the "
-               "share of the bytes that comes back. Then gets beside the background's "
-               "write-back.\v"
-               "Up to 200,000 entries the members are files of 24 KiB an entry in DIR (/var/tmp); "
+    return bench_start(arguments, &((bench_arguments *)arguments)->options, bench_restart_run);
+}
+
+const command_spec bench_restart_spec = {
+    .name = "restart",
+    .summary = "reopening a store: seconds, and what comes back",
+    .about = "Stores of many small entries on four members end by a close and by kill -9, with "
+             "copies and write-back and without: seconds until they are open again, and the share "
+             "of the bytes that comes back. Then gets beside the background's write-back.",
+    .details = "Up to 200,000 entries the members are files of 24 KiB an entry in DIR (/var/tmp); "
                "beyond, they keep their labels alone, which the output marks.",
-        .children = children};
-    bench_arguments arguments = {.no_devices = true};
-    int code = command_load(&argp, argc, argv, &arguments);
-    if (code != EXIT_FINE) return code;
-    const bench_options options = {.out = stdout,
-                                   .json = arguments.common.json,
-                                   .quick = arguments.quick,
-                                   .iterations = arguments.iterations,
-                                   .scratch_folder = arguments.directory};
-    code = command_report_unused(&arguments.common, sections);
-    if (code == EXIT_FINE) code = bench_check_directory(&arguments);
-    if (code == EXIT_FINE) code = bench_restart_run(&options);
-    command_unload(&arguments.common);
-    return command_finish(code);
+    .example = "  kvterrace bench restart --quick --iterations 10k",
+    .options = bench_restart_options,
+    .argument_bytes = sizeof(bench_arguments),
+    .run = bench_run_restart,
+};
+
+static int bench_run_extent(void *arguments)
+{
+    return bench_start(arguments, &((bench_arguments *)arguments)->options, bench_extent_run);
 }
 
-int command_bench_extent(int argc, char **argv)
+const command_spec bench_extent_spec = {
+    .name = "extent",
+    .summary = "the extent allocator: nanoseconds and mistakes",
+    .about = "Random operations on the extent allocator, each timed and checked against a bitmap.",
+    .example = "  kvterrace bench extent --iterations 1m",
+    .options = bench_extent_options,
+    .argument_bytes = sizeof(bench_arguments),
+    .run = bench_run_extent,
+};
+
+static int bench_run_live(void *arguments)
 {
-    static const struct argp_option rows[] = {
-        {"quick", 'Q', NULL, 0, "200,000 operations", 0},
-        {"iterations", 'n', "N", 0, "Operations (default 10,000,000)", 0},
-        {0},
-    };
-    static const char *const sections[] = {NULL};
-    const struct argp_child children[] = COMMAND_CHILDREN;
-    const struct argp argp = {.options = rows,
-                              .parser = bench_parse,
-                              .doc = "Random operations on the extent allocator, each timed and "
-                                     "checked against a bitmap.",
-                              .children = children};
-    bench_arguments arguments = {.no_devices = true};
-    int code = command_load(&argp, argc, argv, &arguments);
-    if (code != EXIT_FINE) return code;
-    const bench_options options = {.out = stdout,
-                                   .json = arguments.common.json,
-                                   .quick = arguments.quick,
-                                   .iterations = arguments.iterations};
-    code = command_report_unused(&arguments.common, sections);
-    if (code == EXIT_FINE) code = bench_extent_run(&options);
-    command_unload(&arguments.common);
-    return command_finish(code);
+    return bench_start(arguments, &((bench_arguments *)arguments)->options, bench_live_run);
 }
+
+const command_spec bench_live_spec = {
+    .name = "live",
+    .summary = "a store beside its simulation: mean times, ranks",
+    .about = "A store on throttled memory serves requests by the clock, with real bytes, and the "
+             "simulator serves the same ones: 8 settings of devices and load, 6 policies. Says how "
+             "far the mean times to the first token lie apart and whether both rank the policies "
+             "alike. Exits 1 when a mean differs by more than 10 %, when policies that the "
+             "simulator tells apart by more than 5 % rank otherwise, or when bytes are wrong.",
+    .example = "  kvterrace bench live --quick",
+    .options = bench_live_options,
+    .argument_bytes = sizeof(bench_arguments),
+    .run = bench_run_live,
+};

@@ -43,8 +43,7 @@ static int guard_wait(pid_t child, const sigset_t *before)
     }
     bench_scratch_remove();
     if (command_interrupted()) {
-        fputs("kvterrace bench: interrupted\n", stderr);
-        return EXIT_INTERRUPTED;
+        return command_finish(command_fail(KVT_E_CANCELLED, "interrupted"));
     }
     if (ended == child && WIFEXITED(status)) return WEXITSTATUS(status);
     if (ended == child && WIFSIGNALED(status))
@@ -57,7 +56,7 @@ static void guard_child_ended(int number)
     (void)number;
 }
 
-bool bench_guard(int *code_out)
+bool bench_guard(bool json, int *code_out)
 {
     const struct sigaction ended = {.sa_handler = guard_child_ended};
     const pid_t self = getpid();
@@ -75,6 +74,8 @@ bool bench_guard(int *code_out)
         child = fork();
     }
     if (child == 0) {
+        /* The rows that are finished are out when the rest is not to come. */
+        if (!json) (void)setvbuf(stdout, NULL, _IOLBF, 0);
         (void)signal(SIGCHLD, SIG_DFL);
         guard_begin(&before, self);
         return false;

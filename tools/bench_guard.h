@@ -10,7 +10,8 @@
 
 /* Forks. False in the child, which runs the bench; true in the process that waited for it, with the
  * exit code to leave with. SIGINT or SIGTERM kills the child, removes its scratch folder, and gives
- * EXIT_INTERRUPTED. Call it before there are threads. */
-bool bench_guard(int *code_out);
+ * EXIT_INTERRUPTED; rows of text that were finished are
+ * printed by then, a JSON document is not. Call it before there are threads. */
+bool bench_guard(bool json, int *code_out);
 
 #endif

@@ -2,75 +2,62 @@
 /*
  * bench_policy_command.c - kvterrace bench policy. One thread.
  */
-#include "command.h"
+#include "commands.h"
 
 #include "lab/bench/bench.h"
-
-#include <stdio.h>
 
 typedef struct bench_policy_arguments {
     command_common common;
     bench_policy_options options;
+    command_progress bar;
     bool drift;
 } bench_policy_arguments;
 
-static const struct argp_option bench_policy_argp_options[] = {
-    {"quick", 'Q', NULL, 0, "A thousand entries: shows that it runs, not how fast", 0},
-    {"entries", 'n', "COUNT", 0,
-     "Instances of this size (default: 1000, 100000 and 1000000; above 2000000 the engine alone)",
-     0},
-    {"seeds", 's', "COUNT", 0, "Instances of each kind, 1 to 7 (default: 3; one of a million)", 0},
-    {"drift", 'D', NULL, 0,
-     "Popularity drifts instead: nested planes and AdaptCache's greedy beside a store with an "
-     "unlimited exact copy (default: 1100 entries, 5 seeds)",
-     0},
-    {0}};
+static const command_option bench_policy_rows[] = {
+    QUICK_OPTION(bench_policy_arguments, options.quick,
+                 "A thousand entries: shows that it runs, not how fast"),
+    COUNT_OPTION(bench_policy_arguments, options.entries, "size", 1, 20000000,
+                 "Instances of so many entries (default: 1k, 100k and 1m; above 2m the engine "
+                 "alone)"),
+    COUNT_OPTION(bench_policy_arguments, options.seeds, "seeds", 1, 7,
+                 "Instances of each kind, 1 to 7 (default: 3; one of a million)"),
+    FLAG_OPTION(bench_policy_arguments, drift, "drift", 0,
+                "Popularity drifts instead: nested planes and AdaptCache's greedy beside a store "
+                "with an unlimited exact copy (default: 1100 entries, 5 seeds)"),
+    {0},
+};
 
-static error_t bench_policy_parse(int key, char *argument, struct argp_state *state)
+static void bench_policy_show(void *context, double done, const char *what)
 {
-    bench_policy_arguments *arguments = state->input;
-    uint32_t *to = key == 'n' ? &arguments->options.entries : &arguments->options.seeds;
-    uint32_t most = key == 'n' ? 20000000 : 7;
-    switch (key) {
-    case ARGP_KEY_INIT: state->child_inputs[0] = &arguments->common; return 0;
-    case 'D': arguments->drift = true; return 0;
-    case 'Q': arguments->options.quick = true; return 0;
-    case 'n':
-    case 's':
-        if (!command_parse_count(argument, most, to)) {
-            argp_error(state, "--%s: '%s' is not from 1 to %u", key == 'n' ? "entries" : "seeds",
-                       argument, (unsigned)most);
-        }
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
-    }
+    progress_update(context, done, what);
 }
 
-int command_bench_policy(int argc, char **argv)
+static int bench_policy_start(void *context)
 {
-    static const char *const no_sections[] = {NULL};
-    const struct argp_child children[] = COMMAND_CHILDREN;
-    const struct argp argp = {
-        .options = bench_policy_argp_options,
-        .parser = bench_policy_parse,
-        .doc = "Draws instances from seeds and compares our choice with its dual bound, with "
-               "AdaptCache's greedy, with the best uniform variant and with LRU order; then lets "
-               "the engine work on them, ten calls an entry, and says how far its own state is "
-               "from the bound and how long its decisions take.",
-        .children = children};
-    bench_policy_arguments arguments = {.options = {.out = stdout}};
-    int code = command_load(&argp, argc, argv, &arguments);
-    if (code != EXIT_FINE) return command_finish(code);
-    code = command_report_unused(&arguments.common, no_sections);
-    if (code == EXIT_FINE) {
-        char message[COMMAND_MESSAGE_BYTES] = "";
-        arguments.options.json = arguments.common.json;
-        arguments.options.quiet = arguments.common.quiet;
-        kvt_status status =
-            arguments.drift ? bench_policy_drift_run(&arguments.options, message, sizeof message)
-                            : bench_policy_run(&arguments.options, message, sizeof message);
-        code = status == KVT_OK ? EXIT_FINE : command_fail(status, message);
-    }
-    command_unload(&arguments.common);
-    return command_finish(code);
+    bench_policy_arguments *arguments = context;
+    bench_policy_options *options = &arguments->options;
+    char message[COMMAND_MESSAGE_BYTES] = "";
+    options->out = stdout;
+    options->json = arguments->common.json;
+    options->quiet = arguments->common.quiet;
+    options->progress = bench_policy_show;
+    options->progress_context = &arguments->bar;
+    progress_start(&arguments->bar, &arguments->common);
+    kvt_status status = arguments->drift ? bench_policy_drift_run(options, message, sizeof message)
+                                         : bench_policy_run(options, message, sizeof message);
+    progress_end(&arguments->bar);
+    return status == KVT_OK ? EXIT_FINE : command_fail(status, message);
 }
+
+const command_spec bench_policy_spec = {
+    .name = "policy",
+    .summary = "the decision engine: distance to its bound, nanoseconds",
+    .about = "Draws instances from seeds and compares our choice with its dual bound, with "
+             "AdaptCache's greedy, with the best uniform variant and with LRU order; then lets "
+             "the engine work on them, ten calls an entry, and says how far its own state is from "
+             "the bound and how long its decisions take.",
+    .example = "  kvterrace bench policy --size 100k --seeds 1",
+    .options = bench_policy_rows,
+    .argument_bytes = sizeof(bench_policy_arguments),
+    .run = bench_policy_start,
+};

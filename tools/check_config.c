@@ -10,13 +10,12 @@
  * GPU answers, locks, permissions. One thread.
  */
 #include "check_places.h"
-#include "command.h"
+#include "commands.h"
 
 #include "lab/replay/replay.h"
 
 #include <kvterrace/kvterrace.h>
 
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -27,61 +26,13 @@
 
 typedef struct check_arguments {
     command_common common;
-    bool settings;
 } check_arguments;
 
-static const struct argp_option check_options[] = {
-    {"settings", 'S', NULL, 0, "List every known setting with its default instead", 0},
+/* The files are configuration files as --config names them. */
+static const command_option check_rows[] = {
+    OPERANDS(check_arguments, common.files, "FILE", 1, 0, 0),
     {0},
 };
-
-static error_t check_parse(int key, char *argument, struct argp_state *state)
-{
-    check_arguments *arguments = state->input;
-    switch (key) {
-    case ARGP_KEY_INIT: state->child_inputs[0] = &arguments->common; return 0;
-    case 'S': arguments->settings = true; return 0;
-    case ARGP_KEY_ARG: command_add_file(&arguments->common, argument); return 0;
-    case ARGP_KEY_END:
-        if (!arguments->settings && arguments->common.file_count == 0) {
-            argp_error(state, "which FILE?");
-        }
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
-    }
-}
-
-static const char *const check_kinds[] = {
-    [KVT_SETTING_TEXT] = "text",     [KVT_SETTING_BYTES] = "size",
-    [KVT_SETTING_RATE] = "rate",     [KVT_SETTING_SECONDS] = "seconds",
-    [KVT_SETTING_NUMBER] = "number", [KVT_SETTING_COUNT] = "count",
-    [KVT_SETTING_SWITCH] = "switch",
-};
-
-static int check_list_settings(bool as_json)
-{
-    const kvt_setting *setting;
-    json_t *rows = as_json ? json_array() : NULL;
-    for (size_t i = 0; (setting = kvt_setting_at(i)) != NULL; i++) {
-        if (as_json) {
-            json_array_append_new(rows, json_pack("{s:s, s:s, s:s?, s:s?, s:s}", "name",
-                                                  setting->name, "kind", check_kinds[setting->kind],
-                                                  "default", setting->standard, "choices",
-                                                  setting->choices, "text", setting->text));
-        } else {
-            printf("%-26s %-8s %-13s %s\n", setting->name, check_kinds[setting->kind],
-                   setting->standard ? setting->standard : "-", setting->text);
-        }
-    }
-    if (as_json) {
-        json_t *document =
-            json_pack("{s:s, s:o}", "schema", "kvterrace-settings-1", "settings", rows);
-        json_dumpf(document, stdout, JSON_INDENT(2));
-        fputc('\n', stdout);
-        json_decref(document);
-    }
-    return EXIT_FINE;
-}
 
 /* What the store makes of the settings, printed; the options are released by the caller. */
 static void check_print_store(const kvt_store_options *options, bool as_json)
@@ -115,11 +66,9 @@ static void check_print_store(const kvt_store_options *options, bool as_json)
                                                "devices", devices));
     }
     if (as_json) {
-        json_t *document = json_pack("{s:s, s:b, s:s, s:O}", "schema", "kvterrace-check-config-1",
-                                     "ok", 1, "policy", options->policy, "tiers", tiers);
-        json_dumpf(document, stdout, JSON_INDENT(2));
-        fputc('\n', stdout);
-        json_decref(document);
+        (void)command_print_document(json_pack("{s:s, s:b, s:s, s:O}", "schema",
+                                               "kvterrace-check-config-1", "ok", 1, "policy",
+                                               options->policy, "tiers", tiers));
     }
     json_decref(tiers);
 }
@@ -259,8 +208,9 @@ static kvt_status check_store(kvt_config *config, const kvt_store_options *optio
 }
 
 /* Reads and checks what a store and a replay would, then prints it. */
-static int check_files(const check_arguments *arguments)
+static int check_run(void *context)
 {
+    const check_arguments *arguments = context;
     static const char *const every_section[] = {"*", NULL};
     kvt_config *config = arguments->common.config;
     char message[COMMAND_MESSAGE_BYTES] = "";
@@ -281,23 +231,16 @@ static int check_files(const check_arguments *arguments)
     return code;
 }
 
-int command_check_config(int argc, char **argv)
-{
-    const struct argp_child children[] = COMMAND_CHILDREN;
-    const struct argp argp = {.options = check_options,
-                              .parser = check_parse,
-                              .args_doc = "FILE...",
-                              .doc = "Checks configuration files: syntax, names, values, "
-                                     "settings without effect, whether tiers and devices fit "
-                                     "together, and whether profile, folders and devices are "
-                                     "there. Opens nothing; the contents of devices and files are "
-                                     "checked when the store opens.",
-                              .children = children};
-    check_arguments arguments = {0};
-    int code = command_load(&argp, argc, argv, &arguments);
-    if (code != EXIT_FINE) return code;
-    code =
-        arguments.settings ? check_list_settings(arguments.common.json) : check_files(&arguments);
-    command_unload(&arguments.common);
-    return command_finish(code);
-}
+const command_spec check_config_spec = {
+    .name = "check-config",
+    .summary = "check a configuration file without opening anything",
+    .about = "Checks configuration files: syntax, names, values, settings without effect, whether "
+             "tiers and devices fit together, and whether profile, folders and devices are there. "
+             "Opens nothing; the contents of devices and files are checked when the store opens.",
+    .example = "  kvterrace check-config kvterrace.ini --set tier.dram.capacity=64GiB",
+    .options = check_rows,
+    .argument_bytes = sizeof(check_arguments),
+    .run = check_run,
+    .settings = SETTINGS_OWN,
+    .lists = LISTS_POLICIES | LISTS_SETTINGS,
+};

@@ -2,70 +2,36 @@
 /*
  * codec_command.c - kvterrace encode and decode: any codec on a KV dump of one's own. One thread.
  */
-#include "command.h"
+#include "commands.h"
 #include "output_file.h"
+#include "variant_list.h"
 
 #include "lab/bench/bench_codecs_file.h"
 
-#include <jansson.h>
 #include <math.h>
 
 #define CODEC_USUAL_VARIANT "planes:k4v4,g64"
 
 typedef struct codec_arguments {
     command_common common;
-    const char *input;
+    command_list inputs; /* one */
     const char *output;
-    const char *variant; /* NULL: decode */
+    const char *variant;
 } codec_arguments;
 
-static const struct argp_option codec_encode_options[] = {
-    {"variant", 'V', "NAME", 0,
-     "Codec and setting, such as kivi:k4v4,g64 (default " CODEC_USUAL_VARIANT ")", 0},
-    {"output", 'o', "FILE", 0, "Write the record to FILE; without it only measure", 0},
+static const command_option codec_encode_rows[] = {
+    TEXT_OPTION(codec_arguments, variant, "variant", 0, "NAME",
+                "Codec and setting, such as kivi:k4v4,g64 (default " CODEC_USUAL_VARIANT ")"),
+    OUTPUT_OPTION(codec_arguments, output, "Write the record to FILE; without it only measure"),
+    OPERANDS(codec_arguments, inputs, "FILE", 1, 1, OPTION_READS),
     {0},
 };
 
-static const struct argp_option codec_decode_options[] = {
-    {"output", 'o', "FILE", 0, "Write the decoded KV to FILE, as safetensors", 0},
+static const command_option codec_decode_rows[] = {
+    OUTPUT_OPTION(codec_arguments, output, "Write the decoded KV to FILE, as safetensors"),
+    OPERANDS(codec_arguments, inputs, "FILE", 1, 1, OPTION_READS),
     {0},
 };
-
-static error_t codec_parse(int key, char *argument, struct argp_state *state)
-{
-    codec_arguments *arguments = state->input;
-    switch (key) {
-    case ARGP_KEY_INIT: state->child_inputs[0] = &arguments->common; return 0;
-    case 'V': arguments->variant = argument; return 0;
-    case 'o': arguments->output = argument; return 0;
-    case ARGP_KEY_ARG:
-        if (arguments->input != NULL) argp_error(state, "more than one FILE");
-        arguments->input = argument;
-        command_add_input(&arguments->common, argument);
-        return 0;
-    case ARGP_KEY_END:
-        if (arguments->input == NULL) argp_error(state, "which FILE?");
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
-    }
-}
-
-static int codec_load(const struct argp_option *options, const char *doc, int argc, char **argv,
-                      codec_arguments *arguments)
-{
-    static const char *const no_sections[] = {NULL};
-    const struct argp_child children[] = COMMAND_CHILDREN;
-    const struct argp argp = {.options = options,
-                              .parser = codec_parse,
-                              .args_doc = "FILE",
-                              .doc = doc,
-                              .children = children};
-    int code = command_load(&argp, argc, argv, arguments);
-    if (code != EXIT_FINE) return code;
-    code = command_report_unused(&arguments->common, no_sections);
-    if (code != EXIT_FINE) command_unload(&arguments->common);
-    return code;
-}
 
 static const char *codec_dtype(uint8_t dtype)
 {
@@ -94,9 +60,9 @@ static json_t *codec_describe(const char *schema, const codec_arguments *argumen
     return json_pack(
         "{s:s, s:s, s:s?, s:s, s:i, s:I, s:i, s:i, s:s, s:I, s:I, s:I, s:I, s:I, s:I,"
         " s:o, s:o, s:o}",
-        "schema", schema, "input", arguments->input, "output", arguments->output, "variant", name,
-        "layers", (int)layout->layers, "tokens", (json_int_t)layout->tokens, "kv_heads",
-        (int)layout->kv_heads, "head_dim", (int)layout->head_dim, "dtype",
+        "schema", schema, "input", arguments->inputs.items[0], "output", arguments->output,
+        "variant", name, "layers", (int)layout->layers, "tokens", (json_int_t)layout->tokens,
+        "kv_heads", (int)layout->kv_heads, "head_dim", (int)layout->head_dim, "dtype",
         codec_dtype(layout->dtype), "source_bytes", (json_int_t)info->source_bytes, "payload_bytes",
         (json_int_t)info->payload_bytes, "record_bytes", (json_int_t)info->record_bytes,
         "stored_tokens", (json_int_t)info->stored_tokens, "segments",
@@ -104,17 +70,6 @@ static json_t *codec_describe(const char *schema, const codec_arguments *argumen
         "bits_per_element", codec_number(info->bits_per_element, true), "physical_bits_per_element",
         codec_number(info->physical_bits_per_element, true), "ratio",
         codec_number(codec_ratio(info), true));
-}
-
-/* Prints the document and lets go of it. */
-static int codec_dump(json_t *document)
-{
-    int failed = document == NULL ||
-                 json_dumpf(document, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) != 0;
-    json_decref(document);
-    if (failed) return command_fail(KVT_E_MEMORY, "");
-    putchar('\n');
-    return EXIT_FINE;
 }
 
 static void codec_print(const kvt_record_info *info)
@@ -153,72 +108,79 @@ static int codec_show_encoded(const codec_arguments *arguments, const bench_file
         (void)json_object_set_new(document, "attention_error",
                                   codec_number(result->attention_error, result->queried));
     }
-    return codec_dump(document);
+    return command_print_document(document);
 }
 
 /* ---- the commands ---- */
 
-int command_encode(int argc, char **argv)
+static int codec_encode(void *context)
 {
-    codec_arguments arguments = {.variant = CODEC_USUAL_VARIANT};
+    codec_arguments *arguments = context;
+    const char *input = arguments->inputs.items[0];
+    const char *name = arguments->variant != NULL ? arguments->variant : CODEC_USUAL_VARIANT;
     char message[COMMAND_MESSAGE_BYTES] = "";
     bench_file_result result;
     kvt_variant variant;
-    int code = codec_load(
-        codec_encode_options,
-        "Encodes a KV dump in safetensors: tensors k.LAYER and v.LAYER of shape [tokens, kv_heads, "
-        "head_dim] in F16, BF16 or F32, layers from 0, and optional q.LAYER of shape [rows, heads, "
-        "head_dim]. Says what it costs and what is lost.",
-        argc, argv, &arguments);
-    if (code != EXIT_FINE) return code;
-    kvt_status status = kvt_variant_parse(arguments.variant, &variant);
+    kvt_status status = kvt_variant_parse(name, &variant);
     if (status != KVT_OK)
-        snprintf(message, sizeof message, "unknown variant '%s'", arguments.variant);
-    else if (arguments.output != NULL)
-        status = command_check_target(&arguments.common, "--output", arguments.output, message,
-                                      sizeof message);
-    if (status == KVT_OK) {
-        status = bench_file_encode(arguments.input, variant, arguments.output, &result, message,
-                                   sizeof message);
-    }
-    if (status != KVT_OK) {
-        code = command_fail_content(status, message);
-    } else {
-        if (result.ignored > 0)
-            command_note(&arguments.common, "%s: %u tensors of other names are left out",
-                         arguments.input, (unsigned)result.ignored);
-        code = codec_show_encoded(&arguments, &result);
-    }
-    command_unload(&arguments.common);
-    return command_finish(code);
-}
-
-int command_decode(int argc, char **argv)
-{
-    codec_arguments arguments = {.variant = NULL};
-    char message[COMMAND_MESSAGE_BYTES] = "";
-    kvt_record_info info;
-    int code = codec_load(codec_decode_options,
-                          "Decodes a record that encode wrote into a KV dump in safetensors: "
-                          "k.LAYER and v.LAYER, and positions.LAYER where tokens were dropped.",
-                          argc, argv, &arguments);
-    if (code != EXIT_FINE) return code;
-    kvt_status status = KVT_E_ARGUMENT;
-    if (arguments.output == NULL)
-        snprintf(message, sizeof message, "--output says where to");
-    else
-        status = command_check_target(&arguments.common, "--output", arguments.output, message,
+        command_unknown_variant(name, message, sizeof message);
+    else if (arguments->output != NULL)
+        status = command_check_target(&arguments->common, "--output", arguments->output, message,
                                       sizeof message);
     if (status == KVT_OK)
         status =
-            bench_file_decode(arguments.input, arguments.output, &info, message, sizeof message);
-    if (status != KVT_OK) {
-        code = command_fail_content(status, message);
-    } else if (arguments.common.json) {
-        code = codec_dump(codec_describe("kvterrace-decode-1", &arguments, &info));
-    } else {
-        codec_print(&info);
-    }
-    command_unload(&arguments.common);
-    return command_finish(code);
+            bench_file_encode(input, variant, arguments->output, &result, message, sizeof message);
+    if (status != KVT_OK) return command_fail_content(status, message);
+    if (result.ignored > 0)
+        command_note(&arguments->common, "%s: %u tensors of other names are left out", input,
+                     (unsigned)result.ignored);
+    return codec_show_encoded(arguments, &result);
 }
+
+const command_spec encode_spec = {
+    .name = "encode",
+    .summary = "encode a KV dump into a record, and say what it costs",
+    .about = "Encodes a KV dump in safetensors: tensors k.LAYER and v.LAYER of shape [tokens, "
+             "kv_heads, head_dim] in F16, BF16 or F32, layers from 0, and optional q.LAYER of "
+             "shape [rows, heads, head_dim]. Says what it costs and what is lost.",
+    .example = "  kvterrace encode kv.safetensors --variant planes:k4v4,g32 -o kv.kvt",
+    .options = codec_encode_rows,
+    .argument_bytes = sizeof(codec_arguments),
+    .run = codec_encode,
+    .lists = LISTS_VARIANTS,
+};
+
+static int codec_check_decode(void *context)
+{
+    const codec_arguments *arguments = context;
+    return arguments->output != NULL ? EXIT_FINE : command_misuse("--output says where to");
+}
+
+static int codec_decode(void *context)
+{
+    codec_arguments *arguments = context;
+    char message[COMMAND_MESSAGE_BYTES] = "";
+    kvt_record_info info;
+    kvt_status status = command_check_target(&arguments->common, "--output", arguments->output,
+                                             message, sizeof message);
+    if (status == KVT_OK)
+        status = bench_file_decode(arguments->inputs.items[0], arguments->output, &info, message,
+                                   sizeof message);
+    if (status != KVT_OK) return command_fail_content(status, message);
+    if (arguments->common.json)
+        return command_print_document(codec_describe("kvterrace-decode-1", arguments, &info));
+    codec_print(&info);
+    return EXIT_FINE;
+}
+
+const command_spec decode_spec = {
+    .name = "decode",
+    .summary = "decode a record into a KV dump",
+    .about = "Decodes a record that encode wrote into a KV dump in safetensors: k.LAYER and "
+             "v.LAYER, and positions.LAYER where tokens were dropped.",
+    .example = "  kvterrace decode kv.kvt -o back.safetensors",
+    .options = codec_decode_rows,
+    .argument_bytes = sizeof(codec_arguments),
+    .check = codec_check_decode,
+    .run = codec_decode,
+};

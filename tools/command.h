@@ -1,15 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * command.h - what the subcommands share: options, settings, messages, exit codes, progress.
+ * command.h - how a command is declared, and what the commands share: options, settings, messages,
+ * exit codes, documents, progress.
  *
- * Data goes to stdout, everything else to stderr. One thread.
+ * One table declares a command: its name, options, help, example and function. The parser
+ * (command_options.c), the help (help.c), the manual page and the completions (make_manual.py, from
+ * the help's JSON) read that table. Data goes to stdout, everything else to stderr. One thread.
  */
 #ifndef TOOLS_COMMAND_H
 #define TOOLS_COMMAND_H
 
 #include <kvterrace/config.h>
 
-#include <argp.h>
+#include <jansson.h>
+#include <stddef.h>
 #include <stdio.h>
 
 enum {
@@ -22,41 +26,163 @@ enum {
 
 #define COMMAND_MESSAGE_BYTES 512u
 
-/* One subcommand: argv[0] is "kvterrace NAME" for messages. Returns the exit code. */
-typedef struct command_entry {
+/* ---- how a command is declared ---- */
+
+typedef enum option_kind {
+    OPTION_FLAG,    /* bool: true */
+    OPTION_TEXT,    /* const char * */
+    OPTION_COUNT,   /* uint32_t from least to most, also with k, m or g */
+    OPTION_NUMBER,  /* double from least to most */
+    OPTION_SHARE,   /* double from least, also in percent */
+    OPTION_SIZE,    /* uint64_t bytes from least to most */
+    OPTION_TIME,    /* double seconds from least to most, least excluded */
+    OPTION_CHOICE,  /* unsigned: the place in `extra`, such as "sim|live" */
+    OPTION_LIST,    /* command_list, one more; at most `most` of them when it is not 0 */
+    OPTION_SETTING, /* stands for --set EXTRA=ARGUMENT; no field */
+    OPTION_GONE,    /* not listed; `extra` says what to use instead */
+} option_kind;
+
+enum {
+    OPTION_READS = 1, /* the run reads this file, so that no output may be it */
+    OPTION_DATA = 2,  /* may be a file that was installed with the command (data_files.h) */
+};
+
+/* A row without a name declares the operands: an OPTION_LIST of `least` to `most` (0: any number),
+ * out of `extra` when that is set. A table ends with a row without name and argument. */
+typedef struct command_option {
     const char *name;
-    const char *summary;
-    int (*run)(int argc, char **argv);
-} command_entry;
+    const char *argument; /* what the help calls it; NULL: a flag */
+    const char *text;
+    size_t offset; /* of the field in the command's arguments */
+    double least, most;
+    const char *extra;
+    option_kind kind;
+    unsigned flags;
+    char letter; /* 0: none; one letter has one meaning in all commands, as a test checks */
+} command_option;
 
-/* The options that every subcommand takes. Zeroed before parsing; argp's child input. */
-typedef struct command_common {
-    const char **files; /* --config, in order */
-    size_t file_count;
-    const char **settings; /* --set and the shorthands of a subcommand, in order */
-    size_t setting_count;
-    const char **inputs; /* other files that the run uses (output_file.h) */
-    size_t input_count;
-    char **owned; /* strings made for shorthands */
-    size_t owned_count;
-    bool json;
-    bool quiet;
-    kvt_config *config; /* made by command_load */
-} command_common;
+/* Strings in the order of the command line. */
+typedef struct command_list {
+    const char **items;
+    size_t count;
+} command_list;
 
-extern const struct argp command_common_argp;
-
-/* The children table that an argp with command_common as its only child needs. */
-#define COMMAND_CHILDREN                                                                           \
+/* The rows of an option table; `field` names a member of the command's arguments. */
+#define FLAG_OPTION(type, field, option, character, help)                                          \
     {                                                                                              \
-        {&command_common_argp, 0, "Common options:", 10},                                          \
-        {                                                                                          \
-            0                                                                                      \
-        }                                                                                          \
+        .name = (option), .letter = (character), .text = (help), .offset = offsetof(type, field)   \
+    }
+#define TEXT_OPTION(type, field, option, character, operand, help)                                 \
+    {                                                                                              \
+        .name = (option), .letter = (character), .argument = (operand), .text = (help),            \
+        .kind = OPTION_TEXT, .offset = offsetof(type, field)                                       \
+    }
+#define COUNT_OPTION(type, field, option, from, to, help)                                          \
+    {                                                                                              \
+        .name = (option), .argument = "N", .text = (help), .kind = OPTION_COUNT,                   \
+        .offset = offsetof(type, field), .least = (from), .most = (to)                             \
+    }
+#define LIST_OPTION(type, field, option, operand, limit, how, help)                                \
+    {                                                                                              \
+        .name = (option), .argument = (operand), .text = (help), .kind = OPTION_LIST,              \
+        .flags = (how), .offset = offsetof(type, field), .most = (limit)                           \
+    }
+#define OPERANDS(type, field, operand, from, to, how)                                              \
+    {                                                                                              \
+        .argument = (operand), .kind = OPTION_LIST, .flags = (how),                                \
+        .offset = offsetof(type, field), .least = (from), .most = (to)                             \
+    }
+#define SETTING_OPTION(setting, option, character, operand, help)                                  \
+    {                                                                                              \
+        .name = (option), .letter = (character), .argument = (operand), .text = (help),            \
+        .kind = OPTION_SETTING, .extra = (setting)                                                 \
+    }
+#define GONE_OPTION(option, instead)                                                               \
+    {                                                                                              \
+        .name = (option), .argument = "X", .kind = OPTION_GONE, .extra = (instead)                 \
     }
 
-/* Adds a configuration file as --config does. */
-void command_add_file(command_common *common, const char *path);
+/* Rows that several commands have. */
+#define QUICK_OPTION(type, field, help)  FLAG_OPTION(type, field, "quick", 'Q', help)
+#define OUTPUT_OPTION(type, field, help) TEXT_OPTION(type, field, "output", 'o', "FILE", help)
+
+/* Where test files go. */
+#define FOLDER_OPTION(type, field, help) TEXT_OPTION(type, field, "directory", 'D', "DIR", help)
+
+/* Of work that can be told to write nothing, and of work in threads. */
+#define DRY_RUN_OPTION(type, field, help)     FLAG_OPTION(type, field, "dry-run", 'n', help)
+#define THREADS_OPTION(type, field, to, help) COUNT_OPTION(type, field, "threads", 1, to, help)
+#define DATABASE_OPTION                                                                            \
+    SETTING_OPTION("store.profile", "database", 'd', "FILE",                                       \
+                   "Profile database (store.profile; " PROFILE_STANDARD_PATH ")")
+#define PROFILE_STANDARD_PATH "kvterrace-profile.db"
+
+/* What a command does with settings before it runs. */
+typedef enum command_settings {
+    SETTINGS_NONE,    /* reads none: every one that was given is an error */
+    SETTINGS_PROFILE, /* reads store.profile and store.profile_foreign alone */
+    SETTINGS_OWN,     /* calls command_report_unused itself */
+} command_settings;
+
+enum { LISTS_POLICIES = 1, LISTS_SETTINGS = 2, LISTS_VARIANTS = 4 }; /* at the end of a help */
+
+/* One command, or a group of them. */
+typedef struct command_spec {
+    const char *name;
+    const char *summary;           /* in the list of its group */
+    const char *about;             /* above the options */
+    const char *details;           /* below them, or NULL */
+    const char *synopsis;          /* what comes behind the name, a line each; NULL: the operands */
+    const char *example;           /* command lines */
+    const command_option *options; /* or NULL */
+    size_t argument_bytes;         /* of its arguments, which start with a command_common */
+    const void *standard;          /* what they are before parsing; NULL: zeros */
+    int (*check)(void *arguments); /* after parsing; EXIT_FINE or command_misuse's code; or NULL */
+    int (*run)(void *arguments);   /* the exit code; NULL in a group */
+    bool (*guard)(bool json, int *code_out);    /* of a group: bench_guard.h; or NULL */
+    command_settings settings;                  /* what it reads of them */
+    unsigned lists;                             /* LISTS_* */
+    const struct command_spec *const *commands; /* of a group, ends with NULL */
+    bool own_guard; /* the command looks at interruptions itself; the group's guard is left out */
+} command_spec;
+
+/* The options that every command takes, and what belongs to one run. */
+typedef struct command_common {
+    command_list files;    /* --config, in order */
+    command_list settings; /* --set and what stands for it, in order */
+    command_list inputs;   /* other files that the run uses (output_file.h) */
+    command_list owned;    /* strings to free */
+    bool json;
+    bool quiet;
+    bool help;
+    kvt_config *config;
+    const command_spec *spec;
+    char line[1024]; /* the command line, for what the run leaves behind */
+} command_common;
+
+extern const command_option command_common_options[];
+
+/* Finds the command that argv names below the group and runs it. Returns the exit code. */
+int command_main(const command_spec *group, int argc, char **argv);
+
+/* ---- command_options.c ---- */
+
+/* Fills arguments from argv[1] on. EXIT_FINE, or EXIT_USAGE after a message. */
+int options_parse(const command_spec *spec, int argc, char **argv, void *arguments);
+
+/* Adds to a list that the arguments own, or ends the command when memory is short. */
+void command_list_add(command_list *list, const char *text);
+
+/* A count from least to most in digits, also with k, m or g behind them. */
+bool command_parse_count(const char *text, double least, double most, uint32_t *count_out);
+
+/* ---- help.c ---- */
+
+void help_print(const command_spec *spec, const char *name, FILE *out);
+/* The command and those below it. */
+json_t *help_document(const command_spec *spec, const char *name);
+
+/* ---- common.c ---- */
 
 /* Adds "key=value" as if it had been given by --set. */
 void command_add_setting(command_common *common, const char *key, const char *value);
@@ -64,9 +190,11 @@ void command_add_setting(command_common *common, const char *key, const char *va
 /* Frees text with common; returns it. */
 const char *command_keep(command_common *common, char *text);
 
-/* Parses argv and loads the settings; input receives the options and starts with a command_common.
- * Returns EXIT_FINE or the code to leave with, after a message. */
-int command_load(const struct argp *argp, int argc, char **argv, void *input);
+/* From now on messages start with the name, and say errors in JSON too when json is set. */
+void command_begin(const char *name, bool json);
+
+/* Reads the configuration files and settings. EXIT_FINE, or a code after a message. */
+int command_load(command_common *common);
 void command_unload(command_common *common);
 
 /*
@@ -80,25 +208,16 @@ int command_report_unused(const command_common *common, const char *const *secti
 /* Whether --set, or an option that stands for it, gave this key. */
 bool command_was_set(const command_common *common, const char *key);
 
-/* A whole number from 1 to most, digits alone: no sign, no blank, nothing behind it. */
-bool command_parse_count(const char *text, uint32_t most, uint32_t *count_out);
-
-/* The same of an option; anything else is told to the user, and the command ends. */
-uint32_t command_option_count(struct argp_state *state, const char *option, const char *argument,
-                              uint32_t most);
-
 /* From now on SIGINT and SIGTERM end nothing by themselves: command_interrupted turns true. */
 void command_catch_interrupts(void);
 bool command_interrupted(void);
 
-/* argv as one line, for the profile's provenance. */
-void command_keep_line(int argc, char **argv, char *line, size_t size);
-
 /* The exit code of a status. */
 int command_exit_code(kvt_status status);
 
-/* Prints "kvterrace NAME: message" to stderr; with an empty message the status' own text. Returns
- * the exit code of the status. */
+/* Says "kvterrace NAME: message" on stderr, with --json as a document on stdout too, unless
+ * something was printed there; with an empty message the status' own text. Returns the exit code of
+ * the status. */
 int command_fail(kvt_status status, const char *message);
 
 /* The same for a command whose work is to read the files that the user named: bytes in them that
@@ -109,32 +228,43 @@ int command_fail_content(kvt_status status, const char *message);
  * is wrong with it, even that it cannot be read, is EXIT_USAGE. A lock or no memory is not. */
 int command_fail_input(kvt_status status, const char *message);
 
+/* The command line is wrong: EXIT_USAGE, with a line that leads to the help. */
+int command_misuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Appends "; did you mean 'x'?" to a message about text, when one of the names is near. */
+void command_suggest(char *message, size_t size, const char *text,
+                     const char *(*name_at)(size_t index));
+
 /* A note to stderr, left out by --quiet. */
 void command_note(const command_common *common, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+
+/* Prints a document on stdout and releases it. EXIT_FINE; NULL is short memory: EXIT_FAILED. */
+int command_print_document(json_t *document);
 
 /* Starts the command anew with OpenBLAS' kernels for this processor, when it chose those of an old
  * one because it does not know this one. Called before anything is opened. */
 void command_choose_blas(void);
 
-/* Output that cannot be written is EXIT_FAILED also where the command ends inside argp. Once. */
-void command_watch_output(void);
-
-/* Flushes stdout; what could not be written is an error. Returns code, or EXIT_FAILED. */
+/* Flushes stdout; what could not be written is an error. With --json a failure that said nothing
+ * yet gets a document. Returns code, or EXIT_FAILED. */
 int command_finish(int code);
 
-/* ---- progress: one line on stderr, only when that is a terminal and --quiet was not given ---- */
+/* ---- progress.c: one line on stderr, only when that is a terminal, not with --quiet ---- */
 
 typedef struct command_progress {
     bool shown;
     bool drawn;
-    unsigned permille;
+    uint64_t started_ns;
     uint64_t drawn_ns;
 } command_progress;
 
 void progress_start(command_progress *progress, const command_common *common);
-/* done in [0,1]. Draws at most ten times a second. */
+/* done in [0,1]. Draws at most ten times a second; after two seconds with the time left. */
 void progress_update(command_progress *progress, double done, const char *what);
+/* The same for callbacks of what can be interrupted: context is the progress. False: interrupted.
+ */
+bool progress_ask(void *context, double done, const char *what);
 /* Removes the line. */
 void progress_end(command_progress *progress);
 
@@ -142,33 +272,5 @@ void progress_end(command_progress *progress);
 const char *format_rate(char text[32], double bytes_per_s);
 const char *format_bytes(char text[32], uint64_t bytes);
 const char *format_seconds(char text[32], double seconds);
-
-/* ---- the subcommands ---- */
-
-int command_profile(int argc, char **argv);
-int command_replay(int argc, char **argv);
-int command_bench(int argc, char **argv);
-int command_bench_devices(int argc, char **argv); /* of bench */
-int command_bench_stripe(int argc, char **argv);
-int command_bench_policy(int argc, char **argv);
-int command_bench_adaptcache(int argc, char **argv);
-int command_bench_grid(int argc, char **argv);
-int command_bench_drift(int argc, char **argv);
-int command_bench_live(int argc, char **argv);
-int command_bench_loads(int argc, char **argv);
-int command_bench_restart(int argc, char **argv);
-int command_bench_ablation(int argc, char **argv);
-int command_bench_extent(int argc, char **argv);
-int command_report(int argc, char **argv);
-int command_encode(int argc, char **argv);
-int command_decode(int argc, char **argv);
-int command_inspect(int argc, char **argv);
-int command_verify(int argc, char **argv);
-int command_recover(int argc, char **argv);
-int command_check_config(int argc, char **argv);
-
-/* Chooses argv[1] from a table that ends with a NULL name, for subcommands of subcommands. */
-int command_choose(const command_entry *table, const char *synopsis, const char *doc, int argc,
-                   char **argv);
 
 #endif

@@ -1,109 +1,73 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * common.c - common options, settings, messages and number formats of the subcommands. One thread.
+ * common.c - settings, messages, exit codes, documents and number formats of the commands. One
+ * thread.
  */
 #include "command.h"
 #include "output_file.h"
 
+#include "base/nearest.h"
+
 #include <errno.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdio_ext.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-static const char *common_name = "kvterrace"; /* set once per run, for messages */
+static const char *common_name = "kvterrace"; /* for messages */
+static bool common_json;                      /* errors are documents on stdout too */
 
-static const struct argp_option common_options[] = {
-    {"config", 'c', "FILE", 0, "Read settings from FILE; may be given several times", 0},
-    {"set", 's', "KEY=VALUE", 0, "Override one setting, such as tier.dram.capacity=125GiB", 0},
-    {"json", 'j', NULL, 0, "Print one JSON document instead of text", 0},
-    {"quiet", 'q', NULL, 0, "No notes and no progress bar", 0},
-    {0},
-};
+#define COMMON_BUFFER_BYTES (UINT64_C(16) << 20)
 
-/* The command cannot go on without these few bytes. */
-static void *common_need(void *memory)
+void command_begin(const char *name, bool json)
 {
-    if (memory) return memory;
-    fprintf(stderr, "%s: out of memory\n", common_name);
-    exit(EXIT_FAILED);
-}
-
-static void common_append(const char ***list, size_t *count, const char *text)
-{
-    *list = common_need(realloc(*list, (*count + 1) * sizeof **list));
-    (*list)[(*count)++] = text;
-}
-
-void command_add_file(command_common *common, const char *path)
-{
-    common_append(&common->files, &common->file_count, path);
+    common_name = name;
+    if (!json || common_json) return;
+    common_json = true;
+    /* A document is printed whole: one that is cut off by an interruption never begins. */
+    (void)setvbuf(stdout, NULL, _IOFBF, COMMON_BUFFER_BYTES);
 }
 
 void command_add_input(command_common *common, const char *path)
 {
-    common_append(&common->inputs, &common->input_count, path);
+    command_list_add(&common->inputs, path);
 }
 
 const char *command_keep(command_common *common, char *text)
 {
-    common->owned =
-        common_need(realloc(common->owned, (common->owned_count + 1) * sizeof *common->owned));
-    common->owned[common->owned_count++] = text;
+    command_list_add(&common->owned, text);
     return text;
 }
 
 void command_add_setting(command_common *common, const char *key, const char *value)
 {
     char *text = NULL;
-    if (asprintf(&text, "%s=%s", key, value) < 0) text = NULL;
-    common_append(&common->settings, &common->setting_count, common_need(text));
-    (void)command_keep(common, text);
+    if (asprintf(&text, "%s=%s", key, value) < 0)
+        exit(command_finish(command_fail(KVT_E_MEMORY, "")));
+    command_list_add(&common->settings, command_keep(common, text));
 }
 
-static error_t common_parse(int key, char *argument, struct argp_state *state)
+int command_load(command_common *common)
 {
-    command_common *common = state->input;
-    switch (key) {
-    case 'c': command_add_file(common, argument); break;
-    case 's': common_append(&common->settings, &common->setting_count, argument); break;
-    case 'j': common->json = true; break;
-    case 'q': common->quiet = true; break;
-    default: return ARGP_ERR_UNKNOWN;
-    }
-    return 0;
-}
-
-const struct argp command_common_argp = {.options = common_options, .parser = common_parse};
-
-int command_load(const struct argp *argp, int argc, char **argv, void *input)
-{
-    command_common *common = input;
     char message[COMMAND_MESSAGE_BYTES] = "";
-    common_name = argv[0];
-    if (argp_parse(argp, argc, argv, 0, NULL, input) != 0) return EXIT_USAGE;
     kvt_status status = kvt_config_new(&common->config);
-    for (size_t i = 0; status == KVT_OK && i < common->file_count; i++) {
-        status = kvt_config_read(common->config, common->files[i], message, sizeof message);
-    }
-    for (size_t i = 0; status == KVT_OK && i < common->setting_count; i++) {
-        status = kvt_config_set(common->config, common->settings[i], message, sizeof message);
-    }
-    if (status == KVT_OK) return EXIT_FINE;
-    command_fail(status, message);
-    command_unload(common);
-    return command_exit_code(status);
+    for (size_t i = 0; status == KVT_OK && i < common->files.count; i++)
+        status = kvt_config_read(common->config, common->files.items[i], message, sizeof message);
+    for (size_t i = 0; status == KVT_OK && i < common->settings.count; i++)
+        status = kvt_config_set(common->config, common->settings.items[i], message, sizeof message);
+    return status == KVT_OK ? EXIT_FINE : command_fail(status, message);
 }
 
 void command_unload(command_common *common)
 {
-    for (size_t i = 0; i < common->owned_count; i++)
-        free(common->owned[i]);
-    free(common->owned);
-    free(common->files);
-    free(common->settings);
-    free(common->inputs);
+    for (size_t i = 0; i < common->owned.count; i++)
+        free((void *)(uintptr_t)common->owned.items[i]);
+    free(common->owned.items);
+    free(common->files.items);
+    free(common->settings.items);
+    free(common->inputs.items);
     kvt_config_free(common->config);
     memset(common, 0, sizeof *common);
 }
@@ -111,8 +75,8 @@ void command_unload(command_common *common)
 bool command_was_set(const command_common *common, const char *key)
 {
     size_t length = strlen(key);
-    for (size_t i = 0; i < common->setting_count; i++) {
-        const char *text = common->settings[i];
+    for (size_t i = 0; i < common->settings.count; i++) {
+        const char *text = common->settings.items[i];
         if (strncmp(text, key, length) == 0 && text[length + strspn(text + length, " ")] == '=') {
             return true;
         }
@@ -153,34 +117,12 @@ int command_report_unused(const command_common *common, const char *const *secti
     int code = EXIT_FINE;
     for (size_t i = 0; (key = kvt_config_unused_at(common->config, i)) != NULL; i++) {
         if (!command_was_set(common, key) && !common_in_sections(key, sections)) continue;
-        char hint[96];
-        fprintf(stderr, "%s: %s has no effect here%s\n", common_name, key,
-                common_hint(common->config, key, hint, sizeof hint));
-        code = EXIT_USAGE;
+        char hint[96], message[COMMAND_MESSAGE_BYTES];
+        (void)snprintf(message, sizeof message, "%.200s has no effect here%s", key,
+                       common_hint(common->config, key, hint, sizeof hint));
+        code = command_fail(KVT_E_CONFIG, message);
     }
     return code;
-}
-
-bool command_parse_count(const char *text, uint32_t most, uint32_t *count_out)
-{
-    uint64_t count = 0;
-    if (text[0] == '\0') return false;
-    for (; *text; text++) {
-        if (*text < '0' || *text > '9') return false;
-        count = count * 10 + (uint64_t)(*text - '0');
-        if (count > most) return false;
-    }
-    *count_out = (uint32_t)count;
-    return count > 0;
-}
-
-uint32_t command_option_count(struct argp_state *state, const char *option, const char *argument,
-                              uint32_t most)
-{
-    uint32_t count = 0;
-    if (!command_parse_count(argument, most, &count))
-        argp_error(state, "%s: '%s' is not from 1 to %u", option, argument, (unsigned)most);
-    return count;
 }
 
 static volatile sig_atomic_t common_interrupted;
@@ -203,17 +145,6 @@ bool command_interrupted(void)
     return common_interrupted != 0;
 }
 
-void command_keep_line(int argc, char **argv, char *line, size_t size)
-{
-    size_t used = 0;
-    line[0] = '\0';
-    for (int i = 0; i < argc && used < size; i++) {
-        int length = snprintf(line + used, size - used, "%s%s", i ? " " : "", argv[i]);
-        if (length < 0) break;
-        used += (size_t)length;
-    }
-}
-
 int command_exit_code(kvt_status status)
 {
     switch (status) {
@@ -228,13 +159,85 @@ int command_exit_code(kvt_status status)
     }
 }
 
+/* The file and the line that a message starts with, as in "trace.jsonl:2: ..." or, when there is
+ * such a file, "kv.kvt: ...". */
+static json_t *common_error_json(kvt_status status, const char *message)
+{
+    const char *mark = strstr(message, ": ");
+    size_t length = mark != NULL ? (size_t)(mark - message) : 0;
+    size_t digits = 0;
+    long line = 0;
+    char path[COMMAND_MESSAGE_BYTES];
+    while (digits < length && strchr("0123456789", message[length - 1 - digits]) != NULL)
+        digits++;
+    if (digits > 0 && digits < 9 && digits < length && message[length - 1 - digits] == ':') {
+        line = strtol(message + length - digits, NULL, 10);
+        length -= digits + 1;
+    }
+    (void)snprintf(path, sizeof path, "%.*s", (int)length, message);
+    const bool file = length > 0 && (line > 0 || access(path, F_OK) == 0 ||
+                                     (status == KVT_E_GONE && strchr(path, ' ') == NULL));
+    json_t *text = json_string(message);
+    /* Bytes of a file in a message need not be UTF-8. */
+    if (text == NULL) text = json_string(kvt_status_text(status));
+    return json_pack("{s:s, s:{s:s, s:o, s:s?, s:o}}", "schema", "kvterrace-error-1", "error",
+                     "status", kvt_status_name(status), "message", text, "file", file ? path : NULL,
+                     "line", line > 0 ? json_integer(line) : json_null());
+}
+
+/* One error is the document of a run that has printed none. */
+static void common_print_error(kvt_status status, const char *message)
+{
+    if (!common_json || __fpending(stdout) > 0 || ferror(stdout)) return;
+    json_t *document = common_error_json(status, message);
+    if (document != NULL) (void)json_dumpf(document, stdout, JSON_INDENT(1));
+    fputc('\n', stdout);
+    json_decref(document);
+}
+
 int command_fail(kvt_status status, const char *message)
 {
+    const int code = command_exit_code(status);
     /* What could not be written looks like another fault; command_finish says what it is. */
     if (ferror(stdout) && (status == KVT_E_MEMORY || status == KVT_E_IO)) return EXIT_FAILED;
     if (message[0] == '\0') message = kvt_status_text(status);
-    fprintf(stderr, "%s: %s (%s)\n", common_name, message, kvt_status_name(status));
-    return command_exit_code(status);
+    fprintf(stderr, "%s: %s\n", common_name, message);
+    common_print_error(status, message);
+    return code;
+}
+
+int command_misuse(const char *format, ...)
+{
+    char message[COMMAND_MESSAGE_BYTES];
+    va_list arguments;
+    va_start(arguments, format);
+    (void)vsnprintf(message, sizeof message, format, arguments);
+    va_end(arguments);
+    fprintf(stderr, "%s: %s\nTry `%s --help`.\n", common_name, message, common_name);
+    common_print_error(KVT_E_ARGUMENT, message);
+    return EXIT_USAGE;
+}
+
+void command_suggest(char *message, size_t size, const char *text,
+                     const char *(*name_at)(size_t index))
+{
+    nearest search = {.text = text, .length = strlen(text)};
+    const size_t used = strlen(message);
+    const char *name;
+    for (size_t i = 0; (name = name_at(i)) != NULL; i++)
+        nearest_offer(&search, name);
+    if (search.best != NULL)
+        (void)snprintf(message + used, size - used, "; did you mean '%s'?", search.best);
+}
+
+int command_print_document(json_t *document)
+{
+    int failed = document == NULL ||
+                 json_dumpf(document, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) != 0;
+    json_decref(document);
+    if (failed) return command_fail(KVT_E_MEMORY, "");
+    fputc('\n', stdout);
+    return EXIT_FINE;
 }
 
 int command_fail_content(kvt_status status, const char *message)
@@ -271,25 +274,13 @@ void command_note(const command_common *common, const char *format, ...)
     fputc('\n', stderr);
 }
 
-static bool common_finished;
-
-/* Help and version end the command inside argp. */
-static void common_check_output(void)
-{
-    if (common_finished || (fflush(stdout) == 0 && !ferror(stdout))) return;
-    fprintf(stderr, "kvterrace: standard output: %s\n", strerror(errno));
-    _exit(EXIT_FAILED);
-}
-
-void command_watch_output(void)
-{
-    (void)atexit(common_check_output);
-}
-
 int command_finish(int code)
 {
-    common_finished = true;
-    bool flushed = fflush(stdout) == 0;
+    if (code == EXIT_INTERRUPTED)
+        common_print_error(KVT_E_CANCELLED, "interrupted");
+    else if (code != EXIT_FINE)
+        common_print_error(KVT_E_IO, "it failed; stderr says why");
+    const bool flushed = fflush(stdout) == 0;
     if (flushed && !ferror(stdout)) return code;
     /* What an earlier write failed with has been overwritten by now. */
     fprintf(stderr, "%s: standard output: %s\n", common_name,

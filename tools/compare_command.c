@@ -79,6 +79,8 @@ static kvt_status compare_take_policy(compare_session *session, const char *name
                        oracle ? "--policy: '%.100s' knows what comes and is no baseline"
                               : "--policy: unknown policy '%.100s'",
                        name);
+        if (!oracle)
+            command_suggest(session->message, sizeof session->message, name, kvt_policy_name_at);
         return KVT_E_CONFIG;
     }
     session->policies[plan->policy_count++] = name;
@@ -132,14 +134,8 @@ static kvt_status compare_take_counts(compare_session *session)
     replay_compare *plan = &session->plan;
     long online = sysconf(_SC_NPROCESSORS_ONLN);
     plan->threads = online > 0 ? (uint32_t)online : 1;
-    if (session->arguments->threads &&
-        !command_parse_count(session->arguments->threads, 64, &plan->threads)) {
-        return compare_fault(session, "--threads: 1 to 64");
-    }
-    if (session->arguments->sessions &&
-        !command_parse_count(session->arguments->sessions, 1u << 24, &plan->sessions)) {
-        return compare_fault(session, "--sessions: 1 to 16777216");
-    }
+    if (session->arguments->threads > 0) plan->threads = session->arguments->threads;
+    plan->sessions = session->arguments->sessions;
     if (plan->sessions > 0 && !session->arguments->trace) {
         return compare_fault(session, "--sessions has no effect on a generated workload");
     }
@@ -252,7 +248,7 @@ static kvt_status compare_print(const compare_session *session, const replay_com
         date[0] = '\0';
     }
     const replay_compare_head head = {.version = kvt_version(),
-                                      .command = session->arguments->command_line,
+                                      .command = session->common->line,
                                       .machine = session->arguments->machine,
                                       .date = date};
     return session->common->json ? replay_compare_print_json(&session->plan, result, &head, stdout)

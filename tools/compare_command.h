@@ -10,12 +10,11 @@
 typedef struct compare_arguments {
     const char *trace; /* or NULL: generated */
     const char *policies;
-    const char *speeds;   /* --speeds, or NULL */
-    const char *sessions; /* --sessions, or NULL */
-    const char *threads;
+    const char *speeds; /* --speeds, or NULL */
+    uint32_t sessions;  /* 0: not given */
+    uint32_t threads;
     bool quick;
     const char *machine;
-    const char *command_line;
 } compare_arguments;
 
 /* Runs the comparison and prints it; returns the exit code. */

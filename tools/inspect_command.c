@@ -6,40 +6,25 @@
  * -shm file beside it from SQLite. inspect tells by a file's first bytes what it is. verify needs
  * the configuration of the store, which must be closed. One thread.
  */
-#include "command.h"
+#include "commands.h"
 
 #include "lab/inspect/inspect.h"
 #include "lab/inspect/verify.h"
 
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct inspect_arguments {
     command_common common;
-    const char *path;
+    command_list paths; /* one */
     bool entries;
 } inspect_arguments;
 
-static const struct argp_option inspect_options[] = {
-    {"entries", 'e', NULL, 0, "Catalog: list the entries too", 0},
+static const command_option inspect_rows[] = {
+    FLAG_OPTION(inspect_arguments, entries, "entries", 'e', "Catalog: list the entries too"),
+    OPERANDS(inspect_arguments, paths, "FILE", 1, 1, OPTION_READS),
     {0},
 };
-
-static error_t inspect_parse(int key, char *argument, struct argp_state *state)
-{
-    inspect_arguments *arguments = state->input;
-    switch (key) {
-    case ARGP_KEY_INIT: state->child_inputs[0] = &arguments->common; return 0;
-    case 'e': arguments->entries = true; return 0;
-    case ARGP_KEY_ARG:
-        if (arguments->path) argp_error(state, "one FILE at a time");
-        arguments->path = argument;
-        return 0;
-    case ARGP_KEY_NO_ARGS: argp_error(state, "which FILE?"); return EINVAL;
-    default: return ARGP_ERR_UNKNOWN;
-    }
-}
 
 /* 2n hexadecimal digits and a zero. */
 static void inspect_hex(char *text, const uint8_t *bytes, size_t count)
@@ -69,17 +54,12 @@ static json_t *inspect_layout_json(const kvt_layout *layout)
 static int inspect_dump(const char *schema, json_t *document)
 {
     json_t *root = json_pack("{s:s}", "schema", schema);
-    if (!document || !root) {
+    if (document == NULL || root == NULL || json_object_update(root, document) != 0) {
         json_decref(root);
-        json_decref(document);
-        return command_fail(KVT_E_MEMORY, "");
+        root = NULL;
     }
-    int failed = json_object_update(root, document) != 0;
-    failed |= json_dumpf(root, stdout, JSON_INDENT(2));
-    putchar('\n');
-    json_decref(root);
     json_decref(document);
-    return failed ? EXIT_FAILED : EXIT_FINE;
+    return command_print_document(root);
 }
 
 /* Text output is the JSON document's members, one per line, nested ones behind a dot. */
@@ -145,7 +125,8 @@ static int inspect_show_record(const inspect_arguments *arguments, const char *p
 static int inspect_refuse(const char *path, char *message, size_t message_size)
 {
     (void)snprintf(message, message_size,
-                   "%.300s: neither a catalog, nor a record, nor a labelled device", path);
+                   "%.300s: neither a catalog, nor a profile, nor a record, nor a labelled device",
+                   path);
     return command_fail_input(KVT_E_MISMATCH, message);
 }
 
@@ -158,9 +139,8 @@ static int inspect_show_device(const inspect_arguments *arguments, const char *p
     if (status == KVT_E_SPACE) return inspect_refuse(path, message, message_size);
     if (status != KVT_OK) return command_fail_input(status, message);
     bool foreign = label.state == INSPECT_LABEL_FOREIGN;
-    json_t *document =
-        json_pack("{s:s, s:s, s:I}", "kind", foreign ? "unknown" : "device", "label",
-                  states[label.state], "capacity_bytes", (json_int_t)label.capacity_bytes);
+    json_t *document = json_pack("{s:s, s:s, s:I}", "kind", "device", "label", states[label.state],
+                                 "capacity_bytes", (json_int_t)label.capacity_bytes);
     if (label.state == INSPECT_LABEL_SOUND) {
         char pool[33];
         const char *tier = kvt_tier_name((int)label.tier);
@@ -172,8 +152,8 @@ static int inspect_show_device(const inspect_arguments *arguments, const char *p
         (void)json_object_update(document, more);
         json_decref(more);
     }
-    int code = inspect_show(document, arguments->common.json);
-    if (!foreign || code != EXIT_FINE) return code;
+    if (!foreign) return inspect_show(document, arguments->common.json);
+    json_decref(document);
     return inspect_refuse(path, message, message_size);
 }
 
@@ -257,34 +237,31 @@ static int inspect_show_catalog(const inspect_arguments *arguments, const char *
     return command_fail_input(status, message);
 }
 
-int command_inspect(int argc, char **argv)
+static int inspect_run(void *context)
 {
-    const struct argp_child children[] = COMMAND_CHILDREN;
-    const struct argp argp = {.options = inspect_options,
-                              .parser = inspect_parse,
-                              .args_doc = "FILE",
-                              .doc = "Shows what a file says about itself: a store's catalog, one "
-                                     "encoded record, or the label of a device (its store must be "
-                                     "closed).",
-                              .children = children};
-    inspect_arguments arguments = {0};
+    const inspect_arguments *arguments = context;
+    const char *path = arguments->paths.items[0];
     char message[COMMAND_MESSAGE_BYTES] = "";
-    int code = command_load(&argp, argc, argv, &arguments);
-    if (code != EXIT_FINE) return code;
     inspect_kind kind;
-    kvt_status status = inspect_identify(arguments.path, &kind, message, sizeof message);
-    if (status != KVT_OK) {
-        code = command_fail_input(status, message);
-    } else if (kind == INSPECT_DATABASE) {
-        code = inspect_show_catalog(&arguments, arguments.path, message, sizeof message);
-    } else if (kind == INSPECT_RECORD) {
-        code = inspect_show_record(&arguments, arguments.path, message, sizeof message);
-    } else {
-        code = inspect_show_device(&arguments, arguments.path, message, sizeof message);
+    kvt_status status = inspect_identify(path, &kind, message, sizeof message);
+    if (status != KVT_OK) return command_fail_input(status, message);
+    switch (kind) {
+    case INSPECT_DATABASE: return inspect_show_catalog(arguments, path, message, sizeof message);
+    case INSPECT_RECORD: return inspect_show_record(arguments, path, message, sizeof message);
+    default: return inspect_show_device(arguments, path, message, sizeof message);
     }
-    command_unload(&arguments.common);
-    return command_finish(code);
 }
+
+const command_spec inspect_spec = {
+    .name = "inspect",
+    .summary = "show a catalog, a profile, a record or a device's label",
+    .about = "Shows what a file says about itself: a store's catalog, a profile, one encoded "
+             "record, or the label of a device (its store must be closed).",
+    .example = "  kvterrace inspect /var/lib/kvterrace/catalog.db --entries",
+    .options = inspect_rows,
+    .argument_bytes = sizeof(inspect_arguments),
+    .run = inspect_run,
+};
 
 /* ---- verify ---- */
 
@@ -312,8 +289,7 @@ static void verify_take_fault(void *context, const char *device, const kvt_key *
 static bool verify_take_progress(void *context, uint64_t done, uint64_t total)
 {
     verify_report *report = context;
-    progress_update(&report->bar, total ? (double)done / (double)total : 1, "reading records");
-    return true;
+    return progress_ask(&report->bar, total ? (double)done / (double)total : 1, "reading records");
 }
 
 static int verify_print(const verify_counts *counts, json_t *faults)
@@ -337,39 +313,24 @@ static int verify_print(const verify_counts *counts, json_t *faults)
     return code;
 }
 
-static error_t verify_parse(int key, char *argument, struct argp_state *state)
+static int verify_run(void *context)
 {
-    (void)argument;
-    if (key != ARGP_KEY_INIT) return ARGP_ERR_UNKNOWN;
-    state->child_inputs[0] = state->input;
-    return 0;
-}
-
-int command_verify(int argc, char **argv)
-{
-    const struct argp_child children[] = COMMAND_CHILDREN;
-    const struct argp argp = {.parser = verify_parse,
-                              .doc = "Reads every entry that the catalog of a store lists, and "
-                                     "checks key, generation and every checksum. Needs the store's "
-                                     "configuration; the store must be closed. Writes nothing; "
-                                     "after a crash SQLite leaves a -shm file by the catalog.",
-                              .children = children};
-    command_common common = {0};
-    char message[COMMAND_MESSAGE_BYTES] = "";
-    int code = command_load(&argp, argc, argv, &common);
-    if (code != EXIT_FINE) return code;
     static const char *const sections[] = {"device.*", NULL};
-    verify_report report = {.faults = common.json ? json_array() : NULL};
+    command_common *common = context;
+    char message[COMMAND_MESSAGE_BYTES] = "";
+    verify_report report = {.faults = common->json ? json_array() : NULL};
     const verify_observer observer = {
         .context = &report, .fault = verify_take_fault, .progress = verify_take_progress};
     kvt_store_options options;
     void *owner = NULL;
     verify_counts counts;
+    int code = EXIT_FINE;
     kvt_status status =
-        kvt_store_options_read(common.config, &options, &owner, message, sizeof message);
-    if (status == KVT_OK) code = command_report_unused(&common, sections);
+        kvt_store_options_read(common->config, &options, &owner, message, sizeof message);
+    if (status == KVT_OK) code = command_report_unused(common, sections);
     if (status == KVT_OK && code == EXIT_FINE) {
-        progress_start(&report.bar, &common);
+        command_catch_interrupts();
+        progress_start(&report.bar, common);
         status = verify_store(&options, &observer, &counts, message, sizeof message);
         progress_end(&report.bar);
         if (status == KVT_OK) code = verify_print(&counts, report.faults);
@@ -377,6 +338,17 @@ int command_verify(int argc, char **argv)
     if (status != KVT_OK) code = command_fail_input(status, message);
     json_decref(report.faults);
     kvt_store_options_free(owner);
-    command_unload(&common);
-    return command_finish(code);
+    return code;
 }
+
+const command_spec verify_spec = {
+    .name = "verify",
+    .summary = "read and check every entry that a catalog lists",
+    .about = "Reads every entry that the catalog of a store lists, and checks key, generation and "
+             "every checksum. Needs the store's configuration; the store must be closed. Writes "
+             "nothing; after a crash SQLite leaves a -shm file by the catalog.",
+    .example = "  kvterrace verify --config kvterrace.ini",
+    .argument_bytes = sizeof(command_common),
+    .run = verify_run,
+    .settings = SETTINGS_OWN,
+};

@@ -1,112 +1,158 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * main.c - the kvterrace command: its subcommands and how one is chosen. One thread.
+ * main.c - the kvterrace command: its subcommands, and how one is found and run. One thread.
  */
-#include "command.h"
+#include "commands.h"
+
+#include "base/nearest.h"
 
 #include <kvterrace/kvterrace.h>
 
 #include <stdlib.h>
 #include <string.h>
 
-static const command_entry main_commands[] = {
-    {"profile", "measure this machine's devices and codecs, or show them", command_profile},
-    {"replay", "run a trace or a generated workload against policies", command_replay},
-    {"bench", "measure the library's own parts beside this machine's limits", command_bench},
-    {"report", "say and draw what the JSON of the other commands means", command_report},
-    {"encode", "encode a KV dump into a record, and say what it costs", command_encode},
-    {"decode", "decode a record into a KV dump", command_decode},
-    {"inspect", "show a catalog, a record file or a device's label", command_inspect},
-    {"verify", "read and check every entry that a catalog lists", command_verify},
-    {"recover", "make a new catalog from what the devices hold", command_recover},
-    {"check-config", "check a configuration file without opening anything", command_check_config},
-    {0},
+static const command_spec *const main_commands[] = {
+    &profile_spec, &replay_spec, &bench_spec,   &report_spec,       &encode_spec,   &decode_spec,
+    &inspect_spec, &verify_spec, &recover_spec, &check_config_spec, &settings_spec, NULL,
 };
 
-typedef struct choose_state {
-    const command_entry *table;
-    int index; /* of the chosen name in argv; 0 = none */
-} choose_state;
+static const command_spec main_spec = {
+    .name = "kvterrace",
+    .about = "Decides where and in which variant an LLM server's KV cache is kept, and measures "
+             "what that takes.",
+    .commands = main_commands,
+    .example = "  kvterrace replay --workload poisson --policy lru,utility --report run.html",
+};
 
-static const command_entry *choose_find(const command_entry *table, const char *name)
+/* Whether a word of the command line is this option. */
+static bool main_has(int argc, char **argv, const char *name, const char *letter)
 {
-    for (; table->name; table++) {
-        if (strcmp(table->name, name) == 0) return table;
-    }
-    return NULL;
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
+        if (strcmp(argv[i], name) == 0 || strcmp(argv[i], letter) == 0) return true;
+    return false;
 }
 
-static error_t choose_parse(int key, char *argument, struct argp_state *state)
+/* argv as one line, for the profile's provenance. */
+static void main_keep_line(int argc, char **argv, char *line, size_t size)
 {
-    choose_state *choice = state->input;
-    switch (key) {
-    case ARGP_KEY_ARG:
-        if (!choose_find(choice->table, argument)) {
-            argp_error(state, "unknown command '%s'", argument);
-        }
-        choice->index = state->next - 1;
-        state->next = state->argc; /* the rest belongs to the subcommand */
-        return 0;
-    case ARGP_KEY_NO_ARGS: argp_usage(state); return EINVAL;
-    default: return ARGP_ERR_UNKNOWN;
+    size_t used = 0;
+    line[0] = '\0';
+    for (int i = 0; i < argc && used < size; i++) {
+        int length = snprintf(line + used, size - used, "%s%s", i ? " " : "", argv[i]);
+        if (length < 0) break;
+        used += (size_t)length;
     }
 }
 
-/* The table of subcommands, in front of argp's list of options. */
-static char *choose_help(int key, const char *text, void *input)
+static void main_free(const command_spec *spec, void *arguments)
 {
-    const choose_state *choice = input;
-    if (key != ARGP_KEY_HELP_POST_DOC || !choice) return (char *)(uintptr_t)text;
-    char *help = NULL;
-    size_t bytes = 0;
-    FILE *stream = open_memstream(&help, &bytes);
-    if (!stream) return (char *)(uintptr_t)text;
-    fputs("Commands:\n", stream);
-    for (const command_entry *entry = choice->table; entry->name; entry++) {
-        fprintf(stream, "  %-14s %s\n", entry->name, entry->summary);
+    const command_option *option = spec->options;
+    command_unload(arguments);
+    for (; option != NULL && (option->name != NULL || option->argument != NULL); option++) {
+        if (option->kind != OPTION_LIST) continue;
+        command_list *list = (command_list *)((char *)arguments + option->offset);
+        free(list->items);
+        *list = (command_list){0}; /* another row may fill the same list */
     }
-    fputs("\n`COMMAND --help` tells more about each.\n\n"
-          "Exit codes:\n"
-          "  0   fine\n"
-          "  1   a check or an operation failed\n"
-          "  2   wrong usage, setting or input file\n"
-          "  77  this build or machine lacks what was asked for\n"
-          "  130 interrupted; what a profile measured until then stays",
-          stream);
-    return fclose(stream) == 0 ? help : (char *)(uintptr_t)text;
+    free(arguments);
 }
 
-int command_choose(const command_entry *table, const char *synopsis, const char *doc, int argc,
-                   char **argv)
+static int main_load(const command_spec *spec, void *arguments)
 {
-    choose_state choice = {.table = table};
-    const struct argp argp = {
-        .parser = choose_parse, .args_doc = synopsis, .doc = doc, .help_filter = choose_help};
-    if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &choice) != 0) return EXIT_USAGE;
-    const command_entry *entry = choose_find(table, argv[choice.index]);
+    static const char *const no_sections[] = {NULL};
+    command_common *common = arguments;
+    int code = spec->check != NULL ? spec->check(arguments) : EXIT_FINE;
+    if (code == EXIT_FINE) code = command_load(common);
+    if (code != EXIT_FINE || spec->settings == SETTINGS_OWN) return code;
+    if (spec->settings == SETTINGS_PROFILE) {
+        (void)kvt_config_text(common->config, "store.profile");
+        (void)kvt_config_switch(common->config, "store.profile_foreign");
+    }
+    return command_report_unused(common, no_sections);
+}
+
+static int main_run(const command_spec *spec, int argc, char **argv)
+{
+    const size_t bytes = spec->argument_bytes;
+    command_common *common = calloc(1, bytes);
+    if (common == NULL) return command_fail(KVT_E_MEMORY, "");
+    if (spec->standard != NULL) memcpy(common, spec->standard, bytes);
+    common->spec = spec;
+    main_keep_line(argc, argv, common->line, sizeof common->line);
+    int code = options_parse(spec, argc, argv, common);
+    if (code == EXIT_FINE && common->help) {
+        if (main_has(argc, argv, "--json", "-j"))
+            code = command_print_document(help_document(spec, argv[0]));
+        else
+            help_print(spec, argv[0], stdout);
+    } else {
+        if (code == EXIT_FINE) code = main_load(spec, common);
+        if (code == EXIT_FINE) code = spec->run(common);
+    }
+    main_free(spec, common);
+    return command_finish(code);
+}
+
+static int main_refuse(const command_spec *group, const char *name)
+{
+    nearest search = {.text = name, .length = strlen(name)};
+    for (size_t i = 0; group->commands[i] != NULL; i++)
+        nearest_offer(&search, group->commands[i]->name);
+    if (name[0] == '-') return command_misuse("unrecognized option '%.200s'", name);
+    if (search.best == NULL) return command_misuse("unknown command '%.200s'", name);
+    return command_misuse("unknown command '%.200s'; did you mean '%s'?", name, search.best);
+}
+
+/* A group's own options. True: one was there, and the code to leave with is in *code_out. */
+static bool main_take_option(const command_spec *group, int argc, char **argv, int *code_out)
+{
+    const char *word = argc > 1 ? argv[1] : "";
+    *code_out = EXIT_FINE;
+    if (argc < 2) {
+        help_print(group, argv[0], stderr);
+        *code_out = EXIT_USAGE;
+    } else if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || strcmp(word, "-?") == 0) {
+        if (main_has(argc, argv, "--json", "-j"))
+            *code_out = command_print_document(help_document(group, argv[0]));
+        else
+            help_print(group, argv[0], stdout);
+    } else if (strcmp(word, "--version") == 0 || strcmp(word, "-V") == 0) {
+        printf("kvterrace %s\n", kvt_version());
+    } else {
+        return false;
+    }
+    return true;
+}
+
+int command_main(const command_spec *group, int argc, char **argv)
+{
+    int code;
+    command_begin(argv[0], main_has(argc, argv, "--json", "-j"));
+    if (main_take_option(group, argc, argv, &code)) return command_finish(code);
+    const command_spec *spec = NULL;
+    for (size_t i = 0; group->commands[i] != NULL; i++)
+        if (strcmp(group->commands[i]->name, argv[1]) == 0) spec = group->commands[i];
+    if (spec == NULL) return command_finish(main_refuse(group, argv[1]));
     char *name = NULL;
-    if (asprintf(&name, "%s %s", argv[0], entry->name) < 0) return EXIT_FAILED;
-    argv[choice.index] = name;
-    int code = entry->run(argc - choice.index, argv + choice.index);
+    if (asprintf(&name, "%s %s", argv[0], spec->name) < 0)
+        return command_finish(command_fail(KVT_E_MEMORY, ""));
+    argv[1] = name;
+    if (spec->commands != NULL) {
+        code = command_main(spec, argc - 1, argv + 1);
+    } else {
+        const bool json = main_has(argc, argv, "--json", "-j");
+        command_begin(name, json);
+        const bool guarded = group->guard != NULL && !spec->own_guard &&
+                             !main_has(argc, argv, "--help", "-h") && group->guard(json, &code);
+        if (!guarded) code = main_run(spec, argc - 1, argv + 1);
+    }
     free(name);
     return code;
 }
 
-static void main_print_version(FILE *stream, struct argp_state *state)
-{
-    (void)state;
-    fprintf(stream, "kvterrace %s\n", kvt_version());
-}
-
 int main(int argc, char **argv)
 {
-    char name[] = "kvterrace";
-    if (argc > 0) argv[0] = name;
-    argp_err_exit_status = EXIT_USAGE;
-    argp_program_version_hook = main_print_version;
-    command_watch_output();
-    return command_choose(main_commands, "COMMAND [OPTION...]",
-                          "Decides where and in which form an LLM server's KV cache is kept, and "
-                          "measures what that takes.\v",
-                          argc, argv);
+    char standard[] = "kvterrace", *words[] = {standard, NULL};
+    if (argc > 0) argv[0] = standard;
+    return argc > 0 ? command_main(&main_spec, argc, argv) : command_main(&main_spec, 1, words);
 }

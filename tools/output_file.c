@@ -27,10 +27,10 @@ static bool output_is_setting(const command_common *common, const struct stat *t
     kvt_config *config = NULL;
     bool same = false;
     kvt_status status = kvt_config_new(&config);
-    for (size_t i = 0; status == KVT_OK && i < common->file_count; i++)
-        status = kvt_config_read(config, common->files[i], message, sizeof message);
-    for (size_t i = 0; status == KVT_OK && i < common->setting_count; i++)
-        status = kvt_config_set(config, common->settings[i], message, sizeof message);
+    for (size_t i = 0; status == KVT_OK && i < common->files.count; i++)
+        status = kvt_config_read(config, common->files.items[i], message, sizeof message);
+    for (size_t i = 0; status == KVT_OK && i < common->settings.count; i++)
+        status = kvt_config_set(config, common->settings.items[i], message, sizeof message);
     for (size_t i = 0; status == KVT_OK && i < sizeof keys / sizeof keys[0]; i++)
         same = same || output_is_same(target, kvt_config_text(config, keys[i]));
     const char *device;
@@ -45,10 +45,10 @@ static bool output_is_setting(const command_common *common, const struct stat *t
 static bool output_is_used(const command_common *common, const struct stat *target)
 {
     if (!S_ISREG(target->st_mode) && !S_ISBLK(target->st_mode)) return false;
-    for (size_t i = 0; i < common->file_count; i++)
-        if (output_is_same(target, common->files[i])) return true;
-    for (size_t i = 0; i < common->input_count; i++)
-        if (output_is_same(target, common->inputs[i])) return true;
+    for (size_t i = 0; i < common->files.count; i++)
+        if (output_is_same(target, common->files.items[i])) return true;
+    for (size_t i = 0; i < common->inputs.count; i++)
+        if (output_is_same(target, common->inputs.items[i])) return true;
     return output_is_setting(common, target);
 }
 

@@ -6,165 +6,72 @@
  * The main thread waits; the measurement has threads of its own. Interrupting (SIGINT, SIGTERM)
  * stops after the present row; what was measured stays and the same command goes on from there.
  */
-#include "command.h"
-#include "data_files.h"
 #include "estimator/quality/calibrate_profile.h"
-#include "profile_calibrate.h"
 #include "profile_document.h"
-#include "profile_open.h"
-#include "variant_list.h"
+#include "profile_measure.h"
 
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    CALIBRATE_KEY_MODEL = 0x100,
-    CALIBRATE_KEY_NAME,
-    CALIBRATE_KEY_TOKENIZER,
-    CALIBRATE_KEY_TEXT,
-    CALIBRATE_KEY_CLASS,
-    CALIBRATE_KEY_CONTEXT,
-    CALIBRATE_KEY_CONTINUATION,
-    CALIBRATE_KEY_LOSS,
-    CALIBRATE_KEY_KV,
-    CALIBRATE_KEY_QUERIES,
+enum { CALIBRATE_PATHS_MAX = 4096, CALIBRATE_ANSWER_TOKENS = 32 };
 
-    CALIBRATE_PATHS_MAX = 4096,
-    CALIBRATE_ANSWER_TOKENS = 32
-};
-
-#define CALIBRATE_STANDARD_CLASS "text"
-
-typedef struct calibrate_arguments {
-    command_common common;
-    bool quick;
-    const char *texts[CALIBRATE_PATHS_MAX];
-    const char *dumps[CALIBRATE_PATHS_MAX];
-    char class_name[64]; /* empty: none was given */
-    char command_line[1024];
-    calibrate_options options;
-} calibrate_arguments;
-
-static const struct argp_option calibrate_table[] = {
-    {"model", CALIBRATE_KEY_MODEL, "FILE", 0, "The model: a folder, or a file of llama2.c", 0},
-    {"tokenizer", CALIBRATE_KEY_TOKENIZER, "FILE", 0, "Its vocabulary (tokenizer.bin beside it)",
-     0},
-    {"text", CALIBRATE_KEY_TEXT, "[CLASS=]FILE", 0, "JSONL with texts; may be repeated", 0},
-    {"kv", CALIBRATE_KEY_KV, "FILE", 0,
-     "A KV dump with queries instead of a model; more may follow without the option", 0},
-    {"name", CALIBRATE_KEY_NAME, "NAME", 0,
-     "What the profile calls the model (from its path; 'model')", 0},
-    {"class", CALIBRATE_KEY_CLASS, "NAME", 0,
-     "The class of the texts (" CALIBRATE_STANDARD_CLASS ")", 0},
-    {"loss", CALIBRATE_KEY_LOSS, "METRIC", 0,
-     "What a loss is: top1, rouge_l, f1, kl or answers (top1)", 0},
-    {"contexts", 'n', "N", 0, "Entries (40)", 0},
-    {"context-tokens", CALIBRATE_KEY_CONTEXT, "N", 0, "Tokens of a context (768)", 0},
-    {"continuation-tokens", CALIBRATE_KEY_CONTINUATION, "N", 0, "Tokens after it (200)", 0},
-    {"queries", CALIBRATE_KEY_QUERIES, "N", 0, "Queries of a dump's layers and heads (8)", 0},
-    {"threads", 't', "N", 0, "Threads (default: one per processor)", 0},
-    PROFILE_DATABASE_OPTION,
-    {"quick", 'Q', NULL, 0, "12 entries", 0},
+static const command_option calibrate_table[] = {
+    MEASURE_MODEL,
+    MEASURE_TOKENIZER,
+    MEASURE_TEXTS("[CLASS=]FILE", CALIBRATE_PATHS_MAX),
+    LIST_OPTION(measure_arguments, dumps, "kv", "FILE", CALIBRATE_PATHS_MAX, 0,
+                "A KV dump with queries instead of a model; more may follow without the option"),
+    OPERANDS(measure_arguments, dumps, "FILE", 0, CALIBRATE_PATHS_MAX, 0),
+    MEASURE_TEXT(name, "name", "NAME", "What the profile calls the model (from its path; 'model')"),
+    MEASURE_CLASS_ROW,
+    MEASURE_METRIC,
+    MEASURE_CONTEXTS(100000, "Entries (40)"),
+    MEASURE_LENGTHS,
+    MEASURE_QUERIES,
+    MEASURE_THREADS,
+    DATABASE_OPTION,
+    QUICK_OPTION(measure_arguments, quick, "12 entries"),
     {0},
 };
 
 /* ---- the command line ---- */
 
-static quality_metric calibrate_metric(struct argp_state *state, const char *argument)
+/* A calibration is of one class, however often it is named: by --class, or before a text. Cuts the
+ * class off each text. EXIT_FINE, or a code after a message. */
+static int calibrate_find_class(measure_arguments *arguments, char class_name[64])
 {
-    unsigned metric = 0;
-    while (metric < QUALITY_METRICS && strcmp(quality_metric_name(metric), argument) != 0)
-        metric++;
-    if (metric == QUALITY_METRICS) argp_error(state, "--loss: unknown metric '%s'", argument);
-    return (quality_metric)metric;
-}
-
-static void calibrate_add(struct argp_state *state, const char **paths, uint32_t *count,
-                          const char *path)
-{
-    if (*count == CALIBRATE_PATHS_MAX) argp_error(state, "too many files");
-    paths[(*count)++] = path;
-}
-
-/* A calibration is of one class, however often it is named. */
-static void calibrate_set_class(struct argp_state *state, calibrate_arguments *arguments,
-                                const char *name, size_t length)
-{
-    char *given = arguments->class_name;
-    if (length == 0 || length >= sizeof arguments->class_name) {
-        argp_error(state, "%.*s: a class has 1 to 63 bytes", (int)(length > 80 ? 80 : length),
-                   name);
-    } else if (given[0] != '\0' && (strlen(given) != length || memcmp(given, name, length) != 0)) {
-        argp_error(state, "a calibration is of one class: %s and %.*s", given, (int)length, name);
-    } else {
-        memcpy(given, name, length);
-        arguments->options.class_name = given;
+    class_name[0] = '\0';
+    for (size_t i = 0; i <= arguments->texts.count; i++) {
+        const bool last = i == arguments->texts.count;
+        const char *text = last ? arguments->class_name : arguments->texts.items[i];
+        const char *mark = last || text == NULL ? NULL : strchr(text, '=');
+        const size_t length = last && text != NULL ? strlen(text)
+                              : mark != NULL       ? (size_t)(mark - text)
+                                                   : 0;
+        if (mark != NULL) arguments->texts.items[i] = mark + 1;
+        if (mark == NULL && (!last || text == NULL)) continue;
+        if (length == 0 || length >= 64)
+            return command_misuse("%.*s: a class has 1 to 63 bytes",
+                                  (int)(length > 80 ? 80 : length), text);
+        if (class_name[0] != '\0' &&
+            (strlen(class_name) != length || memcmp(class_name, text, length) != 0))
+            return command_misuse("a calibration is of one class: %s and %.*s", class_name,
+                                  (int)length, text);
+        (void)snprintf(class_name, 64, "%.*s", (int)length, text);
     }
+    if (class_name[0] == '\0') (void)snprintf(class_name, 64, "%s", MEASURE_CLASS);
+    return EXIT_FINE;
 }
 
-/* FILE, or CLASS=FILE as in profile quality. */
-static void calibrate_add_text(struct argp_state *state, calibrate_arguments *arguments,
-                               const char *text)
+static int calibrate_check(void *context)
 {
-    const char *mark = strchr(text, '=');
-    if (mark != NULL) calibrate_set_class(state, arguments, text, (size_t)(mark - text));
-    calibrate_add(state, arguments->texts, &arguments->options.text_count,
-                  command_data_path(&arguments->common, mark != NULL ? mark + 1 : text));
-}
-
-static void calibrate_check_words(struct argp_state *state, const calibrate_options *options)
-{
-    if (options->model == NULL && options->dump_count == 0)
-        argp_error(state, "--model or --kv is missing");
-    if (options->model != NULL && options->dump_count > 0)
-        argp_error(state, "--model and --kv do not go together");
-    if (options->model != NULL && options->text_count == 0) argp_error(state, "--text is missing");
-    if (options->model == NULL && options->text_count > 0)
-        argp_error(state, "--text goes with --model");
-}
-
-static error_t calibrate_parse(int key, char *argument, struct argp_state *state)
-{
-    calibrate_arguments *arguments = state->input;
-    calibrate_options *options = &arguments->options;
-    switch (key) {
-    case ARGP_KEY_INIT: state->child_inputs[0] = &arguments->common; return 0;
-    case CALIBRATE_KEY_MODEL:
-        options->model = command_data_path(&arguments->common, argument);
-        return 0;
-    case CALIBRATE_KEY_NAME: options->name = argument; return 0;
-    case CALIBRATE_KEY_TOKENIZER: options->tokenizer = argument; return 0;
-    case CALIBRATE_KEY_CLASS:
-        calibrate_set_class(state, arguments, argument, strlen(argument));
-        return 0;
-    case CALIBRATE_KEY_LOSS: options->metric = calibrate_metric(state, argument); return 0;
-    case CALIBRATE_KEY_TEXT: calibrate_add_text(state, arguments, argument); return 0;
-    case CALIBRATE_KEY_KV:
-    case ARGP_KEY_ARG:
-        calibrate_add(state, arguments->dumps, &options->dump_count, argument);
-        return 0;
-    case CALIBRATE_KEY_CONTEXT:
-        options->context_tokens = command_option_count(state, "--context-tokens", argument, 65536);
-        return 0;
-    case CALIBRATE_KEY_CONTINUATION:
-        options->continuation_tokens =
-            command_option_count(state, "--continuation-tokens", argument, 65536);
-        return 0;
-    case CALIBRATE_KEY_QUERIES:
-        options->queries = command_option_count(state, "--queries", argument, 65536);
-        return 0;
-    case 'n':
-        options->contexts = command_option_count(state, "--contexts", argument, 100000);
-        return 0;
-    case 't':
-        options->threads = command_option_count(state, "--threads", argument, QUALITY_THREADS_MAX);
-        return 0;
-    case 'd': command_add_setting(&arguments->common, "store.profile", argument); return 0;
-    case 'Q': arguments->quick = true; return 0;
-    case ARGP_KEY_END: calibrate_check_words(state, options); return 0;
-    default: return ARGP_ERR_UNKNOWN;
-    }
+    const measure_arguments *arguments = context;
+    const bool named = arguments->model != NULL, dumps = arguments->dumps.count > 0;
+    if (!named && !dumps) return command_misuse("--model or --kv is missing");
+    if (named && dumps) return command_misuse("--model and --kv do not go together");
+    if (named && arguments->texts.count == 0) return command_misuse("--text is missing");
+    if (!named && arguments->texts.count > 0) return command_misuse("--text goes with --model");
+    return EXIT_FINE;
 }
 
 /* ---- the report ---- */
@@ -192,8 +99,7 @@ static void calibrate_print(FILE *out, const calibrate_report *report,
     }
 }
 
-static bool calibrate_print_json(FILE *out, const calibrate_report *report,
-                                 const calibrate_options *options)
+static json_t *calibrate_document(const calibrate_report *report, const calibrate_options *options)
 {
     const calibrate_ladder *ladder = &report->ladder;
     json_t *rungs = json_array(), *choices = json_array();
@@ -220,102 +126,93 @@ static bool calibrate_print_json(FILE *out, const calibrate_report *report,
         (json_int_t)report->entries, "variants", (json_int_t)report->measured, "resumed_rows",
         (json_int_t)report->resumed, "seconds", report->seconds, "choices", choices, "rungs",
         rungs);
-    failed |= root == NULL;
-    if (failed == 0) failed = json_dumpf(root, out, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
-    if (failed == 0) fputc('\n', out);
+    if (failed == 0) return root;
     json_decref(root);
-    return failed == 0;
+    return NULL;
 }
 
 /* ---- the calibration ---- */
 
-static bool calibrate_progress(void *context, double done, const char *what)
+static void calibrate_prepare(measure_arguments *arguments, const char *class_name,
+                              calibrate_options *options)
 {
-    progress_update(context, done, what);
-    return !command_interrupted();
-}
-
-static void calibrate_prepare(calibrate_arguments *arguments)
-{
-    calibrate_options *options = &arguments->options;
-    const bool answers = options->metric == QUALITY_ROUGE_L || options->metric == QUALITY_F1;
-    options->texts = arguments->texts;
-    options->dumps = arguments->dumps;
-    options->command_line = arguments->command_line;
-    if (options->contexts == 0) options->contexts = arguments->quick ? 12 : 40;
-    if (options->context_tokens == 0) options->context_tokens = 768;
-    if (options->continuation_tokens == 0) options->continuation_tokens = 200;
+    const quality_metric metric = (quality_metric)arguments->metric;
+    const bool answers = metric == QUALITY_ROUGE_L || metric == QUALITY_F1;
+    *options = (calibrate_options){
+        .name = arguments->name,
+        .class_name = class_name,
+        .model = arguments->model,
+        .tokenizer = arguments->tokenizer,
+        .texts = arguments->texts.items,
+        .text_count = (uint32_t)arguments->texts.count,
+        .contexts = measure_or(arguments->contexts, arguments->quick ? 12 : 40),
+        .context_tokens = measure_or(arguments->context_tokens, MEASURE_CONTEXT_TOKENS),
+        .continuation_tokens =
+            measure_or(arguments->continuation_tokens, MEASURE_CONTINUATION_TOKENS),
+        .answer_tokens = answers ? (uint32_t)CALIBRATE_ANSWER_TOKENS : 0,
+        .metric = metric,
+        .dumps = arguments->dumps.items,
+        .dump_count = (uint32_t)arguments->dumps.count,
+        .queries = arguments->queries,
+        .threads = arguments->threads,
+        .command_line = arguments->common.line,
+        .progress = progress_ask,
+        .progress_context = &arguments->bar};
     if (options->name == NULL && options->model == NULL) options->name = "model";
-    options->answer_tokens = answers ? (uint32_t)CALIBRATE_ANSWER_TOKENS : 0;
 }
 
-static int calibrate_measure_all(calibrate_arguments *arguments, kvt_profile *profile)
+static int calibrate_measure_all(measure_arguments *arguments, const calibrate_options *options,
+                                 kvt_profile *profile)
 {
-    calibrate_options *options = &arguments->options;
     char message[COMMAND_MESSAGE_BYTES] = "";
-    command_progress bar;
-    command_catch_interrupts();
     calibrate_report *report = malloc(sizeof *report);
-    if (report == NULL) return command_fail(KVT_E_MEMORY, "");
-    options->progress = calibrate_progress;
-    options->progress_context = &bar;
-    progress_start(&bar, &arguments->common);
-    kvt_status status = calibrate_profile_run(profile, options, report, message, sizeof message);
-    progress_end(&bar);
     int code = EXIT_FINE;
-    if (status == KVT_E_CANCELLED)
-        (void)snprintf(message, sizeof message,
-                       "stopped; the same command goes on with what was measured");
-    if (status != KVT_OK) {
-        code = command_fail_content(status, message);
-    } else if (!arguments->common.json) {
+    if (report == NULL) return command_fail(KVT_E_MEMORY, "");
+    measure_begin(arguments);
+    kvt_status status = calibrate_profile_run(profile, options, report, message, sizeof message);
+    progress_end(&arguments->bar);
+    if (status != KVT_OK)
+        code = measure_fail(status, message);
+    else if (arguments->common.json)
+        code = command_print_document(calibrate_document(report, options));
+    else
         calibrate_print(stdout, report, options);
-    } else if (!calibrate_print_json(stdout, report, options)) {
-        code = command_fail(KVT_E_MEMORY, "");
-    }
     free(report);
     return code;
 }
 
-static int calibrate_run_command(calibrate_arguments *arguments)
+static int calibrate_start(void *context)
 {
-    static const char *const no_sections[] = {NULL};
-    char message[COMMAND_MESSAGE_BYTES] = "";
-    kvt_profile *profile = NULL;
-    calibrate_prepare(arguments);
-    kvt_status status = command_profile_open(arguments->common.config, KVT_PROFILE_WRITE, &profile,
-                                             message, sizeof message);
-    if (status != KVT_OK) return command_fail_input(status, message);
-    int code = command_report_unused(&arguments->common, no_sections);
-    if (code == EXIT_FINE) code = calibrate_measure_all(arguments, profile);
-    kvt_profile_close(profile);
+    measure_arguments *arguments = context;
+    char message[COMMAND_MESSAGE_BYTES] = "", class_name[64];
+    calibrate_options options;
+    command_profile profile = {0};
+    int code = calibrate_find_class(arguments, class_name);
+    if (code != EXIT_FINE) return code;
+    command_choose_blas();
+    calibrate_prepare(arguments, class_name, &options);
+    kvt_status status =
+        command_profile_begin(arguments->common.config, &profile, message, sizeof message);
+    code = status == KVT_OK ? calibrate_measure_all(arguments, &options, profile.profile)
+                            : command_fail_input(status, message);
+    code = command_profile_finish(&profile, code);
     return code;
 }
 
-int command_profile_calibrate(int argc, char **argv)
-{
-    const struct argp_child children[] = COMMAND_CHILDREN;
-    const struct argp argp = {
-        .options = calibrate_table,
-        .parser = calibrate_parse,
-        .args_doc = "--model FILE --text FILE...\n--kv FILE...",
-        .doc =
-            "Measures the choices of a model's ladder of forms (K:V bits, axes, steps, rotation, "
-            "drop score) pair by pair on the same entries, and stores the ladder with the "
-            "evidence for each rung; a rung that a cheaper one beats is refused. The store takes "
-            "it with store.ladder = calibrated, the simulation with replay.ladder = "
-            "profile:NAME:CLASS. A calibration that was stopped goes on when it is given again.",
-        .children = children};
-    calibrate_arguments *arguments = calloc(1, sizeof *arguments);
-    if (arguments == NULL) return command_fail(KVT_E_MEMORY, "");
-    arguments->options.class_name = CALIBRATE_STANDARD_CLASS;
-    command_keep_line(argc, argv, arguments->command_line, sizeof arguments->command_line);
-    int code = command_load(&argp, argc, argv, arguments);
-    if (code == EXIT_FINE) {
-        command_choose_blas();
-        code = calibrate_run_command(arguments);
-        command_unload(&arguments->common);
-    }
-    free(arguments);
-    return command_finish(code);
-}
+const command_spec profile_calibrate_spec = {
+    .name = "calibrate",
+    .summary = "choose and measure a model's ladder of variants",
+    .about = "Measures the choices of a model's ladder of variants (K:V bits, axes, steps, "
+             "rotation, drop score) pair by pair on the same entries, and stores the ladder with "
+             "the evidence for each variant; one that a cheaper variant beats is refused. The "
+             "store takes it with store.ladder = calibrated, the simulation with replay.ladder = "
+             "profile:NAME:CLASS. A calibration that was stopped goes on when it is given again.",
+    .synopsis = "--model FILE --text FILE...\n--kv FILE...",
+    .example = "  kvterrace profile calibrate --model reference_model/model \\\n"
+               "    --text chat=reference_model/texts/recall-768.jsonl --quick",
+    .options = calibrate_table,
+    .argument_bytes = sizeof(measure_arguments),
+    .check = calibrate_check,
+    .run = calibrate_start,
+    .settings = SETTINGS_PROFILE,
+};

@@ -6,18 +6,14 @@
  * next point; what was measured stays in the database, files made for the occasion are removed, and
  * the same command goes on where it stopped (profile_resume.c).
  */
-#include "command.h"
+#include "commands.h"
 #include "device_list.h"
 #include "lab/bench/bench_kv.h"
 #include "lab/bench/worker_pool.h"
-#include "profile_calibrate.h"
 #include "profile_document.h"
-#include "profile_manage.h"
 #include "profile_open.h"
 #include "profile_print.h"
 #include "profile_resume.h"
-#include "profile_show.h"
-#include "quality_command.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -41,81 +37,49 @@ typedef struct profile_arguments {
     bool fresh;
     double seconds;
     const char *directory;
-    const char *kv_paths[PROFILE_KV_MAX];
-    uint32_t kv_count;
-    char command_line[1024];
+    command_list kv;
+    command_list also; /* "devices", "codecs" */
 } profile_arguments;
 
-static const struct argp_option profile_measure_options[] = {
-    PROFILE_DATABASE_OPTION,
-    {"quick", 'Q', NULL, 0, "A coarse grid of sizes and depths, short points, one instruction set",
-     0},
-    {"seconds", 't', "TIME", 0, "Measuring time per point, such as 200ms", 0},
-    {"directory", 'D', "DIR", 0, "Where the test file goes when no device is configured (.)", 0},
-    {"kv", 'K', "DUMP", 0,
-     "Codecs: measure on this KV (safetensors with k.<layer> and v.<layer>) instead of generated "
-     "KV; may be given several times",
-     0},
-    {"fresh", 'F', NULL, 0,
-     "Measure everything, also what an interrupted run of the same command "
-     "already has",
-     0},
+static const command_option profile_rows[] = {
+    DATABASE_OPTION,
+    QUICK_OPTION(profile_arguments, quick,
+                 "A coarse grid of sizes and depths, short points, one instruction set"),
+    {.name = "seconds",
+     .argument = "TIME",
+     .text = "Measuring time per point, such as 200ms",
+     .kind = OPTION_TIME,
+     .offset = offsetof(profile_arguments, seconds),
+     .most = 3600},
+    FOLDER_OPTION(profile_arguments, directory,
+                  "Where the test file goes when no device is configured (.)"),
+    LIST_OPTION(profile_arguments, kv, "kv", "FILE", PROFILE_KV_MAX, 0,
+                "Codecs: measure on this KV (safetensors with k.<layer> and v.<layer>) instead of "
+                "generated KV; may be given several times"),
+    FLAG_OPTION(profile_arguments, fresh, "fresh", 'F',
+                "Measure everything, also what an interrupted run of the same command already has"),
+    {.argument = "[devices|codecs]",
+     .kind = OPTION_LIST,
+     .offset = offsetof(profile_arguments, also),
+     .most = 2,
+     .extra = "devices|codecs"},
     {0},
 };
 
 static const char *const profile_device_sections[] = {"device.*", NULL};
 static const char *const profile_no_sections[] = {NULL};
 
-static error_t profile_parse(int key, char *argument, struct argp_state *state)
+static int profile_check(void *context)
 {
-    profile_arguments *arguments = state->input;
-    switch (key) {
-    case ARGP_KEY_INIT: state->child_inputs[0] = &arguments->common; return 0;
-    case 'd': command_add_setting(&arguments->common, "store.profile", argument); return 0;
-    case 'Q': arguments->quick = true; return 0;
-    case 'F': arguments->fresh = true; return 0;
-    case 'D': arguments->directory = argument; return 0;
-    case 'K':
-        if (arguments->kv_count == PROFILE_KV_MAX) {
-            argp_error(state, "--kv: more than %u dumps", PROFILE_KV_MAX);
-        }
-        arguments->kv_paths[arguments->kv_count++] = argument;
-        return 0;
-    case 't':
-        if (kvt_parse_seconds(argument, &arguments->seconds) != KVT_OK || arguments->seconds <= 0 ||
-            arguments->seconds > 3600) {
-            argp_error(state, "--seconds: '%s' is not a time from above 0 to 1h", argument);
-        }
-        return 0;
-    case ARGP_KEY_ARG:
-        if (strcmp(argument, "devices") == 0) {
+    profile_arguments *arguments = context;
+    for (size_t i = 0; i < arguments->also.count; i++) {
+        if (strcmp(arguments->also.items[i], "devices") == 0)
             arguments->devices = true;
-        } else if (strcmp(argument, "codecs") == 0) {
+        else
             arguments->codecs = true;
-        } else {
-            argp_error(state, "'%s' is neither devices nor codecs", argument);
-        }
-        return 0;
-    case ARGP_KEY_END:
-        if (arguments->kv_count > 0 && !arguments->codecs) {
-            argp_error(state, "--kv is for codecs");
-        }
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
     }
-}
-
-static int profile_load(const char *doc, int argc, char **argv, profile_arguments *arguments)
-{
-    const struct argp_child children[] = COMMAND_CHILDREN;
-    const struct argp argp = {.options = profile_measure_options,
-                              .parser = profile_parse,
-                              .args_doc = "[devices|codecs]",
-                              .doc = doc,
-                              .children = children};
-    arguments->directory = ".";
-    command_keep_line(argc, argv, arguments->command_line, sizeof arguments->command_line);
-    return command_load(&argp, argc, argv, arguments);
+    if (arguments->kv.count > 0 && !arguments->codecs) return command_misuse("--kv is for codecs");
+    return EXIT_FINE;
 }
 
 /* What the progress callback needs to place one part's share in the whole. */
@@ -148,7 +112,7 @@ static kvt_profile_request profile_request(const profile_arguments *arguments,
     return (kvt_profile_request){.struct_size = sizeof(kvt_profile_request),
                                  .seconds_per_point = arguments->seconds,
                                  .quick = arguments->quick,
-                                 .command_line = arguments->command_line,
+                                 .command_line = arguments->common.line,
                                  .resume_seconds = arguments->fresh ? 0 : PROFILE_RESUME_SECONDS,
                                  .progress = profile_report,
                                  .progress_context = progress};
@@ -209,7 +173,7 @@ static kvt_status profile_measure_devices(kvt_profile *profile, const device_lis
     memset(done, 0, sizeof done);
     kvt_status status = KVT_OK;
     if (!arguments->fresh) {
-        status = profile_resume_find(profile, list, arguments->command_line, arguments->codecs,
+        status = profile_resume_find(profile, list, arguments->common.line, arguments->codecs,
                                      PROFILE_RESUME_SECONDS, done);
     }
     for (size_t i = 0; i < list->count && status == KVT_OK; i++) {
@@ -235,9 +199,9 @@ static kvt_status profile_measure_codecs(kvt_profile *profile, const profile_arg
                                                       : (uint32_t)processors;
     uint32_t count = 0;
     kvt_status status = KVT_OK;
-    for (; count < arguments->kv_count && status == KVT_OK; count++) {
+    for (; count < arguments->kv.count && status == KVT_OK; count++) {
         kv[count] = (kvt_profile_kv){.name = NULL};
-        status = bench_kv_read(arguments->kv_paths[count], PROFILE_KV_BYTES, &kv[count], message,
+        status = bench_kv_read(arguments->kv.items[count], PROFILE_KV_BYTES, &kv[count], message,
                                message_size);
     }
     if (status == KVT_OK) {
@@ -299,85 +263,93 @@ static kvt_status profile_print(kvt_profile *profile, const profile_arguments *a
     return status;
 }
 
-static int profile_run(profile_arguments *arguments)
+static int profile_run(void *context)
 {
+    profile_arguments *arguments = context;
     char message[COMMAND_MESSAGE_BYTES] = "";
     kvt_config *config = arguments->common.config;
-    kvt_profile *profile = NULL;
+    command_profile profile = {0};
     device_list list = {.count = 0};
     int code = EXIT_FINE;
     kvt_status status = KVT_OK;
     command_catch_interrupts();
-    if (arguments->devices) {
+    if (arguments->devices)
         status = device_list_make(config, arguments->directory,
                                   arguments->quick ? PROFILE_FILE_BYTES_QUICK : PROFILE_FILE_BYTES,
                                   &list, message, sizeof message);
-    }
     if (status != KVT_OK) {
         code = command_fail(status, message);
-        goto out;
+    } else {
+        status = command_profile_begin(config, &profile, message, sizeof message);
+        code = status == KVT_OK ? command_report_unused(&arguments->common,
+                                                        arguments->devices ? profile_device_sections
+                                                                           : profile_no_sections)
+                                : command_fail_input(status, message);
     }
-    status = command_profile_open(config, KVT_PROFILE_WRITE, &profile, message, sizeof message);
-    if (status != KVT_OK) {
-        code = command_fail_input(status, message);
-        goto out;
+    if (code == EXIT_FINE) {
+        status = profile_measure(profile.profile, &list, arguments, message, sizeof message);
+        if (status == KVT_OK) status = profile_print(profile.profile, arguments);
+        if (status != KVT_OK) code = command_fail(status, message);
     }
-    code = command_report_unused(&arguments->common, arguments->devices ? profile_device_sections
-                                                                        : profile_no_sections);
-    if (code != EXIT_FINE) goto out;
-    status = profile_measure(profile, &list, arguments, message, sizeof message);
-    if (status == KVT_OK) status = profile_print(profile, arguments);
-    if (status != KVT_OK) code = command_fail(status, message);
-out:
-    kvt_profile_close(profile);
+    code = command_profile_finish(&profile, code);
     device_list_free(&list);
-    command_unload(&arguments->common);
-    return command_finish(code);
+    return code;
 }
 
-static int profile_devices(int argc, char **argv)
-{
-    profile_arguments arguments;
-    memset(&arguments, 0, sizeof arguments);
-    arguments.devices = true;
-    int code = profile_load(
-        "Measures bandwidth and latency of every configured device, by request size and depth, and "
-        "of reads and writes at once. A device with content is only read, unless store.format "
-        "gives it up. Without configured devices: a memory device and a test file. With codecs "
-        "behind it, those are measured as well.",
-        argc, argv, &arguments);
-    return code == EXIT_FINE ? profile_run(&arguments) : code;
-}
+static const profile_arguments profile_standard[] = {{.devices = true, .directory = "."},
+                                                     {.codecs = true, .directory = "."}};
 
-static int profile_codecs(int argc, char **argv)
-{
-    profile_arguments arguments;
-    memset(&arguments, 0, sizeof arguments);
-    arguments.codecs = true;
-    int code = profile_load(
-        "Measures size and speed of every codec by instruction set and threads, on generated bf16 "
-        "KV or on dumps. With devices behind it, those are measured first.",
-        argc, argv, &arguments);
-    return code == EXIT_FINE ? profile_run(&arguments) : code;
-}
+static const command_spec profile_devices_spec = {
+    .name = "devices",
+    .summary = "measure every configured device",
+    .about = "Measures bandwidth and latency of every configured device, by request size and "
+             "depth, and of reads and writes at once. A device with content is only read, unless "
+             "store.format gives it up. Without configured devices: a memory device and a test "
+             "file. With codecs behind it, those are measured as well.",
+    .example = "  kvterrace profile devices codecs --database profile.db --quick",
+    .options = profile_rows,
+    .argument_bytes = sizeof(profile_arguments),
+    .standard = &profile_standard[0],
+    .check = profile_check,
+    .run = profile_run,
+    .settings = SETTINGS_OWN,
+};
 
-int command_profile(int argc, char **argv)
-{
-    static const command_entry table[] = {
-        {"devices", "measure every configured device", profile_devices},
-        {"codecs", "measure every codec", profile_codecs},
-        {"quality", "measure what variants do to a model's answers", command_profile_quality},
-        {"calibrate", "choose and measure a model's ladder of forms", command_profile_calibrate},
-        {"show", "show what was measured", command_profile_show},
-        {"import", "bring in curves that were published or measured elsewhere",
-         command_profile_import},
-        {"export", "print curves with their sources", command_profile_export},
-        {"diff", "compare two profiles", command_profile_diff},
-        {"gc", "drop runs that answer for nothing any more", command_profile_gc},
-        {0},
-    };
-    return command_choose(table, "COMMAND [OPTION...]",
-                          "Measures this machine into a profile database, which the store and the "
-                          "simulator decide on.\v",
-                          argc, argv);
-}
+static const command_spec profile_codecs_spec = {
+    .name = "codecs",
+    .summary = "measure every codec",
+    .about = "Measures size and speed of every codec by instruction set and threads, on generated "
+             "bf16 KV or on dumps. With devices behind it, those are measured first.",
+    .example = "  kvterrace profile codecs --database profile.db --quick",
+    .options = profile_rows,
+    .argument_bytes = sizeof(profile_arguments),
+    .standard = &profile_standard[1],
+    .check = profile_check,
+    .run = profile_run,
+    .settings = SETTINGS_OWN,
+};
+
+static const command_spec *const profile_commands[] = {
+    &profile_devices_spec,
+    &profile_codecs_spec,
+    &profile_quality_spec,
+    &profile_dumps_spec,
+    &profile_attention_spec,
+    &profile_mixed_spec,
+    &profile_calibrate_spec,
+    &profile_show_spec,
+    &profile_import_spec,
+    &profile_export_spec,
+    &profile_diff_spec,
+    &profile_gc_spec,
+    NULL,
+};
+
+const command_spec profile_spec = {
+    .name = "profile",
+    .summary = "measure this machine's devices and codecs, or show them",
+    .about = "Measures this machine into a profile database, which the store and the simulator "
+             "decide on.",
+    .commands = profile_commands,
+    .example = "  kvterrace profile devices codecs --database profile.db --quick",
+};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * profile_dumps.h - `kvterrace profile quality` on KV dumps, and making dumps. One thread.
+ * profile_dumps.h - the report of `kvterrace profile attention`. One thread.
  */
 #ifndef TOOLS_PROFILE_DUMPS_H
 #define TOOLS_PROFILE_DUMPS_H
@@ -8,13 +8,6 @@
 #include "estimator/quality/quality_dumps.h"
 
 #include <stdio.h>
-
-/* Whether one of the words is this option, with an argument behind '=' or not. */
-bool command_has_word(int argc, char **argv, const char *word);
-
-/* profile quality with --kv or --write-dumps, and with --mixed. */
-int command_profile_dumps(int argc, char **argv);
-int command_profile_mixed(int argc, char **argv);
 
 /* Tables, or one JSON document. False when memory is short; whether `out` took it is checked by the
  * caller. */

@@ -1,191 +1,121 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * profile_dumps_command.c - kvterrace profile quality --kv: what every variant does to attention,
- * from KV dumps with queries; and --write-dumps, which makes such dumps of a model.
+ * profile_dumps_command.c - kvterrace profile attention: what every variant does to attention, from
+ * KV dumps with queries; and profile dumps, which makes such dumps of a model.
  *
  * The main thread waits; the measurement has threads of its own. Interrupting (SIGINT, SIGTERM)
  * stops after the present dump; what was measured stays and the same command goes on from there.
  */
-#include "command.h"
-#include "data_files.h"
 #include "profile_dumps.h"
-#include "profile_open.h"
-#include "variant_list.h"
+#include "profile_measure.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    DUMPS_KEY_KV = 0x100,
-    DUMPS_KEY_MODEL,
-    DUMPS_KEY_CLASS,
-    DUMPS_KEY_QUERIES,
-    DUMPS_KEY_WRITE,
-    DUMPS_KEY_TOKENIZER,
-    DUMPS_KEY_TEXT,
-    DUMPS_KEY_CONTEXT,
-    DUMPS_KEY_CONTINUATION,
+enum { DUMPS_MAX = 4096, DUMPS_TEXTS_MAX = 32, DUMPS_VARIANTS_MAX = 128 };
 
-    DUMPS_MAX = 4096,
-    DUMPS_TEXTS_MAX = 32,
-    DUMPS_VARIANTS_MAX = 128
-};
-
-#define DUMPS_STANDARD_CLASS "text"
-#define DUMPS_STANDARD_MODEL "model"
-
-typedef struct dumps_arguments {
-    command_common common;
-    bool quick;
-    const char *variant_list;
-    char command_line[1024];
-    const char *paths[DUMPS_MAX];
-    const char *texts[DUMPS_TEXTS_MAX];
-    quality_variant variants[DUMPS_VARIANTS_MAX];
-    quality_dumps_options options;
-    quality_dumps_make_options make; /* folder NULL: dumps are measured */
-} dumps_arguments;
-
-static const struct argp_option dumps_table[] = {
-    {"kv", DUMPS_KEY_KV, "FILE", 0, "A KV dump; more may follow without the option", 0},
-    {"model", DUMPS_KEY_MODEL, "NAME", 0,
-     "What the profile calls the model that the KV is of (" DUMPS_STANDARD_MODEL
-     "); with --write-dumps its file",
-     0},
-    {"class", DUMPS_KEY_CLASS, "NAME", 0, "The class of the texts (" DUMPS_STANDARD_CLASS ")", 0},
-    {"variants", 'V', "LIST", 0, "Variants, with blanks or ';' between them", 0},
-    {"queries", DUMPS_KEY_QUERIES, "N", 0, "Queries of each layer and head (8)", 0},
-    {"threads", 't', "N", 0, "Threads (default: one per processor)", 0},
-    PROFILE_DATABASE_OPTION,
-    {"quick", 'Q', NULL, 0, "5 variants", 0},
-    {"write-dumps", DUMPS_KEY_WRITE, "DIR", 0, "Make dumps of a model and texts instead", 1},
-    {"tokenizer", DUMPS_KEY_TOKENIZER, "FILE", 0, "Its vocabulary (tokenizer.bin beside it)", 1},
-    {"text", DUMPS_KEY_TEXT, "FILE", 0, "JSONL with texts; may be repeated", 1},
-    {"contexts", 'n', "N", 0, "Dumps to make (24)", 1},
-    {"context-tokens", DUMPS_KEY_CONTEXT, "N", 0, "Tokens of a context (768)", 1},
-    {"continuation-tokens", DUMPS_KEY_CONTINUATION, "N", 0,
-     "Tokens after it, whose queries are taken (200)", 1},
+static const command_option attention_rows[] = {
+    OPERANDS(measure_arguments, dumps, "DUMP", 1, DUMPS_MAX, 0),
+    MEASURE_TEXT(name, "name", "NAME",
+                 "What the profile calls the model that the KV is of (model)"),
+    MEASURE_CLASS_ROW,
+    MEASURE_VARIANTS(""),
+    MEASURE_QUERIES,
+    MEASURE_THREADS,
+    DATABASE_OPTION,
+    QUICK_OPTION(measure_arguments, quick, "5 variants"),
     {0},
 };
 
-bool command_has_word(int argc, char **argv, const char *word)
+static const command_option dumps_rows[] = {
+    MEASURE_MODEL,
+    MEASURE_TOKENIZER,
+    MEASURE_TEXTS("FILE", DUMPS_TEXTS_MAX),
+    TEXT_OPTION(measure_arguments, output, "output", 'o', "DIR",
+                "Where the dumps go; made when it is not there"),
+    MEASURE_CONTEXTS(9999, "Dumps to make (24)"),
+    MEASURE_LENGTHS,
+    MEASURE_QUERIES,
+    {0},
+};
+
+/* ---- making dumps ---- */
+
+static int dumps_check(void *context)
 {
-    size_t length = strlen(word);
-    for (int i = 1; i < argc; i++)
-        if (strncmp(argv[i], word, length) == 0 &&
-            (argv[i][length] == '\0' || argv[i][length] == '='))
-            return true;
-    return false;
+    const measure_arguments *arguments = context;
+    if (arguments->output == NULL) return command_misuse("--output is missing");
+    return measure_need_model(context);
 }
 
-/* ---- the command line ---- */
-
-static void dumps_add(struct argp_state *state, dumps_arguments *arguments, const char *path)
+static int dumps_run(void *context)
 {
-    if (arguments->options.count == DUMPS_MAX) argp_error(state, "too many dumps");
-    arguments->paths[arguments->options.count++] = path;
-}
-
-static void dumps_check_words(struct argp_state *state, const dumps_arguments *arguments)
-{
-    const quality_dumps_make_options *make = &arguments->make;
-    size_t name = strlen(arguments->options.class_name);
-    if (make->folder == NULL && make->text_count > 0)
-        argp_error(state, "--text goes with --write-dumps");
-    if (name < 1 || name > 63) argp_error(state, "--class: a name of 1 to 63 bytes");
-    if (make->folder == NULL) return;
-    if (arguments->options.count > 0)
-        argp_error(state, "--kv and --write-dumps do not go together");
-    if (arguments->options.name == NULL) argp_error(state, "--model is missing");
-    if (make->text_count == 0) argp_error(state, "--text is missing");
-}
-
-static error_t dumps_parse(int key, char *argument, struct argp_state *state)
-{
-    dumps_arguments *arguments = state->input;
-    quality_dumps_options *options = &arguments->options;
-    quality_dumps_make_options *make = &arguments->make;
-    switch (key) {
-    case ARGP_KEY_INIT: state->child_inputs[0] = &arguments->common; return 0;
-    case DUMPS_KEY_KV:
-    case ARGP_KEY_ARG: dumps_add(state, arguments, argument); return 0;
-    case DUMPS_KEY_MODEL: options->name = argument; return 0;
-    case DUMPS_KEY_CLASS: options->class_name = argument; return 0;
-    case DUMPS_KEY_QUERIES:
-        options->queries = command_option_count(state, "--queries", argument, 65536);
-        return 0;
-    case DUMPS_KEY_WRITE: make->folder = argument; return 0;
-    case DUMPS_KEY_TOKENIZER: make->tokenizer = argument; return 0;
-    case DUMPS_KEY_TEXT:
-        if (make->text_count == DUMPS_TEXTS_MAX) argp_error(state, "--text: too many");
-        arguments->texts[make->text_count++] = command_data_path(&arguments->common, argument);
-        return 0;
-    case DUMPS_KEY_CONTEXT:
-        make->context_tokens = command_option_count(state, "--context-tokens", argument, 65536);
-        return 0;
-    case DUMPS_KEY_CONTINUATION:
-        make->continuation_tokens =
-            command_option_count(state, "--continuation-tokens", argument, 65536);
-        return 0;
-    case 'V': arguments->variant_list = argument; return 0;
-    case 'n': make->contexts = command_option_count(state, "--contexts", argument, 9999); return 0;
-    case 't':
-        options->threads = command_option_count(state, "--threads", argument, QUALITY_THREADS_MAX);
-        return 0;
-    case 'd': command_add_setting(&arguments->common, "store.profile", argument); return 0;
-    case 'Q': arguments->quick = true; return 0;
-    case ARGP_KEY_END: dumps_check_words(state, arguments); return 0;
-    default: return ARGP_ERR_UNKNOWN;
-    }
-}
-
-/* ---- what is done ---- */
-
-static bool dumps_progress(void *context, double done, const char *what)
-{
-    progress_update(context, done, what);
-    return !command_interrupted();
-}
-
-static int dumps_make(dumps_arguments *arguments, command_progress *bar)
-{
-    quality_dumps_make_options *make = &arguments->make;
+    measure_arguments *arguments = context;
     char message[COMMAND_MESSAGE_BYTES] = "";
     uint32_t count = 0;
-    make->model = command_data_path(&arguments->common, arguments->options.name);
-    make->texts = arguments->texts;
-    make->queries = arguments->options.queries != 0 ? arguments->options.queries
-                                                    : (uint32_t)QUALITY_DUMPS_QUERIES;
-    if (make->contexts == 0) make->contexts = 24;
-    if (make->context_tokens == 0) make->context_tokens = 768;
-    if (make->continuation_tokens == 0) make->continuation_tokens = 200;
-    make->progress = dumps_progress;
-    make->progress_context = bar;
-    progress_start(bar, &arguments->common);
-    kvt_status status = quality_dumps_make(make, &count, message, sizeof message);
-    progress_end(bar);
+    command_choose_blas();
+    const quality_dumps_make_options make = {
+        .model = arguments->model,
+        .tokenizer = arguments->tokenizer,
+        .texts = arguments->texts.items,
+        .text_count = (uint32_t)arguments->texts.count,
+        .folder = arguments->output,
+        .contexts = measure_or(arguments->contexts, 24),
+        .context_tokens = measure_or(arguments->context_tokens, MEASURE_CONTEXT_TOKENS),
+        .continuation_tokens =
+            measure_or(arguments->continuation_tokens, MEASURE_CONTINUATION_TOKENS),
+        .queries = measure_or(arguments->queries, QUALITY_DUMPS_QUERIES),
+        .progress = progress_ask,
+        .progress_context = &arguments->bar};
+    measure_begin(arguments);
+    kvt_status status = quality_dumps_make(&make, &count, message, sizeof message);
+    progress_end(&arguments->bar);
     if (status != KVT_OK) return command_fail_content(status, message);
+    if (arguments->common.json)
+        return command_print_document(json_pack("{s:s, s:s, s:I, s:I}", "schema",
+                                                "kvterrace-profile-dump-files-1", "folder",
+                                                make.folder, "dumps", (json_int_t)count,
+                                                "context_tokens", (json_int_t)make.context_tokens));
     command_note(&arguments->common, "%u dumps of %u tokens in %s", (unsigned)count,
-                 (unsigned)make->context_tokens, make->folder);
+                 (unsigned)make.context_tokens, make.folder);
     return EXIT_FINE;
 }
 
-static int dumps_measure(dumps_arguments *arguments, kvt_profile *profile, command_progress *bar)
+const command_spec profile_dumps_spec = {
+    .name = "dumps",
+    .summary = "make KV dumps with queries of a model and texts",
+    .about = "Runs a model over contexts cut from texts and writes one dump of each: its KV and "
+             "the queries of the tokens that follow (safetensors: k.N, v.N, q.N).",
+    .synopsis = "-o DIR --model FILE --text FILE...",
+    .example = "  kvterrace profile dumps -o dumps --model reference_model/model \\\n"
+               "    --text reference_model/texts/recall-768.jsonl",
+    .options = dumps_rows,
+    .argument_bytes = sizeof(measure_arguments),
+    .check = dumps_check,
+    .run = dumps_run,
+};
+
+/* ---- measuring on them ---- */
+
+static int attention_check(void *context)
 {
-    quality_dumps_options *options = &arguments->options;
+    const measure_arguments *arguments = context;
+    const size_t length = arguments->class_name != NULL ? strlen(arguments->class_name) : 1;
+    if (length >= 1 && length <= 63) return EXIT_FINE;
+    return command_misuse("--class: a name of 1 to 63 bytes");
+}
+
+static int attention_measure(measure_arguments *arguments, const quality_dumps_options *options,
+                             kvt_profile *profile)
+{
     char message[COMMAND_MESSAGE_BYTES] = "";
     quality_dumps_report report;
-    options->progress = dumps_progress;
-    options->progress_context = bar;
-    progress_start(bar, &arguments->common);
-    kvt_status status = quality_dumps_run(profile, options, &report, message, sizeof message);
-    progress_end(bar);
     int code = EXIT_FINE;
-    if (status == KVT_E_CANCELLED)
-        (void)snprintf(message, sizeof message,
-                       "stopped; the same command goes on with what was measured");
+    measure_begin(arguments);
+    kvt_status status = quality_dumps_run(profile, options, &report, message, sizeof message);
+    progress_end(&arguments->bar);
     if (status != KVT_OK) {
-        code = command_fail_content(status, message);
+        code = measure_fail(status, message);
     } else if (!arguments->common.json) {
         profile_dumps_print(stdout, &report, options);
     } else if (!profile_dumps_print_json(stdout, &report, options)) {
@@ -195,58 +125,46 @@ static int dumps_measure(dumps_arguments *arguments, kvt_profile *profile, comma
     return code;
 }
 
-static int dumps_run(dumps_arguments *arguments)
+static int attention_run(void *context)
 {
-    static const char *const no_sections[] = {NULL};
-    quality_dumps_options *options = &arguments->options;
+    measure_arguments *arguments = context;
     char message[COMMAND_MESSAGE_BYTES] = "";
-    kvt_profile *profile = NULL;
-    command_progress bar;
-    kvt_status status = KVT_OK;
-    command_catch_interrupts();
-    if (arguments->make.folder != NULL) {
-        int code = command_report_unused(&arguments->common, no_sections);
-        return code == EXIT_FINE ? dumps_make(arguments, &bar) : code;
-    }
-    if (options->name == NULL) options->name = DUMPS_STANDARD_MODEL;
-    options->paths = arguments->paths;
-    options->variants = arguments->variants;
-    options->command_line = arguments->command_line;
-    status = command_parse_variants(arguments->variant_list, arguments->quick, arguments->variants,
-                                    DUMPS_VARIANTS_MAX, &options->variant_count, message,
-                                    sizeof message);
+    quality_variant variants[DUMPS_VARIANTS_MAX];
+    command_profile profile = {0};
+    command_choose_blas();
+    quality_dumps_options options = {
+        .paths = arguments->dumps.items,
+        .count = (uint32_t)arguments->dumps.count,
+        .name = arguments->name != NULL ? arguments->name : "model",
+        .class_name = arguments->class_name != NULL ? arguments->class_name : MEASURE_CLASS,
+        .variants = variants,
+        .queries = arguments->queries,
+        .threads = arguments->threads,
+        .command_line = arguments->common.line,
+        .progress = progress_ask,
+        .progress_context = &arguments->bar};
+    kvt_status status =
+        command_parse_variants(arguments->variants, arguments->quick, variants, DUMPS_VARIANTS_MAX,
+                               &options.variant_count, message, sizeof message);
     if (status == KVT_OK)
-        status = command_profile_open(arguments->common.config, KVT_PROFILE_WRITE, &profile,
-                                      message, sizeof message);
-    if (status != KVT_OK) return command_fail_input(status, message);
-    int code = command_report_unused(&arguments->common, no_sections);
-    if (code == EXIT_FINE) code = dumps_measure(arguments, profile, &bar);
-    kvt_profile_close(profile);
+        status = command_profile_begin(arguments->common.config, &profile, message, sizeof message);
+    int code = status == KVT_OK ? attention_measure(arguments, &options, profile.profile)
+                                : command_fail_input(status, message);
+    code = command_profile_finish(&profile, code);
     return code;
 }
 
-int command_profile_dumps(int argc, char **argv)
-{
-    const struct argp_child children[] = COMMAND_CHILDREN;
-    const struct argp argp = {
-        .options = dumps_table,
-        .parser = dumps_parse,
-        .args_doc = "--kv FILE...\n--write-dumps DIR --model FILE --text FILE",
-        .doc = "Measures what every variant does to attention, from KV dumps with queries "
-               "(safetensors: k.N, v.N, q.N), and what that means for answers as far as the "
-               "profile has losses of the same model. A run that was stopped goes on when it is "
-               "given again.",
-        .children = children};
-    dumps_arguments *arguments = calloc(1, sizeof *arguments);
-    if (arguments == NULL) return command_fail(KVT_E_MEMORY, "");
-    arguments->options.class_name = DUMPS_STANDARD_CLASS;
-    command_keep_line(argc, argv, arguments->command_line, sizeof arguments->command_line);
-    int code = command_load(&argp, argc, argv, arguments);
-    if (code == EXIT_FINE) {
-        command_choose_blas();
-        code = dumps_run(arguments);
-        command_unload(&arguments->common);
-    }
-    free(arguments);
-    return command_finish(code);
-}
+const command_spec profile_attention_spec = {
+    .name = "attention",
+    .summary = "measure what variants do to attention, on KV dumps",
+    .about = "Measures what every variant does to attention, from KV dumps with queries "
+             "(safetensors: k.N, v.N, q.N), and what that means for answers as far as the profile "
+             "has losses of the same model. A run that was stopped goes on when it is given again.",
+    .example = "  kvterrace profile attention dumps/*.safetensors --quick",
+    .options = attention_rows,
+    .argument_bytes = sizeof(measure_arguments),
+    .check = attention_check,
+    .run = attention_run,
+    .settings = SETTINGS_PROFILE,
+    .lists = LISTS_VARIANTS,
+};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * profile_manage.h - the subcommands of `kvterrace profile` that deal with a whole database. One
- * thread.
+ * profile_manage.h - what the commands of `kvterrace profile` on whole databases print.
+ * One thread.
  */
 #ifndef TOOLS_PROFILE_MANAGE_H
 #define TOOLS_PROFILE_MANAGE_H
@@ -10,11 +10,6 @@
 
 #include <jansson.h>
 #include <stdio.h>
-
-int command_profile_import(int argc, char **argv);
-int command_profile_export(int argc, char **argv);
-int command_profile_diff(int argc, char **argv);
-int command_profile_gc(int argc, char **argv);
 
 /* ---- profile_manage_print.c ---- */
 

@@ -3,142 +3,91 @@
  * profile_manage_command.c - kvterrace profile import, export, diff, gc: what is done to a
  * profile database as a whole. One thread.
  */
-#include "command.h"
+#include "commands.h"
 #include "data_files.h"
 #include "profile_manage.h"
 #include "profile_open.h"
 
 #include <kvterrace/kvterrace.h>
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define MANAGE_FILES_MAX   2u
-#define MANAGE_THRESHOLD   0.05
-#define MANAGE_OLD_SECONDS (7 * 86400.0)
-
-enum { MANAGE_SOURCE = 256, MANAGE_TABLE, MANAGE_CSV, MANAGE_LADDER, MANAGE_OLDER, MANAGE_DRY };
-
 typedef struct manage_arguments {
     command_common common;
-    const char *files[MANAGE_FILES_MAX];
-    unsigned file_count, files_wanted;
+    command_list files;
     const char *source, *table, *ladder;
     double threshold, older_seconds;
     bool csv, all, dry_run;
-    char command_line[1024];
 } manage_arguments;
 
-static double manage_share(const char *text)
-{
-    char *end = NULL;
-    double value = strtod(text, &end);
-    if (end != text && *end == '%') {
-        value /= 100;
-        end++;
-    }
-    return end != text && *end == '\0' ? value : NAN;
-}
-
-static error_t manage_parse(int key, char *argument, struct argp_state *state)
-{
-    manage_arguments *arguments = state->input;
-    switch (key) {
-    case ARGP_KEY_INIT: state->child_inputs[0] = &arguments->common; return 0;
-    case 'd': command_add_setting(&arguments->common, "store.profile", argument); return 0;
-    case MANAGE_SOURCE: arguments->source = argument; return 0;
-    case MANAGE_TABLE: arguments->table = argument; return 0;
-    case MANAGE_CSV: arguments->csv = true; return 0;
-    case MANAGE_LADDER: arguments->ladder = argument; return 0;
-    case MANAGE_DRY: arguments->dry_run = true; return 0;
-    case 'a': arguments->all = true; return 0;
-    case MANAGE_OLDER:
-        if (kvt_parse_seconds(argument, &arguments->older_seconds) != KVT_OK)
-            argp_error(state, "--older: '%s' is not a time such as 12h", argument);
-        return 0;
-    case 't':
-        arguments->threshold = manage_share(argument);
-        if (!(arguments->threshold >= 0))
-            argp_error(state, "--threshold: '%s' is not a share such as 0.05 or 5%%", argument);
-        return 0;
-    case ARGP_KEY_ARG:
-        if (arguments->file_count == arguments->files_wanted) return ARGP_ERR_UNKNOWN;
-        arguments->files[arguments->file_count++] = argument;
-        return 0;
-    case ARGP_KEY_END:
-        if (arguments->file_count < arguments->files_wanted) argp_error(state, "a file is missing");
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
-    }
-}
-
-static int manage_load(const struct argp_option *options, const char *files, unsigned files_wanted,
-                       const char *doc, int argc, char **argv, manage_arguments *arguments)
-{
-    const struct argp_child children[] = COMMAND_CHILDREN;
-    const struct argp argp = {.options = options,
-                              .parser = manage_parse,
-                              .args_doc = files,
-                              .doc = doc,
-                              .children = children};
-    memset(arguments, 0, sizeof *arguments);
-    arguments->files_wanted = files_wanted;
-    arguments->threshold = MANAGE_THRESHOLD;
-    arguments->older_seconds = MANAGE_OLD_SECONDS;
-    command_keep_line(argc, argv, arguments->command_line, sizeof arguments->command_line);
-    return command_load(&argp, argc, argv, arguments);
-}
-
-/* Opens the profile that the settings name. EXIT_FINE or the code to leave with. */
+/* Opens the profile that the settings name for reading. EXIT_FINE or the code to leave with. */
 static int manage_open(const command_common *common, uint32_t flags, kvt_profile **profile_out)
 {
-    static const char *const no_sections[] = {NULL};
     char message[COMMAND_MESSAGE_BYTES] = "";
     kvt_status status =
         command_profile_open(common->config, flags, profile_out, message, sizeof message);
-    if (status != KVT_OK) return command_fail_input(status, message);
-    return command_report_unused(common, no_sections);
+    return status == KVT_OK ? EXIT_FINE : command_fail_input(status, message);
 }
 
 /* ---- import ---- */
 
-int command_profile_import(int argc, char **argv)
+static const command_option import_rows[] = {
+    DATABASE_OPTION,
+    TEXT_OPTION(manage_arguments, source, "source", 0, "TEXT",
+                "Where the figures are from: a paper and its table, a data sheet, a run elsewhere; "
+                "rows may have their own"),
+    OPERANDS(manage_arguments, files, "FILE.csv", 1, 1, OPTION_DATA | OPTION_READS),
+    {0},
+};
+
+static int import_run(void *context)
 {
-    static const struct argp_option options[] = {
-        PROFILE_DATABASE_OPTION,
-        {"source", MANAGE_SOURCE, "TEXT", 0,
-         "Where the figures are from: a paper and its table, a data sheet, a run elsewhere; rows "
-         "may have their own",
-         0},
-        {0}};
-    manage_arguments arguments;
+    const manage_arguments *arguments = context;
+    const command_common *common = &arguments->common;
     char message[COMMAND_MESSAGE_BYTES] = "";
-    kvt_profile *profile = NULL;
+    command_profile profile;
     uint64_t rows = 0;
-    int code =
-        manage_load(options, "FILE.csv", 1,
-                    "Brings curves that were measured elsewhere or published into the profile, "
-                    "each with its source: device speeds, task scores or losses of variants, "
-                    "prefill times, calibrations. docs/PROFILE.md lists tables and columns. The "
-                    "whole file comes in, or the first bad row is named and nothing does.",
-                    argc, argv, &arguments);
-    if (code != EXIT_FINE) return code;
-    code = manage_open(&arguments.common, KVT_PROFILE_WRITE, &profile);
-    if (code == EXIT_FINE) {
-        kvt_status status = kvt_profile_import(
-            profile, command_data_path(&arguments.common, arguments.files[0]), arguments.source,
-            arguments.command_line, &rows, message, sizeof message);
-        if (status != KVT_OK) code = command_fail_input(status, message);
-    }
-    if (code == EXIT_FINE)
-        command_note(&arguments.common, "%llu rows imported", (unsigned long long)rows);
-    kvt_profile_close(profile);
-    command_unload(&arguments.common);
-    return command_finish(code);
+    kvt_status status = command_profile_begin(common->config, &profile, message, sizeof message);
+    if (status == KVT_OK)
+        status = kvt_profile_import(profile.profile, arguments->files.items[0], arguments->source,
+                                    common->line, &rows, message, sizeof message);
+    (void)command_profile_finish(&profile, status == KVT_OK ? EXIT_FINE : EXIT_FAILED);
+    if (status != KVT_OK) return command_fail_input(status, message);
+    if (common->json)
+        return command_print_document(
+            json_pack("{s:s, s:s, s:s, s:s, s:I}", "schema", "kvterrace-profile-import-1",
+                      "version", kvt_version(), "database", command_profile_path(common->config),
+                      "file", arguments->files.items[0], "rows", (json_int_t)rows));
+    command_note(common, "%llu rows imported", (unsigned long long)rows);
+    return EXIT_FINE;
 }
 
+const command_spec profile_import_spec = {
+    .name = "import",
+    .summary = "bring in curves that were published or measured elsewhere",
+    .about = "Brings curves that were measured elsewhere or published into the profile, each with "
+             "its source: device speeds, task scores or losses of variants, prefill times, "
+             "calibrations. docs/PROFILE.md lists tables and columns. The whole file comes in, or "
+             "the first bad row is named and nothing does.",
+    .example = "  kvterrace profile import profiles/llama-3.1-8b.csv --database profile.db",
+    .options = import_rows,
+    .argument_bytes = sizeof(manage_arguments),
+    .run = import_run,
+    .settings = SETTINGS_PROFILE,
+};
+
 /* ---- export ---- */
+
+static const command_option export_rows[] = {
+    DATABASE_OPTION,
+    TEXT_OPTION(manage_arguments, table, "table", 0, "TABLE",
+                "One table; without it, all that import takes"),
+    FLAG_OPTION(manage_arguments, csv, "csv", 0, "CSV, as without --json"),
+    TEXT_OPTION(manage_arguments, ladder, "ladder", 0, "MODEL:CLASS",
+                "The ladder of a model and class of text, as replay.ladder reads it"),
+    {0},
+};
 
 static int manage_export_ladder(kvt_profile *profile, const manage_arguments *arguments)
 {
@@ -187,38 +136,55 @@ static int manage_export_rows(kvt_profile *profile, const manage_arguments *argu
     return EXIT_FINE;
 }
 
-int command_profile_export(int argc, char **argv)
+static int export_check(void *context)
 {
-    static const struct argp_option options[] = {
-        PROFILE_DATABASE_OPTION,
-        {"table", MANAGE_TABLE, "TABLE", 0, "One table; without it, all that import takes", 0},
-        {"csv", MANAGE_CSV, NULL, 0, "CSV, as without --json", 0},
-        {"ladder", MANAGE_LADDER, "MODEL:CLASS", 0,
-         "The ladder of a model and class of text, as replay.ladder reads it", 0},
-        {0}};
-    manage_arguments arguments;
-    kvt_profile *profile = NULL;
-    int code = manage_load(options, "", 0,
-                           "Prints a profile's curves with their sources, in the form that import "
-                           "takes. Tables run and learned are printed when named.",
-                           argc, argv, &arguments);
-    if (code != EXIT_FINE) return code;
-    if (arguments.csv && arguments.common.json) {
-        code = command_fail(KVT_E_CONFIG, "--csv and --json exclude each other");
-    } else {
-        /* Figures of other hosts may be looked at; what is refused is deciding on them. */
-        code = manage_open(&arguments.common, KVT_PROFILE_READ | KVT_PROFILE_FOREIGN, &profile);
-    }
-    if (code == EXIT_FINE) {
-        code = arguments.ladder != NULL ? manage_export_ladder(profile, &arguments)
-                                        : manage_export_rows(profile, &arguments);
-    }
-    kvt_profile_close(profile);
-    command_unload(&arguments.common);
-    return command_finish(code);
+    const manage_arguments *arguments = context;
+    if (arguments->csv && arguments->common.json)
+        return command_misuse("--csv and --json exclude each other");
+    if (arguments->ladder != NULL && arguments->common.json)
+        return command_misuse("--ladder prints CSV, as replay.ladder reads it, and no JSON");
+    return EXIT_FINE;
 }
 
+static int export_run(void *context)
+{
+    const manage_arguments *arguments = context;
+    kvt_profile *profile = NULL;
+    /* Figures of other hosts may be looked at; what is refused is deciding on them. */
+    int code = manage_open(&arguments->common, KVT_PROFILE_READ | KVT_PROFILE_FOREIGN, &profile);
+    if (code == EXIT_FINE)
+        code = arguments->ladder != NULL ? manage_export_ladder(profile, arguments)
+                                         : manage_export_rows(profile, arguments);
+    kvt_profile_close(profile);
+    return code;
+}
+
+const command_spec profile_export_spec = {
+    .name = "export",
+    .summary = "print curves with their sources",
+    .about = "Prints a profile's curves with their sources, as import takes them. Tables run and "
+             "learned are printed when named.",
+    .example = "  kvterrace profile export --database profile.db --table prefill",
+    .options = export_rows,
+    .argument_bytes = sizeof(manage_arguments),
+    .check = export_check,
+    .run = export_run,
+    .settings = SETTINGS_PROFILE,
+};
+
 /* ---- diff ---- */
+
+static const command_option diff_rows[] = {
+    {.name = "threshold",
+     .argument = "SHARE",
+     .text = "How much a figure may change (0.05)",
+     .kind = OPTION_SHARE,
+     .offset = offsetof(manage_arguments, threshold),
+     .most = 1e9},
+    FLAG_OPTION(manage_arguments, all, "all", 'a', "Show figures that did not change as well"),
+    OPERANDS(manage_arguments, files, "PROFILE.db", 2, 2, OPTION_READS),
+    {0},
+};
 
 static kvt_status manage_compare(kvt_profile *before, kvt_profile *after,
                                  const manage_arguments *arguments, manage_diff *diff)
@@ -229,11 +195,12 @@ static kvt_status manage_compare(kvt_profile *before, kvt_profile *after,
     kvt_status status = kvt_profile_diff(before, after, manage_print_change, diff);
     if (status == KVT_E_CANCELLED) status = diff->lost ? KVT_E_MEMORY : KVT_E_IO;
     if (status == KVT_OK && json) {
-        status = manage_print_document(json_pack(
-            "{s:s, s:s, s:s, s:s, s:f, s:I, s:I, s:O}", "schema", "kvterrace-profile-diff-1",
-            "version", kvt_version(), "before", arguments->files[0], "after", arguments->files[1],
-            "threshold", diff->threshold, "figures", (json_int_t)diff->curves, "different",
-            (json_int_t)diff->different, "changes", diff->rows));
+        status = manage_print_document(
+            json_pack("{s:s, s:s, s:s, s:s, s:f, s:I, s:I, s:O}", "schema",
+                      "kvterrace-profile-diff-1", "version", kvt_version(), "before",
+                      arguments->files.items[0], "after", arguments->files.items[1], "threshold",
+                      diff->threshold, "figures", (json_int_t)diff->curves, "different",
+                      (json_int_t)diff->different, "changes", diff->rows));
     } else if (status == KVT_OK) {
         printf("%s%llu of %llu figures differ by more than %g %%\n", diff->printed ? "\n" : "",
                (unsigned long long)diff->different, (unsigned long long)diff->curves,
@@ -243,42 +210,59 @@ static kvt_status manage_compare(kvt_profile *before, kvt_profile *after,
     return status;
 }
 
-int command_profile_diff(int argc, char **argv)
+static int diff_run(void *context)
 {
-    static const struct argp_option options[] = {
-        {"threshold", 't', "SHARE", 0, "How much a figure may change (0.05)", 0},
-        {"all", 'a', NULL, 0, "Show figures that did not change as well", 0},
-        {0}};
-    manage_arguments arguments;
+    const manage_arguments *arguments = context;
     kvt_profile *profiles[2] = {NULL, NULL};
     char message[COMMAND_MESSAGE_BYTES] = "";
-    int code = manage_load(
-        options, "BEFORE.db AFTER.db", 2,
-        "Compares what answers in two profiles, figure by figure. A figure differs when it is in "
-        "one of them alone, or when it changed by more than the threshold and the spread of the "
-        "repetitions behind it, where known, does not explain that. Exit code 1 when one differs.",
-        argc, argv, &arguments);
-    if (code != EXIT_FINE) return code;
-    manage_diff diff = {.threshold = arguments.threshold, .all = arguments.all};
+    manage_diff diff = {.threshold = arguments->threshold, .all = arguments->all};
+    int code = EXIT_FINE;
     for (int i = 0; i < 2 && code == EXIT_FINE; i++) {
         kvt_status status =
-            kvt_profile_open(arguments.files[i], KVT_PROFILE_READ | KVT_PROFILE_FOREIGN,
-                             &profiles[i], message, sizeof message);
-        if (status != KVT_OK)
-            code = command_fail_input(status == KVT_MISS ? KVT_E_GONE : status, message);
+            command_profile_look(arguments->files.items[i], &profiles[i], message, sizeof message);
+        if (status != KVT_OK) code = command_fail_input(status, message);
     }
     if (code == EXIT_FINE) {
-        kvt_status status = manage_compare(profiles[0], profiles[1], &arguments, &diff);
+        kvt_status status = manage_compare(profiles[0], profiles[1], arguments, &diff);
         if (status != KVT_OK) code = command_fail(status, "");
     }
     if (code == EXIT_FINE && diff.different > 0) code = EXIT_FAILED;
     kvt_profile_close(profiles[0]);
     kvt_profile_close(profiles[1]);
-    command_unload(&arguments.common);
-    return command_finish(code);
+    return code;
 }
 
+static const manage_arguments diff_standard = {.threshold = 0.05};
+
+const command_spec profile_diff_spec = {
+    .name = "diff",
+    .summary = "compare two profiles",
+    .about = "Compares what answers in two profiles, figure by figure. A figure differs when it is "
+             "in one of them alone, or when it changed by more than the threshold and the spread "
+             "of the repetitions behind it, where known, does not explain that. Exit code 1 when "
+             "one differs.",
+    .synopsis = "BEFORE.db AFTER.db",
+    .example = "  kvterrace profile diff before.db after.db --threshold 10%",
+    .options = diff_rows,
+    .argument_bytes = sizeof(manage_arguments),
+    .standard = &diff_standard,
+    .run = diff_run,
+};
+
 /* ---- gc ---- */
+
+static const command_option gc_rows[] = {
+    DATABASE_OPTION,
+    DRY_RUN_OPTION(manage_arguments, dry_run, "Say what would go and change nothing"),
+    {.name = "older",
+     .argument = "TIME",
+     .text = "Interrupted runs go once they are older than TIME (168h)",
+     .kind = OPTION_TIME,
+     .offset = offsetof(manage_arguments, older_seconds),
+     .least = -1,
+     .most = 1e9},
+    {0},
+};
 
 typedef struct manage_gc {
     json_t *rows; /* NULL: text */
@@ -327,33 +311,36 @@ static kvt_status manage_collect(kvt_profile *profile, const manage_arguments *a
     return status;
 }
 
-int command_profile_gc(int argc, char **argv)
+static int gc_run(void *context)
 {
-    static const struct argp_option options[] = {
-        PROFILE_DATABASE_OPTION,
-        {"dry-run", MANAGE_DRY, NULL, 0, "Say what would go and change nothing", 0},
-        {"older", MANAGE_OLDER, "TIME", 0,
-         "Interrupted runs go once they are older than TIME (168h)", 0},
-        {0}};
-    manage_arguments arguments;
+    const manage_arguments *arguments = context;
     kvt_profile *profile = NULL;
-    int code = manage_load(options, "", 0,
-                           "Drops runs that answer for nothing any more: those that newer complete "
-                           "ones replace, and interrupted ones. What alone knows a thing stays.",
-                           argc, argv, &arguments);
-    if (code != EXIT_FINE) return code;
     /* Opening for reading first: what does not exist is not made. */
-    code = manage_open(&arguments.common, KVT_PROFILE_READ, &profile);
-    if (code == EXIT_FINE && !arguments.dry_run) {
+    int code = manage_open(&arguments->common, KVT_PROFILE_READ, &profile);
+    if (code == EXIT_FINE && !arguments->dry_run) {
         kvt_profile_close(profile);
         profile = NULL;
-        code = manage_open(&arguments.common, KVT_PROFILE_WRITE, &profile);
+        code = manage_open(&arguments->common, KVT_PROFILE_WRITE, &profile);
     }
     if (code == EXIT_FINE) {
-        kvt_status status = manage_collect(profile, &arguments);
+        kvt_status status = manage_collect(profile, arguments);
         if (status != KVT_OK) code = command_fail(status, "");
     }
     kvt_profile_close(profile);
-    command_unload(&arguments.common);
-    return command_finish(code);
+    return code;
 }
+
+static const manage_arguments gc_standard = {.older_seconds = 7 * 86400.0};
+
+const command_spec profile_gc_spec = {
+    .name = "gc",
+    .summary = "drop runs that newer ones replace",
+    .about = "Drops runs that newer complete ones replace, and interrupted ones. A run stays when "
+             "it alone knows a figure.",
+    .example = "  kvterrace profile gc --database profile.db --dry-run",
+    .options = gc_rows,
+    .argument_bytes = sizeof(manage_arguments),
+    .standard = &gc_standard,
+    .run = gc_run,
+    .settings = SETTINGS_PROFILE,
+};

@@ -9,15 +9,6 @@
 
 #include <kvterrace/profile.h>
 
-#define PROFILE_STANDARD_PATH "kvterrace-profile.db"
-
-/* The row of an option table that every subcommand with a database has; its key is 'd'. */
-#define PROFILE_DATABASE_OPTION                                                                    \
-    {                                                                                              \
-        "database", 'd', "FILE", 0, "Profile database (store.profile; " PROFILE_STANDARD_PATH ")", \
-            0                                                                                      \
-    }
-
 /* store.profile, or the usual name. */
 const char *command_profile_path(kvt_config *config);
 
@@ -26,5 +17,24 @@ const char *command_profile_path(kvt_config *config);
 KVT_NODISCARD kvt_status command_profile_open(kvt_config *config, uint32_t flags,
                                               kvt_profile **profile_out, char *message,
                                               size_t message_size);
+
+/* The profile at path for reading, of whatever host it is. */
+KVT_NODISCARD kvt_status command_profile_look(const char *path, kvt_profile **profile_out,
+                                              char *message, size_t message_size);
+
+/* Opens the profile of a command that adds to it, and makes the file when it is not
+ * there. Close it with command_profile_finish in every case. */
+typedef struct command_profile {
+    kvt_profile *profile;
+    const char *path;
+    bool made; /* it was not there before */
+} command_profile;
+
+KVT_NODISCARD kvt_status command_profile_begin(kvt_config *config, command_profile *out,
+                                               char *message, size_t message_size);
+
+/* Closes it. A profile that was made by a command that then failed is removed, unless a run is in
+ * it already. Returns the code. */
+int command_profile_finish(command_profile *profile, int code);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * quality_command.h - the subcommand `kvterrace profile quality`, and its report. One thread.
+ * quality_command.h - the report of `kvterrace profile quality`. One thread.
  */
 #ifndef TOOLS_QUALITY_COMMAND_H
 #define TOOLS_QUALITY_COMMAND_H
@@ -8,8 +8,6 @@
 #include "estimator/quality/quality_profile.h"
 
 #include <stdio.h>
-
-int command_profile_quality(int argc, char **argv);
 
 /* Tables, or one JSON document. False when memory is short; whether `out` took it is checked by the
  * caller. */

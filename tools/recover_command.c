@@ -2,12 +2,10 @@
 /*
  * recover_command.c - kvterrace recover: a new catalog for a store that lost its own. One thread.
  */
-#include "command.h"
+#include "commands.h"
 
 #include <kvterrace/recover.h>
 
-#include <jansson.h>
-#include <stdlib.h>
 #include <string.h>
 
 typedef struct recover_arguments {
@@ -17,35 +15,20 @@ typedef struct recover_arguments {
     bool dry_run;
 } recover_arguments;
 
-enum { RECOVER_OPTION_CATALOG = 0x100, RECOVER_OPTION_REPLACE };
-
-static const struct argp_option recover_options[] = {
-    {"catalog", RECOVER_OPTION_CATALOG, "PATH", 0,
-     "Make the catalog at PATH instead of where store.catalog says", 0},
-    {"dry-run", 'n', NULL, 0, "Scan and verify, and write nothing", 0},
-    {"replace", RECOVER_OPTION_REPLACE, NULL, 0,
-     "Where there is a catalog, keep it as CATALOG.damaged-N", 0},
+static const command_option recover_rows[] = {
+    TEXT_OPTION(recover_arguments, catalog, "catalog", 0, "FILE",
+                "Make the catalog at FILE instead of where store.catalog says"),
+    DRY_RUN_OPTION(recover_arguments, dry_run, "Scan and verify, and write nothing"),
+    FLAG_OPTION(recover_arguments, replace, "replace", 0,
+                "Where there is a catalog, keep it as CATALOG.damaged-N"),
     {0},
 };
-
-static error_t recover_parse(int key, char *argument, struct argp_state *state)
-{
-    recover_arguments *arguments = state->input;
-    switch (key) {
-    case ARGP_KEY_INIT: state->child_inputs[0] = &arguments->common; return 0;
-    case 'n': arguments->dry_run = true; return 0;
-    case RECOVER_OPTION_CATALOG: arguments->catalog = argument; return 0;
-    case RECOVER_OPTION_REPLACE: arguments->replace = true; return 0;
-    default: return ARGP_ERR_UNKNOWN;
-    }
-}
 
 static bool recover_take_progress(void *context, kvt_recover_stage stage, uint64_t done,
                                   uint64_t total)
 {
-    progress_update(context, total ? (double)done / (double)total : 1,
-                    stage == KVT_RECOVER_SCAN ? "scanning devices" : "verifying records");
-    return !command_interrupted();
+    return progress_ask(context, total ? (double)done / (double)total : 1,
+                        stage == KVT_RECOVER_SCAN ? "scanning devices" : "verifying records");
 }
 
 static const char *recover_state_text(kvt_recover_device_state state)
@@ -156,16 +139,11 @@ static int recover_print(const recover_arguments *arguments, const char *catalog
         recover_print_text(arguments, catalog, report);
         return EXIT_FINE;
     }
-    json_t *document = recover_json(arguments, catalog, report);
-    if (!document) return command_fail(KVT_E_MEMORY, "");
-    int failed = json_dumpf(document, stdout, JSON_INDENT(2));
-    putchar('\n');
-    json_decref(document);
-    return failed ? EXIT_FAILED : EXIT_FINE;
+    return command_print_document(recover_json(arguments, catalog, report));
 }
 
-static int recover_run(const recover_arguments *arguments, kvt_store_options *store, char *message,
-                       size_t message_size)
+static int recover_store(const recover_arguments *arguments, kvt_store_options *store,
+                         char *message, size_t message_size)
 {
     static kvt_recover_report report;
     command_progress bar;
@@ -191,36 +169,37 @@ static int recover_run(const recover_arguments *arguments, kvt_store_options *st
     return status == KVT_EXISTS || status == KVT_E_ARGUMENT ? EXIT_USAGE : code;
 }
 
-int command_recover(int argc, char **argv)
+static int recover_run(void *context)
 {
-    const struct argp_child children[] = COMMAND_CHILDREN;
-    const struct argp argp = {
-        .options = recover_options,
-        .parser = recover_parse,
-        .doc =
-            "Makes a new catalog for a store whose catalog is lost or damaged beyond use: scans "
-            "the SSD devices of its configuration for records, reads and verifies each of them, "
-            "and lists what is sound. Writes nothing to a device. The store must be closed."
-            "\vWhat comes back is what was put under its key. Bytes are not erased by a delete, "
-            "so entries that were deleted or replaced may come back; what lies on a missing "
-            "device, or was in memory alone, does not. Bring missing devices back first: the "
-            "next open of the store counts only on what the new catalog lists.\n\n"
-            "Exit code: 0 recovered from every device, 1 nothing could be recovered, or a device "
-            "is missing or partly unreadable, 2 usage.",
-        .children = children};
-    recover_arguments arguments = {0};
-    char message[COMMAND_MESSAGE_BYTES] = "";
-    int code = command_load(&argp, argc, argv, &arguments);
-    if (code != EXIT_FINE) return code;
     static const char *const sections[] = {"device.*", NULL};
+    const recover_arguments *arguments = context;
+    char message[COMMAND_MESSAGE_BYTES] = "";
     kvt_store_options options;
     void *owner = NULL;
     kvt_status status =
-        kvt_store_options_read(arguments.common.config, &options, &owner, message, sizeof message);
-    if (status != KVT_OK) code = command_fail_input(status, message);
-    if (code == EXIT_FINE) code = command_report_unused(&arguments.common, sections);
-    if (code == EXIT_FINE) code = recover_run(&arguments, &options, message, sizeof message);
+        kvt_store_options_read(arguments->common.config, &options, &owner, message, sizeof message);
+    int code = status == KVT_OK ? command_report_unused(&arguments->common, sections)
+                                : command_fail_input(status, message);
+    if (code == EXIT_FINE) code = recover_store(arguments, &options, message, sizeof message);
     kvt_store_options_free(owner);
-    command_unload(&arguments.common);
-    return command_finish(code);
+    return code;
 }
+
+const command_spec recover_spec = {
+    .name = "recover",
+    .summary = "make a new catalog from what the devices hold",
+    .about = "Makes a new catalog for a store whose catalog is lost or damaged beyond use: scans "
+             "the SSD devices of its configuration for records, reads and verifies each of them, "
+             "and lists what is sound. Writes nothing to a device. The store must be closed.",
+    .details = "The new catalog lists what was put under its key. Bytes are not erased by a "
+               "delete, so entries that were deleted or replaced may come back; the bytes on a "
+               "missing device, or in memory alone, do not. Bring missing devices back first: the "
+               "next open of the store counts only on what the new catalog lists.\n\n"
+               "Exit code 1 also says that nothing could be recovered, or that a device is missing "
+               "or partly unreadable.",
+    .example = "  kvterrace recover --config kvterrace.ini --dry-run",
+    .options = recover_rows,
+    .argument_bytes = sizeof(recover_arguments),
+    .run = recover_run,
+    .settings = SETTINGS_OWN,
+};

@@ -6,7 +6,7 @@
  * Runs are made one after the other in this thread: every policy with every seed. Exit 1 when a
  * live run gave back wrong bytes or its moves differ from its plan log.
  */
-#include "command.h"
+#include "commands.h"
 #include "compare_command.h"
 #include "data_files.h"
 #include "output_file.h"
@@ -31,11 +31,10 @@ typedef struct replay_arguments {
     const char *trace;
     const char *report;
     const char *policies;
-    bool generated;
-    bool live;
+    const char *workload; /* "poisson", or NULL */
+    unsigned live;        /* the place of the mode in sim|live */
     bool compare;
     compare_arguments comparison;
-    char command_line[1024];
 } replay_arguments;
 
 /* One run of the command, from settings to results. */
@@ -59,122 +58,77 @@ typedef struct replay_session {
     char message[COMMAND_MESSAGE_BYTES];
 } replay_session;
 
-enum {
-    KEY_SEEDS = 0x100,
-    KEY_SCALE,
-    KEY_CSV,
-    KEY_PLAN_LOG,
-    KEY_EXPLAIN,
-    KEY_LIMIT,
-    KEY_COMPARE,
-    KEY_QUICK,
-    KEY_SPEEDS,
-    KEY_SESSIONS,
-    KEY_THREADS
-};
-
-static const struct argp_option replay_command_options[] = {
-    {"trace", 't', "FILE", 0, "Replay a trace: Mooncake JSONL, plain or zstd", 0},
-    {"workload", 'w', "poisson", 0, "Replay a generated workload, made by [workload]", 0},
-    {"policy", 'p', "LIST", 0,
-     "Policies to compare, such as lru,utility (store.policy); in simulation also oracle, utility "
-     "with the future's rates: a bound",
-     0},
-    {"mode", 'm', "sim|live", 0, "Virtual time, or a real store with real bytes (sim)", 0},
-    {"report", 'r', "FILE", 0, "Write a page too, as kvterrace report does", 0},
-    {"database", 'd', "FILE", 0, "Profile database (store.profile)", 0},
-    {"seed", 'S', "N", 0, "Seed of the workload and of live bytes (replay.seed)", 0},
-    {"seeds", KEY_SEEDS, "N", 0, "Runs per policy, each with the next seed (replay.seeds)", 0},
-    {"limit", KEY_LIMIT, "N", 0, "Requests to replay (replay.limit)", 0},
-    {"scale", KEY_SCALE, "X", 0, "Live: factor on bytes and seconds (replay.scale)", 0},
-    {"prefill-csv", KEY_CSV, "PREFIX", 0, "Measured prefill times (prefill.csv)", 0},
-    {"plan-log", KEY_PLAN_LOG, "FILE", 0,
-     "Write every move, one line each (replay.plan_log); of several runs, to "
-     "FILE.POLICY.SEED",
-     0},
-    {"explain", KEY_EXPLAIN, "N", 0,
-     "Simulation: say why each of the N stored blocks that the engine expects to be used soonest "
-     "is where it is, and by which reuse expert (replay.explain)",
-     0},
-    {0, 0, 0, 0, "Comparison at equal quality:", 1},
-    {"compare", KEY_COMPARE, 0, 0,
-     "Tune utility against each baseline and against the best uniform mix of forms, then compare "
-     "them over drawn sessions, seed by seed (needs replay.ladder)",
-     0},
-    {"quick", KEY_QUICK, 0, 0, "With coarse grids, 3 seeds and 400 requests", 0},
-    {"speeds", KEY_SPEEDS, "LIST", 0, "At each of these SSD bandwidths in GB/s, such as 1,3,7", 0},
-    {"sessions", KEY_SESSIONS, "N", 0, "Sessions of one draw (as many as the trace has)", 0},
-    {"threads", KEY_THREADS, "N", 0, "Runs at a time (one per processor)", 0},
+static const command_option replay_rows[] = {
+    {.name = "trace",
+     .letter = 't',
+     .argument = "FILE",
+     .text = "Replay a trace: Mooncake JSONL, plain or zstd; - is standard input",
+     .kind = OPTION_TEXT,
+     .flags = OPTION_READS,
+     .offset = offsetof(replay_arguments, trace)},
+    TEXT_OPTION(replay_arguments, workload, "workload", 'w', "poisson",
+                "Replay a generated workload, made by the settings in [workload]"),
+    TEXT_OPTION(replay_arguments, policies, "policy", 'p', "LIST",
+                "Policies to compare, such as lru,utility (store.policy); in simulation also "
+                "oracle, utility with the future's rates: a bound"),
+    {.name = "mode",
+     .letter = 'm',
+     .argument = "sim|live",
+     .text = "Virtual time, or a real store with real bytes (sim)",
+     .kind = OPTION_CHOICE,
+     .offset = offsetof(replay_arguments, live),
+     .extra = "sim|live"},
+    TEXT_OPTION(replay_arguments, report, "report", 'r', "FILE",
+                "Write a page too, as kvterrace report does"),
+    SETTING_OPTION("store.profile", "database", 'd', "FILE", "Profile database (store.profile)"),
+    SETTING_OPTION("replay.seed", "seed", 'S', "N",
+                   "Seed of the workload and of live bytes (replay.seed)"),
+    SETTING_OPTION("replay.seeds", "seeds", 0, "N",
+                   "Runs per policy, each with the next seed (replay.seeds)"),
+    SETTING_OPTION("replay.limit", "limit", 0, "N", "Requests to replay (replay.limit)"),
+    SETTING_OPTION("replay.scale", "scale", 0, "X",
+                   "Live: factor on bytes and seconds (replay.scale)"),
+    SETTING_OPTION("prefill.csv", "prefill-csv", 0, "PREFIX",
+                   "Measured prefill times (prefill.csv)"),
+    SETTING_OPTION("replay.plan_log", "plan-log", 0, "FILE",
+                   "Write every move, one line each (replay.plan_log); of several runs, to "
+                   "FILE.POLICY.SEED"),
+    SETTING_OPTION("replay.explain", "explain", 0, "N",
+                   "Simulation: say why each of the N stored blocks that the engine expects to be "
+                   "used soonest is where it is, and by which reuse expert (replay.explain)"),
+    FLAG_OPTION(replay_arguments, compare, "compare", 0,
+                "Tune utility against each baseline and against the best uniform mix of variants, "
+                "then compare them over drawn sessions, seed by seed (needs replay.ladder); the "
+                "options below are for this"),
+    QUICK_OPTION(replay_arguments, comparison.quick, "With coarse grids, 3 seeds and 400 requests"),
+    TEXT_OPTION(replay_arguments, comparison.speeds, "speeds", 0, "LIST",
+                "At each of these SSD bandwidths in GB/s, such as 1,3,7"),
+    COUNT_OPTION(replay_arguments, comparison.sessions, "sessions", 1, 1u << 24,
+                 "Sessions of one draw (as many as the trace has)"),
+    THREADS_OPTION(replay_arguments, comparison.threads, 64, "Runs at a time (one per processor)"),
     {0},
 };
 
-/* Whether the key is an option of --compare. */
-static bool replay_parse_compare(int key, char *argument, replay_arguments *arguments)
+static int replay_check(void *context)
 {
+    replay_arguments *arguments = context;
     compare_arguments *comparison = &arguments->comparison;
-    switch (key) {
-    case KEY_COMPARE: arguments->compare = true; return true;
-    case KEY_QUICK: comparison->quick = true; return true;
-    case KEY_SPEEDS: comparison->speeds = argument; return true;
-    case KEY_SESSIONS: comparison->sessions = argument; return true;
-    case KEY_THREADS: comparison->threads = argument; return true;
-    default: return false;
-    }
-}
-
-static void replay_check_arguments(const replay_arguments *arguments, struct argp_state *state)
-{
-    const compare_arguments *comparison = &arguments->comparison;
-    if (!arguments->trace && !arguments->generated) {
-        argp_error(state, "what is to be replayed? --trace FILE or --workload poisson");
-    }
-    if (arguments->trace && arguments->generated) {
-        argp_error(state, "--trace and --workload exclude each other");
-    }
-    if (arguments->compare && (arguments->live || arguments->report)) {
-        argp_error(state,
-                   "--compare simulates, and prints text or JSON: make its page with --json and "
-                   "kvterrace report");
-    }
+    const char *workload = arguments->workload;
+    if (workload != NULL && strcmp(workload, "poisson") != 0)
+        return command_misuse("unknown workload '%.200s': poisson is the one there is", workload);
+    if (!arguments->trace && !workload)
+        return command_misuse("what is to be replayed? --trace FILE or --workload poisson");
+    if (arguments->trace && workload)
+        return command_misuse("--trace and --workload exclude each other");
+    if (arguments->compare && (arguments->live || arguments->report))
+        return command_misuse("--compare simulates, and prints text or JSON: make its page with "
+                              "--json and kvterrace report");
     if (!arguments->compare &&
-        (comparison->quick || comparison->speeds || comparison->sessions || comparison->threads)) {
-        argp_error(state, "--quick, --speeds, --sessions and --threads are options of --compare");
-    }
-}
-
-static error_t replay_parse(int key, char *argument, struct argp_state *state)
-{
-    replay_arguments *arguments = state->input;
-    command_common *common = &arguments->common;
-    switch (key) {
-    case ARGP_KEY_INIT: state->child_inputs[0] = common; return 0;
-    case 't':
-        arguments->trace = argument;
-        command_add_input(common, argument);
-        return 0;
-    case 'p': arguments->policies = argument; return 0;
-    case 'r': arguments->report = argument; return 0;
-    case 'd': command_add_setting(common, "store.profile", argument); return 0;
-    case 'S': command_add_setting(common, "replay.seed", argument); return 0;
-    case KEY_SEEDS: command_add_setting(common, "replay.seeds", argument); return 0;
-    case KEY_LIMIT: command_add_setting(common, "replay.limit", argument); return 0;
-    case KEY_SCALE: command_add_setting(common, "replay.scale", argument); return 0;
-    case KEY_CSV: command_add_setting(common, "prefill.csv", argument); return 0;
-    case KEY_EXPLAIN: command_add_setting(common, "replay.explain", argument); return 0;
-    case KEY_PLAN_LOG: command_add_setting(common, "replay.plan_log", argument); return 0;
-    case 'w':
-        arguments->generated = true;
-        if (strcmp(argument, "poisson") != 0) argp_error(state, "unknown workload '%s'", argument);
-        return 0;
-    case 'm':
-        arguments->live = strcmp(argument, "live") == 0;
-        if (!arguments->live && strcmp(argument, "sim") != 0) {
-            argp_error(state, "unknown mode '%s': sim or live", argument);
-        }
-        return 0;
-    case ARGP_KEY_END: replay_check_arguments(arguments, state); return 0;
-    default: return replay_parse_compare(key, argument, arguments) ? 0 : ARGP_ERR_UNKNOWN;
-    }
+        (comparison->quick || comparison->speeds || comparison->sessions || comparison->threads))
+        return command_misuse("--quick, --speeds, --sessions and --threads are options of "
+                              "--compare");
+    if (arguments->trace && strcmp(arguments->trace, "-") == 0) arguments->trace = "/dev/stdin";
+    return EXIT_FINE;
 }
 
 static bool replay_policy_known(const char *name)
@@ -198,6 +152,7 @@ static kvt_status replay_take_policies(replay_session *session, const char *list
         if (!oracle && !replay_policy_known(name)) {
             (void)snprintf(session->message, sizeof session->message, "unknown policy '%.100s'",
                            name);
+            command_suggest(session->message, sizeof session->message, name, kvt_policy_name_at);
             return KVT_E_CONFIG;
         }
         if (session->policy_count == REPLAY_POLICIES_MAX) {
@@ -401,7 +356,7 @@ static kvt_status replay_print(replay_session *session)
         date[0] = '\0';
     }
     replay_report report = {.version = kvt_version(),
-                            .command = arguments->command_line,
+                            .command = arguments->common.line,
                             .machine = machine,
                             .date = date,
                             .options = &session->options,
@@ -523,7 +478,7 @@ static kvt_status replay_prepare(replay_session *session)
     if (status != KVT_OK) return status;
     /* Marks the generator's settings as used before anything long starts. */
     replay_generator generator;
-    if (arguments->generated) {
+    if (arguments->workload) {
         replay_generator_read(config, &generator);
         return replay_generator_check(&generator, session->message, sizeof session->message);
     }
@@ -547,7 +502,7 @@ static int replay_run_session(replay_arguments *arguments)
     int code = EXIT_FINE;
     if (status == KVT_OK) {
         code = command_report_unused(&arguments->common,
-                                     arguments->generated ? all_sections : sections);
+                                     arguments->workload ? all_sections : sections);
     }
     if (status == KVT_OK && code == EXIT_FINE) {
         status = replay_run_all(&session);
@@ -576,32 +531,31 @@ static int replay_run_comparison(replay_arguments *arguments)
     arguments->comparison.trace = arguments->trace;
     arguments->comparison.policies = arguments->policies;
     arguments->comparison.machine = machine;
-    arguments->comparison.command_line = arguments->command_line;
     return command_compare(&arguments->common, &arguments->comparison);
 }
 
-int command_replay(int argc, char **argv)
+static int replay_start(void *context)
 {
-    const struct argp_child children[] = COMMAND_CHILDREN;
-    const struct argp argp = {
-        .options = replay_command_options,
-        .parser = replay_parse,
-        .doc = "Replays a workload against each policy: in virtual time on modelled devices, or "
-               "live on a real store. The default tiers of a simulation are 100 GB of DRAM and "
-               "400 GB of SSD, as fast as the profile says.",
-        .children = children};
-    replay_arguments arguments = {0};
-    size_t used = 0;
-    for (int i = 0; i < argc && used < sizeof arguments.command_line; i++) {
-        int length = snprintf(arguments.command_line + used, sizeof arguments.command_line - used,
-                              "%s%s", i ? " " : "", argv[i]);
-        if (length < 0) break;
-        used += (size_t)length;
-    }
-    int code = command_load(&argp, argc, argv, &arguments);
-    if (code != EXIT_FINE) return code;
-    command_data_setting(&arguments.common, "replay.ladder", "profile:");
-    code = arguments.compare ? replay_run_comparison(&arguments) : replay_run_session(&arguments);
-    command_unload(&arguments.common);
-    return command_finish(code);
+    replay_arguments *arguments = context;
+    command_data_setting(&arguments->common, "replay.ladder", "profile:");
+    return arguments->compare ? replay_run_comparison(arguments) : replay_run_session(arguments);
 }
+
+const command_spec replay_spec = {
+    .name = "replay",
+    .summary = "run a trace or a generated workload against policies",
+    .about = "Replays a workload against each policy: in virtual time on modelled devices, or live "
+             "on a real store. The default tiers of a simulation are 100 GB of DRAM and 400 GB of "
+             "SSD, as fast as the profile says. An interruption prints the runs that were "
+             "finished.",
+    .synopsis = "--trace FILE|--workload poisson",
+    .example = "  kvterrace replay --workload poisson --policy lru,utility --report run.html\n"
+               "  kvterrace replay --trace trace.jsonl --policy lru,utility "
+               "\\\n    --set tier.dram.capacity=125g --set tier.ssd.capacity=500g",
+    .options = replay_rows,
+    .argument_bytes = sizeof(replay_arguments),
+    .check = replay_check,
+    .run = replay_start,
+    .settings = SETTINGS_OWN,
+    .lists = LISTS_POLICIES | LISTS_SETTINGS,
+};

@@ -3,12 +3,11 @@
  * report_command.c - kvterrace report: what JSON documents of the other commands say, as a page or
  * as text. One thread.
  */
-#include "command.h"
+#include "commands.h"
 #include "output_file.h"
 #include "report_page.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define REPORT_BYTES_MAX (UINT64_C(64) << 20) /* of all files: a browser has to hold the page */
@@ -16,9 +15,15 @@
 typedef struct report_arguments {
     command_common common;
     const char *output;
-    const char **inputs;
-    size_t input_count;
+    command_list inputs;
 } report_arguments;
+
+static const command_option report_rows[] = {
+    OUTPUT_OPTION(report_arguments, output,
+                  "Write the page to FILE; without it print what it concludes"),
+    OPERANDS(report_arguments, inputs, "FILE", 1, 0, OPTION_READS),
+    {0},
+};
 
 /* A file while jansson reads it. */
 typedef struct report_source {
@@ -26,33 +31,6 @@ typedef struct report_source {
     uint64_t *left; /* bytes that may still be read, of all files */
     bool too_large;
 } report_source;
-
-static const struct argp_option report_options[] = {
-    {"output", 'o', "FILE", 0, "Write the page to FILE; without it print what it concludes", 0},
-    {0},
-};
-
-static error_t report_parse(int key, char *argument, struct argp_state *state)
-{
-    report_arguments *arguments = state->input;
-    switch (key) {
-    case ARGP_KEY_INIT: state->child_inputs[0] = &arguments->common; return 0;
-    case 'o': arguments->output = argument; return 0;
-    case ARGP_KEY_ARG: {
-        const char **grown =
-            realloc(arguments->inputs, (arguments->input_count + 1) * sizeof *grown);
-        if (grown == NULL) argp_failure(state, EXIT_FAILED, 0, "out of memory");
-        arguments->inputs = grown;
-        arguments->inputs[arguments->input_count++] = argument;
-        command_add_input(&arguments->common, argument);
-        return 0;
-    }
-    case ARGP_KEY_END:
-        if (arguments->input_count == 0) argp_error(state, "which FILE? - is standard input");
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
-    }
-}
 
 static size_t report_read_bytes(void *buffer, size_t size, void *context)
 {
@@ -104,8 +82,8 @@ static kvt_status report_read_all(const report_arguments *arguments, report_page
 {
     uint64_t left = REPORT_BYTES_MAX;
     kvt_status status = report_page_open(page);
-    for (size_t i = 0; status == KVT_OK && i < arguments->input_count; i++) {
-        const char *path = arguments->inputs[i];
+    for (size_t i = 0; status == KVT_OK && i < arguments->inputs.count; i++) {
+        const char *path = arguments->inputs.items[i];
         json_t *document = NULL;
         status = report_read(path, &left, &document, message, message_size);
         if (status == KVT_OK)
@@ -116,14 +94,13 @@ static kvt_status report_read_all(const report_arguments *arguments, report_page
     return status;
 }
 
-static int report_run(const report_arguments *arguments)
+static int report_run(void *context)
 {
-    static const char *const no_sections[] = {NULL};
+    const report_arguments *arguments = context;
     const command_common *common = &arguments->common;
     char message[COMMAND_MESSAGE_BYTES] = "";
     report_page page = {0};
-    int code = command_report_unused(common, no_sections);
-    if (code != EXIT_FINE) return code;
+    int code = EXIT_FINE;
     kvt_status status = KVT_OK;
     if (arguments->output != NULL)
         status = command_check_target(common, "output", arguments->output, message, sizeof message);
@@ -141,26 +118,16 @@ static int report_run(const report_arguments *arguments)
     return code;
 }
 
-int command_report(int argc, char **argv)
-{
-    const struct argp_child children[] = COMMAND_CHILDREN;
-    const struct argp argp = {
-        .options = report_options,
-        .parser = report_parse,
-        .args_doc = "FILE...",
-        .doc = "Reads what other commands printed with --json and says what it means: who is "
-               "ahead, where it is behind, what to do next. With --output these words head a page "
-               "with figures and tables, one HTML file that needs nothing else.\v"
-               "For example:\n"
-               "  kvterrace replay --workload poisson --policy lru,utility --json >run.json\n"
+const command_spec report_spec = {
+    .name = "report",
+    .summary = "say and draw what the JSON of the other commands means",
+    .about = "Reads what other commands printed with --json and says what it means: which policy "
+             "is ahead, where it is behind, what to do next. With --output these words head a page "
+             "with figures and tables, one HTML file that needs nothing else. A FILE of - is "
+             "standard input.",
+    .example = "  kvterrace replay --workload poisson --policy lru,utility --json >run.json\n"
                "  kvterrace report run.json -o run.html",
-        .children = children};
-    report_arguments arguments = {0};
-    int code = command_load(&argp, argc, argv, &arguments);
-    if (code == EXIT_FINE) {
-        code = report_run(&arguments);
-        command_unload(&arguments.common);
-    }
-    free(arguments.inputs);
-    return command_finish(code);
-}
+    .options = report_rows,
+    .argument_bytes = sizeof(report_arguments),
+    .run = report_run,
+};

@@ -4,18 +4,35 @@
  */
 #include "variant_list.h"
 
+#include "command.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+static const char *list_usual_at(size_t index)
+{
+    return quality_variant_usual((uint32_t)index, false);
+}
+
+void command_unknown_variant(const char *name, char *message, size_t message_size)
+{
+    (void)snprintf(message, message_size, "unknown variant '%.200s'", name);
+    command_suggest(message, message_size, name, list_usual_at);
+}
+
 static kvt_status list_add(const char *name, quality_variant *variants, uint32_t capacity,
                            uint32_t *count, char *message, size_t message_size)
 {
-    if (*count < capacity && quality_variant_parse(name, &variants[*count]) == KVT_OK) {
+    if (*count == capacity) {
+        (void)snprintf(message, message_size, "more than %u variants", (unsigned)capacity);
+        return KVT_E_ARGUMENT;
+    }
+    if (quality_variant_parse(name, &variants[*count]) == KVT_OK) {
         ++*count;
         return KVT_OK;
     }
-    (void)snprintf(message, message_size, "unknown variant '%.200s', or too many", name);
+    command_unknown_variant(name, message, message_size);
     return KVT_E_ARGUMENT;
 }
 

@@ -15,4 +15,7 @@ KVT_NODISCARD kvt_status command_parse_variants(const char *list, bool quick,
                                                 uint32_t *count_out, char *message,
                                                 size_t message_size);
 
+/* "unknown variant 'x'", with the usual one that is near. */
+void command_unknown_variant(const char *name, char *message, size_t message_size);
+
 #endif

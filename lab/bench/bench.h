@@ -27,7 +27,19 @@ typedef struct bench_options {
                               device that may be overwritten */
     uint32_t device_count;
     const char *scratch_folder; /* NULL = /var/tmp */
+
+    /* Told of the share that is done, [0,1], and of what is at work; or NULL. */
+    void (*progress)(void *context, double done, const char *what);
+    void *progress_context;
 } bench_options;
+
+/* Says to options->progress how many of the parts are done, and what comes next. */
+static inline void bench_tell(const bench_options *options, double done, double parts,
+                              const char *what)
+{
+    if (options->progress != NULL)
+        options->progress(options->progress_context, parts > 0 ? done / parts : 0, what);
+}
 
 /*
  * Reads and writes every device through a pool of its own, and two throttled members through a
@@ -94,6 +106,8 @@ typedef struct bench_policy_options {
     bool quiet;       /* no notes */
     uint32_t entries; /* of one size; 0 = 1e3, 1e5 and 1e6 */
     uint32_t seeds;   /* of each instance; 0 = 3 */
+    void (*progress)(void *context, double done, const char *what); /* as in bench_options */
+    void *progress_context;
 } bench_policy_options;
 
 /*
@@ -127,6 +141,8 @@ typedef struct bench_codecs_options {
     uint32_t contexts; /* entries judged per model; 0 = 40, or 8 when quick */
     uint32_t threads;  /* that judge; 0 = one per processor */
     uint32_t workers;  /* time whole records on so many threads, too; 0 or 1 = on one alone */
+    void (*progress)(void *context, double done, const char *what); /* as in bench_options */
+    void *progress_context;
 } bench_codecs_options;
 
 /*

@@ -16,7 +16,7 @@ commands_of() {
 }
 options_of() {
     "$command" "$@" --help | sed -n 's/^  *\(-[A-Za-z?], \)\{0,1\}\(--[a-z-]*\).*/\2/p' |
-        grep -v -e '^--help$' -e '^--usage$'
+        grep -v -e '^--help$' -e '^--version$'
 }
 
 checked=0
@@ -60,7 +60,8 @@ expect live kvterrace replay --mode = l
 expect utility kvterrace replay --policy u
 expect store.policy= kvterrace replay --set store.pol
 expect --database kvterrace profile quality --data
-expect --write-dumps kvterrace profile quality --write
+expect --output kvterrace profile dumps --out
+expect settings kvterrace sett
 expect check-config kvterrace check
 expect /etc/passwd kvterrace replay --trace /etc/passw
 expect /etc/passwd kvterrace inspect /etc/passw

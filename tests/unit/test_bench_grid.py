@@ -142,7 +142,7 @@ class GridTest(CommandCase):
 
     def test_wrong_arguments(self):
         self.assertIn("no cell is named", self.grid("--cell", "nothing", code=2).stderr)
-        self.assertIn("tuning, hidden or all", self.grid("--half", "both", code=2).stderr)
+        self.assertIn("one of all|tuning|hidden", self.grid("--half", "both", code=2).stderr)
         self.grid("--seeds", "101", code=2)
         hidden = self.list("--half", "hidden")[0]["cell"]
         self.grid("--cell", hidden, "--half", "tuning", code=2)

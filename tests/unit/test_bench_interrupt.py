@@ -59,18 +59,18 @@ class InterruptTest(CommandCase):
 
     def test_devices(self):
         os.mkdir(self.path("work"))
-        self.interrupt("devices", "-D", "work", "-n", "20")
+        self.interrupt("devices", "-D", "work", "--iterations", "20")
 
     def test_restart(self):
         os.mkdir(self.path("work"))
-        self.interrupt("restart", "-D", "work", "-n", "200000")
-        self.interrupt("restart", "-D", "work", "-n", "200000", number=signal.SIGTERM,
+        self.interrupt("restart", "-D", "work", "--iterations", "200000")
+        self.interrupt("restart", "-D", "work", "--iterations", "200000", number=signal.SIGTERM,
                        everyone=False)
 
     def test_benches_without_files(self):
         os.mkdir(self.path("work"))
-        self.interrupt("extent", "-n", "100000000", files=False)
-        self.interrupt("stripe", "-n", "999999", files=False)
+        self.interrupt("extent", "--iterations", "100000000", files=False)
+        self.interrupt("stripe", "--iterations", "999999", files=False)
         self.interrupt("live", files=False)
 
 

@@ -42,14 +42,6 @@ class CommandTest(CommandCase):
             self.assertIn(f"\n  {name} ", text)
         self.assertRegex(self.run_command("--version").stdout, r"^kvterrace \d+\.\d+\.\d+\n$")
 
-    def test_help_of_quality(self):
-        """What one help does not list it leads to."""
-        text = self.run_command("profile", "quality", "--help").stdout
-        for other in (["--kv", "FILE"], ["--mixed"]):
-            self.assertIn(" ".join(other), text)
-            more = self.run_command("profile", "quality", *other, "--help").stdout
-            self.assertIn(other[0], more.split("Mandatory")[0])
-
     def test_usage(self):
         self.fails("Usage", code=2)
         self.fails("unknown command 'fly'", "fly")
@@ -61,7 +53,8 @@ class CommandTest(CommandCase):
         self.fails("--compare simulates", "replay", *WORKLOAD, "--compare", "--mode", "live")
         self.fails("needs a ladder", "replay", *WORKLOAD, "--compare")
         self.fails("--speeds: up to 8", "replay", *WORKLOAD, "--compare", "--speeds", "1,x")
-        self.fails("--threads: 1 to 64", "replay", *WORKLOAD, "--compare", "--threads", "0")
+        self.fails("--threads: '0' is not from 1 to 64", "replay", *WORKLOAD, "--compare",
+                   "--threads", "0")
         self.fails("unknown workload", "replay", "--workload", "fish")
         self.fails("unrecognized option", "replay", "--frobnicate")
         self.fails("which FILE", "inspect")
@@ -107,7 +100,7 @@ class CommandTest(CommandCase):
         self.assertFalse(os.path.exists(self.path("x")))
         text = self.run_command("check-config", path, "--set", "tier.dram.capacity=2GiB").stdout
         self.assertIn("2.00 GiB", text)
-        names = [row["name"] for row in self.run_json("check-config", "--settings")["settings"]]
+        names = [row["name"] for row in self.run_json("settings")["settings"]]
         self.assertIn("tier.dram.capacity", names)
 
     def test_check_config_refuses(self):
@@ -204,7 +197,7 @@ class CommandTest(CommandCase):
     def test_profile_quality(self):
         texts = ["=" + os.path.join(REFERENCE, "texts", name)
                  for name in ("recall-512.jsonl", "recall-768.jsonl")]
-        words = ["profile", "quality", "--quick", "-n", "3", "--model",
+        words = ["profile", "quality", "--quick", "--contexts", "3", "--model",
                  os.path.join(REFERENCE, "model"), "--text", "short" + texts[0], "--text",
                  "long" + texts[1], "--database", "q.db"]
         document = self.run_json(*words)
@@ -242,10 +235,10 @@ class CommandTest(CommandCase):
         text = ["--text", os.path.join(REFERENCE, "texts", "recall-512.jsonl")]
         self.fails("--model is missing", "profile", "quality", *text)
         self.fails("--text is missing", "profile", "quality", *model)
-        self.fails("unknown metric 'bleu'", "profile", "quality", *model, *text, "--loss", "bleu")
-        self.fails("unknown variant 'kivi:k5v5'", "profile", "quality", *model, *text, "-V",
-                   "raw kivi:k5v5")
-        self.fails("'0' is not from 1", "profile", "quality", *model, *text, "-n", "0")
+        self.fails("unknown loss 'bleu'", "profile", "quality", *model, *text, "--loss", "bleu")
+        self.fails("unknown variant 'kivi:k5v5'", "profile", "quality", *model, *text,
+                   "--variants", "raw kivi:k5v5")
+        self.fails("'0' is not from 1", "profile", "quality", *model, *text, "--contexts", "0")
         self.fails("none.jsonl", "profile", "quality", *model, "--text", "none.jsonl")
         self.fails("classes", "profile", "quality", *model, "--text", "=" + text[1])
         self.fails("none.bin", "profile", "quality", *model, *text, "--tokenizer", "none.bin")
@@ -255,12 +248,12 @@ class CommandTest(CommandCase):
     def test_profile_dumps_and_calibrate(self):
         model = ["--model", os.path.join(REFERENCE, "model")]
         text = ["--text", os.path.join(REFERENCE, "texts", "recall-512.jsonl")]
-        few = [*text, "-n", "2"]
-        self.run_command("profile", "quality", "--write-dumps", "dumps", *model, *few)
+        few = [*text, "--contexts", "2"]
+        self.run_command("profile", "dumps", "--output", "dumps", *model, *few)
         dumps = [os.path.join("dumps", name) for name in sorted(os.listdir(
             os.path.join(self.folder, "dumps")))]
         self.assertEqual(len(dumps), 2)
-        document = self.run_json("profile", "quality", "--kv", *dumps, "--quick", "--model",
+        document = self.run_json("profile", "attention", *dumps, "--quick", "--name",
                                  "reference_model", "--class", "short", "--database", "c.db")
         self.assertEqual((document["pairs"], document["queries"], document["entries"]), (10, 8, 2))
         for key in ("pairs_per_s", "pairs_per_s_with_encode", "probe_gflops", "sgemm_gflops",
@@ -295,7 +288,7 @@ class CommandTest(CommandCase):
                    "store.profile=c.db", "--set", "replay.ladder=profile:reference_model:long")
         self.fails("profile:MODEL:CLASS", "replay", *WORKLOAD, "--set",
                    "store.profile=c.db", "--set", "replay.ladder=profile:short")
-        document = self.run_json("profile", "quality", "--mixed", *model, *few, "--mixes", "2",
+        document = self.run_json("profile", "mixed", *model, *few, "--mixes", "2",
                                  "--variants", "planes:k4v4,g64; planes:k2v2,g64")
         self.assertTrue(document["kl"]["predicted"] > 0 and document["kl"]["measured"] > 0)
         # What is refused.
@@ -304,9 +297,9 @@ class CommandTest(CommandCase):
         self.fails("--text is missing", "profile", "calibrate", *model)
         self.fails("of one class: a and b", "profile", "calibrate", *model, "--text", "a=x",
                    "--text", "b=x")
-        self.fails("none.safetensors", "profile", "quality", "--kv", "none.safetensors")
-        self.fails("goes with --write-dumps", "profile", "quality", "--kv", dumps[0], *text)
-        self.fails("--text is missing", "profile", "quality", "--mixed", *model)
+        self.fails("none.safetensors", "profile", "attention", "none.safetensors")
+        self.fails("unrecognized option '--text'", "profile", "attention", dumps[0], *text)
+        self.fails("--text is missing", "profile", "mixed", *model)
 
     def test_profile_refusals(self):
         self.fails("no such profile", "profile", "show", "--database", "none.db")
@@ -561,7 +554,8 @@ class CommandTest(CommandCase):
         self.assertEqual(self.run_json("inspect", "blank")["label"], "blank")
         self.put("foreign", b"somebody else's bytes" * 4096)
         document = self.run_json("inspect", "foreign", code=2)
-        self.assertEqual((document["kind"], document["label"]), ("unknown", "foreign"))
+        self.assertEqual(document["schema"], "kvterrace-error-1")
+        self.assertEqual(document["error"]["file"], "foreign")
         for magic in (b"KVTR\r\n\x1a\n", b"\xffVTR\r\n\x1a\n"):
             self.put("record", magic + bytes(8184))
             self.fails("record", "inspect", "record", code=2)
@@ -633,7 +627,8 @@ class CommandTest(CommandCase):
         self.fails("none.safetensors", "encode", "none.safetensors")
         self.fails("none.kvt", "decode", "none.kvt", "-o", "x")
         self.put_dump("kv.safetensors")
-        self.fails("unknown variant 'kivi:k5v5'", "encode", "kv.safetensors", "-V", "kivi:k5v5")
+        self.fails("unknown variant 'kivi:k5v5'", "encode", "kv.safetensors", "--variant",
+                   "kivi:k5v5")
         other = ("F16", [64, 2, 16], bytes(64 * 2 * 16 * 2))
         for part, edit in (
                 ("v.1 is missing", lambda t: t.pop("v.1")),

@@ -162,7 +162,7 @@ class FilesTest(CommandCase):
             self.fails(name, "decode", name, "-o", "x")
         for name in ("garbage", "empty"):
             result = self.run_command("inspect", name, code=2)
-            self.assertIn("neither a catalog, nor a record, nor a labelled device", result.stderr)
+            self.assertIn("neither a catalog, nor a profile, nor a record", result.stderr)
         self.fails("this is a folder", "check-config", ".")
         tier = ["--set", "device.d.tier=ssd", "--set", "device.d.backend=file", "--set",
                 "device.d.path=garbage"]
@@ -172,7 +172,7 @@ class FilesTest(CommandCase):
                    "device.d.capacity=16MiB", "--set", "tier.ssd.capacity=1GB")
         for command in ("recover", "verify"):
             result = self.run_command(command, "--set", "tier.dram.capacity=1GiB", code=2)
-            self.assertIn("store.catalog is not set (KVT_E_CONFIG)", result.stderr)
+            self.assertIn("store.catalog is not set", result.stderr)
         self.fails("No such file", "bench", "restart", "-D", "none")
         self.fails("No such file", "bench", "devices", "-D", "none")
         self.fails("No such file", "profile", "devices", "-D", "none", "--database", "i.db")
@@ -197,7 +197,7 @@ class FilesTest(CommandCase):
         self.assertGreater(len(commands), 15)
         for command in commands:
             with self.subTest(command=command):
-                words = shlex.split(command)
+                words = shlex.split(re.sub(r"(--json)? *>.*| \|.*", "", command))
                 self.assertIn("Usage:", self.run_command(*words, "--help").stdout)
                 for path in re.findall(r"\b(?:profiles|reference_model)/[\w./-]+", command):
                     self.assertTrue(any(os.path.exists(os.path.join(source, path + ending))

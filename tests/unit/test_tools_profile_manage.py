@@ -84,7 +84,7 @@ class ManageTest(CommandCase):
                    "--database", "b.db")
         self.fails("without a source", "profile", "import", "q.csv", "--database", "b.db")
         self.fails("no.csv", "profile", "import", "no.csv", "--database", "b.db")
-        self.fails("a file is missing", "profile", "import", "--database", "b.db")
+        self.fails("which FILE.csv?", "profile", "import", "--database", "b.db")
         self.fails("no such table", "profile", "export", "--table", "x", "--database", "b.db")
         self.fails("no such profile", "profile", "export", "--database", "none.db")
         self.fails("MODEL:CLASS", "profile", "export", "--ladder", "m", "--database", "b.db")

@@ -369,7 +369,7 @@ class PageTest(ReportCase):
         outputs = {
             "replay": ["replay", *WORKLOAD, "--policy", "lru,utility", "--seeds", "2"],
             "profile": ["profile", "show", "--database", "p.db"],
-            "settings": ["check-config", "--settings"],
+            "settings": ["settings"],
         }
         self.run_command("profile", "import", os.path.join(
             os.path.dirname(os.path.abspath(__file__)), "..", "..", "profiles", "devices.csv"),

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * profile_measure.h - the options that the commands which judge variants by a model or by KV dumps
+ * share: one set of arguments, and the rows of their option tables. One thread.
+ */
+#ifndef TOOLS_PROFILE_MEASURE_H
+#define TOOLS_PROFILE_MEASURE_H
+
+#include "commands.h"
+#include "profile_open.h"
+#include "variant_list.h"
+
+#define MEASURE_CLASS "text" /* of texts that name none */
+
+/* A command uses the fields that its table fills; 0 and NULL: not given. */
+typedef struct measure_arguments {
+    command_common common;
+    command_progress bar;
+    bool quick;
+    const char *model, *tokenizer, *name, *class_name, *variants, *output;
+    command_list texts, dumps;
+    unsigned metric; /* quality_metric */
+    uint32_t contexts, context_tokens, continuation_tokens, answer_tokens;
+    uint32_t queries, blocks, mixes, threads;
+} measure_arguments;
+
+#define MEASURE_COUNT(field, name, most, help)                                                     \
+    COUNT_OPTION(measure_arguments, field, name, 1, most, help)
+#define MEASURE_TEXT(field, name, operand, help)                                                   \
+    TEXT_OPTION(measure_arguments, field, name, 0, operand, help)
+
+#define MEASURE_MODEL                                                                              \
+    {                                                                                              \
+        .name = "model", .argument = "FILE", .text = "The model: a folder, or a file of llama2.c", \
+        .kind = OPTION_TEXT, .flags = OPTION_DATA, .offset = offsetof(measure_arguments, model)    \
+    }
+#define MEASURE_TOKENIZER                                                                          \
+    MEASURE_TEXT(tokenizer, "tokenizer", "FILE", "Its vocabulary (tokenizer.bin beside it)")
+#define MEASURE_TEXTS(operand, limit)                                                              \
+    LIST_OPTION(measure_arguments, texts, "text", operand, limit, OPTION_DATA,                     \
+                "JSONL with texts; may be repeated")
+#define MEASURE_CLASS_ROW                                                                          \
+    MEASURE_TEXT(class_name, "class", "NAME",                                                      \
+                 "The class of texts that name none (" MEASURE_CLASS ")")
+#define MEASURE_VARIANTS(standard)                                                                 \
+    MEASURE_TEXT(variants, "variants", "LIST", "Variants, with blanks or ';' between them" standard)
+#define MEASURE_METRIC                                                                             \
+    {                                                                                              \
+        .name = "loss", .argument = "METRIC",                                                      \
+        .text = "What a loss is: top1, rouge_l, f1, kl or answers (top1)", .kind = OPTION_CHOICE,  \
+        .offset = offsetof(measure_arguments, metric), .extra = "top1|rouge_l|f1|kl|answers"       \
+    }
+#define MEASURE_CONTEXTS(most, help) MEASURE_COUNT(contexts, "contexts", most, help)
+#define MEASURE_LENGTHS                                                                            \
+    MEASURE_COUNT(context_tokens, "context-tokens", 65536, "Tokens of a context (768)"),           \
+        MEASURE_COUNT(continuation_tokens, "continuation-tokens", 65536, "Tokens after it (200)")
+#define MEASURE_QUERIES                                                                            \
+    MEASURE_COUNT(queries, "queries", 65536, "Queries of each layer and head (8)")
+#define MEASURE_THREADS                                                                            \
+    THREADS_OPTION(measure_arguments, threads, QUALITY_THREADS_MAX,                                \
+                   "Threads (default: one per processor)")
+
+/* What the tables above say of a context's lengths. */
+#define MEASURE_CONTEXT_TOKENS      768u
+#define MEASURE_CONTINUATION_TOKENS 200u
+
+static inline uint32_t measure_or(uint32_t given, uint32_t standard)
+{
+    return given != 0 ? given : standard;
+}
+
+/* EXIT_FINE, or what is missing was said. */
+static inline int measure_need_model(void *context)
+{
+    const measure_arguments *arguments = context;
+    if (arguments->model == NULL) return command_misuse("--model is missing");
+    return arguments->texts.count > 0 ? EXIT_FINE : command_misuse("--text is missing");
+}
+
+/* Begins something long: OpenBLAS' kernels, interruptions, the bar. */
+static inline void measure_begin(measure_arguments *arguments)
+{
+    command_catch_interrupts();
+    progress_start(&arguments->bar, &arguments->common);
+}
+
+/* The exit code of a measurement that was not finished, after a message. */
+static inline int measure_fail(kvt_status status, const char *message)
+{
+    return command_fail_content(status, status == KVT_E_CANCELLED
+                                            ? "stopped; the same command goes on with what was "
+                                              "measured"
+                                            : message);
+}
+
+#endif
