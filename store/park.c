@@ -87,9 +87,7 @@ void park_lose_entry(kvt_store *store, store_entry *entry)
     if (copy != NULL) place_drain(store, copy);
 }
 
-/* Takes out what lies on members that are out of service: it could only fail, one get at a time,
- * and hold the policy's room meanwhile. Entries in motion are left to their moves. */
-static void park_purge_tier(kvt_store *store, kvt_tier tier, uint64_t gone)
+void park_lose_members(kvt_store *store, kvt_tier tier, uint64_t gone)
 {
     for (size_t i = 0; i < store->table.bucket_count; i++) {
         store_entry *entry = store->table.buckets[i];
@@ -111,7 +109,7 @@ void park_refresh_tier(kvt_store *store, kvt_tier tier)
     uint64_t fresh = gone & ~store->retired_members[tier];
     if (gone == 0) return;
     store->retired_members[tier] |= fresh;
-    if (fresh != 0) park_purge_tier(store, tier, gone);
+    if (fresh != 0) park_lose_members(store, tier, gone);
     /* Again at every failure: moves that were in flight the last time held the capacity up. */
     kvt_status status =
         kvt_policy_set_capacity(store->policy, tier, store_policy_capacity(store, tier));

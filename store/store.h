@@ -410,6 +410,12 @@ void park_forget_key(kvt_store *store, const kvt_key *key);
  * when there was none. No lock held. */
 bool park_reclaim(kvt_store *store, kvt_tier tier, uint64_t bytes);
 
+/* Takes out the entries that lie on members in the mask, which are out of service: they could only
+ * fail, one get at a time, and hold the policy's room meanwhile. They are parked, fall back to
+ * their copies or are dropped. Entries in motion are left to their moves, which may end there
+ * later. Lock held; released while waiting for readers. */
+void park_lose_members(kvt_store *store, kvt_tier tier, uint64_t members);
+
 /* Drops what is parked on members in the mask. Lock held; released while waiting for readers. */
 void park_drop_members(kvt_store *store, kvt_tier tier, uint64_t members);
 
