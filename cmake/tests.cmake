@@ -21,11 +21,25 @@ set(KVT_SOURCES_torture_store_expected expected_values.c expected_model.c expect
 set(KVT_SOURCES_torture_store_soak expected_values.c)
 set(KVT_SOURCES_torture_store_power expected_values.c power_record.c power_image.c)
 
+set(KVT_SOURCES_torture_store_schedule expected_values.c schedule.c schedule_disk.c
+  schedule_store.c)
+set(KVT_SOURCES_torture_store_planted ${KVT_SOURCES_torture_store_schedule})
+
 # Functions that the linker sends to a program's own __wrap_ of that name.
 set(KVT_WRAPPED_test_store_get_plan kvt_record_bound kvt_record_scratch_parallel
   kvt_record_decode_parallel)
 set(KVT_WRAPPED_test_replay_offers kvt_policy_admit kvt_policy_ladder_add costs_profiled_device
   costs_measure_variant learn_size_shares)
+
+# What a schedule decides (tests/torture/schedule.h).
+set(KVT_WRAPPED_SCHEDULE pthread_mutex_lock pthread_mutex_unlock pthread_mutex_trylock
+  pthread_cond_wait pthread_cond_timedwait pthread_cond_signal pthread_cond_broadcast
+  pthread_create pthread_join pthread_detach base_clock_ns base_clock_seconds base_calendar_ns
+  base_cpu_seconds base_sleep base_sleep_until getrandom kvt_record_encode_parallel
+  kvt_record_decode_parallel costs_probe_device costs_measure_variant)
+set(KVT_WRAPPED_torture_store_schedule ${KVT_WRAPPED_SCHEDULE})
+set(KVT_WRAPPED_torture_store_planted ${KVT_WRAPPED_SCHEDULE} flight_move tiers_pool_close
+  place_drain)
 
 # The rooms with kill points (base/kill_point.h), built a second time for the programs that kill
 # themselves there.

@@ -33,9 +33,10 @@ step power ./torture_store_power --variants 10 --seed "$seed" --jobs "$(nproc)"
 if [ -x ./torture_store_sweep ]; then
     step sweep env KVT_SWEEP_ALL=1 ./torture_store_sweep
 fi
+step schedule ./torture_store_schedule --seeds 1000 --first "$seed"
 step soak ./torture_store_soak --seconds 60 --seed "$seed"
 step others ctest -L torture --output-on-failure --no-tests=error \
-    -E 'torture_store_(expected|power|sweep|soak)$'
+    -E 'torture_store_(expected|power|sweep|schedule|soak)$'
 
 echo
 cat "$summary"

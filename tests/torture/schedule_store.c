@@ -1,0 +1,588 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * schedule_store.c - see schedule_store.h.
+ *
+ * A run has two lives of a store. In each, callers put, get, delete and persist while an operator
+ * lets disks fail, fall silent, drain, go and come back. A key has one caller that puts and deletes
+ * it; all get. Each put has a version of its own, which the bytes tell. What is judged:
+ *
+ *     a get gives the bytes of one put of that key, which had been accepted or was under way, and
+ *     which no delete had removed that returned before the get began; else it is a miss
+ *     nothing fails to load while no disk was told to fail
+ *     when all keys are deleted no tier, ledger or staging holds a byte
+ *     everything ends (schedule.h)
+ */
+#include "schedule_store.h"
+
+#include "base/clock.h"
+#include "expected.h"
+#include "schedule.h"
+#include "schedule_disk.h"
+#include "store/store.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum {
+    RUN_CALLERS = 4,
+    RUN_KEYS = 24,
+    RUN_HOT_KEYS = 6,
+    RUN_VERSIONS = 96,
+    RUN_CALLS = 32,
+    RUN_DISKS = 3, /* DRAM, then SSDs */
+    RUN_VALUE_BYTES = 32 * 1024,
+    RUN_TRIES = 400
+};
+
+#define RUN_MS UINT64_C(1000000)
+
+typedef enum version_state {
+    VERSION_NONE,
+    VERSION_BEGUN,
+    VERSION_KEPT,
+    VERSION_REJECTED
+} version_state;
+
+typedef struct run_key {
+    uint32_t begun;   /* the newest version that was put */
+    uint32_t deleted; /* no version up to this one may be read any more */
+    uint8_t states[RUN_VERSIONS];
+} run_key;
+
+typedef struct run_site {
+    uint64_t random;
+    char folder[64], catalog[96];
+    schedule_disk disks[RUN_DISKS];
+    kvt_device_config configs[RUN_DISKS];
+    uint32_t disk_count;
+    kvt_store_options options;
+    bool faults, faulty, durable;
+    kvt_store *store;
+    run_key keys[RUN_KEYS];
+    schedule_counts counts;
+} run_site;
+
+typedef struct run_caller {
+    run_site *site;
+    uint32_t number;
+    unsigned char data[RUN_VALUE_BYTES], expected[RUN_VALUE_BYTES];
+} run_caller;
+
+/* ---- figures in place of measurements at open ---- */
+
+extern __typeof__(costs_probe_device) __wrap_costs_probe_device;
+extern __typeof__(costs_measure_variant) __wrap_costs_measure_variant;
+extern __typeof__(kvt_record_encode_parallel) __real_kvt_record_encode_parallel,
+    __wrap_kvt_record_encode_parallel;
+extern __typeof__(kvt_record_decode_parallel) __real_kvt_record_decode_parallel,
+    __wrap_kvt_record_decode_parallel;
+
+kvt_status __wrap_costs_probe_device(kvt_device *device, bool blank, uint64_t head_bytes,
+                                     cost_device *out)
+{
+    (void)blank;
+    (void)head_bytes;
+    bool durable = (device->facts.flags & KVT_DEVICE_DURABLE) != 0;
+    kvt_affine affine = {.request_seconds = durable ? 1e-3 : 1e-5,
+                         .bytes_per_s = durable ? 5e7 : 5e9};
+    *out = (cost_device){.read = affine, .write = affine, .probed = true};
+    return KVT_OK;
+}
+
+kvt_status __wrap_costs_measure_variant(const cost_profile *profile, kvt_variant variant,
+                                        kvt_codec_curve *out)
+{
+    (void)profile;
+    bool raw = variant.codec == KVT_CODEC_RAW;
+    *out = (kvt_codec_curve){.variant = variant,
+                             .stored_share = raw ? 1.01 : 0.8,
+                             .encode_bytes_per_s = raw ? 4e9 : 4e8,
+                             .decode_bytes_per_s = raw ? 8e9 : 8e8};
+    return KVT_OK;
+}
+
+kvt_status __wrap_kvt_record_encode_parallel(const kvt_record_spec *spec,
+                                             const kvt_codec_extras *extras,
+                                             const kvt_codec_workers *workers, const void *source,
+                                             uint64_t source_bytes, void *record, uint64_t capacity,
+                                             void *scratch, uint64_t scratch_bytes,
+                                             uint64_t *record_bytes_out)
+{
+    schedule_step(source_bytes);
+    kvt_status status =
+        __real_kvt_record_encode_parallel(spec, extras, workers, source, source_bytes, record,
+                                          capacity, scratch, scratch_bytes, record_bytes_out);
+    schedule_step(0);
+    return status;
+}
+
+kvt_status __wrap_kvt_record_decode_parallel(const void *record, uint64_t bytes,
+                                             const kvt_record_spec *expected,
+                                             const kvt_codec_workers *workers, void *target,
+                                             uint64_t target_bytes, void *scratch,
+                                             uint64_t scratch_bytes)
+{
+    schedule_step(target_bytes);
+    kvt_status status = __real_kvt_record_decode_parallel(record, bytes, expected, workers, target,
+                                                          target_bytes, scratch, scratch_bytes);
+    schedule_step(0);
+    return status;
+}
+
+/* ---- the model ---- */
+
+static uint32_t run_draw(run_site *site, uint32_t below)
+{
+    return (uint32_t)((expected_random(&site->random) >> 32) * below >> 32);
+}
+
+_Noreturn static void run_complain(const char *what, uint64_t a, uint64_t b)
+{
+    char text[160];
+    snprintf(text, sizeof text, "%s (%llu, %llu)", what, (unsigned long long)a,
+             (unsigned long long)b);
+    schedule_fail(text);
+}
+
+static void run_put(run_caller *caller, uint32_t number)
+{
+    run_site *site = caller->site;
+    run_key *key = &site->keys[number];
+    if (key->begun + 1 == RUN_VERSIONS) return;
+    uint32_t version = ++key->begun;
+    key->states[version] = VERSION_BEGUN;
+    expected_fill(number, version, caller->data);
+    kvt_entry entry = {.key = expected_key_of(number),
+                       .layout = expected_layout_of(number),
+                       .recompute_seconds = 0.5 + number % 5};
+    kvt_status status = kvt_put(site->store, &entry, caller->data, expected_bytes_of(number));
+    key->states[version] = status == KVT_OK ? VERSION_KEPT : VERSION_REJECTED;
+    memset(caller->data, 0xdd, expected_bytes_of(number));
+    site->counts.puts++;
+    if (status == KVT_REFUSED) site->counts.refused++;
+    if (status == KVT_BUSY) site->counts.busy++;
+    if (status < 0 && status != KVT_E_SPACE && !site->faulty)
+        run_complain("a put failed without a fault", number, (uint64_t)-status);
+    schedule_note("put", (uint64_t)number << 32 | version, (uint64_t)(int64_t)status);
+}
+
+static void run_check_value(const run_caller *caller, uint32_t number, const run_key *before)
+{
+    const run_key *key = &caller->site->keys[number];
+    uint32_t version = expected_version_of(caller->data);
+    if (version == 0 || version > key->begun)
+        run_complain("a get gave bytes of no version", number, version);
+    if (memcmp(caller->data, caller->expected, expected_bytes_of(number)) != 0)
+        run_complain("a get gave wrong bytes", number, version);
+    if (version <= before->deleted)
+        run_complain("a get gave what had been deleted", number, version);
+    if (before->states[version] == VERSION_REJECTED)
+        run_complain("a get gave what a put had not kept", number, version);
+}
+
+static void run_get(run_caller *caller, uint32_t number, uint64_t patience_ns)
+{
+    run_site *site = caller->site;
+    const run_key before = site->keys[number];
+    const kvt_key key = expected_key_of(number);
+    kvt_get_info info = {0};
+    uint64_t bytes = expected_bytes_of(number);
+    kvt_status status = patience_ns == 0 ? kvt_get(site->store, &key, caller->data, bytes, &info)
+                                         : kvt_get_until(site->store, &key, caller->data, bytes,
+                                                         base_clock_ns() + patience_ns, &info);
+    if (status == KVT_OK) {
+        expected_fill(number, expected_version_of(caller->data), caller->expected);
+        run_check_value(caller, number, &before);
+    } else if (status != KVT_MISS && (status != KVT_E_MEMORY || !site->faulty)) {
+        run_complain("a get ended with", number, (uint64_t)-status);
+    }
+    schedule_note("get", number, (uint64_t)(int64_t)status);
+}
+
+static void run_delete(run_site *site, uint32_t number)
+{
+    const kvt_key key = expected_key_of(number);
+    uint32_t newest = site->keys[number].begun;
+    kvt_status status = kvt_delete(site->store, &key);
+    if (status == KVT_OK || status == KVT_MISS)
+        site->keys[number].deleted = newest;
+    else if (!site->faulty)
+        run_complain("a delete failed without a fault", number, (uint64_t)-status);
+    schedule_note("delete", number, (uint64_t)(int64_t)status);
+}
+
+/* ---- callers ---- */
+
+static void run_look(run_caller *caller, uint32_t number)
+{
+    run_site *site = caller->site;
+    kvt_key keys[3];
+    double seconds[3];
+    size_t matched;
+    kvt_explanation explanation;
+    kvt_store_stats stats = {.struct_size = sizeof stats};
+    for (uint32_t i = 0; i < 3; i++)
+        keys[i] = expected_key_of((number + i) % RUN_KEYS);
+    (void)!kvt_exists(site->store, &keys[0]);
+    (void)!kvt_match_prefix(site->store, keys, 3, &matched);
+    (void)!kvt_predict_loads(site->store, keys, 3, seconds);
+    (void)!kvt_explain(site->store, &keys[0], &explanation);
+    (void)!kvt_stats(site->store, &stats);
+}
+
+static void run_keep(run_site *site, uint32_t kind)
+{
+    kvt_status status = KVT_OK;
+    if (kind == 0) status = kvt_flush(site->store);
+    if (kind == 1)
+        status = kvt_persist(site->store, base_clock_ns() + run_draw(site, 200) * RUN_MS, NULL);
+    if (kind == 2) status = kvt_maintain(site->store, NULL);
+    bool usual = status >= 0 || status == KVT_E_TIMEOUT || status == KVT_E_UNSUPPORTED ||
+                 status == KVT_E_SPACE;
+    if (!usual && !site->faulty)
+        run_complain("flush, persist or maintain failed without a fault", kind, (uint64_t)-status);
+    schedule_note("keep", kind, (uint64_t)(int64_t)status);
+}
+
+static void run_call(run_caller *caller)
+{
+    run_site *site = caller->site;
+    uint32_t number = run_draw(site, run_draw(site, 2) == 0 ? RUN_HOT_KEYS : RUN_KEYS);
+    uint32_t kind = run_draw(site, 100);
+    uint32_t own = number - number % RUN_CALLERS + caller->number;
+    if (kind < 25)
+        run_put(caller, own);
+    else if (kind < 65)
+        run_get(caller, number, 0);
+    else if (kind < 77)
+        run_get(caller, number, 1 + run_draw(site, 6000000));
+    else if (kind < 82)
+        run_delete(site, own);
+    else if (kind < 86)
+        run_look(caller, number);
+    else
+        run_keep(site, kind % 3);
+}
+
+static void *run_caller_main(void *argument)
+{
+    run_caller *caller = argument;
+    for (uint32_t i = 0; i < RUN_CALLS; i++) {
+        if (run_draw(caller->site, 3) == 0) base_sleep(run_draw(caller->site, 30) * RUN_MS);
+        run_call(caller);
+    }
+    return NULL;
+}
+
+/* ---- the operator ---- */
+
+static void run_add(run_site *site, uint32_t disk)
+{
+    char message[256];
+    kvt_status status = kvt_store_device_add(site->store, disk == 0 ? KVT_TIER_DRAM : KVT_TIER_SSD,
+                                             &site->configs[disk], message, sizeof message);
+    if (status == KVT_OK) site->counts.device_changes++;
+    schedule_note("add", disk, (uint64_t)(int64_t)status);
+}
+
+static void run_change(run_site *site, uint32_t disk, kvt_device_action action)
+{
+    kvt_status status = kvt_store_device_change(site->store, site->disks[disk].name, action);
+    if (status == KVT_OK) site->counts.device_changes++;
+    schedule_note("change", (uint64_t)disk << 8 | action, (uint64_t)(int64_t)status);
+}
+
+static void run_operate(run_site *site)
+{
+    uint32_t at = run_draw(site, site->disk_count);
+    schedule_disk *disk = &site->disks[at];
+    uint64_t pause_ns = (5 + run_draw(site, 60)) * RUN_MS;
+    switch (run_draw(site, 6)) {
+    case 0:
+    case 1:
+        disk->fail_one_in = 1 + run_draw(site, 12);
+        disk->fail_left = 1 + run_draw(site, 5);
+        break;
+    case 2: /* falls silent; half of the time for longer than its limit */
+        pause_ns += run_draw(site, 2) * 4000 * RUN_MS;
+        disk->silent_until_ns = base_clock_ns() + pause_ns;
+        base_sleep(pause_ns);
+        run_add(site, at);
+        break;
+    case 3:
+        disk->gone = true;
+        base_sleep(pause_ns);
+        disk->gone = false;
+        run_add(site, at);
+        break;
+    case 4:
+        run_change(site, at, KVT_DEVICE_DRAIN);
+        base_sleep(pause_ns);
+        run_change(site, at, run_draw(site, 2) == 0 ? KVT_DEVICE_SERVE : KVT_DEVICE_REMOVE);
+        run_add(site, at);
+        break;
+    default:
+        run_change(site, at, KVT_DEVICE_RETIRE);
+        base_sleep(pause_ns);
+        run_add(site, at);
+        break;
+    }
+    base_sleep(pause_ns);
+}
+
+static void *run_operator_main(void *argument)
+{
+    run_site *site = argument;
+    uint32_t rounds = 1 + run_draw(site, 5);
+    base_sleep(run_draw(site, 60) * RUN_MS);
+    for (uint32_t i = 0; i < rounds; i++)
+        run_operate(site);
+    return NULL;
+}
+
+static bool run_serves(run_site *site, uint32_t disk)
+{
+    kvt_device_stats stats;
+    for (size_t i = 0; kvt_device_stats_at(site->store, i, &stats) == KVT_OK; i++)
+        if (strcmp(stats.name, site->disks[disk].name) == 0)
+            return stats.state == KVT_DEVICE_SERVING;
+    return false;
+}
+
+/* All disks work again. */
+static void run_mend(run_site *site)
+{
+    for (uint32_t i = 0; i < site->disk_count; i++) {
+        schedule_disk *disk = &site->disks[i];
+        disk->fail_one_in = 0;
+        disk->gone = false;
+        while (base_clock_ns() < disk->silent_until_ns)
+            base_sleep(10 * RUN_MS);
+        for (uint32_t tries = 0; !run_serves(site, i) && tries < RUN_TRIES; tries++) {
+            (void)!kvt_store_device_change(site->store, disk->name, KVT_DEVICE_SERVE);
+            if (!run_serves(site, i)) run_add(site, i);
+            (void)!kvt_maintain(site->store, NULL); /* entries in motion on the disk hold it */
+            base_sleep(10 * RUN_MS);
+        }
+        if (!run_serves(site, i)) run_complain("a disk cannot be brought back", i, 0);
+    }
+}
+
+/* ---- one life ---- */
+
+static void run_open(run_site *site)
+{
+    char message[256];
+    site->durable = false;
+    site->faulty = site->faults;
+    kvt_status status = kvt_open(&site->options, &site->store, message, sizeof message);
+    schedule_note("open", 0, (uint64_t)(int64_t)status);
+    if (status != KVT_OK) {
+        fprintf(stderr, "open: %s\n", message);
+        run_complain("open failed", (uint64_t)-status, 0);
+    }
+}
+
+static void run_count(run_site *site)
+{
+    kvt_store_stats stats = {.struct_size = sizeof stats};
+    schedule_counts *counts = &site->counts;
+    if (kvt_stats(site->store, &stats) != KVT_OK) run_complain("no statistics", 0, 0);
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
+        counts->hits += stats.tiers[tier].hits;
+    counts->staged_hits += stats.staged_hits;
+    counts->shared_reads += stats.shared_reads;
+    counts->misses += stats.misses;
+    counts->timeouts += stats.timeouts;
+    counts->promotions += stats.promotions;
+    counts->demotions += stats.demotions;
+    counts->evictions += stats.evictions;
+    counts->aborted += stats.moves_aborted;
+    counts->copies += stats.copies_kept;
+    counts->persisted += stats.persisted;
+    counts->recovered += stats.recovered;
+    counts->load_failures += stats.load_failures;
+    counts->parked += stats.parked;
+    counts->readmitted += stats.readmitted;
+    if (site->faulty) return;
+    if (stats.load_failures != 0)
+        run_complain("loads failed without a fault", stats.load_failures, 0);
+    if (stats.moves_failed_io != 0)
+        run_complain("moves failed without a fault", stats.moves_failed_io, 0);
+    if (stats.recovery_drops != 0)
+        run_complain("rows were dropped at open", stats.recovery_drops, 0);
+}
+
+/* What is still held, as one number that is 0 when all is given back. */
+static uint64_t run_held(run_site *site)
+{
+    kvt_store_stats stats = {.struct_size = sizeof stats};
+    if (kvt_stats(site->store, &stats) != KVT_OK) return 1;
+    uint64_t held = stats.policy.moves_in_flight + stats.staging_bytes + stats.puts_waiting +
+                    stats.put_staging_bytes + stats.copies;
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
+        held += stats.tiers[tier].used_bytes + stats.policy.used_bytes[tier];
+    return held;
+}
+
+/* Deletes everything; then nothing may be held, once what is under way has ended. */
+static void run_check_empty(run_site *site)
+{
+    for (uint32_t number = 0; number < RUN_KEYS; number++)
+        run_delete(site, number);
+    for (uint32_t tries = 0; run_held(site) != 0 && tries < RUN_TRIES; tries++) {
+        (void)!kvt_flush(site->store);
+        base_sleep(20 * RUN_MS);
+    }
+    if (run_held(site) != 0) run_complain("deleted all, and held is", run_held(site), 0);
+}
+
+static void run_life(run_site *site, bool last)
+{
+    pthread_t threads[RUN_CALLERS + 1];
+    uint32_t count = 0;
+    run_caller *callers = calloc(RUN_CALLERS, sizeof *callers);
+    if (callers == NULL) run_complain("no memory", 0, 0);
+    run_open(site);
+    for (; count < RUN_CALLERS; count++) {
+        callers[count] = (run_caller){.site = site, .number = count};
+        if (pthread_create(&threads[count], NULL, run_caller_main, &callers[count]) != 0)
+            run_complain("no thread", count, 0);
+    }
+    if (site->faults && pthread_create(&threads[count++], NULL, run_operator_main, site) != 0)
+        run_complain("no thread", count, 0);
+    while (count > 0)
+        (void)pthread_join(threads[--count], NULL);
+    if (site->faults) run_mend(site);
+    bool settled = kvt_flush(site->store) == KVT_OK || kvt_flush(site->store) == KVT_OK;
+    if (last) run_check_empty(site);
+    run_count(site);
+    kvt_close(site->store);
+    schedule_note("closed", last, settled);
+    free(callers);
+    for (uint32_t i = 0; i < RUN_KEYS && !settled; i++)
+        site->keys[i].deleted = 0; /* deletions that are not durable may come back */
+}
+
+/* ---- one run ---- */
+
+static void run_make_disk(run_site *site, uint32_t at, const char *name, uint64_t bytes)
+{
+    schedule_disk *disk = &site->disks[at];
+    *disk = (schedule_disk){.name = name,
+                            .capacity_bytes = bytes,
+                            .durable = at > 0,
+                            .wakes = run_draw(site, 2) == 0,
+                            .latency_ns = at > 0 ? 100000 : 2000,
+                            .bytes = calloc(1, bytes)};
+    if (disk->bytes == NULL) abort();
+    site->configs[at] = schedule_disk_config(disk);
+}
+
+static void run_make_site(run_site *site, const schedule_try *options)
+{
+    site->random = options->seed ^ UINT64_C(0x5c4ed01e);
+    site->disk_count = 2 + run_draw(site, 2);
+    run_make_disk(site, 0, "dram", (96 + run_draw(site, 160)) * 1024 / 4096 * 4096);
+    run_make_disk(site, 1, "ssd1", (192 + run_draw(site, 200)) * 1024 / 4096 * 4096);
+    if (site->disk_count > 2) run_make_disk(site, 2, "ssd2", 200 * 1024);
+    kvt_store_options *store = &site->options;
+    kvt_store_options_init(store);
+    bool catalog = run_draw(site, 4) != 0;
+    if (catalog) store->catalog_path = site->catalog;
+    store->format = !catalog; /* the second life takes over what the first one labelled */
+    store->policy = run_draw(site, 3) == 0 ? "lru" : "utility";
+    store->tick_seconds = run_draw(site, 4) == 0 ? 0 : 0.02;
+    store->staging_bytes = (1 + run_draw(site, 2)) * 1024 * 1024;
+    store->put_staging_bytes = run_draw(site, 4) == 0 ? 0 : 128 * 1024;
+    store->copies = run_draw(site, 4) != 0;
+    store->close_deadline_seconds = run_draw(site, 3) == 0 ? 0.005 : 5;
+    store->tiers[KVT_TIER_DRAM] = (kvt_tier_options){.devices = &site->configs[0],
+                                                     .device_count = 1,
+                                                     .unit_bytes = 8192,
+                                                     .rebalance_bytes_per_s = 32000000};
+    store->tiers[KVT_TIER_SSD] = (kvt_tier_options){.devices = &site->configs[1],
+                                                    .device_count = site->disk_count - 1,
+                                                    .unit_bytes = 8192,
+                                                    .rebalance_bytes_per_s = 32000000};
+    site->faults = !options->faultless && run_draw(site, 2) == 0;
+}
+
+/* Threads that a silent disk has kept end once it answers. */
+static void run_await_threads(void)
+{
+    for (uint32_t tries = 0; tries < RUN_TRIES; tries++)
+        base_sleep(10 * RUN_MS);
+}
+
+static void run_seed(const schedule_try *options, schedule_outcome *outcome, const char *folder)
+{
+    static run_site site;
+    const schedule_options schedule = {.seed = options->seed,
+                                       .keep_log = options->print_log,
+                                       .signals_narrow = options->signals_narrow};
+    snprintf(site.catalog, sizeof site.catalog, "%s/catalog", folder);
+    run_make_site(&site, options);
+    schedule_begin(&schedule);
+    run_life(&site, false);
+    run_life(&site, true);
+    run_await_threads();
+    for (uint32_t i = 0; i < site.disk_count; i++) {
+        site.counts.failed_operations += site.disks[i].failed;
+        free(site.disks[i].bytes);
+    }
+    schedule_end(&outcome->steps, &outcome->hash);
+    outcome->counts = site.counts;
+    outcome->passed = true;
+    if (options->print_log) schedule_print_log();
+}
+
+static void run_make_folder(char *folder, size_t size)
+{
+    snprintf(folder, size, "/dev/shm/kvt-schedule-XXXXXX");
+    if (mkdtemp(folder) != NULL) return;
+    snprintf(folder, size, "kvt-schedule-XXXXXX");
+    if (mkdtemp(folder) == NULL) abort();
+}
+
+schedule_outcome schedule_store_try(const schedule_try *options)
+{
+    schedule_outcome outcome = {0};
+    char folder[64], command[128];
+    int pipes[2], status;
+    run_make_folder(folder, sizeof folder);
+    if (pipe(pipes) != 0) abort();
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        if (options->quiet && freopen("/dev/null", "w", stderr) == NULL) abort();
+        run_seed(options, &outcome, folder);
+        fflush(NULL);
+        if (write(pipes[1], &outcome, sizeof outcome) != (ssize_t)sizeof outcome) abort();
+        _exit(0);
+    }
+    close(pipes[1]);
+    if (read(pipes[0], &outcome, sizeof outcome) != (ssize_t)sizeof outcome)
+        outcome = (schedule_outcome){0};
+    close(pipes[0]);
+    if (waitpid(child, &status, 0) != child || status != 0) outcome.passed = false;
+    if (!outcome.passed && !options->quiet)
+        fprintf(stderr, "seed %llu failed, status %d; again: --seed %llu\n",
+                (unsigned long long)options->seed, status, (unsigned long long)options->seed);
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    if (system(command) != 0) abort();
+    return outcome;
+}
+
+void schedule_counts_add(schedule_counts *sum, const schedule_counts *more)
+{
+    uint64_t *to = (uint64_t *)sum;
+    const uint64_t *from = (const uint64_t *)more;
+    for (size_t i = 0; i < sizeof *sum / sizeof *to; i++)
+        to[i] += from[i];
+}
