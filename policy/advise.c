@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * advise.c - the calls that tell the engine things: ladders, tenants, priors, rates,
+ * advise.c - the calls that update what the engine knows: ladders, tenants, priors, rates,
  * capacity, speed. None of them makes a plan. Thread rule: the caller's lock.
  */
 #include "policy/engine.h"
@@ -24,7 +24,7 @@ bool advise_open(kvt_policy *policy)
     policy->tenant_count = 1;
     memset(policy->tenants, 0, sizeof *policy->tenants);
     policy->tenants[0].known = true;
-    policy->tenants[0].wishes =
+    policy->tenants[0].limits =
         (kvt_tenant){.alpha_seconds = policy->config.alpha_seconds, .loss_limit = 1.0};
     return true;
 }
@@ -85,13 +85,13 @@ kvt_status kvt_policy_ladder_add(kvt_policy *policy, const kvt_option *options, 
         policy->ladders = grown;
         policy->ladders_capacity = capacity;
     }
-    if (!forms_reserve(policy, count - 1)) return KVT_E_MEMORY;
+    if (!options_reserve(policy, count - 1)) return KVT_E_MEMORY;
     ladder *added = &policy->ladders[policy->ladder_count++];
     added->option_count = count;
-    added->forms = count > 1 ? forms_take(policy, count - 1) : NIL;
+    added->options = count > 1 ? options_take(policy, count - 1) : NIL;
     if (count > 1) {
-        forms_copy(&policy->forms[added->forms], &options[1], count - 1);
-        forms_refresh(policy, added->forms, count - 1);
+        options_copy(&policy->options[added->options], &options[1], count - 1);
+        options_refresh(policy, added->options, count - 1);
     }
     *ladder_out = policy->ladder_count;
     return KVT_OK;
@@ -101,43 +101,43 @@ kvt_status kvt_policy_ladder_add(kvt_policy *policy, const kvt_option *options, 
  * Which options an entry's tenant rules out. Too lossy: always. Too slow: while another option or
  * recomputing is fast enough; when nothing is, all but the fastest.
  */
-void advise_bar(kvt_policy *policy, entry *e)
+void advise_exclude(kvt_policy *policy, entry *e)
 {
-    const kvt_tenant *wishes = &policy->tenants[e->tenant].wishes;
-    e->barred = 0;
-    if (wishes->loss_limit >= 1.0 && wishes->load_limit_seconds <= 0.0) return;
+    const kvt_tenant *limits = &policy->tenants[e->tenant].limits;
+    e->excluded = 0;
+    if (limits->loss_limit >= 1.0 && limits->load_limit_seconds <= 0.0) return;
     double fastest = (double)e->recompute_seconds;
     uint8_t best = KVT_OPTION_NONE;
     for (uint8_t option = 1; option < e->option_count; option++) {
-        const form *o = entry_form(policy, e, option);
-        if ((double)e->sensitivity * o->loss_upper > wishes->loss_limit) {
-            e->barred |= UINT32_C(1) << option;
+        const stored_option *o = entry_option(policy, e, option);
+        if ((double)e->sensitivity * o->loss_upper > limits->loss_limit) {
+            e->excluded |= UINT32_C(1) << option;
         } else if (o->load_seconds + o->decode_seconds < fastest) {
             fastest = o->load_seconds + o->decode_seconds;
             best = option;
         }
     }
-    double limit = wishes->load_limit_seconds;
+    double limit = limits->load_limit_seconds;
     for (uint8_t option = 1; limit > 0.0 && option < e->option_count; option++) {
-        const form *o = entry_form(policy, e, option);
+        const stored_option *o = entry_option(policy, e, option);
         bool slow = o->load_seconds + o->decode_seconds > limit;
-        if (slow && (fastest <= limit || option != best)) e->barred |= UINT32_C(1) << option;
+        if (slow && (fastest <= limit || option != best)) e->excluded |= UINT32_C(1) << option;
     }
-    for (uint32_t left = e->barred; left != 0; left &= left - 1)
+    for (uint32_t left = e->excluded; left != 0; left &= left - 1)
         policy->counters.limited++;
 }
 
-static bool advise_tenant_is_sound(const kvt_tenant *wishes)
+static bool advise_tenant_is_sound(const kvt_tenant *limits)
 {
-    if (!advise_in_range(wishes->alpha_seconds, 0.0, SECONDS_LIMIT)) return false;
-    if (!advise_in_range(wishes->loss_limit, 0.0, 1.0)) return false;
-    if (!advise_in_range(wishes->load_limit_seconds, 0.0, SECONDS_LIMIT)) return false;
+    if (!advise_in_range(limits->alpha_seconds, 0.0, SECONDS_LIMIT)) return false;
+    if (!advise_in_range(limits->loss_limit, 0.0, 1.0)) return false;
+    if (!advise_in_range(limits->load_limit_seconds, 0.0, SECONDS_LIMIT)) return false;
     for (int tier = 0; tier < KVT_TIER_COUNT; tier++)
-        if (wishes->share_bytes[tier] > CAPACITY_LIMIT) return false;
-    return wishes->share_bytes[KVT_TIER_NONE] == 0;
+        if (limits->share_bytes[tier] > CAPACITY_LIMIT) return false;
+    return limits->share_bytes[KVT_TIER_NONE] == 0;
 }
 
-/* Tenants that nobody has described have tenant 0's wishes without its shares. */
+/* Tenants that nobody has described have tenant 0's limits without its shares. */
 static bool advise_grow_tenants(kvt_policy *policy, uint32_t count)
 {
     if (policy->tenant_count >= count) return true;
@@ -145,8 +145,8 @@ static bool advise_grow_tenants(kvt_policy *policy, uint32_t count)
                                   sizeof *grown * count);
     if (grown == NULL) return false;
     for (uint32_t i = policy->tenant_count; i < count; i++) {
-        grown[i] = (tenant){.wishes = grown[0].wishes};
-        memset(grown[i].wishes.share_bytes, 0, sizeof grown[i].wishes.share_bytes);
+        grown[i] = (tenant){.limits = grown[0].limits};
+        memset(grown[i].limits.share_bytes, 0, sizeof grown[i].limits.share_bytes);
     }
     policy->tenants = grown;
     policy->tenant_count = count;
@@ -167,15 +167,15 @@ static bool advise_give_group(kvt_policy *policy, tenant *owner)
     return true;
 }
 
-kvt_status kvt_policy_set_tenant(kvt_policy *policy, uint32_t number, const kvt_tenant *wishes)
+kvt_status kvt_policy_set_tenant(kvt_policy *policy, uint32_t number, const kvt_tenant *limits)
 {
-    assert(policy != NULL && wishes != NULL);
-    if (number >= KVT_TENANTS_MAX || !advise_tenant_is_sound(wishes)) return KVT_E_ARGUMENT;
+    assert(policy != NULL && limits != NULL);
+    if (number >= KVT_TENANTS_MAX || !advise_tenant_is_sound(limits)) return KVT_E_ARGUMENT;
     if (!advise_knows_tenant(policy, number)) return KVT_E_MEMORY;
     tenant *owner = &policy->tenants[number];
     bool limited = false;
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
-        if (wishes->share_bytes[tier] != 0) limited = true;
+        if (limits->share_bytes[tier] != 0) limited = true;
     uint8_t group = owner->group;
     if (limited && !advise_give_group(policy, owner)) return KVT_E_MEMORY;
     uint8_t new_group = owner->group;
@@ -185,20 +185,20 @@ kvt_status kvt_policy_set_tenant(kvt_policy *policy, uint32_t number, const kvt_
         if (e->state == ENTRY_HELD && e->tenant == number) policy->ops->remove(policy, i);
     }
     owner->group = new_group;
-    owner->wishes = *wishes;
+    owner->limits = *limits;
     owner->limited = limited;
     owner->known = true;
     for (uint32_t i = 0; number == 0 && i < policy->tenant_count; i++) {
         tenant *other = &policy->tenants[i];
         if (other->known) continue;
-        other->wishes = *wishes;
-        memset(other->wishes.share_bytes, 0, sizeof other->wishes.share_bytes);
+        other->limits = *limits;
+        memset(other->limits.share_bytes, 0, sizeof other->limits.share_bytes);
     }
     for (uint32_t i = 0; i < policy->entries_used; i++) {
         entry *e = entry_at(policy, i);
         if (e->state != ENTRY_HELD) continue;
         if (e->tenant != number && (number != 0 || policy->tenants[e->tenant].known)) continue;
-        advise_bar(policy, e);
+        advise_exclude(policy, e);
         policy->ops->index(policy, i);
     }
     return KVT_OK;
@@ -232,7 +232,7 @@ kvt_status kvt_policy_set_rate(kvt_policy *policy, uint64_t handle, double uses_
     uint32_t index = entries_find(policy, handle);
     if (index == NIL) return KVT_MISS;
     entry *e = entry_at(policy, index);
-    reuse_tell(policy, e, uses_per_s);
+    reuse_set_rate(policy, e, uses_per_s);
     if (e->state == ENTRY_HELD) policy->ops->index(policy, index);
     return KVT_OK;
 }

@@ -26,15 +26,15 @@ static uint32_t dual_forms(const dual_entry *e)
     return e->allowed == 0 ? 0 : 32u - (uint32_t)__builtin_clz(e->allowed);
 }
 
-/* The forms' scores at some prices. */
+/* The options' scores at some prices. */
 static void dual_weigh(const dual_instance *instance, const dual_entry *e, uint32_t count,
                        const double price[LEVELS], double score[KVT_OPTIONS_MAX])
 {
-    const double *time = &instance->time[e->forms];
-    const double *losses = &instance->loss[e->forms];
-    const double *hbm = &instance->bytes[0][e->forms];
-    const double *dram = &instance->bytes[1][e->forms];
-    const double *ssd = &instance->bytes[2][e->forms];
+    const double *time = &instance->time[e->options];
+    const double *losses = &instance->loss[e->options];
+    const double *hbm = &instance->bytes[0][e->options];
+    const double *dram = &instance->bytes[1][e->options];
+    const double *ssd = &instance->bytes[2][e->options];
     double sense = e->sense, alpha = e->alpha, none = e->none, rate = e->rate;
     double p0 = price[0], p1 = price[1], p2 = price[2];
     for (uint32_t o = 0; o < count; o++) {
@@ -72,7 +72,7 @@ static double dual_highest(double score[KVT_OPTIONS_MAX], uint32_t count)
     return left > right ? left : right;
 }
 
-/* Weighs the forms; the one with the highest score above `least`, NIL without one. */
+/* Weighs the options; the one with the highest score above `least`, NIL without one. */
 static uint32_t dual_best(const dual_instance *instance, const dual_entry *e,
                           const double price[LEVELS], double score[KVT_OPTIONS_MAX], double least,
                           double *best_out)
@@ -87,7 +87,7 @@ static uint32_t dual_best(const dual_instance *instance, const dual_entry *e,
     if (best > least) {
         for (found = 0; score[found] != best;)
             found++;
-        found += e->forms;
+        found += e->options;
     } else {
         best = least;
     }
@@ -106,7 +106,7 @@ static uint32_t dual_best(const dual_instance *instance, const dual_entry *e,
 
 /*
  * The most that a score off by rounding, or two of them, can hide: a score is off by no more than
- * DUAL_ERROR of its parts, rate * (none + cost) + rent, which are 2 * rate * none - score.
+ * DUAL_ERROR of its parts, rate * (none + cost) + room, which are 2 * rate * none - score.
  */
 static double dual_error(const dual_entry *e, double score)
 {
@@ -144,7 +144,7 @@ static bool dual_is_open(const dual_instance *instance, dual_entry *e, const dou
     uint32_t found = dual_best(instance, e, price, score, 0.0, &best), count = dual_forms(e);
     for (int level = 0; level < LEVELS && found != NIL; level++)
         bytes[level] = instance->bytes[level][found];
-    dual_reach(instance, e, e->forms, count, bytes, r, score);
+    dual_reach(instance, e, e->options, count, bytes, r, score);
     e->open = 0;
     for (uint32_t o = 0; o < count; o++)
         e->open |= (uint32_t)(score[o] >= best) << o;
@@ -197,7 +197,7 @@ static uint32_t dual_best_open(const dual_instance *instance, const dual_entry *
     *best_out = least;
     for (uint32_t left = e->open; left != 0; left &= left - 1) {
         uint32_t bit = (uint32_t)__builtin_ctz(left);
-        uint32_t o = UINT32_C(1) << bit == DUAL_STORED ? e->stored : e->forms + bit;
+        uint32_t o = UINT32_C(1) << bit == DUAL_STORED ? e->stored : e->options + bit;
         double score = dual_score(instance, e, o, price);
         if (score <= *best_out) continue;
         *best_out = score;
@@ -269,7 +269,7 @@ static bool dual_has_room(const dual_instance *instance, const dual_proof *proof
     return true;
 }
 
-/* The best form that fits; NIL when nothing with a score above 0 does. */
+/* The best option that fits; NIL when nothing with a score above 0 does. */
 static uint32_t dual_fit(const dual_instance *instance, const dual_entry *e,
                          const double price[LEVELS], const dual_proof *proof)
 {
@@ -278,9 +278,9 @@ static uint32_t dual_fit(const dual_instance *instance, const dual_entry *e,
     dual_weigh(instance, e, count, price, score);
     for (uint32_t o = 0; o < count; o++) {
         if (score[o] <= best || (e->allowed >> o & 1) == 0) continue;
-        if (!dual_has_room(instance, proof, e->forms + o)) continue;
+        if (!dual_has_room(instance, proof, e->options + o)) continue;
         best = score[o];
-        choice = e->forms + o;
+        choice = e->options + o;
     }
     if (e->stored == NIL || dual_score(instance, e, e->stored, price) <= best) return choice;
     return dual_has_room(instance, proof, e->stored) ? e->stored : choice;

@@ -2,23 +2,24 @@
 /*
  * dual_instance.c - copies what the engine knows into an instance.
  *
- * Every choice that a placement could make is in it: all forms that the tenant's limits allow,
- * whether the entry can reach them from where it is or not, and the form that is stored now, even
- * one that a limit has barred since, with the bytes that it really takes.
+ * Every choice that a placement could make is in it: all options that the tenant's limits allow,
+ * whether the entry can reach them from where it is or not, and the option that is stored now, even
+ * one that a limit has excluded since, with the bytes that it really takes.
  */
 #include "policy/dual_instance.h"
 
 #include <assert.h>
 #include <string.h>
 
-#define DUAL_NUMBERS (2 + LEVELS) /* of a form */
+#define DUAL_NUMBERS (2 + LEVELS) /* of a option */
 
-/* The present option is not what its form says: other bytes were stored, or a limit bars it. */
+/* The present option is not what the option says: other bytes were stored, or a limit excludes it.
+ */
 static bool dual_differs(const kvt_policy *policy, const entry *e)
 {
     if (e->current == KVT_OPTION_NONE) return false;
-    const form *o = entry_form(policy, e, e->current);
-    return (e->barred >> e->current & 1) != 0 || !o->fits ||
+    const stored_option *o = entry_option(policy, e, e->current);
+    return (e->excluded >> e->current & 1) != 0 || !o->fits ||
            memcmp(e->bytes, o->bytes, sizeof e->bytes) != 0;
 }
 
@@ -29,20 +30,20 @@ static bool dual_points(const entry *e)
 
 static void dual_count(const kvt_policy *policy, dual_instance *out)
 {
-    out->forms_capacity = policy->forms_used;
+    out->options_capacity = policy->options_used;
     for (uint32_t i = 0; i < policy->entries_used; i++) {
         const entry *e = entry_at(policy, i);
         if (e->state == ENTRY_FREE) continue;
         out->entries_capacity++;
-        if (dual_points(e)) out->forms_capacity += e->option_count - 1u;
-        if (e->state == ENTRY_HELD) out->forms_capacity += dual_differs(policy, e);
+        if (dual_points(e)) out->options_capacity += e->option_count - 1u;
+        if (e->state == ENTRY_HELD) out->options_capacity += dual_differs(policy, e);
     }
 }
 
-static void dual_add_form(dual_instance *to, const form *from, const uint64_t bytes[LEVELS])
+static void dual_add_one(dual_instance *to, const stored_option *from, const uint64_t bytes[LEVELS])
 {
-    uint32_t at = to->forms++;
-    assert(at < to->forms_capacity);
+    uint32_t at = to->options++;
+    assert(at < to->options_capacity);
     to->time[at] = from->fits ? from->base_cost : UNLIMITED;
     to->loss[at] = from->loss;
     for (int level = 0; level < LEVELS; level++)
@@ -53,23 +54,23 @@ static void dual_add_options(const kvt_policy *policy, const entry *e, dual_inst
                              dual_entry *to)
 {
     to->stored = NIL;
-    to->allowed = ((UINT32_C(1) << (e->option_count - 1u)) - 1u) & ~(e->barred >> 1);
-    to->forms = e->forms == NIL ? 0 : e->forms;
+    to->allowed = ((UINT32_C(1) << (e->option_count - 1u)) - 1u) & ~(e->excluded >> 1);
+    to->options = e->options == NIL ? 0 : e->options;
     if (dual_points(e)) {
-        to->forms = out->forms;
+        to->options = out->options;
         for (uint32_t i = 0; i + 1 < e->option_count; i++) {
-            form point;
-            remembered_form(policy, e, i, &point);
-            dual_add_form(out, &point, point.bytes);
+            stored_option point;
+            remembered_option(policy, e, i, &point);
+            dual_add_one(out, &point, point.bytes);
         }
         return;
     }
     if (e->state != ENTRY_HELD || !dual_differs(policy, e)) return;
-    form now = *entry_form(policy, e, e->current);
+    stored_option now = *entry_option(policy, e, e->current);
     now.fits = true;
     to->allowed &= ~(UINT32_C(1) << (e->current - 1u));
-    to->stored = out->forms;
-    dual_add_form(out, &now, e->bytes);
+    to->stored = out->options;
+    dual_add_one(out, &now, e->bytes);
 }
 
 static void dual_add_entry(const kvt_policy *policy, const entry *e, dual_instance *out)
@@ -91,7 +92,7 @@ kvt_status dual_instance_make(kvt_policy *policy, dual_instance *out)
     memset(out, 0, sizeof *out);
     out->policy = policy;
     dual_count(policy, out);
-    size_t stride = out->forms_capacity + (size_t)1;
+    size_t stride = out->options_capacity + (size_t)1;
     out->entries =
         engine_resize(policy, NULL, 0, sizeof *out->entries * (out->entries_capacity + (size_t)1));
     out->open =
@@ -106,20 +107,20 @@ kvt_status dual_instance_make(kvt_policy *policy, dual_instance *out)
     for (int level = 0; level < LEVELS; level++)
         out->bytes[level] = out->numbers + (size_t)(level + 2) * stride;
     /* Released runs hold what they held; no entry names them. */
-    for (uint32_t i = 0; i < policy->forms_used; i++)
-        dual_add_form(out, &policy->forms[i], policy->forms[i].bytes);
+    for (uint32_t i = 0; i < policy->options_used; i++)
+        dual_add_one(out, &policy->options[i], policy->options[i].bytes);
     for (uint32_t i = 0; i < policy->entries_used; i++) {
         const entry *e = entry_at(policy, i);
         if (e->state != ENTRY_FREE) dual_add_entry(policy, e, out);
     }
-    assert(out->count == out->entries_capacity && out->forms == out->forms_capacity);
+    assert(out->count == out->entries_capacity && out->options == out->options_capacity);
     return KVT_OK;
 }
 
 void dual_instance_free(dual_instance *instance)
 {
     kvt_policy *policy = instance->policy;
-    size_t stride = instance->forms_capacity + (size_t)1;
+    size_t stride = instance->options_capacity + (size_t)1;
     if (instance->entries != NULL) {
         engine_resize(policy, instance->entries,
                       sizeof *instance->entries * (instance->entries_capacity + (size_t)1), 0);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * dual_instance.h - the engine's entries, stored, in flight and remembered, as an instance of
- * knapsack.h: a copy of what the passes need, 52 bytes an entry and 40 a form.
+ * knapsack.h: a copy of what the passes need, 52 bytes an entry and 40 a option.
  *
  * Thread rule: the caller's lock, as in policy.h.
  */
@@ -15,15 +15,16 @@ typedef struct dual_entry {
     double none;      /* cost of recomputing */
     double sense;     /* alpha times sensitivity */
     double alpha;     /* what a loss costs at most */
-    uint32_t forms;   /* the first of those that `allowed` is about */
-    uint32_t allowed; /* bit i: the entry may take form i of them */
-    uint32_t stored;  /* form of the present option as it is really stored, where that is not one of
+    uint32_t options; /* the first of those that `allowed` is about */
+    uint32_t allowed; /* bit i: the entry may take option i of them */
+    uint32_t
+        stored;    /* option of the present option as it is really stored, where that is not one of
                          them; else NIL */
-    uint32_t open; /* bit i: form i of them may be best in the box; DUAL_STORED: what is stored */
+    uint32_t open; /* bit i: option i of them may be best in the box; DUAL_STORED: what is stored */
 } dual_entry;
 
 #define DUAL_STORED (UINT32_C(1) << 31)
-_Static_assert(KVT_OPTIONS_MAX <= 32, "a bit for each form and one for what is stored");
+_Static_assert(KVT_OPTIONS_MAX <= 32, "a bit for each option and one for what is stored");
 
 /* Forms at the present weights lie number by number, so that the options of an entry are weighed
  * several at once. What cannot be held costs UNLIMITED. */
@@ -36,16 +37,16 @@ typedef struct dual_instance {
     double *bytes[LEVELS];
     uint32_t count;      /* of entries */
     uint32_t remembered; /* of them */
-    uint32_t forms;
-    uint32_t entries_capacity, forms_capacity;
+    uint32_t options;
+    uint32_t entries_capacity, options_capacity;
     double primal; /* utility of what is stored now */
-    /* Inside the box of prices that dual.c was told: what the decided entries take, and which
+    /* Inside the box of prices that dual.c was given: what the decided entries take, and which
      * entries are open. */
     bool narrowed;
     double low[LEVELS], high[LEVELS];
     uint32_t *open;
     uint32_t open_count;
-    double decided_value; /* without rent */
+    double decided_value; /* without the cost of room */
     double decided_bytes[LEVELS];
 } dual_instance;
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine.h - the inside of the decision engine: entries, forms, ledger, drafts, the policy table.
+ * engine.h - the inside of the decision engine: entries, options, ledger, plans, the policy table.
  *
  *     policy.c     life of an engine, and the calls on entries: arguments, entries, ledger, ops
- *     advise.c     the calls that tell it things: ladders, tenants, priors, rates, capacity, speed
+ *     advise.c     the calls that update what it knows: ladders, tenants, priors, rates, speeds
  *     recost.c     new seconds and losses of a stored entry's options
  *     entries.c    handle -> entry, prefix tree, remembered entries, memory
  *     remembered.c what is kept of the options of an entry that left
@@ -11,7 +11,7 @@
  *     reuse_model.c  what the counters mean: weights of terms, learned from a sample
  *     ledger.c     moves in flight and bytes per tier
  *     write_queue.c  what waits to be written to each tier: write prices, how long bytes stay
- *     draft.c      a plan being built: moves are reserved as they are added, or taken back
+ *     tentative.c  a tentative plan: moves are reserved as they are added, or taken back
  *     room.c       makes room in a tier by the policy's steps, lowest tier first
  *     recency.c    none, lru, lru-leaf
  *     utility.c    AdaptCache's greedy with reuse counters; utility_improve.c its promotions
@@ -24,8 +24,8 @@
  *     explain.c    explanations and statistics
  *
  * Inside the engine a tier is a level 0..2 (HBM, DRAM, SSD): the virtual tier NONE holds no bytes.
- * Pointers to entries and forms are valid until the next entries_reserve or forms_reserve, which
- * run only at the start of a public call. Thread rule: the caller's lock, as in policy.h.
+ * Pointers to entries and options are valid until the next entries_reserve or options_reserve,
+ * which run only at the start of a public call. Thread rule: the caller's lock, as in policy.h.
  */
 #ifndef KVT_POLICY_ENGINE_H
 #define KVT_POLICY_ENGINE_H
@@ -35,13 +35,13 @@
 #include "policy/heap.h"
 #include "policy/number.h"
 
-#define LEVELS         3
-#define NIL            UINT32_MAX
-#define DRAFT_ASIDE    32u
-#define DRAFT_SORTS    4u /* a decision waits for no more of each kind; ticks do the rest */
-#define DRAFT_REFUSALS 4u /* victims come in order: when so many cost too much, others do too */
-#define CAPACITY_LIMIT (UINT64_C(1) << 61) /* twice this fits a signed number, see ledger.c */
-#define UNLIMITED      1e300
+#define LEVELS             3
+#define NIL                UINT32_MAX
+#define TENTATIVE_SKIPS    32u
+#define TENTATIVE_SORTS    4u /* a decision waits for no more of each kind; ticks do the rest */
+#define TENTATIVE_REFUSALS 4u /* victims come in order: when so many cost too much, others do too */
+#define CAPACITY_LIMIT     (UINT64_C(1) << 61) /* twice this fits a signed number, see ledger.c */
+#define UNLIMITED          1e300
 
 #define HALF_LIVES    KVT_REUSE_HALF_LIVES /* half-lives that are counted side by side */
 #define ORDER_SECONDS 60.0                 /* unit of the victims' order */
@@ -51,8 +51,8 @@
 
 #define REUSE_LN2 0x1.62e42fefa39efp-1 /* a rate is ln 2 times the count over the half life */
 
-/* One stored option. NONE needs no form: its one number is the entry's recompute_seconds. */
-typedef struct form {
+/* One stored option. NONE needs none of these: its one number is the entry's recompute_seconds. */
+typedef struct stored_option {
     kvt_variant variant;
     uint64_t bytes[LEVELS];
     uint64_t read_bytes[LEVELS];
@@ -65,12 +65,12 @@ typedef struct form {
     uint32_t kept_from;
     double base_cost; /* seconds of one use, without loss */
     bool fits;        /* each tier's whole capacity */
-} form;
-_Static_assert(sizeof(form) == 120, "forms are stored by the million");
+} stored_option;
+_Static_assert(sizeof(stored_option) == 120, "options are stored by the million");
 
 /* Forms that many entries share. */
 typedef struct ladder {
-    uint32_t forms;
+    uint32_t options;
     uint32_t option_count;
 } ladder;
 
@@ -85,7 +85,7 @@ typedef struct remembered_point {
     uint32_t bytes;   /* a float, cut off; the two lowest bits are the level */
 } remembered_point;
 
-typedef enum entry_state { ENTRY_FREE = 0, ENTRY_GHOST = 1, ENTRY_HELD = 2 } entry_state;
+typedef enum entry_presence { ENTRY_FREE = 0, ENTRY_GHOST = 1, ENTRY_HELD = 2 } entry_presence;
 
 /*
  * ENTRY_HELD: stored, or its first PUT is in flight. ENTRY_GHOST: left; its counter and its options
@@ -102,18 +102,18 @@ typedef struct entry {
     };
     float density[LEVELS]; /* log2 of the least cost per byte freed; DENSITY_NONE without step */
     uint32_t parent;       /* tree links join held entries only */
-    uint32_t forms;        /* first of option_count - 1 forms */
+    uint32_t options;      /* first of option_count - 1 options */
     float sensitivity;     /* factor on losses */
     float share;           /* of the tokens of the requests that use it */
-    uint32_t barred;       /* bit i: a loss or load limit rules option i out */
+    uint32_t excluded;     /* bit i: a loss or load limit rules option i out */
     uint8_t tenant;
-    uint8_t current;     /* option; KVT_OPTION_NONE until the first PUT commits */
-    uint8_t state : 2;   /* entry_state */
-    uint8_t shares : 1;  /* its forms belong to a ladder */
-    uint8_t used : 1;    /* at least once */
-    uint8_t again : 1;   /* used twice or more */
-    uint8_t told : 1;    /* a caller has told its rate: it has a plain counter */
-    uint8_t watched : 1; /* its terms are in the model's sums */
+    uint8_t current;      /* option; KVT_OPTION_NONE until the first PUT commits */
+    uint8_t state : 2;    /* entry_presence */
+    uint8_t shares : 1;   /* its options belong to a ladder */
+    uint8_t used : 1;     /* at least once */
+    uint8_t again : 1;    /* used twice or more */
+    uint8_t rate_set : 1; /* a caller has set its rate: it has a plain counter */
+    uint8_t watched : 1;  /* its terms are in the model's sums */
     uint8_t missed : 1; /* an access has counted a use that found no bytes: an admission is of it */
     uint8_t option_count;
     /* Then its place. */
@@ -128,7 +128,7 @@ typedef struct entry {
             uint64_t bytes[LEVELS]; /* really stored in the present option */
             uint32_t move;          /* slot of the move in flight, NIL when there is none */
             uint32_t pins;
-            uint32_t children; /* held ones; inside a draft less those that the draft evicts */
+            uint32_t children; /* held ones; inside a tentative plan less those that it evicts */
             uint32_t first_child;
             uint32_t older_sibling;
             uint32_t newer_sibling;
@@ -142,7 +142,7 @@ _Static_assert(sizeof(entry) == 168, "with its part of the tables an entry stays
 #define NEXT_PAID    0x80u
 
 /* One move in flight; the entry tells its from_bytes. id 0 marks a free slot. */
-typedef struct flight {
+typedef struct move_in_flight {
     uint64_t id;
     uint64_t to_bytes[LEVELS];
     uint64_t kept[LEVELS]; /* of both ends, in place */
@@ -150,12 +150,12 @@ typedef struct flight {
     uint8_t kind;
     uint8_t from;
     uint8_t to;
-} flight;
+} move_in_flight;
 
-/* A tenant with wishes of its own. used counts what will be stored once all moves in flight have
+/* A tenant with limits of its own. used counts what will be stored once all moves in flight have
  * ended. A tenant with a share has buckets of its own, so that its own entries make its room. */
 typedef struct tenant {
-    kvt_tenant wishes;
+    kvt_tenant limits;
     uint64_t used[LEVELS];
     bool known;
     bool limited; /* has a share in some tier */
@@ -164,7 +164,8 @@ typedef struct tenant {
 
 /* The victims of one group of tenants by level; group 0 is everybody without a share. Steps that
  * cost nothing beside their loss (evictions, planes dropped in place) stand apart from those that
- * also write, and may pay rent below: inside each kind the losses alone give the right order. */
+ * also write, and may pay for room below: inside each kind the losses alone give the right order.
+ */
 enum { STEPS_FREE = 0, STEPS_PAID = 1, STEP_KINDS = 2 };
 typedef struct victims {
     buckets of[LEVELS][STEP_KINDS];
@@ -174,7 +175,7 @@ typedef bucket_list recency_list;
 
 /* A plan being built. room is capacity minus all bytes held, counting this plan's own releases in
  * order; it may be negative while other plans are in flight. */
-typedef struct draft {
+typedef struct tentative_plan {
     kvt_plan *plan;
     uint32_t limit;      /* moves */
     uint64_t bytes_left; /* that may still be written */
@@ -188,9 +189,10 @@ typedef struct draft {
     int own_group;      /* only victims of this group count, for its tenant's share; below 0: all */
     uint64_t used_before[KVT_TIER_COUNT];
     uint64_t next_id_before;
-    uint32_t aside[DRAFT_ASIDE]; /* victims that no step could move; back in the index at the end */
-    uint32_t aside_count;
-} draft;
+    uint32_t skipped
+        [TENTATIVE_SKIPS]; /* victims that no step could move; back in the index at the end */
+    uint32_t skipped_count;
+} tentative_plan;
 
 /* One way to give up bytes: an entry goes to option `to` and loses `cost` seconds per second. */
 typedef struct step {
@@ -213,13 +215,14 @@ typedef struct policy_ops {
     void (*index)(kvt_policy *policy, uint32_t entry);
     void (*remove)(kvt_policy *policy, uint32_t entry);
     void (*touch)(kvt_policy *policy, uint32_t entry);
-    bool (*choose)(kvt_policy *policy, draft *work, int level, step *out);
-    bool (*fallback)(kvt_policy *policy, const draft *work, uint32_t entry, int level, step *out);
-    bool (*place)(kvt_policy *policy, draft *work, uint32_t entry);
+    bool (*choose)(kvt_policy *policy, tentative_plan *work, int level, step *out);
+    bool (*fallback)(kvt_policy *policy, const tentative_plan *work, uint32_t entry, int level,
+                     step *out);
+    bool (*place)(kvt_policy *policy, tentative_plan *work, uint32_t entry);
     void (*adopted)(kvt_policy *policy, uint32_t entry); /* optional: none needed */
     void (*leaving)(kvt_policy *policy, uint32_t entry); /* optional: none needed */
     void (*improve)(kvt_policy *policy, uint32_t entry, kvt_plan *plan);
-    void (*tick)(kvt_policy *policy, draft *work);
+    void (*tick)(kvt_policy *policy, tentative_plan *work);
 } policy_ops;
 
 /* What the baselines of classic.c and tinylfu.c keep by level. */
@@ -270,7 +273,7 @@ struct kvt_policy {
 
     double write_byte_s[LEVELS];  /* seconds of writing a byte; 0 without a bandwidth */
     double write_queue_s[LEVELS]; /* seconds of planned writes that have not had their time yet */
-    double write_price[LEVELS];   /* what a byte is charged, by how busy the tier is */
+    double write_price[LEVELS];   /* what a byte costs, by how busy the tier is */
     double write_busy[LEVELS];    /* share of the time that moves wrote, smoothed */
     uint64_t write_seen[LEVELS];  /* bytes written when that was last looked at, */
     uint64_t write_ns;            /* and when */
@@ -280,8 +283,9 @@ struct kvt_policy {
     double left_seconds[LEVELS];  /* in so many seconds, smoothed alike; 0 before any has left */
     double stay[LEVELS];          /* seconds that a byte stays there, by these */
     double price[LEVELS];         /* of the last dual, where the next one starts; nothing else */
-    double market[LEVELS]; /* what the last step in each tier lost per byte, charges included, */
-    uint64_t market_ns[LEVELS]; /* and when */
+    double shadow_price
+        [LEVELS]; /* what the last step in each tier lost per byte, write and room included, */
+    uint64_t shadow_price_ns[LEVELS]; /* and when */
     bool priced;
 
     entry *entries;
@@ -294,11 +298,11 @@ struct kvt_policy {
     recency_list ghosts;
     uint32_t ghost_count;
 
-    form *forms;
-    uint32_t forms_capacity;
-    uint32_t forms_used;
-    double least_base_cost;               /* no form has a lower one; some that did may be gone */
-    uint32_t forms_free[KVT_OPTIONS_MAX]; /* chains of released runs by length */
+    stored_option *options;
+    uint32_t options_capacity;
+    uint32_t options_used;
+    double least_base_cost; /* no option has a lower one; some that did may be gone */
+    uint32_t options_free[KVT_OPTIONS_MAX]; /* chains of released runs by length */
 
     ladder *ladders;
     uint32_t ladders_capacity;
@@ -308,9 +312,9 @@ struct kvt_policy {
     float *priors; /* by class, in uses; prior_count of them */
     uint32_t prior_count;
 
-    flight *flights;
-    uint32_t flights_capacity; /* a power of two: move id modulo it is the slot */
-    uint32_t flight_count;
+    move_in_flight *in_flight;
+    uint32_t in_flight_capacity; /* a power of two: move id modulo it is the slot */
+    uint32_t in_flight_count;
     uint64_t next_id;
     uint64_t used[LEVELS];      /* stored and reserved */
     uint64_t releasing[LEVELS]; /* share of used that moves in flight will release */
@@ -330,7 +334,7 @@ struct kvt_policy {
 bool entries_open(kvt_policy *policy);
 void entries_close(kvt_policy *policy);
 bool entries_reserve(kvt_policy *policy); /* room for one entry more */
-bool forms_reserve(kvt_policy *policy, uint32_t count);
+bool options_reserve(kvt_policy *policy, uint32_t count);
 uint32_t entries_find(const kvt_policy *policy, uint64_t handle); /* NIL when unknown */
 uint32_t entries_add(kvt_policy *policy, uint64_t handle);        /* a ghost outside the FIFO */
 void entries_hold(kvt_policy *policy, uint32_t index, const kvt_policy_entry *given);
@@ -343,24 +347,25 @@ void *engine_resize(kvt_policy *policy, void *memory, size_t old_bytes, size_t b
 void list_add_newest(kvt_policy *policy, recency_list *list, uint32_t index);
 void list_remove(kvt_policy *policy, recency_list *list, uint32_t index);
 
-/* Options as the public calls give them become forms. */
-void forms_copy(form *to, const kvt_option *options, uint32_t count);
-uint32_t forms_take(kvt_policy *policy, uint32_t count);
-/* Brings forms up to date with weights and capacities. */
-void forms_refresh(kvt_policy *policy, uint32_t first, uint32_t count);
-/* Weights or capacities have changed: refreshes all forms and calls index on every held entry. */
+/* Options as the public calls give them become options. */
+void options_copy(stored_option *to, const kvt_option *options, uint32_t count);
+uint32_t options_take(kvt_policy *policy, uint32_t count);
+/* Brings options up to date with weights and capacities. */
+void options_refresh(kvt_policy *policy, uint32_t first, uint32_t count);
+/* Weights or capacities have changed: refreshes all options and calls index on every held entry. */
 void entries_index_all(kvt_policy *policy);
 /* Adds a group of victims; false without memory. */
 bool entries_add_group(kvt_policy *policy);
 
 /* remembered.c */
-void remembered_keep(const kvt_policy *policy, entry *e); /* before the forms are given back */
-void remembered_form(const kvt_policy *policy, const entry *e, uint32_t point, form *out);
+void remembered_keep(const kvt_policy *policy, entry *e); /* before the options are given back */
+void remembered_option(const kvt_policy *policy, const entry *e, uint32_t point,
+                       stored_option *out);
 
 /* advise.c */
 bool advise_open(kvt_policy *policy);
 void advise_close(kvt_policy *policy);
-void advise_bar(kvt_policy *policy, entry *e);
+void advise_exclude(kvt_policy *policy, entry *e);
 bool advise_knows_tenant(kvt_policy *policy, uint32_t number);  /* false without memory */
 const char *policy_tier_fault(const kvt_policy_config *config); /* NULL when the tiers are sound */
 bool policy_options_are_sound(const kvt_option *options, uint32_t count);
@@ -375,7 +380,7 @@ double reuse_count(const entry *e, int k);
 void reuse_use(kvt_policy *policy, entry *e, double weight);
 void reuse_adopt(kvt_policy *policy, entry *e);
 /* From now on the entry has a plain counter, with this rate now. */
-void reuse_tell(kvt_policy *policy, entry *e, double uses_per_s);
+void reuse_set_rate(kvt_policy *policy, entry *e, double uses_per_s);
 void reuse_set_now(kvt_policy *policy);
 bool reuse_raise(kvt_policy *policy, entry *up, const entry *child);
 double reuse_log_count(const kvt_policy *policy, const entry *e); /* of a plain counter */
@@ -401,48 +406,50 @@ void reuse_learn(kvt_policy *policy, const entry *e);
 
 /* ledger.c */
 bool ledger_reserve(kvt_policy *policy, uint32_t moves);
-flight *ledger_find(kvt_policy *policy, uint64_t id);
-flight *ledger_begin(kvt_policy *policy, uint32_t index, uint8_t to);
-void ledger_correct(kvt_policy *policy, flight *move, const uint64_t actual[LEVELS]);
-void ledger_end(kvt_policy *policy, flight *move, bool done);
+move_in_flight *ledger_find(kvt_policy *policy, uint64_t id);
+move_in_flight *ledger_begin(kvt_policy *policy, uint32_t index, uint8_t to);
+void ledger_correct(kvt_policy *policy, move_in_flight *move, const uint64_t actual[LEVELS]);
+void ledger_end(kvt_policy *policy, move_in_flight *move, bool done);
 bool ledger_fits(const kvt_policy *policy, const uint64_t bytes[LEVELS]);
 
 /* write_queue.c */
 void write_queue_open(kvt_policy *policy);
 void write_queue_set_speed(kvt_policy *policy, int level); /* to what the tier's facts say now */
 /* Adds the seconds of a move's writes (by 1.0), or takes them out again (-1.0). */
-void write_queue_add(kvt_policy *policy, const flight *move, double by);
+void write_queue_add(kvt_policy *policy, const move_in_flight *move, double by);
 void write_queue_pass(kvt_policy *policy, double passed);
 
-/* draft.c */
-bool draft_begin(kvt_policy *policy, draft *work, kvt_plan *plan);
-bool draft_add(kvt_policy *policy, draft *work, const step *move);
-void draft_bar(kvt_policy *policy, uint32_t index);
-void draft_unbar(kvt_policy *policy, uint32_t index);
-void draft_set_aside(kvt_policy *policy, draft *work, uint32_t index);
-void draft_cut(kvt_policy *policy, draft *work, uint32_t count, double spent);
-void draft_end(kvt_policy *policy, draft *work);
-bool draft_fits(const kvt_policy *policy, const draft *work, uint32_t index, uint8_t option);
-bool draft_fits_share(const kvt_policy *policy, uint32_t index, uint8_t option);
+/* tentative.c */
+bool tentative_begin(kvt_policy *policy, tentative_plan *work, kvt_plan *plan);
+bool tentative_add(kvt_policy *policy, tentative_plan *work, const step *move);
+void tentative_exclude(kvt_policy *policy, uint32_t index);
+void tentative_include(kvt_policy *policy, uint32_t index);
+void tentative_skip(kvt_policy *policy, tentative_plan *work, uint32_t index);
+void tentative_cut(kvt_policy *policy, tentative_plan *work, uint32_t count, double spent);
+void tentative_end(kvt_policy *policy, tentative_plan *work);
+bool tentative_fits(const kvt_policy *policy, const tentative_plan *work, uint32_t index,
+                    uint8_t option);
+bool tentative_fits_share(const kvt_policy *policy, uint32_t index, uint8_t option);
 
-/* room.c: true when room[level] >= need. Complete steps stay in the draft when it fails. */
-bool room_make(kvt_policy *policy, draft *work, int level, int64_t need);
+/* room.c: true when room[level] >= need. Complete steps stay in the plan when it fails. */
+bool room_make(kvt_policy *policy, tentative_plan *work, int level, int64_t need);
 /* The same in every tier of an option, from the top: room below may be used up from above. */
-bool room_make_for(kvt_policy *policy, draft *work, uint32_t index, uint8_t option);
+bool room_make_for(kvt_policy *policy, tentative_plan *work, uint32_t index, uint8_t option);
 
-/* recency.c: what policies with one form share */
+/* recency.c: what policies with one variant share */
 void lru_remove(kvt_policy *policy, uint32_t index);
 void lru_index(kvt_policy *policy, uint32_t index);
 void lru_touch(kvt_policy *policy, uint32_t index);
-bool lru_choose(kvt_policy *policy, draft *work, int level, step *out);
+bool lru_choose(kvt_policy *policy, tentative_plan *work, int level, step *out);
 void leaf_remove(kvt_policy *policy, uint32_t index); /* out of every level's heap */
-bool leaf_choose(kvt_policy *policy, draft *work, int level, step *out);
+bool leaf_choose(kvt_policy *policy, tentative_plan *work, int level, step *out);
 uint8_t lru_option_at(const kvt_policy *policy, const entry *e, int level);
 step lru_step_down(const kvt_policy *policy, uint32_t index, int level);
-bool lru_fallback(kvt_policy *policy, const draft *work, uint32_t index, int level, step *out);
-bool lru_place(kvt_policy *policy, draft *work, uint32_t index);
+bool lru_fallback(kvt_policy *policy, const tentative_plan *work, uint32_t index, int level,
+                  step *out);
+bool lru_place(kvt_policy *policy, tentative_plan *work, uint32_t index);
 void lru_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan);
-void none_tick(kvt_policy *policy, draft *work);
+void none_tick(kvt_policy *policy, tentative_plan *work);
 
 /* classic.c, tinylfu.c */
 bool classic_open(kvt_policy *policy);
@@ -466,7 +473,7 @@ extern const policy_ops policy_adaptcache_ops;
 
 static inline bool reuse_is_plain(const kvt_policy *policy, const entry *e)
 {
-    return !policy->ops->learns || e->told;
+    return !policy->ops->learns || e->rate_set;
 }
 
 static inline entry *entry_at(const kvt_policy *policy, uint32_t index)
@@ -483,10 +490,10 @@ static inline void entry_prefetch(const kvt_policy *policy, uint32_t index)
     __builtin_prefetch(first + sizeof(entry) - 1, 1);
 }
 
-/* The form of a stored option, 1..option_count-1. */
-static inline form *entry_form(const kvt_policy *policy, const entry *e, uint8_t option)
+/* A stored option, 1..option_count-1. */
+static inline stored_option *entry_option(const kvt_policy *policy, const entry *e, uint8_t option)
 {
-    return &policy->forms[e->forms + option - 1u];
+    return &policy->options[e->options + option - 1u];
 }
 
 /* Stored bytes of an option in one level; 0 for NONE. */
@@ -494,14 +501,14 @@ static inline uint64_t entry_bytes(const kvt_policy *policy, const entry *e, uin
                                    int level)
 {
     if (option == KVT_OPTION_NONE) return 0;
-    return option == e->current ? e->bytes[level] : entry_form(policy, e, option)->bytes[level];
+    return option == e->current ? e->bytes[level] : entry_option(policy, e, option)->bytes[level];
 }
 
 /* Of them, what stays in place when the entry comes there from where it is. */
 static inline uint64_t entry_kept(const kvt_policy *policy, const entry *e, uint8_t to, int level)
 {
     if (to == KVT_OPTION_NONE || e->current == KVT_OPTION_NONE) return 0;
-    const form *o = entry_form(policy, e, to);
+    const stored_option *o = entry_option(policy, e, to);
     if ((o->kept_from >> e->current & 1) == 0) return 0;
     return o->bytes[level] < e->bytes[level] ? o->bytes[level] : e->bytes[level];
 }
@@ -516,7 +523,7 @@ static inline uint64_t entry_need(const kvt_policy *policy, const entry *e, uint
 static inline void entry_needs(const kvt_policy *policy, const entry *e, uint8_t to,
                                uint64_t need[LEVELS])
 {
-    const form *o = entry_form(policy, e, to);
+    const stored_option *o = entry_option(policy, e, to);
     bool keeps = e->current != KVT_OPTION_NONE && (o->kept_from >> e->current & 1) != 0;
     for (int level = 0; level < LEVELS; level++) {
         uint64_t kept = o->bytes[level] < e->bytes[level] ? o->bytes[level] : e->bytes[level];
@@ -525,7 +532,7 @@ static inline void entry_needs(const kvt_policy *policy, const entry *e, uint8_t
     }
 }
 
-/* What a byte written to a level is charged: write_queue_pass, and the queue of this moment. */
+/* What a byte written to a level costs: write_queue_pass, and the queue of this moment. */
 static inline double engine_write_price(const kvt_policy *policy, int level)
 {
     return policy->write_price[level] +
@@ -535,11 +542,11 @@ static inline double engine_write_price(const kvt_policy *policy, int level)
 /* Seconds that all of an entry's quality is worth to one use: its share of the request's. */
 static inline double entry_alpha(const kvt_policy *policy, const entry *e)
 {
-    return policy->tenants[e->tenant].wishes.alpha_seconds * (double)e->share;
+    return policy->tenants[e->tenant].limits.alpha_seconds * (double)e->share;
 }
 
-/* Seconds that one use of a form costs, quality included; alpha is the entry's. */
-static inline double form_cost(const form *o, const entry *e, double alpha)
+/* Seconds that one use of a option costs, quality included; alpha is the entry's. */
+static inline double option_cost(const stored_option *o, const entry *e, double alpha)
 {
     if (o->loss <= 0.0) return o->base_cost;
     double loss = (double)e->sensitivity * o->loss;
@@ -550,11 +557,11 @@ static inline double form_cost(const form *o, const entry *e, double alpha)
 static inline double entry_cost(const kvt_policy *policy, const entry *e, uint8_t option)
 {
     if (option == KVT_OPTION_NONE) return (double)e->recompute_seconds;
-    return form_cost(entry_form(policy, e, option), e, entry_alpha(policy, e));
+    return option_cost(entry_option(policy, e, option), e, entry_alpha(policy, e));
 }
 
-/* The highest level that holds bytes of a form; LEVELS when none does. */
-static inline int form_home(const form *o)
+/* The highest level that holds bytes of a option; LEVELS when none does. */
+static inline int option_home(const stored_option *o)
 {
     for (int level = 0; level < LEVELS; level++)
         if (o->bytes[level] != 0) return level;

@@ -2,7 +2,7 @@
 /*
  * entries.c - the entry table: handle -> entry, the prefix tree, the remembered ones, all memory.
  *
- * Entries and forms live in two growing pools and are named by index. Everything that can fail is
+ * Entries and options live in two growing pools and are named by index. Everything that can fail is
  * in the reserve functions, which run before a call changes anything.
  */
 #include "policy/engine.h"
@@ -154,10 +154,10 @@ bool entries_add_group(kvt_policy *policy)
     return true;
 }
 
-void forms_refresh(kvt_policy *policy, uint32_t first, uint32_t count)
+void options_refresh(kvt_policy *policy, uint32_t first, uint32_t count)
 {
     for (uint32_t i = first; i < first + count; i++) {
-        form *o = &policy->forms[i];
+        stored_option *o = &policy->options[i];
         o->base_cost = o->load_seconds + o->decode_seconds;
         o->fits = true;
         for (int level = 0; level < LEVELS; level++)
@@ -169,7 +169,7 @@ void forms_refresh(kvt_policy *policy, uint32_t first, uint32_t count)
 void entries_index_all(kvt_policy *policy)
 {
     policy->least_base_cost = UNLIMITED;
-    forms_refresh(policy, 0, policy->forms_used);
+    options_refresh(policy, 0, policy->options_used);
     for (uint32_t i = 0; i < policy->entries_used; i++) {
         if (entry_at(policy, i)->state == ENTRY_HELD) policy->ops->index(policy, i);
     }
@@ -182,12 +182,12 @@ bool entries_open(kvt_policy *policy)
     for (int level = 0; level < LEVELS; level++)
         policy->lists[level] = (recency_list){NIL, NIL};
     for (uint32_t length = 0; length < KVT_OPTIONS_MAX; length++)
-        policy->forms_free[length] = NIL;
+        policy->options_free[length] = NIL;
     uint64_t wanted = policy->config.entries_expected;
     if (wanted < 16) wanted = 16;
     if (!entries_grow(policy, (uint32_t)wanted)) return false;
     if (policy->ops->buckets && !entries_add_group(policy)) return false;
-    return forms_reserve(policy, KVT_OPTIONS_MAX);
+    return options_reserve(policy, KVT_OPTIONS_MAX);
 }
 
 void entries_close(kvt_policy *policy)
@@ -205,8 +205,9 @@ void entries_close(kvt_policy *policy)
         engine_resize(policy, policy->buckets, sizeof *policy->buckets * policy->buckets_capacity,
                       0);
     }
-    if (policy->forms != NULL) {
-        engine_resize(policy, policy->forms, sizeof *policy->forms * policy->forms_capacity, 0);
+    if (policy->options != NULL) {
+        engine_resize(policy, policy->options, sizeof *policy->options * policy->options_capacity,
+                      0);
     }
     if (policy->entries != NULL) {
         engine_resize(policy, policy->entries, sizeof *policy->entries * policy->entries_capacity,
@@ -221,41 +222,41 @@ bool entries_reserve(kvt_policy *policy)
     return entries_grow(policy, policy->entries_capacity * 2);
 }
 
-bool forms_reserve(kvt_policy *policy, uint32_t count)
+bool options_reserve(kvt_policy *policy, uint32_t count)
 {
-    if (count < KVT_OPTIONS_MAX && policy->forms_free[count] != NIL) return true;
-    if (policy->forms_capacity - policy->forms_used >= count) return true;
-    uint64_t capacity = policy->forms_capacity;
-    while (capacity - policy->forms_used < count)
+    if (count < KVT_OPTIONS_MAX && policy->options_free[count] != NIL) return true;
+    if (policy->options_capacity - policy->options_used >= count) return true;
+    uint64_t capacity = policy->options_capacity;
+    while (capacity - policy->options_used < count)
         capacity = capacity == 0 ? 64 : capacity * 2;
     if (capacity > NIL) return false;
-    void *forms =
-        engine_resize(policy, policy->forms, sizeof *policy->forms * policy->forms_capacity,
-                      sizeof *policy->forms * (size_t)capacity);
-    if (forms == NULL) return false;
-    policy->forms = forms;
-    policy->forms_capacity = (uint32_t)capacity;
+    void *options =
+        engine_resize(policy, policy->options, sizeof *policy->options * policy->options_capacity,
+                      sizeof *policy->options * (size_t)capacity);
+    if (options == NULL) return false;
+    policy->options = options;
+    policy->options_capacity = (uint32_t)capacity;
     return true;
 }
 
-/* A released run of forms keeps the index of the next released run of its length in its head. */
-uint32_t forms_take(kvt_policy *policy, uint32_t count)
+/* A released run of options keeps the index of the next released run of its length in its head. */
+uint32_t options_take(kvt_policy *policy, uint32_t count)
 {
-    uint32_t first = policy->forms_free[count];
+    uint32_t first = policy->options_free[count];
     if (first == NIL) {
-        first = policy->forms_used;
-        policy->forms_used += count;
-        assert(policy->forms_used <= policy->forms_capacity);
+        first = policy->options_used;
+        policy->options_used += count;
+        assert(policy->options_used <= policy->options_capacity);
         return first;
     }
-    policy->forms_free[count] = (uint32_t)policy->forms[first].bytes[0];
+    policy->options_free[count] = (uint32_t)policy->options[first].bytes[0];
     return first;
 }
 
-static void forms_give_back(kvt_policy *policy, uint32_t first, uint32_t count)
+static void options_give_back(kvt_policy *policy, uint32_t first, uint32_t count)
 {
-    policy->forms[first].bytes[0] = policy->forms_free[count];
-    policy->forms_free[count] = first;
+    policy->options[first].bytes[0] = policy->options_free[count];
+    policy->options_free[count] = first;
 }
 
 void list_add_newest(kvt_policy *policy, recency_list *list, uint32_t index)
@@ -288,7 +289,7 @@ void list_remove(kvt_policy *policy, recency_list *list, uint32_t index)
 void engine_tally(kvt_policy *policy, const entry *e, int by)
 {
     int tier = KVT_TIER_NONE;
-    if (e->current != KVT_OPTION_NONE) tier = form_home(entry_form(policy, e, e->current)) + 1;
+    if (e->current != KVT_OPTION_NONE) tier = option_home(entry_option(policy, e, e->current)) + 1;
     uint64_t *count = &policy->counters.entries_by_tier[tier];
     *count = (uint64_t)((int64_t)*count + by);
 }
@@ -335,7 +336,7 @@ uint32_t entries_add(kvt_policy *policy, uint64_t handle)
     memset(e, 0, sizeof *e);
     e->handle = handle;
     e->parent = NIL;
-    e->forms = NIL;
+    e->options = NIL;
     for (int level = 0; level < LEVELS; level++) {
         e->link[level] = (bucket_link){NIL, NIL, BUCKETS_ABSENT};
         e->density[level] = DENSITY_NONE;
@@ -356,18 +357,18 @@ static void entries_free_slot(kvt_policy *policy, uint32_t index)
     policy->entries_free = index;
 }
 
-void forms_copy(form *to, const kvt_option *options, uint32_t count)
+void options_copy(stored_option *to, const kvt_option *options, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++, to++) {
         const kvt_option *o = &options[i];
-        *to = (form){.variant = o->variant,
-                     .load_seconds = o->load_seconds,
-                     .decode_seconds = o->decode_seconds,
-                     .encode_seconds = o->encode_seconds,
-                     .loss = o->loss,
-                     .loss_upper = o->loss_upper > o->loss ? o->loss_upper : o->loss,
-                     .made_from = o->made_from | o->kept_from,
-                     .kept_from = o->kept_from};
+        *to = (stored_option){.variant = o->variant,
+                              .load_seconds = o->load_seconds,
+                              .decode_seconds = o->decode_seconds,
+                              .encode_seconds = o->encode_seconds,
+                              .loss = o->loss,
+                              .loss_upper = o->loss_upper > o->loss ? o->loss_upper : o->loss,
+                              .made_from = o->made_from | o->kept_from,
+                              .kept_from = o->kept_from};
         for (int level = 0; level < LEVELS; level++) {
             to->bytes[level] = o->bytes[level + 1];
             to->read_bytes[level] = o->read_bytes[level + 1];
@@ -375,36 +376,36 @@ void forms_copy(form *to, const kvt_option *options, uint32_t count)
     }
 }
 
-static void entries_set_forms(kvt_policy *policy, entry *e, const kvt_policy_entry *given)
+static void entries_set_options(kvt_policy *policy, entry *e, const kvt_policy_entry *given)
 {
     e->shares = given->ladder != 0;
     if (e->shares) {
         const ladder *shared = &policy->ladders[given->ladder - 1];
         e->option_count = (uint8_t)shared->option_count;
-        e->forms = shared->forms;
+        e->options = shared->options;
         e->recompute_seconds = (float)given->recompute_seconds;
         return;
     }
     uint32_t count = given->option_count - 1;
     e->option_count = (uint8_t)given->option_count;
     e->recompute_seconds = (float)given->options[0].load_seconds;
-    e->forms = count > 0 ? forms_take(policy, count) : NIL;
+    e->options = count > 0 ? options_take(policy, count) : NIL;
     if (count == 0) return;
-    forms_copy(&policy->forms[e->forms], &given->options[1], count);
-    forms_refresh(policy, e->forms, count);
+    options_copy(&policy->options[e->options], &given->options[1], count);
+    options_refresh(policy, e->options, count);
 }
 
-/* A ghost outside the FIFO becomes held; forms are reserved. */
+/* A ghost outside the FIFO becomes held; options are reserved. */
 void entries_hold(kvt_policy *policy, uint32_t index, const kvt_policy_entry *given)
 {
     entry *e = entry_at(policy, index);
     assert(e->state == ENTRY_GHOST && e->current == KVT_OPTION_NONE);
-    if (policy->ops->counts) memset(e->bytes, 0, sizeof e->bytes); /* s3fifo keeps its clock */
+    if (policy->ops->counts) memset(e->bytes, 0, sizeof e->bytes); /* s3fifo keeps its hand */
     e->move = e->first_child = e->older_sibling = e->newer_sibling = NIL;
     e->pins = e->children = 0;
     bool watched = e->watched;
     reuse_forget(policy, e);
-    entries_set_forms(policy, e, given);
+    entries_set_options(policy, e, given);
     if (watched) reuse_expose(policy, e, 1.0);
     e->sensitivity = given->sensitivity > 0.0 ? (float)given->sensitivity : 1.0f;
     e->share = 1.0f;
@@ -413,7 +414,7 @@ void entries_hold(kvt_policy *policy, uint32_t index, const kvt_policy_entry *gi
     }
     e->tenant = (uint8_t)given->tenant;
     e->state = ENTRY_HELD;
-    advise_bar(policy, e);
+    advise_exclude(policy, e);
     policy->held++;
     engine_tally(policy, e, 1);
     if (given->parent == 0) return;
@@ -422,7 +423,7 @@ void entries_hold(kvt_policy *policy, uint32_t index, const kvt_policy_entry *gi
     /* A parent on its way out is as good as gone: nothing may come to depend on it. */
     const entry *up = entry_at(policy, parent);
     if (up->state != ENTRY_HELD) return;
-    bool leaving = up->move != NIL && policy->flights[up->move].kind == KVT_MOVE_EVICT;
+    bool leaving = up->move != NIL && policy->in_flight[up->move].kind == KVT_MOVE_EVICT;
     if (!leaving) tree_link(policy, index, parent);
 }
 
@@ -446,10 +447,10 @@ void entries_leave(kvt_policy *policy, uint32_t index, bool remember)
     tree_unlink(policy, index);
     remember = remember && policy->ops->remembers && policy->config.ghosts_max > 0;
     uint32_t own = e->option_count > 1 && !e->shares ? e->option_count - 1u : 0;
-    uint32_t forms = e->forms;
+    uint32_t options = e->options;
     if (remember && policy->ops->counts && !e->shares) remembered_keep(policy, e);
-    if (own > 0) forms_give_back(policy, forms, own);
-    if (!e->shares) e->forms = NIL;
+    if (own > 0) options_give_back(policy, options, own);
+    if (!e->shares) e->options = NIL;
     e->state = ENTRY_GHOST;
     policy->held--;
     if (!remember) {

@@ -28,7 +28,7 @@ void kvt_policy_stats_get(const kvt_policy *policy, kvt_policy_stats *out)
     *out = policy->counters;
     out->entries = policy->held;
     out->ghosts = policy->ghost_count;
-    out->moves_in_flight = policy->flight_count;
+    out->moves_in_flight = policy->in_flight_count;
     out->used_bytes[KVT_TIER_NONE] = 0;
     for (int level = 0; level < LEVELS; level++)
         out->used_bytes[level + 1] = policy->used[level];
@@ -36,14 +36,15 @@ void kvt_policy_stats_get(const kvt_policy *policy, kvt_policy_stats *out)
     explain_weights(policy, &out->reuse);
 }
 
-static void explain_form(const kvt_policy *policy, const entry *e, uint8_t option, kvt_option *out)
+static void explain_option(const kvt_policy *policy, const entry *e, uint8_t option,
+                           kvt_option *out)
 {
     memset(out, 0, sizeof *out);
     if (option == KVT_OPTION_NONE) {
         out->load_seconds = (double)e->recompute_seconds;
         return;
     }
-    const form *o = entry_form(policy, e, option);
+    const stored_option *o = entry_option(policy, e, option);
     out->variant = o->variant;
     for (int level = 0; level < LEVELS; level++) {
         out->bytes[level + 1] = o->bytes[level];
@@ -80,11 +81,11 @@ static void explain_options(const kvt_policy *policy, const entry *e, kvt_explan
     out->best = e->current;
     for (uint8_t option = 0; option < out->option_count; option++) {
         kvt_explained_option *to = &out->options[option];
-        explain_form(policy, e, option, &to->option);
+        explain_option(policy, e, option, &to->option);
         to->utility = -out->accesses_per_s * entry_cost(policy, e, option);
         for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
-            to->rent += out->price[tier] * (double)to->option.bytes[tier];
-        to->score = to->utility - to->rent;
+            to->shadow_cost += out->price[tier] * (double)to->option.bytes[tier];
+        to->score = to->utility - to->shadow_cost;
         to->feasible = explain_is_feasible(policy, e, option);
         /* Only a policy that counts uses has an opinion. */
         if (!policy->ops->counts || !to->feasible || (found && to->score <= best)) continue;
@@ -99,7 +100,7 @@ static void explain_reuse(const kvt_policy *policy, const entry *e, kvt_explanat
 {
     static const char *const names[KVT_REUSE_KINDS] = {"how its uses add up", "its last use alone",
                                                        "having been used again"};
-    if (policy->model == NULL || e->told || !(out->accesses_per_s > 0.0)) return;
+    if (policy->model == NULL || e->rate_set || !(out->accesses_per_s > 0.0)) return;
     double decay[HALF_LIVES];
     reuse_decays(reuse_seconds(policy, policy->now_ns) - reuse_seconds(policy, e->last_access_ns),
                  decay);
@@ -141,12 +142,13 @@ static const char *explain_reason(const kvt_policy *policy, const entry *e,
         }
         return "It is kept by its policy's own order, which does not score options.";
     }
-    if ((e->barred >> e->current & 1) != 0) {
-        return "Its tenant's limits rule its present form out; another takes its place when it "
+    if ((e->excluded >> e->current & 1) != 0) {
+        return "Its tenant's limits rule its present stored_option out; another takes its place "
+               "when it "
                "can.";
     }
     if (out->best == out->current) {
-        return "Its present option has the best score: utility less the rent of its bytes.";
+        return "Its present option has the best score: utility less the shadow price of its bytes.";
     }
     if (out->best == KVT_OPTION_NONE) {
         return "Its bytes are worth more to others than to it: it leaves when room is needed.";
@@ -157,8 +159,8 @@ static const char *explain_reason(const kvt_policy *policy, const entry *e,
     if (e->children > 0 && out->options[KVT_OPTION_NONE].score > out->options[out->current].score) {
         return "Stored continuations need it as their prefix, so it cannot be dropped.";
     }
-    if (form_home(entry_form(policy, e, out->best)) >
-        form_home(entry_form(policy, e, e->current))) {
+    if (option_home(entry_option(policy, e, out->best)) >
+        option_home(entry_option(policy, e, e->current))) {
         return "A lower tier scores better: it moves down when room is needed here.";
     }
     return "Another option scores better; it moves when the gain over its stay exceeds the "

@@ -3,7 +3,7 @@
  * heap.h - an indexed 4-ary min-heap of entries by a double key, ties to the lower entry number.
  *
  * The order of removal is a function of the keys alone, never of the history of the array, so a
- * draft that is taken back leaves no trace in later decisions. Four children share a cache line.
+ * plan that is taken back leaves no trace in later decisions. Four children share a cache line.
  * The place of each entry is kept outside, at places + entry * stride bytes. One owner, no locks.
  */
 #ifndef KVT_POLICY_HEAP_H

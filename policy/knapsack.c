@@ -159,13 +159,13 @@ static bool fill_step(const knapsack *k, const uint32_t *choice, const knapsack_
     bool here[LEVELS];
     for (uint32_t o = k->first[i]; o < k->first[i + 1]; o++) {
         if (k->value[o] <= value || !choice_fits(k, choice, out, i, o, here)) continue;
-        double rent = 0.0;
+        double shadow_cost = 0.0;
         for (int level = 0; level < LEVELS; level++) {
             double more =
                 (double)choice_bytes(k, o, level) - (double)choice_bytes(k, choice[i], level);
-            rent += out->price[level] * more;
+            shadow_cost += out->price[level] * more;
         }
-        double density = rent > 0.0 ? -(k->value[o] - value) / rent : -UNLIMITED;
+        double density = shadow_cost > 0.0 ? -(k->value[o] - value) / shadow_cost : -UNLIMITED;
         if (found && density >= way->density) continue;
         *way = (knapsack_step){density, i, o};
         found = true;

@@ -16,40 +16,41 @@
 
 bool ledger_reserve(kvt_policy *policy, uint32_t moves)
 {
-    uint64_t wanted = 2 * ((uint64_t)policy->flight_count + moves);
-    if (policy->flights_capacity >= wanted) return true;
-    uint64_t capacity = policy->flights_capacity == 0 ? 64 : policy->flights_capacity;
+    uint64_t wanted = 2 * ((uint64_t)policy->in_flight_count + moves);
+    if (policy->in_flight_capacity >= wanted) return true;
+    uint64_t capacity = policy->in_flight_capacity == 0 ? 64 : policy->in_flight_capacity;
     while (capacity < wanted)
         capacity *= 2;
     if (capacity > UINT32_MAX / 2) return false;
-    flight *grown = engine_resize(policy, NULL, 0, sizeof *grown * (size_t)capacity);
+    move_in_flight *grown = engine_resize(policy, NULL, 0, sizeof *grown * (size_t)capacity);
     if (grown == NULL) return false;
     memset(grown, 0, sizeof *grown * (size_t)capacity);
     /* Different slots of the small table are different slots of the large one. */
-    for (uint32_t i = 0; i < policy->flights_capacity; i++) {
-        const flight *move = &policy->flights[i];
+    for (uint32_t i = 0; i < policy->in_flight_capacity; i++) {
+        const move_in_flight *move = &policy->in_flight[i];
         if (move->id == 0) continue;
         uint32_t slot = (uint32_t)(move->id & (capacity - 1));
         grown[slot] = *move;
         entry_at(policy, move->entry)->move = slot;
     }
-    if (policy->flights != NULL) {
-        engine_resize(policy, policy->flights, sizeof *grown * policy->flights_capacity, 0);
+    if (policy->in_flight != NULL) {
+        engine_resize(policy, policy->in_flight, sizeof *grown * policy->in_flight_capacity, 0);
     }
-    policy->flights = grown;
-    policy->flights_capacity = (uint32_t)capacity;
+    policy->in_flight = grown;
+    policy->in_flight_capacity = (uint32_t)capacity;
     return true;
 }
 
-flight *ledger_find(kvt_policy *policy, uint64_t id)
+move_in_flight *ledger_find(kvt_policy *policy, uint64_t id)
 {
-    if (id == 0 || policy->flights_capacity == 0) return NULL;
-    flight *move = &policy->flights[id & (policy->flights_capacity - 1)];
+    if (id == 0 || policy->in_flight_capacity == 0) return NULL;
+    move_in_flight *move = &policy->in_flight[id & (policy->in_flight_capacity - 1)];
     return move->id == id ? move : NULL;
 }
 
 /* Enters what a move reserves and will release in one level, or strikes it out. */
-static void ledger_count(kvt_policy *policy, const entry *e, const flight *move, int level, int by)
+static void ledger_count(kvt_policy *policy, const entry *e, const move_in_flight *move, int level,
+                         int by)
 {
     uint64_t sign = by > 0 ? 1 : UINT64_MAX; /* modulo 2^64 */
     uint64_t source = entry_bytes(policy, e, move->from, level);
@@ -59,14 +60,14 @@ static void ledger_count(kvt_policy *policy, const entry *e, const flight *move,
 }
 
 /* Reserves the target bytes of a move of a movable entry, or of a new one. Room was reserved. */
-flight *ledger_begin(kvt_policy *policy, uint32_t index, uint8_t to)
+move_in_flight *ledger_begin(kvt_policy *policy, uint32_t index, uint8_t to)
 {
     entry *e = entry_at(policy, index);
-    assert(policy->flight_count < policy->flights_capacity && e->move == NIL);
-    uint32_t mask = policy->flights_capacity - 1;
-    while (policy->flights[policy->next_id & mask].id != 0)
+    assert(policy->in_flight_count < policy->in_flight_capacity && e->move == NIL);
+    uint32_t mask = policy->in_flight_capacity - 1;
+    while (policy->in_flight[policy->next_id & mask].id != 0)
         policy->next_id++;
-    flight *move = &policy->flights[policy->next_id & mask];
+    move_in_flight *move = &policy->in_flight[policy->next_id & mask];
     move->id = policy->next_id++;
     move->entry = index;
     move->from = e->current;
@@ -81,12 +82,12 @@ flight *ledger_begin(kvt_policy *policy, uint32_t index, uint8_t to)
     }
     write_queue_add(policy, move, 1.0);
     e->move = (uint32_t)(move->id & mask);
-    policy->flight_count++;
+    policy->in_flight_count++;
     return move;
 }
 
 /* Corrects a move to the bytes really stored, which have been found to fit. */
-void ledger_correct(kvt_policy *policy, flight *move, const uint64_t actual[LEVELS])
+void ledger_correct(kvt_policy *policy, move_in_flight *move, const uint64_t actual[LEVELS])
 {
     const entry *e = entry_at(policy, move->entry);
     for (int level = 0; level < LEVELS; level++) {
@@ -98,7 +99,7 @@ void ledger_correct(kvt_policy *policy, flight *move, const uint64_t actual[LEVE
 }
 
 /* Ends a move: done releases its source, otherwise its target; the entry's option follows. */
-void ledger_end(kvt_policy *policy, flight *move, bool done)
+void ledger_end(kvt_policy *policy, move_in_flight *move, bool done)
 {
     entry *e = entry_at(policy, move->entry);
     if (!done) write_queue_add(policy, move, -1.0);
@@ -121,7 +122,7 @@ void ledger_end(kvt_policy *policy, flight *move, bool done)
     }
     e->move = NIL;
     move->id = 0;
-    policy->flight_count--;
+    policy->in_flight_count--;
 }
 
 bool ledger_fits(const kvt_policy *policy, const uint64_t bytes[LEVELS])

@@ -151,9 +151,9 @@ void kvt_policy_close(kvt_policy *policy)
     classic_close(policy);
     entries_close(policy);
     advise_close(policy);
-    if (policy->flights != NULL) {
-        engine_resize(policy, policy->flights, sizeof *policy->flights * policy->flights_capacity,
-                      0);
+    if (policy->in_flight != NULL) {
+        engine_resize(policy, policy->in_flight,
+                      sizeof *policy->in_flight * policy->in_flight_capacity, 0);
     }
     engine_resize(policy, policy, sizeof *policy, 0);
 }
@@ -214,7 +214,7 @@ static bool policy_reserve(kvt_policy *policy, uint32_t index, const kvt_policy_
                            uint32_t moves)
 {
     if (index == NIL && !entries_reserve(policy)) return false;
-    if (given->ladder == 0 && !forms_reserve(policy, given->option_count - 1)) return false;
+    if (given->ladder == 0 && !options_reserve(policy, given->option_count - 1)) return false;
     if (!advise_knows_tenant(policy, given->tenant)) return false;
     if (moves > policy->held + 1) moves = policy->held + 1;
     return ledger_reserve(policy, moves);
@@ -260,14 +260,14 @@ kvt_status kvt_policy_admit(kvt_policy *policy, uint64_t now_ns, const kvt_polic
         policy_follow_use(policy, index);
     else
         policy_count_use(policy, index, prior);
-    draft work;
+    tentative_plan work;
     bool placed = false;
     /* Where holes end a prefix, bytes behind one serve nobody. */
-    bool severed = policy->ops->tree && policy->config.holes == KVT_HOLES_CONTIGUOUS &&
-                   given->parent != 0 && entry_at(policy, index)->parent == NIL;
-    if (!severed && draft_begin(policy, &work, plan)) {
+    bool orphan = policy->ops->tree && policy->config.holes == KVT_HOLES_CONTIGUOUS &&
+                  given->parent != 0 && entry_at(policy, index)->parent == NIL;
+    if (!orphan && tentative_begin(policy, &work, plan)) {
         placed = policy->ops->place(policy, &work, index);
-        draft_end(policy, &work);
+        tentative_end(policy, &work);
     }
     if (placed) {
         policy->counters.admitted++;
@@ -288,7 +288,7 @@ kvt_status kvt_policy_adopt(kvt_policy *policy, uint64_t now_ns, const kvt_polic
     if (option == KVT_OPTION_NONE || option >= count) return KVT_E_ARGUMENT;
     uint32_t index = entries_find(policy, given->handle);
     if (index != NIL && entry_at(policy, index)->state == ENTRY_HELD) return KVT_EXISTS;
-    const uint64_t *bytes = shared != NULL ? policy->forms[shared->forms + option - 1u].bytes
+    const uint64_t *bytes = shared != NULL ? policy->options[shared->options + option - 1u].bytes
                                            : &given->options[option].bytes[KVT_TIER_HBM];
     if (!ledger_fits(policy, bytes)) return KVT_E_SPACE;
     if (!policy_reserve(policy, index, given, 0)) return KVT_E_MEMORY;
@@ -299,7 +299,7 @@ kvt_status kvt_policy_adopt(kvt_policy *policy, uint64_t now_ns, const kvt_polic
     e->current = option;
     engine_tally(policy, e, 1);
     for (int level = 0; level < LEVELS; level++) {
-        e->bytes[level] = entry_form(policy, e, option)->bytes[level];
+        e->bytes[level] = entry_option(policy, e, option)->bytes[level];
         policy->used[level] += e->bytes[level];
         policy->tenants[e->tenant].used[level] += e->bytes[level];
     }
@@ -334,17 +334,17 @@ kvt_status kvt_policy_tick(kvt_policy *policy, uint64_t now_ns, uint32_t moves_m
     assert(policy != NULL && plan != NULL);
     plan->count = 0;
     engine_set_clock(policy, now_ns);
-    draft work;
-    if (moves_max == 0 || !draft_begin(policy, &work, plan)) return KVT_OK;
+    tentative_plan work;
+    if (moves_max == 0 || !tentative_begin(policy, &work, plan)) return KVT_OK;
     if (work.limit > moves_max) work.limit = moves_max;
     work.bytes_left = bytes_max;
     policy->ops->tick(policy, &work);
-    draft_end(policy, &work);
+    tentative_end(policy, &work);
     return KVT_OK;
 }
 
 /* Corrects a move to the bytes really stored; false when they do not fit. */
-static bool policy_correct(kvt_policy *policy, flight *move, const uint64_t actual[LEVELS])
+static bool policy_correct(kvt_policy *policy, move_in_flight *move, const uint64_t actual[LEVELS])
 {
     for (int level = 0; level < LEVELS; level++) {
         uint64_t others = policy->used[level] - (move->to_bytes[level] - move->kept[level]);
@@ -359,10 +359,10 @@ static bool policy_correct(kvt_policy *policy, flight *move, const uint64_t actu
 
 static void policy_count_change(kvt_policy *policy, const entry *e, uint8_t from, uint8_t to)
 {
-    const form *old = entry_form(policy, e, from);
-    const form *new = entry_form(policy, e, to);
-    int home = form_home(old);
-    int rise = home - form_home(new);
+    const stored_option *old = entry_option(policy, e, from);
+    const stored_option *new = entry_option(policy, e, to);
+    int home = option_home(old);
+    int rise = home - option_home(new);
     if (rise > 0 || (rise == 0 && new->bytes[home] > old->bytes[home])) {
         policy->counters.promotions++;
     } else {
@@ -373,7 +373,7 @@ static void policy_count_change(kvt_policy *policy, const entry *e, uint8_t from
 kvt_status kvt_policy_commit(kvt_policy *policy, uint64_t move_id, const uint64_t *actual_bytes)
 {
     assert(policy != NULL);
-    flight *move = ledger_find(policy, move_id);
+    move_in_flight *move = ledger_find(policy, move_id);
     if (move == NULL) return KVT_E_ARGUMENT;
     if (actual_bytes != NULL) {
         bool stored = false;
@@ -410,7 +410,7 @@ kvt_status kvt_policy_commit(kvt_policy *policy, uint64_t move_id, const uint64_
 kvt_status kvt_policy_abort(kvt_policy *policy, uint64_t move_id)
 {
     assert(policy != NULL);
-    flight *move = ledger_find(policy, move_id);
+    move_in_flight *move = ledger_find(policy, move_id);
     if (move == NULL) return KVT_E_ARGUMENT;
     uint32_t index = move->entry;
     policy->counters.aborts++;
@@ -434,7 +434,7 @@ kvt_status kvt_policy_remove(kvt_policy *policy, uint64_t handle)
     }
     if (e->move != NIL) {
         policy->counters.aborts++;
-        ledger_end(policy, &policy->flights[e->move], false);
+        ledger_end(policy, &policy->in_flight[e->move], false);
     }
     for (int level = 0; level < LEVELS; level++) {
         uint64_t held = entry_bytes(policy, e, e->current, level);

@@ -9,7 +9,7 @@
  * over log price, with the sample's slopes. By itself that would be lost in a small sample, where
  * one entry is a step.
  *
- * An instance that can narrow itself is told a box of prices before the last stage. Most entries
+ * An instance that can narrow itself is given a box of prices before the last stage. Most entries
  * have one best option in the whole box, so a look inside costs a fraction of a pass.
  */
 #include "policy/knapsack.h"
@@ -209,7 +209,7 @@ static void settle_learn(slopes *known, const double move[LEVELS], const double 
     }
 }
 
-/* Prices that the instance was told to keep to; 0 and UNLIMITED without a box. */
+/* Prices that the instance has to keep to; 0 and UNLIMITED without a box. */
 typedef struct box {
     double low[LEVELS];
     double high[LEVELS];

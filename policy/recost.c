@@ -14,7 +14,7 @@ static bool recost_fits(const kvt_policy *policy, const entry *e, const kvt_opti
 {
     if (e->shares || count != e->option_count) return false;
     for (uint32_t i = 1; i < count; i++) {
-        const form *o = &policy->forms[e->forms + i - 1];
+        const stored_option *o = &policy->options[e->options + i - 1];
         if (memcmp(&o->variant, &options[i].variant, sizeof o->variant) != 0) return false;
         for (int level = 0; level < LEVELS; level++)
             if ((o->bytes[level] != 0) != (options[i].bytes[level + 1] != 0)) return false;
@@ -22,7 +22,7 @@ static bool recost_fits(const kvt_policy *policy, const entry *e, const kvt_opti
     return true;
 }
 
-/* The stored entry whose forms the options are; KVT_MISS when it is not stored. */
+/* The stored entry whose options the options are; KVT_MISS when it is not stored. */
 static kvt_status recost_find(const kvt_policy *policy, uint64_t handle, const kvt_option *options,
                               uint32_t count, uint32_t *index_out)
 {
@@ -43,15 +43,15 @@ kvt_status kvt_policy_recost(kvt_policy *policy, uint64_t handle, const kvt_opti
     entry *e = entry_at(policy, index);
     e->recompute_seconds = (float)options[0].load_seconds;
     for (uint32_t i = 1; i < count; i++) {
-        form *o = &policy->forms[e->forms + i - 1];
+        stored_option *o = &policy->options[e->options + i - 1];
         o->load_seconds = options[i].load_seconds;
         o->decode_seconds = options[i].decode_seconds;
         o->encode_seconds = options[i].encode_seconds;
         o->loss = options[i].loss;
         o->loss_upper = options[i].loss_upper > o->loss ? options[i].loss_upper : o->loss;
     }
-    if (count > 1) forms_refresh(policy, e->forms, count - 1);
-    advise_bar(policy, e);
+    if (count > 1) options_refresh(policy, e->options, count - 1);
+    advise_exclude(policy, e);
     policy->ops->index(policy, index);
     return KVT_OK;
 }
@@ -65,13 +65,13 @@ kvt_status kvt_policy_resize(kvt_policy *policy, uint64_t handle, const kvt_opti
     entry *e = entry_at(policy, index);
     if (e->move != NIL) return KVT_BUSY; /* its target is reserved as it was planned */
     for (uint32_t i = 1; i < count; i++) {
-        form *o = &policy->forms[e->forms + i - 1];
+        stored_option *o = &policy->options[e->options + i - 1];
         for (int level = 0; level < LEVELS; level++) {
             o->bytes[level] = options[i].bytes[level + 1];
             o->read_bytes[level] = options[i].read_bytes[level + 1];
         }
     }
-    if (count > 1) forms_refresh(policy, e->forms, count - 1);
+    if (count > 1) options_refresh(policy, e->options, count - 1);
     policy->ops->index(policy, index);
     return KVT_OK;
 }

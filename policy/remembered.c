@@ -10,7 +10,7 @@
  * no more seconds, loses no more, and takes no more bytes. Numbers are rounded down, bytes in lower
  * tiers and what reads cost under load are left out, and options too many for the points share one
  * that has the least of each number. So a bound with points is a bound, and loose by what was
- * rounded. Options that the tenant's limits barred when the entry left are not kept.
+ * rounded. Options that the tenant's limits excluded when the entry left are not kept.
  */
 #include "policy/engine.h"
 
@@ -93,9 +93,9 @@ void remembered_keep(const kvt_policy *policy, entry *e)
     uint32_t count = 0;
     double alpha = entry_alpha(policy, e);
     for (uint8_t option = 1; option < e->option_count; option++) {
-        const form *o = entry_form(policy, e, option);
-        if ((e->barred >> option & 1) != 0) continue;
-        int level = form_home(o);
+        const stored_option *o = entry_option(policy, e, option);
+        if ((e->excluded >> option & 1) != 0) continue;
+        int level = option_home(o);
         sketch added = {.seconds = o->load_seconds + o->decode_seconds,
                         .loss = o->loss,
                         .bytes = (double)o->bytes[level],
@@ -112,10 +112,10 @@ void remembered_keep(const kvt_policy *policy, entry *e)
             (remembered_bits(points[i].bytes) & ~UINT32_C(3)) | (uint32_t)points[i].level;
     }
     e->option_count = (uint8_t)(count + 1);
-    e->barred = 0;
+    e->excluded = 0;
 }
 
-void remembered_form(const kvt_policy *policy, const entry *e, uint32_t point, form *out)
+void remembered_option(const kvt_policy *policy, const entry *e, uint32_t point, stored_option *out)
 {
     const remembered_point *from = &e->points[point];
     memset(out, 0, sizeof *out);

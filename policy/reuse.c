@@ -11,7 +11,7 @@
  * are uses to be expected, none is negative, so a prefix, which is used whenever its continuation
  * is, has at least its rate. reuse_model.c finds them.
  *
- * An entry whose rate a caller has told, and every entry of a policy that does not learn, has one
+ * An entry whose rate a caller has set, and every entry of a policy that does not learn, has one
  * plain counter of one half life instead.
  */
 #include "policy/engine.h"
@@ -116,11 +116,11 @@ void reuse_adopt(kvt_policy *policy, entry *e)
     reuse_expose(policy, e, 1.0);
 }
 
-void reuse_tell(kvt_policy *policy, entry *e, double uses_per_s)
+void reuse_set_rate(kvt_policy *policy, entry *e, double uses_per_s)
 {
     reuse_use(policy, e, 0.0);
     reuse_forget(policy, e);
-    e->told = true;
+    e->rate_set = true;
     memset(e->count, 0, sizeof e->count);
     e->count[0] = (float)(uses_per_s * policy->config.half_life_seconds / REUSE_LN2);
 }

@@ -105,7 +105,7 @@ static double model_stake(const entry *e)
 
 void reuse_expose(kvt_policy *policy, entry *e, double sign)
 {
-    if (!policy->ops->learns || e->told) return;
+    if (!policy->ops->learns || e->rate_set) return;
     reuse_model *m = policy->model;
     if (sign < 0.0) {
         if (!e->watched) return;

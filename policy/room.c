@@ -9,7 +9,7 @@
  *
  * A step adds bytes only below the tier it makes room in, or in that tier what fits already, so
  * the stack of waiting steps is never deeper than the tiers. A step whose room below cannot be made
- * falls back to one that needs none (an eviction, as a rule), else its entry is set aside.
+ * falls back to one that needs none (an eviction, as a rule), else its entry is skipped.
  */
 #include "policy/engine.h"
 
@@ -25,7 +25,8 @@ typedef struct room_frame {
 } room_frame;
 
 /* Pushes what the pending step still needs below; false when it needs nothing more. */
-static bool room_descend(kvt_policy *policy, const draft *work, room_frame *frames, int *depth)
+static bool room_descend(kvt_policy *policy, const tentative_plan *work, room_frame *frames,
+                         int *depth)
 {
     const room_frame *top = &frames[*depth - 1];
     const entry *e = entry_at(policy, top->pending.entry);
@@ -42,52 +43,53 @@ static bool room_descend(kvt_policy *policy, const draft *work, room_frame *fram
 /* The entry of the pending step may be chosen again. */
 static void room_release(kvt_policy *policy, room_frame *top)
 {
-    draft_unbar(policy, top->pending.entry);
+    tentative_include(policy, top->pending.entry);
     top->waiting = false;
 }
 
 /* The step on top could not be made as planned: take its room-making back, try it without. */
-static bool room_give_way(kvt_policy *policy, draft *work, room_frame *top)
+static bool room_give_way(kvt_policy *policy, tentative_plan *work, room_frame *top)
 {
-    draft_cut(policy, work, top->mark, top->spent_mark);
+    tentative_cut(policy, work, top->mark, top->spent_mark);
     room_release(policy, top);
     step other;
     if (work->bounded) return false;
     if (policy->ops->fallback(policy, work, top->pending.entry, top->level, &other) &&
-        draft_add(policy, work, &other)) {
+        tentative_add(policy, work, &other)) {
         return true;
     }
-    if (work->aside_count == DRAFT_ASIDE || work->refusals >= DRAFT_REFUSALS) return false;
-    draft_set_aside(policy, work, top->pending.entry);
+    if (work->skipped_count == TENTATIVE_SKIPS || work->refusals >= TENTATIVE_REFUSALS)
+        return false;
+    tentative_skip(policy, work, top->pending.entry);
     return true;
 }
 
 /* One step on the top frame; false when it can go no further: no victim is left, the next one costs
  * too much (and no other is cheaper), or the plan may not grow. */
-static bool room_advance(kvt_policy *policy, draft *work, room_frame *frames, int *depth)
+static bool room_advance(kvt_policy *policy, tentative_plan *work, room_frame *frames, int *depth)
 {
     room_frame *top = &frames[*depth - 1];
     if (!top->waiting) {
         if (!policy->ops->choose(policy, work, top->level, &top->pending)) return false;
-        if (draft_fits(policy, work, top->pending.entry, top->pending.to)) {
-            return draft_add(policy, work, &top->pending);
+        if (tentative_fits(policy, work, top->pending.entry, top->pending.to)) {
+            return tentative_add(policy, work, &top->pending);
         }
         top->waiting = true;
         top->mark = work->plan->count;
         top->spent_mark = work->spent;
-        draft_bar(policy, top->pending.entry);
+        tentative_exclude(policy, top->pending.entry);
     }
     if (room_descend(policy, work, frames, depth)) return true;
-    if (!draft_fits(policy, work, top->pending.entry, top->pending.to)) {
+    if (!tentative_fits(policy, work, top->pending.entry, top->pending.to)) {
         return room_give_way(policy, work, top);
     }
     room_release(policy, top);
-    if (draft_add(policy, work, &top->pending)) return true;
-    draft_cut(policy, work, top->mark, top->spent_mark);
+    if (tentative_add(policy, work, &top->pending)) return true;
+    tentative_cut(policy, work, top->mark, top->spent_mark);
     return false;
 }
 
-bool room_make(kvt_policy *policy, draft *work, int level, int64_t need)
+bool room_make(kvt_policy *policy, tentative_plan *work, int level, int64_t need)
 {
     room_frame frames[LEVELS];
     int depth = 1;
@@ -108,15 +110,16 @@ bool room_make(kvt_policy *policy, draft *work, int level, int64_t need)
 }
 
 /* A tenant at its share makes room for its own entry from its own entries. */
-static bool room_make_share(kvt_policy *policy, draft *work, uint32_t index, uint8_t option)
+static bool room_make_share(kvt_policy *policy, tentative_plan *work, uint32_t index,
+                            uint8_t option)
 {
     const entry *e = entry_at(policy, index);
     const tenant *owner = &policy->tenants[e->tenant];
-    while (!draft_fits_share(policy, index, option)) {
+    while (!tentative_fits_share(policy, index, option)) {
         step own;
         bool found = false;
         for (int level = 0; level < LEVELS && !found; level++) {
-            uint64_t share = owner->wishes.share_bytes[level + 1];
+            uint64_t share = owner->limits.share_bytes[level + 1];
             uint64_t now = entry_bytes(policy, e, e->current, level);
             uint64_t then = entry_bytes(policy, e, option, level);
             if (share == 0 || then <= now || owner->used[level] - now + then <= share) continue;
@@ -124,16 +127,16 @@ static bool room_make_share(kvt_policy *policy, draft *work, uint32_t index, uin
             found = policy->ops->choose(policy, work, level, &own);
             work->own_group = -1;
             if (!found) return false;
-            if (draft_fits(policy, work, own.entry, own.to)) continue;
+            if (tentative_fits(policy, work, own.entry, own.to)) continue;
             found = policy->ops->fallback(policy, work, own.entry, level, &own);
             if (!found) return false;
         }
-        if (!found || !draft_add(policy, work, &own)) return false;
+        if (!found || !tentative_add(policy, work, &own)) return false;
     }
     return true;
 }
 
-bool room_make_for(kvt_policy *policy, draft *work, uint32_t index, uint8_t option)
+bool room_make_for(kvt_policy *policy, tentative_plan *work, uint32_t index, uint8_t option)
 {
     const entry *e = entry_at(policy, index);
     if (policy->tenants[e->tenant].limited && !room_make_share(policy, work, index, option)) {

@@ -10,7 +10,7 @@
  *
  * A tier orders its entries by the moment when f * (cost(o') - cost(o)) / b of their cheapest step
  * falls to what steps there lose now: one order for steps that cost nothing else, one for those
- * that also write and may pay rent below. A choice takes the least true loss per byte among the
+ * that also write and may pay for room below. A choice takes the least true loss per byte among the
  * first few of both. f is that of reuse.c; docs/POLICY.md has the whole.
  */
 #include "policy/utility.h"
@@ -20,18 +20,18 @@
 #define UTILITY_REFRESH    32          /* stale keys of a kind that one choice puts right */
 #define UTILITY_STAY_LEAST 120.0       /* seconds that moves are paid off over */
 #define UTILITY_STAY_MOST  36000.0
-#define UTILITY_MARKET_NS  UINT64_C(5000000000) /* what a step lost is a price for so long */
+#define UTILITY_PRICE_NS   UINT64_C(5000000000) /* what a step lost is a price for so long */
 #define UTILITY_SWEEP      4    /* entries that one choice sorts anew, wherever they stand, */
-#define UTILITY_RESORT     32   /* and as long as a price has just moved; both within the draft's */
+#define UTILITY_RESORT     32   /* and while a price has just moved; both within bounds */
 #define UTILITY_MOVED      0.5  /* octaves that a price moves before all is sorted by it */
 #define UTILITY_OLD        16.0 /* minutes: then it is set anew */
-#define UTILITY_FAR        32.0 /* minutes ahead that are told apart one by one */
+#define UTILITY_FAR        32.0 /* minutes ahead that are kept apart one by one */
 #define UTILITY_FIRST      2.0  /* octaves below the first entry, before there is a price */
 
-double utility_stay(const kvt_policy *policy, const reuse_now *now, const form *to)
+double utility_stay(const kvt_policy *policy, const reuse_now *now, const stored_option *to)
 {
     double stay = now->rate > 1e-200 ? now->uses / now->rate : UTILITY_STAY_MOST;
-    int home = to != NULL ? form_home(to) : LEVELS;
+    int home = to != NULL ? option_home(to) : LEVELS;
     if (home < LEVELS && policy->stay[home] < stay) stay = policy->stay[home];
     if (stay < UTILITY_STAY_LEAST) return UTILITY_STAY_LEAST;
     return stay < UTILITY_STAY_MOST ? stay : UTILITY_STAY_MOST;
@@ -45,7 +45,7 @@ static uint64_t utility_freed(const kvt_policy *policy, const entry *e, uint8_t 
         bool needed = policy->config.holes == KVT_HOLES_CONTIGUOUS && e->children > 0;
         return needed ? 0 : e->bytes[level];
     }
-    const form *o = entry_form(policy, e, to);
+    const stored_option *o = entry_option(policy, e, to);
     if (to == e->current || o->bytes[level] >= e->bytes[level]) return 0;
     for (int above = 0; above < level; above++)
         if (o->bytes[above] > e->bytes[above]) return 0;
@@ -53,21 +53,21 @@ static uint64_t utility_freed(const kvt_policy *policy, const entry *e, uint8_t 
 }
 
 /* What a byte of a step costs beside its loss, as far as it does not depend on the entry: writing
- * it, and the rent below at what the last step there cost. */
-static double utility_standing_charge(const kvt_policy *policy, const tolls *now, const entry *e,
-                                      uint8_t to, int level, const reuse_now *use)
+ * it, and the room below at what the last step there cost. */
+static double utility_standing_cost(const kvt_policy *policy, const write_costs *now,
+                                    const entry *e, uint8_t to, int level, const reuse_now *use)
 {
     if (to == KVT_OPTION_NONE) return 0.0;
     uint64_t need[LEVELS];
     entry_needs(policy, e, to, need);
-    const form *o = entry_form(policy, e, to);
-    double charge = utility_write_at(policy, now, e, o, need) / utility_stay(policy, use, o);
+    const stored_option *o = entry_option(policy, e, to);
+    double beside = utility_write_at(policy, now, e, o, need) / utility_stay(policy, use, o);
     for (int below = level + 1; below < LEVELS; below++)
-        charge += policy->market[below] * (double)need[below];
-    return charge;
+        beside += policy->shadow_price[below] * (double)need[below];
+    return beside;
 }
 
-/* A step that codes an entry anew inside a tier has to hold both forms for a while, which a full
+/* A step that codes an entry anew inside a tier has to hold both options for a while, which a full
  * tier cannot. */
 static bool utility_has_room_inside(const kvt_policy *policy, const entry *e, uint8_t to, int level)
 {
@@ -89,17 +89,17 @@ static float utility_density(const kvt_policy *policy, const entry *e, int level
     double least = UNLIMITED;
     double density = 0.0;
     double rate = use->rate;
-    tolls now = utility_tolls(policy);
+    write_costs now = utility_write_costs(policy);
     for (uint8_t to = 0; to < e->option_count; to++) {
         uint64_t freed = utility_freed(policy, e, to, level);
         if (freed == 0 || !utility_has_room_inside(policy, e, to, level)) continue;
         double lost = (entry_cost(policy, e, to) - cost) / (double)freed;
         if (rate * lost >= least) continue;
-        double charge = utility_standing_charge(policy, &now, e, to, level, use) / (double)freed;
-        if (rate * lost + charge >= least) continue;
-        least = rate * lost + charge;
+        double beside = utility_standing_cost(policy, &now, e, to, level, use) / (double)freed;
+        if (rate * lost + beside >= least) continue;
+        least = rate * lost + beside;
         density = lost;
-        *next = (uint8_t)(to | (charge > 0.0 ? NEXT_PAID : 0u));
+        *next = (uint8_t)(to | (beside > 0.0 ? NEXT_PAID : 0u));
     }
     if (least >= UNLIMITED) return DENSITY_NONE;
     return density > 1e-200 ? (float)number_log2(density) : UTILITY_WORTHLESS;
@@ -185,7 +185,7 @@ static void utility_index(kvt_policy *policy, uint32_t index)
 }
 
 /* A prefix is used whenever its continuation is: f(parent) >= f(child) always. A caller that feeds
- * paths root first has raised the parent already, and the walk ends at once. */
+ * prefixes root first has raised the parent already, and the walk ends at once. */
 static void utility_counted(kvt_policy *policy, uint32_t index)
 {
     const entry *e = entry_at(policy, index);
@@ -206,8 +206,8 @@ static void utility_adopted(kvt_policy *policy, uint32_t index)
     utility_counted(policy, index);
 }
 
-/* The first entry of a kind in a level, of all groups or the draft's own; NIL when there is none.
- */
+/* The first entry of a kind in a level, of all groups or of the plan's own group; NIL when there is
+ * none. */
 static uint32_t utility_first(const kvt_policy *policy, int level, int kind, int own_group,
                               const buckets **from_out)
 {
@@ -238,7 +238,7 @@ static bool utility_has_victims(const kvt_policy *policy, int level)
 }
 
 /* At least what a byte costs in a full tier: the first free step, or the first paid one without its
- * charges. */
+ * other costs. */
 static double utility_price_bound(const kvt_policy *policy, int level)
 {
     double least = UNLIMITED;
@@ -248,13 +248,14 @@ static double utility_price_bound(const kvt_policy *policy, int level)
         if (first == NIL) continue;
         const entry *e = entry_at(policy, first);
         double price = reuse_rate(policy, e) * number_exp2((double)e->density[level]);
-        if (kind == STEPS_PAID && price < policy->market[level]) price = policy->market[level];
+        if (kind == STEPS_PAID && price < policy->shadow_price[level])
+            price = policy->shadow_price[level];
         if (price < least) least = price;
     }
     return least < UNLIMITED ? least : 0.0;
 }
 
-/* Whether a tier is as full as the watermarks let it be: what they keep free is not free of charge,
+/* Whether a tier is as full as the watermarks let it be: what they keep free is not without cost,
  * others were driven out for it. */
 static bool utility_is_tight(const kvt_policy *policy, const int64_t room[LEVELS], int level)
 {
@@ -264,30 +265,32 @@ static bool utility_is_tight(const kvt_policy *policy, const int64_t room[LEVELS
 
 /* The prices below a level as one choice sees them: what a byte costs at least in each tier where
  * room has to be made, and what one written costs. */
-typedef struct market {
+typedef struct choice_prices {
     const int64_t *room;
     double price[LEVELS]; /* below 0: not looked up yet */
-    tolls tolls;
-} market;
+    write_costs write_costs;
+} choice_prices;
 
-static market market_open(const kvt_policy *policy, const int64_t room[LEVELS])
+static choice_prices choice_prices_open(const kvt_policy *policy, const int64_t room[LEVELS])
 {
-    return (market){.room = room, .price = {-1.0, -1.0, -1.0}, .tolls = utility_tolls(policy)};
+    return (choice_prices){
+        .room = room, .price = {-1.0, -1.0, -1.0}, .write_costs = utility_write_costs(policy)};
 }
 
-/* What a step costs beside its utility: its write, and rent in the tiers below that are full. */
-static double utility_step_charge(const kvt_policy *policy, market *known, double write,
+/* What a step costs beside its utility: its write, and the shadow price of room in full tiers
+ * below. */
+static double utility_beside_loss(const kvt_policy *policy, choice_prices *known, double write,
                                   const uint64_t need[LEVELS], int level)
 {
-    double charge = write;
+    double beside = write;
     for (int below = level + 1; below < LEVELS; below++) {
         int64_t bytes = (int64_t)need[below];
         if (bytes == 0) continue;
         if (bytes <= known->room[below] && !utility_is_tight(policy, known->room, below)) continue;
         if (known->price[below] < 0.0) known->price[below] = utility_price_bound(policy, below);
-        charge += known->price[below] * (double)bytes;
+        beside += known->price[below] * (double)bytes;
     }
-    return charge;
+    return beside;
 }
 
 /* Whether the bytes of a step can be had: in its own tier now, below now or by room-making. */
@@ -314,8 +317,8 @@ typedef struct victim {
 
 /* One step of an entry; false when it is none. Taken when it loses less than *per_byte, by byte
  * freed in the level. */
-static bool utility_try(const kvt_policy *policy, market *known, const victim *of, uint8_t to,
-                        step *out, double *per_byte)
+static bool utility_try(const kvt_policy *policy, choice_prices *known, const victim *of,
+                        uint8_t to, step *out, double *per_byte)
 {
     const entry *e = entry_at(policy, of->index);
     uint64_t freed = utility_freed(policy, e, to, of->level);
@@ -330,23 +333,23 @@ static bool utility_try(const kvt_policy *policy, market *known, const victim *o
     if (loss >= limit) return true;
     double write = 0.0;
     if (to != KVT_OPTION_NONE) {
-        const form *o = entry_form(policy, e, to);
-        write =
-            utility_write_at(policy, &known->tolls, e, o, need) / utility_stay(policy, of->use, o);
+        const stored_option *o = entry_option(policy, e, to);
+        write = utility_write_at(policy, &known->write_costs, e, o, need) /
+                utility_stay(policy, of->use, o);
     }
-    double charged = loss + utility_step_charge(policy, known, write, need, of->level);
-    if (charged >= limit) return true;
-    *per_byte = charged / (double)freed;
+    double cost_in_all = loss + utility_beside_loss(policy, known, write, need, of->level);
+    if (cost_in_all >= limit) return true;
+    *per_byte = cost_in_all / (double)freed;
     /* What is spent is the loss and the write; room below is paid for by the steps there. */
     *out = (step){.entry = of->index, .to = to, .cost = loss + write, .gain = -loss};
     return true;
 }
 
 /* The cheapest step of one entry per byte freed in a level, if it is cheaper than *per_byte: the
- * one behind its key or, when rents have changed since, giving it up; any other only when neither
- * can be had. */
-static bool utility_cheapest(const kvt_policy *policy, market *known, uint32_t index, int level,
-                             bool now, step *out, double *per_byte)
+ * one behind its key or, when shadow prices have changed since, giving it up; any other only when
+ * neither can be had. */
+static bool utility_cheapest(const kvt_policy *policy, choice_prices *known, uint32_t index,
+                             int level, bool now, step *out, double *per_byte)
 {
     const entry *e = entry_at(policy, index);
     reuse_now use = reuse_look(policy, e);
@@ -370,8 +373,8 @@ static bool utility_cheapest(const kvt_policy *policy, market *known, uint32_t i
 }
 
 /* The cheapest step among the first few entries of each kind. */
-static uint32_t utility_look(const kvt_policy *policy, market *known, int level, int own_group,
-                             step *out, double *best)
+static uint32_t utility_look(const kvt_policy *policy, choice_prices *known, int level,
+                             int own_group, step *out, double *best)
 {
     uint32_t looked = NIL;
     bucket_links links = engine_links(policy, level);
@@ -387,7 +390,7 @@ static uint32_t utility_look(const kvt_policy *policy, market *known, int level,
             uint32_t next = buckets_next(from, links, index);
             if (next != NIL) entry_prefetch(policy, next);
             if (utility_cheapest(policy, known, index, level, false, &other, &per_byte) &&
-                draft_fits_share(policy, index, other.to)) {
+                tentative_fits_share(policy, index, other.to)) {
                 *best = per_byte;
                 *out = other;
             }
@@ -402,7 +405,7 @@ static double utility_root_price(const kvt_policy *policy, const int64_t room[LE
 {
     step cheapest;
     double per_byte;
-    market known = market_open(policy, room);
+    choice_prices known = choice_prices_open(policy, room);
     (void)utility_look(policy, &known, level, -1, &cheapest, &per_byte);
     return per_byte < UNLIMITED && per_byte > 0.0 ? per_byte : 0.0;
 }
@@ -423,7 +426,7 @@ double utility_price(const kvt_policy *policy, int level)
     return utility_root_price(policy, room, level);
 }
 
-void utility_look_up_rent(kvt_policy *policy, rents *known, int level, uint64_t need)
+void utility_look_up_price(kvt_policy *policy, shadow_prices *known, int level, uint64_t need)
 {
     int64_t room = known->room[level];
     if (room > 0 && (known->giving || !utility_is_tight(policy, known->room, level))) {
@@ -432,17 +435,17 @@ void utility_look_up_rent(kvt_policy *policy, rents *known, int level, uint64_t 
     }
     /* What the last step there lost, unless that is long ago: while it is too much nothing comes
      * there, so that it would never be found out. */
-    if (!(policy->market[level] > 0.0) ||
-        policy->now_ns - policy->market_ns[level] > UTILITY_MARKET_NS) {
-        policy->market[level] = utility_root_price(policy, known->room, level);
-        policy->market_ns[level] = policy->now_ns;
+    if (!(policy->shadow_price[level] > 0.0) ||
+        policy->now_ns - policy->shadow_price_ns[level] > UTILITY_PRICE_NS) {
+        policy->shadow_price[level] = utility_root_price(policy, known->room, level);
+        policy->shadow_price_ns[level] = policy->now_ns;
     }
-    known->price[level] = policy->market[level];
+    known->price[level] = policy->shadow_price[level];
 }
 
 /* Gives entries at the front another key that have not fallen as far as theirs said, or that count
  * on room inside the tier that is gone. */
-static void utility_refresh_front(kvt_policy *policy, draft *work, int level)
+static void utility_refresh_front(kvt_policy *policy, tentative_plan *work, int level)
 {
     for (uint32_t turn = 0; turn < UTILITY_REFRESH && work->refreshes > 0; turn++) {
         work->refreshes--;
@@ -466,7 +469,7 @@ static void utility_refresh_front(kvt_policy *policy, draft *work, int level)
     }
 }
 
-/* What a draft has set aside stays outside. */
+/* An entry that a plan has skipped stays outside. */
 static bool utility_is_sorted(const entry *e)
 {
     for (int level = 0; level < LEVELS; level++)
@@ -475,7 +478,7 @@ static bool utility_is_sorted(const entry *e)
 }
 
 /* Sorts some entries anew: their slopes, the weights and the price have changed since. */
-void utility_sweep(kvt_policy *policy, draft *work, uint32_t turns)
+void utility_sweep(kvt_policy *policy, tentative_plan *work, uint32_t turns)
 {
     if (turns > work->sweeps) turns = work->sweeps;
     work->sweeps -= turns;
@@ -507,38 +510,38 @@ static void utility_note(kvt_policy *policy, const step *chosen, int level)
     policy->sweep_left = policy->entries_used;
 }
 
-static bool utility_choose(kvt_policy *policy, draft *work, int level, step *out)
+static bool utility_choose(kvt_policy *policy, tentative_plan *work, int level, step *out)
 {
-    market known = market_open(policy, work->room);
+    choice_prices known = choice_prices_open(policy, work->room);
     utility_sweep(policy, work, policy->sweep_left > 0 ? UTILITY_RESORT : UTILITY_SWEEP);
     utility_refresh_front(policy, work, level);
     for (;;) {
         double best;
         uint32_t looked = utility_look(policy, &known, level, work->own_group, out, &best);
         if (best < UNLIMITED) {
-            policy->market[level] = best > 0.0 ? best : 0.0;
-            policy->market_ns[level] = policy->now_ns;
+            policy->shadow_price[level] = best > 0.0 ? best : 0.0;
+            policy->shadow_price_ns[level] = policy->now_ns;
             utility_note(policy, out, level);
             return true;
         }
-        if (looked == NIL || work->aside_count == DRAFT_ASIDE) return false;
-        draft_set_aside(policy, work, looked);
+        if (looked == NIL || work->skipped_count == TENTATIVE_SKIPS) return false;
+        tentative_skip(policy, work, looked);
     }
 }
 
-static bool utility_fallback(kvt_policy *policy, const draft *work, uint32_t index, int level,
-                             step *out)
+static bool utility_fallback(kvt_policy *policy, const tentative_plan *work, uint32_t index,
+                             int level, step *out)
 {
     double per_byte = UNLIMITED;
-    market known = market_open(policy, work->room);
+    choice_prices known = choice_prices_open(policy, work->room);
     return utility_cheapest(policy, &known, index, level, true, out, &per_byte);
 }
 
-/* Best first: score = gain over NONE - share of the write - rent in the tiers that are tight. Rents
- * compare the options with each other; whether the best of them gets in is decided by what making
- * its room really loses, since the watermarks may have made it already. */
-static bool utility_next_option(kvt_policy *policy, rents *known, const entry *e, uint32_t *tried,
-                                step *out)
+/* Best first: score = gain over NONE - share of the write - shadow price of room in tight tiers.
+ * Shadow prices compare the options with each other; whether the best of them gets in is decided by
+ * what making its room really loses, since the watermarks may have made it already. */
+static bool utility_next_option(kvt_policy *policy, shadow_prices *known, const entry *e,
+                                uint32_t *tried, step *out)
 {
     reuse_now use = reuse_look(policy, e);
     double rate = use.rate;
@@ -546,17 +549,17 @@ static bool utility_next_option(kvt_policy *policy, rents *known, const entry *e
     double none = entry_cost(policy, e, KVT_OPTION_NONE);
     double best = -UNLIMITED;
     uint8_t found = KVT_OPTION_NONE;
-    tolls now = utility_tolls(policy);
+    write_costs now = utility_write_costs(policy);
     for (uint8_t option = 1; option < e->option_count; option++) {
         if ((*tried >> option & 1) != 0 || !utility_is_reachable(policy, e, option)) continue;
-        const form *o = entry_form(policy, e, option);
-        double gain = rate * (none - form_cost(o, e, alpha));
+        const stored_option *o = entry_option(policy, e, option);
+        double gain = rate * (none - option_cost(o, e, alpha));
         if (gain <= best || gain <= 0.0) continue;
         uint64_t need[LEVELS];
         entry_needs(policy, e, option, need);
         double write = utility_write_at(policy, &now, e, o, need) / utility_stay(policy, &use, o);
         if (gain <= write || gain - write <= best) continue;
-        double score = gain - write - utility_rent(policy, known, need);
+        double score = gain - write - utility_shadow_cost(policy, known, need);
         if (score <= best) continue;
         found = option;
         best = score;
@@ -572,27 +575,27 @@ static uint32_t utility_options_at(const kvt_policy *policy, const entry *e, int
 {
     uint32_t options = 0;
     for (uint8_t option = 1; option < e->option_count; option++)
-        if (form_home(entry_form(policy, e, option)) == home) options |= UINT32_C(1) << option;
+        if (option_home(entry_option(policy, e, option)) == home) options |= UINT32_C(1) << option;
     return options;
 }
 
 /* The best option of some tier, best tier first, whose gain pays for its write and for the steps
  * that make its room. */
-static bool utility_place(kvt_policy *policy, draft *work, uint32_t index)
+static bool utility_place(kvt_policy *policy, tentative_plan *work, uint32_t index)
 {
     const entry *e = entry_at(policy, index);
-    rents known = utility_rents(work->room, false);
+    shadow_prices known = utility_prices(work->room, false);
     uint32_t tried = 0;
     step put = {.entry = index};
     while (utility_next_option(policy, &known, e, &tried, &put)) {
         work->budget = put.gain - put.cost;
         put.cost = 0.0; /* it is in the budget */
         if (room_make_for(policy, work, index, put.to) && work->spent < work->budget &&
-            draft_add(policy, work, &put)) {
+            tentative_add(policy, work, &put)) {
             return true;
         }
-        tried |= utility_options_at(policy, e, form_home(entry_form(policy, e, put.to)));
-        draft_cut(policy, work, 0, 0.0);
+        tried |= utility_options_at(policy, e, option_home(entry_option(policy, e, put.to)));
+        tentative_cut(policy, work, 0, 0.0);
         work->bounded = false;
         work->refusals = 0;
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * utility_improve.c - moves that nobody forces: promotions and better forms, and the tick.
+ * utility_improve.c - moves that nobody forces: promotions and better options, and the tick.
  *
  * Rule (research: switch only if the gain over the expected stay exceeds the cost of the move):
  *
@@ -19,7 +19,7 @@ typedef struct improvement {
     uint32_t entry;
     uint8_t to;
     double gain;  /* U(to) - U(from) */
-    double net;   /* gain less rent and the hysteresis share of the move */
+    double net;   /* gain less the cost of room and the hysteresis share of the move */
     double spare; /* that share: seconds of reading, where it is asked for, encoding and writing */
 } improvement;
 
@@ -33,8 +33,8 @@ static bool improve_fits(const uint64_t need[LEVELS], const int64_t room[LEVELS]
 }
 
 /* The stored option with the highest net gain, above 0; room_only: it must fit as things are. */
-static bool improve_find(kvt_policy *policy, uint32_t index, rents *known, double read_seconds,
-                         bool room_only, improvement *out)
+static bool improve_find(kvt_policy *policy, uint32_t index, shadow_prices *known,
+                         double read_seconds, bool room_only, improvement *out)
 {
     const entry *e = entry_at(policy, index);
     double cost = entry_cost(policy, e, e->current);
@@ -49,10 +49,10 @@ static bool improve_find(kvt_policy *policy, uint32_t index, rents *known, doubl
         double read = policy->config.hysteresis * read_seconds / utility_stay(policy, &use, NULL);
         if (use.rate * most <= read) return false;
     }
-    tolls now = utility_tolls(policy);
+    write_costs now = utility_write_costs(policy);
     for (uint8_t to = 1; to < e->option_count; to++) {
-        const form *o = entry_form(policy, e, to);
-        double saved = cost - form_cost(o, e, alpha);
+        const stored_option *o = entry_option(policy, e, to);
+        double saved = cost - option_cost(o, e, alpha);
         if (to == e->current || saved <= 0.0 || !utility_is_reachable(policy, e, to)) continue;
         if (use.rate < 0.0) use = reuse_look(policy, e);
         uint64_t need[LEVELS];
@@ -62,7 +62,7 @@ static bool improve_find(kvt_policy *policy, uint32_t index, rents *known, doubl
         double net = use.rate * saved - spare;
         if (net <= out->net) continue;
         if (room_only && !improve_fits(need, known->room)) continue;
-        net -= utility_rent(policy, known, need);
+        net -= utility_shadow_cost(policy, known, need);
         if (net <= out->net) continue;
         *out = (improvement){
             .entry = index, .to = to, .gain = use.rate * saved, .net = net, .spare = spare};
@@ -76,18 +76,18 @@ void utility_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan)
     for (int level = 0; level < LEVELS; level++)
         room[level] = (int64_t)policy->capacity[level] - (int64_t)policy->used[level];
     improvement found;
-    rents known = utility_rents(room, false);
+    shadow_prices known = utility_prices(room, false);
     if (!improve_find(policy, index, &known, 0.0, false, &found)) return;
-    draft work;
-    if (!draft_begin(policy, &work, plan)) return;
+    tentative_plan work;
+    if (!tentative_begin(policy, &work, plan)) return;
     work.budget = found.gain - found.spare;
     /* Its present bytes stay held until the move is done, so it must not be its own victim. */
-    draft_bar(policy, index);
+    tentative_exclude(policy, index);
     bool made = room_make_for(policy, &work, index, found.to) && work.spent < work.budget;
-    draft_unbar(policy, index);
+    tentative_include(policy, index);
     step change = {.entry = index, .to = found.to, .gain = found.gain};
-    if (!made || !draft_add(policy, &work, &change)) draft_cut(policy, &work, 0, 0.0);
-    draft_end(policy, &work);
+    if (!made || !tentative_add(policy, &work, &change)) tentative_cut(policy, &work, 0, 0.0);
+    tentative_end(policy, &work);
 }
 
 /* Bytes above the low watermark, when the tier is above the high one; what moves in flight will
@@ -116,7 +116,8 @@ static void tick_keep(improvement choice[IMPROVE_CHOICE], uint32_t *count, const
 
 /* Free room that a tick may give to improvements: up to the high watermark, so that it does not
  * call for room-making in the next tick. */
-static void tick_spare_room(const kvt_policy *policy, const draft *work, int64_t room[LEVELS])
+static void tick_spare_room(const kvt_policy *policy, const tentative_plan *work,
+                            int64_t room[LEVELS])
 {
     for (int level = 0; level < LEVELS; level++) {
         double kept = (1.0 - policy->config.high_watermark) * (double)policy->capacity[level];
@@ -124,19 +125,19 @@ static void tick_spare_room(const kvt_policy *policy, const draft *work, int64_t
     }
 }
 
-static void tick_improve(kvt_policy *policy, draft *work)
+static void tick_improve(kvt_policy *policy, tentative_plan *work)
 {
     improvement choice[IMPROVE_CHOICE];
     uint32_t count = 0;
     int64_t room[LEVELS];
     tick_spare_room(policy, work, room);
-    rents known = utility_rents(room, true);
+    shadow_prices known = utility_prices(room, true);
     uint32_t scan = policy->entries_used < IMPROVE_SCAN ? policy->entries_used : IMPROVE_SCAN;
     for (uint32_t i = 0; i < scan; i++) {
         policy->hand = policy->hand + 1 < policy->entries_used ? policy->hand + 1 : 0;
         const entry *e = entry_at(policy, policy->hand);
         if (!entry_is_movable(e)) continue;
-        const form *now = entry_form(policy, e, e->current);
+        const stored_option *now = entry_option(policy, e, e->current);
         improvement found;
         if (improve_find(policy, policy->hand, &known, now->load_seconds + now->decode_seconds,
                          true, &found)) {
@@ -148,12 +149,12 @@ static void tick_improve(kvt_policy *policy, draft *work)
         tick_spare_room(policy, work, room);
         uint64_t need[LEVELS];
         entry_needs(policy, entry_at(policy, change.entry), change.to, need);
-        if (improve_fits(need, room)) (void)draft_add(policy, work, &change);
+        if (improve_fits(need, room)) (void)tentative_add(policy, work, &change);
     }
 }
 
 /* Room above the watermarks first, lowest tier first, then what free room can improve. */
-void utility_tick(kvt_policy *policy, draft *work)
+void utility_tick(kvt_policy *policy, tentative_plan *work)
 {
     bool roomy = true;
     work->sweeps = work->refreshes = TICK_SORTS;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * write_queue.c - how much writing waits in each tier, what a byte written there is charged for it,
+ * write_queue.c - how much writing waits in each tier, what a byte written there costs,
  * and how long a byte stays there.
  *
  *     queue = seconds of the moves planned so far, less the time that has passed since
@@ -18,7 +18,7 @@
 #define QUEUE_LEFT_HALF_LIFE 1200.0 /* seconds; of what leaves a tier */
 #define QUEUE_FULL           0.95   /* a busy share counts as at most this */
 
-/* Sets what a byte is charged for the tier's busy share: next to nothing in an idle tier. */
+/* Sets what a byte costs for the tier's busy share: next to nothing in an idle tier. */
 static void queue_set_price(kvt_policy *policy, int level)
 {
     double busy = policy->write_busy[level] < QUEUE_FULL ? policy->write_busy[level] : QUEUE_FULL;
@@ -53,7 +53,7 @@ void write_queue_open(kvt_policy *policy)
     }
 }
 
-void write_queue_add(kvt_policy *policy, const flight *move, double by)
+void write_queue_add(kvt_policy *policy, const move_in_flight *move, double by)
 {
     for (int level = 0; level < LEVELS; level++) {
         assert(move->to_bytes[level] >= move->kept[level]);
@@ -87,7 +87,7 @@ static void queue_measure_stay(kvt_policy *policy, double seen)
 /*
  * Lets time pass. At a busy share u a write waits 1 / (1 - u) times its own time, and what was
  * planned just now makes the next bytes wait as many seconds more. All of it is time in the
- * background, which no request waits for; it is charged so that entries which hardly pay do not
+ * background, which no request waits for; it is counted so that entries which hardly pay do not
  * keep better ones from being written.
  */
 void write_queue_pass(kvt_policy *policy, double passed)

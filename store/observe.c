@@ -47,11 +47,11 @@ kvt_status kvt_explain(kvt_store *store, const kvt_key *key, kvt_explanation *ou
     return status;
 }
 
-kvt_status kvt_tenant_set(kvt_store *store, uint32_t tenant, const kvt_tenant *wishes)
+kvt_status kvt_tenant_set(kvt_store *store, uint32_t tenant, const kvt_tenant *limits)
 {
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
-    if (wishes == NULL) return KVT_E_ARGUMENT;
-    kvt_tenant held = *wishes;
+    if (limits == NULL) return KVT_E_ARGUMENT;
+    kvt_tenant held = *limits;
     if (held.loss_limit > store->loss_limit) held.loss_limit = store->loss_limit;
     pthread_mutex_lock(&store->lock);
     kvt_status status = kvt_policy_set_tenant(store->policy, tenant, &held);

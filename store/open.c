@@ -335,10 +335,10 @@ static kvt_status open_policy(open_state *state)
         kvt_policy_open(&config, &state->store->policy, state->message, state->message_size);
     state->store->loss_limit = state->options->ladder ? state->options->loss_limit : 1.0;
     /* The limit once more, for what an entry's own sensitivity makes of a rung's loss. */
-    const kvt_tenant wishes = {.alpha_seconds = state->options->alpha_seconds,
+    const kvt_tenant limits = {.alpha_seconds = state->options->alpha_seconds,
                                .loss_limit = state->options->loss_limit};
     if (status == KVT_OK && state->options->ladder)
-        status = kvt_policy_set_tenant(state->store->policy, 0, &wishes);
+        status = kvt_policy_set_tenant(state->store->policy, 0, &limits);
     return status;
 }
 

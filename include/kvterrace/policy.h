@@ -39,11 +39,12 @@ extern "C" {
  * What one entry could be. bytes is a vector because an option may span tiers: planes split over
  * two tiers, or a copy on both.
  *
- * An exact stored form (loss 0) can become any other; a lossy one only its own variant elsewhere,
- * unless made_from says more: bit i is set when option i's stored bytes are enough to make this
- * one without coding anything a second time (planes dropped or read back, a coarser step derived).
- * kept_from, within the same bits and those of exact or equal forms: option i's bytes that this
- * one also has in a tier stay where they are; a move from there holds and writes only the rest.
+ * An exact stored option (loss 0) can become any other; a lossy one only its own variant elsewhere,
+ * unless made_from says more: bit i is set when option i's stored bytes are enough to make this one
+ * without coding anything a second time (planes dropped or read back, a coarser step derived).
+ * kept_from, within the same bits and those of exact options or those of the same variant: option
+ * i's bytes that this one also has in a tier stay where they are; a move from there holds and
+ * writes only the rest.
  */
 typedef struct kvt_option {
     kvt_variant variant;
@@ -52,8 +53,8 @@ typedef struct kvt_option {
     double load_seconds;                 /* from the request until the stored bytes are in memory;
                                             for NONE the seconds of recomputing the entry */
     double decode_seconds;               /* 0 for NONE */
-    double encode_seconds;               /* to make this form from the exact entry */
-    double loss;                         /* 1 - quality, in [0,1]; 0 for exact forms and NONE */
+    double encode_seconds;               /* to make this option from the exact entry */
+    double loss;                         /* 1 - quality, in [0,1]; 0 for exact options and NONE */
     double loss_upper;                   /* confidence bound of loss, in [loss,1]; 0 = loss. What
                                             loss limits are compared with */
     uint32_t made_from;                  /* bit i: option i gives the bytes for this one */
@@ -105,7 +106,7 @@ typedef struct kvt_policy_config {
     kvt_variant variant;       /* what policies that choose no variant store; all do but "utility"
                                   and "adaptcache"; raw */
     double alpha_seconds;      /* seconds of delay paid for 1.0 of a request's quality; 10 */
-    double half_life_seconds;  /* of told rates and of adaptcache's counters; 300 */
+    double half_life_seconds;  /* of rates that are set and of adaptcache's counters; 300 */
     double hysteresis;         /* a switch must gain this many times its cost; 1.25 */
     uint8_t holes;             /* kvt_hole_mode; CONTIGUOUS */
     double high_watermark;     /* tick makes room above this share of a tier, 0..1; 0.995 */
@@ -153,7 +154,7 @@ typedef struct kvt_policy_entry {
     uint32_t option_count;     /* 1..KVT_OPTIONS_MAX; 0 with a ladder */
     uint32_t tokens;
     uint32_t request_tokens;  /* of the requests that use it; 0 = it is all of them. The loss of a
-                                 request is the mean over its tokens, so alpha is charged for the
+                                 request is the mean over its tokens, so alpha counts for the
                                  share tokens / request_tokens, at most 1 */
     uint32_t ladder;          /* 0 = options are given here */
     double recompute_seconds; /* of NONE, with a ladder */
@@ -181,10 +182,10 @@ KVT_API KVT_NODISCARD kvt_status kvt_policy_ladder_add(kvt_policy *policy,
                                                        const kvt_option *options, uint32_t count,
                                                        uint32_t *ladder_out);
 
-/* Sets a tenant's wishes; they hold for decisions from now on, nothing is moved by the call. Tenant
+/* Sets a tenant's limits; they hold for decisions from now on, nothing is moved by the call. Tenant
  * 0 too. KVT_OK; KVT_E_ARGUMENT (out of range, NaN); KVT_E_MEMORY. */
 KVT_API KVT_NODISCARD kvt_status kvt_policy_set_tenant(kvt_policy *policy, uint32_t tenant,
-                                                       const kvt_tenant *wishes);
+                                                       const kvt_tenant *limits);
 
 /* Sets how many uses beside its first one a new entry of a class is taken to have had just now: 0.5
  * for one that comes back with probability one half within a half life. KVT_OK; KVT_E_ARGUMENT
@@ -194,7 +195,7 @@ KVT_API KVT_NODISCARD kvt_status kvt_policy_set_prior(kvt_policy *policy, uint32
 
 /* Sets how often an entry is used, in place of what was counted so far: for callers that know
  * better, a scheduler's queue or an oracle. Uses counted from now on add to it and all of it
- * decays, so tell anew what changes. KVT_OK; KVT_MISS (neither stored nor remembered);
+ * decays, so set again what changes. KVT_OK; KVT_MISS (neither stored nor remembered);
  * KVT_E_UNSUPPORTED (the policy counts no uses); KVT_E_ARGUMENT (NaN, outside [0, 1e12]). */
 KVT_API KVT_NODISCARD kvt_status kvt_policy_set_rate(kvt_policy *policy, uint64_t handle,
                                                      double uses_per_s);
@@ -239,7 +240,7 @@ KVT_API KVT_NODISCARD kvt_status kvt_policy_adopt(kvt_policy *policy, uint64_t n
  * (one that is remembered or being stored is counted still, once with the admission that follows).
  * Feed a prefix root first: every entry of the path once.
  * Its stored bytes are taken to be in your hands, as after a get: the plan's move of this entry is
- * charged no read.
+ * costs no read.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_policy_access(kvt_policy *policy, uint64_t now_ns,
                                                    uint64_t handle, kvt_plan *plan);
@@ -280,7 +281,7 @@ KVT_API KVT_NODISCARD kvt_status kvt_policy_set_capacity(kvt_policy *policy, kvt
 
 /*
  * Gives a tier other speeds than those it was opened with, because its devices turned out faster or
- * slower: what is written and moved from now on is charged by them. KVT_OK; KVT_E_ARGUMENT (no such
+ * slower: what is written and moved from now on costs by them. KVT_OK; KVT_E_ARGUMENT (no such
  * tier; as kvt_tier_facts).
  */
 KVT_API KVT_NODISCARD kvt_status kvt_policy_set_speed(kvt_policy *policy, kvt_tier tier,
@@ -314,9 +315,9 @@ typedef struct kvt_reuse_weights {
 typedef struct kvt_explained_option {
     kvt_option option;
     double utility; /* f * (-alpha * share * loss - load - decode), s/s; of NONE f * -recompute */
-    double rent;    /* sum over tiers of price * bytes, s/s */
-    double score;   /* utility - rent */
-    bool feasible;  /* it fits the tiers' capacities, the tenant's limits and the tree rule, and the
+    double shadow_cost; /* sum over tiers of price * bytes, s/s */
+    double score;       /* utility - shadow_cost */
+    bool feasible; /* it fits the tiers' capacities, the tenant's limits and the tree rule, and the
                        present bytes are enough to make it */
 } kvt_explained_option;
 
@@ -356,7 +357,7 @@ typedef struct kvt_policy_worth {
     uint32_t resident_children; /* stored continuations, which are useless without it */
 } kvt_policy_worth;
 
-/* Reads only, as of the latest time that the engine was told. KVT_OK; KVT_MISS (not stored);
+/* Reads only, as of the latest time that the engine was given. KVT_OK; KVT_MISS (not stored);
  * KVT_E_ARGUMENT (no such tier). */
 KVT_API KVT_NODISCARD kvt_status kvt_policy_worth_get(const kvt_policy *policy, uint64_t handle,
                                                       kvt_tier tier, kvt_policy_worth *out);
@@ -369,7 +370,7 @@ typedef struct kvt_policy_stats {
     uint64_t entries_by_tier[KVT_TIER_COUNT];
     uint64_t admitted, refused, accesses, puts, promotions, demotions, evictions, aborts;
     double price[KVT_TIER_COUNT];
-    uint64_t limited; /* options barred by a loss or load limit, counted per admission */
+    uint64_t limited; /* options excluded by a loss or load limit, counted per admission */
     uint64_t written_bytes[KVT_TIER_COUNT]; /* by committed moves */
     kvt_reuse_weights reuse;
 } kvt_policy_stats;

@@ -51,9 +51,9 @@ static kvt_status sim_open_policy(sim_state *sim, const char *name, char *messag
     snprintf(message, message_size, "out of memory");
     status = kvt_policy_ladder_add(sim->policy, sim->whole, sim->option_count, &sim->ladder);
     if (status == KVT_OK && options->blend.set) status = sim_blend_open(sim);
-    const kvt_tenant wishes = {.alpha_seconds = options->alpha_seconds,
+    const kvt_tenant limits = {.alpha_seconds = options->alpha_seconds,
                                .loss_limit = options->loss_limit};
-    if (status == KVT_OK) status = kvt_policy_set_tenant(sim->policy, 0, &wishes);
+    if (status == KVT_OK) status = kvt_policy_set_tenant(sim->policy, 0, &limits);
     return status;
 }
 

@@ -4,21 +4,21 @@
  * overflows, the change that loses least utility per byte freed there, again and again until it
  * fits. Over all entries of the tier, the new one among them:
  *
- *     change   any form with fewer bytes in the tier and none more above: compressed further, also
+ *     change   any variant with fewer bytes in the tier, none more above: compressed further, also
  *              from what is lossy already; in a lower tier, which counts as free until it
  *              overflows in its turn; or evicted
  *     loss     f * (cost(o') - cost(o)) / bytes freed      cost(o) = alpha * loss(o) + T(o)
  *
  * How the paper was read where it is silent: f is the decayed counter that `utility` uses, so that
  * two engines differ by their decisions alone. An evicted entry costs its recompute. A use below
- * the highest tier offers the entry to the higher ones in its present form, as if it were new: else
- * nothing would ever come up. An entry moves once in a plan, and on its way down it does not
+ * the highest tier offers the entry to the higher ones in its present variant, as if it were new:
+ * else nothing would ever come up. An entry moves once in a plan, and on its way down it does not
  * compete in the tier below within the same plan. What it lacks is what it is compared for: prices,
  * hysteresis, the cost of writing and coding, the rule of prefixes, and a way back from a lossy
- * form.
+ * variant.
  *
- * Coding an entry anew inside a full tier needs room for both forms, so the largest such form seen
- * is kept free, at most a 64th of the tier.
+ * Coding an entry anew inside a full tier needs room for both variants, so the largest such variant
+ * seen is kept free, at most a 64th of the tier.
  */
 #include "policy/engine.h"
 
@@ -32,9 +32,9 @@ static uint64_t adapt_freed(const kvt_policy *policy, const entry *e, uint8_t at
 {
     uint64_t held = entry_bytes(policy, e, at, level);
     if (to == KVT_OPTION_NONE) return held;
-    const form *now = entry_form(policy, e, at);
-    const form *then = entry_form(policy, e, to);
-    if (to == at || (e->barred >> to & 1) != 0 || !then->fits) return 0;
+    const stored_option *now = entry_option(policy, e, at);
+    const stored_option *then = entry_option(policy, e, to);
+    if (to == at || (e->excluded >> to & 1) != 0 || !then->fits) return 0;
     if (then->loss < now->loss) return 0; /* what is lost does not come back */
     for (int above = 0; above < level; above++)
         if (then->bytes[above] > entry_bytes(policy, e, at, above)) return 0;
@@ -43,15 +43,15 @@ static uint64_t adapt_freed(const kvt_policy *policy, const entry *e, uint8_t at
 
 /* The change from option `at` that loses least per byte freed in a level, at one use a second.
  * work: only those that fit now. False when there is none. */
-static bool adapt_change(const kvt_policy *policy, const draft *work, uint32_t index, uint8_t at,
-                         int level, uint8_t *to_out, double *lost_out)
+static bool adapt_change(const kvt_policy *policy, const tentative_plan *work, uint32_t index,
+                         uint8_t at, int level, uint8_t *to_out, double *lost_out)
 {
     const entry *e = entry_at(policy, index);
     double cost = entry_cost(policy, e, at);
     double least = UNLIMITED;
     for (uint8_t to = 0; to < e->option_count; to++) {
         uint64_t freed = adapt_freed(policy, e, at, to, level);
-        if (freed == 0 || (work != NULL && !draft_fits(policy, work, index, to))) continue;
+        if (freed == 0 || (work != NULL && !tentative_fits(policy, work, index, to))) continue;
         double lost = (entry_cost(policy, e, to) - cost) / (double)freed;
         if (lost >= least) continue;
         least = lost;
@@ -117,7 +117,7 @@ static step adapt_step(const kvt_policy *policy, uint32_t index, uint8_t to)
     return (step){.entry = index, .to = to, .gain = reuse_rate(policy, e) * saved};
 }
 
-static bool adapt_choose(kvt_policy *policy, draft *work, int level, step *out)
+static bool adapt_choose(kvt_policy *policy, tentative_plan *work, int level, step *out)
 {
     (void)work;
     const heap *h = &policy->heaps[level];
@@ -127,8 +127,8 @@ static bool adapt_choose(kvt_policy *policy, draft *work, int level, step *out)
     return true;
 }
 
-static bool adapt_fallback(kvt_policy *policy, const draft *work, uint32_t index, int level,
-                           step *out)
+static bool adapt_fallback(kvt_policy *policy, const tentative_plan *work, uint32_t index,
+                           int level, step *out)
 {
     double lost;
     uint8_t to = KVT_OPTION_NONE;
@@ -138,13 +138,13 @@ static bool adapt_fallback(kvt_policy *policy, const draft *work, uint32_t index
     return true;
 }
 
-/* Keeps free what coding an entry like this one anew would need: its largest form but one. */
-static void adapt_stage(kvt_policy *policy, draft *work, const entry *e)
+/* Keeps free what coding an entry like this one anew would need: its largest variant but one. */
+static void adapt_stage(kvt_policy *policy, tentative_plan *work, const entry *e)
 {
     for (int level = LEVELS - 1; level >= 0; level--) {
         uint64_t most = 0, next = 0, *kept = &policy->classic.staging[level];
         for (uint8_t option = 1; option < e->option_count; option++) {
-            uint64_t bytes = entry_form(policy, e, option)->bytes[level];
+            uint64_t bytes = entry_option(policy, e, option)->bytes[level];
             if (bytes > most) {
                 next = most;
                 most = bytes;
@@ -165,7 +165,7 @@ static void adapt_stage(kvt_policy *policy, draft *work, const entry *e)
  * when its own change loses less than that of the tier's first, else that one does. The entry
  * itself is outside the index. False when nothing of it stays, or the plan may not grow.
  */
-static bool adapt_settle(kvt_policy *policy, draft *work, uint32_t index, uint8_t *to)
+static bool adapt_settle(kvt_policy *policy, tentative_plan *work, uint32_t index, uint8_t *to)
 {
     const entry *e = entry_at(policy, index);
     for (int level = 0; level < LEVELS; level++) {
@@ -186,16 +186,16 @@ static bool adapt_settle(kvt_policy *policy, draft *work, uint32_t index, uint8_
     return *to != KVT_OPTION_NONE;
 }
 
-/* The form that costs least of those allowed. kept_variant: only the entry's present form, in
+/* The variant that costs least of those allowed. kept_variant: only the entry's present variant, in
  * whatever tier. */
 static uint8_t adapt_wanted(const kvt_policy *policy, const entry *e, bool kept_variant)
 {
     uint8_t best = e->current;
     for (uint8_t option = 1; option < e->option_count; option++) {
-        const form *o = entry_form(policy, e, option);
-        if ((e->barred >> option & 1) != 0 || !o->fits) continue;
+        const stored_option *o = entry_option(policy, e, option);
+        if ((e->excluded >> option & 1) != 0 || !o->fits) continue;
         if (kept_variant) {
-            const kvt_variant *now = &entry_form(policy, e, e->current)->variant;
+            const kvt_variant *now = &entry_option(policy, e, e->current)->variant;
             if (o->variant.codec != now->codec || o->variant.mode != now->mode) continue;
             if (o->variant.rate != now->rate) continue;
         }
@@ -205,7 +205,7 @@ static uint8_t adapt_wanted(const kvt_policy *policy, const entry *e, bool kept_
 }
 
 /* Settles an entry from where it wants to be and adds its move, or takes all back. */
-static bool adapt_move(kvt_policy *policy, draft *work, uint32_t index, bool kept_variant)
+static bool adapt_move(kvt_policy *policy, tentative_plan *work, uint32_t index, bool kept_variant)
 {
     const entry *e = entry_at(policy, index);
     uint8_t to = adapt_wanted(policy, e, kept_variant);
@@ -214,29 +214,29 @@ static bool adapt_move(kvt_policy *policy, draft *work, uint32_t index, bool kep
         if (adapt_settle(policy, work, index, &to) && to != e->current &&
             entry_cost(policy, e, to) < entry_cost(policy, e, e->current)) {
             step move = adapt_step(policy, index, to);
-            if (draft_add(policy, work, &move)) return true;
+            if (tentative_add(policy, work, &move)) return true;
         }
     }
-    draft_cut(policy, work, 0, 0.0);
+    tentative_cut(policy, work, 0, 0.0);
     return false;
 }
 
-static bool adapt_place(kvt_policy *policy, draft *work, uint32_t index)
+static bool adapt_place(kvt_policy *policy, tentative_plan *work, uint32_t index)
 {
     return adapt_move(policy, work, index, false);
 }
 
 static void adapt_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan)
 {
-    draft work;
+    tentative_plan work;
     if (adapt_wanted(policy, entry_at(policy, index), true) == entry_at(policy, index)->current)
         return;
-    if (!draft_begin(policy, &work, plan)) return;
+    if (!tentative_begin(policy, &work, plan)) return;
     /* Its present bytes stay held until the move is done, so it must not be its own victim. */
-    draft_bar(policy, index);
+    tentative_exclude(policy, index);
     (void)adapt_move(policy, &work, index, true);
-    draft_unbar(policy, index);
-    draft_end(policy, &work);
+    tentative_include(policy, index);
+    tentative_end(policy, &work);
 }
 
 const policy_ops policy_adaptcache_ops = {.name = "adaptcache",

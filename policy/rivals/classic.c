@@ -5,7 +5,7 @@
  *
  * Each keeps, for every tier, an order of the entries whose highest bytes are there. Room is made
  * as lru makes it: the victim moves to the next tier below, or out of the lowest. They store one
- * form, config.variant, know nothing of prefixes, and leave the watermarks alone.
+ * variant, config.variant, know nothing of prefixes, and leave the watermarks alone.
  *
  *     fifo      order of arrival
  *     lru-twice lru, but an entry is let in only when it is remembered: its second use (the rule of
@@ -36,7 +36,7 @@
 
 static int classic_home(const kvt_policy *policy, const entry *e)
 {
-    return form_home(entry_form(policy, e, e->current));
+    return option_home(entry_option(policy, e, e->current));
 }
 
 /* ---- policies with a list ---- */
@@ -67,14 +67,14 @@ void classic_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan)
 {
     const entry *e = entry_at(policy, index);
     int home = classic_home(policy, e);
-    draft work;
-    if (home == 0 || !draft_begin(policy, &work, plan)) return;
+    tentative_plan work;
+    if (home == 0 || !tentative_begin(policy, &work, plan)) return;
     for (int level = 0; level < home; level++) {
         uint8_t option = lru_option_at(policy, e, level);
         step move = {.entry = index, .to = option};
-        if (option != KVT_OPTION_NONE && draft_add(policy, &work, &move)) break;
+        if (option != KVT_OPTION_NONE && tentative_add(policy, &work, &move)) break;
     }
-    draft_end(policy, &work);
+    tentative_end(policy, &work);
 }
 
 const policy_ops policy_fifo_ops = {.name = "fifo",
@@ -89,7 +89,7 @@ const policy_ops policy_fifo_ops = {.name = "fifo",
 
 /* ---- lru with admission by the second use ---- */
 
-static bool twice_place(kvt_policy *policy, draft *work, uint32_t index)
+static bool twice_place(kvt_policy *policy, tentative_plan *work, uint32_t index)
 {
     entry *e = entry_at(policy, index);
     return USES(e) >= 2.0f && lru_place(policy, work, index);
@@ -173,7 +173,7 @@ static void gdsf_touch(kvt_policy *policy, uint32_t index)
     if (USES(e) < 0x1p24f) USES(e) += 1.0f;
     uint64_t bytes = 0;
     for (uint8_t option = 1; option < e->option_count && bytes == 0; option++) {
-        const form *o = entry_form(policy, e, option);
+        const stored_option *o = entry_option(policy, e, option);
         bytes = o->bytes[0] + o->bytes[1] + o->bytes[2];
     }
     if (bytes == 0) bytes = 1;
@@ -183,7 +183,7 @@ static void gdsf_touch(kvt_policy *policy, uint32_t index)
     gdsf_index(policy, index);
 }
 
-static bool gdsf_choose(kvt_policy *policy, draft *work, int level, step *out)
+static bool gdsf_choose(kvt_policy *policy, tentative_plan *work, int level, step *out)
 {
     if (!leaf_choose(policy, work, level, out)) return false;
     if (out->to == KVT_OPTION_NONE)
@@ -244,7 +244,7 @@ static void pensieve_touch(kvt_policy *policy, uint32_t index)
     list_add_newest(policy, list, index);
 }
 
-static bool pensieve_choose(kvt_policy *policy, draft *work, int level, step *out)
+static bool pensieve_choose(kvt_policy *policy, tentative_plan *work, int level, step *out)
 {
     (void)work;
     uint32_t victim = NIL;
@@ -300,7 +300,7 @@ static void sieve_touch(kvt_policy *policy, uint32_t index)
 }
 
 /* The hand stops at the first entry that was not visited since it last passed. */
-static bool sieve_choose(kvt_policy *policy, draft *work, int level, step *out)
+static bool sieve_choose(kvt_policy *policy, tentative_plan *work, int level, step *out)
 {
     (void)work;
     if (policy->lists[level].oldest == NIL) return false;
@@ -393,7 +393,7 @@ static uint32_t s3_from_main(kvt_policy *policy, int level)
     return NIL;
 }
 
-static bool s3_choose(kvt_policy *policy, draft *work, int level, step *out)
+static bool s3_choose(kvt_policy *policy, tentative_plan *work, int level, step *out)
 {
     (void)work;
     double main_limit = (1.0 - S3_SMALL_SHARE) * (double)policy->capacity[level];
@@ -408,13 +408,13 @@ static bool s3_choose(kvt_policy *policy, draft *work, int level, step *out)
     return true;
 }
 
-/* Bytes of an entry in the form that these policies store. */
+/* Bytes of an entry in the variant that these policies store. */
 static uint64_t classic_size(const kvt_policy *policy, const entry *e)
 {
     for (int level = 0; level < LEVELS; level++) {
         uint8_t option = lru_option_at(policy, e, level);
         if (option == KVT_OPTION_NONE) continue;
-        const form *o = entry_form(policy, e, option);
+        const stored_option *o = entry_option(policy, e, option);
         return o->bytes[0] + o->bytes[1] + o->bytes[2];
     }
     return 0;
@@ -422,7 +422,7 @@ static uint64_t classic_size(const kvt_policy *policy, const entry *e)
 
 /* A ghost is young while fewer bytes than nine tenths of the tiers have become ghosts since. It
  * keeps in bytes[0], which nothing stored needs, how many had been when it left. */
-static bool s3_place(kvt_policy *policy, draft *work, uint32_t index)
+static bool s3_place(kvt_policy *policy, tentative_plan *work, uint32_t index)
 {
     entry *e = entry_at(policy, index);
     double capacity = 0.0;

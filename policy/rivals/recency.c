@@ -10,8 +10,8 @@
  * lru-leaf: the same, but only entries without held children are moved, so that no prefix loses its
  * head. Recency changes the order of all leaves when a child leaves, hence a heap by recency.
  *
- * Both store one form, config.variant, and leave the watermarks alone: their capacity is the whole
- * tier, which keeps them comparable with the literature.
+ * Both store one variant, config.variant, and leave the watermarks alone: their capacity is the
+ * whole tier, which keeps them comparable with the literature.
  */
 #include "policy/engine.h"
 
@@ -25,7 +25,7 @@ static void none_ignore(kvt_policy *policy, uint32_t index)
     (void)index;
 }
 
-static bool none_choose(kvt_policy *policy, draft *work, int level, step *out)
+static bool none_choose(kvt_policy *policy, tentative_plan *work, int level, step *out)
 {
     (void)policy;
     (void)work;
@@ -34,7 +34,7 @@ static bool none_choose(kvt_policy *policy, draft *work, int level, step *out)
     return false;
 }
 
-static bool none_fallback(kvt_policy *policy, const draft *work, uint32_t index, int level,
+static bool none_fallback(kvt_policy *policy, const tentative_plan *work, uint32_t index, int level,
                           step *out)
 {
     (void)policy;
@@ -45,7 +45,7 @@ static bool none_fallback(kvt_policy *policy, const draft *work, uint32_t index,
     return false;
 }
 
-static bool none_place(kvt_policy *policy, draft *work, uint32_t index)
+static bool none_place(kvt_policy *policy, tentative_plan *work, uint32_t index)
 {
     (void)policy;
     (void)work;
@@ -53,7 +53,7 @@ static bool none_place(kvt_policy *policy, draft *work, uint32_t index)
     return false;
 }
 
-void none_tick(kvt_policy *policy, draft *work)
+void none_tick(kvt_policy *policy, tentative_plan *work)
 {
     (void)policy;
     (void)work;
@@ -127,7 +127,7 @@ void lru_index(kvt_policy *policy, uint32_t index)
         lru_remove(policy, index);
         return;
     }
-    int home = form_home(entry_form(policy, e, e->current));
+    int home = option_home(entry_option(policy, e, e->current));
     if (e->listed == home + 1) return;
     lru_remove(policy, index);
     lru_insert(policy, &policy->lists[home], index);
@@ -149,9 +149,9 @@ uint8_t lru_option_at(const kvt_policy *policy, const entry *e, int level)
 {
     const kvt_variant *wanted = &policy->config.variant;
     for (uint8_t option = 1; option < e->option_count; option++) {
-        const form *o = entry_form(policy, e, option);
+        const stored_option *o = entry_option(policy, e, option);
         if (o->variant.codec != wanted->codec || o->variant.mode != wanted->mode) continue;
-        if (o->variant.rate != wanted->rate || form_home(o) != level) continue;
+        if (o->variant.rate != wanted->rate || option_home(o) != level) continue;
         if (o->fits) return option;
     }
     return KVT_OPTION_NONE;
@@ -166,7 +166,7 @@ step lru_step_down(const kvt_policy *policy, uint32_t index, int level)
     return down;
 }
 
-bool lru_choose(kvt_policy *policy, draft *work, int level, step *out)
+bool lru_choose(kvt_policy *policy, tentative_plan *work, int level, step *out)
 {
     (void)work;
     uint32_t victim = policy->lists[level].oldest;
@@ -176,24 +176,26 @@ bool lru_choose(kvt_policy *policy, draft *work, int level, step *out)
 }
 
 /* What cannot move down leaves. */
-bool lru_fallback(kvt_policy *policy, const draft *work, uint32_t index, int level, step *out)
+bool lru_fallback(kvt_policy *policy, const tentative_plan *work, uint32_t index, int level,
+                  step *out)
 {
     *out = lru_step_down(policy, index, level);
-    if (!draft_fits(policy, work, index, out->to)) out->to = KVT_OPTION_NONE;
+    if (!tentative_fits(policy, work, index, out->to)) out->to = KVT_OPTION_NONE;
     return true;
 }
 
 /* Makes room for an option in all its tiers, and adds the move; otherwise takes all back. */
-static bool lru_move_to(kvt_policy *policy, draft *work, uint32_t index, uint8_t option)
+static bool lru_move_to(kvt_policy *policy, tentative_plan *work, uint32_t index, uint8_t option)
 {
     step move = {.entry = index, .to = option};
-    if (room_make_for(policy, work, index, option) && draft_add(policy, work, &move)) return true;
-    draft_cut(policy, work, 0, 0.0);
+    if (room_make_for(policy, work, index, option) && tentative_add(policy, work, &move))
+        return true;
+    tentative_cut(policy, work, 0, 0.0);
     work->bounded = false;
     return false;
 }
 
-bool lru_place(kvt_policy *policy, draft *work, uint32_t index)
+bool lru_place(kvt_policy *policy, tentative_plan *work, uint32_t index)
 {
     for (int level = 0; level < LEVELS; level++) {
         uint8_t option = lru_option_at(policy, entry_at(policy, index), level);
@@ -206,19 +208,19 @@ bool lru_place(kvt_policy *policy, draft *work, uint32_t index)
 void lru_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan)
 {
     const entry *e = entry_at(policy, index);
-    int home = form_home(entry_form(policy, e, e->current));
+    int home = option_home(entry_option(policy, e, e->current));
     uint8_t option = KVT_OPTION_NONE;
     for (int level = 0; level < home && option == KVT_OPTION_NONE; level++)
         option = lru_option_at(policy, e, level);
-    draft work;
-    if (option == KVT_OPTION_NONE || !draft_begin(policy, &work, plan)) return;
+    tentative_plan work;
+    if (option == KVT_OPTION_NONE || !tentative_begin(policy, &work, plan)) return;
     /* Its own bytes below stay held until the promotion is done, so it must not be its victim. */
-    draft_bar(policy, index);
+    tentative_exclude(policy, index);
     bool made = room_make_for(policy, &work, index, option);
-    draft_unbar(policy, index);
+    tentative_include(policy, index);
     step move = {.entry = index, .to = option};
-    if (!made || !draft_add(policy, &work, &move)) draft_cut(policy, &work, 0, 0.0);
-    draft_end(policy, &work);
+    if (!made || !tentative_add(policy, &work, &move)) tentative_cut(policy, &work, 0, 0.0);
+    tentative_end(policy, &work);
 }
 
 const policy_ops policy_lru_ops = {.name = "lru",
@@ -242,11 +244,11 @@ static void leaf_index(kvt_policy *policy, uint32_t index)
     const entry *e = entry_at(policy, index);
     leaf_remove(policy, index);
     if (!entry_is_movable(e) || e->children > 0) return;
-    int home = form_home(entry_form(policy, e, e->current));
+    int home = option_home(entry_option(policy, e, e->current));
     heap_set(&policy->heaps[home], engine_places(policy, home), index, (double)e->recency);
 }
 
-bool leaf_choose(kvt_policy *policy, draft *work, int level, step *out)
+bool leaf_choose(kvt_policy *policy, tentative_plan *work, int level, step *out)
 {
     (void)work;
     const heap *h = &policy->heaps[level];

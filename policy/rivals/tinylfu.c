@@ -113,7 +113,7 @@ static void segment_index(kvt_policy *policy, uint32_t index)
         segment_remove(policy, index);
         return;
     }
-    int home = form_home(entry_form(policy, e, e->current));
+    int home = option_home(entry_option(policy, e, e->current));
     uint8_t listed = (uint8_t)(1 + home + (int)SEGMENT(e) * LEVELS);
     if (e->listed == listed) return;
     segment_remove(policy, index);
@@ -158,7 +158,7 @@ static uint32_t tinylfu_victim(kvt_policy *policy, int level)
     uint32_t candidate = policy->lists[level].oldest;
     uint32_t other = c->mains[level].oldest;
     if (other == NIL) other = c->guarded[level].oldest;
-    /* The newcomer that room is made for will be in the window. */
+    /* The new entry that room is made for will be in the window. */
     bool window_full = (double)c->window_bytes[level] >= WINDOW_SHARE * capacity;
     if (candidate == NIL || (!window_full && other != NIL)) return other;
     double main = (double)(c->main_bytes[level] + c->guarded_bytes[level]);
@@ -172,7 +172,7 @@ static uint32_t tinylfu_victim(kvt_policy *policy, int level)
     return room ? NIL : other;
 }
 
-static bool tinylfu_choose(kvt_policy *policy, draft *work, int level, step *out)
+static bool tinylfu_choose(kvt_policy *policy, tentative_plan *work, int level, step *out)
 {
     (void)work;
     uint32_t victim = NIL;
@@ -188,7 +188,7 @@ static bool tinylfu_choose(kvt_policy *policy, draft *work, int level, step *out
     return true;
 }
 
-static bool tinylfu_place(kvt_policy *policy, draft *work, uint32_t index)
+static bool tinylfu_place(kvt_policy *policy, tentative_plan *work, uint32_t index)
 {
     SEGMENT(entry_at(policy, index)) = SEGMENT_WINDOW;
     return lru_place(policy, work, index);

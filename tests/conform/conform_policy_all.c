@@ -25,7 +25,7 @@
 typedef struct model_entry {
     bool held;
     bool flying;
-    bool leaving; /* its eviction is in flight */
+    bool leaving; /* its eviction is in move_in_flight */
     uint8_t option;
     uint32_t pins;
     uint64_t parent;                 /* held when this one was admitted, and since */
@@ -421,7 +421,7 @@ static void model_check_shortcuts(const kvt_policy *policy)
     for (uint32_t i = 0; i < policy->entries_used; i++) {
         const entry *e = entry_at(policy, i);
         for (uint8_t o = 1; e->state == ENTRY_HELD && o < e->option_count; o++)
-            assert_true(entry_form(policy, e, o)->base_cost >= policy->least_base_cost);
+            assert_true(entry_option(policy, e, o)->base_cost >= policy->least_base_cost);
     }
 }
 
@@ -470,10 +470,11 @@ static void model_check_index(model *m)
                 assert_true(model_key(policy, e, level) == key[level]);
         }
     }
-    for (uint32_t i = 0; i < policy->flights_capacity; i++)
+    for (uint32_t i = 0; i < policy->in_flight_capacity; i++)
         for (int level = 0; level < LEVELS; level++)
-            if (policy->flights[i].id != 0) {
-                used[level] += policy->flights[i].to_bytes[level] - policy->flights[i].kept[level];
+            if (policy->in_flight[i].id != 0) {
+                used[level] +=
+                    policy->in_flight[i].to_bytes[level] - policy->in_flight[i].kept[level];
             }
     assert_memory_equal(used, policy->used, sizeof used);
     assert_int_equal(held, policy->held);
@@ -482,14 +483,14 @@ static void model_check_index(model *m)
 
 static void model_set_tenant(model *m)
 {
-    kvt_tenant wishes = {.alpha_seconds = (double)test_below(&m->dice, 100),
+    kvt_tenant limits = {.alpha_seconds = (double)test_below(&m->dice, 100),
                          .loss_limit = test_below(&m->dice, 3) == 0 ? 0.002 : 1.0,
                          .load_limit_seconds = test_below(&m->dice, 3) == 0 ? 0.003 : 0.0};
     if (test_below(&m->dice, 3) == 0) {
-        wishes.share_bytes[KVT_TIER_DRAM] = 100 + test_below(&m->dice, 400);
+        limits.share_bytes[KVT_TIER_DRAM] = 100 + test_below(&m->dice, 400);
     }
     uint32_t number = (uint32_t)test_below(&m->dice, TENANTS);
-    assert_int_equal(kvt_policy_set_tenant(m->policy, number, &wishes), KVT_OK);
+    assert_int_equal(kvt_policy_set_tenant(m->policy, number, &limits), KVT_OK);
 }
 
 /* Tells the engine something, which never makes a plan and never breaks a rule. */
@@ -506,7 +507,7 @@ static void model_advise(model *m)
     default:
         status = kvt_policy_solve(m->policy, m->now_ns, &bound);
         if (status == KVT_E_UNSUPPORTED) return;
-        /* A capacity lowered below what is held, and options a limit has barred since, are still
+        /* A capacity lowered below what is held, and options a limit has excluded since, are still
          * stored; else nothing stored beats the bound. */
         break;
     }

@@ -135,8 +135,8 @@ static void wrong_numbers_change_nothing(bench *b)
         assert_int_equal(kvt_policy_admit(b->policy, SECOND, &b->offer, &b->plan), KVT_E_ARGUMENT);
         b->offer.sensitivity = 0.0;
         assert_int_equal(kvt_policy_set_prior(b->policy, 1, wrong), KVT_E_ARGUMENT);
-        const kvt_tenant wishes = {.alpha_seconds = wrong, .loss_limit = 1.0};
-        assert_int_equal(kvt_policy_set_tenant(b->policy, 1, &wishes), KVT_E_ARGUMENT);
+        const kvt_tenant limits = {.alpha_seconds = wrong, .loss_limit = 1.0};
+        assert_int_equal(kvt_policy_set_tenant(b->policy, 1, &limits), KVT_E_ARGUMENT);
         kvt_status status = kvt_policy_set_rate(b->policy, 1, wrong);
         assert_true(status == KVT_E_ARGUMENT || status == KVT_E_UNSUPPORTED);
     }

@@ -15,7 +15,7 @@ typedef struct plain_entry {
     kvt_option options[OPTIONS];
     double uses;
     uint8_t at; /* 0: not stored */
-    bool barred;
+    bool excluded;
     bool moved; /* in the present plan: an entry moves once in each */
 } plain_entry;
 
@@ -108,7 +108,7 @@ static plain_entry *plain_first(plain *p, int tier, double *least_out, uint8_t *
     for (int i = 0; i < ENTRIES; i++) {
         plain_entry *e = &p->entries[i];
         uint8_t to = 0;
-        if (e->at == 0 || e->barred || e->moved || plain_bytes(e, e->at, tier) == 0) continue;
+        if (e->at == 0 || e->excluded || e->moved || plain_bytes(e, e->at, tier) == 0) continue;
         double lost = plain_change(p, e, e->at, tier, false, &to);
         if (lost >= least) continue;
         least = lost;
@@ -130,10 +130,10 @@ static void plain_make_room(plain *p, int tier, int64_t need)
             kept_state[KVT_TIER_COUNT]; /* room below that turns out not to be enough is not made */
         plain *before = &kept_state[tier];
         *before = *p;
-        e->barred = true;
+        e->excluded = true;
         if (tier == KVT_TIER_DRAM)
             plain_make_room(p, KVT_TIER_SSD, plain_bytes(e, to, KVT_TIER_SSD));
-        e->barred = false;
+        e->excluded = false;
         bool fits = plain_bytes(e, to, KVT_TIER_DRAM) <= p->room[KVT_TIER_DRAM] &&
                     plain_bytes(e, to, KVT_TIER_SSD) <= p->room[KVT_TIER_SSD];
         if (!fits) *p = *before;

@@ -221,8 +221,8 @@ static void limits_bar_options(void **state)
     options[2].loss = 0.01;
     options[3].loss = 0.02;
     options[3].loss_upper = 0.2;
-    kvt_tenant wishes = {.alpha_seconds = 0.1, .loss_limit = 0.1};
-    assert_int_equal(kvt_policy_set_tenant(policy, 5, &wishes), KVT_OK);
+    kvt_tenant limits = {.alpha_seconds = 0.1, .loss_limit = 0.1};
+    assert_int_equal(kvt_policy_set_tenant(policy, 5, &limits), KVT_OK);
     kvt_policy_entry entry = {
         .handle = 1, .options = options, .option_count = 4, .tokens = 1, .tenant = 5};
     /* The bound of option 3's loss is too high, though its mean is not. */
@@ -233,23 +233,23 @@ static void limits_bar_options(void **state)
     entry.sensitivity = 20.0;
     assert_int_equal(admit(policy, SECOND, &entry), KVT_OK);
     assert_int_equal(kvt_policy_option(policy, 2), 1);
-    /* Too slow is only what is not needed: with the lossy ones barred, option 1 is the fastest. */
-    wishes.load_limit_seconds = 0.2;
-    wishes.loss_limit = 1.0;
-    assert_int_equal(kvt_policy_set_tenant(policy, 6, &wishes), KVT_OK);
+    /* Too slow is only what is not needed: without the lossy ones option 1 is the fastest. */
+    limits.load_limit_seconds = 0.2;
+    limits.loss_limit = 1.0;
+    assert_int_equal(kvt_policy_set_tenant(policy, 6, &limits), KVT_OK);
     entry = (kvt_policy_entry){
         .handle = 3, .options = options, .option_count = 4, .tokens = 1, .tenant = 6};
     assert_int_equal(admit(policy, SECOND, &entry), KVT_OK);
     assert_int_equal(kvt_policy_option(policy, 3), 3);
-    wishes.loss_limit = 0.0;
-    assert_int_equal(kvt_policy_set_tenant(policy, 7, &wishes), KVT_OK);
+    limits.loss_limit = 0.0;
+    assert_int_equal(kvt_policy_set_tenant(policy, 7, &limits), KVT_OK);
     entry.handle = 4;
     entry.tenant = 7;
     assert_int_equal(admit(policy, SECOND, &entry), KVT_OK);
     assert_int_equal(kvt_policy_option(policy, 4), 1);
-    wishes.loss_limit = NAN;
-    assert_int_equal(kvt_policy_set_tenant(policy, 7, &wishes), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_policy_set_tenant(policy, KVT_TENANTS_MAX, &wishes), KVT_E_ARGUMENT);
+    limits.loss_limit = NAN;
+    assert_int_equal(kvt_policy_set_tenant(policy, 7, &limits), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_policy_set_tenant(policy, KVT_TENANTS_MAX, &limits), KVT_E_ARGUMENT);
     kvt_policy_close(policy);
 }
 
@@ -267,9 +267,9 @@ static void a_share_is_a_limit(void **state)
     (void)state;
     kvt_policy *policy = test_open(&config);
     const kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 0.01)};
-    kvt_tenant wishes = {.alpha_seconds = 10.0, .loss_limit = 1.0};
-    wishes.share_bytes[KVT_TIER_DRAM] = 300;
-    assert_int_equal(kvt_policy_set_tenant(policy, 1, &wishes), KVT_OK);
+    kvt_tenant limits = {.alpha_seconds = 10.0, .loss_limit = 1.0};
+    limits.share_bytes[KVT_TIER_DRAM] = 300;
+    assert_int_equal(kvt_policy_set_tenant(policy, 1, &limits), KVT_OK);
     kvt_policy_entry entry = {.options = options, .option_count = 2, .tokens = 1};
     for (uint64_t handle = 1; handle <= 7; handle++) {
         entry.handle = handle;
@@ -291,8 +291,8 @@ static void a_share_is_a_limit(void **state)
     assert_int_equal(tenant_bytes(policy, 101, 112), 300);
     assert_true(stats_of(policy).evictions > 20);
     /* Without the share the same traffic takes more. */
-    wishes.share_bytes[KVT_TIER_DRAM] = 0;
-    assert_int_equal(kvt_policy_set_tenant(policy, 1, &wishes), KVT_OK);
+    limits.share_bytes[KVT_TIER_DRAM] = 0;
+    assert_int_equal(kvt_policy_set_tenant(policy, 1, &limits), KVT_OK);
     for (uint64_t i = 0; i < 300; i++) {
         entry.handle = 101 + test_below(&dice, 12);
         uint64_t now_ns = (400 + i) * SECOND;

@@ -383,8 +383,8 @@ static void explanations_add_up(void **state)
     assert_true(x.price[KVT_TIER_SSD] == 0.0);
     assert_int_equal(x.option_count, 3);
     assert_true(fabs(x.options[0].score + f) < 1e-12 * f);
-    assert_true(fabs(x.options[1].rent - 100.0 * price) < 1e-12);
-    assert_true(x.options[1].score == x.options[1].utility - x.options[1].rent);
+    assert_true(fabs(x.options[1].shadow_cost - 100.0 * price) < 1e-12);
+    assert_true(x.options[1].score == x.options[1].utility - x.options[1].shadow_cost);
     assert_true(x.options[0].feasible && x.options[1].feasible && x.options[2].feasible);
     assert_int_equal(x.option_count, 3);
     assert_false(x.in_flight);

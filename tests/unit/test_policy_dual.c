@@ -110,8 +110,8 @@ static void drawn_open(drawn *x, uint32_t handles, uint32_t options_most, uint64
     x->alpha[1] = draw_eighths(x, 40);
     x->loss_limit[0] = UNLIMITED;
     x->loss_limit[1] = 0.25;
-    const kvt_tenant wishes = {.alpha_seconds = x->alpha[1], .loss_limit = x->loss_limit[1]};
-    assert_int_equal(kvt_policy_set_tenant(x->policy, 1, &wishes), KVT_OK);
+    const kvt_tenant limits = {.alpha_seconds = x->alpha[1], .loss_limit = x->loss_limit[1]};
+    assert_int_equal(kvt_policy_set_tenant(x->policy, 1, &limits), KVT_OK);
     for (uint32_t i = 0; i < LADDERS; i++) {
         x->ladder_count[i] = draw_options(x, x->ladders[i], options_most);
         assert_int_equal(kvt_policy_ladder_add(x->policy, x->ladders[i], x->ladder_count[i],
