@@ -14,6 +14,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -64,6 +65,18 @@ void tiers_device_message(char *message, size_t message_size, const kvt_device_c
     va_start(arguments, format);
     vsnprintf(message + head, message_size - (size_t)head, format, arguments);
     va_end(arguments);
+}
+
+uint64_t tiers_device_capacity(const kvt_device_config *config, uint32_t align_bytes, char *message,
+                               size_t message_size)
+{
+    assert(align_bytes > 0);
+    uint64_t capacity = config->capacity_bytes / align_bytes * align_bytes;
+    if (capacity == 0)
+        tiers_device_message(message, message_size, config,
+                             "a capacity of %" PRIu64 " bytes is too small",
+                             config->capacity_bytes);
+    return capacity;
 }
 
 kvt_status tiers_status_of_errno(int os_error)

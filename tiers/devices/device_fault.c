@@ -199,6 +199,7 @@ static tiers_fault_rule fault_decide_operation(fault_device *fault, const kvt_io
 
 static void fault_hang(fault_device *fault, fault_slot *slot)
 {
+    assert(slot->state == FAULT_FREE);
     pthread_mutex_lock(&fault->lock);
     slot->clears = fault->clears;
     slot->state = FAULT_HANGING;
@@ -211,6 +212,7 @@ static bool fault_hang_over(fault_device *fault, uint64_t clears)
 {
     pthread_mutex_lock(&fault->lock);
     bool over = fault->clears != clears || fault->gone;
+    assert(fault->counts.hung > 0 && "what asks does hang");
     if (over) fault->counts.hung--;
     pthread_mutex_unlock(&fault->lock);
     return over;
@@ -226,6 +228,7 @@ static fault_slot *fault_slot_acquire(fault_device *fault)
 
 static void fault_slot_land(fault_slot *slot)
 {
+    assert(slot->state == FAULT_INSIDE);
     slot->state = FAULT_LANDED;
     slot->due_ns = slot->inner.finished_ns;
     if (slot->rule.action == TIERS_FAULT_DELAY) slot->due_ns += slot->rule.delay_ns;
@@ -241,6 +244,7 @@ static void fault_flip(const kvt_io *io, uint64_t bit)
 /* Ends the caller's operation as the inner device and the rule say. */
 static void fault_finish(fault_device *fault, fault_slot *slot)
 {
+    assert(slot->state == FAULT_LANDED);
     kvt_io *io = slot->outer;
     kvt_status status = slot->inner.status;
     int os_error = slot->inner.os_error;

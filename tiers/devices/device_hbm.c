@@ -245,12 +245,8 @@ static kvt_status hbm_open(const kvt_device_config *config, kvt_device **device_
     char reason[96];
     hbm_driver driver = {0};
     int gpu_count = 0;
-    if (config->capacity_bytes < HBM_ALIGN_BYTES) {
-        tiers_device_message(message, message_size, config,
-                             "a capacity of %" PRIu64 " bytes is too small",
-                             config->capacity_bytes);
+    if (tiers_device_capacity(config, HBM_ALIGN_BYTES, message, message_size) == 0)
         return KVT_E_SPACE;
-    }
     if (config->emulated) return hbm_open_emulated(config, device_out, message, message_size);
     if (!hbm_driver_load(&driver, &gpu_count, reason, sizeof reason)) {
         tiers_device_message(message, message_size, config,
@@ -316,6 +312,7 @@ static int hbm_start(hbm_device *hbm, hbm_slot *slot)
     const kvt_io *io = slot->io;
     void *stream = hbm->lines[io->kind].stream;
     void *host = slot->staged ? slot->pinned : io->buffer;
+    assert(io->bytes <= HBM_SLOT_BYTES && "a staged operation fits into a slot");
     hbm_address place = hbm->memory + io->offset;
     int error = hbm_bind(hbm);
     if (error != HBM_SUCCESS) return error;
@@ -365,6 +362,7 @@ static size_t hbm_collect(hbm_device *hbm, hbm_line *line, kvt_io **done, size_t
         hbm_slot *slot = line->head;
         int error = hbm->driver.event_query(slot->event);
         if (error == HBM_NOT_READY) break;
+        assert(line->tail != NULL && slot->io != NULL);
         kvt_io *io = slot->io;
         if (error != HBM_SUCCESS) (void)hbm->driver.stream_wait(line->stream); /* as in hbm_start */
         if (error == HBM_SUCCESS && slot->staged && io->kind == KVT_IO_READ)

@@ -72,4 +72,9 @@ static inline void tiers_io_finish(kvt_io *io, kvt_status status, int os_error, 
 KVT_NODISCARD kvt_status tiers_throttle_wrap(kvt_device *inner, const kvt_device_config *config,
                                              kvt_device **device_out);
 
+/* The capacity that a configuration asks for, in whole blocks of align_bytes; 0, with a message,
+ * when it is less than one. */
+uint64_t tiers_device_capacity(const kvt_device_config *config, uint32_t align_bytes, char *message,
+                               size_t message_size);
+
 #endif

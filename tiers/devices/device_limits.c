@@ -4,6 +4,7 @@
  */
 #include "device_limits.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -54,6 +55,7 @@ void tiers_limits_read(const char *folder, bool hard, tiers_block_limits *out)
 uint32_t tiers_limits_request_bytes(const tiers_block_limits *limits, uint32_t spare_segments,
                                     uint32_t bytes_max)
 {
+    assert(bytes_max >= LIMITS_PAGE_BYTES);
     uint64_t bytes = bytes_max;
     if (limits->transfer_bytes_max != 0 && limits->transfer_bytes_max < bytes)
         bytes = limits->transfer_bytes_max;

@@ -15,10 +15,12 @@
  * Thread rule: as device.h.
  */
 #include "base/clock.h"
+#include "base/thread.h"
 #include "device_internal.h"
 #include "device_memory_copy.h"
 #include "device_memory_node.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
@@ -91,7 +93,7 @@ static int memory_touch_on_node(memory_device *memory)
 {
     pthread_t thread;
     void *result = NULL;
-    if (pthread_create(&thread, NULL, memory_touch_there, memory) != 0) return memory_touch(memory);
+    if (base_thread_start(&thread, memory_touch_there, memory) != 0) return memory_touch(memory);
     pthread_join(thread, &result);
     return (int)(intptr_t)result;
 }
@@ -103,6 +105,7 @@ static int memory_map(memory_device *memory, bool hugetlb)
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | (hugetlb ? MAP_HUGETLB : MAP_NORESERVE);
     void *arena = mmap(NULL, memory->arena_bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
     if (arena == MAP_FAILED) return errno;
+    assert(memory->arena == NULL && "it is mapped once");
     memory->arena = arena;
     memory->hugetlb = hugetlb;
     if (!hugetlb) (void)madvise(arena, memory->arena_bytes, MADV_HUGEPAGE); /* a wish */
@@ -159,12 +162,7 @@ static void memory_name_engine(memory_device *memory)
 static kvt_status memory_check(const kvt_device_config *config, uint64_t capacity, node_cpus *cpus,
                                char *message, size_t message_size)
 {
-    if (capacity == 0) {
-        tiers_device_message(message, message_size, config,
-                             "a capacity of %" PRIu64 " bytes is too small",
-                             config->capacity_bytes);
-        return KVT_E_SPACE;
-    }
+    if (capacity == 0) return KVT_E_SPACE;
     if (capacity > memory_available_bytes()) {
         tiers_device_message(message, message_size, config,
                              "%" PRIu64 " bytes are more memory than is available", capacity);
@@ -183,7 +181,7 @@ static kvt_status memory_check(const kvt_device_config *config, uint64_t capacit
 static kvt_status memory_open(const kvt_device_config *config, kvt_device **device_out,
                               char *message, size_t message_size)
 {
-    uint64_t capacity = config->capacity_bytes / MEMORY_ALIGN_BYTES * MEMORY_ALIGN_BYTES;
+    uint64_t capacity = tiers_device_capacity(config, MEMORY_ALIGN_BYTES, message, message_size);
     node_cpus cpus = {{0}};
     kvt_status status = memory_check(config, capacity, &cpus, message, message_size);
     if (status != KVT_OK) return status;
@@ -232,6 +230,7 @@ static void memory_close(kvt_device *device)
 static void memory_attach(kvt_device *device)
 {
     memory_device *memory = (memory_device *)device;
+    assert(!memory->moved && "detach has moved the thread back");
     if (memory->on_node) memory->moved = node_move_thread(&memory->cpus, &memory->before);
 }
 
@@ -248,6 +247,7 @@ static kvt_status memory_submit(kvt_device *device, kvt_io *io)
 {
     memory_device *memory = (memory_device *)device;
     tiers_io_begin(io, base_clock_ns());
+    assert(io->offset <= memory->arena_bytes && io->bytes <= memory->arena_bytes - io->offset);
     unsigned char *place = memory->arena + io->offset;
     bool reads = io->kind == KVT_IO_READ;
     void *target = reads ? io->buffer : place;

@@ -19,13 +19,8 @@ enum { NULL_ALIGN_BYTES = 64, NULL_REQUEST_BYTES_MAX = 64 << 20 };
 static kvt_status null_open(const kvt_device_config *config, kvt_device **device_out, char *message,
                             size_t message_size)
 {
-    uint64_t capacity = config->capacity_bytes / NULL_ALIGN_BYTES * NULL_ALIGN_BYTES;
-    if (capacity == 0) {
-        tiers_device_message(message, message_size, config,
-                             "a capacity of %" PRIu64 " bytes is too small",
-                             config->capacity_bytes);
-        return KVT_E_SPACE;
-    }
+    uint64_t capacity = tiers_device_capacity(config, NULL_ALIGN_BYTES, message, message_size);
+    if (capacity == 0) return KVT_E_SPACE;
     kvt_device *device = calloc(1, sizeof *device);
     if (device == NULL) {
         tiers_device_message(message, message_size, config, "out of memory");

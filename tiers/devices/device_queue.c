@@ -65,6 +65,7 @@ void tiers_queue_close(tiers_queue *queue)
 
 void tiers_queue_attach(tiers_queue *queue)
 {
+    assert(!queue->attached && queue->depth > 0);
     queue->attached = true;
     /* A second life needs a ring of its own: the first one was the other thread's. */
     if (queue->kind == TIERS_QUEUE_RING) {
@@ -79,6 +80,7 @@ void tiers_queue_attach(tiers_queue *queue)
 
 void tiers_queue_detach(tiers_queue *queue)
 {
+    assert(queue->attached);
     queue->attached = false;
     if (queue->kind == TIERS_QUEUE_RING) tiers_ring_close(queue);
     if (queue->kind == TIERS_QUEUE_THREADS) tiers_threads_stop(queue);
@@ -114,6 +116,7 @@ static kvt_status queue_copy_regions(tiers_queue *queue, const kvt_device_region
                 .bytes = rest < QUEUE_REGION_BYTES_MAX ? rest : QUEUE_REGION_BYTES_MAX};
         }
     }
+    assert(queue->region_count == pieces && "every piece has its place");
     qsort(queue->regions, queue->region_count, sizeof *queue->regions, queue_compare_regions);
     return KVT_OK;
 }

@@ -13,6 +13,7 @@
 #include "device_sim.h"
 
 #include "device_internal.h"
+#include "device_queue.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -30,20 +31,14 @@ typedef struct sim_device {
     uint64_t latency_ns;
     _Atomic uint64_t bytes_per_s[2]; /* by kvt_io_kind */
     uint64_t carry[2];               /* of tiers_device_duration */
-    kvt_io *head;                    /* first in, first out: one server keeps the order */
-    kvt_io *tail;
+    tiers_io_list queue;             /* first in, first out: one server keeps the order */
 } sim_device;
 
 static kvt_status sim_open(const kvt_device_config *config, kvt_device **device_out, char *message,
                            size_t message_size)
 {
-    uint64_t capacity = config->capacity_bytes / SIM_ALIGN_BYTES * SIM_ALIGN_BYTES;
-    if (capacity == 0) {
-        tiers_device_message(message, message_size, config,
-                             "a capacity of %" PRIu64 " bytes is too small",
-                             config->capacity_bytes);
-        return KVT_E_SPACE;
-    }
+    uint64_t capacity = tiers_device_capacity(config, SIM_ALIGN_BYTES, message, message_size);
+    if (capacity == 0) return KVT_E_SPACE;
     sim_device *sim = calloc(1, sizeof *sim);
     if (sim == NULL) {
         tiers_device_message(message, message_size, config, "out of memory");
@@ -88,12 +83,7 @@ static kvt_status sim_submit(kvt_device *device, kvt_io *io)
                           tiers_device_duration(io->bytes, atomic_load(&sim->bytes_per_s[io->kind]),
                                                 &sim->carry[io->kind]);
     io->device_word = sim->server_free_ns; /* its finish */
-    if (sim->head == NULL) {
-        sim->head = io;
-    } else {
-        sim->tail->next = io;
-    }
-    sim->tail = io;
+    tiers_io_list_push(&sim->queue, io);
     return KVT_QUEUED;
 }
 
@@ -104,9 +94,9 @@ static size_t sim_reap(kvt_device *device, kvt_io **done, size_t min, size_t max
     (void)min; /* all that fits is at least min: the wrapper keeps min within what is in flight */
     (void)timeout_ns;
     size_t count = 0;
-    while (count < max && sim->head != NULL) {
-        kvt_io *io = sim->head;
-        sim->head = io->next;
+    kvt_io *io;
+    while (count < max && (io = tiers_io_list_pop(&sim->queue)) != NULL) {
+        assert(io->device_word >= sim->clock_ns && "virtual time does not go back");
         sim->clock_ns = io->device_word;
         if (io->kind == KVT_IO_READ) memset(io->buffer, 0, io->bytes);
         tiers_io_finish(io, KVT_OK, 0, sim->clock_ns);

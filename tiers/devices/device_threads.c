@@ -40,6 +40,7 @@ bool tiers_threads_start(tiers_queue *queue)
     pthread_mutex_init(&threads->lock, NULL);
     pthread_cond_init(&threads->work, NULL);
     base_condition_init(&threads->done);
+    assert(threads->count == 0 && threads->todo.head == NULL && threads->finished_count == 0);
     threads->stop = threads->woken = false;
     threads->count = 0;
     uint32_t wanted =
@@ -72,6 +73,7 @@ void tiers_threads_submit(tiers_queue *queue, kvt_io *io)
 {
     tiers_threads *threads = &queue->threads;
     pthread_mutex_lock(&threads->lock);
+    assert(threads->count > 0 && !threads->stop && "a thread is there to take it");
     tiers_io_list_push(&threads->todo, io);
     pthread_cond_signal(&threads->work);
     pthread_mutex_unlock(&threads->lock);
@@ -92,6 +94,7 @@ size_t tiers_threads_reap(tiers_queue *queue, kvt_io **done, size_t min, size_t 
         done[count++] = tiers_io_list_pop(&threads->finished);
         threads->finished_count--;
     }
+    assert((threads->finished.head == NULL) == (threads->finished_count == 0));
     pthread_mutex_unlock(&threads->lock);
     return count;
 }

@@ -77,6 +77,7 @@ kvt_status tiers_throttle_wrap(kvt_device *inner, const kvt_device_config *confi
     throttle->pipes[KVT_IO_WRITE].bytes_per_s = config->write_bytes_per_s;
     throttle->latency_ns = config->latency_ns;
     throttle->slot_count = depth;
+    assert(depth > 0);
     *device_out = &throttle->base;
     return KVT_OK;
 }
@@ -104,6 +105,7 @@ static uint64_t throttle_charge(throttle_device *throttle, const kvt_io *io, uin
         pipe->free_at_ns = now;
         pipe->carry = 0;
     }
+    assert(pipe->free_at_ns >= now && "a pipe is never free in the past");
     pipe->free_at_ns += tiers_device_duration(io->bytes, pipe->bytes_per_s, &pipe->carry);
     return pipe->free_at_ns + throttle->latency_ns;
 }
@@ -143,6 +145,7 @@ static void throttle_land(throttle_device *throttle, uint64_t timeout_ns)
         count = kvt_device_reap(throttle->inner, done, min, 32, timeout_ns);
         for (size_t i = 0; i < count; i++) {
             throttle_slot *slot = done[i]->user;
+            assert(slot->state == THROTTLE_INSIDE && "the inner device had it");
             slot->state = THROTTLE_LANDED;
         }
         min = 0;

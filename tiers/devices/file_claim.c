@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "watchdog.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
@@ -80,6 +81,7 @@ static bool claim_enter(tiers_claim *claim)
     pthread_mutex_lock(&claim_lock);
     bool found = claim_find(claim->device, claim->inode);
     if (!found) {
+        assert(claim->next == NULL && !claim->held);
         claim->next = claims;
         claims = claim;
     }
@@ -92,6 +94,7 @@ static void claim_leave(tiers_claim *claim)
     pthread_mutex_lock(&claim_lock);
     tiers_claim **link = &claims;
     while (*link != claim) {
+        assert(*link != NULL && "a claim that is held is in the list");
         link = &(*link)->next;
     }
     *link = claim->next;

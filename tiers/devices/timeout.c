@@ -5,10 +5,13 @@
  */
 #include "timeout.h"
 
+#include <assert.h>
+
 enum { TIMEOUT_STEP_NS_MAX = 100 * 1000 * 1000, TIMEOUT_STEPS_MIN = 8 };
 
 void tiers_timeout_init(tiers_timeout *timeout, uint64_t limit_ns, uint64_t now_ns)
 {
+    assert(limit_ns > 0 && "a timeout of 0 would retire a device at once");
     *timeout = (tiers_timeout){.limit_ns = limit_ns, .checked_ns = now_ns};
 }
 

@@ -13,6 +13,7 @@
 #include "device_internal.h"
 #include "timeout.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -55,6 +56,7 @@ static void *watchdog_main(void *argument)
     self->run(self->state);
     watchdog_here = NULL;
     pthread_mutex_lock(&self->mutex);
+    assert(!self->done && "the thread makes one call");
     self->done = true;
     bool abandoned = self->abandoned;
     pthread_cond_signal(&self->returned);
@@ -68,6 +70,7 @@ static void *watchdog_main(void *argument)
 bool tiers_watchdog_run(tiers_watchdog_call *run, tiers_watchdog_call *late, void *state,
                         uint64_t limit_ns)
 {
+    assert(run != NULL && late != NULL && limit_ns > 0);
     pthread_t thread;
     watched_call *self = calloc(1, sizeof *self);
     if (self != NULL) {
