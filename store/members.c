@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "base/kill_point.h"
 #include "store/fork_guard.h"
-#include "store/newcomer.h"
+#include "store/bringup.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -158,7 +158,7 @@ static kvt_status members_judge(members_joining *joining)
     joining->labelled = (facts->flags & KVT_DEVICE_DURABLE) != 0;
     if (!joining->labelled) return KVT_OK;
     kvt_status status =
-        newcomer_read_label(&joining->device, joining->config->timeout_ns, &label, &found);
+        bringup_read_label(&joining->device, joining->config->timeout_ns, &label, &found);
     if (status == KVT_E_VERSION && store->format) {
         status = KVT_OK;
         found = TIERS_LABEL_FOREIGN;
@@ -202,7 +202,7 @@ static kvt_status members_write_label(members_joining *joining)
                               .capacity_bytes = joining->device->facts.capacity_bytes};
     memcpy(label.pool, joining->store->pool_id, sizeof label.pool);
     if (!joining->labelled) return KVT_OK;
-    return newcomer_write_label(&joining->device, joining->config->timeout_ns, &label);
+    return bringup_write_label(&joining->device, joining->config->timeout_ns, &label);
 }
 
 static kvt_status members_insert(members_joining *joining)
@@ -210,7 +210,7 @@ static kvt_status members_insert(members_joining *joining)
     kvt_store *store = joining->store;
     uint64_t head = joining->labelled ? TIERS_SUPERBLOCK_BYTES : 0;
     cost_device cost;
-    kvt_status status = newcomer_measure(&joining->device, joining->config->timeout_ns,
+    kvt_status status = bringup_measure(&joining->device, joining->config->timeout_ns,
                                          !joining->ours, head, &cost);
     if (status == KVT_OK) status = members_write_label(joining);
     KILL_POINT("device add: label written");
@@ -254,7 +254,7 @@ static kvt_status members_add(members_joining *joining, const kvt_device_config 
                  config->name, config->path);
         return KVT_E_ARGUMENT;
     }
-    status = newcomer_open(config, &joining->device, joining->message, joining->message_size);
+    status = bringup_open(config, &joining->device, joining->message, joining->message_size);
     KILL_POINT("device add: opened");
     if (status == KVT_OK) status = members_judge(joining);
     if (status == KVT_OK && !joining->keeps) status = members_forget(joining);

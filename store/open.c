@@ -58,7 +58,7 @@ static kvt_status open_one_device(open_state *state, kvt_tier tier, uint32_t mem
     if (status != KVT_OK) return status;
     kvt_device_config own = *config;
     own.follow_symlinks = config->follow_symlinks || state->options->follow_symlinks;
-    status = newcomer_open(&own, &device->device, state->message, state->message_size);
+    status = bringup_open(&own, &device->device, state->message, state->message_size);
     if (status != KVT_OK) return status;
     state->device_count++;
     device->tier = tier;
@@ -204,7 +204,7 @@ static kvt_status open_measure(open_state *state)
         char name[32];
         if (!device->measure) continue;
         snprintf(name, sizeof name, "%s", device->device->name);
-        kvt_status status = newcomer_measure(&device->device, device->config->timeout_ns,
+        kvt_status status = bringup_measure(&device->device, device->config->timeout_ns,
                                              device->given_up, head, &device->cost);
         if (status == KVT_OK) continue;
         open_say_measured(state, name, status);

@@ -8,7 +8,7 @@
 #ifndef STORE_OPEN_INTERNAL_H
 #define STORE_OPEN_INTERNAL_H
 
-#include "store/newcomer.h"
+#include "store/bringup.h"
 
 /* One device while the store is being opened. */
 typedef struct open_device {

@@ -42,13 +42,13 @@ static kvt_status rebuild_open_device(rebuild_state *state, uint32_t member,
     snprintf(device->name, sizeof device->name, "%s", config->name != NULL ? config->name : "");
     device->state = KVT_RECOVER_MISSING;
     if (config->path != NULL && access(config->path, F_OK) != 0) return KVT_OK;
-    kvt_status status = newcomer_open(&own, &options->device, reason, sizeof reason);
+    kvt_status status = bringup_open(&own, &options->device, reason, sizeof reason);
     if (status == KVT_E_LOCKED || status == KVT_E_MEMORY || status == KVT_E_ARGUMENT) {
         snprintf(state->message, state->message_size, "%s", reason);
         return status;
     }
     if (status == KVT_OK)
-        status = newcomer_read_label(&options->device, config->timeout_ns, label, &found);
+        status = bringup_read_label(&options->device, config->timeout_ns, label, &found);
     if (status == KVT_E_MEMORY) return status;
     if (status != KVT_OK) return KVT_OK;
     device->state = KVT_RECOVER_FOREIGN;

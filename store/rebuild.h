@@ -12,7 +12,7 @@
 #ifndef STORE_REBUILD_H
 #define STORE_REBUILD_H
 
-#include "store/newcomer.h"
+#include "store/bringup.h"
 #include "store/placement_note.h"
 
 #include <kvterrace/recover.h>

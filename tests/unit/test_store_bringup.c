@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_store_newcomer.c - a device that stops answering while it joins: each step ends with
+ * test_store_bringup.c - a device that stops answering while it joins: each step ends with
  * KVT_E_GONE, and the device is closed when it answers again.
  *
  * The device is memory behind a gate: an operation takes a token before it moves its bytes. The
@@ -8,7 +8,7 @@
  */
 #include "store_support.h"
 
-#include "store/newcomer.h"
+#include "store/bringup.h"
 
 #include <semaphore.h>
 
@@ -78,9 +78,9 @@ static kvt_status gate_do(gate_step step, kvt_device **device, uint64_t limit_ns
     tiers_superblock label = {.epoch = 7, .capacity_bytes = GATE_BYTES};
     tiers_label_state found;
     cost_device cost;
-    if (step == STEP_READ) return newcomer_read_label(device, limit_ns, &label, &found);
-    if (step == STEP_WRITE) return newcomer_write_label(device, limit_ns, &label);
-    return newcomer_measure(device, limit_ns, true, 8192, &cost);
+    if (step == STEP_READ) return bringup_read_label(device, limit_ns, &label, &found);
+    if (step == STEP_WRITE) return bringup_write_label(device, limit_ns, &label);
+    return bringup_measure(device, limit_ns, true, 8192, &cost);
 }
 
 /* One operation is answered, the next one not until the device has been left alone. */
@@ -111,13 +111,13 @@ static void test_a_device_that_answers_is_kept(void **state)
     tiers_superblock label;
     tiers_label_state found;
     cost_device cost;
-    assert_int_equal(newcomer_read_label(&device, 0, &label, &found), KVT_OK);
+    assert_int_equal(bringup_read_label(&device, 0, &label, &found), KVT_OK);
     assert_int_equal(found, TIERS_LABEL_BLANK);
     assert_int_equal(gate_do(STEP_WRITE, &device, 0), KVT_OK);
-    assert_int_equal(newcomer_read_label(&device, UINT64_MAX, &label, &found), KVT_OK);
+    assert_int_equal(bringup_read_label(&device, UINT64_MAX, &label, &found), KVT_OK);
     assert_int_equal(found, TIERS_LABEL_SOUND);
     assert_int_equal(label.epoch, 7);
-    assert_int_equal(newcomer_measure(&device, 0, false, 8192, &cost), KVT_OK);
+    assert_int_equal(bringup_measure(&device, 0, false, 8192, &cost), KVT_OK);
     assert_true(cost.probed && cost.read.bytes_per_s > 0);
     assert_ptr_equal(device, &one.base);
     kvt_device_close(device);

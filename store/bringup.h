@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * newcomer.h - what is done with a device before a pool owns it: opened, its label read, measured,
+ * bringup.h - what is done with a device before a pool owns it: opened, its label read, measured,
  * its label written. Each step is a watchdog call (tiers/devices/watchdog.h): a device that does
  * not answer for its timeout is KVT_E_GONE, and *device NULL; whenever it answers it is closed.
  *
  * Thread rule: any thread; one at a time for a device.
  */
-#ifndef STORE_NEWCOMER_H
-#define STORE_NEWCOMER_H
+#ifndef STORE_BRINGUP_H
+#define STORE_BRINGUP_H
 
 #include "store/store.h"
 
@@ -15,19 +15,19 @@
 
 /* As kvt_device_open, with a message. Making a file takes as long as it takes, and so do devices
  * without a path, as memory. */
-KVT_NODISCARD kvt_status newcomer_open(const kvt_device_config *config, kvt_device **device_out,
+KVT_NODISCARD kvt_status bringup_open(const kvt_device_config *config, kvt_device **device_out,
                                        char *message, size_t message_size);
 
 /* As tiers_superblock_read, _torn and _write. timeout_ns as kvt_device_config has it. */
-KVT_NODISCARD kvt_status newcomer_read_label(kvt_device **device, uint64_t timeout_ns,
+KVT_NODISCARD kvt_status bringup_read_label(kvt_device **device, uint64_t timeout_ns,
                                              tiers_superblock *out, tiers_label_state *state_out);
-KVT_NODISCARD kvt_status newcomer_label_torn(kvt_device **device, uint64_t timeout_ns,
+KVT_NODISCARD kvt_status bringup_label_torn(kvt_device **device, uint64_t timeout_ns,
                                              const tiers_superblock *label, bool *torn_out);
-KVT_NODISCARD kvt_status newcomer_write_label(kvt_device **device, uint64_t timeout_ns,
+KVT_NODISCARD kvt_status bringup_write_label(kvt_device **device, uint64_t timeout_ns,
                                               const tiers_superblock *label);
 
 /* As costs_probe_device. */
-KVT_NODISCARD kvt_status newcomer_measure(kvt_device **device, uint64_t timeout_ns, bool blank,
+KVT_NODISCARD kvt_status bringup_measure(kvt_device **device, uint64_t timeout_ns, bool blank,
                                           uint64_t head_bytes, cost_device *out);
 
 #endif
