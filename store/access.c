@@ -41,7 +41,7 @@ typedef struct access_get {
     staging_buffer staging; /* owner: record and scratch; others: scratch */
     uint64_t began_ns;      /* store_now_ns */
     uint64_t source_bytes;
-    learn_flight flight; /* owner */
+    learn_transfer transfer; /* owner */
 } access_get;
 
 /* What a look at the table says about a get that is about to begin. */
@@ -177,14 +177,14 @@ static kvt_status access_open(kvt_store *store, const kvt_key *key, uint64_t dat
 static void access_read(kvt_store *store, access_get *get)
 {
     const store_place *place = get->place;
-    flight_report report;
+    transfer_report report;
     const tiers_transfer read = {.kind = KVT_IO_READ,
                                  .location = place->location,
                                  .buffer = get->staging.memory,
                                  .bytes = place->record_bytes};
-    const flight_watch *watch = learn_watch(store, place->tier, KVT_IO_READ, &get->flight);
-    kvt_status status = flight_run(store->staging, store->pools[place->tier], &read,
-                                   get->deadline_ns, watch, &get->staging, &report);
+    const transfer_watch *watch = learn_watch(store, place->tier, KVT_IO_READ, &get->transfer);
+    kvt_status status = transfer_run(store->staging, store->pools[place->tier], &read,
+                                     get->deadline_ns, watch, &get->staging, &report);
     pthread_mutex_lock(&store->lock);
     get->load->record = get->staging.memory;
     get->load->status = status;
@@ -377,7 +377,7 @@ static kvt_status access_try_get(kvt_store *store, const kvt_key *key, void *dat
     uint64_t elapsed_ns = decode_started_ns + decode_ns - began_ns;
     double predicted_seconds = 0;
     if (status == KVT_OK && get->owner)
-        predicted_seconds = learn_note_get(store, &get->flight, get->variant, get->source_bytes,
+        predicted_seconds = learn_note_get(store, &get->transfer, get->variant, get->source_bytes,
                                            (double)decode_ns * 1e-9, (double)elapsed_ns * 1e-9);
     if (info != NULL) {
         bool late = status == KVT_E_TIMEOUT;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bringup.c - see bringup.h.
+ * bringup.c - runs each step of a device's bring-up (open, read label, measure, write label) as a
+ * watchdog call, so that a device that hangs ends the step and not the opener.
  *
  * Thread rule: any thread; one at a time for a device.
  */
@@ -85,7 +86,7 @@ static kvt_status bringup_do(bringup *self, tiers_watchdog_call *run, uint64_t t
 }
 
 kvt_status bringup_open(const kvt_device_config *config, kvt_device **device_out, char *message,
-                         size_t message_size)
+                        size_t message_size)
 {
     bool storage = config->struct_size == sizeof *config && config->ops == NULL &&
                    config->name != NULL && config->backend != NULL && config->path != NULL;
@@ -125,7 +126,7 @@ static bringup *bringup_of(kvt_device *device)
 }
 
 kvt_status bringup_read_label(kvt_device **device, uint64_t timeout_ns, tiers_superblock *out,
-                               tiers_label_state *state_out)
+                              tiers_label_state *state_out)
 {
     bringup *self = bringup_of(*device);
     if (self == NULL) return KVT_E_MEMORY;
@@ -142,7 +143,7 @@ kvt_status bringup_read_label(kvt_device **device, uint64_t timeout_ns, tiers_su
 }
 
 kvt_status bringup_label_torn(kvt_device **device, uint64_t timeout_ns,
-                               const tiers_superblock *label, bool *torn_out)
+                              const tiers_superblock *label, bool *torn_out)
 {
     bringup *self = bringup_of(*device);
     if (self == NULL) return KVT_E_MEMORY;
@@ -159,7 +160,7 @@ kvt_status bringup_label_torn(kvt_device **device, uint64_t timeout_ns,
 }
 
 kvt_status bringup_write_label(kvt_device **device, uint64_t timeout_ns,
-                                const tiers_superblock *label)
+                               const tiers_superblock *label)
 {
     bringup *self = bringup_of(*device);
     if (self == NULL) return KVT_E_MEMORY;
@@ -175,7 +176,7 @@ kvt_status bringup_write_label(kvt_device **device, uint64_t timeout_ns,
 }
 
 kvt_status bringup_measure(kvt_device **device, uint64_t timeout_ns, bool blank,
-                            uint64_t head_bytes, cost_device *out)
+                           uint64_t head_bytes, cost_device *out)
 {
     bringup *self = bringup_of(*device);
     if (self == NULL) return KVT_E_MEMORY;

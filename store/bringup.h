@@ -16,18 +16,18 @@
 /* As kvt_device_open, with a message. Making a file takes as long as it takes, and so do devices
  * without a path, as memory. */
 KVT_NODISCARD kvt_status bringup_open(const kvt_device_config *config, kvt_device **device_out,
-                                       char *message, size_t message_size);
+                                      char *message, size_t message_size);
 
 /* As tiers_superblock_read, _torn and _write. timeout_ns as kvt_device_config has it. */
 KVT_NODISCARD kvt_status bringup_read_label(kvt_device **device, uint64_t timeout_ns,
-                                             tiers_superblock *out, tiers_label_state *state_out);
+                                            tiers_superblock *out, tiers_label_state *state_out);
 KVT_NODISCARD kvt_status bringup_label_torn(kvt_device **device, uint64_t timeout_ns,
-                                             const tiers_superblock *label, bool *torn_out);
+                                            const tiers_superblock *label, bool *torn_out);
 KVT_NODISCARD kvt_status bringup_write_label(kvt_device **device, uint64_t timeout_ns,
-                                              const tiers_superblock *label);
+                                             const tiers_superblock *label);
 
 /* As costs_probe_device. */
 KVT_NODISCARD kvt_status bringup_measure(kvt_device **device, uint64_t timeout_ns, bool blank,
-                                          uint64_t head_bytes, cost_device *out);
+                                         uint64_t head_bytes, cost_device *out);
 
 #endif

@@ -58,15 +58,15 @@ kvt_status stage_read(store_op *op)
         bytes += staging_round(op->entry->source_bytes) + staging_round(op->bound_bytes) +
                  staging_round(scratch);
     }
-    status = staging_take(store->staging, bytes, STAGING_PATIENT, &op->staging);
+    status = staging_take(store->staging, bytes, STAGING_NO_DEADLINE, &op->staging);
     if (status != KVT_OK) return status;
     op->record = op->staging.memory;
     op->record_bytes = source->record_bytes;
     op->source_asked = true;
-    learn_flight flight;
-    const flight_watch *watch = learn_watch(store, source->tier, KVT_IO_READ, &flight);
-    status = flight_move(store->staging, store->pools[source->tier], KVT_IO_READ, source->location,
-                         op->record, source->record_bytes, watch, &op->staging);
+    learn_transfer transfer;
+    const transfer_watch *watch = learn_watch(store, source->tier, KVT_IO_READ, &transfer);
+    status = transfer_move(store->staging, store->pools[source->tier], KVT_IO_READ,
+                           source->location, op->record, source->record_bytes, watch, &op->staging);
     if (status != KVT_OK) return status;
     kvt_record_info info;
     status = kvt_record_verify(op->record, op->record_bytes, &info);
@@ -145,8 +145,8 @@ kvt_status stage_encode(store_op *op)
     kvt_status status = executor_bound(op->store, &op->spec, &op->bound_bytes, &op->scratch_bytes);
     if (status != KVT_OK) return status;
     uint64_t bound = staging_round(op->bound_bytes);
-    status =
-        staging_take(op->store->staging, bound + op->scratch_bytes, STAGING_PATIENT, &op->staging);
+    status = staging_take(op->store->staging, bound + op->scratch_bytes, STAGING_NO_DEADLINE,
+                          &op->staging);
     if (status != KVT_OK) return status;
     op->record = op->staging.memory;
     uint64_t started_ns = store_now_ns(op->store);
@@ -232,10 +232,10 @@ static void executor_note_place(const store_op *op)
 
 kvt_status stage_write(store_op *op)
 {
-    learn_flight flight;
+    learn_transfer transfer;
     op->serial = executor_next_serial(op->store);
     if (op->store->catalog != NULL && op->tier == KVT_TIER_SSD) executor_note_place(op);
-    const flight_watch *watch = learn_watch(op->store, op->tier, KVT_IO_WRITE, &flight);
-    return flight_move(op->store->staging, op->store->pools[op->tier], KVT_IO_WRITE, op->location,
-                       op->record, op->record_bytes, watch, &op->staging);
+    const transfer_watch *watch = learn_watch(op->store, op->tier, KVT_IO_WRITE, &transfer);
+    return transfer_move(op->store->staging, op->store->pools[op->tier], KVT_IO_WRITE, op->location,
+                         op->record, op->record_bytes, watch, &op->staging);
 }

@@ -114,44 +114,44 @@ static double learn_slowest(const learn_tier *tier, kvt_io_kind kind, const tier
 
 static void learn_started(void *context, const tiers_part *parts, uint32_t count)
 {
-    learn_flight *flight = context;
-    store_learn *learn = flight->store->learn;
-    const learn_tier *tier = &learn->tiers[flight->tier];
+    learn_transfer *transfer = context;
+    store_learn *learn = transfer->store->learn;
+    const learn_tier *tier = &learn->tiers[transfer->tier];
     double alone;
     pthread_mutex_lock(&learn->lock);
-    flight->slowest_seconds = learn_slowest(tier, flight->kind, parts, count, &alone);
-    flight->waiting_seconds = flight->slowest_seconds - alone;
-    flight->overhead_seconds = tier->overhead.value;
+    transfer->slowest_seconds = learn_slowest(tier, transfer->kind, parts, count, &alone);
+    transfer->waiting_seconds = transfer->slowest_seconds - alone;
+    transfer->overhead_seconds = tier->overhead.value;
     pthread_mutex_unlock(&learn->lock);
 }
 
 static void learn_finished(void *context, const tiers_part *parts, uint32_t count,
                            uint64_t started_ns)
 {
-    const learn_flight *flight = context;
-    store_learn *learn = flight->store->learn;
-    learn_tier *tier = &learn->tiers[flight->tier];
+    const learn_transfer *transfer = context;
+    store_learn *learn = transfer->store->learn;
+    learn_tier *tier = &learn->tiers[transfer->tier];
     pthread_mutex_lock(&learn->lock);
     for (uint32_t i = 0; i < count; i++) {
         learn_member *member = &tier->members[parts[i].member];
         if (!member->known || parts[i].finished_ns <= started_ns) continue;
-        online_device *device = &member->kinds[flight->kind];
-        online_work work = learn_work(member, flight->kind, &parts[i]);
-        double seconds = learn_seconds(learn, (learn_timing)flight->kind, work.bytes,
+        online_device *device = &member->kinds[transfer->kind];
+        online_work work = learn_work(member, transfer->kind, &parts[i]);
+        double seconds = learn_seconds(learn, (learn_timing)transfer->kind, work.bytes,
                                        (double)(parts[i].finished_ns - started_ns) * 1e-9);
-        online_error_observe(&tier->kinds[flight->kind], online_device_predict(device, &work),
+        online_error_observe(&tier->kinds[transfer->kind], online_device_predict(device, &work),
                              seconds);
         if (online_device_observe(device, &work, seconds)) learn->reopened++;
     }
     pthread_mutex_unlock(&learn->lock);
 }
 
-const flight_watch *learn_watch(kvt_store *store, kvt_tier tier, kvt_io_kind kind,
-                                learn_flight *flight)
+const transfer_watch *learn_watch(kvt_store *store, kvt_tier tier, kvt_io_kind kind,
+                                  learn_transfer *transfer)
 {
-    *flight = (learn_flight){.store = store, .tier = tier, .kind = kind};
-    flight->watch = (flight_watch){learn_started, learn_finished, flight};
-    return &flight->watch;
+    *transfer = (learn_transfer){.store = store, .tier = tier, .kind = kind};
+    transfer->watch = (transfer_watch){learn_started, learn_finished, transfer};
+    return &transfer->watch;
 }
 
 /* ---- codecs and whole gets ---- */
@@ -179,22 +179,24 @@ static learn_codec *learn_find_codec(const kvt_store *store, kvt_variant variant
     return NULL;
 }
 
-double learn_note_get(kvt_store *store, const learn_flight *flight, kvt_variant variant,
+double learn_note_get(kvt_store *store, const learn_transfer *transfer, kvt_variant variant,
                       uint64_t source_bytes, double decode_seconds, double all_seconds)
 {
     store_learn *learn = store->learn;
-    learn_tier *tier = &learn->tiers[flight->tier];
+    learn_tier *tier = &learn->tiers[transfer->tier];
     learn_codec *codec = learn_find_codec(store, variant);
     pthread_mutex_lock(&learn->lock);
     decode_seconds = learn_seconds(learn, LEARN_TIME_DECODE, (double)source_bytes, decode_seconds);
     all_seconds = learn_seconds(learn, LEARN_TIME_GET, (double)source_bytes, all_seconds);
     double curve = codec != NULL ? codec->decode_curve * (double)source_bytes : decode_seconds;
     double decode = codec != NULL ? online_factor_value(&codec->decode) * curve : decode_seconds;
-    double predicted = learn_get_seconds(flight->slowest_seconds, flight->overhead_seconds, decode);
+    double predicted =
+        learn_get_seconds(transfer->slowest_seconds, transfer->overhead_seconds, decode);
     online_error_observe(&tier->loads, predicted, all_seconds);
-    online_average_observe(&tier->overhead, all_seconds - decode_seconds - flight->slowest_seconds,
+    online_average_observe(&tier->overhead,
+                           all_seconds - decode_seconds - transfer->slowest_seconds,
                            LEARN_OVERHEAD_SHARE);
-    online_average_observe(&tier->waiting, flight->waiting_seconds, LEARN_OVERHEAD_SHARE);
+    online_average_observe(&tier->waiting, transfer->waiting_seconds, LEARN_OVERHEAD_SHARE);
     if (codec != NULL)
         online_factor_observe(&codec->decode, fmax(decode_seconds, 1e-9) / curve,
                               LEARN_CODEC_SHARE);

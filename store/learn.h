@@ -13,7 +13,7 @@
 #include "estimator/predict/online.h"
 #include "estimator/predict/online_loss.h"
 #include "store/entry.h"
-#include "store/flight.h"
+#include "store/transfer.h"
 
 #include <kvterrace/kvterrace.h>
 #include <pthread.h>
@@ -100,15 +100,15 @@ typedef struct store_learn {
 } store_learn;
 
 /* One transfer while it is watched; on its runner's stack. */
-typedef struct learn_flight {
+typedef struct learn_transfer {
     kvt_store *store;
     kvt_tier tier;
     kvt_io_kind kind;
     double slowest_seconds; /* of the members, as predicted at the start */
     double waiting_seconds; /* of these, for what was ahead */
     double overhead_seconds;
-    flight_watch watch;
-} learn_flight;
+    transfer_watch watch;
+} learn_transfer;
 
 KVT_NODISCARD kvt_status learn_open(kvt_store *store);
 void learn_close(kvt_store *store);
@@ -118,9 +118,9 @@ void learn_set_member(kvt_store *store, kvt_tier tier, uint32_t member,
                       const kvt_device_facts *facts, const kvt_affine *read,
                       const kvt_affine *write, uint64_t in_flight_bytes_max);
 
-/* Prepares a flight; returns its watch. */
-const flight_watch *learn_watch(kvt_store *store, kvt_tier tier, kvt_io_kind kind,
-                                learn_flight *flight);
+/* Prepares a transfer; returns its watch. */
+const transfer_watch *learn_watch(kvt_store *store, kvt_tier tier, kvt_io_kind kind,
+                                  learn_transfer *transfer);
 
 /* Seconds that a get of an entry is expected to take: with the queues of now, or, of one that comes
  * after others, with such as there mostly are; NAN when no copy serves. Lock held. */
@@ -128,7 +128,7 @@ double learn_load_seconds(kvt_store *store, const store_entry *entry, bool now);
 
 /* How a get ended that read for itself: seconds of its decoding, and all of its seconds. Returns
  * what it was expected to take. */
-double learn_note_get(kvt_store *store, const learn_flight *flight, kvt_variant variant,
+double learn_note_get(kvt_store *store, const learn_transfer *transfer, kvt_variant variant,
                       uint64_t source_bytes, double decode_seconds, double all_seconds);
 
 void learn_note_encode(kvt_store *store, kvt_variant variant, uint64_t source_bytes,

@@ -11,8 +11,8 @@
  */
 #include "base/clock.h"
 #include "base/kill_point.h"
-#include "store/fork_guard.h"
 #include "store/bringup.h"
+#include "store/fork_guard.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -210,8 +210,8 @@ static kvt_status members_insert(members_joining *joining)
     kvt_store *store = joining->store;
     uint64_t head = joining->labelled ? TIERS_SUPERBLOCK_BYTES : 0;
     cost_device cost;
-    kvt_status status = bringup_measure(&joining->device, joining->config->timeout_ns,
-                                         !joining->ours, head, &cost);
+    kvt_status status =
+        bringup_measure(&joining->device, joining->config->timeout_ns, !joining->ours, head, &cost);
     if (status == KVT_OK) status = members_write_label(joining);
     KILL_POINT("device add: label written");
     if (status != KVT_OK) return status;

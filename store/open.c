@@ -205,7 +205,7 @@ static kvt_status open_measure(open_state *state)
         if (!device->measure) continue;
         snprintf(name, sizeof name, "%s", device->device->name);
         kvt_status status = bringup_measure(&device->device, device->config->timeout_ns,
-                                             device->given_up, head, &device->cost);
+                                            device->given_up, head, &device->cost);
         if (status == KVT_OK) continue;
         open_say_measured(state, name, status);
         return status;

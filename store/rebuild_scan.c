@@ -202,38 +202,38 @@ static kvt_status scan_in_parts(rebuild_member *self, uint64_t offset, uint64_t 
 }
 
 /* One of the two reads in flight. */
-typedef struct scan_flight {
+typedef struct scan_read {
     rebuild_read *read;
     uint64_t offset;
     uint64_t bytes; /* 0: none under way */
-} scan_flight;
+} scan_read;
 
-static kvt_status scan_launch(rebuild_member *self, scan_flight *flight, uint64_t *next)
+static kvt_status scan_start_read(rebuild_member *self, scan_read *one, uint64_t *next)
 {
     uint64_t left = self->end - *next;
-    flight->bytes = 0;
+    one->bytes = 0;
     if (left == 0 || atomic_load(self->stop)) return KVT_OK;
-    if (flight->read == NULL) flight->read = rebuild_read_new(SCAN_READ_BYTES);
-    if (flight->read == NULL) return KVT_E_MEMORY;
+    if (one->read == NULL) one->read = rebuild_read_new(SCAN_READ_BYTES);
+    if (one->read == NULL) return KVT_E_MEMORY;
     uint64_t bytes = left < SCAN_READ_BYTES ? left : SCAN_READ_BYTES;
-    kvt_status status = rebuild_read_range(flight->read, self->member, *next, bytes);
+    kvt_status status = rebuild_read_range(one->read, self->member, *next, bytes);
     if (status != KVT_OK) return status;
-    flight->offset = *next;
-    flight->bytes = bytes;
+    one->offset = *next;
+    one->bytes = bytes;
     *next += bytes;
-    rebuild_read_start(self->state, flight->read, bytes);
+    rebuild_read_start(self->state, one->read, bytes);
     return KVT_OK;
 }
 
-static kvt_status scan_land(rebuild_member *self, scan_flight *flight)
+static kvt_status scan_finish_read(rebuild_member *self, scan_read *one)
 {
-    const uint64_t bytes = flight->bytes;
-    kvt_status status = rebuild_read_wait(self->state, &flight->read);
-    flight->bytes = 0;
+    const uint64_t bytes = one->bytes;
+    kvt_status status = rebuild_read_wait(self->state, &one->read);
+    one->bytes = 0;
     if (status == KVT_OK) {
-        status = scan_blocks(self, flight->read->buffer, bytes, flight->offset);
+        status = scan_blocks(self, one->read->buffer, bytes, one->offset);
     } else if (status != KVT_E_GONE && status != KVT_E_MEMORY) {
-        status = scan_in_parts(self, flight->offset, bytes);
+        status = scan_in_parts(self, one->offset, bytes);
     }
     atomic_fetch_add(self->done_bytes, bytes);
     return status;
@@ -242,17 +242,17 @@ static kvt_status scan_land(rebuild_member *self, scan_flight *flight)
 static void *scan_member(void *argument)
 {
     rebuild_member *self = argument;
-    scan_flight flights[2] = {{0}};
+    scan_read reads[2] = {{0}};
     uint64_t next = TIERS_SUPERBLOCK_BYTES;
-    kvt_status status = scan_launch(self, &flights[0], &next);
-    if (status == KVT_OK) status = scan_launch(self, &flights[1], &next);
-    for (uint32_t turn = 0; status == KVT_OK && flights[turn].bytes != 0; turn ^= 1u) {
-        status = scan_land(self, &flights[turn]);
-        if (status == KVT_OK) status = scan_launch(self, &flights[turn], &next);
+    kvt_status status = scan_start_read(self, &reads[0], &next);
+    if (status == KVT_OK) status = scan_start_read(self, &reads[1], &next);
+    for (uint32_t turn = 0; status == KVT_OK && reads[turn].bytes != 0; turn ^= 1u) {
+        status = scan_finish_read(self, &reads[turn]);
+        if (status == KVT_OK) status = scan_start_read(self, &reads[turn], &next);
     }
     for (uint32_t i = 0; i < 2; i++) {
-        if (flights[i].bytes != 0) (void)!rebuild_read_wait(self->state, &flights[i].read);
-        rebuild_read_free(flights[i].read);
+        if (reads[i].bytes != 0) (void)!rebuild_read_wait(self->state, &reads[i].read);
+        rebuild_read_free(reads[i].read);
     }
     self->failed = status == KVT_E_GONE;
     self->status = self->failed ? KVT_OK : status;

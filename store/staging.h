@@ -72,7 +72,7 @@ static inline uint64_t staging_round(uint64_t bytes)
     return (bytes + STAGING_ALIGN - 1) / STAGING_ALIGN * STAGING_ALIGN;
 }
 
-#define STAGING_PATIENT UINT64_MAX
+#define STAGING_NO_DEADLINE UINT64_MAX
 
 /* At least `bytes` bytes, aligned to STAGING_ALIGN. Waits for room, to an instant of
  * CLOCK_MONOTONIC in nanoseconds. KVT_OK; KVT_E_MEMORY; KVT_E_TIMEOUT. */

@@ -11,9 +11,9 @@
 #include "codecs/record.h"
 #include "store/catalog.h"
 #include "store/entry.h"
-#include "store/flight.h"
 #include "store/learn.h"
 #include "store/staging.h"
+#include "store/transfer.h"
 #include "tiers/pool/pool.h"
 
 #include <kvterrace/kvterrace.h>

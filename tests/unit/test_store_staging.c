@@ -46,7 +46,7 @@ static staging_buffer take(uint64_t bytes, bool wait)
 {
     staging_buffer buffer;
     if (wait)
-        assert_int_equal(staging_take(staging, bytes, STAGING_PATIENT, &buffer), KVT_OK);
+        assert_int_equal(staging_take(staging, bytes, STAGING_NO_DEADLINE, &buffer), KVT_OK);
     else
         assert_int_equal(staging_take_now(staging, bytes, &buffer), KVT_OK);
     assert_true(buffer.bytes >= bytes);
@@ -108,7 +108,7 @@ static void test_large(void **state)
     staging_give(staging, &large);
     const uint64_t sizes[] = {UINT64_C(1) << 62, UINT64_MAX};
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(staging_take(staging, sizes[i], STAGING_PATIENT, &large), KVT_E_MEMORY);
+        assert_int_equal(staging_take(staging, sizes[i], STAGING_NO_DEADLINE, &large), KVT_E_MEMORY);
         assert_int_equal(staging_take_now(staging, sizes[i], &large), KVT_E_MEMORY);
     }
     assert_null(large.memory);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * flight.h - transfers between staging and a tier that may outlast whoever started them.
+ * transfer.h - transfers between staging and a tier that may outlast whoever started them.
  *
  * Nothing takes an operation back that a device has. So whoever gives up waiting, at a deadline or
  * because a device does not answer, abandons transfer and staging; the last completion gives
@@ -8,27 +8,28 @@
  *
  * Thread rule: any thread; no lock is held that the pool or staging takes.
  */
-#ifndef STORE_FLIGHT_H
-#define STORE_FLIGHT_H
+#ifndef STORE_TRANSFER_H
+#define STORE_TRANSFER_H
 
 #include "store/staging.h"
 #include "tiers/pool/pool.h"
 
-#define FLIGHT_PATIENT UINT64_MAX /* no deadline; a timeout of the device still ends the wait */
+#define TRANSFER_NO_DEADLINE                                                                       \
+    UINT64_MAX /* no deadline; a timeout of the device still ends the wait */
 
 /* Who wants to know what a transfer asks of its members. Called by the thread that runs it, once it
  * was queued, and again with the parts' times when it has succeeded; under no lock. */
-typedef struct flight_watch {
+typedef struct transfer_watch {
     void (*started)(void *context, const tiers_part *parts, uint32_t count);
     void (*finished)(void *context, const tiers_part *parts, uint32_t count, uint64_t started_ns);
     void *context;
-} flight_watch;
+} transfer_watch;
 
 /* When a transfer ran; only after KVT_OK. */
-typedef struct flight_report {
+typedef struct transfer_report {
     uint64_t started_ns;
     uint64_t finished_ns;
-} flight_report;
+} transfer_report;
 
 /*
  * Starts a transfer and waits, not beyond an instant of CLOCK_MONOTONIC in nanoseconds.
@@ -38,14 +39,14 @@ typedef struct flight_report {
  *            cleared, because a device may still use it
  * KVT_OK; KVT_E_TIMEOUT; KVT_E_MEMORY (the buffer is the caller's still); what the pool says.
  */
-KVT_NODISCARD kvt_status flight_run(store_staging *staging, tiers_pool *pool,
-                                    const tiers_transfer *wanted, uint64_t deadline_ns,
-                                    const flight_watch *watch, staging_buffer *buffer,
-                                    flight_report *report_out);
+KVT_NODISCARD kvt_status transfer_run(store_staging *staging, tiers_pool *pool,
+                                      const tiers_transfer *wanted, uint64_t deadline_ns,
+                                      const transfer_watch *watch, staging_buffer *buffer,
+                                      transfer_report *report_out);
 
 /* The same for a whole record, without a deadline. */
-KVT_NODISCARD kvt_status flight_move(store_staging *staging, tiers_pool *pool, kvt_io_kind kind,
-                                     const tiers_location *location, void *record, uint64_t bytes,
-                                     const flight_watch *watch, staging_buffer *buffer);
+KVT_NODISCARD kvt_status transfer_move(store_staging *staging, tiers_pool *pool, kvt_io_kind kind,
+                                       const tiers_location *location, void *record, uint64_t bytes,
+                                       const transfer_watch *watch, staging_buffer *buffer);
 
 #endif
