@@ -239,10 +239,10 @@ static bool access_drop_failed(kvt_store *store, const kvt_key *key, const acces
         store_entry *entry = entry_find_key(&store->table, key);
         if (entry == NULL || !entry_is_visible(entry)) return false;
         if (entry->place->serial != get->serial) return true;
-        if (park_is_back(store, entry->place, failure)) return true;
+        if (quarantine_is_back(store, entry->place, failure)) return true;
         if (entry->state == ENTRY_RESIDENT) {
             if (entry->place->readers != 0 && entry->copy == NULL) return false;
-            park_lose_entry(store, entry);
+            quarantine_lose_entry(store, entry);
             continue;
         }
         if (!plan_cancel(store, entry->handle))
@@ -268,7 +268,7 @@ static kvt_status access_finish(kvt_store *store, const kvt_key *key, access_get
     pthread_mutex_lock(&store->lock);
     if (lost) {
         bool elsewhere = access_drop_failed(store, key, get, status);
-        park_refresh_tier(store, get->tier);
+        quarantine_refresh_tier(store, get->tier);
         if (elsewhere && again) {
             pthread_mutex_unlock(&store->lock);
             return KVT_BUSY;
@@ -515,11 +515,11 @@ kvt_status kvt_delete(kvt_store *store, const kvt_key *key)
     for (;;) {
         /* In each turn: an entry whose device went while this waited for a move lies there now, and
          * would come back with the device. */
-        park_forget_key(store, key);
+        quarantine_forget_key(store, key);
         store_entry *entry = entry_find_key(&store->table, key);
         if (entry == NULL || entry->state == ENTRY_ARRIVING) break;
         if (entry->state == ENTRY_RESIDENT) {
-            park_drop_entry(store, entry);
+            quarantine_drop_entry(store, entry);
             status = KVT_OK;
             break;
         }

@@ -51,7 +51,7 @@ void kvt_close(kvt_store *store)
     KILL_POINT("close: catalog closed");
     if (store->opened) learn_save(store); /* may wait for others; the catalog is safe by now */
     close_free_places(store, &store->table);
-    close_free_places(store, &store->parked);
+    close_free_places(store, &store->quarantined);
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
         /* One that abandons an unresponsive device goes on without the store (docs/TIERS.md). */
         (void)tiers_pool_close(store->pools[tier]);
@@ -60,7 +60,7 @@ void kvt_close(kvt_store *store)
     kvt_policy_close(store->policy);
     learn_close(store);
     entry_table_deinit(&store->table);
-    entry_table_deinit(&store->parked);
+    entry_table_deinit(&store->quarantined);
     free(store->copies.listed);
     handover_close(store);
     staging_close(store->staging);

@@ -173,8 +173,9 @@ void entry_set_state(store_entry *entry, entry_state from, entry_state to)
     static const bool legal[7][7] = {
         [ENTRY_ARRIVING] = {[ENTRY_RESIDENT] = true, [ENTRY_STAGED] = true, [ENTRY_LEAVING] = true},
         [ENTRY_STAGED] = {[ENTRY_RESIDENT] = true, [ENTRY_LEAVING] = true},
-        [ENTRY_RESIDENT] = {[ENTRY_MOVING] = true, [ENTRY_LEAVING] = true, [ENTRY_PARKED] = true},
-        [ENTRY_PARKED] = {[ENTRY_RESIDENT] = true, [ENTRY_LEAVING] = true},
+        [ENTRY_RESIDENT] =
+            {[ENTRY_MOVING] = true, [ENTRY_LEAVING] = true, [ENTRY_QUARANTINED] = true},
+        [ENTRY_QUARANTINED] = {[ENTRY_RESIDENT] = true, [ENTRY_LEAVING] = true},
         [ENTRY_MOVING] = {[ENTRY_RESIDENT] = true, [ENTRY_LEAVING] = true},
         [ENTRY_LEAVING] = {[ENTRY_RESIDENT] = true}, /* the plan with its eviction was aborted */
     };

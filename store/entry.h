@@ -19,8 +19,9 @@ typedef enum entry_state {
     ENTRY_RESIDENT = 2, /* readable, at rest */
     ENTRY_MOVING = 3,   /* readable at its source; a change is planned or under way */
     ENTRY_LEAVING = 4,  /* being removed; invisible */
-    ENTRY_PARKED = 5, /* in the table of parked entries: a device that holds a part of it is gone */
-    ENTRY_STAGED = 6  /* handed over by a put: readable from staging, its record is in the making */
+    ENTRY_QUARANTINED =
+        5, /* in the table of quarantined entries: a device that holds a part of it is gone */
+    ENTRY_STAGED = 6 /* handed over by a put: readable from staging, its record is in the making */
 } entry_state;
 
 /* Where one stored form of an entry is. On the heap, so that readers may finish on a place that is

@@ -200,7 +200,7 @@ kvt_status stage_reserve(store_op *op)
         if (status != KVT_E_SPACE) return status;
         if (!owed && !draining) {
             if (op->tier == KVT_TIER_SSD && copies_reclaim(store, op->record_bytes)) continue;
-            if (park_reclaim(store, op->tier, op->record_bytes)) continue;
+            if (quarantine_reclaim(store, op->tier, op->record_bytes)) continue;
             op->no_room = true;
             return status;
         }

@@ -28,7 +28,7 @@ static bool executor_lost_source(const store_op *op, kvt_status status)
     bool recoded = (op->stages_done & (1u << STAGE_RECODE)) != 0;
     bool rotten = status == KVT_E_CORRUPT || status == KVT_E_MISMATCH || status == KVT_E_VERSION;
     if (op->move->kind != KVT_MOVE_CHANGE || status == KVT_E_MEMORY) return false;
-    if (park_is_back(op->store, op->entry->place, status)) return false;
+    if (quarantine_is_back(op->store, op->entry->place, status)) return false;
     return (op->source_asked && !read) || (!recoded && rotten);
 }
 
@@ -88,14 +88,14 @@ static void executor_judge_entry(store_op *op, kvt_tier source, kvt_status statu
     kvt_store *store = op->store;
     if (executor_lost_source(op, status)) {
         store->counters.load_failures++;
-        park_lose_entry(store, op->entry);
+        quarantine_lose_entry(store, op->entry);
     } else if (op->larger) {
         /* With that known, no plan asks for the same again. */
         executor_note_larger(op);
     } else if (executor_gives_up(op, source)) {
         store->counters.given_up++;
         KILL_NOTE(KILL_NOTE_GIVES_WAY, &op->entry->key, source);
-        park_lose_entry(store, op->entry);
+        quarantine_lose_entry(store, op->entry);
     } else if (op->planned || !op->no_room) {
         /* A new layout may wait for room as long as need be. */
         backoff_note_failure(store, op->entry, op->no_room);
@@ -141,8 +141,8 @@ executor_cause executor_undo(store_op *op, kvt_status status)
     else
         plan_settle_entry(store, op->move);
     if (op->move->kind == KVT_MOVE_CHANGE) executor_judge_entry(op, source, status);
-    park_refresh_tier(store, op->tier);
-    park_refresh_tier(store, source);
+    quarantine_refresh_tier(store, op->tier);
+    quarantine_refresh_tier(store, source);
     executor_cause cause = executor_find_cause(op, status);
     pthread_mutex_unlock(&store->lock);
     return cause;

@@ -3,9 +3,9 @@
  * members.c - devices that are drained, retired, removed and added while the store serves.
  *
  * A device that comes in is judged by its label, as at open: of this store, tier, member and epoch,
- * it was here all the time or went and came back, and what is parked on it returns. With any other
- * label of ours, or none, it is empty: what is parked on it leaves the catalog, durably, before a
- * new label says that it is current.
+ * it was here all the time or went and came back, and what is quarantined on it returns. With any
+ * other label of ours, or none, it is empty: what is quarantined on it leaves the catalog, durably,
+ * before a new label says that it is current.
  *
  * Thread rule: any thread; members_lock lets one change happen at a time.
  */
@@ -114,10 +114,10 @@ kvt_status kvt_store_device_change(kvt_store *store, const char *name, kvt_devic
     if (status == KVT_OK) {
         KILL_POINT("device: state changed");
         pthread_mutex_lock(&store->lock);
-        park_refresh_tier(store, tier);
+        quarantine_refresh_tier(store, tier);
         members_tell_policy(store, tier);
         pthread_mutex_unlock(&store->lock);
-        KILL_POINT("device: entries parked");
+        KILL_POINT("device: entries quarantined");
     }
     pthread_mutex_unlock(&store->members_lock);
     return status;
@@ -142,7 +142,7 @@ static kvt_status members_make_place(members_joining *joining, const char *name)
     joining->wear = stats.wear;
     if (stats.state == KVT_DEVICE_SERVING || stats.state == KVT_DEVICE_DRAINING) return KVT_E_STATE;
     pthread_mutex_lock(&store->lock);
-    park_refresh_tier(store, tier);
+    quarantine_refresh_tier(store, tier);
     pthread_mutex_unlock(&store->lock);
     return members_eject(store, tier, joining->member);
 }
@@ -185,8 +185,8 @@ static kvt_status members_forget(members_joining *joining)
     uint64_t members = UINT64_C(1) << joining->member;
     if (!joining->known) return KVT_OK;
     pthread_mutex_lock(&store->lock);
-    park_lose_members(store, joining->tier, members); /* of moves that ended after it went */
-    park_drop_members(store, joining->tier, members);
+    quarantine_lose_members(store, joining->tier, members); /* of moves that ended after it went */
+    quarantine_drop_members(store, joining->tier, members);
     pthread_mutex_unlock(&store->lock);
     kvt_status status = store->catalog != NULL ? catalog_settle(store->catalog) : KVT_OK;
     if (status != KVT_OK) return status;
@@ -261,7 +261,7 @@ static kvt_status members_add(members_joining *joining, const kvt_device_config 
     KILL_POINT("device add: content judged");
     if (status == KVT_OK) status = members_insert(joining);
     KILL_POINT("device add: inserted");
-    if (status == KVT_OK) park_bring_back(joining->store, joining->tier);
+    if (status == KVT_OK) quarantine_bring_back(joining->store, joining->tier);
     KILL_POINT("device add: entries back");
     kvt_device_close(joining->device);
     return status;

@@ -106,7 +106,7 @@ static void observe_counters(const store_counters *counters, kvt_store_stats *st
     stats->copy_fallbacks = counters->copy_fallbacks;
     stats->persisted = counters->persisted;
     stats->persisted_bytes = counters->persisted_bytes;
-    stats->parked = counters->parked;
+    stats->quarantined = counters->quarantined;
     stats->readmitted = counters->readmitted;
     stats->timeouts = counters->timeouts;
     stats->moves_failed_io = counters->moves_failed_io;

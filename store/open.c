@@ -476,7 +476,7 @@ static kvt_status open_steps(open_state *state)
     const kvt_store_options *options = state->options;
     kvt_store *store = state->store;
     kvt_status status = entry_table_init(&store->table, &store->secret);
-    if (status == KVT_OK) status = entry_table_init(&store->parked, &store->secret);
+    if (status == KVT_OK) status = entry_table_init(&store->quarantined, &store->secret);
     if (status == KVT_OK && options->profile_path != NULL) {
         uint32_t flags = options->profile_foreign ? KVT_PROFILE_FOREIGN : KVT_PROFILE_READ;
         status = kvt_profile_open(options->profile_path, flags, &state->profile, state->message,

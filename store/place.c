@@ -3,7 +3,7 @@
  * place.c - places that are no longer an entry's: the last reader's end gives back the extents, and
  * the catalog row goes first.
  *
- * The file decides for no entry whether its place goes; park.c, copies.c and executor.c do.
+ * The file decides for no entry whether its place goes; quarantine.c, copies.c and executor.c do.
  *
  * Thread rule: the store's lock, as each function says in store.h.
  */

@@ -49,7 +49,7 @@ static kvt_status put_admit(kvt_store *store, store_entry *entry, const put_prog
 static kvt_status put_enter(kvt_store *store, const kvt_entry *source, uint64_t source_bytes,
                             store_entry **entry_out)
 {
-    park_forget_key(store, &source->key);
+    quarantine_forget_key(store, &source->key);
     store_entry *entry = entry_find_key(&store->table, &source->key);
     if (entry != NULL) {
         if (!entry_is_readable(entry)) return KVT_BUSY;

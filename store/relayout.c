@@ -150,7 +150,7 @@ static kvt_status relayout_move_off(kvt_store *store, kvt_tier tier, uint64_t ha
     store_entry *entry = entry_find_handle(&store->table, handle);
     if (entry != NULL && entry->state == ENTRY_RESIDENT && entry->place->tier == tier) {
         KILL_NOTE(KILL_NOTE_GIVES_WAY, &entry->key, tier);
-        park_drop_entry(store, entry);
+        quarantine_drop_entry(store, entry);
         store->counters.evictions++;
     }
     pthread_mutex_unlock(&store->lock);
@@ -186,14 +186,14 @@ void relayout_round(kvt_store *store, bool insist, uint64_t *budget, uint32_t *m
 {
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
         if (store->pools[tier] == NULL) continue;
-        park_round(store, (kvt_tier)tier);
+        quarantine_round(store, (kvt_tier)tier);
         pthread_mutex_lock(&store->lock);
         relayout_note_speed(store, (kvt_tier)tier);
         pthread_mutex_unlock(&store->lock);
-        uint64_t members = park_draining_members(store, (kvt_tier)tier);
+        uint64_t members = quarantine_draining_members(store, (kvt_tier)tier);
         if (members != 0) {
             pthread_mutex_lock(&store->lock);
-            park_drop_members(store, (kvt_tier)tier, members);
+            quarantine_drop_members(store, (kvt_tier)tier, members);
             if (tier == KVT_TIER_SSD) copies_clear_members(store, members);
             pthread_mutex_unlock(&store->lock);
             relayout_drain(store, (kvt_tier)tier, members, insist, budget, moves_done);

@@ -109,7 +109,7 @@ typedef struct store_counters {
     uint64_t puts, puts_refused, puts_existing, gets, misses, shared_reads, load_failures, timeouts;
     uint64_t recovered, recovery_drops, moves_committed, moves_aborted;
     uint64_t promotions, demotions, evictions;
-    uint64_t relayouts, relayout_bytes, parked, readmitted;
+    uint64_t relayouts, relayout_bytes, quarantined, readmitted;
     uint64_t recosted; /* entries whose options got new figures, ever */
     uint64_t moves_failed_io, moves_failed_space, moves_failed_memory;
     uint64_t moves_failed_larger; /* the record was larger than planned */
@@ -156,7 +156,7 @@ struct kvt_store {
     pthread_cond_t changed; /* an entry's state, readers or load; the queue; space */
     entry_secret secret;    /* fixed once the catalog is open */
     entry_table table;
-    entry_table parked; /* on devices that are gone: neither visible nor the policy's */
+    entry_table quarantined; /* on devices that are gone: neither visible nor the policy's */
     kvt_policy *policy;
     uint64_t next_serial;      /* of places, and of the generations in records */
     uint64_t record_bytes_max; /* largest record stored so far */
@@ -192,9 +192,10 @@ struct kvt_store {
     uint32_t unit_bytes[KVT_TIER_COUNT];
     uint64_t retired_members[KVT_TIER_COUNT]; /* masks of members known to be out; under lock */
     bool capacity_passed; /* a recovery took in more than the policy may fill the SSD tier with */
-    bool returns_owed[KVT_TIER_COUNT]; /* parked entries wait for memory to come back; under lock */
-    store_catalog *catalog;            /* NULL: nothing survives */
-    uint8_t pool_id[16];               /* in the devices' labels, with the epoch */
+    bool returns_owed
+        [KVT_TIER_COUNT];   /* quarantined entries wait for memory to come back; under lock */
+    store_catalog *catalog; /* NULL: nothing survives */
+    uint8_t pool_id[16];    /* in the devices' labels, with the epoch */
     uint64_t epoch;
     bool format;
     bool opened;    /* wholly */
@@ -381,48 +382,49 @@ void backoff_note_tick(kvt_store *store, kvt_status status);
  * catalog's writer before a batch, and whoever closes beside it. */
 void members_note_wear(kvt_store *store, uint64_t bytes);
 
-/* ---- park.c ---- */
+/* ---- quarantine.c ---- */
 
 /* The members of a tier that are out of service, and those that drain. */
-uint64_t park_gone_members(kvt_store *store, kvt_tier tier);
-uint64_t park_draining_members(kvt_store *store, kvt_tier tier);
+uint64_t quarantine_gone_members(kvt_store *store, kvt_tier tier);
+uint64_t quarantine_draining_members(kvt_store *store, kvt_tier tier);
 
 /* Looks whether a tier lost a member; then takes what lies on it out of the table and tells the
  * policy. Lock held; it is released while waiting for readers. */
-void park_refresh_tier(kvt_store *store, kvt_tier tier);
+void quarantine_refresh_tier(kvt_store *store, kvt_tier tier);
 
 /* Whether a read of the place failed because its device was gone, and the device serves again: it
  * came in with the content that the store knows of, so the place holds what it held. Lock held. */
-bool park_is_back(kvt_store *store, const store_place *place, kvt_status status);
+bool quarantine_is_back(kvt_store *store, const store_place *place, kvt_status status);
 
-/* Takes a RESIDENT entry that cannot be read out of the table: parked when a device of it is gone
- * and may come back, else dropped. Lock held; it is released while waiting for readers. */
-void park_lose_entry(kvt_store *store, store_entry *entry);
+/* Takes a RESIDENT entry that cannot be read out of the table: quarantined when a device of it is
+ * gone and may come back, else dropped. Lock held; it is released while waiting for readers. */
+void quarantine_lose_entry(kvt_store *store, store_entry *entry);
 
 /* Takes a RESIDENT entry out of store and policy, waiting for its readers. Lock held; it is
  * released while waiting. */
-void park_drop_entry(kvt_store *store, store_entry *entry);
+void quarantine_drop_entry(kvt_store *store, store_entry *entry);
 
-/* Drops the parked entry of a key, if any. Lock held; it is released while waiting for readers. */
-void park_forget_key(kvt_store *store, const kvt_key *key);
+/* Drops the quarantined entry of a key, if any. Lock held; it is released while waiting for
+ * readers. */
+void quarantine_forget_key(kvt_store *store, const kvt_key *key);
 
-/* Drops parked entries of a tier that hold room on members that serve, up to so many bytes. False
- * when there was none. No lock held. */
-bool park_reclaim(kvt_store *store, kvt_tier tier, uint64_t bytes);
+/* Drops quarantined entries of a tier that hold room on members that serve, up to so many bytes.
+ * False when there was none. No lock held. */
+bool quarantine_reclaim(kvt_store *store, kvt_tier tier, uint64_t bytes);
 
 /* Takes out the entries that lie on members in the mask, which are out of service: they could only
- * fail, one get at a time, and hold the policy's room meanwhile. They are parked, fall back to
+ * fail, one get at a time, and hold the policy's room meanwhile. They are quarantined, fall back to
  * their copies or are dropped. Entries in motion are left to their moves, which may end there
  * later. Lock held; released while waiting for readers. */
-void park_lose_members(kvt_store *store, kvt_tier tier, uint64_t members);
+void quarantine_lose_members(kvt_store *store, kvt_tier tier, uint64_t members);
 
-/* Drops what is parked on members in the mask. Lock held; released while waiting for readers. */
-void park_drop_members(kvt_store *store, kvt_tier tier, uint64_t members);
+/* Drops what is quarantined on members in the mask. Lock held; released while waiting for readers. */
+void quarantine_drop_members(kvt_store *store, kvt_tier tier, uint64_t members);
 
-/* Takes parked entries back whose devices all serve again. What memory is short for stays where it
- * is, and park_round, in the background, tries again. No lock held. */
-void park_bring_back(kvt_store *store, kvt_tier tier);
-void park_round(kvt_store *store, kvt_tier tier);
+/* Takes quarantined entries back whose devices all serve again. What memory is short for stays
+ * where it is, and quarantine_round, in the background, tries again. No lock held. */
+void quarantine_bring_back(kvt_store *store, kvt_tier tier);
+void quarantine_round(kvt_store *store, kvt_tier tier);
 
 /* ---- trust.c ---- */
 

@@ -70,7 +70,7 @@ typedef struct drift_vanishing {
     uint32_t objects, small_objects;
     uint64_t reads, hits, misses, wrong, late;
     double deadline_seconds, slowest_seconds;
-    uint64_t parked, readmitted, replaced;
+    uint64_t quarantined, readmitted, replaced;
     uint32_t readable_gone;   /* objects that could be read while the drive was gone, of all */
     uint32_t unreadable_else; /* objects that do not touch the drive and were not read: must be 0 */
     uint32_t readable_back;   /* after its return, of all; old versions would be wrong */

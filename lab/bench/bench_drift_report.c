@@ -32,7 +32,7 @@ static json_t *report_vanishing(const drift_vanishing *vanishing)
         (json_int_t)vanishing->reads, "hits", (json_int_t)vanishing->hits, "misses",
         (json_int_t)vanishing->misses, "wrong", (json_int_t)vanishing->wrong, "late",
         (json_int_t)vanishing->late, "deadline_s", vanishing->deadline_seconds, "slowest_s",
-        vanishing->slowest_seconds, "parked", (json_int_t)vanishing->parked, "readmitted",
+        vanishing->slowest_seconds, "quarantined", (json_int_t)vanishing->quarantined, "readmitted",
         (json_int_t)vanishing->readmitted, "replaced", (json_int_t)vanishing->replaced,
         "readable_while_gone", (int)vanishing->readable_gone, "unreadable_elsewhere",
         (int)vanishing->unreadable_else, "readable_after_return", (int)vanishing->readable_back,
@@ -66,7 +66,7 @@ static int report_text(FILE *out, const drift_slowing *slowing, const drift_vani
     fprintf(out, "  slowest read               %.3f s of %.1f\n", vanishing->slowest_seconds,
             vanishing->deadline_seconds);
     fprintf(out, "  while it was gone          %u readable, %llu set aside, %u lost elsewhere\n",
-            vanishing->readable_gone, (unsigned long long)vanishing->parked,
+            vanishing->readable_gone, (unsigned long long)vanishing->quarantined,
             vanishing->unreadable_else);
     fprintf(out, "  after its return           %u readable, %llu came back in %.2f s\n",
             vanishing->readable_back, (unsigned long long)vanishing->readmitted,

@@ -141,8 +141,8 @@ int bench_drift_vanishing(drift_site *site, drift_vanishing *out)
     if (status == KVT_OK && !vanish_go(&state, path)) status = KVT_E_GONE;
     if (status == KVT_OK) {
         out->readable_gone = vanish_count_readable(&state, buffer);
-        out->parked = drift_stats(site).parked;
-        uint32_t untouched = VANISH_ALL - (uint32_t)out->parked;
+        out->quarantined = drift_stats(site).quarantined;
+        uint32_t untouched = VANISH_ALL - (uint32_t)out->quarantined;
         out->unreadable_else = untouched - out->readable_gone;
         status = vanish_replace(&state, buffer);
     }
@@ -160,7 +160,7 @@ int bench_drift_vanishing(drift_site *site, drift_vanishing *out)
                              .late = state.late,
                              .deadline_seconds = state.deadline_seconds,
                              .slowest_seconds = (double)state.slowest_ns * 1e-9,
-                             .parked = out->parked,
+                             .quarantined = out->quarantined,
                              .readmitted = out->readmitted,
                              .replaced = VANISH_REPLACED,
                              .readable_gone = out->readable_gone,

@@ -140,7 +140,7 @@ static void test_a_deleted_entry_stays_away(void **state)
     pthread_mutex_lock(&s->store->lock);
     entry_set_state(entry, ENTRY_MOVING, ENTRY_RESIDENT);
     tiers_pool_retire(s->store->pools[KVT_TIER_SSD], 0);
-    park_refresh_tier(s->store, KVT_TIER_SSD);
+    quarantine_refresh_tier(s->store, KVT_TIER_SSD);
     pthread_cond_broadcast(&s->store->changed);
     pthread_mutex_unlock(&s->store->lock);
     assert_int_equal(pthread_join(thread, NULL), 0);

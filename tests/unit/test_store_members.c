@@ -189,7 +189,7 @@ static void test_what_a_disk_held_comes_back_with_it(void **state)
     uint32_t left = count_hits(s);
     kvt_store_stats stats = support_stats(s->store);
     assert_int_equal(left, 0); /* all are striped over all */
-    assert_int_equal(stats.parked, ENTRIES);
+    assert_int_equal(stats.quarantined, ENTRIES);
     assert_int_equal(stats.load_failures, 1); /* the rest was not tried one by one */
 
     kvt_key deleted = support_key(0);
@@ -206,7 +206,7 @@ static void test_what_a_disk_held_comes_back_with_it(void **state)
     assert_int_equal(count_hits(s), ENTRIES - 1);
 }
 
-static void test_parked_entries_survive_a_restart(void **state)
+static void test_quarantined_entries_survive_a_restart(void **state)
 {
     site *s = *state;
     put_all(s);
@@ -216,7 +216,7 @@ static void test_parked_entries_survive_a_restart(void **state)
     assert_int_equal(count_hits(s), ENTRIES);
 }
 
-static void test_parked_entries_give_way(void **state)
+static void test_quarantined_entries_give_way(void **state)
 {
     site *s = *state;
     put_all(s);
@@ -479,7 +479,7 @@ static void test_a_unified_pool_uses_memory_until_it_is_full(void **state)
     assert_true(left > 0 && left < ENTRIES);
     assert_int_equal(support_stats(s->store).load_failures, 0);
     assert_int_equal(kvt_store_device_change(s->store, "module", KVT_DEVICE_RETIRE), KVT_OK);
-    assert_int_equal(support_stats(s->store).parked, 0); /* memory does not come back */
+    assert_int_equal(support_stats(s->store).quarantined, 0); /* memory does not come back */
     assert_int_equal(count_hits(s), left);
 }
 
@@ -511,8 +511,8 @@ int main(void)
         MEMBERS_TEST(test_a_drain_empties_a_disk_while_serving),
         MEMBERS_TEST(test_a_drain_without_room_lets_the_policy_make_some),
         MEMBERS_TEST(test_what_a_disk_held_comes_back_with_it),
-        MEMBERS_TEST(test_parked_entries_survive_a_restart),
-        MEMBERS_TEST(test_parked_entries_give_way),
+        MEMBERS_TEST(test_quarantined_entries_survive_a_restart),
+        MEMBERS_TEST(test_quarantined_entries_give_way),
         MEMBERS_TEST(test_a_disk_that_lost_its_writes_serves_no_older_bytes),
         MEMBERS_TEST(test_a_stale_disk_comes_back_empty),
         MEMBERS_TEST(test_a_foreign_disk_is_refused),

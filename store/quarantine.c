@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * park.c - devices that go out of service, and the entries that lay on them.
+ * quarantine.c - devices that go out of service, and the entries that lay on them.
  *
  * An entry with a part on a durable device that is gone leaves the table and the policy, but keeps
- * its row and its extents: parked. It comes back with the device (members.c), and it gives way as
- * soon as its key is put or deleted or its room on other devices is needed. What lies on a device
- * that keeps nothing is dropped.
+ * its row and its extents: quarantined. It comes back with the device (members.c), and it gives way
+ * as soon as its key is put or deleted or its room on other devices is needed. What lies on a
+ * device that keeps nothing is dropped.
  *
  * Thread rule: the store's lock, as each function says in store.h.
  */
@@ -19,7 +19,8 @@
 /* ---- members ---- */
 
 /* The members in a state that a predicate asks for. */
-static uint64_t park_members(kvt_store *store, kvt_tier tier, kvt_device_state state, bool durable)
+static uint64_t quarantine_members(kvt_store *store, kvt_tier tier, kvt_device_state state,
+                                   bool durable)
 {
     uint64_t mask = 0;
     tiers_member_stats member;
@@ -31,47 +32,48 @@ static uint64_t park_members(kvt_store *store, kvt_tier tier, kvt_device_state s
     return mask;
 }
 
-uint64_t park_gone_members(kvt_store *store, kvt_tier tier)
+uint64_t quarantine_gone_members(kvt_store *store, kvt_tier tier)
 {
-    return park_members(store, tier, KVT_DEVICE_GONE, false);
+    return quarantine_members(store, tier, KVT_DEVICE_GONE, false);
 }
 
-uint64_t park_draining_members(kvt_store *store, kvt_tier tier)
+uint64_t quarantine_draining_members(kvt_store *store, kvt_tier tier)
 {
-    return park_members(store, tier, KVT_DEVICE_DRAINING, false);
+    return quarantine_members(store, tier, KVT_DEVICE_DRAINING, false);
 }
 
-/* ---- into the park ---- */
+/* ---- into quarantine ---- */
 
 /* Every member of it that is gone may come back with its content. */
-static bool park_may_return(kvt_store *store, const store_place *place)
+static bool quarantine_may_return(kvt_store *store, const store_place *place)
 {
-    uint64_t gone = park_gone_members(store, place->tier);
-    uint64_t durable = park_members(store, place->tier, KVT_DEVICE_GONE, true);
+    uint64_t gone = quarantine_gone_members(store, place->tier);
+    uint64_t durable = quarantine_members(store, place->tier, KVT_DEVICE_GONE, true);
     return place_touches(place, gone) && !place_touches(place, gone & ~durable);
 }
 
-static void park_drop(kvt_store *store, store_entry *entry)
+static void quarantine_drop(kvt_store *store, store_entry *entry)
 {
     store_place *place = entry->place;
     KILL_NOTE(KILL_NOTE_GIVES_WAY, &entry->key, place->tier);
     KILL_NOTE(KILL_NOTE_DROPPED, &entry->key, place->tier);
-    entry_set_state(entry, ENTRY_PARKED, ENTRY_LEAVING);
+    entry_set_state(entry, ENTRY_QUARANTINED, ENTRY_LEAVING);
     entry->place = NULL;
-    entry_erase(&store->parked, entry);
+    entry_erase(&store->quarantined, entry);
     place_drain(store, place);
 }
 
-bool park_is_back(kvt_store *store, const store_place *place, kvt_status status)
+bool quarantine_is_back(kvt_store *store, const store_place *place, kvt_status status)
 {
-    return status == KVT_E_GONE && !place_touches(place, park_gone_members(store, place->tier));
+    return status == KVT_E_GONE &&
+           !place_touches(place, quarantine_gone_members(store, place->tier));
 }
 
-void park_lose_entry(kvt_store *store, store_entry *entry)
+void quarantine_lose_entry(kvt_store *store, store_entry *entry)
 {
     if (copies_fall_back(store, entry)) return;
-    if (!park_may_return(store, entry->place)) {
-        park_drop_entry(store, entry);
+    if (!quarantine_may_return(store, entry->place)) {
+        quarantine_drop_entry(store, entry);
         return;
     }
     store_place *place = entry->place;
@@ -80,21 +82,21 @@ void park_lose_entry(kvt_store *store, store_entry *entry)
     store_place *copy = copies_detach(store, entry);
     (void)!kvt_policy_remove(store->policy, entry->handle);
     backoff_forget(entry);
-    entry_set_state(entry, ENTRY_RESIDENT, ENTRY_PARKED);
-    entry_transfer(&store->table, &store->parked, entry);
-    store->counters.parked++;
+    entry_set_state(entry, ENTRY_RESIDENT, ENTRY_QUARANTINED);
+    entry_transfer(&store->table, &store->quarantined, entry);
+    store->counters.quarantined++;
     pthread_cond_broadcast(&store->changed);
     if (copy != NULL) place_drain(store, copy);
 }
 
-void park_lose_members(kvt_store *store, kvt_tier tier, uint64_t gone)
+void quarantine_lose_members(kvt_store *store, kvt_tier tier, uint64_t gone)
 {
     for (size_t i = 0; i < store->table.bucket_count; i++) {
         store_entry *entry = store->table.buckets[i];
         while (entry != NULL) {
             bool lost = entry->state == ENTRY_RESIDENT && entry->place->tier == tier &&
                         place_touches(entry->place, gone);
-            if (lost) park_lose_entry(store, entry);
+            if (lost) quarantine_lose_entry(store, entry);
             /* The lock was let go meanwhile: begin the chain again. */
             entry = lost ? store->table.buckets[i & (store->table.bucket_count - 1)] : entry->next;
         }
@@ -102,14 +104,14 @@ void park_lose_members(kvt_store *store, kvt_tier tier, uint64_t gone)
     if (tier == KVT_TIER_SSD) copies_clear_members(store, gone);
 }
 
-void park_refresh_tier(kvt_store *store, kvt_tier tier)
+void quarantine_refresh_tier(kvt_store *store, kvt_tier tier)
 {
     if (tier == KVT_TIER_NONE) return;
-    uint64_t gone = park_gone_members(store, tier);
+    uint64_t gone = quarantine_gone_members(store, tier);
     uint64_t fresh = gone & ~store->retired_members[tier];
     if (gone == 0) return;
     store->retired_members[tier] |= fresh;
-    if (fresh != 0) park_lose_members(store, tier, gone);
+    if (fresh != 0) quarantine_lose_members(store, tier, gone);
     /* Again at every failure: moves that were in flight the last time held the capacity up. */
     kvt_status status =
         kvt_policy_set_capacity(store->policy, tier, store_policy_capacity(store, tier));
@@ -117,21 +119,21 @@ void park_refresh_tier(kvt_store *store, kvt_tier tier)
     (void)status;
 }
 
-/* ---- out of the park ---- */
+/* ---- out of quarantine ---- */
 
-void park_forget_key(kvt_store *store, const kvt_key *key)
+void quarantine_forget_key(kvt_store *store, const kvt_key *key)
 {
-    store_entry *entry = entry_find_handle(&store->parked, entry_handle(&store->secret, key));
-    if (entry != NULL) park_drop(store, entry);
+    store_entry *entry = entry_find_handle(&store->quarantined, entry_handle(&store->secret, key));
+    if (entry != NULL) quarantine_drop(store, entry);
 }
 
-bool park_reclaim(kvt_store *store, kvt_tier tier, uint64_t bytes)
+bool quarantine_reclaim(kvt_store *store, kvt_tier tier, uint64_t bytes)
 {
     uint64_t freed = 0;
     pthread_mutex_lock(&store->lock);
-    uint64_t gone = park_gone_members(store, tier);
-    for (size_t i = 0; i < store->parked.bucket_count && freed < bytes; i++) {
-        store_entry *entry = store->parked.buckets[i];
+    uint64_t gone = quarantine_gone_members(store, tier);
+    for (size_t i = 0; i < store->quarantined.bucket_count && freed < bytes; i++) {
+        store_entry *entry = store->quarantined.buckets[i];
         while (entry != NULL && freed < bytes) {
             uint64_t held = 0;
             const tiers_location *location = entry->place->location;
@@ -139,63 +141,66 @@ bool park_reclaim(kvt_store *store, kvt_tier tier, uint64_t bytes)
                 const tiers_extent *extent = &location->extents[j];
                 if ((gone >> extent->member & 1) == 0) held += extent->bytes;
             }
-            if (held != 0) park_drop(store, entry);
+            if (held != 0) quarantine_drop(store, entry);
             freed += held;
-            entry = held != 0 ? store->parked.buckets[i & (store->parked.bucket_count - 1)]
-                              : entry->next;
+            entry = held != 0
+                        ? store->quarantined.buckets[i & (store->quarantined.bucket_count - 1)]
+                        : entry->next;
         }
     }
     pthread_mutex_unlock(&store->lock);
     return freed != 0;
 }
 
-void park_drop_members(kvt_store *store, kvt_tier tier, uint64_t members)
+void quarantine_drop_members(kvt_store *store, kvt_tier tier, uint64_t members)
 {
-    for (size_t i = 0; i < store->parked.bucket_count; i++) {
-        store_entry *entry = store->parked.buckets[i];
+    for (size_t i = 0; i < store->quarantined.bucket_count; i++) {
+        store_entry *entry = store->quarantined.buckets[i];
         while (entry != NULL) {
             bool lost = entry->place->tier == tier && place_touches(entry->place, members);
-            if (lost) park_drop(store, entry);
-            entry =
-                lost ? store->parked.buckets[i & (store->parked.bucket_count - 1)] : entry->next;
+            if (lost) quarantine_drop(store, entry);
+            entry = lost ? store->quarantined.buckets[i & (store->quarantined.bucket_count - 1)]
+                         : entry->next;
         }
     }
 }
 
 /* One entry on its way back, in the order of first positions so that parents come first. */
-typedef struct park_return {
+typedef struct quarantine_return {
     uint32_t first_position;
     uint64_t handle;
-} park_return;
+} quarantine_return;
 
-static int park_compare(const void *left, const void *right)
+static int quarantine_compare(const void *left, const void *right)
 {
-    uint32_t a = ((const park_return *)left)->first_position;
-    uint32_t b = ((const park_return *)right)->first_position;
+    uint32_t a = ((const quarantine_return *)left)->first_position;
+    uint32_t b = ((const quarantine_return *)right)->first_position;
     return (a > b) - (a < b);
 }
 
 /* Lock held. NULL without memory. */
-static park_return *park_list_returns(kvt_store *store, kvt_tier tier, size_t *count_out)
+static quarantine_return *quarantine_list_returns(kvt_store *store, kvt_tier tier,
+                                                  size_t *count_out)
 {
-    uint64_t gone = park_gone_members(store, tier);
+    uint64_t gone = quarantine_gone_members(store, tier);
     size_t count = 0;
-    park_return *returns = malloc((store->parked.count + 1) * sizeof *returns);
-    for (size_t i = 0; returns != NULL && i < store->parked.bucket_count; i++) {
-        for (store_entry *entry = store->parked.buckets[i]; entry != NULL; entry = entry->next) {
+    quarantine_return *returns = malloc((store->quarantined.count + 1) * sizeof *returns);
+    for (size_t i = 0; returns != NULL && i < store->quarantined.bucket_count; i++) {
+        for (store_entry *entry = store->quarantined.buckets[i]; entry != NULL;
+             entry = entry->next) {
             if (entry->place->tier != tier || place_touches(entry->place, gone)) continue;
-            returns[count++] = (park_return){entry->first_position, entry->handle};
+            returns[count++] = (quarantine_return){entry->first_position, entry->handle};
         }
     }
-    if (returns != NULL) qsort(returns, count, sizeof *returns, park_compare);
+    if (returns != NULL) qsort(returns, count, sizeof *returns, quarantine_compare);
     *count_out = count;
     return returns;
 }
 
 /* Lock held. */
-static void park_return_entry(kvt_store *store, uint64_t handle)
+static void quarantine_return_entry(kvt_store *store, uint64_t handle)
 {
-    store_entry *entry = entry_find_handle(&store->parked, handle);
+    store_entry *entry = entry_find_handle(&store->quarantined, handle);
     if (entry == NULL) return;
     store_place *place = entry->place;
     kvt_status status = KVT_EXISTS;
@@ -207,22 +212,22 @@ static void park_return_entry(kvt_store *store, uint64_t handle)
         return;
     }
     if (status != KVT_OK) {
-        park_drop(store, entry);
+        quarantine_drop(store, entry);
         return;
     }
-    entry_transfer(&store->parked, &store->table, entry);
-    entry_set_state(entry, ENTRY_PARKED, ENTRY_RESIDENT);
+    entry_transfer(&store->quarantined, &store->table, entry);
+    entry_set_state(entry, ENTRY_QUARANTINED, ENTRY_RESIDENT);
     store->counters.readmitted++;
 }
 
-void park_bring_back(kvt_store *store, kvt_tier tier)
+void quarantine_bring_back(kvt_store *store, kvt_tier tier)
 {
     size_t count = 0;
     pthread_mutex_lock(&store->lock);
-    park_return *returns = park_list_returns(store, tier, &count);
+    quarantine_return *returns = quarantine_list_returns(store, tier, &count);
     store->returns_owed[tier] = returns == NULL;
     for (size_t i = 0; returns != NULL && i < count; i++) {
-        park_return_entry(store, returns[i].handle);
+        quarantine_return_entry(store, returns[i].handle);
         if (i % 64 != 63) continue;
         pthread_mutex_unlock(&store->lock); /* lookups come in between */
         pthread_mutex_lock(&store->lock);
@@ -231,15 +236,15 @@ void park_bring_back(kvt_store *store, kvt_tier tier)
     free(returns);
 }
 
-void park_round(kvt_store *store, kvt_tier tier)
+void quarantine_round(kvt_store *store, kvt_tier tier)
 {
     pthread_mutex_lock(&store->lock);
     bool owed = store->returns_owed[tier];
     pthread_mutex_unlock(&store->lock);
-    if (owed) park_bring_back(store, tier);
+    if (owed) quarantine_bring_back(store, tier);
 }
 
-void park_drop_entry(kvt_store *store, store_entry *entry)
+void quarantine_drop_entry(kvt_store *store, store_entry *entry)
 {
     entry_set_state(entry, ENTRY_RESIDENT, ENTRY_LEAVING);
     KILL_NOTE(KILL_NOTE_DROPPED, &entry->key, entry->place->tier);
