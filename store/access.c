@@ -123,12 +123,13 @@ static void access_begin_staged(kvt_store *store, const store_entry *entry, acce
 }
 
 /* Staging for a get. A get that joins must not wait: the read's owner waits for it. */
-static kvt_status access_take_staging(kvt_store *store, const access_view *view, access_get *get)
+static kvt_status access_acquire_staging(kvt_store *store, const access_view *view, access_get *get)
 {
     if (!view->join)
-        return staging_take(store->staging, view->staging_bytes, get->deadline_ns, &get->staging);
+        return staging_acquire(store->staging, view->staging_bytes, get->deadline_ns,
+                               &get->staging);
     if (view->staging_bytes == 0) return KVT_OK;
-    return staging_take_now(store->staging, view->staging_bytes, &get->staging);
+    return staging_acquire_now(store->staging, view->staging_bytes, &get->staging);
 }
 
 /* Counts the use, then joins or owns the read. Lock held; staging is in get already. */
@@ -158,7 +159,7 @@ static kvt_status access_open(kvt_store *store, const kvt_key *key, uint64_t dat
         if (status == KVT_QUEUED) access_begin_staged(store, view.entry, get);
         pthread_mutex_unlock(&store->lock);
         if (status == KVT_QUEUED) return KVT_OK;
-        if (status == KVT_OK) status = access_take_staging(store, &view, get);
+        if (status == KVT_OK) status = access_acquire_staging(store, &view, get);
         if (status != KVT_OK) return status;
 
         pthread_mutex_lock(&store->lock);
@@ -169,7 +170,7 @@ static kvt_status access_open(kvt_store *store, const kvt_key *key, uint64_t dat
         pthread_mutex_unlock(&store->lock);
         if (same && !get->quiet) learn_note_use(store, get->handle, get->class_id);
         if (same && status == KVT_OK) return KVT_OK;
-        staging_give(store->staging, &get->staging);
+        staging_release(store->staging, &get->staging);
         if (status != KVT_OK && status != KVT_QUEUED) return status;
     }
 }
@@ -263,7 +264,7 @@ static kvt_status access_finish(kvt_store *store, const kvt_key *key, access_get
     access_end(store, get, &freed);
     if (lost) store->counters.load_failures++;
     pthread_mutex_unlock(&store->lock);
-    staging_give(store->staging, &freed);
+    staging_release(store->staging, &freed);
     if (lost) KILL_POINT("get: load failed");
     pthread_mutex_lock(&store->lock);
     if (lost) {
@@ -309,7 +310,7 @@ static void access_let_go(kvt_store *store, access_get *get)
     pthread_mutex_lock(&store->lock);
     access_end(store, get, &freed);
     pthread_mutex_unlock(&store->lock);
-    staging_give(store->staging, &freed);
+    staging_release(store->staging, &freed);
 }
 
 /* The record into the caller's buffer. Scratch lies behind the record in the owner's staging. */

@@ -48,7 +48,7 @@ kvt_status stage_prepare(store_op *op)
     op->place->generation = op->spec.generation;
     op->place->record_bytes = op->record_bytes;
     op->place->scratch_bytes = op->scratch_bytes;
-    staging_give(op->store->staging, &op->staging);
+    staging_release(op->store->staging, &op->staging);
     if (op->store->catalog == NULL || op->tier != KVT_TIER_SSD) return KVT_OK;
     return executor_prepare_row(op);
 }

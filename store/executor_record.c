@@ -58,7 +58,7 @@ kvt_status stage_read(store_op *op)
         bytes += staging_round(op->entry->source_bytes) + staging_round(op->bound_bytes) +
                  staging_round(scratch);
     }
-    status = staging_take(store->staging, bytes, STAGING_NO_DEADLINE, &op->staging);
+    status = staging_acquire(store->staging, bytes, STAGING_NO_DEADLINE, &op->staging);
     if (status != KVT_OK) return status;
     op->record = op->staging.memory;
     op->record_bytes = source->record_bytes;
@@ -145,8 +145,8 @@ kvt_status stage_encode(store_op *op)
     kvt_status status = executor_bound(op->store, &op->spec, &op->bound_bytes, &op->scratch_bytes);
     if (status != KVT_OK) return status;
     uint64_t bound = staging_round(op->bound_bytes);
-    status = staging_take(op->store->staging, bound + op->scratch_bytes, STAGING_NO_DEADLINE,
-                          &op->staging);
+    status = staging_acquire(op->store->staging, bound + op->scratch_bytes, STAGING_NO_DEADLINE,
+                             &op->staging);
     if (status != KVT_OK) return status;
     op->record = op->staging.memory;
     uint64_t started_ns = store_now_ns(op->store);

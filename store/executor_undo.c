@@ -83,7 +83,7 @@ static void executor_count_failure(store_counters *counters, const store_op *op,
 }
 
 /* What becomes of the entry of a change that failed; it is RESIDENT again. Lock held. */
-static void executor_judge_entry(store_op *op, kvt_tier source, kvt_status status)
+static void executor_settle_loss(store_op *op, kvt_tier source, kvt_status status)
 {
     kvt_store *store = op->store;
     if (executor_lost_source(op, status)) {
@@ -125,7 +125,7 @@ executor_cause executor_undo(store_op *op, kvt_status status)
 {
     kvt_store *store = op->store;
     kvt_tier source = op->source != NULL ? op->source->tier : KVT_TIER_NONE;
-    staging_give(store->staging, &op->staging);
+    staging_release(store->staging, &op->staging);
     catalog_insertion_free(op->row);
     if (op->place != NULL) catalog_ticket_free(op->place->ticket);
     free(op->place);
@@ -140,7 +140,7 @@ executor_cause executor_undo(store_op *op, kvt_status status)
         plan_abort_moves(store, op->move, 1);
     else
         plan_settle_entry(store, op->move);
-    if (op->move->kind == KVT_MOVE_CHANGE) executor_judge_entry(op, source, status);
+    if (op->move->kind == KVT_MOVE_CHANGE) executor_settle_loss(op, source, status);
     quarantine_refresh_tier(store, op->tier);
     quarantine_refresh_tier(store, source);
     executor_cause cause = executor_find_cause(op, status);

@@ -26,7 +26,7 @@ bool handover_is_on(const kvt_store *store)
 
 kvt_status handover_stage(kvt_store *store, uint64_t bytes, staging_buffer *out)
 {
-    kvt_status status = staging_take(store->handover.staging, bytes, 0, out);
+    kvt_status status = staging_acquire(store->handover.staging, bytes, 0, out);
     return status == KVT_E_TIMEOUT ? KVT_BUSY : status;
 }
 
@@ -161,8 +161,9 @@ static void handover_give_up(kvt_store *store, const kvt_entry *source, const kv
         entry_erase(&store->table, entry_find_key(&store->table, &source->key));
 }
 
-kvt_status handover_take(kvt_store *store, const kvt_entry *source, const void *data,
-                         const kvt_plan *plan, const put_progress *progress, staging_buffer *buffer)
+kvt_status handover_accept(kvt_store *store, const kvt_entry *source, const void *data,
+                           const kvt_plan *plan, const put_progress *progress,
+                           staging_buffer *buffer)
 {
     store_handover *handover = &store->handover;
     uint64_t bytes = 0;
@@ -205,7 +206,7 @@ void handover_leave(kvt_store *store, store_staged *staged)
 {
     assert(staged->users > 0);
     if (--staged->users != 0) return;
-    staging_give(store->handover.staging, &staged->buffer);
+    staging_release(store->handover.staging, &staged->buffer);
     free(staged);
 }
 
@@ -276,7 +277,7 @@ static void handover_note_failure(kvt_store *store, kvt_status status)
     handover->failed_ns = base_clock_ns();
 }
 
-kvt_status handover_take_failure(kvt_store *store)
+kvt_status handover_report_failure(kvt_store *store)
 {
     pthread_mutex_lock(&store->lock);
     kvt_status status = store->handover.failure;

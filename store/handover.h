@@ -71,9 +71,9 @@ bool handover_lags(const kvt_store *store, const kvt_plan *plan);
  * executor has to make; the entry is STAGED then.
  * No lock held. KVT_OK: the buffer is taken and cleared. KVT_E_MEMORY: the plan was aborted.
  */
-KVT_NODISCARD kvt_status handover_take(kvt_store *store, const kvt_entry *source, const void *data,
-                                       const kvt_plan *plan, const put_progress *progress,
-                                       staging_buffer *buffer);
+KVT_NODISCARD kvt_status handover_accept(kvt_store *store, const kvt_entry *source,
+                                         const void *data, const kvt_plan *plan,
+                                         const put_progress *progress, staging_buffer *buffer);
 
 /* Calls off the hand-over of a STAGED entry that no executor has begun, and takes the entry out of
  * the table: the object is the caller's to discard, without the lock. NULL: it has begun. Lock
@@ -90,7 +90,7 @@ void handover_leave(kvt_store *store, store_staged *staged);
 uint64_t handover_drain(kvt_store *store, uint64_t deadline_ns, uint64_t *bytes_out);
 
 /* The first error behind a put's return since the last call. No lock held. */
-KVT_NODISCARD kvt_status handover_take_failure(kvt_store *store);
+KVT_NODISCARD kvt_status handover_report_failure(kvt_store *store);
 
 /* The seconds that a copy of so many staged bytes takes. Lock held. */
 double handover_copy_seconds(const kvt_store *store, uint64_t bytes);

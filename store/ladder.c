@@ -7,7 +7,7 @@
  * the catalog whose form is not among the present ones, as after the limit was lowered, is dropped
  * at open: what was stored under a weaker promise is not served under a stronger one.
  *
- * Thread rule: the opener's thread; ladder_takes any, on what is fixed after open.
+ * Thread rule: the opener's thread; ladder_allows any, on what is fixed after open.
  */
 #include "store/store.h"
 
@@ -60,7 +60,7 @@ kvt_status ladder_add_costs(kvt_store *store, const cost_profile *profile, doubl
     return KVT_OK;
 }
 
-bool ladder_takes(const kvt_store *store, const kvt_layout *layout)
+bool ladder_allows(const kvt_store *store, const kvt_layout *layout)
 {
     const kvt_layout *ours = &store->ladder_layout;
     return layout->layers == ours->layers && layout->kv_heads == ours->kv_heads &&

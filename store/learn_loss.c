@@ -29,7 +29,7 @@ online_loss_factor learn_loss_factor(const kvt_store *store, const store_entry *
 
 double learn_form_loss(const kvt_store *store, const store_entry *entry, kvt_variant variant)
 {
-    if (!ladder_takes(store, &entry->layout)) return 0;
+    if (!ladder_allows(store, &entry->layout)) return 0;
     for (uint32_t i = 0; i < store->costs.variant_count; i++) {
         if (memcmp(&store->costs.variants[i].variant, &variant, sizeof variant) == 0)
             return store->costs.variants[i].loss;

@@ -42,7 +42,7 @@ static const learn_size_kind *size_find(const store_learn *learn, const store_en
 }
 
 /* The kind of an entry, in place of the one that no record came of for the longest time. */
-static learn_size_kind *size_take(store_learn *learn, const store_entry *entry)
+static learn_size_kind *size_acquire(store_learn *learn, const store_entry *entry)
 {
     learn_size_kind *oldest = &learn->sizes[0];
     for (uint32_t i = 0; i < LEARN_SIZE_KINDS; i++) {
@@ -74,7 +74,7 @@ void learn_note_size(kvt_store *store, const store_entry *entry, kvt_variant var
     double share = ((double)record_bytes - head) / (double)entry->source_bytes;
     if (isnan(share)) return;
     pthread_mutex_lock(&learn->lock);
-    learn_size_kind *kind = size_take(learn, entry);
+    learn_size_kind *kind = size_acquire(learn, entry);
     kind->used = ++learn->sizes_noted;
     for (uint32_t i = 0; i < store->costs.variant_count; i++) {
         learn_size *size = &kind->forms[i];

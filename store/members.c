@@ -148,7 +148,7 @@ static kvt_status members_make_place(members_joining *joining, const char *name)
 }
 
 /* Reads the label of a device that can have one. */
-static kvt_status members_judge(members_joining *joining)
+static kvt_status members_evaluate(members_joining *joining)
 {
     kvt_store *store = joining->store;
     tiers_superblock label;
@@ -256,7 +256,7 @@ static kvt_status members_add(members_joining *joining, const kvt_device_config 
     }
     status = bringup_open(config, &joining->device, joining->message, joining->message_size);
     KILL_POINT("device add: opened");
-    if (status == KVT_OK) status = members_judge(joining);
+    if (status == KVT_OK) status = members_evaluate(joining);
     if (status == KVT_OK && !joining->keeps) status = members_forget(joining);
     KILL_POINT("device add: content judged");
     if (status == KVT_OK) status = members_insert(joining);

@@ -17,7 +17,7 @@ kvt_status kvt_flush(kvt_store *store)
 {
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     (void)handover_drain(store, UINT64_MAX, NULL);
-    kvt_status lost = handover_take_failure(store);
+    kvt_status lost = handover_report_failure(store);
     if (store->catalog == NULL) return lost;
     kvt_status status = catalog_flush(store->catalog);
     if (status == KVT_OK) return lost;

@@ -38,8 +38,8 @@ static kvt_status put_hand_over(kvt_store *store, put_work *work)
     status = put_decide(store, work);
     if (status == KVT_OK || status == KVT_QUEUED)
         status =
-            handover_take(store, work->source, work->data, work->plan, &work->progress, &buffer);
-    staging_give(store->handover.staging, &buffer);
+            handover_accept(store, work->source, work->data, work->plan, &work->progress, &buffer);
+    staging_release(store->handover.staging, &buffer);
     return status;
 }
 

@@ -83,7 +83,7 @@ static void rebuild_choose_store(rebuild_state *state, const tiers_superblock *l
 
 /* Judges the labels beside each other. One epoch behind the newest may be an open that was cut
  * short between two labels: the scan will show. */
-static void rebuild_judge_labels(rebuild_state *state, const tiers_superblock *labels)
+static void rebuild_evaluate_labels(rebuild_state *state, const tiers_superblock *labels)
 {
     kvt_recover_report *report = state->report;
     rebuild_choose_store(state, labels);
@@ -116,7 +116,7 @@ static kvt_status rebuild_open_devices(rebuild_state *state)
         state->member_count++;
         status = rebuild_open_device(state, i, &labels[i]);
     }
-    if (status == KVT_OK) rebuild_judge_labels(state, labels);
+    if (status == KVT_OK) rebuild_evaluate_labels(state, labels);
     free(labels);
     return status;
 }
@@ -140,7 +140,7 @@ static kvt_status rebuild_open_pool(rebuild_state *state)
 }
 
 /* A member that is one epoch behind missed an open that served, when something was placed then. */
-static void rebuild_judge_behind(rebuild_state *state)
+static void rebuild_evaluate_behind(rebuild_state *state)
 {
     kvt_recover_report *report = state->report;
     bool served = false;
@@ -181,7 +181,7 @@ static kvt_status rebuild_run(rebuild_state *state)
     if (status == KVT_OK) status = rebuild_open_pool(state);
     if (status == KVT_OK) status = rebuild_scan(state);
     if (status != KVT_OK) return status;
-    rebuild_judge_behind(state);
+    rebuild_evaluate_behind(state);
     if (!state->options->dry_run) status = rebuild_draft_open(state);
     if (status == KVT_OK) status = rebuild_choose(state);
     if (status == KVT_OK && report->entries == 0) return KVT_MISS;

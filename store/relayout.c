@@ -69,7 +69,7 @@ static void relayout_earn(kvt_store *store, store_relayout *relayout)
 }
 
 /* Takes the oldest object that the budget allows; 0 = none. Lock held. */
-static uint64_t relayout_take(kvt_store *store, kvt_tier tier)
+static uint64_t relayout_next(kvt_store *store, kvt_tier tier)
 {
     store_relayout *relayout = &store->relayouts[tier];
     relayout_earn(store, relayout);
@@ -95,7 +95,7 @@ static void relayout_hot(kvt_store *store, kvt_tier tier, uint32_t *moves_done)
 {
     for (;;) {
         pthread_mutex_lock(&store->lock);
-        uint64_t handle = relayout_take(store, tier);
+        uint64_t handle = relayout_next(store, tier);
         pthread_mutex_unlock(&store->lock);
         if (handle == 0) return;
         if (executor_relayout(store, handle, tier) == KVT_OK) ++*moves_done;

@@ -101,7 +101,7 @@ void staging_close(store_staging *staging)
 }
 
 /* A contiguous piece of the arena, or NULL. Lock held. */
-static void *staging_take_piece(store_staging *staging, uint64_t bytes)
+static void *staging_acquire_piece(store_staging *staging, uint64_t bytes)
 {
     tiers_range range;
     if (staging->arena == NULL || bytes == 0 || bytes > staging->arena_bytes) return NULL;
@@ -119,7 +119,7 @@ static void *staging_grant(store_staging *staging, uint64_t bytes)
 {
     staging->out_bytes += bytes;
     staging->buffers++;
-    return staging_take_piece(staging, bytes);
+    return staging_acquire_piece(staging, bytes);
 }
 
 /* Makes a buffer of what was granted. */
@@ -171,8 +171,8 @@ static kvt_status staging_await_room(store_staging *staging, uint64_t bytes, uin
     return room ? KVT_OK : KVT_E_TIMEOUT;
 }
 
-kvt_status staging_take(store_staging *staging, uint64_t bytes, uint64_t deadline_ns,
-                        staging_buffer *buffer_out)
+kvt_status staging_acquire(store_staging *staging, uint64_t bytes, uint64_t deadline_ns,
+                           staging_buffer *buffer_out)
 {
     *buffer_out = (staging_buffer){0};
     if (bytes > UINT64_MAX / 4) return KVT_E_MEMORY;
@@ -185,7 +185,7 @@ kvt_status staging_take(store_staging *staging, uint64_t bytes, uint64_t deadlin
     return status == KVT_OK ? staging_deliver(staging, memory, bytes, buffer_out) : status;
 }
 
-kvt_status staging_take_now(store_staging *staging, uint64_t bytes, staging_buffer *buffer_out)
+kvt_status staging_acquire_now(store_staging *staging, uint64_t bytes, staging_buffer *buffer_out)
 {
     *buffer_out = (staging_buffer){0};
     if (bytes > UINT64_MAX / 4) return KVT_E_MEMORY;
@@ -215,7 +215,7 @@ uint64_t staging_bytes_out(store_staging *staging)
     return bytes;
 }
 
-void staging_give(store_staging *staging, staging_buffer *buffer)
+void staging_release(store_staging *staging, staging_buffer *buffer)
 {
     if (buffer->memory == NULL) return;
     uintptr_t at = (uintptr_t)buffer->memory - (uintptr_t)staging->arena;

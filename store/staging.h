@@ -76,13 +76,13 @@ static inline uint64_t staging_round(uint64_t bytes)
 
 /* At least `bytes` bytes, aligned to STAGING_ALIGN. Waits for room, to an instant of
  * CLOCK_MONOTONIC in nanoseconds. KVT_OK; KVT_E_MEMORY; KVT_E_TIMEOUT. */
-KVT_NODISCARD kvt_status staging_take(store_staging *staging, uint64_t bytes, uint64_t deadline_ns,
-                                      staging_buffer *buffer_out);
+KVT_NODISCARD kvt_status staging_acquire(store_staging *staging, uint64_t bytes,
+                                         uint64_t deadline_ns, staging_buffer *buffer_out);
 
 /* The same, past the bound instead of waiting: for somebody whom the holder of staging waits for.
  * KVT_OK; KVT_E_MEMORY. */
-KVT_NODISCARD kvt_status staging_take_now(store_staging *staging, uint64_t bytes,
-                                          staging_buffer *buffer_out);
+KVT_NODISCARD kvt_status staging_acquire_now(store_staging *staging, uint64_t bytes,
+                                             staging_buffer *buffer_out);
 
 /* A device may keep the buffer for long. */
 void staging_abandon(store_staging *staging, staging_buffer *buffer);
@@ -91,6 +91,6 @@ void staging_abandon(store_staging *staging, staging_buffer *buffer);
 uint64_t staging_bytes_out(store_staging *staging);
 
 /* Gives a buffer back and clears it; a cleared buffer is allowed. */
-void staging_give(store_staging *staging, staging_buffer *buffer);
+void staging_release(store_staging *staging, staging_buffer *buffer);
 
 #endif

@@ -606,6 +606,6 @@ KVT_NODISCARD kvt_status ladder_add_costs(kvt_store *store, const cost_profile *
                                           double loss_limit);
 
 /* Whether entries of a layout may be lossy. */
-bool ladder_takes(const kvt_store *store, const kvt_layout *layout);
+bool ladder_allows(const kvt_store *store, const kvt_layout *layout);
 
 #endif

@@ -19,7 +19,7 @@ typedef struct store_transfer {
 static void transfer_end(void *context)
 {
     store_transfer *kept = context;
-    staging_give(kept->staging, &kept->buffer);
+    staging_release(kept->staging, &kept->buffer);
     free(kept);
 }
 

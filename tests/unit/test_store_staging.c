@@ -46,9 +46,9 @@ static staging_buffer take(uint64_t bytes, bool wait)
 {
     staging_buffer buffer;
     if (wait)
-        assert_int_equal(staging_take(staging, bytes, STAGING_NO_DEADLINE, &buffer), KVT_OK);
+        assert_int_equal(staging_acquire(staging, bytes, STAGING_NO_DEADLINE, &buffer), KVT_OK);
     else
-        assert_int_equal(staging_take_now(staging, bytes, &buffer), KVT_OK);
+        assert_int_equal(staging_acquire_now(staging, bytes, &buffer), KVT_OK);
     assert_true(buffer.bytes >= bytes);
     assert_int_equal((uintptr_t)buffer.memory % STAGING_ALIGN, 0);
     memset(buffer.memory, 0x5A, buffer.bytes);
@@ -68,14 +68,14 @@ static void test_arena(void **state)
         }
         staging_buffer beyond = take(64 * KIB, false);
         assert_false(in_arena(&beyond));
-        staging_give(staging, &beyond);
+        staging_release(staging, &beyond);
         for (int i = 0; i < PIECES; i++)
-            staging_give(staging, &pieces[(i * 37 + round) % PIECES]);
+            staging_release(staging, &pieces[(i * 37 + round) % PIECES]);
         staging_buffer all = take(LIMIT, true);
         assert_true(in_arena(&all));
-        staging_give(staging, &all);
+        staging_release(staging, &all);
         assert_null(all.memory);
-        staging_give(staging, &all); /* a cleared one is allowed */
+        staging_release(staging, &all); /* a cleared one is allowed */
     }
 }
 
@@ -88,15 +88,15 @@ static void test_fragments(void **state)
     for (int i = 0; i < PIECES; i++)
         pieces[i] = take(512 * KIB, true);
     for (int i = 0; i < PIECES; i += 2)
-        staging_give(staging, &pieces[i]);
+        staging_release(staging, &pieces[i]);
     staging_buffer wide = take(1024 * KIB, true);
     assert_false(in_arena(&wide));
     staging_buffer narrow = take(512 * KIB, true);
     assert_true(in_arena(&narrow));
-    staging_give(staging, &wide);
-    staging_give(staging, &narrow);
+    staging_release(staging, &wide);
+    staging_release(staging, &narrow);
     for (int i = 1; i < PIECES; i += 2)
-        staging_give(staging, &pieces[i]);
+        staging_release(staging, &pieces[i]);
 }
 
 /* Larger than the bound: granted alone, from the heap. Too large for any machine: refused. */
@@ -105,11 +105,11 @@ static void test_large(void **state)
     (void)state;
     staging_buffer large = take(LIMIT + 4096, true);
     assert_false(in_arena(&large));
-    staging_give(staging, &large);
+    staging_release(staging, &large);
     const uint64_t sizes[] = {UINT64_C(1) << 62, UINT64_MAX};
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(staging_take(staging, sizes[i], STAGING_NO_DEADLINE, &large), KVT_E_MEMORY);
-        assert_int_equal(staging_take_now(staging, sizes[i], &large), KVT_E_MEMORY);
+        assert_int_equal(staging_acquire(staging, sizes[i], STAGING_NO_DEADLINE, &large), KVT_E_MEMORY);
+        assert_int_equal(staging_acquire_now(staging, sizes[i], &large), KVT_E_MEMORY);
     }
     assert_null(large.memory);
 }
@@ -120,7 +120,7 @@ static void *waiter(void *argument)
 {
     staging_buffer buffer = take(*(const uint64_t *)argument, true);
     atomic_fetch_add(&granted, 1);
-    staging_give(staging, &buffer);
+    staging_release(staging, &buffer);
     return NULL;
 }
 
@@ -149,7 +149,7 @@ static void test_bound(void **state)
             sched_yield();
     }
     assert_int_equal(atomic_load(&granted), 0);
-    staging_give(staging, &held);
+    staging_release(staging, &held);
     for (int i = 0; i < 2; i++)
         assert_int_equal(pthread_join(threads[i], NULL), 0);
     assert_int_equal(atomic_load(&granted), 2);
@@ -164,13 +164,13 @@ static void test_deadline(void **state)
     staging_buffer held = take(LIMIT / 2, true);
     staging_buffer none;
     atomic_store(&granted, 0);
-    assert_int_equal(staging_take(staging, LIMIT, 0, &none), KVT_E_TIMEOUT);
+    assert_int_equal(staging_acquire(staging, LIMIT, 0, &none), KVT_E_TIMEOUT);
     assert_null(none.memory);
     assert_int_equal(waiting(), 0);
     assert_int_equal(pthread_create(&thread, NULL, waiter, (void *)(uintptr_t)&bytes), 0);
     assert_int_equal(pthread_join(thread, NULL), 0);
     assert_int_equal(atomic_load(&granted), 1);
-    staging_give(staging, &held);
+    staging_release(staging, &held);
 }
 
 /* What is abandoned no longer counts against the bound, and is out until it comes back. */
@@ -184,12 +184,12 @@ static void test_abandon(void **state)
     assert_false(in_arena(&other));
     assert_int_equal(staging_bytes_out(staging), 2 * LIMIT);
     memset(kept.memory, 0x77, kept.bytes); /* a device may still write */
-    staging_give(staging, &kept);
-    staging_give(staging, &other);
+    staging_release(staging, &kept);
+    staging_release(staging, &other);
     assert_int_equal(staging_bytes_out(staging), 0);
     other = take(LIMIT, true);
     assert_true(in_arena(&other));
-    staging_give(staging, &other);
+    staging_release(staging, &other);
 }
 
 /* Closed staging lives until the last buffer has come back. */
@@ -202,7 +202,7 @@ static void test_close_with_a_buffer_out(void **state)
     staging_abandon(staging, &kept);
     staging_close(staging);
     memset(kept.memory, 0x77, kept.bytes);
-    staging_give(staging, &kept);
+    staging_release(staging, &kept);
 }
 
 /* Without an arena, as where the system refuses it, everything works from the heap. */
@@ -212,7 +212,7 @@ static void test_heap_only(void **state)
     assert_int_equal(staging_open(LIMIT, &staging), KVT_OK);
     staging_buffer buffer = take(LIMIT / 2, true);
     assert_false(in_arena(&buffer));
-    staging_give(staging, &buffer);
+    staging_release(staging, &buffer);
     staging_close(staging);
 }
 
