@@ -4,7 +4,7 @@
  * (docs/STORE.md, Copies).
  *
  *     promotion        the place on SSD stays, with its catalog row: it is the copy from now on
- *     demotion         onto a copy of the same form writes nothing: the copy is the place again
+ *     demotion         onto a copy of the same variant writes nothing: the copy is the place again
  *     an eviction      from above leaves the copy as the place, while the SSD tier has free room
  *     a failed load    of the upper place falls back to the copy
  *     room             the policy counts a copy's bytes as free, so copies make way for all else

@@ -24,8 +24,8 @@ typedef enum entry_state {
     ENTRY_STAGED = 6 /* handed over by a put: readable from staging, its record is in the making */
 } entry_state;
 
-/* Where one stored form of an entry is. On the heap, so that readers may finish on a place that is
- * no longer the entry's; whoever replaces it waits for them and frees it. */
+/* Where one stored variant of an entry is. On the heap, so that readers may finish on a place that
+ * is no longer the entry's; whoever replaces it waits for them and frees it. */
 typedef struct store_place {
     kvt_tier tier;
     kvt_variant variant;
@@ -68,7 +68,7 @@ typedef struct store_entry {
     uint32_t request_tokens;
     online_loss_entry loss;     /* what was observed of its own losses, in this life */
     uint8_t failed_moves;       /* in a row; backoff.c */
-    kvt_variant larger_variant; /* the form whose record came out larger than planned last, */
+    kvt_variant larger_variant; /* the variant whose record came out larger than planned last, */
     uint64_t larger_bytes;      /* and its size; 0 = none */
     uint64_t pinned_until_ns; /* a move failed: the policy's plans leave it out until then; or 0 */
     entry_state state;

@@ -59,7 +59,7 @@ static void executor_leave_place(kvt_store *store, store_entry *entry, store_pla
 {
     kvt_tier tier = entry->place->tier;
     if (tier == KVT_TIER_SSD) {
-        copies_drop(store, entry); /* of another form than the one that was stored now */
+        copies_drop(store, entry); /* of another variant than the one that was stored now */
     } else if (old->tier == KVT_TIER_SSD && copies_attach(store, entry, old)) {
         KILL_NOTE(KILL_NOTE_COPIED, &entry->key, KVT_TIER_SSD);
         store->counters.copies_kept++;

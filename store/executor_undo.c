@@ -42,7 +42,7 @@ static bool executor_is_larger(const store_op *op)
     return op->larger || (op->no_room && op->record_bytes > store_bytes_of(op->move->to_bytes));
 }
 
-/* The entry's options get the size that its record in this form has. Lock held. */
+/* The entry's options get the size that its record in this variant has. Lock held. */
 static void executor_note_larger(store_op *op)
 {
     op->entry->larger_variant = op->move->to_variant;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ladder.c - the lossy forms that a store may keep: the calibrated rungs of one layout, within the
- * loss limit. Without a ladder, and for entries of any other layout, there are exact forms alone.
+ * ladder.c - the lossy variants that a store may keep: the calibrated variants of one layout,
+ * within the loss limit. Without a ladder, and for entries of any other layout, there are exact
+ * variants alone.
  *
- * A store gives back every token that was put, so rungs that drop tokens are none of its. A row of
- * the catalog whose form is not among the present ones, as after the limit was lowered, is dropped
- * at open: what was stored under a weaker promise is not served under a stronger one.
+ * A store gives back every token that was put, so variants that drop tokens are none of its. A row
+ * of the catalog whose variant is not among the present ones, as after the limit was lowered, is
+ * dropped at open: what was stored under a weaker promise is not served under a stronger one.
  *
  * Thread rule: the opener's thread; ladder_allows any, on what is fixed after open.
  */
@@ -17,7 +18,7 @@
 #include <string.h>
 
 /* What is left of the variants beside raw and lossless. */
-#define LADDER_RUNGS_MAX (KVT_VARIANTS_MAX - 2u)
+#define LADDER_VARIANTS_MAX (KVT_VARIANTS_MAX - 2u)
 
 kvt_status ladder_open(kvt_store *store, const kvt_store_options *options, kvt_profile *profile,
                        char *message, size_t message_size)
@@ -32,9 +33,9 @@ kvt_status ladder_open(kvt_store *store, const kvt_store_options *options, kvt_p
     layout.tokens = 256;
     layout.tokens_may_drop = 0;
     store->ladder_layout = layout;
-    kvt_status status = profile_rungs_read(profile, &layout, options->ladder_model,
-                                           options->ladder_class, store->ladder, LADDER_RUNGS_MAX,
-                                           &store->ladder_count, reason, sizeof reason);
+    kvt_status status = profile_rungs_read(
+        profile, &layout, options->ladder_model, options->ladder_class, store->ladder,
+        LADDER_VARIANTS_MAX, &store->ladder_count, reason, sizeof reason);
     if (status == KVT_OK) return KVT_OK;
     if (reason[0] == '\0') (void)snprintf(reason, sizeof reason, "%s", kvt_status_text(status));
     (void)snprintf(message, message_size, "profile %s: no ladder: %s", options->profile_path,
@@ -47,15 +48,15 @@ kvt_status ladder_add_costs(kvt_store *store, const cost_profile *profile, doubl
     kvt_cost_model *costs = &store->costs;
     store->exact_variants = costs->variant_count;
     for (uint32_t i = 0; i < store->ladder_count; i++) {
-        kvt_codec_curve *rung = &store->ladder[i], speeds;
-        if (rung->loss_upper > loss_limit || costs->variant_count == KVT_VARIANTS_MAX) continue;
-        if (!(rung->encode_bytes_per_s > 0) || !(rung->decode_bytes_per_s > 0)) {
-            kvt_status status = costs_measure_variant(profile, rung->variant, &speeds);
+        kvt_codec_curve *variant = &store->ladder[i], speeds;
+        if (variant->loss_upper > loss_limit || costs->variant_count == KVT_VARIANTS_MAX) continue;
+        if (!(variant->encode_bytes_per_s > 0) || !(variant->decode_bytes_per_s > 0)) {
+            kvt_status status = costs_measure_variant(profile, variant->variant, &speeds);
             if (status != KVT_OK) return status;
-            rung->encode_bytes_per_s = speeds.encode_bytes_per_s;
-            rung->decode_bytes_per_s = speeds.decode_bytes_per_s;
+            variant->encode_bytes_per_s = speeds.encode_bytes_per_s;
+            variant->decode_bytes_per_s = speeds.decode_bytes_per_s;
         }
-        costs->variants[costs->variant_count++] = *rung;
+        costs->variants[costs->variant_count++] = *variant;
     }
     return KVT_OK;
 }

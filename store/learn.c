@@ -169,7 +169,7 @@ static double learn_get_seconds(double devices, double overhead, double decode)
     return devices + fmin(fmax(overhead, least), most) + decode;
 }
 
-/* NULL for a form that this store does not make any more. */
+/* NULL for a variant that this store does not make any more. */
 static learn_codec *learn_find_codec(const kvt_store *store, kvt_variant variant)
 {
     for (uint32_t i = 0; i < store->costs.variant_count; i++) {

@@ -37,7 +37,7 @@ typedef struct learn_tier {
     learn_member members[TIERS_MEMBERS_MAX];
 } learn_tier;
 
-/* One form: seconds per source byte of its curve, and achieved over these. */
+/* One variant: seconds per source byte of its curve, and achieved over these. */
 typedef struct learn_codec {
     double decode_curve;
     double encode_curve;
@@ -46,10 +46,10 @@ typedef struct learn_codec {
     uint64_t evidence[2]; /* of decode and encode: observations when decay last looked */
 } learn_codec;
 
-/* One form of one kind of entry: its records' share of the source bytes. */
+/* One variant of one kind of entry: its records' share of the source bytes. */
 typedef struct learn_size {
     bool known;
-    uint32_t others; /* records of the kind in other forms since the last one */
+    uint32_t others; /* records of the kind in other variants since the last one */
     double mean;
     double spread; /* mean distance from it */
 } learn_size;
@@ -60,7 +60,7 @@ typedef struct learn_size_kind {
     uint64_t used;     /* records noted when the last one of the kind was; 0 = a free slot */
     kvt_layout layout; /* tokens and opaque_bytes aside */
     uint32_t class_id;
-    learn_size forms[KVT_VARIANTS_MAX]; /* in the order of the store's variants */
+    learn_size variants[KVT_VARIANTS_MAX]; /* in the order of the store's variants */
 } learn_size_kind;
 
 /* What was timed. */
@@ -168,7 +168,7 @@ void learn_begin_epoch(kvt_store *store);
 void learn_note_size(kvt_store *store, const store_entry *entry, kvt_variant variant,
                      uint64_t record_bytes);
 
-/* Per form, the share of the source bytes to plan with; NAN: the measured ratio stands. */
+/* Per variant, the share of the source bytes to plan with; NAN: the measured ratio stands. */
 void learn_size_shares(const kvt_store *store, const store_entry *entry,
                        double shares[KVT_VARIANTS_MAX]);
 
@@ -186,7 +186,7 @@ uint32_t learn_known_sizes(const store_entry *entry, kvt_known_size known[LEARN_
 uint32_t learn_class_of(uint32_t class_id);
 
 /* The mean loss that a variant of the entry is decided on, or 0. Control lock held. */
-double learn_form_loss(const kvt_store *store, const store_entry *entry, kvt_variant variant);
+double learn_variant_loss(const kvt_store *store, const store_entry *entry, kvt_variant variant);
 
 /* How the entry's losses and their bounds stand to those of the curves. Control lock held. */
 online_loss_factor learn_loss_factor(const kvt_store *store, const store_entry *entry);

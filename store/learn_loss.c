@@ -3,7 +3,7 @@
  * learn_loss.c - the factors between calibrated losses and observed ones, by class and by entry
  * (docs/POLICY.md, Losses), and the uses of a class. observe.c has the calls that report both.
  *
- * Both travel with the entry's options: loss is what is expected of the entry in that form,
+ * Both travel with the entry's options: loss is what is expected of the entry in that variant,
  * loss_upper its bound, so that limits are held against the bound itself, whatever the expectation.
  * Before a class has any observation the profile's own figures stand.
  *
@@ -27,7 +27,7 @@ online_loss_factor learn_loss_factor(const kvt_store *store, const store_entry *
     return online_loss_expect(&learn->loss_prior, of_class, &entry->loss);
 }
 
-double learn_form_loss(const kvt_store *store, const store_entry *entry, kvt_variant variant)
+double learn_variant_loss(const kvt_store *store, const store_entry *entry, kvt_variant variant)
 {
     if (!ladder_allows(store, &entry->layout)) return 0;
     for (uint32_t i = 0; i < store->costs.variant_count; i++) {

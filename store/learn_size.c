@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * learn_size.c - how large records come out, by form and by kind of entry: its class and its layout
- * but for the number of tokens (docs/STORE.md, Learning).
+ * learn_size.c - how large records come out, by variant and by kind of entry: its class and its
+ * layout but for the number of tokens (docs/STORE.md, Learning).
  *
  * A plan reserves a size before the bytes are encoded. A size that is too small costs an encoding
  * in vain, so the estimate is an upper one: the running mean of the share of the source bytes, plus
  * four times the mean distance from it. Of two sizes that come in turn the larger one is planned as
  * soon as every eighth record has it.
  *
- * Where every form is planned as large as the raw one, only raw records are made, and they say
+ * Where every variant is planned as large as the raw one, only raw records are made, and they say
  * nothing about the others. An estimate is therefore forgotten after as many records of its kind in
- * other forms: the measured ratio stands again, and the next record begins anew.
+ * other variants: the measured ratio stands again, and the next record begins anew.
  *
  * Counts alone decide, no clock. Thread rule: learn.lock, a leaf.
  */
@@ -23,7 +23,7 @@
 
 #define SIZE_GAIN   (1.0 / 8) /* of a new record in mean and spread */
 #define SIZE_SPREAD 4.0       /* mean distances above the mean that are planned */
-#define SIZE_FORGET 64u       /* records in other forms after which an estimate is forgotten */
+#define SIZE_FORGET 64u       /* records in other variants after which an estimate is forgotten */
 #define SIZE_LEAST  (1.0 / 4096)
 
 static bool size_is_kind(const learn_size_kind *kind, const store_entry *entry)
@@ -77,7 +77,7 @@ void learn_note_size(kvt_store *store, const store_entry *entry, kvt_variant var
     learn_size_kind *kind = size_acquire(learn, entry);
     kind->used = ++learn->sizes_noted;
     for (uint32_t i = 0; i < store->costs.variant_count; i++) {
-        learn_size *size = &kind->forms[i];
+        learn_size *size = &kind->variants[i];
         if (memcmp(&store->costs.variants[i].variant, &variant, sizeof variant) == 0)
             size_observe(size, fmin(fmax(share, SIZE_LEAST), 1.0));
         else if (size->others < SIZE_FORGET)
@@ -95,7 +95,7 @@ void learn_size_shares(const kvt_store *store, const store_entry *entry,
     pthread_mutex_lock(&learn->lock);
     const learn_size_kind *kind = size_find(learn, entry);
     for (uint32_t i = 0; kind != NULL && i < store->costs.variant_count; i++) {
-        const learn_size *size = &kind->forms[i];
+        const learn_size *size = &kind->variants[i];
         if (!size->known || size->others >= SIZE_FORGET) continue;
         shares[i] = fmin(size->mean + SIZE_SPREAD * size->spread, 1.0);
     }

@@ -231,7 +231,7 @@ kvt_status kvt_observe_quality(kvt_store *store, const kvt_key *key, kvt_variant
     pthread_mutex_lock(&store->lock);
     store_entry *entry = entry_find_key(&store->table, key);
     if (entry != NULL && entry_is_visible(entry)) {
-        double mean = learn_form_loss(store, entry, variant);
+        double mean = learn_variant_loss(store, entry, variant);
         status = mean > 0 ? KVT_OK : KVT_E_UNSUPPORTED;
         if (mean > 0) {
             uint32_t class_id = learn_class_of(entry->class_id);

@@ -334,7 +334,7 @@ static kvt_status open_policy(open_state *state)
     kvt_status status =
         kvt_policy_open(&config, &state->store->policy, state->message, state->message_size);
     state->store->loss_limit = state->options->ladder ? state->options->loss_limit : 1.0;
-    /* The limit once more, for what an entry's own sensitivity makes of a rung's loss. */
+    /* The limit once more, for what an entry's own sensitivity makes of a variant's loss. */
     const kvt_tenant limits = {.alpha_seconds = state->options->alpha_seconds,
                                .loss_limit = state->options->loss_limit};
     if (status == KVT_OK && state->options->ladder)
@@ -404,7 +404,7 @@ static kvt_status open_recover(open_state *state)
 
 /* ---- open and close ---- */
 
-/* The fixed policies keep exact forms, whose cost is measured. */
+/* The fixed policies keep exact variants, whose cost is measured. */
 static bool open_variant_is_kept(kvt_variant variant)
 {
     if (variant.rate != 0) return false;
@@ -431,7 +431,7 @@ static kvt_status open_check_options(const kvt_store_options *options, char *mes
     } else if (!(options->put_backlog_seconds > 0 && options->put_backlog_seconds <= 1e9)) {
         fault = "put_backlog_seconds is outside 0..1e9";
     } else if (!open_variant_is_kept(options->variant)) {
-        fault = "variant is not a form that a store keeps: raw, or lossless";
+        fault = "variant is not one that a store keeps: raw, or lossless";
     } else if (!(options->learn_seconds > 0 && options->learn_seconds <= 1e9)) {
         fault = "learn_seconds is outside 0..1e9";
     } else if (!(options->loss_limit >= 0 && options->loss_limit <= 1)) {

@@ -22,7 +22,7 @@
 /* Records' room that a put makes for its own at most, where a tier's free room fits none. */
 #define PUT_ROOM_MOST 4u
 
-/* Entries that one put may find larger than planned in another form, each of them once. */
+/* Entries that one put may find larger than planned in another variant, each of them once. */
 #define PUT_LARGER 64
 
 /* The entry's part of a decision; the policy does not hold the entry. Lock held. */

@@ -13,7 +13,7 @@ struct store_staged;
 
 /* What is known of a put between two of its plans. */
 typedef struct put_progress {
-    kvt_variant larger_variant; /* the form whose record came out larger than planned, */
+    kvt_variant larger_variant; /* the variant whose record came out larger than planned, */
     uint64_t larger_bytes;      /* and its size; 0 = none */
     uint32_t tries;             /* plans asked for so far */
     uint32_t larger_changes;    /* of these, planned again because another entry's record was */

@@ -3,7 +3,7 @@
  * relayout.c - objects that are laid out anew in their tier: hot ones whose layout fell behind what
  * the devices do now, and all that lies on a device that drains.
  *
- * The policy has no part in it: tier, form and bytes stay. A get marks, the background moves,
+ * The policy has no part in it: tier, variant and bytes stay. A get marks, the background moves,
  * within a budget of bytes per second (docs/TIERS.md, Rebalancing).
  *
  * Thread rule: the background round; relayout_note_get under the store's lock.

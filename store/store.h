@@ -186,7 +186,7 @@ struct kvt_store {
     store_learn *learn; /* own lock */
     double high_watermark;
     double close_deadline_seconds; /* 0 = close writes nothing back */
-    double loss_limit;             /* of every tenant; 1 without lossy forms */
+    double loss_limit;             /* of every tenant; 1 without lossy variants */
     kvt_striping striping[KVT_TIER_COUNT];
     tiers_pool *pools[KVT_TIER_COUNT];
     uint32_t unit_bytes[KVT_TIER_COUNT];
@@ -265,14 +265,14 @@ void place_drain(kvt_store *store, store_place *place);
 KVT_NODISCARD kvt_status store_offer(const kvt_store *store, const store_entry *entry,
                                      kvt_option *options, kvt_policy_entry *offer_out);
 
-/* The same at other figures than those of now, and with what a try has shown one form of the entry
- * to take, or NULL. */
+/* The same at other figures than those of now, and with what a try has shown one variant of the
+ * entry to take, or NULL. */
 KVT_NODISCARD kvt_status store_offer_at(const kvt_store *store, const kvt_cost_model *figures,
                                         const store_entry *entry, const kvt_known_size *measured,
                                         kvt_option *options, kvt_policy_entry *offer_out);
 
 /* Hands an entry that is stored in a tier to the policy. Lock held. KVT_OK; KVT_E_UNSUPPORTED (a
- * form that this store does not keep); KVT_E_SPACE; KVT_E_MEMORY. */
+ * variant that this store does not keep); KVT_E_SPACE; KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status store_adopt(kvt_store *store, const store_entry *entry, kvt_tier tier,
                                      kvt_variant variant, uint64_t record_bytes);
 
@@ -601,7 +601,7 @@ void recover_settle_capacity(kvt_store *store);
 KVT_NODISCARD kvt_status ladder_open(kvt_store *store, const kvt_store_options *options,
                                      kvt_profile *profile, char *message, size_t message_size);
 
-/* Puts the rungs within the limit behind the exact variants, whose number it keeps. */
+/* Puts the variants within the limit behind the exact variants, whose number it keeps. */
 KVT_NODISCARD kvt_status ladder_add_costs(kvt_store *store, const cost_profile *profile,
                                           double loss_limit);
 

@@ -46,7 +46,7 @@ kvt_status store_offer(const kvt_store *store, const store_entry *entry, kvt_opt
     return store_offer_at(store, &store->costs, entry, NULL, options, offer_out);
 }
 
-/* The option that stands for a stored record. The bytes of its form are corrected to what is
+/* The option that stands for a stored record. The bytes of its variant are corrected to what is
  * stored, in every tier. */
 static uint8_t store_find_option(kvt_tier tier, kvt_variant variant, uint64_t record_bytes,
                                  kvt_option *options, uint32_t count)
