@@ -65,7 +65,7 @@ struct store_catalog {
     bool running;
     bool stopping;
     bool writer_holds; /* the lock: for the writer's own end, which may come anywhere */
-    bool writer_ended; /* before it was told to stop */
+    bool writer_ended; /* before the store stopped it */
     bool died_in_batch;
     bool urgent; /* somebody waits: commit without collecting */
     catalog_node *head;

@@ -307,8 +307,8 @@ static void catalog_serve(store_catalog *catalog)
     }
 }
 
-/* The thread ends although nobody told it to, by a cancellation or an exit in SQLite or a device:
- * whoever waits for a batch is told. */
+/* The thread ends although the store did not stop it, by a cancellation or an exit in SQLite or a
+ * device: whoever waits for a batch is notified. */
 static void catalog_writer_ends(void *argument)
 {
     store_catalog *catalog = argument;

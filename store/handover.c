@@ -145,7 +145,7 @@ static store_staged *handover_fill(const kvt_store *store, const kvt_entry *sour
     return staged;
 }
 
-/* Tells the observer of moves that were called off. No lock held. */
+/* Notifies the observer of moves that were called off. No lock held. */
 static void handover_report(kvt_store *store, const kvt_move *moves, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++)

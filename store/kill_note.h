@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kill_note.h - what the store tells a test's model before a flushed entry may go.
+ * kill_note.h - what the store reports to a test's model before a flushed entry may go.
  *
  * The observer of moves speaks after a move: a process that is killed between the commit of a row's
  * deletion and the call would leave a model that still expects the entry. A note is made under the

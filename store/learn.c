@@ -65,8 +65,9 @@ void learn_set_member(kvt_store *store, kvt_tier tier, uint32_t member,
         in_flight_bytes_max != 0 ? in_flight_bytes_max : TIERS_IN_FLIGHT_BYTES_DEFAULT;
     online_device_init(&slot->kinds[KVT_IO_READ], read->request_seconds, read->bytes_per_s);
     online_device_init(&slot->kinds[KVT_IO_WRITE], write->request_seconds, write->bytes_per_s);
-    slot->told_seconds[KVT_IO_READ] = read->request_seconds + ONLINE_LOAD_BYTES / read->bytes_per_s;
-    slot->told_seconds[KVT_IO_WRITE] =
+    slot->option_seconds[KVT_IO_READ] =
+        read->request_seconds + ONLINE_LOAD_BYTES / read->bytes_per_s;
+    slot->option_seconds[KVT_IO_WRITE] =
         write->request_seconds + ONLINE_LOAD_BYTES / write->bytes_per_s;
     pthread_mutex_unlock(&store->learn->lock);
 }

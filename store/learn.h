@@ -25,7 +25,7 @@ typedef struct learn_member {
     online_device kinds[2];   /* by kvt_io_kind */
     uint64_t evidence[2];     /* of kinds: observations when decay last looked */
     double age_seconds[2];    /* of what was loaded of kinds, at open */
-    double told_seconds[2];   /* of a load of ONLINE_LOAD_BYTES, when options were made last */
+    double option_seconds[2]; /* of a load of ONLINE_LOAD_BYTES, when options were made last */
 } learn_member;
 
 typedef struct learn_tier {
@@ -82,13 +82,13 @@ typedef struct store_learn {
     uint64_t decayed_ns;          /* when decay looked last; the background round's */
     online_loss_prior loss_prior; /* fixed after open */
     online_loss_class losses[KVT_REUSE_CLASSES]; /* under the store's control lock */
-    double told[KVT_REUSE_CLASSES];              /* the factor that its entries were told; same */
-    double priors[KVT_REUSE_CLASSES];            /* of reuse, from the profile */
-    char *profile_path;                          /* where it is kept; NULL = nowhere */
+    double factors[KVT_REUSE_CLASSES]; /* the factor in the options of its entries; same */
+    double priors[KVT_REUSE_CLASSES];  /* of reuse, from the profile */
+    char *profile_path;                /* where it is kept; NULL = nowhere */
     uint64_t save_interval_ns;
     uint64_t saved_ns; /* when that was tried last */
     uint64_t saves;
-    uint64_t told_ns;           /* when priors were told last; the background round's */
+    uint64_t priors_updated_ns; /* when priors were updated last; the background round's */
     int64_t run;                /* of the profile, this store's; 0 = none yet */
     pthread_mutex_t reuse_lock; /* a leaf as well; never under the control lock */
     kvt_reuse *reuse;
@@ -179,7 +179,8 @@ uint32_t learn_known_sizes(const store_entry *entry, kvt_known_size known[LEARN_
 
 /* ---- learn_loss.c ---- */
 
-#define LEARN_PRIOR_USES 200u /* uses after first ones until a class's prior is told */
+#define LEARN_PRIOR_USES                                                                           \
+    200u /* uses after first ones until a class's prior is handed to the policy */
 #define LEARN_PRIOR_MOST 8.0
 
 /* The class that an entry's losses and reuse count for: 0 for one that is not kept apart. */
@@ -194,14 +195,15 @@ online_loss_factor learn_loss_factor(const kvt_store *store, const store_entry *
 /* Counts a use. Any thread; not under the control lock, because it waits while a class is read. */
 void learn_note_use(kvt_store *store, uint64_t handle, uint32_t class_id);
 
-/* Tells the policy what first uses of each class are worth. In the background; no lock held. */
-void learn_tell_priors(kvt_store *store);
+/* Updates the policy about the worth of first uses of each class. In the background; no lock held.
+ */
+void learn_update_priors(kvt_store *store);
 
 /* ---- learn_save.c ---- */
 
 /* Takes up what the profile has; may be NULL. After the pools, before the policy. */
 void learn_load(kvt_store *store, const kvt_store_options *options, kvt_profile *profile);
-void learn_tell_loaded_priors(kvt_store *store);
+void learn_update_loaded_priors(kvt_store *store);
 
 /* Writes it, at once or when it is time. No lock held. */
 void learn_save(kvt_store *store);

@@ -47,7 +47,7 @@ void learn_note_use(kvt_store *store, uint64_t handle, uint32_t class_id)
     pthread_mutex_unlock(&learn->reuse_lock);
 }
 
-void learn_tell_priors(kvt_store *store)
+void learn_update_priors(kvt_store *store)
 {
     store_learn *learn = store->learn;
     for (uint32_t i = 1; i < KVT_REUSE_CLASSES; i++) {

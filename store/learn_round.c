@@ -26,8 +26,8 @@ static bool learn_tier_is_off(learn_tier *tier)
         for (int kind = 0; kind < 2 && member->known; kind++) {
             const double *used = member->kinds[kind].used;
             double seconds = used[0] + used[1] * ONLINE_LOAD_BYTES;
-            if (fabs(seconds / member->told_seconds[kind] - 1.0) < LEARN_DEVICE_OFF) continue;
-            member->told_seconds[kind] = seconds;
+            if (fabs(seconds / member->option_seconds[kind] - 1.0) < LEARN_DEVICE_OFF) continue;
+            member->option_seconds[kind] = seconds;
             off = true;
         }
     }
@@ -145,9 +145,9 @@ void learn_round(kvt_store *store)
     if (off) learn_begin_epoch(store);
     pthread_mutex_unlock(&store->lock);
     learn_sweep(store);
-    if (store_now_ns(store) - store->learn->told_ns > LEARN_PRIORS_NS) {
-        store->learn->told_ns = store_now_ns(store);
-        learn_tell_priors(store);
+    if (store_now_ns(store) - store->learn->priors_updated_ns > LEARN_PRIORS_NS) {
+        store->learn->priors_updated_ns = store_now_ns(store);
+        learn_update_priors(store);
     }
     learn_save_due(store);
 }

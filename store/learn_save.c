@@ -254,7 +254,7 @@ static void load_class(kvt_store *store, const profile_learned *row)
     if (strcmp(row->kind, "loss") == 0 && strcmp(row->part, "factor") == 0) {
         online_loss_class_resume(&learn->losses[number], &learn->loss_prior, row->value,
                                  row->weight, row->observations);
-        learn->told[number] = row->value;
+        learn->factors[number] = row->value;
     }
     bool prior = strcmp(row->kind, "reuse") == 0 && strcmp(row->part, "prior_uses") == 0;
     if (prior && number != 0 && row->observations >= LEARN_PRIOR_USES)
@@ -290,7 +290,7 @@ void learn_load(kvt_store *store, const kvt_store_options *options, kvt_profile 
     learn->loss_prior = online_loss_prior_of(has ? sd : 0, repeatability);
     for (uint32_t i = 0; i < KVT_REUSE_CLASSES; i++) {
         online_loss_class_init(&learn->losses[i], &learn->loss_prior);
-        learn->told[i] = 1;
+        learn->factors[i] = 1;
     }
     learn->save_interval_ns = (uint64_t)(options->learn_seconds * 1e9);
     learn->saved_ns = learn->decayed_ns = store_now_ns(store);
@@ -303,7 +303,7 @@ void learn_load(kvt_store *store, const kvt_store_options *options, kvt_profile 
     learn_cost_all(store);
 }
 
-void learn_tell_loaded_priors(kvt_store *store)
+void learn_update_loaded_priors(kvt_store *store)
 {
     for (uint32_t i = 1; i < KVT_REUSE_CLASSES; i++)
         if (store->learn->priors[i] > 0)

@@ -175,7 +175,7 @@ static void maintain_serve(kvt_store *store)
     }
 }
 
-/* The thread ends although nobody told it to. */
+/* The thread ends although the store did not stop it. */
 static void maintain_ends(void *argument)
 {
     kvt_store *store = argument;

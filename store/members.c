@@ -52,7 +52,7 @@ static kvt_status members_find(kvt_store *store, const char *name, kvt_tier *tie
 }
 
 /* The policy plans with what the tier has now. Lock held. */
-static void members_tell_policy(kvt_store *store, kvt_tier tier)
+static void members_update_policy(kvt_store *store, kvt_tier tier)
 {
     relayout_note_speed(store, tier);
     (void)!kvt_policy_set_capacity(store->policy, tier, store_policy_capacity(store, tier));
@@ -115,7 +115,7 @@ kvt_status kvt_store_device_change(kvt_store *store, const char *name, kvt_devic
         KILL_POINT("device: state changed");
         pthread_mutex_lock(&store->lock);
         quarantine_refresh_tier(store, tier);
-        members_tell_policy(store, tier);
+        members_update_policy(store, tier);
         pthread_mutex_unlock(&store->lock);
         KILL_POINT("device: entries quarantined");
     }
@@ -238,7 +238,7 @@ static kvt_status members_insert(members_joining *joining)
     joining->device = NULL;
     pthread_mutex_lock(&store->lock);
     store->retired_members[joining->tier] &= ~(UINT64_C(1) << joining->member);
-    members_tell_policy(store, joining->tier);
+    members_update_policy(store, joining->tier);
     pthread_mutex_unlock(&store->lock);
     return KVT_OK;
 }

@@ -11,7 +11,8 @@
 #include <math.h>
 #include <string.h>
 
-#define LEARN_FACTOR_TOLD 0.05 /* a class's factor that moved by more is told to its entries */
+#define LEARN_FACTOR_OFF                                                                           \
+    0.05 /* a class's factor that moved by more gives its entries new options */
 
 kvt_status kvt_flush(kvt_store *store)
 {
@@ -211,12 +212,12 @@ const char *kvt_version(void)
 }
 
 /* All entries of a class follow a factor that moved: in the background, with a new epoch. */
-static void learn_tell_class(kvt_store *store, uint32_t class_id)
+static void learn_update_class(kvt_store *store, uint32_t class_id)
 {
     store_learn *learn = store->learn;
     double factor = online_loss_class_factor(&learn->loss_prior, &learn->losses[class_id], NULL);
-    if (fabs(factor / learn->told[class_id] - 1) < LEARN_FACTOR_TOLD) return;
-    learn->told[class_id] = factor;
+    if (fabs(factor / learn->factors[class_id] - 1) < LEARN_FACTOR_OFF) return;
+    learn->factors[class_id] = factor;
     learn_begin_epoch(store);
 }
 
@@ -238,7 +239,7 @@ kvt_status kvt_observe_quality(kvt_store *store, const kvt_key *key, kvt_variant
             (void)online_loss_observe(&learn->loss_prior, &learn->losses[class_id], &entry->loss,
                                       loss / mean, weight);
             store_recost(store, entry);
-            learn_tell_class(store, class_id);
+            learn_update_class(store, class_id);
         }
     }
     pthread_mutex_unlock(&store->lock);

@@ -514,7 +514,7 @@ static kvt_status open_steps(open_state *state)
     }
     if (status == KVT_OK) learn_load(store, options, state->profile);
     if (status == KVT_OK) status = open_policy(state);
-    if (status == KVT_OK) learn_tell_loaded_priors(store);
+    if (status == KVT_OK) learn_update_loaded_priors(store);
     KILL_POINT("open: policy opened");
     if (status == KVT_OK) trust_open(store);
     if (status == KVT_OK) status = open_recover(state);

@@ -231,7 +231,7 @@ static int recover_compare(const void *left, const void *right)
     return memcmp(&a->entry->key, &b->entry->key, sizeof a->entry->key);
 }
 
-/* Tells the policy of an entry, which is readable then. False ends the walk. */
+/* Hands an entry to the policy, and makes it readable. False ends the walk. */
 static bool recover_adopt(recover_list *list, recover_item item)
 {
     kvt_store *store = list->walk.store;

@@ -224,7 +224,7 @@ struct kvt_store {
     pthread_t background;
     bool has_background;
     bool background_holds;        /* the lock: for the thread's own end, which may come anywhere */
-    uint64_t background_ended_ns; /* store_now_ns, before it was told to stop; 0 = it runs */
+    uint64_t background_ended_ns; /* store_now_ns, before the store stopped it; 0 = it runs */
 };
 
 /* ---- store_common.c ---- */
@@ -286,14 +286,14 @@ void store_resize(kvt_store *store, const store_entry *entry);
 void plan_mark(kvt_store *store, const kvt_plan *plan);
 
 /* Aborts marked moves that have not begun. Lock held; returns with the lock held. Observers are
- * told by the caller through plan_report. */
+ * notified by the caller through plan_report. */
 void plan_abort_moves(kvt_store *store, const kvt_move *moves, uint32_t count);
 
 /* The entry of a move that is not carried out is at rest again, or leaves when it was to be put.
  * Lock held. */
 void plan_settle_entry(kvt_store *store, const kvt_move *move);
 
-/* Tells the observer how a move ended. No lock held. */
+/* Notifies the observer of how a move ended. No lock held. */
 void plan_report(kvt_store *store, const kvt_move *move, kvt_status outcome);
 
 /* Queues a marked plan for the background, or aborts it when the queue is full. Lock held. */

@@ -374,7 +374,7 @@ KVT_API KVT_NODISCARD kvt_status kvt_class_stats_at(kvt_store *store, uint32_t c
  * KVT_OK; KVT_E_ARGUMENT; KVT_E_MEMORY.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_tenant_set(kvt_store *store, uint32_t tenant,
-                                                const kvt_tenant *wishes);
+                                                const kvt_tenant *limits);
 
 /* ---- what it does and why ---- */
 

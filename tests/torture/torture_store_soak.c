@@ -163,7 +163,7 @@ static void soak_look(soak_thread *self, uint32_t number)
     kvt_class_stats class_stats;
     kvt_device_stats device;
     kvt_store_stats stats = {.struct_size = sizeof stats};
-    const kvt_tenant wishes = {.alpha_seconds = 10, .loss_limit = 0.01};
+    const kvt_tenant limits = {.alpha_seconds = 10, .loss_limit = 0.01};
     for (uint32_t i = 0; i < 8; i++)
         keys[i] = expected_key_of(number / 4 * 4 + i);
     switch (expected_random(&self->random) % 8) {
@@ -173,7 +173,7 @@ static void soak_look(soak_thread *self, uint32_t number)
     case 3: (void)!kvt_explain(site->store, &keys[0], &explanation); break;
     case 4: (void)!kvt_class_stats_at(site->store, number % 5, &class_stats); break;
     case 5: (void)!kvt_device_stats_at(site->store, number % 4, &device); break;
-    case 6: (void)!kvt_tenant_set(site->store, 1 + number % 2, &wishes); break;
+    case 6: (void)!kvt_tenant_set(site->store, 1 + number % 2, &limits); break;
     default: (void)!kvt_stats(site->store, &stats);
     }
 }
