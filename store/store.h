@@ -418,7 +418,8 @@ bool quarantine_reclaim(kvt_store *store, kvt_tier tier, uint64_t bytes);
  * later. Lock held; released while waiting for readers. */
 void quarantine_lose_members(kvt_store *store, kvt_tier tier, uint64_t members);
 
-/* Drops what is quarantined on members in the mask. Lock held; released while waiting for readers. */
+/* Drops what is quarantined on members in the mask. Lock held; released while waiting for readers.
+ */
 void quarantine_drop_members(kvt_store *store, kvt_tier tier, uint64_t members);
 
 /* Takes quarantined entries back whose devices all serve again. What memory is short for stays

@@ -418,7 +418,7 @@ typedef struct kvt_store_stats {
     uint64_t decision_ns_p50, decision_ns_p99;
     uint64_t relayouts; /* records laid out anew in their tier: drifted devices, drains */
     uint64_t relayout_bytes;
-    uint64_t quarantined;        /* entries set aside because a device went, ever */
+    uint64_t quarantined;   /* entries set aside because a device went, ever */
     uint64_t readmitted;    /* and of those, the ones that came back with it */
     uint64_t timeouts;      /* gets whose deadline passed: misses of entries that are stored */
     uint64_t staging_bytes; /* memory of records in motion now; unresponsive devices keep theirs */

@@ -407,7 +407,7 @@ static void run_count(run_site *site)
     counts->persisted += stats.persisted;
     counts->recovered += stats.recovered;
     counts->load_failures += stats.load_failures;
-    counts->parked += stats.parked;
+    counts->quarantined += stats.quarantined;
     counts->readmitted += stats.readmitted;
     if (site->faulty) return;
     if (stats.load_failures != 0)

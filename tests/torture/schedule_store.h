@@ -21,7 +21,7 @@ typedef struct schedule_try {
 typedef struct schedule_counts {
     uint64_t puts, refused, busy, hits, staged_hits, shared_reads, misses, timeouts;
     uint64_t promotions, demotions, evictions, aborted, copies, persisted, recovered;
-    uint64_t load_failures, failed_operations, parked, readmitted, device_changes;
+    uint64_t load_failures, failed_operations, quarantined, readmitted, device_changes;
 } schedule_counts;
 
 typedef struct schedule_outcome {

@@ -26,12 +26,12 @@ static void schedule_print_counts(const schedule_counts *counts)
            " staged_hits=%" PRIu64 " shared_reads=%" PRIu64 " misses=%" PRIu64 " timeouts=%" PRIu64
            " promotions=%" PRIu64 " demotions=%" PRIu64 " evictions=%" PRIu64 " aborted=%" PRIu64
            " copies=%" PRIu64 " persisted=%" PRIu64 " recovered=%" PRIu64 " load_failures=%" PRIu64
-           " failed_operations=%" PRIu64 " parked=%" PRIu64 " readmitted=%" PRIu64
+           " failed_operations=%" PRIu64 " quarantined=%" PRIu64 " readmitted=%" PRIu64
            " device_changes=%" PRIu64 "\n",
            counts->puts, counts->refused, counts->busy, counts->hits, counts->staged_hits,
            counts->shared_reads, counts->misses, counts->timeouts, counts->promotions,
            counts->demotions, counts->evictions, counts->aborted, counts->copies, counts->persisted,
-           counts->recovered, counts->load_failures, counts->failed_operations, counts->parked,
+           counts->recovered, counts->load_failures, counts->failed_operations, counts->quarantined,
            counts->readmitted, counts->device_changes);
 }
 

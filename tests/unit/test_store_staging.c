@@ -108,7 +108,8 @@ static void test_large(void **state)
     staging_release(staging, &large);
     const uint64_t sizes[] = {UINT64_C(1) << 62, UINT64_MAX};
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(staging_acquire(staging, sizes[i], STAGING_NO_DEADLINE, &large), KVT_E_MEMORY);
+        assert_int_equal(staging_acquire(staging, sizes[i], STAGING_NO_DEADLINE, &large),
+                         KVT_E_MEMORY);
         assert_int_equal(staging_acquire_now(staging, sizes[i], &large), KVT_E_MEMORY);
     }
     assert_null(large.memory);
