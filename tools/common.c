@@ -16,6 +16,22 @@
 #include <string.h>
 #include <unistd.h>
 
+/* What stdout's buffer goes through with --json. One thread. */
+static bool common_written; /* a document has begun to leave */
+
+static ssize_t common_write(void *cookie, const char *bytes, size_t count)
+{
+    size_t done = 0;
+    (void)cookie;
+    common_written = true;
+    while (done < count) {
+        ssize_t written = write(STDOUT_FILENO, bytes + done, count - done);
+        if (written < 0 && errno != EINTR) return (ssize_t)done;
+        if (written > 0) done += (size_t)written;
+    }
+    return (ssize_t)done;
+}
+
 static const char *common_name = "kvterrace"; /* for messages */
 static bool common_json;                      /* errors are documents on stdout too */
 
@@ -27,6 +43,9 @@ void command_begin(const char *name, bool json)
     if (!json || common_json) return;
     common_json = true;
     /* A document is printed whole: one that is cut off by an interruption never begins. */
+    FILE *through = fopencookie(NULL, "w", (cookie_io_functions_t){.write = common_write});
+    if (through == NULL) return;
+    stdout = through;
     (void)setvbuf(stdout, NULL, _IOFBF, COMMON_BUFFER_BYTES);
 }
 
@@ -188,7 +207,7 @@ static json_t *common_error_json(kvt_status status, const char *message)
 /* One error is the document of a run that has printed none. */
 static void common_print_error(kvt_status status, const char *message)
 {
-    if (!common_json || __fpending(stdout) > 0 || ferror(stdout)) return;
+    if (!common_json || common_written || __fpending(stdout) > 0 || ferror(stdout)) return;
     json_t *document = common_error_json(status, message);
     if (document != NULL) (void)json_dumpf(document, stdout, JSON_INDENT(1));
     fputc('\n', stdout);

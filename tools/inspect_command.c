@@ -7,6 +7,7 @@
  * the configuration of the store, which must be closed. One thread.
  */
 #include "commands.h"
+#include "profile_open.h"
 
 #include "lab/inspect/inspect.h"
 #include "lab/inspect/verify.h"
@@ -237,6 +238,36 @@ static int inspect_show_catalog(const inspect_arguments *arguments, const char *
     return command_fail_input(status, message);
 }
 
+/* Counts the rows of each table that import takes. */
+static bool inspect_take_row(void *context, const char *table, const kvt_profile_cell *cells,
+                             size_t count)
+{
+    json_t *rows = context;
+    (void)cells, (void)count;
+    const json_int_t before = json_integer_value(json_object_get(rows, table));
+    return json_object_set_new(rows, table, json_integer(before + 1)) == 0;
+}
+
+static int inspect_show_profile(const inspect_arguments *arguments, const char *path, char *message,
+                                size_t message_size)
+{
+    kvt_profile *profile = NULL;
+    kvt_status status = command_profile_look(path, &profile, message, message_size);
+    if (status != KVT_OK) return command_fail_input(status, message);
+    json_t *rows = json_object();
+    status = kvt_profile_export(profile, NULL, inspect_take_row, rows);
+    kvt_profile_close(profile);
+    if (status != KVT_OK) {
+        json_decref(rows);
+        return command_fail(status, "");
+    }
+    if (!arguments->common.json)
+        command_note(&arguments->common, "kvterrace profile show --database %s shows the curves",
+                     path);
+    return inspect_show(json_pack("{s:s, s:o}", "kind", "profile", "rows", rows),
+                        arguments->common.json);
+}
+
 static int inspect_run(void *context)
 {
     const inspect_arguments *arguments = context;
@@ -247,6 +278,7 @@ static int inspect_run(void *context)
     if (status != KVT_OK) return command_fail_input(status, message);
     switch (kind) {
     case INSPECT_DATABASE: return inspect_show_catalog(arguments, path, message, sizeof message);
+    case INSPECT_PROFILE: return inspect_show_profile(arguments, path, message, sizeof message);
     case INSPECT_RECORD: return inspect_show_record(arguments, path, message, sizeof message);
     default: return inspect_show_device(arguments, path, message, sizeof message);
     }

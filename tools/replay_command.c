@@ -52,8 +52,9 @@ typedef struct replay_session {
     size_t policy_count;
     uint64_t first_seed;
     double conversations_per_s; /* of traces whose conversations have no common clock */
-    replay_result *results;     /* policy by policy, seed by seed */
-    size_t result_count;
+    replay_result *results;     /* policy by policy, seed by seed; the finished ones in the end */
+    bool *finished;             /* of the runs */
+    size_t run_count, result_count;
     bool input_fault; /* what failed is a setting or a file that was named, not the run */
     char message[COMMAND_MESSAGE_BYTES];
 } replay_session;
@@ -206,12 +207,25 @@ static kvt_status replay_name_log(const replay_session *session, const char *bas
 {
     *name_out = NULL;
     if (!base) return KVT_OK;
-    int length = session->result_count == 1
+    int length = session->run_count == 1
                      ? asprintf(name_out, "%s", base)
                      : asprintf(name_out, "%s.%s.%llu", base, policy, (unsigned long long)seed);
     if (length >= 0) return KVT_OK;
     *name_out = NULL;
     return KVT_E_MEMORY;
+}
+
+/* Where the bar is in one of the runs. */
+typedef struct replay_place {
+    command_progress *bar;
+    const char *what;
+    double before, share;
+} replay_place;
+
+static bool replay_proceed(void *context, double done)
+{
+    const replay_place *place = context;
+    return progress_ask(place->bar, place->before + done * place->share, place->what);
 }
 
 static kvt_status replay_run_one(replay_session *session, const replay_workload *workload,
@@ -230,6 +244,11 @@ static kvt_status replay_run_one(replay_session *session, const replay_workload 
     } else if (status == KVT_OK) {
         status = replay_run_sim(&options, workload, policy, result, session->message,
                                 sizeof session->message);
+    }
+    if (status == KVT_E_SPACE && session->arguments->live && options.scale != 1.0) {
+        const size_t used = strlen(session->message);
+        (void)snprintf(session->message + used, sizeof session->message - used,
+                       " (the settings' sizes times replay.scale, %g)", options.scale);
     }
     /* A device that is too small, or holds other bytes, was found when the store was opened. */
     session->input_fault =
@@ -254,38 +273,67 @@ static kvt_status replay_find_bound(replay_session *session, const replay_worklo
     return status;
 }
 
+/* Runs every policy with one seed. The runs that were finished are counted, in order of policies,
+ * even where a later one fails. */
+static kvt_status replay_run_seed(replay_session *session, command_progress *bar,
+                                  const replay_workload *workload, size_t s)
+{
+    const size_t seeds = session->run_count / session->policy_count;
+    const uint64_t seed = session->first_seed + s;
+    replay_bound bound = {0};
+    kvt_status status = command_interrupted() ? KVT_E_CANCELLED : KVT_OK;
+    if (status == KVT_OK) status = replay_find_bound(session, workload, seed, &bound);
+    for (size_t p = 0; p < session->policy_count && status == KVT_OK; p++) {
+        replay_result *result = &session->results[p * seeds + s];
+        char what[64];
+        (void)snprintf(what, sizeof what, "%s, seed %llu", session->policies[p],
+                       (unsigned long long)seed);
+        replay_place place = {.bar = bar,
+                              .what = what,
+                              .before = (double)(s * session->policy_count + p) /
+                                        (double)session->run_count,
+                              .share = 1.0 / (double)session->run_count};
+        session->options.proceed = replay_proceed;
+        session->options.proceed_context = &place;
+        (void)replay_proceed(&place, 0);
+        status = replay_run_one(session, workload, session->policies[p], seed, result);
+        result->bound = bound;
+        session->finished[p * seeds + s] = status == KVT_OK;
+    }
+    session->options.proceed = NULL;
+    return status;
+}
+
 static kvt_status replay_run_all(replay_session *session)
 {
     command_progress bar;
     kvt_status status = KVT_OK;
     progress_start(&bar, &session->arguments->common);
-    size_t seeds = session->result_count / session->policy_count;
+    size_t seeds = session->run_count / session->policy_count;
     for (size_t s = 0; s < seeds && status == KVT_OK; s++) {
         replay_workload other = {0};
         replay_workload *workload = s == 0 ? &session->workload : &other;
-        uint64_t seed = session->first_seed + s;
         progress_update(&bar, (double)s / (double)seeds, "reading the workload");
-        status = replay_make_workload(session, seed, workload);
+        status = replay_make_workload(session, session->first_seed + s, workload);
         session->input_fault = status != KVT_OK;
-        replay_bound bound = {0};
-        if (status == KVT_OK && session->arguments->live && command_interrupted())
-            status = KVT_E_CANCELLED;
-        if (status == KVT_OK) status = replay_find_bound(session, workload, seed, &bound);
-        for (size_t p = 0; p < session->policy_count && status == KVT_OK; p++) {
-            char what[64];
-            (void)snprintf(what, sizeof what, "%s, seed %llu", session->policies[p],
-                           (unsigned long long)seed);
-            progress_update(&bar,
-                            (double)(s * session->policy_count + p) / (double)session->result_count,
-                            what);
-            status = replay_run_one(session, workload, session->policies[p], seed,
-                                    &session->results[p * seeds + s]);
-            session->results[p * seeds + s].bound = bound;
-        }
+        if (status == KVT_OK) status = replay_run_seed(session, &bar, workload, s);
         replay_workload_free(&other);
     }
     progress_end(&bar);
     return status;
+}
+
+/* Moves the finished runs to the front. */
+static void replay_keep_finished(replay_session *session)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < session->run_count; i++) {
+        if (!session->finished[i]) continue;
+        replay_result result = session->results[i];
+        session->results[i] = session->results[kept];
+        session->results[kept++] = result;
+    }
+    session->result_count = kept;
 }
 
 /* One line about this machine: system, processor, cores. */
@@ -411,7 +459,7 @@ static kvt_status replay_try_targets(replay_session *session)
 {
     const command_common *common = &session->arguments->common;
     const char *report = session->arguments->report, *base = session->options.plan_log;
-    size_t seeds = session->result_count / session->policy_count;
+    size_t seeds = session->run_count / session->policy_count;
     kvt_status status = KVT_OK;
     if (report)
         status = command_check_target(common, "report", report, session->message,
@@ -421,7 +469,7 @@ static kvt_status replay_try_targets(replay_session *session)
                        "report and plan log are both %.300s", report);
         return KVT_E_CONFIG;
     }
-    for (size_t i = 0; status == KVT_OK && base && i < session->result_count; i++) {
+    for (size_t i = 0; status == KVT_OK && base && i < session->run_count; i++) {
         char *log = NULL;
         status = replay_name_log(session, base, session->policies[i / seeds],
                                  session->first_seed + i % seeds, &log);
@@ -471,9 +519,10 @@ static kvt_status replay_prepare(replay_session *session)
                        REPLAY_SEEDS_MAX);
         return KVT_E_CONFIG;
     }
-    session->result_count = session->policy_count * (size_t)seeds;
-    session->results = calloc(session->result_count, sizeof *session->results);
-    if (!session->results) return KVT_E_MEMORY;
+    session->run_count = session->policy_count * (size_t)seeds;
+    session->results = calloc(session->run_count, sizeof *session->results);
+    session->finished = calloc(session->run_count, sizeof *session->finished);
+    if (!session->results || !session->finished) return KVT_E_MEMORY;
     status = replay_try_targets(session);
     if (status != KVT_OK) return status;
     /* Marks the generator's settings as used before anything long starts. */
@@ -505,8 +554,18 @@ static int replay_run_session(replay_arguments *arguments)
                                      arguments->workload ? all_sections : sections);
     }
     if (status == KVT_OK && code == EXIT_FINE) {
+        command_catch_interrupts();
         status = replay_run_all(&session);
-        if (status == KVT_OK) status = replay_print(&session);
+        replay_keep_finished(&session);
+        const bool cancelled = status == KVT_E_CANCELLED;
+        if (cancelled)
+            (void)snprintf(session.message, sizeof session.message,
+                           "interrupted; %zu of %zu runs were finished", session.result_count,
+                           session.run_count);
+        if (status == KVT_OK || (cancelled && session.result_count > 0)) {
+            kvt_status printed = replay_print(&session);
+            if (printed != KVT_OK) status = printed;
+        }
         if (status == KVT_OK) code = replay_judge(&session);
     }
     if (status != KVT_OK) {
@@ -517,9 +576,10 @@ static int replay_run_session(replay_arguments *arguments)
     replay_workload_free(&session.workload);
     replay_options_free(&session.options);
     kvt_store_options_free(session.store_owner);
-    for (size_t i = 0; i < session.result_count && session.results != NULL; i++)
+    for (size_t i = 0; i < session.run_count && session.results != NULL; i++)
         replay_result_free(&session.results[i]);
     free(session.results);
+    free(session.finished);
     free(session.policy_text);
     return code;
 }

@@ -65,7 +65,9 @@ static kvt_status profile_check_header(const char *path, char *message, size_t s
         return KVT_E_DATABASE;
     }
     if (result != SQLITE_OK || memcmp(header, "SQLite format 3", 16) != 0) {
-        profile_say(message, size, "%s: not an SQLite database; left as it is", path);
+        profile_say(message, size, "%s: %s", path,
+                    S_ISDIR(facts.st_mode) ? "this is a folder"
+                                           : "not an SQLite database; left as it is");
         return KVT_E_CORRUPT;
     }
     if (profile_big_endian(header + 68) != PROFILE_APPLICATION_ID) {
@@ -168,9 +170,13 @@ static int profile_configure(sqlite3 *database)
 static kvt_status profile_connect(kvt_profile *profile, const char *path, char *message,
                                   size_t size)
 {
-    int flags = profile->writable ? SQLITE_OPEN_READWRITE : SQLITE_OPEN_READONLY;
-    int result = sqlite3_open_v2(path, &profile->database, flags | SQLITE_OPEN_NOMUTEX, NULL);
+    /* A reader that may write removes the -wal and -shm files when it is the last to close; one
+     * that may not would leave them. A file that may not be written is opened for reading. */
+    int result = sqlite3_open_v2(path, &profile->database,
+                                 SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL);
     if (result == SQLITE_OK) result = profile_configure(profile->database);
+    if (result == SQLITE_OK && !profile->writable)
+        result = sqlite3_exec(profile->database, "PRAGMA query_only = ON", NULL, NULL, NULL);
     if (result != SQLITE_OK && !profile->writable &&
         ((result & 0xff) == SQLITE_CANTOPEN || (result & 0xff) == SQLITE_READONLY)) {
         sqlite3_close(profile->database);

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #define INSPECT_DATABASE_MAGIC "SQLite format 3"
+#define INSPECT_PROFILE_MARK   "KVTP" /* SQLite's application id, at 68 */
 #define INSPECT_RECORD_MAX     (UINT64_C(1) << 40)
 
 static kvt_status inspect_open(const char *path, int *descriptor_out, char *message,
@@ -55,7 +56,7 @@ static ssize_t inspect_read(int descriptor, void *target, size_t bytes)
 
 /* A record whose first bytes were damaged is a damaged record, not a device: its magic is long
  * enough to be known with some of its bytes changed. */
-static bool inspect_resembles_record(const char head[16])
+static bool inspect_resembles_record(const char *head)
 {
     size_t same = 0;
     for (size_t i = 0; i < sizeof RECORD_MAGIC - 1; i++)
@@ -66,7 +67,7 @@ static bool inspect_resembles_record(const char head[16])
 kvt_status inspect_identify(const char *path, inspect_kind *kind_out, char *message,
                             size_t message_size)
 {
-    char head[16] = {0};
+    char head[72] = {0};
     int descriptor;
     kvt_status status = inspect_open(path, &descriptor, message, message_size);
     if (status != KVT_OK) return status;
@@ -77,7 +78,8 @@ kvt_status inspect_identify(const char *path, inspect_kind *kind_out, char *mess
     (void)close(descriptor);
     *kind_out = INSPECT_DEVICE;
     if (memcmp(head, INSPECT_DATABASE_MAGIC, sizeof INSPECT_DATABASE_MAGIC) == 0) {
-        *kind_out = INSPECT_DATABASE;
+        const bool profile = memcmp(head + 68, INSPECT_PROFILE_MARK, 4) == 0;
+        *kind_out = profile ? INSPECT_PROFILE : INSPECT_DATABASE;
     } else if (inspect_resembles_record(head)) {
         *kind_out = INSPECT_RECORD;
     }

@@ -13,6 +13,7 @@
 
 typedef enum inspect_kind {
     INSPECT_DATABASE, /* SQLite; may be a catalog */
+    INSPECT_PROFILE,  /* SQLite with a profile's mark */
     INSPECT_RECORD,   /* one encoded entry, or one that is damaged */
     INSPECT_DEVICE    /* anything else: a device file, labelled or not */
 } inspect_kind;

@@ -110,6 +110,9 @@ typedef struct replay_options {
     double put_fixed_seconds;   /* of these, whatever the entry's size */
 
     bool bounds; /* sum up the regrets; the caller also finds the bound */
+    /* Simulation: told of the share of the requests that is served; false ends the run. Or NULL. */
+    bool (*proceed)(void *context, double done);
+    void *proceed_context;
 
     char note[REPLAY_NOTE_BYTES]; /* what was assumed, one sentence after the other */
     char profile[128];            /* path of the profile that curves came from, or "" */
@@ -262,7 +265,8 @@ typedef struct replay_result {
 void replay_result_free(replay_result *result);
 
 /* Runs one policy in virtual time, one thread. Release the result with replay_result_free.
- * KVT_OK; KVT_E_UNSUPPORTED (unknown policy); KVT_E_ARGUMENT; KVT_E_MEMORY; KVT_E_IO (plan log). */
+ * KVT_OK; KVT_E_CANCELLED (options->proceed said so); KVT_E_UNSUPPORTED (unknown policy);
+ * KVT_E_ARGUMENT; KVT_E_MEMORY; KVT_E_IO (plan log). */
 KVT_NODISCARD kvt_status replay_run_sim(const replay_options *options,
                                         const replay_workload *workload, const char *policy,
                                         replay_result *result, char *message, size_t message_size);

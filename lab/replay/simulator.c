@@ -266,11 +266,19 @@ static void sim_take_server(sim_state *sim, uint64_t end_ns)
     sim->free_ns[at] = end_ns;
 }
 
+/* Asks the caller, whose answer may cost more than a request, every 16 requests. */
+static bool sim_may_proceed(const replay_options *options, uint64_t request, uint64_t count)
+{
+    if (options->proceed == NULL || request % 16 != 0) return true;
+    return options->proceed(options->proceed_context, (double)request / (double)count);
+}
+
 static kvt_status sim_run(sim_state *sim, results_collector *collector)
 {
     const replay_workload *workload = sim->workload;
     for (uint64_t i = 0; i < workload->request_count; i++) {
         const replay_request *request = &workload->requests[i];
+        if (!sim_may_proceed(sim->options, i, workload->request_count)) return KVT_E_CANCELLED;
         sim_visit visit = {.request = request, .path = &workload->blocks[request->first_block]};
         visit.start_ns = request->arrival_ns;
         if (sim->free_ns[0] > visit.start_ns) visit.start_ns = sim->free_ns[0];

@@ -1,0 +1,284 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Wrong inputs: each is refused with the exit code that the manual page says, a line on stderr that
+names what is wrong, and a JSON document that says the same. Nothing is left behind.
+
+    test_tools_wrong.py COMMAND
+"""
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from command_case import COMMAND, CommandCase  # noqa: E402
+
+ROW = '{"timestamp": %d, "input_length": %s, "output_length": 1, "hash_ids": [1]}\n'
+FILES = {
+    "empty": b"",
+    "garbage": b"\xb6\x00\xff garbage" * 8,
+    "trunc.jsonl": (ROW % (1, 500) + '{"timestamp": 2, "input_length": ').encode(),
+    "type.jsonl": (ROW % (1, '"many"')).encode(),
+    "negtok.jsonl": (ROW % (1, -5)).encode(),
+    "hugetok.jsonl": (ROW % (1, 1 << 40)).encode(),
+    "back.jsonl": (ROW % (9000, 500) + ROW % (1, 500)).encode(),
+    "text.jsonl": b'{"text": "once upon a time"}\n',
+    "broken.ini": b"[store\n",
+    "nonutf8.ini": b"\xff\xfe = 1\n",
+    "value.ini": b"[store]\npolicy = utili\xff\n",
+    "dup.ini": b"[tier.dram]\ncapacity = 1GiB\ncapacity = 2GiB\n",
+    "neg.ini": b"[tier.dram]\ncapacity = -1GiB\n",
+    "typo.ini": b"[tier.dram]\ncapacty = 1GiB\n",
+    "section.ini": b"[tier.drma]\ncapacity = 1GiB\n",
+    "long.ini": b"[store]\npolicy = " + b"x" * 100000 + b"\n",
+    "lossy.ini": b"[store]\nvariant = planes:k4v4\n",
+    "twice.ini": b"[device.a]\ntier = ssd\nbackend = file\npath = f\ncapacity = 64MiB\n"
+                 b"[device.b]\ntier = ssd\nbackend = file\npath = f\ncapacity = 64MiB\n",
+    "nopath.ini": b"[device.a]\ntier = ssd\nbackend = file\ncapacity = 64MiB\n",
+    "notier.ini": b"[device.a]\nbackend = memory\ncapacity = 64MiB\n",
+    "memory.ini": b"[device.a]\ntier = dram\nbackend = memory\ncapacity = 64MiB\npath = x\n",
+    "nan.csv": b"[prefill]\nmodel,tokens\nm,nan\n",
+    "table.csv": b"[nothing]\nmodel\nm\n",
+}
+SIM = ["replay", "--workload", "poisson", "--set", "workload.requests=20"]
+LIVE = [*SIM, "--mode", "live"]
+DEVICE = ["--set", "device.a.tier=ssd", "--set", "device.a.backend=file", "--set", "device.a.path="]
+
+
+def setting(text):
+    return [*SIM, "--set", text]
+
+
+def trace(name):
+    return ["replay", "--trace", name, "--policy", "lru"]
+
+
+def device(path):
+    return [*LIVE, *DEVICE[:-1], DEVICE[-1] + path, "--set", "tier.dram.capacity=16MiB"]
+
+
+# What is given, what the message says, and the exit code where it is not 2.
+CASES = [
+    (["foo"], "unknown command 'foo'"),
+    (["replya"], "did you mean 'replay'?"),
+    (["bench", "foo"], "unknown command 'foo'"),
+    (["bench", "codec"], "did you mean 'codecs'?"),
+    (["replay", "--nope"], "unrecognized option '--nope'"),
+    (["replay", "--polciy", "lru"], "did you mean '--policy'?"),
+    (["replay", "-Z"], "unrecognized option '-Z'"),
+    (["replay", "--s", "1"], "ambiguous"),
+    (["replay", "--compare=yes"], "takes no argument"),
+    (["replay", "--trace"], "requires an argument"),
+    (["replay", "-t"], "requires an argument"),
+    ([*SIM, "more"], "Too many arguments"),
+    (["replay"], "what is to be replayed?"),
+    (trace("nope.jsonl"), "nope.jsonl: No such file or directory"),
+    (trace("adir"), "adir: Is a directory"),
+    (trace("empty"), "empty:1: the file is empty"),
+    (trace("garbage"), "garbage:1: "),
+    (trace("trunc.jsonl"), "trunc.jsonl:2: "),
+    (trace("type.jsonl"), "type.jsonl:1: input_length is missing or not an integer"),
+    (trace("negtok.jsonl"), "negtok.jsonl:1: input_length"),
+    (trace("hugetok.jsonl"), "hugetok.jsonl:1: input_length"),
+    (trace("back.jsonl"), "back.jsonl:2: timestamp is before the one above"),
+    (trace("text.jsonl"), "text.jsonl:1: "),
+    (trace("/dev/null"), "the file is empty"),
+    ([*SIM, "--policy", "lru2"], "unknown policy 'lru2'; did you mean 'lru'?"),
+    ([*SIM, "--policy", ""], "unknown policy ''"),
+    ([*SIM, "--policy", "lru,lru"], "named twice"),
+    (setting("tier.dram.capacity=10XB"), "'10XB' is not a size such as"),
+    (setting("tier.dram.capacity=-1GiB"), "'-1GiB' is not a size"),
+    (setting("tier.dram.capacity=99999999999999999999TiB"), "below 16EiB"),
+    (setting("tier.dram.capacty=1"), "did you mean 'tier.dram.capacity'?"),
+    (setting("workload.zipfian=1"), "did you mean 'workload.zipf'?"),
+    (setting("device.x.capacty=1"), "did you mean 'device.x.capacity'?"),
+    (setting("tier.dram.capacity"), "expected key=value"),
+    (setting("tier.ssd.striping=equal"), "tier.ssd.capacity is not set"),
+    ([*SIM, "--set", "store.high_watermark=0.1", "--set", "store.low_watermark=0.9"],
+     "0 <= low <= high <= 1"),
+    (setting("workload.rate=nan"), "not a finite number"),
+    (setting("workload.rate=0"), "above 0"),
+    (setting("workload.requests=0"), "1 to 2^24"),
+    (setting("workload.requests=1000000000000"), "1 to 2^24"),
+    ([*SIM, "--seeds", "-1"], "not a whole number from 0"),
+    ([*SIM, "--seeds", "1m"], "1 to 1000"),
+    (setting("workload.zipf=-3"), "0 to 10"),
+    ([*SIM, "--mode", "fast"], "unknown mode 'fast': one of sim|live"),
+    ([*SIM, "--mode", "lvie"], "did you mean 'live'?"),
+    ([*SIM, "--trace", "x"], "exclude each other"),
+    ([*SIM, "--config", "adir"], "this is a folder"),
+    ([*SIM, "--config", "garbage"], "garbage:1: "),
+    ([*SIM, "--config", "nonutf8.ini"], "nonutf8.ini:1: "),
+    ([*SIM, "--config", "value.ini"], "did you mean 'utility'?"),
+    ([*SIM, "--limit", "99999999999999999999"], "not a whole number from 0"),
+    ([*SIM, "--limit", "-5"], "not a whole number from 0"),
+    ([*SIM, "--compare", "--threads", "0"], "--threads: '0' is not from 1 to 64"),
+    ([*SIM, "--compare"], "needs a ladder"),
+    ([*SIM, "--compare", "--speeds", "0"], "--speeds"),
+    ([*SIM, "--plan-log", "adir"], "Is a directory"),
+    ([*SIM, "--plan-log", "/proc/x"], "/proc/x"),
+    ([*SIM, "--report", "adir"], "Is a directory"),
+    ([*SIM, "--report", "nodir/x.html"], "No such file or directory"),
+    (setting("replay.servers=0"), "replay.servers"),
+    (setting("replay.bytes_per_token=0"), "replay.bytes_per_token"),
+    (setting("replay.block_tokens=0"), "replay.block_tokens"),
+    (setting("replay.warmup=2"), "replay.warmup"),
+    (setting("workload.tokens_median=0"), "workload.tokens_median"),
+    (setting("store.alpha=-1"), "'-1' is not a time"),
+    (setting("store.half_life=0"), "half_life"),
+    ([*SIM, "--set", "tier.ssd.capacity=1g", "--set", "tier.ssd.read_bandwidth=0"], "bandwidth"),
+    ([*SIM, "--set", "tier.ssd.capacity=1g", "--set", "tier.ssd.read_bandwidth=25Gbit/s"],
+     "not bytes per second"),
+    (setting("tier.ssd.devices=x"), "tier.ssd.capacity is not set"),
+    (setting("replay.ladder=nope.csv"), "nope.csv: No such file"),
+    (setting("replay.ladder=garbage"), "garbage:1: "),
+    (setting("prefill.csv=nope"), "nope_attention.csv"),
+    (setting("prefill.profile=nope"), "prefill.profile: needs store.profile"),
+    ([*SIM, "--set", "prefill.profile=nope", "--database", "good.db"], "nope"),
+    ([*SIM, "--database", "garbage"], "not an SQLite database"),
+    (LIVE, "no tier has a capacity or a device"),
+    (device("adir"), "is a directory"),
+    (device("garbage"), "too small"),
+    (device("nodir/x"), "nodir/x"),
+    ([*LIVE, *DEVICE[:-1], DEVICE[-1] + "made", "--set", "device.a.capacity=16MiB", "--set",
+      "tier.ssd.capacity=100GB"], "replay.scale"),
+    ([*LIVE, "--set", "device.h.tier=hbm", "--set", "device.h.backend=hbm", "--set",
+      "device.h.gpu=99", "--set", "device.h.capacity=64MiB"], "no GPU answers", 77),
+    ([*LIVE, "--set", "tier.dram.capacity=900000g"], "more memory than is available", 1),
+    ([*LIVE, "--set", "device.a.tier=ssd", "--set", "device.a.backend=s3"], "memory|hbm|file"),
+    ([*LIVE, "--set", "device.a/b.tier=ssd"], "a device name has 1 to 31 letters"),
+    (["check-config"], "which FILE?"),
+    (["check-config", "nope.ini"], "nope.ini: No such file"),
+    (["check-config", "empty"], "no tier has a capacity or a device"),
+    (["check-config", "broken.ini"], "broken.ini:1: "),
+    (["check-config", "dup.ini"], "dup.ini:3: tier.dram.capacity: set twice"),
+    (["check-config", "neg.ini"], "neg.ini:2: "),
+    (["check-config", "typo.ini"], "typo.ini:2: tier.dram.capacty: unknown setting; did you mean"),
+    (["check-config", "section.ini"], "section.ini:1: "),
+    (["check-config", "long.ini"], "long.ini:2: the line is too long"),
+    (["check-config", "lossy.ini"], "raw|lossless"),
+    (["check-config", "twice.ini"], "path"),
+    (["check-config", "nopath.ini"], "device.a.path is not set"),
+    (["check-config", "notier.ini"], "device.a.tier is not set"),
+    (["check-config", "memory.ini"], "device.a.path has no effect"),
+    (["check-config", "lru.ini"], "store.ladder: a calibrated ladder needs store.profile"),
+    (["check-config", "catalog.ini"], "adir: this is a folder"),
+    ([*SIM, "--database", "good.db", "--report", "good.db"], "uses that file for something else"),
+    (["settings", "workloads"], "did you mean 'workload'?"),
+    (["profile", "show", "--database", "nope.db"], "nope.db: no such profile"),
+    (["profile", "show", "--database", "empty"], "not an SQLite database"),
+    (["profile", "show", "--database", "garbage"], "not an SQLite database"),
+    (["profile", "show", "--database", "adir"], "adir: this is a folder"),
+    (["profile", "show", "--database", "foreign.db"], "not a kvterrace profile"),
+    (["profile", "show", "--database", "cut.db"], "cut.db"),
+    (["profile", "show", "--html", "x.html"], "kvterrace report"),
+    (["profile", "show", "--token-bytes", "0"], "--token-bytes"),
+    (["profile", "import"], "which FILE.csv?"),
+    (["profile", "import", "garbage", "--database", "new.db"], "garbage:1: "),
+    (["profile", "import", "empty", "--database", "new.db"], "empty"),
+    (["profile", "import", "adir", "--database", "new.db"], "adir"),
+    (["profile", "import", "nan.csv", "--source", "x", "--database", "new.db"], "nan.csv:"),
+    (["profile", "import", "table.csv", "--source", "x", "--database", "new.db"], "no such table"),
+    (["profile", "export", "--table", "nothing", "--database", "good.db"], "no such table"),
+    (["profile", "export", "--ladder", "nope:x", "--database", "good.db"], "no JSON"),
+    (["profile", "diff", "good.db"], "which PROFILE.db?"),
+    (["profile", "diff", "good.db", "nope.db"], "nope.db: no such profile"),
+    (["profile", "diff", "good.db", "good.db", "--threshold", "much"], "not a share"),
+    (["profile", "gc", "--older", "forever"], "not a time"),
+    (["profile", "devices", "bogus"], "none of devices|codecs"),
+    (["profile", "devices", "--database", "/proc/x.db", "--quick"], "/proc/x.db"),
+    (["profile", "quality", "--model", "nope", "--text", "text.jsonl", "--database", "new.db"],
+     "nope"),
+    (["profile", "quality", "--model", "garbage", "--text", "text.jsonl", "--database", "new.db"],
+     "garbage"),
+    (["profile", "quality", "--text", "x"], "--model is missing"),
+    (["profile", "quality", "--model", "x", "--text", "x", "--loss", "bleu"], "unknown loss"),
+    (["profile", "quality", "--model", "x", "--text", "x", "--loss", "rougel"], "'rouge_l'"),
+    (["profile", "calibrate"], "--model or --kv is missing"),
+    (["profile", "attention"], "which DUMP?"),
+    (["profile", "dumps", "--model", "x", "--text", "x"], "--output is missing"),
+    (["encode"], "which FILE?"),
+    (["encode", "nope.safetensors"], "nope.safetensors: No such file"),
+    (["encode", "garbage"], "safetensors"),
+    (["encode", "garbage", "--variant", "planes:k5v5"], "unknown variant 'planes:k5v5'"),
+    (["encode", "garbage", "--variant", "plane:k4v4,g64"], "did you mean 'planes:k4v4,g64'?"),
+    (["decode", "garbage"], "--output says where to"),
+    (["decode", "garbage", "-o", "x"], "garbage"),
+    (["decode", "empty", "-o", "x"], "empty"),
+    (["decode", "garbage", "-o", "garbage"], "uses that file for something else"),
+    (["inspect"], "which FILE?"),
+    (["inspect", "nope"], "nope: No such file"),
+    (["inspect", "adir"], "neither a regular file nor a block device"),
+    (["inspect", "garbage"], "neither a catalog, nor a profile, nor a record"),
+    (["inspect", "foreign.db"], "another application"),
+    (["verify", "x"], "Too many arguments"),
+    (["verify", "--set", "tier.dram.capacity=1g"], "store.catalog is not set"),
+    (["verify", "--set", "store.catalog=garbage", "--set", "tier.dram.capacity=1g"], "garbage"),
+    (["report"], "which FILE?"),
+    (["report", "garbage"], "garbage: no JSON"),
+    (["report", "nope.json"], "nope.json: No such file"),
+    (["bench", "codecs", "--variants", "foo"], "unknown variant 'foo'"),
+    (["bench", "codecs", "--isa", "neon"], "unknown instruction set 'neon'"),
+    (["bench", "codecs", "--plot", "x"], "kvterrace report"),
+    (["bench", "devices", "--config", "nope.ini"], "nope.ini: No such file"),
+    (["bench", "devices", "--iterations", "0"], "'0' is not from 1 to 999999"),
+    (["bench", "devices", "--iterations", "abc"], "'abc' is not from 1 to 999999"),
+    (["bench", "devices", "--directory", "nodir"], "No such file"),
+    (["bench", "policy", "--size", "0"], "'0' is not from 1 to 20000000"),
+    (["bench", "policy", "--size", "1g"], "'1g' is not from 1 to 20000000"),
+    (["bench", "policy", "--seeds", "99"], "'99' is not from 1 to 7"),
+    (["bench", "grid", "--half", "hiden"], "did you mean 'hidden'?"),
+    (["bench", "grid", "--set", "store.alpha=1"], "no effect here"),
+    (["bench", "adaptcache", "--zipf", "9"], "from 0 to 2"),
+]
+
+
+class WrongTest(CommandCase):
+    def setUp(self):
+        super().setUp()
+        for name, text in FILES.items():
+            self.put(name, text)
+        os.mkdir(self.path("adir"))
+        with sqlite3.connect(self.path("foreign.db")) as database:
+            database.execute("CREATE TABLE t(x)")
+        self.run_command("profile", "import", self.put("m.csv", "[model]\nmodel,layers\nm,32\n"),
+                         "--source", "s", "--database", "good.db")
+        self.put("lru.ini", "[store]\nladder = calibrated\nladder_layout = 32x8x128:bf16\n"
+                 "[tier.dram]\ncapacity = 1g\n")
+        self.put("catalog.ini", "[store]\ncatalog = adir\n[tier.dram]\ncapacity = 1g\n")
+        with open(self.path("good.db"), "rb") as file:
+            self.put("cut.db", file.read()[:6000])
+
+    def test_every_case(self):
+        before = sorted(os.listdir(self.folder))
+        for arguments, part, *code in CASES:
+            words = 2 if arguments[0] in ("bench", "profile") else 1
+            with self.subTest(arguments=arguments):
+                result = subprocess.run([COMMAND, *arguments[:words], "--json",
+                                         *arguments[words:]], cwd=self.folder,
+                                        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                        stderr=subprocess.PIPE, timeout=600)
+                errors = result.stderr.decode()
+                self.assertEqual(result.returncode, code[0] if code else 2, errors)
+                self.assertIn(part, errors)
+                self.assertNotIn("KVT_E_", errors)
+                document = json.loads(result.stdout)
+                self.assertEqual(document["schema"], "kvterrace-error-1")
+                error = document["error"]
+                self.assertEqual(set(error), {"status", "message", "file", "line"})
+                self.assertIn(error["message"].split("\n")[0], errors)
+                left = sorted(os.listdir(self.folder))
+                self.assertEqual(left, before, arguments)
+
+    def test_file_and_line(self):
+        error = self.run_json("check-config", "typo.ini", code=2)["error"]
+        self.assertEqual((error["file"], error["line"]), ("typo.ini", 2))
+        error = self.run_json(*trace("back.jsonl"), code=2)["error"]
+        self.assertEqual((error["file"], error["line"]), ("back.jsonl", 2))
+
+
+if __name__ == "__main__":
+    unittest.main()
