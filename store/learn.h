@@ -12,6 +12,7 @@
 
 #include "estimator/predict/online.h"
 #include "estimator/predict/online_loss.h"
+#include "estimator/predict/reuse.h"
 #include "store/entry.h"
 #include "store/transfer.h"
 

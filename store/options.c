@@ -7,6 +7,8 @@
  *
  * Thread rule: one thread at a time per object.
  */
+#include "estimator/profile/profile.h"
+
 #include <kvterrace/kvterrace.h>
 
 #include <assert.h>

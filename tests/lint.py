@@ -42,7 +42,8 @@ ROOM_INCLUDES = {
     "lab/bench": set(LIBRARY) | {"estimator/model", "estimator/quality", "lab/replay"},
     "lab/inspect": set(LIBRARY),
     "lab/experiments": set(LIBRARY) | {"lab/replay", "lab/bench"},
-    "tools": {"estimator/model", "estimator/quality"} | set(LAB),
+    "tools": {"estimator/profile", "estimator/measure", "estimator/predict", "estimator/model",
+              "estimator/quality"} | set(LAB),
 }
 ROOMS = set(ROOM_INCLUDES)
 NO_ROOMS = {"tests", "examples"}

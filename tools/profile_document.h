@@ -6,7 +6,7 @@
 #ifndef TOOLS_PROFILE_DOCUMENT_H
 #define TOOLS_PROFILE_DOCUMENT_H
 
-#include <kvterrace/profile.h>
+#include "estimator/profile/profile.h"
 
 #include <jansson.h>
 

@@ -6,7 +6,7 @@
 #ifndef TOOLS_PROFILE_MANAGE_H
 #define TOOLS_PROFILE_MANAGE_H
 
-#include <kvterrace/profile.h>
+#include "estimator/profile/profile.h"
 
 #include <jansson.h>
 #include <stdio.h>

@@ -5,6 +5,7 @@
  */
 #include "commands.h"
 #include "data_files.h"
+#include "estimator/predict/offer.h"
 #include "profile_manage.h"
 #include "profile_open.h"
 

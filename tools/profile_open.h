@@ -7,7 +7,7 @@
 
 #include "command.h"
 
-#include <kvterrace/profile.h>
+#include "estimator/profile/profile.h"
 
 /* store.profile, or the usual name. */
 const char *command_profile_path(kvt_config *config);

@@ -7,7 +7,7 @@
 
 #include "device_list.h"
 
-#include <kvterrace/profile.h>
+#include "estimator/profile/profile.h"
 
 typedef struct profile_done {
     bool complete;

@@ -16,6 +16,7 @@
 #include "codecs/kv_sample.h"
 #include "codecs/record.h"
 #include "estimator/profile/profile_internal.h"
+#include "measure.h"
 
 #include <assert.h>
 #include <stdio.h>

@@ -6,6 +6,7 @@
  * Thread rule: the calling thread owns profile and device for the duration.
  */
 #include "estimator/measure/device_batch.h"
+#include "measure.h"
 
 #include <assert.h>
 #include <stdio.h>

@@ -5,7 +5,7 @@
  * those of kvt_offer_build (docs/PROFILE.md has the formulas); the rounding of stored bytes to
  * KVT_RECORD_ALIGN is left out. Pure; any thread.
  */
-#include <kvterrace/profile.h>
+#include "break_even.h"
 
 #include <assert.h>
 #include <math.h>

@@ -12,7 +12,6 @@
 #include "codecs/codecs.h"
 
 #include <kvterrace/codec.h>
-#include <kvterrace/profile.h>
 
 #include <assert.h>
 #include <math.h>

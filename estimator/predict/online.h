@@ -8,7 +8,7 @@
 #ifndef ESTIMATOR_ONLINE_H
 #define ESTIMATOR_ONLINE_H
 
-#include <kvterrace/profile.h>
+#include "offer.h"
 
 /* ---- seconds of one device in one direction ---- */
 

@@ -3,7 +3,7 @@
  * prefill_model.c - the seconds that recomputing a run of tokens would take: a FLOP model of two
  * coefficients, or a table of measured times. Pure; any thread.
  */
-#include <kvterrace/profile.h>
+#include <kvterrace/prefill.h>
 
 #include <assert.h>
 #include <stddef.h>

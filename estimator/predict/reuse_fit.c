@@ -17,7 +17,7 @@
  *
  * Thread rule: one thread at a time.
  */
-#include <kvterrace/profile.h>
+#include "reuse.h"
 
 #include <assert.h>
 #include <math.h>

@@ -6,8 +6,8 @@
  */
 #include "estimator/profile/csv_input.h"
 
+#include "profile.h"
 #include <kvterrace/codec.h>
-#include <kvterrace/profile.h>
 
 #include <assert.h>
 #include <string.h>

@@ -11,7 +11,7 @@
  */
 #include "estimator/profile/csv_input.h"
 
-#include <kvterrace/profile.h>
+#include <kvterrace/prefill.h>
 
 #include <assert.h>
 #include <stdio.h>

@@ -6,9 +6,10 @@
 #ifndef ESTIMATOR_PROFILE_INTERNAL_H
 #define ESTIMATOR_PROFILE_INTERNAL_H
 
-#include "estimator/profile/host_identity.h"
+#include "host_identity.h"
+#include "profile.h"
 
-#include <kvterrace/profile.h>
+#include <kvterrace/device.h>
 #include <sqlite3.h>
 
 struct kvt_profile {

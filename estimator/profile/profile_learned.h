@@ -6,7 +6,7 @@
 #ifndef ESTIMATOR_PROFILE_LEARNED_H
 #define ESTIMATOR_PROFILE_LEARNED_H
 
-#include <kvterrace/profile.h>
+#include "profile.h"
 
 /* One row (docs/PROFILE.md, learned). Figures that are not there are not a number. */
 typedef struct profile_learned {

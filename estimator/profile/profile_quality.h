@@ -11,7 +11,7 @@
 
 #include "estimator/profile/quality_row.h"
 
-#include <kvterrace/profile.h>
+#include "profile.h"
 
 /* What quality is a property of. */
 typedef struct profile_model {

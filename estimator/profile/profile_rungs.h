@@ -7,7 +7,7 @@
 #ifndef ESTIMATOR_PROFILE_RUNGS_H
 #define ESTIMATOR_PROFILE_RUNGS_H
 
-#include <kvterrace/profile.h>
+#include "profile.h"
 
 /*
  * The accepted rungs of the newest calibration of a model with the layout's layers, KV heads and

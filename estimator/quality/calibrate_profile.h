@@ -10,6 +10,7 @@
 #ifndef ESTIMATOR_CALIBRATE_PROFILE_H
 #define ESTIMATOR_CALIBRATE_PROFILE_H
 
+#include "estimator/profile/profile.h"
 #include "estimator/quality/calibrate.h"
 #include "estimator/quality/quality_subject.h"
 

@@ -20,7 +20,7 @@
 #include "estimator/profile/quality_row.h"
 #include "estimator/quality/judge.h"
 
-#include <kvterrace/profile.h>
+#include "estimator/profile/profile.h"
 
 enum { QUALITY_THREADS_MAX = 16, QUALITY_PROMPTS_MAX = 4 };
 

@@ -10,6 +10,7 @@
 #ifndef ESTIMATOR_QUALITY_DUMPS_H
 #define ESTIMATOR_QUALITY_DUMPS_H
 
+#include "estimator/profile/profile.h"
 #include "estimator/quality/quality_attention.h"
 #include "estimator/quality/quality_map.h"
 #include "estimator/quality/quality_subject.h"

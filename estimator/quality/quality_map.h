@@ -12,7 +12,7 @@
 #include "estimator/quality/isotonic.h"
 #include "estimator/quality/quality.h"
 
-#include <kvterrace/profile.h>
+#include "estimator/profile/profile.h"
 
 enum {
     QUALITY_FAMILIES_MAX = 8,

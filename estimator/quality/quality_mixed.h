@@ -11,6 +11,7 @@
 #ifndef ESTIMATOR_QUALITY_MIXED_H
 #define ESTIMATOR_QUALITY_MIXED_H
 
+#include "estimator/profile/profile.h"
 #include "estimator/quality/quality_subject.h"
 
 typedef struct quality_mixed_options {

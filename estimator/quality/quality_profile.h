@@ -10,6 +10,7 @@
 #ifndef ESTIMATOR_QUALITY_PROFILE_H
 #define ESTIMATOR_QUALITY_PROFILE_H
 
+#include "estimator/profile/profile.h"
 #include "estimator/quality/quality_subject.h"
 
 enum { QUALITY_CLASSES_MAX = 8, QUALITY_VARIANTS_MAX = 128 };

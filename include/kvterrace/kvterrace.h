@@ -44,7 +44,7 @@
 #include "config.h"
 #include "device.h"
 #include "policy.h"
-#include "profile.h"
+#include "prefill.h"
 #include "types.h"
 
 #ifdef __cplusplus
@@ -353,6 +353,17 @@ KVT_API KVT_NODISCARD kvt_status kvt_maintain(kvt_store *store, uint32_t *moves_
 KVT_API KVT_NODISCARD kvt_status kvt_observe_quality(kvt_store *store, const kvt_key *key,
                                                      kvt_variant variant, double loss,
                                                      double weight);
+
+/* How soon entries of a class come back; all zero but the counts before anything came back. */
+typedef struct kvt_reuse_class {
+    uint64_t entries;                  /* watched, that were seen at all */
+    uint64_t uses;                     /* of these, after their first */
+    double half_life_seconds;          /* of the greatest likelihood */
+    double branching;                  /* uses that one use brings about by itself */
+    double log_likelihood;             /* per use; of its time since the use before, in seconds */
+    double log_likelihood_exponential; /* of a constant rate per entry and class, to compare with */
+    double prior_uses; /* for kvt_policy_set_prior: what a first use is worth beside a later one */
+} kvt_reuse_class;
 
 /* What was learned of a class of entries, 0 to 63. */
 typedef struct kvt_class_stats {

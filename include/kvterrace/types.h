@@ -72,6 +72,13 @@ typedef struct kvt_variant {
     uint32_t rate;
 } kvt_variant;
 
+/* Affine cost of moving bytes: request_seconds + bytes / bytes_per_s. */
+typedef struct kvt_affine {
+    double request_seconds;
+    double bytes_per_s;
+    double residual; /* largest relative error of the fit over the points it was fitted to */
+} kvt_affine;
+
 /* Bytes per element of a dtype; 1 for OPAQUE and FP8, 0 for an unknown value. */
 static inline uint32_t kvt_dtype_bytes(uint8_t dtype)
 {

@@ -5,7 +5,8 @@
 #ifndef BENCH_BENCH_KV_H
 #define BENCH_BENCH_KV_H
 
-#include <kvterrace/profile.h>
+#include "estimator/measure/measure.h"
+#include "estimator/profile/profile.h"
 
 /*
  * Reads the K and V of a dump (estimator/quality/quality_dump.h says what it holds), of its first

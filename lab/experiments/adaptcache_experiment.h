@@ -11,8 +11,9 @@
 #ifndef REPLAY_ADAPTCACHE_EXPERIMENT_H
 #define REPLAY_ADAPTCACHE_EXPERIMENT_H
 
+#include "estimator/predict/offer.h"
+#include "estimator/profile/profile.h"
 #include <kvterrace/policy.h>
-#include <kvterrace/profile.h>
 
 #include <stdio.h>
 

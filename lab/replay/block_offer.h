@@ -7,6 +7,7 @@
 #ifndef REPLAY_BLOCK_OFFER_H
 #define REPLAY_BLOCK_OFFER_H
 
+#include "estimator/predict/offer.h"
 #include "replay.h"
 
 /* A block from first_position on that a request of request_tokens uses. The caller sets handle and

@@ -7,6 +7,7 @@
 #define REPLAY_COMPARE_STATE_H
 
 #include "compare.h"
+#include "estimator/predict/offer.h"
 
 #define COMPARE_NONE SIZE_MAX
 

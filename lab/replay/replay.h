@@ -32,6 +32,7 @@
 #ifndef REPLAY_REPLAY_H
 #define REPLAY_REPLAY_H
 
+#include "estimator/predict/offer.h"
 #include "workload.h"
 
 #include <kvterrace/kvterrace.h>

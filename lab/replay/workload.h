@@ -12,8 +12,8 @@
 #ifndef REPLAY_WORKLOAD_H
 #define REPLAY_WORKLOAD_H
 
+#include "estimator/predict/reuse.h"
 #include <kvterrace/config.h>
-#include <kvterrace/profile.h>
 
 #define REPLAY_TOKENS_MAX     (1u << 24) /* of one request */
 #define REPLAY_BLOCK_REFS_MAX (UINT64_C(1) << 31)

@@ -7,6 +7,7 @@
  * with; any other block belongs to a conversation's beginning when the request that brought it in
  * found nothing there but the stem, and to a continuation otherwise.
  */
+#include "estimator/predict/reuse.h"
 #include "workload.h"
 
 #include <stdlib.h>

@@ -4,7 +4,7 @@
  * and read, or nothing does and the message names the line. The bytes are handed over through a
  * file in memory.
  */
-#include <kvterrace/profile.h>
+#include "estimator/profile/profile.h"
 
 #include <math.h>
 #include <stdio.h>

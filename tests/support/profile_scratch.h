@@ -6,7 +6,8 @@
 #ifndef TESTS_PROFILE_SCRATCH_H
 #define TESTS_PROFILE_SCRATCH_H
 
-#include <kvterrace/profile.h>
+#include "estimator/measure/measure.h"
+#include "estimator/profile/profile.h"
 #include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,7 +5,8 @@
  */
 #include "tiers/devices/device_fault.h"
 
-#include <kvterrace/profile.h>
+#include "estimator/measure/measure.h"
+#include "estimator/profile/profile.h"
 
 #include <errno.h>
 #include <setjmp.h>

@@ -6,7 +6,8 @@
  */
 #include "failing_sqlite.h"
 
-#include <kvterrace/profile.h>
+#include "estimator/measure/measure.h"
+#include "estimator/profile/profile.h"
 
 #include <setjmp.h>
 #include <signal.h>

@@ -7,6 +7,7 @@
  * before its nth one, or its nth one fails, for every n until the open ends by itself. What a
  * process that is killed leaves behind changes at no other moment.
  */
+#include "estimator/profile/profile.h"
 #include "store_support.h"
 
 #include <errno.h>

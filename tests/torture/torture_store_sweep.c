@@ -14,6 +14,8 @@
  * environment it takes all of them, but for SQLite's own allocations, 16,000 a run: 1,000 of these.
  * KVT_SWEEP_ALL=2 takes those, too.
  */
+#include "estimator/measure/measure.h"
+#include "estimator/profile/profile.h"
 #include "store_support.h"
 
 #include <dlfcn.h>

@@ -3,7 +3,7 @@
  * test_estimator_csv.c - prefill times from CSV: the arithmetic on a small hand-made model, the
  * worked table of measured GPUs, and hostile files.
  */
-#include <kvterrace/profile.h>
+#include "estimator/profile/profile.h"
 
 #include <fcntl.h>
 #include <math.h>

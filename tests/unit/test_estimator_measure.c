@@ -3,9 +3,10 @@
  * test_estimator_measure.c - measuring devices and codecs: a simulated device's affine model comes
  * back, real back ends give sane points, requests are checked, cancelling keeps what was stored.
  */
-#include <kvterrace/profile.h>
+#include "estimator/profile/profile.h"
 
 #include "codecs/record.h"
+#include "estimator/measure/measure.h"
 #include "estimator/profile/profile_internal.h"
 
 #include <math.h>

@@ -6,7 +6,7 @@
 #include "codecs/record.h"
 #include "estimator/predict/offer.h"
 
-#include <kvterrace/profile.h>
+#include "estimator/profile/profile.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -3,7 +3,8 @@
  * test_estimator_profile.c - opening profile databases: made whole, refused when foreign, damaged,
  * newer, measured elsewhere or not writable; and never changed by being refused.
  */
-#include <kvterrace/profile.h>
+#include "estimator/measure/measure.h"
+#include "estimator/profile/profile.h"
 
 #include <fcntl.h>
 #include <limits.h>

@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "estimator/predict/offer.h"
 #include "estimator/profile/profile_sheet.h"
 #include "profile_scratch.h"
 

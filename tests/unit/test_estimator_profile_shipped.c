@@ -10,7 +10,8 @@
 
 #include <cmocka.h>
 
-#include <kvterrace/profile.h>
+#include "estimator/predict/offer.h"
+#include "estimator/profile/profile.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -6,8 +6,9 @@
 #include "codecs/kv_sample.h"
 #include "lab/bench/worker_pool.h"
 
+#include "estimator/measure/measure.h"
+#include "estimator/profile/profile.h"
 #include <kvterrace/codec.h>
-#include <kvterrace/profile.h>
 
 #include <math.h>
 #include <setjmp.h>

@@ -2,7 +2,8 @@
 /*
  * test_estimator_reuse.c - half lives by maximum likelihood: processes that are known, seeded.
  */
-#include <kvterrace/profile.h>
+#include "estimator/predict/reuse.h"
+#include "estimator/profile/profile.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -5,7 +5,8 @@
  */
 #include "open_support.h"
 
-#include <kvterrace/profile.h>
+#include "estimator/measure/measure.h"
+#include "estimator/profile/profile.h"
 #include <kvterrace/recover.h>
 #include <xxhash.h>
 

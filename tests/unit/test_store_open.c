@@ -3,6 +3,7 @@
  * test_store_open.c - an open that is refused or fails harms nothing: locks, logs, links, modes,
  * forks.
  */
+#include "estimator/profile/profile.h"
 #include "open_support.h"
 
 /* ---- locks ---- */

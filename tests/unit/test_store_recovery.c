@@ -3,6 +3,8 @@
  * test_store_recovery.c - what survives a restart, and what must not: stale drives, foreign files,
  * rotten records, damaged catalogs.
  */
+#include "estimator/measure/measure.h"
+#include "estimator/profile/profile.h"
 #include "lock_scratch.h"
 #include "store_support.h"
 

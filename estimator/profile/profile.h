@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * profile.h - the database of what was measured.
+ *
+ * A profile is a SQLite database of measurements with their provenance: device curves (bandwidth
+ * and latency by request size and depth), codec curves (ratio, encode and decode speed) and what
+ * forms lose. docs/PROFILE.md has its tables. measure.h fills it, offer.h predicts with it.
+ *
+ * Thread rule: one kvt_profile belongs to one thread at a time; several may read one file.
+ */
+#ifndef ESTIMATOR_PROFILE_H
+#define ESTIMATOR_PROFILE_H
+
+#include <kvterrace/codec.h>
+#include <kvterrace/prefill.h>
+#include <kvterrace/types.h>
+
+typedef struct kvt_profile kvt_profile;
+
+enum {
+    KVT_PROFILE_READ = 0,         /* must exist */
+    KVT_PROFILE_WRITE = 1u << 0,  /* made when absent */
+    KVT_PROFILE_FOREIGN = 1u << 1 /* accept another host's or library version's measurements */
+};
+
+/*
+ * Opens a profile database and checks its integrity, schema version and host. The path ":memory:"
+ * with WRITE gives one that is gone after closing.
+ * KVT_OK; KVT_MISS (absent and not to be made); KVT_E_CORRUPT (not a sound profile: never
+ * overwritten); KVT_E_VERSION; KVT_E_MISMATCH (measured on another host or by another
+ * major.minor of the library; message says what differs); KVT_E_DATABASE; KVT_E_READ_ONLY;
+ * KVT_E_MEMORY.
+ */
+KVT_NODISCARD kvt_status kvt_profile_open(const char *path, uint32_t flags,
+                                          kvt_profile **profile_out, char *message,
+                                          size_t message_size);
+void kvt_profile_close(kvt_profile *profile);
+
+/* Writes the profile's content as of now into a new file. KVT_OK; KVT_E_IO (the file is there, or
+ * cannot be made); KVT_E_DATABASE; KVT_E_SPACE; KVT_E_MEMORY. Nothing is left of a copy that
+ * failed.
+ */
+KVT_NODISCARD kvt_status kvt_profile_copy(kvt_profile *profile, const char *path, char *message,
+                                          size_t message_size);
+
+/* Called now and then while measuring: share done in [0,1] and what is measured. Returning false
+ * stops the measurement (KVT_E_CANCELLED); what was stored stays. */
+typedef bool kvt_profile_progress(void *context, double done, const char *what);
+
+/* KV of a model. name and bytes (kvt_layout_bytes of the layout) are the caller's. */
+typedef struct kvt_profile_kv {
+    const char *name; /* where it is from; kept as the curves' source */
+    kvt_layout layout;
+    const void *bytes;
+} kvt_profile_kv;
+
+typedef struct kvt_profile_request {
+    uint32_t struct_size;
+    double seconds_per_point; /* measuring time per (direction, size, depth, repetition); 0 = 0.05,
+                                 quick 0.03 */
+    uint32_t repetitions;     /* 0 = 5, quick 3 */
+    bool quick;               /* a coarse grid of sizes and depths */
+    const char *command_line; /* kept as provenance; may be NULL */
+    double resume_seconds;    /* an interrupted run of the same command line, machine and settings
+                                 that began at most so long ago is gone on with; 0 = never */
+    kvt_profile_progress *progress;
+    void *progress_context;
+    /* Of the codecs alone: */
+    const kvt_codec_workers *workers; /* measured on these threads too; NULL: on one thread only */
+    const kvt_profile_kv *kv;         /* measured instead of generated KV; kv_count of them */
+    uint32_t kv_count;
+} kvt_profile_request;
+
+/* One measured point of a device. */
+typedef struct kvt_device_point {
+    uint8_t kind; /* kvt_io_kind */
+    uint32_t request_bytes;
+    uint32_t depth;
+    uint32_t repetitions;
+    double bytes_per_s; /* median */
+    double bytes_per_s_min;
+    double bytes_per_s_max;
+    double latency_seconds_p50; /* of one request at this depth */
+    double latency_seconds_p99;
+} kvt_device_point;
+
+/* Reads and writes at once, all of one size, so many in flight. */
+typedef struct kvt_device_mixed {
+    uint32_t request_bytes;
+    uint32_t depth;
+    uint32_t repetitions;
+    double read_share;          /* of the requests */
+    double bytes_per_s;         /* of both together; median */
+    double unmixed_bytes_per_s; /* what the same mixture would give if the two did not meet */
+    double read_latency_seconds_p50;
+    double read_latency_seconds_p99;
+} kvt_device_mixed;
+
+typedef struct kvt_device_curve {
+    char device[32];
+    char identity[96];
+    char engine[32];
+    uint8_t tier; /* kvt_tier */
+    bool direct;
+    bool emulated;
+    uint64_t capacity_bytes;
+    uint32_t depth_achieved;
+    kvt_affine read;
+    kvt_affine write;
+    bool imported; /* published or measured elsewhere, not here */
+} kvt_device_curve;
+
+/* The newest curve of a device by name: of the newest complete run, or of an interrupted one when
+ * there is no other. read and write each come from the newest run that measured them on the same
+ * hardware or file; write is all zeros when none did. KVT_OK; KVT_MISS;
+ * KVT_E_DATABASE. */
+KVT_NODISCARD kvt_status kvt_profile_device(kvt_profile *profile, const char *device,
+                                            kvt_device_curve *out);
+
+/* The index-th device with a curve, ordered by name; KVT_END past the last. */
+KVT_NODISCARD kvt_status kvt_profile_device_at(kvt_profile *profile, size_t index,
+                                               kvt_device_curve *out);
+
+/* The index-th point of a device's newest curve; KVT_END past the last. */
+KVT_NODISCARD kvt_status kvt_profile_point_at(kvt_profile *profile, const char *device,
+                                              size_t index, kvt_device_point *out);
+
+typedef struct kvt_codec_curve {
+    kvt_variant variant;
+    double stored_share;       /* stored bytes over source bytes, metadata included */
+    double encode_bytes_per_s; /* of source bytes; kvt_profile_codec: on one thread */
+    double decode_bytes_per_s; /* likewise */
+    double loss;               /* mean 1 - quality; 0 for exact forms */
+    double loss_upper;         /* its upper confidence bound; 0 = loss */
+    bool imported;             /* speeds that were not measured here */
+} kvt_codec_curve;
+
+/*
+ * Reads a ladder of forms (CSV, also .zst; profiles/ladder-codec-trial.csv shows the columns and
+ * says where each row comes from). Lines that start with # are skipped; the source may not be
+ * empty; sizes fall from row to row.
+ * KVT_OK; KVT_E_PARSE (message: file, line, reason); KVT_E_GONE; KVT_E_IO; KVT_E_MEMORY.
+ */
+KVT_NODISCARD kvt_status kvt_ladder_read_csv(const char *path, kvt_codec_curve *curves,
+                                             uint32_t capacity, uint32_t *count_out, char *message,
+                                             size_t message_size);
+
+/* The curve of one variant. KVT_OK; KVT_MISS; KVT_E_DATABASE. */
+KVT_NODISCARD kvt_status kvt_profile_codec(kvt_profile *profile, kvt_variant variant,
+                                           kvt_codec_curve *out);
+
+/* ---- quality: what a variant's loss does to answers ---- */
+
+/* The curve of one variant on one model and class of text. Not a number: not measured by this
+ * method (docs/PROFILE.md says what the columns mean). */
+typedef struct kvt_quality_curve {
+    char model[96];
+    char class_name[64];
+    char method[16]; /* "continuation", "attention", "import" */
+    char metric[32]; /* what loss is: "top1", "rouge_l", "f1", "kl", "answers", ... */
+    char name[96];   /* of the variant; "@row" at its end: measured with the row as one head */
+    kvt_variant variant;
+    uint32_t entries;
+    double bits_per_element;
+    double loss_mean; /* 1 - quality */
+    double loss_low;  /* 95 % interval of the mean */
+    double loss_high;
+    double loss_p90; /* over entries */
+    double loss_cv;
+    double kl; /* nats per token */
+    double top1;
+    double nll_delta;
+    double rouge_l;
+    double f1;
+    double answers;
+    double attention_error;
+    double spearman_entries;
+    double repeatability;
+    /* Of the set that it belongs to. */
+    double set_nll_nats;
+    double set_spearman_variants;
+    double set_sensitivity_sd; /* of the log of an entry's factor on losses */
+    double set_repeatability;  /* of that factor, between two halves of a continuation */
+} kvt_quality_curve;
+
+/* The newest curve of a variant; model and class_name may be NULL: any. KVT_OK; KVT_MISS;
+ * KVT_E_DATABASE. */
+KVT_NODISCARD kvt_status kvt_profile_quality(kvt_profile *profile, kvt_variant variant,
+                                             const char *model, const char *class_name,
+                                             kvt_quality_curve *out);
+
+/* The index-th curve of the newest sets, ordered by model, class, method, and bits from the most;
+ * KVT_END past the last. */
+KVT_NODISCARD kvt_status kvt_profile_quality_at(kvt_profile *profile, size_t index,
+                                                kvt_quality_curve *out);
+
+/*
+ * The forms to choose among for one model (by name) and class of text: raw, then the accepted rungs
+ * of the newest calibration, or without one the measured or imported variants that no other beats
+ * in both size and loss; sizes fall. Speeds are the profile's codec curves. layout may be NULL; the
+ * model's layers, KV heads and head dimension must agree with it as far as they are known.
+ * KVT_OK; KVT_MISS (message: no such model, class, or the speed of which variant is missing);
+ * KVT_E_MISMATCH (message: what differs from the layout); KVT_E_DATABASE; KVT_E_MEMORY.
+ */
+KVT_NODISCARD kvt_status kvt_profile_ladder(kvt_profile *profile, const char *model,
+                                            const char *class_name, const kvt_layout *layout,
+                                            kvt_codec_curve *curves, uint32_t capacity,
+                                            uint32_t *count_out, char *message,
+                                            size_t message_size);
+
+/* ---- curves from elsewhere, and to elsewhere ---- */
+
+/*
+ * Brings curves from a CSV file (also .zst) into the profile: device speeds, task scores or losses,
+ * prefill times, calibrations; docs/PROFILE.md lists tables and columns. Every row has a source,
+ * its own or `source` (may be NULL then). The whole file comes in, or nothing. KVT_OK; KVT_E_PARSE
+ * (message: file, line, reason); KVT_E_GONE (no such file); KVT_E_IO; KVT_E_READ_ONLY;
+ * KVT_E_DATABASE; KVT_E_MEMORY.
+ */
+KVT_NODISCARD kvt_status kvt_profile_import(kvt_profile *profile, const char *path,
+                                            const char *source, const char *command_line,
+                                            uint64_t *rows_out, char *message, size_t message_size);
+
+typedef enum kvt_cell_kind {
+    KVT_CELL_NULL,
+    KVT_CELL_INTEGER,
+    KVT_CELL_REAL,
+    KVT_CELL_TEXT
+} kvt_cell_kind;
+
+typedef struct kvt_profile_cell {
+    const char *column;
+    kvt_cell_kind kind;
+    int64_t integer;
+    double real;
+    const char *text; /* until the visit returns */
+} kvt_profile_cell;
+
+/* One row; returning false ends the visits. */
+typedef bool kvt_profile_visit(void *context, const char *table, const kvt_profile_cell *cells,
+                               size_t cell_count);
+
+/*
+ * Visits the rows of one table, or of every one that an import takes (NULL), in an order that an
+ * import can take them in; interrupted runs are left out. Tables "run" and "learned" are for
+ * reading alone. KVT_OK; KVT_E_ARGUMENT (no such table); KVT_E_CANCELLED; KVT_E_DATABASE;
+ * KVT_E_MEMORY.
+ */
+KVT_NODISCARD kvt_status kvt_profile_export(kvt_profile *profile, const char *table,
+                                            kvt_profile_visit *visit, void *context);
+
+typedef enum kvt_spread {
+    KVT_SPREAD_UNKNOWN, /* no repetitions were kept */
+    KVT_SPREAD_WITHIN,  /* the two overlap */
+    KVT_SPREAD_BEYOND
+} kvt_spread;
+
+/* One figure of one curve in two profiles. */
+typedef struct kvt_profile_change {
+    const char *curve;    /* "device ssd0 read", "codec lossless ...", until the visit returns */
+    const char *quantity; /* "bytes_per_s" */
+    double before;        /* NaN: only in the other profile */
+    double after;
+    double change; /* (after - before) / before; infinite from 0, NaN when one is missing */
+    kvt_spread spread;
+} kvt_profile_change;
+
+typedef bool kvt_profile_compare(void *context, const kvt_profile_change *change);
+
+/* Compares what answers in two profiles, ordered by curve. KVT_OK; KVT_E_CANCELLED;
+ * KVT_E_DATABASE; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status kvt_profile_diff(kvt_profile *before, kvt_profile *after,
+                                          kvt_profile_compare *visit, void *context);
+
+/* A run that goes. Texts until the visit returns. */
+typedef struct kvt_profile_gc_run {
+    int64_t id;
+    const char *kind;
+    const char *started_utc;
+    const char *source;
+    const char *reason; /* "superseded", "interrupted" */
+} kvt_profile_gc_run;
+
+typedef struct kvt_profile_gc_request {
+    uint32_t struct_size;
+    bool dry_run;
+    double interrupted_seconds; /* interrupted runs go once they are older */
+    bool (*visit)(void *context,
+                  const kvt_profile_gc_run *run); /* may be NULL; false: nothing goes */
+    void *context;
+} kvt_profile_gc_request;
+
+typedef struct kvt_profile_gc_result {
+    uint64_t runs;
+    uint64_t models;
+    uint64_t bytes_before;
+    uint64_t bytes_after;
+} kvt_profile_gc_result;
+
+/* Drops runs that answer for nothing because newer complete ones do, or because they were
+ * interrupted, and models without curves; then the file shrinks. An interrupted run that alone
+ * knows a thing stays. KVT_OK; KVT_E_READ_ONLY; KVT_E_ARGUMENT; KVT_E_CANCELLED; KVT_E_DATABASE;
+ * KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status kvt_profile_gc(kvt_profile *profile, const kvt_profile_gc_request *request,
+                                        kvt_profile_gc_result *out);
+/* ---- everything, for whoever shows it ---- */
+
+/*
+ * Visits every row of a view (which is handed on as the table), with the columns of
+ * docs/PROFILE.md: "runs" (all of them); "mixed", "codecs", "models", "quality_sets", "quality" (by
+ * set_id), "calibrations", "rungs", "choices" (by calibration_id), "learned", "prefill" (what
+ * answers: of the newest complete run that measured the same thing). KVT_OK; KVT_E_ARGUMENT (no
+ * such view); KVT_E_CANCELLED (a visit returned false); KVT_E_DATABASE; KVT_E_MEMORY.
+ */
+KVT_NODISCARD kvt_status kvt_profile_list(kvt_profile *profile, const char *view,
+                                          kvt_profile_visit *visit, void *context);
+
+/* ---- prefill ---- */
+
+/* A prefill model of the profile by name, as imported. KVT_OK; KVT_MISS; KVT_E_DATABASE. */
+KVT_NODISCARD kvt_status kvt_profile_prefill(kvt_profile *profile, const char *name,
+                                             kvt_prefill *out);
+
+#endif

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * prefill.h - the seconds that recomputing an entry would take.
+ *
+ * Thread rule: a kvt_prefill is plain data; any number of threads may read one.
+ */
+#ifndef KVTERRACE_PREFILL_H
+#define KVTERRACE_PREFILL_H
+
+#include "types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* FLOP model of a decoder with causal attention, grouped queries and a SwiGLU MLP. Llama-3.1-8B,
+ * for one, takes 26 L d^2 per token and 2 L d per token pair. */
+typedef struct kvt_prefill {
+    double linear_seconds_per_token;
+    double square_seconds_per_token2; /* prefill(start, end) adds this times end^2 - start^2 */
+    double fixed_seconds;             /* per prefill call */
+    const double *table_seconds; /* measured seconds from 0 to i * table_step tokens, or NULL */
+    uint32_t table_count;
+    uint32_t table_step;
+} kvt_prefill;
+
+/* Presets by name: "llama-3.1-8b:a100", "llama-3.1-8b:h100". KVT_OK; KVT_E_ARGUMENT. */
+KVT_API KVT_NODISCARD kvt_status kvt_prefill_preset(const char *name, kvt_prefill *out);
+
+/* Seconds to compute tokens start..end-1 on top of start cached ones; 0 when end <= start. Without
+ * fixed_seconds, so that costs of adjacent ranges add up. Beyond a table's end: its last slope. */
+KVT_API double kvt_prefill_seconds(const kvt_prefill *prefill, uint32_t start, uint32_t end);
+
+/*
+ * Reads measured per-layer times (CSV, also .zst: FILE_attention, FILE_dense, FILE_per_sequence;
+ * prefix is the path up to "_attention.csv") into a table
+ * for a model of `layers` layers. kvt_prefill_free releases the table.
+ * KVT_OK; KVT_E_PARSE (message: file, line, reason); KVT_E_GONE (no such file); KVT_E_IO;
+ * KVT_E_MEMORY; KVT_E_ARGUMENT (layers not in 1..65535).
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_prefill_read_csv(const char *prefix, uint32_t layers,
+                                                      kvt_prefill *out, char *message,
+                                                      size_t message_size);
+KVT_API void kvt_prefill_free(kvt_prefill *prefill);
+
+/* The index-th preset's name; NULL past the last. */
+KVT_API const char *kvt_prefill_preset_at(size_t index);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
