@@ -12,13 +12,18 @@
 #define CLASSES_LIMIT 65536u
 #define LADDERS_LIMIT (1u << 20)
 
+/* Says whether a number lies in a range. NaN lies in none, because every comparison with it is
+ * false. */
 static bool advise_in_range(double number, double least, double most)
 {
+    assert(least <= most);
     return number >= least && number <= most; /* false for NaN */
 }
 
+/* Makes tenant 0, which stands for everybody who names no tenant. False without memory. */
 bool advise_open(kvt_policy *policy)
 {
+    assert(policy->tenants == NULL && policy->tenant_count == 0);
     policy->tenants = engine_resize(policy, NULL, 0, sizeof *policy->tenants);
     if (policy->tenants == NULL) return false;
     policy->tenant_count = 1;
@@ -29,6 +34,7 @@ bool advise_open(kvt_policy *policy)
     return true;
 }
 
+/* Releases the tables of this file. Each may be missing when an open has failed halfway. */
 void advise_close(kvt_policy *policy)
 {
     if (policy->tenants != NULL) {
@@ -43,8 +49,11 @@ void advise_close(kvt_policy *policy)
     }
 }
 
+/* Checks one option as a caller gives it. Its bits may name only options of the same list, tier
+ * NONE holds no bytes, and an option other than NONE stores some. */
 static bool advise_option_is_sound(const kvt_option *o, uint32_t count, bool is_none)
 {
+    assert(count >= 1 && count <= KVT_OPTIONS_MAX);
     if (!advise_in_range(o->load_seconds, 0.0, SECONDS_LIMIT)) return false;
     if (!advise_in_range(o->decode_seconds, 0.0, SECONDS_LIMIT)) return false;
     if (!advise_in_range(o->encode_seconds, 0.0, SECONDS_LIMIT)) return false;
@@ -61,6 +70,8 @@ static bool advise_option_is_sound(const kvt_option *o, uint32_t count, bool is_
     return stored;
 }
 
+/* Checks a list of options as a caller gives it: the first is NONE, and no number is out of
+ * range. */
 bool policy_options_are_sound(const kvt_option *options, uint32_t count)
 {
     if (options == NULL || count < 1 || count > KVT_OPTIONS_MAX) return false;
@@ -69,6 +80,8 @@ bool policy_options_are_sound(const kvt_option *options, uint32_t count)
     return true;
 }
 
+/* Copies the options once for all entries that will name this ladder. Ladders are never released
+ * one by one, so their numbers stay valid as long as the engine lives. */
 kvt_status kvt_policy_ladder_add(kvt_policy *policy, const kvt_option *options, uint32_t count,
                                  uint32_t *ladder_out)
 {
@@ -94,6 +107,7 @@ kvt_status kvt_policy_ladder_add(kvt_policy *policy, const kvt_option *options, 
         options_refresh(policy, added->options, count - 1);
     }
     *ladder_out = policy->ladder_count;
+    assert(policy->ladder_count <= policy->ladders_capacity);
     return KVT_OK;
 }
 
@@ -103,6 +117,7 @@ kvt_status kvt_policy_ladder_add(kvt_policy *policy, const kvt_option *options, 
  */
 void advise_exclude(kvt_policy *policy, entry *e)
 {
+    assert(e->tenant < policy->tenant_count && e->option_count >= 1);
     const kvt_tenant *limits = &policy->tenants[e->tenant].limits;
     e->excluded = 0;
     if (limits->loss_limit >= 1.0 && limits->load_limit_seconds <= 0.0) return;
@@ -127,6 +142,7 @@ void advise_exclude(kvt_policy *policy, entry *e)
         policy->counters.limited++;
 }
 
+/* Checks what a caller asks for a tenant. A share in tier NONE means nothing and is refused. */
 static bool advise_tenant_is_sound(const kvt_tenant *limits)
 {
     if (!advise_in_range(limits->alpha_seconds, 0.0, SECONDS_LIMIT)) return false;
@@ -140,6 +156,7 @@ static bool advise_tenant_is_sound(const kvt_tenant *limits)
 /* Tenants that nobody has described have tenant 0's limits without its shares. */
 static bool advise_grow_tenants(kvt_policy *policy, uint32_t count)
 {
+    assert(policy->tenant_count >= 1 && count <= KVT_TENANTS_MAX);
     if (policy->tenant_count >= count) return true;
     tenant *grown = engine_resize(policy, policy->tenants, sizeof *grown * policy->tenant_count,
                                   sizeof *grown * count);
@@ -153,8 +170,10 @@ static bool advise_grow_tenants(kvt_policy *policy, uint32_t count)
     return true;
 }
 
+/* Makes room for a tenant that is named for the first time. False without memory. */
 bool advise_knows_tenant(kvt_policy *policy, uint32_t number)
 {
+    assert(number < KVT_TENANTS_MAX);
     return number < policy->tenant_count || advise_grow_tenants(policy, number + 1);
 }
 
@@ -164,9 +183,13 @@ static bool advise_give_group(kvt_policy *policy, tenant *owner)
     if (!policy->ops->buckets || owner->group != 0) return true;
     if (policy->group_count > UINT8_MAX || !entries_add_group(policy)) return false;
     owner->group = (uint8_t)(policy->group_count - 1);
+    assert(owner->group != 0 && policy->groups[owner->group] != NULL);
     return true;
 }
 
+/* Changes limits, and with them which options the entries of the tenant may take. Its entries
+ * leave the victim index before the group changes and come back after it, because the index is
+ * found by the group. */
 kvt_status kvt_policy_set_tenant(kvt_policy *policy, uint32_t number, const kvt_tenant *limits)
 {
     assert(policy != NULL && limits != NULL);
@@ -204,6 +227,7 @@ kvt_status kvt_policy_set_tenant(kvt_policy *policy, uint32_t number, const kvt_
     return KVT_OK;
 }
 
+/* Keeps a prior by class. Classes that nobody has named have the prior 0. */
 kvt_status kvt_policy_set_prior(kvt_policy *policy, uint32_t class_id, double uses)
 {
     assert(policy != NULL);
@@ -220,6 +244,7 @@ kvt_status kvt_policy_set_prior(kvt_policy *policy, uint32_t class_id, double us
         policy->prior_count = class_id + 1;
     }
     policy->priors[class_id] = (float)uses;
+    assert(class_id < policy->prior_count);
     return KVT_OK;
 }
 
@@ -237,6 +262,8 @@ kvt_status kvt_policy_set_rate(kvt_policy *policy, uint64_t handle, double uses_
     return KVT_OK;
 }
 
+/* A tier never gets less capacity than it stores now: the engine does not plan the moves that
+ * would empty it. */
 kvt_status kvt_policy_set_capacity(kvt_policy *policy, kvt_tier tier, uint64_t capacity_bytes)
 {
     assert(policy != NULL);
@@ -251,11 +278,13 @@ kvt_status kvt_policy_set_capacity(kvt_policy *policy, kvt_tier tier, uint64_t c
     uint64_t after = capacity_bytes > used ? capacity_bytes : used;
     if (after == before) return KVT_OK;
     policy->capacity[level] = after;
+    assert(after <= CAPACITY_LIMIT);
     /* What fits a tier decides which steps an entry has. */
     entries_index_all(policy);
     return KVT_OK;
 }
 
+/* Writes that wait keep their bytes; their seconds follow the new bandwidth. */
 kvt_status kvt_policy_set_speed(kvt_policy *policy, kvt_tier tier, double read_bytes_per_s,
                                 double write_bytes_per_s, double request_seconds)
 {

@@ -10,11 +10,15 @@
 #define NONE_LEFT  UINT32_MAX
 #define NUMBER_MAX 1000000000.0 /* numbers and the ring above them stay inside 32 bits */
 
+/* Returns the link of an entry, which lies inside the caller's own table. */
 static bucket_link *link_of(bucket_links links, uint32_t entry)
 {
+    assert(links.stride >= sizeof(bucket_link));
     return (bucket_link *)(void *)(links.first + links.stride * entry);
 }
 
+/* Rounds a key down to the number of its bucket. Keys beyond the range, NaN among them, fall
+ * into the outermost buckets. */
 static int32_t bucket_number(double key)
 {
     double scaled = key * BUCKETS_PER_OCTAVE;
@@ -24,6 +28,7 @@ static int32_t bucket_number(double key)
     return whole - (scaled < (double)whole);
 }
 
+/* Empties the ring and the sink. All entries that were inside must have left before. */
 void buckets_init(buckets *b)
 {
     memset(b, 0, sizeof *b);
@@ -35,6 +40,7 @@ void buckets_init(buckets *b)
 /* The list of a number; *slot_out is its place in the ring, or the ring's size for the sink. */
 static bucket_list *bucket_list_of(buckets *b, int32_t number, uint32_t *slot_out)
 {
+    assert(b->low >= -(int32_t)NUMBER_MAX - (int32_t)BUCKETS_RING);
     *slot_out = BUCKETS_RING;
     if (number < b->low) return &b->sink;
     int32_t top = b->low + (int32_t)BUCKETS_RING - 1;
@@ -42,15 +48,19 @@ static bucket_list *bucket_list_of(buckets *b, int32_t number, uint32_t *slot_ou
     return &b->ring[*slot_out];
 }
 
+/* Notes that a slot holds entries. The sink has no bit: it is looked at first anyway. */
 static void bucket_mark(buckets *b, uint32_t slot)
 {
+    assert(slot <= BUCKETS_RING);
     if (slot == BUCKETS_RING) return;
     b->words[slot / 64] |= UINT64_C(1) << slot % 64;
     b->groups[slot / 4096] |= UINT64_C(1) << slot / 64 % 64;
 }
 
+/* Notes that a slot is empty; its group of words is cleared with its last word. */
 static void bucket_clear(buckets *b, uint32_t slot)
 {
+    assert(slot <= BUCKETS_RING);
     if (slot == BUCKETS_RING) return;
     b->words[slot / 64] &= ~(UINT64_C(1) << slot % 64);
     if (b->words[slot / 64] == 0) b->groups[slot / 4096] &= ~(UINT64_C(1) << slot / 64 % 64);
@@ -87,6 +97,8 @@ static uint32_t bucket_first_used(const buckets *b, int32_t from)
     return slot < bottom ? slot : BUCKETS_RING;
 }
 
+/* Moves the low end of the ring up with the time. Buckets that fall below it are joined to the
+ * sink in order, so that what was first stays first. */
 void buckets_advance(buckets *b, bucket_links links, double now)
 {
     int32_t low = bucket_number(now) - (int32_t)(BUCKETS_RING / 2);
@@ -114,8 +126,11 @@ void buckets_advance(buckets *b, bucket_links links, double now)
          * which only a key far above all others ever sees. */
     }
     b->low = low;
+    assert(b->count > 0 || b->sink.oldest == NONE_LEFT);
 }
 
+/* Puts an entry into the bucket of its key, behind all that are there. An entry that stays in
+ * its bucket keeps its place. */
 void buckets_set(buckets *b, bucket_links links, uint32_t entry, double key)
 {
     bucket_link *link = link_of(links, entry);
@@ -136,14 +151,17 @@ void buckets_set(buckets *b, bucket_links links, uint32_t entry, double key)
     list->newest = entry;
     bucket_mark(b, slot);
     b->count++;
+    assert(b->count < NONE_LEFT && list->newest == entry);
 }
 
+/* Takes an entry out, if it is inside. */
 void buckets_remove(buckets *b, bucket_links links, uint32_t entry)
 {
     bucket_link *link = link_of(links, entry);
     if (link->number == BUCKETS_ABSENT) return;
     uint32_t slot;
     bucket_list *list = bucket_list_of(b, link->number, &slot);
+    assert(list->oldest != NONE_LEFT && list->newest != NONE_LEFT);
     if (link->newer != NONE_LEFT)
         link_of(links, link->newer)->older = link->older;
     else
@@ -158,6 +176,7 @@ void buckets_remove(buckets *b, bucket_links links, uint32_t entry)
     b->count--;
 }
 
+/* Returns the first entry in order, or NONE_LEFT when there is none. */
 uint32_t buckets_first(const buckets *b)
 {
     if (b->sink.oldest != NONE_LEFT) return b->sink.oldest;
@@ -165,9 +184,12 @@ uint32_t buckets_first(const buckets *b)
     return slot == BUCKETS_RING ? NONE_LEFT : b->ring[slot].oldest;
 }
 
+/* Returns the entry behind another in order: in its list, else the first of the next used
+ * bucket. */
 uint32_t buckets_next(const buckets *b, bucket_links links, uint32_t entry)
 {
     const bucket_link *link = link_of(links, entry);
+    assert(link->number != BUCKETS_ABSENT);
     if (link->newer != NONE_LEFT) return link->newer;
     int32_t from = link->number < b->low ? b->low : link->number + 1;
     if (from == b->low + (int32_t)BUCKETS_RING) return NONE_LEFT;
@@ -175,8 +197,10 @@ uint32_t buckets_next(const buckets *b, bucket_links links, uint32_t entry)
     return slot == BUCKETS_RING ? NONE_LEFT : b->ring[slot].oldest;
 }
 
+/* Returns the lower end of the bucket that holds an entry, in units of the key. */
 double buckets_floor(const buckets *b, bucket_links links, uint32_t entry)
 {
     int32_t number = link_of(links, entry)->number;
+    assert(number != BUCKETS_ABSENT);
     return number < b->low ? -1e6 : (double)number / BUCKETS_PER_OCTAVE;
 }

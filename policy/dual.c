@@ -21,6 +21,8 @@ typedef struct dual_view {
     dual_instance *instance;
 } dual_view;
 
+/* Counts the options up to the last one that the entry may take; those between that it may not
+ * take are left out by their bits. */
 static uint32_t dual_forms(const dual_entry *e)
 {
     return e->allowed == 0 ? 0 : 32u - (uint32_t)__builtin_clz(e->allowed);
@@ -30,6 +32,7 @@ static uint32_t dual_forms(const dual_entry *e)
 static void dual_weigh(const dual_instance *instance, const dual_entry *e, uint32_t count,
                        const double price[LEVELS], double score[KVT_OPTIONS_MAX])
 {
+    assert(count <= KVT_OPTIONS_MAX);
     const double *time = &instance->time[e->options];
     const double *losses = &instance->loss[e->options];
     const double *hbm = &instance->bytes[0][e->options];
@@ -44,13 +47,17 @@ static void dual_weigh(const dual_instance *instance, const dual_entry *e, uint3
     }
 }
 
+/* Returns the utility of one option over storing nothing: seconds saved per second, quality
+ * included. */
 static double dual_value(const dual_instance *instance, const dual_entry *e, uint32_t o)
 {
+    assert(o < instance->options);
     double loss = e->sense * instance->loss[o];
     double cost = instance->time[o] + (loss < e->alpha ? loss : e->alpha);
     return e->rate * (e->none - cost);
 }
 
+/* Returns the utility of one option less the shadow price of its bytes. */
 static double dual_score(const dual_instance *instance, const dual_entry *e, uint32_t o,
                          const double price[LEVELS])
 {
@@ -61,6 +68,7 @@ static double dual_score(const dual_instance *instance, const dual_entry *e, uin
 /* The highest of `count` scores and what stands behind them up to the next multiple of four. */
 static double dual_highest(double score[KVT_OPTIONS_MAX], uint32_t count)
 {
+    assert(count <= KVT_OPTIONS_MAX);
     double most[4] = {-UNLIMITED, -UNLIMITED, -UNLIMITED, -UNLIMITED};
     for (uint32_t o = count; o % 4 != 0; o++)
         score[o] = -UNLIMITED;
@@ -160,6 +168,8 @@ static bool dual_is_open(const dual_instance *instance, dual_entry *e, const dou
     return none >= best || (e->open & (e->open - 1u)) != 0;
 }
 
+/* Takes a box of prices and decides every entry that has one best option in all of it. What such
+ * entries take is summed up once; the passes that follow look at the others alone. */
 static void dual_narrow(const void *context, const double price[LEVELS], const double low[LEVELS],
                         const double high[LEVELS])
 {
@@ -193,6 +203,7 @@ static void dual_narrow(const void *context, const double price[LEVELS], const d
 static uint32_t dual_best_open(const dual_instance *instance, const dual_entry *e,
                                const double price[LEVELS], double least, double *best_out)
 {
+    assert(e->open == (e->open & (e->allowed | DUAL_STORED)));
     uint32_t found = NIL;
     *best_out = least;
     for (uint32_t left = e->open; left != 0; left &= left - 1) {
@@ -206,9 +217,12 @@ static uint32_t dual_best_open(const dual_instance *instance, const dual_entry *
     return found;
 }
 
+/* Answers a pass inside the box: the sums of the decided entries, and the best options of the
+ * open ones. */
 static void dual_ask_open(const dual_instance *instance, const double price[LEVELS],
                           price_pass *out)
 {
+    assert(instance->narrowed && instance->open_count <= instance->count);
     double value = instance->decided_value, best;
     for (int level = 0; level < LEVELS; level++) {
         out->used[level] += instance->decided_bytes[level];
@@ -225,9 +239,12 @@ static void dual_ask_open(const dual_instance *instance, const double price[LEVE
     out->value += value;
 }
 
+/* Answers a pass of the search: what the entries take at these prices. A sample is every
+ * stride-th entry. */
 static void dual_ask(const void *context, const double price[LEVELS], uint32_t stride,
                      price_pass *out)
 {
+    assert(stride >= 1);
     const dual_instance *instance = ((const dual_view *)context)->instance;
     if (stride == 1 && instance->narrowed) {
         dual_ask_open(instance, price, out);
@@ -253,6 +270,7 @@ typedef struct dual_proof {
     double placed; /* utility of the placement */
 } dual_proof;
 
+/* Adds with compensation (Neumaier), so that a million terms lose no more than one rounding. */
 static void dual_proof_add(dual_proof *proof, double number)
 {
     double sum = proof->sum + number;
@@ -262,8 +280,10 @@ static void dual_proof_add(dual_proof *proof, double number)
     proof->sum = sum;
 }
 
+/* Says whether an option fits what the placement has left. */
 static bool dual_has_room(const dual_instance *instance, const dual_proof *proof, uint32_t o)
 {
+    assert(o < instance->options);
     for (int level = 0; level < LEVELS; level++)
         if (instance->bytes[level][o] > proof->room[level]) return false;
     return true;
@@ -317,6 +337,8 @@ static double dual_prove(const dual_instance *instance, const double price[LEVEL
     return (proof.sum + proof.lost) * DUAL_SUM;
 }
 
+/* Finds the prices, proves the bound at the best of them, and names the gaps. The prices are
+ * kept: the next search starts from them. */
 static void dual_search(kvt_policy *policy, dual_instance *instance, kvt_policy_bound *bound_out)
 {
     const dual_view view = {instance};
@@ -346,8 +368,11 @@ static void dual_search(kvt_policy *policy, dual_instance *instance, kvt_policy_
     bound_out->entries = instance->count;
     bound_out->remembered = instance->remembered;
     bound_out->passes = search.passes + 1;
+    assert(bound_out->placed <= bound_out->dual || bound_out->dual <= 0.0);
 }
 
+/* Copies the entries into arrays first, so that the many passes read nothing that they do not
+ * need. */
 kvt_status kvt_policy_solve(kvt_policy *policy, uint64_t now_ns, kvt_policy_bound *bound_out)
 {
     assert(policy != NULL && bound_out != NULL);

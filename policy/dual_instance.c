@@ -23,11 +23,13 @@ static bool dual_differs(const kvt_policy *policy, const entry *e)
            memcmp(e->bytes, o->bytes, sizeof e->bytes) != 0;
 }
 
+/* Says whether an entry is remembered with points of its own instead of a ladder. */
 static bool dual_points(const entry *e)
 {
     return e->state == ENTRY_GHOST && !e->shares;
 }
 
+/* Counts entries and options, so that each array is asked for once. */
 static void dual_count(const kvt_policy *policy, dual_instance *out)
 {
     out->options_capacity = policy->options_used;
@@ -40,6 +42,8 @@ static void dual_count(const kvt_policy *policy, dual_instance *out)
     }
 }
 
+/* Copies one option. An option that fits no tier takes infinitely long, so no price makes it
+ * best. */
 static void dual_add_one(dual_instance *to, const stored_option *from, const uint64_t bytes[LEVELS])
 {
     uint32_t at = to->options++;
@@ -50,9 +54,12 @@ static void dual_add_one(dual_instance *to, const stored_option *from, const uin
         to->bytes[level][at] = (double)bytes[level];
 }
 
+/* Names the options that an entry may take: its run in the table, the points of a remembered
+ * entry, and what is stored now where that is no option any more. */
 static void dual_add_options(const kvt_policy *policy, const entry *e, dual_instance *out,
                              dual_entry *to)
 {
+    assert(e->option_count >= 1);
     to->stored = NIL;
     to->allowed = ((UINT32_C(1) << (e->option_count - 1u)) - 1u) & ~(e->excluded >> 1);
     to->options = e->options == NIL ? 0 : e->options;
@@ -73,8 +80,10 @@ static void dual_add_options(const kvt_policy *policy, const entry *e, dual_inst
     dual_add_one(out, &now, e->bytes);
 }
 
+/* Copies what the passes need of one entry, and adds what it saves now. */
 static void dual_add_entry(const kvt_policy *policy, const entry *e, dual_instance *out)
 {
+    assert(out->count < out->entries_capacity);
     dual_entry *to = &out->entries[out->count++];
     to->rate = reuse_rate(policy, e);
     to->none = entry_cost(policy, e, KVT_OPTION_NONE);
@@ -87,6 +96,7 @@ static void dual_add_entry(const kvt_policy *policy, const entry *e, dual_instan
     }
 }
 
+/* Asks for the arrays and fills them. KVT_E_MEMORY leaves nothing behind. */
 kvt_status dual_instance_make(kvt_policy *policy, dual_instance *out)
 {
     memset(out, 0, sizeof *out);
@@ -117,6 +127,7 @@ kvt_status dual_instance_make(kvt_policy *policy, dual_instance *out)
     return KVT_OK;
 }
 
+/* Releases the arrays; those that could not be had are NULL. */
 void dual_instance_free(dual_instance *instance)
 {
     kvt_policy *policy = instance->policy;

@@ -35,6 +35,8 @@
 #include "policy/heap.h"
 #include "policy/number.h"
 
+#include <assert.h>
+
 #define LEVELS             3
 #define NIL                UINT32_MAX
 #define TENTATIVE_SKIPS    32u
@@ -471,13 +473,17 @@ extern const policy_ops policy_lru_leaf_ops;
 extern const policy_ops policy_utility_ops;
 extern const policy_ops policy_adaptcache_ops;
 
+/* Says whether an entry has one plain counter: in policies that learn nothing, and where a
+ * caller has set the rate. */
 static inline bool reuse_is_plain(const kvt_policy *policy, const entry *e)
 {
     return !policy->ops->learns || e->rate_set;
 }
 
+/* Returns an entry by its index; the pointer is valid until the pool grows. */
 static inline entry *entry_at(const kvt_policy *policy, uint32_t index)
 {
+    assert(index < policy->entries_capacity);
     return &policy->entries[index];
 }
 
@@ -493,6 +499,7 @@ static inline void entry_prefetch(const kvt_policy *policy, uint32_t index)
 /* A stored option, 1..option_count-1. */
 static inline stored_option *entry_option(const kvt_policy *policy, const entry *e, uint8_t option)
 {
+    assert(option != KVT_OPTION_NONE && option < e->option_count);
     return &policy->options[e->options + option - 1u];
 }
 
@@ -507,6 +514,7 @@ static inline uint64_t entry_bytes(const kvt_policy *policy, const entry *e, uin
 /* Of them, what stays in place when the entry comes there from where it is. */
 static inline uint64_t entry_kept(const kvt_policy *policy, const entry *e, uint8_t to, int level)
 {
+    assert(level >= 0 && level < LEVELS);
     if (to == KVT_OPTION_NONE || e->current == KVT_OPTION_NONE) return 0;
     const stored_option *o = entry_option(policy, e, to);
     if ((o->kept_from >> e->current & 1) == 0) return 0;
@@ -535,6 +543,7 @@ static inline void entry_needs(const kvt_policy *policy, const entry *e, uint8_t
 /* What a byte written to a level costs: write_queue_pass, and the queue of this moment. */
 static inline double engine_write_price(const kvt_policy *policy, int level)
 {
+    assert(level >= 0 && level < LEVELS);
     return policy->write_price[level] +
            BACKGROUND_SHARE * policy->write_queue_s[level] * policy->write_byte_s[level];
 }
@@ -548,6 +557,7 @@ static inline double entry_alpha(const kvt_policy *policy, const entry *e)
 /* Seconds that one use of a option costs, quality included; alpha is the entry's. */
 static inline double option_cost(const stored_option *o, const entry *e, double alpha)
 {
+    assert(alpha >= 0.0);
     if (o->loss <= 0.0) return o->base_cost;
     double loss = (double)e->sensitivity * o->loss;
     return o->base_cost + alpha * (loss < 1.0 ? loss : 1.0);
@@ -578,11 +588,13 @@ static inline bool entry_is_movable(const entry *e)
 /* Where the heap or the buckets of a level keep the places of entries. */
 static inline heap_places engine_places(const kvt_policy *policy, int level)
 {
+    assert(level >= 0 && level < LEVELS);
     unsigned char *first = (unsigned char *)policy->entries;
     return (heap_places){first + offsetof(entry, link) + sizeof(bucket_link) * (size_t)level,
                          sizeof(entry)};
 }
 
+/* Returns the same places as the buckets see them. */
 static inline bucket_links engine_links(const kvt_policy *policy, int level)
 {
     heap_places places = engine_places(policy, level);

@@ -12,8 +12,10 @@
 
 #define ENTRIES_LIMIT (UINT32_C(1) << 30)
 
+/* Asks the caller's allocator, which works as realloc. */
 void *engine_resize(kvt_policy *policy, void *memory, size_t old_bytes, size_t bytes)
 {
+    assert(bytes != 0 || memory != NULL);
     const kvt_allocator *allocator = &policy->config.allocator;
     return allocator->resize(allocator->context, memory, old_bytes, bytes);
 }
@@ -28,8 +30,10 @@ static uint64_t entries_mix(uint64_t handle)
     return mixed ^ mixed >> 32;
 }
 
+/* Returns the bucket where the search for a handle begins. */
 static uint32_t entries_home(const kvt_policy *policy, uint64_t mixed)
 {
+    assert(policy->buckets_capacity != 0);
     return (uint32_t)mixed & (policy->buckets_capacity - 1);
 }
 
@@ -39,13 +43,17 @@ static uint32_t entries_tag(const kvt_policy *policy, uint64_t mixed)
     return (uint32_t)(mixed >> 33) & ~(policy->buckets_capacity / 2 - 1);
 }
 
+/* Returns the index that a bucket holds, without the bits of the hash. */
 static uint32_t entries_in_bucket(const kvt_policy *policy, uint32_t bucket)
 {
+    assert(bucket != NIL);
     return bucket & (policy->buckets_capacity / 2 - 1);
 }
 
+/* Adds an entry to the hash table, which always has a free bucket: it is at most half full. */
 static void entries_link_bucket(kvt_policy *policy, uint32_t index)
 {
+    assert(index < policy->buckets_capacity / 2);
     uint64_t mixed = entries_mix(entry_at(policy, index)->handle);
     uint32_t at = entries_home(policy, mixed);
     while (policy->buckets[at] != NIL)
@@ -72,6 +80,7 @@ static void entries_unlink_bucket(kvt_policy *policy, uint32_t index)
     policy->buckets[hole] = NIL;
 }
 
+/* Finds a handle by linear probing. Asks for the entry's memory before it compares the handle. */
 uint32_t entries_find(const kvt_policy *policy, uint64_t handle)
 {
     uint64_t mixed = entries_mix(handle);
@@ -85,8 +94,10 @@ uint32_t entries_find(const kvt_policy *policy, uint64_t handle)
     return NIL;
 }
 
+/* Moves all buckets into a larger table. False, with the old table in place, without memory. */
 static bool entries_grow_buckets(kvt_policy *policy, uint32_t capacity)
 {
+    assert((capacity & (capacity - 1)) == 0 && capacity > policy->buckets_capacity);
     size_t bytes = sizeof *policy->buckets * capacity;
     uint32_t *table = engine_resize(policy, NULL, 0, bytes);
     if (table == NULL) return false;
@@ -130,6 +141,7 @@ static bool entries_grow(kvt_policy *policy, uint32_t capacity)
     return true;
 }
 
+/* Adds a group of victims, whose buckets stand at the same time as all others. */
 bool entries_add_group(kvt_policy *policy)
 {
     uint32_t count = policy->group_count;
@@ -154,8 +166,10 @@ bool entries_add_group(kvt_policy *policy)
     return true;
 }
 
+/* Works out again what is derived of options: their base cost, and whether they fit their tiers. */
 void options_refresh(kvt_policy *policy, uint32_t first, uint32_t count)
 {
+    assert(first + count <= policy->options_used);
     for (uint32_t i = first; i < first + count; i++) {
         stored_option *o = &policy->options[i];
         o->base_cost = o->load_seconds + o->decode_seconds;
@@ -166,6 +180,7 @@ void options_refresh(kvt_policy *policy, uint32_t first, uint32_t count)
     }
 }
 
+/* Starts the least base cost anew, because the option that had it may be gone. */
 void entries_index_all(kvt_policy *policy)
 {
     policy->least_base_cost = UNLIMITED;
@@ -175,6 +190,7 @@ void entries_index_all(kvt_policy *policy)
     }
 }
 
+/* Asks for the tables. False without memory; entries_close releases what is there. */
 bool entries_open(kvt_policy *policy)
 {
     policy->entries_free = NIL;
@@ -190,6 +206,7 @@ bool entries_open(kvt_policy *policy)
     return options_reserve(policy, KVT_OPTIONS_MAX);
 }
 
+/* Releases all tables, also those of an open that failed halfway. */
 void entries_close(kvt_policy *policy)
 {
     for (uint32_t group = 0; group < policy->group_count; group++)
@@ -215,6 +232,8 @@ void entries_close(kvt_policy *policy)
     }
 }
 
+/* Makes room for one entry more: a slot that was left, one that was never used, or a pool twice
+ * as large. */
 bool entries_reserve(kvt_policy *policy)
 {
     if (policy->entries_free != NIL || policy->entries_used < policy->entries_capacity) return true;
@@ -222,6 +241,7 @@ bool entries_reserve(kvt_policy *policy)
     return entries_grow(policy, policy->entries_capacity * 2);
 }
 
+/* Makes room for a run of options: one that was released, or the end of the pool. */
 bool options_reserve(kvt_policy *policy, uint32_t count)
 {
     if (count < KVT_OPTIONS_MAX && policy->options_free[count] != NIL) return true;
@@ -242,6 +262,7 @@ bool options_reserve(kvt_policy *policy, uint32_t count)
 /* A released run of options keeps the index of the next released run of its length in its head. */
 uint32_t options_take(kvt_policy *policy, uint32_t count)
 {
+    assert(count > 0 && count < KVT_OPTIONS_MAX);
     uint32_t first = policy->options_free[count];
     if (first == NIL) {
         first = policy->options_used;
@@ -250,15 +271,19 @@ uint32_t options_take(kvt_policy *policy, uint32_t count)
         return first;
     }
     policy->options_free[count] = (uint32_t)policy->options[first].bytes[0];
+    assert(first + count <= policy->options_used);
     return first;
 }
 
+/* Releases a run of options to the chain of its length. */
 static void options_give_back(kvt_policy *policy, uint32_t first, uint32_t count)
 {
+    assert(first + count <= policy->options_used && count < KVT_OPTIONS_MAX);
     policy->options[first].bytes[0] = policy->options_free[count];
     policy->options_free[count] = first;
 }
 
+/* Adds an entry at the newest end of a list. */
 void list_add_newest(kvt_policy *policy, recency_list *list, uint32_t index)
 {
     entry *e = entry_at(policy, index);
@@ -269,10 +294,13 @@ void list_add_newest(kvt_policy *policy, recency_list *list, uint32_t index)
     else
         list->oldest = index;
     list->newest = index;
+    assert(list->oldest != NIL);
 }
 
+/* Takes an entry out of the list that it is in. */
 void list_remove(kvt_policy *policy, recency_list *list, uint32_t index)
 {
+    assert(list->newest != NIL && list->oldest != NIL);
     bucket_link *link = &entry_at(policy, index)->link[0];
     if (link->newer != NIL)
         entry_at(policy, link->newer)->link[0].older = link->older;
@@ -288,14 +316,19 @@ void list_remove(kvt_policy *policy, recency_list *list, uint32_t index)
 /* Keeps the number of entries by their highest tier; without stored bytes they count as NONE. */
 void engine_tally(kvt_policy *policy, const entry *e, int by)
 {
+    assert(by == 1 || by == -1);
     int tier = KVT_TIER_NONE;
     if (e->current != KVT_OPTION_NONE) tier = option_home(entry_option(policy, e, e->current)) + 1;
     uint64_t *count = &policy->counters.entries_by_tier[tier];
     *count = (uint64_t)((int64_t)*count + by);
+    assert(*count <= policy->entries_used);
 }
 
+/* Makes an entry the newest child of a held parent. The parent is sorted anew with its first
+ * child, because it is no leaf any more. */
 static void tree_link(kvt_policy *policy, uint32_t index, uint32_t parent)
 {
+    assert(index != parent && entry_at(policy, parent)->state == ENTRY_HELD);
     entry *e = entry_at(policy, index);
     entry *up = entry_at(policy, parent);
     e->parent = parent;
@@ -306,6 +339,8 @@ static void tree_link(kvt_policy *policy, uint32_t index, uint32_t parent)
     if (up->children == 1) policy->ops->index(policy, parent);
 }
 
+/* Takes an entry out of its parent's children; a root stays as it is. The parent is sorted anew
+ * when its last child has left. */
 static void tree_unlink(kvt_policy *policy, uint32_t index)
 {
     entry *e = entry_at(policy, index);
@@ -324,8 +359,10 @@ static void tree_unlink(kvt_policy *policy, uint32_t index)
     if (up->children == 0) policy->ops->index(policy, parent);
 }
 
+/* Gives a handle a slot. The caller has looked for the handle and made room. */
 uint32_t entries_add(kvt_policy *policy, uint64_t handle)
 {
+    assert(handle != 0);
     uint32_t index = policy->entries_free;
     if (index != NIL)
         policy->entries_free = entry_at(policy, index)->link[0].older;
@@ -346,10 +383,12 @@ uint32_t entries_add(kvt_policy *policy, uint64_t handle)
     return index;
 }
 
+/* Forgets a handle and chains its slot for the next one. */
 static void entries_free_slot(kvt_policy *policy, uint32_t index)
 {
     entries_unlink_bucket(policy, index);
     entry *e = entry_at(policy, index);
+    assert(e->state != ENTRY_FREE && e->handle != 0);
     reuse_forget(policy, e);
     e->state = ENTRY_FREE;
     e->handle = 0;
@@ -357,6 +396,8 @@ static void entries_free_slot(kvt_policy *policy, uint32_t index)
     policy->entries_free = index;
 }
 
+/* Copies options as the public calls give them. An upper bound of loss that is missing is the
+ * loss itself. */
 void options_copy(stored_option *to, const kvt_option *options, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++, to++) {
@@ -376,8 +417,10 @@ void options_copy(stored_option *to, const kvt_option *options, uint32_t count)
     }
 }
 
+/* Gives an entry its options: the ladder's run, or a run of its own. */
 static void entries_set_options(kvt_policy *policy, entry *e, const kvt_policy_entry *given)
 {
+    assert(given->ladder <= policy->ladder_count);
     e->shares = given->ladder != 0;
     if (e->shares) {
         const ladder *shared = &policy->ladders[given->ladder - 1];
@@ -416,6 +459,7 @@ void entries_hold(kvt_policy *policy, uint32_t index, const kvt_policy_entry *gi
     e->state = ENTRY_HELD;
     advise_exclude(policy, e);
     policy->held++;
+    assert(policy->held <= policy->entries_used);
     engine_tally(policy, e, 1);
     if (given->parent == 0) return;
     uint32_t parent = entries_find(policy, given->parent);
@@ -427,6 +471,8 @@ void entries_hold(kvt_policy *policy, uint32_t index, const kvt_policy_entry *gi
     if (!leaving) tree_link(policy, index, parent);
 }
 
+/* Forgets the entries that left longest ago, until no more are remembered than the configuration
+ * allows. */
 static void entries_trim_ghosts(kvt_policy *policy)
 {
     while (policy->ghost_count > policy->config.ghosts_max)
@@ -453,6 +499,7 @@ void entries_leave(kvt_policy *policy, uint32_t index, bool remember)
     if (!e->shares) e->options = NIL;
     e->state = ENTRY_GHOST;
     policy->held--;
+    assert(e->parent == NIL && policy->held < policy->entries_used);
     if (!remember) {
         entries_free_slot(policy, index);
         return;
@@ -462,15 +509,19 @@ void entries_leave(kvt_policy *policy, uint32_t index, bool remember)
     entries_trim_ghosts(policy);
 }
 
+/* Forgets one remembered entry. */
 void entries_drop_ghost(kvt_policy *policy, uint32_t index)
 {
+    assert(policy->ghost_count > 0 && entry_at(policy, index)->state == ENTRY_GHOST);
     list_remove(policy, &policy->ghosts, index);
     policy->ghost_count--;
     entries_free_slot(policy, index);
 }
 
+/* Makes a remembered entry the last one to be forgotten. */
 void entries_refresh_ghost(kvt_policy *policy, uint32_t index)
 {
+    assert(entry_at(policy, index)->state == ENTRY_GHOST);
     list_remove(policy, &policy->ghosts, index);
     list_add_newest(policy, &policy->ghosts, index);
 }

@@ -4,8 +4,10 @@
  */
 #include "policy/utility.h"
 
+#include <assert.h>
 #include <string.h>
 
+/* Fills in what a byte costs in each tier now. A policy that counts no uses has no prices. */
 static void explain_prices(const kvt_policy *policy, double price[KVT_TIER_COUNT])
 {
     price[KVT_TIER_NONE] = 0.0;
@@ -23,8 +25,10 @@ static void explain_weights(const kvt_policy *policy, kvt_reuse_weights *out)
     memcpy(out->weight, policy->model->weight, sizeof out->weight);
 }
 
+/* The running counts are kept as they are; all else is worked out here. */
 void kvt_policy_stats_get(const kvt_policy *policy, kvt_policy_stats *out)
 {
+    assert(policy != NULL && out != NULL);
     *out = policy->counters;
     out->entries = policy->held;
     out->ghosts = policy->ghost_count;
@@ -36,6 +40,8 @@ void kvt_policy_stats_get(const kvt_policy *policy, kvt_policy_stats *out)
     explain_weights(policy, &out->reuse);
 }
 
+/* Writes an option as a caller would give it, with the bytes that are really stored when it is
+ * the present one. */
 static void explain_option(const kvt_policy *policy, const entry *e, uint8_t option,
                            kvt_option *out)
 {
@@ -66,14 +72,18 @@ static void explain_option(const kvt_policy *policy, const entry *e, uint8_t opt
     out->kept_from = o->kept_from;
 }
 
+/* Says whether the entry may take an option. A prefix that stored continuations need may not
+ * become NONE. */
 static bool explain_is_feasible(const kvt_policy *policy, const entry *e, uint8_t option)
 {
+    assert(option < e->option_count);
     if (option == KVT_OPTION_NONE) {
         return policy->config.holes == KVT_HOLES_MIXED || e->children == 0;
     }
     return utility_is_reachable(policy, e, option);
 }
 
+/* Weighs every option at the present prices and picks the one with the highest score. */
 static void explain_options(const kvt_policy *policy, const entry *e, kvt_explanation *out)
 {
     double best = 0.0;
@@ -167,9 +177,12 @@ static const char *explain_reason(const kvt_policy *policy, const entry *e,
            "hysteresis times the cost of the move.";
 }
 
+/* Looks at a copy of the engine whose clock is the asked time, so that nothing in the engine
+ * itself changes. */
 kvt_status kvt_policy_explain(const kvt_policy *policy, uint64_t now_ns, uint64_t handle,
                               kvt_explanation *out)
 {
+    assert(policy != NULL && out != NULL);
     memset(out, 0, sizeof *out);
     uint32_t index = entries_find(policy, handle);
     if (index == NIL) return KVT_MISS;
@@ -195,7 +208,9 @@ kvt_status kvt_policy_explain(const kvt_policy *policy, uint64_t now_ns, uint64_
     out->last_access_age_seconds = (double)(view.now_ns - e->last_access_ns) * 1e-9;
     explain_prices(&view, out->price);
     explain_options(&view, e, out);
+    assert(out->option_count == 0 || out->best < out->option_count);
     explain_reuse(&view, e, out);
+    assert(out->reuse_share >= 0.0 && out->reuse_share < 1.0 + 1e-6);
     out->reason = explain_reason(&view, e, out);
     return KVT_OK;
 }
@@ -216,9 +231,12 @@ static void explain_best_worth(const kvt_policy *policy, const entry *e, int lev
     }
 }
 
+/* A policy that counts no uses has recency alone: the seconds since the last use stand for the
+ * time between two. */
 kvt_status kvt_policy_worth_get(const kvt_policy *policy, uint64_t handle, kvt_tier tier,
                                 kvt_policy_worth *out)
 {
+    assert(policy != NULL && out != NULL);
     if (tier <= KVT_TIER_NONE || tier >= KVT_TIER_COUNT) return KVT_E_ARGUMENT;
     memset(out, 0, sizeof *out);
     uint32_t index = entries_find(policy, handle);

@@ -9,18 +9,23 @@
 #define HEAP_ARITY  4u
 #define HEAP_ABSENT UINT32_MAX
 
+/* Returns where an entry keeps its place in the heap. */
 static uint32_t *heap_place(heap_places places, uint32_t entry)
 {
+    assert(places.stride >= sizeof(uint32_t));
     return (uint32_t *)(void *)(places.first + places.stride * entry);
 }
 
+/* Orders items by key, and equal ones by entry, so that the order never depends on history. */
 static bool heap_before(const heap_item *a, const heap_item *b)
 {
     return a->key < b->key || (a->key == b->key && a->entry < b->entry);
 }
 
+/* Puts an item at a place and tells its entry. */
 static void heap_put(heap *h, heap_places places, uint32_t at, heap_item item)
 {
+    assert(at < h->capacity);
     h->items[at] = item;
     *heap_place(places, item.entry) = at;
 }
@@ -48,6 +53,7 @@ static void heap_settle(heap *h, heap_places places, uint32_t at, heap_item item
     heap_put(h, places, at, item);
 }
 
+/* Adds an entry, or moves it to where its new key belongs. */
 void heap_set(heap *h, heap_places places, uint32_t entry, double key)
 {
     uint32_t at = *heap_place(places, entry);
@@ -60,10 +66,12 @@ void heap_set(heap *h, heap_places places, uint32_t entry, double key)
     heap_settle(h, places, at, (heap_item){.key = key, .entry = entry});
 }
 
+/* Takes an entry out, if it is inside; the last item fills its place. */
 void heap_remove(heap *h, heap_places places, uint32_t entry)
 {
     uint32_t at = *heap_place(places, entry);
     if (at == HEAP_ABSENT) return;
+    assert(at < h->count && h->items[at].entry == entry);
     *heap_place(places, entry) = HEAP_ABSENT;
     h->count--;
     if (at == h->count) return;

@@ -4,15 +4,18 @@
  */
 #include "policy/knapsack.h"
 
+#include <assert.h>
 #include <string.h>
 
 #define KNAPSACK_EXACT   12u /* entries up to which the exact search is tried */
 #define KNAPSACK_OPTIONS 32u
 #define KNAPSACK_NODES   100000000u
 
+/* Finds the option of an entry with the highest score above 0, NIL without one. */
 static uint32_t knapsack_best(const knapsack *k, uint32_t i, const double price[LEVELS],
                               double *score_out)
 {
+    assert(k->first[i] <= k->first[i + 1]);
     uint32_t best = NIL;
     *score_out = 0.0;
     for (uint32_t o = k->first[i]; o < k->first[i + 1]; o++) {
@@ -26,9 +29,11 @@ static uint32_t knapsack_best(const knapsack *k, uint32_t i, const double price[
     return best;
 }
 
+/* Answers a pass of the price search over every stride-th entry. */
 static void knapsack_ask(const void *context, const double price[LEVELS], uint32_t stride,
                          price_pass *out)
 {
+    assert(stride >= 1);
     const knapsack *k = context;
     for (uint32_t i = 0; i < k->entries; i += stride) {
         double score;
@@ -46,11 +51,13 @@ static uint64_t choice_bytes(const knapsack *k, uint32_t option, int level)
     return option == NIL ? 0 : k->bytes[(size_t)option * LEVELS + (size_t)level];
 }
 
+/* Returns the value of a choice; NIL is worth nothing. */
 static double choice_value(const knapsack *k, uint32_t option)
 {
     return option == NIL ? 0.0 : k->value[option];
 }
 
+/* Returns the value of a choice less the shadow price of its bytes. */
 static double choice_score(const knapsack *k, uint32_t option, const double price[LEVELS])
 {
     double score = choice_value(k, option);
@@ -59,18 +66,22 @@ static double choice_score(const knapsack *k, uint32_t option, const double pric
     return score;
 }
 
+/* Gives an entry another choice and brings the sums up to date. */
 static void choice_take(const knapsack *k, uint32_t *choice, knapsack_result *out, uint32_t i,
                         uint32_t option)
 {
+    assert(i < k->entries);
     for (int level = 0; level < LEVELS; level++)
         out->used[level] += choice_bytes(k, option, level) - choice_bytes(k, choice[i], level);
     out->primal += choice_value(k, option) - choice_value(k, choice[i]);
     choice[i] = option;
 }
 
+/* Says whether a choice fits all tiers, and in here[] which of them. */
 static bool choice_fits(const knapsack *k, const uint32_t *choice, const knapsack_result *out,
                         uint32_t i, uint32_t option, bool here[LEVELS])
 {
+    assert(i < k->entries);
     bool fits = true;
     for (int level = 0; level < LEVELS; level++) {
         uint64_t then =
@@ -81,8 +92,10 @@ static bool choice_fits(const knapsack *k, const uint32_t *choice, const knapsac
     return fits;
 }
 
+/* Lets a step sink to its place in a heap whose least density stands first. */
 void knapsack_sift(knapsack_step *steps, uint32_t count, uint32_t at)
 {
+    assert(at < count || count == 0);
     knapsack_step item = steps[at];
     for (;;) {
         uint32_t child = 2 * at + 1;
@@ -99,6 +112,7 @@ void knapsack_sift(knapsack_step *steps, uint32_t count, uint32_t at)
 static bool repair_step(const knapsack *k, const uint32_t *choice, const knapsack_result *out,
                         uint32_t i, int level, knapsack_step *way)
 {
+    assert(i < k->entries && level >= 0 && level < LEVELS);
     uint64_t now = choice_bytes(k, choice[i], level);
     double score = choice_score(k, choice[i], out->price);
     bool found = false;
@@ -123,6 +137,7 @@ static bool repair_step(const knapsack *k, const uint32_t *choice, const knapsac
     return found;
 }
 
+/* Makes an overfull placement fit, tier by tier, by the steps that lose least score per byte. */
 static void knapsack_repair(const knapsack *k, uint32_t *choice, knapsack_step *steps,
                             knapsack_result *out)
 {
@@ -173,6 +188,7 @@ static bool fill_step(const knapsack *k, const uint32_t *choice, const knapsack_
     return found;
 }
 
+/* Gives away what room is left, to the entries that gain most by it. */
 static void knapsack_fill(const knapsack *k, uint32_t *choice, knapsack_step *steps,
                           knapsack_result *out)
 {
@@ -212,8 +228,10 @@ typedef struct exact_search {
     uint64_t nodes;
 } exact_search;
 
+/* Tries the options of entry i and of all that follow it. */
 static void exact_visit(exact_search *search, uint32_t i, double value, const uint64_t free[LEVELS])
 {
+    assert(i <= search->k->entries && search->k->entries <= KNAPSACK_EXACT);
     const knapsack *k = search->k;
     if (i == k->entries) {
         if (value <= search->best_value) return;
@@ -241,6 +259,7 @@ static void exact_visit(exact_search *search, uint32_t i, double value, const ui
     }
 }
 
+/* Says whether another option of the same entry is worth as much and takes no more. */
 static bool exact_dominated(const knapsack *k, uint32_t i, uint32_t option)
 {
     if (k->value[option] <= 0.0) return true;
@@ -256,8 +275,10 @@ static bool exact_dominated(const knapsack *k, uint32_t i, uint32_t option)
     return false;
 }
 
+/* Sorts the options of an entry by score, those that are dominated left out. */
 static void exact_sort(exact_search *search, uint32_t i)
 {
+    assert(i < KNAPSACK_EXACT);
     const knapsack *k = search->k;
     uint32_t count = 0;
     for (uint32_t o = k->first[i]; o <= k->first[i + 1]; o++) {
@@ -273,6 +294,7 @@ static void exact_sort(exact_search *search, uint32_t i)
         search->order[i][at] = option;
     }
     search->count[i] = count;
+    assert(count >= 1 && count <= KNAPSACK_OPTIONS + 1);
 }
 
 /* Improves a choice of few entries to the best one; with more it stays as it is. */
@@ -291,6 +313,8 @@ static void knapsack_exact(const knapsack *k, uint32_t *choice, knapsack_result 
         choice_take(k, choice, out, i, search.best[i]);
 }
 
+/* Solves an instance: prices first, then the choices at these prices, made to fit, filled up,
+ * and for a dozen entries exact. */
 void knapsack_solve(const knapsack *instance, uint32_t *choice, knapsack_step *steps,
                     knapsack_result *out)
 {
@@ -311,5 +335,7 @@ void knapsack_solve(const knapsack *instance, uint32_t *choice, knapsack_step *s
     }
     knapsack_repair(k, choice, steps, out);
     knapsack_fill(k, choice, steps, out);
+    for (int level = 0; level < LEVELS; level++)
+        assert(out->used[level] <= k->capacity[level] || k->entries == 0);
     knapsack_exact(k, choice, out);
 }

@@ -14,6 +14,8 @@
 #include <assert.h>
 #include <string.h>
 
+/* Makes room for a plan of so many moves. The table stays at most half full, so a free slot is
+ * found soon. */
 bool ledger_reserve(kvt_policy *policy, uint32_t moves)
 {
     uint64_t wanted = 2 * ((uint64_t)policy->in_flight_count + moves);
@@ -38,9 +40,11 @@ bool ledger_reserve(kvt_policy *policy, uint32_t moves)
     }
     policy->in_flight = grown;
     policy->in_flight_capacity = (uint32_t)capacity;
+    assert((capacity & (capacity - 1)) == 0 && capacity >= wanted);
     return true;
 }
 
+/* Finds a move by its id; NULL when it has ended or never was. */
 move_in_flight *ledger_find(kvt_policy *policy, uint64_t id)
 {
     if (id == 0 || policy->in_flight_capacity == 0) return NULL;
@@ -52,8 +56,10 @@ move_in_flight *ledger_find(kvt_policy *policy, uint64_t id)
 static void ledger_count(kvt_policy *policy, const entry *e, const move_in_flight *move, int level,
                          int by)
 {
+    assert(by == 1 || by == -1);
     uint64_t sign = by > 0 ? 1 : UINT64_MAX; /* modulo 2^64 */
     uint64_t source = entry_bytes(policy, e, move->from, level);
+    assert(move->kept[level] <= source && move->kept[level] <= move->to_bytes[level]);
     policy->used[level] += sign * (move->to_bytes[level] - move->kept[level]);
     policy->releasing[level] += sign * (source - move->kept[level]);
     policy->tenants[e->tenant].used[level] += sign * (move->to_bytes[level] - source);
@@ -83,12 +89,14 @@ move_in_flight *ledger_begin(kvt_policy *policy, uint32_t index, uint8_t to)
     write_queue_add(policy, move, 1.0);
     e->move = (uint32_t)(move->id & mask);
     policy->in_flight_count++;
+    assert(ledger_find(policy, move->id) == move);
     return move;
 }
 
 /* Corrects a move to the bytes really stored, which have been found to fit. */
 void ledger_correct(kvt_policy *policy, move_in_flight *move, const uint64_t actual[LEVELS])
 {
+    assert(move->id != 0 && move->to != KVT_OPTION_NONE);
     const entry *e = entry_at(policy, move->entry);
     for (int level = 0; level < LEVELS; level++) {
         ledger_count(policy, e, move, level, -1);
@@ -101,6 +109,7 @@ void ledger_correct(kvt_policy *policy, move_in_flight *move, const uint64_t act
 /* Ends a move: done releases its source, otherwise its target; the entry's option follows. */
 void ledger_end(kvt_policy *policy, move_in_flight *move, bool done)
 {
+    assert(policy->in_flight_count > 0 && entry_at(policy, move->entry)->move != NIL);
     entry *e = entry_at(policy, move->entry);
     if (!done) write_queue_add(policy, move, -1.0);
     for (int level = 0; level < LEVELS; level++) {
@@ -125,6 +134,7 @@ void ledger_end(kvt_policy *policy, move_in_flight *move, bool done)
     policy->in_flight_count--;
 }
 
+/* Says whether bytes fit beside all that is stored and reserved. */
 bool ledger_fits(const kvt_policy *policy, const uint64_t bytes[LEVELS])
 {
     for (int level = 0; level < LEVELS; level++) {

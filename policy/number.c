@@ -6,6 +6,7 @@
  */
 #include "policy/number.h"
 
+#include <assert.h>
 #include <string.h>
 
 #define NUMBER_STEPS 64
@@ -123,6 +124,7 @@ double number_exp2(double x)
     return power * (base + base * sum);
 }
 
+/* Adds two numbers that are given and wanted as logarithms. */
 double number_log2_add(double a, double b)
 {
     double high = a > b ? a : b;
@@ -131,14 +133,17 @@ double number_log2_add(double a, double b)
     return high + number_log2(1.0 + number_exp2(-gap));
 }
 
+/* Starts a text in the caller's memory, which may be too small or missing: the length counts on. */
 void text_start(text *out, char *to, size_t size)
 {
+    assert(out != NULL);
     out->to = to;
     out->size = to != NULL ? size : 0;
     out->length = 0;
     if (out->size > 0) to[0] = '\0';
 }
 
+/* Adds a letter, if there is room for it and the end. */
 static void text_add_char(text *out, char letter)
 {
     if (out->length + 1 < out->size) {
@@ -148,12 +153,15 @@ static void text_add_char(text *out, char letter)
     out->length++;
 }
 
+/* Adds words. */
 void text_add(text *out, const char *words)
 {
+    assert(words != NULL);
     while (*words != '\0')
         text_add_char(out, *words++);
 }
 
+/* Adds a number in decimal digits. */
 void text_add_number(text *out, uint64_t number)
 {
     char digits[20];
@@ -166,6 +174,7 @@ void text_add_number(text *out, uint64_t number)
         text_add_char(out, digits[--count]);
 }
 
+/* Adds a number exactly, in hexadecimal digits, so that a log says the same on every machine. */
 void text_add_double(text *out, double number)
 {
     uint64_t bits;
@@ -189,8 +198,10 @@ void text_add_double(text *out, double number)
     text_add_number(out, (uint64_t)(power < 0 ? -power : power));
 }
 
+/* Says whether two texts are the same. */
 bool text_equal(const char *a, const char *b)
 {
+    assert(a != NULL && b != NULL);
     while (*a != '\0' && *a == *b) {
         a++;
         b++;

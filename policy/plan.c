@@ -7,6 +7,9 @@
 #include "kvterrace/policy.h"
 #include "policy/number.h"
 
+#include <assert.h>
+
+/* Says whether no tier holds bytes. */
 static bool plan_is_zero(const uint64_t bytes[KVT_TIER_COUNT])
 {
     for (int tier = 0; tier < KVT_TIER_COUNT; tier++)
@@ -77,10 +80,12 @@ static const char *plan_carry_out(const kvt_move *move, uint64_t held[KVT_TIER_C
     return NULL;
 }
 
+/* Carries the plan out on a copy of the ledger, move by move, and stops at the first fault. */
 kvt_status kvt_plan_check(const kvt_plan *plan, const uint64_t used[KVT_TIER_COUNT],
                           const uint64_t capacity[KVT_TIER_COUNT], char *message,
                           size_t message_size)
 {
+    assert(plan != NULL);
     text out;
     text_start(&out, message, message_size);
     if (plan->count > plan->capacity || (plan->count > 0 && plan->moves == NULL)) {
@@ -110,6 +115,7 @@ kvt_status kvt_plan_check(const kvt_plan *plan, const uint64_t used[KVT_TIER_COU
     return KVT_OK;
 }
 
+/* Adds the bytes of the three real tiers after a label. */
 static void plan_add_bytes(text *out, const char *label, const uint64_t bytes[KVT_TIER_COUNT])
 {
     text_add(out, label);

@@ -21,13 +21,16 @@ static const policy_ops *const policy_table[] = {
 };
 #define POLICY_COUNT (sizeof policy_table / sizeof policy_table[0])
 
+/* Names come in the order of the table; the first past its end is NULL. */
 const char *kvt_policy_name_at(size_t index)
 {
     return index < POLICY_COUNT ? policy_table[index]->name : NULL;
 }
 
+/* Fills in the defaults that docs/POLICY.md explains. */
 void kvt_policy_config_init(kvt_policy_config *config)
 {
+    assert(config != NULL);
     memset(config, 0, sizeof *config);
     config->struct_size = sizeof *config;
     config->name = "utility";
@@ -43,11 +46,14 @@ void kvt_policy_config_init(kvt_policy_config *config)
     config->seed = 1;
 }
 
+/* Says whether a number lies in a range; NaN lies in none. */
 static bool policy_in_range(double number, double least, double most)
 {
+    assert(least <= most);
     return number >= least && number <= most; /* false for NaN */
 }
 
+/* Returns what is wrong with the facts of a tier, or NULL. */
 const char *policy_tier_fault(const kvt_policy_config *config)
 {
     if (config->tiers[KVT_TIER_NONE].capacity_bytes != 0) return "tier none cannot have a capacity";
@@ -94,16 +100,21 @@ static const char *policy_config_fault(const kvt_policy_config *config)
     return policy_tier_fault(config);
 }
 
+/* Finds a policy by its name; NULL when there is none of that name. */
 static const policy_ops *policy_find_ops(const char *name)
 {
+    assert(name != NULL);
     for (size_t i = 0; i < POLICY_COUNT; i++)
         if (text_equal(policy_table[i]->name, name)) return policy_table[i];
     return NULL;
 }
 
+/* Checks the configuration, then asks for all tables at once: an engine that is open needs no
+ * memory for a decision. */
 kvt_status kvt_policy_open(const kvt_policy_config *config, kvt_policy **policy_out, char *message,
                            size_t message_size)
 {
+    assert(config != NULL && policy_out != NULL);
     text out;
     text_start(&out, message, message_size);
     *policy_out = NULL;
@@ -144,6 +155,7 @@ kvt_status kvt_policy_open(const kvt_policy_config *config, kvt_policy **policy_
     return KVT_E_MEMORY;
 }
 
+/* Releases all that the engine asked for. Moves in flight are forgotten; nothing is carried out. */
 void kvt_policy_close(kvt_policy *policy)
 {
     if (policy == NULL) return;
@@ -158,8 +170,10 @@ void kvt_policy_close(kvt_policy *policy)
     engine_resize(policy, policy, sizeof *policy, 0);
 }
 
+/* Checks an entry as a caller offers it: handles, numbers, and options or a ladder, never both. */
 static bool policy_entry_is_sound(const kvt_policy *policy, const kvt_policy_entry *given)
 {
+    assert(given != NULL);
     if (given->handle == 0 || given->handle == given->parent) return false;
     if (!policy_in_range(given->sensitivity, 0.0, 1e6)) return false;
     if (given->tenant >= KVT_TENANTS_MAX) return false;
@@ -186,6 +200,7 @@ void engine_set_clock(kvt_policy *policy, uint64_t now_ns)
 /* One use now, and `prior` more that its class lets expect. */
 static void policy_count_use(kvt_policy *policy, uint32_t index, double prior)
 {
+    assert(prior >= 0.0);
     entry *e = entry_at(policy, index);
     policy->counters.accesses++;
     if (policy->ops->counts)
@@ -230,9 +245,12 @@ static uint32_t policy_take_in(kvt_policy *policy, uint32_t index, const kvt_pol
         policy->ghost_count--;
     }
     entries_hold(policy, index, given);
+    assert(entry_at(policy, index)->handle == given->handle);
     return index;
 }
 
+/* Counts the use first, so that the entry is weighed with it, then lets the policy place the
+ * entry. What is refused stays as a remembered entry. */
 kvt_status kvt_policy_admit(kvt_policy *policy, uint64_t now_ns, const kvt_policy_entry *given,
                             kvt_plan *plan)
 {
@@ -270,6 +288,7 @@ kvt_status kvt_policy_admit(kvt_policy *policy, uint64_t now_ns, const kvt_polic
         tentative_end(policy, &work);
     }
     if (placed) {
+        assert(plan->count > 0 && plan->moves[plan->count - 1].kind == KVT_MOVE_PUT);
         policy->counters.admitted++;
         return KVT_OK;
     }
@@ -278,6 +297,8 @@ kvt_status kvt_policy_admit(kvt_policy *policy, uint64_t now_ns, const kvt_polic
     return KVT_REFUSED;
 }
 
+/* Takes bytes into the ledger as they are. Nothing is weighed: an entry that lies on a device is
+ * there whether it pays or not. */
 kvt_status kvt_policy_adopt(kvt_policy *policy, uint64_t now_ns, const kvt_policy_entry *given,
                             uint8_t option)
 {
@@ -310,6 +331,8 @@ kvt_status kvt_policy_adopt(kvt_policy *policy, uint64_t now_ns, const kvt_polic
     return KVT_OK;
 }
 
+/* Counts the use, also of an entry that is only remembered, and lets the policy improve the
+ * entry's place. */
 kvt_status kvt_policy_access(kvt_policy *policy, uint64_t now_ns, uint64_t handle, kvt_plan *plan)
 {
     assert(policy != NULL);
@@ -328,6 +351,7 @@ kvt_status kvt_policy_access(kvt_policy *policy, uint64_t now_ns, uint64_t handl
     return KVT_OK;
 }
 
+/* Bounds what the background may move in this call. */
 kvt_status kvt_policy_tick(kvt_policy *policy, uint64_t now_ns, uint32_t moves_max,
                            uint64_t bytes_max, kvt_plan *plan)
 {
@@ -340,6 +364,7 @@ kvt_status kvt_policy_tick(kvt_policy *policy, uint64_t now_ns, uint32_t moves_m
     work.bytes_left = bytes_max;
     policy->ops->tick(policy, &work);
     tentative_end(policy, &work);
+    assert(plan->count <= moves_max);
     return KVT_OK;
 }
 
@@ -357,8 +382,10 @@ static bool policy_correct(kvt_policy *policy, move_in_flight *move, const uint6
     return true;
 }
 
+/* Counts a change as a promotion when the entry rises, or has more bytes in its highest tier. */
 static void policy_count_change(kvt_policy *policy, const entry *e, uint8_t from, uint8_t to)
 {
+    assert(from != KVT_OPTION_NONE && to != KVT_OPTION_NONE);
     const stored_option *old = entry_option(policy, e, from);
     const stored_option *new = entry_option(policy, e, to);
     int home = option_home(old);
@@ -370,6 +397,8 @@ static void policy_count_change(kvt_policy *policy, const entry *e, uint8_t from
     }
 }
 
+/* Ends a move that was carried out: the ledger releases its source, the entry is where the move
+ * took it. */
 kvt_status kvt_policy_commit(kvt_policy *policy, uint64_t move_id, const uint64_t *actual_bytes)
 {
     assert(policy != NULL);
@@ -407,6 +436,8 @@ kvt_status kvt_policy_commit(kvt_policy *policy, uint64_t move_id, const uint64_
     return KVT_OK;
 }
 
+/* Ends a move that was not carried out. A new entry that is not stored is remembered like one
+ * that has left. */
 kvt_status kvt_policy_abort(kvt_policy *policy, uint64_t move_id)
 {
     assert(policy != NULL);
@@ -422,6 +453,7 @@ kvt_status kvt_policy_abort(kvt_policy *policy, uint64_t move_id)
     return KVT_OK;
 }
 
+/* Takes an entry out of ledger and index whatever its state. Bytes that it stored count as gone. */
 kvt_status kvt_policy_remove(kvt_policy *policy, uint64_t handle)
 {
     assert(policy != NULL);
@@ -438,6 +470,7 @@ kvt_status kvt_policy_remove(kvt_policy *policy, uint64_t handle)
     }
     for (int level = 0; level < LEVELS; level++) {
         uint64_t held = entry_bytes(policy, e, e->current, level);
+        assert(policy->used[level] >= held);
         policy->used[level] -= held;
         policy->tenants[e->tenant].used[level] -= held;
     }
@@ -445,6 +478,7 @@ kvt_status kvt_policy_remove(kvt_policy *policy, uint64_t handle)
     return KVT_OK;
 }
 
+/* Takes an entry out of the index until the last pin is gone. */
 kvt_status kvt_policy_pin(kvt_policy *policy, uint64_t handle)
 {
     assert(policy != NULL);
@@ -455,6 +489,7 @@ kvt_status kvt_policy_pin(kvt_policy *policy, uint64_t handle)
     return KVT_OK;
 }
 
+/* Gives one pin back; an unpin without a pin is a miss. */
 kvt_status kvt_policy_unpin(kvt_policy *policy, uint64_t handle)
 {
     assert(policy != NULL);
@@ -466,8 +501,10 @@ kvt_status kvt_policy_unpin(kvt_policy *policy, uint64_t handle)
     return KVT_OK;
 }
 
+/* Reads the present option of an entry. */
 uint8_t kvt_policy_option(const kvt_policy *policy, uint64_t handle)
 {
+    assert(policy != NULL);
     uint32_t index = entries_find(policy, handle);
     return index == NIL ? KVT_OPTION_NONE : entry_at(policy, index)->current;
 }

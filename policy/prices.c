@@ -14,6 +14,7 @@
  */
 #include "policy/knapsack.h"
 
+#include <assert.h>
 #include <string.h>
 
 #define SEARCH_SAMPLE 4096u /* entries of the first sample, about */
@@ -30,8 +31,11 @@
 #define SETTLE_NEAR   1e-3   /* with every tier this close to full, in octaves */
 #define SETTLE_BOXES  4u     /* at most, one after the other */
 
+/* Asks the instance once at the present prices, and keeps what was best so far. Any prices give
+ * an upper bound; those that fit give a placement too. */
 static price_pass search_look(price_search *search)
 {
+    assert(search->stride >= 1);
     price_pass pass = {0};
     search->ask(search->context, search->price, search->stride, &pass);
     double scale = (double)search->stride;
@@ -56,13 +60,16 @@ static price_pass search_look(price_search *search)
 /* What was best over fewer entries says nothing of more. */
 static void search_begin(price_search *search, uint32_t entries)
 {
+    assert(entries >= 1);
     uint32_t stride = search->entries / entries | 1;
     if (stride != search->stride) search->best = UNLIMITED;
     search->stride = stride;
 }
 
+/* Says whether more is asked of a tier than it holds, at the present prices. */
 static bool search_overflows(price_search *search, int level)
 {
+    assert(level >= 0 && level < LEVELS);
     return search_look(search).used[level] > search->capacity[level];
 }
 
@@ -99,11 +106,14 @@ static bool search_bracket(price_search *search, int level, double *low, double 
     }
 }
 
+/* Bisects the price of one tier in the log domain, the others held. */
 static void search_balance(price_search *search, int level, int halves)
 {
+    assert(halves >= 0);
     double low;
     double high;
     if (!search_bracket(search, level, &low, &high)) return;
+    assert(low <= high);
     double a = number_log2(low > SEARCH_LOW ? low : SEARCH_LOW);
     double b = number_log2(high);
     for (int i = 0; i < halves; i++) {
@@ -149,6 +159,7 @@ static double settle_excess(const price_search *search, const price_pass *pass, 
     return share > 0.5 ? number_log2(share) : -1.0;
 }
 
+/* Measures how demand answers when each price rises a little. */
 static void settle_measure(price_search *search, slopes *out)
 {
     price_pass here = search_look(search);
@@ -189,6 +200,7 @@ static void settle_aim(const slopes *given, const double excess[LEVELS], double 
         for (int j = i + 1; j < LEVELS; j++)
             move[i] -= a[i][j] * move[j];
         move[i] /= a[i][i];
+        assert(number_is_finite(move[i]));
         if (move[i] > 1.0) move[i] = 1.0;
         if (move[i] < -1.0) move[i] = -1.0;
     }
@@ -218,6 +230,7 @@ typedef struct box {
 /* Around the best prices known, so that these lie in every box. */
 static void settle_narrow(price_search *search, box *sides)
 {
+    assert(search->narrow != NULL);
     if (search->best < UNLIMITED) {
         memcpy(search->price, search->best_price, sizeof search->price);
     }
@@ -225,11 +238,13 @@ static void settle_narrow(price_search *search, box *sides)
     for (int level = 0; level < LEVELS; level++) {
         sides->low[level] = search->price[level] / factor;
         sides->high[level] = search->price[level] * factor;
+        assert(sides->low[level] <= sides->high[level]);
     }
     search->narrow(search->context, search->price, sides->low, sides->high);
     search->passes++;
 }
 
+/* Says whether all prices lie between the sides of the box; a price of 0 has no sides. */
 static bool settle_is_inside(const double price[LEVELS], const box *sides)
 {
     for (int level = 0; level < LEVELS; level++) {
@@ -276,8 +291,11 @@ static void settle_stage(price_search *search, slopes *known, const box *sides, 
     memcpy(search->price, search->best_price, sizeof search->price);
 }
 
+/* Finds prices over a small sample, corrects them over a larger one, and ends with all entries.
+ * A box that the prices leave gets a new one around them. */
 void price_find(price_search *search, uint32_t refine)
 {
+    assert(search->ask != NULL);
     static const box open = {{0.0, 0.0, 0.0}, {UNLIMITED, UNLIMITED, UNLIMITED}};
     slopes known;
     search->placed = 0.0;

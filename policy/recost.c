@@ -9,6 +9,8 @@
 #include <assert.h>
 #include <string.h>
 
+/* Says whether options are those of the entry: as many, the same variants, bytes in the same
+ * tiers. */
 static bool recost_fits(const kvt_policy *policy, const entry *e, const kvt_option *options,
                         uint32_t count)
 {
@@ -34,6 +36,7 @@ static kvt_status recost_find(const kvt_policy *policy, uint64_t handle, const k
     return fits ? KVT_OK : KVT_E_ARGUMENT;
 }
 
+/* Takes new seconds and losses over and sorts the entry anew. */
 kvt_status kvt_policy_recost(kvt_policy *policy, uint64_t handle, const kvt_option *options,
                              uint32_t count)
 {
@@ -56,6 +59,8 @@ kvt_status kvt_policy_recost(kvt_policy *policy, uint64_t handle, const kvt_opti
     return KVT_OK;
 }
 
+/* Takes new bytes over. An entry whose move is in flight keeps what was reserved for it, so the
+ * call has to come later. */
 kvt_status kvt_policy_resize(kvt_policy *policy, uint64_t handle, const kvt_option *options,
                              uint32_t count)
 {

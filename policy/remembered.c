@@ -14,6 +14,7 @@
  */
 #include "policy/engine.h"
 
+#include <assert.h>
 #include <string.h>
 
 typedef struct sketch {
@@ -33,6 +34,7 @@ static uint32_t remembered_bits(double number)
     return (double)near > number ? bits - 1 : bits;
 }
 
+/* Reads a float that was cut off to its upper bits. */
 static double remembered_number(uint32_t bits)
 {
     float number;
@@ -40,8 +42,10 @@ static double remembered_number(uint32_t bits)
     return (double)number;
 }
 
+/* Returns the seconds of one use of a point, quality included. */
 static double sketch_cost(const sketch *s, const entry *e, double alpha)
 {
+    assert(alpha >= 0.0);
     double loss = (double)e->sensitivity * s->loss;
     return s->seconds + alpha * (loss < 1.0 ? loss : 1.0);
 }
@@ -49,6 +53,7 @@ static double sketch_cost(const sketch *s, const entry *e, double alpha)
 /* The point that stands for two of one tier: `small` has the fewer bytes. */
 static sketch sketch_join(const sketch *large, const sketch *small, const entry *e, double alpha)
 {
+    assert(large->level == small->level && large->bytes >= small->bytes);
     sketch both = *small;
     if (large->seconds < both.seconds) both.seconds = large->seconds;
     if (large->loss < both.loss) both.loss = large->loss;
@@ -72,6 +77,7 @@ static void sketch_add(sketch *points, uint32_t *count, const sketch *added)
 /* Joins the two neighbours whose common point promises least that neither kept. */
 static void sketch_shrink(sketch *points, uint32_t *count, const entry *e, double alpha)
 {
+    assert(*count > 1);
     uint32_t best = 0;
     double least = UNLIMITED;
     for (uint32_t i = 0; i + 1 < *count; i++) {
@@ -87,8 +93,11 @@ static void sketch_shrink(sketch *points, uint32_t *count, const entry *e, doubl
     memmove(&points[best + 1], &points[best + 2], (*count - best - 1) * sizeof *points);
 }
 
+/* Draws at most REMEMBERED_POINTS points of the options of an entry that leaves. Neighbours are
+ * joined until so few are left. */
 void remembered_keep(const kvt_policy *policy, entry *e)
 {
+    assert(!e->shares);
     sketch points[KVT_OPTIONS_MAX];
     uint32_t count = 0;
     double alpha = entry_alpha(policy, e);
@@ -115,11 +124,14 @@ void remembered_keep(const kvt_policy *policy, entry *e)
     e->excluded = 0;
 }
 
+/* Turns a point back into an option, for the bound alone. */
 void remembered_option(const kvt_policy *policy, const entry *e, uint32_t point, stored_option *out)
 {
+    assert(e->state == ENTRY_GHOST && point + 1u < e->option_count);
     const remembered_point *from = &e->points[point];
     memset(out, 0, sizeof *out);
     int level = (int)(from->bytes & 3);
+    assert(level < LEVELS);
     double bytes = remembered_number(from->bytes & ~UINT32_C(3));
     out->load_seconds = remembered_number((uint32_t)from->seconds << 16);
     out->loss = remembered_number((uint32_t)from->loss << 16);

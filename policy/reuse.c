@@ -16,6 +16,7 @@
  */
 #include "policy/engine.h"
 
+#include <assert.h>
 #include <string.h>
 
 #define REUSE_MOST  1e30f
@@ -25,11 +26,13 @@
 /* h_k: each four times the one before, so that one power gives all. */
 const double reuse_half_lives[HALF_LIVES] = {18.75, 75.0, 300.0, 1200.0, 4800.0, 19200.0};
 
+/* Returns seconds since the first time that the engine saw; small numbers keep their digits. */
 double reuse_seconds(const kvt_policy *policy, uint64_t at_ns)
 {
     return at_ns > policy->base_ns ? (double)(at_ns - policy->base_ns) * 1e-9 : 0.0;
 }
 
+/* Works out what is left of each half-life after some seconds, by one power and squares of it. */
 void reuse_decays(double seconds, double decay[HALF_LIVES])
 {
     double x = seconds > 0.0 ? number_exp2(-seconds / reuse_half_lives[HALF_LIVES - 1]) : 1.0;
@@ -54,8 +57,10 @@ static uint16_t reuse_pack(double count, uint64_t dither)
     return (uint16_t)((bits >> 42) - (UINT64_C(991) << 10));
 }
 
+/* Unpacks a count from its 16 bits. */
 double reuse_count(const entry *e, int k)
 {
+    assert(k >= 0 && k < HALF_LIVES);
     if (e->uses[k] == 0) return 0.0;
     uint64_t bits = ((uint64_t)e->uses[k] + (UINT64_C(991) << 10)) << 42;
     double count;
@@ -63,13 +68,16 @@ double reuse_count(const entry *e, int k)
     return count;
 }
 
+/* Returns what is left of a plain count after some seconds. */
 static double plain_decay(const kvt_policy *policy, double seconds)
 {
     return seconds > 0.0 ? number_exp2(-seconds / policy->config.half_life_seconds) : 1.0;
 }
 
+/* Counts uses in a plain counter of one half-life. */
 static void plain_use(kvt_policy *policy, entry *e, double weight)
 {
+    assert(weight >= 0.0);
     double passed =
         reuse_seconds(policy, policy->now_ns) - reuse_seconds(policy, e->last_access_ns);
     double more = (double)e->count[0] * plain_decay(policy, passed) + weight;
@@ -77,8 +85,11 @@ static void plain_use(kvt_policy *policy, entry *e, double weight)
     e->last_access_ns = policy->now_ns;
 }
 
+/* Counts uses now. The model learns from the use first, as the entry stood before it, and the
+ * entry's part of the open sums is taken out and put back around the change. */
 void reuse_use(kvt_policy *policy, entry *e, double weight)
 {
+    assert(weight >= 0.0);
     if (reuse_is_plain(policy, e)) {
         plain_use(policy, e, weight);
         return;
@@ -116,8 +127,11 @@ void reuse_adopt(kvt_policy *policy, entry *e)
     reuse_expose(policy, e, 1.0);
 }
 
+/* Gives an entry a plain counter with the rate that a caller has set. The model forgets the
+ * entry: its uses say nothing of the weights any more. */
 void reuse_set_rate(kvt_policy *policy, entry *e, double uses_per_s)
 {
+    assert(uses_per_s >= 0.0);
     reuse_use(policy, e, 0.0);
     reuse_forget(policy, e);
     e->rate_set = true;
@@ -141,8 +155,11 @@ static bool plain_raise(kvt_policy *policy, entry *up, const entry *child)
     return true;
 }
 
+/* Raises the counts of a prefix to those of its continuation, term by term, as of the later of
+ * their last uses. */
 static bool learned_raise(kvt_policy *policy, entry *up, const entry *child)
 {
+    assert(up != child);
     double later =
         reuse_seconds(policy, child->last_access_ns) - reuse_seconds(policy, up->last_access_ns);
     double up_decay[HALF_LIVES], child_decay[HALF_LIVES];
@@ -172,6 +189,8 @@ static bool learned_raise(kvt_policy *policy, entry *up, const entry *child)
     return true;
 }
 
+/* Raises a prefix to its continuation; false when nothing changed, so that a walk up the tree
+ * can end. */
 bool reuse_raise(kvt_policy *policy, entry *up, const entry *child)
 {
     if (reuse_is_plain(policy, up) != reuse_is_plain(policy, child)) return false;
@@ -184,12 +203,15 @@ bool reuse_raise(kvt_policy *policy, entry *up, const entry *child)
     return learned_raise(policy, up, child);
 }
 
+/* Returns log2 of a plain count as of the engine's base time: an order that does not age. */
 double reuse_log_count(const kvt_policy *policy, const entry *e)
 {
     double when = reuse_seconds(policy, e->last_access_ns) / policy->config.half_life_seconds;
     return (e->count[0] > 1e-30f ? number_log2((double)e->count[0]) : REUSE_EMPTY) + when;
 }
 
+/* Works out an entry's rate, its half-life and the uses to come, in one pass over the
+ * half-lives. */
 reuse_now reuse_look(const kvt_policy *policy, const entry *e)
 {
     double age = reuse_seconds(policy, policy->now_ns) - reuse_seconds(policy, e->last_access_ns);
@@ -214,15 +236,18 @@ reuse_now reuse_look(const kvt_policy *policy, const entry *e)
         x *= x;
     }
     now.uses *= 1.0 / REUSE_LN2;
+    assert(now.rate >= 0.0 && now.uses >= 0.0);
     now.half_life = slope > 1e-100 ? now.rate / slope : reuse_half_lives[HALF_LIVES - 1];
     return now;
 }
 
+/* Returns an entry's rate alone. */
 double reuse_rate(const kvt_policy *policy, const entry *e)
 {
     return reuse_look(policy, e).rate;
 }
 
+/* Moves the victims' buckets up, once in a unit of the order. */
 void reuse_set_now(kvt_policy *policy)
 {
     double now = reuse_seconds(policy, policy->now_ns) / ORDER_SECONDS;

@@ -14,6 +14,7 @@
  */
 #include "policy/engine.h"
 
+#include <assert.h>
 #include <string.h>
 
 #define MODEL_SAMPLE 4096.0 /* entries that are watched, about */
@@ -23,11 +24,13 @@
 #define MODEL_WORTH  16.0   /* as if from so many uses */
 #define MODEL_LEAST  1e-4   /* weights stay above: what is not there now may come */
 
+/* Works the weights out of what was found and exposed, and the rates out of the weights. */
 static void model_weigh(reuse_model *m)
 {
     for (int kind = 0; kind < KVT_REUSE_KINDS; kind++) {
         for (int k = 0; k < HALF_LIVES; k++) {
             double weight = m->found[kind][k] / m->exposed[kind][k];
+            assert(m->found[kind][k] >= 0.0 && m->exposed[kind][k] > 0.0);
             if (weight < MODEL_LEAST) weight = MODEL_LEAST;
             m->weight[kind][k] = weight;
             m->rate[kind][k] = weight * (REUSE_LN2 / reuse_half_lives[k]);
@@ -36,6 +39,7 @@ static void model_weigh(reuse_model *m)
     }
 }
 
+/* Starts every weight alike and chooses how many handles are watched. */
 bool reuse_model_open(kvt_policy *policy)
 {
     if (!policy->ops->learns) return true;
@@ -57,11 +61,14 @@ bool reuse_model_open(kvt_policy *policy)
     return true;
 }
 
+/* Releases the model of a policy that has one. */
 void reuse_model_close(kvt_policy *policy)
 {
     if (policy->model != NULL) engine_resize(policy, policy->model, sizeof *policy->model, 0);
 }
 
+/* Says whether the sums watch an entry. The seed decides, so that handles in a pattern are not
+ * all in or out. */
 static bool model_samples(const kvt_policy *policy, const entry *e)
 {
     return (number_mix(e->handle ^ policy->config.seed) & policy->model->mask) == 0;
@@ -84,6 +91,7 @@ static void model_terms(const kvt_policy *policy, const entry *e,
 /* Adds the exposure of the time since the last look. */
 static void model_pass(kvt_policy *policy, reuse_model *m)
 {
+    assert(m->seen_ns <= policy->now_ns);
     double decay[HALF_LIVES];
     if (m->seen_ns == policy->now_ns) return;
     reuse_decays(reuse_seconds(policy, policy->now_ns) - reuse_seconds(policy, m->seen_ns), decay);
@@ -103,8 +111,11 @@ static double model_stake(const entry *e)
     return (double)e->recompute_seconds / (count > 1.0 ? count : 1.0);
 }
 
+/* Adds an entry to the open sums, or takes it out with the same terms. Rounding never leaves
+ * less than none. */
 void reuse_expose(kvt_policy *policy, entry *e, double sign)
 {
+    assert(sign > 0.0 || sign < 0.0);
     if (!policy->ops->learns || e->rate_set) return;
     reuse_model *m = policy->model;
     if (sign < 0.0) {
@@ -125,6 +136,7 @@ void reuse_expose(kvt_policy *policy, entry *e, double sign)
     }
 }
 
+/* Takes an entry out of the sums for good. */
 void reuse_forget(kvt_policy *policy, entry *e)
 {
     reuse_expose(policy, e, -1.0);
@@ -157,6 +169,7 @@ void reuse_learn(kvt_policy *policy, const entry *e)
             }
     }
     m->events += 1.0;
+    assert(sum > 0.0 && stake > 0.0);
     double memory = MODEL_FIRST + m->events / 4.0;
     if (memory > MODEL_MEMORY) memory = MODEL_MEMORY;
     double kept = 1.0 - 1.0 / memory;

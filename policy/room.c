@@ -28,6 +28,7 @@ typedef struct room_frame {
 static bool room_descend(kvt_policy *policy, const tentative_plan *work, room_frame *frames,
                          int *depth)
 {
+    assert(*depth >= 1 && *depth <= LEVELS);
     const room_frame *top = &frames[*depth - 1];
     const entry *e = entry_at(policy, top->pending.entry);
     for (int level = top->level + 1; level < LEVELS; level++) {
@@ -43,6 +44,7 @@ static bool room_descend(kvt_policy *policy, const tentative_plan *work, room_fr
 /* The entry of the pending step may be chosen again. */
 static void room_release(kvt_policy *policy, room_frame *top)
 {
+    assert(top->waiting);
     tentative_include(policy, top->pending.entry);
     top->waiting = false;
 }
@@ -50,6 +52,7 @@ static void room_release(kvt_policy *policy, room_frame *top)
 /* The step on top could not be made as planned: take its room-making back, try it without. */
 static bool room_give_way(kvt_policy *policy, tentative_plan *work, room_frame *top)
 {
+    assert(top->waiting);
     tentative_cut(policy, work, top->mark, top->spent_mark);
     room_release(policy, top);
     step other;
@@ -89,8 +92,10 @@ static bool room_advance(kvt_policy *policy, tentative_plan *work, room_frame *f
     return false;
 }
 
+/* Works on a stack of tiers: the frame on top makes room for the step that waits below it. */
 bool room_make(kvt_policy *policy, tentative_plan *work, int level, int64_t need)
 {
+    assert(level >= 0 && level < LEVELS);
     room_frame frames[LEVELS];
     int depth = 1;
     frames[0] = (room_frame){.level = level, .need = need};
@@ -113,6 +118,7 @@ bool room_make(kvt_policy *policy, tentative_plan *work, int level, int64_t need
 static bool room_make_share(kvt_policy *policy, tentative_plan *work, uint32_t index,
                             uint8_t option)
 {
+    assert(policy->tenants[entry_at(policy, index)->tenant].limited);
     const entry *e = entry_at(policy, index);
     const tenant *owner = &policy->tenants[e->tenant];
     while (!tentative_fits_share(policy, index, option)) {
@@ -136,8 +142,10 @@ static bool room_make_share(kvt_policy *policy, tentative_plan *work, uint32_t i
     return true;
 }
 
+/* Makes room in every tier that an option needs, the tenant's share first. */
 bool room_make_for(kvt_policy *policy, tentative_plan *work, uint32_t index, uint8_t option)
 {
+    assert(option != KVT_OPTION_NONE);
     const entry *e = entry_at(policy, index);
     if (policy->tenants[e->tenant].limited && !room_make_share(policy, work, index, option)) {
         return false;

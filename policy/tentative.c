@@ -24,6 +24,7 @@ bool tentative_begin(kvt_policy *policy, tentative_plan *work, kvt_plan *plan)
     if (limit == 0 || !ledger_reserve(policy, limit)) return false;
     work->plan = plan;
     work->limit = limit;
+    assert(limit <= plan->capacity);
     work->bytes_left = UINT64_MAX;
     work->bounded = false;
     work->spent = 0.0;
@@ -71,15 +72,19 @@ bool tentative_fits(const kvt_policy *policy, const tentative_plan *work, uint32
     return tentative_fits_share(policy, index, option);
 }
 
+/* Counts a child of the entry's parent in or out for the time of the plan. */
 static void tentative_count_child(kvt_policy *policy, uint32_t index, int by)
 {
+    assert(by == 1 || by == -1);
     uint32_t parent = entry_at(policy, index)->parent;
     if (parent == NIL) return;
     entry *up = entry_at(policy, parent);
     up->children = (uint32_t)((int64_t)up->children + by);
+    assert(up->children <= policy->held);
     policy->ops->index(policy, parent);
 }
 
+/* Writes a move as the caller will read it. */
 static void tentative_describe(const kvt_policy *policy, const move_in_flight *move, double gain,
                                kvt_move *out)
 {
@@ -102,12 +107,15 @@ static void tentative_describe(const kvt_policy *policy, const move_in_flight *m
 /* Excludes an entry from the victims, as a pin does, while the plan has another move for it. */
 void tentative_exclude(kvt_policy *policy, uint32_t index)
 {
+    assert(entry_at(policy, index)->state == ENTRY_HELD);
     entry_at(policy, index)->pins++;
     policy->ops->remove(policy, index);
 }
 
+/* Lets an entry be a victim again. */
 void tentative_include(kvt_policy *policy, uint32_t index)
 {
+    assert(entry_at(policy, index)->pins > 0);
     entry_at(policy, index)->pins--;
     policy->ops->index(policy, index);
 }
@@ -155,9 +163,11 @@ void tentative_skip(kvt_policy *policy, tentative_plan *work, uint32_t index)
 /* Takes moves back until `count` are left. */
 void tentative_cut(kvt_policy *policy, tentative_plan *work, uint32_t count, double spent)
 {
+    assert(count <= work->plan->count);
     kvt_plan *plan = work->plan;
     while (plan->count > count) {
         move_in_flight *move = ledger_find(policy, plan->moves[--plan->count].id);
+        assert(move != NULL);
         uint32_t index = move->entry;
         const entry *e = entry_at(policy, index);
         for (int level = 0; level < LEVELS; level++) {
@@ -174,6 +184,7 @@ void tentative_cut(kvt_policy *policy, tentative_plan *work, uint32_t count, dou
     work->spent = spent;
 }
 
+/* Checks the finished plan as a caller would, in debug builds. */
 static void tentative_check(const kvt_policy *policy, const tentative_plan *work)
 {
 #ifndef NDEBUG
@@ -193,6 +204,7 @@ static void tentative_check(const kvt_policy *policy, const tentative_plan *work
 /* The tentative plan becomes the plan. */
 void tentative_end(kvt_policy *policy, tentative_plan *work)
 {
+    assert(work->plan->count <= work->limit);
     for (uint32_t i = work->plan->count; i-- > 0;) {
         const move_in_flight *move = ledger_find(policy, work->plan->moves[i].id);
         if (move->kind == KVT_MOVE_EVICT) tentative_count_child(policy, move->entry, 1);

@@ -15,6 +15,8 @@
  */
 #include "policy/utility.h"
 
+#include <assert.h>
+
 #define UTILITY_WORTHLESS  (-65536.0f) /* log2 density of a step that loses nothing */
 #define UTILITY_LOOK       4           /* entries in order that one choice compares */
 #define UTILITY_REFRESH    32          /* stale keys of a kind that one choice puts right */
@@ -28,6 +30,8 @@
 #define UTILITY_FAR        32.0 /* minutes ahead that are kept apart one by one */
 #define UTILITY_FIRST      2.0  /* octaves below the first entry, before there is a price */
 
+/* The stay is bounded on both sides: by what leaves the tier and by two limits, so that no move
+ * is paid off over seconds or days. */
 double utility_stay(const kvt_policy *policy, const reuse_now *now, const stored_option *to)
 {
     double stay = now->rate > 1e-200 ? now->uses / now->rate : UTILITY_STAY_MOST;
@@ -41,6 +45,7 @@ double utility_stay(const kvt_policy *policy, const reuse_now *now, const stored
  * add none above, and leave no held child without its prefix. */
 static uint64_t utility_freed(const kvt_policy *policy, const entry *e, uint8_t to, int level)
 {
+    assert(level >= 0 && level < LEVELS);
     if (to == KVT_OPTION_NONE) {
         bool needed = policy->config.holes == KVT_HOLES_CONTIGUOUS && e->children > 0;
         return needed ? 0 : e->bytes[level];
@@ -105,12 +110,15 @@ static float utility_density(const kvt_policy *policy, const entry *e, int level
     return density > 1e-200 ? (float)number_log2(density) : UTILITY_WORTHLESS;
 }
 
+/* Returns the buckets that an entry stands in, or would: its tenant's group, and free or paid by
+ * its cheapest step. */
 static buckets *utility_buckets(const kvt_policy *policy, const entry *e, int level)
 {
     victims *group = policy->groups[policy->tenants[e->tenant].group];
     return &group->of[level][(e->next[level] & NEXT_PAID) != 0 ? STEPS_PAID : STEPS_FREE];
 }
 
+/* Takes an entry out of all tiers' orders. */
 static void utility_remove(kvt_policy *policy, uint32_t index)
 {
     const entry *e = entry_at(policy, index);
@@ -139,6 +147,7 @@ static double utility_key(kvt_policy *policy, const entry *e, int level, double 
     return reuse_seconds(policy, policy->now_ns) / ORDER_SECONDS + ahead;
 }
 
+/* Returns log2 of an entry's rate, and its half-life. */
 static double utility_log_rate(const kvt_policy *policy, const entry *e, double *half_life_out)
 {
     reuse_now now = reuse_look(policy, e);
@@ -163,6 +172,8 @@ static void utility_sort(kvt_policy *policy, uint32_t index)
     }
 }
 
+/* Finds the entry's cheapest step in each tier and puts the entry where its loss belongs; an
+ * entry that cannot move leaves the index. */
 static void utility_index(kvt_policy *policy, uint32_t index)
 {
     entry *e = entry_at(policy, index);
@@ -229,6 +240,7 @@ static uint32_t utility_first(const kvt_policy *policy, int level, int kind, int
     return first;
 }
 
+/* Says whether any entry of a tier could give way. */
 static bool utility_has_victims(const kvt_policy *policy, int level)
 {
     for (uint32_t group = 0; group < policy->group_count; group++)
@@ -271,6 +283,7 @@ typedef struct choice_prices {
     write_costs write_costs;
 } choice_prices;
 
+/* Begins a choice: no price is looked up yet. */
 static choice_prices choice_prices_open(const kvt_policy *policy, const int64_t room[LEVELS])
 {
     return (choice_prices){
@@ -320,6 +333,7 @@ typedef struct victim {
 static bool utility_try(const kvt_policy *policy, choice_prices *known, const victim *of,
                         uint8_t to, step *out, double *per_byte)
 {
+    assert(of->rate >= 0.0);
     const entry *e = entry_at(policy, of->index);
     uint64_t freed = utility_freed(policy, e, to, of->level);
     if (freed == 0) return false;
@@ -410,6 +424,7 @@ static double utility_root_price(const kvt_policy *policy, const int64_t room[LE
     return per_byte < UNLIMITED && per_byte > 0.0 ? per_byte : 0.0;
 }
 
+/* Returns 0 where another entry such as the first victim would fit without driving anything out. */
 double utility_price(const kvt_policy *policy, int level)
 {
     int64_t room[LEVELS];
@@ -426,6 +441,7 @@ double utility_price(const kvt_policy *policy, int level)
     return utility_root_price(policy, room, level);
 }
 
+/* Fills in the price of a byte in one tier for a decision, or the bytes there that cost nothing. */
 void utility_look_up_price(kvt_policy *policy, shadow_prices *known, int level, uint64_t need)
 {
     int64_t room = known->room[level];
@@ -510,6 +526,8 @@ static void utility_note(kvt_policy *policy, const step *chosen, int level)
     policy->sweep_left = policy->entries_used;
 }
 
+/* Takes the step with the least loss per byte among the first few entries in order. Entries
+ * without any step are skipped for the rest of the plan. */
 static bool utility_choose(kvt_policy *policy, tentative_plan *work, int level, step *out)
 {
     choice_prices known = choice_prices_open(policy, work->room);
@@ -519,6 +537,7 @@ static bool utility_choose(kvt_policy *policy, tentative_plan *work, int level, 
         double best;
         uint32_t looked = utility_look(policy, &known, level, work->own_group, out, &best);
         if (best < UNLIMITED) {
+            assert(out->entry < policy->entries_used);
             policy->shadow_price[level] = best > 0.0 ? best : 0.0;
             policy->shadow_price_ns[level] = policy->now_ns;
             utility_note(policy, out, level);
@@ -529,6 +548,7 @@ static bool utility_choose(kvt_policy *policy, tentative_plan *work, int level, 
     }
 }
 
+/* Finds the entry's cheapest step that needs no more room below. */
 static bool utility_fallback(kvt_policy *policy, const tentative_plan *work, uint32_t index,
                              int level, step *out)
 {
@@ -568,9 +588,11 @@ static bool utility_next_option(kvt_policy *policy, shadow_prices *known, const 
         out->gain = gain;
     }
     *tried |= UINT32_C(1) << found;
+    assert(found == KVT_OPTION_NONE || out->to == found);
     return found != KVT_OPTION_NONE;
 }
 
+/* Returns the options whose highest tier is `home`, as bits. */
 static uint32_t utility_options_at(const kvt_policy *policy, const entry *e, int home)
 {
     uint32_t options = 0;

@@ -8,6 +8,8 @@
 
 #include "policy/engine.h"
 
+#include <assert.h>
+
 /* Loss per byte of the cheapest step in a full tier; 0 where another such entry would fit. */
 double utility_price(const kvt_policy *policy, int level);
 
@@ -19,6 +21,7 @@ typedef struct shadow_prices {
     double price[LEVELS];  /* of a byte in a need above that; below 0: not looked up */
 } shadow_prices;
 
+/* Begins a decision: no price is looked up yet. */
 static inline shadow_prices utility_prices(const int64_t room[LEVELS], bool giving)
 {
     return (shadow_prices){.room = room, .giving = giving, .price = {-1.0, -1.0, -1.0}};
@@ -45,6 +48,7 @@ typedef struct write_costs {
     double per_byte[LEVELS];
 } write_costs;
 
+/* Reads the write prices once for a decision. */
 static inline write_costs utility_write_costs(const kvt_policy *policy)
 {
     write_costs now;
@@ -53,6 +57,7 @@ static inline write_costs utility_write_costs(const kvt_policy *policy)
     return now;
 }
 
+/* Says whether two options hold the same bytes in other tiers. */
 static inline bool utility_same_variant(const stored_option *a, const stored_option *b)
 {
     return a->variant.codec == b->variant.codec && a->variant.mode == b->variant.mode &&

@@ -11,6 +11,8 @@
  */
 #include "policy/utility.h"
 
+#include <assert.h>
+
 #define IMPROVE_SCAN   1024u /* entries that one tick looks at, from where the last one stopped */
 #define IMPROVE_CHOICE 16u   /* and how many of them it keeps, best first */
 #define TICK_SORTS     1024u /* entries that a tick may sort anew: at first, and for its choices */
@@ -23,6 +25,7 @@ typedef struct improvement {
     double spare; /* that share: seconds of reading, where it is asked for, encoding and writing */
 } improvement;
 
+/* Says whether an option's bytes fit as things are. */
 static bool improve_fits(const uint64_t need[LEVELS], const int64_t room[LEVELS])
 {
     for (int level = 0; level < LEVELS; level++) {
@@ -36,6 +39,7 @@ static bool improve_fits(const uint64_t need[LEVELS], const int64_t room[LEVELS]
 static bool improve_find(kvt_policy *policy, uint32_t index, shadow_prices *known,
                          double read_seconds, bool room_only, improvement *out)
 {
+    assert(read_seconds >= 0.0);
     const entry *e = entry_at(policy, index);
     double cost = entry_cost(policy, e, e->current);
     double alpha = entry_alpha(policy, e);
@@ -70,6 +74,7 @@ static bool improve_find(kvt_policy *policy, uint32_t index, shadow_prices *know
     return out->net > 0.0;
 }
 
+/* Promotes an entry that was just used, when that gains more than it costs others. */
 void utility_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan)
 {
     int64_t room[LEVELS];
@@ -94,8 +99,10 @@ void utility_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan)
  * release counts as gone already. */
 static int64_t tick_excess(const kvt_policy *policy, int level)
 {
+    assert(level >= 0 && level < LEVELS);
     double capacity = (double)policy->capacity[level];
     uint64_t used = policy->used[level] - policy->releasing[level];
+    assert(policy->used[level] >= policy->releasing[level]);
     if ((double)used <= policy->config.high_watermark * capacity) return 0;
     return (int64_t)used - (int64_t)(policy->config.low_watermark * capacity);
 }
@@ -103,6 +110,7 @@ static int64_t tick_excess(const kvt_policy *policy, int level)
 /* Inserts into the choice, best first, equal ones in the order found. */
 static void tick_keep(improvement choice[IMPROVE_CHOICE], uint32_t *count, const improvement *found)
 {
+    assert(*count <= IMPROVE_CHOICE && found->net > 0.0);
     uint32_t at = *count;
     if (at == IMPROVE_CHOICE && choice[at - 1].net >= found->net) return;
     if (at == IMPROVE_CHOICE)
@@ -125,6 +133,8 @@ static void tick_spare_room(const kvt_policy *policy, const tentative_plan *work
     }
 }
 
+/* Looks at the next entries in turn, keeps the best improvements, and plans those that still
+ * fit. */
 static void tick_improve(kvt_policy *policy, tentative_plan *work)
 {
     improvement choice[IMPROVE_CHOICE];

@@ -22,6 +22,7 @@
 static void queue_set_price(kvt_policy *policy, int level)
 {
     double busy = policy->write_busy[level] < QUEUE_FULL ? policy->write_busy[level] : QUEUE_FULL;
+    assert(busy >= 0.0 && busy < 1.0);
     policy->write_price[level] = BACKGROUND_SHARE * policy->write_byte_s[level] / (1.0 - busy);
 }
 
@@ -45,6 +46,7 @@ void write_queue_set_speed(kvt_policy *policy, int level)
     queue_set_price(policy, level);
 }
 
+/* Sets the prices of tiers in which nothing waits. */
 void write_queue_open(kvt_policy *policy)
 {
     for (int level = 0; level < LEVELS; level++) {
@@ -53,6 +55,7 @@ void write_queue_open(kvt_policy *policy)
     }
 }
 
+/* Only what is written counts; bytes that stay in place take no time. */
 void write_queue_add(kvt_policy *policy, const move_in_flight *move, double by)
 {
     for (int level = 0; level < LEVELS; level++) {

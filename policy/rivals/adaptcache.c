@@ -22,6 +22,8 @@
  */
 #include "policy/engine.h"
 
+#include <assert.h>
+
 #define ADAPT_STAGING   64     /* share of a tier that is kept free at most */
 #define ADAPT_WORTHLESS 0.0    /* key of a change that loses nothing */
 #define ADAPT_BASE      0x1p20 /* of the others: they are logarithms and may be negative */
@@ -68,12 +70,14 @@ static double adapt_key(const kvt_policy *policy, const entry *e, double lost)
     return ADAPT_BASE + reuse_log_count(policy, e) + number_log2(lost);
 }
 
+/* Takes an entry out of all tiers' heaps. */
 static void adapt_remove(kvt_policy *policy, uint32_t index)
 {
     for (int level = 0; level < LEVELS; level++)
         heap_remove(&policy->heaps[level], engine_places(policy, level), index);
 }
 
+/* Gives an entry its key in every tier that holds bytes of it. */
 static void adapt_index(kvt_policy *policy, uint32_t index)
 {
     entry *e = entry_at(policy, index);
@@ -104,29 +108,35 @@ static void adapt_touch(kvt_policy *policy, uint32_t index)
     }
 }
 
+/* An entry that was on the disk before a restart counts as used once. */
 static void adapt_adopted(kvt_policy *policy, uint32_t index)
 {
     reuse_adopt(policy, entry_at(policy, index));
     adapt_touch(policy, index);
 }
 
+/* Describes the change of an entry to another option. */
 static step adapt_step(const kvt_policy *policy, uint32_t index, uint8_t to)
 {
+    assert(to < entry_at(policy, index)->option_count);
     const entry *e = entry_at(policy, index);
     double saved = entry_cost(policy, e, e->current) - entry_cost(policy, e, to);
     return (step){.entry = index, .to = to, .gain = reuse_rate(policy, e) * saved};
 }
 
+/* Takes the first of the tier's heap. */
 static bool adapt_choose(kvt_policy *policy, tentative_plan *work, int level, step *out)
 {
     (void)work;
     const heap *h = &policy->heaps[level];
     if (h->count == 0) return false;
     uint32_t index = h->items[0].entry;
+    assert(entry_is_movable(entry_at(policy, index)));
     *out = adapt_step(policy, index, entry_at(policy, index)->next[level]);
     return true;
 }
 
+/* Finds the entry's best change that fits as things are. */
 static bool adapt_fallback(kvt_policy *policy, const tentative_plan *work, uint32_t index,
                            int level, step *out)
 {
@@ -190,6 +200,7 @@ static bool adapt_settle(kvt_policy *policy, tentative_plan *work, uint32_t inde
  * whatever tier. */
 static uint8_t adapt_wanted(const kvt_policy *policy, const entry *e, bool kept_variant)
 {
+    assert(!kept_variant || e->current != KVT_OPTION_NONE);
     uint8_t best = e->current;
     for (uint8_t option = 1; option < e->option_count; option++) {
         const stored_option *o = entry_option(policy, e, option);
@@ -221,13 +232,16 @@ static bool adapt_move(kvt_policy *policy, tentative_plan *work, uint32_t index,
     return false;
 }
 
+/* Settles a new entry from the option that costs least. */
 static bool adapt_place(kvt_policy *policy, tentative_plan *work, uint32_t index)
 {
     return adapt_move(policy, work, index, false);
 }
 
+/* Offers a used entry to the higher tiers in its present variant. */
 static void adapt_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan)
 {
+    assert(entry_is_movable(entry_at(policy, index)));
     tentative_plan work;
     if (adapt_wanted(policy, entry_at(policy, index), true) == entry_at(policy, index)->current)
         return;

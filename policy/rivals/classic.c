@@ -23,6 +23,7 @@
  */
 #include "policy/engine.h"
 
+#include <assert.h>
 #include <string.h>
 
 #define S3_SMALL_SHARE 0.1
@@ -34,13 +35,16 @@
 #define USES(e) ((e)->count[0])
 #define MARK(e) ((e)->count[1])
 
+/* Returns the highest tier that holds bytes of a stored entry. */
 static int classic_home(const kvt_policy *policy, const entry *e)
 {
+    assert(e->current != KVT_OPTION_NONE);
     return option_home(entry_option(policy, e, e->current));
 }
 
 /* ---- policies with a list ---- */
 
+/* Keeps an entry in the list of its tier, in the order of coming in. */
 static void fifo_index(kvt_policy *policy, uint32_t index)
 {
     entry *e = entry_at(policy, index);
@@ -55,6 +59,7 @@ static void fifo_index(kvt_policy *policy, uint32_t index)
     e->listed = listed;
 }
 
+/* A use changes nothing. */
 static void classic_ignore(kvt_policy *policy, uint32_t index)
 {
     (void)policy;
@@ -65,6 +70,7 @@ static void classic_ignore(kvt_policy *policy, uint32_t index)
  * promotion that drives others out. */
 void classic_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan)
 {
+    assert(entry_is_movable(entry_at(policy, index)));
     const entry *e = entry_at(policy, index);
     int home = classic_home(policy, e);
     tentative_plan work;
@@ -89,12 +95,14 @@ const policy_ops policy_fifo_ops = {.name = "fifo",
 
 /* ---- lru with admission by the second use ---- */
 
+/* Stores an entry at its second use. */
 static bool twice_place(kvt_policy *policy, tentative_plan *work, uint32_t index)
 {
     entry *e = entry_at(policy, index);
     return USES(e) >= 2.0f && lru_place(policy, work, index);
 }
 
+/* Counts to two and moves the entry to the newest end. */
 static void twice_touch(kvt_policy *policy, uint32_t index)
 {
     entry *e = entry_at(policy, index);
@@ -115,8 +123,10 @@ const policy_ops policy_lru_twice_ops = {.name = "lru-twice",
 
 /* ---- policies with a value in a heap ---- */
 
+/* Keeps an entry in the heap of its tier by a value, and out of the others. */
 static void heap_index(kvt_policy *policy, uint32_t index, double value)
 {
+    assert(value == value);
     const entry *e = entry_at(policy, index);
     int home = entry_is_movable(e) ? classic_home(policy, e) : LEVELS;
     for (int level = 0; level < LEVELS; level++) {
@@ -135,6 +145,7 @@ static void lfu_index(kvt_policy *policy, uint32_t index)
     heap_index(policy, index, (double)USES(e) + (double)e->recency * 0x1p-44);
 }
 
+/* Counts a use. */
 static void lfu_touch(kvt_policy *policy, uint32_t index)
 {
     entry *e = entry_at(policy, index);
@@ -162,11 +173,13 @@ static double gdsf_value(const entry *e)
     return value;
 }
 
+/* Keeps an entry in the heap of its tier by its value. */
 static void gdsf_index(kvt_policy *policy, uint32_t index)
 {
     heap_index(policy, index, gdsf_value(entry_at(policy, index)));
 }
 
+/* Works an entry's value out: L, and uses times recompute seconds per byte. */
 static void gdsf_touch(kvt_policy *policy, uint32_t index)
 {
     entry *e = entry_at(policy, index);
@@ -179,10 +192,12 @@ static void gdsf_touch(kvt_policy *policy, uint32_t index)
     if (bytes == 0) bytes = 1;
     double worth = (double)USES(e) * (double)e->recompute_seconds / (double)bytes;
     double value = policy->classic.inflation + worth;
+    assert(worth >= 0.0);
     memcpy(&e->count[1], &value, sizeof value);
     gdsf_index(policy, index);
 }
 
+/* Takes the least value. L rises with what is evicted, not with what moves down. */
 static bool gdsf_choose(kvt_policy *policy, tentative_plan *work, int level, step *out)
 {
     if (!leaf_choose(policy, work, level, out)) return false;
@@ -204,6 +219,7 @@ const policy_ops policy_gdsf_ops = {.name = "gdsf",
 
 /* ---- Pensieve ---- */
 
+/* Sorts entries into classes of half octaves of recompute seconds. */
 static uint32_t pensieve_class(const entry *e)
 {
     double cost = (double)e->recompute_seconds;
@@ -212,10 +228,12 @@ static uint32_t pensieve_class(const entry *e)
     return octaves < PENSIEVE_CLASSES - 1 ? (uint32_t)octaves : PENSIEVE_CLASSES - 1;
 }
 
+/* Takes an entry out of its list. */
 static void pensieve_remove(kvt_policy *policy, uint32_t index)
 {
     entry *e = entry_at(policy, index);
     if (e->listed == 0) return;
+    assert(e->listed <= LEVELS);
     list_remove(policy, &policy->classic.by_cost[e->listed - 1][pensieve_class(e)], index);
     e->listed = 0;
 }
@@ -235,6 +253,7 @@ static void pensieve_index(kvt_policy *policy, uint32_t index)
     e->listed = listed;
 }
 
+/* Moves an entry to the newest end of its class. */
 static void pensieve_touch(kvt_policy *policy, uint32_t index)
 {
     entry *e = entry_at(policy, index);
@@ -244,6 +263,7 @@ static void pensieve_touch(kvt_policy *policy, uint32_t index)
     list_add_newest(policy, list, index);
 }
 
+/* Takes the least recompute seconds per second without a use, among the oldest of all classes. */
 static bool pensieve_choose(kvt_policy *policy, tentative_plan *work, int level, step *out)
 {
     (void)work;
@@ -276,6 +296,7 @@ const policy_ops policy_pensieve_ops = {.name = "pensieve",
 
 /* ---- SIEVE ---- */
 
+/* Takes an entry out of its queue; a hand that points at it goes on. */
 static void sieve_remove(kvt_policy *policy, uint32_t index)
 {
     const entry *e = entry_at(policy, index);
@@ -285,6 +306,7 @@ static void sieve_remove(kvt_policy *policy, uint32_t index)
     lru_remove(policy, index);
 }
 
+/* Keeps an entry in the queue of its tier, in the order of coming in. */
 static void sieve_index(kvt_policy *policy, uint32_t index)
 {
     const entry *e = entry_at(policy, index);
@@ -293,6 +315,7 @@ static void sieve_index(kvt_policy *policy, uint32_t index)
     fifo_index(policy, index);
 }
 
+/* Marks a stored entry as visited. */
 static void sieve_touch(kvt_policy *policy, uint32_t index)
 {
     entry *e = entry_at(policy, index);
@@ -307,6 +330,7 @@ static bool sieve_choose(kvt_policy *policy, tentative_plan *work, int level, st
     uint32_t *hand = &policy->classic.hands[level];
     if (*hand == NIL) *hand = policy->lists[level].oldest;
     while (MARK(entry_at(policy, *hand)) > 0.0f) {
+        assert(entry_at(policy, *hand)->listed == level + 1);
         entry *e = entry_at(policy, *hand);
         MARK(e) = 0.0f;
         *hand = e->link[0].newer != NIL ? e->link[0].newer : policy->lists[level].oldest;
@@ -327,17 +351,21 @@ const policy_ops policy_sieve_ops = {.name = "sieve",
 
 /* ---- S3-FIFO: listed is 1 + level for the small queue, 1 + LEVELS + level for main ---- */
 
+/* Returns the queue of a number. */
 static recency_list *s3_list(kvt_policy *policy, uint8_t listed)
 {
+    assert(listed >= 1 && listed <= 2 * LEVELS);
     return listed <= LEVELS ? &policy->lists[listed - 1]
                             : &policy->classic.mains[listed - 1 - LEVELS];
 }
 
+/* Takes an entry out of its queue, and its bytes out of main's. */
 static void s3_remove(kvt_policy *policy, uint32_t index)
 {
     entry *e = entry_at(policy, index);
     if (e->listed == 0) return;
     int level = (e->listed - 1) % LEVELS;
+    assert(e->listed <= LEVELS || policy->classic.main_bytes[level] >= e->bytes[level]);
     list_remove(policy, s3_list(policy, e->listed), index);
     if (e->listed > LEVELS) policy->classic.main_bytes[level] -= e->bytes[level];
     e->listed = 0;
@@ -360,6 +388,7 @@ static void s3_index(kvt_policy *policy, uint32_t index)
     if (listed > LEVELS) policy->classic.main_bytes[home] += e->bytes[home];
 }
 
+/* Counts up to three uses of a stored entry. */
 static void s3_touch(kvt_policy *policy, uint32_t index)
 {
     entry *e = entry_at(policy, index);
@@ -374,6 +403,7 @@ static uint32_t s3_from_small(kvt_policy *policy, int level)
     entry *e = entry_at(policy, oldest);
     if (USES(e) < S3_TO_MAIN) return oldest;
     MARK(e) = 1.0f;
+    assert(e->listed == level + 1);
     s3_index(policy, oldest);
     return NIL;
 }
@@ -393,6 +423,7 @@ static uint32_t s3_from_main(kvt_policy *policy, int level)
     return NIL;
 }
 
+/* Takes the victim from main when main is larger than its share, else from the small queue. */
 static bool s3_choose(kvt_policy *policy, tentative_plan *work, int level, step *out)
 {
     (void)work;

@@ -15,16 +15,20 @@
  */
 #include "policy/engine.h"
 
+#include <assert.h>
+
 /* An entry that comes back into a list (aborted, unpinned) is put in order of use by looking this
  * far from both ends; entries that do not belong near an end are taken for recently used ones. */
 #define LRU_SEARCH 64
 
+/* This policy keeps no order. */
 static void none_ignore(kvt_policy *policy, uint32_t index)
 {
     (void)policy;
     (void)index;
 }
 
+/* Nothing is stored, so there is no victim. */
 static bool none_choose(kvt_policy *policy, tentative_plan *work, int level, step *out)
 {
     (void)policy;
@@ -34,6 +38,7 @@ static bool none_choose(kvt_policy *policy, tentative_plan *work, int level, ste
     return false;
 }
 
+/* Nothing is stored, so nothing can give way. */
 static bool none_fallback(kvt_policy *policy, const tentative_plan *work, uint32_t index, int level,
                           step *out)
 {
@@ -45,6 +50,7 @@ static bool none_fallback(kvt_policy *policy, const tentative_plan *work, uint32
     return false;
 }
 
+/* Refuses every entry. */
 static bool none_place(kvt_policy *policy, tentative_plan *work, uint32_t index)
 {
     (void)policy;
@@ -53,12 +59,14 @@ static bool none_place(kvt_policy *policy, tentative_plan *work, uint32_t index)
     return false;
 }
 
+/* Plans no background work. */
 void none_tick(kvt_policy *policy, tentative_plan *work)
 {
     (void)policy;
     (void)work;
 }
 
+/* Plans no promotion. */
 static void none_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan)
 {
     (void)policy;
@@ -76,10 +84,12 @@ const policy_ops policy_none_ops = {.name = "none",
                                     .improve = none_improve,
                                     .tick = none_tick};
 
+/* Takes an entry out of its list. */
 void lru_remove(kvt_policy *policy, uint32_t index)
 {
     entry *e = entry_at(policy, index);
     if (e->listed == 0) return;
+    assert(e->listed <= LEVELS);
     list_remove(policy, &policy->lists[e->listed - 1], index);
     e->listed = 0;
 }
@@ -87,6 +97,7 @@ void lru_remove(kvt_policy *policy, uint32_t index)
 /* Puts the entry just before `newer`, on the older side; NIL means at the newest end. */
 static void lru_insert_after(kvt_policy *policy, recency_list *list, uint32_t index, uint32_t newer)
 {
+    assert(newer == NIL || newer != index);
     entry *e = entry_at(policy, index);
     e->link[0].newer = newer;
     e->link[0].older = newer == NIL ? list->newest : entry_at(policy, newer)->link[0].older;
@@ -120,6 +131,7 @@ static void lru_insert(kvt_policy *policy, recency_list *list, uint32_t index)
     lru_insert_after(policy, list, index, newer);
 }
 
+/* Keeps a movable entry in the list of its tier, in the order of use. */
 void lru_index(kvt_policy *policy, uint32_t index)
 {
     entry *e = entry_at(policy, index);
@@ -134,6 +146,7 @@ void lru_index(kvt_policy *policy, uint32_t index)
     e->listed = (uint8_t)(home + 1);
 }
 
+/* Moves a used entry to the newest end. */
 void lru_touch(kvt_policy *policy, uint32_t index)
 {
     entry *e = entry_at(policy, index);
@@ -147,6 +160,7 @@ void lru_touch(kvt_policy *policy, uint32_t index)
 /* The option that stores config.variant with `level` as its highest tier; NONE when none does. */
 uint8_t lru_option_at(const kvt_policy *policy, const entry *e, int level)
 {
+    assert(level >= 0 && level < LEVELS);
     const kvt_variant *wanted = &policy->config.variant;
     for (uint8_t option = 1; option < e->option_count; option++) {
         const stored_option *o = entry_option(policy, e, option);
@@ -157,8 +171,10 @@ uint8_t lru_option_at(const kvt_policy *policy, const entry *e, int level)
     return KVT_OPTION_NONE;
 }
 
+/* The step of a victim: to the next lower tier that takes the variant, else out. */
 step lru_step_down(const kvt_policy *policy, uint32_t index, int level)
 {
+    assert(entry_is_movable(entry_at(policy, index)));
     const entry *e = entry_at(policy, index);
     step down = {.entry = index, .to = KVT_OPTION_NONE};
     for (int below = level + 1; below < LEVELS && down.to == KVT_OPTION_NONE; below++)
@@ -166,6 +182,7 @@ step lru_step_down(const kvt_policy *policy, uint32_t index, int level)
     return down;
 }
 
+/* Takes the oldest entry of the tier. */
 bool lru_choose(kvt_policy *policy, tentative_plan *work, int level, step *out)
 {
     (void)work;
@@ -187,6 +204,7 @@ bool lru_fallback(kvt_policy *policy, const tentative_plan *work, uint32_t index
 /* Makes room for an option in all its tiers, and adds the move; otherwise takes all back. */
 static bool lru_move_to(kvt_policy *policy, tentative_plan *work, uint32_t index, uint8_t option)
 {
+    assert(option != KVT_OPTION_NONE);
     step move = {.entry = index, .to = option};
     if (room_make_for(policy, work, index, option) && tentative_add(policy, work, &move))
         return true;
@@ -195,6 +213,7 @@ static bool lru_move_to(kvt_policy *policy, tentative_plan *work, uint32_t index
     return false;
 }
 
+/* Stores the entry in the highest tier where room can be made. */
 bool lru_place(kvt_policy *policy, tentative_plan *work, uint32_t index)
 {
     for (int level = 0; level < LEVELS; level++) {
@@ -205,8 +224,10 @@ bool lru_place(kvt_policy *policy, tentative_plan *work, uint32_t index)
     return false;
 }
 
+/* Moves a used entry to the highest tier that takes its variant, whatever has to leave. */
 void lru_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan)
 {
+    assert(entry_is_movable(entry_at(policy, index)));
     const entry *e = entry_at(policy, index);
     int home = option_home(entry_option(policy, e, e->current));
     uint8_t option = KVT_OPTION_NONE;
@@ -233,12 +254,15 @@ const policy_ops policy_lru_ops = {.name = "lru",
                                    .improve = lru_improve,
                                    .tick = none_tick};
 
+/* Takes an entry out of all tiers' heaps. */
 void leaf_remove(kvt_policy *policy, uint32_t index)
 {
     for (int level = 0; level < LEVELS; level++)
         heap_remove(&policy->heaps[level], engine_places(policy, level), index);
 }
 
+/* Keeps movable leaves in the heap of their tier, in the order of use; a prefix that is needed
+ * stays outside. */
 static void leaf_index(kvt_policy *policy, uint32_t index)
 {
     const entry *e = entry_at(policy, index);
@@ -248,11 +272,13 @@ static void leaf_index(kvt_policy *policy, uint32_t index)
     heap_set(&policy->heaps[home], engine_places(policy, home), index, (double)e->recency);
 }
 
+/* Takes the least recently used leaf of the tier. */
 bool leaf_choose(kvt_policy *policy, tentative_plan *work, int level, step *out)
 {
     (void)work;
     const heap *h = &policy->heaps[level];
     if (h->count == 0) return false;
+    assert(entry_is_movable(entry_at(policy, h->items[0].entry)));
     *out = lru_step_down(policy, h->items[0].entry, level);
     return true;
 }

@@ -10,6 +10,7 @@
  */
 #include "policy/engine.h"
 
+#include <assert.h>
 #include <string.h>
 
 #define WINDOW_SHARE    0.01
@@ -23,6 +24,8 @@
 #define SEGMENT_PROBATION 1.0f
 #define SEGMENT_PROTECTED 2.0f
 
+/* Empties the lists of these policies, and asks for the sketch where there is one. False without
+ * memory. */
 bool classic_open(kvt_policy *policy)
 {
     classic_state *c = &policy->classic;
@@ -42,6 +45,7 @@ bool classic_open(kvt_policy *policy)
     return true;
 }
 
+/* Releases the sketch. */
 void classic_close(kvt_policy *policy)
 {
     classic_state *c = &policy->classic;
@@ -50,8 +54,10 @@ void classic_close(kvt_policy *policy)
     }
 }
 
+/* Returns a handle's counter in one row of the sketch. */
 static uint8_t *sketch_counter(const kvt_policy *policy, uint64_t handle, uint32_t row)
 {
+    assert(row < SKETCH_ROWS && policy->classic.sketch_width != 0);
     uint64_t x = handle + (row + 1) * UINT64_C(0x9E3779B97F4A7C15);
     x = (x ^ x >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
     x = (x ^ x >> 27) * UINT64_C(0x94D049BB133111EB);
@@ -59,6 +65,7 @@ static uint8_t *sketch_counter(const kvt_policy *policy, uint64_t handle, uint32
     return &policy->classic.sketch[row * policy->classic.sketch_width + column];
 }
 
+/* Estimates how often a handle was used: the least of its counters. */
 static uint8_t sketch_uses(const kvt_policy *policy, uint64_t handle)
 {
     uint8_t least = SKETCH_MOST;
@@ -69,6 +76,7 @@ static uint8_t sketch_uses(const kvt_policy *policy, uint64_t handle)
     return least;
 }
 
+/* Counts a use in every row; all counters are halved when ten uses an entry have been counted. */
 static void sketch_add(kvt_policy *policy, uint64_t handle)
 {
     classic_state *c = &policy->classic;
@@ -82,30 +90,37 @@ static void sketch_add(kvt_policy *policy, uint64_t handle)
     c->sketch_adds /= 2;
 }
 
+/* Returns the list of a segment's number: windows, probation, protected, by tier. */
 static recency_list *segment_list(kvt_policy *policy, uint8_t listed)
 {
+    assert(listed >= 1 && listed <= 3 * LEVELS);
     int level = (listed - 1) % LEVELS;
     if (listed <= LEVELS) return &policy->lists[level];
     return listed <= 2 * LEVELS ? &policy->classic.mains[level] : &policy->classic.guarded[level];
 }
 
+/* Returns the bytes of a segment. */
 static uint64_t *segment_bytes(kvt_policy *policy, uint8_t listed)
 {
+    assert(listed >= 1 && listed <= 3 * LEVELS);
     int level = (listed - 1) % LEVELS;
     if (listed <= LEVELS) return &policy->classic.window_bytes[level];
     return listed <= 2 * LEVELS ? &policy->classic.main_bytes[level]
                                 : &policy->classic.guarded_bytes[level];
 }
 
+/* Takes an entry and its bytes out of its segment. */
 static void segment_remove(kvt_policy *policy, uint32_t index)
 {
     entry *e = entry_at(policy, index);
     if (e->listed == 0) return;
     list_remove(policy, segment_list(policy, e->listed), index);
+    assert(*segment_bytes(policy, e->listed) >= e->bytes[(e->listed - 1) % LEVELS]);
     *segment_bytes(policy, e->listed) -= e->bytes[(e->listed - 1) % LEVELS];
     e->listed = 0;
 }
 
+/* Keeps a movable entry in the segment that it belongs to, at the newest end when that changes. */
 static void segment_index(kvt_policy *policy, uint32_t index)
 {
     entry *e = entry_at(policy, index);
@@ -128,11 +143,13 @@ static void segment_relieve(kvt_policy *policy, int level)
     double most = PROTECTED_SHARE * (1.0 - WINDOW_SHARE) * (double)policy->capacity[level];
     while ((double)policy->classic.guarded_bytes[level] > most) {
         uint32_t oldest = policy->classic.guarded[level].oldest;
+        assert(oldest != NIL);
         SEGMENT(entry_at(policy, oldest)) = SEGMENT_PROBATION;
         segment_index(policy, oldest);
     }
 }
 
+/* Counts the use; an entry on probation becomes protected. */
 static void tinylfu_touch(kvt_policy *policy, uint32_t index)
 {
     entry *e = entry_at(policy, index);
@@ -172,6 +189,7 @@ static uint32_t tinylfu_victim(kvt_policy *policy, int level)
     return room ? NIL : other;
 }
 
+/* Lets the oldest of the window and of probation compete until one of them is the victim. */
 static bool tinylfu_choose(kvt_policy *policy, tentative_plan *work, int level, step *out)
 {
     (void)work;
@@ -188,6 +206,7 @@ static bool tinylfu_choose(kvt_policy *policy, tentative_plan *work, int level, 
     return true;
 }
 
+/* A new entry starts in the window. */
 static bool tinylfu_place(kvt_policy *policy, tentative_plan *work, uint32_t index)
 {
     SEGMENT(entry_at(policy, index)) = SEGMENT_WINDOW;
