@@ -47,6 +47,7 @@ static kvt_status disk_open(const kvt_device_config *config, kvt_device **device
     facts->request_bytes_max = DISK_REQUEST_BYTES;
     facts->depth_max = DISK_DEPTH;
     facts->flags = disk->durable ? KVT_DEVICE_DURABLE : 0;
+    if (disk->trims) facts->flags |= KVT_DEVICE_TRIM;
     snprintf(facts->engine, sizeof facts->engine, "schedule");
     snprintf(facts->identity, sizeof facts->identity, "schedule %s", disk->name);
     pthread_mutex_init(&self->lock, NULL);
@@ -190,6 +191,16 @@ static kvt_status disk_sync(kvt_device *device)
     return disk_fails(disk) ? KVT_E_IO : KVT_OK;
 }
 
+static kvt_status disk_trim(kvt_device *device, uint64_t offset, uint64_t bytes)
+{
+    schedule_disk *disk = ((disk_device *)device)->disk;
+    memset(disk->bytes + offset, 0xa5, bytes / 2);
+    base_sleep(disk->latency_ns);
+    memset(disk->bytes + offset + bytes / 2, 0xa5, bytes - bytes / 2);
+    disk->trims_done++;
+    return disk->gone ? KVT_E_GONE : KVT_OK;
+}
+
 static const kvt_device_ops disk_ops = {.struct_size = sizeof disk_ops,
                                         .abi_version = KVT_DEVICE_ABI,
                                         .name = "schedule",
@@ -200,6 +211,7 @@ static const kvt_device_ops disk_ops = {.struct_size = sizeof disk_ops,
                                         .sync = disk_sync,
                                         .attach = disk_attach,
                                         .detach = disk_detach,
+                                        .trim = disk_trim,
                                         .wake = disk_wake};
 
 kvt_device_config schedule_disk_config(schedule_disk *disk)

@@ -17,6 +17,7 @@ typedef struct schedule_disk {
     uint64_t capacity_bytes;
     bool durable;
     bool wakes;          /* its device can be woken, else its worker looks again and again */
+    bool trims;          /* takes trims, and fills what it is told with garbage */
     uint32_t latency_ns; /* of an operation; up to ten times as much */
     unsigned char *bytes;
 
@@ -27,7 +28,7 @@ typedef struct schedule_disk {
     bool gone;
 
     /* Counts: */
-    uint64_t failed, operations, syncs;
+    uint64_t failed, operations, syncs, trims_done;
 } schedule_disk;
 
 /* What a store opens the disk by. */

@@ -9,6 +9,8 @@
  *     a get gives the bytes of one put of that key, which had been accepted or was under way, and
  *     which no delete had removed that returned before the get began; else it is a miss
  *     nothing fails to load while no disk was told to fail
+ *     what is read when persist has said that all is on SSD is there in the next life, unless an
+ *     entry moved in between
  *     when all keys are deleted no tier, ledger or staging holds a byte
  *     everything ends (schedule.h)
  */
@@ -34,7 +36,7 @@ enum {
     RUN_HOT_KEYS = 6,
     RUN_VERSIONS = 96,
     RUN_CALLS = 32,
-    RUN_DISKS = 3, /* DRAM, then SSDs */
+    RUN_DISKS = 4, /* DRAM, one or two SSDs, HBM */
     RUN_VALUE_BYTES = 32 * 1024,
     RUN_TRIES = 400
 };
@@ -64,6 +66,8 @@ typedef struct run_site {
     bool faults, faulty, durable;
     kvt_store *store;
     run_key keys[RUN_KEYS];
+    uint32_t kept[RUN_KEYS]; /* versions that the next life has to have; 0: none */
+    uint64_t moves;          /* that the observer saw */
     schedule_counts counts;
 } run_site;
 
@@ -185,7 +189,8 @@ static void run_check_value(const run_caller *caller, uint32_t number, const run
         run_complain("a get gave what a put had not kept", number, version);
 }
 
-static void run_get(run_caller *caller, uint32_t number, uint64_t patience_ns)
+/* The version that it gave; 0: a miss. */
+static uint32_t run_get(run_caller *caller, uint32_t number, uint64_t patience_ns)
 {
     run_site *site = caller->site;
     const run_key before = site->keys[number];
@@ -202,6 +207,7 @@ static void run_get(run_caller *caller, uint32_t number, uint64_t patience_ns)
         run_complain("a get ended with", number, (uint64_t)-status);
     }
     schedule_note("get", number, (uint64_t)(int64_t)status);
+    return status == KVT_OK ? expected_version_of(caller->data) : 0;
 }
 
 static void run_delete(run_site *site, uint32_t number)
@@ -258,9 +264,9 @@ static void run_call(run_caller *caller)
     if (kind < 25)
         run_put(caller, own);
     else if (kind < 65)
-        run_get(caller, number, 0);
+        (void)run_get(caller, number, 0);
     else if (kind < 77)
-        run_get(caller, number, 1 + run_draw(site, 6000000));
+        (void)run_get(caller, number, 1 + run_draw(site, 6000000));
     else if (kind < 82)
         run_delete(site, own);
     else if (kind < 86)
@@ -281,10 +287,16 @@ static void *run_caller_main(void *argument)
 
 /* ---- the operator ---- */
 
+static kvt_tier run_tier(const run_site *site, uint32_t disk)
+{
+    if (disk == 0) return KVT_TIER_DRAM;
+    return site->disks[disk].durable ? KVT_TIER_SSD : KVT_TIER_HBM;
+}
+
 static void run_add(run_site *site, uint32_t disk)
 {
     char message[256];
-    kvt_status status = kvt_store_device_add(site->store, disk == 0 ? KVT_TIER_DRAM : KVT_TIER_SSD,
+    kvt_status status = kvt_store_device_add(site->store, run_tier(site, disk),
                                              &site->configs[disk], message, sizeof message);
     if (status == KVT_OK) site->counts.device_changes++;
     schedule_note("add", disk, (uint64_t)(int64_t)status);
@@ -378,7 +390,6 @@ static void run_mend(run_site *site)
 static void run_open(run_site *site)
 {
     char message[256];
-    site->durable = false;
     site->faulty = site->faults;
     kvt_status status = kvt_open(&site->options, &site->store, message, sizeof message);
     schedule_note("open", 0, (uint64_t)(int64_t)status);
@@ -418,16 +429,40 @@ static void run_count(run_site *site)
         run_complain("rows were dropped at open", stats.recovery_drops, 0);
 }
 
-/* What is still held, as one number that is 0 when all is given back. */
-static uint64_t run_held(run_site *site)
+/* Whether anything is still held; says what when it is asked to. */
+static bool run_holds(run_site *site, bool says)
 {
     kvt_store_stats stats = {.struct_size = sizeof stats};
-    if (kvt_stats(site->store, &stats) != KVT_OK) return 1;
-    uint64_t held = stats.policy.moves_in_flight + stats.staging_bytes + stats.puts_waiting +
-                    stats.put_staging_bytes + stats.copies;
-    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
-        held += stats.tiers[tier].used_bytes + stats.policy.used_bytes[tier];
-    return held;
+    if (kvt_stats(site->store, &stats) != KVT_OK) return true;
+    const uint64_t held[] = {stats.policy.moves_in_flight,
+                             stats.staging_bytes,
+                             stats.puts_waiting,
+                             stats.put_staging_bytes,
+                             stats.copies,
+                             stats.tiers[KVT_TIER_HBM].used_bytes,
+                             stats.tiers[KVT_TIER_DRAM].used_bytes,
+                             stats.tiers[KVT_TIER_SSD].used_bytes,
+                             stats.policy.used_bytes[KVT_TIER_HBM],
+                             stats.policy.used_bytes[KVT_TIER_DRAM],
+                             stats.policy.used_bytes[KVT_TIER_SSD]};
+    static const char *const names[] = {"moves in flight",
+                                        "staging",
+                                        "puts waiting",
+                                        "put staging",
+                                        "copies",
+                                        "HBM",
+                                        "DRAM",
+                                        "SSD",
+                                        "HBM of the policy",
+                                        "DRAM of the policy",
+                                        "SSD of the policy"};
+    bool any = false;
+    for (size_t i = 0; i < sizeof held / sizeof held[0]; i++) {
+        any = any || held[i] != 0;
+        if (says && held[i] != 0)
+            fprintf(stderr, "held: %s %llu\n", names[i], (unsigned long long)held[i]);
+    }
+    return any;
 }
 
 /* Deletes everything; then nothing may be held, once what is under way has ended. */
@@ -435,11 +470,44 @@ static void run_check_empty(run_site *site)
 {
     for (uint32_t number = 0; number < RUN_KEYS; number++)
         run_delete(site, number);
-    for (uint32_t tries = 0; run_held(site) != 0 && tries < RUN_TRIES; tries++) {
+    /* What is being trimmed counts as held for a while. */
+    for (uint32_t tries = 0; run_holds(site, tries == RUN_TRIES); tries++) {
+        if (tries == RUN_TRIES) run_complain("all is deleted, and something is held", 0, 0);
         (void)!kvt_flush(site->store);
         base_sleep(20 * RUN_MS);
     }
-    if (run_held(site) != 0) run_complain("deleted all, and held is", run_held(site), 0);
+}
+
+static void run_observe(void *context, const kvt_move *move, kvt_status outcome)
+{
+    run_site *site = context;
+    site->moves++;
+    schedule_note("move", move->id, (uint64_t)(int64_t)outcome);
+}
+
+/* Notes what the next life has to have. */
+static void run_note_kept(run_site *site, run_caller *caller)
+{
+    kvt_persist_info info;
+    memset(site->kept, 0, sizeof site->kept);
+    site->durable = false;
+    if (site->options.close_deadline_seconds < 1) return; /* a copy that made way is not renewed */
+    if (kvt_persist(site->store, BASE_CLOCK_NEVER, &info) != KVT_OK) return;
+    if (info.left != 0 || info.without_room != 0) return;
+    uint64_t moves = site->moves;
+    for (uint32_t number = 0; number < RUN_KEYS; number++)
+        site->kept[number] = run_get(caller, number, 0);
+    site->durable = kvt_flush(site->store) == KVT_OK && site->moves == moves;
+}
+
+static void run_check_kept(run_site *site, run_caller *caller)
+{
+    for (uint32_t number = 0; site->durable && number < RUN_KEYS; number++) {
+        if (site->kept[number] == 0) continue;
+        site->counts.outlived++;
+        if (run_get(caller, number, 0) != site->kept[number])
+            run_complain("an entry is lost between two lives", number, site->kept[number]);
+    }
 }
 
 static void run_life(run_site *site, bool last)
@@ -449,6 +517,8 @@ static void run_life(run_site *site, bool last)
     run_caller *callers = calloc(RUN_CALLERS, sizeof *callers);
     if (callers == NULL) run_complain("no memory", 0, 0);
     run_open(site);
+    callers[0].site = site;
+    if (last) run_check_kept(site, &callers[0]);
     for (; count < RUN_CALLERS; count++) {
         callers[count] = (run_caller){.site = site, .number = count};
         if (pthread_create(&threads[count], NULL, run_caller_main, &callers[count]) != 0)
@@ -460,9 +530,14 @@ static void run_life(run_site *site, bool last)
         (void)pthread_join(threads[--count], NULL);
     if (site->faults) run_mend(site);
     bool settled = kvt_flush(site->store) == KVT_OK || kvt_flush(site->store) == KVT_OK;
-    if (last) run_check_empty(site);
+    if (last)
+        run_check_empty(site);
+    else
+        run_note_kept(site, &callers[0]);
     run_count(site);
+    uint64_t moves = site->moves;
     kvt_close(site->store);
+    if (site->moves != moves) site->durable = false;
     schedule_note("closed", last, settled);
     free(callers);
     for (uint32_t i = 0; i < RUN_KEYS && !settled; i++)
@@ -471,26 +546,43 @@ static void run_life(run_site *site, bool last)
 
 /* ---- one run ---- */
 
-static void run_make_disk(run_site *site, uint32_t at, const char *name, uint64_t bytes)
+static void run_make_disk(run_site *site, uint32_t at, const char *name, uint64_t bytes,
+                          bool durable)
 {
     schedule_disk *disk = &site->disks[at];
     *disk = (schedule_disk){.name = name,
                             .capacity_bytes = bytes,
-                            .durable = at > 0,
+                            .durable = durable,
                             .wakes = run_draw(site, 2) == 0,
-                            .latency_ns = at > 0 ? 100000 : 2000,
+                            .trims = run_draw(site, 2) == 0,
+                            .latency_ns = durable ? 100000 : 2000,
                             .bytes = calloc(1, bytes)};
     if (disk->bytes == NULL) abort();
     site->configs[at] = schedule_disk_config(disk);
+    site->configs[at].trim = disk->trims;
+    if (run_draw(site, 4) == 0) site->configs[at].in_flight_bytes_max = 8192;
+}
+
+static kvt_tier_options run_tier_options(run_site *site, uint32_t first, uint32_t count)
+{
+    return (kvt_tier_options){.devices = &site->configs[first],
+                              .device_count = count,
+                              .unit_bytes = 8192,
+                              .striping = (kvt_striping)run_draw(site, 3),
+                              .rebalance_bytes_per_s = 32000000};
 }
 
 static void run_make_site(run_site *site, const schedule_try *options)
 {
     site->random = options->seed ^ UINT64_C(0x5c4ed01e);
-    site->disk_count = 2 + run_draw(site, 2);
-    run_make_disk(site, 0, "dram", (96 + run_draw(site, 160)) * 1024 / 4096 * 4096);
-    run_make_disk(site, 1, "ssd1", (192 + run_draw(site, 200)) * 1024 / 4096 * 4096);
-    if (site->disk_count > 2) run_make_disk(site, 2, "ssd2", 200 * 1024);
+    uint32_t ssds = 1 + run_draw(site, 2), dram_kib = 96 + run_draw(site, 160);
+    uint32_t ssd_kib = 192 + run_draw(site, 200);
+    bool hbm = run_draw(site, 3) == 0;
+    run_make_disk(site, 0, "dram", dram_kib / 4 * 4096, false);
+    run_make_disk(site, 1, "ssd1", ssd_kib / 4 * 4096, true);
+    if (ssds > 1) run_make_disk(site, 2, "ssd2", 200 * 1024, true);
+    if (hbm) run_make_disk(site, 1 + ssds, "hbm", 80 * 1024, false);
+    site->disk_count = 1 + ssds + (hbm ? 1 : 0);
     kvt_store_options *store = &site->options;
     kvt_store_options_init(store);
     bool catalog = run_draw(site, 4) != 0;
@@ -502,14 +594,11 @@ static void run_make_site(run_site *site, const schedule_try *options)
     store->put_staging_bytes = run_draw(site, 4) == 0 ? 0 : 128 * 1024;
     store->copies = run_draw(site, 4) != 0;
     store->close_deadline_seconds = run_draw(site, 3) == 0 ? 0.005 : 5;
-    store->tiers[KVT_TIER_DRAM] = (kvt_tier_options){.devices = &site->configs[0],
-                                                     .device_count = 1,
-                                                     .unit_bytes = 8192,
-                                                     .rebalance_bytes_per_s = 32000000};
-    store->tiers[KVT_TIER_SSD] = (kvt_tier_options){.devices = &site->configs[1],
-                                                    .device_count = site->disk_count - 1,
-                                                    .unit_bytes = 8192,
-                                                    .rebalance_bytes_per_s = 32000000};
+    store->observer = run_observe;
+    store->observer_context = site;
+    store->tiers[KVT_TIER_DRAM] = run_tier_options(site, 0, 1);
+    store->tiers[KVT_TIER_SSD] = run_tier_options(site, 1, ssds);
+    if (hbm) store->tiers[KVT_TIER_HBM] = run_tier_options(site, 1 + ssds, 1);
     site->faults = !options->faultless && run_draw(site, 2) == 0;
 }
 
@@ -534,6 +623,7 @@ static void run_seed(const schedule_try *options, schedule_outcome *outcome, con
     run_await_threads();
     for (uint32_t i = 0; i < site.disk_count; i++) {
         site.counts.failed_operations += site.disks[i].failed;
+        site.counts.trims += site.disks[i].trims_done;
         free(site.disks[i].bytes);
     }
     schedule_end(&outcome->steps, &outcome->hash);

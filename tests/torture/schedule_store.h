@@ -22,6 +22,7 @@ typedef struct schedule_counts {
     uint64_t puts, refused, busy, hits, staged_hits, shared_reads, misses, timeouts;
     uint64_t promotions, demotions, evictions, aborted, copies, persisted, recovered;
     uint64_t load_failures, failed_operations, quarantined, readmitted, device_changes;
+    uint64_t trims, outlived; /* entries that a close and an open had to keep, and did */
 } schedule_counts;
 
 typedef struct schedule_outcome {
