@@ -29,6 +29,7 @@
 #define UTILITY_OLD        16.0 /* minutes: then it is set anew */
 #define UTILITY_FAR        32.0 /* minutes ahead that are kept apart one by one */
 #define UTILITY_FIRST      2.0  /* octaves below the first entry, before there is a price */
+#define UTILITY_REPLACE    1.3  /* a new entry is worth this many times what its room costs */
 
 /* The stay is bounded on both sides: by what leaves the tier and by two limits, so that no move
  * is paid off over seconds or days. */
@@ -558,8 +559,8 @@ static bool utility_fallback(kvt_policy *policy, const tentative_plan *work, uin
 }
 
 /* Best first: score = gain over NONE - share of the write - shadow price of room in tight tiers.
- * Shadow prices compare the options with each other; whether the best of them gets in is decided by
- * what making its room really loses, since the watermarks may have made it already. */
+ * A tier that the watermarks have made room in is tight as well: an entry that only ties with what
+ * lies there would drive it out, and a loop longer than the tier would find nothing of itself. */
 static bool utility_next_option(kvt_policy *policy, shadow_prices *known, const entry *e,
                                 uint32_t *tried, step *out)
 {
@@ -579,10 +580,10 @@ static bool utility_next_option(kvt_policy *policy, shadow_prices *known, const 
         entry_needs(policy, e, option, need);
         double write = utility_write_at(policy, &now, e, o, need) / utility_stay(policy, &use, o);
         if (gain <= write || gain - write <= best) continue;
-        double score = gain - write - utility_shadow_cost(policy, known, need);
-        if (score <= best) continue;
+        double price = utility_shadow_cost(policy, known, need);
+        if (gain - write < UTILITY_REPLACE * price || gain - write - price <= best) continue;
         found = option;
-        best = score;
+        best = gain - write - price;
         out->to = option;
         out->cost = write;
         out->gain = gain;
@@ -610,7 +611,7 @@ static bool utility_place(kvt_policy *policy, tentative_plan *work, uint32_t ind
     uint32_t tried = 0;
     step put = {.entry = index};
     while (utility_next_option(policy, &known, e, &tried, &put)) {
-        work->budget = put.gain - put.cost;
+        work->budget = (put.gain - put.cost) / UTILITY_REPLACE;
         put.cost = 0.0; /* it is in the budget */
         if (room_make_for(policy, work, index, put.to) && work->spent < work->budget &&
             tentative_add(policy, work, &put)) {

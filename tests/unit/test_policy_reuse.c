@@ -120,6 +120,23 @@ static void sessions_are_told_by_their_last_use(void **state)
     free(events);
 }
 
+/* A loop longer than its tier: newcomers only tie with what lies there, so most of it stays and is
+ * found again, where replacing at a tie finds nothing. */
+static void a_loop_longer_than_its_tier_finds_most_of_itself(void **state)
+{
+    (void)state;
+    kvt_policy *policy = open_with(900, 1024);
+    double at = 1.0;
+    int found = 0;
+    for (int turn = 0; turn < 4000; turn++, at += 2.5) {
+        uint64_t handle = 1 + (uint64_t)turn % 100;
+        if (turn >= 2000) found += kvt_policy_option(policy, handle) != KVT_OPTION_NONE;
+        use(policy, at, handle, 10);
+    }
+    assert_true(found > 1200);
+    kvt_policy_close(policy);
+}
+
 /* Documents of steady popularity: counts tell their rates, over a long memory. */
 static void documents_are_told_by_their_counts(void **state)
 {
@@ -313,6 +330,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sessions_are_told_by_their_last_use),
+        cmocka_unit_test(a_loop_longer_than_its_tier_finds_most_of_itself),
         cmocka_unit_test(documents_are_told_by_their_counts),
         cmocka_unit_test(weights_follow_a_changed_workload),
         cmocka_unit_test(only_utility_has_weights),

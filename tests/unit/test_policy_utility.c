@@ -217,8 +217,9 @@ static void a_newcomer_worth_less_is_refused_but_remembered(void **state)
     assert_int_equal(admit(policy, 2 * SECOND, 2, 0, options, 2), KVT_REFUSED);
     assert_int_equal(admit(policy, 3 * SECOND, 2, 0, options, 2), KVT_REFUSED);
     assert_int_equal(kvt_policy_access(policy, 3 * SECOND, 2, &plan), KVT_MISS);
-    /* The fourth use is worth more than the three of the other. */
-    assert_int_equal(admit(policy, 4 * SECOND, 2, 0, options, 2), KVT_OK);
+    /* The fourth use is worth more than the three of the other, the fifth nearly a third more. */
+    assert_int_equal(admit(policy, 4 * SECOND, 2, 0, options, 2), KVT_REFUSED);
+    assert_int_equal(admit(policy, 5 * SECOND, 2, 0, options, 2), KVT_OK);
     assert_int_equal(plan.count, 2);
     kvt_policy_close(policy);
 }
@@ -389,9 +390,10 @@ static void an_adopted_entry_counts_for_less_than_a_use(void **state)
     kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 0.0)};
     kvt_policy_entry entry = {.handle = 1, .options = options, .option_count = 2, .tokens = 1};
     assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, 1), KVT_OK);
-    options[0] = test_none(0.74);
+    /* Worth 0.75, and what takes its place a third more. */
+    options[0] = test_none(0.97);
     assert_int_equal(admit(policy, SECOND, 2, 0, options, 2), KVT_REFUSED);
-    options[0] = test_none(0.76);
+    options[0] = test_none(0.98);
     assert_int_equal(admit(policy, SECOND, 3, 0, options, 2), KVT_OK);
     kvt_policy_close(policy);
 }
