@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * advise.c - the calls that update what the engine knows: ladders, tenants, priors, rates,
- * capacity, speed. None of them makes a plan. Thread rule: the caller's lock.
+ * capacity, speed. None of them makes a plan, and nothing that is stored moves by them: later
+ * decisions see the change. Those that change what an option is worth sort the entries anew that
+ * have it, which takes a pass over all of them. Thread rule: the caller's lock.
  */
 #include "policy/engine.h"
 

@@ -1,6 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * buckets.c - see buckets.h.
+ * buckets.c - the ring of buckets that buckets.h describes.
+ *
+ * A bit says for each bucket whether it holds entries, and a second bitmap says so for each word of
+ * the first, so the next used bucket is found in at most three look-ups. The number of an entry's
+ * bucket is kept with the entry: a key that changes by less than a bucket moves nothing, and an
+ * entry is taken out without knowing its key. The file knows nothing of entries beside their links,
+ * and never compares keys inside a bucket.
  */
 #include "policy/buckets.h"
 

@@ -32,16 +32,20 @@ typedef struct bucket_link {
     int32_t number; /* BUCKETS_ABSENT outside */
 } bucket_link;
 
+/* Where the links of all entries are: the first one, and the bytes from one to the next. */
 typedef struct bucket_links {
     unsigned char *first;
     size_t stride;
 } bucket_links;
 
+/* Both ends of a list; both are UINT32_MAX when it is empty. */
 typedef struct bucket_list {
     uint32_t newest;
     uint32_t oldest;
 } bucket_list;
 
+/* An order of entries. count is the number of them, the sink included. Bit i of words[] says that
+ * ring[i] holds entries, bit i of groups[] that word i is not 0. */
 typedef struct buckets {
     int32_t low; /* number of the ring's lowest bucket */
     uint32_t count;
@@ -51,6 +55,7 @@ typedef struct buckets {
     bucket_list ring[BUCKETS_RING];
 } buckets;
 
+/* Makes an order without entries. It has to be called before any other function. */
 void buckets_init(buckets *b);
 
 /* Moves the ring up so that it is centred on `now`, a log2 key. */

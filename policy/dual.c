@@ -6,6 +6,9 @@
  *
  * The search adds up in plain numbers. What is reported is one more pass at its best prices, whose
  * every rounding goes up, so that no placement is worth more than the bound by an error of sums.
+ *
+ * No decision depends on the bound or its prices. It says how far the engine is from the best that
+ * anybody could do with the same rates, which is what the gaps of kvt_policy_bound report.
  */
 #include "policy/dual_instance.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * dual_instance.h - the engine's entries, stored, in flight and remembered, as an instance of
- * knapsack.h: a copy of what the passes need, 52 bytes an entry and 40 a option.
+ * knapsack.h: a copy of what the passes need, 52 bytes an entry and 40 an option.
  *
  * Thread rule: the caller's lock, as in policy.h.
  */
@@ -17,17 +17,17 @@ typedef struct dual_entry {
     double alpha;     /* what a loss costs at most */
     uint32_t options; /* the first of those that `allowed` is about */
     uint32_t allowed; /* bit i: the entry may take option i of them */
-    uint32_t
-        stored;    /* option of the present option as it is really stored, where that is not one of
-                         them; else NIL */
+    /* The present option as it is really stored, where that is none of them; else NIL. */
+    uint32_t stored;
     uint32_t open; /* bit i: option i of them may be best in the box; DUAL_STORED: what is stored */
 } dual_entry;
 
 #define DUAL_STORED (UINT32_C(1) << 31)
 _Static_assert(KVT_OPTIONS_MAX <= 32, "a bit for each option and one for what is stored");
 
-/* Forms at the present weights lie number by number, so that the options of an entry are weighed
- * several at once. What cannot be held costs UNLIMITED. */
+/* The options lie number by number, so that those of an entry are weighed several at once. An
+ * option that fits no tier costs UNLIMITED. The arrays are one copy, made for one search: nothing
+ * that the engine does meanwhile is seen, because nothing is done meanwhile. */
 typedef struct dual_instance {
     kvt_policy *policy;
     dual_entry *entries;
@@ -51,6 +51,7 @@ typedef struct dual_instance {
 } dual_instance;
 
 kvt_status dual_instance_make(kvt_policy *policy, dual_instance *out); /* KVT_OK; KVT_E_MEMORY */
+/* Releases what dual_instance_make asked for; the struct may be forgotten then. */
 void dual_instance_free(dual_instance *instance);
 
 #endif

@@ -37,6 +37,8 @@
 
 #include <assert.h>
 
+/* A level is a tier's number less one. Entries and options are stored by the million, and an array
+ * from 1 would cost each of them eight bytes for the tier NONE, which never holds any. */
 #define LEVELS             3
 #define NIL                UINT32_MAX
 #define TENTATIVE_SKIPS    32u
@@ -70,7 +72,7 @@ typedef struct stored_option {
 } stored_option;
 _Static_assert(sizeof(stored_option) == 120, "options are stored by the million");
 
-/* Forms that many entries share. */
+/* A ladder: options that many entries share. It lives as long as the engine. */
 typedef struct ladder {
     uint32_t options;
     uint32_t option_count;
@@ -87,6 +89,8 @@ typedef struct remembered_point {
     uint32_t bytes;   /* a float, cut off; the two lowest bits are the level */
 } remembered_point;
 
+/* What the engine knows of a handle. A slot is free, then held; an entry that leaves is remembered
+ * as a ghost, if the policy remembers any, until its slot is free again or it comes back. */
 typedef enum entry_presence { ENTRY_FREE = 0, ENTRY_GHOST = 1, ENTRY_HELD = 2 } entry_presence;
 
 /*
@@ -191,8 +195,8 @@ typedef struct tentative_plan {
     int own_group;      /* only victims of this group count, for its tenant's share; below 0: all */
     uint64_t used_before[KVT_TIER_COUNT];
     uint64_t next_id_before;
-    uint32_t skipped
-        [TENTATIVE_SKIPS]; /* victims that no step could move; back in the index at the end */
+    /* Victims that no step could move; they are put back into the index at the end. */
+    uint32_t skipped[TENTATIVE_SKIPS];
     uint32_t skipped_count;
 } tentative_plan;
 
@@ -204,8 +208,20 @@ typedef struct step {
     double gain; /* U(to) - U(from), for the plan log */
 } step;
 
-/* What makes one policy. index brings an entry's place in the victim index up to date, from its
- * state alone, so it may be called at any time. */
+/*
+ * What makes one policy: flags that say what the engine keeps for it, and its decisions.
+ *
+ *     index     brings an entry's place in the victim index up to date
+ *     remove    takes an entry out of the index
+ *     touch     an entry was used
+ *     choose    the next step that makes room in a tier; false when there is none
+ *     fallback  another step of one entry, which needs no room below
+ *     place     plans where a new entry goes, and what makes its room; false refuses it
+ *     improve   may plan a better place for an entry that was just used
+ *     tick      plans background work
+ *
+ * index works from the entry's state alone, so it may be called at any time.
+ */
 typedef struct policy_ops {
     const char *name;
     bool counts;    /* keeps reuse counters */
@@ -245,11 +261,17 @@ typedef struct classic_state {
     uint64_t sketch_adds;
 } classic_state;
 
+/*
+ * What the counters of all entries mean: a weight for each kind of term and each half-life. The
+ * model watches a sample of handles. A use of a watched entry is shared among the terms that had
+ * led to expect it (found); time that passes shows what each term would have let expect (exposed).
+ * A weight is the one over the other. reuse_model.c keeps it, reuse.c reads rate alone.
+ */
 typedef struct reuse_model {
     double rate[KVT_REUSE_KINDS][HALF_LIVES]; /* weight times ln 2 / h; AGAIN holds LAST as well */
     double weight[KVT_REUSE_KINDS][HALF_LIVES]; /* uses that a term of 1 lets expect in all */
-    double found[KVT_REUSE_KINDS]
-                [HALF_LIVES]; /* seconds at stake in uses, shared among the terms */
+    /* Seconds at stake in uses that were found, shared among the terms. */
+    double found[KVT_REUSE_KINDS][HALF_LIVES];
     double exposed[KVT_REUSE_KINDS][HALF_LIVES]; /* and what a weight of 1 would have let expect */
     double open[KVT_REUSE_KINDS][HALF_LIVES];    /* still to come of that, as of seen_ns */
     uint64_t seen_ns;
@@ -257,6 +279,11 @@ typedef struct reuse_model {
     double events;
 } reuse_model;
 
+/*
+ * An engine. The parts, from top to bottom: time and what was learned of reuse; the order of the
+ * victims; what writing costs and how long bytes stay; the entry table; the pool of options with
+ * its ladders; tenants and priors; the ledger; the indexes of victims; the counters.
+ */
 struct kvt_policy {
     const policy_ops *ops;
     kvt_policy_config config;
@@ -285,9 +312,9 @@ struct kvt_policy {
     double left_seconds[LEVELS];  /* in so many seconds, smoothed alike; 0 before any has left */
     double stay[LEVELS];          /* seconds that a byte stays there, by these */
     double price[LEVELS];         /* of the last dual, where the next one starts; nothing else */
-    double shadow_price
-        [LEVELS]; /* what the last step in each tier lost per byte, write and room included, */
-    uint64_t shadow_price_ns[LEVELS]; /* and when */
+    /* What the last step in each tier lost per byte, write and room included, and when. */
+    double shadow_price[LEVELS];
+    uint64_t shadow_price_ns[LEVELS];
     bool priced;
 
     entry *entries;
@@ -333,24 +360,33 @@ struct kvt_policy {
 };
 
 /* entries.c */
+/* All tables are asked for at open; entries_close may follow an entries_open that has failed. */
 bool entries_open(kvt_policy *policy);
 void entries_close(kvt_policy *policy);
 bool entries_reserve(kvt_policy *policy); /* room for one entry more */
 bool options_reserve(kvt_policy *policy, uint32_t count);
 uint32_t entries_find(const kvt_policy *policy, uint64_t handle); /* NIL when unknown */
 uint32_t entries_add(kvt_policy *policy, uint64_t handle);        /* a ghost outside the FIFO */
+/* The life of a slot: a ghost becomes held, a held one leaves and is remembered or not, a ghost is
+ * forgotten or becomes the last to be forgotten. */
 void entries_hold(kvt_policy *policy, uint32_t index, const kvt_policy_entry *given);
 void entries_leave(kvt_policy *policy, uint32_t index, bool remember);
 void entries_drop_ghost(kvt_policy *policy, uint32_t index);
 void entries_refresh_ghost(kvt_policy *policy, uint32_t index);
+/* Counts an entry in (by 1) or out (by -1) of the numbers by tier: around every change of its
+ * option. */
 void engine_tally(kvt_policy *policy, const entry *e, int by);
+/* Every call that brings a time sets the clock with it before it does anything else. */
 void engine_set_clock(kvt_policy *policy, uint64_t now_ns);
+/* All memory of the engine comes through here; bytes 0 releases. */
 void *engine_resize(kvt_policy *policy, void *memory, size_t old_bytes, size_t bytes);
+/* Lists of recency use link[0] of their entries; an entry is in one of them at most. */
 void list_add_newest(kvt_policy *policy, recency_list *list, uint32_t index);
 void list_remove(kvt_policy *policy, recency_list *list, uint32_t index);
 
-/* Options as the public calls give them become options. */
+/* Copies options as the public calls give them. */
 void options_copy(stored_option *to, const kvt_option *options, uint32_t count);
+/* Takes a run of that many options out of the pool, which options_reserve has made room for. */
 uint32_t options_take(kvt_policy *policy, uint32_t count);
 /* Brings options up to date with weights and capacities. */
 void options_refresh(kvt_policy *policy, uint32_t first, uint32_t count);
@@ -374,16 +410,21 @@ bool policy_options_are_sound(const kvt_option *options, uint32_t count);
 
 /* reuse.c: uses per second, and log2 of the count in the order in use, as of the engine's base. */
 extern const double reuse_half_lives[HALF_LIVES];
+/* Seconds from the engine's first moment to another. */
 double reuse_seconds(const kvt_policy *policy, uint64_t at_ns);
 /* 2^(-seconds / h) of each half life. */
 void reuse_decays(double seconds, double decay[HALF_LIVES]);
+/* The count of one half-life, unpacked, as of the entry's last use. */
 double reuse_count(const entry *e, int k);
 /* Counts `weight` uses now; 0 brings the counters up to the time alone. */
 void reuse_use(kvt_policy *policy, entry *e, double weight);
+/* Gives an entry that was stored before the engine began a first use one half-life ago. */
 void reuse_adopt(kvt_policy *policy, entry *e);
 /* From now on the entry has a plain counter, with this rate now. */
 void reuse_set_rate(kvt_policy *policy, entry *e, double uses_per_s);
+/* Brings the victims' orders up to the clock. */
 void reuse_set_now(kvt_policy *policy);
+/* Keeps f(parent) >= f(child): raises `up` to its child where it is lower. */
 bool reuse_raise(kvt_policy *policy, entry *up, const entry *child);
 double reuse_log_count(const kvt_policy *policy, const entry *e); /* of a plain counter */
 double reuse_rate(const kvt_policy *policy, const entry *e);
@@ -407,6 +448,11 @@ void reuse_forget(kvt_policy *policy, entry *e);
 void reuse_learn(kvt_policy *policy, const entry *e);
 
 /* ledger.c */
+/*
+ * A move is in flight from ledger_begin to ledger_end. Begin reserves the target bytes, end
+ * releases the source (done) or the target (not done). ledger_correct puts the bytes right that
+ * were really stored, which the caller has found to fit.
+ */
 bool ledger_reserve(kvt_policy *policy, uint32_t moves);
 move_in_flight *ledger_find(kvt_policy *policy, uint64_t id);
 move_in_flight *ledger_begin(kvt_policy *policy, uint32_t index, uint8_t to);
@@ -422,6 +468,11 @@ void write_queue_add(kvt_policy *policy, const move_in_flight *move, double by);
 void write_queue_pass(kvt_policy *policy, double passed);
 
 /* tentative.c */
+/*
+ * begin, then add and cut as often as wanted, then end, which makes the plan the caller's. exclude
+ * and include bracket work during which an entry must not be a victim; skip does so until the end.
+ * cut takes back all moves after the first `count` and restores what was spent.
+ */
 bool tentative_begin(kvt_policy *policy, tentative_plan *work, kvt_plan *plan);
 bool tentative_add(kvt_policy *policy, tentative_plan *work, const step *move);
 void tentative_exclude(kvt_policy *policy, uint32_t index);

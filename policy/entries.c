@@ -4,6 +4,10 @@
  *
  * Entries and options live in two growing pools and are named by index. Everything that can fail is
  * in the reserve functions, which run before a call changes anything.
+ *
+ * The prefix tree joins held entries only: each knows its parent, its first child and its siblings.
+ * Entries that left are chained by age, and the oldest of them are forgotten first. The file
+ * decides nothing; policies are called when an entry's place in their order may have changed.
  */
 #include "policy/engine.h"
 

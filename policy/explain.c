@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * explain.c - why an entry is where it is, and the engine's figures. Reads only.
+ * explain.c - why an entry is where it is, what keeping it is worth, and the engine's figures.
+ *
+ * The file only reads. A question about a later moment is answered by a copy of the engine whose
+ * clock is moved, so that asking never changes a later decision. What is said is a weighing at the
+ * present prices; a move may still find no room, because others need the same bytes.
  */
 #include "policy/utility.h"
 

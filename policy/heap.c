@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * heap.c - see heap.h. Sifting moves a hole instead of swapping items.
+ * heap.c - the 4-ary heap that heap.h describes.
+ *
+ * Sifting moves a hole instead of swapping items, and each item that moves writes its new place to
+ * its entry. The file asks for no memory: entries.c grows the array before an entry is added.
  */
 #include "policy/heap.h"
 

@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * knapsack.c - the solver of knapsack.h; prices.c finds its prices.
+ * knapsack.c - the solver of knapsack.h for instances in arrays; prices.c finds its prices.
+ *
+ * At the best prices each entry takes the option with the highest score, which may ask too much of
+ * a tier. Entries then give way by the steps that lose least score per byte, what room is left goes
+ * to those who gain most, and a dozen entries are searched exactly. The engine itself makes no
+ * decision with this solver: bench and tests compare the engine with it.
  */
 #include "policy/knapsack.h"
 

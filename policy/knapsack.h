@@ -35,6 +35,8 @@ typedef void price_ask(const void *context, const double price[LEVELS], uint32_t
 typedef void price_narrow(const void *context, const double price[LEVELS], const double low[LEVELS],
                           const double high[LEVELS]);
 
+/* One search for prices: the questions that it may ask, where it starts, and what it found. The
+ * caller fills the fields up to tolerance; price_find fills the rest. */
 typedef struct price_search {
     price_ask *ask;
     price_narrow *narrow; /* optional: none needed */

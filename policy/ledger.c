@@ -65,7 +65,8 @@ static void ledger_count(kvt_policy *policy, const entry *e, const move_in_fligh
     policy->tenants[e->tenant].used[level] += sign * (move->to_bytes[level] - source);
 }
 
-/* Reserves the target bytes of a move of a movable entry, or of a new one. Room was reserved. */
+/* Reserves the target bytes of a move of a movable entry, or of a new one. ledger_reserve has made
+ * room in the table, and the plan has found that the bytes fit. */
 move_in_flight *ledger_begin(kvt_policy *policy, uint32_t index, uint8_t to)
 {
     entry *e = entry_at(policy, index);
@@ -93,7 +94,8 @@ move_in_flight *ledger_begin(kvt_policy *policy, uint32_t index, uint8_t to)
     return move;
 }
 
-/* Corrects a move to the bytes really stored, which have been found to fit. */
+/* Corrects a move to the bytes that were really stored and have been found to fit. A smaller object
+ * may keep less in place than was planned. */
 void ledger_correct(kvt_policy *policy, move_in_flight *move, const uint64_t actual[LEVELS])
 {
     assert(move->id != 0 && move->to != KVT_OPTION_NONE);

@@ -2,7 +2,8 @@
 /*
  * number.c - log2 and exp2 from tables of 64 pieces and a short Taylor polynomial.
  *
- * Pure functions, any thread. The tables were computed with 200-bit arithmetic and rounded once.
+ * The results are the same bits on every compiler, so plan logs can be compared across builds. Pure
+ * functions, any thread. The tables were computed with 200-bit arithmetic and rounded once.
  */
 #include "policy/number.h"
 

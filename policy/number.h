@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Neither NaN nor infinite. */
+/* Whether a number is neither NaN nor infinite. */
 static inline bool number_is_finite(double x)
 {
     return x - x == 0.0;
@@ -47,13 +47,16 @@ typedef struct text {
     size_t length;
 } text;
 
+/* Starts an empty text in `size` bytes at `to`; to may be NULL, then the text is only counted. */
 void text_start(text *out, char *to, size_t size);
+/* Each adds to the end; what does not fit is counted and left out. */
 void text_add(text *out, const char *words);
 void text_add_number(text *out, uint64_t number);
 
 /* A double exactly, in the form of C's %a, such as -0x1.8p-3; strtod reads it back. */
 void text_add_double(text *out, double number);
 
+/* Whether two terminated texts have the same letters. */
 bool text_equal(const char *a, const char *b);
 
 #endif

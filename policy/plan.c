@@ -2,7 +2,8 @@
 /*
  * plan.c - plans as data: the validator and the one-line text of a move.
  *
- * Needs no engine: whoever carries out, logs or replays plans can check them with it. Any thread.
+ * The file needs no engine, so an executor, a log or a test can check plans with it. It cannot know
+ * whether a plan is good, or whether an entry is really where the plan says. Any thread.
  */
 #include "kvterrace/policy.h"
 #include "policy/number.h"

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * policy.c - the public calls of the decision engine.
+ * policy.c - the public calls of the decision engine that concern entries and plans.
  *
- * Each call checks its arguments, reserves all memory it could need, and only then changes state:
- * a call that fails has changed nothing. Thread rule: the caller's lock.
+ * Each call checks its arguments, reserves all memory that it could need, and only then changes
+ * state: a call that fails has changed nothing. The calls decide nothing themselves. They find the
+ * entry, count the use, and let the policy's functions (policy_ops) place, improve or give up.
+ * Calls that change what the engine knows beside entries are in advise.c. Thread rule: the caller's
+ * lock.
  */
 #include "policy/engine.h"
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * recost.c - new figures for the options of an entry that is stored: seconds and losses when a
- * curve has been measured anew, sizes when a record has come out. Forms and lineage stay, and so do
- * the bytes that are stored or reserved, so no plan that is under way is touched.
+ * curve has been measured anew, sizes when a record has come out. Variants and lineage stay, and so
+ * do the bytes that are stored or reserved, so no plan that is under way is touched. Options that
+ * belong to a ladder cannot be changed here, because other entries share them.
  */
 #include "policy/engine.h"
 

@@ -8,8 +8,8 @@
  *
  * The points promise at least what the options did: each option has a point in its tier that takes
  * no more seconds, loses no more, and takes no more bytes. Numbers are rounded down, bytes in lower
- * tiers and what reads cost under load are left out, and options too many for the points share one
- * that has the least of each number. So a bound with points is a bound, and loose by what was
+ * tiers are left out, and options too many for the points share one that has the least of each
+ * number. So a bound with points is a bound, and loose by what was
  * rounded. Options that the tenant's limits excluded when the entry left are not kept.
  */
 #include "policy/engine.h"

@@ -5,8 +5,7 @@
  *
  *     a use at age t   each term j has the share r_j of the rate there; found_j += v * r_j
  *     time that passes exposed_j += v * integral of term j at weight 1, over all sampled entries
- *     weight_j = found_j / exposed_j                                      (expectation,
- * maximization)
+ *     weight_j = found_j / exposed_j                           (expectation and maximization)
  *
  * The integral needs no look at any entry: a term decays as all others of its half life do, so the
  * sum over the sample, `open`, does too; uses add to it, entries forgotten take theirs out. Both

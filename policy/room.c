@@ -9,12 +9,15 @@
  *
  * A step adds bytes only below the tier it makes room in, or in that tier what fits already, so
  * the stack of waiting steps is never deeper than the tiers. A step whose room below cannot be made
- * falls back to one that needs none (an eviction, as a rule), else its entry is skipped.
+ * falls back to one that needs none (an eviction, as a rule), else its entry is skipped. Nothing
+ * here weighs a step: what a step loses is the policy's to say, and the plan's budget ends it.
  */
 #include "policy/engine.h"
 
 #include <assert.h>
 
+/* One tier in which room is being made, for the caller or for the step that waits in the frame
+ * below it on the stack. */
 typedef struct room_frame {
     int level;
     int64_t need;
@@ -41,7 +44,7 @@ static bool room_descend(kvt_policy *policy, const tentative_plan *work, room_fr
     return false;
 }
 
-/* The entry of the pending step may be chosen again. */
+/* Ends the wait of a step: its entry may be chosen again, by this or another tier. */
 static void room_release(kvt_policy *policy, room_frame *top)
 {
     assert(top->waiting);

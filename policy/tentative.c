@@ -160,7 +160,8 @@ void tentative_skip(kvt_policy *policy, tentative_plan *work, uint32_t index)
     work->skipped[work->skipped_count++] = index;
 }
 
-/* Takes moves back until `count` are left. */
+/* Takes moves back until `count` are left, the last one first. Ids that were given are given again,
+ * so that a plan which was tried leaves no gap in the log. */
 void tentative_cut(kvt_policy *policy, tentative_plan *work, uint32_t count, double spent)
 {
     assert(count <= work->plan->count);

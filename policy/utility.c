@@ -42,8 +42,9 @@ double utility_stay(const kvt_policy *policy, const reuse_now *now, const stored
     return stay < UTILITY_STAY_MOST ? stay : UTILITY_STAY_MOST;
 }
 
-/* Bytes that a step frees in `level`, 0 when it is no step there: it must free bytes in the tier,
- * add none above, and leave no held child without its prefix. */
+/* Returns the bytes that a step frees in `level`, 0 when it is no step there. A step must free
+ * bytes in the tier and add none above. In contiguous mode it must leave no held child without its
+ * prefix. */
 static uint64_t utility_freed(const kvt_policy *policy, const entry *e, uint8_t to, int level)
 {
     assert(level >= 0 && level < LEVELS);
@@ -58,8 +59,9 @@ static uint64_t utility_freed(const kvt_policy *policy, const entry *e, uint8_t 
     return utility_is_reachable(policy, e, to) ? e->bytes[level] - o->bytes[level] : 0;
 }
 
-/* What a byte of a step costs beside its loss, as far as it does not depend on the entry: writing
- * it, and the room below at what the last step there cost. */
+/* Returns what a step costs beside its loss: the write, paid off over the stay, and the bytes below
+ * at the shadow price there. The last step of a tier stands for its price, because a key must not
+ * cost a choice in every tier below. */
 static double utility_standing_cost(const kvt_policy *policy, const write_costs *now,
                                     const entry *e, uint8_t to, int level, const reuse_now *use)
 {
@@ -156,7 +158,8 @@ static double utility_log_rate(const kvt_policy *policy, const entry *e, double 
     return now.rate > 1e-200 ? number_log2(now.rate) : -700.0;
 }
 
-/* Puts the entry where its counter and its densities say. */
+/* Puts the entry where its counter and its densities say, in each tier that holds bytes of it. The
+ * densities stay as they are: only utility_index works them out again. */
 static void utility_sort(kvt_policy *policy, uint32_t index)
 {
     const entry *e = entry_at(policy, index);
@@ -307,7 +310,8 @@ static double utility_beside_loss(const kvt_policy *policy, choice_prices *known
     return beside;
 }
 
-/* Whether the bytes of a step can be had: in its own tier now, below now or by room-making. */
+/* Says whether the bytes of a step can be had. In its own tier and above they must fit as things
+ * are; below, they may also be had by making room, unless only what fits now is asked for. */
 static bool utility_can_place(const kvt_policy *policy, const int64_t room[LEVELS],
                               const uint64_t need[LEVELS], int level, bool now)
 {
@@ -319,7 +323,7 @@ static bool utility_can_place(const kvt_policy *policy, const int64_t room[LEVEL
     return true;
 }
 
-/* An entry as a victim in one level. */
+/* An entry as a victim in one level, with what all of its steps have in common. */
 typedef struct victim {
     uint32_t index;
     int level;
@@ -387,7 +391,8 @@ static bool utility_cheapest(const kvt_policy *policy, choice_prices *known, uin
     return *per_byte < before;
 }
 
-/* The cheapest step among the first few entries of each kind. */
+/* Finds the cheapest step among the first few entries of each kind. Returns the entry that was
+ * looked at first, NIL when the tier has no victims, so that the caller can skip it. */
 static uint32_t utility_look(const kvt_policy *policy, choice_prices *known, int level,
                              int own_group, step *out, double *best)
 {
@@ -415,7 +420,8 @@ static uint32_t utility_look(const kvt_policy *policy, choice_prices *known, int
     return looked;
 }
 
-/* What a byte costs in a tier that is full: what the next step there would lose. */
+/* Returns what a byte costs in a tier that is full: what the next step there would lose. Looks at
+ * the same entries as a choice does, and changes nothing. */
 static double utility_root_price(const kvt_policy *policy, const int64_t room[LEVELS], int level)
 {
     step cheapest;
@@ -625,6 +631,7 @@ static bool utility_place(kvt_policy *policy, tentative_plan *work, uint32_t ind
     return false;
 }
 
+/* The engine's own policy: utilities, shadow prices, learned reuse. */
 const policy_ops policy_utility_ops = {.name = "utility",
                                        .counts = true,
                                        .learns = true,

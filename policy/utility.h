@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * utility.h - what the files of the utility policy share. Units: f in 1/s, utility, loss and
- * costs in seconds saved per second (s/s), prices in s/s per byte.
+ * utility.h - what the files of the utility policy share: the prices of room and of writing as one
+ * decision sees them, and which options an entry can reach.
+ *
+ * Units: f in uses per second; utility, loss and costs in seconds saved per second (s/s); prices in
+ * s/s per byte. A shadow price is what the next victim of a tier would lose per byte: an entry that
+ * comes in has to be worth it. A write cost is the time that a written byte takes others.
  */
 #ifndef KVT_POLICY_UTILITY_H
 #define KVT_POLICY_UTILITY_H

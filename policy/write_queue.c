@@ -7,7 +7,8 @@
  *     price = BACKGROUND_SHARE * (1 / (1 - busy) + queue) * seconds per byte
  *
  * The engine counts its own moves at the tier's bandwidth. It does not ask a device, and it plans
- * every move whose price an entry pays: how much may wait at most is for the executor to say.
+ * every move whose price an entry pays: how much may wait at most is for the executor to say. Reads
+ * of moves are not counted here; a get that waits behind them is the executor's to avoid.
  */
 #include "policy/engine.h"
 

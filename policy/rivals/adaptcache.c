@@ -177,6 +177,7 @@ static void adapt_stage(kvt_policy *policy, tentative_plan *work, const entry *e
  */
 static bool adapt_settle(kvt_policy *policy, tentative_plan *work, uint32_t index, uint8_t *to)
 {
+    assert(*to != KVT_OPTION_NONE);
     const entry *e = entry_at(policy, index);
     for (int level = 0; level < LEVELS; level++) {
         const heap *h = &policy->heaps[level];
@@ -235,6 +236,7 @@ static bool adapt_move(kvt_policy *policy, tentative_plan *work, uint32_t index,
 /* Settles a new entry from the option that costs least. */
 static bool adapt_place(kvt_policy *policy, tentative_plan *work, uint32_t index)
 {
+    assert(entry_at(policy, index)->current == KVT_OPTION_NONE);
     return adapt_move(policy, work, index, false);
 }
 
@@ -253,6 +255,7 @@ static void adapt_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan)
     tentative_end(policy, &work);
 }
 
+/* AdaptCache's greedy as published. */
 const policy_ops policy_adaptcache_ops = {.name = "adaptcache",
                                           .counts = true,
                                           .remembers = true,

@@ -66,8 +66,8 @@ static void classic_ignore(kvt_policy *policy, uint32_t index)
     (void)index;
 }
 
-/* A use in a lower tier brings an entry up only where there is room: these policies know no
- * promotion that drives others out. */
+/* A use in a lower tier brings an entry up only where there is room: the papers of these policies
+ * know one tier, and no promotion that drives others out. */
 void classic_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan)
 {
     assert(entry_is_movable(entry_at(policy, index)));
@@ -83,6 +83,7 @@ void classic_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan)
     tentative_end(policy, &work);
 }
 
+/* First in, first out, in every tier. */
 const policy_ops policy_fifo_ops = {.name = "fifo",
                                     .index = fifo_index,
                                     .remove = lru_remove,
@@ -105,11 +106,13 @@ static bool twice_place(kvt_policy *policy, tentative_plan *work, uint32_t index
 /* Counts to two and moves the entry to the newest end. */
 static void twice_touch(kvt_policy *policy, uint32_t index)
 {
+    assert(index < policy->entries_used);
     entry *e = entry_at(policy, index);
     if (USES(e) < 2.0f) USES(e) += 1.0f;
     lru_touch(policy, index);
 }
 
+/* LRU that lets an entry in at its second use. */
 const policy_ops policy_lru_twice_ops = {.name = "lru-twice",
                                          .remembers = true,
                                          .index = lru_index,
@@ -148,12 +151,14 @@ static void lfu_index(kvt_policy *policy, uint32_t index)
 /* Counts a use. */
 static void lfu_touch(kvt_policy *policy, uint32_t index)
 {
+    assert(policy->ops->heaps);
     entry *e = entry_at(policy, index);
     /* A count of 2^20 leaves 33 bits for the order among equals. */
     if (USES(e) < 0x1p20f) USES(e) += 1.0f;
     lfu_index(policy, index);
 }
 
+/* Least often used since it came in. */
 const policy_ops policy_lfu_ops = {.name = "lfu",
                                    .heaps = true,
                                    .index = lfu_index,
@@ -200,12 +205,14 @@ static void gdsf_touch(kvt_policy *policy, uint32_t index)
 /* Takes the least value. L rises with what is evicted, not with what moves down. */
 static bool gdsf_choose(kvt_policy *policy, tentative_plan *work, int level, step *out)
 {
+    assert(policy->classic.inflation >= 0.0);
     if (!leaf_choose(policy, work, level, out)) return false;
     if (out->to == KVT_OPTION_NONE)
         policy->classic.inflation = gdsf_value(entry_at(policy, out->entry));
     return true;
 }
 
+/* GreedyDual-Size-Frequency by recompute seconds. */
 const policy_ops policy_gdsf_ops = {.name = "gdsf",
                                     .heaps = true,
                                     .index = gdsf_index,
@@ -266,6 +273,7 @@ static void pensieve_touch(kvt_policy *policy, uint32_t index)
 /* Takes the least recompute seconds per second without a use, among the oldest of all classes. */
 static bool pensieve_choose(kvt_policy *policy, tentative_plan *work, int level, step *out)
 {
+    assert(level >= 0 && level < LEVELS);
     (void)work;
     uint32_t victim = NIL;
     double least = UNLIMITED;
@@ -284,6 +292,7 @@ static bool pensieve_choose(kvt_policy *policy, tentative_plan *work, int level,
     return true;
 }
 
+/* Least recompute seconds over idle time. */
 const policy_ops policy_pensieve_ops = {.name = "pensieve",
                                         .index = pensieve_index,
                                         .remove = pensieve_remove,
@@ -322,7 +331,8 @@ static void sieve_touch(kvt_policy *policy, uint32_t index)
     MARK(e) = e->listed != 0 ? 1.0f : 0.0f;
 }
 
-/* The hand stops at the first entry that was not visited since it last passed. */
+/* Moves the hand from the oldest entry to newer ones, and takes marks away as it passes. It stops
+ * at the first entry that was not visited since it last passed; that one is the victim. */
 static bool sieve_choose(kvt_policy *policy, tentative_plan *work, int level, step *out)
 {
     (void)work;
@@ -339,6 +349,7 @@ static bool sieve_choose(kvt_policy *policy, tentative_plan *work, int level, st
     return true;
 }
 
+/* One queue, one bit, one hand. */
 const policy_ops policy_sieve_ops = {.name = "sieve",
                                      .index = sieve_index,
                                      .remove = sieve_remove,
@@ -395,7 +406,8 @@ static void s3_touch(kvt_policy *policy, uint32_t index)
     if (e->listed != 0 && USES(e) < S3_CHANCES) USES(e) += 1.0f;
 }
 
-/* From the small queue: used twice, it goes to main; else it is the victim. */
+/* Takes the oldest of the small queue: used twice, it goes to main and NIL is returned; else it is
+ * the victim. */
 static uint32_t s3_from_small(kvt_policy *policy, int level)
 {
     uint32_t oldest = policy->lists[level].oldest;
@@ -408,7 +420,8 @@ static uint32_t s3_from_small(kvt_policy *policy, int level)
     return NIL;
 }
 
-/* From main: what was used gets another round for one of its chances. */
+/* Takes the oldest of main that was not used since its last round. An entry that was used gets
+ * another round for one of its chances, at the newest end. */
 static uint32_t s3_from_main(kvt_policy *policy, int level)
 {
     recency_list *list = &policy->classic.mains[level];
@@ -426,6 +439,7 @@ static uint32_t s3_from_main(kvt_policy *policy, int level)
 /* Takes the victim from main when main is larger than its share, else from the small queue. */
 static bool s3_choose(kvt_policy *policy, tentative_plan *work, int level, step *out)
 {
+    assert(level >= 0 && level < LEVELS);
     (void)work;
     double main_limit = (1.0 - S3_SMALL_SHARE) * (double)policy->capacity[level];
     uint32_t victim = NIL;
@@ -480,6 +494,7 @@ static void s3_leaving(kvt_policy *policy, uint32_t index)
     e->bytes[0] = policy->classic.ghost_bytes;
 }
 
+/* A small and a main queue, with ghosts. */
 const policy_ops policy_s3fifo_ops = {.name = "s3fifo",
                                       .remembers = true,
                                       .index = s3_index,

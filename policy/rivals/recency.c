@@ -69,11 +69,13 @@ void none_tick(kvt_policy *policy, tentative_plan *work)
 /* Plans no promotion. */
 static void none_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan)
 {
+    assert(index < policy->entries_used);
     (void)policy;
     (void)index;
     (void)plan;
 }
 
+/* Stores nothing: the time of computing everything, which all others are measured against. */
 const policy_ops policy_none_ops = {.name = "none",
                                     .index = none_ignore,
                                     .remove = none_ignore,
@@ -111,7 +113,8 @@ static void lru_insert_after(kvt_policy *policy, recency_list *list, uint32_t in
         entry_at(policy, e->link[0].older)->link[0].newer = index;
 }
 
-/* In order of use, searched from both ends at once. */
+/* Puts an entry into a list in the order of use, where a failed move brings it back. The search
+ * runs from both ends at once and gives up after LRU_SEARCH steps: few entries come back. */
 static void lru_insert(kvt_policy *policy, recency_list *list, uint32_t index)
 {
     uint64_t recency = entry_at(policy, index)->recency;
@@ -216,6 +219,7 @@ static bool lru_move_to(kvt_policy *policy, tentative_plan *work, uint32_t index
 /* Stores the entry in the highest tier where room can be made. */
 bool lru_place(kvt_policy *policy, tentative_plan *work, uint32_t index)
 {
+    assert(entry_at(policy, index)->current == KVT_OPTION_NONE);
     for (int level = 0; level < LEVELS; level++) {
         uint8_t option = lru_option_at(policy, entry_at(policy, index), level);
         if (option == KVT_OPTION_NONE) continue;
@@ -244,6 +248,7 @@ void lru_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan)
     tentative_end(policy, &work);
 }
 
+/* Textbook LRU in every tier, with demotion and promotion. */
 const policy_ops policy_lru_ops = {.name = "lru",
                                    .index = lru_index,
                                    .remove = lru_remove,
@@ -275,6 +280,7 @@ static void leaf_index(kvt_policy *policy, uint32_t index)
 /* Takes the least recently used leaf of the tier. */
 bool leaf_choose(kvt_policy *policy, tentative_plan *work, int level, step *out)
 {
+    assert(policy->ops->heaps);
     (void)work;
     const heap *h = &policy->heaps[level];
     if (h->count == 0) return false;
@@ -283,6 +289,7 @@ bool leaf_choose(kvt_policy *policy, tentative_plan *work, int level, step *out)
     return true;
 }
 
+/* LRU over leaves: a prefix leaves after all of its continuations. */
 const policy_ops policy_lru_leaf_ops = {.name = "lru-leaf",
                                         .heaps = true,
                                         .index = leaf_index,

@@ -18,7 +18,7 @@
 #define SKETCH_ROWS     4u
 #define SKETCH_MOST     15u
 
-/* Where an entry belongs. */
+/* The segment that an entry belongs to, kept in a counter that this policy does not count with. */
 #define SEGMENT(e)        ((e)->count[1])
 #define SEGMENT_WINDOW    0.0f
 #define SEGMENT_PROBATION 1.0f
@@ -79,6 +79,7 @@ static uint8_t sketch_uses(const kvt_policy *policy, uint64_t handle)
 /* Counts a use in every row; all counters are halved when ten uses an entry have been counted. */
 static void sketch_add(kvt_policy *policy, uint64_t handle)
 {
+    assert(policy->classic.sketch != NULL);
     classic_state *c = &policy->classic;
     for (uint32_t row = 0; row < SKETCH_ROWS; row++) {
         uint8_t *counter = sketch_counter(policy, handle, row);
@@ -137,7 +138,7 @@ static void segment_index(kvt_policy *policy, uint32_t index)
     *segment_bytes(policy, listed) += e->bytes[home];
 }
 
-/* What no longer fits the protected segment goes back on probation. */
+/* Sends the oldest of the protected segment back on probation until the rest fits its share. */
 static void segment_relieve(kvt_policy *policy, int level)
 {
     double most = PROTECTED_SHARE * (1.0 - WINDOW_SHARE) * (double)policy->capacity[level];
@@ -167,9 +168,12 @@ static void tinylfu_touch(kvt_policy *policy, uint32_t index)
     list_add_newest(policy, list, index);
 }
 
-/* One step towards a victim: NIL when the window's oldest went on probation instead. */
+/* Takes one step towards a victim: NIL when the window's oldest went on probation instead. The
+ * window's oldest and the one on probation compete when both segments are full; the sketch decides,
+ * and a tie keeps the one that is there. */
 static uint32_t tinylfu_victim(kvt_policy *policy, int level)
 {
+    assert(level >= 0 && level < LEVELS);
     classic_state *c = &policy->classic;
     double capacity = (double)policy->capacity[level];
     uint32_t candidate = policy->lists[level].oldest;
@@ -209,10 +213,12 @@ static bool tinylfu_choose(kvt_policy *policy, tentative_plan *work, int level, 
 /* A new entry starts in the window. */
 static bool tinylfu_place(kvt_policy *policy, tentative_plan *work, uint32_t index)
 {
+    assert(entry_at(policy, index)->listed == 0);
     SEGMENT(entry_at(policy, index)) = SEGMENT_WINDOW;
     return lru_place(policy, work, index);
 }
 
+/* A window and a segmented LRU, with a sketch between them. */
 const policy_ops policy_tinylfu_ops = {.name = "w-tinylfu",
                                        .index = segment_index,
                                        .remove = segment_remove,
