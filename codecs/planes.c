@@ -23,7 +23,7 @@ enum {
     PLANES_TABLE_USED = 24
 };
 
-#define PLANES_PULL_FROM (1.0f / 6.0f)
+#define PLANES_BIAS_FROM (1.0f / 6.0f)
 
 static const uint8_t planes_bits[KVT_PLANES_MAX] = {2, 1, 1, 2, 2};
 static const uint8_t planes_shift[KVT_PLANES_MAX] = {6, 5, 4, 2, 0};
@@ -119,10 +119,10 @@ static uint64_t planes_count(const uint32_t histogram[256], uint32_t first, uint
  * of the way: what the outer quarter of the codes holds beyond a sixth of the elements. Channels
  * that turn with the position keep to the ends of their range; the mean would shrink all of them
  * alike, which attention notices more than it notices the error of single elements. */
-static float planes_pull(uint64_t outer, uint64_t all)
+static float planes_outward_bias(uint64_t outer, uint64_t all)
 {
     const float share = all == 0 ? 0.0f : (float)outer / (float)all;
-    return share > PLANES_PULL_FROM ? share - PLANES_PULL_FROM : 0.0f;
+    return share > PLANES_BIAS_FROM ? share - PLANES_BIAS_FROM : 0.0f;
 }
 
 /* The mean level of every `1 << shift` fine codes, the outermost ones pulled outwards, in fp16; the
@@ -143,9 +143,9 @@ static void planes_centroids(const uint32_t histogram[256], uint32_t shift, uint
             sum = (cell << shift) * 4 + (1u << shift) * 2 - 32;
         }
         float level = (float)sum / (float)(count * 64);
-        if (cell == 0) level -= level * planes_pull(planes_count(histogram, 0, 64), all);
+        if (cell == 0) level -= level * planes_outward_bias(planes_count(histogram, 0, 64), all);
         if (cell == cells - 1) {
-            level += (15.0f - level) * planes_pull(planes_count(histogram, 192, 256), all);
+            level += (15.0f - level) * planes_outward_bias(planes_count(histogram, 192, 256), all);
         }
         uint16_t centroid = half_from_float(level);
         memcpy(target + cell * sizeof centroid, &centroid, sizeof centroid);
@@ -162,7 +162,7 @@ static kvt_status planes_encode(kvt_variant variant, const kvt_matrix *matrix, c
     uint32_t histogram[256];
     group_plane planes[KVT_PLANES_MAX];
     if (scratch_bytes < group_scratch(&shape)) return KVT_E_ARGUMENT;
-    /* Judged with all planes, so that fewer planes are never coded where more would not be. */
+    /* Evaluated with all planes, so that fewer planes are never coded where more would not be. */
     if (planes_metadata_bytes(&shape) + elements >= elements * kvt_dtype_bytes(shape.dtype)) {
         return KVT_RAW;
     }

@@ -4,7 +4,7 @@
  *
  * Codecs whose parts have fixed sizes are placed first and written where they belong; when a matrix
  * turns out not to be codable, all matrices are asked, and the record is placed again. The others
- * are in record_loose.c. Re-entrant; no allocation.
+ * are in record_variable.c. Re-entrant; no allocation.
  */
 #include "record_writer.h"
 
@@ -231,7 +231,7 @@ static kvt_status record_encode_variant(const record_call *call, const kvt_codec
                               call->scratch);
     if (status != KVT_OK) return status;
     const bool fixed = (plan.codec->flags & KVT_CODEC_FLAG_FIXED) != 0;
-    status = fixed ? record_write_fixed(&writer) : record_write_loose(&writer);
+    status = fixed ? record_write_fixed(&writer) : record_write_variable(&writer);
     if (status != KVT_OK) return status;
     if (plan.codec->id != KVT_CODEC_RAW && writer.coded_matrices == 0) return KVT_RAW;
     const record_header_values values = {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * record_writer.h - what the two ways to write a record share: sizes known before (record_encode.c)
- * and sizes that follow from the data (record_loose.c).
+ * and sizes that follow from the data (record_variable.c).
  *
  * Matrices may be encoded at the same time by workers of the caller. Everything that they share is
  * only read meanwhile; each has a lane of its own in the scratch:
@@ -74,7 +74,7 @@ void record_copy_segment(const record_writer *writer, uint32_t index, record_seg
 
 /* Segment after segment, for codecs whose sizes follow from the data. KVT_OK; KVT_RAW (nothing to
  * code, and no room for the table); KVT_E_SPACE. */
-kvt_status record_write_loose(record_writer *writer);
+kvt_status record_write_variable(record_writer *writer);
 
 /*
  * The tasks of an encoder or decoder: step for every index below count, on the caller's workers or

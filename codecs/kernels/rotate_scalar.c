@@ -5,7 +5,7 @@
 #include "rotate_kernel.h"
 
 /* Butterflies of distance h act on the part of the group that blocks of at least 2 h fill. */
-static void rotate_spin_floats(float *values, uint32_t length)
+static void rotate_block_floats(float *values, uint32_t length)
 {
     for (uint32_t h = ROTATE_GROUP_MAX / 2; h > 0; h /= 2) {
         const uint32_t end = length & ~(2 * h - 1);
@@ -20,7 +20,7 @@ static void rotate_spin_floats(float *values, uint32_t length)
     }
 }
 
-static void rotate_spin_integers(int32_t *values, uint32_t length)
+static void rotate_block_integers(int32_t *values, uint32_t length)
 {
     for (uint32_t h = ROTATE_GROUP_MAX / 2; h > 0; h /= 2) {
         const uint32_t end = length & ~(2 * h - 1);
@@ -90,7 +90,7 @@ uint64_t rotate_encode_run_scalar(const rotate_run *run, const uint8_t *source, 
         for (uint32_t i = 0; i < length; i++) {
             values[i] = rotate_element_load(source, g * length + i, run->dtype);
         }
-        rotate_spin_floats(values, length);
+        rotate_block_floats(values, length);
         const uint16_t scale = rotate_group_scale(values, length, run->bits);
         memcpy(scales + 2 * g, &scale, sizeof scale);
         if (scale == ROTATE_SCALE_RAW) {
@@ -142,7 +142,7 @@ void rotate_decode_run_scalar(const rotate_run *run, const uint8_t *scales, cons
         uint16_t scale;
         memcpy(&scale, scales + 2 * g, sizeof scale);
         rotate_unpack(codes + g * code_bytes, length, run->bits, values);
-        rotate_spin_integers(values, length);
+        rotate_block_integers(values, length);
         for (uint32_t at = 0; at < length;) {
             const uint32_t n = rotate_block_first(length - at);
             const float step = rotate_scale_value(scale) * rotate_block_factor(n);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * model.h - a Llama-type decoder on the CPU: loads weights and runs the forward pass on top of any
- * given K and V. It is the judge of lossy codecs: what a model does with decoded KV, not how far
+ * given K and V. It is the evaluate of lossy codecs: what a model does with decoded KV, not how far
  * the numbers moved. RMSNorm, rotary positions, grouped-query causal attention, SwiGLU; all in fp32
  * with OpenBLAS for the products.
  *

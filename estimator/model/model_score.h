@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * model_score.h - what a forward pass is judged by: likelihood, KL, and how much attention moved.
- * Sums are in double. Thread rule: any thread; one thread per session.
+ * model_score.h - what a forward pass is evaluated by: likelihood, KL, and how much attention
+ * moved. Sums are in double. Thread rule: any thread; one thread per session.
  */
 #ifndef ESTIMATOR_MODEL_SCORE_H
 #define ESTIMATOR_MODEL_SCORE_H

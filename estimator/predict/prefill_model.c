@@ -23,7 +23,7 @@
 
 /*
  * What a GPU sustains is imported, not measured here: the vendor's dense bf16 peak (A100 312e12,
- * H100 SXM 989e12 FLOP/s, NVIDIA data sheets) times the utilisation that published prefill times
+ * H100 SXM 989e12 FLOP/s, NVIDIA data tables) times the utilisation that published prefill times
  * imply, 0.50 and 0.60. For comparison, NVIDIA's 407 ms for 5,000 tokens of a 70B model in fp8 on
  * two H100 is 0.45, and a measured RTX 3090 reaches 60e12 FLOP/s. A measured table
  * (kvt_prefill_read_csv) replaces the preset where one exists.

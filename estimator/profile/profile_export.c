@@ -3,8 +3,8 @@
  * profile_export.c - a profile's curves as rows with names, for files that import takes and for
  * people. Thread rule: as profile.h says.
  */
+#include "estimator/profile/csv_table.h"
 #include "estimator/profile/profile_internal.h"
-#include "estimator/profile/profile_sheet.h"
 
 #include <kvterrace/codec.h>
 
@@ -29,21 +29,21 @@ static void export_variant_name(sqlite3_context *context, int count, sqlite3_val
 }
 
 /* "SELECT expressions FROM ...", released by sqlite3_free. */
-static char *export_statement(const profile_sheet *sheet)
+static char *export_statement(const csv_table *table)
 {
     sqlite3_str *sql = sqlite3_str_new(NULL);
-    for (size_t i = 0; i < sheet->column_count; i++)
-        sqlite3_str_appendf(sql, "%s%s", i == 0 ? "SELECT " : ", ", sheet->columns[i].sql);
-    sqlite3_str_appendf(sql, " FROM %s", sheet->from);
+    for (size_t i = 0; i < table->column_count; i++)
+        sqlite3_str_appendf(sql, "%s%s", i == 0 ? "SELECT " : ", ", table->columns[i].sql);
+    sqlite3_str_appendf(sql, " FROM %s", table->from);
     return sqlite3_str_finish(sql);
 }
 
-static void export_cells(sqlite3_stmt *row, const profile_sheet *sheet, kvt_profile_cell *cells)
+static void export_cells(sqlite3_stmt *row, const csv_table *table, kvt_profile_cell *cells)
 {
-    for (size_t i = 0; i < sheet->column_count; i++) {
+    for (size_t i = 0; i < table->column_count; i++) {
         kvt_profile_cell *cell = &cells[i];
         int column = (int)i;
-        *cell = (kvt_profile_cell){.column = sheet->columns[i].name};
+        *cell = (kvt_profile_cell){.column = table->columns[i].name};
         switch (sqlite3_column_type(row, column)) {
         case SQLITE_INTEGER:
             cell->kind = KVT_CELL_INTEGER;
@@ -63,13 +63,13 @@ static void export_cells(sqlite3_stmt *row, const profile_sheet *sheet, kvt_prof
     }
 }
 
-static kvt_status export_sheet(kvt_profile *profile, const profile_sheet *sheet,
+static kvt_status export_table(kvt_profile *profile, const csv_table *table,
                                kvt_profile_visit *visit, void *context)
 {
-    kvt_profile_cell cells[SHEET_COLUMNS_MAX];
+    kvt_profile_cell cells[CSV_COLUMNS_MAX];
     sqlite3_stmt *row = NULL;
-    assert(sheet->column_count <= SHEET_COLUMNS_MAX);
-    char *sql = export_statement(sheet);
+    assert(table->column_count <= CSV_COLUMNS_MAX);
+    char *sql = export_statement(table);
     int result =
         sql != NULL ? sqlite3_prepare_v2(profile->database, sql, -1, &row, NULL) : SQLITE_NOMEM;
     sqlite3_free(sql);
@@ -78,8 +78,8 @@ static kvt_status export_sheet(kvt_profile *profile, const profile_sheet *sheet,
         result = sqlite3_step(row);
         if (result != SQLITE_ROW) break;
         result = SQLITE_OK;
-        export_cells(row, sheet, cells);
-        proceed = visit(context, sheet->name, cells, sheet->column_count);
+        export_cells(row, table, cells);
+        proceed = visit(context, table->name, cells, table->column_count);
     }
     sqlite3_finalize(row);
     if (!proceed) return KVT_E_CANCELLED;
@@ -87,14 +87,14 @@ static kvt_status export_sheet(kvt_profile *profile, const profile_sheet *sheet,
     return status == KVT_OK || status == KVT_E_MEMORY ? status : KVT_E_DATABASE;
 }
 
-kvt_status kvt_profile_export(kvt_profile *profile, const char *table, kvt_profile_visit *visit,
+kvt_status kvt_profile_export(kvt_profile *profile, const char *name, kvt_profile_visit *visit,
                               void *context)
 {
     assert(profile != NULL && visit != NULL);
-    const profile_sheet *sheet;
-    kvt_status status = table != NULL ? KVT_E_ARGUMENT : KVT_OK;
-    for (size_t i = 0; table != NULL && (sheet = profile_sheet_at(i)) != NULL; i++)
-        if (strcmp(sheet->name, table) == 0) status = KVT_OK;
+    const csv_table *table;
+    kvt_status status = name != NULL ? KVT_E_ARGUMENT : KVT_OK;
+    for (size_t i = 0; name != NULL && (table = csv_table_at(i)) != NULL; i++)
+        if (strcmp(table->name, name) == 0) status = KVT_OK;
     if (status != KVT_OK) return status;
     int result = sqlite3_create_function(profile->database, "variant_name", 3,
                                          SQLITE_UTF8 | SQLITE_DETERMINISTIC | SQLITE_INNOCUOUS,
@@ -102,9 +102,9 @@ kvt_status kvt_profile_export(kvt_profile *profile, const char *table, kvt_profi
     /* One snapshot, so that curves of a writer in between do not come without their device. */
     if (result == SQLITE_OK) result = sqlite3_exec(profile->database, "BEGIN", NULL, NULL, NULL);
     if (result != SQLITE_OK) return profile_status(result);
-    for (size_t i = 0; status == KVT_OK && (sheet = profile_sheet_at(i)) != NULL; i++) {
-        bool wanted = table != NULL ? strcmp(sheet->name, table) == 0 : sheet->steps != NULL;
-        if (wanted) status = export_sheet(profile, sheet, visit, context);
+    for (size_t i = 0; status == KVT_OK && (table = csv_table_at(i)) != NULL; i++) {
+        bool wanted = name != NULL ? strcmp(table->name, name) == 0 : table->steps != NULL;
+        if (wanted) status = export_table(profile, table, visit, context);
     }
     (void)sqlite3_exec(profile->database, "COMMIT", NULL, NULL, NULL);
     return status;

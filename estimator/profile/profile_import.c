@@ -5,8 +5,8 @@
  * nothing does. Any bytes are safe to import. Thread rule: as profile.h says.
  */
 #include "estimator/profile/csv_input.h"
+#include "estimator/profile/csv_table.h"
 #include "estimator/profile/profile_internal.h"
-#include "estimator/profile/profile_sheet.h"
 
 #include <kvterrace/codec.h>
 
@@ -27,15 +27,15 @@ typedef struct import_state {
     const char *command_line;
     locale_t plain;    /* numbers are read as in C, whatever the program's locale */
     int64_t first_run; /* runs from here on are this import's */
-    const profile_sheet *sheet;
-    const sheet_column *columns[CSV_FIELDS_MAX]; /* of the file, in its order */
-    size_t column_count;                         /* 0: a header is due */
+    const csv_table *table;
+    const csv_column *columns[CSV_FIELDS_MAX]; /* of the file, in its order */
+    size_t column_count;                       /* 0: a header is due */
     sqlite3_stmt *steps[IMPORT_STEPS_MAX];
     uint64_t rows;
     char reason[512];
 } import_state;
 
-static kvt_status import_fail_column(import_state *state, const sheet_column *column,
+static kvt_status import_fail_column(import_state *state, const csv_column *column,
                                      const char *wanted)
 {
     snprintf(state->reason, sizeof state->reason, "%s: %s", column->name, wanted);
@@ -61,17 +61,17 @@ static kvt_status import_fail_sqlite(import_state *state)
     return csv_fail(&state->input, state->reason);
 }
 
-static void import_end_sheet(import_state *state)
+static void import_end_table(import_state *state)
 {
     for (size_t i = 0; i < IMPORT_STEPS_MAX; i++) {
         sqlite3_finalize(state->steps[i]);
         state->steps[i] = NULL;
     }
-    state->sheet = NULL;
+    state->table = NULL;
     state->column_count = 0;
 }
 
-/* "[name]" alone on its line begins a sheet. */
+/* "[name]" alone on its line begins a table. */
 static bool import_is_mark(const csv_input *input)
 {
     const csv_field *field = &input->fields[0];
@@ -79,32 +79,32 @@ static bool import_is_mark(const csv_input *input)
            field->text[field->length - 1] == ']';
 }
 
-static kvt_status import_begin_sheet(import_state *state)
+static kvt_status import_begin_table(import_state *state)
 {
     const csv_field *mark = &state->input.fields[0];
-    const profile_sheet *sheet;
-    import_end_sheet(state);
-    for (size_t i = 0; (sheet = profile_sheet_at(i)) != NULL; i++) {
-        if (strlen(sheet->name) == mark->length - 2 &&
-            memcmp(sheet->name, mark->text + 1, mark->length - 2) == 0) {
+    const csv_table *table;
+    import_end_table(state);
+    for (size_t i = 0; (table = csv_table_at(i)) != NULL; i++) {
+        if (strlen(table->name) == mark->length - 2 &&
+            memcmp(table->name, mark->text + 1, mark->length - 2) == 0) {
             break;
         }
     }
-    if (sheet == NULL) return csv_fail(&state->input, "no such table");
-    if (sheet->steps == NULL) {
+    if (table == NULL) return csv_fail(&state->input, "no such table");
+    if (table->steps == NULL) {
         return csv_fail(&state->input, "this table is exported for reading; it is not imported");
     }
-    state->sheet = sheet;
-    for (size_t i = 0; sheet->steps[i] != NULL; i++) {
+    state->table = table;
+    for (size_t i = 0; table->steps[i] != NULL; i++) {
         assert(i < IMPORT_STEPS_MAX);
-        int result = sqlite3_prepare_v2(state->profile->database, sheet->steps[i], -1,
+        int result = sqlite3_prepare_v2(state->profile->database, table->steps[i], -1,
                                         &state->steps[i], NULL);
         if (result != SQLITE_OK) return import_fail_sqlite(state);
     }
     return KVT_OK;
 }
 
-static size_t import_find(const import_state *state, const sheet_column *column)
+static size_t import_find(const import_state *state, const csv_column *column)
 {
     size_t i = 0;
     while (i < state->column_count && state->columns[i] != column)
@@ -115,13 +115,13 @@ static size_t import_find(const import_state *state, const sheet_column *column)
 static kvt_status import_header(import_state *state)
 {
     csv_input *input = &state->input;
-    const profile_sheet *sheet = state->sheet;
+    const csv_table *table = state->table;
     for (size_t i = 0; i < input->field_count; i++) {
-        const sheet_column *found = NULL;
-        for (size_t c = 0; c < sheet->column_count && found == NULL; c++)
-            if (csv_is(input, i, sheet->columns[c].name)) found = &sheet->columns[c];
+        const csv_column *found = NULL;
+        for (size_t c = 0; c < table->column_count && found == NULL; c++)
+            if (csv_is(input, i, table->columns[c].name)) found = &table->columns[c];
         if (found == NULL || import_find(state, found) < state->column_count) {
-            snprintf(state->reason, sizeof state->reason, "[%s] %s column '%.*s'", sheet->name,
+            snprintf(state->reason, sizeof state->reason, "[%s] %s column '%.*s'", table->name,
                      found == NULL ? "has no" : "names twice the",
                      input->fields[i].length < 64 ? (int)input->fields[i].length : 64,
                      input->fields[i].text);
@@ -129,12 +129,12 @@ static kvt_status import_header(import_state *state)
         }
         state->columns[state->column_count++] = found;
     }
-    for (size_t c = 0; c < sheet->column_count; c++) {
-        if (sheet->columns[c].standard != NULL ||
-            import_find(state, &sheet->columns[c]) < state->column_count) {
+    for (size_t c = 0; c < table->column_count; c++) {
+        if (table->columns[c].standard != NULL ||
+            import_find(state, &table->columns[c]) < state->column_count) {
             continue;
         }
-        return import_fail_column(state, &sheet->columns[c], "the column is missing");
+        return import_fail_column(state, &table->columns[c], "the column is missing");
     }
     return KVT_OK;
 }
@@ -193,24 +193,24 @@ static bool import_bind_bytes(sqlite3_stmt *step, int place, const char *text, i
 }
 
 /* Binds a real number within a kind's bounds; what it should have been, or NULL. */
-static const char *import_bind_real(import_state *state, sheet_kind kind, sqlite3_stmt *step,
+static const char *import_bind_real(import_state *state, csv_kind kind, sqlite3_stmt *step,
                                     int place, const char *text, int *result)
 {
     double value = 0;
     bool number = import_number(state, text, &value);
     *result = sqlite3_bind_double(step, place, value);
     switch (kind) {
-    case SHEET_AMOUNT: return number && value >= 0 ? NULL : "not a number of at least 0";
-    case SHEET_RATE: return number && value > 0 ? NULL : "not a number above 0";
-    case SHEET_SHARE: return number && value >= 0 && value <= 1 ? NULL : "not a number from 0 to 1";
-    case SHEET_SIGNED:
+    case CSV_AMOUNT: return number && value >= 0 ? NULL : "not a number of at least 0";
+    case CSV_RATE: return number && value > 0 ? NULL : "not a number above 0";
+    case CSV_SHARE: return number && value >= 0 && value <= 1 ? NULL : "not a number from 0 to 1";
+    case CSV_SIGNED:
         return number && value >= -1 && value <= 1 ? NULL : "not a number from -1 to 1";
     default: return number ? NULL : "not a number";
     }
 }
 
 /* Binds one value by its column's kind; what it should have been, or NULL. */
-static const char *import_bind(import_state *state, const sheet_column *column, sqlite3_stmt *step,
+static const char *import_bind(import_state *state, const csv_column *column, sqlite3_stmt *step,
                                int place, const char *text, int *result)
 {
     static const char *const tiers[] = {"hbm", "dram", "ssd", NULL};
@@ -218,23 +218,23 @@ static const char *import_bind(import_state *state, const sheet_column *column, 
     static const char *const switches[] = {"0", "1", NULL};
     int64_t value = -1;
     switch (column->kind) {
-    case SHEET_TEXT:
+    case CSV_TEXT:
         *result = sqlite3_bind_text(step, place, text, -1, SQLITE_TRANSIENT);
         return NULL;
-    case SHEET_BYTES:
+    case CSV_BYTES:
         return import_bind_bytes(step, place, text, result) ? NULL : "not hexadecimal bytes";
-    case SHEET_COUNT:
+    case CSV_COUNT:
         if (!import_count(text, &value)) return "not a whole number";
         break;
-    case SHEET_TIER:
+    case CSV_TIER:
         value = import_choice(text, tiers, KVT_TIER_HBM);
         if (value < 0) return "not hbm, dram or ssd";
         break;
-    case SHEET_DIRECTION:
+    case CSV_DIRECTION:
         value = import_choice(text, directions, KVT_IO_READ);
         if (value < 0) return "not read or write";
         break;
-    case SHEET_SWITCH:
+    case CSV_SWITCH:
         value = import_choice(text, switches, 0);
         if (value < 0) return "not 0 or 1";
         break;
@@ -245,7 +245,7 @@ static const char *import_bind(import_state *state, const sheet_column *column, 
 }
 
 /* The field of a column in the present line as text, its standard when it is empty or absent. */
-static kvt_status import_text(import_state *state, const sheet_column *column, char *text,
+static kvt_status import_text(import_state *state, const csv_column *column, char *text,
                               size_t size)
 {
     size_t at = import_find(state, column);
@@ -261,7 +261,7 @@ static kvt_status import_text(import_state *state, const sheet_column *column, c
 }
 
 /* :codec, :mode, :rate and :name of the variant in a column. */
-static kvt_status import_bind_variant(import_state *state, const sheet_column *column,
+static kvt_status import_bind_variant(import_state *state, const csv_column *column,
                                       sqlite3_stmt *step)
 {
     char text[IMPORT_TEXT_MAX];
@@ -293,17 +293,17 @@ static kvt_status import_bind_variant(import_state *state, const sheet_column *c
     return result == SQLITE_OK ? KVT_OK : import_fail_sqlite(state);
 }
 
-static kvt_status import_bind_column(import_state *state, const sheet_column *column,
+static kvt_status import_bind_column(import_state *state, const csv_column *column,
                                      sqlite3_stmt *step)
 {
     char text[IMPORT_TEXT_MAX], parameter[64];
-    if (column->kind == SHEET_VARIANT) return import_bind_variant(state, column, step);
+    if (column->kind == CSV_VARIANT) return import_bind_variant(state, column, step);
     snprintf(parameter, sizeof parameter, ":%s", column->name);
     int place = sqlite3_bind_parameter_index(step, parameter);
     kvt_status status = import_text(state, column, text, sizeof text);
     if (place == 0 || status != KVT_OK) return status;
     int result = SQLITE_OK;
-    if (text[0] == '\0' && column->kind != SHEET_TEXT) {
+    if (text[0] == '\0' && column->kind != CSV_TEXT) {
         result = sqlite3_bind_null(step, place);
     } else {
         const char *wanted = import_bind(state, column, step, place, text, &result);
@@ -336,11 +336,11 @@ static kvt_status import_run(import_state *state, const char *source, int64_t *r
     return status == KVT_OK ? KVT_OK : import_fail_sqlite(state);
 }
 
-/* A sheet without a source column describes models, which belong to no run: *run_out stays 0. */
+/* A table without a source column describes models, which belong to no run: *run_out stays 0. */
 static kvt_status import_row_run(import_state *state, int64_t *run_out)
 {
     char text[IMPORT_TEXT_MAX];
-    const sheet_column *column = &state->sheet->columns[state->sheet->column_count - 1];
+    const csv_column *column = &state->table->columns[state->table->column_count - 1];
     *run_out = 0;
     if (strcmp(column->name, "source") != 0) return KVT_OK;
     kvt_status status = import_text(state, column, text, sizeof text);
@@ -353,12 +353,12 @@ static kvt_status import_row_run(import_state *state, int64_t *run_out)
 
 static kvt_status import_step(import_state *state, sqlite3_stmt *step, int64_t run)
 {
-    const profile_sheet *sheet = state->sheet;
+    const csv_table *table = state->table;
     kvt_status status = KVT_OK;
     int result = SQLITE_OK, place = sqlite3_bind_parameter_index(step, ":run");
     if (place > 0) result = sqlite3_bind_int64(step, place, run);
-    for (size_t c = 0; c < sheet->column_count && status == KVT_OK; c++)
-        status = import_bind_column(state, &sheet->columns[c], step);
+    for (size_t c = 0; c < table->column_count && status == KVT_OK; c++)
+        status = import_bind_column(state, &table->columns[c], step);
     if (status == KVT_OK && result == SQLITE_OK) {
         result = sqlite3_step(step);
         if (result == SQLITE_ROW) {
@@ -390,8 +390,8 @@ static kvt_status import_lines(import_state *state)
     kvt_status status;
     while ((status = csv_next_any(&state->input)) == KVT_OK) {
         if (import_is_mark(&state->input)) {
-            status = import_begin_sheet(state);
-        } else if (state->sheet == NULL) {
+            status = import_begin_table(state);
+        } else if (state->table == NULL) {
             status = csv_fail(&state->input, "a line such as [quality] comes first and says which "
                                              "table follows");
         } else if (state->column_count == 0) {
@@ -417,7 +417,7 @@ static kvt_status import_transaction(import_state *state)
         state->first_run = strtoll(text, NULL, 10);
     }
     kvt_status status = result == SQLITE_OK ? import_lines(state) : import_fail_sqlite(state);
-    import_end_sheet(state);
+    import_end_table(state);
     if (status == KVT_OK && sqlite3_exec(database, "COMMIT", NULL, NULL, NULL) != SQLITE_OK)
         status = import_fail_sqlite(state);
     if (status != KVT_OK) (void)sqlite3_exec(database, "ROLLBACK", NULL, NULL, NULL);

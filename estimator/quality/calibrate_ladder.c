@@ -4,7 +4,7 @@
  */
 #include "estimator/quality/calibrate.h"
 #include "estimator/quality/isotonic.h"
-#include "estimator/quality/quality_trip.h"
+#include "estimator/quality/quality_round_trip.h"
 
 #include <assert.h>
 #include <math.h>

@@ -31,7 +31,7 @@ typedef struct calibration {
     calibrate_report *report;
     char *message;
     size_t message_size;
-    quality_subject subject; /* of a model */
+    quality_model measured;  /* of a model */
     quality_entries entries; /* of texts */
     quality_map map;         /* of dumps */
     kvt_layout layout;
@@ -130,8 +130,8 @@ static kvt_status calibrate_done(void *context, uint32_t entry, uint32_t variant
 static kvt_status calibrate_with_model(calibration *c)
 {
     const calibrate_options *o = c->options;
-    const quality_request request = {.model = c->subject.weights,
-                                     .tokenizer = c->subject.tokens,
+    const quality_request request = {.model = c->measured.weights,
+                                     .tokenizer = c->measured.tokens,
                                      .entries = c->entries.entries,
                                      .entry_count = c->entries.count,
                                      .variants = c->variants,
@@ -199,7 +199,7 @@ static kvt_status calibrate_table_entry(calibration *c, model_session *session, 
                                         bool code, calibrate_tables *tables)
 {
     kvt_layout layout = c->layout;
-    judge_entry *entry = NULL;
+    evaluate_entry *entry = NULL;
     quality_dump dump = {.file = NULL};
     uint64_t bytes = 0;
     void *kv = NULL;
@@ -207,8 +207,8 @@ static kvt_status calibrate_table_entry(calibration *c, model_session *session, 
     if (c->options->model != NULL) {
         const quality_entry *cut = &c->entries.entries[index];
         layout.tokens = cut->context_tokens;
-        status = judge_entry_open(session, cut->tokens, cut->context_tokens,
-                                  cut->continuation_tokens, &entry);
+        status = evaluate_entry_open(session, cut->tokens, cut->context_tokens,
+                                     cut->continuation_tokens, &entry);
     } else {
         status = quality_dump_open(c->options->dumps[index], &dump, c->message, c->message_size);
         layout.tokens = dump.layout.tokens;
@@ -225,7 +225,7 @@ static kvt_status calibrate_table_entry(calibration *c, model_session *session, 
                       : calibrate_tables_count(tables, layout.tokens, kv);
     free(kv);
     quality_dump_close(&dump);
-    judge_entry_close(entry);
+    evaluate_entry_close(entry);
     return status;
 }
 
@@ -240,7 +240,7 @@ static kvt_status calibrate_source_tables(void *context, const quality_variant *
     model_session *session = NULL;
     kvt_status status = calibrate_tables_open(variant->variant, &c->layout, &tables);
     if (status == KVT_OK && c->options->model != NULL)
-        status = model_session_open(c->subject.weights, &session);
+        status = model_session_open(c->measured.weights, &session);
     for (uint32_t i = 0; status == KVT_OK && i < 2 * each; i++)
         status = calibrate_table_entry(c, session, i, i >= each, &tables);
     if (status == KVT_OK && tables.coded > 0) {
@@ -257,17 +257,17 @@ static kvt_status calibrate_source_tables(void *context, const quality_variant *
 static kvt_status calibrate_open_model(calibration *c)
 {
     const calibrate_options *o = c->options;
-    kvt_status status = quality_subject_open(o->model, o->tokenizer, o->name, &c->subject,
-                                             c->message, c->message_size);
+    kvt_status status = quality_model_open(o->model, o->tokenizer, o->name, &c->measured,
+                                           c->message, c->message_size);
     if (status != KVT_OK) return status;
     profile_model *facts = &c->report->model;
-    *facts = c->subject.facts;
+    *facts = c->measured.facts;
     c->layout = (kvt_layout){.layers = (uint16_t)facts->layers,
                              .kv_heads = (uint16_t)facts->kv_heads,
                              .head_dim = (uint16_t)facts->head_dim,
                              .dtype = KVT_DTYPE_FP16,
                              .tokens = o->context_tokens};
-    status = quality_entries_read(o->texts, o->text_count, c->subject.tokens, o->context_tokens,
+    status = quality_entries_read(o->texts, o->text_count, c->measured.tokens, o->context_tokens,
                                   o->continuation_tokens, o->contexts, &c->entries, c->message,
                                   c->message_size);
     return status == KVT_OK ? profile_model_put(c->profile, facts, &c->model) : status;
@@ -450,7 +450,7 @@ kvt_status calibrate_profile_run(kvt_profile *profile, const calibrate_options *
     report_out->seconds = base_clock_seconds() - start;
     calibrate_rows_free(&rows);
     quality_entries_free(&c.entries);
-    quality_subject_close(&c.subject);
+    quality_model_close(&c.measured);
     free(c.kept);
     free(c.answers);
     return status;

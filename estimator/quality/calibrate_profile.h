@@ -12,7 +12,7 @@
 
 #include "estimator/profile/profile.h"
 #include "estimator/quality/calibrate.h"
-#include "estimator/quality/quality_subject.h"
+#include "estimator/quality/quality_model.h"
 
 typedef struct calibrate_options {
     const char *name;       /* of the model; NULL: from its path (not with dumps) */

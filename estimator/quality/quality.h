@@ -18,7 +18,7 @@
 #define ESTIMATOR_QUALITY_H
 
 #include "estimator/profile/quality_row.h"
-#include "estimator/quality/judge.h"
+#include "estimator/quality/evaluate.h"
 
 #include "estimator/profile/profile.h"
 
@@ -68,8 +68,8 @@ typedef struct quality_entries {
 /*
  * Texts that say what is their context (docs/PROFILE.md has the format) are one entry each, cut as
  * they say; all others are joined, and cut to context_tokens + continuation_tokens as
- * judge_set_make does. At most `limit` entries. KVT_OK; KVT_E_ARGUMENT (no entry: the message says
- * why); what judge_texts_read gives.
+ * evaluate_set_make does. At most `limit` entries. KVT_OK; KVT_E_ARGUMENT (no entry: the message
+ * says why); what evaluate_texts_read gives.
  */
 KVT_NODISCARD kvt_status quality_entries_read(const char *const *paths, uint32_t path_count,
                                               const tokenizer *tokens, uint32_t context_tokens,
@@ -85,7 +85,7 @@ typedef struct quality_exact {
     double nll;     /* nats per token */
     double answers; /* share of questions answered rightly; NAN without questions */
     uint32_t questions;
-    const judge_entry *entry; /* its KV; until the callback returns */
+    const evaluate_entry *entry; /* its KV; until the callback returns */
 } quality_exact;
 
 typedef struct quality_request {

@@ -251,7 +251,7 @@ static kvt_status answers_make(quality_answers *a)
 /* The exact answer to one prompt, with the text after the prompt as the draft. */
 static kvt_status answers_exact(quality_answers *a, const answer_context *context, uint32_t index)
 {
-    const judge_entry *e = a->entry;
+    const evaluate_entry *e = a->entry;
     const quality_prompt *prompt = &a->prompts[index];
     uint32_t *exact = a->exact + (size_t)index * a->answer_tokens_max;
     uint32_t from = prompt->first + prompt->count;
@@ -264,7 +264,7 @@ static kvt_status answers_exact(quality_answers *a, const answer_context *contex
     return status;
 }
 
-kvt_status quality_answers_open(model_session *session, const judge_entry *judged,
+kvt_status quality_answers_open(model_session *session, const evaluate_entry *judged,
                                 const quality_entry *entry, const tokenizer *words,
                                 uint32_t answer_tokens, quality_answers *answers)
 {
@@ -286,7 +286,7 @@ void quality_answers_close(quality_answers *answers)
     *answers = (quality_answers){.memory = NULL};
 }
 
-kvt_status quality_answers_compare(quality_answers *a, const judge_variant *variant,
+kvt_status quality_answers_compare(quality_answers *a, const evaluate_variant *variant,
                                    double *rouge_l_out, double *f1_out)
 {
     *rouge_l_out = *f1_out = (double)NAN;

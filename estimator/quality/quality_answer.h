@@ -16,7 +16,7 @@ typedef struct quality_prompt {
 /* The prompts of one entry and the answers from exact KV. */
 typedef struct quality_answers {
     model_session *session;
-    const judge_entry *entry;
+    const evaluate_entry *entry;
     const tokenizer *tokenizer;
     uint32_t prompt_count, answer_tokens_max;
     quality_prompt prompts[QUALITY_PROMPTS_MAX];
@@ -33,14 +33,14 @@ typedef struct quality_answers {
 /* Generates the exact answers. An entry with questions is asked up to QUALITY_PROMPTS_MAX of them,
  * each answer as long as the reference; another one goes on from its first token for
  * answer_tokens. 0 answer tokens: there are no prompts. KVT_OK or KVT_E_MEMORY. */
-KVT_NODISCARD kvt_status quality_answers_open(model_session *session, const judge_entry *judged,
+KVT_NODISCARD kvt_status quality_answers_open(model_session *session, const evaluate_entry *judged,
                                               const quality_entry *entry, const tokenizer *words,
                                               uint32_t answer_tokens, quality_answers *answers_out);
 void quality_answers_close(quality_answers *answers); /* also after opening failed */
 
 /* Answers from other KV: means over the prompts; NAN without prompts. KVT_OK or KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status quality_answers_compare(quality_answers *answers,
-                                                 const judge_variant *variant, double *rouge_l_out,
-                                                 double *f1_out);
+                                                 const evaluate_variant *variant,
+                                                 double *rouge_l_out, double *f1_out);
 
 #endif

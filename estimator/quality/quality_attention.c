@@ -9,7 +9,7 @@
 
 #include "base/clock.h"
 #include "estimator/model/model_internal.h"
-#include "estimator/quality/quality_trip.h"
+#include "estimator/quality/quality_round_trip.h"
 
 #include <assert.h>
 #include <math.h>
@@ -223,8 +223,9 @@ static kvt_status attention_encode(quality_attention *a, bool merged)
     if (merged) spec.layout.head_dim = (uint16_t)a->row_floats;
     if (merged) spec.layout.kv_heads = 1;
     kvt_status status = kvt_record_bound(&spec, &bound, &scratch);
-    if (status == KVT_OK) status = quality_trip_room(&a->record, &a->record_capacity, bound);
-    if (status == KVT_OK) status = quality_trip_room(&a->scratch, &a->scratch_capacity, scratch);
+    if (status == KVT_OK) status = quality_round_trip_room(&a->record, &a->record_capacity, bound);
+    if (status == KVT_OK)
+        status = quality_round_trip_room(&a->scratch, &a->scratch_capacity, scratch);
     if (status != KVT_OK) return status;
     status = kvt_record_encode(&spec, a->source, a->source_bytes, a->record, a->record_capacity,
                                a->scratch, a->scratch_capacity, &record_bytes);

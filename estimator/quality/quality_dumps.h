@@ -13,7 +13,7 @@
 #include "estimator/profile/profile.h"
 #include "estimator/quality/quality_attention.h"
 #include "estimator/quality/quality_map.h"
-#include "estimator/quality/quality_subject.h"
+#include "estimator/quality/quality_model.h"
 
 enum { QUALITY_DUMPS_QUERIES = 8 /* of a layer and head, where nobody says */ };
 
@@ -78,7 +78,7 @@ typedef struct quality_dumps_make_options {
 
 /* Runs the model over contexts cut from the texts and writes one dump each: KV in fp16, queries of
  * the tokens that follow. KVT_OK; KVT_E_CANCELLED; KVT_E_ARGUMENT; KVT_E_UNSUPPORTED (KV beyond
- * fp16); what quality_subject_open, quality_entries_read and quality_dump_write give. */
+ * fp16); what quality_model_open, quality_entries_read and quality_dump_write give. */
 KVT_NODISCARD kvt_status quality_dumps_make(const quality_dumps_make_options *options,
                                             uint32_t *count_out, char *message,
                                             size_t message_size);

@@ -2,7 +2,7 @@
 /*
  * quality_dumps_make.c - KV dumps of a model over texts. One thread.
  */
-#include "estimator/quality/judge.h"
+#include "estimator/quality/evaluate.h"
 #include "estimator/quality/quality_dump.h"
 #include "estimator/quality/quality_dumps.h"
 
@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 
 /* `count` of the continuation's query rows, evenly spread, as quality_dump_content takes them. */
-static kvt_status make_queries(const judge_entry *entry, uint32_t count, float ***queries_out)
+static kvt_status make_queries(const evaluate_entry *entry, uint32_t count, float ***queries_out)
 {
     const model_config *c = entry->config;
     const size_t row = (size_t)c->heads * c->head_dim;
@@ -36,7 +36,7 @@ static kvt_status make_queries(const judge_entry *entry, uint32_t count, float *
     return KVT_OK;
 }
 
-static kvt_status make_write(const judge_entry *entry, uint32_t queries, const char *path,
+static kvt_status make_write(const evaluate_entry *entry, uint32_t queries, const char *path,
                              char *message, size_t message_size)
 {
     const model_config *c = entry->config;
@@ -63,22 +63,22 @@ static kvt_status make_one(const quality_dumps_make_options *o, model_session *s
                            const quality_entry *cut, uint32_t index, char *message,
                            size_t message_size)
 {
-    judge_entry *entry = NULL;
+    evaluate_entry *entry = NULL;
     char path[1024];
     int length = snprintf(path, sizeof path, "%s/%04u.safetensors", o->folder, (unsigned)index);
     if (length < 0 || (size_t)length >= sizeof path) return KVT_E_ARGUMENT;
-    kvt_status status = judge_entry_open(session, cut->tokens, cut->context_tokens,
-                                         cut->continuation_tokens, &entry);
+    kvt_status status = evaluate_entry_open(session, cut->tokens, cut->context_tokens,
+                                            cut->continuation_tokens, &entry);
     if (status == KVT_OK) {
         uint32_t queries =
             o->queries < cut->continuation_tokens ? o->queries : cut->continuation_tokens;
         status = make_write(entry, queries, path, message, message_size);
     }
-    judge_entry_close(entry);
+    evaluate_entry_close(entry);
     return status;
 }
 
-static kvt_status make_all(const quality_dumps_make_options *o, const quality_subject *subject,
+static kvt_status make_all(const quality_dumps_make_options *o, const quality_model *measured,
                            const quality_entries *entries, uint32_t *count_out, char *message,
                            size_t message_size)
 {
@@ -87,7 +87,7 @@ static kvt_status make_all(const quality_dumps_make_options *o, const quality_su
         (void)snprintf(message, message_size, "%s: %s", o->folder, strerror(errno));
         return KVT_E_IO;
     }
-    kvt_status status = model_session_open(subject->weights, &session);
+    kvt_status status = model_session_open(measured->weights, &session);
     for (uint32_t i = 0; status == KVT_OK && i < entries->count; i++) {
         status = make_one(o, session, &entries->entries[i], i, message, message_size);
         if (status != KVT_OK) break;
@@ -103,20 +103,20 @@ static kvt_status make_all(const quality_dumps_make_options *o, const quality_su
 kvt_status quality_dumps_make(const quality_dumps_make_options *options, uint32_t *count_out,
                               char *message, size_t message_size)
 {
-    quality_subject subject;
+    quality_model measured;
     quality_entries entries = {.entries = NULL};
     *count_out = 0;
     message[0] = '\0';
     if (options->queries == 0) return KVT_E_ARGUMENT;
-    kvt_status status = quality_subject_open(options->model, options->tokenizer, NULL, &subject,
-                                             message, message_size);
+    kvt_status status = quality_model_open(options->model, options->tokenizer, NULL, &measured,
+                                           message, message_size);
     if (status != KVT_OK) return status;
-    status = quality_entries_read(options->texts, options->text_count, subject.tokens,
+    status = quality_entries_read(options->texts, options->text_count, measured.tokens,
                                   options->context_tokens, options->continuation_tokens,
                                   options->contexts, &entries, message, message_size);
     if (status == KVT_OK)
-        status = make_all(options, &subject, &entries, count_out, message, message_size);
+        status = make_all(options, &measured, &entries, count_out, message, message_size);
     quality_entries_free(&entries);
-    quality_subject_close(&subject);
+    quality_model_close(&measured);
     return status;
 }

@@ -16,7 +16,7 @@
 /* Grows by parts; entries point into these once all have been read. */
 typedef struct entries_work {
     const tokenizer *tokens;
-    judge_texts texts; /* of all files */
+    evaluate_texts texts; /* of all files */
     uint32_t limit;
     uint32_t *ids;
     size_t id_count, id_capacity;
@@ -26,15 +26,15 @@ typedef struct entries_work {
     size_t question_count;
 } entries_work;
 
-static kvt_status entries_add_texts(judge_texts *texts, judge_texts *more)
+static kvt_status entries_add_texts(evaluate_texts *texts, evaluate_texts *more)
 {
     size_t count = texts->count + more->count;
     char **grown = realloc(texts->texts, (count + 1) * sizeof *grown);
     if (grown != NULL) texts->texts = grown;
-    judge_marks *marks = realloc(texts->marks, (count + 1) * sizeof *marks);
+    evaluate_marks *marks = realloc(texts->marks, (count + 1) * sizeof *marks);
     if (marks != NULL) texts->marks = marks;
     if (grown == NULL || marks == NULL) {
-        judge_texts_free(more);
+        evaluate_texts_free(more);
         return KVT_E_MEMORY;
     }
     if (more->count > 0) {
@@ -94,7 +94,7 @@ static kvt_status entries_place(const tokenizer *tokens, const uint32_t *ids, si
     return KVT_OK;
 }
 
-static kvt_status entries_add_questions(entries_work *work, const judge_marks *marks,
+static kvt_status entries_add_questions(entries_work *work, const evaluate_marks *marks,
                                         const uint32_t *places, quality_entry *entry)
 {
     size_t wanted = work->question_count + marks->count;
@@ -113,7 +113,7 @@ static kvt_status entries_add_questions(entries_work *work, const judge_marks *m
 static kvt_status entries_cut(entries_work *work, size_t index, const uint32_t *ids, size_t count,
                               quality_entry *entry)
 {
-    const judge_marks *marks = &work->texts.marks[index];
+    const evaluate_marks *marks = &work->texts.marks[index];
     size_t offset_count = 1 + 3 * marks->count;
     size_t *offsets = calloc(offset_count, sizeof *offsets);
     uint32_t *places = calloc(offset_count, sizeof *places);
@@ -160,13 +160,13 @@ static kvt_status entries_add_asked(entries_work *work, size_t index)
 
 static kvt_status entries_add_joined(entries_work *work, uint32_t context, uint32_t continuation)
 {
-    judge_texts plain = {calloc(work->texts.count + 1, sizeof *plain.texts), NULL, 0};
-    judge_set set = {0, 0, 0, NULL};
+    evaluate_texts plain = {calloc(work->texts.count + 1, sizeof *plain.texts), NULL, 0};
+    evaluate_set set = {0, 0, 0, NULL};
     if (plain.texts == NULL) return KVT_E_MEMORY;
     for (size_t i = 0; i < work->texts.count; i++)
         if (work->texts.marks[i].context == 0) plain.texts[plain.count++] = work->texts.texts[i];
-    kvt_status status = judge_set_make(&plain, work->tokens, context, continuation,
-                                       work->limit - work->count, &set);
+    kvt_status status = evaluate_set_make(&plain, work->tokens, context, continuation,
+                                          work->limit - work->count, &set);
     size_t each = (size_t)context + continuation;
     if (status == KVT_OK) status = entries_grow_ids(work, set.count * each);
     if (status == KVT_OK && set.count > 0)
@@ -176,7 +176,7 @@ static kvt_status entries_add_joined(entries_work *work, uint32_t context, uint3
             (quality_entry){.context_tokens = context, .continuation_tokens = continuation};
         work->id_count += each;
     }
-    judge_set_free(&set);
+    evaluate_set_free(&set);
     free(plain.texts);
     return status;
 }
@@ -230,8 +230,8 @@ kvt_status quality_entries_read(const char *const *paths, uint32_t path_count,
     kvt_status status = KVT_OK;
     *entries_out = (quality_entries){.count = 0};
     for (uint32_t i = 0; status == KVT_OK && i < path_count; i++) {
-        judge_texts more;
-        status = judge_texts_read(paths[i], &more, message, message_size);
+        evaluate_texts more;
+        status = evaluate_texts_read(paths[i], &more, message, message_size);
         if (status == KVT_OK) status = entries_add_texts(&work.texts, &more);
     }
     /* No text gives more than one entry. */
@@ -242,7 +242,7 @@ kvt_status quality_entries_read(const char *const *paths, uint32_t path_count,
         if (work.texts.marks[i].context > 0) status = entries_add_asked(&work, i);
     if (status == KVT_OK && work.count < work.limit)
         status = entries_add_joined(&work, context_tokens, continuation_tokens);
-    judge_texts_free(&work.texts);
+    evaluate_texts_free(&work.texts);
     if (status == KVT_OK && work.count == 0) {
         (void)snprintf(message, message_size, "the texts do not give one entry of %u + %u tokens",
                        (unsigned)context_tokens, (unsigned)continuation_tokens);

@@ -6,7 +6,7 @@
 #include "codecs/codec_table.h"
 #include "estimator/profile/profile_internal.h"
 #include "estimator/profile/profile_newest.h"
-#include "estimator/quality/quality_trip.h"
+#include "estimator/quality/quality_round_trip.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -8,7 +8,7 @@
  */
 #include "estimator/quality/quality.h"
 #include "estimator/quality/quality_answer.h"
-#include "estimator/quality/quality_trip.h"
+#include "estimator/quality/quality_round_trip.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -32,41 +32,42 @@ typedef struct measure_worker {
     measure_run *run;
     pthread_t thread;
     model_session *session;
-    quality_trip trip; /* as long as the present entry's context */
+    quality_round_trip round_trip; /* as long as the present entry's context */
     const quality_variant *variant;
-    judge_token *tokens; /* [continuation_tokens] */
+    evaluate_token *tokens; /* [continuation_tokens] */
     quality_answers answers;
 } measure_worker;
 
 /* ---- one variant of one entry ---- */
 
-static void measure_gather(quality_trip *trip, const judge_kv *kv)
+static void measure_gather(quality_round_trip *round_trip, const evaluate_kv *kv)
 {
-    const kvt_layout *layout = &trip->layout;
+    const kvt_layout *layout = &round_trip->layout;
     for (uint32_t l = 0; l < layout->layers; l++) {
-        memcpy(trip->source + kvt_layout_matrix_offset(layout, l, KVT_SIDE_K), kv->k[l],
-               trip->matrix_bytes);
-        memcpy(trip->source + kvt_layout_matrix_offset(layout, l, KVT_SIDE_V), kv->v[l],
-               trip->matrix_bytes);
+        memcpy(round_trip->source + kvt_layout_matrix_offset(layout, l, KVT_SIDE_K), kv->k[l],
+               round_trip->matrix_bytes);
+        memcpy(round_trip->source + kvt_layout_matrix_offset(layout, l, KVT_SIDE_V), kv->v[l],
+               round_trip->matrix_bytes);
     }
 }
 
-/* A judge_transform: a record and back. */
-static kvt_status measure_transform(void *context, judge_kv *kv)
+/* A evaluate_transform: a record and back. */
+static kvt_status measure_transform(void *context, evaluate_kv *kv)
 {
     measure_worker *worker = context;
-    quality_trip *trip = &worker->trip;
-    const kvt_layout *layout = &trip->layout;
-    measure_gather(trip, kv);
-    kvt_status status = quality_trip_run(trip, worker->variant->variant, worker->variant->merged);
+    quality_round_trip *round_trip = &worker->round_trip;
+    const kvt_layout *layout = &round_trip->layout;
+    measure_gather(round_trip, kv);
+    kvt_status status =
+        quality_round_trip_run(round_trip, worker->variant->variant, worker->variant->merged);
     if (status != KVT_OK) return status;
     for (uint32_t l = 0; l < layout->layers; l++) {
-        memcpy(kv->k[l], trip->decoded + kvt_layout_matrix_offset(layout, l, KVT_SIDE_K),
-               trip->matrix_bytes);
-        memcpy(kv->v[l], trip->decoded + kvt_layout_matrix_offset(layout, l, KVT_SIDE_V),
-               trip->matrix_bytes);
+        memcpy(kv->k[l], round_trip->decoded + kvt_layout_matrix_offset(layout, l, KVT_SIDE_K),
+               round_trip->matrix_bytes);
+        memcpy(kv->v[l], round_trip->decoded + kvt_layout_matrix_offset(layout, l, KVT_SIDE_V),
+               round_trip->matrix_bytes);
         for (uint32_t h = 0; h < layout->kv_heads; h++)
-            memcpy(kv->kept[l] + (size_t)h * kv->tokens, trip->kept + (size_t)l * kv->tokens,
+            memcpy(kv->kept[l] + (size_t)h * kv->tokens, round_trip->kept + (size_t)l * kv->tokens,
                    kv->tokens);
     }
     return KVT_OK;
@@ -74,7 +75,7 @@ static kvt_status measure_transform(void *context, judge_kv *kv)
 
 /* The share of questions whose answers are all most probable; what a model says greedily, as long
  * as it is right. `best` gives the most probable token after each of the continuation. */
-static double measure_answered(const quality_entry *entry, const judge_token *tokens)
+static double measure_answered(const quality_entry *entry, const evaluate_token *tokens)
 {
     const uint32_t context = entry->context_tokens;
     uint32_t right = 0;
@@ -88,7 +89,7 @@ static double measure_answered(const quality_entry *entry, const judge_token *to
     return entry->question_count > 0 ? (double)right / entry->question_count : (double)NAN;
 }
 
-static void measure_halves(const judge_token *tokens, uint32_t count, quality_row *row)
+static void measure_halves(const evaluate_token *tokens, uint32_t count, quality_row *row)
 {
     uint32_t half = count / 2;
     row->kl_first = row->kl_second = 0.0;
@@ -98,26 +99,26 @@ static void measure_halves(const judge_token *tokens, uint32_t count, quality_ro
     }
 }
 
-static kvt_status measure_variant(measure_worker *worker, const judge_entry *judged,
+static kvt_status measure_variant(measure_worker *worker, const evaluate_entry *judged,
                                   const quality_entry *entry, quality_row *row)
 {
-    const quality_trip *trip = &worker->trip;
-    judge_variant variant;
-    judge_result result;
+    const quality_round_trip *round_trip = &worker->round_trip;
+    evaluate_variant variant;
+    evaluate_result result;
     *row = (quality_row){.present = false};
-    kvt_status status = judge_variant_open(judged, measure_transform, worker, &variant);
+    kvt_status status = evaluate_variant_open(judged, measure_transform, worker, &variant);
     if (status == KVT_E_UNSUPPORTED) return KVT_OK;
     if (status != KVT_OK) return status;
-    status = judge_variant_run(worker->session, judged, &variant, &result, worker->tokens);
+    status = evaluate_variant_run(worker->session, judged, &variant, &result, worker->tokens);
     if (status == KVT_OK)
         status = quality_answers_compare(&worker->answers, &variant, &row->rouge_l, &row->f1);
-    judge_variant_close(&variant);
+    evaluate_variant_close(&variant);
     if (status != KVT_OK) return status;
     row->present = true;
-    row->bits_per_element = trip->info.bits_per_element;
-    row->physical_bits_per_element = trip->info.physical_bits_per_element;
-    row->nmse[0] = trip->nmse[0];
-    row->nmse[1] = trip->nmse[1];
+    row->bits_per_element = round_trip->info.bits_per_element;
+    row->physical_bits_per_element = round_trip->info.physical_bits_per_element;
+    row->nmse[0] = round_trip->nmse[0];
+    row->nmse[1] = round_trip->nmse[1];
     row->loss = row->flip_rate = (double)NAN;
     row->kl = result.kl;
     row->top1 = result.top1;
@@ -169,7 +170,7 @@ static kvt_status measure_hand_over(measure_run *run, uint32_t entry, uint32_t v
 }
 
 static kvt_status measure_report_exact(measure_worker *worker, uint32_t index,
-                                       const judge_entry *judged)
+                                       const evaluate_entry *judged)
 {
     measure_run *run = worker->run;
     const quality_request *q = run->request;
@@ -189,7 +190,7 @@ static kvt_status measure_report_exact(measure_worker *worker, uint32_t index,
 }
 
 static kvt_status measure_variants(measure_worker *worker, uint32_t index,
-                                   const judge_entry *judged)
+                                   const evaluate_entry *judged)
 {
     measure_run *run = worker->run;
     const quality_request *q = run->request;
@@ -215,24 +216,25 @@ static kvt_status measure_size(measure_worker *worker, const quality_entry *entr
                                .head_dim = (uint16_t)c->head_dim,
                                .dtype = KVT_DTYPE_FP16,
                                .tokens = entry->context_tokens};
-    judge_token *tokens =
+    evaluate_token *tokens =
         realloc(worker->tokens, entry->continuation_tokens * sizeof *worker->tokens);
     if (tokens == NULL) return KVT_E_MEMORY;
     worker->tokens = tokens;
-    if (worker->trip.source != NULL && worker->trip.layout.tokens == layout.tokens) return KVT_OK;
-    quality_trip_close(&worker->trip);
-    return quality_trip_open(&layout, &worker->trip);
+    if (worker->round_trip.source != NULL && worker->round_trip.layout.tokens == layout.tokens)
+        return KVT_OK;
+    quality_round_trip_close(&worker->round_trip);
+    return quality_round_trip_open(&layout, &worker->round_trip);
 }
 
 static kvt_status measure_entry(measure_worker *worker, uint32_t index)
 {
     const quality_request *q = worker->run->request;
     const quality_entry *entry = &q->entries[index];
-    judge_entry *judged = NULL;
+    evaluate_entry *judged = NULL;
     kvt_status status = measure_size(worker, entry);
     if (status == KVT_OK)
-        status = judge_entry_open(worker->session, entry->tokens, entry->context_tokens,
-                                  entry->continuation_tokens, &judged);
+        status = evaluate_entry_open(worker->session, entry->tokens, entry->context_tokens,
+                                     entry->continuation_tokens, &judged);
     if (status == KVT_OK) status = measure_report_exact(worker, index, judged);
     if (status == KVT_OK) {
         status = quality_answers_open(worker->session, judged, entry, q->tokenizer,
@@ -240,7 +242,7 @@ static kvt_status measure_entry(measure_worker *worker, uint32_t index)
         if (status == KVT_OK) status = measure_variants(worker, index, judged);
         quality_answers_close(&worker->answers);
     }
-    judge_entry_close(judged);
+    evaluate_entry_close(judged);
     return status;
 }
 
@@ -256,7 +258,7 @@ static void *measure_work(void *argument)
     }
     int none = KVT_OK;
     if (status != KVT_OK) (void)atomic_compare_exchange_strong(&run->failed, &none, status);
-    quality_trip_close(&worker->trip);
+    quality_round_trip_close(&worker->round_trip);
     free(worker->tokens);
     model_session_close(worker->session);
     return NULL;

@@ -6,7 +6,7 @@
 #include "estimator/quality/quality_mixed.h"
 #include "base/clock.h"
 #include "estimator/profile/profile_internal.h"
-#include "estimator/quality/quality_trip.h"
+#include "estimator/quality/quality_round_trip.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -24,15 +24,15 @@ typedef struct mixed_run {
     const quality_mixed_options *options;
     char *message;
     size_t message_size;
-    quality_subject subject;
+    quality_model target;
     quality_entries entries;
     quality_row *rows;     /* [contexts][variant_count]: whole contexts */
     uint8_t *draws;        /* [mixes][blocks]: variants */
     mixed_pair *measured;  /* [contexts][mixes] */
     mixed_pair *predicted; /* [contexts][mixes] */
     mixed_pair *means;     /* [2][variant_count]: over contexts of odd and even number */
-    quality_trip trips[2]; /* of blocks of two lengths */
-    const uint8_t *draw;   /* at work */
+    quality_round_trip round_trips[2]; /* of blocks of two lengths */
+    const uint8_t *draw;               /* at work */
     uint64_t done;
 } mixed_run;
 
@@ -58,8 +58,8 @@ static kvt_status mixed_done(void *context, uint32_t entry, uint32_t variant,
 static kvt_status mixed_measure_whole(mixed_run *run)
 {
     const quality_mixed_options *o = run->options;
-    const quality_request request = {.model = run->subject.weights,
-                                     .tokenizer = run->subject.tokens,
+    const quality_request request = {.model = run->target.weights,
+                                     .tokenizer = run->target.tokens,
                                      .entries = run->entries.entries,
                                      .entry_count = run->entries.count,
                                      .variants = o->variants,
@@ -99,7 +99,7 @@ static uint32_t mixed_cut(uint32_t tokens, uint32_t blocks, uint32_t index)
 }
 
 /* The rows of one block, there and back. */
-static kvt_status mixed_block(mixed_run *run, judge_kv *kv, uint32_t first, uint32_t end,
+static kvt_status mixed_block(mixed_run *run, evaluate_kv *kv, uint32_t first, uint32_t end,
                               const quality_variant *variant)
 {
     const uint32_t tokens = end - first;
@@ -109,32 +109,33 @@ static kvt_status mixed_block(mixed_run *run, judge_kv *kv, uint32_t first, uint
                                .head_dim = (uint16_t)c->head_dim,
                                .dtype = KVT_DTYPE_FP16,
                                .tokens = tokens};
-    quality_trip *trip = &run->trips[run->trips[0].layout.tokens == tokens ? 0 : 1];
-    if (run->trips[0].source == NULL) trip = &run->trips[0];
+    quality_round_trip *round_trip =
+        &run->round_trips[run->round_trips[0].layout.tokens == tokens ? 0 : 1];
+    if (run->round_trips[0].source == NULL) round_trip = &run->round_trips[0];
     kvt_status status = KVT_OK;
-    if (trip->source == NULL || trip->layout.tokens != tokens) {
-        quality_trip_close(trip);
-        status = quality_trip_open(&layout, trip);
+    if (round_trip->source == NULL || round_trip->layout.tokens != tokens) {
+        quality_round_trip_close(round_trip);
+        status = quality_round_trip_open(&layout, round_trip);
     }
     if (status != KVT_OK) return status;
     const size_t at = (size_t)first * c->kv_heads * c->head_dim;
     for (uint32_t i = 0; i < 2 * c->layers; i++)
-        memcpy(trip->source + kvt_layout_matrix_offset(&layout, i / 2, (kvt_side)(i % 2)),
-               (i % 2 == 0 ? kv->k : kv->v)[i / 2] + at, trip->matrix_bytes);
-    status = quality_trip_run(trip, variant->variant, false);
+        memcpy(round_trip->source + kvt_layout_matrix_offset(&layout, i / 2, (kvt_side)(i % 2)),
+               (i % 2 == 0 ? kv->k : kv->v)[i / 2] + at, round_trip->matrix_bytes);
+    status = quality_round_trip_run(round_trip, variant->variant, false);
     for (uint32_t i = 0; status == KVT_OK && i < 2 * c->layers; i++)
         memcpy((i % 2 == 0 ? kv->k : kv->v)[i / 2] + at,
-               trip->decoded + kvt_layout_matrix_offset(&layout, i / 2, (kvt_side)(i % 2)),
-               trip->matrix_bytes);
+               round_trip->decoded + kvt_layout_matrix_offset(&layout, i / 2, (kvt_side)(i % 2)),
+               round_trip->matrix_bytes);
     for (uint32_t l = 0; status == KVT_OK && l < c->layers; l++)
         for (uint32_t h = 0; h < c->kv_heads; h++)
-            memcpy(kv->kept[l] + (size_t)h * kv->tokens + first, trip->kept + (size_t)l * tokens,
-                   tokens);
+            memcpy(kv->kept[l] + (size_t)h * kv->tokens + first,
+                   round_trip->kept + (size_t)l * tokens, tokens);
     return status;
 }
 
-/* A judge_transform. */
-static kvt_status mixed_transform(void *context, judge_kv *kv)
+/* A evaluate_transform. */
+static kvt_status mixed_transform(void *context, evaluate_kv *kv)
 {
     mixed_run *run = context;
     const quality_mixed_options *o = run->options;
@@ -165,24 +166,24 @@ static kvt_status mixed_entry(mixed_run *run, model_session *session, uint32_t i
 {
     const quality_mixed_options *o = run->options;
     const quality_entry *cut = &run->entries.entries[index];
-    judge_entry *entry = NULL;
-    kvt_status status = judge_entry_open(session, cut->tokens, cut->context_tokens,
-                                         cut->continuation_tokens, &entry);
+    evaluate_entry *entry = NULL;
+    kvt_status status = evaluate_entry_open(session, cut->tokens, cut->context_tokens,
+                                            cut->continuation_tokens, &entry);
     for (uint32_t m = 0; status == KVT_OK && m < o->mixes; m++) {
-        judge_variant variant;
-        judge_result result;
+        evaluate_variant variant;
+        evaluate_result result;
         run->draw = run->draws + (size_t)m * o->blocks;
-        status = judge_variant_open(entry, mixed_transform, run, &variant);
+        status = evaluate_variant_open(entry, mixed_transform, run, &variant);
         if (status != KVT_OK) break;
-        status = judge_variant_run(session, entry, &variant, &result, NULL);
-        judge_variant_close(&variant);
+        status = evaluate_variant_run(session, entry, &variant, &result, NULL);
+        evaluate_variant_close(&variant);
         size_t cell = (size_t)index * o->mixes + m;
         run->measured[cell] = (mixed_pair){1.0 - result.top1, result.kl};
         run->predicted[cell] = mixed_predict(run, index, run->draw);
         run->done++;
         if (status == KVT_OK && !mixed_progress(run)) status = KVT_E_CANCELLED;
     }
-    judge_entry_close(entry);
+    evaluate_entry_close(entry);
     return status;
 }
 
@@ -294,7 +295,7 @@ static kvt_status mixed_measure(mixed_run *run)
 {
     model_session *session = NULL;
     kvt_status status = mixed_measure_whole(run);
-    if (status == KVT_OK) status = model_session_open(run->subject.weights, &session);
+    if (status == KVT_OK) status = model_session_open(run->target.weights, &session);
     for (uint32_t e = 0; status == KVT_OK && e < run->entries.count; e++)
         status = mixed_entry(run, session, e);
     model_session_close(session);
@@ -310,16 +311,16 @@ kvt_status quality_mixed_run(const quality_mixed_options *options, quality_mixed
     message[0] = '\0';
     kvt_status status = mixed_check(options, message, message_size);
     if (status == KVT_OK)
-        status = quality_subject_open(options->model, options->tokenizer, NULL, &run.subject,
-                                      message, message_size);
+        status = quality_model_open(options->model, options->tokenizer, NULL, &run.target, message,
+                                    message_size);
     if (status == KVT_OK)
-        status = quality_entries_read(options->texts, options->text_count, run.subject.tokens,
+        status = quality_entries_read(options->texts, options->text_count, run.target.tokens,
                                       options->context_tokens, options->continuation_tokens,
                                       options->contexts, &run.entries, message, message_size);
     if (status == KVT_OK) status = mixed_make(&run);
     if (status == KVT_OK) status = mixed_measure(&run);
     if (status == KVT_OK) status = mixed_report(&run, report_out);
-    report_out->model = run.subject.facts;
+    report_out->model = run.target.facts;
     report_out->seconds = base_clock_seconds() - start;
     free(run.rows);
     free(run.draws);
@@ -327,8 +328,8 @@ kvt_status quality_mixed_run(const quality_mixed_options *options, quality_mixed
     free(run.predicted);
     free(run.means);
     for (int i = 0; i < 2; i++)
-        quality_trip_close(&run.trips[i]);
+        quality_round_trip_close(&run.round_trips[i]);
     quality_entries_free(&run.entries);
-    quality_subject_close(&run.subject);
+    quality_model_close(&run.target);
     return status;
 }

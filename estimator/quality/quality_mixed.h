@@ -12,7 +12,7 @@
 #define ESTIMATOR_QUALITY_MIXED_H
 
 #include "estimator/profile/profile.h"
-#include "estimator/quality/quality_subject.h"
+#include "estimator/quality/quality_model.h"
 
 typedef struct quality_mixed_options {
     const char *model, *tokenizer;
@@ -47,7 +47,7 @@ typedef struct quality_mixed_report {
 } quality_mixed_report;
 
 /* KVT_OK; KVT_E_ARGUMENT (message says what); KVT_E_CANCELLED; KVT_E_UNSUPPORTED (a variant does
- * not take the layout); what quality_subject_open, quality_entries_read and quality_measure give.
+ * not take the layout); what quality_model_open, quality_entries_read and quality_measure give.
  */
 KVT_NODISCARD kvt_status quality_mixed_run(const quality_mixed_options *options,
                                            quality_mixed_report *report_out, char *message,

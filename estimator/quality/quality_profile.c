@@ -34,7 +34,7 @@ typedef struct profile_quality_run {
     quality_report *report;
     char *message;
     size_t message_size;
-    quality_subject subject;
+    quality_model measured;
     int64_t model, run;
     run_class classes[QUALITY_CLASSES_MAX];
     uint32_t entry_count;
@@ -56,7 +56,7 @@ static kvt_status run_read_texts(profile_quality_run *run)
         run_class *at = &run->classes[i];
         at->first = run->entry_count;
         status = quality_entries_read(
-            o->classes[i].texts, o->classes[i].text_count, run->subject.tokens, o->context_tokens,
+            o->classes[i].texts, o->classes[i].text_count, run->measured.tokens, o->context_tokens,
             o->continuation_tokens, o->contexts, &at->entries, run->message, run->message_size);
         run->entry_count += at->entries.count;
         for (uint32_t j = 0; j < at->entries.count; j++)
@@ -216,8 +216,8 @@ static kvt_status run_measure(profile_quality_run *run)
     kvt_status status = KVT_OK;
     for (uint32_t i = 0; status == KVT_OK && i < o->class_count; i++) {
         run->at = &run->classes[i];
-        const quality_request request = {.model = run->subject.weights,
-                                         .tokenizer = run->subject.tokens,
+        const quality_request request = {.model = run->measured.weights,
+                                         .tokenizer = run->measured.tokens,
                                          .entries = run->at->entries.entries,
                                          .entry_count = run->at->entries.count,
                                          .variants = o->variants,
@@ -320,9 +320,9 @@ kvt_status quality_profile_run(kvt_profile *profile, const quality_profile_optio
     message[0] = '\0';
     kvt_status status = run_check(options, message, message_size);
     if (status == KVT_OK)
-        status = quality_subject_open(options->model, options->tokenizer, options->name,
-                                      &run.subject, message, message_size);
-    report_out->model = run.subject.facts;
+        status = quality_model_open(options->model, options->tokenizer, options->name,
+                                    &run.measured, message, message_size);
+    report_out->model = run.measured.facts;
     if (status == KVT_OK) status = run_read_texts(&run);
     if (status == KVT_OK) status = run_open_sets(&run);
     if (status == KVT_OK) status = run_measure(&run);
@@ -332,7 +332,7 @@ kvt_status quality_profile_run(kvt_profile *profile, const quality_profile_optio
         quality_entries_free(&run.classes[i].entries);
     free(run.rows);
     free(run.exact);
-    quality_subject_close(&run.subject);
+    quality_model_close(&run.measured);
     return status;
 }
 

@@ -11,7 +11,7 @@
 #define ESTIMATOR_QUALITY_PROFILE_H
 
 #include "estimator/profile/profile.h"
-#include "estimator/quality/quality_subject.h"
+#include "estimator/quality/quality_model.h"
 
 enum { QUALITY_CLASSES_MAX = 8, QUALITY_VARIANTS_MAX = 128 };
 

@@ -7,7 +7,7 @@
  */
 #include "bench_codecs.h"
 #include "estimator/quality/quality.h"
-#include "estimator/quality/quality_trip.h"
+#include "estimator/quality/quality_round_trip.h"
 
 #include <stdarg.h>
 #include <stdlib.h>

@@ -7,7 +7,7 @@
 #include "estimator/model/safetensors.h"
 #include "estimator/model/whole_file.h"
 #include "estimator/quality/quality_dump.h"
-#include "estimator/quality/quality_trip.h"
+#include "estimator/quality/quality_round_trip.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -18,7 +18,8 @@ enum { FILE_NAME_BYTES = 32, FILE_TENSORS = 3 /* per layer: K, V, positions or q
 
 /* ---- encoding ---- */
 
-static kvt_status file_probe(const quality_dump *dump, const quality_trip *trip, double *error_out)
+static kvt_status file_probe(const quality_dump *dump, const quality_round_trip *round_trip,
+                             double *error_out)
 {
     const kvt_layout *layout = &dump->layout;
     const uint32_t layers = layout->layers, rows = dump->query_rows, width = layout->head_dim;
@@ -27,7 +28,7 @@ static kvt_status file_probe(const quality_dump *dump, const quality_trip *trip,
                                  .kv_heads = layout->kv_heads,
                                  .head_dim = width};
     const uint64_t each = (uint64_t)rows * dump->query_heads * width;
-    quality_trip_kv kv = {.memory = NULL};
+    quality_round_trip_kv kv = {.memory = NULL};
     model_probe_result found;
     float *queries = malloc(layers * each * sizeof *queries);
     const float **places = malloc(layers * sizeof *places);
@@ -37,7 +38,7 @@ static kvt_status file_probe(const quality_dump *dump, const quality_trip *trip,
         places[layer] = queries + layer * each;
         quality_dump_layer_queries(dump, layer, queries + layer * each);
     }
-    status = quality_trip_kv_open(trip, &kv);
+    status = quality_round_trip_kv_open(round_trip, &kv);
     if (status != KVT_OK) goto out;
     const model_probe probe = {
         .exact = &kv.exact, .variant = &kv.variant, .rows = rows, .queries = places};
@@ -45,7 +46,7 @@ static kvt_status file_probe(const quality_dump *dump, const quality_trip *trip,
     status = model_probe_attention(&config, &probe, &found, NULL);
     *error_out = found.attention_error;
 out:
-    quality_trip_kv_close(&kv);
+    quality_round_trip_kv_close(&kv);
     free(places);
     free(queries);
     return status;
@@ -65,39 +66,40 @@ static kvt_status file_write(const char *path, const void *bytes, uint64_t count
 }
 
 static kvt_status file_encode_dump(const quality_dump *dump, kvt_variant variant,
-                                   quality_trip *trip, bench_file_result *result)
+                                   quality_round_trip *round_trip, bench_file_result *result)
 {
-    kvt_status status = quality_trip_open(&dump->layout, trip);
+    kvt_status status = quality_round_trip_open(&dump->layout, round_trip);
     if (status != KVT_OK) return status;
-    quality_dump_load(dump, trip->source);
-    status = quality_trip_run(trip, variant, false);
+    quality_dump_load(dump, round_trip->source);
+    status = quality_round_trip_run(round_trip, variant, false);
     if (status != KVT_OK) return status;
-    result->info = trip->info;
-    result->nmse[0] = trip->nmse[0];
-    result->nmse[1] = trip->nmse[1];
+    result->info = round_trip->info;
+    result->nmse[0] = round_trip->nmse[0];
+    result->nmse[1] = round_trip->nmse[1];
     result->queried = dump->query_rows > 0;
     result->query_rows = dump->query_rows;
-    return result->queried ? file_probe(dump, trip, &result->attention_error) : KVT_OK;
+    return result->queried ? file_probe(dump, round_trip, &result->attention_error) : KVT_OK;
 }
 
 kvt_status bench_file_encode(const char *path, kvt_variant variant, const char *target,
                              bench_file_result *result_out, char *message, size_t message_size)
 {
     quality_dump dump;
-    quality_trip trip = {.source = NULL};
+    quality_round_trip round_trip = {.source = NULL};
     *result_out = (bench_file_result){.queried = false};
     message[0] = '\0';
     kvt_status status = quality_dump_open(path, &dump, message, message_size);
     if (status != KVT_OK) return status;
     result_out->ignored = dump.ignored;
-    status = file_encode_dump(&dump, variant, &trip, result_out);
+    status = file_encode_dump(&dump, variant, &round_trip, result_out);
     if (status == KVT_E_UNSUPPORTED)
         snprintf(message, message_size,
                  "%s: this codec does not take %u heads x %u of that element type", path,
                  dump.layout.kv_heads, dump.layout.head_dim);
     if (status == KVT_OK && target != NULL)
-        status = file_write(target, trip.record, trip.info.record_bytes, message, message_size);
-    quality_trip_close(&trip);
+        status = file_write(target, round_trip.record, round_trip.info.record_bytes, message,
+                            message_size);
+    quality_round_trip_close(&round_trip);
     quality_dump_close(&dump);
     return status;
 }
@@ -128,7 +130,8 @@ static kvt_status file_read(const char *path, file_record *record, char *message
     long size = fseek(file, 0, SEEK_END) == 0 ? ftell(file) : -1;
     if (size >= 0 && fseek(file, 0, SEEK_SET) == 0) {
         record->byte_count = (uint64_t)size;
-        status = quality_trip_room(&record->bytes, &record->bytes_capacity, record->byte_count);
+        status =
+            quality_round_trip_room(&record->bytes, &record->bytes_capacity, record->byte_count);
         if (status == KVT_OK &&
             fread(record->bytes, 1, record->byte_count, file) != record->byte_count)
             status = KVT_E_IO;
@@ -149,10 +152,10 @@ static kvt_status file_decode_record(file_record *record)
         return KVT_E_UNSUPPORTED;
     status = kvt_record_bound(spec, &bound, &scratch);
     if (status == KVT_OK)
-        status = quality_trip_room(&record->scratch, &record->scratch_capacity, scratch);
+        status = quality_round_trip_room(&record->scratch, &record->scratch_capacity, scratch);
     if (status == KVT_OK)
-        status = quality_trip_room(&record->decoded, &record->decoded_capacity,
-                                   record->info.decoded_bytes);
+        status = quality_round_trip_room(&record->decoded, &record->decoded_capacity,
+                                         record->info.decoded_bytes);
     if (status != KVT_OK) return status;
     return kvt_record_decode(record->bytes, record->byte_count, NULL, record->decoded,
                              record->info.decoded_bytes, record->scratch, record->scratch_capacity);

@@ -9,7 +9,7 @@
 #include "bench_codecs.h"
 #include "codecs/kv_sample.h"
 #include "estimator/model/model_score.h"
-#include "estimator/quality/quality_trip.h"
+#include "estimator/quality/quality_round_trip.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -52,15 +52,15 @@ static kvt_status sample_probe_make(sample_probe *probe)
     return KVT_OK;
 }
 
-static kvt_status sample_attention(const quality_trip *trip, const sample_probe *queries,
-                                   double *error_out)
+static kvt_status sample_attention(const quality_round_trip *round_trip,
+                                   const sample_probe *queries, double *error_out)
 {
     const model_config config = {.layers = SAMPLE_LAYERS,
                                  .heads = SAMPLE_HEADS,
                                  .kv_heads = SAMPLE_HEADS,
                                  .head_dim = SAMPLE_HEAD_DIM};
-    quality_trip_kv kv;
-    kvt_status status = quality_trip_kv_open(trip, &kv);
+    quality_round_trip_kv kv;
+    kvt_status status = quality_round_trip_kv_open(round_trip, &kv);
     if (status != KVT_OK) return status;
     const model_probe probe = {.exact = &kv.exact,
                                .variant = &kv.variant,
@@ -69,22 +69,22 @@ static kvt_status sample_attention(const quality_trip *trip, const sample_probe 
     model_probe_result result;
     status = model_probe_attention(&config, &probe, &result, NULL);
     *error_out = result.attention_error;
-    quality_trip_kv_close(&kv);
+    quality_round_trip_kv_close(&kv);
     return status;
 }
 
-static kvt_status sample_variant(quality_trip *trip, const bench_codec_variant *variant,
+static kvt_status sample_variant(quality_round_trip *round_trip, const bench_codec_variant *variant,
                                  const sample_probe *probe, bench_codec_loss *loss)
 {
-    kvt_status status = quality_trip_run(trip, variant->variant, variant->merged);
+    kvt_status status = quality_round_trip_run(round_trip, variant->variant, variant->merged);
     if (status == KVT_E_UNSUPPORTED) return KVT_OK;
-    if (status == KVT_OK) status = sample_attention(trip, probe, &loss->attention_error);
+    if (status == KVT_OK) status = sample_attention(round_trip, probe, &loss->attention_error);
     if (status != KVT_OK) return status;
     loss->present = true;
-    loss->bits_per_element = trip->info.bits_per_element;
-    loss->physical_bits_per_element = trip->info.physical_bits_per_element;
-    loss->nmse[0] = trip->nmse[0];
-    loss->nmse[1] = trip->nmse[1];
+    loss->bits_per_element = round_trip->info.bits_per_element;
+    loss->physical_bits_per_element = round_trip->info.physical_bits_per_element;
+    loss->nmse[0] = round_trip->nmse[0];
+    loss->nmse[1] = round_trip->nmse[1];
     return KVT_OK;
 }
 
@@ -92,7 +92,7 @@ kvt_status bench_codecs_sample(bench_codec_results *results, bench_codec_source 
                                char *message, size_t message_size)
 {
     double start = base_clock_seconds();
-    quality_trip trip = {.source = NULL};
+    quality_round_trip round_trip = {.source = NULL};
     sample_probe probe = {.memory = NULL};
     snprintf(source->name, sizeof source->name, "sample");
     source->layout = (kvt_layout){.layers = SAMPLE_LAYERS,
@@ -101,19 +101,19 @@ kvt_status bench_codecs_sample(bench_codec_results *results, bench_codec_source 
                                   .dtype = KVT_DTYPE_BF16,
                                   .tokens = SAMPLE_TOKENS};
     model_set_blas_threads(1);
-    kvt_status status = quality_trip_open(&source->layout, &trip);
+    kvt_status status = quality_round_trip_open(&source->layout, &round_trip);
     if (status == KVT_OK) status = sample_probe_make(&probe);
     if (status == KVT_OK) {
-        codecs_kv_sample_fill(&source->layout, SAMPLE_SEED, trip.source);
-        status = bench_codecs_lossless(&source->layout, trip.source, &source->lossless);
+        codecs_kv_sample_fill(&source->layout, SAMPLE_SEED, round_trip.source);
+        status = bench_codecs_lossless(&source->layout, round_trip.source, &source->lossless);
     }
     for (uint32_t i = 0; status == KVT_OK && i < results->variant_count; i++) {
-        status = sample_variant(&trip, &results->variants[i], &probe, &source->losses[i]);
+        status = sample_variant(&round_trip, &results->variants[i], &probe, &source->losses[i]);
         status =
             bench_codecs_blame(status, &results->variants[i], source->name, message, message_size);
     }
     free(probe.memory);
-    quality_trip_close(&trip);
+    quality_round_trip_close(&round_trip);
     source->seconds = base_clock_seconds() - start;
     return status;
 }
@@ -133,46 +133,48 @@ static double sample_exponent_bits(const uint16_t *values, uint64_t count, uint6
 }
 
 /* Sign and mantissa are taken as 8 bits that cannot be coded. */
-static void sample_bounds(const quality_trip *trip, bench_codec_lossless *lossless)
+static void sample_bounds(const quality_round_trip *round_trip, bench_codec_lossless *lossless)
 {
-    const uint16_t *values = (const uint16_t *)(const void *)trip->source;
-    const uint64_t width = (uint64_t)trip->layout.kv_heads * trip->layout.head_dim;
-    const uint64_t elements = width * trip->layout.tokens;
-    const uint32_t matrices = 2u * trip->layout.layers;
+    const uint16_t *values = (const uint16_t *)(const void *)round_trip->source;
+    const uint64_t width = (uint64_t)round_trip->layout.kv_heads * round_trip->layout.head_dim;
+    const uint64_t elements = width * round_trip->layout.tokens;
+    const uint32_t matrices = 2u * round_trip->layout.layers;
     double all = 8.0 * (double)elements * matrices, matrix_bits = all, channel_bits = all;
     for (uint32_t m = 0; m < matrices; m++, values += elements) {
         matrix_bits += sample_exponent_bits(values, elements, 1);
         for (uint64_t channel = 0; channel < width; channel++)
-            channel_bits += sample_exponent_bits(values + channel, trip->layout.tokens, width);
+            channel_bits +=
+                sample_exponent_bits(values + channel, round_trip->layout.tokens, width);
     }
     lossless->matrix_bound_ratio = 2.0 * all / matrix_bits;
     lossless->channel_bound_ratio = 2.0 * all / channel_bits;
 }
 
 /* 16 over the bits that a mode of the codec comes to; 0 when this build lacks it. */
-static kvt_status sample_exact_ratio(quality_trip *trip, const char *name, double *ratio_out)
+static kvt_status sample_exact_ratio(quality_round_trip *round_trip, const char *name,
+                                     double *ratio_out)
 {
     kvt_variant variant;
     if (kvt_variant_parse(name, &variant) != KVT_OK) return KVT_OK;
-    kvt_status status = quality_trip_run(trip, variant, false);
+    kvt_status status = quality_round_trip_run(round_trip, variant, false);
     if (status == KVT_E_UNSUPPORTED) return KVT_OK;
-    if (status == KVT_OK) *ratio_out = 16.0 / trip->info.bits_per_element;
+    if (status == KVT_OK) *ratio_out = 16.0 / round_trip->info.bits_per_element;
     return status;
 }
 
 kvt_status bench_codecs_lossless(const kvt_layout *layout, const void *source,
                                  bench_codec_lossless *lossless_out)
 {
-    quality_trip trip;
+    quality_round_trip round_trip;
     *lossless_out = (bench_codec_lossless){.dense_ratio = 0.0};
-    kvt_status status = quality_trip_open(layout, &trip);
-    if (status == KVT_OK) memcpy(trip.source, source, trip.source_bytes);
+    kvt_status status = quality_round_trip_open(layout, &round_trip);
+    if (status == KVT_OK) memcpy(round_trip.source, source, round_trip.source_bytes);
     if (status == KVT_OK) {
-        sample_bounds(&trip, lossless_out);
-        status = sample_exact_ratio(&trip, "lossless", &lossless_out->dense_ratio);
+        sample_bounds(&round_trip, lossless_out);
+        status = sample_exact_ratio(&round_trip, "lossless", &lossless_out->dense_ratio);
     }
     if (status == KVT_OK)
-        status = sample_exact_ratio(&trip, "lossless:fast", &lossless_out->fast_ratio);
-    quality_trip_close(&trip);
+        status = sample_exact_ratio(&round_trip, "lossless:fast", &lossless_out->fast_ratio);
+    quality_round_trip_close(&round_trip);
     return status;
 }

@@ -12,7 +12,7 @@
 #include "bench_codecs.h"
 #include "codecs/codecs.h"
 #include "codecs/kv_sample.h"
-#include "estimator/quality/quality_trip.h"
+#include "estimator/quality/quality_round_trip.h"
 #include "worker_pool.h"
 
 #include <stdlib.h>
@@ -278,10 +278,10 @@ static kvt_status speed_make_room(speed_run *run)
         if (room > run->record_room) run->record_room = codecs_align(room, SPEED_PART_ALIGN);
         if (scratch > most_scratch) most_scratch = scratch;
     }
-    kvt_status status =
-        quality_trip_room(&run->records, &run->records_capacity, run->entries * run->record_room);
+    kvt_status status = quality_round_trip_room(&run->records, &run->records_capacity,
+                                                run->entries * run->record_room);
     if (status != KVT_OK) return status;
-    return quality_trip_room(&run->scratch, &run->scratch_capacity, most_scratch);
+    return quality_round_trip_room(&run->scratch, &run->scratch_capacity, most_scratch);
 }
 
 static kvt_status speed_prepare(speed_run *run)
@@ -298,8 +298,10 @@ static kvt_status speed_prepare(speed_run *run)
     results->entry = run->spec.layout;
     kvt_status status = kvt_layout_bytes(&run->spec.layout, &run->entry_bytes);
     uint64_t bytes = run->entries * run->entry_bytes;
-    if (status == KVT_OK) status = quality_trip_room(&run->source, &run->source_capacity, bytes);
-    if (status == KVT_OK) status = quality_trip_room(&run->decoded, &run->decoded_capacity, bytes);
+    if (status == KVT_OK)
+        status = quality_round_trip_room(&run->source, &run->source_capacity, bytes);
+    if (status == KVT_OK)
+        status = quality_round_trip_room(&run->decoded, &run->decoded_capacity, bytes);
     if (status == KVT_OK) status = speed_make_room(run);
     if (status != KVT_OK) return status;
     for (uint32_t i = 0; i < run->entries; i++)

@@ -96,7 +96,7 @@ static bool sample_beats(const grid_sample *one, const grid_sample *other)
 }
 
 /* A policy with one form gets the better of its forms. */
-static void judge_rows(grid_result *result, uint32_t seeds)
+static void evaluate_rows(grid_result *result, uint32_t seeds)
 {
     result->row_count = 0;
     for (uint32_t i = 0; i < result->run_count; i++) {
@@ -114,7 +114,7 @@ static void judge_rows(grid_result *result, uint32_t seeds)
     }
 }
 
-static grid_interval judge_ratio(const grid_row *row, const grid_row *best, uint32_t seeds)
+static grid_interval evaluate_ratio(const grid_row *row, const grid_row *best, uint32_t seeds)
 {
     double ratios[GRID_SEEDS_MAX];
     if (!row->mean.stable || !best->mean.stable) return (grid_interval){NAN, NAN, NAN};
@@ -125,7 +125,7 @@ static grid_interval judge_ratio(const grid_row *row, const grid_row *best, uint
 
 void grid_judge(grid_result *result, uint32_t seeds)
 {
-    judge_rows(result, seeds);
+    evaluate_rows(result, seeds);
     result->best = result->ours = UINT32_MAX;
     for (uint32_t row = 0; row < result->row_count; row++) {
         if (strcmp(result->rows[row].run->policy, GRID_OURS) == 0) {
@@ -137,7 +137,7 @@ void grid_judge(grid_result *result, uint32_t seeds)
     }
     for (uint32_t row = 0; row < result->row_count; row++)
         result->rows[row].ratio =
-            judge_ratio(&result->rows[row], &result->rows[result->best], seeds);
+            evaluate_ratio(&result->rows[row], &result->rows[result->best], seeds);
     result->bound_mean_s = figures_mean(result->bound_s, seeds);
     result->kept_bound_mean_s = figures_mean(result->kept_bound_s, seeds);
     result->judged = true;

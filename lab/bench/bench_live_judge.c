@@ -7,7 +7,7 @@
 #include <math.h>
 
 /* The rows of the setting that begins at `first`. */
-static uint32_t judge_count(const live_results *results, uint32_t first)
+static uint32_t evaluate_count(const live_results *results, uint32_t first)
 {
     uint32_t count = 0;
     while (first + count < results->row_count &&
@@ -16,7 +16,7 @@ static uint32_t judge_count(const live_results *results, uint32_t first)
     return count;
 }
 
-static void judge_ranks(live_row *rows, uint32_t count)
+static void evaluate_ranks(live_row *rows, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
         rows[i].rank_live = rows[i].rank_sim = 1;
@@ -28,7 +28,7 @@ static void judge_ranks(live_row *rows, uint32_t count)
 }
 
 /* Pairs that the simulator tells apart, and those of them that the store ranks otherwise. */
-static void judge_pairs(const live_row *rows, uint32_t count, live_totals *totals)
+static void evaluate_pairs(const live_row *rows, uint32_t count, live_totals *totals)
 {
     for (uint32_t i = 0; i < count; i++) {
         for (uint32_t j = 0; j < count; j++) {
@@ -54,9 +54,9 @@ void live_judge(live_results *results)
         totals->wrong_bytes += row->live.wrong_bytes;
     }
     for (uint32_t first = 0; first < results->row_count;) {
-        uint32_t count = judge_count(results, first);
-        judge_ranks(&results->rows[first], count);
-        judge_pairs(&results->rows[first], count, totals);
+        uint32_t count = evaluate_count(results, first);
+        evaluate_ranks(&results->rows[first], count);
+        evaluate_pairs(&results->rows[first], count, totals);
         first += count;
     }
     totals->met = totals->rows > 0 && totals->within == totals->rows && totals->inverted == 0 &&

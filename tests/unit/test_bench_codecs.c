@@ -6,7 +6,7 @@
 #include "codecs/kernels/cpu.h"
 #include "codecs_support.h"
 #include "estimator/model/safetensors.h"
-#include "estimator/quality/quality_trip.h"
+#include "estimator/quality/quality_round_trip.h"
 #include "lab/bench/bench.h"
 #include "lab/bench/bench_codecs_file.h"
 
@@ -33,95 +33,95 @@ static kvt_variant variant_of(const char *name)
 
 static void exact_codecs_lose_nothing(void **state)
 {
-    quality_trip trip;
+    quality_round_trip round_trip;
     (void)state;
-    assert_status(quality_trip_open(&small, &trip), KVT_OK);
-    codecs_kv_sample_fill(&small, 7, trip.source);
+    assert_status(quality_round_trip_open(&small, &round_trip), KVT_OK);
+    codecs_kv_sample_fill(&small, 7, round_trip.source);
     const char *const names[] = {"raw", "lossless"};
     for (size_t i = 0; i < 2; i++) {
-        assert_status(quality_trip_run(&trip, variant_of(names[i]), false), KVT_OK);
-        assert_memory_equal(trip.source, trip.decoded, trip.source_bytes);
-        assert_true(trip.nmse[0] == 0.0 && trip.nmse[1] == 0.0);
-        assert_false(trip.dropped);
-        assert_true(trip.info.bits_per_element <= 16.0);
+        assert_status(quality_round_trip_run(&round_trip, variant_of(names[i]), false), KVT_OK);
+        assert_memory_equal(round_trip.source, round_trip.decoded, round_trip.source_bytes);
+        assert_true(round_trip.nmse[0] == 0.0 && round_trip.nmse[1] == 0.0);
+        assert_false(round_trip.dropped);
+        assert_true(round_trip.info.bits_per_element <= 16.0);
     }
-    quality_trip_close(&trip);
+    quality_round_trip_close(&round_trip);
 }
 
 /* More bits, less error; the error is that of the numbers and of nothing else. */
 static void error_falls_with_bits(void **state)
 {
-    quality_trip trip;
+    quality_round_trip round_trip;
     double before[2] = {1.0, 1.0};
     (void)state;
-    assert_status(quality_trip_open(&small, &trip), KVT_OK);
-    codecs_kv_sample_fill(&small, 7, trip.source);
+    assert_status(quality_round_trip_open(&small, &round_trip), KVT_OK);
+    codecs_kv_sample_fill(&small, 7, round_trip.source);
     const char *const names[] = {"kivi:k2v2,g32", "kivi:k4v4,g32", "kivi:k8v8,g32"};
     for (size_t i = 0; i < 3; i++) {
-        assert_status(quality_trip_run(&trip, variant_of(names[i]), false), KVT_OK);
+        assert_status(quality_round_trip_run(&round_trip, variant_of(names[i]), false), KVT_OK);
         for (int side = 0; side < 2; side++) {
-            assert_true(trip.nmse[side] > 0.0 && trip.nmse[side] < before[side] / 4);
-            before[side] = trip.nmse[side];
+            assert_true(round_trip.nmse[side] > 0.0 && round_trip.nmse[side] < before[side] / 4);
+            before[side] = round_trip.nmse[side];
         }
     }
     /* With one head as wide as the row, groups of V hold two heads and fit them less well. */
-    double apart = trip.nmse[1], bits = trip.info.bits_per_element;
-    assert_status(quality_trip_run(&trip, variant_of("kivi:k8v8,g64"), true), KVT_OK);
-    assert_true(trip.nmse[1] > apart);
-    assert_true(trip.info.bits_per_element < bits);
-    quality_trip_close(&trip);
+    double apart = round_trip.nmse[1], bits = round_trip.info.bits_per_element;
+    assert_status(quality_round_trip_run(&round_trip, variant_of("kivi:k8v8,g64"), true), KVT_OK);
+    assert_true(round_trip.nmse[1] > apart);
+    assert_true(round_trip.info.bits_per_element < bits);
+    quality_round_trip_close(&round_trip);
 }
 
 /* Zeros have no energy; a value that is no number is no error to be silent about. */
 static void energy_of_zero(void **state)
 {
-    quality_trip trip;
+    quality_round_trip round_trip;
     (void)state;
-    assert_status(quality_trip_open(&small, &trip), KVT_OK);
-    assert_status(quality_trip_run(&trip, variant_of("raw"), false), KVT_OK);
-    assert_true(trip.nmse[0] == 0.0 && trip.nmse[1] == 0.0);
-    quality_trip_close(&trip);
+    assert_status(quality_round_trip_open(&small, &round_trip), KVT_OK);
+    assert_status(quality_round_trip_run(&round_trip, variant_of("raw"), false), KVT_OK);
+    assert_true(round_trip.nmse[0] == 0.0 && round_trip.nmse[1] == 0.0);
+    quality_round_trip_close(&round_trip);
     kvt_layout opaque = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = 100};
-    assert_status(quality_trip_open(&opaque, &trip), KVT_E_ARGUMENT);
-    quality_trip_close(&trip);
+    assert_status(quality_round_trip_open(&opaque, &round_trip), KVT_E_ARGUMENT);
+    quality_round_trip_close(&round_trip);
 }
 
 static void dropped_tokens_are_known(void **state)
 {
-    quality_trip trip;
-    quality_trip_kv kv;
+    quality_round_trip round_trip;
+    quality_round_trip_kv kv;
     (void)state;
-    assert_status(quality_trip_open(&small, &trip), KVT_OK);
-    codecs_kv_sample_fill(&small, 7, trip.source);
+    assert_status(quality_round_trip_open(&small, &round_trip), KVT_OK);
+    codecs_kv_sample_fill(&small, 7, round_trip.source);
     kvt_variant variant = variant_of("drop:stream,50");
-    kvt_status status = quality_trip_run(&trip, variant, false);
+    kvt_status status = quality_round_trip_run(&round_trip, variant, false);
     if (status == KVT_E_UNSUPPORTED) {
-        quality_trip_close(&trip);
+        quality_round_trip_close(&round_trip);
         print_message("this build drops no tokens\n");
         skip();
     }
     assert_status(status, KVT_OK);
-    assert_true(trip.dropped);
-    assert_true(trip.nmse[0] == 0.0 && trip.nmse[1] == 0.0); /* kept tokens are exact */
+    assert_true(round_trip.dropped);
+    assert_true(round_trip.nmse[0] == 0.0 && round_trip.nmse[1] == 0.0); /* kept tokens are exact */
     const uint64_t row = (uint64_t)HEADS * HEAD_DIM * 2;
     uint32_t kept = 0;
     for (uint32_t token = 0; token < TOKENS; token++) {
-        const uint8_t *decoded = trip.decoded + token * row;
-        kept += trip.kept[token];
-        if (trip.kept[token]) {
-            assert_memory_equal(decoded, trip.source + token * row, row);
+        const uint8_t *decoded = round_trip.decoded + token * row;
+        kept += round_trip.kept[token];
+        if (round_trip.kept[token]) {
+            assert_memory_equal(decoded, round_trip.source + token * row, row);
         } else {
             for (uint64_t i = 0; i < row; i++)
                 assert_int_equal(decoded[i], 0);
         }
     }
-    assert_int_equal(kept, trip.info.stored_tokens);
+    assert_int_equal(kept, round_trip.info.stored_tokens);
     assert_true(kept < TOKENS && kept > 0);
-    assert_status(quality_trip_kv_open(&trip, &kv), KVT_OK);
-    assert_memory_equal(kv.variant.kept[1] + TOKENS, trip.kept + TOKENS, TOKENS);
+    assert_status(quality_round_trip_kv_open(&round_trip, &kv), KVT_OK);
+    assert_memory_equal(kv.variant.kept[1] + TOKENS, round_trip.kept + TOKENS, TOKENS);
     assert_null(kv.exact.kept);
-    quality_trip_kv_close(&kv);
-    quality_trip_close(&trip);
+    quality_round_trip_kv_close(&kv);
+    quality_round_trip_close(&round_trip);
 }
 
 /* ---- dumps ---- */

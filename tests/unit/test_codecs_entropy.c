@@ -355,7 +355,7 @@ static void test_centroids_lower_the_error(void **unused)
     matrix_free(&m);
 }
 
-static void test_thrice_the_step_is_derived_exactly(void **unused)
+static void test_3x_the_step_is_derived_exactly(void **unused)
 {
     (void)unused;
     static const uint32_t steps[] = {4, 7, 16, 27, 81, 85, 243, 256};
@@ -708,7 +708,7 @@ int main(void)
         cmocka_unit_test(test_size_is_within_three_percent),
         cmocka_unit_test(test_gaussian_rates),
         cmocka_unit_test(test_centroids_lower_the_error),
-        cmocka_unit_test(test_thrice_the_step_is_derived_exactly),
+        cmocka_unit_test(test_3x_the_step_is_derived_exactly),
         cmocka_unit_test(test_derive_refuses_too_large_a_step),
         cmocka_unit_test(test_given_tables),
         cmocka_unit_test(test_foreign_tables_lose_only_bytes),

@@ -164,7 +164,7 @@ static void error_keeps_its_bound_on_levels(void **state)
 }
 
 /* The outermost of 4 levels: the mean of its cell, less what crowds there beyond a sixth. */
-static void crowded_ends_pull_the_outer_levels(void **state)
+static void crowded_ends_bias_the_outer_levels(void **state)
 {
     static const unsigned crowds[] = {0, 6, 14};
     kvt_layout layout = small;
@@ -596,7 +596,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(error_never_grows_with_planes),
         cmocka_unit_test(error_keeps_its_bound_on_levels),
-        cmocka_unit_test(crowded_ends_pull_the_outer_levels),
+        cmocka_unit_test(crowded_ends_bias_the_outer_levels),
         cmocka_unit_test(four_bits_are_kivi),
         cmocka_unit_test(extremes_stay_exact),
         cmocka_unit_test(negative_zeros_come_back),

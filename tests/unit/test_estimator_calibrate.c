@@ -5,7 +5,7 @@
  * that do not fall, forms that a layout does not take.
  */
 #include "estimator/quality/calibrate.h"
-#include "estimator/quality/quality_trip.h"
+#include "estimator/quality/quality_round_trip.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -6,7 +6,7 @@
  */
 #include "base/half.h"
 #include "estimator/model/model_score.h"
-#include "estimator/quality/judge.h"
+#include "estimator/quality/evaluate.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -34,7 +34,7 @@ static const struct {
      1.200, 0.56e-3, 0.039},
 };
 
-static judge_texts texts;
+static evaluate_texts texts;
 static tokenizer *tokens;
 static model *loaded[2];
 static model_session *sessions[2];
@@ -50,7 +50,8 @@ static void open_all(void)
     }
     if (tokens != NULL) return;
     snprintf(path, sizeof path, "%s/texts/tinystories/stories_a.jsonl", data);
-    if (judge_texts_read(path, &texts, message, sizeof message) != KVT_OK) fail_msg("%s", message);
+    if (evaluate_texts_read(path, &texts, message, sizeof message) != KVT_OK)
+        fail_msg("%s", message);
     for (size_t i = 0; status == KVT_OK && i < 2; i++) {
         snprintf(path, sizeof path, "%s/models/%s", data, models[i].file);
         status = model_open(path, &loaded[i], message, sizeof message);
@@ -64,7 +65,7 @@ static void open_all(void)
 static int close_all(void **state)
 {
     (void)state;
-    judge_texts_free(&texts);
+    evaluate_texts_free(&texts);
     tokenizer_close(tokens);
     for (size_t i = 0; i < 2; i++) {
         model_session_close(sessions[i]);
@@ -164,7 +165,7 @@ static void quantise(uint16_t *values, uint32_t count, size_t stride)
 
 /* K per channel in groups of 64 tokens, V per token in groups of 64 at most (one row of the
  * smaller). */
-static kvt_status four_bits(void *context, judge_kv *kv)
+static kvt_status four_bits(void *context, evaluate_kv *kv)
 {
     (void)context;
     uint32_t row = kv->config->kv_heads * kv->config->head_dim, group = row < 64 ? row : 64;
@@ -184,21 +185,21 @@ static void four_bits_lose_what_the_trial_found(void **state)
 {
     (void)state;
     enum { ENTRIES = 2 };
-    judge_set set;
+    evaluate_set set;
     open_all();
-    assert_int_equal(judge_set_make(&texts, tokens, 768, 200, UINT32_MAX, &set), KVT_OK);
+    assert_int_equal(evaluate_set_make(&texts, tokens, 768, 200, UINT32_MAX, &set), KVT_OK);
     assert_true(set.count >= 96);
     for (size_t m = 0; m < 2; m++) {
-        judge_result results[ENTRIES];
-        judge_result mean = {.kl = 0.0};
+        evaluate_result results[ENTRIES];
+        evaluate_result mean = {.kl = 0.0};
         for (uint32_t i = 0; i < ENTRIES; i++) {
-            judge_entry *entry;
+            evaluate_entry *entry;
+            assert_int_equal(evaluate_entry_open(sessions[m], evaluate_set_entry(&set, i * 11), 768,
+                                                 200, &entry),
+                             KVT_OK);
             assert_int_equal(
-                judge_entry_open(sessions[m], judge_set_entry(&set, i * 11), 768, 200, &entry),
-                KVT_OK);
-            assert_int_equal(
-                judge_entry_run(sessions[m], entry, four_bits, NULL, &results[i], NULL), KVT_OK);
-            judge_entry_close(entry);
+                evaluate_entry_run(sessions[m], entry, four_bits, NULL, &results[i], NULL), KVT_OK);
+            evaluate_entry_close(entry);
             assert_true(results[i].attention_error_high > results[i].attention_error);
             mean.kl += results[i].kl / ENTRIES;
             mean.top1 += results[i].top1 / ENTRIES;
@@ -210,7 +211,7 @@ static void four_bits_lose_what_the_trial_found(void **state)
         assert_true(fabs(mean.attention_error / models[m].attention_error - 1) < 0.2);
         assert_true(mean.top1 > 0.95 && mean.top1 < 1.0);
     }
-    judge_set_free(&set);
+    evaluate_set_free(&set);
 }
 
 int main(void)

@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "estimator/predict/offer.h"
-#include "estimator/profile/profile_sheet.h"
+#include "estimator/profile/csv_table.h"
 #include "profile_scratch.h"
 
 #include <kvterrace/codec.h>
@@ -386,14 +386,14 @@ static const char *const shown[][3] = {
 
 static bool sheet_shows(const char *sheet_name, const char *column)
 {
-    const profile_sheet *sheet = NULL;
-    for (size_t i = 0; (sheet = profile_sheet_at(i)) != NULL; i++)
-        if (strcmp(sheet->name, sheet_name) == 0) break;
-    assert_non_null(sheet);
+    const csv_table *table = NULL;
+    for (size_t i = 0; (table = csv_table_at(i)) != NULL; i++)
+        if (strcmp(table->name, sheet_name) == 0) break;
+    assert_non_null(table);
     char ending[64];
     snprintf(ending, sizeof ending, ".%s", column);
-    for (size_t i = 0; i < sheet->column_count; i++) {
-        const char *at = strstr(sheet->columns[i].sql, ending);
+    for (size_t i = 0; i < table->column_count; i++) {
+        const char *at = strstr(table->columns[i].sql, ending);
         if (at != NULL && strchr(" ,)", at[strlen(ending)]) != NULL) return true;
     }
     return false;

@@ -299,12 +299,12 @@ static void marks_beyond_the_text_are_refused(void **state)
     char path[128];
     snprintf(path, sizeof path, "%s/hostile.jsonl", files.folder);
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
-        judge_texts texts;
+        evaluate_texts texts;
         FILE *file = fopen(path, "w");
         assert_non_null(file);
         fprintf(file, "%s\n", lines[i]);
         assert_int_equal(fclose(file), 0);
-        assert_int_equal(judge_texts_read(path, &texts, message, sizeof message), KVT_E_PARSE);
+        assert_int_equal(evaluate_texts_read(path, &texts, message, sizeof message), KVT_E_PARSE);
         assert_non_null(strstr(message, ":1:"));
     }
     assert_int_equal(unlink(path), 0);
@@ -430,8 +430,9 @@ static void what_is_not_wanted_is_left_out(void **state)
 /* ---- generation ---- */
 
 /* Token by token, each time over everything behind the fp16 context. */
-static void answer_plainly(model_session *session, const judge_entry *e, const judge_variant *kv,
-                           uint32_t *ids, uint32_t prompt, uint32_t count)
+static void answer_plainly(model_session *session, const evaluate_entry *e,
+                           const evaluate_variant *kv, uint32_t *ids, uint32_t prompt,
+                           uint32_t count)
 {
     const model_past past = {.tokens = e->context_tokens,
                              .dtype = KVT_DTYPE_FP16,
@@ -453,7 +454,7 @@ static void answer_plainly(model_session *session, const judge_entry *e, const j
 }
 
 /* Drops every third token and halves V. */
-static kvt_status change_much(void *context, judge_kv *kv)
+static kvt_status change_much(void *context, evaluate_kv *kv)
 {
     (void)context;
     for (uint32_t l = 0; l < kv->config->layers; l++) {
@@ -470,8 +471,8 @@ static void drafts_do_not_change_answers(void **state)
     (void)state;
     quality_entries entries;
     quality_answers answers;
-    judge_entry *judged = NULL;
-    judge_variant exact, changed;
+    evaluate_entry *judged = NULL;
+    evaluate_variant exact, changed;
     model_session *session = NULL;
     const char *const paths[] = {files.plain};
     tokenizer *tokens = open_tokenizer();
@@ -481,10 +482,10 @@ static void drafts_do_not_change_answers(void **state)
                      KVT_OK);
     assert_int_equal(model_session_open(weights, &session), KVT_OK);
     const quality_entry *entry = entries.entries;
-    assert_int_equal(judge_entry_open(session, entry->tokens, CONTEXT, CONTINUATION, &judged),
+    assert_int_equal(evaluate_entry_open(session, entry->tokens, CONTEXT, CONTINUATION, &judged),
                      KVT_OK);
-    assert_int_equal(judge_variant_open(judged, judge_exact, NULL, &exact), KVT_OK);
-    assert_int_equal(judge_variant_open(judged, change_much, NULL, &changed), KVT_OK);
+    assert_int_equal(evaluate_variant_open(judged, evaluate_exact, NULL, &exact), KVT_OK);
+    assert_int_equal(evaluate_variant_open(judged, change_much, NULL, &changed), KVT_OK);
     /* Longer than the continuation, so that the draft ends before the answer. */
     const uint32_t length = CONTINUATION + 5;
     assert_int_equal(quality_answers_open(session, judged, entry, NULL, length, &answers), KVT_OK);
@@ -507,9 +508,9 @@ static void drafts_do_not_change_answers(void **state)
                      KVT_OK);
     assert_true(rouge_l == expected_rouge_l && f1 == expected_f1 && rouge_l < 1.0);
     quality_answers_close(&answers);
-    judge_variant_close(&exact);
-    judge_variant_close(&changed);
-    judge_entry_close(judged);
+    evaluate_variant_close(&exact);
+    evaluate_variant_close(&changed);
+    evaluate_entry_close(judged);
     model_session_close(session);
     model_close(weights);
     quality_entries_free(&entries);

@@ -5,7 +5,7 @@
  */
 #include "base/half.h"
 #include "estimator/model/model_score.h"
-#include "estimator/quality/judge.h"
+#include "estimator/quality/evaluate.h"
 #include "model_support.h"
 
 #include <unistd.h>
@@ -43,7 +43,7 @@ typedef struct bench_case {
     naive_model m;
     model *loaded;
     model_session *session;
-    judge_entry *entry;
+    evaluate_entry *entry;
 } bench_case;
 
 static bench_case case_make(uint64_t seed)
@@ -55,13 +55,14 @@ static bench_case case_make(uint64_t seed)
     assert_int_equal(model_session_open(b.loaded, &b.session), KVT_OK);
     for (size_t i = 0; i < CONTEXT + CONTINUATION; i++)
         tokens[i] = naive_random(&seed) % b.m.c.vocab;
-    assert_int_equal(judge_entry_open(b.session, tokens, CONTEXT, CONTINUATION, &b.entry), KVT_OK);
+    assert_int_equal(evaluate_entry_open(b.session, tokens, CONTEXT, CONTINUATION, &b.entry),
+                     KVT_OK);
     return b;
 }
 
 static void case_free(bench_case *b)
 {
-    judge_entry_close(b->entry);
+    evaluate_entry_close(b->entry);
     model_session_close(b->session);
     model_close(b->loaded);
     naive_free(&b->m);
@@ -72,10 +73,10 @@ static void assert_close(double is, double wanted, double tolerance, const char 
     if (!(fabs(is - wanted) <= tolerance)) fail_msg("%s: %.9g, not %.9g", what, is, wanted);
 }
 
-static judge_result run(bench_case *b, judge_transform transform, void *context)
+static evaluate_result run(bench_case *b, evaluate_transform transform, void *context)
 {
-    judge_result result;
-    assert_int_equal(judge_entry_run(b->session, b->entry, transform, context, &result, NULL),
+    evaluate_result result;
+    assert_int_equal(evaluate_entry_run(b->session, b->entry, transform, context, &result, NULL),
                      KVT_OK);
     return result;
 }
@@ -84,7 +85,7 @@ static void exact_against_exact_is_nothing(void **state)
 {
     (void)state;
     bench_case b = case_make(41);
-    judge_result result = run(&b, judge_exact, NULL);
+    evaluate_result result = run(&b, evaluate_exact, NULL);
     assert_true(result.kl == 0.0 && result.top1 == 1.0 && result.nll_delta == 0.0);
     assert_true(result.attention_error == 0.0 && result.retained_mass == 1.0);
     case_free(&b);
@@ -132,7 +133,7 @@ static void entries_hold_the_exact_run(void **state)
     case_free(&b);
 }
 
-static kvt_status scale_values(void *context, judge_kv *kv)
+static kvt_status scale_values(void *context, evaluate_kv *kv)
 {
     double factor = *(double *)context;
     size_t count = (size_t)kv->tokens * kv->config->kv_heads * kv->config->head_dim;
@@ -148,12 +149,12 @@ static void changes_are_seen(void **state)
     (void)state;
     bench_case b = case_make(43);
     double small = 0.95, large = 0.5, sum = 0.0;
-    judge_token tokens[CONTINUATION];
-    judge_result a = run(&b, scale_values, &small), z = run(&b, scale_values, &large), again;
+    evaluate_token tokens[CONTINUATION];
+    evaluate_result a = run(&b, scale_values, &small), z = run(&b, scale_values, &large), again;
     assert_true(a.kl > 1e-6 && z.kl > 20 * a.kl && z.top1 <= a.top1);
     assert_true(a.attention_error > 0.001 && z.attention_error > 5 * a.attention_error);
     assert_true(a.retained_mass == 1.0);
-    assert_int_equal(judge_entry_run(b.session, b.entry, scale_values, &small, &again, tokens),
+    assert_int_equal(evaluate_entry_run(b.session, b.entry, scale_values, &small, &again, tokens),
                      KVT_OK);
     assert_true(again.kl == a.kl && again.nll_delta == a.nll_delta);
     for (int i = 0; i < CONTINUATION; i++)
@@ -167,14 +168,14 @@ static void kept_outputs_are_those_of_a_probe(void **state)
 {
     (void)state;
     bench_case b = case_make(44);
-    const judge_entry *e = b.entry;
+    const evaluate_entry *e = b.entry;
     double factor = 0.7;
-    judge_variant variant;
-    judge_result result;
+    evaluate_variant variant;
+    evaluate_result result;
     model_probe_result plain;
-    assert_int_equal(judge_variant_open(e, scale_values, &factor, &variant), KVT_OK);
+    assert_int_equal(evaluate_variant_open(e, scale_values, &factor, &variant), KVT_OK);
     assert_false(variant.dropped);
-    assert_int_equal(judge_variant_run(b.session, e, &variant, &result, NULL), KVT_OK);
+    assert_int_equal(evaluate_variant_run(b.session, e, &variant, &result, NULL), KVT_OK);
     const model_past exact = {CONTEXT, KVT_DTYPE_FP16, (const void *const *)e->k,
                               (const void *const *)e->v, NULL};
     const model_past other = {CONTEXT, KVT_DTYPE_FP16, (const void *const *)variant.k,
@@ -188,11 +189,11 @@ static void kept_outputs_are_those_of_a_probe(void **state)
     assert_int_equal(model_probe_attention(e->config, &probe, &plain, NULL), KVT_OK);
     assert_true(plain.attention_error > 0.01);
     assert_close(result.attention_error, plain.attention_error, 1e-6, "attention error");
-    judge_variant_close(&variant);
+    evaluate_variant_close(&variant);
     case_free(&b);
 }
 
-static kvt_status drop_all(void *context, judge_kv *kv)
+static kvt_status drop_all(void *context, evaluate_kv *kv)
 {
     (void)context;
     for (uint32_t l = 0; l < kv->config->layers; l++)
@@ -200,14 +201,14 @@ static kvt_status drop_all(void *context, judge_kv *kv)
     return KVT_OK;
 }
 
-static kvt_status fail_transform(void *context, judge_kv *kv)
+static kvt_status fail_transform(void *context, evaluate_kv *kv)
 {
     (void)context;
     (void)kv;
     return KVT_E_CORRUPT;
 }
 
-static kvt_status move_on(void *context, judge_kv *kv)
+static kvt_status move_on(void *context, evaluate_kv *kv)
 {
     (void)context;
     kv->next_position += 3;
@@ -219,7 +220,7 @@ static void drops_positions_and_failures_pass_through(void **state)
     (void)state;
     bench_case b = case_make(44);
     const model_config *c = &b.m.c;
-    judge_result dropped = run(&b, drop_all, NULL), moved = run(&b, move_on, NULL), failed;
+    evaluate_result dropped = run(&b, drop_all, NULL), moved = run(&b, move_on, NULL), failed;
     /* Without the context the continuation is a text of its own, wherever it starts. */
     float *alone = calloc((size_t)CONTINUATION * c->vocab, sizeof *alone);
     double kl = 0.0;
@@ -235,7 +236,7 @@ static void drops_positions_and_failures_pass_through(void **state)
     assert_close(dropped.kl, kl / CONTINUATION, 1e-6, "KL without context");
     assert_true(dropped.retained_mass > 0.0 && dropped.retained_mass < 0.7);
     assert_true(moved.kl > 0.0 && moved.attention_error == 0.0);
-    assert_int_equal(judge_entry_run(b.session, b.entry, fail_transform, NULL, &failed, NULL),
+    assert_int_equal(evaluate_entry_run(b.session, b.entry, fail_transform, NULL, &failed, NULL),
                      KVT_E_CORRUPT);
     free(alone);
     case_free(&b);
@@ -360,7 +361,7 @@ static void texts_are_repaired(void **state)
     for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
         char text[128];
         snprintf(text, sizeof text, "%s", pairs[i][0]);
-        judge_repair_text(text);
+        evaluate_repair_text(text);
         assert_string_equal(text, pairs[i][1]);
     }
 }
@@ -379,11 +380,11 @@ static void texts_name_their_bad_lines(void **state)
     static const char *const bad[] = {"{\"text\": \"a\"}\n{\"text\": 1}\n",
                                       "{\"text\": \"a\"}\n{\"other\": \"b\"}\n",
                                       "{\"text\": \"a\"}\n\n", "{\"text\": \"a\"}\n[\n"};
-    judge_texts texts;
+    evaluate_texts texts;
     char message[256];
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         write_texts(bad[i]);
-        assert_int_equal(judge_texts_read(in_folder("texts.jsonl"), &texts, message, 256),
+        assert_int_equal(evaluate_texts_read(in_folder("texts.jsonl"), &texts, message, 256),
                          KVT_E_PARSE);
         assert_non_null(strstr(message, "texts.jsonl:2: "));
         assert_int_equal(texts.count, 0);
@@ -404,11 +405,11 @@ static void texts_are_unpacked(void **state)
     assert_int_equal(fclose(file), 0);
     static const char *const names[] = {"packed.jsonl.zst", "packed.jsonl"};
     for (size_t i = 0; i < 2; i++) {
-        judge_texts texts;
-        assert_int_equal(judge_texts_read(in_folder(names[i]), &texts, NULL, 0), KVT_OK);
+        evaluate_texts texts;
+        assert_int_equal(evaluate_texts_read(in_folder(names[i]), &texts, NULL, 0), KVT_OK);
         assert_int_equal(texts.count, 1);
         assert_string_equal(texts.texts[0], "packed");
-        judge_texts_free(&texts);
+        evaluate_texts_free(&texts);
     }
     (void)unlink(in_folder("packed.jsonl.zst"));
 }
@@ -428,24 +429,24 @@ static void sets_start_at_texts_and_are_disjoint(void **state)
     assert_int_equal(fclose(file), 0);
     write_texts("{\"text\": \"abcd\"}\n{\"text\": \"efgh\"}\n{\"text\": \"ijklmnop\"}\n"
                 "{\"text\": \"qr\"}\n{\"text\": \"s\", \"more\": 1}");
-    judge_texts texts;
-    judge_set set;
+    evaluate_texts texts;
+    evaluate_set set;
     tokenizer *tokens;
-    assert_int_equal(judge_texts_read(in_folder("texts.jsonl"), &texts, NULL, 0), KVT_OK);
+    assert_int_equal(evaluate_texts_read(in_folder("texts.jsonl"), &texts, NULL, 0), KVT_OK);
     assert_int_equal(texts.count, 5);
     assert_int_equal(tokenizer_open(in_folder("vocabulary.bin"), 259, &tokens, NULL, 0), KVT_OK);
-    assert_int_equal(judge_set_make(&texts, tokens, 5, 3, 9, &set), KVT_OK);
+    assert_int_equal(evaluate_set_make(&texts, tokens, 5, 3, 9, &set), KVT_OK);
     /* 6 + 2 of 6; then all but two of 10; the last two texts give 7, which is too few. */
     assert_int_equal(set.count, 2);
     const uint32_t wanted[2][8] = {{1, 35, 100, 101, 102, 103, 1, 35},
                                    {1, 35, 108, 109, 110, 111, 112, 113}};
     for (uint32_t i = 0; i < 2; i++)
-        assert_memory_equal(judge_set_entry(&set, i), wanted[i], sizeof wanted[i]);
-    judge_set_free(&set);
-    assert_int_equal(judge_set_make(&texts, tokens, 5, 3, 1, &set), KVT_OK);
+        assert_memory_equal(evaluate_set_entry(&set, i), wanted[i], sizeof wanted[i]);
+    evaluate_set_free(&set);
+    assert_int_equal(evaluate_set_make(&texts, tokens, 5, 3, 1, &set), KVT_OK);
     assert_int_equal(set.count, 1);
-    judge_set_free(&set);
-    judge_texts_free(&texts);
+    evaluate_set_free(&set);
+    evaluate_texts_free(&texts);
     tokenizer_close(tokens);
 }
 

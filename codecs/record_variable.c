@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * record_loose.c - writes a record whose sizes follow from the data.
+ * record_variable.c - writes a record whose sizes follow from the data.
  *
  * Alone, one matrix after the other is encoded where its first segment begins, or in scratch when
  * it has several, and gets its places. With workers that goes in waves of as many matrices as there
@@ -11,7 +11,7 @@
 
 #include <assert.h>
 
-enum { LOOSE_SEGMENTS_MAX = KVT_PARTS_MAX + 1 }; /* and the raw tokens */
+enum { VARIABLE_SEGMENTS_MAX = KVT_PARTS_MAX + 1 }; /* and the raw tokens */
 
 /* What became of one matrix, or of one piece of an opaque entry. */
 typedef struct record_slot {
@@ -22,17 +22,17 @@ typedef struct record_slot {
     kvt_part parts[KVT_PARTS_MAX];
     uint32_t segment_count;
     uint32_t first; /* of its segments in the table */
-    record_segment segments[LOOSE_SEGMENTS_MAX];
+    record_segment segments[VARIABLE_SEGMENTS_MAX];
 } record_slot;
 
 /* A matrix and its segments in the walk. */
-typedef struct record_loose {
+typedef struct record_variable {
     record_writer *writer;
     record_walk walk;
     uint32_t base; /* first matrix of the wave */
-} record_loose;
+} record_variable;
 
-static uint64_t loose_slot_bytes(void)
+static uint64_t variable_slot_bytes(void)
 {
     return codecs_align(sizeof(record_slot), RECORD_SEGMENT_ALIGN);
 }
@@ -49,20 +49,20 @@ record_lanes record_lanes_of(const record_plan *plan, bool workers)
     }
     /* A fixed codec needs no slot, but the raw record that it may have to fall back to does. */
     lanes.slot = lanes.codec + codecs_align(codec, RECORD_SEGMENT_ALIGN);
-    lanes.bytes = lanes.slot + loose_slot_bytes();
+    lanes.bytes = lanes.slot + variable_slot_bytes();
     if (fixed || plan->codec->id == KVT_CODEC_RAW) return lanes;
     const uint64_t room = plan->parts ? record_parts_room(plan) : plan->segment_bytes;
     lanes.bytes += codecs_align(room, RECORD_SEGMENT_ALIGN);
     return lanes;
 }
 
-static uint32_t loose_count(const record_plan *plan)
+static uint32_t variable_count(const record_plan *plan)
 {
     const bool opaque = plan->layout.dtype == KVT_DTYPE_OPAQUE;
     return opaque ? plan->segment_count : 2u * plan->layout.layers;
 }
 
-static void loose_name(const record_plan *plan, uint32_t index, record_slot *slot)
+static void variable_name(const record_plan *plan, uint32_t index, record_slot *slot)
 {
     const bool opaque = plan->layout.dtype == KVT_DTYPE_OPAQUE;
     memset(slot, 0, sizeof *slot);
@@ -71,7 +71,7 @@ static void loose_name(const record_plan *plan, uint32_t index, record_slot *slo
     slot->status = KVT_RAW;
 }
 
-static uint64_t loose_raw_bytes(const record_plan *plan, const record_slot *slot)
+static uint64_t variable_raw_bytes(const record_plan *plan, const record_slot *slot)
 {
     if (plan->layout.dtype != KVT_DTYPE_OPAQUE) return plan->segment_bytes;
     const uint64_t left = plan->source_bytes - slot->layer * plan->segment_bytes;
@@ -79,7 +79,7 @@ static uint64_t loose_raw_bytes(const record_plan *plan, const record_slot *slot
 }
 
 /* Lists the parts of a matrix; returns the room that they need. */
-static uint64_t loose_list(const record_writer *writer, record_slot *slot, kvt_matrix *matrix)
+static uint64_t variable_list(const record_writer *writer, record_slot *slot, kvt_matrix *matrix)
 {
     uint64_t room = 0;
     record_matrix_parts(writer->plan, slot->layer, slot->side, matrix, slot->parts,
@@ -92,8 +92,8 @@ static uint64_t loose_list(const record_writer *writer, record_slot *slot, kvt_m
 }
 
 /* Encodes a matrix into its parts, which lie in `room` one after the other. */
-static void loose_encode_parts(const record_writer *writer, record_slot *slot,
-                               const kvt_matrix *matrix, const uint8_t *rows, uint8_t *room)
+static void variable_encode_parts(const record_writer *writer, record_slot *slot,
+                                  const kvt_matrix *matrix, const uint8_t *rows, uint8_t *room)
 {
     const record_plan *plan = writer->plan;
     uint64_t total = 0;
@@ -113,11 +113,11 @@ static void loose_encode_parts(const record_writer *writer, record_slot *slot,
 }
 
 /* Encodes a matrix by a codec without parts into one segment. */
-static void loose_encode_segment(const record_writer *writer, record_slot *slot,
-                                 const uint8_t *rows, uint8_t *room, uint64_t room_bytes)
+static void variable_encode_segment(const record_writer *writer, record_slot *slot,
+                                    const uint8_t *rows, uint8_t *room, uint64_t room_bytes)
 {
     const record_plan *plan = writer->plan;
-    const uint64_t raw_bytes = loose_raw_bytes(plan, slot);
+    const uint64_t raw_bytes = variable_raw_bytes(plan, slot);
     kvt_part *part = &slot->parts[0];
     if (plan->codec->id == KVT_CODEC_RAW) return;
     slot->part_count = 1;
@@ -130,55 +130,55 @@ static void loose_encode_segment(const record_writer *writer, record_slot *slot,
 }
 
 /* Gives the next segment of the matrix its place. */
-static kvt_status loose_place_segment(record_loose *loose, record_slot *slot,
-                                      const record_want *want)
+static kvt_status variable_place_segment(record_variable *variable_size, record_slot *slot,
+                                         const record_want *want)
 {
-    record_writer *writer = loose->writer;
+    record_writer *writer = variable_size->writer;
     record_segment *segment = &slot->segments[slot->segment_count];
     *segment = want->segment;
     segment->offset = writer->place.offset;
     segment->padded_bytes = record_place_next(&writer->place, want, segment->stored_bytes);
     if (writer->place.offset > writer->capacity) return KVT_E_SPACE;
-    if (slot->segment_count++ == 0) slot->first = loose->walk.index - 1;
+    if (slot->segment_count++ == 0) slot->first = variable_size->walk.index - 1;
     writer->payload_bytes += segment->stored_bytes;
     return KVT_OK;
 }
 
 /* Gives a matrix its places. The walk stands before it. */
-static kvt_status loose_place(record_loose *loose, record_slot *slot)
+static kvt_status variable_place(record_variable *variable_size, record_slot *slot)
 {
-    record_writer *writer = loose->writer;
+    record_writer *writer = variable_size->writer;
     record_plan *plan = writer->plan;
     record_want want;
     if (slot->status == KVT_RAW && plan->parts) {
         record_matrix_set_raw(plan, slot->layer, slot->side);
     }
-    record_walk_next(&loose->walk, &want);
+    record_walk_next(&variable_size->walk, &want);
     if (slot->status == KVT_RAW) {
         want.segment.kind = KVT_PART_RAW;
         want.segment.stored_bytes = want.segment.raw_bytes;
-        return loose_place_segment(loose, slot, &want);
+        return variable_place_segment(variable_size, slot, &want);
     }
     if (slot->status != KVT_OK) return slot->status;
     writer->coded_matrices++;
     if (want.segment.kind == KVT_PART_RAW_TOKENS) {
-        kvt_status status = loose_place_segment(loose, slot, &want);
+        kvt_status status = variable_place_segment(variable_size, slot, &want);
         if (status != KVT_OK) return status;
-        record_walk_next(&loose->walk, &want);
+        record_walk_next(&variable_size->walk, &want);
     }
     for (uint32_t i = 0; i < slot->part_count; i++) {
-        if (i > 0) record_walk_next(&loose->walk, &want);
+        if (i > 0) record_walk_next(&variable_size->walk, &want);
         want.segment.stored_bytes = slot->parts[i].bytes;
         if (plan->parts) want.segment.raw_bytes = slot->parts[i].bytes;
         if (!plan->parts) want.segment.kind = KVT_PART_CODED;
-        kvt_status status = loose_place_segment(loose, slot, &want);
+        kvt_status status = variable_place_segment(variable_size, slot, &want);
         if (status != KVT_OK) return status;
     }
     return KVT_OK;
 }
 
 /* Brings a matrix to its places. rows NULL: they are looked up when they are needed. */
-static void loose_fill(const record_writer *writer, record_slot *slot, const uint8_t *rows)
+static void variable_fill(const record_writer *writer, record_slot *slot, const uint8_t *rows)
 {
     uint32_t part = 0;
     for (uint32_t i = 0; i < slot->segment_count; i++) {
@@ -202,128 +202,129 @@ static void loose_fill(const record_writer *writer, record_slot *slot, const uin
 }
 
 /* Alone: encodes a matrix where it belongs if that can be known, and places it. */
-static kvt_status loose_write_one(record_loose *loose, uint32_t index)
+static kvt_status variable_write_one(record_variable *variable_size, uint32_t index)
 {
-    record_writer *writer = loose->writer;
+    record_writer *writer = variable_size->writer;
     const record_plan *plan = writer->plan;
     const uint64_t left = writer->capacity - writer->place.offset;
     uint8_t *here = writer->record + writer->place.offset;
     record_slot slot;
     kvt_matrix matrix;
-    loose_name(plan, index, &slot);
+    variable_name(plan, index, &slot);
     const uint8_t *rows = record_rows_of(&writer->rows, plan, slot.layer, slot.side);
     if (!plan->parts) {
-        loose_encode_segment(writer, &slot, rows, here, left);
+        variable_encode_segment(writer, &slot, rows, here, left);
     } else if (!record_matrix_is_raw(plan, slot.layer, slot.side)) {
-        const uint64_t need = loose_list(writer, &slot, &matrix);
+        const uint64_t need = variable_list(writer, &slot, &matrix);
         const bool first = slot.part_count == 1 && matrix.tokens == plan->stored.tokens;
         uint8_t *room = first && need <= left ? here : writer->lane + writer->lanes.slot;
-        loose_encode_parts(writer, &slot, &matrix, rows, room);
+        variable_encode_parts(writer, &slot, &matrix, rows, room);
     }
-    kvt_status status = loose_place(loose, &slot);
-    if (status == KVT_OK) loose_fill(writer, &slot, rows);
+    kvt_status status = variable_place(variable_size, &slot);
+    if (status == KVT_OK) variable_fill(writer, &slot, rows);
     return status;
 }
 
 /* The slot of a wave's matrix, and the room behind it. */
-static record_slot *loose_slot(const record_writer *writer, uint32_t index, uint8_t **room_out)
+static record_slot *variable_slot(const record_writer *writer, uint32_t index, uint8_t **room_out)
 {
     uint8_t *slot = writer->lane + index * writer->lanes.bytes + writer->lanes.slot;
-    *room_out = slot + loose_slot_bytes();
+    *room_out = slot + variable_slot_bytes();
     return (record_slot *)(void *)slot;
 }
 
-static kvt_status loose_encode_task(void *argument, uint32_t index, uint32_t worker)
+static kvt_status variable_encode_task(void *argument, uint32_t index, uint32_t worker)
 {
-    const record_loose *loose = argument;
-    const record_writer own = record_writer_of(loose->writer, worker);
+    const record_variable *variable_size = argument;
+    const record_writer own = record_writer_of(variable_size->writer, worker);
     const record_plan *plan = own.plan;
     uint8_t *room;
-    record_slot *slot = loose_slot(loose->writer, index, &room);
+    record_slot *slot = variable_slot(variable_size->writer, index, &room);
     kvt_matrix matrix;
-    loose_name(plan, loose->base + index, slot);
+    variable_name(plan, variable_size->base + index, slot);
     if (plan->parts && record_matrix_is_raw(plan, slot->layer, slot->side)) return KVT_OK;
     const uint8_t *rows = record_rows_of(&own.rows, plan, slot->layer, slot->side);
     if (plan->parts) {
-        loose_list(&own, slot, &matrix);
-        loose_encode_parts(&own, slot, &matrix, rows, room);
+        variable_list(&own, slot, &matrix);
+        variable_encode_parts(&own, slot, &matrix, rows, room);
     } else {
-        loose_encode_segment(&own, slot, rows, room, plan->segment_bytes);
+        variable_encode_segment(&own, slot, rows, room, plan->segment_bytes);
     }
     return slot->status == KVT_RAW ? KVT_OK : slot->status;
 }
 
-static kvt_status loose_fill_task(void *argument, uint32_t index, uint32_t worker)
+static kvt_status variable_fill_task(void *argument, uint32_t index, uint32_t worker)
 {
-    const record_loose *loose = argument;
-    const record_writer own = record_writer_of(loose->writer, worker);
+    const record_variable *variable_size = argument;
+    const record_writer own = record_writer_of(variable_size->writer, worker);
     uint8_t *room;
-    loose_fill(&own, loose_slot(loose->writer, index, &room), NULL);
+    variable_fill(&own, variable_slot(variable_size->writer, index, &room), NULL);
     return KVT_OK;
 }
 
-static kvt_status loose_write_wave(record_loose *loose, uint32_t count)
+static kvt_status variable_write_wave(record_variable *variable_size, uint32_t count)
 {
-    const record_writer *writer = loose->writer;
+    const record_writer *writer = variable_size->writer;
     const bool raw = writer->plan->codec->id == KVT_CODEC_RAW;
     /* Nothing is encoded for a raw record: naming its matrices is not worth a call of run. */
-    kvt_status status = record_run(raw ? NULL : writer->workers, count, loose_encode_task, loose);
+    kvt_status status =
+        record_run(raw ? NULL : writer->workers, count, variable_encode_task, variable_size);
     for (uint32_t i = 0; status == KVT_OK && i < count; i++) {
         uint8_t *room;
-        status = loose_place(loose, loose_slot(writer, i, &room));
+        status = variable_place(variable_size, variable_slot(writer, i, &room));
     }
     if (status != KVT_OK) return status;
-    return record_run(writer->workers, count, loose_fill_task, loose);
+    return record_run(writer->workers, count, variable_fill_task, variable_size);
 }
 
 /* The record does not fit. KVT_RAW when that is because of a table that it has no use for, as no
  * matrix can be coded; else KVT_E_SPACE. */
-static kvt_status loose_space(const record_writer *writer)
+static kvt_status variable_space(const record_writer *writer)
 {
     const record_plan *plan = writer->plan;
     const record_writer own = record_writer_of(writer, 0);
     uint8_t *room = own.lane + own.lanes.slot;
     if (!plan->parts) return KVT_E_SPACE;
-    if (writer->workers != NULL) room += loose_slot_bytes();
-    for (uint32_t i = 0; i < loose_count(plan); i++) {
+    if (writer->workers != NULL) room += variable_slot_bytes();
+    for (uint32_t i = 0; i < variable_count(plan); i++) {
         record_slot slot;
         kvt_matrix matrix;
-        loose_name(plan, i, &slot);
+        variable_name(plan, i, &slot);
         if (record_matrix_is_raw(plan, slot.layer, slot.side)) continue;
         const uint8_t *rows = record_rows_of(&own.rows, plan, slot.layer, slot.side);
-        loose_list(&own, &slot, &matrix);
-        loose_encode_parts(&own, &slot, &matrix, rows, room);
+        variable_list(&own, &slot, &matrix);
+        variable_encode_parts(&own, &slot, &matrix, rows, room);
         if (slot.status != KVT_RAW) return slot.status == KVT_OK ? KVT_E_SPACE : slot.status;
     }
     return KVT_RAW;
 }
 
-kvt_status record_write_loose(record_writer *writer)
+kvt_status record_write_variable(record_writer *writer)
 {
     const record_plan *plan = writer->plan;
-    const uint32_t count = loose_count(plan);
-    record_loose loose = {.writer = writer};
+    const uint32_t count = variable_count(plan);
+    record_variable variable_size = {.writer = writer};
     kvt_status status = KVT_OK;
     writer->place = (record_place){plan->payload_offset, plan->payload_offset};
-    if (writer->capacity < plan->payload_offset) return loose_space(writer);
+    if (writer->capacity < plan->payload_offset) return variable_space(writer);
     memset(writer->record, 0, plan->payload_offset);
-    record_walk_start(&loose.walk, plan);
+    record_walk_start(&variable_size.walk, plan);
     for (uint32_t i = 0; status == KVT_OK && i < plan->extension.index_count; i++) {
         record_slot index = {.layer = i, .status = KVT_OK};
         record_want want;
-        record_walk_next(&loose.walk, &want);
-        status = loose_place_segment(&loose, &index, &want);
+        record_walk_next(&variable_size.walk, &want);
+        status = variable_place_segment(&variable_size, &index, &want);
         if (status != KVT_OK) break;
         record_copy_segment(writer, i, &index.segments[0],
                             record_rows_index(&writer->rows, plan, i));
     }
-    while (status == KVT_OK && loose.base < count) {
+    while (status == KVT_OK && variable_size.base < count) {
         const uint32_t most = writer->workers != NULL ? writer->workers->count : 1;
-        const uint32_t wave = count - loose.base < most ? count - loose.base : most;
-        status = writer->workers != NULL ? loose_write_wave(&loose, wave)
-                                         : loose_write_one(&loose, loose.base);
-        loose.base += wave;
+        const uint32_t wave = count - variable_size.base < most ? count - variable_size.base : most;
+        status = writer->workers != NULL ? variable_write_wave(&variable_size, wave)
+                                         : variable_write_one(&variable_size, variable_size.base);
+        variable_size.base += wave;
     }
     record_plan_count(writer->plan);
-    return status == KVT_E_SPACE ? loose_space(writer) : status;
+    return status == KVT_E_SPACE ? variable_space(writer) : status;
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * judge.c - the exact run of an entry, and what a transform of its KV does to the continuation.
- * Thread rule: see judge.h.
+ * evaluate.c - the exact run of an entry, and what a transform of its KV does to the continuation.
+ * Thread rule: see evaluate.h.
  */
-#include "estimator/quality/judge.h"
+#include "estimator/quality/evaluate.h"
 #include "base/half.h"
 #include "estimator/model/model_score.h"
 
@@ -13,36 +13,38 @@
 #include <string.h>
 
 /* Elements of one layer's K or V of the context. */
-static size_t judge_matrix(const judge_entry *e)
+static size_t evaluate_matrix(const evaluate_entry *e)
 {
     return (size_t)e->context_tokens * e->config->kv_heads * e->config->head_dim;
 }
 
-static size_t judge_round_up(size_t bytes)
+static size_t evaluate_round_up(size_t bytes)
 {
     return (bytes + 63) / 64 * 64;
 }
 
 /* One block of memory: the pointers, logits and tokens, then what there is per layer. */
-static kvt_status judge_entry_make(const model_config *c, uint32_t context, uint32_t continuation,
-                                   judge_entry **entry_out)
+static kvt_status evaluate_entry_make(const model_config *c, uint32_t context,
+                                      uint32_t continuation, evaluate_entry **entry_out)
 {
-    judge_entry *e = calloc(1, sizeof *e);
+    evaluate_entry *e = calloc(1, sizeof *e);
     if (e == NULL) return KVT_E_MEMORY;
     e->config = c;
     e->context_tokens = context;
     e->continuation_tokens = continuation;
-    size_t pointers = judge_round_up((size_t)c->layers * sizeof(void *));
-    size_t logits = judge_round_up((size_t)continuation * c->vocab * sizeof(float));
-    size_t queries = judge_round_up((size_t)continuation * c->heads * c->head_dim * sizeof(float));
-    size_t tokens = judge_round_up(((size_t)context + continuation) * sizeof(uint32_t));
-    size_t matrix = judge_round_up(judge_matrix(e) * sizeof(uint16_t));
-    size_t own = judge_round_up((size_t)continuation * c->kv_heads * c->head_dim * sizeof(float));
+    size_t pointers = evaluate_round_up((size_t)c->layers * sizeof(void *));
+    size_t logits = evaluate_round_up((size_t)continuation * c->vocab * sizeof(float));
+    size_t queries =
+        evaluate_round_up((size_t)continuation * c->heads * c->head_dim * sizeof(float));
+    size_t tokens = evaluate_round_up(((size_t)context + continuation) * sizeof(uint32_t));
+    size_t matrix = evaluate_round_up(evaluate_matrix(e) * sizeof(uint16_t));
+    size_t own =
+        evaluate_round_up((size_t)continuation * c->kv_heads * c->head_dim * sizeof(float));
     size_t layer = 2 * queries + 2 * own + 2 * matrix;
     uint8_t *at = malloc(6 * pointers + logits + tokens + c->layers * layer);
     e->memory = at;
     if (at == NULL) {
-        judge_entry_close(e);
+        evaluate_entry_close(e);
         return KVT_E_MEMORY;
     }
     e->k = (uint16_t **)(void *)at;
@@ -67,7 +69,7 @@ static kvt_status judge_entry_make(const model_config *c, uint32_t context, uint
     return KVT_OK;
 }
 
-static bool judge_round(const float *from, size_t count, uint16_t *to)
+static bool evaluate_round(const float *from, size_t count, uint16_t *to)
 {
     bool fits = true;
     for (size_t i = 0; i < count; i++) {
@@ -78,10 +80,10 @@ static bool judge_round(const float *from, size_t count, uint16_t *to)
 }
 
 /* Prefills the context and keeps its K and V as fp16. */
-static kvt_status judge_prefill(model_session *session, judge_entry *e)
+static kvt_status evaluate_prefill(model_session *session, evaluate_entry *e)
 {
     const model_config *c = e->config;
-    size_t matrix = judge_matrix(e);
+    size_t matrix = evaluate_matrix(e);
     bool fits = true;
     float **places = malloc(2 * c->layers * sizeof *places);
     float *exact = malloc(2 * c->layers * matrix * sizeof *exact);
@@ -94,8 +96,8 @@ static kvt_status judge_prefill(model_session *session, judge_entry *e)
                                                      .k_out = places,
                                                      .v_out = places + c->layers});
     for (uint32_t l = 0; status == KVT_OK && l < c->layers; l++) {
-        fits = judge_round(places[l], matrix, e->k[l]) && fits;
-        fits = judge_round(places[c->layers + l], matrix, e->v[l]) && fits;
+        fits = evaluate_round(places[l], matrix, e->k[l]) && fits;
+        fits = evaluate_round(places[c->layers + l], matrix, e->v[l]) && fits;
     }
     if (status == KVT_OK && !fits) status = KVT_E_UNSUPPORTED;
 out:
@@ -104,8 +106,8 @@ out:
     return status;
 }
 
-static model_request judge_continuation(const judge_entry *e, const model_past *past,
-                                        uint32_t position, float *logits)
+static model_request evaluate_continuation(const evaluate_entry *e, const model_past *past,
+                                           uint32_t position, float *logits)
 {
     return (model_request){.tokens = e->tokens + e->context_tokens,
                            .token_count = e->continuation_tokens,
@@ -116,7 +118,7 @@ static model_request judge_continuation(const judge_entry *e, const model_past *
 }
 
 /* Mean over the tokens whose successor is in the entry. */
-static double judge_nll(const judge_entry *e, const float *logits)
+static double evaluate_nll(const evaluate_entry *e, const float *logits)
 {
     const uint32_t *next = e->tokens + e->context_tokens + 1;
     uint32_t vocab = e->config->vocab, rows = e->continuation_tokens - 1;
@@ -126,7 +128,7 @@ static double judge_nll(const judge_entry *e, const float *logits)
     return nll / rows;
 }
 
-static model_past judge_past(const judge_entry *e)
+static model_past evaluate_past(const evaluate_entry *e)
 {
     return (model_past){.tokens = e->context_tokens,
                         .dtype = KVT_DTYPE_FP16,
@@ -134,20 +136,21 @@ static model_past judge_past(const judge_entry *e)
                         .v = (const void *const *)e->v};
 }
 
-kvt_status judge_entry_open(model_session *session, const uint32_t *tokens, uint32_t context_tokens,
-                            uint32_t continuation_tokens, judge_entry **entry_out)
+kvt_status evaluate_entry_open(model_session *session, const uint32_t *tokens,
+                               uint32_t context_tokens, uint32_t continuation_tokens,
+                               evaluate_entry **entry_out)
 {
-    judge_entry *e;
+    evaluate_entry *e;
     *entry_out = NULL;
     if (context_tokens < 1 || continuation_tokens < 2) return KVT_E_ARGUMENT;
     kvt_status status =
-        judge_entry_make(model_session_config(session), context_tokens, continuation_tokens, &e);
+        evaluate_entry_make(model_session_config(session), context_tokens, continuation_tokens, &e);
     if (status != KVT_OK) return status;
     memcpy(e->tokens, tokens, ((size_t)context_tokens + continuation_tokens) * sizeof *e->tokens);
-    status = judge_prefill(session, e);
+    status = evaluate_prefill(session, e);
     if (status == KVT_OK) {
-        model_past past = judge_past(e);
-        model_request request = judge_continuation(e, &past, context_tokens, e->logits);
+        model_past past = evaluate_past(e);
+        model_request request = evaluate_continuation(e, &past, context_tokens, e->logits);
         request.k_out = e->own_k;
         request.v_out = e->own_v;
         request.queries_count = continuation_tokens;
@@ -156,56 +159,56 @@ kvt_status judge_entry_open(model_session *session, const uint32_t *tokens, uint
         status = model_forward(session, &request);
     }
     if (status != KVT_OK) {
-        judge_entry_close(e);
+        evaluate_entry_close(e);
         return status;
     }
-    e->nll = judge_nll(e, e->logits);
+    e->nll = evaluate_nll(e, e->logits);
     *entry_out = e;
     return KVT_OK;
 }
 
-void judge_entry_close(judge_entry *entry)
+void evaluate_entry_close(evaluate_entry *entry)
 {
     if (entry == NULL) return;
     free(entry->memory);
     free(entry);
 }
 
-kvt_status judge_exact(void *context, judge_kv *kv)
+kvt_status evaluate_exact(void *context, evaluate_kv *kv)
 {
     (void)context;
     (void)kv;
     return KVT_OK;
 }
 
-static kvt_status judge_variant_make(const judge_entry *e, judge_variant *variant)
+static kvt_status evaluate_variant_make(const evaluate_entry *e, evaluate_variant *variant)
 {
     const model_config *c = e->config;
-    size_t pointers = judge_round_up((size_t)c->layers * sizeof(void *));
-    size_t logits = judge_round_up((size_t)e->continuation_tokens * c->vocab * sizeof(float));
-    size_t matrix = judge_round_up(judge_matrix(e) * sizeof(uint16_t));
-    size_t kept = judge_round_up((size_t)c->kv_heads * e->context_tokens);
+    size_t pointers = evaluate_round_up((size_t)c->layers * sizeof(void *));
+    size_t logits = evaluate_round_up((size_t)e->continuation_tokens * c->vocab * sizeof(float));
+    size_t matrix = evaluate_round_up(evaluate_matrix(e) * sizeof(uint16_t));
+    size_t kept = evaluate_round_up((size_t)c->kv_heads * e->context_tokens);
     uint8_t *at = malloc(3 * pointers + logits + c->layers * (2 * matrix + kept));
     if (at == NULL) return KVT_E_MEMORY;
-    *variant = (judge_variant){.k = (uint16_t **)(void *)at,
-                               .v = (uint16_t **)(void *)(at + pointers),
-                               .kept = (uint8_t **)(void *)(at + 2 * pointers),
-                               .logits = (float *)(void *)(at + 3 * pointers),
-                               .memory = at};
+    *variant = (evaluate_variant){.k = (uint16_t **)(void *)at,
+                                  .v = (uint16_t **)(void *)(at + pointers),
+                                  .kept = (uint8_t **)(void *)(at + 2 * pointers),
+                                  .logits = (float *)(void *)(at + 3 * pointers),
+                                  .memory = at};
     at += 3 * pointers + logits;
     for (uint32_t l = 0; l < c->layers; l++, at += 2 * matrix + kept) {
         variant->k[l] = (uint16_t *)(void *)at;
         variant->v[l] = (uint16_t *)(void *)(at + matrix);
         variant->kept[l] = at + 2 * matrix;
-        memcpy(variant->k[l], e->k[l], judge_matrix(e) * sizeof(uint16_t));
-        memcpy(variant->v[l], e->v[l], judge_matrix(e) * sizeof(uint16_t));
+        memcpy(variant->k[l], e->k[l], evaluate_matrix(e) * sizeof(uint16_t));
+        memcpy(variant->v[l], e->v[l], evaluate_matrix(e) * sizeof(uint16_t));
         memset(variant->kept[l], 1, (size_t)c->kv_heads * e->context_tokens);
     }
     return KVT_OK;
 }
 
-static void judge_compare(const judge_entry *e, const float *logits, judge_result *result,
-                          judge_token *tokens)
+static void evaluate_compare(const evaluate_entry *e, const float *logits, evaluate_result *result,
+                             evaluate_token *tokens)
 {
     uint32_t vocab = e->config->vocab, same = 0;
     double kl = 0.0;
@@ -216,49 +219,49 @@ static void judge_compare(const judge_entry *e, const float *logits, judge_resul
         kl += row;
         uint32_t best = model_best(other, vocab);
         same += model_best(exact, vocab) == best;
-        if (tokens != NULL) tokens[r] = (judge_token){row, best};
+        if (tokens != NULL) tokens[r] = (evaluate_token){row, best};
     }
     result->kl = kl / e->continuation_tokens;
     result->top1 = (double)same / e->continuation_tokens;
-    result->nll_delta = judge_nll(e, logits) - e->nll;
+    result->nll_delta = evaluate_nll(e, logits) - e->nll;
 }
 
-kvt_status judge_variant_open(const judge_entry *e, judge_transform transform, void *context,
-                              judge_variant *variant)
+kvt_status evaluate_variant_open(const evaluate_entry *e, evaluate_transform transform,
+                                 void *context, evaluate_variant *variant)
 {
-    *variant = (judge_variant){.memory = NULL};
-    kvt_status status = judge_variant_make(e, variant);
+    *variant = (evaluate_variant){.memory = NULL};
+    kvt_status status = evaluate_variant_make(e, variant);
     if (status != KVT_OK) return status;
-    judge_kv kv = {.config = e->config,
-                   .tokens = e->context_tokens,
-                   .k = variant->k,
-                   .v = variant->v,
-                   .kept = variant->kept,
-                   .next_position = e->context_tokens};
+    evaluate_kv kv = {.config = e->config,
+                      .tokens = e->context_tokens,
+                      .k = variant->k,
+                      .v = variant->v,
+                      .kept = variant->kept,
+                      .next_position = e->context_tokens};
     status = transform(context, &kv);
     variant->next_position = kv.next_position;
     const size_t mask = (size_t)e->config->kv_heads * e->context_tokens;
     for (uint32_t l = 0; !variant->dropped && l < e->config->layers; l++)
         variant->dropped = memchr(variant->kept[l], 0, mask) != NULL;
-    if (status != KVT_OK) judge_variant_close(variant);
+    if (status != KVT_OK) evaluate_variant_close(variant);
     return status;
 }
 
-void judge_variant_close(judge_variant *variant)
+void evaluate_variant_close(evaluate_variant *variant)
 {
     free(variant->memory);
     variant->memory = NULL;
 }
 
-static int judge_by_size(const void *left, const void *right)
+static int evaluate_by_size(const void *left, const void *right)
 {
     double a = *(const double *)left, b = *(const double *)right;
     return (a > b) - (a < b);
 }
 
 /* What attention over the context makes of other KV. */
-static kvt_status judge_probe(const judge_entry *e, const model_past *exact,
-                              const model_past *changed, judge_result *result)
+static kvt_status evaluate_probe(const evaluate_entry *e, const model_past *exact,
+                                 const model_past *changed, evaluate_result *result)
 {
     const size_t heads = (size_t)e->config->layers * e->config->heads;
     const model_probe probe = {.exact = exact,
@@ -273,9 +276,9 @@ static kvt_status judge_probe(const judge_entry *e, const model_past *exact,
     if (errors == NULL) return KVT_E_MEMORY;
     kvt_status status = model_probe_attention(e->config, &probe, &probed, errors);
     if (status == KVT_OK) {
-        double place = JUDGE_HIGH * (double)(heads - 1);
+        double place = EVALUATE_HIGH * (double)(heads - 1);
         size_t low = (size_t)place, high = low + 1 < heads ? low + 1 : low;
-        qsort(errors, heads, sizeof *errors, judge_by_size);
+        qsort(errors, heads, sizeof *errors, evaluate_by_size);
         result->attention_error = probed.attention_error;
         result->attention_error_high =
             errors[low] + (place - (double)low) * (errors[high] - errors[low]);
@@ -285,31 +288,32 @@ static kvt_status judge_probe(const judge_entry *e, const model_past *exact,
     return status;
 }
 
-kvt_status judge_variant_run(model_session *session, const judge_entry *e,
-                             const judge_variant *variant, judge_result *result_out,
-                             judge_token *tokens_out)
+kvt_status evaluate_variant_run(model_session *session, const evaluate_entry *e,
+                                const evaluate_variant *variant, evaluate_result *result_out,
+                                evaluate_token *tokens_out)
 {
-    model_past exact = judge_past(e), changed = exact;
-    *result_out = (judge_result){.kl = 0.0};
+    model_past exact = evaluate_past(e), changed = exact;
+    *result_out = (evaluate_result){.kl = 0.0};
     changed.k = (const void *const *)variant->k;
     changed.v = (const void *const *)variant->v;
     if (variant->dropped) changed.kept = (const uint8_t *const *)variant->kept;
     model_request request =
-        judge_continuation(e, &changed, variant->next_position, variant->logits);
+        evaluate_continuation(e, &changed, variant->next_position, variant->logits);
     kvt_status status = model_forward(session, &request);
     if (status != KVT_OK) return status;
-    judge_compare(e, variant->logits, result_out, tokens_out);
-    return judge_probe(e, &exact, &changed, result_out);
+    evaluate_compare(e, variant->logits, result_out, tokens_out);
+    return evaluate_probe(e, &exact, &changed, result_out);
 }
 
-kvt_status judge_entry_run(model_session *session, const judge_entry *e, judge_transform transform,
-                           void *context, judge_result *result_out, judge_token *tokens_out)
+kvt_status evaluate_entry_run(model_session *session, const evaluate_entry *e,
+                              evaluate_transform transform, void *context,
+                              evaluate_result *result_out, evaluate_token *tokens_out)
 {
-    judge_variant variant;
-    *result_out = (judge_result){.kl = 0.0};
-    kvt_status status = judge_variant_open(e, transform, context, &variant);
+    evaluate_variant variant;
+    *result_out = (evaluate_result){.kl = 0.0};
+    kvt_status status = evaluate_variant_open(e, transform, context, &variant);
     if (status != KVT_OK) return status;
-    status = judge_variant_run(session, e, &variant, result_out, tokens_out);
-    judge_variant_close(&variant);
+    status = evaluate_variant_run(session, e, &variant, result_out, tokens_out);
+    evaluate_variant_close(&variant);
     return status;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * quality_subject.c - see quality_subject.h. Thread rule: as there.
+ * quality_model.c - see quality_model.h. Thread rule: as there.
  */
-#include "estimator/quality/quality_subject.h"
+#include "estimator/quality/quality_model.h"
 #include "codecs/kernels/checksum.h"
 #include "estimator/model/model_internal.h"
 
@@ -31,7 +31,7 @@ double quality_row_loss(quality_metric metric, const quality_row *row, double ex
 }
 
 /* The last part of a path that says something: without ".bin", and of ".../NAME/model" NAME. */
-static void subject_name(const char *path, char *name, size_t size)
+static void measured_name(const char *path, char *name, size_t size)
 {
     char copy[512];
     (void)snprintf(copy, sizeof copy, "%s", path);
@@ -50,19 +50,19 @@ static void subject_name(const char *path, char *name, size_t size)
     (void)snprintf(name, size, "%.*s", (int)length, last);
 }
 
-static void subject_describe(quality_subject *subject, const char *path, const char *name)
+static void measured_describe(quality_model *measured, const char *path, const char *name)
 {
-    profile_model *facts = &subject->facts;
-    const model_config *c = model_config_of(subject->weights);
+    profile_model *facts = &measured->facts;
+    const model_config *c = model_config_of(measured->weights);
     uint64_t weights = model_weight_count(c);
     if (name != NULL) {
         (void)snprintf(facts->name, sizeof facts->name, "%s", name);
     } else {
-        subject_name(path, facts->name, sizeof facts->name);
+        measured_name(path, facts->name, sizeof facts->name);
     }
     (void)snprintf(
         facts->digest, sizeof facts->digest, "%016llx",
-        (unsigned long long)checksum_of(subject->weights->weights, weights * sizeof(float)));
+        (unsigned long long)checksum_of(measured->weights->weights, weights * sizeof(float)));
     facts->parameters = weights;
     facts->layers = c->layers;
     facts->heads = c->heads;
@@ -71,29 +71,29 @@ static void subject_describe(quality_subject *subject, const char *path, const c
     facts->vocab = c->vocab;
 }
 
-kvt_status quality_subject_open(const char *path, const char *tokenizer_path, const char *name,
-                                quality_subject *subject, char *message, size_t message_size)
+kvt_status quality_model_open(const char *path, const char *tokenizer_path, const char *name,
+                              quality_model *measured, char *message, size_t message_size)
 {
     char beside[1024];
-    *subject = (quality_subject){.weights = NULL};
-    kvt_status status = model_open(path, &subject->weights, message, message_size);
+    *measured = (quality_model){.weights = NULL};
+    kvt_status status = model_open(path, &measured->weights, message, message_size);
     if (status != KVT_OK) return status;
     int length = snprintf(beside, sizeof beside, "%s/tokenizer.bin", path);
     if (tokenizer_path == NULL && (length < 0 || (size_t)length >= sizeof beside)) {
         status = KVT_E_ARGUMENT;
     } else {
         status = tokenizer_open(tokenizer_path != NULL ? tokenizer_path : beside,
-                                model_config_of(subject->weights)->vocab, &subject->tokens, message,
-                                message_size);
+                                model_config_of(measured->weights)->vocab, &measured->tokens,
+                                message, message_size);
     }
-    if (status == KVT_OK) subject_describe(subject, path, name);
-    if (status != KVT_OK) quality_subject_close(subject);
+    if (status == KVT_OK) measured_describe(measured, path, name);
+    if (status != KVT_OK) quality_model_close(measured);
     return status;
 }
 
-void quality_subject_close(quality_subject *subject)
+void quality_model_close(quality_model *measured)
 {
-    tokenizer_close(subject->tokens);
-    model_close(subject->weights);
-    *subject = (quality_subject){.weights = NULL};
+    tokenizer_close(measured->tokens);
+    model_close(measured->weights);
+    *measured = (quality_model){.weights = NULL};
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * quality_subject.h - the model that quality is measured on, as the profile knows it, and what a
+ * quality_model.h - the model that quality is measured on, as the profile knows it, and what a
  * loss is made of. Thread rule: one thread opens and closes; what is open is read-only.
  */
-#ifndef ESTIMATOR_QUALITY_SUBJECT_H
-#define ESTIMATOR_QUALITY_SUBJECT_H
+#ifndef ESTIMATOR_QUALITY_MODEL_H
+#define ESTIMATOR_QUALITY_MODEL_H
 
 #include "estimator/profile/profile_quality.h"
 #include "estimator/quality/quality.h"
@@ -26,17 +26,17 @@ const char *quality_metric_name(unsigned metric);
  * NAN where the row does not have what the metric needs. */
 double quality_row_loss(quality_metric metric, const quality_row *row, double exact_answers);
 
-typedef struct quality_subject {
+typedef struct quality_model {
     model *weights;
     tokenizer *tokens;
     profile_model facts;
-} quality_subject;
+} quality_model;
 
 /* name NULL: from the model's path; tokenizer NULL: tokenizer.bin in the model's folder. What
  * model_open and tokenizer_open give; KVT_E_ARGUMENT (a path that is too long). */
-KVT_NODISCARD kvt_status quality_subject_open(const char *path, const char *tokenizer_path,
-                                              const char *name, quality_subject *subject_out,
-                                              char *message, size_t message_size);
-void quality_subject_close(quality_subject *subject); /* zeroed is allowed */
+KVT_NODISCARD kvt_status quality_model_open(const char *path, const char *tokenizer_path,
+                                            const char *name, quality_model *measured_out,
+                                            char *message, size_t message_size);
+void quality_model_close(quality_model *measured); /* zeroed is allowed */
 
 #endif

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * profile_sheet.c - the sheets, their columns and how their rows go into the database
+ * csv_table.c - the tables, their columns and how their rows go into the database
  * (docs/PROFILE.md describes them for users). Constant data; any thread.
  *
  * Exports leave interrupted runs out. What was measured says so as its source, so that an import of
  * it elsewhere still tells where it is from.
  */
-#include "estimator/profile/profile_sheet.h"
+#include "estimator/profile/csv_table.h"
 
 #define COUNT_OF(array) (sizeof(array) / sizeof(array)[0])
 
@@ -17,18 +17,18 @@
     "', seed ' || r.seed END"
 #define SOURCE_COLUMN                                                                              \
     {                                                                                              \
-        "source", SHEET_TEXT, "", SOURCE_SQL                                                       \
+        "source", CSV_TEXT, "", SOURCE_SQL                                                         \
     }
 #define COMPLETE "r.complete = 1"
 
 /* A column whose name is the database's. */
 #define PLAIN(table, name, kind, standard)                                                         \
     {                                                                                              \
-        name, SHEET_##kind, standard, table "." name                                               \
+        name, CSV_##kind, standard, table "." name                                                 \
     }
 #define VARIANT_COLUMN(table)                                                                      \
     {                                                                                              \
-        "variant", SHEET_VARIANT, NULL,                                                            \
+        "variant", CSV_VARIANT, NULL,                                                              \
             "variant_name(" table ".codec, " table ".mode, " table ".rate)"                        \
     }
 
@@ -36,7 +36,7 @@
 
 #define DIRECTION_SQL(table)                                                                       \
     {                                                                                              \
-        "direction", SHEET_DIRECTION, NULL, "iif(" table ".kind = 0, 'read', 'write')"             \
+        "direction", CSV_DIRECTION, NULL, "iif(" table ".kind = 0, 'read', 'write')"               \
     }
 #define DEVICE_KNOWN                                                                               \
     "SELECT 'no row of [device] with this device and source comes before' WHERE NOT EXISTS "       \
@@ -50,9 +50,9 @@
     ":tier, :identity, :engine, :direct, :emulated, :virtual_time, :capacity_bytes, "              \
     ":request_bytes_max, :depth_max, :depth_achieved"
 
-static const sheet_column device_columns[] = {
-    {"device", SHEET_TEXT, NULL, "d.name"},
-    {"tier", SHEET_TIER, NULL, "CASE d.tier WHEN 1 THEN 'hbm' WHEN 2 THEN 'dram' ELSE 'ssd' END"},
+static const csv_column device_columns[] = {
+    {"device", CSV_TEXT, NULL, "d.name"},
+    {"tier", CSV_TIER, NULL, "CASE d.tier WHEN 1 THEN 'hbm' WHEN 2 THEN 'dram' ELSE 'ssd' END"},
     DIRECTION_SQL("f"),
     PLAIN("f", "bytes_per_s", RATE, NULL),
     PLAIN("f", "request_seconds", AMOUNT, NULL),
@@ -78,8 +78,8 @@ static const char *const device_steps[] = {
     "VALUES (" DEVICE_ID ", :direction, :request_seconds, :bytes_per_s, :residual)",
     NULL};
 
-static const sheet_column point_columns[] = {
-    {"device", SHEET_TEXT, NULL, "d.name"},
+static const csv_column point_columns[] = {
+    {"device", CSV_TEXT, NULL, "d.name"},
     DIRECTION_SQL("p"),
     PLAIN("p", "request_bytes", COUNT, NULL),
     PLAIN("p", "depth", COUNT, NULL),
@@ -101,8 +101,8 @@ static const char *const point_steps[] = {
     ":latency_seconds_p50, coalesce(:latency_seconds_p99, :latency_seconds_p50))",
     NULL};
 
-static const sheet_column mixed_columns[] = {
-    {"device", SHEET_TEXT, NULL, "d.name"},
+static const csv_column mixed_columns[] = {
+    {"device", CSV_TEXT, NULL, "d.name"},
     PLAIN("m", "request_bytes", COUNT, NULL),
     PLAIN("m", "depth", COUNT, NULL),
     PLAIN("m", "read_share", SHARE, NULL),
@@ -124,11 +124,11 @@ static const char *const mixed_steps[] = {
 
 /* ---- codecs, prefill ---- */
 
-static const sheet_column codec_columns[] = {
+static const csv_column codec_columns[] = {
     VARIANT_COLUMN("c"),
     PLAIN("c", "isa", TEXT, "unknown"),
     PLAIN("c", "threads", COUNT, "1"),
-    {"kv", SHEET_TEXT, "unknown", "c.source"},
+    {"kv", CSV_TEXT, "unknown", "c.source"},
     PLAIN("c", "stored_share", RATE, NULL),
     PLAIN("c", "encode_bytes_per_s", RATE, NULL),
     PLAIN("c", "decode_bytes_per_s", RATE, NULL),
@@ -144,7 +144,7 @@ static const char *const codec_steps[] = {
     ":decode_bytes_per_s, :source_bytes, :repetitions)",
     NULL};
 
-static const sheet_column prefill_columns[] = {
+static const csv_column prefill_columns[] = {
     PLAIN("p", "name", TEXT, NULL),
     PLAIN("p", "linear_seconds_per_token", AMOUNT, NULL),
     PLAIN("p", "square_seconds_per_token2", AMOUNT, NULL),
@@ -161,9 +161,9 @@ static const char *const prefill_steps[] = {
 /* ---- quality ---- */
 
 #define MODEL_COLUMNS                                                                              \
-    {"model", SHEET_TEXT, NULL, "m.name"},                                                         \
+    {"model", CSV_TEXT, NULL, "m.name"},                                                           \
     {                                                                                              \
-        "digest", SHEET_TEXT, "", "m.digest"                                                       \
+        "digest", CSV_TEXT, "", "m.digest"                                                         \
     }
 #define MODEL_ID "(SELECT id FROM model WHERE name = :model AND digest = :digest)"
 #define MODEL_MADE                                                                                 \
@@ -184,7 +184,7 @@ static const char *const prefill_steps[] = {
     ":set_entries, :set_nll_nats, :set_spearman_variants, :set_sensitivity_sd, "                   \
     ":set_repeatability, :set_answers"
 
-static const sheet_column quality_columns[] = {
+static const csv_column quality_columns[] = {
     SET_KEY_COLUMNS,
     VARIANT_COLUMN("q"),
     PLAIN("q", "metric", TEXT, NULL),
@@ -194,8 +194,8 @@ static const sheet_column quality_columns[] = {
     PLAIN("q", "loss_high", SHARE, ""),
     PLAIN("q", "loss_p90", SHARE, ""),
     PLAIN("q", "loss_cv", AMOUNT, ""),
-    {"score", SHEET_REAL, "", "NULL"},
-    {"score_exact", SHEET_RATE, "", "NULL"},
+    {"score", CSV_REAL, "", "NULL"},
+    {"score_exact", CSV_RATE, "", "NULL"},
     PLAIN("q", "entries", COUNT, "1"),
     PLAIN("q", "physical_bits_per_element", RATE, ""),
     PLAIN("q", "kl", REAL, ""),
@@ -213,12 +213,12 @@ static const sheet_column quality_columns[] = {
     PLAIN("q", "flip_rate", SHARE, ""),
     PLAIN("q", "spearman_entries", SIGNED, ""),
     PLAIN("q", "repeatability", SIGNED, ""),
-    {"set_entries", SHEET_COUNT, "0", "s.entries"},
-    {"set_nll_nats", SHEET_AMOUNT, "", "s.nll_nats"},
-    {"set_spearman_variants", SHEET_SIGNED, "", "s.spearman_variants"},
-    {"set_sensitivity_sd", SHEET_AMOUNT, "", "s.sensitivity_sd"},
-    {"set_repeatability", SHEET_SIGNED, "", "s.repeatability"},
-    {"set_answers", SHEET_SHARE, "", "s.answers"},
+    {"set_entries", CSV_COUNT, "0", "s.entries"},
+    {"set_nll_nats", CSV_AMOUNT, "", "s.nll_nats"},
+    {"set_spearman_variants", CSV_SIGNED, "", "s.spearman_variants"},
+    {"set_sensitivity_sd", CSV_AMOUNT, "", "s.sensitivity_sd"},
+    {"set_repeatability", CSV_SIGNED, "", "s.repeatability"},
+    {"set_answers", CSV_SHARE, "", "s.answers"},
     SOURCE_COLUMN,
 };
 
@@ -245,7 +245,7 @@ static const char *const quality_steps[] = {
     ":spearman_entries, :repeatability FROM v",
     NULL};
 
-static const sheet_column entry_columns[] = {
+static const csv_column entry_columns[] = {
     SET_KEY_COLUMNS,
     PLAIN("e", "entry", COUNT, NULL),
     VARIANT_COLUMN("e"),
@@ -275,7 +275,7 @@ static const char *const entry_steps[] = {
     ":f1, :answers, :attention_error, :attention_error_high, :retained_mass, :flip_rate)",
     NULL};
 
-static const sheet_column map_columns[] = {
+static const csv_column map_columns[] = {
     MODEL_COLUMNS,
     PLAIN("q", "family", TEXT, NULL),
     PLAIN("q", "position", COUNT, NULL),
@@ -295,7 +295,7 @@ static const char *const map_steps[] = {
 /* ---- models and calibrations ---- */
 
 /* Shapes are told once, so that curves need not repeat them; 0 is unknown. */
-static const sheet_column model_columns[] = {
+static const csv_column model_columns[] = {
     MODEL_COLUMNS,
     PLAIN("m", "parameters", COUNT, "0"),
     PLAIN("m", "layers", COUNT, "0"),
@@ -327,7 +327,7 @@ static const char *const model_steps[] = {
     "INSERT INTO calibration (run_id, model_id, class) SELECT :run, " MODEL_ID                     \
     ", :class WHERE " CALIBRATION_ID " IS NULL"
 
-static const sheet_column rung_columns[] = {
+static const csv_column rung_columns[] = {
     MODEL_COLUMNS,
     PLAIN("c", "class", TEXT, NULL),
     PLAIN("g", "position", COUNT, NULL),
@@ -337,7 +337,7 @@ static const sheet_column rung_columns[] = {
     PLAIN("g", "loss_upper", SHARE, ""),
     PLAIN("g", "accepted", SWITCH, "1"),
     PLAIN("g", "evidence", TEXT, "imported"),
-    {"counts", SHEET_BYTES, "", "hex(g.counts)"},
+    {"counts", CSV_BYTES, "", "hex(g.counts)"},
     SOURCE_COLUMN,
 };
 
@@ -349,7 +349,7 @@ static const char *const rung_steps[] = {
     ":loss), :accepted, :evidence, :counts)",
     NULL};
 
-static const sheet_column choice_columns[] = {
+static const csv_column choice_columns[] = {
     MODEL_COLUMNS,
     PLAIN("c", "class", TEXT, NULL),
     PLAIN("h", "question", TEXT, NULL),
@@ -367,7 +367,7 @@ static const char *const choice_steps[] = {MODEL_MADE, CALIBRATION_MADE,
 /* ---- for reading alone: a store's own experience and who measured do not move to another host ---
  */
 
-static const sheet_column learned_columns[] = {
+static const csv_column learned_columns[] = {
     PLAIN("l", "kind", TEXT, NULL),         PLAIN("l", "name", TEXT, NULL),
     PLAIN("l", "part", TEXT, NULL),         PLAIN("l", "value", AMOUNT, NULL),
     PLAIN("l", "weight", AMOUNT, NULL),     PLAIN("l", "observations", COUNT, NULL),
@@ -375,7 +375,7 @@ static const sheet_column learned_columns[] = {
     PLAIN("l", "log_likelihood", REAL, ""), SOURCE_COLUMN,
 };
 
-static const sheet_column run_columns[] = {
+static const csv_column run_columns[] = {
     PLAIN("r", "id", COUNT, NULL),
     PLAIN("r", "kind", TEXT, NULL),
     PLAIN("r", "complete", SWITCH, NULL),
@@ -395,7 +395,7 @@ static const sheet_column run_columns[] = {
     PLAIN("r", "source", TEXT, ""),
 };
 
-#define SHEET(name, columns, from, steps)                                                          \
+#define CSV_TABLE(name, columns, from, steps)                                                      \
     {                                                                                              \
         name, columns, COUNT_OF(columns), from, steps                                              \
     }
@@ -403,57 +403,59 @@ static const sheet_column run_columns[] = {
     "JOIN run r ON r.id = d.run_id WHERE " COMPLETE                                                \
     " AND EXISTS (SELECT 1 FROM device_fit f WHERE f.device_id = d.id) ORDER BY r.id, d.id, "
 
-static const profile_sheet sheets[] = {
-    SHEET("model", model_columns, "model m ORDER BY m.id", model_steps),
-    SHEET("device", device_columns,
-          "device d JOIN device_fit f ON f.device_id = d.id JOIN run r ON r.id = d.run_id "
-          "WHERE " COMPLETE " ORDER BY r.id, d.id, f.kind",
-          device_steps),
-    SHEET("device_point", point_columns,
-          "device_point p JOIN device d ON d.id = p.device_id " DEVICE_JOIN
-          "p.kind, p.request_bytes, p.depth",
-          point_steps),
-    SHEET("device_mixed", mixed_columns,
-          "device_mixed m JOIN device d ON d.id = m.device_id " DEVICE_JOIN
-          "m.request_bytes, m.depth, m.read_share",
-          mixed_steps),
-    SHEET("codec", codec_columns,
-          "codec_curve c JOIN run r ON r.id = c.run_id WHERE " COMPLETE
-          " ORDER BY r.id, c.codec, c.mode, c.rate, c.isa, c.threads, c.source",
-          codec_steps),
-    SHEET("prefill", prefill_columns,
-          "prefill p JOIN run r ON r.id = p.run_id WHERE " COMPLETE " ORDER BY r.id, p.name",
-          prefill_steps),
-    SHEET("quality", quality_columns,
-          "quality_curve q JOIN quality_set s ON s.id = q.set_id JOIN model m ON m.id = "
-          "s.model_id JOIN run r ON r.id = s.run_id WHERE " COMPLETE
-          " ORDER BY s.id, q.bits_per_element DESC, q.codec, q.mode, q.rate",
-          quality_steps),
-    SHEET("quality_entry", entry_columns,
-          "quality_entry e JOIN quality_set s ON s.id = e.set_id JOIN model m ON m.id = "
-          "s.model_id JOIN run r ON r.id = s.run_id WHERE " COMPLETE
-          " AND EXISTS (SELECT 1 FROM quality_curve q WHERE q.set_id = s.id) "
-          "ORDER BY s.id, e.entry, e.codec, e.mode, e.rate",
-          entry_steps),
-    SHEET("quality_map", map_columns,
-          "quality_map q JOIN model m ON m.id = q.model_id JOIN run r ON r.id = q.run_id "
-          "WHERE " COMPLETE " ORDER BY r.id, m.id, q.family, q.position",
-          map_steps),
-    SHEET("calibration", rung_columns,
-          "calibration_rung g JOIN calibration c ON c.id = g.calibration_id JOIN model m ON m.id "
-          "= c.model_id JOIN run r ON r.id = c.run_id WHERE " COMPLETE " ORDER BY c.id, g.position",
-          rung_steps),
-    SHEET("calibration_choice", choice_columns,
-          "calibration_choice h JOIN calibration c ON c.id = h.calibration_id JOIN model m ON "
-          "m.id = c.model_id JOIN run r ON r.id = c.run_id WHERE " COMPLETE
-          " ORDER BY c.id, h.question",
-          choice_steps),
-    SHEET("learned", learned_columns,
-          "learned l JOIN run r ON r.id = l.run_id ORDER BY r.id, l.kind, l.name, l.part", NULL),
-    SHEET("run", run_columns, "run r ORDER BY r.id", NULL),
+static const csv_table tables[] = {
+    CSV_TABLE("model", model_columns, "model m ORDER BY m.id", model_steps),
+    CSV_TABLE("device", device_columns,
+              "device d JOIN device_fit f ON f.device_id = d.id JOIN run r ON r.id = d.run_id "
+              "WHERE " COMPLETE " ORDER BY r.id, d.id, f.kind",
+              device_steps),
+    CSV_TABLE("device_point", point_columns,
+              "device_point p JOIN device d ON d.id = p.device_id " DEVICE_JOIN
+              "p.kind, p.request_bytes, p.depth",
+              point_steps),
+    CSV_TABLE("device_mixed", mixed_columns,
+              "device_mixed m JOIN device d ON d.id = m.device_id " DEVICE_JOIN
+              "m.request_bytes, m.depth, m.read_share",
+              mixed_steps),
+    CSV_TABLE("codec", codec_columns,
+              "codec_curve c JOIN run r ON r.id = c.run_id WHERE " COMPLETE
+              " ORDER BY r.id, c.codec, c.mode, c.rate, c.isa, c.threads, c.source",
+              codec_steps),
+    CSV_TABLE("prefill", prefill_columns,
+              "prefill p JOIN run r ON r.id = p.run_id WHERE " COMPLETE " ORDER BY r.id, p.name",
+              prefill_steps),
+    CSV_TABLE("quality", quality_columns,
+              "quality_curve q JOIN quality_set s ON s.id = q.set_id JOIN model m ON m.id = "
+              "s.model_id JOIN run r ON r.id = s.run_id WHERE " COMPLETE
+              " ORDER BY s.id, q.bits_per_element DESC, q.codec, q.mode, q.rate",
+              quality_steps),
+    CSV_TABLE("quality_entry", entry_columns,
+              "quality_entry e JOIN quality_set s ON s.id = e.set_id JOIN model m ON m.id = "
+              "s.model_id JOIN run r ON r.id = s.run_id WHERE " COMPLETE
+              " AND EXISTS (SELECT 1 FROM quality_curve q WHERE q.set_id = s.id) "
+              "ORDER BY s.id, e.entry, e.codec, e.mode, e.rate",
+              entry_steps),
+    CSV_TABLE("quality_map", map_columns,
+              "quality_map q JOIN model m ON m.id = q.model_id JOIN run r ON r.id = q.run_id "
+              "WHERE " COMPLETE " ORDER BY r.id, m.id, q.family, q.position",
+              map_steps),
+    CSV_TABLE(
+        "calibration", rung_columns,
+        "calibration_rung g JOIN calibration c ON c.id = g.calibration_id JOIN model m ON m.id "
+        "= c.model_id JOIN run r ON r.id = c.run_id WHERE " COMPLETE " ORDER BY c.id, g.position",
+        rung_steps),
+    CSV_TABLE("calibration_choice", choice_columns,
+              "calibration_choice h JOIN calibration c ON c.id = h.calibration_id JOIN model m ON "
+              "m.id = c.model_id JOIN run r ON r.id = c.run_id WHERE " COMPLETE
+              " ORDER BY c.id, h.question",
+              choice_steps),
+    CSV_TABLE("learned", learned_columns,
+              "learned l JOIN run r ON r.id = l.run_id ORDER BY r.id, l.kind, l.name, l.part",
+              NULL),
+    CSV_TABLE("run", run_columns, "run r ORDER BY r.id", NULL),
 };
 
-const profile_sheet *profile_sheet_at(size_t index)
+const csv_table *csv_table_at(size_t index)
 {
-    return index < COUNT_OF(sheets) ? &sheets[index] : NULL;
+    return index < COUNT_OF(tables) ? &tables[index] : NULL;
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * judge_text.c - texts from JSONL, and evaluation entries cut from them. Thread rule: see judge.h.
+ * evaluate_text.c - texts from JSONL, and evaluation entries cut from them. Thread rule: see
+ * evaluate.h.
  */
 #include "estimator/profile/csv_input.h"
-#include "estimator/quality/judge.h"
+#include "estimator/quality/evaluate.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -14,7 +15,7 @@
  * one more character, or nothing where cp1252 has none (9D, the closing quote). Longest first. */
 static const struct {
     const char *broken, *ascii;
-} judge_repairs[] = {
+} evaluate_repairs[] = {
     {"\xc3\xa2\xe2\x82\xac\xe2\x84\xa2", "'"},
     {"\xc3\xa2\xe2\x82\xac\xe2\x80\x9c", "-"},
     {"\xc3\xa2\xe2\x82\xac\xe2\x80\x9d", "-"},
@@ -24,51 +25,51 @@ static const struct {
     {"\xc3\xa2\xe2\x82\xac", "\""},
 };
 
-void judge_repair_text(char *text)
+void evaluate_repair_text(char *text)
 {
     char *to = text;
     for (const char *from = text; *from != '\0';) {
-        size_t mark = 0, marks = sizeof judge_repairs / sizeof judge_repairs[0];
-        while (mark < marks &&
-               strncmp(from, judge_repairs[mark].broken, strlen(judge_repairs[mark].broken)) != 0) {
+        size_t mark = 0, marks = sizeof evaluate_repairs / sizeof evaluate_repairs[0];
+        while (mark < marks && strncmp(from, evaluate_repairs[mark].broken,
+                                       strlen(evaluate_repairs[mark].broken)) != 0) {
             mark++;
         }
         if (mark == marks) {
             *to++ = *from++;
             continue;
         }
-        size_t length = strlen(judge_repairs[mark].ascii);
-        memcpy(to, judge_repairs[mark].ascii, length);
+        size_t length = strlen(evaluate_repairs[mark].ascii);
+        memcpy(to, evaluate_repairs[mark].ascii, length);
         to += length;
-        from += strlen(judge_repairs[mark].broken);
+        from += strlen(evaluate_repairs[mark].broken);
     }
     *to = '\0';
 }
 
-static kvt_status judge_texts_add(judge_texts *texts, size_t *capacity, const char *text,
-                                  judge_marks marks)
+static kvt_status evaluate_texts_add(evaluate_texts *texts, size_t *capacity, const char *text,
+                                     evaluate_marks marks)
 {
     if (texts->count == *capacity) {
         size_t more = *capacity == 0 ? 64 : 2 * *capacity;
         char **grown = realloc(texts->texts, more * sizeof *grown);
         if (grown == NULL) return KVT_E_MEMORY;
         texts->texts = grown;
-        judge_marks *grown_marks = realloc(texts->marks, more * sizeof *grown_marks);
+        evaluate_marks *grown_marks = realloc(texts->marks, more * sizeof *grown_marks);
         if (grown_marks == NULL) return KVT_E_MEMORY;
         texts->marks = grown_marks;
         *capacity = more;
     }
     char *copy = strdup(text);
     if (copy == NULL) return KVT_E_MEMORY;
-    if (marks.context == 0) judge_repair_text(copy);
+    if (marks.context == 0) evaluate_repair_text(copy);
     texts->marks[texts->count] = marks;
     texts->texts[texts->count++] = copy;
     return KVT_OK;
 }
 
 /* One [first, answer, end] that begins at or behind `from`. */
-static bool judge_question_read(const json_t *value, size_t from, size_t bytes,
-                                judge_question *question)
+static bool evaluate_question_read(const json_t *value, size_t from, size_t bytes,
+                                   evaluate_question *question)
 {
     size_t at[3];
     if (json_array_size(value) != 3) return false;
@@ -78,17 +79,17 @@ static bool judge_question_read(const json_t *value, size_t from, size_t bytes,
         if (offset < 0 || (size_t)offset > bytes) return false;
         at[i] = (size_t)offset;
     }
-    *question = (judge_question){at[0], at[1], at[2]};
+    *question = (evaluate_question){at[0], at[1], at[2]};
     return from <= at[0] && at[0] < at[1] && at[1] < at[2];
 }
 
 /* The context's bytes and the questions of one line. KVT_E_PARSE when they are not within the text.
  */
-static kvt_status judge_marks_read(const json_t *root, size_t bytes, judge_marks *marks)
+static kvt_status evaluate_marks_read(const json_t *root, size_t bytes, evaluate_marks *marks)
 {
     const json_t *context = json_object_get(root, "context");
     const json_t *questions = json_object_get(root, "questions");
-    *marks = (judge_marks){0, NULL, 0};
+    *marks = (evaluate_marks){0, NULL, 0};
     if (!json_is_integer(context)) return KVT_OK;
     json_int_t offset = json_integer_value(context);
     if (offset < 1 || (size_t)offset >= bytes) return KVT_E_PARSE;
@@ -98,8 +99,9 @@ static kvt_status judge_marks_read(const json_t *root, size_t bytes, judge_marks
     marks->questions = calloc(count, sizeof *marks->questions);
     if (marks->questions == NULL) return KVT_E_MEMORY;
     for (; marks->count < count; marks->count++) {
-        judge_question *question = &marks->questions[marks->count];
-        if (!judge_question_read(json_array_get(questions, marks->count), from, bytes, question)) {
+        evaluate_question *question = &marks->questions[marks->count];
+        if (!evaluate_question_read(json_array_get(questions, marks->count), from, bytes,
+                                    question)) {
             free(marks->questions);
             return KVT_E_PARSE;
         }
@@ -108,27 +110,27 @@ static kvt_status judge_marks_read(const json_t *root, size_t bytes, judge_marks
     return KVT_OK;
 }
 
-static kvt_status judge_line_read(csv_input *input, const json_t *root, judge_texts *texts,
-                                  size_t *capacity)
+static kvt_status evaluate_line_read(csv_input *input, const json_t *root, evaluate_texts *texts,
+                                     size_t *capacity)
 {
     static const char *const members[] = {"text", "context", "input"};
     const char *text = NULL;
-    judge_marks marks;
+    evaluate_marks marks;
     for (size_t i = 0; i < 3 && (text == NULL || text[0] == '\0'); i++)
         text = json_string_value(json_object_get(root, members[i]));
     if (text == NULL) return csv_fail(input, "no string \"text\", \"context\" or \"input\"");
-    kvt_status status = judge_marks_read(root, strlen(text), &marks);
+    kvt_status status = evaluate_marks_read(root, strlen(text), &marks);
     if (status == KVT_E_PARSE)
         return csv_fail(input, "\"context\" or \"questions\" do not fit the text");
     if (status == KVT_OK) {
-        status = judge_texts_add(texts, capacity, text, marks);
+        status = evaluate_texts_add(texts, capacity, text, marks);
         if (status != KVT_OK) free(marks.questions);
     }
     return status;
 }
 
 /* The reader of CSV files is used for its bytes alone: plain or compressed, of limited size. */
-static kvt_status judge_texts_parse(csv_input *input, judge_texts *texts)
+static kvt_status evaluate_texts_parse(csv_input *input, evaluate_texts *texts)
 {
     size_t capacity = 0;
     while (input->position < input->byte_count) {
@@ -141,30 +143,30 @@ static kvt_status judge_texts_parse(csv_input *input, judge_texts *texts)
         input->line++;
         json_t *root = json_loadb(line, length, JSON_REJECT_DUPLICATES, &error);
         if (root == NULL) return csv_fail(input, error.text);
-        kvt_status status = judge_line_read(input, root, texts, &capacity);
+        kvt_status status = evaluate_line_read(input, root, texts, &capacity);
         json_decref(root);
         if (status != KVT_OK) return status;
     }
     return KVT_OK;
 }
 
-kvt_status judge_texts_read(const char *path, judge_texts *texts_out, char *message,
-                            size_t message_size)
+kvt_status evaluate_texts_read(const char *path, evaluate_texts *texts_out, char *message,
+                               size_t message_size)
 {
     csv_input *input = malloc(sizeof *input);
-    *texts_out = (judge_texts){NULL, NULL, 0};
+    *texts_out = (evaluate_texts){NULL, NULL, 0};
     if (input == NULL) return KVT_E_MEMORY;
     kvt_status status = csv_open(input, path, message, message_size);
     if (status == KVT_OK) {
-        status = judge_texts_parse(input, texts_out);
+        status = evaluate_texts_parse(input, texts_out);
         csv_close(input);
     }
     free(input);
-    if (status != KVT_OK) judge_texts_free(texts_out);
+    if (status != KVT_OK) evaluate_texts_free(texts_out);
     return status;
 }
 
-void judge_texts_free(judge_texts *texts)
+void evaluate_texts_free(evaluate_texts *texts)
 {
     for (size_t i = 0; i < texts->count; i++) {
         free(texts->texts[i]);
@@ -172,11 +174,11 @@ void judge_texts_free(judge_texts *texts)
     }
     free(texts->texts);
     free(texts->marks);
-    *texts = (judge_texts){NULL, NULL, 0};
+    *texts = (evaluate_texts){NULL, NULL, 0};
 }
 
 /* Makes room for `more` further ids behind the `used` ones. */
-static kvt_status judge_ids_grow(uint32_t **ids, size_t *capacity, size_t used, size_t more)
+static kvt_status evaluate_ids_grow(uint32_t **ids, size_t *capacity, size_t used, size_t more)
 {
     if (more <= *capacity - used) return KVT_OK;
     size_t wanted = 2 * (used + more);
@@ -187,18 +189,18 @@ static kvt_status judge_ids_grow(uint32_t **ids, size_t *capacity, size_t used, 
     return KVT_OK;
 }
 
-kvt_status judge_set_make(const judge_texts *texts, const tokenizer *tokens,
-                          uint32_t context_tokens, uint32_t continuation_tokens, uint32_t limit,
-                          judge_set *set_out)
+kvt_status evaluate_set_make(const evaluate_texts *texts, const tokenizer *tokens,
+                             uint32_t context_tokens, uint32_t continuation_tokens, uint32_t limit,
+                             evaluate_set *set_out)
 {
     size_t each = (size_t)context_tokens + continuation_tokens, used = 0, capacity = 0, count = 0;
     uint32_t *ids = NULL;
     kvt_status status = KVT_OK;
-    *set_out = (judge_set){context_tokens, continuation_tokens, 0, NULL};
+    *set_out = (evaluate_set){context_tokens, continuation_tokens, 0, NULL};
     /* Whole entries stand first in ids; the text that overfills one is cut off there. */
     for (size_t i = 0; i < texts->count && set_out->count < limit; i++) {
         size_t bytes = strlen(texts->texts[i]);
-        status = judge_ids_grow(&ids, &capacity, used, tokenizer_bound(bytes));
+        status = evaluate_ids_grow(&ids, &capacity, used, tokenizer_bound(bytes));
         if (status == KVT_OK)
             status = tokenizer_encode(tokens, texts->texts[i], bytes, ids + used, &count);
         if (status != KVT_OK) break;
@@ -208,17 +210,17 @@ kvt_status judge_set_make(const judge_texts *texts, const tokenizer *tokens,
         used = set_out->count * each;
     }
     set_out->tokens = ids;
-    if (status != KVT_OK) judge_set_free(set_out);
+    if (status != KVT_OK) evaluate_set_free(set_out);
     return status;
 }
 
-void judge_set_free(judge_set *set)
+void evaluate_set_free(evaluate_set *set)
 {
     free(set->tokens);
-    *set = (judge_set){0, 0, 0, NULL};
+    *set = (evaluate_set){0, 0, 0, NULL};
 }
 
-const uint32_t *judge_set_entry(const judge_set *set, uint32_t index)
+const uint32_t *evaluate_set_entry(const evaluate_set *set, uint32_t index)
 {
     return set->tokens + (size_t)index * (set->context_tokens + set->continuation_tokens);
 }
