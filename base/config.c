@@ -106,7 +106,7 @@ static bool config_key_matches(const char *name, const char *key, size_t length)
     return memchr(key + head, '.', length - head - tail) == NULL;
 }
 
-static const kvt_setting *config_find_setting(const char *key, size_t length)
+const kvt_setting *base_setting_find(const char *key, size_t length)
 {
     const kvt_setting *setting;
     for (size_t i = 0; (setting = kvt_setting_at(i)) != NULL; i++) {
@@ -117,7 +117,7 @@ static const kvt_setting *config_find_setting(const char *key, size_t length)
 
 static config_value *config_find_value(const kvt_config *config, const char *key)
 {
-    for (size_t i = 0; i < config->value_count; i++) {
+    for (size_t i = 0; config != NULL && i < config->value_count; i++) {
         if (strcmp(config->values[i].key, key) == 0) return &config->values[i];
     }
     return NULL;
@@ -214,7 +214,7 @@ static kvt_status config_store(kvt_config *config, const char *key, size_t key_l
 {
     char quoted[CONFIG_QUOTE_BYTES];
     const kvt_setting *setting =
-        key_length < CONFIG_KEY_MAX ? config_find_setting(key, key_length) : NULL;
+        key_length < CONFIG_KEY_MAX ? base_setting_find(key, key_length) : NULL;
     if (!setting) {
         config_refuse_key(key, key_length, message, size);
         return KVT_E_CONFIG;
@@ -411,7 +411,7 @@ kvt_status kvt_config_read(kvt_config *config, const char *path, char *message, 
 static const char *config_use(kvt_config *config, const char *key, unsigned kinds)
 {
     config_value *value = config_find_value(config, key);
-    const kvt_setting *setting = value ? value->setting : config_find_setting(key, strlen(key));
+    const kvt_setting *setting = value ? value->setting : base_setting_find(key, strlen(key));
     assert(setting && "the key is in the table of settings");
     assert((kinds & (1u << setting->kind)) != 0 && "the key is read as what it is");
     (void)kinds;
@@ -429,7 +429,7 @@ uint64_t kvt_config_bytes(kvt_config *config, const char *key)
 {
     const char *text = config_use(
         config, key, 1u << KVT_SETTING_BYTES | 1u << KVT_SETTING_RATE | 1u << KVT_SETTING_COUNT);
-    const kvt_setting *setting = config_find_setting(key, strlen(key));
+    const kvt_setting *setting = base_setting_find(key, strlen(key));
     uint64_t bytes = 0;
     if (!text || !setting) return 0;
     /* A thousand of a count is 1000, of bytes 1024. */

@@ -28,4 +28,8 @@ bool store_parse_choice(const char *text, const char *choices);
  * would (static storage) and KVT_E_CONFIG is returned. */
 kvt_status store_check_value(const kvt_setting *setting, const char *text, const char **reason_out);
 
+/* The row of a key, which need not end with '\0', in the table of settings; NULL = there is none.
+ */
+const kvt_setting *base_setting_find(const char *key, size_t length);
+
 #endif

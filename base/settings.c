@@ -4,7 +4,8 @@
  *
  * This is the only place where a setting is declared; config.c checks values against it, the
  * command prints its help from it, and a test compares docs/CONFIGURATION.md with it. To add a
- * setting: add a row here and a row there. Constant data; any thread.
+ * setting: add a row here, a row there, and a row in the table of the struct that it fills
+ * (settings_fields.h). Constant data; any thread.
  */
 #include <kvterrace/config.h>
 

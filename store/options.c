@@ -7,6 +7,7 @@
  *
  * Thread rule: one thread at a time per object.
  */
+#include "base/settings_fields.h"
 #include "estimator/profile/profile.h"
 
 #include <kvterrace/kvterrace.h>
@@ -16,37 +17,93 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* ---- what each setting fills ---- */
+
+enum { STORE_WITH_PROFILE = 1, STORE_WITH_LADDER = 2 };
+
+#define STORE_FIELD(name, member) STORE_FIELD_WITH(name, member, 0)
+#define STORE_FIELD_WITH(name, member, mode)                                                       \
+    SETTINGS_FIELD(kvt_store_options, "store." name, member, .modes = (mode))
+
+static const settings_field store_fields[] = {
+    STORE_FIELD_WITH("profile_foreign", profile_foreign, STORE_WITH_PROFILE),
+    STORE_FIELD_WITH("learn", learn, STORE_WITH_PROFILE),
+    STORE_FIELD_WITH("learn_interval", learn_seconds, STORE_WITH_PROFILE),
+    STORE_FIELD("ladder", ladder),
+    STORE_FIELD_WITH("loss_limit", loss_limit, STORE_WITH_LADDER),
+    STORE_FIELD("format", format),
+    STORE_FIELD("lossless", lossless),
+    STORE_FIELD("alpha", alpha_seconds),
+    STORE_FIELD("half_life", half_life_seconds),
+    STORE_FIELD("hysteresis", hysteresis),
+    STORE_FIELD("holes", holes),
+    STORE_FIELD("high_watermark", high_watermark),
+    STORE_FIELD("low_watermark", low_watermark),
+    STORE_FIELD("staging", staging_bytes),
+    STORE_FIELD("put_staging", put_staging_bytes),
+    STORE_FIELD("put_backlog", put_backlog_seconds),
+    STORE_FIELD("tick", tick_seconds),
+    STORE_FIELD("move_rate", move_bytes_per_s),
+    STORE_FIELD("moves_per_tick", moves_per_tick),
+    STORE_FIELD("seed", seed),
+    STORE_FIELD("get_deadline", get_deadline_seconds),
+    STORE_FIELD("copies", copies),
+    STORE_FIELD("follow_symlinks", follow_symlinks),
+    STORE_FIELD("handle_seed", handle_seed),
+    STORE_FIELD("close_deadline", close_deadline_seconds),
+    STORE_FIELD("persist_rate", persist_bytes_per_s),
+};
+
+#define TIER_FIELD(name, member, ...)                                                              \
+    SETTINGS_FIELD(kvt_tier_options, "tier.*." name, member, __VA_ARGS__)
+
+static const settings_field tier_fields[] = {
+    TIER_FIELD("unit", unit_bytes, .modes = 0),
+    TIER_FIELD("striping", striping, .modes = 0),
+    TIER_FIELD("rebalance_rate", rebalance_bytes_per_s, .modes = 0),
+    TIER_FIELD("reweigh", weights_fixed, .negated = true),
+};
+
+/* Kinds of back ends. */
+enum { DEVICE_FILE = 1, DEVICE_DRIVE = 2, DEVICE_MEMORY = 4, DEVICE_HBM = 8 };
+
+#define DEVICE_FIELD(name, member, mode)                                                           \
+    SETTINGS_FIELD(kvt_device_config, "device.*." name, member, .modes = (mode))
+
+static const settings_field device_fields[] = {
+    DEVICE_FIELD("buffered", buffered, DEVICE_FILE),
+    SETTINGS_FIELD(kvt_device_config, "device.*.prewrite", sparse, .modes = DEVICE_FILE,
+                   .negated = true),
+    DEVICE_FIELD("synchronous", synchronous, DEVICE_DRIVE),
+    DEVICE_FIELD("trim", trim, DEVICE_DRIVE),
+    DEVICE_FIELD("node", node, DEVICE_MEMORY),
+    DEVICE_FIELD("gpu", gpu, DEVICE_HBM),
+    DEVICE_FIELD("capacity", capacity_bytes, 0),
+    DEVICE_FIELD("depth", depth, 0),
+    DEVICE_FIELD("emulated", emulated, 0),
+    DEVICE_FIELD("read_bandwidth", read_bytes_per_s, 0),
+    DEVICE_FIELD("write_bandwidth", write_bytes_per_s, 0),
+    DEVICE_FIELD("latency", latency_ns, 0),
+    DEVICE_FIELD("in_flight", in_flight_bytes_max, 0),
+    DEVICE_FIELD("write_budget", write_bytes_per_day, 0),
+    DEVICE_FIELD("timeout", timeout_ns, 0),
+};
+
+#define COUNT_OF(table) (sizeof(table) / sizeof(table)[0])
+
 void kvt_store_options_init(kvt_store_options *options)
 {
     memset(options, 0, sizeof *options);
     options->struct_size = sizeof *options;
     options->policy = "utility";
     options->variant.codec = KVT_CODEC_RAW;
-    options->lossless = true;
-    options->alpha_seconds = 10;
-    options->half_life_seconds = 300;
-    options->hysteresis = 1.25;
-    options->holes = KVT_HOLES_CONTIGUOUS;
+    options->put_staging_bytes = KVT_PUT_STAGING_AUTO;
+    settings_read(NULL, NULL, store_fields, COUNT_OF(store_fields), SETTINGS_ALL_MODES, options);
     kvt_status status = kvt_prefill_preset("llama-3.1-8b:a100", &options->prefill);
     assert(status == KVT_OK);
     (void)status;
-    options->high_watermark = 0.995;
-    options->low_watermark = 0.99;
-    options->staging_bytes = UINT64_C(256) << 20;
-    options->put_staging_bytes = KVT_PUT_STAGING_AUTO;
-    options->put_backlog_seconds = 10;
-    options->tick_seconds = 0.05;
-    options->moves_per_tick = 64;
-    options->seed = 1;
-    options->loss_limit = 0.01;
-    options->learn = true;
-    options->learn_seconds = 300;
-    options->copies = true;
-    options->close_deadline_seconds = 20;
-    options->persist_bytes_per_s = 32000000;
-    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
         options->tiers[tier].rebalance_bytes_per_s = 32000000;
-    }
 }
 
 const char *kvt_striping_name(kvt_striping striping)
@@ -91,13 +148,6 @@ static const char *options_keep(options_owner *owner, const char *text, kvt_stat
     return copy;
 }
 
-/* A count that is an index: one that does not fit is no device's. */
-static uint32_t options_count(kvt_config *config, const char *key)
-{
-    uint64_t count = kvt_config_bytes(config, key);
-    return count < UINT32_MAX ? (uint32_t)count : UINT32_MAX;
-}
-
 static int options_tier(const char *name)
 {
     for (int tier = KVT_TIER_HBM; name != NULL && tier < KVT_TIER_COUNT; tier++) {
@@ -106,74 +156,55 @@ static int options_tier(const char *name)
     return KVT_TIER_NONE;
 }
 
-/* The settings that one back end alone has; the path is a drive's. */
-static void options_read_place(kvt_config *config, const char *name, kvt_device_config *device)
+/* A text of one device, copied. */
+static const char *options_device_text(kvt_config *config, options_owner *owner, const char *name,
+                                       const char *field, kvt_status *status)
 {
     char key[96];
-    if (strcmp(device->backend, "memory") == 0) {
-        snprintf(key, sizeof key, "device.%s.node", name);
-        device->on_node = kvt_config_has(config, key);
-        if (device->on_node) device->node = options_count(config, key);
-    } else if (strcmp(device->backend, "hbm") == 0) {
-        snprintf(key, sizeof key, "device.%s.gpu", name);
-        device->gpu = options_count(config, key);
-    }
+    snprintf(key, sizeof key, "device.%s.%s", name, field);
+    return options_keep(owner, kvt_config_text(config, key), status);
+}
+
+/* What kind of back end a device has, for the settings that one kind alone has. */
+static uint32_t options_backend_modes(const char *backend)
+{
+    if (strcmp(backend, "file") == 0) return DEVICE_FILE | DEVICE_DRIVE;
+    if (strcmp(backend, "nvme") == 0) return DEVICE_DRIVE;
+    if (strcmp(backend, "memory") == 0) return DEVICE_MEMORY;
+    return strcmp(backend, "hbm") == 0 ? DEVICE_HBM : 0;
 }
 
 /* One [device.NAME] section. */
 static kvt_status options_read_device(kvt_config *config, options_owner *owner, const char *name,
                                       kvt_device_config *device, char *message, size_t message_size)
 {
-    char key[96];
+    char node[96];
     kvt_status status = KVT_OK;
-    memset(device, 0, sizeof *device);
-    device->struct_size = sizeof *device;
-#define DEVICE_KEY(field) (snprintf(key, sizeof key, "device.%s." field, name), key)
+    *device = (kvt_device_config){.struct_size = sizeof *device};
     device->name = options_keep(owner, name, &status);
-    device->backend = options_keep(owner, kvt_config_text(config, DEVICE_KEY("backend")), &status);
+    device->backend = options_device_text(config, owner, name, "backend", &status);
     if (status != KVT_OK) return status;
     if (device->backend == NULL) {
         snprintf(message, message_size, "device.%s.backend is not set", name);
         return KVT_E_CONFIG;
     }
-    bool file = strcmp(device->backend, "file") == 0;
-    bool drive = file || strcmp(device->backend, "nvme") == 0;
-    if (file) {
-        device->buffered = kvt_config_switch(config, DEVICE_KEY("buffered"));
-        device->sparse = !kvt_config_switch(config, DEVICE_KEY("prewrite"));
+    uint32_t modes = options_backend_modes(device->backend);
+    bool drive = (modes & DEVICE_DRIVE) != 0;
+    settings_read(config, name, device_fields, COUNT_OF(device_fields), modes, device);
+    if (drive) device->path = options_device_text(config, owner, name, "path", &status);
+    if (status != KVT_OK) return status;
+    if ((modes & DEVICE_FILE) != 0)
         device->follow_symlinks = kvt_config_switch(config, "store.follow_symlinks");
-    }
-    if (drive) {
-        device->path = options_keep(owner, kvt_config_text(config, DEVICE_KEY("path")), &status);
-        device->synchronous = kvt_config_switch(config, DEVICE_KEY("synchronous"));
-        device->trim = kvt_config_switch(config, DEVICE_KEY("trim"));
-        if (status == KVT_OK && device->path == NULL) {
-            snprintf(message, message_size, "device.%s.path is not set", name);
-            status = KVT_E_CONFIG;
-        }
-    }
-    options_read_place(config, name, device);
-    device->capacity_bytes = kvt_config_bytes(config, DEVICE_KEY("capacity"));
-    if (status == KVT_OK && !drive && device->capacity_bytes == 0) {
-        snprintf(message, message_size, "device.%s.capacity is not set", name);
-        status = KVT_E_CONFIG;
-    }
-    uint64_t depth = kvt_config_bytes(config, DEVICE_KEY("depth"));
-    if (status == KVT_OK && depth > 4096) {
-        snprintf(message, message_size, "device.%s.depth is above 4096", name);
-        status = KVT_E_CONFIG;
-    }
-    device->depth = (uint32_t)depth;
-    device->emulated = kvt_config_switch(config, DEVICE_KEY("emulated"));
-    device->read_bytes_per_s = kvt_config_bytes(config, DEVICE_KEY("read_bandwidth"));
-    device->write_bytes_per_s = kvt_config_bytes(config, DEVICE_KEY("write_bandwidth"));
-    device->latency_ns = (uint64_t)(kvt_config_number(config, DEVICE_KEY("latency")) * 1e9);
-    device->in_flight_bytes_max = kvt_config_bytes(config, DEVICE_KEY("in_flight"));
-    device->write_bytes_per_day = kvt_config_bytes(config, DEVICE_KEY("write_budget"));
-    double timeout = kvt_config_number(config, DEVICE_KEY("timeout"));
-    device->timeout_ns = timeout > 0 ? (uint64_t)(timeout * 1e9) : UINT64_MAX;
-#undef DEVICE_KEY
-    return status;
+    snprintf(node, sizeof node, "device.%s.node", name);
+    device->on_node = (modes & DEVICE_MEMORY) != 0 && kvt_config_has(config, node);
+    if (device->timeout_ns == 0) device->timeout_ns = UINT64_MAX;
+    const char *fault = drive && device->path == NULL           ? "path is not set"
+                        : !drive && device->capacity_bytes == 0 ? "capacity is not set"
+                        : device->depth > 4096                  ? "depth is above 4096"
+                                                                : NULL;
+    if (fault == NULL) return KVT_OK;
+    snprintf(message, message_size, "device.%s.%s", name, fault);
+    return KVT_E_CONFIG;
 }
 
 static size_t options_count_devices(const kvt_config *config)
@@ -227,19 +258,12 @@ static kvt_status options_read_tiers(kvt_config *config, kvt_store_options *opti
 #define TIER_KEY(field) (snprintf(key, sizeof key, "tier.%s." field, kvt_tier_name(tier)), key)
         one->capacity_bytes = kvt_config_bytes(config, TIER_KEY("capacity"));
         if (one->capacity_bytes == 0 && one->device_count == 0) continue;
-        uint64_t unit = kvt_config_bytes(config, TIER_KEY("unit"));
-        if (unit == 0 || unit % 4096 != 0 || unit > (UINT64_C(1) << 30)) {
+        settings_read(config, kvt_tier_name(tier), tier_fields, COUNT_OF(tier_fields), 0, one);
+        if (one->unit_bytes == 0 || one->unit_bytes % 4096 != 0 || one->unit_bytes > (1u << 30)) {
             snprintf(message, message_size, "tier.%s.unit is not a multiple of 4 KiB up to 1 GiB",
                      kvt_tier_name(tier));
             return KVT_E_CONFIG;
         }
-        one->unit_bytes = (uint32_t)unit;
-        const char *striping = kvt_config_text(config, TIER_KEY("striping"));
-        while (strcmp(striping, kvt_striping_name(one->striping)) != 0) {
-            one->striping++; /* the settings were checked against the names */
-        }
-        one->rebalance_bytes_per_s = kvt_config_bytes(config, TIER_KEY("rebalance_rate"));
-        one->weights_fixed = !kvt_config_switch(config, TIER_KEY("reweigh"));
         one->emulated = tier == KVT_TIER_HBM && one->device_count == 0 &&
                         kvt_config_switch(config, TIER_KEY("emulated"));
 #undef TIER_KEY
@@ -322,7 +346,6 @@ static kvt_status options_read_ladder(kvt_config *config, options_owner *owner,
                                       size_t message_size)
 {
     kvt_status status = KVT_OK;
-    options->ladder = strcmp(kvt_config_text(config, "store.ladder"), "calibrated") == 0;
     if (!options->ladder) return KVT_OK;
     const char *layout = kvt_config_text(config, "store.ladder_layout");
     if (options->profile_path == NULL || layout == NULL) {
@@ -341,7 +364,6 @@ static kvt_status options_read_ladder(kvt_config *config, options_owner *owner,
         options_keep(owner, kvt_config_text(config, "store.ladder_model"), &status);
     options->ladder_class =
         options_keep(owner, kvt_config_text(config, "store.ladder_class"), &status);
-    options->loss_limit = kvt_config_number(config, "store.loss_limit");
     return status;
 }
 
@@ -351,40 +373,14 @@ static kvt_status options_read_store(kvt_config *config, options_owner *owner,
     kvt_status status = KVT_OK;
     options->catalog_path = options_keep(owner, kvt_config_text(config, "store.catalog"), &status);
     options->profile_path = options_keep(owner, kvt_config_text(config, "store.profile"), &status);
-    if (options->profile_path != NULL) {
-        options->profile_foreign = kvt_config_switch(config, "store.profile_foreign");
-        options->learn = kvt_config_switch(config, "store.learn");
-        options->learn_seconds = kvt_config_number(config, "store.learn_interval");
-    }
-    options->format = kvt_config_switch(config, "store.format");
     options->policy = options_keep(owner, kvt_config_text(config, "store.policy"), &status);
     if (status != KVT_OK) return status;
     status = kvt_variant_parse(kvt_config_text(config, "store.variant"), &options->variant);
     if (status != KVT_OK) return KVT_E_CONFIG;
-    options->lossless = kvt_config_switch(config, "store.lossless");
-    options->alpha_seconds = kvt_config_number(config, "store.alpha");
-    options->half_life_seconds = kvt_config_number(config, "store.half_life");
-    options->hysteresis = kvt_config_number(config, "store.hysteresis");
-    options->holes = strcmp(kvt_config_text(config, "store.holes"), "mixed") == 0
-                         ? KVT_HOLES_MIXED
-                         : KVT_HOLES_CONTIGUOUS;
-    options->high_watermark = kvt_config_number(config, "store.high_watermark");
-    options->low_watermark = kvt_config_number(config, "store.low_watermark");
-    options->staging_bytes = kvt_config_bytes(config, "store.staging");
-    if (kvt_config_has(config, "store.put_staging"))
-        options->put_staging_bytes = kvt_config_bytes(config, "store.put_staging");
-    options->put_backlog_seconds = kvt_config_number(config, "store.put_backlog");
-    options->tick_seconds = kvt_config_number(config, "store.tick");
-    options->move_bytes_per_s = kvt_config_bytes(config, "store.move_rate");
-    uint64_t moves = kvt_config_bytes(config, "store.moves_per_tick");
-    options->moves_per_tick = moves > UINT32_MAX ? UINT32_MAX : (uint32_t)moves;
-    options->seed = kvt_config_bytes(config, "store.seed");
-    options->get_deadline_seconds = kvt_config_number(config, "store.get_deadline");
-    options->copies = kvt_config_switch(config, "store.copies");
-    options->follow_symlinks = kvt_config_switch(config, "store.follow_symlinks");
-    options->handle_seed = kvt_config_bytes(config, "store.handle_seed");
-    options->close_deadline_seconds = kvt_config_number(config, "store.close_deadline");
-    options->persist_bytes_per_s = kvt_config_bytes(config, "store.persist_rate");
+    uint32_t modes = options->profile_path != NULL ? STORE_WITH_PROFILE : 0;
+    if (strcmp(kvt_config_text(config, "store.ladder"), "calibrated") == 0)
+        modes |= STORE_WITH_LADDER;
+    settings_read(config, NULL, store_fields, COUNT_OF(store_fields), modes, options);
     return KVT_OK;
 }
 

@@ -5,7 +5,10 @@
  */
 #include "replay.h"
 
+#include "base/settings_fields.h"
+
 #include <assert.h>
+#include <float.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -27,9 +30,8 @@ static const replay_tier options_default_tier[KVT_TIER_COUNT] = {
  * them, so they get the seconds of a long one. */
 #define OPTIONS_WRITE_LAG_SECONDS 10.0
 
-/* What a store allows puts that have returned (docs/STORE.md, Put), and one core's copy. */
-#define OPTIONS_PUT_BACKLOG_SECONDS 10.0
-#define OPTIONS_COPY_BYTES_PER_S    5e9
+/* One core's copy. */
+#define OPTIONS_COPY_BYTES_PER_S 5e9
 
 static const char *const tier_keys[KVT_TIER_COUNT][5] = {
     [KVT_TIER_HBM] = {"tier.hbm.capacity", "tier.hbm.read_bandwidth", "tier.hbm.write_bandwidth",
@@ -72,30 +74,62 @@ static void options_add_raw(replay_options *options)
     options->model.parallel_codecs = 1;
 }
 
+/* ---- what each setting fills ---- */
+
+/* A live replay drives a store, which reads its own settings; a simulation stands for one. */
+enum { OPTIONS_LIVE = 1, OPTIONS_SIMULATED = 2, OPTIONS_STORE_MODEL = 4, OPTIONS_WITH_LADDER = 8 };
+
+#define OPTIONS_FIELD(name, member, mode)                                                          \
+    SETTINGS_FIELD(replay_options, name, member, .modes = (mode))
+#define OPTIONS_RANGE(name, member, mode, from, to, words)                                         \
+    SETTINGS_FIELD(replay_options, name, member, .modes = (mode), .least = (from), .most = (to),   \
+                   .range = (words))
+
+static const settings_field options_fields[] = {
+    OPTIONS_RANGE("replay.servers", servers, 0, 1, 65536, "1 to 65536"),
+    OPTIONS_RANGE("replay.bytes_per_token", bytes_per_token, 0, 1, 1 << 28, "1 byte to 256 MiB"),
+    OPTIONS_RANGE("replay.block_tokens", block_tokens, 0, 1, 65536, "1 to 65536"),
+    OPTIONS_RANGE("replay.scale", scale, OPTIONS_LIVE, DBL_MIN, 1, "above 0, up to 1"),
+    OPTIONS_RANGE("replay.warmup", warmup, 0, 0, 1 - DBL_EPSILON / 2, "0 up to below 1"),
+    OPTIONS_RANGE("replay.explain", explain, OPTIONS_SIMULATED, 0, REPLAY_EXPLAIN_MAX,
+                  "at most 32"),
+    OPTIONS_RANGE("replay.seeds", seeds, 0, 1, 1000, "1 to 1000"),
+    OPTIONS_RANGE("replay.sensitivity", sensitivity, OPTIONS_WITH_LADDER, 0, 4, "0 to 4"),
+    OPTIONS_RANGE("replay.repeatability", repeatability, OPTIONS_WITH_LADDER, 0, 1, "0 to 1"),
+    OPTIONS_RANGE("replay.loss_limit", loss_limit, OPTIONS_WITH_LADDER, 0, 1, "0 to 1"),
+    OPTIONS_FIELD("replay.seed", seed, 0),
+    OPTIONS_FIELD("replay.overlap", overlap, 0),
+    OPTIONS_FIELD("replay.limit", limit, 0),
+    OPTIONS_FIELD("replay.partial_blocks", partial_exact, OPTIONS_SIMULATED),
+    OPTIONS_FIELD("replay.bounds", bounds, OPTIONS_SIMULATED),
+    OPTIONS_FIELD("replay.store_model", store_model, OPTIONS_SIMULATED),
+    OPTIONS_FIELD("store.put_staging", put_staging_bytes, OPTIONS_STORE_MODEL),
+    OPTIONS_FIELD("store.put_backlog", put_backlog_seconds, OPTIONS_STORE_MODEL),
+    OPTIONS_FIELD("store.seed", policy_seed, 0),
+    OPTIONS_FIELD("store.alpha", alpha_seconds, 0),
+    OPTIONS_FIELD("store.half_life", half_life_seconds, 0),
+    OPTIONS_FIELD("store.hysteresis", hysteresis, 0),
+    OPTIONS_FIELD("store.holes", holes, 0),
+    OPTIONS_FIELD("store.high_watermark", high_watermark, 0),
+    OPTIONS_FIELD("store.low_watermark", low_watermark, 0),
+    OPTIONS_FIELD("store.moves_per_tick", moves_per_tick, 0),
+    OPTIONS_FIELD("store.move_rate", move_bytes_per_s, 0),
+};
+
+static void options_read_fields(kvt_config *config, uint32_t modes, replay_options *options)
+{
+    const size_t count = sizeof options_fields / sizeof options_fields[0];
+    settings_read(config, NULL, options_fields, count, modes, options);
+}
+
 void replay_options_init(replay_options *options)
 {
     memset(options, 0, sizeof *options);
-    options->servers = 8;
-    options->bytes_per_token = 131072;
-    options->block_tokens = 512;
-    options->scale = 1.0 / 256.0;
-    options->bounds = true;
-    options->seed = 1;
-    options->policy_seed = 1;
-    options->seeds = 1;
-    options->variant = options_raw();
-    options->alpha_seconds = 10.0;
-    options->half_life_seconds = 300.0;
-    options->hysteresis = 1.25;
-    options->high_watermark = 0.995;
-    options->low_watermark = 0.99;
-    options->tick_seconds = OPTIONS_TICK_SECONDS;
-    options->loss_limit = 1.0;
-    options->repeatability = 1.0;
-    options->moves_per_tick = 64;
-    options->write_lag_seconds = OPTIONS_WRITE_LAG_SECONDS;
     options->put_staging_bytes = KVT_PUT_STAGING_AUTO;
-    options->put_backlog_seconds = OPTIONS_PUT_BACKLOG_SECONDS;
+    options_read_fields(NULL, SETTINGS_ALL_MODES, options);
+    options->variant = options_raw();
+    options->tick_seconds = OPTIONS_TICK_SECONDS;
+    options->write_lag_seconds = OPTIONS_WRITE_LAG_SECONDS;
     options->copy_bytes_per_s = OPTIONS_COPY_BYTES_PER_S;
     options_add_raw(options);
     kvt_status status = kvt_prefill_preset("llama-3.1-8b:a100", &options->model.prefill);
@@ -114,25 +148,10 @@ void replay_options_free(replay_options *options)
     memset(options, 0, sizeof *options);
 }
 
-static const char *options_range_fault(const replay_options *o)
+static const char *options_tick_fault(double seconds)
 {
-    if (o->servers < 1 || o->servers > 65536) return "replay.servers: 1 to 65536";
-    if (o->bytes_per_token < 1 || o->bytes_per_token > (1u << 28)) {
-        return "replay.bytes_per_token: 1 byte to 256 MiB";
-    }
-    if (o->block_tokens < 1 || o->block_tokens > 65536) return "replay.block_tokens: 1 to 65536";
-    if (!(o->scale > 0.0 && o->scale <= 1.0)) return "replay.scale: above 0, up to 1";
-    if (!(o->warmup >= 0.0 && o->warmup < 1.0)) return "replay.warmup: 0 up to below 1";
-    if (o->explain > REPLAY_EXPLAIN_MAX) return "replay.explain: at most 32";
-    if (o->seeds < 1 || o->seeds > 1000) return "replay.seeds: 1 to 1000";
-    if (!(o->sensitivity >= 0.0 && o->sensitivity <= 4.0)) return "replay.sensitivity: 0 to 4";
-    if (!(o->repeatability >= 0.0 && o->repeatability <= 1.0)) {
-        return "replay.repeatability: 0 to 1";
-    }
-    if (!(o->loss_limit >= 0.0 && o->loss_limit <= 1.0)) return "replay.loss_limit: 0 to 1";
-    if (!(o->tick_seconds >= 0.0 && o->tick_seconds <= 1e6)) return "store.tick: 0 to 1e6 s";
-    if (o->tick_seconds > 0.0 && o->tick_seconds < 1e-3) return "store.tick: 0, or 1 ms and more";
-    return NULL;
+    if (!(seconds >= 0.0 && seconds <= 1e6)) return "store.tick: 0 to 1e6 s";
+    return seconds > 0.0 && seconds < 1e-3 ? "store.tick: 0, or 1 ms and more" : NULL;
 }
 
 static bool options_affine_is_sound(const kvt_affine *affine)
@@ -144,7 +163,13 @@ static bool options_affine_is_sound(const kvt_affine *affine)
 
 kvt_status replay_options_check(replay_options *options, char *message, size_t message_size)
 {
-    const char *fault = options_range_fault(options);
+    const size_t count = sizeof options_fields / sizeof options_fields[0];
+    const settings_field *outside = settings_out_of_range(options_fields, count, options);
+    if (outside != NULL) {
+        snprintf(message, message_size, "%s: %s", outside->setting, outside->range);
+        return KVT_E_CONFIG;
+    }
+    const char *fault = options_tick_fault(options->tick_seconds);
     for (int tier = 1; tier < KVT_TIER_COUNT && fault == NULL; tier++) {
         const replay_tier *model = &options->tiers[tier];
         options->model.present[tier] = model->capacity_bytes > 0;
@@ -394,9 +419,7 @@ static kvt_status options_read_ladder(kvt_config *config, kvt_profile *profile, 
     }
     if (status != KVT_OK) return status;
     snprintf(options->ladder, sizeof options->ladder, "%s", path);
-    options->sensitivity = kvt_config_number(config, "replay.sensitivity");
-    options->repeatability = kvt_config_number(config, "replay.repeatability");
-    options->loss_limit = kvt_config_number(config, "replay.loss_limit");
+    options_read_fields(config, OPTIONS_WITH_LADDER, options);
     options_note(options, "Forms, sizes and losses come from %s.", path);
     return KVT_OK;
 }
@@ -498,59 +521,15 @@ static kvt_status options_read_prefill(kvt_config *config, kvt_profile *profile,
                                 message_size);
 }
 
-static uint32_t options_count(kvt_config *config, const char *key)
-{
-    uint64_t value = kvt_config_bytes(config, key);
-    return value > UINT32_MAX ? UINT32_MAX : (uint32_t)value;
-}
-
-/* The bounds of puts are a store's settings; a plain simulation has none. */
-static void options_read_store_model(kvt_config *config, replay_options *options)
-{
-    options->store_model = kvt_config_switch(config, "replay.store_model");
-    if (!options->store_model) return;
-    if (kvt_config_has(config, "store.put_staging"))
-        options->put_staging_bytes = kvt_config_bytes(config, "store.put_staging");
-    options->put_backlog_seconds = kvt_config_number(config, "store.put_backlog");
-}
-
 static void options_read_plain(kvt_config *config, bool live, replay_options *options)
 {
-    options->servers = options_count(config, "replay.servers");
-    options->bytes_per_token = kvt_config_bytes(config, "replay.bytes_per_token");
-    options->block_tokens = options_count(config, "replay.block_tokens");
-    options->seed = kvt_config_bytes(config, "replay.seed");
-    options->policy_seed = kvt_config_bytes(config, "store.seed");
-    options->warmup = kvt_config_number(config, "replay.warmup");
-    options->overlap = kvt_config_switch(config, "replay.overlap");
-    options->seeds = options_count(config, "replay.seeds");
-    options->limit = kvt_config_bytes(config, "replay.limit");
+    options_read_fields(config, live ? OPTIONS_LIVE : OPTIONS_SIMULATED, options);
+    /* The bounds of puts are a store's settings; a plain simulation has none. */
+    if (!live && options->store_model) options_read_fields(config, OPTIONS_STORE_MODEL, options);
     options->plan_log = kvt_config_text(config, "replay.plan_log");
-    if (!live) {
-        options->partial_exact =
-            strcmp(kvt_config_text(config, "replay.partial_blocks"), "exact") == 0;
-    }
-    if (live && kvt_config_has(config, "replay.scale")) {
-        options->scale = kvt_config_number(config, "replay.scale");
-    }
-    options->alpha_seconds = kvt_config_number(config, "store.alpha");
-    options->half_life_seconds = kvt_config_number(config, "store.half_life");
-    options->hysteresis = kvt_config_number(config, "store.hysteresis");
-    if (!live) {
-        options->bounds = kvt_config_switch(config, "replay.bounds");
-        options->explain = options_count(config, "replay.explain");
-        options_read_store_model(config, options);
-    }
-    options->holes = strcmp(kvt_config_text(config, "store.holes"), "mixed") == 0
-                         ? KVT_HOLES_MIXED
-                         : KVT_HOLES_CONTIGUOUS;
-    options->high_watermark = kvt_config_number(config, "store.high_watermark");
-    options->low_watermark = kvt_config_number(config, "store.low_watermark");
-    options->moves_per_tick = options_count(config, "store.moves_per_tick");
-    options->move_bytes_per_s = kvt_config_bytes(config, "store.move_rate");
-    if (live || kvt_config_has(config, "store.tick")) {
+    /* A simulation's rounds are further apart unless they are set. */
+    if (live || kvt_config_has(config, "store.tick"))
         options->tick_seconds = kvt_config_number(config, "store.tick");
-    }
 }
 
 kvt_status replay_options_read(kvt_config *config, bool live, replay_options *options,
@@ -613,29 +592,36 @@ kvt_status replay_settings_check(kvt_config *config, char *message, size_t messa
     return replay_generator_check(&generator, message, message_size);
 }
 
+#define GENERATOR_FIELD(name, member) SETTINGS_FIELD(replay_generator, name, member, .modes = 0)
+
+static const settings_field generator_fields[] = {
+    GENERATOR_FIELD("workload.rate", requests_per_s),
+    GENERATOR_FIELD("workload.requests", requests),
+    GENERATOR_FIELD("workload.contexts", contexts),
+    GENERATOR_FIELD("workload.zipf", zipf),
+    GENERATOR_FIELD("workload.tokens_median", tokens_median),
+    GENERATOR_FIELD("workload.tokens_sigma", tokens_sigma),
+    GENERATOR_FIELD("workload.tokens_max", tokens_max),
+    GENERATOR_FIELD("workload.turns_mean", turns_mean),
+    GENERATOR_FIELD("workload.turn_tokens", turn_tokens),
+    GENERATOR_FIELD("workload.system_tokens", system_tokens),
+    GENERATOR_FIELD("workload.think_time", think_seconds),
+    GENERATOR_FIELD("replay.block_tokens", block_tokens),
+    GENERATOR_FIELD("replay.seed", seed),
+    GENERATOR_FIELD("workload.drift", drift_per_s),
+    GENERATOR_FIELD("workload.scan_rate", scan.per_s),
+    GENERATOR_FIELD("workload.scan_time", scan.window_seconds),
+    GENERATOR_FIELD("workload.scan_period", scan.period_seconds),
+    GENERATOR_FIELD("workload.crowd_rate", crowd.per_s),
+    GENERATOR_FIELD("workload.crowd_time", crowd.window_seconds),
+    GENERATOR_FIELD("workload.crowd_period", crowd.period_seconds),
+};
+
 void replay_generator_read(kvt_config *config, replay_generator *generator)
 {
-    *generator = (replay_generator){
-        .requests_per_s = kvt_config_number(config, "workload.rate"),
-        .requests = kvt_config_bytes(config, "workload.requests"),
-        .contexts = options_count(config, "workload.contexts"),
-        .zipf = kvt_config_number(config, "workload.zipf"),
-        .tokens_median = (double)kvt_config_bytes(config, "workload.tokens_median"),
-        .tokens_sigma = kvt_config_number(config, "workload.tokens_sigma"),
-        .tokens_max = options_count(config, "workload.tokens_max"),
-        .turns_mean = kvt_config_number(config, "workload.turns_mean"),
-        .turn_tokens = (double)kvt_config_bytes(config, "workload.turn_tokens"),
-        .system_tokens = options_count(config, "workload.system_tokens"),
-        .think_seconds = kvt_config_number(config, "workload.think_time"),
-        .block_tokens = options_count(config, "replay.block_tokens"),
-        .seed = kvt_config_bytes(config, "replay.seed"),
-        .drift_per_s = kvt_config_number(config, "workload.drift"),
-        .scan = {.per_s = kvt_config_number(config, "workload.scan_rate"),
-                 .window_seconds = kvt_config_number(config, "workload.scan_time"),
-                 .period_seconds = kvt_config_number(config, "workload.scan_period")},
-        .crowd = {.per_s = kvt_config_number(config, "workload.crowd_rate"),
-                  .window_seconds = kvt_config_number(config, "workload.crowd_time"),
-                  .period_seconds = kvt_config_number(config, "workload.crowd_period")}};
+    memset(generator, 0, sizeof *generator);
+    settings_read(config, NULL, generator_fields,
+                  sizeof generator_fields / sizeof generator_fields[0], 0, generator);
     uint64_t limit = kvt_config_bytes(config, "replay.limit");
     if (limit > 0 && limit < generator->requests) generator->requests = limit;
 }
