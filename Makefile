@@ -2,7 +2,7 @@
 # Short names for the common jobs; CMake does the work. Each job sets the machine up first, which
 # costs nothing when everything is there. `make check` is what CI runs.
 .PHONY: help build demo test test-nvme check lint format bench fuzz asan tsan install clean
-.PHONY: setup configure torture soak
+.PHONY: setup configure torture soak test-docs
 .DEFAULT_GOAL := help
 
 BUILD := build
@@ -36,6 +36,7 @@ help:
 	@echo "make torture  kills, power cuts and faults at length (CYCLES=1000 SEED=1), about 15 minutes"
 	@echo "make soak     16 threads, device changes and load from outside (SECONDS=1800)"
 	@echo "make test-nvme  the nvme tests, in an emulated machine with four drives"
+	@echo "make test-docs  runs the commands of README and GUIDE as they are written, minutes"
 	@echo "make fuzz     the fuzz targets, a fixed number of inputs each"
 	@echo "make install  into PREFIX ($(PREFIX))"
 	@echo "make clean    removes build/"
@@ -75,6 +76,11 @@ soak: configure
 
 check:
 	@.ci/run
+
+test-docs: build
+	@$(STEP)/build-drives.log "Building the emulated drive" $(CMAKE) --build --preset release \
+		--target emulated_drive
+	@tests/docs.sh $(BUILD)
 
 lint: build
 	@tools/bootstrap.sh lint

@@ -43,6 +43,7 @@ static int guard_wait(pid_t child, const sigset_t *before)
     }
     bench_scratch_remove();
     if (command_interrupted()) {
+        if (isatty(STDERR_FILENO) == 1) fputs("\r\033[K", stderr); /* the child's bar */
         return command_finish(command_fail(KVT_E_CANCELLED, "interrupted"));
     }
     if (ended == child && WIFEXITED(status)) return WEXITSTATUS(status);

@@ -35,10 +35,20 @@ static const char *progress_left(char text[32], double done, uint64_t elapsed_ns
     return text;
 }
 
+void progress_end(command_progress *progress)
+{
+    if (progress->drawn) fputs("\r\033[K", stderr);
+    progress->drawn = false;
+}
+
 void progress_update(command_progress *progress, double done, const char *what)
 {
     char cells[PROGRESS_CELLS + 1], left[32];
     if (!progress->shown) return;
+    if (done >= 1 && what == NULL) {
+        progress_end(progress);
+        return;
+    }
     const uint64_t now = base_clock_ns();
     if (progress->drawn && now - progress->drawn_ns < PROGRESS_STEP_NS) return;
     if (!(done >= 0)) done = 0;
@@ -57,10 +67,4 @@ bool progress_ask(void *context, double done, const char *what)
 {
     progress_update(context, done, what);
     return !command_interrupted();
-}
-
-void progress_end(command_progress *progress)
-{
-    if (progress->drawn) fputs("\r\033[K", stderr);
-    progress->drawn = false;
 }

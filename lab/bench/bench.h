@@ -28,7 +28,8 @@ typedef struct bench_options {
     uint32_t device_count;
     const char *scratch_folder; /* NULL = /var/tmp */
 
-    /* Told of the share that is done, [0,1], and of what is at work; or NULL. */
+    /* Told of the share that is done, [0,1], and of what is at work, 1 before the results are
+     * printed; or NULL. */
     void (*progress)(void *context, double done, const char *what);
     void *progress_context;
 } bench_options;

@@ -204,6 +204,7 @@ kvt_status bench_codecs_run(const bench_codecs_options *options, char *message, 
         status = codecs_measure(&results, first, last, message, message_size);
         codecs_cpu_force(codecs_cpu_best());
     }
+    if (options->progress != NULL) options->progress(options->progress_context, 1, NULL);
     if (status == KVT_OK) status = codecs_report(&results);
     for (uint32_t i = 0; i < results.source_count; i++)
         free(results.sources[i].losses);

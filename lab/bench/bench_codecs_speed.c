@@ -354,6 +354,11 @@ kvt_status bench_codecs_time(bench_codec_results *results, codecs_cpu first, cod
         for (uint32_t i = 0; status == KVT_OK && i < results->variant_count; i++) {
             const bench_codec_variant *variant = &results->variants[i];
             if (variant->merged || (isa != (int)last && !variant->everywhere)) continue;
+            if (results->options->progress != NULL)
+                results->options->progress(results->options->progress_context,
+                                           ((int)last - isa + (double)i / results->variant_count) /
+                                               (last - first + 1.0),
+                                           codecs_cpu_name((codecs_cpu)isa));
             status = speed_variant(run, i, (codecs_cpu)isa);
             status = bench_codecs_blame(status, variant, codecs_cpu_name((codecs_cpu)isa), message,
                                         message_size);

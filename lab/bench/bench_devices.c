@@ -140,6 +140,7 @@ static int bench_given_devices(const bench_options *options, bench_device_result
         const kvt_device_config *config = &options->devices[i];
         const char *backend = config->backend != NULL ? config->backend : "";
         bool keeps = strcmp(backend, "file") == 0 || strcmp(backend, "nvme") == 0;
+        bench_tell(options, i, options->device_count + 1, config->name);
         bool overwrite = !keeps || (options->overwrite != NULL && options->overwrite[i]);
         if (bench_device(config, overwrite, results->iterations,
                          &results->rows[results->row_count]))
@@ -265,11 +266,13 @@ int bench_devices_run(const bench_options *options)
     if (devices != 0 || bench_fast_paths(options, &results) != 0) code = 1;
     const kvt_striping layouts[] = {KVT_STRIPE_PROPORTIONAL, KVT_STRIPE_EQUAL};
     for (int i = 0; i < 2; i++) {
+        bench_tell(options, device_rows + i / 2.0, device_rows + 1, "stripes");
         if (bench_stripe(layouts[i], results.iterations, &results.rows[results.row_count]) != 0)
             code = 1;
         else
             results.row_count++;
     }
+    bench_tell(options, 1, 1, NULL);
     if (bench_devices_report(options, &results) != 0) code = 1;
     free(results.rows);
     free(results.fast_rows);

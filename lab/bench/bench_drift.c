@@ -293,10 +293,13 @@ int bench_drift_run(const bench_options *options)
         return drift_complain(site.folder, KVT_E_IO, strerror(errno));
     snprintf(site.catalog, sizeof site.catalog, "%s/catalog.db", site.folder);
     int code = drift_open(&site);
+    bench_tell(options, 0, 2, "a drive slows");
     if (code == 0) code = bench_drift_slowing(&site, &slowing);
+    bench_tell(options, 1, 2, "a drive vanishes");
     if (code == 0) code = bench_drift_vanishing(&site, &vanishing);
     kvt_close(site.store);
     bench_scratch_remove();
+    bench_tell(options, 1, 1, NULL);
     if (code == 0) code = bench_drift_report(options, &site, &slowing, &vanishing);
     bool sound = slowing.wrong == 0 && vanishing.wrong == 0 && vanishing.unreadable_else == 0;
     if (code == 0 && !sound) code = drift_complain("reads", KVT_E_CORRUPT, "wrong or lost");

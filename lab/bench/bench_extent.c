@@ -236,7 +236,7 @@ static uint64_t extent_size(extent_bench *bench)
     return ((uint64_t)1 << bits) + extent_random(bench) % ((uint64_t)1 << bits);
 }
 
-static void extent_work(extent_bench *bench, uint32_t operations)
+static void extent_work(extent_bench *bench, const bench_options *options, uint32_t operations)
 {
     for (uint32_t i = 0; bench->operations < operations; i++) {
         uint64_t what = extent_random(bench) % 100;
@@ -250,7 +250,9 @@ static void extent_work(extent_bench *bench, uint32_t operations)
             extent_trim(bench, extent_random(bench), extent_random(bench));
         else
             extent_adopt(bench, extent_random(bench) % (GRAINS + 8), extent_random(bench) % 12);
-        if (i % AUDIT_EVERY == AUDIT_EVERY / 2) extent_audit(bench);
+        if (i % AUDIT_EVERY != AUDIT_EVERY / 2) continue;
+        extent_audit(bench);
+        bench_tell(options, (double)bench->operations, operations, "operations");
     }
     extent_audit(bench);
 }
@@ -338,8 +340,9 @@ int bench_extent_run(const bench_options *options)
         fprintf(stderr, "kvterrace bench extent: out of memory\n");
         goto out;
     }
-    extent_work(&bench, operations);
+    extent_work(&bench, options, operations);
     extent_results results = extent_summary(&bench);
+    bench_tell(options, 1, 1, NULL);
     code = options->json ? extent_print_json(options->out, &bench, &results)
                          : extent_print(options->out, &bench, &results);
     if (bench.mismatches > 0) {

@@ -285,6 +285,8 @@ static kvt_status live_run_setting(live_bench *bench, uint32_t at)
         live_row *row = &results->rows[results->row_count];
         replay_result result;
         *row = (live_row){.setting = index, .policy = policy};
+        bench_tell(bench->options, at * results->policy_count + policy,
+                   results->setting_count * results->policy_count, live_policies[policy]);
         status = live_simulate_draws(bench, &options, live_policies[policy], &row->sim);
         if (status == KVT_OK)
             status = replay_run_live(&options, &bench->workload, &live, live_policies[policy],
@@ -340,6 +342,7 @@ int bench_live_run(const bench_options *options)
         results->policy_count = LIVE_POLICIES;
         status = live_run(&bench);
     }
+    bench_tell(options, 1, 1, NULL);
     int code = 1;
     if (status == KVT_OK) {
         live_judge(results);

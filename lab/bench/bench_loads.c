@@ -337,10 +337,14 @@ static int loads_run(const bench_options *options)
     kvt_store_stats stats = {.struct_size = sizeof stats};
     char message[256] = "";
     kvt_status status = loads_open(options, &site, message, sizeof message);
+    bench_tell(options, 0, LOADS_CASES + 1, "filling the store");
     if (status == KVT_OK) status = loads_fill(&site);
-    for (uint32_t i = 0; i < LOADS_CASES && status == KVT_OK; i++)
+    for (uint32_t i = 0; i < LOADS_CASES && status == KVT_OK; i++) {
+        bench_tell(options, i + 1, LOADS_CASES + 1, "loading");
         status = loads_case(&site, i, &rows[i]);
+    }
     if (status == KVT_OK) status = kvt_stats(site.store, &stats);
+    bench_tell(options, 1, 1, NULL);
     kvt_close(site.store);
     if (status != KVT_OK) return loads_complain(status, message);
     int code = options->json ? loads_print_json(options, &site, rows, &stats)

@@ -150,6 +150,12 @@ static kvt_status report_text(const policy_report *report)
     return ferror(out) ? KVT_E_IO : KVT_OK;
 }
 
+/* How many sizes are measured. */
+static double policy_sizes(const bench_policy_options *options)
+{
+    return options->entries != 0 || options->quick ? 1 : 3;
+}
+
 kvt_status bench_policy_run(const bench_policy_options *options, char *message, size_t message_size)
 {
     static const uint32_t sizes[] = {1000, 100000, 1000000};
@@ -167,9 +173,14 @@ kvt_status bench_policy_run(const bench_policy_options *options, char *message, 
         /* One seed is enough of what takes longest. */
         uint32_t here = entries >= 1000000 ? 1 : seeds;
         for (uint64_t seed = 1; seed <= here; seed++) {
+            if (options->progress != NULL)
+                options->progress(options->progress_context,
+                                  (i + (double)(seed - 1) / here) / policy_sizes(options),
+                                  entries >= 1000000 ? "a million entries" : "instances");
             kvt_status status = report_measure(&report, entries, seed, message, message_size);
             if (status != KVT_OK) return status;
         }
     }
+    if (options->progress != NULL) options->progress(options->progress_context, 1, NULL);
     return options->json ? report_json(&report) : report_text(&report);
 }

@@ -267,11 +267,13 @@ int bench_restart_run(const bench_options *options)
                              .behaviour = behaviour->name,
                              .killed = i % 2 != 0,
                              .hollow = entries >= RESTART_HOLLOW_FROM};
+        bench_tell(options, i, sizes * kinds * 2 + 1, behaviour->name);
         code = restart_run(options, behaviour, row);
         sound = sound && row->wrong == 0;
         if (options->iterations != 0 && i + 1 == kinds * 2) break;
     }
     if (code == 0) code = bench_restart_gets(options, gets);
+    bench_tell(options, 1, 1, NULL);
     if (code == 0) code = restart_report(options, rows, count, gets);
     (void)munmap(rows, RESTART_ROWS_MAX * sizeof *rows);
     return code == 0 && !sound ? 1 : code;

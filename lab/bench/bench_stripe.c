@@ -193,12 +193,17 @@ static int stripe_run(const bench_options *options, bench_stripe_results *result
     void *target = bench_buffer(buffer_bytes);
     int code = 0;
     if (source == NULL || target == NULL) code = stripe_complain("all", KVT_E_MEMORY, "");
-    for (uint32_t i = 0; i < results->drive_count && code == 0; i++)
+    for (uint32_t i = 0; i < results->drive_count && code == 0; i++) {
+        bench_tell(options, i, results->drive_count + LAYOUTS, "drives alone");
         code = stripe_alone(options, i, source, target, buffer_bytes, results);
-    for (int i = 0; i < LAYOUTS && code == 0; i++)
+    }
+    for (uint32_t i = 0; i < LAYOUTS && code == 0; i++) {
+        bench_tell(options, results->drive_count + i, results->drive_count + LAYOUTS, "pools");
         code = stripe_layout(options, stripe_layouts[i], source, target, buffer_bytes, results);
+    }
     free(source);
     free(target);
+    bench_tell(options, 1, 1, NULL);
     if (code == 0) code = bench_stripe_report(options, results);
     return code;
 }

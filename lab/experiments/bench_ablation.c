@@ -537,11 +537,14 @@ static int ablation_run_all(const bench_options *options, ablation_results *resu
     pthread_mutex_init(&run.mutex, NULL);
     pthread_cond_init(&run.changed, NULL);
     int code = ablation_give(options, results, run.buffer);
-    for (uint32_t i = 0; i < 4 && code == 0; i++)
+    for (uint32_t i = 0; i < 4 && code == 0; i++) {
+        bench_tell(options, i, 4, "ways to load");
         code = ablation_rows(options, results, &run, groups[i], sizes[i]);
+    }
     pthread_cond_destroy(&run.changed);
     pthread_mutex_destroy(&run.mutex);
     free(run.buffer);
+    bench_tell(options, 1, 1, NULL);
     return code != 0 ? code : bench_ablation_report(options, results);
 }
 

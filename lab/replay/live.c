@@ -409,6 +409,10 @@ static void *live_serve_all(void *context)
         pthread_mutex_lock(&run->lock);
         uint64_t index = run->next;
         if (index < run->workload->request_count) run->next++;
+        /* Under the lock, so that one thread at a time tells; an interruption shows below. */
+        if (run->options->proceed != NULL)
+            (void)!run->options->proceed(run->options->proceed_context,
+                                         (double)index / (double)run->workload->request_count);
         pthread_mutex_unlock(&run->lock);
         if (index >= run->workload->request_count || live_is_interrupted(run)) return NULL;
         live_serve(server, index);

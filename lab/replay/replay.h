@@ -111,7 +111,8 @@ typedef struct replay_options {
     double put_fixed_seconds;   /* of these, whatever the entry's size */
 
     bool bounds; /* sum up the regrets; the caller also finds the bound */
-    /* Simulation: told of the share of the requests that is served; false ends the run. Or NULL. */
+    /* Told of the share of the requests that is served, by one thread at a time; false ends a
+     * simulation. Or NULL. */
     bool (*proceed)(void *context, double done);
     void *proceed_context;
 
