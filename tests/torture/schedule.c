@@ -294,6 +294,11 @@ static void schedule_count_step(void)
 {
     if (++plan.steps > SCHEDULE_STEPS_MAX) schedule_fail("no end in sight: too many steps");
     plan.now_ns += SCHEDULE_CALL_NS;
+    if (plan.steps != plan.options.stop_step) return;
+    *plan.options.stop_hash = plan.hash;
+    if (plan.options.keep_log) schedule_print_log();
+    fflush(stdout);
+    _exit(SCHEDULE_EXIT_STOPPED);
 }
 
 void schedule_step(uint64_t lasts_ns)

@@ -33,6 +33,8 @@ typedef struct schedule_options {
     uint64_t seed;
     bool keep_log;       /* for schedule_print_log */
     bool signals_narrow; /* a planted bug: a broadcast wakes one thread, not all */
+    uint64_t stop_step;  /* the process ends at this step, as if it was killed; 0: never */
+    uint64_t *stop_hash; /* with it: where the hash goes */
 } schedule_options;
 
 /* Begins: the calling thread becomes thread 0, and has the baton. */
@@ -57,6 +59,6 @@ void schedule_print_log(void);
 /* Ends the process with a report of every thread. */
 _Noreturn void schedule_fail(const char *reason);
 
-enum { SCHEDULE_EXIT_FAILED = 3 };
+enum { SCHEDULE_EXIT_FAILED = 3, SCHEDULE_EXIT_STOPPED = 4 };
 
 #endif

@@ -27,6 +27,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -53,6 +54,7 @@ typedef enum version_state {
 typedef struct run_key {
     uint32_t begun;   /* the newest version that was put */
     uint32_t deleted; /* no version up to this one may be read any more */
+    uint32_t flushed; /* nor after a kill */
     uint8_t states[RUN_VERSIONS];
 } run_key;
 
@@ -64,6 +66,8 @@ typedef struct run_site {
     uint32_t disk_count;
     kvt_store_options options;
     bool faults, faulty, durable;
+    uint64_t stop_step, stop_hash;
+    schedule_outcome outcome;
     kvt_store *store;
     run_key keys[RUN_KEYS];
     uint32_t kept[RUN_KEYS]; /* versions that the next life has to have; 0: none */
@@ -241,10 +245,22 @@ static void run_look(run_caller *caller, uint32_t number)
     (void)!kvt_stats(site->store, &stats);
 }
 
+/* Deletions that had returned before a flush are durable after it. */
+static kvt_status run_flush(run_site *site)
+{
+    uint32_t deleted[RUN_KEYS];
+    for (uint32_t i = 0; i < RUN_KEYS; i++)
+        deleted[i] = site->keys[i].deleted;
+    kvt_status status = kvt_flush(site->store);
+    for (uint32_t i = 0; status == KVT_OK && i < RUN_KEYS; i++)
+        if (deleted[i] > site->keys[i].flushed) site->keys[i].flushed = deleted[i];
+    return status;
+}
+
 static void run_keep(run_site *site, uint32_t kind)
 {
     kvt_status status = KVT_OK;
-    if (kind == 0) status = kvt_flush(site->store);
+    if (kind == 0) status = run_flush(site);
     if (kind == 1)
         status = kvt_persist(site->store, base_clock_ns() + run_draw(site, 200) * RUN_MS, NULL);
     if (kind == 2) status = kvt_maintain(site->store, NULL);
@@ -529,7 +545,7 @@ static void run_life(run_site *site, bool last)
     while (count > 0)
         (void)pthread_join(threads[--count], NULL);
     if (site->faults) run_mend(site);
-    bool settled = kvt_flush(site->store) == KVT_OK || kvt_flush(site->store) == KVT_OK;
+    bool settled = run_flush(site) == KVT_OK || run_flush(site) == KVT_OK;
     if (last)
         run_check_empty(site);
     else
@@ -541,10 +557,18 @@ static void run_life(run_site *site, bool last)
     schedule_note("closed", last, settled);
     free(callers);
     for (uint32_t i = 0; i < RUN_KEYS && !settled; i++)
-        site->keys[i].deleted = 0; /* deletions that are not durable may come back */
+        site->keys[i].deleted = site->keys[i].flushed; /* the others may come back */
 }
 
 /* ---- one run ---- */
+
+/* Memory that outlives the process of a life. */
+static void *run_share(size_t bytes)
+{
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) abort();
+    return memory;
+}
 
 static void run_make_disk(run_site *site, uint32_t at, const char *name, uint64_t bytes,
                           bool durable)
@@ -556,8 +580,7 @@ static void run_make_disk(run_site *site, uint32_t at, const char *name, uint64_
                             .wakes = run_draw(site, 2) == 0,
                             .trims = run_draw(site, 2) == 0,
                             .latency_ns = durable ? 100000 : 2000,
-                            .bytes = calloc(1, bytes)};
-    if (disk->bytes == NULL) abort();
+                            .bytes = run_share(bytes)};
     site->configs[at] = schedule_disk_config(disk);
     site->configs[at].trim = disk->trims;
     if (run_draw(site, 4) == 0) site->configs[at].in_flight_bytes_max = 8192;
@@ -600,6 +623,8 @@ static void run_make_site(run_site *site, const schedule_try *options)
     store->tiers[KVT_TIER_SSD] = run_tier_options(site, 1, ssds);
     if (hbm) store->tiers[KVT_TIER_HBM] = run_tier_options(site, 1 + ssds, 1);
     site->faults = !options->faultless && run_draw(site, 2) == 0;
+    if (!options->faultless && run_draw(site, 3) == 0)
+        site->stop_step = 1 + run_draw(site, 200 << run_draw(site, 8));
 }
 
 /* Threads that a silent disk has kept end once it answers. */
@@ -609,27 +634,46 @@ static void run_await_threads(void)
         base_sleep(10 * RUN_MS);
 }
 
-static void run_seed(const schedule_try *options, schedule_outcome *outcome, const char *folder)
+/* After a kill: what no flush had made durable may come back, and disks are as good as new. */
+static void run_survive(run_site *site)
 {
-    static run_site site;
+    for (uint32_t i = 0; i < RUN_KEYS; i++)
+        site->keys[i].deleted = site->keys[i].flushed;
+    for (uint32_t i = 0; i < site->disk_count; i++) {
+        schedule_disk *disk = &site->disks[i];
+        disk->fail_one_in = 0;
+        disk->silent_until_ns = 0;
+        disk->gone = false;
+    }
+    site->durable = false;
+    site->stop_step = 0;
+    site->counts.kills++;
+}
+
+/* Both lives, or the one after a kill. */
+static void run_seed(run_site *site, const schedule_try *options, bool killed)
+{
     const schedule_options schedule = {.seed = options->seed,
                                        .keep_log = options->print_log,
-                                       .signals_narrow = options->signals_narrow};
-    snprintf(site.catalog, sizeof site.catalog, "%s/catalog", folder);
-    run_make_site(&site, options);
+                                       .signals_narrow = options->signals_narrow,
+                                       .stop_step = site->stop_step,
+                                       .stop_hash = &site->stop_hash};
+    if (options->quiet && freopen("/dev/null", "w", stderr) == NULL) abort();
     schedule_begin(&schedule);
-    run_life(&site, false);
-    run_life(&site, true);
+    schedule_note("killed", killed, site->stop_hash);
+    if (!killed) run_life(site, false);
+    run_life(site, true);
     run_await_threads();
-    for (uint32_t i = 0; i < site.disk_count; i++) {
-        site.counts.failed_operations += site.disks[i].failed;
-        site.counts.trims += site.disks[i].trims_done;
-        free(site.disks[i].bytes);
+    for (uint32_t i = 0; i < site->disk_count; i++) {
+        site->counts.failed_operations += site->disks[i].failed;
+        site->counts.trims += site->disks[i].trims_done;
     }
-    schedule_end(&outcome->steps, &outcome->hash);
-    outcome->counts = site.counts;
-    outcome->passed = true;
+    schedule_end(&site->outcome.steps, &site->outcome.hash);
+    site->outcome.counts = site->counts;
+    site->outcome.passed = true;
     if (options->print_log) schedule_print_log();
+    fflush(NULL);
+    _exit(0);
 }
 
 static void run_make_folder(char *folder, size_t size)
@@ -640,32 +684,38 @@ static void run_make_folder(char *folder, size_t size)
     if (mkdtemp(folder) == NULL) abort();
 }
 
-schedule_outcome schedule_store_try(const schedule_try *options)
+static int run_in_child(run_site *site, const schedule_try *options, bool killed)
 {
-    schedule_outcome outcome = {0};
-    char folder[64], command[128];
-    int pipes[2], status;
-    run_make_folder(folder, sizeof folder);
-    if (pipe(pipes) != 0) abort();
+    int status;
     fflush(NULL);
     pid_t child = fork();
-    if (child == 0) {
-        if (options->quiet && freopen("/dev/null", "w", stderr) == NULL) abort();
-        run_seed(options, &outcome, folder);
-        fflush(NULL);
-        if (write(pipes[1], &outcome, sizeof outcome) != (ssize_t)sizeof outcome) abort();
-        _exit(0);
+    if (child == 0) run_seed(site, options, killed);
+    if (waitpid(child, &status, 0) != child) abort();
+    return status;
+}
+
+schedule_outcome schedule_store_try(const schedule_try *options)
+{
+    char command[128];
+    run_site *site = run_share(sizeof *site);
+    run_make_folder(site->folder, sizeof site->folder);
+    snprintf(site->catalog, sizeof site->catalog, "%s/catalog", site->folder);
+    run_make_site(site, options);
+    int status = run_in_child(site, options, false);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == SCHEDULE_EXIT_STOPPED) {
+        run_survive(site);
+        status = run_in_child(site, options, true);
     }
-    close(pipes[1]);
-    if (read(pipes[0], &outcome, sizeof outcome) != (ssize_t)sizeof outcome)
-        outcome = (schedule_outcome){0};
-    close(pipes[0]);
-    if (waitpid(child, &status, 0) != child || status != 0) outcome.passed = false;
+    schedule_outcome outcome = site->outcome;
+    outcome.passed = outcome.passed && status == 0;
     if (!outcome.passed && !options->quiet)
         fprintf(stderr, "seed %llu failed, status %d; again: --seed %llu\n",
                 (unsigned long long)options->seed, status, (unsigned long long)options->seed);
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    snprintf(command, sizeof command, "rm -rf '%s'", site->folder);
     if (system(command) != 0) abort();
+    for (uint32_t i = 0; i < site->disk_count; i++)
+        (void)munmap(site->disks[i].bytes, site->disks[i].capacity_bytes);
+    (void)munmap(site, sizeof *site);
     return outcome;
 }
 

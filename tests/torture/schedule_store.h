@@ -14,7 +14,7 @@ typedef struct schedule_try {
     bool print_log;      /* on standard output, in the process that runs */
     bool quiet;          /* nothing on standard error either: a finding is expected */
     bool signals_narrow; /* a planted bug, see schedule.h */
-    bool faultless;      /* no disk fails, so that every failed load is a finding */
+    bool faultless;      /* no disk fails, so that every failed load is a finding; no kill */
 } schedule_try;
 
 /* What runs met, so that a workload that meets nothing is seen. */
@@ -23,6 +23,7 @@ typedef struct schedule_counts {
     uint64_t promotions, demotions, evictions, aborted, copies, persisted, recovered;
     uint64_t load_failures, failed_operations, quarantined, readmitted, device_changes;
     uint64_t trims, outlived; /* entries that a close and an open had to keep, and did */
+    uint64_t kills;
 } schedule_counts;
 
 typedef struct schedule_outcome {
@@ -31,7 +32,7 @@ typedef struct schedule_outcome {
     schedule_counts counts;
 } schedule_outcome;
 
-/* Runs one seed in a child process. */
+/* Runs one seed in a child process; in two when the seed kills the first. */
 schedule_outcome schedule_store_try(const schedule_try *options);
 
 /* Adds what one run met to what others did. */
