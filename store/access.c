@@ -60,6 +60,7 @@ typedef struct access_view {
 static kvt_status access_look(const kvt_store *store, const kvt_key *key, uint64_t data_bytes,
                               access_view *view)
 {
+    assert(store_is_locked(store));
     store_entry *entry = entry_find_key(&store->table, key);
     *view = (access_view){.entry = entry};
     if (entry == NULL || !entry_is_readable(entry)) return KVT_MISS;
@@ -74,6 +75,9 @@ static kvt_status access_look(const kvt_store *store, const kvt_key *key, uint64
 /* Joins the read in flight or becomes its owner. Lock held; staging is in get already. */
 static kvt_status access_begin(kvt_store *store, store_entry *entry, access_get *get)
 {
+    assert(entry->place != NULL && entry_is_visible(entry));
+    assert(get->owner == (entry->load == NULL));
+    assert(store_is_locked(store));
     if (get->owner) {
         get->load = calloc(1, sizeof *get->load);
         if (get->load == NULL) return KVT_E_MEMORY;
@@ -98,6 +102,7 @@ static kvt_status access_begin(kvt_store *store, store_entry *entry, access_get 
  */
 static void access_count(kvt_store *store, const store_entry *entry)
 {
+    assert(store_is_locked(store));
     kvt_move moves[32];
     kvt_plan plan = {.moves = moves, .capacity = 32};
     bool room = store->queue_count < STORE_PLANS_QUEUED && !store->stopping;
@@ -116,6 +121,8 @@ static void access_count(kvt_store *store, const store_entry *entry)
  * place yet. Lock held. */
 static void access_begin_staged(kvt_store *store, const store_entry *entry, access_get *get)
 {
+    assert(entry->state == ENTRY_STAGED && entry->staged != NULL && get->place == NULL);
+    assert(store_is_locked(store));
     get->staged = entry->staged;
     handover_join(get->staged);
     if (!get->quiet)
@@ -125,6 +132,7 @@ static void access_begin_staged(kvt_store *store, const store_entry *entry, acce
 /* Staging for a get. A get that joins must not wait: the read's owner waits for it. */
 static kvt_status access_acquire_staging(kvt_store *store, const access_view *view, access_get *get)
 {
+    assert(get->staging.memory == NULL);
     if (!view->join)
         return staging_acquire(store->staging, view->staging_bytes, get->deadline_ns,
                                &get->staging);
@@ -135,6 +143,7 @@ static kvt_status access_acquire_staging(kvt_store *store, const access_view *vi
 /* Counts the use, then joins or owns the read. Lock held; staging is in get already. */
 static kvt_status access_enter(kvt_store *store, const access_view *view, access_get *get)
 {
+    assert(store_is_locked(store));
     if (!get->quiet) {
         access_count(store, view->entry);
         relayout_note_get(store, view->entry);
@@ -177,6 +186,7 @@ static kvt_status access_open(kvt_store *store, const kvt_key *key, uint64_t dat
 
 static void access_read(kvt_store *store, access_get *get)
 {
+    assert(get->owner && get->place->readers > 0 && !get->load->finished);
     const store_place *place = get->place;
     transfer_report report;
     const tiers_transfer read = {.kind = KVT_IO_READ,
@@ -214,6 +224,8 @@ static kvt_status access_await_load(kvt_store *store, const access_get *get)
  * staging. */
 static void access_end(kvt_store *store, access_get *get, staging_buffer *freed_out)
 {
+    assert(get->place->readers > 0 && get->load->users > 0);
+    assert(store_is_locked(store));
     get->place->readers--;
     pthread_cond_broadcast(&store->changed);
     while (get->owner && get->load->users > 1) {
@@ -235,6 +247,8 @@ static void access_end(kvt_store *store, access_get *get, staging_buffer *freed_
 static bool access_drop_failed(kvt_store *store, const kvt_key *key, const access_get *get,
                                kvt_status failure)
 {
+    assert(failure != KVT_OK && get->place != NULL);
+    assert(store_is_locked(store));
     bool waiting = true;
     while (waiting) {
         store_entry *entry = entry_find_key(&store->table, key);
@@ -257,6 +271,7 @@ static bool access_drop_failed(kvt_store *store, const kvt_key *key, const acces
 static kvt_status access_finish(kvt_store *store, const kvt_key *key, access_get *get,
                                 kvt_status status, bool again)
 {
+    assert(get->load != NULL && get->place != NULL);
     staging_buffer freed;
     bool late = status == KVT_E_TIMEOUT;
     bool lost = status != KVT_OK && status != KVT_E_MEMORY && !late;
@@ -288,6 +303,7 @@ static kvt_status access_finish(kvt_store *store, const kvt_key *key, access_get
 /* A get that ends before it has anything to let go. */
 static kvt_status access_refuse(kvt_store *store, kvt_status status, kvt_get_info *info)
 {
+    assert(status != KVT_OK);
     bool late = status == KVT_E_TIMEOUT;
     pthread_mutex_lock(&store->lock);
     store->counters.gets++;
@@ -317,6 +333,7 @@ static void access_let_go(kvt_store *store, access_get *get)
 static kvt_status access_decode(const kvt_store *store, const access_get *get, void *data,
                                 uint64_t data_bytes)
 {
+    assert(get->load->finished && get->load->status == KVT_OK);
     const store_load *load = get->load;
     uint64_t before = get->owner ? staging_round(load->record_bytes) : 0;
     void *scratch = get->staging.memory == NULL ? NULL : (char *)get->staging.memory + before;
@@ -329,6 +346,7 @@ static kvt_status access_decode(const kvt_store *store, const access_get *get, v
 static void access_copy_staged(kvt_store *store, access_get *get, void *data, uint64_t data_bytes,
                                kvt_get_info *info)
 {
+    assert(get->staged->users > 0 && data_bytes <= get->staged->buffer.bytes);
     uint32_t class_id = get->staged->source.class_id;
     uint64_t handle = get->staged->handle;
     memcpy(data, get->staged->buffer.memory, data_bytes);
@@ -453,6 +471,7 @@ kvt_status kvt_exists(kvt_store *store, const kvt_key *key)
 /* Lock held. */
 static double access_load_seconds(kvt_store *store, const store_entry *entry, bool now)
 {
+    assert(store_is_locked(store));
     if (entry == NULL || !entry_is_readable(entry)) return (double)NAN;
     if (entry->state == ENTRY_STAGED) return handover_copy_seconds(store, entry->source_bytes);
     return learn_load_seconds(store, entry, now);
@@ -478,6 +497,7 @@ kvt_status kvt_predict_loads(kvt_store *store, const kvt_key *keys, size_t count
 /* How many leading keys are stored. Lock held. */
 static size_t access_match(const kvt_store *store, const kvt_key *keys, size_t count)
 {
+    assert(store_is_locked(store));
     size_t matched = 0;
     while (matched < count) {
         const store_entry *entry = entry_find_key(&store->table, &keys[matched]);

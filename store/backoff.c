@@ -30,6 +30,7 @@ static uint64_t backoff_pause_ns(uint32_t failures)
 /* Lets the entry of an item into plans again, if it is still the one that was pinned. */
 static void backoff_release(kvt_store *store, uint32_t index)
 {
+    assert(store_is_locked(store));
     store_backoff *backoff = &store->backoff;
     store_backoff_item item = backoff->items[index];
     backoff->items[index] = backoff->items[--backoff->count];
@@ -56,6 +57,7 @@ static void backoff_find_next(store_backoff *backoff)
 
 void backoff_expire(kvt_store *store)
 {
+    assert(store_is_locked(store));
     store_backoff *backoff = &store->backoff;
     if (backoff->count == 0) return;
     uint64_t now_ns = store_now_ns(store);
@@ -68,6 +70,7 @@ void backoff_expire(kvt_store *store)
 
 bool backoff_yield(kvt_store *store)
 {
+    assert(store_is_locked(store));
     store_backoff *backoff = &store->backoff;
     uint32_t before = backoff->count;
     for (uint32_t i = before; i-- > 0;) {
@@ -79,6 +82,9 @@ bool backoff_yield(kvt_store *store)
 
 void backoff_note_failure(kvt_store *store, store_entry *entry, bool no_room)
 {
+    assert(entry->state == ENTRY_RESIDENT);
+    assert(store->backoff.count <= STORE_BACKOFFS);
+    assert(store_is_locked(store));
     store_backoff *backoff = &store->backoff;
     backoff_expire(store);
     bool pinned = entry->pinned_until_ns != 0;
@@ -101,6 +107,8 @@ void backoff_note_failure(kvt_store *store, store_entry *entry, bool no_room)
 
 void backoff_note_success(kvt_store *store, store_entry *entry)
 {
+    assert(store->backoff.count <= STORE_BACKOFFS);
+    assert(store_is_locked(store));
     entry->failed_moves = 0;
     if (entry->pinned_until_ns == 0) return;
     entry->pinned_until_ns = 0; /* its item is stale from here on */
@@ -115,12 +123,14 @@ void backoff_forget(store_entry *entry)
 
 bool backoff_may_tick(kvt_store *store)
 {
+    assert(store_is_locked(store));
     backoff_expire(store);
     return store_now_ns(store) >= store->backoff.tick_resume_ns;
 }
 
 void backoff_note_tick(kvt_store *store, kvt_status status)
 {
+    assert(store_is_locked(store));
     store_backoff *backoff = &store->backoff;
     if (status == KVT_OK) {
         backoff->failed_ticks = 0;

@@ -63,6 +63,7 @@ static uint64_t catalog_sum_row(const catalog_row *row)
 
 void catalog_bind_row(sqlite3_stmt *statement, const catalog_row *row)
 {
+    assert(row->location_bytes > 0 && row->location != NULL);
     sqlite3_bind_blob(statement, 1, &row->key, sizeof row->key, SQLITE_STATIC);
     sqlite3_bind_int64(statement, 2, (int64_t)row->generation);
     sqlite3_bind_int64(statement, 19, (int64_t)row->serial);

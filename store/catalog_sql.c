@@ -8,6 +8,7 @@
  */
 #include "store/catalog_internal.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -33,11 +34,13 @@ kvt_status catalog_status(int code)
 
 kvt_status catalog_exec(store_catalog *catalog, const char *sql)
 {
+    assert(catalog->db != NULL && sql != NULL);
     return catalog_status(sqlite3_exec(catalog->db, sql, NULL, NULL, NULL));
 }
 
 kvt_status catalog_integer(store_catalog *catalog, const char *sql, int64_t *out)
 {
+    assert(catalog->db != NULL && out != NULL);
     sqlite3_stmt *statement = NULL;
     int code = sqlite3_prepare_v2(catalog->db, sql, -1, &statement, NULL);
     if (code == SQLITE_OK) {

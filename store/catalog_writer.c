@@ -13,6 +13,7 @@
 #include "base/wait.h"
 #include "store/catalog_internal.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,6 +39,7 @@ void catalog_ticket_free(catalog_ticket *ticket)
 
 static void catalog_enqueue(store_catalog *catalog, catalog_node *node)
 {
+    assert(node->next == NULL);
     pthread_mutex_lock(&catalog->lock);
     node->next = NULL;
     *catalog->tail = node;
@@ -77,6 +79,7 @@ void catalog_insertion_free(catalog_insertion *insertion)
 
 void catalog_insert(store_catalog *catalog, catalog_insertion *insertion)
 {
+    assert(insertion != NULL);
     catalog_enqueue(catalog, insertion);
 }
 
@@ -96,6 +99,7 @@ kvt_status catalog_later_new(catalog_later **later_out)
 
 void catalog_release(store_catalog *catalog, catalog_later *later, tiers_location *location)
 {
+    assert(later != NULL && location != NULL);
     later->release = location;
     catalog_enqueue(catalog, later);
 }
@@ -169,6 +173,7 @@ static int catalog_apply_node(const catalog_statements *statements, const catalo
 static kvt_status catalog_write_batch(store_catalog *catalog, const catalog_node *batch,
                                       int *code_out)
 {
+    assert(batch != NULL);
     static const char insert_sql[] = "INSERT OR REPLACE INTO entry " CATALOG_ROW_VALUES;
     static const char delete_sql[] = "DELETE FROM entry WHERE key=?1 AND serial=?2";
     static const char wear_sql[] = "INSERT OR REPLACE INTO meta VALUES(?1, ?2)";
@@ -252,6 +257,7 @@ static void catalog_hold(store_catalog *catalog)
 
 static void catalog_let_go(store_catalog *catalog)
 {
+    assert(catalog->writer_holds);
     catalog->writer_holds = false;
     pthread_mutex_unlock(&catalog->lock);
 }
@@ -336,6 +342,7 @@ static void *catalog_writer(void *argument)
 kvt_status catalog_start(store_catalog *catalog, kvt_status (*sync)(void *context),
                          void (*release)(void *context, tiers_location *location), void *context)
 {
+    assert(!catalog->running && catalog->head == NULL);
     catalog->sync = sync;
     catalog->release = release;
     catalog->context = context;

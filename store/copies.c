@@ -30,6 +30,9 @@
 
 static bool copies_list(kvt_store *store, store_entry *entry)
 {
+    assert(entry->copy_index == COPIES_UNLISTED);
+    assert(store->copies.count <= store->copies.room);
+    assert(store_is_locked(store));
     store_copies *copies = &store->copies;
     if (copies->count == copies->room) {
         uint32_t room = copies->room == 0 ? 64 : copies->room * 2;
@@ -45,6 +48,7 @@ static bool copies_list(kvt_store *store, store_entry *entry)
 
 static void copies_unlist(kvt_store *store, store_entry *entry)
 {
+    assert(store_is_locked(store));
     store_copies *copies = &store->copies;
     uint32_t index = entry->copy_index;
     if (index == COPIES_UNLISTED) return;
@@ -56,11 +60,13 @@ static void copies_unlist(kvt_store *store, store_entry *entry)
 
 bool copies_attach(kvt_store *store, store_entry *entry, store_place *place)
 {
+    assert(store_is_locked(store));
     assert(entry->copy == NULL && place->tier == KVT_TIER_SSD);
     if (!store->copies.kept || place->ticket == NULL) return false;
     if (place_touches(place, store->retired_members[KVT_TIER_SSD])) return false;
     if (!copies_list(store, entry)) return false;
     entry->copy = place;
+    assert(entry->copy_index < store->copies.count);
     store->copies.total++;
     store->copies.bytes += place->record_bytes;
     return true;
@@ -68,6 +74,7 @@ bool copies_attach(kvt_store *store, store_entry *entry, store_place *place)
 
 store_place *copies_detach(kvt_store *store, store_entry *entry)
 {
+    assert(store_is_locked(store));
     store_place *copy = entry->copy;
     if (copy == NULL) return NULL;
     copies_unlist(store, entry);
@@ -80,6 +87,8 @@ store_place *copies_detach(kvt_store *store, store_entry *entry)
 
 void copies_drop(kvt_store *store, store_entry *entry)
 {
+    assert(entry->copy == NULL || entry->copy != entry->place);
+    assert(store_is_locked(store));
     store_place *copy = copies_detach(store, entry);
     if (copy == NULL) return;
     /* Where a new record on SSD replaces it, the entry stays durable. */
@@ -92,6 +101,7 @@ void copies_drop(kvt_store *store, store_entry *entry)
 
 bool copies_hold(kvt_store *store, store_entry *entry, const kvt_move *move)
 {
+    assert(store_is_locked(store));
     const store_place *copy = entry->copy;
     if (copy == NULL || move->kind != KVT_MOVE_CHANGE) return false;
     if (store_tier_of(move->to_bytes) != KVT_TIER_SSD) return false;
@@ -103,17 +113,21 @@ bool copies_hold(kvt_store *store, store_entry *entry, const kvt_move *move)
 
 void copies_let_go(kvt_store *store, store_entry *entry)
 {
+    assert(store->copies.count <= store->copies.total);
+    assert(store_is_locked(store));
     if (entry->copy == NULL || entry->copy_index != COPIES_UNLISTED) return;
     if (!copies_list(store, entry)) copies_drop(store, entry);
 }
 
 static uint64_t copies_fill_limit(const kvt_store *store)
 {
+    assert(store_is_locked(store));
     return (uint64_t)(store->high_watermark * (double)store_policy_capacity(store, KVT_TIER_SSD));
 }
 
 bool copies_outlast(kvt_store *store, store_entry *entry)
 {
+    assert(store_is_locked(store));
     kvt_policy_stats stats;
     const store_place *copy = entry->copy;
     store_place *evicted = entry->place;
@@ -136,6 +150,7 @@ bool copies_outlast(kvt_store *store, store_entry *entry)
 
 bool copies_fall_back(kvt_store *store, store_entry *entry)
 {
+    assert(store_is_locked(store));
     store_place *failed = entry->place;
     assert(entry->state == ENTRY_RESIDENT);
     if (entry->copy == NULL) return false;
@@ -158,6 +173,7 @@ bool copies_fall_back(kvt_store *store, store_entry *entry)
 /* Bytes of the SSD tier that will be held when all deletions so far are committed. */
 static uint64_t copies_held_bytes(kvt_store *store)
 {
+    assert(store_is_locked(store));
     tiers_pool_facts facts;
     tiers_pool_facts_get(store->pools[KVT_TIER_SSD], &facts);
     uint64_t owed = catalog_pending_bytes(store->catalog);
@@ -167,6 +183,7 @@ static uint64_t copies_held_bytes(kvt_store *store)
 /* What copies leave free, so that a put or a demotion need not wait for a commit. */
 static uint64_t copies_headroom(const kvt_store *store)
 {
+    assert(store_is_locked(store));
     uint64_t share = store_policy_capacity(store, KVT_TIER_SSD) / 64;
     uint64_t records = 2 * store->record_bytes_max;
     return share > records ? share : records;
@@ -174,6 +191,7 @@ static uint64_t copies_headroom(const kvt_store *store)
 
 uint64_t copies_free_bytes(kvt_store *store, bool closing)
 {
+    assert(store_is_locked(store));
     uint64_t limit = copies_fill_limit(store);
     uint64_t held = copies_held_bytes(store) + (closing ? 0 : copies_headroom(store));
     return limit > held ? limit - held : 0;
@@ -181,6 +199,7 @@ uint64_t copies_free_bytes(kvt_store *store, bool closing)
 
 static double copies_worth(const kvt_store *store, const store_entry *entry)
 {
+    assert(store_is_locked(store));
     kvt_policy_worth worth;
     kvt_status status = kvt_policy_worth_get(store->policy, entry->handle, KVT_TIER_SSD, &worth);
     return status == KVT_OK ? worth.per_byte : 0;
@@ -189,6 +208,7 @@ static double copies_worth(const kvt_store *store, const store_entry *entry)
 /* The copy without readers that is worth least per byte, of some that are drawn; NULL = none. */
 static store_entry *copies_choose(kvt_store *store)
 {
+    assert(store_is_locked(store));
     store_copies *copies = &store->copies;
     bool all = copies->count <= COPIES_FEW;
     uint32_t looks = all ? copies->count : COPIES_DRAWN;
@@ -210,6 +230,8 @@ static store_entry *copies_choose(kvt_store *store)
 /* Drops the copy of an entry that nobody reads from. */
 static void copies_release(kvt_store *store, store_entry *entry)
 {
+    assert(entry->copy != NULL && entry->copy->readers == 0);
+    assert(store_is_locked(store));
     KILL_NOTE(KILL_NOTE_GIVES_WAY, &entry->key, KVT_TIER_SSD);
     place_release(store, copies_detach(store, entry));
     store->counters.copies_dropped++;
@@ -217,6 +239,8 @@ static void copies_release(kvt_store *store, store_entry *entry)
 
 void copies_trim(kvt_store *store)
 {
+    assert(store->copies.count <= store->copies.total);
+    assert(store_is_locked(store));
     if (store->copies.count == 0) return;
     uint64_t limit = copies_fill_limit(store);
     uint64_t headroom = copies_headroom(store);
@@ -251,6 +275,7 @@ bool copies_reclaim(kvt_store *store, uint64_t bytes)
 
 void copies_clear_members(kvt_store *store, uint64_t members)
 {
+    assert(store_is_locked(store));
     store_copies *copies = &store->copies;
     for (uint32_t i = 0; i < copies->count;) {
         store_entry *entry = copies->listed[i];

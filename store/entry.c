@@ -63,6 +63,7 @@ uint64_t entry_handle(const entry_secret *secret, const kvt_key *key)
 
 kvt_status entry_table_init(entry_table *table, const entry_secret *secret)
 {
+    assert(secret != NULL);
     memset(table, 0, sizeof *table);
     table->secret = secret;
     table->buckets = calloc(ENTRY_BUCKETS_FIRST, sizeof(store_entry *));
@@ -87,6 +88,7 @@ void entry_table_deinit(entry_table *table)
 
 store_entry *entry_find_handle(const entry_table *table, uint64_t handle)
 {
+    assert(table->bucket_count != 0 && (table->bucket_count & (table->bucket_count - 1)) == 0);
     store_entry *entry = table->buckets[handle & (table->bucket_count - 1)];
     while (entry != NULL && entry->handle != handle) {
         entry = entry->next;
@@ -103,6 +105,7 @@ store_entry *entry_find_key(const entry_table *table, const kvt_key *key)
 /* Doubles the buckets. Failing to is harmless: chains grow. */
 static void entry_grow_buckets(entry_table *table)
 {
+    assert(table->count >= table->bucket_count);
     size_t count = table->bucket_count * 2;
     store_entry **buckets = calloc(count, sizeof(store_entry *));
     if (buckets == NULL) return;
@@ -121,6 +124,7 @@ static void entry_grow_buckets(entry_table *table)
 
 kvt_status entry_insert(entry_table *table, const kvt_key *key, store_entry **entry_out)
 {
+    assert(table->secret != NULL);
     *entry_out = NULL;
     uint64_t handle = entry_handle(table->secret, key);
     if (entry_find_handle(table, handle) != NULL) return KVT_REFUSED;
@@ -141,6 +145,7 @@ kvt_status entry_insert(entry_table *table, const kvt_key *key, store_entry **en
 
 static void entry_unlink(entry_table *table, store_entry *entry)
 {
+    assert(table->count > 0);
     store_entry **link = &table->buckets[entry->handle & (table->bucket_count - 1)];
     while (*link != entry) {
         link = &(*link)->next;
@@ -151,6 +156,8 @@ static void entry_unlink(entry_table *table, store_entry *entry)
 
 void entry_transfer(entry_table *from, entry_table *to, store_entry *entry)
 {
+    assert(from != to);
+    assert(entry->place != NULL);
     entry_unlink(from, entry);
     if (to->count >= to->bucket_count) entry_grow_buckets(to);
     store_entry **head = &to->buckets[entry->handle & (to->bucket_count - 1)];
@@ -184,5 +191,6 @@ void entry_set_state(store_entry *entry, entry_state from, entry_state to)
     (void)from;
     (void)legal;
     entry->state = to;
+    assert((to == ENTRY_STAGED) <= (from == ENTRY_ARRIVING));
     if (from == ENTRY_RESIDENT) entry->moves++;
 }

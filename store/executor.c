@@ -60,6 +60,7 @@ static void executor_pass_kill_point(store_stage stage)
 /* Chooses the stages of a move and becomes a reader of its source. */
 static const store_stage *executor_begin(store_op *op)
 {
+    assert(op->source == NULL && op->stages_done == 0);
     kvt_store *store = op->store;
     const store_stage *stages = executor_stages[op->move->kind];
     op->tier = store_tier_of(op->move->to_bytes);
@@ -81,6 +82,7 @@ static const store_stage *executor_begin(store_op *op)
 /* Counts a move that was carried out; a copy is counted by its caller. */
 static void executor_count_success(const store_op *op)
 {
+    assert(op->row == NULL && op->location == NULL && op->place == NULL);
     store_counters *counters = &op->store->counters;
     pthread_mutex_lock(&op->store->lock);
     if (op->planned) {
@@ -119,6 +121,7 @@ kvt_status executor_run_unplanned(kvt_store *store, const kvt_move *move, execut
 kvt_status executor_run_plan(kvt_store *store, const kvt_move *moves, uint32_t count,
                              const void *data, executor_result *result_out)
 {
+    assert(count == 0 || moves != NULL);
     kvt_status status = KVT_OK;
     uint32_t done = 0;
     memset(result_out, 0, sizeof *result_out);
@@ -136,6 +139,7 @@ kvt_status executor_run_plan(kvt_store *store, const kvt_move *moves, uint32_t c
         if (status != KVT_OK) break;
         done++;
     }
+    assert((status == KVT_OK) == (done == count));
     result_out->committed = done;
     if (status == KVT_OK) return KVT_OK;
     /* The failed move was aborted where it failed; the ones after it depend on its room. */

@@ -8,6 +8,8 @@
 #include "base/wait.h"
 #include "store/store.h"
 
+#include <assert.h>
+
 /* Moves of one entry, each planned as the last one ended, that a copy waits for at most. */
 #define AGAIN_MOVES 64u
 
@@ -15,6 +17,7 @@
  * released while waiting. As executor_copy. */
 static kvt_status executor_await_rest(kvt_store *store, uint64_t handle, uint64_t deadline_ns)
 {
+    assert(store_is_locked(store));
     uint32_t moves = 0;
     for (bool first = true;; first = false) {
         store_entry *entry = entry_find_handle(&store->table, handle);

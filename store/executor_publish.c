@@ -14,6 +14,7 @@
 /* Makes the catalog row of a record on SSD, and the ticket for its deletion. */
 static kvt_status executor_prepare_row(store_op *op)
 {
+    assert(op->row == NULL && op->place->ticket == NULL && op->tier == KVT_TIER_SSD);
     const store_entry *entry = op->entry;
     kvt_status status = catalog_ticket_new(&entry->key, op->place->serial, &op->place->ticket);
     if (status != KVT_OK) return status;
@@ -40,6 +41,8 @@ static kvt_status executor_prepare_row(store_op *op)
  * may wait for readers, and a reader may be waiting for staging. */
 kvt_status stage_prepare(store_op *op)
 {
+    assert(op->place == NULL && op->location != NULL && op->serial != 0);
+    assert(op->record_bytes <= op->location->bytes);
     op->place = calloc(1, sizeof *op->place);
     if (op->place == NULL) return KVT_E_MEMORY;
     op->place->tier = op->tier;
@@ -57,6 +60,8 @@ kvt_status stage_prepare(store_op *op)
  * Lock held; it is released while waiting for readers. */
 static void executor_leave_place(kvt_store *store, store_entry *entry, store_place *old)
 {
+    assert(entry->place != NULL && entry->place != old && entry->state == ENTRY_RESIDENT);
+    assert(store_is_locked(store));
     kvt_tier tier = entry->place->tier;
     if (tier == KVT_TIER_SSD) {
         copies_drop(store, entry); /* of another variant than the one that was stored now */
@@ -74,6 +79,8 @@ static void executor_leave_place(kvt_store *store, store_entry *entry, store_pla
 /* Makes the new place the entry's: the policy's commit first, because it alone can still refuse. */
 kvt_status stage_publish(store_op *op)
 {
+    assert(op->place != NULL && op->location != NULL);
+    assert(op->staging.memory == NULL);
     kvt_store *store = op->store;
     store_entry *entry = op->entry;
     uint64_t actual[KVT_TIER_COUNT] = {0};
@@ -116,6 +123,7 @@ kvt_status stage_publish(store_op *op)
 /* change: the copy that is on SSD already becomes the place; not a byte is written. */
 kvt_status stage_adopt(store_op *op)
 {
+    assert(op->source != NULL && op->planned);
     kvt_store *store = op->store;
     store_entry *entry = op->entry;
     store_place *old = op->source;
@@ -145,6 +153,8 @@ kvt_status stage_adopt(store_op *op)
 /* copy: what was written hangs beside the place that it was read from. */
 kvt_status stage_keep(store_op *op)
 {
+    assert(!op->planned && op->source != NULL && op->tier == KVT_TIER_SSD);
+    assert(op->place != NULL && op->row != NULL);
     kvt_store *store = op->store;
     pthread_mutex_lock(&store->lock);
     op->place->location = op->location;
@@ -170,6 +180,7 @@ kvt_status stage_keep(store_op *op)
  * eviction from above is to free room there: it costs no record on SSD that is in nobody's way. */
 kvt_status stage_unlist(store_op *op)
 {
+    assert(op->move->kind == KVT_MOVE_EVICT && op->source == NULL);
     kvt_store *store = op->store;
     pthread_mutex_lock(&store->lock);
     store_entry *entry = op->entry;

@@ -24,6 +24,7 @@ static uint64_t executor_next_serial(kvt_store *store)
 
 static void executor_fill_spec(store_op *op)
 {
+    assert(op->entry != NULL && op->move != NULL);
     const store_entry *entry = op->entry;
     memset(&op->spec, 0, sizeof op->spec);
     op->spec.key = entry->key;
@@ -43,6 +44,8 @@ kvt_status executor_bound(const kvt_store *store, const kvt_record_spec *spec, u
 /* change: brings the source record into staging and verifies it, room for recoding included. */
 kvt_status stage_read(store_op *op)
 {
+    assert(op->source != NULL && op->source->readers > 0);
+    assert(op->staging.memory == NULL);
     kvt_store *store = op->store;
     const store_place *source = op->source;
     uint64_t bytes = staging_round(source->record_bytes);
@@ -85,6 +88,7 @@ kvt_status stage_read(store_op *op)
 static kvt_status executor_derive(store_op *op, void *target, uint64_t target_bytes, void *scratch,
                                   uint64_t scratch_bytes)
 {
+    assert(op->source != NULL && target != NULL);
     const kvt_variant to = op->move->to_variant;
     kvt_record_drop drop;
     kvt_status status;
@@ -107,6 +111,7 @@ static kvt_status executor_derive(store_op *op, void *target, uint64_t target_by
 /* What encoding a record has said, which is of a size now. */
 static kvt_status executor_note_size(const store_op *op, kvt_status status)
 {
+    assert(status < 0 || op->record_bytes > 0);
     if (status != KVT_OK && status != KVT_RAW) return status;
     learn_note_size(op->store, op->entry, op->spec.variant, op->record_bytes);
     return KVT_OK;
@@ -115,6 +120,7 @@ static kvt_status executor_note_size(const store_op *op, kvt_status status)
 /* change: when the variant differs, makes the new record inside the staging buffer. */
 kvt_status stage_recode(store_op *op)
 {
+    assert(op->record != NULL && op->record_bytes == op->source->record_bytes);
     const store_place *source = op->source;
     if (memcmp(&source->variant, &op->move->to_variant, sizeof source->variant) == 0) return KVT_OK;
     uint64_t target_bytes = op->bound_bytes;
@@ -140,6 +146,8 @@ kvt_status stage_recode(store_op *op)
 /* put: makes the record from the caller's bytes. */
 kvt_status stage_encode(store_op *op)
 {
+    assert(op->data != NULL && op->move->kind == KVT_MOVE_PUT);
+    assert(op->source == NULL && op->staging.memory == NULL);
     executor_fill_spec(op);
     op->spec.generation = executor_next_serial(op->store);
     kvt_status status = executor_bound(op->store, &op->spec, &op->bound_bytes, &op->scratch_bytes);
@@ -163,6 +171,7 @@ kvt_status stage_encode(store_op *op)
  * meanwhile waits for it, as for a reader. It never waits itself. */
 static kvt_status executor_reserve_relayout(store_op *op)
 {
+    assert(!op->planned && !op->owes);
     kvt_store *store = op->store;
     op->owes = true;
     pthread_mutex_lock(&store->lock);
@@ -180,6 +189,8 @@ static kvt_status executor_reserve_relayout(store_op *op)
  */
 kvt_status stage_reserve(store_op *op)
 {
+    assert(op->tier != KVT_TIER_NONE && op->record_bytes > 0);
+    assert(op->location == NULL);
     kvt_store *store = op->store;
     if (!op->planned) return executor_reserve_relayout(op);
     for (;;) {
@@ -220,6 +231,7 @@ kvt_status stage_reserve(store_op *op)
 /* A record that goes to SSD says where it lies, for when the catalog is lost. */
 static void executor_note_place(const store_op *op)
 {
+    assert(op->serial != 0 && op->tier == KVT_TIER_SSD);
     const store_entry *entry = op->entry;
     placement_note note = {.serial = op->serial,
                            .has_parent = entry->has_parent,
@@ -232,6 +244,7 @@ static void executor_note_place(const store_op *op)
 
 kvt_status stage_write(store_op *op)
 {
+    assert(op->location != NULL && op->record != NULL && op->serial == 0);
     learn_transfer transfer;
     op->serial = executor_next_serial(op->store);
     if (op->store->catalog != NULL && op->tier == KVT_TIER_SSD) executor_note_place(op);

@@ -14,6 +14,7 @@
 /* Lock held. */
 void executor_settle_debt(store_op *op)
 {
+    assert(!op->owes || op->store->draining[op->tier] > 0);
     if (!op->owes) return;
     op->owes = false;
     op->store->draining[op->tier]--;
@@ -24,6 +25,7 @@ void executor_settle_debt(store_op *op)
 /* A change that failed because its source could not be read, or was not what it should be. */
 static bool executor_lost_source(const store_op *op, kvt_status status)
 {
+    assert(status != KVT_OK);
     bool read = (op->stages_done & (1u << STAGE_READ)) != 0;
     bool recoded = (op->stages_done & (1u << STAGE_RECODE)) != 0;
     bool rotten = status == KVT_E_CORRUPT || status == KVT_E_MISMATCH || status == KVT_E_VERSION;
@@ -45,6 +47,7 @@ static bool executor_is_larger(const store_op *op)
 /* The entry's options get the size that its record in this variant has. Lock held. */
 static void executor_note_larger(store_op *op)
 {
+    assert(op->record_bytes > 0);
     op->entry->larger_variant = op->move->to_variant;
     op->entry->larger_bytes = op->record_bytes;
     store_resize(op->store, op->entry);
@@ -85,6 +88,7 @@ static void executor_count_failure(store_counters *counters, const store_op *op,
 /* What becomes of the entry of a change that failed; it is RESIDENT again. Lock held. */
 static void executor_settle_loss(store_op *op, kvt_tier source, kvt_status status)
 {
+    assert(op->move->kind == KVT_MOVE_CHANGE && store_is_locked(op->store));
     kvt_store *store = op->store;
     if (executor_lost_source(op, status)) {
         store->counters.load_failures++;
@@ -105,6 +109,7 @@ static void executor_settle_loss(store_op *op, kvt_tier source, kvt_status statu
 /* Lock held. */
 static executor_cause executor_find_cause(const store_op *op, kvt_status status)
 {
+    assert(status != KVT_OK && store_is_locked(op->store));
     switch (status) {
     case KVT_E_MEMORY: return EXECUTOR_MEMORY;
     case KVT_E_GONE:
@@ -123,6 +128,8 @@ static executor_cause executor_find_cause(const store_op *op, kvt_status status)
 /* Gives back what the operation holds, and settles its entry. Returns why it failed. */
 executor_cause executor_undo(store_op *op, kvt_status status)
 {
+    assert(status != KVT_OK);
+    assert(op->source == NULL || op->source->readers > 0);
     kvt_store *store = op->store;
     kvt_tier source = op->source != NULL ? op->source->tier : KVT_TIER_NONE;
     staging_release(store->staging, &op->staging);

@@ -26,6 +26,7 @@ bool handover_is_on(const kvt_store *store)
 
 kvt_status handover_stage(kvt_store *store, uint64_t bytes, staging_buffer *out)
 {
+    assert(store->handover.staging != NULL);
     kvt_status status = staging_acquire(store->handover.staging, bytes, 0, out);
     return status == KVT_E_TIMEOUT ? KVT_BUSY : status;
 }
@@ -36,6 +37,7 @@ kvt_status handover_stage(kvt_store *store, uint64_t bytes, staging_buffer *out)
 static void handover_cost(const kvt_store *store, const kvt_move *moves, uint32_t count,
                           double seconds[KVT_TIER_COUNT])
 {
+    assert(store_is_locked(store));
     memset(seconds, 0, KVT_TIER_COUNT * sizeof *seconds);
     for (uint32_t i = 0; i < count; i++) {
         for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
@@ -49,6 +51,7 @@ static void handover_cost(const kvt_store *store, const kvt_move *moves, uint32_
 
 bool handover_lags(const kvt_store *store, const kvt_plan *plan)
 {
+    assert(store_is_locked(store));
     const store_handover *handover = &store->handover;
     double seconds[KVT_TIER_COUNT];
     handover_cost(store, plan->moves, plan->count, seconds);
@@ -61,11 +64,13 @@ bool handover_lags(const kvt_store *store, const kvt_plan *plan)
 
 bool handover_defers(const kvt_store *store)
 {
+    assert(store_is_locked(store));
     return store->handover.count >= STORE_HANDOVER_THREADS;
 }
 
 void handover_note_plan(kvt_store *store, store_staged *staged, const kvt_plan *plan)
 {
+    assert(store_is_locked(store));
     store_handover *handover = &store->handover;
     double before[KVT_TIER_COUNT];
     memcpy(before, staged->seconds, sizeof before);
@@ -76,12 +81,14 @@ void handover_note_plan(kvt_store *store, store_staged *staged, const kvt_plan *
 
 double handover_copy_seconds(const kvt_store *store, uint64_t bytes)
 {
+    assert(store_is_locked(store));
     return store->handover.copy_seconds_per_byte * (double)bytes;
 }
 
 /* Lock held. */
 static void handover_note_copy(store_handover *handover, uint64_t bytes, uint64_t ns)
 {
+    assert(bytes > 0);
     double *mean = &handover->copy_seconds_per_byte;
     double seconds = (double)ns * 1e-9 / (double)bytes;
     *mean += (*mean == 0 ? 1.0 : HANDOVER_COPY_GAIN) * (seconds - *mean);
@@ -92,6 +99,8 @@ static void handover_note_copy(store_handover *handover, uint64_t bytes, uint64_
 /* Lock held. */
 static void handover_append(store_handover *handover, store_staged *staged)
 {
+    assert((handover->first == NULL) == (handover->count == 0));
+    assert(staged->next == NULL && !staged->begun);
     staged->number = ++handover->numbers;
     staged->previous = handover->last;
     if (handover->last != NULL)
@@ -109,6 +118,8 @@ static void handover_append(store_handover *handover, store_staged *staged)
 static void handover_remove(store_handover *handover, store_staged *staged)
 {
     assert(handover->count > 0);
+    assert(staged->previous != NULL || handover->first == staged);
+    assert(staged->next != NULL || handover->last == staged);
     if (staged->previous != NULL)
         staged->previous->next = staged->next;
     else
@@ -155,6 +166,7 @@ static void handover_report(kvt_store *store, const kvt_move *moves, uint32_t co
 /* The ARRIVING entry of a put that is not handed over leaves, with its plan. Lock held. */
 static void handover_give_up(kvt_store *store, const kvt_entry *source, const kvt_plan *plan)
 {
+    assert(store_is_locked(store));
     if (plan->count != 0)
         plan_abort_moves(store, plan->moves, plan->count);
     else
@@ -165,6 +177,7 @@ kvt_status handover_accept(kvt_store *store, const kvt_entry *source, const void
                            const kvt_plan *plan, const put_progress *progress,
                            staging_buffer *buffer)
 {
+    assert(plan->count == 0 || plan->moves[plan->count - 1].kind == KVT_MOVE_PUT);
     store_handover *handover = &store->handover;
     uint64_t bytes = 0;
     kvt_status status = kvt_layout_bytes(&source->layout, &bytes);
@@ -204,6 +217,7 @@ void handover_join(store_staged *staged)
 
 void handover_leave(kvt_store *store, store_staged *staged)
 {
+    assert(store_is_locked(store));
     assert(staged->users > 0);
     if (--staged->users != 0) return;
     staging_release(store->handover.staging, &staged->buffer);
@@ -213,6 +227,7 @@ void handover_leave(kvt_store *store, store_staged *staged)
 /* Takes the entry of a put that is not stored after all out of the table. Lock held. */
 static void handover_forget(kvt_store *store, const store_staged *staged)
 {
+    assert(store_is_locked(store));
     store_entry *entry = entry_find_handle(&store->table, staged->handle);
     assert(entry != NULL && entry->staged == staged);
     entry->staged = NULL;
@@ -224,6 +239,7 @@ static void handover_forget(kvt_store *store, const store_staged *staged)
 /* Lock held. */
 static void handover_call_off(kvt_store *store, store_staged *staged)
 {
+    assert(store_is_locked(store));
     assert(!staged->begun);
     handover_remove(&store->handover, staged);
     plan_abort_moves(store, staged->moves, staged->count);
@@ -232,6 +248,7 @@ static void handover_call_off(kvt_store *store, store_staged *staged)
 
 store_staged *handover_cancel(kvt_store *store, store_entry *entry)
 {
+    assert(store_is_locked(store));
     store_staged *staged = entry->staged;
     assert(entry->state == ENTRY_STAGED && staged != NULL);
     if (staged->begun) return NULL;
@@ -270,6 +287,8 @@ uint64_t handover_drain(kvt_store *store, uint64_t deadline_ns, uint64_t *bytes_
 /* Lock held. */
 static void handover_note_failure(kvt_store *store, kvt_status status)
 {
+    assert(status != KVT_OK);
+    assert(store_is_locked(store));
     store_handover *handover = &store->handover;
     store->counters.puts_lost++;
     if (status >= 0 || status == KVT_E_CANCELLED || handover->failure != KVT_OK) return;
@@ -290,6 +309,7 @@ kvt_status handover_report_failure(kvt_store *store)
  * device is left, which is no choice of its own. Lock held. */
 static void handover_note_end(kvt_store *store, kvt_status status)
 {
+    assert(store_is_locked(store));
     bool choice = false;
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT && status == KVT_REFUSED; tier++)
         choice |= store->pools[tier] != NULL && store_policy_capacity(store, (kvt_tier)tier) != 0;
@@ -301,6 +321,8 @@ static void handover_note_end(kvt_store *store, kvt_status status)
 
 void handover_end(kvt_store *store, store_staged *staged, kvt_status status)
 {
+    assert(staged->begun && staged->users > 0);
+    assert(store_is_locked(store));
     if (status != KVT_OK) {
         handover_forget(store, staged);
         handover_note_end(store, status);

@@ -22,6 +22,7 @@
 /* Lock held at entry and exit. */
 static void handover_serve(kvt_store *store, kvt_plan *plan)
 {
+    assert(store_is_locked(store));
     store_handover *handover = &store->handover;
     while (handover->waiting != NULL || !handover->stopping) {
         store_staged *staged = handover->waiting;
@@ -30,6 +31,7 @@ static void handover_serve(kvt_store *store, kvt_plan *plan)
             continue;
         }
         staged->begun = true;
+        assert(staged->users > 0 && staged->buffer.memory != NULL);
         handover->waiting = staged->next;
         pthread_mutex_unlock(&store->lock);
         kvt_status status = put_finish(store, staged, plan);
@@ -84,6 +86,7 @@ static uint64_t handover_limit(const kvt_store *store, uint64_t asked_bytes)
 
 kvt_status handover_start(kvt_store *store, const kvt_store_options *options)
 {
+    assert(!store->handover.started && store->handover.thread_count == 0);
     store_handover *handover = &store->handover;
     handover->backlog_seconds = options->put_backlog_seconds;
     pthread_cond_init(&handover->arrived, NULL);

@@ -14,6 +14,7 @@
 #include "store/store.h"
 #include "tiers/pool/worker.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,6 +58,7 @@ void learn_set_member(kvt_store *store, kvt_tier tier, uint32_t member,
                       const kvt_device_facts *facts, const kvt_affine *read,
                       const kvt_affine *write, uint64_t in_flight_bytes_max)
 {
+    assert(member < TIERS_MEMBERS_MAX && read->bytes_per_s > 0 && write->bytes_per_s > 0);
     learn_member *slot = &store->learn->tiers[tier].members[member];
     pthread_mutex_lock(&store->learn->lock);
     slot->known = true;
@@ -150,6 +152,7 @@ static void learn_finished(void *context, const tiers_part *parts, uint32_t coun
 const transfer_watch *learn_watch(kvt_store *store, kvt_tier tier, kvt_io_kind kind,
                                   learn_transfer *transfer)
 {
+    assert(tier != KVT_TIER_NONE && store->learn != NULL);
     *transfer = (learn_transfer){.store = store, .tier = tier, .kind = kind};
     transfer->watch = (transfer_watch){learn_started, learn_finished, transfer};
     return &transfer->watch;
@@ -183,6 +186,7 @@ static learn_codec *learn_find_codec(const kvt_store *store, kvt_variant variant
 double learn_note_get(kvt_store *store, const learn_transfer *transfer, kvt_variant variant,
                       uint64_t source_bytes, double decode_seconds, double all_seconds)
 {
+    assert(source_bytes > 0 && decode_seconds >= 0 && all_seconds >= decode_seconds);
     store_learn *learn = store->learn;
     learn_tier *tier = &learn->tiers[transfer->tier];
     learn_codec *codec = learn_find_codec(store, variant);
@@ -207,6 +211,8 @@ double learn_note_get(kvt_store *store, const learn_transfer *transfer, kvt_vari
 
 double learn_load_seconds(kvt_store *store, const store_entry *entry, bool now)
 {
+    assert(entry->place != NULL);
+    assert(store_is_locked(store));
     tiers_part parts[TIERS_MEMBERS_MAX];
     store_learn *learn = store->learn;
     const store_place *place = entry->place;
@@ -229,6 +235,7 @@ double learn_load_seconds(kvt_store *store, const store_entry *entry, bool now)
 
 void learn_note_encode(kvt_store *store, kvt_variant variant, uint64_t source_bytes, double seconds)
 {
+    assert(source_bytes > 0 && seconds >= 0);
     learn_codec *codec = learn_find_codec(store, variant);
     if (codec == NULL) return;
     pthread_mutex_lock(&store->learn->lock);
@@ -286,5 +293,6 @@ void learn_fill_device(kvt_store *store, kvt_tier tier, uint32_t member, kvt_dev
 
 double learn_kept(double idle_seconds)
 {
+    assert(idle_seconds >= 0);
     return exp2(-idle_seconds / LEARN_HALF_LIFE);
 }

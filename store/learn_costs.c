@@ -8,6 +8,7 @@
  */
 #include "store/store.h"
 
+#include <assert.h>
 #include <math.h>
 
 #define LEARN_CODEC_OFF 0.25 /* a variant's seconds are off by more: its options are made anew */
@@ -31,6 +32,7 @@ static kvt_affine learn_member_curve(const learn_member *member, kvt_io_kind kin
 
 void learn_cost_tier(kvt_store *store, kvt_tier tier)
 {
+    assert(store_is_locked(store));
     store_learn *learn = store->learn;
     tiers_member_stats stats;
     cost_device devices[TIERS_MEMBERS_MAX], curves[TIERS_MEMBERS_MAX];
@@ -63,6 +65,7 @@ void learn_cost_tier(kvt_store *store, kvt_tier tier)
 
 bool learn_cost_codec(kvt_store *store, uint32_t variant)
 {
+    assert(variant < store->costs.variant_count);
     kvt_codec_curve *curve = &store->costs.variants[variant];
     kvt_codec_curve *measured = &store->curve_costs.variants[variant];
     const learn_codec *codec = &store->learn->codecs[variant];

@@ -11,6 +11,7 @@
  */
 #include "store/fork_guard.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -21,6 +22,7 @@ uint32_t learn_class_of(uint32_t class_id)
 
 online_loss_factor learn_loss_factor(const kvt_store *store, const store_entry *entry)
 {
+    assert(store_is_locked(store));
     const store_learn *learn = store->learn;
     const online_loss_class *of_class = &learn->losses[learn_class_of(entry->class_id)];
     if (of_class->observations == 0) return (online_loss_factor){1, 1};
@@ -29,6 +31,7 @@ online_loss_factor learn_loss_factor(const kvt_store *store, const store_entry *
 
 double learn_variant_loss(const kvt_store *store, const store_entry *entry, kvt_variant variant)
 {
+    assert(store_is_locked(store));
     if (!ladder_allows(store, &entry->layout)) return 0;
     for (uint32_t i = 0; i < store->costs.variant_count; i++) {
         if (memcmp(&store->costs.variants[i].variant, &variant, sizeof variant) == 0)

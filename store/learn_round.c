@@ -8,6 +8,7 @@
  */
 #include "store/store.h"
 
+#include <assert.h>
 #include <math.h>
 
 #define LEARN_DECAY_NS      UINT64_C(1000000000)
@@ -79,6 +80,7 @@ static void learn_decay(kvt_store *store)
 
 void learn_begin_epoch(kvt_store *store)
 {
+    assert(store_is_locked(store));
     store->curve_epoch++;
     store->curve_left = store->table.bucket_count;
 }
@@ -87,6 +89,7 @@ void learn_begin_epoch(kvt_store *store)
  * Lock held. */
 static bool learn_sweep_step(kvt_store *store, uint32_t *entries_done)
 {
+    assert(store_is_locked(store));
     uint32_t before = *entries_done;
     for (uint32_t i = 0; i < LEARN_SWEEP_BUCKETS; i++) {
         /* A table that grew has split its buckets: another round, for those on both sides. */

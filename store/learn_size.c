@@ -18,6 +18,7 @@
 
 #include "estimator/predict/offer.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -58,6 +59,7 @@ static learn_size_kind *size_acquire(store_learn *learn, const store_entry *entr
 
 static void size_observe(learn_size *size, double share)
 {
+    assert(share > 0 && share <= 1);
     double off = share - size->mean;
     bool begins = !size->known || size->others >= SIZE_FORGET;
     size->mean = begins ? share : size->mean + SIZE_GAIN * off;
@@ -69,6 +71,7 @@ static void size_observe(learn_size *size, double share)
 void learn_note_size(kvt_store *store, const store_entry *entry, kvt_variant variant,
                      uint64_t record_bytes)
 {
+    assert(record_bytes > 0 && entry->source_bytes > 0);
     store_learn *learn = store->learn;
     double head = offer_head_bytes(&entry->layout);
     double share = ((double)record_bytes - head) / (double)entry->source_bytes;

@@ -9,6 +9,7 @@
 #include "base/wait.h"
 #include "store/fork_guard.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,6 +30,7 @@ static void maintain_spend(uint64_t *budget, uint64_t bytes)
 /* Runs queued plans as far as the budget goes. */
 static void maintain_run_queue(kvt_store *store, uint64_t *budget, uint32_t *moves_done)
 {
+    assert(store->maintaining);
     for (;;) {
         pthread_mutex_lock(&store->lock);
         store_queued_plan *queued = NULL;
@@ -70,6 +72,7 @@ static kvt_status maintain_plan_tick(kvt_store *store, uint32_t limit, uint64_t 
 
 static kvt_status maintain_run_tick(kvt_store *store, uint64_t *budget, uint32_t *moves_done)
 {
+    assert(store->maintaining);
     uint32_t limit =
         store->moves_per_tick < STORE_PLAN_MOVES ? store->moves_per_tick : STORE_PLAN_MOVES;
     if (limit == 0) return KVT_OK;
@@ -132,6 +135,7 @@ kvt_status kvt_maintain(kvt_store *store, uint32_t *moves_out)
  * held. */
 static uint64_t maintain_earn(const kvt_store *store, uint64_t budget)
 {
+    assert(store_is_locked(store));
     if (store->move_bytes_per_s == 0) return UINT64_MAX;
     double earned = (double)budget + (double)store->move_bytes_per_s * store->tick_seconds;
     double most = (double)store->move_bytes_per_s;
@@ -143,6 +147,7 @@ static uint64_t maintain_earn(const kvt_store *store, uint64_t budget)
 /* Sleeps for one pause, or until the store stops. Lock held. */
 static void maintain_pause(kvt_store *store)
 {
+    assert(store_is_locked(store));
     const uint64_t until_ns = base_clock_ns() + (uint64_t)(store->tick_seconds * 1e9);
     while (!store->stopping && base_condition_wait_until(&store->changed, &store->lock, until_ns))
         continue;
@@ -156,6 +161,7 @@ static void maintain_hold(kvt_store *store)
 
 static void maintain_let_go(kvt_store *store)
 {
+    assert(store->background_holds);
     store->background_holds = false;
     pthread_mutex_unlock(&store->lock);
 }
@@ -163,6 +169,7 @@ static void maintain_let_go(kvt_store *store)
 /* Lock held at entry and exit. */
 static void maintain_serve(kvt_store *store)
 {
+    assert(store_is_locked(store));
     uint64_t budget = 0;
     while (!store->stopping) {
         maintain_pause(store);
@@ -197,6 +204,7 @@ static void *maintain_background(void *argument)
 
 kvt_status maintain_start(kvt_store *store)
 {
+    assert(!store->has_background);
     if (!(store->tick_seconds > 0)) return KVT_OK;
     if (base_thread_start(&store->background, maintain_background, store) != 0) {
         return KVT_E_MEMORY;

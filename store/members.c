@@ -14,6 +14,7 @@
 #include "store/bringup.h"
 #include "store/fork_guard.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -54,6 +55,7 @@ static kvt_status members_find(kvt_store *store, const char *name, kvt_tier *tie
 /* The policy plans with what the tier has now. Lock held. */
 static void members_update_policy(kvt_store *store, kvt_tier tier)
 {
+    assert(store_is_locked(store));
     relayout_note_speed(store, tier);
     (void)!kvt_policy_set_capacity(store->policy, tier, store_policy_capacity(store, tier));
 }

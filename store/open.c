@@ -519,6 +519,7 @@ static kvt_status open_steps(open_state *state)
     if (status == KVT_OK) trust_open(store);
     if (status == KVT_OK) status = open_recover(state);
     KILL_POINT("open: entries recovered");
+    store->shared = status == KVT_OK; /* from here on threads of the store run */
     if (status == KVT_OK) status = handover_start(store, options);
     if (status == KVT_OK) status = maintain_start(store);
     return status;

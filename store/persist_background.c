@@ -12,6 +12,7 @@
  */
 #include "store/store.h"
 
+#include <assert.h>
 #include <math.h>
 
 #define PERSIST_LOOK  128u  /* buckets under one hold of the lock */
@@ -36,6 +37,7 @@ typedef struct persist_pick {
 /* Lock held. */
 static void persist_earn(kvt_store *store)
 {
+    assert(store_is_locked(store));
     store_persist *persist = &store->persist;
     uint64_t now_ns = store_now_ns(store);
     double measured = store->costs.write[KVT_TIER_SSD].bytes_per_s * PERSIST_BANDWIDTH_SHARE;
@@ -49,6 +51,7 @@ static void persist_earn(kvt_store *store)
 /* Bytes that the background may write into the free room. Lock held. */
 static uint64_t persist_room(kvt_store *store)
 {
+    assert(store_is_locked(store));
     uint64_t left = store_policy_capacity(store, KVT_TIER_SSD) / PERSIST_ROOM_SHARE;
     uint64_t room = copies_free_bytes(store, false);
     return room > left ? room - left : 0;
@@ -57,6 +60,7 @@ static uint64_t persist_room(kvt_store *store)
 /* Whether this round can write anything at all. Lock held. */
 static bool persist_may_look(kvt_store *store)
 {
+    assert(store_is_locked(store));
     store_persist *persist = &store->persist;
     uint64_t now_ns = store_now_ns(store);
     persist_earn(store);
@@ -73,6 +77,7 @@ static bool persist_may_look(kvt_store *store)
 /* Takes a record's bytes out of the budget, if they and the room are there. Lock held. */
 static bool persist_may_write(kvt_store *store, uint64_t bytes)
 {
+    assert(store_is_locked(store));
     store_persist *persist = &store->persist;
     persist_earn(store);
     persist->bytes_wanted = bytes; /* until they are there, no round looks any further */
@@ -86,6 +91,7 @@ static bool persist_may_write(kvt_store *store, uint64_t bytes)
 /* Whether a copy is worth its write although no restart is in sight. Lock held. */
 static bool persist_pays(const kvt_store *store, const kvt_policy_worth *worth, uint64_t bytes)
 {
+    assert(store_is_locked(store));
     double reuse = fmin(1.0, worth->uses_per_s * PERSIST_REUSE_SECONDS);
     double write_seconds = (double)bytes / store->costs.write[KVT_TIER_SSD].bytes_per_s;
     return worth->saved_seconds * reuse * PERSIST_RESTART_CHANCE > write_seconds;
@@ -95,6 +101,7 @@ static bool persist_pays(const kvt_store *store, const kvt_policy_worth *worth, 
 static uint32_t persist_consider(const kvt_store *store, const store_entry *entry,
                                  persist_pick *picks, uint32_t count)
 {
+    assert(store_is_locked(store));
     kvt_policy_worth worth;
     if (entry->state != ENTRY_RESIDENT || !entry_is_above_alone(entry)) return count;
     uint64_t bytes = entry->place->record_bytes;
@@ -112,6 +119,7 @@ static uint32_t persist_consider(const kvt_store *store, const store_entry *entr
 /* Looks at the next buckets. False at the end of the table. Lock held. */
 static bool persist_look(kvt_store *store, persist_pick *picks, uint32_t *count)
 {
+    assert(store_is_locked(store));
     store_persist *persist = &store->persist;
     for (uint32_t i = 0; i < PERSIST_LOOK; i++) {
         if (persist->bucket >= store->table.bucket_count) {

@@ -20,6 +20,7 @@
  */
 static catalog_later *place_delete_row_now(kvt_store *store, store_place *place)
 {
+    assert(store_is_locked(store));
     catalog_later *later = NULL;
     if (place->readers == 0 || place->ticket == NULL) return NULL;
     if (catalog_later_new(&later) != KVT_OK) return NULL;
@@ -30,12 +31,15 @@ static catalog_later *place_delete_row_now(kvt_store *store, store_place *place)
 
 void place_drain(kvt_store *store, store_place *place)
 {
+    assert(store_is_locked(store));
     kvt_tier tier = place->tier;
     catalog_later *later = place_delete_row_now(store, place);
     store->draining[tier]++;
+    assert(tier != KVT_TIER_NONE && store->pools[tier] != NULL);
     while (place->readers != 0) {
         pthread_cond_wait(&store->changed, &store->lock);
     }
+    assert(place->readers == 0 && store->draining[tier] > 0);
     store->draining[tier]--;
     store->drained++;
     if (later != NULL) {
@@ -49,6 +53,8 @@ void place_drain(kvt_store *store, store_place *place)
 
 void place_release(kvt_store *store, store_place *place)
 {
+    assert(place->tier != KVT_TIER_NONE && place->location != NULL);
+    assert(store_is_locked(store));
     assert(place->readers == 0);
     if (place->ticket != NULL) {
         catalog_delete(store->catalog, place->ticket, place->location);
@@ -60,6 +66,7 @@ void place_release(kvt_store *store, store_place *place)
 
 bool place_touches(const store_place *place, uint64_t members)
 {
+    assert(place->location != NULL);
     for (uint32_t i = 0; i < place->location->share_count; i++) {
         if ((members >> place->location->shares[i].member & 1) != 0) return true;
     }

@@ -16,6 +16,7 @@
 
 void plan_mark(kvt_store *store, const kvt_plan *plan)
 {
+    assert(store_is_locked(store));
     for (uint32_t i = 0; i < plan->count; i++) {
         const kvt_move *move = &plan->moves[i];
         store_entry *entry = entry_find_handle(&store->table, move->handle);
@@ -31,6 +32,7 @@ void plan_mark(kvt_store *store, const kvt_plan *plan)
 
 void plan_settle_entry(kvt_store *store, const kvt_move *move)
 {
+    assert(store_is_locked(store));
     store_entry *entry = entry_find_handle(&store->table, move->handle);
     assert(entry != NULL);
     if (move->kind == KVT_MOVE_PUT) {
@@ -46,6 +48,7 @@ void plan_settle_entry(kvt_store *store, const kvt_move *move)
 
 void plan_abort_moves(kvt_store *store, const kvt_move *moves, uint32_t count)
 {
+    assert(store_is_locked(store));
     for (uint32_t i = 0; i < count; i++) {
         (void)!kvt_policy_abort(store->policy, moves[i].id);
         plan_settle_entry(store, &moves[i]);
@@ -55,6 +58,7 @@ void plan_abort_moves(kvt_store *store, const kvt_move *moves, uint32_t count)
 
 void plan_report(kvt_store *store, const kvt_move *move, kvt_status outcome)
 {
+    assert(move != NULL && outcome != KVT_QUEUED);
     if (store->observer == NULL) return;
     pthread_mutex_lock(&store->observer_lock);
     store->observer(store->observer_context, move, outcome);
@@ -63,6 +67,9 @@ void plan_report(kvt_store *store, const kvt_move *move, kvt_status outcome)
 
 void plan_queue(kvt_store *store, const kvt_plan *plan)
 {
+    assert(plan->count > 0 && plan->count <= plan->capacity);
+    assert(store->queue_count <= STORE_PLANS_QUEUED);
+    assert(store_is_locked(store));
     store_queued_plan *queued = NULL;
     if (store->queue_count < STORE_PLANS_QUEUED) {
         queued = malloc(sizeof *queued + plan->count * sizeof(kvt_move));
@@ -79,6 +86,8 @@ void plan_queue(kvt_store *store, const kvt_plan *plan)
 /* Takes the plan at an index out of the queue, keeping the order of the rest. Lock held. */
 store_queued_plan *plan_unqueue(kvt_store *store, uint32_t index)
 {
+    assert(index < store->queue_count);
+    assert(store_is_locked(store));
     store_queued_plan *queued = store->queue[index];
     store->queue_count--;
     memmove(&store->queue[index], &store->queue[index + 1],
@@ -88,6 +97,8 @@ store_queued_plan *plan_unqueue(kvt_store *store, uint32_t index)
 
 bool plan_cancel(kvt_store *store, uint64_t handle)
 {
+    assert(handle != 0);
+    assert(store_is_locked(store));
     for (uint32_t i = 0; i < store->queue_count; i++) {
         const store_queued_plan *queued = store->queue[i];
         for (uint32_t j = 0; j < queued->count; j++) {

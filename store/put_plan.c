@@ -29,6 +29,9 @@
 static kvt_status put_admit(kvt_store *store, store_entry *entry, const put_progress *progress,
                             kvt_plan *plan)
 {
+    assert(entry->place == NULL);
+    assert(entry->state == ENTRY_ARRIVING || entry->state == ENTRY_STAGED);
+    assert(store_is_locked(store));
     kvt_option options[KVT_OPTIONS_MAX];
     kvt_policy_entry offer;
     const kvt_known_size measured = {progress->larger_variant, progress->larger_bytes};
@@ -49,6 +52,7 @@ static kvt_status put_admit(kvt_store *store, store_entry *entry, const put_prog
 static kvt_status put_enter(kvt_store *store, const kvt_entry *source, uint64_t source_bytes,
                             store_entry **entry_out)
 {
+    assert(store_is_locked(store));
     quarantine_forget_key(store, &source->key);
     store_entry *entry = entry_find_key(&store->table, &source->key);
     if (entry != NULL) {
@@ -76,6 +80,7 @@ static kvt_status put_enter(kvt_store *store, const kvt_entry *source, uint64_t 
 /* A plan that nothing was marked for is taken back from the policy. Lock held. */
 static void put_withdraw(kvt_store *store, const kvt_plan *plan)
 {
+    assert(store_is_locked(store));
     for (uint32_t i = 0; i < plan->count; i++)
         (void)!kvt_policy_abort(store->policy, plan->moves[i].id);
 }
@@ -84,6 +89,7 @@ static void put_withdraw(kvt_store *store, const kvt_plan *plan)
  * Lock held. */
 static kvt_status put_plan(kvt_store *store, put_work *work, store_entry *entry)
 {
+    assert(store_is_locked(store));
     if (work->full) {
         /* The use counts all the same. */
         (void)!kvt_policy_access(store->policy, store_now_ns(store), entry->handle, NULL);
@@ -161,6 +167,7 @@ kvt_status put_decide(kvt_store *store, put_work *work)
 static bool put_learn_size(put_progress *progress, const kvt_move *put,
                            const executor_result *result)
 {
+    assert(put->kind == KVT_MOVE_PUT && result->cause != EXECUTOR_DONE);
     uint64_t planned = store_bytes_of(put->to_bytes);
     bool larger = result->put_bytes > planned;
     bool lacks_room = result->cause == EXECUTOR_ROOM || result->cause == EXECUTOR_FULL;
@@ -174,6 +181,7 @@ static bool put_learn_size(put_progress *progress, const kvt_move *put,
 /* Whether a plan that ended so is followed by another. */
 static bool put_tries_again(kvt_store *store, put_work *work, const executor_result *result)
 {
+    assert(work->progress.last != KVT_OK && result->cause != EXECUTOR_DONE);
     put_progress *progress = &work->progress;
     if (put_find_victims(store, progress, progress->last)) return true;
     if (progress->last >= 0) return false;
@@ -191,6 +199,8 @@ static bool put_tries_again(kvt_store *store, put_work *work, const executor_res
 
 kvt_status put_run(kvt_store *store, put_work *work)
 {
+    assert(work->progress.last == KVT_OK || work->staged != NULL);
+    assert(work->plan->count > 0);
     put_progress *progress = &work->progress;
     kvt_status status = KVT_OK;
     while (status == KVT_OK) {
@@ -207,6 +217,7 @@ kvt_status put_run(kvt_store *store, put_work *work)
 
 kvt_status put_finish(kvt_store *store, store_staged *staged, kvt_plan *plan)
 {
+    assert(staged->begun && staged->count <= plan->capacity);
     memcpy(plan->moves, staged->moves, staged->count * sizeof *plan->moves);
     plan->count = staged->count;
     put_work work = {.source = &staged->source,

@@ -22,6 +22,7 @@
 static uint64_t quarantine_members(kvt_store *store, kvt_tier tier, kvt_device_state state,
                                    bool durable)
 {
+    assert(tier != KVT_TIER_NONE);
     uint64_t mask = 0;
     tiers_member_stats member;
     if (store->pools[tier] == NULL) return 0;
@@ -47,6 +48,7 @@ uint64_t quarantine_draining_members(kvt_store *store, kvt_tier tier)
 /* Every member of it that is gone may come back with its content. */
 static bool quarantine_may_return(kvt_store *store, const store_place *place)
 {
+    assert(store_is_locked(store));
     uint64_t gone = quarantine_gone_members(store, place->tier);
     uint64_t durable = quarantine_members(store, place->tier, KVT_DEVICE_GONE, true);
     return place_touches(place, gone) && !place_touches(place, gone & ~durable);
@@ -54,6 +56,8 @@ static bool quarantine_may_return(kvt_store *store, const store_place *place)
 
 static void quarantine_drop(kvt_store *store, store_entry *entry)
 {
+    assert(entry->state == ENTRY_QUARANTINED && entry->copy == NULL);
+    assert(store_is_locked(store));
     store_place *place = entry->place;
     KILL_NOTE(KILL_NOTE_GIVES_WAY, &entry->key, place->tier);
     KILL_NOTE(KILL_NOTE_DROPPED, &entry->key, place->tier);
@@ -65,12 +69,15 @@ static void quarantine_drop(kvt_store *store, store_entry *entry)
 
 bool quarantine_is_back(kvt_store *store, const store_place *place, kvt_status status)
 {
+    assert(store_is_locked(store));
     return status == KVT_E_GONE &&
            !place_touches(place, quarantine_gone_members(store, place->tier));
 }
 
 void quarantine_lose_entry(kvt_store *store, store_entry *entry)
 {
+    assert(entry->state == ENTRY_RESIDENT && entry->place != NULL);
+    assert(store_is_locked(store));
     if (copies_fall_back(store, entry)) return;
     if (!quarantine_may_return(store, entry->place)) {
         quarantine_drop_entry(store, entry);
@@ -91,6 +98,7 @@ void quarantine_lose_entry(kvt_store *store, store_entry *entry)
 
 void quarantine_lose_members(kvt_store *store, kvt_tier tier, uint64_t gone)
 {
+    assert(store_is_locked(store));
     for (size_t i = 0; i < store->table.bucket_count; i++) {
         store_entry *entry = store->table.buckets[i];
         while (entry != NULL) {
@@ -106,6 +114,7 @@ void quarantine_lose_members(kvt_store *store, kvt_tier tier, uint64_t gone)
 
 void quarantine_refresh_tier(kvt_store *store, kvt_tier tier)
 {
+    assert(store_is_locked(store));
     if (tier == KVT_TIER_NONE) return;
     uint64_t gone = quarantine_gone_members(store, tier);
     uint64_t fresh = gone & ~store->retired_members[tier];
@@ -123,12 +132,14 @@ void quarantine_refresh_tier(kvt_store *store, kvt_tier tier)
 
 void quarantine_forget_key(kvt_store *store, const kvt_key *key)
 {
+    assert(store_is_locked(store));
     store_entry *entry = entry_find_handle(&store->quarantined, entry_handle(&store->secret, key));
     if (entry != NULL) quarantine_drop(store, entry);
 }
 
 bool quarantine_reclaim(kvt_store *store, kvt_tier tier, uint64_t bytes)
 {
+    assert(store->pools[tier] != NULL);
     uint64_t freed = 0;
     pthread_mutex_lock(&store->lock);
     uint64_t gone = quarantine_gone_members(store, tier);
@@ -154,6 +165,7 @@ bool quarantine_reclaim(kvt_store *store, kvt_tier tier, uint64_t bytes)
 
 void quarantine_drop_members(kvt_store *store, kvt_tier tier, uint64_t members)
 {
+    assert(store_is_locked(store));
     for (size_t i = 0; i < store->quarantined.bucket_count; i++) {
         store_entry *entry = store->quarantined.buckets[i];
         while (entry != NULL) {
@@ -182,6 +194,7 @@ static int quarantine_compare(const void *left, const void *right)
 static quarantine_return *quarantine_list_returns(kvt_store *store, kvt_tier tier,
                                                   size_t *count_out)
 {
+    assert(store_is_locked(store));
     uint64_t gone = quarantine_gone_members(store, tier);
     size_t count = 0;
     quarantine_return *returns = malloc((store->quarantined.count + 1) * sizeof *returns);
@@ -200,6 +213,8 @@ static quarantine_return *quarantine_list_returns(kvt_store *store, kvt_tier tie
 /* Lock held. */
 static void quarantine_return_entry(kvt_store *store, uint64_t handle)
 {
+    assert(handle != 0);
+    assert(store_is_locked(store));
     store_entry *entry = entry_find_handle(&store->quarantined, handle);
     if (entry == NULL) return;
     store_place *place = entry->place;
@@ -246,6 +261,8 @@ void quarantine_round(kvt_store *store, kvt_tier tier)
 
 void quarantine_drop_entry(kvt_store *store, store_entry *entry)
 {
+    assert(entry->state == ENTRY_RESIDENT && entry->staged == NULL);
+    assert(store_is_locked(store));
     entry_set_state(entry, ENTRY_RESIDENT, ENTRY_LEAVING);
     KILL_NOTE(KILL_NOTE_DROPPED, &entry->key, entry->place->tier);
     store_place *place = entry->place;

@@ -14,6 +14,7 @@
 #include "codecs/record_format.h"
 #include "codecs/record_note.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -48,6 +49,7 @@ static uint64_t choose_hash(const uint8_t key[32])
 
 static bool choose_has_key(const choose_walk *walk, uint64_t hash)
 {
+    assert(walk != NULL);
     for (size_t at = hash & (walk->key_room - 1); walk->keys[at] != 0;
          at = (at + 1) & (walk->key_room - 1)) {
         if (walk->keys[at] == hash) return true;

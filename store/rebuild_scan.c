@@ -18,6 +18,7 @@
 #include "tiers/pool/location.h"
 #include "tiers/pool/stripe.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,6 +56,7 @@ static void read_released(void *context)
 
 kvt_status rebuild_read_range(rebuild_read *read, uint32_t member, uint64_t offset, uint64_t bytes)
 {
+    assert(bytes > 0 && offset % TIERS_GRAIN_BYTES == 0);
     const tiers_share share = {.member = member, .units = 1};
     if (read->owned) tiers_location_free(read->location);
     read->owned = true;
@@ -227,6 +229,7 @@ static kvt_status scan_start_read(rebuild_member *self, scan_read *one, uint64_t
 
 static kvt_status scan_finish_read(rebuild_member *self, scan_read *one)
 {
+    assert(one->bytes > 0 && one->read != NULL);
     const uint64_t bytes = one->bytes;
     kvt_status status = rebuild_read_wait(self->state, &one->read);
     one->bytes = 0;

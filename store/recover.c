@@ -10,6 +10,7 @@
 #include "base/kill_point.h"
 #include "store/store.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -118,6 +119,7 @@ typedef struct recover_list {
  */
 static void recover_forget(kvt_store *store, recover_item item)
 {
+    assert(item.place != NULL && item.place->readers == 0);
     if (item.entry != NULL) entry_erase(&store->table, item.entry);
     if (item.place->location != NULL)
         tiers_pool_disown(store->pools[KVT_TIER_SSD], item.place->location);
@@ -234,6 +236,7 @@ static int recover_compare(const void *left, const void *right)
 /* Hands an entry to the policy, and makes it readable. False ends the walk. */
 static bool recover_adopt(recover_list *list, recover_item item)
 {
+    assert(item.entry->state == ENTRY_ARRIVING && item.place->location != NULL);
     kvt_store *store = list->walk.store;
     kvt_status status =
         store_adopt(store, item.entry, KVT_TIER_SSD, item.place->variant, item.place->record_bytes);
@@ -265,6 +268,7 @@ static void recover_open_capacity(kvt_store *store)
 
 void recover_settle_capacity(kvt_store *store)
 {
+    assert(store_is_locked(store));
     kvt_policy_stats stats;
     if (store->pools[KVT_TIER_SSD] == NULL) return;
     uint64_t capacity = store_policy_capacity(store, KVT_TIER_SSD);
@@ -279,6 +283,7 @@ void recover_settle_capacity(kvt_store *store)
  */
 kvt_status recover_entries(kvt_store *store)
 {
+    assert(store->catalog != NULL && store->table.count == 0);
     recover_list list = {.walk = {.store = store}};
     size_t adopted = 0;
     kvt_status status = catalog_each_entry_unsorted(store->catalog, recover_visit, &list);

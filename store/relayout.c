@@ -11,6 +11,7 @@
 #include "store/kill_note.h"
 #include "store/store.h"
 
+#include <assert.h>
 #include <string.h>
 
 #define RELAYOUT_GAIN       1.1   /* how much faster a new layout must be */
@@ -21,6 +22,9 @@
 /* Queues a RESIDENT entry to be laid out anew. Lock held. */
 static void relayout_queue(kvt_store *store, const store_entry *entry)
 {
+    assert(entry->state == ENTRY_RESIDENT && entry->place->tier != KVT_TIER_NONE);
+    assert(store->relayouts[entry->place->tier].count <= STORE_RELAYOUTS_QUEUED);
+    assert(store_is_locked(store));
     store_relayout *relayout = &store->relayouts[entry->place->tier];
     if (relayout->count == STORE_RELAYOUTS_QUEUED) return;
     for (uint32_t i = 0; i < relayout->count; i++) {
@@ -32,11 +36,13 @@ static void relayout_queue(kvt_store *store, const store_entry *entry)
 /* Whether a place would be read faster if it were laid out now. Lock held. */
 static bool relayout_gains(kvt_store *store, const store_place *place)
 {
+    assert(store_is_locked(store));
     return tiers_pool_layout_gain(store->pools[place->tier], place->location) > RELAYOUT_GAIN;
 }
 
 void relayout_note_get(kvt_store *store, store_entry *entry)
 {
+    assert(store_is_locked(store));
     store_place *place = entry->place;
     store_relayout *relayout = &store->relayouts[place->tier];
     if (relayout->bytes_per_s == 0 || entry->state != ENTRY_RESIDENT) return;
@@ -50,6 +56,7 @@ void relayout_note_get(kvt_store *store, store_entry *entry)
 
 void relayout_note_speed(kvt_store *store, kvt_tier tier)
 {
+    assert(store_is_locked(store));
     learn_cost_tier(store, tier);
 }
 
@@ -59,6 +66,8 @@ void relayout_note_speed(kvt_store *store, kvt_tier tier)
  * so that no object is too large ever to move. Lock held. */
 static void relayout_earn(kvt_store *store, store_relayout *relayout)
 {
+    assert(store_now_ns(store) >= relayout->earned_ns);
+    assert(store_is_locked(store));
     uint64_t now_ns = store_now_ns(store);
     double most = (double)relayout->bytes_per_s;
     if (most < (double)store->record_bytes_max) most = (double)store->record_bytes_max;
@@ -71,6 +80,7 @@ static void relayout_earn(kvt_store *store, store_relayout *relayout)
 /* Takes the oldest object that the budget allows; 0 = none. Lock held. */
 static uint64_t relayout_next(kvt_store *store, kvt_tier tier)
 {
+    assert(store_is_locked(store));
     store_relayout *relayout = &store->relayouts[tier];
     relayout_earn(store, relayout);
     while (relayout->count > 0 && !store->stopping) {
@@ -109,6 +119,7 @@ static void relayout_hot(kvt_store *store, kvt_tier tier, uint32_t *moves_done)
 static uint32_t relayout_find(kvt_store *store, kvt_tier tier, uint64_t members, uint64_t *handles,
                               bool *wrapped_out)
 {
+    assert(store_is_locked(store));
     store_relayout *relayout = &store->relayouts[tier];
     uint32_t count = 0;
     for (uint32_t i = 0; i < RELAYOUT_SCAN && count < RELAYOUT_DRAIN_STEP; i++) {
@@ -133,6 +144,7 @@ static uint32_t relayout_find(kvt_store *store, kvt_tier tier, uint64_t members,
  * none must go when the policy makes no room of its own accord: some do so only for a put. */
 static kvt_status relayout_move_off(kvt_store *store, kvt_tier tier, uint64_t handle, bool insist)
 {
+    assert(handle != 0 && store->pools[tier] != NULL);
     kvt_status status = executor_relayout(store, handle, tier);
     if (status == KVT_E_SPACE && tier == KVT_TIER_SSD) {
         pthread_mutex_lock(&store->lock);

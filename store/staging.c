@@ -6,6 +6,7 @@
 
 #include "base/wait.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -174,6 +175,7 @@ static kvt_status staging_await_room(store_staging *staging, uint64_t bytes, uin
 kvt_status staging_acquire(store_staging *staging, uint64_t bytes, uint64_t deadline_ns,
                            staging_buffer *buffer_out)
 {
+    assert(buffer_out != NULL && bytes > 0);
     *buffer_out = (staging_buffer){0};
     if (bytes > UINT64_MAX / 4) return KVT_E_MEMORY;
     bytes = staging_round(bytes);

@@ -198,6 +198,7 @@ struct kvt_store {
     uint8_t pool_id[16];    /* in the devices' labels, with the epoch */
     uint64_t epoch;
     bool format;
+    bool shared;    /* other threads may have the store: shared state needs the lock */
     bool opened;    /* wholly */
     uint32_t forks; /* fork_guard_count of the process that opened it */
     kvt_codec_workers workers_given;
@@ -226,6 +227,13 @@ struct kvt_store {
     bool background_holds;        /* the lock: for the thread's own end, which may come anywhere */
     uint64_t background_ended_ns; /* store_now_ns, before the store stopped it; 0 = it runs */
 };
+
+/*
+ * False when nobody holds the control lock of an open store. It is for asserts alone: a function
+ * whose contract says "lock held" never sees the lock free. While a store is being opened or closed
+ * one thread has it, and takes no lock.
+ */
+bool store_is_locked(const kvt_store *store);
 
 /* ---- store_common.c ---- */
 

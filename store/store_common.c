@@ -20,6 +20,7 @@ uint64_t store_now_ns(const kvt_store *store)
 
 kvt_tier store_tier_of(const uint64_t bytes[KVT_TIER_COUNT])
 {
+    assert(bytes[KVT_TIER_NONE] == 0);
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
         if (bytes[tier] != 0) return (kvt_tier)tier;
     }
@@ -28,6 +29,7 @@ kvt_tier store_tier_of(const uint64_t bytes[KVT_TIER_COUNT])
 
 uint64_t store_bytes_of(const uint64_t bytes[KVT_TIER_COUNT])
 {
+    assert(bytes[KVT_TIER_NONE] == 0);
     uint64_t sum = 0;
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
         sum += bytes[tier];
@@ -37,6 +39,7 @@ uint64_t store_bytes_of(const uint64_t bytes[KVT_TIER_COUNT])
 
 uint64_t store_policy_capacity(const kvt_store *store, kvt_tier tier)
 {
+    assert(tier != KVT_TIER_NONE && store->pools[tier] != NULL);
     tiers_pool_facts facts;
     tiers_pool_facts_get(store->pools[tier], &facts);
     if (facts.member_count == 1) return facts.capacity_bytes;
@@ -55,5 +58,16 @@ static uint32_t common_time_bucket(uint64_t ns)
 
 void store_count_decision(kvt_store *store, uint64_t started_ns)
 {
+    assert(store_is_locked(store));
+    assert(started_ns != 0 && store_now_ns(store) >= started_ns);
     store->counters.decision_times[common_time_bucket(store_now_ns(store) - started_ns)]++;
+}
+
+bool store_is_locked(const kvt_store *store)
+{
+    pthread_mutex_t *lock = (pthread_mutex_t *)(uintptr_t)&store->lock;
+    if (!store->shared) return true;
+    if (pthread_mutex_trylock(lock) != 0) return true;
+    pthread_mutex_unlock(lock);
+    return false;
 }

@@ -10,12 +10,14 @@
  */
 #include "store/store.h"
 
+#include <assert.h>
 #include <string.h>
 
 kvt_status store_offer_at(const kvt_store *store, const kvt_cost_model *figures,
                           const store_entry *entry, const kvt_known_size *measured,
                           kvt_option *options, kvt_policy_entry *offer_out)
 {
+    assert(store_is_locked(store));
     double shares[KVT_VARIANTS_MAX];
     kvt_known_size known[LEARN_KNOWN_SIZES + 1];
     online_loss_factor factor = learn_loss_factor(store, entry);
@@ -43,6 +45,7 @@ kvt_status store_offer_at(const kvt_store *store, const kvt_cost_model *figures,
 kvt_status store_offer(const kvt_store *store, const store_entry *entry, kvt_option *options,
                        kvt_policy_entry *offer_out)
 {
+    assert(store_is_locked(store));
     return store_offer_at(store, &store->costs, entry, NULL, options, offer_out);
 }
 
@@ -51,6 +54,7 @@ kvt_status store_offer(const kvt_store *store, const store_entry *entry, kvt_opt
 static uint8_t store_find_option(kvt_tier tier, kvt_variant variant, uint64_t record_bytes,
                                  kvt_option *options, uint32_t count)
 {
+    assert(count > 0 && record_bytes > 0);
     uint8_t found = KVT_OPTION_NONE;
     for (uint32_t i = 1; i < count; i++) {
         if (memcmp(&options[i].variant, &variant, sizeof variant) != 0) continue;
@@ -65,6 +69,7 @@ static uint8_t store_find_option(kvt_tier tier, kvt_variant variant, uint64_t re
 kvt_status store_adopt(kvt_store *store, const store_entry *entry, kvt_tier tier,
                        kvt_variant variant, uint64_t record_bytes)
 {
+    assert(store_is_locked(store));
     kvt_option options[KVT_OPTIONS_MAX];
     kvt_policy_entry offer;
     kvt_status status = store_offer(store, entry, options, &offer);
@@ -76,6 +81,7 @@ kvt_status store_adopt(kvt_store *store, const store_entry *entry, kvt_tier tier
 
 void store_resize(kvt_store *store, const store_entry *entry)
 {
+    assert(store_is_locked(store));
     kvt_option options[KVT_OPTIONS_MAX];
     kvt_policy_entry offer;
     if (store_offer(store, entry, options, &offer) != KVT_OK) return;
@@ -84,6 +90,7 @@ void store_resize(kvt_store *store, const store_entry *entry)
 
 void store_recost(kvt_store *store, store_entry *entry)
 {
+    assert(store_is_locked(store));
     kvt_option options[KVT_OPTIONS_MAX];
     kvt_policy_entry offer;
     entry->curve_epoch = store->curve_epoch;

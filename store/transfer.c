@@ -5,6 +5,7 @@
  */
 #include "store/transfer.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,6 +28,8 @@ kvt_status transfer_run(store_staging *staging, tiers_pool *pool, const tiers_tr
                         uint64_t deadline_ns, const transfer_watch *watch, staging_buffer *buffer,
                         transfer_report *report_out)
 {
+    assert(buffer->memory != NULL && wanted->bytes <= buffer->bytes);
+    assert((char *)wanted->buffer >= (char *)buffer->memory);
     memset(report_out, 0, sizeof *report_out);
     size_t parts_bytes = watch != NULL ? TIERS_MEMBERS_MAX * sizeof(tiers_part) : 0;
     store_transfer *kept = malloc(sizeof *kept + parts_bytes);

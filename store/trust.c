@@ -25,6 +25,7 @@
  */
 #include "store/store.h"
 
+#include <assert.h>
 #include <string.h>
 
 #define TRUST_SHARE        8u   /* of puts that learned figures refuse, one in so many is tried */
@@ -72,6 +73,7 @@ static void trust_count(trust_tier *count, uint64_t lost, uint64_t taken)
 
 void trust_note_plan(kvt_store *store, const kvt_plan *plan)
 {
+    assert(store_is_locked(store));
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
         uint64_t lost = 0, taken = 0;
         for (uint32_t i = 0; i < plan->count; i++) {
@@ -103,6 +105,7 @@ static void trust_remember(store_trust *trust, uint64_t handle, const char *reas
 
 const char *trust_reason(const kvt_store *store, uint64_t handle)
 {
+    assert(store_is_locked(store));
     const store_trust *trust = &store->trust;
     uint64_t known = trust->refusals < STORE_REFUSALS ? trust->refusals : STORE_REFUSALS;
     for (uint64_t back = 1; back <= known; back++) {
@@ -205,6 +208,7 @@ static uint64_t trust_wait_most(const kvt_store *store)
 kvt_status trust_try_due(kvt_store *store, const store_entry *entry, const kvt_policy_entry *offer,
                          kvt_plan *plan)
 {
+    assert(store_is_locked(store));
     store_trust *trust = &store->trust;
     if (!trust->weighs) return KVT_REFUSED;
     for (int number = KVT_TIER_COUNT - 1; number >= KVT_TIER_HBM; number--) {
@@ -241,6 +245,7 @@ static bool trust_build_curve(kvt_store *store, const store_entry *entry,
 kvt_status trust_note_refused(kvt_store *store, store_entry *entry, const kvt_policy_entry *offer,
                               kvt_plan *plan)
 {
+    assert(store_is_locked(store));
     store_trust *trust = &store->trust;
     kvt_option options[KVT_OPTIONS_MAX];
     if (!trust->weighs) return KVT_REFUSED;

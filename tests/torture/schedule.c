@@ -490,6 +490,9 @@ int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex)
 int __wrap_pthread_mutex_trylock(pthread_mutex_t *mutex)
 {
     if (!plan.on) return __real_pthread_mutex_trylock(mutex);
+    /* An assert that asks for a lock which this thread holds is no step of the schedule. */
+    for (uint32_t i = 0; i < plan.held_count; i++)
+        if (plan.held[i].mutex == mutex && plan.held[i].owner == plan.current) return EBUSY;
     schedule_me()->place = __builtin_return_address(0);
     schedule_step(0);
     return schedule_try_lock(mutex) ? 0 : EBUSY;
