@@ -6,6 +6,8 @@
  */
 #include "codecs.h"
 
+#include <assert.h>
+
 /* Decoded elements are the entry's own, or so close that coding them again loses nothing that
  * counts: the loss of planes at 8 bits is far below that of every coarser variant. A variant that
  * dropped tokens has lost them. */
@@ -26,6 +28,7 @@ codecs_way codecs_made_from(kvt_variant from, kvt_variant to)
 {
     const kvt_codec *codec = kvt_codec_find(from.codec);
     if (codec == NULL) return CODECS_WAY_NONE;
+    assert((codec->derives_to == NULL) == (codec->derive_matrix == NULL));
     if (from.codec == to.codec && from.mode >> 8 == to.mode >> 8) {
         const kvt_variant present = codecs_variant_core(from), wanted = codecs_variant_core(to);
         if (codec->drops_to != NULL && codec->drops_to(present, wanted)) return CODECS_WAY_DROP;

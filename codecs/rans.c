@@ -51,6 +51,9 @@ static bool rans_encode_scalar(const rans_encode_table *table, const uint8_t *sy
 uint8_t *rans_encode(const rans_encode_table *table, const uint8_t *symbols, uint64_t count,
                      uint32_t state_count, uint8_t *begin, uint8_t *end, uint16_t *states)
 {
+    assert(state_count > 0 && state_count <= RANS_STATES_MAX);
+    assert((state_count & (state_count - 1)) == 0); /* states take turns by a mask */
+    assert(begin <= end);
     uint8_t *at = end;
     uint64_t whole = count - count % state_count;
     for (uint32_t i = 0; i < state_count; i++) {
@@ -70,6 +73,7 @@ uint8_t *rans_encode(const rans_encode_table *table, const uint8_t *symbols, uin
     if (!rans_encode_scalar(table, symbols, 0, whole, state_count, begin, &at, states)) {
         return NULL;
     }
+    assert(at >= begin && at <= end);
     return at;
 }
 
@@ -77,6 +81,8 @@ kvt_status rans_decode_start(rans_decoder *decoder, const rans_decode_table *tab
                              uint32_t state_count, const uint8_t *states, const uint8_t *bytes,
                              uint64_t byte_count)
 {
+    assert(state_count > 0 && state_count <= RANS_STATES_MAX);
+    assert((state_count & (state_count - 1)) == 0);
     decoder->table = table;
     decoder->at = bytes;
     decoder->end = bytes + byte_count;
@@ -123,7 +129,9 @@ void rans_decode(rans_decoder *decoder, uint8_t *symbols, uint64_t count)
         done = rans_decode_avx2(decoder, symbols, count);
     }
 #endif
+    assert(done <= count && decoder->at <= decoder->end);
     rans_decode_scalar(decoder, symbols + done, count - done);
+    assert(decoder->at <= decoder->end);
 }
 
 bool rans_decode_finish(const rans_decoder *decoder)

@@ -4,6 +4,8 @@
  */
 #include "kivi_group.h"
 
+#include <assert.h>
+
 const group_kernels *group_kernels_in_use(void)
 {
 #if defined(__x86_64__)
@@ -152,6 +154,8 @@ kvt_status group_encode(const group_shape *shape, const group_coding *coding, co
                         uint16_t *minima, uint16_t *scales, const group_plane *planes,
                         uint32_t plane_count, uint32_t histogram[256], void *scratch)
 {
+    assert(shape->group >= 32 && shape->group <= 128 && (shape->group & (shape->group - 1)) == 0);
+    assert(plane_count <= KVT_PLANES_MAX);
     group_encoder encoder = {shape,
                              coding,
                              group_kernels_in_use(),

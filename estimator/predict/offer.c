@@ -90,6 +90,7 @@ double offer_head_bytes(const kvt_layout *layout)
 /* A record is whole grains, and stored raw rather than larger. */
 static uint64_t offer_record_bytes(const offer_size *size, double payload)
 {
+    assert(payload >= 0 && size->head_bytes <= size->raw_bytes);
     double exact = payload + (double)size->head_bytes;
     if (exact >= (double)size->raw_bytes) return size->raw_bytes;
     uint64_t bytes = (uint64_t)exact;
@@ -119,6 +120,7 @@ static void offer_fill_bytes(const kvt_offer *offer, const offer_size *size,
 static void cost_fill_variants(const kvt_cost_model *model, const kvt_offer *offer,
                                const offer_size *size, uint32_t count, cost_variant *variants)
 {
+    assert(count <= KVT_VARIANTS_MAX);
     double per_thread = (double)size->source_bytes / (double)model->parallel_codecs;
     for (uint32_t i = 0; i < count; i++) {
         const kvt_codec_curve *curve = &model->variants[i];
@@ -141,6 +143,7 @@ static bool cost_is_made_from(const kvt_codec_curve *to, const kvt_codec_curve *
 static void cost_fill_lineage(const kvt_cost_model *model, uint32_t variants, kvt_option *options,
                               uint32_t count)
 {
+    assert(count <= KVT_OPTIONS_MAX); /* a bit each */
     for (uint32_t to = 0; to < variants; to++) {
         uint32_t sources = 0;
         const kvt_codec_curve *curve = &model->variants[to];
@@ -249,6 +252,7 @@ kvt_status kvt_offer_build(const kvt_cost_model *model, kvt_hole_mode holes, con
                              &variants[i], &options[count++]);
         }
     }
+    assert(count == 1 + tiers * forms);
     cost_fill_lineage(model, forms, options, count);
     entry_out->options = options;
     entry_out->option_count = count;

@@ -77,6 +77,7 @@ static double device_bound(const online_device *device, int term, double value)
 void online_device_resume(online_device *device, double request_seconds, double bytes_per_s,
                           uint64_t observations)
 {
+    assert(request_seconds >= 0 && bytes_per_s > 0);
     device->value[0] = request_seconds;
     device->value[1] = 1.0 / bytes_per_s;
     for (int i = 0; i < ONLINE_TERMS; i++)
@@ -87,6 +88,7 @@ void online_device_resume(online_device *device, double request_seconds, double 
 
 void online_device_decay(online_device *device, double kept)
 {
+    assert(kept >= 0 && kept <= 1);
     for (int i = 0; i < ONLINE_TERMS; i++) {
         device->value[i] = device->curve[i] + kept * (device->value[i] - device->curve[i]);
         device->used[i] = device->curve[i] + kept * (device->used[i] - device->curve[i]);
@@ -134,6 +136,7 @@ static void device_filter(online_device *device, const double share[ONLINE_TERMS
             toward[i] += device->covariance[i][j] * share[j];
         variance += share[i] * toward[i];
     }
+    assert(variance > 0);
     double counted = device_cut(error, DEVICE_CUT * sqrt(variance));
     for (int i = 0; i < ONLINE_TERMS; i++) {
         double value = device->value[i] + device->scale[i] * toward[i] / variance * counted;
@@ -148,6 +151,7 @@ static void device_filter(online_device *device, const double share[ONLINE_TERMS
         if (device->covariance[i][i] + DEVICE_WALK < most) device->covariance[i][i] += DEVICE_WALK;
     }
     double noise = device->noise + DEVICE_NOISE_SHARE * (counted * counted - device->noise);
+    assert(isfinite(noise));
     device->noise = fmin(fmax(noise, DEVICE_NOISE_LEAST), DEVICE_NOISE_MOST);
 }
 
