@@ -17,7 +17,7 @@
 #include <string.h>
 
 #define MODEL_SAMPLE 4096.0 /* entries that are watched, about */
-#define MODEL_MEMORY 8192.0 /* uses after which what was learned is halved and more */
+#define MODEL_MEMORY 1024.0 /* uses after which what was learned is halved and more */
 #define MODEL_FIRST  64.0   /* and at the beginning */
 #define MODEL_PRIOR  0.05   /* weight of a term before anything is known, */
 #define MODEL_WORTH  16.0   /* as if from so many uses */

@@ -120,6 +120,28 @@ static void sessions_are_told_by_their_last_use(void **state)
     free(events);
 }
 
+/* A loop teaches that uses add up for hours; some thousand uses of sessions later most of that is
+ * gone. */
+static void what_has_ended_is_forgotten(void **state)
+{
+    (void)state;
+    uint64_t dice = 5;
+    event *events = malloc(EVENTS * sizeof *events);
+    assert_non_null(events);
+    size_t count = draw_sessions(events, EVENTS, 4000.0, 2.0, 0.6, 75.0, &dice);
+    qsort(events, count, sizeof *events, event_order);
+    kvt_policy *policy = open_with(1000, 1024);
+    for (int turn = 0; turn < 10000; turn++)
+        use(policy, 1.0 + 2.5 * turn, 1 + (uint64_t)turn % 100, 10);
+    double before = weight_of(policy, KVT_REUSE_COUNT, 3, HALF_LIVES - 1);
+    for (size_t i = 0; i < count; i++)
+        use(policy, 30000.0 + events[i].at, 1000 + events[i].handle, 10);
+    double after = weight_of(policy, KVT_REUSE_COUNT, 3, HALF_LIVES - 1);
+    assert_true(after < 0.3 * before);
+    kvt_policy_close(policy);
+    free(events);
+}
+
 /* A loop longer than its tier: newcomers only tie with what lies there, so most of it stays and is
  * found again, where replacing at a tie finds nothing. */
 static void a_loop_longer_than_its_tier_finds_most_of_itself(void **state)
@@ -330,6 +352,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sessions_are_told_by_their_last_use),
+        cmocka_unit_test(what_has_ended_is_forgotten),
         cmocka_unit_test(a_loop_longer_than_its_tier_finds_most_of_itself),
         cmocka_unit_test(documents_are_told_by_their_counts),
         cmocka_unit_test(weights_follow_a_changed_workload),
