@@ -147,6 +147,7 @@ static kvt_status device_config_check(const kvt_device_config *config, const kvt
     return KVT_E_ARGUMENT;
 }
 
+/* The back end of a name, or NULL. */
 static const kvt_device_ops *device_backend_find(const char *name)
 {
     for (size_t i = 0; i < DEVICE_BACKEND_COUNT; i++) {
@@ -222,6 +223,8 @@ void kvt_device_close(kvt_device *device)
     device->ops->close(device);
 }
 
+/* The contract of one operation: inside the device, aligned, within the request size, not in flight
+ * already. A caller that breaks it has a bug, so it is an assert and no status. */
 static void device_assert_operation(const kvt_device *device, const kvt_io *io)
 {
 #ifndef NDEBUG

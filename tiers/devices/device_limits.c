@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * device_limits.c - see device_limits.h.
+ * device_limits.c - numbers and words of sysfs, read as text of somebody else: a value that is
+ * missing, too long or not a number counts as 0, which means unknown. Nothing here opens a device.
+ *
+ * Thread rule: as device_limits.h.
  */
 #include "device_limits.h"
 

@@ -30,7 +30,7 @@ enum {
     TIERS_QUEUE_THREADS_MAX = 32
 };
 
-/* What a back end does for its queue. */
+/* The calls by which a queue reaches its back end. */
 typedef struct tiers_queue_calls {
     bool wide; /* ring entries of 128 bytes and completions of 32, for command passthrough */
 

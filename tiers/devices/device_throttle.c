@@ -89,6 +89,7 @@ static void throttle_close(kvt_device *device)
     free(throttle);
 }
 
+/* A slot without an operation; NULL when as many are under way as the depth allows. */
 static throttle_slot *throttle_slot_acquire(throttle_device *throttle)
 {
     for (uint32_t i = 0; i < throttle->slot_count; i++) {
@@ -97,6 +98,8 @@ static throttle_slot *throttle_slot_acquire(throttle_device *throttle)
     return NULL;
 }
 
+/* The time at which an operation is due: its bytes go through the pipe of their direction one after
+ * the other, and the latency is added behind it. Charged in the order of submission. */
 static uint64_t throttle_charge(throttle_device *throttle, const kvt_io *io, uint64_t now)
 {
     throttle_pipe *pipe = &throttle->pipes[io->kind];
@@ -110,6 +113,8 @@ static uint64_t throttle_charge(throttle_device *throttle, const kvt_io *io, uin
     return pipe->free_at_ns + throttle->latency_ns;
 }
 
+/* Passes an operation on and books its due time. The inner device may be done at once; the caller
+ * still learns of it through reap, when it is due. */
 static kvt_status throttle_submit(kvt_device *device, kvt_io *io)
 {
     throttle_device *throttle = (throttle_device *)device;
@@ -199,6 +204,7 @@ static void throttle_wait(throttle_device *throttle, uint64_t deadline_ns)
     if (wake > now) throttle_land(throttle, wake - now);
 }
 
+/* Hands on completions that are due, waiting for at least `min` of them until the deadline. */
 static size_t throttle_reap(kvt_device *device, kvt_io **done, size_t min, size_t max,
                             uint64_t timeout_ns)
 {

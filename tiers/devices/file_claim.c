@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * file_claim.c - see file_claim.h.
+ * file_claim.c - the list of files that this process has open as devices, and the lock that other
+ * processes see. Why both are needed is in file_claim.h.
  *
  * The claims of this process are a list, so that a second opener is refused at once. The list is
  * inherited by a child of fork, where it keeps refusing: the child shares the open files, and the

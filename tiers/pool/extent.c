@@ -61,6 +61,7 @@ typedef struct space_path {
 
 /* ---- searching ---- */
 
+/* The node of a path at a level. */
 static space_node *space_at(const tiers_space *space, const space_path *path, uint32_t level)
 {
     return &space->nodes[path->node[level]];
@@ -150,6 +151,8 @@ static kvt_status space_prepare(tiers_space *space, uint64_t ranges)
     return KVT_OK;
 }
 
+/* An empty node, from those that came back or from the fresh ones. space_prepare has made room, so
+ * this cannot fail in the middle of a change. */
 static uint32_t space_node_acquire(tiers_space *space)
 {
     uint32_t node = space->unused;
@@ -163,6 +166,7 @@ static uint32_t space_node_acquire(tiers_space *space)
     return node;
 }
 
+/* Puts a node on the list of unused ones. Its memory stays, for the next split. */
 static void space_node_return(tiers_space *space, uint32_t node)
 {
     assert(node != 0 && node < space->node_fresh && "only a node that was acquired comes back");
@@ -179,6 +183,7 @@ static void space_copy(space_node *target, uint32_t to, const space_node *source
     memmove(target->child + to, source->child + from, count * sizeof source->child[0]);
 }
 
+/* Inserts an entry before the one at `slot`. The node is not full. */
 static void space_put(space_node *node, uint32_t slot, uint64_t offset, uint32_t child)
 {
     assert(node->count < SPACE_FANOUT && slot <= node->count);
@@ -188,6 +193,7 @@ static void space_put(space_node *node, uint32_t slot, uint64_t offset, uint32_t
     node->count++;
 }
 
+/* Removes the entry at `slot`. */
 static void space_cut(space_node *node, uint32_t slot)
 {
     assert(slot < node->count);
@@ -383,6 +389,7 @@ void tiers_space_close(tiers_space *space)
     free(space);
 }
 
+/* Offset and bytes of a range by its number. */
 static tiers_range space_range(const tiers_space *space, uint32_t range)
 {
     assert(range != 0 && range < space->bins.range_fresh);
@@ -390,7 +397,7 @@ static tiers_range space_range(const tiers_space *space, uint32_t range)
     return (tiers_range){.offset = found->offset, .bytes = found->grains * TIERS_GRAIN_BYTES};
 }
 
-/* What the path's slot holds. */
+/* The range that the path's slot holds. */
 static tiers_range space_range_at(const tiers_space *space, const space_path *path)
 {
     uint32_t leaf = space->levels - 1;
@@ -448,6 +455,8 @@ kvt_status tiers_space_adopt(tiers_space *space, tiers_range range)
     return KVT_OK;
 }
 
+/* Makes a range free, as one with a free neighbour on either side that it touches: so two free
+ * ranges never touch, and the number of ranges is bounded by the number of extents held. */
 static void space_free_range(tiers_space *space, tiers_range range)
 {
     assert(range.bytes > 0 && range.bytes % TIERS_GRAIN_BYTES == 0);

@@ -54,6 +54,7 @@ const char *pool_member_fault(const tiers_member_options *options)
     return NULL;
 }
 
+/* Refuses options that no pool can be made of, with one line that says which. */
 static kvt_status pool_check_options(const tiers_member_options *members, uint32_t count,
                                      const tiers_pool_options *options, char *message,
                                      size_t message_size)
@@ -140,7 +141,8 @@ kvt_status pool_start_member(tiers_pool *pool, pool_member *member,
     return KVT_OK;
 }
 
-/* Whoever drops the last hold frees what is left, an unresponsive member's device included. */
+/* Drops one hold on the pool. The thread that drops the last one frees what is left; with an
+ * abandoned worker that is the worker's own thread, which also closes its device. */
 static void pool_drop_hold(void *context)
 {
     tiers_pool *pool = context;
@@ -237,6 +239,8 @@ static void pool_pin(const tiers_location *copy)
     if (location != NULL) location->pins++;
 }
 
+/* Drops one pin. The last pin of a location that its owner has released meanwhile leaves it on the
+ * list of late ones, from which the next call on the pool takes it. done_mutex is held. */
 static void pool_unpin(tiers_pool *pool, const tiers_location *copy)
 {
     tiers_location *location = (tiers_location *)(uintptr_t)copy;
@@ -247,6 +251,9 @@ static void pool_unpin(tiers_pool *pool, const tiers_location *copy)
     pool->late = location;
 }
 
+/* Books one member's part of a transfer, on that member's thread. The last part finishes the
+ * transfer, wakes its waiters and, when it was abandoned, releases it: after the lock is let go,
+ * because the receiver may free everything the transfer stands in. */
 static void pool_job_finished(void *context, tiers_transfer *transfer,
                               const tiers_job_result *result)
 {
@@ -283,6 +290,7 @@ static void pool_job_finished(void *context, tiers_transfer *transfer,
     if (released != NULL) released(released_context);
 }
 
+/* Whether every member that holds a part of the location serves. */
 static bool pool_serves_location(const tiers_pool *pool, const tiers_location *location)
 {
     for (uint32_t i = 0; i < location->share_count; i++) {
@@ -335,7 +343,7 @@ void tiers_transfer_start(tiers_pool *pool, tiers_transfer *transfer)
     tiers_transfer_start_until(pool, transfer, UINT64_MAX);
 }
 
-/* What each member is asked for. */
+/* Fills in what each member is asked for and what it has to do before. */
 static uint32_t pool_sum_parts(const tiers_pool *pool, const pool_part *from, uint32_t count,
                                tiers_part *parts)
 {
@@ -390,6 +398,8 @@ typedef struct pool_calls {
     uint64_t copying; /* memory */
 } pool_calls;
 
+/* Queues the parts of a transfer with their members, which are not called yet. A part that a member
+ * does not take is reported as failed at once, so every transfer ends by the same report. */
 static void pool_queue_transfer(tiers_pool *pool, tiers_transfer *transfer, uint64_t deadline_ns,
                                 pool_calls *calls)
 {
@@ -419,6 +429,7 @@ static void pool_queue_transfer(tiers_pool *pool, tiers_transfer *transfer, uint
     }
 }
 
+/* Makes each member in the mask look for what was queued. */
 static void pool_call_members(tiers_pool *pool, uint64_t members)
 {
     for (uint32_t i = 0; i < TIERS_MEMBERS_MAX && members >> i != 0; i++) {

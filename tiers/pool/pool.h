@@ -135,7 +135,7 @@ KVT_NODISCARD kvt_status tiers_location_unpack(const void *source, size_t bytes,
                                                tiers_location **location_out);
 void tiers_location_free(tiers_location *location);
 
-/* What a transfer asks of one member, and what that member had to do before it. */
+/* The part of a transfer that one member has, and the work that the member had before it. */
 typedef struct tiers_part {
     uint32_t member;
     uint64_t bytes;
@@ -145,9 +145,9 @@ typedef struct tiers_part {
     uint64_t finished_ns;     /* as the transfer's; 0 = not yet */
 } tiers_part;
 
-/* What reading a whole object now would ask of its members, and what they have to do first. parts
- * has room for TIERS_MEMBERS_MAX. Returns their number; 0 = a member does not serve. Takes no lock.
- */
+/* The parts of a read of a whole object if it began now, and the work that its members have before
+ * it. parts has room for TIERS_MEMBERS_MAX. Returns their number; 0 = a member does not serve.
+ * Takes no lock. */
 uint32_t tiers_pool_parts(tiers_pool *pool, const tiers_location *location, tiers_part *parts);
 
 /* The last word on an abandoned transfer: it, its buffer and its location are no longer used.

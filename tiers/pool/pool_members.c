@@ -31,6 +31,7 @@ tiers_member_options tiers_member_options_of(const kvt_device_config *config, kv
 
 /* ---- states ---- */
 
+/* The state in docs/TIERS.md that the fields of a member amount to. The mutex is held. */
 static kvt_device_state pool_member_state(const pool_member *member)
 {
     if (member->device == NULL || member->worker == NULL)
@@ -130,8 +131,8 @@ void pool_release_range(pool_member *member, tiers_range range, bool trim)
     if (tiers_trim_note(&member->trims, range)) tiers_worker_ask_spare(member->worker);
 }
 
-/* Whoever changes a member's device holds the mutex and waits for its worker. So a worker never
- * waits for the mutex: it naps and looks at its mail. */
+/* A thread that changes a member's device holds the mutex and waits for the worker. So a worker
+ * never waits for the mutex: it naps and looks at its mail. */
 static bool pool_try_lock(tiers_pool *pool)
 {
     if (pthread_mutex_trylock(&pool->mutex) == 0) return true;
@@ -139,6 +140,7 @@ static bool pool_try_lock(tiers_pool *pool)
     return false;
 }
 
+/* The member that a worker serves, or NULL while the pool is still being opened. */
 static pool_member *pool_member_of(tiers_pool *pool, const tiers_worker *worker)
 {
     for (uint32_t i = 0; i < pool->member_count; i++) {

@@ -20,13 +20,15 @@
 #define RESERVE_SPARED_MAX      64u
 #define RESERVE_NAP_NS          100000
 
-/* What a location under construction may use of each member. */
+/* The bytes of each member that a location under construction may use. */
 typedef struct reserve_rooms {
     uint64_t bytes[TIERS_MEMBERS_MAX];
 } reserve_rooms;
 
 /* ---- shares ---- */
 
+/* The weight that the deal counts on: bytes per second, or 1 for the baselines, which deal alike to
+ * all members. 0 = the member takes no part. */
 static double reserve_weight(const tiers_pool *pool, uint32_t member)
 {
     if (pool->members[member].worker == NULL) return 0;
@@ -98,6 +100,7 @@ static void reserve_grant_chance(tiers_pool *pool, const reserve_rooms *rooms, u
     dealt[most]--;
 }
 
+/* Lists the members that got units, in member order. Returns their number. */
 static uint32_t reserve_collect_shares(const uint32_t *units, uint32_t count, tiers_share *shares)
 {
     uint32_t used = 0;
@@ -160,6 +163,7 @@ static uint32_t reserve_plan(const tiers_pool *pool, const reserve_rooms *rooms,
 
 /* ---- extents ---- */
 
+/* Gives all extents of a location back to their members' spaces. The mutex is held. */
 static void reserve_release_extents(tiers_pool *pool, const tiers_location *location, bool trim)
 {
     for (uint32_t i = 0; i < location->extent_count; i++) {
@@ -209,7 +213,7 @@ static kvt_status reserve_acquire_extents(tiers_pool *pool, tiers_location *loca
     return status;
 }
 
-/* What the members have free that take new units and may still be written to today. */
+/* Sums up the free bytes of the members that take new units and may still be written to today. */
 static void reserve_open_rooms(tiers_pool *pool, reserve_rooms *rooms)
 {
     memset(rooms, 0, sizeof *rooms);
@@ -242,6 +246,9 @@ static bool reserve_spare_failing(tiers_pool *pool, reserve_rooms *rooms)
     return spared;
 }
 
+/* One try to reserve. A try that keeps away from members whose writes fail and finds no room is
+ * made again with all members: an object on a doubtful member is better than none. The mutex is
+ * held. */
 static kvt_status reserve_locked(tiers_pool *pool, uint64_t bytes, tiers_location **location_out)
 {
     uint64_t capacity;
@@ -424,6 +431,7 @@ static bool reserve_leave_pinned(tiers_pool *pool, tiers_location *location, boo
     return pinned;
 }
 
+/* Releases a location, or leaves that to its last transfer in flight. */
 static void reserve_release(tiers_pool *pool, tiers_location *location, bool trim)
 {
     if (location == NULL || reserve_leave_pinned(pool, location, !trim)) return;
@@ -464,6 +472,7 @@ void pool_collect_late(tiers_pool *pool)
     }
 }
 
+/* Marks the extents of a location read from a catalog as used. Nothing is marked on failure. */
 static kvt_status reserve_adopt_extents(tiers_pool *pool, const tiers_location *location)
 {
     for (uint32_t i = 0; i < location->extent_count; i++) {

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * trim.c - see trim.h.
+ * trim.c - the ring of freed ranges, and taking one of them out of the free space for the time of
+ * its trim. The trim itself is done by the worker (pool_members.c).
+ *
+ * Thread rule: as trim.h.
  */
 #include "trim.h"
 

@@ -22,7 +22,8 @@ enum {
     WORKER_FAILURES_MAX = 8, /* in a row, until the device is asked whether it is still there */
     WORKER_REQUEST_BYTES_MAX = 1 << 20, /* larger pieces gain nothing and hold up others */
     WORKER_READS_IN_ROW_MAX = 15,
-    WORKER_OVERTAKEN = 2, /* times the depth: so many others ended since it was submitted */
+    WORKER_OVERTAKEN = 2, /* an operation is lost when so many times the depth of others, submitted
+                             after it, have ended */
     WORKER_WAIT_SHORT_NS = 100 * 1000,
     WORKER_WAIT_LONG_NS = 10 * 1000 * 1000,
     WORKER_BUSY_NAP_NS = 50 * 1000,
@@ -41,6 +42,7 @@ void worker_list_push(worker_list *list, worker_job *job)
     list->tail = job;
 }
 
+/* Removes the first job. The list is not empty. */
 static void worker_list_pop(worker_list *list)
 {
     assert(list->head != NULL);
@@ -48,6 +50,7 @@ static void worker_list_pop(worker_list *list)
     if (list->head == NULL) list->tail = NULL;
 }
 
+/* Moves all jobs of `more` behind those of `list`; `more` is empty then. */
 static void worker_list_append(worker_list *list, worker_list *more)
 {
     if (more->head == NULL) return;
@@ -59,6 +62,8 @@ static void worker_list_append(worker_list *list, worker_list *more)
     *more = (worker_list){NULL, NULL};
 }
 
+/* Publishes a double for threads that read it while this one goes on measuring: the bits are stored
+ * at once, so that no reader sees half of a value. */
 static void worker_store_double(worker_double *target, double value)
 {
     uint64_t bits;
@@ -66,6 +71,8 @@ static void worker_store_double(worker_double *target, double value)
     atomic_store(target, bits);
 }
 
+/* Publishes the averages of the meter. The weight is published only where it follows them, so that
+ * placement keeps the weight of the open elsewhere. */
 static void worker_publish_speed(tiers_worker *worker)
 {
     const tiers_meter *meter = &worker->meter;
@@ -111,6 +118,8 @@ static bool worker_has_lost_operation(const tiers_worker *worker, uint64_t now_n
     return false;
 }
 
+/* Looks for a lost operation and checks the timeout, at most once per TIERS_CHECK_NS, because the
+ * loop passes here for every few completions. */
 static void worker_check_operations(tiers_worker *worker)
 {
     if (worker_in_flight(worker) == 0) return;
@@ -143,6 +152,9 @@ static void worker_end_calls(tiers_worker *worker, uint32_t ended, bool progress
 
 /* ---- the thread: from jobs to completions ---- */
 
+/* Reports a job whose last piece has ended and returns it to the stock. The report comes without
+ * the mutex, because its receiver takes locks of its own; the transfer may be gone after it, so
+ * nothing reads it any more. */
 static void worker_finish_job(tiers_worker *worker, worker_job *job)
 {
     assert(!job->issuing && job->in_flight == 0);
@@ -221,6 +233,8 @@ static worker_slot *worker_next_slot(tiers_worker *worker)
     return NULL;
 }
 
+/* Books one piece that has ended, in whatever way: the meter, the account of pending bytes, the
+ * result of its job. The last piece of a job that issues no more finishes the job. */
 static void worker_complete(tiers_worker *worker, worker_slot *slot)
 {
     worker_job *job = slot->job;
@@ -255,6 +269,8 @@ static void worker_complete(tiers_worker *worker, worker_slot *slot)
     if (!job->issuing && job->in_flight == 0) worker_finish_job(worker, job);
 }
 
+/* Ends the jobs of a list that shall issue no more pieces. A job with pieces in flight leaves the
+ * list and ends with the last of them. */
 static void worker_sweep_list(tiers_worker *worker, worker_list *list)
 {
     worker_list kept = {NULL, NULL};
@@ -317,6 +333,9 @@ static void worker_probe(tiers_worker *worker)
     if (status != KVT_OK) worker_retire(worker, TIERS_RETIRED_GONE);
 }
 
+/* Gives the device pieces until it has its depth, its bytes in flight, or no more are there. A
+ * device that is retired meanwhile takes none; one that says busy gets the piece again in the next
+ * round. */
 static void worker_submit(tiers_worker *worker)
 {
     worker_probe(worker);
@@ -357,6 +376,7 @@ static void worker_submit(tiers_worker *worker)
     atomic_store(&worker->depth_achieved, worker->device->facts.depth_achieved);
 }
 
+/* Takes completions from the device, waiting for the first one up to timeout_ns. */
 static void worker_reap(tiers_worker *worker, uint64_t timeout_ns)
 {
     if (worker_in_flight(worker) == 0) return;
@@ -372,12 +392,15 @@ static void worker_reap(tiers_worker *worker, uint64_t timeout_ns)
     assert((worker_in_flight(worker) == 0) == (worker_flying(worker) == 0));
 }
 
+/* Whether a piece may still be issued without new mail. */
 static bool worker_has_active(const tiers_worker *worker)
 {
     return worker->active[KVT_IO_READ].head != NULL || worker->active[KVT_IO_WRITE].head != NULL ||
            worker->stalled != NULL;
 }
 
+/* Serves all syncs up to a ticket by one sync of the device, after everything that is in flight has
+ * ended. On a retired member they fail at once. */
 static void worker_serve_syncs(tiers_worker *worker, uint64_t ticket)
 {
     while (worker_in_flight(worker) > 0 && !tiers_worker_retired(worker)) {
@@ -403,7 +426,7 @@ static void worker_serve_syncs(tiers_worker *worker, uint64_t ticket)
     pthread_mutex_unlock(&worker->mutex);
 }
 
-/* What follows from the device and the options alone; nothing is in flight. */
+/* Sets all figures that follow from the device and its options. Nothing is in flight. */
 static void worker_set_up(tiers_worker *worker, const worker_change *change)
 {
     const kvt_device_facts *facts = &change->device->facts;

@@ -21,6 +21,7 @@ bool tiers_worker_retired(const tiers_worker *worker)
     return atomic_load(&worker->why) != TIERS_SERVES;
 }
 
+/* The last value that the thread published. */
 static double worker_load_double(const worker_double *source)
 {
     uint64_t bits = atomic_load(source);
