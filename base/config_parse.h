@@ -2,12 +2,12 @@
 /*
  * config_parse.h - one value of a setting from its text, by kind; private to the configuration.
  *
- * kvt_parse_bytes and kvt_parse_seconds are in the public header config.h. Pure; any thread.
+ * kvt_parse_bytes and kvt_parse_seconds are in config_values.h. Pure; any thread.
  */
 #ifndef STORE_CONFIG_PARSE_H
 #define STORE_CONFIG_PARSE_H
 
-#include <kvterrace/config.h>
+#include "config_values.h"
 
 /* As kvt_parse_bytes, with an optional "/s" at the end. */
 kvt_status store_parse_rate(const char *text, uint64_t *bytes_out);

@@ -7,6 +7,8 @@
  * setting: add a row here, a row there, and a row in the table of the struct that it fills
  * (settings_fields.h). Constant data; any thread.
  */
+#include "config_values.h"
+
 #include <kvterrace/config.h>
 
 /* clang-format off */

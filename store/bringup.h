@@ -11,6 +11,7 @@
 
 #include "store/store.h"
 
+#include "tiers/devices/device_ops.h"
 #include "tiers/devices/superblock.h"
 
 /* As kvt_device_open, with a message. Making a file takes as long as it takes, and so do devices

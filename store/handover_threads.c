@@ -8,6 +8,7 @@
  * Thread rule: as handover.h says.
  */
 #include "base/thread.h"
+#include "options.h"
 #include "store/handover.h"
 
 #include <assert.h>

@@ -15,6 +15,7 @@
 #include "estimator/predict/reuse.h"
 #include "store/entry.h"
 #include "store/transfer.h"
+#include "tiers/devices/device_ops.h"
 
 #include <kvterrace/kvterrace.h>
 #include <pthread.h>

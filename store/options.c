@@ -7,6 +7,9 @@
  *
  * Thread rule: one thread at a time per object.
  */
+#include "options.h"
+
+#include "base/config_values.h"
 #include "base/settings_fields.h"
 #include "estimator/profile/profile.h"
 

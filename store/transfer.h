@@ -12,6 +12,7 @@
 #define STORE_TRANSFER_H
 
 #include "store/staging.h"
+#include "tiers/devices/device_ops.h"
 #include "tiers/pool/pool.h"
 
 #define TRANSFER_NO_DEADLINE                                                                       \

@@ -31,7 +31,7 @@ ROOM_INCLUDES = {
     "policy/rivals": {"policy"},
     "tiers/devices": set(),
     "tiers/pool": {"tiers/devices"},
-    "estimator/profile": {"codecs", "tiers/pool"},
+    "estimator/profile": {"codecs", "tiers/devices", "tiers/pool"},
     "estimator/measure": {"codecs", "codecs/kernels", "tiers/devices", "tiers/pool",
                           "estimator/profile"},
     "estimator/predict": {"codecs", "estimator/profile", "estimator/measure"},
@@ -42,8 +42,8 @@ ROOM_INCLUDES = {
     "lab/bench": set(LIBRARY) | {"estimator/model", "estimator/quality", "lab/replay"},
     "lab/inspect": set(LIBRARY),
     "lab/experiments": set(LIBRARY) | {"lab/replay", "lab/bench"},
-    "tools": {"estimator/profile", "estimator/measure", "estimator/predict", "estimator/model",
-              "estimator/quality"} | set(LAB),
+    "tools": {"tiers/devices", "estimator/profile", "estimator/measure", "estimator/predict",
+              "estimator/model", "estimator/quality"} | set(LAB),
 }
 ROOMS = set(ROOM_INCLUDES)
 NO_ROOMS = {"tests", "examples"}

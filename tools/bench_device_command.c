@@ -8,6 +8,7 @@
 #include "commands.h"
 #include "device_list.h"
 
+#include "base/config_values.h"
 #include "lab/bench/bench.h"
 
 #include <errno.h>

@@ -12,6 +12,7 @@
 #include "check_places.h"
 #include "commands.h"
 
+#include "base/config_values.h"
 #include "lab/replay/replay.h"
 
 #include <kvterrace/kvterrace.h>

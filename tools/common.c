@@ -6,6 +6,7 @@
 #include "command.h"
 #include "output_file.h"
 
+#include "base/config_values.h"
 #include "base/nearest.h"
 
 #include <errno.h>

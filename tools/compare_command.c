@@ -8,6 +8,7 @@
  */
 #include "compare_command.h"
 
+#include "base/config_values.h"
 #include "lab/replay/compare.h"
 
 #include <stdlib.h>

@@ -3,6 +3,7 @@
  * data_files.c - see data_files.h. One thread.
  */
 #include "data_files.h"
+#include "base/config_values.h"
 
 #include <limits.h>
 #include <stdlib.h>

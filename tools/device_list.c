@@ -6,6 +6,7 @@
  * so it is only read unless store.format gives it up.
  */
 #include "device_list.h"
+#include "base/config_values.h"
 
 #include <errno.h>
 #include <stdio.h>

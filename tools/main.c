@@ -4,6 +4,7 @@
  */
 #include "commands.h"
 
+#include "base/config_values.h"
 #include "base/nearest.h"
 
 #include <kvterrace/kvterrace.h>

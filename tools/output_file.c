@@ -3,6 +3,7 @@
  * output_file.c - see output_file.h. One thread.
  */
 #include "output_file.h"
+#include "base/config_values.h"
 
 #include <errno.h>
 #include <stdlib.h>

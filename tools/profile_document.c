@@ -3,6 +3,7 @@
  * profile_document.c - see profile_document.h. One thread.
  */
 #include "profile_document.h"
+#include "tiers/devices/device_ops.h"
 
 #include <kvterrace/kvterrace.h>
 

@@ -3,6 +3,7 @@
  * profile_open.c - see profile_open.h. One thread.
  */
 #include "profile_open.h"
+#include "base/config_values.h"
 
 #include <unistd.h>
 

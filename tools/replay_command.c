@@ -14,6 +14,7 @@
 #include "profile_open.h"
 #include "report_page.h"
 
+#include "base/config_values.h"
 #include "estimator/model/whole_file.h"
 #include "lab/replay/live_profile.h"
 #include "lab/replay/replay.h"

@@ -5,6 +5,7 @@
  */
 #include "commands.h"
 
+#include "base/config_values.h"
 #include "base/nearest.h"
 
 #include <string.h>

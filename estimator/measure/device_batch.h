@@ -9,7 +9,7 @@
 #define ESTIMATOR_DEVICE_BATCH_H
 
 #include "estimator/profile/profile_internal.h"
-#include <kvterrace/device.h>
+#include "tiers/devices/device_ops.h"
 
 #define MEASURE_SIZES_MAX    5u
 #define MEASURE_DEPTHS_MAX   4u

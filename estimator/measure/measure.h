@@ -8,8 +8,7 @@
 #define ESTIMATOR_MEASURE_H
 
 #include "estimator/profile/profile.h"
-
-#include <kvterrace/device.h>
+#include "tiers/devices/device_ops.h"
 
 /*
  * Measures one device and stores every point: direction x request size x depth, repetitions with

@@ -8,8 +8,8 @@
 
 #include "host_identity.h"
 #include "profile.h"
+#include "tiers/devices/device_ops.h"
 
-#include <kvterrace/device.h>
 #include <sqlite3.h>
 
 struct kvt_profile {

@@ -64,9 +64,6 @@ KVT_API const char *kvt_version(void);
 
 typedef struct kvt_store kvt_store;
 
-/* "proportional", "equal" or "round_robin": as settings and reports name it. Static storage. */
-KVT_API const char *kvt_striping_name(kvt_striping striping);
-
 /* One tier of a store. HBM and DRAM without devices get one memory device of their capacity. */
 typedef struct kvt_tier_options {
     uint64_t capacity_bytes;          /* budget for records; 0 = what its devices hold, or absent */
@@ -84,7 +81,8 @@ typedef struct kvt_tier_options {
  * could need except that it must not call into the store. outcome KVT_OK = committed. */
 typedef void kvt_move_observer(void *context, const kvt_move *move, kvt_status outcome);
 
-/* Of put_staging_bytes: as much as suits the capacities, see kvt_put_staging_limit. */
+/* Of put_staging_bytes: a 32nd of DRAM, between 256 MiB and 8 GiB. Whatever is asked,
+ * no more than an eighth of the smallest tier. */
 #define KVT_PUT_STAGING_AUTO UINT64_MAX
 
 /* Made by kvt_store_options_init, then changed. Strings and arrays are read during kvt_open. */
@@ -148,14 +146,6 @@ typedef struct kvt_store_options {
 } kvt_store_options;
 
 KVT_API void kvt_store_options_init(kvt_store_options *options);
-
-/*
- * The bytes of puts that a store stages which has these capacities (by kvt_tier; 0 = no such tier):
- * as asked, or with KVT_PUT_STAGING_AUTO a 32nd of DRAM between 256 MiB and 8 GiB; in either case
- * no more than an eighth of the smallest tier.
- */
-KVT_API uint64_t kvt_put_staging_limit(uint64_t asked_bytes,
-                                       const uint64_t capacity_bytes[KVT_TIER_COUNT]);
 
 /* Fills options from the [store], [tier.*], [device.*] and [prefill] settings. The strings and
  * arrays point into *owner_out: release it with kvt_store_options_free after kvt_open.

@@ -7,6 +7,7 @@
 
 #include "bench.h"
 #include "bench_rate.h"
+#include "tiers/devices/device_ops.h"
 
 /* One size and direction, or a drive of which nothing could be said. */
 typedef struct bench_fast_row {

@@ -9,6 +9,7 @@
 
 #include <jansson.h>
 
+#include "tiers/devices/device_ops.h"
 #include "tiers/pool/pool.h"
 
 enum { BENCH_ITERATIONS_MAX = 1000 };

@@ -6,6 +6,7 @@
  * Thread rule: one bench at a time.
  */
 #include "bench_stripe.h"
+#include "store/options.h"
 
 #include <kvterrace/kvterrace.h>
 

@@ -14,6 +14,7 @@
 #include "live_devices.h"
 #include "live_profile.h"
 #include "results.h"
+#include "store/options.h"
 
 #include <assert.h>
 #include <errno.h>

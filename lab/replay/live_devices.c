@@ -7,6 +7,7 @@
  * removed. One thread.
  */
 #include "live_devices.h"
+#include "tiers/devices/device_ops.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -3,7 +3,9 @@
  * replay_options.c - what a replay runs with: from the settings, from a profile's curves, or from
  * stated defaults of the simulated host. One thread.
  */
+#include "base/config_values.h"
 #include "replay.h"
+#include "tiers/devices/device_ops.h"
 
 #include "base/settings_fields.h"
 

@@ -9,6 +9,7 @@
 #include "replay.h"
 #include "results.h"
 #include "results_reuse.h"
+#include "store/options.h"
 
 #include <jansson.h>
 #include <math.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * conform_tiers_device.c - one checklist over every device: whatever is behind the wrapper, the
- * contract of device.h holds.
+ * contract of device_ops.h holds.
  *
  * With KVT_NVME_DEVICE=/dev/ngXnY, whose content is lost, the nvme cases run instead of the others;
  * `make test-nvme` does that in an emulated machine.

@@ -4,6 +4,8 @@
  *
  * What was accepted is read back as its kind, which must succeed.
  */
+#include "base/config_values.h"
+
 #include <kvterrace/config.h>
 
 #include <stdint.h>

@@ -20,8 +20,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tiers/devices/device_ops.h"
 #include <cmocka.h>
-#include <kvterrace/device.h>
 
 /* A new folder in the working directory. */
 static inline void scratch_make(char *folder, size_t size)

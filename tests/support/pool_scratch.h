@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tiers/devices/device_ops.h"
 #include "tiers/pool/pool.h"
 
 #define SCRATCH_MIB ((uint64_t)1 << 20)

@@ -8,6 +8,7 @@
 
 #include "codecs/kv_sample.h"
 #include "tiers/devices/device_fault.h"
+#include "tiers/devices/device_ops.h"
 
 #include <kvterrace/kvterrace.h>
 

@@ -6,6 +6,7 @@
 
 #include "base/wait.h"
 #include "schedule.h"
+#include "tiers/devices/device_ops.h"
 
 #include <errno.h>
 #include <stdio.h>

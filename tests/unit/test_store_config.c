@@ -2,6 +2,8 @@
 /*
  * test_store_config.c - settings: values by kind, files, overrides, use tracking, documentation.
  */
+#include "base/config_values.h"
+
 #include <kvterrace/config.h>
 
 #include <setjmp.h>

@@ -4,6 +4,7 @@
  * bounded, and with their failures told by the next flush. Devices block until the test lets them
  * go, so no clock decides anything.
  */
+#include "store/options.h"
 #include "store_support.h"
 
 #include <dirent.h>

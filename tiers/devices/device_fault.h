@@ -12,13 +12,13 @@
  * time, so a run repeats itself. The first rule that fires wins; later rules do not count that
  * operation.
  *
- * Thread rule: the device itself as device.h; the tiers_fault_* functions below may be called by
+ * Thread rule: the device as device_ops.h; the tiers_fault_* functions below may be called by
  * any thread at any time between open and close.
  */
 #ifndef TIERS_DEVICE_FAULT_H
 #define TIERS_DEVICE_FAULT_H
 
-#include <kvterrace/device.h>
+#include "device_ops.h"
 
 typedef enum tiers_fault_action {
     TIERS_FAULT_FAIL = 1,  /* ends with status and os_error; no byte moves */

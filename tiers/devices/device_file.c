@@ -5,7 +5,7 @@
  * A file that is absent is made and written once with zeros, because writes into space that is
  * only allocated are half as fast; `sparse` leaves that out. It has its name once it is whole.
  *
- * Thread rule: as device.h.
+ * Thread rule: as device_ops.h.
  */
 #include "device_file.h"
 #include "base/clock.h"

@@ -3,11 +3,12 @@
  * device_file.h - the parts of the file back end: opening (device_file.c), what the storage grants
  * (device_file_probe.c) and transfers (device_file_transfer.c).
  *
- * Thread rule: as device.h.
+ * Thread rule: as device_ops.h.
  */
 #ifndef TIERS_DEVICE_FILE_H
 #define TIERS_DEVICE_FILE_H
 
+#include "device_ops.h"
 #include "device_queue.h"
 #include "file_claim.h"
 

@@ -3,7 +3,7 @@
  * device_file_probe.c - what a file or block device really grants: O_DIRECT, alignment, the largest
  * request that is not split, a name that stays, trimming. Tried or asked, never assumed.
  *
- * Thread rule: as device.h.
+ * Thread rule: as device_ops.h.
  */
 #include "device_file.h"
 #include "device_limits.h"

@@ -3,7 +3,7 @@
  * device_file_transfer.c - reads and writes of the file back end, blocking and as ring entries, and
  * what their results mean.
  *
- * Thread rule: as device.h; file_run also by the queue's threads, several at once.
+ * Thread rule: as device_ops.h; file_run also by the queue's threads, several at once.
  */
 #include "base/clock.h"
 #include "device_file.h"

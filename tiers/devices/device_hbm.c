@@ -15,7 +15,7 @@
  * A device that is to be emulated is memory of the host behind the throttle, and says so. Nobody
  * gets that unasked: a GPU that does not answer is an error.
  *
- * Thread rule: as device.h. The context is made current on whichever thread uses the device.
+ * Thread rule: as device_ops.h. The context is made current on whichever thread uses the device.
  */
 #include "base/clock.h"
 #include "device_hbm_driver.h"

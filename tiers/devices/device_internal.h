@@ -10,14 +10,13 @@
  * `throttle` and `fault` wrap another device. They give it operations of their own, so that each
  * layer owns one whole kvt_io, and they are made by code: their ops have no open.
  *
- * Thread rule: as device.h.
+ * Thread rule: as device_ops.h.
  */
 #ifndef TIERS_DEVICE_INTERNAL_H
 #define TIERS_DEVICE_INTERNAL_H
 
 #include "base/clock.h"
-
-#include <kvterrace/device.h>
+#include "device_ops.h"
 
 #define TIERS_DEVICE_FOREVER UINT64_MAX /* a reap timeout without end */
 

@@ -12,7 +12,7 @@
  * Operations are done when submit returns, so nothing is ever in flight. Emulated GPU memory is one
  * of these behind the throttle (device_hbm.c).
  *
- * Thread rule: as device.h.
+ * Thread rule: as device_ops.h.
  */
 #include "base/clock.h"
 #include "base/thread.h"

@@ -4,7 +4,7 @@
  *
  * The no-op member of the family; it shows what a path costs without its device.
  *
- * Thread rule: as device.h.
+ * Thread rule: as device_ops.h.
  */
 #include "base/clock.h"
 #include "device_internal.h"

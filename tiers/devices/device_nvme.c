@@ -10,7 +10,7 @@
  * The namespace's block device, its sibling in sysfs, states the limits and is kept open
  * exclusively, so that nobody mounts it meanwhile and nobody's mounted one is taken.
  *
- * Thread rule: as device.h; nvme_run also by the queue's threads, several at once.
+ * Thread rule: as device_ops.h; nvme_run also by the queue's threads, several at once.
  */
 #include "device_nvme.h"
 

@@ -2,7 +2,7 @@
 /*
  * device_queue.c - the choice between ring, threads and single calls; see device_queue.h.
  *
- * Thread rule: as device.h.
+ * Thread rule: as device_ops.h.
  */
 #include "device_queue.h"
 

@@ -13,7 +13,7 @@
  * The queue owns kvt_io.device_word of an operation in flight: bytes moved so far (low half), tries
  * without progress (high half).
  *
- * Thread rule: as device.h.
+ * Thread rule: as device_ops.h.
  */
 #ifndef TIERS_DEVICE_QUEUE_H
 #define TIERS_DEVICE_QUEUE_H

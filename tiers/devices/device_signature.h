@@ -6,7 +6,7 @@
  * What begins in the first 8 KiB (partition tables, ext, XFS, swap, LVM, LUKS) is seen by whoever
  * reads the label (superblock.h); this looks for the rest.
  *
- * Thread rule: as device.h.
+ * Thread rule: as device_ops.h.
  */
 #ifndef TIERS_DEVICE_SIGNATURE_H
 #define TIERS_DEVICE_SIGNATURE_H

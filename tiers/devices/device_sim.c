@@ -8,7 +8,7 @@
  * jumps to the finish of the last operation that it hands on, whatever the timeout, and it hands on
  * everything that fits. Reads give zeros.
  *
- * Thread rule: as device.h.
+ * Thread rule: as device_ops.h.
  */
 #include "device_sim.h"
 

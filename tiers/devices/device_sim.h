@@ -7,7 +7,7 @@
 #ifndef TIERS_DEVICE_SIM_H
 #define TIERS_DEVICE_SIM_H
 
-#include <kvterrace/device.h>
+#include "device_ops.h"
 
 /* The device is an open `sim`; neither speed is 0. */
 void tiers_sim_set_speed(kvt_device *device, uint64_t read_bytes_per_s, uint64_t write_bytes_per_s);

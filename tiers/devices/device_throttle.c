@@ -11,7 +11,7 @@
  * included; due times are absolute, so waking late does not add up while operations overlap. The
  * inner device works while the pipe "transmits". Waiting sleeps, it never spins.
  *
- * Thread rule: as device.h.
+ * Thread rule: as device_ops.h.
  */
 #include "base/clock.h"
 #include "device_internal.h"

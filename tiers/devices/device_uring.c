@@ -25,7 +25,7 @@
  *
  * A buffer is the kernel's until its completion was seen. Nothing here cancels or times out.
  *
- * Thread rule: as device.h; open and register before enable, on any thread.
+ * Thread rule: as device_ops.h; open and register before enable, on any thread.
  */
 #include "base/clock.h"
 #include "device_queue.h"

@@ -18,7 +18,7 @@
 #ifndef TIERS_SUPERBLOCK_H
 #define TIERS_SUPERBLOCK_H
 
-#include <kvterrace/device.h>
+#include "device_ops.h"
 
 #define TIERS_SUPERBLOCK_BYTES 8192u /* both slots; members reserve this much at their head */
 

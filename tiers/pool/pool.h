@@ -14,9 +14,9 @@
 #ifndef TIERS_POOL_H
 #define TIERS_POOL_H
 
-#include <kvterrace/device.h>
 #include <stdatomic.h>
 
+#include "tiers/devices/device_ops.h"
 #include "wear.h"
 
 typedef struct tiers_pool tiers_pool;

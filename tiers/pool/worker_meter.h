@@ -11,7 +11,7 @@
 #ifndef TIERS_WORKER_METER_H
 #define TIERS_WORKER_METER_H
 
-#include <kvterrace/device.h>
+#include "tiers/devices/device_ops.h"
 
 typedef struct tiers_meter {
     double nominal_bytes_per_s; /* of reads, when the member was opened */
