@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * drop.h - codec 6: which tokens of an entry are kept, their rows, and the index of their places.
+ * drop.h - codec 6: which tokens of an entry are kept, and their rows. The record stores the choice
+ * as one bit per token (record_rows.c).
  *
  * A stage before any other codec. It works on matrices [tokens][kv_heads][head_dim] and on token
  * numbers of the entry, 0 .. tokens - 1; position = first_position + token. In order:
  *
  *   drop_plan_of      how many tokens stay, and which ones by their position
  *   drop_scores       one score per token of one layer; the higher, the more worth keeping
- *   drop_scores_add   adds layers up where one index set serves the whole entry
  *   drop_select       the kept tokens, ascending
- *   drop_index_pack   the index's stored form
  *   drop_gather       the kept rows of a matrix, which the next codec takes
  *   drop_rerotate     (optional) turns kept keys to contiguous positions
  *   drop_scatter      rows back to their tokens; dropped tokens become zeros
@@ -98,34 +97,12 @@ kvt_status drop_scores(const drop_settings *settings, const drop_shape *shape,
                        uint32_t first_position, const void *k, const void *v, double *scores,
                        double *scratch);
 
-/* sum[i] += scores[i]. Added over the layers in order from zero, the sum ranks as the mean does. */
-void drop_scores_add(double *sum, const double *scores, uint32_t tokens);
-
 /*
  * The plan's protected tokens and those of highest score; of equal scores the lower token. NaN is
  * below every number. scores may be NULL when the plan leaves no choice.
  *   index_out   room for plan->keep tokens; ascending
  */
 void drop_select(const double *scores, uint32_t tokens, const drop_plan *plan, uint32_t *index_out);
-
-/*
- * An index's stored form: one byte that names the form, then
- *   0 bitmap   bit t % 8 of byte t / 8 is token t; unused bits are zero
- *   1 gaps     per token a varint: tokens skipped since the one before
- *   2 runs     per run of tokens two varints: tokens skipped before it, its length - 1
- * whichever is smallest, the first of equals. Varints have 7 bits a byte, low ones first, and no
- * needless byte.
- */
-uint64_t drop_index_bytes(const uint32_t *index, uint32_t count, uint32_t tokens);
-
-/* KVT_OK, or KVT_E_SPACE. index is ascending and below tokens. */
-kvt_status drop_index_pack(const uint32_t *index, uint32_t count, uint32_t tokens, void *target,
-                           uint64_t capacity, uint64_t *written_out);
-
-/* Reads exactly count tokens below `tokens` from exactly `bytes` bytes, whatever they are. KVT_OK
- * or KVT_E_CORRUPT. */
-kvt_status drop_index_unpack(const void *source, uint64_t bytes, uint32_t tokens, uint32_t count,
-                             uint32_t *index_out);
 
 /* Copies the rows of the kept tokens. row_bytes = kv_heads * head_dim * element bytes. */
 void drop_gather(const void *source, uint64_t row_bytes, const uint32_t *index, uint32_t count,

@@ -366,10 +366,3 @@ kvt_status drop_scores(const drop_settings *settings, const drop_shape *shape,
     }
     return KVT_OK;
 }
-
-void drop_scores_add(double *sum, const double *scores, uint32_t tokens)
-{
-    for (uint64_t t = 0; t < tokens; t++) {
-        sum[t] += scores[t];
-    }
-}

@@ -43,11 +43,6 @@ static uint64_t fast_min(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-uint64_t lossless_fast_bound(uint64_t matrix_bytes)
-{
-    return matrix_bytes;
-}
-
 /* Bytes of fields of 4 bits, or of 2, in runs of FAST_PACK. */
 static uint64_t fast_field_bytes(uint32_t elements, uint32_t per_byte)
 {

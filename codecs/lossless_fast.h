@@ -30,9 +30,6 @@
 
 #include <kvterrace/types.h>
 
-/* A matrix that does not shrink is refused: its own bytes are the bound. */
-uint64_t lossless_fast_bound(uint64_t matrix_bytes);
-
 /* source: bytes of fp16, bf16 or fp32 elements, at any address. KVT_OK; KVT_RAW when the matrix
  * would not shrink or is of another dtype; KVT_E_SPACE past capacity. */
 kvt_status lossless_fast_encode(uint8_t dtype, const void *source, uint64_t source_bytes,

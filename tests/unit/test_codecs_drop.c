@@ -298,17 +298,6 @@ static void selection_takes_the_best_and_breaks_ties_low(void **state)
     }
 }
 
-static void layers_add_up(void **state)
-{
-    (void)state;
-    double sum[3] = {0.0, 0.0, 0.0};
-    const double a[3] = {1.0, 2.0, 4.0};
-    const double b[3] = {0.5, -2.0, 8.0};
-    drop_scores_add(sum, a, 3);
-    drop_scores_add(sum, b, 3);
-    assert_true(sum[0] == 1.5 && sum[1] == 0.0 && sum[2] == 12.0);
-}
-
 static void rows_go_out_and_back(void **state)
 {
     (void)state;
@@ -464,7 +453,6 @@ int main(void)
         cmocka_unit_test(a_stream_keeps_sinks_and_the_end_of_the_chain),
         cmocka_unit_test(plans_count_what_is_protected),
         cmocka_unit_test(selection_takes_the_best_and_breaks_ties_low),
-        cmocka_unit_test(layers_add_up),
         cmocka_unit_test(rows_go_out_and_back),
         cmocka_unit_test(own_functions_are_close_to_libm),
         cmocka_unit_test(keys_turn_to_their_new_positions),
