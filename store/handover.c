@@ -17,7 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define HANDOVER_COPY_GAIN 0.125 /* weight of a new copy in the mean of what copies take */
+#define HANDOVER_COPY_GAIN  0.125 /* weight of a new copy in the mean of what copies take */
+#define HANDOVER_WRITE_GAIN 0.125 /* weight of a new plan in the mean of what plans write */
 
 bool handover_is_on(const kvt_store *store)
 {
@@ -49,17 +50,52 @@ static void handover_cost(const kvt_store *store, const kvt_move *moves, uint32_
     }
 }
 
-bool handover_lags(const kvt_store *store, const kvt_plan *plan)
+/* Whether so many seconds more would bring a tier above the bound. Lock held. */
+static bool handover_passes_bound(const store_handover *handover,
+                                  const double seconds[KVT_TIER_COUNT])
 {
-    assert(store_is_locked(store));
-    const store_handover *handover = &store->handover;
-    double seconds[KVT_TIER_COUNT];
-    handover_cost(store, plan->moves, plan->count, seconds);
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
         if (seconds[tier] == 0 || handover->seconds[tier] == 0) continue;
         if (handover->seconds[tier] + seconds[tier] > handover->backlog_seconds) return true;
     }
     return false;
+}
+
+bool handover_lags(const kvt_store *store, const kvt_plan *plan)
+{
+    assert(store_is_locked(store));
+    double seconds[KVT_TIER_COUNT];
+    handover_cost(store, plan->moves, plan->count, seconds);
+    return handover_passes_bound(&store->handover, seconds);
+}
+
+/* The writes that a put without a plan is expected to make. Lock held. */
+static void handover_expect(const store_handover *handover, uint64_t bytes,
+                            double seconds[KVT_TIER_COUNT])
+{
+    for (int tier = 0; tier < KVT_TIER_COUNT; tier++)
+        seconds[tier] = handover->write_seconds_per_byte[tier] * (double)bytes;
+}
+
+bool handover_lags_unplanned(const kvt_store *store, uint64_t bytes)
+{
+    assert(store_is_locked(store) && bytes > 0);
+    double seconds[KVT_TIER_COUNT];
+    handover_expect(&store->handover, bytes, seconds);
+    return handover_passes_bound(&store->handover, seconds);
+}
+
+/* A plan was made for a put of so many bytes. Lock held. */
+static void handover_note_writes(store_handover *handover, const double seconds[KVT_TIER_COUNT],
+                                 uint64_t bytes)
+{
+    assert(bytes > 0);
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
+        double *mean = &handover->write_seconds_per_byte[tier];
+        double seen = seconds[tier] / (double)bytes;
+        *mean += (handover->writes_noted == 0 ? 1.0 : HANDOVER_WRITE_GAIN) * (seen - *mean);
+    }
+    handover->writes_noted++;
 }
 
 bool handover_defers(const kvt_store *store)
@@ -77,6 +113,7 @@ void handover_note_plan(kvt_store *store, store_staged *staged, const kvt_plan *
     handover_cost(store, plan->moves, plan->count, staged->seconds);
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
         handover->seconds[tier] += staged->seconds[tier] - before[tier];
+    handover_note_writes(handover, staged->seconds, staged->source_bytes);
 }
 
 double handover_copy_seconds(const kvt_store *store, uint64_t bytes)
@@ -194,6 +231,7 @@ kvt_status handover_accept(kvt_store *store, const kvt_entry *source, const void
     uint64_t began_ns = base_clock_ns();
     memcpy(buffer->memory, data, bytes);
     uint64_t copy_ns = base_clock_ns() - began_ns;
+    staged->source_bytes = bytes;
     staged->buffer = *buffer;
     *buffer = (staging_buffer){0};
     pthread_mutex_lock(&store->lock);
@@ -201,7 +239,12 @@ kvt_status handover_accept(kvt_store *store, const kvt_entry *source, const void
     assert(entry != NULL);
     entry_set_state(entry, ENTRY_ARRIVING, ENTRY_STAGED);
     entry->staged = staged;
-    handover_cost(store, staged->moves, staged->count, staged->seconds);
+    if (staged->count != 0) {
+        handover_cost(store, staged->moves, staged->count, staged->seconds);
+        handover_note_writes(handover, staged->seconds, bytes);
+    } else {
+        handover_expect(handover, bytes, staged->seconds);
+    }
     handover_note_copy(handover, bytes, copy_ns);
     handover_append(handover, staged);
     pthread_cond_signal(&handover->arrived);

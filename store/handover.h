@@ -23,6 +23,7 @@ typedef struct store_staged {
     uint32_t users; /* the hand-over and the gets that copy; the last one frees it */
     staging_buffer buffer;
     kvt_entry source;
+    uint64_t source_bytes;
     kvt_key parent;                 /* what source.parent points to, when it has one */
     double seconds[KVT_TIER_COUNT]; /* of writes, as its plan adds them to the backlog */
     put_progress progress;
@@ -65,6 +66,10 @@ void handover_note_plan(kvt_store *store, store_staged *staged, const kvt_plan *
 
 /* Whether a plan would bring a tier's waiting writes above the bound. Lock held. */
 bool handover_lags(const kvt_store *store, const kvt_plan *plan);
+
+/* The same for a put that is to wait without a plan: its writes are expected to be those that plans
+ * lately made per byte that was put. Lock held. */
+bool handover_lags_unplanned(const kvt_store *store, uint64_t bytes);
 
 /*
  * Copies the caller's bytes into the buffer and hands a marked plan over, or an empty one that an

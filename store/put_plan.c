@@ -85,19 +85,27 @@ static void put_withdraw(kvt_store *store, const kvt_plan *plan)
         (void)!kvt_policy_abort(store->policy, plan->moves[i].id);
 }
 
+/* The store cannot keep up with a put that the policy was not asked about: the use counts all the
+ * same. Lock held. */
+static kvt_status put_note_busy(kvt_store *store, const store_entry *entry)
+{
+    assert(store_is_locked(store));
+    (void)!kvt_policy_access(store->policy, store_now_ns(store), entry->handle, NULL);
+    store->counters.puts_busy++;
+    return KVT_BUSY;
+}
+
 /* Decides on an entry that is in the table. KVT_QUEUED: an executor decides, when it takes the put.
  * Lock held. */
 static kvt_status put_plan(kvt_store *store, put_work *work, store_entry *entry)
 {
     assert(store_is_locked(store));
-    if (work->full) {
-        /* The use counts all the same. */
-        (void)!kvt_policy_access(store->policy, store_now_ns(store), entry->handle, NULL);
-        store->counters.puts_busy++;
-        return KVT_BUSY;
-    }
+    if (work->full) return put_note_busy(store, entry);
     bool hands_over = handover_is_on(store) && work->staged == NULL;
-    if (hands_over && handover_defers(store)) return KVT_QUEUED;
+    if (hands_over && handover_defers(store)) {
+        if (!handover_lags_unplanned(store, work->data_bytes)) return KVT_QUEUED;
+        return put_note_busy(store, entry);
+    }
     kvt_status status = put_admit(store, entry, &work->progress, work->plan);
     if (status != KVT_OK) return status;
     /* An executor's put has its place in the queue already. */

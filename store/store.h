@@ -87,12 +87,14 @@ typedef struct store_handover {
     struct store_staged *first, *last; /* in the order of their puts; begun ones too */
     struct store_staged *waiting;      /* the first that no executor has begun */
     uint32_t count;
-    uint32_t entered;               /* threads that have found their part of moves */
-    uint64_t numbers;               /* puts handed over, ever */
-    double seconds[KVT_TIER_COUNT]; /* of writes that wait or are under way */
-    double copy_seconds_per_byte;   /* what the copies of puts lately took */
-    kvt_status failure;             /* the first error since the last flush, */
-    uint64_t failed_ns;             /* and its instant, CLOCK_MONOTONIC */
+    uint32_t entered;                              /* threads that have found their part of moves */
+    uint64_t numbers;                              /* puts handed over, ever */
+    double seconds[KVT_TIER_COUNT];                /* of writes that wait or are under way */
+    double write_seconds_per_byte[KVT_TIER_COUNT]; /* of plans lately, per byte that was put */
+    uint64_t writes_noted;                         /* plans in that mean */
+    double copy_seconds_per_byte;                  /* what the copies of puts lately took */
+    kvt_status failure;                            /* the first error since the last flush, */
+    uint64_t failed_ns;                            /* and its instant, CLOCK_MONOTONIC */
     bool started;
     bool stopping;
     pthread_cond_t arrived; /* a put; the stop */

@@ -5,6 +5,7 @@
  * go, so no clock decides anything.
  */
 #include "store/options.h"
+#include "store/store.h"
 #include "store_support.h"
 
 #include <dirent.h>
@@ -169,6 +170,33 @@ static void test_backlog_of_a_tier_refuses(void **state)
     tiers_fault_clear(s.fault.device);
     assert_int_equal(kvt_flush(s.store), KVT_OK);
     assert_int_equal(support_put(s.store, 1), KVT_OK);
+    kvt_close(s.store);
+}
+
+/* A put that waits without a plan counts with the writes that plans lately made per byte. */
+static void test_burst_stays_below_the_backlog_bound(void **state)
+{
+    (void)state;
+    site s;
+    site_open_hung(&s);
+    for (uint32_t i = 0; i < STORE_HANDOVER_THREADS; i++)
+        assert_int_equal(support_put(s.store, i), KVT_OK);
+    pthread_mutex_lock(&s.store->lock);
+    double planned = s.store->handover.seconds[KVT_TIER_DRAM];
+    s.store->handover.backlog_seconds = 1.6 * planned; /* room for two puts more */
+    pthread_mutex_unlock(&s.store->lock);
+    assert_true(planned > 0);
+    assert_int_equal(support_put(s.store, 4), KVT_OK);
+    assert_int_equal(support_put(s.store, 5), KVT_OK);
+    assert_int_equal(support_put(s.store, 6), KVT_BUSY);
+    assert_int_equal(site_exists(&s, 6), KVT_MISS);
+    assert_int_equal(support_stats(s.store).puts_busy, 1);
+    pthread_mutex_lock(&s.store->lock);
+    assert_true(s.store->handover.seconds[KVT_TIER_DRAM] <= s.store->handover.backlog_seconds);
+    pthread_mutex_unlock(&s.store->lock);
+    tiers_fault_clear(s.fault.device);
+    assert_int_equal(kvt_flush(s.store), KVT_OK);
+    assert_int_equal(support_put(s.store, 6), KVT_OK);
     kvt_close(s.store);
 }
 
@@ -609,6 +637,7 @@ int main(void)
         cmocka_unit_test(test_lookups_see_what_is_handed_over),
         cmocka_unit_test(test_full_staging_refuses_and_loses_nothing),
         cmocka_unit_test(test_backlog_of_a_tier_refuses),
+        cmocka_unit_test(test_burst_stays_below_the_backlog_bound),
         cmocka_unit_test(test_the_policy_is_asked_later),
         cmocka_unit_test(test_failure_behind_the_return),
         cmocka_unit_test(test_one_failed_write_loses_nothing),
