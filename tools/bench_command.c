@@ -44,11 +44,6 @@ static const command_option bench_codecs_rows[] = {
     {0},
 };
 
-static void bench_codecs_show(void *context, double done, const char *what)
-{
-    progress_update(context, done, what);
-}
-
 /* Cuts the names apart; they point into a copy. */
 static void bench_codecs_cut(bench_codecs_arguments *arguments, command_list *names)
 {
@@ -79,7 +74,7 @@ static int bench_codecs_start(void *context)
     options->model_count = (uint32_t)arguments->models.count;
     options->texts = arguments->texts.items;
     options->text_count = (uint32_t)arguments->texts.count;
-    options->progress = bench_codecs_show;
+    options->progress = progress_show;
     options->progress_context = &arguments->bar;
     /* The library does not look at the environment; this bench does, so that one instruction set
      * can be chosen for it as for the tests. */

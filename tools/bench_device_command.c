@@ -27,6 +27,8 @@ typedef struct bench_arguments {
     command_common common;
     bench_options options;
     command_progress bar;
+    int (*bench)(const bench_options *options);
+    enum { BENCH_OWN, BENCH_SSD, BENCH_ANY } devices; /* makes its own; configured ones */
 } bench_arguments;
 
 #define BENCH_QUICK(help) QUICK_OPTION(bench_arguments, options.quick, help)
@@ -88,30 +90,23 @@ static int bench_check_directory(const bench_arguments *arguments)
     return command_fail(KVT_E_CONFIG, message);
 }
 
-static void bench_show(void *context, double done, const char *what)
-{
-    progress_update(context, done, what);
-}
-
-static int bench_start(bench_arguments *arguments, bench_options *options,
-                       int (*run)(const bench_options *options))
+static int bench_start(bench_arguments *arguments, bench_options *options)
 {
     int code = bench_check_directory(arguments);
     if (code != EXIT_FINE) return code;
     options->out = stdout;
     options->json = arguments->common.json;
-    options->progress = bench_show;
+    options->progress = progress_show;
     options->progress_context = &arguments->bar;
     progress_start(&arguments->bar, &arguments->common);
-    code = run(options);
+    code = arguments->bench(options);
     progress_end(&arguments->bar);
     return code;
 }
 
-/* Runs over the configured devices, those of SSD tiers alone if so wanted, or over what the bench
- * makes for itself. */
-static int bench_run_list(bench_arguments *arguments, bool ssd_only,
-                          int (*run)(const bench_options *options))
+/* Runs over the configured devices, or those of SSD tiers alone; without any the bench makes its
+ * own. */
+static int bench_run_list(bench_arguments *arguments)
 {
     static const char *const sections[] = {"device.*", NULL};
     kvt_device_config configs[DEVICE_LIST_MAX];
@@ -129,7 +124,7 @@ static int bench_run_list(bench_arguments *arguments, bool ssd_only,
     if (code == EXIT_FINE) {
         for (size_t i = 0; i < list.count; i++) {
             const device_item *item = &list.items[i];
-            if (ssd_only && item->tier != KVT_TIER_SSD) continue;
+            if (arguments->devices == BENCH_SSD && item->tier != KVT_TIER_SSD) continue;
             configs[options.device_count] = item->config;
             overwrite[options.device_count] = item->overwrite;
             /* A file in the tier of memory is a RAM-backed drive: what it takes is our own time. */
@@ -139,15 +134,17 @@ static int bench_run_list(bench_arguments *arguments, bool ssd_only,
         options.devices = options.device_count ? configs : NULL;
         options.overwrite = options.device_count ? overwrite : NULL;
         options.fast_path = options.device_count ? fast_path : NULL;
-        code = bench_start(arguments, &options, run);
+        code = bench_start(arguments, &options);
     }
     device_list_free(&list);
     return code;
 }
 
-static int bench_run_devices(void *arguments)
+static int bench_run(void *context)
 {
-    return bench_run_list(arguments, false, bench_devices_run);
+    bench_arguments *arguments = context;
+    return arguments->devices == BENCH_OWN ? bench_start(arguments, &arguments->options)
+                                           : bench_run_list(arguments);
 }
 
 const command_spec bench_devices_spec = {
@@ -160,15 +157,11 @@ const command_spec bench_devices_spec = {
     .example = "  kvterrace bench devices --quick",
     .options = bench_folder_options,
     .argument_bytes = sizeof(bench_arguments),
-    .run = bench_run_devices,
+    .standard = &(const bench_arguments){.bench = bench_devices_run, .devices = BENCH_ANY},
+    .run = bench_run,
     .check = bench_take_drives,
     .settings = SETTINGS_OWN,
 };
-
-static int bench_run_stripe(void *arguments)
-{
-    return bench_run_list(arguments, true, bench_stripe_run);
-}
 
 const command_spec bench_stripe_spec = {
     .name = "stripe",
@@ -180,15 +173,11 @@ const command_spec bench_stripe_spec = {
     .example = "  kvterrace bench stripe --quick",
     .options = bench_list_options,
     .argument_bytes = sizeof(bench_arguments),
-    .run = bench_run_stripe,
+    .standard = &(const bench_arguments){.bench = bench_stripe_run, .devices = BENCH_SSD},
+    .run = bench_run,
     .check = bench_take_drives,
     .settings = SETTINGS_OWN,
 };
-
-static int bench_run_loads(void *arguments)
-{
-    return bench_run_list(arguments, true, bench_loads_run);
-}
 
 const command_spec bench_loads_spec = {
     .name = "loads",
@@ -200,15 +189,11 @@ const command_spec bench_loads_spec = {
     .example = "  kvterrace bench loads --quick",
     .options = bench_list_options,
     .argument_bytes = sizeof(bench_arguments),
-    .run = bench_run_loads,
+    .standard = &(const bench_arguments){.bench = bench_loads_run, .devices = BENCH_SSD},
+    .run = bench_run,
     .check = bench_take_drives,
     .settings = SETTINGS_OWN,
 };
-
-static int bench_run_drift(void *arguments)
-{
-    return bench_run_list(arguments, true, bench_drift_run);
-}
 
 const command_spec bench_drift_spec = {
     .name = "drift",
@@ -222,15 +207,11 @@ const command_spec bench_drift_spec = {
     .example = "  tests/support/drives up 100 100 200 400 && kvterrace bench drift",
     .options = bench_folder_options,
     .argument_bytes = sizeof(bench_arguments),
-    .run = bench_run_drift,
+    .standard = &(const bench_arguments){.bench = bench_drift_run, .devices = BENCH_SSD},
+    .run = bench_run,
     .check = bench_take_drives,
     .settings = SETTINGS_OWN,
 };
-
-static int bench_run_ablation(void *arguments)
-{
-    return bench_run_list(arguments, true, bench_ablation_run);
-}
 
 const command_spec bench_ablation_spec = {
     .name = "ablation",
@@ -242,15 +223,11 @@ const command_spec bench_ablation_spec = {
     .example = "  kvterrace bench ablation --quick",
     .options = bench_list_options,
     .argument_bytes = sizeof(bench_arguments),
-    .run = bench_run_ablation,
+    .standard = &(const bench_arguments){.bench = bench_ablation_run, .devices = BENCH_SSD},
+    .run = bench_run,
     .check = bench_take_drives,
     .settings = SETTINGS_OWN,
 };
-
-static int bench_run_restart(void *arguments)
-{
-    return bench_start(arguments, &((bench_arguments *)arguments)->options, bench_restart_run);
-}
 
 const command_spec bench_restart_spec = {
     .name = "restart",
@@ -263,13 +240,9 @@ const command_spec bench_restart_spec = {
     .example = "  kvterrace bench restart --quick --iterations 10k",
     .options = bench_restart_options,
     .argument_bytes = sizeof(bench_arguments),
-    .run = bench_run_restart,
+    .standard = &(const bench_arguments){.bench = bench_restart_run, .devices = BENCH_OWN},
+    .run = bench_run,
 };
-
-static int bench_run_extent(void *arguments)
-{
-    return bench_start(arguments, &((bench_arguments *)arguments)->options, bench_extent_run);
-}
 
 const command_spec bench_extent_spec = {
     .name = "extent",
@@ -278,13 +251,9 @@ const command_spec bench_extent_spec = {
     .example = "  kvterrace bench extent --iterations 1m",
     .options = bench_extent_options,
     .argument_bytes = sizeof(bench_arguments),
-    .run = bench_run_extent,
+    .standard = &(const bench_arguments){.bench = bench_extent_run, .devices = BENCH_OWN},
+    .run = bench_run,
 };
-
-static int bench_run_live(void *arguments)
-{
-    return bench_start(arguments, &((bench_arguments *)arguments)->options, bench_live_run);
-}
 
 const command_spec bench_live_spec = {
     .name = "live",
@@ -297,5 +266,6 @@ const command_spec bench_live_spec = {
     .example = "  kvterrace bench live --quick",
     .options = bench_live_options,
     .argument_bytes = sizeof(bench_arguments),
-    .run = bench_run_live,
+    .standard = &(const bench_arguments){.bench = bench_live_run, .devices = BENCH_OWN},
+    .run = bench_run,
 };

@@ -27,11 +27,6 @@ static const command_option bench_policy_rows[] = {
     {0},
 };
 
-static void bench_policy_show(void *context, double done, const char *what)
-{
-    progress_update(context, done, what);
-}
-
 static int bench_policy_start(void *context)
 {
     bench_policy_arguments *arguments = context;
@@ -40,7 +35,7 @@ static int bench_policy_start(void *context)
     options->out = stdout;
     options->json = arguments->common.json;
     options->quiet = arguments->common.quiet;
-    options->progress = bench_policy_show;
+    options->progress = progress_show;
     options->progress_context = &arguments->bar;
     progress_start(&arguments->bar, &arguments->common);
     kvt_status status = arguments->drift ? bench_policy_drift_run(options, message, sizeof message)

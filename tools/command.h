@@ -263,6 +263,8 @@ void progress_start(command_progress *progress, const command_common *common);
 /* done in [0,1]. Draws at most ten times a second; after two seconds with the time left. Done 1
  * without a text removes the line. */
 void progress_update(command_progress *progress, double done, const char *what);
+/* The same for callbacks of what cannot be interrupted; context is the progress. */
+void progress_show(void *context, double done, const char *what);
 /* The same for callbacks of what can be interrupted: context is the progress. False: interrupted.
  */
 bool progress_ask(void *context, double done, const char *what);

@@ -6,8 +6,8 @@
  * The main thread waits; the measurement has threads of its own. Interrupting (SIGINT, SIGTERM)
  * stops after the present dump; what was measured stays and the same command goes on from there.
  */
-#include "profile_dumps.h"
 #include "profile_measure.h"
+#include "profile_reports.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,7 @@
  * profile_dumps_report.c - what KV dumps said of quality, as a table and as JSON. One thread.
  */
 #include "profile_document.h"
-#include "profile_dumps.h"
+#include "profile_reports.h"
 
 #include <jansson.h>
 #include <math.h>

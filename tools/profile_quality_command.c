@@ -7,7 +7,7 @@
  * stops after the present row; what was measured stays and the same command goes on from there.
  */
 #include "profile_measure.h"
-#include "quality_command.h"
+#include "profile_reports.h"
 
 #include <stdlib.h>
 #include <string.h>

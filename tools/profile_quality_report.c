@@ -3,7 +3,7 @@
  * profile_quality_report.c - what was measured of quality, as tables and as JSON. One thread.
  */
 #include "profile_document.h"
-#include "quality_command.h"
+#include "profile_reports.h"
 
 #include <jansson.h>
 #include <math.h>

@@ -63,6 +63,11 @@ void progress_update(command_progress *progress, double done, const char *what)
     fflush(stderr);
 }
 
+void progress_show(void *context, double done, const char *what)
+{
+    progress_update(context, done, what);
+}
+
 bool progress_ask(void *context, double done, const char *what)
 {
     progress_update(context, done, what);

@@ -125,6 +125,34 @@ class MannersTest(CommandCase):
         out, _ = self.interrupted(base, lambda: os.path.exists(first))
         self.assertIn("utility", out)
 
+    def test_interrupted_measurement(self):
+        """A profile that was begun and holds no run is removed; a grid prints what was finished."""
+        _, errors = self.interrupted(
+            ["profile", "devices", "--seconds", "1h", "--database", "new.db"],
+            lambda: any(name.startswith("kvterrace-") for name in os.listdir(self.folder)))
+        self.assertIn("interrupted", errors)
+        left = {name for name in os.listdir(self.folder) if not name.startswith("new.db")}
+        self.assertEqual(left, {"out", "errors"})
+        out, _ = self.interrupted(["bench", "grid", "--quick", "--json"],
+                                  lambda: os.path.getsize(self.path("errors")) > 0)
+        self.assertTrue(json.loads(out)["schema"].startswith("kvterrace-"))
+
+    def test_exit_codes(self):
+        """The manual page's codes, and none else."""
+        document = self.run_json("--help")
+        self.assertEqual(list(document["exit_codes"]), ["0", "1", "2", "77", "130"])
+        shipped = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "profiles",
+                               "llama-3.1-8b.csv")
+        self.run_command("profile", "import", shipped, "--database", "a.db")
+        self.run_command("profile", "import", "--source", "s", "--database", "b.db",
+                         self.put("m.csv", "[model]\nmodel,layers\nm,32\n"))
+        self.run_command("profile", "diff", "a.db", "a.db")
+        self.run_command("profile", "diff", "a.db", "b.db", code=1)
+        self.run_command("profile", "diff", "a.db", code=2)
+        self.run_command("replay", *WORKLOAD, "--mode", "live", "--set", "device.h.tier=hbm",
+                         "--set", "device.h.backend=hbm", "--set", "device.h.gpu=99", "--set",
+                         "device.h.capacity=64MiB", code=77)
+
     def test_a_database_that_was_read(self):
         self.run_command("profile", "import", self.put("m.csv", "[model]\nmodel,layers\nm,32\n"),
                          "--source", "s", "--database", "p.db")
