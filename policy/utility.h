@@ -17,7 +17,7 @@
 /* Loss per byte of the cheapest step in a full tier; 0 where another such entry would fit. */
 double utility_price(const kvt_policy *policy, int level);
 
-/* Rents as one decision sees them, looked up at most once each. */
+/* Shadow prices as one decision sees them; each is looked up once at most. */
 typedef struct shadow_prices {
     const int64_t *room;   /* the caller's, by level */
     bool giving;           /* room is what may be given away: the watermarks are in it */
