@@ -3,6 +3,8 @@
 # for as long as you like; a test run gives each a fixed number of inputs, after its corpus. Without
 # it the same targets run over their corpus and a few mutations of each file.
 # What libFuzzer finds to be new goes to the build folder, never to the sources.
+# A target's corpus is one archive, tests/fuzz/corpus/TARGET.tar.zst, which a configure unpacks into
+# the build folder when it has changed; tools/fuzz_corpus.sh adds inputs.
 file(GLOB fuzz_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/fuzz/fuzz_*.c)
 set(KVT_FUZZ_RUNS 5000 CACHE STRING "inputs per fuzz target in a test run")
 
@@ -12,18 +14,26 @@ foreach(source ${fuzz_sources})
   kvt_add_rooms(${name} ${KVT_LIBRARY_ROOMS} lab quality)
   target_link_libraries(${name} PRIVATE kvt_flags ${KVT_LIBRARY_DEPS} PkgConfig::JANSSON
     PkgConfig::OPENBLAS)
-  set(corpus ${CMAKE_SOURCE_DIR}/tests/fuzz/corpus/${name})
+  set(archive ${CMAKE_SOURCE_DIR}/tests/fuzz/corpus/${name}.tar.zst)
+  set(corpus)
+  set(inputs)
+  if(EXISTS ${archive})
+    set(corpus ${CMAKE_BINARY_DIR}/corpus_inputs/${name})
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${archive})
+    if(NOT EXISTS ${corpus} OR ${archive} IS_NEWER_THAN ${corpus})
+      file(REMOVE_RECURSE ${corpus})
+      file(ARCHIVE_EXTRACT INPUT ${archive} DESTINATION ${corpus} TOUCH)
+      file(TOUCH ${corpus})
+    endif()
+    file(GLOB inputs ${corpus}/*)
+  endif()
   if(KVT_FUZZ)
     set(found ${CMAKE_BINARY_DIR}/corpus/${name})
     file(MAKE_DIRECTORY ${found})
-    if(NOT EXISTS ${corpus})
-      set(corpus)
-    endif()
     target_link_options(${name} PRIVATE -fsanitize=fuzzer)
     add_test(NAME fuzz/${name} COMMAND ${name} -runs=${KVT_FUZZ_RUNS} -seed=1 -max_len=65536
       ${found} ${corpus} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
   else()
-    file(GLOB inputs CONFIGURE_DEPENDS ${corpus}/*)
     target_sources(${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests/fuzz/corpus_main.c)
     add_test(NAME fuzz/${name} COMMAND ${name} -r 100 ${inputs}
       WORKING_DIRECTORY ${CMAKE_BINARY_DIR})

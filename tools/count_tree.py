@@ -103,7 +103,7 @@ def count_public(root, files):
         if name.startswith("include/") and name.endswith(".h"):
             with open(os.path.join(root, name), encoding="utf-8") as file:
                 code, _ = split_comments(file.read())
-            found |= set(re.findall(r"\b(kvt_\w+)\s*\([^;{]*\)\s*;", code))
+            found |= set(re.findall(r"\bKVT_API\b[^(;]*?\b(kvt_\w+)\s*\(", code))
     return sorted(found)
 
 
