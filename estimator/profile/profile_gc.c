@@ -143,7 +143,9 @@ kvt_status kvt_profile_gc(kvt_profile *profile, const kvt_profile_gc_request *re
     if (!profile->writable && !request->dry_run) return KVT_E_READ_ONLY;
     sqlite3 *database = profile->database;
     bool proceed = true;
-    int result = gc_bytes(database, &out->bytes_before);
+    /* What would go is listed in temporary tables, which a profile that is read alone refuses. */
+    int result = sqlite3_exec(database, "PRAGMA query_only = OFF", NULL, NULL, NULL);
+    if (result == SQLITE_OK) result = gc_bytes(database, &out->bytes_before);
     if (result == SQLITE_OK) {
         result = sqlite3_exec(database, request->dry_run ? "BEGIN" : "BEGIN IMMEDIATE", NULL, NULL,
                               NULL);
@@ -158,6 +160,8 @@ kvt_status kvt_profile_gc(kvt_profile *profile, const kvt_profile_gc_request *re
     }
     (void)sqlite3_exec(database, "DROP TABLE IF EXISTS temp.kept; DROP TABLE IF EXISTS temp.gone",
                        NULL, NULL, NULL);
+    if (!profile->writable)
+        (void)sqlite3_exec(database, "PRAGMA query_only = ON", NULL, NULL, NULL);
     if (result == SQLITE_OK && proceed && !request->dry_run) {
         /* Somebody who reads meanwhile keeps the file as long as it is; the rows are gone anyway.
          */
