@@ -262,9 +262,12 @@ class ProfileTest(CommandCase):
         for table in TABLES:
             with self.subTest(table=table):
                 shutil.copy(self.path("full.db"), self.path("p.db"))
-                with sqlite3.connect(self.path("p.db")) as database:
-                    database.execute("PRAGMA foreign_keys = ON")
-                    database.execute(f"DELETE FROM {table}")
+                # Closed before the file is copied over: `with` alone commits and keeps it open.
+                database = sqlite3.connect(self.path("p.db"))
+                database.execute("PRAGMA foreign_keys = ON")
+                database.execute(f"DELETE FROM {table}")
+                database.commit()
+                database.close()
                 document, _ = self.make_page()
                 self.run_command("show", "--database", "p.db")
                 if table == "run":
