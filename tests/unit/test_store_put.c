@@ -55,6 +55,17 @@ static void site_open_hung(site *s)
     assert_int_equal(tiers_fault_add(s->fault.device, &hang_writes), KVT_OK);
 }
 
+/* The device fails so many writes from now on; 0: all of them. */
+static void site_fail_writes(site *s, uint64_t hits)
+{
+    const tiers_fault_rule fail = {.action = TIERS_FAULT_FAIL,
+                                   .kinds = TIERS_FAULT_WRITES,
+                                   .hits = hits,
+                                   .status = KVT_E_IO,
+                                   .os_error = 5};
+    assert_int_equal(tiers_fault_add(s->fault.device, &fail), KVT_OK);
+}
+
 static uint64_t site_writes(site *s)
 {
     tiers_fault_counts counts;
@@ -251,9 +262,7 @@ static void test_failure_behind_the_return(void **state)
     site s;
     site_prepare(&s);
     site_open(&s);
-    tiers_fault_rule fail = {
-        .action = TIERS_FAULT_FAIL, .kinds = TIERS_FAULT_WRITES, .status = KVT_E_IO, .os_error = 5};
-    assert_int_equal(tiers_fault_add(s.fault.device, &fail), KVT_OK);
+    site_fail_writes(&s, 0);
     assert_int_equal(support_put(s.store, 1), KVT_OK);
     site_await_end(&s);
     assert_int_equal(support_get(s.store, 1, NULL), KVT_MISS);
@@ -283,12 +292,7 @@ static void test_one_failed_write_loses_nothing(void **state)
     site s;
     site_prepare(&s);
     site_open(&s);
-    tiers_fault_rule fail = {.action = TIERS_FAULT_FAIL,
-                             .kinds = TIERS_FAULT_WRITES,
-                             .hits = 1,
-                             .status = KVT_E_IO,
-                             .os_error = 5};
-    assert_int_equal(tiers_fault_add(s.fault.device, &fail), KVT_OK);
+    site_fail_writes(&s, 1);
     assert_int_equal(support_put(s.store, 1), KVT_OK);
     assert_int_equal(kvt_flush(s.store), KVT_OK);
     assert_int_equal(support_get(s.store, 1, NULL), KVT_OK);
@@ -559,9 +563,7 @@ static void test_without_put_staging(void **state)
     uint64_t before = site_writes(&s);
     assert_int_equal(support_put(s.store, 1), KVT_OK);
     assert_true(site_writes(&s) > before);
-    tiers_fault_rule fail = {
-        .action = TIERS_FAULT_FAIL, .kinds = TIERS_FAULT_WRITES, .status = KVT_E_IO, .os_error = 5};
-    assert_int_equal(tiers_fault_add(s.fault.device, &fail), KVT_OK);
+    site_fail_writes(&s, 0);
     assert_int_equal(support_put(s.store, 2), KVT_E_IO);
     assert_int_equal(kvt_flush(s.store), KVT_OK);
     kvt_close(s.store);
