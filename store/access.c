@@ -186,7 +186,7 @@ static kvt_status access_open(kvt_store *store, const kvt_key *key, uint64_t dat
 
 static void access_read(kvt_store *store, access_get *get)
 {
-    assert(get->owner && get->place->readers > 0 && !get->load->finished);
+    assert(get->owner && get->place != NULL && !get->load->finished);
     const store_place *place = get->place;
     transfer_report report;
     const tiers_transfer read = {.kind = KVT_IO_READ,
@@ -346,7 +346,7 @@ static kvt_status access_decode(const kvt_store *store, const access_get *get, v
 static void access_copy_staged(kvt_store *store, access_get *get, void *data, uint64_t data_bytes,
                                kvt_get_info *info)
 {
-    assert(get->staged->users > 0 && data_bytes <= get->staged->buffer.bytes);
+    assert(get->place == NULL && data_bytes <= get->staged->buffer.bytes);
     uint32_t class_id = get->staged->source.class_id;
     uint64_t handle = get->staged->handle;
     memcpy(data, get->staged->buffer.memory, data_bytes);

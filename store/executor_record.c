@@ -44,7 +44,7 @@ kvt_status executor_bound(const kvt_store *store, const kvt_record_spec *spec, u
 /* change: brings the source record into staging and verifies it, room for recoding included. */
 kvt_status stage_read(store_op *op)
 {
-    assert(op->source != NULL && op->source->readers > 0);
+    assert(op->source != NULL && op->source->location != NULL);
     assert(op->staging.memory == NULL);
     kvt_store *store = op->store;
     const store_place *source = op->source;

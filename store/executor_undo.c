@@ -129,7 +129,6 @@ static executor_cause executor_find_cause(const store_op *op, kvt_status status)
 executor_cause executor_undo(store_op *op, kvt_status status)
 {
     assert(status != KVT_OK);
-    assert(op->source == NULL || op->source->readers > 0);
     kvt_store *store = op->store;
     kvt_tier source = op->source != NULL ? op->source->tier : KVT_TIER_NONE;
     staging_release(store->staging, &op->staging);
@@ -140,6 +139,7 @@ executor_cause executor_undo(store_op *op, kvt_status status)
     KILL_POINT("move: failed");
     pthread_mutex_lock(&store->lock);
     executor_settle_debt(op);
+    assert(op->source == NULL || op->source->readers > 0);
     if (op->source != NULL) op->source->readers--;
     op->larger = executor_is_larger(op);
     executor_count_failure(&store->counters, op, status);
