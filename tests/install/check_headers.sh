@@ -14,5 +14,8 @@ for header in "$include_dir"/kvterrace/*.h; do
     echo "$line" | $cxx -x c++ -std=c++17 $flags -
     count=$((count + 1))
 done
+# Tables of members are the library's own.
+! echo "#include <kvterrace/kvterrace.h>" | $cc -x c -std=c11 "-I$include_dir" -E - |
+    grep -E 'struct kvt_(codec|device_ops) +\{' || { echo "kvterrace.h holds a vtable"; exit 1; }
 [ "$count" -ge 8 ] || { echo "only $count headers in $include_dir" >&2; exit 1; }
 echo "$count headers compile alone"

@@ -100,7 +100,8 @@ cd "$work/away"
 "$command" profile import profiles/devices.csv --quiet --database p.db
 "$command" replay --workload poisson --policy lru --set workload.requests=5 --quiet \
     --set replay.ladder=profiles/ladder-codec-trial.csv >"$work/out"
-"$command" profile quality --model reference_model/model --quiet --quick -n 1 --answer-tokens 0 \
+"$command" profile quality --model reference_model/model --quiet --quick --contexts=1 \
+    --answer-tokens 0 \
     --text recall=reference_model/texts/recall-512.jsonl --database p.db >"$work/out"
 # A file of the working directory comes first.
 mkdir profiles
