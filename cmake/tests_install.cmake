@@ -11,6 +11,8 @@ kvt_script_test(install/headers install ${CMAKE_SOURCE_DIR}/tests/install/check_
   ${CMAKE_SOURCE_DIR}/include ${CMAKE_C_COMPILER} ${KVT_CXX})
 kvt_script_test(unit/test_lint "unit;lint" ${Python3_EXECUTABLE}
   ${CMAKE_SOURCE_DIR}/tests/unit/test_lint.py)
+kvt_script_test(unit/test_commit_msg "unit;lint" ${Python3_EXECUTABLE}
+  ${CMAKE_SOURCE_DIR}/tests/unit/test_commit_msg.py)
 kvt_script_test(install/bootstrap install ${CMAKE_SOURCE_DIR}/tests/install/check_bootstrap.sh
   ${CMAKE_SOURCE_DIR}/tools/bootstrap.sh)
 kvt_script_test(install/package install ${CMAKE_SOURCE_DIR}/tests/install/check_package.sh
