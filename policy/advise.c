@@ -207,7 +207,7 @@ kvt_status kvt_policy_set_tenant(kvt_policy *policy, uint32_t number, const kvt_
     owner->group = group;
     for (uint32_t i = 0; i < policy->entries_used; i++) {
         entry *e = entry_at(policy, i);
-        if (e->state == ENTRY_HELD && e->tenant == number) policy->ops->remove(policy, i);
+        if (e->state == POLICY_ENTRY_HELD && e->tenant == number) policy->ops->remove(policy, i);
     }
     owner->group = new_group;
     owner->limits = *limits;
@@ -221,7 +221,7 @@ kvt_status kvt_policy_set_tenant(kvt_policy *policy, uint32_t number, const kvt_
     }
     for (uint32_t i = 0; i < policy->entries_used; i++) {
         entry *e = entry_at(policy, i);
-        if (e->state != ENTRY_HELD) continue;
+        if (e->state != POLICY_ENTRY_HELD) continue;
         if (e->tenant != number && (number != 0 || policy->tenants[e->tenant].known)) continue;
         advise_exclude(policy, e);
         policy->ops->index(policy, i);
@@ -260,7 +260,7 @@ kvt_status kvt_policy_set_rate(kvt_policy *policy, uint64_t handle, double uses_
     if (index == NIL) return KVT_MISS;
     entry *e = entry_at(policy, index);
     reuse_set_rate(policy, e, uses_per_s);
-    if (e->state == ENTRY_HELD) policy->ops->index(policy, index);
+    if (e->state == POLICY_ENTRY_HELD) policy->ops->index(policy, index);
     return KVT_OK;
 }
 

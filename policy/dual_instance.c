@@ -26,7 +26,7 @@ static bool dual_differs(const kvt_policy *policy, const entry *e)
 /* Says whether an entry is remembered with points of its own instead of a ladder. */
 static bool dual_points(const entry *e)
 {
-    return e->state == ENTRY_GHOST && !e->shares;
+    return e->state == POLICY_ENTRY_GHOST && !e->shares;
 }
 
 /* Counts entries and options, so that each array is asked for once. */
@@ -35,10 +35,10 @@ static void dual_count(const kvt_policy *policy, dual_instance *out)
     out->options_capacity = policy->options_used;
     for (uint32_t i = 0; i < policy->entries_used; i++) {
         const entry *e = entry_at(policy, i);
-        if (e->state == ENTRY_FREE) continue;
+        if (e->state == POLICY_ENTRY_FREE) continue;
         out->entries_capacity++;
         if (dual_points(e)) out->options_capacity += e->option_count - 1u;
-        if (e->state == ENTRY_HELD) out->options_capacity += dual_differs(policy, e);
+        if (e->state == POLICY_ENTRY_HELD) out->options_capacity += dual_differs(policy, e);
     }
 }
 
@@ -72,7 +72,7 @@ static void dual_add_options(const kvt_policy *policy, const entry *e, dual_inst
         }
         return;
     }
-    if (e->state != ENTRY_HELD || !dual_differs(policy, e)) return;
+    if (e->state != POLICY_ENTRY_HELD || !dual_differs(policy, e)) return;
     stored_option now = *entry_option(policy, e, e->current);
     now.fits = true;
     to->allowed &= ~(UINT32_C(1) << (e->current - 1u));
@@ -90,7 +90,7 @@ static void dual_add_entry(const kvt_policy *policy, const entry *e, dual_instan
     to->alpha = entry_alpha(policy, e);
     to->sense = to->alpha * (double)e->sensitivity;
     dual_add_options(policy, e, out, to);
-    if (e->state == ENTRY_GHOST) out->remembered++;
+    if (e->state == POLICY_ENTRY_GHOST) out->remembered++;
     if (e->current != KVT_OPTION_NONE) {
         out->primal += to->rate * (to->none - entry_cost(policy, e, e->current));
     }
@@ -121,7 +121,7 @@ kvt_status dual_instance_make(kvt_policy *policy, dual_instance *out)
         dual_add_one(out, &policy->options[i], policy->options[i].bytes);
     for (uint32_t i = 0; i < policy->entries_used; i++) {
         const entry *e = entry_at(policy, i);
-        if (e->state != ENTRY_FREE) dual_add_entry(policy, e, out);
+        if (e->state != POLICY_ENTRY_FREE) dual_add_entry(policy, e, out);
     }
     assert(out->count == out->entries_capacity && out->options == out->options_capacity);
     return KVT_OK;

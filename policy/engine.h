@@ -91,11 +91,15 @@ typedef struct remembered_point {
 
 /* What the engine knows of a handle. A slot is free, then held; an entry that leaves is remembered
  * as a ghost, if the policy remembers any, until its slot is free again or it comes back. */
-typedef enum entry_presence { ENTRY_FREE = 0, ENTRY_GHOST = 1, ENTRY_HELD = 2 } entry_presence;
+typedef enum policy_entry_state {
+    POLICY_ENTRY_FREE = 0,
+    POLICY_ENTRY_GHOST = 1,
+    POLICY_ENTRY_HELD = 2
+} policy_entry_state;
 
 /*
- * ENTRY_HELD: stored, or its first PUT is in flight. ENTRY_GHOST: left; its counter and its options
- * are remembered: the ladder's, or option_count - 1 points.
+ * POLICY_ENTRY_HELD: stored, or its first PUT is in flight. POLICY_ENTRY_GHOST: left; its counter
+ * and its options are remembered: the ladder's, or option_count - 1 points.
  * An entry is in its policy's victim index exactly when entry_is_movable says so.
  */
 typedef struct entry {
@@ -114,7 +118,7 @@ typedef struct entry {
     uint32_t excluded;     /* bit i: a loss or load limit rules option i out */
     uint8_t tenant;
     uint8_t current;      /* option; KVT_OPTION_NONE until the first PUT commits */
-    uint8_t state : 2;    /* entry_presence */
+    uint8_t state : 2;    /* policy_entry_state */
     uint8_t shares : 1;   /* its options belong to a ladder */
     uint8_t used : 1;     /* at least once */
     uint8_t again : 1;    /* used twice or more */
@@ -632,7 +636,7 @@ static inline int option_home(const stored_option *o)
 /* Only these are ever in a plan, and only these are in the victim index. */
 static inline bool entry_is_movable(const entry *e)
 {
-    return e->state == ENTRY_HELD && e->current != KVT_OPTION_NONE && e->move == NIL &&
+    return e->state == POLICY_ENTRY_HELD && e->current != KVT_OPTION_NONE && e->move == NIL &&
            e->pins == 0;
 }
 

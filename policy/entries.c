@@ -190,7 +190,7 @@ void entries_index_all(kvt_policy *policy)
     policy->least_base_cost = UNLIMITED;
     options_refresh(policy, 0, policy->options_used);
     for (uint32_t i = 0; i < policy->entries_used; i++) {
-        if (entry_at(policy, i)->state == ENTRY_HELD) policy->ops->index(policy, i);
+        if (entry_at(policy, i)->state == POLICY_ENTRY_HELD) policy->ops->index(policy, i);
     }
 }
 
@@ -332,7 +332,7 @@ void engine_tally(kvt_policy *policy, const entry *e, int by)
  * child, because it is no leaf any more. */
 static void tree_link(kvt_policy *policy, uint32_t index, uint32_t parent)
 {
-    assert(index != parent && entry_at(policy, parent)->state == ENTRY_HELD);
+    assert(index != parent && entry_at(policy, parent)->state == POLICY_ENTRY_HELD);
     entry *e = entry_at(policy, index);
     entry *up = entry_at(policy, parent);
     e->parent = parent;
@@ -382,7 +382,7 @@ uint32_t entries_add(kvt_policy *policy, uint64_t handle)
         e->link[level] = (bucket_link){NIL, NIL, BUCKETS_ABSENT};
         e->density[level] = DENSITY_NONE;
     }
-    e->state = ENTRY_GHOST;
+    e->state = POLICY_ENTRY_GHOST;
     entries_link_bucket(policy, index);
     return index;
 }
@@ -392,9 +392,9 @@ static void entries_free_slot(kvt_policy *policy, uint32_t index)
 {
     entries_unlink_bucket(policy, index);
     entry *e = entry_at(policy, index);
-    assert(e->state != ENTRY_FREE && e->handle != 0);
+    assert(e->state != POLICY_ENTRY_FREE && e->handle != 0);
     reuse_forget(policy, e);
-    e->state = ENTRY_FREE;
+    e->state = POLICY_ENTRY_FREE;
     e->handle = 0;
     e->link[0].older = policy->entries_free;
     policy->entries_free = index;
@@ -446,7 +446,7 @@ static void entries_set_options(kvt_policy *policy, entry *e, const kvt_policy_e
 void entries_hold(kvt_policy *policy, uint32_t index, const kvt_policy_entry *given)
 {
     entry *e = entry_at(policy, index);
-    assert(e->state == ENTRY_GHOST && e->current == KVT_OPTION_NONE);
+    assert(e->state == POLICY_ENTRY_GHOST && e->current == KVT_OPTION_NONE);
     if (policy->ops->counts) memset(e->bytes, 0, sizeof e->bytes); /* s3fifo keeps its hand */
     e->move = e->first_child = e->older_sibling = e->newer_sibling = NIL;
     e->pins = e->children = 0;
@@ -460,7 +460,7 @@ void entries_hold(kvt_policy *policy, uint32_t index, const kvt_policy_entry *gi
         e->share = (float)given->tokens / (float)given->request_tokens;
     }
     e->tenant = (uint8_t)given->tenant;
-    e->state = ENTRY_HELD;
+    e->state = POLICY_ENTRY_HELD;
     advise_exclude(policy, e);
     policy->held++;
     assert(policy->held <= policy->entries_used);
@@ -470,7 +470,7 @@ void entries_hold(kvt_policy *policy, uint32_t index, const kvt_policy_entry *gi
     if (parent == NIL) return;
     /* A parent on its way out is as good as gone: nothing may come to depend on it. */
     const entry *up = entry_at(policy, parent);
-    if (up->state != ENTRY_HELD) return;
+    if (up->state != POLICY_ENTRY_HELD) return;
     bool leaving = up->move != NIL && policy->in_flight[up->move].kind == KVT_MOVE_EVICT;
     if (!leaving) tree_link(policy, index, parent);
 }
@@ -487,7 +487,7 @@ static void entries_trim_ghosts(kvt_policy *policy)
 void entries_leave(kvt_policy *policy, uint32_t index, bool remember)
 {
     entry *e = entry_at(policy, index);
-    assert(e->state == ENTRY_HELD && e->move == NIL);
+    assert(e->state == POLICY_ENTRY_HELD && e->move == NIL);
     engine_tally(policy, e, -1);
     e->current = KVT_OPTION_NONE;
     policy->ops->remove(policy, index);
@@ -501,7 +501,7 @@ void entries_leave(kvt_policy *policy, uint32_t index, bool remember)
     if (remember && policy->ops->counts && !e->shares) remembered_keep(policy, e);
     if (own > 0) options_give_back(policy, options, own);
     if (!e->shares) e->options = NIL;
-    e->state = ENTRY_GHOST;
+    e->state = POLICY_ENTRY_GHOST;
     policy->held--;
     assert(e->parent == NIL && policy->held < policy->entries_used);
     if (!remember) {
@@ -516,7 +516,7 @@ void entries_leave(kvt_policy *policy, uint32_t index, bool remember)
 /* Forgets one remembered entry. */
 void entries_drop_ghost(kvt_policy *policy, uint32_t index)
 {
-    assert(policy->ghost_count > 0 && entry_at(policy, index)->state == ENTRY_GHOST);
+    assert(policy->ghost_count > 0 && entry_at(policy, index)->state == POLICY_ENTRY_GHOST);
     list_remove(policy, &policy->ghosts, index);
     policy->ghost_count--;
     entries_free_slot(policy, index);
@@ -525,7 +525,7 @@ void entries_drop_ghost(kvt_policy *policy, uint32_t index)
 /* Makes a remembered entry the last one to be forgotten. */
 void entries_refresh_ghost(kvt_policy *policy, uint32_t index)
 {
-    assert(entry_at(policy, index)->state == ENTRY_GHOST);
+    assert(entry_at(policy, index)->state == POLICY_ENTRY_GHOST);
     list_remove(policy, &policy->ghosts, index);
     list_add_newest(policy, &policy->ghosts, index);
 }

@@ -139,7 +139,7 @@ static void explain_reuse(const kvt_policy *policy, const entry *e, kvt_explanat
 static const char *explain_reason(const kvt_policy *policy, const entry *e,
                                   const kvt_explanation *out)
 {
-    if (e->state == ENTRY_GHOST) {
+    if (e->state == POLICY_ENTRY_GHOST) {
         return "It is not stored; its reuse counter is remembered.";
     }
     if (e->move != NIL && e->current == KVT_OPTION_NONE) {
@@ -202,7 +202,7 @@ kvt_status kvt_policy_explain(const kvt_policy *policy, uint64_t now_ns, uint64_
     out->handle = handle;
     out->parent = e->parent == NIL ? 0 : entry_at(policy, e->parent)->handle;
     out->current = e->current;
-    if (e->state == ENTRY_HELD) {
+    if (e->state == POLICY_ENTRY_HELD) {
         out->resident_children = e->children;
         out->pins = e->pins;
         out->option_count = e->option_count;
@@ -244,7 +244,7 @@ kvt_status kvt_policy_worth_get(const kvt_policy *policy, uint64_t handle, kvt_t
     if (tier <= KVT_TIER_NONE || tier >= KVT_TIER_COUNT) return KVT_E_ARGUMENT;
     memset(out, 0, sizeof *out);
     uint32_t index = entries_find(policy, handle);
-    if (index == NIL || entry_at(policy, index)->state != ENTRY_HELD) return KVT_MISS;
+    if (index == NIL || entry_at(policy, index)->state != POLICY_ENTRY_HELD) return KVT_MISS;
     const entry *e = entry_at(policy, index);
     out->resident_children = e->children;
     if (policy->ops->counts) {

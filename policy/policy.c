@@ -262,7 +262,7 @@ kvt_status kvt_policy_admit(kvt_policy *policy, uint64_t now_ns, const kvt_polic
     if (!policy_entry_is_sound(policy, given)) return KVT_E_ARGUMENT;
     if (policy->entries_free != NIL) entry_prefetch(policy, policy->entries_free);
     uint32_t index = entries_find(policy, given->handle);
-    if (index != NIL && entry_at(policy, index)->state == ENTRY_HELD) {
+    if (index != NIL && entry_at(policy, index)->state == POLICY_ENTRY_HELD) {
         engine_set_clock(policy, now_ns);
         if (entry_at(policy, index)->missed)
             policy_follow_use(policy, index);
@@ -311,7 +311,7 @@ kvt_status kvt_policy_adopt(kvt_policy *policy, uint64_t now_ns, const kvt_polic
     uint32_t count = shared != NULL ? shared->option_count : given->option_count;
     if (option == KVT_OPTION_NONE || option >= count) return KVT_E_ARGUMENT;
     uint32_t index = entries_find(policy, given->handle);
-    if (index != NIL && entry_at(policy, index)->state == ENTRY_HELD) return KVT_EXISTS;
+    if (index != NIL && entry_at(policy, index)->state == POLICY_ENTRY_HELD) return KVT_EXISTS;
     const uint64_t *bytes = shared != NULL ? policy->options[shared->options + option - 1u].bytes
                                            : &given->options[option].bytes[KVT_TIER_HBM];
     if (!ledger_fits(policy, bytes)) return KVT_E_SPACE;
@@ -345,7 +345,7 @@ kvt_status kvt_policy_access(kvt_policy *policy, uint64_t now_ns, uint64_t handl
     if (index == NIL) return KVT_MISS;
     policy_count_use(policy, index, 0.0);
     entry *e = entry_at(policy, index);
-    if (e->state == ENTRY_GHOST) entries_refresh_ghost(policy, index);
+    if (e->state == POLICY_ENTRY_GHOST) entries_refresh_ghost(policy, index);
     e->missed = e->current == KVT_OPTION_NONE;
     if (e->missed) return KVT_MISS;
     if (plan != NULL && entry_is_movable(e)) {
@@ -463,7 +463,7 @@ kvt_status kvt_policy_remove(kvt_policy *policy, uint64_t handle)
     uint32_t index = entries_find(policy, handle);
     if (index == NIL) return KVT_MISS;
     entry *e = entry_at(policy, index);
-    if (e->state == ENTRY_GHOST) {
+    if (e->state == POLICY_ENTRY_GHOST) {
         entries_drop_ghost(policy, index);
         return KVT_OK;
     }
@@ -486,7 +486,7 @@ kvt_status kvt_policy_pin(kvt_policy *policy, uint64_t handle)
 {
     assert(policy != NULL);
     uint32_t index = entries_find(policy, handle);
-    if (index == NIL || entry_at(policy, index)->state != ENTRY_HELD) return KVT_MISS;
+    if (index == NIL || entry_at(policy, index)->state != POLICY_ENTRY_HELD) return KVT_MISS;
     entry_at(policy, index)->pins++;
     policy->ops->index(policy, index);
     return KVT_OK;
@@ -497,7 +497,7 @@ kvt_status kvt_policy_unpin(kvt_policy *policy, uint64_t handle)
 {
     assert(policy != NULL);
     uint32_t index = entries_find(policy, handle);
-    if (index == NIL || entry_at(policy, index)->state != ENTRY_HELD) return KVT_MISS;
+    if (index == NIL || entry_at(policy, index)->state != POLICY_ENTRY_HELD) return KVT_MISS;
     if (entry_at(policy, index)->pins == 0) return KVT_MISS;
     entry_at(policy, index)->pins--;
     policy->ops->index(policy, index);

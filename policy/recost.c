@@ -32,7 +32,8 @@ static kvt_status recost_find(const kvt_policy *policy, uint64_t handle, const k
     assert(policy != NULL);
     if (!policy_options_are_sound(options, count)) return KVT_E_ARGUMENT;
     *index_out = entries_find(policy, handle);
-    if (*index_out == NIL || entry_at(policy, *index_out)->state != ENTRY_HELD) return KVT_MISS;
+    if (*index_out == NIL || entry_at(policy, *index_out)->state != POLICY_ENTRY_HELD)
+        return KVT_MISS;
     bool fits = recost_fits(policy, entry_at(policy, *index_out), options, count);
     return fits ? KVT_OK : KVT_E_ARGUMENT;
 }

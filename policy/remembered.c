@@ -127,7 +127,7 @@ void remembered_keep(const kvt_policy *policy, entry *e)
 /* Turns a point back into an option, for the bound alone. */
 void remembered_option(const kvt_policy *policy, const entry *e, uint32_t point, stored_option *out)
 {
-    assert(e->state == ENTRY_GHOST && point + 1u < e->option_count);
+    assert(e->state == POLICY_ENTRY_GHOST && point + 1u < e->option_count);
     const remembered_point *from = &e->points[point];
     memset(out, 0, sizeof *out);
     int level = (int)(from->bytes & 3);

@@ -107,7 +107,7 @@ static void tentative_describe(const kvt_policy *policy, const move_in_flight *m
 /* Excludes an entry from the victims, as a pin does, while the plan has another move for it. */
 void tentative_exclude(kvt_policy *policy, uint32_t index)
 {
-    assert(entry_at(policy, index)->state == ENTRY_HELD);
+    assert(entry_at(policy, index)->state == POLICY_ENTRY_HELD);
     entry_at(policy, index)->pins++;
     policy->ops->remove(policy, index);
 }

@@ -496,7 +496,7 @@ static void utility_refresh_front(kvt_policy *policy, tentative_plan *work, int 
 static bool utility_is_sorted(const entry *e)
 {
     for (int level = 0; level < LEVELS; level++)
-        if (e->state == ENTRY_HELD && e->link[level].number != BUCKETS_ABSENT) return true;
+        if (e->state == POLICY_ENTRY_HELD && e->link[level].number != BUCKETS_ABSENT) return true;
     return false;
 }
 

@@ -420,7 +420,7 @@ static void model_check_shortcuts(const kvt_policy *policy)
 {
     for (uint32_t i = 0; i < policy->entries_used; i++) {
         const entry *e = entry_at(policy, i);
-        for (uint8_t o = 1; e->state == ENTRY_HELD && o < e->option_count; o++)
+        for (uint8_t o = 1; e->state == POLICY_ENTRY_HELD && o < e->option_count; o++)
             assert_true(entry_option(policy, e, o)->base_cost >= policy->least_base_cost);
     }
 }
@@ -435,9 +435,9 @@ static void model_check_index(model *m)
     uint32_t ghosts = 0;
     for (uint32_t i = 0; i < policy->entries_used; i++) {
         const entry *e = entry_at(policy, i);
-        held += e->state == ENTRY_HELD;
-        ghosts += e->state == ENTRY_GHOST;
-        if (e->state != ENTRY_HELD) continue;
+        held += e->state == POLICY_ENTRY_HELD;
+        ghosts += e->state == POLICY_ENTRY_GHOST;
+        if (e->state != POLICY_ENTRY_HELD) continue;
         uint32_t children = 0;
         for (uint32_t child = e->first_child; child != NIL; children++) {
             assert_int_equal(entry_at(policy, child)->parent, i);

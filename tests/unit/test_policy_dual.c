@@ -271,7 +271,7 @@ static bool drawn_has_points(const drawn *x)
 {
     for (uint32_t i = 0; i < x->policy->entries_used; i++) {
         const entry *e = entry_at(x->policy, i);
-        if (e->state == ENTRY_GHOST && !e->shares) return true;
+        if (e->state == POLICY_ENTRY_GHOST && !e->shares) return true;
     }
     return false;
 }

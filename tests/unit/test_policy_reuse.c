@@ -292,7 +292,7 @@ static double victim_over_best(kvt_policy *policy, uint32_t number)
     double best = UNLIMITED, chosen = 0.0;
     for (uint32_t i = 0; i < policy->entries_used; i++) {
         const entry *e = entry_at(policy, i);
-        if (e->state != ENTRY_HELD || e->current == KVT_OPTION_NONE) continue;
+        if (e->state != POLICY_ENTRY_HELD || e->current == KVT_OPTION_NONE) continue;
         bool gone = false;
         for (uint32_t before = 0; before < number; before++)
             gone |= moves[before].handle == e->handle;
