@@ -122,6 +122,14 @@ UNFINISHED = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b")
 
 EXAMPLE = os.path.join("examples", "example.c")
 
+# A path in a comment or a document begins with a folder of the tree, or with one that lay beside it
+# once. `*` and `{a,b}` are patterns; a word with a placeholder (<kind>, $name, TARGET) is no path.
+GONE_FOLDERS = {"research", "shared", "design"}
+PATH_TOKEN = re.compile(r"(?<![\w./$<>{}~*\"-])(\.?[a-z_]+)/[\w./{}*,<>$+-]*")
+PLACEHOLDER = re.compile(r"[<>$+]|(?<![a-zA-Z])[A-Z]{4,}\.(?!md)")
+PATHS_UNCHECKED = {os.path.join("tests", "unit", "test_lint.py")}
+API_DECLARATION = re.compile(r"^KVT_API\b", re.M)
+
 C_SUFFIXES = (".c", ".h")
 TEXT_SUFFIXES = (".c", ".h", ".cc", ".cpp", ".py", ".sh", ".cmake", ".txt", ".in", ".map", ".js",
                  ".css")
@@ -276,6 +284,38 @@ def check_words(path, text, findings):
                 findings.add(path, number, f"{reason}: {match.group()}")
 
 
+def expand_braces(pattern):
+    """a/{b,c}.h as a/b.h and a/c.h."""
+    match = re.search(r"\{([^{}]*)\}", pattern)
+    if not match:
+        return [pattern]
+    return [one for part in match.group(1).split(",")
+            for one in expand_braces(pattern[:match.start()] + part + pattern[match.end():])]
+
+
+def check_paths(path, text, names, findings):
+    """Paths that a text names are in the tree; a file may lie there compressed (.zst)."""
+    tops = {name.split(os.sep)[0] for name in names if os.sep in name} | GONE_FOLDERS
+    for match in PATH_TOKEN.finditer(text):
+        token = match.group().rstrip(".,/")
+        if match.group(1) not in tops or "/" not in token or PLACEHOLDER.search(token):
+            continue
+        for one in expand_braces(token):
+            pattern = re.compile(re.escape(one).replace(r"\*", "[^/]*") + r"(\.zst)?")
+            if one not in names and not any(pattern.fullmatch(name) for name in names):
+                findings.add(path, line_of(text, match.start()), f"{one} is not in the tree")
+
+
+def check_api_comments(path, text, findings):
+    """A comment stands right before every public function."""
+    lines = text.split("\n")
+    for match in API_DECLARATION.finditer(text):
+        line = line_of(text, match.start())
+        if not lines[line - 2].endswith("*/"):
+            name = re.search(r"\b(kvt_\w+)\(", text[match.start():])
+            findings.add(path, line, f"{name.group(1) if name else '?'} has no comment before it")
+
+
 def check_license(path, text, findings):
     """Every source, script and build file names the licence at its head."""
     if not path.endswith(LICENSED_SUFFIXES) and os.path.basename(path) not in LICENSED_NAMES:
@@ -370,17 +410,25 @@ def check_tree(root, build=None, with_format=True, long_functions=None):
     left = dict(LONG_FUNCTIONS if long_functions is None else long_functions)
     paths = list_files(root)
     has_license = "LICENSE" in paths
+    names = set(paths)
+    for path in paths:
+        while (path := os.path.dirname(path)):
+            names.add(path)
     for path in paths:
         is_text = path.endswith(TEXT_SUFFIXES) or os.path.basename(path) in TEXT_NAMES
-        if not is_text and not path.endswith((".md", ".json", ".ini")):
+        if not is_text and not path.endswith((".md", ".json", ".ini", ".csv")):
             continue
         with open(os.path.join(root, path), encoding="utf-8") as file:
             text = file.read()
         check_words(path, text, findings)
+        if path not in PATHS_UNCHECKED:
+            check_paths(path, text, names, findings)
         if is_text:
             check_text(path, text, findings)
             if has_license:
                 check_license(path, text, findings)
+        if room_of(path) == "include":
+            check_api_comments(path, text, findings)
         if path.endswith(C_SUFFIXES):
             code = blank_out(text)
             check_includes(root, path, text, findings)

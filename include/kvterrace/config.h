@@ -21,6 +21,9 @@ typedef struct kvt_config kvt_config;
 
 /* An empty configuration: every setting at its default. KVT_OK; KVT_E_MEMORY. */
 KVT_API KVT_NODISCARD kvt_status kvt_config_new(kvt_config **config_out);
+
+/* Releases a configuration and every string that came from it; NULL is allowed. What was read from
+ * it with kvt_store_options_read stays valid. */
 KVT_API void kvt_config_free(kvt_config *config);
 
 /* Reads an INI file on top of what is there. KVT_OK; KVT_E_GONE; KVT_E_CONFIG (message: file, line,

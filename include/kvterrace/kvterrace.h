@@ -145,6 +145,8 @@ typedef struct kvt_store_options {
                                       plan; put_staging_bytes bounds the others; 10 */
 } kvt_store_options;
 
+/* Fills every field with its default, the one that its comment names; struct_size is set. Without
+ * further changes no tier has a capacity. options is not NULL. Any thread. */
 KVT_API void kvt_store_options_init(kvt_store_options *options);
 
 /* Fills options from the [store], [tier.*], [device.*] and [prefill] settings. The strings and
@@ -154,6 +156,10 @@ KVT_API KVT_NODISCARD kvt_status kvt_store_options_read(kvt_config *config,
                                                         kvt_store_options *options,
                                                         void **owner_out, char *message,
                                                         size_t message_size);
+
+/* Releases what kvt_store_options_read made: owner is its *owner_out, and options that were filled
+ * with it are not used afterwards. An open store keeps nothing of it. NULL is allowed. Any thread,
+ * once per owner. */
 KVT_API void kvt_store_options_free(void *owner);
 
 /*
@@ -452,9 +458,15 @@ typedef struct kvt_store_stats {
                              DRAM, too */
 } kvt_store_stats;
 
+/*
+ * Copies the counters and gauges of the store and its tiers as of now; "ever" counts from the open.
+ *   stats   struct_size is set to sizeof(kvt_store_stats) by the caller; all else is overwritten
+ * KVT_OK; KVT_E_ARGUMENT (another struct_size, NULL); KVT_E_STATE (in a child of fork). Any thread;
+ * takes short locks, does no I/O.
+ */
 KVT_API KVT_NODISCARD kvt_status kvt_stats(kvt_store *store, kvt_store_stats *stats);
 
-/* One device of a store; index counts over all tiers. KVT_OK; KVT_END past the last. */
+/* One device of a store: its facts, its use and what was learned of its speed. */
 typedef struct kvt_device_stats {
     char name[32];
     kvt_tier tier;
@@ -478,6 +490,10 @@ typedef struct kvt_device_stats {
     double read_drift; /* how far that is off the curve of the open, relatively, at 1 MiB */
     bool reopened;     /* it has drifted since: measure it anew (kvterrace profile devices) */
 } kvt_device_stats;
+
+/* Copies what is known of one device into *out. index counts over the devices of all tiers, from 0.
+ * KVT_OK; KVT_END past the last; KVT_E_ARGUMENT (out is NULL); KVT_E_STATE (in a child of fork).
+ * Any thread; takes short locks, does no I/O. */
 KVT_API KVT_NODISCARD kvt_status kvt_device_stats_at(kvt_store *store, size_t index,
                                                      kvt_device_stats *out);
 

@@ -171,6 +171,9 @@ KVT_API void kvt_policy_config_init(kvt_policy_config *config);
 KVT_API KVT_NODISCARD kvt_status kvt_policy_open(const kvt_policy_config *config,
                                                  kvt_policy **policy_out, char *message,
                                                  size_t message_size);
+
+/* Ends an engine and gives all its memory back to the allocator; plans and moves in flight are
+ * forgotten without a call. NULL is allowed. No other call may run or follow. */
 KVT_API void kvt_policy_close(kvt_policy *policy);
 
 /*
@@ -267,8 +270,11 @@ KVT_API KVT_NODISCARD kvt_status kvt_policy_abort(kvt_policy *policy, uint64_t m
  * KVT_OK; KVT_MISS when unknown. Children stay; they become roots. */
 KVT_API KVT_NODISCARD kvt_status kvt_policy_remove(kvt_policy *policy, uint64_t handle);
 
-/* A pinned entry is in no plan. Counted: one unpin per pin. KVT_OK; KVT_MISS. */
+/* Keeps a stored entry out of every plan until it is unpinned as often as it was pinned. KVT_OK;
+ * KVT_MISS (not stored). */
 KVT_API KVT_NODISCARD kvt_status kvt_policy_pin(kvt_policy *policy, uint64_t handle);
+
+/* Takes one pin back. KVT_OK; KVT_MISS (not stored, or it has no pin). */
 KVT_API KVT_NODISCARD kvt_status kvt_policy_unpin(kvt_policy *policy, uint64_t handle);
 
 /*
@@ -414,6 +420,8 @@ typedef struct kvt_policy_bound {
 KVT_API KVT_NODISCARD kvt_status kvt_policy_solve(kvt_policy *policy, uint64_t now_ns,
                                                   kvt_policy_bound *bound_out);
 
+/* Copies the engine's counters since its open, and its present gauges, into *out. Changes nothing
+ * and plans nothing; neither pointer is NULL. */
 KVT_API void kvt_policy_stats_get(const kvt_policy *policy, kvt_policy_stats *out);
 
 /*

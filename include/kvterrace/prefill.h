@@ -41,6 +41,9 @@ KVT_API double kvt_prefill_seconds(const kvt_prefill *prefill, uint32_t start, u
 KVT_API KVT_NODISCARD kvt_status kvt_prefill_read_csv(const char *prefix, uint32_t layers,
                                                       kvt_prefill *out, char *message,
                                                       size_t message_size);
+
+/* Releases the table that kvt_prefill_read_csv made and clears *prefill; one without a table may be
+ * passed too, and so may NULL. One thread at a time. */
 KVT_API void kvt_prefill_free(kvt_prefill *prefill);
 
 /* The index-th preset's name; NULL past the last. */

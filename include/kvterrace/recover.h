@@ -86,6 +86,8 @@ typedef struct kvt_recover_options {
     void *context;
 } kvt_recover_options;
 
+/* Fills every field with its default: an existing catalog is an error, the new one is written, no
+ * progress is told. struct_size is set. options is not NULL. Any thread. */
 KVT_API void kvt_recover_options_init(kvt_recover_options *options);
 
 /*

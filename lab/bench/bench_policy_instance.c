@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Bits and relative loss as research/codec-trial.md has them for the larger model, its KL mapped to
- * loss by one factor; decode rates as this library reaches them on one core. */
+/* Bits and relative loss as the codec trial (profiles/ladder-codec-trial.csv) measured them, its KL
+ * mapped to loss by one factor; decode rates as this library reaches them on one core. */
 const policy_rung policy_rungs[] = {
     {"raw", 16.0, 0.0, 1e13},        {"lossless", 10.6, 0.0, 3e9},    {"planes 8", 8.5, 1e-5, 8e9},
     {"planes 6", 6.5, 2e-4, 9e9},    {"planes 6/4", 5.5, 2e-3, 1e10}, {"planes 4", 4.5, 3e-3, 1e10},
@@ -46,7 +46,8 @@ uint32_t policy_size_tokens(uint32_t size)
     return (uint32_t)(256.0 * exp2((double)size * 9.0 / (POLICY_SIZES - 1)));
 }
 
-/* Seconds to prefill n tokens of Llama-3.1-8B on an A100 (research/policy.md, equation 5). */
+/* Seconds to prefill n tokens of Llama-3.1-8B on an A100 at 156 TFLOP/s, by the FLOP counts
+ * that prefill.h states. */
 static double prefill_seconds(double n)
 {
     return (26.0 * 32.0 * 4096.0 * 4096.0 * n + 2.0 * 32.0 * 4096.0 * n * n) / 156e12;

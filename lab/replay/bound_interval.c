@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bound_interval.c - the interval bound of a workload (research/policy.md 4.4): every block, kept
- * from one use to the next, is one item of a knapsack over capacity times horizon.
+ * bound_interval.c - the interval bound of a workload: every block, kept from one use to the next,
+ * is one item of a knapsack over capacity times horizon.
  *
  *     request       k          k+1   ...   i-1        i
  *     occupied at              w     ...    w         w      w_j = arrival j - arrival j-1

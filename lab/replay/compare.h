@@ -100,7 +100,7 @@ typedef struct replay_compare_result {
     double wall_s;
 } replay_compare_result;
 
-/* 20 and 4 seeds, one thread; the main spread and those that research/codec-trial.md supports. */
+/* 20 and 4 seeds, one thread; the main spread and those that the codec trial measured. */
 void replay_compare_init(replay_compare *plan);
 
 /* KVT_OK; KVT_E_CONFIG (no ladder, a count out of range); what replay_run_sim, _resample and

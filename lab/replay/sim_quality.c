@@ -8,7 +8,7 @@
  * 1 known factor  exp(sigma r y - (sigma r)^2 / 2)                   y has correlation r with z
  *
  * r is the measured repeatability: what one half of a continuation tells of the other
- * (research/codec-trial.md, "Spread between entries"). The policy never sees z.
+ * (docs/BENCHMARKS.md, "Spread of sensitivity between entries"). The policy never sees z.
  *
  * A lossy form coded from another lossy one loses what both lose, the sum over the chain since the
  * exact bytes; planes dropped and steps derived lose what their own form does. Measured on the

@@ -136,6 +136,31 @@ class LintTest(unittest.TestCase):
         self.put("store/bad.c", "int x;\nint y;\n" + line)
         self.assert_found("store/bad.c", 1, "SPDX")
 
+    def test_paths(self):
+        self.put("docs/one.md", "store/d.c, `codecs/b.{c,h}`, codecs/*.h, lab/bench/, docs/ and "
+                 "tests/<kind>/test_*.c, tests/$name.c, tests/fuzz/TARGET.zst, away/none.c\n")
+        self.put("tests/unit/packed.txt.zst", "")
+        self.put("store/e.c", "/* tests/unit/packed.txt */\n")
+        self.assertEqual(self.check(), [])
+        for token in ("store/gone.c", "codecs/b.{c,gone}", "codecs/*.py", "rese" "arch/policy.md",
+                      "lab/bench/gone/"):
+            for path, text in (("docs/one.md", f"text\nsee {token}, section 4.\n"),
+                               ("store/bad.c", f"int x;\n/* ({token}) */\n"),
+                               ("profiles/a.csv", f"a,b\n# {token}\n")):
+                with self.subTest(token=token, path=path):
+                    self.setUp()
+                    self.put(path, text)
+                    self.assert_found(path, 2, "is not in the tree")
+
+    def test_api_comments(self):
+        text = "/* Says it. */\nKVT_API int kvt_one(void);\n"
+        self.put("include/kvterrace/a.h", text + "\n/* More.\n */\nKVT_API void kvt_two(\n);\n")
+        self.assertEqual(self.check(), [])
+        for between in ("", "\n", "typedef int kvt_three;\n"):
+            with self.subTest(between=between):
+                self.put("include/kvterrace/a.h", text + between + "KVT_API void kvt_two(void);\n")
+                self.assert_found("include/kvterrace/a.h", 3 + between.count("\n"), "kvt_two has")
+
     def test_architecture(self):
         self.put("docs/ARCHITECTURE.md", "line\n" * 181)
         self.assert_found("docs/ARCHITECTURE.md", 181, "three pages")

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * device_internal.h - what the device back ends share; only tiers/device*.c and their tests
+ * device_internal.h - what the device back ends share; only tiers/devices/ and its tests
  * include it.
  *
  * A back end's submit begins an operation with tiers_io_begin once it has decided to accept it

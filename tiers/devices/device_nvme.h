@@ -7,7 +7,7 @@
  * Their bytes come from the drive and are not trusted.
  *
  * Sources: NVM Express Base and NVM Command Set specifications 2.0 (identify, status codes);
- * Linux, include/uapi/linux/nvme_ioctl.h (passthrough).
+ * <linux/nvme_ioctl.h> (passthrough).
  *
  * Thread rule: pure.
  */
