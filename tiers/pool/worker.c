@@ -1,7 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * worker.c - mailbox, request walk and completion loop of one member's thread; see worker.h. What
- * other threads call is in worker_calls.c.
+ * worker.c - the thread of one member: it takes jobs from the mailbox, cuts them into pieces,
+ * submits the pieces to the device and books their completions. The calls of other threads are in
+ * worker_calls.c. The file places no bytes and knows no record: a job names ranges of the device.
+ *
+ *     job     free -> mail -> active -> issues no more pieces -> last piece ended -> reported, free
+ *             free -> mail    by the caller, under `mutex`; all later steps by the thread
+ *     slot    free -> (stalled) -> submitted, metered -> completed, free    by the thread alone
+ *
+ * A job leaves `active` when its range is walked, when a piece failed, when its transfer was
+ * cancelled, or when the member is retired; pieces that the device has always end first. `stalled`
+ * holds the one piece that the device refused as busy, or that would pass the bytes in flight.
  *
  * The loop: take mail, submit up to one depth of pieces, reap, which also pushes them. A round
  * submits at most one depth even when the device finishes at once, so a read that arrives meanwhile
@@ -100,7 +109,10 @@ bool worker_check(tiers_worker *worker, uint64_t now_ns)
     return unresponsive;
 }
 
-/* One operation that does not end while others do. */
+/* Whether the device lost an operation: the operation is older than the timeout, and in the
+ * meantime WORKER_OVERTAKEN times the depth of other operations have ended. The timeout alone does
+ * not find it, because the others' progress restarts the timeout. A device with virtual time is
+ * never blamed, because its instants cannot be compared with ours. */
 static bool worker_has_lost_operation(const tiers_worker *worker, uint64_t now_ns)
 {
     const kvt_device *device = worker->device;
@@ -131,8 +143,8 @@ static void worker_check_operations(tiers_worker *worker)
     (void)tiers_worker_check(worker);
 }
 
-/* Around a call that may block for as long as the device likes. The thread alone changes the two.
- */
+/* Counts a call that may block for as long as the device likes. The thread alone changes in_flight
+ * and progress, so relaxed order suffices. */
 static void worker_begin_call(tiers_worker *worker)
 {
     uint32_t in_flight = worker_in_flight(worker);
@@ -140,8 +152,8 @@ static void worker_begin_call(tiers_worker *worker)
     atomic_store_explicit(&worker->in_flight, in_flight + 1, memory_order_relaxed);
 }
 
-/* The ends of so many operations and calls. A device that is busy has taken nothing and shows no
- * progress. */
+/* Uncounts `ended` operations or calls. A submission that the device refused as busy is no
+ * progress: the timeout must go on. */
 static void worker_end_calls(tiers_worker *worker, uint32_t ended, bool progress)
 {
     uint32_t in_flight = worker_in_flight(worker);
@@ -187,7 +199,8 @@ static worker_list *worker_choose_list(tiers_worker *worker)
     return writes;
 }
 
-/* Why a job shall issue no more pieces, or KVT_OK. */
+/* The reason why a job issues no more pieces; KVT_OK while it may. Its own failure comes before the
+ * member's retirement, and that before a cancellation. */
 static kvt_status worker_job_verdict(const tiers_worker *worker, const worker_job *job)
 {
     if (job->result.status != KVT_OK) return job->result.status;
@@ -288,8 +301,9 @@ static void worker_sweep_list(tiers_worker *worker, worker_list *list)
     *list = kept;
 }
 
-/* Ends what has not reached the device and shall not: a queue that is full with operations that do
- * not end must not hold up the jobs behind it. */
+/* Ends the jobs and the stalled piece that shall not reach the device any more. Without the sweep,
+ * a device that is full with operations that do not end would hold up cancelled jobs behind them.
+ */
 static void worker_sweep(tiers_worker *worker, bool cancelled)
 {
     if (!cancelled && !tiers_worker_retired(worker)) return;
@@ -303,7 +317,8 @@ static void worker_sweep(tiers_worker *worker, bool cancelled)
     worker_sweep_list(worker, &worker->active[KVT_IO_WRITE]);
 }
 
-/* A busy device gets time; one that stays busy with nothing in flight is as good as gone. */
+/* Keeps the piece that a busy device refused, for the next round. A device that stays busy for
+ * WORKER_BUSY_NAPS_MAX naps with nothing in flight fails the piece with KVT_E_GONE. */
 static void worker_stall(tiers_worker *worker, worker_slot *slot)
 {
     assert(worker->stalled == NULL && "one piece at a time waits for a busy device");
@@ -319,8 +334,9 @@ static void worker_stall(tiers_worker *worker, worker_slot *slot)
     worker->stalled = slot;
 }
 
-/* A drive that answers every request with an error may be gone for good: asked once nothing is in
- * flight. A range that cannot be read leaves the first grain readable. */
+/* Reads the first grain of a device after WORKER_FAILURES_MAX failures in a row, once nothing is in
+ * flight. A failed probe retires the member. A range with bad sectors leaves the first grain
+ * readable, so bad sectors alone do not retire a member. */
 static void worker_probe(tiers_worker *worker)
 {
     if (worker->failures < WORKER_FAILURES_MAX || worker_in_flight(worker) > 0) return;
@@ -333,9 +349,9 @@ static void worker_probe(tiers_worker *worker)
     if (status != KVT_OK) worker_retire(worker, TIERS_RETIRED_GONE);
 }
 
-/* Gives the device pieces until it has its depth, its bytes in flight, or no more are there. A
- * device that is retired meanwhile takes none; one that says busy gets the piece again in the next
- * round. */
+/* Submits pieces until the device has its depth, its bytes in flight, or no piece is left. One
+ * piece is submitted whatever its bytes, so that a small in_flight_bytes_max stops no device. A
+ * piece that was taken from its job before the member retired ends with KVT_E_GONE. */
 static void worker_submit(tiers_worker *worker)
 {
     worker_probe(worker);
@@ -460,7 +476,9 @@ static void worker_set_up(tiers_worker *worker, const worker_change *change)
     }
 }
 
-/* Attaching may still correct the facts, so it comes first; whoever waits reads them afterwards. */
+/* Carries out a change of device: the old device's operations end, the old device is detached, the
+ * new one is attached. Attaching may correct the facts of the device, so worker_set_up reads them
+ * afterwards, and the caller after `done`. */
 static void worker_change_now(tiers_worker *worker, worker_change *change)
 {
     while (worker_in_flight(worker) > 0)
@@ -485,7 +503,8 @@ static void worker_change_now(tiers_worker *worker, worker_change *change)
     pthread_mutex_unlock(&worker->mutex);
 }
 
-/* One call of the spare function, without the mailbox's mutex, which is held before and after. */
+/* Calls the spare function once. The mutex is held at entry and exit, and released during the call.
+ * The call counts as in flight, so that the timeout watches it. */
 static void worker_spend_spare(tiers_worker *worker)
 {
     assert(worker_in_flight(worker) == 0 && "operations are never behind it");
@@ -539,8 +558,9 @@ static void worker_reap_or_mail(tiers_worker *worker)
     worker_reap(worker, wait_ns);
 }
 
-/* Ends the pieces of operations that the device never took, when it has none: no byte of their
- * buffers is its any more. Else all that has begun stays begun. */
+/* Fails the pieces that were begun by a thread that died, when the device counts no operation in
+ * flight: the device uses none of their buffers then. When the device still has operations, every
+ * begun piece stays begun, because a device that answers late may still write into its buffer. */
 static void worker_end_slots(tiers_worker *worker)
 {
     if (worker->device->in_flight != 0) return;
@@ -555,8 +575,9 @@ static void worker_end_slots(tiers_worker *worker)
     }
 }
 
-/* The thread ends inside the device, by pthread_exit or a cancellation: nobody will reap what is in
- * flight, and nobody waits for it. On the thread itself, with no lock held. */
+/* The cleanup handler of a thread that ends inside the device, by pthread_exit or a cancellation.
+ * No thread will reap the operations in flight, so every waiter is woken with KVT_E_GONE. Runs on
+ * the dying thread; no lock is held at entry. */
 static void worker_die(void *argument)
 {
     tiers_worker *worker = argument;
@@ -578,7 +599,9 @@ static void worker_die(void *argument)
     pthread_mutex_unlock(&worker->mutex);
 }
 
-/* Serves until it is asked to stop. */
+/* Serves until the worker is asked to stop and has no work left. The wait depends on what a
+ * completion would allow: a full device or a retired member waits for completions alone, a thread
+ * with pieces to submit does not wait, and a thread without them waits for a completion or mail. */
 static void worker_serve(tiers_worker *worker)
 {
     worker_mail mail;

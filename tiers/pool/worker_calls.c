@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * worker_calls.c - what other threads do with a worker: start and stop, queue, sync, ask; see
- * worker.h.
+ * worker_calls.c - the calls of other threads on a worker: start, stop, change of device, queue,
+ * sync, and figures. The contracts are in worker.h. No function here submits to the device or reaps
+ * from it; the calls leave mail and wait on conditions.
  *
- * Thread rule: all functions from any thread, start and stop excepted.
+ * A caller that waits checks the timeout itself, every TIERS_CHECK_NS: the worker's thread may be
+ * blocked inside the device and cannot.
+ *
+ * Thread rule: all functions from any thread, start and stop excepted. The figures are atomic and
+ * take no lock.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -91,7 +96,8 @@ void worker_nudge(tiers_worker *worker)
     worker->reaping = false;
 }
 
-/* Waits until a job is free. The mutex is held. */
+/* Waits until a job is free, not beyond the deadline. KVT_E_TIMEOUT; KVT_E_GONE when the member is
+ * retired, also at once. The mutex is held, and released while waiting. */
 static kvt_status worker_await_job(tiers_worker *worker, uint64_t deadline_ns)
 {
     if (worker->free_jobs == NULL) worker_nudge(worker); /* what is queued may be the caller's */
@@ -223,8 +229,8 @@ void tiers_worker_free(tiers_worker *worker)
     free(worker);
 }
 
-/* Takes the device from a thread that has died, or starts another one for a new device. Nothing is
- * in flight. */
+/* Joins the thread that died and detaches its device; with_device starts another thread, which
+ * attaches the new device when it finds the change in its mail. Nothing is in flight. */
 static kvt_status worker_revive(tiers_worker *worker, bool with_device)
 {
     if (atomic_load(&worker->life) == WORKER_DIED) pthread_join(worker->thread, NULL);
@@ -329,6 +335,7 @@ bool tiers_worker_join(tiers_worker *worker)
         return false;
     }
     if (life != WORKER_JOINED) pthread_join(thread, NULL);
-    /* What a device still has in flight when its thread died keeps it, and the memory, for ever. */
+    /* A device with operations in flight when its thread died is kept for ever, with its buffers.
+     */
     return life == WORKER_ENDED || worker->device == NULL || worker->device->in_flight == 0;
 }

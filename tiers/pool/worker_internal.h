@@ -30,6 +30,9 @@
 
 enum { WORKER_DEPTH_MAX = 256 };
 
+/* One member's part of a transfer. The job is in exactly one of these: the free list, the mailbox,
+ * an active list, or nowhere but in the slots of its pieces (issuing is false, in_flight above 0).
+ */
 typedef struct worker_job {
     struct worker_job *next;
     tiers_transfer *transfer;
@@ -45,6 +48,7 @@ typedef struct worker_list {
     worker_job *tail;
 } worker_list;
 
+/* One piece of a job, and the device operation that moves it. A slot without a job is free. */
 typedef struct worker_slot {
     kvt_io io;
     worker_job *job;
@@ -63,14 +67,14 @@ typedef struct worker_change {
     bool done;
 } worker_change;
 
-/* What the thread finds in its mailbox. */
+/* The mail of one round, as the thread took it from the mailbox. */
 typedef struct worker_mail {
     uint64_t sync;         /* the ticket to serve; 0 = none */
     worker_change *change; /* NULL = none */
     bool sweep;            /* a transfer that may be in `active` was cancelled */
 } worker_mail;
 
-/* The thread's life:
+/* The life of the thread:
  *
  *     RUNS ---> ENDED                     it left its loop because of `stop`
  *      |  \--> ABANDONED ---> (freed)     close left it to an unresponsive device: nobody joins it
@@ -156,12 +160,15 @@ void worker_list_push(worker_list *list, worker_job *job);
  * device is unresponsive now. The mutex is held. */
 bool worker_check(tiers_worker *worker, uint64_t now_ns);
 
+/* Whether the mailbox holds a job, a sync or a change. A sweep is no mail: it matters only to jobs
+ * that are there already. The mutex is held. */
 static inline bool worker_has_mail(const tiers_worker *worker)
 {
     return worker->mail[KVT_IO_READ].head != NULL || worker->mail[KVT_IO_WRITE].head != NULL ||
            worker->sync_wanted != worker->sync_done || worker->change != NULL;
 }
 
+/* Whether the thread ended inside the device, joined or not. */
 static inline bool worker_has_died(const tiers_worker *worker)
 {
     int life = atomic_load(&worker->life);
