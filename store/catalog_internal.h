@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * catalog_internal.h - what catalog.c (open, read) and catalog_writer.c (batches) share.
+ * catalog_internal.h - the catalog's own object, shared by catalog.c (open, read), catalog_file.c
+ * (files and locks), catalog_rows.c, catalog_sql.c and catalog_writer.c (batches). No file outside
+ * the catalog includes it.
+ *
+ * Thread rule: the opener's thread until catalog_start; afterwards as the object's comments say.
  */
 #ifndef STORE_CATALOG_INTERNAL_H
 #define STORE_CATALOG_INTERNAL_H
@@ -101,9 +105,9 @@ KVT_NODISCARD kvt_status catalog_rebuild_entries(store_catalog *catalog, uint64_
 /* Binds a row to "INSERT INTO entry " CATALOG_ROW_VALUES, its checksum included. */
 void catalog_bind_row(sqlite3_stmt *statement, const catalog_row *row);
 
-/* Resolves the path, locks, looks at the files, makes the catalog's when it is absent, connects. On
- * failure catalog->reason may say more; catalog_leave ends it all either way. What catalog_open
- * says. */
+/* Resolves the path, locks, looks at the files, makes the catalog's file when it is absent, and
+ * connects. Returns the statuses of catalog_open. On failure catalog->reason may say more;
+ * catalog_leave ends the connection and the lock either way. */
 KVT_NODISCARD kvt_status catalog_reach(store_catalog *catalog, const char *path, uint32_t flags);
 void catalog_leave(store_catalog *catalog);
 

@@ -6,7 +6,23 @@
  * row. A failed batch is put back in front of the queue and tried again with the next one; the
  * extents of its deletions stay held, because their rows may still be in the file.
  *
- * Thread rule: the queue is under catalog->lock; the connection belongs to the writer thread.
+ *     node      queued --taken by the writer--> batch --committed--> extents released, node freed
+ *                  ^                              |
+ *                  +----------- failed -----------+
+ *
+ *     queued      changes ever queued                     any thread
+ *     settled     changes whose batch was committed       the writer      settled <= queued
+ *     attempts    batches that ended, failed or not       the writer
+ *     urgent      a thread waits for a commit             the waiter sets it, the writer clears it
+ *     failure     of the last batch                       the writer
+ *     unreported  of any batch since the last flush       the writer; catalog_flush clears it
+ *
+ * Before a batch with insertions is committed the devices are synced: a row in the file therefore
+ * names a record that survives a power failure. Extents of a deletion are released after the
+ * commit: a row in the file therefore never names bytes that another record overwrote.
+ *
+ * Thread rule: catalog->lock guards the queue and the fields above; the connection and the batch
+ * being written belong to the writer thread, which holds no lock while it writes.
  */
 #include "base/kill_point.h"
 #include "base/thread.h"
@@ -19,7 +35,7 @@
 #include <string.h>
 
 #define CATALOG_COLLECT_NS                                                                         \
-    10000000 /* wait this long for company before a commit nobody waits for */
+    10000000 /* more changes are collected so long before a commit that no thread waits for */
 #define CATALOG_RETRY_NS 100000000
 
 kvt_status catalog_ticket_new(const kvt_key *key, uint64_t serial, catalog_ticket **ticket_out)
@@ -37,6 +53,7 @@ void catalog_ticket_free(catalog_ticket *ticket)
     free(ticket);
 }
 
+/* Appends a node to the queue and wakes the writer. The queue owns the node from here on. */
 static void catalog_enqueue(store_catalog *catalog, catalog_node *node)
 {
     assert(node->next == NULL);
@@ -141,11 +158,12 @@ uint64_t catalog_pending_bytes(store_catalog *catalog)
     return bytes;
 }
 
-/* What a batch is made with. */
+/* The statements of one batch, prepared anew for each batch. */
 typedef struct catalog_statements {
     sqlite3_stmt *insertion, *deletion, *device, *wear;
 } catalog_statements;
 
+/* Carries out one change inside the batch's transaction. Returns SQLite's code. */
 static int catalog_apply_node(const catalog_statements *statements, const catalog_node *node)
 {
     if (node->is_later) return SQLITE_OK;
@@ -169,7 +187,9 @@ static int catalog_apply_node(const catalog_statements *statements, const catalo
     return code == SQLITE_DONE ? SQLITE_OK : code;
 }
 
-/* Writes one batch; all of it or nothing. */
+/* Writes one batch in one transaction, all of it or nothing. Devices are synced first when the
+ * batch has an insertion. *code_out is SQLite's code and stays as it was when the sync failed. The
+ * writer's thread, without the lock. */
 static kvt_status catalog_write_batch(store_catalog *catalog, const catalog_node *batch,
                                       int *code_out)
 {
@@ -216,7 +236,7 @@ static kvt_status catalog_write_batch(store_catalog *catalog, const catalog_node
     return catalog_status(code);
 }
 
-/* What a committed batch held. */
+/* The counts of a committed batch, for the accounts under the lock. */
 typedef struct catalog_settled {
     uint64_t changes, releases, release_bytes;
 } catalog_settled;
@@ -240,6 +260,8 @@ static catalog_settled catalog_settle_batch(store_catalog *catalog, catalog_node
     return settled;
 }
 
+/* Waits for so long, or until a thread waits for a commit, or until the catalog closes. Lock held,
+ * and released while waiting. */
 static void catalog_sleep(store_catalog *catalog, uint64_t nanoseconds)
 {
     const uint64_t until_ns = base_clock_ns() + nanoseconds;
@@ -248,13 +270,15 @@ static void catalog_sleep(store_catalog *catalog, uint64_t nanoseconds)
         continue;
 }
 
-/* The lock, as the writer takes it. */
+/* Takes the lock for the writer, and notes that the writer has it: a thread that is cancelled
+ * inside SQLite must know whether its cleanup handler still has to take the lock. */
 static void catalog_hold(store_catalog *catalog)
 {
     pthread_mutex_lock(&catalog->lock);
     catalog->writer_holds = true;
 }
 
+/* Releases the lock that catalog_hold took. */
 static void catalog_let_go(store_catalog *catalog)
 {
     assert(catalog->writer_holds);
@@ -262,8 +286,9 @@ static void catalog_let_go(store_catalog *catalog)
     pthread_mutex_unlock(&catalog->lock);
 }
 
-/* Takes the queue, writes it, and puts it back in front when that failed. Lock held at entry and
- * exit. */
+/* Takes the whole queue as one batch and writes it without the lock. A batch that failed goes back
+ * in front of the changes that were queued meanwhile, so the order of queueing stays. Lock held at
+ * entry and exit. */
 static void catalog_run_batch(store_catalog *catalog)
 {
     catalog_node *batch = catalog->head;
@@ -296,7 +321,8 @@ static void catalog_run_batch(store_catalog *catalog)
     pthread_cond_broadcast(&catalog->done);
 }
 
-/* Lock held at entry and exit. */
+/* Writes batches until the catalog closes and the queue is empty, or until a batch fails while the
+ * catalog closes. Lock held at entry and exit. */
 static void catalog_serve(store_catalog *catalog)
 {
     for (;;) {
@@ -313,8 +339,10 @@ static void catalog_serve(store_catalog *catalog)
     }
 }
 
-/* The thread ends although the store did not stop it, by a cancellation or an exit in SQLite or a
- * device: whoever waits for a batch is notified. */
+/* The cleanup handler of a writer that ends although the store did not stop it, by a cancellation
+ * or an exit in SQLite or a device. It leaves a failure and wakes every thread that waits for a
+ * batch.
+ */
 static void catalog_writer_ends(void *argument)
 {
     store_catalog *catalog = argument;
@@ -351,8 +379,9 @@ kvt_status catalog_start(store_catalog *catalog, kvt_status (*sync)(void *contex
     return KVT_OK;
 }
 
-/* Two attempts bound the wait when the database cannot be written: the batch that may be running
- * now, and the one that holds everything queued before the call. Lock held. */
+/* Waits until every change that was queued before the call is committed. Two attempts bound the
+ * wait when the database cannot be written: the batch that may be running now, and the batch that
+ * holds every change queued before the call. Lock held. */
 static kvt_status catalog_wait(store_catalog *catalog)
 {
     uint64_t target = catalog->queued;
@@ -410,8 +439,8 @@ void catalog_close(store_catalog *catalog)
         pthread_mutex_unlock(&catalog->lock);
         pthread_join(catalog->writer, NULL);
     }
-    /* What could not be committed: its extents stay held until the pool closes, because the rows in
-     * the file name them, and they are what the next open finds. */
+    /* Changes that could not be committed: their extents stay held until the pool closes, because
+     * the rows in the file still name them and the next open finds those rows. */
     for (catalog_node *node = catalog->head; node != NULL;) {
         catalog_node *next = node->next;
         tiers_location_free(node->release);

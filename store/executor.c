@@ -38,10 +38,10 @@ static const store_stage executor_stages[4][7] = {
     [KVT_MOVE_EVICT] = {STAGE_UNLIST, STAGE_COUNT},
 };
 
-/* Of a change that finds what it would write. */
+/* The stages of a demotion whose record is on SSD already, as the entry's copy. */
 static const store_stage executor_onto_copy[] = {STAGE_ADOPT, STAGE_COUNT};
 
-/* Of a copy in the making. */
+/* The stages of an unplanned move to SSD: the record becomes a copy beside the entry's place. */
 static const store_stage executor_write_copy[] = {STAGE_READ,    STAGE_RESERVE, STAGE_WRITE,
                                                   STAGE_PREPARE, STAGE_KEEP,    STAGE_COUNT};
 
@@ -57,7 +57,8 @@ static void executor_pass_kill_point(store_stage stage)
     }
 }
 
-/* Chooses the stages of a move and becomes a reader of its source. */
+/* Chooses the stages of a move. The operation of a change becomes a reader of the entry's place, so
+ * the place's extents stay until the operation ends. Takes the lock. */
 static const store_stage *executor_begin(store_op *op)
 {
     assert(op->source == NULL && op->stages_done == 0);
@@ -94,6 +95,8 @@ static void executor_count_success(const store_op *op)
     pthread_mutex_unlock(&op->store->lock);
 }
 
+/* Runs the stages of one move in order, and undoes the operation at the first stage that fails.
+ * No lock held. */
 static kvt_status executor_run_op(store_op *op, executor_cause *cause_out)
 {
     kvt_status status = KVT_OK;

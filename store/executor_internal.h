@@ -1,8 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * executor_internal.h - one move under way, as the files of the executor share it: executor.c has
- * the table of stages, executor_record.c and executor_publish.c the stages, executor_undo.c what a
- * stage that fails leaves behind.
+ * the table of stages, executor_record.c and executor_publish.c the stages, executor_undo.c the
+ * end of an operation whose stage failed.
+ *
+ *     field              set by              given up by
+ *     source             executor_begin      publish, adopt, keep: the reader's count falls
+ *     staging, record    read, encode        prepare
+ *     location, serial   reserve             publish, keep: the location is the place's
+ *     place              prepare             publish: the place is the entry's; keep: its copy
+ *     row                prepare             publish, keep: the row is queued
+ *     owes               reserve             executor_settle_debt
+ *
+ * executor_undo gives back each field that is still set when a stage fails.
  *
  * Thread rule: an operation belongs to one thread.
  */
@@ -25,7 +35,7 @@ typedef enum store_stage {
     STAGE_COUNT
 } store_stage;
 
-/* One move under way. Zeroed at the start; what it holds is what the fields say. */
+/* One move under way. Zeroed at the start; the operation holds exactly what its fields name. */
 typedef struct store_op {
     kvt_store *store;
     const kvt_move *move;

@@ -37,8 +37,8 @@ static kvt_status executor_prepare_row(store_op *op)
     return status;
 }
 
-/* Everything that publishing needs and that can fail for memory. Gives staging back: what follows
- * may wait for readers, and a reader may be waiting for staging. */
+/* Allocates everything that publishing needs, so that publishing cannot fail for memory. Releases
+ * the staging buffer: the next stage may wait for readers, and a reader may wait for staging. */
 kvt_status stage_prepare(store_op *op)
 {
     assert(op->place == NULL && op->location != NULL && op->serial != 0);
@@ -56,8 +56,9 @@ kvt_status stage_prepare(store_op *op)
     return executor_prepare_row(op);
 }
 
-/* What becomes of a place that was replaced: a promotion leaves its record on SSD, as room allows.
- * Lock held; it is released while waiting for readers. */
+/* Settles the place that publishing replaced. After a promotion the place on SSD stays as the
+ * entry's copy when copies have room; every other old place is drained. A copy of an entry that is
+ * now on SSD itself is dropped. Lock held; it is released while waiting for readers. */
 static void executor_leave_place(kvt_store *store, store_entry *entry, store_place *old)
 {
     assert(entry->place != NULL && entry->place != old && entry->state == ENTRY_RESIDENT);
@@ -150,7 +151,8 @@ kvt_status stage_adopt(store_op *op)
     return status;
 }
 
-/* copy: what was written hangs beside the place that it was read from. */
+/* copy: the record becomes the entry's copy on SSD, and the place above stays the entry's place.
+ * KVT_E_GONE: the copy could not be attached. */
 kvt_status stage_keep(store_op *op)
 {
     assert(!op->planned && op->source != NULL && op->tier == KVT_TIER_SSD);
@@ -176,8 +178,9 @@ kvt_status stage_keep(store_op *op)
     return kept ? KVT_OK : KVT_E_GONE;
 }
 
-/* evict: the entry has been invisible since the plan was made; who reads it still may finish. An
- * eviction from above is to free room there: it costs no record on SSD that is in nobody's way. */
+/* evict: the entry leaves the table, or goes onto its copy. Gets have not found the entry since the
+ * plan was made; gets that began earlier finish first. An eviction from HBM or DRAM is to free room
+ * there, so a copy on SSD survives as the entry's place while SSD room is free. */
 kvt_status stage_unlist(store_op *op)
 {
     assert(op->move->kind == KVT_MOVE_EVICT && op->source == NULL);

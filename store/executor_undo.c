@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * executor_undo.c - the end of an operation that failed: it gives back in reverse order what it
- * holds, its entry is judged, and the cause is named.
+ * executor_undo.c - the end of an operation that failed: the operation gives back its resources in
+ * reverse order, its entry is settled, and the cause is named. The file tries nothing again; the
+ * next plan does.
  *
  * Thread rule: as executor.c; the control lock for the moments in which shared state is touched.
  */
@@ -11,7 +12,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
-/* Lock held. */
+/* Ends the operation's share in `draining` and wakes the threads that wait for its room. */
 void executor_settle_debt(store_op *op)
 {
     assert(!op->owes || op->store->draining[op->tier] > 0);
@@ -22,7 +23,9 @@ void executor_settle_debt(store_op *op)
     pthread_cond_broadcast(&op->store->changed);
 }
 
-/* A change that failed because its source could not be read, or was not what it should be. */
+/* Whether a change failed because its source could not be read, or because the bytes read were not
+ * the entry's record. A lack of memory proves nothing about the source, and a device that is back
+ * in service gets another chance. */
 static bool executor_lost_source(const store_op *op, kvt_status status)
 {
     assert(status != KVT_OK);
@@ -67,7 +70,8 @@ static bool executor_gives_up(const store_op *op, kvt_tier source)
     return source != KVT_TIER_NONE && move->to_bytes[source] < move->from_bytes[source];
 }
 
-/* Lock held. */
+/* Counts a planned move that failed, by its reason. A failed relayout or copy is not counted. Lock
+ * held. */
 static void executor_count_failure(store_counters *counters, const store_op *op, kvt_status status)
 {
     if (!op->planned) return;
@@ -85,7 +89,9 @@ static void executor_count_failure(store_counters *counters, const store_op *op,
     }
 }
 
-/* What becomes of the entry of a change that failed; it is RESIDENT again. Lock held. */
+/* Settles the entry of a change that failed: a lost source loses the entry, a larger record
+ * corrects the entry's options, a victim of the put behind it may be given up, and otherwise the
+ * entry backs off. The entry is RESIDENT again. Lock held. */
 static void executor_settle_loss(store_op *op, kvt_tier source, kvt_status status)
 {
     assert(op->move->kind == KVT_MOVE_CHANGE && store_is_locked(op->store));
@@ -106,7 +112,7 @@ static void executor_settle_loss(store_op *op, kvt_tier source, kvt_status statu
     }
 }
 
-/* Lock held. */
+/* The cause by which the caller decides whether another plan may succeed. Lock held. */
 static executor_cause executor_find_cause(const store_op *op, kvt_status status)
 {
     assert(status != KVT_OK && store_is_locked(op->store));
@@ -125,7 +131,7 @@ static executor_cause executor_find_cause(const store_op *op, kvt_status status)
     return op->store->retired_members[op->tier] != 0 ? EXECUTOR_DEVICE : EXECUTOR_ROOM;
 }
 
-/* Gives back what the operation holds, and settles its entry. Returns why it failed. */
+/* Gives back the operation's resources, aborts its move in the policy, and settles its entry. */
 executor_cause executor_undo(store_op *op, kvt_status status)
 {
     assert(status != KVT_OK);

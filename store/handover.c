@@ -1,6 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * handover.c - the queue of puts that were accepted: its bounds, its bytes and how its puts end.
+ * The file carries no plan out (put_plan.c) and starts no thread (handover_threads.c).
+ *
+ *     entry     ARRIVING -> STAGED --publish-----------------------> RESIDENT
+ *                              \-----cancelled, or the put failed--> LEAVING -> erased
+ *     object    queued, waiting -> queued, begun -> ended, freed by its last user
+ *                              \--> called off, freed by its last user
+ *
+ *     field                              written by                          guarded by
+ *     next, previous, number, count,     callers of put, executors           store->lock
+ *     first, last, waiting, seconds
+ *     begun, users                       executors; gets join and leave      store->lock
+ *     the bytes of a buffer              the caller, before it is queued     none: then immutable
+ *     staging, moves, threads            the opener and the closer           no put is under way
  *
  * Plans are begun in the order of their puts and overlap, as plans of concurrent callers do: the
  * policy's capacity rule lets no plan count on room that another one frees. The staged bytes have
@@ -85,7 +98,8 @@ bool handover_lags_unplanned(const kvt_store *store, uint64_t bytes)
     return handover_passes_bound(&store->handover, seconds);
 }
 
-/* A plan was made for a put of so many bytes. Lock held. */
+/* Moves the mean of write seconds per put byte towards a plan's writes. The first plan sets the
+ * mean. Lock held. */
 static void handover_note_writes(store_handover *handover, const double seconds[KVT_TIER_COUNT],
                                  uint64_t bytes)
 {
@@ -122,7 +136,7 @@ double handover_copy_seconds(const kvt_store *store, uint64_t bytes)
     return store->handover.copy_seconds_per_byte * (double)bytes;
 }
 
-/* Lock held. */
+/* Moves the mean of copy seconds per byte towards a copy that took `ns`. Lock held. */
 static void handover_note_copy(store_handover *handover, uint64_t bytes, uint64_t ns)
 {
     assert(bytes > 0);
@@ -133,7 +147,8 @@ static void handover_note_copy(store_handover *handover, uint64_t bytes, uint64_
 
 /* ---- the queue ---- */
 
-/* Lock held. */
+/* Queues an object behind all others and adds its writes to the backlog. Numbers ascend along the
+ * queue, which handover_drain relies on. Lock held. */
 static void handover_append(store_handover *handover, store_staged *staged)
 {
     assert((handover->first == NULL) == (handover->count == 0));
@@ -151,7 +166,8 @@ static void handover_append(store_handover *handover, store_staged *staged)
         handover->seconds[tier] += staged->seconds[tier];
 }
 
-/* Lock held. */
+/* Takes an object out of the queue, wherever it is, and its writes out of the backlog. Executors
+ * end their puts in any order. Lock held. */
 static void handover_remove(store_handover *handover, store_staged *staged)
 {
     assert(handover->count > 0);
@@ -174,7 +190,8 @@ static void handover_remove(store_handover *handover, store_staged *staged)
     }
 }
 
-/* Fills an object with what a put leaves behind. */
+/* Makes the object of a put, with copies of the source, of its parent's key and of the plan's
+ * moves, because the caller's own are gone when the put returns. NULL: no memory. */
 static store_staged *handover_fill(const kvt_store *store, const kvt_entry *source,
                                    const kvt_plan *plan, const put_progress *progress)
 {
@@ -200,7 +217,8 @@ static void handover_report(kvt_store *store, const kvt_move *moves, uint32_t co
         plan_report(store, &moves[i], KVT_E_CANCELLED);
 }
 
-/* The ARRIVING entry of a put that is not handed over leaves, with its plan. Lock held. */
+/* Aborts the plan of a put that cannot be handed over. The abort takes the ARRIVING entry out of
+ * the table; without a plan the entry is erased here. Lock held. */
 static void handover_give_up(kvt_store *store, const kvt_entry *source, const kvt_plan *plan)
 {
     assert(store_is_locked(store));
@@ -267,7 +285,8 @@ void handover_leave(kvt_store *store, store_staged *staged)
     free(staged);
 }
 
-/* Takes the entry of a put that is not stored after all out of the table. Lock held. */
+/* Takes the STAGED entry of a put that is not stored after all out of the table, and wakes the
+ * threads that wait for the entry. Lock held. */
 static void handover_forget(kvt_store *store, const store_staged *staged)
 {
     assert(store_is_locked(store));
@@ -279,7 +298,8 @@ static void handover_forget(kvt_store *store, const store_staged *staged)
     pthread_cond_broadcast(&store->changed);
 }
 
-/* Lock held. */
+/* Takes a put that no executor has begun out of the queue and out of the table, and aborts its
+ * plan. The object remains, with its users. Lock held. */
 static void handover_call_off(kvt_store *store, store_staged *staged)
 {
     assert(store_is_locked(store));
@@ -327,7 +347,8 @@ uint64_t handover_drain(kvt_store *store, uint64_t deadline_ns, uint64_t *bytes_
 
 /* ---- failures ---- */
 
-/* Lock held. */
+/* Counts a put that was accepted and lost, and keeps the first error for the next call that reports
+ * it. A cancellation and a positive status are no error. Lock held. */
 static void handover_note_failure(kvt_store *store, kvt_status status)
 {
     assert(status != KVT_OK);
@@ -348,8 +369,9 @@ kvt_status handover_report_failure(kvt_store *store)
     return status;
 }
 
-/* How an accepted put ended that is not stored. The policy declines all that is offered when no
- * device is left, which is no choice of its own. Lock held. */
+/* Counts an accepted put that is not stored, as refused or as lost. A refusal counts as the
+ * policy's choice only while some tier has capacity: without any device the policy must refuse, and
+ * the put is lost to an I/O error. Lock held. */
 static void handover_note_end(kvt_store *store, kvt_status status)
 {
     assert(store_is_locked(store));

@@ -15,12 +15,16 @@
 #include <stdlib.h>
 #include <sys/prctl.h>
 
+/* The bounds of put staging: at most one part of the smallest tier; without a setting, one part of
+ * DRAM between the least and the most bytes. */
 #define HANDOVER_TIER_PARTS 8u
 #define HANDOVER_DRAM_PARTS 32u
 #define HANDOVER_LEAST      (UINT64_C(256) << 20)
 #define HANDOVER_MOST       (UINT64_C(8) << 30)
 
-/* Lock held at entry and exit. */
+/* Takes puts in the order of the queue until the store stops and no put waits. `waiting` is the
+ * first object that no executor has begun. Lock held at entry and exit, and released while a put is
+ * carried out. */
 static void handover_serve(kvt_store *store, kvt_plan *plan)
 {
     assert(store_is_locked(store));
@@ -41,6 +45,8 @@ static void handover_serve(kvt_store *store, kvt_plan *plan)
     }
 }
 
+/* An executor's thread. Each executor takes its own STORE_PLAN_MOVES moves of the shared array, by
+ * the order in which the threads enter. */
 static void *handover_execute(void *argument)
 {
     kvt_store *store = argument;
@@ -54,16 +60,17 @@ static void *handover_execute(void *argument)
     return NULL;
 }
 
-/* A server puts a whole path after its first token: the more DRAM there is, the longer the paths
- * that are kept, so the bound grows with it. */
+/* The bound of put staging when none is set. A server puts the entries of a whole prompt at once,
+ * and a store with more DRAM keeps longer prompts, so the bound grows with DRAM. */
 static uint64_t handover_suits(uint64_t dram_bytes)
 {
     uint64_t share = dram_bytes / HANDOVER_DRAM_PARTS;
     return share < HANDOVER_LEAST ? HANDOVER_LEAST : share > HANDOVER_MOST ? HANDOVER_MOST : share;
 }
 
-/* What is handed over cannot be moved, nor what makes room for it, and a tier that is all in motion
- * has no room for a better entry: hence the part of the smallest tier. */
+/* The bytes of put staging. The policy can move neither an entry that is handed over nor the
+ * entries that make room for it, and a tier whose entries are all in motion has no room for a
+ * better entry. The bound therefore stays below a part of the smallest tier. */
 uint64_t kvt_put_staging_limit(uint64_t asked_bytes, const uint64_t capacity_bytes[KVT_TIER_COUNT])
 {
     assert(capacity_bytes != NULL);
@@ -76,6 +83,7 @@ uint64_t kvt_put_staging_limit(uint64_t asked_bytes, const uint64_t capacity_byt
     return limit;
 }
 
+/* The bytes of put staging for the capacities that the policy counts on. */
 static uint64_t handover_limit(const kvt_store *store, uint64_t asked_bytes)
 {
     uint64_t capacity_bytes[KVT_TIER_COUNT] = {0};
