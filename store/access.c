@@ -5,9 +5,13 @@
  *     get   find -> access -> read, or join a read -> decode into the caller's buffer -> observe
  *     get   find -> access -> copy, of an entry that a put has handed over
  *
- * A get with a deadline leaves a read that does not end to the pool, with the staging under it; the
- * caller's buffer is written by decoding alone. Who joined a read whose owner's deadline has
- * passed, and has more time, begins again.
+ * When a get's deadline passes before its read completes, the pool keeps the read and its staging
+ * buffer until the device answers. The caller's buffer is written only by the decoder. A get that
+ * had joined such a read and still has time starts a new one.
+ *
+ * A get holds its load as a user and its place as a reader. Both counts are under the control lock;
+ * the record in the owner's staging is written by the owner's read before `finished`, and only read
+ * by its users afterwards.
  *
  * Thread rule: any thread. Lookups hold the control lock for a few hash steps and do no I/O.
  */
@@ -44,7 +48,7 @@ typedef struct access_get {
     learn_transfer transfer; /* owner */
 } access_get;
 
-/* What a look at the table says about a get that is about to begin. */
+/* The table's answer to a get that is about to begin; valid under one hold of the lock. */
 typedef struct access_view {
     store_entry *entry; /* under this hold of the lock */
     bool join;          /* a read of the place is in flight already */
@@ -184,6 +188,8 @@ static kvt_status access_open(kvt_store *store, const kvt_key *key, uint64_t dat
     }
 }
 
+/* Reads the record as the owner of the load, and publishes the outcome to the gets that joined. No
+ * lock held. */
 static void access_read(kvt_store *store, access_get *get)
 {
     assert(get->owner && get->place != NULL && !get->load->finished);
@@ -201,7 +207,8 @@ static void access_read(kvt_store *store, access_get *get)
     get->load->status = status;
     get->load->read_ns = report.finished_ns - report.started_ns;
     get->load->finished = true;
-    /* Who comes now reads again. The entry itself may have moved on, or left, meanwhile. */
+    /* A get that comes from here on starts a read of its own. The entry may have moved on, or left
+     * the table, meanwhile. */
     store_entry *entry = entry_find_handle(&store->table, get->handle);
     if (entry != NULL && entry->load == get->load) entry->load = NULL;
     pthread_cond_broadcast(&store->changed);
@@ -220,8 +227,8 @@ static kvt_status access_await_load(kvt_store *store, const access_get *get)
     return status;
 }
 
-/* Lets load and place go. Lock held. The owner waits for those who joined: the record is in its
- * staging. */
+/* Gives up the load and the place. The owner waits for the gets that joined, because the record is
+ * in the owner's staging. Lock held, and released while waiting. */
 static void access_end(kvt_store *store, access_get *get, staging_buffer *freed_out)
 {
     assert(get->place->readers > 0 && get->load->users > 0);
@@ -240,10 +247,11 @@ static void access_end(kvt_store *store, access_get *get, staging_buffer *freed_
     pthread_cond_broadcast(&store->changed);
 }
 
-/* A load that failed: the entry falls back to its copy on SSD or is dropped, unless it moved on or
- * left meanwhile, its device came back, or somebody still reads it, who will see for himself. True
- * when the entry is readable now, at another place or at this one. Lock held, staging given back:
- * the move that is waited for may be waiting for that. */
+/* Settles an entry whose load failed: the entry falls back to its copy on SSD, or is dropped. It
+ * stays as it is when it moved on or left meanwhile, when its device came back, or when another get
+ * still reads the place and will find the failure itself. True when the entry is readable now, at
+ * another place or at this one. Lock held. The caller's staging is released before the call,
+ * because the move that this waits for may be waiting for staging. */
 static bool access_drop_failed(kvt_store *store, const kvt_key *key, const access_get *get,
                                kvt_status failure)
 {
@@ -266,8 +274,9 @@ static bool access_drop_failed(kvt_store *store, const kvt_key *key, const acces
     return false;
 }
 
-/* Lets everything go and says how the get ended. KVT_BUSY: its load failed at a place that is no
- * longer the entry's, and it may begin again, which `again` allows. */
+/* Ends a get: gives up load, place and staging, settles an entry whose load failed, and counts.
+ * KVT_BUSY: the load failed at a place that is no longer the entry's, and `again` allows the get to
+ * begin again. No lock held. */
 static kvt_status access_finish(kvt_store *store, const kvt_key *key, access_get *get,
                                 kvt_status status, bool again)
 {
@@ -300,7 +309,7 @@ static kvt_status access_finish(kvt_store *store, const kvt_key *key, access_get
     return lost || late ? KVT_MISS : status;
 }
 
-/* A get that ends before it has anything to let go. */
+/* Counts a get that ends before it holds a load or a place. */
 static kvt_status access_refuse(kvt_store *store, kvt_status status, kvt_get_info *info)
 {
     assert(status != KVT_OK);
@@ -314,12 +323,13 @@ static kvt_status access_refuse(kvt_store *store, kvt_status status, kvt_get_inf
     return late ? KVT_MISS : status;
 }
 
-/* Joined a read that its owner has given up. */
+/* Whether a get joined a read that its owner gave up, and still has time of its own. */
 static bool access_may_begin_again(const access_get *get, kvt_status status)
 {
     return status == KVT_E_TIMEOUT && !get->owner && base_clock_ns() < get->deadline_ns;
 }
 
+/* Gives up load, place and staging of a get that begins again. No lock held. */
 static void access_let_go(kvt_store *store, access_get *get)
 {
     staging_buffer freed;
@@ -329,7 +339,8 @@ static void access_let_go(kvt_store *store, access_get *get)
     staging_release(store->staging, &freed);
 }
 
-/* The record into the caller's buffer. Scratch lies behind the record in the owner's staging. */
+/* Decodes the record into the caller's buffer. The owner's scratch lies behind the record in the
+ * same staging buffer; a get that joined has staging for scratch alone. */
 static kvt_status access_decode(const kvt_store *store, const access_get *get, void *data,
                                 uint64_t data_bytes)
 {
@@ -342,7 +353,8 @@ static kvt_status access_decode(const kvt_store *store, const access_get *get, v
                                       get->staging.bytes - before);
 }
 
-/* The bytes as they were put. */
+/* Copies the staged bytes of a put into the caller's buffer, counts a hit of DRAM, and ends the use
+ * of the staged object. No lock held. */
 static void access_copy_staged(kvt_store *store, access_get *get, void *data, uint64_t data_bytes,
                                kvt_get_info *info)
 {
@@ -413,6 +425,8 @@ static kvt_status access_try_get(kvt_store *store, const kvt_key *key, void *dat
     return access_finish(store, key, get, status, again);
 }
 
+/* Runs a get, and runs it once more when its entry was moved while the load failed. A quiet get
+ * counts neither a use nor a get. */
 static kvt_status access_run(kvt_store *store, const kvt_key *key, void *data, uint64_t data_bytes,
                              uint64_t deadline_ns, bool quiet, kvt_get_info *info)
 {
@@ -468,7 +482,8 @@ kvt_status kvt_exists(kvt_store *store, const kvt_key *key)
     return there ? KVT_OK : KVT_MISS;
 }
 
-/* Lock held. */
+/* The predicted seconds of a get; NAN for an entry that no lookup sees. `now`: at the present
+ * queues of the devices, else at their mean waiting. Lock held. */
 static double access_load_seconds(kvt_store *store, const store_entry *entry, bool now)
 {
     assert(store_is_locked(store));
@@ -491,7 +506,7 @@ kvt_status kvt_predict_loads(kvt_store *store, const kvt_key *keys, size_t count
     return KVT_OK;
 }
 
-/* Keys looked up under one hold of the lock: gets and puts come in between. */
+/* Keys looked up under one hold of the lock, so that gets and puts come in between. */
 #define ACCESS_MATCH_STEP 256u
 
 /* How many leading keys are stored. Lock held. */

@@ -22,12 +22,14 @@
 #define BACKOFF_DOUBLINGS     8u /* up to 64 s */
 #define BACKOFF_TICKS_IN_VAIN 4u /* failed plans in a row before the tick pauses */
 
+/* The pause after so many earlier failures in a row. */
 static uint64_t backoff_pause_ns(uint32_t failures)
 {
     return BACKOFF_FIRST_NS << (failures < BACKOFF_DOUBLINGS ? failures : BACKOFF_DOUBLINGS);
 }
 
-/* Lets the entry of an item into plans again, if it is still the one that was pinned. */
+/* Removes an item and lets its entry into plans again. An item is stale when its entry has left, or
+ * was pinned anew with another instant; a stale item unpins nothing. Lock held. */
 static void backoff_release(kvt_store *store, uint32_t index)
 {
     assert(store_is_locked(store));
@@ -40,6 +42,7 @@ static void backoff_release(kvt_store *store, uint32_t index)
     (void)!kvt_policy_unpin(store->policy, item.handle);
 }
 
+/* The index of the item whose pause ends first. There is at least one item. */
 static uint32_t backoff_find_earliest(const store_backoff *backoff)
 {
     uint32_t earliest = 0;
@@ -49,6 +52,7 @@ static uint32_t backoff_find_earliest(const store_backoff *backoff)
     return earliest;
 }
 
+/* Sets the instant at which backoff_expire has work again; 0 without items. */
 static void backoff_find_next(store_backoff *backoff)
 {
     backoff->next_ns =

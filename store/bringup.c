@@ -14,7 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* All that a step touches, so that it can be left alone with it. */
+/* Everything that a step touches. The opener abandons it to the step when the device hangs, so a
+ * step must not touch memory of the opener. */
 typedef struct bringup {
     kvt_device *device;
     kvt_status status;
@@ -40,6 +41,7 @@ static void bringup_free(bringup *self)
     free(self);
 }
 
+/* Runs on the step's thread when the device answers after the opener gave up: closes the device. */
 static void bringup_late(void *state)
 {
     bringup *self = state;

@@ -3,6 +3,12 @@
  * catalog.c - opening and checking the catalog, its identity and devices; catalog_rows.c has the
  * entries, catalog_writer.c the writer.
  *
+ *     reach (files, lock) -> examine -> [new: make] -> WAL mode -> identity -> [old: migrate]
+ *
+ * A catalog that is damaged, of another application or of another version is refused before a byte
+ * of it changes. Two numbers order the lives of a store: `epoch` is the last life whose labels are
+ * on all devices, and `opening` is the life that an open announced before it wrote the first label.
+ *
  * Thread rule: see catalog.h. Nothing here runs once the writer has been started.
  */
 #include "base/kill_point.h"
@@ -22,6 +28,7 @@ static const char catalog_schema[] =
     "CREATE TABLE device(tier INTEGER NOT NULL, member INTEGER NOT NULL, name TEXT NOT NULL,"
     " capacity_bytes INTEGER NOT NULL, PRIMARY KEY(tier, member)) STRICT, WITHOUT ROWID;";
 
+/* Lets SQLite check the structure of the whole file. KVT_E_CORRUPT when it finds an error. */
 static kvt_status catalog_quick_check(store_catalog *catalog)
 {
     sqlite3_stmt *statement = NULL;
@@ -38,6 +45,7 @@ static kvt_status catalog_quick_check(store_catalog *catalog)
     return status;
 }
 
+/* Writes one row of meta: the blob, or the number when the blob is NULL. */
 static kvt_status catalog_set_meta(store_catalog *catalog, const char *name, const void *blob,
                                    size_t bytes, int64_t number)
 {
@@ -57,7 +65,8 @@ static kvt_status catalog_set_meta(store_catalog *catalog, const char *name, con
     return catalog_status(code);
 }
 
-/* Over what names the catalog: a flipped bit in it would make its devices another store's. */
+/* The checksum over pool id, secret and epoch. A flipped bit in one of them would make the devices
+ * look like another store's, so the identity has a checksum of its own. */
 static int64_t catalog_sum_identity(const store_catalog *catalog, uint64_t epoch)
 {
     unsigned char words[sizeof catalog->pool + sizeof catalog->secret + sizeof epoch];
@@ -74,6 +83,7 @@ typedef struct catalog_announced {
     uint64_t checksum;
 } catalog_announced;
 
+/* The "opening" row of an epoch, with its checksum. */
 static catalog_announced catalog_announcement(const store_catalog *catalog, uint64_t epoch)
 {
     unsigned char words[sizeof catalog->pool + sizeof epoch];
@@ -82,13 +92,14 @@ static catalog_announced catalog_announcement(const store_catalog *catalog, uint
     return (catalog_announced){.epoch = epoch, .checksum = XXH3_64bits(words, sizeof words)};
 }
 
+/* Writes the "opening" row. Inside a transaction. */
 static kvt_status catalog_set_opening(store_catalog *catalog, uint64_t epoch)
 {
     const catalog_announced row = catalog_announcement(catalog, epoch);
     return catalog_set_meta(catalog, "opening", &row, sizeof row, 0);
 }
 
-/* Inside a transaction. */
+/* Writes pool id, secret, epoch, announcement and checksum. Inside a transaction. */
 static kvt_status catalog_set_identity(store_catalog *catalog, uint64_t epoch)
 {
     kvt_status status = catalog_set_meta(catalog, "pool", catalog->pool, sizeof catalog->pool, 0);
@@ -104,11 +115,14 @@ static kvt_status catalog_set_identity(store_catalog *catalog, uint64_t epoch)
     return status;
 }
 
+/* Draws random bytes from the kernel. */
 static kvt_status catalog_draw(void *out, size_t bytes)
 {
     return getrandom(out, bytes, 0) == (ssize_t)bytes ? KVT_OK : KVT_E_IO;
 }
 
+/* Commits the transaction when everything in it succeeded, else rolls it back and keeps the status.
+ */
 static kvt_status catalog_end(store_catalog *catalog, kvt_status status)
 {
     if (status == KVT_OK) return catalog_exec(catalog, "COMMIT");
@@ -116,12 +130,14 @@ static kvt_status catalog_end(store_catalog *catalog, kvt_status status)
     return status;
 }
 
-/* Into the file itself, so that a log that is lost does not take an epoch along. */
+/* Copies the log into the database file, as far as no reader prevents it: an epoch that is in the
+ * log alone would be lost with the log. */
 static void catalog_carry_over(store_catalog *catalog)
 {
     (void)sqlite3_wal_checkpoint_v2(catalog->db, NULL, SQLITE_CHECKPOINT_PASSIVE, NULL, NULL);
 }
 
+/* Marks the file as ours and as of the present version. Inside a transaction. */
 static kvt_status catalog_mark_version(store_catalog *catalog)
 {
     char marks[96];
@@ -130,6 +146,7 @@ static kvt_status catalog_mark_version(store_catalog *catalog)
     return catalog_exec(catalog, marks);
 }
 
+/* Makes the tables and the identity of a new catalog, in one transaction. */
 static kvt_status catalog_make(store_catalog *catalog)
 {
     kvt_status status = catalog_draw(catalog->pool, sizeof catalog->pool);
@@ -147,7 +164,7 @@ static kvt_status catalog_make(store_catalog *catalog)
     return status;
 }
 
-/* Version 1 had neither a secret nor checksums. */
+/* Migrates a catalog of version 1, which has neither a secret nor checksums, in one transaction. */
 static kvt_status catalog_migrate(store_catalog *catalog)
 {
     kvt_status status = catalog_draw(catalog->secret, sizeof catalog->secret);
@@ -155,7 +172,7 @@ static kvt_status catalog_migrate(store_catalog *catalog)
     if (status != KVT_OK) return status;
     status = catalog_rebuild_entries(catalog, &catalog->rows_dropped);
     if (status == KVT_OK) status = catalog_set_identity(catalog, catalog->epoch);
-    /* Its labels may be of a life that was cut short: no mark tells. */
+    /* The devices may carry labels of a life that was cut short; version 1 left no mark of it. */
     if (status == KVT_OK) status = catalog_set_opening(catalog, catalog->opening);
     if (status == KVT_OK) status = catalog_mark_version(catalog);
     KILL_POINT("open: catalog migrated, not committed");
@@ -188,8 +205,9 @@ static kvt_status catalog_get_blob(store_catalog *catalog, const char *name, voi
     return status;
 }
 
-/* What an open that was cut short has announced. Without the row, or with one that the epoch has
- * passed, a version served that announced nothing: then any life may have been cut short. */
+/* Loads the epoch that the last open announced. A catalog without the row, or with a row below the
+ * epoch, was served by a version that announced nothing; any life may have been cut short then, so
+ * `opening` is the next epoch. */
 static kvt_status catalog_load_opening(store_catalog *catalog)
 {
     catalog_announced row;
@@ -206,6 +224,8 @@ static kvt_status catalog_load_opening(store_catalog *catalog)
     return KVT_OK;
 }
 
+/* Loads and checks pool id, epoch, secret and announcement. KVT_E_CORRUPT when one is missing, out
+ * of range, or fails the checksum. */
 static kvt_status catalog_load_identity(store_catalog *catalog)
 {
     int64_t epoch = 0, sum = 0;
@@ -258,6 +278,7 @@ static kvt_status catalog_examine(store_catalog *catalog, bool read_only, bool *
     return status;
 }
 
+/* The text for the message of a refused open. */
 static const char *catalog_reason(const store_catalog *catalog, kvt_status status)
 {
     if (catalog->reason != NULL) return catalog->reason;
@@ -386,7 +407,7 @@ kvt_status catalog_read_wear(store_catalog *catalog, const char *device, tiers_w
     if (code == SQLITE_ROW) text = (const char *)sqlite3_column_text(statement, 0);
     unsigned long long written, at;
     double left;
-    /* What cannot be read counts from now. */
+    /* A row that cannot be read leaves the wear at 0, so that it is counted from now on. */
     if (text != NULL && sscanf(text, "%llu %lf %llu", &written, &left, &at) == 3 && left > -1e18 &&
         left < 1e18)
         *out = (tiers_wear){.written_bytes = written, .left_bytes = left, .at_ns = at};

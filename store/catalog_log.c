@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * catalog_log.c - see catalog_log.h. The layout is SQLite's (sqlite.org/fileformat2.html, 4).
+ * catalog_log.c - reads SQLite's write-ahead log of a catalog frame by frame, to find frames that
+ * SQLite would forget although they were committed. The file changes nothing and uses no SQLite
+ * call. The layout is SQLite's (sqlite.org/fileformat2.html, 4).
  *
  *     header, 32 bytes   magic, version, page bytes, checkpoint, salt 1, salt 2, checksum (2 x u32)
  *     frame              page, pages after a commit (else 0), salt 1, salt 2, checksum; the page
  *
- * A frame's checksum goes on from the one before it. Salts change when the log begins anew, so
- * frames of its earlier use differ in them. Numbers are big-endian; the words that are summed are
- * as the lowest bit of the magic says.
+ * A frame's checksum continues the checksum of the frame before it. The salts change when the log
+ * begins anew, so frames of an earlier use have other salts. Numbers are big-endian; the lowest bit
+ * of the magic says in which order the words are summed.
+ *
+ * Thread rule: as catalog_log.h.
  */
 #include "store/catalog_log.h"
 
@@ -36,17 +40,20 @@ typedef struct log_reading {
     unsigned char *frame;
 } log_reading;
 
+/* A number of the log: 32 bits, big-endian. */
 static uint32_t log_number(const unsigned char *at)
 {
     return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
 }
 
+/* A word as the checksum sees it. */
 static uint32_t log_word(const unsigned char *at, bool big_endian)
 {
     if (big_endian) return log_number(at);
     return (uint32_t)at[3] << 24 | (uint32_t)at[2] << 16 | (uint32_t)at[1] << 8 | at[0];
 }
 
+/* Continues a checksum over bytes, eight at a time. */
 static log_sum log_add(const log_reading *log, log_sum sum, const unsigned char *data, size_t bytes)
 {
     for (size_t i = 0; i + 8 <= bytes; i += 8) {
@@ -56,6 +63,7 @@ static log_sum log_add(const log_reading *log, log_sum sum, const unsigned char 
     return sum;
 }
 
+/* The checksum that the log holds at a place. */
 static log_sum log_stored_sum(const unsigned char *at)
 {
     return (log_sum){{log_number(at), log_number(at + 4)}};
@@ -66,6 +74,7 @@ static bool log_equal(log_sum one, log_sum other)
     return one.words[0] == other.words[0] && one.words[1] == other.words[1];
 }
 
+/* Reads all bytes at an offset; false at an error or at the end of the file. */
 static bool log_read_at(const log_reading *log, void *out, size_t bytes, uint64_t offset)
 {
     size_t done = 0;
@@ -78,7 +87,8 @@ static bool log_read_at(const log_reading *log, void *out, size_t bytes, uint64_
     return true;
 }
 
-/* The header is durable before a frame is written, so behind a bad one there should be nothing. */
+/* Whether the header has the magic, a legal page size and its checksum. SQLite makes the header
+ * durable before it writes a frame, so an interrupted write leaves no frame behind a bad header. */
 static bool log_header_is_sound(log_reading *log)
 {
     uint32_t magic = log_number(log->header);
@@ -91,6 +101,7 @@ static bool log_header_is_sound(log_reading *log)
                      log_stored_sum(log->header + 24));
 }
 
+/* Whether the frame has the header's salts and a checksum that continues `before`. */
 static bool log_frame_fits(const log_reading *log, log_sum before)
 {
     log_sum sum = log_add(log, before, log->frame, 8);
@@ -117,6 +128,7 @@ static kvt_status log_check_frames(const log_reading *log)
     return KVT_OK;
 }
 
+/* Checks header and frames. KVT_E_CORRUPT: the log was damaged; an unfinished write is KVT_OK. */
 static kvt_status log_check(log_reading *log)
 {
     static const unsigned char zeros[LOG_FRAME_BYTES];

@@ -9,8 +9,8 @@
  *     a failed load    of the upper place falls back to the copy
  *     room             the policy counts a copy's bytes as free, so copies make way for all else
  *
- * The extents of a copy are reusable when the deletion of its row is committed, so copies are
- * dropped ahead of the need: some room is always really free.
+ * The extents of a copy are reusable once the deletion of its row is committed, so copies are
+ * dropped ahead of the need: copies_headroom bytes stay really free.
  *
  * Thread rule: as each function says in store.h. `copy_index` lists a copy among those that may be
  * dropped; a copy that a move is about to make the place is not listed.
@@ -28,6 +28,7 @@
 
 /* ---- the list of copies that may be dropped; lock held ---- */
 
+/* Lists the entry's copy as one that may be dropped. False without memory. */
 static bool copies_list(kvt_store *store, store_entry *entry)
 {
     assert(entry->copy_index == COPIES_UNLISTED);
@@ -46,6 +47,8 @@ static bool copies_list(kvt_store *store, store_entry *entry)
     return true;
 }
 
+/* Takes the entry's copy off the list; the last one of the list takes its index. Harmless when it
+ * is not listed. */
 static void copies_unlist(kvt_store *store, store_entry *entry)
 {
     assert(store_is_locked(store));
@@ -91,7 +94,7 @@ void copies_drop(kvt_store *store, store_entry *entry)
     assert(store_is_locked(store));
     store_place *copy = copies_detach(store, entry);
     if (copy == NULL) return;
-    /* Where a new record on SSD replaces it, the entry stays durable. */
+    /* An entry whose place is on SSD stays durable without its copy. */
     if (entry->place == NULL || entry->place->tier != KVT_TIER_SSD)
         KILL_NOTE(KILL_NOTE_GIVES_WAY, &entry->key, KVT_TIER_SSD);
     place_drain(store, copy);
@@ -119,6 +122,7 @@ void copies_let_go(kvt_store *store, store_entry *entry)
     if (!copies_list(store, entry)) copies_drop(store, entry);
 }
 
+/* Bytes of the SSD tier that stored entries and copies together may hold. Lock held. */
 static uint64_t copies_fill_limit(const kvt_store *store)
 {
     assert(store_is_locked(store));
@@ -180,7 +184,8 @@ static uint64_t copies_held_bytes(kvt_store *store)
     return facts.used_bytes > owed ? facts.used_bytes - owed : 0;
 }
 
-/* What copies leave free, so that a put or a demotion need not wait for a commit. */
+/* Bytes that copies leave free, so that a put or a demotion need not wait for a commit: a 64th of
+ * the tier, or two of the largest records. Lock held. */
 static uint64_t copies_headroom(const kvt_store *store)
 {
     assert(store_is_locked(store));
@@ -197,6 +202,7 @@ uint64_t copies_free_bytes(kvt_store *store, bool closing)
     return limit > held ? limit - held : 0;
 }
 
+/* The worth of having the entry on SSD, per byte; 0 for an entry that the policy does not know. */
 static double copies_worth(const kvt_store *store, const store_entry *entry)
 {
     assert(store_is_locked(store));
@@ -227,7 +233,7 @@ static store_entry *copies_choose(kvt_store *store)
     return least;
 }
 
-/* Drops the copy of an entry that nobody reads from. */
+/* Drops a copy without readers. Unlike copies_drop it never waits. Lock held. */
 static void copies_release(kvt_store *store, store_entry *entry)
 {
     assert(entry->copy != NULL && entry->copy->readers == 0);
@@ -263,7 +269,8 @@ bool copies_reclaim(kvt_store *store, uint64_t bytes)
             copies_release(store, entry);
             continue;
         }
-        /* Readers from before a promotion hold all that were drawn. */
+        /* Gets that began before a promotion still read all copies that were drawn; copies_drop
+         * waits for them. */
         entry = store->copies.listed[0];
         freed += entry->copy->location->bytes;
         store->counters.copies_dropped++;
@@ -285,6 +292,6 @@ void copies_clear_members(kvt_store *store, uint64_t members)
         }
         store->counters.copies_dropped++;
         copies_drop(store, entry);
-        i = 0; /* the lock was let go meanwhile */
+        i = 0; /* the lock was released meanwhile */
     }
 }

@@ -1,6 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * entry.c - the location table: handle -> entry, key -> entry, and the entry state machine.
+ * entry.c - the location table: handle -> entry, key -> entry, and the entry state machine. The
+ * file decides no transition; it asserts that each one is legal.
+ *
+ *     ARRIVING ---> RESIDENT <---> MOVING          published; a change is planned, ends or aborts
+ *        |   \         ^  \  \-------> QUARANTINED    a member is gone <---> is back
+ *        |    STAGED --+   \             |
+ *        v       v          v            v
+ * LEAVING <------------------------------ removed; back to RESIDENT when an eviction aborts
  *
  * Thread rule: the store's control lock.
  */
@@ -14,11 +21,13 @@
 
 /* ---- handles ---- */
 
+/* Rotates a word to the left. */
 static uint64_t entry_turn(uint64_t word, int bits)
 {
     return word << bits | word >> (64 - bits);
 }
 
+/* One round of SipHash over its four words. */
 static void entry_round(uint64_t v[4])
 {
     v[0] += v[1];
@@ -33,6 +42,7 @@ static void entry_round(uint64_t v[4])
     v[2] = entry_turn(v[2], 32);
 }
 
+/* Takes one word of the message in: one round, as SipHash-1-3 has it. */
 static void entry_absorb(uint64_t v[4], uint64_t word)
 {
     v[3] ^= word;
@@ -40,7 +50,7 @@ static void entry_absorb(uint64_t v[4], uint64_t word)
     v[0] ^= word;
 }
 
-/* SipHash-1-3 of 32 bytes: made so that nobody without the secret can tell which keys meet. */
+/* SipHash-1-3 of 32 bytes. Without the secret a caller cannot choose two keys with one handle. */
 uint64_t entry_handle(const entry_secret *secret, const kvt_key *key)
 {
     uint64_t words[4];
@@ -143,6 +153,7 @@ kvt_status entry_insert(entry_table *table, const kvt_key *key, store_entry **en
     return KVT_OK;
 }
 
+/* Takes an entry out of its hash chain. The entry is in the table. */
 static void entry_unlink(entry_table *table, store_entry *entry)
 {
     assert(table->count > 0);

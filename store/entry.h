@@ -24,8 +24,9 @@ typedef enum entry_state {
     ENTRY_STAGED = 6 /* handed over by a put: readable from staging, its record is in the making */
 } entry_state;
 
-/* Where one stored variant of an entry is. On the heap, so that readers may finish on a place that
- * is no longer the entry's; whoever replaces it waits for them and frees it. */
+/* The place of one stored variant of an entry. A place is on the heap, so that readers may finish
+ * on a place that is no longer the entry's; the thread that replaces a place waits for its readers
+ * and frees it (place_drain). */
 typedef struct store_place {
     kvt_tier tier;
     kvt_variant variant;
@@ -80,7 +81,7 @@ typedef struct store_entry {
     uint32_t copy_index; /* among the copies that may be dropped; UINT32_MAX: not listed */
 } store_entry;
 
-/* What handles are mixed with, unknown to those who choose keys. */
+/* The secret that handles are mixed with; callers, who choose the keys, do not know it. */
 typedef struct entry_secret {
     uint64_t words[2];
 } entry_secret;
@@ -95,7 +96,7 @@ typedef struct entry_table {
 /* The secret is the store's, and may be filled in later, before the first entry. */
 KVT_NODISCARD kvt_status entry_table_init(entry_table *table, const entry_secret *secret);
 
-/* Frees the entries and their places' memory; what the places hold is the caller's to release. */
+/* Frees the entries and the memory of their places; the caller releases locations and rows. */
 void entry_table_deinit(entry_table *table);
 
 /* The policy's name of a key: a 64-bit keyed hash of it, never 0. Stable over restarts of a store
@@ -134,7 +135,7 @@ static inline bool entry_is_readable(const store_entry *entry)
 }
 
 /* True when it has its only record above the SSD, also while it moves, and while it is to be
- * evicted, because that may be called off. What is being put is not stored yet. */
+ * evicted, because the eviction may be called off. An entry that is being put is not stored yet. */
 static inline bool entry_is_above_alone(const store_entry *entry)
 {
     return entry->state != ENTRY_ARRIVING && entry->place != NULL &&

@@ -12,8 +12,8 @@
 #include <assert.h>
 #include <string.h>
 
-/* Every record that is encoded gets a generation of its own, so that older bytes of the same key
- * can never pass for it. */
+/* The next serial. Every record that is encoded gets a generation of its own, and every place a
+ * serial, so that older bytes of the same key can never pass for it. Takes the lock. */
 static uint64_t executor_next_serial(kvt_store *store)
 {
     pthread_mutex_lock(&store->lock);
@@ -22,6 +22,8 @@ static uint64_t executor_next_serial(kvt_store *store)
     return serial;
 }
 
+/* Fills the specification of the new record from the entry and the move; the generation is set by
+ * the stages. */
 static void executor_fill_spec(store_op *op)
 {
     assert(op->entry != NULL && op->move != NULL);
@@ -108,7 +110,8 @@ static kvt_status executor_derive(store_op *op, void *target, uint64_t target_by
     }
 }
 
-/* What encoding a record has said, which is of a size now. */
+/* Notes the size of a record that was encoded, for later plans. KVT_RAW, an encoding that did not
+ * shrink, is no failure. */
 static kvt_status executor_note_size(const store_op *op, kvt_status status)
 {
     assert(status < 0 || op->record_bytes > 0);
@@ -167,8 +170,9 @@ kvt_status stage_encode(store_op *op)
     return executor_note_size(op, status);
 }
 
-/* A new layout has two places for a while, which the policy does not know of: who lacks that room
- * meanwhile waits for it, as for a reader. It never waits itself. */
+/* Reserves the second place of a relayout or a copy. The policy does not know of that room, so
+ * `draining` counts it meanwhile, and a planned move that lacks room waits for it as for a reader.
+ * The unplanned move itself never waits. */
 static kvt_status executor_reserve_relayout(store_op *op)
 {
     assert(!op->planned && !op->owes);
@@ -228,7 +232,8 @@ kvt_status stage_reserve(store_op *op)
     }
 }
 
-/* A record that goes to SSD says where it lies, for when the catalog is lost. */
+/* Attaches the placement note to a record that goes to SSD, from which a lost catalog is rebuilt.
+ */
 static void executor_note_place(const store_op *op)
 {
     assert(op->serial != 0 && op->tier == KVT_TIER_SSD);
@@ -242,6 +247,7 @@ static void executor_note_place(const store_op *op)
     placement_note_attach(&note, op->record);
 }
 
+/* Writes the record to its extents, with its note where a catalog exists. */
 kvt_status stage_write(store_op *op)
 {
     assert(op->location != NULL && op->record != NULL && op->serial == 0);

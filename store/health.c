@@ -2,8 +2,8 @@
 /*
  * health.c - kvt_health: which file, thread or device is out of order, and since when.
  *
- * Nothing is watched here: devices, the catalog's writer and the background keep what happened to
- * them, and this file puts it into words.
+ * Nothing is watched here: devices, the catalog's writer, the background and the queue of puts keep
+ * their own failures, and this file puts them into words.
  *
  * Thread rule: any thread; takes the store's, a pool's and the catalog's lock one after the other.
  */
@@ -24,6 +24,8 @@ typedef struct health_list {
     kvt_status overall;
 } health_list;
 
+/* Counts an item, and fills it while the caller's array has room. The first item decides the
+ * overall status, so the most serious failures are added first. A long name keeps its end. */
 static void health_add(health_list *list, kvt_health_kind kind, const char *name, kvt_status status,
                        uint64_t since_ns, const char *text)
 {
@@ -41,6 +43,7 @@ static void health_add(health_list *list, kvt_health_kind kind, const char *name
     list->count++;
 }
 
+/* Adds the catalog when its last batch failed. */
 static void health_add_catalog(health_list *list, const catalog_health *health)
 {
     char text[sizeof((kvt_health_item *)NULL)->text];
@@ -72,6 +75,7 @@ static const char *health_reason(tiers_retired why)
     return "it was not there when the store was opened";
 }
 
+/* Adds a member: in the pass for threads its ended worker, in the other pass the device itself. */
 static void health_add_member(health_list *list, const tiers_member_stats *health, bool threads)
 {
     char text[sizeof((kvt_health_item *)NULL)->text], name[sizeof health->name + 16];
@@ -109,6 +113,7 @@ static void health_add_members(health_list *list, const kvt_store *store, bool t
     }
 }
 
+/* Adds the background thread when it ended although the store did not stop it. */
 static void health_add_background(health_list *list, kvt_store *store)
 {
     pthread_mutex_lock(&store->lock);
@@ -119,6 +124,7 @@ static void health_add_background(health_list *list, kvt_store *store)
                "The background thread has ended: nothing is moved unless kvt_maintain is called.");
 }
 
+/* Adds the first failure of an accepted put since the last flush. */
 static void health_add_puts(health_list *list, kvt_store *store)
 {
     char text[sizeof((kvt_health_item *)NULL)->text];

@@ -74,6 +74,7 @@ void learn_set_member(kvt_store *store, kvt_tier tier, uint32_t member,
     pthread_mutex_unlock(&store->learn->lock);
 }
 
+/* The measured seconds, or those of the clock that a simulation set. */
 static double learn_seconds(const store_learn *learn, learn_timing what, double bytes,
                             double measured_seconds)
 {
@@ -83,6 +84,8 @@ static double learn_seconds(const store_learn *learn, learn_timing what, double 
 
 /* ---- transfers ---- */
 
+/* One part of a transfer as the model of its device sees it: its own bytes, the bytes of the same
+ * direction ahead of it, and the bytes of the other direction that it has to wait for. */
 static online_work learn_work(const learn_member *member, kvt_io_kind kind, const tiers_part *part)
 {
     /* Reads overtake queued writes: only those that the device has are in front. A write waits for
@@ -96,8 +99,8 @@ static online_work learn_work(const learn_member *member, kvt_io_kind kind, cons
                          .since_seconds = (double)part->since_ns * 1e-9};
 }
 
-/* When the slowest member will have been done, and when it would be with nothing ahead. learn.lock
- * held. */
+/* The predicted seconds of the slowest member, and in *alone_out those with nothing ahead of the
+ * parts. learn.lock held. */
 static double learn_slowest(const learn_tier *tier, kvt_io_kind kind, const tiers_part *parts,
                             uint32_t count, double *alone_out)
 {
@@ -115,6 +118,7 @@ static double learn_slowest(const learn_tier *tier, kvt_io_kind kind, const tier
     return slowest;
 }
 
+/* Predicts the transfer's seconds at its start, from the queues of its members at that moment. */
 static void learn_started(void *context, const tiers_part *parts, uint32_t count)
 {
     learn_transfer *transfer = context;
@@ -128,6 +132,7 @@ static void learn_started(void *context, const tiers_part *parts, uint32_t count
     pthread_mutex_unlock(&learn->lock);
 }
 
+/* Compares each part's seconds with the prediction, then lets the member's model observe them. */
 static void learn_finished(void *context, const tiers_part *parts, uint32_t count,
                            uint64_t started_ns)
 {
@@ -161,10 +166,10 @@ const transfer_watch *learn_watch(kvt_store *store, kvt_tier tier, kvt_io_kind k
 /* ---- codecs and whole gets ---- */
 
 /*
- * Seconds of a get, from those of its devices and of its decoding. What it takes beside these
- * counts as far as it is in proportion: at most three times as much as the rest, or a millisecond.
- * It is negative for a while where the devices turn out faster than they were taken to be; a
- * quarter of their seconds is left at least.
+ * The seconds of a get: those of its devices, of its decoding, and an overhead beside both. The
+ * overhead counts for at most three times the rest, or a millisecond. It is negative for a while
+ * when the devices turn out faster than their model; at least a quarter of the devices' seconds
+ * remains.
  */
 static double learn_get_seconds(double devices, double overhead, double decode)
 {
@@ -247,6 +252,7 @@ void learn_note_encode(kvt_store *store, kvt_variant variant, uint64_t source_by
 
 /* ---- statistics ---- */
 
+/* The error of predictions, as the public statistics show it. */
 static kvt_load_stats learn_load_stats(const online_error *error)
 {
     return (kvt_load_stats){.loads = error->observations,
@@ -256,6 +262,7 @@ static kvt_load_stats learn_load_stats(const online_error *error)
                             .error_p90 = online_error_quantile(error, 0.9)};
 }
 
+/* Adds one tier's part of the statistics. learn.lock held. */
 static void learn_fill_tier_stats(const learn_tier *tier, kvt_tier at, kvt_store_stats *stats)
 {
     stats->tiers[at].loads = learn_load_stats(&tier->loads);

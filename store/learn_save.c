@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * learn_save.c - what was learned, in the profile: read at open, written now and then in the
- * background and at close, in one transaction each time. So a process that is killed leaves what
- * was written last.
+ * learn_save.c - learned figures in the profile: read at open, written now and then in the
+ * background and at close, in one transaction each time. A process that is killed leaves the rows
+ * of the last write.
  *
- * A profile that may not be written, is another host's, or came without a path: the store learns
- * for itself alone. The profile is open only while it is written, so others may write it meanwhile;
- * two stores with one profile each write runs of their own, and the later one answers.
+ * A store whose profile may not be written, is another host's, or came without a path learns for
+ * itself alone. The profile is open only while it is written, so other processes may write it
+ * meanwhile; two stores with one profile each write runs of their own, and the later run is read.
  *
- * Thread rule: the opener's thread; then the background round, or whoever closes.
+ * Thread rule: the opener's thread; then the background round, then the closer's thread.
  */
 #include "store/store.h"
 
@@ -24,8 +24,8 @@
 
 #define SAVE_FEW ONLINE_SURE /* observations that are worth a row */
 
-/* A row that is off by more is none of what this code measures, and is left out whole; the bounds
- * of the estimator cut what is off by less. */
+/* A row that is off by more than these is no figure of this machine and is left out whole; the
+ * estimator's own bounds limit smaller errors. */
 #define LOAD_OFF          1e3
 #define LOAD_SECONDS_MOST 60.0 /* of a request */
 
@@ -36,6 +36,8 @@ typedef struct save_rows {
     bool failed; /* no memory */
 } save_rows;
 
+/* Adds a row and returns it to be filled. Without memory the rows are marked as failed and the
+ * caller fills a row that is never written. */
 static profile_learned *save_add(save_rows *rows, const char *kind, const char *name,
                                  const char *part)
 {
@@ -59,8 +61,10 @@ static profile_learned *save_add(save_rows *rows, const char *kind, const char *
     return row;
 }
 
-/* ---- what there is ---- */
+/* ---- rows from figures ---- */
 
+/* Adds the three rows of one direction of a device that was observed often enough. learn.lock held.
+ */
 static void save_device(save_rows *rows, const learn_member *member, kvt_io_kind kind)
 {
     const online_device *device = &member->kinds[kind];
@@ -80,6 +84,7 @@ static void save_device(save_rows *rows, const learn_member *member, kvt_io_kind
     }
 }
 
+/* Adds a tier's devices and the error of its predictions. learn.lock held. */
 static void save_tier(save_rows *rows, const learn_tier *tier, const char *name)
 {
     const online_error *loads = &tier->loads;
@@ -97,6 +102,7 @@ static void save_tier(save_rows *rows, const learn_tier *tier, const char *name)
     row->error_p90 = online_error_quantile(loads, 0.9);
 }
 
+/* Adds the factor between a codec's observed and measured seconds. learn.lock held. */
 static void save_factor(save_rows *rows, const char *name, const char *part,
                         const online_factor *factor)
 {
@@ -107,6 +113,7 @@ static void save_factor(save_rows *rows, const char *name, const char *part,
     row->weight = (double)row->observations;
 }
 
+/* Adds the factors of all variants that the store makes. learn.lock held. */
 static void save_codecs(save_rows *rows, const kvt_store *store)
 {
     for (uint32_t i = 0; i < store->costs.variant_count; i++) {
@@ -117,6 +124,7 @@ static void save_codecs(save_rows *rows, const kvt_store *store)
     }
 }
 
+/* Adds the loss factor of each class that was observed. The control lock is held. */
 static void save_losses(save_rows *rows, const store_learn *learn)
 {
     for (uint32_t i = 0; i < KVT_REUSE_CLASSES; i++) {
@@ -130,6 +138,7 @@ static void save_losses(save_rows *rows, const store_learn *learn)
     }
 }
 
+/* Adds the fitted reuse of each class. No lock held: a fit may hold reuse_lock for long. */
 static void save_reuse(save_rows *rows, kvt_store *store)
 {
     for (uint32_t i = 0; i < KVT_REUSE_CLASSES; i++) {
@@ -156,6 +165,7 @@ static void save_reuse(save_rows *rows, kvt_store *store)
     }
 }
 
+/* Gathers all rows, each group under its own lock, so nothing is written under a lock. */
 static save_rows save_collect(kvt_store *store)
 {
     save_rows rows = {NULL, 0, 0, false};
@@ -202,15 +212,16 @@ void learn_save_due(kvt_store *store)
     learn_save(store);
 }
 
-/* ---- taking up ---- */
+/* ---- figures from rows ---- */
 
+/* Whether a figure is within LOAD_OFF of a measured one. */
 static bool load_is_near(double value, double from)
 {
     return value >= from / LOAD_OFF && value <= from * LOAD_OFF;
 }
 
-/* A device's figures come in rows of their own; bytes_per_s, which comes first, says that they were
- * observed often enough. */
+/* Takes up one row of a device. Each figure has a row of its own; the row of bytes_per_s comes
+ * first and proves that the device was observed often enough. Rows of other figures are ignored. */
 static void load_device(kvt_store *store, const profile_learned *row)
 {
     bool write = strncmp(row->part, "write_", 6) == 0;
@@ -230,6 +241,7 @@ static void load_device(kvt_store *store, const profile_learned *row)
     }
 }
 
+/* Takes up a codec's factor, decayed by its age. */
 static void load_codec(kvt_store *store, const profile_learned *row)
 {
     for (uint32_t i = 0; i < store->costs.variant_count; i++) {
@@ -243,6 +255,7 @@ static void load_codec(kvt_store *store, const profile_learned *row)
     }
 }
 
+/* Takes up a class's loss factor or prior of uses. */
 static void load_class(kvt_store *store, const profile_learned *row)
 {
     store_learn *learn = store->learn;
@@ -261,6 +274,7 @@ static void load_class(kvt_store *store, const profile_learned *row)
         learn->priors[number] = fmin(row->value, LEARN_PRIOR_MOST);
 }
 
+/* Takes up one row by its kind. Rows of unknown kinds are ignored. */
 static void load_row(void *context, const profile_learned *row)
 {
     kvt_store *store = context;
@@ -269,7 +283,7 @@ static void load_row(void *context, const profile_learned *row)
     load_class(store, row);
 }
 
-/* What was loaded of devices has come closer to their curves since it was written. */
+/* Decays the loaded figures of devices towards their curves, by the age of their rows. */
 static void load_age(store_learn *learn)
 {
     for (int at = 0; at < KVT_TIER_COUNT * (int)TIERS_MEMBERS_MAX; at++) {
@@ -296,7 +310,7 @@ void learn_load(kvt_store *store, const kvt_store_options *options, kvt_profile 
     learn->saved_ns = learn->decayed_ns = store_now_ns(store);
     if (profile != NULL && options->learn) {
         learn->profile_path = strdup(options->profile_path);
-        /* What cannot be read is learned again. */
+        /* Figures that cannot be read are learned again. */
         (void)!profile_learned_read(profile, load_row, store);
         load_age(learn);
     }

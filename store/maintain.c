@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * maintain.c - background rounds: promotions that gets asked for, then what the policy's tick
- * plans, within a budget of bytes written, then what is to be laid out anew.
+ * maintain.c - background rounds: queued promotions, then the plan of the policy's tick, within a
+ * budget of bytes written, then relayouts. The file decides on no move itself.
+ *
+ *     queue (promotions) -> tick -> relayout -> copies, capacity -> trust -> write back -> learning
  *
  * Thread rule: one round at a time (store->maintaining); plans wait in store->queue under the lock.
  */
@@ -13,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The bytes that moves write, in all tiers together. */
 static uint64_t maintain_written_bytes(const kvt_move *moves, uint32_t count)
 {
     uint64_t bytes = 0;
@@ -22,12 +25,13 @@ static uint64_t maintain_written_bytes(const kvt_move *moves, uint32_t count)
     return bytes;
 }
 
+/* Takes bytes from the budget, down to 0. */
 static void maintain_spend(uint64_t *budget, uint64_t bytes)
 {
     *budget -= bytes < *budget ? bytes : *budget;
 }
 
-/* Runs queued plans as far as the budget goes. */
+/* Runs queued plans, in their order, while the budget holds the next plan whole. */
 static void maintain_run_queue(kvt_store *store, uint64_t *budget, uint32_t *moves_done)
 {
     assert(store->maintaining);
@@ -51,7 +55,8 @@ static void maintain_run_queue(kvt_store *store, uint64_t *budget, uint32_t *mov
     }
 }
 
-/* Asks the policy what is to be done, unless what it asked for last failed. */
+/* Asks the policy's tick for a plan and marks the plan's entries. The plan is empty while the tick
+ * pauses after failures (backoff.c). */
 static kvt_status maintain_plan_tick(kvt_store *store, uint32_t limit, uint64_t budget,
                                      kvt_plan *plan)
 {
@@ -70,6 +75,8 @@ static kvt_status maintain_plan_tick(kvt_store *store, uint32_t limit, uint64_t 
     return status;
 }
 
+/* Asks for the tick's plan and carries it out. Returns the policy's status; a move that fails is
+ * counted and backs off, and fails no round. */
 static kvt_status maintain_run_tick(kvt_store *store, uint64_t *budget, uint32_t *moves_done)
 {
     assert(store->maintaining);
@@ -93,7 +100,8 @@ static kvt_status maintain_run_tick(kvt_store *store, uint64_t *budget, uint32_t
     return status;
 }
 
-/* One round; *budget is the bytes that may be written, and what is left of them afterwards. */
+/* Runs one round. *budget is the bytes that may be written, and then the bytes left over. KVT_BUSY:
+ * another round is under way. No lock held. */
 static kvt_status maintain_round(kvt_store *store, uint64_t *budget, uint32_t *moves_done)
 {
     pthread_mutex_lock(&store->lock);
@@ -130,9 +138,8 @@ kvt_status kvt_maintain(kvt_store *store, uint32_t *moves_out)
     return status;
 }
 
-/* Adds a pause's worth of budget. What is left over is kept up to a second's worth, or to the room
- * that the largest entry and its victims need, so that no entry is too large ever to move. Lock
- * held. */
+/* The budget after a pause: bytes left over plus those that the pause earned, at most a second's
+ * worth, or four of the largest records, so that no entry is too large ever to move. Lock held. */
 static uint64_t maintain_earn(const kvt_store *store, uint64_t budget)
 {
     assert(store_is_locked(store));
@@ -153,12 +160,15 @@ static void maintain_pause(kvt_store *store)
         continue;
 }
 
+/* Takes the lock for the background, and notes that the background has it: the cleanup handler of a
+ * thread that is cancelled must know whether to take the lock. */
 static void maintain_hold(kvt_store *store)
 {
     pthread_mutex_lock(&store->lock);
     store->background_holds = true;
 }
 
+/* Releases the lock that maintain_hold took. */
 static void maintain_let_go(kvt_store *store)
 {
     assert(store->background_holds);
@@ -166,7 +176,8 @@ static void maintain_let_go(kvt_store *store)
     pthread_mutex_unlock(&store->lock);
 }
 
-/* Lock held at entry and exit. */
+/* Runs a round after each pause until the store stops. Lock held at entry and exit, and released
+ * during a round. */
 static void maintain_serve(kvt_store *store)
 {
     assert(store_is_locked(store));
@@ -182,7 +193,8 @@ static void maintain_serve(kvt_store *store)
     }
 }
 
-/* The thread ends although the store did not stop it. */
+/* The cleanup handler of a thread that ends although the store did not stop it: notes the instant,
+ * which kvt_health reports. */
 static void maintain_ends(void *argument)
 {
     kvt_store *store = argument;

@@ -2,10 +2,10 @@
 /*
  * members.c - devices that are drained, retired, removed and added while the store serves.
  *
- * A device that comes in is judged by its label, as at open: of this store, tier, member and epoch,
- * it was here all the time or went and came back, and what is quarantined on it returns. With any
- * other label of ours, or none, it is empty: what is quarantined on it leaves the catalog, durably,
- * before a new label says that it is current.
+ * A device that is added is judged by its label, as at open. With the label of this store, tier,
+ * member and epoch it kept its content, and the entries quarantined on it return. With another
+ * label of this store, or none, it counts as empty: the entries quarantined on it leave the
+ * catalog, durably, before a new label says that the device is current.
  *
  * Thread rule: any thread; members_lock lets one change happen at a time.
  */
@@ -30,13 +30,14 @@ typedef struct members_joining {
     kvt_device *device; /* NULL once the pool owns it */
     bool labelled;
     bool ours;  /* it carries this store's label, so recover may find records on it */
-    bool keeps; /* what lies on it is what we know of it */
+    bool keeps; /* its content is the one that the catalog lists */
     const kvt_device_config *config;
     tiers_wear wear;
     char *message;
     size_t message_size;
 } members_joining;
 
+/* Finds a member by the name of its device, in all tiers. KVT_E_ARGUMENT: there is none. */
 static kvt_status members_find(kvt_store *store, const char *name, kvt_tier *tier_out,
                                uint32_t *member_out, tiers_member_stats *stats_out)
 {
@@ -52,7 +53,8 @@ static kvt_status members_find(kvt_store *store, const char *name, kvt_tier *tie
     return KVT_E_ARGUMENT;
 }
 
-/* The policy plans with what the tier has now. Lock held. */
+/* Updates the policy's capacity of a tier, and the speeds that relayouts compare with. Lock held.
+ */
 static void members_update_policy(kvt_store *store, kvt_tier tier)
 {
     assert(store_is_locked(store));
@@ -179,7 +181,8 @@ static kvt_status members_evaluate(members_joining *joining)
     return KVT_OK;
 }
 
-/* Forgets what the store knows of the member's content, in the catalog first. */
+/* Drops every entry of the member, and waits until the deletion of their rows is committed.
+ * KVT_BUSY: extents of the member are still held. No lock held. */
 static kvt_status members_forget(members_joining *joining)
 {
     kvt_store *store = joining->store;
@@ -196,6 +199,7 @@ static kvt_status members_forget(members_joining *joining)
     return status == KVT_OK && stats.used_bytes != 0 ? KVT_BUSY : status;
 }
 
+/* Writes the label of the present epoch to a device that can have one. */
 static kvt_status members_write_label(members_joining *joining)
 {
     tiers_superblock label = {.tier = (uint32_t)joining->tier,
@@ -207,6 +211,8 @@ static kvt_status members_write_label(members_joining *joining)
     return bringup_write_label(&joining->device, joining->config->timeout_ns, &label);
 }
 
+/* Measures and labels the device, notes it in the catalog, and makes it a member of its pool, which
+ * owns it from then on. */
 static kvt_status members_insert(members_joining *joining)
 {
     kvt_store *store = joining->store;
@@ -245,6 +251,8 @@ static kvt_status members_insert(members_joining *joining)
     return KVT_OK;
 }
 
+/* The steps of adding a device, in order. A device that the pool does not own at the end is closed.
+ */
 static kvt_status members_add(members_joining *joining, const kvt_device_config *config)
 {
     kvt_status status = members_make_place(joining, config->name);

@@ -28,7 +28,7 @@ static tiers_superblock open_label_of(const open_state *state, const open_device
     return label;
 }
 
-/* A power cut may have left a part of this store's first label: the device is as good as blank. */
+/* Treats a device as blank that carries a part of this store's first label: a power cut left it. */
 static kvt_status open_check_torn(open_state *state, open_device *device, tiers_label_state *found)
 {
     kvt_status status = KVT_OK;
@@ -44,9 +44,9 @@ static kvt_status open_check_torn(open_state *state, open_device *device, tiers_
 }
 
 /*
- * A label of this store against the catalog. One that is newer than what the catalog knows of comes
- * from a life that another catalog served: this one was put back from a copy, and what the devices
- * hold is not in it.
+ * Compares a label of this store with the catalog. A label that is newer than the catalog's epochs
+ * comes from a life that another catalog served: the present catalog was put back from a copy and
+ * does not list the records on the devices.
  */
 static kvt_status open_check_epoch(open_state *state, open_device *device, const char *name,
                                    uint64_t epoch)
@@ -69,7 +69,8 @@ static kvt_status open_check_epoch(open_state *state, open_device *device, const
     return KVT_OK;
 }
 
-/* What a device's label says about it: blank, ours, stale, or somebody else's. */
+/* Judges a device by its label: blank, ours, stale, or another owner's. Another owner's is refused
+ * unless store.format is set. */
 static kvt_status open_check_label(open_state *state, open_device *device)
 {
     tiers_superblock label;
@@ -120,7 +121,7 @@ kvt_status open_check_labels(open_state *state)
     return KVT_OK;
 }
 
-/* Members of the SSD tier that were taken over empty: what the catalog lists on them is gone. */
+/* The SSD members that were taken over empty, as a mask. The catalog's rows on them are stale. */
 static uint64_t open_stale_members(const open_state *state)
 {
     uint64_t mask = 0;
@@ -133,8 +134,9 @@ static uint64_t open_stale_members(const open_state *state)
 }
 
 /*
- * A member that the catalog counts on and that is new or missing is more likely not mounted than
- * given up: opening would forget what it holds. members is a mask; name is the first one's.
+ * Refuses to open when rows lie on members that are blank or missing. Such a member is more likely
+ * not mounted than given up, and opening without it would forget its entries. members is a mask;
+ * name is the first one's.
  */
 static kvt_status open_refuse_missing(open_state *state, uint64_t members, const char *name,
                                       const char *what)
@@ -157,6 +159,7 @@ typedef struct open_unnamed {
     char first[sizeof((catalog_device *)0)->name];
 } open_unnamed;
 
+/* Notes one SSD device of the catalog that the options do not name. */
 static bool open_visit_unnamed(void *context, const catalog_device *device)
 {
     open_unnamed *unnamed = context;
@@ -167,8 +170,8 @@ static bool open_visit_unnamed(void *context, const catalog_device *device)
     return true;
 }
 
-/* One that joined while a store served and was not written into the options since. Without any SSD
- * device open_drop_stale says so. */
+/* Refuses to open without an SSD device that was added while a store served and is not in the
+ * options. A configuration without any SSD device is refused by open_drop_stale. */
 static kvt_status open_check_unnamed(open_state *state)
 {
     open_unnamed unnamed = {.named = state->options->tiers[KVT_TIER_SSD].device_count};

@@ -8,12 +8,14 @@
  *     -> order by worth per byte -> a chunk: victims make room, commit, records are written -> next
  *     -> the candidates that were in motion, once they are at rest -> look again
  *
- * What is in motion is on its way to SSD, or from it, or being copied by another: only its end says
- * whether it is in need of a record. Every entry that was stored at the begin is looked at until it
- * was seen on SSD or has been tried once, so a store that moves without end keeps no call for ever.
+ * An entry in motion is on its way to SSD, or from it, or being copied by another thread: only the
+ * end of its move says whether it needs a record. Every entry that was stored at the begin is
+ * looked at until it was seen on SSD or was tried once, so a store that moves entries without end
+ * keeps no call for ever.
  *
- * Close and kvt_persist write into free room and in place of what is worth less: a restart is near,
- * and the SSD is to hold the best of all. The background writes into free room alone.
+ * Close and kvt_persist write into free room and in place of entries that are worth less: a restart
+ * is near, and the SSD is to hold the best entries of all tiers. The background writes into free
+ * room alone.
  *
  * Thread rule: as each function says in store.h.
  */
@@ -31,6 +33,7 @@
 #define PERSIST_CHUNK   256u /* records between two looks at the room */
 #define PERSIST_THREADS 4u   /* that write a chunk, the caller's included */
 
+/* One entry that is a candidate or a victim, with its worth per byte when it was looked at. */
 typedef struct persist_item {
     uint64_t handle;
     uint64_t bytes;
@@ -44,6 +47,7 @@ typedef struct persist_list {
     size_t room;
 } persist_list;
 
+/* Appends an item; false without memory. */
 static bool persist_add(persist_list *list, const persist_item *item)
 {
     if (list->count == list->room) {
@@ -57,7 +61,8 @@ static bool persist_add(persist_list *list, const persist_item *item)
     return true;
 }
 
-/* The best first; of equals the one that precedes the other. */
+/* Orders by worth per byte, the best first; of equals the entry that begins earlier in its
+ * sequence, because later ones are useless without it. */
 static int persist_compare_best(const void *left, const void *right)
 {
     const persist_item *a = left, *b = right;
@@ -72,7 +77,7 @@ static int persist_compare_least(const void *left, const void *right)
     return persist_compare_best(right, left);
 }
 
-/* ---- what there is to write, and what may make way ---- */
+/* ---- candidates and victims ---- */
 
 /* Handles, in order. */
 typedef struct persist_names {
@@ -87,9 +92,9 @@ typedef struct persist_run {
     bool closing;
     uint64_t begin; /* entries that were put after the begin were born after it */
     persist_list wanted;
-    persist_list moving; /* of these, what was in motion */
+    persist_list moving; /* the candidates that were in motion */
     persist_names tried; /* of this look and those before */
-    bool waits;          /* for what is in motion */
+    bool waits;          /* for candidates in motion, which are not put off */
     persist_list victims;
     bool victims_known;
     size_t next_victim;
@@ -108,6 +113,7 @@ static int persist_compare_handles(const void *left, const void *right)
     return (*a > *b) - (*a < *b);
 }
 
+/* Whether this look or an earlier one chose the entry. */
 static bool persist_was_tried(const persist_run *run, uint64_t handle)
 {
     const persist_names *tried = &run->tried;
@@ -115,7 +121,7 @@ static bool persist_was_tried(const persist_run *run, uint64_t handle)
                                         persist_compare_handles) != NULL;
 }
 
-/* Puts what is wanted among what was tried. */
+/* Adds the candidates of this look to the handles that were tried. */
 static kvt_status persist_note_tried(persist_run *run)
 {
     persist_names *tried = &run->tried;
@@ -129,7 +135,8 @@ static kvt_status persist_note_tried(persist_run *run)
     return KVT_OK;
 }
 
-/* Adds an entry to the list that it belongs into, when that is the one which is made. Lock held. */
+/* Adds an entry to the list that is being made, candidates or victims, when it belongs there. False
+ * without memory. Lock held. */
 static bool persist_look_at(persist_run *run, const store_entry *entry, bool victims)
 {
     bool wanted = entry_is_above_alone(entry) && entry->born <= run->begin &&
@@ -149,7 +156,8 @@ static bool persist_look_at(persist_run *run, const store_entry *entry, bool vic
     return persist_add(&run->victims, &item);
 }
 
-/* In bounded holds of the lock; what arrives meanwhile may be overlooked. */
+/* Makes the list of candidates or of victims, in order. The lock is held for PERSIST_SCAN buckets
+ * at a time, so an entry that arrives meanwhile may be overlooked. */
 static kvt_status persist_collect(persist_run *run, bool victims)
 {
     kvt_store *store = run->store;
@@ -173,7 +181,8 @@ static kvt_status persist_collect(persist_run *run, bool victims)
     return status;
 }
 
-/* Victims are looked for only when there is not room for all. */
+/* Collects the victims, once in a look, and only when the free room does not hold all candidates.
+ */
 static kvt_status persist_prepare(persist_run *run)
 {
     uint64_t bytes = 0;
@@ -191,13 +200,15 @@ static kvt_status persist_prepare(persist_run *run)
 
 /* ---- room ---- */
 
+/* Counts a candidate that finds no room. */
 static void persist_lack_room(persist_run *run, const persist_item *item)
 {
     run->info.without_room++;
     run->info.without_room_bytes += item->bytes;
 }
 
-/* Drops what a victim has on SSD; the bytes that come free with the next commit. Lock held. */
+/* Drops a victim's copy, or the victim itself. Returns the bytes that come free with the next
+ * commit. Lock held, and released while waiting for readers. */
 static uint64_t persist_displace(persist_run *run, const persist_item *victim)
 {
     kvt_store *store = run->store;
@@ -206,7 +217,7 @@ static uint64_t persist_displace(persist_run *run, const persist_item *victim)
     if (entry->copy != NULL) {
         uint64_t bytes = entry->copy->location->bytes;
         store->counters.copies_dropped++;
-        /* What was not tried yet is seen by the next look. */
+        /* An entry that was not tried yet is found by the next look. */
         if (persist_was_tried(run, entry->handle)) persist_lack_room(run, victim);
         copies_drop(store, entry);
         return bytes;
@@ -221,7 +232,8 @@ static uint64_t persist_displace(persist_run *run, const persist_item *victim)
     return bytes;
 }
 
-/* Room for one record, by what is worth less. Lock held. */
+/* Makes room for one record at the cost of victims that are worth less per byte. *room is the room
+ * that is free or comes free with the next commit. Lock held. */
 static bool persist_make_room(persist_run *run, const persist_item *item, uint64_t *room)
 {
     while (*room < item->bytes && run->next_victim < run->victims.count) {
@@ -235,7 +247,8 @@ static bool persist_make_room(persist_run *run, const persist_item *item, uint64
     return true;
 }
 
-/* Whether an item is to be written now; what is in motion is put off, if it can be. Lock held. */
+/* Whether an item is to be written now. An item in motion is put off, unless this pass waits for
+ * it. Lock held. */
 static bool persist_takes(persist_run *run, const persist_item *item)
 {
     const store_entry *entry = entry_find_handle(&run->store->table, item->handle);
@@ -281,6 +294,8 @@ static void persist_note(persist_run *run, const persist_item *item, kvt_status 
     }
 }
 
+/* Writes records of the chunk until none is left; run by several threads at once. Past the deadline
+ * the rest is counted as left. */
 static void *persist_write_chunk(void *argument)
 {
     persist_run *run = argument;
@@ -311,7 +326,7 @@ static void persist_write(persist_run *run)
         pthread_join(threads[--count], NULL);
 }
 
-/* What was chosen, and what comes after it, stays where it is. */
+/* Counts the records that were chosen and not written, and the candidates from `at` on. */
 static void persist_leave_rest(persist_run *run, size_t at, kvt_status status)
 {
     while (run->chunk_next < run->chunk_count)
@@ -320,7 +335,7 @@ static void persist_leave_rest(persist_run *run, size_t at, kvt_status status)
         persist_note(run, &run->wanted.items[at], status);
 }
 
-/* Writes what is wanted, but for what is in motion while nobody waits for that. */
+/* Writes the candidates chunk by chunk, until the deadline or a failure. */
 static void persist_write_wanted(persist_run *run)
 {
     size_t at = 0;
@@ -354,6 +369,7 @@ static kvt_status persist_look(persist_run *run, bool *more_out)
     return KVT_OK;
 }
 
+/* Draws the serial that separates entries of before from those put later. */
 static void persist_begin(persist_run *run)
 {
     pthread_mutex_init(&run->lock, NULL);
@@ -362,6 +378,7 @@ static void persist_begin(persist_run *run)
     pthread_mutex_unlock(&run->store->lock);
 }
 
+/* Frees the run's lists and adds its records to the store's counters. */
 static void persist_end(persist_run *run)
 {
     kvt_store *store = run->store;
@@ -388,7 +405,7 @@ kvt_status persist_all(kvt_store *store, uint64_t deadline_ns, bool closing,
     while (more && status == KVT_OK)
         status = persist_look(&run, &more);
     persist_end(&run);
-    /* Also the rows of what others have written: all that was seen on SSD is durable then. */
+    /* The flush covers rows of other threads too: every entry seen on SSD is durable then. */
     kvt_status flushed = catalog_flush(store->catalog);
     if (info_out != NULL) *info_out = run.info;
     if (status == KVT_OK) status = flushed;
@@ -408,6 +425,6 @@ void persist_close(kvt_store *store, uint64_t deadline_ns)
 {
     if (!store->copies.kept || store->pools[KVT_TIER_SSD] == NULL) return;
     if (deadline_ns == 0) return;
-    /* What stays behind is lost with the process, as it is by a kill. */
+    /* Entries without a record on SSD are lost with the process, as by a kill. */
     (void)!persist_all(store, deadline_ns, true, NULL);
 }

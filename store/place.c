@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * place.c - places that are no longer an entry's: the last reader's end gives back the extents, and
- * the catalog row goes first.
+ * place.c - places that are no longer an entry's: extents are given back after the last reader has
+ * ended, and after the deletion of the catalog row was committed.
  *
  * The file decides for no entry whether its place goes; quarantine.c, copies.c and executor.c do.
  *
@@ -14,9 +14,10 @@
 #include <stdlib.h>
 
 /*
- * The row of a place that is still read is deleted before its readers have gone: whatever a flush
- * promises from now on must not wait for them. Only the extents wait. NULL: there is no reader, no
- * row, or no memory to do it in two steps.
+ * Queues the deletion of a place's row at once, although gets still read the place: a flush
+ * promises that rows are gone and must not wait for readers. Only the extents wait, in the node
+ * that is returned. NULL: there is no reader, no row, or no memory to do it in two steps. Lock
+ * held.
  */
 static catalog_later *place_delete_row_now(kvt_store *store, store_place *place)
 {

@@ -1,7 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * plans.c - what happens to a plan before and instead of its execution: its entries are marked, it
+ * plans.c - plans before and instead of their execution: a plan's entries are marked, the plan
  * waits in the queue of the background, it is aborted, its moves are reported.
+ *
+ *     move      mark                     settle, when aborted
+ *     put       ARRIVING or STAGED       ARRIVING: erased; STAGED: stays, for another plan
+ *     change    RESIDENT -> MOVING       MOVING -> RESIDENT
+ *     evict     RESIDENT -> LEAVING      LEAVING -> RESIDENT
  *
  * The file carries no move out (executor.c) and asks the policy for none.
  *

@@ -14,6 +14,7 @@
 
 #include <stdlib.h>
 
+/* Checks a put's arguments: sizes that agree, and every number within its range. */
 static kvt_status put_check_entry(const kvt_entry *entry, const void *data, uint64_t data_bytes)
 {
     uint64_t source_bytes;
@@ -29,6 +30,8 @@ static kvt_status put_check_entry(const kvt_entry *entry, const void *data, uint
 
 /* ---- the call ---- */
 
+/* Decides, copies the bytes into put staging and hands the put over. Staging is taken before the
+ * decision, so that no plan is made for bytes that find no room. */
 static kvt_status put_hand_over(kvt_store *store, put_work *work)
 {
     staging_buffer buffer;
@@ -43,6 +46,7 @@ static kvt_status put_hand_over(kvt_store *store, put_work *work)
     return status;
 }
 
+/* Decides and carries the plan out in the caller's thread. */
 static kvt_status put_carry_out(kvt_store *store, put_work *work)
 {
     kvt_status status = put_decide(store, work);

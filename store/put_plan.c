@@ -77,7 +77,7 @@ static kvt_status put_enter(kvt_store *store, const kvt_entry *source, uint64_t 
     return KVT_OK;
 }
 
-/* A plan that nothing was marked for is taken back from the policy. Lock held. */
+/* Aborts in the policy a plan whose entries were not marked. Lock held. */
 static void put_withdraw(kvt_store *store, const kvt_plan *plan)
 {
     assert(store_is_locked(store));
@@ -119,6 +119,8 @@ static kvt_status put_plan(kvt_store *store, put_work *work, store_entry *entry)
     return KVT_OK;
 }
 
+/* Asks for one plan, under one hold of the lock. An entry that this call made leaves the table
+ * again unless the put goes on. */
 static kvt_status put_decide_once(kvt_store *store, put_work *work)
 {
     store_entry *entry = NULL;
@@ -168,10 +170,10 @@ kvt_status put_decide(kvt_store *store, put_work *work)
     return progress->last;
 }
 
-/* What the failure says about the size to plan the put with. A tier that holds more than its units
- * let the policy fill, as after a restart with larger ones, has room only where no unit fits: the
- * next plan then makes room for more than the record. False: nothing that another plan could use.
- */
+/* Learns from a failed put the size to plan the next one with. A record that came out larger is
+ * planned at its size. When the room was too scattered, as after a restart with larger stripe
+ * units, the next plan makes room for twice as much, up to PUT_ROOM_MOST records. False: another
+ * plan could use nothing of it. */
 static bool put_learn_size(put_progress *progress, const kvt_move *put,
                            const executor_result *result)
 {

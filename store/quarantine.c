@@ -4,8 +4,8 @@
  *
  * An entry with a part on a durable device that is gone leaves the table and the policy, but keeps
  * its row and its extents: quarantined. It comes back with the device (members.c), and it gives way
- * as soon as its key is put or deleted or its room on other devices is needed. What lies on a
- * device that keeps nothing is dropped.
+ * as soon as its key is put or deleted or its room on other devices is needed. An entry on a device
+ * that is not durable is dropped.
  *
  * Thread rule: the store's lock, as each function says in store.h.
  */
@@ -18,7 +18,7 @@
 
 /* ---- members ---- */
 
-/* The members in a state that a predicate asks for. */
+/* The members of a tier in one state, as a mask; `durable`: of these, the durable ones alone. */
 static uint64_t quarantine_members(kvt_store *store, kvt_tier tier, kvt_device_state state,
                                    bool durable)
 {
@@ -45,7 +45,8 @@ uint64_t quarantine_draining_members(kvt_store *store, kvt_tier tier)
 
 /* ---- into quarantine ---- */
 
-/* Every member of it that is gone may come back with its content. */
+/* Whether a place lost a member, and every member that it lost is durable: the record may come
+ * back. Lock held. */
 static bool quarantine_may_return(kvt_store *store, const store_place *place)
 {
     assert(store_is_locked(store));
@@ -54,6 +55,8 @@ static bool quarantine_may_return(kvt_store *store, const store_place *place)
     return place_touches(place, gone) && !place_touches(place, gone & ~durable);
 }
 
+/* Drops a quarantined entry with its row and extents. Lock held, and released while waiting for
+ * readers. */
 static void quarantine_drop(kvt_store *store, store_entry *entry)
 {
     assert(entry->state == ENTRY_QUARANTINED && entry->copy == NULL);
@@ -105,7 +108,7 @@ void quarantine_lose_members(kvt_store *store, kvt_tier tier, uint64_t gone)
             bool lost = entry->state == ENTRY_RESIDENT && entry->place->tier == tier &&
                         place_touches(entry->place, gone);
             if (lost) quarantine_lose_entry(store, entry);
-            /* The lock was let go meanwhile: begin the chain again. */
+            /* The lock was released meanwhile: begin the chain again. */
             entry = lost ? store->table.buckets[i & (store->table.bucket_count - 1)] : entry->next;
         }
     }
@@ -190,7 +193,8 @@ static int quarantine_compare(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
-/* Lock held. NULL without memory. */
+/* Lists the quarantined entries of a tier whose members all serve, parents first. NULL without
+ * memory. Lock held. */
 static quarantine_return *quarantine_list_returns(kvt_store *store, kvt_tier tier,
                                                   size_t *count_out)
 {
@@ -210,7 +214,9 @@ static quarantine_return *quarantine_list_returns(kvt_store *store, kvt_tier tie
     return returns;
 }
 
-/* Lock held. */
+/* Takes one entry back into the table and the policy. An entry that finds no memory stays owed for
+ * a later round; an entry that the policy declines, or whose handle is taken, is dropped. Lock
+ * held. */
 static void quarantine_return_entry(kvt_store *store, uint64_t handle)
 {
     assert(handle != 0);

@@ -126,6 +126,8 @@ static kvt_status choose_take(choose_walk *walk, const choose_job *job, const kv
     return rebuild_add_row(walk->state, &row);
 }
 
+/* Waits for a record's bytes and verifies them. A sound record becomes an entry and keeps its
+ * extents; the claims of a damaged one are undone. */
 static kvt_status choose_finish(choose_walk *walk, choose_job *job)
 {
     tiers_pool *pool = walk->state->pool;
@@ -145,8 +147,8 @@ static kvt_status choose_finish(choose_walk *walk, choose_job *job)
     return status;
 }
 
-/* The oldest read first: in the order of their serials, because the first of a key and of an extent
- * counts. */
+/* Finishes the read that was begun first. Reads end in the order of their serials, because the
+ * first record of a key and of an extent counts. */
 static kvt_status choose_finish_first(choose_walk *walk)
 {
     const uint64_t bytes = walk->jobs[0].note.location->bytes;
@@ -157,6 +159,7 @@ static kvt_status choose_finish_first(choose_walk *walk)
     return status;
 }
 
+/* Finishes every read in flight, in order. */
 static kvt_status choose_finish_all(choose_walk *walk)
 {
     kvt_status status = KVT_OK;
@@ -169,6 +172,7 @@ static kvt_status choose_finish_all(choose_walk *walk)
 
 /* ---- records to be read ---- */
 
+/* Whether a part of the record lies on a member that is not there. */
 static bool choose_is_absent(const rebuild_state *state, const tiers_location *location)
 {
     for (uint32_t i = 0; i < location->share_count; i++) {
@@ -177,7 +181,7 @@ static bool choose_is_absent(const rebuild_state *state, const tiers_location *l
     return false;
 }
 
-/* Why a record is not even read, as one of the report's counts; NULL: it is. */
+/* The report's count for a record that is refused unread; NULL: the record is read. */
 static uint64_t *choose_refuses(const choose_walk *walk, const rebuild_found *found,
                                 const placement_note *note)
 {
@@ -192,6 +196,7 @@ static uint64_t *choose_refuses(const choose_walk *walk, const rebuild_found *fo
     return NULL;
 }
 
+/* Whether a record of the same key is being read: its outcome decides on this one. */
 static bool choose_depends(const choose_walk *walk, uint64_t key_hash)
 {
     for (uint32_t i = 0; i < walk->job_count; i++) {
@@ -201,7 +206,8 @@ static bool choose_depends(const choose_walk *walk, uint64_t key_hash)
 }
 
 /* Claims the extents. KVT_OK; KVT_E_CORRUPT (they are claimed, or out of range); KVT_E_GONE;
- * KVT_E_MEMORY. What is being read may turn out not to have a right to them. */
+ * KVT_E_MEMORY. A record that is being read may turn out to be damaged and lose its claim, so a
+ * conflict is tried again after all reads have ended. */
 static kvt_status choose_claim(choose_walk *walk, tiers_location *location)
 {
     kvt_status status = tiers_pool_adopt(walk->state->pool, location);

@@ -49,6 +49,7 @@ void rebuild_read_free(rebuild_read *read)
     free(read);
 }
 
+/* Frees a read that was abandoned, once its device has answered. */
 static void read_released(void *context)
 {
     rebuild_read_free(context);
@@ -106,6 +107,7 @@ typedef struct rebuild_member {
     kvt_status status;
 } rebuild_member;
 
+/* Appends a slot to a list. */
 static kvt_status list_add(rebuild_list *list, const rebuild_found *found)
 {
     if (list->count == list->capacity) {
@@ -164,6 +166,7 @@ static kvt_status scan_block(rebuild_member *self, const uint8_t *block, uint64_
     return status;
 }
 
+/* Looks at every block of a range that was read. */
 static kvt_status scan_blocks(rebuild_member *self, const uint8_t *bytes, uint64_t count,
                               uint64_t offset)
 {
@@ -174,7 +177,8 @@ static kvt_status scan_blocks(rebuild_member *self, const uint8_t *bytes, uint64
     return status;
 }
 
-/* A range whose read failed, in parts: what lies beside a bad sector is read. */
+/* Reads a range whose read failed in parts, down to a block, so that only the bad sectors' own
+ * blocks are lost. */
 static kvt_status scan_in_parts(rebuild_member *self, uint64_t offset, uint64_t bytes)
 {
     if (bytes <= REBUILD_GRAIN_BYTES) {
@@ -210,6 +214,7 @@ typedef struct scan_read {
     uint64_t bytes; /* 0: none under way */
 } scan_read;
 
+/* Starts the next read of the member; one->bytes is 0 when the member is read to its end. */
 static kvt_status scan_start_read(rebuild_member *self, scan_read *one, uint64_t *next)
 {
     uint64_t left = self->end - *next;
@@ -227,6 +232,7 @@ static kvt_status scan_start_read(rebuild_member *self, scan_read *one, uint64_t
     return KVT_OK;
 }
 
+/* Waits for a read and looks at its blocks; a range that failed is read in parts. */
 static kvt_status scan_finish_read(rebuild_member *self, scan_read *one)
 {
     assert(one->bytes > 0 && one->read != NULL);
@@ -242,6 +248,8 @@ static kvt_status scan_finish_read(rebuild_member *self, scan_read *one)
     return status;
 }
 
+/* A member's thread: reads the member once from its label to its end, two reads at a time. A member
+ * that is gone ends its own scan alone; any other failure stops all threads. */
 static void *scan_member(void *argument)
 {
     rebuild_member *self = argument;
@@ -266,7 +274,7 @@ static void *scan_member(void *argument)
 
 /* ---- all of them ---- */
 
-/* Takes over what a member's thread has gathered. */
+/* Adds a member's counts and slots to the report and the list. Its thread has ended. */
 static kvt_status scan_collect(rebuild_state *state, rebuild_member *self)
 {
     kvt_recover_report *report = state->report;
@@ -298,8 +306,8 @@ typedef struct scan_group {
     uint64_t total_bytes;
 } scan_group;
 
-/* Starts the thread of a member: what the label says that the store used of it, as far as it is
- * there. */
+/* Starts the thread of a member. The scan ends where the label says that the store's use of the
+ * device ended, or at the end of the device; the missing rest counts as unreadable. */
 static kvt_status scan_start(rebuild_state *state, scan_group *group, uint32_t member)
 {
     rebuild_member *self = &group->members[member];
@@ -324,7 +332,8 @@ static kvt_status scan_start(rebuild_state *state, scan_group *group, uint32_t m
     return KVT_E_MEMORY;
 }
 
-/* Until the threads have ended; stops them when the caller wants to, or something failed. */
+/* Reports progress until the threads have ended. Stops them when the caller cancels, or when
+ * starting one failed. */
 static kvt_status scan_watch(const rebuild_state *state, scan_group *group, kvt_status status)
 {
     if (status != KVT_OK) atomic_store(&group->stop, true);

@@ -1,6 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * staging.c - see staging.h.
+ * staging.c - the arena, its queue of waiters and its account of bytes. The contracts are in
+ * staging.h. The file moves no bytes and knows no record.
+ *
+ *     free -> granted (counts in out_bytes) ---- released ----------------> free
+ *                  \-- abandoned (counts in abandoned_bytes) -- released --> free
+ *
+ * `lock` guards the space, the queue and the accounts; memory from the heap is allocated and freed
+ * without it. A staging that is closed while buffers are out is destroyed by the last release.
+ *
+ * Thread rule: any thread.
  */
 #include "store/staging.h"
 
@@ -79,6 +88,7 @@ kvt_status staging_open(uint64_t limit_bytes, store_staging **staging_out)
     return KVT_OK;
 }
 
+/* Frees the arena and the object. No buffer is out. */
 static void staging_destroy(store_staging *staging)
 {
     if (staging->arena != NULL) {
@@ -123,7 +133,8 @@ static void *staging_grant(store_staging *staging, uint64_t bytes)
     return staging_acquire_piece(staging, bytes);
 }
 
-/* Makes a buffer of what was granted. */
+/* Makes a buffer of granted bytes: from the arena's piece, or from the heap when memory is NULL.
+ * KVT_E_MEMORY takes the grant back. No lock held. */
 static kvt_status staging_deliver(store_staging *staging, void *memory, uint64_t bytes,
                                   staging_buffer *buffer_out)
 {
@@ -143,6 +154,7 @@ static kvt_status staging_deliver(store_staging *staging, void *memory, uint64_t
     return KVT_OK;
 }
 
+/* Takes a waiter out of the queue and wakes the others, one of which is first now. Lock held. */
 static void staging_leave_queue(store_staging *staging, const staging_waiter *waiter)
 {
     staging_waiter **link = &staging->waiters;
@@ -152,7 +164,8 @@ static void staging_leave_queue(store_staging *staging, const staging_waiter *wa
     pthread_cond_broadcast(&staging->freed);
 }
 
-/* Waits until it is first in the queue and there is room. Lock held. */
+/* Waits until the caller is first in the queue and the bound has room for its bytes, or until
+ * nothing is out. Lock held, and released while waiting. */
 static kvt_status staging_await_room(store_staging *staging, uint64_t bytes, uint64_t deadline_ns)
 {
     staging_waiter self = {NULL};

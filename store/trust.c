@@ -2,9 +2,9 @@
 /*
  * trust.c - keeps figures from shutting the store.
  *
- * A policy that weighs costs refuses what takes longer to load than to recompute. When the figures
- * that it weighs are wrong, nothing is stored, so nothing is loaded, so nothing corrects them. This
- * file breaks the circle by what the store offers; the policy stays as it is.
+ * A policy that weighs costs refuses entries that take longer to load than to recompute. When its
+ * figures are wrong, nothing is stored, so nothing is loaded, so nothing corrects the figures. This
+ * file breaks the circle by changing the store's offers; the policy stays as it is.
  *
  *     refused by learned figures    the measured curves would have taken it: of eight such puts the
  *                                   first is offered at the curves' figures
@@ -37,6 +37,7 @@
 #define TRUST_GAIN         0.125
 #define TRUST_LOOK_BUCKETS 256u
 
+/* Begins a tier's count anew: no losses, and the first trial at TRUST_LONG of them. */
 static void trust_begin_count(trust_tier *count)
 {
     *count = (trust_tier){.next = TRUST_LONG, .wait = TRUST_SHARE};
@@ -51,8 +52,9 @@ void trust_open(kvt_store *store)
         trust_begin_count(&trust->tiers[tier]);
 }
 
-/* ---- what each tier takes, and what is lost without it ---- */
+/* ---- entries that each tier takes, and entries lost without it ---- */
 
+/* Whether a move takes bytes from a tier above this one. */
 static bool trust_is_above(const kvt_move *move, kvt_tier tier)
 {
     for (int above = KVT_TIER_HBM; above < (int)tier; above++)
@@ -60,6 +62,7 @@ static bool trust_is_above(const kvt_move *move, kvt_tier tier)
     return false;
 }
 
+/* Counts losses of a tier, and undoes TRUST_UNDONE of them for each entry that the tier took. */
 static void trust_count(trust_tier *count, uint64_t lost, uint64_t taken)
 {
     count->lost += lost;
@@ -96,6 +99,7 @@ static const char *const trust_by_learned =
     "than recomputing it, while the measured curves say otherwise. Of eight such puts one is "
     "stored all the same and timed.";
 
+/* Keeps the reason of a refusal in a ring of STORE_REFUSALS, for kvt_explain. */
 static void trust_remember(store_trust *trust, uint64_t handle, const char *reason)
 {
     uint64_t at = trust->refusals++ % STORE_REFUSALS;
@@ -126,11 +130,13 @@ static bool trust_gains(const kvt_option *options, uint32_t count)
 
 /* ---- trials ---- */
 
+/* Queues an entry to be read back in the background; dropped when the queue is full. */
 static void trust_queue(store_trust *trust, const kvt_key *key)
 {
     if (trust->trial_count < STORE_TRIALS) trust->trials[trust->trial_count++] = *key;
 }
 
+/* Whether an entry is at rest in a tier. */
 static bool trust_rests_in(const store_entry *entry, kvt_tier tier)
 {
     return entry->state == ENTRY_RESIDENT && entry->place->tier == tier;
@@ -159,7 +165,7 @@ static kvt_status trust_try(kvt_store *store, const store_entry *entry,
     plan->count = 0;
     kvt_status status = kvt_policy_admit(store->policy, store_now_ns(store), &trial, plan);
     if (status != KVT_OK) return KVT_REFUSED;
-    /* It is kept as what it is by the figures of now. */
+    /* Once it is stored, the entry has the options of the real figures. */
     (void)!kvt_policy_recost(store->policy, entry->handle, offer->options, offer->option_count);
     trust_queue(&store->trust, &entry->key);
     store->counters.puts_tried++;
@@ -228,7 +234,8 @@ kvt_status trust_try_due(kvt_store *store, const store_entry *entry, const kvt_p
     return KVT_REFUSED;
 }
 
-/* As the offer, at the seconds of the measured curves; false when these save nothing either. */
+/* Builds the offer's options at the seconds of the measured curves. False when the curves save
+ * nothing either. */
 static bool trust_build_curve(kvt_store *store, const store_entry *entry,
                               const kvt_policy_entry *offer, kvt_option *options)
 {
