@@ -32,6 +32,7 @@ typedef struct bringup {
     cost_device cost;
 } bringup;
 
+/* Frees the call's own memory; the device is not touched. */
 static void bringup_free(bringup *self)
 {
     if (self == NULL) return;
@@ -49,6 +50,7 @@ static void bringup_late(void *state)
     bringup_free(self);
 }
 
+/* The steps. Each runs on the watchdog call's thread and touches `state` alone. */
 static void bringup_run_open(void *state)
 {
     bringup *self = state;
@@ -80,7 +82,9 @@ static void bringup_run_measure(void *state)
     self->status = costs_probe_device(self->device, self->blank, self->head_bytes, &self->cost);
 }
 
-/* Runs a step. KVT_OK: it has returned, and the bring-up is the caller's; KVT_E_GONE: it is not. */
+/* Runs a step, 0 meaning the default timeout. KVT_OK: the step has returned and the caller owns the
+ * bring-up again. KVT_E_GONE: the step still runs and owns bring-up and device; bringup_late frees
+ * both. */
 static kvt_status bringup_do(bringup *self, tiers_watchdog_call *run, uint64_t timeout_ns)
 {
     uint64_t limit_ns = timeout_ns != 0 ? timeout_ns : TIERS_TIMEOUT_NS_DEFAULT;

@@ -3,12 +3,12 @@
  * catalog_file.c - the files of a catalog: path, lock, log, making and removing.
  *
  *     CATALOG        the database, 0600
- *     CATALOG-lock   empty; whoever writes the catalog holds it under flock. Made with the catalog
+ *     CATALOG-lock   empty; the writer of the catalog holds it under flock. Made with the catalog
  *                    and never removed, or two openers could hold two files of that name
  *     CATALOG-wal    SQLite's log, and CATALOG-shm beside it
  *
- * Nobody opens the database itself but SQLite: closing any descriptor of a file drops the locks
- * that SQLite holds on it for the whole process, other connections included.
+ * Only SQLite opens the database itself: closing any descriptor of a file drops the locks that
+ * SQLite holds on it for the whole process, other connections included.
  *
  * Thread rule: the opener's thread.
  */
@@ -25,6 +25,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* The status of a failed system call on one of the catalog's files. */
 static kvt_status catalog_errno_status(int os_error)
 {
     switch (os_error) {
@@ -61,7 +62,8 @@ static kvt_status catalog_resolve(store_catalog *catalog, const char *path, bool
     return catalog->path != NULL ? KVT_OK : KVT_E_MEMORY;
 }
 
-/* Opens the lock's file; a writer makes it. -1 with errno. Without waiting: a fifo would. */
+/* Opens the lock's file; a writer makes it. -1 with errno. O_NONBLOCK, because the open of a fifo
+ * would wait. */
 static int catalog_open_lock(const store_catalog *catalog, bool writes)
 {
     char *path;
@@ -77,6 +79,7 @@ static int catalog_open_lock(const store_catalog *catalog, bool writes)
     return file;
 }
 
+/* Takes the lock as a writer. KVT_E_LOCKED: another store has the catalog. */
 static kvt_status catalog_lock(store_catalog *catalog)
 {
     struct stat facts;
@@ -95,8 +98,8 @@ static kvt_status catalog_lock(store_catalog *catalog)
     return status;
 }
 
-/* A reader shares the lock with other readers. False: somebody writes the catalog. Without a lock
- * file nobody has written it since it was copied, or since an earlier version did. */
+/* Takes the lock as a reader, shared with other readers. False: a store has the catalog open for
+ * writing. A catalog without a lock file was copied, or was written by an earlier version. */
 static bool catalog_lock_shared(store_catalog *catalog)
 {
     catalog->lock_file = catalog_open_lock(catalog, false);
@@ -117,7 +120,7 @@ static kvt_status catalog_make_file(store_catalog *catalog)
     return KVT_OK;
 }
 
-/* What SQLite keeps beside the catalog is a file, or is not there. */
+/* Refuses a catalog whose log, index or journal is no regular file. */
 static kvt_status catalog_check_beside(store_catalog *catalog)
 {
     static const struct {
@@ -138,8 +141,8 @@ static kvt_status catalog_check_beside(store_catalog *catalog)
     return KVT_OK;
 }
 
-/* Looks at what is there before SQLite does, which would carry the log over or throw it away. Lock
- * and log are found by the name, so a catalog has one. */
+/* Checks the catalog's files before SQLite opens them, because SQLite would carry the log over or
+ * throw it away. Lock and log are found by the catalog's name, so a second name is refused. */
 static kvt_status catalog_check_files(store_catalog *catalog)
 {
     struct stat facts;
@@ -169,6 +172,7 @@ static kvt_status catalog_check_files(store_catalog *catalog)
     return status;
 }
 
+/* Opens the connection, without SQLite's own mutexes: one thread uses it at a time. */
 static kvt_status catalog_connect(store_catalog *catalog, const char *name, int flags)
 {
     int code = sqlite3_open_v2(name, &catalog->db, flags | SQLITE_OPEN_NOMUTEX, NULL);
@@ -176,9 +180,10 @@ static kvt_status catalog_connect(store_catalog *catalog, const char *name, int 
 }
 
 /*
- * Reading must leave nothing beside a catalog, but SQLite makes a -shm and a -wal file for any
- * database in WAL mode, unless it is told that the file does not change. That holds while no store
- * can open it, which the shared lock sees to, and no -wal file holds what belongs into it.
+ * Connects for reading without leaving a file beside the catalog. SQLite makes a -shm and a -wal
+ * file for any database in WAL mode, unless the connection says that the file does not change
+ * (immutable). The catalog does not change while the shared lock keeps stores from opening it and
+ * no -wal file holds rows that belong into it.
  */
 static kvt_status catalog_connect_unchanging(store_catalog *catalog)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * costs.c - what the store decides on: device and codec figures from the profile, or, for what the
- * profile lacks, from a brief measurement at open.
+ * costs.c - the figures of devices and codecs that the store decides with: from the profile, or,
+ * where the profile has none, from a brief measurement at open.
  *
  * A brief probe is coarser than `kvterrace profile devices`, but it is of this machine now; there
  * is no constant to fall back to. The disk may be busy at that moment: of a few repetitions the
@@ -42,6 +42,7 @@ typedef struct costs_probe {
     kvt_status status;
 } costs_probe;
 
+/* Fills the next request of the walk; the walk begins anew at the end of the range. */
 static void costs_fill_io(costs_probe *probe, uint32_t slot)
 {
     uint64_t index = probe->next++ % probe->requests_in_range;
@@ -51,6 +52,7 @@ static void costs_fill_io(costs_probe *probe, uint32_t slot)
                                 .buffer = probe->buffers + (size_t)slot * COSTS_REQUEST_BYTES};
 }
 
+/* Counts a request that ended, and keeps the first error. */
 static void costs_finish_io(costs_probe *probe, const kvt_io *io)
 {
     if (io->status != KVT_OK && probe->status == KVT_OK) probe->status = io->status;
@@ -98,12 +100,14 @@ static void costs_run(costs_probe *probe, uint32_t depth, uint64_t limit)
     }
 }
 
+/* Seconds from the first submission to the last completion, never 0. */
 static double costs_elapsed(const costs_probe *probe)
 {
     uint64_t ns = probe->last_ns - probe->first_ns;
     return ns == 0 ? 1e-9 : (double)ns * 1e-9;
 }
 
+/* Ascending, for qsort. */
 static int costs_compare(const void *left, const void *right)
 {
     double a = *(const double *)left, b = *(const double *)right;
@@ -131,6 +135,9 @@ static double costs_measure_latency(costs_probe *probe, uint64_t room, uint32_t 
     return latencies[COSTS_LATENCY_RUNS / 2];
 }
 
+/* Measures one direction: the seconds of a small request alone, and the bandwidth at depth. The
+ * seconds of a request are the latency less the time of its bytes. Bytes below head_bytes are not
+ * touched. */
 static kvt_status costs_probe_kind(kvt_device *device, kvt_io_kind kind, uint64_t head_bytes,
                                    kvt_affine *out)
 {
@@ -196,11 +203,13 @@ kvt_status costs_probe_device(kvt_device *device, bool blank, uint64_t head_byte
     out->probed = true;
     kvt_device_attach(device);
     kvt_status status = costs_probe_kind(device, KVT_IO_READ, head_bytes, &out->read);
-    /* Writing would destroy what the device holds; then reads stand for writes until profiled. */
+    /* Writing would destroy the content of a device that is not blank; the figures of reads stand
+     * for writes then, until the device is profiled. */
     out->write = out->read;
     if (status == KVT_OK && blank)
         status = costs_probe_kind(device, KVT_IO_WRITE, head_bytes, &out->write);
-    /* A sparse file on a file system that is nearly full: what is there serves all the same. */
+    /* A sparse file on a file system that is nearly full cannot be written in whole, and serves all
+     * the same. */
     if (status == KVT_E_SPACE && out->read.bytes_per_s > 0) {
         out->write = out->read;
         status = KVT_OK;

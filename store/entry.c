@@ -3,11 +3,14 @@
  * entry.c - the location table: handle -> entry, key -> entry, and the entry state machine. The
  * file decides no transition; it asserts that each one is legal.
  *
- *     ARRIVING ---> RESIDENT <---> MOVING          published; a change is planned, ends or aborts
- *        |   \         ^  \  \-------> QUARANTINED    a member is gone <---> is back
- *        |    STAGED --+   \             |
- *        v       v          v            v
- * LEAVING <------------------------------ removed; back to RESIDENT when an eviction aborts
+ *     from          to
+ *     ARRIVING      STAGED (handed over), RESIDENT (published), LEAVING
+ *     STAGED        RESIDENT (published), LEAVING (called off, or no plan succeeded)
+ *     RESIDENT      MOVING (a change is planned), LEAVING (an eviction is planned, or dropped),
+ *                   QUARANTINED (a member is gone)
+ *     MOVING        RESIDENT (published, or failed), LEAVING
+ *     LEAVING       RESIDENT (the eviction was aborted, or the copy is the place now)
+ *     QUARANTINED   RESIDENT (the member is back), LEAVING (dropped)
  *
  * Thread rule: the store's control lock.
  */

@@ -25,7 +25,7 @@ typedef struct health_list {
 } health_list;
 
 /* Counts an item, and fills it while the caller's array has room. The first item decides the
- * overall status, so the most serious failures are added first. A long name keeps its end. */
+ * overall status. A name that is too long keeps its end. */
 static void health_add(health_list *list, kvt_health_kind kind, const char *name, kvt_status status,
                        uint64_t since_ns, const char *text)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * learn_costs.c - what was learned of devices and codecs becomes the cost model of new options.
+ * learn_costs.c - turns learned figures of devices and codecs into the cost model of new options.
  *
  * The file gives no stored entry new options; learn_round.c does.
  *

@@ -27,6 +27,7 @@
 #define SIZE_FORGET 64u       /* records in other variants after which an estimate is forgotten */
 #define SIZE_LEAST  (1.0 / 4096)
 
+/* Whether an entry is of a kind: class and layout are equal, the number of tokens aside. */
 static bool size_is_kind(const learn_size_kind *kind, const store_entry *entry)
 {
     const kvt_layout *a = &kind->layout, *b = &entry->layout;
@@ -35,6 +36,7 @@ static bool size_is_kind(const learn_size_kind *kind, const store_entry *entry)
            a->order == b->order;
 }
 
+/* The kind of an entry, or NULL when no record of the kind is remembered. learn.lock held. */
 static const learn_size_kind *size_find(const store_learn *learn, const store_entry *entry)
 {
     for (uint32_t i = 0; i < LEARN_SIZE_KINDS; i++)
@@ -42,7 +44,8 @@ static const learn_size_kind *size_find(const store_learn *learn, const store_en
     return NULL;
 }
 
-/* The kind of an entry, in place of the one that no record came of for the longest time. */
+/* The kind of an entry. A new kind takes the place of the kind whose last record is the oldest.
+ * learn.lock held. */
 static learn_size_kind *size_acquire(store_learn *learn, const store_entry *entry)
 {
     learn_size_kind *oldest = &learn->sizes[0];
@@ -57,6 +60,7 @@ static learn_size_kind *size_acquire(store_learn *learn, const store_entry *entr
     return oldest;
 }
 
+/* Moves mean and spread towards a record's share; a forgotten estimate begins anew with it. */
 static void size_observe(learn_size *size, double share)
 {
     assert(share > 0 && share <= 1);

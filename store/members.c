@@ -53,8 +53,8 @@ static kvt_status members_find(kvt_store *store, const char *name, kvt_tier *tie
     return KVT_E_ARGUMENT;
 }
 
-/* Updates the policy's capacity of a tier, and the speeds that relayouts compare with. Lock held.
- */
+/* Updates the policy's capacity of a tier, and the speed that new entries are costed with. Lock
+ * held. */
 static void members_update_policy(kvt_store *store, kvt_tier tier)
 {
     assert(store_is_locked(store));

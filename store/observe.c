@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * observe.c - the calls that look at a store or tell it something: flush, explain, tenants,
+ * observe.c - the calls that look at a store or inform it: flush, explain, tenants,
  * observed quality, statistics.
  *
  * Thread rule: any thread.

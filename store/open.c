@@ -50,6 +50,7 @@ static kvt_status open_refuse_database(const open_state *state, const kvt_device
     return KVT_E_ARGUMENT;
 }
 
+/* Opens one device of a tier and adds it to the state. A device without a label is blank. */
 static kvt_status open_one_device(open_state *state, kvt_tier tier, uint32_t member,
                                   const kvt_device_config *config)
 {
@@ -84,7 +85,7 @@ static kvt_status open_one_device(open_state *state, kvt_tier tier, uint32_t mem
     return KVT_OK;
 }
 
-/* A tier without devices: one of its capacity, a GPU's memory or the host's. */
+/* Opens the memory of a tier that has a capacity and no device: a GPU's, or the host's. */
 static kvt_status open_plain_device(open_state *state, kvt_tier tier)
 {
     kvt_device_config config = {.struct_size = sizeof config,
@@ -107,6 +108,7 @@ static kvt_status open_plain_device(open_state *state, kvt_tier tier)
     return open_one_device(state, tier, 0, &config);
 }
 
+/* Opens the devices of all tiers, in the order of the options. */
 static kvt_status open_devices(open_state *state)
 {
     uint32_t count = 0;
@@ -139,8 +141,9 @@ static kvt_status open_devices(open_state *state)
     return KVT_OK;
 }
 
-/* Serials of this life: above those of all earlier ones by the epoch, and, where a catalog was
- * brought back from a copy or there is none, still unlike theirs by a random start. */
+/* Sets the first serial of this life. The epoch in the upper half puts it above the serials of all
+ * earlier lives. The random start in the lower half keeps it unlike serials of a life with the same
+ * epoch, as after a catalog was brought back from a copy. */
 static kvt_status open_serials(open_state *state)
 {
     uint32_t start;
@@ -151,6 +154,7 @@ static kvt_status open_serials(open_state *state)
     return KVT_OK;
 }
 
+/* Opens the catalog and takes its identity; without a catalog both are drawn for this life. */
 static kvt_status open_catalog(open_state *state)
 {
     const char *path = state->options->catalog_path;
@@ -169,7 +173,8 @@ static kvt_status open_catalog(open_state *state)
     return KVT_OK;
 }
 
-/* Drawn once for a catalog, else for this life; given, so that runs repeat. */
+/* Sets the secret of handles: from handle_seed, so that runs repeat; else the catalog's; else one
+ * drawn for this life. */
 static kvt_status open_secret(open_state *state)
 {
     entry_secret *secret = &state->store->secret;
@@ -190,12 +195,15 @@ static kvt_status open_secret(open_state *state)
 
 /* ---- costs ---- */
 
+/* The message for a device that cannot be measured. */
 static void open_say_measured(const open_state *state, const char *name, kvt_status status)
 {
     snprintf(state->message, state->message_size, "device %s: cannot be measured: %s", name,
              kvt_status_text(status));
 }
 
+/* Probes the devices that the profile has no figures of. A device whose content is given up is
+ * written, any other is only read. */
 static kvt_status open_measure(open_state *state)
 {
     for (uint32_t i = 0; i < state->device_count; i++) {
@@ -213,7 +221,8 @@ static kvt_status open_measure(open_state *state)
     return KVT_OK;
 }
 
-/* What the profile says of devices and codecs; the devices that it lacks are measured later. */
+/* Reads the profile's figures of devices and codecs. Devices without figures are marked, to be
+ * measured after everything that can refuse the open has passed. */
 static kvt_status open_costs(open_state *state)
 {
     kvt_cost_model *costs = &state->store->costs;
@@ -248,6 +257,8 @@ static kvt_status open_costs(open_state *state)
 
 /* ---- pools ---- */
 
+/* Makes the pool of a tier, which owns the tier's devices from then on, and folds their figures
+ * into the tier's costs. A tier without devices has no pool. */
 static kvt_status open_pool(open_state *state, kvt_tier tier)
 {
     tiers_member_options members[TIERS_MEMBERS_MAX];
@@ -297,6 +308,7 @@ static kvt_status open_pool(open_state *state, kvt_tier tier)
 
 /* ---- policy ---- */
 
+/* The part of the policy's configuration that needs no device. */
 static void open_fill_policy(const kvt_store_options *options, kvt_policy_config *config)
 {
     kvt_policy_config_init(config);
@@ -312,6 +324,7 @@ static void open_fill_policy(const kvt_store_options *options, kvt_policy_config
     config->allocator.resize = kvt_memory_resize;
 }
 
+/* Opens the policy with the pools' capacities and the costs of the tiers. */
 static kvt_status open_policy(open_state *state)
 {
     kvt_policy_config config;
@@ -342,14 +355,14 @@ static kvt_status open_policy(open_state *state)
     return status;
 }
 
-/* What can be refused without touching a device is refused before one is touched: a failed open
- * must not have taken anything over. */
+/* Refuses capacities and policy settings before a byte is written to a device: a failed open must
+ * not have taken a device over. The policy's settings are checked by opening a trial policy. */
 static kvt_status open_preflight(open_state *state)
 {
     const kvt_store_options *options = state->options;
     kvt_policy_config config;
     uint64_t sums[KVT_TIER_COUNT] = {0};
-    /* A device has whole blocks of what is asked for; a tier of as much as was asked means all. */
+    /* A device rounds its capacity down to whole blocks, so a tier may ask for that much more. */
     uint64_t odd[KVT_TIER_COUNT] = {0};
     for (uint32_t i = 0; i < state->device_count; i++) {
         sums[state->devices[i].tier] += state->devices[i].device->facts.capacity_bytes;
@@ -377,6 +390,7 @@ static kvt_status open_preflight(open_state *state)
 
 /* ---- catalog writer and recovery ---- */
 
+/* Syncs the SSD pool before a batch of the catalog, and queues wear that is due. */
 static kvt_status open_sync(void *context)
 {
     kvt_store *store = context;
@@ -392,6 +406,7 @@ static void open_release(void *context, tiers_location *location)
     tiers_pool_release(store->pools[KVT_TIER_SSD], location);
 }
 
+/* Recovers the catalog's entries, then starts the catalog's writer. */
 static kvt_status open_recover(open_state *state)
 {
     kvt_store *store = state->store;
@@ -412,6 +427,7 @@ static bool open_variant_is_kept(kvt_variant variant)
            (variant.codec == KVT_CODEC_LOSSLESS && variant.mode == KVT_LOSSLESS_DENSE);
 }
 
+/* Refuses options that are out of range, with the first fault in the message. */
 static kvt_status open_check_options(const kvt_store_options *options, char *message,
                                      size_t message_size)
 {
@@ -456,9 +472,8 @@ static kvt_status open_check_options(const kvt_store_options *options, char *mes
     return KVT_E_ARGUMENT;
 }
 
-/* Makes the memory that records travel through, and lets the devices set it up for transfers. One
- * that has no use for it, or may not lock so much, transfers all the same; its engine says which.
- */
+/* Makes the staging arena and registers it with the devices. A device that cannot use it, or may
+ * not lock so much memory, transfers all the same; the name of its engine says so. */
 static void open_staging(open_state *state)
 {
     store_staging *staging = state->store->staging;
@@ -471,6 +486,8 @@ static void open_staging(open_state *state)
     }
 }
 
+/* The steps of an open, in the order of the file's head. The first failure ends them; the caller
+ * closes what was opened. */
 static kvt_status open_steps(open_state *state)
 {
     const kvt_store_options *options = state->options;
@@ -525,6 +542,7 @@ static kvt_status open_steps(open_state *state)
     return status;
 }
 
+/* Fills the members that follow from the options alone, and makes the locks. */
 static void open_fill_store(kvt_store *store, const kvt_store_options *options)
 {
     fork_guard_start();

@@ -20,7 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- what each setting fills ---- */
+/* ---- the member that each setting fills ---- */
 
 enum { STORE_WITH_PROFILE = 1, STORE_WITH_LADDER = 2 };
 
@@ -118,7 +118,7 @@ const char *kvt_striping_name(kvt_striping striping)
     return names[striping];
 }
 
-/* What kvt_store_options_read allocates. */
+/* The memory of kvt_store_options_read. */
 typedef struct options_owner {
     kvt_device_config *devices; /* of all tiers, grouped by tier */
     char **texts;
@@ -151,6 +151,7 @@ static const char *options_keep(options_owner *owner, const char *text, kvt_stat
     return copy;
 }
 
+/* The tier of a name; KVT_TIER_NONE for NULL and for an unknown name. */
 static int options_tier(const char *name)
 {
     for (int tier = KVT_TIER_HBM; name != NULL && tier < KVT_TIER_COUNT; tier++) {
@@ -168,7 +169,7 @@ static const char *options_device_text(kvt_config *config, options_owner *owner,
     return options_keep(owner, kvt_config_text(config, key), status);
 }
 
-/* What kind of back end a device has, for the settings that one kind alone has. */
+/* The kinds of a back end, as a mask, for settings that only some kinds have. */
 static uint32_t options_backend_modes(const char *backend)
 {
     if (strcmp(backend, "file") == 0) return DEVICE_FILE | DEVICE_DRIVE;
@@ -210,6 +211,7 @@ static kvt_status options_read_device(kvt_config *config, options_owner *owner, 
     return KVT_E_CONFIG;
 }
 
+/* The number of [device.NAME] sections. */
 static size_t options_count_devices(const kvt_config *config)
 {
     size_t count = 0;
@@ -252,6 +254,7 @@ static kvt_status options_read_devices(kvt_config *config, options_owner *owner,
     return KVT_OK;
 }
 
+/* Reads the [tier.NAME] sections of tiers that have a capacity or a device. */
 static kvt_status options_read_tiers(kvt_config *config, kvt_store_options *options, char *message,
                                      size_t message_size)
 {
@@ -296,6 +299,7 @@ static kvt_status options_profile_prefill(const char *path, const char *name, kv
     return status;
 }
 
+/* Reads the prefill model: from a CSV, from the profile, or the preset of a GPU. */
 static kvt_status options_read_prefill(kvt_config *config, options_owner *owner,
                                        kvt_store_options *options, char *message,
                                        size_t message_size)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rebuild.c - kvt_store_recover: a new catalog from what the SSD devices say of themselves.
+ * rebuild.c - kvt_store_recover: a new catalog from the labels and placement notes on the SSD
+ * devices.
  *
  *     labels -> which members count -> pool -> scan -> draft -> choose -> publish
  *
@@ -35,7 +36,7 @@ static kvt_status rebuild_open_device(rebuild_state *state, uint32_t member,
     char reason[256] = "";
     tiers_label_state found = TIERS_LABEL_FOREIGN;
     own.trim = false;
-    if (config->path != NULL) own.capacity_bytes = 0; /* what there is, if it was cut off too */
+    if (config->path != NULL) own.capacity_bytes = 0; /* the size it has, if it was cut off too */
     own.follow_symlinks = config->follow_symlinks || state->store->follow_symlinks;
     *options = tiers_member_options_of(config, NULL, 1, 1, NULL);
     options->reserved_head_bytes = TIERS_SUPERBLOCK_BYTES;
@@ -63,7 +64,7 @@ static kvt_status rebuild_open_device(rebuild_state *state, uint32_t member,
     return KVT_OK;
 }
 
-/* The store that most members belong to; of equals the one of the first of them. */
+/* Chooses the store that most members belong to; of equals the store of the first member. */
 static void rebuild_choose_store(rebuild_state *state, const tiers_superblock *labels)
 {
     kvt_recover_report *report = state->report;
@@ -108,6 +109,7 @@ static void rebuild_evaluate_labels(rebuild_state *state, const tiers_superblock
     }
 }
 
+/* Opens all devices and evaluates their labels. */
 static kvt_status rebuild_open_devices(rebuild_state *state)
 {
     tiers_superblock *labels = calloc(TIERS_MEMBERS_MAX, sizeof *labels);
@@ -139,7 +141,8 @@ static kvt_status rebuild_open_pool(rebuild_state *state)
     return status;
 }
 
-/* A member that is one epoch behind missed an open that served, when something was placed then. */
+/* Excludes the members that are one epoch behind, when a record of the newest epoch was found: the
+ * open of that epoch served, so these members missed it and are stale. */
 static void rebuild_evaluate_behind(rebuild_state *state)
 {
     kvt_recover_report *report = state->report;
@@ -156,6 +159,7 @@ static void rebuild_evaluate_behind(rebuild_state *state)
 
 /* ---- the call ---- */
 
+/* Refuses options without a catalog or without SSD devices. */
 static kvt_status rebuild_check(const rebuild_state *state)
 {
     const kvt_store_options *store = state->store;
@@ -172,6 +176,7 @@ static kvt_status rebuild_check(const rebuild_state *state)
     return KVT_E_ARGUMENT;
 }
 
+/* The steps in order. KVT_MISS: nothing was found, and the catalog is as it was. */
 static kvt_status rebuild_run(rebuild_state *state)
 {
     kvt_recover_report *report = state->report;
@@ -189,6 +194,7 @@ static kvt_status rebuild_run(rebuild_state *state)
     return status;
 }
 
+/* Whether every configured device was used and read in whole. */
 static bool rebuild_is_complete(const kvt_recover_report *report)
 {
     bool complete = report->unreadable_bytes == 0;
@@ -197,6 +203,7 @@ static bool rebuild_is_complete(const kvt_recover_report *report)
     return complete;
 }
 
+/* Closes everything; a draft that was not published is removed. */
 static void rebuild_close(rebuild_state *state)
 {
     rebuild_discard(state);

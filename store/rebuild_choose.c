@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rebuild_choose.c - which of the records that were found become entries.
+ * rebuild_choose.c - chooses which of the records that were found become entries.
  *
  * Newest serial first: the first record of a key that verifies is the key's entry, and the first
  * one that verifies has its extents. Claims are the pool's: what was adopted stays so to the end,
@@ -41,12 +41,14 @@ typedef struct choose_walk {
 
 /* ---- keys ---- */
 
+/* A hash of a key, never 0. Two keys with one hash count as one: the older record is lost. */
 static uint64_t choose_hash(const uint8_t key[32])
 {
     uint64_t hash = XXH3_64bits(key, 32);
     return hash != 0 ? hash : 1;
 }
 
+/* Whether a record of the key was recovered already. */
 static bool choose_has_key(const choose_walk *walk, uint64_t hash)
 {
     assert(walk != NULL);
@@ -57,6 +59,7 @@ static bool choose_has_key(const choose_walk *walk, uint64_t hash)
     return false;
 }
 
+/* Adds a hash to a table with a free slot; room is a power of two. */
 static void choose_put_key(uint64_t *keys, size_t room, uint64_t hash)
 {
     size_t at = hash & (room - 1);
@@ -65,6 +68,7 @@ static void choose_put_key(uint64_t *keys, size_t room, uint64_t hash)
     keys[at] = hash;
 }
 
+/* Adds a hash, doubling the table when it is half full. */
 static kvt_status choose_add_key(choose_walk *walk, uint64_t hash)
 {
     if (2 * (walk->key_count + 1) > walk->key_room) {
@@ -102,6 +106,7 @@ static bool choose_verify(const choose_job *job, kvt_record_info *info)
            memcmp(note.pool, job->note.pool, sizeof note.pool) == 0;
 }
 
+/* Counts a record as an entry, and adds its row to the draft unless this is a dry run. */
 static kvt_status choose_take(choose_walk *walk, const choose_job *job, const kvt_record_info *info)
 {
     kvt_recover_report *report = walk->state->report;

@@ -4,7 +4,7 @@
  * whole.
  *
  *     CATALOG.recovering     the draft; one that an interrupted rebuilding left is made anew
- *     CATALOG.damaged-N      what was there before, with its log; never removed here
+ *     CATALOG.damaged-N      the catalog of before, with its log; never removed here
  *
  * Thread rule: the caller's thread.
  */
@@ -23,6 +23,7 @@
 static const char *const write_suffixes[] = {"", "-wal", "-shm", "-lock"};
 enum { WRITE_BESIDE = sizeof write_suffixes / sizeof write_suffixes[0], WRITE_KEPT = 3 };
 
+/* Whether a file is there. Without memory the answer is yes, so that nothing is overwritten. */
 static bool write_exists(const char *path, const char *suffix)
 {
     char *name = NULL;
@@ -32,6 +33,7 @@ static bool write_exists(const char *path, const char *suffix)
     return there;
 }
 
+/* Whether a catalog or its log has this name. */
 static bool write_taken(const char *path)
 {
     return write_exists(path, "") || write_exists(path, "-wal");
@@ -50,6 +52,7 @@ kvt_status rebuild_hold_place(rebuild_state *state)
     return KVT_EXISTS;
 }
 
+/* Removes a draft with the files beside it. */
 static void write_remove(const char *path)
 {
     for (uint32_t i = 0; i < WRITE_BESIDE; i++) {
@@ -60,12 +63,14 @@ static void write_remove(const char *path)
     }
 }
 
+/* The draft's writer syncs no device before a batch. */
 static kvt_status write_sync(void *context)
 {
     (void)context;
     return KVT_OK; /* the records lie on their devices already */
 }
 
+/* The draft's writer frees a location; no pool takes extents back. */
 static void write_release(void *context, tiers_location *location)
 {
     (void)context;
@@ -127,8 +132,9 @@ void rebuild_discard(rebuild_state *state)
     state->held = NULL;
 }
 
-/* Renames the catalog that is there, and then what lies beside it: a log without its catalog is
- * refused by every open, a catalog without its log would pass for an older state. */
+/* Renames the present catalog first, and then the files beside it. A crash in between leaves a log
+ * without its catalog, which every open refuses; the other order would leave a catalog without its
+ * log, which would pass for an older state. */
 static kvt_status write_set_aside(rebuild_state *state)
 {
     const char *path = catalog_place(state->held);

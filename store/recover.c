@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * recover.c - takes over what the catalog lists when a store is opened.
+ * recover.c - takes over the entries that the catalog lists, when a store is opened.
+ *
+ *     row -> location checked -> extents adopted by the pool -> entry ARRIVING -> sorted, parents
+ *     first -> adopted by the policy -> RESIDENT
  *
  * Nothing is read from the devices: a record that rotted fails its first get. A row that cannot be
  * taken over is deleted and counted; its extents stay free.
@@ -26,6 +29,7 @@ typedef struct recover_walk {
     size_t drop_capacity;
 } recover_walk;
 
+/* Notes a row for deletion after the walk. False ends the walk: there is no memory. */
 static bool recover_note_drop(recover_walk *walk, const catalog_row *row)
 {
     if (walk->drop_count == walk->drop_capacity) {
@@ -44,6 +48,8 @@ static bool recover_note_drop(recover_walk *walk, const catalog_row *row)
 
 /* ---- rows on devices that were taken back empty ---- */
 
+/* Notes a row that touches a member in the mask. An unsound row is noted too, unless rows are only
+ * counted: such a row names no member that could be trusted. */
 static bool recover_visit_stale(void *context, const catalog_row *row)
 {
     recover_walk *walk = context;
@@ -103,7 +109,7 @@ typedef struct recover_item {
     store_place *place;
 } recover_item;
 
-/* What a walk has taken out of the catalog. */
+/* The items of one walk over the catalog, and the rows that could not be taken over. */
 typedef struct recover_list {
     recover_walk walk;
     kvt_layout layout; /* of the row whose scratch is known, */
@@ -115,8 +121,8 @@ typedef struct recover_list {
     size_t capacity;
 } recover_list;
 
-/* Gives back what a row holds. The row is still in the catalog, and stays there if this open fails.
- */
+/* Undoes the taking over of one row: entry, extents, ticket, place. The row itself is still in the
+ * catalog, and stays there if this open fails. */
 static void recover_forget(kvt_store *store, recover_item item)
 {
     assert(item.place != NULL && item.place->readers == 0);
@@ -127,6 +133,7 @@ static void recover_forget(kvt_store *store, recover_item item)
     free(item.place);
 }
 
+/* Copies a row's facts into its entry. */
 static void recover_fill_entry(store_entry *entry, const catalog_row *row)
 {
     entry->has_parent = row->has_parent;
@@ -197,6 +204,7 @@ static kvt_status recover_row(recover_list *list, const catalog_row *row, recove
     return KVT_OK;
 }
 
+/* Takes one row over, or notes it for deletion. False ends the walk: there is no memory. */
 static bool recover_visit(void *context, const catalog_row *row)
 {
     recover_list *list = context;
@@ -253,9 +261,10 @@ static bool recover_adopt(recover_list *list, recover_item item)
 }
 
 /*
- * What the pool has taken in, the policy has to take in too. Rows whose deletion was not committed
- * before a crash come back beside those that were to have their room, so that together they may
- * pass what the policy fills a tier with: the pool's capacity less what whole stripe units can
+ * Raises the policy's capacity of the SSD tier to the pool's, for the time of the recovery: the
+ * policy has to adopt every entry that the pool adopted. A row whose deletion was not committed
+ * before a crash comes back beside the entry that was to have its room. Together such rows may pass
+ * the policy's own capacity, which is less than the pool's by the bytes that whole stripe units can
  * leave unusable.
  */
 static void recover_open_capacity(kvt_store *store)
@@ -278,8 +287,8 @@ void recover_settle_capacity(kvt_store *store)
 }
 
 /*
- * One walk over the catalog in the order of its file: SQLite would sort whole rows, on disk when
- * they are many. Sorted here is what points to them.
+ * Walks over the catalog once, in the order of the file, and sorts the items in memory: SQLite
+ * would sort whole rows, on disk when they are many.
  */
 kvt_status recover_entries(kvt_store *store)
 {

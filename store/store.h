@@ -251,7 +251,7 @@ kvt_tier store_tier_of(const uint64_t bytes[KVT_TIER_COUNT]);
 /* Sum of a bytes vector. */
 uint64_t store_bytes_of(const uint64_t bytes[KVT_TIER_COUNT]);
 
-/* What the policy may fill a tier with: the pool's capacity, less what whole stripe units on
+/* The capacity that the policy plans with: the pool's, less the bytes that whole stripe units on
  * several members can leave unusable. */
 uint64_t store_policy_capacity(const kvt_store *store, kvt_tier tier);
 
@@ -270,13 +270,13 @@ void place_drain(kvt_store *store, store_place *place);
 
 /* ---- store_offer.c ---- */
 
-/* What the policy decides on for an entry: options holds KVT_OPTIONS_MAX, offer_out names them.
+/* Builds the offer of an entry to the policy: options holds KVT_OPTIONS_MAX, offer_out names them.
  * Lock held. */
 KVT_NODISCARD kvt_status store_offer(const kvt_store *store, const store_entry *entry,
                                      kvt_option *options, kvt_policy_entry *offer_out);
 
-/* The same at other figures than those of now, and with what a try has shown one variant of the
- * entry to take, or NULL. */
+/* The same at other figures than those of now, and with the measured size of one variant, or NULL.
+ */
 KVT_NODISCARD kvt_status store_offer_at(const kvt_store *store, const kvt_cost_model *figures,
                                         const store_entry *entry, const kvt_known_size *measured,
                                         kvt_option *options, kvt_policy_entry *offer_out);
@@ -319,7 +319,7 @@ store_queued_plan *plan_unqueue(kvt_store *store, uint32_t index);
 
 /* ---- executor.c ---- */
 
-/* Why a move failed. The executor is the one that knows; nobody else works it out. */
+/* Why a move failed. Only the executor knows the cause; its callers do not guess it. */
 typedef enum executor_cause {
     EXECUTOR_DONE = 0,
     EXECUTOR_ROOM,   /* pool or policy had no room for the record; no device said so */
@@ -372,8 +372,8 @@ void backoff_expire(kvt_store *store);
  * policy had none for it. */
 void backoff_note_failure(kvt_store *store, store_entry *entry, bool no_room);
 
-/* Lets what lacked only room into plans again, for a put that needs their room. False when there is
- * none. */
+/* Lets the entries that lacked only room into plans again, for a put that needs their room. False
+ * when there is none. */
 bool backoff_yield(kvt_store *store);
 
 /* A move of this entry was carried out: its next failure is its first. */
@@ -389,7 +389,7 @@ void backoff_note_tick(kvt_store *store, kvt_status status);
 /* ---- members.c ---- */
 
 /* Queues the wear of SSD members that wrote at least so much since the last time. Any thread: the
- * catalog's writer before a batch, and whoever closes beside it. */
+ * catalog's writer calls it before a batch, the closer beside it. */
 void members_note_wear(kvt_store *store, uint64_t bytes);
 
 /* ---- quarantine.c ---- */
@@ -398,8 +398,8 @@ void members_note_wear(kvt_store *store, uint64_t bytes);
 uint64_t quarantine_gone_members(kvt_store *store, kvt_tier tier);
 uint64_t quarantine_draining_members(kvt_store *store, kvt_tier tier);
 
-/* Looks whether a tier lost a member; then takes what lies on it out of the table and tells the
- * policy. Lock held; it is released while waiting for readers. */
+/* Looks whether a tier lost a member; then takes the member's entries out of the table and lowers
+ * the policy's capacity. Lock held; it is released while waiting for readers. */
 void quarantine_refresh_tier(kvt_store *store, kvt_tier tier);
 
 /* Whether a read of the place failed because its device was gone, and the device serves again: it
@@ -428,12 +428,12 @@ bool quarantine_reclaim(kvt_store *store, kvt_tier tier, uint64_t bytes);
  * later. Lock held; released while waiting for readers. */
 void quarantine_lose_members(kvt_store *store, kvt_tier tier, uint64_t members);
 
-/* Drops what is quarantined on members in the mask. Lock held; released while waiting for readers.
- */
+/* Drops the entries quarantined on members in the mask. Lock held; released while waiting for
+ * readers. */
 void quarantine_drop_members(kvt_store *store, kvt_tier tier, uint64_t members);
 
-/* Takes quarantined entries back whose devices all serve again. What memory is short for stays
- * where it is, and quarantine_round, in the background, tries again. No lock held. */
+/* Takes quarantined entries back whose devices all serve again. An entry that finds no memory stays
+ * quarantined, and quarantine_round, in the background, tries again. No lock held. */
 void quarantine_bring_back(kvt_store *store, kvt_tier tier);
 void quarantine_round(kvt_store *store, kvt_tier tier);
 
@@ -480,9 +480,9 @@ void relayout_note_get(kvt_store *store, store_entry *entry);
 /* New entries are costed with how fast the tier is now. Lock held. */
 void relayout_note_speed(kvt_store *store, kvt_tier tier);
 
-/* Moves what is queued, within the tiers' budgets, and what lies on draining members, within the
- * round's. insist: the policy's tick made no room, so what finds none on its way off a member is
- * dropped. In the background round; no lock held. */
+/* Moves queued objects within the tiers' budgets, and objects on draining members within the
+ * round's. insist: the policy's tick made no room, so an object that finds no room on its way off a
+ * member is dropped. In the background round; no lock held. */
 void relayout_round(kvt_store *store, bool insist, uint64_t *budget, uint32_t *moves_done);
 
 /* ---- copies.c ---- */
@@ -498,8 +498,8 @@ store_place *copies_detach(kvt_store *store, store_entry *entry);
 /* Drops an entry's copy, if any. Lock held; it is released while waiting for readers. */
 void copies_drop(kvt_store *store, store_entry *entry);
 
-/* Whether a move finds on the entry's copy what it would write; the copy is not dropped then until
- * it is let go. Lock held. */
+/* Whether the entry's copy is the record that a move would write. If so the copy is not dropped
+ * until copies_let_go. Lock held. */
 bool copies_hold(kvt_store *store, store_entry *entry, const kvt_move *move);
 void copies_let_go(kvt_store *store, store_entry *entry);
 
@@ -542,8 +542,8 @@ void persist_close(kvt_store *store, uint64_t deadline_ns);
 
 /* ---- persist_background.c ---- */
 
-/* Writes some of what is worth it into free room, within store.persist_rate. In the background
- * round; no lock held. */
+/* Writes some entries that are worth it into free room, within store.persist_rate. In the
+ * background round; no lock held. */
 void persist_round(kvt_store *store);
 
 /* ---- maintain.c ---- */
@@ -596,12 +596,12 @@ KVT_NODISCARD kvt_status recover_drop_stale(store_catalog *catalog, uint64_t mem
 KVT_NODISCARD kvt_status recover_count_rows(store_catalog *catalog, uint64_t members,
                                             uint64_t *count_out);
 
-/* Takes over what the catalog lists, dropping what cannot be. Before the catalog's writer starts.
- */
+/* Takes over the entries that the catalog lists, and drops the rows that cannot be taken over.
+ * Before the catalog's writer starts. */
 KVT_NODISCARD kvt_status recover_entries(kvt_store *store);
 
 /* Lowers the policy's capacity of the SSD tier, which a recovery has raised to the pool's, as far
- * as what is stored there allows. In the background round until it is down. Lock held. */
+ * as the entries stored there allow. In the background round until it is down. Lock held. */
 void recover_settle_capacity(kvt_store *store);
 
 /* ---- ladder.c ---- */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * transfer.h - transfers between staging and a tier that may outlast whoever started them.
+ * transfer.h - transfers between staging and a tier that may outlast their callers.
  *
  * Nothing takes an operation back that a device has. So whoever gives up waiting, at a deadline or
  * because a device does not answer, abandons transfer and staging; the last completion gives
