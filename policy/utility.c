@@ -16,6 +16,7 @@
 #include "policy/utility.h"
 
 #include <assert.h>
+#include <string.h>
 
 #define UTILITY_WORTHLESS  (-65536.0f) /* log2 density of a step that loses nothing */
 #define UTILITY_LOOK       4           /* entries in order that one choice compares */
@@ -608,6 +609,22 @@ static uint32_t utility_options_at(const kvt_policy *policy, const entry *e, int
     return options;
 }
 
+/* Whether a plan's steps lose so much less than a new entry gains that it takes their place. Room
+ * that they free beyond its need is not lost, and counts at the tier's price: so a tier of large
+ * forms, in which nothing can be coded smaller for want of room, gives way to smaller ones. */
+static bool utility_pays(const kvt_policy *policy, const tentative_plan *work, const entry *e,
+                         const step *put, const int64_t *before)
+{
+    double lost = work->spent;
+    for (int level = 0; level < LEVELS; level++) {
+        int64_t freed = work->room[level] - before[level];
+        int64_t spare = work->room[level] - (int64_t)entry_need(policy, e, put->to, level);
+        if (spare > freed) spare = freed;
+        if (spare > 0) lost -= policy->shadow_price[level] * (double)spare;
+    }
+    return lost < (put->gain - put->cost) / UTILITY_REPLACE;
+}
+
 /* The best option of some tier, best tier first, whose gain pays for its write and for the steps
  * that make its room. */
 static bool utility_place(kvt_policy *policy, tentative_plan *work, uint32_t index)
@@ -616,12 +633,15 @@ static bool utility_place(kvt_policy *policy, tentative_plan *work, uint32_t ind
     shadow_prices known = utility_prices(work->room, false);
     uint32_t tried = 0;
     step put = {.entry = index};
+    int64_t before[LEVELS];
+    memcpy(before, work->room, sizeof before);
     while (utility_next_option(policy, &known, e, &tried, &put)) {
-        work->budget = (put.gain - put.cost) / UTILITY_REPLACE;
-        put.cost = 0.0; /* it is in the budget */
-        if (room_make_for(policy, work, index, put.to) && work->spent < work->budget &&
-            tentative_add(policy, work, &put)) {
-            return true;
+        work->budget = (put.gain - put.cost) * UTILITY_REPLACE;
+        if (room_make_for(policy, work, index, put.to) &&
+            utility_pays(policy, work, e, &put, before)) {
+            put.cost = 0.0; /* it was in what the entry gains */
+            work->budget = UNLIMITED;
+            if (tentative_add(policy, work, &put)) return true;
         }
         tried |= utility_options_at(policy, e, option_home(entry_option(policy, e, put.to)));
         tentative_cut(policy, work, 0, 0.0);

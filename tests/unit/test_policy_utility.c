@@ -204,6 +204,26 @@ static void hot_and_small_stays_cold_and_large_goes(void **state)
     kvt_policy_close(policy);
 }
 
+/* A tier is full of large forms, and no entry there can be coded smaller for want of room. Entries
+ * of equal worth in a form of a fifth take their place, since the room left over is not lost. */
+static void large_forms_give_way_to_small_ones_of_equal_worth(void **state)
+{
+    (void)state;
+    kvt_policy_config config;
+    prepare(&config, 400, 0);
+    kvt_policy *policy = test_open(&config);
+    kvt_option options[3] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 1e-6),
+                             test_option(2, KVT_TIER_DRAM, 20, 1e-5)};
+    for (uint64_t handle = 1; handle <= 16; handle++)
+        if (admit(policy, SECOND + handle, handle, 0, options, 3) == KVT_OK)
+            test_carry_out(policy, &plan);
+    uint32_t stored = 0;
+    for (uint64_t handle = 1; handle <= 16; handle++)
+        stored += kvt_policy_option(policy, handle) != KVT_OPTION_NONE;
+    assert_true(stored >= 8); /* four in the large form */
+    kvt_policy_close(policy);
+}
+
 static void a_newcomer_worth_less_is_refused_but_remembered(void **state)
 {
     (void)state;
@@ -596,6 +616,7 @@ int main(void)
         cmocka_unit_test(greedy_is_within_one_step_of_brute_force),
         cmocka_unit_test(eviction_follows_the_density_order),
         cmocka_unit_test(hot_and_small_stays_cold_and_large_goes),
+        cmocka_unit_test(large_forms_give_way_to_small_ones_of_equal_worth),
         cmocka_unit_test(a_newcomer_worth_less_is_refused_but_remembered),
         cmocka_unit_test(recompute_wins_when_loading_is_slower),
         cmocka_unit_test(demotes_when_the_lower_tier_pays),
