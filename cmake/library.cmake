@@ -45,7 +45,20 @@ target_link_libraries(kvterrace_static PRIVATE $<BUILD_INTERFACE:kvt_flags> ${KV
 target_include_directories(kvterrace_static INTERFACE
   $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 
-set(version_script ${CMAKE_SOURCE_DIR}/cmake/kvterrace.map)
+# The shared library exports the functions that the public headers declare, by name.
+file(GLOB public_headers CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/include/kvterrace/*.h)
+set(public_names)
+foreach(header ${public_headers})
+  file(READ ${header} text)
+  string(REGEX MATCHALL "\nKVT_API [^;(]*[ *]kvt_[a-z0-9_]*\\(" declarations "${text}")
+  foreach(declaration ${declarations})
+    string(REGEX REPLACE ".*[ *](kvt_[a-z0-9_]*)\\($" "    \\1;\n" name "${declaration}")
+    string(APPEND public_names "${name}")
+  endforeach()
+endforeach()
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${public_headers})
+set(version_script ${CMAKE_BINARY_DIR}/kvterrace.map)
+configure_file(cmake/kvterrace.map.in ${version_script} @ONLY)
 add_library(kvterrace_shared SHARED)
 kvt_add_rooms(kvterrace_shared ${KVT_LIBRARY_ROOMS})
 set_target_properties(kvterrace_shared PROPERTIES OUTPUT_NAME kvterrace EXPORT_NAME kvterrace
