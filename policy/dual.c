@@ -8,8 +8,10 @@
  * every rounding goes up, so that no placement is worth more than the bound by an error of sums.
  *
  * No decision depends on the bound or its prices. It says how far the engine is from the best that
- * anybody could do with the same rates, which is what the gaps of kvt_policy_bound report.
+ * anybody could do with the same rates, which is what the gaps of dual_bound report.
  */
+#include "policy/dual.h"
+
 #include "policy/dual_instance.h"
 
 #include <assert.h>
@@ -342,7 +344,7 @@ static double dual_prove(const dual_instance *instance, const double price[LEVEL
 
 /* Finds the prices, proves the bound at the best of them, and names the gaps. The prices are
  * kept: the next search starts from them. */
-static void dual_search(kvt_policy *policy, dual_instance *instance, kvt_policy_bound *bound_out)
+static void dual_search(kvt_policy *policy, dual_instance *instance, dual_bound *bound_out)
 {
     const dual_view view = {instance};
     price_search search = {.ask = dual_ask,
@@ -376,7 +378,7 @@ static void dual_search(kvt_policy *policy, dual_instance *instance, kvt_policy_
 
 /* Copies the entries into arrays first, so that the many passes read nothing that they do not
  * need. */
-kvt_status kvt_policy_solve(kvt_policy *policy, uint64_t now_ns, kvt_policy_bound *bound_out)
+kvt_status dual_solve(kvt_policy *policy, uint64_t now_ns, dual_bound *bound_out)
 {
     assert(policy != NULL && bound_out != NULL);
     memset(bound_out, 0, sizeof *bound_out);

@@ -5,7 +5,8 @@
  * The file needs no engine, so an executor, a log or a test can check plans with it. It cannot know
  * whether a plan is good, or whether an entry is really where the plan says. Any thread.
  */
-#include "kvterrace/policy.h"
+#include "policy/plan.h"
+
 #include "policy/number.h"
 
 #include <assert.h>
@@ -82,9 +83,8 @@ static const char *plan_carry_out(const kvt_move *move, uint64_t held[KVT_TIER_C
 }
 
 /* Carries the plan out on a copy of the ledger, move by move, and stops at the first fault. */
-kvt_status kvt_plan_check(const kvt_plan *plan, const uint64_t used[KVT_TIER_COUNT],
-                          const uint64_t capacity[KVT_TIER_COUNT], char *message,
-                          size_t message_size)
+kvt_status plan_check(const kvt_plan *plan, const uint64_t used[KVT_TIER_COUNT],
+                      const uint64_t capacity[KVT_TIER_COUNT], char *message, size_t message_size)
 {
     assert(plan != NULL);
     text out;

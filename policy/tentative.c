@@ -11,6 +11,7 @@
  * other plan may rely on it.
  */
 #include "policy/engine.h"
+#include "policy/plan.h"
 
 #include <assert.h>
 #include <string.h>
@@ -194,7 +195,7 @@ static void tentative_check(const kvt_policy *policy, const tentative_plan *work
         capacity[level + 1] = policy->capacity[level];
     char message[128];
     kvt_status status =
-        kvt_plan_check(work->plan, work->used_before, capacity, message, sizeof message);
+        plan_check(work->plan, work->used_before, capacity, message, sizeof message);
     assert(status == KVT_OK);
 #else
     (void)policy;

@@ -62,7 +62,7 @@ typedef struct policy_live_row {
     uint64_t seed;
     double primal, dual, solve_s;
     double solve_cpu_s;              /* of solve_s, what this thread worked */
-    double gap_solver, gap_counters; /* kvt_policy_bound */
+    double gap_solver, gap_counters; /* dual_bound */
     double gap_foresight; /* of the engine's placement at the drawn rates; NAN without a dual */
     uint64_t known;       /* entries that the dual counts */
     uint64_t calls, moves;

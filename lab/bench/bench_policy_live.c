@@ -5,6 +5,7 @@
  */
 #include "base/clock.h"
 #include "bench_policy.h"
+#include "policy/dual.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -205,9 +206,9 @@ static kvt_status live_run(live *run, double dual_true, policy_live_row *row)
     live_percentiles(run->access_ns, run->accesses, &row->access_ns_p50, &row->access_ns_p99);
     row->decisions = run->decisions;
     row->rooms = run->rooms;
-    kvt_policy_bound bound;
+    dual_bound bound;
     double begin = base_clock_seconds(), cpu_begin = base_cpu_seconds();
-    status = kvt_policy_solve(run->policy, run->now_ns, &bound);
+    status = dual_solve(run->policy, run->now_ns, &bound);
     row->solve_cpu_s = base_cpu_seconds() - cpu_begin;
     row->solve_s = base_clock_seconds() - begin;
     row->primal = bound.primal;

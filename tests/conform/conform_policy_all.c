@@ -10,7 +10,9 @@
  */
 #include "policy_support.h"
 
+#include "policy/dual.h"
 #include "policy/engine.h"
+#include "policy/plan.h"
 
 #include <stdio.h>
 
@@ -179,7 +181,7 @@ static void model_take_plan(model *m, const kvt_plan *plan, model_plan *place)
     char line[256];
     for (int tier = 0; tier < KVT_TIER_COUNT; tier++)
         capacity[tier] = m->config.tiers[tier].capacity_bytes;
-    if (kvt_plan_check(plan, m->claimed, capacity, line, sizeof line) != KVT_OK) {
+    if (plan_check(plan, m->claimed, capacity, line, sizeof line) != KVT_OK) {
         fail_msg("unsound plan: %s", line);
     }
     for (uint32_t i = 0; i < plan->count; i++)
@@ -497,7 +499,7 @@ static void model_set_tenant(model *m)
 static void model_advise(model *m)
 {
     double unit = (double)test_below(&m->dice, 1000) * 1e-3;
-    kvt_policy_bound bound;
+    dual_bound bound;
     kvt_status status;
     switch (test_below(&m->dice, 3)) {
     case 0: model_set_tenant(m); return;
@@ -505,7 +507,7 @@ static void model_advise(model *m)
         status = kvt_policy_set_prior(m->policy, 1 + (uint32_t)test_below(&m->dice, 4), unit);
         break;
     default:
-        status = kvt_policy_solve(m->policy, m->now_ns, &bound);
+        status = dual_solve(m->policy, m->now_ns, &bound);
         if (status == KVT_E_UNSUPPORTED) return;
         /* A capacity lowered below what is held, and options a limit has excluded since, are still
          * stored; else nothing stored beats the bound. */

@@ -7,6 +7,8 @@
  */
 #include "policy_support.h"
 
+#include "policy/dual.h"
+
 #include <math.h>
 
 #define HANDLES   24u
@@ -253,13 +255,13 @@ static void clocks_may_do_anything(bench *b)
             test_carry_out(b->policy, &b->plan);
         }
         kvt_explanation told;
-        kvt_policy_bound bound;
+        dual_bound bound;
         kvt_status status = kvt_policy_explain(b->policy, times[at], 1, &told);
         if (status == KVT_OK) {
             assert_true(told.accesses_per_s >= 0.0 && told.accesses_per_s < 1e12);
             assert_true(told.last_access_age_seconds >= 0.0);
         }
-        status = kvt_policy_solve(b->policy, times[at], &bound);
+        status = dual_solve(b->policy, times[at], &bound);
         if (status != KVT_E_UNSUPPORTED) {
             assert_int_equal(status, KVT_OK);
             assert_true(bound.primal <= bound.dual && bound.dual < 1e12);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_policy_dual.c - no placement is worth more than kvt_policy_solve's dual: engines at work on
+ * test_policy_dual.c - no placement is worth more than dual_solve's dual: engines at work on
  * drawn instances, with entries refused, evicted, half-way, stored in other bytes than planned.
  *
  * The test keeps each entry's options and stored bytes itself, and adds up utilities in long
@@ -10,6 +10,7 @@
  */
 #include "policy_support.h"
 
+#include "policy/dual.h"
 #include "policy/engine.h"
 
 #include <stdio.h>
@@ -53,7 +54,7 @@ typedef struct drawn {
     known_entry entries[HANDLES_MOST + 1];
     item items[HANDLES_MOST];
     uint32_t item_count;
-    kvt_policy_bound bound;
+    dual_bound bound;
 } drawn;
 
 /* Exact in a float, so that the engine keeps what the test drew. */
@@ -239,7 +240,7 @@ static void drawn_make(drawn *x, uint32_t handles, uint32_t options_most, uint64
     uint32_t calls = 4 * handles + 10;
     for (uint32_t i = 0; i < calls; i++)
         drawn_call(x);
-    assert_int_equal(kvt_policy_solve(x->policy, x->now_ns, &x->bound), KVT_OK);
+    assert_int_equal(dual_solve(x->policy, x->now_ns, &x->bound), KVT_OK);
 }
 
 static void drawn_close(drawn *x)
@@ -298,7 +299,7 @@ static long double drawn_bound(const drawn *x)
 static void drawn_check(drawn *x, uint64_t seed)
 {
     long double primal = drawn_collect(x);
-    const kvt_policy_bound *bound = &x->bound;
+    const dual_bound *bound = &x->bound;
     long double off = (long double)bound->primal - primal;
     long double slack = 1e-12L * (long double)bound->dual;
     if (off > slack || off < -slack) {
@@ -381,8 +382,8 @@ static void what_was_refused_counts(void **state)
             assert_int_equal(kvt_policy_admit(policy, SECOND, &offer, &plan), KVT_REFUSED);
             assert_int_equal(kvt_policy_set_rate(policy, 2, 0.5), KVT_OK);
         }
-        kvt_policy_bound bound;
-        assert_int_equal(kvt_policy_solve(policy, SECOND, &bound), KVT_OK);
+        dual_bound bound;
+        assert_int_equal(dual_solve(policy, SECOND, &bound), KVT_OK);
         assert_int_equal(bound.entries, 2);
         assert_int_equal(bound.remembered, 1);
         /* 0.5 uses a second of 1 s each are stored, of 2 s each would be the best. */
@@ -484,7 +485,7 @@ static void all_of_many_entries_count(void **state)
     assert_int_equal(kvt_policy_ladder_add(x->policy, options, MANY_FORMS + 1, &number), KVT_OK);
     assert_int_equal(number, 1);
     many_fill(x);
-    assert_int_equal(kvt_policy_solve(x->policy, 2 * SECOND, &x->bound), KVT_OK);
+    assert_int_equal(dual_solve(x->policy, 2 * SECOND, &x->bound), KVT_OK);
     assert_int_equal(x->bound.entries, MANY);
     assert_true(x->bound.remembered > MANY / 4 && x->bound.remembered < MANY);
     for (int level = 0; level < LEVELS; level++)

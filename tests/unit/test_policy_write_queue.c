@@ -5,6 +5,7 @@
  */
 #include "policy_support.h"
 
+#include "policy/dual.h"
 #include "policy/engine.h"
 
 #include <math.h>
@@ -162,8 +163,8 @@ static void solving_lets_time_pass(void **state)
         assert_int_equal(admit(policy, 10 * SECOND, handle, 0, options, 2), KVT_OK);
         test_carry_out(policy, &plan);
     }
-    kvt_policy_bound bound;
-    assert_int_equal(kvt_policy_solve(policy, 20 * SECOND, &bound), KVT_OK);
+    dual_bound bound;
+    assert_int_equal(dual_solve(policy, 20 * SECOND, &bound), KVT_OK);
     assert_true(policy->write_queue_s[SSD_LEVEL] <= 0.0);
     kvt_policy_close(policy);
 }
