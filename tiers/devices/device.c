@@ -2,8 +2,8 @@
 /*
  * device.c - the asserting wrapper around every device, the table of back ends, and opening.
  *
- * Nothing else calls the pointers of kvt_device_ops. What a caller may get wrong is asserted here
- * once, so that back ends hold no argument checks; what the outside world may get wrong comes back
+ * Nothing else calls the pointers of kvt_device_ops. The wrapper asserts every rule that a caller
+ * could break, so that back ends hold no argument checks; a fault of the outside world comes back
  * as a status.
  *
  * Thread rule: one thread at a time per device; the table is constant.
@@ -113,6 +113,7 @@ kvt_status tiers_status_of_transfer(int os_error)
     return status == KVT_E_LOCKED || status == KVT_E_MEMORY ? KVT_E_IO : status;
 }
 
+/* Whether a text of the configuration is there and not empty. */
 static bool device_text_set(const char *text)
 {
     return text != NULL && text[0] != '\0';
@@ -156,6 +157,8 @@ static const kvt_device_ops *device_backend_find(const char *name)
     return NULL;
 }
 
+/* Opens the back end of the configuration, and wraps it with the throttle when it is capped. A sim
+ * device applies the caps itself, in virtual time. */
 static kvt_status device_open_checked(const kvt_device_config *config, kvt_device **device_out,
                                       char *message, size_t message_size)
 {

@@ -2,8 +2,8 @@
 /*
  * device_fault.c - fails, corrupts, tears, delays and refuses operations of the device it wraps.
  *
- * An operation takes a slot with an inner operation of its own. What shall happen to it is decided
- * once, at submit; then it is in one of these places:
+ * An operation takes a slot with an inner operation of its own. Its rule is decided once, at
+ * submit; then the operation is in one of these places:
  *
  *     submit -> inner device -> landed (until due_ns) -> handed on by reap
  *            |-> landed at once, when the rule keeps it from the inner device
@@ -51,7 +51,7 @@ typedef struct fault_device {
     pthread_mutex_t lock;
     fault_rule rules[TIERS_FAULT_RULES_MAX];
     uint32_t rule_count;
-    uint64_t clears; /* times that the rules were cleared: what hung before goes on */
+    uint64_t clears; /* times that the rules were cleared: operations that hung go on */
     bool gone;
     tiers_fault_counts counts;
     uint32_t slot_count;
@@ -60,6 +60,7 @@ typedef struct fault_device {
 
 static const kvt_device_ops fault_ops;
 
+/* Names the engine after the inner one, which may change at attach and with its buffers. */
 static void fault_name_engine(fault_device *fault)
 {
     snprintf(fault->base.facts.engine, sizeof fault->base.facts.engine, "%.25s+fault",
@@ -94,6 +95,7 @@ static void fault_close(kvt_device *device)
     free(fault);
 }
 
+/* The wrapper of a device; asserts that it is one. */
 static fault_device *fault_from(kvt_device *device)
 {
     assert(device != NULL && device->ops == &fault_ops);
@@ -143,6 +145,7 @@ void tiers_fault_counts_get(kvt_device *device, tiers_fault_counts *out)
     pthread_mutex_unlock(&fault->lock);
 }
 
+/* Whether the device was set gone. Takes the lock. */
 static bool fault_is_gone(fault_device *fault)
 {
     pthread_mutex_lock(&fault->lock);
@@ -151,6 +154,7 @@ static bool fault_is_gone(fault_device *fault)
     return gone;
 }
 
+/* Whether a rule is for this kind of operation and its range; bytes 0 means everywhere. */
 static bool fault_rule_matches(const tiers_fault_rule *rule, uint32_t kind, const kvt_io *io)
 {
     if ((rule->kinds & kind) == 0) return false;
@@ -180,6 +184,8 @@ static tiers_fault_rule fault_decide(fault_device *fault, uint32_t kind, const k
     return none;
 }
 
+/* Decides a read or write and counts it. A refusal as busy is not counted, because the caller
+ * submits the same operation again. */
 static tiers_fault_rule fault_decide_operation(fault_device *fault, const kvt_io *io)
 {
     bool is_read = io->kind == KVT_IO_READ;
@@ -197,6 +203,7 @@ static tiers_fault_rule fault_decide_operation(fault_device *fault, const kvt_io
     return rule;
 }
 
+/* Lets an operation hang until the rules are cleared the next time. */
 static void fault_hang(fault_device *fault, fault_slot *slot)
 {
     assert(slot->state == FAULT_FREE);
@@ -218,6 +225,7 @@ static bool fault_hang_over(fault_device *fault, uint64_t clears)
     return over;
 }
 
+/* A free slot, or NULL. */
 static fault_slot *fault_slot_acquire(fault_device *fault)
 {
     for (uint32_t i = 0; i < fault->slot_count; i++) {
@@ -226,6 +234,7 @@ static fault_slot *fault_slot_acquire(fault_device *fault)
     return NULL;
 }
 
+/* Notes that the inner operation has ended, and when its delay is over. */
 static void fault_slot_land(fault_slot *slot)
 {
     assert(slot->state == FAULT_INSIDE);
@@ -234,6 +243,7 @@ static void fault_slot_land(fault_slot *slot)
     if (slot->rule.action == TIERS_FAULT_DELAY) slot->due_ns += slot->rule.delay_ns;
 }
 
+/* Inverts one bit of the bytes that were read. */
 static void fault_flip(const kvt_io *io, uint64_t bit)
 {
     bit %= (uint64_t)io->bytes * 8;
@@ -262,7 +272,8 @@ static void fault_finish(fault_device *fault, fault_slot *slot)
     slot->state = FAULT_FREE;
 }
 
-/* Gives the inner device what the rule leaves of the operation. */
+/* Submits to the inner device the bytes that the rule leaves of the operation: none of a failed
+ * one, the head of a torn one. Without bytes the operation ends at once. */
 static kvt_status fault_pass(fault_device *fault, fault_slot *slot, const kvt_io *io)
 {
     uint32_t bytes = io->bytes;
@@ -309,7 +320,7 @@ static void fault_flush(kvt_device *device)
     kvt_device_flush(((fault_device *)device)->inner);
 }
 
-/* Passes on what no longer hangs. */
+/* Passes on the operations whose hang is over. */
 static void fault_resume(fault_device *fault)
 {
     for (uint32_t i = 0; i < fault->slot_count; i++) {
@@ -322,6 +333,7 @@ static void fault_resume(fault_device *fault)
     }
 }
 
+/* Takes completions from the inner device, waiting for the first up to timeout_ns. */
 static void fault_land(fault_device *fault, uint64_t timeout_ns)
 {
     kvt_io *done[32];
@@ -331,6 +343,7 @@ static void fault_land(fault_device *fault, uint64_t timeout_ns)
         fault_slot_land(done[i]->user);
 }
 
+/* Hands on the landed operations whose delay is over. */
 static size_t fault_release(fault_device *fault, kvt_io **done, size_t max, uint64_t now)
 {
     size_t count = 0;
@@ -362,6 +375,7 @@ static void fault_wait(fault_device *fault, uint64_t now, uint64_t deadline)
     }
 }
 
+/* Resumes, lands and hands on, until `min` operations were handed on or the time is over. */
 static size_t fault_reap(kvt_device *device, kvt_io **done, size_t min, size_t max,
                          uint64_t timeout_ns)
 {
@@ -378,6 +392,7 @@ static size_t fault_reap(kvt_device *device, kvt_io **done, size_t min, size_t m
     }
 }
 
+/* A sync that hangs blocks its caller, as a real one would. */
 static kvt_status fault_sync(kvt_device *device)
 {
     fault_device *fault = (fault_device *)device;

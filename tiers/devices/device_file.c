@@ -26,13 +26,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Where an open writes its one line. */
+/* The configuration of an open, and the place of its one-line message. */
 typedef struct file_opening {
     const kvt_device_config *config;
     char *message;
     size_t message_size;
 } file_opening;
 
+/* Writes the message of a refused open and returns the status. */
 static kvt_status file_refuse(const file_opening *opening, kvt_status status, const char *reason)
 {
     tiers_device_message(opening->message, opening->message_size, opening->config, "%s: %s",
@@ -65,6 +66,8 @@ static bool file_name_draft(const char *path, char *draft, size_t size)
     return length > 0 && (size_t)length < size;
 }
 
+/* Gives a new file its size: with blocks, or as a hole when it is sparse or the file system cannot
+ * allocate. Returns an errno, 0 when it worked. */
 static int file_allocate(const file_device *file, uint64_t capacity, bool sparse)
 {
     int refused = -1;
@@ -90,6 +93,8 @@ static int file_write_head(int fd)
     return 0;
 }
 
+/* Makes the draft of an absent file, with its size and without its content. The draft is locked
+ * before it is changed, because two opens may make the same one. */
 static kvt_status file_make(file_device *file, const file_opening *opening)
 {
     char draft[PATH_MAX];
@@ -129,7 +134,7 @@ static kvt_status file_make(file_device *file, const file_opening *opening)
     return KVT_OK;
 }
 
-/* ---- what is there ---- */
+/* ---- storage that exists ---- */
 
 /* Sets the capacity from the size that the storage has. */
 static kvt_status file_set_size(file_device *file, const file_opening *opening, uint64_t size)
@@ -152,12 +157,15 @@ static kvt_status file_set_size(file_device *file, const file_opening *opening, 
 
 enum { FILE_BUSY_NAP_NS = 50000000 };
 
+/* Whether this process has the file open as a device already. */
 static bool file_is_ours(const char *path)
 {
     struct stat facts;
     return stat(path, &facts) == 0 && tiers_claim_is_ours(facts.st_dev, facts.st_ino);
 }
 
+/* Opens a block device exclusively and reads its size. Waits for a device that a killed process
+ * still holds, but never for one of this process. */
 static kvt_status file_open_block(file_device *file, const file_opening *opening)
 {
     file->block = true;
@@ -194,9 +202,10 @@ static kvt_status file_open_block(file_device *file, const file_opening *opening
     return file_set_size(file, opening, size);
 }
 
+/* Opens and locks a regular file, and takes its size. */
 static kvt_status file_open_regular(file_device *file, const file_opening *opening, mode_t mode)
 {
-    /* root could write it all the same, but whoever made it read-only meant it. */
+    /* root could write a read-only file all the same; its owner did not mean that. */
     if ((mode & 0222) == 0) return file_refuse(opening, KVT_E_READ_ONLY, "read-only");
     file->fd = open(opening->config->path, O_RDWR | O_CLOEXEC);
     if (file->fd < 0) return file_refuse_errno(opening, errno);
@@ -207,8 +216,8 @@ static kvt_status file_open_regular(file_device *file, const file_opening *openi
     return file_set_size(file, opening, (uint64_t)facts.st_size);
 }
 
-/* A link that somebody put where a member is expected would have the store write elsewhere. Those
- * of udev are root's, and lead to block devices. */
+/* Refuses a symbolic link, which could lead the store's writes to another file. Links of udev are
+ * let through: root owns them, and they lead to block devices. */
 static kvt_status file_check_link(const file_opening *opening)
 {
     struct stat link, target;
@@ -223,6 +232,7 @@ static kvt_status file_check_link(const file_opening *opening)
                        "a symbolic link; store.follow_symlinks = yes opens what it leads to");
 }
 
+/* Opens the storage by its kind, or makes an absent file. */
 static kvt_status file_reach(file_device *file, const file_opening *opening)
 {
     struct stat facts;
@@ -278,6 +288,7 @@ static kvt_status file_fill(file_device *file, const file_opening *opening, void
     return KVT_OK;
 }
 
+/* Names the engine after what was achieved; attach and registration may change it. */
 static void file_name_engine(file_device *file)
 {
     static const char *const names[] = {[TIERS_QUEUE_INLINE] = "pread",
@@ -288,6 +299,8 @@ static void file_name_engine(file_device *file)
              tiers_queue_is_fixed(&file->queue) ? "+fixed" : "");
 }
 
+/* Closes the queue before the file that its ring uses, and gives up the claim while the file is
+ * open. */
 static void file_release(file_device *file)
 {
     tiers_queue_close(&file->queue);
@@ -321,7 +334,7 @@ static kvt_status file_set_up(file_device *file, const file_opening *opening, vo
     return KVT_OK;
 }
 
-/* Removes what this open has made, while it still holds the claim. */
+/* Removes the file or draft that this open has made, while it still holds the claim. */
 static void file_unmake(const file_device *file, const char *path)
 {
     char draft[PATH_MAX];
@@ -332,6 +345,7 @@ static void file_unmake(const file_device *file, const char *path)
     }
 }
 
+/* Opens the back end. A failed open removes the file that it made, and no other. */
 static kvt_status file_open(const kvt_device_config *config, kvt_device **device_out, char *message,
                             size_t message_size)
 {
@@ -409,6 +423,8 @@ static void file_wake(kvt_device *device)
     tiers_queue_wake(&((file_device *)device)->queue);
 }
 
+/* Makes writes durable. A file whose name was removed is gone, although its bytes can be written.
+ */
 static kvt_status file_sync(kvt_device *device)
 {
     file_device *file = (file_device *)device;

@@ -68,6 +68,7 @@ static uint32_t file_block_align(const file_device *file)
     return sector;
 }
 
+/* The alignment of a regular file: statx's where the kernel has it, else tried by a read. */
 static uint32_t file_regular_align(file_device *file, void *block)
 {
 #ifdef STATX_DIOALIGN
@@ -82,6 +83,8 @@ static uint32_t file_regular_align(file_device *file, void *block)
     return file_reads_sectors(file, block) ? FILE_SECTOR_BYTES_MIN : FILE_BLOCK_BYTES;
 }
 
+/* The alignment of requests: a power of two between a sector and 4 KiB. Through the page cache it
+ * is 4 KiB. */
 static uint32_t file_probe_align(file_device *file, void *block)
 {
     if (!file->direct) return FILE_BLOCK_BYTES;

@@ -2,9 +2,11 @@
 /*
  * device_hbm.c - a GPU's memory as a device: one allocation, and copies on two streams.
  *
- *     write   caller --memcpy--> pinned slot --stream 1--> GPU      (caller --stream 1--> GPU,
- *     read    GPU --stream 0--> pinned slot --memcpy--> caller       where its memory is
- * registered)
+ *     write              caller --memcpy--> pinned slot --stream 1--> GPU
+ *     read               GPU --stream 0--> pinned slot --memcpy--> caller
+ *     registered memory  caller --stream 1--> GPU, GPU --stream 0--> caller
+ *
+ *     slot    unused -> copy started, event recorded, in its stream's line -> event over -> unused
  *
  * Each direction has a stream, because a GPU has a copy engine for each. An operation records an
  * event behind its copy; reap asks the events of a stream in the order of submission and never
@@ -12,8 +14,8 @@
  * was announced (register_buffers) is pinned and copied from and to directly; all else goes through
  * a slot of pinned memory, because the driver copies pageable memory while its caller waits.
  *
- * A device that is to be emulated is memory of the host behind the throttle, and says so. Nobody
- * gets that unasked: a GPU that does not answer is an error.
+ * An emulated device is memory of the host behind the throttle, and its facts say so. A device is
+ * emulated only when the configuration asks for it; a GPU that does not answer is an error.
  *
  * Thread rule: as device_ops.h. The context is made current on whichever thread uses the device.
  */
@@ -36,8 +38,8 @@ enum {
     HBM_NAP_NS = 10000 /* a copy of 256 KiB over PCIe 4.0 x16 takes as long */
 };
 
-/* What PCIe 4.0 x16 carries in practice: emulated memory of a GPU is no faster than the real one.
- */
+/* The bandwidth of PCIe 4.0 x16 in practice, so that emulated memory of a GPU is no faster than the
+ * real one. */
 #define HBM_EMULATED_BYTES_PER_S UINT64_C(25000000000)
 
 typedef struct hbm_slot {
@@ -80,7 +82,7 @@ typedef struct hbm_device {
 
 /* ---- errors ---- */
 
-/* After these, nothing works any more in the process's context. */
+/* Whether an error means that nothing works any more in the process's context. */
 static bool hbm_is_fatal(int error)
 {
     switch (error) {
@@ -97,6 +99,8 @@ static bool hbm_is_fatal(int error)
     }
 }
 
+/* Ends an operation with a CUDA result. After a fatal error every later submission is KVT_E_GONE.
+ */
 static void hbm_finish(hbm_device *hbm, kvt_io *io, int error)
 {
     if (hbm_is_fatal(error)) hbm->gone = true;
@@ -104,7 +108,8 @@ static void hbm_finish(hbm_device *hbm, kvt_io *io, int error)
     tiers_io_finish(io, status, 0, base_clock_ns());
 }
 
-/* The context belongs to the process; which one is used is a matter of each thread. */
+/* Makes the context current on the calling thread. The context belongs to the process, but each
+ * thread chooses the one that it uses. */
 static int hbm_bind(hbm_device *hbm)
 {
     if (hbm->is_bound && pthread_equal(hbm->bound, pthread_self())) return HBM_SUCCESS;
@@ -116,6 +121,7 @@ static int hbm_bind(hbm_device *hbm)
 
 /* ---- opening and closing ---- */
 
+/* Unpins the regions that this device pinned, and forgets all. */
 static void hbm_forget_regions(hbm_device *hbm)
 {
     for (uint32_t i = 0; i < hbm->region_count; i++) {
@@ -126,6 +132,7 @@ static void hbm_forget_regions(hbm_device *hbm)
     hbm->region_count = 0;
 }
 
+/* Frees whatever an open got to; nothing is in flight. */
 static void hbm_close(kvt_device *device)
 {
     hbm_device *hbm = (hbm_device *)device;
@@ -146,7 +153,9 @@ static void hbm_close(kvt_device *device)
     free(hbm);
 }
 
-/* Everything that a copy needs. A CUDA error; what was made is hbm_close's. */
+/* Makes everything that a copy needs. Returns a CUDA error; hbm_close frees the parts that were
+ * made.
+ */
 static int hbm_set_up(hbm_device *hbm, uint32_t ordinal, uint64_t capacity)
 {
     const hbm_driver *driver = &hbm->driver;
@@ -171,6 +180,7 @@ static int hbm_set_up(hbm_device *hbm, uint32_t ordinal, uint64_t capacity)
     return error;
 }
 
+/* Sets the facts; the identity is the GPU's name and its place on the bus. */
 static int hbm_describe(hbm_device *hbm, const kvt_device_config *config, uint64_t capacity)
 {
     char name[64] = "";
@@ -190,6 +200,7 @@ static int hbm_describe(hbm_device *hbm, const kvt_device_config *config, uint64
     return error;
 }
 
+/* Opens a device on a GPU that is there. The driver library is the device's on success. */
 static kvt_status hbm_open_gpu(const kvt_device_config *config, const hbm_driver *driver,
                                kvt_device **device_out, char *message, size_t message_size)
 {
@@ -266,6 +277,7 @@ static kvt_status hbm_open(const kvt_device_config *config, kvt_device **device_
 
 /* ---- registered memory ---- */
 
+/* Whether the operation's buffer lies wholly in registered memory. */
 static bool hbm_is_pinned(const hbm_device *hbm, const kvt_io *io)
 {
     const unsigned char *buffer = io->buffer;
@@ -278,6 +290,8 @@ static bool hbm_is_pinned(const hbm_device *hbm, const kvt_io *io)
     return false;
 }
 
+/* Pins regions in place of those of before. When one cannot be pinned none is, and every operation
+ * goes through a slot. */
 static kvt_status hbm_register_buffers(kvt_device *device, const kvt_device_region *regions,
                                        uint32_t count)
 {
@@ -325,6 +339,7 @@ static int hbm_start(hbm_device *hbm, hbm_slot *slot)
     return error;
 }
 
+/* Starts a copy. The bytes of a staged write are copied into its slot first. */
 static kvt_status hbm_submit(kvt_device *device, kvt_io *io)
 {
     hbm_device *hbm = (hbm_device *)device;
@@ -354,7 +369,7 @@ static kvt_status hbm_submit(kvt_device *device, kvt_io *io)
     return KVT_QUEUED;
 }
 
-/* Collects what a stream has finished, in order. */
+/* Collects the copies that a stream has finished, in order. A staged read is copied out here. */
 static size_t hbm_collect(hbm_device *hbm, hbm_line *line, kvt_io **done, size_t max)
 {
     size_t count = 0;

@@ -149,6 +149,7 @@ static bool memory_is_huge(const memory_device *memory)
 
 /* ---- opening and closing ---- */
 
+/* Names the engine after the copy, the pages and the node that were achieved. */
 static void memory_name_engine(memory_device *memory)
 {
     char node[16] = "";
@@ -158,7 +159,7 @@ static void memory_name_engine(memory_device *memory)
              memory->stream_copy != NULL ? "+nt" : "", pages, node);
 }
 
-/* What can be said before anything is mapped. */
+/* Refuses a capacity or a node that cannot be had, before anything is mapped. */
 static kvt_status memory_check(const kvt_device_config *config, uint64_t capacity, node_cpus *cpus,
                                char *message, size_t message_size)
 {

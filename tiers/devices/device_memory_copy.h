@@ -2,8 +2,8 @@
 /*
  * device_memory_copy.h - copies for the memory device that leave the caches to others.
  *
- * A copy of 256 KiB and more goes around the caches (non-temporal stores): what is written to the
- * arena is not read soon, and what is read from it is more than the next cache level holds beside
+ * A copy of 256 KiB and more goes around the caches (non-temporal stores): bytes written to the
+ * arena are not read soon, and a read brings more bytes than the next cache level holds beside
  * everything else. The C library does the same, but only above a large share of the last level,
  * which a request never reaches.
  *

@@ -2,7 +2,7 @@
 /*
  * device_null.c - the device that keeps nothing: writes are dropped, reads give zeros.
  *
- * The no-op member of the family; it shows what a path costs without its device.
+ * The device without a cost of its own: it shows the cost of everything around a device.
  *
  * Thread rule: as device_ops.h.
  */

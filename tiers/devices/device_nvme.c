@@ -63,6 +63,7 @@ typedef struct nvme_opening {
     size_t message_size;
 } nvme_opening;
 
+/* Writes the message of a refused open and returns the status. */
 static kvt_status nvme_refuse(const nvme_opening *opening, kvt_status status, const char *reason)
 {
     tiers_device_message(opening->message, opening->message_size, opening->config, "%s: %s",
@@ -77,7 +78,7 @@ static kvt_status nvme_refuse_errno(const nvme_opening *opening, int os_error)
 
 /* ---- transfers ---- */
 
-/* One command by ioctl; its result as nvme_status_of_result reads it. */
+/* Sends one command by ioctl. Returns a negative errno, 0, or the drive's positive status. */
 static int32_t nvme_command(const nvme_device *nvme, struct nvme_passthru_cmd64 *command)
 {
     command->nsid = nvme->number;
@@ -85,11 +86,13 @@ static int32_t nvme_command(const nvme_device *nvme, struct nvme_passthru_cmd64 
     return result < 0 ? -errno : result;
 }
 
+/* The first logical block of an operation. */
 static uint64_t nvme_block_of(const nvme_device *nvme, const kvt_io *io)
 {
     return io->offset >> nvme->block_shift;
 }
 
+/* The number of blocks as a command has it: 0 means one. */
 static uint32_t nvme_blocks_less_one(const nvme_device *nvme, const kvt_io *io)
 {
     return (io->bytes >> nvme->block_shift) - 1;
@@ -108,6 +111,7 @@ static bool nvme_settle(kvt_device *device, kvt_io *io, int32_t result, uint32_t
     return true;
 }
 
+/* Transfers by blocking commands; an interrupted one is tried again. */
 static void nvme_run(kvt_device *device, kvt_io *io, uint32_t moved)
 {
     const nvme_device *nvme = (const nvme_device *)device;
@@ -125,6 +129,7 @@ static void nvme_run(kvt_device *device, kvt_io *io, uint32_t moved)
     tiers_io_finish(io, KVT_E_IO, EIO, base_clock_ns());
 }
 
+/* Fills a ring entry with the command of an operation. */
 static void nvme_prepare(kvt_device *device, struct io_uring_sqe *entry, const kvt_io *io,
                          uint32_t moved, int buffer_index)
 {
@@ -154,6 +159,7 @@ static const tiers_queue_calls nvme_queue_calls = {
 
 /* ---- opening ---- */
 
+/* Opens and claims the character device, and asks it for the number of its namespace. */
 static kvt_status nvme_reach(nvme_device *nvme, const nvme_opening *opening)
 {
     struct stat facts;
@@ -196,8 +202,8 @@ static void nvme_find_sibling(nvme_device *nvme)
     if (!fits || access(nvme->sysfs, F_OK) != 0) nvme->sysfs[0] = '\0';
 }
 
-/* Holds the sibling exclusively, as the back end file would. Where it has no node there is nobody
- * who could mount it. */
+/* Opens the sibling block device exclusively, as the back end file would. A sibling without a node
+ * cannot be mounted, so it needs no claim. */
 static kvt_status nvme_claim_sibling(nvme_device *nvme, const nvme_opening *opening)
 {
     char path[PATH_MAX];
@@ -217,6 +223,7 @@ static kvt_status nvme_claim_sibling(nvme_device *nvme, const nvme_opening *open
     return nvme_refuse_errno(opening, errno);
 }
 
+/* Reads one identify page. The bytes are the drive's and are not trusted. */
 static kvt_status nvme_identify(const nvme_device *nvme, const nvme_opening *opening, uint32_t what,
                                 uint8_t page[NVME_PAGE_BYTES])
 {
@@ -235,6 +242,7 @@ static kvt_status nvme_identify(const nvme_device *nvme, const nvme_opening *ope
     return status;
 }
 
+/* Sets the capacity: the configured one, or the namespace's, in whole pages. */
 static kvt_status nvme_set_size(nvme_device *nvme, const nvme_opening *opening, uint64_t size)
 {
     uint64_t wanted = opening->config->capacity_bytes;
@@ -246,6 +254,7 @@ static kvt_status nvme_set_size(nvme_device *nvme, const nvme_opening *opening, 
     return KVT_OK;
 }
 
+/* The largest request that neither the drive nor the kernel refuses. */
 static uint32_t nvme_request_bytes(const nvme_device *nvme, const nvme_controller *controller)
 {
     char folder[PATH_MAX];
@@ -261,7 +270,7 @@ static uint32_t nvme_request_bytes(const nvme_device *nvme, const nvme_controlle
     return tiers_limits_request_bytes(&limits, 1, NVME_REQUEST_BYTES_MAX);
 }
 
-/* Reads what the drive says of itself, and sets the facts from it. */
+/* Reads the drive's identify pages and sets the facts from them. */
 static kvt_status nvme_set_facts(nvme_device *nvme, const nvme_opening *opening,
                                  uint8_t page[NVME_PAGE_BYTES], uint64_t *drive_bytes_out)
 {
@@ -309,6 +318,7 @@ static bool nvme_sibling_has(const nvme_device *nvme, const char *folder, const 
     return found;
 }
 
+/* Names the engine after what was achieved; attach and registration may change it. */
 static void nvme_name_engine(nvme_device *nvme)
 {
     static const char *const names[] = {[TIERS_QUEUE_INLINE] = "ioctl",
@@ -318,6 +328,7 @@ static void nvme_name_engine(nvme_device *nvme)
              names[nvme->queue.kind], tiers_queue_is_fixed(&nvme->queue) ? "+fixed" : "");
 }
 
+/* The steps of an open: reach, claim the sibling, facts, marks of another use, queue. */
 static kvt_status nvme_set_up(nvme_device *nvme, const nvme_opening *opening, void *page)
 {
     uint64_t drive_bytes = 0;
@@ -339,6 +350,7 @@ static kvt_status nvme_set_up(nvme_device *nvme, const nvme_opening *opening, vo
     return KVT_OK;
 }
 
+/* Closes in the reverse order of the open; parts that were not opened are skipped. */
 static void nvme_release(nvme_device *nvme)
 {
     tiers_queue_close(&nvme->queue);

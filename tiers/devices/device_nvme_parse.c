@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * device_nvme_parse.c - identify pages and completion statuses; see device_nvme.h.
+ * device_nvme_parse.c - turns the bytes of identify pages into facts, and the results of commands
+ * into statuses. The file talks to no drive, so it is tested without one, also with hostile pages.
+ *
+ * Thread rule: pure.
  */
 #include "device_nvme.h"
 

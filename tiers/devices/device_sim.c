@@ -74,6 +74,7 @@ static void sim_close(kvt_device *device)
     free(device);
 }
 
+/* Decides the operation's finish at once: one server, first in, first out. */
 static kvt_status sim_submit(kvt_device *device, kvt_io *io)
 {
     sim_device *sim = (sim_device *)device;
@@ -87,6 +88,7 @@ static kvt_status sim_submit(kvt_device *device, kvt_io *io)
     return KVT_QUEUED;
 }
 
+/* Hands on everything that fits, and moves the clock to the finish of the last of them. */
 static size_t sim_reap(kvt_device *device, kvt_io **done, size_t min, size_t max,
                        uint64_t timeout_ns)
 {

@@ -13,6 +13,8 @@
 
 #include <assert.h>
 
+/* A thread: takes operations in the order of their submission until the queue stops and is empty.
+ * The lock is not held during a blocking call. */
 static void *threads_main(void *argument)
 {
     tiers_queue *queue = argument;

@@ -53,6 +53,7 @@ typedef struct throttle_device {
 
 static const kvt_device_ops throttle_ops;
 
+/* Names the engine after the inner one, which may change at attach. */
 static void throttle_name_engine(throttle_device *throttle)
 {
     snprintf(throttle->base.facts.engine, sizeof throttle->base.facts.engine, "%.22s+throttle",

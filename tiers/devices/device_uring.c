@@ -157,6 +157,7 @@ static int ring_find_region(const tiers_queue *queue, const void *buffer, uint32
     return inside < region->bytes && bytes <= region->bytes - inside ? (int)(low - 1) : -1;
 }
 
+/* The bytes of an operation that were moved so far. */
 static uint32_t ring_moved(const kvt_io *io)
 {
     return (uint32_t)io->device_word;
@@ -178,8 +179,9 @@ static void ring_queue(tiers_queue *queue, kvt_io *io)
     ring->queued_count++;
 }
 
-/* The kernel refuses to take entries for good. What it did not take is done by blocking calls, as
- * is everything from now on; what it took still completes through the ring. */
+/* Gives the ring up: the kernel refuses to take entries for good. Operations that it did not take
+ * are done by blocking calls, as is every later one; operations that it took still complete through
+ * the ring. */
 static void ring_break(tiers_queue *queue)
 {
     tiers_ring *ring = &queue->ring;
@@ -192,7 +194,8 @@ static void ring_break(tiers_queue *queue)
     }
 }
 
-/* Books what the kernel has taken, as its own head of the queue says. True if it took anything. */
+/* Books the entries that the kernel has taken, by its own head of the queue. True if it took any.
+ */
 static bool ring_book_taken(tiers_ring *ring)
 {
     uint32_t left = io_uring_sq_ready(&ring->uring);
@@ -206,14 +209,15 @@ static bool ring_book_taken(tiers_ring *ring)
     return taken != 0;
 }
 
-/* Decides what a refusal to take entries means. */
+/* Decides whether a refusal to take entries is passing, or ends the use of the ring. */
 static void ring_note_refusal(tiers_queue *queue, int result)
 {
     tiers_ring *ring = &queue->ring;
     bool passing = result >= 0 || result == -EINTR || result == -EAGAIN || result == -EBUSY ||
                    result == -ETIME;
-    /* Short of memory, or completions must be taken first: the next round tries again. But when
-     * nothing is in the kernel that could make room, refusing for ever is refusing. */
+    /* The kernel is short of memory, or completions must be taken first: the next round tries
+     * again. While no operation is in the kernel, none can make room, so such refusals are counted.
+     */
     ring->refusals = ring->kernel_count == 0 ? ring->refusals + 1 : 0;
     if (!passing || ring->refusals > RING_REFUSALS_MAX) ring_break(queue);
 }
@@ -262,13 +266,14 @@ static bool ring_settle(tiers_queue *queue, kvt_io *io, int32_t result)
     return false;
 }
 
-/* A completion of the poll: somebody woke the thread, or the poll has ended. */
+/* Books a completion of the poll: the thread was woken, or the poll has ended. */
 static void ring_note_wake(tiers_queue *queue, const struct io_uring_cqe *completion)
 {
     queue->ring.woken = true;
     if ((completion->flags & IORING_CQE_F_MORE) == 0) queue->device->wakes = false;
 }
 
+/* Collects the operations that blocking calls finished, then completions of the ring. */
 static size_t ring_collect(tiers_queue *queue, kvt_io **done, size_t max)
 {
     tiers_ring *ring = &queue->ring;
@@ -306,7 +311,7 @@ static void ring_wait(tiers_queue *queue, size_t wanted, uint64_t wait_ns)
     struct __kernel_timespec timeout = {.tv_sec = (int64_t)(wait_ns / 1000000000u),
                                         .tv_nsec = (int64_t)(wait_ns % 1000000000u)};
     struct io_uring_cqe *first = NULL;
-    /* What a broken ring holds is done already: its entries must never reach the kernel. */
+    /* The entries left in a broken ring were done by blocking calls and must never be submitted. */
     int result = ring->broken
                      ? io_uring_wait_cqes(&ring->uring, &first, (unsigned)wanted, &timeout, NULL)
                      : io_uring_submit_and_wait_timeout(&ring->uring, &first, (unsigned)wanted,

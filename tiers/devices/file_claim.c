@@ -33,6 +33,7 @@ static pthread_mutex_t claim_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t claim_once = PTHREAD_ONCE_INIT;
 static tiers_claim *claims;
 
+/* A fork waits for the list, so that the child never inherits a list that is being changed. */
 static void claim_before_fork(void)
 {
     pthread_mutex_lock(&claim_lock);
@@ -43,8 +44,9 @@ static void claim_in_parent(void)
     pthread_mutex_unlock(&claim_lock);
 }
 
-/* The lock ends with the parent, not with the last of its children. A file that carries data stays
- * open: its number must not come to mean another file to whoever still has it. */
+/* Closes lock files in a child, so that a lock ends with the parent and not with the last of its
+ * children. A file that carries data stays open, because the child's copies of the devices still
+ * use its number. */
 static void claim_in_child(void)
 {
     for (tiers_claim *claim = claims; claim != NULL; claim = claim->next) {
@@ -53,12 +55,13 @@ static void claim_in_child(void)
     pthread_mutex_unlock(&claim_lock);
 }
 
+/* Registers the handlers, once in a process. */
 static void claim_watch_forks(void)
 {
     (void)pthread_atfork(claim_before_fork, claim_in_parent, claim_in_child);
 }
 
-/* Lock held. */
+/* Whether a claim of this file is in the list. Lock held. */
 static bool claim_find(dev_t device, ino_t inode)
 {
     const tiers_claim *claim = claims;
@@ -90,6 +93,7 @@ static bool claim_enter(tiers_claim *claim)
     return !found;
 }
 
+/* Takes a claim out of the list. */
 static void claim_leave(tiers_claim *claim)
 {
     pthread_mutex_lock(&claim_lock);

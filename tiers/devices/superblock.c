@@ -57,12 +57,14 @@ typedef struct slot_reading {
     tiers_superblock label;
 } slot_reading;
 
+/* Writes a little-endian number. */
 static void slot_put(unsigned char *at, uint64_t value, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i++)
         at[i] = (unsigned char)(value >> (8 * i));
 }
 
+/* Reads a little-endian number. */
 static uint64_t slot_get(const unsigned char *at, size_t bytes)
 {
     uint64_t value = 0;
@@ -71,6 +73,7 @@ static uint64_t slot_get(const unsigned char *at, size_t bytes)
     return value;
 }
 
+/* Whether all bytes are 0. */
 static bool slot_is_zero(const unsigned char *at, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i++) {
@@ -79,6 +82,7 @@ static bool slot_is_zero(const unsigned char *at, size_t bytes)
     return true;
 }
 
+/* Fills a slot with a label and its checksum. */
 static void slot_encode(unsigned char *slot, const tiers_superblock *label, uint64_t sequence)
 {
     memset(slot, 0, SLOT_BYTES);
@@ -94,6 +98,8 @@ static void slot_encode(unsigned char *slot, const tiers_superblock *label, uint
     slot_put(slot + SLOT_AT_CHECKSUM, XXH3_64bits(slot, SLOT_AT_CHECKSUM), 8);
 }
 
+/* Judges a slot by its bytes. Magic and checksum decide first, so that a sound slot of a later
+ * version is never taken for damage. */
 static slot_reading slot_decode(const unsigned char *slot)
 {
     slot_reading reading = {.state = SLOT_DAMAGED};

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * watchdog.c - the thread that makes a watchdog call, and the caller who waits for it or abandons
- * it.
+ * watchdog.c - the thread that makes a watchdog call, and the caller that waits for the thread or
+ * abandons it. The file ends no call; a call that hangs keeps its thread until the device answers.
  *
- * Thread rule: `mutex` guards done and abandoned; progress and timeless are atomic. Whoever finds
- * the other side gone frees the call: the caller when run is done, else the thread.
+ *     running --- run returns -------> done       the caller joins the thread and frees the call
+ *        \------- no progress -------> abandoned --- run returns ---> late(state); the thread frees
+ *
+ * Thread rule: `mutex` guards done and abandoned; progress and timeless are atomic. Exactly one
+ * side frees the call: the caller when run is done, else the thread.
  */
 #include "watchdog.h"
 
@@ -42,6 +45,7 @@ void tiers_watchdog_suspend(void)
     if (watchdog_here != NULL) atomic_store(&watchdog_here->timeless, true);
 }
 
+/* Frees the call. The other side has gone. */
 static void watchdog_free(watched_call *self)
 {
     pthread_cond_destroy(&self->returned);
@@ -49,6 +53,7 @@ static void watchdog_free(watched_call *self)
     free(self);
 }
 
+/* The thread of one call: runs it, then cleans up if the caller has abandoned it. */
 static void *watchdog_main(void *argument)
 {
     watched_call *self = argument;

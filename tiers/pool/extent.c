@@ -4,8 +4,7 @@
  * (extent_bins.h). Nodes are linked by index so that their array may move.
  *
  *     inner node   offset[i] = the first offset below child[i]
- *     leaf         offset[i] of a free range, child[i] = its number in the bins, which know its
- * size
+ *     leaf         offset[i] of a free range, child[i] = its number in the bins
  *
  * A node is a few cache lines: a descent touches three or four of them where a binary tree would
  * touch twenty, and the neighbours of a range that comes back are next to its place.

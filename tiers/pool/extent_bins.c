@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * extent_bins.c - one treap per bin, their nodes linked by index; see extent_bins.h.
+ * extent_bins.c - the free ranges of a space by size: one treap per bin, the nodes linked by index,
+ * so that their array may move. The file knows no order by offset; extent.c keeps that.
  *
  * Priorities come from a counter through a mixing function: the same calls give the same treaps on
  * every machine, and no pattern of offsets can unbalance them. All walks are loops.
@@ -16,6 +17,7 @@ _Static_assert(BINS_COUNT % 64 == 0 && BINS_WORDS <= 64, "two levels of bits cov
 
 /* ---- which bin ---- */
 
+/* The bin of a size: exact up to BINS_EXACT grains, above in BINS_STEPS steps of each doubling. */
 static uint32_t bins_index(uint64_t grains)
 {
     assert(grains > 0);
@@ -27,12 +29,14 @@ static uint32_t bins_index(uint64_t grains)
     return BINS_EXACT + doubling * BINS_STEPS + step;
 }
 
+/* Marks a bin as filled in both levels of bits. */
 static void bins_set_filled(extent_bins *bins, uint32_t bin)
 {
     bins->filled[bin / 64] |= UINT64_C(1) << (bin % 64);
     bins->filled_words |= UINT64_C(1) << (bin / 64);
 }
 
+/* Marks a bin as empty; its word's bit falls with the last filled bin of the word. */
 static void bins_set_empty(extent_bins *bins, uint32_t bin)
 {
     assert(bin < BINS_COUNT && bins->root[bin] == 0);
@@ -66,6 +70,7 @@ static uint32_t bins_mix(uint64_t value)
     return (uint32_t)((value ^ (value >> 31)) >> 32);
 }
 
+/* The order inside a treap: by size, of equals by offset. */
 static bool bins_before(const bins_range *a, const bins_range *b)
 {
     return a->grains != b->grains ? a->grains < b->grains : a->offset < b->offset;
@@ -95,6 +100,7 @@ static void bins_link(extent_bins *bins, uint32_t *slot, uint32_t range)
     *high = 0;
 }
 
+/* Takes a range out of its treap and merges its two subtrees by priority. */
 static void bins_unlink(extent_bins *bins, uint32_t *slot, uint32_t range)
 {
     bins_range *ranges = bins->ranges;
@@ -140,6 +146,7 @@ void bins_free(extent_bins *bins)
     free(bins->ranges);
 }
 
+/* Puts a range into the bin of its size. */
 static void bins_insert(extent_bins *bins, uint32_t range)
 {
     uint32_t bin = bins_index(bins->ranges[range].grains);
@@ -147,6 +154,7 @@ static void bins_insert(extent_bins *bins, uint32_t range)
     bins_link(bins, &bins->root[bin], range);
 }
 
+/* Takes a range out of its bin, before its size may change. */
 static void bins_remove(extent_bins *bins, uint32_t range)
 {
     uint32_t bin = bins_index(bins->ranges[range].grains);

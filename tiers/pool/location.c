@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * location.c - where an object is: memory, consistency, and the flat form for the catalog.
+ * location.c - the location of an object: memory, consistency, and the packed bytes for the
+ * catalog.
  *
- * The flat form, little-endian:
+ * The packed bytes, little-endian:
  *
  *     0  u32 version (1)    4  u32 unit_bytes      8  u64 bytes
  *    16  u32 share_count   20  u32 extent_count
@@ -70,11 +71,14 @@ uint64_t tiers_location_units(uint64_t bytes, uint32_t unit_bytes)
     return bytes / unit_bytes + (bytes % unit_bytes != 0);
 }
 
+/* Whether a number of bytes is whole grains. */
 static bool location_on_grain(uint64_t value)
 {
     return value % TIERS_GRAIN_BYTES == 0;
 }
 
+/* Whether the shares name members in ascending order, none of them empty, and hold exactly the
+ * object's units. */
 static bool location_shares_sound(const tiers_location *location)
 {
     uint64_t units = tiers_location_units(location->bytes, location->unit_bytes);
@@ -90,6 +94,7 @@ static bool location_shares_sound(const tiers_location *location)
     return sum == units;
 }
 
+/* Whether an extent is whole grains, not empty, and does not wrap around. */
 static bool location_extent_sound(const tiers_extent *extent)
 {
     if (!location_on_grain(extent->offset) || !location_on_grain(extent->bytes)) return false;
@@ -118,8 +123,9 @@ kvt_status tiers_location_check(const tiers_location *location)
     return at == location->extent_count ? KVT_OK : KVT_E_CORRUPT;
 }
 
-/* ---- flat form ---- */
+/* ---- packed bytes ---- */
 
+/* Writes a little-endian number and returns the place behind it. */
 static uint8_t *location_put(uint8_t *at, uint64_t value, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i++)
@@ -127,6 +133,7 @@ static uint8_t *location_put(uint8_t *at, uint64_t value, size_t bytes)
     return at + bytes;
 }
 
+/* Reads a little-endian number and moves the place behind it. */
 static uint64_t location_get(const uint8_t **at, size_t bytes)
 {
     uint64_t value = 0;
@@ -136,6 +143,7 @@ static uint64_t location_get(const uint8_t **at, size_t bytes)
     return value;
 }
 
+/* The size of a packed location. */
 static size_t location_flat_bytes(uint32_t shares, uint32_t extents)
 {
     return LOCATION_HEAD_BYTES + (size_t)shares * LOCATION_SHARE_BYTES +

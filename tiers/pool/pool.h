@@ -90,9 +90,9 @@ KVT_NODISCARD kvt_status tiers_pool_open(const tiers_member_options *members, ui
 
 /*
  * Waits for transfers in flight, stops the workers, closes the devices. NULL allowed. False when a
- * device does not answer, which is waited for no longer than its timeout: its worker goes on
- * alone, with what is in flight and the memory under it, and closes the device and frees the pool
- * if the device ever answers. Abandoned transfers are released then, and not before.
+ * device did not answer within its timeout: its worker goes on alone, with the operations in flight
+ * and the memory under them, and closes the device and frees the pool if the device ever answers.
+ * Abandoned transfers are released then, and not before.
  */
 bool tiers_pool_close(tiers_pool *pool);
 
@@ -164,7 +164,7 @@ typedef void tiers_transfer_released(void *context);
  *                  +-- wait_until gave up -> abandon ---------+ then released is called
  *
  * Nothing takes an operation back that a device has: until it ends, the buffer may be read or
- * written. Whoever cannot wait so long abandons the transfer, and with it the buffer.
+ * written. A caller that cannot wait so long abandons the transfer, and with it the buffer.
  */
 typedef struct tiers_transfer {
     kvt_io_kind kind;
@@ -194,8 +194,8 @@ void tiers_transfer_start(tiers_pool *pool, tiers_transfer *transfer);
 /* The same for several, all of which are queued before their members are woken. */
 void tiers_transfers_start(tiers_pool *pool, tiers_transfer *transfers, uint32_t count);
 
-/* The same, but waits for room no longer than to an instant of CLOCK_MONOTONIC in nanoseconds; what
- * found none fails with KVT_E_TIMEOUT. */
+/* The same, but waits for room no longer than to an instant of CLOCK_MONOTONIC in nanoseconds; the
+ * parts that found none fail with KVT_E_TIMEOUT. */
 void tiers_transfer_start_until(tiers_pool *pool, tiers_transfer *transfer, uint64_t deadline_ns);
 
 /* Waits for it. KVT_OK; KVT_E_IO; KVT_E_GONE; KVT_E_SPACE; KVT_E_READ_ONLY; KVT_E_MEMORY. It has
@@ -222,8 +222,8 @@ KVT_NODISCARD kvt_status tiers_pool_transfer(tiers_pool *pool, kvt_io_kind kind,
                                              const tiers_location *location, void *buffer,
                                              uint64_t bytes);
 
-/* Makes finished writes durable on every serving member. One that fails to is retired, because what
- * it acknowledged before may be lost. KVT_OK; KVT_E_IO; KVT_E_GONE; KVT_E_MEMORY. */
+/* Makes finished writes durable on every serving member. A member whose sync fails is retired,
+ * because writes that it acknowledged may be lost. KVT_OK; KVT_E_IO; KVT_E_GONE; KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status tiers_pool_sync(tiers_pool *pool);
 
 typedef struct tiers_pool_facts {
@@ -248,7 +248,7 @@ typedef enum tiers_retired {
     TIERS_RETIRED_THREAD = 5        /* the worker's thread has ended inside the device */
 } tiers_retired;
 
-/* How one member is and what it has done. */
+/* The state of one member, and its counts. */
 typedef struct tiers_member_stats {
     char name[32];
     kvt_device_state state; /* new units go to a member that serves */
@@ -288,9 +288,9 @@ KVT_NODISCARD kvt_status tiers_pool_eject(tiers_pool *pool, uint32_t member,
                                           kvt_device **device_out);
 
 /* Puts a device into a member without one, or into the next new member. Extents that are held there
- * count as the device's: whoever wants an empty one releases them first. KVT_OK (the device is the
- * pool's); KVT_E_STATE (it has one); KVT_E_MISMATCH (another capacity than the extents were made
- * for); KVT_E_ARGUMENT (too many members, or unfit); KVT_E_MEMORY. */
+ * count as the device's: a caller that wants an empty one releases them first. KVT_OK (the device
+ * is the pool's); KVT_E_STATE (it has one); KVT_E_MISMATCH (another capacity than the extents were
+ * made for); KVT_E_ARGUMENT (too many members, or unfit); KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status tiers_pool_insert(tiers_pool *pool, uint32_t member,
                                            const tiers_member_options *options);
 

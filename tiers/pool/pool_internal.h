@@ -3,8 +3,12 @@
  * pool_internal.h - the pool's own data, for pool.c (life and transfers), pool_members.c (states
  * and figures) and reserve.c (space).
  *
- * Members are changed under `mutex`. A transfer reads its members without it: their workers stay
- * until the pool closes, and whoever holds a location has been under the mutex since they began.
+ *     members             changed under `mutex`; a transfer reads its members without it, because
+ *                         workers stay until the pool closes, and because the location in its hands
+ *                         was made under the mutex after its members had begun
+ *     transfers           their second block under `done_mutex`
+ *     late, pins          under `done_mutex`: a worker never takes `mutex`
+ *     holds, member_count, trimmed    atomic
  *
  * Lock order: `mutex` before a worker's mailbox; `done_mutex` is a leaf.
  */
@@ -54,19 +58,19 @@ struct tiers_pool {
     pool_member members[TIERS_MEMBERS_MAX];
 };
 
-/* Reads and writes reach it. */
+/* Whether reads and writes reach the member. */
 static inline bool pool_member_serves(const pool_member *member)
 {
     return member->worker != NULL && !tiers_worker_retired(member->worker);
 }
 
-/* New units go to it; the mutex is held. */
+/* Whether new units go to the member; the mutex is held. */
 static inline bool pool_member_takes(const pool_member *member)
 {
     return pool_member_serves(member) && !member->draining;
 }
 
-/* What placement counts on: bytes per second. The member has a worker. */
+/* The weight that placement counts on, in bytes per second. The member has a worker. */
 static inline double pool_member_weight(const pool_member *member)
 {
     return tiers_worker_weight(member->worker);
@@ -80,20 +84,22 @@ void pool_count_wear(pool_member *member);
 KVT_NODISCARD kvt_status pool_start_member(tiers_pool *pool, pool_member *member,
                                            const tiers_member_options *options);
 
-/* Returns the extents of locations that were released while transfers of them were in flight. Not
- * done where those end: a worker does not take the mutex. The mutex is held. */
+/* Returns the extents of locations that were released while transfers of them were in flight. The
+ * worker that ends the last transfer cannot do it, because a worker never takes the mutex. The
+ * mutex is held. */
 void pool_collect_late(tiers_pool *pool);
 
 /* Gives a range of a member's space back; the mutex is held. trim: nothing durable names it. */
 void pool_release_range(pool_member *member, tiers_range range, bool trim);
 
-/* Gives back what the member's worker has trimmed; the mutex is held. True when there was any. */
+/* Gives the range back that the member's worker has trimmed; the mutex is held. True when there was
+ * one. */
 bool pool_settle_trim(pool_member *member);
 
 /* The workers' spare function: one step of trimming. */
 tiers_worker_spare pool_trim_step;
 
-/* What is wrong with a member's options, or NULL. */
+/* The fault of a member's options, or NULL. */
 const char *pool_member_fault(const tiers_member_options *options);
 
 /* Budget and use of the members that take new units; the mutex is held. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * stripe.c - shares, deal order and the walk over one member's part; see stripe.h for the rules.
+ * stripe.c - shares of an object's units, the order in which units are dealt, and the walk over one
+ * member's part. The rules are in stripe.h. The file knows neither devices nor free space.
  *
  * Thread rule: pure functions over the caller's memory.
  */

@@ -13,13 +13,13 @@
  * flight are bounded in number by the device's depth and in bytes by the options.
  *
  * A device that has work and finishes none of it for the timeout is retired, and so is one
- * that loses an operation: older than the limit, and overtaken by two queues full of others. Who
- * waits looks after the device too, because the thread itself may be stuck in a blocking call.
- * Nothing in flight is ever given up: its job ends with its completion, if there will be one.
+ * that loses an operation: older than the limit, and overtaken by two queues full of others. Every
+ * waiting thread checks the device too, because the worker's thread may be stuck in a blocking
+ * call. Nothing in flight is ever given up: its job ends with its completion, if there will be one.
  *
  * A thread that ends inside its device, because the device's code ended it, retires its member.
- * What the device had not taken fails with KVT_E_GONE; what it had is abandoned by who waits for
- * it, as with a device that is unresponsive.
+ * Pieces that the device had not taken fail with KVT_E_GONE. Operations that it had are abandoned
+ * by their waiters, as with a device that is unresponsive.
  *
  * A run of pieces that fail, without one that succeeds, makes the worker read the device's first
  * grain; when that fails, too, the member is retired.
@@ -36,7 +36,7 @@
 
 typedef struct tiers_worker tiers_worker;
 
-/* What became of one member's part. */
+/* The outcome of one member's part of a transfer. */
 typedef struct tiers_job_result {
     kvt_status status;     /* first error */
     uint32_t member;       /* whose part it was */
@@ -50,8 +50,8 @@ typedef void tiers_job_finished(void *context, tiers_transfer *transfer,
                                 const tiers_job_result *result);
 
 /* Called on the worker's thread when it has nothing else to do and was asked to; the device may be
- * NULL. Returns whether to be called again. Takes no lock that somebody may hold who waits for the
- * worker. */
+ * NULL. Returns whether to be called again. Must take no lock that a thread may hold while it waits
+ * for the worker. */
 typedef bool tiers_worker_spare(void *context, tiers_worker *worker, kvt_device *device);
 
 typedef struct tiers_worker_options {
@@ -64,7 +64,7 @@ typedef struct tiers_worker_options {
     tiers_worker_spare *spare; /* NULL = none */
 } tiers_worker_options;
 
-/* The last thing that the thread of a worker does which nobody joined; it may free the worker. */
+/* The last call of an abandoned worker's thread, which no thread joins; it may free the worker. */
 typedef void tiers_worker_ended(void *context);
 
 /* Starts the thread; the device stays the caller's but is the worker's to use until the end.
@@ -76,8 +76,8 @@ KVT_NODISCARD kvt_status tiers_worker_start(kvt_device *device, const tiers_work
 /* Asks the thread to end when all jobs are done. */
 void tiers_worker_end(tiers_worker *worker);
 
-/* Waits until it has; the device is detached then. False when the device is unresponsive: the
- * thread stays with what is in flight and calls `ended` at last. */
+/* Waits until the thread has ended; the device is detached then. False when the device is
+ * unresponsive: the thread stays with the operations in flight and calls `ended` at last. */
 bool tiers_worker_join(tiers_worker *worker);
 
 /* Frees a worker whose thread has ended. NULL is allowed. */
@@ -90,14 +90,14 @@ void tiers_worker_free(tiers_worker *worker);
 KVT_NODISCARD kvt_status tiers_worker_queue(tiers_worker *worker, tiers_transfer *transfer,
                                             uint32_t share, uint64_t bytes, uint64_t deadline_ns);
 
-/* Makes the thread look for what was queued: once after all that a caller has for this worker and
- * others, because a thread that is woken may take the caller's processor. */
+/* Wakes the thread for queued jobs. A caller queues all its jobs, for other workers too, before it
+ * wakes a thread, because a thread that is woken may take the caller's processor. */
 void tiers_worker_call(tiers_worker *worker);
 
-/* Makes the thread look for jobs of cancelled transfers, which it ends. */
+/* Wakes the thread to end the jobs of cancelled transfers. */
 void tiers_worker_sweep(tiers_worker *worker);
 
-/* Looks after the device. True when the member is retired. */
+/* Checks the device's timeout. True when the member is retired. */
 bool tiers_worker_check(tiers_worker *worker);
 
 /* One request to make finished writes durable; begin on several workers lets their devices sync at
@@ -106,7 +106,7 @@ typedef struct tiers_worker_sync {
     uint64_t ticket;
 } tiers_worker_sync;
 
-/* The sync comes after what is in flight on the device. */
+/* Asks for a sync of the device after the operations that it has now. */
 void tiers_worker_sync_begin(tiers_worker *worker, tiers_worker_sync *sync);
 
 /* KVT_OK; KVT_E_IO; KVT_E_GONE, also when the device does not answer. */
@@ -116,7 +116,7 @@ KVT_NODISCARD kvt_status tiers_worker_sync_wait(tiers_worker *worker,
 /* Fails all jobs, present and future, with KVT_E_GONE; operations in flight still end. */
 void tiers_worker_retire(tiers_worker *worker, tiers_retired why);
 
-/* Fills what a worker knows of its member: why it is retired, what was moved, how fast. */
+/* Fills the worker's part of a member's statistics: retirement, bytes, bandwidths. */
 void tiers_worker_stats_get(const tiers_worker *worker, tiers_member_stats *out);
 
 bool tiers_worker_retired(const tiers_worker *worker);
@@ -141,10 +141,10 @@ uint64_t tiers_worker_moved_ns(const tiers_worker *worker);
 bool tiers_worker_idle(tiers_worker *worker);
 
 /*
- * Gives the worker another device, or NULL for none; the one that it had is the caller's again.
- * With NULL the worker is retired, with a device it serves and measures anew. Jobs stay queued
- * meanwhile; waits for what is in flight. The worker is retired, or has nothing to do. KVT_OK;
- * KVT_BUSY (the old device does not answer; nothing has changed).
+ * Gives the worker another device, or NULL for none; the old device is the caller's again. With
+ * NULL the worker is retired, with a device it serves and measures anew. Jobs stay queued
+ * meanwhile; the call waits for operations in flight. Before the call the worker is retired or has
+ * nothing to do. KVT_OK; KVT_BUSY (the old device does not answer; nothing has changed).
  */
 KVT_NODISCARD kvt_status tiers_worker_change_device(tiers_worker *worker, kvt_device *device,
                                                     const tiers_worker_options *options);

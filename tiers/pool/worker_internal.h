@@ -6,14 +6,14 @@
  *                       written by                      read by            guarded by
  *     mailbox           any thread; emptied by the      the thread         `mutex`
  *                       worker's thread
- *     life, timeout     the thread and who waits        both               `mutex`
+ *     life, timeout     the thread and its waiters      both               `mutex`
  *     accounts          the thread; pending_bytes and   any thread         atomic
  *                       jobs_queued also by a caller
  *                       that queues; why by any thread
  *     the rest          the thread                      the thread         its own
  *
  * An operation is in three accounts. pending_bytes counts it from queue to completion, flying_bytes
- * and in_flight from submit to completion; the differences are what still waits in the worker.
+ * and in_flight from submit to completion; the differences still wait in the worker.
  * in_flight also counts a blocking call that is under way, so that a member has work exactly when
  * in_flight is above 0, and progress counts each end of either: the two that the timeout watches.
  */

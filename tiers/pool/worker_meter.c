@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * worker_meter.c - spans, samples, averages and the weight's hysteresis; see worker_meter.h.
+ * worker_meter.c - turns completions into the weight of a member: spans, samples, averages, and the
+ * hysteresis of the weight. The file reads no clock; every instant is in an operation.
  *
- *     request --> span (busy, at most 25 ms) --> sample (10 ms or 16 requests) --> average -->
- * weight |                                                    | dropped when the device had too
- * little to do         time constant 0.1 s busy
+ *     requests -> span     busy time, at most 25 ms; dropped when the device had too little to do
+ *              -> sample   10 ms or 16 requests of spans
+ *              -> average  one of reads, one of writes; time constant 0.1 s of busy time
+ *              -> weight   follows after 4 samples and 0.3 s beyond 10 %, rests within 3 %
  *
  * Thread rule: as worker_meter.h.
  */
@@ -40,8 +42,8 @@ void tiers_meter_init(tiers_meter *meter, double read_bytes_per_s, double write_
 
 /* ---- weight ---- */
 
-/* What the reads are believed to do now: their average and, where only writes were seen since, the
- * loss of the writes' average. */
+/* The presumed bandwidth of reads: their average, lowered by the factor that writes have lost since
+ * the last sample of reads. Never below nominal / METER_FLOOR. */
 static double meter_target(const tiers_meter *meter)
 {
     double target = meter->bytes_per_s[KVT_IO_READ];
@@ -66,6 +68,8 @@ static bool meter_streak(tiers_meter *meter, bool speaks, uint64_t now_ns)
     return true;
 }
 
+/* Moves the weight by one sample. At rest the weight stays until the target is off for a streak;
+ * following, it takes each target until the target stayed close to an anchor for a streak. */
 static void meter_follow(tiers_meter *meter, uint64_t now_ns)
 {
     double target = meter_target(meter);
@@ -84,6 +88,7 @@ static void meter_follow(tiers_meter *meter, uint64_t now_ns)
 
 /* ---- samples ---- */
 
+/* Moves the average of one direction towards a sample, by a share of 0 to 1. */
 static void meter_average(tiers_meter *meter, kvt_io_kind kind, double bytes_per_s, double share)
 {
     /* The figure of the open may be a guess for writes; the first sample replaces it. */
@@ -92,6 +97,8 @@ static void meter_average(tiers_meter *meter, kvt_io_kind kind, double bytes_per
     meter->samples[kind]++;
 }
 
+/* Books a sample. With 7/8 of its bytes in one direction it moves that direction's average; a mixed
+ * sample scales both by the same factor. */
 static void meter_add_sample(tiers_meter *meter, uint64_t now_ns)
 {
     double reads = (double)meter->sample_bytes[KVT_IO_READ];
