@@ -85,18 +85,18 @@ void catalog_identity(const store_catalog *catalog, uint8_t pool_out[16], uint64
  * after it when an open has announced that, and did not come to its end. */
 uint64_t catalog_opening(const store_catalog *catalog);
 
-/* Before any label of this epoch is written: says durably that labels may carry it from now on.
- * What SQLite says. */
+/* Announces durably that labels may carry this epoch. Called before any label of it is written.
+ * Returns SQLite's failure as a status. */
 KVT_NODISCARD kvt_status catalog_announce(store_catalog *catalog, uint64_t epoch);
 
 /* Rows of an older version that were unsound when they were migrated by this open, and are gone. */
 uint64_t catalog_rows_dropped(const store_catalog *catalog);
 
-/* What the store's handles are mixed with: drawn when the catalog was made. */
+/* The secret of the store's handles, drawn when the catalog was made. */
 void catalog_secret(const store_catalog *catalog, uint8_t secret_out[16]);
 
-/* In a catalog that this open made, before catalog_start: it becomes that of a store whose devices
- * carry this id. What SQLite says. */
+/* Gives a catalog that this open made the id of the store whose devices it is for. Before
+ * catalog_start. Returns SQLite's failure as a status. */
 KVT_NODISCARD kvt_status catalog_adopt_pool(store_catalog *catalog, const uint8_t pool[16]);
 
 /* Before catalog_start: stores the epoch and the device list durably. */

@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fork_guard.c - see fork_guard.h. Thread rule: any thread. */
+/*
+ * fork_guard.c - counts the forks of this process, in the child, by a handler of pthread_atfork.
+ * The file knows no store; each store compares the count with its own (fork_guard.h).
+ *
+ * Thread rule: any thread.
+ */
 #include "store/fork_guard.h"
 
 #include <pthread.h>

@@ -17,7 +17,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What is left of the variants beside raw and lossless. */
+/* The variants that a ladder may add to raw and lossless. */
 #define LADDER_VARIANTS_MAX (KVT_VARIANTS_MAX - 2u)
 
 kvt_status ladder_open(kvt_store *store, const kvt_store_options *options, kvt_profile *profile,

@@ -65,7 +65,7 @@ typedef struct learn_size_kind {
     learn_size variants[KVT_VARIANTS_MAX]; /* in the order of the store's variants */
 } learn_size_kind;
 
-/* What was timed. */
+/* The kinds of seconds that are timed. */
 typedef enum learn_timing {
     LEARN_TIME_READ = 0, /* a member's part; the two of kvt_io_kind */
     LEARN_TIME_WRITE = 1,
@@ -174,8 +174,8 @@ void learn_note_size(kvt_store *store, const store_entry *entry, kvt_variant var
 void learn_size_shares(const kvt_store *store, const store_entry *entry,
                        double shares[KVT_VARIANTS_MAX]);
 
-/* What is known of the entry's own records: of the one that came out larger than planned last, and
- * of the one that is stored. Returns how many there are, at most LEARN_KNOWN_SIZES. Lock held. */
+/* The known sizes of the entry's own records: of the one that last came out larger than planned,
+ * and of the stored one. Returns how many there are, at most LEARN_KNOWN_SIZES. Lock held. */
 #define LEARN_KNOWN_SIZES 2u
 uint32_t learn_known_sizes(const store_entry *entry, kvt_known_size known[LEARN_KNOWN_SIZES]);
 

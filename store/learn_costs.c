@@ -12,8 +12,9 @@
 #include <math.h>
 
 #define LEARN_CODEC_OFF 0.25 /* a variant's seconds are off by more: its options are made anew */
-/* What decisions count on for one member: what was learned of it, else its weight, within the
- * bounds of the curve. */
+
+/* The figures of one member that decisions count on: the learned ones, else those of its weight,
+ * within the bounds of the curve. */
 static kvt_affine learn_member_figures(const learn_member *member, kvt_io_kind kind,
                                        double weight_bytes_per_s)
 {

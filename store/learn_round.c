@@ -59,7 +59,8 @@ static void learn_decay_tier(learn_tier *tier, double kept)
     }
 }
 
-/* What nothing was learned about since the last look comes closer to its curve. learn.lock held. */
+/* Moves the figures that no observation has touched since the last look towards their curves.
+ * learn.lock held. */
 static void learn_decay(kvt_store *store)
 {
     store_learn *learn = store->learn;

@@ -203,6 +203,7 @@ static void maintain_ends(void *argument)
     maintain_let_go(store);
 }
 
+/* The background's thread. */
 static void *maintain_background(void *argument)
 {
     kvt_store *store = argument;

@@ -68,6 +68,7 @@ static uint64_t observe_bucket_ns(uint32_t bucket)
     return (UINT64_C(16) + bucket % 16) << (octave - 4);
 }
 
+/* A quantile of the decision times, from the histogram's buckets. */
 static uint64_t observe_quantile(const uint64_t *times, double share)
 {
     uint64_t total = 0, seen = 0;

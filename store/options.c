@@ -348,6 +348,7 @@ static bool options_parse_layout(const char *text, kvt_layout *layout)
     return layout->dtype != KVT_DTYPE_OPAQUE;
 }
 
+/* Reads the settings of a ladder, which need a profile and a layout. */
 static kvt_status options_read_ladder(kvt_config *config, options_owner *owner,
                                       kvt_store_options *options, char *message,
                                       size_t message_size)

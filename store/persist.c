@@ -72,6 +72,7 @@ static int persist_compare_best(const void *left, const void *right)
     return (a->handle > b->handle) - (a->handle < b->handle);
 }
 
+/* The reverse order, for victims. */
 static int persist_compare_least(const void *left, const void *right)
 {
     return persist_compare_best(right, left);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * placement_note.c - the flat form of a placement note, little-endian, as docs/FORMAT.md has it.
+ * placement_note.c - packs and unpacks a placement note, little-endian, as docs/FORMAT.md has it.
  *
  * Thread rule: as placement_note.h.
  */

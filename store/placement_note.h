@@ -14,7 +14,7 @@
 
 #define PLACEMENT_NOTE_BYTES_MAX 4096u /* a header slot's: no longer note can be stored */
 
-/* What the catalog's row of a record knows and the record's own header does not. */
+/* The facts in the catalog's row of a record that the record's own header lacks. */
 typedef struct placement_note {
     uint8_t pool[16];
     uint64_t serial;
@@ -24,7 +24,7 @@ typedef struct placement_note {
     tiers_location *location;
 } placement_note;
 
-/* Writes the flat form. Its bytes; 0 when it is longer than capacity: then nothing is written. */
+/* Packs a note. Returns its bytes; 0 when it is longer than capacity: then nothing is written. */
 size_t placement_note_pack(const placement_note *note, void *target, size_t capacity);
 
 /* Reads the flat form and trusts no byte of it. The location is the caller's then, to be freed by

@@ -11,7 +11,7 @@
 
 struct store_staged;
 
-/* What is known of a put between two of its plans. */
+/* The state of a put between two of its plans. */
 typedef struct put_progress {
     kvt_variant larger_variant; /* the variant whose record came out larger than planned, */
     uint64_t larger_bytes;      /* and its size; 0 = none */

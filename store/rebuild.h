@@ -73,8 +73,8 @@ KVT_NODISCARD kvt_status rebuild_read_range(rebuild_read *read, uint32_t member,
 
 void rebuild_read_start(rebuild_state *state, rebuild_read *read, uint64_t bytes);
 
-/* What the pool says. A read whose device does not answer is left to the pool, and *read is NULL.
- */
+/* Waits for a read and returns the pool's status. A read whose device does not answer is left to
+ * the pool, and *read is NULL. */
 KVT_NODISCARD kvt_status rebuild_read_wait(rebuild_state *state, rebuild_read **read);
 
 /* ---- steps ---- */
@@ -94,10 +94,10 @@ bool rebuild_names_place(const tiers_location *location, uint32_t member, uint64
 KVT_NODISCARD kvt_status rebuild_choose(rebuild_state *state);
 
 /* Locks the place of the new catalog. KVT_OK; KVT_EXISTS (there is one, or its log, and it is not
- * to be replaced); what catalog_open says. */
+ * to be replaced); the statuses of catalog_open. */
 KVT_NODISCARD kvt_status rebuild_hold_place(rebuild_state *state);
 
-/* Makes the draft beside the place of the catalog. What catalog_open says. */
+/* Makes the draft beside the place of the catalog. Returns the statuses of catalog_open. */
 KVT_NODISCARD kvt_status rebuild_draft_open(rebuild_state *state);
 KVT_NODISCARD kvt_status rebuild_add_row(rebuild_state *state, const catalog_row *row);
 

@@ -4,19 +4,19 @@
  *
  * One arena of the whole bound, made and touched at open, in huge pages where the system has them.
  * It stays where it is while the store is open, so devices can set it up once for all transfers
- * (kvt_device_register_buffers). What does not fit into it comes from the heap: a request larger
- * than the bound, which is granted when nothing else is out, so that no single entry is too large
- * to move; scratch beyond the bound; and what finds the arena too fragmented. Requests are granted
- * in the order in which they came.
+ * (kvt_device_register_buffers). Requests that do not fit into the arena come from the heap: one
+ * larger than the bound, which is granted when nothing else is out, so that no single entry is too
+ * large to move; scratch beyond the bound; and a request that finds the arena too fragmented.
+ * Requests are granted in the order in which they came.
  *
  * A buffer that a device does not give up is abandoned: it counts no longer against the bound, so
  * that others go on, and comes back when the device answers. Devices have a bounded number of
  * operations, so a bounded number of buffers can be lost to them. Closed staging lives until the
  * last buffer has come back.
  *
- * Thread rule: own lock; take waits, give never does. A thread that holds a buffer and takes
- * another could wait for itself: an operation takes all it waits for in one call, and gives it back
- * before it waits for readers.
+ * Thread rule: own lock; acquire waits, release never does. A thread that holds a buffer and
+ * acquires another could wait for itself: an operation acquires all its staging in one call, and
+ * releases it before it waits for readers.
  */
 #ifndef STORE_STAGING_H
 #define STORE_STAGING_H

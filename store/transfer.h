@@ -2,9 +2,9 @@
 /*
  * transfer.h - transfers between staging and a tier that may outlast their callers.
  *
- * Nothing takes an operation back that a device has. So whoever gives up waiting, at a deadline or
- * because a device does not answer, abandons transfer and staging; the last completion gives
- * the staging back. It may come after the store was closed, so it touches staging alone.
+ * Nothing takes an operation back that a device has. A waiter that gives up, at a deadline or
+ * because a device does not answer, abandons transfer and staging; the last completion releases
+ * the staging. The completion may come after the store was closed, so it touches staging alone.
  *
  * Thread rule: any thread; no lock is held that the pool or staging takes.
  */
@@ -18,8 +18,9 @@
 #define TRANSFER_NO_DEADLINE                                                                       \
     UINT64_MAX /* no deadline; a timeout of the device still ends the wait */
 
-/* Who wants to know what a transfer asks of its members. Called by the thread that runs it, once it
- * was queued, and again with the parts' times when it has succeeded; under no lock. */
+/* Observes the parts of a transfer. The thread that runs the transfer calls `started` once the
+ * transfer was queued, and `finished`, with the parts' times, when it has succeeded; under no lock.
+ */
 typedef struct transfer_watch {
     void (*started)(void *context, const tiers_part *parts, uint32_t count);
     void (*finished)(void *context, const tiers_part *parts, uint32_t count, uint64_t started_ns);
