@@ -38,8 +38,8 @@ void tiers_device_init(kvt_device *device, const kvt_device_ops *ops,
 void tiers_device_message(char *message, size_t message_size, const kvt_device_config *config,
                           const char *format, ...) __attribute__((format(printf, 4, 5)));
 
-/* What an errno of an open or sync means to our callers; of a read or write, where only the
- * statuses of kvt_io.status can be. */
+/* The status of an errno: of an open or sync, and of a read or write, which has only the statuses
+ * of kvt_io.status. */
 kvt_status tiers_status_of_errno(int os_error);
 kvt_status tiers_status_of_transfer(int os_error);
 

@@ -3,8 +3,8 @@
  * device_signature.h - whether a drive carries a file system, an array member or a partition table
  * whose marks lie outside the place where our label goes.
  *
- * What begins in the first 8 KiB (partition tables, ext, XFS, swap, LVM, LUKS) is seen by whoever
- * reads the label (superblock.h); this looks for the rest.
+ * Marks in the first 8 KiB (partition tables, ext, XFS, swap, LVM, LUKS) are seen by the reading of
+ * the label (superblock.h); this file looks for the others.
  *
  * Thread rule: as device_ops.h.
  */
