@@ -3,9 +3,9 @@
  * config.c - the settings that a file and overrides gave, checked when they are given.
  *
  * A value is checked against its setting's kind the moment it is set, so reading one never fails.
- * Reading marks it used; what nobody read is reported by kvt_config_unused_at. The INI syntax is
- * inih's; its reader callback counts the lines, because inih does not hand them to the handler,
- * and refuses lines that inih would cut in two without saying so.
+ * Reading a value marks it used; kvt_config_unused_at reports the values that were not read. The
+ * INI syntax is inih's; its reader callback counts the lines, because inih does not hand them to
+ * the handler, and refuses lines that inih would cut in two without saying so.
  *
  * Thread rule: one thread at a time per object. This file knows no setting by name: settings.c.
  */
@@ -69,8 +69,8 @@ __attribute__((format(printf, 3, 4))) static void config_say(char *message, size
 #define CONFIG_QUOTE_CHARACTERS 60u
 #define CONFIG_QUOTE_BYTES      (4u * CONFIG_QUOTE_CHARACTERS + 4u)
 
-/* What a user wrote, for a message on a terminal: its head, and every byte that is not printable
- * ASCII as \xNN. Returns quoted. */
+/* Quotes a user's text for a message on a terminal: the head of the text, with every byte that is
+ * not printable ASCII as \xNN, so that no text controls the terminal. Returns quoted. */
 static const char *config_quote(const char *text, size_t length, char quoted[CONFIG_QUOTE_BYTES])
 {
     static const char digits[] = "0123456789abcdef";
@@ -115,6 +115,7 @@ const kvt_setting *base_setting_find(const char *key, size_t length)
     return NULL;
 }
 
+/* The value of a key, or NULL when it was not given. */
 static config_value *config_find_value(const kvt_config *config, const char *key)
 {
     for (size_t i = 0; config != NULL && i < config->value_count; i++) {
@@ -123,6 +124,7 @@ static config_value *config_find_value(const kvt_config *config, const char *key
     return NULL;
 }
 
+/* Makes room for one more item; the array doubles. */
 static kvt_status config_grow(void **items, size_t count, size_t *capacity, size_t item_bytes)
 {
     if (count < *capacity) return KVT_OK;
@@ -134,6 +136,7 @@ static kvt_status config_grow(void **items, size_t count, size_t *capacity, size
     return KVT_OK;
 }
 
+/* Whether a device's name has 1 to CONFIG_DEVICE_MAX letters, digits, '-' or '_'. */
 static bool config_device_name_fits(const char *name, size_t length)
 {
     if (length == 0 || length > CONFIG_DEVICE_MAX) return false;
@@ -296,6 +299,7 @@ kvt_status kvt_config_set(kvt_config *config, const char *assignment, char *mess
     return status;
 }
 
+/* Keeps the first fault of a reading, with its line. */
 static void config_fail(config_reading *reading, kvt_status status, const char *reason)
 {
     if (reading->status != KVT_OK) return;

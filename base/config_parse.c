@@ -112,6 +112,7 @@ static bool parse_read_decimal(const char *text, parse_decimal *out)
     return true;
 }
 
+/* The unit of a name, which is not terminated, or NULL. */
 static const parse_unit *parse_find_unit(const parse_unit *units, size_t count, const char *name,
                                          size_t length)
 {
@@ -140,6 +141,7 @@ static kvt_status parse_scaled(const char *text, const char *end, const parse_un
     return KVT_OK;
 }
 
+/* A number of bytes with its unit, up to `end`. */
 static kvt_status parse_bytes_until(const char *text, const char *end, uint64_t *bytes_out)
 {
     return parse_scaled(text, end, parse_byte_units,

@@ -42,12 +42,15 @@ static size_t nearest_distance(const char *a, size_t a_length, const char *b, si
     return rows[a_length % 3][b_length];
 }
 
+/* Takes a name as the best one so far when it is nearer than the last, and near at all: a third of
+ * the text's length in edits, at least one. */
 static void nearest_offer_span(nearest *search, const char *name, size_t length)
 {
     const size_t most = search->length / 3 > 0 ? search->length / 3 : 1;
     if (search->length > NEAREST_LENGTH || length > NEAREST_LENGTH || search->length < 2) return;
     size_t distance = nearest_distance(search->text, search->length, name, length);
-    /* Somebody who stopped in the middle of a word means the word. */
+    /* A text that is the beginning of a name counts as near, however much of the name is missing.
+     */
     if (distance > most && search->length >= 3 && length > search->length &&
         memcmp(search->text, name, search->length) == 0)
         distance = most;

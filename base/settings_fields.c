@@ -30,6 +30,8 @@ static uint64_t fields_choice(const char *text, const char *choices)
     return 0;
 }
 
+/* Stores a setting's value in its member, in the member's type. A setting without a standard value
+ * that was not given leaves the member as it is. */
 static void fields_store(kvt_config *config, const char *key, const settings_field *field,
                          void *target)
 {

@@ -38,6 +38,7 @@ static const status_entry status_table[] = {
     {KVT_E_CANCELLED, "KVT_E_CANCELLED", "stopped before it finished"},
 };
 
+/* The entry of a status, or NULL for a number that is none. */
 static const status_entry *status_find(kvt_status status)
 {
     for (unsigned i = 0; i < sizeof status_table / sizeof status_table[0]; i++) {
