@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * belady.c - see belady.h. A heap by next use holds what is resident; entries whose next use has
- * passed them by are stale and skipped, so a hit costs one insertion and no search.
+ * belady.c - the offline optimum for blocks of one size. A heap by next use holds the resident
+ * blocks. A hit inserts the block again with its new next use; the old item is stale and skipped
+ * when it comes up, so a hit costs one insertion and no search. One thread.
  */
 #include "belady.h"
 

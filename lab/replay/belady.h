@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * belady.h - the offline optimum for blocks of one size: keep what is used next. A bound on hit
- * ratios, not a policy. One thread.
+ * belady.h - the offline optimum for blocks of one size: evict the block whose next use is the
+ * farthest. A bound on hit ratios, not a policy. One thread.
  */
 #ifndef REPLAY_BELADY_H
 #define REPLAY_BELADY_H

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * block_offer.c - see block_offer.h: the layout, the place and the request of a block.
+ * block_offer.c - the layout, the place and the request of a block, as an offer to an engine has
+ * them. The options of the offer are the caller's. Pure; any thread.
  */
 #include "block_offer.h"
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bound.c - see bound.h: stays, forms, and the dual over them.
+ * bound.c - stays, their variants, and the Lagrangian dual over them: an upper bound on the seconds
+ * that any placement could save (bound.h).
  */
 #include "bound.h"
 

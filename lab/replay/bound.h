@@ -4,10 +4,10 @@
  * workload, whose Lagrangian dual no policy passes. Private to the room. One thread per instance.
  *
  * A stay is one item: a block that is kept from one use to the next (the interval bound), or over a
- * window with several uses (the static bound). It takes one form or none:
+ * window with several uses (the static bound). It takes one variant or none:
  *
- *     value(form) = recompute - uses * (load + decode) - min(loss_most, sense * loss)      seconds
- *     takes         span * bytes(form)                   of the tier's capacity * horizon
+ *     value(variant) = recompute - uses * (load + decode) - min(loss_most, sense * loss)   seconds
+ *     takes            span * bytes(variant)             of the tier's capacity * horizon
  *
  * docs/decisions/0007-regrets.md has why that bounds every policy of the simulator.
  */
@@ -51,7 +51,7 @@ typedef struct bound_instance {
     uint32_t count, room;
 } bound_instance;
 
-/* What the uses of a workload are worth; built once. */
+/* The values of a workload's uses; built once. */
 typedef struct bound_source {
     const replay_options *options;
     const replay_workload *workload;

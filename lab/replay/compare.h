@@ -112,7 +112,7 @@ void replay_compare_free(replay_compare_result *result);
 
 const char *replay_verdict_name(replay_verdict verdict);
 
-/* What heads a document beside the plan. */
+/* The head of a document, beside the plan. */
 typedef struct replay_compare_head {
     const char *version;
     const char *command;

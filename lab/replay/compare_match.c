@@ -44,7 +44,8 @@ size_t compare_pick(const compare_state *state, size_t floor)
     const compare_setup *wanted = &state->trials[floor].setup;
     size_t best = COMPARE_NONE;
     double least = 0.0, ttft, quality;
-    /* What loses nothing is matched by exact forms: others are as good on these seeds by chance. */
+    /* A contender without loss is matched by exact variants: a lossy one that is as good on these
+     * seeds is so by chance. */
     bool exact = compare_tuned(state, floor, &ttft, &quality) && quality >= 1.0;
     for (size_t i = 0; i < state->trial_count; i++) {
         const compare_setup *setup = &state->trials[i].setup;

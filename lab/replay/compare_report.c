@@ -2,8 +2,8 @@
 /*
  * compare_report.c - a comparison as JSON (schema "kvterrace-compare-1") and as tables.
  *
- * Times are seconds. What does not exist (no seed on which both contenders have a mean) is null.
- * One thread.
+ * Times are seconds. A figure that does not exist (no seed on which both contenders have a mean) is
+ * null. One thread.
  */
 #include "compare.h"
 

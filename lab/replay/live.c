@@ -195,7 +195,7 @@ static double live_prefill_after(const live_run *run, const replay_request *requ
 
 /*
  * How many of the matched blocks to load: the head that makes the first token earliest, as in the
- * simulation. What a load costs is the store's own prediction.
+ * simulation. The cost of a load is the store's own prediction.
  */
 static uint32_t live_choose(live_server *server, uint32_t matched, double *predicted_out)
 {
@@ -482,13 +482,13 @@ static kvt_status live_scale_prefill(live_run *run)
     return KVT_OK;
 }
 
-/* What was handed over ends, stored or not; the counters say which. */
+/* Waits until every put that was handed over has ended, stored or not; the counters say which. */
 static void live_settle_puts(live_run *run)
 {
     if (!live_is_interrupted(run)) (void)!kvt_flush(run->store);
 }
 
-/* What a store of the stated capacities would stage, shrunk. */
+/* The put staging of a store of the stated capacities, scaled as all capacities are. */
 static uint64_t live_put_staging(const kvt_store_options *store, double scale)
 {
     uint64_t capacity_bytes[KVT_TIER_COUNT] = {0};

@@ -15,8 +15,8 @@ typedef struct live_devices {
     uint32_t count;
 } live_devices;
 
-/* Notes which devices are blank. What cannot be looked at is not blank; opening the store says why.
- * KVT_OK; KVT_E_MEMORY. */
+/* Notes which devices are blank. A device that cannot be read is not blank; opening the store says
+ * why. KVT_OK; KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status live_devices_note(live_devices *devices, const kvt_store_options *store);
 
 /* Zeroes the labels on the devices that were blank and removes files that were absent: nothing of a

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * live_profile.c - see live_profile.h.
+ * live_profile.c - makes and removes a live run's own copy of the profile.
  *
  * A store that keeps what it learns writes its profile. The runs of a comparison are to begin alike
  * and to leave nothing behind, so each one has a copy.

@@ -8,7 +8,7 @@
  *     replay_print_json(&report, stdout);         or _text, _html
  *     replay_result_free(&result);                replay_workload_free(&workload);
  *
- * What is modelled in simulation (virtual time):
+ * The simulation models, in virtual time:
  *   - `servers` prefill instances behind one FIFO queue. A request holds its server from the start
  *     of its service to its first token; decoding runs elsewhere.
  *   - Each tier has one read path and one write path, affine: seconds per request + bytes over
@@ -139,8 +139,8 @@ void replay_options_free(replay_options *options);
  */
 KVT_NODISCARD kvt_status replay_normals_draw(uint64_t seed, uint64_t blocks, replay_normals *out);
 
-/* What a block's losses are multiplied with under options->sensitivity, and what a policy knows of
- * it; either may be NULL. */
+/* The factor of a block's losses under options->sensitivity, and the factor that a policy knows;
+ * either may be NULL. */
 void replay_sensitivity(const replay_options *options, uint64_t block, float *true_out,
                         float *known_out);
 
@@ -170,7 +170,7 @@ typedef struct replay_times {
 } replay_times;
 
 /*
- * What any policy could save at most, in seconds per counted request against recomputing
+ * The most that any policy could save, in seconds per counted request against recomputing
  * everything. Saved is: prefill that was not computed, less loads and decoding, less alpha times
  * the request's loss. Waiting is not in it. docs/decisions/0007-regrets.md has the proof.
  */
@@ -192,7 +192,7 @@ typedef struct replay_bound {
 KVT_NODISCARD kvt_status replay_bound_find(const replay_options *options,
                                            const replay_workload *workload, replay_bound *out);
 
-/* What the engine said of a stored block when a simulation ended. */
+/* The engine's explanation of a stored block at the end of a simulation. */
 #define REPLAY_EXPLAIN_MAX 32u
 typedef struct replay_explained {
     uint32_t block;

@@ -18,7 +18,7 @@ double results_regret_online(const replay_result *result)
     return result->bound.known ? result->bound.interval_s - result->saved_s : NAN;
 }
 
-/* What is not known prints as "-". */
+/* Prints "-" for a figure that is not known. */
 static void regret_row(const replay_result *result, double row[REGRET_COLUMNS])
 {
     row[0] = result->saved_s;
@@ -40,7 +40,7 @@ static size_t regret_count(const replay_report *report)
     return count;
 }
 
-/* What all runs of a workload have in common. */
+/* The figures that all runs of a workload share. */
 static void regret_lead(const replay_bound *bound, char *text, size_t size)
 {
     char all[RESULTS_TEXT_BYTES], ideal[RESULTS_TEXT_BYTES], spent[RESULTS_TEXT_BYTES];

@@ -12,8 +12,8 @@
 /* "1.23 s", "45.6 ms", "789 us"; "-" when not finite. text holds RESULTS_TEXT_BYTES. */
 const char *results_format_seconds(double seconds, char *text);
 
-/* What a reader must know of the workload: how arrivals came about, and why nothing can hit. One
- * line each, at most `count` of RESULTS_NOTE_BYTES; returns how many. */
+/* Notes on a workload that a reader must have: how its arrivals came about, and why no block can
+ * hit. One line each, at most `count` of RESULTS_NOTE_BYTES; returns how many. */
 #define RESULTS_NOTE_BYTES 192u
 size_t results_workload_notes(const replay_workload *workload, char notes[][RESULTS_NOTE_BYTES],
                               size_t count);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sim_blend.c - a blend: each tier offers an entry one of two forms, chosen by a hash of the entry.
+ * sim_blend.c - a blend: each tier offers an entry one of two variants, chosen by a hash of the
+ * entry.
  *
- * A mask has a bit per tier, set where the entry gets the tier's second form; each mask is a ladder
- * of its own in the policy. The policy's option i of a mask is our option blend_option[mask][i].
- * One thread.
+ * A mask has a bit per tier, set where the entry gets the tier's second variant; each mask is a
+ * ladder of its own in the policy. The policy's option i of a mask is our option
+ * blend_option[mask][i]. One thread.
  */
 #include "random.h"
 #include "sim_state.h"

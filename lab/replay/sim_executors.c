@@ -3,8 +3,8 @@
  * sim_executors.c - plans behind a put's return and the background's, carried out in virtual time.
  *
  * A move occupies the read path of its source, then the write path of its target, and is committed
- * when it has been written: until then the policy counts room at both ends. What a request takes
- * beside its bytes holds up whoever waits for it, and not the path.
+ * when it has been written: until then the policy counts room at both ends. The fixed seconds of a
+ * request delay its waiters and do not occupy the I/O queue.
  *
  * Not modelled: failures, and what follows from them. One thread.
  */
@@ -199,7 +199,7 @@ static kvt_status store_settle_move(store_model *model, const kvt_move *move, bo
     return KVT_OK;
 }
 
-/* What a plan is about to evict cannot be read any more. */
+/* Hides the blocks that a plan is about to evict from readers. */
 static void store_mark(store_model *model, const store_plan *plan)
 {
     for (uint32_t i = 0; i < plan->count; i++)
@@ -275,7 +275,7 @@ static kvt_status store_next_round(store_model *model, store_worker *worker)
     return KVT_OK;
 }
 
-/* Asks the policy for a put that has waited. What it declines has no moves. */
+/* Asks the policy for the plan of a put that has waited. A put that it declines has no moves. */
 static kvt_status store_decide_later(store_model *model, store_plan *plan)
 {
     kvt_status status = store_ask(model, &plan->visit, plan->position);

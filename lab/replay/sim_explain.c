@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sim_explain.c - what the engine says of some entries when a simulation ends: the stored blocks
- * that it expects to be used soonest. Reads only; one thread.
+ * sim_explain.c - the engine's explanations of some entries at the end of a simulation: the stored
+ * blocks that it expects to be used soonest. Reads only; one thread.
  */
 #include "sim_state.h"
 

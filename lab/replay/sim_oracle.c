@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sim_oracle.c - oracle frequency: the utility engine is told how often each block will be used,
- * and what will not be used is not offered to it. What is left between it and the interval bound is
- * the price of one rate where the bound knows moments, of the tree, and of moves that take time.
+ * sim_oracle.c - oracle frequency: the utility engine gets the future number of uses of each block,
+ * and blocks that will not be used are not offered to it. The gap between this run and the interval
+ * bound is the price of three things: one rate where the bound knows moments, the tree, and moves
+ * that take time.
  *
  * The rate is the count of uses in the horizon ahead, half life / ln 2 long: one use in it is a
  * count of 1, as one use just now is to the counters. One thread.

@@ -81,8 +81,9 @@ void sim_quality_close(sim_state *sim)
     free(sim->known);
 }
 
-/* A loaded block loses what its form loses and what it was computed on had lost. What is computed
- * inherits the mean of the loaded part, so that mean is the request's. */
+/* Sums the loss of a request. A loaded block has the loss of its variant and the loss of the prefix
+ * that it was computed on. Computed tokens inherit the mean of the loaded part, so that mean is the
+ * request's. */
 void sim_quality_sum(const sim_state *sim, sim_visit *visit)
 {
     double sum = 0.0, tokens = 0.0;
@@ -110,6 +111,6 @@ void sim_quality_move(sim_state *sim, const kvt_move *move)
     bool same = memcmp(&from->variant, &to->variant, sizeof from->variant) == 0;
     bool made = ((to->made_from | to->kept_from) >> move->from & 1) != 0;
     if (same || made) return;
-    /* Whoever loses less than before was made from exact bytes at hand. */
+    /* A variant that loses less than the one before was made from exact bytes at hand. */
     *carried = to->loss < from->loss ? 0.0f : *carried + (float)from->loss;
 }

@@ -91,7 +91,7 @@ static kvt_status regret_add_request(sim_state *sim, uint64_t begin, uint64_t in
     return KVT_OK;
 }
 
-/* What the uses find in the forms that the policy holds now. */
+/* The value of the uses in the variants that the policy stores now. */
 static double regret_present_value(sim_state *sim, const bound_instance *instance)
 {
     double value = 0.0;

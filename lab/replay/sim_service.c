@@ -47,7 +47,7 @@ double sim_prefill_after(const sim_state *sim, const replay_request *request, ui
                                request->input_tokens);
 }
 
-/* What loading a head of the run costs; grows block by block. */
+/* The cost of loading a head of the run; grows block by block. */
 typedef struct sim_head {
     uint64_t read_free_ns[KVT_TIER_COUNT];
     uint64_t end_ns; /* when the last byte has been read */

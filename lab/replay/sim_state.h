@@ -116,7 +116,7 @@ static inline uint64_t sim_to_ns(double seconds)
     return (uint64_t)(seconds * 1e9 + 0.5);
 }
 
-/* What the record of a move's target takes, by tier: a plan reserves a little more where it is
+/* The bytes of the record at a move's target, by tier; a plan reserves a little more where they are
  * estimated. NULL of an eviction. Valid until the next call of sim_options. */
 const uint64_t *sim_record_bytes(sim_state *sim, const kvt_move *move);
 

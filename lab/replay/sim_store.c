@@ -178,7 +178,8 @@ static kvt_status store_begin(store_model *model, uint32_t index)
     return KVT_OK;
 }
 
-/* Counts the use of a block that is read. What the policy wants then is the background's. */
+/* Counts the use of a block that is read. The background carries out the promotion that the policy
+ * plans then. */
 static kvt_status store_access(store_model *model, const store_server *server, uint32_t block,
                                bool staged)
 {

@@ -54,7 +54,7 @@ typedef struct store_event {
     uint32_t actor;
 } store_event;
 
-/* What a server's next event ends, or begins. */
+/* The step that a server's next event ends, or begins. */
 typedef enum store_phase {
     STORE_FREE,     /* it takes the next request, or none */
     STORE_LOADING,  /* it gets the next block, if there is one more */

@@ -159,8 +159,8 @@ static kvt_status sim_tick_until(sim_state *sim, uint64_t now_ns)
     return KVT_OK;
 }
 
-/* What the engine decides on for a block, as a store would offer it. Whole blocks share the forms
- * of a ladder; a partial one that is charged its own tokens brings its own. */
+/* Builds the offer of a block to the engine, as a store would. Whole blocks share the variants of a
+ * ladder; a partial block that is charged its own tokens has sizes of its own. */
 static kvt_status sim_make_offer(sim_state *sim, const sim_visit *visit, uint32_t position,
                                  kvt_option *options, kvt_policy_entry *entry_out)
 {
