@@ -2,7 +2,7 @@
 # Short names for the common jobs; CMake does the work. Each job sets the machine up first, which
 # costs nothing when everything is there. `make check` is what CI runs.
 .PHONY: help build demo test test-nvme check lint format bench fuzz asan tsan install clean
-.PHONY: setup configure torture soak test-docs
+.PHONY: setup configure torture soak test-docs docs
 .DEFAULT_GOAL := help
 
 BUILD := build
@@ -36,6 +36,7 @@ help:
 	@echo "make torture  kills, power cuts and faults at length (CYCLES=1000 SEED=1), about 15 minutes"
 	@echo "make soak     16 threads, device changes and load from outside (SECONDS=1800)"
 	@echo "make test-nvme  the nvme tests, in an emulated machine with four drives"
+	@echo "make docs     the manual page and the reference of the interface, into build/manual"
 	@echo "make test-docs  runs the commands of README and GUIDE as they are written, minutes"
 	@echo "make fuzz     the fuzz targets, a fixed number of inputs each"
 	@echo "make install  into PREFIX ($(PREFIX))"
@@ -105,9 +106,11 @@ fuzz:
 	@tools/bootstrap.sh fuzz
 	@$(CMAKE) --workflow --preset $@
 
-install: build
-	@$(STEP)/manual.log "Writing the manual page" $(CMAKE) --build --preset release \
-		--target kvterrace_manual
+docs: build
+	@$(STEP)/manual.log "Writing the manual page and the reference" $(CMAKE) --build \
+		--preset release --target kvterrace_manual
+
+install: docs
 	@$(STEP)/install.log "Installing into $(PREFIX)" $(CMAKE) --install $(BUILD) --prefix $(PREFIX)
 
 clean:

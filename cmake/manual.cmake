@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # The manual page and the completions, from what the command says of itself: tools/make_manual.py
-# asks it once it is built.
+# asks it once it is built. The reference of the interface, from the public headers.
 find_package(Python3 3.9 COMPONENTS Interpreter)
 set(KVT_MANUAL ${CMAKE_BINARY_DIR}/manual)
 if(Python3_FOUND)
@@ -10,9 +10,15 @@ if(Python3_FOUND)
       $<TARGET_FILE:kvterrace_command> ${KVT_MANUAL} ${CMAKE_INSTALL_FULL_DATADIR}/kvterrace
     DEPENDS kvterrace_command ${CMAKE_SOURCE_DIR}/tools/make_manual.py
     COMMENT "Writing the manual page and the completions")
+  add_custom_command(OUTPUT ${KVT_MANUAL}/API.md
+    COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tools/make_api.py
+      ${CMAKE_SOURCE_DIR}/include/kvterrace ${KVT_MANUAL}/API.md
+    DEPENDS ${public_headers} ${CMAKE_SOURCE_DIR}/tools/make_api.py
+    COMMENT "Writing the reference of the public headers")
   add_custom_target(kvterrace_manual ALL
-    DEPENDS ${KVT_MANUAL}/kvterrace.1 ${KVT_MANUAL}/kvterrace.bash ${KVT_MANUAL}/_kvterrace)
+    DEPENDS ${KVT_MANUAL}/kvterrace.1 ${KVT_MANUAL}/kvterrace.bash ${KVT_MANUAL}/_kvterrace
+      ${KVT_MANUAL}/API.md)
 else()
   add_custom_target(kvterrace_manual)
-  message(STATUS "python3 not found: no manual page, no completions")
+  message(STATUS "python3 not found: no manual page, no completions, no API.md")
 endif()

@@ -91,6 +91,15 @@ for kind in shared static; do
         { echo "the $kind library does not give out what the headers declare"; exit 1; }
 done
 
+say "the reference"
+if [ -e "$doc/docs/API.md" ]; then
+    sed -n 's/^### `\(kvt_[a-z0-9_]*\)`$/\1/p' "$doc/docs/API.md" | sort -u >"$work/named"
+    missing=$(comm -23 "$work/declared" "$work/named")
+    [ -z "$missing" ] || { echo "API.md has no entry for: $missing"; exit 1; }
+else
+    ! command -v python3 >/dev/null || { echo "there is no API.md"; exit 1; }
+fi
+
 say "the command, far from the checkout"
 command=$prefix/bin/kvterrace
 "$command" --version
@@ -111,7 +120,7 @@ echo nonsense >profiles/devices.csv
 
 say "documents, manual page, completions"
 for name in README.md LICENSE NOTICE SECURITY.md CONTRIBUTING.md docs/CONFIGURATION.md \
-    docs/decisions/0001-where-the-code-leaves-the-map.md; do
+    docs/EMBEDDING.md docs/decisions/0001-where-the-code-leaves-the-map.md; do
     [ -s "$doc/$name" ] || { echo "$name is not installed"; exit 1; }
 done
 man=$prefix/share/man/man1/kvterrace.1
