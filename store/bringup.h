@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bringup.h - what is done with a device before a pool owns it: opened, its label read, measured,
- * its label written. Each step is a watchdog call (tiers/devices/watchdog.h): a device that does
- * not answer for its timeout is KVT_E_GONE, and *device NULL; whenever it answers it is closed.
+ * bringup.h - the steps of a device before a pool owns it: open, read the label, measure, write the
+ * label. Each step is a watchdog call (tiers/devices/watchdog.h): for a device that does not answer
+ * within its timeout the step returns KVT_E_GONE and sets *device to NULL. Such a device is closed
+ * when it answers.
  *
  * Thread rule: any thread; one at a time for a device.
  */

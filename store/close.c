@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * close.c - closing a store, or what a failed open has made of one.
+ * close.c - closes a store, or the parts that a failed open has made.
  *
  * Order: puts that were handed over are finished or called off, the background ends, entries above
  * the SSD are written back, then the catalog's writer ends with its last batch, then pools and

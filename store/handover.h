@@ -34,9 +34,9 @@ typedef struct store_staged {
 /* Before and after the threads. Failing to start is KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status handover_start(kvt_store *store, const kvt_store_options *options);
 
-/* Waits, not beyond an instant of CLOCK_MONOTONIC in nanoseconds, for what is handed over; calls
- * the rest off; ends the threads. deadline_ns 0: waits for nothing but what has begun. No lock
- * held. */
+/* Waits for the puts that are handed over, not beyond an instant of CLOCK_MONOTONIC in nanoseconds;
+ * calls the rest off; ends the threads. deadline_ns 0: waits only for puts that executors have
+ * begun. No lock held. */
 void handover_stop(kvt_store *store, uint64_t deadline_ns);
 
 /* Frees the put's staging. Once no get can hold any of it. */

@@ -6,7 +6,8 @@
  *
  * A store gives back every token that was put, so variants that drop tokens are none of its. A row
  * of the catalog whose variant is not among the present ones, as after the limit was lowered, is
- * dropped at open: what was stored under a weaker promise is not served under a stronger one.
+ * dropped at open: a record that was stored under a weaker promise is not served under a stronger
+ * one.
  *
  * Thread rule: the opener's thread; ladder_allows any, on what is fixed after open.
  */

@@ -203,7 +203,8 @@ void learn_update_priors(kvt_store *store);
 
 /* ---- learn_save.c ---- */
 
-/* Takes up what the profile has; may be NULL. After the pools, before the policy. */
+/* Takes up the learned rows of the profile, which may be NULL. After the pools, before the policy.
+ */
 void learn_load(kvt_store *store, const kvt_store_options *options, kvt_profile *profile);
 void learn_update_loaded_priors(kvt_store *store);
 

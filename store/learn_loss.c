@@ -3,7 +3,7 @@
  * learn_loss.c - the factors between calibrated losses and observed ones, by class and by entry
  * (docs/POLICY.md, Losses), and the uses of a class. observe.c has the calls that report both.
  *
- * Both travel with the entry's options: loss is what is expected of the entry in that variant,
+ * Both travel with the entry's options: loss is the expected loss of the entry in that variant,
  * loss_upper its bound, so that limits are held against the bound itself, whatever the expectation.
  * Before a class has any observation the profile's own figures stand.
  *

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * learn_round.c - the background's part of learning: figures without evidence decay towards their
- * curves, the costs of new options follow what was learned, and stored entries get options with the
- * figures of a new epoch.
+ * curves, the costs of new options follow the learned figures, and stored entries get options with
+ * the figures of a new epoch.
  *
  * Thread rule: one round at a time, in the background; learn_begin_epoch under the control lock.
  */
@@ -17,8 +17,8 @@
 #define LEARN_SWEEP_STEP    64u /* entries under one hold of the lock */
 #define LEARN_SWEEP_ROUND   8192u
 #define LEARN_SWEEP_BUCKETS 4096u
-/* Whether the seconds of a tier's devices are far enough from what options were made with, by drift
- * or by decay. learn.lock held. */
+/* Whether the seconds of some device of a tier have moved far enough from those that the options
+ * were made with, by drift or by decay. learn.lock held. */
 static bool learn_tier_is_off(learn_tier *tier)
 {
     bool off = false;
@@ -43,6 +43,8 @@ static bool learn_is_idle(uint64_t *evidence, uint64_t observations)
     return idle;
 }
 
+/* Decays the figures of a tier and its devices that have no new observation; `kept` is the share of
+ * the distance from the curve that remains. learn.lock held. */
 static void learn_decay_tier(learn_tier *tier, double kept)
 {
     if (learn_is_idle(&tier->evidence, tier->overhead.observations)) {
@@ -113,6 +115,8 @@ static bool learn_sweep_step(kvt_store *store, uint32_t *entries_done)
     return true;
 }
 
+/* Recosts entries until the epoch is through or the round's share of them is done. The lock is
+ * released between steps, so lookups come in between. */
 static void learn_sweep(kvt_store *store)
 {
     uint32_t done = 0;

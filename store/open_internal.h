@@ -40,7 +40,7 @@ typedef struct open_state {
     size_t message_size;
 } open_state;
 
-/* Puts into the message what the catalog failed with. */
+/* Writes the catalog's failure into the message. */
 void open_say_catalog(const open_state *state, kvt_status status);
 
 /* ---- open_labels.c; what kvt_open says ---- */

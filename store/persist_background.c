@@ -28,13 +28,15 @@
 #define PERSIST_ROOM_SHARE      8u /* of the tier: one part stays free */
 #define PERSIST_PAUSE_NS        UINT64_C(10000000000)
 
+/* An entry that this round may write, with its worth per byte. */
 typedef struct persist_pick {
     uint64_t handle;
     uint64_t bytes;
     double per_byte;
 } persist_pick;
 
-/* Lock held. */
+/* Adds the bytes that the time since the last call earned; at most a second's worth is saved, or
+ * the largest record. Lock held. */
 static void persist_earn(kvt_store *store)
 {
     assert(store_is_locked(store));
@@ -64,7 +66,7 @@ static bool persist_may_look(kvt_store *store)
     store_persist *persist = &store->persist;
     uint64_t now_ns = store_now_ns(store);
     persist_earn(store);
-    /* Copies that are dropped for room say that the room was not free for long. */
+    /* A copy that was dropped for room proves that the room was not free for long. */
     if (store->counters.copies_dropped != persist->dropped_seen) {
         persist->dropped_seen = store->counters.copies_dropped;
         persist->resume_ns = now_ns + PERSIST_PAUSE_NS;

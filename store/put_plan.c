@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * put_plan.c - the plans of one put: asked of the policy, carried out, and asked for again as long
- * as the next plan can do what the last one could not.
+ * as the next plan can succeed where the last one failed.
  *
  * Thread rule: the caller of the put or one executor; the control lock for the moment of a
  * decision.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rebuild.h - what the steps of kvt_store_recover share.
+ * rebuild.h - the state of a kvt_store_recover, shared by its steps.
  *
  *     rebuild.c          labels -> pool -> scan -> choose -> write     the call, devices, labels
  *     rebuild_scan.c     every member at once, a thread each: header slots with notes
@@ -54,7 +54,7 @@ typedef struct rebuild_state {
 
 /* ---- reading ---- */
 
-/* One read that may outlast whoever started it: a device need not answer. */
+/* One read that may outlast its caller: a device need not answer. */
 typedef struct rebuild_read {
     tiers_transfer transfer;
     tiers_location *location; /* freed with the read when `owned` */
@@ -89,8 +89,8 @@ KVT_NODISCARD kvt_status rebuild_scan(rebuild_state *state);
 /* Whether a location has its first block, or its second, at this place of a member. */
 bool rebuild_names_place(const tiers_location *location, uint32_t member, uint64_t offset);
 
-/* Sorts the list, reads and verifies, and hands what is sound to rebuild_add_row. KVT_OK;
- * KVT_E_CANCELLED; KVT_E_MEMORY; what the draft says. */
+/* Sorts the list, reads and verifies, and hands sound records to rebuild_add_row. KVT_OK;
+ * KVT_E_CANCELLED; KVT_E_MEMORY; a failure of the draft. */
 KVT_NODISCARD kvt_status rebuild_choose(rebuild_state *state);
 
 /* Locks the place of the new catalog. KVT_OK; KVT_EXISTS (there is one, or its log, and it is not

@@ -101,6 +101,7 @@ static uint64_t relayout_next(kvt_store *store, kvt_tier tier)
     return 0;
 }
 
+/* Lays queued objects out anew, as far as the tier's budget goes. No lock held. */
 static void relayout_hot(kvt_store *store, kvt_tier tier, uint32_t *moves_done)
 {
     for (;;) {
@@ -129,7 +130,7 @@ static uint32_t relayout_find(kvt_store *store, kvt_tier tier, uint64_t members,
             break;
         }
         const store_entry *entry = store->table.buckets[relayout->drain_bucket];
-        /* A bucket longer than what fits is looked at again in the next pass. */
+        /* A bucket with more entries than the step holds is looked at again in the next pass. */
         for (; entry != NULL && count < RELAYOUT_DRAIN_STEP; entry = entry->next) {
             bool lies = entry->state == ENTRY_RESIDENT && entry->place->tier == tier &&
                         entry->pinned_until_ns == 0 && place_touches(entry->place, members);
@@ -140,8 +141,9 @@ static uint32_t relayout_find(kvt_store *store, kvt_tier tier, uint64_t members,
     return count;
 }
 
-/* Moves one entry off its members. Room may be owed by the catalog. An entry for which there is
- * none must go when the policy makes no room of its own accord: some do so only for a put. */
+/* Moves one entry off its members. When the tier has no room, copies make way and the catalog's
+ * deletions are waited for. An entry that still finds no room is dropped when `insist` says that
+ * the policy makes none of its own accord, as policies that make room only for a put. */
 static kvt_status relayout_move_off(kvt_store *store, kvt_tier tier, uint64_t handle, bool insist)
 {
     assert(handle != 0 && store->pools[tier] != NULL);
@@ -169,6 +171,8 @@ static kvt_status relayout_move_off(kvt_store *store, kvt_tier tier, uint64_t ha
     return KVT_MISS;
 }
 
+/* Moves entries off draining members until the table was walked to its end, the round's budget is
+ * spent, or no room is left. No lock held. */
 static void relayout_drain(kvt_store *store, kvt_tier tier, uint64_t members, bool insist,
                            uint64_t *budget, uint32_t *moves_done)
 {

@@ -137,7 +137,7 @@ typedef struct trust_tier {
     uint64_t wait; /* losses from the next trial to the one after it */
 } trust_tier;
 
-/* Puts that were refused, and what is done about figures that refuse too much. Under store->lock.
+/* Puts that were refused, and the trials against figures that refuse too much. Under store->lock.
  */
 typedef struct store_trust {
     bool weighs; /* the policy refuses what costs more than it saves; fixed after open */
@@ -349,14 +349,14 @@ KVT_NODISCARD kvt_status executor_run_unplanned(kvt_store *store, const kvt_move
 
 /* Lays a RESIDENT entry of this tier out anew: the same record, in the same tier, with the weights
  * of now. No lock held. KVT_OK; KVT_MISS (the entry is not at rest there); KVT_E_SPACE (no room: it
- * stays as it is); what reading and writing say. */
+ * stays as it is); the failures of reading and writing. */
 KVT_NODISCARD kvt_status executor_relayout(kvt_store *store, uint64_t handle, kvt_tier tier);
 
 /* Writes the record of an entry above the SSD to the SSD, as its copy, if there is room now. One in
  * motion is waited for until an instant of CLOCK_MONOTONIC in nanoseconds, 0 for not at all; a plan
  * of it that waits for the background is called off. No lock held. KVT_OK; KVT_MISS (the entry is
  * gone, is on SSD or has a copy there); KVT_E_TIMEOUT (it was in motion all the time); KVT_E_SPACE;
- * what reading and writing say. */
+ * the failures of reading and writing. */
 KVT_NODISCARD kvt_status executor_copy(kvt_store *store, uint64_t handle, uint64_t deadline_ns);
 
 /* As kvt_record_bound, with scratch for the store's codec workers. */
@@ -455,7 +455,7 @@ KVT_NODISCARD kvt_status trust_try_due(kvt_store *store, const store_entry *entr
 /*
  * A put was refused. Counts why, and now and then offers the entry once more, at the figures of the
  * measured curves or as one that is worth storing whatever it costs; then it is to be read back.
- * offer is what was refused. Lock held. KVT_OK with a plan; KVT_REFUSED.
+ * offer is the refused one. Lock held. KVT_OK with a plan; KVT_REFUSED.
  */
 KVT_NODISCARD kvt_status trust_note_refused(kvt_store *store, store_entry *entry,
                                             const kvt_policy_entry *offer, kvt_plan *plan);

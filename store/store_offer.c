@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * store_offer.c - what the policy knows of one entry: its options at admission, at adoption, and
+ * store_offer.c - the offer of one entry to the policy: its options at admission, at adoption, and
  * again when its figures or sizes have changed.
  *
  * The file gathers the entry's layout, place and request, what was learned of its class, and the

@@ -39,7 +39,7 @@ typedef struct transfer_report {
  *   watch    may be NULL
  *   buffer   staging around wanted->buffer; unless the transfer succeeds it is given away and
  *            cleared, because a device may still use it
- * KVT_OK; KVT_E_TIMEOUT; KVT_E_MEMORY (the buffer is the caller's still); what the pool says.
+ * KVT_OK; KVT_E_TIMEOUT; KVT_E_MEMORY (the buffer is the caller's still); the pool's statuses.
  */
 KVT_NODISCARD kvt_status transfer_run(store_staging *staging, tiers_pool *pool,
                                       const tiers_transfer *wanted, uint64_t deadline_ns,
