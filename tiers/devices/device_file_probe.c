@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * device_file_probe.c - what a file or block device really grants: O_DIRECT, alignment, the largest
- * request that is not split, a name that stays, trimming. Tried or asked, never assumed.
+ * device_file_probe.c - finds the facts of a file or block device: O_DIRECT, alignment, the largest
+ * request that is not split, a name that stays, trimming. Each fact is tried or asked for, never
+ * assumed.
  *
  * Thread rule: as device_ops.h.
  */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * device_internal.h - what the device back ends share; only tiers/devices/ and its tests
- * include it.
+ * device_internal.h - the helpers that the device back ends share; only tiers/devices/ and its
+ * tests include it.
  *
  * A back end's submit begins an operation with tiers_io_begin once it has decided to accept it
  * (KVT_BUSY leaves the operation untouched) and ends it with tiers_io_finish. The wrappers in

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * device_limits.h - what the kernel says of a drive in sysfs. Text from there is not trusted: an
+ * device_limits.h - the kernel's figures of a drive in sysfs. Text from there is not trusted: an
  * absent or malformed value is an unknown one.
  *
  * Thread rule: pure, but for reading files.

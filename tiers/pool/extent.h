@@ -27,7 +27,7 @@ typedef struct tiers_range {
  * KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status tiers_space_open(uint64_t begin, uint64_t end, tiers_space **space_out);
 
-/* NULL is allowed; what is held ends with it. */
+/* Frees the space, with the account of extents still held. NULL is allowed. */
 void tiers_space_close(tiers_space *space);
 
 /*

@@ -25,6 +25,7 @@
 
 /* ---- open and close ---- */
 
+/* Writes the one-line message of a refused open; the buffer may be NULL. */
 static void pool_message(char *message, size_t message_size, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
@@ -135,14 +136,14 @@ kvt_status pool_start_member(tiers_pool *pool, pool_member *member,
     member->facts = device->facts;
     member->draining = false;
     member->passed_over = 0;
-    pool_count_wear(member); /* what the worker wrote to a device before this one was that one's */
+    pool_count_wear(member); /* the worker's writes so far went to the device before this one */
     member->wear = options->wear;
     memcpy(member->name, device->name, sizeof member->name);
     return KVT_OK;
 }
 
-/* Drops one hold on the pool. The thread that drops the last one frees what is left; with an
- * abandoned worker that is the worker's own thread, which also closes its device. */
+/* Drops one hold on the pool. The thread that drops the last one frees the pool; with an abandoned
+ * worker that is the worker's own thread, which also closes its device. */
 static void pool_drop_hold(void *context)
 {
     tiers_pool *pool = context;
@@ -429,7 +430,7 @@ static void pool_queue_transfer(tiers_pool *pool, tiers_transfer *transfer, uint
     }
 }
 
-/* Makes each member in the mask look for what was queued. */
+/* Wakes each member in the mask for its queued jobs. */
 static void pool_call_members(tiers_pool *pool, uint64_t members)
 {
     for (uint32_t i = 0; i < TIERS_MEMBERS_MAX && members >> i != 0; i++) {

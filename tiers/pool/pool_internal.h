@@ -32,7 +32,7 @@ typedef struct pool_member {
     tiers_space *space;      /* NULL until there was a device */
     uint64_t used_bytes;     /* what is being trimmed included */
     tiers_trims trims;
-    atomic_bool trimmed; /* the range out was trimmed: whoever holds the mutex gives it back */
+    atomic_bool trimmed; /* the range out was trimmed: the next holder of the mutex gives it back */
     tiers_wear wear;
     uint64_t wear_counted; /* of what the worker wrote, in wear already */
     bool draining;

@@ -227,9 +227,9 @@ static void reserve_open_rooms(tiers_pool *pool, reserve_rooms *rooms)
     }
 }
 
-/* Keeps an object away from members whose last write failed: else one that reads and does not write
- * would draw every small object, because it is the emptiest. Now and then it may show that it is
- * well. Whether any was left out. */
+/* Keeps an object away from members whose last write failed. Otherwise a member that reads and does
+ * not write would draw every small object, because it is the emptiest. After RESERVE_SPARED_MAX
+ * objects such a member is tried again. Returns whether any member was left out. */
 static bool reserve_spare_failing(tiers_pool *pool, reserve_rooms *rooms)
 {
     bool spared = false;
@@ -279,8 +279,9 @@ static kvt_status reserve_locked(tiers_pool *pool, uint64_t bytes, tiers_locatio
     return KVT_OK;
 }
 
-/* Room that is being trimmed is free to whoever counts objects: waits until it is back, a moment at
- * a time. False when none is. The mutex is held, and let go meanwhile. */
+/* Waits until a range that is being trimmed is back, a moment at a time: the pool's users count
+ * such a range as free. False when none is being trimmed. The mutex is held, and released
+ * meanwhile. */
 static bool reserve_await_trim(tiers_pool *pool)
 {
     bool settled = false;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * trim.h - telling a member's drive what is free, where device.*.trim asks for it.
+ * trim.h - reports free ranges to a member's drive, where device.*.trim asks for it.
  *
  * A range that is given back goes to the free space at once and is noted. When the worker has
  * nothing else to do, it takes a noted range out of the free space, if all of it is still free,
  * trims it, and gives it back; meanwhile it counts as used. So a range is never trimmed while
- * anybody holds it, and whoever frees one has nothing to wait for; a reservation that
+ * it is held, and a thread that frees a range never waits; a reservation that
  * finds no other room waits for its end (reserve.c). Notes are bounded and may be
  * lost: trimming is advice.
  *

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * wear.h - what was written to a device in all its lives, and how much of its daily budget is left.
+ * wear.h - the bytes written to a device in all its lives, and the rest of its daily budget.
  *
  * The budget is a bucket that holds one day's bytes and refills evenly. Writes are counted when
- * they have happened, so what was on its way when the bucket ran dry may overdraw it; a debt is
+ * they have happened, so writes in flight when the bucket ran dry may overdraw it; a debt is
  * paid back first. Time is CLOCK_REALTIME, so that days go on while the process does not run; a
  * clock that was set back earns nothing.
  *
