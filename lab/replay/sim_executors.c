@@ -112,6 +112,7 @@ static store_plan *store_take_plan(store_model *model)
     return NULL;
 }
 
+/* Frees a plan with its moves; NULL is allowed. */
 static void store_free_plan(store_plan *plan)
 {
     if (plan != NULL) free(plan->moves);
@@ -135,17 +136,20 @@ void store_release_plans(store_model *model)
 
 /* ---- moves ---- */
 
+/* Bytes that a move reads from a tier: bytes that both variants keep in place are not read. */
 static uint64_t store_read_bytes(const kvt_move *move, int tier)
 {
     return move->kind == KVT_MOVE_CHANGE ? move->from_bytes[tier] - move->kept_bytes[tier] : 0;
 }
 
+/* Bytes that a move writes to a tier, as planned. */
 static uint64_t store_written_bytes(const kvt_move *move, int tier)
 {
     return move->kind == KVT_MOVE_EVICT ? 0 : move->to_bytes[tier] - move->kept_bytes[tier];
 }
 
-/* Planes or a copy given up in place: nothing is read. */
+/* Whether a move writes. One that only gives up planes or a copy in place reads and writes nothing.
+ */
 static bool store_writes(const kvt_move *move)
 {
     for (int tier = 1; tier < KVT_TIER_COUNT; tier++)
@@ -153,7 +157,7 @@ static bool store_writes(const kvt_move *move)
     return false;
 }
 
-/* When the present move has been read. */
+/* Occupies the read queues of a move's sources. Returns the instant at which the move is read. */
 static uint64_t store_read_move(store_model *model, const kvt_move *move)
 {
     sim_state *sim = model->sim;
@@ -171,6 +175,8 @@ static uint64_t store_read_move(store_model *model, const kvt_move *move)
     return end_ns;
 }
 
+/* Occupies the write queues of a move's targets, with the record's real bytes. Returns the instant
+ * at which the move is written. */
 static uint64_t store_write_move(store_model *model, const kvt_move *move)
 {
     sim_state *sim = model->sim;
@@ -186,6 +192,7 @@ static uint64_t store_write_move(store_model *model, const kvt_move *move)
     return end_ns;
 }
 
+/* Commits or aborts a move in the policy; an entry whose eviction ended is no longer hidden. */
 static kvt_status store_settle_move(store_model *model, const kvt_move *move, bool committed)
 {
     sim_state *sim = model->sim;
@@ -207,6 +214,7 @@ static void store_mark(store_model *model, const store_plan *plan)
             model->state[plan->moves[i].handle - 1] |= STORE_LEAVING;
 }
 
+/* Sums the write seconds of a plan, by tier, for the backlog. */
 static void store_weigh_plan(const sim_state *sim, store_plan *plan)
 {
     for (uint32_t i = 0; i < plan->count; i++) {
@@ -219,7 +227,7 @@ static void store_weigh_plan(const sim_state *sim, store_plan *plan)
     }
 }
 
-/* A put's plan, weighed, is under way. */
+/* Adds a put's weighed plan to the backlog and hides the blocks that it evicts. */
 static void store_begin_plan(store_model *model, const store_plan *plan)
 {
     sim_state *sim = model->sim;
@@ -233,7 +241,7 @@ static void store_begin_plan(store_model *model, const store_plan *plan)
 
 /* ---- workers ---- */
 
-/* The worker has ended its plan. */
+/* Ends a worker's plan: the backlog and the staged bytes of its put fall. */
 static void store_end_plan(store_model *model, store_worker *worker)
 {
     store_plan *plan = worker->plan;
@@ -287,6 +295,7 @@ static kvt_status store_decide_later(store_model *model, store_plan *plan)
     return KVT_OK;
 }
 
+/* Takes the next plan of an executor, or of the background. A put that waited is decided here. */
 static kvt_status store_next_plan(store_model *model, store_worker *worker)
 {
     bool background = worker == &model->workers[STORE_EXECUTORS];
