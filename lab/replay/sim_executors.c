@@ -45,6 +45,26 @@ bool store_backlog_takes(const double waiting_s[KVT_TIER_COUNT],
     return true;
 }
 
+/* Weight of a new plan in the mean of what plans write, as in the store. */
+#define STORE_WRITE_GAIN 0.125
+
+/* The writes that a put without a plan is expected to make. */
+static void store_expect_writes(const store_model *model, uint64_t bytes,
+                                double seconds[KVT_TIER_COUNT])
+{
+    for (int tier = 0; tier < KVT_TIER_COUNT; tier++)
+        seconds[tier] = model->write_s_per_byte[tier] * (double)bytes;
+}
+
+bool store_lags_unplanned(const store_model *model, uint64_t bytes)
+{
+    double expected_s[KVT_TIER_COUNT];
+    if (model->handed_over < STORE_EXECUTORS) return false;
+    store_expect_writes(model, bytes, expected_s);
+    return !store_backlog_takes(model->backlog_s, expected_s,
+                                model->sim->options->put_backlog_seconds);
+}
+
 /* ---- queues ---- */
 
 static void store_append(store_queue *queue, store_plan *plan)
@@ -217,6 +237,7 @@ static void store_mark(store_model *model, const store_plan *plan)
 /* Sums the write seconds of a plan, by tier, for the backlog. */
 static void store_weigh_plan(const sim_state *sim, store_plan *plan)
 {
+    memset(plan->backlog_s, 0, sizeof plan->backlog_s);
     for (uint32_t i = 0; i < plan->count; i++) {
         for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
             uint64_t bytes = store_written_bytes(&plan->moves[i], tier);
@@ -227,8 +248,8 @@ static void store_weigh_plan(const sim_state *sim, store_plan *plan)
     }
 }
 
-/* Adds a put's weighed plan to the backlog and hides the blocks that it evicts. */
-static void store_begin_plan(store_model *model, const store_plan *plan)
+/* Adds the writes of a put to the backlog: its plan's, or those to be expected. */
+static void store_add_backlog(store_model *model, const store_plan *plan)
 {
     sim_state *sim = model->sim;
     for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
@@ -236,6 +257,29 @@ static void store_begin_plan(store_model *model, const store_plan *plan)
         if (sim->counting && model->backlog_s[tier] > sim->result->write_lag_s_max[tier])
             sim->result->write_lag_s_max[tier] = model->backlog_s[tier];
     }
+}
+
+static void store_take_backlog(store_model *model, const store_plan *plan)
+{
+    for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
+        double left = model->backlog_s[tier] - plan->backlog_s[tier];
+        /* Sums of doubles: nothing waits when nothing was handed over. */
+        model->backlog_s[tier] = left > 1e-12 ? left : 0.0;
+    }
+}
+
+/* Adds the weighed plan of a put of so many bytes to the backlog and to the mean of what plans
+ * write, and hides the blocks that it evicts. */
+static void store_begin_plan(store_model *model, const store_plan *plan, uint64_t bytes)
+{
+    assert(bytes > 0);
+    for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
+        double *mean = &model->write_s_per_byte[tier];
+        double seen = plan->backlog_s[tier] / (double)bytes;
+        *mean += (model->writes_noted == 0 ? 1.0 : STORE_WRITE_GAIN) * (seen - *mean);
+    }
+    model->writes_noted++;
+    store_add_backlog(model, plan);
     store_mark(model, plan);
 }
 
@@ -252,11 +296,7 @@ static void store_end_plan(store_model *model, store_worker *worker)
         model->staged_bytes -= plan->staged_bytes;
         model->handed_over--;
     }
-    for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
-        double left = model->backlog_s[tier] - plan->backlog_s[tier];
-        /* Sums of doubles: nothing waits when nothing was handed over. */
-        model->backlog_s[tier] = left > 1e-12 ? left : 0.0;
-    }
+    store_take_backlog(model, plan);
     store_give_plan(model, plan);
 }
 
@@ -283,15 +323,17 @@ static kvt_status store_next_round(store_model *model, store_worker *worker)
     return KVT_OK;
 }
 
-/* Asks the policy for the plan of a put that has waited. A put that it declines has no moves. */
+/* Asks the policy for the plan of a put that has waited. A put that it declines has no moves, and
+ * its writes stay expected until the worker has ended it. */
 static kvt_status store_decide_later(store_model *model, store_plan *plan)
 {
     kvt_status status = store_ask(model, &plan->visit, plan->position);
     if (status != KVT_OK) return status > KVT_OK ? KVT_OK : status;
     status = store_fill_plan(model->sim, plan);
     if (status != KVT_OK) return status;
+    store_take_backlog(model, plan);
     store_weigh_plan(model->sim, plan);
-    store_begin_plan(model, plan);
+    store_begin_plan(model, plan, plan->staged_bytes);
     return KVT_OK;
 }
 
@@ -369,7 +411,7 @@ static kvt_status store_drop_plan(store_model *model, store_plan *plan)
 
 /* Asks the policy at once. */
 static kvt_status store_decide(store_model *model, const sim_visit *visit, uint32_t position,
-                               store_plan **out)
+                               uint64_t bytes, store_plan **out)
 {
     kvt_status status = store_ask(model, visit, position);
     if (status != KVT_OK) return status;
@@ -379,7 +421,7 @@ static kvt_status store_decide(store_model *model, const sim_visit *visit, uint3
     if (!store_backlog_takes(model->backlog_s, plan->backlog_s,
                              model->sim->options->put_backlog_seconds))
         return store_drop_plan(model, plan);
-    store_begin_plan(model, plan);
+    store_begin_plan(model, plan, bytes);
     *out = plan;
     return KVT_OK;
 }
@@ -394,8 +436,10 @@ kvt_status store_hand_over(store_model *model, const sim_visit *visit, uint32_t 
         plan->later = true;
         plan->visit = *visit;
         plan->position = position;
+        store_expect_writes(model, bytes, plan->backlog_s);
+        store_add_backlog(model, plan);
     } else {
-        kvt_status status = store_decide(model, visit, position, &plan);
+        kvt_status status = store_decide(model, visit, position, bytes, &plan);
         if (status != KVT_OK) return status;
     }
     plan->block = visit->path[position];

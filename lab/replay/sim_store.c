@@ -323,6 +323,7 @@ static kvt_status store_put(store_model *model, const store_server *server, uint
     if (store_finds(model, block)) return store_count_use(model, server, block);
     if (!store_staging_takes(model->staged_bytes, bytes, model->staging_bound_bytes))
         return store_refuse(model, server, block);
+    if (store_lags_unplanned(model, bytes)) return store_refuse(model, server, block);
     kvt_status status = store_hand_over(model, &server->visit, position, bytes);
     if (status == KVT_OK) *busy_s = store_copy_s(model, server, position);
     sim->result->puts_busy += status == KVT_BUSY && sim->counting;

@@ -29,8 +29,9 @@ typedef struct store_plan {
     bool later;              /* the policy has not been asked yet */
     sim_visit visit;         /* what was put, for when it is asked */
     uint32_t position;
-    uint64_t staged_bytes;            /* of its put */
-    double backlog_s[KVT_TIER_COUNT]; /* what it adds to each tier's writes */
+    uint64_t staged_bytes; /* of its put */
+    double
+        backlog_s[KVT_TIER_COUNT]; /* what it adds to each tier's writes, or may be expected to */
     uint32_t count, done;
     kvt_move *moves;
     uint32_t move_room;
@@ -93,6 +94,8 @@ typedef struct store_model {
     store_plan *spare;
     uint64_t staged_bytes, staging_bound_bytes;
     double backlog_s[KVT_TIER_COUNT];
+    double write_s_per_byte[KVT_TIER_COUNT]; /* that plans lately made, by bytes put: a mean */
+    uint64_t writes_noted;                   /* plans in it */
 } store_model;
 
 enum { STORE_STAGED = 1, STORE_LEAVING = 2 };
@@ -129,6 +132,10 @@ bool store_backlog_takes(const double waiting_s[KVT_TIER_COUNT],
 
 /* Asks the policy for the put of a block that the visit computed: as sim_offer. */
 KVT_NODISCARD kvt_status store_ask(store_model *model, const sim_visit *visit, uint32_t position);
+
+/* Whether a put of so many bytes, which would wait without a plan, passes the backlog's bound by
+ * the writes that plans lately made. The policy is not asked about such a put. */
+bool store_lags_unplanned(const store_model *model, uint64_t bytes);
 
 /* Hands a put of so many bytes over. Unless enough are under way the policy is asked at once.
  * KVT_OK; KVT_REFUSED or KVT_EXISTS, its answer; KVT_BUSY when the backlog is full, the plan being

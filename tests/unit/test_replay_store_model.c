@@ -234,8 +234,9 @@ static void puts_beyond_four_are_decided_by_executors(void **state)
     (void)state;
     replay_options options;
     replay_result result;
-    /* Over 100 s a block, one after the other on one path: at 480 s four are written, the others
-     * are found in staging, and no more than four plans ever waited for the path. */
+    /* Over 100 s a block, one after the other on one path: at 480 s four are written, and the
+     * others are found in staging. The six that wait without a plan count in the backlog as the
+     * four with plans do. */
     const plain_request plain[] = {{0.0, 10, 0}, {480.0, 10, 0}};
     model_init(&options, 1, 1e3);
     options.put_backlog_seconds = 0.0;
@@ -244,7 +245,24 @@ static void puts_beyond_four_are_decided_by_executors(void **state)
     assert_int_equal(result.puts, 4);
     assert_near(result.hit_block_ratio[0], 0.5);
     double waited_s = result.write_lag_s_max[KVT_TIER_DRAM];
-    assert_true(waited_s > 400.0 && waited_s < 480.0);
+    assert_true(waited_s > 1100.0 && waited_s < 1200.0);
+}
+
+static void puts_without_a_plan_count_as_earlier_plans_wrote(void **state)
+{
+    (void)state;
+    replay_options options;
+    replay_result result;
+    /* Records of a little more than 100 s each: four with plans and two without fit below 700 s,
+     * and the other four of ten are refused twice. */
+    const plain_request plain[] = {{0.0, 10, 0}, {1.5, 10, 0}};
+    model_init(&options, 1, 1e3);
+    options.put_backlog_seconds = 700.0;
+    simulate(&options, plain, 2, &result);
+    assert_int_equal(result.puts_busy, 8);
+    assert_near(result.hit_token_ratio[0], 0.3);
+    double waited_s = result.write_lag_s_max[KVT_TIER_DRAM];
+    assert_true(waited_s > 600.0 && waited_s < 700.0);
 }
 
 static void equal_runs_are_equal(void **state)
@@ -276,6 +294,7 @@ int main(void)
         cmocka_unit_test(full_staging_refuses_the_rest),
         cmocka_unit_test(the_next_put_follows_the_copy),
         cmocka_unit_test(puts_beyond_four_are_decided_by_executors),
+        cmocka_unit_test(puts_without_a_plan_count_as_earlier_plans_wrote),
         cmocka_unit_test(equal_runs_are_equal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
