@@ -92,6 +92,7 @@ static void executor_count_success(const store_op *op)
         counters->relayouts++;
         counters->relayout_bytes += op->record_bytes;
     }
+    quarantine_settle(op->store, op->move, 1);
     pthread_mutex_unlock(&op->store->lock);
 }
 
@@ -149,6 +150,7 @@ kvt_status executor_run_plan(kvt_store *store, const kvt_move *moves, uint32_t c
     result_out->before_put = for_put && done + 1 < count;
     pthread_mutex_lock(&store->lock);
     plan_abort_moves(store, moves + done + 1, count - done - 1);
+    quarantine_settle(store, moves + done + 1, count - done - 1);
     pthread_mutex_unlock(&store->lock);
     for (uint32_t i = done + 1; i < count; i++)
         plan_report(store, &moves[i], KVT_E_CANCELLED);

@@ -157,6 +157,7 @@ executor_cause executor_undo(store_op *op, kvt_status status)
     quarantine_refresh_tier(store, op->tier);
     quarantine_refresh_tier(store, source);
     executor_cause cause = executor_find_cause(op, status);
+    quarantine_settle(store, op->move, 1);
     pthread_mutex_unlock(&store->lock);
     return cause;
 }

@@ -222,10 +222,12 @@ static void handover_report(kvt_store *store, const kvt_move *moves, uint32_t co
 static void handover_give_up(kvt_store *store, const kvt_entry *source, const kvt_plan *plan)
 {
     assert(store_is_locked(store));
-    if (plan->count != 0)
+    if (plan->count != 0) {
         plan_abort_moves(store, plan->moves, plan->count);
-    else
+        quarantine_settle(store, plan->moves, plan->count);
+    } else {
         entry_erase(&store->table, entry_find_key(&store->table, &source->key));
+    }
 }
 
 kvt_status handover_accept(kvt_store *store, const kvt_entry *source, const void *data,
@@ -307,6 +309,7 @@ static void handover_call_off(kvt_store *store, store_staged *staged)
     handover_remove(&store->handover, staged);
     plan_abort_moves(store, staged->moves, staged->count);
     handover_forget(store, staged);
+    quarantine_settle(store, staged->moves, staged->count);
 }
 
 store_staged *handover_cancel(kvt_store *store, store_entry *entry)

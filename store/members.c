@@ -190,7 +190,6 @@ static kvt_status members_forget(members_joining *joining)
     uint64_t members = UINT64_C(1) << joining->member;
     if (!joining->known) return KVT_OK;
     pthread_mutex_lock(&store->lock);
-    quarantine_lose_members(store, joining->tier, members); /* of moves that ended after it went */
     quarantine_drop_members(store, joining->tier, members);
     pthread_mutex_unlock(&store->lock);
     kvt_status status = store->catalog != NULL ? catalog_settle(store->catalog) : KVT_OK;

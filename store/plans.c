@@ -110,6 +110,7 @@ bool plan_cancel(kvt_store *store, uint64_t handle)
             if (queued->moves[j].handle != handle) continue;
             store_queued_plan *taken = plan_unqueue(store, i);
             plan_abort_moves(store, taken->moves, taken->count);
+            quarantine_settle(store, taken->moves, taken->count);
             free(taken);
             return true;
         }

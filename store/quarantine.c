@@ -99,6 +99,20 @@ void quarantine_lose_entry(kvt_store *store, store_entry *entry)
     if (copy != NULL) place_drain(store, copy);
 }
 
+void quarantine_settle(kvt_store *store, const kvt_move *moves, uint32_t count)
+{
+    assert(store_is_locked(store));
+    for (uint32_t i = 0; i < count; i++) {
+        store_entry *entry = entry_find_handle(&store->table, moves[i].handle);
+        if (entry == NULL || entry->state != ENTRY_RESIDENT) continue;
+        kvt_tier tier = entry->place->tier;
+        if (!place_touches(entry->place, store->retired_members[tier])) continue;
+        /* A device that is just being added is not known to be back yet. */
+        if (place_touches(entry->place, quarantine_gone_members(store, tier)))
+            quarantine_lose_entry(store, entry);
+    }
+}
+
 void quarantine_lose_members(kvt_store *store, kvt_tier tier, uint64_t gone)
 {
     assert(store_is_locked(store));

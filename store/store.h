@@ -422,6 +422,11 @@ void quarantine_forget_key(kvt_store *store, const kvt_key *key);
  * False when there was none. No lock held. */
 bool quarantine_reclaim(kvt_store *store, kvt_tier tier, uint64_t bytes);
 
+/* Takes out the entries of moves that have ended on a member that is gone: no change of the member
+ * finds an entry while it moves. After the moves were committed or aborted; afterwards the entries
+ * are the caller's no more. Lock held; it is released while waiting for readers. */
+void quarantine_settle(kvt_store *store, const kvt_move *moves, uint32_t count);
+
 /* Takes out the entries that lie on members in the mask, which are out of service: they could only
  * fail, one get at a time, and hold the policy's room meanwhile. They are quarantined, fall back to
  * their copies or are dropped. Entries in motion are left to their moves, which may end there

@@ -7,6 +7,8 @@
 
 #include "tiers/devices/superblock.h"
 
+#include <pthread.h>
+
 enum { DISKS = 3, ENTRIES = 40 };
 
 typedef struct site {
@@ -204,6 +206,47 @@ static void test_what_a_disk_held_comes_back_with_it(void **state)
     assert_int_equal(kvt_flush(s->store), KVT_OK);
     site_reopen(s);
     assert_int_equal(count_hits(s), ENTRIES - 1);
+}
+
+static void *run_maintain(void *store)
+{
+    (void)!kvt_maintain(store, NULL); /* the move that it carries out fails */
+    return NULL;
+}
+
+/* The entry's disk goes while the entry is promoted, and the promotion fails: the entry leaves at
+ * the end of that move. */
+static void test_an_entry_that_moved_when_its_disk_went_leaves(void **state)
+{
+    site *s = *state;
+    static support_fault memory = {.capacity_bytes = 1 << 20};
+    kvt_device_config config = support_fault_config(&memory, "memory");
+    static const tiers_fault_rule hang = {.action = TIERS_FAULT_HANG, .kinds = TIERS_FAULT_WRITES};
+    kvt_key key = support_key(0);
+    tiers_fault_counts counts = {0};
+    pthread_t mover;
+    put_all(s);
+    s->options.tiers[KVT_TIER_DRAM] =
+        (kvt_tier_options){.devices = &config, .device_count = 1, .unit_bytes = 4096};
+    site_reopen(s);
+    assert_int_equal(tiers_fault_add(memory.device, &hang), KVT_OK);
+    assert_int_equal(support_get(s->store, 0, NULL), KVT_OK);
+    assert_int_equal(pthread_create(&mover, NULL, run_maintain, s->store), 0);
+    while (counts.hung == 0) {
+        usleep(1000);
+        tiers_fault_counts_get(memory.device, &counts);
+    }
+    assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_RETIRE), KVT_OK);
+    assert_int_equal(support_stats(s->store).quarantined, ENTRIES - 1);
+    assert_int_equal(kvt_exists(s->store, &key), KVT_OK);
+    tiers_fault_set_gone(memory.device, true);
+    assert_int_equal(pthread_join(mover, NULL), 0);
+    assert_int_equal(kvt_exists(s->store, &key), KVT_MISS);
+    assert_int_equal(support_stats(s->store).quarantined, ENTRIES);
+    assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_REMOVE), KVT_OK);
+    assert_int_equal(come_back(s, 1), KVT_OK);
+    assert_int_equal(kvt_exists(s->store, &key), KVT_OK);
+    assert_int_equal(count_hits(s), ENTRIES);
 }
 
 static void test_quarantined_entries_survive_a_restart(void **state)
@@ -511,6 +554,7 @@ int main(void)
         MEMBERS_TEST(test_a_drain_empties_a_disk_while_serving),
         MEMBERS_TEST(test_a_drain_without_room_lets_the_policy_make_some),
         MEMBERS_TEST(test_what_a_disk_held_comes_back_with_it),
+        MEMBERS_TEST(test_an_entry_that_moved_when_its_disk_went_leaves),
         MEMBERS_TEST(test_quarantined_entries_survive_a_restart),
         MEMBERS_TEST(test_quarantined_entries_give_way),
         MEMBERS_TEST(test_a_disk_that_lost_its_writes_serves_no_older_bytes),
