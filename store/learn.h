@@ -20,6 +20,7 @@
 #include <kvterrace/kvterrace.h>
 #include <pthread.h>
 
+/* The models of one device, one a direction. A member that is not known is not observed. */
 typedef struct learn_member {
     bool known;
     char identity[96];        /* of the hardware or file */
@@ -30,6 +31,7 @@ typedef struct learn_member {
     double option_seconds[2]; /* of a load of ONLINE_LOAD_BYTES, when options were made last */
 } learn_member;
 
+/* The models and the prediction errors of one tier. */
 typedef struct learn_tier {
     online_average overhead; /* of a get: its seconds less the slowest member's and the decoding */
     online_average waiting;  /* of the slowest member's seconds, what was due to others */
@@ -58,6 +60,7 @@ typedef struct learn_size {
 
 #define LEARN_SIZE_KINDS 32u
 
+/* The sizes of one kind of entry, for every variant. */
 typedef struct learn_size_kind {
     uint64_t used;     /* records noted when the last one of the kind was; 0 = a free slot */
     kvt_layout layout; /* tokens and opaque_bytes aside */
@@ -77,6 +80,8 @@ typedef enum learn_timing {
 /* Seconds in place of those that were measured, so that a test decides by counts alone. */
 typedef double learn_clock(void *context, learn_timing what, double bytes, double measured_seconds);
 
+/* Everything that a store learns. Members are under `lock` unless their comment names another rule.
+ */
 typedef struct store_learn {
     pthread_mutex_t lock;
     learn_clock *clock; /* NULL but in tests, which set it before anything is timed */

@@ -34,6 +34,7 @@ typedef struct rebuild_list {
     size_t capacity;
 } rebuild_list;
 
+/* One rebuilding. The caller's thread alone changes it; the scan's threads read it. */
 typedef struct rebuild_state {
     const kvt_store_options *store;
     const kvt_recover_options *options;
