@@ -16,6 +16,7 @@
 
 /* ---- events ---- */
 
+/* The order of events: by time, of equals by the order in which they were scheduled. */
 static bool store_is_before(const store_event *a, const store_event *b)
 {
     return a->at_ns != b->at_ns ? a->at_ns < b->at_ns : a->order < b->order;
@@ -33,6 +34,7 @@ void store_schedule(store_model *model, uint64_t at_ns, uint32_t actor)
     model->heap[at] = event;
 }
 
+/* Takes the earliest event from the heap, which is not empty. */
 static store_event store_take_event(store_model *model)
 {
     store_event first = model->heap[0], moved = model->heap[--model->heap_count];

@@ -57,6 +57,7 @@ static kvt_status sim_open_policy(sim_state *sim, const char *name, char *messag
     return status;
 }
 
+/* Builds the options of a whole block, once for all of them, and the prefill seconds by length. */
 static kvt_status sim_build_options(sim_state *sim)
 {
     const replay_workload *workload = sim->workload;
@@ -74,6 +75,7 @@ static kvt_status sim_build_options(sim_state *sim)
     return KVT_OK;
 }
 
+/* Allocates the simulation's arrays, which sim_release frees whatever the outcome. */
 static kvt_status sim_prepare(sim_state *sim, char *message, size_t message_size)
 {
     const replay_workload *workload = sim->workload;
@@ -140,6 +142,7 @@ void sim_note_peak(sim_state *sim)
     }
 }
 
+/* Runs the policy's ticks that are due by now, each with its own budget of bytes and moves. */
 static kvt_status sim_tick_until(sim_state *sim, uint64_t now_ns)
 {
     const replay_options *options = sim->options;
