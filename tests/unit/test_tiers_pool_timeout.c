@@ -76,7 +76,9 @@ static void unresponsive_open(unresponsive *s, uint64_t timeout_ns)
     const uint64_t bytes = 4 * OBJECTS * UNIT;
     tiers_member_options members[2];
     tiers_pool_options options = {.unit_bytes = UNIT};
-    assert_int_equal(tiers_fault_open(pool_scratch_memory(bytes), &s->device), KVT_OK);
+    kvt_device *inner = pool_scratch_memory(bytes);
+    inner->facts.depth_max = 4; /* so that others come while one hangs */
+    assert_int_equal(tiers_fault_open(inner, &s->device), KVT_OK);
     members[0] = pool_scratch_member(pool_scratch_memory(bytes), 1e9);
     members[1] = pool_scratch_member(s->device, 1e9);
     members[1].timeout_ns = timeout_ns;
@@ -299,6 +301,41 @@ static void test_a_lost_operation_retires_its_member(void **state)
     free(buffer);
 }
 
+/* A device that says busy has taken nothing, so its answers are no progress. No operation of a
+ * device in virtual time is taken for lost; only the watch is left. */
+static void test_a_busy_device_shows_no_progress(void **state)
+{
+    (void)state;
+    unresponsive s;
+    atomic_uint released = 0;
+    tiers_transfer reads[2];
+    char *buffers = pool_scratch_buffer(16 * UNIT);
+    unresponsive_open(&s, 100 * MS);
+    s.device->facts.flags |= KVT_DEVICE_VIRTUAL_TIME;
+    tiers_fault_rule once = hang_all;
+    once.hits = 1;
+    unresponsive_hang(&s, &once);
+    const tiers_fault_rule busy = {.action = TIERS_FAULT_BUSY, .kinds = TIERS_FAULT_READS};
+    assert_int_equal(tiers_fault_add(s.device, &busy), KVT_OK);
+    for (uint32_t i = 0; i < 2; i++) {
+        reads[i] = unresponsive_read(s.both, buffers + 8 * UNIT * i);
+        tiers_transfer_start(s.pool, &reads[i]);
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        uint64_t deadline_ns = now_ns() + UINT64_C(10000) * MS; /* is reached by a failure alone */
+        assert_int_equal(tiers_transfer_wait_until(s.pool, &reads[i], deadline_ns), KVT_E_GONE);
+        tiers_transfer_abandon(s.pool, &reads[i], count_released, &released);
+    }
+    assert_int_equal(unresponsive_state(&s), KVT_DEVICE_GONE);
+    tiers_fault_clear(s.device);
+    await(&released, 2);
+    tiers_pool_release(s.pool, s.both);
+    tiers_pool_release(s.pool, s.first_only);
+    assert_true(tiers_pool_close(s.pool));
+    free(s.buffer);
+    free(buffers);
+}
+
 static void test_a_sync_that_hangs_ends_at_the_limit(void **state)
 {
     (void)state;
@@ -356,6 +393,7 @@ int main(void)
         cmocka_unit_test(test_a_full_queue_has_a_deadline),
         cmocka_unit_test(test_a_unresponsive_member_is_retired_with_its_queue),
         cmocka_unit_test(test_a_lost_operation_retires_its_member),
+        cmocka_unit_test(test_a_busy_device_shows_no_progress),
         cmocka_unit_test(test_a_sync_that_hangs_ends_at_the_limit),
         cmocka_unit_test(test_close_abandons_an_unresponsive_member),
     };
