@@ -97,9 +97,11 @@ TEXT
     --report "$demo/live.html"
 cat <<'TEXT'
 
-What to make of it: plain lru lets the beginnings of long contexts go and keeps their ends,
-which nothing can load. lru-leaf, which frees ends first, is the strongest rival. Where utility
-loses to lru: short contexts that are all asked for alike (workload.contexts=400, zipf=0,
+What to make of it: where utility is ahead, it is because plain lru lets the beginnings of long
+contexts go and keeps their ends, which nothing can load. Where lru is ahead, look at puts_busy in
+the JSON: a disk that does not keep up, or a busy machine, refuses puts of both, and then the means
+do not compare the policies. lru-leaf, which frees ends first, is the strongest rival; utility loses
+to lru with short contexts that are all asked for alike (workload.contexts=400, zipf=0,
 tokens_median=1024, tokens_max=4096). docs/BENCHMARKS.md has the figures of quiet machines and
 the commands that gave them.
 TEXT

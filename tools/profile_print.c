@@ -63,7 +63,7 @@ static void print_devices(const json_t *document)
     size_t i;
     if (json_array_size(devices) == 0) return;
     printf("\n%-14s %-5s %-17s %11s %9s %6s %11s %9s %6s %6s\n", "device", "tier", "engine", "read",
-           "+ each", "fit", "write", "+ each", "fit", "mixed");
+           "+ each", "off by", "write", "+ each", "off by", "mixed");
     json_array_foreach(devices, i, device)
     {
         printf("%-14s %-5s %-17s", view_text(device, "device"), view_text(device, "tier"),

@@ -345,10 +345,11 @@ static kvt_status options_profile_tier(kvt_config *config, kvt_profile *profile,
 static kvt_status options_read_tiers(kvt_config *config, kvt_profile *profile,
                                      replay_options *options, char *message, size_t message_size)
 {
-    bool any = false;
+    bool any = false, named = false;
     for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
         replay_tier *model = &options->tiers[tier];
         bool measured[2] = {false, false};
+        named |= kvt_config_has(config, tier_keys[tier][0]);
         model->capacity_bytes = kvt_config_bytes(config, tier_keys[tier][0]);
         if (model->capacity_bytes == 0) continue;
         any = true;
@@ -373,6 +374,12 @@ static kvt_status options_read_tiers(kvt_config *config, kvt_profile *profile,
                               !set_write && !measured[KVT_IO_WRITE]);
     }
     if (any) return KVT_OK;
+    if (named) {
+        snprintf(message, message_size,
+                 "every tier that is set has a capacity of 0: give one of "
+                 "them room; the policy none shows what no cache costs");
+        return KVT_E_CONFIG;
+    }
     kvt_status status = options_take_standard(profile, options);
     if (status != KVT_OK)
         snprintf(message, message_size, "%s: %s", options->profile, kvt_status_text(status));
