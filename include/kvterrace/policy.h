@@ -257,7 +257,8 @@ KVT_API KVT_NODISCARD kvt_status kvt_policy_tick(kvt_policy *policy, uint64_t no
 /*
  * Reports a move carried out. actual_bytes[KVT_TIER_COUNT] are the bytes really stored, or NULL
  * when they equal to_bytes; the entry's option is corrected to them. KVT_OK; KVT_E_SPACE when the
- * actual bytes do not fit (the move stays in flight: abort it); KVT_E_ARGUMENT for an unknown id.
+ * actual bytes do not fit, or KVT_E_ARGUMENT when they are in the tier NONE (the move
+ * stays in flight: abort it); KVT_E_ARGUMENT for an unknown id, too.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_policy_commit(kvt_policy *policy, uint64_t move_id,
                                                    const uint64_t *actual_bytes);

@@ -235,13 +235,16 @@ static uint32_t pensieve_class(const entry *e)
     return octaves < PENSIEVE_CLASSES - 1 ? (uint32_t)octaves : PENSIEVE_CLASSES - 1;
 }
 
+/* The class whose list holds an entry: its seconds may change while it is listed. */
+#define LISTED_CLASS(e) ((e)->next[0])
+
 /* Takes an entry out of its list. */
 static void pensieve_remove(kvt_policy *policy, uint32_t index)
 {
     entry *e = entry_at(policy, index);
     if (e->listed == 0) return;
     assert(e->listed <= LEVELS);
-    list_remove(policy, &policy->classic.by_cost[e->listed - 1][pensieve_class(e)], index);
+    list_remove(policy, &policy->classic.by_cost[e->listed - 1][LISTED_CLASS(e)], index);
     e->listed = 0;
 }
 
@@ -256,18 +259,20 @@ static void pensieve_index(kvt_policy *policy, uint32_t index)
     uint8_t listed = (uint8_t)(classic_home(policy, e) + 1);
     if (e->listed == listed) return;
     pensieve_remove(policy, index);
-    list_add_newest(policy, &policy->classic.by_cost[listed - 1][pensieve_class(e)], index);
+    LISTED_CLASS(e) = (uint8_t)pensieve_class(e);
+    list_add_newest(policy, &policy->classic.by_cost[listed - 1][LISTED_CLASS(e)], index);
     e->listed = listed;
 }
 
-/* Moves an entry to the newest end of its class. */
+/* Moves an entry to the newest end of its class, which is that of its present seconds. */
 static void pensieve_touch(kvt_policy *policy, uint32_t index)
 {
     entry *e = entry_at(policy, index);
     if (e->listed == 0) return;
-    recency_list *list = &policy->classic.by_cost[e->listed - 1][pensieve_class(e)];
-    list_remove(policy, list, index);
-    list_add_newest(policy, list, index);
+    recency_list *lists = policy->classic.by_cost[e->listed - 1];
+    list_remove(policy, &lists[LISTED_CLASS(e)], index);
+    LISTED_CLASS(e) = (uint8_t)pensieve_class(e);
+    list_add_newest(policy, &lists[LISTED_CLASS(e)], index);
 }
 
 /* Takes the least recompute seconds per second without a use, among the oldest of all classes. */

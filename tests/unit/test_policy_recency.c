@@ -252,6 +252,26 @@ static void lru_evicts_when_nothing_below_may_move(void **state)
     kvt_policy_close(policy);
 }
 
+/* New seconds put an entry into another class of pensieve's; the lists stay whole. */
+static void pensieve_follows_new_seconds(void **state)
+{
+    (void)state;
+    test_memory memory = {.left = -1};
+    kvt_policy *policy = open_dram("pensieve", 300, &memory);
+    for (uint64_t handle = 1; handle <= 3; handle++)
+        assert_int_equal(put(policy, handle, 0, 100), KVT_OK);
+    kvt_option options[2] = {test_none(64.0), test_option(1, KVT_TIER_DRAM, 100, 0.01)};
+    assert_int_equal(kvt_policy_recost(policy, 1, options, 2), KVT_OK);
+    for (uint64_t turn = 0; turn < 4; turn++)
+        assert_int_equal(kvt_policy_access(policy, 10 + turn, 1, NULL), KVT_OK);
+    assert_int_equal(put(policy, 4, 0, 100), KVT_OK);
+    assert_int_equal(put(policy, 5, 0, 100), KVT_OK);
+    assert_int_not_equal(kvt_policy_option(policy, 1), KVT_OPTION_NONE);
+    assert_int_equal(kvt_policy_option(policy, 2), KVT_OPTION_NONE);
+    assert_int_equal(kvt_policy_option(policy, 3), KVT_OPTION_NONE);
+    kvt_policy_close(policy);
+}
+
 static void none_refuses_all(void **state)
 {
     (void)state;
@@ -274,6 +294,7 @@ int main(void)
         cmocka_unit_test(lru_leaf_peels_a_path_in_one_plan),
         cmocka_unit_test(aborted_victims_are_the_oldest_again),
         cmocka_unit_test(lru_evicts_when_nothing_below_may_move),
+        cmocka_unit_test(pensieve_follows_new_seconds),
         cmocka_unit_test(none_refuses_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
