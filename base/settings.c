@@ -81,7 +81,7 @@ static const kvt_setting settings_table[] = {
           "entries that were put and are not written yet; 0: a put returns when it is written; "
           "absent: a 32nd of DRAM, 256 MiB to 8 GiB; at most an eighth of the smallest tier"),
     SECONDS("store.put_backlog", "10",
-            "writes that may wait for a tier; a put that would add more is refused"),
+            "writes that may wait for a tier; a put that would add more is refused; 0: no bound"),
     SECONDS("store.tick", "0.05", "pause between background rounds; 0: no background thread"),
     RATE("store.move_rate", "0", "bytes per second that background moves may write; 0: no bound"),
     COUNT("store.moves_per_tick", "64", "moves in one background round"),

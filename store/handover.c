@@ -67,6 +67,7 @@ static void handover_cost(const kvt_store *store, const kvt_move *moves, uint32_
 static bool handover_passes_bound(const store_handover *handover,
                                   const double seconds[KVT_TIER_COUNT])
 {
+    if (handover->backlog_seconds == 0) return false;
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
         if (seconds[tier] == 0 || handover->seconds[tier] == 0) continue;
         if (handover->seconds[tier] + seconds[tier] > handover->backlog_seconds) return true;

@@ -64,7 +64,7 @@ static kvt_status open_one_device(open_state *state, kvt_tier tier, uint32_t mem
     state->device_count++;
     device->tier = tier;
     device->member = member;
-    device->config = config;
+    device->config = *config;
     if (state->store->catalog != NULL && tier == KVT_TIER_SSD) {
         status = catalog_read_wear(state->store->catalog, config->name, &device->wear);
         if (status != KVT_OK) return status;
@@ -212,7 +212,7 @@ static kvt_status open_measure(open_state *state)
         char name[32];
         if (!device->measure) continue;
         snprintf(name, sizeof name, "%s", device->device->name);
-        kvt_status status = bringup_measure(&device->device, device->config->timeout_ns,
+        kvt_status status = bringup_measure(&device->device, device->config.timeout_ns,
                                             device->given_up, head, &device->cost);
         if (status == KVT_OK) continue;
         open_say_measured(state, name, status);
@@ -273,7 +273,7 @@ static kvt_status open_pool(open_state *state, kvt_tier tier)
         room += bytes > head ? (bytes - head) / TIERS_GRAIN_BYTES * TIERS_GRAIN_BYTES : 0;
         costs[count] = device->cost;
         members[count] =
-            tiers_member_options_of(device->config, device->device, device->cost.read.bytes_per_s,
+            tiers_member_options_of(&device->config, device->device, device->cost.read.bytes_per_s,
                                     device->cost.write.bytes_per_s, &device->wear);
         members[count].request_seconds = device->cost.read.request_seconds;
         members[count].reserved_head_bytes = head;
@@ -444,7 +444,7 @@ static kvt_status open_check_options(const kvt_store_options *options, char *mes
         fault = "close_deadline_seconds is outside 0..1e9";
     } else if (options->staging_bytes < (UINT64_C(1) << 20)) {
         fault = "staging_bytes is below 1 MiB";
-    } else if (!(options->put_backlog_seconds > 0 && options->put_backlog_seconds <= 1e9)) {
+    } else if (!(options->put_backlog_seconds >= 0 && options->put_backlog_seconds <= 1e9)) {
         fault = "put_backlog_seconds is outside 0..1e9";
     } else if (!open_variant_is_kept(options->variant)) {
         fault = "variant is not one that a store keeps: raw, or lossless";

@@ -16,14 +16,14 @@ typedef struct open_device {
     uint32_t member;
     kvt_device *device; /* NULL once a pool owns it */
     cost_device cost;
-    bool labelled; /* durable: carries a superblock */
-    bool blank;    /* none of its content is taken over: new, stale, or given up */
-    bool stale;    /* ours, of an older epoch: taken back empty */
-    bool new;      /* it carries nothing yet */
-    bool given_up; /* new, or of no use to recover: a measurement may write to it */
-    bool measure;  /* the profile lacks it */
-    const kvt_device_config *config;
-    tiers_wear wear; /* as the catalog has it */
+    bool labelled;            /* durable: carries a superblock */
+    bool blank;               /* none of its content is taken over: new, stale, or given up */
+    bool stale;               /* ours, of an older epoch: taken back empty */
+    bool new;                 /* it carries nothing yet */
+    bool given_up;            /* new, or of no use to recover: a measurement may write to it */
+    bool measure;             /* the profile lacks it */
+    kvt_device_config config; /* its texts last until the open returns */
+    tiers_wear wear;          /* as the catalog has it */
 } open_device;
 
 typedef struct open_state {

@@ -36,7 +36,7 @@ static kvt_status open_check_torn(open_state *state, open_device *device, tiers_
     for (uint64_t epoch = state->epoch; epoch <= state->epoch + 1; epoch++) {
         tiers_superblock label = open_label_of(state, device, epoch);
         bool torn = false;
-        status = bringup_label_torn(&device->device, device->config->timeout_ns, &label, &torn);
+        status = bringup_label_torn(&device->device, device->config.timeout_ns, &label, &torn);
         if (status != KVT_OK) return status;
         if (torn) *found = TIERS_LABEL_BLANK;
     }
@@ -78,7 +78,7 @@ static kvt_status open_check_label(open_state *state, open_device *device)
     char name[32];
     snprintf(name, sizeof name, "%s", device->device->name);
     kvt_status status =
-        bringup_read_label(&device->device, device->config->timeout_ns, &label, &found);
+        bringup_read_label(&device->device, device->config.timeout_ns, &label, &found);
     if (status == KVT_E_VERSION && state->options->format) {
         status = KVT_OK;
         found = TIERS_LABEL_FOREIGN;
@@ -255,8 +255,7 @@ kvt_status open_write_labels(open_state *state)
         tiers_superblock label = open_label_of(state, device, state->epoch + 1);
         char name[32];
         snprintf(name, sizeof name, "%s", device->device->name);
-        kvt_status status =
-            bringup_write_label(&device->device, device->config->timeout_ns, &label);
+        kvt_status status = bringup_write_label(&device->device, device->config.timeout_ns, &label);
         if (status != KVT_OK) {
             snprintf(state->message, state->message_size, "device %s: cannot write its label: %s%s",
                      name, kvt_status_text(status),

@@ -142,7 +142,7 @@ typedef struct kvt_store_options {
                                       returns when the entry is stored; KVT_PUT_STAGING_AUTO */
     double put_backlog_seconds;    /* of planned writes that may wait for one tier: a put that
                                       would add more is KVT_BUSY. At most four puts have a
-                                      plan; put_staging_bytes bounds the others; 10 */
+                                      plan; put_staging_bytes bounds the others; 0 = no bound; 10 */
 } kvt_store_options;
 
 /* Fills every field with its default, the one that its comment names; struct_size is set. Without
