@@ -65,8 +65,9 @@ def make_manual(table, data_folder):
                         "kvterrace-error-1, with status, message, and file and line where the "
                         "error has them.")]
     out += [".SH FILES", ".TP", f"\\fI{roff(data_folder)}\\fR",
-            roff("Under another prefix, share/kvterrace of that prefix. profiles/ and reference_model/: curves, ladders, and a small model with texts. "
-                 "The command looks here for relative paths that are not in its working folder."),
+            roff("Under another prefix, share/kvterrace of that prefix. profiles/ and "
+                 "reference_model/: curves, ladders, and a small model with texts. The command "
+                 "looks here for relative paths that are not in its working folder."),
             ".SH SEE ALSO", roff("README.md in the folder doc/kvterrace beside those files, and "
                                  "docs/ in it: GUIDE.md, CONFIGURATION.md and the others.")]
     return "\n".join(out) + "\n"

@@ -45,7 +45,13 @@ static bool output_is_setting(const command_common *common, const struct stat *t
 
 static bool output_is_used(const command_common *common, const struct stat *target)
 {
+    struct stat input;
     if (!S_ISREG(target->st_mode) && !S_ISBLK(target->st_mode)) return false;
+    /* Standard input may be that file, too: `--trace -` reads it. */
+    if (fstat(STDIN_FILENO, &input) == 0 && input.st_dev == target->st_dev &&
+        input.st_ino == target->st_ino) {
+        return true;
+    }
     for (size_t i = 0; i < common->files.count; i++)
         if (output_is_same(target, common->files.items[i])) return true;
     for (size_t i = 0; i < common->inputs.count; i++)

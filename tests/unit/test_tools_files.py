@@ -45,6 +45,17 @@ class FilesTest(CommandCase):
         self.run_command("profile", "import", os.path.join(source, "devices.csv"), "--database",
                          "p.db")
 
+    def test_no_output_over_standard_input(self):
+        self.put("trace.jsonl", TRACE)
+        before = self.read("trace.jsonl")
+        with open(self.path("trace.jsonl"), "rb") as trace:
+            result = subprocess.run([COMMAND, "replay", "--trace", "-", "--policy", "lru",
+                                     "--report", "trace.jsonl"], cwd=self.folder, stdin=trace,
+                                    stderr=subprocess.PIPE, text=True, check=False)
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("uses that file", result.stderr)
+        self.assertEqual(self.read("trace.jsonl"), before)
+
     def test_no_output_over_an_input(self):
         self.make_profile()
         trace = self.put("trace.jsonl", TRACE)
