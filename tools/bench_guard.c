@@ -9,7 +9,7 @@
 
 #include "command.h"
 
-#include "lab/bench/bench_scratch.h"
+#include "lab/bench/bench_parts.h"
 
 #include <errno.h>
 #include <signal.h>

@@ -6,7 +6,7 @@
 #include "output_file.h"
 #include "variant_list.h"
 
-#include "lab/bench/bench_codecs_file.h"
+#include "lab/bench/bench_codecs.h"
 
 #include <math.h>
 

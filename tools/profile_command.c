@@ -8,7 +8,7 @@
  */
 #include "commands.h"
 #include "device_list.h"
-#include "lab/bench/bench_kv.h"
+#include "lab/bench/bench_codecs.h"
 #include "lab/bench/worker_pool.h"
 #include "profile_document.h"
 #include "profile_open.h"

@@ -6,6 +6,7 @@
  * Thread rule: one bench at a time.
  */
 #include "bench_codecs.h"
+#include "codecs/record.h"
 #include "estimator/quality/quality.h"
 #include "estimator/quality/quality_round_trip.h"
 
@@ -212,4 +213,203 @@ kvt_status bench_codecs_run(const bench_codecs_options *options, char *message, 
     free(results.variants);
     free(results.speeds);
     return status;
+}
+
+/* ---- measured figures against what is asked of the codecs ---- */
+
+/*
+ * Speeds are ratios to memcpy, losses are ratios between variants on the models' KV. A check
+ * appears when the variants that it needs were measured.
+ */
+
+enum { CHECKS_MAX = 96 };
+
+typedef struct check_list {
+    const bench_codec_results *results;
+    bench_codec_check *checks;
+    uint32_t count;
+} check_list;
+
+static bench_codec_check *check_add(check_list *list, const char *source, const char *name,
+                                    double value, double limit, bool at_least)
+{
+    if (list->count == CHECKS_MAX) return NULL;
+    bench_codec_check *check = &list->checks[list->count++];
+    *check = (bench_codec_check){.value = value,
+                                 .limit = limit,
+                                 .at_least = at_least,
+                                 .ok = at_least ? value >= limit : value <= limit};
+    snprintf(check->source, sizeof check->source, "%s", source);
+    snprintf(check->name, sizeof check->name, "%s", name);
+    return check;
+}
+
+/* ---- speed ---- */
+
+/* Least ratios to memcpy: of whole records, or of the kernels of one side. */
+static const struct {
+    const char *name, *codec;
+    uint16_t mode; /* 0: any */
+    bool decode;
+    int side;
+    double least;
+} check_speeds[] = {
+    {"decode kivi", "kivi", KVT_KIVI_FLOAT, true, BENCH_SIDE_BOTH, 1.5},
+    {"decode planes", "planes", 0, true, BENCH_SIDE_BOTH, 1.5},
+    {"decode kivi K, kernels", "kivi", KVT_KIVI_FLOAT, true, KVT_SIDE_K, 1.5},
+    {"decode kivi V, kernels", "kivi", KVT_KIVI_FLOAT, true, KVT_SIDE_V, 1.5},
+    {"decode planes K, kernels", "planes", 0, true, KVT_SIDE_K, 1.5},
+    {"decode planes V, kernels", "planes", 0, true, KVT_SIDE_V, 1.5},
+    {"encode planes K, kernels", "planes", 0, false, KVT_SIDE_K, 0.5},
+    {"encode planes V, kernels", "planes", 0, false, KVT_SIDE_V, 0.25},
+    {"encode kivi K, kernels", "kivi", 0, false, KVT_SIDE_K, 0.3},
+    {"encode kivi V, kernels", "kivi", 0, false, KVT_SIDE_V, 0.15},
+    {"encode lossless fast", "lossless", KVT_LOSSLESS_FAST, false, BENCH_SIDE_BOTH, 0.4},
+    {"decode lossless fast", "lossless", KVT_LOSSLESS_FAST, true, BENCH_SIDE_BOTH, 0.8},
+    {"encode lossless dense", "lossless", KVT_LOSSLESS_DENSE, false, BENCH_SIDE_BOTH, 0.12},
+    {"decode lossless dense", "lossless", KVT_LOSSLESS_DENSE, true, BENCH_SIDE_BOTH, 0.3},
+    {"encode entropy", "entropy", 0, false, BENCH_SIDE_BOTH, 0.08},
+    {"decode entropy", "entropy", 0, true, BENCH_SIDE_BOTH, 0.25},
+    {"encode rotate 4 bits", "rotate", 0, false, BENCH_SIDE_BOTH, 0.25},
+    {"decode rotate 4 bits", "rotate", 0, true, BENCH_SIDE_BOTH, 0.3},
+};
+
+enum { CHECK_SPEED_COUNT = sizeof check_speeds / sizeof check_speeds[0] };
+
+static bool check_speed_fits(const bench_codec_results *results, const bench_codec_speed *speed,
+                             size_t index)
+{
+    const bench_codec_variant *variant = &results->variants[speed->variant];
+    uint16_t mode = check_speeds[index].mode;
+    if (strcmp(variant->codec, check_speeds[index].codec) != 0) return false;
+    if (mode != 0 && variant->variant.mode != mode) return false;
+    /* Four bits are what is asked of rotation; its rate starts with the bits. */
+    if (variant->variant.codec == KVT_CODEC_ROTATE && (variant->variant.rate & 15u) != 4)
+        return false;
+    return speed->decode == check_speeds[index].decode && speed->threads == 1 &&
+           speed->side == check_speeds[index].side;
+}
+
+/* The slowest variant of the best instruction set that was timed stands for its codec. */
+static void check_speed(check_list *list, size_t index)
+{
+    const bench_codec_results *results = list->results;
+    const bench_codec_speed *slowest = NULL;
+    codecs_cpu best = CODECS_CPU_SCALAR;
+    for (uint32_t i = 0; i < results->speed_count; i++)
+        if (results->speeds[i].isa > best) best = results->speeds[i].isa;
+    for (uint32_t i = 0; i < results->speed_count; i++) {
+        const bench_codec_speed *speed = &results->speeds[i];
+        if (speed->isa != best || !check_speed_fits(results, speed, index)) continue;
+        if (slowest == NULL || speed->bytes_per_s < slowest->bytes_per_s) slowest = speed;
+    }
+    if (slowest == NULL || !(results->memcpy_bytes_per_s > 0)) return;
+    bench_codec_check *check = check_add(list, "speed", check_speeds[index].name,
+                                         slowest->bytes_per_s / results->memcpy_bytes_per_s,
+                                         check_speeds[index].least, true);
+    if (check == NULL) return;
+    snprintf(check->what, sizeof check->what, "%s, %s", results->variants[slowest->variant].name,
+             codecs_cpu_name(best));
+}
+
+/* ---- loss ---- */
+
+/* KL of one variant over KL of another, on a model whose name starts with `model` (NULL: any). */
+static const struct {
+    const char *name, *model, *variant, *over;
+    double most;
+} check_losses[] = {
+    {"planes 4 bits / kivi-4, V inside a head", NULL, "planes:k4v4,g64,vhead", "kivi:k4v4,g64",
+     1.02},
+    {"planes 2 bits / kivi-2, V inside a head", "bitllama_3M", "planes:k2v2,g64,vhead",
+     "kivi:k2v2,g64", 0.55},
+    {"planes 2 bits / kivi-2, V inside a head", "stories260K", "planes:k2v2,g64,vhead",
+     "kivi:k2v2,g64", 0.2},
+    {"planes 8 bits / kivi-8, V inside a head", NULL, "planes:k8v8,g64,vhead", "kivi:k8v8,g64",
+     1.25},
+    {"planes 4 bits / kivi-4, V over the row", NULL, "planes:k4v4,g64", "kivi:k4v4,g64@row", 1.02},
+    {"planes 2 bits / kivi-2, V over the row", "bitllama_3M", "planes:k2v2,g64",
+     "kivi:k2v2,g64@row", 0.55},
+    {"planes 2 bits / kivi-2, V over the row", "stories260K", "planes:k2v2,g64",
+     "kivi:k2v2,g64@row", 0.2},
+    {"planes 8 bits / kivi-8, V over the row", NULL, "planes:k8v8,g64", "kivi:k8v8,g64@row", 1.25},
+};
+
+enum { CHECK_LOSS_COUNT = sizeof check_losses / sizeof check_losses[0] };
+
+static const bench_codec_loss *check_find(const check_list *list, const bench_codec_source *source,
+                                          const char *name)
+{
+    for (uint32_t i = 0; i < list->results->variant_count; i++) {
+        const bench_codec_loss *loss = &source->losses[i];
+        if (strcmp(list->results->variants[i].name, name) == 0)
+            return loss->present && loss->judged ? loss : NULL;
+    }
+    return NULL;
+}
+
+static void check_loss(check_list *list, const bench_codec_source *source, size_t index)
+{
+    const char *prefix = check_losses[index].model;
+    if (prefix != NULL && strncmp(source->name, prefix, strlen(prefix)) != 0) return;
+    const bench_codec_loss *one = check_find(list, source, check_losses[index].variant);
+    const bench_codec_loss *other = check_find(list, source, check_losses[index].over);
+    if (one == NULL || other == NULL || !(other->kl > 0)) return;
+    bench_codec_check *check = check_add(list, source->name, check_losses[index].name,
+                                         one->kl / other->kl, check_losses[index].most, false);
+    if (check == NULL) return;
+    snprintf(check->what, sizeof check->what, "%.2f bits against %.2f", one->bits_per_element,
+             other->bits_per_element);
+}
+
+/* The best entropy variant of at most 3.75 stored bits against planes at 3 bits. */
+static void check_entropy(check_list *list, const bench_codec_source *source)
+{
+    const bench_codec_loss *planes = check_find(list, source, "planes:k3v3,g64");
+    const bench_codec_variant *name = NULL;
+    const bench_codec_loss *best = NULL;
+    for (uint32_t i = 0; i < list->results->variant_count; i++) {
+        const bench_codec_loss *loss = &source->losses[i];
+        if (strcmp(list->results->variants[i].codec, "entropy") != 0 || !loss->judged) continue;
+        if (loss->bits_per_element > 3.75 || (best != NULL && best->kl <= loss->kl)) continue;
+        best = loss;
+        name = &list->results->variants[i];
+    }
+    if (best == NULL || planes == NULL || !(planes->kl > 0)) return;
+    bench_codec_check *check = check_add(list, source->name, "entropy to 3.75 bits / planes 3 bits",
+                                         best->kl / planes->kl, 1.0 / 3.0, false);
+    if (check == NULL) return;
+    snprintf(check->what, sizeof check->what, "%s, %.2f bits against %.2f", name->name,
+             best->bits_per_element, planes->bits_per_element);
+}
+
+/* Exact storing of the sample's bf16. */
+static void check_lossless(check_list *list)
+{
+    const bench_codec_source *sample = &list->results->sources[0];
+    const bench_codec_lossless *lossless = &sample->lossless;
+    if (lossless->fast_ratio > 0)
+        (void)check_add(list, sample->name, "lossless fast ratio", lossless->fast_ratio, 1.32,
+                        true);
+    if (lossless->dense_ratio > 0)
+        (void)check_add(list, sample->name, "lossless dense ratio", lossless->dense_ratio, 1.44,
+                        true);
+}
+
+kvt_status bench_codecs_check(const bench_codec_results *results, bench_codec_check **checks_out,
+                              uint32_t *count_out)
+{
+    check_list list = {.results = results, .checks = calloc(CHECKS_MAX, sizeof *list.checks)};
+    if (list.checks == NULL) return KVT_E_MEMORY;
+    for (size_t i = 0; i < CHECK_SPEED_COUNT; i++)
+        check_speed(&list, i);
+    check_lossless(&list);
+    for (uint32_t s = 1; s < results->source_count; s++) {
+        for (size_t i = 0; i < CHECK_LOSS_COUNT; i++)
+            check_loss(&list, &results->sources[s], i);
+        check_entropy(&list, &results->sources[s]);
+    }
+    *checks_out = list.checks;
+    *count_out = list.count;
+    return KVT_OK;
 }

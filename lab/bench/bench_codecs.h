@@ -10,6 +10,9 @@
 
 #include "bench.h"
 #include "codecs/kernels/cpu.h"
+#include "codecs/record.h"
+#include "estimator/measure/measure.h"
+#include "estimator/profile/profile.h"
 
 #include <kvterrace/codec.h>
 
@@ -131,5 +134,52 @@ int bench_codecs_report_text(const bench_codec_results *results, const bench_cod
 
 /* The figures that a row shows: the first model's, or the sample's when there is none. */
 const bench_codec_source *bench_codecs_shown(const bench_codec_results *results);
+
+/* ---- codecs on KV dumps in files; calls share nothing ---- */
+
+/*
+ * A KV dump is a safetensors file (estimator/quality/quality_dump.h says of which form).
+ */
+
+typedef struct bench_file_result {
+    kvt_record_info info; /* its layout is that of the source */
+    double nmse[2];       /* K, V; not a number when the dump has NaN or infinity */
+    bool queried;         /* there were queries */
+    double attention_error;
+    uint32_t query_rows;
+    uint32_t ignored; /* tensors of other names */
+} bench_file_result;
+
+/*
+ * Encodes `path` with the variant, decodes it again to measure what was lost, and writes the record
+ * to `target` unless that is NULL. The record's key is zero. KVT_OK; KVT_E_PARSE (the dump is not
+ * of this form; the message says what is missing or does not fit); KVT_E_CORRUPT (not a sound
+ * safetensors file); KVT_E_UNSUPPORTED (the codec does not take this shape); KVT_E_GONE; KVT_E_IO;
+ * KVT_E_MEMORY.
+ */
+KVT_NODISCARD kvt_status bench_file_encode(const char *path, kvt_variant variant,
+                                           const char *target, bench_file_result *result_out,
+                                           char *message, size_t message_size);
+
+/*
+ * Decodes the record in `path` and writes k.<layer> and v.<layer> to `target`; after a drop also
+ * positions.<layer>, F32 of shape [tokens]: which of the sequence's positions each row is. KVT_OK;
+ * KVT_E_CORRUPT, KVT_E_VERSION; KVT_E_UNSUPPORTED (an opaque record, or FP8); KVT_E_GONE; KVT_E_IO;
+ * KVT_E_MEMORY.
+ */
+KVT_NODISCARD kvt_status bench_file_decode(const char *path, const char *target,
+                                           kvt_record_info *info_out, char *message,
+                                           size_t message_size);
+
+/* ---- KV dumps as memory, for measuring on one's own KV ---- */
+
+/*
+ * Reads the K and V of a dump (estimator/quality/quality_dump.h says what it holds), of its first
+ * tokens when it is larger than `most_bytes`. out->name is `path` itself, which the caller keeps.
+ * Release with bench_kv_free. Statuses of quality_dump_open.
+ */
+KVT_NODISCARD kvt_status bench_kv_read(const char *path, uint64_t most_bytes, kvt_profile_kv *out,
+                                       char *message, size_t message_size);
+void bench_kv_free(kvt_profile_kv *kv);
 
 #endif

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_codecs_file.c - see bench_codecs_file.h. Thread rule: any thread.
+ * bench_codecs_file.c - codecs on KV dumps that lie in files, and the dumps as memory.
+ *
+ * Thread rule: any thread; calls share nothing.
  */
-#include "bench_codecs_file.h"
+#include "bench_codecs.h"
 
 #include "estimator/model/safetensors.h"
 #include "estimator/model/whole_file.h"
@@ -244,4 +246,58 @@ kvt_status bench_file_decode(const char *path, const char *target, kvt_record_in
     free(record.names);
     free(record.tensors);
     return status;
+}
+
+/* ---- KV dumps as memory ---- */
+
+#define KV_ALIGN 4096u
+
+static void *kv_allocate(uint64_t bytes)
+{
+    return aligned_alloc(KV_ALIGN, (bytes / KV_ALIGN + 1u) * KV_ALIGN);
+}
+
+/* Moves each matrix' first rows together; `kv` then has so many tokens. */
+static void kv_shorten(kvt_profile_kv *kv, unsigned char *bytes, uint32_t tokens)
+{
+    const kvt_layout whole = kv->layout;
+    kv->layout.tokens = tokens;
+    const uint64_t kept = kvt_layout_matrix_bytes(&kv->layout);
+    for (uint32_t layer = 0; layer < whole.layers; layer++) {
+        for (int side = KVT_SIDE_K; side <= KVT_SIDE_V; side++) {
+            memmove(bytes + kvt_layout_matrix_offset(&kv->layout, layer, (kvt_side)side),
+                    bytes + kvt_layout_matrix_offset(&whole, layer, (kvt_side)side), kept);
+        }
+    }
+}
+
+kvt_status bench_kv_read(const char *path, uint64_t most_bytes, kvt_profile_kv *out, char *message,
+                         size_t message_size)
+{
+    quality_dump dump = {.file = NULL};
+    uint64_t bytes = 0;
+    unsigned char *memory = NULL;
+    kvt_status status = quality_dump_open(path, &dump, message, message_size);
+    if (status == KVT_OK) status = kvt_layout_bytes(&dump.layout, &bytes);
+    if (status == KVT_OK) memory = kv_allocate(bytes);
+    if (status == KVT_OK && memory == NULL) status = KVT_E_MEMORY;
+    if (status == KVT_OK) {
+        quality_dump_load(&dump, memory);
+        *out = (kvt_profile_kv){.name = path, .layout = dump.layout, .bytes = memory};
+        uint64_t tokens = most_bytes / (bytes / dump.layout.tokens);
+        if (tokens < 1) tokens = 1;
+        if (tokens < dump.layout.tokens) kv_shorten(out, memory, (uint32_t)tokens);
+    }
+    quality_dump_close(&dump);
+    return status;
+}
+
+void bench_kv_free(kvt_profile_kv *kv)
+{
+    union {
+        const void *given;
+        void *owned;
+    } memory = {.given = kv->bytes};
+    free(memory.owned);
+    *kv = (kvt_profile_kv){.name = NULL};
 }

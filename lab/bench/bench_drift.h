@@ -9,7 +9,7 @@
 #define BENCH_BENCH_DRIFT_H
 
 #include "bench.h"
-#include "bench_rate.h"
+#include "bench_parts.h"
 
 #include <kvterrace/kvterrace.h>
 

@@ -11,7 +11,7 @@
  * Thread rule: one bench at a time.
  */
 #include "bench.h"
-#include "bench_rate.h"
+#include "bench_parts.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -17,7 +17,7 @@
  *
  * Thread rule: one bench at a time; nothing else runs in this process meanwhile.
  */
-#include "bench_fast_path.h"
+#include "bench_devices.h"
 
 #include "base/clock.h"
 

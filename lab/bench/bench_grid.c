@@ -9,7 +9,7 @@
  */
 #include "bench_grid.h"
 #include "base/clock.h"
-#include "bench_rate.h"
+#include "bench_parts.h"
 
 #include "worker_pool.h"
 

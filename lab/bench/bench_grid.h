@@ -61,7 +61,7 @@ const grid_cell *grid_cell_at(size_t index);
 /* Whether the seed drew this cell for the hidden half. */
 bool grid_is_hidden(size_t index);
 
-/* ---- workloads (bench_grid_workload.c) ---- */
+/* ---- workloads ---- */
 
 /* The traces and settings that all cells of a run share, read once. */
 typedef struct grid_sources {

@@ -4,7 +4,7 @@
  * list of its cells. No state.
  */
 #include "bench_grid.h"
-#include "bench_rate.h"
+#include "bench_parts.h"
 
 #include <math.h>
 #include <string.h>

@@ -12,6 +12,8 @@
 
 #include "lab/replay/replay.h"
 
+#include <kvterrace/kvterrace.h>
+
 enum { LIVE_SETTINGS = 8, LIVE_POLICIES = 6, LIVE_NAME_BYTES = 40 };
 
 /* The promises of every row. */
@@ -76,5 +78,35 @@ void live_judge(live_results *results);
 
 /* Prints as options say. 0, or 1 when out cannot be written or memory is short. */
 int live_report(const bench_options *options, const live_results *results);
+
+/* ---- live site ---- */
+
+/*
+ * The store that the live bench runs on.
+ */
+
+#define SITE_DRAM_BYTES_PER_S 4e9
+#define SITE_SLACK_BYTES      (UINT64_C(1) << 20)
+#define SITE_PUT_STAGING      (UINT64_C(8) << 20)
+#define SITE_STAGING_BYTES    (UINT64_C(16) << 20)
+
+typedef struct live_site {
+    kvt_device_config devices[KVT_TIER_COUNT];
+    kvt_store_options store; /* points into the site */
+} live_site;
+
+/* Seconds of a call beside the transfer of its bytes, medians. */
+typedef struct live_overheads {
+    double get_s;
+    double put_s; /* of the caller */
+} live_overheads;
+
+/* The site may not be moved afterwards. */
+void live_site_make(const live_setting *setting, const replay_options *options, live_site *site);
+
+/* Puts and gets entries of the options' size on memory of this speed. KVT_OK; kvt_open's, kvt_put's
+ * and kvt_get's errors. */
+KVT_NODISCARD kvt_status live_site_measure(double bytes_per_s, const replay_options *options,
+                                           live_overheads *out, char *message, size_t message_size);
 
 #endif

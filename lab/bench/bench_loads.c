@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "bench.h"
 
-#include "bench_rate.h"
+#include "bench_parts.h"
 
 #include <kvterrace/kvterrace.h>
 

@@ -12,7 +12,7 @@
 #include "bench_restart.h"
 
 #include "base/clock.h"
-#include "bench_scratch.h"
+#include "bench_parts.h"
 
 #include <signal.h>
 #include <stdlib.h>

@@ -6,9 +6,12 @@
  * deals by what was just measured. Objects are written and read whole, one at a time, and what was
  * read is compared with what was written.
  *
+ * The report is a table, or JSON of the schema "kvterrace-bench-stripe-1".
+ *
  * Thread rule: one bench at a time.
  */
-#include "bench_stripe.h"
+#include "bench.h"
+#include "bench_parts.h"
 #include "store/options.h"
 
 #include <kvterrace/kvterrace.h>
@@ -32,6 +35,40 @@ static const kvt_striping stripe_layouts[LAYOUTS] = {KVT_STRIPE_PROPORTIONAL, KV
                                                      KVT_STRIPE_ROUND_ROBIN};
 /* The first has the most repetitions' worth of bytes in the shortest time. */
 static const uint64_t stripe_objects[] = {16 * MIB, 64 * MIB, 256 * MIB};
+
+/* One drive alone. */
+typedef struct bench_stripe_drive {
+    char name[32];
+    char engine[32];
+    bool direct;
+    bool emulated;
+    uint32_t depth_achieved;
+    uint64_t object_bytes;
+    bench_rate read; /* bytes per second */
+    bench_rate write;
+} bench_stripe_drive;
+
+/* All drives at once. */
+typedef struct bench_stripe_row {
+    kvt_striping layout;
+    uint64_t object_bytes;
+    uint32_t repetitions;
+    bench_rate read; /* bytes per second */
+    bench_rate write;
+    bench_rate read_spread; /* of the members' completion: (last - first) / first */
+    bench_rate write_spread;
+} bench_stripe_row;
+
+typedef struct bench_stripe_results {
+    uint32_t iterations;
+    uint32_t unit_bytes;
+    double read_sum; /* of the drives alone, bytes per second */
+    double write_sum;
+    uint32_t drive_count;
+    bench_stripe_drive *drives;
+    uint32_t row_count;
+    bench_stripe_row *rows;
+} bench_stripe_results;
 
 static int stripe_complain(const char *name, kvt_status status, const char *message)
 {
@@ -185,6 +222,108 @@ static int stripe_layout(const bench_options *options, kvt_striping layout, void
     return status == KVT_OK ? 0 : stripe_complain(kvt_striping_name(layout), status, "");
 }
 
+static double report_share(double part, double whole)
+{
+    return whole > 0 ? part / whole : 0;
+}
+
+/* ---- the report as JSON ---- */
+
+static json_t *report_drive(const bench_stripe_drive *drive)
+{
+    json_t *object = json_pack("{s:s, s:s, s:b, s:b, s:I, s:I}", "device", drive->name, "engine",
+                               drive->engine, "direct", drive->direct, "emulated", drive->emulated,
+                               "depth_achieved", (json_int_t)drive->depth_achieved, "object_bytes",
+                               (json_int_t)drive->object_bytes);
+    int failed = object == NULL || bench_put_rate(object, "read_bytes_per_s", &drive->read) != 0 ||
+                 bench_put_rate(object, "write_bytes_per_s", &drive->write) != 0;
+    if (!failed) return object;
+    json_decref(object);
+    return NULL;
+}
+
+static json_t *report_row(const bench_stripe_results *results, const bench_stripe_row *row)
+{
+    double read = report_share(row->read.median, results->read_sum);
+    double write = report_share(row->write.median, results->write_sum);
+    json_t *object =
+        json_pack("{s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f}", "layout",
+                  kvt_striping_name(row->layout), "object_bytes", (json_int_t)row->object_bytes,
+                  "unit_bytes", (json_int_t)results->unit_bytes, "repetitions",
+                  (json_int_t)row->repetitions, "device_sum_bytes_per_s", results->read_sum,
+                  "device_write_sum_bytes_per_s", results->write_sum, "read_ratio", read,
+                  "write_ratio", write, "ratio", read < write ? read : write);
+    int failed = object == NULL || bench_put_rate(object, "read_bytes_per_s", &row->read) != 0 ||
+                 bench_put_rate(object, "write_bytes_per_s", &row->write) != 0 ||
+                 bench_put_rate(object, "spread", &row->read_spread) != 0 ||
+                 bench_put_rate(object, "write_spread", &row->write_spread) != 0;
+    if (!failed) return object;
+    json_decref(object);
+    return NULL;
+}
+
+static int report_json(FILE *out, const bench_stripe_results *results)
+{
+    json_t *root = bench_report_head("kvterrace-bench-stripe-1", results->iterations);
+    json_t *drives = json_array();
+    json_t *rows = json_array();
+    int failed = root == NULL || drives == NULL || rows == NULL;
+    for (uint32_t i = 0; i < results->drive_count && !failed; i++)
+        failed = json_array_append_new(drives, report_drive(&results->drives[i]));
+    for (uint32_t i = 0; i < results->row_count && !failed; i++)
+        failed = json_array_append_new(rows, report_row(results, &results->rows[i]));
+    if (!failed) failed = json_object_set(root, "drives", drives);
+    if (!failed) failed = json_object_set(root, "results", rows);
+    json_decref(drives);
+    json_decref(rows);
+    if (!failed) return bench_report_print(out, root);
+    json_decref(root);
+    return 1;
+}
+
+/* ---- the report as text ---- */
+
+static int report_text(FILE *out, const bench_stripe_results *results)
+{
+    fprintf(out, "%-12s  %-18s  %22s  %22s  %6s  %5s\n", "drive alone", "engine",
+            "read MB/s (min-max)", "write MB/s (min-max)", "direct", "depth");
+    for (uint32_t i = 0; i < results->drive_count; i++) {
+        const bench_stripe_drive *drive = &results->drives[i];
+        fprintf(out, "%-12s  %-18s", drive->name, drive->engine);
+        bench_print_cell(out, &drive->read);
+        bench_print_cell(out, &drive->write);
+        fprintf(out, "  %6s  %5u\n", drive->direct ? "yes" : "no", drive->depth_achieved);
+    }
+    fprintf(out, "%-12s  %-18s  %22.0f  %22.0f\n\n", "sum", "", results->read_sum / 1e6,
+            results->write_sum / 1e6);
+    fprintf(out, "%-12s  %6s  %22s  %22s  %6s  %6s  %6s  %6s\n", "layout", "MiB",
+            "read MB/s (min-max)", "write MB/s (min-max)", "read", "write", "spread", "most");
+    for (uint32_t i = 0; i < results->row_count; i++) {
+        const bench_stripe_row *row = &results->rows[i];
+        fprintf(out, "%-12s  %6llu", kvt_striping_name(row->layout),
+                (unsigned long long)(row->object_bytes >> 20));
+        bench_print_cell(out, &row->read);
+        bench_print_cell(out, &row->write);
+        fprintf(out, "  %6.3f  %6.3f  %6.4f  %6.4f\n",
+                report_share(row->read.median, results->read_sum),
+                report_share(row->write.median, results->write_sum), row->read_spread.median,
+                row->read_spread.max);
+    }
+    fprintf(out,
+            "\nMedian of %u. read and write are shares of the drives' sum alone. spread: how much "
+            "later\nthe last drive was done than the first, of the first one's time (reads).\n",
+            results->iterations);
+    return ferror(out) != 0;
+}
+
+static int stripe_report(const bench_options *options, const bench_stripe_results *results)
+{
+    int failed =
+        options->json ? report_json(options->out, results) : report_text(options->out, results);
+    if (fflush(options->out) != 0) failed = 1;
+    return failed;
+}
+
 /* ---- the whole ---- */
 
 static int stripe_run(const bench_options *options, bench_stripe_results *results)
@@ -205,7 +344,7 @@ static int stripe_run(const bench_options *options, bench_stripe_results *result
     free(source);
     free(target);
     bench_tell(options, 1, 1, NULL);
-    if (code == 0) code = bench_stripe_report(options, results);
+    if (code == 0) code = stripe_report(options, results);
     return code;
 }
 

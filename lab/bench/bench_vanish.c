@@ -11,8 +11,7 @@
 #include "base/clock.h"
 #include "bench_drift.h"
 
-#include "bench_drive_control.h"
-#include "bench_rate.h"
+#include "bench_parts.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -6,7 +6,7 @@
 #define BENCH_BENCH_ABLATION_H
 
 #include "lab/bench/bench.h"
-#include "lab/bench/bench_rate.h"
+#include "lab/bench/bench_parts.h"
 
 #include "tiers/pool/stripe.h"
 

@@ -4,7 +4,7 @@
  * compressed become popular again. How much of what an unlimited exact copy allows do nested planes
  * keep, and how much an irreversible greedy?
  *
- *     1,100 contexts (bench_policy_instance.c), DRAM for 5 % and SSD for 20 or 60 % of their raw
+ *     1,100 contexts (bench_policy.c), DRAM for 5 % and SSD for 20 or 60 % of their raw
  *     bytes; every 300 requests 1, 2 or 5 % of the entries change popularity with others drawn at
  *     random
  *     objective of a request = alpha * (1 - loss) - seconds

@@ -8,7 +8,7 @@
 #include "estimator/model/safetensors.h"
 #include "estimator/quality/quality_round_trip.h"
 #include "lab/bench/bench.h"
-#include "lab/bench/bench_codecs_file.h"
+#include "lab/bench/bench_codecs.h"
 
 #include <jansson.h>
 #include <stdio.h>

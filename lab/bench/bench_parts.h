@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_rate.h - repetitions of a measurement, and transfers through a pool as one.
+ * bench_parts.h - what the benches of devices and stores share: repetitions of a measurement,
+ * transfers through a pool as one, reports, the folder for files, control of emulated drives.
  *
  * Thread rule: one bench at a time.
  */
-#ifndef BENCH_BENCH_RATE_H
-#define BENCH_BENCH_RATE_H
+#ifndef BENCH_BENCH_PARTS_H
+#define BENCH_BENCH_PARTS_H
 
 #include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
 
 #include "tiers/devices/device_ops.h"
 #include "tiers/pool/pool.h"
@@ -49,5 +52,38 @@ int bench_report_print(FILE *out, json_t *root);
 
 /* Megabytes per second with its spread, or a dash, in a cell of 22 columns. */
 void bench_print_cell(FILE *out, const bench_rate *rate);
+
+/* ---- scratch ---- */
+
+/*
+ * The folder that a bench puts its files into, and its removal: by the bench, or by the process
+ * above it when the bench was interrupted.
+ */
+
+/* Makes the folder parent/kvterrace-NAME-XXXXXX (parent NULL: /var/tmp). Not 0: it cannot be made,
+ * and errno says why. One at a time. */
+int bench_scratch_make(const char *parent, const char *name, char *folder, size_t size);
+
+/* Removes the folder that was made last with the files in it; nothing when there is none. */
+void bench_scratch_remove(void);
+
+/* From now on the folder's name is known to the processes on both sides of a fork. Call it before
+ * the fork. Not 0: no memory. */
+int bench_scratch_share(void);
+
+/* ---- drive control ---- */
+
+/*
+ * Speaks to the emulated drives of tests/support/drives: their speed, and whether they are there.
+ * A drive is named by the path of its device, FOLDER/N/drive.
+ */
+
+/* Bytes per second of the drive, or 0 when the path is not an emulated drive's. */
+double bench_drive_rate(const char *path);
+
+/* All return false, with a line on stderr, when the drive cannot be reached or does not follow. */
+bool bench_drive_set_rate(const char *path, double bytes_per_s);
+bool bench_drive_vanish(const char *path);
+bool bench_drive_return(const char *path);
 
 #endif
