@@ -20,7 +20,7 @@ enum {
     KVT_CODEC_FLAG_NESTED = 1u << 4       /* with FIXED: planes can be dropped from a record */
 };
 
-/* What a segment of a record holds (docs/FORMAT.md). */
+/* The kinds of content that a segment of a record can have (docs/FORMAT.md). */
 typedef enum kvt_part_kind {
     KVT_PART_RAW = 1,       /* the decoded bytes of a whole matrix */
     KVT_PART_CODED = 2,     /* a whole matrix, by a codec without parts */

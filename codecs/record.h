@@ -43,9 +43,9 @@ typedef enum kvt_drop_method {
 enum { KVT_ENTROPY_SYMBOLS = 256 };
 
 /*
- * What does not fit into a variant; NULL everywhere means that all is zero.
- * New fields are added at the end; struct_size tells which are present. What a library does not
- * know must be zero (else KVT_E_UNSUPPORTED).
+ * Parameters that do not fit into a variant; NULL everywhere means that all are zero.
+ * New fields are added at the end; struct_size says which are present. Fields that a library does
+ * not know must be zero (else KVT_E_UNSUPPORTED).
  */
 typedef struct kvt_codec_extras {
     uint32_t struct_size;   /* sizeof(kvt_codec_extras) of the caller */
@@ -64,7 +64,7 @@ typedef struct kvt_codec_extras {
     uint32_t reserved2;
 } kvt_codec_extras;
 
-/* What a record says about itself besides its payload. */
+/* The facts that a record states about itself besides its payload. */
 typedef struct kvt_record_spec {
     kvt_key key;
     uint64_t generation;     /* distinguishes re-puts of one key; at least 1 */

@@ -271,15 +271,15 @@ kvt_status kvt_policy_set_capacity(kvt_policy *policy, kvt_tier tier, uint64_t c
     assert(policy != NULL);
     if ((int)tier <= KVT_TIER_NONE || (int)tier >= KVT_TIER_COUNT) return KVT_E_ARGUMENT;
     if (capacity_bytes > CAPACITY_LIMIT) return KVT_E_ARGUMENT;
-    int level = (int)tier - 1;
-    uint64_t before = policy->capacity[level];
-    uint64_t used = policy->used[level];
+    int at = (int)tier - 1;
+    uint64_t before = policy->capacity[at];
+    uint64_t used = policy->used[at];
     /* Reservations of moves in flight may pass the old capacity for a while; what is stored never
      * does, so the old capacity bounds what has to be kept. */
     if (used > before) used = before;
     uint64_t after = capacity_bytes > used ? capacity_bytes : used;
     if (after == before) return KVT_OK;
-    policy->capacity[level] = after;
+    policy->capacity[at] = after;
     assert(after <= CAPACITY_LIMIT);
     /* What fits a tier decides which steps an entry has. */
     entries_index_all(policy);

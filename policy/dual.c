@@ -35,7 +35,7 @@ static uint32_t dual_forms(const dual_entry *e)
 
 /* The options' scores at some prices. */
 static void dual_weigh(const dual_instance *instance, const dual_entry *e, uint32_t count,
-                       const double price[LEVELS], double score[KVT_OPTIONS_MAX])
+                       const double price[TIERS], double score[KVT_OPTIONS_MAX])
 {
     assert(count <= KVT_OPTIONS_MAX);
     const double *time = &instance->time[e->options];
@@ -64,7 +64,7 @@ static double dual_value(const dual_instance *instance, const dual_entry *e, uin
 
 /* Returns the utility of one option less the shadow price of its bytes. */
 static double dual_score(const dual_instance *instance, const dual_entry *e, uint32_t o,
-                         const double price[LEVELS])
+                         const double price[TIERS])
 {
     return dual_value(instance, e, o) - price[0] * instance->bytes[0][o] -
            price[1] * instance->bytes[1][o] - price[2] * instance->bytes[2][o];
@@ -87,7 +87,7 @@ static double dual_highest(double score[KVT_OPTIONS_MAX], uint32_t count)
 
 /* Weighs the options; the one with the highest score above `least`, NIL without one. */
 static uint32_t dual_best(const dual_instance *instance, const dual_entry *e,
-                          const double price[LEVELS], double score[KVT_OPTIONS_MAX], double least,
+                          const double price[TIERS], double score[KVT_OPTIONS_MAX], double least,
                           double *best_out)
 {
     uint32_t found = NIL, count = dual_forms(e);
@@ -133,7 +133,7 @@ static double dual_error(const dual_entry *e, double score)
  * an option that stays below is left out of the proof.
  */
 static void dual_reach(const dual_instance *instance, const dual_entry *e, uint32_t first,
-                       uint32_t count, const double bytes[LEVELS], const double r[LEVELS],
+                       uint32_t count, const double bytes[TIERS], const double r[TIERS],
                        double *score)
 {
     const double *hbm = &instance->bytes[0][first];
@@ -150,13 +150,13 @@ static void dual_reach(const dual_instance *instance, const dual_entry *e, uint3
 }
 
 /* Notes what may be best somewhere. Returns whether anything but what is best in the middle may. */
-static bool dual_is_open(const dual_instance *instance, dual_entry *e, const double price[LEVELS],
-                         const double r[LEVELS], uint32_t *found_out)
+static bool dual_is_open(const dual_instance *instance, dual_entry *e, const double price[TIERS],
+                         const double r[TIERS], uint32_t *found_out)
 {
-    double score[KVT_OPTIONS_MAX], best, bytes[LEVELS] = {0.0};
+    double score[KVT_OPTIONS_MAX], best, bytes[TIERS] = {0.0};
     uint32_t found = dual_best(instance, e, price, score, 0.0, &best), count = dual_forms(e);
-    for (int level = 0; level < LEVELS && found != NIL; level++)
-        bytes[level] = instance->bytes[level][found];
+    for (int tier = 0; tier < TIERS && found != NIL; tier++)
+        bytes[tier] = instance->bytes[tier][found];
     dual_reach(instance, e, e->options, count, bytes, r, score);
     e->open = 0;
     for (uint32_t o = 0; o < count; o++)
@@ -175,17 +175,17 @@ static bool dual_is_open(const dual_instance *instance, dual_entry *e, const dou
 
 /* Takes a box of prices and decides every entry that has one best option in all of it. What such
  * entries take is summed up once; the passes that follow look at the others alone. */
-static void dual_narrow(const void *context, const double price[LEVELS], const double low[LEVELS],
-                        const double high[LEVELS])
+static void dual_narrow(const void *context, const double price[TIERS], const double low[TIERS],
+                        const double high[TIERS])
 {
     dual_instance *instance = ((const dual_view *)context)->instance;
-    double r[LEVELS];
-    for (int level = 0; level < LEVELS; level++) {
-        double down = price[level] - low[level], up = high[level] - price[level];
-        r[level] = down > up ? down : up;
-        instance->low[level] = low[level];
-        instance->high[level] = high[level];
-        instance->decided_bytes[level] = 0.0;
+    double r[TIERS];
+    for (int tier = 0; tier < TIERS; tier++) {
+        double down = price[tier] - low[tier], up = high[tier] - price[tier];
+        r[tier] = down > up ? down : up;
+        instance->low[tier] = low[tier];
+        instance->high[tier] = high[tier];
+        instance->decided_bytes[tier] = 0.0;
     }
     instance->narrowed = true;
     instance->open_count = 0;
@@ -199,14 +199,14 @@ static void dual_narrow(const void *context, const double price[LEVELS], const d
         }
         if (found == NIL) continue;
         instance->decided_value += dual_value(instance, e, found);
-        for (int level = 0; level < LEVELS; level++)
-            instance->decided_bytes[level] += instance->bytes[level][found];
+        for (int tier = 0; tier < TIERS; tier++)
+            instance->decided_bytes[tier] += instance->bytes[tier][found];
     }
 }
 
 /* The best of what the box leaves open, or stored; NIL where nothing scores above `least`. */
 static uint32_t dual_best_open(const dual_instance *instance, const dual_entry *e,
-                               const double price[LEVELS], double least, double *best_out)
+                               const double price[TIERS], double least, double *best_out)
 {
     assert(e->open == (e->open & (e->allowed | DUAL_STORED)));
     uint32_t found = NIL;
@@ -224,29 +224,28 @@ static uint32_t dual_best_open(const dual_instance *instance, const dual_entry *
 
 /* Answers a pass inside the box: the sums of the decided entries, and the best options of the
  * open ones. */
-static void dual_ask_open(const dual_instance *instance, const double price[LEVELS],
-                          price_pass *out)
+static void dual_ask_open(const dual_instance *instance, const double price[TIERS], price_pass *out)
 {
     assert(instance->narrowed && instance->open_count <= instance->count);
     double value = instance->decided_value, best;
-    for (int level = 0; level < LEVELS; level++) {
-        out->used[level] += instance->decided_bytes[level];
-        value -= price[level] * instance->decided_bytes[level];
+    for (int tier = 0; tier < TIERS; tier++) {
+        out->used[tier] += instance->decided_bytes[tier];
+        value -= price[tier] * instance->decided_bytes[tier];
     }
     for (uint32_t i = 0; i < instance->open_count; i++) {
         const dual_entry *e = &instance->entries[instance->open[i]];
         uint32_t found = dual_best_open(instance, e, price, 0.0, &best);
         if (found == NIL) continue;
         value += best;
-        for (int level = 0; level < LEVELS; level++)
-            out->used[level] += instance->bytes[level][found];
+        for (int tier = 0; tier < TIERS; tier++)
+            out->used[tier] += instance->bytes[tier][found];
     }
     out->value += value;
 }
 
 /* Answers a pass of the search: what the entries take at these prices. A sample is every
  * stride-th entry. */
-static void dual_ask(const void *context, const double price[LEVELS], uint32_t stride,
+static void dual_ask(const void *context, const double price[TIERS], uint32_t stride,
                      price_pass *out)
 {
     assert(stride >= 1);
@@ -260,8 +259,8 @@ static void dual_ask(const void *context, const double price[LEVELS], uint32_t s
         uint32_t found = dual_best(instance, &instance->entries[i], price, score, 0.0, &best);
         if (found == NIL) continue;
         out->value += best;
-        for (int level = 0; level < LEVELS; level++)
-            out->used[level] += instance->bytes[level][found];
+        for (int tier = 0; tier < TIERS; tier++)
+            out->used[tier] += instance->bytes[tier][found];
     }
 }
 
@@ -271,7 +270,7 @@ static void dual_ask(const void *context, const double price[LEVELS], uint32_t s
  * that still fits. */
 typedef struct dual_proof {
     double sum, lost; /* Neumaier's sum and what it lost */
-    double room[LEVELS];
+    double room[TIERS];
     double placed; /* utility of the placement */
 } dual_proof;
 
@@ -289,14 +288,14 @@ static void dual_proof_add(dual_proof *proof, double number)
 static bool dual_has_room(const dual_instance *instance, const dual_proof *proof, uint32_t o)
 {
     assert(o < instance->options);
-    for (int level = 0; level < LEVELS; level++)
-        if (instance->bytes[level][o] > proof->room[level]) return false;
+    for (int tier = 0; tier < TIERS; tier++)
+        if (instance->bytes[tier][o] > proof->room[tier]) return false;
     return true;
 }
 
 /* The best option that fits; NIL when nothing with a score above 0 does. */
 static uint32_t dual_fit(const dual_instance *instance, const dual_entry *e,
-                         const double price[LEVELS], const dual_proof *proof)
+                         const double price[TIERS], const dual_proof *proof)
 {
     double score[KVT_OPTIONS_MAX], best = 0.0;
     uint32_t choice = NIL, count = dual_forms(e);
@@ -313,16 +312,16 @@ static uint32_t dual_fit(const dual_instance *instance, const dual_entry *e,
 
 /* The prices lie in the box: what is not open is worth less than what is, or than nothing. The
  * upper end of a score rises with the score, so the highest score has the highest. */
-static double dual_prove(const dual_instance *instance, const double price[LEVELS],
+static double dual_prove(const dual_instance *instance, const double price[TIERS],
                          double *placed_out)
 {
     dual_proof proof = {.sum = 0.0};
     assert(instance->narrowed);
-    for (int level = 0; level < LEVELS; level++) {
-        double capacity = (double)instance->policy->capacity[level];
-        proof.room[level] = capacity;
-        assert(price[level] >= instance->low[level] && price[level] <= instance->high[level]);
-        dual_proof_add(&proof, price[level] * capacity * DUAL_SUM);
+    for (int tier = 0; tier < TIERS; tier++) {
+        double capacity = (double)instance->policy->capacity[tier];
+        proof.room[tier] = capacity;
+        assert(price[tier] >= instance->low[tier] && price[tier] <= instance->high[tier]);
+        dual_proof_add(&proof, price[tier] * capacity * DUAL_SUM);
     }
     for (uint32_t i = 0; i < instance->count; i++) {
         const dual_entry *e = &instance->entries[i];
@@ -335,8 +334,8 @@ static double dual_prove(const dual_instance *instance, const double price[LEVEL
         if (!dual_has_room(instance, &proof, choice)) choice = dual_fit(instance, e, price, &proof);
         if (choice == NIL) continue;
         proof.placed += dual_value(instance, e, choice);
-        for (int level = 0; level < LEVELS; level++)
-            proof.room[level] -= instance->bytes[level][choice];
+        for (int tier = 0; tier < TIERS; tier++)
+            proof.room[tier] -= instance->bytes[tier][choice];
     }
     *placed_out = proof.placed;
     return (proof.sum + proof.lost) * DUAL_SUM;
@@ -352,9 +351,9 @@ static void dual_search(kvt_policy *policy, dual_instance *instance, dual_bound 
                            .context = &view,
                            .entries = instance->count,
                            .tolerance = 1e-6};
-    for (int level = 0; level < LEVELS; level++) {
-        search.capacity[level] = (double)policy->capacity[level];
-        search.price[level] = policy->priced ? policy->price[level] : 1e-12;
+    for (int tier = 0; tier < TIERS; tier++) {
+        search.capacity[tier] = (double)policy->capacity[tier];
+        search.price[tier] = policy->priced ? policy->price[tier] : 1e-12;
     }
     price_find(&search, DUAL_ROUNDS);
     bound_out->dual = dual_prove(instance, search.best_price, &bound_out->placed);
@@ -367,8 +366,8 @@ static void dual_search(kvt_policy *policy, dual_instance *instance, dual_bound 
         bound_out->gap_counters = (bound_out->dual - bound_out->primal) / bound_out->dual;
         bound_out->gap_solver = (bound_out->dual - bound_out->placed) / bound_out->dual;
     }
-    for (int level = 0; level < LEVELS; level++)
-        policy->price[level] = bound_out->price[level + 1] = search.best_price[level];
+    for (int tier = 0; tier < TIERS; tier++)
+        policy->price[tier] = bound_out->price[tier + 1] = search.best_price[tier];
     policy->priced = true;
     bound_out->entries = instance->count;
     bound_out->remembered = instance->remembered;

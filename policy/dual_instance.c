@@ -11,7 +11,7 @@
 #include <assert.h>
 #include <string.h>
 
-#define DUAL_NUMBERS (2 + LEVELS) /* of a option */
+#define DUAL_NUMBERS (2 + TIERS) /* of a option */
 
 /* The present option is not what the option says: other bytes were stored, or a limit excludes it.
  */
@@ -44,14 +44,14 @@ static void dual_count(const kvt_policy *policy, dual_instance *out)
 
 /* Copies one option. An option that fits no tier takes infinitely long, so no price makes it
  * best. */
-static void dual_add_one(dual_instance *to, const stored_option *from, const uint64_t bytes[LEVELS])
+static void dual_add_one(dual_instance *to, const stored_option *from, const uint64_t bytes[TIERS])
 {
     uint32_t at = to->options++;
     assert(at < to->options_capacity);
     to->time[at] = from->fits ? from->base_cost : UNLIMITED;
     to->loss[at] = from->loss;
-    for (int level = 0; level < LEVELS; level++)
-        to->bytes[level][at] = (double)bytes[level];
+    for (int tier = 0; tier < TIERS; tier++)
+        to->bytes[tier][at] = (double)bytes[tier];
 }
 
 /* Names the options that an entry may take: its run in the table, the points of a remembered
@@ -114,8 +114,8 @@ kvt_status dual_instance_make(kvt_policy *policy, dual_instance *out)
     }
     out->time = out->numbers;
     out->loss = out->numbers + stride;
-    for (int level = 0; level < LEVELS; level++)
-        out->bytes[level] = out->numbers + (size_t)(level + 2) * stride;
+    for (int tier = 0; tier < TIERS; tier++)
+        out->bytes[tier] = out->numbers + (size_t)(tier + 2) * stride;
     /* Released runs hold what they held; no entry names them. */
     for (uint32_t i = 0; i < policy->options_used; i++)
         dual_add_one(out, &policy->options[i], policy->options[i].bytes);

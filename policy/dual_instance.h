@@ -34,7 +34,7 @@ typedef struct dual_instance {
     double *numbers; /* what the next three point into */
     double *time;
     double *loss;
-    double *bytes[LEVELS];
+    double *bytes[TIERS];
     uint32_t count;      /* of entries */
     uint32_t remembered; /* of them */
     uint32_t options;
@@ -43,11 +43,11 @@ typedef struct dual_instance {
     /* Inside the box of prices that dual.c was given: what the decided entries take, and which
      * entries are open. */
     bool narrowed;
-    double low[LEVELS], high[LEVELS];
+    double low[TIERS], high[TIERS];
     uint32_t *open;
     uint32_t open_count;
     double decided_value; /* without the cost of room */
-    double decided_bytes[LEVELS];
+    double decided_bytes[TIERS];
 } dual_instance;
 
 kvt_status dual_instance_make(kvt_policy *policy, dual_instance *out); /* KVT_OK; KVT_E_MEMORY */

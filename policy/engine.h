@@ -23,7 +23,8 @@
  *     plan.c       plans as data: the check and the text of a move
  *     explain.c    explanations and statistics
  *
- * Inside the engine a tier is a level 0..2 (HBM, DRAM, SSD): the virtual tier NONE holds no bytes.
+ * Inside the engine a tier is a number 0..2 (HBM, DRAM, SSD), one less than its kvt_tier: the
+ * virtual tier NONE holds no bytes.
  * Pointers to entries and options are valid until the next entries_reserve or options_reserve,
  * which run only at the start of a public call. Thread rule: the caller's lock, as in policy.h.
  */
@@ -37,9 +38,9 @@
 
 #include <assert.h>
 
-/* A level is a tier's number less one. Entries and options are stored by the million, and an array
- * from 1 would cost each of them eight bytes for the tier NONE, which never holds any. */
-#define LEVELS             3
+/* The tiers that hold bytes. Entries and options are stored by the million, and arrays that begin
+ * with the tier NONE would cost each of them eight bytes that are always 0. */
+#define TIERS              3
 #define NIL                UINT32_MAX
 #define TENTATIVE_SKIPS    32u
 #define TENTATIVE_SORTS    4u /* a decision waits for no more of each kind; ticks do the rest */
@@ -58,8 +59,8 @@
 /* One stored option. NONE needs none of these: its one number is the entry's recompute_seconds. */
 typedef struct stored_option {
     kvt_variant variant;
-    uint64_t bytes[LEVELS];
-    uint64_t read_bytes[LEVELS];
+    uint64_t bytes[TIERS];
+    uint64_t read_bytes[TIERS];
     double load_seconds;
     double decode_seconds;
     double encode_seconds;
@@ -86,7 +87,7 @@ typedef struct ladder {
 typedef struct remembered_point {
     uint16_t seconds; /* load and decode; the upper half of a float, cut off */
     uint16_t loss;    /* the same */
-    uint32_t bytes;   /* a float, cut off; the two lowest bits are the level */
+    uint32_t bytes;   /* a float, cut off; the two lowest bits are the tier */
 } remembered_point;
 
 /* What the engine knows of a handle. A slot is free, then held; an entry that leaves is remembered
@@ -110,12 +111,12 @@ typedef struct entry {
         uint16_t uses[HALF_LIVES]; /* each halved once a half life, as of the last access */
         float count[3];            /* a plain counter, and what baselines keep */
     };
-    float density[LEVELS]; /* log2 of the least cost per byte freed; DENSITY_NONE without step */
-    uint32_t parent;       /* tree links join held entries only */
-    uint32_t options;      /* first of option_count - 1 options */
-    float sensitivity;     /* factor on losses */
-    float share;           /* of the tokens of the requests that use it */
-    uint32_t excluded;     /* bit i: a loss or load limit rules option i out */
+    float density[TIERS]; /* log2 of the least cost per byte freed; DENSITY_NONE without step */
+    uint32_t parent;      /* tree links join held entries only */
+    uint32_t options;     /* first of option_count - 1 options */
+    float sensitivity;    /* factor on losses */
+    float share;          /* of the tokens of the requests that use it */
+    uint32_t excluded;    /* bit i: a loss or load limit rules option i out */
     uint8_t tenant;
     uint8_t current;      /* option; KVT_OPTION_NONE until the first PUT commits */
     uint8_t state : 2;    /* policy_entry_state */
@@ -127,16 +128,16 @@ typedef struct entry {
     uint8_t missed : 1; /* an access has counted a use that found no bytes: an admission is of it */
     uint8_t option_count;
     /* Then its place. */
-    uint64_t recency;         /* number of its last use, counted over the engine */
-    bucket_link link[LEVELS]; /* place in each level's buckets or heap; [0] also in a recency list
+    uint64_t recency;        /* number of its last use, counted over the engine */
+    bucket_link link[TIERS]; /* place in each tier's buckets or heap; [0] also in a recency list
                                  or among the ghosts, when the policy keeps no buckets for it */
-    float recompute_seconds;  /* of option NONE */
-    uint8_t next[LEVELS];     /* the step behind each density, and its kind in the highest bit */
-    uint8_t listed;           /* number of the recency list that holds it, 0 outside */
+    float recompute_seconds; /* of option NONE */
+    uint8_t next[TIERS];     /* the step behind each density, and its kind in the highest bit */
+    uint8_t listed;          /* number of the recency list that holds it, 0 outside */
     union {
-        struct {                    /* held */
-            uint64_t bytes[LEVELS]; /* really stored in the present option */
-            uint32_t move;          /* slot of the move in flight, NIL when there is none */
+        struct {                   /* held */
+            uint64_t bytes[TIERS]; /* really stored in the present option */
+            uint32_t move;         /* slot of the move in flight, NIL when there is none */
             uint32_t pins;
             uint32_t children; /* held ones; inside a tentative plan less those that it evicts */
             uint32_t first_child;
@@ -154,8 +155,8 @@ _Static_assert(sizeof(entry) == 168, "with its part of the tables an entry stays
 /* One move in flight; the entry tells its from_bytes. id 0 marks a free slot. */
 typedef struct move_in_flight {
     uint64_t id;
-    uint64_t to_bytes[LEVELS];
-    uint64_t kept[LEVELS]; /* of both ends, in place */
+    uint64_t to_bytes[TIERS];
+    uint64_t kept[TIERS]; /* of both ends, in place */
     uint32_t entry;
     uint8_t kind;
     uint8_t from;
@@ -166,19 +167,19 @@ typedef struct move_in_flight {
  * ended. A tenant with a share has buckets of its own, so that its own entries make its room. */
 typedef struct tenant {
     kvt_tenant limits;
-    uint64_t used[LEVELS];
+    uint64_t used[TIERS];
     bool known;
     bool limited; /* has a share in some tier */
     uint8_t group;
 } tenant;
 
-/* The victims of one group of tenants by level; group 0 is everybody without a share. Steps that
+/* The victims of one group of tenants by tier; group 0 is everybody without a share. Steps that
  * cost nothing beside their loss (evictions, planes dropped in place) stand apart from those that
  * also write, and may pay for room below: inside each kind the losses alone give the right order.
  */
 enum { STEPS_FREE = 0, STEPS_PAID = 1, STEP_KINDS = 2 };
 typedef struct victims {
-    buckets of[LEVELS][STEP_KINDS];
+    buckets of[TIERS][STEP_KINDS];
 } victims;
 
 typedef bucket_list recency_list;
@@ -189,7 +190,7 @@ typedef struct tentative_plan {
     kvt_plan *plan;
     uint32_t limit;      /* moves */
     uint64_t bytes_left; /* that may still be written */
-    int64_t room[LEVELS];
+    int64_t room[TIERS];
     bool bounded;       /* the length or the bytes of the plan ran out */
     double spent;       /* utility lost by the steps so far, s/s */
     double budget;      /* and what they may lose at most */
@@ -231,14 +232,14 @@ typedef struct policy_ops {
     bool counts;    /* keeps reuse counters */
     bool learns;    /* and learns what they mean */
     bool remembers; /* entries that left stay as ghosts */
-    bool heaps;     /* its index is a heap per level */
-    bool buckets;   /* or buckets per group and level */
+    bool heaps;     /* its index is a heap per tier */
+    bool buckets;   /* or buckets per group and tier */
     bool tree;      /* keeps a prefix while its continuation is held, in contiguous mode */
     void (*index)(kvt_policy *policy, uint32_t entry);
     void (*remove)(kvt_policy *policy, uint32_t entry);
     void (*touch)(kvt_policy *policy, uint32_t entry);
-    bool (*choose)(kvt_policy *policy, tentative_plan *work, int level, step *out);
-    bool (*fallback)(kvt_policy *policy, const tentative_plan *work, uint32_t entry, int level,
+    bool (*choose)(kvt_policy *policy, tentative_plan *work, int tier, step *out);
+    bool (*fallback)(kvt_policy *policy, const tentative_plan *work, uint32_t entry, int tier,
                      step *out);
     bool (*place)(kvt_policy *policy, tentative_plan *work, uint32_t entry);
     void (*adopted)(kvt_policy *policy, uint32_t entry); /* optional: none needed */
@@ -247,19 +248,19 @@ typedef struct policy_ops {
     void (*tick)(kvt_policy *policy, tentative_plan *work);
 } policy_ops;
 
-/* What the baselines of classic.c and tinylfu.c keep by level. */
+/* What the baselines of classic.c and tinylfu.c keep by tier. */
 #define PENSIEVE_CLASSES 40 /* half octaves of recompute seconds, from 2^-16 */
 typedef struct classic_state {
-    double inflation;             /* gdsf: value of the last victim */
-    uint32_t hands[LEVELS];       /* sieve; NIL: at the oldest */
-    recency_list mains[LEVELS];   /* s3fifo main; w-tinylfu probation */
-    recency_list guarded[LEVELS]; /* w-tinylfu protected */
-    uint64_t main_bytes[LEVELS];
-    uint64_t guarded_bytes[LEVELS];
-    uint64_t window_bytes[LEVELS];
-    uint64_t ghost_bytes;     /* s3fifo: that left the small queues so far */
-    uint64_t staging[LEVELS]; /* adaptcache: kept free to code entries anew in their tier */
-    recency_list by_cost[LEVELS][PENSIEVE_CLASSES];
+    double inflation;            /* gdsf: value of the last victim */
+    uint32_t hands[TIERS];       /* sieve; NIL: at the oldest */
+    recency_list mains[TIERS];   /* s3fifo main; w-tinylfu probation */
+    recency_list guarded[TIERS]; /* w-tinylfu protected */
+    uint64_t main_bytes[TIERS];
+    uint64_t guarded_bytes[TIERS];
+    uint64_t window_bytes[TIERS];
+    uint64_t ghost_bytes;    /* s3fifo: that left the small queues so far */
+    uint64_t staging[TIERS]; /* adaptcache: kept free to code entries anew in their tier */
+    recency_list by_cost[TIERS][PENSIEVE_CLASSES];
     uint8_t *sketch; /* w-tinylfu: rows of counters */
     uint32_t sketch_width;
     uint64_t sketch_adds;
@@ -291,7 +292,7 @@ typedef struct reuse_model {
 struct kvt_policy {
     const policy_ops *ops;
     kvt_policy_config config;
-    uint64_t capacity[LEVELS];
+    uint64_t capacity[TIERS];
 
     uint64_t base_ns; /* first time seen; t counts from here */
     uint64_t now_ns;  /* latest time seen: time never steps back */
@@ -299,26 +300,26 @@ struct kvt_policy {
     reuse_model *model; /* NULL unless the policy learns */
     double advanced;    /* time in units of the order when the buckets were last moved up */
     /* log2 of what steps lose per byte: as all entries are sorted by it, and lately. */
-    double level_price[LEVELS][STEP_KINDS], level_lately[LEVELS][STEP_KINDS];
-    double level_priced[LEVELS][STEP_KINDS]; /* when it was set, in units of the order */
-    uint32_t sweep;                          /* where sorting all entries anew stands, */
-    uint32_t sweep_left;                     /* and how many are left since a price moved */
+    double step_price[TIERS][STEP_KINDS], step_price_lately[TIERS][STEP_KINDS];
+    double step_priced[TIERS][STEP_KINDS]; /* when it was set, in units of the order */
+    uint32_t sweep;                        /* where sorting all entries anew stands, */
+    uint32_t sweep_left;                   /* and how many are left since a price moved */
 
-    double write_byte_s[LEVELS];  /* seconds of writing a byte; 0 without a bandwidth */
-    double write_queue_s[LEVELS]; /* seconds of planned writes that have not had their time yet */
-    double write_price[LEVELS];   /* what a byte costs, by how busy the tier is */
-    double write_busy[LEVELS];    /* share of the time that moves wrote, smoothed */
-    uint64_t write_seen[LEVELS];  /* bytes written when that was last looked at, */
-    uint64_t write_ns;            /* and when */
-    uint64_t left[LEVELS];        /* bytes that have left each level so far */
-    uint64_t left_seen[LEVELS];   /* the same when that was last looked at */
-    double left_bytes[LEVELS];    /* of them, smoothed, */
-    double left_seconds[LEVELS];  /* in so many seconds, smoothed alike; 0 before any has left */
-    double stay[LEVELS];          /* seconds that a byte stays there, by these */
-    double price[LEVELS];         /* of the last dual, where the next one starts; nothing else */
+    double write_byte_s[TIERS];  /* seconds of writing a byte; 0 without a bandwidth */
+    double write_queue_s[TIERS]; /* seconds of planned writes that have not had their time yet */
+    double write_price[TIERS];   /* what a byte costs, by how busy the tier is */
+    double write_busy[TIERS];    /* share of the time that moves wrote, smoothed */
+    uint64_t write_seen[TIERS];  /* bytes written when that was last looked at, */
+    uint64_t write_ns;           /* and when */
+    uint64_t left[TIERS];        /* bytes that have left each tier so far */
+    uint64_t left_seen[TIERS];   /* the same when that was last looked at */
+    double left_bytes[TIERS];    /* of them, smoothed, */
+    double left_seconds[TIERS];  /* in so many seconds, smoothed alike; 0 before any has left */
+    double stay[TIERS];          /* seconds that a byte stays there, by these */
+    double price[TIERS];         /* of the last dual, where the next one starts; nothing else */
     /* What the last step in each tier lost per byte, write and room included, and when. */
-    double shadow_price[LEVELS];
-    uint64_t shadow_price_ns[LEVELS];
+    double shadow_price[TIERS];
+    uint64_t shadow_price_ns[TIERS];
     bool priced;
 
     entry *entries;
@@ -349,13 +350,13 @@ struct kvt_policy {
     uint32_t in_flight_capacity; /* a power of two: move id modulo it is the slot */
     uint32_t in_flight_count;
     uint64_t next_id;
-    uint64_t used[LEVELS];      /* stored and reserved */
-    uint64_t releasing[LEVELS]; /* share of used that moves in flight will release */
+    uint64_t used[TIERS];      /* stored and reserved */
+    uint64_t releasing[TIERS]; /* share of used that moves in flight will release */
 
-    heap heaps[LEVELS];
+    heap heaps[TIERS];
     victims **groups; /* group_count of them; [0] everybody without a share */
     uint32_t group_count;
-    recency_list lists[LEVELS];
+    recency_list lists[TIERS];
     classic_state classic;
     uint64_t recency;
     uint32_t hand; /* where the next tick goes on looking for promotions */
@@ -460,13 +461,13 @@ void reuse_learn(kvt_policy *policy, const entry *e);
 bool ledger_reserve(kvt_policy *policy, uint32_t moves);
 move_in_flight *ledger_find(kvt_policy *policy, uint64_t id);
 move_in_flight *ledger_begin(kvt_policy *policy, uint32_t index, uint8_t to);
-void ledger_correct(kvt_policy *policy, move_in_flight *move, const uint64_t actual[LEVELS]);
+void ledger_correct(kvt_policy *policy, move_in_flight *move, const uint64_t actual[TIERS]);
 void ledger_end(kvt_policy *policy, move_in_flight *move, bool done);
-bool ledger_fits(const kvt_policy *policy, const uint64_t bytes[LEVELS]);
+bool ledger_fits(const kvt_policy *policy, const uint64_t bytes[TIERS]);
 
 /* write_queue.c */
 void write_queue_open(kvt_policy *policy);
-void write_queue_set_speed(kvt_policy *policy, int level); /* to what the tier's facts say now */
+void write_queue_set_speed(kvt_policy *policy, int tier); /* to what the tier's facts say now */
 /* Adds the seconds of a move's writes (by 1.0), or takes them out again (-1.0). */
 void write_queue_add(kvt_policy *policy, const move_in_flight *move, double by);
 void write_queue_pass(kvt_policy *policy, double passed);
@@ -488,8 +489,8 @@ bool tentative_fits(const kvt_policy *policy, const tentative_plan *work, uint32
                     uint8_t option);
 bool tentative_fits_share(const kvt_policy *policy, uint32_t index, uint8_t option);
 
-/* room.c: true when room[level] >= need. Complete steps stay in the plan when it fails. */
-bool room_make(kvt_policy *policy, tentative_plan *work, int level, int64_t need);
+/* room.c: true when room[tier] >= need. Complete steps stay in the plan when it fails. */
+bool room_make(kvt_policy *policy, tentative_plan *work, int tier, int64_t need);
 /* The same in every tier of an option, from the top: room below may be used up from above. */
 bool room_make_for(kvt_policy *policy, tentative_plan *work, uint32_t index, uint8_t option);
 
@@ -497,12 +498,12 @@ bool room_make_for(kvt_policy *policy, tentative_plan *work, uint32_t index, uin
 void lru_remove(kvt_policy *policy, uint32_t index);
 void lru_index(kvt_policy *policy, uint32_t index);
 void lru_touch(kvt_policy *policy, uint32_t index);
-bool lru_choose(kvt_policy *policy, tentative_plan *work, int level, step *out);
-void leaf_remove(kvt_policy *policy, uint32_t index); /* out of every level's heap */
-bool leaf_choose(kvt_policy *policy, tentative_plan *work, int level, step *out);
-uint8_t lru_option_at(const kvt_policy *policy, const entry *e, int level);
-step lru_step_down(const kvt_policy *policy, uint32_t index, int level);
-bool lru_fallback(kvt_policy *policy, const tentative_plan *work, uint32_t index, int level,
+bool lru_choose(kvt_policy *policy, tentative_plan *work, int tier, step *out);
+void leaf_remove(kvt_policy *policy, uint32_t index); /* out of every tier's heap */
+bool leaf_choose(kvt_policy *policy, tentative_plan *work, int tier, step *out);
+uint8_t lru_option_at(const kvt_policy *policy, const entry *e, int tier);
+step lru_step_down(const kvt_policy *policy, uint32_t index, int tier);
+bool lru_fallback(kvt_policy *policy, const tentative_plan *work, uint32_t index, int tier,
                   step *out);
 bool lru_place(kvt_policy *policy, tentative_plan *work, uint32_t index);
 void lru_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan);
@@ -558,49 +559,49 @@ static inline stored_option *entry_option(const kvt_policy *policy, const entry 
     return &policy->options[e->options + option - 1u];
 }
 
-/* Stored bytes of an option in one level; 0 for NONE. */
+/* Stored bytes of an option in one tier; 0 for NONE. */
 static inline uint64_t entry_bytes(const kvt_policy *policy, const entry *e, uint8_t option,
-                                   int level)
+                                   int tier)
 {
     if (option == KVT_OPTION_NONE) return 0;
-    return option == e->current ? e->bytes[level] : entry_option(policy, e, option)->bytes[level];
+    return option == e->current ? e->bytes[tier] : entry_option(policy, e, option)->bytes[tier];
 }
 
 /* Of them, what stays in place when the entry comes there from where it is. */
-static inline uint64_t entry_kept(const kvt_policy *policy, const entry *e, uint8_t to, int level)
+static inline uint64_t entry_kept(const kvt_policy *policy, const entry *e, uint8_t to, int tier)
 {
-    assert(level >= 0 && level < LEVELS);
+    assert(tier >= 0 && tier < TIERS);
     if (to == KVT_OPTION_NONE || e->current == KVT_OPTION_NONE) return 0;
     const stored_option *o = entry_option(policy, e, to);
     if ((o->kept_from >> e->current & 1) == 0) return 0;
-    return o->bytes[level] < e->bytes[level] ? o->bytes[level] : e->bytes[level];
+    return o->bytes[tier] < e->bytes[tier] ? o->bytes[tier] : e->bytes[tier];
 }
 
-/* What a move there has to reserve in a level. */
-static inline uint64_t entry_need(const kvt_policy *policy, const entry *e, uint8_t to, int level)
+/* What a move there has to reserve in a tier. */
+static inline uint64_t entry_need(const kvt_policy *policy, const entry *e, uint8_t to, int tier)
 {
-    return entry_bytes(policy, e, to, level) - entry_kept(policy, e, to, level);
+    return entry_bytes(policy, e, to, tier) - entry_kept(policy, e, to, tier);
 }
 
-/* The same of a stored option in every level. */
+/* The same of a stored option in every tier. */
 static inline void entry_needs(const kvt_policy *policy, const entry *e, uint8_t to,
-                               uint64_t need[LEVELS])
+                               uint64_t need[TIERS])
 {
     const stored_option *o = entry_option(policy, e, to);
     bool keeps = e->current != KVT_OPTION_NONE && (o->kept_from >> e->current & 1) != 0;
-    for (int level = 0; level < LEVELS; level++) {
-        uint64_t kept = o->bytes[level] < e->bytes[level] ? o->bytes[level] : e->bytes[level];
-        uint64_t bytes = to == e->current ? e->bytes[level] : o->bytes[level];
-        need[level] = keeps ? bytes - kept : bytes;
+    for (int tier = 0; tier < TIERS; tier++) {
+        uint64_t kept = o->bytes[tier] < e->bytes[tier] ? o->bytes[tier] : e->bytes[tier];
+        uint64_t bytes = to == e->current ? e->bytes[tier] : o->bytes[tier];
+        need[tier] = keeps ? bytes - kept : bytes;
     }
 }
 
-/* What a byte written to a level costs: write_queue_pass, and the queue of this moment. */
-static inline double engine_write_price(const kvt_policy *policy, int level)
+/* What a byte written to a tier costs: write_queue_pass, and the queue of this moment. */
+static inline double engine_write_price(const kvt_policy *policy, int tier)
 {
-    assert(level >= 0 && level < LEVELS);
-    return policy->write_price[level] +
-           BACKGROUND_SHARE * policy->write_queue_s[level] * policy->write_byte_s[level];
+    assert(tier >= 0 && tier < TIERS);
+    return policy->write_price[tier] +
+           BACKGROUND_SHARE * policy->write_queue_s[tier] * policy->write_byte_s[tier];
 }
 
 /* Seconds that all of an entry's quality is worth to one use: its share of the request's. */
@@ -625,12 +626,12 @@ static inline double entry_cost(const kvt_policy *policy, const entry *e, uint8_
     return option_cost(entry_option(policy, e, option), e, entry_alpha(policy, e));
 }
 
-/* The highest level that holds bytes of a option; LEVELS when none does. */
+/* The highest tier that holds bytes of an option; TIERS when none does. */
 static inline int option_home(const stored_option *o)
 {
-    for (int level = 0; level < LEVELS; level++)
-        if (o->bytes[level] != 0) return level;
-    return LEVELS;
+    for (int tier = 0; tier < TIERS; tier++)
+        if (o->bytes[tier] != 0) return tier;
+    return TIERS;
 }
 
 /* Only these are ever in a plan, and only these are in the victim index. */
@@ -640,19 +641,19 @@ static inline bool entry_is_movable(const entry *e)
            e->pins == 0;
 }
 
-/* Where the heap or the buckets of a level keep the places of entries. */
-static inline heap_places engine_places(const kvt_policy *policy, int level)
+/* Where the heap or the buckets of a tier keep the places of entries. */
+static inline heap_places engine_places(const kvt_policy *policy, int tier)
 {
-    assert(level >= 0 && level < LEVELS);
+    assert(tier >= 0 && tier < TIERS);
     unsigned char *first = (unsigned char *)policy->entries;
-    return (heap_places){first + offsetof(entry, link) + sizeof(bucket_link) * (size_t)level,
+    return (heap_places){first + offsetof(entry, link) + sizeof(bucket_link) * (size_t)tier,
                          sizeof(entry)};
 }
 
 /* Returns the same places as the buckets see them. */
-static inline bucket_links engine_links(const kvt_policy *policy, int level)
+static inline bucket_links engine_links(const kvt_policy *policy, int tier)
 {
-    heap_places places = engine_places(policy, level);
+    heap_places places = engine_places(policy, tier);
     return (bucket_links){places.first, places.stride};
 }
 

@@ -120,8 +120,8 @@ static bool entries_grow_buckets(kvt_policy *policy, uint32_t capacity)
  * one fails, which no decision can notice. */
 static bool entries_grow(kvt_policy *policy, uint32_t capacity)
 {
-    for (int level = 0; level < LEVELS; level++) {
-        heap *h = &policy->heaps[level];
+    for (int tier = 0; tier < TIERS; tier++) {
+        heap *h = &policy->heaps[tier];
         /* Of absent tiers too: a capacity can be given to them later. */
         if (!policy->ops->heaps || h->capacity >= capacity) continue;
         void *items = engine_resize(policy, h->items, sizeof *h->items * h->capacity,
@@ -157,11 +157,11 @@ bool entries_add_group(kvt_policy *policy)
         engine_resize(policy, added, sizeof *added, 0);
         return false;
     }
-    for (int level = 0; level < LEVELS; level++) {
+    for (int tier = 0; tier < TIERS; tier++) {
         for (int kind = 0; kind < STEP_KINDS; kind++) {
-            buckets *b = &added->of[level][kind];
+            buckets *b = &added->of[tier][kind];
             buckets_init(b);
-            buckets_advance(b, engine_links(policy, level), policy->advanced);
+            buckets_advance(b, engine_links(policy, tier), policy->advanced);
         }
     }
     groups[count] = added;
@@ -178,8 +178,8 @@ void options_refresh(kvt_policy *policy, uint32_t first, uint32_t count)
         stored_option *o = &policy->options[i];
         o->base_cost = o->load_seconds + o->decode_seconds;
         o->fits = true;
-        for (int level = 0; level < LEVELS; level++)
-            o->fits = o->fits && o->bytes[level] <= policy->capacity[level];
+        for (int tier = 0; tier < TIERS; tier++)
+            o->fits = o->fits && o->bytes[tier] <= policy->capacity[tier];
         if (o->base_cost < policy->least_base_cost) policy->least_base_cost = o->base_cost;
     }
 }
@@ -199,8 +199,8 @@ bool entries_open(kvt_policy *policy)
 {
     policy->entries_free = NIL;
     policy->ghosts = (recency_list){NIL, NIL};
-    for (int level = 0; level < LEVELS; level++)
-        policy->lists[level] = (recency_list){NIL, NIL};
+    for (int tier = 0; tier < TIERS; tier++)
+        policy->lists[tier] = (recency_list){NIL, NIL};
     for (uint32_t length = 0; length < KVT_OPTIONS_MAX; length++)
         policy->options_free[length] = NIL;
     uint64_t wanted = policy->config.entries_expected;
@@ -218,8 +218,8 @@ void entries_close(kvt_policy *policy)
     if (policy->groups != NULL) {
         engine_resize(policy, policy->groups, sizeof *policy->groups * policy->group_count, 0);
     }
-    for (int level = 0; level < LEVELS; level++) {
-        heap *h = &policy->heaps[level];
+    for (int tier = 0; tier < TIERS; tier++) {
+        heap *h = &policy->heaps[tier];
         if (h->items != NULL) engine_resize(policy, h->items, sizeof *h->items * h->capacity, 0);
     }
     if (policy->buckets != NULL) {
@@ -378,9 +378,9 @@ uint32_t entries_add(kvt_policy *policy, uint64_t handle)
     e->handle = handle;
     e->parent = NIL;
     e->options = NIL;
-    for (int level = 0; level < LEVELS; level++) {
-        e->link[level] = (bucket_link){NIL, NIL, BUCKETS_ABSENT};
-        e->density[level] = DENSITY_NONE;
+    for (int tier = 0; tier < TIERS; tier++) {
+        e->link[tier] = (bucket_link){NIL, NIL, BUCKETS_ABSENT};
+        e->density[tier] = DENSITY_NONE;
     }
     e->state = POLICY_ENTRY_GHOST;
     entries_link_bucket(policy, index);
@@ -414,9 +414,9 @@ void options_copy(stored_option *to, const kvt_option *options, uint32_t count)
                               .loss_upper = o->loss_upper > o->loss ? o->loss_upper : o->loss,
                               .made_from = o->made_from | o->kept_from,
                               .kept_from = o->kept_from};
-        for (int level = 0; level < LEVELS; level++) {
-            to->bytes[level] = o->bytes[level + 1];
-            to->read_bytes[level] = o->read_bytes[level + 1];
+        for (int tier = 0; tier < TIERS; tier++) {
+            to->bytes[tier] = o->bytes[tier + 1];
+            to->read_bytes[tier] = o->read_bytes[tier + 1];
         }
     }
 }

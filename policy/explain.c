@@ -15,8 +15,8 @@
 static void explain_prices(const kvt_policy *policy, double price[KVT_TIER_COUNT])
 {
     price[KVT_TIER_NONE] = 0.0;
-    for (int level = 0; level < LEVELS; level++)
-        price[level + 1] = policy->ops->counts ? utility_price(policy, level) : 0.0;
+    for (int tier = 0; tier < TIERS; tier++)
+        price[tier + 1] = policy->ops->counts ? utility_price(policy, tier) : 0.0;
 }
 
 /* Copies what the reuse model has learned; zeros where the policy has none. */
@@ -38,8 +38,8 @@ void kvt_policy_stats_get(const kvt_policy *policy, kvt_policy_stats *out)
     out->ghosts = policy->ghost_count;
     out->moves_in_flight = policy->in_flight_count;
     out->used_bytes[KVT_TIER_NONE] = 0;
-    for (int level = 0; level < LEVELS; level++)
-        out->used_bytes[level + 1] = policy->used[level];
+    for (int tier = 0; tier < TIERS; tier++)
+        out->used_bytes[tier + 1] = policy->used[tier];
     explain_prices(policy, out->price);
     explain_weights(policy, &out->reuse);
 }
@@ -56,15 +56,14 @@ static void explain_option(const kvt_policy *policy, const entry *e, uint8_t opt
     }
     const stored_option *o = entry_option(policy, e, option);
     out->variant = o->variant;
-    for (int level = 0; level < LEVELS; level++) {
-        out->bytes[level + 1] = o->bytes[level];
-        out->read_bytes[level + 1] = o->read_bytes[level];
+    for (int tier = 0; tier < TIERS; tier++) {
+        out->bytes[tier + 1] = o->bytes[tier];
+        out->read_bytes[tier + 1] = o->read_bytes[tier];
     }
     if (option == e->current) {
-        for (int level = 0; level < LEVELS; level++) {
-            if (o->read_bytes[level] == o->bytes[level])
-                out->read_bytes[level + 1] = e->bytes[level];
-            out->bytes[level + 1] = e->bytes[level];
+        for (int tier = 0; tier < TIERS; tier++) {
+            if (o->read_bytes[tier] == o->bytes[tier]) out->read_bytes[tier + 1] = e->bytes[tier];
+            out->bytes[tier + 1] = e->bytes[tier];
         }
     }
     out->load_seconds = o->load_seconds;
@@ -220,12 +219,12 @@ kvt_status kvt_policy_explain(const kvt_policy *policy, uint64_t now_ns, uint64_
 }
 
 /* The tier's option with the most saved seconds per byte. */
-static void explain_best_worth(const kvt_policy *policy, const entry *e, int level,
+static void explain_best_worth(const kvt_policy *policy, const entry *e, int tier,
                                kvt_policy_worth *out)
 {
     double recompute = entry_cost(policy, e, KVT_OPTION_NONE);
     for (uint8_t option = 1; option < e->option_count; option++) {
-        uint64_t bytes = entry_bytes(policy, e, option, level);
+        uint64_t bytes = entry_bytes(policy, e, option, tier);
         if (bytes == 0 || !utility_is_reachable(policy, e, option)) continue;
         double saved = recompute - entry_cost(policy, e, option);
         double per_byte = out->uses_per_s * saved / (double)bytes;
@@ -253,8 +252,8 @@ kvt_status kvt_policy_worth_get(const kvt_policy *policy, uint64_t handle, kvt_t
         return KVT_OK;
     }
     uint64_t bytes = 0;
-    for (int level = 0; level < LEVELS; level++)
-        bytes += e->bytes[level];
+    for (int at = 0; at < TIERS; at++)
+        bytes += e->bytes[at];
     out->uses_per_s = 1.0 / ((double)(policy->now_ns - e->last_access_ns) * 1e-9 + 1e-3);
     out->saved_seconds = 1.0;
     if (bytes != 0) out->per_byte = out->uses_per_s / (double)bytes;

@@ -17,14 +17,14 @@
 #define KNAPSACK_NODES   100000000u
 
 /* Finds the option of an entry with the highest score above 0, NIL without one. */
-static uint32_t knapsack_best(const knapsack *k, uint32_t i, const double price[LEVELS],
+static uint32_t knapsack_best(const knapsack *k, uint32_t i, const double price[TIERS],
                               double *score_out)
 {
     assert(k->first[i] <= k->first[i + 1]);
     uint32_t best = NIL;
     *score_out = 0.0;
     for (uint32_t o = k->first[i]; o < k->first[i + 1]; o++) {
-        const uint64_t *bytes = &k->bytes[(size_t)o * LEVELS];
+        const uint64_t *bytes = &k->bytes[(size_t)o * TIERS];
         double score = k->value[o] - price[0] * (double)bytes[0] - price[1] * (double)bytes[1] -
                        price[2] * (double)bytes[2];
         if (score <= *score_out) continue;
@@ -35,7 +35,7 @@ static uint32_t knapsack_best(const knapsack *k, uint32_t i, const double price[
 }
 
 /* Answers a pass of the price search over every stride-th entry. */
-static void knapsack_ask(const void *context, const double price[LEVELS], uint32_t stride,
+static void knapsack_ask(const void *context, const double price[TIERS], uint32_t stride,
                          price_pass *out)
 {
     assert(stride >= 1);
@@ -45,15 +45,15 @@ static void knapsack_ask(const void *context, const double price[LEVELS], uint32
         uint32_t best = knapsack_best(k, i, price, &score);
         if (best == NIL) continue;
         out->value += score;
-        for (int level = 0; level < LEVELS; level++)
-            out->used[level] += (double)k->bytes[(size_t)best * LEVELS + (size_t)level];
+        for (int tier = 0; tier < TIERS; tier++)
+            out->used[tier] += (double)k->bytes[(size_t)best * TIERS + (size_t)tier];
     }
 }
 
 /* Bytes of a choice; NIL takes nothing. */
-static uint64_t choice_bytes(const knapsack *k, uint32_t option, int level)
+static uint64_t choice_bytes(const knapsack *k, uint32_t option, int tier)
 {
-    return option == NIL ? 0 : k->bytes[(size_t)option * LEVELS + (size_t)level];
+    return option == NIL ? 0 : k->bytes[(size_t)option * TIERS + (size_t)tier];
 }
 
 /* Returns the value of a choice; NIL is worth nothing. */
@@ -63,11 +63,11 @@ static double choice_value(const knapsack *k, uint32_t option)
 }
 
 /* Returns the value of a choice less the shadow price of its bytes. */
-static double choice_score(const knapsack *k, uint32_t option, const double price[LEVELS])
+static double choice_score(const knapsack *k, uint32_t option, const double price[TIERS])
 {
     double score = choice_value(k, option);
-    for (int level = 0; level < LEVELS; level++)
-        score -= price[level] * (double)choice_bytes(k, option, level);
+    for (int tier = 0; tier < TIERS; tier++)
+        score -= price[tier] * (double)choice_bytes(k, option, tier);
     return score;
 }
 
@@ -76,23 +76,23 @@ static void choice_take(const knapsack *k, uint32_t *choice, knapsack_result *ou
                         uint32_t option)
 {
     assert(i < k->entries);
-    for (int level = 0; level < LEVELS; level++)
-        out->used[level] += choice_bytes(k, option, level) - choice_bytes(k, choice[i], level);
+    for (int tier = 0; tier < TIERS; tier++)
+        out->used[tier] += choice_bytes(k, option, tier) - choice_bytes(k, choice[i], tier);
     out->primal += choice_value(k, option) - choice_value(k, choice[i]);
     choice[i] = option;
 }
 
 /* Says whether a choice fits all tiers, and in here[] which of them. */
 static bool choice_fits(const knapsack *k, const uint32_t *choice, const knapsack_result *out,
-                        uint32_t i, uint32_t option, bool here[LEVELS])
+                        uint32_t i, uint32_t option, bool here[TIERS])
 {
     assert(i < k->entries);
     bool fits = true;
-    for (int level = 0; level < LEVELS; level++) {
+    for (int tier = 0; tier < TIERS; tier++) {
         uint64_t then =
-            out->used[level] + choice_bytes(k, option, level) - choice_bytes(k, choice[i], level);
-        here[level] = then <= k->capacity[level];
-        fits = fits && here[level];
+            out->used[tier] + choice_bytes(k, option, tier) - choice_bytes(k, choice[i], tier);
+        here[tier] = then <= k->capacity[tier];
+        fits = fits && here[tier];
     }
     return fits;
 }
@@ -113,23 +113,23 @@ void knapsack_sift(knapsack_step *steps, uint32_t count, uint32_t at)
     steps[at] = item;
 }
 
-/* The step of an entry that loses least score per byte that it frees in an overfull level. */
+/* The step of an entry that loses least score per byte that it frees in an overfull tier. */
 static bool repair_step(const knapsack *k, const uint32_t *choice, const knapsack_result *out,
-                        uint32_t i, int level, knapsack_step *way)
+                        uint32_t i, int tier, knapsack_step *way)
 {
-    assert(i < k->entries && level >= 0 && level < LEVELS);
-    uint64_t now = choice_bytes(k, choice[i], level);
+    assert(i < k->entries && tier >= 0 && tier < TIERS);
+    uint64_t now = choice_bytes(k, choice[i], tier);
     double score = choice_score(k, choice[i], out->price);
     bool found = false;
     if (now == 0) return false;
     for (uint32_t o = k->first[i]; o <= k->first[i + 1]; o++) {
         uint32_t option = o < k->first[i + 1] ? o : NIL;
-        uint64_t then = choice_bytes(k, option, level);
+        uint64_t then = choice_bytes(k, option, tier);
         bool fits = then < now;
-        for (int other = 0; fits && other < LEVELS; other++) {
+        for (int other = 0; fits && other < TIERS; other++) {
             uint64_t more = choice_bytes(k, option, other);
             uint64_t less = choice_bytes(k, choice[i], other);
-            if (other != level && more > less) {
+            if (other != tier && more > less) {
                 fits = out->used[other] + (more - less) <= k->capacity[other];
             }
         }
@@ -146,20 +146,20 @@ static bool repair_step(const knapsack *k, const uint32_t *choice, const knapsac
 static void knapsack_repair(const knapsack *k, uint32_t *choice, knapsack_step *steps,
                             knapsack_result *out)
 {
-    for (int level = 0; level < LEVELS; level++) {
+    for (int tier = 0; tier < TIERS; tier++) {
         uint32_t count = 0;
-        if (out->used[level] <= k->capacity[level]) continue;
+        if (out->used[tier] <= k->capacity[tier]) continue;
         for (uint32_t i = 0; i < k->entries; i++)
-            if (repair_step(k, choice, out, i, level, &steps[count])) count++;
+            if (repair_step(k, choice, out, i, tier, &steps[count])) count++;
         for (uint32_t at = count / 2; at-- > 0;)
             knapsack_sift(steps, count, at);
-        while (out->used[level] > k->capacity[level] && count > 0) {
+        while (out->used[tier] > k->capacity[tier] && count > 0) {
             knapsack_step way;
             /* The room that a step counted on may have gone to another. */
-            bool again = repair_step(k, choice, out, steps[0].entry, level, &way);
+            bool again = repair_step(k, choice, out, steps[0].entry, tier, &way);
             if (again && way.density <= steps[0].density + 1e-300) {
                 choice_take(k, choice, out, way.entry, way.option);
-                again = repair_step(k, choice, out, way.entry, level, &way);
+                again = repair_step(k, choice, out, way.entry, tier, &way);
             }
             if (again)
                 steps[0] = way;
@@ -176,14 +176,14 @@ static bool fill_step(const knapsack *k, const uint32_t *choice, const knapsack_
 {
     double value = choice_value(k, choice[i]);
     bool found = false;
-    bool here[LEVELS];
+    bool here[TIERS];
     for (uint32_t o = k->first[i]; o < k->first[i + 1]; o++) {
         if (k->value[o] <= value || !choice_fits(k, choice, out, i, o, here)) continue;
         double shadow_cost = 0.0;
-        for (int level = 0; level < LEVELS; level++) {
+        for (int tier = 0; tier < TIERS; tier++) {
             double more =
-                (double)choice_bytes(k, o, level) - (double)choice_bytes(k, choice[i], level);
-            shadow_cost += out->price[level] * more;
+                (double)choice_bytes(k, o, tier) - (double)choice_bytes(k, choice[i], tier);
+            shadow_cost += out->price[tier] * more;
         }
         double density = shadow_cost > 0.0 ? -(k->value[o] - value) / shadow_cost : -UNLIMITED;
         if (found && density >= way->density) continue;
@@ -234,7 +234,7 @@ typedef struct exact_search {
 } exact_search;
 
 /* Tries the options of entry i and of all that follow it. */
-static void exact_visit(exact_search *search, uint32_t i, double value, const uint64_t free[LEVELS])
+static void exact_visit(exact_search *search, uint32_t i, double value, const uint64_t free[TIERS])
 {
     assert(i <= search->k->entries && search->k->entries <= KNAPSACK_EXACT);
     const knapsack *k = search->k;
@@ -245,18 +245,18 @@ static void exact_visit(exact_search *search, uint32_t i, double value, const ui
         return;
     }
     double bound = value + search->rest[i + 1];
-    for (int level = 0; level < LEVELS; level++)
-        bound += search->price[level] * (double)free[level];
+    for (int tier = 0; tier < TIERS; tier++)
+        bound += search->price[tier] * (double)free[tier];
     for (uint32_t turn = 0; turn < search->count[i]; turn++) {
         uint32_t option = search->order[i][turn];
         if (bound + search->score[i][turn] <= search->best_value) return;
         if (++search->nodes > KNAPSACK_NODES) return;
-        uint64_t left[LEVELS];
+        uint64_t left[TIERS];
         bool fits = true;
-        for (int level = 0; level < LEVELS; level++) {
-            uint64_t bytes = choice_bytes(k, option, level);
-            fits = fits && bytes <= free[level];
-            left[level] = free[level] - bytes;
+        for (int tier = 0; tier < TIERS; tier++) {
+            uint64_t bytes = choice_bytes(k, option, tier);
+            fits = fits && bytes <= free[tier];
+            left[tier] = free[tier] - bytes;
         }
         if (!fits) continue;
         search->choice[i] = option;
@@ -270,8 +270,8 @@ static bool exact_dominated(const knapsack *k, uint32_t i, uint32_t option)
     if (k->value[option] <= 0.0) return true;
     for (uint32_t o = k->first[i]; o < k->first[i + 1]; o++) {
         bool no_larger = true;
-        for (int level = 0; level < LEVELS; level++)
-            no_larger = no_larger && choice_bytes(k, o, level) <= choice_bytes(k, option, level);
+        for (int tier = 0; tier < TIERS; tier++)
+            no_larger = no_larger && choice_bytes(k, o, tier) <= choice_bytes(k, option, tier);
         if (!no_larger || o == option) continue;
         if (k->value[o] > k->value[option] || (k->value[o] == k->value[option] && o < option)) {
             return true;
@@ -326,9 +326,9 @@ void knapsack_solve(const knapsack *instance, uint32_t *choice, knapsack_step *s
     const knapsack *k = instance;
     price_search search = {
         .ask = knapsack_ask, .context = k, .entries = k->entries, .tolerance = 1e-10};
-    for (int level = 0; level < LEVELS; level++) {
-        search.capacity[level] = (double)k->capacity[level];
-        search.price[level] = k->capacity[level] > 0 ? 1e-12 : PRICE_CLOSED;
+    for (int tier = 0; tier < TIERS; tier++) {
+        search.capacity[tier] = (double)k->capacity[tier];
+        search.price[tier] = k->capacity[tier] > 0 ? 1e-12 : PRICE_CLOSED;
     }
     price_find(&search, 40);
     *out = (knapsack_result){.dual = search.best, .passes = search.passes};
@@ -340,7 +340,7 @@ void knapsack_solve(const knapsack *instance, uint32_t *choice, knapsack_step *s
     }
     knapsack_repair(k, choice, steps, out);
     knapsack_fill(k, choice, steps, out);
-    for (int level = 0; level < LEVELS; level++)
-        assert(out->used[level] <= k->capacity[level] || k->entries == 0);
+    for (int tier = 0; tier < TIERS; tier++)
+        assert(out->used[tier] <= k->capacity[tier] || k->entries == 0);
     knapsack_exact(k, choice, out);
 }

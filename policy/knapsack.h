@@ -22,18 +22,18 @@
 
 /* What one pass over the entries found. */
 typedef struct price_pass {
-    double value;        /* sum of the entries' best scores */
-    double used[LEVELS]; /* bytes they take */
+    double value;       /* sum of the entries' best scores */
+    double used[TIERS]; /* bytes they take */
 } price_pass;
 
 /* Adds up every stride-th entry. */
-typedef void price_ask(const void *context, const double price[LEVELS], uint32_t stride,
+typedef void price_ask(const void *context, const double price[TIERS], uint32_t stride,
                        price_pass *out);
 
 /* Says that prices stay between low and high, price among them, until the next call: of the
  * questions about all entries. */
-typedef void price_narrow(const void *context, const double price[LEVELS], const double low[LEVELS],
-                          const double high[LEVELS]);
+typedef void price_narrow(const void *context, const double price[TIERS], const double low[TIERS],
+                          const double high[TIERS]);
 
 /* One search for prices: the questions that it may ask, where it starts, and what it found. The
  * caller fills the fields up to tolerance; price_find fills the rest. */
@@ -42,11 +42,11 @@ typedef struct price_search {
     price_narrow *narrow; /* optional: none needed */
     const void *context;
     uint32_t entries;
-    double capacity[LEVELS];
-    double price[LEVELS]; /* where it starts, and where it is */
-    double tolerance;     /* of L, relative: a round that gains less is the last */
-    double best;          /* least L over the entries of the stage; at the end over all */
-    double best_price[LEVELS];
+    double capacity[TIERS];
+    double price[TIERS]; /* where it starts, and where it is */
+    double tolerance;    /* of L, relative: a round that gains less is the last */
+    double best;         /* least L over the entries of the stage; at the end over all */
+    double best_price[TIERS];
     double placed;   /* most that a pass over all took which fits; 0 when none did */
     uint32_t passes; /* over all entries, narrowed or not */
     uint32_t stride; /* of the present stage */
@@ -61,15 +61,15 @@ typedef struct knapsack {
     uint32_t entries;
     const uint32_t *first; /* entries + 1 */
     const double *value;   /* of each option */
-    const uint64_t *bytes; /* LEVELS of each option */
-    uint64_t capacity[LEVELS];
+    const uint64_t *bytes; /* TIERS of each option */
+    uint64_t capacity[TIERS];
 } knapsack;
 
 typedef struct knapsack_result {
     double primal;
     double dual;
-    double price[LEVELS];
-    uint64_t used[LEVELS];
+    double price[TIERS];
+    uint64_t used[TIERS];
     uint32_t passes;
 } knapsack_result;
 

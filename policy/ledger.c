@@ -52,17 +52,17 @@ move_in_flight *ledger_find(kvt_policy *policy, uint64_t id)
     return move->id == id ? move : NULL;
 }
 
-/* Enters what a move reserves and will release in one level, or strikes it out. */
-static void ledger_count(kvt_policy *policy, const entry *e, const move_in_flight *move, int level,
+/* Enters what a move reserves and will release in one tier, or strikes it out. */
+static void ledger_count(kvt_policy *policy, const entry *e, const move_in_flight *move, int tier,
                          int by)
 {
     assert(by == 1 || by == -1);
     uint64_t sign = by > 0 ? 1 : UINT64_MAX; /* modulo 2^64 */
-    uint64_t source = entry_bytes(policy, e, move->from, level);
-    assert(move->kept[level] <= source && move->kept[level] <= move->to_bytes[level]);
-    policy->used[level] += sign * (move->to_bytes[level] - move->kept[level]);
-    policy->releasing[level] += sign * (source - move->kept[level]);
-    policy->tenants[e->tenant].used[level] += sign * (move->to_bytes[level] - source);
+    uint64_t source = entry_bytes(policy, e, move->from, tier);
+    assert(move->kept[tier] <= source && move->kept[tier] <= move->to_bytes[tier]);
+    policy->used[tier] += sign * (move->to_bytes[tier] - move->kept[tier]);
+    policy->releasing[tier] += sign * (source - move->kept[tier]);
+    policy->tenants[e->tenant].used[tier] += sign * (move->to_bytes[tier] - source);
 }
 
 /* Reserves the target bytes of a move of a movable entry, or of a new one. ledger_reserve has made
@@ -82,10 +82,10 @@ move_in_flight *ledger_begin(kvt_policy *policy, uint32_t index, uint8_t to)
     move->kind = (uint8_t)(e->current == KVT_OPTION_NONE ? KVT_MOVE_PUT
                            : to == KVT_OPTION_NONE       ? KVT_MOVE_EVICT
                                                          : KVT_MOVE_CHANGE);
-    for (int level = 0; level < LEVELS; level++) {
-        move->to_bytes[level] = entry_bytes(policy, e, to, level);
-        move->kept[level] = entry_kept(policy, e, to, level);
-        ledger_count(policy, e, move, level, 1);
+    for (int tier = 0; tier < TIERS; tier++) {
+        move->to_bytes[tier] = entry_bytes(policy, e, to, tier);
+        move->kept[tier] = entry_kept(policy, e, to, tier);
+        ledger_count(policy, e, move, tier, 1);
     }
     write_queue_add(policy, move, 1.0);
     e->move = (uint32_t)(move->id & mask);
@@ -96,15 +96,15 @@ move_in_flight *ledger_begin(kvt_policy *policy, uint32_t index, uint8_t to)
 
 /* Corrects a move to the bytes that were really stored and have been found to fit. A smaller object
  * may keep less in place than was planned. */
-void ledger_correct(kvt_policy *policy, move_in_flight *move, const uint64_t actual[LEVELS])
+void ledger_correct(kvt_policy *policy, move_in_flight *move, const uint64_t actual[TIERS])
 {
     assert(move->id != 0 && move->to != KVT_OPTION_NONE);
     const entry *e = entry_at(policy, move->entry);
-    for (int level = 0; level < LEVELS; level++) {
-        ledger_count(policy, e, move, level, -1);
-        move->to_bytes[level] = actual[level];
-        if (move->kept[level] > actual[level]) move->kept[level] = actual[level];
-        ledger_count(policy, e, move, level, 1);
+    for (int tier = 0; tier < TIERS; tier++) {
+        ledger_count(policy, e, move, tier, -1);
+        move->to_bytes[tier] = actual[tier];
+        if (move->kept[tier] > actual[tier]) move->kept[tier] = actual[tier];
+        ledger_count(policy, e, move, tier, 1);
     }
 }
 
@@ -114,22 +114,22 @@ void ledger_end(kvt_policy *policy, move_in_flight *move, bool done)
     assert(policy->in_flight_count > 0 && entry_at(policy, move->entry)->move != NIL);
     entry *e = entry_at(policy, move->entry);
     if (!done) write_queue_add(policy, move, -1.0);
-    for (int level = 0; level < LEVELS; level++) {
-        uint64_t source = entry_bytes(policy, e, move->from, level);
-        uint64_t released = source - move->kept[level];
+    for (int tier = 0; tier < TIERS; tier++) {
+        uint64_t source = entry_bytes(policy, e, move->from, tier);
+        uint64_t released = source - move->kept[tier];
         if (!done) {
-            ledger_count(policy, e, move, level, -1);
+            ledger_count(policy, e, move, tier, -1);
             continue;
         }
-        assert(policy->used[level] >= released && policy->releasing[level] >= released);
-        policy->used[level] -= released;
-        policy->releasing[level] -= released;
-        policy->left[level] += released;
+        assert(policy->used[tier] >= released && policy->releasing[tier] >= released);
+        policy->used[tier] -= released;
+        policy->releasing[tier] -= released;
+        policy->left[tier] += released;
     }
     if (done) {
         e->current = move->to;
-        for (int level = 0; level < LEVELS; level++)
-            e->bytes[level] = move->to_bytes[level];
+        for (int tier = 0; tier < TIERS; tier++)
+            e->bytes[tier] = move->to_bytes[tier];
     }
     e->move = NIL;
     move->id = 0;
@@ -137,12 +137,12 @@ void ledger_end(kvt_policy *policy, move_in_flight *move, bool done)
 }
 
 /* Says whether bytes fit beside all that is stored and reserved. */
-bool ledger_fits(const kvt_policy *policy, const uint64_t bytes[LEVELS])
+bool ledger_fits(const kvt_policy *policy, const uint64_t bytes[TIERS])
 {
-    for (int level = 0; level < LEVELS; level++) {
-        if (bytes[level] == 0) continue;
-        if (policy->used[level] > policy->capacity[level]) return false;
-        if (bytes[level] > policy->capacity[level] - policy->used[level]) return false;
+    for (int tier = 0; tier < TIERS; tier++) {
+        if (bytes[tier] == 0) continue;
+        if (policy->used[tier] > policy->capacity[tier]) return false;
+        if (bytes[tier] > policy->capacity[tier] - policy->used[tier]) return false;
     }
     return true;
 }

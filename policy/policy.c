@@ -141,12 +141,12 @@ kvt_status kvt_policy_open(const kvt_policy_config *config, kvt_policy **policy_
         policy->config.name = ops->name; /* the caller's string may go away */
         policy->next_id = 1;
         policy->least_base_cost = UNLIMITED;
-        for (int level = 0; level < LEVELS; level++)
-            policy->capacity[level] = config->tiers[level + 1].capacity_bytes;
+        for (int tier = 0; tier < TIERS; tier++)
+            policy->capacity[tier] = config->tiers[tier + 1].capacity_bytes;
         write_queue_open(policy);
-        for (int at = 0; at < LEVELS * STEP_KINDS; at++)
-            policy->level_price[at / STEP_KINDS][at % STEP_KINDS] =
-                policy->level_lately[at / STEP_KINDS][at % STEP_KINDS] = UNLIMITED;
+        for (int at = 0; at < TIERS * STEP_KINDS; at++)
+            policy->step_price[at / STEP_KINDS][at % STEP_KINDS] =
+                policy->step_price_lately[at / STEP_KINDS][at % STEP_KINDS] = UNLIMITED;
         if (advise_open(policy) && classic_open(policy) && entries_open(policy) &&
             reuse_model_open(policy)) {
             *policy_out = policy;
@@ -322,10 +322,10 @@ kvt_status kvt_policy_adopt(kvt_policy *policy, uint64_t now_ns, const kvt_polic
     engine_tally(policy, e, -1);
     e->current = option;
     engine_tally(policy, e, 1);
-    for (int level = 0; level < LEVELS; level++) {
-        e->bytes[level] = entry_option(policy, e, option)->bytes[level];
-        policy->used[level] += e->bytes[level];
-        policy->tenants[e->tenant].used[level] += e->bytes[level];
+    for (int tier = 0; tier < TIERS; tier++) {
+        e->bytes[tier] = entry_option(policy, e, option)->bytes[tier];
+        policy->used[tier] += e->bytes[tier];
+        policy->tenants[e->tenant].used[tier] += e->bytes[tier];
     }
     if (e->last_access_ns == 0) e->last_access_ns = policy->now_ns;
     e->recency = ++policy->recency;
@@ -372,14 +372,14 @@ kvt_status kvt_policy_tick(kvt_policy *policy, uint64_t now_ns, uint32_t moves_m
 }
 
 /* Corrects a move to the bytes really stored; false when they do not fit. */
-static bool policy_correct(kvt_policy *policy, move_in_flight *move, const uint64_t actual[LEVELS])
+static bool policy_correct(kvt_policy *policy, move_in_flight *move, const uint64_t actual[TIERS])
 {
-    for (int level = 0; level < LEVELS; level++) {
-        uint64_t others = policy->used[level] - (move->to_bytes[level] - move->kept[level]);
-        if (actual[level] <= move->to_bytes[level]) continue;
-        uint64_t more = actual[level] - move->kept[level];
-        if (others > policy->capacity[level]) return false;
-        if (more > policy->capacity[level] - others) return false;
+    for (int tier = 0; tier < TIERS; tier++) {
+        uint64_t others = policy->used[tier] - (move->to_bytes[tier] - move->kept[tier]);
+        if (actual[tier] <= move->to_bytes[tier]) continue;
+        uint64_t more = actual[tier] - move->kept[tier];
+        if (others > policy->capacity[tier]) return false;
+        if (more > policy->capacity[tier] - others) return false;
     }
     ledger_correct(policy, move, actual);
     return true;
@@ -421,8 +421,8 @@ kvt_status kvt_policy_commit(kvt_policy *policy, uint64_t move_id, const uint64_
     entry *e = entry_at(policy, index);
     uint8_t kind = move->kind;
     uint8_t from = move->from;
-    for (int level = 0; level < LEVELS; level++)
-        policy->counters.written_bytes[level + 1] += move->to_bytes[level] - move->kept[level];
+    for (int tier = 0; tier < TIERS; tier++)
+        policy->counters.written_bytes[tier + 1] += move->to_bytes[tier] - move->kept[tier];
     engine_tally(policy, e, -1);
     ledger_end(policy, move, true);
     engine_tally(policy, e, 1);
@@ -471,11 +471,11 @@ kvt_status kvt_policy_remove(kvt_policy *policy, uint64_t handle)
         policy->counters.aborts++;
         ledger_end(policy, &policy->in_flight[e->move], false);
     }
-    for (int level = 0; level < LEVELS; level++) {
-        uint64_t held = entry_bytes(policy, e, e->current, level);
-        assert(policy->used[level] >= held);
-        policy->used[level] -= held;
-        policy->tenants[e->tenant].used[level] -= held;
+    for (int tier = 0; tier < TIERS; tier++) {
+        uint64_t held = entry_bytes(policy, e, e->current, tier);
+        assert(policy->used[tier] >= held);
+        policy->used[tier] -= held;
+        policy->tenants[e->tenant].used[tier] -= held;
     }
     entries_leave(policy, index, false);
     return KVT_OK;

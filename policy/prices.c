@@ -42,11 +42,11 @@ static price_pass search_look(price_search *search)
     double taken = pass.value;
     bool fits = true;
     pass.value *= scale;
-    for (int level = 0; level < LEVELS; level++) {
-        fits = fits && pass.used[level] <= search->capacity[level];
-        taken += search->price[level] * pass.used[level];
-        pass.used[level] *= scale;
-        pass.value += search->price[level] * search->capacity[level];
+    for (int tier = 0; tier < TIERS; tier++) {
+        fits = fits && pass.used[tier] <= search->capacity[tier];
+        taken += search->price[tier] * pass.used[tier];
+        pass.used[tier] *= scale;
+        pass.value += search->price[tier] * search->capacity[tier];
     }
     if (search->stride == 1) search->passes++;
     if (search->stride == 1 && fits && taken > search->placed) search->placed = taken;
@@ -67,25 +67,25 @@ static void search_begin(price_search *search, uint32_t entries)
 }
 
 /* Says whether more is asked of a tier than it holds, at the present prices. */
-static bool search_overflows(price_search *search, int level)
+static bool search_overflows(price_search *search, int tier)
 {
-    assert(level >= 0 && level < LEVELS);
-    return search_look(search).used[level] > search->capacity[level];
+    assert(tier >= 0 && tier < TIERS);
+    return search_look(search).used[tier] > search->capacity[tier];
 }
 
-/* Brackets the price at which a level is just full; false when even price 0 leaves room. */
-static bool search_bracket(price_search *search, int level, double *low, double *high)
+/* Brackets the price at which a tier is just full; false when even price 0 leaves room. */
+static bool search_bracket(price_search *search, int tier, double *low, double *high)
 {
-    double *price = &search->price[level];
+    double *price = &search->price[tier];
     double start = *price > SEARCH_LOW ? *price : 1e-12;
     *low = *high = start;
     *price = start;
-    if (search_overflows(search, level)) {
+    if (search_overflows(search, tier)) {
         do {
             *low = *high;
             *high *= 4.0;
             *price = *high;
-        } while (*high < PRICE_CLOSED && search_overflows(search, level));
+        } while (*high < PRICE_CLOSED && search_overflows(search, tier));
         return true;
     }
     for (;;) {
@@ -94,37 +94,37 @@ static bool search_bracket(price_search *search, int level, double *low, double 
         *price = *low;
         if (*low < SEARCH_LOW) {
             *price = 0.0;
-            if (!search_overflows(search, level)) return false;
+            if (!search_overflows(search, tier)) return false;
             return true;
         }
-        if (search_overflows(search, level)) return true;
+        if (search_overflows(search, tier)) return true;
         /* A tier that never fills is found out at once, not after a hundred quarterings. */
         if (*high == start) {
             *price = 0.0;
-            if (!search_overflows(search, level)) return false;
+            if (!search_overflows(search, tier)) return false;
         }
     }
 }
 
 /* Bisects the price of one tier in the log domain, the others held. */
-static void search_balance(price_search *search, int level, int halves)
+static void search_balance(price_search *search, int tier, int halves)
 {
     assert(halves >= 0);
     double low;
     double high;
-    if (!search_bracket(search, level, &low, &high)) return;
+    if (!search_bracket(search, tier, &low, &high)) return;
     assert(low <= high);
     double a = number_log2(low > SEARCH_LOW ? low : SEARCH_LOW);
     double b = number_log2(high);
     for (int i = 0; i < halves; i++) {
         double middle = 0.5 * (a + b);
-        search->price[level] = number_exp2(middle);
-        if (search_overflows(search, level))
+        search->price[tier] = number_exp2(middle);
+        if (search_overflows(search, tier))
             a = middle;
         else
             b = middle;
     }
-    search->price[level] = number_exp2(b);
+    search->price[tier] = number_exp2(b);
 }
 
 /* Balances one tier after the other until a round gains next to nothing. Where tiers compete for
@@ -133,13 +133,13 @@ static void search_descend(price_search *search)
 {
     double before = UNLIMITED;
     int present = 0;
-    for (int level = 0; level < LEVELS; level++)
-        present += search->capacity[level] > 0.0;
+    for (int tier = 0; tier < TIERS; tier++)
+        present += search->capacity[tier] > 0.0;
     for (int cycle = 0; cycle < SEARCH_CYCLES; cycle++) {
         bool rough = search->stride > 1 || (cycle == 0 && present > 1);
         int halves = rough ? SEARCH_HALVES / 2 : SEARCH_HALVES;
-        for (int level = LEVELS - 1; level >= 0; level--)
-            if (search->capacity[level] > 0.0) search_balance(search, level, halves);
+        for (int tier = TIERS - 1; tier >= 0; tier--)
+            if (search->capacity[tier] > 0.0) search_balance(search, tier, halves);
         double value = search_look(search).value;
         if (present <= 1 || before - value <= search->tolerance * value) return;
         before = value;
@@ -148,14 +148,14 @@ static void search_descend(price_search *search)
 
 /* slope[i][j]: how log2 of what tier i is asked for moves with log2 of the price of tier j. */
 typedef struct slopes {
-    double of[LEVELS][LEVELS];
+    double of[TIERS][TIERS];
 } slopes;
 
 /* Octaves by which a tier is asked for more than it has; 0 where nothing is to be balanced. */
-static double settle_excess(const price_search *search, const price_pass *pass, int level)
+static double settle_excess(const price_search *search, const price_pass *pass, int tier)
 {
-    if (search->price[level] <= 0.0 || search->capacity[level] <= 0.0) return 0.0;
-    double share = pass->used[level] / search->capacity[level];
+    if (search->price[tier] <= 0.0 || search->capacity[tier] <= 0.0) return 0.0;
+    double share = pass->used[tier] / search->capacity[tier];
     return share > 0.5 ? number_log2(share) : -1.0;
 }
 
@@ -163,14 +163,14 @@ static double settle_excess(const price_search *search, const price_pass *pass, 
 static void settle_measure(price_search *search, slopes *out)
 {
     price_pass here = search_look(search);
-    for (int j = 0; j < LEVELS; j++) {
+    for (int j = 0; j < TIERS; j++) {
         double price = search->price[j];
         bool moves = price > 0.0 && search->capacity[j] > 0.0;
         price_pass pass = here;
         search->price[j] = price * SETTLE_NUDGE;
         if (moves) pass = search_look(search);
         search->price[j] = price;
-        for (int i = 0; i < LEVELS; i++) {
+        for (int i = 0; i < TIERS; i++) {
             bool known = moves && pass.used[i] > 0.0 && here.used[i] > 0.0;
             double octaves = known ? number_log2(pass.used[i] / here.used[i]) : 0.0;
             out->of[i][j] = octaves / number_log2(SETTLE_NUDGE);
@@ -180,24 +180,24 @@ static void settle_measure(price_search *search, slopes *out)
 }
 
 /* The octaves that every price has to move for the excess to be gone, were logarithms straight. */
-static void settle_aim(const slopes *given, const double excess[LEVELS], double move[LEVELS])
+static void settle_aim(const slopes *given, const double excess[TIERS], double move[TIERS])
 {
-    double a[LEVELS][LEVELS];
+    double a[TIERS][TIERS];
     memcpy(a, given->of, sizeof a);
-    for (int i = 0; i < LEVELS; i++)
+    for (int i = 0; i < TIERS; i++)
         move[i] = -excess[i];
-    for (int i = 0; i < LEVELS; i++) {
+    for (int i = 0; i < TIERS; i++) {
         /* A rise of one price frees its tier even where the others follow: noise says otherwise. */
         if (a[i][i] > -1e-3) a[i][i] = -1e-3;
-        for (int k = i + 1; k < LEVELS; k++) {
+        for (int k = i + 1; k < TIERS; k++) {
             double factor = a[k][i] / a[i][i];
-            for (int j = i; j < LEVELS; j++)
+            for (int j = i; j < TIERS; j++)
                 a[k][j] -= factor * a[i][j];
             move[k] -= factor * move[i];
         }
     }
-    for (int i = LEVELS - 1; i >= 0; i--) {
-        for (int j = i + 1; j < LEVELS; j++)
+    for (int i = TIERS - 1; i >= 0; i--) {
+        for (int j = i + 1; j < TIERS; j++)
             move[i] -= a[i][j] * move[j];
         move[i] /= a[i][i];
         assert(number_is_finite(move[i]));
@@ -207,24 +207,24 @@ static void settle_aim(const slopes *given, const double excess[LEVELS], double 
 }
 
 /* What a step has shown corrects the slopes along it (Broyden). */
-static void settle_learn(slopes *known, const double move[LEVELS], const double change[LEVELS])
+static void settle_learn(slopes *known, const double move[TIERS], const double change[TIERS])
 {
     double square = 0.0;
-    for (int j = 0; j < LEVELS; j++)
+    for (int j = 0; j < TIERS; j++)
         square += move[j] * move[j];
-    for (int i = 0; i < LEVELS && square > 0.0; i++) {
+    for (int i = 0; i < TIERS && square > 0.0; i++) {
         double missed = change[i];
-        for (int j = 0; j < LEVELS; j++)
+        for (int j = 0; j < TIERS; j++)
             missed -= known->of[i][j] * move[j];
-        for (int j = 0; j < LEVELS; j++)
+        for (int j = 0; j < TIERS; j++)
             known->of[i][j] += missed * move[j] / square;
     }
 }
 
 /* Prices that the instance has to keep to; 0 and UNLIMITED without a box. */
 typedef struct box {
-    double low[LEVELS];
-    double high[LEVELS];
+    double low[TIERS];
+    double high[TIERS];
 } box;
 
 /* Around the best prices known, so that these lie in every box. */
@@ -235,21 +235,21 @@ static void settle_narrow(price_search *search, box *sides)
         memcpy(search->price, search->best_price, sizeof search->price);
     }
     double factor = number_exp2(SETTLE_WIDTH);
-    for (int level = 0; level < LEVELS; level++) {
-        sides->low[level] = search->price[level] / factor;
-        sides->high[level] = search->price[level] * factor;
-        assert(sides->low[level] <= sides->high[level]);
+    for (int tier = 0; tier < TIERS; tier++) {
+        sides->low[tier] = search->price[tier] / factor;
+        sides->high[tier] = search->price[tier] * factor;
+        assert(sides->low[tier] <= sides->high[tier]);
     }
     search->narrow(search->context, search->price, sides->low, sides->high);
     search->passes++;
 }
 
 /* Says whether all prices lie between the sides of the box; a price of 0 has no sides. */
-static bool settle_is_inside(const double price[LEVELS], const box *sides)
+static bool settle_is_inside(const double price[TIERS], const box *sides)
 {
-    for (int level = 0; level < LEVELS; level++) {
-        if (price[level] <= 0.0) continue;
-        if (price[level] <= sides->low[level] || price[level] >= sides->high[level]) return false;
+    for (int tier = 0; tier < TIERS; tier++) {
+        if (price[tier] <= 0.0) continue;
+        if (price[tier] <= sides->low[tier] || price[tier] >= sides->high[tier]) return false;
     }
     return true;
 }
@@ -257,19 +257,19 @@ static bool settle_is_inside(const double price[LEVELS], const box *sides)
 /* Newton's method from the present prices, inside the box; ends at the best ones that it saw. */
 static void settle_stage(price_search *search, slopes *known, const box *sides, uint32_t rounds)
 {
-    double from[LEVELS];
-    double move[LEVELS] = {0.0};
-    double excess[LEVELS] = {0.0};
+    double from[TIERS];
+    double move[TIERS] = {0.0};
+    double excess[TIERS] = {0.0};
     for (uint32_t round = 0; round < rounds; round++) {
         double before = search->best, worst = 0.0;
         price_pass pass = search_look(search);
         bool gains = round == 0 || search->best < before;
         if (gains) {
-            double change[LEVELS];
-            for (int level = 0; level < LEVELS; level++) {
-                double now = settle_excess(search, &pass, level), size = now < 0.0 ? -now : now;
-                change[level] = now - excess[level];
-                excess[level] = now;
+            double change[TIERS];
+            for (int tier = 0; tier < TIERS; tier++) {
+                double now = settle_excess(search, &pass, tier), size = now < 0.0 ? -now : now;
+                change[tier] = now - excess[tier];
+                excess[tier] = now;
                 worst = size > worst ? size : worst;
             }
             bool little = before - pass.value <= SETTLE_GAIN * search->tolerance * pass.value;
@@ -280,12 +280,12 @@ static void settle_stage(price_search *search, slopes *known, const box *sides, 
             settle_aim(known, excess, move);
         }
         /* A step that went too far is taken back and halved. */
-        for (int level = 0; level < LEVELS; level++) {
-            if (!gains) move[level] *= 0.5;
-            double price = from[level] * number_exp2(move[level]);
-            if (price < sides->low[level]) price = sides->low[level];
-            if (price > sides->high[level]) price = sides->high[level];
-            search->price[level] = price;
+        for (int tier = 0; tier < TIERS; tier++) {
+            if (!gains) move[tier] *= 0.5;
+            double price = from[tier] * number_exp2(move[tier]);
+            if (price < sides->low[tier]) price = sides->low[tier];
+            if (price > sides->high[tier]) price = sides->high[tier];
+            search->price[tier] = price;
         }
     }
     memcpy(search->price, search->best_price, sizeof search->price);

@@ -19,8 +19,8 @@ static bool recost_fits(const kvt_policy *policy, const entry *e, const kvt_opti
     for (uint32_t i = 1; i < count; i++) {
         const stored_option *o = &policy->options[e->options + i - 1];
         if (memcmp(&o->variant, &options[i].variant, sizeof o->variant) != 0) return false;
-        for (int level = 0; level < LEVELS; level++)
-            if ((o->bytes[level] != 0) != (options[i].bytes[level + 1] != 0)) return false;
+        for (int tier = 0; tier < TIERS; tier++)
+            if ((o->bytes[tier] != 0) != (options[i].bytes[tier + 1] != 0)) return false;
     }
     return true;
 }
@@ -73,9 +73,9 @@ kvt_status kvt_policy_resize(kvt_policy *policy, uint64_t handle, const kvt_opti
     if (e->move != NIL) return KVT_BUSY; /* its target is reserved as it was planned */
     for (uint32_t i = 1; i < count; i++) {
         stored_option *o = &policy->options[e->options + i - 1];
-        for (int level = 0; level < LEVELS; level++) {
-            o->bytes[level] = options[i].bytes[level + 1];
-            o->read_bytes[level] = options[i].read_bytes[level + 1];
+        for (int tier = 0; tier < TIERS; tier++) {
+            o->bytes[tier] = options[i].bytes[tier + 1];
+            o->read_bytes[tier] = options[i].read_bytes[tier + 1];
         }
     }
     if (count > 1) options_refresh(policy, e->options, count - 1);

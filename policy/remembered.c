@@ -22,7 +22,7 @@ typedef struct sketch {
     double loss;
     double bytes;
     double cost; /* at the present alpha, to compare points by */
-    int level;
+    int tier;
 } sketch;
 
 /* The largest float that does not pass a number of 0 or more. */
@@ -53,7 +53,7 @@ static double sketch_cost(const sketch *s, const entry *e, double alpha)
 /* The point that stands for two of one tier: `small` has the fewer bytes. */
 static sketch sketch_join(const sketch *large, const sketch *small, const entry *e, double alpha)
 {
-    assert(large->level == small->level && large->bytes >= small->bytes);
+    assert(large->tier == small->tier && large->bytes >= small->bytes);
     sketch both = *small;
     if (large->seconds < both.seconds) both.seconds = large->seconds;
     if (large->loss < both.loss) both.loss = large->loss;
@@ -61,14 +61,14 @@ static sketch sketch_join(const sketch *large, const sketch *small, const entry 
     return both;
 }
 
-/* Adds a point in order: by level, then most bytes first. */
+/* Adds a point in order: by tier, then most bytes first. */
 static void sketch_add(sketch *points, uint32_t *count, const sketch *added)
 {
     uint32_t at = (*count)++;
     for (; at > 0; at--) {
         const sketch *before = &points[at - 1];
-        if (before->level < added->level) break;
-        if (before->level == added->level && before->bytes >= added->bytes) break;
+        if (before->tier < added->tier) break;
+        if (before->tier == added->tier && before->bytes >= added->bytes) break;
         points[at] = *before;
     }
     points[at] = *added;
@@ -81,7 +81,7 @@ static void sketch_shrink(sketch *points, uint32_t *count, const entry *e, doubl
     uint32_t best = 0;
     double least = UNLIMITED;
     for (uint32_t i = 0; i + 1 < *count; i++) {
-        if (points[i].level != points[i + 1].level) continue;
+        if (points[i].tier != points[i + 1].tier) continue;
         sketch both = sketch_join(&points[i], &points[i + 1], e, alpha);
         double promised = points[i + 1].cost - both.cost;
         if (promised >= least) continue;
@@ -104,11 +104,11 @@ void remembered_keep(const kvt_policy *policy, entry *e)
     for (uint8_t option = 1; option < e->option_count; option++) {
         const stored_option *o = entry_option(policy, e, option);
         if ((e->excluded >> option & 1) != 0) continue;
-        int level = option_home(o);
+        int tier = option_home(o);
         sketch added = {.seconds = o->load_seconds + o->decode_seconds,
                         .loss = o->loss,
-                        .bytes = (double)o->bytes[level],
-                        .level = level};
+                        .bytes = (double)o->bytes[tier],
+                        .tier = tier};
         added.cost = sketch_cost(&added, e, alpha);
         sketch_add(points, &count, &added);
     }
@@ -118,7 +118,7 @@ void remembered_keep(const kvt_policy *policy, entry *e)
         e->points[i].seconds = (uint16_t)(remembered_bits(points[i].seconds) >> 16);
         e->points[i].loss = (uint16_t)(remembered_bits(points[i].loss) >> 16);
         e->points[i].bytes =
-            (remembered_bits(points[i].bytes) & ~UINT32_C(3)) | (uint32_t)points[i].level;
+            (remembered_bits(points[i].bytes) & ~UINT32_C(3)) | (uint32_t)points[i].tier;
     }
     e->option_count = (uint8_t)(count + 1);
     e->excluded = 0;
@@ -130,12 +130,12 @@ void remembered_option(const kvt_policy *policy, const entry *e, uint32_t point,
     assert(e->state == POLICY_ENTRY_GHOST && point + 1u < e->option_count);
     const remembered_point *from = &e->points[point];
     memset(out, 0, sizeof *out);
-    int level = (int)(from->bytes & 3);
-    assert(level < LEVELS);
+    int tier = (int)(from->bytes & 3);
+    assert(tier < TIERS);
     double bytes = remembered_number(from->bytes & ~UINT32_C(3));
     out->load_seconds = remembered_number((uint32_t)from->seconds << 16);
     out->loss = remembered_number((uint32_t)from->loss << 16);
-    out->bytes[level] = (uint64_t)bytes;
+    out->bytes[tier] = (uint64_t)bytes;
     out->base_cost = out->load_seconds;
-    out->fits = out->bytes[level] <= policy->capacity[level];
+    out->fits = out->bytes[tier] <= policy->capacity[tier];
 }

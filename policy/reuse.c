@@ -254,7 +254,7 @@ void reuse_set_now(kvt_policy *policy)
     if (now < policy->advanced + 1.0) return;
     policy->advanced = now;
     for (uint32_t group = 0; group < policy->group_count; group++)
-        for (int at = 0; at < LEVELS * STEP_KINDS; at++)
+        for (int at = 0; at < TIERS * STEP_KINDS; at++)
             buckets_advance(&policy->groups[group]->of[at / STEP_KINDS][at % STEP_KINDS],
                             engine_links(policy, at / STEP_KINDS), policy->advanced);
 }

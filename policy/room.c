@@ -19,7 +19,7 @@
 /* One tier in which room is being made, for the caller or for the step that waits in the frame
  * below it on the stack. */
 typedef struct room_frame {
-    int level;
+    int tier;
     int64_t need;
     bool waiting; /* `pending` waits for room below; its entry is out of the index */
     step pending;
@@ -31,14 +31,14 @@ typedef struct room_frame {
 static bool room_descend(kvt_policy *policy, const tentative_plan *work, room_frame *frames,
                          int *depth)
 {
-    assert(*depth >= 1 && *depth <= LEVELS);
+    assert(*depth >= 1 && *depth <= TIERS);
     const room_frame *top = &frames[*depth - 1];
     const entry *e = entry_at(policy, top->pending.entry);
-    for (int level = top->level + 1; level < LEVELS; level++) {
-        int64_t bytes = (int64_t)entry_need(policy, e, top->pending.to, level);
-        if (bytes == 0 || work->room[level] >= bytes) continue;
-        assert(*depth < LEVELS);
-        frames[(*depth)++] = (room_frame){.level = level, .need = bytes};
+    for (int tier = top->tier + 1; tier < TIERS; tier++) {
+        int64_t bytes = (int64_t)entry_need(policy, e, top->pending.to, tier);
+        if (bytes == 0 || work->room[tier] >= bytes) continue;
+        assert(*depth < TIERS);
+        frames[(*depth)++] = (room_frame){.tier = tier, .need = bytes};
         return true;
     }
     return false;
@@ -60,7 +60,7 @@ static bool room_give_way(kvt_policy *policy, tentative_plan *work, room_frame *
     room_release(policy, top);
     step other;
     if (work->bounded) return false;
-    if (policy->ops->fallback(policy, work, top->pending.entry, top->level, &other) &&
+    if (policy->ops->fallback(policy, work, top->pending.entry, top->tier, &other) &&
         tentative_add(policy, work, &other)) {
         return true;
     }
@@ -76,7 +76,7 @@ static bool room_advance(kvt_policy *policy, tentative_plan *work, room_frame *f
 {
     room_frame *top = &frames[*depth - 1];
     if (!top->waiting) {
-        if (!policy->ops->choose(policy, work, top->level, &top->pending)) return false;
+        if (!policy->ops->choose(policy, work, top->tier, &top->pending)) return false;
         if (tentative_fits(policy, work, top->pending.entry, top->pending.to)) {
             return tentative_add(policy, work, &top->pending);
         }
@@ -96,15 +96,15 @@ static bool room_advance(kvt_policy *policy, tentative_plan *work, room_frame *f
 }
 
 /* Works on a stack of tiers: the frame on top makes room for the step that waits below it. */
-bool room_make(kvt_policy *policy, tentative_plan *work, int level, int64_t need)
+bool room_make(kvt_policy *policy, tentative_plan *work, int tier, int64_t need)
 {
-    assert(level >= 0 && level < LEVELS);
-    room_frame frames[LEVELS];
+    assert(tier >= 0 && tier < TIERS);
+    room_frame frames[TIERS];
     int depth = 1;
-    frames[0] = (room_frame){.level = level, .need = need};
+    frames[0] = (room_frame){.tier = tier, .need = need};
     while (depth > 0) {
         room_frame *top = &frames[depth - 1];
-        bool done = !top->waiting && work->room[top->level] >= top->need;
+        bool done = !top->waiting && work->room[top->tier] >= top->need;
         if (done || !room_advance(policy, work, frames, &depth)) {
             depth--;
             if (done) continue;
@@ -127,17 +127,17 @@ static bool room_make_share(kvt_policy *policy, tentative_plan *work, uint32_t i
     while (!tentative_fits_share(policy, index, option)) {
         step own;
         bool found = false;
-        for (int level = 0; level < LEVELS && !found; level++) {
-            uint64_t share = owner->limits.share_bytes[level + 1];
-            uint64_t now = entry_bytes(policy, e, e->current, level);
-            uint64_t then = entry_bytes(policy, e, option, level);
-            if (share == 0 || then <= now || owner->used[level] - now + then <= share) continue;
+        for (int tier = 0; tier < TIERS && !found; tier++) {
+            uint64_t share = owner->limits.share_bytes[tier + 1];
+            uint64_t now = entry_bytes(policy, e, e->current, tier);
+            uint64_t then = entry_bytes(policy, e, option, tier);
+            if (share == 0 || then <= now || owner->used[tier] - now + then <= share) continue;
             work->own_group = owner->group;
-            found = policy->ops->choose(policy, work, level, &own);
+            found = policy->ops->choose(policy, work, tier, &own);
             work->own_group = -1;
             if (!found) return false;
             if (tentative_fits(policy, work, own.entry, own.to)) continue;
-            found = policy->ops->fallback(policy, work, own.entry, level, &own);
+            found = policy->ops->fallback(policy, work, own.entry, tier, &own);
             if (!found) return false;
         }
         if (!found || !tentative_add(policy, work, &own)) return false;
@@ -153,9 +153,9 @@ bool room_make_for(kvt_policy *policy, tentative_plan *work, uint32_t index, uin
     if (policy->tenants[e->tenant].limited && !room_make_share(policy, work, index, option)) {
         return false;
     }
-    for (int level = 0; level < LEVELS; level++) {
-        int64_t need = (int64_t)entry_need(policy, e, option, level);
-        if (need > 0 && work->room[level] < need && !room_make(policy, work, level, need)) {
+    for (int tier = 0; tier < TIERS; tier++) {
+        int64_t need = (int64_t)entry_need(policy, e, option, tier);
+        if (need > 0 && work->room[tier] < need && !room_make(policy, work, tier, need)) {
             return false;
         }
     }

@@ -36,9 +36,9 @@ bool tentative_begin(kvt_policy *policy, tentative_plan *work, kvt_plan *plan)
     work->next_id_before = policy->next_id;
     work->skipped_count = 0;
     work->used_before[KVT_TIER_NONE] = 0;
-    for (int level = 0; level < LEVELS; level++) {
-        work->used_before[level + 1] = policy->used[level];
-        work->room[level] = (int64_t)policy->capacity[level] - (int64_t)policy->used[level];
+    for (int tier = 0; tier < TIERS; tier++) {
+        work->used_before[tier + 1] = policy->used[tier];
+        work->room[tier] = (int64_t)policy->capacity[tier] - (int64_t)policy->used[tier];
     }
     return true;
 }
@@ -50,11 +50,11 @@ bool tentative_fits_share(const kvt_policy *policy, uint32_t index, uint8_t opti
     const entry *e = entry_at(policy, index);
     const tenant *owner = &policy->tenants[e->tenant];
     if (!owner->limited) return true;
-    for (int level = 0; level < LEVELS; level++) {
-        uint64_t share = owner->limits.share_bytes[level + 1];
-        uint64_t now = entry_bytes(policy, e, e->current, level);
-        uint64_t then = entry_bytes(policy, e, option, level);
-        if (share != 0 && then > now && owner->used[level] - now + then > share) return false;
+    for (int tier = 0; tier < TIERS; tier++) {
+        uint64_t share = owner->limits.share_bytes[tier + 1];
+        uint64_t now = entry_bytes(policy, e, e->current, tier);
+        uint64_t then = entry_bytes(policy, e, option, tier);
+        if (share != 0 && then > now && owner->used[tier] - now + then > share) return false;
     }
     return true;
 }
@@ -64,9 +64,9 @@ bool tentative_fits(const kvt_policy *policy, const tentative_plan *work, uint32
                     uint8_t option)
 {
     const entry *e = entry_at(policy, index);
-    for (int level = 0; level < LEVELS; level++) {
-        uint64_t bytes = entry_need(policy, e, option, level);
-        if (bytes > 0 && (work->room[level] < 0 || bytes > (uint64_t)work->room[level])) {
+    for (int tier = 0; tier < TIERS; tier++) {
+        uint64_t bytes = entry_need(policy, e, option, tier);
+        if (bytes > 0 && (work->room[tier] < 0 || bytes > (uint64_t)work->room[tier])) {
             return false;
         }
     }
@@ -97,10 +97,10 @@ static void tentative_describe(const kvt_policy *policy, const move_in_flight *m
     out->from = move->from;
     out->to = move->to;
     if (move->to != KVT_OPTION_NONE) out->to_variant = entry_option(policy, e, move->to)->variant;
-    for (int level = 0; level < LEVELS; level++) {
-        out->from_bytes[level + 1] = entry_bytes(policy, e, move->from, level);
-        out->to_bytes[level + 1] = move->to_bytes[level];
-        out->kept_bytes[level + 1] = move->kept[level];
+    for (int tier = 0; tier < TIERS; tier++) {
+        out->from_bytes[tier + 1] = entry_bytes(policy, e, move->from, tier);
+        out->to_bytes[tier + 1] = move->to_bytes[tier];
+        out->kept_bytes[tier + 1] = move->kept[tier];
     }
     out->gain = gain;
 }
@@ -128,8 +128,8 @@ bool tentative_add(kvt_policy *policy, tentative_plan *work, const step *move)
     const entry *e = entry_at(policy, move->entry);
     if (!tentative_fits(policy, work, move->entry, move->to)) return false;
     uint64_t writes = 0;
-    for (int level = 0; level < LEVELS; level++)
-        writes += entry_need(policy, e, move->to, level);
+    for (int tier = 0; tier < TIERS; tier++)
+        writes += entry_need(policy, e, move->to, tier);
     if (plan->count >= work->limit || writes > work->bytes_left) {
         work->bounded = true;
         return false;
@@ -144,9 +144,9 @@ bool tentative_add(kvt_policy *policy, tentative_plan *work, const step *move)
     tentative_describe(policy, begun, move->gain, &plan->moves[plan->count++]);
     work->spent += move->cost;
     work->bytes_left -= writes;
-    for (int level = 0; level < LEVELS; level++) {
-        work->room[level] -= (int64_t)begun->to_bytes[level];
-        work->room[level] += (int64_t)entry_bytes(policy, e, begun->from, level);
+    for (int tier = 0; tier < TIERS; tier++) {
+        work->room[tier] -= (int64_t)begun->to_bytes[tier];
+        work->room[tier] += (int64_t)entry_bytes(policy, e, begun->from, tier);
         /* What is kept cancels out. */
     }
     if (begun->kind == KVT_MOVE_EVICT) tentative_count_child(policy, move->entry, -1);
@@ -172,10 +172,10 @@ void tentative_cut(kvt_policy *policy, tentative_plan *work, uint32_t count, dou
         assert(move != NULL);
         uint32_t index = move->entry;
         const entry *e = entry_at(policy, index);
-        for (int level = 0; level < LEVELS; level++) {
-            work->room[level] += (int64_t)move->to_bytes[level];
-            work->room[level] -= (int64_t)entry_bytes(policy, e, move->from, level);
-            work->bytes_left += move->to_bytes[level] - move->kept[level];
+        for (int tier = 0; tier < TIERS; tier++) {
+            work->room[tier] += (int64_t)move->to_bytes[tier];
+            work->room[tier] -= (int64_t)entry_bytes(policy, e, move->from, tier);
+            work->bytes_left += move->to_bytes[tier] - move->kept[tier];
         }
         if (move->kind == KVT_MOVE_EVICT) tentative_count_child(policy, index, 1);
         policy->next_id = move->id;
@@ -191,8 +191,8 @@ static void tentative_check(const kvt_policy *policy, const tentative_plan *work
 {
 #ifndef NDEBUG
     uint64_t capacity[KVT_TIER_COUNT] = {0};
-    for (int level = 0; level < LEVELS; level++)
-        capacity[level + 1] = policy->capacity[level];
+    for (int tier = 0; tier < TIERS; tier++)
+        capacity[tier + 1] = policy->capacity[tier];
     char message[128];
     kvt_status status =
         plan_check(work->plan, work->used_before, capacity, message, sizeof message);

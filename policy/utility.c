@@ -37,61 +37,61 @@
 double utility_stay(const kvt_policy *policy, const reuse_now *now, const stored_option *to)
 {
     double stay = now->rate > 1e-200 ? now->uses / now->rate : UTILITY_STAY_MOST;
-    int home = to != NULL ? option_home(to) : LEVELS;
-    if (home < LEVELS && policy->stay[home] < stay) stay = policy->stay[home];
+    int home = to != NULL ? option_home(to) : TIERS;
+    if (home < TIERS && policy->stay[home] < stay) stay = policy->stay[home];
     if (stay < UTILITY_STAY_LEAST) return UTILITY_STAY_LEAST;
     return stay < UTILITY_STAY_MOST ? stay : UTILITY_STAY_MOST;
 }
 
-/* Returns the bytes that a step frees in `level`, 0 when it is no step there. A step must free
+/* Returns the bytes that a step frees in `tier`, 0 when it is no step there. A step must free
  * bytes in the tier and add none above. In contiguous mode it must leave no held child without its
  * prefix. */
-static uint64_t utility_freed(const kvt_policy *policy, const entry *e, uint8_t to, int level)
+static uint64_t utility_freed(const kvt_policy *policy, const entry *e, uint8_t to, int tier)
 {
-    assert(level >= 0 && level < LEVELS);
+    assert(tier >= 0 && tier < TIERS);
     if (to == KVT_OPTION_NONE) {
         bool needed = policy->config.holes == KVT_HOLES_CONTIGUOUS && e->children > 0;
-        return needed ? 0 : e->bytes[level];
+        return needed ? 0 : e->bytes[tier];
     }
     const stored_option *o = entry_option(policy, e, to);
-    if (to == e->current || o->bytes[level] >= e->bytes[level]) return 0;
-    for (int above = 0; above < level; above++)
+    if (to == e->current || o->bytes[tier] >= e->bytes[tier]) return 0;
+    for (int above = 0; above < tier; above++)
         if (o->bytes[above] > e->bytes[above]) return 0;
-    return utility_is_reachable(policy, e, to) ? e->bytes[level] - o->bytes[level] : 0;
+    return utility_is_reachable(policy, e, to) ? e->bytes[tier] - o->bytes[tier] : 0;
 }
 
 /* Returns what a step costs beside its loss: the write, paid off over the stay, and the bytes below
  * at the shadow price there. The last step of a tier stands for its price, because a key must not
  * cost a choice in every tier below. */
 static double utility_standing_cost(const kvt_policy *policy, const write_costs *now,
-                                    const entry *e, uint8_t to, int level, const reuse_now *use)
+                                    const entry *e, uint8_t to, int tier, const reuse_now *use)
 {
     if (to == KVT_OPTION_NONE) return 0.0;
-    uint64_t need[LEVELS];
+    uint64_t need[TIERS];
     entry_needs(policy, e, to, need);
     const stored_option *o = entry_option(policy, e, to);
     double beside = utility_write_at(policy, now, e, o, need) / utility_stay(policy, use, o);
-    for (int below = level + 1; below < LEVELS; below++)
+    for (int below = tier + 1; below < TIERS; below++)
         beside += policy->shadow_price[below] * (double)need[below];
     return beside;
 }
 
 /* A step that codes an entry anew inside a tier has to hold both options for a while, which a full
  * tier cannot. */
-static bool utility_has_room_inside(const kvt_policy *policy, const entry *e, uint8_t to, int level)
+static bool utility_has_room_inside(const kvt_policy *policy, const entry *e, uint8_t to, int tier)
 {
-    uint64_t need = entry_need(policy, e, to, level);
+    uint64_t need = entry_need(policy, e, to, tier);
     if (need == 0) return true;
-    return policy->used[level] <= policy->capacity[level] &&
-           need <= policy->capacity[level] - policy->used[level];
+    return policy->used[tier] <= policy->capacity[tier] &&
+           need <= policy->capacity[tier] - policy->used[tier];
 }
 
 /*
- * Finds the step of an entry that is cheapest now in a level; its loss per byte at rate 1 in log2
+ * Finds the step of an entry that is cheapest now in a tier; its loss per byte at rate 1 in log2
  * is the entry's density. Steps without room inside the tier give no key: entries that cannot move
  * would stand in front of those that can.
  */
-static float utility_density(const kvt_policy *policy, const entry *e, int level,
+static float utility_density(const kvt_policy *policy, const entry *e, int tier,
                              const reuse_now *use, uint8_t *next)
 {
     double cost = entry_cost(policy, e, e->current);
@@ -100,11 +100,11 @@ static float utility_density(const kvt_policy *policy, const entry *e, int level
     double rate = use->rate;
     write_costs now = utility_write_costs(policy);
     for (uint8_t to = 0; to < e->option_count; to++) {
-        uint64_t freed = utility_freed(policy, e, to, level);
-        if (freed == 0 || !utility_has_room_inside(policy, e, to, level)) continue;
+        uint64_t freed = utility_freed(policy, e, to, tier);
+        if (freed == 0 || !utility_has_room_inside(policy, e, to, tier)) continue;
         double lost = (entry_cost(policy, e, to) - cost) / (double)freed;
         if (rate * lost >= least) continue;
-        double beside = utility_standing_cost(policy, &now, e, to, level, use) / (double)freed;
+        double beside = utility_standing_cost(policy, &now, e, to, tier, use) / (double)freed;
         if (rate * lost + beside >= least) continue;
         least = rate * lost + beside;
         density = lost;
@@ -116,35 +116,35 @@ static float utility_density(const kvt_policy *policy, const entry *e, int level
 
 /* Returns the buckets that an entry stands in, or would: its tenant's group, and free or paid by
  * its cheapest step. */
-static buckets *utility_buckets(const kvt_policy *policy, const entry *e, int level)
+static buckets *utility_buckets(const kvt_policy *policy, const entry *e, int tier)
 {
     victims *group = policy->groups[policy->tenants[e->tenant].group];
-    return &group->of[level][(e->next[level] & NEXT_PAID) != 0 ? STEPS_PAID : STEPS_FREE];
+    return &group->of[tier][(e->next[tier] & NEXT_PAID) != 0 ? STEPS_PAID : STEPS_FREE];
 }
 
 /* Takes an entry out of all tiers' orders. */
 static void utility_remove(kvt_policy *policy, uint32_t index)
 {
     const entry *e = entry_at(policy, index);
-    for (int level = 0; level < LEVELS; level++)
-        buckets_remove(utility_buckets(policy, e, level), engine_links(policy, level), index);
+    for (int tier = 0; tier < TIERS; tier++)
+        buckets_remove(utility_buckets(policy, e, tier), engine_links(policy, tier), index);
 }
 
 /* When the entry's loss per byte falls to what the tier's steps lose now, as far as its present
  * slope tells: never too late, since slopes only flatten. What is below already stands in order of
  * its loss, before the moment when the price was set: that order does not change with time. */
-static double utility_key(kvt_policy *policy, const entry *e, int level, double log_rate,
+static double utility_key(kvt_policy *policy, const entry *e, int tier, double log_rate,
                           double half_life)
 {
-    int kind = (e->next[level] & NEXT_PAID) != 0 ? STEPS_PAID : STEPS_FREE;
-    double density = log_rate + (double)e->density[level];
-    double *price = &policy->level_price[level][kind];
+    int kind = (e->next[tier] & NEXT_PAID) != 0 ? STEPS_PAID : STEPS_FREE;
+    double density = log_rate + (double)e->density[tier];
+    double *price = &policy->step_price[tier][kind];
     if (*price >= UNLIMITED) { /* until something has gone */
         *price = density - UTILITY_FIRST;
-        policy->level_priced[level][kind] = reuse_seconds(policy, policy->now_ns) / ORDER_SECONDS;
+        policy->step_priced[tier][kind] = reuse_seconds(policy, policy->now_ns) / ORDER_SECONDS;
     }
     double above = density - *price;
-    if (above <= 0.0) return policy->level_priced[level][kind] + above;
+    if (above <= 0.0) return policy->step_priced[tier][kind] + above;
     double ahead = above * half_life / ORDER_SECONDS;
     /* What is far ahead stands nearer, in the same order: it is sorted anew before its time. */
     if (ahead > UTILITY_FAR) ahead = UTILITY_FAR + (ahead - UTILITY_FAR) / 256.0;
@@ -166,13 +166,13 @@ static void utility_sort(kvt_policy *policy, uint32_t index)
     const entry *e = entry_at(policy, index);
     double half_life;
     double log_rate = utility_log_rate(policy, e, &half_life);
-    for (int level = 0; level < LEVELS; level++) {
-        buckets *b = utility_buckets(policy, e, level);
-        if (e->density[level] < DENSITY_NONE) {
-            buckets_set(b, engine_links(policy, level), index,
-                        utility_key(policy, e, level, log_rate, half_life));
+    for (int tier = 0; tier < TIERS; tier++) {
+        buckets *b = utility_buckets(policy, e, tier);
+        if (e->density[tier] < DENSITY_NONE) {
+            buckets_set(b, engine_links(policy, tier), index,
+                        utility_key(policy, e, tier, log_rate, half_life));
         } else {
-            buckets_remove(b, engine_links(policy, level), index);
+            buckets_remove(b, engine_links(policy, tier), index);
         }
     }
 }
@@ -187,15 +187,15 @@ static void utility_index(kvt_policy *policy, uint32_t index)
         return;
     }
     reuse_now use = reuse_look(policy, e);
-    for (int level = 0; level < LEVELS; level++) {
+    for (int tier = 0; tier < TIERS; tier++) {
         uint8_t next = KVT_OPTION_NONE;
         float density = DENSITY_NONE;
-        if (e->bytes[level] > 0) density = utility_density(policy, e, level, &use, &next);
-        if ((next ^ e->next[level]) & NEXT_PAID) {
-            buckets_remove(utility_buckets(policy, e, level), engine_links(policy, level), index);
+        if (e->bytes[tier] > 0) density = utility_density(policy, e, tier, &use, &next);
+        if ((next ^ e->next[tier]) & NEXT_PAID) {
+            buckets_remove(utility_buckets(policy, e, tier), engine_links(policy, tier), index);
         }
-        e->density[level] = density;
-        e->next[level] = next;
+        e->density[tier] = density;
+        e->next[tier] = next;
     }
     utility_sort(policy, index);
 }
@@ -222,19 +222,19 @@ static void utility_adopted(kvt_policy *policy, uint32_t index)
     utility_counted(policy, index);
 }
 
-/* The first entry of a kind in a level, of all groups or of the plan's own group; NIL when there is
+/* The first entry of a kind in a tier, of all groups or of the plan's own group; NIL when there is
  * none. */
-static uint32_t utility_first(const kvt_policy *policy, int level, int kind, int own_group,
+static uint32_t utility_first(const kvt_policy *policy, int tier, int kind, int own_group,
                               const buckets **from_out)
 {
     uint32_t first = NIL;
     double least = UNLIMITED;
     for (uint32_t group = 0; group < policy->group_count; group++) {
-        const buckets *b = &policy->groups[group]->of[level][kind];
+        const buckets *b = &policy->groups[group]->of[tier][kind];
         if ((own_group >= 0 && (uint32_t)own_group != group) || b->count == 0) continue;
         uint32_t candidate = buckets_first(b);
         if (policy->group_count > 1) {
-            double floor = buckets_floor(b, engine_links(policy, level), candidate);
+            double floor = buckets_floor(b, engine_links(policy, tier), candidate);
             if (first != NIL && floor >= least) continue;
             least = floor;
         }
@@ -246,27 +246,27 @@ static uint32_t utility_first(const kvt_policy *policy, int level, int kind, int
 }
 
 /* Says whether any entry of a tier could give way. */
-static bool utility_has_victims(const kvt_policy *policy, int level)
+static bool utility_has_victims(const kvt_policy *policy, int tier)
 {
     for (uint32_t group = 0; group < policy->group_count; group++)
         for (int kind = 0; kind < STEP_KINDS; kind++)
-            if (policy->groups[group]->of[level][kind].count > 0) return true;
+            if (policy->groups[group]->of[tier][kind].count > 0) return true;
     return false;
 }
 
 /* At least what a byte costs in a full tier: the first free step, or the first paid one without its
  * other costs. */
-static double utility_price_bound(const kvt_policy *policy, int level)
+static double utility_price_bound(const kvt_policy *policy, int tier)
 {
     double least = UNLIMITED;
     for (int kind = 0; kind < STEP_KINDS; kind++) {
         const buckets *from = NULL;
-        uint32_t first = utility_first(policy, level, kind, -1, &from);
+        uint32_t first = utility_first(policy, tier, kind, -1, &from);
         if (first == NIL) continue;
         const entry *e = entry_at(policy, first);
-        double price = reuse_rate(policy, e) * number_exp2((double)e->density[level]);
-        if (kind == STEPS_PAID && price < policy->shadow_price[level])
-            price = policy->shadow_price[level];
+        double price = reuse_rate(policy, e) * number_exp2((double)e->density[tier]);
+        if (kind == STEPS_PAID && price < policy->shadow_price[tier])
+            price = policy->shadow_price[tier];
         if (price < least) least = price;
     }
     return least < UNLIMITED ? least : 0.0;
@@ -274,22 +274,22 @@ static double utility_price_bound(const kvt_policy *policy, int level)
 
 /* Whether a tier is as full as the watermarks let it be: what they keep free is not without cost,
  * others were driven out for it. */
-static bool utility_is_tight(const kvt_policy *policy, const int64_t room[LEVELS], int level)
+static bool utility_is_tight(const kvt_policy *policy, const int64_t room[TIERS], int tier)
 {
-    double kept = (1.0 - policy->config.low_watermark) * (double)policy->capacity[level];
-    return (double)room[level] < kept;
+    double kept = (1.0 - policy->config.low_watermark) * (double)policy->capacity[tier];
+    return (double)room[tier] < kept;
 }
 
-/* The prices below a level as one choice sees them: what a byte costs at least in each tier where
+/* The prices below a tier as one choice sees them: what a byte costs at least in each tier where
  * room has to be made, and what one written costs. */
 typedef struct choice_prices {
     const int64_t *room;
-    double price[LEVELS]; /* below 0: not looked up yet */
+    double price[TIERS]; /* below 0: not looked up yet */
     write_costs write_costs;
 } choice_prices;
 
 /* Begins a choice: no price is looked up yet. */
-static choice_prices choice_prices_open(const kvt_policy *policy, const int64_t room[LEVELS])
+static choice_prices choice_prices_open(const kvt_policy *policy, const int64_t room[TIERS])
 {
     return (choice_prices){
         .room = room, .price = {-1.0, -1.0, -1.0}, .write_costs = utility_write_costs(policy)};
@@ -298,10 +298,10 @@ static choice_prices choice_prices_open(const kvt_policy *policy, const int64_t 
 /* What a step costs beside its utility: its write, and the shadow price of room in full tiers
  * below. */
 static double utility_beside_loss(const kvt_policy *policy, choice_prices *known, double write,
-                                  const uint64_t need[LEVELS], int level)
+                                  const uint64_t need[TIERS], int tier)
 {
     double beside = write;
-    for (int below = level + 1; below < LEVELS; below++) {
+    for (int below = tier + 1; below < TIERS; below++) {
         int64_t bytes = (int64_t)need[below];
         if (bytes == 0) continue;
         if (bytes <= known->room[below] && !utility_is_tight(policy, known->room, below)) continue;
@@ -313,21 +313,21 @@ static double utility_beside_loss(const kvt_policy *policy, choice_prices *known
 
 /* Says whether the bytes of a step can be had. In its own tier and above they must fit as things
  * are; below, they may also be had by making room, unless only what fits now is asked for. */
-static bool utility_can_place(const kvt_policy *policy, const int64_t room[LEVELS],
-                              const uint64_t need[LEVELS], int level, bool now)
+static bool utility_can_place(const kvt_policy *policy, const int64_t room[TIERS],
+                              const uint64_t need[TIERS], int tier, bool now)
 {
-    for (int other = 0; other < LEVELS; other++) {
+    for (int other = 0; other < TIERS; other++) {
         int64_t bytes = (int64_t)need[other];
         if (bytes == 0 || room[other] >= bytes) continue;
-        if (now || other <= level || !utility_has_victims(policy, other)) return false;
+        if (now || other <= tier || !utility_has_victims(policy, other)) return false;
     }
     return true;
 }
 
-/* An entry as a victim in one level, with what all of its steps have in common. */
+/* An entry as a victim in one tier, with what all of its steps have in common. */
 typedef struct victim {
     uint32_t index;
-    int level;
+    int tier;
     bool now; /* only steps that need no more room below */
     double rate;
     const reuse_now *use;
@@ -335,18 +335,18 @@ typedef struct victim {
 } victim;
 
 /* One step of an entry; false when it is none. Taken when it loses less than *per_byte, by byte
- * freed in the level. */
+ * freed in the tier. */
 static bool utility_try(const kvt_policy *policy, choice_prices *known, const victim *of,
                         uint8_t to, step *out, double *per_byte)
 {
     assert(of->rate >= 0.0);
     const entry *e = entry_at(policy, of->index);
-    uint64_t freed = utility_freed(policy, e, to, of->level);
+    uint64_t freed = utility_freed(policy, e, to, of->tier);
     if (freed == 0) return false;
-    uint64_t need[LEVELS] = {0};
+    uint64_t need[TIERS] = {0};
     if (to != KVT_OPTION_NONE) {
         entry_needs(policy, e, to, need);
-        if (!utility_can_place(policy, known->room, need, of->level, of->now)) return false;
+        if (!utility_can_place(policy, known->room, need, of->tier, of->now)) return false;
     }
     double loss = of->rate * (entry_cost(policy, e, to) - of->cost);
     double limit = *per_byte * (double)freed;
@@ -357,7 +357,7 @@ static bool utility_try(const kvt_policy *policy, choice_prices *known, const vi
         write = utility_write_at(policy, &known->write_costs, e, o, need) /
                 utility_stay(policy, of->use, o);
     }
-    double cost_in_all = loss + utility_beside_loss(policy, known, write, need, of->level);
+    double cost_in_all = loss + utility_beside_loss(policy, known, write, need, of->tier);
     if (cost_in_all >= limit) return true;
     *per_byte = cost_in_all / (double)freed;
     /* What is spent is the loss and the write; room below is paid for by the steps there. */
@@ -365,22 +365,22 @@ static bool utility_try(const kvt_policy *policy, choice_prices *known, const vi
     return true;
 }
 
-/* The cheapest step of one entry per byte freed in a level, if it is cheaper than *per_byte: the
+/* The cheapest step of one entry per byte freed in a tier, if it is cheaper than *per_byte: the
  * one behind its key or, when shadow prices have changed since, giving it up; any other only when
  * neither can be had. */
 static bool utility_cheapest(const kvt_policy *policy, choice_prices *known, uint32_t index,
-                             int level, bool now, step *out, double *per_byte)
+                             int tier, bool now, step *out, double *per_byte)
 {
     const entry *e = entry_at(policy, index);
     reuse_now use = reuse_look(policy, e);
     const victim of = {.index = index,
-                       .level = level,
+                       .tier = tier,
                        .now = now,
                        .rate = use.rate,
                        .use = &use,
                        .cost = entry_cost(policy, e, e->current)};
     double before = *per_byte;
-    uint8_t first = e->next[level] & (uint8_t)~NEXT_PAID;
+    uint8_t first = e->next[tier] & (uint8_t)~NEXT_PAID;
     bool found = utility_try(policy, known, &of, first, out, per_byte);
     if (first != KVT_OPTION_NONE &&
         utility_try(policy, known, &of, KVT_OPTION_NONE, out, per_byte)) {
@@ -394,15 +394,15 @@ static bool utility_cheapest(const kvt_policy *policy, choice_prices *known, uin
 
 /* Finds the cheapest step among the first few entries of each kind. Returns the entry that was
  * looked at first, NIL when the tier has no victims, so that the caller can skip it. */
-static uint32_t utility_look(const kvt_policy *policy, choice_prices *known, int level,
+static uint32_t utility_look(const kvt_policy *policy, choice_prices *known, int tier,
                              int own_group, step *out, double *best)
 {
     uint32_t looked = NIL;
-    bucket_links links = engine_links(policy, level);
+    bucket_links links = engine_links(policy, tier);
     *best = UNLIMITED;
     for (int kind = 0; kind < STEP_KINDS; kind++) {
         const buckets *from = NULL;
-        uint32_t index = utility_first(policy, level, kind, own_group, &from);
+        uint32_t index = utility_first(policy, tier, kind, own_group, &from);
         if (index != NIL) looked = index;
         for (int look = 0; look < UTILITY_LOOK && index != NIL; look++) {
             step other;
@@ -410,7 +410,7 @@ static uint32_t utility_look(const kvt_policy *policy, choice_prices *known, int
             /* The next one is looked at now, or stands first when this one has gone. */
             uint32_t next = buckets_next(from, links, index);
             if (next != NIL) entry_prefetch(policy, next);
-            if (utility_cheapest(policy, known, index, level, false, &other, &per_byte) &&
+            if (utility_cheapest(policy, known, index, tier, false, &other, &per_byte) &&
                 tentative_fits_share(policy, index, other.to)) {
                 *best = per_byte;
                 *out = other;
@@ -423,71 +423,71 @@ static uint32_t utility_look(const kvt_policy *policy, choice_prices *known, int
 
 /* Returns what a byte costs in a tier that is full: what the next step there would lose. Looks at
  * the same entries as a choice does, and changes nothing. */
-static double utility_root_price(const kvt_policy *policy, const int64_t room[LEVELS], int level)
+static double utility_root_price(const kvt_policy *policy, const int64_t room[TIERS], int tier)
 {
     step cheapest;
     double per_byte;
     choice_prices known = choice_prices_open(policy, room);
-    (void)utility_look(policy, &known, level, -1, &cheapest, &per_byte);
+    (void)utility_look(policy, &known, tier, -1, &cheapest, &per_byte);
     return per_byte < UNLIMITED && per_byte > 0.0 ? per_byte : 0.0;
 }
 
 /* Returns 0 where another entry such as the first victim would fit without driving anything out. */
-double utility_price(const kvt_policy *policy, int level)
+double utility_price(const kvt_policy *policy, int tier)
 {
-    int64_t room[LEVELS];
-    for (int other = 0; other < LEVELS; other++)
+    int64_t room[TIERS];
+    for (int other = 0; other < TIERS; other++)
         room[other] = (int64_t)policy->capacity[other] - (int64_t)policy->used[other];
     const buckets *from = NULL;
-    uint32_t first = utility_first(policy, level, STEPS_FREE, -1, &from);
-    if (first == NIL) first = utility_first(policy, level, STEPS_PAID, -1, &from);
+    uint32_t first = utility_first(policy, tier, STEPS_FREE, -1, &from);
+    if (first == NIL) first = utility_first(policy, tier, STEPS_PAID, -1, &from);
     if (first == NIL) return 0.0;
-    if ((int64_t)entry_at(policy, first)->bytes[level] <= room[level] &&
-        !utility_is_tight(policy, room, level)) {
+    if ((int64_t)entry_at(policy, first)->bytes[tier] <= room[tier] &&
+        !utility_is_tight(policy, room, tier)) {
         return 0.0;
     }
-    return utility_root_price(policy, room, level);
+    return utility_root_price(policy, room, tier);
 }
 
 /* Fills in the price of a byte in one tier for a decision, or the bytes there that cost nothing. */
-void utility_look_up_price(kvt_policy *policy, shadow_prices *known, int level, uint64_t need)
+void utility_look_up_price(kvt_policy *policy, shadow_prices *known, int tier, uint64_t need)
 {
-    int64_t room = known->room[level];
-    if (room > 0 && (known->giving || !utility_is_tight(policy, known->room, level))) {
-        known->free[level] = (uint64_t)room;
-        if (need <= known->free[level]) return;
+    int64_t room = known->room[tier];
+    if (room > 0 && (known->giving || !utility_is_tight(policy, known->room, tier))) {
+        known->free[tier] = (uint64_t)room;
+        if (need <= known->free[tier]) return;
     }
     /* What the last step there lost, unless that is long ago: while it is too much nothing comes
      * there, so that it would never be found out. */
-    if (!(policy->shadow_price[level] > 0.0) ||
-        policy->now_ns - policy->shadow_price_ns[level] > UTILITY_PRICE_NS) {
-        policy->shadow_price[level] = utility_root_price(policy, known->room, level);
-        policy->shadow_price_ns[level] = policy->now_ns;
+    if (!(policy->shadow_price[tier] > 0.0) ||
+        policy->now_ns - policy->shadow_price_ns[tier] > UTILITY_PRICE_NS) {
+        policy->shadow_price[tier] = utility_root_price(policy, known->room, tier);
+        policy->shadow_price_ns[tier] = policy->now_ns;
     }
-    known->price[level] = policy->shadow_price[level];
+    known->price[tier] = policy->shadow_price[tier];
 }
 
 /* Gives entries at the front another key that have not fallen as far as theirs said, or that count
  * on room inside the tier that is gone. */
-static void utility_refresh_front(kvt_policy *policy, tentative_plan *work, int level)
+static void utility_refresh_front(kvt_policy *policy, tentative_plan *work, int tier)
 {
     for (uint32_t turn = 0; turn < UTILITY_REFRESH && work->refreshes > 0; turn++) {
         work->refreshes--;
         bool stale = false;
         for (int kind = 0; kind < STEP_KINDS; kind++) {
             const buckets *from = NULL;
-            uint32_t first = utility_first(policy, level, kind, -1, &from);
+            uint32_t first = utility_first(policy, tier, kind, -1, &from);
             if (first == NIL) continue;
             const entry *e = entry_at(policy, first);
-            uint8_t to = e->next[level] & (uint8_t)~NEXT_PAID;
-            if (!utility_has_room_inside(policy, e, to, level)) {
+            uint8_t to = e->next[tier] & (uint8_t)~NEXT_PAID;
+            if (!utility_has_room_inside(policy, e, to, tier)) {
                 utility_index(policy, first);
                 stale = true;
                 continue;
             }
-            int32_t before = e->link[level].number;
+            int32_t before = e->link[tier].number;
             utility_sort(policy, first);
-            if (e->link[level].number > before) stale = true;
+            if (e->link[tier].number > before) stale = true;
         }
         if (!stale) return;
     }
@@ -496,8 +496,8 @@ static void utility_refresh_front(kvt_policy *policy, tentative_plan *work, int 
 /* An entry that a plan has skipped stays outside. */
 static bool utility_is_sorted(const entry *e)
 {
-    for (int level = 0; level < LEVELS; level++)
-        if (e->state == POLICY_ENTRY_HELD && e->link[level].number != BUCKETS_ABSENT) return true;
+    for (int tier = 0; tier < TIERS; tier++)
+        if (e->state == POLICY_ENTRY_HELD && e->link[tier].number != BUCKETS_ABSENT) return true;
     return false;
 }
 
@@ -514,41 +514,41 @@ void utility_sweep(kvt_policy *policy, tentative_plan *work, uint32_t turns)
 }
 
 /* Follows what steps lose; when that has moved, all entries are sorted anew, some at a time. */
-static void utility_note(kvt_policy *policy, const step *chosen, int level)
+static void utility_note(kvt_policy *policy, const step *chosen, int tier)
 {
     const entry *e = entry_at(policy, chosen->entry);
-    int kind = (e->next[level] & NEXT_PAID) != 0 ? STEPS_PAID : STEPS_FREE;
+    int kind = (e->next[tier] & NEXT_PAID) != 0 ? STEPS_PAID : STEPS_FREE;
     double half_life;
-    double seen = utility_log_rate(policy, e, &half_life) + (double)e->density[level];
-    if (seen < -600.0 || e->density[level] >= DENSITY_NONE) return;
-    double *lately = &policy->level_lately[level][kind];
+    double seen = utility_log_rate(policy, e, &half_life) + (double)e->density[tier];
+    if (seen < -600.0 || e->density[tier] >= DENSITY_NONE) return;
+    double *lately = &policy->step_price_lately[tier][kind];
     *lately = *lately < UNLIMITED ? *lately + (seen - *lately) / 16.0 : seen;
-    double moved = *lately - policy->level_price[level][kind];
+    double moved = *lately - policy->step_price[tier][kind];
     double now = reuse_seconds(policy, policy->now_ns) / ORDER_SECONDS;
-    bool old = now - policy->level_priced[level][kind] > UTILITY_OLD;
+    bool old = now - policy->step_priced[tier][kind] > UTILITY_OLD;
     if (!old && moved < UTILITY_MOVED && moved > -UTILITY_MOVED) return;
     /* One sorting ends before the next begins. */
     if (policy->sweep_left > 0) return;
-    policy->level_price[level][kind] = *lately;
-    policy->level_priced[level][kind] = now;
+    policy->step_price[tier][kind] = *lately;
+    policy->step_priced[tier][kind] = now;
     policy->sweep_left = policy->entries_used;
 }
 
 /* Takes the step with the least loss per byte among the first few entries in order. Entries
  * without any step are skipped for the rest of the plan. */
-static bool utility_choose(kvt_policy *policy, tentative_plan *work, int level, step *out)
+static bool utility_choose(kvt_policy *policy, tentative_plan *work, int tier, step *out)
 {
     choice_prices known = choice_prices_open(policy, work->room);
     utility_sweep(policy, work, policy->sweep_left > 0 ? UTILITY_RESORT : UTILITY_SWEEP);
-    utility_refresh_front(policy, work, level);
+    utility_refresh_front(policy, work, tier);
     for (;;) {
         double best;
-        uint32_t looked = utility_look(policy, &known, level, work->own_group, out, &best);
+        uint32_t looked = utility_look(policy, &known, tier, work->own_group, out, &best);
         if (best < UNLIMITED) {
             assert(out->entry < policy->entries_used);
-            policy->shadow_price[level] = best > 0.0 ? best : 0.0;
-            policy->shadow_price_ns[level] = policy->now_ns;
-            utility_note(policy, out, level);
+            policy->shadow_price[tier] = best > 0.0 ? best : 0.0;
+            policy->shadow_price_ns[tier] = policy->now_ns;
+            utility_note(policy, out, tier);
             return true;
         }
         if (looked == NIL || work->skipped_count == TENTATIVE_SKIPS) return false;
@@ -558,11 +558,11 @@ static bool utility_choose(kvt_policy *policy, tentative_plan *work, int level, 
 
 /* Finds the entry's cheapest step that needs no more room below. */
 static bool utility_fallback(kvt_policy *policy, const tentative_plan *work, uint32_t index,
-                             int level, step *out)
+                             int tier, step *out)
 {
     double per_byte = UNLIMITED;
     choice_prices known = choice_prices_open(policy, work->room);
-    return utility_cheapest(policy, &known, index, level, true, out, &per_byte);
+    return utility_cheapest(policy, &known, index, tier, true, out, &per_byte);
 }
 
 /* Best first: score = gain over NONE - share of the write - shadow price of room in tight tiers.
@@ -583,7 +583,7 @@ static bool utility_next_option(kvt_policy *policy, shadow_prices *known, const 
         const stored_option *o = entry_option(policy, e, option);
         double gain = rate * (none - option_cost(o, e, alpha));
         if (gain <= best || gain <= 0.0) continue;
-        uint64_t need[LEVELS];
+        uint64_t need[TIERS];
         entry_needs(policy, e, option, need);
         double write = utility_write_at(policy, &now, e, o, need) / utility_stay(policy, &use, o);
         if (gain <= write || gain - write <= best) continue;
@@ -611,16 +611,16 @@ static uint32_t utility_options_at(const kvt_policy *policy, const entry *e, int
 
 /* Whether a plan's steps lose so much less than a new entry gains that it takes their place. Room
  * that they free beyond its need is not lost, and counts at the tier's price: so a tier of large
- * forms, in which nothing can be coded smaller for want of room, gives way to smaller ones. */
+ * variants, in which nothing can be coded smaller for want of room, gives way to smaller ones. */
 static bool utility_pays(const kvt_policy *policy, const tentative_plan *work, const entry *e,
                          const step *put, const int64_t *before)
 {
     double lost = work->spent;
-    for (int level = 0; level < LEVELS; level++) {
-        int64_t freed = work->room[level] - before[level];
-        int64_t spare = work->room[level] - (int64_t)entry_need(policy, e, put->to, level);
+    for (int tier = 0; tier < TIERS; tier++) {
+        int64_t freed = work->room[tier] - before[tier];
+        int64_t spare = work->room[tier] - (int64_t)entry_need(policy, e, put->to, tier);
         if (spare > freed) spare = freed;
-        if (spare > 0) lost -= policy->shadow_price[level] * (double)spare;
+        if (spare > 0) lost -= policy->shadow_price[tier] * (double)spare;
     }
     return lost < (put->gain - put->cost) / UTILITY_REPLACE;
 }
@@ -633,7 +633,7 @@ static bool utility_place(kvt_policy *policy, tentative_plan *work, uint32_t ind
     shadow_prices known = utility_prices(work->room, false);
     uint32_t tried = 0;
     step put = {.entry = index};
-    int64_t before[LEVELS];
+    int64_t before[TIERS];
     memcpy(before, work->room, sizeof before);
     while (utility_next_option(policy, &known, e, &tried, &put)) {
         work->budget = (put.gain - put.cost) * UTILITY_REPLACE;

@@ -15,49 +15,48 @@
 #include <assert.h>
 
 /* Loss per byte of the cheapest step in a full tier; 0 where another such entry would fit. */
-double utility_price(const kvt_policy *policy, int level);
+double utility_price(const kvt_policy *policy, int tier);
 
 /* Shadow prices as one decision sees them; each is looked up once at most. */
 typedef struct shadow_prices {
-    const int64_t *room;   /* the caller's, by level */
-    bool giving;           /* room is what may be given away: the watermarks are in it */
-    uint64_t free[LEVELS]; /* bytes that pay nothing; 0 in a tier that is tight, or not looked up */
-    double price[LEVELS];  /* of a byte in a need above that; below 0: not looked up */
+    const int64_t *room;  /* the caller's, by tier */
+    bool giving;          /* room is what may be given away: the watermarks are in it */
+    uint64_t free[TIERS]; /* bytes that pay nothing; 0 in a tier that is tight, or not looked up */
+    double price[TIERS];  /* of a byte in a need above that; below 0: not looked up */
 } shadow_prices;
 
 /* Begins a decision: no price is looked up yet. */
-static inline shadow_prices utility_prices(const int64_t room[LEVELS], bool giving)
+static inline shadow_prices utility_prices(const int64_t room[TIERS], bool giving)
 {
     return (shadow_prices){.room = room, .giving = giving, .price = {-1.0, -1.0, -1.0}};
 }
 
-void utility_look_up_price(kvt_policy *policy, shadow_prices *known, int level, uint64_t need);
+void utility_look_up_price(kvt_policy *policy, shadow_prices *known, int tier, uint64_t need);
 
 /* Price times bytes over the tiers that have no room for what an option needs. */
 static inline double utility_shadow_cost(kvt_policy *policy, shadow_prices *known,
-                                         const uint64_t need[LEVELS])
+                                         const uint64_t need[TIERS])
 {
     double shadow_cost = 0.0;
-    for (int level = 0; level < LEVELS; level++) {
-        if (need[level] <= known->free[level]) continue;
-        if (known->price[level] < 0.0) utility_look_up_price(policy, known, level, need[level]);
-        if (need[level] > known->free[level])
-            shadow_cost += known->price[level] * (double)need[level];
+    for (int tier = 0; tier < TIERS; tier++) {
+        if (need[tier] <= known->free[tier]) continue;
+        if (known->price[tier] < 0.0) utility_look_up_price(policy, known, tier, need[tier]);
+        if (need[tier] > known->free[tier]) shadow_cost += known->price[tier] * (double)need[tier];
     }
     return shadow_cost;
 }
 
-/* What a byte written to each level costs at this moment. */
+/* What a byte written to each tier costs at this moment. */
 typedef struct write_costs {
-    double per_byte[LEVELS];
+    double per_byte[TIERS];
 } write_costs;
 
 /* Reads the write prices once for a decision. */
 static inline write_costs utility_write_costs(const kvt_policy *policy)
 {
     write_costs now;
-    for (int level = 0; level < LEVELS; level++)
-        now.per_byte[level] = engine_write_price(policy, level);
+    for (int tier = 0; tier < TIERS; tier++)
+        now.per_byte[tier] = engine_write_price(policy, tier);
     return now;
 }
 
@@ -84,15 +83,15 @@ static inline bool utility_is_reachable(const kvt_policy *policy, const entry *e
  */
 static inline double utility_write_at(const kvt_policy *policy, const write_costs *now,
                                       const entry *e, const stored_option *o,
-                                      const uint64_t need[LEVELS])
+                                      const uint64_t need[TIERS])
 {
     double seconds = 0.0;
     bool coded = e->current == KVT_OPTION_NONE ||
                  ((o->made_from >> e->current & 1) == 0 &&
                   !utility_same_variant(entry_option(policy, e, e->current), o));
     if (coded) seconds = BACKGROUND_SHARE * o->encode_seconds;
-    for (int level = 0; level < LEVELS; level++)
-        seconds += (double)need[level] * now->per_byte[level];
+    for (int tier = 0; tier < TIERS; tier++)
+        seconds += (double)need[tier] * now->per_byte[tier];
     return seconds;
 }
 

@@ -26,11 +26,11 @@ typedef struct improvement {
 } improvement;
 
 /* Says whether an option's bytes fit as things are. */
-static bool improve_fits(const uint64_t need[LEVELS], const int64_t room[LEVELS])
+static bool improve_fits(const uint64_t need[TIERS], const int64_t room[TIERS])
 {
-    for (int level = 0; level < LEVELS; level++) {
-        int64_t bytes = (int64_t)need[level];
-        if (bytes > 0 && bytes > room[level]) return false;
+    for (int tier = 0; tier < TIERS; tier++) {
+        int64_t bytes = (int64_t)need[tier];
+        if (bytes > 0 && bytes > room[tier]) return false;
     }
     return true;
 }
@@ -59,7 +59,7 @@ static bool improve_find(kvt_policy *policy, uint32_t index, shadow_prices *know
         double saved = cost - option_cost(o, e, alpha);
         if (to == e->current || saved <= 0.0 || !utility_is_reachable(policy, e, to)) continue;
         if (use.rate < 0.0) use = reuse_look(policy, e);
-        uint64_t need[LEVELS];
+        uint64_t need[TIERS];
         entry_needs(policy, e, to, need);
         double move = read_seconds + utility_write_at(policy, &now, e, o, need);
         double spare = policy->config.hysteresis * move / utility_stay(policy, &use, o);
@@ -77,9 +77,9 @@ static bool improve_find(kvt_policy *policy, uint32_t index, shadow_prices *know
 /* Promotes an entry that was just used, when that gains more than it costs others. */
 void utility_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan)
 {
-    int64_t room[LEVELS];
-    for (int level = 0; level < LEVELS; level++)
-        room[level] = (int64_t)policy->capacity[level] - (int64_t)policy->used[level];
+    int64_t room[TIERS];
+    for (int tier = 0; tier < TIERS; tier++)
+        room[tier] = (int64_t)policy->capacity[tier] - (int64_t)policy->used[tier];
     improvement found;
     shadow_prices known = utility_prices(room, false);
     if (!improve_find(policy, index, &known, 0.0, false, &found)) return;
@@ -97,12 +97,12 @@ void utility_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan)
 
 /* Bytes above the low watermark, when the tier is above the high one; what moves in flight will
  * release counts as gone already. */
-static int64_t tick_excess(const kvt_policy *policy, int level)
+static int64_t tick_excess(const kvt_policy *policy, int tier)
 {
-    assert(level >= 0 && level < LEVELS);
-    double capacity = (double)policy->capacity[level];
-    uint64_t used = policy->used[level] - policy->releasing[level];
-    assert(policy->used[level] >= policy->releasing[level]);
+    assert(tier >= 0 && tier < TIERS);
+    double capacity = (double)policy->capacity[tier];
+    uint64_t used = policy->used[tier] - policy->releasing[tier];
+    assert(policy->used[tier] >= policy->releasing[tier]);
     if ((double)used <= policy->config.high_watermark * capacity) return 0;
     return (int64_t)used - (int64_t)(policy->config.low_watermark * capacity);
 }
@@ -125,11 +125,11 @@ static void tick_keep(improvement choice[IMPROVE_CHOICE], uint32_t *count, const
 /* Free room that a tick may give to improvements: up to the high watermark, so that it does not
  * call for room-making in the next tick. */
 static void tick_spare_room(const kvt_policy *policy, const tentative_plan *work,
-                            int64_t room[LEVELS])
+                            int64_t room[TIERS])
 {
-    for (int level = 0; level < LEVELS; level++) {
-        double kept = (1.0 - policy->config.high_watermark) * (double)policy->capacity[level];
-        room[level] = work->room[level] - (int64_t)kept;
+    for (int tier = 0; tier < TIERS; tier++) {
+        double kept = (1.0 - policy->config.high_watermark) * (double)policy->capacity[tier];
+        room[tier] = work->room[tier] - (int64_t)kept;
     }
 }
 
@@ -139,7 +139,7 @@ static void tick_improve(kvt_policy *policy, tentative_plan *work)
 {
     improvement choice[IMPROVE_CHOICE];
     uint32_t count = 0;
-    int64_t room[LEVELS];
+    int64_t room[TIERS];
     tick_spare_room(policy, work, room);
     shadow_prices known = utility_prices(room, true);
     uint32_t scan = policy->entries_used < IMPROVE_SCAN ? policy->entries_used : IMPROVE_SCAN;
@@ -157,7 +157,7 @@ static void tick_improve(kvt_policy *policy, tentative_plan *work)
     for (uint32_t i = 0; i < count; i++) {
         step change = {.entry = choice[i].entry, .to = choice[i].to, .gain = choice[i].gain};
         tick_spare_room(policy, work, room);
-        uint64_t need[LEVELS];
+        uint64_t need[TIERS];
         entry_needs(policy, entry_at(policy, change.entry), change.to, need);
         if (improve_fits(need, room)) (void)tentative_add(policy, work, &change);
     }
@@ -170,11 +170,11 @@ void utility_tick(kvt_policy *policy, tentative_plan *work)
     work->sweeps = work->refreshes = TICK_SORTS;
     utility_sweep(policy, work, policy->sweep_left < TICK_SORTS ? policy->sweep_left : TICK_SORTS);
     work->sweeps = TICK_SORTS;
-    for (int level = LEVELS - 1; level >= 0; level--) {
-        int64_t excess = tick_excess(policy, level);
-        if (policy->capacity[level] == 0 || excess <= 0) continue;
+    for (int tier = TIERS - 1; tier >= 0; tier--) {
+        int64_t excess = tick_excess(policy, tier);
+        if (policy->capacity[tier] == 0 || excess <= 0) continue;
         roomy = false;
-        (void)room_make(policy, work, level, work->room[level] + excess);
+        (void)room_make(policy, work, tier, work->room[tier] + excess);
     }
     if (roomy) tick_improve(policy, work);
 }

@@ -232,8 +232,8 @@ ROTATE_INLINE void rotate_decode_block(const rotate_run *run, uint32_t n, float 
     }
 }
 
-/* Groups of several blocks, or of a short one. What a block reads and writes past its end is the
- * next groups' until the last ones, which go through buffers. */
+/* Groups of several blocks, or of a short one. A block reads and writes past its end into the
+ * groups that follow it; the last groups, which none follow, go through buffers. */
 ROTATE_INLINE void rotate_decode_odd(const rotate_run *run, const uint8_t *scales,
                                      const uint8_t *codes, uint8_t *target)
 {

@@ -204,9 +204,9 @@ const uint32_t policy_rung_count = sizeof policy_rungs / sizeof policy_rungs[0];
 
 #define BYTES_PER_TOKEN 131072.0 /* Llama-3.1-8B in 16 bits */
 
-static const double tier_bandwidth[LEVELS] = {1.5e12, 25e9, 3e9};
-static const double tier_seconds[LEVELS] = {2e-6, 1e-5, 1e-4};
-static const double tier_share[LEVELS] = {0.01, 0.05, 0.2}; /* of all raw bytes */
+static const double tier_bandwidth[TIERS] = {1.5e12, 25e9, 3e9};
+static const double tier_seconds[TIERS] = {2e-6, 1e-5, 1e-4};
+static const double tier_share[TIERS] = {0.01, 0.05, 0.2}; /* of all raw bytes */
 
 static uint64_t draw(uint64_t *state)
 {
@@ -272,7 +272,7 @@ kvt_status policy_instance_draw(uint32_t entries, uint32_t options, uint32_t tie
     for (uint32_t i = 0; i < entries; i++)
         out->rate[i] *= 1e-4 * (double)entries / sum;
     for (uint32_t tier = 0; tier < tiers; tier++) {
-        int level = LEVELS - 1 - (int)tier;
+        int level = TIERS - 1 - (int)tier;
         out->capacity[level] = (uint64_t)(tier_share[level] * bytes);
     }
     return KVT_OK;
@@ -295,7 +295,7 @@ void policy_instance_options(const policy_instance *instance, uint32_t number, k
     for (uint32_t i = 0; i < instance->options; i++) {
         kvt_option *o = &options[i + 1];
         const policy_rung *rung = &policy_rungs[i % rungs];
-        int level = LEVELS - 1 - (int)(i / rungs);
+        int level = TIERS - 1 - (int)(i / rungs);
         uint64_t bytes = (uint64_t)(source * rung->bits / 16.0 / 4096.0 + 1.0) * 4096;
         /* The rung's number stands for its variant. */
         o->variant = (kvt_variant){.codec = 4, .rate = i % rungs};

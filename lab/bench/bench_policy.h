@@ -33,7 +33,7 @@ typedef struct policy_instance {
     double *recompute; /* seconds */
     double *sensitivity;
     uint32_t *tokens;
-    uint64_t capacity[LEVELS];
+    uint64_t capacity[TIERS];
 } policy_instance;
 
 /* options is a multiple of tiers; KVT_OK; KVT_E_MEMORY. Released by policy_instance_free. */

@@ -77,7 +77,7 @@ static kvt_status live_open(live *run, char *message, size_t message_size)
     config.entries_expected = instance->entries;
     config.ghosts_max = instance->entries; /* so that all that was seen is known */
     config.allocator = (kvt_allocator){&run->memory, counted_resize};
-    for (int level = 0; level < LEVELS; level++)
+    for (int level = 0; level < TIERS; level++)
         config.tiers[level + 1].capacity_bytes = instance->capacity[level];
     kvt_status status = kvt_policy_open(&config, &run->policy, message, message_size);
     kvt_option options[KVT_OPTIONS_MAX];
@@ -111,7 +111,7 @@ static bool live_is_full(const live *run)
 {
     kvt_policy_stats stats;
     kvt_policy_stats_get(run->policy, &stats);
-    for (int level = 0; level < LEVELS; level++) {
+    for (int level = 0; level < TIERS; level++) {
         double full = 0.94 * (double)run->instance->capacity[level];
         if ((double)stats.used_bytes[level + 1] < full) return false;
     }
@@ -230,7 +230,7 @@ static kvt_status live_weigh(const policy_instance *instance, bool own, double *
     if (own && roomy.entries > LIVE_OWN_ENTRIES) roomy.entries = LIVE_OWN_ENTRIES;
     uint32_t n = roomy.entries;
     char message[128];
-    for (int level = 0; level < LEVELS; level++)
+    for (int level = 0; level < TIERS; level++)
         if (roomy.capacity[level] > 0) roomy.capacity[level] = UINT64_C(1) << 61;
     run.instance = &roomy;
     kvt_status status = live_open(&run, message, sizeof message);

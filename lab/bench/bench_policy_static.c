@@ -35,7 +35,7 @@ static kvt_status arrays_make(const policy_instance *instance, arrays *a)
     memset(a, 0, sizeof *a);
     a->first = malloc(((size_t)n + 1) * sizeof *a->first);
     a->value = malloc((size_t)n * m * sizeof *a->value);
-    a->bytes = malloc((size_t)n * m * LEVELS * sizeof *a->bytes);
+    a->bytes = malloc((size_t)n * m * TIERS * sizeof *a->bytes);
     a->choice = malloc((size_t)n * sizeof *a->choice);
     a->steps = malloc((size_t)n * sizeof *a->steps);
     a->order = malloc((size_t)n * sizeof *a->order);
@@ -55,7 +55,7 @@ static kvt_status arrays_make(const policy_instance *instance, arrays *a)
                 instance->alpha_seconds * loss + option->load_seconds + option->decode_seconds;
             size_t at = (size_t)i * m + o;
             a->value[at] = instance->rate[i] * (options[0].load_seconds - cost);
-            memcpy(&a->bytes[at * LEVELS], &option->bytes[1], LEVELS * sizeof *a->bytes);
+            memcpy(&a->bytes[at * TIERS], &option->bytes[1], TIERS * sizeof *a->bytes);
         }
     }
     a->first[n] = n * m;
@@ -66,15 +66,15 @@ static kvt_status arrays_make(const policy_instance *instance, arrays *a)
 static double fill_in_order(const policy_instance *instance, const arrays *a, uint32_t rung)
 {
     uint32_t rungs = instance->options / instance->tiers;
-    uint64_t room[LEVELS];
+    uint64_t room[TIERS];
     double sum = 0.0;
     memcpy(room, instance->capacity, sizeof room);
     for (uint32_t k = 0; k < instance->entries; k++) {
         uint32_t i = a->order[k];
         for (uint32_t tier = instance->tiers; tier-- > 0;) {
             size_t at = (size_t)i * instance->options + tier * rungs + rung;
-            int level = LEVELS - 1 - (int)tier;
-            uint64_t bytes = a->bytes[at * LEVELS + (size_t)level];
+            int level = TIERS - 1 - (int)tier;
+            uint64_t bytes = a->bytes[at * TIERS + (size_t)level];
             if (bytes > room[level] || a->value[at] <= 0.0) continue;
             room[level] -= bytes;
             sum += a->value[at];
@@ -107,7 +107,7 @@ static kvt_status run_uniform(const policy_instance *instance, arrays *a, policy
         for (uint32_t i = 0; i < instance->entries; i++) {
             /* The lowest tier's option: its size is that of all. */
             size_t at = (size_t)i * instance->options + rung;
-            ranks[i] = (ranked){a->value[at] / (double)a->bytes[at * LEVELS + 2], i};
+            ranks[i] = (ranked){a->value[at] / (double)a->bytes[at * TIERS + 2], i};
         }
         qsort(ranks, instance->entries, sizeof *ranks, ranked_compare);
         for (uint32_t i = 0; i < instance->entries; i++)
@@ -142,14 +142,14 @@ static bool greedy_step(const policy_instance *instance, const arrays *a, uint32
     uint32_t now = a->choice[i];
     const uint64_t *bytes = a->bytes;
     bool found = false;
-    if (now == NIL || bytes[(size_t)now * LEVELS + (size_t)level] == 0) return false;
-    uint64_t held = bytes[(size_t)now * LEVELS + (size_t)level];
+    if (now == NIL || bytes[(size_t)now * TIERS + (size_t)level] == 0) return false;
+    uint64_t held = bytes[(size_t)now * TIERS + (size_t)level];
     for (uint32_t o = a->first[i]; o <= a->first[i + 1]; o++) {
         uint32_t option = o < a->first[i + 1] ? o : NIL;
         bool above = false;
         uint64_t then = 0;
         for (int other = 0; option != NIL && other <= level; other++) {
-            uint64_t there = bytes[(size_t)option * LEVELS + (size_t)other];
+            uint64_t there = bytes[(size_t)option * TIERS + (size_t)other];
             if (other < level && there > 0) above = true;
             if (other == level) then = there;
         }
@@ -167,25 +167,25 @@ static bool greedy_step(const policy_instance *instance, const arrays *a, uint32
 static double run_adaptcache(const policy_instance *instance, arrays *a)
 {
     uint32_t rungs = instance->options / instance->tiers;
-    int top = LEVELS - (int)instance->tiers;
+    int top = TIERS - (int)instance->tiers;
     double sum = 0.0;
     for (uint32_t i = 0; i < instance->entries; i++)
         a->choice[i] = i * instance->options + (instance->tiers - 1) * rungs;
-    for (int level = top; level < LEVELS; level++) {
+    for (int level = top; level < TIERS; level++) {
         uint64_t used = 0;
         uint32_t count = 0;
         for (uint32_t i = 0; i < instance->entries; i++) {
             if (a->choice[i] == NIL) continue;
-            used += a->bytes[(size_t)a->choice[i] * LEVELS + (size_t)level];
+            used += a->bytes[(size_t)a->choice[i] * TIERS + (size_t)level];
             if (greedy_step(instance, a, i, level, &a->steps[count])) count++;
         }
         for (uint32_t at = count / 2; at-- > 0;)
             knapsack_sift(a->steps, count, at);
         while (used > instance->capacity[level] && count > 0) {
             knapsack_step way = a->steps[0];
-            used -= a->bytes[(size_t)a->choice[way.entry] * LEVELS + (size_t)level];
+            used -= a->bytes[(size_t)a->choice[way.entry] * TIERS + (size_t)level];
             a->choice[way.entry] = way.option;
-            if (way.option != NIL) used += a->bytes[(size_t)way.option * LEVELS + (size_t)level];
+            if (way.option != NIL) used += a->bytes[(size_t)way.option * TIERS + (size_t)level];
             if (greedy_step(instance, a, way.entry, level, &way))
                 a->steps[0] = way;
             else

@@ -292,7 +292,7 @@ static kvt_status drift_open(drift_run *run, char *message, size_t message_size)
     config.holes = KVT_HOLES_MIXED;
     config.entries_expected = run->instance->entries;
     config.allocator.resize = kvt_memory_resize;
-    for (int level = 0; level < LEVELS; level++)
+    for (int level = 0; level < TIERS; level++)
         config.tiers[level + 1].capacity_bytes = run->instance->capacity[level];
     double ssd = (double)config.tiers[KVT_TIER_SSD].capacity_bytes * run->ssd;
     config.tiers[KVT_TIER_SSD].capacity_bytes = (uint64_t)ssd;

@@ -28,31 +28,31 @@
 #define ADAPT_WORTHLESS 0.0    /* key of a change that loses nothing */
 #define ADAPT_BASE      0x1p20 /* of the others: they are logarithms and may be negative */
 
-/* Bytes that a change from option `at` frees in a level; 0 when it is none there. */
+/* Bytes that a change from option `at` frees in a tier; 0 when it is none there. */
 static uint64_t adapt_freed(const kvt_policy *policy, const entry *e, uint8_t at, uint8_t to,
-                            int level)
+                            int tier)
 {
-    uint64_t held = entry_bytes(policy, e, at, level);
+    uint64_t held = entry_bytes(policy, e, at, tier);
     if (to == KVT_OPTION_NONE) return held;
     const stored_option *now = entry_option(policy, e, at);
     const stored_option *then = entry_option(policy, e, to);
     if (to == at || (e->excluded >> to & 1) != 0 || !then->fits) return 0;
     if (then->loss < now->loss) return 0; /* what is lost does not come back */
-    for (int above = 0; above < level; above++)
+    for (int above = 0; above < tier; above++)
         if (then->bytes[above] > entry_bytes(policy, e, at, above)) return 0;
-    return then->bytes[level] < held ? held - then->bytes[level] : 0;
+    return then->bytes[tier] < held ? held - then->bytes[tier] : 0;
 }
 
-/* The change from option `at` that loses least per byte freed in a level, at one use a second.
+/* The change from option `at` that loses least per byte freed in a tier, at one use a second.
  * work: only those that fit now. False when there is none. */
 static bool adapt_change(const kvt_policy *policy, const tentative_plan *work, uint32_t index,
-                         uint8_t at, int level, uint8_t *to_out, double *lost_out)
+                         uint8_t at, int tier, uint8_t *to_out, double *lost_out)
 {
     const entry *e = entry_at(policy, index);
     double cost = entry_cost(policy, e, at);
     double least = UNLIMITED;
     for (uint8_t to = 0; to < e->option_count; to++) {
-        uint64_t freed = adapt_freed(policy, e, at, to, level);
+        uint64_t freed = adapt_freed(policy, e, at, to, tier);
         if (freed == 0 || (work != NULL && !tentative_fits(policy, work, index, to))) continue;
         double lost = (entry_cost(policy, e, to) - cost) / (double)freed;
         if (lost >= least) continue;
@@ -73,8 +73,8 @@ static double adapt_key(const kvt_policy *policy, const entry *e, double lost)
 /* Takes an entry out of all tiers' heaps. */
 static void adapt_remove(kvt_policy *policy, uint32_t index)
 {
-    for (int level = 0; level < LEVELS; level++)
-        heap_remove(&policy->heaps[level], engine_places(policy, level), index);
+    for (int tier = 0; tier < TIERS; tier++)
+        heap_remove(&policy->heaps[tier], engine_places(policy, tier), index);
 }
 
 /* Gives an entry its key in every tier that holds bytes of it. */
@@ -82,15 +82,15 @@ static void adapt_index(kvt_policy *policy, uint32_t index)
 {
     entry *e = entry_at(policy, index);
     bool movable = entry_is_movable(e);
-    for (int level = 0; level < LEVELS; level++) {
-        heap *h = &policy->heaps[level];
+    for (int tier = 0; tier < TIERS; tier++) {
+        heap *h = &policy->heaps[tier];
         double lost;
         uint8_t to = KVT_OPTION_NONE;
-        if (movable && adapt_change(policy, NULL, index, e->current, level, &to, &lost))
-            heap_set(h, engine_places(policy, level), index, adapt_key(policy, e, lost));
+        if (movable && adapt_change(policy, NULL, index, e->current, tier, &to, &lost))
+            heap_set(h, engine_places(policy, tier), index, adapt_key(policy, e, lost));
         else
-            heap_remove(h, engine_places(policy, level), index);
-        e->next[level] = to;
+            heap_remove(h, engine_places(policy, tier), index);
+        e->next[tier] = to;
     }
 }
 
@@ -125,24 +125,24 @@ static step adapt_step(const kvt_policy *policy, uint32_t index, uint8_t to)
 }
 
 /* Takes the first of the tier's heap. */
-static bool adapt_choose(kvt_policy *policy, tentative_plan *work, int level, step *out)
+static bool adapt_choose(kvt_policy *policy, tentative_plan *work, int tier, step *out)
 {
     (void)work;
-    const heap *h = &policy->heaps[level];
+    const heap *h = &policy->heaps[tier];
     if (h->count == 0) return false;
     uint32_t index = h->items[0].entry;
     assert(entry_is_movable(entry_at(policy, index)));
-    *out = adapt_step(policy, index, entry_at(policy, index)->next[level]);
+    *out = adapt_step(policy, index, entry_at(policy, index)->next[tier]);
     return true;
 }
 
 /* Finds the entry's best change that fits as things are. */
-static bool adapt_fallback(kvt_policy *policy, const tentative_plan *work, uint32_t index,
-                           int level, step *out)
+static bool adapt_fallback(kvt_policy *policy, const tentative_plan *work, uint32_t index, int tier,
+                           step *out)
 {
     double lost;
     uint8_t to = KVT_OPTION_NONE;
-    if (!adapt_change(policy, work, index, entry_at(policy, index)->current, level, &to, &lost))
+    if (!adapt_change(policy, work, index, entry_at(policy, index)->current, tier, &to, &lost))
         return false;
     *out = adapt_step(policy, index, to);
     return true;
@@ -151,10 +151,10 @@ static bool adapt_fallback(kvt_policy *policy, const tentative_plan *work, uint3
 /* Keeps free what coding an entry like this one anew would need: its largest variant but one. */
 static void adapt_stage(kvt_policy *policy, tentative_plan *work, const entry *e)
 {
-    for (int level = LEVELS - 1; level >= 0; level--) {
-        uint64_t most = 0, next = 0, *kept = &policy->classic.staging[level];
+    for (int tier = TIERS - 1; tier >= 0; tier--) {
+        uint64_t most = 0, next = 0, *kept = &policy->classic.staging[tier];
         for (uint8_t option = 1; option < e->option_count; option++) {
-            uint64_t bytes = entry_option(policy, e, option)->bytes[level];
+            uint64_t bytes = entry_option(policy, e, option)->bytes[tier];
             if (bytes > most) {
                 next = most;
                 most = bytes;
@@ -162,11 +162,11 @@ static void adapt_stage(kvt_policy *policy, tentative_plan *work, const entry *e
                 next = bytes;
             }
         }
-        if (next > policy->capacity[level] / ADAPT_STAGING)
-            next = policy->capacity[level] / ADAPT_STAGING;
+        if (next > policy->capacity[tier] / ADAPT_STAGING)
+            next = policy->capacity[tier] / ADAPT_STAGING;
         if (next > *kept) *kept = next;
-        if (work->room[level] < (int64_t)*kept && policy->heaps[level].count > 0)
-            (void)room_make(policy, work, level, (int64_t)*kept);
+        if (work->room[tier] < (int64_t)*kept && policy->heaps[tier].count > 0)
+            (void)room_make(policy, work, tier, (int64_t)*kept);
     }
 }
 
@@ -179,17 +179,17 @@ static bool adapt_settle(kvt_policy *policy, tentative_plan *work, uint32_t inde
 {
     assert(*to != KVT_OPTION_NONE);
     const entry *e = entry_at(policy, index);
-    for (int level = 0; level < LEVELS; level++) {
-        const heap *h = &policy->heaps[level];
+    for (int tier = 0; tier < TIERS; tier++) {
+        const heap *h = &policy->heaps[tier];
         while (*to != KVT_OPTION_NONE) {
-            int64_t need = (int64_t)entry_need(policy, e, *to, level);
-            int64_t kept = h->count > 0 ? (int64_t)policy->classic.staging[level] : 0;
+            int64_t need = (int64_t)entry_need(policy, e, *to, tier);
+            int64_t kept = h->count > 0 ? (int64_t)policy->classic.staging[tier] : 0;
             double lost;
             uint8_t own = KVT_OPTION_NONE;
-            if (need == 0 || work->room[level] >= need + kept) break;
-            bool yields = adapt_change(policy, NULL, index, *to, level, &own, &lost) &&
+            if (need == 0 || work->room[tier] >= need + kept) break;
+            bool yields = adapt_change(policy, NULL, index, *to, tier, &own, &lost) &&
                           (h->count == 0 || adapt_key(policy, e, lost) <= h->items[0].key);
-            if (!yields && room_make(policy, work, level, work->room[level] + 1)) continue;
+            if (!yields && room_make(policy, work, tier, work->room[tier] + 1)) continue;
             if (work->bounded) return false;
             *to = own;
         }

@@ -75,8 +75,8 @@ void classic_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan)
     int home = classic_home(policy, e);
     tentative_plan work;
     if (home == 0 || !tentative_begin(policy, &work, plan)) return;
-    for (int level = 0; level < home; level++) {
-        uint8_t option = lru_option_at(policy, e, level);
+    for (int tier = 0; tier < home; tier++) {
+        uint8_t option = lru_option_at(policy, e, tier);
         step move = {.entry = index, .to = option};
         if (option != KVT_OPTION_NONE && tentative_add(policy, &work, &move)) break;
     }
@@ -131,13 +131,13 @@ static void heap_index(kvt_policy *policy, uint32_t index, double value)
 {
     assert(value == value);
     const entry *e = entry_at(policy, index);
-    int home = entry_is_movable(e) ? classic_home(policy, e) : LEVELS;
-    for (int level = 0; level < LEVELS; level++) {
-        heap *h = &policy->heaps[level];
-        if (level == home)
-            heap_set(h, engine_places(policy, level), index, value);
+    int home = entry_is_movable(e) ? classic_home(policy, e) : TIERS;
+    for (int tier = 0; tier < TIERS; tier++) {
+        heap *h = &policy->heaps[tier];
+        if (tier == home)
+            heap_set(h, engine_places(policy, tier), index, value);
         else
-            heap_remove(h, engine_places(policy, level), index);
+            heap_remove(h, engine_places(policy, tier), index);
     }
 }
 
@@ -203,10 +203,10 @@ static void gdsf_touch(kvt_policy *policy, uint32_t index)
 }
 
 /* Takes the least value. L rises with what is evicted, not with what moves down. */
-static bool gdsf_choose(kvt_policy *policy, tentative_plan *work, int level, step *out)
+static bool gdsf_choose(kvt_policy *policy, tentative_plan *work, int tier, step *out)
 {
     assert(policy->classic.inflation >= 0.0);
-    if (!leaf_choose(policy, work, level, out)) return false;
+    if (!leaf_choose(policy, work, tier, out)) return false;
     if (out->to == KVT_OPTION_NONE)
         policy->classic.inflation = gdsf_value(entry_at(policy, out->entry));
     return true;
@@ -243,7 +243,7 @@ static void pensieve_remove(kvt_policy *policy, uint32_t index)
 {
     entry *e = entry_at(policy, index);
     if (e->listed == 0) return;
-    assert(e->listed <= LEVELS);
+    assert(e->listed <= TIERS);
     list_remove(policy, &policy->classic.by_cost[e->listed - 1][LISTED_CLASS(e)], index);
     e->listed = 0;
 }
@@ -276,14 +276,14 @@ static void pensieve_touch(kvt_policy *policy, uint32_t index)
 }
 
 /* Takes the least recompute seconds per second without a use, among the oldest of all classes. */
-static bool pensieve_choose(kvt_policy *policy, tentative_plan *work, int level, step *out)
+static bool pensieve_choose(kvt_policy *policy, tentative_plan *work, int tier, step *out)
 {
-    assert(level >= 0 && level < LEVELS);
+    assert(tier >= 0 && tier < TIERS);
     (void)work;
     uint32_t victim = NIL;
     double least = UNLIMITED;
     for (uint32_t class = 0; class < PENSIEVE_CLASSES; class ++) {
-        uint32_t oldest = policy->classic.by_cost[level][class].oldest;
+        uint32_t oldest = policy->classic.by_cost[tier][class].oldest;
         if (oldest == NIL) continue;
         const entry *e = entry_at(policy, oldest);
         double idle = (double)(policy->now_ns - e->last_access_ns) * 1e-9 + 1e-9;
@@ -293,7 +293,7 @@ static bool pensieve_choose(kvt_policy *policy, tentative_plan *work, int level,
         victim = oldest;
     }
     if (victim == NIL) return false;
-    *out = lru_step_down(policy, victim, level);
+    *out = lru_step_down(policy, victim, tier);
     return true;
 }
 
@@ -338,19 +338,19 @@ static void sieve_touch(kvt_policy *policy, uint32_t index)
 
 /* Moves the hand from the oldest entry to newer ones, and takes marks away as it passes. It stops
  * at the first entry that was not visited since it last passed; that one is the victim. */
-static bool sieve_choose(kvt_policy *policy, tentative_plan *work, int level, step *out)
+static bool sieve_choose(kvt_policy *policy, tentative_plan *work, int tier, step *out)
 {
     (void)work;
-    if (policy->lists[level].oldest == NIL) return false;
-    uint32_t *hand = &policy->classic.hands[level];
-    if (*hand == NIL) *hand = policy->lists[level].oldest;
+    if (policy->lists[tier].oldest == NIL) return false;
+    uint32_t *hand = &policy->classic.hands[tier];
+    if (*hand == NIL) *hand = policy->lists[tier].oldest;
     while (MARK(entry_at(policy, *hand)) > 0.0f) {
-        assert(entry_at(policy, *hand)->listed == level + 1);
+        assert(entry_at(policy, *hand)->listed == tier + 1);
         entry *e = entry_at(policy, *hand);
         MARK(e) = 0.0f;
-        *hand = e->link[0].newer != NIL ? e->link[0].newer : policy->lists[level].oldest;
+        *hand = e->link[0].newer != NIL ? e->link[0].newer : policy->lists[tier].oldest;
     }
-    *out = lru_step_down(policy, *hand, level);
+    *out = lru_step_down(policy, *hand, tier);
     return true;
 }
 
@@ -365,14 +365,14 @@ const policy_ops policy_sieve_ops = {.name = "sieve",
                                      .improve = classic_improve,
                                      .tick = none_tick};
 
-/* ---- S3-FIFO: listed is 1 + level for the small queue, 1 + LEVELS + level for main ---- */
+/* ---- S3-FIFO: listed is 1 + tier for the small queue, 1 + TIERS + tier for main ---- */
 
 /* Returns the queue of a number. */
 static recency_list *s3_list(kvt_policy *policy, uint8_t listed)
 {
-    assert(listed >= 1 && listed <= 2 * LEVELS);
-    return listed <= LEVELS ? &policy->lists[listed - 1]
-                            : &policy->classic.mains[listed - 1 - LEVELS];
+    assert(listed >= 1 && listed <= 2 * TIERS);
+    return listed <= TIERS ? &policy->lists[listed - 1]
+                           : &policy->classic.mains[listed - 1 - TIERS];
 }
 
 /* Takes an entry out of its queue, and its bytes out of main's. */
@@ -380,10 +380,10 @@ static void s3_remove(kvt_policy *policy, uint32_t index)
 {
     entry *e = entry_at(policy, index);
     if (e->listed == 0) return;
-    int level = (e->listed - 1) % LEVELS;
-    assert(e->listed <= LEVELS || policy->classic.main_bytes[level] >= e->bytes[level]);
+    int tier = (e->listed - 1) % TIERS;
+    assert(e->listed <= TIERS || policy->classic.main_bytes[tier] >= e->bytes[tier]);
     list_remove(policy, s3_list(policy, e->listed), index);
-    if (e->listed > LEVELS) policy->classic.main_bytes[level] -= e->bytes[level];
+    if (e->listed > TIERS) policy->classic.main_bytes[tier] -= e->bytes[tier];
     e->listed = 0;
 }
 
@@ -396,12 +396,12 @@ static void s3_index(kvt_policy *policy, uint32_t index)
         return;
     }
     int home = classic_home(policy, e);
-    uint8_t listed = (uint8_t)(1 + home + (MARK(e) > 0.0f ? LEVELS : 0));
+    uint8_t listed = (uint8_t)(1 + home + (MARK(e) > 0.0f ? TIERS : 0));
     if (e->listed == listed) return;
     s3_remove(policy, index);
     list_add_newest(policy, s3_list(policy, listed), index);
     e->listed = listed;
-    if (listed > LEVELS) policy->classic.main_bytes[home] += e->bytes[home];
+    if (listed > TIERS) policy->classic.main_bytes[home] += e->bytes[home];
 }
 
 /* Counts up to three uses of a stored entry. */
@@ -413,23 +413,23 @@ static void s3_touch(kvt_policy *policy, uint32_t index)
 
 /* Takes the oldest of the small queue: used twice, it goes to main and NIL is returned; else it is
  * the victim. */
-static uint32_t s3_from_small(kvt_policy *policy, int level)
+static uint32_t s3_from_small(kvt_policy *policy, int tier)
 {
-    uint32_t oldest = policy->lists[level].oldest;
+    uint32_t oldest = policy->lists[tier].oldest;
     if (oldest == NIL) return NIL;
     entry *e = entry_at(policy, oldest);
     if (USES(e) < S3_TO_MAIN) return oldest;
     MARK(e) = 1.0f;
-    assert(e->listed == level + 1);
+    assert(e->listed == tier + 1);
     s3_index(policy, oldest);
     return NIL;
 }
 
 /* Takes the oldest of main that was not used since its last round. An entry that was used gets
  * another round for one of its chances, at the newest end. */
-static uint32_t s3_from_main(kvt_policy *policy, int level)
+static uint32_t s3_from_main(kvt_policy *policy, int tier)
 {
-    recency_list *list = &policy->classic.mains[level];
+    recency_list *list = &policy->classic.mains[tier];
     while (list->oldest != NIL) {
         uint32_t oldest = list->oldest;
         entry *e = entry_at(policy, oldest);
@@ -442,27 +442,27 @@ static uint32_t s3_from_main(kvt_policy *policy, int level)
 }
 
 /* Takes the victim from main when main is larger than its share, else from the small queue. */
-static bool s3_choose(kvt_policy *policy, tentative_plan *work, int level, step *out)
+static bool s3_choose(kvt_policy *policy, tentative_plan *work, int tier, step *out)
 {
-    assert(level >= 0 && level < LEVELS);
+    assert(tier >= 0 && tier < TIERS);
     (void)work;
-    double main_limit = (1.0 - S3_SMALL_SHARE) * (double)policy->capacity[level];
+    double main_limit = (1.0 - S3_SMALL_SHARE) * (double)policy->capacity[tier];
     uint32_t victim = NIL;
     while (victim == NIL) {
-        bool from_main = (double)policy->classic.main_bytes[level] > main_limit ||
-                         policy->lists[level].oldest == NIL;
-        if (from_main && policy->classic.mains[level].oldest == NIL) return false;
-        victim = from_main ? s3_from_main(policy, level) : s3_from_small(policy, level);
+        bool from_main = (double)policy->classic.main_bytes[tier] > main_limit ||
+                         policy->lists[tier].oldest == NIL;
+        if (from_main && policy->classic.mains[tier].oldest == NIL) return false;
+        victim = from_main ? s3_from_main(policy, tier) : s3_from_small(policy, tier);
     }
-    *out = lru_step_down(policy, victim, level);
+    *out = lru_step_down(policy, victim, tier);
     return true;
 }
 
 /* Bytes of an entry in the variant that these policies store. */
 static uint64_t classic_size(const kvt_policy *policy, const entry *e)
 {
-    for (int level = 0; level < LEVELS; level++) {
-        uint8_t option = lru_option_at(policy, e, level);
+    for (int tier = 0; tier < TIERS; tier++) {
+        uint8_t option = lru_option_at(policy, e, tier);
         if (option == KVT_OPTION_NONE) continue;
         const stored_option *o = entry_option(policy, e, option);
         return o->bytes[0] + o->bytes[1] + o->bytes[2];
@@ -476,8 +476,8 @@ static bool s3_place(kvt_policy *policy, tentative_plan *work, uint32_t index)
 {
     entry *e = entry_at(policy, index);
     double capacity = 0.0;
-    for (int level = 0; level < LEVELS; level++)
-        capacity += (double)policy->capacity[level];
+    for (int tier = 0; tier < TIERS; tier++)
+        capacity += (double)policy->capacity[tier];
     double since = (double)(policy->classic.ghost_bytes - e->bytes[0]);
     bool known = MARK(e) < 0.0f && since <= S3_GHOST_SHARE * capacity;
     MARK(e) = known ? 1.0f : 0.0f;

@@ -29,23 +29,23 @@ static void none_ignore(kvt_policy *policy, uint32_t index)
 }
 
 /* Nothing is stored, so there is no victim. */
-static bool none_choose(kvt_policy *policy, tentative_plan *work, int level, step *out)
+static bool none_choose(kvt_policy *policy, tentative_plan *work, int tier, step *out)
 {
     (void)policy;
     (void)work;
-    (void)level;
+    (void)tier;
     (void)out;
     return false;
 }
 
 /* Nothing is stored, so nothing can give way. */
-static bool none_fallback(kvt_policy *policy, const tentative_plan *work, uint32_t index, int level,
+static bool none_fallback(kvt_policy *policy, const tentative_plan *work, uint32_t index, int tier,
                           step *out)
 {
     (void)policy;
     (void)work;
     (void)index;
-    (void)level;
+    (void)tier;
     (void)out;
     return false;
 }
@@ -91,7 +91,7 @@ void lru_remove(kvt_policy *policy, uint32_t index)
 {
     entry *e = entry_at(policy, index);
     if (e->listed == 0) return;
-    assert(e->listed <= LEVELS);
+    assert(e->listed <= TIERS);
     list_remove(policy, &policy->lists[e->listed - 1], index);
     e->listed = 0;
 }
@@ -160,46 +160,46 @@ void lru_touch(kvt_policy *policy, uint32_t index)
     list_add_newest(policy, list, index);
 }
 
-/* The option that stores config.variant with `level` as its highest tier; NONE when none does. */
-uint8_t lru_option_at(const kvt_policy *policy, const entry *e, int level)
+/* The option that stores config.variant with `tier` as its highest tier; NONE when none does. */
+uint8_t lru_option_at(const kvt_policy *policy, const entry *e, int tier)
 {
-    assert(level >= 0 && level < LEVELS);
+    assert(tier >= 0 && tier < TIERS);
     const kvt_variant *wanted = &policy->config.variant;
     for (uint8_t option = 1; option < e->option_count; option++) {
         const stored_option *o = entry_option(policy, e, option);
         if (o->variant.codec != wanted->codec || o->variant.mode != wanted->mode) continue;
-        if (o->variant.rate != wanted->rate || option_home(o) != level) continue;
+        if (o->variant.rate != wanted->rate || option_home(o) != tier) continue;
         if (o->fits) return option;
     }
     return KVT_OPTION_NONE;
 }
 
 /* The step of a victim: to the next lower tier that takes the variant, else out. */
-step lru_step_down(const kvt_policy *policy, uint32_t index, int level)
+step lru_step_down(const kvt_policy *policy, uint32_t index, int tier)
 {
     assert(entry_is_movable(entry_at(policy, index)));
     const entry *e = entry_at(policy, index);
     step down = {.entry = index, .to = KVT_OPTION_NONE};
-    for (int below = level + 1; below < LEVELS && down.to == KVT_OPTION_NONE; below++)
+    for (int below = tier + 1; below < TIERS && down.to == KVT_OPTION_NONE; below++)
         down.to = lru_option_at(policy, e, below);
     return down;
 }
 
 /* Takes the oldest entry of the tier. */
-bool lru_choose(kvt_policy *policy, tentative_plan *work, int level, step *out)
+bool lru_choose(kvt_policy *policy, tentative_plan *work, int tier, step *out)
 {
     (void)work;
-    uint32_t victim = policy->lists[level].oldest;
+    uint32_t victim = policy->lists[tier].oldest;
     if (victim == NIL) return false;
-    *out = lru_step_down(policy, victim, level);
+    *out = lru_step_down(policy, victim, tier);
     return true;
 }
 
 /* What cannot move down leaves. */
-bool lru_fallback(kvt_policy *policy, const tentative_plan *work, uint32_t index, int level,
+bool lru_fallback(kvt_policy *policy, const tentative_plan *work, uint32_t index, int tier,
                   step *out)
 {
-    *out = lru_step_down(policy, index, level);
+    *out = lru_step_down(policy, index, tier);
     if (!tentative_fits(policy, work, index, out->to)) out->to = KVT_OPTION_NONE;
     return true;
 }
@@ -220,8 +220,8 @@ static bool lru_move_to(kvt_policy *policy, tentative_plan *work, uint32_t index
 bool lru_place(kvt_policy *policy, tentative_plan *work, uint32_t index)
 {
     assert(entry_at(policy, index)->current == KVT_OPTION_NONE);
-    for (int level = 0; level < LEVELS; level++) {
-        uint8_t option = lru_option_at(policy, entry_at(policy, index), level);
+    for (int tier = 0; tier < TIERS; tier++) {
+        uint8_t option = lru_option_at(policy, entry_at(policy, index), tier);
         if (option == KVT_OPTION_NONE) continue;
         if (lru_move_to(policy, work, index, option)) return true;
     }
@@ -235,8 +235,8 @@ void lru_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan)
     const entry *e = entry_at(policy, index);
     int home = option_home(entry_option(policy, e, e->current));
     uint8_t option = KVT_OPTION_NONE;
-    for (int level = 0; level < home && option == KVT_OPTION_NONE; level++)
-        option = lru_option_at(policy, e, level);
+    for (int tier = 0; tier < home && option == KVT_OPTION_NONE; tier++)
+        option = lru_option_at(policy, e, tier);
     tentative_plan work;
     if (option == KVT_OPTION_NONE || !tentative_begin(policy, &work, plan)) return;
     /* Its own bytes below stay held until the promotion is done, so it must not be its victim. */
@@ -262,8 +262,8 @@ const policy_ops policy_lru_ops = {.name = "lru",
 /* Takes an entry out of all tiers' heaps. */
 void leaf_remove(kvt_policy *policy, uint32_t index)
 {
-    for (int level = 0; level < LEVELS; level++)
-        heap_remove(&policy->heaps[level], engine_places(policy, level), index);
+    for (int tier = 0; tier < TIERS; tier++)
+        heap_remove(&policy->heaps[tier], engine_places(policy, tier), index);
 }
 
 /* Keeps movable leaves in the heap of their tier, in the order of use; a prefix that is needed
@@ -278,14 +278,14 @@ static void leaf_index(kvt_policy *policy, uint32_t index)
 }
 
 /* Takes the least recently used leaf of the tier. */
-bool leaf_choose(kvt_policy *policy, tentative_plan *work, int level, step *out)
+bool leaf_choose(kvt_policy *policy, tentative_plan *work, int tier, step *out)
 {
     assert(policy->ops->heaps);
     (void)work;
-    const heap *h = &policy->heaps[level];
+    const heap *h = &policy->heaps[tier];
     if (h->count == 0) return false;
     assert(entry_is_movable(entry_at(policy, h->items[0].entry)));
-    *out = lru_step_down(policy, h->items[0].entry, level);
+    *out = lru_step_down(policy, h->items[0].entry, tier);
     return true;
 }
 

@@ -5,7 +5,7 @@
  * fifths protected), and a sketch of past uses that decides between the window's oldest and the
  * probation's oldest.
  *
- *     listed   1 + level window | 1 + LEVELS + level probation | 1 + 2 * LEVELS + level protected
+ *     listed   1 + tier window | 1 + TIERS + tier probation | 1 + 2 * TIERS + tier protected
  *     sketch   four rows of counters up to 15; all halved after ten uses per held entry
  */
 #include "policy/engine.h"
@@ -29,11 +29,11 @@
 bool classic_open(kvt_policy *policy)
 {
     classic_state *c = &policy->classic;
-    for (int level = 0; level < LEVELS; level++) {
-        c->hands[level] = NIL;
-        c->mains[level] = c->guarded[level] = (recency_list){NIL, NIL};
+    for (int tier = 0; tier < TIERS; tier++) {
+        c->hands[tier] = NIL;
+        c->mains[tier] = c->guarded[tier] = (recency_list){NIL, NIL};
         for (uint32_t class = 0; class < PENSIEVE_CLASSES; class ++)
-            c->by_cost[level][class] = (recency_list){NIL, NIL};
+            c->by_cost[tier][class] = (recency_list){NIL, NIL};
     }
     if (policy->ops != &policy_tinylfu_ops) return true;
     c->sketch_width = 1024;
@@ -94,20 +94,20 @@ static void sketch_add(kvt_policy *policy, uint64_t handle)
 /* Returns the list of a segment's number: windows, probation, protected, by tier. */
 static recency_list *segment_list(kvt_policy *policy, uint8_t listed)
 {
-    assert(listed >= 1 && listed <= 3 * LEVELS);
-    int level = (listed - 1) % LEVELS;
-    if (listed <= LEVELS) return &policy->lists[level];
-    return listed <= 2 * LEVELS ? &policy->classic.mains[level] : &policy->classic.guarded[level];
+    assert(listed >= 1 && listed <= 3 * TIERS);
+    int tier = (listed - 1) % TIERS;
+    if (listed <= TIERS) return &policy->lists[tier];
+    return listed <= 2 * TIERS ? &policy->classic.mains[tier] : &policy->classic.guarded[tier];
 }
 
 /* Returns the bytes of a segment. */
 static uint64_t *segment_bytes(kvt_policy *policy, uint8_t listed)
 {
-    assert(listed >= 1 && listed <= 3 * LEVELS);
-    int level = (listed - 1) % LEVELS;
-    if (listed <= LEVELS) return &policy->classic.window_bytes[level];
-    return listed <= 2 * LEVELS ? &policy->classic.main_bytes[level]
-                                : &policy->classic.guarded_bytes[level];
+    assert(listed >= 1 && listed <= 3 * TIERS);
+    int tier = (listed - 1) % TIERS;
+    if (listed <= TIERS) return &policy->classic.window_bytes[tier];
+    return listed <= 2 * TIERS ? &policy->classic.main_bytes[tier]
+                               : &policy->classic.guarded_bytes[tier];
 }
 
 /* Takes an entry and its bytes out of its segment. */
@@ -116,8 +116,8 @@ static void segment_remove(kvt_policy *policy, uint32_t index)
     entry *e = entry_at(policy, index);
     if (e->listed == 0) return;
     list_remove(policy, segment_list(policy, e->listed), index);
-    assert(*segment_bytes(policy, e->listed) >= e->bytes[(e->listed - 1) % LEVELS]);
-    *segment_bytes(policy, e->listed) -= e->bytes[(e->listed - 1) % LEVELS];
+    assert(*segment_bytes(policy, e->listed) >= e->bytes[(e->listed - 1) % TIERS]);
+    *segment_bytes(policy, e->listed) -= e->bytes[(e->listed - 1) % TIERS];
     e->listed = 0;
 }
 
@@ -130,7 +130,7 @@ static void segment_index(kvt_policy *policy, uint32_t index)
         return;
     }
     int home = option_home(entry_option(policy, e, e->current));
-    uint8_t listed = (uint8_t)(1 + home + (int)SEGMENT(e) * LEVELS);
+    uint8_t listed = (uint8_t)(1 + home + (int)SEGMENT(e) * TIERS);
     if (e->listed == listed) return;
     segment_remove(policy, index);
     list_add_newest(policy, segment_list(policy, listed), index);
@@ -139,11 +139,11 @@ static void segment_index(kvt_policy *policy, uint32_t index)
 }
 
 /* Sends the oldest of the protected segment back on probation until the rest fits its share. */
-static void segment_relieve(kvt_policy *policy, int level)
+static void segment_relieve(kvt_policy *policy, int tier)
 {
-    double most = PROTECTED_SHARE * (1.0 - WINDOW_SHARE) * (double)policy->capacity[level];
-    while ((double)policy->classic.guarded_bytes[level] > most) {
-        uint32_t oldest = policy->classic.guarded[level].oldest;
+    double most = PROTECTED_SHARE * (1.0 - WINDOW_SHARE) * (double)policy->capacity[tier];
+    while ((double)policy->classic.guarded_bytes[tier] > most) {
+        uint32_t oldest = policy->classic.guarded[tier].oldest;
         assert(oldest != NIL);
         SEGMENT(entry_at(policy, oldest)) = SEGMENT_PROBATION;
         segment_index(policy, oldest);
@@ -156,11 +156,11 @@ static void tinylfu_touch(kvt_policy *policy, uint32_t index)
     entry *e = entry_at(policy, index);
     sketch_add(policy, e->handle);
     if (e->listed == 0) return;
-    int level = (e->listed - 1) % LEVELS;
+    int tier = (e->listed - 1) % TIERS;
     if (SEGMENT(e) == SEGMENT_PROBATION) {
         SEGMENT(e) = SEGMENT_PROTECTED;
         segment_index(policy, index);
-        segment_relieve(policy, level);
+        segment_relieve(policy, tier);
         return;
     }
     recency_list *list = segment_list(policy, e->listed);
@@ -171,20 +171,20 @@ static void tinylfu_touch(kvt_policy *policy, uint32_t index)
 /* Takes one step towards a victim: NIL when the window's oldest went on probation instead. The
  * window's oldest and the one on probation compete when both segments are full; the sketch decides,
  * and a tie keeps the one that is there. */
-static uint32_t tinylfu_victim(kvt_policy *policy, int level)
+static uint32_t tinylfu_victim(kvt_policy *policy, int tier)
 {
-    assert(level >= 0 && level < LEVELS);
+    assert(tier >= 0 && tier < TIERS);
     classic_state *c = &policy->classic;
-    double capacity = (double)policy->capacity[level];
-    uint32_t candidate = policy->lists[level].oldest;
-    uint32_t other = c->mains[level].oldest;
-    if (other == NIL) other = c->guarded[level].oldest;
+    double capacity = (double)policy->capacity[tier];
+    uint32_t candidate = policy->lists[tier].oldest;
+    uint32_t other = c->mains[tier].oldest;
+    if (other == NIL) other = c->guarded[tier].oldest;
     /* The new entry that room is made for will be in the window. */
-    bool window_full = (double)c->window_bytes[level] >= WINDOW_SHARE * capacity;
+    bool window_full = (double)c->window_bytes[tier] >= WINDOW_SHARE * capacity;
     if (candidate == NIL || (!window_full && other != NIL)) return other;
-    double main = (double)(c->main_bytes[level] + c->guarded_bytes[level]);
+    double main = (double)(c->main_bytes[tier] + c->guarded_bytes[tier]);
     entry *e = entry_at(policy, candidate);
-    bool room = main + (double)e->bytes[level] <= (1.0 - WINDOW_SHARE) * capacity;
+    bool room = main + (double)e->bytes[tier] <= (1.0 - WINDOW_SHARE) * capacity;
     bool wins = other != NIL && sketch_uses(policy, e->handle) >
                                     sketch_uses(policy, entry_at(policy, other)->handle);
     if (!room && !wins) return candidate;
@@ -194,19 +194,19 @@ static uint32_t tinylfu_victim(kvt_policy *policy, int level)
 }
 
 /* Lets the oldest of the window and of probation compete until one of them is the victim. */
-static bool tinylfu_choose(kvt_policy *policy, tentative_plan *work, int level, step *out)
+static bool tinylfu_choose(kvt_policy *policy, tentative_plan *work, int tier, step *out)
 {
     (void)work;
     uint32_t victim = NIL;
     while (victim == NIL) {
         const classic_state *c = &policy->classic;
-        if (policy->lists[level].oldest == NIL && c->mains[level].oldest == NIL &&
-            c->guarded[level].oldest == NIL) {
+        if (policy->lists[tier].oldest == NIL && c->mains[tier].oldest == NIL &&
+            c->guarded[tier].oldest == NIL) {
             return false;
         }
-        victim = tinylfu_victim(policy, level);
+        victim = tinylfu_victim(policy, tier);
     }
-    *out = lru_step_down(policy, victim, level);
+    *out = lru_step_down(policy, victim, tier);
     return true;
 }
 

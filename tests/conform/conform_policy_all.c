@@ -406,15 +406,15 @@ static void model_check_rates(const model *m, uint64_t handle)
     assert_true(parent.accesses_per_s >= child.accesses_per_s * (1.0 - 1e-5));
 }
 
-/* An entry's key in the victim index of a level, made positive; 0 outside. */
-static double model_key(const kvt_policy *policy, const entry *e, int level)
+/* An entry's key in the victim index of a tier, made positive; 0 outside. */
+static double model_key(const kvt_policy *policy, const entry *e, int tier)
 {
     if (policy->ops->buckets) {
-        int32_t number = e->link[level].number;
+        int32_t number = e->link[tier].number;
         return number == BUCKETS_ABSENT ? 0.0 : (double)number + 4e9;
     }
-    if (!policy->ops->heaps || e->link[level].newer == NIL) return 0.0;
-    return policy->heaps[level].items[e->link[level].newer].key + 1.0;
+    if (!policy->ops->heaps || e->link[tier].newer == NIL) return 0.0;
+    return policy->heaps[tier].items[e->link[tier].newer].key + 1.0;
 }
 
 /* What a short cut relies on: no form of a held entry has a base cost below the least one. */
@@ -432,7 +432,7 @@ static void model_check_shortcuts(const kvt_policy *policy)
 static void model_check_index(model *m)
 {
     kvt_policy *policy = m->policy;
-    uint64_t used[LEVELS] = {0};
+    uint64_t used[TIERS] = {0};
     uint32_t held = 0;
     uint32_t ghosts = 0;
     for (uint32_t i = 0; i < policy->entries_used; i++) {
@@ -447,12 +447,12 @@ static void model_check_index(model *m)
         }
         assert_int_equal(e->children, children);
         uint8_t listed = e->listed;
-        double key[LEVELS] = {0};
+        double key[TIERS] = {0};
         bool heaped = false;
-        for (int level = 0; level < LEVELS; level++) {
-            used[level] += entry_bytes(policy, e, e->current, level);
-            key[level] = model_key(policy, e, level);
-            if (key[level] > 0.0) heaped = true;
+        for (int tier = 0; tier < TIERS; tier++) {
+            used[tier] += entry_bytes(policy, e, e->current, tier);
+            key[tier] = model_key(policy, e, tier);
+            if (key[tier] > 0.0) heaped = true;
         }
         bool any_may_go = policy->config.holes == KVT_HOLES_MIXED && policy->ops->counts;
         if (!entry_is_movable(e))
@@ -461,22 +461,21 @@ static void model_check_index(model *m)
             assert_true(heaped);
         policy->ops->index(policy, i);
         assert_int_equal(e->listed, listed);
-        for (int level = 0; level < LEVELS; level++) {
+        for (int tier = 0; tier < TIERS; tier++) {
             /* Which of its steps gives an entry its bucket depends on the time and the room; that
              * one which can leave has one does not. */
-            bool in = model_key(policy, e, level) > 0.0;
-            bool leaves = children == 0 && entry_is_movable(e) && e->bytes[level] > 0;
+            bool in = model_key(policy, e, tier) > 0.0;
+            bool leaves = children == 0 && entry_is_movable(e) && e->bytes[tier] > 0;
             if (policy->ops->buckets)
-                assert_true((in && key[level] > 0.0) || !leaves);
+                assert_true((in && key[tier] > 0.0) || !leaves);
             else
-                assert_true(model_key(policy, e, level) == key[level]);
+                assert_true(model_key(policy, e, tier) == key[tier]);
         }
     }
     for (uint32_t i = 0; i < policy->in_flight_capacity; i++)
-        for (int level = 0; level < LEVELS; level++)
+        for (int tier = 0; tier < TIERS; tier++)
             if (policy->in_flight[i].id != 0) {
-                used[level] +=
-                    policy->in_flight[i].to_bytes[level] - policy->in_flight[i].kept[level];
+                used[tier] += policy->in_flight[i].to_bytes[tier] - policy->in_flight[i].kept[tier];
             }
     assert_memory_equal(used, policy->used, sizeof used);
     assert_int_equal(held, policy->held);

@@ -36,7 +36,7 @@ typedef struct known_entry {
 typedef struct item {
     uint32_t count;
     long double value[OPTIONS_MOST];
-    uint64_t bytes[OPTIONS_MOST][LEVELS];
+    uint64_t bytes[OPTIONS_MOST][TIERS];
 } item;
 
 typedef struct drawn {
@@ -222,10 +222,10 @@ static long double drawn_collect(drawn *x)
             long double value = drawn_value(x, e, o, told.accesses_per_s);
             if (stored) primal += value;
             bool fits = value > 0.0L;
-            for (int level = 0; level < LEVELS; level++) {
-                uint64_t bytes = stored ? e->stored[level + 1] : o->bytes[level + 1];
-                to->bytes[to->count][level] = bytes;
-                fits = fits && bytes <= x->policy->capacity[level];
+            for (int tier = 0; tier < TIERS; tier++) {
+                uint64_t bytes = stored ? e->stored[tier + 1] : o->bytes[tier + 1];
+                to->bytes[to->count][tier] = bytes;
+                fits = fits && bytes <= x->policy->capacity[tier];
             }
             if (fits) to->value[to->count++] = value;
         }
@@ -249,17 +249,17 @@ static void drawn_close(drawn *x)
     assert_int_equal(x->memory.held_bytes, 0);
 }
 
-static long double try_all(const drawn *x, uint32_t at, const uint64_t room[LEVELS])
+static long double try_all(const drawn *x, uint32_t at, const uint64_t room[TIERS])
 {
     if (at == x->item_count) return 0.0L;
     const item *one = &x->items[at];
     long double best = try_all(x, at + 1, room);
     for (uint32_t i = 0; i < one->count; i++) {
-        uint64_t left[LEVELS];
+        uint64_t left[TIERS];
         bool fits = true;
-        for (int level = 0; level < LEVELS; level++) {
-            fits = fits && one->bytes[i][level] <= room[level];
-            left[level] = room[level] - one->bytes[i][level];
+        for (int tier = 0; tier < TIERS; tier++) {
+            fits = fits && one->bytes[i][tier] <= room[tier];
+            left[tier] = room[tier] - one->bytes[i][tier];
         }
         if (!fits) continue;
         long double value = one->value[i] + try_all(x, at + 1, left);
@@ -281,14 +281,14 @@ static bool drawn_has_points(const drawn *x)
 static long double drawn_bound(const drawn *x)
 {
     long double sum = 0.0L;
-    for (int level = 0; level < LEVELS; level++)
-        sum += (long double)x->bound.price[level + 1] * x->policy->capacity[level];
+    for (int tier = 0; tier < TIERS; tier++)
+        sum += (long double)x->bound.price[tier + 1] * x->policy->capacity[tier];
     for (uint32_t i = 0; i < x->item_count; i++) {
         long double best = 0.0L;
         for (uint32_t o = 0; o < x->items[i].count; o++) {
             long double score = x->items[i].value[o];
-            for (int level = 0; level < LEVELS; level++)
-                score -= (long double)x->bound.price[level + 1] * x->items[i].bytes[o][level];
+            for (int tier = 0; tier < TIERS; tier++)
+                score -= (long double)x->bound.price[tier + 1] * x->items[i].bytes[o][tier];
             if (score > best) best = score;
         }
         sum += best;
@@ -441,17 +441,17 @@ static long double many_bound(const drawn *x, const kvt_option options[MANY_FORM
         long double best = 0.0L;
         for (uint32_t o = 1; o <= MANY_FORMS; o++) {
             long double score = drawn_value(x, &e, &options[o], rate);
-            for (int level = 0; level < LEVELS; level++) {
+            for (int tier = 0; tier < TIERS; tier++) {
                 uint64_t bytes =
-                    known->current == o ? known->bytes[level] : options[o].bytes[level + 1];
-                score -= (long double)x->bound.price[level + 1] * bytes;
+                    known->current == o ? known->bytes[tier] : options[o].bytes[tier + 1];
+                score -= (long double)x->bound.price[tier + 1] * bytes;
             }
             if (score > best) best = score;
         }
         sum += best;
     }
-    for (int level = 0; level < LEVELS; level++)
-        sum += (long double)x->bound.price[level + 1] * x->policy->capacity[level];
+    for (int tier = 0; tier < TIERS; tier++)
+        sum += (long double)x->bound.price[tier + 1] * x->policy->capacity[tier];
     return sum;
 }
 
@@ -488,8 +488,8 @@ static void all_of_many_entries_count(void **state)
     assert_int_equal(dual_solve(x->policy, 2 * SECOND, &x->bound), KVT_OK);
     assert_int_equal(x->bound.entries, MANY);
     assert_true(x->bound.remembered > MANY / 4 && x->bound.remembered < MANY);
-    for (int level = 0; level < LEVELS; level++)
-        assert_true(x->bound.price[level + 1] > 0.0);
+    for (int tier = 0; tier < TIERS; tier++)
+        assert_true(x->bound.price[tier + 1] > 0.0);
     long double least = many_bound(x, options);
     if (x->bound.dual < least || x->bound.dual > least * (1.0L + 1e-12L)) {
         fail_msg("dual %.17g, L is %.20Lg", x->bound.dual, least);
@@ -503,9 +503,9 @@ static void write_instance(const drawn *x, FILE *file)
 {
     fprintf(file, "{\"dual\": %.17g, \"placed\": %.17g, \"points\": %s, \"capacity\": [",
             x->bound.dual, x->bound.placed, drawn_has_points(x) ? "true" : "false");
-    for (int level = 0; level < LEVELS; level++)
-        fprintf(file, "%s%llu", level > 0 ? ", " : "",
-                (unsigned long long)x->policy->capacity[level]);
+    for (int tier = 0; tier < TIERS; tier++)
+        fprintf(file, "%s%llu", tier > 0 ? ", " : "",
+                (unsigned long long)x->policy->capacity[tier]);
     fprintf(file, "], \"entries\": [");
     for (uint32_t i = 0; i < x->item_count; i++) {
         fprintf(file, "%s[", i > 0 ? ", " : "");

@@ -12,7 +12,7 @@
 typedef struct drawn {
     uint32_t first[ENTRIES_MOST + 1];
     double value[ENTRIES_MOST * OPTIONS_MOST];
-    uint64_t bytes[ENTRIES_MOST * OPTIONS_MOST * LEVELS];
+    uint64_t bytes[ENTRIES_MOST * OPTIONS_MOST * TIERS];
     knapsack k;
 } drawn;
 
@@ -26,30 +26,30 @@ static void drawn_make(drawn *x, uint64_t *dice)
         uint32_t options = (uint32_t)test_below(dice, most + 1);
         for (uint32_t o = 0; o < options; o++, count++) {
             x->value[count] = (double)test_below(dice, 1000) - 100.0;
-            for (int level = 0; level < LEVELS; level++) {
+            for (int tier = 0; tier < TIERS; tier++) {
                 /* Some options span tiers. */
                 uint64_t bytes = test_below(dice, 3) == 0 ? test_below(dice, 100) : 0;
-                x->bytes[count * LEVELS + (uint32_t)level] = bytes;
+                x->bytes[count * TIERS + (uint32_t)tier] = bytes;
             }
         }
     }
     x->first[n] = count;
     x->k = (knapsack){.entries = n, .first = x->first, .value = x->value, .bytes = x->bytes};
-    for (int level = 0; level < LEVELS; level++)
-        x->k.capacity[level] = test_below(dice, 4) == 0 ? 0 : test_below(dice, 250);
+    for (int tier = 0; tier < TIERS; tier++)
+        x->k.capacity[tier] = test_below(dice, 4) == 0 ? 0 : test_below(dice, 250);
 }
 
-static double brute(const drawn *x, uint32_t i, const uint64_t free[LEVELS])
+static double brute(const drawn *x, uint32_t i, const uint64_t free[TIERS])
 {
     if (i == x->k.entries) return 0.0;
     double best = brute(x, i + 1, free);
     for (uint32_t o = x->first[i]; o < x->first[i + 1]; o++) {
-        uint64_t left[LEVELS];
+        uint64_t left[TIERS];
         bool fits = true;
-        for (int level = 0; level < LEVELS; level++) {
-            uint64_t bytes = x->bytes[o * LEVELS + (uint32_t)level];
-            fits = fits && bytes <= free[level];
-            left[level] = free[level] - bytes;
+        for (int tier = 0; tier < TIERS; tier++) {
+            uint64_t bytes = x->bytes[o * TIERS + (uint32_t)tier];
+            fits = fits && bytes <= free[tier];
+            left[tier] = free[tier] - bytes;
         }
         if (!fits) continue;
         double value = x->value[o] + brute(x, i + 1, left);
@@ -60,18 +60,18 @@ static double brute(const drawn *x, uint32_t i, const uint64_t free[LEVELS])
 
 static void check_choice(const drawn *x, const uint32_t *choice, const knapsack_result *result)
 {
-    uint64_t used[LEVELS] = {0};
+    uint64_t used[TIERS] = {0};
     double value = 0.0;
     for (uint32_t i = 0; i < x->k.entries; i++) {
         if (choice[i] == NIL) continue;
         assert_in_range(choice[i], x->first[i], x->first[i + 1] - 1);
         value += x->value[choice[i]];
-        for (int level = 0; level < LEVELS; level++)
-            used[level] += x->bytes[choice[i] * LEVELS + (uint32_t)level];
+        for (int tier = 0; tier < TIERS; tier++)
+            used[tier] += x->bytes[choice[i] * TIERS + (uint32_t)tier];
     }
-    for (int level = 0; level < LEVELS; level++) {
-        assert_true(used[level] <= x->k.capacity[level]);
-        assert_int_equal(used[level], result->used[level]);
+    for (int tier = 0; tier < TIERS; tier++) {
+        assert_true(used[tier] <= x->k.capacity[tier]);
+        assert_int_equal(used[tier], result->used[tier]);
     }
     assert_true(value > result->primal - 1e-6 && value < result->primal + 1e-6);
 }
@@ -103,7 +103,7 @@ static void the_gap_closes_with_size(void **state)
     enum { N = 20000, M = 4 };
     uint32_t *first = malloc(sizeof *first * (N + 1));
     double *value = malloc(sizeof *value * N * M);
-    uint64_t *bytes = calloc((size_t)N * M * LEVELS, sizeof *bytes);
+    uint64_t *bytes = calloc((size_t)N * M * TIERS, sizeof *bytes);
     uint32_t *choice = malloc(sizeof *choice * N);
     knapsack_step *steps = malloc(sizeof *steps * N);
     assert_true(first != NULL && value != NULL && bytes != NULL && choice != NULL && steps != NULL);
@@ -115,10 +115,10 @@ static void the_gap_closes_with_size(void **state)
             double worth = (double)(1 + test_below(&dice, 1000));
             for (uint32_t o = 0; o < M; o++) {
                 uint32_t at = i * M + o;
-                int level = tiers == 2 && o >= 2 ? 2 : 1;
-                memset(&bytes[at * LEVELS], 0, LEVELS * sizeof *bytes);
-                bytes[at * LEVELS + (uint32_t)level] = o % 2 == 0 ? size : size / 3;
-                value[at] = worth * (level == 1 ? 1.0 : 0.6) * (o % 2 == 0 ? 1.0 : 0.7);
+                int tier = tiers == 2 && o >= 2 ? 2 : 1;
+                memset(&bytes[at * TIERS], 0, TIERS * sizeof *bytes);
+                bytes[at * TIERS + (uint32_t)tier] = o % 2 == 0 ? size : size / 3;
+                value[at] = worth * (tier == 1 ? 1.0 : 0.6) * (o % 2 == 0 ? 1.0 : 0.7);
             }
         }
         first[N] = N * M;
