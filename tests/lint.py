@@ -101,8 +101,7 @@ BASE_CALLS_ALLOWED = {(os.path.join("lab", "bench", "bench_restart.c"), "clock_g
 # (KVT_CPU), the grid the folder of real traces (KVT_DATA_DIR). OpenBLAS is told about kernels in
 # the environment alone.
 TEST_CALLS_ALLOWED = {(os.path.join("tools", "bench_command.c"), "getenv"),
-                      (os.path.join("tools", "bench_grid_command.c"), "getenv"),
-                      (os.path.join("tools", "blas_kernels.c"), "getenv")}
+                      (os.path.join("tools", "profile_common.c"), "getenv")}
 
 LINE_COLUMNS = 100
 FUNCTION_LINES = 70

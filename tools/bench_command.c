@@ -1,17 +1,328 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_command.c - kvterrace bench: the library's own parts beside this machine's limits.
+ * bench_command.c - kvterrace bench: codecs, the decision engine, AdaptCache's experiment and the
+ * grid; bench_device_command.c has the benches of devices and of a whole store.
  *
- * This file has the codecs' bench; those of devices are in bench_device_command.c. Each runs in
- * a process of its own (bench_guard.h). One thread.
+ * Each bench but the grid runs in a process of its own. A measurement looks at no flag between two
+ * requests, and one that waits for a device could not: another process ends it and cleans up behind
+ * it. The grid ends between two replays and prints what was finished. One thread; the replays of
+ * the grid have their own.
  */
-#include "bench_guard.h"
-#include "commands.h"
+#include "command.h"
 
 #include "lab/bench/bench.h"
+#include "lab/bench/bench_grid.h"
+#include "lab/bench/bench_parts.h"
+#include "lab/experiments/adaptcache_experiment.h"
 
+#include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* ---- a process of its own ---- */
+
+/* The child: signals act as before, and it ends with its parent. */
+static void guard_begin(const sigset_t *before, pid_t parent)
+{
+    (void)signal(SIGINT, SIG_DFL);
+    (void)signal(SIGTERM, SIG_DFL);
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(EXIT_FAILED);
+    (void)sigprocmask(SIG_SETMASK, before, NULL);
+}
+
+/* Signals that come between two looks at the flag stay blocked until sigsuspend. */
+static int guard_wait(pid_t child, const sigset_t *before)
+{
+    int status = 0;
+    pid_t ended;
+    while ((ended = waitpid(child, &status, WNOHANG)) == 0) {
+        if (command_interrupted()) {
+            (void)kill(child, SIGKILL);
+            ended = waitpid(child, &status, 0);
+            break;
+        }
+        (void)sigsuspend(before);
+    }
+    bench_scratch_remove();
+    if (command_interrupted()) {
+        if (isatty(STDERR_FILENO) == 1) fputs("\r\033[K", stderr); /* the child's bar */
+        return command_finish(command_fail(KVT_E_CANCELLED, "interrupted"));
+    }
+    if (ended == child && WIFEXITED(status)) return WEXITSTATUS(status);
+    if (ended == child && WIFSIGNALED(status))
+        fprintf(stderr, "kvterrace bench: signal %d ended it\n", WTERMSIG(status));
+    return EXIT_FAILED;
+}
+
+static void guard_child_ended(int number)
+{
+    (void)number;
+}
+
+/* Forks. False in the child, which runs the bench; true in the process that waited for it, with the
+ * exit code to leave with. SIGINT or SIGTERM kills the child, removes its scratch folder, and gives
+ * EXIT_INTERRUPTED; rows of text that were finished are printed by then, a JSON document is not.
+ * Call it before there are threads. */
+static bool bench_guard(bool json, int *code_out)
+{
+    const struct sigaction ended = {.sa_handler = guard_child_ended};
+    const pid_t self = getpid();
+    sigset_t watched, before;
+    sigemptyset(&watched);
+    sigaddset(&watched, SIGINT);
+    sigaddset(&watched, SIGTERM);
+    sigaddset(&watched, SIGCHLD);
+    (void)sigprocmask(SIG_BLOCK, &watched, &before);
+    (void)sigaction(SIGCHLD, &ended, NULL);
+    command_catch_interrupts();
+    pid_t child = -1;
+    if (bench_scratch_share() == 0) {
+        (void)fflush(NULL);
+        child = fork();
+    }
+    if (child == 0) {
+        /* The rows that are finished are out when the rest is not to come. */
+        if (!json) (void)setvbuf(stdout, NULL, _IOLBF, 0);
+        (void)signal(SIGCHLD, SIG_DFL);
+        guard_begin(&before, self);
+        return false;
+    }
+    *code_out = child > 0 ? guard_wait(child, &before) : command_fail(KVT_E_MEMORY, "");
+    (void)sigprocmask(SIG_SETMASK, &before, NULL);
+    return true;
+}
+
+/* ---- bench policy ---- */
+
+typedef struct bench_policy_arguments {
+    command_common common;
+    bench_policy_options options;
+    command_progress bar;
+    bool drift;
+} bench_policy_arguments;
+
+static const command_option bench_policy_rows[] = {
+    QUICK_OPTION(bench_policy_arguments, options.quick,
+                 "A thousand entries: shows that it runs, not how fast"),
+    COUNT_OPTION(bench_policy_arguments, options.entries, "size", 1, 20000000,
+                 "Instances of so many entries (default: 1k, 100k and 1m; above 2m the engine "
+                 "alone)"),
+    COUNT_OPTION(bench_policy_arguments, options.seeds, "seeds", 1, 7,
+                 "Instances of each kind, 1 to 7 (default: 3; one of a million)"),
+    FLAG_OPTION(bench_policy_arguments, drift, "drift", 0,
+                "Popularity drifts instead: nested planes and AdaptCache's greedy beside a store "
+                "with an unlimited exact copy (default: 1100 entries, 5 seeds)"),
+    {0},
+};
+
+static int bench_policy_start(void *context)
+{
+    bench_policy_arguments *arguments = context;
+    bench_policy_options *options = &arguments->options;
+    char message[COMMAND_MESSAGE_BYTES] = "";
+    options->out = stdout;
+    options->json = arguments->common.json;
+    options->quiet = arguments->common.quiet;
+    options->progress = progress_show;
+    options->progress_context = &arguments->bar;
+    progress_start(&arguments->bar, &arguments->common);
+    kvt_status status = arguments->drift ? bench_policy_drift_run(options, message, sizeof message)
+                                         : bench_policy_run(options, message, sizeof message);
+    progress_end(&arguments->bar);
+    return status == KVT_OK ? EXIT_FINE : command_fail(status, message);
+}
+
+static const command_spec bench_policy_spec = {
+    .name = "policy",
+    .summary = "the decision engine: distance to its bound, nanoseconds",
+    .about = "Draws instances from seeds and compares our choice with its dual bound, with "
+             "AdaptCache's greedy, with the best uniform variant and with LRU order; then lets "
+             "the engine work on them, ten calls an entry, and says how far its own state is from "
+             "the bound and how long its decisions take.",
+    .example = "  kvterrace bench policy --size 100k --seeds 1",
+    .options = bench_policy_rows,
+    .argument_bytes = sizeof(bench_policy_arguments),
+    .run = bench_policy_start,
+};
+
+/* ---- bench adaptcache ---- */
+
+typedef struct bench_adaptcache_arguments {
+    command_common common;
+    bool quick;
+    uint32_t seeds; /* 0: the experiment's own */
+    double zipf;
+    const char *ladders, *texts; /* or NULL */
+} bench_adaptcache_arguments;
+
+static const command_option bench_adaptcache_options[] = {
+    QUICK_OPTION(bench_adaptcache_arguments, quick, "60 contexts, one seed: shows that it runs"),
+    COUNT_OPTION(bench_adaptcache_arguments, seeds, "seeds", 1, EXPERIMENT_SEEDS,
+                 "Runs of everything, 1 to 20 (default: 5)"),
+    {.name = "zipf",
+     .argument = "X",
+     .text = "Exponent of popularity, 0 to 2 (default: 0, every context alike)",
+     .kind = OPTION_NUMBER,
+     .offset = offsetof(bench_adaptcache_arguments, zipf),
+     .most = 2},
+    TEXT_OPTION(bench_adaptcache_arguments, ladders, "ladders", 0, "DIR",
+                "Where ladder-adaptcache-*.csv are (default: profiles)"),
+    TEXT_OPTION(bench_adaptcache_arguments, texts, "texts", 0, "DIR",
+                "Real texts below DIR (leval, longbench, qmsum; .jsonl.zst) instead of the "
+                "built-in table of their lengths"),
+    {0},
+};
+
+static int bench_adaptcache_run(void *context)
+{
+    bench_adaptcache_arguments *arguments = context;
+    char message[COMMAND_MESSAGE_BYTES] = "";
+    experiment_options options;
+    experiment_options_init(&options);
+    if (arguments->quick) {
+        options.contexts = 60;
+        options.seeds = 1;
+    }
+    if (arguments->seeds > 0) options.seeds = arguments->seeds;
+    if (arguments->ladders != NULL) options.ladders = arguments->ladders;
+    options.ladders = command_data_path(&arguments->common, options.ladders);
+    options.texts = arguments->texts;
+    options.zipf = arguments->zipf;
+    options.json = arguments->common.json;
+    options.quiet = arguments->common.quiet;
+    kvt_status status = experiment_run(&options, message, sizeof message);
+    return status == KVT_OK ? EXIT_FINE : command_fail(status, message);
+}
+
+static const command_spec bench_adaptcache_spec = {
+    .name = "adaptcache",
+    .summary = "AdaptCache's own experiment",
+    .about = "AdaptCache's own experiment in virtual time: whole contexts of three task types on "
+             "one A100 with 100 GB of DRAM and 400 GB of SSD at 1 GB/s. Its policy and ours at "
+             "four weights of quality, against fixed compression in LRU order, no compression and "
+             "prefill, at four rates.",
+    .example = "  kvterrace bench adaptcache --quick",
+    .options = bench_adaptcache_options,
+    .argument_bytes = sizeof(bench_adaptcache_arguments),
+    .run = bench_adaptcache_run,
+};
+
+/* ---- bench grid ---- */
+
+typedef struct grid_arguments {
+    command_common common;
+    grid_options options;
+    command_progress bar;
+    unsigned tenths; /* told on stderr */
+    unsigned half;   /* grid_half */
+    bool list;
+    const char *data;
+    char traces[1024];
+} grid_arguments;
+
+static const command_option grid_rows[] = {
+    QUICK_OPTION(grid_arguments, options.quick, "A quarter of the cells, smaller, with 3 seeds"),
+    COUNT_OPTION(grid_arguments, options.seeds, "seeds", 1, GRID_SEEDS_MAX,
+                 "Paired seeds of each cell, 1 to 100 (default: 10)"),
+    {.name = "half",
+     .argument = "NAME",
+     .text = "all, tuning or hidden: only this half of the cells (default: all); tuning must look "
+             "at the half of that name alone",
+     .kind = OPTION_CHOICE,
+     .offset = offsetof(grid_arguments, half),
+     .extra = "all|tuning|hidden"},
+    TEXT_OPTION(grid_arguments, options.cell, "cell", 0, "NAME", "Only this cell"),
+    FLAG_OPTION(grid_arguments, list, "list", 0, "List the cells and run none"),
+    TEXT_OPTION(grid_arguments, data, "data", 0, "DIR",
+                "Where traces/ with the real traces is (default: $KVT_DATA_DIR); cells without "
+                "their trace are skipped"),
+    FLAG_OPTION(grid_arguments, options.store_model, "store-model", 0,
+                "A modelled store, as replay.store_model, instead of an ideal one whose writes "
+                "are free"),
+    THREADS_OPTION(grid_arguments, options.threads, 64,
+                   "Seeds at a time, 1 to 64 (one per processor)"),
+    {0},
+};
+
+static void grid_take_data(grid_arguments *arguments, const char *folder)
+{
+    if (folder == NULL || folder[0] == '\0') return;
+    (void)snprintf(arguments->traces, sizeof arguments->traces, "%.1000s/traces", folder);
+    arguments->options.traces = arguments->traces;
+}
+
+static void grid_tell_budget(void *context, uint32_t cells, uint64_t replays, double minutes)
+{
+    const grid_arguments *arguments = context;
+    command_note(&arguments->common,
+                 "budget: %u cells, %llu replays, about %.1f minutes on %u threads", cells,
+                 (unsigned long long)replays, minutes, arguments->options.threads);
+}
+
+static void grid_tell_skipped(void *context, const char *family, uint32_t cells, const char *why)
+{
+    const grid_arguments *arguments = context;
+    command_note(&arguments->common, "%u cells of %s are skipped: %s (--data, KVT_DATA_DIR)", cells,
+                 family, why);
+}
+
+static void grid_show(void *context, double done, const char *what)
+{
+    grid_arguments *arguments = context;
+    progress_update(&arguments->bar, done, what);
+    if (arguments->bar.shown || (unsigned)(done * 10.0) <= arguments->tenths) return;
+    arguments->tenths = (unsigned)(done * 10.0);
+    command_note(&arguments->common, "%u %%: %s", arguments->tenths * 10, what);
+}
+
+static int grid_start(void *context)
+{
+    grid_arguments *arguments = context;
+    char message[COMMAND_MESSAGE_BYTES] = "";
+    grid_options *options = &arguments->options;
+    const long online = sysconf(_SC_NPROCESSORS_ONLN);
+    if (options->threads == 0)
+        options->threads = online > 64 ? 64 : online > 0 ? (uint32_t)online : 1;
+    options->out = stdout;
+    options->json = arguments->common.json;
+    options->half = (grid_half)arguments->half;
+    options->interrupted = command_interrupted;
+    options->budget = grid_tell_budget;
+    options->skipped = grid_tell_skipped;
+    options->progress = grid_show;
+    options->context = arguments;
+    grid_take_data(arguments, arguments->data != NULL ? arguments->data : getenv("KVT_DATA_DIR"));
+    if (arguments->list) {
+        kvt_status listed = grid_print_list(options);
+        return listed == KVT_OK ? EXIT_FINE : command_fail(listed, "");
+    }
+    command_catch_interrupts();
+    progress_start(&arguments->bar, &arguments->common);
+    kvt_status status = grid_run_all(options, message, sizeof message);
+    progress_end(&arguments->bar);
+    if (status == KVT_E_CANCELLED) return command_fail(status, "interrupted");
+    return status == KVT_OK ? EXIT_FINE : command_fail_content(status, message);
+}
+
+static const command_spec bench_grid_spec = {
+    .name = "grid",
+    .summary = "many workloads: the engine beside its rivals, and the bound",
+    .about = "Replays many workloads in virtual time, the engine with its defaults beside every "
+             "policy that it would replace, all with the same variants: generated sessions by "
+             "turns, popularity, capacity and devices, long contexts, drift, scans, crowds, and "
+             "real traces. Says for each cell the ratio to its best rival and the bound that no "
+             "policy can pass.",
+    .example = "  kvterrace bench grid --quick",
+    .options = grid_rows,
+    .argument_bytes = sizeof(grid_arguments),
+    .run = grid_start,
+    .own_guard = true,
+};
 
 typedef struct bench_codecs_arguments {
     command_common common;
@@ -87,7 +398,7 @@ static int bench_codecs_start(void *context)
     return status == KVT_OK ? EXIT_FINE : command_fail_content(status, message);
 }
 
-const command_spec bench_codecs_spec = {
+static const command_spec bench_codecs_spec = {
     .name = "codecs",
     .summary = "codecs: speed, bits and loss",
     .about = "Encodes and decodes generated bf16 KV with every variant on every instruction set, "

@@ -5,7 +5,7 @@
  *
  * One thread. Which devices may be overwritten is decided as for profile: see device_list.h.
  */
-#include "commands.h"
+#include "command.h"
 #include "device_list.h"
 
 #include "base/config_values.h"

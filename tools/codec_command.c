@@ -2,9 +2,8 @@
 /*
  * codec_command.c - kvterrace encode and decode: any codec on a KV dump of one's own. One thread.
  */
-#include "commands.h"
-#include "output_file.h"
-#include "variant_list.h"
+#include "command.h"
+#include "profile_document.h"
 
 #include "lab/bench/bench_codecs.h"
 

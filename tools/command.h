@@ -13,6 +13,7 @@
 #include <kvterrace/config.h>
 
 #include <jansson.h>
+
 #include <stddef.h>
 #include <stdio.h>
 
@@ -44,7 +45,7 @@ typedef enum option_kind {
 
 enum {
     OPTION_READS = 1, /* the run reads this file, so that no output may be it */
-    OPTION_DATA = 2,  /* may be a file that was installed with the command (data_files.h) */
+    OPTION_DATA = 2,  /* may be a file that was installed with the command */
 };
 
 /* A row without a name declares the operands: an OPTION_LIST of `least` to `most` (0: any number),
@@ -139,7 +140,7 @@ typedef struct command_spec {
     const void *standard;          /* what they are before parsing; NULL: zeros */
     int (*check)(void *arguments); /* after parsing; EXIT_FINE or command_misuse's code; or NULL */
     int (*run)(void *arguments);   /* the exit code; NULL in a group */
-    bool (*guard)(bool json, int *code_out);    /* of a group: bench_guard.h; or NULL */
+    bool (*guard)(bool json, int *code_out);    /* of a group: true: the run is over; or NULL */
     command_settings settings;                  /* what it reads of them */
     unsigned lists;                             /* LISTS_* */
     const struct command_spec *const *commands; /* of a group, ends with NULL */
@@ -150,7 +151,7 @@ typedef struct command_spec {
 typedef struct command_common {
     command_list files;    /* --config, in order */
     command_list settings; /* --set and what stands for it, in order */
-    command_list inputs;   /* other files that the run uses (output_file.h) */
+    command_list inputs;   /* other files that the run uses */
     command_list owned;    /* strings to free */
     bool json;
     bool quiet;
@@ -235,6 +236,9 @@ int command_misuse(const char *format, ...) __attribute__((format(printf, 1, 2))
 void command_suggest(char *message, size_t size, const char *text,
                      const char *(*name_at)(size_t index));
 
+/* "unknown variant 'x'", with the usual one that is near. */
+void command_unknown_variant(const char *name, char *message, size_t message_size);
+
 /* A note to stderr, left out by --quiet. */
 void command_note(const command_common *common, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
@@ -250,7 +254,7 @@ void command_choose_blas(void);
  * yet gets a document. Returns code, or EXIT_FAILED. */
 int command_finish(int code);
 
-/* ---- progress.c: one line on stderr, only when that is a terminal, not with --quiet ---- */
+/* ---- one line on stderr, only when that is a terminal, not with --quiet ---- */
 
 typedef struct command_progress {
     bool shown;
@@ -275,5 +279,63 @@ void progress_end(command_progress *progress);
 const char *format_rate(char text[32], double bytes_per_s);
 const char *format_bytes(char text[32], uint64_t bytes);
 const char *format_seconds(char text[32], double seconds);
+
+/* ---- command_files.c: files that a command writes, and those that come with kvterrace ---- */
+
+/* Names a file that this run reads or writes for something else: no output may be that file. The
+ * configuration files and the paths in the settings are known without this. The path stays the
+ * caller's. */
+void command_add_input(command_common *common, const char *path);
+
+/* Whether a file could be made at path and is none of those that this run uses otherwise: KVT_OK,
+ * or KVT_E_CONFIG with a message that starts with what. Makes nothing. */
+KVT_NODISCARD kvt_status command_check_target(const command_common *common, const char *what,
+                                              const char *path, char *message, size_t message_size);
+
+/* A path as the user gave it, when something is there; else the file of that name that was
+ * installed beside this program (../share/kvterrace from its folder, then the configured prefix);
+ * else the path as it was given, for a message that names it. A path to one of our texts may lack
+ * its .zst. It lives as long as common. */
+const char *command_data_path(command_common *common, const char *path);
+
+/* The same of the path behind the `=` of CLASS=PATH, or of the whole. */
+const char *command_data_text(command_common *common, const char *text);
+
+/* The same of a setting's value, when it was set; what else it may be starts with `except`. */
+void command_data_setting(command_common *common, const char *key, const char *except);
+
+/* ---- compare_command.c: kvterrace replay --compare ---- */
+
+typedef struct compare_arguments {
+    const char *trace; /* or NULL: generated */
+    const char *policies;
+    const char *speeds; /* --speeds, or NULL */
+    uint32_t sessions;  /* 0: not given */
+    uint32_t threads;
+    bool quick;
+    const char *machine;
+} compare_arguments;
+
+/* Runs the comparison and prints it; returns the exit code. */
+int command_compare(const command_common *common, const compare_arguments *arguments);
+
+/* KVT_E_CONFIG, with a message, when replay.block_tokens was set to another length than the blocks
+ * of the trace have. */
+KVT_NODISCARD kvt_status command_check_blocks(const command_common *common, uint32_t block_tokens,
+                                              uint64_t wanted, char *message, size_t message_size);
+
+/* ---- the commands ---- */
+
+extern const command_spec bench_spec, check_config_spec, decode_spec, encode_spec, inspect_spec,
+    profile_spec, recover_spec, replay_spec, report_spec, settings_spec, verify_spec;
+
+/* Of profile. */
+extern const command_spec profile_attention_spec, profile_calibrate_spec, profile_diff_spec,
+    profile_dumps_spec, profile_export_spec, profile_gc_spec, profile_import_spec,
+    profile_mixed_spec, profile_quality_spec, profile_show_spec;
+
+/* Of bench. */
+extern const command_spec bench_ablation_spec, bench_devices_spec, bench_drift_spec,
+    bench_extent_spec, bench_live_spec, bench_loads_spec, bench_restart_spec, bench_stripe_spec;
 
 #endif

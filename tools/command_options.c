@@ -7,8 +7,6 @@
  * command. One thread.
  */
 #include "command.h"
-#include "data_files.h"
-#include "output_file.h"
 
 #include "base/config_parse.h"
 #include "base/nearest.h"

@@ -6,8 +6,8 @@
  * -shm file beside it from SQLite. inspect tells by a file's first bytes what it is. verify needs
  * the configuration of the store, which must be closed. One thread.
  */
-#include "commands.h"
-#include "profile_open.h"
+#include "command.h"
+#include "profile_document.h"
 
 #include "lab/inspect/inspect.h"
 #include "lab/inspect/verify.h"

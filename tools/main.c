@@ -2,7 +2,7 @@
 /*
  * main.c - the kvterrace command: its subcommands, and how one is found and run. One thread.
  */
-#include "commands.h"
+#include "command.h"
 
 #include "base/config_values.h"
 #include "base/nearest.h"

@@ -6,7 +6,11 @@
 #ifndef TOOLS_PROFILE_DOCUMENT_H
 #define TOOLS_PROFILE_DOCUMENT_H
 
+#include "command.h"
+
 #include "estimator/profile/profile.h"
+
+#include <kvterrace/types.h>
 
 #include <jansson.h>
 
@@ -41,5 +45,50 @@ json_t *view_real(double value);
 json_t *view_string(const char *text);
 /* A cell of a table as JSON. */
 json_t *view_cell(const kvt_profile_cell *cell);
+
+/* ---- profile_print.c: the document as text on stdout ---- */
+
+enum {
+    PROFILE_PRINT_DEVICES = 1u << 0, /* with what loads and prefills take */
+    PROFILE_PRINT_CODECS = 1u << 1,
+    PROFILE_PRINT_QUALITY = 1u << 2, /* with calibrations and what was learned */
+    PROFILE_PRINT_ALL = PROFILE_PRINT_DEVICES | PROFILE_PRINT_CODECS | PROFILE_PRINT_QUALITY
+};
+
+/* The tables of these parts that have rows. */
+void profile_print_text(const json_t *document, unsigned parts);
+
+/* The document itself. KVT_OK; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status profile_print_json(const json_t *document);
+
+/* ---- the profile that a command is about: profile_common.c ---- */
+
+/* store.profile, or the usual name. */
+const char *command_profile_path(kvt_config *config);
+
+/* kvt_profile_open of command_profile_path with store.profile_foreign; a profile that is not there
+ * is KVT_E_GONE. */
+KVT_NODISCARD kvt_status command_profile_open(kvt_config *config, uint32_t flags,
+                                              kvt_profile **profile_out, char *message,
+                                              size_t message_size);
+
+/* The profile at path for reading, of whatever host it is. */
+KVT_NODISCARD kvt_status command_profile_look(const char *path, kvt_profile **profile_out,
+                                              char *message, size_t message_size);
+
+/* Opens the profile of a command that adds to it, and makes the file when it is not
+ * there. Close it with command_profile_finish in every case. */
+typedef struct command_profile {
+    kvt_profile *profile;
+    const char *path;
+    bool made; /* it was not there before */
+} command_profile;
+
+KVT_NODISCARD kvt_status command_profile_begin(kvt_config *config, command_profile *out,
+                                               char *message, size_t message_size);
+
+/* Closes it. A profile that was made by a command that then failed is removed, unless a run is in
+ * it already. Returns the code. */
+int command_profile_finish(command_profile *profile, int code);
 
 #endif

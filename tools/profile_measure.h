@@ -1,14 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * profile_measure.h - the options that the commands which judge variants by a model or by KV dumps
- * share: one set of arguments, and the rows of their option tables. One thread.
+ * profile_measure.h - what the subcommands of `profile` that judge variants by a model or by KV
+ * dumps share: one set of arguments, and the rows of their option tables. One thread.
  */
 #ifndef TOOLS_PROFILE_MEASURE_H
 #define TOOLS_PROFILE_MEASURE_H
 
-#include "commands.h"
-#include "profile_open.h"
-#include "variant_list.h"
+#include "profile_document.h"
+
+#include "estimator/quality/quality_profile.h"
+
+/* Reads names with blanks or ';' between them; NULL: the usual ones, or the few of --quick.
+ * KVT_OK; KVT_E_ARGUMENT (a name that is none, or more than capacity; the message says which);
+ * KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status command_parse_variants(const char *list, bool quick,
+                                                quality_variant *variants, uint32_t capacity,
+                                                uint32_t *count_out, char *message,
+                                                size_t message_size);
 
 #define MEASURE_CLASS "text" /* of texts that name none */
 

@@ -2,7 +2,7 @@
 /*
  * recover_command.c - kvterrace recover: a new catalog for a store that lost its own. One thread.
  */
-#include "commands.h"
+#include "command.h"
 
 #include <kvterrace/recover.h>
 

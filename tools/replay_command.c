@@ -6,13 +6,9 @@
  * Runs are made one after the other in this thread: every policy with every seed. Exit 1 when a
  * live run gave back wrong bytes or its moves differ from its plan log.
  */
-#include "commands.h"
-#include "compare_command.h"
-#include "data_files.h"
-#include "output_file.h"
+#include "command.h"
 #include "profile_document.h"
-#include "profile_open.h"
-#include "report_page.h"
+#include "report.h"
 
 #include "base/config_values.h"
 #include "estimator/model/whole_file.h"

@@ -1,14 +1,239 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * report_command.c - kvterrace report: what JSON documents of the other commands say, as a page or
- * as text. One thread.
+ * report_command.c - kvterrace report: what JSON documents of the other commands say, as text or as
+ * a page. cmake/report.cmake puts the page's template, tools/report/, into the program.
+ *
+ * Documents are text from outside. In the page's words each character that means something to HTML
+ * is escaped; in the data every '<' is written as \u003c, which JSON reads back as the same
+ * character and HTML cannot take for the end of the script element that holds it. One thread.
  */
-#include "commands.h"
-#include "output_file.h"
-#include "report_page.h"
+#include "command.h"
+#include "profile_document.h"
+#include "report.h"
+
+#include "estimator/model/whole_file.h"
+
+#include <kvterrace/kvterrace.h>
 
 #include <errno.h>
 #include <string.h>
+
+/* ---- the page ---- */
+
+/* The files of tools/report/, each with a 0 behind it. */
+extern const unsigned char report_part_page[];
+extern const unsigned char report_part_style[];
+extern const unsigned char report_part_script[];
+
+kvt_status report_page_open(report_page *page)
+{
+    page->entries = json_array();
+    return page->entries != NULL ? KVT_OK : KVT_E_MEMORY;
+}
+
+void report_page_close(report_page *page)
+{
+    json_decref(page->entries);
+    page->entries = NULL;
+}
+
+kvt_status report_page_add(report_page *page, const char *name, json_t *document)
+{
+    json_t *verdict = report_verdict_make(document);
+    json_t *entry = json_pack("{s:o, s:O, s:o?}", "name", view_string(name), "document", document,
+                              "verdict", verdict);
+    if (verdict == NULL) {
+        json_decref(entry);
+        return KVT_E_MEMORY;
+    }
+    return json_array_append_new(page->entries, entry) == 0 ? KVT_OK : KVT_E_MEMORY;
+}
+
+/* ---- the page ---- */
+
+static void page_text(const char *text, FILE *file)
+{
+    for (; *text != '\0'; text++) {
+        switch (*text) {
+        case '&': fputs("&amp;", file); break;
+        case '<': fputs("&lt;", file); break;
+        case '>': fputs("&gt;", file); break;
+        case '"': fputs("&quot;", file); break;
+        case '\'': fputs("&#39;", file); break;
+        default: fputc((unsigned char)*text < 0x20 || *text == 0x7f ? ' ' : *text, file);
+        }
+    }
+}
+
+static void page_title(const report_page *page, FILE *file)
+{
+    const json_t *first = json_array_get(page->entries, 0);
+    fputs("kvterrace: ", file);
+    page_text(view_text(json_object_get(first, "verdict"), "title"), file);
+    if (json_array_size(page->entries) > 1)
+        fprintf(file, " and %zu more", json_array_size(page->entries) - 1);
+}
+
+static void page_verdict(const json_t *entry, size_t number, FILE *file)
+{
+    const json_t *verdict = json_object_get(entry, "verdict"), *sentence;
+    size_t i;
+    fprintf(file, "<section class=\"verdict\">\n<h2><a href=\"#document-%zu\">", number);
+    page_text(view_text(verdict, "title"), file);
+    fputs("</a> <small>", file);
+    page_text(view_text(entry, "name"), file);
+    fputs("</small></h2>\n<ul>\n", file);
+    json_array_foreach(json_object_get(verdict, "sentences"), i, sentence)
+    {
+        fprintf(file, "<li class=\"%s\">", view_text(sentence, "state"));
+        page_text(view_text(sentence, "text"), file);
+        fputs("</li>\n", file);
+    }
+    fputs("</ul>\n<p class=\"next\"><b>Next step:</b> ", file);
+    page_text(view_text(verdict, "next"), file);
+    fputs("</p>\n</section>\n", file);
+}
+
+static void page_verdicts(const report_page *page, FILE *file)
+{
+    const json_t *entry;
+    size_t i;
+    json_array_foreach(page->entries, i, entry)
+    {
+        page_verdict(entry, i, file);
+    }
+}
+
+static int page_dump(const char *text, size_t size, void *context)
+{
+    FILE *file = context;
+    for (size_t i = 0; i < size; i++) {
+        if (text[i] == '<') {
+            fputs("\\u003c", file);
+        } else {
+            fputc(text[i], file);
+        }
+    }
+    return ferror(file);
+}
+
+static void page_documents(const report_page *page, FILE *file)
+{
+    const json_t *entry;
+    size_t i;
+    json_array_foreach(page->entries, i, entry)
+    {
+        fprintf(file,
+                "<section class=\"document\" id=\"document-%zu\"></section>\n"
+                "<script type=\"application/json\" class=\"data\">",
+                i);
+        (void)json_dump_callback(entry, page_dump, file, JSON_COMPACT | JSON_REAL_PRECISION(12));
+        fputs("</script>\n", file);
+    }
+}
+
+static void page_style(const report_page *page, FILE *file)
+{
+    (void)page;
+    fputs((const char *)report_part_style, file);
+}
+
+static void page_script(const report_page *page, FILE *file)
+{
+    (void)page;
+    fputs((const char *)report_part_script, file);
+}
+
+/* What stands in the template as {{name}}. */
+static const struct {
+    const char *name;
+    void (*write)(const report_page *page, FILE *file);
+} page_parts[] = {
+    {"{{title}}", page_title},         {"{{style}}", page_style},   {"{{verdicts}}", page_verdicts},
+    {"{{documents}}", page_documents}, {"{{script}}", page_script},
+};
+
+static kvt_status page_write(const report_page *page, FILE *file)
+{
+    const char *at = (const char *)report_part_page;
+    while (*at != '\0') {
+        size_t part = 0, count = sizeof page_parts / sizeof page_parts[0];
+        while (part < count && strncmp(at, page_parts[part].name, strlen(page_parts[part].name)))
+            part++;
+        if (part == count) {
+            fputc(*at++, file);
+            continue;
+        }
+        page_parts[part].write(page, file);
+        at += strlen(page_parts[part].name);
+    }
+    return fflush(file) == 0 && !ferror(file) ? KVT_OK : KVT_E_IO;
+}
+
+kvt_status report_page_save(const report_page *page, const char *path, char *message,
+                            size_t message_size)
+{
+    char *partial = NULL;
+    kvt_status status = whole_file_begin(path, &partial, message, message_size);
+    if (status != KVT_OK) return status;
+    FILE *file = fopen(partial, "we");
+    status = file != NULL ? page_write(page, file) : KVT_E_IO;
+    if (file != NULL && fclose(file) != 0 && status == KVT_OK) status = KVT_E_IO;
+    if (status == KVT_E_IO)
+        (void)snprintf(message, message_size, "%.300s: %s", path, strerror(errno));
+    return whole_file_end(&partial, path, status, message, message_size);
+}
+
+/* ---- the verdicts alone ---- */
+
+static void print_verdict(const json_t *entry, FILE *file)
+{
+    const json_t *verdict = json_object_get(entry, "verdict"), *sentence;
+    size_t i;
+    fprintf(file, "%s, %s\n", view_text(verdict, "title"), view_text(entry, "name"));
+    json_array_foreach(json_object_get(verdict, "sentences"), i, sentence)
+    {
+        fprintf(file, "  %-8s %s\n", view_text(sentence, "state"), view_text(sentence, "text"));
+    }
+    fprintf(file, "  %-8s %s\n", "next", view_text(verdict, "next"));
+}
+
+static kvt_status print_json(const report_page *page, FILE *file)
+{
+    json_t *list = json_array();
+    const json_t *entry;
+    size_t i;
+    int failed = list == NULL;
+    json_array_foreach(page->entries, i, entry)
+    {
+        json_t *row = json_pack("{s:O}", "name", json_object_get(entry, "name"));
+        failed |= row == NULL || json_object_update(row, json_object_get(entry, "verdict")) != 0;
+        failed |= json_array_append_new(list, row) != 0;
+    }
+    json_t *root = json_pack("{s:s, s:s, s:o?}", "schema", "kvterrace-report-1", "version",
+                             kvt_version(), "verdicts", list);
+    if (failed == 0 && root != NULL) failed = json_dumpf(root, file, JSON_INDENT(2));
+    json_decref(root);
+    return failed || root == NULL ? KVT_E_MEMORY : KVT_OK;
+}
+
+/* The verdicts as text, or as one JSON document of the schema kvterrace-report-1. */
+static kvt_status report_page_print(const report_page *page, bool json, FILE *file)
+{
+    const json_t *entry;
+    size_t i;
+    if (json) {
+        kvt_status status = print_json(page, file);
+        if (status != KVT_OK) return status;
+        return fputc('\n', file) != EOF && fflush(file) == 0 ? KVT_OK : KVT_E_IO;
+    }
+    json_array_foreach(page->entries, i, entry)
+    {
+        if (i > 0) fputc('\n', file);
+        print_verdict(entry, file);
+    }
+    return fflush(file) == 0 && !ferror(file) ? KVT_OK : KVT_E_IO;
+}
 
 #define REPORT_BYTES_MAX (UINT64_C(64) << 20) /* of all files: a browser has to hold the page */
 

@@ -4,7 +4,7 @@
  */
 #include "command.h"
 #include "profile_document.h"
-#include "report_verdict_part.h"
+#include "report.h"
 
 #include <math.h>
 #include <stdbool.h>

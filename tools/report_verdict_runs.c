@@ -8,7 +8,7 @@
  * One thread.
  */
 #include "profile_document.h"
-#include "report_verdict_part.h"
+#include "report.h"
 
 #include <math.h>
 #include <stdbool.h>

@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * output_file.c - see output_file.h. One thread.
+ * command_files.c - files that a command writes, never over one that it reads, and the files that
+ * come with kvterrace (profiles/, reference_model/), from a checkout or from where they were
+ * installed. estimator/model/whole_file.h writes files whole. One thread.
  */
-#include "output_file.h"
+#include "command.h"
+
 #include "base/config_values.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -79,4 +83,67 @@ kvt_status command_check_target(const command_common *common, const char *what, 
     if (!reason) return KVT_OK;
     (void)snprintf(message, message_size, "%s %.300s: %s", what, path, reason);
     return KVT_E_CONFIG;
+}
+
+/* ---- files that come with kvterrace ---- */
+
+/* Readers of texts and tables add .zst themselves. */
+static bool data_exists(const char *path)
+{
+    char packed[PATH_MAX];
+    if (access(path, F_OK) == 0) return true;
+    int length = snprintf(packed, sizeof packed, "%s.zst", path);
+    return length > 0 && (size_t)length < sizeof packed && access(packed, F_OK) == 0;
+}
+
+/* ../share/kvterrace/PATH from the folder of this program, so that an installed tree may be moved.
+ */
+static char *data_beside_program(const char *path)
+{
+    char program[PATH_MAX], *found = NULL;
+    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
+    if (length <= 0) return NULL;
+    program[length] = '\0';
+    char *slash = strrchr(program, '/');
+    if (slash == NULL) return NULL;
+    *slash = '\0';
+    if (asprintf(&found, "%s/%s/%s", program, KVT_DATA_FROM_BIN, path) < 0) return NULL;
+    return found;
+}
+
+const char *command_data_path(command_common *common, const char *path)
+{
+    if (path[0] == '/' || data_exists(path)) return path;
+    char *found = data_beside_program(path);
+    if (found == NULL || !data_exists(found)) {
+        free(found);
+        found = NULL;
+        if (asprintf(&found, "%s/%s", KVT_DATA_INSTALLED, path) < 0) return path;
+    }
+    if (data_exists(found)) return command_keep(common, found);
+    free(found);
+    return path;
+}
+
+const char *command_data_text(command_common *common, const char *text)
+{
+    const char *mark = strchr(text, '=');
+    if (mark == NULL) return command_data_path(common, text);
+    const char *path = command_data_path(common, mark + 1);
+    char *whole = NULL;
+    if (path == mark + 1 || asprintf(&whole, "%.*s=%s", (int)(mark - text), text, path) < 0)
+        return text;
+    return command_keep(common, whole);
+}
+
+void command_data_setting(command_common *common, const char *key, const char *except)
+{
+    char message[COMMAND_MESSAGE_BYTES], *assignment = NULL;
+    if (!kvt_config_has(common->config, key)) return;
+    const char *path = kvt_config_text(common->config, key);
+    if (strncmp(path, except, strlen(except)) != 0) path = command_data_path(common, path);
+    if (asprintf(&assignment, "%s=%s", key, path) < 0) return;
+    /* Setting it anew also makes it unread again: whether it has an effect is found later. */
+    (void)!kvt_config_set(common->config, assignment, message, sizeof message);
+    free(assignment);
 }

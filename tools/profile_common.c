@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * profile_common.c - opens and closes the profile of a command, reads --variants, and chooses the
+ * kernels that a model runs on. One thread.
+ */
+#include "command.h"
+#include "profile_measure.h"
+
+#include "base/config_values.h"
+#include "estimator/model/model.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+const char *command_profile_path(kvt_config *config)
+{
+    const char *path = kvt_config_text(config, "store.profile");
+    return path ? path : PROFILE_STANDARD_PATH;
+}
+
+static kvt_status open_path(const char *path, uint32_t flags, kvt_profile **profile_out,
+                            char *message, size_t message_size)
+{
+    kvt_status status = kvt_profile_open(path, flags, profile_out, message, message_size);
+    if (status != KVT_MISS) return status;
+    (void)snprintf(message, message_size, "%.400s: no such profile", path);
+    return KVT_E_GONE;
+}
+
+kvt_status command_profile_open(kvt_config *config, uint32_t flags, kvt_profile **profile_out,
+                                char *message, size_t message_size)
+{
+    if (kvt_config_switch(config, "store.profile_foreign")) flags |= KVT_PROFILE_FOREIGN;
+    return open_path(command_profile_path(config), flags, profile_out, message, message_size);
+}
+
+kvt_status command_profile_look(const char *path, kvt_profile **profile_out, char *message,
+                                size_t message_size)
+{
+    return open_path(path, KVT_PROFILE_READ | KVT_PROFILE_FOREIGN, profile_out, message,
+                     message_size);
+}
+
+kvt_status command_profile_begin(kvt_config *config, command_profile *out, char *message,
+                                 size_t message_size)
+{
+    *out = (command_profile){.path = command_profile_path(config)};
+    out->made = access(out->path, F_OK) != 0;
+    return command_profile_open(config, KVT_PROFILE_WRITE, &out->profile, message, message_size);
+}
+
+/* Ends the listing at the first run. */
+static bool open_see_run(void *context, const char *table, const kvt_profile_cell *cells,
+                         size_t count)
+{
+    (void)table, (void)cells, (void)count;
+    *(bool *)context = true;
+    return false;
+}
+
+int command_profile_finish(command_profile *profile, int code)
+{
+    static const char *const tails[] = {"", "-wal", "-shm"};
+    bool has_runs = true;
+    if (profile->profile != NULL && profile->made && code != EXIT_FINE) {
+        has_runs = false;
+        kvt_status status = kvt_profile_list(profile->profile, "runs", open_see_run, &has_runs);
+        has_runs = has_runs || status != KVT_OK;
+    }
+    kvt_profile_close(profile->profile);
+    profile->profile = NULL;
+    for (size_t i = 0; !has_runs && i < sizeof tails / sizeof tails[0]; i++) {
+        char path[4096];
+        int length = snprintf(path, sizeof path, "%s%s", profile->path, tails[i]);
+        if (length > 0 && (size_t)length < sizeof path) (void)unlink(path);
+    }
+    return code;
+}
+
+/* ---- variants ---- */
+
+static const char *list_usual_at(size_t index)
+{
+    return quality_variant_usual((uint32_t)index, false);
+}
+
+void command_unknown_variant(const char *name, char *message, size_t message_size)
+{
+    (void)snprintf(message, message_size, "unknown variant '%.200s'", name);
+    command_suggest(message, message_size, name, list_usual_at);
+}
+
+static kvt_status list_add(const char *name, quality_variant *variants, uint32_t capacity,
+                           uint32_t *count, char *message, size_t message_size)
+{
+    if (*count == capacity) {
+        (void)snprintf(message, message_size, "more than %u variants", (unsigned)capacity);
+        return KVT_E_ARGUMENT;
+    }
+    if (quality_variant_parse(name, &variants[*count]) == KVT_OK) {
+        ++*count;
+        return KVT_OK;
+    }
+    command_unknown_variant(name, message, message_size);
+    return KVT_E_ARGUMENT;
+}
+
+kvt_status command_parse_variants(const char *list, bool quick, quality_variant *variants,
+                                  uint32_t capacity, uint32_t *count_out, char *message,
+                                  size_t message_size)
+{
+    kvt_status status = KVT_OK;
+    const char *usual;
+    *count_out = 0;
+    if (list == NULL) {
+        for (uint32_t i = 0; status == KVT_OK; i++) {
+            if ((usual = quality_variant_usual(i, quick)) == NULL) break;
+            status = list_add(usual, variants, capacity, count_out, message, message_size);
+        }
+        return status;
+    }
+    char *copy = strdup(list), *rest = NULL;
+    if (copy == NULL) return KVT_E_MEMORY;
+    for (char *name = strtok_r(copy, "; \t\n", &rest); status == KVT_OK && name != NULL;
+         name = strtok_r(NULL, "; \t\n", &rest)) {
+        status = list_add(name, variants, capacity, count_out, message, message_size);
+    }
+    free(copy);
+    return status;
+}
+
+/* ---- kernels of OpenBLAS ---- */
+
+#define BLAS_VARIABLE "OPENBLAS_CORETYPE"
+
+/* The kernels for this processor; NULL: the oldest ones are right. */
+static const char *blas_kernels(void)
+{
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")) return "SkylakeX";
+    if (__builtin_cpu_supports("avx2")) return "Haswell";
+#endif
+    return NULL;
+}
+
+/* The words of /proc/self/cmdline, as main got them before anyone changed argv. */
+static char **blas_arguments(char *text, size_t bytes)
+{
+    size_t count = 0, index = 0;
+    for (size_t i = 0; i < bytes; i++)
+        count += text[i] == '\0';
+    char **arguments = calloc(count + 1, sizeof *arguments);
+    for (size_t at = 0; arguments != NULL && at < bytes; at += strlen(text + at) + 1)
+        arguments[index++] = text + at;
+    return arguments;
+}
+
+void command_choose_blas(void)
+{
+    const char *wanted = blas_kernels();
+    char *text = NULL;
+    size_t capacity = 0;
+    if (wanted == NULL || strcmp(model_blas_kernels(), "Prescott") != 0) return;
+    if (getenv(BLAS_VARIABLE) != NULL || setenv(BLAS_VARIABLE, wanted, 1) != 0) return;
+    FILE *file = fopen("/proc/self/cmdline", "rb");
+    if (file == NULL) return;
+    /* Words end with a zero byte, and no other character is missing from a command line. */
+    ssize_t bytes = getdelim(&text, &capacity, EOF, file);
+    (void)fclose(file);
+    char **arguments = bytes > 0 ? blas_arguments(text, (size_t)bytes) : NULL;
+    /* Comes back only where it fails; then the slow kernels do. */
+    if (arguments != NULL) (void)execv("/proc/self/exe", arguments);
+    free(arguments);
+    free(text);
+}
