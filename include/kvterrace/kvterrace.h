@@ -43,6 +43,7 @@
 #include "codec.h"
 #include "config.h"
 #include "device.h"
+#include "key.h"
 #include "policy.h"
 #include "prefill.h"
 #include "types.h"
