@@ -3,9 +3,9 @@
  * settings.c - the table of every setting: name, kind, default, choices, one line of explanation.
  *
  * This is the only place where a setting is declared; config.c checks values against it, the
- * command prints its help from it, and a test compares docs/CONFIGURATION.md with it. To add a
- * setting: add a row here, a row there, and a row in the table of the struct that it fills
- * (settings_fields.h). Constant data; any thread.
+ * command prints its help from it, and the tables of docs/CONFIGURATION.md are made from it. To add
+ * a setting: add a row here and a row in the table of the struct that it fills (settings_fields.h),
+ * build, and copy build/manual/CONFIGURATION.md to docs/. Constant data; any thread.
  */
 #include "config_values.h"
 

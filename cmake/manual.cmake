@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-# The manual page and the completions, from what the command says of itself: tools/make_manual.py
-# asks it once it is built. The reference of the interface, from the public headers.
+# The manual page, the completions and the page of settings, from what the command says of itself:
+# tools/make_manual.py asks it once it is built. The reference of the interface, from the public
+# headers.
 find_package(Python3 3.9 COMPONENTS Interpreter)
 set(KVT_MANUAL ${CMAKE_BINARY_DIR}/manual)
 if(Python3_FOUND)
   add_custom_command(
     OUTPUT ${KVT_MANUAL}/kvterrace.1 ${KVT_MANUAL}/kvterrace.bash ${KVT_MANUAL}/_kvterrace
+      ${KVT_MANUAL}/CONFIGURATION.md
     COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tools/make_manual.py
       $<TARGET_FILE:kvterrace_command> ${KVT_MANUAL} ${CMAKE_INSTALL_FULL_DATADIR}/kvterrace
     DEPENDS kvterrace_command ${CMAKE_SOURCE_DIR}/tools/make_manual.py
-    COMMENT "Writing the manual page and the completions")
+      ${CMAKE_SOURCE_DIR}/docs/CONFIGURATION.md
+    COMMENT "Writing the manual page, the completions and the page of settings")
   add_custom_command(OUTPUT ${KVT_MANUAL}/API.md
     COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tools/make_api.py
       ${CMAKE_SOURCE_DIR}/include/kvterrace ${KVT_MANUAL}/API.md

@@ -21,18 +21,10 @@ kvt_script_test(install/bootstrap install ${CMAKE_SOURCE_DIR}/tests/install/chec
   ${CMAKE_SOURCE_DIR}/tools/bootstrap.sh)
 kvt_script_test(install/package install ${CMAKE_SOURCE_DIR}/tests/install/check_package.sh
   ${CMAKE_BINARY_DIR} ${CMAKE_C_COMPILER} ${KVT_CXX} "${KVT_SANITIZE}")
-kvt_script_test(unit/test_tools_command "unit;tools" ${Python3_EXECUTABLE}
-  ${CMAKE_SOURCE_DIR}/tests/unit/test_tools_command.py $<TARGET_FILE:kvterrace_command>)
-kvt_script_test(unit/test_tools_report "unit;tools" ${Python3_EXECUTABLE}
-  ${CMAKE_SOURCE_DIR}/tests/unit/test_tools_report.py $<TARGET_FILE:kvterrace_command>)
-kvt_script_test(unit/test_tools_profile "unit;tools" ${Python3_EXECUTABLE}
-  ${CMAKE_SOURCE_DIR}/tests/unit/test_tools_profile.py $<TARGET_FILE:kvterrace_command>)
-kvt_script_test(unit/test_tools_live "unit;tools" ${Python3_EXECUTABLE}
-  ${CMAKE_SOURCE_DIR}/tests/unit/test_tools_live.py $<TARGET_FILE:kvterrace_command>)
-kvt_script_test(unit/test_tools_profile_manage "unit;tools" ${Python3_EXECUTABLE}
-  ${CMAKE_SOURCE_DIR}/tests/unit/test_tools_profile_manage.py $<TARGET_FILE:kvterrace_command>)
-kvt_script_test(unit/test_tools_files "unit;tools" ${Python3_EXECUTABLE}
-  ${CMAKE_SOURCE_DIR}/tests/unit/test_tools_files.py $<TARGET_FILE:kvterrace_command>)
+foreach(part command files live manners profile profile_manage report wrong)
+  kvt_script_test(unit/test_tools_${part} "unit;tools" ${Python3_EXECUTABLE}
+    ${CMAKE_SOURCE_DIR}/tests/unit/test_tools_${part}.py $<TARGET_FILE:kvterrace_command>)
+endforeach()
 kvt_script_test(unit/test_reference_texts "unit;estimator" ${Python3_EXECUTABLE}
   ${CMAKE_SOURCE_DIR}/tests/unit/test_reference_texts.py)
 kvt_script_test(unit/test_reference_training "unit;estimator" ${Python3_EXECUTABLE}

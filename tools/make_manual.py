@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the manual page and the completions for bash and zsh from the command's own tables.
+"""Writes the manual page, the completions for bash and zsh, and the page of settings from the
+command's own tables.
 
     tools/make_manual.py COMMAND FOLDER [DATA-FOLDER]
 
 Everything comes from `COMMAND --help --json` and `COMMAND settings --json`, so that page,
-completion and program cannot differ. Only the standard library is used.
+completion and program cannot differ. CONFIGURATION.md is docs/CONFIGURATION.md with its tables of
+settings written anew: after a change of the settings, copy it there. Only the standard library is
+used.
 """
 
 import json
@@ -178,13 +181,45 @@ def make_zsh(pages, settings, policies):
     return "\n".join(out) + "\n"
 
 
+# ---- the page of settings ----
+
+SETTINGS_PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "docs",
+                             "CONFIGURATION.md")
+
+
+def settings_table(settings):
+    rows = ["| setting | kind | default | meaning |", "|---|---|---|---|"]
+    for row in settings:
+        kind = row["choices"].replace("|", ", ") if row["choices"] else row["kind"]
+        default = f"`{row['default']}`" if row["default"] else "-"
+        rows.append(f"| `{row['name']}` | {kind} | {default} | {row['text']} |")
+    return "\n".join(rows)
+
+
+def make_settings(page, settings):
+    """The page with the table below each heading `## [SECTION]` written anew."""
+    sections = {}
+    for row in settings:
+        sections.setdefault(row["name"].rpartition(".")[0].replace("*", "NAME"), []).append(row)
+    for section, rows in sections.items():
+        page, count = re.subn(
+            rf"(?m)(^## \[{re.escape(section)}\]\n\n)(?:\|.*\n)*",
+            lambda match, rows=rows: match.group(1) + settings_table(rows) + "\n", page)
+        if count != 1:
+            sys.exit(f"docs/CONFIGURATION.md: {count} headings \"## [{section}]\" instead of one")
+    return page
+
+
 def main(command, folder, data_folder="share/kvterrace"):
     table, settings = ask(command, "--help"), ask(command, "settings")["settings"]
     pages = table["commands"]
     names = [row["name"] for row in settings if "*" not in row["name"]]
     policies = next(row["choices"] for row in settings if row["name"] == "store.policy").split("|")
     os.makedirs(folder, exist_ok=True)
-    for name, text in (("kvterrace.1", make_manual(table, data_folder)),
+    with open(SETTINGS_PAGE, encoding="utf-8") as file:
+        page = make_settings(file.read(), settings)
+    for name, text in (("CONFIGURATION.md", page),
+                       ("kvterrace.1", make_manual(table, data_folder)),
                        ("kvterrace.bash", make_bash(pages, names, policies)),
                        ("_kvterrace", make_zsh(pages, names, policies))):
         with open(os.path.join(folder, name), "w", encoding="utf-8") as file:

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_store_config.c - settings: values by kind, files, overrides, use tracking, documentation.
+ * test_store_config.c - settings: values by kind, files, overrides, use tracking.
  */
 #include "base/config_values.h"
 
@@ -208,41 +208,6 @@ static void test_every_setting(void **state)
     assert_true(count > 50);
 }
 
-static void test_documentation(void **state)
-{
-    (void)state;
-    const char *source = getenv("KVT_SOURCE_DIR");
-    if (!source) skip();
-    char path[4096];
-    (void)snprintf(path, sizeof path, "%s/docs/CONFIGURATION.md", source);
-    FILE *file = fopen(path, "re");
-    assert_non_null(file);
-    static char text[1 << 18];
-    size_t bytes = fread(text, 1, sizeof text - 1, file);
-    assert_int_equal(fclose(file), 0);
-    assert_true(bytes > 0 && bytes < sizeof text - 1);
-    const kvt_setting *setting;
-    size_t settings = 0;
-    for (; (setting = kvt_setting_at(settings)) != NULL; settings++) {
-        char row[1024];
-        (void)snprintf(row, sizeof row, "\n| `%s` | ", setting->name);
-        char *line = strstr(text, row);
-        if (!line) fail_msg("docs/CONFIGURATION.md lacks %s", setting->name);
-        line++;
-        (void)snprintf(row, sizeof row, " | %s%s%s | ", setting->standard ? "`" : "",
-                       setting->standard ? setting->standard : "-", setting->standard ? "`" : "");
-        char *end = line + strcspn(line, "\n");
-        *end = '\0';
-        if (!strstr(line, row)) fail_msg("docs/CONFIGURATION.md: default of %s", setting->name);
-        if (!strstr(line, setting->text)) fail_msg("docs/CONFIGURATION.md: %s", setting->name);
-        *end = '\n';
-    }
-    size_t rows = 0;
-    for (const char *at = text; (at = strstr(at, "\n| `")) != NULL; at++)
-        if (strncmp(at, "\n| `--", 6) != 0) rows++; /* else a command's option */
-    assert_int_equal(rows, settings);
-}
-
 static void test_defaults(void **state)
 {
     (void)state;
@@ -430,10 +395,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sizes),         cmocka_unit_test(test_times),
         cmocka_unit_test(test_counts),        cmocka_unit_test(test_suggestions),
-        cmocka_unit_test(test_every_setting), cmocka_unit_test(test_documentation),
-        cmocka_unit_test(test_defaults),      cmocka_unit_test(test_file),
-        cmocka_unit_test(test_bad_files),     cmocka_unit_test(test_odd_files),
-        cmocka_unit_test(test_random_files),  cmocka_unit_test(test_overrides),
+        cmocka_unit_test(test_every_setting), cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_file),          cmocka_unit_test(test_bad_files),
+        cmocka_unit_test(test_odd_files),     cmocka_unit_test(test_random_files),
+        cmocka_unit_test(test_overrides),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -64,6 +64,19 @@ class MannersTest(CommandCase):
                                 if row["name"].startswith(("tier.dram.", "workload."))])
         self.assertIn("tier.dram.capacity", self.run_command("settings", "tier").stdout)
 
+    def test_page_of_settings(self):
+        """docs/CONFIGURATION.md is what tools/make_manual.py writes."""
+        source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+        subprocess.run([sys.executable, os.path.join(source, "tools", "make_manual.py"), COMMAND,
+                        self.folder], check=True)
+        with open(os.path.join(source, "docs", "CONFIGURATION.md"), encoding="utf-8") as file:
+            committed = file.read()
+        with open(self.path("CONFIGURATION.md"), encoding="utf-8") as file:
+            self.assertEqual(file.read(), committed,
+                             "copy build/manual/CONFIGURATION.md to docs/")
+        for row in self.run_json("settings")["settings"]:
+            self.assertIn(f"| `{row['name']}` |", committed)
+
     def test_forms_of_options(self):
         base = ["replay", *WORKLOAD, "--policy", "lru"]
         hashes = {self.run_json(*base, *words)["results"][0]["plan_hash"] for words in (
