@@ -10,7 +10,6 @@
 #include "profile_document.h"
 
 #include "lab/inspect/inspect.h"
-#include "lab/inspect/verify.h"
 
 #include <stdlib.h>
 #include <string.h>

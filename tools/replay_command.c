@@ -12,7 +12,7 @@
 
 #include "base/config_values.h"
 #include "estimator/model/whole_file.h"
-#include "lab/replay/live_profile.h"
+#include "lab/replay/live.h"
 #include "lab/replay/replay.h"
 
 #include <stdlib.h>

@@ -14,7 +14,7 @@
 #include "bench_parts.h"
 
 #include "base/clock.h"
-#include "lab/replay/live_content.h"
+#include "lab/replay/live.h"
 #include "lab/replay/random.h"
 
 #include <math.h>

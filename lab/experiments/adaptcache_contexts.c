@@ -9,8 +9,8 @@
  */
 #include "adaptcache_experiment.h"
 
-#include "lab/replay/line_reader.h"
 #include "lab/replay/random.h"
+#include "lab/replay/trace_read.h"
 
 #include <jansson.h>
 #include <math.h>

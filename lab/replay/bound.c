@@ -5,7 +5,7 @@
  */
 #include "bound.h"
 
-#include "block_offer.h"
+#include "live.h"
 
 #include "codecs/record.h"
 #include "policy/knapsack.h"
@@ -286,4 +286,103 @@ double bound_ideal(const bound_instance *instance)
     price_pass pass = {0};
     bound_ask(instance, nothing, 1, &pass);
     return pass.value;
+}
+
+/* ---- the offline optimum for blocks of one size ---- */
+
+/*
+ * A heap by next use holds the resident blocks. A hit inserts the block again with its new next
+ * use; the old item is stale and skipped when it comes up, so a hit costs one insertion and no
+ * search.
+ */
+
+#define NEVER UINT64_MAX
+
+typedef struct future {
+    uint64_t next; /* reference that uses the block next */
+    uint32_t block;
+} future;
+
+typedef struct futures { /* a binary heap, the farthest first */
+    future *items;
+    uint64_t count;
+} futures;
+
+static void futures_add(futures *queue, future added)
+{
+    uint64_t at = queue->count++;
+    while (at > 0 && queue->items[(at - 1) / 2].next < added.next) {
+        queue->items[at] = queue->items[(at - 1) / 2];
+        at = (at - 1) / 2;
+    }
+    queue->items[at] = added;
+}
+
+static future futures_take(futures *queue)
+{
+    future first = queue->items[0];
+    future last = queue->items[--queue->count];
+    uint64_t at = 0;
+    for (;;) {
+        uint64_t child = 2 * at + 1;
+        if (child >= queue->count) break;
+        if (child + 1 < queue->count && queue->items[child + 1].next > queue->items[child].next) {
+            child++;
+        }
+        if (queue->items[child].next <= last.next) break;
+        queue->items[at] = queue->items[child];
+        at = child;
+    }
+    if (queue->count > 0) queue->items[at] = last;
+    return first;
+}
+
+/* next_use[i]: the reference after i to the same block. */
+static void belady_look_ahead(const replay_workload *workload, uint64_t *next_use, uint64_t *seen)
+{
+    memset(seen, 0xFF, workload->distinct_blocks * sizeof *seen);
+    for (uint64_t i = workload->block_refs; i-- > 0;) {
+        uint32_t block = workload->blocks[i];
+        next_use[i] = seen[block];
+        seen[block] = i;
+    }
+}
+
+double replay_belady(const replay_workload *workload, uint64_t blocks)
+{
+    uint64_t refs = workload->block_refs;
+    uint64_t *next_use = malloc((refs + 1) * sizeof *next_use);
+    uint64_t *resident = malloc((workload->distinct_blocks + 1) * sizeof *resident);
+    futures queue = {malloc((refs + 1) * sizeof *queue.items), 0};
+    double ratio = -1.0;
+    if (next_use == NULL || resident == NULL || queue.items == NULL) goto out;
+    belady_look_ahead(workload, next_use, resident);
+    /* From here on: the next use by which a resident block is filed, 0 for others. */
+    memset(resident, 0, workload->distinct_blocks * sizeof *resident);
+    uint64_t hits = 0, held = 0;
+    for (uint64_t i = 0; i < refs; i++) {
+        uint32_t block = workload->blocks[i];
+        bool hit = resident[block] != 0;
+        hits += hit;
+        if (next_use[i] == NEVER) {
+            held -= hit;
+            resident[block] = 0;
+            continue;
+        }
+        resident[block] = next_use[i];
+        futures_add(&queue, (future){next_use[i], block});
+        held += !hit;
+        while (held > blocks) {
+            future farthest = futures_take(&queue);
+            if (resident[farthest.block] != farthest.next) continue;
+            resident[farthest.block] = 0;
+            held--;
+        }
+    }
+    ratio = refs > 0 ? (double)hits / (double)refs : 0.0;
+out:
+    free(next_use);
+    free(resident);
+    free(queue.items);
+    return ratio;
 }

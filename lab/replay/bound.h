@@ -15,6 +15,7 @@
 #define REPLAY_BOUND_H
 
 #include "replay.h"
+#include "workload.h"
 
 #define BOUND_LEVELS (KVT_TIER_COUNT - 1) /* tiers that hold bytes */
 #define BOUND_NONE   UINT32_MAX
@@ -85,5 +86,17 @@ double bound_solve(const bound_instance *instance, double tolerance,
 
 /* The dual at price 0: every stay in its best form. */
 double bound_ideal(const bound_instance *instance);
+
+/* ---- the offline optimum for blocks of one size ---- */
+
+/*
+ * Belady's MIN evicts the block whose next use is the farthest. It bounds hit ratios and is no
+ * policy.
+ */
+
+/* Share of the workload's block references that hit in a cache of `blocks` blocks that knows the
+ * future (Belady's MIN; a block that is not used again is never kept in favour of one that is).
+ * Below 0 without memory. */
+double replay_belady(const replay_workload *workload, uint64_t blocks);
 
 #endif

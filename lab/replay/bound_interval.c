@@ -11,10 +11,9 @@
  * keeps the sum a bound for every policy however late its services begin. One thread.
  */
 #include "base/clock.h"
-#include "belady.h"
 #include "bound.h"
 
-#include "block_offer.h"
+#include "live.h"
 #include "results.h"
 
 #include <assert.h>

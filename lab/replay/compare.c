@@ -12,8 +12,8 @@
  *
  * The caller's thread, and those of compare_pool.c.
  */
+#include "compare.h"
 #include "base/clock.h"
-#include "compare_state.h"
 
 #include <math.h>
 #include <stdlib.h>

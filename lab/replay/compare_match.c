@@ -5,7 +5,7 @@
  *
  * Matching uses the tuning seeds alone, judging the others alone.
  */
-#include "compare_state.h"
+#include "compare.h"
 #include "random.h"
 
 #include <stdlib.h>

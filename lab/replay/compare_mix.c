@@ -17,7 +17,7 @@
  *
  * The best of a level is the mix with the least mean TTFT whose mean quality reaches it.
  */
-#include "compare_state.h"
+#include "compare.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -7,7 +7,7 @@
  * lock.
  */
 #include "base/clock.h"
-#include "compare_state.h"
+#include "compare.h"
 #include "results.h"
 
 #include <pthread.h>

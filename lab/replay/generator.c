@@ -16,7 +16,7 @@
  * printed nanosecond. One thread.
  */
 #include "random.h"
-#include "workload_build.h"
+#include "workload.h"
 
 #include <math.h>
 #include <stdio.h>

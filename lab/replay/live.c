@@ -9,10 +9,8 @@
  * Lock order: run.lock guards the collector, the sums and the next request; log.lock guards the
  * plan log. Neither is held while the store is called.
  */
+#include "live.h"
 #include "base/clock.h"
-#include "live_content.h"
-#include "live_devices.h"
-#include "live_profile.h"
 #include "results.h"
 #include "store/options.h"
 

@@ -11,7 +11,7 @@
  * One thread.
  */
 #include "random.h"
-#include "workload_build.h"
+#include "workload.h"
 
 #include <assert.h>
 #include <stdlib.h>

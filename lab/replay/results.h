@@ -64,4 +64,29 @@ void results_finish(results_collector *collector, uint32_t servers);
 /* Median and 99th percentile of samples, which are sorted in place; 0 without samples. */
 void results_percentiles(uint64_t *samples, size_t count, uint64_t *p50_out, uint64_t *p99_out);
 
+/* ---- numbers as people read them; any thread ---- */
+
+#define RESULTS_TEXT_BYTES 24u
+
+/* "1.23 s", "45.6 ms", "789 us"; "-" when not finite. text holds RESULTS_TEXT_BYTES. */
+const char *results_format_seconds(double seconds, char *text);
+
+/* Notes on a workload that a reader must have: how its arrivals came about, and why no block can
+ * hit. One line each, at most `count` of RESULTS_NOTE_BYTES; returns how many. */
+#define RESULTS_NOTE_BYTES 192u
+size_t results_workload_notes(const replay_workload *workload, char notes[][RESULTS_NOTE_BYTES],
+                              size_t count);
+
+/* Whether there are requests enough for a 99th percentile: below, it is one or two of them. */
+#define RESULTS_P99_REQUESTS 500u
+bool results_has_p99(const replay_report *report);
+
+/* "12.3 GB", decimal prefixes; "0" for none. */
+const char *results_format_bytes(double bytes, char *text);
+
+/* ---- what the engine learned of reuse; any thread ---- */
+
+/* One line for each run that learned, and one for each explained block. */
+void results_reuse_text(const replay_report *report, FILE *file);
+
 #endif

@@ -8,7 +8,6 @@
  */
 #include "replay.h"
 #include "results.h"
-#include "results_reuse.h"
 #include "store/options.h"
 
 #include <jansson.h>
@@ -21,6 +20,11 @@ static const char *const json_tier_keys[KVT_TIER_COUNT] = {"total", "hbm", "dram
 static void json_put(json_t *object, const char *key, json_t *value, bool *sound)
 {
     if (json_object_set_new(object, key, value) != 0) *sound = false;
+}
+
+static void json_add(json_t *array, json_t *value, bool *sound)
+{
+    if (json_array_append_new(array, value) != 0) *sound = false;
 }
 
 static json_t *json_seconds(double value)
@@ -69,7 +73,7 @@ static void json_put_times(json_t *object, const replay_result *result, bool *so
     json_put(object, "span_s", json_seconds(result->span_s), sound);
     json_t *cdf = json_array();
     for (uint32_t i = 0; i < REPLAY_CDF_POINTS; i++) {
-        if (json_array_append_new(cdf, json_seconds(times->ttft_cdf[i])) != 0) *sound = false;
+        json_add(cdf, json_seconds(times->ttft_cdf[i]), sound);
     }
     json_put(object, "ttft_s_percentiles", cdf, sound);
 }
@@ -213,6 +217,55 @@ static void json_put_live(json_t *object, const replay_result *result, bool *sou
     json_put(object, "curves_reopened", json_count(result->reopened), sound);
 }
 
+static const char *const reuse_keys[KVT_REUSE_KINDS] = {"count", "last", "again"};
+
+static json_t *json_numbers(const double numbers[KVT_REUSE_HALF_LIVES], bool *sound)
+{
+    json_t *list = json_array();
+    for (int k = 0; k < KVT_REUSE_HALF_LIVES; k++)
+        json_add(list, json_real(numbers[k]), sound);
+    return list;
+}
+
+/* {"uses", "half_life_s": [6], "count": [6], "last": [6], "again": [6]}; null when the policy has
+ * learned nothing. */
+static json_t *json_learned(const kvt_reuse_weights *reuse, bool *sound)
+{
+    if (reuse->uses == 0) return json_null();
+    json_t *object = json_object();
+    json_put(object, "uses", json_integer((json_int_t)reuse->uses), sound);
+    json_put(object, "half_life_s", json_numbers(reuse->half_life_seconds, sound), sound);
+    for (int kind = 0; kind < KVT_REUSE_KINDS; kind++)
+        json_put(object, reuse_keys[kind], json_numbers(reuse->weight[kind], sound), sound);
+    return object;
+}
+
+static json_t *json_explained(const replay_explained *row)
+{
+    const kvt_explanation *why = &row->why;
+    char variant[64];
+    kvt_variant_format(why->options[why->current].option.variant, variant, sizeof variant);
+    json_t *expert = json_null();
+    if (why->reuse_expert != NULL) {
+        expert = json_pack("{s:s, s:s, s:f, s:f, s:f}", "kind", reuse_keys[why->reuse_kind], "says",
+                           why->reuse_expert, "half_life_s", why->reuse_half_life_seconds, "weight",
+                           why->reuse_weight, "share_of_rate", why->reuse_share);
+    }
+    return json_pack("{s:I, s:s, s:s, s:f, s:f, s:s, s:o}", "block", (json_int_t)row->block, "tier",
+                     kvt_tier_name(row->tier), "variant", variant, "uses_per_s",
+                     why->accesses_per_s, "last_use_s_ago", why->last_access_age_seconds, "reason",
+                     why->reason != NULL ? why->reason : "", "reuse_expert", expert);
+}
+
+/* A row for each explained block of a result. */
+static json_t *json_explained_rows(const replay_result *result, bool *sound)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < result->explained_count; i++)
+        json_add(list, json_explained(&result->explained[i]), sound);
+    return list;
+}
+
 static json_t *json_result(const replay_result *result, bool *sound)
 {
     json_t *object = json_object();
@@ -221,9 +274,9 @@ static json_t *json_result(const replay_result *result, bool *sound)
     json_put_times(object, result, sound);
     json_put_traffic(object, result, sound);
     json_put_work(object, result, sound);
-    json_put(object, "reuse", results_reuse_json(&result->reuse), sound);
+    json_put(object, "reuse", json_learned(&result->reuse, sound), sound);
     if (result->explained_count > 0)
-        json_put(object, "explained", results_explained_json(result), sound);
+        json_put(object, "explained", json_explained_rows(result, sound), sound);
     if (strcmp(result->mode, "live") == 0)
         json_put_live(object, result, sound);
     else
@@ -254,7 +307,7 @@ static json_t *json_store_tiers(const kvt_store_options *store, bool *sound)
                                     "read_cap_bytes_per_s", (json_int_t)device->read_bytes_per_s,
                                     "write_cap_bytes_per_s", (json_int_t)device->write_bytes_per_s,
                                     "added_latency_s", (double)device->latency_ns * 1e-9);
-            if (json_array_append_new(devices, one) != 0) *sound = false;
+            json_add(devices, one, sound);
         }
         json_put(object, "capacity_bytes", json_count(row->capacity_bytes), sound);
         json_put(object, "unit_bytes", json_count(row->unit_bytes), sound);
@@ -291,7 +344,7 @@ static json_t *json_variants(const replay_options *options, bool *sound)
         json_put(object, "name", json_variant(curve->variant), sound);
         json_put(object, "stored_share", json_seconds(curve->stored_share), sound);
         json_put(object, "decode_bytes_per_s", json_seconds(curve->decode_bytes_per_s), sound);
-        if (json_array_append_new(list, object) != 0) *sound = false;
+        json_add(list, object, sound);
     }
     return list;
 }
@@ -358,7 +411,7 @@ static json_t *json_reuse(const replay_workload *workload, bool *sound)
         json_put(one, "log_likelihood_constant_rate",
                  json_seconds(found->log_likelihood_exponential), sound);
         json_put(one, "prior_uses", json_seconds(found->prior_uses), sound);
-        if (json_array_append_new(list, one) != 0) *sound = false;
+        json_add(list, one, sound);
     }
     return list;
 }

@@ -2,11 +2,8 @@
 /*
  * results_text.c - the table that a person reads. One thread.
  */
-#include "results_text.h"
-
 #include "replay.h"
 #include "results.h"
-#include "results_reuse.h"
 
 #include <math.h>
 #include <string.h>
@@ -260,4 +257,139 @@ kvt_status replay_print_text(const replay_report *report, FILE *file)
     }
     if (report->options->note[0] != '\0') fprintf(file, "\n%s\n", report->options->note);
     return fflush(file) == 0 && !ferror(file) ? KVT_OK : KVT_E_IO;
+}
+
+/* ---- how far the policies were from the best ---- */
+
+#define REGRET_COLUMNS 7u
+
+static const char *const regret_heads[REGRET_COLUMNS] = {
+    "saved", "bound", "bound, moved", "solver", "counters", "foresight", "online"};
+
+double results_regret_online(const replay_result *result)
+{
+    return result->bound.known ? result->bound.interval_s - result->saved_s : NAN;
+}
+
+/* Prints "-" for a figure that is not known. */
+static void regret_row(const replay_result *result, double row[REGRET_COLUMNS])
+{
+    row[0] = result->saved_s;
+    row[1] = result->bound.interval_s;
+    row[2] = result->bound.moving_s;
+    row[3] = result->regret_solver_s;
+    row[4] = result->regret_counters_s;
+    row[5] = result->regret_foresight_s;
+    row[6] = results_regret_online(result);
+    for (size_t j = 0; j < REGRET_COLUMNS; j++)
+        if (fabs(row[j]) < 1e-9) row[j] = 0.0; /* rounding */
+}
+
+static size_t regret_count(const replay_report *report)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < report->result_count; i++)
+        count += report->results[i].bound.known;
+    return count;
+}
+
+/* The figures that all runs of a workload share. */
+static void regret_lead(const replay_bound *bound, char *text, size_t size)
+{
+    char all[RESULTS_TEXT_BYTES], ideal[RESULTS_TEXT_BYTES], spent[RESULTS_TEXT_BYTES];
+    snprintf(text, size,
+             "computing everything takes %s a request; a store without limits saves %s of it; "
+             "Belady's hits with the fixed policies' form: %.1f %% of the blocks; bound of %llu "
+             "intervals found in %s",
+             results_format_seconds(bound->recompute_s, all),
+             results_format_seconds(bound->ideal_s, ideal), bound->belady_block_ratio * 100.0,
+             (unsigned long long)bound->intervals, results_format_seconds(bound->seconds, spent));
+}
+
+static const char regret_note[] =
+    "seconds a request; saved: prefill not computed, less loads, less alpha * loss. bound: what no "
+    "policy can pass; moved: not even one that improves forms ahead of their use. Regrets, "
+    "by what they bound: solver, the dual against the best placement found, at the engine's rates "
+    "and over all that it knows (policies that count uses); counters, that dual against the "
+    "engine's state; foresight, the placement against the best for the uses that came; online, "
+    "bound less saved";
+
+void results_regrets_text(const replay_report *report, FILE *file)
+{
+    char text[RESULTS_TEXT_BYTES], lead[512];
+    if (regret_count(report) == 0) return;
+    fprintf(file, "\n%-12s %5s", "policy", "seed");
+    for (size_t j = 0; j < REGRET_COLUMNS; j++)
+        fprintf(file, " %12s", regret_heads[j]);
+    fprintf(file, "\n");
+    for (size_t i = 0; i < report->result_count; i++) {
+        const replay_result *result = &report->results[i];
+        double row[REGRET_COLUMNS];
+        if (!result->bound.known) continue;
+        regret_row(result, row);
+        fprintf(file, "%-12s %5llu", result->policy, (unsigned long long)result->seed);
+        for (size_t j = 0; j < REGRET_COLUMNS; j++)
+            fprintf(file, " %12s", results_format_seconds(row[j], text));
+        fprintf(file, "\n");
+    }
+    regret_lead(&report->results[0].bound, lead, sizeof lead);
+    fprintf(file, "%s\n%s\n", lead, regret_note);
+}
+
+/* ---- what the engine learned of reuse, and why single blocks are where they are ---- */
+
+static const char *const reuse_words[KVT_REUSE_KINDS] = {"how uses add up", "the last use alone",
+                                                         "having been used again"};
+
+/* The expert with the largest weight. */
+static void reuse_text_weights(const replay_result *result, FILE *file)
+{
+    const kvt_reuse_weights *reuse = &result->reuse;
+    char half_life[RESULTS_TEXT_BYTES];
+    int best_kind = 0, best = 0;
+    for (int kind = 0; kind < KVT_REUSE_KINDS; kind++) {
+        for (int k = 0; k < KVT_REUSE_HALF_LIVES; k++) {
+            if (reuse->weight[kind][k] <= reuse->weight[best_kind][best]) continue;
+            best_kind = kind;
+            best = k;
+        }
+    }
+    fprintf(file,
+            "\nreuse learned by %s, seed %llu, from %llu uses: %s has the largest weight, %.2f "
+            "with a half-life of %s\n",
+            result->policy, (unsigned long long)result->seed, (unsigned long long)reuse->uses,
+            reuse_words[best_kind], reuse->weight[best_kind][best],
+            results_format_seconds(reuse->half_life_seconds[best], half_life));
+}
+
+static void reuse_text_explained(const replay_explained *row, FILE *file)
+{
+    const kvt_explanation *why = &row->why;
+    char variant[64], age[RESULTS_TEXT_BYTES], half_life[RESULTS_TEXT_BYTES];
+    kvt_variant_format(why->options[why->current].option.variant, variant, sizeof variant);
+    fprintf(file, "block %u: %s in %s, used %s ago", row->block, variant, kvt_tier_name(row->tier),
+            results_format_seconds(why->last_access_age_seconds, age));
+    if (why->accesses_per_s > 0.0) fprintf(file, ", %.2g uses/s expected", why->accesses_per_s);
+    if (why->reuse_expert != NULL) {
+        fprintf(file, "; reuse expert: %s, half-life %s, weight %.2f, %.0f %% of the rate",
+                why->reuse_expert, results_format_seconds(why->reuse_half_life_seconds, half_life),
+                why->reuse_weight, why->reuse_share * 100.0);
+    }
+    fprintf(file, ". %s\n", why->reason != NULL ? why->reason : "");
+}
+
+void results_reuse_text(const replay_report *report, FILE *file)
+{
+    for (size_t i = 0; i < report->result_count; i++) {
+        const replay_result *result = &report->results[i];
+        if (result->reuse.uses > 0) reuse_text_weights(result, file);
+        if (result->explained_count > 0)
+            fprintf(
+                file,
+                "stored blocks with the highest rates, or used last where %s predicts none, seed "
+                "%llu:\n",
+                result->policy, (unsigned long long)result->seed);
+        for (uint32_t row = 0; row < result->explained_count; row++)
+            reuse_text_explained(&result->explained[row], file);
+    }
 }

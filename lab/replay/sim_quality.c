@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sim_quality.c - what the simulator knows of losses: how sensitive each block is, how much of that
- * the policy knows, what forms that were coded anew have lost, and what a request loses. One
- * thread.
+ * sim_quality.c - the losses that the simulator knows: the sensitivity of each block, the part
+ * of it that the policy knows, the loss of variants that were coded from lossy ones, the loss of a
+ * request; and blends, which choose variants by entry. One thread.
  *
- *     true factor   s = exp(sigma z - sigma^2 / 2)                     z standard normal, mean of s
- * 1 known factor  exp(sigma r y - (sigma r)^2 / 2)                   y has correlation r with z
+ *     true factor    s = exp(sigma z - sigma^2 / 2)      z standard normal; the mean of s is 1
+ *     known factor   exp(sigma r y - (sigma r)^2 / 2)    y has correlation r with z
  *
- * r is the measured repeatability: what one half of a continuation tells of the other
+ * r is the measured repeatability: how well one half of a continuation predicts the other half
  * (docs/BENCHMARKS.md, "Spread of sensitivity between entries"). The policy never sees z.
  *
- * A lossy form coded from another lossy one loses what both lose, the sum over the chain since the
- * exact bytes; planes dropped and steps derived lose what their own form does. Measured on the
- * trial's models (Re-quantising), against the coarser form alone: kivi 8 > 4 > 2 within 1.5 %,
- * entropy steps .25 > .5 > 1 from 8 % less to 23 % more; the sum says 2 % and 10 to 15 % more.
+ * A lossy variant that is coded from another lossy one loses the sum over the chain since the exact
+ * bytes. An entry whose planes are dropped, or whose step is derived, loses what its new variant
+ * does. The sum was compared with measurements on the trial's models (re-quantising), relative to
+ * the coarser variant alone: kivi 8 > 4 > 2 lost within 1.5 % of it, where the sum says 2 % more;
+ * entropy steps .25 > .5 > 1 lost from 8 % less to 23 % more, where the sum says 10 to 15 % more.
  */
 #include "random.h"
 #include "sim_state.h"
@@ -113,4 +114,81 @@ void sim_quality_move(sim_state *sim, const kvt_move *move)
     if (same || made) return;
     /* A variant that loses less than the one before was made from exact bytes at hand. */
     *carried = to->loss < from->loss ? 0.0f : *carried + (float)from->loss;
+}
+
+/* ---- blends ---- */
+
+/*
+ * In a blend each tier offers an entry one of two variants, chosen by a hash of the entry. A mask
+ * has a bit per tier, set where the entry gets the tier's second variant; each mask is a ladder of
+ * its own in the policy. The policy's option i of a mask is our option blend_option[mask][i].
+ */
+
+#define BLEND_STREAM UINT64_C(0x626c656e64)
+
+uint32_t sim_blend_mask(const sim_state *sim, uint32_t block)
+{
+    const replay_blend *blend = &sim->options->blend;
+    uint64_t hash = replay_mix(sim->options->seed ^ replay_mix(block ^ (BLEND_STREAM << 20)));
+    double drawn = (double)(hash >> 11) * 0x1p-53;
+    uint32_t mask = 0;
+    for (uint32_t tier = 1; tier < KVT_TIER_COUNT; tier++)
+        if (drawn < blend->share[tier]) mask |= 1u << (tier - 1);
+    return mask;
+}
+
+/* Our indexes of what a mask offers, NONE first; returns how many. */
+static uint32_t blend_find(const sim_state *sim, uint32_t mask, uint8_t found[KVT_TIER_COUNT])
+{
+    const replay_blend *blend = &sim->options->blend;
+    uint32_t variants = sim->options->model.variant_count, count = 1, present = 0;
+    found[0] = KVT_OPTION_NONE;
+    for (uint32_t tier = 1; tier < KVT_TIER_COUNT; tier++) {
+        if (!sim->options->model.present[tier]) continue;
+        uint32_t rung = blend->rung[tier][mask >> (tier - 1) & 1];
+        found[count++] = (uint8_t)(1 + present++ * variants + rung);
+    }
+    return count;
+}
+
+/* The bits of a set of our options as those of the found ones. */
+static uint32_t blend_bits(uint32_t bits, const uint8_t *found, uint32_t count)
+{
+    uint32_t out = 0;
+    for (uint32_t i = 1; i < count; i++)
+        if ((bits >> found[i] & 1) != 0) out |= 1u << i;
+    return out;
+}
+
+uint32_t sim_blend_options(const sim_state *sim, uint32_t mask, const kvt_option *all,
+                           kvt_option out[KVT_TIER_COUNT])
+{
+    uint8_t found[KVT_TIER_COUNT];
+    uint32_t count = blend_find(sim, mask, found);
+    for (uint32_t i = 0; i < count; i++) {
+        out[i] = all[found[i]];
+        out[i].made_from = blend_bits(all[found[i]].made_from, found, count);
+        out[i].kept_from = blend_bits(all[found[i]].kept_from, found, count);
+    }
+    return count;
+}
+
+kvt_status sim_blend_open(sim_state *sim)
+{
+    for (uint32_t mask = 0; mask < SIM_BLEND_MASKS; mask++) {
+        kvt_option options[KVT_TIER_COUNT];
+        (void)blend_find(sim, mask, sim->blend_option[mask]);
+        uint32_t count = sim_blend_options(sim, mask, sim->whole, options);
+        kvt_status status =
+            kvt_policy_ladder_add(sim->policy, options, count, &sim->blend_ladder[mask]);
+        if (status != KVT_OK) return status;
+    }
+    return KVT_OK;
+}
+
+uint8_t sim_option_of(const sim_state *sim, uint32_t block)
+{
+    uint8_t option = kvt_policy_option(sim->policy, sim_handle(block));
+    if (option == KVT_OPTION_NONE || !sim->options->blend.set) return option;
+    return sim->blend_option[sim_blend_mask(sim, block)][option];
 }

@@ -7,7 +7,7 @@
  *     loaded    [b0 b1 b2]                     the head that makes the first token earliest
  *     prefill             [b3 b4 b5 ...]       at least one token is always computed
  */
-#include "block_offer.h"
+#include "live.h"
 #include "sim_state.h"
 
 #include <assert.h>

@@ -143,7 +143,7 @@ void sim_log_move(sim_state *sim, uint64_t now_ns, const kvt_move *move, bool co
  * visit's times. */
 void sim_serve(sim_state *sim, sim_visit *visit);
 
-/* sim_blend.c: which forms a blend gives a block, its ladders, and a block's present option among
+/* Which forms a blend gives a block, its ladders, and a block's present option among
  * ours. */
 uint32_t sim_blend_mask(const sim_state *sim, uint32_t block);
 uint32_t sim_blend_options(const sim_state *sim, uint32_t mask, const kvt_option *all,
@@ -157,7 +157,7 @@ void sim_quality_close(sim_state *sim);
 void sim_quality_sum(const sim_state *sim, sim_visit *visit);
 void sim_quality_move(sim_state *sim, const kvt_move *move); /* a committed one */
 
-/* sim_explain.c: fills the result's explanations, when the options ask for some. */
+/* Fills the result's explanations, when the options ask for some. */
 KVT_NODISCARD kvt_status sim_explain(sim_state *sim);
 
 /* sim_regret.c: what is known before the run, at the start of an epoch, and in the end. */
@@ -166,7 +166,7 @@ void sim_regret_close(sim_state *sim);
 KVT_NODISCARD kvt_status sim_regret_look(sim_state *sim, uint64_t request, uint64_t now_ns);
 void sim_regret_finish(sim_state *sim);
 
-/* sim_oracle.c. Uses of a block within the horizon after a request; what the policy is told of
+/* Uses of a block within the horizon after a request; what the policy is told of
  * them, less those that it is about to count itself; and of all blocks it holds, now and then. */
 KVT_NODISCARD kvt_status sim_oracle_open(sim_state *sim);
 void sim_oracle_close(sim_state *sim);

@@ -9,7 +9,7 @@
  * service began, before any of the request's own admissions. One thread.
  */
 #include "base/clock.h"
-#include "block_offer.h"
+#include "live.h"
 #include "results.h"
 #include "sim_store.h"
 

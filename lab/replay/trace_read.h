@@ -1,29 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * trace_read.h - what the readers of one trace format share; private to them. One thread.
+ * trace_read.h - the lines of a text file, plain or zstd-compressed, with bounds.
+ *
+ * The file is streamed: memory stays at one line and the decoder's window (at most 128 MiB). One
+ * thread per reader.
  */
 #ifndef REPLAY_TRACE_READ_H
 #define REPLAY_TRACE_READ_H
 
-#include "line_reader.h"
-#include "workload_build.h"
+#include <kvterrace/config.h>
 
-typedef struct trace_reader {
-    replay_line_reader *lines;
-    const char *path;
-    const replay_trace_options *options;
-    workload_builder builder;
-    char *message;
-    size_t message_size;
-} trace_reader;
+#define REPLAY_LINE_BYTES_MAX (4u << 20)
 
-/* Writes "path:line: reason" and returns KVT_E_PARSE. */
-KVT_NODISCARD kvt_status trace_fail(trace_reader *reader, const char *reason);
+typedef struct replay_line_reader replay_line_reader;
 
-/* Turns what the builder said into a message; KVT_OK stays. */
-KVT_NODISCARD kvt_status trace_check_build(trace_reader *reader, kvt_status status);
+/* KVT_OK; KVT_E_GONE (no such file); KVT_E_IO; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status replay_lines_open(const char *path, replay_line_reader **reader_out,
+                                           char *message, size_t message_size);
 
-/* Reads every line; the first one is given. KVT_OK or an error with its message. */
-KVT_NODISCARD kvt_status trace_read_jsonl(trace_reader *reader, char *line, size_t bytes);
+/*
+ * The next line without its end ("\n" or "\r\n"), terminated, valid until the next call.
+ * KVT_OK; KVT_END; KVT_E_PARSE (a NUL byte, a line longer than REPLAY_LINE_BYTES_MAX, damaged or
+ * cut zstd data; message: file, line, reason); KVT_E_IO; KVT_E_MEMORY.
+ */
+KVT_NODISCARD kvt_status replay_lines_next(replay_line_reader *reader, char **line_out,
+                                           size_t *bytes_out, char *message, size_t message_size);
+
+/* Number of the line that was returned last, from 1. */
+uint64_t replay_lines_number(const replay_line_reader *reader);
+
+/* NULL is allowed. */
+void replay_lines_close(replay_line_reader *reader);
 
 #endif

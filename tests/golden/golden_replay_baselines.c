@@ -8,7 +8,7 @@
  * ours is defined otherwise the reason stands beside the figure. Needs the trace below the folder
  * that KVT_DATA_DIR names.
  */
-#include "lab/replay/belady.h"
+#include "lab/replay/bound.h"
 #include "lab/replay/workload.h"
 
 #include <kvterrace/policy.h>

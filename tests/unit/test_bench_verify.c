@@ -4,7 +4,6 @@
  * missing, exchanged; and that neither changes a byte.
  */
 #include "lab/inspect/inspect.h"
-#include "lab/inspect/verify.h"
 #include "store_support.h"
 
 #include <fcntl.h>

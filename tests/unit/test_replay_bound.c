@@ -3,7 +3,7 @@
  * test_replay_bound.c - the interval bound against a second computation of the same linear program,
  * against Belady, and against what every policy achieves; the regrets of runs.
  */
-#include "lab/replay/belady.h"
+#include "lab/replay/bound.h"
 #include "lab/replay/replay.h"
 
 #include <setjmp.h>

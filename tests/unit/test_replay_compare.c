@@ -2,8 +2,8 @@
 /*
  * test_replay_compare.c - drawn sessions, pairing, matching, blends, and a whole comparison.
  */
-#include "lab/replay/compare_state.h"
-#include "lab/replay/workload_build.h"
+#include "lab/replay/compare.h"
+#include "lab/replay/workload.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -4,7 +4,7 @@
  * equal the plan log, and the check itself notices a changed byte. No time is judged.
  */
 #include "estimator/profile/profile_internal.h"
-#include "lab/replay/live_content.h"
+#include "lab/replay/live.h"
 #include "lab/replay/replay.h"
 
 #include <kvterrace/codec.h>

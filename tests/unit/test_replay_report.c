@@ -4,7 +4,7 @@
  * people.
  */
 #include "lab/replay/replay.h"
-#include "lab/replay/results_text.h"
+#include "lab/replay/results.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

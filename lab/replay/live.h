@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * live.h - the parts of a live run: its devices, its copy of the profile, the content of its
+ * entries, and a block as an offer. Private to the room.
+ *
+ * Thread rule: devices and profile on one thread, while no store has the devices open; content and
+ * offers are pure.
+ */
+#ifndef REPLAY_LIVE_H
+#define REPLAY_LIVE_H
+
+#include "estimator/predict/offer.h"
+#include "replay.h"
+
+#include <kvterrace/kvterrace.h>
+
+/* The devices of a run, which it leaves as blank as it found them. */
+typedef struct live_devices {
+    const kvt_store_options *store;
+    bool *blank;  /* by device, tier after tier: absent, or zeros where a label goes */
+    bool *absent; /* by device: the run makes its file */
+    uint32_t count;
+} live_devices;
+
+/* Notes which devices are blank. A device that cannot be read is not blank; opening the store says
+ * why. KVT_OK; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status live_devices_note(live_devices *devices, const kvt_store_options *store);
+
+/* Zeroes the labels on the devices that were blank and removes files that were absent: nothing of a
+ * live run is worth keeping, and a label would keep the next run out. Releases what was noted.
+ * KVT_OK, or the first failure with a message. */
+kvt_status live_devices_wipe(live_devices *devices, char *message, size_t message_size);
+
+/* ---- a run's own copy of the profile, in a temporary folder that goes with it ---- */
+
+/* Makes the copy; with path NULL there is none, and nothing is done. KVT_OK; KVT_E_GONE (no such
+ * profile); KVT_E_IO (no folder can be made); what kvt_profile_open and kvt_profile_copy say. */
+KVT_NODISCARD kvt_status live_profile_make(live_profile *copy, const char *path, char *message,
+                                           size_t message_size);
+
+/* Removes what was made, and what SQLite left beside it. */
+void live_profile_remove(live_profile *copy);
+
+/* ---- the bytes, keys and layout of a run's entries ---- */
+
+/*
+ * A block's content follows from the run's seed and the block's id alone, so that any get can be
+ * checked without keeping what was put.
+ */
+
+/* A bf16 layout of `tokens` tokens whose entry has bytes_per_token bytes each, or an opaque one
+ * when that is no multiple of four. */
+kvt_layout live_layout(uint64_t bytes_per_token, uint32_t tokens);
+
+kvt_key live_key(uint64_t seed, uint32_t block);
+
+/* bf16-like values: random sign and mantissa, exponents in a narrow range, so that a lossless codec
+ * has something to win. bytes is a multiple of 2 or the tail is filled byte by byte. */
+void live_fill(uint64_t seed, uint32_t block, void *data, uint64_t bytes);
+
+/* Whether data is exactly what live_fill makes. */
+bool live_matches(uint64_t seed, uint32_t block, const void *data, uint64_t bytes);
+
+/* ---- a block of a workload as an entry that is offered to an engine ---- */
+
+/*
+ * A live run puts blocks of the same layout, so its store offers the same.
+ */
+
+/* A block from first_position on that a request of request_tokens uses. The caller sets handle and
+ * parent. */
+kvt_offer block_offer(const replay_options *options, uint32_t first_position, uint32_t tokens,
+                      uint32_t request_tokens);
+
+/* The options of a block of so many tokens but for the seconds of NONE, which are those of a first
+ * block. As kvt_offer_build. */
+KVT_NODISCARD kvt_status block_options(const replay_options *options, uint32_t tokens,
+                                       kvt_option built[KVT_OPTIONS_MAX], uint32_t *count_out);
+
+#endif
