@@ -29,6 +29,8 @@ kvt_script_test(unit/test_reference_texts "unit;estimator" ${Python3_EXECUTABLE}
   ${CMAKE_SOURCE_DIR}/tests/unit/test_reference_texts.py)
 kvt_script_test(unit/test_reference_training "unit;estimator" ${Python3_EXECUTABLE}
   ${CMAKE_SOURCE_DIR}/tests/unit/test_reference_training.py)
+kvt_script_test(unit/test_bench_store "unit;bench" ${Python3_EXECUTABLE}
+  ${CMAKE_SOURCE_DIR}/tests/unit/test_bench_store.py $<TARGET_FILE:kvterrace_command>)
 kvt_script_test(unit/test_bench_restart "unit;bench" ${Python3_EXECUTABLE}
   ${CMAKE_SOURCE_DIR}/tests/unit/test_bench_restart.py $<TARGET_FILE:kvterrace_command>)
 kvt_script_test(unit/test_bench_interrupt "unit;bench" ${Python3_EXECUTABLE}

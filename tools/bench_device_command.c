@@ -54,6 +54,13 @@ static const command_option bench_restart_options[] = {
     {0},
 };
 
+static const command_option bench_store_options[] = {
+    BENCH_QUICK("160 MiB of each size, 20,000 entries looked up"),
+    COUNT_OPTION(bench_arguments, options.iterations, "entries", 1, 100000000,
+                 "Entries that are looked up (default 1,000,000)"),
+    {0},
+};
+
 static const command_option bench_extent_options[] = {
     BENCH_QUICK("200,000 operations"),
     BENCH_COUNT(100000000, "Operations (default 10,000,000)"),
@@ -241,6 +248,20 @@ const command_spec bench_restart_spec = {
     .options = bench_restart_options,
     .argument_bytes = sizeof(bench_arguments),
     .standard = &(const bench_arguments){.bench = bench_restart_run, .devices = BENCH_OWN},
+    .run = bench_run,
+};
+
+const command_spec bench_store_spec = {
+    .name = "store",
+    .summary = "gets and puts in DRAM beside memcpy",
+    .about = "Gets and puts entries of 32 KiB to 32 MiB in DRAM, one by one, beside memcpy of as "
+             "many bytes that are as cold, in turns; gets on two threads; a lookup among a million "
+             "entries. Says where the time of a get goes.",
+    .details = "Takes 2 GiB of memory. Exits 1 when bytes are wrong.",
+    .example = "  kvterrace bench store --quick",
+    .options = bench_store_options,
+    .argument_bytes = sizeof(bench_arguments),
+    .standard = &(const bench_arguments){.bench = bench_store_run, .devices = BENCH_OWN},
     .run = bench_run,
 };
 

@@ -79,6 +79,13 @@ int bench_loads_run(const bench_options *options);
 int bench_restart_run(const bench_options *options);
 
 /*
+ * Gets and puts of entries in DRAM beside memcpy on memory that is equally cold, gets on two
+ * threads, and a lookup among options->iterations entries (0 = 1e6). Takes no devices. Returns an
+ * exit code as above; also 1 when bytes are wrong. Blocking; 2 GiB of memory.
+ */
+int bench_store_run(const bench_options *options);
+
+/*
  * Loads KV of several context lengths in six ways, from tiers one after the other through the page
  * cache to all devices at once, layer by layer: two throttled memory members and the devices (as
  * for stripe). Returns an exit code as above. Blocking.

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench_store.h - the store bench's site: a store whose tier DRAM holds equal entries, the memory
+ * that an engine would have beside it, and timed loops over both.
+ *
+ * Every source is read once per lap over several times the processor's caches, and every target is
+ * the next slot of a ring larger than the caches. So memcpy and the store's calls meet memory that
+ * is equally cold.
+ *
+ * Thread rule: one bench at a time; a site's loops run on as many threads as they say.
+ */
+#ifndef BENCH_BENCH_STORE_H
+#define BENCH_BENCH_STORE_H
+
+#include "bench.h"
+#include "bench_parts.h"
+
+#include <kvterrace/kvterrace.h>
+
+enum { STORE_BENCH_THREADS_MAX = 2, STORE_BENCH_REPEATS_MAX = 99 };
+
+/* What one loop does with each entry. */
+typedef enum store_bench_call {
+    STORE_BENCH_COPY, /* memcpy of as many bytes */
+    STORE_BENCH_GET,
+    STORE_BENCH_PUT,
+    STORE_BENCH_EXISTS
+} store_bench_call;
+
+typedef struct store_bench_site {
+    kvt_store *store;
+    uint64_t bytes;   /* of an entry */
+    uint32_t entries; /* stored for the whole life of the site */
+    uint32_t puts;    /* room for so many more */
+    uint32_t sources; /* entries with bytes of their own */
+    char *source;     /* the entries' bytes, one after the other */
+    char *ring;       /* targets of gets and copies */
+    uint64_t ring_bytes;
+    double memory_per_entry; /* that the process took while they were put */
+} store_bench_site;
+
+/* One loop of one thread: calls on entries first, first + stride, and so on. */
+typedef struct store_bench_loop {
+    store_bench_site *site;
+    store_bench_call call;
+    uint32_t thread, threads;
+    uint32_t calls;
+    uint32_t first;   /* entry; the loop leaves the next one */
+    uint64_t *ns;     /* of each call */
+    uint64_t sum_ns;  /* of all calls */
+    uint64_t read_ns; /* of gets, as they say: on a device's thread, the way there and back */
+    uint64_t decode_ns;
+    uint64_t elapsed_ns;
+    uint32_t failed; /* calls that failed, or gave wrong bytes */
+} store_bench_loop;
+
+/* Opens a store with room and puts the entries. hollow: the tier keeps no bytes, for tables of
+ * many entries. Writes one line on failure. Returns an exit code. */
+int store_bench_open(store_bench_site *site, uint64_t bytes, uint32_t entries, uint32_t puts,
+                     bool hollow);
+void store_bench_close(store_bench_site *site);
+
+/* Runs the loop on each of loop->threads threads at once, and gives the wall time of all. loops has
+ * as many members; they differ in what they find. */
+uint64_t store_bench_run(store_bench_loop *loops, uint32_t threads);
+
+/* Takes the entries of the last put loop out again, after a flush. */
+void store_bench_unput(store_bench_site *site, uint32_t calls);
+
+#endif
