@@ -10,19 +10,12 @@
 #include <assert.h>
 #include <string.h>
 
-#define SECONDS_LIMIT 1e12 /* keeps every product of costs and rates finite */
+/* Classes and ladders are arrays by number, so a number that is asked for bounds their memory. */
 #define CLASSES_LIMIT 65536u
 #define LADDERS_LIMIT (1u << 20)
 
-/* Says whether a number lies in a range. NaN lies in none, because every comparison with it is
- * false. */
-static bool advise_in_range(double number, double least, double most)
-{
-    assert(least <= most);
-    return number >= least && number <= most; /* false for NaN */
-}
-
-/* Makes tenant 0, which stands for everybody who names no tenant. False without memory. */
+/* Makes tenant 0, which stands for everybody who names no tenant. False without memory.
+ * alpha_seconds is the configured one until set_tenant changes it; the loss is not limited. */
 bool advise_open(kvt_policy *policy)
 {
     assert(policy->tenants == NULL && policy->tenant_count == 0);
@@ -52,15 +45,16 @@ void advise_close(kvt_policy *policy)
 }
 
 /* Checks one option as a caller gives it. Its bits may name only options of the same list, tier
- * NONE holds no bytes, and an option other than NONE stores some. */
+ * NONE holds no bytes, and an option other than NONE stores some. Numbers that pass keep every
+ * product of costs, rates and bytes finite, so decisions check no overflow. */
 static bool advise_option_is_sound(const kvt_option *o, uint32_t count, bool is_none)
 {
     assert(count >= 1 && count <= KVT_OPTIONS_MAX);
-    if (!advise_in_range(o->load_seconds, 0.0, SECONDS_LIMIT)) return false;
-    if (!advise_in_range(o->decode_seconds, 0.0, SECONDS_LIMIT)) return false;
-    if (!advise_in_range(o->encode_seconds, 0.0, SECONDS_LIMIT)) return false;
-    if (!advise_in_range(o->loss, 0.0, 1.0)) return false;
-    if (!advise_in_range(o->loss_upper, 0.0, 1.0)) return false;
+    if (!number_is_within(o->load_seconds, 0.0, SECONDS_LIMIT)) return false;
+    if (!number_is_within(o->decode_seconds, 0.0, SECONDS_LIMIT)) return false;
+    if (!number_is_within(o->encode_seconds, 0.0, SECONDS_LIMIT)) return false;
+    if (!number_is_within(o->loss, 0.0, 1.0)) return false;
+    if (!number_is_within(o->loss_upper, 0.0, 1.0)) return false;
     if ((uint64_t)(o->made_from | o->kept_from) >> count != 0) return false;
     bool stored = false;
     for (int tier = 0; tier < KVT_TIER_COUNT; tier++) {
@@ -72,8 +66,8 @@ static bool advise_option_is_sound(const kvt_option *o, uint32_t count, bool is_
     return stored;
 }
 
-/* Checks a list of options as a caller gives it: the first is NONE, and no number is out of
- * range. */
+/* Checks a list of options as a caller gives it: the first is NONE, and no number is out of range.
+ * Option 0 is NONE, whose load_seconds are the recompute time. */
 bool policy_options_are_sound(const kvt_option *options, uint32_t count)
 {
     if (options == NULL || count < 1 || count > KVT_OPTIONS_MAX) return false;
@@ -83,7 +77,8 @@ bool policy_options_are_sound(const kvt_option *options, uint32_t count)
 }
 
 /* Copies the options once for all entries that will name this ladder. Ladders are never released
- * one by one, so their numbers stay valid as long as the engine lives. */
+ * one by one, so their numbers stay valid as long as the engine lives. *ladder_out is from 1 on; 0
+ * names no ladder. */
 kvt_status kvt_policy_ladder_add(kvt_policy *policy, const kvt_option *options, uint32_t count,
                                  uint32_t *ladder_out)
 {
@@ -114,8 +109,11 @@ kvt_status kvt_policy_ladder_add(kvt_policy *policy, const kvt_option *options, 
 }
 
 /*
- * Which options an entry's tenant rules out. Too lossy: always. Too slow: while another option or
- * recomputing is fast enough; when nothing is, all but the fastest.
+ * Works out the options that an entry's tenant rules out. Too lossy: always. Too slow: while
+ * another option or recomputing is fast enough; when nothing is, all but the fastest.
+ *
+ * An entry that is stored in an option which is ruled out now keeps it until a move can change
+ * that.
  */
 void advise_exclude(kvt_policy *policy, entry *e)
 {
@@ -147,15 +145,16 @@ void advise_exclude(kvt_policy *policy, entry *e)
 /* Checks what a caller asks for a tenant. A share in tier NONE means nothing and is refused. */
 static bool advise_tenant_is_sound(const kvt_tenant *limits)
 {
-    if (!advise_in_range(limits->alpha_seconds, 0.0, SECONDS_LIMIT)) return false;
-    if (!advise_in_range(limits->loss_limit, 0.0, 1.0)) return false;
-    if (!advise_in_range(limits->load_limit_seconds, 0.0, SECONDS_LIMIT)) return false;
+    if (!number_is_within(limits->alpha_seconds, 0.0, SECONDS_LIMIT)) return false;
+    if (!number_is_within(limits->loss_limit, 0.0, 1.0)) return false;
+    if (!number_is_within(limits->load_limit_seconds, 0.0, SECONDS_LIMIT)) return false;
     for (int tier = 0; tier < KVT_TIER_COUNT; tier++)
         if (limits->share_bytes[tier] > CAPACITY_LIMIT) return false;
     return limits->share_bytes[KVT_TIER_NONE] == 0;
 }
 
-/* Tenants that nobody has described have tenant 0's limits without its shares. */
+/* Tenants that nobody has described have tenant 0's limits without its shares. Limits that are set
+ * for tenant 0 later reach them too, until they are described themselves. */
 static bool advise_grow_tenants(kvt_policy *policy, uint32_t count)
 {
     assert(policy->tenant_count >= 1 && count <= KVT_TENANTS_MAX);
@@ -179,7 +178,8 @@ bool advise_knows_tenant(kvt_policy *policy, uint32_t number)
     return number < policy->tenant_count || advise_grow_tenants(policy, number + 1);
 }
 
-/* A tenant with a share needs victims of its own from now on. */
+/* A tenant with a share needs victims of its own from now on. A group is never given back: a tenant
+ * whose share is lifted keeps its own victims. */
 static bool advise_give_group(kvt_policy *policy, tenant *owner)
 {
     if (!policy->ops->buckets || owner->group != 0) return true;
@@ -189,9 +189,10 @@ static bool advise_give_group(kvt_policy *policy, tenant *owner)
     return true;
 }
 
-/* Changes limits, and with them which options the entries of the tenant may take. Its entries
- * leave the victim index before the group changes and come back after it, because the index is
- * found by the group. */
+/* Changes limits, and with them which options the entries of the tenant may take. Its entries leave
+ * the victim index before the group changes and come back after it, because the index is found by
+ * the group. Limits of tenant 0 pass to every tenant that nobody has described, without the shares.
+ * The walks take time in proportion to all entries. */
 kvt_status kvt_policy_set_tenant(kvt_policy *policy, uint32_t number, const kvt_tenant *limits)
 {
     assert(policy != NULL && limits != NULL);
@@ -201,6 +202,7 @@ kvt_status kvt_policy_set_tenant(kvt_policy *policy, uint32_t number, const kvt_
     bool limited = false;
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
         if (limits->share_bytes[tier] != 0) limited = true;
+    /* The group that is added must not show before its entries have left the old one. */
     uint8_t group = owner->group;
     if (limited && !advise_give_group(policy, owner)) return KVT_E_MEMORY;
     uint8_t new_group = owner->group;
@@ -229,11 +231,12 @@ kvt_status kvt_policy_set_tenant(kvt_policy *policy, uint32_t number, const kvt_
     return KVT_OK;
 }
 
-/* Keeps a prior by class. Classes that nobody has named have the prior 0. */
+/* Keeps a prior by class. Classes that nobody has named have the prior 0. The prior counts once,
+ * when an entry of the class is seen for the first time. */
 kvt_status kvt_policy_set_prior(kvt_policy *policy, uint32_t class_id, double uses)
 {
     assert(policy != NULL);
-    if (class_id == 0 || class_id >= CLASSES_LIMIT || !advise_in_range(uses, 0.0, 1e6)) {
+    if (class_id == 0 || class_id >= CLASSES_LIMIT || !number_is_within(uses, 0.0, 1e6)) {
         return KVT_E_ARGUMENT;
     }
     if (class_id >= policy->prior_count) {
@@ -250,12 +253,13 @@ kvt_status kvt_policy_set_prior(kvt_policy *policy, uint32_t class_id, double us
     return KVT_OK;
 }
 
-/* The counters that reuse.c turns into this rate, as of the engine's time. */
+/* The counters that reuse.c turns into this rate, as of the engine's time. The entry has this one
+ * counter until it is forgotten; uses that follow add to it. */
 kvt_status kvt_policy_set_rate(kvt_policy *policy, uint64_t handle, double uses_per_s)
 {
     assert(policy != NULL);
     if (!policy->ops->counts) return KVT_E_UNSUPPORTED;
-    if (!advise_in_range(uses_per_s, 0.0, SECONDS_LIMIT)) return KVT_E_ARGUMENT;
+    if (!number_is_within(uses_per_s, 0.0, SECONDS_LIMIT)) return KVT_E_ARGUMENT;
     uint32_t index = entries_find(policy, handle);
     if (index == NIL) return KVT_MISS;
     entry *e = entry_at(policy, index);
@@ -281,12 +285,13 @@ kvt_status kvt_policy_set_capacity(kvt_policy *policy, kvt_tier tier, uint64_t c
     if (after == before) return KVT_OK;
     policy->capacity[at] = after;
     assert(after <= CAPACITY_LIMIT);
-    /* What fits a tier decides which steps an entry has. */
+    /* The capacities decide which steps an entry has. */
     entries_index_all(policy);
     return KVT_OK;
 }
 
-/* Writes that wait keep their bytes; their seconds follow the new bandwidth. */
+/* Writes that wait keep their bytes; their seconds follow the new bandwidth. Read bandwidth and
+ * request seconds are kept for the figures alone: loads are in the options. */
 kvt_status kvt_policy_set_speed(kvt_policy *policy, kvt_tier tier, double read_bytes_per_s,
                                 double write_bytes_per_s, double request_seconds)
 {

@@ -7,6 +7,10 @@
  * bucket is kept with the entry: a key that changes by less than a bucket moves nothing, and an
  * entry is taken out without knowing its key. The file knows nothing of entries beside their links,
  * and never compares keys inside a bucket.
+ *
+ * Invariants: a bucket's bit is set exactly when its list holds an entry; an entry's link names the
+ * number that it came with, which the ring may have left behind; every number is below low + 8192,
+ * and all below low are in the sink.
  */
 #include "policy/buckets.h"
 
@@ -23,11 +27,11 @@ static bucket_link *link_of(bucket_links links, uint32_t entry)
     return (bucket_link *)(void *)(links.first + links.stride * entry);
 }
 
-/* Rounds a key down to the number of its bucket. Keys beyond the range, NaN among them, fall
- * into the outermost buckets. */
+/* Rounds a key down to the number of its bucket. Keys beyond the range, NaN among them, fall into
+ * the outermost buckets. Flooring, not truncation: keys below 0 must keep their order too. */
 static int32_t bucket_number(double key)
 {
-    double scaled = key * BUCKETS_PER_OCTAVE;
+    double scaled = key * BUCKETS_PER_UNIT;
     if (!(scaled > -NUMBER_MAX)) return -(int32_t)NUMBER_MAX;
     if (scaled > NUMBER_MAX) return (int32_t)NUMBER_MAX;
     int32_t whole = (int32_t)scaled;
@@ -72,7 +76,8 @@ static void bucket_clear(buckets *b, uint32_t slot)
     if (b->words[slot / 64] == 0) b->groups[slot / 4096] &= ~(UINT64_C(1) << slot / 64 % 64);
 }
 
-/* The first used slot in [from, BUCKETS_RING), or BUCKETS_RING. */
+/* The first used slot in [from, BUCKETS_RING), or BUCKETS_RING. It reads the rest of the slot's own
+ * word, then the second bitmap, then the word that the second bitmap names. */
 static uint32_t bucket_scan(const buckets *b, uint32_t from)
 {
     if (from >= BUCKETS_RING) return BUCKETS_RING;
@@ -89,7 +94,9 @@ static uint32_t bucket_scan(const buckets *b, uint32_t from)
     return BUCKETS_RING;
 }
 
-/* The first used slot from a number upwards, once around the ring; BUCKETS_RING when none is. */
+/* The first used slot from a number upwards, once around the ring; BUCKETS_RING when none is. The
+ * ring has no end of its own: the slot of `low` lies anywhere, so a look-up runs to the end of the
+ * array and goes on at its start. */
 static uint32_t bucket_first_used(const buckets *b, int32_t from)
 {
     uint32_t start = (uint32_t)from % BUCKETS_RING;
@@ -104,7 +111,9 @@ static uint32_t bucket_first_used(const buckets *b, int32_t from)
 }
 
 /* Moves the low end of the ring up with the time. Buckets that fall below it are joined to the
- * sink in order, so that what was first stays first. */
+ * sink in order, so that what was first stays first. An entry keeps its number in its link, so
+ * it is found in the sink without a walk. The cost is one step for each bucket in use that falls
+ * below. */
 void buckets_advance(buckets *b, bucket_links links, double now)
 {
     int32_t low = bucket_number(now) - (int32_t)(BUCKETS_RING / 2);
@@ -135,8 +144,9 @@ void buckets_advance(buckets *b, bucket_links links, double now)
     assert(b->count > 0 || b->sink.oldest == NONE_LEFT);
 }
 
-/* Puts an entry into the bucket of its key, behind all that are there. An entry that stays in
- * its bucket keeps its place. */
+/* Puts an entry into the bucket of its key, behind all that are there. An entry that stays in its
+ * bucket keeps its place. A key above the ring goes to the top bucket and stays there until its
+ * entry is sorted anew. */
 void buckets_set(buckets *b, bucket_links links, uint32_t entry, double key)
 {
     bucket_link *link = link_of(links, entry);
@@ -160,7 +170,8 @@ void buckets_set(buckets *b, bucket_links links, uint32_t entry, double key)
     assert(b->count < NONE_LEFT && list->newest == entry);
 }
 
-/* Takes an entry out, if it is inside. */
+/* Takes an entry out, if it is inside. The list is found by the number in the link: below the ring
+ * it is the sink, else the bucket's own. */
 void buckets_remove(buckets *b, bucket_links links, uint32_t entry)
 {
     bucket_link *link = link_of(links, entry);
@@ -182,7 +193,8 @@ void buckets_remove(buckets *b, bucket_links links, uint32_t entry)
     b->count--;
 }
 
-/* Returns the first entry in order, or NONE_LEFT when there is none. */
+/* Returns the first entry in order, or NONE_LEFT when there is none. The sink is older than every
+ * bucket of the ring. */
 uint32_t buckets_first(const buckets *b)
 {
     if (b->sink.oldest != NONE_LEFT) return b->sink.oldest;
@@ -190,8 +202,8 @@ uint32_t buckets_first(const buckets *b)
     return slot == BUCKETS_RING ? NONE_LEFT : b->ring[slot].oldest;
 }
 
-/* Returns the entry behind another in order: in its list, else the first of the next used
- * bucket. */
+/* Returns the entry behind another in order: in its list, else the first of the next used bucket. A
+ * caller that changes or removes the entry asks for the next one before it does. */
 uint32_t buckets_next(const buckets *b, bucket_links links, uint32_t entry)
 {
     const bucket_link *link = link_of(links, entry);
@@ -208,5 +220,5 @@ double buckets_floor(const buckets *b, bucket_links links, uint32_t entry)
 {
     int32_t number = link_of(links, entry)->number;
     assert(number != BUCKETS_ABSENT);
-    return number < b->low ? -1e6 : (double)number / BUCKETS_PER_OCTAVE;
+    return number < b->low ? -1e6 : (double)number / BUCKETS_PER_UNIT;
 }

@@ -4,8 +4,9 @@
  * the engine knows (dual_instance.h) as an instance of knapsack.h. Reads only, but for the prices
  * that it keeps.
  *
- * The search adds up in plain numbers. What is reported is one more pass at its best prices, whose
- * every rounding goes up, so that no placement is worth more than the bound by an error of sums.
+ * The search adds up in plain numbers. The reported bound is one more pass at its best prices,
+ * whose every rounding goes up, so that no placement is worth more than the bound by an error of
+ * sums.
  *
  * No decision depends on the bound or its prices. It says how far the engine is from the best that
  * anybody could do with the same rates, which is what the gaps of dual_bound report.
@@ -21,7 +22,7 @@
 #define DUAL_ERROR  0x1p-49         /* of a score, in terms of its parts: sixteen roundings */
 #define DUAL_SUM    (1.0 + 0x1p-48) /* on a compensated sum of numbers that are not negative */
 
-/* What the search hands on: it asks and narrows the same instance. */
+/* The context that the search hands on: it asks and narrows the same instance. */
 typedef struct dual_view {
     dual_instance *instance;
 } dual_view;
@@ -33,7 +34,8 @@ static uint32_t dual_forms(const dual_entry *e)
     return e->allowed == 0 ? 0 : 32u - (uint32_t)__builtin_clz(e->allowed);
 }
 
-/* The options' scores at some prices. */
+/* The options' scores at some prices. The loops run over plain arrays without a branch, so that a
+ * compiler uses vectors. The tiers are written out for the same reason. */
 static void dual_weigh(const dual_instance *instance, const dual_entry *e, uint32_t count,
                        const double price[TIERS], double score[KVT_OPTIONS_MAX])
 {
@@ -70,7 +72,9 @@ static double dual_score(const dual_instance *instance, const dual_entry *e, uin
            price[1] * instance->bytes[1][o] - price[2] * instance->bytes[2][o];
 }
 
-/* The highest of `count` scores and what stands behind them up to the next multiple of four. */
+/* The highest of `count` scores and what stands behind them up to the next multiple of four. Four
+ * lanes are compared at once: the maximum of a list has no order, so the result is the same as one
+ * after the other. */
 static double dual_highest(double score[KVT_OPTIONS_MAX], uint32_t count)
 {
     assert(count <= KVT_OPTIONS_MAX);
@@ -85,7 +89,9 @@ static double dual_highest(double score[KVT_OPTIONS_MAX], uint32_t count)
     return left > right ? left : right;
 }
 
-/* Weighs the options; the one with the highest score above `least`, NIL without one. */
+/* Weighs the options; the one with the highest score above `least`, NIL without one. Ties go to the
+ * first option, so a pass has one answer. The bytes stored now are weighed beside the options where
+ * they are none of them. */
 static uint32_t dual_best(const dual_instance *instance, const dual_entry *e,
                           const double price[TIERS], double score[KVT_OPTIONS_MAX], double least,
                           double *best_out)
@@ -115,6 +121,9 @@ static uint32_t dual_best(const dual_instance *instance, const dual_entry *e,
     return found;
 }
 
+/* The search spends most of its passes close to the best prices. Prices that stay inside a small
+ * box leave most entries no choice, so such entries are summed once and later passes look at the
+ * rest. */
 /* ---- inside a box of prices ---- */
 
 /*
@@ -131,6 +140,8 @@ static double dual_error(const dual_entry *e, double score)
  * o can pass w somewhere in the box only if score(o) + sum of r * |bytes(o) - bytes(w)| reaches
  * score(w), both at the middle. Adds that sum, and four errors for the roundings on both sides:
  * an option that stays below is left out of the proof.
+ *
+ * An option that stays below cannot be best anywhere in the box, rounding included.
  */
 static void dual_reach(const dual_instance *instance, const dual_entry *e, uint32_t first,
                        uint32_t count, const double bytes[TIERS], const double r[TIERS],
@@ -149,7 +160,8 @@ static void dual_reach(const dual_instance *instance, const dual_entry *e, uint3
     }
 }
 
-/* Notes what may be best somewhere. Returns whether anything but what is best in the middle may. */
+/* Notes what may be best somewhere. Returns whether anything but what is best in the middle may.
+ * *found_out is the best option in the middle of the box, NIL for none. */
 static bool dual_is_open(const dual_instance *instance, dual_entry *e, const double price[TIERS],
                          const double r[TIERS], uint32_t *found_out)
 {
@@ -173,8 +185,10 @@ static bool dual_is_open(const dual_instance *instance, dual_entry *e, const dou
     return none >= best || (e->open & (e->open - 1u)) != 0;
 }
 
-/* Takes a box of prices and decides every entry that has one best option in all of it. What such
- * entries take is summed up once; the passes that follow look at the others alone. */
+/* Takes a box of prices and decides every entry that has one best option in all of it. The bytes
+ * that such entries take are summed up once; the passes that follow look at the others alone. An
+ * entry that is decided has the same option at every price of the box, so its bytes and value are
+ * constants of every later pass. */
 static void dual_narrow(const void *context, const double price[TIERS], const double low[TIERS],
                         const double high[TIERS])
 {
@@ -204,7 +218,8 @@ static void dual_narrow(const void *context, const double price[TIERS], const do
     }
 }
 
-/* The best of what the box leaves open, or stored; NIL where nothing scores above `least`. */
+/* The best of what the box leaves open, or stored; NIL where nothing scores above `least`. Options
+ * that the box leaves open number one or two for most entries. */
 static uint32_t dual_best_open(const dual_instance *instance, const dual_entry *e,
                                const double price[TIERS], double least, double *best_out)
 {
@@ -243,8 +258,8 @@ static void dual_ask_open(const dual_instance *instance, const double price[TIER
     out->value += value;
 }
 
-/* Answers a pass of the search: what the entries take at these prices. A sample is every
- * stride-th entry. */
+/* Answers a pass of the search: what the entries take at these prices. A sample is every stride-th
+ * entry. The result is a function of the prices alone; nothing of the instance changes. */
 static void dual_ask(const void *context, const double price[TIERS], uint32_t stride,
                      price_pass *out)
 {
@@ -264,6 +279,8 @@ static void dual_ask(const void *context, const double price[TIERS], uint32_t st
     }
 }
 
+/* The bound that is reported does not rest on the search: it holds at any prices, and is only less
+ * tight at bad ones. */
 /* ---- the proof ---- */
 
 /* The last pass: the bound rounded up, and a placement in the entries' order, each taking the best
@@ -274,7 +291,8 @@ typedef struct dual_proof {
     double placed; /* utility of the placement */
 } dual_proof;
 
-/* Adds with compensation (Neumaier), so that a million terms lose no more than one rounding. */
+/* Adds with compensation (Neumaier), so that a million terms lose no more than one rounding. The
+ * sums of a plain loop over a million terms could lose more than the gap that is reported. */
 static void dual_proof_add(dual_proof *proof, double number)
 {
     double sum = proof->sum + number;
@@ -293,7 +311,8 @@ static bool dual_has_room(const dual_instance *instance, const dual_proof *proof
     return true;
 }
 
-/* The best option that fits; NIL when nothing with a score above 0 does. */
+/* The best option that fits; NIL when nothing with a score above 0 does. The placement asks here
+ * only where the best option lacks room. */
 static uint32_t dual_fit(const dual_instance *instance, const dual_entry *e,
                          const double price[TIERS], const dual_proof *proof)
 {
@@ -311,7 +330,9 @@ static uint32_t dual_fit(const dual_instance *instance, const dual_entry *e,
 }
 
 /* The prices lie in the box: what is not open is worth less than what is, or than nothing. The
- * upper end of a score rises with the score, so the highest score has the highest. */
+ * upper end of a score rises with the score, so the highest score has the highest. Each entry adds
+ * at least 0, since storing nothing is always allowed. *placed_out is the value of a placement that
+ * fits, found on the way by taking the entries in their order. */
 static double dual_prove(const dual_instance *instance, const double price[TIERS],
                          double *placed_out)
 {
@@ -341,8 +362,9 @@ static double dual_prove(const dual_instance *instance, const double price[TIERS
     return (proof.sum + proof.lost) * DUAL_SUM;
 }
 
-/* Finds the prices, proves the bound at the best of them, and names the gaps. The prices are
- * kept: the next search starts from them. */
+/* Finds the prices, proves the bound at the best of them, and names the gaps. The prices are kept:
+ * the next search starts from them. gap_counters and gap_solver stay 0 when nothing is worth
+ * storing. A gap is never below 0, because the placement is capped at the bound. */
 static void dual_search(kvt_policy *policy, dual_instance *instance, dual_bound *bound_out)
 {
     const dual_view view = {instance};

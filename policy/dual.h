@@ -46,6 +46,8 @@ typedef struct dual_bound {
  * options of its own it keeps up to six points that promise at least as much, from the time when
  * it left. An entry that is forgotten (ghosts_max) is not known.
  * KVT_OK; KVT_E_UNSUPPORTED (the policy counts no uses); KVT_E_MEMORY.
+ *
+ * The engine's clock moves to now_ns; entries and plans do not change.
  */
 KVT_NODISCARD kvt_status dual_solve(kvt_policy *policy, uint64_t now_ns, dual_bound *bound_out);
 

@@ -5,6 +5,10 @@
  * Every choice that a placement could make is in it: all options that the tenant's limits allow,
  * whether the entry can reach them from where it is or not, and the option that is stored now, even
  * one that a limit has excluded since, with the bytes that it really takes.
+ *
+ * The instance is a copy in arrays of one number each, because the search passes over it some
+ * hundreds of times and reads every field of a pass in order. Making it takes one walk over the
+ * entry table and no decision.
  */
 #include "policy/dual_instance.h"
 
@@ -14,7 +18,8 @@
 #define DUAL_NUMBERS (2 + TIERS) /* of a option */
 
 /* The present option is not what the option says: other bytes were stored, or a limit excludes it.
- */
+ * Its value now is that of the bytes really stored, so the instance needs an option of its own for
+ * it. */
 static bool dual_differs(const kvt_policy *policy, const entry *e)
 {
     if (e->current == KVT_OPTION_NONE) return false;
@@ -29,7 +34,8 @@ static bool dual_points(const entry *e)
     return e->state == POLICY_ENTRY_GHOST && !e->shares;
 }
 
-/* Counts entries and options, so that each array is asked for once. */
+/* Counts entries and options, so that each array is asked for once. It has to agree with
+ * dual_add_entry to the option: an assert at the end of dual_instance_make holds them together. */
 static void dual_count(const kvt_policy *policy, dual_instance *out)
 {
     out->options_capacity = policy->options_used;
@@ -54,8 +60,9 @@ static void dual_add_one(dual_instance *to, const stored_option *from, const uin
         to->bytes[tier][at] = (double)bytes[tier];
 }
 
-/* Names the options that an entry may take: its run in the table, the points of a remembered
- * entry, and what is stored now where that is no option any more. */
+/* Names the options that an entry may take: its run in the table, the points of a remembered entry,
+ * and what is stored now where that is no option any more. A ladder's options are in the table once
+ * for all of its entries. */
 static void dual_add_options(const kvt_policy *policy, const entry *e, dual_instance *out,
                              dual_entry *to)
 {
@@ -80,7 +87,8 @@ static void dual_add_options(const kvt_policy *policy, const entry *e, dual_inst
     dual_add_one(out, &now, e->bytes);
 }
 
-/* Copies what the passes need of one entry, and adds what it saves now. */
+/* Copies what the passes need of one entry, and adds what it saves now. A remembered entry has no
+ * present option and adds nothing to what is saved now. */
 static void dual_add_entry(const kvt_policy *policy, const entry *e, dual_instance *out)
 {
     assert(out->count < out->entries_capacity);
@@ -96,7 +104,8 @@ static void dual_add_entry(const kvt_policy *policy, const entry *e, dual_instan
     }
 }
 
-/* Asks for the arrays and fills them. KVT_E_MEMORY leaves nothing behind. */
+/* Asks for the arrays and fills them. KVT_E_MEMORY leaves nothing behind. Every array is as long as
+ * its count says and one more, so that an empty instance has pointers too. */
 kvt_status dual_instance_make(kvt_policy *policy, dual_instance *out)
 {
     memset(out, 0, sizeof *out);

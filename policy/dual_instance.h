@@ -10,6 +10,9 @@
 
 #include "policy/knapsack.h"
 
+/* One entry of the instance, in seconds and uses per second. `allowed` and `open` have a bit for
+ * each option from `options` on, so an entry has at most 31 of them; the highest bit is
+ * DUAL_STORED. */
 typedef struct dual_entry {
     double rate;
     double none;      /* cost of recomputing */
@@ -50,6 +53,7 @@ typedef struct dual_instance {
     double decided_bytes[TIERS];
 } dual_instance;
 
+/* The engine must not change while the instance is in use. */
 kvt_status dual_instance_make(kvt_policy *policy, dual_instance *out); /* KVT_OK; KVT_E_MEMORY */
 /* Releases what dual_instance_make asked for; the struct may be forgotten then. */
 void dual_instance_free(dual_instance *instance);

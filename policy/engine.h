@@ -40,13 +40,17 @@
 
 /* The tiers that hold bytes. Entries and options are stored by the million, and arrays that begin
  * with the tier NONE would cost each of them eight bytes that are always 0. */
-#define TIERS              3
-#define NIL                UINT32_MAX
+#define TIERS 3
+#define NIL   UINT32_MAX
+/* Bounds on the work of one decision. A plan gives up after so many skipped victims or refused
+ * steps, so that a decision among millions of entries takes microseconds; background ticks do what
+ * is left. */
 #define TENTATIVE_SKIPS    32u
 #define TENTATIVE_SORTS    4u /* a decision waits for no more of each kind; ticks do the rest */
 #define TENTATIVE_REFUSALS 4u /* victims come in order: when so many cost too much, others do too */
 #define CAPACITY_LIMIT     (UINT64_C(1) << 61) /* twice this fits a signed number, see ledger.c */
 #define UNLIMITED          1e300
+#define SECONDS_LIMIT      1e12 /* keeps every product of costs and rates finite */
 
 #define HALF_LIVES    KVT_REUSE_HALF_LIVES /* half-lives that are counted side by side */
 #define ORDER_SECONDS 60.0                 /* unit of the victims' order */
@@ -57,6 +61,12 @@
 #define REUSE_LN2 0x1.62e42fefa39efp-1 /* a rate is ln 2 times the count over the half life */
 
 /* One stored option. NONE needs none of these: its one number is the entry's recompute_seconds. */
+/* made_from and kept_from have a bit for each option of the same list. Bit i of made_from: this
+ * option can be made of option i without another loss. Bit i of kept_from: bytes of option i stay
+ * in place when it is; kept_from is part of made_from. bytes counts against the capacities,
+ * read_bytes is what a load reads. The seconds and losses are of one use; encode_seconds are paid
+ * once. loss is the expected one and loss_upper its upper confidence bound, which tenants' limits
+ * are held against. */
 typedef struct stored_option {
     kvt_variant variant;
     uint64_t bytes[TIERS];
@@ -73,24 +83,27 @@ typedef struct stored_option {
 } stored_option;
 _Static_assert(sizeof(stored_option) == 120, "options are stored by the million");
 
-/* A ladder: options that many entries share. It lives as long as the engine. */
+/* A ladder: options that many entries share. It lives as long as the engine. options is the index
+ * of the first stored option, NIL without any; option_count counts NONE too, so option_count - 1 of
+ * them are in the pool. */
 typedef struct ladder {
     uint32_t options;
     uint32_t option_count;
 } ladder;
 
 /*
- * What is kept of the options of an entry that left, when no ladder has them: at most so many
+ * The remains of the options of an entry that left, when no ladder has them: at most so many
  * points, none of which promises less than an option did. See remembered.c.
  */
 #define REMEMBERED_POINTS 6u
+/* The tier stands in the two lowest bits of bytes, which are cleared for it. */
 typedef struct remembered_point {
     uint16_t seconds; /* load and decode; the upper half of a float, cut off */
     uint16_t loss;    /* the same */
     uint32_t bytes;   /* a float, cut off; the two lowest bits are the tier */
 } remembered_point;
 
-/* What the engine knows of a handle. A slot is free, then held; an entry that leaves is remembered
+/* The states of a handle's slot. A slot is free, then held; an entry that leaves is remembered
  * as a ghost, if the policy remembers any, until its slot is free again or it comes back. */
 typedef enum policy_entry_state {
     POLICY_ENTRY_FREE = 0,
@@ -104,8 +117,10 @@ typedef enum policy_entry_state {
  * An entry is in its policy's victim index exactly when entry_is_movable says so.
  */
 typedef struct entry {
-    /* What finding, counting and appraising an entry touch lies together. */
+    /* The fields that finding, counting and appraising an entry touch lie together. */
+    /* The caller's name of the entry; 0 in a free slot alone. */
     uint64_t handle;
+    /* Time of the last counted use; every count below is as of this time. */
     uint64_t last_access_ns;
     union {
         uint16_t uses[HALF_LIVES]; /* each halved once a half life, as of the last access */
@@ -114,9 +129,10 @@ typedef struct entry {
     float density[TIERS]; /* log2 of the least cost per byte freed; DENSITY_NONE without step */
     uint32_t parent;      /* tree links join held entries only */
     uint32_t options;     /* first of option_count - 1 options */
-    float sensitivity;    /* factor on losses */
-    float share;          /* of the tokens of the requests that use it */
-    uint32_t excluded;    /* bit i: a loss or load limit rules option i out */
+    /* Facts that the caller gave when the entry was admitted. */
+    float sensitivity; /* factor on losses */
+    float share;       /* of the tokens of the requests that use it */
+    uint32_t excluded; /* bit i: a loss or load limit rules option i out */
     uint8_t tenant;
     uint8_t current;      /* option; KVT_OPTION_NONE until the first PUT commits */
     uint8_t state : 2;    /* policy_entry_state */
@@ -135,6 +151,9 @@ typedef struct entry {
     uint8_t next[TIERS];     /* the step behind each density, and its kind in the highest bit */
     uint8_t listed;          /* number of the recency list that holds it, 0 outside */
     union {
+        /* A held entry has bytes and a place in the tree. One that left has neither, so its
+         * points may lie in the same memory: entries_leave and entries_hold change from one to
+         * the other. */
         struct {                   /* held */
             uint64_t bytes[TIERS]; /* really stored in the present option */
             uint32_t move;         /* slot of the move in flight, NIL when there is none */
@@ -152,7 +171,9 @@ _Static_assert(sizeof(entry) == 168, "with its part of the tables an entry stays
 #define DENSITY_NONE (1e30f)
 #define NEXT_PAID    0x80u
 
-/* One move in flight; the entry tells its from_bytes. id 0 marks a free slot. */
+/* One move in flight; the entry tells its from_bytes. id 0 marks a free slot. The source bytes are
+ * the entry's own until the move ends, so they are not repeated here. kept is at most either end's
+ * bytes: what stays in place is counted once. */
 typedef struct move_in_flight {
     uint64_t id;
     uint64_t to_bytes[TIERS];
@@ -164,7 +185,8 @@ typedef struct move_in_flight {
 } move_in_flight;
 
 /* A tenant with limits of its own. used counts what will be stored once all moves in flight have
- * ended. A tenant with a share has buckets of its own, so that its own entries make its room. */
+ * ended. A tenant with a share has buckets of its own, so that its own entries make its room. The
+ * used of all tenants add up to what each tier holds then. */
 typedef struct tenant {
     kvt_tenant limits;
     uint64_t used[TIERS];
@@ -179,25 +201,34 @@ typedef struct tenant {
  */
 enum { STEPS_FREE = 0, STEPS_PAID = 1, STEP_KINDS = 2 };
 typedef struct victims {
+    /* Entry i stands in of[tier][kind] exactly when it is movable, holds bytes in the tier and has
+     * a step of that kind there. */
     buckets of[TIERS][STEP_KINDS];
 } victims;
 
 typedef bucket_list recency_list;
 
 /* A plan being built. room is capacity minus all bytes held, counting this plan's own releases in
- * order; it may be negative while other plans are in flight. */
+ * order; it may be negative while other plans are in flight. At any moment room[tier] = capacity -
+ * used at the start - what the plan's moves write there + what they will release there. A plan that
+ * is cut back to no moves has room, ids, bytes and index as at its begin. */
 typedef struct tentative_plan {
+    /* The caller's plan, its bounds, and what is left of them. */
     kvt_plan *plan;
     uint32_t limit;      /* moves */
     uint64_t bytes_left; /* that may still be written */
     int64_t room[TIERS];
-    bool bounded;       /* the length or the bytes of the plan ran out */
+    bool bounded; /* the length or the bytes of the plan ran out */
+    /* A move whose cost would pass the budget is refused and counted in refusals; the plan goes on
+     * with others until there are too many. */
     double spent;       /* utility lost by the steps so far, s/s */
     double budget;      /* and what they may lose at most */
     uint32_t refusals;  /* steps that would have lost more */
     uint32_t sweeps;    /* victims that may still be sorted anew in turn, */
     uint32_t refreshes; /* and at the front: few in a decision, more in a tick */
     int own_group;      /* only victims of this group count, for its tenant's share; below 0: all */
+    /* State at the begin: the check in debug builds starts from used_before, and a plan that is
+     * taken back whole gives its ids back. */
     uint64_t used_before[KVT_TIER_COUNT];
     uint64_t next_id_before;
     /* Victims that no step could move; they are put back into the index at the end. */
@@ -205,7 +236,9 @@ typedef struct tentative_plan {
     uint32_t skipped_count;
 } tentative_plan;
 
-/* One way to give up bytes: an entry goes to option `to` and loses `cost` seconds per second. */
+/* One way to give up bytes: an entry goes to option `to` and loses `cost` seconds per second. cost
+ * is what the plan's budget is charged; room below is paid for by the steps that make it, so cost
+ * leaves it out. */
 typedef struct step {
     uint32_t entry;
     uint8_t to;
@@ -214,7 +247,7 @@ typedef struct step {
 } step;
 
 /*
- * What makes one policy: flags that say what the engine keeps for it, and its decisions.
+ * The definition of one policy: flags that say what the engine keeps for it, and its decisions.
  *
  *     index     brings an entry's place in the victim index up to date
  *     remove    takes an entry out of the index
@@ -226,6 +259,10 @@ typedef struct step {
  *     tick      plans background work
  *
  * index works from the entry's state alone, so it may be called at any time.
+ *
+ * A policy changes the engine's state through the functions of this header alone. choose and
+ * fallback return a step without carrying it out; place, improve and tick add moves to a plan by
+ * tentative_add.
  */
 typedef struct policy_ops {
     const char *name;
@@ -248,9 +285,12 @@ typedef struct policy_ops {
     void (*tick)(kvt_policy *policy, tentative_plan *work);
 } policy_ops;
 
-/* What the baselines of classic.c and tinylfu.c keep by tier. */
 #define PENSIEVE_CLASSES 40 /* half octaves of recompute seconds, from 2^-16 */
+/* The state of the baselines in classic.c and tinylfu.c, by tier. Bytes that a list of it holds are
+ * counted beside the list, and both change together. */
 typedef struct classic_state {
+    /* Each field belongs to the policies that its comment names, and stays 0 or empty under every
+     * other. */
     double inflation;            /* gdsf: value of the last victim */
     uint32_t hands[TIERS];       /* sieve; NIL: at the oldest */
     recency_list mains[TIERS];   /* s3fifo main; w-tinylfu probation */
@@ -267,10 +307,13 @@ typedef struct classic_state {
 } classic_state;
 
 /*
- * What the counters of all entries mean: a weight for each kind of term and each half-life. The
- * model watches a sample of handles. A use of a watched entry is shared among the terms that had
- * led to expect it (found); time that passes shows what each term would have let expect (exposed).
- * A weight is the one over the other. reuse_model.c keeps it, reuse.c reads rate alone.
+ * The meaning of the counters of all entries: a weight for each kind of term and each half-life.
+ * The model watches a sample of handles. A use of a watched entry is shared among the terms that
+ * had led to expect it (found); time that passes shows what each term would have let expect
+ * (exposed). A weight is the one over the other. reuse_model.c keeps it, reuse.c reads rate alone.
+ *
+ * found and exposed are forgotten alike, so their quotient has the memory of both; open and exposed
+ * are the sums over the sample, never negative.
  */
 typedef struct reuse_model {
     double rate[KVT_REUSE_KINDS][HALF_LIVES]; /* weight times ln 2 / h; AGAIN holds LAST as well */
@@ -280,6 +323,8 @@ typedef struct reuse_model {
     double exposed[KVT_REUSE_KINDS][HALF_LIVES]; /* and what a weight of 1 would have let expect */
     double open[KVT_REUSE_KINDS][HALF_LIVES];    /* still to come of that, as of seen_ns */
     uint64_t seen_ns;
+    /* A handle is in the sample when the bits of its hash under mask are 0: one handle in mask + 1.
+     * events counts the uses that the weights were learned from. */
     uint64_t mask; /* of the mixed handle: 0 in the sample */
     double events;
 } reuse_model;
@@ -288,40 +333,53 @@ typedef struct reuse_model {
  * An engine. The parts, from top to bottom: time and what was learned of reuse; the order of the
  * victims; what writing costs and how long bytes stay; the entry table; the pool of options with
  * its ladders; tenants and priors; the ledger; the indexes of victims; the counters.
+ *
+ * Every pointer belongs to the engine, comes from the configured allocator through engine_resize,
+ * and grows at the start of a public call alone.
  */
 struct kvt_policy {
     const policy_ops *ops;
     kvt_policy_config config;
     uint64_t capacity[TIERS];
 
+    /* The clock. All times inside are seconds since base_ns, so that doubles keep their digits for
+     * years. */
     uint64_t base_ns; /* first time seen; t counts from here */
     uint64_t now_ns;  /* latest time seen: time never steps back */
     bool started;
     reuse_model *model; /* NULL unless the policy learns */
-    double advanced;    /* time in units of the order when the buckets were last moved up */
+    /* The clock is never a whole unit of the order ahead of `advanced`, so keys of the present lie
+     * near the middle of each ring. */
+    double advanced; /* time in units of the order when the buckets were last moved up */
     /* log2 of what steps lose per byte: as all entries are sorted by it, and lately. */
     double step_price[TIERS][STEP_KINDS], step_price_lately[TIERS][STEP_KINDS];
     double step_priced[TIERS][STEP_KINDS]; /* when it was set, in units of the order */
     uint32_t sweep;                        /* where sorting all entries anew stands, */
     uint32_t sweep_left;                   /* and how many are left since a price moved */
 
+    /* Writes that were planned, and what they cost the next one (write_queue.c). The queue falls by
+     * one second each second and never below 0. */
     double write_byte_s[TIERS];  /* seconds of writing a byte; 0 without a bandwidth */
     double write_queue_s[TIERS]; /* seconds of planned writes that have not had their time yet */
     double write_price[TIERS];   /* what a byte costs, by how busy the tier is */
     double write_busy[TIERS];    /* share of the time that moves wrote, smoothed */
     uint64_t write_seen[TIERS];  /* bytes written when that was last looked at, */
     uint64_t write_ns;           /* and when */
-    uint64_t left[TIERS];        /* bytes that have left each tier so far */
-    uint64_t left_seen[TIERS];   /* the same when that was last looked at */
-    double left_bytes[TIERS];    /* of them, smoothed, */
-    double left_seconds[TIERS];  /* in so many seconds, smoothed alike; 0 before any has left */
-    double stay[TIERS];          /* seconds that a byte stays there, by these */
-    double price[TIERS];         /* of the last dual, where the next one starts; nothing else */
-    /* What the last step in each tier lost per byte, write and room included, and when. */
+    /* How long bytes stay in a tier: left counts all bytes that were released there, and the
+     * smoothed sums give stay by Little's law. */
+    uint64_t left[TIERS];       /* bytes that have left each tier so far */
+    uint64_t left_seen[TIERS];  /* the same when that was last looked at */
+    double left_bytes[TIERS];   /* of them, smoothed, */
+    double left_seconds[TIERS]; /* in so many seconds, smoothed alike; 0 before any has left */
+    double stay[TIERS];         /* seconds that a byte stays there, by these */
+    double price[TIERS];        /* of the last dual, where the next one starts; nothing else */
+    /* The loss per byte of the last step in each tier, write and room included, and its time. */
     double shadow_price[TIERS];
     uint64_t shadow_price_ns[TIERS];
     bool priced;
 
+    /* The pool of entries and its hash table. A slot below entries_used is free, a ghost or held;
+     * held + ghost_count + free slots = entries_used. */
     entry *entries;
     uint32_t entries_capacity;
     uint32_t entries_used; /* slots ever used; the free ones are chained through `older` */
@@ -332,12 +390,16 @@ struct kvt_policy {
     recency_list ghosts;
     uint32_t ghost_count;
 
+    /* The pool of options. A run is taken by options_take for a ladder or one entry; a run that was
+     * released waits in the chain of its length. */
     stored_option *options;
     uint32_t options_capacity;
     uint32_t options_used;
     double least_base_cost; /* no option has a lower one; some that did may be gone */
     uint32_t options_free[KVT_OPTIONS_MAX]; /* chains of released runs by length */
 
+    /* Ladders and tenants are named by number from outside and are never released one by one, so a
+     * number stays valid as long as the engine lives. */
     ladder *ladders;
     uint32_t ladders_capacity;
     uint32_t ladder_count;
@@ -346,6 +408,7 @@ struct kvt_policy {
     float *priors; /* by class, in uses; prior_count of them */
     uint32_t prior_count;
 
+    /* The ledger (ledger.c). used <= 2 * capacity, and releasing <= used. */
     move_in_flight *in_flight;
     uint32_t in_flight_capacity; /* a power of two: move id modulo it is the slot */
     uint32_t in_flight_count;
@@ -353,6 +416,8 @@ struct kvt_policy {
     uint64_t used[TIERS];      /* stored and reserved */
     uint64_t releasing[TIERS]; /* share of used that moves in flight will release */
 
+    /* The indexes of victims. A policy uses heaps, groups or lists by its flags; the others stay
+     * empty. */
     heap heaps[TIERS];
     victims **groups; /* group_count of them; [0] everybody without a share */
     uint32_t group_count;
@@ -368,12 +433,18 @@ struct kvt_policy {
 /* All tables are asked for at open; entries_close may follow an entries_open that has failed. */
 bool entries_open(kvt_policy *policy);
 void entries_close(kvt_policy *policy);
+/* Everything below but add_group cannot fail once reserve has made room, so a public call reserves
+ * before it changes anything. */
 bool entries_reserve(kvt_policy *policy); /* room for one entry more */
 bool options_reserve(kvt_policy *policy, uint32_t count);
+/* Look-up and creation by handle. entries_add gives the handle a slot in state GHOST, outside the
+ * list of ghosts; the caller has looked the handle up and reserved room. */
 uint32_t entries_find(const kvt_policy *policy, uint64_t handle); /* NIL when unknown */
 uint32_t entries_add(kvt_policy *policy, uint64_t handle);        /* a ghost outside the FIFO */
 /* The life of a slot: a ghost becomes held, a held one leaves and is remembered or not, a ghost is
- * forgotten or becomes the last to be forgotten. */
+ * forgotten or becomes the last to be forgotten. hold takes the options from the caller's
+ * description and links the entry under its parent. leave needs an entry without a move in flight
+ * and gives its options back. */
 void entries_hold(kvt_policy *policy, uint32_t index, const kvt_policy_entry *given);
 void entries_leave(kvt_policy *policy, uint32_t index, bool remember);
 void entries_drop_ghost(kvt_policy *policy, uint32_t index);
@@ -385,13 +456,16 @@ void engine_tally(kvt_policy *policy, const entry *e, int by);
 void engine_set_clock(kvt_policy *policy, uint64_t now_ns);
 /* All memory of the engine comes through here; bytes 0 releases. */
 void *engine_resize(kvt_policy *policy, void *memory, size_t old_bytes, size_t bytes);
-/* Lists of recency use link[0] of their entries; an entry is in one of them at most. */
+/* Lists of recency use link[0] of their entries; an entry is in one of them at most. The state and
+ * `listed` of an entry say which. */
 void list_add_newest(kvt_policy *policy, recency_list *list, uint32_t index);
 void list_remove(kvt_policy *policy, recency_list *list, uint32_t index);
 
-/* Copies options as the public calls give them. */
+/* Copies options as the public calls give them. An entry's own run and a ladder's are filled in the
+ * same way. */
 void options_copy(stored_option *to, const kvt_option *options, uint32_t count);
-/* Takes a run of that many options out of the pool, which options_reserve has made room for. */
+/* Takes a run of that many options out of the pool, which options_reserve has made room for. The
+ * run is the taker's until it is given back; a ladder keeps its run for good. */
 uint32_t options_take(kvt_policy *policy, uint32_t count);
 /* Brings options up to date with weights and capacities. */
 void options_refresh(kvt_policy *policy, uint32_t first, uint32_t count);
@@ -401,11 +475,17 @@ void entries_index_all(kvt_policy *policy);
 bool entries_add_group(kvt_policy *policy);
 
 /* remembered.c */
+/* keep fills the points of an entry that leaves, from options that are still its own; option turns
+ * one of them back into a stored option whose bytes all lie in one tier. */
 void remembered_keep(const kvt_policy *policy, entry *e); /* before the options are given back */
 void remembered_option(const kvt_policy *policy, const entry *e, uint32_t point,
                        stored_option *out);
 
 /* advise.c */
+/* open makes tenant 0, who stands for every caller without a tenant; close releases ladders,
+ * tenants and priors, also after an open that failed. exclude works out which options the tenant's
+ * limits rule out: it runs whenever options or limits change. knows_tenant makes room for a
+ * tenant's number. */
 bool advise_open(kvt_policy *policy);
 void advise_close(kvt_policy *policy);
 void advise_exclude(kvt_policy *policy, entry *e);
@@ -421,7 +501,8 @@ double reuse_seconds(const kvt_policy *policy, uint64_t at_ns);
 void reuse_decays(double seconds, double decay[HALF_LIVES]);
 /* The count of one half-life, unpacked, as of the entry's last use. */
 double reuse_count(const entry *e, int k);
-/* Counts `weight` uses now; 0 brings the counters up to the time alone. */
+/* Counts `weight` uses now; 0 brings the counters up to the time alone. It is the only call that
+ * changes the counters of a known entry by a use. */
 void reuse_use(kvt_policy *policy, entry *e, double weight);
 /* Gives an entry that was stored before the engine began a first use one half-life ago. */
 void reuse_adopt(kvt_policy *policy, entry *e);
@@ -432,6 +513,7 @@ void reuse_set_now(kvt_policy *policy);
 /* Keeps f(parent) >= f(child): raises `up` to its child where it is lower. */
 bool reuse_raise(kvt_policy *policy, entry *up, const entry *child);
 double reuse_log_count(const kvt_policy *policy, const entry *e); /* of a plain counter */
+/* The rate of reuse_look alone, in uses per second. */
 double reuse_rate(const kvt_policy *policy, const entry *e);
 /* An entry's rate now, how soon it falls by half, and how many uses are to come in all. */
 typedef struct reuse_now {
@@ -442,6 +524,8 @@ typedef struct reuse_now {
 reuse_now reuse_look(const kvt_policy *policy, const entry *e);
 
 /* reuse_model.c */
+/* open does nothing for a policy that learns nothing; false without memory. close releases what
+ * open made. */
 bool reuse_model_open(kvt_policy *policy);
 void reuse_model_close(kvt_policy *policy);
 /* Puts what the entry lets expect into the model's open sums (sign 1), or takes it out (-1): around
@@ -458,6 +542,9 @@ void reuse_learn(kvt_policy *policy, const entry *e);
  * releases the source (done) or the target (not done). ledger_correct puts the bytes right that
  * were really stored, which the caller has found to fit.
  */
+/* reserve makes room for so many moves beside those in flight and is the one call that can fail.
+ * find returns NULL for an id that has ended. fits says whether bytes fit beside all that is stored
+ * and reserved. */
 bool ledger_reserve(kvt_policy *policy, uint32_t moves);
 move_in_flight *ledger_find(kvt_policy *policy, uint64_t id);
 move_in_flight *ledger_begin(kvt_policy *policy, uint32_t index, uint8_t to);
@@ -466,6 +553,8 @@ void ledger_end(kvt_policy *policy, move_in_flight *move, bool done);
 bool ledger_fits(const kvt_policy *policy, const uint64_t bytes[TIERS]);
 
 /* write_queue.c */
+/* open sets the prices of an idle engine; set_speed and pass keep them true when a bandwidth
+ * changes or time passes. */
 void write_queue_open(kvt_policy *policy);
 void write_queue_set_speed(kvt_policy *policy, int tier); /* to what the tier's facts say now */
 /* Adds the seconds of a move's writes (by 1.0), or takes them out again (-1.0). */
@@ -477,6 +566,9 @@ void write_queue_pass(kvt_policy *policy, double passed);
  * begin, then add and cut as often as wanted, then end, which makes the plan the caller's. exclude
  * and include bracket work during which an entry must not be a victim; skip does so until the end.
  * cut takes back all moves after the first `count` and restores what was spent.
+ *
+ * begin returns false, and nothing is to be ended, when no move could be made. add returns false
+ * and changes nothing when the move passes a bound.
  */
 bool tentative_begin(kvt_policy *policy, tentative_plan *work, kvt_plan *plan);
 bool tentative_add(kvt_policy *policy, tentative_plan *work, const step *move);
@@ -485,16 +577,21 @@ void tentative_include(kvt_policy *policy, uint32_t index);
 void tentative_skip(kvt_policy *policy, tentative_plan *work, uint32_t index);
 void tentative_cut(kvt_policy *policy, tentative_plan *work, uint32_t count, double spent);
 void tentative_end(kvt_policy *policy, tentative_plan *work);
+/* fits: room in every tier and in the tenant's share, as the plan stands now. fits_share: the share
+ * alone. */
 bool tentative_fits(const kvt_policy *policy, const tentative_plan *work, uint32_t index,
                     uint8_t option);
 bool tentative_fits_share(const kvt_policy *policy, uint32_t index, uint8_t option);
 
-/* room.c: true when room[tier] >= need. Complete steps stay in the plan when it fails. */
+/* room.c: true when room[tier] >= need. Complete steps stay in the plan when it fails. The caller
+ * cuts the plan back when half of the room is no use to it. */
 bool room_make(kvt_policy *policy, tentative_plan *work, int tier, int64_t need);
 /* The same in every tier of an option, from the top: room below may be used up from above. */
 bool room_make_for(kvt_policy *policy, tentative_plan *work, uint32_t index, uint8_t option);
 
 /* recency.c: what policies with one variant share */
+/* Members of policy_ops that several rivals share. option_at finds the configured variant in one
+ * tier, step_down the move of a victim to the next tier that takes it. */
 void lru_remove(kvt_policy *policy, uint32_t index);
 void lru_index(kvt_policy *policy, uint32_t index);
 void lru_touch(kvt_policy *policy, uint32_t index);
@@ -510,9 +607,12 @@ void lru_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan);
 void none_tick(kvt_policy *policy, tentative_plan *work);
 
 /* classic.c, tinylfu.c */
+/* open readies the lists, hands and the sketch for every policy, because the state is small; false
+ * without memory for the sketch. */
 bool classic_open(kvt_policy *policy);
 void classic_close(kvt_policy *policy);
 void classic_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan);
+/* The table of policy.c names all of these; a new policy needs its ops here and a row there. */
 extern const policy_ops policy_fifo_ops;
 extern const policy_ops policy_lru_twice_ops;
 extern const policy_ops policy_lfu_ops;
@@ -552,14 +652,16 @@ static inline void entry_prefetch(const kvt_policy *policy, uint32_t index)
     __builtin_prefetch(first + sizeof(entry) - 1, 1);
 }
 
-/* A stored option, 1..option_count-1. */
+/* A stored option, 1..option_count-1. Option NONE has no stored option: a caller handles it
+ * first. */
 static inline stored_option *entry_option(const kvt_policy *policy, const entry *e, uint8_t option)
 {
     assert(option != KVT_OPTION_NONE && option < e->option_count);
     return &policy->options[e->options + option - 1u];
 }
 
-/* Stored bytes of an option in one tier; 0 for NONE. */
+/* Stored bytes of an option in one tier; 0 for NONE. The present option counts with the bytes that
+ * were really stored, every other one with its prediction. */
 static inline uint64_t entry_bytes(const kvt_policy *policy, const entry *e, uint8_t option,
                                    int tier)
 {
@@ -567,7 +669,8 @@ static inline uint64_t entry_bytes(const kvt_policy *policy, const entry *e, uin
     return option == e->current ? e->bytes[tier] : entry_option(policy, e, option)->bytes[tier];
 }
 
-/* Of them, what stays in place when the entry comes there from where it is. */
+/* Of them, what stays in place when the entry comes there from where it is. Only an option that
+ * names the present one in kept_from keeps any. */
 static inline uint64_t entry_kept(const kvt_policy *policy, const entry *e, uint8_t to, int tier)
 {
     assert(tier >= 0 && tier < TIERS);
@@ -577,7 +680,8 @@ static inline uint64_t entry_kept(const kvt_policy *policy, const entry *e, uint
     return o->bytes[tier] < e->bytes[tier] ? o->bytes[tier] : e->bytes[tier];
 }
 
-/* What a move there has to reserve in a tier. */
+/* The bytes that a move there has to reserve in a tier. A move is planned when this fits; the bytes
+ * of the source are released at its end. */
 static inline uint64_t entry_need(const kvt_policy *policy, const entry *e, uint8_t to, int tier)
 {
     return entry_bytes(policy, e, to, tier) - entry_kept(policy, e, to, tier);
@@ -596,7 +700,8 @@ static inline void entry_needs(const kvt_policy *policy, const entry *e, uint8_t
     }
 }
 
-/* What a byte written to a tier costs: write_queue_pass, and the queue of this moment. */
+/* The cost of a byte written to a tier: write_queue_pass, and the queue of this moment. The unit is
+ * seconds of a request per byte. */
 static inline double engine_write_price(const kvt_policy *policy, int tier)
 {
     assert(tier >= 0 && tier < TIERS);
@@ -610,7 +715,8 @@ static inline double entry_alpha(const kvt_policy *policy, const entry *e)
     return policy->tenants[e->tenant].limits.alpha_seconds * (double)e->share;
 }
 
-/* Seconds that one use of a option costs, quality included; alpha is the entry's. */
+/* Seconds that one use of a option costs, quality included; alpha is the entry's. The loss of one
+ * use never counts as more than all of its quality. */
 static inline double option_cost(const stored_option *o, const entry *e, double alpha)
 {
     assert(alpha >= 0.0);
@@ -619,7 +725,8 @@ static inline double option_cost(const stored_option *o, const entry *e, double 
     return o->base_cost + alpha * (loss < 1.0 ? loss : 1.0);
 }
 
-/* The same of an option: U = -f * cost. */
+/* The same of an option: U = -f * cost. Decisions and explanations weigh an option by this
+ * function; the bound repeats the sum over its own arrays. */
 static inline double entry_cost(const kvt_policy *policy, const entry *e, uint8_t option)
 {
     if (option == KVT_OPTION_NONE) return (double)e->recompute_seconds;
@@ -634,14 +741,15 @@ static inline int option_home(const stored_option *o)
     return TIERS;
 }
 
-/* Only these are ever in a plan, and only these are in the victim index. */
+/* Only these are ever in a plan, and only these are in the victim index. An entry in flight or
+ * pinned stays where it is until the move ends or the pin is gone. */
 static inline bool entry_is_movable(const entry *e)
 {
     return e->state == POLICY_ENTRY_HELD && e->current != KVT_OPTION_NONE && e->move == NIL &&
            e->pins == 0;
 }
 
-/* Where the heap or the buckets of a tier keep the places of entries. */
+/* The memory where the heap or the buckets of a tier keep the places of entries. */
 static inline heap_places engine_places(const kvt_policy *policy, int tier)
 {
     assert(tier >= 0 && tier < TIERS);

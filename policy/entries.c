@@ -8,6 +8,10 @@
  * The prefix tree joins held entries only: each knows its parent, its first child and its siblings.
  * Entries that left are chained by age, and the oldest of them are forgotten first. The file
  * decides nothing; policies are called when an entry's place in their order may have changed.
+ *
+ * Lookups by handle are the only hashing of the engine. A bucket has 32 bits: the low ones name the
+ * entry, the others are bits of the hash, so that nearly every miss is decided without reading an
+ * entry.
  */
 #include "policy/engine.h"
 
@@ -16,7 +20,8 @@
 
 #define ENTRIES_LIMIT (UINT32_C(1) << 30)
 
-/* Asks the caller's allocator, which works as realloc. */
+/* Asks the caller's allocator, which works as realloc. It is the only call of the engine that
+ * reaches outside; old_bytes lets an allocator without headers work. */
 void *engine_resize(kvt_policy *policy, void *memory, size_t old_bytes, size_t bytes)
 {
     assert(bytes != 0 || memory != NULL);
@@ -65,7 +70,9 @@ static void entries_link_bucket(kvt_policy *policy, uint32_t index)
     policy->buckets[at] = entries_tag(policy, mixed) | index;
 }
 
-/* Linear probing without tombstones: later members of the cluster move back over the hole. */
+/* Linear probing without tombstones: later members of the cluster move back over the hole. The
+ * invariant of linear probing holds afterwards: no empty bucket lies between an entry's home and
+ * its place. */
 static void entries_unlink_bucket(kvt_policy *policy, uint32_t index)
 {
     uint32_t mask = policy->buckets_capacity - 1;
@@ -98,7 +105,9 @@ uint32_t entries_find(const kvt_policy *policy, uint64_t handle)
     return NIL;
 }
 
-/* Moves all buckets into a larger table. False, with the old table in place, without memory. */
+/* Moves all buckets into a larger table. False, with the old table in place, without memory. The
+ * table is a power of two and at least twice the entries, so a search ends soon at an empty
+ * bucket. */
 static bool entries_grow_buckets(kvt_policy *policy, uint32_t capacity)
 {
     assert((capacity & (capacity - 1)) == 0 && capacity > policy->buckets_capacity);
@@ -117,7 +126,7 @@ static bool entries_grow_buckets(kvt_policy *policy, uint32_t capacity)
 }
 
 /* Grows pool, heaps and buckets to `capacity` entries; each part that grew stays grown when a later
- * one fails, which no decision can notice. */
+ * one fails, which no decision can notice. Indexes stay as they are, pointers do not. */
 static bool entries_grow(kvt_policy *policy, uint32_t capacity)
 {
     for (int tier = 0; tier < TIERS; tier++) {
@@ -145,7 +154,8 @@ static bool entries_grow(kvt_policy *policy, uint32_t capacity)
     return true;
 }
 
-/* Adds a group of victims, whose buckets stand at the same time as all others. */
+/* Adds a group of victims, whose buckets stand at the same time as all others. Groups are allocated
+ * one by one, so that a pointer to one stays valid when another is added. */
 bool entries_add_group(kvt_policy *policy)
 {
     uint32_t count = policy->group_count;
@@ -170,7 +180,8 @@ bool entries_add_group(kvt_policy *policy)
     return true;
 }
 
-/* Works out again what is derived of options: their base cost, and whether they fit their tiers. */
+/* Works out again what is derived of options: their base cost, and whether they fit their tiers.
+ * least_base_cost only falls here; entries_index_all works it out anew. */
 void options_refresh(kvt_policy *policy, uint32_t first, uint32_t count)
 {
     assert(first + count <= policy->options_used);
@@ -194,7 +205,8 @@ void entries_index_all(kvt_policy *policy)
     }
 }
 
-/* Asks for the tables. False without memory; entries_close releases what is there. */
+/* Asks for the tables. False without memory; entries_close releases what is there. The pool has
+ * room for entries_expected entries and grows by doubling beyond. */
 bool entries_open(kvt_policy *policy)
 {
     policy->entries_free = NIL;
@@ -210,7 +222,8 @@ bool entries_open(kvt_policy *policy)
     return options_reserve(policy, KVT_OPTIONS_MAX);
 }
 
-/* Releases all tables, also those of an open that failed halfway. */
+/* Releases all tables, also those of an open that failed halfway. Options of entries are in the
+ * pool, so none is released by itself. */
 void entries_close(kvt_policy *policy)
 {
     for (uint32_t group = 0; group < policy->group_count; group++)
@@ -236,8 +249,8 @@ void entries_close(kvt_policy *policy)
     }
 }
 
-/* Makes room for one entry more: a slot that was left, one that was never used, or a pool twice
- * as large. */
+/* Makes room for one entry more: a slot that was left, one that was never used, or a pool twice as
+ * large. Doubling keeps the cost of growth constant per entry. */
 bool entries_reserve(kvt_policy *policy)
 {
     if (policy->entries_free != NIL || policy->entries_used < policy->entries_capacity) return true;
@@ -263,7 +276,8 @@ bool options_reserve(kvt_policy *policy, uint32_t count)
     return true;
 }
 
-/* A released run of options keeps the index of the next released run of its length in its head. */
+/* A released run of options keeps the index of the next released run of its length in its head.
+ * options_reserve has made sure that one of the two sources has the run. */
 uint32_t options_take(kvt_policy *policy, uint32_t count)
 {
     assert(count > 0 && count < KVT_OPTIONS_MAX);
@@ -279,7 +293,8 @@ uint32_t options_take(kvt_policy *policy, uint32_t count)
     return first;
 }
 
-/* Releases a run of options to the chain of its length. */
+/* Releases a run of options to the chain of its length. Runs are never joined or split, so a length
+ * that is common finds its runs again. */
 static void options_give_back(kvt_policy *policy, uint32_t first, uint32_t count)
 {
     assert(first + count <= policy->options_used && count < KVT_OPTIONS_MAX);
@@ -287,7 +302,7 @@ static void options_give_back(kvt_policy *policy, uint32_t first, uint32_t count
     policy->options_free[count] = first;
 }
 
-/* Adds an entry at the newest end of a list. */
+/* Adds an entry at the newest end of a list. link[0] of the entry is free for it. */
 void list_add_newest(kvt_policy *policy, recency_list *list, uint32_t index)
 {
     entry *e = entry_at(policy, index);
@@ -301,7 +316,8 @@ void list_add_newest(kvt_policy *policy, recency_list *list, uint32_t index)
     assert(list->oldest != NIL);
 }
 
-/* Takes an entry out of the list that it is in. */
+/* Takes an entry out of the list that it is in. The caller knows which list that is: an entry says
+ * so in `listed` or by its state. */
 void list_remove(kvt_policy *policy, recency_list *list, uint32_t index)
 {
     assert(list->newest != NIL && list->oldest != NIL);
@@ -317,7 +333,8 @@ void list_remove(kvt_policy *policy, recency_list *list, uint32_t index)
     link->newer = link->older = NIL;
 }
 
-/* Keeps the number of entries by their highest tier; without stored bytes they count as NONE. */
+/* Keeps the number of entries by their highest tier; without stored bytes they count as NONE. The
+ * caller strikes the entry out before its option changes and enters it afterwards. */
 void engine_tally(kvt_policy *policy, const entry *e, int by)
 {
     assert(by == 1 || by == -1);
@@ -344,7 +361,7 @@ static void tree_link(kvt_policy *policy, uint32_t index, uint32_t parent)
 }
 
 /* Takes an entry out of its parent's children; a root stays as it is. The parent is sorted anew
- * when its last child has left. */
+ * when its last child has left. The newer and older siblings close the gap. */
 static void tree_unlink(kvt_policy *policy, uint32_t index)
 {
     entry *e = entry_at(policy, index);
@@ -363,7 +380,8 @@ static void tree_unlink(kvt_policy *policy, uint32_t index)
     if (up->children == 0) policy->ops->index(policy, parent);
 }
 
-/* Gives a handle a slot. The caller has looked for the handle and made room. */
+/* Gives a handle a slot. The caller has looked for the handle and made room. The counters are 0 and
+ * the entry is in no list, heap or bucket. */
 uint32_t entries_add(kvt_policy *policy, uint64_t handle)
 {
     assert(handle != 0);
@@ -421,7 +439,8 @@ void options_copy(stored_option *to, const kvt_option *options, uint32_t count)
     }
 }
 
-/* Gives an entry its options: the ladder's run, or a run of its own. */
+/* Gives an entry its options: the ladder's run, or a run of its own. A ladder's options are shared
+ * and must not be changed through the entry. */
 static void entries_set_options(kvt_policy *policy, entry *e, const kvt_policy_entry *given)
 {
     assert(given->ladder <= policy->ladder_count);
@@ -442,7 +461,8 @@ static void entries_set_options(kvt_policy *policy, entry *e, const kvt_policy_e
     options_refresh(policy, e->options, count);
 }
 
-/* A ghost outside the FIFO becomes held; options are reserved. */
+/* A ghost outside the FIFO becomes held; options are reserved. The counters of a remembered entry
+ * stay; its points are overwritten by its bytes. */
 void entries_hold(kvt_policy *policy, uint32_t index, const kvt_policy_entry *given)
 {
     entry *e = entry_at(policy, index);
@@ -476,14 +496,15 @@ void entries_hold(kvt_policy *policy, uint32_t index, const kvt_policy_entry *gi
 }
 
 /* Forgets the entries that left longest ago, until no more are remembered than the configuration
- * allows. */
+ * allows. ghosts_max is a count of entries and not of bytes. */
 static void entries_trim_ghosts(kvt_policy *policy)
 {
     while (policy->ghost_count > policy->config.ghosts_max)
         entries_drop_ghost(policy, policy->ghosts.oldest);
 }
 
-/* A held entry without bytes and without a move leaves; its children become roots. */
+/* A held entry without bytes and without a move leaves; its children become roots. Without
+ * `remember`, or under a policy that remembers nothing, the slot is free at once. */
 void entries_leave(kvt_policy *policy, uint32_t index, bool remember)
 {
     entry *e = entry_at(policy, index);
@@ -513,7 +534,7 @@ void entries_leave(kvt_policy *policy, uint32_t index, bool remember)
     entries_trim_ghosts(policy);
 }
 
-/* Forgets one remembered entry. */
+/* Forgets one remembered entry. Its counters are lost; a handle that comes back later is new. */
 void entries_drop_ghost(kvt_policy *policy, uint32_t index)
 {
     assert(policy->ghost_count > 0 && entry_at(policy, index)->state == POLICY_ENTRY_GHOST);

@@ -3,7 +3,7 @@
  * explain.c - why an entry is where it is, what keeping it is worth, and the engine's figures.
  *
  * The file only reads. A question about a later moment is answered by a copy of the engine whose
- * clock is moved, so that asking never changes a later decision. What is said is a weighing at the
+ * clock is moved, so that asking never changes a later decision. The answer is a weighing at the
  * present prices; a move may still find no room, because others need the same bytes.
  */
 #include "policy/utility.h"
@@ -11,7 +11,8 @@
 #include <assert.h>
 #include <string.h>
 
-/* Fills in what a byte costs in each tier now. A policy that counts no uses has no prices. */
+/* Fills in what a byte costs in each tier now. A policy that counts no uses has no prices. The
+ * numbers are those that a decision at this moment would see. */
 static void explain_prices(const kvt_policy *policy, double price[KVT_TIER_COUNT])
 {
     price[KVT_TIER_NONE] = 0.0;
@@ -19,7 +20,8 @@ static void explain_prices(const kvt_policy *policy, double price[KVT_TIER_COUNT
         price[tier + 1] = policy->ops->counts ? utility_price(policy, tier) : 0.0;
 }
 
-/* Copies what the reuse model has learned; zeros where the policy has none. */
+/* Copies what the reuse model has learned; zeros where the policy has none. The weights are the
+ * model's own, as uses that a term of 1 lets expect in all. */
 static void explain_weights(const kvt_policy *policy, kvt_reuse_weights *out)
 {
     memset(out, 0, sizeof *out);
@@ -29,7 +31,8 @@ static void explain_weights(const kvt_policy *policy, kvt_reuse_weights *out)
     memcpy(out->weight, policy->model->weight, sizeof out->weight);
 }
 
-/* The running counts are kept as they are; all else is worked out here. */
+/* The running counts are kept as they are; all else is worked out here. Nothing is counted or
+ * learned by it. */
 void kvt_policy_stats_get(const kvt_policy *policy, kvt_policy_stats *out)
 {
     assert(policy != NULL && out != NULL);
@@ -75,8 +78,8 @@ static void explain_option(const kvt_policy *policy, const entry *e, uint8_t opt
     out->kept_from = o->kept_from;
 }
 
-/* Says whether the entry may take an option. A prefix that stored continuations need may not
- * become NONE. */
+/* Says whether the entry may take an option. A prefix that stored continuations need may not become
+ * NONE. Room is not asked here: a score says what would pay, not what fits now. */
 static bool explain_is_feasible(const kvt_policy *policy, const entry *e, uint8_t option)
 {
     assert(option < e->option_count);
@@ -86,7 +89,8 @@ static bool explain_is_feasible(const kvt_policy *policy, const entry *e, uint8_
     return utility_is_reachable(policy, e, option);
 }
 
-/* Weighs every option at the present prices and picks the one with the highest score. */
+/* Weighs every option at the present prices and picks the one with the highest score. The present
+ * option is best where no other can be taken. */
 static void explain_options(const kvt_policy *policy, const entry *e, kvt_explanation *out)
 {
     double best = 0.0;
@@ -108,7 +112,8 @@ static void explain_options(const kvt_policy *policy, const entry *e, kvt_explan
     }
 }
 
-/* The term of the rate that says most about an entry. */
+/* The term of the rate that says most about an entry. reuse_share is that term's part of the rate,
+ * from 0 to 1. */
 static void explain_reuse(const kvt_policy *policy, const entry *e, kvt_explanation *out)
 {
     static const char *const names[KVT_REUSE_KINDS] = {"how its uses add up", "its last use alone",
@@ -134,7 +139,8 @@ static void explain_reuse(const kvt_policy *policy, const entry *e, kvt_explanat
     }
 }
 
-/* The first sentence that holds. */
+/* The first sentence that holds. The order of the tests is the order of what binds: state, pins,
+ * limits, then scores. */
 static const char *explain_reason(const kvt_policy *policy, const entry *e,
                                   const kvt_explanation *out)
 {
@@ -180,8 +186,9 @@ static const char *explain_reason(const kvt_policy *policy, const entry *e,
            "hysteresis times the cost of the move.";
 }
 
-/* Looks at a copy of the engine whose clock is the asked time, so that nothing in the engine
- * itself changes. */
+/* Looks at a copy of the engine whose clock is the asked time, so that nothing in the engine itself
+ * changes. The copy's pointers lead to the engine's tables, so the call must not run beside one
+ * that changes them. */
 kvt_status kvt_policy_explain(const kvt_policy *policy, uint64_t now_ns, uint64_t handle,
                               kvt_explanation *out)
 {
@@ -218,7 +225,8 @@ kvt_status kvt_policy_explain(const kvt_policy *policy, uint64_t now_ns, uint64_
     return KVT_OK;
 }
 
-/* The tier's option with the most saved seconds per byte. */
+/* The tier's option with the most saved seconds per byte. *out stays 0 where no option of the tier
+ * saves anything. */
 static void explain_best_worth(const kvt_policy *policy, const entry *e, int tier,
                                kvt_policy_worth *out)
 {
@@ -234,8 +242,9 @@ static void explain_best_worth(const kvt_policy *policy, const entry *e, int tie
     }
 }
 
-/* A policy that counts no uses has recency alone: the seconds since the last use stand for the
- * time between two. */
+/* A policy that counts no uses has recency alone: the seconds since the last use stand for the time
+ * between two. Numbers of the two kinds compare among entries of one policy, never between
+ * policies. */
 kvt_status kvt_policy_worth_get(const kvt_policy *policy, uint64_t handle, kvt_tier tier,
                                 kvt_policy_worth *out)
 {

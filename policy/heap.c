@@ -33,7 +33,8 @@ static void heap_put(heap *h, heap_places places, uint32_t at, heap_item item)
     *heap_place(places, item.entry) = at;
 }
 
-/* Fills the hole at `at` with the item, which rises or sinks to where it belongs. */
+/* Fills the hole at `at` with the item, which rises or sinks to where it belongs. Rising and
+ * sinking are tried in this order; at most one of them moves the hole. */
 static void heap_settle(heap *h, heap_places places, uint32_t at, heap_item item)
 {
     while (at > 0) {
@@ -69,7 +70,8 @@ void heap_set(heap *h, heap_places places, uint32_t entry, double key)
     heap_settle(h, places, at, (heap_item){.key = key, .entry = entry});
 }
 
-/* Takes an entry out, if it is inside; the last item fills its place. */
+/* Takes an entry out, if it is inside; the last item fills its place. The last item may have to
+ * rise as well as sink, because it comes from another subtree. */
 void heap_remove(heap *h, heap_places places, uint32_t entry)
 {
     uint32_t at = *heap_place(places, entry);

@@ -16,7 +16,8 @@
 #define KNAPSACK_OPTIONS 32u
 #define KNAPSACK_NODES   100000000u
 
-/* Finds the option of an entry with the highest score above 0, NIL without one. */
+/* Finds the option of an entry with the highest score above 0, NIL without one. Ties go to the
+ * first option, so the passes of one search agree with each other. */
 static uint32_t knapsack_best(const knapsack *k, uint32_t i, const double price[TIERS],
                               double *score_out)
 {
@@ -71,7 +72,8 @@ static double choice_score(const knapsack *k, uint32_t option, const double pric
     return score;
 }
 
-/* Gives an entry another choice and brings the sums up to date. */
+/* Gives an entry another choice and brings the sums up to date. used and primal always describe
+ * choice[]. */
 static void choice_take(const knapsack *k, uint32_t *choice, knapsack_result *out, uint32_t i,
                         uint32_t option)
 {
@@ -113,7 +115,9 @@ void knapsack_sift(knapsack_step *steps, uint32_t count, uint32_t at)
     steps[at] = item;
 }
 
-/* The step of an entry that loses least score per byte that it frees in an overfull tier. */
+/* The step of an entry that loses least score per byte that it frees in an overfull tier. The
+ * option NIL, which frees everything, is tried last. A step that would overfill another tier is no
+ * step. */
 static bool repair_step(const knapsack *k, const uint32_t *choice, const knapsack_result *out,
                         uint32_t i, int tier, knapsack_step *way)
 {
@@ -142,7 +146,9 @@ static bool repair_step(const knapsack *k, const uint32_t *choice, const knapsac
     return found;
 }
 
-/* Makes an overfull placement fit, tier by tier, by the steps that lose least score per byte. */
+/* Makes an overfull placement fit, tier by tier, by the steps that lose least score per byte. A
+ * tier that was made to fit stays so, because a step adds no bytes to a tier beyond its
+ * capacity. */
 static void knapsack_repair(const knapsack *k, uint32_t *choice, knapsack_step *steps,
                             knapsack_result *out)
 {
@@ -170,7 +176,8 @@ static void knapsack_repair(const knapsack *k, uint32_t *choice, knapsack_step *
     }
 }
 
-/* What an entry would rather have, among what fits: most value for the least score lost. */
+/* The option that an entry would rather have, among those that fit: most value for the least score
+ * lost. A gain that costs no priced room comes first. */
 static bool fill_step(const knapsack *k, const uint32_t *choice, const knapsack_result *out,
                       uint32_t i, knapsack_step *way)
 {
@@ -193,7 +200,8 @@ static bool fill_step(const knapsack *k, const uint32_t *choice, const knapsack_
     return found;
 }
 
-/* Gives away what room is left, to the entries that gain most by it. */
+/* Gives away what room is left, to the entries that gain most by it. Each turn either takes the
+ * first step or puts it back with its present density, so the loop ends. */
 static void knapsack_fill(const knapsack *k, uint32_t *choice, knapsack_step *steps,
                           knapsack_result *out)
 {
@@ -233,7 +241,9 @@ typedef struct exact_search {
     uint64_t nodes;
 } exact_search;
 
-/* Tries the options of entry i and of all that follow it. */
+/* Tries the options of entry i and of all that follow it. The depth is at most KNAPSACK_EXACT. A
+ * search that has looked at KNAPSACK_NODES options ends with the best choice so far, which is a
+ * valid one. */
 static void exact_visit(exact_search *search, uint32_t i, double value, const uint64_t free[TIERS])
 {
     assert(i <= search->k->entries && search->k->entries <= KNAPSACK_EXACT);
@@ -264,7 +274,8 @@ static void exact_visit(exact_search *search, uint32_t i, double value, const ui
     }
 }
 
-/* Says whether another option of the same entry is worth as much and takes no more. */
+/* Says whether another option of the same entry is worth as much and takes no more. Of two equal
+ * options the first one stays. */
 static bool exact_dominated(const knapsack *k, uint32_t i, uint32_t option)
 {
     if (k->value[option] <= 0.0) return true;
@@ -280,7 +291,8 @@ static bool exact_dominated(const knapsack *k, uint32_t i, uint32_t option)
     return false;
 }
 
-/* Sorts the options of an entry by score, those that are dominated left out. */
+/* Sorts the options of an entry by score, those that are dominated left out. NIL is always in the
+ * list, so every entry can be left out. */
 static void exact_sort(exact_search *search, uint32_t i)
 {
     assert(i < KNAPSACK_EXACT);
@@ -302,7 +314,8 @@ static void exact_sort(exact_search *search, uint32_t i)
     assert(count >= 1 && count <= KNAPSACK_OPTIONS + 1);
 }
 
-/* Improves a choice of few entries to the best one; with more it stays as it is. */
+/* Improves a choice of few entries to the best one; with more it stays as it is. The choice never
+ * gets worse, because the search starts with its value as the one to beat. */
 static void knapsack_exact(const knapsack *k, uint32_t *choice, knapsack_result *out)
 {
     if (k->entries > KNAPSACK_EXACT) return;
@@ -318,8 +331,9 @@ static void knapsack_exact(const knapsack *k, uint32_t *choice, knapsack_result 
         choice_take(k, choice, out, i, search.best[i]);
 }
 
-/* Solves an instance: prices first, then the choices at these prices, made to fit, filled up,
- * and for a dozen entries exact. */
+/* Solves an instance: prices first, then the choices at these prices, made to fit, filled up, and
+ * for a dozen entries exact. used <= capacity holds in every tier when it returns, and dual bounds
+ * primal from above. */
 void knapsack_solve(const knapsack *instance, uint32_t *choice, knapsack_step *steps,
                     knapsack_result *out)
 {

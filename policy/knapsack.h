@@ -20,18 +20,20 @@
 
 #define PRICE_CLOSED 1e30 /* of a tier without capacity */
 
-/* What one pass over the entries found. */
+/* The findings of one pass over the entries. */
 typedef struct price_pass {
     double value;       /* sum of the entries' best scores */
     double used[TIERS]; /* bytes they take */
 } price_pass;
 
-/* Adds up every stride-th entry. */
+/* Adds up every stride-th entry. The result is added to *out, which the caller has zeroed; one
+ * score per entry counts, the best one or 0. */
 typedef void price_ask(const void *context, const double price[TIERS], uint32_t stride,
                        price_pass *out);
 
 /* Says that prices stay between low and high, price among them, until the next call: of the
- * questions about all entries. */
+ * questions about all entries. An instance may then skip whatever no price of the box can
+ * change. */
 typedef void price_narrow(const void *context, const double price[TIERS], const double low[TIERS],
                           const double high[TIERS]);
 
@@ -65,6 +67,8 @@ typedef struct knapsack {
     uint64_t capacity[TIERS];
 } knapsack;
 
+/* primal is the value of the choice, dual the bound on every choice; used are the bytes of the
+ * choice, and passes those over all entries. */
 typedef struct knapsack_result {
     double primal;
     double dual;

@@ -8,6 +8,10 @@
  *
  * A move's slot is its id modulo the table size. When an old move still occupies the slot, the id
  * is passed over: ids ascend, but not always by one.
+ *
+ * Invariants, in every tier: used >= releasing; used = bytes of all held entries + targets of the
+ * moves in flight less what they keep in place; a move's kept is at most either of its ends. The
+ * file plans nothing and never refuses a move: fits is asked before begin.
  */
 #include "policy/engine.h"
 
@@ -15,7 +19,8 @@
 #include <string.h>
 
 /* Makes room for a plan of so many moves. The table stays at most half full, so a free slot is
- * found soon. */
+ * found soon. The caller asks before a plan is begun, so no move of the plan can fail for
+ * memory. */
 bool ledger_reserve(kvt_policy *policy, uint32_t moves)
 {
     uint64_t wanted = 2 * ((uint64_t)policy->in_flight_count + moves);
@@ -44,7 +49,8 @@ bool ledger_reserve(kvt_policy *policy, uint32_t moves)
     return true;
 }
 
-/* Finds a move by its id; NULL when it has ended or never was. */
+/* Finds a move by its id; NULL when it has ended or never was. An id that ended is never found
+ * again, because its slot has another id or 0 by then. */
 move_in_flight *ledger_find(kvt_policy *policy, uint64_t id)
 {
     if (id == 0 || policy->in_flight_capacity == 0) return NULL;
@@ -52,7 +58,8 @@ move_in_flight *ledger_find(kvt_policy *policy, uint64_t id)
     return move->id == id ? move : NULL;
 }
 
-/* Enters what a move reserves and will release in one tier, or strikes it out. */
+/* Enters what a move reserves and will release in one tier, or strikes it out. Both signs use the
+ * same sum modulo 2^64, so striking a move out restores the numbers exactly. */
 static void ledger_count(kvt_policy *policy, const entry *e, const move_in_flight *move, int tier,
                          int by)
 {
@@ -66,7 +73,8 @@ static void ledger_count(kvt_policy *policy, const entry *e, const move_in_fligh
 }
 
 /* Reserves the target bytes of a move of a movable entry, or of a new one. ledger_reserve has made
- * room in the table, and the plan has found that the bytes fit. */
+ * room in the table, and the plan has found that the bytes fit. The kind follows from the two
+ * options: from NONE it is a put, to NONE an eviction, else a change. */
 move_in_flight *ledger_begin(kvt_policy *policy, uint32_t index, uint8_t to)
 {
     entry *e = entry_at(policy, index);
@@ -95,7 +103,8 @@ move_in_flight *ledger_begin(kvt_policy *policy, uint32_t index, uint8_t to)
 }
 
 /* Corrects a move to the bytes that were really stored and have been found to fit. A smaller object
- * may keep less in place than was planned. */
+ * may keep less in place than was planned. The write queue keeps the planned seconds; the
+ * difference is forgotten with time. */
 void ledger_correct(kvt_policy *policy, move_in_flight *move, const uint64_t actual[TIERS])
 {
     assert(move->id != 0 && move->to != KVT_OPTION_NONE);
@@ -108,7 +117,8 @@ void ledger_correct(kvt_policy *policy, move_in_flight *move, const uint64_t act
     }
 }
 
-/* Ends a move: done releases its source, otherwise its target; the entry's option follows. */
+/* Ends a move: done releases its source, otherwise its target; the entry's option follows. A move
+ * that was not done gives the waiting seconds of its writes back too. */
 void ledger_end(kvt_policy *policy, move_in_flight *move, bool done)
 {
     assert(policy->in_flight_count > 0 && entry_at(policy, move->entry)->move != NIL);

@@ -15,6 +15,8 @@
 #define NUMBER_INLN2 0x1.71547652b82fep+0 /* 1 / ln 2 */
 
 /* clang-format off */
+/* The tables are part of the plan log's definition: another rounding of one entry would change
+ * decisions, so they are written out and not computed at start. */
 /* 2^(i/64) */
 static const double number_exp2_table[NUMBER_STEPS] = {
     0x1.0000000000000p+0, 0x1.02c9a3e778061p+0, 0x1.059b0d3158574p+0, 0x1.0874518759bc8p+0,
@@ -79,6 +81,8 @@ static const double number_centre_log2[NUMBER_STEPS] = {
 /*
  * x = 2^e * m with m in [1,2); c is the centre of m's piece, so |r| = |m - c| / c < 1/128 and
  * log2 x = e + log2 c + ln(1 + r) / ln 2. m - c is exact: both have few leading bits in common.
+ *
+ * The polynomial ends at r^7 / 7, below 2^-52 of the result for |r| < 1/128.
  */
 double number_log2(double x)
 {
@@ -101,7 +105,8 @@ double number_log2(double x)
     return (double)exponent + (number_centre_log2[piece] + sum * NUMBER_INLN2);
 }
 
-/* x = whole / 64 + rest with 0 <= rest < 1/64: a shift, a table and e^(rest ln 2). */
+/* x = whole / 64 + rest with 0 <= rest < 1/64: a shift, a table and e^(rest ln 2). Results below
+ * the least normal number are 0: denormal ones would be slow and mean nothing here. */
 double number_exp2(double x)
 {
     if (x < -1022.0) return 0.0;
@@ -125,7 +130,8 @@ double number_exp2(double x)
     return power * (base + base * sum);
 }
 
-/* Adds two numbers that are given and wanted as logarithms. */
+/* Adds two numbers that are given and wanted as logarithms. The larger exponent is taken out first,
+ * so that neither power overflows. */
 double number_log2_add(double a, double b)
 {
     double high = a > b ? a : b;
@@ -162,7 +168,7 @@ void text_add(text *out, const char *words)
         text_add_char(out, *words++);
 }
 
-/* Adds a number in decimal digits. */
+/* Adds a number in decimal digits. A number of 64 bits has at most 20 digits. */
 void text_add_number(text *out, uint64_t number)
 {
     char digits[20];
@@ -175,7 +181,8 @@ void text_add_number(text *out, uint64_t number)
         text_add_char(out, digits[--count]);
 }
 
-/* Adds a number exactly, in hexadecimal digits, so that a log says the same on every machine. */
+/* Adds a number exactly, in hexadecimal digits, so that a log says the same on every machine. The
+ * digits are those of the bits, so nothing is rounded. */
 void text_add_double(text *out, double number)
 {
     uint64_t bits;

@@ -19,7 +19,15 @@ static inline bool number_is_finite(double x)
     return x - x == 0.0;
 }
 
-/* log2 of a positive, finite, normal number; relative error below 1e-15 away from x = 1. */
+/* Says whether a number lies in a range, both ends included. NaN lies in none, because every
+ * comparison with it is false. */
+static inline bool number_is_within(double x, double least, double most)
+{
+    return x >= least && x <= most;
+}
+
+/* log2 of a positive, finite, normal number; relative error below 1e-15 away from x = 1. The caller
+ * guarantees the range: 0, negative numbers and NaN give a number without a meaning. */
 double number_log2(double x);
 
 /* 2^x; 0 below -1022 and 2^1023 above 1023. x is not NaN. Never decreases as x grows by more than

@@ -19,7 +19,8 @@ static bool plan_is_zero(const uint64_t bytes[KVT_TIER_COUNT])
     return true;
 }
 
-/* What is wrong with one move by itself, or NULL. */
+/* Returns the fault of one move by itself, or NULL. The three kinds are told apart by which end is
+ * NONE, and the bytes have to agree with that. */
 static const char *plan_move_fault(const kvt_move *move)
 {
     bool from_zero = plan_is_zero(move->from_bytes);
@@ -50,7 +51,8 @@ static const char *plan_move_fault(const kvt_move *move)
     }
 }
 
-/* What is kept is part of both ends. */
+/* Returns a fault unless the kept bytes are part of both ends. Bytes that stay in place are neither
+ * written nor released. */
 static const char *plan_kept_fault(const kvt_move *move)
 {
     for (int tier = 0; tier < KVT_TIER_COUNT; tier++) {
@@ -62,7 +64,8 @@ static const char *plan_kept_fault(const kvt_move *move)
     return NULL;
 }
 
-/* Carries the bytes of one move out on the ledger `held`. */
+/* Carries the bytes of one move out on the ledger `held`. A move holds source and target at once,
+ * so the new bytes are added in every tier before any are released. */
 static const char *plan_carry_out(const kvt_move *move, uint64_t held[KVT_TIER_COUNT],
                                   const uint64_t capacity[KVT_TIER_COUNT])
 {
@@ -82,7 +85,8 @@ static const char *plan_carry_out(const kvt_move *move, uint64_t held[KVT_TIER_C
     return NULL;
 }
 
-/* Carries the plan out on a copy of the ledger, move by move, and stops at the first fault. */
+/* Carries the plan out on a copy of the ledger, move by move, and stops at the first fault. message
+ * receives the number and the fault of the first bad move. */
 kvt_status plan_check(const kvt_plan *plan, const uint64_t used[KVT_TIER_COUNT],
                       const uint64_t capacity[KVT_TIER_COUNT], char *message, size_t message_size)
 {
@@ -126,8 +130,9 @@ static void plan_add_bytes(text *out, const char *label, const uint64_t bytes[KV
     }
 }
 
-/* "7 CHANGE 42 2>3 variant 1/0/0 from 0,64,0 to 0,0,64 gain 0x1.8p-3": bytes by tier hbm,dram,ssd,
- * with "kept ..." before the gain when bytes stay in place. */
+/* One line such as "7 CHANGE 42 2>3 variant 1/0/0 from 0,64,0 to 0,0,64 gain 0x1.8p-3": bytes by
+ * tier hbm,dram,ssd, with "kept ..." before the gain when bytes stay in place. Golden logs are made
+ * of these lines, so the text is a format: doubles are exact. */
 size_t kvt_move_format(const kvt_move *move, char *line, size_t size)
 {
     static const char *const kinds[] = {"?", "PUT", "CHANGE", "EVICT"};

@@ -2,6 +2,9 @@
 /*
  * plan.h - the check of a plan as data, for debug builds and tests. It needs no engine.
  *
+ * A plan that passes may still be a bad one, and the entries may be elsewhere by the time it is
+ * obeyed: both are beyond this check.
+ *
  * Thread rule: pure.
  */
 #ifndef KVT_POLICY_PLAN_H

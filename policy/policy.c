@@ -13,9 +13,10 @@
 #include <assert.h>
 #include <string.h>
 
-#define SECONDS_LIMIT 1e12 /* keeps every product of costs and rates finite */
-#define TABLES_LIMIT  (UINT64_C(1) << 28)
+/* Sizes of tables that a configuration may ask for; entries are named by 32 bits. */
+#define TABLES_LIMIT (UINT64_C(1) << 28)
 
+/* Every policy that a configuration can name. The order is that of kvt_policy_name_at. */
 static const policy_ops *const policy_table[] = {
     &policy_none_ops,       &policy_lru_ops,       &policy_lru_leaf_ops, &policy_utility_ops,
     &policy_fifo_ops,       &policy_lru_twice_ops, &policy_lfu_ops,      &policy_gdsf_ops,
@@ -30,7 +31,8 @@ const char *kvt_policy_name_at(size_t index)
     return index < POLICY_COUNT ? policy_table[index]->name : NULL;
 }
 
-/* Fills in the defaults that docs/POLICY.md explains. */
+/* Fills in the defaults that docs/POLICY.md explains. The allocator is left empty, because the
+ * library has none of its own: open refuses a configuration without one. */
 void kvt_policy_config_init(kvt_policy_config *config)
 {
     assert(config != NULL);
@@ -49,14 +51,8 @@ void kvt_policy_config_init(kvt_policy_config *config)
     config->seed = 1;
 }
 
-/* Says whether a number lies in a range; NaN lies in none. */
-static bool policy_in_range(double number, double least, double most)
-{
-    assert(least <= most);
-    return number >= least && number <= most; /* false for NaN */
-}
-
-/* Returns what is wrong with the facts of a tier, or NULL. */
+/* Returns what is wrong with the facts of a tier, or NULL. The check runs at open and before a
+ * speed is changed, so a bandwidth in use is 0 (not known) or at least 1. */
 const char *policy_tier_fault(const kvt_policy_config *config)
 {
     if (config->tiers[KVT_TIER_NONE].capacity_bytes != 0) return "tier none cannot have a capacity";
@@ -64,37 +60,37 @@ const char *policy_tier_fault(const kvt_policy_config *config)
         const kvt_tier_facts *facts = &config->tiers[tier];
         if (facts->capacity_bytes > CAPACITY_LIMIT) return "a tier's capacity passes 2^61 bytes";
         if (facts->write_bytes_per_s != 0.0 &&
-            !policy_in_range(facts->write_bytes_per_s, 1.0, UNLIMITED)) {
+            !number_is_within(facts->write_bytes_per_s, 1.0, UNLIMITED)) {
             return "write_bytes_per_s must be 0 (not known) or at least 1";
         }
-        if (!policy_in_range(facts->read_bytes_per_s, 0.0, UNLIMITED)) {
+        if (!number_is_within(facts->read_bytes_per_s, 0.0, UNLIMITED)) {
             return "read_bytes_per_s must be a number, 0 or more";
         }
-        if (!policy_in_range(facts->request_seconds, 0.0, SECONDS_LIMIT)) {
+        if (!number_is_within(facts->request_seconds, 0.0, SECONDS_LIMIT)) {
             return "request_seconds must be a number, 0 or more";
         }
     }
     return NULL;
 }
 
-/* What is wrong with the configuration, or NULL. */
+/* Returns the fault of the configuration, or NULL. The text is a whole message for a person. */
 static const char *policy_config_fault(const kvt_policy_config *config)
 {
     if (config->struct_size != sizeof *config) return "struct_size is not that of this library";
     if (config->name == NULL) return "a policy name is required";
     if (config->allocator.resize == NULL) return "an allocator is required";
-    if (!policy_in_range(config->alpha_seconds, 0.0, SECONDS_LIMIT)) {
+    if (!number_is_within(config->alpha_seconds, 0.0, SECONDS_LIMIT)) {
         return "alpha_seconds must be a number, 0 or more";
     }
-    if (!policy_in_range(config->half_life_seconds, 1e-3, SECONDS_LIMIT)) {
+    if (!number_is_within(config->half_life_seconds, 1e-3, SECONDS_LIMIT)) {
         return "half_life_seconds must be at least 0.001";
     }
-    if (!policy_in_range(config->hysteresis, 0.0, 1e6)) {
+    if (!number_is_within(config->hysteresis, 0.0, 1e6)) {
         return "hysteresis must be a number, 0 or more";
     }
     if (config->holes > KVT_HOLES_MIXED) return "holes is not a kvt_hole_mode";
-    if (!policy_in_range(config->high_watermark, 0.0, 1.0) ||
-        !policy_in_range(config->low_watermark, 0.0, config->high_watermark)) {
+    if (!number_is_within(config->high_watermark, 0.0, 1.0) ||
+        !number_is_within(config->low_watermark, 0.0, config->high_watermark)) {
         return "the watermarks must be 0 <= low <= high <= 1";
     }
     if (config->entries_expected > TABLES_LIMIT || config->ghosts_max > TABLES_LIMIT) {
@@ -113,7 +109,8 @@ static const policy_ops *policy_find_ops(const char *name)
 }
 
 /* Checks the configuration, then asks for all tables at once: an engine that is open needs no
- * memory for a decision. */
+ * memory for a decision. An open that fails halfway is closed like an open one: every part may be
+ * missing. */
 kvt_status kvt_policy_open(const kvt_policy_config *config, kvt_policy **policy_out, char *message,
                            size_t message_size)
 {
@@ -158,7 +155,8 @@ kvt_status kvt_policy_open(const kvt_policy_config *config, kvt_policy **policy_
     return KVT_E_MEMORY;
 }
 
-/* Releases all that the engine asked for. Moves in flight are forgotten; nothing is carried out. */
+/* Releases all that the engine asked for. Moves in flight are forgotten; nothing is carried out.
+ * Every table may be missing, as after an open that failed. */
 void kvt_policy_close(kvt_policy *policy)
 {
     if (policy == NULL) return;
@@ -173,20 +171,22 @@ void kvt_policy_close(kvt_policy *policy)
     engine_resize(policy, policy, sizeof *policy, 0);
 }
 
-/* Checks an entry as a caller offers it: handles, numbers, and options or a ladder, never both. */
+/* Checks an entry as a caller offers it: handles, numbers, and options or a ladder, never both.
+ * Loads and losses are the options' own and are checked with them. */
 static bool policy_entry_is_sound(const kvt_policy *policy, const kvt_policy_entry *given)
 {
     assert(given != NULL);
     if (given->handle == 0 || given->handle == given->parent) return false;
-    if (!policy_in_range(given->sensitivity, 0.0, 1e6)) return false;
+    if (!number_is_within(given->sensitivity, 0.0, 1e6)) return false;
     if (given->tenant >= KVT_TENANTS_MAX) return false;
     if (given->ladder == 0) return policy_options_are_sound(given->options, given->option_count);
     return given->ladder <= policy->ladder_count && given->options == NULL &&
            given->option_count == 0 &&
-           policy_in_range(given->recompute_seconds, 0.0, SECONDS_LIMIT);
+           number_is_within(given->recompute_seconds, 0.0, SECONDS_LIMIT);
 }
 
-/* Time never steps back: a caller's clock that does is held at the latest time seen. */
+/* Time never steps back: a caller's clock that does is held at the latest time seen. The first time
+ * that is seen becomes the origin, so that logarithms of times stay small. */
 void engine_set_clock(kvt_policy *policy, uint64_t now_ns)
 {
     if (!policy->started) {
@@ -200,7 +200,8 @@ void engine_set_clock(kvt_policy *policy, uint64_t now_ns)
     write_queue_pass(policy, passed);
 }
 
-/* One use now, and `prior` more that its class lets expect. */
+/* One use now, and `prior` more that its class lets expect. The policy may sort the entry anew in
+ * touch, so nothing of the order may be held across this call. */
 static void policy_count_use(kvt_policy *policy, uint32_t index, double prior)
 {
     assert(prior >= 0.0);
@@ -214,7 +215,8 @@ static void policy_count_use(kvt_policy *policy, uint32_t index, double prior)
     policy->ops->touch(policy, index);
 }
 
-/* A use that an access has counted already, when the entry is offered for it. */
+/* A use that an access has counted already, when the entry is offered for it. Without this, a miss
+ * and the put that follows it would count as two uses of one request. */
 static void policy_follow_use(kvt_policy *policy, uint32_t index)
 {
     entry *e = entry_at(policy, index);
@@ -227,7 +229,8 @@ static void policy_follow_use(kvt_policy *policy, uint32_t index)
     policy->ops->touch(policy, index);
 }
 
-/* Memory for one entry more and a plan for it. */
+/* Memory for one entry more and a plan for it. A call that fails here has grown tables at most,
+ * which no decision can notice. */
 static bool policy_reserve(kvt_policy *policy, uint32_t index, const kvt_policy_entry *given,
                            uint32_t moves)
 {
@@ -238,7 +241,8 @@ static bool policy_reserve(kvt_policy *policy, uint32_t index, const kvt_policy_
     return ledger_reserve(policy, moves);
 }
 
-/* The entry of a new or remembered handle becomes held; memory is reserved. */
+/* The entry of a new or remembered handle becomes held; memory is reserved. A remembered entry
+ * brings its counters along; a new one starts at 0. */
 static uint32_t policy_take_in(kvt_policy *policy, uint32_t index, const kvt_policy_entry *given)
 {
     if (index == NIL) {
@@ -252,8 +256,9 @@ static uint32_t policy_take_in(kvt_policy *policy, uint32_t index, const kvt_pol
     return index;
 }
 
-/* Counts the use first, so that the entry is weighed with it, then lets the policy place the
- * entry. What is refused stays as a remembered entry. */
+/* Counts the use first, so that the entry is weighed with it, then lets the policy place the entry.
+ * A refused entry stays as a remembered one. An entry that is held already is only counted:
+ * KVT_EXISTS. */
 kvt_status kvt_policy_admit(kvt_policy *policy, uint64_t now_ns, const kvt_policy_entry *given,
                             kvt_plan *plan)
 {
@@ -301,7 +306,8 @@ kvt_status kvt_policy_admit(kvt_policy *policy, uint64_t now_ns, const kvt_polic
 }
 
 /* Takes bytes into the ledger as they are. Nothing is weighed: an entry that lies on a device is
- * there whether it pays or not. */
+ * there whether it pays or not. The tenants' shares are not asked either, and the index sorts the
+ * entry like any other from then on. */
 kvt_status kvt_policy_adopt(kvt_policy *policy, uint64_t now_ns, const kvt_policy_entry *given,
                             uint8_t option)
 {
@@ -334,8 +340,9 @@ kvt_status kvt_policy_adopt(kvt_policy *policy, uint64_t now_ns, const kvt_polic
     return KVT_OK;
 }
 
-/* Counts the use, also of an entry that is only remembered, and lets the policy improve the
- * entry's place. */
+/* Counts the use, also of an entry that is only remembered, and lets the policy improve the entry's
+ * place. A use of an entry without bytes is noted as missed: an admission that follows is of the
+ * same use. */
 kvt_status kvt_policy_access(kvt_policy *policy, uint64_t now_ns, uint64_t handle, kvt_plan *plan)
 {
     assert(policy != NULL);
@@ -354,7 +361,7 @@ kvt_status kvt_policy_access(kvt_policy *policy, uint64_t now_ns, uint64_t handl
     return KVT_OK;
 }
 
-/* Bounds what the background may move in this call. */
+/* Bounds what the background may move in this call. moves_max 0 lets time pass alone. */
 kvt_status kvt_policy_tick(kvt_policy *policy, uint64_t now_ns, uint32_t moves_max,
                            uint64_t bytes_max, kvt_plan *plan)
 {
@@ -371,7 +378,8 @@ kvt_status kvt_policy_tick(kvt_policy *policy, uint64_t now_ns, uint32_t moves_m
     return KVT_OK;
 }
 
-/* Corrects a move to the bytes really stored; false when they do not fit. */
+/* Corrects a move to the bytes really stored; false when they do not fit. Bytes up to the plan's
+ * always fit, because they are reserved; only the bytes beyond are checked. */
 static bool policy_correct(kvt_policy *policy, move_in_flight *move, const uint64_t actual[TIERS])
 {
     for (int tier = 0; tier < TIERS; tier++) {
@@ -385,7 +393,8 @@ static bool policy_correct(kvt_policy *policy, move_in_flight *move, const uint6
     return true;
 }
 
-/* Counts a change as a promotion when the entry rises, or has more bytes in its highest tier. */
+/* Counts a change as a promotion when the entry rises, or has more bytes in its highest tier. The
+ * rest are demotions, also a move at equal height that keeps fewer bytes there. */
 static void policy_count_change(kvt_policy *policy, const entry *e, uint8_t from, uint8_t to)
 {
     assert(from != KVT_OPTION_NONE && to != KVT_OPTION_NONE);
@@ -401,7 +410,8 @@ static void policy_count_change(kvt_policy *policy, const entry *e, uint8_t from
 }
 
 /* Ends a move that was carried out: the ledger releases its source, the entry is where the move
- * took it. */
+ * took it. actual_bytes is an array by kvt_tier, or NULL when the plan's bytes were stored.
+ * KVT_E_SPACE leaves the move in flight, for the caller to abort. */
 kvt_status kvt_policy_commit(kvt_policy *policy, uint64_t move_id, const uint64_t *actual_bytes)
 {
     assert(policy != NULL);
@@ -439,8 +449,8 @@ kvt_status kvt_policy_commit(kvt_policy *policy, uint64_t move_id, const uint64_
     return KVT_OK;
 }
 
-/* Ends a move that was not carried out. A new entry that is not stored is remembered like one
- * that has left. */
+/* Ends a move that was not carried out. A new entry that is not stored is remembered like one that
+ * has left. The entry is where it was before the move, and movable again. */
 kvt_status kvt_policy_abort(kvt_policy *policy, uint64_t move_id)
 {
     assert(policy != NULL);
@@ -456,7 +466,8 @@ kvt_status kvt_policy_abort(kvt_policy *policy, uint64_t move_id)
     return KVT_OK;
 }
 
-/* Takes an entry out of ledger and index whatever its state. Bytes that it stored count as gone. */
+/* Takes an entry out of ledger and index whatever its state. Bytes that it stored count as gone. A
+ * move in flight of the entry is ended too: a commit of it that comes later is KVT_E_ARGUMENT. */
 kvt_status kvt_policy_remove(kvt_policy *policy, uint64_t handle)
 {
     assert(policy != NULL);
@@ -481,7 +492,8 @@ kvt_status kvt_policy_remove(kvt_policy *policy, uint64_t handle)
     return KVT_OK;
 }
 
-/* Takes an entry out of the index until the last pin is gone. */
+/* Takes an entry out of the index until the last pin is gone. Pins are counted, so independent
+ * callers may pin the same entry. */
 kvt_status kvt_policy_pin(kvt_policy *policy, uint64_t handle)
 {
     assert(policy != NULL);
@@ -504,7 +516,8 @@ kvt_status kvt_policy_unpin(kvt_policy *policy, uint64_t handle)
     return KVT_OK;
 }
 
-/* Reads the present option of an entry. */
+/* Reads the present option of an entry. A handle that is not known has option NONE, like an entry
+ * that is not stored. */
 uint8_t kvt_policy_option(const kvt_policy *policy, uint64_t handle)
 {
     assert(policy != NULL);

@@ -11,6 +11,10 @@
  *
  * An instance that can narrow itself is given a box of prices before the last stage. Most entries
  * have one best option in the whole box, so a look inside costs a fraction of a pass.
+ *
+ * The file knows no entries: it sees an instance through two questions (price_ask, price_narrow).
+ * It promises nothing about how close it comes; a caller that reports a bound proves it by a pass
+ * of its own.
  */
 #include "policy/knapsack.h"
 
@@ -21,6 +25,8 @@
 #define SEARCH_MIDDLE                                                                              \
     65536u /* and of the second; the first stage over all where there are fewer                    \
             */
+/* Bounds of the first stage: rounds over all tiers, bisections of one price, and the price below
+ * which a tier counts as free. */
 #define SEARCH_CYCLES 60
 #define SEARCH_HALVES 22
 #define SEARCH_LOW    1e-60
@@ -31,8 +37,9 @@
 #define SETTLE_NEAR   1e-3   /* with every tier this close to full, in octaves */
 #define SETTLE_BOXES  4u     /* at most, one after the other */
 
-/* Asks the instance once at the present prices, and keeps what was best so far. Any prices give
- * an upper bound; those that fit give a placement too. */
+/* Asks the instance once at the present prices, and keeps what was best so far. Any prices give an
+ * upper bound; those that fit give a placement too. Sums of a sample are scaled by its stride, so
+ * that they compare with the capacities. */
 static price_pass search_look(price_search *search)
 {
     assert(search->stride >= 1);
@@ -57,7 +64,9 @@ static price_pass search_look(price_search *search)
     return pass;
 }
 
-/* What was best over fewer entries says nothing of more. */
+/* Begins a stage over about so many entries. The best of a smaller sample says nothing of a larger
+ * one. The stride is odd, so that a pattern of even length in the order of entries does not fall in
+ * with the sample. */
 static void search_begin(price_search *search, uint32_t entries)
 {
     assert(entries >= 1);
@@ -73,7 +82,9 @@ static bool search_overflows(price_search *search, int tier)
     return search_look(search).used[tier] > search->capacity[tier];
 }
 
-/* Brackets the price at which a tier is just full; false when even price 0 leaves room. */
+/* Brackets the price at which a tier is just full; false when even price 0 leaves room. low is a
+ * price at which the tier overflows and high one at which it does not, but for the two ends: low
+ * may be next to 0, and high PRICE_CLOSED. */
 static bool search_bracket(price_search *search, int tier, double *low, double *high)
 {
     double *price = &search->price[tier];
@@ -106,7 +117,8 @@ static bool search_bracket(price_search *search, int tier, double *low, double *
     }
 }
 
-/* Bisects the price of one tier in the log domain, the others held. */
+/* Bisects the price of one tier in the log domain, the others held. It ends at the side on which
+ * the tier is not overfull. */
 static void search_balance(price_search *search, int tier, int halves)
 {
     assert(halves >= 0);
@@ -159,7 +171,8 @@ static double settle_excess(const price_search *search, const price_pass *pass, 
     return share > 0.5 ? number_log2(share) : -1.0;
 }
 
-/* Measures how demand answers when each price rises a little. */
+/* Measures how demand answers when each price rises a little. The answers of a pass are steps, not
+ * slopes: a tier's slope by its own price that is not negative counts as -1. */
 static void settle_measure(price_search *search, slopes *out)
 {
     price_pass here = search_look(search);
@@ -179,7 +192,9 @@ static void settle_measure(price_search *search, slopes *out)
     }
 }
 
-/* The octaves that every price has to move for the excess to be gone, were logarithms straight. */
+/* The octaves that every price has to move for the excess to be gone, were logarithms straight. The
+ * system is solved by elimination without pivoting; the diagonal is kept away from 0 for that. No
+ * price moves more than an octave a round. */
 static void settle_aim(const slopes *given, const double excess[TIERS], double move[TIERS])
 {
     double a[TIERS][TIERS];
@@ -206,7 +221,8 @@ static void settle_aim(const slopes *given, const double excess[TIERS], double m
     }
 }
 
-/* What a step has shown corrects the slopes along it (Broyden). */
+/* Corrects the slopes along a step by what the step has shown (Broyden). known->of * move then
+ * equals change exactly, and slopes across the step stay as they were. */
 static void settle_learn(slopes *known, const double move[TIERS], const double change[TIERS])
 {
     double square = 0.0;
@@ -227,7 +243,8 @@ typedef struct box {
     double high[TIERS];
 } box;
 
-/* Around the best prices known, so that these lie in every box. */
+/* Around the best prices known, so that these lie in every box. A pass over all entries pays for
+ * it, so it counts as one. */
 static void settle_narrow(price_search *search, box *sides)
 {
     assert(search->narrow != NULL);
@@ -244,7 +261,8 @@ static void settle_narrow(price_search *search, box *sides)
     search->passes++;
 }
 
-/* Says whether all prices lie between the sides of the box; a price of 0 has no sides. */
+/* Says whether all prices lie between the sides of the box; a price of 0 has no sides. A search
+ * that touches a side may have its least value outside, and gets another box. */
 static bool settle_is_inside(const double price[TIERS], const box *sides)
 {
     for (int tier = 0; tier < TIERS; tier++) {
@@ -254,7 +272,8 @@ static bool settle_is_inside(const double price[TIERS], const box *sides)
     return true;
 }
 
-/* Newton's method from the present prices, inside the box; ends at the best ones that it saw. */
+/* Newton's method from the present prices, inside the box; ends at the best ones that it saw.
+ * A round that gains nothing halves the step of the last one that did. */
 static void settle_stage(price_search *search, slopes *known, const box *sides, uint32_t rounds)
 {
     double from[TIERS];
@@ -291,8 +310,9 @@ static void settle_stage(price_search *search, slopes *known, const box *sides, 
     memcpy(search->price, search->best_price, sizeof search->price);
 }
 
-/* Finds prices over a small sample, corrects them over a larger one, and ends with all entries.
- * A box that the prices leave gets a new one around them. */
+/* Finds prices over a small sample, corrects them over a larger one, and ends with all entries. A
+ * box that the prices leave gets a new one around them. On return best is at least the least value
+ * of L over all entries, and best_price are the prices where it was seen. */
 void price_find(price_search *search, uint32_t refine)
 {
     assert(search->ask != NULL);

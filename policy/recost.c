@@ -10,8 +10,9 @@
 #include <assert.h>
 #include <string.h>
 
-/* Says whether options are those of the entry: as many, the same variants, bytes in the same
- * tiers. */
+/* Says whether options are those of the entry: as many, the same variants, bytes in the same tiers.
+ * Another list of options would change what the numbers of options mean to the caller, in plans
+ * under way and in lineage bits. */
 static bool recost_fits(const kvt_policy *policy, const entry *e, const kvt_option *options,
                         uint32_t count)
 {
@@ -25,7 +26,8 @@ static bool recost_fits(const kvt_policy *policy, const entry *e, const kvt_opti
     return true;
 }
 
-/* The stored entry whose options the options are; KVT_MISS when it is not stored. */
+/* The stored entry whose options the options are; KVT_MISS when it is not stored. *index_out is
+ * valid only with KVT_OK. */
 static kvt_status recost_find(const kvt_policy *policy, uint64_t handle, const kvt_option *options,
                               uint32_t count, uint32_t *index_out)
 {
@@ -38,7 +40,8 @@ static kvt_status recost_find(const kvt_policy *policy, uint64_t handle, const k
     return fits ? KVT_OK : KVT_E_ARGUMENT;
 }
 
-/* Takes new seconds and losses over and sorts the entry anew. */
+/* Takes new seconds and losses over and sorts the entry anew. Stored bytes stay, so nothing in the
+ * ledger changes; the entry may stand elsewhere in its tier's order afterwards. */
 kvt_status kvt_policy_recost(kvt_policy *policy, uint64_t handle, const kvt_option *options,
                              uint32_t count)
 {
@@ -62,7 +65,8 @@ kvt_status kvt_policy_recost(kvt_policy *policy, uint64_t handle, const kvt_opti
 }
 
 /* Takes new bytes over. An entry whose move is in flight keeps what was reserved for it, so the
- * call has to come later. */
+ * call has to come later. The stored bytes do not change either: the call predicts anew what each
+ * option would take. */
 kvt_status kvt_policy_resize(kvt_policy *policy, uint64_t handle, const kvt_option *options,
                              uint32_t count)
 {

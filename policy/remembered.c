@@ -17,6 +17,7 @@
 #include <assert.h>
 #include <string.h>
 
+/* A point while it is chosen, in doubles; remembered_point is the same in 8 bytes. */
 typedef struct sketch {
     double seconds;
     double loss;
@@ -25,7 +26,8 @@ typedef struct sketch {
     int tier;
 } sketch;
 
-/* The largest float that does not pass a number of 0 or more. */
+/* The largest float that does not pass a number of 0 or more. A promise must not fall short, so
+ * rounding goes down: the bound may be loose but never too low. */
 static uint32_t remembered_bits(double number)
 {
     float near = (float)number;
@@ -50,7 +52,8 @@ static double sketch_cost(const sketch *s, const entry *e, double alpha)
     return s->seconds + alpha * (loss < 1.0 ? loss : 1.0);
 }
 
-/* The point that stands for two of one tier: `small` has the fewer bytes. */
+/* The point that stands for two of one tier: `small` has the fewer bytes. Each number of the result
+ * is the lesser one, so it promises at least what either point did. */
 static sketch sketch_join(const sketch *large, const sketch *small, const entry *e, double alpha)
 {
     assert(large->tier == small->tier && large->bytes >= small->bytes);
@@ -74,7 +77,9 @@ static void sketch_add(sketch *points, uint32_t *count, const sketch *added)
     points[at] = *added;
 }
 
-/* Joins the two neighbours whose common point promises least that neither kept. */
+/* Joins the two neighbours whose common point promises least that neither kept. Points of different
+ * tiers are never joined, because bytes of one tier say nothing of another. The caller has more
+ * points than there are tiers, so two of them share one. */
 static void sketch_shrink(sketch *points, uint32_t *count, const entry *e, double alpha)
 {
     assert(*count > 1);
@@ -94,7 +99,8 @@ static void sketch_shrink(sketch *points, uint32_t *count, const entry *e, doubl
 }
 
 /* Draws at most REMEMBERED_POINTS points of the options of an entry that leaves. Neighbours are
- * joined until so few are left. */
+ * joined until so few are left. The entry's option_count becomes the number of points and one; its
+ * own options may be given back afterwards. */
 void remembered_keep(const kvt_policy *policy, entry *e)
 {
     assert(!e->shares);
@@ -124,7 +130,8 @@ void remembered_keep(const kvt_policy *policy, entry *e)
     e->excluded = 0;
 }
 
-/* Turns a point back into an option, for the bound alone. */
+/* Turns a point back into an option, for the bound alone. It has no variant and no lineage, and
+ * fits as long as its tier's capacity lets it. */
 void remembered_option(const kvt_policy *policy, const entry *e, uint32_t point, stored_option *out)
 {
     assert(e->state == POLICY_ENTRY_GHOST && point + 1u < e->option_count);

@@ -32,7 +32,9 @@ double reuse_seconds(const kvt_policy *policy, uint64_t at_ns)
     return at_ns > policy->base_ns ? (double)(at_ns - policy->base_ns) * 1e-9 : 0.0;
 }
 
-/* Works out what is left of each half-life after some seconds, by one power and squares of it. */
+/* Works out what is left of each half-life after some seconds, by one power and squares of it.
+ * Each half-life is a quarter of the next longer one, so its factor is the fourth power of that
+ * one's. */
 void reuse_decays(double seconds, double decay[HALF_LIVES])
 {
     double x = seconds > 0.0 ? number_exp2(-seconds / reuse_half_lives[HALF_LIVES - 1]) : 1.0;
@@ -46,6 +48,8 @@ void reuse_decays(double seconds, double decay[HALF_LIVES])
 /*
  * A count in 16 bits: 6 of the exponent, 10 of the fraction. Which way it is rounded is drawn from
  * the time and the handle, so that on average small changes of large counts are not lost.
+ *
+ * The exponents 2^-30 to 2^30 fit; a count below is 0, one above is capped.
  */
 static uint16_t reuse_pack(double count, uint64_t dither)
 {
@@ -74,7 +78,8 @@ static double plain_decay(const kvt_policy *policy, double seconds)
     return seconds > 0.0 ? number_exp2(-seconds / policy->config.half_life_seconds) : 1.0;
 }
 
-/* Counts uses in a plain counter of one half-life. */
+/* Counts uses in a plain counter of one half-life. The counter is brought up to now first, so
+ * weight counts in full. */
 static void plain_use(kvt_policy *policy, entry *e, double weight)
 {
     assert(weight >= 0.0);
@@ -86,7 +91,8 @@ static void plain_use(kvt_policy *policy, entry *e, double weight)
 }
 
 /* Counts uses now. The model learns from the use first, as the entry stood before it, and the
- * entry's part of the open sums is taken out and put back around the change. */
+ * entry's part of the open sums is taken out and put back around the change. weight 0 brings the
+ * counters up to the time and counts nothing. */
 void reuse_use(kvt_policy *policy, entry *e, double weight)
 {
     assert(weight >= 0.0);
@@ -112,7 +118,8 @@ void reuse_use(kvt_policy *policy, entry *e, double weight)
     reuse_expose(policy, e, 1.0);
 }
 
-/* As used once, one half life ago, unless more is remembered. */
+/* As used once, one half life ago, unless more is remembered. Every half-life counts alike: nothing
+ * is known of when the use was. */
 void reuse_adopt(kvt_policy *policy, entry *e)
 {
     reuse_use(policy, e, 0.0);
@@ -139,7 +146,9 @@ void reuse_set_rate(kvt_policy *policy, entry *e, double uses_per_s)
     e->count[0] = (float)(uses_per_s * policy->config.half_life_seconds / REUSE_LN2);
 }
 
-/* Raises a prefix to what its continuation has; false when it had that already. */
+/* Raises a prefix to what its continuation has; false when it had that already. The invariant of
+ * prefixes: the rate of a prefix is at least that of each continuation, at every later time too,
+ * since both decay alike. */
 static bool plain_raise(kvt_policy *policy, entry *up, const entry *child)
 {
     double later =
@@ -156,7 +165,8 @@ static bool plain_raise(kvt_policy *policy, entry *up, const entry *child)
 }
 
 /* Raises the counts of a prefix to those of its continuation, term by term, as of the later of
- * their last uses. */
+ * their last uses. Both are compared as of one moment; a count that is rounded on the way is
+ * rounded up. */
 static bool learned_raise(kvt_policy *policy, entry *up, const entry *child)
 {
     assert(up != child);
@@ -203,15 +213,16 @@ bool reuse_raise(kvt_policy *policy, entry *up, const entry *child)
     return learned_raise(policy, up, child);
 }
 
-/* Returns log2 of a plain count as of the engine's base time: an order that does not age. */
+/* Returns log2 of a plain count as of the engine's base time: an order that does not age. Two
+ * counts compared by it compare the same at every later time. */
 double reuse_log_count(const kvt_policy *policy, const entry *e)
 {
     double when = reuse_seconds(policy, e->last_access_ns) / policy->config.half_life_seconds;
     return (e->count[0] > 1e-30f ? number_log2((double)e->count[0]) : REUSE_EMPTY) + when;
 }
 
-/* Works out an entry's rate, its half-life and the uses to come, in one pass over the
- * half-lives. */
+/* Works out an entry's rate, its half-life and the uses to come, in one pass over the half-lives.
+ * half_life is that of the rate's slope now: rate over slope, weighted towards the short terms. */
 reuse_now reuse_look(const kvt_policy *policy, const entry *e)
 {
     double age = reuse_seconds(policy, policy->now_ns) - reuse_seconds(policy, e->last_access_ns);

@@ -16,6 +16,8 @@
 #include <assert.h>
 #include <string.h>
 
+/* The sample bounds the work, the memory bounds how stale a weight can be, and the prior decides
+ * the first uses of a run alone. */
 #define MODEL_SAMPLE 4096.0 /* entries that are watched, about */
 #define MODEL_MEMORY 1024.0 /* uses after which what was learned is halved and more */
 #define MODEL_FIRST  64.0   /* and at the beginning */
@@ -23,7 +25,8 @@
 #define MODEL_WORTH  16.0   /* as if from so many uses */
 #define MODEL_LEAST  1e-4   /* weights stay above: what is not there now may come */
 
-/* Works the weights out of what was found and exposed, and the rates out of the weights. */
+/* Works the weights out of what was found and exposed, and the rates out of the weights. AGAIN's
+ * rate holds LAST's too, so that reuse_look adds one term per half-life and not two. */
 static void model_weigh(reuse_model *m)
 {
     for (int kind = 0; kind < KVT_REUSE_KINDS; kind++) {
@@ -38,7 +41,8 @@ static void model_weigh(reuse_model *m)
     }
 }
 
-/* Starts every weight alike and chooses how many handles are watched. */
+/* Starts every weight alike and chooses how many handles are watched. The sample is the handles
+ * whose hash ends in zeros, one in a power of two. */
 bool reuse_model_open(kvt_policy *policy)
 {
     if (!policy->ops->learns) return true;
@@ -66,14 +70,14 @@ void reuse_model_close(kvt_policy *policy)
     if (policy->model != NULL) engine_resize(policy, policy->model, sizeof *policy->model, 0);
 }
 
-/* Says whether the sums watch an entry. The seed decides, so that handles in a pattern are not
- * all in or out. */
+/* Says whether the sums watch an entry. The seed decides, so that handles in a pattern are not all
+ * in or out. An entry is in the sample for life, because its handle does not change. */
 static bool model_samples(const kvt_policy *policy, const entry *e)
 {
     return (number_mix(e->handle ^ policy->config.seed) & policy->model->mask) == 0;
 }
 
-/* What an entry's terms are at weight 1 after `seconds` since the state in it, without ln 2 / h. */
+/* Fills in an entry's terms at weight 1 after `seconds` since the state in it, without ln 2 / h. */
 static void model_terms(const kvt_policy *policy, const entry *e,
                         double terms[KVT_REUSE_KINDS][HALF_LIVES])
 {
@@ -87,7 +91,8 @@ static void model_terms(const kvt_policy *policy, const entry *e,
     }
 }
 
-/* Adds the exposure of the time since the last look. */
+/* Adds the exposure of the time since the last look. The exposure of a term over a span is its
+ * integral, which for an exponential is the difference of its ends. */
 static void model_pass(kvt_policy *policy, reuse_model *m)
 {
     assert(m->seen_ns <= policy->now_ns);
@@ -103,15 +108,16 @@ static void model_pass(kvt_policy *policy, reuse_model *m)
     }
 }
 
-/* Seconds at stake, shared among the uses of about one memory: entries count alike. */
+/* Seconds at stake, shared among the uses of about one memory: entries count alike. An entry that
+ * is used often would else decide all weights by itself. */
 static double model_stake(const entry *e)
 {
     double count = reuse_count(e, 2);
     return (double)e->recompute_seconds / (count > 1.0 ? count : 1.0);
 }
 
-/* Adds an entry to the open sums, or takes it out with the same terms. Rounding never leaves
- * less than none. */
+/* Adds an entry to the open sums, or takes it out with the same terms. Rounding never leaves less
+ * than none. Every caller brackets a change of the counters with -1 before and 1 after. */
 void reuse_expose(kvt_policy *policy, entry *e, double sign)
 {
     assert(sign > 0.0 || sign < 0.0);
@@ -141,7 +147,8 @@ void reuse_forget(kvt_policy *policy, entry *e)
     reuse_expose(policy, e, -1.0);
 }
 
-/* A use of a known entry, before it is counted. */
+/* A use of a known entry, before it is counted. The share of each term in the rate at this moment
+ * is the probability that it caused the use. */
 void reuse_learn(kvt_policy *policy, const entry *e)
 {
     reuse_model *m = policy->model;

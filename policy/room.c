@@ -11,6 +11,9 @@
  * the stack of waiting steps is never deeper than the tiers. A step whose room below cannot be made
  * falls back to one that needs none (an eviction, as a rule), else its entry is skipped. Nothing
  * here weighs a step: what a step loses is the policy's to say, and the plan's budget ends it.
+ *
+ * The recursion of the picture is written as a stack of at most three frames, so that a plan needs
+ * no memory and every step back is explicit.
  */
 #include "policy/engine.h"
 
@@ -52,7 +55,8 @@ static void room_release(kvt_policy *policy, room_frame *top)
     top->waiting = false;
 }
 
-/* The step on top could not be made as planned: take its room-making back, try it without. */
+/* The step on top could not be made as planned: take its room-making back, try it without. False:
+ * the plan may not grow, or too many victims were skipped or refused. */
 static bool room_give_way(kvt_policy *policy, tentative_plan *work, room_frame *top)
 {
     assert(top->waiting);
@@ -71,7 +75,8 @@ static bool room_give_way(kvt_policy *policy, tentative_plan *work, room_frame *
 }
 
 /* One step on the top frame; false when it can go no further: no victim is left, the next one costs
- * too much (and no other is cheaper), or the plan may not grow. */
+ * too much (and no other is cheaper), or the plan may not grow. At most one move is added a call,
+ * so the caller checks the frame's need after each. */
 static bool room_advance(kvt_policy *policy, tentative_plan *work, room_frame *frames, int *depth)
 {
     room_frame *top = &frames[*depth - 1];
@@ -117,7 +122,8 @@ bool room_make(kvt_policy *policy, tentative_plan *work, int tier, int64_t need)
     return true;
 }
 
-/* A tenant at its share makes room for its own entry from its own entries. */
+/* A tenant at its share makes room for its own entry from its own entries. Its steps are of the
+ * tenant's own group alone, whatever the tiers' order says. */
 static bool room_make_share(kvt_policy *policy, tentative_plan *work, uint32_t index,
                             uint8_t option)
 {
@@ -145,7 +151,8 @@ static bool room_make_share(kvt_policy *policy, tentative_plan *work, uint32_t i
     return true;
 }
 
-/* Makes room in every tier that an option needs, the tenant's share first. */
+/* Makes room in every tier that an option needs, the tenant's share first. False leaves the steps
+ * made so far in the plan, for the caller to cut. */
 bool room_make_for(kvt_policy *policy, tentative_plan *work, uint32_t index, uint8_t option)
 {
     assert(option != KVT_OPTION_NONE);

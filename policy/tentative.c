@@ -16,7 +16,9 @@
 #include <assert.h>
 #include <string.h>
 
-/* False when no move could be made at all: no room in the plan, or no memory for the ledger. */
+/* False when no move could be made at all: no room in the plan, or no memory for the ledger. The
+ * limit is the plan's length or the number of held entries, because an entry moves once in a
+ * plan. */
 bool tentative_begin(kvt_policy *policy, tentative_plan *work, kvt_plan *plan)
 {
     uint32_t limit = plan->capacity;
@@ -44,7 +46,8 @@ bool tentative_begin(kvt_policy *policy, tentative_plan *work, kvt_plan *plan)
 }
 
 /* Whether an entry's tenant may hold it in that option. Shares count what will be there once all
- * moves in flight have ended, so that a tenant at its limit can replace its own entries. */
+ * moves in flight have ended, so that a tenant at its limit can replace its own entries. Only a
+ * step that adds bytes of the tenant in a tier is refused. */
 bool tentative_fits_share(const kvt_policy *policy, uint32_t index, uint8_t option)
 {
     const entry *e = entry_at(policy, index);
@@ -73,7 +76,8 @@ bool tentative_fits(const kvt_policy *policy, const tentative_plan *work, uint32
     return tentative_fits_share(policy, index, option);
 }
 
-/* Counts a child of the entry's parent in or out for the time of the plan. */
+/* Counts a child of the entry's parent in or out for the time of the plan. The parent is sorted
+ * anew, because it may be a leaf now, or no leaf any more. */
 static void tentative_count_child(kvt_policy *policy, uint32_t index, int by)
 {
     assert(by == 1 || by == -1);
@@ -85,7 +89,8 @@ static void tentative_count_child(kvt_policy *policy, uint32_t index, int by)
     policy->ops->index(policy, parent);
 }
 
-/* Writes a move as the caller will read it. */
+/* Writes a move as the caller will read it. The options are named by number and the variant by
+ * value, so an executor needs no engine to obey. */
 static void tentative_describe(const kvt_policy *policy, const move_in_flight *move, double gain,
                                kvt_move *out)
 {
@@ -105,7 +110,8 @@ static void tentative_describe(const kvt_policy *policy, const move_in_flight *m
     out->gain = gain;
 }
 
-/* Excludes an entry from the victims, as a pin does, while the plan has another move for it. */
+/* Excludes an entry from the victims, as a pin does, while the plan has another move for it. Each
+ * exclude needs its include before the plan ends. */
 void tentative_exclude(kvt_policy *policy, uint32_t index)
 {
     assert(entry_at(policy, index)->state == POLICY_ENTRY_HELD);
@@ -121,7 +127,8 @@ void tentative_include(kvt_policy *policy, uint32_t index)
     policy->ops->index(policy, index);
 }
 
-/* False, and nothing changed, when the move passes a bound: length, bytes, room or budget. */
+/* False, and nothing changed, when the move passes a bound: length, bytes, room or budget. On
+ * success the entry is in flight, so it cannot be chosen again in this plan. */
 bool tentative_add(kvt_policy *policy, tentative_plan *work, const step *move)
 {
     kvt_plan *plan = work->plan;
@@ -147,13 +154,14 @@ bool tentative_add(kvt_policy *policy, tentative_plan *work, const step *move)
     for (int tier = 0; tier < TIERS; tier++) {
         work->room[tier] -= (int64_t)begun->to_bytes[tier];
         work->room[tier] += (int64_t)entry_bytes(policy, e, begun->from, tier);
-        /* What is kept cancels out. */
+        /* The kept bytes cancel out. */
     }
     if (begun->kind == KVT_MOVE_EVICT) tentative_count_child(policy, move->entry, -1);
     return true;
 }
 
-/* Takes a victim that no step can move out of the index until the plan ends. */
+/* Takes a victim that no step can move out of the index until the plan ends. The caller makes sure
+ * that a place in the list is left. */
 void tentative_skip(kvt_policy *policy, tentative_plan *work, uint32_t index)
 {
     assert(work->skipped_count < TENTATIVE_SKIPS);
@@ -162,7 +170,8 @@ void tentative_skip(kvt_policy *policy, tentative_plan *work, uint32_t index)
 }
 
 /* Takes moves back until `count` are left, the last one first. Ids that were given are given again,
- * so that a plan which was tried leaves no gap in the log. */
+ * so that a plan which was tried leaves no gap in the log. spent is what the plan had lost when it
+ * was `count` moves long. */
 void tentative_cut(kvt_policy *policy, tentative_plan *work, uint32_t count, double spent)
 {
     assert(count <= work->plan->count);
@@ -203,7 +212,8 @@ static void tentative_check(const kvt_policy *policy, const tentative_plan *work
 #endif
 }
 
-/* The tentative plan becomes the plan. */
+/* The tentative plan becomes the plan. Skipped entries come back into the index, and evicted
+ * children count again until their eviction is committed. */
 void tentative_end(kvt_policy *policy, tentative_plan *work)
 {
     assert(work->plan->count <= work->limit);

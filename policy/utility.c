@@ -12,16 +12,25 @@
  * falls to what steps there lose now: one order for steps that cost nothing else, one for those
  * that also write and may pay for room below. A choice takes the least true loss per byte among the
  * first few of both. f is that of reuse.c; docs/POLICY.md has the whole.
+ *
+ * The file keeps no prices of its own: step_price, shadow_price and the write costs live in the
+ * engine, and every decision reads them through utility.h.
+ *
+ * Words: a free step costs nothing beside its loss (an eviction, planes dropped in place); a paid
+ * one also writes, or takes room in a full tier below. The key of an entry is approximate by
+ * design; a choice works the true cost out again for the few entries that it compares.
  */
 #include "policy/utility.h"
 
 #include <assert.h>
 #include <string.h>
 
-#define UTILITY_WORTHLESS  (-65536.0f) /* log2 density of a step that loses nothing */
-#define UTILITY_LOOK       4           /* entries in order that one choice compares */
-#define UTILITY_REFRESH    32          /* stale keys of a kind that one choice puts right */
-#define UTILITY_STAY_LEAST 120.0       /* seconds that moves are paid off over */
+#define UTILITY_WORTHLESS (-65536.0f) /* log2 density of a step that loses nothing */
+/* The bounds below keep one choice at some microseconds among a million entries. A larger bound
+ * finds slightly cheaper victims and costs time in every decision. */
+#define UTILITY_LOOK       4     /* entries in order that one choice compares */
+#define UTILITY_REFRESH    32    /* stale keys of a kind that one choice puts right */
+#define UTILITY_STAY_LEAST 120.0 /* seconds that moves are paid off over */
 #define UTILITY_STAY_MOST  36000.0
 #define UTILITY_PRICE_NS   UINT64_C(5000000000) /* what a step lost is a price for so long */
 #define UTILITY_SWEEP      4    /* entries that one choice sorts anew, wherever they stand, */
@@ -32,8 +41,9 @@
 #define UTILITY_FIRST      2.0  /* octaves below the first entry, before there is a price */
 #define UTILITY_REPLACE    1.3  /* a new entry is worth this many times what its room costs */
 
-/* The stay is bounded on both sides: by what leaves the tier and by two limits, so that no move
- * is paid off over seconds or days. */
+/* The stay is bounded on both sides: by what leaves the tier and by two limits, so that no move is
+ * paid off over seconds or days. to NULL stands for any tier: only the entry's own uses bound the
+ * stay then. */
 double utility_stay(const kvt_policy *policy, const reuse_now *now, const stored_option *to)
 {
     double stay = now->rate > 1e-200 ? now->uses / now->rate : UTILITY_STAY_MOST;
@@ -43,9 +53,9 @@ double utility_stay(const kvt_policy *policy, const reuse_now *now, const stored
     return stay < UTILITY_STAY_MOST ? stay : UTILITY_STAY_MOST;
 }
 
-/* Returns the bytes that a step frees in `tier`, 0 when it is no step there. A step must free
- * bytes in the tier and add none above. In contiguous mode it must leave no held child without its
- * prefix. */
+/* Returns the bytes that a step frees in `tier`, 0 when it is no step there. A step must free bytes
+ * in the tier and add none above. In contiguous mode it must leave no held child without its
+ * prefix. Contiguous mode thus gives up leaves first, whatever their cost. */
 static uint64_t utility_freed(const kvt_policy *policy, const entry *e, uint8_t to, int tier)
 {
     assert(tier >= 0 && tier < TIERS);
@@ -62,7 +72,8 @@ static uint64_t utility_freed(const kvt_policy *policy, const entry *e, uint8_t 
 
 /* Returns what a step costs beside its loss: the write, paid off over the stay, and the bytes below
  * at the shadow price there. The last step of a tier stands for its price, because a key must not
- * cost a choice in every tier below. */
+ * cost a choice in every tier below. The same sum with the prices of the moment is
+ * utility_beside_loss. */
 static double utility_standing_cost(const kvt_policy *policy, const write_costs *now,
                                     const entry *e, uint8_t to, int tier, const reuse_now *use)
 {
@@ -77,7 +88,7 @@ static double utility_standing_cost(const kvt_policy *policy, const write_costs 
 }
 
 /* A step that codes an entry anew inside a tier has to hold both options for a while, which a full
- * tier cannot. */
+ * tier cannot. A step that drops planes in place needs nothing and always has room. */
 static bool utility_has_room_inside(const kvt_policy *policy, const entry *e, uint8_t to, int tier)
 {
     uint64_t need = entry_need(policy, e, to, tier);
@@ -90,6 +101,8 @@ static bool utility_has_room_inside(const kvt_policy *policy, const entry *e, ui
  * Finds the step of an entry that is cheapest now in a tier; its loss per byte at rate 1 in log2
  * is the entry's density. Steps without room inside the tier give no key: entries that cannot move
  * would stand in front of those that can.
+ *
+ * *next receives that step and whether it is paid; it is not touched when no step is found.
  */
 static float utility_density(const kvt_policy *policy, const entry *e, int tier,
                              const reuse_now *use, uint8_t *next)
@@ -115,14 +128,15 @@ static float utility_density(const kvt_policy *policy, const entry *e, int tier,
 }
 
 /* Returns the buckets that an entry stands in, or would: its tenant's group, and free or paid by
- * its cheapest step. */
+ * its cheapest step. The caller changes next[] or the group only while the entry is outside, or it
+ * would be looked for in the wrong buckets. */
 static buckets *utility_buckets(const kvt_policy *policy, const entry *e, int tier)
 {
     victims *group = policy->groups[policy->tenants[e->tenant].group];
     return &group->of[tier][(e->next[tier] & NEXT_PAID) != 0 ? STEPS_PAID : STEPS_FREE];
 }
 
-/* Takes an entry out of all tiers' orders. */
+/* Takes an entry out of all tiers' orders. An entry that is in none of them is left alone. */
 static void utility_remove(kvt_policy *policy, uint32_t index)
 {
     const entry *e = entry_at(policy, index);
@@ -131,8 +145,9 @@ static void utility_remove(kvt_policy *policy, uint32_t index)
 }
 
 /* When the entry's loss per byte falls to what the tier's steps lose now, as far as its present
- * slope tells: never too late, since slopes only flatten. What is below already stands in order of
- * its loss, before the moment when the price was set: that order does not change with time. */
+ * slope tells: never too late, since slopes only flatten. An entry below already stands in order of
+ * its loss, before the moment when the price was set: that order does not change with time. The key
+ * is in minutes of the engine's time; a smaller one is a better victim. */
 static double utility_key(kvt_policy *policy, const entry *e, int tier, double log_rate,
                           double half_life)
 {
@@ -146,12 +161,13 @@ static double utility_key(kvt_policy *policy, const entry *e, int tier, double l
     double above = density - *price;
     if (above <= 0.0) return policy->step_priced[tier][kind] + above;
     double ahead = above * half_life / ORDER_SECONDS;
-    /* What is far ahead stands nearer, in the same order: it is sorted anew before its time. */
+    /* An entry far ahead stands nearer, in the same order: it is sorted anew before its time. */
     if (ahead > UTILITY_FAR) ahead = UTILITY_FAR + (ahead - UTILITY_FAR) / 256.0;
     return reuse_seconds(policy, policy->now_ns) / ORDER_SECONDS + ahead;
 }
 
-/* Returns log2 of an entry's rate, and its half-life. */
+/* Returns log2 of an entry's rate, and its half-life. A rate of nothing is 2^-700, which sorts
+ * below every real one and stays finite. */
 static double utility_log_rate(const kvt_policy *policy, const entry *e, double *half_life_out)
 {
     reuse_now now = reuse_look(policy, e);
@@ -160,7 +176,8 @@ static double utility_log_rate(const kvt_policy *policy, const entry *e, double 
 }
 
 /* Puts the entry where its counter and its densities say, in each tier that holds bytes of it. The
- * densities stay as they are: only utility_index works them out again. */
+ * densities stay as they are: only utility_index works them out again. The cost is one look at the
+ * counters and one move between lists per tier. */
 static void utility_sort(kvt_policy *policy, uint32_t index)
 {
     const entry *e = entry_at(policy, index);
@@ -177,8 +194,9 @@ static void utility_sort(kvt_policy *policy, uint32_t index)
     }
 }
 
-/* Finds the entry's cheapest step in each tier and puts the entry where its loss belongs; an
- * entry that cannot move leaves the index. */
+/* Finds the entry's cheapest step in each tier and puts the entry where its loss belongs; an entry
+ * that cannot move leaves the index. The weighing of all options runs here alone: when an entry is
+ * stored, moved, pinned or its figures change, not at a use. */
 static void utility_index(kvt_policy *policy, uint32_t index)
 {
     entry *e = entry_at(policy, index);
@@ -201,7 +219,8 @@ static void utility_index(kvt_policy *policy, uint32_t index)
 }
 
 /* A prefix is used whenever its continuation is: f(parent) >= f(child) always. A caller that feeds
- * prefixes root first has raised the parent already, and the walk ends at once. */
+ * prefixes root first has raised the parent already, and the walk ends at once. The densities do
+ * not change with a use: only the rate does. */
 static void utility_counted(kvt_policy *policy, uint32_t index)
 {
     const entry *e = entry_at(policy, index);
@@ -214,8 +233,9 @@ static void utility_counted(kvt_policy *policy, uint32_t index)
     }
 }
 
-/* What was on the disk before a restart counts as used once, one half life ago, unless more is
- * remembered: otherwise all of it would go before anything new does. */
+/* An entry that was on the disk before a restart counts as used once, one half life ago, unless
+ * more is remembered: otherwise all such entries would go before anything new does. Its prefixes
+ * are raised with it. */
 static void utility_adopted(kvt_policy *policy, uint32_t index)
 {
     reuse_adopt(policy, entry_at(policy, index));
@@ -223,7 +243,7 @@ static void utility_adopted(kvt_policy *policy, uint32_t index)
 }
 
 /* The first entry of a kind in a tier, of all groups or of the plan's own group; NIL when there is
- * none. */
+ * none. *from_out is the buckets that it was found in, for buckets_next. */
 static uint32_t utility_first(const kvt_policy *policy, int tier, int kind, int own_group,
                               const buckets **from_out)
 {
@@ -255,7 +275,7 @@ static bool utility_has_victims(const kvt_policy *policy, int tier)
 }
 
 /* At least what a byte costs in a full tier: the first free step, or the first paid one without its
- * other costs. */
+ * other costs. It is 0 where the tier has no victims, because then nothing can be said. */
 static double utility_price_bound(const kvt_policy *policy, int tier)
 {
     double least = UNLIMITED;
@@ -288,15 +308,16 @@ typedef struct choice_prices {
     write_costs write_costs;
 } choice_prices;
 
-/* Begins a choice: no price is looked up yet. */
+/* Begins a choice: no price is looked up yet. Prices of tiers that no step of the choice needs are
+ * never looked up. */
 static choice_prices choice_prices_open(const kvt_policy *policy, const int64_t room[TIERS])
 {
     return (choice_prices){
         .room = room, .price = {-1.0, -1.0, -1.0}, .write_costs = utility_write_costs(policy)};
 }
 
-/* What a step costs beside its utility: its write, and the shadow price of room in full tiers
- * below. */
+/* The cost of a step beside its utility: its write, and the shadow price of room in full tiers
+ * below. A price is a lower bound, so a step is never refused for a price that nobody would pay. */
 static double utility_beside_loss(const kvt_policy *policy, choice_prices *known, double write,
                                   const uint64_t need[TIERS], int tier)
 {
@@ -312,7 +333,9 @@ static double utility_beside_loss(const kvt_policy *policy, choice_prices *known
 }
 
 /* Says whether the bytes of a step can be had. In its own tier and above they must fit as things
- * are; below, they may also be had by making room, unless only what fits now is asked for. */
+ * are; below, they may also be had by making room, unless only what fits now is asked for. Room
+ * that a step needs above its tier cannot be made by it: that would drive out better entries for a
+ * worse place. */
 static bool utility_can_place(const kvt_policy *policy, const int64_t room[TIERS],
                               const uint64_t need[TIERS], int tier, bool now)
 {
@@ -324,7 +347,8 @@ static bool utility_can_place(const kvt_policy *policy, const int64_t room[TIERS
     return true;
 }
 
-/* An entry as a victim in one tier, with what all of its steps have in common. */
+/* An entry as a victim in one tier, with what all of its steps have in common. now: the choice must
+ * not count on room that a later step would make below. */
 typedef struct victim {
     uint32_t index;
     int tier;
@@ -335,7 +359,8 @@ typedef struct victim {
 } victim;
 
 /* One step of an entry; false when it is none. Taken when it loses less than *per_byte, by byte
- * freed in the tier. */
+ * freed in the tier. *per_byte falls to the step's cost per byte when it is taken, and *out is the
+ * step; true without a change means that the step can be had but costs more. */
 static bool utility_try(const kvt_policy *policy, choice_prices *known, const victim *of,
                         uint8_t to, step *out, double *per_byte)
 {
@@ -360,14 +385,15 @@ static bool utility_try(const kvt_policy *policy, choice_prices *known, const vi
     double cost_in_all = loss + utility_beside_loss(policy, known, write, need, of->tier);
     if (cost_in_all >= limit) return true;
     *per_byte = cost_in_all / (double)freed;
-    /* What is spent is the loss and the write; room below is paid for by the steps there. */
+    /* The plan spends the loss and the write; room below is paid for by the steps there. */
     *out = (step){.entry = of->index, .to = to, .cost = loss + write, .gain = -loss};
     return true;
 }
 
-/* The cheapest step of one entry per byte freed in a tier, if it is cheaper than *per_byte: the
- * one behind its key or, when shadow prices have changed since, giving it up; any other only when
- * neither can be had. */
+/* The cheapest step of one entry per byte freed in a tier, if it is cheaper than *per_byte: the one
+ * behind its key or, when shadow prices have changed since, giving it up; any other only when
+ * neither can be had. Two options are tried in nearly every call, so a choice does not grow with
+ * the length of ladders. */
 static bool utility_cheapest(const kvt_policy *policy, choice_prices *known, uint32_t index,
                              int tier, bool now, step *out, double *per_byte)
 {
@@ -393,7 +419,8 @@ static bool utility_cheapest(const kvt_policy *policy, choice_prices *known, uin
 }
 
 /* Finds the cheapest step among the first few entries of each kind. Returns the entry that was
- * looked at first, NIL when the tier has no victims, so that the caller can skip it. */
+ * looked at first, NIL when the tier has no victims, so that the caller can skip it. Entries of
+ * equal cost are taken in order, so the result is a function of the state. */
 static uint32_t utility_look(const kvt_policy *policy, choice_prices *known, int tier,
                              int own_group, step *out, double *best)
 {
@@ -422,7 +449,8 @@ static uint32_t utility_look(const kvt_policy *policy, choice_prices *known, int
 }
 
 /* Returns what a byte costs in a tier that is full: what the next step there would lose. Looks at
- * the same entries as a choice does, and changes nothing. */
+ * the same entries as a choice does, and changes nothing. The price of a tier without a victim is
+ * 0. */
 static double utility_root_price(const kvt_policy *policy, const int64_t room[TIERS], int tier)
 {
     step cheapest;
@@ -432,7 +460,9 @@ static double utility_root_price(const kvt_policy *policy, const int64_t room[TI
     return per_byte < UNLIMITED && per_byte > 0.0 ? per_byte : 0.0;
 }
 
-/* Returns 0 where another entry such as the first victim would fit without driving anything out. */
+/* Returns 0 where another entry such as the first victim would fit without driving anything out.
+ * The figure is for explanations and statistics; decisions use utility_look_up_price, which
+ * remembers what it found. */
 double utility_price(const kvt_policy *policy, int tier)
 {
     int64_t room[TIERS];
@@ -449,7 +479,9 @@ double utility_price(const kvt_policy *policy, int tier)
     return utility_root_price(policy, room, tier);
 }
 
-/* Fills in the price of a byte in one tier for a decision, or the bytes there that cost nothing. */
+/* Fills in the price of a byte in one tier for a decision, or the bytes there that cost nothing. A
+ * price that was seen in the last five seconds stands for the present one: a decision would else
+ * walk the front of every full tier. */
 void utility_look_up_price(kvt_policy *policy, shadow_prices *known, int tier, uint64_t need)
 {
     int64_t room = known->room[tier];
@@ -457,8 +489,8 @@ void utility_look_up_price(kvt_policy *policy, shadow_prices *known, int tier, u
         known->free[tier] = (uint64_t)room;
         if (need <= known->free[tier]) return;
     }
-    /* What the last step there lost, unless that is long ago: while it is too much nothing comes
-     * there, so that it would never be found out. */
+    /* The price is the loss of the last step there, unless that is long ago: while it is too much
+     * nothing comes there, so that it would never be found out. */
     if (!(policy->shadow_price[tier] > 0.0) ||
         policy->now_ns - policy->shadow_price_ns[tier] > UTILITY_PRICE_NS) {
         policy->shadow_price[tier] = utility_root_price(policy, known->room, tier);
@@ -468,11 +500,13 @@ void utility_look_up_price(kvt_policy *policy, shadow_prices *known, int tier, u
 }
 
 /* Gives entries at the front another key that have not fallen as far as theirs said, or that count
- * on room inside the tier that is gone. */
+ * on room inside the tier that is gone. Only keys that were too early are put right here; one that
+ * is too late waits for the sweep. */
 static void utility_refresh_front(kvt_policy *policy, tentative_plan *work, int tier)
 {
     for (uint32_t turn = 0; turn < UTILITY_REFRESH && work->refreshes > 0; turn++) {
         work->refreshes--;
+        /* Either front may have gone stale; both are looked at before the next turn. */
         bool stale = false;
         for (int kind = 0; kind < STEP_KINDS; kind++) {
             const buckets *from = NULL;
@@ -493,7 +527,8 @@ static void utility_refresh_front(kvt_policy *policy, tentative_plan *work, int 
     }
 }
 
-/* An entry that a plan has skipped stays outside. */
+/* An entry that a plan has skipped stays outside. Its densities are those of its last indexing and
+ * may be used for sorting. */
 static bool utility_is_sorted(const entry *e)
 {
     for (int tier = 0; tier < TIERS; tier++)
@@ -501,7 +536,8 @@ static bool utility_is_sorted(const entry *e)
     return false;
 }
 
-/* Sorts some entries anew: their slopes, the weights and the price have changed since. */
+/* Sorts some entries anew: their slopes, the weights and the price have changed since. The hand
+ * goes around all slots, so every entry is reached within entries_used turns. */
 void utility_sweep(kvt_policy *policy, tentative_plan *work, uint32_t turns)
 {
     if (turns > work->sweeps) turns = work->sweeps;
@@ -513,7 +549,10 @@ void utility_sweep(kvt_policy *policy, tentative_plan *work, uint32_t turns)
     policy->sweep_left -= policy->sweep_left < turns ? policy->sweep_left : turns;
 }
 
-/* Follows what steps lose; when that has moved, all entries are sorted anew, some at a time. */
+/* Follows what steps lose; when that has moved, all entries are sorted anew, some at a time. The
+ * price follows by a sixteenth of the distance per step, which smooths single odd victims away. All
+ * entries are sorted anew only when it has moved by UTILITY_MOVED octaves, or is older than
+ * UTILITY_OLD. */
 static void utility_note(kvt_policy *policy, const step *chosen, int tier)
 {
     const entry *e = entry_at(policy, chosen->entry);
@@ -534,8 +573,9 @@ static void utility_note(kvt_policy *policy, const step *chosen, int tier)
     policy->sweep_left = policy->entries_used;
 }
 
-/* Takes the step with the least loss per byte among the first few entries in order. Entries
- * without any step are skipped for the rest of the plan. */
+/* Takes the step with the least loss per byte among the first few entries in order. Entries without
+ * any step are skipped for the rest of the plan. False: no entry of the tier can give way, or the
+ * plan has skipped as many as it may. */
 static bool utility_choose(kvt_policy *policy, tentative_plan *work, int tier, step *out)
 {
     choice_prices known = choice_prices_open(policy, work->room);
@@ -556,7 +596,8 @@ static bool utility_choose(kvt_policy *policy, tentative_plan *work, int tier, s
     }
 }
 
-/* Finds the entry's cheapest step that needs no more room below. */
+/* Finds the entry's cheapest step that needs no more room below. room.c asks for it when the room
+ * below could not be made. */
 static bool utility_fallback(kvt_policy *policy, const tentative_plan *work, uint32_t index,
                              int tier, step *out)
 {
@@ -565,9 +606,11 @@ static bool utility_fallback(kvt_policy *policy, const tentative_plan *work, uin
     return utility_cheapest(policy, &known, index, tier, true, out, &per_byte);
 }
 
-/* Best first: score = gain over NONE - share of the write - shadow price of room in tight tiers.
- * A tier that the watermarks have made room in is tight as well: an entry that only ties with what
- * lies there would drive it out, and a loop longer than the tier would find nothing of itself. */
+/* Best first: score = gain over NONE - share of the write - shadow price of room in tight tiers. A
+ * tier that the watermarks have made room in is tight as well: an entry that only ties with what
+ * lies there would drive it out, and a loop longer than the tier would find nothing of itself.
+ * *tried has a bit for each option that was offered before; NONE marks itself when nothing is left.
+ * out->cost is the write, out->gain the utility over NONE. */
 static bool utility_next_option(kvt_policy *policy, shadow_prices *known, const entry *e,
                                 uint32_t *tried, step *out)
 {
@@ -600,7 +643,7 @@ static bool utility_next_option(kvt_policy *policy, shadow_prices *known, const 
     return found != KVT_OPTION_NONE;
 }
 
-/* Returns the options whose highest tier is `home`, as bits. */
+/* Returns the options whose highest tier is `home`, as bits. The caller marks them as tried. */
 static uint32_t utility_options_at(const kvt_policy *policy, const entry *e, int home)
 {
     uint32_t options = 0;
@@ -611,7 +654,9 @@ static uint32_t utility_options_at(const kvt_policy *policy, const entry *e, int
 
 /* Whether a plan's steps lose so much less than a new entry gains that it takes their place. Room
  * that they free beyond its need is not lost, and counts at the tier's price: so a tier of large
- * variants, in which nothing can be coded smaller for want of room, gives way to smaller ones. */
+ * variants, in which nothing can be coded smaller for want of room, gives way to smaller ones.
+ * UTILITY_REPLACE is the margin against entries that tie: those of a loop longer than the tier
+ * would drive each other out in turn. */
 static bool utility_pays(const kvt_policy *policy, const tentative_plan *work, const entry *e,
                          const step *put, const int64_t *before)
 {
@@ -626,7 +671,8 @@ static bool utility_pays(const kvt_policy *policy, const tentative_plan *work, c
 }
 
 /* The best option of some tier, best tier first, whose gain pays for its write and for the steps
- * that make its room. */
+ * that make its room. An option whose room cannot be made rules its whole tier out, so at most
+ * three rooms are made. False leaves the plan empty. */
 static bool utility_place(kvt_policy *policy, tentative_plan *work, uint32_t index)
 {
     const entry *e = entry_at(policy, index);

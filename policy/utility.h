@@ -14,10 +14,13 @@
 
 #include <assert.h>
 
-/* Loss per byte of the cheapest step in a full tier; 0 where another such entry would fit. */
+/* Loss per byte of the cheapest step in a full tier; 0 where another such entry would fit. A lookup
+ * changes nothing. */
 double utility_price(const kvt_policy *policy, int tier);
 
-/* Shadow prices as one decision sees them; each is looked up once at most. */
+/* Shadow prices as one decision sees them; each is looked up once at most. A tier is either free or
+ * priced for one decision: bytes up to free[] cost nothing, a need beyond that pays the price for
+ * all of its bytes. */
 typedef struct shadow_prices {
     const int64_t *room;  /* the caller's, by tier */
     bool giving;          /* room is what may be given away: the watermarks are in it */
@@ -31,9 +34,12 @@ static inline shadow_prices utility_prices(const int64_t room[TIERS], bool givin
     return (shadow_prices){.room = room, .giving = giving, .price = {-1.0, -1.0, -1.0}};
 }
 
+/* Fills in free or price of one tier, for a need of so many bytes there. utility_shadow_cost calls
+ * it on first need. */
 void utility_look_up_price(kvt_policy *policy, shadow_prices *known, int tier, uint64_t need);
 
-/* Price times bytes over the tiers that have no room for what an option needs. */
+/* Price times bytes over the tiers that have no room for what an option needs. The unit is seconds
+ * saved per second. */
 static inline double utility_shadow_cost(kvt_policy *policy, shadow_prices *known,
                                          const uint64_t need[TIERS])
 {
@@ -46,7 +52,7 @@ static inline double utility_shadow_cost(kvt_policy *policy, shadow_prices *know
     return shadow_cost;
 }
 
-/* What a byte written to each tier costs at this moment. */
+/* The cost of a byte written to each tier at this moment, in seconds of a request per byte. */
 typedef struct write_costs {
     double per_byte[TIERS];
 } write_costs;
@@ -68,7 +74,8 @@ static inline bool utility_same_variant(const stored_option *a, const stored_opt
 }
 
 /* Whether a stored entry may become this stored option: it fits the tiers, and a lossy option may
- * only change its tier, never its variant. */
+ * only change its tier, never its variant. An exact entry may become anything that fits; made_from
+ * names the options that a lossy one nests. */
 static inline bool utility_is_reachable(const kvt_policy *policy, const entry *e, uint8_t option)
 {
     const stored_option *to = entry_option(policy, e, option);
@@ -79,8 +86,8 @@ static inline bool utility_is_reachable(const kvt_policy *policy, const entry *e
     return utility_same_variant(from, to);
 }
 
-/* What making a stored option and writing what it needs costs, in seconds of a request.
- */
+/* Returns the cost of making a stored option and writing what it needs, in seconds of a request. An
+ * entry that keeps its variant, or drops planes, is not coded. */
 static inline double utility_write_at(const kvt_policy *policy, const write_costs *now,
                                       const entry *e, const stored_option *o,
                                       const uint64_t need[TIERS])
@@ -103,6 +110,8 @@ double utility_stay(const kvt_policy *policy, const reuse_now *now, const stored
 void utility_sweep(kvt_policy *policy, tentative_plan *work, uint32_t turns);
 
 /* utility_improve.c */
+/* improve plans a promotion of one entry that was just used; tick makes room down to the
+ * watermarks, and looks for improvements when no tier needed any. */
 void utility_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan);
 void utility_tick(kvt_policy *policy, tentative_plan *work);
 

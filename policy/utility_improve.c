@@ -8,6 +8,10 @@
  *
  * Both sides are seconds. The move seconds are those of encoding and writing; the tick adds those
  * of reading, which a use has paid already.
+ *
+ * The file chooses moves and never victims: room for a promotion is made by room.c through the
+ * policy's own steps, and its cost is charged against the gain. A move that only reading would pay
+ * for is left to the tick.
  */
 #include "policy/utility.h"
 
@@ -17,6 +21,7 @@
 #define IMPROVE_CHOICE 16u   /* and how many of them it keeps, best first */
 #define TICK_SORTS     1024u /* entries that a tick may sort anew: at first, and for its choices */
 
+/* One candidate of a tick. All rates are seconds saved per second. */
 typedef struct improvement {
     uint32_t entry;
     uint8_t to;
@@ -25,7 +30,8 @@ typedef struct improvement {
     double spare; /* that share: seconds of reading, where it is asked for, encoding and writing */
 } improvement;
 
-/* Says whether an option's bytes fit as things are. */
+/* Says whether an option's bytes fit as things are. Watermarks are the caller's: room[] is what it
+ * is ready to give. */
 static bool improve_fits(const uint64_t need[TIERS], const int64_t room[TIERS])
 {
     for (int tier = 0; tier < TIERS; tier++) {
@@ -35,7 +41,9 @@ static bool improve_fits(const uint64_t need[TIERS], const int64_t room[TIERS])
     return true;
 }
 
-/* The stored option with the highest net gain, above 0; room_only: it must fit as things are. */
+/* The stored option with the highest net gain, above 0; room_only: it must fit as things are.
+ * Candidates are cut early, in the order of the work that they cost: by the best that any option
+ * could save, then by the read, then by room. False: *out is not to be used. */
 static bool improve_find(kvt_policy *policy, uint32_t index, shadow_prices *known,
                          double read_seconds, bool room_only, improvement *out)
 {
@@ -74,7 +82,8 @@ static bool improve_find(kvt_policy *policy, uint32_t index, shadow_prices *know
     return out->net > 0.0;
 }
 
-/* Promotes an entry that was just used, when that gains more than it costs others. */
+/* Promotes an entry that was just used, when that gains more than it costs others. A plan that does
+ * not pay is cut back to nothing and returned empty. */
 void utility_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan)
 {
     int64_t room[TIERS];
@@ -96,7 +105,8 @@ void utility_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan)
 }
 
 /* Bytes above the low watermark, when the tier is above the high one; what moves in flight will
- * release counts as gone already. */
+ * release counts as gone already. A tier between the two watermarks is left as it is, so that room
+ * is made in batches. */
 static int64_t tick_excess(const kvt_policy *policy, int tier)
 {
     assert(tier >= 0 && tier < TIERS);
@@ -107,7 +117,8 @@ static int64_t tick_excess(const kvt_policy *policy, int tier)
     return (int64_t)used - (int64_t)(policy->config.low_watermark * capacity);
 }
 
-/* Inserts into the choice, best first, equal ones in the order found. */
+/* Inserts into the choice, best first, equal ones in the order found. The last one falls out when
+ * the choice is full. */
 static void tick_keep(improvement choice[IMPROVE_CHOICE], uint32_t *count, const improvement *found)
 {
     assert(*count <= IMPROVE_CHOICE && found->net > 0.0);
@@ -133,8 +144,8 @@ static void tick_spare_room(const kvt_policy *policy, const tentative_plan *work
     }
 }
 
-/* Looks at the next entries in turn, keeps the best improvements, and plans those that still
- * fit. */
+/* Looks at the next entries in turn, keeps the best improvements, and plans those that still fit.
+ * Each candidate is checked against the room again, because those before it have used some. */
 static void tick_improve(kvt_policy *policy, tentative_plan *work)
 {
     improvement choice[IMPROVE_CHOICE];
@@ -163,7 +174,9 @@ static void tick_improve(kvt_policy *policy, tentative_plan *work)
     }
 }
 
-/* Room above the watermarks first, lowest tier first, then what free room can improve. */
+/* Room above the watermarks first, lowest tier first, then what free room can improve. A tick that
+ * made room plans no improvements: they would fill what it freed. Sorting comes first, so that
+ * victims and candidates are seen at present prices. */
 void utility_tick(kvt_policy *policy, tentative_plan *work)
 {
     bool roomy = true;

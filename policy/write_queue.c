@@ -14,12 +14,14 @@
 
 #include <assert.h>
 
+/* Seconds between two looks at what was written and released; shorter spans would be noise. */
 #define QUEUE_LOOK_SECONDS   1.0
 #define QUEUE_HALF_LIFE      37.5   /* seconds; of the busy share */
 #define QUEUE_LEFT_HALF_LIFE 1200.0 /* seconds; of what leaves a tier */
 #define QUEUE_FULL           0.95   /* a busy share counts as at most this */
 
-/* Sets what a byte costs for the tier's busy share: next to nothing in an idle tier. */
+/* Sets what a byte costs for the tier's busy share: next to nothing in an idle tier. The factor 1 /
+ * (1 - busy) is the mean wait of a queue with one server. */
 static void queue_set_price(kvt_policy *policy, int tier)
 {
     double busy = policy->write_busy[tier] < QUEUE_FULL ? policy->write_busy[tier] : QUEUE_FULL;
@@ -33,7 +35,8 @@ static void queue_set(kvt_policy *policy, int tier, double seconds)
     policy->write_queue_s[tier] = seconds > 0.0 ? seconds : 0.0;
 }
 
-/* The bytes that wait stay the same, so their seconds change with the speed. */
+/* The bytes that wait stay the same, so their seconds change with the speed. A tier whose bandwidth
+ * is not known has writes that cost nothing. */
 void write_queue_set_speed(kvt_policy *policy, int tier)
 {
     double bytes_per_s = policy->config.tiers[tier + 1].write_bytes_per_s;
@@ -47,7 +50,8 @@ void write_queue_set_speed(kvt_policy *policy, int tier)
     queue_set_price(policy, tier);
 }
 
-/* Sets the prices of tiers in which nothing waits. */
+/* Sets the prices of tiers in which nothing waits. Until something has left a tier its bytes count
+ * as staying for ever. */
 void write_queue_open(kvt_policy *policy)
 {
     for (int tier = 0; tier < TIERS; tier++) {
@@ -72,6 +76,8 @@ void write_queue_add(kvt_policy *policy, const move_in_flight *move, double by)
  * Measures how long a byte stays in each tier: by Little's law what is stored over what leaves in
  * a second. Until something has left, and for as long as no more leaves, it stays as long as it is
  * wanted.
+ *
+ * seen is in seconds since the last look.
  */
 static void queue_measure_stay(kvt_policy *policy, double seen)
 {

@@ -9,11 +9,11 @@
  *              overflows in its turn; or evicted
  *     loss     f * (cost(o') - cost(o)) / bytes freed      cost(o) = alpha * loss(o) + T(o)
  *
- * How the paper was read where it is silent: f is the decayed counter that `utility` uses, so that
+ * Our reading where the paper says nothing: f is the decayed counter that `utility` uses, so that
  * two engines differ by their decisions alone. An evicted entry costs its recompute. A use below
  * the highest tier offers the entry to the higher ones in its present variant, as if it were new:
  * else nothing would ever come up. An entry moves once in a plan, and on its way down it does not
- * compete in the tier below within the same plan. What it lacks is what it is compared for: prices,
+ * compete in the tier below within the same plan. It is compared for what it lacks: prices,
  * hysteresis, the cost of writing and coding, the rule of prefixes, and a way back from a lossy
  * variant.
  *
@@ -24,11 +24,13 @@
 
 #include <assert.h>
 
+/* A change that loses nothing sorts before all others, so their logarithms are shifted above it. */
 #define ADAPT_STAGING   64     /* share of a tier that is kept free at most */
 #define ADAPT_WORTHLESS 0.0    /* key of a change that loses nothing */
 #define ADAPT_BASE      0x1p20 /* of the others: they are logarithms and may be negative */
 
-/* Bytes that a change from option `at` frees in a tier; 0 when it is none there. */
+/* Bytes that a change from option `at` frees in a tier; 0 when it is none there. A limit of the
+ * tenant or a tier that is too small rules an option out here as well. */
 static uint64_t adapt_freed(const kvt_policy *policy, const entry *e, uint8_t at, uint8_t to,
                             int tier)
 {
@@ -43,8 +45,9 @@ static uint64_t adapt_freed(const kvt_policy *policy, const entry *e, uint8_t at
     return then->bytes[tier] < held ? held - then->bytes[tier] : 0;
 }
 
-/* The change from option `at` that loses least per byte freed in a tier, at one use a second.
- * work: only those that fit now. False when there is none. */
+/* The change from option `at` that loses least per byte freed in a tier, at one use a second. work:
+ * only those that fit now. False when there is none. Rates are left out, because one entry has one
+ * rate. */
 static bool adapt_change(const kvt_policy *policy, const tentative_plan *work, uint32_t index,
                          uint8_t at, int tier, uint8_t *to_out, double *lost_out)
 {
@@ -63,21 +66,17 @@ static bool adapt_change(const kvt_policy *policy, const tentative_plan *work, u
     return least < UNLIMITED;
 }
 
-/* Where a change stands in the order of its tier. The factor of time is common to all entries. */
+/* Returns the place of a change in the order of its tier. The factor of time is common to all
+ * entries. The heap's order thus stays right while time passes, and only a use changes an entry's
+ * key. */
 static double adapt_key(const kvt_policy *policy, const entry *e, double lost)
 {
     if (lost <= 1e-200) return ADAPT_WORTHLESS;
     return ADAPT_BASE + reuse_log_count(policy, e) + number_log2(lost);
 }
 
-/* Takes an entry out of all tiers' heaps. */
-static void adapt_remove(kvt_policy *policy, uint32_t index)
-{
-    for (int tier = 0; tier < TIERS; tier++)
-        heap_remove(&policy->heaps[tier], engine_places(policy, tier), index);
-}
-
-/* Gives an entry its key in every tier that holds bytes of it. */
+/* Gives an entry its key in every tier that holds bytes of it. next[] names the change behind the
+ * key. */
 static void adapt_index(kvt_policy *policy, uint32_t index)
 {
     entry *e = entry_at(policy, index);
@@ -95,7 +94,7 @@ static void adapt_index(kvt_policy *policy, uint32_t index)
 }
 
 /* Uses of a prefix are at least those of its continuation, as the counters promise; nothing else
- * here knows of prefixes. */
+ * here knows of prefixes. The walk ends at the first prefix that was used as much. */
 static void adapt_touch(kvt_policy *policy, uint32_t index)
 {
     const entry *e = entry_at(policy, index);
@@ -108,14 +107,16 @@ static void adapt_touch(kvt_policy *policy, uint32_t index)
     }
 }
 
-/* An entry that was on the disk before a restart counts as used once. */
+/* An entry that was on the disk before a restart counts as used once. Counters and prefixes are
+ * treated as `utility` treats them. */
 static void adapt_adopted(kvt_policy *policy, uint32_t index)
 {
     reuse_adopt(policy, entry_at(policy, index));
     adapt_touch(policy, index);
 }
 
-/* Describes the change of an entry to another option. */
+/* Describes the change of an entry to another option. Its cost is 0: the published greedy knows no
+ * budget. */
 static step adapt_step(const kvt_policy *policy, uint32_t index, uint8_t to)
 {
     assert(to < entry_at(policy, index)->option_count);
@@ -124,7 +125,7 @@ static step adapt_step(const kvt_policy *policy, uint32_t index, uint8_t to)
     return (step){.entry = index, .to = to, .gain = reuse_rate(policy, e) * saved};
 }
 
-/* Takes the first of the tier's heap. */
+/* Takes the first of the tier's heap. No other entry is looked at: the key is exact. */
 static bool adapt_choose(kvt_policy *policy, tentative_plan *work, int tier, step *out)
 {
     (void)work;
@@ -136,7 +137,8 @@ static bool adapt_choose(kvt_policy *policy, tentative_plan *work, int tier, ste
     return true;
 }
 
-/* Finds the entry's best change that fits as things are. */
+/* Finds the entry's best change that fits as things are. room.c asks for it when the room below
+ * could not be made. */
 static bool adapt_fallback(kvt_policy *policy, const tentative_plan *work, uint32_t index, int tier,
                            step *out)
 {
@@ -148,7 +150,8 @@ static bool adapt_fallback(kvt_policy *policy, const tentative_plan *work, uint3
     return true;
 }
 
-/* Keeps free what coding an entry like this one anew would need: its largest variant but one. */
+/* Keeps free what coding an entry like this one anew would need: its largest variant but one. The
+ * room kept only grows, since entries of all sizes share the tier. */
 static void adapt_stage(kvt_policy *policy, tentative_plan *work, const entry *e)
 {
     for (int tier = TIERS - 1; tier >= 0; tier--) {
@@ -174,6 +177,8 @@ static void adapt_stage(kvt_policy *policy, tentative_plan *work, const entry *e
  * The greedy from the highest tier down for an entry that wants to be in option *to: it gives way
  * when its own change loses less than that of the tier's first, else that one does. The entry
  * itself is outside the index. False when nothing of it stays, or the plan may not grow.
+ *
+ * Each turn of the loop moves one entry or gives the new one fewer bytes in the tier, so it ends.
  */
 static bool adapt_settle(kvt_policy *policy, tentative_plan *work, uint32_t index, uint8_t *to)
 {
@@ -198,7 +203,7 @@ static bool adapt_settle(kvt_policy *policy, tentative_plan *work, uint32_t inde
 }
 
 /* The variant that costs least of those allowed. kept_variant: only the entry's present variant, in
- * whatever tier. */
+ * whatever tier. NONE comes back when no allowed variant is cheaper than recomputing. */
 static uint8_t adapt_wanted(const kvt_policy *policy, const entry *e, bool kept_variant)
 {
     assert(!kept_variant || e->current != KVT_OPTION_NONE);
@@ -216,7 +221,8 @@ static uint8_t adapt_wanted(const kvt_policy *policy, const entry *e, bool kept_
     return best;
 }
 
-/* Settles an entry from where it wants to be and adds its move, or takes all back. */
+/* Settles an entry from where it wants to be and adds its move, or takes all back. False leaves the
+ * plan empty. */
 static bool adapt_move(kvt_policy *policy, tentative_plan *work, uint32_t index, bool kept_variant)
 {
     const entry *e = entry_at(policy, index);
@@ -233,14 +239,16 @@ static bool adapt_move(kvt_policy *policy, tentative_plan *work, uint32_t index,
     return false;
 }
 
-/* Settles a new entry from the option that costs least. */
+/* Settles a new entry from the option that costs least. Its own change competes with those of the
+ * entries that are stored. */
 static bool adapt_place(kvt_policy *policy, tentative_plan *work, uint32_t index)
 {
     assert(entry_at(policy, index)->current == KVT_OPTION_NONE);
     return adapt_move(policy, work, index, false);
 }
 
-/* Offers a used entry to the higher tiers in its present variant. */
+/* Offers a used entry to the higher tiers in its present variant. An entry that has its cheapest
+ * place already plans nothing. */
 static void adapt_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan)
 {
     assert(entry_is_movable(entry_at(policy, index)));
@@ -255,13 +263,14 @@ static void adapt_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan)
     tentative_end(policy, &work);
 }
 
-/* AdaptCache's greedy as published. */
+/* AdaptCache's greedy as published. It counts uses without learning, and keeps heaps because its
+ * keys do not age. */
 const policy_ops policy_adaptcache_ops = {.name = "adaptcache",
                                           .counts = true,
                                           .remembers = true,
                                           .heaps = true,
                                           .index = adapt_index,
-                                          .remove = adapt_remove,
+                                          .remove = leaf_remove,
                                           .touch = adapt_touch,
                                           .choose = adapt_choose,
                                           .fallback = adapt_fallback,

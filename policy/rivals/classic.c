@@ -19,13 +19,21 @@
  *     s3fifo    S3-FIFO (SOSP '23): a small queue of a tenth of the tier, a main queue with up to 3
  *               second chances, ghosts of nine tenths; two uses in the small queue lead to main
  *
- * What an entry needs is kept in its counters, which these policies do not count with otherwise.
+ * The numbers that a policy needs of an entry are kept in its counters, which these policies do not
+ * count with otherwise.
+ *
+ * No policy of this file looks at losses, options or prices. Questions that the papers leave to the
+ * implementer (several tiers, sizes that differ, failed moves) are solved in the same way for all:
+ * a victim moves down, bytes count and not entries, and an entry that comes back counts as just
+ * inserted, but in lists that are in order of use.
  */
 #include "policy/engine.h"
 
 #include <assert.h>
 #include <string.h>
 
+/* Shares and counts of the S3-FIFO paper: the small queue's and the ghosts' share of a tier, the
+ * second chances in main, and the uses that lead there. */
 #define S3_SMALL_SHARE 0.1
 #define S3_GHOST_SHARE 0.9
 #define S3_CHANCES     3.0f
@@ -35,7 +43,8 @@
 #define USES(e) ((e)->count[0])
 #define MARK(e) ((e)->count[1])
 
-/* Returns the highest tier that holds bytes of a stored entry. */
+/* Returns the highest tier that holds bytes of a stored entry. The caller has made sure that the
+ * entry is stored. */
 static int classic_home(const kvt_policy *policy, const entry *e)
 {
     assert(e->current != KVT_OPTION_NONE);
@@ -44,7 +53,8 @@ static int classic_home(const kvt_policy *policy, const entry *e)
 
 /* ---- policies with a list ---- */
 
-/* Keeps an entry in the list of its tier, in the order of coming in. */
+/* Keeps an entry in the list of its tier, in the order of coming in. An entry that moves to another
+ * tier is the newest there. */
 static void fifo_index(kvt_policy *policy, uint32_t index)
 {
     entry *e = entry_at(policy, index);
@@ -59,7 +69,7 @@ static void fifo_index(kvt_policy *policy, uint32_t index)
     e->listed = listed;
 }
 
-/* A use changes nothing. */
+/* A use changes nothing. fifo keeps the order of arrival, so there is nothing to count. */
 static void classic_ignore(kvt_policy *policy, uint32_t index)
 {
     (void)policy;
@@ -67,7 +77,8 @@ static void classic_ignore(kvt_policy *policy, uint32_t index)
 }
 
 /* A use in a lower tier brings an entry up only where there is room: the papers of these policies
- * know one tier, and no promotion that drives others out. */
+ * know one tier, and no promotion that drives others out. The bytes below stay until the move is
+ * committed. */
 void classic_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan)
 {
     assert(entry_is_movable(entry_at(policy, index)));
@@ -83,7 +94,8 @@ void classic_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan)
     tentative_end(policy, &work);
 }
 
-/* First in, first out, in every tier. */
+/* First in, first out, in every tier. The simplest order there is; every other policy of this file
+ * has to beat it. */
 const policy_ops policy_fifo_ops = {.name = "fifo",
                                     .index = fifo_index,
                                     .remove = lru_remove,
@@ -96,14 +108,16 @@ const policy_ops policy_fifo_ops = {.name = "fifo",
 
 /* ---- lru with admission by the second use ---- */
 
-/* Stores an entry at its second use. */
+/* Stores an entry at its second use. An entry at its first use is refused and remembered, counter
+ * and all. */
 static bool twice_place(kvt_policy *policy, tentative_plan *work, uint32_t index)
 {
     entry *e = entry_at(policy, index);
     return USES(e) >= 2.0f && lru_place(policy, work, index);
 }
 
-/* Counts to two and moves the entry to the newest end. */
+/* Counts to two and moves the entry to the newest end. Uses beyond the second say nothing to this
+ * policy. */
 static void twice_touch(kvt_policy *policy, uint32_t index)
 {
     assert(index < policy->entries_used);
@@ -112,7 +126,8 @@ static void twice_touch(kvt_policy *policy, uint32_t index)
     lru_touch(policy, index);
 }
 
-/* LRU that lets an entry in at its second use. */
+/* LRU that lets an entry in at its second use. It is the only list policy that remembers, because
+ * its rule is about entries that are not stored. */
 const policy_ops policy_lru_twice_ops = {.name = "lru-twice",
                                          .remembers = true,
                                          .index = lru_index,
@@ -124,9 +139,12 @@ const policy_ops policy_lru_twice_ops = {.name = "lru-twice",
                                          .improve = lru_improve,
                                          .tick = none_tick};
 
+/* The victim is the first of its tier's heap; ties go by the entry's index, which heap.h
+ * promises. */
 /* ---- policies with a value in a heap ---- */
 
-/* Keeps an entry in the heap of its tier by a value, and out of the others. */
+/* Keeps an entry in the heap of its tier by a value, and out of the others. A value must not be
+ * NaN, which has no place in an order. */
 static void heap_index(kvt_policy *policy, uint32_t index, double value)
 {
     assert(value == value);
@@ -141,7 +159,8 @@ static void heap_index(kvt_policy *policy, uint32_t index, double value)
     }
 }
 
-/* Uses since it came in; the order of use decides between equals. */
+/* Uses since it came in; the order of use decides between equals. It would take 2^44 uses of the
+ * engine for recency to outweigh one use of the entry. */
 static void lfu_index(kvt_policy *policy, uint32_t index)
 {
     const entry *e = entry_at(policy, index);
@@ -158,7 +177,8 @@ static void lfu_touch(kvt_policy *policy, uint32_t index)
     lfu_index(policy, index);
 }
 
-/* Least often used since it came in. */
+/* Least often used since it came in. Uses never fade, so an entry that was popular once stays long:
+ * the weakness that the others address. */
 const policy_ops policy_lfu_ops = {.name = "lfu",
                                    .heaps = true,
                                    .index = lfu_index,
@@ -170,7 +190,8 @@ const policy_ops policy_lfu_ops = {.name = "lfu",
                                    .improve = classic_improve,
                                    .tick = none_tick};
 
-/* The value is a double; two of the entry's floats hold it. */
+/* The value is a double; two of the entry's floats hold it. It is kept, because a later L must not
+ * change what an entry was worth when it was used. */
 static double gdsf_value(const entry *e)
 {
     double value;
@@ -184,7 +205,8 @@ static void gdsf_index(kvt_policy *policy, uint32_t index)
     heap_index(policy, index, gdsf_value(entry_at(policy, index)));
 }
 
-/* Works an entry's value out: L, and uses times recompute seconds per byte. */
+/* Works an entry's value out: L, and uses times recompute seconds per byte. The bytes are those of
+ * its first option that holds any, in all tiers: the variant that is stored. */
 static void gdsf_touch(kvt_policy *policy, uint32_t index)
 {
     entry *e = entry_at(policy, index);
@@ -202,7 +224,8 @@ static void gdsf_touch(kvt_policy *policy, uint32_t index)
     gdsf_index(policy, index);
 }
 
-/* Takes the least value. L rises with what is evicted, not with what moves down. */
+/* Takes the least value. L rises with what is evicted, not with what moves down. An entry that
+ * moves down keeps its value, so it says nothing of what is worth storing. */
 static bool gdsf_choose(kvt_policy *policy, tentative_plan *work, int tier, step *out)
 {
     assert(policy->classic.inflation >= 0.0);
@@ -212,7 +235,8 @@ static bool gdsf_choose(kvt_policy *policy, tentative_plan *work, int tier, step
     return true;
 }
 
-/* GreedyDual-Size-Frequency by recompute seconds. */
+/* GreedyDual-Size-Frequency by recompute seconds. The recompute seconds stand for the cost of the
+ * paper, and the bytes of the stored variant for its size. */
 const policy_ops policy_gdsf_ops = {.name = "gdsf",
                                     .heaps = true,
                                     .index = gdsf_index,
@@ -226,7 +250,8 @@ const policy_ops policy_gdsf_ops = {.name = "gdsf",
 
 /* ---- Pensieve ---- */
 
-/* Sorts entries into classes of half octaves of recompute seconds. */
+/* Sorts entries into classes of half octaves of recompute seconds. Inside a class the oldest entry
+ * has the least value, give or take half an octave of cost. */
 static uint32_t pensieve_class(const entry *e)
 {
     double cost = (double)e->recompute_seconds;
@@ -248,7 +273,8 @@ static void pensieve_remove(kvt_policy *policy, uint32_t index)
     e->listed = 0;
 }
 
-/* In order of use but for entries that come back from a failed move, which count as just used. */
+/* In order of use but for entries that come back from a failed move, which count as just used.
+ * `listed` is the tier and one; LISTED_CLASS the list inside it. */
 static void pensieve_index(kvt_policy *policy, uint32_t index)
 {
     entry *e = entry_at(policy, index);
@@ -264,7 +290,8 @@ static void pensieve_index(kvt_policy *policy, uint32_t index)
     e->listed = listed;
 }
 
-/* Moves an entry to the newest end of its class, which is that of its present seconds. */
+/* Moves an entry to the newest end of its class, which is that of its present seconds. An entry
+ * outside every list, in flight or pinned, is not touched. */
 static void pensieve_touch(kvt_policy *policy, uint32_t index)
 {
     entry *e = entry_at(policy, index);
@@ -275,7 +302,8 @@ static void pensieve_touch(kvt_policy *policy, uint32_t index)
     list_add_newest(policy, &lists[LISTED_CLASS(e)], index);
 }
 
-/* Takes the least recompute seconds per second without a use, among the oldest of all classes. */
+/* Takes the least recompute seconds per second without a use, among the oldest of all classes. One
+ * look at each class replaces a sort of all entries by a value that changes with time. */
 static bool pensieve_choose(kvt_policy *policy, tentative_plan *work, int tier, step *out)
 {
     assert(tier >= 0 && tier < TIERS);
@@ -308,6 +336,7 @@ const policy_ops policy_pensieve_ops = {.name = "pensieve",
                                         .improve = lru_improve,
                                         .tick = none_tick};
 
+/* The hand is an entry's index, so every removal has to look whether it points there. */
 /* ---- SIEVE ---- */
 
 /* Takes an entry out of its queue; a hand that points at it goes on. */
@@ -320,7 +349,8 @@ static void sieve_remove(kvt_policy *policy, uint32_t index)
     lru_remove(policy, index);
 }
 
-/* Keeps an entry in the queue of its tier, in the order of coming in. */
+/* Keeps an entry in the queue of its tier, in the order of coming in. sieve_remove has to run
+ * before the entry leaves its queue, because fifo_index knows no hand. */
 static void sieve_index(kvt_policy *policy, uint32_t index)
 {
     const entry *e = entry_at(policy, index);
@@ -329,7 +359,8 @@ static void sieve_index(kvt_policy *policy, uint32_t index)
     fifo_index(policy, index);
 }
 
-/* Marks a stored entry as visited. */
+/* Marks a stored entry as visited. An entry that is not in a queue has no mark, and gets none by
+ * being put back. */
 static void sieve_touch(kvt_policy *policy, uint32_t index)
 {
     entry *e = entry_at(policy, index);
@@ -337,7 +368,8 @@ static void sieve_touch(kvt_policy *policy, uint32_t index)
 }
 
 /* Moves the hand from the oldest entry to newer ones, and takes marks away as it passes. It stops
- * at the first entry that was not visited since it last passed; that one is the victim. */
+ * at the first entry that was not visited since it last passed; that one is the victim. The hand
+ * stays where it stopped; sieve_remove moves it on when the victim leaves. */
 static bool sieve_choose(kvt_policy *policy, tentative_plan *work, int tier, step *out)
 {
     (void)work;
@@ -387,7 +419,8 @@ static void s3_remove(kvt_policy *policy, uint32_t index)
     e->listed = 0;
 }
 
-/* MARK tells where the entry belongs: 1 main, else the small queue. */
+/* MARK tells where the entry belongs: 1 main, else the small queue. Bytes of main are counted here
+ * and in s3_remove alone. */
 static void s3_index(kvt_policy *policy, uint32_t index)
 {
     entry *e = entry_at(policy, index);
@@ -404,7 +437,8 @@ static void s3_index(kvt_policy *policy, uint32_t index)
     if (listed > TIERS) policy->classic.main_bytes[home] += e->bytes[home];
 }
 
-/* Counts up to three uses of a stored entry. */
+/* Counts up to three uses of a stored entry. An entry outside the queues counts no use: it may be a
+ * ghost. */
 static void s3_touch(kvt_policy *policy, uint32_t index)
 {
     entry *e = entry_at(policy, index);
@@ -412,7 +446,7 @@ static void s3_touch(kvt_policy *policy, uint32_t index)
 }
 
 /* Takes the oldest of the small queue: used twice, it goes to main and NIL is returned; else it is
- * the victim. */
+ * the victim. The move to main costs no bytes: both queues are of the same tier. */
 static uint32_t s3_from_small(kvt_policy *policy, int tier)
 {
     uint32_t oldest = policy->lists[tier].oldest;
@@ -426,7 +460,8 @@ static uint32_t s3_from_small(kvt_policy *policy, int tier)
 }
 
 /* Takes the oldest of main that was not used since its last round. An entry that was used gets
- * another round for one of its chances, at the newest end. */
+ * another round for one of its chances, at the newest end. It ends, because each round takes a
+ * chance away. */
 static uint32_t s3_from_main(kvt_policy *policy, int tier)
 {
     recency_list *list = &policy->classic.mains[tier];
@@ -441,7 +476,8 @@ static uint32_t s3_from_main(kvt_policy *policy, int tier)
     return NIL;
 }
 
-/* Takes the victim from main when main is larger than its share, else from the small queue. */
+/* Takes the victim from main when main is larger than its share, else from the small queue. NIL
+ * without a victim cannot last: each turn moves an entry to main, takes a chance, or finds one. */
 static bool s3_choose(kvt_policy *policy, tentative_plan *work, int tier, step *out)
 {
     assert(tier >= 0 && tier < TIERS);

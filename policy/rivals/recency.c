@@ -59,7 +59,8 @@ static bool none_place(kvt_policy *policy, tentative_plan *work, uint32_t index)
     return false;
 }
 
-/* Plans no background work. */
+/* Plans no background work. The fixed policies and the rivals share it: none of them works in the
+ * background. */
 void none_tick(kvt_policy *policy, tentative_plan *work)
 {
     (void)policy;
@@ -86,7 +87,8 @@ const policy_ops policy_none_ops = {.name = "none",
                                     .improve = none_improve,
                                     .tick = none_tick};
 
-/* Takes an entry out of its list. */
+/* Takes an entry out of its list. `listed` says which list that is: the tier and one, 0 for
+ * none. */
 void lru_remove(kvt_policy *policy, uint32_t index)
 {
     entry *e = entry_at(policy, index);
@@ -96,7 +98,8 @@ void lru_remove(kvt_policy *policy, uint32_t index)
     e->listed = 0;
 }
 
-/* Puts the entry just before `newer`, on the older side; NIL means at the newest end. */
+/* Puts the entry just before `newer`, on the older side; NIL means at the newest end. The entry is
+ * in no list before. */
 static void lru_insert_after(kvt_policy *policy, recency_list *list, uint32_t index, uint32_t newer)
 {
     assert(newer == NIL || newer != index);
@@ -114,7 +117,9 @@ static void lru_insert_after(kvt_policy *policy, recency_list *list, uint32_t in
 }
 
 /* Puts an entry into a list in the order of use, where a failed move brings it back. The search
- * runs from both ends at once and gives up after LRU_SEARCH steps: few entries come back. */
+ * runs from both ends at once and gives up after LRU_SEARCH steps: few entries come back. The
+ * invariant of a list is falling recency from the newest end to the oldest, but for entries that
+ * were put at the newest end for want of their place. */
 static void lru_insert(kvt_policy *policy, recency_list *list, uint32_t index)
 {
     uint64_t recency = entry_at(policy, index)->recency;
@@ -134,7 +139,8 @@ static void lru_insert(kvt_policy *policy, recency_list *list, uint32_t index)
     lru_insert_after(policy, list, index, newer);
 }
 
-/* Keeps a movable entry in the list of its tier, in the order of use. */
+/* Keeps a movable entry in the list of its tier, in the order of use. An entry that is in its list
+ * already keeps its place: only a use moves it. */
 void lru_index(kvt_policy *policy, uint32_t index)
 {
     entry *e = entry_at(policy, index);
@@ -149,7 +155,8 @@ void lru_index(kvt_policy *policy, uint32_t index)
     e->listed = (uint8_t)(home + 1);
 }
 
-/* Moves a used entry to the newest end. */
+/* Moves a used entry to the newest end. An entry in flight or pinned is in no list and keeps its
+ * recency number alone. */
 void lru_touch(kvt_policy *policy, uint32_t index)
 {
     entry *e = entry_at(policy, index);
@@ -160,7 +167,8 @@ void lru_touch(kvt_policy *policy, uint32_t index)
     list_add_newest(policy, list, index);
 }
 
-/* The option that stores config.variant with `tier` as its highest tier; NONE when none does. */
+/* The option that stores config.variant with `tier` as its highest tier; NONE when none does. An
+ * option that no capacity could ever hold is none. */
 uint8_t lru_option_at(const kvt_policy *policy, const entry *e, int tier)
 {
     assert(tier >= 0 && tier < TIERS);
@@ -174,7 +182,8 @@ uint8_t lru_option_at(const kvt_policy *policy, const entry *e, int tier)
     return KVT_OPTION_NONE;
 }
 
-/* The step of a victim: to the next lower tier that takes the variant, else out. */
+/* The step of a victim: to the next lower tier that takes the variant, else out. Tiers between may
+ * be skipped, where none of their options has the variant. */
 step lru_step_down(const kvt_policy *policy, uint32_t index, int tier)
 {
     assert(entry_is_movable(entry_at(policy, index)));
@@ -185,7 +194,8 @@ step lru_step_down(const kvt_policy *policy, uint32_t index, int tier)
     return down;
 }
 
-/* Takes the oldest entry of the tier. */
+/* Takes the oldest entry of the tier. The order of the list is the whole decision, so the state of
+ * the plan is not asked. */
 bool lru_choose(kvt_policy *policy, tentative_plan *work, int tier, step *out)
 {
     (void)work;
@@ -195,7 +205,7 @@ bool lru_choose(kvt_policy *policy, tentative_plan *work, int tier, step *out)
     return true;
 }
 
-/* What cannot move down leaves. */
+/* An entry that cannot move down leaves. It always finds a step: leaving needs no room. */
 bool lru_fallback(kvt_policy *policy, const tentative_plan *work, uint32_t index, int tier,
                   step *out)
 {
@@ -204,7 +214,8 @@ bool lru_fallback(kvt_policy *policy, const tentative_plan *work, uint32_t index
     return true;
 }
 
-/* Makes room for an option in all its tiers, and adds the move; otherwise takes all back. */
+/* Makes room for an option in all its tiers, and adds the move; otherwise takes all back. The plan
+ * is empty again after a failure, so the caller may try the next tier. */
 static bool lru_move_to(kvt_policy *policy, tentative_plan *work, uint32_t index, uint8_t option)
 {
     assert(option != KVT_OPTION_NONE);
@@ -216,7 +227,8 @@ static bool lru_move_to(kvt_policy *policy, tentative_plan *work, uint32_t index
     return false;
 }
 
-/* Stores the entry in the highest tier where room can be made. */
+/* Stores the entry in the highest tier where room can be made. The search goes down, so a tier is
+ * tried only when no higher one had room to make. */
 bool lru_place(kvt_policy *policy, tentative_plan *work, uint32_t index)
 {
     assert(entry_at(policy, index)->current == KVT_OPTION_NONE);
@@ -228,7 +240,8 @@ bool lru_place(kvt_policy *policy, tentative_plan *work, uint32_t index)
     return false;
 }
 
-/* Moves a used entry to the highest tier that takes its variant, whatever has to leave. */
+/* Moves a used entry to the highest tier that takes its variant, whatever has to leave. A promotion
+ * that cannot be made leaves the plan empty. */
 void lru_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan)
 {
     assert(entry_is_movable(entry_at(policy, index)));
@@ -248,7 +261,8 @@ void lru_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan)
     tentative_end(policy, &work);
 }
 
-/* Textbook LRU in every tier, with demotion and promotion. */
+/* Textbook LRU in every tier, with demotion and promotion. It is what a serving engine without a
+ * policy does, so most comparisons begin with it. */
 const policy_ops policy_lru_ops = {.name = "lru",
                                    .index = lru_index,
                                    .remove = lru_remove,
@@ -267,7 +281,8 @@ void leaf_remove(kvt_policy *policy, uint32_t index)
 }
 
 /* Keeps movable leaves in the heap of their tier, in the order of use; a prefix that is needed
- * stays outside. */
+ * stays outside. A leaf that becomes a prefix leaves the heap when its first child is linked, since
+ * the engine sorts the parent anew then. */
 static void leaf_index(kvt_policy *policy, uint32_t index)
 {
     const entry *e = entry_at(policy, index);
@@ -277,7 +292,8 @@ static void leaf_index(kvt_policy *policy, uint32_t index)
     heap_set(&policy->heaps[home], engine_places(policy, home), index, (double)e->recency);
 }
 
-/* Takes the least recently used leaf of the tier. */
+/* Takes the least recently used leaf of the tier. gdsf and lfu use it as well: the heap's first is
+ * their victim too. */
 bool leaf_choose(kvt_policy *policy, tentative_plan *work, int tier, step *out)
 {
     assert(policy->ops->heaps);
@@ -289,7 +305,8 @@ bool leaf_choose(kvt_policy *policy, tentative_plan *work, int tier, step *out)
     return true;
 }
 
-/* LRU over leaves: a prefix leaves after all of its continuations. */
+/* LRU over leaves: a prefix leaves after all of its continuations. No continuation is left behind
+ * without its prefix, which it would be useless without. */
 const policy_ops policy_lru_leaf_ops = {.name = "lru-leaf",
                                         .heaps = true,
                                         .index = leaf_index,

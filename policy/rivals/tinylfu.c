@@ -7,12 +7,17 @@
  *
  *     listed   1 + tier window | 1 + TIERS + tier probation | 1 + 2 * TIERS + tier protected
  *     sketch   four rows of counters up to 15; all halved after ten uses per held entry
+ *
+ * The paper counts entries and this file counts bytes, because entries differ in size. Segments are
+ * kept for each tier by itself; the sketch is one for all.
  */
 #include "policy/engine.h"
 
 #include <assert.h>
 #include <string.h>
 
+/* Shares of a tier, of the main segment, and sizes of the sketch as in the paper; a counter of one
+ * byte holds up to 15 as one of four bits does there. */
 #define WINDOW_SHARE    0.01
 #define PROTECTED_SHARE 0.8
 #define SKETCH_ROWS     4u
@@ -25,7 +30,7 @@
 #define SEGMENT_PROTECTED 2.0f
 
 /* Empties the lists of these policies, and asks for the sketch where there is one. False without
- * memory. */
+ * memory. The sketch has at least one counter a row for each entry that the engine expects. */
 bool classic_open(kvt_policy *policy)
 {
     classic_state *c = &policy->classic;
@@ -54,7 +59,8 @@ void classic_close(kvt_policy *policy)
     }
 }
 
-/* Returns a handle's counter in one row of the sketch. */
+/* Returns a handle's counter in one row of the sketch. Each row hashes the handle by another odd
+ * multiple. */
 static uint8_t *sketch_counter(const kvt_policy *policy, uint64_t handle, uint32_t row)
 {
     assert(row < SKETCH_ROWS && policy->classic.sketch_width != 0);
@@ -65,7 +71,8 @@ static uint8_t *sketch_counter(const kvt_policy *policy, uint64_t handle, uint32
     return &policy->classic.sketch[row * policy->classic.sketch_width + column];
 }
 
-/* Estimates how often a handle was used: the least of its counters. */
+/* Estimates how often a handle was used: the least of its counters. The estimate is never below the
+ * true count since the last halving, but for the cap. */
 static uint8_t sketch_uses(const kvt_policy *policy, uint64_t handle)
 {
     uint8_t least = SKETCH_MOST;
@@ -76,7 +83,9 @@ static uint8_t sketch_uses(const kvt_policy *policy, uint64_t handle)
     return least;
 }
 
-/* Counts a use in every row; all counters are halved when ten uses an entry have been counted. */
+/* Counts a use in every row; all counters are halved when ten uses an entry have been counted.
+ * Halving lets old uses fade; the count of adds is halved with the counters, so the next halving
+ * comes after half as many. */
 static void sketch_add(kvt_policy *policy, uint64_t handle)
 {
     assert(policy->classic.sketch != NULL);
@@ -91,7 +100,8 @@ static void sketch_add(kvt_policy *policy, uint64_t handle)
     c->sketch_adds /= 2;
 }
 
-/* Returns the list of a segment's number: windows, probation, protected, by tier. */
+/* Returns the list of a segment's number: windows, probation, protected, by tier. The numbering is
+ * that of the file's head. */
 static recency_list *segment_list(kvt_policy *policy, uint8_t listed)
 {
     assert(listed >= 1 && listed <= 3 * TIERS);
@@ -110,7 +120,8 @@ static uint64_t *segment_bytes(kvt_policy *policy, uint8_t listed)
                                : &policy->classic.guarded_bytes[tier];
 }
 
-/* Takes an entry and its bytes out of its segment. */
+/* Takes an entry and its bytes out of its segment. The bytes counted are those of the tier whose
+ * list it was in. */
 static void segment_remove(kvt_policy *policy, uint32_t index)
 {
     entry *e = entry_at(policy, index);
@@ -121,7 +132,8 @@ static void segment_remove(kvt_policy *policy, uint32_t index)
     e->listed = 0;
 }
 
-/* Keeps a movable entry in the segment that it belongs to, at the newest end when that changes. */
+/* Keeps a movable entry in the segment that it belongs to, at the newest end when that changes. The
+ * segment is SEGMENT(e), the tier that of the highest bytes. */
 static void segment_index(kvt_policy *policy, uint32_t index)
 {
     entry *e = entry_at(policy, index);
@@ -138,7 +150,8 @@ static void segment_index(kvt_policy *policy, uint32_t index)
     *segment_bytes(policy, listed) += e->bytes[home];
 }
 
-/* Sends the oldest of the protected segment back on probation until the rest fits its share. */
+/* Sends the oldest of the protected segment back on probation until the rest fits its share. The
+ * protected segment's bytes thus end at most at its share. */
 static void segment_relieve(kvt_policy *policy, int tier)
 {
     double most = PROTECTED_SHARE * (1.0 - WINDOW_SHARE) * (double)policy->capacity[tier];
@@ -150,7 +163,8 @@ static void segment_relieve(kvt_policy *policy, int tier)
     }
 }
 
-/* Counts the use; an entry on probation becomes protected. */
+/* Counts the use; an entry on probation becomes protected. A use in the window or the protected
+ * segment moves the entry to the newest end. */
 static void tinylfu_touch(kvt_policy *policy, uint32_t index)
 {
     entry *e = entry_at(policy, index);
@@ -193,7 +207,8 @@ static uint32_t tinylfu_victim(kvt_policy *policy, int tier)
     return room ? NIL : other;
 }
 
-/* Lets the oldest of the window and of probation compete until one of them is the victim. */
+/* Lets the oldest of the window and of probation compete until one of them is the victim. It ends,
+ * because each turn without a victim moves one entry from the window to probation. */
 static bool tinylfu_choose(kvt_policy *policy, tentative_plan *work, int tier, step *out)
 {
     (void)work;
@@ -210,7 +225,8 @@ static bool tinylfu_choose(kvt_policy *policy, tentative_plan *work, int tier, s
     return true;
 }
 
-/* A new entry starts in the window. */
+/* A new entry starts in the window. Its counters of an earlier life do not matter: only the sketch
+ * remembers uses. */
 static bool tinylfu_place(kvt_policy *policy, tentative_plan *work, uint32_t index)
 {
     assert(entry_at(policy, index)->listed == 0);
@@ -218,7 +234,8 @@ static bool tinylfu_place(kvt_policy *policy, tentative_plan *work, uint32_t ind
     return lru_place(policy, work, index);
 }
 
-/* A window and a segmented LRU, with a sketch between them. */
+/* A window and a segmented LRU, with a sketch between them. It needs no ghosts: the sketch counts
+ * uses of handles that are not stored. */
 const policy_ops policy_tinylfu_ops = {.name = "w-tinylfu",
                                        .index = segment_index,
                                        .remove = segment_remove,

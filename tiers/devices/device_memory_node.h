@@ -22,7 +22,7 @@ typedef struct node_cpus {
 /* The processors of a node; none for a node of memory alone. False: there is no such node. */
 bool node_find(uint32_t node, node_cpus *cpus_out);
 
-/* How many nodes have memory; at least 1. */
+/* The number of nodes that have memory; at least 1. */
 uint32_t node_count(void);
 
 /* Lets pages of this mapping, none of which was touched, come from the node alone. 0 or an errno.

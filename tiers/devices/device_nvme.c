@@ -56,7 +56,7 @@ typedef struct nvme_device {
     tiers_queue queue;
 } nvme_device;
 
-/* Where an open writes its one line. */
+/* The configuration of an open, and the place of its one-line message. */
 typedef struct nvme_opening {
     const kvt_device_config *config;
     char *message;

@@ -66,7 +66,7 @@ static space_node *space_at(const tiers_space *space, const space_path *path, ui
     return &space->nodes[path->node[level]];
 }
 
-/* How many of the node's offsets are at most this one. The choice in the loop is a conditional
+/* Counts the node's offsets that are at most this one. The choice in the loop is a conditional
  * move, because a branch would be guessed wrong half the time. */
 static uint32_t space_rank(const space_node *node, uint64_t offset)
 {

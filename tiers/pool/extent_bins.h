@@ -4,9 +4,9 @@
  * search.
  *
  * Sizes are counted in grains and put into bins. Up to BINS_EXACT grains every size has a bin of
- * its own; above, every doubling of the size has BINS_STEPS. Which bins hold anything is kept in
- * bits of two levels. Inside its bin a range is a node of a treap by (size, offset), so the best
- * fit is exact and the lowest one of equals; the treaps are small, because there are many bins.
+ * its own; above, every doubling of the size has BINS_STEPS. Bits of two levels say which bins hold
+ * anything. Inside its bin a range is a node of a treap by (size, offset), so the best fit is exact
+ * and the lowest one of equals; the treaps are small, because there are many bins.
  *
  *     grains      1    2   ...  512 | 513..520  521..528 ... | 1025..1040 ...
  *     bin         0    1   ...  511 |    512       513   ... |    576     ...

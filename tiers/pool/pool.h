@@ -33,14 +33,14 @@ typedef struct tiers_extent {
     uint64_t bytes;
 } tiers_extent;
 
-/* How many units of an object a member holds; shares are in member order, zero shares left out. */
+/* The units of an object that a member holds; shares are in member order, zero shares left out. */
 typedef struct tiers_share {
     uint32_t member;
     uint32_t units;
 } tiers_share;
 
-/* Where one object is. Immutable once reserved; freed by tiers_pool_release. The deal order follows
- * from shares and unit count alone, so it is not stored. */
+/* The place of one object. Immutable once reserved; freed by tiers_pool_release. The deal order
+ * follows from shares and unit count alone, so it is not stored. */
 typedef struct tiers_location {
     uint64_t bytes; /* object size, a multiple of TIERS_GRAIN_BYTES */
     uint32_t unit_bytes;
@@ -108,9 +108,9 @@ KVT_NODISCARD kvt_status tiers_pool_reserve(tiers_pool *pool, uint64_t bytes,
 KVT_NODISCARD kvt_status tiers_pool_shrink(tiers_pool *pool, tiers_location **location,
                                            uint64_t bytes);
 
-/* How many times as fast a layout made now would be read as this one is, by the weights of now and
- * the room there is; 1 = nothing to gain. Always 1 for an object of one unit and for the baselines.
- */
+/* Returns how many times as fast a layout made now would be read as this one is, by the weights of
+ * now and the room there is; 1 = nothing to gain. Always 1 for an object of one unit and for the
+ * baselines. */
 double tiers_pool_layout_gain(tiers_pool *pool, const tiers_location *location);
 
 /* Returns the extents and frees the location; when abandoned transfers of it are in flight, after
