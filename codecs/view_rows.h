@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * view_rows.h - one (layer, side) matrix where a view has it. Codecs count in bytes of the packed
+ * matrix [token][head][dim]; this file knows where those bytes are.
+ *
+ * A decoder asks for room for a piece of the matrix. Where the piece has its bytes in one run of
+ * the view the room is that run, and nothing is copied. Else the room is the decoder's tile, a
+ * buffer that stays in the first cache, and view_rows_keep carries it to the view.
+ *
+ * Re-entrant.
+ */
+#ifndef CODECS_VIEW_ROWS_H
+#define CODECS_VIEW_ROWS_H
+
+#include <kvterrace/view.h>
+
+enum { VIEW_TILE_BYTES = 16384 }; /* of a decoder that chooses its pieces freely */
+
+/* Axes whose bytes follow each other are one axis here: without gaps between heads there is one
+ * head, a whole row; without gaps between rows a run reaches to the end of its block. */
+typedef struct view_rows {
+    uint8_t *start; /* of block 0, slot 0 */
+    uint64_t bytes; /* of the packed matrix */
+    bool packed;    /* all of it is one run from `start` on; nothing below counts */
+    bool dense;     /* heads == 1, and the rows of a block follow each other */
+    uint32_t heads;
+    uint32_t block_tokens; /* UINT32_MAX: no blocks */
+    uint64_t row_bytes;
+    uint64_t head_bytes;
+    uint64_t head_stride;
+    uint64_t token_stride;
+    uint64_t block_stride;
+    uint64_t first_slot;    /* of token 0, from blocks[0] on */
+    const uint32_t *blocks; /* NULL: 0, 1, 2, .. */
+} view_rows;
+
+/* Sides of a layout. */
+static inline uint32_t view_sides(const kvt_layout *layout)
+{
+    (void)layout;
+    return 2;
+}
+
+/* A matrix, or any bytes, in one run. */
+static inline view_rows view_rows_packed(void *start, uint64_t bytes)
+{
+    return (view_rows){.start = start, .bytes = bytes, .packed = true};
+}
+
+/* A matrix of a view that has been checked. tokens: the layout's, or fewer. */
+view_rows view_rows_of(const kvt_view *view, const kvt_layout *layout, uint32_t tokens,
+                       uint32_t layer, kvt_side side);
+
+/* The matrix' rows from `first` on, `count` of row_bytes each. */
+view_rows view_rows_part(const view_rows *rows, uint64_t row_bytes, uint64_t first, uint64_t count);
+
+/* Where `bytes` bytes from `at` on, which lie inside of the matrix, may be written in one run. tile
+ * has room for them. */
+uint8_t *view_rows_room(const view_rows *rows, uint64_t at, uint64_t bytes, uint8_t *tile);
+
+/* Copies packed bytes to their places, and packed bytes from their places. */
+void view_rows_scatter(const view_rows *rows, uint64_t at, uint64_t bytes, const uint8_t *packed);
+void view_rows_gather(const view_rows *rows, uint64_t at, uint64_t bytes, uint8_t *packed);
+
+/* Ends what view_rows_room began with the same arguments. */
+static inline void view_rows_keep(const view_rows *rows, uint64_t at, uint64_t bytes,
+                                  const uint8_t *room, const uint8_t *tile)
+{
+    if (room == tile) view_rows_scatter(rows, at, bytes, room);
+}
+
+/* The most bytes of a piece: all of a packed matrix, else what a tile of `tile_bytes` takes. */
+static inline uint64_t view_rows_piece(const view_rows *rows, uint64_t tile_bytes)
+{
+    return rows->packed ? UINT64_MAX : tile_bytes;
+}
+
+#endif

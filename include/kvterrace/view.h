@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * view.h - where the KV of one entry lies in an engine's memory: addresses, strides, block table.
+ *
+ * An engine's paged pool needs no copy into a packed buffer: it describes the entry's place once,
+ * and gets and puts move the bytes. With one pool [layer][block][token][head][K half, V half]:
+ *
+ *     kvt_view view;
+ *     kvt_status status = kvt_view_axes(&layout, "lbths", 16, pool_blocks, &view);
+ *     view.base[0] = pool;
+ *     view.blocks = table;
+ *     view.block_count = table_count;
+ *     if (status == KVT_OK) status = kvt_view_check(&view, &layout, message, sizeof message);
+ *
+ * docs/INTEGRATE.md lists the axes of each engine.
+ *
+ * Thread rule: a kvt_view is plain data; any number of threads may read one.
+ */
+#ifndef KVTERRACE_VIEW_H
+#define KVTERRACE_VIEW_H
+
+#include "types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The memory that a view's addresses are of. */
+typedef enum kvt_memory {
+    KVT_MEMORY_HOST = 0 /* the calling process reads and writes it */
+} kvt_memory;
+
+/* Which axes of an entry have addresses of their own; the others have strides. */
+typedef enum kvt_bases {
+    KVT_BASES_ONE = 0,         /* base[0] is the address of all */
+    KVT_BASES_SIDES = 1,       /* base[0] of K, base[1] of V */
+    KVT_BASES_LAYERS = 2,      /* bases[layer] */
+    KVT_BASES_LAYERS_SIDES = 3 /* bases[layer * sides + side] */
+} kvt_bases;
+
+/*
+ * The place of every element of an entry. With p = first_slot + token, the element (layer, side,
+ * token, head, dim) of the entry's layout is at
+ *
+ *     address of (layer, side)
+ *     + layer * layer_stride              unless layers have addresses of their own
+ *     + side * side_stride                unless sides have
+ *     + block * block_stride              block = blocks[p / tokens_per_block]
+ *     + p % tokens_per_block * token_stride
+ *     + head * head_stride
+ *     + dim * bytes of an element
+ *
+ * Strides are bytes. A stride whose axis has one member counts for nothing and may be anything. An
+ * opaque entry is base[0], opaque_bytes long: its view has no strides and no blocks.
+ *
+ * Fields that a caller has no use for are zero. All memory that a view names, its arrays included,
+ * belongs to the caller; a call reads the arrays until it returns.
+ */
+typedef struct kvt_view {
+    uint32_t struct_size; /* sizeof(kvt_view) of the caller */
+    uint32_t memory;      /* kvt_memory */
+    uint32_t bases_kind;  /* kvt_bases */
+    uint32_t reserved;
+    void *base[2];
+    uint64_t base_bytes[2];      /* of the buffer from base[i] on */
+    void *const *bases;          /* for LAYERS and LAYERS_SIDES, else NULL */
+    const uint64_t *bases_bytes; /* of the buffer from bases[i] on; NULL: base_bytes[0] for each */
+    int64_t layer_stride;
+    int64_t side_stride;
+    int64_t block_stride;
+    int64_t token_stride;
+    int64_t head_stride;
+    uint32_t tokens_per_block; /* 0: the tokens are one run from first_slot on, without blocks */
+    uint32_t first_slot;       /* of the first token in its block */
+    const uint32_t *blocks;    /* block numbers; NULL: 0, 1, 2, .. */
+    uint32_t block_count;      /* of the table; what is beyond the entry's last token is not read */
+    uint32_t reserved2;
+    uint64_t reserved3[4]; /* for a device and its stream */
+} kvt_view;
+
+/* The view of a packed buffer of kvt_layout_bytes(layout) bytes, in the layout's order. The layout
+ * has been checked. */
+KVT_API kvt_view kvt_view_packed(const kvt_layout *layout, void *data);
+
+/*
+ * Makes the view of a pool whose axes follow each other without gaps. The caller sets the addresses
+ * and, of a paged pool, blocks, block_count and first_slot.
+ *   axes              the axes outermost first, a letter each: l layer, s side, b block, t token,
+ *                     h head. The elements of a head come last and have no letter, so "lbths" has K
+ *                     and V of a head side by side. t and h are there. Without l or s layers or
+ *                     sides have addresses of their own; without b the pool's tokens follow each
+ *                     other over its blocks
+ *   tokens_per_block  0: no blocks; then there is no b, and pool_blocks counts tokens
+ *   pool_blocks       blocks of the pool
+ * Strides, the kind of bases and the bytes behind each address are set. KVT_OK; KVT_E_ARGUMENT
+ * (axes, layout, opaque entries, a pool of no bytes or of more than 2^62).
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_view_axes(const kvt_layout *layout, const char *axes,
+                                               uint32_t tokens_per_block, uint64_t pool_blocks,
+                                               kvt_view *view_out);
+
+/*
+ * Checks a view of an entry of this layout. Calls that take a view do so by themselves; the memory
+ * behind the addresses is not touched.
+ *   message   one line for a person after a failure; may be NULL with size 0
+ *
+ * Strides nest in a view that passes: ordered by size, each is at least as long as all that lies
+ * inside of it. So no byte belongs to two elements, and views whose elements interleave without
+ * meeting are refused, too. Negative strides are refused.
+ *
+ * KVT_OK; KVT_E_ARGUMENT: an element outside its buffer; elements that overlap or interleave; a
+ * block number twice in the table; a table too short; first_slot beyond its block; an address or a
+ * stride that is no multiple of an element; addresses that the layout has no use for or that are
+ * missing; sizes that overflow; a struct_size that is too small. KVT_E_UNSUPPORTED: memory that is
+ * no kvt_memory, fields that this version does not know. KVT_E_MEMORY: none for sorting a long
+ * table.
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_view_check(const kvt_view *view, const kvt_layout *layout,
+                                                char *message, size_t message_size);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
