@@ -19,6 +19,7 @@
 #include "base/wait.h"
 #include "store/fork_guard.h"
 #include "store/handover.h"
+#include "store/watching.h"
 
 #include <assert.h>
 #include <math.h>
@@ -46,6 +47,8 @@ typedef struct access_get {
     uint64_t began_ns;      /* store_now_ns */
     uint64_t source_bytes;
     learn_transfer transfer; /* owner */
+    uint32_t tokens;         /* of the entry */
+    kvt_status failure;      /* of the load, or KVT_OK */
 } access_get;
 
 /* The table's answer to a get that is about to begin; valid under one hold of the lock. */
@@ -128,6 +131,7 @@ static void access_begin_staged(kvt_store *store, const store_entry *entry, acce
     assert(entry->state == ENTRY_STAGED && entry->staged != NULL && get->place == NULL);
     assert(store_is_locked(store));
     get->staged = entry->staged;
+    get->tokens = entry->layout.tokens;
     handover_join(get->staged);
     if (!get->quiet)
         (void)!kvt_policy_access(store->policy, store_now_ns(store), entry->handle, NULL);
@@ -154,6 +158,7 @@ static kvt_status access_enter(kvt_store *store, const access_view *view, access
     }
     get->handle = view->entry->handle;
     get->class_id = view->entry->class_id;
+    get->tokens = view->entry->layout.tokens;
     get->owner = !view->join;
     return access_begin(store, view->entry, get);
 }
@@ -286,7 +291,8 @@ static kvt_status access_finish(kvt_store *store, const kvt_key *key, access_get
     bool lost = status != KVT_OK && status != KVT_E_MEMORY && !late;
     pthread_mutex_lock(&store->lock);
     access_end(store, get, &freed);
-    if (lost) store->counters.load_failures++;
+    if (lost) store_count_load_failure(store, status);
+    if (lost) get->failure = status;
     pthread_mutex_unlock(&store->lock);
     staging_release(store->staging, &freed);
     if (lost) KILL_POINT("get: load failed");
@@ -431,9 +437,21 @@ static kvt_status access_run(kvt_store *store, const kvt_key *key, void *data, u
                              uint64_t deadline_ns, bool quiet, kvt_get_info *info)
 {
     access_get get = {.deadline_ns = deadline_ns, .began_ns = store_now_ns(store), .quiet = quiet};
+    kvt_get_info unasked;
+    if (info == NULL) info = &unasked;
+    *info = (kvt_get_info){0};
     kvt_status status = access_try_get(store, key, data, data_bytes, &get, true, info);
-    if (status != KVT_BUSY) return status;
-    return access_try_get(store, key, data, data_bytes, &get, false, info);
+    if (status == KVT_BUSY)
+        status = access_try_get(store, key, data, data_bytes, &get, false, info);
+    if (!quiet)
+        watch_note_get(store, &(watch_get){.key = key,
+                                           .info = info,
+                                           .began_ns = get.began_ns,
+                                           .status = status,
+                                           .failure = get.failure,
+                                           .tokens = get.tokens,
+                                           .data_bytes = data_bytes});
+    return status;
 }
 
 kvt_status kvt_get_until(kvt_store *store, const kvt_key *key, void *data, uint64_t data_bytes,
@@ -547,6 +565,7 @@ kvt_status kvt_delete(kvt_store *store, const kvt_key *key)
     if (key == NULL) return KVT_E_ARGUMENT;
     kvt_status status = KVT_MISS;
     store_staged *called_off = NULL;
+    const uint64_t began_ns = store_now_ns(store);
     pthread_mutex_lock(&store->lock);
     for (;;) {
         /* In each turn: an entry whose device went while this waited for a move lies there now, and
@@ -571,5 +590,8 @@ kvt_status kvt_delete(kvt_store *store, const kvt_key *key)
     }
     pthread_mutex_unlock(&store->lock);
     if (called_off != NULL) handover_discard(store, called_off);
+    const kvt_operation operation =
+        watch_operation(store, KVT_OPERATION_DELETE, key, began_ns, status);
+    watch_note(store, &operation);
     return status;
 }

@@ -13,6 +13,7 @@
 #include "store/fork_guard.h"
 #include "store/handover.h"
 #include "store/store.h"
+#include "store/watching.h"
 
 #include <stdlib.h>
 
@@ -59,6 +60,7 @@ void kvt_close(kvt_store *store)
     KILL_POINT("close: pools closed");
     kvt_policy_close(store->policy);
     learn_close(store);
+    watch_close(store);
     entry_table_deinit(&store->table);
     entry_table_deinit(&store->quarantined);
     free(store->copies.listed);

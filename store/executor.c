@@ -16,8 +16,10 @@
  * Thread rule: any thread; stages take store->lock for the short moments in which they touch shared
  * state, and hold it over no I/O.
  */
+#include "base/clock.h"
 #include "base/kill_point.h"
 #include "store/executor_internal.h"
+#include "store/watching.h"
 
 #include <assert.h>
 #include <string.h>
@@ -68,6 +70,7 @@ static const store_stage *executor_begin(store_op *op)
     pthread_mutex_lock(&store->lock);
     op->entry = entry_find_handle(&store->table, op->move->handle);
     assert(op->entry != NULL);
+    op->key = op->entry->key;
     if (op->move->kind == KVT_MOVE_CHANGE) {
         op->source = op->entry->place;
         op->source->readers++;
@@ -88,6 +91,7 @@ static void executor_count_success(const store_op *op)
     pthread_mutex_lock(&op->store->lock);
     if (op->planned) {
         counters->moves_committed++;
+        counters->moves[store_purpose_of(op->move)][0]++;
     } else if ((op->stages_done & (1u << STAGE_KEEP)) == 0) {
         counters->relayouts++;
         counters->relayout_bytes += op->record_bytes;
@@ -96,13 +100,40 @@ static void executor_count_success(const store_op *op)
     pthread_mutex_unlock(&op->store->lock);
 }
 
+/* Runs one stage, and counts its time. */
+static kvt_status executor_run_stage(store_op *op, store_stage stage)
+{
+    const uint64_t began_ns = base_clock_ns();
+    const kvt_status status = stage_functions[stage](op);
+    const uint64_t took_ns = base_clock_ns() - began_ns;
+    if (stage == STAGE_READ || stage == STAGE_WRITE) op->device_ns += took_ns;
+    if (stage == STAGE_RECODE || stage == STAGE_ENCODE) op->code_ns += took_ns;
+    return status;
+}
+
+/* Adds a planned move that has ended to the last operations. */
+static void executor_note(const store_op *op, kvt_status status)
+{
+    if (!op->planned) return;
+    const bool evicts = op->move->kind == KVT_MOVE_EVICT;
+    kvt_operation operation =
+        watch_operation(op->store, evicts ? KVT_OPERATION_EVICT : KVT_OPERATION_MOVE, &op->key,
+                        op->began_ns, status);
+    operation.bytes = op->record_bytes;
+    operation.variant = op->move->to_variant;
+    operation.tier = (uint8_t)(evicts ? store_tier_of(op->move->from_bytes) : op->tier);
+    watch_split(&operation, op->device_ns, op->code_ns);
+    watch_note(op->store, &operation);
+}
+
 /* Runs the stages of one move in order, and undoes the operation at the first stage that fails.
  * No lock held. */
 static kvt_status executor_run_op(store_op *op, executor_cause *cause_out)
 {
     kvt_status status = KVT_OK;
+    op->began_ns = store_now_ns(op->store);
     for (const store_stage *stage = executor_begin(op); *stage != STAGE_COUNT; stage++) {
-        status = stage_functions[*stage](op);
+        status = executor_run_stage(op, *stage);
         if (status != KVT_OK) break;
         executor_pass_kill_point(*stage);
         op->stages_done |= 1u << *stage;
@@ -112,6 +143,7 @@ static kvt_status executor_run_op(store_op *op, executor_cause *cause_out)
         executor_count_success(op);
     else
         *cause_out = executor_undo(op, status);
+    executor_note(op, status);
     return status;
 }
 

@@ -97,7 +97,7 @@ static void executor_settle_loss(store_op *op, kvt_tier source, kvt_status statu
     assert(op->move->kind == KVT_MOVE_CHANGE && store_is_locked(op->store));
     kvt_store *store = op->store;
     if (executor_lost_source(op, status)) {
-        store->counters.load_failures++;
+        store_count_load_failure(store, status);
         quarantine_lose_entry(store, op->entry);
     } else if (op->larger) {
         /* With that known, no plan asks for the same again. */

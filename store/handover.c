@@ -376,14 +376,11 @@ kvt_status handover_report_failure(kvt_store *store)
 /* Counts an accepted put that is not stored, as refused or as lost. A refusal counts as the
  * policy's choice only while some tier has capacity: without any device the policy must refuse, and
  * the put is lost to an I/O error. Lock held. */
-static void handover_note_end(kvt_store *store, kvt_status status)
+static void handover_note_end(kvt_store *store, uint64_t handle, kvt_status status)
 {
     assert(store_is_locked(store));
-    bool choice = false;
-    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT && status == KVT_REFUSED; tier++)
-        choice |= store->pools[tier] != NULL && store_policy_capacity(store, (kvt_tier)tier) != 0;
-    if (choice)
-        store->counters.puts_refused++;
+    if (status == KVT_REFUSED && store_has_capacity(store))
+        trust_count_refused(store, handle);
     else
         handover_note_failure(store, status == KVT_REFUSED ? KVT_E_IO : status);
 }
@@ -394,7 +391,7 @@ void handover_end(kvt_store *store, store_staged *staged, kvt_status status)
     assert(store_is_locked(store));
     if (status != KVT_OK) {
         handover_forget(store, staged);
-        handover_note_end(store, status);
+        handover_note_end(store, staged->handle, status);
     }
     handover_remove(&store->handover, staged);
     handover_leave(store, staged);

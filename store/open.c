@@ -17,6 +17,7 @@
 #include "store/fork_guard.h"
 #include "store/handover.h"
 #include "store/open_internal.h"
+#include "store/watching.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -492,7 +493,8 @@ static kvt_status open_steps(open_state *state)
 {
     const kvt_store_options *options = state->options;
     kvt_store *store = state->store;
-    kvt_status status = entry_table_init(&store->table, &store->secret);
+    kvt_status status = watch_open(store);
+    if (status == KVT_OK) status = entry_table_init(&store->table, &store->secret);
     if (status == KVT_OK) status = entry_table_init(&store->quarantined, &store->secret);
     if (status == KVT_OK && options->profile_path != NULL) {
         uint32_t flags = options->profile_foreign ? KVT_PROFILE_FOREIGN : KVT_PROFILE_READ;

@@ -58,6 +58,7 @@ void plan_abort_moves(kvt_store *store, const kvt_move *moves, uint32_t count)
         (void)!kvt_policy_abort(store->policy, moves[i].id);
         plan_settle_entry(store, &moves[i]);
         store->counters.moves_aborted++;
+        store->counters.moves[store_purpose_of(&moves[i])][1]++;
     }
 }
 

@@ -11,6 +11,7 @@
  */
 #include "store/fork_guard.h"
 #include "store/handover.h"
+#include "store/watching.h"
 
 #include <stdlib.h>
 
@@ -58,7 +59,9 @@ kvt_status kvt_put(kvt_store *store, const kvt_entry *source, const void *data, 
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     kvt_status status = put_check_entry(source, data, data_bytes);
     if (status != KVT_OK) return status;
-    learn_note_use(store, entry_handle(&store->secret, &source->key), source->class_id);
+    const uint64_t handle = entry_handle(&store->secret, &source->key);
+    const uint64_t began_ns = store_now_ns(store);
+    learn_note_use(store, handle, source->class_id);
     kvt_plan plan = {.capacity = STORE_PLAN_MOVES};
     plan.moves = malloc(STORE_PLAN_MOVES * sizeof *plan.moves);
     if (plan.moves == NULL) return KVT_E_MEMORY;
@@ -67,7 +70,13 @@ kvt_status kvt_put(kvt_store *store, const kvt_entry *source, const void *data, 
     free(plan.moves);
     pthread_mutex_lock(&store->lock);
     store->counters.puts++;
-    if (status == KVT_REFUSED) store->counters.puts_refused++;
+    if (status == KVT_REFUSED) trust_count_refused(store, handle);
+    store->counters.put_tokens[status != KVT_EXISTS] += source->layout.tokens;
     pthread_mutex_unlock(&store->lock);
-    return put_status(status);
+    status = put_status(status);
+    kvt_operation operation =
+        watch_operation(store, KVT_OPERATION_PUT, &source->key, began_ns, status);
+    operation.bytes = data_bytes;
+    watch_note(store, &operation);
+    return status;
 }

@@ -56,7 +56,10 @@ static kvt_status put_enter(kvt_store *store, const kvt_entry *source, uint64_t 
     quarantine_forget_key(store, &source->key);
     store_entry *entry = entry_find_key(&store->table, &source->key);
     if (entry != NULL) {
-        if (!entry_is_readable(entry)) return KVT_BUSY;
+        if (!entry_is_readable(entry)) {
+            store->counters.refusals[STORE_REFUSAL_IN_MOTION]++;
+            return KVT_BUSY;
+        }
         (void)!kvt_policy_access(store->policy, store_now_ns(store), entry->handle, NULL);
         store->counters.puts_existing++;
         return KVT_EXISTS;
@@ -87,11 +90,12 @@ static void put_withdraw(kvt_store *store, const kvt_plan *plan)
 
 /* The store cannot keep up with a put that the policy was not asked about: the use counts all the
  * same. Lock held. */
-static kvt_status put_note_busy(kvt_store *store, const store_entry *entry)
+static kvt_status put_note_busy(kvt_store *store, const store_entry *entry, store_refusal why)
 {
     assert(store_is_locked(store));
     (void)!kvt_policy_access(store->policy, store_now_ns(store), entry->handle, NULL);
     store->counters.puts_busy++;
+    store->counters.refusals[why]++;
     return KVT_BUSY;
 }
 
@@ -100,11 +104,11 @@ static kvt_status put_note_busy(kvt_store *store, const store_entry *entry)
 static kvt_status put_plan(kvt_store *store, put_work *work, store_entry *entry)
 {
     assert(store_is_locked(store));
-    if (work->full) return put_note_busy(store, entry);
+    if (work->full) return put_note_busy(store, entry, STORE_REFUSAL_STAGING);
     bool hands_over = handover_is_on(store) && work->staged == NULL;
     if (hands_over && handover_defers(store)) {
         if (!handover_lags_unplanned(store, work->data_bytes)) return KVT_QUEUED;
-        return put_note_busy(store, entry);
+        return put_note_busy(store, entry, STORE_REFUSAL_BACKLOG);
     }
     kvt_status status = put_admit(store, entry, &work->progress, work->plan);
     if (status != KVT_OK) return status;
@@ -112,6 +116,7 @@ static kvt_status put_plan(kvt_store *store, put_work *work, store_entry *entry)
     if (hands_over && handover_lags(store, work->plan)) {
         put_withdraw(store, work->plan);
         store->counters.puts_busy++;
+        store->counters.refusals[STORE_REFUSAL_BACKLOG]++;
         return KVT_BUSY;
     }
     plan_mark(store, work->plan);

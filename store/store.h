@@ -106,6 +106,27 @@ typedef struct store_handover {
     uint32_t thread_count; /* 0: callers carry their puts out themselves */
 } store_handover;
 
+/* Why a put was refused. The first three sum up to puts_refused, the next two to puts_busy. */
+typedef enum store_refusal {
+    STORE_REFUSAL_POLICY = 0,
+    STORE_REFUSAL_LEARNED = 1,   /* by the policy, at speeds that were learned lately */
+    STORE_REFUSAL_NO_DEVICE = 2, /* no tier has room at all */
+    STORE_REFUSAL_STAGING = 3,   /* put staging is full */
+    STORE_REFUSAL_BACKLOG = 4,   /* a tier's writes are too far behind */
+    STORE_REFUSAL_IN_MOTION = 5, /* another call puts or removes the same key */
+    STORE_REFUSAL_COUNT = 6
+} store_refusal;
+
+/* What a planned move is for. */
+typedef enum store_move_purpose {
+    STORE_MOVE_PUT = 0,
+    STORE_MOVE_PROMOTION = 1,
+    STORE_MOVE_DEMOTION = 2,
+    STORE_MOVE_RECODE = 3, /* another form in the same tier */
+    STORE_MOVE_EVICTION = 4,
+    STORE_MOVE_COUNT = 5
+} store_move_purpose;
+
 /* Counters under store->lock. */
 typedef struct store_counters {
     uint64_t puts, puts_refused, puts_existing, gets, misses, shared_reads, load_failures, timeouts;
@@ -125,6 +146,11 @@ typedef struct store_counters {
     uint64_t copy_evictions;
     uint64_t hits[KVT_TIER_COUNT];
     uint64_t decision_times[STORE_TIMES]; /* 16 buckets per octave of nanoseconds */
+    uint64_t decision_ns;                 /* of all of them */
+    uint64_t checksum_failures;           /* of load_failures */
+    uint64_t refusals[STORE_REFUSAL_COUNT];
+    uint64_t moves[STORE_MOVE_COUNT][2]; /* committed, aborted; sums as the two above */
+    uint64_t put_tokens[2];              /* of puts: stored already, others */
 } store_counters;
 
 #define STORE_REFUSALS 64u /* remembered, of which one says why */
@@ -185,7 +211,8 @@ struct kvt_store {
     store_trust trust;
 
     /* Fixed after open. */
-    store_learn *learn; /* own lock */
+    store_learn *learn;        /* own lock */
+    struct store_watch *watch; /* watching.h; own locks */
     double high_watermark;
     double close_deadline_seconds; /* 0 = close writes nothing back */
     double loss_limit;             /* of every tenant; 1 without lossy variants */
@@ -242,11 +269,20 @@ bool store_is_locked(const kvt_store *store);
 /* Nanoseconds since the store was opened, at least 1. */
 uint64_t store_now_ns(const kvt_store *store);
 
+/* Counts a load that failed, of a get or of a move. Lock held. */
+void store_count_load_failure(kvt_store *store, kvt_status failure);
+
 /* Counts a decision that began at started_ns (store_now_ns). Lock held. */
 void store_count_decision(kvt_store *store, uint64_t started_ns);
 
 /* The tier of a bytes vector with bytes in one tier; NONE when it is all zero. */
 kvt_tier store_tier_of(const uint64_t bytes[KVT_TIER_COUNT]);
+
+/* What a planned move is for. */
+store_move_purpose store_purpose_of(const kvt_move *move);
+
+/* Whether some tier has capacity now. */
+bool store_has_capacity(const kvt_store *store);
 
 /* Sum of a bytes vector. */
 uint64_t store_bytes_of(const uint64_t bytes[KVT_TIER_COUNT]);
@@ -467,6 +503,9 @@ KVT_NODISCARD kvt_status trust_note_refused(kvt_store *store, store_entry *entry
 
 /* Why the last put of a handle was refused, or NULL. Lock held. */
 const char *trust_reason(const kvt_store *store, uint64_t handle);
+
+/* Counts a put that the policy has refused in the end. Lock held. */
+void trust_count_refused(kvt_store *store, uint64_t handle);
 
 /* Reads entries back that are to be timed. In the background round; no lock held. */
 void trust_round(kvt_store *store);

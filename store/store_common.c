@@ -37,6 +37,15 @@ uint64_t store_bytes_of(const uint64_t bytes[KVT_TIER_COUNT])
     return sum;
 }
 
+store_move_purpose store_purpose_of(const kvt_move *move)
+{
+    if (move->kind == KVT_MOVE_PUT) return STORE_MOVE_PUT;
+    if (move->kind == KVT_MOVE_EVICT) return STORE_MOVE_EVICTION;
+    const kvt_tier from = store_tier_of(move->from_bytes), to = store_tier_of(move->to_bytes);
+    if (from == to) return STORE_MOVE_RECODE;
+    return to < from ? STORE_MOVE_PROMOTION : STORE_MOVE_DEMOTION;
+}
+
 uint64_t store_policy_capacity(const kvt_store *store, kvt_tier tier)
 {
     assert(tier != KVT_TIER_NONE && store->pools[tier] != NULL);
@@ -45,6 +54,14 @@ uint64_t store_policy_capacity(const kvt_store *store, kvt_tier tier)
     if (facts.member_count == 1) return facts.capacity_bytes;
     uint64_t lost = facts.member_count * (uint64_t)(store->unit_bytes[tier] - TIERS_GRAIN_BYTES);
     return facts.capacity_bytes > lost ? facts.capacity_bytes - lost : 0;
+}
+
+bool store_has_capacity(const kvt_store *store)
+{
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
+        if (store->pools[tier] != NULL && store_policy_capacity(store, (kvt_tier)tier) != 0)
+            return true;
+    return false;
 }
 
 /* Bucket of a duration: 16 per octave, exact below 16 ns. */
@@ -60,7 +77,17 @@ void store_count_decision(kvt_store *store, uint64_t started_ns)
 {
     assert(store_is_locked(store));
     assert(started_ns != 0 && store_now_ns(store) >= started_ns);
-    store->counters.decision_times[common_time_bucket(store_now_ns(store) - started_ns)]++;
+    const uint64_t took_ns = store_now_ns(store) - started_ns;
+    store->counters.decision_times[common_time_bucket(took_ns)]++;
+    store->counters.decision_ns += took_ns;
+}
+
+void store_count_load_failure(kvt_store *store, kvt_status failure)
+{
+    assert(store_is_locked(store));
+    store->counters.load_failures++;
+    if (failure == KVT_E_CORRUPT || failure == KVT_E_VERSION || failure == KVT_E_MISMATCH)
+        store->counters.checksum_failures++;
 }
 
 bool store_is_locked(const kvt_store *store)

@@ -119,6 +119,18 @@ const char *trust_reason(const kvt_store *store, uint64_t handle)
     return NULL;
 }
 
+void trust_count_refused(kvt_store *store, uint64_t handle)
+{
+    assert(store_is_locked(store));
+    store_refusal why = STORE_REFUSAL_POLICY;
+    if (!store_has_capacity(store))
+        why = STORE_REFUSAL_NO_DEVICE;
+    else if (trust_reason(store, handle) == trust_by_learned)
+        why = STORE_REFUSAL_LEARNED;
+    store->counters.puts_refused++;
+    store->counters.refusals[why]++;
+}
+
 /* Whether some option saves enough of recomputing to be worth its write. */
 static bool trust_gains(const kvt_option *options, uint32_t count)
 {

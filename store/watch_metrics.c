@@ -1,0 +1,395 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * watch_metrics.c - kvt_metrics_write: tables of what is shown, and what fills them. The names are
+ * listed in docs/STORE.md, Watching.
+ *
+ * Thread rule: any thread; the control lock and the parts' locks are taken one after the other, for
+ * as long as copying numbers takes.
+ */
+#include "store/fork_guard.h"
+#include "store/watch_text.h"
+
+#include <string.h>
+
+/* The decision times' buckets, from 128 ns to 17 ms. */
+static const watch_scale metrics_decision_scale = {.first = 7, .step = 1, .count = 18};
+
+/* What one call shows, but for the devices, which it asks for one at a time. */
+typedef struct metrics_view {
+    kvt_store *store;
+    kvt_store_stats stats;
+    watch_counts counts;
+    watch_histogram decisions;
+    uint64_t checksum_failures;
+    uint64_t refusals[STORE_REFUSAL_COUNT];
+    uint64_t moves[STORE_MOVE_COUNT][2];
+    uint64_t put_tokens[2];
+} metrics_view;
+
+static const watch_label metrics_none = {0};
+
+static watch_label metrics_tier(int tier)
+{
+    return (watch_label){"tier", kvt_tier_name(tier)};
+}
+
+/* ---- families of one sample ---- */
+
+typedef struct metrics_row {
+    const char *name;
+    const char *help;
+    size_t offset; /* of a uint64_t in kvt_store_stats */
+    bool gauge;
+} metrics_row;
+
+#define COUNTER(member, name, help)                                                                \
+    {                                                                                              \
+        name, help, offsetof(kvt_store_stats, member), false                                       \
+    }
+#define GAUGE(member, name, help)                                                                  \
+    {                                                                                              \
+        name, help, offsetof(kvt_store_stats, member), true                                        \
+    }
+
+static const metrics_row metrics_rows[] = {
+    COUNTER(gets, "gets_total", "Gets."),
+    COUNTER(shared_reads, "shared_reads_total", "Gets that waited on another get's read."),
+    COUNTER(staged_hits, "staged_hits_total", "Gets copied from the staging of a put."),
+    COUNTER(load_failures, "load_failures_total",
+            "Loads, of gets and of moves, that failed verification or input and output."),
+    COUNTER(puts, "puts_total", "Puts."),
+    COUNTER(puts_existing, "puts_existing_total", "Puts of what was stored already."),
+    COUNTER(puts_tried, "puts_tried_total", "Puts stored against the figures, to time a tier."),
+    COUNTER(puts_lost, "puts_lost_total", "Puts that were accepted and could not be stored."),
+    GAUGE(puts_waiting, "puts_waiting", "Puts that have returned and are not written yet."),
+    GAUGE(put_staging_bytes, "put_staging_bytes", "Memory of the entries of these puts."),
+    GAUGE(staging_bytes, "staging_bytes", "Memory of records in motion."),
+    COUNTER(evictions, "evictions_total", "Entries that left for room."),
+    COUNTER(given_up, "given_up_total", "Entries dropped for the room of a put."),
+    GAUGE(backing_off, "backing_off", "Entries that no plan moves for a while."),
+    COUNTER(relayouts, "relayouts_total", "Records laid out anew in their tier."),
+    COUNTER(relayout_bytes, "relayout_bytes_total", "Bytes of these."),
+    GAUGE(copies, "copies", "Records on SSD beside entries above."),
+    GAUGE(copy_bytes, "copy_bytes", "Bytes of these."),
+    COUNTER(copies_kept, "copies_kept_total", "Copies that promotions left behind."),
+    COUNTER(copies_dropped, "copies_dropped_total", "Copies that made way."),
+    COUNTER(copy_demotions, "copy_demotions_total", "Demotions that found their record on SSD."),
+    COUNTER(copy_evictions, "copy_evictions_total", "Evictions that left the record on SSD."),
+    COUNTER(copy_fallbacks, "copy_fallbacks_total", "Failed loads that the copy stood in for."),
+    COUNTER(persisted, "persisted_total", "Records written back to SSD."),
+    COUNTER(persisted_bytes, "persisted_bytes_total", "Bytes of these."),
+    COUNTER(quarantined, "quarantined_total", "Entries set aside because a device went."),
+    COUNTER(readmitted, "readmitted_total", "Entries that came back with their device."),
+    COUNTER(recovered, "recovered_total", "Entries taken over from the catalog at open."),
+    COUNTER(recovery_drops, "recovery_drops_total", "Rows of the catalog dropped at open."),
+};
+
+static void metrics_write_rows(watch_text *out, const metrics_view *view)
+{
+    for (size_t i = 0; i < sizeof metrics_rows / sizeof metrics_rows[0]; i++) {
+        const metrics_row *row = &metrics_rows[i];
+        uint64_t value;
+        memcpy(&value, (const char *)&view->stats + row->offset, sizeof value);
+        watch_single(out, row->name, row->gauge ? "gauge" : "counter", row->help, value);
+    }
+    watch_single(out, "checksum_failures_total", "counter",
+                 "Loads whose checksum or format was wrong.", view->checksum_failures);
+}
+
+/* ---- families by reason, kind and outcome ---- */
+
+static void metrics_write_misses(watch_text *out, const metrics_view *view)
+{
+    static const char *const reasons[WATCH_MISS_COUNT] = {"absent", "corrupt", "device",
+                                                          "deadline"};
+    const uint64_t *values[2] = {view->counts.misses, view->counts.missed_bytes};
+    static const char *const names[2] = {"misses_total", "missed_bytes_total"};
+    static const char *const helps[2] = {"Gets that were misses.", "Bytes that they asked for."};
+    for (int family = 0; family < 2; family++) {
+        watch_family(out, names[family], "counter", helps[family]);
+        for (int i = 0; i < WATCH_MISS_COUNT; i++)
+            watch_sample(out, names[family], (watch_label){"reason", reasons[i]}, metrics_none,
+                         values[family][i]);
+    }
+}
+
+static void metrics_write_refusals(watch_text *out, const metrics_view *view)
+{
+    static const char *const reasons[STORE_REFUSAL_COUNT] = {"policy",  "learned", "no_device",
+                                                             "staging", "backlog", "in_motion"};
+    watch_family(out, "put_refusals_total", "counter", "Puts that were refused.");
+    for (int i = 0; i < STORE_REFUSAL_COUNT; i++)
+        watch_sample(out, "put_refusals_total", (watch_label){"reason", reasons[i]}, metrics_none,
+                     view->refusals[i]);
+}
+
+static void metrics_write_moves(watch_text *out, const metrics_view *view)
+{
+    static const char *const kinds[STORE_MOVE_COUNT] = {"put", "promotion", "demotion", "recode",
+                                                        "eviction"};
+    static const char *const outcomes[2] = {"committed", "aborted"};
+    watch_family(out, "moves_total", "counter", "Moves of plans.");
+    for (int i = 0; i < STORE_MOVE_COUNT; i++)
+        for (int j = 0; j < 2; j++)
+            watch_sample(out, "moves_total", (watch_label){"kind", kinds[i]},
+                         (watch_label){"outcome", outcomes[j]}, view->moves[i][j]);
+    const kvt_store_stats *stats = &view->stats;
+    const struct {
+        const char *reason;
+        uint64_t value;
+    } failures[] = {{"device", stats->moves_failed_io},
+                    {"space", stats->moves_failed_space},
+                    {"memory", stats->moves_failed_memory},
+                    {"larger", stats->moves_failed_larger}};
+    watch_family(out, "move_failures_total", "counter",
+                 "Moves that failed; the other aborted ones were planned behind them.");
+    for (size_t i = 0; i < sizeof failures / sizeof failures[0]; i++)
+        watch_sample(out, "move_failures_total", (watch_label){"reason", failures[i].reason},
+                     metrics_none, failures[i].value);
+}
+
+static void metrics_write_put_tokens(watch_text *out, const metrics_view *view)
+{
+    watch_family(out, "put_tokens_total", "counter",
+                 "Tokens of puts; those of new entries were computed.");
+    watch_sample(out, "put_tokens_total", (watch_label){"entry", "existing"}, metrics_none,
+                 view->put_tokens[0]);
+    watch_sample(out, "put_tokens_total", (watch_label){"entry", "new"}, metrics_none,
+                 view->put_tokens[1]);
+}
+
+/* ---- families by tier ---- */
+
+static void metrics_write_hits(watch_text *out, const metrics_view *view)
+{
+    watch_family(out, "hits_total", "counter", "Gets that were served, by the form that was read.");
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
+        for (uint32_t form = 0; form < WATCH_FORMS; form++) {
+            char name[64] = "other";
+            const uint64_t hits = view->counts.hits[tier][form];
+            if (hits == 0) continue;
+            if (form < view->store->costs.variant_count)
+                (void)kvt_variant_format(view->store->costs.variants[form].variant, name,
+                                         sizeof name);
+            watch_sample(out, "hits_total", metrics_tier(tier), (watch_label){"form", name}, hits);
+        }
+    }
+}
+
+/* A family by tier, of one uint64_t at an offset in kvt_tier_stats. */
+typedef struct metrics_tier_row {
+    const char *name;
+    const char *help;
+    size_t offset;
+    bool gauge;
+} metrics_tier_row;
+
+static const metrics_tier_row metrics_tier_rows[] = {
+    {"entries", "Entries.", offsetof(kvt_tier_stats, entries), true},
+    {"used_bytes", "Extents held, reservations included.", offsetof(kvt_tier_stats, used_bytes),
+     true},
+    {"capacity_bytes", "Room of the tier.", offsetof(kvt_tier_stats, capacity_bytes), true},
+    {"read_bytes_total", "Bytes read from the tier's devices.",
+     offsetof(kvt_tier_stats, bytes_read), false},
+    {"written_bytes_total", "Bytes written to the tier's devices.",
+     offsetof(kvt_tier_stats, bytes_written), false},
+    {"loads_total", "Gets that read for themselves.", offsetof(kvt_tier_stats, loads.loads), false},
+};
+
+static bool metrics_has_tier(const metrics_view *view, int tier)
+{
+    return view->store->pools[tier] != NULL;
+}
+
+static void metrics_write_tiers(watch_text *out, const metrics_view *view)
+{
+    for (size_t i = 0; i < sizeof metrics_tier_rows / sizeof metrics_tier_rows[0]; i++) {
+        const metrics_tier_row *row = &metrics_tier_rows[i];
+        watch_family(out, row->name, row->gauge ? "gauge" : "counter", row->help);
+        for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
+            uint64_t value;
+            if (!metrics_has_tier(view, tier)) continue;
+            memcpy(&value, (const char *)&view->stats.tiers[tier] + row->offset, sizeof value);
+            watch_sample(out, row->name, metrics_tier(tier), metrics_none, value);
+        }
+    }
+    const uint64_t *values[2] = {view->counts.hit_tokens, view->counts.hit_bytes};
+    static const char *const names[2] = {"hit_tokens_total", "hit_bytes_total"};
+    static const char *const helps[2] = {"Tokens of the entries that gets were served.",
+                                         "Bytes that gets were served, decoded."};
+    for (int family = 0; family < 2; family++) {
+        watch_family(out, names[family], "counter", helps[family]);
+        for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
+            if (metrics_has_tier(view, tier) || values[family][tier] != 0)
+                watch_sample(out, names[family], metrics_tier(tier), metrics_none,
+                             values[family][tier]);
+    }
+}
+
+/* Predicted against achieved. */
+static void metrics_write_predictions(watch_text *out, const metrics_view *view)
+{
+    static const char *const names[2] = {"load_predicted_seconds_total",
+                                         "load_achieved_seconds_total"};
+    static const char *const helps[2] = {"What loads were expected to take.", "What they took."};
+    for (int family = 0; family < 2; family++) {
+        watch_family(out, names[family], "counter", helps[family]);
+        for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
+            const kvt_load_stats *loads = &view->stats.tiers[tier].loads;
+            if (metrics_has_tier(view, tier))
+                watch_sample_seconds(out, names[family], metrics_tier(tier), metrics_none,
+                                     family == 0 ? loads->predicted_seconds
+                                                 : loads->achieved_seconds);
+        }
+    }
+    watch_family(out, "load_error_ratio", "gauge",
+                 "|predicted - achieved| / achieved of loads lately; so large a share is within.");
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
+        const kvt_load_stats *loads = &view->stats.tiers[tier].loads;
+        if (!metrics_has_tier(view, tier) || loads->loads == 0) continue;
+        watch_sample_seconds(out, "load_error_ratio", metrics_tier(tier),
+                             (watch_label){"share", "0.5"}, loads->error_p50);
+        watch_sample_seconds(out, "load_error_ratio", metrics_tier(tier),
+                             (watch_label){"share", "0.9"}, loads->error_p90);
+    }
+}
+
+/* ---- families by device ---- */
+
+typedef enum metrics_device_field {
+    METRICS_DEVICE_UP,
+    METRICS_DEVICE_READ,
+    METRICS_DEVICE_WRITTEN,
+    METRICS_DEVICE_REQUESTS,
+    METRICS_DEVICE_USED,
+    METRICS_DEVICE_CAPACITY,
+    METRICS_DEVICE_PENDING,
+    METRICS_DEVICE_DEPTH,
+    METRICS_DEVICE_DEPTH_MAX,
+    METRICS_DEVICE_READ_SPEED,
+    METRICS_DEVICE_WRITE_SPEED,
+    METRICS_DEVICE_FIELDS
+} metrics_device_field;
+
+static const struct {
+    const char *name;
+    const char *help;
+    bool gauge;
+} metrics_devices[METRICS_DEVICE_FIELDS] = {
+    [METRICS_DEVICE_UP] = {"device_up", "1: it serves; 0: it is out of service or absent.", true},
+    [METRICS_DEVICE_READ] = {"device_read_bytes_total", "Bytes read.", false},
+    [METRICS_DEVICE_WRITTEN] = {"device_written_bytes_total", "Bytes written.", false},
+    [METRICS_DEVICE_REQUESTS] = {"device_requests_total", "Requests.", false},
+    [METRICS_DEVICE_USED] = {"device_used_bytes", "Extents held.", true},
+    [METRICS_DEVICE_CAPACITY] = {"device_capacity_bytes", "Size of the device.", true},
+    [METRICS_DEVICE_PENDING] = {"device_pending_bytes", "Bytes queued and not finished.", true},
+    [METRICS_DEVICE_DEPTH] = {"device_depth_achieved",
+                              "The most operations that were in flight at once.", true},
+    [METRICS_DEVICE_DEPTH_MAX] = {"device_depth_max", "Operations in flight at once, at most.",
+                                  true},
+    [METRICS_DEVICE_READ_SPEED] = {"device_read_bytes_per_second", "As achieved while busy.", true},
+    [METRICS_DEVICE_WRITE_SPEED] = {"device_write_bytes_per_second", "As achieved while busy.",
+                                    true},
+};
+
+static uint64_t metrics_device_value(const kvt_device_stats *device, metrics_device_field field)
+{
+    switch (field) {
+    case METRICS_DEVICE_UP: return !device->retired;
+    case METRICS_DEVICE_READ: return device->bytes_read;
+    case METRICS_DEVICE_WRITTEN: return device->bytes_written;
+    case METRICS_DEVICE_REQUESTS: return device->requests;
+    case METRICS_DEVICE_USED: return device->used_bytes;
+    case METRICS_DEVICE_CAPACITY: return device->facts.capacity_bytes;
+    case METRICS_DEVICE_PENDING: return device->pending_bytes;
+    case METRICS_DEVICE_DEPTH: return device->facts.depth_achieved;
+    case METRICS_DEVICE_DEPTH_MAX: return device->facts.depth_max;
+    case METRICS_DEVICE_READ_SPEED: return (uint64_t)device->read_bytes_per_s;
+    case METRICS_DEVICE_WRITE_SPEED: return (uint64_t)device->write_bytes_per_s;
+    default: return 0;
+    }
+}
+
+static void metrics_write_devices(watch_text *out, const metrics_view *view)
+{
+    for (int field = 0; field < METRICS_DEVICE_FIELDS; field++) {
+        const char *name = metrics_devices[field].name;
+        watch_family(out, name, metrics_devices[field].gauge ? "gauge" : "counter",
+                     metrics_devices[field].help);
+        kvt_device_stats device;
+        for (size_t i = 0; kvt_device_stats_at(view->store, i, &device) == KVT_OK; i++)
+            watch_sample(out, name, metrics_tier((int)device.tier),
+                         (watch_label){"device", device.name},
+                         metrics_device_value(&device, (metrics_device_field)field));
+    }
+}
+
+/* ---- all of it ---- */
+
+/* The buckets of the store's decision times, of which 16 make one octave, as octaves. Lock held. */
+static void metrics_gather_decisions(const store_counters *counters, watch_histogram *out)
+{
+    memset(out, 0, sizeof *out);
+    const watch_scale *scale = &metrics_decision_scale;
+    for (uint32_t i = 0; i < STORE_TIMES; i++) {
+        const uint32_t octave = i < 16 ? 0 : i / 16 + 3; /* from 2^octave to twice that */
+        uint32_t bucket = octave < scale->first ? 0 : octave + 1 - scale->first;
+        if (bucket > scale->count) bucket = scale->count;
+        out->buckets[bucket] += counters->decision_times[i];
+    }
+    out->sum = counters->decision_ns;
+}
+
+/* Counters before and after the store's own may differ by what happens in between. */
+static kvt_status metrics_gather(kvt_store *store, metrics_view *view)
+{
+    memset(view, 0, sizeof *view);
+    view->store = store;
+    view->stats.struct_size = sizeof view->stats;
+    const kvt_status status = kvt_stats(store, &view->stats);
+    if (status != KVT_OK) return status;
+    pthread_mutex_lock(&store->lock);
+    const store_counters *counters = &store->counters;
+    metrics_gather_decisions(counters, &view->decisions);
+    view->checksum_failures = counters->checksum_failures;
+    memcpy(view->refusals, counters->refusals, sizeof view->refusals);
+    memcpy(view->moves, counters->moves, sizeof view->moves);
+    memcpy(view->put_tokens, counters->put_tokens, sizeof view->put_tokens);
+    pthread_mutex_unlock(&store->lock);
+    watch_sum(store, &view->counts);
+    return KVT_OK;
+}
+
+static void metrics_write_histograms(watch_text *out, const metrics_view *view)
+{
+    watch_family(out, "get_seconds", "histogram", "Seconds of gets that were served.");
+    watch_histogram_print(out, "get_seconds", &watch_get_scale, &view->counts.get_ns, true);
+    watch_family(out, "load_bytes", "histogram", "Bytes that gets read, as stored.");
+    watch_histogram_print(out, "load_bytes", &watch_load_scale, &view->counts.load_bytes, false);
+    watch_family(out, "decision_seconds", "histogram", "Seconds of the policy's decisions.");
+    watch_histogram_print(out, "decision_seconds", &metrics_decision_scale, &view->decisions, true);
+}
+
+size_t kvt_metrics_write(kvt_store *store, char *text, size_t size)
+{
+    if (store == NULL || !fork_guard_is_ours(store)) return 0;
+    watch_text out = {.text = text, .size = text != NULL ? size : 0};
+    metrics_view view;
+    if (metrics_gather(store, &view) != KVT_OK) return 0;
+    watch_family(&out, "build_info", "gauge", "1, with the version of the library that runs.");
+    watch_sample(&out, "build_info", (watch_label){"version", kvt_version()}, metrics_none, 1);
+    watch_family(&out, "open_seconds", "gauge", "Seconds since the store was opened.");
+    watch_sample_seconds(&out, "open_seconds", metrics_none, metrics_none,
+                         (double)store_now_ns(store) * 1e-9);
+    metrics_write_hits(&out, &view);
+    metrics_write_misses(&out, &view);
+    metrics_write_tiers(&out, &view);
+    metrics_write_predictions(&out, &view);
+    metrics_write_put_tokens(&out, &view);
+    metrics_write_refusals(&out, &view);
+    metrics_write_moves(&out, &view);
+    metrics_write_rows(&out, &view);
+    metrics_write_devices(&out, &view);
+    metrics_write_histograms(&out, &view);
+    return out.used + 1;
+}

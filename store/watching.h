@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * watching.h - what a store keeps to be watched by: the last operations and the counts of gets
+ * (watch.c). watch_metrics.c prints it. Nothing here decides or delays anything.
+ *
+ * Gets and puts count in one of several parts, by thread, so that threads do not share cache lines.
+ * A part has a lock of one flag, held for a few stores; a thread that finds it held takes the next
+ * part.
+ *
+ * Thread rule: any thread. The parts' locks are leaves.
+ */
+#ifndef STORE_WATCHING_H
+#define STORE_WATCHING_H
+
+#include "estimator/predict/offer.h"
+#include "store/entry.h"
+
+#include <kvterrace/watch.h>
+#include <stdatomic.h>
+
+#define WATCH_PARTS      8u
+#define WATCH_OPERATIONS 4096u                   /* of each part, a power of two */
+#define WATCH_FORMS      (KVT_VARIANTS_MAX + 1u) /* the last one: none of the store's variants */
+
+/* Why a get was a miss. */
+typedef enum watch_miss {
+    WATCH_MISS_ABSENT = 0,
+    WATCH_MISS_CORRUPT = 1, /* a checksum, or the record's format */
+    WATCH_MISS_DEVICE = 2,  /* a read failed */
+    WATCH_MISS_DEADLINE = 3,
+    WATCH_MISS_COUNT = 4
+} watch_miss;
+
+/* Buckets by powers of two: the first holds what is at most 2^first, the next ones 2^step times
+ * as much each; a last one the rest. */
+typedef struct watch_scale {
+    uint32_t first;
+    uint32_t step;
+    uint32_t count;
+} watch_scale;
+
+#define WATCH_BUCKETS_MAX 24u
+
+extern const watch_scale watch_get_scale;  /* nanoseconds */
+extern const watch_scale watch_load_scale; /* bytes */
+
+typedef struct watch_histogram {
+    uint64_t buckets[WATCH_BUCKETS_MAX + 1];
+    uint64_t sum;
+} watch_histogram;
+
+/* What gets are counted by, beside the store's own counters. */
+typedef struct watch_counts {
+    uint64_t hits[KVT_TIER_COUNT][WATCH_FORMS];
+    uint64_t hit_tokens[KVT_TIER_COUNT];
+    uint64_t hit_bytes[KVT_TIER_COUNT]; /* as they were put */
+    uint64_t misses[WATCH_MISS_COUNT];
+    uint64_t missed_bytes[WATCH_MISS_COUNT];
+    watch_histogram get_ns;     /* of hits */
+    watch_histogram load_bytes; /* of hits */
+} watch_counts;
+
+typedef struct watch_part {
+    _Alignas(64) atomic_flag held;
+    uint64_t written; /* operations, ever */
+    watch_counts counts;
+    kvt_operation ring[WATCH_OPERATIONS];
+} watch_part;
+
+typedef struct store_watch {
+    watch_part parts[WATCH_PARTS];
+} store_watch;
+
+/* ---- watch.c ---- */
+
+/* Before anything is noted. KVT_OK; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status watch_open(kvt_store *store);
+void watch_close(kvt_store *store);
+
+/* A get that has ended, but for one that is for its timing alone. */
+typedef struct watch_get {
+    const kvt_key *key;
+    const kvt_get_info *info;
+    uint64_t began_ns;  /* store_now_ns */
+    kvt_status status;  /* what the call returns */
+    kvt_status failure; /* of the load, when there was one; else KVT_OK */
+    uint32_t tokens;    /* of the entry; 0 = not known */
+    uint64_t data_bytes;
+} watch_get;
+
+void watch_note_get(kvt_store *store, const watch_get *get);
+
+/* Any other operation, with its instant. */
+void watch_note(kvt_store *store, const kvt_operation *operation);
+
+/* An operation on a key that ends now, all of its time in decide_ns; began_ns is of
+ * store_now_ns. */
+kvt_operation watch_operation(const kvt_store *store, kvt_operation_kind kind, const kvt_key *key,
+                              uint64_t began_ns, kvt_status status);
+
+/* Says how much of an operation's elapsed_ns was spent where. */
+void watch_split(kvt_operation *operation, uint64_t transfer_ns, uint64_t code_ns);
+
+/* The counts of all parts. */
+void watch_sum(kvt_store *store, watch_counts *out);
+
+#endif
