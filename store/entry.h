@@ -8,7 +8,7 @@
 #ifndef STORE_ENTRY_H
 #define STORE_ENTRY_H
 
-#include "estimator/predict/online_loss.h"
+#include "estimator/predict/predict.h"
 #include "store/catalog.h"
 #include "tiers/pool/pool.h"
 

@@ -13,7 +13,7 @@
  */
 #include "store/store.h"
 
-#include "estimator/profile/profile_rungs.h"
+#include "estimator/profile/profile.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -10,9 +10,7 @@
 #ifndef STORE_LEARN_H
 #define STORE_LEARN_H
 
-#include "estimator/predict/online.h"
-#include "estimator/predict/online_loss.h"
-#include "estimator/predict/reuse.h"
+#include "estimator/predict/predict.h"
 #include "store/entry.h"
 #include "store/transfer.h"
 #include "tiers/devices/device_ops.h"

@@ -12,7 +12,7 @@
  */
 #include "store/store.h"
 
-#include "estimator/profile/profile_learned.h"
+#include "estimator/profile/profile.h"
 
 #include <kvterrace/codec.h>
 

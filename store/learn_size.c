@@ -16,7 +16,7 @@
  */
 #include "store/store.h"
 
-#include "estimator/predict/offer.h"
+#include "estimator/predict/predict.h"
 
 #include <assert.h>
 #include <math.h>

@@ -9,7 +9,7 @@
  *                       computing is faster than loading
  *   load                the same pairs: seconds to load and to compute contexts of several lengths
  */
-#include "estimator/predict/break_even.h"
+#include "estimator/predict/predict.h"
 #include "profile_document.h"
 
 #include <math.h>

@@ -6,7 +6,7 @@
  * The main thread waits; the measurement has threads of its own. Interrupting (SIGINT, SIGTERM)
  * stops after the present row; what was measured stays and the same command goes on from there.
  */
-#include "estimator/quality/calibrate_profile.h"
+#include "estimator/quality/calibrate.h"
 #include "profile_document.h"
 #include "profile_measure.h"
 

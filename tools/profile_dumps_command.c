@@ -9,7 +9,7 @@
 #include "profile_document.h"
 #include "profile_measure.h"
 
-#include "estimator/quality/quality_dumps.h"
+#include "estimator/quality/quality.h"
 
 #include <jansson.h>
 

@@ -6,7 +6,7 @@
 #include "command.h"
 #include "profile_document.h"
 
-#include "estimator/predict/offer.h"
+#include "estimator/predict/predict.h"
 
 #include <kvterrace/codec.h>
 #include <kvterrace/kvterrace.h>

@@ -8,7 +8,7 @@
 
 #include "profile_document.h"
 
-#include "estimator/quality/quality_profile.h"
+#include "estimator/quality/quality.h"
 
 /* Reads names with blanks or ';' between them; NULL: the usual ones, or the few of --quick.
  * KVT_OK; KVT_E_ARGUMENT (a name that is none, or more than capacity; the message says which);

@@ -3,7 +3,7 @@
  * profile_mixed_command.c - kvterrace profile mixed: the loss of contexts whose parts are stored in
  * different variants, predicted and measured. Nothing is stored. One thread waits.
  */
-#include "estimator/quality/quality_mixed.h"
+#include "estimator/quality/quality.h"
 #include "profile_document.h"
 #include "profile_measure.h"
 

@@ -14,7 +14,11 @@
 #ifndef ESTIMATOR_MODEL_H
 #define ESTIMATOR_MODEL_H
 
+#include <kvterrace/status.h>
 #include <kvterrace/types.h>
+
+#include <stddef.h>
+#include <stdint.h>
 
 typedef struct model_config {
     uint32_t dim;
@@ -91,5 +95,98 @@ typedef struct model_request {
 /* Runs the new tokens on top of the past. KVT_OK; KVT_E_ARGUMENT (a token outside the vocabulary, a
  * row outside the request, sizes above 2^20 tokens, another dtype); KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status model_forward(model_session *session, const model_request *request);
+
+/* ---- scores of a forward pass: likelihood, KL, attention; sums in double ---- */
+
+/* log(sum(exp(logits))), so that logits[i] minus it is a log-probability. */
+double model_log_sum(const float *logits, uint32_t vocab);
+
+/* The id with the largest logit, the first of equals. */
+uint32_t model_best(const float *logits, uint32_t vocab);
+
+/* KL(exact || variant) in nats of two rows of logits; 0 when they are equal. Rounding may leave a
+ * value a few 1e-16 below zero, which is not cut off because means would then be biased. */
+double model_kl(const float *exact, const float *variant, uint32_t vocab);
+
+/* The negative log-likelihood of tokens[1..count) given all before, summed, in nats.
+ * KVT_OK; KVT_E_ARGUMENT (fewer than two tokens, or see model_forward); KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status model_nll(model_session *session, const uint32_t *tokens, uint32_t count,
+                                   double *nll_out);
+
+typedef struct model_probe_result {
+    /* Over all queries of a (layer, head): |output - output'| / |output|; the mean over heads. */
+    double attention_error;
+    /* 1 minus the attention weight that exact KV gives to tokens that the variant dropped. */
+    double retained_mass;
+} model_probe_result;
+
+/* Queries of the tokens that follow a context, and the context with exact and with other KV. */
+typedef struct model_probe {
+    const model_past *exact;   /* kept is NULL */
+    const model_past *variant; /* as many tokens */
+    uint32_t rows;
+    const float *const *queries; /* [layers], each [rows][heads][head_dim], post-RoPE */
+    /* The rows' own KV, exact on both sides and seen causally, as in a forward pass: per layer
+     * [rows][kv_heads][head_dim]. NULL: the rows see the context only. */
+    const float *const *own_k;
+    const float *const *own_v;
+    /* The attention outputs with exact KV where they are known, laid out as queries; they save the
+     * exact half of a probe of KV from which nothing is dropped. NULL: not known. */
+    const float *const *exact_out;
+} model_probe;
+
+/* Attention output with exact and with other KV. head_errors may be NULL, else [layers][heads].
+ * KVT_OK; KVT_E_ARGUMENT (no tokens or rows, differing counts, another dtype); KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status model_probe_attention(const model_config *config, const model_probe *probe,
+                                               model_probe_result *result_out, double *head_errors);
+
+/* ---- the tokenizer; any number of threads may use an open one ---- */
+
+/*
+ * Byte-pair encoding with a llama2.c vocabulary (SentencePiece style): int32 longest piece, then
+ * for each piece fp32 score, int32 length, bytes. Ids: 0 unknown, 1 begin, 2 end, 3..258 the bytes
+ * 0..255, the rest pieces.
+ */
+
+enum {
+    TOKENIZER_UNKNOWN = 0,
+    TOKENIZER_BEGIN = 1,
+    TOKENIZER_END = 2,
+    TOKENIZER_BYTE_FIRST = 3,
+    TOKENIZER_PIECE_FIRST = 259,
+    TOKENIZER_PIECE_BYTES_MAX = 256
+};
+
+typedef struct tokenizer tokenizer;
+
+/* Reads a vocabulary; `vocab` is how many pieces it must have, 0 for as many as there are.
+ * KVT_OK; KVT_E_CORRUPT (message says where); KVT_E_GONE; KVT_E_IO; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status tokenizer_open(const char *path, uint32_t vocab, tokenizer **tokenizer_out,
+                                        char *message, size_t message_size);
+void tokenizer_close(tokenizer *tokens); /* NULL is allowed */
+uint32_t tokenizer_vocab(const tokenizer *tokens);
+
+/* The most ids that a text of `bytes` bytes can become, begin token and leading blank included. */
+static inline size_t tokenizer_bound(size_t bytes)
+{
+    return bytes + 2;
+}
+
+/*
+ * Encodes any bytes: the begin token, the piece for a leading blank (unless the text is empty), one
+ * piece per UTF-8 character or bytes where a character has none; then the adjacent pair whose
+ * joined piece has the highest score, the leftmost of equals, is merged until no pair has one.
+ * ids_out has room for tokenizer_bound(bytes). KVT_OK or KVT_E_MEMORY.
+ */
+KVT_NODISCARD kvt_status tokenizer_encode(const tokenizer *tokens, const char *text, size_t bytes,
+                                          uint32_t *ids_out, size_t *count_out);
+
+/* Decodes ids into bytes, without a terminator; begin and end tokens give nothing, and the blank
+ * that encoding puts first in a text (after a begin token, or at the start) is taken away.
+ * KVT_OK; KVT_E_ARGUMENT (an id outside the vocabulary); KVT_E_SPACE (*bytes_out is what is
+ * needed). */
+KVT_NODISCARD kvt_status tokenizer_decode(const tokenizer *tokens, const uint32_t *ids,
+                                          size_t count, char *text_out, size_t capacity,
+                                          size_t *bytes_out);
 
 #endif

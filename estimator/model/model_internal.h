@@ -6,7 +6,7 @@
 #define ESTIMATOR_MODEL_INTERNAL_H
 
 #include "estimator/model/model.h"
-#include "estimator/model/model_map.h"
+#include "estimator/model/whole_file.h"
 
 #define MODEL_TOKENS_MAX (1u << 20)
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * model_score.c - likelihood, KL and attention probes. Thread rule: see model_score.h.
+ * model_score.c - likelihood, KL and attention probes. Thread rule: model.h.
  */
-#include "estimator/model/model_score.h"
+#include "estimator/model/model.h"
 #include "estimator/model/model_internal.h"
 
 #include <math.h>

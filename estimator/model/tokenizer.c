@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tokenizer.c - see tokenizer.h. Merging keeps the symbols in a linked list and the possible merges
- * in a heap, so a text of n bytes takes O(n log n); the order of merges is that of repeatedly
- * scanning for the best pair. Thread rule: see tokenizer.h.
+ * tokenizer.c - byte-pair encoding and decoding (model.h). Merging keeps the symbols in a linked
+ * list and the possible merges in a heap, so a text of n bytes takes O(n log n); the order of
+ * merges is that of repeatedly scanning for the best pair. Thread rule: model.h.
  */
-#include "estimator/model/tokenizer.h"
-#include "estimator/model/model_map.h"
+#include "estimator/model/model.h"
+#include "estimator/model/whole_file.h"
 
 #include <math.h>
 #include <stdbool.h>

@@ -13,6 +13,7 @@
 #include <kvterrace/status.h>
 
 #include <stddef.h>
+#include <stdint.h>
 
 /* The name to write to, which whole_file_end frees: an empty file that was just made, or path
  * itself where that is no regular file. KVT_OK; KVT_E_CONFIG when it cannot be made; KVT_E_MEMORY.
@@ -24,5 +25,30 @@ KVT_NODISCARD kvt_status whole_file_begin(const char *path, char **partial_out, 
  * KVT_E_IO. NULL in *partial is nothing to end. */
 KVT_NODISCARD kvt_status whole_file_end(char **partial, const char *path, kvt_status status,
                                         char *message, size_t message_size);
+
+/* ---- a whole file mapped read-only, and messages that name it ---- */
+
+/*
+ * The loaders of weights, vocabularies and tensors share it. Thread rule: a mapping may be read by
+ * any thread. A file that is cut short while it is mapped makes the reads fault, so files must be
+ * left alone meanwhile.
+ */
+
+typedef struct model_map {
+    const uint8_t *bytes;
+    uint64_t size;
+} model_map;
+
+/* Maps `path`. KVT_OK; KVT_E_GONE (cannot be opened); KVT_E_CORRUPT (empty or no regular file);
+ * KVT_E_IO (cannot be mapped). On failure *map_out is zero and `message` names path and reason. */
+KVT_NODISCARD kvt_status model_map_open(const char *path, model_map *map_out, char *message,
+                                        size_t message_size);
+void model_map_close(model_map *map);
+
+/* Writes "path: text" into message, which may be NULL; gives `status` back. */
+__attribute__((format(printf, 5, 6))) kvt_status model_map_say(kvt_status status, char *message,
+                                                               size_t message_size,
+                                                               const char *path, const char *format,
+                                                               ...);
 
 #endif

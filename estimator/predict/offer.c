@@ -7,14 +7,16 @@
  * (docs/decisions/0015-one-offer.md). It is called for every admitted entry: arithmetic alone, no
  * allocation, no lock, no I/O. Any thread.
  */
-#include "estimator/predict/offer.h"
+#include "estimator/predict/predict.h"
 
 #include "codecs/codecs.h"
 
 #include <kvterrace/codec.h>
+#include <kvterrace/prefill.h>
 
 #include <assert.h>
 #include <math.h>
+#include <stddef.h>
 #include <string.h>
 
 /* A layout has at most 2^46 bytes, so every product with a share stays below 2^53, where doubles
@@ -257,4 +259,178 @@ kvt_status kvt_offer_build(const kvt_cost_model *model, kvt_hole_mode holes, con
     entry_out->options = options;
     entry_out->option_count = count;
     return KVT_OK;
+}
+
+/* ---- prefill: a FLOP model of two coefficients, or a table of measured times ---- */
+
+/*
+ * Llama-3.1-8B has L = 32 layers and model width d = 4096. Per layer and token the matrices hold,
+ * in units of d^2: queries 1, keys and values together 0.5 (8 of 32 heads), output 1, and the
+ * SwiGLU MLP 10.5 (three matrices of 3.5). Two FLOPs per weight make 26 L d^2 per token. Causal
+ * attention spends 4 L d per pair of tokens, half of the pairs count, so 2 L d (end^2 - start^2).
+ */
+#define PREFILL_LLAMA_LAYERS 32.0
+#define PREFILL_LLAMA_WIDTH  4096.0
+#define PREFILL_TOKEN_FLOPS                                                                        \
+    (26.0 * PREFILL_LLAMA_LAYERS * PREFILL_LLAMA_WIDTH * PREFILL_LLAMA_WIDTH)
+#define PREFILL_PAIR_FLOPS (2.0 * PREFILL_LLAMA_LAYERS * PREFILL_LLAMA_WIDTH)
+
+/*
+ * What a GPU sustains is imported, not measured here: the vendor's dense bf16 peak (A100 312e12,
+ * H100 SXM 989e12 FLOP/s, NVIDIA data tables) times the utilisation that published prefill times
+ * imply, 0.50 and 0.60. For comparison, NVIDIA's 407 ms for 5,000 tokens of a 70B model in fp8 on
+ * two H100 is 0.45, and a measured RTX 3090 reaches 60e12 FLOP/s. A measured table
+ * (kvt_prefill_read_csv) replaces the preset where one exists.
+ */
+typedef struct prefill_preset {
+    const char *name;
+    double flops_per_s;
+} prefill_preset;
+
+static const prefill_preset prefill_presets[] = {
+    {"llama-3.1-8b:a100", 156e12},
+    {"llama-3.1-8b:h100", 593e12},
+};
+
+kvt_status kvt_prefill_preset(const char *name, kvt_prefill *out)
+{
+    assert(name != NULL && out != NULL);
+    memset(out, 0, sizeof *out);
+    for (size_t i = 0; i < sizeof prefill_presets / sizeof prefill_presets[0]; i++) {
+        if (strcmp(prefill_presets[i].name, name) != 0) continue;
+        out->linear_seconds_per_token = PREFILL_TOKEN_FLOPS / prefill_presets[i].flops_per_s;
+        out->square_seconds_per_token2 = PREFILL_PAIR_FLOPS / prefill_presets[i].flops_per_s;
+        return KVT_OK;
+    }
+    return KVT_E_ARGUMENT;
+}
+
+const char *kvt_prefill_preset_at(size_t index)
+{
+    const size_t count = sizeof prefill_presets / sizeof prefill_presets[0];
+    return index < count ? prefill_presets[index].name : NULL;
+}
+
+/* Seconds from token 0 to `tokens`, linear between rows. The last slope goes on past the end: it
+ * underestimates there, because attention keeps growing; a longer table is the cure. */
+static double prefill_table_at(const kvt_prefill *prefill, uint32_t tokens)
+{
+    const double *seconds = prefill->table_seconds;
+    uint32_t row = tokens / prefill->table_step;
+    if (row > prefill->table_count - 2u) row = prefill->table_count - 2u;
+    double past_row = (double)tokens - (double)row * (double)prefill->table_step;
+    double slope = (seconds[row + 1u] - seconds[row]) / (double)prefill->table_step;
+    return seconds[row] + slope * past_row;
+}
+
+double kvt_prefill_seconds(const kvt_prefill *prefill, uint32_t start, uint32_t end)
+{
+    assert(prefill != NULL);
+    if (end <= start) return 0.0;
+    if (prefill->table_seconds != NULL) {
+        assert(prefill->table_count >= 2 && prefill->table_step > 0);
+        return prefill_table_at(prefill, end) - prefill_table_at(prefill, start);
+    }
+    double count = (double)end - (double)start;
+    double sum = (double)end + (double)start;
+    return prefill->linear_seconds_per_token * count +
+           prefill->square_seconds_per_token2 * count * sum;
+}
+
+/* ---- break-even points ---- */
+
+/*
+ * Variants are compared with raw by the bandwidth of the device, loading with recomputing by the
+ * length of the context. The terms are those of kvt_offer_build (docs/PROFILE.md has the
+ * formulas); the rounding of stored bytes to KVT_RECORD_ALIGN is left out.
+ */
+
+double kvt_load_seconds(const kvt_affine *read, const kvt_codec_curve *form, double source_bytes)
+{
+    assert(read != NULL && form != NULL);
+    double seconds = read->request_seconds + form->stored_share * source_bytes / read->bytes_per_s;
+    if (form->decode_bytes_per_s > 0.0) seconds += source_bytes / form->decode_bytes_per_s;
+    return seconds;
+}
+
+/* Seconds per source byte; no speed means that decoding is free. */
+static double break_even_decode(const kvt_codec_curve *form)
+{
+    return form->decode_bytes_per_s > 0.0 ? 1.0 / form->decode_bytes_per_s : 0.0;
+}
+
+double kvt_break_even_bandwidth(const kvt_codec_curve *raw, const kvt_codec_curve *form)
+{
+    assert(raw != NULL && form != NULL);
+    const double saved = raw->stored_share - form->stored_share;
+    const double decode = break_even_decode(form) - break_even_decode(raw);
+    if (saved <= 0.0) return 0.0; /* at low bandwidths it is no better, whatever it does above */
+    return decode > 0.0 ? saved / decode : INFINITY;
+}
+
+/* Prefill less load: positive where loading wins. */
+typedef struct break_even_race {
+    const kvt_prefill *prefill;
+    double load_fixed;
+    double load_per_token;
+} break_even_race;
+
+/* Seconds that loading n tokens saves, by a measured table's row. */
+static double break_even_at_row(const break_even_race *race, uint32_t row)
+{
+    const double tokens = (double)row * (double)race->prefill->table_step;
+    return race->prefill->fixed_seconds + race->prefill->table_seconds[row] - race->load_fixed -
+           race->load_per_token * tokens;
+}
+
+/* The larger root of a convex parabola: from there on loading wins for good. */
+static double break_even_parabola(const break_even_race *race)
+{
+    const double square = race->prefill->square_seconds_per_token2;
+    const double linear = race->prefill->linear_seconds_per_token - race->load_per_token;
+    const double fixed = race->prefill->fixed_seconds - race->load_fixed;
+    if (square <= 0.0) {
+        if (linear <= 0.0) return linear == 0.0 && fixed >= 0.0 ? 0.0 : INFINITY;
+        return fmax(0.0, -fixed / linear);
+    }
+    const double root = linear * linear - 4.0 * square * fixed;
+    if (root < 0.0) return 0.0; /* loading wins at every length */
+    /* The form without cancellation: fixed is negative as a rule, so the roots differ in sign. */
+    const double sum = -linear + sqrt(root);
+    if (linear <= 0.0) return fmax(0.0, sum / (2.0 * square));
+    return fmax(0.0, -2.0 * fixed / (linear + sqrt(root)));
+}
+
+/* The last row at which recomputing wins; from it to the next the race is a line, and after the
+ * last row the last slope goes on, as in kvt_prefill_seconds. */
+static double break_even_table(const break_even_race *race)
+{
+    const kvt_prefill *prefill = race->prefill;
+    const uint32_t last = prefill->table_count - 1u;
+    const double step = (double)prefill->table_step;
+    assert(prefill->table_count >= 2 && prefill->table_step > 0);
+    uint32_t row = last;
+    while (row > 0 && break_even_at_row(race, row) >= 0.0)
+        row--;
+    double here = break_even_at_row(race, row);
+    if (row == last) {
+        double slope = (here - break_even_at_row(race, last - 1u)) / step;
+        return slope > 0.0 ? (double)last * step - here / slope : INFINITY;
+    }
+    if (here >= 0.0) return 0.0;
+    double next = break_even_at_row(race, row + 1u);
+    return ((double)row + here / (here - next)) * step;
+}
+
+double kvt_break_even_tokens(const kvt_affine *read, const kvt_codec_curve *form,
+                             double bytes_per_token, const kvt_prefill *prefill)
+{
+    assert(read != NULL && form != NULL && prefill != NULL);
+    const break_even_race race = {
+        .prefill = prefill,
+        .load_fixed = read->request_seconds,
+        .load_per_token =
+            bytes_per_token * (form->stored_share / read->bytes_per_s + break_even_decode(form)),
+    };
+    return prefill->table_seconds != NULL ? break_even_table(&race) : break_even_parabola(&race);
 }

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * online.c - see online.h.
+ * online.c - what a running store learns about seconds.
  *
  * The filter works on relative figures: ln (achieved / predicted), and each term's share of the
  * prediction. So a large load counts as much as a small one, spreads are shares, and what is
  * followed is the middle of a skewed spread. The covariance is of the coefficients over their
  * scales.
  *
- * Thread rule: as online.h.
+ * Thread rule: as predict.h.
  */
-#include "estimator/predict/online.h"
+#include "estimator/predict/predict.h"
 
 #include <assert.h>
 #include <math.h>

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * online_loss.c - see online_loss.h.
+ * online_loss.c - what a running store learns about losses.
  *
  * Two levels of a normal model in logarithms. The class takes from each observation, by a Kalman
  * step, what the entry's earlier ones have not told it already; the entry's expectation follows
  * from its class's and its own observations, so that none counts twice.
  *
- * Thread rule: as online_loss.h.
+ * Thread rule: as predict.h.
  */
-#include "estimator/predict/online_loss.h"
+#include "estimator/predict/predict.h"
 
 #include <assert.h>
 #include <math.h>

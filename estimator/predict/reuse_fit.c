@@ -17,7 +17,7 @@
  *
  * Thread rule: one thread at a time.
  */
-#include "reuse.h"
+#include "predict.h"
 
 #include <assert.h>
 #include <math.h>

@@ -3,7 +3,7 @@
  * csv_input.c - reads and splits CSV. Numbers are parsed here because strtod follows the locale of
  * the program that the library lives in. Thread rule: one thread per csv_input.
  */
-#include "estimator/profile/csv_input.h"
+#include "estimator/profile/csv.h"
 
 #include <errno.h>
 #include <math.h>

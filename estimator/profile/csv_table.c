@@ -6,7 +6,7 @@
  * Exports leave interrupted runs out. What was measured says so as its source, so that an import of
  * it elsewhere still tells where it is from.
  */
-#include "estimator/profile/csv_table.h"
+#include "estimator/profile/csv.h"
 
 #define COUNT_OF(array) (sizeof(array) / sizeof(array)[0])
 

@@ -4,7 +4,7 @@
  *
  * A profile is a SQLite database of measurements with their provenance: device curves (bandwidth
  * and latency by request size and depth), codec curves (ratio, encode and decode speed) and what
- * forms lose. docs/PROFILE.md has its tables. measure.h fills it, offer.h predicts with it.
+ * forms lose. docs/PROFILE.md has its tables. measure.h fills it, predict.h predicts with it.
  *
  * Thread rule: one kvt_profile belongs to one thread at a time; several may read one file.
  */
@@ -320,5 +320,67 @@ KVT_NODISCARD kvt_status kvt_profile_list(kvt_profile *profile, const char *view
 /* A prefill model of the profile by name, as imported. KVT_OK; KVT_MISS; KVT_E_DATABASE. */
 KVT_NODISCARD kvt_status kvt_profile_prefill(kvt_profile *profile, const char *name,
                                              kvt_prefill *out);
+
+/* ---- the ladder of a calibration, by layout, for a store ---- */
+
+/*
+ * The accepted rungs of the newest calibration of a model with the layout's layers, KV heads and
+ * head_dim, by falling size. Forms that drop tokens are among them only where the layout lets them;
+ * of more rungs than capacity those are left out that lie closest to their neighbours, never the
+ * first or the last.
+ *   layout       layers, kv_heads, head_dim, dtype and tokens_may_drop are looked at
+ *   model        by name, and class_name: of the texts that it was calibrated on; NULL: any
+ *   curves       capacity of them, at least 2; speeds are 0 where the profile has none
+ *   message      one line for a person on failure: what is there instead, and what differs
+ * KVT_OK; KVT_MISS (no calibration at all); KVT_E_MISMATCH (of another layout, model or class);
+ * KVT_E_ARGUMENT (the layout is not sound, or opaque); KVT_E_DATABASE; KVT_E_MEMORY.
+ */
+KVT_NODISCARD kvt_status profile_rungs_read(kvt_profile *profile, const kvt_layout *layout,
+                                            const char *model, const char *class_name,
+                                            kvt_codec_curve *curves, uint32_t capacity,
+                                            uint32_t *count_out, char *message,
+                                            size_t message_size);
+
+/* ---- what a running store has learned; the spread that its factors are shrunk by ---- */
+
+/* One row (docs/PROFILE.md, learned). Figures that are not there are not a number. */
+typedef struct profile_learned {
+    char kind[8];  /* "device", "codec", "loss", "reuse" */
+    char name[96]; /* of a device its identity; of a codec its variant; else the class */
+    char part[24];
+    double value;
+    double weight;
+    uint64_t observations;
+    double error_p50;
+    double error_p90;
+    double log_likelihood;
+    double age_seconds; /* read: since the row was written, by the clock of day; at least 0 */
+} profile_learned;
+
+/*
+ * Writes the rows as the content of a run, in one transaction: a process that is killed leaves what
+ * was there before. Waits for other writers a quarter of a second at most. *run is 0 for a new run,
+ * which the call begins, or what an earlier call gave. KVT_OK; KVT_E_READ_ONLY; KVT_E_DATABASE.
+ */
+KVT_NODISCARD kvt_status profile_learned_write(kvt_profile *profile, const char *command_line,
+                                               const profile_learned *rows, size_t count,
+                                               int64_t *run);
+
+typedef void profile_learned_visit(void *context, const profile_learned *row);
+
+/* Visits the newest row of each thing that was learned on this host with this version of the
+ * library, and since when the device or the codecs were not measured anew. KVT_OK; KVT_E_DATABASE.
+ */
+KVT_NODISCARD kvt_status profile_learned_read(kvt_profile *profile, profile_learned_visit *visit,
+                                              void *context);
+
+/*
+ * The spread of entries' losses on a model of the layout (by name, or NULL), from the newest
+ * complete measurement that tells it, on a class of texts (or NULL). KVT_OK; KVT_MISS;
+ * KVT_E_DATABASE.
+ */
+KVT_NODISCARD kvt_status profile_sensitivity_read(kvt_profile *profile, const kvt_layout *layout,
+                                                  const char *model, const char *class_name,
+                                                  double *sd_out, double *repeatability_out);
 
 #endif

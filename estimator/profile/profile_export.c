@@ -3,7 +3,7 @@
  * profile_export.c - a profile's curves as rows with names, for files that import takes and for
  * people. Thread rule: as profile.h says.
  */
-#include "estimator/profile/csv_table.h"
+#include "estimator/profile/csv.h"
 #include "estimator/profile/profile_internal.h"
 
 #include <kvterrace/codec.h>

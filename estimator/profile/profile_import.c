@@ -4,8 +4,7 @@
  * each with its source. One transaction: a file comes in whole, or the first bad row is named and
  * nothing does. Any bytes are safe to import. Thread rule: as profile.h says.
  */
-#include "estimator/profile/csv_input.h"
-#include "estimator/profile/csv_table.h"
+#include "estimator/profile/csv.h"
 #include "estimator/profile/profile_internal.h"
 
 #include <kvterrace/codec.h>

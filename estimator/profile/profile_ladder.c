@@ -4,9 +4,10 @@
  * calibration, or from what was measured or imported of its quality. Thread rule: as profile.h
  * says.
  */
+#include "codecs/record.h"
+#include "estimator/profile/profile.h"
 #include "estimator/profile/profile_internal.h"
-#include "estimator/profile/profile_newest.h"
-#include "estimator/profile/quality_row.h"
+#include "estimator/profile/profile_quality.h"
 
 #include <kvterrace/codec.h>
 
@@ -274,5 +275,176 @@ kvt_status kvt_profile_ladder(kvt_profile *profile, const char *model, const cha
     if (status != KVT_OK) return status;
     memcpy(curves, list.curves, list.count * sizeof curves[0]);
     *count_out = list.count;
+    return KVT_OK;
+}
+
+/* ---- the ladder of a calibration ---- */
+
+enum { RUNGS_MAX = 64 };
+
+/* Rows of the one rungs, as they are read. */
+typedef struct rungs_list {
+    kvt_codec_curve curves[RUNGS_MAX];
+    uint32_t count;
+} rungs_list;
+
+static kvt_status rungs_status(int result)
+{
+    if (result == SQLITE_ROW || result == SQLITE_OK) return KVT_OK;
+    if (result == SQLITE_DONE) return KVT_MISS;
+    return profile_status(result) == KVT_E_MEMORY ? KVT_E_MEMORY : KVT_E_DATABASE;
+}
+
+/* Newest first, those of the layout before others, and of the model and class before others. */
+#define RUNGS_FIND                                                                                 \
+    "SELECT c.id, m.name, m.layers, m.kv_heads, m.head_dim, c.class, "                             \
+    "m.layers = ?1 AND m.kv_heads = ?2 AND m.head_dim = ?3 AS fits, "                              \
+    "(?4 IS NULL OR m.name = ?4) AS named, ?5 IS NULL OR c.class = ?5 AS same FROM calibration c " \
+    "JOIN run r ON r.id = c.run_id "                                                               \
+    "JOIN model m ON m.id = c.model_id WHERE r.complete = 1 "                                      \
+    "ORDER BY fits DESC, named DESC, same DESC, " PROFILE_ORDER ", c.id DESC LIMIT 1"
+
+static kvt_status rungs_find(kvt_profile *profile, const kvt_layout *layout, const char *wanted,
+                             const char *class_name, int64_t *calibration_out, char *message,
+                             size_t message_size)
+{
+    profile_row row = profile_row_begin(profile, RUNGS_FIND);
+    profile_row_integer(&row, layout->layers);
+    profile_row_integer(&row, layout->kv_heads);
+    profile_row_integer(&row, layout->head_dim);
+    profile_row_text(&row, wanted);
+    profile_row_text(&row, class_name);
+    if (row.result == SQLITE_OK) row.result = sqlite3_step(row.statement);
+    kvt_status status = rungs_status(row.result);
+    if (status == KVT_OK) {
+        const char *model = (const char *)sqlite3_column_text(row.statement, 1);
+        const char *found = (const char *)sqlite3_column_text(row.statement, 5);
+        *calibration_out = sqlite3_column_int64(row.statement, 0);
+        if (sqlite3_column_int(row.statement, 6) == 0) {
+            (void)snprintf(message, message_size,
+                           "calibrated is %s with %d layers x %d KV heads x %d, not %u x %u x %u",
+                           model, sqlite3_column_int(row.statement, 2),
+                           sqlite3_column_int(row.statement, 3),
+                           sqlite3_column_int(row.statement, 4), layout->layers, layout->kv_heads,
+                           layout->head_dim);
+            status = KVT_E_MISMATCH;
+        } else if (sqlite3_column_int(row.statement, 7) == 0) {
+            (void)snprintf(message, message_size, "calibrated is %s, not %s", model, wanted);
+            status = KVT_E_MISMATCH;
+        } else if (sqlite3_column_int(row.statement, 8) == 0) {
+            (void)snprintf(message, message_size, "%s is calibrated for class '%s', not '%s'",
+                           model, found, class_name);
+            status = KVT_E_MISMATCH;
+        }
+    } else if (status == KVT_MISS) {
+        (void)snprintf(message, message_size,
+                       "the profile holds no calibration; kvterrace profile calibrate makes one");
+    }
+    sqlite3_finalize(row.statement);
+    return status;
+}
+
+/* Whether entries of the layout may be stored so. */
+static bool rungs_takes(const kvt_layout *layout, kvt_variant variant)
+{
+    const kvt_record_spec spec = {.generation = 1, .layout = *layout, .variant = variant};
+    uint64_t bytes, scratch;
+    return kvt_record_bound(&spec, &bytes, &scratch) == KVT_OK;
+}
+
+static void rungs_add(const kvt_layout *layout, sqlite3_stmt *statement, rungs_list *rungs)
+{
+    kvt_codec_curve *curve = &rungs->curves[rungs->count];
+    *curve = (kvt_codec_curve){.variant = {.codec = (uint16_t)sqlite3_column_int(statement, 0),
+                                           .mode = (uint16_t)sqlite3_column_int(statement, 1),
+                                           .rate = (uint32_t)sqlite3_column_int64(statement, 2)},
+                               .stored_share = sqlite3_column_double(statement, 3) /
+                                               (8.0 * kvt_dtype_bytes(layout->dtype)),
+                               .loss = sqlite3_column_double(statement, 4),
+                               .loss_upper = sqlite3_column_double(statement, 5)};
+    bool larger =
+        rungs->count > 0 && curve->stored_share >= rungs->curves[rungs->count - 1].stored_share;
+    if (!larger && rungs_takes(layout, curve->variant)) rungs->count++;
+}
+
+static kvt_status rungs_read_all(kvt_profile *profile, const kvt_layout *layout,
+                                 int64_t calibration, rungs_list *rungs)
+{
+    profile_row row = profile_row_begin(
+        profile, "SELECT codec, mode, rate, bits_per_element, loss, loss_upper FROM "
+                 "calibration_rung WHERE calibration_id = ? AND accepted = 1 ORDER BY position");
+    profile_row_integer(&row, (uint64_t)calibration);
+    if (row.result == SQLITE_OK) row.result = sqlite3_step(row.statement);
+    while (row.result == SQLITE_ROW && rungs->count < RUNGS_MAX) {
+        rungs_add(layout, row.statement, rungs);
+        row.result = sqlite3_step(row.statement);
+    }
+    kvt_status status = rungs_status(row.result);
+    sqlite3_finalize(row.statement);
+    return status == KVT_MISS ? KVT_OK : status;
+}
+
+static void rungs_remove(rungs_list *rungs, uint32_t at)
+{
+    rungs->count--;
+    memmove(&rungs->curves[at], &rungs->curves[at + 1],
+            (rungs->count - at) * sizeof rungs->curves[0]);
+}
+
+/* Forms that drop tokens were not compared with those that keep them; here both count. */
+static void rungs_refuse_beaten(rungs_list *rungs)
+{
+    double least = 2.0;
+    for (uint32_t i = rungs->count; i-- > 0;) {
+        double loss = rungs->curves[i].loss;
+        if (loss > least) rungs_remove(rungs, i);
+        if (loss < least) least = loss;
+    }
+}
+
+static void rungs_thin(rungs_list *rungs, uint32_t capacity)
+{
+    while (rungs->count > capacity) {
+        uint32_t closest = 1;
+        double least = 1e300;
+        for (uint32_t i = 1; i + 1 < rungs->count; i++) {
+            double gap = rungs->curves[i - 1].stored_share / rungs->curves[i + 1].stored_share;
+            if (gap < least) closest = i;
+            if (gap < least) least = gap;
+        }
+        rungs_remove(rungs, closest);
+    }
+}
+
+kvt_status profile_rungs_read(kvt_profile *profile, const kvt_layout *layout, const char *model,
+                              const char *class_name, kvt_codec_curve *curves, uint32_t capacity,
+                              uint32_t *count_out, char *message, size_t message_size)
+{
+    assert(profile != NULL && layout != NULL && curves != NULL && count_out != NULL);
+    rungs_list rungs = {.count = 0};
+    kvt_layout one = *layout;
+    uint64_t bytes;
+    int64_t calibration = 0;
+    *count_out = 0;
+    if (one.tokens == 0) one.tokens = 256;
+    if (capacity < 2 || one.dtype == KVT_DTYPE_OPAQUE || kvt_layout_bytes(&one, &bytes) != KVT_OK) {
+        (void)snprintf(message, message_size, "a rungs is for layouts of K and V");
+        return KVT_E_ARGUMENT;
+    }
+    kvt_status status =
+        rungs_find(profile, &one, model, class_name, &calibration, message, message_size);
+    if (status == KVT_OK) status = rungs_read_all(profile, &one, calibration, &rungs);
+    if (status != KVT_OK) return status;
+    rungs_refuse_beaten(&rungs);
+    rungs_thin(&rungs, capacity);
+    for (uint32_t i = 0; i < rungs.count; i++) {
+        kvt_codec_curve speeds;
+        status = kvt_profile_codec(profile, rungs.curves[i].variant, &speeds);
+        if (status < 0) return status;
+        curves[i] = rungs.curves[i];
+        if (status == KVT_OK) curves[i].encode_bytes_per_s = speeds.encode_bytes_per_s;
+        if (status == KVT_OK) curves[i].decode_bytes_per_s = speeds.decode_bytes_per_s;
+    }
+    *count_out = rungs.count;
     return KVT_OK;
 }

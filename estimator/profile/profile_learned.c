@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * profile_learned.c - see profile_learned.h. Thread rule: as profile.h says.
+ * profile_learned.c - what a running store has learned, read and written. Thread rule: as profile.h
+ * says.
  */
-#include "estimator/profile/profile_learned.h"
+#include "estimator/profile/profile.h"
 
 #include "estimator/profile/profile_internal.h"
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static int learned_execute(kvt_profile *profile, const char *sql, int64_t run)

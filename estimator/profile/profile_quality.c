@@ -5,7 +5,6 @@
  */
 #include "estimator/profile/profile_quality.h"
 #include "estimator/profile/profile_internal.h"
-#include "estimator/profile/profile_newest.h"
 
 #include <assert.h>
 #include <math.h>

@@ -8,7 +8,6 @@
  * Thread rule: as profile.h says.
  */
 #include "estimator/profile/profile_internal.h"
-#include "estimator/profile/profile_newest.h"
 
 #include <assert.h>
 #include <stdio.h>

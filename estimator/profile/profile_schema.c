@@ -156,3 +156,263 @@ const profile_table *profile_table_at(size_t index)
     index -= MEASURED_COUNT;
     return index < PROFILE_QUALITY_TABLE_COUNT ? &profile_quality_tables[index] : NULL;
 }
+
+/* ---- the tables of quality ---- */
+
+/*
+ * Models, what variants do to answers, calibrations, and what a running store has learned
+ * (docs/PROFILE.md explains the columns). NULL in a column means: not measured by this set's
+ * method.
+ */
+
+#define SHARE(column)  "(" column " IS NULL OR " column " BETWEEN 0 AND 1) AND "
+#define SIGNED(column) "(" column " IS NULL OR " column " BETWEEN -1 AND 1) AND "
+#define AMOUNT(column) "(" column " IS NULL OR " column " BETWEEN 0 AND 1e300) AND "
+#define REAL(column)   "(" column " IS NULL OR " column " BETWEEN -1e300 AND 1e300) AND "
+#define VARIANT                                                                                    \
+    "codec BETWEEN 0 AND 65535 AND mode BETWEEN 0 AND 65535 AND rate BETWEEN 0 AND 4294967295"
+
+#define VARIANT_COLUMNS                                                                            \
+    "  codec INTEGER NOT NULL,\n"                                                                  \
+    "  mode INTEGER NOT NULL,\n"                                                                   \
+    "  rate INTEGER NOT NULL,\n"
+
+#define MODEL_BOUNDS                                                                               \
+    "length(name) BETWEEN 1 AND 95 AND parameters >= 0 AND layers BETWEEN 0 AND 65535 AND "        \
+    "heads BETWEEN 0 AND 65535 AND kv_heads BETWEEN 0 AND 65535 AND "                              \
+    "head_dim BETWEEN 0 AND 65535 AND vocab >= 0"
+
+#define SET_BOUNDS                                                                                 \
+    AMOUNT("nll_nats")                                                                             \
+    SIGNED("spearman_variants")                                                                    \
+    AMOUNT("sensitivity_sd")                                                                       \
+    SIGNED("repeatability")                                                                        \
+    SHARE("answers")                                                                               \
+    "length(class) BETWEEN 1 AND 63 AND method IN ('continuation', 'attention', 'import') AND "    \
+    "context_tokens >= 0 AND continuation_tokens >= 0 AND entries >= 0"
+
+#define QUALITY_BOUNDS                                                                             \
+    AMOUNT("physical_bits_per_element")                                                            \
+    SHARE("loss_p90")                                                                              \
+    AMOUNT("loss_cv")                                                                              \
+    REAL("kl")                                                                                     \
+    REAL("kl_low")                                                                                 \
+    REAL("kl_high")                                                                                \
+    REAL("kl_p90")                                                                                 \
+    SHARE("top1")                                                                                  \
+    REAL("nll_delta")                                                                              \
+    SHARE("rouge_l")                                                                               \
+    SHARE("f1")                                                                                    \
+    SHARE("answers")                                                                               \
+    AMOUNT("attention_error")                                                                      \
+    AMOUNT("attention_error_high")                                                                 \
+    SHARE("retained_mass")                                                                         \
+    SHARE("flip_rate")                                                                             \
+    SIGNED("spearman_entries")                                                                     \
+    SIGNED("repeatability")                                                                        \
+    "length(name) > 0 AND length(metric) > 0 AND bits_per_element > 0 AND "                        \
+    "bits_per_element <= 1024 AND entries > 0 AND loss_low <= loss_mean AND "                      \
+    "loss_mean <= loss_high AND loss_low >= 0 AND loss_high <= 1 AND " VARIANT
+
+#define ENTRY_BOUNDS                                                                               \
+    SHARE("loss")                                                                                  \
+    REAL("kl")                                                                                     \
+    REAL("kl_first")                                                                               \
+    REAL("kl_second")                                                                              \
+    SHARE("top1")                                                                                  \
+    REAL("nll_delta")                                                                              \
+    SHARE("rouge_l")                                                                               \
+    SHARE("f1")                                                                                    \
+    SHARE("answers")                                                                               \
+    AMOUNT("attention_error")                                                                      \
+    AMOUNT("attention_error_high")                                                                 \
+    SHARE("retained_mass")                                                                         \
+    SHARE("flip_rate")                                                                             \
+    "entry >= 0 AND bits_per_element > 0 AND bits_per_element <= 1024 AND " VARIANT
+
+#define MAP_BOUNDS                                                                                 \
+    "length(family) > 0 AND position >= 0 AND attention_error BETWEEN 0 AND 1e300 AND "            \
+    "loss BETWEEN 0 AND 1 AND loss_upper BETWEEN loss AND 1"
+
+#define CALIBRATION_BOUNDS "length(class) BETWEEN 1 AND 63"
+
+#define RUNG_BOUNDS                                                                                \
+    "position >= 0 AND accepted IN (0, 1) AND length(name) > 0 AND bits_per_element > 0 AND "      \
+    "bits_per_element <= 1024 AND loss BETWEEN 0 AND 1 AND loss_upper BETWEEN loss AND 1 "         \
+    "AND length(evidence) > 0 AND " VARIANT
+
+#define CHOICE_BOUNDS "length(question) > 0 AND length(chosen) > 0 AND length(evidence) > 0"
+
+#define LEARNED_BOUNDS                                                                             \
+    AMOUNT("error_p50")                                                                            \
+    AMOUNT("error_p90")                                                                            \
+    REAL("log_likelihood")                                                                         \
+    "kind IN ('device', 'codec', 'loss', 'reuse') AND length(name) > 0 AND length(part) > 0 AND "  \
+    "value BETWEEN 0 AND 1e300 AND weight BETWEEN 0 AND 1e300 AND observations >= 0"
+
+#define PREFILL_BOUNDS                                                                             \
+    "length(name) > 0 AND linear_seconds_per_token BETWEEN 0 AND 1e300 AND "                       \
+    "square_seconds_per_token2 BETWEEN 0 AND 1e300 AND fixed_seconds BETWEEN 0 AND 1e300"
+
+const profile_table profile_quality_tables[PROFILE_QUALITY_TABLE_COUNT] = {
+    {"model",
+     "CREATE TABLE model (\n"
+     "  id INTEGER PRIMARY KEY,\n"
+     "  name TEXT NOT NULL,\n"
+     "  digest TEXT NOT NULL,\n"
+     "  parameters INTEGER NOT NULL,\n"
+     "  layers INTEGER NOT NULL,\n"
+     "  heads INTEGER NOT NULL,\n"
+     "  kv_heads INTEGER NOT NULL,\n"
+     "  head_dim INTEGER NOT NULL,\n"
+     "  vocab INTEGER NOT NULL,\n"
+     "  UNIQUE (name, digest),\n"
+     "  CHECK (" MODEL_BOUNDS ")\n"
+     ") STRICT",
+     MODEL_BOUNDS},
+    {"quality_set",
+     "CREATE TABLE quality_set (\n"
+     "  id INTEGER PRIMARY KEY,\n"
+     "  run_id INTEGER NOT NULL REFERENCES run (id) ON DELETE CASCADE,\n"
+     "  model_id INTEGER NOT NULL REFERENCES model (id) ON DELETE CASCADE,\n"
+     "  class TEXT NOT NULL,\n"
+     "  method TEXT NOT NULL,\n"
+     "  settings TEXT NOT NULL,\n"
+     "  context_tokens INTEGER NOT NULL,\n"
+     "  continuation_tokens INTEGER NOT NULL,\n"
+     "  entries INTEGER NOT NULL,\n"
+     "  nll_nats REAL,\n"
+     "  spearman_variants REAL,\n"
+     "  sensitivity_sd REAL,\n"
+     "  repeatability REAL,\n"
+     "  answers REAL,\n"
+     "  CHECK (" SET_BOUNDS ")\n"
+     ") STRICT",
+     SET_BOUNDS},
+    {"quality_curve",
+     "CREATE TABLE quality_curve (\n"
+     "  set_id INTEGER NOT NULL REFERENCES quality_set (id) ON DELETE CASCADE,\n" VARIANT_COLUMNS
+     "  name TEXT NOT NULL,\n"
+     "  metric TEXT NOT NULL,\n"
+     "  bits_per_element REAL NOT NULL,\n"
+     "  physical_bits_per_element REAL,\n"
+     "  entries INTEGER NOT NULL,\n"
+     "  loss_mean REAL NOT NULL,\n"
+     "  loss_low REAL NOT NULL,\n"
+     "  loss_high REAL NOT NULL,\n"
+     "  loss_p90 REAL,\n"
+     "  loss_cv REAL,\n"
+     "  kl REAL,\n"
+     "  kl_low REAL,\n"
+     "  kl_high REAL,\n"
+     "  kl_p90 REAL,\n"
+     "  top1 REAL,\n"
+     "  nll_delta REAL,\n"
+     "  rouge_l REAL,\n"
+     "  f1 REAL,\n"
+     "  answers REAL,\n"
+     "  attention_error REAL,\n"
+     "  attention_error_high REAL,\n"
+     "  retained_mass REAL,\n"
+     "  flip_rate REAL,\n"
+     "  spearman_entries REAL,\n"
+     "  repeatability REAL,\n"
+     "  PRIMARY KEY (set_id, codec, mode, rate),\n"
+     "  CHECK (" QUALITY_BOUNDS ")\n"
+     ") STRICT, WITHOUT ROWID",
+     QUALITY_BOUNDS},
+    {"quality_entry",
+     "CREATE TABLE quality_entry (\n"
+     "  set_id INTEGER NOT NULL REFERENCES quality_set (id) ON DELETE CASCADE,\n"
+     "  entry INTEGER NOT NULL,\n" VARIANT_COLUMNS "  bits_per_element REAL NOT NULL,\n"
+     "  loss REAL,\n"
+     "  kl REAL,\n"
+     "  kl_first REAL,\n"
+     "  kl_second REAL,\n"
+     "  top1 REAL,\n"
+     "  nll_delta REAL,\n"
+     "  rouge_l REAL,\n"
+     "  f1 REAL,\n"
+     "  answers REAL,\n"
+     "  attention_error REAL,\n"
+     "  attention_error_high REAL,\n"
+     "  retained_mass REAL,\n"
+     "  flip_rate REAL,\n"
+     "  PRIMARY KEY (set_id, entry, codec, mode, rate),\n"
+     "  CHECK (" ENTRY_BOUNDS ")\n"
+     ") STRICT, WITHOUT ROWID",
+     ENTRY_BOUNDS},
+    {"quality_map",
+     "CREATE TABLE quality_map (\n"
+     "  run_id INTEGER NOT NULL REFERENCES run (id) ON DELETE CASCADE,\n"
+     "  model_id INTEGER NOT NULL REFERENCES model (id) ON DELETE CASCADE,\n"
+     "  family TEXT NOT NULL,\n"
+     "  position INTEGER NOT NULL,\n"
+     "  attention_error REAL NOT NULL,\n"
+     "  loss REAL NOT NULL,\n"
+     "  loss_upper REAL NOT NULL,\n"
+     "  PRIMARY KEY (run_id, model_id, family, position),\n"
+     "  CHECK (" MAP_BOUNDS ")\n"
+     ") STRICT, WITHOUT ROWID",
+     MAP_BOUNDS},
+    {"calibration",
+     "CREATE TABLE calibration (\n"
+     "  id INTEGER PRIMARY KEY,\n"
+     "  run_id INTEGER NOT NULL REFERENCES run (id) ON DELETE CASCADE,\n"
+     "  model_id INTEGER NOT NULL REFERENCES model (id) ON DELETE CASCADE,\n"
+     "  class TEXT NOT NULL,\n"
+     "  CHECK (" CALIBRATION_BOUNDS ")\n"
+     ") STRICT",
+     CALIBRATION_BOUNDS},
+    {"calibration_rung",
+     "CREATE TABLE calibration_rung (\n"
+     "  calibration_id INTEGER NOT NULL REFERENCES calibration (id) ON DELETE CASCADE,\n"
+     "  position INTEGER NOT NULL,\n" VARIANT_COLUMNS "  name TEXT NOT NULL,\n"
+     "  bits_per_element REAL NOT NULL,\n"
+     "  loss REAL NOT NULL,\n"
+     "  loss_upper REAL NOT NULL,\n"
+     "  accepted INTEGER NOT NULL,\n"
+     "  evidence TEXT NOT NULL,\n"
+     "  counts BLOB,\n"
+     "  PRIMARY KEY (calibration_id, position),\n"
+     "  CHECK (" RUNG_BOUNDS ")\n"
+     ") STRICT, WITHOUT ROWID",
+     RUNG_BOUNDS},
+    {"calibration_choice",
+     "CREATE TABLE calibration_choice (\n"
+     "  calibration_id INTEGER NOT NULL REFERENCES calibration (id) ON DELETE CASCADE,\n"
+     "  question TEXT NOT NULL,\n"
+     "  chosen TEXT NOT NULL,\n"
+     "  evidence TEXT NOT NULL,\n"
+     "  PRIMARY KEY (calibration_id, question),\n"
+     "  CHECK (" CHOICE_BOUNDS ")\n"
+     ") STRICT, WITHOUT ROWID",
+     CHOICE_BOUNDS},
+    {"learned",
+     "CREATE TABLE learned (\n"
+     "  run_id INTEGER NOT NULL REFERENCES run (id) ON DELETE CASCADE,\n"
+     "  kind TEXT NOT NULL,\n"
+     "  name TEXT NOT NULL,\n"
+     "  part TEXT NOT NULL,\n"
+     "  value REAL NOT NULL,\n"
+     "  weight REAL NOT NULL,\n"
+     "  observations INTEGER NOT NULL,\n"
+     "  error_p50 REAL,\n"
+     "  error_p90 REAL,\n"
+     "  log_likelihood REAL,\n"
+     "  PRIMARY KEY (run_id, kind, name, part),\n"
+     "  CHECK (" LEARNED_BOUNDS ")\n"
+     ") STRICT, WITHOUT ROWID",
+     LEARNED_BOUNDS},
+    {"prefill",
+     "CREATE TABLE prefill (\n"
+     "  run_id INTEGER NOT NULL REFERENCES run (id) ON DELETE CASCADE,\n"
+     "  name TEXT NOT NULL,\n"
+     "  linear_seconds_per_token REAL NOT NULL,\n"
+     "  square_seconds_per_token2 REAL NOT NULL,\n"
+     "  fixed_seconds REAL NOT NULL,\n"
+     "  PRIMARY KEY (run_id, name),\n"
+     "  CHECK (" PREFILL_BOUNDS ")\n"
+     ") STRICT, WITHOUT ROWID",
+     PREFILL_BOUNDS},
+};

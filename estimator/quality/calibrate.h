@@ -12,7 +12,10 @@
 #ifndef ESTIMATOR_CALIBRATE_H
 #define ESTIMATOR_CALIBRATE_H
 
+#include "estimator/profile/profile.h"
 #include "estimator/quality/quality.h"
+
+#include <kvterrace/codec.h>
 
 enum {
     CALIBRATE_VARIANTS_MAX = 64,
@@ -98,5 +101,77 @@ KVT_NODISCARD kvt_status calibrate_measure(calibrate_rows *rows, const char *con
 /* The rungs of measured variants, by falling bits; see docs/PROFILE.md for what is refused. */
 void calibrate_make_rungs(const calibrate_rows *rows, const uint32_t *variants, uint32_t count,
                           calibrate_ladder *ladder);
+
+/* ---- a calibration into a profile database ---- */
+
+/*
+ * The source is a model and texts, or KV dumps with queries. Every measured row is stored as it is
+ * done; a calibration that was stopped is gone on with when model, texts or dumps, cuts and metric
+ * are the same. The profile belongs to the calling thread, and to one of the measuring threads at
+ * a time meanwhile.
+ */
+
+typedef struct calibrate_options {
+    const char *name;       /* of the model; NULL: from its path (not with dumps) */
+    const char *class_name; /* of the texts, 1 to 63 bytes */
+    const char *model;      /* as model_open takes it; NULL: dumps */
+    const char *tokenizer;  /* NULL: tokenizer.bin in the model's folder */
+    const char *const *texts;
+    uint32_t text_count;
+    uint32_t contexts, context_tokens, continuation_tokens;
+    uint32_t answer_tokens; /* for metrics that compare answers */
+    quality_metric metric;
+    const char *const *dumps;
+    uint32_t dump_count;
+    uint32_t queries; /* of a dump's layers and heads; 0: the usual */
+    uint32_t threads; /* 0: one per processor */
+    const char *command_line;
+    kvt_profile_progress *progress; /* may be NULL; false stops (KVT_E_CANCELLED) */
+    void *progress_context;
+} calibrate_options;
+
+typedef struct calibrate_report {
+    profile_model model;
+    uint32_t entries;
+    uint32_t measured; /* variants */
+    uint64_t resumed;  /* rows that an earlier run had left */
+    double seconds;
+    calibrate_ladder ladder;
+} calibrate_report;
+
+/* KVT_OK; KVT_E_ARGUMENT (message says what); KVT_E_CANCELLED; KVT_E_READ_ONLY; KVT_E_DATABASE;
+ * what calibrate_run and the readers of models, texts and dumps give. */
+KVT_NODISCARD kvt_status calibrate_profile_run(kvt_profile *profile,
+                                               const calibrate_options *options,
+                                               calibrate_report *report_out, char *message,
+                                               size_t message_size);
+
+/* ---- what entropy tables of other entries cost on KV, beside each matrix' own ---- */
+
+/*
+ * One thread per calibrate_tables.
+ */
+
+enum { CALIBRATE_TABLES_ENTRIES = 4 /* that are counted, and as many that are coded */ };
+
+typedef struct calibrate_tables {
+    kvt_variant variant;
+    kvt_layout layout;
+    uint32_t *counts; /* [layers][K, V][KVT_ENTROPY_SYMBOLS] */
+    double own_bits, shared_bits;
+    uint32_t coded;
+} calibrate_tables;
+
+/* KVT_OK; KVT_E_UNSUPPORTED (another codec, or a layout that it does not take); KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status calibrate_tables_open(kvt_variant variant, const kvt_layout *layout,
+                                               calibrate_tables *tables);
+void calibrate_tables_close(calibrate_tables *tables);
+
+/* Adds an entry's symbols to the counts; codes one both ways. Entries are of the layout but for
+ * their tokens. KVT_OK; KVT_E_MEMORY; what the codec gives. */
+KVT_NODISCARD kvt_status calibrate_tables_count(calibrate_tables *tables, uint32_t tokens,
+                                                const void *entry);
+KVT_NODISCARD kvt_status calibrate_tables_code(calibrate_tables *tables, uint32_t tokens,
+                                               const void *entry);
 
 #endif

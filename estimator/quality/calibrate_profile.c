@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * calibrate_profile.c - see calibrate_profile.h. Thread rule: callbacks come from measuring
- * threads, one at a time.
+ * calibrate_profile.c - a calibration into a profile (calibrate.h). Thread rule: callbacks come
+ * from measuring threads, one at a time.
  */
-#include "estimator/quality/calibrate_profile.h"
 #include "base/clock.h"
 #include "codecs/kernels/checksum.h"
 #include "estimator/profile/profile_internal.h"
-#include "estimator/quality/calibrate_tables.h"
-#include "estimator/quality/quality_dump.h"
-#include "estimator/quality/quality_dumps.h"
+#include "estimator/quality/calibrate.h"
+#include "estimator/quality/quality.h"
+#include "estimator/quality/quality_round_trip.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -5,7 +5,7 @@
  */
 #include "estimator/quality/evaluate.h"
 #include "base/half.h"
-#include "estimator/model/model_score.h"
+#include "estimator/model/model.h"
 
 #include <assert.h>
 #include <math.h>

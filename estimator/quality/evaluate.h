@@ -11,7 +11,6 @@
 #define ESTIMATOR_EVALUATE_H
 
 #include "estimator/model/model.h"
-#include "estimator/model/tokenizer.h"
 
 /* What is bad in few heads counts: a high quantile beside the mean. */
 #define EVALUATE_HIGH 0.9
@@ -108,7 +107,7 @@ typedef struct evaluate_result {
     double kl;                   /* mean KL(exact || variant), nats */
     double top1;                 /* share of tokens with the same most probable next token */
     double nll_delta;            /* variant minus exact, nats per token */
-    double attention_error;      /* of the exact run's queries, own KV exact; see model_score.h */
+    double attention_error;      /* of the exact run's queries, own KV exact; see model.h */
     double attention_error_high; /* its JUDGE_HIGH quantile over layers and heads */
     double retained_mass;
 } evaluate_result;

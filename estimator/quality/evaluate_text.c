@@ -3,7 +3,7 @@
  * evaluate_text.c - texts from JSONL, and evaluation entries cut from them. Thread rule: see
  * evaluate.h.
  */
-#include "estimator/profile/csv_input.h"
+#include "estimator/profile/csv.h"
 #include "estimator/quality/evaluate.h"
 
 #include <jansson.h>

@@ -17,10 +17,10 @@
 #ifndef ESTIMATOR_QUALITY_H
 #define ESTIMATOR_QUALITY_H
 
-#include "estimator/profile/quality_row.h"
-#include "estimator/quality/evaluate.h"
-
 #include "estimator/profile/profile.h"
+#include "estimator/profile/profile_quality.h"
+#include "estimator/quality/evaluate.h"
+#include "estimator/quality/quality_round_trip.h"
 
 enum { QUALITY_THREADS_MAX = 16, QUALITY_PROMPTS_MAX = 4 };
 
@@ -145,5 +145,354 @@ double quality_correlation(const double *x, const double *y, uint32_t count);
 
 /* The share-quantile of values, linear between them; sorts in place. count > 0. */
 double quality_quantile(double *values, uint32_t count, double share);
+
+/* ---- greedy answers of a model on top of a context's KV ---- */
+
+/*
+ * One thread per quality_answers.
+ */
+
+/* What the model is asked: tokens of the entry after its context, and how many it may answer. */
+typedef struct quality_prompt {
+    uint32_t first, count, answer_tokens;
+} quality_prompt;
+
+/* The prompts of one entry and the answers from exact KV. */
+typedef struct quality_answers {
+    model_session *session;
+    const evaluate_entry *entry;
+    const tokenizer *tokenizer;
+    uint32_t prompt_count, answer_tokens_max;
+    quality_prompt prompts[QUALITY_PROMPTS_MAX];
+    uint32_t *exact;  /* [QUALITY_PROMPTS_MAX][answer_tokens_max] */
+    uint32_t *answer; /* [answer_tokens_max] */
+    uint64_t *words;  /* [2][answer_tokens_max * TOKENIZER_PIECE_BYTES_MAX], of two answers */
+    float **k, **v;   /* [layers], fp32 [context + prompt + answer][kv_heads][head_dim] */
+    float **k_next, **v_next;
+    uint8_t **kept; /* [layers], [kv_heads][context + ...] */
+    float *logits;  /* [answer_tokens_max][vocab] */
+    void *memory;
+} quality_answers;
+
+/* Generates the exact answers. An entry with questions is asked up to QUALITY_PROMPTS_MAX of them,
+ * each answer as long as the reference; another one goes on from its first token for
+ * answer_tokens. 0 answer tokens: there are no prompts. KVT_OK or KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status quality_answers_open(model_session *session, const evaluate_entry *judged,
+                                              const quality_entry *entry, const tokenizer *words,
+                                              uint32_t answer_tokens, quality_answers *answers_out);
+void quality_answers_close(quality_answers *answers); /* also after opening failed */
+
+/* Answers from other KV: means over the prompts; NAN without prompts. KVT_OK or KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status quality_answers_compare(quality_answers *answers,
+                                                 const evaluate_variant *variant,
+                                                 double *rouge_l_out, double *f1_out);
+
+/* ---- the model that quality is measured on, and what a loss is made of ---- */
+
+/*
+ * One thread opens and closes; what is open is read-only.
+ */
+
+/* What a loss is made of; each is in [0, 1]. */
+typedef enum quality_metric {
+    QUALITY_TOP1,    /* 1 - share of tokens with the same most probable next token */
+    QUALITY_ROUGE_L, /* 1 - ROUGE-L of greedy answers */
+    QUALITY_F1,      /* 1 - F1 of greedy answers */
+    QUALITY_KL,      /* 1 - exp(-KL per token) */
+    QUALITY_ANSWERS, /* of the questions that exact KV answers rightly, the share lost on balance */
+    QUALITY_METRICS
+} quality_metric;
+
+/* "top1", ...; NULL past the last. */
+const char *quality_metric_name(unsigned metric);
+
+/* The loss of a row by the metric; exact_answers: share of questions that exact KV answers rightly.
+ * NAN where the row does not have what the metric needs. */
+double quality_row_loss(quality_metric metric, const quality_row *row, double exact_answers);
+
+typedef struct quality_model {
+    model *weights;
+    tokenizer *tokens;
+    profile_model facts;
+} quality_model;
+
+/* name NULL: from the model's path; tokenizer NULL: tokenizer.bin in the model's folder. What
+ * model_open and tokenizer_open give; KVT_E_ARGUMENT (a path that is too long). */
+KVT_NODISCARD kvt_status quality_model_open(const char *path, const char *tokenizer_path,
+                                            const char *name, quality_model *measured_out,
+                                            char *message, size_t message_size);
+void quality_model_close(quality_model *measured); /* zeroed is allowed */
+
+/* ---- a measurement with a model, into a profile database and as a report ---- */
+
+/*
+ * Every entry x variant is stored as it is done; a run that was stopped is gone on with when
+ * model, texts, cuts and metric are the same. The profile belongs to the calling thread, and to
+ * one of the measuring threads at a time meanwhile.
+ */
+
+enum { QUALITY_CLASSES_MAX = 8, QUALITY_VARIANTS_MAX = 128 };
+
+typedef struct quality_class {
+    const char *name; /* 1 to 63 bytes */
+    const char *const *texts;
+    uint32_t text_count;
+} quality_class;
+
+typedef struct quality_profile_options {
+    const char *name;      /* of the model; NULL: from its path */
+    const char *model;     /* as model_open takes it */
+    const char *tokenizer; /* NULL: tokenizer.bin in the model's folder */
+    const quality_class *classes;
+    uint32_t class_count;
+    const quality_variant *variants;
+    uint32_t variant_count;
+    uint32_t contexts; /* entries of each class, at most */
+    uint32_t context_tokens, continuation_tokens;
+    uint32_t answer_tokens; /* 0: no answers are generated */
+    uint32_t threads;       /* 0: one per processor */
+    quality_metric metric;
+    const char *command_line;
+    kvt_profile_progress *progress; /* may be NULL; false stops (KVT_E_CANCELLED) */
+    void *progress_context;
+} quality_profile_options;
+
+typedef struct quality_set_report {
+    char class_name[64];
+    uint32_t entries;
+    uint32_t context_tokens, continuation_tokens; /* of the first entry */
+    quality_spread spread;
+    quality_curve *curves; /* [variant_count] */
+    double *sensitivity;   /* [entries], the entry effect */
+} quality_set_report;
+
+/* Classes in their order, then, of two and more, all entries together as class "pooled". */
+typedef struct quality_report {
+    profile_model model;
+    quality_metric metric;
+    quality_set_report sets[QUALITY_CLASSES_MAX + 1];
+    uint32_t set_count;
+    uint64_t resumed; /* rows that an earlier run had left */
+    double seconds;
+} quality_report;
+
+/* KVT_OK; KVT_E_ARGUMENT (message says what); KVT_E_CANCELLED; KVT_E_READ_ONLY; KVT_E_DATABASE;
+ * what model_open, tokenizer_open, quality_entries_read and quality_measure give. */
+KVT_NODISCARD kvt_status quality_profile_run(kvt_profile *profile,
+                                             const quality_profile_options *options,
+                                             quality_report *report_out, char *message,
+                                             size_t message_size);
+void quality_report_free(quality_report *report); /* zeroed is allowed */
+
+/* ---- fits that never fall ---- */
+
+/*
+ * Least squares under monotony (pool adjacent violators), and a map made of such a fit with an
+ * upper bound. Pure: no I/O, no allocation.
+ */
+
+/* One observation on the way in, one step of the map on the way out. */
+typedef struct isotonic_point {
+    double x;
+    double y;     /* in: measured; out: fitted */
+    double upper; /* in: upper end of y's interval, at least y; out: bound, at least the fit */
+    double weight;
+} isotonic_point;
+
+/* Replaces y, in order of the points as they stand, by its least-squares fit among sequences that
+ * do not fall. Weights are positive. */
+void isotonic_fit(isotonic_point *points, uint32_t count);
+
+/*
+ * Turns observations into a map, in place: sorted by x, y fitted, equal x merged. `upper` becomes
+ * the largest upper end so far. Returns the steps that are left.
+ */
+uint32_t isotonic_map_fit(isotonic_point *points, uint32_t count);
+
+/*
+ * What the map says at x >= 0: y between steps, from 0 at 0 to the first step; `upper` is that of
+ * the next step at or above x, which is a bound if the truth is monotone. False past the last step:
+ * nothing was seen there.
+ */
+bool isotonic_map_at(const isotonic_point *steps, uint32_t count, double x, double *y_out,
+                     double *upper_out);
+
+/* ---- from attention error to loss ---- */
+
+/*
+ * Monotone fits over variants, one per codec family and model. They are made where the losses of
+ * the same variants on the same model are known (measured by continuing, or imported); where
+ * nothing is known there is a bound.
+ */
+
+enum {
+    QUALITY_FAMILIES_MAX = 8,
+    QUALITY_MAP_STEPS_MAX = 64,
+    QUALITY_MAP_LEAST = 3 /* scored variants that a family's fit takes */
+};
+
+typedef struct quality_family {
+    char name[16];                               /* a codec's name, or "drop" */
+    isotonic_point steps[QUALITY_MAP_STEPS_MAX]; /* x: mean attention error, y: loss */
+    uint32_t count;
+} quality_family;
+
+typedef struct quality_map {
+    char metric[32]; /* of the losses; "" without a map */
+    quality_family families[QUALITY_FAMILIES_MAX];
+    uint32_t family_count;
+    bool stored; /* read from the profile: nothing could be fitted now */
+} quality_map;
+
+/*
+ * Fits the curves' attention errors to losses that the profile has for the same variants of this
+ * model: those of class_name where it has any, else of all classes; of several metrics the one
+ * with most variants. Without scores the newest fits of this model in the profile. KVT_OK, with or
+ * without a family; KVT_E_DATABASE; KVT_E_MEMORY.
+ */
+KVT_NODISCARD kvt_status quality_map_make(kvt_profile *profile, const char *name,
+                                          const char *class_name, const quality_variant *variants,
+                                          const quality_curve *curves, uint32_t count,
+                                          quality_map *map_out);
+
+/* Stores the fits as what `run` found. KVT_OK; KVT_E_READ_ONLY; KVT_E_DATABASE. */
+KVT_NODISCARD kvt_status quality_map_put(kvt_profile *profile, int64_t run, int64_t model_row,
+                                         const quality_map *map);
+
+/*
+ * The loss that an attention error stands for, and its upper bound. Exact forms: 0. Where the
+ * variant's family has a fit that reaches so far: the fit. Otherwise both are
+ * quality_loss_bound(high).
+ */
+void quality_map_loss(const quality_map *map, kvt_variant variant, double error, double high,
+                      double *loss_out, double *upper_out);
+
+/* An upper confidence loss without any scores: the error of the worst heads itself, at most 1. On
+ * the models that were looked at, top-1 loss stayed below it for every variant (docs/PROFILE.md).
+ */
+double quality_loss_bound(double attention_error_high);
+
+/* ---- a measurement from KV dumps with queries: what every variant does to attention ---- */
+
+/*
+ * Entries are committed one by one; a run that was stopped is gone on with when dumps and settings
+ * are the same. Threads as above.
+ */
+
+enum { QUALITY_DUMPS_QUERIES = 8 /* of a layer and head, where nobody says */ };
+
+typedef struct quality_dumps_options {
+    const char *const *paths;
+    uint32_t count;
+    const char *name;       /* of the model that the KV is of */
+    const char *class_name; /* of the texts */
+    const quality_variant *variants;
+    uint32_t variant_count;
+    uint32_t queries; /* of a layer and head; 0: QUALITY_DUMPS_QUERIES. No more than there are */
+    uint32_t threads; /* 0: one per processor */
+    const char *command_line;
+    kvt_profile_progress *progress; /* may be NULL; false stops (KVT_E_CANCELLED) */
+    void *progress_context;
+} quality_dumps_options;
+
+typedef struct quality_dumps_report {
+    profile_model model;
+    kvt_layout layout; /* of the first dump */
+    uint32_t query_heads, queries;
+    uint32_t entries;
+    quality_row *rows;     /* [entries][variant_count] */
+    quality_curve *curves; /* [variant_count] */
+    double *uppers;        /* [variant_count]: upper bound of the loss */
+    bool *mapped;          /* [variant_count]: by a fit, else the bound */
+    quality_map map;
+    quality_attention_cost cost; /* of all threads */
+    double square_gflops, shape_gflops;
+    uint64_t resumed; /* rows that an earlier run had left */
+    double seconds;
+} quality_dumps_report;
+
+/* KVT_OK; KVT_E_ARGUMENT (message says what: no dump, one without queries, of another shape than
+ * the first, or with values that are not finite); KVT_E_CANCELLED; KVT_E_READ_ONLY; KVT_E_DATABASE;
+ * what quality_dump_open gives. */
+KVT_NODISCARD kvt_status quality_dumps_run(kvt_profile *profile,
+                                           const quality_dumps_options *options,
+                                           quality_dumps_report *report_out, char *message,
+                                           size_t message_size);
+
+/* The same measurement without a database: rows[count * variant_count], losses by `map`. Rows that
+ * are present are kept as they are; the others are measured. */
+KVT_NODISCARD kvt_status quality_dumps_measure(const quality_dumps_options *options,
+                                               const quality_map *map, quality_row *rows,
+                                               char *message, size_t message_size);
+
+void quality_dumps_report_free(quality_dumps_report *report); /* zeroed is allowed */
+
+/* ---- dumps of a model ---- */
+
+typedef struct quality_dumps_make_options {
+    const char *model, *tokenizer;
+    const char *const *texts;
+    uint32_t text_count;
+    const char *folder; /* made when absent; files are 0000.safetensors and so on */
+    uint32_t contexts, context_tokens, continuation_tokens;
+    uint32_t queries; /* of each layer and head, spread over the continuation */
+    kvt_profile_progress *progress;
+    void *progress_context;
+} quality_dumps_make_options;
+
+/* Runs the model over contexts cut from the texts and writes one dump each: KV in fp16, queries of
+ * the tokens that follow. KVT_OK; KVT_E_CANCELLED; KVT_E_ARGUMENT; KVT_E_UNSUPPORTED (KV beyond
+ * fp16); what quality_model_open, quality_entries_read and quality_dump_write give. */
+KVT_NODISCARD kvt_status quality_dumps_make(const quality_dumps_make_options *options,
+                                            uint32_t *count_out, char *message,
+                                            size_t message_size);
+
+/* ---- contexts whose parts are stored in different variants ---- */
+
+/*
+ * A context is cut into equal blocks, each its own entry in a variant drawn for it. The loss that
+ * is predicted from the parts' own losses is compared with the one that is measured by going on
+ * from the whole. Predicted is the token-weighted mean of what those variants lose on whole
+ * contexts, taken from the other half of the contexts only.
+ */
+
+typedef struct quality_mixed_options {
+    const char *model, *tokenizer;
+    const char *const *texts;
+    uint32_t text_count;
+    const quality_variant *variants; /* two at least, none merged */
+    uint32_t variant_count;
+    uint32_t contexts, context_tokens, continuation_tokens;
+    uint32_t blocks; /* of a context, 1 to 64 */
+    uint32_t mixes;  /* draws for each context */
+    uint64_t seed;
+    uint32_t threads; /* of the whole contexts; 0: one per processor */
+    kvt_profile_progress *progress;
+    void *progress_context;
+} quality_mixed_options;
+
+/* Predicted against measured, over all mixes of all contexts. */
+typedef struct quality_mixed_fit {
+    double predicted, measured;  /* means */
+    double pearson, spearman;    /* over mixes of contexts */
+    double spearman_mixes;       /* over draws, each the mean of its contexts */
+    double error_p50, error_p90; /* of a draw's mean over its contexts: |p - m| / m */
+    double error_context_p50;    /* of one context: what one question shows */
+} quality_mixed_fit;
+
+typedef struct quality_mixed_report {
+    profile_model model;
+    uint32_t contexts, mixes;
+    quality_mixed_fit loss; /* top-1 */
+    quality_mixed_fit kl;
+    double seconds;
+} quality_mixed_report;
+
+/* KVT_OK; KVT_E_ARGUMENT (message says what); KVT_E_CANCELLED; KVT_E_UNSUPPORTED (a variant does
+ * not take the layout); what quality_model_open, quality_entries_read and quality_measure give.
+ */
+KVT_NODISCARD kvt_status quality_mixed_run(const quality_mixed_options *options,
+                                           quality_mixed_report *report_out, char *message,
+                                           size_t message_size);
 
 #endif

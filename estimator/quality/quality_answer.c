@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * quality_answer.c - see quality_answer.h. Greedy generation starts from a draft: one batch over
- * prompt and draft says where the model first departs from it, and only what follows is generated
- * token by token. The exact run's draft is the text, a variant's the exact answer, which most
- * variants keep to the end. Thread rule: one thread per quality_answers.
+ * quality_answer.c - answers of a model and how two of them compare. Greedy generation starts from
+ * a draft: one batch over prompt and draft says where the model first departs from it, and only
+ * what follows is generated token by token. The exact run's draft is the text, a variant's the
+ * exact answer, which most variants keep to the end. Thread rule: one thread per quality_answers.
  */
-#include "estimator/quality/quality_answer.h"
 #include "codecs/kernels/checksum.h"
+#include "estimator/model/model.h"
 #include "estimator/model/model_internal.h"
-#include "estimator/model/model_score.h"
+#include "estimator/quality/quality.h"
 
 #include <ctype.h>
 #include <math.h>

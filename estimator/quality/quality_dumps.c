@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * quality_dumps.c - see quality_dumps.h. Dumps are independent of each other, so threads take one
- * after the other. Thread rule: the threads here share what is read-only, the place of the next
- * dump, and the rest under a lock.
+ * quality_dumps.c - a measurement from dumps, into a profile. Dumps are independent of each other,
+ * so threads take one after the other. Thread rule: the threads here share what is read-only, the
+ * place of the next dump, and the rest under a lock.
  */
-#include "estimator/quality/quality_dumps.h"
 #include "base/clock.h"
 #include "codecs/kernels/checksum.h"
 #include "estimator/model/model.h"
 #include "estimator/profile/profile_internal.h"
-#include "estimator/quality/quality_dump.h"
+#include "estimator/quality/quality.h"
+#include "estimator/quality/quality_round_trip.h"
 
 #include <math.h>
 #include <pthread.h>

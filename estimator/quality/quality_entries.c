@@ -6,9 +6,13 @@
  * Thread rule: see quality.h.
  */
 #include "codecs/kernels/checksum.h"
+#include "estimator/model/model_internal.h"
 #include "estimator/quality/quality.h"
 
+#include <kvterrace/codec.h>
+
 #include <assert.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -251,4 +255,163 @@ kvt_status quality_entries_read(const char *const *paths, uint32_t path_count,
     entries_finish(&work, entries_out);
     if (status != KVT_OK) quality_entries_free(entries_out);
     return status;
+}
+
+/* ---- names of what is measured, and the usual list ---- */
+
+/* Ends the name of a variant that is shown the row as one head. */
+#define QUALITY_MERGED "@row"
+
+/* The quick list is what stands first. */
+static const char *const quality_usual[] = {
+    "planes:k8v8,g64",
+    "planes:k4v4,g64",
+    "planes:k2v2,g64",
+    "entropy:k0.25v0.5,vchan",
+    "drop:stream,50+entropy:k0.5v1,vchan",
+    "planes:k6v6,g64",
+    "planes:k6v4,g64",
+    "planes:k4v6,g64,vfirst",
+    "planes:k3v3,g64",
+    "entropy:k0.25v0.5",
+    "entropy:k0.5v0.5",
+    "entropy:k0.75v0.75",
+    "entropy:k0.5v1,vchan",
+    "rotate:b8",
+    "rotate:b4",
+    "rotate:b3",
+    "kivi:k8v8,g64",
+    "kivi:k4v4,g64",
+    "kivi:k4v4,g64@row",
+    "kivi:k2v2,g64",
+    "drop:stream,50",
+    "drop:knorm,50",
+    "drop:keydiff,50",
+    "drop:stream,25+entropy:k0.5v1,vchan",
+};
+
+enum {
+    QUALITY_USUAL_COUNT = sizeof quality_usual / sizeof quality_usual[0],
+    QUALITY_QUICK_COUNT = 5
+};
+
+const char *quality_variant_usual(uint32_t index, bool quick)
+{
+    uint32_t count = quick ? (uint32_t)QUALITY_QUICK_COUNT : (uint32_t)QUALITY_USUAL_COUNT;
+    return index < count ? quality_usual[index] : NULL;
+}
+
+kvt_status quality_variant_parse(const char *name, quality_variant *variant)
+{
+    const char *at = strchr(name, '@');
+    size_t length = at != NULL ? (size_t)(at - name) : strlen(name);
+    char plain[QUALITY_NAME_BYTES];
+    *variant = (quality_variant){.merged = at != NULL};
+    if (length >= sizeof plain - sizeof QUALITY_MERGED) return KVT_E_PARSE;
+    if (at != NULL && strcmp(at, QUALITY_MERGED) != 0) return KVT_E_PARSE;
+    memcpy(plain, name, length);
+    plain[length] = '\0';
+    if (kvt_variant_parse(plain, &variant->variant) != KVT_OK) return KVT_E_PARSE;
+    (void)kvt_variant_format(variant->variant, plain, sizeof plain);
+    (void)snprintf(variant->name, sizeof variant->name, "%.*s%s",
+                   (int)(sizeof plain - sizeof QUALITY_MERGED), plain,
+                   variant->merged ? QUALITY_MERGED : "");
+    return KVT_OK;
+}
+
+kvt_variant quality_variant_key(const quality_variant *variant)
+{
+    kvt_variant key = variant->variant;
+    if (variant->merged) key.mode |= QUALITY_MERGED_MODE;
+    return key;
+}
+
+/* ---- the model that is measured ---- */
+
+const char *quality_metric_name(unsigned metric)
+{
+    static const char *const names[] = {"top1", "rouge_l", "f1", "kl", "answers"};
+    return metric < QUALITY_METRICS ? names[metric] : NULL;
+}
+
+double quality_row_loss(quality_metric metric, const quality_row *row, double exact_answers)
+{
+    switch (metric) {
+    case QUALITY_TOP1: return 1.0 - row->top1;
+    case QUALITY_ROUGE_L: return 1.0 - row->rouge_l;
+    case QUALITY_F1: return 1.0 - row->f1;
+    case QUALITY_KL: return row->kl > 0.0 ? 1.0 - exp(-row->kl) : 0.0;
+    case QUALITY_ANSWERS:
+    case QUALITY_METRICS: break;
+    }
+    if (!(exact_answers > 0.0)) return (double)NAN;
+    return row->answers < exact_answers ? 1.0 - row->answers / exact_answers : 0.0;
+}
+
+/* The last part of a path that says something: without ".bin", and of ".../NAME/model" NAME. */
+static void measured_name(const char *path, char *name, size_t size)
+{
+    char copy[512];
+    (void)snprintf(copy, sizeof copy, "%s", path);
+    size_t length = strlen(copy);
+    while (length > 1 && copy[length - 1] == '/')
+        copy[--length] = '\0';
+    char *slash = strrchr(copy, '/');
+    if (slash != NULL && slash != copy && strcmp(slash, "/model") == 0) {
+        *slash = '\0';
+        slash = strrchr(copy, '/');
+    }
+    const char *last = slash != NULL ? slash + 1 : copy;
+    length = strlen(last);
+    if (length > 4 && strcmp(last + length - 4, ".bin") == 0) length -= 4;
+    if (length > size - 1) length = size - 1;
+    (void)snprintf(name, size, "%.*s", (int)length, last);
+}
+
+static void measured_describe(quality_model *measured, const char *path, const char *name)
+{
+    profile_model *facts = &measured->facts;
+    const model_config *c = model_config_of(measured->weights);
+    uint64_t weights = model_weight_count(c);
+    if (name != NULL) {
+        (void)snprintf(facts->name, sizeof facts->name, "%s", name);
+    } else {
+        measured_name(path, facts->name, sizeof facts->name);
+    }
+    (void)snprintf(
+        facts->digest, sizeof facts->digest, "%016llx",
+        (unsigned long long)checksum_of(measured->weights->weights, weights * sizeof(float)));
+    facts->parameters = weights;
+    facts->layers = c->layers;
+    facts->heads = c->heads;
+    facts->kv_heads = c->kv_heads;
+    facts->head_dim = c->head_dim;
+    facts->vocab = c->vocab;
+}
+
+kvt_status quality_model_open(const char *path, const char *tokenizer_path, const char *name,
+                              quality_model *measured, char *message, size_t message_size)
+{
+    char beside[1024];
+    *measured = (quality_model){.weights = NULL};
+    kvt_status status = model_open(path, &measured->weights, message, message_size);
+    if (status != KVT_OK) return status;
+    int length = snprintf(beside, sizeof beside, "%s/tokenizer.bin", path);
+    if (tokenizer_path == NULL && (length < 0 || (size_t)length >= sizeof beside)) {
+        status = KVT_E_ARGUMENT;
+    } else {
+        status = tokenizer_open(tokenizer_path != NULL ? tokenizer_path : beside,
+                                model_config_of(measured->weights)->vocab, &measured->tokens,
+                                message, message_size);
+    }
+    if (status == KVT_OK) measured_describe(measured, path, name);
+    if (status != KVT_OK) quality_model_close(measured);
+    return status;
+}
+
+void quality_model_close(quality_model *measured)
+{
+    tokenizer_close(measured->tokens);
+    model_close(measured->weights);
+    *measured = (quality_model){.weights = NULL};
 }

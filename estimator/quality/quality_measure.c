@@ -7,7 +7,6 @@
  * callbacks, which are called under a lock.
  */
 #include "estimator/quality/quality.h"
-#include "estimator/quality/quality_answer.h"
 #include "estimator/quality/quality_round_trip.h"
 
 #include <math.h>

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * quality_mixed.c - see quality_mixed.h. The draws are the same for every context, so that a draw
- * has a mean over contexts. Thread rule: as there.
+ * quality_mixed.c - mixed contexts, predicted and measured. The draws are the same for every
+ * context, so that a draw has a mean over contexts. Thread rule: quality.h.
  */
-#include "estimator/quality/quality_mixed.h"
 #include "base/clock.h"
 #include "estimator/profile/profile_internal.h"
+#include "estimator/quality/quality.h"
 #include "estimator/quality/quality_round_trip.h"
 
 #include <math.h>

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * quality_profile.c - see quality_profile.h. Rows of all classes lie behind each other, so that the
- * pooled set is the same rows once more.
- * Thread rule: callbacks come from measuring threads, one at a time.
+ * quality_profile.c - a measurement with a model, into a profile. Rows of all classes lie behind
+ * each other, so that the pooled set is the same rows once more. Thread rule: callbacks come from
+ * measuring threads, one at a time.
  */
-#include "estimator/quality/quality_profile.h"
 #include "base/clock.h"
 #include "codecs/kernels/checksum.h"
 #include "estimator/model/model_internal.h"
 #include "estimator/profile/profile_internal.h"
+#include "estimator/quality/quality.h"
 
 #include <jansson.h>
 #include <math.h>

@@ -10,7 +10,11 @@
 #define ESTIMATOR_QUALITY_ROUND_TRIP_H
 
 #include "codecs/record.h"
-#include "estimator/model/model_score.h"
+#include "estimator/model/model.h"
+#include "estimator/profile/profile_quality.h"
+
+#include <kvterrace/codec.h>
+#include <kvterrace/types.h>
 
 typedef struct quality_round_trip {
     kvt_layout layout; /* of the source */
@@ -65,5 +69,122 @@ KVT_NODISCARD kvt_status quality_round_trip_room(uint8_t **memory, uint64_t *cap
 /* The codec's name, or "drop" when the variant drops tokens first. */
 const char *quality_variant_codec(kvt_variant variant);
 bool quality_variant_drops(kvt_variant variant);
+
+/* ---- attention over one entry, exact and from every variant ---- */
+
+/*
+ * No model runs. The queries attend to one entry's K and V as they are (once per entry) and as
+ * every variant gives them back; outputs, the weight on dropped tokens and the strongest token of
+ * each query are compared. Codes are decoded one matrix at a time into the fp32 that the products
+ * take; nothing is allocated between variants once buffers have grown to the largest.
+ *
+ * One thread per quality_attention. Products are OpenBLAS's: one thread of it each
+ * (model_set_blas_threads).
+ */
+
+/* Where a high quantile over layers and heads is taken. */
+#define QUALITY_ATTENTION_HIGH 0.9
+
+typedef struct quality_attention quality_attention;
+
+/* What the variants of one quality_attention have taken, CPU time of the thread. */
+typedef struct quality_attention_cost {
+    uint64_t pairs;        /* entry x variant */
+    double encode_seconds; /* through kvt_record_encode */
+    double decode_seconds; /* through kvt_record_decode_matrix, checksums verified */
+    double probe_seconds;  /* the rest: conversion to fp32, products, softmax, comparing */
+    double probe_flops;    /* of the two products */
+} quality_attention_cost;
+
+/* Room for an entry of the layout and query_rows queries per head, query_heads a multiple of the
+ * layout's heads. KVT_OK; KVT_E_ARGUMENT; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status quality_attention_open(const kvt_layout *layout, uint32_t query_heads,
+                                                uint32_t query_rows, quality_attention **out);
+void quality_attention_close(quality_attention *attention); /* NULL is allowed */
+
+/* The caller's to fill: the entry, and queries as quality_dump_load_queries gives them. */
+void *quality_attention_source(quality_attention *attention);
+float *quality_attention_queries(quality_attention *attention);
+
+/* The exact side; before the first variant, and after source or queries have changed. */
+void quality_attention_exact(quality_attention *attention);
+
+/*
+ * One variant. Of row_out are set: present, bits_per_element, physical_bits_per_element,
+ * attention_error (relative, |o - o'| / |o| over the queries of a head; mean over layers and
+ * heads), attention_error_high (their QUALITY_ATTENTION_HIGH quantile), retained_mass (exact weight
+ * on tokens that were kept) and flip_rate (share of queries whose strongest token is another one);
+ * the rest is NAN. merged: the codec is shown the row as one head.
+ * KVT_OK, present false when the codec does not take the layout; KVT_E_CORRUPT (a record that does
+ * not decode); KVT_E_MEMORY.
+ */
+KVT_NODISCARD kvt_status quality_attention_run(quality_attention *attention, kvt_variant variant,
+                                               bool merged, quality_row *row_out);
+
+const quality_attention_cost *quality_attention_spent(const quality_attention *attention);
+
+/* Single-thread sgemm of this process' OpenBLAS, in GFLOP/s by CPU time, median of several: square
+ * ones of 512, and ones of the shapes of the probe (no softmax, no decoding). KVT_OK or
+ * KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status quality_attention_sgemm(const kvt_layout *layout, uint32_t query_heads,
+                                                 uint32_t query_rows, double *square_out,
+                                                 double *shape_out);
+
+/* A row with nothing measured. */
+quality_row quality_row_none(void);
+
+/* ---- KV dumps ---- */
+
+/*
+ * A dump is a safetensors file with one entry's K and V and, if there are any, queries that
+ * attended to it. Tensors are k.<layer> and v.<layer>, of shape [tokens, kv_heads, head_dim] in
+ * F16, BF16 or F32, layers from 0 without gaps, and q.<layer> of shape [rows, heads, head_dim].
+ * Keys and queries are post-RoPE. An open dump is read-only; any number of threads may load from
+ * it.
+ */
+
+typedef struct safetensors safetensors;
+
+typedef struct quality_dump {
+    safetensors *file;
+    kvt_layout layout;                /* layer by layer, K before V */
+    uint32_t query_heads, query_rows; /* 0: there are no queries */
+    uint32_t ignored;                 /* tensors of other names */
+} quality_dump;
+
+/* Opens `path` and checks that every tensor fits. KVT_OK; KVT_E_PARSE (the dump is not of this
+ * form; the message says what is missing or does not fit); KVT_E_CORRUPT (not a sound safetensors
+ * file); KVT_E_GONE; KVT_E_IO; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status quality_dump_open(const char *path, quality_dump *dump_out, char *message,
+                                           size_t message_size);
+void quality_dump_close(quality_dump *dump); /* zeroed is allowed */
+
+/* The entry as the layout says, kvt_layout_bytes of it. */
+void quality_dump_load(const quality_dump *dump, void *source);
+
+/* `rows` of the dump's query rows, evenly spread over them, in the order in which attention over
+ * one KV head takes them: [layers][kv_heads][group][rows][head_dim] with group = query_heads /
+ * kv_heads. rows is 1 .. query_rows. */
+void quality_dump_load_queries(const quality_dump *dump, uint32_t rows, float *queries);
+
+/* All of one layer's queries, [query_rows][query_heads][head_dim]. */
+void quality_dump_layer_queries(const quality_dump *dump, uint32_t layer, float *queries);
+
+/* Of all K, V and queries: equal dumps have equal ones. */
+uint64_t quality_dump_digest(const quality_dump *dump);
+
+/* What a dump is made of. Matrices are in layout.dtype. */
+typedef struct quality_dump_content {
+    kvt_layout layout;
+    const void *const *k; /* [layers], each [tokens][kv_heads][head_dim] */
+    const void *const *v;
+    const float *const *queries; /* [layers], each [query_rows][query_heads][head_dim] */
+    uint32_t query_heads, query_rows;
+} quality_dump_content;
+
+/* Writes a dump, queries in F32; the file appears under `path` when it is complete. KVT_OK;
+ * KVT_E_IO; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status quality_dump_write(const char *path, const quality_dump_content *content,
+                                            char *message, size_t message_size);
 
 #endif

@@ -138,7 +138,7 @@ const bench_codec_source *bench_codecs_shown(const bench_codec_results *results)
 /* ---- codecs on KV dumps in files; calls share nothing ---- */
 
 /*
- * A KV dump is a safetensors file (estimator/quality/quality_dump.h says of which form).
+ * A KV dump is a safetensors file (estimator/quality/quality_round_trip.h says of which form).
  */
 
 typedef struct bench_file_result {
@@ -174,9 +174,9 @@ KVT_NODISCARD kvt_status bench_file_decode(const char *path, const char *target,
 /* ---- KV dumps as memory, for measuring on one's own KV ---- */
 
 /*
- * Reads the K and V of a dump (estimator/quality/quality_dump.h says what it holds), of its first
- * tokens when it is larger than `most_bytes`. out->name is `path` itself, which the caller keeps.
- * Release with bench_kv_free. Statuses of quality_dump_open.
+ * Reads the K and V of a dump (estimator/quality/quality_round_trip.h says what it holds), of its
+ * first tokens when it is larger than `most_bytes`. out->name is `path` itself, which the caller
+ * keeps. Release with bench_kv_free. Statuses of quality_dump_open.
  */
 KVT_NODISCARD kvt_status bench_kv_read(const char *path, uint64_t most_bytes, kvt_profile_kv *out,
                                        char *message, size_t message_size);

@@ -8,7 +8,6 @@
 
 #include "estimator/model/safetensors.h"
 #include "estimator/model/whole_file.h"
-#include "estimator/quality/quality_dump.h"
 #include "estimator/quality/quality_round_trip.h"
 
 #include <errno.h>

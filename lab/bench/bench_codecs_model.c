@@ -9,7 +9,7 @@
 #include "base/half.h"
 #include "bench_codecs.h"
 #include "codecs/kv_sample.h"
-#include "estimator/model/model_score.h"
+#include "estimator/model/model.h"
 #include "estimator/quality/quality.h"
 #include "estimator/quality/quality_round_trip.h"
 

@@ -11,7 +11,7 @@
 #ifndef REPLAY_ADAPTCACHE_EXPERIMENT_H
 #define REPLAY_ADAPTCACHE_EXPERIMENT_H
 
-#include "estimator/predict/offer.h"
+#include "estimator/predict/predict.h"
 #include "estimator/profile/profile.h"
 #include <kvterrace/policy.h>
 

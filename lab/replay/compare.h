@@ -17,7 +17,7 @@
 #ifndef REPLAY_COMPARE_H
 #define REPLAY_COMPARE_H
 
-#include "estimator/predict/offer.h"
+#include "estimator/predict/predict.h"
 #include "replay.h"
 
 #define REPLAY_SPEEDS_MAX  8u

@@ -9,7 +9,7 @@
 #ifndef REPLAY_LIVE_H
 #define REPLAY_LIVE_H
 
-#include "estimator/predict/offer.h"
+#include "estimator/predict/predict.h"
 #include "replay.h"
 
 #include <kvterrace/kvterrace.h>

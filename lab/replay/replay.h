@@ -32,7 +32,7 @@
 #ifndef REPLAY_REPLAY_H
 #define REPLAY_REPLAY_H
 
-#include "estimator/predict/offer.h"
+#include "estimator/predict/predict.h"
 #include "workload.h"
 
 #include <kvterrace/kvterrace.h>

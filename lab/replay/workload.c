@@ -6,7 +6,7 @@
  */
 #include "workload.h"
 
-#include "estimator/predict/reuse.h"
+#include "estimator/predict/predict.h"
 #include "random.h"
 
 #include <assert.h>

@@ -12,7 +12,7 @@
 #ifndef REPLAY_WORKLOAD_H
 #define REPLAY_WORKLOAD_H
 
-#include "estimator/predict/reuse.h"
+#include "estimator/predict/predict.h"
 #include <kvterrace/config.h>
 
 #define REPLAY_TOKENS_MAX     (1u << 24) /* of one request */

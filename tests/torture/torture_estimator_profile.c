@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "estimator/predict/offer.h"
+#include "estimator/predict/predict.h"
 #include "failing_sqlite.h"
 #include "profile_scratch.h"
 

@@ -7,9 +7,9 @@
 #include "quality_scratch.h"
 
 #include "codecs/kv_sample.h"
-#include "estimator/profile/profile_rungs.h"
-#include "estimator/quality/calibrate_profile.h"
-#include "estimator/quality/quality_dumps.h"
+#include "estimator/profile/profile.h"
+#include "estimator/quality/calibrate.h"
+#include "estimator/quality/quality.h"
 
 #include <kvterrace/kvterrace.h>
 

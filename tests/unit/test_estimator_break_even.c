@@ -3,7 +3,7 @@
  * test_estimator_break_even.c - break-even points against cases worked out by hand, and against the
  * times that they compare: just below one choice is faster, just above the other.
  */
-#include "estimator/predict/break_even.h"
+#include "estimator/predict/predict.h"
 #include "estimator/profile/profile.h"
 
 #include <math.h>

@@ -3,7 +3,7 @@
  * test_estimator_isotonic.c - fits that never fall: known cases, the optimum against a search over
  * a grid, and the map's values, bounds and ends.
  */
-#include "estimator/quality/isotonic.h"
+#include "estimator/quality/quality.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -4,7 +4,7 @@
  * changes of K and V, dropped tokens, probes against sums in double, KL by hand, texts and sets.
  */
 #include "base/half.h"
-#include "estimator/model/model_score.h"
+#include "estimator/model/model.h"
 #include "estimator/quality/evaluate.h"
 #include "model_support.h"
 

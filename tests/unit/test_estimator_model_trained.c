@@ -5,7 +5,7 @@
  * the loss of 4-bit KV as the codec trial found it. Skipped without KVT_DATA_DIR.
  */
 #include "base/half.h"
-#include "estimator/model/model_score.h"
+#include "estimator/model/model.h"
 #include "estimator/quality/evaluate.h"
 
 #include <math.h>

@@ -4,7 +4,7 @@
  * offers built from a cost model.
  */
 #include "codecs/record.h"
-#include "estimator/predict/offer.h"
+#include "estimator/predict/predict.h"
 
 #include "estimator/profile/profile.h"
 

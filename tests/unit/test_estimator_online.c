@@ -3,7 +3,7 @@
  * test_estimator_online.c - what is learned of devices while a store runs: simulated devices with
  * known seconds, seeded noise.
  */
-#include "estimator/predict/online.h"
+#include "estimator/predict/predict.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

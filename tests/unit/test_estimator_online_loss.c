@@ -3,7 +3,7 @@
  * test_estimator_online_loss.c - factors of entries and classes from single questions: simulated
  * with the spread and the reliability that were measured on trained models.
  */
-#include "estimator/predict/online_loss.h"
+#include "estimator/predict/predict.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
-#include "estimator/predict/offer.h"
-#include "estimator/profile/csv_table.h"
+#include "estimator/predict/predict.h"
+#include "estimator/profile/csv.h"
 #include "profile_scratch.h"
 
 #include <kvterrace/codec.h>

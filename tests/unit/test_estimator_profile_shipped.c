@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "estimator/predict/offer.h"
+#include "estimator/predict/predict.h"
 #include "estimator/profile/profile.h"
 
 #include <math.h>

@@ -5,9 +5,8 @@
  */
 #include "quality_scratch.h"
 
-#include "estimator/model/model_score.h"
+#include "estimator/model/model.h"
 #include "estimator/quality/quality.h"
-#include "estimator/quality/quality_answer.h"
 
 enum { CONTEXT = 96, CONTINUATION = 24, ANSWER = 9, ENTRIES = 4 };
 

@@ -7,8 +7,7 @@
 #include "codecs/record.h"
 #include "estimator/model/model.h"
 #include "estimator/model/safetensors.h"
-#include "estimator/quality/quality_attention.h"
-#include "estimator/quality/quality_dump.h"
+#include "estimator/quality/quality_round_trip.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -5,8 +5,8 @@
  */
 #include "base/half.h"
 #include "estimator/profile/profile_internal.h"
-#include "estimator/quality/quality_dump.h"
-#include "estimator/quality/quality_dumps.h"
+#include "estimator/quality/quality.h"
+#include "estimator/quality/quality_round_trip.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -5,7 +5,7 @@
  */
 #include "quality_scratch.h"
 
-#include "estimator/quality/quality_mixed.h"
+#include "estimator/quality/quality.h"
 
 enum { CONTEXT = 100, CONTINUATION = 16, CONTEXTS = 4 };
 

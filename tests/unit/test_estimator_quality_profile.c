@@ -5,7 +5,7 @@
  */
 #include "quality_scratch.h"
 
-#include "estimator/quality/quality_profile.h"
+#include "estimator/quality/quality.h"
 
 #include <sqlite3.h>
 

@@ -4,7 +4,7 @@
  * one of its training, it answers questions about 512 tokens, and it loses answers where KV is
  * dropped or coded too coarsely.
  */
-#include "estimator/model/model_score.h"
+#include "estimator/model/model.h"
 #include "estimator/quality/quality.h"
 
 #include <math.h>

@@ -2,7 +2,7 @@
 /*
  * test_estimator_reuse.c - half lives by maximum likelihood: processes that are known, seeded.
  */
-#include "estimator/predict/reuse.h"
+#include "estimator/predict/predict.h"
 #include "estimator/profile/profile.h"
 
 #include <setjmp.h>

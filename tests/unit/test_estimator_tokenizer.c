@@ -4,7 +4,7 @@
  * against a plain quadratic merge on random texts, round trips of any bytes, hostile files, and
  * known encodings of the trained models' vocabulary.
  */
-#include "estimator/model/tokenizer.h"
+#include "estimator/model/model.h"
 
 #include <math.h>
 #include <setjmp.h>

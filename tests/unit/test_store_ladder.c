@@ -5,7 +5,7 @@
  * the loss limit, and rows of forms that the limit no longer allows.
  */
 #include "codecs/record.h"
-#include "estimator/profile/profile_rungs.h"
+#include "estimator/profile/profile.h"
 #include "store_support.h"
 
 #include <sqlite3.h>

@@ -5,7 +5,7 @@
  */
 #include "store_support.h"
 
-#include "estimator/predict/offer.h"
+#include "estimator/predict/predict.h"
 #include "store/store.h"
 
 #define MANY 24u
