@@ -12,7 +12,7 @@
 #ifndef STORE_WATCHING_H
 #define STORE_WATCHING_H
 
-#include "estimator/predict/offer.h"
+#include "estimator/predict/predict.h"
 #include "store/entry.h"
 
 #include <kvterrace/watch.h>
