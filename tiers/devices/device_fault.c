@@ -9,24 +9,27 @@
  *            |-> landed at once, when the rule keeps it from the inner device
  *            \-> hanging until the rules are cleared -> inner device
  *
+ * A layer without rules adds a copy of each operation and nothing else, so a test can wrap every
+ * device and order faults when it wants them. The device is never used outside tests.
+ *
  * Thread rule: as device_fault.h; `lock` guards the rules and counts, never an I/O.
  */
 #include "device_fault.h"
 #include "base/clock.h"
 #include "device_internal.h"
+#include "device_layer.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 typedef struct fault_rule {
     tiers_fault_rule rule;
     uint64_t seen; /* matching operations so far */
 } fault_rule;
 
+/* The place of an operation, as in the picture above. */
 typedef enum fault_state {
     FAULT_FREE = 0,
     FAULT_INSIDE = 1,
@@ -36,6 +39,9 @@ typedef enum fault_state {
 
 enum { FAULT_HANG_NAP_NS = 1000000 };
 
+/* An operation of the caller (outer), the one inside that stands for it, and the rule that was
+ * decided for it. A slot is the submitting thread's alone; only `clears` compares it with what
+ * another thread does. */
 typedef struct fault_slot {
     kvt_io inner;
     kvt_io *outer;
@@ -46,8 +52,7 @@ typedef struct fault_slot {
 } fault_slot;
 
 typedef struct fault_device {
-    kvt_device base;
-    kvt_device *inner;
+    tiers_layer layer;
     pthread_mutex_t lock;
     fault_rule rules[TIERS_FAULT_RULES_MAX];
     uint32_t rule_count;
@@ -60,13 +65,6 @@ typedef struct fault_device {
 
 static const kvt_device_ops fault_ops;
 
-/* Names the engine after the inner one, which may change at attach and with its buffers. */
-static void fault_name_engine(fault_device *fault)
-{
-    snprintf(fault->base.facts.engine, sizeof fault->base.facts.engine, "%.25s+fault",
-             fault->inner->facts.engine);
-}
-
 kvt_status tiers_fault_open(kvt_device *inner, kvt_device **device_out)
 {
     uint32_t depth = inner->facts.depth_max;
@@ -76,21 +74,17 @@ kvt_status tiers_fault_open(kvt_device *inner, kvt_device **device_out)
         free(fault);
         return KVT_E_MEMORY;
     }
-    fault->base.ops = &fault_ops;
-    fault->base.facts = inner->facts;
-    fault->base.facts.depth_achieved = 0;
-    memcpy(fault->base.name, inner->name, sizeof fault->base.name);
-    fault->inner = inner;
-    fault_name_engine(fault);
+    tiers_layer_init(&fault->layer, &fault_ops, inner);
     fault->slot_count = depth;
-    *device_out = &fault->base;
+    *device_out = &fault->layer.base;
     return KVT_OK;
 }
 
+/* Operations that hang must have been let go, or the wrapper asserts. */
 static void fault_close(kvt_device *device)
 {
     fault_device *fault = (fault_device *)device;
-    kvt_device_close(fault->inner);
+    kvt_device_close(fault->layer.inner);
     pthread_mutex_destroy(&fault->lock);
     free(fault);
 }
@@ -102,6 +96,7 @@ static fault_device *fault_from(kvt_device *device)
     return (fault_device *)device;
 }
 
+/* The asserts refuse combinations that would never fire, which are mistakes of a test. */
 kvt_status tiers_fault_add(kvt_device *device, const tiers_fault_rule *rule)
 {
     fault_device *fault = fault_from(device);
@@ -120,6 +115,8 @@ kvt_status tiers_fault_add(kvt_device *device, const tiers_fault_rule *rule)
     return status;
 }
 
+/* The count of clears is what hanging operations watch; rules that are added later do not hold them
+ * again. */
 void tiers_fault_clear(kvt_device *device)
 {
     fault_device *fault = fault_from(device);
@@ -145,7 +142,8 @@ void tiers_fault_counts_get(kvt_device *device, tiers_fault_counts *out)
     pthread_mutex_unlock(&fault->lock);
 }
 
-/* Whether the device was set gone. Takes the lock. */
+/* Whether the device was set gone. Takes the lock. Every step of an operation asks, so a device
+ * that goes in the middle of one takes effect at once. */
 static bool fault_is_gone(fault_device *fault)
 {
     pthread_mutex_lock(&fault->lock);
@@ -154,7 +152,8 @@ static bool fault_is_gone(fault_device *fault)
     return gone;
 }
 
-/* Whether a rule is for this kind of operation and its range; bytes 0 means everywhere. */
+/* Whether a rule is for this kind of operation and its range; bytes 0 means everywhere. A sync (io
+ * is NULL) matches by its kind alone. */
 static bool fault_rule_matches(const tiers_fault_rule *rule, uint32_t kind, const kvt_io *io)
 {
     if ((rule->kinds & kind) == 0) return false;
@@ -163,7 +162,8 @@ static bool fault_rule_matches(const tiers_fault_rule *rule, uint32_t kind, cons
 }
 
 /* The rule that fires for an operation (io is NULL for a sync), action 0 when none does. The lock
- * is held. */
+ * is held. Counting stops at the first rule that fires, so the rules behind it see fewer
+ * operations. */
 static tiers_fault_rule fault_decide(fault_device *fault, uint32_t kind, const kvt_io *io)
 {
     const tiers_fault_rule none = {0};
@@ -203,7 +203,8 @@ static tiers_fault_rule fault_decide_operation(fault_device *fault, const kvt_io
     return rule;
 }
 
-/* Lets an operation hang until the rules are cleared the next time. */
+/* Lets an operation hang until the rules are cleared the next time. The slot keeps the number of
+ * clears, so that one clear frees it and an earlier one does not. */
 static void fault_hang(fault_device *fault, fault_slot *slot)
 {
     assert(slot->state == FAULT_FREE);
@@ -214,7 +215,8 @@ static void fault_hang(fault_device *fault, fault_slot *slot)
     pthread_mutex_unlock(&fault->lock);
 }
 
-/* True once the rules were cleared, or the device is gone. */
+/* True once the rules were cleared, or the device is gone. The count of hung operations falls
+ * exactly once for each that hung. */
 static bool fault_hang_over(fault_device *fault, uint64_t clears)
 {
     pthread_mutex_lock(&fault->lock);
@@ -225,7 +227,7 @@ static bool fault_hang_over(fault_device *fault, uint64_t clears)
     return over;
 }
 
-/* A free slot, or NULL. */
+/* A free slot, or NULL. NULL means that the depth is reached. */
 static fault_slot *fault_slot_acquire(fault_device *fault)
 {
     for (uint32_t i = 0; i < fault->slot_count; i++) {
@@ -234,7 +236,8 @@ static fault_slot *fault_slot_acquire(fault_device *fault)
     return NULL;
 }
 
-/* Notes that the inner operation has ended, and when its delay is over. */
+/* Notes that the inner operation has ended, and when its delay is over. A delay counts from the
+ * inner finish. */
 static void fault_slot_land(fault_slot *slot)
 {
     assert(slot->state == FAULT_INSIDE);
@@ -243,7 +246,7 @@ static void fault_slot_land(fault_slot *slot)
     if (slot->rule.action == TIERS_FAULT_DELAY) slot->due_ns += slot->rule.delay_ns;
 }
 
-/* Inverts one bit of the bytes that were read. */
+/* Inverts one bit of the bytes that were read. The checksum of the record has to notice it. */
 static void fault_flip(const kvt_io *io, uint64_t bit)
 {
     bit %= (uint64_t)io->bytes * 8;
@@ -251,7 +254,8 @@ static void fault_flip(const kvt_io *io, uint64_t bit)
     *byte = (unsigned char)(*byte ^ (1u << (bit % 8)));
 }
 
-/* Ends the caller's operation as the inner device and the rule say. */
+/* Ends the caller's operation as the inner device and the rule say. A device that is gone by now
+ * overrules the rule. */
 static void fault_finish(fault_device *fault, fault_slot *slot)
 {
     assert(slot->state == FAULT_LANDED);
@@ -273,22 +277,24 @@ static void fault_finish(fault_device *fault, fault_slot *slot)
 }
 
 /* Submits to the inner device the bytes that the rule leaves of the operation: none of a failed
- * one, the head of a torn one. Without bytes the operation ends at once. */
+ * one, the head of a torn one. Without bytes the operation ends at once. The torn head is rounded
+ * down to the alignment, as a drive writes whole sectors. */
 static kvt_status fault_pass(fault_device *fault, fault_slot *slot, const kvt_io *io)
 {
     uint32_t bytes = io->bytes;
     if (slot->rule.action == TIERS_FAULT_FAIL) bytes = 0;
     if (slot->rule.action == TIERS_FAULT_TEAR) {
-        uint32_t torn = slot->rule.torn_bytes & ~(fault->base.facts.align_bytes - 1u);
+        uint32_t torn = slot->rule.torn_bytes & ~(fault->layer.base.facts.align_bytes - 1u);
         if (torn < bytes) bytes = torn;
     }
     slot->inner = (kvt_io){
         .kind = io->kind, .bytes = bytes, .offset = io->offset, .buffer = io->buffer, .user = slot};
-    if (bytes != 0) return kvt_device_submit(fault->inner, &slot->inner);
+    if (bytes != 0) return kvt_device_submit(fault->layer.inner, &slot->inner);
     slot->inner.submitted_ns = slot->inner.finished_ns = base_clock_ns();
     return KVT_OK;
 }
 
+/* The rule is decided before anything else happens, so that a refusal as busy leaves no trace. */
 static kvt_status fault_submit(kvt_device *device, kvt_io *io)
 {
     fault_device *fault = (fault_device *)device;
@@ -315,12 +321,8 @@ static kvt_status fault_submit(kvt_device *device, kvt_io *io)
     return KVT_OK;
 }
 
-static void fault_flush(kvt_device *device)
-{
-    kvt_device_flush(((fault_device *)device)->inner);
-}
-
-/* Passes on the operations whose hang is over. */
+/* Passes on the operations whose hang is over. A resumed operation has no rule any more: it is done
+ * as if it had just come. */
 static void fault_resume(fault_device *fault)
 {
     for (uint32_t i = 0; i < fault->slot_count; i++) {
@@ -333,17 +335,19 @@ static void fault_resume(fault_device *fault)
     }
 }
 
-/* Takes completions from the inner device, waiting for the first up to timeout_ns. */
+/* Takes completions from the inner device, waiting for the first up to timeout_ns. At most 32 a
+ * call; the loop of fault_reap comes back for the rest. */
 static void fault_land(fault_device *fault, uint64_t timeout_ns)
 {
     kvt_io *done[32];
     size_t min = timeout_ns != 0 ? 1 : 0;
-    size_t count = kvt_device_reap(fault->inner, done, min, 32, timeout_ns);
+    size_t count = kvt_device_reap(fault->layer.inner, done, min, 32, timeout_ns);
     for (size_t i = 0; i < count; i++)
         fault_slot_land(done[i]->user);
 }
 
-/* Hands on the landed operations whose delay is over. */
+/* Hands on the landed operations whose delay is over. The order is that of the slots, not of the
+ * finishes: callers must not rely on either. */
 static size_t fault_release(fault_device *fault, kvt_io **done, size_t max, uint64_t now)
 {
     size_t count = 0;
@@ -357,7 +361,8 @@ static size_t fault_release(fault_device *fault, kvt_io **done, size_t max, uint
     return count;
 }
 
-/* Waits for an inner completion or the end of a delay, whichever comes first. */
+/* Waits for an inner completion or the end of a delay, whichever comes first. Hanging operations
+ * are looked after once a nap, because a clear comes from another thread without a signal. */
 static void fault_wait(fault_device *fault, uint64_t now, uint64_t deadline)
 {
     uint64_t wake = deadline;
@@ -368,7 +373,7 @@ static void fault_wait(fault_device *fault, uint64_t now, uint64_t deadline)
             wake = now + FAULT_HANG_NAP_NS;
     }
     if (wake <= now) return;
-    if (fault->inner->in_flight != 0) {
+    if (fault->layer.inner->in_flight != 0) {
         fault_land(fault, wake - now);
     } else {
         base_sleep_until(wake);
@@ -392,7 +397,7 @@ static size_t fault_reap(kvt_device *device, kvt_io **done, size_t min, size_t m
     }
 }
 
-/* A sync that hangs blocks its caller, as a real one would. */
+/* A sync that hangs blocks its caller, as a real one would. The lock is not held while it hangs. */
 static kvt_status fault_sync(kvt_device *device)
 {
     fault_device *fault = (fault_device *)device;
@@ -406,35 +411,14 @@ static kvt_status fault_sync(kvt_device *device)
     while (hangs && !fault_hang_over(fault, clears))
         base_sleep_until(base_clock_ns() + FAULT_HANG_NAP_NS);
     if (rule.action == TIERS_FAULT_FAIL) return rule.status;
-    return kvt_device_sync(fault->inner);
+    return kvt_device_sync(fault->layer.inner);
 }
 
-static void fault_attach(kvt_device *device)
-{
-    fault_device *fault = (fault_device *)device;
-    kvt_device_attach(fault->inner);
-    fault_name_engine(fault);
-}
-
-static void fault_detach(kvt_device *device)
-{
-    kvt_device_detach(((fault_device *)device)->inner);
-}
-
-static kvt_status fault_register_buffers(kvt_device *device, const kvt_device_region *regions,
-                                         uint32_t count)
-{
-    fault_device *fault = (fault_device *)device;
-    kvt_status status = kvt_device_register_buffers(fault->inner, regions, count);
-    fault_name_engine(fault);
-    return status;
-}
-
+/* Rules do not concern trims: they are advice, and may fail by themselves. */
 static kvt_status fault_trim(kvt_device *device, uint64_t offset, uint64_t bytes)
 {
-    fault_device *fault = (fault_device *)device;
-    if (fault_is_gone(fault)) return KVT_E_GONE;
-    return kvt_device_trim(fault->inner, offset, bytes);
+    if (fault_is_gone((fault_device *)device)) return KVT_E_GONE;
+    return tiers_layer_trim(device, offset, bytes);
 }
 
 static const kvt_device_ops fault_ops = {
@@ -443,11 +427,11 @@ static const kvt_device_ops fault_ops = {
     .name = "fault",
     .close = fault_close,
     .submit = fault_submit,
-    .flush = fault_flush,
+    .flush = tiers_layer_flush,
     .reap = fault_reap,
     .sync = fault_sync,
-    .attach = fault_attach,
-    .detach = fault_detach,
-    .register_buffers = fault_register_buffers,
+    .attach = tiers_layer_attach,
+    .detach = tiers_layer_detach,
+    .register_buffers = tiers_layer_register_buffers,
     .trim = fault_trim,
 };

@@ -15,11 +15,10 @@
  */
 #include "base/clock.h"
 #include "device_internal.h"
+#include "device_layer.h"
 
 #include <assert.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { THROTTLE_DEPTH_DEFAULT = 32 };
 
@@ -29,6 +28,8 @@ typedef enum throttle_state {
     THROTTLE_LANDED = 2  /* finished inside; waits for its due time */
 } throttle_state;
 
+/* The caller's operation and the one that stands for it inside. due_ns is set at submit and never
+ * changes. */
 typedef struct throttle_slot {
     kvt_io inner; /* our own operation, so that the caller's stays ours alone */
     kvt_io *outer;
@@ -36,6 +37,7 @@ typedef struct throttle_slot {
     throttle_state state;
 } throttle_slot;
 
+/* One direction of the cap. free_at_ns never falls, and carry is below bytes_per_s. */
 typedef struct throttle_pipe {
     uint64_t bytes_per_s; /* 0 = no cap */
     uint64_t free_at_ns;
@@ -43,8 +45,7 @@ typedef struct throttle_pipe {
 } throttle_pipe;
 
 typedef struct throttle_device {
-    kvt_device base;
-    kvt_device *inner;
+    tiers_layer layer;
     throttle_pipe pipes[2]; /* by kvt_io_kind */
     uint64_t latency_ns;
     uint32_t slot_count;
@@ -53,13 +54,7 @@ typedef struct throttle_device {
 
 static const kvt_device_ops throttle_ops;
 
-/* Names the engine after the inner one, which may change at attach. */
-static void throttle_name_engine(throttle_device *throttle)
-{
-    snprintf(throttle->base.facts.engine, sizeof throttle->base.facts.engine, "%.22s+throttle",
-             throttle->inner->facts.engine);
-}
-
+/* The layer has the configuration's depth, or at least the default one. */
 kvt_status tiers_throttle_wrap(kvt_device *inner, const kvt_device_config *config,
                                kvt_device **device_out)
 {
@@ -68,29 +63,28 @@ kvt_status tiers_throttle_wrap(kvt_device *inner, const kvt_device_config *confi
     if (config->depth == 0 && depth < THROTTLE_DEPTH_DEFAULT) depth = THROTTLE_DEPTH_DEFAULT;
     throttle_device *throttle = calloc(1, sizeof *throttle + depth * sizeof throttle->slots[0]);
     if (throttle == NULL) return KVT_E_MEMORY;
-    throttle->base.facts = inner->facts;
-    tiers_device_init(&throttle->base, &throttle_ops, config);
-    throttle->base.facts.depth_max = depth;
-    throttle->base.facts.depth_achieved = 0;
-    throttle->inner = inner;
-    throttle_name_engine(throttle);
+    tiers_layer_init(&throttle->layer, &throttle_ops, inner);
+    tiers_device_init(&throttle->layer.base, &throttle_ops, config); /* its name, and emulated */
+    throttle->layer.base.facts.depth_max = depth;
     throttle->pipes[KVT_IO_READ].bytes_per_s = config->read_bytes_per_s;
     throttle->pipes[KVT_IO_WRITE].bytes_per_s = config->write_bytes_per_s;
     throttle->latency_ns = config->latency_ns;
     throttle->slot_count = depth;
     assert(depth > 0);
-    *device_out = &throttle->base;
+    *device_out = &throttle->layer.base;
     return KVT_OK;
 }
 
+/* Nothing is in flight, so no slot is in use. */
 static void throttle_close(kvt_device *device)
 {
     throttle_device *throttle = (throttle_device *)device;
-    kvt_device_close(throttle->inner);
+    kvt_device_close(throttle->layer.inner);
     free(throttle);
 }
 
-/* A slot without an operation; NULL when as many are under way as the depth allows. */
+/* A slot without an operation; NULL when as many are under way as the depth allows. The depth is
+ * small, so a look through all slots costs less than a list. */
 static throttle_slot *throttle_slot_acquire(throttle_device *throttle)
 {
     for (uint32_t i = 0; i < throttle->slot_count; i++) {
@@ -100,7 +94,8 @@ static throttle_slot *throttle_slot_acquire(throttle_device *throttle)
 }
 
 /* The time at which an operation is due: its bytes go through the pipe of their direction one after
- * the other, and the latency is added behind it. Charged in the order of submission. */
+ * the other, and the latency is added behind it. Charged in the order of submission. A pipe that is
+ * behind stays behind: its backlog is paid by the operations that follow. */
 static uint64_t throttle_charge(throttle_device *throttle, const kvt_io *io, uint64_t now)
 {
     throttle_pipe *pipe = &throttle->pipes[io->kind];
@@ -127,7 +122,7 @@ static kvt_status throttle_submit(kvt_device *device, kvt_io *io)
                            .buffer = io->buffer,
                            .user = slot};
     uint64_t now = base_clock_ns(); /* before the inner device, which may take its time */
-    kvt_status status = kvt_device_submit(throttle->inner, &slot->inner);
+    kvt_status status = kvt_device_submit(throttle->layer.inner, &slot->inner);
     if (status == KVT_BUSY) return KVT_BUSY;
     tiers_io_begin(io, now);
     slot->outer = io;
@@ -136,19 +131,15 @@ static kvt_status throttle_submit(kvt_device *device, kvt_io *io)
     return KVT_QUEUED;
 }
 
-static void throttle_flush(kvt_device *device)
-{
-    kvt_device_flush(((throttle_device *)device)->inner);
-}
-
-/* Takes completions from the inner device, waiting up to timeout_ns for one. */
+/* Takes completions from the inner device, waiting up to timeout_ns for one. Batches of 32 are
+ * taken until one is not full, so nothing that is there stays behind. */
 static void throttle_land(throttle_device *throttle, uint64_t timeout_ns)
 {
     kvt_io *done[32];
     size_t min = timeout_ns != 0 ? 1 : 0;
     size_t count;
     do {
-        count = kvt_device_reap(throttle->inner, done, min, 32, timeout_ns);
+        count = kvt_device_reap(throttle->layer.inner, done, min, 32, timeout_ns);
         for (size_t i = 0; i < count; i++) {
             throttle_slot *slot = done[i]->user;
             assert(slot->state == THROTTLE_INSIDE && "the inner device had it");
@@ -159,7 +150,8 @@ static void throttle_land(throttle_device *throttle, uint64_t timeout_ns)
     } while (count == 32);
 }
 
-/* The earliest due slot in the given state or, with THROTTLE_FREE, in any busy one. */
+/* The earliest due slot in the given state or, with THROTTLE_FREE, in any busy one. Of equals the
+ * first slot wins. */
 static throttle_slot *throttle_earliest(throttle_device *throttle, throttle_state state)
 {
     throttle_slot *best = NULL;
@@ -172,7 +164,9 @@ static throttle_slot *throttle_earliest(throttle_device *throttle, throttle_stat
     return best;
 }
 
-/* Hands on landed operations whose time has come, in the order of their due times. */
+/* Hands on landed operations whose time has come, in the order of their due times. The finish that
+ * the caller sees is the later of the due time and the inner finish, so measured speeds are the
+ * capped ones. */
 static size_t throttle_release(throttle_device *throttle, kvt_io **done, size_t max)
 {
     size_t count = 0;
@@ -189,7 +183,8 @@ static size_t throttle_release(throttle_device *throttle, kvt_io **done, size_t 
     return count;
 }
 
-/* Sleeps until something can change: the next due time, or a late inner completion. */
+/* Sleeps until something can change: the next due time, or a late inner completion. A late inner
+ * completion is waited for in the inner device, not in a sleep. */
 static void throttle_wait(throttle_device *throttle, uint64_t deadline_ns)
 {
     uint64_t now = base_clock_ns();
@@ -205,7 +200,8 @@ static void throttle_wait(throttle_device *throttle, uint64_t deadline_ns)
     if (wake > now) throttle_land(throttle, wake - now);
 }
 
-/* Hands on completions that are due, waiting for at least `min` of them until the deadline. */
+/* Hands on completions that are due, waiting for at least `min` of them until the deadline. The
+ * deadline is checked after each release, so a timeout of 0 collects what is due and returns. */
 static size_t throttle_reap(kvt_device *device, kvt_io **done, size_t min, size_t max,
                             uint64_t timeout_ns)
 {
@@ -220,48 +216,17 @@ static size_t throttle_reap(kvt_device *device, kvt_io **done, size_t min, size_
     }
 }
 
-static kvt_status throttle_sync(kvt_device *device)
-{
-    return kvt_device_sync(((throttle_device *)device)->inner);
-}
-
-static void throttle_attach(kvt_device *device)
-{
-    throttle_device *throttle = (throttle_device *)device;
-    kvt_device_attach(throttle->inner);
-    throttle_name_engine(throttle);
-}
-
-static void throttle_detach(kvt_device *device)
-{
-    kvt_device_detach(((throttle_device *)device)->inner);
-}
-
-static kvt_status throttle_register_buffers(kvt_device *device, const kvt_device_region *regions,
-                                            uint32_t count)
-{
-    throttle_device *throttle = (throttle_device *)device;
-    kvt_status status = kvt_device_register_buffers(throttle->inner, regions, count);
-    throttle_name_engine(throttle);
-    return status;
-}
-
-static kvt_status throttle_trim(kvt_device *device, uint64_t offset, uint64_t bytes)
-{
-    return kvt_device_trim(((throttle_device *)device)->inner, offset, bytes);
-}
-
 static const kvt_device_ops throttle_ops = {
     .struct_size = sizeof(kvt_device_ops),
     .abi_version = KVT_DEVICE_ABI,
     .name = "throttle",
     .close = throttle_close,
     .submit = throttle_submit,
-    .flush = throttle_flush,
+    .flush = tiers_layer_flush,
     .reap = throttle_reap,
-    .sync = throttle_sync,
-    .attach = throttle_attach,
-    .detach = throttle_detach,
-    .register_buffers = throttle_register_buffers,
-    .trim = throttle_trim,
+    .sync = tiers_layer_sync,
+    .attach = tiers_layer_attach,
+    .detach = tiers_layer_detach,
+    .register_buffers = tiers_layer_register_buffers,
+    .trim = tiers_layer_trim,
 };
