@@ -20,6 +20,8 @@
 #include <string.h>
 #include <time.h>
 
+/* The order is that of the public list, kvt_device_backend_at. `throttle` and `fault` are missing,
+ * because they wrap an open device and cannot be opened by name. */
 static const kvt_device_ops *const device_backends[] = {
     &tiers_memory_ops, &tiers_hbm_ops,  &tiers_file_ops,
     &tiers_nvme_ops,   &tiers_null_ops, &tiers_sim_ops,
@@ -39,6 +41,8 @@ uint64_t tiers_device_deadline(uint64_t now_ns, uint64_t timeout_ns)
     return timeout_ns > limit - now_ns ? limit : now_ns + timeout_ns;
 }
 
+/* One second has 10^9 nanoseconds, so the product is exact and only the division rounds; the
+ * remainder is carried on to the next call. */
 uint64_t tiers_device_duration(uint64_t bytes, uint64_t bytes_per_s, uint64_t *carry)
 {
     /* Fits: an operation is below 2^32 bytes, and 2^32 * 10^9 < 2^62. */
@@ -47,6 +51,7 @@ uint64_t tiers_device_duration(uint64_t bytes, uint64_t bytes_per_s, uint64_t *c
     return scaled / bytes_per_s;
 }
 
+/* The facts are zeroed by the caller; a back end fills the rest of them before its open returns. */
 void tiers_device_init(kvt_device *device, const kvt_device_ops *ops,
                        const kvt_device_config *config)
 {
@@ -55,6 +60,8 @@ void tiers_device_init(kvt_device *device, const kvt_device_ops *ops,
     if (config->emulated) device->facts.flags |= KVT_DEVICE_EMULATED;
 }
 
+/* The head names the device, so a line in a log says which of several drives refused. A message
+ * that is too long is cut off. */
 void tiers_device_message(char *message, size_t message_size, const kvt_device_config *config,
                           const char *format, ...)
 {
@@ -79,6 +86,8 @@ uint64_t tiers_device_capacity(const kvt_device_config *config, uint32_t align_b
     return capacity;
 }
 
+/* Any errno that no line names is KVT_E_IO: a device that fails in a new way is a failing
+ * device. */
 kvt_status tiers_status_of_errno(int os_error)
 {
     switch (os_error) {
@@ -107,19 +116,23 @@ kvt_status tiers_status_of_errno(int os_error)
     }
 }
 
+/* A transfer cannot be locked out or lack memory for good, so both count as a failed transfer,
+ * which the caller may try again. */
 kvt_status tiers_status_of_transfer(int os_error)
 {
     kvt_status status = tiers_status_of_errno(os_error);
     return status == KVT_E_LOCKED || status == KVT_E_MEMORY ? KVT_E_IO : status;
 }
 
-/* Whether a text of the configuration is there and not empty. */
+/* Whether a text of the configuration is there and not empty. NULL and "" mean the same in a
+ * configuration. */
 static bool device_text_set(const char *text)
 {
     return text != NULL && text[0] != '\0';
 }
 
-/* A setting without effect is an error: it means that the caller thinks of another device. */
+/* A setting without effect is an error: it means that the caller thinks of another device. A back
+ * end that the caller brings itself (config->ops) checks its own settings. */
 static kvt_status device_config_check(const kvt_device_config *config, const kvt_device_ops *ops,
                                       char *message, size_t message_size)
 {
@@ -158,7 +171,7 @@ static const kvt_device_ops *device_backend_find(const char *name)
 }
 
 /* Opens the back end of the configuration, and wraps it with the throttle when it is capped. A sim
- * device applies the caps itself, in virtual time. */
+ * device applies the caps itself, in virtual time. On failure nothing stays open. */
 static kvt_status device_open_checked(const kvt_device_config *config, kvt_device **device_out,
                                       char *message, size_t message_size)
 {
@@ -192,6 +205,8 @@ static kvt_status device_open_checked(const kvt_device_config *config, kvt_devic
     return KVT_OK;
 }
 
+/* The checks here concern the configuration's own form; device_open_checked finds the back end and
+ * opens it. */
 kvt_status kvt_device_open(const kvt_device_config *config, kvt_device **device_out, char *message,
                            size_t message_size)
 {
@@ -218,6 +233,8 @@ kvt_status kvt_device_open(const kvt_device_config *config, kvt_device **device_
     return device_open_checked(config, device_out, message, message_size);
 }
 
+/* A device in flight must not be closed: the kernel may still write into the buffers of its
+ * operations. */
 void kvt_device_close(kvt_device *device)
 {
     if (device == NULL) return;
@@ -254,6 +271,8 @@ static void device_note_depth(kvt_device *device, uint32_t depth)
     }
 }
 
+/* A write to a device that is read-only ends here, because back ends need not know the case. The
+ * state of an operation changes in this function and in kvt_device_reap alone. */
 kvt_status kvt_device_submit(kvt_device *device, kvt_io *io)
 {
     assert(device != NULL && io != NULL);
@@ -281,12 +300,14 @@ kvt_status kvt_device_submit(kvt_device *device, kvt_io *io)
     return status;
 }
 
+/* Without a flush or a reap, queued operations may stay queued for ever. */
 void kvt_device_flush(kvt_device *device)
 {
     assert(device != NULL);
     if (device->ops->flush != NULL) device->ops->flush(device);
 }
 
+/* `min` is cut to what is in flight, so a caller that asks for more does not wait for ever. */
 size_t kvt_device_reap(kvt_device *device, kvt_io **done, size_t min, size_t max,
                        uint64_t timeout_ns)
 {
@@ -304,6 +325,7 @@ size_t kvt_device_reap(kvt_device *device, kvt_io **done, size_t min, size_t max
     return count;
 }
 
+/* A back end without a sync has nothing to make durable, or writes through. */
 kvt_status kvt_device_sync(kvt_device *device)
 {
     assert(device != NULL);
@@ -316,6 +338,8 @@ void kvt_device_wake(kvt_device *device)
     if (device->ops->wake != NULL) device->ops->wake(device);
 }
 
+/* From here on the device is the calling thread's. A failure to get a queue shows in the facts
+ * alone. */
 void kvt_device_attach(kvt_device *device)
 {
     assert(device != NULL && !device->attached && device->in_flight == 0);
@@ -323,6 +347,7 @@ void kvt_device_attach(kvt_device *device)
     device->attached = true;
 }
 
+/* `wakes` falls first: a wake that comes later has nobody to wake. */
 void kvt_device_detach(kvt_device *device)
 {
     assert(device != NULL && device->attached && device->in_flight == 0);
@@ -330,6 +355,7 @@ void kvt_device_detach(kvt_device *device)
     if (device->ops->detach != NULL) device->ops->detach(device);
 }
 
+/* The regions must be page-aligned, because drives and GPUs pin whole pages. */
 kvt_status kvt_device_register_buffers(kvt_device *device, const kvt_device_region *regions,
                                        uint32_t count)
 {
@@ -342,6 +368,7 @@ kvt_status kvt_device_register_buffers(kvt_device *device, const kvt_device_regi
     return device->ops->register_buffers(device, regions, count);
 }
 
+/* The facts say whether a trim can work, so a back end without it is never called. */
 kvt_status kvt_device_trim(kvt_device *device, uint64_t offset, uint64_t bytes)
 {
     assert(device != NULL);
@@ -368,6 +395,8 @@ static kvt_status device_submit_retrying(kvt_device *device, kvt_io *io)
     return KVT_OK;
 }
 
+/* The caller blocks until the operation has ended, however long that takes. Code that must not wait
+ * for a device that hangs runs it under a watchdog (watchdog.h). */
 kvt_status kvt_device_transfer(kvt_device *device, kvt_io_kind kind, uint64_t offset, void *buffer,
                                uint32_t bytes)
 {

@@ -36,6 +36,8 @@ enum { TIERS_FAULT_READS = 1, TIERS_FAULT_WRITES = 2, TIERS_FAULT_SYNCS = 4 };
 
 enum { TIERS_FAULT_RULES_MAX = 16 };
 
+/* One order. Fields that the action does not name are ignored. skip and hits count the operations
+ * that match kind and range, so a rule can hit the third write to a range and no other. */
 typedef struct tiers_fault_rule {
     tiers_fault_action action;
     uint32_t kinds;      /* TIERS_FAULT_READS | ...; syncs only with FAIL and HANG */
@@ -70,6 +72,7 @@ void tiers_fault_clear(kvt_device *device);
 /* While gone, everything that is submitted, synced or still in flight ends with KVT_E_GONE. */
 void tiers_fault_set_gone(kvt_device *device, bool gone);
 
+/* Reads the counts since open; clearing the rules does not reset them. */
 void tiers_fault_counts_get(kvt_device *device, tiers_fault_counts *out);
 
 #endif

@@ -5,6 +5,11 @@
  * A file that is absent is made and written once with zeros, because writes into space that is
  * only allocated are half as fast; `sparse` leaves that out. It has its name once it is whole.
  *
+ * An open goes through these steps, and a failure at any of them releases what the earlier ones
+ * took: reach the storage (or make a draft), lock it, try O_DIRECT, fill and publish a new file,
+ * find the facts, choose a queue. The file transfers nothing by itself; device_file_transfer.c
+ * does.
+ *
  * Thread rule: as device_ops.h.
  */
 #include "device_file.h"
@@ -33,7 +38,8 @@ typedef struct file_opening {
     size_t message_size;
 } file_opening;
 
-/* Writes the message of a refused open and returns the status. */
+/* Writes the message of a refused open and returns the status. Every refusal of this file passes
+ * here, so a message always names path and reason. */
 static kvt_status file_refuse(const file_opening *opening, kvt_status status, const char *reason)
 {
     tiers_device_message(opening->message, opening->message_size, opening->config, "%s: %s",
@@ -41,12 +47,14 @@ static kvt_status file_refuse(const file_opening *opening, kvt_status status, co
     return status;
 }
 
+/* Refuses with the text and the status of an errno. */
 static kvt_status file_refuse_errno(const file_opening *opening, int os_error)
 {
     return file_refuse(opening, tiers_status_of_errno(os_error), strerror(os_error));
 }
 
-/* One opener at a time. Separate opens exclude each other even within a process. */
+/* One opener at a time. Separate opens exclude each other even within a process. The claim waits
+ * for a process that was killed and has not let go yet (file_claim.h). */
 static kvt_status file_lock(file_device *file, const file_opening *opening)
 {
     kvt_status status = tiers_claim_acquire(&file->claim, file->fd, false);
@@ -67,7 +75,8 @@ static bool file_name_draft(const char *path, char *draft, size_t size)
 }
 
 /* Gives a new file its size: with blocks, or as a hole when it is sparse or the file system cannot
- * allocate. Returns an errno, 0 when it worked. */
+ * allocate. Returns an errno, 0 when it worked. An interrupted allocation begins again, because a
+ * signal says nothing about the room. */
 static int file_allocate(const file_device *file, uint64_t capacity, bool sparse)
 {
     int refused = -1;
@@ -81,7 +90,7 @@ static int file_allocate(const file_device *file, uint64_t capacity, bool sparse
 }
 
 /* The labels' blocks of a sparse file are written, or a full file system would leave the store
- * unable to write the next label. */
+ * unable to write the next label. Returns an errno, 0 when both slots have blocks. */
 static int file_write_head(int fd)
 {
     static const char zeros[TIERS_SUPERBLOCK_BYTES];
@@ -94,7 +103,8 @@ static int file_write_head(int fd)
 }
 
 /* Makes the draft of an absent file, with its size and without its content. The draft is locked
- * before it is changed, because two opens may make the same one. */
+ * before it is changed, because two opens may make the same one. KILL_POINT marks the places at
+ * which the torture tests end the process. */
 static kvt_status file_make(file_device *file, const file_opening *opening)
 {
     char draft[PATH_MAX];
@@ -136,7 +146,8 @@ static kvt_status file_make(file_device *file, const file_opening *opening)
 
 /* ---- storage that exists ---- */
 
-/* Sets the capacity from the size that the storage has. */
+/* Sets the capacity from the size that the storage has. A configured capacity may be less than the
+ * storage has: the rest is left alone. */
 static kvt_status file_set_size(file_device *file, const file_opening *opening, uint64_t size)
 {
     char reason[96];
@@ -157,7 +168,8 @@ static kvt_status file_set_size(file_device *file, const file_opening *opening, 
 
 enum { FILE_BUSY_NAP_NS = 50000000 };
 
-/* Whether this process has the file open as a device already. */
+/* Whether this process has the file open as a device already. Waiting for a file of this process
+ * would wait for ever. */
 static bool file_is_ours(const char *path)
 {
     struct stat facts;
@@ -165,7 +177,8 @@ static bool file_is_ours(const char *path)
 }
 
 /* Opens a block device exclusively and reads its size. Waits for a device that a killed process
- * still holds, but never for one of this process. */
+ * still holds, but never for one of this process. The claim comes after the exclusive open, which
+ * excludes mounts and arrays but not other readers. */
 static kvt_status file_open_block(file_device *file, const file_opening *opening)
 {
     file->block = true;
@@ -202,7 +215,8 @@ static kvt_status file_open_block(file_device *file, const file_opening *opening
     return file_set_size(file, opening, size);
 }
 
-/* Opens and locks a regular file, and takes its size. */
+/* Opens and locks a regular file, and takes its size. The size is read after the lock, because
+ * another process may have been growing the file. */
 static kvt_status file_open_regular(file_device *file, const file_opening *opening, mode_t mode)
 {
     /* root could write a read-only file all the same; its owner did not mean that. */
@@ -217,7 +231,8 @@ static kvt_status file_open_regular(file_device *file, const file_opening *openi
 }
 
 /* Refuses a symbolic link, which could lead the store's writes to another file. Links of udev are
- * let through: root owns them, and they lead to block devices. */
+ * let through: root owns them, and they lead to block devices. KVT_OK for a path that is no link or
+ * does not exist. */
 static kvt_status file_check_link(const file_opening *opening)
 {
     struct stat link, target;
@@ -232,7 +247,8 @@ static kvt_status file_check_link(const file_opening *opening)
                        "a symbolic link; store.follow_symlinks = yes opens what it leads to");
 }
 
-/* Opens the storage by its kind, or makes an absent file. */
+/* Opens the storage by its kind, or makes an absent file. Any other kind of file is refused: writes
+ * to a pipe or a terminal would do harm. */
 static kvt_status file_reach(file_device *file, const file_opening *opening)
 {
     struct stat facts;
@@ -248,7 +264,8 @@ static kvt_status file_reach(file_device *file, const file_opening *opening)
                        S_ISDIR(facts.st_mode) ? "is a directory" : "is no file or block device");
 }
 
-/* Gives a new file its name, durably, now that its content is. */
+/* Gives a new file its name, durably, now that its content is. The order is content, name, folder:
+ * a power cut at any point leaves a draft or a whole file. */
 static kvt_status file_publish(file_device *file, const file_opening *opening)
 {
     char draft[PATH_MAX];
@@ -267,7 +284,8 @@ static kvt_status file_publish(file_device *file, const file_opening *opening)
     return os_error == 0 ? KVT_OK : file_refuse_errno(opening, os_error);
 }
 
-/* Writes a new file once, so that later writes find written blocks. */
+/* Writes a new file once, so that later writes find written blocks. A file system that refuses
+ * direct writes is found out here, and the file goes through the page cache from then on. */
 static kvt_status file_fill(file_device *file, const file_opening *opening, void *zeros)
 {
     uint64_t capacity = file->base.facts.capacity_bytes;
@@ -288,7 +306,8 @@ static kvt_status file_fill(file_device *file, const file_opening *opening, void
     return KVT_OK;
 }
 
-/* Names the engine after what was achieved; attach and registration may change it. */
+/* Names the engine after what was achieved; attach and registration may change it. The name is for
+ * people and profiles; no code depends on it. */
 static void file_name_engine(file_device *file)
 {
     static const char *const names[] = {[TIERS_QUEUE_INLINE] = "pread",
@@ -309,7 +328,9 @@ static void file_release(file_device *file)
     free(file);
 }
 
-/* Everything between reaching the storage and being ready. `buffer` has FILE_REQUEST_BYTES_MAX. */
+/* Everything between reaching the storage and being ready. `buffer` has FILE_REQUEST_BYTES_MAX. The
+ * watchdog is suspended while a new file is filled, which may take minutes without a sign of
+ * progress. */
 static kvt_status file_set_up(file_device *file, const file_opening *opening, void *buffer)
 {
     const kvt_device_config *config = opening->config;
@@ -334,7 +355,8 @@ static kvt_status file_set_up(file_device *file, const file_opening *opening, vo
     return KVT_OK;
 }
 
-/* Removes the file or draft that this open has made, while it still holds the claim. */
+/* Removes the file or draft that this open has made, while it still holds the claim. The claim is
+ * still held, so nobody else can have opened the file meanwhile. */
 static void file_unmake(const file_device *file, const char *path)
 {
     char draft[PATH_MAX];
@@ -376,11 +398,14 @@ static kvt_status file_open(const kvt_device_config *config, kvt_device **device
     return KVT_OK;
 }
 
+/* Gives queue, lock and descriptor back; a file that was made stays. */
 static void file_close(kvt_device *device)
 {
     file_release((file_device *)device);
 }
 
+/* Opens the queue on the calling thread. The kind of queue may turn out a lesser one, so the engine
+ * is named anew. */
 static void file_attach(kvt_device *device)
 {
     file_device *file = (file_device *)device;
@@ -388,11 +413,13 @@ static void file_attach(kvt_device *device)
     file_name_engine(file);
 }
 
+/* Ends the queue; the file stays open for single operations. */
 static void file_detach(kvt_device *device)
 {
     tiers_queue_detach(&((file_device *)device)->queue);
 }
 
+/* Regions are for the ring alone; the other kinds of queue have no use for them. */
 static kvt_status file_register(kvt_device *device, const kvt_device_region *regions,
                                 uint32_t count)
 {
@@ -437,6 +464,7 @@ static kvt_status file_sync(kvt_device *device)
     return KVT_OK;
 }
 
+/* A block device discards the range, a file punches a hole into it and keeps its size. */
 static kvt_status file_trim(kvt_device *device, uint64_t offset, uint64_t bytes)
 {
     const file_device *file = (const file_device *)device;

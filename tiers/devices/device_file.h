@@ -22,6 +22,8 @@ enum {
     FILE_CAPACITY_BYTES_MIN = 64 * 1024
 };
 
+/* An open file. fd is valid from reach to release. direct says whether the descriptor has O_DIRECT
+ * now; every later fact depends on it, so it changes during an open alone. */
 typedef struct file_device {
     kvt_device base;
     int fd;
@@ -33,7 +35,8 @@ typedef struct file_device {
     tiers_queue queue;
 } file_device;
 
-/* Moves the rest of an operation, from `moved` on, by pread or pwrite; sets status and os_error. */
+/* Moves the rest of an operation, from `moved` on, by pread or pwrite; sets status and os_error.
+ * Several threads may call it at once, for different operations. */
 void file_run(kvt_device *device, kvt_io *io, uint32_t moved);
 extern const tiers_queue_calls file_queue_calls;
 

@@ -4,6 +4,9 @@
  * request that is not split, a name that stays, trimming. Each fact is tried or asked for, never
  * assumed.
  *
+ * A probe never changes a byte of the storage: it reads, asks the kernel, or punches a hole behind
+ * the end of a file.
+ *
  * Thread rule: as device_ops.h.
  */
 #include "device_file.h"
@@ -26,6 +29,7 @@
 
 enum { FILE_SECTOR_BYTES_MIN = 512, FILE_SYSFS_BYTES = 64 };
 
+/* False, with the flag as it was, when the file system refuses. */
 bool file_set_direct(file_device *file, bool direct)
 {
     int flags = fcntl(file->fd, F_GETFL);
@@ -34,6 +38,8 @@ bool file_set_direct(file_device *file, bool direct)
     return fcntl(file->fd, F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT) == 0;
 }
 
+/* The flag alone is no proof: some file systems accept it and fail the first read. Errors other
+ * than "not like that" are the storage's own and end the open. */
 kvt_status file_probe_direct(file_device *file, void *block, int *os_error_out)
 {
     if (!file_set_direct(file, true)) {
@@ -50,7 +56,8 @@ kvt_status file_probe_direct(file_device *file, void *block, int *os_error_out)
     return tiers_status_of_errno(errno);
 }
 
-/* Whether a direct read of the smallest sector works where only that alignment holds. */
+/* Whether a direct read of the smallest sector works where only that alignment holds. The buffer is
+ * aligned to a sector and not to a page, so the read tests both alignments at once. */
 static bool file_reads_sectors(file_device *file, void *block)
 {
     char *buffer = (char *)block + FILE_SECTOR_BYTES_MIN;
@@ -58,7 +65,8 @@ static bool file_reads_sectors(file_device *file, void *block)
            FILE_SECTOR_BYTES_MIN;
 }
 
-/* A block device is aligned to its physical sectors, below which it reads before it writes. */
+/* A block device is aligned to its physical sectors, below which it reads before it writes. A block
+ * device that cannot be asked gets 4 KiB, which every device takes. */
 static uint32_t file_block_align(const file_device *file)
 {
     int logical = 0;
@@ -69,7 +77,8 @@ static uint32_t file_block_align(const file_device *file)
     return sector;
 }
 
-/* The alignment of a regular file: statx's where the kernel has it, else tried by a read. */
+/* The alignment of a regular file: statx's where the kernel has it, else tried by a read. The
+ * larger of the alignments of memory and offset counts, because callers know one alone. */
 static uint32_t file_regular_align(file_device *file, void *block)
 {
 #ifdef STATX_DIOALIGN
@@ -85,7 +94,7 @@ static uint32_t file_regular_align(file_device *file, void *block)
 }
 
 /* The alignment of requests: a power of two between a sector and 4 KiB. Through the page cache it
- * is 4 KiB. */
+ * is 4 KiB. An answer that makes no sense counts as 4 KiB. */
 static uint32_t file_probe_align(file_device *file, void *block)
 {
     if (!file->direct) return FILE_BLOCK_BYTES;
@@ -95,7 +104,8 @@ static uint32_t file_probe_align(file_device *file, void *block)
     return align < FILE_SECTOR_BYTES_MIN ? FILE_SECTOR_BYTES_MIN : align;
 }
 
-/* The drive below a file, or the block device itself. A partition has the queue of its drive. */
+/* The drive below a file, or the block device itself. A partition has the queue of its drive.
+ * Limits that cannot be read are unknown, never 0 bytes. */
 static void file_find_limits(dev_t drive, tiers_block_limits *out)
 {
     char folder[FILE_SYSFS_BYTES];
@@ -108,7 +118,8 @@ static void file_find_limits(dev_t drive, tiers_block_limits *out)
     }
 }
 
-/* Behind the end of a file there is nothing to lose. */
+/* Behind the end of a file there is nothing to lose. The hole is of one block, at the first whole
+ * block behind the end. */
 static bool file_can_punch(const file_device *file)
 {
     struct stat facts;
@@ -119,7 +130,8 @@ static bool file_can_punch(const file_device *file)
 }
 
 /* A drive by its serial number, which stays when it moves to another port; a file by device, inode
- * and path. A path that is too long keeps its tail and a hash of the whole. */
+ * and path. A path that is too long keeps its tail and a hash of the whole. The identity keeps
+ * learned figures with the drive that they were measured on. */
 static void file_identify(file_device *file, const struct stat *facts, const char *path)
 {
     char *identity = file->base.facts.identity;
@@ -155,6 +167,8 @@ static void file_identify(file_device *file, const struct stat *facts, const cha
     free(real);
 }
 
+/* Marks of another use are looked for on block devices alone: a file of ours has its own name. The
+ * identity comes last, because it needs the storage's numbers. */
 void file_probe_facts(file_device *file, const kvt_device_config *config, void *block)
 {
     kvt_device_facts *facts = &file->base.facts;

@@ -15,7 +15,8 @@
 #include <unistd.h>
 
 /* A transfer met the end of the storage, which ought to reach further: KVT_E_GONE when it is empty
- * or cannot be asked (a drive or loop that was detached), else KVT_E_IO. */
+ * or cannot be asked (a drive or loop that was detached), else KVT_E_IO. A short file is damage, an
+ * empty one a device that went away. */
 static kvt_status file_status_of_end(const file_device *file)
 {
     struct stat facts;
@@ -28,7 +29,9 @@ static kvt_status file_status_of_end(const file_device *file)
     return bytes != 0 ? KVT_E_IO : KVT_E_GONE;
 }
 
-/* Books the result of one call, bytes or a negative errno. True when it finished the operation. */
+/* Books the result of one call, bytes or a negative errno. True when it finished the operation.
+ * *moved counts the bytes that are done; a direct transfer that stopped inside a sector repeats
+ * that sector. */
 static bool file_settle(kvt_device *device, kvt_io *io, int32_t result, uint32_t *moved)
 {
     const file_device *file = (const file_device *)device;
@@ -51,6 +54,8 @@ static bool file_settle(kvt_device *device, kvt_io *io, int32_t result, uint32_t
     return true;
 }
 
+/* A transfer that makes no progress for TIERS_QUEUE_RETRIES_MAX tries fails, so that a storage
+ * which answers 0 or EAGAIN for ever ends too. */
 void file_run(kvt_device *device, kvt_io *io, uint32_t moved)
 {
     const file_device *file = (const file_device *)device;
@@ -67,6 +72,8 @@ void file_run(kvt_device *device, kvt_io *io, uint32_t moved)
     tiers_io_finish(io, KVT_E_IO, EIO, base_clock_ns());
 }
 
+/* Fills a ring entry with the rest of an operation. A buffer in a registered region names its
+ * index, which spares the kernel to pin its pages. */
 static void file_prepare(kvt_device *device, struct io_uring_sqe *entry, const kvt_io *io,
                          uint32_t moved, int buffer_index)
 {

@@ -17,6 +17,10 @@
  * An emulated device is memory of the host behind the throttle, and its facts say so. A device is
  * emulated only when the configuration asks for it; a GPU that does not answer is an error.
  *
+ * Invariants: a slot is in exactly one of `unused` and its line; a line is in the order of
+ * submission, so the first event that is not over ends a look at it; pinned slot i begins at i *
+ * HBM_SLOT_BYTES and belongs to slot i for good.
+ *
  * Thread rule: as device_ops.h. The context is made current on whichever thread uses the device.
  */
 #include "base/clock.h"
@@ -42,6 +46,8 @@ enum {
  * real one. */
 #define HBM_EMULATED_BYTES_PER_S UINT64_C(25000000000)
 
+/* One operation in flight and its megabyte of pinned memory. staged: the bytes go through `pinned`
+ * and not straight to the caller's buffer. */
 typedef struct hbm_slot {
     struct hbm_slot *next;
     kvt_io *io;
@@ -50,6 +56,7 @@ typedef struct hbm_slot {
     bool staged;
 } hbm_slot;
 
+/* The operations of one direction. head is the oldest; tail is NULL exactly when head is. */
 typedef struct hbm_line {
     void *stream;
     hbm_slot *head; /* in flight, in order */
@@ -62,6 +69,7 @@ typedef struct hbm_region {
     bool ours; /* false: somebody else had pinned it already */
 } hbm_region;
 
+/* gone is set once and never cleared: a context that broke stays broken for its process. */
 typedef struct hbm_device {
     kvt_device base;
     hbm_driver driver;
@@ -82,7 +90,8 @@ typedef struct hbm_device {
 
 /* ---- errors ---- */
 
-/* Whether an error means that nothing works any more in the process's context. */
+/* Whether an error means that nothing works any more in the process's context. The other errors
+ * concern one operation. */
 static bool hbm_is_fatal(int error)
 {
     switch (error) {
@@ -100,7 +109,7 @@ static bool hbm_is_fatal(int error)
 }
 
 /* Ends an operation with a CUDA result. After a fatal error every later submission is KVT_E_GONE.
- */
+ * The status of a device that is gone overrules the error. */
 static void hbm_finish(hbm_device *hbm, kvt_io *io, int error)
 {
     if (hbm_is_fatal(error)) hbm->gone = true;
@@ -109,7 +118,8 @@ static void hbm_finish(hbm_device *hbm, kvt_io *io, int error)
 }
 
 /* Makes the context current on the calling thread. The context belongs to the process, but each
- * thread chooses the one that it uses. */
+ * thread chooses the one that it uses. The thread that bound it last is remembered, so the driver
+ * is asked once per thread and not per operation. */
 static int hbm_bind(hbm_device *hbm)
 {
     if (hbm->is_bound && pthread_equal(hbm->bound, pthread_self())) return HBM_SUCCESS;
@@ -121,7 +131,8 @@ static int hbm_bind(hbm_device *hbm)
 
 /* ---- opening and closing ---- */
 
-/* Unpins the regions that this device pinned, and forgets all. */
+/* Unpins the regions that this device pinned, and forgets all. Memory that somebody else had pinned
+ * stays pinned. */
 static void hbm_forget_regions(hbm_device *hbm)
 {
     for (uint32_t i = 0; i < hbm->region_count; i++) {
@@ -132,7 +143,8 @@ static void hbm_forget_regions(hbm_device *hbm)
     hbm->region_count = 0;
 }
 
-/* Frees whatever an open got to; nothing is in flight. */
+/* Frees whatever an open got to; nothing is in flight. Each part may be missing, in the order in
+ * which hbm_set_up makes them. */
 static void hbm_close(kvt_device *device)
 {
     hbm_device *hbm = (hbm_device *)device;
@@ -154,8 +166,7 @@ static void hbm_close(kvt_device *device)
 }
 
 /* Makes everything that a copy needs. Returns a CUDA error; hbm_close frees the parts that were
- * made.
- */
+ * made. The steps stop at the first error. */
 static int hbm_set_up(hbm_device *hbm, uint32_t ordinal, uint64_t capacity)
 {
     const hbm_driver *driver = &hbm->driver;
@@ -180,7 +191,8 @@ static int hbm_set_up(hbm_device *hbm, uint32_t ordinal, uint64_t capacity)
     return error;
 }
 
-/* Sets the facts; the identity is the GPU's name and its place on the bus. */
+/* Sets the facts; the identity is the GPU's name and its place on the bus. Name and bus are the
+ * driver's bytes and are terminated here whatever it wrote. */
 static int hbm_describe(hbm_device *hbm, const kvt_device_config *config, uint64_t capacity)
 {
     char name[64] = "";
@@ -200,7 +212,8 @@ static int hbm_describe(hbm_device *hbm, const kvt_device_config *config, uint64
     return error;
 }
 
-/* Opens a device on a GPU that is there. The driver library is the device's on success. */
+/* Opens a device on a GPU that is there. The driver library is the device's on success. depth
+ * bounds the pinned memory: one megabyte for each operation in flight. */
 static kvt_status hbm_open_gpu(const kvt_device_config *config, const hbm_driver *driver,
                                kvt_device **device_out, char *message, size_t message_size)
 {
@@ -228,7 +241,8 @@ static kvt_status hbm_open_gpu(const kvt_device_config *config, const hbm_driver
     return error == HBM_OUT_OF_MEMORY ? KVT_E_MEMORY : KVT_E_GONE;
 }
 
-/* Memory of the host that keeps to a GPU's bus. */
+/* Memory of the host that keeps to a GPU's bus. The throttle is added here unless the caller's caps
+ * add it anyway. */
 static kvt_status hbm_open_emulated(const kvt_device_config *config, kvt_device **device_out,
                                     char *message, size_t message_size)
 {
@@ -250,6 +264,8 @@ static kvt_status hbm_open_emulated(const kvt_device_config *config, kvt_device 
     return status;
 }
 
+/* The driver is loaded for each device and unloaded when no open device keeps it. A machine without
+ * a GPU is told how to emulate one. */
 static kvt_status hbm_open(const kvt_device_config *config, kvt_device **device_out, char *message,
                            size_t message_size)
 {
@@ -277,7 +293,8 @@ static kvt_status hbm_open(const kvt_device_config *config, kvt_device **device_
 
 /* ---- registered memory ---- */
 
-/* Whether the operation's buffer lies wholly in registered memory. */
+/* Whether the operation's buffer lies wholly in registered memory. The number of regions is small,
+ * so a walk over them is enough. */
 static bool hbm_is_pinned(const hbm_device *hbm, const kvt_io *io)
 {
     const unsigned char *buffer = io->buffer;
@@ -291,7 +308,7 @@ static bool hbm_is_pinned(const hbm_device *hbm, const kvt_io *io)
 }
 
 /* Pins regions in place of those of before. When one cannot be pinned none is, and every operation
- * goes through a slot. */
+ * goes through a slot. Memory that was pinned by somebody else already counts as pinned. */
 static kvt_status hbm_register_buffers(kvt_device *device, const kvt_device_region *regions,
                                        uint32_t count)
 {
@@ -319,7 +336,8 @@ static kvt_status hbm_register_buffers(kvt_device *device, const kvt_device_regi
 
 /* ---- operations ---- */
 
-/* Starts the copy of a slot and records its event. A CUDA error: nothing is under way. */
+/* Starts the copy of a slot and records its event. A CUDA error: nothing is under way. A failed
+ * event leaves no copy behind: the stream is waited for. */
 static int hbm_start(hbm_device *hbm, hbm_slot *slot)
 {
     const hbm_driver *driver = &hbm->driver;
@@ -339,7 +357,8 @@ static int hbm_start(hbm_device *hbm, hbm_slot *slot)
     return error;
 }
 
-/* Starts a copy. The bytes of a staged write are copied into its slot first. */
+/* Starts a copy. The bytes of a staged write are copied into its slot first. An error of the driver
+ * is the operation's status; submit itself succeeds. */
 static kvt_status hbm_submit(kvt_device *device, kvt_io *io)
 {
     hbm_device *hbm = (hbm_device *)device;
@@ -369,7 +388,9 @@ static kvt_status hbm_submit(kvt_device *device, kvt_io *io)
     return KVT_QUEUED;
 }
 
-/* Collects the copies that a stream has finished, in order. A staged read is copied out here. */
+/* Collects the copies that a stream has finished, in order. A staged read is copied out here. A
+ * copy that failed may still be writing until its stream is idle, so the stream is waited for
+ * before the memory is given back. */
 static size_t hbm_collect(hbm_device *hbm, hbm_line *line, kvt_io **done, size_t max)
 {
     size_t count = 0;
@@ -392,6 +413,8 @@ static size_t hbm_collect(hbm_device *hbm, hbm_line *line, kvt_io **done, size_t
     return count;
 }
 
+/* The driver has no way to wait for several streams at once without a thread of its own, so the
+ * loop naps between looks. The nap is as long as one copy. */
 static size_t hbm_reap(kvt_device *device, kvt_io **done, size_t min, size_t max,
                        uint64_t timeout_ns)
 {
@@ -413,6 +436,7 @@ static void hbm_attach(kvt_device *device)
     (void)hbm_bind((hbm_device *)device); /* again with every operation, if it failed */
 }
 
+/* The thread has no context any more, so the next one binds its own. */
 static void hbm_detach(kvt_device *device)
 {
     hbm_device *hbm = (hbm_device *)device;

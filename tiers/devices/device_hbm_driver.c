@@ -2,6 +2,9 @@
 /*
  * device_hbm_driver.c - loads the driver library and looks its functions up by name.
  *
+ * A driver that lacks one of the functions is refused as a whole, so that no copy ever meets a
+ * missing one.
+ *
  * Thread rule: as device_hbm_driver.h.
  */
 #include "device_hbm_driver.h"
@@ -11,6 +14,8 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Each symbol and its pointer in hbm_driver. A new function needs a line here and a member
+ * there. */
 static const struct {
     const char *symbol;
     size_t place; /* of the pointer in hbm_driver */
@@ -40,6 +45,7 @@ static const struct {
     {"cuMemcpyDtoHAsync_v2", offsetof(hbm_driver, copy_out)},
 };
 
+/* Fills all pointers. False, with the name of the first symbol that is missing. */
 static bool driver_look_up(hbm_driver *driver, char *reason, size_t reason_size)
 {
     for (size_t i = 0; i < sizeof hbm_symbols / sizeof hbm_symbols[0]; i++) {
@@ -54,6 +60,8 @@ static bool driver_look_up(hbm_driver *driver, char *reason, size_t reason_size)
     return true;
 }
 
+/* On failure the library is closed again. The count of GPUs comes from the driver, which may hide
+ * some (CUDA_VISIBLE_DEVICES). */
 bool hbm_driver_load(hbm_driver *driver, int *gpu_count_out, char *reason, size_t reason_size)
 {
     *driver = (hbm_driver){0};

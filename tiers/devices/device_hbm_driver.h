@@ -41,6 +41,8 @@ enum {
 
 typedef uint64_t hbm_address;
 
+/* The functions as the driver exports them; each returns a CUresult, 0 for success. library is what
+ * dlopen gave, NULL while nothing is loaded. */
 typedef struct hbm_driver {
     void *library;
     int (*init)(unsigned flags);

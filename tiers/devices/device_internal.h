@@ -20,6 +20,7 @@
 
 #define TIERS_DEVICE_FOREVER UINT64_MAX /* a reap timeout without end */
 
+/* The back ends that device.c lists. */
 extern const kvt_device_ops tiers_memory_ops;
 extern const kvt_device_ops tiers_hbm_ops;
 extern const kvt_device_ops tiers_file_ops;
@@ -47,6 +48,8 @@ kvt_status tiers_status_of_transfer(int os_error);
  * from call to call in *carry, so that rounding does not add up over many operations. */
 uint64_t tiers_device_duration(uint64_t bytes, uint64_t bytes_per_s, uint64_t *carry);
 
+/* Begins an operation that the back end accepts: the fields that completion fills are reset, and
+ * the device's word is its own until the end. */
 static inline void tiers_io_begin(kvt_io *io, uint64_t now_ns)
 {
     io->status = KVT_OK;
@@ -57,6 +60,7 @@ static inline void tiers_io_begin(kvt_io *io, uint64_t now_ns)
     io->device_word = 0;
 }
 
+/* Ends an operation. now_ns is of the same clock as submitted_ns. */
 static inline void tiers_io_finish(kvt_io *io, kvt_status status, int os_error, uint64_t now_ns)
 {
     io->status = status;

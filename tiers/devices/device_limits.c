@@ -13,6 +13,7 @@
 
 enum { LIMITS_PAGE_BYTES = 4096, LIMITS_PATH_BYTES = 192 };
 
+/* A word that fills the buffer to its end may have been cut, so it is refused. */
 bool tiers_sysfs_word(const char *folder, const char *name, char *word, size_t size)
 {
     char path[LIMITS_PATH_BYTES];
@@ -28,6 +29,8 @@ bool tiers_sysfs_word(const char *folder, const char *name, char *word, size_t s
     return word[0] != '\0';
 }
 
+/* Letters, signs and overflow make it unknown; 2^53 is far above any drive and exact in a
+ * double. */
 uint64_t tiers_limits_parse(const char *word)
 {
     const uint64_t largest = UINT64_C(1) << 53;
@@ -47,6 +50,7 @@ uint64_t tiers_sysfs_number(const char *folder, const char *name)
     return tiers_sysfs_word(folder, name, word, sizeof word) ? tiers_limits_parse(word) : 0;
 }
 
+/* A file that is missing leaves its limit unknown. */
 void tiers_limits_read(const char *folder, bool hard, tiers_block_limits *out)
 {
     const char *transfer = hard ? "max_hw_sectors_kb" : "max_sectors_kb";
@@ -55,6 +59,7 @@ void tiers_limits_read(const char *folder, bool hard, tiers_block_limits *out)
     out->discard_bytes_max = tiers_sysfs_number(folder, "discard_max_bytes");
 }
 
+/* The worst case of segments counts: every page of a buffer may be a segment of its own. */
 uint32_t tiers_limits_request_bytes(const tiers_block_limits *limits, uint32_t spare_segments,
                                     uint32_t bytes_max)
 {

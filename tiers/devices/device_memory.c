@@ -36,6 +36,8 @@ enum {
     MEMORY_HUGE_BYTES = 2 << 20
 };
 
+/* arena_bytes is at least the capacity, a multiple of a huge page. cpus and before matter only with
+ * on_node; moved says that the worker runs on the node now and has to be moved back. */
 typedef struct memory_device {
     kvt_device base;
     unsigned char *arena;
@@ -52,7 +54,8 @@ typedef struct memory_device {
 /* ---- the arena ---- */
 
 /* Bytes that could be had without swapping; UINT64_MAX when the system does not say. Pre-faulting
- * more would end in the out-of-memory killer instead of a status. */
+ * more would end in the out-of-memory killer instead of a status. A capacity above it is refused,
+ * although other processes may give memory back later. */
 static uint64_t memory_available_bytes(void)
 {
     FILE *file = fopen("/proc/meminfo", "re");
@@ -66,8 +69,9 @@ static uint64_t memory_available_bytes(void)
     return kilobytes * 1024;
 }
 
-/* First touch costs far more than a copy, so it is paid here and not in the first writes. 0 or an
- * errno. */
+/* First touch costs far more than a copy, so it is paid here and not in the first writes. 0 or
+ * an errno. The kernel call faults all pages in at once; the loop stands in for it on older
+ * kernels. */
 static int memory_touch(const memory_device *memory)
 {
 #ifdef MADV_POPULATE_WRITE
@@ -80,6 +84,8 @@ static int memory_touch(const memory_device *memory)
     return 0;
 }
 
+/* The thread of memory_touch_on_node: moves to the node, then touches the arena. Returns the errno
+ * as a pointer. */
 static void *memory_touch_there(void *argument)
 {
     const memory_device *memory = argument;
@@ -88,7 +94,8 @@ static void *memory_touch_there(void *argument)
     return (void *)(intptr_t)memory_touch(memory);
 }
 
-/* On a thread of the node, whose zeroes then need not cross to it. */
+/* On a thread of the node, whose zeroes then need not cross to it. Without a thread the caller
+ * touches it: the pages come from the node all the same, only slower. */
 static int memory_touch_on_node(memory_device *memory)
 {
     pthread_t thread;
@@ -98,7 +105,8 @@ static int memory_touch_on_node(memory_device *memory)
     return (int)(intptr_t)result;
 }
 
-/* Maps and touches the arena with or without pages of the huge page pool. 0 or an errno. */
+/* Maps and touches the arena with or without pages of the huge page pool. 0 or an errno. An arena
+ * that cannot be bound or touched is unmapped again. */
 static int memory_map(memory_device *memory, bool hugetlb)
 {
     /* Pages of the pool are reserved at once, so that the mapping fails and not a touch. */
@@ -125,7 +133,8 @@ static int memory_map(memory_device *memory, bool hugetlb)
     return error;
 }
 
-/* Whether at least half of the arena is in transparent huge pages, as the kernel says. */
+/* Whether at least half of the arena is in transparent huge pages, as the kernel says. Transparent
+ * huge pages are a wish that the kernel may refuse, so the engine says what came of it. */
 static bool memory_is_huge(const memory_device *memory)
 {
     FILE *file = fopen("/proc/self/smaps", "re");
@@ -149,7 +158,8 @@ static bool memory_is_huge(const memory_device *memory)
 
 /* ---- opening and closing ---- */
 
-/* Names the engine after the copy, the pages and the node that were achieved. */
+/* Names the engine after the copy, the pages and the node that were achieved. Profiles keep curves
+ * by this name, so a machine that loses its huge pages measures anew. */
 static void memory_name_engine(memory_device *memory)
 {
     char node[16] = "";
@@ -159,7 +169,8 @@ static void memory_name_engine(memory_device *memory)
              memory->stream_copy != NULL ? "+nt" : "", pages, node);
 }
 
-/* Refuses a capacity or a node that cannot be had, before anything is mapped. */
+/* Refuses a capacity or a node that cannot be had, before anything is mapped. The node is looked up
+ * here, because its processors are needed before the first touch. */
 static kvt_status memory_check(const kvt_device_config *config, uint64_t capacity, node_cpus *cpus,
                                char *message, size_t message_size)
 {
@@ -179,6 +190,8 @@ static kvt_status memory_check(const kvt_device_config *config, uint64_t capacit
     return KVT_OK;
 }
 
+/* Pages of the pool are tried first and ordinary ones second. The time that touching took is a fact
+ * of the device (prepare_ns). */
 static kvt_status memory_open(const kvt_device_config *config, kvt_device **device_out,
                               char *message, size_t message_size)
 {
@@ -221,6 +234,7 @@ static kvt_status memory_open(const kvt_device_config *config, kvt_device **devi
     return KVT_OK;
 }
 
+/* The bytes are gone: a memory device keeps nothing. */
 static void memory_close(kvt_device *device)
 {
     memory_device *memory = (memory_device *)device;
@@ -228,6 +242,8 @@ static void memory_close(kvt_device *device)
     free(memory);
 }
 
+/* Moves the worker to the node's processors, as far as it may use any of them. Not being moved is
+ * no error: copies only cross the node's border. */
 static void memory_attach(kvt_device *device)
 {
     memory_device *memory = (memory_device *)device;
@@ -235,6 +251,7 @@ static void memory_attach(kvt_device *device)
     if (memory->on_node) memory->moved = node_move_thread(&memory->cpus, &memory->before);
 }
 
+/* Gives the thread the processors back that it had. */
 static void memory_detach(kvt_device *device)
 {
     memory_device *memory = (memory_device *)device;
@@ -244,6 +261,7 @@ static void memory_detach(kvt_device *device)
 
 /* ---- operations ---- */
 
+/* Copies of 256 KiB and more go around the caches, smaller ones through them. */
 static kvt_status memory_submit(kvt_device *device, kvt_io *io)
 {
     memory_device *memory = (memory_device *)device;

@@ -15,6 +15,8 @@
 
 enum { COPY_KINDS = 3 };
 
+/* 64 bytes a turn: four loads, then four stores, so that a full cache line leaves at once. Both
+ * addresses and the length are multiples of 64. */
 static void copy_sse2(void *target, const void *source, size_t bytes)
 {
     __m128i *to = target;
@@ -56,6 +58,7 @@ __attribute__((target("avx512f"))) static void copy_avx512(void *target, const v
     _mm_sfence();
 }
 
+/* The order is from the narrowest to the widest. */
 memory_stream_copy *memory_stream_at(size_t index)
 {
     switch (index) {

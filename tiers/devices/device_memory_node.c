@@ -2,6 +2,9 @@
 /*
  * device_memory_node.c - NUMA nodes by /sys/devices/system/node and three system calls.
  *
+ * A machine whose kernel was built without nodes has no such folder; it counts as one node, number
+ * 0, with every processor.
+ *
  * Thread rule: as device_memory_node.h.
  */
 #include "device_memory_node.h"
@@ -21,11 +24,14 @@ enum {
     NODE_POLICY_BIND = 2 /* MPOL_BIND of the kernel's mempolicy.h */
 };
 
+/* Marks a processor; the caller has checked its number. */
 static void node_set(node_cpus *cpus, unsigned long cpu)
 {
     cpus->bits[cpu / NODE_WORD_BITS] |= 1ul << (cpu % NODE_WORD_BITS);
 }
 
+/* Anything but digits, commas and dashes makes the whole list invalid: the text is the kernel's,
+ * but a wrong list would pin a thread to nowhere. */
 bool node_parse_cpus(const char *text, node_cpus *cpus_out)
 {
     *cpus_out = (node_cpus){{0}};
@@ -48,7 +54,8 @@ bool node_parse_cpus(const char *text, node_cpus *cpus_out)
     return true;
 }
 
-/* The first line of a file below NODE_FOLDER. */
+/* The first line of a file below NODE_FOLDER. A line that is longer than the buffer is cut and then
+ * fails to parse. */
 static bool node_read(const char *name, char *line, size_t size)
 {
     char path[96];
@@ -60,7 +67,8 @@ static bool node_read(const char *name, char *line, size_t size)
     return read;
 }
 
-/* The nodes that have memory, as bits of processors are. */
+/* The nodes that have memory, as bits of processors are. "online" stands in where the kernel does
+ * not say which nodes have memory. */
 static bool node_read_all(node_cpus *nodes_out)
 {
     char line[4096];
@@ -69,6 +77,7 @@ static bool node_read_all(node_cpus *nodes_out)
     return read && node_parse_cpus(line, nodes_out);
 }
 
+/* A node of memory alone has no processors: cpus_out is empty, and threads are not moved. */
 bool node_find(uint32_t node, node_cpus *cpus_out)
 {
     char line[4096];
@@ -94,6 +103,8 @@ uint32_t node_count(void)
     return count > 0 ? count : 1;
 }
 
+/* BIND and not PREFERRED: memory that quietly came from another node would make every figure of the
+ * device wrong. */
 int node_bind_memory(uint32_t node, void *memory, size_t bytes)
 {
     unsigned long mask[NODE_COUNT_MAX / NODE_WORD_BITS] = {0};
@@ -104,12 +115,14 @@ int node_bind_memory(uint32_t node, void *memory, size_t bytes)
     return result == 0 ? 0 : errno;
 }
 
-/* A set of that many processors, which cpu_set_t is too small for. */
+/* A set of that many processors, which cpu_set_t is too small for. False when the kernel refuses,
+ * as in a container that was given fewer processors. */
 static bool node_apply(const node_cpus *cpus)
 {
     return syscall(SYS_sched_setaffinity, 0, sizeof cpus->bits, cpus->bits) == 0;
 }
 
+/* Only processors that the thread may use already are taken, so limits set from outside stay. */
 bool node_move_thread(const node_cpus *cpus, node_cpus *before_out)
 {
     node_cpus wanted;

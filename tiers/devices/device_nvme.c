@@ -44,6 +44,8 @@ enum {
 /* Of one range of Dataset Management, in blocks; the field has 32 bits. */
 #define NVME_DSM_BLOCKS_MAX (UINT64_C(1) << 31)
 
+/* block_shift turns bytes into logical blocks: 9 to 12. sysfs and block_fd are of the sibling block
+ * device, and both may be missing. */
 typedef struct nvme_device {
     kvt_device base;
     int fd;
@@ -63,7 +65,8 @@ typedef struct nvme_opening {
     size_t message_size;
 } nvme_opening;
 
-/* Writes the message of a refused open and returns the status. */
+/* Writes the message of a refused open and returns the status. Every refusal of this file passes
+ * here, so a message always names path and reason. */
 static kvt_status nvme_refuse(const nvme_opening *opening, kvt_status status, const char *reason)
 {
     tiers_device_message(opening->message, opening->message_size, opening->config, "%s: %s",
@@ -71,6 +74,7 @@ static kvt_status nvme_refuse(const nvme_opening *opening, kvt_status status, co
     return status;
 }
 
+/* Refuses with the text and the status of an errno. */
 static kvt_status nvme_refuse_errno(const nvme_opening *opening, int os_error)
 {
     return nvme_refuse(opening, tiers_status_of_errno(os_error), strerror(os_error));
@@ -78,7 +82,8 @@ static kvt_status nvme_refuse_errno(const nvme_opening *opening, int os_error)
 
 /* ---- transfers ---- */
 
-/* Sends one command by ioctl. Returns a negative errno, 0, or the drive's positive status. */
+/* Sends one command by ioctl. Returns a negative errno, 0, or the drive's positive status. The
+ * command's namespace is set here, so no caller can name another one. */
 static int32_t nvme_command(const nvme_device *nvme, struct nvme_passthru_cmd64 *command)
 {
     command->nsid = nvme->number;
@@ -99,7 +104,7 @@ static uint32_t nvme_blocks_less_one(const nvme_device *nvme, const kvt_io *io)
 }
 
 /* True when the operation is finished; false asks for another try. A command moves all or nothing.
- */
+ * Bytes are not counted, because a command says none. */
 static bool nvme_settle(kvt_device *device, kvt_io *io, int32_t result, uint32_t *moved)
 {
     (void)device;
@@ -111,7 +116,8 @@ static bool nvme_settle(kvt_device *device, kvt_io *io, int32_t result, uint32_t
     return true;
 }
 
-/* Transfers by blocking commands; an interrupted one is tried again. */
+/* Transfers by blocking commands; an interrupted one is tried again. The operation fails after
+ * TIERS_QUEUE_RETRIES_MAX interruptions. */
 static void nvme_run(kvt_device *device, kvt_io *io, uint32_t moved)
 {
     const nvme_device *nvme = (const nvme_device *)device;
@@ -129,7 +135,8 @@ static void nvme_run(kvt_device *device, kvt_io *io, uint32_t moved)
     tiers_io_finish(io, KVT_E_IO, EIO, base_clock_ns());
 }
 
-/* Fills a ring entry with the command of an operation. */
+/* Fills a ring entry with the command of an operation. The same fields as in nvme_run, in the form
+ * that the ring takes. */
 static void nvme_prepare(kvt_device *device, struct io_uring_sqe *entry, const kvt_io *io,
                          uint32_t moved, int buffer_index)
 {
@@ -159,7 +166,8 @@ static const tiers_queue_calls nvme_queue_calls = {
 
 /* ---- opening ---- */
 
-/* Opens and claims the character device, and asks it for the number of its namespace. */
+/* Opens and claims the character device, and asks it for the number of its namespace. A controller
+ * node and a block device are refused with a hint, because their names look alike. */
 static kvt_status nvme_reach(nvme_device *nvme, const nvme_opening *opening)
 {
     struct stat facts;
@@ -184,7 +192,8 @@ static kvt_status nvme_reach(nvme_device *nvme, const nvme_opening *opening)
     return KVT_OK;
 }
 
-/* Finds the folder of the block device beside .../ng0n1 in sysfs: .../nvme0n1. */
+/* Finds the folder of the block device beside .../ng0n1 in sysfs: .../nvme0n1. Failure at any step
+ * leaves sysfs empty, and with it the limits unknown. */
 static void nvme_find_sibling(nvme_device *nvme)
 {
     struct stat facts;
@@ -203,7 +212,8 @@ static void nvme_find_sibling(nvme_device *nvme)
 }
 
 /* Opens the sibling block device exclusively, as the back end file would. A sibling without a node
- * cannot be mounted, so it needs no claim. */
+ * cannot be mounted, so it needs no claim. The number in sysfs is compared with the node's, so a
+ * stale node in /dev is not opened by mistake. */
 static kvt_status nvme_claim_sibling(nvme_device *nvme, const nvme_opening *opening)
 {
     char path[PATH_MAX];
@@ -242,7 +252,8 @@ static kvt_status nvme_identify(const nvme_device *nvme, const nvme_opening *ope
     return status;
 }
 
-/* Sets the capacity: the configured one, or the namespace's, in whole pages. */
+/* Sets the capacity: the configured one, or the namespace's, in whole pages. A size that is not a
+ * whole page loses the rest. */
 static kvt_status nvme_set_size(nvme_device *nvme, const nvme_opening *opening, uint64_t size)
 {
     uint64_t wanted = opening->config->capacity_bytes;
@@ -254,7 +265,8 @@ static kvt_status nvme_set_size(nvme_device *nvme, const nvme_opening *opening, 
     return KVT_OK;
 }
 
-/* The largest request that neither the drive nor the kernel refuses. */
+/* The largest request that neither the drive nor the kernel refuses. Unknown limits leave
+ * NVME_REQUEST_BYTES_MAX. */
 static uint32_t nvme_request_bytes(const nvme_device *nvme, const nvme_controller *controller)
 {
     char folder[PATH_MAX];
@@ -270,7 +282,8 @@ static uint32_t nvme_request_bytes(const nvme_device *nvme, const nvme_controlle
     return tiers_limits_request_bytes(&limits, 1, NVME_REQUEST_BYTES_MAX);
 }
 
-/* Reads the drive's identify pages and sets the facts from them. */
+/* Reads the drive's identify pages and sets the facts from them. A namespace that is
+ * write-protected is refused, because a store without writes is none. */
 static kvt_status nvme_set_facts(nvme_device *nvme, const nvme_opening *opening,
                                  uint8_t page[NVME_PAGE_BYTES], uint64_t *drive_bytes_out)
 {
@@ -299,7 +312,8 @@ static kvt_status nvme_set_facts(nvme_device *nvme, const nvme_opening *opening,
     return KVT_OK;
 }
 
-/* Whether partitions or holders (a volume, an array) stand on the sibling. */
+/* Whether partitions or holders (a volume, an array) stand on the sibling. mark "" asks for any
+ * entry of the folder, such as a holder. */
 static bool nvme_sibling_has(const nvme_device *nvme, const char *folder, const char *mark)
 {
     char path[PATH_MAX];
@@ -328,7 +342,8 @@ static void nvme_name_engine(nvme_device *nvme)
              names[nvme->queue.kind], tiers_queue_is_fixed(&nvme->queue) ? "+fixed" : "");
 }
 
-/* The steps of an open: reach, claim the sibling, facts, marks of another use, queue. */
+/* The steps of an open: reach, claim the sibling, facts, marks of another use, queue. The marks are
+ * looked for last, because reading them needs block_shift and the limits. */
 static kvt_status nvme_set_up(nvme_device *nvme, const nvme_opening *opening, void *page)
 {
     uint64_t drive_bytes = 0;
@@ -360,6 +375,7 @@ static void nvme_release(nvme_device *nvme)
     free(nvme);
 }
 
+/* The page serves all identify commands and the search for marks. */
 static kvt_status nvme_open(const kvt_device_config *config, kvt_device **device_out, char *message,
                             size_t message_size)
 {
@@ -393,6 +409,7 @@ static void nvme_close(kvt_device *device)
     nvme_release((nvme_device *)device);
 }
 
+/* Opens the queue on the calling thread; the engine is named anew after what was achieved. */
 static void nvme_attach(kvt_device *device)
 {
     nvme_device *nvme = (nvme_device *)device;
@@ -430,7 +447,8 @@ static size_t nvme_reap(kvt_device *device, kvt_io **done, size_t min, size_t ma
     return tiers_queue_reap(&((nvme_device *)device)->queue, done, min, max, timeout_ns);
 }
 
-/* A control command, tried again when it was only interrupted. */
+/* A control command, tried again when it was only interrupted. Commands are idempotent, so trying
+ * again does no harm. */
 static kvt_status nvme_control(const nvme_device *nvme, const struct nvme_passthru_cmd64 *command)
 {
     int32_t result = 0;
@@ -448,6 +466,7 @@ static void nvme_wake(kvt_device *device)
     tiers_queue_wake(&((nvme_device *)device)->queue);
 }
 
+/* A drive without a volatile write cache has made every completed write durable. */
 static kvt_status nvme_sync(kvt_device *device)
 {
     const nvme_device *nvme = (const nvme_device *)device;
@@ -455,6 +474,8 @@ static kvt_status nvme_sync(kvt_device *device)
     return nvme_control(nvme, &(struct nvme_passthru_cmd64){.opcode = NVME_OPCODE_FLUSH});
 }
 
+/* A range longer than one command takes several. The first that fails ends the call: what was
+ * trimmed before is trimmed. */
 static kvt_status nvme_trim(kvt_device *device, uint64_t offset, uint64_t bytes)
 {
     const nvme_device *nvme = (const nvme_device *)device;

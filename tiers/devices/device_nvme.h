@@ -26,6 +26,7 @@ enum {
 
 enum { NVME_OPCODE_FLUSH = 0, NVME_OPCODE_WRITE = 1, NVME_OPCODE_READ = 2, NVME_OPCODE_DSM = 9 };
 
+/* The facts of a controller that matter here. */
 typedef struct nvme_controller {
     char serial[21];             /* printable, no blanks at its ends */
     uint64_t transfer_bytes_max; /* 0 = none stated */
@@ -33,6 +34,7 @@ typedef struct nvme_controller {
     bool deallocates;            /* knows Dataset Management */
 } nvme_controller;
 
+/* The facts of a namespace. bytes fits a signed 64-bit number, so offsets never overflow. */
 typedef struct nvme_namespace {
     uint64_t bytes;
     uint32_t block_shift; /* 9..12 */

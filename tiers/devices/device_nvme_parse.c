@@ -34,6 +34,7 @@ enum {
 /* Largest exponents for which sizes in bytes stay sane. */
 enum { NVME_MDTS_MAX = 16, NVME_BLOCK_SHIFT_MIN = 9, NVME_BLOCK_SHIFT_MAX = 12 };
 
+/* Reads a little-endian number of up to 8 bytes. */
 static uint64_t nvme_get(const uint8_t *at, size_t bytes)
 {
     uint64_t value = 0;
@@ -42,6 +43,8 @@ static uint64_t nvme_get(const uint8_t *at, size_t bytes)
     return value;
 }
 
+/* Blanks inside the serial number become underscores, because identities are words. A transfer
+ * limit beyond 2^16 pages counts as none. */
 void nvme_parse_controller(const uint8_t page[NVME_PAGE_BYTES], nvme_controller *out)
 {
     memset(out, 0, sizeof *out);
@@ -61,6 +64,8 @@ void nvme_parse_controller(const uint8_t page[NVME_PAGE_BYTES], nvme_controller 
     out->deallocates = (nvme_get(page + CONTROLLER_AT_ONCS, 2) & CONTROLLER_ONCS_DSM) != 0;
 }
 
+/* Writes bytes as hexadecimal digits; false, with an empty name, when all are 0: the drive has no
+ * such number. */
 static bool nvme_name_from(const uint8_t *bytes, size_t count, char *name)
 {
     bool some = false;
@@ -72,6 +77,7 @@ static bool nvme_name_from(const uint8_t *bytes, size_t count, char *name)
     return some;
 }
 
+/* Each check has its reason set before it, so a failure names itself. */
 kvt_status nvme_parse_namespace(const uint8_t page[NVME_PAGE_BYTES], nvme_namespace *out,
                                 const char **reason_out)
 {
@@ -122,6 +128,7 @@ enum {
     NVME_PATH_HOST_ERROR = 0x370 /* the kernel's: the controller was lost or removed */
 };
 
+/* The errno beside a status lets a message say what the block layer would have said. */
 kvt_status nvme_status_of_result(int32_t result, int *os_error_out)
 {
     *os_error_out = 0;

@@ -21,6 +21,8 @@
 
 typedef struct kvt_device kvt_device;
 
+/* The kinds index arrays of two in many places: reads first. An operation is IDLE or DONE while it
+ * is the caller's, and IN_FLIGHT while it is the device's. */
 typedef enum kvt_io_kind { KVT_IO_READ = 0, KVT_IO_WRITE = 1 } kvt_io_kind;
 typedef enum kvt_io_state { KVT_IO_IDLE = 0, KVT_IO_IN_FLIGHT = 1, KVT_IO_DONE = 2 } kvt_io_state;
 
@@ -106,7 +108,9 @@ typedef struct kvt_device_ops {
 
 #define KVT_DEVICE_ABI 1u
 
-/* Every back end's object starts with this. */
+/* Every back end's object starts with this. The wrappers of device.c own in_flight and attached,
+ * the back end all else. facts are complete when open returns; after that only depth_achieved and
+ * engine change. */
 struct kvt_device {
     const kvt_device_ops *ops;
     kvt_device_facts facts;
@@ -135,6 +139,9 @@ void kvt_device_close(kvt_device *device);
  * bounds or alignment is a programmer error (assert), a failed one is KVT_OK with io->status set.
  */
 KVT_NODISCARD kvt_status kvt_device_submit(kvt_device *device, kvt_io *io);
+/* flush pushes what is queued. reap collects up to max completions, waiting up to timeout_ns for
+ * the first min of them, and pushes too. sync makes completed writes durable: KVT_OK, or the status
+ * of kvt_io. */
 void kvt_device_flush(kvt_device *device);
 size_t kvt_device_reap(kvt_device *device, kvt_io **done, size_t min, size_t max,
                        uint64_t timeout_ns);

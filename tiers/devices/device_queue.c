@@ -2,6 +2,9 @@
 /*
  * device_queue.c - the choice between ring, threads and single calls; see device_queue.h.
  *
+ * The kind is chosen at open and can only fall: from a ring to threads, from threads to single
+ * calls. A back end therefore names its engine anew after attach.
+ *
  * Thread rule: as device_ops.h.
  */
 #include "device_queue.h"
@@ -20,6 +23,7 @@ enum {
 /* The kernel takes no more in one registered buffer. */
 #define QUEUE_REGION_BYTES_MAX (UINT64_C(1) << 30)
 
+/* Appends; `next` belongs to the list that an operation is in. */
 void tiers_io_list_push(tiers_io_list *list, kvt_io *io)
 {
     io->next = NULL;
@@ -31,6 +35,7 @@ void tiers_io_list_push(tiers_io_list *list, kvt_io *io)
     list->tail = io;
 }
 
+/* Takes the oldest, so lists are queues. tail is stale when the list is empty, and push sets it. */
 kvt_io *tiers_io_list_pop(tiers_io_list *list)
 {
     kvt_io *io = list->head;
@@ -38,6 +43,8 @@ kvt_io *tiers_io_list_pop(tiers_io_list *list)
     return io;
 }
 
+/* The ring is tried even though another thread will use it: what the kernel grants decides the
+ * depth that the facts promise. */
 void tiers_queue_open(tiers_queue *queue, kvt_device *device, const tiers_queue_calls *calls,
                       int fd, uint32_t depth, bool synchronous)
 {
@@ -54,6 +61,7 @@ void tiers_queue_open(tiers_queue *queue, kvt_device *device, const tiers_queue_
     queue->kind = queue->depth > 1 ? TIERS_QUEUE_THREADS : TIERS_QUEUE_INLINE;
 }
 
+/* The descriptor is the caller's and stays open. */
 void tiers_queue_close(tiers_queue *queue)
 {
     assert(!queue->attached);
@@ -63,6 +71,8 @@ void tiers_queue_close(tiers_queue *queue)
     queue->region_count = 0;
 }
 
+/* A kernel that granted a ring at open may still refuse to enable it, for instance when the thread
+ * lacks locked memory. */
 void tiers_queue_attach(tiers_queue *queue)
 {
     assert(!queue->attached && queue->depth > 0);
@@ -78,6 +88,7 @@ void tiers_queue_attach(tiers_queue *queue)
     queue->device->wakes = queue->kind == TIERS_QUEUE_THREADS;
 }
 
+/* The kind stays, so a later attach opens the same kind again. */
 void tiers_queue_detach(tiers_queue *queue)
 {
     assert(queue->attached);
@@ -86,11 +97,13 @@ void tiers_queue_detach(tiers_queue *queue)
     if (queue->kind == TIERS_QUEUE_THREADS) tiers_threads_stop(queue);
 }
 
+/* It is about the ring alone: the other kinds pin pages for every transfer. */
 bool tiers_queue_is_fixed(const tiers_queue *queue)
 {
     return queue->kind == TIERS_QUEUE_RING && queue->ring.fixed_buffers;
 }
 
+/* Orders by address for qsort; regions do not overlap. */
 static int queue_compare_regions(const void *left, const void *right)
 {
     uintptr_t a = (uintptr_t)((const kvt_device_region *)left)->memory;
@@ -98,7 +111,7 @@ static int queue_compare_regions(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
-/* A sorted copy in pieces that the kernel takes. */
+/* A sorted copy in pieces that the kernel takes. On failure no region is kept. */
 static kvt_status queue_copy_regions(tiers_queue *queue, const kvt_device_region *regions,
                                      uint32_t count)
 {
@@ -121,6 +134,7 @@ static kvt_status queue_copy_regions(tiers_queue *queue, const kvt_device_region
     return KVT_OK;
 }
 
+/* A ring that is open takes the regions at once, another one when it opens. */
 kvt_status tiers_queue_register(tiers_queue *queue, const kvt_device_region *regions,
                                 uint32_t count)
 {
@@ -137,6 +151,7 @@ kvt_status tiers_queue_register(tiers_queue *queue, const kvt_device_region *reg
     return tiers_ring_register(queue) ? KVT_OK : KVT_E_MEMORY;
 }
 
+/* Outside attach, and without ring or threads, the operation is done when the call returns. */
 kvt_status tiers_queue_submit(tiers_queue *queue, kvt_io *io)
 {
     tiers_io_begin(io, base_clock_ns());
@@ -149,11 +164,13 @@ kvt_status tiers_queue_submit(tiers_queue *queue, kvt_io *io)
     return KVT_OK;
 }
 
+/* Threads take an operation when it is submitted, so there is nothing to push. */
 void tiers_queue_flush(tiers_queue *queue)
 {
     if (queue->attached && queue->kind == TIERS_QUEUE_RING) tiers_ring_flush(queue);
 }
 
+/* With single calls nothing is ever in flight. */
 size_t tiers_queue_reap(tiers_queue *queue, kvt_io **done, size_t min, size_t max,
                         uint64_t timeout_ns)
 {
@@ -163,6 +180,8 @@ size_t tiers_queue_reap(tiers_queue *queue, kvt_io **done, size_t min, size_t ma
     return 0;
 }
 
+/* The wrapper lets it through while the device is attached alone, so the kind does not change
+ * meanwhile. */
 void tiers_queue_wake(tiers_queue *queue)
 {
     if (queue->kind == TIERS_QUEUE_RING) tiers_ring_wake(queue);

@@ -56,6 +56,8 @@ typedef struct tiers_io_list {
 void tiers_io_list_push(tiers_io_list *list, kvt_io *io);
 kvt_io *tiers_io_list_pop(tiers_io_list *list); /* NULL when empty */
 
+/* The ring and its two lists. queued_count is the length of `queued`; queued_count + kernel_count +
+ * the length of `ready` is the number of operations in flight. */
 typedef struct tiers_ring {
     struct io_uring uring;
     int wake_fd;          /* an eventfd that the ring polls while it is enabled; -1 = none */
@@ -71,6 +73,8 @@ typedef struct tiers_ring {
     bool broken; /* the kernel refused to take entries: nothing is submitted to it any more */
 } tiers_ring;
 
+/* The threads, and the operations on their way to and from them. All members but `threads` and
+ * `count` are under `lock`; finished_count is the length of `finished`. */
 typedef struct tiers_threads {
     pthread_mutex_t lock;
     pthread_cond_t work; /* something to do, or the end */
@@ -90,6 +94,7 @@ typedef enum tiers_queue_kind {
     TIERS_QUEUE_THREADS = 2
 } tiers_queue_kind;
 
+/* regions are sorted by address. ring and threads are in use as `kind` says. */
 typedef struct tiers_queue {
     kvt_device *device;
     const tiers_queue_calls *calls;
@@ -107,6 +112,7 @@ typedef struct tiers_queue {
  * the kind's default. Cannot fail. The descriptor stays the caller's and open until close. */
 void tiers_queue_open(tiers_queue *queue, kvt_device *device, const tiers_queue_calls *calls,
                       int fd, uint32_t depth, bool synchronous);
+/* Closes the ring and forgets the regions; the queue is detached. */
 void tiers_queue_close(tiers_queue *queue);
 
 /* The members of kvt_device_ops, for a back end to pass on. */
@@ -131,11 +137,14 @@ bool tiers_ring_open(tiers_queue *queue);
 
 /* Makes it the calling thread's. False: it is closed again. */
 bool tiers_ring_enable(tiers_queue *queue);
+/* Takes the ring down; nothing is in flight. */
 void tiers_ring_close(tiers_queue *queue);
 
 /* Registers the queue's regions in place of earlier ones; false when the kernel refuses to. */
 bool tiers_ring_register(tiers_queue *queue);
 KVT_NODISCARD kvt_status tiers_ring_submit(tiers_queue *queue, kvt_io *io);
+/* flush submits what is queued. reap collects completions, and waits and resubmits as the contract
+ * of kvt_device_ops says. wake ends the wait of another thread. */
 void tiers_ring_flush(tiers_queue *queue);
 size_t tiers_ring_reap(tiers_queue *queue, kvt_io **done, size_t min, size_t max,
                        uint64_t timeout_ns);
@@ -145,6 +154,7 @@ void tiers_ring_wake(tiers_queue *queue);
 
 /* Starts up to queue->depth threads; false when not one could be. */
 bool tiers_threads_start(tiers_queue *queue);
+/* Ends and joins all threads; nothing is in flight. submit, reap and wake are as the queue's. */
 void tiers_threads_stop(tiers_queue *queue);
 void tiers_threads_submit(tiers_queue *queue, kvt_io *io);
 size_t tiers_threads_reap(tiers_queue *queue, kvt_io **done, size_t min, size_t max,

@@ -9,6 +9,7 @@
 
 #include <string.h>
 
+/* One mark and its place. at + bytes lies inside one block of TIERS_SIGNATURE_BYTES. */
 typedef struct signature_place {
     uint64_t block;    /* byte offset of the block that holds the mark: from the start ... */
     uint64_t from_end; /* ... or, if not 0, back from the end rounded down to this */
@@ -34,6 +35,8 @@ static const signature_place signature_places[] = {
 };
 /* clang-format on */
 
+/* A place outside the drive, or off its alignment, carries no mark. drive_bytes is the whole
+ * drive's, because marks at the end are counted from there. */
 static bool signature_matches(kvt_device *device, void (*run)(kvt_device *, kvt_io *, uint32_t),
                               uint64_t drive_bytes, const signature_place *place, uint8_t *block)
 {
@@ -53,6 +56,7 @@ static bool signature_matches(kvt_device *device, void (*run)(kvt_device *, kvt_
     return io.status == KVT_OK && memcmp(block + place->at, place->mark, place->bytes) == 0;
 }
 
+/* The search reads at most a block for each mark, and only at an open. */
 bool tiers_signature_found(kvt_device *device, void (*run)(kvt_device *, kvt_io *, uint32_t),
                            uint64_t drive_bytes, void *block)
 {

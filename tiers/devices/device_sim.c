@@ -24,6 +24,8 @@
 
 enum { SIM_ALIGN_BYTES = 64, SIM_REQUEST_BYTES_MAX = 64 << 20, SIM_DEPTH_DEFAULT = 32 };
 
+/* server_free_ns is when the last operation submitted so far will have finished; it is never before
+ * clock_ns of that submission. The speeds alone are touched by other threads. */
 typedef struct sim_device {
     kvt_device base;
     uint64_t clock_ns;
@@ -34,6 +36,7 @@ typedef struct sim_device {
     tiers_io_list queue;             /* first in, first out: one server keeps the order */
 } sim_device;
 
+/* The model is in the identity, so curves of one model are never taken for those of another. */
 static kvt_status sim_open(const kvt_device_config *config, kvt_device **device_out, char *message,
                            size_t message_size)
 {
@@ -61,6 +64,7 @@ static kvt_status sim_open(const kvt_device_config *config, kvt_device **device_
     return KVT_OK;
 }
 
+/* An operation that was submitted keeps its finish, which was decided then. */
 void tiers_sim_set_speed(kvt_device *device, uint64_t read_bytes_per_s, uint64_t write_bytes_per_s)
 {
     sim_device *sim = (sim_device *)device;
@@ -74,7 +78,8 @@ static void sim_close(kvt_device *device)
     free(device);
 }
 
-/* Decides the operation's finish at once: one server, first in, first out. */
+/* Decides the operation's finish at once: one server, first in, first out. Latency is part of the
+ * service time, so a deeper queue does not hide it. */
 static kvt_status sim_submit(kvt_device *device, kvt_io *io)
 {
     sim_device *sim = (sim_device *)device;
@@ -88,7 +93,8 @@ static kvt_status sim_submit(kvt_device *device, kvt_io *io)
     return KVT_QUEUED;
 }
 
-/* Hands on everything that fits, and moves the clock to the finish of the last of them. */
+/* Hands on everything that fits, and moves the clock to the finish of the last of them. The order
+ * is that of submission, since one server finishes them in it. */
 static size_t sim_reap(kvt_device *device, kvt_io **done, size_t min, size_t max,
                        uint64_t timeout_ns)
 {

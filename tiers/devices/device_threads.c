@@ -14,7 +14,8 @@
 #include <assert.h>
 
 /* A thread: takes operations in the order of their submission until the queue stops and is empty.
- * The lock is not held during a blocking call. */
+ * The lock is not held during a blocking call. An operation is run outside the lock, so as many run
+ * at once as there are threads. */
 static void *threads_main(void *argument)
 {
     tiers_queue *queue = argument;
@@ -36,6 +37,8 @@ static void *threads_main(void *argument)
     return NULL;
 }
 
+/* Fewer threads than wanted are enough: the depth is achieved in part. The condition `done` counts
+ * in CLOCK_MONOTONIC, because reap waits on it with a deadline. */
 bool tiers_threads_start(tiers_queue *queue)
 {
     tiers_threads *threads = &queue->threads;
@@ -55,6 +58,7 @@ bool tiers_threads_start(tiers_queue *queue)
     return false;
 }
 
+/* Nothing is in flight, so every thread is waiting for work and ends at once. */
 void tiers_threads_stop(tiers_queue *queue)
 {
     tiers_threads *threads = &queue->threads;
@@ -71,6 +75,7 @@ void tiers_threads_stop(tiers_queue *queue)
     pthread_mutex_destroy(&threads->lock);
 }
 
+/* The list has no bound of its own: the wrapper keeps operations within the depth. */
 void tiers_threads_submit(tiers_queue *queue, kvt_io *io)
 {
     tiers_threads *threads = &queue->threads;
@@ -81,6 +86,7 @@ void tiers_threads_submit(tiers_queue *queue, kvt_io *io)
     pthread_mutex_unlock(&threads->lock);
 }
 
+/* A wake ends the wait once; it is forgotten whether or not anything was collected. */
 size_t tiers_threads_reap(tiers_queue *queue, kvt_io **done, size_t min, size_t max,
                           uint64_t timeout_ns)
 {
@@ -101,6 +107,7 @@ size_t tiers_threads_reap(tiers_queue *queue, kvt_io **done, size_t min, size_t 
     return count;
 }
 
+/* The flag stays set when nobody waits, so that the next wait ends at once. */
 void tiers_threads_wake(tiers_queue *queue)
 {
     tiers_threads *threads = &queue->threads;

@@ -41,14 +41,20 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+/* Completions are taken in batches. A refusal is tried again after a millisecond, and for five
+ * seconds before the ring is given up. */
 enum { RING_BATCH = 32, RING_RETRY_NS = 1000000, RING_REFUSALS_MAX = 5000 };
 
+/* Flags from the best to the least. A kernel that does not know one of a set refuses the whole
+ * set. */
 static const unsigned ring_flag_sets[] = {
     IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_TASKRUN_FLAG,
     IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG,
     0,
 };
 
+/* The ring has one entry more than the depth, for the poll of the wake. Registering the file spares
+ * the kernel a look-up per operation; a refusal costs no more than that. */
 bool tiers_ring_open(tiers_queue *queue)
 {
     tiers_ring *ring = &queue->ring;
@@ -73,7 +79,8 @@ bool tiers_ring_open(tiers_queue *queue)
     return true;
 }
 
-/* A zeroed entry; in a wide ring it is two of the common size. */
+/* A zeroed entry; in a wide ring it is two of the common size. The kernel reads every byte of an
+ * entry, so none may be left over from an earlier one. */
 static struct io_uring_sqe *ring_get_entry(tiers_queue *queue)
 {
     struct io_uring_sqe *entry = io_uring_get_sqe(&queue->ring.uring);
@@ -83,7 +90,8 @@ static struct io_uring_sqe *ring_get_entry(tiers_queue *queue)
 }
 
 /* Lets the ring poll an eventfd. A kernel that cannot poll again and again says so in the entry's
- * completion. False when the ring takes nothing. */
+ * completion. False when the ring takes nothing. Without an eventfd the ring works and cannot be
+ * woken. */
 static bool ring_arm_wake(tiers_queue *queue)
 {
     tiers_ring *ring = &queue->ring;
@@ -96,6 +104,7 @@ static bool ring_arm_wake(tiers_queue *queue)
     return queue->device->wakes;
 }
 
+/* On failure the ring is closed, and the queue goes on without one. */
 bool tiers_ring_enable(tiers_queue *queue)
 {
     /* liburing declares a function for it, which its shared library exports only from 2.4 on. */
@@ -106,6 +115,7 @@ bool tiers_ring_enable(tiers_queue *queue)
     return false;
 }
 
+/* Registrations are undone first and by hand. */
 void tiers_ring_close(tiers_queue *queue)
 {
     tiers_ring *ring = &queue->ring;
@@ -120,6 +130,8 @@ void tiers_ring_close(tiers_queue *queue)
     ring->fixed_buffers = false;
 }
 
+/* Regions of before are forgotten either way. A kernel that refuses them leaves a ring that pins
+ * pages per transfer. */
 bool tiers_ring_register(tiers_queue *queue)
 {
     tiers_ring *ring = &queue->ring;
@@ -136,7 +148,8 @@ bool tiers_ring_register(tiers_queue *queue)
     return ring->fixed_buffers;
 }
 
-/* The registered region around a transfer, or -1; regions are sorted. */
+/* The registered region around a transfer, or -1; regions are sorted. A transfer that crosses the
+ * border of two regions has none. */
 static int ring_find_region(const tiers_queue *queue, const void *buffer, uint32_t bytes)
 {
     if (!queue->ring.fixed_buffers) return -1;
@@ -157,13 +170,15 @@ static int ring_find_region(const tiers_queue *queue, const void *buffer, uint32
     return inside < region->bytes && bytes <= region->bytes - inside ? (int)(low - 1) : -1;
 }
 
-/* The bytes of an operation that were moved so far. */
+/* The bytes of an operation that were moved so far. The upper half counts tries without
+ * progress. */
 static uint32_t ring_moved(const kvt_io *io)
 {
     return (uint32_t)io->device_word;
 }
 
-/* Puts the rest of an operation into the submission queue. */
+/* Puts the rest of an operation into the submission queue. The operation stays in `queued` until
+ * the kernel has taken its entry. */
 static void ring_queue(tiers_queue *queue, kvt_io *io)
 {
     tiers_ring *ring = &queue->ring;
@@ -181,7 +196,7 @@ static void ring_queue(tiers_queue *queue, kvt_io *io)
 
 /* Gives the ring up: the kernel refuses to take entries for good. Operations that it did not take
  * are done by blocking calls, as is every later one; operations that it took still complete through
- * the ring. */
+ * the ring. A broken ring stays broken until detach. */
 static void ring_break(tiers_queue *queue)
 {
     tiers_ring *ring = &queue->ring;
@@ -195,7 +210,7 @@ static void ring_break(tiers_queue *queue)
 }
 
 /* Books the entries that the kernel has taken, by its own head of the queue. True if it took any.
- */
+ * The kernel takes entries in order, so the operations taken are the first of the list. */
 static bool ring_book_taken(tiers_ring *ring)
 {
     uint32_t left = io_uring_sq_ready(&ring->uring);
@@ -209,7 +224,8 @@ static bool ring_book_taken(tiers_ring *ring)
     return taken != 0;
 }
 
-/* Decides whether a refusal to take entries is passing, or ends the use of the ring. */
+/* Decides whether a refusal to take entries is passing, or ends the use of the ring. A positive
+ * result without a taken entry counts as passing. */
 static void ring_note_refusal(tiers_queue *queue, int result)
 {
     tiers_ring *ring = &queue->ring;
@@ -222,6 +238,7 @@ static void ring_note_refusal(tiers_queue *queue, int result)
     if (!passing || ring->refusals > RING_REFUSALS_MAX) ring_break(queue);
 }
 
+/* The loop goes on while the kernel takes some of the entries. */
 void tiers_ring_flush(tiers_queue *queue)
 {
     tiers_ring *ring = &queue->ring;
@@ -233,6 +250,7 @@ void tiers_ring_flush(tiers_queue *queue)
     }
 }
 
+/* Half of the depth is the most that one system call submits; the head of this file says why. */
 kvt_status tiers_ring_submit(tiers_queue *queue, kvt_io *io)
 {
     if (queue->ring.queued_count >= (queue->depth + 1) / 2) tiers_ring_flush(queue);
@@ -244,7 +262,8 @@ kvt_status tiers_ring_submit(tiers_queue *queue, kvt_io *io)
     return KVT_QUEUED;
 }
 
-/* Books a completion. True when the operation is finished; else its rest is queued again. */
+/* Books a completion. True when the operation is finished; else its rest is queued again. Tries are
+ * counted from the last progress, so a slow transfer may take as many steps as it needs. */
 static bool ring_settle(tiers_queue *queue, kvt_io *io, int32_t result)
 {
     uint32_t before = ring_moved(io);
@@ -266,14 +285,16 @@ static bool ring_settle(tiers_queue *queue, kvt_io *io, int32_t result)
     return false;
 }
 
-/* Books a completion of the poll: the thread was woken, or the poll has ended. */
+/* Books a completion of the poll: the thread was woken, or the poll has ended. A poll that ended is
+ * not armed again: from then on the worker waits in short steps. */
 static void ring_note_wake(tiers_queue *queue, const struct io_uring_cqe *completion)
 {
     queue->ring.woken = true;
     if ((completion->flags & IORING_CQE_F_MORE) == 0) queue->device->wakes = false;
 }
 
-/* Collects the operations that blocking calls finished, then completions of the ring. */
+/* Collects the operations that blocking calls finished, then completions of the ring. An operation
+ * that was queued again is not handed on. */
 static size_t ring_collect(tiers_queue *queue, kvt_io **done, size_t max)
 {
     tiers_ring *ring = &queue->ring;
@@ -301,7 +322,7 @@ static size_t ring_collect(tiers_queue *queue, kvt_io **done, size_t max)
 }
 
 /* Submits what is queued and sleeps until `wanted` completions are there or the time is over; may
- * return early. */
+ * return early. The wait ends early at a signal, at a wake, or when the kernel refuses to wait. */
 static void ring_wait(tiers_queue *queue, size_t wanted, uint64_t wait_ns)
 {
     tiers_ring *ring = &queue->ring;
@@ -324,6 +345,7 @@ static void ring_wait(tiers_queue *queue, size_t wanted, uint64_t wait_ns)
     base_sleep_until(base_clock_ns() + nap_ns);
 }
 
+/* A look without a wait costs no system call while no completion waits. */
 size_t tiers_ring_reap(tiers_queue *queue, kvt_io **done, size_t min, size_t max,
                        uint64_t timeout_ns)
 {
@@ -343,6 +365,7 @@ size_t tiers_ring_reap(tiers_queue *queue, kvt_io **done, size_t min, size_t max
     return count;
 }
 
+/* A write that fails because the counter is full has woken the ring already. */
 void tiers_ring_wake(tiers_queue *queue)
 {
     const uint64_t once = 1;

@@ -29,16 +29,19 @@
 
 enum { CLAIM_NAP_NS = 10000000 };
 
+/* The list of this process. It is empty in a process that opens no device. */
 static pthread_mutex_t claim_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t claim_once = PTHREAD_ONCE_INIT;
 static tiers_claim *claims;
 
-/* A fork waits for the list, so that the child never inherits a list that is being changed. */
+/* A fork waits for the list, so that the child never inherits a list that is being changed. The
+ * lock is held across the fork and released on both sides. */
 static void claim_before_fork(void)
 {
     pthread_mutex_lock(&claim_lock);
 }
 
+/* The fork is over; the list is free again. */
 static void claim_in_parent(void)
 {
     pthread_mutex_unlock(&claim_lock);
@@ -46,7 +49,7 @@ static void claim_in_parent(void)
 
 /* Closes lock files in a child, so that a lock ends with the parent and not with the last of its
  * children. A file that carries data stays open, because the child's copies of the devices still
- * use its number. */
+ * use its number. The child must not unlock: the lock is the parent's. */
 static void claim_in_child(void)
 {
     for (tiers_claim *claim = claims; claim != NULL; claim = claim->next) {
@@ -55,13 +58,15 @@ static void claim_in_child(void)
     pthread_mutex_unlock(&claim_lock);
 }
 
-/* Registers the handlers, once in a process. */
+/* Registers the handlers, once in a process. Without memory for the handlers a child keeps the lock
+ * files open, which delays a later opener. */
 static void claim_watch_forks(void)
 {
     (void)pthread_atfork(claim_before_fork, claim_in_parent, claim_in_child);
 }
 
-/* Whether a claim of this file is in the list. Lock held. */
+/* Whether a claim of this file is in the list. Lock held. Files are compared by device and inode,
+ * because one file has many paths. */
 static bool claim_find(dev_t device, ino_t inode)
 {
     const tiers_claim *claim = claims;
@@ -71,6 +76,7 @@ static bool claim_find(dev_t device, ino_t inode)
     return claim != NULL;
 }
 
+/* The answer may be old when it arrives; callers use it to decide about waiting alone. */
 bool tiers_claim_is_ours(dev_t device, ino_t inode)
 {
     pthread_mutex_lock(&claim_lock);
@@ -79,7 +85,8 @@ bool tiers_claim_is_ours(dev_t device, ino_t inode)
     return found;
 }
 
-/* Enters the claim, unless this process has another one of the file. */
+/* Enters the claim, unless this process has another one of the file. False leaves the list as it
+ * was. */
 static bool claim_enter(tiers_claim *claim)
 {
     pthread_mutex_lock(&claim_lock);
@@ -93,7 +100,8 @@ static bool claim_enter(tiers_claim *claim)
     return !found;
 }
 
-/* Takes a claim out of the list. */
+/* Takes a claim out of the list. The claim's `next` is not reset; a claim is initialized anew
+ * before it is used again. */
 static void claim_leave(tiers_claim *claim)
 {
     pthread_mutex_lock(&claim_lock);
@@ -106,6 +114,8 @@ static void claim_leave(tiers_claim *claim)
     pthread_mutex_unlock(&claim_lock);
 }
 
+/* The claim is in the list before the lock is tried, so a second opener of this process is refused
+ * without a wait. */
 kvt_status tiers_claim_acquire(tiers_claim *claim, int fd, bool lock_only)
 {
     struct stat facts;
@@ -128,6 +138,8 @@ kvt_status tiers_claim_acquire(tiers_claim *claim, int fd, bool lock_only)
     return status;
 }
 
+/* The lock is given up by hand, because a child of fork may keep the open file and with it the
+ * lock. */
 void tiers_claim_release(tiers_claim *claim)
 {
     if (!claim->held) return;
@@ -136,6 +148,7 @@ void tiers_claim_release(tiers_claim *claim)
     (void)flock(claim->fd, LOCK_UN);
 }
 
+/* The folder is opened for the sync alone. */
 int tiers_sync_folder(const char *path)
 {
     char copy[PATH_MAX];
@@ -148,6 +161,7 @@ int tiers_sync_folder(const char *path)
     return os_error == EINVAL ? 0 : os_error; /* EINVAL: the file system has nothing to do here */
 }
 
+/* Neither way ever replaces a file that has the name already. */
 int tiers_publish_file(const char *draft, const char *path)
 {
     if (renameat2(AT_FDCWD, draft, AT_FDCWD, path, RENAME_NOREPLACE) == 0) return 0;

@@ -21,7 +21,8 @@
 /* Longest wait for another process. */
 #define TIERS_CLAIM_WAIT_NS UINT64_C(10000000000)
 
-/* Zeroed before its first use, so that a release is allowed at any time. */
+/* Zeroed before its first use, so that a release is allowed at any time. A claim that is held
+ * stands in the list of its process, and must not move. */
 typedef struct tiers_claim {
     struct tiers_claim *next;
     int fd;

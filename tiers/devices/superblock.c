@@ -51,13 +51,14 @@ typedef enum slot_state {
     SLOT_UNREADABLE /* the device fails there */
 } slot_state;
 
+/* The judgment of one slot. sequence and label count only with SLOT_SOUND. */
 typedef struct slot_reading {
     slot_state state;
     uint64_t sequence;
     tiers_superblock label;
 } slot_reading;
 
-/* Writes a little-endian number. */
+/* Writes a little-endian number. The byte order is part of the format. */
 static void slot_put(unsigned char *at, uint64_t value, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i++)
@@ -82,7 +83,8 @@ static bool slot_is_zero(const unsigned char *at, size_t bytes)
     return true;
 }
 
-/* Fills a slot with a label and its checksum. */
+/* Fills a slot with a label and its checksum. All bytes that no field names are 0 and inside the
+ * checksum. */
 static void slot_encode(unsigned char *slot, const tiers_superblock *label, uint64_t sequence)
 {
     memset(slot, 0, SLOT_BYTES);
@@ -99,7 +101,8 @@ static void slot_encode(unsigned char *slot, const tiers_superblock *label, uint
 }
 
 /* Judges a slot by its bytes. Magic and checksum decide first, so that a sound slot of a later
- * version is never taken for damage. */
+ * version is never taken for damage. The fields come from a device and are not trusted: each is
+ * checked, and none is used as a size or an index. */
 static slot_reading slot_decode(const unsigned char *slot)
 {
     slot_reading reading = {.state = SLOT_DAMAGED};
@@ -130,7 +133,8 @@ static slot_reading slot_decode(const unsigned char *slot)
     return reading;
 }
 
-/* Reads both slots, each by itself, so that a bad sector in one leaves the other. */
+/* Reads both slots, each by itself, so that a bad sector in one leaves the other. A device that is
+ * gone ends the reading; any other failure makes one slot unreadable. */
 static kvt_status slots_read(kvt_device *device, unsigned char *slot, slot_reading readings[2])
 {
     assert(device->facts.capacity_bytes >= TIERS_SUPERBLOCK_BYTES);
@@ -148,7 +152,8 @@ static kvt_status slots_read(kvt_device *device, unsigned char *slot, slot_readi
     return KVT_OK;
 }
 
-/* The slot with the newest sound label, or -1. */
+/* The slot with the newest sound label, or -1. Two equal sequences cannot come from this code; the
+ * first slot wins then. */
 static int slots_newest(const slot_reading readings[2])
 {
     bool sound[2] = {readings[0].state == SLOT_SOUND, readings[1].state == SLOT_SOUND};
@@ -157,11 +162,14 @@ static int slots_newest(const slot_reading readings[2])
     return sound[1] ? 1 : -1;
 }
 
+/* Whether either slot is in a state. */
 static bool slots_have(const slot_reading readings[2], slot_state state)
 {
     return readings[0].state == state || readings[1].state == state;
 }
 
+/* The order of the tests is the order of caution: a later format first, then sound slots, then
+ * damage that hides what was there, and last a blank device. */
 kvt_status tiers_superblock_read(kvt_device *device, tiers_superblock *out,
                                  tiers_label_state *state_out)
 {
@@ -191,6 +199,8 @@ kvt_status tiers_superblock_read(kvt_device *device, tiers_superblock *out,
     return KVT_OK;
 }
 
+/* The first label of a device goes to slot 0 with sequence 1, so a torn one is compared with
+ * exactly these bytes. Sectors are written whole or not at all. */
 kvt_status tiers_superblock_torn(kvt_device *device, const tiers_superblock *label, bool *torn_out)
 {
     *torn_out = false;
@@ -210,7 +220,7 @@ kvt_status tiers_superblock_torn(kvt_device *device, const tiers_superblock *lab
 }
 
 /* Gives the slot behind the first label its room: a hole in it would make the next label fail when
- * the file system is full by then. */
+ * the file system is full by then. A device that is not blank has written blocks there. */
 static kvt_status slots_acquire_room(kvt_device *device, const slot_reading readings[2],
                                      unsigned char *slot)
 {
@@ -219,6 +229,8 @@ static kvt_status slots_acquire_room(kvt_device *device, const slot_reading read
     return kvt_device_transfer(device, KVT_IO_WRITE, SLOT_BYTES, slot, SLOT_BYTES);
 }
 
+/* The slot that is overwritten is never the newest sound one, so a torn write leaves the label of
+ * before. A later format is never overwritten. */
 kvt_status tiers_superblock_write(kvt_device *device, const tiers_superblock *label)
 {
     assert(label->epoch >= 1 && label->tier < KVT_TIER_COUNT);

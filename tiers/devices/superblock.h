@@ -36,7 +36,8 @@ typedef enum tiers_label_state {
     TIERS_LABEL_FOREIGN = 2 /* other bytes: somebody else's data, or both slots damaged */
 } tiers_label_state;
 
-/* KVT_OK; KVT_E_VERSION (sound, but of a later format); KVT_E_IO, KVT_E_GONE; KVT_E_MEMORY. */
+/* KVT_OK; KVT_E_VERSION (sound, but of a later format); KVT_E_IO, KVT_E_GONE; KVT_E_MEMORY. With
+ * BLANK and FOREIGN *out is all zeros. */
 KVT_NODISCARD kvt_status tiers_superblock_read(kvt_device *device, tiers_superblock *out,
                                                tiers_label_state *state_out);
 

@@ -30,6 +30,7 @@ typedef struct tiers_timeout {
     uint64_t progress; /* at the last check */
 } tiers_timeout;
 
+/* limit_ns is above 0. A device's timeout begins anew with every device. */
 void tiers_timeout_init(tiers_timeout *timeout, uint64_t limit_ns, uint64_t now_ns);
 
 /* busy: the device has work; progress: any number that changes when the device finishes some of it.

@@ -21,6 +21,8 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+/* One call, shared by the thread that makes it and the one that waits. The mutex orders `done`
+ * against `abandoned`: exactly one of the two sides finds the other gone. */
 typedef struct watched_call {
     pthread_mutex_t mutex;
     pthread_cond_t returned;
@@ -33,13 +35,17 @@ typedef struct watched_call {
     bool abandoned; /* nobody waits: the thread cleans up */
 } watched_call;
 
+/* The call that this thread makes, NULL on every other thread. It lets code deep inside a device
+ * report progress without a handle. */
 static _Thread_local watched_call *watchdog_here;
 
+/* The number itself means nothing; only its changes are watched. */
 void tiers_watchdog_progress(void)
 {
     if (watchdog_here != NULL) atomic_fetch_add(&watchdog_here->progress, 1);
 }
 
+/* Writing a new file in full may take minutes without a step that counts as progress. */
 void tiers_watchdog_suspend(void)
 {
     if (watchdog_here != NULL) atomic_store(&watchdog_here->timeless, true);
@@ -53,7 +59,8 @@ static void watchdog_free(watched_call *self)
     free(self);
 }
 
-/* The thread of one call: runs it, then cleans up if the caller has abandoned it. */
+/* The thread of one call: runs it, then cleans up if the caller has abandoned it. The device is
+ * used by this thread alone until run has returned. */
 static void *watchdog_main(void *argument)
 {
     watched_call *self = argument;
@@ -72,6 +79,9 @@ static void *watchdog_main(void *argument)
     return NULL;
 }
 
+/* The caller looks at the progress every TIERS_CHECK_NS. A machine that stood still is not held
+ * against the device (timeout.h). `thread` must not be used after an abandoned call was let go, so
+ * its handle is a copy on this stack. */
 bool tiers_watchdog_run(tiers_watchdog_call *run, tiers_watchdog_call *late, void *state,
                         uint64_t limit_ns)
 {

@@ -12,6 +12,10 @@
  * Every node but the root is at least half full, so n ranges need at most n / 16 leaves and a
  * fifteenth of that above them; space_prepare counts on it.
  *
+ * Invariants: leaves together hold every free range once, in the order of offsets; each inner entry
+ * is filed under the first offset below it; free_bytes is the sum of the ranges; two free ranges
+ * never touch. A "level" here is a level of the tree, counted from the root.
+ *
  * Thread rule: none of its own; the pool's lock covers it.
  */
 #include "extent.h"
@@ -30,6 +34,8 @@ enum {
     SPACE_NODES_FIRST = 4
 };
 
+/* The first `count` entries are in use, in ascending order of offset. next_unused matters only
+ * while the node is on the list of unused ones. */
 typedef struct space_node {
     uint32_t count;
     uint32_t next_unused;
@@ -37,6 +43,8 @@ typedef struct space_node {
     uint32_t child[SPACE_FANOUT];
 } space_node;
 
+/* [begin, end) is the managed part of the device. held counts the extents out, adopted ones
+ * included; it bounds the free ranges and with them the nodes. */
 struct tiers_space {
     uint64_t begin;
     uint64_t end;
@@ -60,14 +68,16 @@ typedef struct space_path {
 
 /* ---- searching ---- */
 
-/* The node of a path at a level. */
+/* The node of a path at a level. The pointer is valid until space_prepare runs, which is never in
+ * the middle of a change. */
 static space_node *space_at(const tiers_space *space, const space_path *path, uint32_t level)
 {
     return &space->nodes[path->node[level]];
 }
 
 /* Counts the node's offsets that are at most this one. The choice in the loop is a conditional
- * move, because a branch would be guessed wrong half the time. */
+ * move, because a branch would be guessed wrong half the time. The offsets of a node are
+ * distinct. */
 static uint32_t space_rank(const space_node *node, uint64_t offset)
 {
     if (node->count == 0) return 0;
@@ -81,7 +91,7 @@ static uint32_t space_rank(const space_node *node, uint64_t offset)
 }
 
 /* To the leaf where a range at this offset belongs; the leaf's slot is the number of its ranges at
- * or before the offset. */
+ * or before the offset. In inner nodes the slot is the child that the path goes through. */
 static void space_descend(const tiers_space *space, uint64_t offset, space_path *path)
 {
     uint32_t at = space->root;
@@ -96,7 +106,8 @@ static void space_descend(const tiers_space *space, uint64_t offset, space_path 
     }
 }
 
-/* Moves to the range before slot, over the border of leaves too; false when there is none. */
+/* Moves to the range before slot, over the border of leaves too; false when there is none. The path
+ * leads to a range afterwards, so its slot is that of an entry. */
 static bool space_step_back(const tiers_space *space, space_path *path)
 {
     uint32_t level = space->levels;
@@ -113,7 +124,7 @@ static bool space_step_back(const tiers_space *space, space_path *path)
 }
 
 /* Makes a slot behind the leaf's last range the first one of the next leaf; false when there is no
- * range at or after the slot. */
+ * range at or after the slot. The path is usable either way only when true is returned. */
 static bool space_step_over(const tiers_space *space, space_path *path)
 {
     uint32_t level = space->levels - 1;
@@ -132,7 +143,8 @@ static bool space_step_over(const tiers_space *space, space_path *path)
 
 /* ---- nodes ---- */
 
-/* Makes sure that `ranges` free ranges can exist. */
+/* Makes sure that `ranges` free ranges can exist. Nothing changes but capacities, so a failure
+ * needs no undoing. */
 static kvt_status space_prepare(tiers_space *space, uint64_t ranges)
 {
     /* Leaves, a fifteenth of them for the levels above, each level's root and rounding; node 0. */
@@ -173,7 +185,8 @@ static void space_node_return(tiers_space *space, uint32_t node)
     space->unused = node;
 }
 
-/* Copies `count` entries between nodes, or inside one. */
+/* Copies `count` entries between nodes, or inside one. Source and target may overlap inside one
+ * node. */
 static void space_copy(space_node *target, uint32_t to, const space_node *source, uint32_t from,
                        uint32_t count)
 {
@@ -182,7 +195,8 @@ static void space_copy(space_node *target, uint32_t to, const space_node *source
     memmove(target->child + to, source->child + from, count * sizeof source->child[0]);
 }
 
-/* Inserts an entry before the one at `slot`. The node is not full. */
+/* Inserts an entry before the one at `slot`. The node is not full. The caller files the node anew
+ * if the slot is the first one. */
 static void space_put(space_node *node, uint32_t slot, uint64_t offset, uint32_t child)
 {
     assert(node->count < SPACE_FANOUT && slot <= node->count);
@@ -192,7 +206,7 @@ static void space_put(space_node *node, uint32_t slot, uint64_t offset, uint32_t
     node->count++;
 }
 
-/* Removes the entry at `slot`. */
+/* Removes the entry at `slot`. The caller sees to a node that falls below half. */
 static void space_cut(space_node *node, uint32_t slot)
 {
     assert(slot < node->count);
@@ -202,7 +216,8 @@ static void space_cut(space_node *node, uint32_t slot)
 
 /* ---- changing the tree ---- */
 
-/* Updates the levels above `level`: each entry is filed under the first offset of its node. */
+/* Updates the levels above `level`: each entry is filed under the first offset of its node. The
+ * walk ends at the first level where nothing changed: above it nothing can have changed either. */
 static void space_file(tiers_space *space, const space_path *path, uint32_t level)
 {
     while (level-- > 0) {
@@ -214,7 +229,8 @@ static void space_file(tiers_space *space, const space_path *path, uint32_t leve
 }
 
 /* Cuts the full node of a level in two, making room above first. The path's entry stays in its
- * node, or is in the new one if it was in the upper half. */
+ * node, or is in the new one if it was in the upper half. A full node above is split before, so the
+ * way up never meets a full node twice. The tree grows at the root alone. */
 static void space_split(tiers_space *space, space_path *path, uint32_t level)
 {
     assert(space_at(space, path, level)->count == SPACE_FANOUT && "only a full node is cut in two");
@@ -252,7 +268,8 @@ static void space_split(tiers_space *space, space_path *path, uint32_t level)
 }
 
 /* Makes a node that is less than half full and its neighbour one node, or equally full. Returns
- * true when they became one, so that the level above lost an entry. The path ends above. */
+ * true when they became one, so that the level above lost an entry. The path ends above. The
+ * neighbour is the left one where there is one. */
 static bool space_level(tiers_space *space, const space_path *path, uint32_t level)
 {
     assert(level > 0 && "the root has no neighbour");
@@ -288,7 +305,8 @@ static bool space_level(tiers_space *space, const space_path *path, uint32_t lev
     return false;
 }
 
-/* A new range at the path's slot. The path is of no use afterwards. */
+/* A new range at the path's slot. The path is of no use afterwards. The ledger grows by the range;
+ * space_prepare has run. */
 static void space_insert(tiers_space *space, space_path *path, uint64_t offset, uint64_t bytes)
 {
     if (space_at(space, path, space->levels - 1)->count == SPACE_FANOUT)
@@ -301,7 +319,8 @@ static void space_insert(tiers_space *space, space_path *path, uint64_t offset, 
     space->free_bytes += bytes;
 }
 
-/* Takes the range at the path's slot out. The path is of no use afterwards. */
+/* Takes the range at the path's slot out. The path is of no use afterwards. Joining nodes may go
+ * all the way up; a root with one child gives way to it. */
 static void space_remove(tiers_space *space, const space_path *path)
 {
     uint32_t level = space->levels - 1;
@@ -328,7 +347,8 @@ static void space_remove(tiers_space *space, const space_path *path)
 }
 
 /* Gives the range at the path's slot another place in the same gap between held extents: the order
- * of offsets stays. */
+ * of offsets stays. It saves a removal and an insertion in the most common case, an acquisition
+ * from the front of a range. */
 static void space_resize(tiers_space *space, const space_path *path, uint64_t offset,
                          uint64_t bytes)
 {
@@ -347,7 +367,7 @@ static void space_resize(tiers_space *space, const space_path *path, uint64_t of
 
 /* The ledger after each change: free bytes are part of the space, there are some exactly when there
  * are ranges, and n held extents part the free space into n + 1 ranges at most, which is what
- * space_prepare has made room for. */
+ * space_prepare has made room for. Asserts alone; a release build does nothing here. */
 static void space_check(const tiers_space *space)
 {
     assert(space->free_bytes <= space->end - space->begin);
@@ -359,6 +379,7 @@ static void space_check(const tiers_space *space)
 
 /* ---- the interface ---- */
 
+/* An empty space is allowed: a device that is no larger than its reserved head holds nothing. */
 kvt_status tiers_space_open(uint64_t begin, uint64_t end, tiers_space **space_out)
 {
     assert(begin <= end && begin % TIERS_GRAIN_BYTES == 0 && end % TIERS_GRAIN_BYTES == 0);
@@ -388,7 +409,8 @@ void tiers_space_close(tiers_space *space)
     free(space);
 }
 
-/* Offset and bytes of a range by its number. */
+/* Offset and bytes of a range by its number. The number comes from the bins and lives as long as
+ * the range. */
 static tiers_range space_range(const tiers_space *space, uint32_t range)
 {
     assert(range != 0 && range < space->bins.range_fresh);
@@ -403,6 +425,8 @@ static tiers_range space_range_at(const tiers_space *space, const space_path *pa
     return space_range(space, space_at(space, path, leaf)->child[path->slot[leaf]]);
 }
 
+/* The bins find the range by size, the tree finds its place by offset. Memory for two ranges more
+ * is asked for first, one for this extent and one for a later release. */
 kvt_status tiers_space_acquire(tiers_space *space, uint64_t bytes, tiers_range *range_out)
 {
     assert(bytes > 0 && bytes % TIERS_GRAIN_BYTES == 0);
@@ -426,6 +450,8 @@ kvt_status tiers_space_acquire(tiers_space *space, uint64_t bytes, tiers_range *
     return KVT_OK;
 }
 
+/* Every number is checked, because it comes from a disk. A range may begin at the front, in the
+ * middle or at the end of a free one, and the free one is cut accordingly. */
 kvt_status tiers_space_adopt(tiers_space *space, tiers_range range)
 {
     bool grained = range.offset % TIERS_GRAIN_BYTES == 0 && range.bytes % TIERS_GRAIN_BYTES == 0;
@@ -455,7 +481,8 @@ kvt_status tiers_space_adopt(tiers_space *space, tiers_range range)
 }
 
 /* Makes a range free, as one with a free neighbour on either side that it touches: so two free
- * ranges never touch, and the number of ranges is bounded by the number of extents held. */
+ * ranges never touch, and the number of ranges is bounded by the number of extents held. It never
+ * needs memory: joining needs none, and space_prepare counted on an insertion. */
 static void space_free_range(tiers_space *space, tiers_range range)
 {
     assert(range.bytes > 0 && range.bytes % TIERS_GRAIN_BYTES == 0);
@@ -485,6 +512,7 @@ static void space_free_range(tiers_space *space, tiers_range range)
     }
 }
 
+/* An extent that was trimmed is released with the rest of its bytes. */
 void tiers_space_release(tiers_space *space, tiers_range range)
 {
     assert(space->held > 0);
@@ -493,6 +521,7 @@ void tiers_space_release(tiers_space *space, tiers_range range)
     space_check(space);
 }
 
+/* The extent goes on, shorter, so `held` stays. */
 void tiers_space_trim(tiers_space *space, tiers_range tail)
 {
     assert(space->held > 0);
@@ -500,6 +529,7 @@ void tiers_space_trim(tiers_space *space, tiers_range tail)
     space_check(space);
 }
 
+/* The cost is a look-up of the largest range; nothing is counted anew. */
 void tiers_space_facts_get(const tiers_space *space, tiers_space_facts *out)
 {
     uint32_t largest = bins_largest(&space->bins);

@@ -6,6 +6,9 @@
  * Priorities come from a counter through a mixing function: the same calls give the same treaps on
  * every machine, and no pattern of offsets can unbalance them. All walks are loops.
  *
+ * Invariants: a range is in the treap of the bin that its size names; a parent's priority is at
+ * least its children's; the bits say which roots are not 0.
+ *
  * Thread rule: none of its own; the pool's lock covers it.
  */
 #include "extent_bins.h"
@@ -17,7 +20,8 @@ _Static_assert(BINS_COUNT % 64 == 0 && BINS_WORDS <= 64, "two levels of bits cov
 
 /* ---- which bin ---- */
 
-/* The bin of a size: exact up to BINS_EXACT grains, above in BINS_STEPS steps of each doubling. */
+/* The bin of a size: exact up to BINS_EXACT grains, above in BINS_STEPS steps of each doubling.
+ * Larger sizes never have a smaller bin, so any range of a later bin is large enough. */
 static uint32_t bins_index(uint64_t grains)
 {
     assert(grains > 0);
@@ -29,14 +33,15 @@ static uint32_t bins_index(uint64_t grains)
     return BINS_EXACT + doubling * BINS_STEPS + step;
 }
 
-/* Marks a bin as filled in both levels of bits. */
+/* Marks a bin as filled in both levels of bits. Setting a bit twice does no harm. */
 static void bins_set_filled(extent_bins *bins, uint32_t bin)
 {
     bins->filled[bin / 64] |= UINT64_C(1) << (bin % 64);
     bins->filled_words |= UINT64_C(1) << (bin / 64);
 }
 
-/* Marks a bin as empty; its word's bit falls with the last filled bin of the word. */
+/* Marks a bin as empty; its word's bit falls with the last filled bin of the word. The caller has
+ * just taken the last range out. */
 static void bins_set_empty(extent_bins *bins, uint32_t bin)
 {
     assert(bin < BINS_COUNT && bins->root[bin] == 0);
@@ -44,7 +49,8 @@ static void bins_set_empty(extent_bins *bins, uint32_t bin)
     if (bins->filled[bin / 64] == 0) bins->filled_words &= ~(UINT64_C(1) << (bin / 64));
 }
 
-/* The first bin from this one on that holds anything, or BINS_COUNT. */
+/* The first bin from this one on that holds anything, or BINS_COUNT. Two words are read at most,
+ * and one bit of the upper level names the second. */
 static uint32_t bins_next_filled(const extent_bins *bins, uint32_t bin)
 {
     if (bin >= BINS_COUNT) return BINS_COUNT;
@@ -61,7 +67,8 @@ static uint32_t bins_next_filled(const extent_bins *bins, uint32_t bin)
 
 /* ---- one treap ---- */
 
-/* The finalizer of splitmix64 (Steele, Lea, Flood 2014). */
+/* The finalizer of splitmix64 (Steele, Lea, Flood 2014). Consecutive counters give independent
+ * priorities, which keeps the treaps shallow. */
 static uint32_t bins_mix(uint64_t value)
 {
     value += 0x9e3779b97f4a7c15u;
@@ -77,7 +84,8 @@ static bool bins_before(const bins_range *a, const bins_range *b)
 }
 
 /* Puts a range into a treap; below the place that its priority gives it, the tree is parted into
- * the ranges before it and those after it. */
+ * the ranges before it and those after it. The place is found by priority; the parts below keep
+ * their own order. */
 static void bins_link(extent_bins *bins, uint32_t *slot, uint32_t range)
 {
     bins_range *ranges = bins->ranges;
@@ -100,7 +108,8 @@ static void bins_link(extent_bins *bins, uint32_t *slot, uint32_t range)
     *high = 0;
 }
 
-/* Takes a range out of its treap and merges its two subtrees by priority. */
+/* Takes a range out of its treap and merges its two subtrees by priority. The range's size and
+ * offset must still be those that it was linked with. */
 static void bins_unlink(extent_bins *bins, uint32_t *slot, uint32_t range)
 {
     bins_range *ranges = bins->ranges;
@@ -127,6 +136,7 @@ static void bins_unlink(extent_bins *bins, uint32_t *slot, uint32_t range)
 
 /* ---- the interface ---- */
 
+/* Numbers of ranges stay valid when the array moves, which is why ranges are named by number. */
 kvt_status bins_prepare(extent_bins *bins, uint64_t ranges)
 {
     if (ranges + 1 <= bins->range_count) return KVT_OK;
@@ -146,7 +156,7 @@ void bins_free(extent_bins *bins)
     free(bins->ranges);
 }
 
-/* Puts a range into the bin of its size. */
+/* Puts a range into the bin of its size. The range is in no treap before. */
 static void bins_insert(extent_bins *bins, uint32_t range)
 {
     uint32_t bin = bins_index(bins->ranges[range].grains);
@@ -162,6 +172,7 @@ static void bins_remove(extent_bins *bins, uint32_t range)
     if (bins->root[bin] == 0) bins_set_empty(bins, bin);
 }
 
+/* The number may be one that a range of before had. */
 uint32_t bins_add(extent_bins *bins, uint64_t offset, uint64_t grains)
 {
     uint32_t range = bins->unused;
@@ -185,6 +196,7 @@ void bins_drop(extent_bins *bins, uint32_t range)
     bins->unused = range;
 }
 
+/* A range that only grows or shrinks keeps its number and priority. */
 void bins_move(extent_bins *bins, uint32_t range, uint64_t offset, uint64_t grains)
 {
     bins_remove(bins, range);
@@ -193,6 +205,8 @@ void bins_move(extent_bins *bins, uint32_t range, uint64_t offset, uint64_t grai
     bins_insert(bins, range);
 }
 
+/* Inside the bin of the size itself some ranges may be smaller, so its treap is searched; in any
+ * later bin every range fits, so the leftmost one is the answer. */
 uint32_t bins_find(const extent_bins *bins, uint64_t grains)
 {
     const bins_range *ranges = bins->ranges;
@@ -213,6 +227,7 @@ uint32_t bins_find(const extent_bins *bins, uint64_t grains)
     return found;
 }
 
+/* The last filled bin holds the largest sizes, and its rightmost range is the largest of them. */
 uint32_t bins_largest(const extent_bins *bins)
 {
     if (bins->filled_words == 0) return 0;

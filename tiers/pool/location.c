@@ -13,6 +13,10 @@
  *
  * The checksum catches damage; the checks behind it make a wrong location harmless all the same.
  *
+ * Invariants of a sound location: shares are in ascending order of members and name each at most
+ * once; extents come share by share, in the order of a member's bytes; the bytes of a share's
+ * extents are exactly what the deal gives it.
+ *
  * Thread rule: a location is built by one thread and immutable afterwards.
  */
 #include "location.h"
@@ -32,6 +36,8 @@
 
 /* ---- memory ---- */
 
+/* The shares lie behind the struct, in one piece of memory; the extents are a piece of their own,
+ * because their number is not known yet. */
 tiers_location *tiers_location_make(uint64_t bytes, uint32_t unit_bytes, const tiers_share *shares,
                                     uint32_t share_count)
 {
@@ -46,6 +52,7 @@ tiers_location *tiers_location_make(uint64_t bytes, uint32_t unit_bytes, const t
     return location;
 }
 
+/* Extents that are listed stay. */
 kvt_status tiers_location_room(tiers_location *location, uint32_t extents)
 {
     assert(extents >= location->extent_count && "extents that are listed are not cut off");
@@ -55,6 +62,7 @@ kvt_status tiers_location_room(tiers_location *location, uint32_t extents)
     return KVT_OK;
 }
 
+/* Only its owner, or the pool in its place, frees a location. */
 void tiers_location_free(tiers_location *location)
 {
     if (location == NULL) return;
@@ -65,20 +73,23 @@ void tiers_location_free(tiers_location *location)
 
 /* ---- consistency ---- */
 
+/* The last unit may be short. */
 uint64_t tiers_location_units(uint64_t bytes, uint32_t unit_bytes)
 {
     assert(unit_bytes > 0);
     return bytes / unit_bytes + (bytes % unit_bytes != 0);
 }
 
-/* Whether a number of bytes is whole grains. */
+/* Whether a number of bytes is whole grains. Offsets and sizes of extents are whole grains, so that
+ * every device can take them. */
 static bool location_on_grain(uint64_t value)
 {
     return value % TIERS_GRAIN_BYTES == 0;
 }
 
 /* Whether the shares name members in ascending order, none of them empty, and hold exactly the
- * object's units. */
+ * object's units. The sum cannot overflow, because it is checked against a small number of
+ * units. */
 static bool location_shares_sound(const tiers_location *location)
 {
     uint64_t units = tiers_location_units(location->bytes, location->unit_bytes);
@@ -94,7 +105,8 @@ static bool location_shares_sound(const tiers_location *location)
     return sum == units;
 }
 
-/* Whether an extent is whole grains, not empty, and does not wrap around. */
+/* Whether an extent is whole grains, not empty, and does not wrap around. Whether the range lies on
+ * its device is for the pool, which knows the device. */
 static bool location_extent_sound(const tiers_extent *extent)
 {
     if (!location_on_grain(extent->offset) || !location_on_grain(extent->bytes)) return false;
@@ -102,6 +114,8 @@ static bool location_extent_sound(const tiers_extent *extent)
            extent->bytes <= UINT64_MAX - extent->offset;
 }
 
+/* The walk compares every extent with the share that it must belong to, so a location that passes
+ * can be read without another check. */
 kvt_status tiers_location_check(const tiers_location *location)
 {
     if (location->bytes == 0 || !location_on_grain(location->bytes)) return KVT_E_CORRUPT;
@@ -125,7 +139,8 @@ kvt_status tiers_location_check(const tiers_location *location)
 
 /* ---- packed bytes ---- */
 
-/* Writes a little-endian number and returns the place behind it. */
+/* Writes a little-endian number and returns the place behind it. The byte order is part of the
+ * format. */
 static uint8_t *location_put(uint8_t *at, uint64_t value, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i++)
@@ -143,13 +158,14 @@ static uint64_t location_get(const uint8_t **at, size_t bytes)
     return value;
 }
 
-/* The size of a packed location. */
+/* The size of a packed location. With 32-bit counts the sum cannot overflow 64 bits. */
 static size_t location_flat_bytes(uint32_t shares, uint32_t extents)
 {
     return LOCATION_HEAD_BYTES + (size_t)shares * LOCATION_SHARE_BYTES +
            (size_t)extents * LOCATION_EXTENT_BYTES + LOCATION_SUM_BYTES;
 }
 
+/* A call with capacity 0 asks for the size. */
 size_t tiers_location_pack(const tiers_location *location, void *target, size_t capacity)
 {
     assert(location->share_count >= 1 && location->extent_count >= 1);
@@ -176,7 +192,8 @@ size_t tiers_location_pack(const tiers_location *location, void *target, size_t 
     return needed;
 }
 
-/* Fills the arrays, whose sizes match the counts, from the bytes behind the head. */
+/* Fills the arrays, whose sizes match the counts, from the bytes behind the head. The numbers are
+ * as they lie there; tiers_location_check judges them. */
 static void location_read_arrays(tiers_location *location, const uint8_t *at)
 {
     for (uint32_t i = 0; i < location->share_count; i++) {
@@ -191,6 +208,8 @@ static void location_read_arrays(tiers_location *location, const uint8_t *at)
     }
 }
 
+/* The counts are checked against the length before any memory is asked for, so a damaged catalog
+ * cannot make the pool ask for gigabytes. */
 kvt_status tiers_location_unpack(const void *source, size_t bytes, tiers_location **location_out)
 {
     if (bytes < location_flat_bytes(1, 1)) return KVT_E_CORRUPT;

@@ -6,6 +6,9 @@
  * A transfer becomes one job per share. Each worker reports its job once; the last report finishes
  * the transfer and wakes the waiters.
  *
+ * A transfer cannot fail for memory and is never lost: each of its parts is reported exactly once,
+ * by the worker or by this file where the worker did not take it.
+ *
  * Thread rule: all functions from any thread, open and close excepted; lock order as in
  * pool_internal.h.
  */
@@ -41,6 +44,7 @@ static void pool_message(char *message, size_t message_size, const char *format,
 /* Far above any device; keeps sums of weights finite. */
 #define POOL_BANDWIDTH_MAX 1e300
 
+/* The text completes a sentence that begins with the device's name. */
 const char *pool_member_fault(const tiers_member_options *options)
 {
     const kvt_device *device = options->device;
@@ -55,7 +59,8 @@ const char *pool_member_fault(const tiers_member_options *options)
     return NULL;
 }
 
-/* Refuses options that no pool can be made of, with one line that says which. */
+/* Refuses options that no pool can be made of, with one line that says which. Nothing has been made
+ * yet. */
 static kvt_status pool_check_options(const tiers_member_options *members, uint32_t count,
                                      const tiers_pool_options *options, char *message,
                                      size_t message_size)
@@ -80,7 +85,8 @@ static kvt_status pool_check_options(const tiers_member_options *members, uint32
     return KVT_OK;
 }
 
-/* Settles the budget. An absent member's size is unknown, so then the budget may be too large. */
+/* Settles the budget. An absent member's size is unknown, so then the budget may be too large.
+ * UINT64_MAX stands for no budget, so that sums can be compared with it. */
 static kvt_status pool_settle_budget(tiers_pool *pool, uint64_t wanted, char *message,
                                      size_t message_size)
 {
@@ -100,6 +106,8 @@ static kvt_status pool_settle_budget(tiers_pool *pool, uint64_t wanted, char *me
 static tiers_job_finished pool_job_finished;
 static tiers_worker_ended pool_drop_hold;
 
+/* Space that holds extents is kept: the device that comes back must have them where they were. The
+ * mutex is held, or the pool is not open yet. */
 kvt_status pool_start_member(tiers_pool *pool, pool_member *member,
                              const tiers_member_options *options)
 {
@@ -143,7 +151,8 @@ kvt_status pool_start_member(tiers_pool *pool, pool_member *member,
 }
 
 /* Drops one hold on the pool. The thread that drops the last one frees the pool; with an abandoned
- * worker that is the worker's own thread, which also closes its device. */
+ * worker that is the worker's own thread, which also closes its device. The first hold is the
+ * owner's; each worker that could not be joined has another one. */
 static void pool_drop_hold(void *context)
 {
     tiers_pool *pool = context;
@@ -165,7 +174,8 @@ static void pool_drop_hold(void *context)
     free(pool);
 }
 
-/* Stops the workers, lets their devices go, and frees the pool. False when a worker goes on. */
+/* Stops the workers, lets their devices go, and frees the pool. False when a worker goes on. All
+ * workers are asked to end before any is joined, so they end at the same time. */
 static bool pool_end(tiers_pool *pool, bool close_devices)
 {
     bool all = true;
@@ -187,6 +197,7 @@ static bool pool_end(tiers_pool *pool, bool close_devices)
     return all;
 }
 
+/* A failure closes no device: they are the caller's until the open has succeeded. */
 kvt_status tiers_pool_open(const tiers_member_options *members, uint32_t count,
                            const tiers_pool_options *options, tiers_pool **pool_out, char *message,
                            size_t message_size)
@@ -226,6 +237,8 @@ kvt_status tiers_pool_open(const tiers_member_options *members, uint32_t count,
     return KVT_OK;
 }
 
+/* With true every device is closed; with false an unresponsive one keeps its worker, which frees
+ * the pool at last. */
 bool tiers_pool_close(tiers_pool *pool)
 {
     return pool == NULL || pool_end(pool, true);
@@ -233,7 +246,8 @@ bool tiers_pool_close(tiers_pool *pool)
 
 /* ---- transfers ---- */
 
-/* A location is immutable but for this count. done_mutex is held; NULL is allowed. */
+/* A location is immutable but for this count. done_mutex is held; NULL is allowed. A pinned
+ * location is not freed, and its extents are not given to others. */
 static void pool_pin(const tiers_location *copy)
 {
     tiers_location *location = (tiers_location *)(uintptr_t)copy;
@@ -241,7 +255,8 @@ static void pool_pin(const tiers_location *copy)
 }
 
 /* Drops one pin. The last pin of a location that its owner has released meanwhile leaves it on the
- * list of late ones, from which the next call on the pool takes it. done_mutex is held. */
+ * list of late ones, from which the next call on the pool takes it. done_mutex is held. The extents
+ * cannot be given back here, because that takes the mutex. */
 static void pool_unpin(tiers_pool *pool, const tiers_location *copy)
 {
     tiers_location *location = (tiers_location *)(uintptr_t)copy;
@@ -291,7 +306,8 @@ static void pool_job_finished(void *context, tiers_transfer *transfer,
     if (released != NULL) released(released_context);
 }
 
-/* Whether every member that holds a part of the location serves. */
+/* Whether every member that holds a part of the location serves. A location names members that
+ * exist, since it was made or adopted by this pool. */
 static bool pool_serves_location(const tiers_pool *pool, const tiers_location *location)
 {
     for (uint32_t i = 0; i < location->share_count; i++) {
@@ -309,7 +325,7 @@ typedef struct pool_part {
 } pool_part;
 
 /* The extents of a whole object give the bytes of each part, so a short last unit is where it is.
- */
+ * It is exact where pool_list_parts only estimates. */
 static void pool_measure_parts(const tiers_location *location, pool_part *parts)
 {
     uint32_t share = 0;
@@ -323,7 +339,8 @@ static void pool_measure_parts(const tiers_location *location, pool_part *parts)
     }
 }
 
-/* The parts of a transfer; 0 = a member does not serve. */
+/* The parts of a transfer; 0 = a member does not serve. The bytes of a partial transfer are in
+ * proportion to the units: an estimate for queues and predictions. */
 static uint32_t pool_list_parts(const tiers_pool *pool, const tiers_transfer *transfer,
                                 pool_part *parts)
 {
@@ -339,12 +356,14 @@ static uint32_t pool_list_parts(const tiers_pool *pool, const tiers_transfer *tr
     return location->share_count;
 }
 
+/* Waits for a free job as long as it takes. */
 void tiers_transfer_start(tiers_pool *pool, tiers_transfer *transfer)
 {
     tiers_transfer_start_until(pool, transfer, UINT64_MAX);
 }
 
-/* Fills in what each member is asked for and what it has to do before. */
+/* Fills in what each member is asked for and what it has to do before. The figures change while
+ * they are read; they are good for a prediction and nothing else. */
 static uint32_t pool_sum_parts(const tiers_pool *pool, const pool_part *from, uint32_t count,
                                tiers_part *parts)
 {
@@ -363,6 +382,7 @@ static uint32_t pool_sum_parts(const tiers_pool *pool, const pool_part *from, ui
     return count;
 }
 
+/* No transfer is started. 0 parts: some member does not serve. */
 uint32_t tiers_pool_parts(tiers_pool *pool, const tiers_location *location, tiers_part *parts)
 {
     pool_part asked[TIERS_MEMBERS_MAX];
@@ -370,7 +390,8 @@ uint32_t tiers_pool_parts(tiers_pool *pool, const tiers_location *location, tier
     return pool_sum_parts(pool, asked, pool_list_parts(pool, &read, asked), parts);
 }
 
-/* Fills the second block for so many parts; none: it has finished. done_mutex is held. */
+/* Fills the second block for so many parts; none: it has finished. done_mutex is held. started_ns
+ * is UINT64_MAX in virtual time until a part reports the first instant. */
 static void pool_begin_transfer(tiers_pool *pool, tiers_transfer *transfer, const pool_part *parts,
                                 uint32_t count)
 {
@@ -400,7 +421,9 @@ typedef struct pool_calls {
 } pool_calls;
 
 /* Queues the parts of a transfer with their members, which are not called yet. A part that a member
- * does not take is reported as failed at once, so every transfer ends by the same report. */
+ * does not take is reported as failed at once, so every transfer ends by the same report. The
+ * asserts are the rules for callers: whole grains, whole units at the start, inside the object, an
+ * aligned buffer. */
 static void pool_queue_transfer(tiers_pool *pool, tiers_transfer *transfer, uint64_t deadline_ns,
                                 pool_calls *calls)
 {
@@ -430,7 +453,8 @@ static void pool_queue_transfer(tiers_pool *pool, tiers_transfer *transfer, uint
     }
 }
 
-/* Wakes each member in the mask for its queued jobs. */
+/* Wakes each member in the mask for its queued jobs. A member that was called before finds its mail
+ * empty and does nothing. */
 static void pool_call_members(tiers_pool *pool, uint64_t members)
 {
     for (uint32_t i = 0; i < TIERS_MEMBERS_MAX && members >> i != 0; i++) {
@@ -445,6 +469,7 @@ static void pool_call(tiers_pool *pool, const pool_calls *calls)
     pool_call_members(pool, calls->copying);
 }
 
+/* The deadline bounds the wait for a free job, not the transfer. */
 void tiers_transfer_start_until(tiers_pool *pool, tiers_transfer *transfer, uint64_t deadline_ns)
 {
     pool_calls calls = {0, 0};
@@ -452,6 +477,8 @@ void tiers_transfer_start_until(tiers_pool *pool, tiers_transfer *transfer, uint
     pool_call(pool, &calls);
 }
 
+/* Everything is queued before any thread is woken, so that the devices get the jobs of all
+ * transfers at once. */
 void tiers_transfers_start(tiers_pool *pool, tiers_transfer *transfers, uint32_t count)
 {
     pool_calls calls = {0, 0};
@@ -460,6 +487,7 @@ void tiers_transfers_start(tiers_pool *pool, tiers_transfer *transfers, uint32_t
     pool_call(pool, &calls);
 }
 
+/* It waits for ever on a device that never answers; callers with a deadline use the other wait. */
 kvt_status tiers_transfer_wait(tiers_pool *pool, tiers_transfer *transfer)
 {
     pthread_mutex_lock(&pool->done_mutex);
@@ -470,7 +498,7 @@ kvt_status tiers_transfer_wait(tiers_pool *pool, tiers_transfer *transfer)
     return status;
 }
 
-/* Looks after the members in a mask. True when one is out of service. */
+/* Looks after the members in a mask. True when one is out of service. The caller holds no lock. */
 static bool pool_check(tiers_pool *pool, uint64_t members)
 {
     bool gone = false;
@@ -480,6 +508,8 @@ static bool pool_check(tiers_pool *pool, uint64_t members)
     return gone;
 }
 
+/* KVT_E_TIMEOUT and KVT_E_GONE leave the transfer in flight: the caller abandons it or waits again.
+ * Between two wake-ups the waiter looks after the members itself. */
 kvt_status tiers_transfer_wait_until(tiers_pool *pool, tiers_transfer *transfer,
                                      uint64_t deadline_ns)
 {
@@ -507,6 +537,8 @@ kvt_status tiers_transfer_wait_until(tiers_pool *pool, tiers_transfer *transfer,
     return status;
 }
 
+/* `released` is called exactly once, by this thread when the transfer has finished and by a
+ * worker's otherwise. Until then transfer, buffer and location stay. */
 void tiers_transfer_abandon(tiers_pool *pool, tiers_transfer *transfer,
                             tiers_transfer_released *released, void *context)
 {
@@ -528,6 +560,7 @@ void tiers_transfer_abandon(tiers_pool *pool, tiers_transfer *transfer,
     }
 }
 
+/* A convenience for tests and for small control reads. */
 kvt_status tiers_pool_transfer(tiers_pool *pool, kvt_io_kind kind, const tiers_location *location,
                                void *buffer, uint64_t bytes)
 {
@@ -537,6 +570,7 @@ kvt_status tiers_pool_transfer(tiers_pool *pool, kvt_io_kind kind, const tiers_l
     return tiers_transfer_wait(pool, &transfer);
 }
 
+/* All members sync at the same time. The first failure is returned, after every sync has ended. */
 kvt_status tiers_pool_sync(tiers_pool *pool)
 {
     tiers_worker_sync syncs[TIERS_MEMBERS_MAX];

@@ -23,6 +23,8 @@
 #include "trim.h"
 #include "worker.h"
 
+/* Invariants: used_bytes = extents held + the range being trimmed, at most capacity_bytes; worker
+ * and space exist together, from the first device on. */
 typedef struct pool_member {
     kvt_device *device; /* NULL when absent */
     char name[32];
@@ -58,7 +60,8 @@ struct tiers_pool {
     pool_member members[TIERS_MEMBERS_MAX];
 };
 
-/* Whether reads and writes reach the member. */
+/* Whether reads and writes reach the member. A member whose device is gone for good has a retired
+ * worker, and so serves nothing. */
 static inline bool pool_member_serves(const pool_member *member)
 {
     return member->worker != NULL && !tiers_worker_retired(member->worker);

@@ -13,6 +13,7 @@
 
 enum { POOL_TRIM_NAP_NS = 50000 };
 
+/* A device that is missing gives an absent member, which keeps its place in the numbering. */
 tiers_member_options tiers_member_options_of(const kvt_device_config *config, kvt_device *device,
                                              double read_bytes_per_s, double write_bytes_per_s,
                                              const tiers_wear *wear)
@@ -31,7 +32,8 @@ tiers_member_options tiers_member_options_of(const kvt_device_config *config, kv
 
 /* ---- states ---- */
 
-/* The state in docs/TIERS.md that the fields of a member amount to. The mutex is held. */
+/* The state in docs/TIERS.md that the fields of a member amount to. The mutex is held. GONE and
+ * ABSENT differ by bytes that are still held there. */
 static kvt_device_state pool_member_state(const pool_member *member)
 {
     if (member->device == NULL || member->worker == NULL)
@@ -40,6 +42,7 @@ static kvt_device_state pool_member_state(const pool_member *member)
     return member->draining ? KVT_DEVICE_DRAINING : KVT_DEVICE_SERVING;
 }
 
+/* Transfers in flight still end; new ones fail. */
 void tiers_pool_retire(tiers_pool *pool, uint32_t member)
 {
     assert(member < pool->member_count);
@@ -49,6 +52,7 @@ void tiers_pool_retire(tiers_pool *pool, uint32_t member)
     pthread_mutex_unlock(&pool->mutex);
 }
 
+/* Draining keeps the member readable: only new units go elsewhere. */
 kvt_status tiers_pool_drain(tiers_pool *pool, uint32_t member, bool drain)
 {
     assert(member < pool->member_count);
@@ -59,6 +63,8 @@ kvt_status tiers_pool_drain(tiers_pool *pool, uint32_t member, bool drain)
     return serves ? KVT_OK : KVT_E_GONE;
 }
 
+/* A member that serves must be drained and empty; a retired one must have nothing in flight.
+ * KVT_BUSY leaves everything as it was. */
 kvt_status tiers_pool_eject(tiers_pool *pool, uint32_t index, kvt_device **device_out)
 {
     assert(index < pool->member_count);
@@ -88,6 +94,8 @@ kvt_status tiers_pool_eject(tiers_pool *pool, uint32_t index, kvt_device **devic
     return status;
 }
 
+/* A member that holds extents takes back only a device of the same size, because their offsets are
+ * on it. */
 kvt_status tiers_pool_insert(tiers_pool *pool, uint32_t index, const tiers_member_options *options)
 {
     assert(index <= pool->member_count && options->present);
@@ -110,6 +118,8 @@ kvt_status tiers_pool_insert(tiers_pool *pool, uint32_t index, const tiers_membe
 
 /* ---- wear ---- */
 
+/* Bytes are counted when they are asked for, not when they are written, so every reader of wear
+ * calls this first. */
 void pool_count_wear(pool_member *member)
 {
     if (member->worker == NULL) return;
@@ -121,6 +131,7 @@ void pool_count_wear(pool_member *member)
 
 /* ---- trimming ---- */
 
+/* A note that finds no room is lost, and the drive learns of the range when it is written again. */
 void pool_release_range(pool_member *member, tiers_range range, bool trim)
 {
     assert(range.bytes <= member->used_bytes && "what is given back was held");
@@ -132,7 +143,7 @@ void pool_release_range(pool_member *member, tiers_range range, bool trim)
 }
 
 /* A thread that changes a member's device holds the mutex and waits for the worker. So a worker
- * never waits for the mutex: it naps and looks at its mail. */
+ * never waits for the mutex: it naps and looks at its mail. False after a nap. */
 static bool pool_try_lock(tiers_pool *pool)
 {
     if (pthread_mutex_trylock(&pool->mutex) == 0) return true;
@@ -140,7 +151,8 @@ static bool pool_try_lock(tiers_pool *pool)
     return false;
 }
 
-/* The member that a worker serves, or NULL while the pool is still being opened. */
+/* The member that a worker serves, or NULL while the pool is still being opened. The table is small
+ * and members never move. */
 static pool_member *pool_member_of(tiers_pool *pool, const tiers_worker *worker)
 {
     for (uint32_t i = 0; i < pool->member_count; i++) {
@@ -149,6 +161,7 @@ static pool_member *pool_member_of(tiers_pool *pool, const tiers_worker *worker)
     return NULL;
 }
 
+/* A trim that is still under way leaves the range out. */
 bool pool_settle_trim(pool_member *member)
 {
     if (member->trims.out.bytes == 0 || !atomic_load(&member->trimmed)) return false;
@@ -157,7 +170,8 @@ bool pool_settle_trim(pool_member *member)
     return true;
 }
 
-/* A member that drains, or that has not the room that somebody waits for, is left alone. */
+/* A member that drains, or that has not the room that somebody waits for, is left alone. True asks
+ * the worker to call again. The drive is asked without the mutex, because a trim may take long. */
 bool pool_trim_step(void *context, tiers_worker *worker, kvt_device *device)
 {
     tiers_pool *pool = context;
@@ -190,6 +204,7 @@ bool pool_trim_step(void *context, tiers_worker *worker, kvt_device *device)
 
 /* ---- figures ---- */
 
+/* A member that drains or is gone counts in neither sum. */
 void pool_sum(const tiers_pool *pool, uint64_t *capacity_out, uint64_t *used_out)
 {
     uint64_t capacity = 0;
@@ -205,7 +220,8 @@ void pool_sum(const tiers_pool *pool, uint64_t *capacity_out, uint64_t *used_out
     *used_out = used;
 }
 
-/* Proportional shares add the members up; equal ones wait for the slowest. */
+/* Proportional shares add the members up; equal ones wait for the slowest. *sum is the bandwidth of
+ * the pool over the members so far. */
 static void pool_add_speed(const tiers_pool *pool, const pool_member *member, uint32_t *takers,
                            double *slowest, double *sum)
 {
@@ -215,6 +231,7 @@ static void pool_add_speed(const tiers_pool *pool, const pool_member *member, ui
     *sum = pool->striping == KVT_STRIPE_PROPORTIONAL ? *sum + weight : *takers * *slowest;
 }
 
+/* The figures of one call belong together, but for what workers count meanwhile. */
 void tiers_pool_facts_get(tiers_pool *pool, tiers_pool_facts *out)
 {
     uint32_t takers = 0;
@@ -235,6 +252,7 @@ void tiers_pool_facts_get(tiers_pool *pool, tiers_pool_facts *out)
     pthread_mutex_unlock(&pool->mutex);
 }
 
+/* KVT_END past the last member, so that a caller can walk without knowing their number. */
 kvt_status tiers_pool_member(tiers_pool *pool, uint32_t index, tiers_member_stats *out)
 {
     if (index >= pool->member_count) return KVT_END;

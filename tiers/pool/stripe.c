@@ -13,7 +13,8 @@
 /* ---- shares ---- */
 
 /* One unit more to each of the `rest` members with the largest fractions; ties go to the larger
- * weight, then to the lower member. A member outside the deal has fraction -1. */
+ * weight, then to the lower member. A member outside the deal has fraction -1. The order of the
+ * tests makes the result the same on every machine. */
 static void stripe_deal_rest(const tiers_stripe_member *members, uint32_t count, double *fractions,
                              uint32_t rest, uint32_t *shares)
 {
@@ -32,7 +33,8 @@ static void stripe_deal_rest(const tiers_stripe_member *members, uint32_t count,
     }
 }
 
-/* Proportional shares of `units` over the open members, capacity aside. */
+/* Proportional shares of `units` over the open members, capacity aside. A member outside `open`
+ * gets nothing. */
 static void stripe_propose(const tiers_stripe_member *members, const bool *open, uint32_t count,
                            uint32_t units, uint32_t *shares)
 {
@@ -58,6 +60,7 @@ static void stripe_propose(const tiers_stripe_member *members, const bool *open,
     stripe_deal_rest(members, count, fractions, units - given, shares);
 }
 
+/* The sum of the shares is `units` on success, and no share passes its member's room. */
 kvt_status tiers_stripe_share(const tiers_stripe_member *members, uint32_t count, uint32_t units,
                               uint32_t *units_out)
 {
@@ -95,6 +98,7 @@ kvt_status tiers_stripe_share(const tiers_stripe_member *members, uint32_t count
 
 /* ---- deal order ---- */
 
+/* The dealer points at the caller's shares. */
 void tiers_dealer_init(tiers_dealer *dealer, const tiers_share *shares, uint32_t share_count)
 {
     assert(share_count >= 1 && share_count <= TIERS_MEMBERS_MAX);
@@ -108,6 +112,7 @@ void tiers_dealer_init(tiers_dealer *dealer, const tiers_share *shares, uint32_t
     }
 }
 
+/* The products fit 64 bits, because units are at most 2^20 and members 64. */
 uint32_t tiers_dealer_next(tiers_dealer *dealer)
 {
     assert(dealer->step < dealer->total);
@@ -130,6 +135,7 @@ uint32_t tiers_dealer_next(tiers_dealer *dealer)
     return best;
 }
 
+/* It deals all units, so callers keep the answer. */
 uint32_t tiers_stripe_last(const tiers_share *shares, uint32_t share_count)
 {
     tiers_dealer dealer;
@@ -141,6 +147,7 @@ uint32_t tiers_stripe_last(const tiers_share *shares, uint32_t share_count)
     return last;
 }
 
+/* Every unit but the object's last is whole. */
 uint64_t tiers_stripe_share_bytes(const tiers_share *shares, uint32_t index, uint32_t last,
                                   uint64_t bytes, uint32_t unit_bytes)
 {
@@ -152,6 +159,8 @@ uint64_t tiers_stripe_share_bytes(const tiers_share *shares, uint32_t index, uin
 
 /* ---- walk ---- */
 
+/* The walk starts at the first extent of its share; a transfer that begins inside the object skips
+ * what lies before. */
 void tiers_walk_init(tiers_walk *walk, const tiers_location *location, uint32_t share,
                      uint64_t offset, uint64_t bytes)
 {
@@ -173,7 +182,8 @@ void tiers_walk_init(tiers_walk *walk, const tiers_location *location, uint32_t 
     assert(walk->extent < location->extent_count && "every share has an extent");
 }
 
-/* Moves over `bytes` of this member's extents, which may cross into further ones. */
+/* Moves over `bytes` of this member's extents, which may cross into further ones. The extents of
+ * one share follow each other in the list. */
 static void walk_skip_bytes(tiers_walk *walk, uint64_t bytes)
 {
     while (bytes > 0) {
@@ -189,7 +199,8 @@ static void walk_skip_bytes(tiers_walk *walk, uint64_t bytes)
     }
 }
 
-/* Deals on until the run has `wanted` bytes, ends at another member's unit, or all is dealt. */
+/* Deals on until the run has `wanted` bytes, ends at another member's unit, or all is dealt. Units
+ * of other members end a run, because the object is not continuous across them. */
 static void walk_extend_run(tiers_walk *walk, uint64_t wanted)
 {
     uint32_t unit_bytes = walk->location->unit_bytes;
@@ -210,6 +221,8 @@ static void walk_extend_run(tiers_walk *walk, uint64_t wanted)
     }
 }
 
+/* A piece ends where the run, the extent or the limit does, whichever comes first, so every piece
+ * is one request. */
 bool tiers_walk_next(tiers_walk *walk, uint32_t bytes_max, tiers_piece *piece_out)
 {
     assert(bytes_max >= TIERS_GRAIN_BYTES && bytes_max % TIERS_GRAIN_BYTES == 0);

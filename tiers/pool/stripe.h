@@ -33,6 +33,7 @@ typedef struct tiers_stripe_member {
 KVT_NODISCARD kvt_status tiers_stripe_share(const tiers_stripe_member *members, uint32_t count,
                                             uint32_t units, uint32_t *units_out);
 
+/* After `step` units dealt[i] of them are member i's. */
 typedef struct tiers_dealer {
     const tiers_share *shares; /* the caller's; stays while dealing */
     uint32_t share_count;
@@ -41,6 +42,8 @@ typedef struct tiers_dealer {
     uint32_t dealt[TIERS_MEMBERS_MAX];
 } tiers_dealer;
 
+/* Starts at the first unit. The shares are sound: none is 0 and their sum is at most
+ * TIERS_UNITS_MAX. */
 void tiers_dealer_init(tiers_dealer *dealer, const tiers_share *shares, uint32_t share_count);
 
 /* The index into shares of the next unit's member; at most `total` calls. */
@@ -73,6 +76,8 @@ typedef struct tiers_walk {
     tiers_dealer dealer;
 } tiers_walk;
 
+/* One request: bytes from device_offset on the member are those of the object from object_offset
+ * on. */
 typedef struct tiers_piece {
     uint64_t object_offset;
     uint64_t device_offset;
