@@ -23,8 +23,6 @@ typedef struct estimator_host {
     uint64_t memory_bytes;
 } estimator_host;
 
-void estimator_host_read(estimator_host *host);
-
 /* ---- the database ---- */
 
 struct kvt_profile {

@@ -367,11 +367,6 @@ KVT_NODISCARD kvt_status quality_map_put(kvt_profile *profile, int64_t run, int6
 void quality_map_loss(const quality_map *map, kvt_variant variant, double error, double high,
                       double *loss_out, double *upper_out);
 
-/* An upper confidence loss without any scores: the error of the worst heads itself, at most 1. On
- * the models that were looked at, top-1 loss stayed below it for every variant (docs/PROFILE.md).
- */
-double quality_loss_bound(double attention_error_high);
-
 /* ---- a measurement from KV dumps with queries: what every variant does to attention ---- */
 
 /*

@@ -46,7 +46,8 @@ typedef struct attention_sums {
     double mass;
 } attention_sums;
 
-quality_row quality_row_none(void)
+/* A row with nothing measured. */
+static quality_row quality_row_none(void)
 {
     const double nan = (double)NAN;
     return (quality_row){.bits_per_element = nan,

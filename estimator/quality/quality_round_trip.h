@@ -130,9 +130,6 @@ KVT_NODISCARD kvt_status quality_attention_sgemm(const kvt_layout *layout, uint3
                                                  uint32_t query_rows, double *square_out,
                                                  double *shape_out);
 
-/* A row with nothing measured. */
-quality_row quality_row_none(void);
-
 /* ---- KV dumps ---- */
 
 /*

@@ -102,7 +102,10 @@ static bool codecs_add_variant(bench_codec_results *results, const char *name, b
     return true;
 }
 
-kvt_status bench_codecs_choose(bench_codec_results *results, char *message, size_t message_size)
+/* The variants that options name, or the bench's own. KVT_OK; KVT_E_ARGUMENT (an unknown name; the
+ * message says which); KVT_E_MEMORY. */
+static kvt_status bench_codecs_choose(bench_codec_results *results, char *message,
+                                      size_t message_size)
 {
     const bench_codecs_options *options = results->options;
     bool own = options->variant_count == 0;
@@ -137,82 +140,6 @@ static kvt_status codecs_choose_isa(const char *name, bool quick, codecs_cpu *fi
     }
     snprintf(message, message_size, "unknown instruction set '%s'", name);
     return KVT_E_ARGUMENT;
-}
-
-/* ---- the whole ---- */
-
-const bench_codec_source *bench_codecs_shown(const bench_codec_results *results)
-{
-    return &results->sources[results->source_count > 1 ? 1 : 0];
-}
-
-static kvt_status codecs_make_sources(bench_codec_results *results)
-{
-    uint32_t count = 1 + results->options->model_count;
-    results->sources = calloc(count, sizeof *results->sources);
-    if (results->sources == NULL) return KVT_E_MEMORY;
-    for (; results->source_count < count; results->source_count++) {
-        bench_codec_source *source = &results->sources[results->source_count];
-        source->losses = calloc(results->variant_count, sizeof *source->losses);
-        if (source->losses == NULL) return KVT_E_MEMORY;
-    }
-    return KVT_OK;
-}
-
-static kvt_status codecs_measure(bench_codec_results *results, codecs_cpu first, codecs_cpu last,
-                                 char *message, size_t message_size)
-{
-    const bench_codecs_options *options = results->options;
-    kvt_status status = bench_codecs_sample(results, &results->sources[0], message, message_size);
-    for (uint32_t i = 0; status == KVT_OK && i < options->model_count; i++) {
-        status = bench_codecs_judge(results, options->models[i], &results->sources[1 + i], message,
-                                    message_size);
-    }
-    if (status == KVT_OK) status = bench_codecs_time(results, first, last, message, message_size);
-    return status;
-}
-
-static kvt_status codecs_report(const bench_codec_results *results)
-{
-    const bench_codecs_options *options = results->options;
-    bench_codec_check *checks = NULL;
-    uint32_t count = 0;
-    kvt_status status = bench_codecs_check(results, &checks, &count);
-    if (status != KVT_OK) return status;
-    int failed = options->json ? bench_codecs_report_json(results, checks, count)
-                               : bench_codecs_report_text(results, checks, count);
-    free(checks);
-    return fflush(options->out) == 0 && failed == 0 ? KVT_OK : KVT_E_IO;
-}
-
-kvt_status bench_codecs_run(const bench_codecs_options *options, char *message, size_t message_size)
-{
-    bench_codec_results results = {.options = options};
-    codecs_cpu first, last;
-    message[0] = '\0';
-    kvt_status status =
-        codecs_choose_isa(options->isa, options->quick, &first, &last, message, message_size);
-    if (status != KVT_OK) return status;
-    if (options->model_count > 0 && (options->tokenizer == NULL || options->text_count == 0)) {
-        snprintf(message, message_size, "a model needs its tokenizer and texts");
-        return KVT_E_ARGUMENT;
-    }
-    status = bench_codecs_choose(&results, message, message_size);
-    if (status == KVT_OK) status = codecs_make_sources(&results);
-    if (status == KVT_OK) {
-        /* Loss is the same on every instruction set, so it is found on the fastest asked for. */
-        codecs_cpu_force(last);
-        status = codecs_measure(&results, first, last, message, message_size);
-        codecs_cpu_force(codecs_cpu_best());
-    }
-    if (options->progress != NULL) options->progress(options->progress_context, 1, NULL);
-    if (status == KVT_OK) status = codecs_report(&results);
-    for (uint32_t i = 0; i < results.source_count; i++)
-        free(results.sources[i].losses);
-    free(results.sources);
-    free(results.variants);
-    free(results.speeds);
-    return status;
 }
 
 /* ---- measured figures against what is asked of the codecs ---- */
@@ -396,8 +323,10 @@ static void check_lossless(check_list *list)
                         true);
 }
 
-kvt_status bench_codecs_check(const bench_codec_results *results, bench_codec_check **checks_out,
-                              uint32_t *count_out)
+/* The checks that the measured variants allow; *checks_out is freed by the caller. KVT_OK or
+ * KVT_E_MEMORY. */
+static kvt_status bench_codecs_check(const bench_codec_results *results,
+                                     bench_codec_check **checks_out, uint32_t *count_out)
 {
     check_list list = {.results = results, .checks = calloc(CHECKS_MAX, sizeof *list.checks)};
     if (list.checks == NULL) return KVT_E_MEMORY;
@@ -412,4 +341,80 @@ kvt_status bench_codecs_check(const bench_codec_results *results, bench_codec_ch
     *checks_out = list.checks;
     *count_out = list.count;
     return KVT_OK;
+}
+
+/* ---- the whole ---- */
+
+const bench_codec_source *bench_codecs_shown(const bench_codec_results *results)
+{
+    return &results->sources[results->source_count > 1 ? 1 : 0];
+}
+
+static kvt_status codecs_make_sources(bench_codec_results *results)
+{
+    uint32_t count = 1 + results->options->model_count;
+    results->sources = calloc(count, sizeof *results->sources);
+    if (results->sources == NULL) return KVT_E_MEMORY;
+    for (; results->source_count < count; results->source_count++) {
+        bench_codec_source *source = &results->sources[results->source_count];
+        source->losses = calloc(results->variant_count, sizeof *source->losses);
+        if (source->losses == NULL) return KVT_E_MEMORY;
+    }
+    return KVT_OK;
+}
+
+static kvt_status codecs_measure(bench_codec_results *results, codecs_cpu first, codecs_cpu last,
+                                 char *message, size_t message_size)
+{
+    const bench_codecs_options *options = results->options;
+    kvt_status status = bench_codecs_sample(results, &results->sources[0], message, message_size);
+    for (uint32_t i = 0; status == KVT_OK && i < options->model_count; i++) {
+        status = bench_codecs_judge(results, options->models[i], &results->sources[1 + i], message,
+                                    message_size);
+    }
+    if (status == KVT_OK) status = bench_codecs_time(results, first, last, message, message_size);
+    return status;
+}
+
+static kvt_status codecs_report(const bench_codec_results *results)
+{
+    const bench_codecs_options *options = results->options;
+    bench_codec_check *checks = NULL;
+    uint32_t count = 0;
+    kvt_status status = bench_codecs_check(results, &checks, &count);
+    if (status != KVT_OK) return status;
+    int failed = options->json ? bench_codecs_report_json(results, checks, count)
+                               : bench_codecs_report_text(results, checks, count);
+    free(checks);
+    return fflush(options->out) == 0 && failed == 0 ? KVT_OK : KVT_E_IO;
+}
+
+kvt_status bench_codecs_run(const bench_codecs_options *options, char *message, size_t message_size)
+{
+    bench_codec_results results = {.options = options};
+    codecs_cpu first, last;
+    message[0] = '\0';
+    kvt_status status =
+        codecs_choose_isa(options->isa, options->quick, &first, &last, message, message_size);
+    if (status != KVT_OK) return status;
+    if (options->model_count > 0 && (options->tokenizer == NULL || options->text_count == 0)) {
+        snprintf(message, message_size, "a model needs its tokenizer and texts");
+        return KVT_E_ARGUMENT;
+    }
+    status = bench_codecs_choose(&results, message, message_size);
+    if (status == KVT_OK) status = codecs_make_sources(&results);
+    if (status == KVT_OK) {
+        /* Loss is the same on every instruction set, so it is found on the fastest asked for. */
+        codecs_cpu_force(last);
+        status = codecs_measure(&results, first, last, message, message_size);
+        codecs_cpu_force(codecs_cpu_best());
+    }
+    if (options->progress != NULL) options->progress(options->progress_context, 1, NULL);
+    if (status == KVT_OK) status = codecs_report(&results);
+    for (uint32_t i = 0; i < results.source_count; i++)
+        free(results.sources[i].losses);
+    free(results.sources);
+    free(results.variants);
+    free(results.speeds);
+    return status;
 }

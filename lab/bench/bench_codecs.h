@@ -96,11 +96,6 @@ typedef struct bench_codec_check {
 void bench_codecs_note(const bench_codecs_options *options, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* The variants that options name, or the bench's own. KVT_OK; KVT_E_ARGUMENT (an unknown name; the
- * message says which); KVT_E_MEMORY. */
-KVT_NODISCARD kvt_status bench_codecs_choose(bench_codec_results *results, char *message,
-                                             size_t message_size);
-
 /* The status, with the variant and where it failed in the message; KVT_OK leaves the message. */
 KVT_NODISCARD kvt_status bench_codecs_blame(kvt_status status, const bench_codec_variant *variant,
                                             const char *where, char *message, size_t message_size);
@@ -116,15 +111,6 @@ KVT_NODISCARD kvt_status bench_codecs_sample(bench_codec_results *results,
 KVT_NODISCARD kvt_status bench_codecs_judge(bench_codec_results *results, const char *path,
                                             bench_codec_source *source, char *message,
                                             size_t message_size);
-
-/* Exact storing of bf16 KV, `source` in bf16 of that layout. KVT_OK or KVT_E_MEMORY. */
-KVT_NODISCARD kvt_status bench_codecs_lossless(const kvt_layout *layout, const void *source,
-                                               bench_codec_lossless *lossless_out);
-
-/* The checks that the measured variants allow; *checks_out is freed by the caller. KVT_OK or
- * KVT_E_MEMORY. */
-KVT_NODISCARD kvt_status bench_codecs_check(const bench_codec_results *results,
-                                            bench_codec_check **checks_out, uint32_t *count_out);
 
 /* Reports return 0, or 1 when out cannot be written or memory is short. */
 int bench_codecs_report_json(const bench_codec_results *results, const bench_codec_check *checks,

@@ -37,6 +37,70 @@ typedef struct model_run {
     quality_curve *curves;     /* [columns] */
 } model_run;
 
+/* ---- exact storing ---- */
+
+/* Bits that the exponents of `count` elements, `stride` apart, need with a table of their own. */
+static double sample_exponent_bits(const uint16_t *values, uint64_t count, uint64_t stride)
+{
+    uint64_t counts[256] = {0};
+    double bits = 0.0;
+    for (uint64_t i = 0; i < count; i++)
+        counts[values[i * stride] >> 7 & 0xffu]++;
+    for (uint32_t i = 0; i < 256; i++)
+        if (counts[i] > 0) bits -= (double)counts[i] * log2((double)counts[i] / (double)count);
+    return bits;
+}
+
+/* Sign and mantissa are taken as 8 bits that cannot be coded. */
+static void sample_bounds(const quality_round_trip *round_trip, bench_codec_lossless *lossless)
+{
+    const uint16_t *values = (const uint16_t *)(const void *)round_trip->source;
+    const uint64_t width = (uint64_t)round_trip->layout.kv_heads * round_trip->layout.head_dim;
+    const uint64_t elements = width * round_trip->layout.tokens;
+    const uint32_t matrices = 2u * round_trip->layout.layers;
+    double all = 8.0 * (double)elements * matrices, matrix_bits = all, channel_bits = all;
+    for (uint32_t m = 0; m < matrices; m++, values += elements) {
+        matrix_bits += sample_exponent_bits(values, elements, 1);
+        for (uint64_t channel = 0; channel < width; channel++)
+            channel_bits +=
+                sample_exponent_bits(values + channel, round_trip->layout.tokens, width);
+    }
+    lossless->matrix_bound_ratio = 2.0 * all / matrix_bits;
+    lossless->channel_bound_ratio = 2.0 * all / channel_bits;
+}
+
+/* 16 over the bits that a mode of the codec comes to; 0 when this build lacks it. */
+static kvt_status sample_exact_ratio(quality_round_trip *round_trip, const char *name,
+                                     double *ratio_out)
+{
+    kvt_variant variant;
+    if (kvt_variant_parse(name, &variant) != KVT_OK) return KVT_OK;
+    kvt_status status = quality_round_trip_run(round_trip, variant, false);
+    if (status == KVT_E_UNSUPPORTED) return KVT_OK;
+    if (status == KVT_OK) *ratio_out = 16.0 / round_trip->info.bits_per_element;
+    return status;
+}
+
+/* Exact storing of bf16 KV, `source` in bf16 of that layout. KVT_OK or KVT_E_MEMORY. */
+static kvt_status bench_codecs_lossless(const kvt_layout *layout, const void *source,
+                                        bench_codec_lossless *lossless_out)
+{
+    quality_round_trip round_trip;
+    *lossless_out = (bench_codec_lossless){.dense_ratio = 0.0};
+    kvt_status status = quality_round_trip_open(layout, &round_trip);
+    if (status == KVT_OK) memcpy(round_trip.source, source, round_trip.source_bytes);
+    if (status == KVT_OK) {
+        sample_bounds(&round_trip, lossless_out);
+        status = sample_exact_ratio(&round_trip, "lossless", &lossless_out->dense_ratio);
+    }
+    if (status == KVT_OK)
+        status = sample_exact_ratio(&round_trip, "lossless:fast", &lossless_out->fast_ratio);
+    quality_round_trip_close(&round_trip);
+    return status;
+}
+
+/* ---- callbacks of the measurement ---- */
+
 /* The first entry's KV rounded to bf16, as a server would hold it. */
 static kvt_status model_opened(void *context, uint32_t index, const quality_exact *exact)
 {
@@ -285,66 +349,5 @@ kvt_status bench_codecs_sample(bench_codec_results *results, bench_codec_source 
     free(probe.memory);
     quality_round_trip_close(&round_trip);
     source->seconds = base_clock_seconds() - start;
-    return status;
-}
-
-/* ---- exact storing ---- */
-
-/* Bits that the exponents of `count` elements, `stride` apart, need with a table of their own. */
-static double sample_exponent_bits(const uint16_t *values, uint64_t count, uint64_t stride)
-{
-    uint64_t counts[256] = {0};
-    double bits = 0.0;
-    for (uint64_t i = 0; i < count; i++)
-        counts[values[i * stride] >> 7 & 0xffu]++;
-    for (uint32_t i = 0; i < 256; i++)
-        if (counts[i] > 0) bits -= (double)counts[i] * log2((double)counts[i] / (double)count);
-    return bits;
-}
-
-/* Sign and mantissa are taken as 8 bits that cannot be coded. */
-static void sample_bounds(const quality_round_trip *round_trip, bench_codec_lossless *lossless)
-{
-    const uint16_t *values = (const uint16_t *)(const void *)round_trip->source;
-    const uint64_t width = (uint64_t)round_trip->layout.kv_heads * round_trip->layout.head_dim;
-    const uint64_t elements = width * round_trip->layout.tokens;
-    const uint32_t matrices = 2u * round_trip->layout.layers;
-    double all = 8.0 * (double)elements * matrices, matrix_bits = all, channel_bits = all;
-    for (uint32_t m = 0; m < matrices; m++, values += elements) {
-        matrix_bits += sample_exponent_bits(values, elements, 1);
-        for (uint64_t channel = 0; channel < width; channel++)
-            channel_bits +=
-                sample_exponent_bits(values + channel, round_trip->layout.tokens, width);
-    }
-    lossless->matrix_bound_ratio = 2.0 * all / matrix_bits;
-    lossless->channel_bound_ratio = 2.0 * all / channel_bits;
-}
-
-/* 16 over the bits that a mode of the codec comes to; 0 when this build lacks it. */
-static kvt_status sample_exact_ratio(quality_round_trip *round_trip, const char *name,
-                                     double *ratio_out)
-{
-    kvt_variant variant;
-    if (kvt_variant_parse(name, &variant) != KVT_OK) return KVT_OK;
-    kvt_status status = quality_round_trip_run(round_trip, variant, false);
-    if (status == KVT_E_UNSUPPORTED) return KVT_OK;
-    if (status == KVT_OK) *ratio_out = 16.0 / round_trip->info.bits_per_element;
-    return status;
-}
-
-kvt_status bench_codecs_lossless(const kvt_layout *layout, const void *source,
-                                 bench_codec_lossless *lossless_out)
-{
-    quality_round_trip round_trip;
-    *lossless_out = (bench_codec_lossless){.dense_ratio = 0.0};
-    kvt_status status = quality_round_trip_open(layout, &round_trip);
-    if (status == KVT_OK) memcpy(round_trip.source, source, round_trip.source_bytes);
-    if (status == KVT_OK) {
-        sample_bounds(&round_trip, lossless_out);
-        status = sample_exact_ratio(&round_trip, "lossless", &lossless_out->dense_ratio);
-    }
-    if (status == KVT_OK)
-        status = sample_exact_ratio(&round_trip, "lossless:fast", &lossless_out->fast_ratio);
-    quality_round_trip_close(&round_trip);
     return status;
 }

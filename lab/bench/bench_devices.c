@@ -245,40 +245,6 @@ static int bench_stripe(kvt_striping striping, uint32_t iterations, bench_device
     return status == KVT_OK ? 0 : bench_complain("stripe", status, "");
 }
 
-/* ---- the whole ---- */
-
-int bench_devices_run(const bench_options *options)
-{
-    uint32_t device_rows = options->device_count > 0 ? options->device_count : 2;
-    bench_device_results results = {
-        .iterations = bench_repetitions(options->iterations, ITERATIONS_DEFAULT, options->quick)};
-    results.rows = calloc(device_rows + 2, sizeof *results.rows);
-    results.fast_rows = calloc((size_t)device_rows * BENCH_FAST_ROWS, sizeof *results.fast_rows);
-    if (results.rows == NULL || results.fast_rows == NULL) {
-        free(results.rows);
-        free(results.fast_rows);
-        return bench_complain("all", KVT_E_MEMORY, "");
-    }
-    int code = bench_memcpy(results.iterations, &results.memcpy_rate);
-    if (code != 0) bench_complain("memcpy", KVT_E_MEMORY, "");
-    int devices = options->device_count > 0 ? bench_given_devices(options, &results)
-                                            : bench_own_devices(options, &results);
-    if (devices != 0 || bench_fast_paths(options, &results) != 0) code = 1;
-    const kvt_striping layouts[] = {KVT_STRIPE_PROPORTIONAL, KVT_STRIPE_EQUAL};
-    for (int i = 0; i < 2; i++) {
-        bench_tell(options, device_rows + i / 2.0, device_rows + 1, "stripes");
-        if (bench_stripe(layouts[i], results.iterations, &results.rows[results.row_count]) != 0)
-            code = 1;
-        else
-            results.row_count++;
-    }
-    bench_tell(options, 1, 1, NULL);
-    if (bench_devices_report(options, &results) != 0) code = 1;
-    free(results.rows);
-    free(results.fast_rows);
-    return code;
-}
-
 /* ---- the report, schema "kvterrace-bench-devices-1" ---- */
 
 static double report_ratio(double part, double whole)
@@ -424,10 +390,45 @@ static int report_text(FILE *out, const bench_device_results *results)
     return ferror(out) != 0;
 }
 
-int bench_devices_report(const bench_options *options, const bench_device_results *results)
+/* Prints as options say. 0, or 1 when out cannot be written or memory is short. */
+static int bench_devices_report(const bench_options *options, const bench_device_results *results)
 {
     int failed =
         options->json ? report_json(options->out, results) : report_text(options->out, results);
     if (fflush(options->out) != 0) failed = 1;
     return failed;
+}
+
+/* ---- the whole ---- */
+
+int bench_devices_run(const bench_options *options)
+{
+    uint32_t device_rows = options->device_count > 0 ? options->device_count : 2;
+    bench_device_results results = {
+        .iterations = bench_repetitions(options->iterations, ITERATIONS_DEFAULT, options->quick)};
+    results.rows = calloc(device_rows + 2, sizeof *results.rows);
+    results.fast_rows = calloc((size_t)device_rows * BENCH_FAST_ROWS, sizeof *results.fast_rows);
+    if (results.rows == NULL || results.fast_rows == NULL) {
+        free(results.rows);
+        free(results.fast_rows);
+        return bench_complain("all", KVT_E_MEMORY, "");
+    }
+    int code = bench_memcpy(results.iterations, &results.memcpy_rate);
+    if (code != 0) bench_complain("memcpy", KVT_E_MEMORY, "");
+    int devices = options->device_count > 0 ? bench_given_devices(options, &results)
+                                            : bench_own_devices(options, &results);
+    if (devices != 0 || bench_fast_paths(options, &results) != 0) code = 1;
+    const kvt_striping layouts[] = {KVT_STRIPE_PROPORTIONAL, KVT_STRIPE_EQUAL};
+    for (int i = 0; i < 2; i++) {
+        bench_tell(options, device_rows + i / 2.0, device_rows + 1, "stripes");
+        if (bench_stripe(layouts[i], results.iterations, &results.rows[results.row_count]) != 0)
+            code = 1;
+        else
+            results.row_count++;
+    }
+    bench_tell(options, 1, 1, NULL);
+    if (bench_devices_report(options, &results) != 0) code = 1;
+    free(results.rows);
+    free(results.fast_rows);
+    return code;
 }

@@ -67,7 +67,4 @@ typedef struct bench_device_results {
     bench_fast_row *fast_rows;
 } bench_device_results;
 
-/* Prints as options say. 0, or 1 when out cannot be written or memory is short. */
-int bench_devices_report(const bench_options *options, const bench_device_results *results);
-
 #endif

@@ -87,7 +87,8 @@ void drift_delete(drift_site *site, const drift_object *object)
     (void)!kvt_delete(site->store, &key);
 }
 
-double drift_sum(const drift_site *site)
+/* Sum of the drives' rates. */
+static double drift_sum(const drift_site *site)
 {
     double sum = 0;
     for (uint32_t i = 0; i < site->drive_count; i++)
@@ -202,7 +203,7 @@ static void drift_weights(const drift_site *site, double *weights)
     }
 }
 
-int bench_drift_slowing(drift_site *site, drift_slowing *out)
+static int bench_drift_slowing(drift_site *site, drift_slowing *out)
 {
     drift_object old[DRIFT_OLD];
     double weights[DRIFT_DRIVES_MAX] = {0};
@@ -240,7 +241,7 @@ int bench_drift_slowing(drift_site *site, drift_slowing *out)
     return told ? 0 : 1;
 }
 
-/* ---- the whole ---- */
+/* ---- the drives ---- */
 
 static int drift_open(drift_site *site)
 {
@@ -279,29 +280,6 @@ static int drift_check_drives(drift_site *site)
     }
     site->drive_count = options->device_count;
     return 0;
-}
-
-int bench_drift_run(const bench_options *options)
-{
-    drift_site site = {.options = options};
-    drift_slowing slowing = {0};
-    drift_vanishing vanishing = {0};
-    if (drift_check_drives(&site) != 0) return 1;
-    if (bench_scratch_make(options->scratch_folder, "drift", site.folder, sizeof site.folder) != 0)
-        return drift_complain(site.folder, KVT_E_IO, strerror(errno));
-    snprintf(site.catalog, sizeof site.catalog, "%s/catalog.db", site.folder);
-    int code = drift_open(&site);
-    bench_tell(options, 0, 2, "a drive slows");
-    if (code == 0) code = bench_drift_slowing(&site, &slowing);
-    bench_tell(options, 1, 2, "a drive vanishes");
-    if (code == 0) code = bench_drift_vanishing(&site, &vanishing);
-    kvt_close(site.store);
-    bench_scratch_remove();
-    bench_tell(options, 1, 1, NULL);
-    if (code == 0) code = bench_drift_report(options, &site, &slowing, &vanishing);
-    bool sound = slowing.wrong == 0 && vanishing.wrong == 0 && vanishing.unreadable_else == 0;
-    if (code == 0 && !sound) code = drift_complain("reads", KVT_E_CORRUPT, "wrong or lost");
-    return code;
 }
 
 /* ---- the report, schema "kvterrace-bench-drift-1" ---- */
@@ -372,8 +350,8 @@ static int report_text(FILE *out, const drift_slowing *slowing, const drift_vani
     return ferror(out) != 0;
 }
 
-int bench_drift_report(const bench_options *options, const drift_site *site,
-                       const drift_slowing *slowing, const drift_vanishing *vanishing)
+static int bench_drift_report(const bench_options *options, const drift_site *site,
+                              const drift_slowing *slowing, const drift_vanishing *vanishing)
 {
     if (!options->json) return report_text(options->out, slowing, vanishing);
     json_t *root = bench_report_head("kvterrace-bench-drift-1", 1);
@@ -388,4 +366,29 @@ int bench_drift_report(const bench_options *options, const drift_site *site,
     if (!failed) return bench_report_print(options->out, root);
     json_decref(root);
     return 1;
+}
+
+/* ---- the whole ---- */
+
+int bench_drift_run(const bench_options *options)
+{
+    drift_site site = {.options = options};
+    drift_slowing slowing = {0};
+    drift_vanishing vanishing = {0};
+    if (drift_check_drives(&site) != 0) return 1;
+    if (bench_scratch_make(options->scratch_folder, "drift", site.folder, sizeof site.folder) != 0)
+        return drift_complain(site.folder, KVT_E_IO, strerror(errno));
+    snprintf(site.catalog, sizeof site.catalog, "%s/catalog.db", site.folder);
+    int code = drift_open(&site);
+    bench_tell(options, 0, 2, "a drive slows");
+    if (code == 0) code = bench_drift_slowing(&site, &slowing);
+    bench_tell(options, 1, 2, "a drive vanishes");
+    if (code == 0) code = bench_drift_vanishing(&site, &vanishing);
+    kvt_close(site.store);
+    bench_scratch_remove();
+    bench_tell(options, 1, 1, NULL);
+    if (code == 0) code = bench_drift_report(options, &site, &slowing, &vanishing);
+    bool sound = slowing.wrong == 0 && vanishing.wrong == 0 && vanishing.unreadable_else == 0;
+    if (code == 0 && !sound) code = drift_complain("reads", KVT_E_CORRUPT, "wrong or lost");
+    return code;
 }

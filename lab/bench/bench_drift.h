@@ -43,9 +43,6 @@ kvt_status drift_put(drift_site *site, const drift_object *object, void *buffer)
 drift_reading drift_get(drift_site *site, const drift_object *object, void *buffer);
 void drift_delete(drift_site *site, const drift_object *object);
 
-/* Sum of the drives' rates. */
-double drift_sum(const drift_site *site);
-
 kvt_store_stats drift_stats(const drift_site *site);
 
 typedef struct drift_slowing {
@@ -77,10 +74,6 @@ typedef struct drift_vanishing {
     double add_seconds;
 } drift_vanishing;
 
-int bench_drift_slowing(drift_site *site, drift_slowing *out);
 int bench_drift_vanishing(drift_site *site, drift_vanishing *out);
-
-int bench_drift_report(const bench_options *options, const drift_site *site,
-                       const drift_slowing *slowing, const drift_vanishing *vanishing);
 
 #endif

@@ -101,12 +101,4 @@ typedef struct live_overheads {
     double put_s; /* of the caller */
 } live_overheads;
 
-/* The site may not be moved afterwards. */
-void live_site_make(const live_setting *setting, const replay_options *options, live_site *site);
-
-/* Puts and gets entries of the options' size on memory of this speed. KVT_OK; kvt_open's, kvt_put's
- * and kvt_get's errors. */
-KVT_NODISCARD kvt_status live_site_measure(double bytes_per_s, const replay_options *options,
-                                           live_overheads *out, char *message, size_t message_size);
-
 #endif

@@ -111,8 +111,6 @@ KVT_NODISCARD kvt_status replay_compare_run(const replay_compare *plan,
                                             size_t message_size);
 void replay_compare_free(replay_compare_result *result);
 
-const char *replay_verdict_name(replay_verdict verdict);
-
 /* The head of a document, beside the plan. */
 typedef struct replay_compare_head {
     const char *version;

@@ -18,7 +18,7 @@ static const char *const report_kinds[] = {
 };
 #define REPORT_KINDS (sizeof report_kinds / sizeof report_kinds[0])
 
-const char *replay_verdict_name(replay_verdict verdict)
+static const char *replay_verdict_name(replay_verdict verdict)
 {
     static const char *const names[] = {[REPLAY_WIN] = "win",
                                         [REPLAY_TIE] = "tie",

@@ -41,9 +41,6 @@ bool results_has_mean(const replay_result *result);
 /* The interval bound less what was saved; NAN without a bound. */
 double results_regret_online(const replay_result *result);
 
-/* The table of bounds and regrets, when there is one. */
-void results_regrets_text(const replay_report *report, FILE *file);
-
 /* Clears a result and fills what is known before the run. */
 void results_start(replay_result *result, const char *mode, const char *policy,
                    const replay_options *options, const replay_workload *workload);
@@ -74,19 +71,13 @@ const char *results_format_seconds(double seconds, char *text);
 /* Notes on a workload that a reader must have: how its arrivals came about, and why no block can
  * hit. One line each, at most `count` of RESULTS_NOTE_BYTES; returns how many. */
 #define RESULTS_NOTE_BYTES 192u
-size_t results_workload_notes(const replay_workload *workload, char notes[][RESULTS_NOTE_BYTES],
-                              size_t count);
 
 /* Whether there are requests enough for a 99th percentile: below, it is one or two of them. */
 #define RESULTS_P99_REQUESTS 500u
-bool results_has_p99(const replay_report *report);
 
 /* "12.3 GB", decimal prefixes; "0" for none. */
 const char *results_format_bytes(double bytes, char *text);
 
 /* ---- what the engine learned of reuse; any thread ---- */
-
-/* One line for each run that learned, and one for each explained block. */
-void results_reuse_text(const replay_report *report, FILE *file);
 
 #endif

@@ -44,8 +44,8 @@ const char *results_format_bytes(double bytes, char *text)
     return text;
 }
 
-size_t results_workload_notes(const replay_workload *workload, char notes[][RESULTS_NOTE_BYTES],
-                              size_t count)
+static size_t results_workload_notes(const replay_workload *workload,
+                                     char notes[][RESULTS_NOTE_BYTES], size_t count)
 {
     char text[RESULTS_TEXT_BYTES];
     size_t used = 0;
@@ -130,7 +130,7 @@ static void text_head(const replay_report *report, FILE *file)
     text_reuse(workload, file);
 }
 
-bool results_has_p99(const replay_report *report)
+static bool results_has_p99(const replay_report *report)
 {
     return report->workload->request_count >= RESULTS_P99_REQUESTS;
 }
@@ -237,28 +237,6 @@ static void text_live(const replay_report *report, FILE *file)
     }
 }
 
-kvt_status replay_print_text(const replay_report *report, FILE *file)
-{
-    bool unstable = false;
-    text_head(report, file);
-    text_times(report, file);
-    text_hits(report, file);
-    text_moves(report, file);
-    results_regrets_text(report, file);
-    results_reuse_text(report, file);
-    text_live(report, file);
-    for (size_t i = 0; i < report->result_count; i++)
-        unstable |= !results_has_mean(&report->results[i]);
-    fprintf(file, "\nin hbm, dram, ssd: tokens found there, which add up to the token hits; "
-                  "loaded: what was worth loading of them\n");
-    if (unstable) {
-        fprintf(file, "-: at a rho or peak rho (the busiest part of the span) >= 1 the queue grows "
-                      "as long as that lasts; no mean exists\n");
-    }
-    if (report->options->note[0] != '\0') fprintf(file, "\n%s\n", report->options->note);
-    return fflush(file) == 0 && !ferror(file) ? KVT_OK : KVT_E_IO;
-}
-
 /* ---- how far the policies were from the best ---- */
 
 #define REGRET_COLUMNS 7u
@@ -314,7 +292,8 @@ static const char regret_note[] =
     "engine's state; foresight, the placement against the best for the uses that came; online, "
     "bound less saved";
 
-void results_regrets_text(const replay_report *report, FILE *file)
+/* The table of bounds and regrets, when there is one. */
+static void results_regrets_text(const replay_report *report, FILE *file)
 {
     char text[RESULTS_TEXT_BYTES], lead[512];
     if (regret_count(report) == 0) return;
@@ -378,7 +357,8 @@ static void reuse_text_explained(const replay_explained *row, FILE *file)
     fprintf(file, ". %s\n", why->reason != NULL ? why->reason : "");
 }
 
-void results_reuse_text(const replay_report *report, FILE *file)
+/* One line for each run that learned, and one for each explained block. */
+static void results_reuse_text(const replay_report *report, FILE *file)
 {
     for (size_t i = 0; i < report->result_count; i++) {
         const replay_result *result = &report->results[i];
@@ -392,4 +372,28 @@ void results_reuse_text(const replay_report *report, FILE *file)
         for (uint32_t row = 0; row < result->explained_count; row++)
             reuse_text_explained(&result->explained[row], file);
     }
+}
+
+/* ---- the whole ---- */
+
+kvt_status replay_print_text(const replay_report *report, FILE *file)
+{
+    bool unstable = false;
+    text_head(report, file);
+    text_times(report, file);
+    text_hits(report, file);
+    text_moves(report, file);
+    results_regrets_text(report, file);
+    results_reuse_text(report, file);
+    text_live(report, file);
+    for (size_t i = 0; i < report->result_count; i++)
+        unstable |= !results_has_mean(&report->results[i]);
+    fprintf(file, "\nin hbm, dram, ssd: tokens found there, which add up to the token hits; "
+                  "loaded: what was worth loading of them\n");
+    if (unstable) {
+        fprintf(file, "-: at a rho or peak rho (the busiest part of the span) >= 1 the queue grows "
+                      "as long as that lasts; no mean exists\n");
+    }
+    if (report->options->note[0] != '\0') fprintf(file, "\n%s\n", report->options->note);
+    return fflush(file) == 0 && !ferror(file) ? KVT_OK : KVT_E_IO;
 }

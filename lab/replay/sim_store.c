@@ -55,7 +55,9 @@ static store_event store_take_event(store_model *model)
 
 /* ---- what is found ---- */
 
-uint8_t store_option_of(const store_model *model, uint32_t block)
+/* The option that a get of the block would read, KVT_OPTION_NONE where there is nothing to read;
+ * a staged block has none, but can be read. */
+static uint8_t store_option_of(const store_model *model, uint32_t block)
 {
     if ((model->state[block] & (STORE_LEAVING | STORE_STAGED)) != 0) return KVT_OPTION_NONE;
     return sim_option_of(model->sim, block);

@@ -117,10 +117,6 @@ void store_schedule(store_model *model, uint64_t at_ns, uint32_t actor);
 /* Occupies a path with bytes; when the last one has passed, and what a request takes beside. */
 uint64_t store_occupy(uint64_t *free_ns, uint64_t now_ns, const kvt_affine *path, uint64_t bytes);
 
-/* The option that a get of the block would read, KVT_OPTION_NONE where there is nothing to read;
- * a staged block has none, but can be read. */
-uint8_t store_option_of(const store_model *model, uint32_t block);
-
 /*
  * Whether so many bytes fit into the staging of puts, and whether a plan's writes fit into what
  * waits for each tier: the store's two bounds. A bound of 0 holds nobody up.
