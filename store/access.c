@@ -270,7 +270,7 @@ static bool access_drop_failed(kvt_store *store, const kvt_key *key, const acces
         if (quarantine_is_back(store, entry->place, failure)) return true;
         if (entry->state == ENTRY_RESIDENT) {
             if (entry->place->readers != 0 && entry->copy == NULL) return false;
-            quarantine_lose_entry(store, entry);
+            quarantine_lose_entry(store, entry, KVT_REMOVED_LOST);
             continue;
         }
         if (!plan_cancel(store, entry->handle))
@@ -574,7 +574,7 @@ kvt_status kvt_delete(kvt_store *store, const kvt_key *key)
         store_entry *entry = entry_find_key(&store->table, key);
         if (entry == NULL || entry->state == ENTRY_ARRIVING) break;
         if (entry->state == ENTRY_RESIDENT) {
-            quarantine_drop_entry(store, entry);
+            quarantine_drop_entry(store, entry, KVT_REMOVED_DELETED);
             status = KVT_OK;
             break;
         }

@@ -17,6 +17,7 @@
  */
 #include "store/kill_note.h"
 #include "store/store.h"
+#include "store/watching.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -147,6 +148,7 @@ bool copies_outlast(kvt_store *store, store_entry *entry)
     KILL_NOTE(KILL_NOTE_MOVED, &entry->key, KVT_TIER_SSD);
     entry_set_state(entry, ENTRY_LEAVING, ENTRY_RESIDENT);
     store->counters.copy_evictions++;
+    watch_note_moved(store, entry, evicted->tier, evicted->variant);
     pthread_cond_broadcast(&store->changed);
     place_drain(store, evicted);
     return true;
@@ -167,6 +169,7 @@ bool copies_fall_back(kvt_store *store, store_entry *entry)
     KILL_NOTE(KILL_NOTE_MOVED, &entry->key, KVT_TIER_SSD);
     entry->load = NULL; /* later gets must not join a read of the failed place */
     store->counters.copy_fallbacks++;
+    watch_note_moved(store, entry, failed->tier, failed->variant);
     pthread_cond_broadcast(&store->changed);
     place_drain(store, failed);
     return true;

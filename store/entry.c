@@ -184,7 +184,7 @@ void entry_erase(entry_table *table, store_entry *entry)
 {
     assert(entry->state == ENTRY_ARRIVING || entry->state == ENTRY_LEAVING);
     assert(entry->place == NULL && entry->copy == NULL && entry->load == NULL);
-    assert(entry->staged == NULL);
+    assert(entry->staged == NULL && !entry->announced);
     entry_unlink(table, entry);
     free(entry);
 }

@@ -78,6 +78,7 @@ typedef struct store_entry {
     struct store_staged *staged; /* in STAGED: the bytes as they were put; else NULL */
     store_load *load;            /* the read of `place` that a further get may join, or NULL */
     store_place *copy;   /* beside a place in HBM or DRAM: a record on SSD with its row, or NULL */
+    bool announced;      /* lookups find it, and readers of events were told */
     uint32_t copy_index; /* among the copies that may be dropped; UINT32_MAX: not listed */
 } store_entry;
 

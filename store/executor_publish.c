@@ -7,6 +7,7 @@
  */
 #include "store/executor_internal.h"
 #include "store/kill_note.h"
+#include "store/watching.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -77,6 +78,19 @@ static void executor_leave_place(kvt_store *store, store_entry *entry, store_pla
     place_drain(store, old);
 }
 
+/* Tells the readers of events of an entry that has a new place. Before that it was at another one,
+ * read from the staging of its put, or not to be found. Lock held. */
+static void executor_announce(const store_op *op, const store_place *old, bool staged)
+{
+    static const kvt_variant raw = {.codec = KVT_CODEC_RAW};
+    if (old != NULL)
+        watch_note_moved(op->store, op->entry, old->tier, old->variant);
+    else if (staged)
+        watch_note_moved(op->store, op->entry, KVT_TIER_DRAM, raw);
+    else
+        watch_note_stored(op->store, op->entry);
+}
+
 /* Makes the new place the entry's: the policy's commit first, because it alone can still refuse. */
 kvt_status stage_publish(store_op *op)
 {
@@ -92,6 +106,7 @@ kvt_status stage_publish(store_op *op)
     op->no_room = status == KVT_E_SPACE;
     if (status == KVT_OK) {
         store_place *old = entry->place;
+        const bool staged = entry->staged != NULL;
         assert((old != NULL) == (entry->state == ENTRY_MOVING));
         op->place->location = op->location;
         entry->place = op->place;
@@ -114,6 +129,7 @@ kvt_status stage_publish(store_op *op)
         backoff_note_success(store, entry);
         if (op->record_bytes > store_bytes_of(op->move->to_bytes)) store_resize(store, entry);
         pthread_cond_broadcast(&store->changed);
+        executor_announce(op, old, staged);
         if (old != NULL) executor_leave_place(store, entry, old);
         executor_settle_debt(op);
     }
@@ -142,6 +158,7 @@ kvt_status stage_adopt(store_op *op)
         op->source = NULL;
         entry_set_state(entry, ENTRY_MOVING, ENTRY_RESIDENT);
         backoff_note_success(store, entry);
+        watch_note_moved(store, entry, old->tier, old->variant);
         pthread_cond_broadcast(&store->changed);
         place_drain(store, old);
     } else {
@@ -192,6 +209,7 @@ kvt_status stage_unlist(store_op *op)
     assert(status == KVT_OK);
     if (!copies_outlast(store, entry)) {
         store_place *place = entry->place;
+        watch_note_removed(store, entry, KVT_REMOVED_EVICTED);
         entry->place = NULL; /* others look at the entry while this waits for readers */
         place_drain(store, place);
         copies_drop(store, entry);

@@ -98,14 +98,14 @@ static void executor_settle_loss(store_op *op, kvt_tier source, kvt_status statu
     kvt_store *store = op->store;
     if (executor_lost_source(op, status)) {
         store_count_load_failure(store, status);
-        quarantine_lose_entry(store, op->entry);
+        quarantine_lose_entry(store, op->entry, KVT_REMOVED_LOST);
     } else if (op->larger) {
         /* With that known, no plan asks for the same again. */
         executor_note_larger(op);
     } else if (executor_gives_up(op, source)) {
         store->counters.given_up++;
         KILL_NOTE(KILL_NOTE_GIVES_WAY, &op->entry->key, source);
-        quarantine_lose_entry(store, op->entry);
+        quarantine_lose_entry(store, op->entry, KVT_REMOVED_EVICTED);
     } else if (op->planned || !op->no_room) {
         /* A new layout may wait for room as long as need be. */
         backoff_note_failure(store, op->entry, op->no_room);

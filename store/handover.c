@@ -23,6 +23,7 @@
  * Thread rule: as handover.h says.
  */
 #include "store/handover.h"
+#include "store/watching.h"
 
 #include "base/wait.h"
 
@@ -260,6 +261,7 @@ kvt_status handover_accept(kvt_store *store, const kvt_entry *source, const void
     assert(entry != NULL);
     entry_set_state(entry, ENTRY_ARRIVING, ENTRY_STAGED);
     entry->staged = staged;
+    watch_note_stored(store, entry);
     if (staged->count != 0) {
         handover_cost(store, staged->moves, staged->count, staged->seconds);
         handover_note_writes(handover, staged->seconds, bytes);
@@ -290,11 +292,12 @@ void handover_leave(kvt_store *store, store_staged *staged)
 
 /* Takes the STAGED entry of a put that is not stored after all out of the table, and wakes the
  * threads that wait for the entry. Lock held. */
-static void handover_forget(kvt_store *store, const store_staged *staged)
+static void handover_forget(kvt_store *store, const store_staged *staged, kvt_event_reason reason)
 {
     assert(store_is_locked(store));
     store_entry *entry = entry_find_handle(&store->table, staged->handle);
     assert(entry != NULL && entry->staged == staged);
+    watch_note_removed(store, entry, reason);
     entry->staged = NULL;
     entry_set_state(entry, ENTRY_STAGED, ENTRY_LEAVING);
     entry_erase(&store->table, entry);
@@ -303,13 +306,13 @@ static void handover_forget(kvt_store *store, const store_staged *staged)
 
 /* Takes a put that no executor has begun out of the queue and out of the table, and aborts its
  * plan. The object remains, with its users. Lock held. */
-static void handover_call_off(kvt_store *store, store_staged *staged)
+static void handover_call_off(kvt_store *store, store_staged *staged, kvt_event_reason reason)
 {
     assert(store_is_locked(store));
     assert(!staged->begun);
     handover_remove(&store->handover, staged);
     plan_abort_moves(store, staged->moves, staged->count);
-    handover_forget(store, staged);
+    handover_forget(store, staged, reason);
     quarantine_settle(store, staged->moves, staged->count);
 }
 
@@ -319,7 +322,7 @@ store_staged *handover_cancel(kvt_store *store, store_entry *entry)
     store_staged *staged = entry->staged;
     assert(entry->state == ENTRY_STAGED && staged != NULL);
     if (staged->begun) return NULL;
-    handover_call_off(store, staged);
+    handover_call_off(store, staged, KVT_REMOVED_DELETED);
     return staged;
 }
 
@@ -390,7 +393,7 @@ void handover_end(kvt_store *store, store_staged *staged, kvt_status status)
     assert(staged->begun && staged->users > 0);
     assert(store_is_locked(store));
     if (status != KVT_OK) {
-        handover_forget(store, staged);
+        handover_forget(store, staged, KVT_REMOVED_UNSTORED);
         handover_note_end(store, staged->handle, status);
     }
     handover_remove(&store->handover, staged);
@@ -407,7 +410,7 @@ void handover_cancel_waiting(kvt_store *store)
     /* The last first: a child's put is called off before its parent's. */
     while (handover->waiting != NULL) {
         store_staged *staged = handover->last;
-        handover_call_off(store, staged);
+        handover_call_off(store, staged, KVT_REMOVED_UNSTORED);
         store->counters.puts_lost++;
         staged->next = called_off;
         called_off = staged;

@@ -229,7 +229,7 @@ static uint64_t persist_displace(persist_run *run, const persist_item *victim)
     store->counters.evictions++;
     run->info.displaced++;
     run->info.displaced_bytes += bytes;
-    quarantine_drop_entry(store, entry);
+    quarantine_drop_entry(store, entry, KVT_REMOVED_EVICTED);
     return bytes;
 }
 

@@ -11,6 +11,7 @@
  */
 #include "store/kill_note.h"
 #include "store/store.h"
+#include "store/watching.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -77,15 +78,16 @@ bool quarantine_is_back(kvt_store *store, const store_place *place, kvt_status s
            !place_touches(place, quarantine_gone_members(store, place->tier));
 }
 
-void quarantine_lose_entry(kvt_store *store, store_entry *entry)
+void quarantine_lose_entry(kvt_store *store, store_entry *entry, kvt_event_reason reason)
 {
     assert(entry->state == ENTRY_RESIDENT && entry->place != NULL);
     assert(store_is_locked(store));
     if (copies_fall_back(store, entry)) return;
     if (!quarantine_may_return(store, entry->place)) {
-        quarantine_drop_entry(store, entry);
+        quarantine_drop_entry(store, entry, reason);
         return;
     }
+    watch_note_removed(store, entry, reason);
     store_place *place = entry->place;
     entry->load = NULL;
     place->slow_gets = 0;
@@ -109,7 +111,7 @@ void quarantine_settle(kvt_store *store, const kvt_move *moves, uint32_t count)
         if (!place_touches(entry->place, store->retired_members[tier])) continue;
         /* A device that is just being added is not known to be back yet. */
         if (place_touches(entry->place, quarantine_gone_members(store, tier)))
-            quarantine_lose_entry(store, entry);
+            quarantine_lose_entry(store, entry, KVT_REMOVED_LOST);
     }
 }
 
@@ -121,7 +123,7 @@ void quarantine_lose_members(kvt_store *store, kvt_tier tier, uint64_t gone)
         while (entry != NULL) {
             bool lost = entry->state == ENTRY_RESIDENT && entry->place->tier == tier &&
                         place_touches(entry->place, gone);
-            if (lost) quarantine_lose_entry(store, entry);
+            if (lost) quarantine_lose_entry(store, entry, KVT_REMOVED_LOST);
             /* The lock was released meanwhile: begin the chain again. */
             entry = lost ? store->table.buckets[i & (store->table.bucket_count - 1)] : entry->next;
         }
@@ -253,6 +255,7 @@ static void quarantine_return_entry(kvt_store *store, uint64_t handle)
     entry_transfer(&store->quarantined, &store->table, entry);
     entry_set_state(entry, ENTRY_QUARANTINED, ENTRY_RESIDENT);
     store->counters.readmitted++;
+    watch_note_stored(store, entry);
 }
 
 void quarantine_bring_back(kvt_store *store, kvt_tier tier)
@@ -279,10 +282,11 @@ void quarantine_round(kvt_store *store, kvt_tier tier)
     if (owed) quarantine_bring_back(store, tier);
 }
 
-void quarantine_drop_entry(kvt_store *store, store_entry *entry)
+void quarantine_drop_entry(kvt_store *store, store_entry *entry, kvt_event_reason reason)
 {
     assert(entry->state == ENTRY_RESIDENT && entry->staged == NULL);
     assert(store_is_locked(store));
+    watch_note_removed(store, entry, reason);
     entry_set_state(entry, ENTRY_RESIDENT, ENTRY_LEAVING);
     KILL_NOTE(KILL_NOTE_DROPPED, &entry->key, entry->place->tier);
     store_place *place = entry->place;

@@ -12,6 +12,7 @@
  */
 #include "base/kill_point.h"
 #include "store/store.h"
+#include "store/watching.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -251,6 +252,7 @@ static bool recover_adopt(recover_list *list, recover_item item)
     if (status == KVT_OK) {
         item.entry->place = item.place;
         entry_set_state(item.entry, ENTRY_ARRIVING, ENTRY_RESIDENT);
+        watch_note_stored(store, item.entry);
         store->counters.recovered++;
         return true;
     }

@@ -164,7 +164,7 @@ static kvt_status relayout_move_off(kvt_store *store, kvt_tier tier, uint64_t ha
     store_entry *entry = entry_find_handle(&store->table, handle);
     if (entry != NULL && entry->state == ENTRY_RESIDENT && entry->place->tier == tier) {
         KILL_NOTE(KILL_NOTE_GIVES_WAY, &entry->key, tier);
-        quarantine_drop_entry(store, entry);
+        quarantine_drop_entry(store, entry, KVT_REMOVED_EVICTED);
         store->counters.evictions++;
     }
     pthread_mutex_unlock(&store->lock);

@@ -17,6 +17,7 @@
 #include "tiers/pool/pool.h"
 
 #include <kvterrace/kvterrace.h>
+#include <kvterrace/watch.h>
 #include <pthread.h>
 
 #define STORE_PLAN_MOVES       256u /* moves of one plan at most */
@@ -444,11 +445,11 @@ bool quarantine_is_back(kvt_store *store, const store_place *place, kvt_status s
 
 /* Takes a RESIDENT entry that cannot be read out of the table: quarantined when a device of it is
  * gone and may come back, else dropped. Lock held; it is released while waiting for readers. */
-void quarantine_lose_entry(kvt_store *store, store_entry *entry);
+void quarantine_lose_entry(kvt_store *store, store_entry *entry, kvt_event_reason reason);
 
 /* Takes a RESIDENT entry out of store and policy, waiting for its readers. Lock held; it is
  * released while waiting. */
-void quarantine_drop_entry(kvt_store *store, store_entry *entry);
+void quarantine_drop_entry(kvt_store *store, store_entry *entry, kvt_event_reason reason);
 
 /* Drops the quarantined entry of a key, if any. Lock held; it is released while waiting for
  * readers. */

@@ -76,12 +76,19 @@ kvt_status watch_open(kvt_store *store)
         part->written = 0;
         memset(&part->counts, 0, sizeof part->counts);
     }
+    atomic_init(&watch->readers, 0);
+    watch->first = NULL;
+    watch->events = 0;
+    pthread_mutex_init(&watch->readers_lock, NULL);
     store->watch = watch;
     return KVT_OK;
 }
 
 void watch_close(kvt_store *store)
 {
+    if (store->watch == NULL) return;
+    watch_end_readers(store);
+    pthread_mutex_destroy(&store->watch->readers_lock);
     free(store->watch);
     store->watch = NULL;
 }

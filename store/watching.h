@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * watching.h - what a store keeps to be watched by: the last operations and the counts of gets
- * (watch.c). watch_metrics.c prints it. Nothing here decides or delays anything.
+ * (watch.c) and the readers of events (watch_events.c). watch_metrics.c prints the counts. Nothing
+ * here decides or delays anything.
  *
  * Gets and puts count in one of several parts, by thread, so that threads do not share cache lines.
  * A part has a lock of one flag, held for a few stores; a thread that finds it held takes the next
  * part.
  *
- * Thread rule: any thread. The parts' locks are leaves.
+ * Thread rule: any thread. The parts' locks are leaves; the readers' lock is taken under the
+ * control lock, and a reader's own under that.
  */
 #ifndef STORE_WATCHING_H
 #define STORE_WATCHING_H
@@ -16,6 +18,7 @@
 #include "store/entry.h"
 
 #include <kvterrace/watch.h>
+#include <pthread.h>
 #include <stdatomic.h>
 
 #define WATCH_PARTS      8u
@@ -69,6 +72,10 @@ typedef struct watch_part {
 
 typedef struct store_watch {
     watch_part parts[WATCH_PARTS];
+    atomic_uint readers; /* of events, that are open */
+    pthread_mutex_t readers_lock;
+    struct kvt_events *first; /* under readers_lock */
+    uint64_t events;          /* numbered so far; under readers_lock */
 } store_watch;
 
 /* ---- watch.c ---- */
@@ -103,5 +110,19 @@ void watch_split(kvt_operation *operation, uint64_t transfer_ns, uint64_t code_n
 
 /* The counts of all parts. */
 void watch_sum(kvt_store *store, watch_counts *out);
+
+/* ---- watch_events.c ---- */
+
+/* An entry has become readable, or not. Both hold the control lock, so that the order of events is
+ * that of the changes; a second note of the same change does nothing. */
+void watch_note_stored(kvt_store *store, store_entry *entry);
+void watch_note_removed(kvt_store *store, store_entry *entry, kvt_event_reason reason);
+
+/* A readable entry has a new place; it was in a tier and a form before. Control lock held. */
+void watch_note_moved(kvt_store *store, const store_entry *entry, kvt_tier tier,
+                      kvt_variant variant);
+
+/* Readers that are open get no more events. When the store closes. */
+void watch_end_readers(kvt_store *store);
 
 #endif

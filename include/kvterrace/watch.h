@@ -1,12 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * watch.h - watching a store that runs: its metrics and its last operations.
+ * watch.h - watching a store that runs: metrics, what is stored and removed, the last operations.
  *
  *     char text[65536];
  *     size_t bytes = kvt_metrics_write(store, text, sizeof text); // of a server's GET /metrics
  *     if (bytes != 0 && bytes <= sizeof text) reply(text);
  *
- * Thread rule: any thread at any time between open and close, every call beside every other.
+ *     kvt_events *events;
+ *     if (kvt_events_open(store, 8192, &events) != KVT_OK) return;
+ *     kvt_event changes[64];
+ *     size_t count;
+ *     uint64_t lost;
+ *     while (kvt_events_drain(events, changes, 64, &count, &lost) == KVT_OK && count != 0)
+ *         for (size_t i = 0; i < count; i++) tell_the_router(&changes[i]);
+ *     kvt_events_close(events);
+ *
+ * Thread rule: any thread at any time between open and close, and every call beside every other,
+ * but for two calls on one kvt_events, which its owner keeps apart.
  */
 #ifndef KVTERRACE_WATCH_H
 #define KVTERRACE_WATCH_H
@@ -30,6 +40,81 @@ extern "C" {
  * nothing.
  */
 KVT_API size_t kvt_metrics_write(kvt_store *store, char *text, size_t size);
+
+/* ---- what is stored and removed ---- */
+
+typedef enum kvt_event_kind {
+    KVT_EVENT_STORED = 1,  /* lookups find the entry from now on */
+    KVT_EVENT_REMOVED = 2, /* they find it no longer; `reason` says why */
+    KVT_EVENT_MOVED = 3    /* another tier or another form */
+} kvt_event_kind;
+
+typedef enum kvt_event_reason {
+    KVT_REMOVED_NOT = 0,     /* the event is no removal */
+    KVT_REMOVED_EVICTED = 1, /* its room was needed, or it was not worth its room */
+    KVT_REMOVED_DELETED = 2, /* by the caller */
+    KVT_REMOVED_EXPIRED = 3, /* its lifetime ended */
+    KVT_REMOVED_LOST = 4,    /* its device is gone, or its bytes cannot be read */
+    KVT_REMOVED_UNSTORED = 5 /* a put was accepted and could not be stored after all */
+} kvt_event_reason;
+
+/* One change that a lookup can see. Later versions use the reserved members; the size stays. */
+typedef struct kvt_event {
+    uint64_t number;     /* of the store's events, ascending by 1 while any reader is open */
+    uint64_t instant_ns; /* CLOCK_MONOTONIC */
+    kvt_key key;
+    kvt_key parent;      /* zero for a root */
+    uint64_t bytes;      /* as stored; as put while the entry is read from the put's staging */
+    double load_seconds; /* what a get is expected to take; NAN when that is not known */
+    uint32_t tokens;
+    uint32_t first_position;
+    uint32_t tenant;
+    kvt_variant variant;
+    uint8_t kind;        /* kvt_event_kind */
+    uint8_t reason;      /* kvt_event_reason */
+    uint8_t tier;        /* kvt_tier where it is now; of a removal, where it was */
+    uint8_t source_tier; /* of a move, where it was; else KVT_TIER_NONE */
+    uint8_t reserved[8];
+} kvt_event;
+
+#define KVT_EVENTS_CAPACITY_MAX (UINT32_C(1) << 20)
+
+/* A reader of a store's events, with a ring of its own. */
+typedef struct kvt_events kvt_events;
+
+/*
+ * Begins to gather what is stored, moved and removed. What is stored already is not told; its
+ * removal is. Each key's events alternate: stored, any number of moves, removed. A put is stored
+ * when it is accepted, in the tier DRAM, and moves when its record is written elsewhere or in
+ * another form. An entry that an eviction takes is a miss a moment before its event comes. Several
+ * readers each get every event.
+ *   capacity  events that wait for this reader at most, 1 to KVT_EVENTS_CAPACITY_MAX; a reader that
+ *             is too slow loses the oldest ones
+ * KVT_OK; KVT_E_ARGUMENT; KVT_E_MEMORY; KVT_E_IO (no event descriptor is to be had); KVT_E_STATE
+ * (in a child of fork). The reader is the caller's until kvt_events_close, before or after
+ * kvt_close; what waits when the store is closed may still be drained.
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_events_open(kvt_store *store, uint32_t capacity,
+                                                 kvt_events **events_out);
+
+/*
+ * Takes the oldest waiting events, at most `capacity` of them, in their order. Does not wait.
+ *   events     `capacity` of them
+ *   count_out  how many were taken; 0 = none waits
+ *   lost_out   how many were lost to this reader since its last drain, all of them older than the
+ *              ones taken: then ask for the keys again that matter. May be NULL
+ * KVT_OK; KVT_E_ARGUMENT; KVT_E_STATE (in a child of fork).
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_events_drain(kvt_events *reader, kvt_event *events,
+                                                  size_t capacity, size_t *count_out,
+                                                  uint64_t *lost_out);
+
+/* A descriptor that polls readable while events wait, for poll and epoll: the reader's, which
+ * neither reads nor closes it. reader is not NULL. */
+KVT_API int kvt_events_fd(const kvt_events *reader);
+
+/* Ends a reader with what waits for it. NULL is allowed. In a child of fork: does nothing. */
+KVT_API void kvt_events_close(kvt_events *reader);
 
 /* ---- the last operations ---- */
 
