@@ -203,6 +203,25 @@ static void open_say_measured(const open_state *state, const char *name, kvt_sta
              kvt_status_text(status));
 }
 
+/* A probe moves some MiB. A cap at which that takes more than seconds is the figure itself; where
+ * one direction alone is capped so, its figure stands for both. */
+#define OPEN_PROBE_LEAST UINT64_C(2000000) /* bytes per second */
+
+static bool open_take_caps(open_device *device)
+{
+    const kvt_device_config *config = &device->config;
+    const uint64_t read = config->read_bytes_per_s, write = config->write_bytes_per_s;
+    const bool slow_read = read > 0 && read < OPEN_PROBE_LEAST;
+    const bool slow_write = write > 0 && write < OPEN_PROBE_LEAST;
+    if (!slow_read && !slow_write) return false;
+    device->cost = (cost_device){.probed = true};
+    device->cost.read.request_seconds = (double)config->latency_ns * 1e-9;
+    device->cost.write.request_seconds = device->cost.read.request_seconds;
+    device->cost.read.bytes_per_s = (double)(read > 0 ? read : write);
+    device->cost.write.bytes_per_s = (double)(write > 0 ? write : read);
+    return true;
+}
+
 /* Probes the devices that the profile has no figures of. A device whose content is given up is
  * written, any other is only read. */
 static kvt_status open_measure(open_state *state)
@@ -211,7 +230,7 @@ static kvt_status open_measure(open_state *state)
         open_device *device = &state->devices[i];
         uint64_t head = device->labelled ? TIERS_SUPERBLOCK_BYTES : 0;
         char name[32];
-        if (!device->measure) continue;
+        if (!device->measure || open_take_caps(device)) continue;
         snprintf(name, sizeof name, "%s", device->device->name);
         kvt_status status = bringup_measure(&device->device, device->config.timeout_ns,
                                             device->given_up, head, &device->cost);

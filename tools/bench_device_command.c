@@ -56,7 +56,7 @@ static const command_option bench_restart_options[] = {
 
 static const command_option bench_store_options[] = {
     BENCH_QUICK("160 MiB of each size, 20,000 entries looked up"),
-    COUNT_OPTION(bench_arguments, options.iterations, "entries", 1, 100000000,
+    COUNT_OPTION(bench_arguments, options.iterations, "size", 1, 100000000,
                  "Entries that are looked up (default 1,000,000)"),
     {0},
 };

@@ -13,14 +13,17 @@
 
 #include "base/config_values.h"
 #include "lab/replay/replay.h"
+#include "tiers/devices/device_memory_node.h"
 
 #include <kvterrace/kvterrace.h>
 
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* ---- places ---- */
 
@@ -170,6 +173,9 @@ static kvt_status check_places(const kvt_store_options *options, char *message, 
 #define CHECK_STAGING_LEAST (UINT64_C(1) << 20) /* as kvt_open asks */
 #define CHECK_TICK_MOST     3600.0
 #define CHECK_LABEL_BYTES   UINT64_C(8192) /* at the head of a file or block device */
+#define CHECK_FILE_LEAST    (UINT64_C(64) << 10)
+#define CHECK_UNIT_BYTES    (UINT64_C(256) << 10) /* where tier.*.unit is not set */
+#define CHECK_MEMORY_MOST   (UINT64_C(1) << 47)   /* what a process can address */
 
 typedef struct check_arguments {
     command_common common;
@@ -250,42 +256,124 @@ static bool check_is_simulated(const kvt_config *config, int tier)
     return false;
 }
 
-/* What the tier will really ask of its devices: a live replay with a scale shrinks capacities. */
-static uint64_t check_wanted_bytes(kvt_config *config, const kvt_tier_options *row)
+/* What will really be asked for: a live replay with a scale shrinks capacities. */
+static uint64_t check_wanted_bytes(kvt_config *config, uint64_t bytes)
 {
-    if (!kvt_config_has(config, "replay.scale")) return row->capacity_bytes;
-    return (uint64_t)((double)row->capacity_bytes * kvt_config_number(config, "replay.scale"));
+    if (!kvt_config_has(config, "replay.scale")) return bytes;
+    const double wanted = (double)bytes * kvt_config_number(config, "replay.scale");
+    return wanted < 0x1p63 ? (uint64_t)wanted : UINT64_MAX;
 }
 
-static kvt_status check_tier(kvt_config *config, const kvt_store_options *options, int tier,
-                             char *message, size_t message_size)
+__attribute__((format(printf, 3, 4))) static kvt_status
+check_refuse(char *message, size_t message_size, const char *format, ...)
 {
+    va_list arguments;
+    va_start(arguments, format);
+    (void)vsnprintf(message, message_size, format, arguments);
+    va_end(arguments);
+    return KVT_E_CONFIG;
+}
+
+/* Memory of the host that cannot be had by any process is refused. What this machine alone lacks is
+ * a note: the file may be another machine's. */
+static kvt_status check_memory(const command_common *common, const char *setting, uint64_t bytes,
+                               char *message, size_t message_size)
+{
+    char wanted[32], held[32];
+    const double here = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    if (bytes > CHECK_MEMORY_MOST)
+        return check_refuse(message, message_size,
+                            "%s: %llu bytes are more than a process can have", setting,
+                            (unsigned long long)bytes);
+    if (here > 0 && (double)bytes > here)
+        command_note(common,
+                     "%s: %s are more memory than this machine has, %s: a store would "
+                     "not open here",
+                     setting, format_bytes(wanted, bytes), format_bytes(held, (uint64_t)here));
+    return KVT_OK;
+}
+
+/* What the back end would refuse of its settings. */
+static kvt_status check_device(const command_common *common, const kvt_tier_options *row,
+                               const kvt_device_config *device, char *message, size_t message_size)
+{
+    const bool file = strcmp(device->backend, "file") == 0;
+    const bool labelled = file || strcmp(device->backend, "nvme") == 0;
+    const uint64_t bytes = device->capacity_bytes;
+    const uint64_t unit = row->unit_bytes != 0 ? row->unit_bytes : CHECK_UNIT_BYTES;
+    char setting[96];
+    node_cpus cpus;
+    (void)snprintf(setting, sizeof setting, "device.%.60s.capacity", device->name);
+    if (file && bytes > 0 && bytes < CHECK_FILE_LEAST)
+        return check_refuse(message, message_size, "%s: at least 64KiB", setting);
+    if (!labelled && bytes < unit)
+        return check_refuse(message, message_size, "%s: at least a stripe unit of %llu bytes",
+                            setting, (unsigned long long)unit);
+    if (device->on_node && !node_find(device->node, &cpus))
+        return check_refuse(message, message_size,
+                            "device.%.60s.node: there is no NUMA node %u with memory; this machine "
+                            "has %u",
+                            device->name, (unsigned)device->node, (unsigned)node_count());
+    if (strcmp(device->backend, "sim") == 0 &&
+        (device->read_bytes_per_s == 0 || device->write_bytes_per_s == 0))
+        return check_refuse(message, message_size,
+                            "device.%.60s: a sim device needs read_bandwidth and write_bandwidth",
+                            device->name);
+    const bool host = strcmp(device->backend, "memory") == 0 ||
+                      (device->emulated && strcmp(device->backend, "hbm") == 0);
+    return host ? check_memory(common, setting, bytes, message, message_size) : KVT_OK;
+}
+
+/* A tier without devices is one memory device that the store makes. */
+static kvt_status check_tier_memory(const command_common *common, const kvt_tier_options *row,
+                                    int tier, char *message, size_t message_size)
+{
+    char setting[32];
+    const uint64_t bytes = check_wanted_bytes(common->config, row->capacity_bytes);
+    const uint64_t unit = row->unit_bytes != 0 ? row->unit_bytes : CHECK_UNIT_BYTES;
+    (void)snprintf(setting, sizeof setting, "tier.%s.capacity", kvt_tier_name(tier));
+    if (row->capacity_bytes == 0 || row->device_count > 0 || tier == KVT_TIER_SSD ||
+        check_is_simulated(common->config, tier))
+        return KVT_OK;
+    if (bytes < unit)
+        return check_refuse(message, message_size, "%s: at least a stripe unit of %llu bytes",
+                            setting, (unsigned long long)unit);
+    if (tier == KVT_TIER_HBM && !row->emulated) return KVT_OK;
+    return check_memory(common, setting, bytes, message, message_size);
+}
+
+static kvt_status check_tier(const command_common *common, const kvt_store_options *options,
+                             int tier, char *message, size_t message_size)
+{
+    kvt_config *config = common->config;
     const kvt_tier_options *row = &options->tiers[tier];
     const char *name = kvt_tier_name(tier);
     uint64_t sum = 0;
     bool known = row->device_count > 0;
+    kvt_status status = check_tier_memory(common, row, tier, message, message_size);
+    for (uint32_t i = 0; status == KVT_OK && i < row->device_count; i++)
+        status = check_device(common, row, &row->devices[i], message, message_size);
+    if (status != KVT_OK) return status;
     if (tier == KVT_TIER_SSD && row->capacity_bytes > 0 && row->device_count == 0 &&
         !check_is_simulated(config, tier)) {
-        (void)snprintf(message, message_size,
-                       "tier.%s.capacity is set, but no device has tier = %s (a file for "
-                       "simulation alone gives tier.%s.read_bandwidth)",
-                       name, name, name);
-        return KVT_E_CONFIG;
+        return check_refuse(message, message_size,
+                            "tier.%s.capacity is set, but no device has tier = %s (a file for "
+                            "simulation alone gives tier.%s.read_bandwidth)",
+                            name, name, name);
     }
     for (uint32_t i = 0; i < row->device_count; i++) {
         uint64_t bytes = 0;
         known = known && check_device_bytes(&row->devices[i], &bytes);
         sum += bytes;
     }
-    uint64_t bytes_wanted = check_wanted_bytes(config, row);
+    uint64_t bytes_wanted = check_wanted_bytes(config, row->capacity_bytes);
     if (!known || bytes_wanted <= sum) return KVT_OK;
     char wanted[32], held[32];
-    (void)snprintf(message, message_size,
-                   "tier.%s.capacity: %s (%llu bytes), but its devices hold %s (%llu bytes, labels "
-                   "left out)",
-                   name, format_bytes(wanted, bytes_wanted), (unsigned long long)bytes_wanted,
-                   format_bytes(held, sum), (unsigned long long)sum);
-    return KVT_E_CONFIG;
+    return check_refuse(message, message_size,
+                        "tier.%s.capacity: %s (%llu bytes), but its devices hold %s (%llu bytes, "
+                        "labels left out)",
+                        name, format_bytes(wanted, bytes_wanted), (unsigned long long)bytes_wanted,
+                        format_bytes(held, sum), (unsigned long long)sum);
 }
 
 /* The policy's own checks, on a tier of one page. */
@@ -312,8 +400,7 @@ static kvt_status check_policy(const kvt_store_options *options, char *message, 
     kvt_status status = kvt_policy_open(&config, &trial, reason, sizeof reason);
     kvt_policy_close(trial);
     if (status == KVT_OK) return KVT_OK;
-    (void)snprintf(message, message_size, "[store]: %s", reason);
-    return KVT_E_CONFIG;
+    return check_refuse(message, message_size, "[store]: %s", reason);
 }
 
 /* A file that says nothing of a store may be about replays, which have tiers of their own. */
@@ -332,24 +419,19 @@ static kvt_status check_tiers(const kvt_config *config, const kvt_store_options 
             if (of_replays && kvt_config_has(config, setting->name)) return KVT_OK;
         }
     }
-    (void)snprintf(message, message_size, "no tier has a capacity or a device");
-    return KVT_E_CONFIG;
+    return check_refuse(message, message_size, "no tier has a capacity or a device");
 }
 
-static kvt_status check_store(kvt_config *config, const kvt_store_options *options, char *message,
-                              size_t message_size)
+static kvt_status check_store(const command_common *common, const kvt_store_options *options,
+                              char *message, size_t message_size)
 {
     kvt_status status = check_policy(options, message, message_size);
-    if (status == KVT_OK && options->staging_bytes < CHECK_STAGING_LEAST) {
-        (void)snprintf(message, message_size, "store.staging: at least 1MiB");
-        status = KVT_E_CONFIG;
-    }
-    if (status == KVT_OK && !(options->tick_seconds <= CHECK_TICK_MOST)) {
-        (void)snprintf(message, message_size, "store.tick: 0 to 1h");
-        status = KVT_E_CONFIG;
-    }
+    if (status == KVT_OK && options->staging_bytes < CHECK_STAGING_LEAST)
+        status = check_refuse(message, message_size, "store.staging: at least 1MiB");
+    if (status == KVT_OK && !(options->tick_seconds <= CHECK_TICK_MOST))
+        status = check_refuse(message, message_size, "store.tick: 0 to 1h");
     for (int tier = KVT_TIER_HBM; status == KVT_OK && tier < KVT_TIER_COUNT; tier++)
-        status = check_tier(config, options, tier, message, message_size);
+        status = check_tier(common, options, tier, message, message_size);
     if (status == KVT_OK) status = check_places(options, message, message_size);
     return status;
 }
@@ -365,7 +447,8 @@ static int check_run(void *context)
     void *owner = NULL;
     kvt_store_options_init(&options);
     kvt_status status = kvt_store_options_read(config, &options, &owner, message, sizeof message);
-    if (status == KVT_OK) status = check_store(config, &options, message, sizeof message);
+    if (status == KVT_OK)
+        status = check_store(&arguments->common, &options, message, sizeof message);
     if (status == KVT_OK) status = replay_settings_check(config, message, sizeof message);
     int code = status == KVT_OK ? command_report_unused(&arguments->common, every_section)
                                 : command_fail_input(status, message);

@@ -45,11 +45,6 @@ static double codec_ratio(const kvt_record_info *info)
 
 /* ---- output ---- */
 
-static json_t *codec_number(double value, bool present)
-{
-    return present && isfinite(value) ? json_real(value) : json_null();
-}
-
 static json_t *codec_describe(const char *schema, const codec_arguments *arguments,
                               const kvt_record_info *info)
 {
@@ -66,9 +61,8 @@ static json_t *codec_describe(const char *schema, const codec_arguments *argumen
         (json_int_t)info->payload_bytes, "record_bytes", (json_int_t)info->record_bytes,
         "stored_tokens", (json_int_t)info->stored_tokens, "segments",
         (json_int_t)info->segment_count, "raw_segments", (json_int_t)info->raw_segments,
-        "bits_per_element", codec_number(info->bits_per_element, true), "physical_bits_per_element",
-        codec_number(info->physical_bits_per_element, true), "ratio",
-        codec_number(codec_ratio(info), true));
+        "bits_per_element", view_real(info->bits_per_element), "physical_bits_per_element",
+        view_real(info->physical_bits_per_element), "ratio", view_real(codec_ratio(info)));
 }
 
 static void codec_print(const kvt_record_info *info)
@@ -102,10 +96,11 @@ static int codec_show_encoded(const codec_arguments *arguments, const bench_file
     }
     json_t *document = codec_describe("kvterrace-encode-1", arguments, &result->info);
     if (document != NULL) {
-        (void)json_object_set_new(document, "nmse_k", codec_number(result->nmse[0], true));
-        (void)json_object_set_new(document, "nmse_v", codec_number(result->nmse[1], true));
+        (void)json_object_set_new(document, "nmse_k", view_real(result->nmse[0]));
+        (void)json_object_set_new(document, "nmse_v", view_real(result->nmse[1]));
         (void)json_object_set_new(document, "attention_error",
-                                  codec_number(result->attention_error, result->queried));
+                                  result->queried ? view_real(result->attention_error)
+                                                  : json_null());
     }
     return command_print_document(document);
 }

@@ -246,6 +246,25 @@ void command_note(const command_common *common, const char *format, ...)
 /* Prints a document on stdout and releases it. EXIT_FINE; NULL is short memory: EXIT_FAILED. */
 int command_print_document(json_t *document);
 
+/* The same with all digits of every number, for figures that are read back, and without a message.
+ * KVT_OK; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status command_print_exact(json_t *document);
+
+/* A number of an object; `otherwise` when it is absent or null. */
+double view_number(const json_t *object, const char *key, double otherwise);
+/* A text of an object; "" when it is absent or null. */
+const char *view_text(const json_t *object, const char *key);
+/* A number as JSON; null when it is not finite. */
+json_t *view_real(double value);
+/* A text as JSON; "?" when it is not UTF-8, as names and command lines need not be. */
+json_t *view_string(const char *text);
+/* Adds numbers, each null when it is not finite. False: memory is short. */
+typedef struct view_member {
+    const char *key;
+    double value;
+} view_member;
+bool view_put_numbers(json_t *object, const view_member *members, size_t count);
+
 /* Starts the command anew with OpenBLAS' kernels for this processor, when it chose those of an old
  * one because it does not know this one. Called before anything is opened. */
 void command_choose_blas(void);

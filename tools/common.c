@@ -10,6 +10,7 @@
 #include "base/nearest.h"
 
 #include <errno.h>
+#include <math.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio_ext.h>
@@ -200,9 +201,10 @@ static json_t *common_error_json(kvt_status status, const char *message)
     json_t *text = json_string(message);
     /* Bytes of a file in a message need not be UTF-8. */
     if (text == NULL) text = json_string(kvt_status_text(status));
-    return json_pack("{s:s, s:{s:s, s:o, s:s?, s:o}}", "schema", "kvterrace-error-1", "error",
-                     "status", kvt_status_name(status), "message", text, "file", file ? path : NULL,
-                     "line", line > 0 ? json_integer(line) : json_null());
+    return json_pack("{s:s, s:{s:s, s:o, s:o, s:o}}", "schema", "kvterrace-error-1", "error",
+                     "status", kvt_status_name(status), "message", text, "file",
+                     file ? view_string(path) : json_null(), "line",
+                     line > 0 ? json_integer(line) : json_null());
 }
 
 /* One error is the document of a run that has printed none. */
@@ -250,14 +252,55 @@ void command_suggest(char *message, size_t size, const char *text,
         (void)snprintf(message + used, size - used, "; did you mean '%s'?", search.best);
 }
 
+static kvt_status common_print(json_t *document, size_t flags)
+{
+    const bool failed = document == NULL || json_dumpf(document, stdout, flags) != 0;
+    json_decref(document);
+    if (failed) return KVT_E_MEMORY;
+    fputc('\n', stdout);
+    return KVT_OK;
+}
+
 int command_print_document(json_t *document)
 {
-    int failed = document == NULL ||
-                 json_dumpf(document, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) != 0;
-    json_decref(document);
-    if (failed) return command_fail(KVT_E_MEMORY, "");
-    fputc('\n', stdout);
-    return EXIT_FINE;
+    kvt_status status = common_print(document, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
+    return status == KVT_OK ? EXIT_FINE : command_fail(status, "");
+}
+
+kvt_status command_print_exact(json_t *document)
+{
+    return common_print(document, JSON_INDENT(2));
+}
+
+double view_number(const json_t *object, const char *key, double otherwise)
+{
+    const json_t *value = json_object_get(object, key);
+    return json_is_number(value) ? json_number_value(value) : otherwise;
+}
+
+const char *view_text(const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    return text != NULL ? text : "";
+}
+
+json_t *view_real(double value)
+{
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
+json_t *view_string(const char *text)
+{
+    json_t *string = json_string(text);
+    return string != NULL ? string : json_string("?");
+}
+
+bool view_put_numbers(json_t *object, const view_member *members, size_t count)
+{
+    bool sound = object != NULL;
+    for (size_t i = 0; sound && i < count; i++)
+        sound = json_object_set_new(object, members[i].key, view_real(members[i].value)) == 0;
+    return sound;
 }
 
 int command_fail_content(kvt_status status, const char *message)

@@ -279,6 +279,11 @@ int command_compare(const command_common *common, const compare_arguments *argum
             replay_compare_run(&session.plan, &result, session.message, sizeof session.message);
         session.input_fault = status == KVT_E_CONFIG;
         progress_end(&session.bar);
+        if (status == KVT_OK && result.capacity_over_footprint >= 1)
+            command_note(common,
+                         "the tiers hold %.2f times the raw bytes of the workload, so that nothing "
+                         "has to leave: replay more of it, or set smaller tier capacities",
+                         result.capacity_over_footprint);
         if (status == KVT_OK) status = compare_print(&session, &result);
     }
     if (status != KVT_OK) {

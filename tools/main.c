@@ -33,6 +33,18 @@ static bool main_has(int argc, char **argv, const char *name, const char *letter
     return false;
 }
 
+/* Whether the command line asks for JSON as the parser will read it: cut short, or among letters of
+ * flags, and even with an argument, which is an error to be said in JSON. */
+static bool main_has_json(int argc, char **argv)
+{
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        const size_t length = strcspn(argv[i], "=");
+        if (length >= 3 && length <= 6 && strncmp(argv[i], "--json", length) == 0) return true;
+        if (strcmp(argv[i], "-j") == 0 || strcmp(argv[i], "-qj") == 0) return true;
+    }
+    return false;
+}
+
 /* argv as one line, for the profile's provenance. */
 static void main_keep_line(int argc, char **argv, char *line, size_t size)
 {
@@ -82,7 +94,7 @@ static int main_run(const command_spec *spec, int argc, char **argv)
     main_keep_line(argc, argv, common->line, sizeof common->line);
     int code = options_parse(spec, argc, argv, common);
     if (code == EXIT_FINE && common->help) {
-        if (main_has(argc, argv, "--json", "-j"))
+        if (main_has_json(argc, argv))
             code = command_print_document(help_document(spec, argv[0]));
         else
             help_print(spec, argv[0], stdout);
@@ -113,7 +125,7 @@ static bool main_take_option(const command_spec *group, int argc, char **argv, i
         help_print(group, argv[0], stderr);
         *code_out = EXIT_USAGE;
     } else if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || strcmp(word, "-?") == 0) {
-        if (main_has(argc, argv, "--json", "-j"))
+        if (main_has_json(argc, argv))
             *code_out = command_print_document(help_document(group, argv[0]));
         else
             help_print(group, argv[0], stdout);
@@ -128,7 +140,7 @@ static bool main_take_option(const command_spec *group, int argc, char **argv, i
 int command_main(const command_spec *group, int argc, char **argv)
 {
     int code;
-    command_begin(argv[0], main_has(argc, argv, "--json", "-j"));
+    command_begin(argv[0], main_has_json(argc, argv));
     if (main_take_option(group, argc, argv, &code)) return command_finish(code);
     const command_spec *spec = NULL;
     for (size_t i = 0; group->commands[i] != NULL; i++)
@@ -141,7 +153,7 @@ int command_main(const command_spec *group, int argc, char **argv)
     if (spec->commands != NULL) {
         code = command_main(spec, argc - 1, argv + 1);
     } else {
-        const bool json = main_has(argc, argv, "--json", "-j");
+        const bool json = main_has_json(argc, argv);
         command_begin(name, json);
         const bool guarded = group->guard != NULL && !spec->own_guard &&
                              !main_has(argc, argv, "--help", "-h") && group->guard(json, &code);

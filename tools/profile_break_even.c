@@ -178,7 +178,7 @@ static kvt_status even_add_device(const even_state *state, const even_place *pla
         if (!state->form_present[form]) continue;
         const double tokens =
             kvt_break_even_tokens(&place->read, &state->forms[form], token_bytes, &prefill);
-        const char *loading = tokens <= 0 ? "always" : isinf(tokens) ? "never" : "from";
+        const char *loading = tokens <= 1 ? "always" : isinf(tokens) ? "never" : "from";
         json_t *row =
             json_pack("{s:s, s:s, s:s, s:s, s:I, s:f, s:s, s:o}", "device", place->name, "tier",
                       place->tier, "prefill", view_text(prefill_row, "name"), "codec",

@@ -358,7 +358,7 @@ static kvt_status profile_print(kvt_profile *profile, const profile_arguments *a
     json_t *document = NULL;
     kvt_status status = profile_document_make(profile, &view, &document);
     if (status == KVT_OK && arguments->common.json) {
-        status = profile_print_json(document);
+        status = command_print_exact(json_incref(document));
     } else if (status == KVT_OK) {
         profile_print_text(document, parts);
     }

@@ -16,18 +16,6 @@
  * profile does not hold. */
 #define DOCUMENT_TOKEN_BYTES 131072.0
 
-double view_number(const json_t *object, const char *key, double otherwise)
-{
-    const json_t *value = json_object_get(object, key);
-    return json_is_number(value) ? json_number_value(value) : otherwise;
-}
-
-const char *view_text(const json_t *object, const char *key)
-{
-    const char *text = json_string_value(json_object_get(object, key));
-    return text != NULL ? text : "";
-}
-
 bool view_affine(const json_t *device, const char *key, kvt_affine *out)
 {
     const json_t *affine = json_object_get(device, key);
@@ -35,17 +23,6 @@ bool view_affine(const json_t *device, const char *key, kvt_affine *out)
                         .bytes_per_s = view_number(affine, "bytes_per_s", 0),
                         .residual = view_number(affine, "residual", 0)};
     return out->bytes_per_s > 0;
-}
-
-json_t *view_real(double value)
-{
-    return isfinite(value) ? json_real(value) : json_null();
-}
-
-json_t *view_string(const char *text)
-{
-    json_t *string = json_string(text);
-    return string != NULL ? string : json_string("?");
 }
 
 json_t *view_cell(const kvt_profile_cell *cell)

@@ -33,16 +33,8 @@ bool profile_document_is_busy(const json_t *document);
  * KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status profile_break_even_add(json_t *document);
 
-/* A number of an object; `otherwise` when it is absent or null. */
-double view_number(const json_t *object, const char *key, double otherwise);
-/* A text of an object; "" when it is absent or null. */
-const char *view_text(const json_t *object, const char *key);
 /* An affine model of a device ("read", "write"); false when that was not measured. */
 bool view_affine(const json_t *device, const char *key, kvt_affine *out);
-/* A number as JSON; null when it is not finite. */
-json_t *view_real(double value);
-/* A text as JSON; "?" when it is not UTF-8, as names and command lines need not be. */
-json_t *view_string(const char *text);
 /* A cell of a table as JSON. */
 json_t *view_cell(const kvt_profile_cell *cell);
 
@@ -57,9 +49,6 @@ enum {
 
 /* The tables of these parts that have rows. */
 void profile_print_text(const json_t *document, unsigned parts);
-
-/* The document itself. KVT_OK; KVT_E_MEMORY. */
-KVT_NODISCARD kvt_status profile_print_json(const json_t *document);
 
 /* ---- the profile that a command is about: profile_common.c ---- */
 

@@ -70,35 +70,24 @@ static void profile_dumps_print(FILE *out, const quality_dumps_report *report,
 
 /* ---- JSON ---- */
 
-static int put_real(json_t *object, const char *key, double value)
-{
-    return json_object_set_new(object, key, isfinite(value) ? json_real(value) : json_null());
-}
-
 static json_t *pack_curve(const quality_dumps_report *report, const quality_dumps_options *options,
                           uint32_t index)
 {
     const quality_curve *curve = &report->curves[index];
-    const struct {
-        const char *key;
-        double value;
-    } members[] = {{"bits_per_element", curve->bits_per_element},
-                   {"physical_bits_per_element", curve->physical_bits_per_element},
-                   {"loss_mean", curve->loss_mean},
-                   {"loss_low", curve->loss_low},
-                   {"loss_high", curve->loss_high},
-                   {"loss_p90", curve->loss_p90},
-                   {"loss_cv", curve->loss_cv},
-                   {"attention_error", curve->attention_error},
-                   {"attention_error_high", curve->attention_error_high},
-                   {"retained_mass", curve->retained_mass},
-                   {"flip_rate", curve->flip_rate}};
+    const view_member members[] = {{"bits_per_element", curve->bits_per_element},
+                                   {"physical_bits_per_element", curve->physical_bits_per_element},
+                                   {"loss_mean", curve->loss_mean},
+                                   {"loss_low", curve->loss_low},
+                                   {"loss_high", curve->loss_high},
+                                   {"loss_p90", curve->loss_p90},
+                                   {"loss_cv", curve->loss_cv},
+                                   {"attention_error", curve->attention_error},
+                                   {"attention_error_high", curve->attention_error_high},
+                                   {"retained_mass", curve->retained_mass},
+                                   {"flip_rate", curve->flip_rate}};
     json_t *row = json_pack("{s:s, s:I, s:b}", "variant", options->variants[index].name, "entries",
                             (json_int_t)curve->entries, "mapped", (int)report->mapped[index]);
-    int failed = row == NULL;
-    for (size_t i = 0; failed == 0 && i < sizeof members / sizeof members[0]; i++)
-        failed = put_real(row, members[i].key, members[i].value);
-    if (failed == 0) return row;
+    if (view_put_numbers(row, members, sizeof members / sizeof members[0])) return row;
     json_decref(row);
     return NULL;
 }
@@ -123,19 +112,20 @@ static json_t *pack_map(const quality_map *map)
 static int put_cost(json_t *root, const quality_dumps_report *report)
 {
     const quality_attention_cost *cost = &report->cost;
+    const view_member members[] = {{"pairs_per_s", dumps_rate(cost, false)},
+                                   {"pairs_per_s_with_encode", dumps_rate(cost, true)},
+                                   {"encode_seconds", cost->encode_seconds},
+                                   {"decode_seconds", cost->decode_seconds},
+                                   {"probe_seconds", cost->probe_seconds},
+                                   {"probe_gflops", dumps_gflops(cost)},
+                                   {"sgemm_shape_gflops", report->shape_gflops},
+                                   {"sgemm_gflops", report->square_gflops}};
     return json_object_set_new(root, "pairs", json_integer((json_int_t)cost->pairs)) != 0 ||
-           put_real(root, "pairs_per_s", dumps_rate(cost, false)) != 0 ||
-           put_real(root, "pairs_per_s_with_encode", dumps_rate(cost, true)) != 0 ||
-           put_real(root, "encode_seconds", cost->encode_seconds) != 0 ||
-           put_real(root, "decode_seconds", cost->decode_seconds) != 0 ||
-           put_real(root, "probe_seconds", cost->probe_seconds) != 0 ||
-           put_real(root, "probe_gflops", dumps_gflops(cost)) != 0 ||
-           put_real(root, "sgemm_shape_gflops", report->shape_gflops) != 0 ||
-           put_real(root, "sgemm_gflops", report->square_gflops) != 0;
+           !view_put_numbers(root, members, sizeof members / sizeof members[0]);
 }
 
-static bool profile_dumps_print_json(FILE *out, const quality_dumps_report *report,
-                                     const quality_dumps_options *options)
+static int profile_dumps_print_json(const quality_dumps_report *report,
+                                    const quality_dumps_options *options)
 {
     json_t *rows = json_array();
     json_t *root =
@@ -152,12 +142,9 @@ static bool profile_dumps_print_json(FILE *out, const quality_dumps_report *repo
             failed |= json_array_append_new(rows, pack_curve(report, options, i));
     failed |= json_object_set_new(root, "variants", rows);
     failed |= json_object_set_new(root, "map", pack_map(&report->map));
-    if (failed == 0) {
-        failed = json_dumpf(root, out, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
-        fputc('\n', out);
-    }
+    if (failed == 0) return command_print_document(root);
     json_decref(root);
-    return failed == 0;
+    return command_fail(KVT_E_MEMORY, "");
 }
 
 enum { DUMPS_MAX = 4096, DUMPS_TEXTS_MAX = 32, DUMPS_VARIANTS_MAX = 128 };
@@ -266,8 +253,8 @@ static int attention_measure(measure_arguments *arguments, const quality_dumps_o
         code = measure_fail(status, message);
     } else if (!arguments->common.json) {
         profile_dumps_print(stdout, &report, options);
-    } else if (!profile_dumps_print_json(stdout, &report, options)) {
-        code = command_fail(KVT_E_MEMORY, "");
+    } else {
+        code = profile_dumps_print_json(&report, options);
     }
     quality_dumps_report_free(&report);
     return code;

@@ -110,16 +110,6 @@ static bool manage_print_json(void *context, const char *table, const kvt_profil
     return false;
 }
 
-/* Prints and releases it; NULL is KVT_E_MEMORY. */
-static kvt_status manage_print_document(json_t *document)
-{
-    if (document == NULL) return KVT_E_MEMORY;
-    int result = json_dumpf(document, stdout, JSON_INDENT(2));
-    putchar('\n');
-    json_decref(document);
-    return result == 0 ? KVT_OK : KVT_E_MEMORY;
-}
-
 /* ---- a ladder ---- */
 
 /* As kvt_ladder_read_csv reads it. */
@@ -301,7 +291,7 @@ static int manage_export_rows(kvt_profile *profile, const manage_arguments *argu
     /* The visitor ends it when a row cannot be printed or kept. */
     if (status == KVT_E_CANCELLED) status = export.lost ? KVT_E_MEMORY : KVT_E_IO;
     if (status == KVT_OK && json) {
-        status = manage_print_document(
+        status = command_print_exact(
             json_pack("{s:s, s:s, s:s, s:O}", "schema", "kvterrace-profile-export-1", "version",
                       kvt_version(), "database", command_profile_path(arguments->common.config),
                       "tables", export.tables));
@@ -371,7 +361,7 @@ static kvt_status manage_compare(kvt_profile *before, kvt_profile *after,
     kvt_status status = kvt_profile_diff(before, after, manage_print_change, diff);
     if (status == KVT_E_CANCELLED) status = diff->lost ? KVT_E_MEMORY : KVT_E_IO;
     if (status == KVT_OK && json) {
-        status = manage_print_document(
+        status = command_print_exact(
             json_pack("{s:s, s:s, s:s, s:s, s:f, s:I, s:I, s:O}", "schema",
                       "kvterrace-profile-diff-1", "version", kvt_version(), "before",
                       arguments->files.items[0], "after", arguments->files.items[1], "threshold",
@@ -472,7 +462,7 @@ static kvt_status manage_collect(kvt_profile *profile, const manage_arguments *a
     kvt_status status = kvt_profile_gc(profile, &request, &result);
     if (gc.lost) status = KVT_E_MEMORY;
     if (status == KVT_OK && arguments->common.json) {
-        status = manage_print_document(json_pack(
+        status = command_print_exact(json_pack(
             "{s:s, s:s, s:b, s:O, s:I, s:I, s:I}", "schema", "kvterrace-profile-gc-1", "version",
             kvt_version(), "dry_run", arguments->dry_run, "runs", gc.rows, "models",
             (json_int_t)result.models, "bytes_before", (json_int_t)result.bytes_before,

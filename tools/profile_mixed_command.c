@@ -29,20 +29,16 @@ static const command_option mixed_rows[] = {
 
 static json_t *mixed_pack(const quality_mixed_fit *fit)
 {
-    const struct {
-        const char *key;
-        double value;
-    } members[] = {{"predicted", fit->predicted},
-                   {"measured", fit->measured},
-                   {"pearson", fit->pearson},
-                   {"spearman", fit->spearman},
-                   {"spearman_mixes", fit->spearman_mixes},
-                   {"error_p50", fit->error_p50},
-                   {"error_p90", fit->error_p90},
-                   {"error_context_p50", fit->error_context_p50}};
+    const view_member members[] = {{"predicted", fit->predicted},
+                                   {"measured", fit->measured},
+                                   {"pearson", fit->pearson},
+                                   {"spearman", fit->spearman},
+                                   {"spearman_mixes", fit->spearman_mixes},
+                                   {"error_p50", fit->error_p50},
+                                   {"error_p90", fit->error_p90},
+                                   {"error_context_p50", fit->error_context_p50}};
     json_t *object = json_object();
-    for (size_t i = 0; object != NULL && i < sizeof members / sizeof members[0]; i++)
-        (void)json_object_set_new(object, members[i].key, view_real(members[i].value));
+    (void)view_put_numbers(object, members, sizeof members / sizeof members[0]);
     return object;
 }
 

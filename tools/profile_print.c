@@ -372,13 +372,6 @@ void profile_print_text(const json_t *document, unsigned parts)
     }
 }
 
-kvt_status profile_print_json(const json_t *document)
-{
-    if (json_dumpf(document, stdout, JSON_INDENT(2)) != 0) return KVT_E_MEMORY;
-    putchar('\n');
-    return KVT_OK;
-}
-
 /* ---- the command ---- */
 
 #define SHOW_PAGES "pages and figures come from --json | kvterrace report - -o PAGE.html"
@@ -403,6 +396,33 @@ static const command_option show_rows[] = {
     {0},
 };
 
+/* A database without devices has no table of its own rows: their counts, and what comes next. */
+static void show_text(const json_t *document)
+{
+    static const struct {
+        const char *key, *name;
+    } parts[] = {{"codecs", "codec curves"},
+                 {"models", "models"},
+                 {"quality_sets", "sets of losses"},
+                 {"calibrations", "calibrations"},
+                 {"learned", "learned figures"}};
+    const char *path = view_text(document, "database");
+    const json_t *row;
+    size_t i, prefills = 0;
+    profile_print_text(document, PROFILE_PRINT_ALL);
+    if (json_array_size(json_object_get(document, "devices")) > 0) return;
+    json_array_foreach(json_object_get(document, "prefill"), i, row)
+    {
+        prefills += strcmp(view_text(row, "source"), "preset") != 0;
+    }
+    printf("\nIt holds no device, %zu prefill curves", prefills);
+    for (i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        printf(", %zu %s", json_array_size(json_object_get(document, parts[i].key)), parts[i].name);
+    printf(".\nkvterrace profile devices codecs --database %s measures this machine;\n"
+           "kvterrace profile export --database %s prints every row.\n",
+           path, path);
+}
+
 static int show_run(void *context)
 {
     const show_arguments *arguments = context;
@@ -417,9 +437,9 @@ static int show_run(void *context)
     if (status != KVT_OK) return command_fail_input(status, message);
     status = profile_document_make(profile, &view, &document);
     if (status == KVT_OK && arguments->common.json)
-        status = profile_print_json(document);
+        status = command_print_exact(json_incref(document));
     else if (status == KVT_OK)
-        profile_print_text(document, PROFILE_PRINT_ALL);
+        show_text(document);
     json_decref(document);
     kvt_profile_close(profile);
     return status == KVT_OK ? EXIT_FINE : command_fail(status, message);

@@ -109,44 +109,32 @@ static void profile_quality_print(FILE *out, const quality_report *report,
 
 /* ---- JSON ---- */
 
-/* Null for what was not measured. */
-static int put_real(json_t *object, const char *key, double value)
-{
-    return json_object_set_new(object, key, isfinite(value) ? json_real(value) : json_null());
-}
-
 static json_t *pack_curve(const char *name, const quality_curve *curve)
 {
-    const struct {
-        const char *key;
-        double value;
-    } members[] = {{"bits_per_element", curve->bits_per_element},
-                   {"physical_bits_per_element", curve->physical_bits_per_element},
-                   {"loss_mean", curve->loss_mean},
-                   {"loss_low", curve->loss_low},
-                   {"loss_high", curve->loss_high},
-                   {"loss_p90", curve->loss_p90},
-                   {"loss_cv", curve->loss_cv},
-                   {"kl", curve->kl},
-                   {"kl_low", curve->kl_low},
-                   {"kl_high", curve->kl_high},
-                   {"kl_p90", curve->kl_p90},
-                   {"top1", curve->top1},
-                   {"nll_delta", curve->nll_delta},
-                   {"perplexity_ratio", exp(curve->nll_delta)},
-                   {"rouge_l", curve->rouge_l},
-                   {"f1", curve->f1},
-                   {"answers", curve->answers},
-                   {"attention_error", curve->attention_error},
-                   {"attention_error_high", curve->attention_error_high},
-                   {"retained_mass", curve->retained_mass},
-                   {"spearman_entries", curve->spearman_entries},
-                   {"repeatability", curve->repeatability}};
+    const view_member members[] = {{"bits_per_element", curve->bits_per_element},
+                                   {"physical_bits_per_element", curve->physical_bits_per_element},
+                                   {"loss_mean", curve->loss_mean},
+                                   {"loss_low", curve->loss_low},
+                                   {"loss_high", curve->loss_high},
+                                   {"loss_p90", curve->loss_p90},
+                                   {"loss_cv", curve->loss_cv},
+                                   {"kl", curve->kl},
+                                   {"kl_low", curve->kl_low},
+                                   {"kl_high", curve->kl_high},
+                                   {"kl_p90", curve->kl_p90},
+                                   {"top1", curve->top1},
+                                   {"nll_delta", curve->nll_delta},
+                                   {"perplexity_ratio", exp(curve->nll_delta)},
+                                   {"rouge_l", curve->rouge_l},
+                                   {"f1", curve->f1},
+                                   {"answers", curve->answers},
+                                   {"attention_error", curve->attention_error},
+                                   {"attention_error_high", curve->attention_error_high},
+                                   {"retained_mass", curve->retained_mass},
+                                   {"spearman_entries", curve->spearman_entries},
+                                   {"repeatability", curve->repeatability}};
     json_t *row = json_pack("{s:s, s:I}", "variant", name, "entries", (json_int_t)curve->entries);
-    int failed = row == NULL;
-    for (size_t i = 0; failed == 0 && i < sizeof members / sizeof members[0]; i++)
-        failed = put_real(row, members[i].key, members[i].value);
-    if (failed == 0) return row;
+    if (view_put_numbers(row, members, sizeof members / sizeof members[0])) return row;
     json_decref(row);
     return NULL;
 }
@@ -154,13 +142,14 @@ static json_t *pack_curve(const char *name, const quality_curve *curve)
 static int put_spread(json_t *object, const quality_set_report *set)
 {
     const quality_spread *spread = &set->spread;
+    const view_member members[] = {{"nll_nats", spread->nll_nats},
+                                   {"answers", spread->answers},
+                                   {"spearman_variants", spread->spearman_variants},
+                                   {"spearman_entries", spread->spearman_entries},
+                                   {"sensitivity_sd", spread->sensitivity_sd},
+                                   {"repeatability", spread->repeatability}};
     return json_object_set_new(object, "entries", json_integer(set->entries)) != 0 ||
-           put_real(object, "nll_nats", spread->nll_nats) != 0 ||
-           put_real(object, "answers", spread->answers) != 0 ||
-           put_real(object, "spearman_variants", spread->spearman_variants) != 0 ||
-           put_real(object, "spearman_entries", spread->spearman_entries) != 0 ||
-           put_real(object, "sensitivity_sd", spread->sensitivity_sd) != 0 ||
-           put_real(object, "repeatability", spread->repeatability) != 0 ||
+           !view_put_numbers(object, members, sizeof members / sizeof members[0]) ||
            json_object_set_new(object, "sensitivity_variants", json_integer(spread->variants)) != 0;
 }
 
@@ -178,8 +167,7 @@ static json_t *pack_set(const quality_set_report *set, const char *model_name,
             failed |=
                 json_array_append_new(rows, pack_curve(options->variants[i].name, &set->curves[i]));
     for (uint32_t i = 0; i < set->entries; i++)
-        failed |= json_array_append_new(
-            effects, isfinite(set->sensitivity[i]) ? json_real(set->sensitivity[i]) : json_null());
+        failed |= json_array_append_new(effects, view_real(set->sensitivity[i]));
     failed |= json_object_set_new(root, "variants", rows);
     failed |= json_object_set_new(root, "sensitivity", effects);
     if (failed == 0) return root;
@@ -187,8 +175,8 @@ static json_t *pack_set(const quality_set_report *set, const char *model_name,
     return NULL;
 }
 
-static bool profile_quality_print_json(FILE *out, const quality_report *report,
-                                       const quality_profile_options *options)
+static int profile_quality_print_json(const quality_report *report,
+                                      const quality_profile_options *options)
 {
     const profile_model *facts = &report->model;
     json_t *sets = json_array();
@@ -204,12 +192,9 @@ static bool profile_quality_print_json(FILE *out, const quality_report *report,
     for (uint32_t i = 0; i < report->set_count; i++)
         failed |= json_array_append_new(sets, pack_set(&report->sets[i], facts->name, options));
     failed |= json_object_set_new(root, "sets", sets);
-    if (failed == 0) {
-        failed = json_dumpf(root, out, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
-        fputc('\n', out);
-    }
+    if (failed == 0) return command_print_document(root);
     json_decref(root);
-    return failed == 0;
+    return command_fail(KVT_E_MEMORY, "");
 }
 
 #define QUALITY_TEXTS_MAX 32
@@ -314,8 +299,8 @@ static int quality_measure_all(measure_arguments *arguments, quality_profile_opt
         code = measure_fail(status, message);
     } else if (!arguments->common.json) {
         profile_quality_print(stdout, &report, options);
-    } else if (!profile_quality_print_json(stdout, &report, options)) {
-        code = command_fail(KVT_E_MEMORY, "");
+    } else {
+        code = profile_quality_print_json(&report, options);
     }
     quality_report_free(&report);
     return code;

@@ -566,6 +566,7 @@ static int replay_run_session(replay_arguments *arguments)
         if (status == KVT_OK) code = replay_judge(&session);
     }
     if (status != KVT_OK) {
+        live_profile_name_source(&session.profile, session.message, sizeof session.message);
         code = session.input_fault ? command_fail_input(status, session.message)
                                    : command_fail(status, session.message);
     }

@@ -416,6 +416,14 @@ void verdict_compare(const json_t *document, json_t *verdict)
                 sums.win, sums.rows, sums.tie, sums.lose,
                 view_number(json_object_get(document, "configuration"), "seeds", 0.0),
                 sums.unmatched, sums.unstable);
+    const json_t *set = json_object_get(document, "configuration");
+    if (view_number(set, "capacity_over_footprint", 0.0) >= 1.0) {
+        verdict_say(verdict, "warning",
+                    "The tiers hold %.2f times the raw bytes of the workload: nothing has to "
+                    "leave, so that these ratios say little about policies.",
+                    view_number(set, "capacity_over_footprint", 0.0));
+        verdict_next(verdict, "Replay more of the workload, or set smaller tier capacities.");
+    }
     if (isfinite(sums.least))
         verdict_say(verdict, "note",
                     "Its ratios lie from %.3f to %.3f; the strongest rival is %s. Medians and 99th "

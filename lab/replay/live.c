@@ -651,6 +651,7 @@ out:
     kvt_close(run.store);
     if (status == KVT_OK && live->profile_seen != NULL)
         live->profile_seen(live->context, run.profile.path, true);
+    if (status != KVT_OK) live_profile_name_source(&run.profile, message, message_size);
     live_profile_remove(&run.profile);
     char reason[256] = "";
     kvt_status wiped = live_devices_wipe(&devices, reason, sizeof reason);

@@ -38,6 +38,9 @@ kvt_status live_devices_wipe(live_devices *devices, char *message, size_t messag
 KVT_NODISCARD kvt_status live_profile_make(live_profile *copy, const char *path, char *message,
                                            size_t message_size);
 
+/* Puts the path of the source in the place of the copy's in a message for the user. */
+void live_profile_name_source(const live_profile *copy, char *message, size_t message_size);
+
 /* Removes what was made, and what SQLite left beside it. */
 void live_profile_remove(live_profile *copy);
 

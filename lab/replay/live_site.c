@@ -135,7 +135,7 @@ kvt_status live_devices_wipe(live_devices *devices, char *message, size_t messag
 kvt_status live_profile_make(live_profile *copy, const char *path, char *message,
                              size_t message_size)
 {
-    *copy = (live_profile){.path = ""};
+    *copy = (live_profile){.source = path};
     if (path == NULL) return KVT_OK;
     (void)snprintf(copy->folder, sizeof copy->folder, "%s/kvterrace-live-%ld-XXXXXX", P_tmpdir,
                    (long)getpid());
@@ -158,6 +158,16 @@ kvt_status live_profile_make(live_profile *copy, const char *path, char *message
     kvt_profile_close(profile);
     if (status != KVT_OK) live_profile_remove(copy);
     return status;
+}
+
+void live_profile_name_source(const live_profile *copy, char *message, size_t message_size)
+{
+    char *at = copy->path[0] != '\0' ? strstr(message, copy->path) : NULL;
+    if (at == NULL) return;
+    char *rest = strdup(at + strlen(copy->path));
+    if (rest == NULL) return;
+    (void)snprintf(at, message_size - (size_t)(at - message), "%s%s", copy->source, rest);
+    free(rest);
 }
 
 void live_profile_remove(live_profile *copy)

@@ -275,7 +275,8 @@ KVT_NODISCARD kvt_status replay_run_sim(const replay_options *options,
 
 /* A private copy of a profile. */
 typedef struct live_profile {
-    char folder[96]; /* empty: there is none */
+    const char *source; /* what it is a copy of */
+    char folder[96];    /* empty: there is none */
     char path[128];
 } live_profile;
 

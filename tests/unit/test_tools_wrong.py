@@ -40,6 +40,12 @@ FILES = {
     "nopath.ini": b"[device.a]\ntier = ssd\nbackend = file\ncapacity = 64MiB\n",
     "notier.ini": b"[device.a]\nbackend = memory\ncapacity = 64MiB\n",
     "memory.ini": b"[device.a]\ntier = dram\nbackend = memory\ncapacity = 64MiB\npath = x\n",
+    "hbm.ini": b"[device.a]\ntier = hbm\nbackend = hbm\ncapacity = 1\n",
+    "node.ini": b"[device.a]\ntier = dram\nbackend = memory\ncapacity = 64MiB\n"
+                b"node = 18446744073709551615\n",
+    "huge.ini": b"[tier.dram]\ncapacity = 18446744073709551615\n",
+    "small.ini": b"[device.a]\ntier = ssd\nbackend = file\npath = f\ncapacity = 4096\n",
+    "sim.ini": b"[device.a]\ntier = dram\nbackend = sim\ncapacity = 64MiB\n",
     "nan.csv": b"[prefill]\nmodel,tokens\nm,nan\n",
     "table.csv": b"[nothing]\nmodel\nm\n",
 }
@@ -164,6 +170,12 @@ CASES = [
     (["check-config", "nopath.ini"], "device.a.path is not set"),
     (["check-config", "notier.ini"], "device.a.tier is not set"),
     (["check-config", "memory.ini"], "device.a.path has no effect"),
+    (["check-config", "hbm.ini"], "device.a.capacity: at least a stripe unit"),
+    (["check-config", "node.ini"], "there is no NUMA node"),
+    (["check-config", "huge.ini"], "more than a process can have"),
+    (["check-config", "small.ini"], "device.a.capacity: at least 64KiB"),
+    (["check-config", "sim.ini"], "needs read_bandwidth"),
+    (["replay", "--json=x"], "takes no argument"),
     (["check-config", "lru.ini"], "store.ladder: a calibrated ladder needs store.profile"),
     (["check-config", "catalog.ini"], "adir: this is a folder"),
     ([*SIM, "--database", "good.db", "--report", "good.db"], "uses that file for something else"),
@@ -248,6 +260,8 @@ class WrongTest(CommandCase):
                          "--source", "s", "--database", "good.db")
         self.put("lru.ini", "[store]\nladder = calibrated\nladder_layout = 32x8x128:bf16\n"
                  "[tier.dram]\ncapacity = 1g\n")
+        self.put("ladder.ini", "[store]\nprofile = good.db\nladder = calibrated\n"
+                 "ladder_layout = 32x8x128:bf16\n[tier.dram]\ncapacity = 64MiB\n")
         self.put("catalog.ini", "[store]\ncatalog = adir\n[tier.dram]\ncapacity = 1g\n")
         with open(self.path("good.db"), "rb") as file:
             self.put("cut.db", file.read()[:6000])
@@ -272,6 +286,28 @@ class WrongTest(CommandCase):
                 self.assertIn(error["message"].split("\n")[0], errors)
                 left = sorted(os.listdir(self.folder))
                 self.assertEqual(left, before, arguments)
+
+    def test_argument_of_json(self):
+        """A flag with an argument is an error that is a document, as the flag asks."""
+        for words in (["settings", "--json=x"], ["settings", "--js=x"]):
+            self.assertEqual(json.loads(self.run_command(*words, code=2).stdout)["schema"],
+                             "kvterrace-error-1")
+        path = b"nope\xff"
+        result = subprocess.run([COMMAND, "inspect", "--json", path], cwd=self.folder, check=False,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.assertEqual(json.loads(result.stdout)["error"]["file"], "?")
+
+    def test_names_the_profile_of_the_user(self):
+        """A live replay works on a copy; what is wrong with it is said of the file that was named.
+        """
+        self.fails("profile good.db: no ladder", *LIVE, "--config", "ladder.ini", "--set",
+                   "replay.scale=1")
+
+    def test_slow_cap(self):
+        """A device with a tiny cap opens: a probe of it would end as if it did not answer."""
+        self.run_command(*SIM[:3], "--set", "workload.requests=1", "--mode", "live", "--set",
+                         "device.a.tier=dram", "--set", "device.a.backend=memory", "--set",
+                         "device.a.capacity=64MiB", "--set", "device.a.read_bandwidth=1k")
 
     def test_file_and_line(self):
         error = self.run_json("check-config", "typo.ini", code=2)["error"]
