@@ -109,7 +109,7 @@ static bool hbm_is_fatal(int error)
 }
 
 /* Ends an operation with a CUDA result. After a fatal error every later submission is KVT_E_GONE.
- * The status of a device that is gone overrules the error. */
+ * A failure of a device that is gone is KVT_E_GONE, whatever the error says. */
 static void hbm_finish(hbm_device *hbm, kvt_io *io, int error)
 {
     if (hbm_is_fatal(error)) hbm->gone = true;

@@ -71,8 +71,8 @@ void tiers_queue_close(tiers_queue *queue)
     queue->region_count = 0;
 }
 
-/* A kernel that granted a ring at open may still refuse to enable it, for instance when the thread
- * lacks locked memory. */
+/* Enabling may fail although the open succeeded; the queue falls back to threads then, and to
+ * single calls when no thread starts. */
 void tiers_queue_attach(tiers_queue *queue)
 {
     assert(!queue->attached && queue->depth > 0);
@@ -180,8 +180,7 @@ size_t tiers_queue_reap(tiers_queue *queue, kvt_io **done, size_t min, size_t ma
     return 0;
 }
 
-/* The wrapper lets it through while the device is attached alone, so the kind does not change
- * meanwhile. */
+/* Callers wake a device only while it is attached, so the kind does not change meanwhile. */
 void tiers_queue_wake(tiers_queue *queue)
 {
     if (queue->kind == TIERS_QUEUE_RING) tiers_ring_wake(queue);

@@ -124,7 +124,7 @@ static bool space_step_back(const tiers_space *space, space_path *path)
 }
 
 /* Makes a slot behind the leaf's last range the first one of the next leaf; false when there is no
- * range at or after the slot. The path is usable either way only when true is returned. */
+ * range at or after the slot. After false the path is of no use. */
 static bool space_step_over(const tiers_space *space, space_path *path)
 {
     uint32_t level = space->levels - 1;
@@ -425,8 +425,8 @@ static tiers_range space_range_at(const tiers_space *space, const space_path *pa
     return space_range(space, space_at(space, path, leaf)->child[path->slot[leaf]]);
 }
 
-/* The bins find the range by size, the tree finds its place by offset. Memory for two ranges more
- * is asked for first, one for this extent and one for a later release. */
+/* The bins find the range by size, the tree finds its place by offset. Memory for held + 2 free
+ * ranges is asked for first, the most that there can be once this extent is out. */
 kvt_status tiers_space_acquire(tiers_space *space, uint64_t bytes, tiers_range *range_out)
 {
     assert(bytes > 0 && bytes % TIERS_GRAIN_BYTES == 0);

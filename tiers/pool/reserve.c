@@ -5,6 +5,10 @@
  * Every function decides shares first and touches the members' spaces after, so that a failure
  * leaves nothing to undo but extents of the location at hand.
  *
+ * Three numbers follow each other through the file: rooms (free bytes by member), shares (units by
+ * member) and extents (ranges by member). A member's used_bytes changes in the same step as its
+ * space.
+ *
  * Thread rule: all functions from any thread; everything here runs under the pool's mutex and does
  * no I/O.
  */
@@ -16,6 +20,8 @@
 #include "pool_internal.h"
 #include "stripe.h"
 
+/* Objects in a row after which a member that got no unit gets one, and after which a member whose
+ * writes failed is tried again; and the nap of a reservation that waits for a trim. */
 #define RESERVE_PASSED_OVER_MAX 16u
 #define RESERVE_SPARED_MAX      64u
 #define RESERVE_NAP_NS          100000
@@ -28,7 +34,7 @@ typedef struct reserve_rooms {
 /* ---- shares ---- */
 
 /* The weight that the deal counts on: bytes per second, or 1 for the baselines, which deal alike to
- * all members. 0 = the member takes no part. */
+ * all members. 0 = the member takes no part. The mutex is held: a worker stays while it is. */
 static double reserve_weight(const tiers_pool *pool, uint32_t member)
 {
     if (pool->members[member].worker == NULL) return 0;
@@ -38,7 +44,7 @@ static double reserve_weight(const tiers_pool *pool, uint32_t member)
 
 /* The member whose queue will be empty first; between equals, as on an idle pool, the one that is
  * filled least for its bandwidth, so that small objects spread in the same proportion as large
- * ones. */
+ * ones. member_count stands for none. */
 static uint32_t reserve_shortest_queue(const tiers_pool *pool, const reserve_rooms *rooms,
                                        uint64_t bytes)
 {
@@ -62,7 +68,8 @@ static uint32_t reserve_shortest_queue(const tiers_pool *pool, const reserve_roo
 }
 
 /* Shares of `units`. Round robin is equal shares whose remainder begins where the last object
- * ended: ties go to the lower member, so the members are asked in that order. */
+ * ended: ties go to the lower member, so the members are asked in that order. The cursor moves on
+ * only when the reservation has succeeded. */
 static kvt_status reserve_deal(const tiers_pool *pool, const tiers_stripe_member *members,
                                uint32_t units, uint32_t *dealt)
 {
@@ -80,7 +87,8 @@ static kvt_status reserve_deal(const tiers_pool *pool, const tiers_stripe_member
 }
 
 /* A member whose weight fell so low that object after object passes it over would never be measured
- * again: now and then it gets a unit of the member with the most. */
+ * again: now and then it gets a unit of the member with the most. At most one unit moves per
+ * object, and never a member's only one. */
 static void reserve_grant_chance(tiers_pool *pool, const reserve_rooms *rooms, uint32_t unit_bytes,
                                  uint32_t *dealt)
 {
@@ -100,7 +108,8 @@ static void reserve_grant_chance(tiers_pool *pool, const reserve_rooms *rooms, u
     dealt[most]--;
 }
 
-/* Lists the members that got units, in member order. Returns their number. */
+/* Lists the members that got units, in member order. Returns their number. A share of 0 units is
+ * left out, because a location lists only members that hold something. */
 static uint32_t reserve_collect_shares(const uint32_t *units, uint32_t count, tiers_share *shares)
 {
     uint32_t used = 0;
@@ -113,6 +122,9 @@ static uint32_t reserve_collect_shares(const uint32_t *units, uint32_t count, ti
  * For a nearly full pool, where the last unit, which is short, fits only into a remainder smaller
  * than a unit: tries each member as the owner of the last unit. The deal decides who owns it, so a
  * try counts only when the deal agrees.
+ *
+ * Each try deals all units, so this is paid only when the plain deal found no room. Returns the
+ * number of shares, 0 when no owner works out.
  */
 static uint32_t reserve_share_tail(const tiers_pool *pool, const reserve_rooms *rooms,
                                    tiers_stripe_member *members, uint32_t units,
@@ -133,7 +145,8 @@ static uint32_t reserve_share_tail(const tiers_pool *pool, const reserve_rooms *
 }
 
 /* Decides the shares of an object within the rooms. Returns their number; 0 = no room. chance: the
- * pool again when members that were passed over may get a unit, or NULL. */
+ * pool again when members that were passed over may get a unit, or NULL. An object of one unit is
+ * not dealt but goes whole to the member that is free first. */
 static uint32_t reserve_plan(const tiers_pool *pool, const reserve_rooms *rooms, uint64_t bytes,
                              uint32_t unit_bytes, tiers_pool *chance, tiers_share *shares)
 {
@@ -163,7 +176,8 @@ static uint32_t reserve_plan(const tiers_pool *pool, const reserve_rooms *rooms,
 
 /* ---- extents ---- */
 
-/* Gives all extents of a location back to their members' spaces. The mutex is held. */
+/* Gives all extents of a location back to their members' spaces. The mutex is held. trim: nothing
+ * durable names them. */
 static void reserve_release_extents(tiers_pool *pool, const tiers_location *location, bool trim)
 {
     for (uint32_t i = 0; i < location->extent_count; i++) {
@@ -174,7 +188,8 @@ static void reserve_release_extents(tiers_pool *pool, const tiers_location *loca
     }
 }
 
-/* Takes the extents of one share and appends them; on failure those taken stay appended. */
+/* Takes the extents of one share and appends them; on failure those taken stay appended. A share
+ * may need several extents where the free space is in pieces; the room for them doubles. */
 static kvt_status reserve_acquire_share(tiers_pool *pool, tiers_location *location, uint32_t index,
                                         uint64_t bytes, uint32_t *room)
 {
@@ -197,7 +212,8 @@ static kvt_status reserve_acquire_share(tiers_pool *pool, tiers_location *locati
     return KVT_OK;
 }
 
-/* Takes the extents of a location whose shares are decided; nothing is taken on failure. */
+/* Takes the extents of a location whose shares are decided; nothing is taken on failure. Extents of
+ * a failed try may be trimmed, because nothing has named them yet. */
 static kvt_status reserve_acquire_extents(tiers_pool *pool, tiers_location *location)
 {
     uint32_t room = location->share_count;
@@ -213,7 +229,8 @@ static kvt_status reserve_acquire_extents(tiers_pool *pool, tiers_location *loca
     return status;
 }
 
-/* Sums up the free bytes of the members that take new units and may still be written to today. */
+/* Sums up the free bytes of the members that take new units and may still be written to today. A
+ * budget of writes that is spent closes a member for today, as a full one is closed. */
 static void reserve_open_rooms(tiers_pool *pool, reserve_rooms *rooms)
 {
     memset(rooms, 0, sizeof *rooms);
@@ -229,7 +246,8 @@ static void reserve_open_rooms(tiers_pool *pool, reserve_rooms *rooms)
 
 /* Keeps an object away from members whose last write failed. Otherwise a member that reads and does
  * not write would draw every small object, because it is the emptiest. After RESERVE_SPARED_MAX
- * objects such a member is tried again. Returns whether any member was left out. */
+ * objects such a member is tried again. Returns whether any member was left out. The count of
+ * objects is per member, and a write that succeeds ends it. */
 static bool reserve_spare_failing(tiers_pool *pool, reserve_rooms *rooms)
 {
     bool spared = false;
@@ -248,7 +266,7 @@ static bool reserve_spare_failing(tiers_pool *pool, reserve_rooms *rooms)
 
 /* One try to reserve. A try that keeps away from members whose writes fail and finds no room is
  * made again with all members: an object on a doubtful member is better than none. The mutex is
- * held. */
+ * held. The budget of the pool is checked first, because the members may hold more than it. */
 static kvt_status reserve_locked(tiers_pool *pool, uint64_t bytes, tiers_location **location_out)
 {
     uint64_t capacity;
@@ -281,7 +299,7 @@ static kvt_status reserve_locked(tiers_pool *pool, uint64_t bytes, tiers_locatio
 
 /* Waits until a range that is being trimmed is back, a moment at a time: the pool's users count
  * such a range as free. False when none is being trimmed. The mutex is held, and released
- * meanwhile. */
+ * meanwhile. trim_waiters keeps the workers from beginning another trim meanwhile. */
 static bool reserve_await_trim(tiers_pool *pool)
 {
     bool settled = false;
@@ -303,6 +321,8 @@ static bool reserve_await_trim(tiers_pool *pool)
     return true;
 }
 
+/* It waits for trims alone, never for transfers: room that a transfer will free is not there
+ * yet. */
 kvt_status tiers_pool_reserve(tiers_pool *pool, uint64_t bytes, tiers_location **location_out)
 {
     assert(bytes > 0);
@@ -319,7 +339,7 @@ kvt_status tiers_pool_reserve(tiers_pool *pool, uint64_t bytes, tiers_location *
 
 /* ---- shrink ---- */
 
-/* Bytes of the location that each member holds. */
+/* Bytes of the location that each member holds. Several extents may be on one member. */
 static void reserve_held(const tiers_location *location, reserve_rooms *held)
 {
     memset(held, 0, sizeof *held);
@@ -328,7 +348,9 @@ static void reserve_held(const tiers_location *location, reserve_rooms *held)
 }
 
 /* Moves the extents of `from` into `to` as far as its shares need them, and gives the rest back.
- * Cannot fail: `to` has room for as many extents. */
+ * Cannot fail: `to` has room for as many extents. The extents are walked in order, so each
+ * member keeps the front of its bytes. Bytes that are given back were never written, and are not
+ * trimmed. */
 static void reserve_move_extents(tiers_pool *pool, const tiers_location *from, tiers_location *to)
 {
     uint64_t wanted[TIERS_MEMBERS_MAX] = {0};
@@ -356,6 +378,8 @@ static void reserve_move_extents(tiers_pool *pool, const tiers_location *from, t
     assert(tiers_location_check(to) == KVT_OK && "what is left is whole");
 }
 
+/* The shares are dealt anew within what each member holds, so no extent is taken, and the failure
+ * of memory is the only one. */
 kvt_status tiers_pool_shrink(tiers_pool *pool, tiers_location **location, uint64_t bytes)
 {
     tiers_location *old = *location;
@@ -382,7 +406,8 @@ kvt_status tiers_pool_shrink(tiers_pool *pool, tiers_location **location, uint64
 
 /* ---- layout ---- */
 
-/* Seconds until the slowest member has moved its share, by the weights of now. */
+/* Seconds until the slowest member has moved its share, by the weights of now. Latencies are left
+ * out: they are the same in both layouts. */
 static double reserve_seconds(const tiers_pool *pool, const tiers_share *shares, uint32_t count,
                               uint32_t unit_bytes)
 {
@@ -395,6 +420,8 @@ static double reserve_seconds(const tiers_pool *pool, const tiers_share *shares,
     return slowest;
 }
 
+/* The mutex is held for the plan alone. A caller lays the object out anew when the gain is worth
+ * the writing. */
 double tiers_pool_layout_gain(tiers_pool *pool, const tiers_location *location)
 {
     tiers_share shares[TIERS_MEMBERS_MAX];
@@ -420,7 +447,8 @@ double tiers_pool_layout_gain(tiers_pool *pool, const tiers_location *location)
 
 /* ---- release and adopt ---- */
 
-/* True when transfers of it are in flight, the last of which will hand it on. */
+/* True when transfers of it are in flight, the last of which will hand it on. named: the extents
+ * must not be trimmed. */
 static bool reserve_leave_pinned(tiers_pool *pool, tiers_location *location, bool named)
 {
     pthread_mutex_lock(&pool->done_mutex);
@@ -432,7 +460,8 @@ static bool reserve_leave_pinned(tiers_pool *pool, tiers_location *location, boo
     return pinned;
 }
 
-/* Releases a location, or leaves that to its last transfer in flight. */
+/* Releases a location, or leaves that to its last transfer in flight. The location must not be used
+ * by the caller any more, pinned or not. */
 static void reserve_release(tiers_pool *pool, tiers_location *location, bool trim)
 {
     if (location == NULL || reserve_leave_pinned(pool, location, !trim)) return;
@@ -442,22 +471,27 @@ static void reserve_release(tiers_pool *pool, tiers_location *location, bool tri
     tiers_location_free(location);
 }
 
+/* The row of the object is gone for good, so its extents may be trimmed. */
 void tiers_pool_release(tiers_pool *pool, tiers_location *location)
 {
     reserve_release(pool, location, true);
 }
 
+/* The extents are free for others at once, untrimmed. */
 void tiers_pool_disown(tiers_pool *pool, tiers_location *location)
 {
     reserve_release(pool, location, false);
 }
 
+/* The extents stay held until the pool closes. */
 void tiers_pool_forget(tiers_pool *pool, tiers_location *location)
 {
     if (location == NULL || reserve_leave_pinned(pool, location, true)) return;
     tiers_location_free(location);
 }
 
+/* The list is taken whole under done_mutex and worked off under the mutex, so the two locks are
+ * never held together for long. */
 void pool_collect_late(tiers_pool *pool)
 {
     pthread_mutex_lock(&pool->done_mutex);
@@ -473,7 +507,8 @@ void pool_collect_late(tiers_pool *pool)
     }
 }
 
-/* Marks the extents of a location read from a catalog as used. Nothing is marked on failure. */
+/* Marks the extents of a location read from a catalog as used. Nothing is marked on failure. An
+ * extent that overlaps one adopted before is not wholly free, and fails here. */
 static kvt_status reserve_adopt_extents(tiers_pool *pool, const tiers_location *location)
 {
     for (uint32_t i = 0; i < location->extent_count; i++) {
@@ -492,6 +527,7 @@ static kvt_status reserve_adopt_extents(tiers_pool *pool, const tiers_location *
     return KVT_OK;
 }
 
+/* The location is checked for itself first and against the members then. */
 kvt_status tiers_pool_adopt(tiers_pool *pool, tiers_location *location)
 {
     kvt_status status = tiers_location_check(location);

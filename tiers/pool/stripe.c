@@ -98,7 +98,7 @@ kvt_status tiers_stripe_share(const tiers_stripe_member *members, uint32_t count
 
 /* ---- deal order ---- */
 
-/* The dealer points at the caller's shares. */
+/* No unit is dealt yet. */
 void tiers_dealer_init(tiers_dealer *dealer, const tiers_share *shares, uint32_t share_count)
 {
     assert(share_count >= 1 && share_count <= TIERS_MEMBERS_MAX);
@@ -112,7 +112,7 @@ void tiers_dealer_init(tiers_dealer *dealer, const tiers_share *shares, uint32_t
     }
 }
 
-/* The products fit 64 bits, because units are at most 2^20 and members 64. */
+/* The products fit 64 bits, because units and steps are at most 2^20. */
 uint32_t tiers_dealer_next(tiers_dealer *dealer)
 {
     assert(dealer->step < dealer->total);

@@ -9,6 +9,8 @@
 
 #include <assert.h>
 
+/* Neighbours that are freed in order become one note, because objects are usually freed extent by
+ * extent. A note may be stale by the time it is looked at. */
 bool tiers_trim_note(tiers_trims *trims, tiers_range range)
 {
     assert(trims->count <= TIERS_TRIM_NOTES && trims->first < TIERS_TRIM_NOTES);
@@ -26,6 +28,7 @@ bool tiers_trim_note(tiers_trims *trims, tiers_range range)
     return true;
 }
 
+/* Notes whose range is in use again, wholly or in part, are dropped. */
 bool tiers_trim_begin(tiers_trims *trims, tiers_space *space)
 {
     assert(trims->out.bytes == 0);
@@ -47,6 +50,7 @@ bool tiers_trim_begin(tiers_trims *trims, tiers_space *space)
     return false;
 }
 
+/* The range is free again whatever the drive said to the trim. */
 uint64_t tiers_trim_end(tiers_trims *trims, tiers_space *space)
 {
     tiers_range range = trims->out;

@@ -35,6 +35,7 @@ static inline void tiers_wear_advance(tiers_wear *wear, uint64_t now_ns, uint64_
     wear->at_ns = now_ns;
 }
 
+/* Whether the day's bytes are used up. A device without a budget never is. */
 static inline bool tiers_wear_is_spent(const tiers_wear *wear)
 {
     return wear->budget_bytes_per_day != 0 && wear->left_bytes <= 0;

@@ -18,6 +18,10 @@
  * a device that cannot be woken the wait is short instead. With nothing in flight the thread
  * sleeps on its condition.
  *
+ * Invariants of the thread: free slots + slots with a job = depth; in_flight counts the slots that
+ * the device has, and a blocking call; flying_bytes is the sum of their bytes; a job's in_flight is
+ * the number of its slots.
+ *
  * Thread rule: as worker_internal.h.
  */
 #include <assert.h>
@@ -41,6 +45,7 @@ enum {
 
 /* ---- lists and figures ---- */
 
+/* Appends, so jobs of one kind are served in the order of their queueing. */
 void worker_list_push(worker_list *list, worker_job *job)
 {
     job->next = NULL;
@@ -51,7 +56,8 @@ void worker_list_push(worker_list *list, worker_job *job)
     list->tail = job;
 }
 
-/* Removes the first job. The list is not empty. */
+/* Removes the first job. The list is not empty. The job keeps its `next`, which means nothing from
+ * then on. */
 static void worker_list_pop(worker_list *list)
 {
     assert(list->head != NULL);
@@ -59,7 +65,8 @@ static void worker_list_pop(worker_list *list)
     if (list->head == NULL) list->tail = NULL;
 }
 
-/* Moves all jobs of `more` behind those of `list`; `more` is empty then. */
+/* Moves all jobs of `more` behind those of `list`; `more` is empty then. It costs the same however
+ * long the lists are. */
 static void worker_list_append(worker_list *list, worker_list *more)
 {
     if (more->head == NULL) return;
@@ -81,7 +88,8 @@ static void worker_store_double(worker_double *target, double value)
 }
 
 /* Publishes the averages of the meter. The weight is published only where it follows them, so that
- * placement keeps the weight of the open elsewhere. */
+ * placement keeps the weight of the open elsewhere. A reader may see the new read and the old write
+ * figure together, which does no harm. */
 static void worker_publish_speed(tiers_worker *worker)
 {
     const tiers_meter *meter = &worker->meter;
@@ -93,6 +101,7 @@ static void worker_publish_speed(tiers_worker *worker)
 
 /* ---- looking after the device ---- */
 
+/* retired_ns is set once, by the first reason. */
 void worker_retire(tiers_worker *worker, tiers_retired why)
 {
     int serves = TIERS_SERVES;
@@ -100,6 +109,7 @@ void worker_retire(tiers_worker *worker, tiers_retired why)
         atomic_store(&worker->retired_ns, base_clock_ns());
 }
 
+/* An idle device is never unresponsive, however long it is idle. */
 bool worker_check(tiers_worker *worker, uint64_t now_ns)
 {
     if (worker_has_died(worker)) return true;
@@ -144,7 +154,8 @@ static void worker_check_operations(tiers_worker *worker)
 }
 
 /* Counts a call that may block for as long as the device likes. The thread alone changes in_flight
- * and progress, so relaxed order suffices. */
+ * and progress, so relaxed order suffices. A submission is such a call too, until the device has
+ * taken the operation. */
 static void worker_begin_call(tiers_worker *worker)
 {
     uint32_t in_flight = worker_in_flight(worker);
@@ -183,7 +194,8 @@ static void worker_finish_job(tiers_worker *worker, worker_job *job)
     pthread_mutex_unlock(&worker->mutex);
 }
 
-/* The list to serve next: reads, unless a write has waited through enough of them. */
+/* The list to serve next: reads, unless a write has waited through enough of them. NULL: no job has
+ * a piece to issue. The count of reads goes on only while a write waits. */
 static worker_list *worker_choose_list(tiers_worker *worker)
 {
     worker_list *reads = &worker->active[KVT_IO_READ];
@@ -200,7 +212,8 @@ static worker_list *worker_choose_list(tiers_worker *worker)
 }
 
 /* The reason why a job issues no more pieces; KVT_OK while it may. Its own failure comes before the
- * member's retirement, and that before a cancellation. */
+ * member's retirement, and that before a cancellation. The order matters, because the first reason
+ * becomes the transfer's status. */
 static kvt_status worker_job_verdict(const tiers_worker *worker, const worker_job *job)
 {
     if (job->result.status != KVT_OK) return job->result.status;
@@ -208,8 +221,9 @@ static kvt_status worker_job_verdict(const tiers_worker *worker, const worker_jo
     return atomic_load(&job->transfer->cancelled) ? KVT_E_CANCELLED : KVT_OK;
 }
 
-/* The next operation to submit, or NULL. Takes jobs out of the lists when they have no more
- * pieces, have failed, or the member is retired. */
+/* The next operation to submit, or NULL. Takes jobs out of the lists when they have no more pieces,
+ * have failed, or the member is retired. A job whose range is walked, or that has failed, is
+ * finished here if none of its pieces is in flight. */
 static worker_slot *worker_next_slot(tiers_worker *worker)
 {
     worker_slot *slot = worker->stalled;
@@ -247,7 +261,8 @@ static worker_slot *worker_next_slot(tiers_worker *worker)
 }
 
 /* Books one piece that has ended, in whatever way: the meter, the account of pending bytes, the
- * result of its job. The last piece of a job that issues no more finishes the job. */
+ * result of its job. The last piece of a job that issues no more finishes the job. The device is
+ * done with the buffer; the slot is free afterwards. */
 static void worker_complete(tiers_worker *worker, worker_slot *slot)
 {
     worker_job *job = slot->job;
@@ -303,7 +318,7 @@ static void worker_sweep_list(tiers_worker *worker, worker_list *list)
 
 /* Ends the jobs and the stalled piece that shall not reach the device any more. Without the sweep,
  * a device that is full with operations that do not end would hold up cancelled jobs behind them.
- */
+ * Pieces that the device has are left to it. */
 static void worker_sweep(tiers_worker *worker, bool cancelled)
 {
     if (!cancelled && !tiers_worker_retired(worker)) return;
@@ -392,7 +407,9 @@ static void worker_submit(tiers_worker *worker)
     atomic_store(&worker->depth_achieved, worker->device->facts.depth_achieved);
 }
 
-/* Takes completions from the device, waiting for the first one up to timeout_ns. */
+/* Takes completions from the device, waiting for the first one up to timeout_ns. A timeout of 0
+ * only looks. The counts fall before the pieces are booked, so that a job's report sees them
+ * right. */
 static void worker_reap(tiers_worker *worker, uint64_t timeout_ns)
 {
     if (worker_in_flight(worker) == 0) return;
@@ -408,7 +425,8 @@ static void worker_reap(tiers_worker *worker, uint64_t timeout_ns)
     assert((worker_in_flight(worker) == 0) == (worker_flying(worker) == 0));
 }
 
-/* Whether a piece may still be issued without new mail. */
+/* Whether a piece may still be issued without new mail. The stalled piece counts, although its job
+ * may be in no list. */
 static bool worker_has_active(const tiers_worker *worker)
 {
     return worker->active[KVT_IO_READ].head != NULL || worker->active[KVT_IO_WRITE].head != NULL ||
@@ -416,7 +434,8 @@ static bool worker_has_active(const tiers_worker *worker)
 }
 
 /* Serves all syncs up to a ticket by one sync of the device, after everything that is in flight has
- * ended. On a retired member they fail at once. */
+ * ended. On a retired member they fail at once. One sync serves every ticket asked for before it
+ * began. */
 static void worker_serve_syncs(tiers_worker *worker, uint64_t ticket)
 {
     while (worker_in_flight(worker) > 0 && !tiers_worker_retired(worker)) {
@@ -442,7 +461,8 @@ static void worker_serve_syncs(tiers_worker *worker, uint64_t ticket)
     pthread_mutex_unlock(&worker->mutex);
 }
 
-/* Sets all figures that follow from the device and its options. Nothing is in flight. */
+/* Sets all figures that follow from the device and its options. Nothing is in flight. The slots are
+ * all free, so they are chained anew for the new depth. */
 static void worker_set_up(tiers_worker *worker, const worker_change *change)
 {
     const kvt_device_facts *facts = &change->device->facts;
@@ -518,7 +538,9 @@ static void worker_spend_spare(tiers_worker *worker)
     if (more) worker->spare_asked = true;
 }
 
-/* Takes the mail, sleeping when there is nothing else to do. False when the thread is to end. */
+/* Takes the mail, sleeping when there is nothing else to do. False when the thread is to end. The
+ * lists of the mailbox are appended in one step, so the lock is held briefly however many jobs
+ * there are. */
 static bool worker_collect_mail(tiers_worker *worker, worker_mail *mail_out)
 {
     bool idle = worker_in_flight(worker) == 0 && !worker_has_active(worker);
@@ -544,7 +566,8 @@ static bool worker_collect_mail(tiers_worker *worker, worker_mail *mail_out)
     return go_on;
 }
 
-/* Waits for a completion or for mail. */
+/* Waits for a completion or for mail. `reaping` is set under the mutex, so mail that comes after
+ * the look ends the wait. */
 static void worker_reap_or_mail(tiers_worker *worker)
 {
     if (worker_in_flight(worker) == 0) return;
@@ -622,6 +645,8 @@ static void worker_serve(tiers_worker *worker)
     }
 }
 
+/* The cleanup handler covers the loop alone: after it nothing calls into the device but detach. An
+ * abandoned worker ends by the call that may free it. */
 void *worker_main(void *argument)
 {
     tiers_worker *worker = argument;

@@ -54,6 +54,7 @@ typedef void tiers_job_finished(void *context, tiers_transfer *transfer,
  * for the worker. */
 typedef bool tiers_worker_spare(void *context, tiers_worker *worker, kvt_device *device);
 
+/* The figures of a device as they were measured before; each device brings its own. */
 typedef struct tiers_worker_options {
     double read_bytes_per_s; /* above 0; the weight to begin with */
     double write_bytes_per_s;
@@ -119,6 +120,7 @@ void tiers_worker_retire(tiers_worker *worker, tiers_retired why);
 /* Fills the worker's part of a member's statistics: retirement, bytes, bandwidths. */
 void tiers_worker_stats_get(const tiers_worker *worker, tiers_member_stats *out);
 
+/* Whether the member is out of service; new jobs fail with KVT_E_GONE then. */
 bool tiers_worker_retired(const tiers_worker *worker);
 
 /* Whether the last write that ended failed: new units are better elsewhere. */

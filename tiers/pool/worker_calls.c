@@ -21,6 +21,7 @@
 
 /* ---- figures ---- */
 
+/* Retirement lasts until the member gets another device. */
 bool tiers_worker_retired(const tiers_worker *worker)
 {
     return atomic_load(&worker->why) != TIERS_SERVES;
@@ -71,6 +72,7 @@ uint64_t tiers_worker_bytes(const tiers_worker *worker, kvt_io_kind kind)
     return atomic_load(&worker->bytes[kind]);
 }
 
+/* The figures are read one by one, so two of them may be of different moments. */
 void tiers_worker_stats_get(const tiers_worker *worker, tiers_member_stats *out)
 {
     out->why = (tiers_retired)atomic_load(&worker->why);
@@ -89,6 +91,7 @@ void tiers_worker_stats_get(const tiers_worker *worker, tiers_member_stats *out)
 
 /* ---- work ---- */
 
+/* `reaping` falls with the first nudge, so a device is woken once per wait. */
 void worker_nudge(tiers_worker *worker)
 {
     pthread_cond_signal(&worker->work);
@@ -113,6 +116,8 @@ static kvt_status worker_await_job(tiers_worker *worker, uint64_t deadline_ns)
     return tiers_worker_retired(worker) ? KVT_E_GONE : KVT_OK;
 }
 
+/* The estimate counts as pending at once, so the next reservation sees it. The walk is set up here
+ * and not on the thread, because the location is pinned by now. */
 kvt_status tiers_worker_queue(tiers_worker *worker, tiers_transfer *transfer, uint32_t share,
                               uint64_t bytes, uint64_t deadline_ns)
 {
@@ -147,6 +152,7 @@ void tiers_worker_call(tiers_worker *worker)
     pthread_mutex_unlock(&worker->mutex);
 }
 
+/* The flag is no mail; the thread sees it in its next round. */
 void tiers_worker_sweep(tiers_worker *worker)
 {
     pthread_mutex_lock(&worker->mutex);
@@ -155,6 +161,7 @@ void tiers_worker_sweep(tiers_worker *worker)
     pthread_mutex_unlock(&worker->mutex);
 }
 
+/* The answer of a retired member stays true. */
 bool tiers_worker_check(tiers_worker *worker)
 {
     pthread_mutex_lock(&worker->mutex);
@@ -163,6 +170,7 @@ bool tiers_worker_check(tiers_worker *worker)
     return tiers_worker_retired(worker);
 }
 
+/* Tickets ascend; a sync that begins later serves all smaller ones. */
 void tiers_worker_sync_begin(tiers_worker *worker, tiers_worker_sync *sync)
 {
     pthread_mutex_lock(&worker->mutex);
@@ -171,6 +179,7 @@ void tiers_worker_sync_begin(tiers_worker *worker, tiers_worker_sync *sync)
     pthread_mutex_unlock(&worker->mutex);
 }
 
+/* The ticket is the caller's own, so several waiters do not disturb each other. */
 kvt_status tiers_worker_sync_wait(tiers_worker *worker, const tiers_worker_sync *sync)
 {
     kvt_status status = KVT_OK;
@@ -189,6 +198,7 @@ kvt_status tiers_worker_sync_wait(tiers_worker *worker, const tiers_worker_sync 
     return status;
 }
 
+/* Nothing can be queued meanwhile only if the caller holds off everybody who queues. */
 bool tiers_worker_idle(tiers_worker *worker)
 {
     pthread_mutex_lock(&worker->mutex);
@@ -198,6 +208,7 @@ bool tiers_worker_idle(tiers_worker *worker)
     return idle;
 }
 
+/* The call comes after all work; asking twice is as good as once. */
 void tiers_worker_ask_spare(tiers_worker *worker)
 {
     pthread_mutex_lock(&worker->mutex);
@@ -213,6 +224,7 @@ void tiers_worker_retire(tiers_worker *worker, tiers_retired why)
 
 /* ---- life ---- */
 
+/* The thread has ended or has never run, so no lock is needed. */
 void tiers_worker_free(tiers_worker *worker)
 {
     if (worker == NULL) return;
@@ -230,7 +242,8 @@ void tiers_worker_free(tiers_worker *worker)
 }
 
 /* Joins the thread that died and detaches its device; with_device starts another thread, which
- * attaches the new device when it finds the change in its mail. Nothing is in flight. */
+ * attaches the new device when it finds the change in its mail. Nothing is in flight. JOINED with a
+ * device to come becomes RUNS again. */
 static kvt_status worker_revive(tiers_worker *worker, bool with_device)
 {
     if (atomic_load(&worker->life) == WORKER_DIED) pthread_join(worker->thread, NULL);
@@ -244,6 +257,8 @@ static kvt_status worker_revive(tiers_worker *worker, bool with_device)
     return KVT_E_MEMORY;
 }
 
+/* The change lies on this stack, so the function returns only when the thread has carried it out or
+ * has not seen it. */
 kvt_status tiers_worker_change_device(tiers_worker *worker, kvt_device *device,
                                       const tiers_worker_options *options)
 {
@@ -272,6 +287,8 @@ kvt_status tiers_worker_change_device(tiers_worker *worker, kvt_device *device,
     return status;
 }
 
+/* The stocks of jobs and slots are made here, so that no transfer needs memory later. The first
+ * device comes by the same change as every later one. */
 kvt_status tiers_worker_start(kvt_device *device, const tiers_worker_options *options,
                               tiers_job_finished *finished, tiers_worker_ended *ended,
                               void *context, tiers_worker **worker_out)
@@ -309,6 +326,7 @@ fail:
     return KVT_E_MEMORY;
 }
 
+/* Jobs that are queued are still done. */
 void tiers_worker_end(tiers_worker *worker)
 {
     pthread_mutex_lock(&worker->mutex);
@@ -317,6 +335,8 @@ void tiers_worker_end(tiers_worker *worker)
     pthread_mutex_unlock(&worker->mutex);
 }
 
+/* The caller watches the timeout itself; a thread that is stuck in its device is abandoned and owns
+ * everything it uses. */
 bool tiers_worker_join(tiers_worker *worker)
 {
     pthread_mutex_lock(&worker->mutex);

@@ -43,6 +43,7 @@ typedef struct worker_job {
     tiers_walk walk;
 } worker_job;
 
+/* Jobs in the order of their coming; tail is NULL exactly when head is. */
 typedef struct worker_list {
     worker_job *head;
     worker_job *tail;

@@ -28,6 +28,8 @@
 #define METER_REFERENCE_AFTER   8u   /* write samples until their average can be a reference */
 #define METER_LATENCIES_IN_SPAN 4.0  /* a shorter span from idle shows latency, not bandwidth */
 
+/* A bandwidth of writes that is not known starts at that of reads, and the first sample replaces
+ * it. */
 void tiers_meter_init(tiers_meter *meter, double read_bytes_per_s, double write_bytes_per_s,
                       double request_seconds)
 {
@@ -43,7 +45,8 @@ void tiers_meter_init(tiers_meter *meter, double read_bytes_per_s, double write_
 /* ---- weight ---- */
 
 /* The presumed bandwidth of reads: their average, lowered by the factor that writes have lost since
- * the last sample of reads. Never below nominal / METER_FLOOR. */
+ * the last sample of reads. Never below nominal / METER_FLOOR. Writes alone can thus lower the
+ * weight of reads, never raise it. */
 static double meter_target(const tiers_meter *meter)
 {
     double target = meter->bytes_per_s[KVT_IO_READ];
@@ -55,7 +58,8 @@ static double meter_target(const tiers_meter *meter)
     return target > floor_bytes_per_s ? target : floor_bytes_per_s;
 }
 
-/* Counts a sample that speaks for a change; true when there were enough over long enough. */
+/* Counts a sample that speaks for a change; true when there were enough over long enough. Both
+ * bounds must be met: samples come fast on a busy device and slowly on others. */
 static bool meter_streak(tiers_meter *meter, bool speaks, uint64_t now_ns)
 {
     if (!speaks) {
@@ -69,7 +73,8 @@ static bool meter_streak(tiers_meter *meter, bool speaks, uint64_t now_ns)
 }
 
 /* Moves the weight by one sample. At rest the weight stays until the target is off for a streak;
- * following, it takes each target until the target stayed close to an anchor for a streak. */
+ * following, it takes each target until the target stayed close to an anchor for a streak. Small
+ * wobbles thus never move a weight, and a change that lasts is followed to its end. */
 static void meter_follow(tiers_meter *meter, uint64_t now_ns)
 {
     double target = meter_target(meter);
@@ -88,7 +93,8 @@ static void meter_follow(tiers_meter *meter, uint64_t now_ns)
 
 /* ---- samples ---- */
 
-/* Moves the average of one direction towards a sample, by a share of 0 to 1. */
+/* Moves the average of one direction towards a sample, by a share of 0 to 1. Longer samples move it
+ * further. */
 static void meter_average(tiers_meter *meter, kvt_io_kind kind, double bytes_per_s, double share)
 {
     /* The figure of the open may be a guess for writes; the first sample replaces it. */
@@ -129,8 +135,9 @@ static void meter_add_sample(tiers_meter *meter, uint64_t now_ns)
 
 /* ---- spans ---- */
 
-/* Whether the span shows bandwidth: the device had twice as much in flight as it takes to hide one
- * request's latency. */
+/* Whether the span shows bandwidth: the device had twice as much in flight as it takes to hide
+ * one request's latency. A span with a failure, or too short to tell latency from bandwidth, is
+ * none. */
 static bool meter_is_evidence(const tiers_meter *meter, double seconds)
 {
     if (meter->broken || !(seconds > 0)) return false;
@@ -140,7 +147,8 @@ static bool meter_is_evidence(const tiers_meter *meter, double seconds)
     return meter->byte_seconds / seconds >= 2 * meter->request_seconds * bytes_per_s;
 }
 
-/* Closes the span at its last completion; true when that completed a sample. */
+/* Closes the span at its last completion; true when that completed a sample. A span that is no
+ * evidence is dropped whole. The next one begins where this one ended. */
 static bool meter_close_span(tiers_meter *meter)
 {
     bool sampled = false;
@@ -162,6 +170,7 @@ static bool meter_close_span(tiers_meter *meter)
     return sampled;
 }
 
+/* Only the first operation on an idle device begins a span. */
 void tiers_meter_begin(tiers_meter *meter, const kvt_io *io)
 {
     if (meter->in_flight++ > 0) return;
@@ -170,6 +179,7 @@ void tiers_meter_begin(tiers_meter *meter, const kvt_io *io)
     meter->broken = false;
 }
 
+/* An idle device ends its span at once. */
 bool tiers_meter_end(tiers_meter *meter, const kvt_io *io)
 {
     assert(meter->in_flight > 0);

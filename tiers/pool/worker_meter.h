@@ -13,6 +13,8 @@
 
 #include "tiers/devices/device_ops.h"
 
+/* All speeds are bytes per second, all times the device's own clock. The weight is what placement
+ * counts on; it is at least 1/64 of the nominal figure. */
 typedef struct tiers_meter {
     double nominal_bytes_per_s; /* of reads, when the member was opened */
     double request_seconds;
