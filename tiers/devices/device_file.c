@@ -140,7 +140,7 @@ static kvt_status file_make(file_device *file, const file_opening *opening)
     if (os_error == 0 && opening->config->sparse) os_error = file_write_head(file->fd);
     if (os_error != 0) return file_refuse_errno(opening, os_error);
     KILL_POINT("member: room allocated");
-    file->base.facts.capacity_bytes = capacity;
+    file->queued.base.facts.capacity_bytes = capacity;
     return KVT_OK;
 }
 
@@ -162,7 +162,7 @@ static kvt_status file_set_size(file_device *file, const file_opening *opening, 
     if (capacity < FILE_CAPACITY_BYTES_MIN) {
         return file_refuse(opening, KVT_E_SPACE, "too small: at least 64 KiB are needed");
     }
-    file->base.facts.capacity_bytes = capacity;
+    file->queued.base.facts.capacity_bytes = capacity;
     return KVT_OK;
 }
 
@@ -288,13 +288,13 @@ static kvt_status file_publish(file_device *file, const file_opening *opening)
  * direct writes is found out here, and the file goes through the page cache from then on. */
 static kvt_status file_fill(file_device *file, const file_opening *opening, void *zeros)
 {
-    uint64_t capacity = file->base.facts.capacity_bytes;
+    uint64_t capacity = file->queued.base.facts.capacity_bytes;
     memset(zeros, 0, FILE_REQUEST_BYTES_MAX);
     for (uint64_t at = 0; at < capacity;) {
         uint64_t rest = capacity - at;
         kvt_io io = {.kind = KVT_IO_WRITE, .offset = at, .buffer = zeros};
         io.bytes = rest < FILE_REQUEST_BYTES_MAX ? (uint32_t)rest : FILE_REQUEST_BYTES_MAX;
-        file_run(&file->base, &io, 0);
+        file_run(&file->queued.base, &io, 0);
         if (io.status != KVT_OK && io.os_error == EINVAL && file->direct) {
             if (!file_set_direct(file, false)) return file_refuse_errno(opening, errno);
             continue; /* direct reads work here and direct writes do not */
@@ -306,23 +306,11 @@ static kvt_status file_fill(file_device *file, const file_opening *opening, void
     return KVT_OK;
 }
 
-/* Names the engine after what was achieved; attach and registration may change it. The name is for
- * people and profiles; no code depends on it. */
-static void file_name_engine(file_device *file)
-{
-    static const char *const names[] = {[TIERS_QUEUE_INLINE] = "pread",
-                                        [TIERS_QUEUE_RING] = "io_uring",
-                                        [TIERS_QUEUE_THREADS] = "threads"};
-    snprintf(file->base.facts.engine, sizeof file->base.facts.engine, "%s+%s%s",
-             names[file->queue.kind], file->direct ? "direct" : "buffered",
-             tiers_queue_is_fixed(&file->queue) ? "+fixed" : "");
-}
-
 /* Closes the queue before the file that its ring uses, and gives up the claim while the file is
  * open. */
 static void file_release(file_device *file)
 {
-    tiers_queue_close(&file->queue);
+    tiers_queue_close(&file->queued.queue);
     tiers_claim_release(&file->claim);
     if (file->fd >= 0) close(file->fd);
     free(file);
@@ -342,16 +330,13 @@ static kvt_status file_set_up(file_device *file, const file_opening *opening, vo
     if (file->made && !config->sparse) {
         uint64_t started_ns = base_clock_ns();
         status = file_fill(file, opening, buffer);
-        file->base.facts.prepare_ns = base_clock_ns() - started_ns;
+        file->queued.base.facts.prepare_ns = base_clock_ns() - started_ns;
     }
     if (status == KVT_OK && file->made) status = file_publish(file, opening);
     if (status != KVT_OK) return status;
     if (file->made) KILL_POINT("member: file durable");
     file_probe_facts(file, config, buffer);
-    tiers_queue_open(&file->queue, &file->base, &file_queue_calls, file->fd, config->depth,
-                     config->synchronous);
-    file->base.facts.depth_max = file->queue.depth;
-    file_name_engine(file);
+    tiers_queued_open(&file->queued, &file_queue_calls, file->fd, config);
     return KVT_OK;
 }
 
@@ -385,7 +370,7 @@ static kvt_status file_open(const kvt_device_config *config, kvt_device **device
         return status;
     }
     file->fd = -1;
-    tiers_device_init(&file->base, &tiers_file_ops, config);
+    tiers_device_init(&file->queued.base, &tiers_file_ops, config);
     status = file_reach(file, &opening);
     if (status == KVT_OK) status = file_set_up(file, &opening, buffer);
     free(buffer);
@@ -394,7 +379,7 @@ static kvt_status file_open(const kvt_device_config *config, kvt_device **device
         file_release(file);
         return status;
     }
-    *device_out = &file->base;
+    *device_out = &file->queued.base;
     return KVT_OK;
 }
 
@@ -402,52 +387,6 @@ static kvt_status file_open(const kvt_device_config *config, kvt_device **device
 static void file_close(kvt_device *device)
 {
     file_release((file_device *)device);
-}
-
-/* Opens the queue on the calling thread. The kind of queue may turn out a lesser one, so the engine
- * is named anew. */
-static void file_attach(kvt_device *device)
-{
-    file_device *file = (file_device *)device;
-    tiers_queue_attach(&file->queue);
-    file_name_engine(file);
-}
-
-/* Ends the queue; the file stays open for single operations. */
-static void file_detach(kvt_device *device)
-{
-    tiers_queue_detach(&((file_device *)device)->queue);
-}
-
-/* Regions are for the ring alone; the other kinds of queue have no use for them. */
-static kvt_status file_register(kvt_device *device, const kvt_device_region *regions,
-                                uint32_t count)
-{
-    file_device *file = (file_device *)device;
-    kvt_status status = tiers_queue_register(&file->queue, regions, count);
-    file_name_engine(file);
-    return status;
-}
-
-static kvt_status file_submit(kvt_device *device, kvt_io *io)
-{
-    return tiers_queue_submit(&((file_device *)device)->queue, io);
-}
-
-static void file_flush(kvt_device *device)
-{
-    tiers_queue_flush(&((file_device *)device)->queue);
-}
-
-static size_t file_reap(kvt_device *device, kvt_io **done, size_t min, size_t max,
-                        uint64_t timeout_ns)
-{
-    return tiers_queue_reap(&((file_device *)device)->queue, done, min, max, timeout_ns);
-}
-
-static void file_wake(kvt_device *device)
-{
-    tiers_queue_wake(&((file_device *)device)->queue);
 }
 
 /* Makes writes durable. A file whose name was removed is gone, although its bytes can be written.
@@ -485,13 +424,13 @@ const kvt_device_ops tiers_file_ops = {
     .name = "file",
     .open = file_open,
     .close = file_close,
-    .submit = file_submit,
-    .flush = file_flush,
-    .reap = file_reap,
+    .submit = tiers_queued_submit,
+    .flush = tiers_queued_flush,
+    .reap = tiers_queued_reap,
     .sync = file_sync,
-    .attach = file_attach,
-    .detach = file_detach,
-    .register_buffers = file_register,
+    .attach = tiers_queued_attach,
+    .detach = tiers_queued_detach,
+    .register_buffers = tiers_queued_register,
     .trim = file_trim,
-    .wake = file_wake,
+    .wake = tiers_queued_wake,
 };

@@ -25,14 +25,13 @@ enum {
 /* An open file. fd is valid from reach to release. direct says whether the descriptor has O_DIRECT
  * now; every later fact depends on it, so it changes during an open alone. */
 typedef struct file_device {
-    kvt_device base;
+    tiers_queued queued;
     int fd;
     bool direct;
     bool block; /* a block device, else a regular file */
     bool made;  /* by this open */
     bool draft; /* made, and still under the name of its draft */
     tiers_claim claim;
-    tiers_queue queue;
 } file_device;
 
 /* Moves the rest of an operation, from `moved` on, by pread or pwrite; sets status and os_error.

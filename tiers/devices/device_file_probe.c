@@ -47,7 +47,7 @@ kvt_status file_probe_direct(file_device *file, void *block, int *os_error_out)
         return KVT_OK;
     }
     kvt_io probe = {.kind = KVT_IO_READ, .bytes = FILE_BLOCK_BYTES, .buffer = block};
-    file_run(&file->base, &probe, 0);
+    file_run(&file->queued.base, &probe, 0);
     *os_error_out = probe.os_error;
     if (probe.status == KVT_OK) return KVT_OK;
     if (probe.os_error != EINVAL && probe.os_error != EOPNOTSUPP) return probe.status;
@@ -134,8 +134,8 @@ static bool file_can_punch(const file_device *file)
  * learned figures with the drive that they were measured on. */
 static void file_identify(file_device *file, const struct stat *facts, const char *path)
 {
-    char *identity = file->base.facts.identity;
-    const size_t size = sizeof file->base.facts.identity;
+    char *identity = file->queued.base.facts.identity;
+    const size_t size = sizeof file->queued.base.facts.identity;
     char folder[FILE_SYSFS_BYTES];
     char word[48];
     char part[16] = "0";
@@ -171,7 +171,7 @@ static void file_identify(file_device *file, const struct stat *facts, const cha
  * identity comes last, because it needs the storage's numbers. */
 void file_probe_facts(file_device *file, const kvt_device_config *config, void *block)
 {
-    kvt_device_facts *facts = &file->base.facts;
+    kvt_device_facts *facts = &file->queued.base.facts;
     tiers_block_limits limits;
     struct stat storage = {0};
     (void)fstat(file->fd, &storage);
@@ -184,7 +184,7 @@ void file_probe_facts(file_device *file, const kvt_device_config *config, void *
     if (config->trim && can_trim) facts->flags |= KVT_DEVICE_TRIM;
     uint64_t drive_bytes = 0;
     if (file->block && ioctl(file->fd, BLKGETSIZE64, &drive_bytes) == 0 &&
-        tiers_signature_found(&file->base, file_run, drive_bytes, block))
+        tiers_signature_found(&file->queued.base, file_run, drive_bytes, block))
         facts->flags |= KVT_DEVICE_FOREIGN;
     file_identify(file, &storage, config->path);
 }

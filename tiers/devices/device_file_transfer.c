@@ -46,7 +46,7 @@ static bool file_settle(kvt_device *device, kvt_io *io, int32_t result, uint32_t
             return true;
         }
         /* A direct transfer may go on only at its alignment. */
-        if (file->direct) *moved &= ~(file->base.facts.align_bytes - 1u);
+        if (file->direct) *moved &= ~(file->queued.base.facts.align_bytes - 1u);
         return false;
     }
     if (result == -EAGAIN || result == -EINTR) return false;
@@ -91,5 +91,7 @@ static void file_prepare(kvt_device *device, struct io_uring_sqe *entry, const k
     }
 }
 
-const tiers_queue_calls file_queue_calls = {
-    .run = file_run, .prepare = file_prepare, .settle = file_settle};
+const tiers_queue_calls file_queue_calls = {.names = {"pread", "io_uring", "threads"},
+                                            .run = file_run,
+                                            .prepare = file_prepare,
+                                            .settle = file_settle};

@@ -47,7 +47,7 @@ enum {
 /* block_shift turns bytes into logical blocks: 9 to 12. sysfs and block_fd are of the sibling block
  * device, and both may be missing. */
 typedef struct nvme_device {
-    kvt_device base;
+    tiers_queued queued;
     int fd;
     tiers_claim claim;
     int block_fd;    /* the sibling, held exclusively; -1 where it has no node */
@@ -55,7 +55,6 @@ typedef struct nvme_device {
     uint32_t block_shift;
     bool write_cache;
     char sysfs[PATH_MAX]; /* folder of the sibling; empty when there is none */
-    tiers_queue queue;
 } nvme_device;
 
 /* The configuration of an open, and the place of its one-line message. */
@@ -161,8 +160,11 @@ static void nvme_prepare(kvt_device *device, struct io_uring_sqe *entry, const k
     memcpy((char *)entry + offsetof(struct io_uring_sqe, cmd), &command, sizeof command);
 }
 
-static const tiers_queue_calls nvme_queue_calls = {
-    .wide = true, .run = nvme_run, .prepare = nvme_prepare, .settle = nvme_settle};
+static const tiers_queue_calls nvme_queue_calls = {.names = {"ioctl", "uring_cmd", "ioctl_threads"},
+                                                   .wide = true,
+                                                   .run = nvme_run,
+                                                   .prepare = nvme_prepare,
+                                                   .settle = nvme_settle};
 
 /* ---- opening ---- */
 
@@ -261,7 +263,7 @@ static kvt_status nvme_set_size(nvme_device *nvme, const nvme_opening *opening, 
     if (capacity > size) return nvme_refuse(opening, KVT_E_SPACE, "is smaller than configured");
     if (capacity < NVME_CAPACITY_BYTES_MIN)
         return nvme_refuse(opening, KVT_E_SPACE, "too small: at least 64 KiB are needed");
-    nvme->base.facts.capacity_bytes = capacity;
+    nvme->queued.base.facts.capacity_bytes = capacity;
     return KVT_OK;
 }
 
@@ -290,7 +292,7 @@ static kvt_status nvme_set_facts(nvme_device *nvme, const nvme_opening *opening,
     nvme_controller controller;
     nvme_namespace space;
     const char *reason;
-    kvt_device_facts *facts = &nvme->base.facts;
+    kvt_device_facts *facts = &nvme->queued.base.facts;
     kvt_status status = nvme_identify(nvme, opening, NVME_CNS_CONTROLLER, page);
     if (status != KVT_OK) return status;
     nvme_parse_controller(page, &controller);
@@ -332,16 +334,6 @@ static bool nvme_sibling_has(const nvme_device *nvme, const char *folder, const 
     return found;
 }
 
-/* Names the engine after what was achieved; attach and registration may change it. */
-static void nvme_name_engine(nvme_device *nvme)
-{
-    static const char *const names[] = {[TIERS_QUEUE_INLINE] = "ioctl",
-                                        [TIERS_QUEUE_RING] = "uring_cmd",
-                                        [TIERS_QUEUE_THREADS] = "ioctl_threads"};
-    snprintf(nvme->base.facts.engine, sizeof nvme->base.facts.engine, "%s+direct%s",
-             names[nvme->queue.kind], tiers_queue_is_fixed(&nvme->queue) ? "+fixed" : "");
-}
-
 /* The steps of an open: reach, claim the sibling, facts, marks of another use, queue. The marks are
  * looked for last, because reading them needs block_shift and the limits. */
 static kvt_status nvme_set_up(nvme_device *nvme, const nvme_opening *opening, void *page)
@@ -356,19 +348,16 @@ static kvt_status nvme_set_up(nvme_device *nvme, const nvme_opening *opening, vo
     if (nvme_sibling_has(nvme, "/holders", ""))
         return nvme_refuse(opening, KVT_E_LOCKED, "in use (a volume or array stands on it)");
     if (nvme_sibling_has(nvme, "", "/partition") ||
-        tiers_signature_found(&nvme->base, nvme_run, drive_bytes, page))
-        nvme->base.facts.flags |= KVT_DEVICE_FOREIGN;
-    tiers_queue_open(&nvme->queue, &nvme->base, &nvme_queue_calls, nvme->fd, opening->config->depth,
-                     opening->config->synchronous);
-    nvme->base.facts.depth_max = nvme->queue.depth;
-    nvme_name_engine(nvme);
+        tiers_signature_found(&nvme->queued.base, nvme_run, drive_bytes, page))
+        nvme->queued.base.facts.flags |= KVT_DEVICE_FOREIGN;
+    tiers_queued_open(&nvme->queued, &nvme_queue_calls, nvme->fd, opening->config);
     return KVT_OK;
 }
 
 /* Closes in the reverse order of the open; parts that were not opened are skipped. */
 static void nvme_release(nvme_device *nvme)
 {
-    tiers_queue_close(&nvme->queue);
+    tiers_queue_close(&nvme->queued.queue);
     if (nvme->block_fd >= 0) close(nvme->block_fd);
     tiers_claim_release(&nvme->claim);
     if (nvme->fd >= 0) close(nvme->fd);
@@ -391,14 +380,14 @@ static kvt_status nvme_open(const kvt_device_config *config, kvt_device **device
     }
     nvme->fd = -1;
     nvme->block_fd = -1;
-    tiers_device_init(&nvme->base, &tiers_nvme_ops, config);
+    tiers_device_init(&nvme->queued.base, &tiers_nvme_ops, config);
     kvt_status status = nvme_set_up(nvme, &opening, page);
     free(page);
     if (status != KVT_OK) {
         nvme_release(nvme);
         return status;
     }
-    *device_out = &nvme->base;
+    *device_out = &nvme->queued.base;
     return KVT_OK;
 }
 
@@ -407,44 +396,6 @@ static kvt_status nvme_open(const kvt_device_config *config, kvt_device **device
 static void nvme_close(kvt_device *device)
 {
     nvme_release((nvme_device *)device);
-}
-
-/* Opens the queue on the calling thread; the engine is named anew after what was achieved. */
-static void nvme_attach(kvt_device *device)
-{
-    nvme_device *nvme = (nvme_device *)device;
-    tiers_queue_attach(&nvme->queue);
-    nvme_name_engine(nvme);
-}
-
-static void nvme_detach(kvt_device *device)
-{
-    tiers_queue_detach(&((nvme_device *)device)->queue);
-}
-
-static kvt_status nvme_register(kvt_device *device, const kvt_device_region *regions,
-                                uint32_t count)
-{
-    nvme_device *nvme = (nvme_device *)device;
-    kvt_status status = tiers_queue_register(&nvme->queue, regions, count);
-    nvme_name_engine(nvme);
-    return status;
-}
-
-static kvt_status nvme_submit(kvt_device *device, kvt_io *io)
-{
-    return tiers_queue_submit(&((nvme_device *)device)->queue, io);
-}
-
-static void nvme_flush(kvt_device *device)
-{
-    tiers_queue_flush(&((nvme_device *)device)->queue);
-}
-
-static size_t nvme_reap(kvt_device *device, kvt_io **done, size_t min, size_t max,
-                        uint64_t timeout_ns)
-{
-    return tiers_queue_reap(&((nvme_device *)device)->queue, done, min, max, timeout_ns);
 }
 
 /* A control command, tried again when it was only interrupted. Commands are idempotent, so trying
@@ -459,11 +410,6 @@ static kvt_status nvme_control(const nvme_device *nvme, const struct nvme_passth
         if (result != -EAGAIN && result != -EINTR) break;
     }
     return nvme_status_of_result(result, &os_error);
-}
-
-static void nvme_wake(kvt_device *device)
-{
-    tiers_queue_wake(&((nvme_device *)device)->queue);
 }
 
 /* A drive without a volatile write cache has made every completed write durable. */
@@ -508,13 +454,13 @@ const kvt_device_ops tiers_nvme_ops = {
     .name = "nvme",
     .open = nvme_open,
     .close = nvme_close,
-    .submit = nvme_submit,
-    .flush = nvme_flush,
-    .reap = nvme_reap,
+    .submit = tiers_queued_submit,
+    .flush = tiers_queued_flush,
+    .reap = tiers_queued_reap,
     .sync = nvme_sync,
-    .attach = nvme_attach,
-    .detach = nvme_detach,
-    .register_buffers = nvme_register,
+    .attach = tiers_queued_attach,
+    .detach = tiers_queued_detach,
+    .register_buffers = tiers_queued_register,
     .trim = nvme_trim,
-    .wake = nvme_wake,
+    .wake = tiers_queued_wake,
 };

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -97,12 +98,6 @@ void tiers_queue_detach(tiers_queue *queue)
     if (queue->kind == TIERS_QUEUE_THREADS) tiers_threads_stop(queue);
 }
 
-/* It is about the ring alone: the other kinds pin pages for every transfer. */
-bool tiers_queue_is_fixed(const tiers_queue *queue)
-{
-    return queue->kind == TIERS_QUEUE_RING && queue->ring.fixed_buffers;
-}
-
 /* Orders by address for qsort; regions do not overlap. */
 static int queue_compare_regions(const void *left, const void *right)
 {
@@ -185,4 +180,73 @@ void tiers_queue_wake(tiers_queue *queue)
 {
     if (queue->kind == TIERS_QUEUE_RING) tiers_ring_wake(queue);
     if (queue->kind == TIERS_QUEUE_THREADS) tiers_threads_wake(queue);
+}
+
+/* ---- back ends with a queue ---- */
+
+/* Returns the queue of a back end that begins with tiers_queued. */
+static tiers_queue *queue_of(kvt_device *device)
+{
+    return &((tiers_queued *)device)->queue;
+}
+
+/* Names the engine after what was achieved. Fixed buffers are about the ring alone: the other kinds
+ * pin pages for every transfer. The name is for people and profiles; no code depends on it. */
+static void queue_name_engine(kvt_device *device)
+{
+    const tiers_queue *queue = queue_of(device);
+    bool fixed = queue->kind == TIERS_QUEUE_RING && queue->ring.fixed_buffers;
+    snprintf(device->facts.engine, sizeof device->facts.engine, "%s+%s%s",
+             queue->calls->names[queue->kind],
+             (device->facts.flags & KVT_DEVICE_DIRECT) != 0 ? "direct" : "buffered",
+             fixed ? "+fixed" : "");
+}
+
+void tiers_queued_open(tiers_queued *queued, const tiers_queue_calls *calls, int fd,
+                       const kvt_device_config *config)
+{
+    kvt_device *device = &queued->base;
+    tiers_queue_open(&queued->queue, device, calls, fd, config->depth, config->synchronous);
+    device->facts.depth_max = queued->queue.depth;
+    queue_name_engine(device);
+}
+
+void tiers_queued_attach(kvt_device *device)
+{
+    tiers_queue_attach(queue_of(device));
+    queue_name_engine(device);
+}
+
+void tiers_queued_detach(kvt_device *device)
+{
+    tiers_queue_detach(queue_of(device));
+}
+
+kvt_status tiers_queued_register(kvt_device *device, const kvt_device_region *regions,
+                                 uint32_t count)
+{
+    kvt_status status = tiers_queue_register(queue_of(device), regions, count);
+    queue_name_engine(device);
+    return status;
+}
+
+kvt_status tiers_queued_submit(kvt_device *device, kvt_io *io)
+{
+    return tiers_queue_submit(queue_of(device), io);
+}
+
+void tiers_queued_flush(kvt_device *device)
+{
+    tiers_queue_flush(queue_of(device));
+}
+
+size_t tiers_queued_reap(kvt_device *device, kvt_io **done, size_t min, size_t max,
+                         uint64_t timeout_ns)
+{
+    return tiers_queue_reap(queue_of(device), done, min, max, timeout_ns);
+}
+
+void tiers_queued_wake(kvt_device *device)
+{
+    tiers_queue_wake(queue_of(device));
 }

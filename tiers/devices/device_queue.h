@@ -32,6 +32,7 @@ enum {
 
 /* The calls by which a queue reaches its back end. */
 typedef struct tiers_queue_calls {
+    const char *names[3]; /* of the engine, by tiers_queue_kind */
     bool wide; /* ring entries of 128 bytes and completions of 32, for command passthrough */
 
     /* Moves the rest of an operation, from `moved` on, by blocking calls and finishes it. Called by
@@ -126,8 +127,29 @@ size_t tiers_queue_reap(tiers_queue *queue, kvt_io **done, size_t min, size_t ma
                         uint64_t timeout_ns);
 void tiers_queue_wake(tiers_queue *queue);
 
-/* True when transfers in announced memory spare the kernel the pinning of pages. */
-bool tiers_queue_is_fixed(const tiers_queue *queue);
+/*
+ * The first member of a back end that works through a queue, and the calls of kvt_device_ops that
+ * only pass on to it. attach and register_buffers name the engine anew after what was achieved:
+ * "io_uring+direct+fixed", say.
+ */
+typedef struct tiers_queued {
+    kvt_device base;
+    tiers_queue queue;
+} tiers_queued;
+
+/* Opens the queue of a device whose facts are set but for depth_max and engine, which follow from
+ * it. The descriptor stays the caller's. */
+void tiers_queued_open(tiers_queued *queued, const tiers_queue_calls *calls, int fd,
+                       const kvt_device_config *config);
+void tiers_queued_attach(kvt_device *device);
+void tiers_queued_detach(kvt_device *device);
+kvt_status tiers_queued_register(kvt_device *device, const kvt_device_region *regions,
+                                 uint32_t count);
+kvt_status tiers_queued_submit(kvt_device *device, kvt_io *io);
+void tiers_queued_flush(kvt_device *device);
+size_t tiers_queued_reap(kvt_device *device, kvt_io **done, size_t min, size_t max,
+                         uint64_t timeout_ns);
+void tiers_queued_wake(kvt_device *device);
 
 /* ---- device_uring.c ---- */
 
