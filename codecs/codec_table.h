@@ -10,6 +10,7 @@
 #define CODECS_CODEC_TABLE_H
 
 #include "record.h"
+#include "view_rows.h"
 
 enum {
     KVT_CODEC_FLAG_EXACT = 1u << 0,       /* decode(encode(x)) == x, bit for bit */
@@ -92,10 +93,10 @@ typedef struct kvt_codec {
                                  uint64_t source_bytes, void *target, uint64_t capacity,
                                  void *scratch, uint64_t scratch_bytes, uint64_t *written_out);
 
-    /* Decodes one segment into exactly target_bytes. KVT_OK or KVT_E_CORRUPT. */
+    /* Decodes one segment into exactly the bytes of the target. KVT_OK or KVT_E_CORRUPT. */
     kvt_status (*decode_segment)(kvt_variant variant, const kvt_layout *layout, const void *source,
-                                 uint64_t source_bytes, void *target, uint64_t target_bytes,
-                                 void *scratch, uint64_t scratch_bytes);
+                                 uint64_t source_bytes, const view_rows *target, void *scratch,
+                                 uint64_t scratch_bytes);
 
     /* The members below are set by codecs with parts. */
 
@@ -127,7 +128,7 @@ typedef struct kvt_codec {
     /* Decodes one matrix from its parts, as many as are listed for matrix->planes. KVT_OK or
      * KVT_E_CORRUPT. */
     kvt_status (*decode_matrix)(kvt_variant variant, const kvt_matrix *matrix,
-                                const kvt_part *parts, void *target, void *scratch,
+                                const kvt_part *parts, const view_rows *target, void *scratch,
                                 uint64_t scratch_bytes);
 
     /* NESTED codecs: whether `fewer` is `present` with fewer planes, or the same. */

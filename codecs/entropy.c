@@ -356,7 +356,6 @@ static void entropy_recon_start(const entropy_head *head, const entropy_shape *s
     if (shape->dtype == KVT_DTYPE_FP32) recon->limit = 3.40282347e38f;
     recon->shifted = (head->flags & ENTROPY_FLAG_CENTROIDS) != 0;
     recon->clamp = true;
-    recon->stream = entropy_bound(shape) >= ENTROPY_STREAM_MIN;
     for (int code = -4; code < 4; code++) {
         unsigned size = (unsigned)(code < 0 ? -code : code);
         float shrink = 0.0f;
@@ -372,6 +371,8 @@ typedef struct entropy_reader {
     entropy_recon recon;
     uint64_t held; /* symbols decoded ahead, at the start of scratch's symbols */
     uint64_t next_distant;
+    const view_rows *target;
+    bool large; /* the target is written past the caches where it is in place */
 } entropy_reader;
 
 /* Makes count symbols lie at the start of scratch's symbols. */
@@ -408,22 +409,46 @@ static bool entropy_patch_run(entropy_reader *reader, uint8_t dtype, const uint8
     return true;
 }
 
-/* One row: symbols to elements. offsets and scales: the row's, or a run for all of it. */
-static bool entropy_restore_row(entropy_reader *reader, const entropy_shape *shape,
-                                const uint8_t *symbols, const float *offsets, const float *scales,
-                                uint32_t stride, uint8_t *target)
+/* A part of a row: symbols to elements. stride 0: one offset and one scale for all of it. */
+static bool entropy_restore_part(entropy_reader *reader, uint8_t dtype, const uint8_t *symbols,
+                                 const float *offsets, const float *scales, uint32_t stride,
+                                 uint64_t elements, uint8_t *target)
 {
-    for (uint32_t first = 0; first < shape->row; first += ENTROPY_RUN) {
-        uint32_t count = (uint32_t)entropy_min(shape->row - first, ENTROPY_RUN);
-        const float *run_offsets = offsets + (uint64_t)first * stride;
-        const float *run_scales = scales + (uint64_t)first * stride;
-        bool escapes = reader->kernels->restore(shape->dtype, symbols + first, run_offsets,
-                                                run_scales, count, &reader->recon, target);
-        if (escapes && !entropy_patch_run(reader, shape->dtype, symbols + first, run_offsets,
-                                          run_scales, count, target)) {
+    for (uint64_t first = 0; first < elements; first += ENTROPY_RUN) {
+        uint32_t count = (uint32_t)entropy_min(elements - first, ENTROPY_RUN);
+        const float *run_offsets = offsets + first * stride;
+        const float *run_scales = scales + first * stride;
+        bool escapes = reader->kernels->restore(dtype, symbols + first, run_offsets, run_scales,
+                                                count, &reader->recon, target);
+        if (escapes && !entropy_patch_run(reader, dtype, symbols + first, run_offsets, run_scales,
+                                          count, target)) {
             return false;
         }
-        target += (uint64_t)count * kvt_dtype_bytes(shape->dtype);
+        target += (uint64_t)count * kvt_dtype_bytes(dtype);
+    }
+    return true;
+}
+
+/* One row, which begins at byte `at` of the matrix. offsets and scales: the row's, or a run for all
+ * of it. */
+static bool entropy_restore_row(entropy_reader *reader, const entropy_shape *shape,
+                                const uint8_t *symbols, const float *offsets, const float *scales,
+                                uint32_t stride, uint64_t at)
+{
+    _Alignas(64) uint8_t tile[VIEW_TILE_BYTES];
+    const uint32_t element = kvt_dtype_bytes(shape->dtype);
+    const uint64_t piece = view_rows_piece(reader->target, sizeof tile / element);
+    for (uint64_t first = 0; first < shape->row;) {
+        const uint64_t count = entropy_min(shape->row - first, piece);
+        uint8_t *room = view_rows_room(reader->target, at, count * element, tile);
+        reader->recon.stream = reader->large && room != tile;
+        if (!entropy_restore_part(reader, shape->dtype, symbols + first, offsets + first * stride,
+                                  scales + first * stride, stride, count, room)) {
+            return false;
+        }
+        view_rows_keep(reader->target, at, count * element, room, tile);
+        at += count * element;
+        first += count;
     }
     return true;
 }
@@ -446,9 +471,9 @@ static void entropy_restore_start(entropy_reader *reader, const entropy_group *g
     reader->recon.clamp = reach >= reader->recon.limit;
 }
 
-/* A group's rows; its deviations and means are in the entries. */
+/* A group's rows, from byte `at` of the matrix on; its deviations and means are in the entries. */
 static bool entropy_restore_group(entropy_reader *reader, const entropy_group *group, float step,
-                                  uint8_t *target)
+                                  uint64_t at)
 {
     float run_offsets[ENTROPY_RUN];
     float run_scales[ENTROPY_RUN];
@@ -469,10 +494,10 @@ static bool entropy_restore_group(entropy_reader *reader, const entropy_group *g
             }
             if (!entropy_restore_row(reader, group->shape, symbols + i * row,
                                      channels ? offsets : run_offsets,
-                                     channels ? scales : run_scales, channels ? 1 : 0, target)) {
+                                     channels ? scales : run_scales, channels ? 1 : 0, at)) {
                 return false;
             }
-            target += entropy_row_bytes(group->shape);
+            at += entropy_row_bytes(group->shape);
         }
         entropy_drop_symbols(reader, piece * row);
     }
@@ -480,7 +505,7 @@ static bool entropy_restore_group(entropy_reader *reader, const entropy_group *g
 }
 
 static kvt_status entropy_restore_span(entropy_reader *reader, const entropy_head *head,
-                                       const entropy_shape *shape, uint32_t tokens, uint8_t *target)
+                                       const entropy_shape *shape, uint32_t tokens, uint64_t at)
 {
     const float step = (float)head->step / (float)ENTROPY_STEP_ONE;
     const uint8_t *stored = reader->span.groups;
@@ -493,8 +518,8 @@ static kvt_status entropy_restore_span(entropy_reader *reader, const entropy_hea
         const entropy_group group = {shape, head->axis, part};
         if (!entropy_group_read(&group, stored, &reader->scratch->entries)) return KVT_E_CORRUPT;
         stored += entropy_group_bytes(&group, stored, (uint64_t)(end - stored));
-        if (!entropy_restore_group(reader, &group, step, target)) return KVT_E_CORRUPT;
-        target += part * entropy_row_bytes(shape);
+        if (!entropy_restore_group(reader, &group, step, at)) return KVT_E_CORRUPT;
+        at += part * entropy_row_bytes(shape);
         tokens -= part;
     }
     bool sound = rans_stream_finish(&reader->span.stream) &&
@@ -503,8 +528,7 @@ static kvt_status entropy_restore_span(entropy_reader *reader, const entropy_hea
 }
 
 static kvt_status entropy_restore_spans(entropy_reader *reader, const entropy_head *head,
-                                        const entropy_shape *shape, rans_source *source,
-                                        uint8_t *target)
+                                        const entropy_shape *shape, rans_source *source)
 {
     for (uint64_t token = 0; token < shape->tokens;) {
         const uint32_t part =
@@ -512,8 +536,7 @@ static kvt_status entropy_restore_spans(entropy_reader *reader, const entropy_he
         kvt_status status =
             entropy_span_open(shape, head->axis, part, source, reader->scratch, &reader->span);
         if (status != KVT_OK) return status;
-        status = entropy_restore_span(reader, head, shape, part,
-                                      target + token * entropy_row_bytes(shape));
+        status = entropy_restore_span(reader, head, shape, part, token * entropy_row_bytes(shape));
         if (status != KVT_OK) return status;
         token += part;
     }
@@ -521,7 +544,7 @@ static kvt_status entropy_restore_spans(entropy_reader *reader, const entropy_he
 }
 
 kvt_status entropy_decode(const entropy_shape *shape, const void *source, uint64_t bytes,
-                          void *target, void *scratch)
+                          const view_rows *target, void *scratch)
 {
     entropy_scratch parts;
     entropy_reader reader;
@@ -532,7 +555,9 @@ kvt_status entropy_decode(const entropy_shape *shape, const void *source, uint64
     entropy_cut(shape, scratch, &parts);
     reader.kernels = entropy_kernels_choose();
     reader.scratch = &parts;
-    kvt_status status = entropy_restore_spans(&reader, &head, shape, &from, target);
+    reader.target = target;
+    reader.large = entropy_bound(shape) >= ENTROPY_STREAM_MIN;
+    kvt_status status = entropy_restore_spans(&reader, &head, shape, &from);
     entropy_fence();
     return status;
 }

@@ -25,8 +25,7 @@
 #define CODECS_ENTROPY_H
 
 #include "rans.h"
-
-#include <kvterrace/types.h>
+#include "view_rows.h"
 
 enum {
     ENTROPY_STEP_ONE = 64, /* a step of one deviation */
@@ -72,7 +71,7 @@ bool entropy_agrees(const entropy_settings *settings, const void *source, uint64
 
 /* Step, axis and centroids are read from the source. KVT_OK or KVT_E_CORRUPT. */
 kvt_status entropy_decode(const entropy_shape *shape, const void *source, uint64_t bytes,
-                          void *target, void *scratch);
+                          const view_rows *target, void *scratch);
 
 /* Makes of an encoding at step s the one at 3s, with tables of its own codes. KVT_OK, KVT_E_CORRUPT
  * (3s above the largest step included), KVT_RAW, KVT_E_SPACE. */

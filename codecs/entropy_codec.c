@@ -84,8 +84,8 @@ static kvt_status entropy_encode_matrix(kvt_variant variant, const kvt_matrix *m
 }
 
 static kvt_status entropy_decode_matrix(kvt_variant variant, const kvt_matrix *matrix,
-                                        const kvt_part *parts, void *target, void *scratch,
-                                        uint64_t scratch_bytes)
+                                        const kvt_part *parts, const view_rows *target,
+                                        void *scratch, uint64_t scratch_bytes)
 {
     const entropy_shape shape = entropy_shape_of(matrix);
     const entropy_settings settings = entropy_settings_of(variant, matrix->side);

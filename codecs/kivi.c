@@ -96,7 +96,7 @@ static kvt_status kivi_encode(kvt_variant variant, const kvt_matrix *matrix, con
 }
 
 static kvt_status kivi_decode(kvt_variant variant, const kvt_matrix *matrix, const kvt_part *parts,
-                              void *target, void *scratch, uint64_t scratch_bytes)
+                              const view_rows *target, void *scratch, uint64_t scratch_bytes)
 {
     const group_shape shape = kivi_shape(variant, matrix);
     const uint32_t bits = kivi_rate_of(variant).bits[matrix->side];

@@ -84,20 +84,20 @@ static kvt_status lossless_encode(kvt_variant variant, const kvt_layout *layout,
 }
 
 static kvt_status lossless_decode(kvt_variant variant, const kvt_layout *layout, const void *source,
-                                  uint64_t source_bytes, void *target, uint64_t target_bytes,
-                                  void *scratch, uint64_t scratch_bytes)
+                                  uint64_t source_bytes, const view_rows *target, void *scratch,
+                                  uint64_t scratch_bytes)
 {
     if (lossless_check(variant, layout) != KVT_OK) return KVT_E_UNSUPPORTED;
-    if (!lossless_segment_fits(layout, target_bytes)) return KVT_E_CORRUPT;
+    if (!lossless_segment_fits(layout, target->bytes)) return KVT_E_CORRUPT;
     if (variant.mode == KVT_LOSSLESS_FAST) {
-        return lossless_fast_decode(layout->dtype, source, source_bytes, target, target_bytes);
+        return lossless_fast_decode(layout->dtype, source, source_bytes, target);
     }
-    if (scratch == NULL || scratch_bytes < lossless_scratch(variant, layout, target_bytes)) {
+    if (scratch == NULL || scratch_bytes < lossless_scratch(variant, layout, target->bytes)) {
         return KVT_E_ARGUMENT;
     }
     if (lossless_is_bytes(layout)) {
         return lossless_bytes_decode(lossless_is_searched(layout), source, source_bytes, target,
-                                     target_bytes, scratch);
+                                     scratch);
     }
     const lossless_dense_shape shape = lossless_shape(layout);
     return lossless_dense_decode(&shape, source, source_bytes, target, scratch);

@@ -19,7 +19,7 @@ enum { BYTES_RUN = 1 << 18, BYTES_WORD_BYTES = 4, BYTES_SCRATCH_ALIGN = 64 };
 typedef struct bytes_scratch {
     void *context;
     uint64_t context_bytes;
-    uint8_t *packed; /* one run compressed; only encoding uses it */
+    uint8_t *packed; /* one run: compressed, or decoded for a target that has it apart */
     uint64_t packed_bytes;
 } bytes_scratch;
 
@@ -144,17 +144,19 @@ static bool bytes_decode_run(rans_source *source, ZSTD_DCtx *decoder, uint8_t *t
     return ZSTD_decompressDCtx(decoder, target, run, stored, bytes) == run;
 }
 
-kvt_status lossless_bytes_decode(bool search, const void *source, uint64_t bytes, void *target,
-                                 uint64_t target_bytes, void *scratch)
+kvt_status lossless_bytes_decode(bool search, const void *source, uint64_t bytes,
+                                 const view_rows *target, void *scratch)
 {
     bytes_scratch parts;
     rans_source in = {source, bytes};
-    bytes_cut(search, target_bytes, scratch, &parts);
+    bytes_cut(search, target->bytes, scratch, &parts);
     ZSTD_DCtx *decoder = ZSTD_initStaticDCtx(parts.context, parts.context_bytes);
     if (decoder == NULL) return KVT_E_UNSUPPORTED;
-    for (uint64_t at = 0; at < target_bytes; at += BYTES_RUN) {
-        const uint64_t run = target_bytes - at < BYTES_RUN ? target_bytes - at : BYTES_RUN;
-        if (!bytes_decode_run(&in, decoder, (uint8_t *)target + at, run)) return KVT_E_CORRUPT;
+    for (uint64_t at = 0; at < target->bytes; at += BYTES_RUN) {
+        const uint64_t run = target->bytes - at < BYTES_RUN ? target->bytes - at : BYTES_RUN;
+        uint8_t *room = view_rows_room(target, at, run, parts.packed);
+        if (!bytes_decode_run(&in, decoder, room, run)) return KVT_E_CORRUPT;
+        view_rows_keep(target, at, run, room, parts.packed);
     }
     return in.left == 0 ? KVT_OK : KVT_E_CORRUPT;
 }

@@ -14,7 +14,7 @@
 #ifndef CODECS_LOSSLESS_BYTES_H
 #define CODECS_LOSSLESS_BYTES_H
 
-#include <kvterrace/types.h>
+#include "view_rows.h"
 
 uint64_t lossless_bytes_scratch(bool search, uint64_t bytes);
 
@@ -23,8 +23,8 @@ uint64_t lossless_bytes_scratch(bool search, uint64_t bytes);
 kvt_status lossless_bytes_encode(bool search, const void *source, uint64_t bytes, void *target,
                                  uint64_t capacity, void *scratch, uint64_t *written_out);
 
-/* Decodes into exactly target_bytes. KVT_OK, KVT_E_CORRUPT, KVT_E_UNSUPPORTED as above. */
-kvt_status lossless_bytes_decode(bool search, const void *source, uint64_t bytes, void *target,
-                                 uint64_t target_bytes, void *scratch);
+/* Decodes into exactly the target's bytes. KVT_OK, KVT_E_CORRUPT, KVT_E_UNSUPPORTED as above. */
+kvt_status lossless_bytes_decode(bool search, const void *source, uint64_t bytes,
+                                 const view_rows *target, void *scratch);
 
 #endif

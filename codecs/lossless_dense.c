@@ -479,21 +479,23 @@ typedef struct dense_reader {
 } dense_reader;
 
 /* Whole registers of a run of bf16. */
-static uint32_t dense_merge_fused(const dense_reader *reader, const dense_run *run, uint8_t *target)
+static uint32_t dense_merge_fused(const dense_reader *reader, const dense_run *run, uint8_t *target,
+                                  bool in_place)
 {
     const dense_tile *tile = reader->tile;
     if (tile->form != FAST_FORM_BF16 || reader->kernels->merge_bf16 == NULL) return 0;
-    const bool stream = tile->stream && (uintptr_t)target % DENSE_STREAM_ALIGN == 0;
+    const bool stream = tile->stream && in_place && (uintptr_t)target % DENSE_STREAM_ALIGN == 0;
     return reader->kernels->merge_bf16(reader->bases + run->first, reader->symbols + run->at,
                                        reader->lows + run->at, run->count, target, stream);
 }
 
-static void dense_merge_run(const dense_reader *reader, const dense_run *run, uint8_t *target)
+static void dense_merge_run(const dense_reader *reader, const dense_run *run, uint8_t *target,
+                            bool in_place)
 {
     static const uint8_t no_wides[2 * FAST_RUN];
     dense_buffers buffers;
     const dense_tile *tile = reader->tile;
-    if (dense_merge_fused(reader, run, target) == run->count) return;
+    if (dense_merge_fused(reader, run, target, in_place) == run->count) return;
     const bool wide = tile->form == FAST_FORM_FP32 && tile->extra_bytes > 0;
     const fast_view view = {buffers.exponents, reader->lows + run->at, buffers.signs, buffers.pairs,
                             wide ? reader->extras + 2 * (uint64_t)run->at : no_wides};
@@ -507,8 +509,9 @@ static void dense_merge_run(const dense_reader *reader, const dense_run *run, ui
     reader->kernels->merge(tile->form, &view, run->count, target);
 }
 
-static bool dense_merge(dense_reader *reader, uint8_t *target)
+static bool dense_merge(dense_reader *reader, const view_rows *target)
 {
+    _Alignas(64) uint8_t tile[4 * FAST_RUN];
     dense_run run = {0};
     while (dense_run_next(reader->tile, &run)) {
         while (reader->ready < run.at + run.count) {
@@ -517,19 +520,22 @@ static bool dense_merge(dense_reader *reader, uint8_t *target)
             if (more == 0) return false;
             reader->ready += (uint32_t)more;
         }
-        dense_merge_run(reader, &run, target + run.offset);
+        const uint64_t bytes = (uint64_t)run.count * reader->tile->element_bytes;
+        uint8_t *room = view_rows_room(target, run.offset, bytes, tile);
+        dense_merge_run(reader, &run, room, room != tile);
+        view_rows_keep(target, run.offset, bytes, room, tile);
     }
     return rans_stream_finish(&reader->stream);
 }
 
-static bool dense_decode_raw(const dense_tile *tile, rans_source *source, uint8_t *target)
+static bool dense_decode_raw(const dense_tile *tile, rans_source *source, const view_rows *target)
 {
     dense_run run = {0};
     const uint8_t *from = rans_take(source, (uint64_t)tile->elements * tile->element_bytes);
     if (from == NULL) return false;
     while (dense_run_next(tile, &run)) {
         uint64_t part = (uint64_t)run.count * tile->element_bytes;
-        memcpy(target + run.offset, from, part);
+        view_rows_scatter(target, run.offset, part, from);
         from += part;
     }
     return true;
@@ -553,7 +559,7 @@ static const uint8_t *dense_take_lows(const dense_tile *tile, rans_source *sourc
 }
 
 static bool dense_decode_tile(dense_tile *tile, const fast_kernels *kernels, rans_source *source,
-                              const dense_scratch *scratch, uint8_t *target)
+                              const dense_scratch *scratch, const view_rows *target)
 {
     uint8_t bases[DENSE_TILE_CHANNELS] = {0};
     const uint8_t *head = rans_take(source, DENSE_HEAD_BYTES);
@@ -586,7 +592,7 @@ static bool dense_decode_tile(dense_tile *tile, const fast_kernels *kernels, ran
 }
 
 static bool dense_decode_tiles(const lossless_dense_shape *shape, rans_source *source,
-                               const dense_scratch *scratch, uint8_t *target)
+                               const dense_scratch *scratch, const view_rows *target)
 {
     const fast_kernels *kernels = fast_kernels_choose();
     dense_tile tile;
@@ -601,7 +607,7 @@ static bool dense_decode_tiles(const lossless_dense_shape *shape, rans_source *s
 }
 
 kvt_status lossless_dense_decode(const lossless_dense_shape *shape, const void *source,
-                                 uint64_t source_bytes, void *target, void *scratch)
+                                 uint64_t source_bytes, const view_rows *target, void *scratch)
 {
     dense_scratch parts;
     rans_source in = {source, source_bytes};

@@ -20,7 +20,7 @@
 #ifndef CODECS_LOSSLESS_DENSE_H
 #define CODECS_LOSSLESS_DENSE_H
 
-#include <kvterrace/types.h>
+#include "view_rows.h"
 
 typedef struct lossless_dense_shape {
     uint64_t tokens; /* at least 1 */
@@ -40,6 +40,6 @@ kvt_status lossless_dense_encode(const lossless_dense_shape *shape, const void *
 
 /* Decodes the whole matrix. KVT_OK or KVT_E_CORRUPT. */
 kvt_status lossless_dense_decode(const lossless_dense_shape *shape, const void *source,
-                                 uint64_t source_bytes, void *target, void *scratch);
+                                 uint64_t source_bytes, const view_rows *target, void *scratch);
 
 #endif

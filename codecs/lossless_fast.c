@@ -429,8 +429,10 @@ static bool fast_take_escapes(fast_source *escapes, const uint8_t *codes, uint32
     return true;
 }
 
-static bool fast_decode_runs(const fast_plan *plan, const fast_kernels *kernels,
-                             const uint8_t *planes, fast_source *escapes, uint8_t *target)
+/* Elements from `at` to `end`; both are at runs, but for the tile's end. */
+static bool fast_decode_part(const fast_plan *plan, const fast_kernels *kernels,
+                             const uint8_t *planes, uint32_t at, uint32_t end, fast_source *escapes,
+                             uint8_t *target)
 {
     uint8_t exponents[FAST_RUN];
     uint8_t codes[FAST_RUN];
@@ -439,14 +441,14 @@ static bool fast_decode_runs(const fast_plan *plan, const fast_kernels *kernels,
     static const uint8_t no_wides[2 * FAST_RUN];
     const uint8_t *lows = planes + plan->nibble_bytes;
     const uint8_t *extras = lows + plan->elements;
-    uint32_t at = 0;
+    const uint32_t start = at;
     if (plan->form == FAST_FORM_BF16 && kernels->decode_bf16 != NULL) {
         const bool stream = plan->stream && (uintptr_t)target % FAST_STREAM_ALIGN == 0;
-        at = kernels->decode_bf16(planes, lows, plan->elements, &plan->window, &escapes->at,
-                                  escapes->end, target, stream);
+        at += kernels->decode_bf16(planes + at / 2, lows + at, end - at, &plan->window,
+                                   &escapes->at, escapes->end, target, stream);
     }
-    for (; at < plan->elements; at += FAST_RUN) {
-        const uint32_t count = (uint32_t)fast_min(plan->elements - at, FAST_RUN);
+    for (; at < end; at += FAST_RUN) {
+        const uint32_t count = (uint32_t)fast_min(end - at, FAST_RUN);
         const bool wide = plan->form == FAST_FORM_FP32 && plan->extra_bytes > 0;
         const fast_view parts = {exponents, lows + at, signs, pairs,
                                  wide ? extras + 2 * (uint64_t)at : no_wides};
@@ -462,35 +464,62 @@ static bool fast_decode_runs(const fast_plan *plan, const fast_kernels *kernels,
         if (escaped && !fast_take_escapes(escapes, codes, count, plan->window.escape, exponents)) {
             return false;
         }
-        kernels->merge(plan->form, &parts, count, target + (uint64_t)at * plan->element_bytes);
+        kernels->merge(plan->form, &parts, count,
+                       target + (uint64_t)(at - start) * plan->element_bytes);
+    }
+    return true;
+}
+
+/* A tile's elements; the tile begins at byte `first` of the matrix. */
+static bool fast_decode_runs(fast_plan *plan, const fast_kernels *kernels, const uint8_t *planes,
+                             fast_source *escapes, const view_rows *target, uint64_t first)
+{
+    _Alignas(64) uint8_t tile[VIEW_TILE_BYTES];
+    const bool large = plan->stream;
+    const uint64_t piece = view_rows_piece(target, sizeof tile / plan->element_bytes);
+    for (uint64_t at = 0; at < plan->elements;) {
+        const uint64_t end = at + fast_min(plan->elements - at, piece);
+        const uint64_t place = first + at * plan->element_bytes;
+        const uint64_t bytes = (end - at) * plan->element_bytes;
+        uint8_t *room = view_rows_room(target, place, bytes, tile);
+        plan->stream = large && room != tile;
+        if (!fast_decode_part(plan, kernels, planes, (uint32_t)at, (uint32_t)end, escapes, room)) {
+            return false;
+        }
+        view_rows_keep(target, place, bytes, room, tile);
+        at = end;
     }
     return escapes->at == escapes->end;
 }
 
 /* Decodes a tile of these elements; returns the bytes taken, or 0 when it is not sound. */
 static uint64_t fast_decode_tile(fast_plan *plan, const fast_kernels *kernels, uint8_t dtype,
-                                 const uint8_t *source, uint64_t left, uint8_t *target)
+                                 const uint8_t *source, uint64_t left, const view_rows *target,
+                                 uint64_t first)
 {
     if (left < FAST_HEAD_BYTES || !fast_read_head(plan, dtype, source)) return 0;
     if (plan->kind == FAST_KIND_RAW) {
         const uint64_t bytes = fast_tile_bytes(plan);
         if (left - FAST_HEAD_BYTES < bytes) return 0;
-        memcpy(target, source + FAST_HEAD_BYTES, bytes);
+        view_rows_scatter(target, first, bytes, source + FAST_HEAD_BYTES);
         return FAST_HEAD_BYTES + bytes;
     }
     const uint64_t coded = fast_coded_bytes(plan);
     const uint64_t escaped = codecs_load32(source + 4);
     if (left < coded || left - coded < escaped) return 0;
     fast_source escapes = {source + coded, source + coded + escaped};
-    if (!fast_decode_runs(plan, kernels, source + FAST_HEAD_BYTES, &escapes, target)) return 0;
+    if (!fast_decode_runs(plan, kernels, source + FAST_HEAD_BYTES, &escapes, target, first)) {
+        return 0;
+    }
     return coded + escaped;
 }
 
 kvt_status lossless_fast_decode(uint8_t dtype, const void *source, uint64_t source_bytes,
-                                void *target, uint64_t target_bytes)
+                                const view_rows *target)
 {
     const fast_kernels *kernels = fast_kernels_choose();
     const uint32_t element = kvt_dtype_bytes(dtype);
+    const uint64_t target_bytes = target->bytes;
     const uint8_t *from = source;
     if (!fast_dtype_known(dtype) || target_bytes == 0 || target_bytes % element != 0) {
         return KVT_E_CORRUPT;
@@ -498,8 +527,7 @@ kvt_status lossless_fast_decode(uint8_t dtype, const void *source, uint64_t sour
     for (uint64_t at = 0; at < target_bytes;) {
         fast_plan plan = {.element_bytes = element, .stream = target_bytes >= FAST_STREAM_MIN};
         plan.elements = (uint32_t)fast_min((target_bytes - at) / element, FAST_TILE);
-        uint64_t taken =
-            fast_decode_tile(&plan, kernels, dtype, from, source_bytes, (uint8_t *)target + at);
+        uint64_t taken = fast_decode_tile(&plan, kernels, dtype, from, source_bytes, target, at);
         if (taken == 0) return KVT_E_CORRUPT;
         from += taken;
         source_bytes -= taken;

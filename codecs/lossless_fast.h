@@ -28,15 +28,15 @@
 #ifndef CODECS_LOSSLESS_FAST_H
 #define CODECS_LOSSLESS_FAST_H
 
-#include <kvterrace/types.h>
+#include "view_rows.h"
 
 /* source: bytes of fp16, bf16 or fp32 elements, at any address. KVT_OK; KVT_RAW when the matrix
  * would not shrink or is of another dtype; KVT_E_SPACE past capacity. */
 kvt_status lossless_fast_encode(uint8_t dtype, const void *source, uint64_t source_bytes,
                                 void *target, uint64_t capacity, uint64_t *written_out);
 
-/* Decodes into exactly target_bytes. KVT_OK or KVT_E_CORRUPT. */
+/* Decodes into exactly the target's bytes. KVT_OK or KVT_E_CORRUPT. */
 kvt_status lossless_fast_decode(uint8_t dtype, const void *source, uint64_t source_bytes,
-                                void *target, uint64_t target_bytes);
+                                const view_rows *target);
 
 #endif

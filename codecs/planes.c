@@ -209,7 +209,7 @@ static bool planes_levels(const uint8_t *table, uint32_t planes, group_levels *l
 }
 
 static kvt_status planes_decode(kvt_variant variant, const kvt_matrix *matrix,
-                                const kvt_part *parts, void *target, void *scratch,
+                                const kvt_part *parts, const view_rows *target, void *scratch,
                                 uint64_t scratch_bytes)
 {
     const group_shape shape = planes_shape(variant, matrix);

@@ -41,15 +41,15 @@ static kvt_status raw_encode(kvt_variant variant, const kvt_layout *layout, cons
 }
 
 static kvt_status raw_decode(kvt_variant variant, const kvt_layout *layout, const void *source,
-                             uint64_t source_bytes, void *target, uint64_t target_bytes,
-                             void *scratch, uint64_t scratch_bytes)
+                             uint64_t source_bytes, const view_rows *target, void *scratch,
+                             uint64_t scratch_bytes)
 {
     (void)variant;
     (void)layout;
     (void)scratch;
     (void)scratch_bytes;
-    if (source_bytes != target_bytes) return KVT_E_CORRUPT;
-    memcpy(target, source, target_bytes);
+    if (source_bytes != target->bytes) return KVT_E_CORRUPT;
+    view_rows_scatter(target, 0, target->bytes, source);
     return KVT_OK;
 }
 

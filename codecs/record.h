@@ -14,6 +14,7 @@
 #define CODECS_RECORD_H
 
 #include <kvterrace/codec.h>
+#include <kvterrace/view.h>
 
 /* Modes of KVT_CODEC_LOSSLESS. 1 was a form that no release has had. */
 enum { KVT_LOSSLESS_FAST = 2, KVT_LOSSLESS_DENSE = 3 };
@@ -219,6 +220,22 @@ KVT_NODISCARD kvt_status kvt_record_decode_parallel(const void *record, uint64_t
                                                     const kvt_codec_workers *workers, void *target,
                                                     uint64_t target_bytes, void *scratch,
                                                     uint64_t scratch_bytes);
+
+/*
+ * kvt_record_decode_parallel into a view that kvt_view_check has passed for `layout`, which is the
+ * record's but for its order; of a record that has dropped tokens, the view's first tokens are
+ * written.
+ *   first_layer, layer_count   layers to decode; a count of 0: all from the first one on. Opaque
+ *                              entries have no layers: 0 and 0
+ * Between the elements of the view nothing is touched. Statuses as there; KVT_E_SPACE also for a
+ * record of another layout, KVT_E_ARGUMENT for layers that it does not have.
+ */
+KVT_NODISCARD kvt_status kvt_record_decode_view(const void *record, uint64_t bytes,
+                                                const kvt_record_spec *expected,
+                                                const kvt_codec_workers *workers,
+                                                const kvt_layout *layout, const kvt_view *view,
+                                                uint32_t first_layer, uint32_t layer_count,
+                                                void *scratch, uint64_t scratch_bytes);
 
 /* Decodes one (layer, side) matrix alone. target_bytes = kvt_layout_matrix_bytes with
  * stored_tokens rows. Statuses as above, and KVT_E_ARGUMENT for an opaque record or a layer out of

@@ -11,29 +11,43 @@
 
 #include <assert.h>
 
+static void record_take_raw(const void *target, uint64_t at, uint64_t bytes, const uint8_t *piece)
+{
+    view_rows_scatter(target, at, bytes, piece);
+}
+
+/* A segment that is the elements themselves: copied and verified in one pass. */
+static kvt_status record_decode_raw(const uint8_t *record, const record_segment *segment,
+                                    const view_rows *target)
+{
+    const uint8_t *stored = record + segment->offset;
+    const uint64_t bytes = segment->raw_bytes;
+    const uint64_t padding = segment->padded_bytes - bytes;
+    const uint64_t checksum =
+        target->packed ? checksum_copy(target->start, stored, bytes, stored + bytes, padding)
+                       : checksum_walk(stored, bytes, padding, record_take_raw, target);
+    return checksum == segment->checksum ? record_padding_check(record, segment) : KVT_E_CORRUPT;
+}
+
 /* A matrix or piece that is one segment. */
 static kvt_status record_decode_segment(const uint8_t *record, const record_plan *plan,
-                                        const record_segment *segment, uint8_t *target,
+                                        const record_segment *segment, const view_rows *target,
                                         void *scratch, uint64_t scratch_bytes)
 {
     const uint8_t *stored = record + segment->offset;
-    if (segment->kind == KVT_PART_RAW) {
-        const uint64_t padding = segment->padded_bytes - segment->raw_bytes;
-        const uint64_t checksum =
-            checksum_copy(target, stored, segment->raw_bytes, stored + segment->raw_bytes, padding);
-        return checksum == segment->checksum ? record_padding_check(record, segment)
-                                             : KVT_E_CORRUPT;
-    }
+    if (target->bytes != segment->raw_bytes) return KVT_E_CORRUPT;
+    if (segment->kind == KVT_PART_RAW) return record_decode_raw(record, segment, target);
     kvt_status status =
         plan->codec->decode_segment(plan->variant, &plan->stored, stored, segment->stored_bytes,
-                                    target, segment->raw_bytes, scratch, scratch_bytes);
+                                    target, scratch, scratch_bytes);
     return status == KVT_OK ? record_segment_check(record, segment) : status;
 }
 
 /* A matrix that is stored as parts: raw tokens around the coded rows. */
 static kvt_status record_decode_parts(const uint8_t *record, const record_plan *plan,
                                       const record_matrix *found, uint32_t layer, kvt_side side,
-                                      uint8_t *target, void *scratch, uint64_t scratch_bytes)
+                                      const view_rows *target, void *scratch,
+                                      uint64_t scratch_bytes)
 {
     const uint64_t row = record_row_bytes(plan);
     const uint64_t head = plan->extension.head_tokens * row;
@@ -49,23 +63,24 @@ static kvt_status record_decode_parts(const uint8_t *record, const record_plan *
         /* The decoder only reads through it. */
         parts[i].data = (uint8_t *)((uintptr_t)record + segment->offset);
     }
-    kvt_status status = plan->codec->decode_matrix(plan->variant, &matrix, parts, target + head,
-                                                   scratch, scratch_bytes);
+    const view_rows coded = view_rows_part(target, row, plan->extension.head_tokens, matrix.tokens);
+    kvt_status status =
+        plan->codec->decode_matrix(plan->variant, &matrix, parts, &coded, scratch, scratch_bytes);
     for (uint32_t i = 0; status == KVT_OK && i < count; i++) {
         status = record_segment_check(record, &found->parts[i]);
     }
     if (status == KVT_OK && found->raw_tokens.kind != 0) {
         const uint8_t *raw = record + found->raw_tokens.offset;
-        memcpy(target, raw, head);
-        memcpy(target + plan->segment_bytes - tail, raw + head, tail);
+        view_rows_scatter(target, 0, head, raw);
+        view_rows_scatter(target, plan->segment_bytes - tail, tail, raw + head);
         status = record_segment_check(record, &found->raw_tokens);
     }
     return status;
 }
 
 static kvt_status record_decode_one(const uint8_t *record, const record_parsed *parsed,
-                                    uint32_t layer, kvt_side side, uint8_t *target, void *scratch,
-                                    uint64_t scratch_bytes)
+                                    uint32_t layer, kvt_side side, const view_rows *target,
+                                    void *scratch, uint64_t scratch_bytes)
 {
     const record_plan *plan = &parsed->plan;
     record_matrix found;
@@ -86,7 +101,9 @@ static kvt_status record_decode_one(const uint8_t *record, const record_parsed *
 typedef struct record_decoder {
     const uint8_t *record;
     const record_parsed *parsed;
-    uint8_t *target;
+    const kvt_view *view; /* of `layout`, whose tokens may be more than the record's */
+    const kvt_layout *layout;
+    uint32_t first_layer;
     uint8_t *scratch; /* lanes of one worker each */
     uint64_t lane_bytes;
 } record_decoder;
@@ -102,8 +119,9 @@ static kvt_status record_decode_piece(void *argument, uint32_t index, uint32_t w
     const record_parsed *parsed = decoder->parsed;
     record_segment segment;
     memcpy(&segment, parsed->table + (uint64_t)index * sizeof segment, sizeof segment);
-    return record_decode_segment(decoder->record, &parsed->plan, &segment,
-                                 decoder->target + index * parsed->plan.segment_bytes,
+    uint8_t *start = (uint8_t *)decoder->view->base[0] + index * parsed->plan.segment_bytes;
+    const view_rows target = view_rows_packed(start, segment.raw_bytes);
+    return record_decode_segment(decoder->record, &parsed->plan, &segment, &target,
                                  record_decoder_lane(decoder, worker), decoder->lane_bytes);
 }
 
@@ -111,11 +129,39 @@ static kvt_status record_decode_indexed(void *argument, uint32_t index, uint32_t
 {
     const record_decoder *decoder = argument;
     const kvt_side side = (kvt_side)(index % 2);
-    const uint64_t offset =
-        kvt_layout_matrix_offset(&decoder->parsed->plan.stored, index / 2, side);
-    return record_decode_one(decoder->record, decoder->parsed, index / 2, side,
-                             decoder->target + offset, record_decoder_lane(decoder, worker),
-                             decoder->lane_bytes);
+    const uint32_t layer = decoder->first_layer + index / 2;
+    const view_rows target = view_rows_of(decoder->view, decoder->layout,
+                                          decoder->parsed->plan.stored.tokens, layer, side);
+    return record_decode_one(decoder->record, decoder->parsed, layer, side, &target,
+                             record_decoder_lane(decoder, worker), decoder->lane_bytes);
+}
+
+/* Parses a record that must be the expected one. */
+static kvt_status record_open_expected(const void *record, uint64_t bytes,
+                                       const kvt_record_spec *expected, record_parsed *parsed)
+{
+    kvt_status status = record_parse(record, bytes, RECORD_DEPTH_LOAD, parsed, NULL);
+    if (status != KVT_OK || expected == NULL) return status;
+    const bool same = memcmp(&expected->key, parsed->header.key, sizeof expected->key) == 0 &&
+                      expected->generation == parsed->header.generation;
+    return same ? KVT_OK : KVT_E_MISMATCH;
+}
+
+/* Decodes layers of a parsed record into a view. */
+static kvt_status record_decode_layers(record_decoder *decoder, uint32_t layers,
+                                       const kvt_codec_workers *workers, uint64_t scratch_bytes)
+{
+    const record_plan *plan = &decoder->parsed->plan;
+    decoder->lane_bytes = record_scratch_bytes(plan);
+    if (workers != NULL) {
+        decoder->lane_bytes = codecs_align(decoder->lane_bytes, RECORD_SEGMENT_ALIGN);
+    }
+    /* Divided, as a hostile header may ask for any amount. */
+    if (decoder->lane_bytes > scratch_bytes / record_worker_count(workers)) return KVT_E_SPACE;
+    if (plan->layout.dtype == KVT_DTYPE_OPAQUE) {
+        return record_run(workers, plan->segment_count, record_decode_piece, decoder);
+    }
+    return record_run(workers, 2 * layers, record_decode_indexed, decoder);
 }
 
 kvt_status kvt_record_decode_parallel(const void *record, uint64_t bytes,
@@ -124,27 +170,51 @@ kvt_status kvt_record_decode_parallel(const void *record, uint64_t bytes,
                                       uint64_t target_bytes, void *scratch, uint64_t scratch_bytes)
 {
     record_parsed parsed;
-    const record_plan *plan = &parsed.plan;
     assert(record != NULL && target != NULL && (uintptr_t)scratch % 64 == 0);
     assert(workers == NULL || (workers->count > 0 && workers->run != NULL));
-    kvt_status status = record_parse(record, bytes, RECORD_DEPTH_LOAD, &parsed, NULL);
+    kvt_status status = record_open_expected(record, bytes, expected, &parsed);
     if (status != KVT_OK) return status;
-    if (expected != NULL &&
-        (memcmp(&expected->key, parsed.header.key, sizeof parsed.header.key) != 0 ||
-         expected->generation != parsed.header.generation)) {
-        return KVT_E_MISMATCH;
-    }
-    if (target_bytes != plan->decoded_bytes) return KVT_E_SPACE;
-    record_decoder decoder = {record, &parsed, target, scratch, record_scratch_bytes(plan)};
-    if (workers != NULL) {
-        decoder.lane_bytes = codecs_align(decoder.lane_bytes, RECORD_SEGMENT_ALIGN);
-    }
-    /* Divided, as a hostile header may ask for any amount. */
-    if (decoder.lane_bytes > scratch_bytes / record_worker_count(workers)) return KVT_E_SPACE;
-    if (plan->layout.dtype == KVT_DTYPE_OPAQUE) {
-        return record_run(workers, plan->segment_count, record_decode_piece, &decoder);
-    }
-    return record_run(workers, 2u * plan->layout.layers, record_decode_indexed, &decoder);
+    if (target_bytes != parsed.plan.decoded_bytes) return KVT_E_SPACE;
+    const kvt_view view = kvt_view_packed(&parsed.plan.stored, target);
+    record_decoder decoder = {.record = record,
+                              .parsed = &parsed,
+                              .view = &view,
+                              .layout = &parsed.plan.stored,
+                              .scratch = scratch};
+    return record_decode_layers(&decoder, parsed.plan.layout.layers, workers, scratch_bytes);
+}
+
+/* Whether an entry of the record's layout, with the record's tokens or more, is of this layout. */
+static bool record_layout_fits(const record_plan *plan, const kvt_layout *layout)
+{
+    const kvt_layout *own = &plan->layout;
+    return own->layers == layout->layers && own->kv_heads == layout->kv_heads &&
+           own->head_dim == layout->head_dim && own->dtype == layout->dtype &&
+           plan->stored.tokens <= layout->tokens && own->opaque_bytes == layout->opaque_bytes;
+}
+
+kvt_status kvt_record_decode_view(const void *record, uint64_t bytes,
+                                  const kvt_record_spec *expected, const kvt_codec_workers *workers,
+                                  const kvt_layout *layout, const kvt_view *view,
+                                  uint32_t first_layer, uint32_t layer_count, void *scratch,
+                                  uint64_t scratch_bytes)
+{
+    record_parsed parsed;
+    assert(record != NULL && view != NULL && layout != NULL && (uintptr_t)scratch % 64 == 0);
+    assert(workers == NULL || (workers->count > 0 && workers->run != NULL));
+    kvt_status status = record_open_expected(record, bytes, expected, &parsed);
+    if (status != KVT_OK) return status;
+    if (!record_layout_fits(&parsed.plan, layout)) return KVT_E_SPACE;
+    const uint32_t layers = layout->layers;
+    if (first_layer > layers || layer_count > layers - first_layer) return KVT_E_ARGUMENT;
+    record_decoder decoder = {.record = record,
+                              .parsed = &parsed,
+                              .view = view,
+                              .layout = layout,
+                              .first_layer = first_layer,
+                              .scratch = scratch};
+    return record_decode_layers(&decoder, layer_count == 0 ? layers - first_layer : layer_count,
+                                workers, scratch_bytes);
 }
 
 kvt_status kvt_record_decode(const void *record, uint64_t bytes, const kvt_record_spec *expected,
@@ -170,7 +240,8 @@ kvt_status kvt_record_decode_matrix(const void *record, uint64_t bytes, uint32_t
     if (side != KVT_SIDE_K && side != KVT_SIDE_V) return KVT_E_ARGUMENT;
     if (target_bytes != plan->segment_bytes) return KVT_E_SPACE;
     if (scratch_bytes < record_scratch_bytes(plan)) return KVT_E_SPACE;
-    return record_decode_one(record, &parsed, layer, side, target, scratch, scratch_bytes);
+    const view_rows rows = view_rows_packed(target, target_bytes);
+    return record_decode_one(record, &parsed, layer, side, &rows, scratch, scratch_bytes);
 }
 
 kvt_status kvt_record_kept_tokens(const void *record, uint64_t bytes, uint32_t layer,

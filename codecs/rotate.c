@@ -138,14 +138,33 @@ static uint64_t rotate_encode_groups(const rotate_cut *cut, rotate_run run, cons
     return raw;
 }
 
-static void rotate_decode_groups(const rotate_cut *cut, rotate_run run, const uint8_t *scales,
-                                 const uint8_t *codes, uint8_t *target)
+/* Decodes a run of equal groups, which begins at byte `at` of the matrix. */
+static void rotate_decode_equal(rotate_run run, uint32_t element_bytes, const uint8_t *scales,
+                                const uint8_t *codes, const view_rows *target, uint64_t at)
 {
+    _Alignas(64) uint8_t tile[VIEW_TILE_BYTES];
     rotate_decode_run *decode = rotate_decoder();
+    const uint64_t group_bytes = (uint64_t)run.length * element_bytes;
+    const uint64_t piece = view_rows_piece(target, sizeof tile / group_bytes);
+    for (uint64_t left = run.groups; left > 0; left -= run.groups) {
+        run.groups = left < piece ? left : piece;
+        uint8_t *room = view_rows_room(target, at, run.groups * group_bytes, tile);
+        decode(&run, scales, codes, room);
+        view_rows_keep(target, at, run.groups * group_bytes, room, tile);
+        scales += run.groups * sizeof(uint16_t);
+        codes += run.groups * (run.length / 8) * run.bits;
+        at += run.groups * group_bytes;
+    }
+}
+
+static void rotate_decode_groups(const rotate_cut *cut, rotate_run run, const uint8_t *scales,
+                                 const uint8_t *codes, const view_rows *target)
+{
+    const uint32_t element = cut->element_bytes;
     if (rotate_cut_is_even(cut)) {
         run.groups = cut->groups;
         run.length = cut->vector_groups == 1 ? cut->tail_length : (uint32_t)ROTATE_GROUP_MAX;
-        decode(&run, scales, codes, target);
+        rotate_decode_equal(run, element, scales, codes, target, 0);
         return;
     }
     rotate_run tail = run;
@@ -155,13 +174,13 @@ static void rotate_decode_groups(const rotate_cut *cut, rotate_run run, const ui
     tail.length = cut->tail_length;
     const uint64_t whole = run.groups * ROTATE_GROUP_MAX;
     for (uint64_t v = 0; v < cut->vectors; v++) {
-        decode(&run, scales, codes, target);
+        const uint64_t at = v * cut->vector_length * element;
+        rotate_decode_equal(run, element, scales, codes, target, at);
         scales += run.groups * sizeof(uint16_t);
         codes += whole / 8 * run.bits;
-        decode(&tail, scales, codes, target + whole * cut->element_bytes);
+        rotate_decode_equal(tail, element, scales, codes, target, at + whole * element);
         scales += sizeof(uint16_t);
         codes += tail.length / 8 * run.bits;
-        target += cut->vector_length * cut->element_bytes;
     }
 }
 
@@ -198,13 +217,12 @@ kvt_status rotate_encode(const rotate_shape *shape, rotate_settings settings, co
 }
 
 kvt_status rotate_decode(const rotate_shape *shape, rotate_settings settings, const void *source,
-                         uint64_t source_bytes, void *target)
+                         uint64_t source_bytes, const view_rows *target)
 {
     const rotate_cut cut = rotate_cut_of(shape, settings);
     const rotate_run run = {.bits = settings.bits, .dtype = shape->dtype};
     const uint8_t *scales = source;
     const uint64_t fixed = cut.scale_bytes + cut.code_bytes;
-    uint8_t *bytes = target;
     uint64_t raw_bytes = 0;
     uint64_t first;
     assert(rotate_check(shape, settings) == KVT_OK);
@@ -217,12 +235,12 @@ kvt_status rotate_decode(const rotate_shape *shape, rotate_settings settings, co
     }
     if (source_bytes - fixed != raw_bytes) return KVT_E_CORRUPT;
     if (cut.groups == 0) return KVT_OK;
-    rotate_decode_groups(&cut, run, scales, scales + cut.scale_bytes, bytes);
+    rotate_decode_groups(&cut, run, scales, scales + cut.scale_bytes, target);
     const uint8_t *raw = scales + fixed;
     for (uint64_t g = 0; raw_bytes > 0; g++) {
         if (rotate_scale_at(scales, g) != ROTATE_SCALE_RAW) continue;
         const uint64_t count = (uint64_t)rotate_group_at(&cut, g, &first) * cut.element_bytes;
-        memcpy(bytes + first * cut.element_bytes, raw, count);
+        view_rows_scatter(target, first * cut.element_bytes, count, raw);
         raw += count;
         raw_bytes -= count;
     }

@@ -33,7 +33,7 @@
 #ifndef CODECS_ROTATE_H
 #define CODECS_ROTATE_H
 
-#include <kvterrace/types.h>
+#include "view_rows.h"
 
 enum {
     ROTATE_GROUP_MAX = 256, /* so that F fits 16 bits with 8-bit codes */
@@ -78,6 +78,6 @@ kvt_status rotate_encode(const rotate_shape *shape, rotate_settings settings, co
 
 /* Decodes any bytes into rotate_source_bytes of target. KVT_OK or KVT_E_CORRUPT. */
 kvt_status rotate_decode(const rotate_shape *shape, rotate_settings settings, const void *source,
-                         uint64_t source_bytes, void *target);
+                         uint64_t source_bytes, const view_rows *target);
 
 #endif

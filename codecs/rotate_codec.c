@@ -58,8 +58,8 @@ static kvt_status rotate_encode_matrix(kvt_variant variant, const kvt_matrix *ma
 }
 
 static kvt_status rotate_decode_matrix(kvt_variant variant, const kvt_matrix *matrix,
-                                       const kvt_part *parts, void *target, void *scratch,
-                                       uint64_t scratch_bytes)
+                                       const kvt_part *parts, const view_rows *target,
+                                       void *scratch, uint64_t scratch_bytes)
 {
     const rotate_shape shape = rotate_shape_of(matrix);
     (void)scratch;

@@ -47,6 +47,10 @@ static inline view_rows view_rows_packed(void *start, uint64_t bytes)
     return (view_rows){.start = start, .bytes = bytes, .packed = true};
 }
 
+/* The same as an argument of one call. */
+#define VIEW_ROWS_PACKED(at, count)                                                                \
+    (&(const view_rows){.start = (at), .bytes = (count), .packed = true})
+
 /* A matrix of a view that has been checked. tokens: the layout's, or fewer. */
 view_rows view_rows_of(const kvt_view *view, const kvt_layout *layout, uint32_t tokens,
                        uint32_t layer, kvt_side side);

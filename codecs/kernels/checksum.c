@@ -23,7 +23,17 @@ static uint64_t scalar_copy(void *target, const void *source, uint64_t count, co
     return XXH3_64bits_digest(&state);
 }
 
-const checksum_kernels checksum_kernels_scalar = {scalar_of, scalar_copy};
+static uint64_t scalar_walk(const void *source, uint64_t count, uint64_t after_count,
+                            checksum_take take, const void *context)
+{
+    const uint8_t *from = source;
+    for (uint64_t at = 0; at < count; at += CHECKSUM_PIECE) {
+        take(context, at, count - at < CHECKSUM_PIECE ? count - at : CHECKSUM_PIECE, from + at);
+    }
+    return XXH3_64bits(source, count + after_count);
+}
+
+const checksum_kernels checksum_kernels_scalar = {scalar_of, scalar_copy, scalar_walk};
 
 static const checksum_kernels *checksum_kernels_in_use(void)
 {
@@ -46,4 +56,10 @@ uint64_t checksum_copy(void *target, const void *source, uint64_t count, const v
                        uint64_t after_count)
 {
     return checksum_kernels_in_use()->copy(target, source, count, after, after_count);
+}
+
+uint64_t checksum_walk(const void *source, uint64_t count, uint64_t after_count, checksum_take take,
+                       const void *context)
+{
+    return checksum_kernels_in_use()->walk(source, count, after_count, take, context);
 }

@@ -18,10 +18,19 @@
 /* A copy of so many bytes or more is written past the caches: nobody reads the target soon. */
 #define CHECKSUM_STREAM_BYTES UINT64_C(262144)
 
+/* Bytes that are taken together: they stay in the first cache. */
+enum { CHECKSUM_PIECE = 16384 };
+
+/* Takes `bytes` bytes, which lie at `at` of the source. */
+typedef void (*checksum_take)(const void *context, uint64_t at, uint64_t bytes,
+                              const uint8_t *piece);
+
 typedef struct checksum_kernels {
     uint64_t (*of)(const void *bytes, uint64_t count);
     uint64_t (*copy)(void *target, const void *source, uint64_t count, const void *after,
                      uint64_t after_count);
+    uint64_t (*walk)(const void *source, uint64_t count, uint64_t after_count, checksum_take take,
+                     const void *context);
 } checksum_kernels;
 
 extern const checksum_kernels checksum_kernels_scalar;
@@ -36,5 +45,10 @@ uint64_t checksum_of(const void *bytes, uint64_t count);
 /* Copies `count` bytes; gives the checksum of them and of the bytes `after`. */
 uint64_t checksum_copy(void *target, const void *source, uint64_t count, const void *after,
                        uint64_t after_count);
+
+/* Gives `count` bytes to `take`, piece by piece; the checksum of them and of the `after_count`
+ * bytes behind them. */
+uint64_t checksum_walk(const void *source, uint64_t count, uint64_t after_count, checksum_take take,
+                       const void *context);
 
 #endif

@@ -23,5 +23,5 @@ static inline void checksum_fence(void)
 
 #include "checksum_body.h"
 
-const checksum_kernels checksum_kernels_avx2 = {body_of, body_copy};
+const checksum_kernels checksum_kernels_avx2 = {body_of, body_copy, body_walk};
 #endif

@@ -47,6 +47,21 @@ static void body_copy_spans(uint8_t *target, const uint8_t *source, uint64_t byt
     checksum_fence();
 }
 
+static uint64_t body_walk(const void *source, uint64_t count, uint64_t after_count,
+                          checksum_take take, const void *context)
+{
+    const uint8_t *from = source;
+    XXH3_state_t state;
+    XXH3_64bits_reset(&state);
+    for (uint64_t at = 0; at < count; at += CHECKSUM_PIECE) {
+        const uint64_t bytes = count - at < CHECKSUM_PIECE ? count - at : CHECKSUM_PIECE;
+        XXH3_64bits_update(&state, from + at, bytes);
+        take(context, at, bytes, from + at);
+    }
+    XXH3_64bits_update(&state, from + count, after_count);
+    return XXH3_64bits_digest(&state);
+}
+
 static uint64_t body_copy(void *target, const void *source, uint64_t count, const void *after,
                           uint64_t after_count)
 {

@@ -45,15 +45,25 @@ static uint64_t group_live(const group_shape *shape)
     return shape->columns ? shape->width : group_count_rows(shape, GROUP_OPEN_ROWS);
 }
 
+/* Rows of a tile: whole batches. */
+static uint64_t group_tile_rows(const group_shape *shape)
+{
+    const uint64_t batch = GROUP_BATCH_ROWS * shape->width * kvt_dtype_bytes(shape->dtype);
+    return batch < GROUP_TILE_BYTES ? GROUP_TILE_BYTES / batch * GROUP_BATCH_ROWS
+                                    : (uint64_t)GROUP_BATCH_ROWS;
+}
+
 uint64_t group_scratch(const group_shape *shape)
 {
     return 3 * codecs_align(group_live(shape) * sizeof(float), 64) +
-           codecs_align(GROUP_BATCH_ROWS * shape->width, 64);
+           codecs_align(GROUP_BATCH_ROWS * shape->width, 64) +
+           codecs_align(group_tile_rows(shape) * shape->width * kvt_dtype_bytes(shape->dtype), 64);
 }
 
 typedef struct group_room {
     group_ranges ranges;
     uint8_t *codes;
+    uint8_t *tile;
 } group_room;
 
 static group_room group_room_of(const group_shape *shape, void *scratch)
@@ -65,6 +75,7 @@ static group_room group_room_of(const group_shape *shape, void *scratch)
     room.ranges.scale = (float *)(void *)(at + floats);
     room.ranges.inverse = (float *)(void *)(at + 2 * floats);
     room.codes = at + 3 * floats;
+    room.tile = room.codes + codecs_align(GROUP_BATCH_ROWS * shape->width, 64);
     return room;
 }
 
@@ -201,15 +212,79 @@ static void group_fetch_ahead(const group_shape *shape, const group_plane *plane
     }
 }
 
+/* Where a decoder is. */
+typedef struct group_decoder {
+    const group_shape *shape;
+    group_levels *levels;
+    const group_kernels *kernels;
+    const group_plane *planes;
+    uint32_t plane_count;
+    const view_rows *target;
+    uint64_t row_bytes;
+    uint64_t part; /* rows that are decoded together, at most */
+    group_room room;
+} group_decoder;
+
+/* Rows from row `first` of the matrix on, whose first groups are those of the ranges. */
+static void group_decode_rows(const group_decoder *decoder, const group_ranges *ranges,
+                              uint64_t first, uint64_t rows, uint8_t *out)
+{
+    const group_shape *shape = decoder->shape;
+    const group_kernels *kernels = decoder->kernels;
+    const uint32_t count = decoder->plane_count;
+    if (kernels->decode != NULL &&
+        kernels->decode(shape, decoder->levels, ranges, decoder->planes, count, first, rows, out)) {
+        return;
+    }
+    for (uint64_t row = 0; row < rows; row += GROUP_BATCH_ROWS) {
+        uint64_t batch = rows - row < GROUP_BATCH_ROWS ? rows - row : GROUP_BATCH_ROWS;
+        uint64_t group = shape->columns ? 0 : group_count_rows(shape, row);
+        const group_ranges own = {ranges->minimum + group, ranges->scale + group,
+                                  ranges->inverse + group};
+        kernels->unpack(decoder->planes, count, (first + row) * shape->width, batch * shape->width,
+                        decoder->room.codes);
+        group_fetch_ahead(shape, decoder->planes, count, first + row + batch);
+        kernels->value(shape, decoder->levels, &own, decoder->room.codes, batch,
+                       out + row * decoder->row_bytes);
+    }
+}
+
+/* The rows of a run of columns, or of as many as are opened together. Their ranges are open. */
+static void group_decode_run(const group_decoder *decoder, uint64_t run, uint64_t rows)
+{
+    const group_shape *shape = decoder->shape;
+    const group_room *room = &decoder->room;
+    const bool large = shape->tokens * decoder->row_bytes >= GROUP_STREAM_BYTES;
+    for (uint64_t row = 0; row < rows; row += decoder->part) {
+        const uint64_t part = rows - row < decoder->part ? rows - row : decoder->part;
+        const uint64_t at = (run + row) * decoder->row_bytes;
+        const uint64_t bytes = part * decoder->row_bytes;
+        const uint64_t group = shape->columns ? 0 : group_count_rows(shape, row);
+        const group_ranges ranges = {room->ranges.minimum + group, room->ranges.scale + group,
+                                     room->ranges.inverse + group};
+        uint8_t *out = view_rows_room(decoder->target, at, bytes, room->tile);
+        decoder->levels->stream = large && out != room->tile;
+        group_decode_rows(decoder, &ranges, run + row, part, out);
+        view_rows_keep(decoder->target, at, bytes, out, room->tile);
+    }
+}
+
 kvt_status group_decode(const group_shape *shape, group_levels *levels, const uint16_t *minima,
                         const uint16_t *scales, const group_plane *planes, uint32_t plane_count,
-                        void *target, void *scratch)
+                        const view_rows *target, void *scratch)
 {
-    const group_kernels *kernels = group_kernels_in_use();
-    const group_room room = group_room_of(shape, scratch);
-    const uint64_t row_bytes = shape->width * kvt_dtype_bytes(shape->dtype);
     const uint64_t step = shape->columns ? shape->group : GROUP_OPEN_ROWS;
-    levels->stream = shape->tokens * row_bytes >= GROUP_STREAM_BYTES;
+    const group_decoder decoder = {
+        .shape = shape,
+        .levels = levels,
+        .kernels = group_kernels_in_use(),
+        .planes = planes,
+        .plane_count = plane_count,
+        .target = target,
+        .row_bytes = shape->width * kvt_dtype_bytes(shape->dtype),
+        .part = view_rows_piece(target, group_tile_rows(shape)),
+        .room = group_room_of(shape, scratch),
+    };
     for (int i = 0; levels->kind == GROUP_LEVEL_FINE6 && i < 64; i++) {
         levels->fine6[0][i] = (uint8_t)group_fine6_level(i);
         levels->fine6[1][i] = (uint8_t)(group_fine6_level(i) >> 8);
@@ -217,29 +292,15 @@ kvt_status group_decode(const group_shape *shape, group_levels *levels, const ui
     for (uint64_t run = 0; run < shape->tokens; run += step) {
         uint64_t rows = shape->tokens - run < step ? shape->tokens - run : step;
         uint64_t count = shape->columns ? shape->width : group_count_rows(shape, rows);
-        if (!kernels->open(minima, scales, count, &room.ranges)) {
+        if (!decoder.kernels->open(minima, scales, count, &decoder.room.ranges)) {
             /* The runs before were streamed, and the caller gives the target to somebody else. */
-            kernels->close();
+            decoder.kernels->close();
             return KVT_E_CORRUPT;
         }
         minima += count;
         scales += count;
-        uint8_t *out = (uint8_t *)target + run * row_bytes;
-        if (kernels->decode != NULL &&
-            kernels->decode(shape, levels, &room.ranges, planes, plane_count, run, rows, out)) {
-            continue;
-        }
-        for (uint64_t row = 0; row < rows; row += GROUP_BATCH_ROWS) {
-            uint64_t batch = rows - row < GROUP_BATCH_ROWS ? rows - row : GROUP_BATCH_ROWS;
-            uint64_t group = shape->columns ? 0 : group_count_rows(shape, row);
-            const group_ranges ranges = {room.ranges.minimum + group, room.ranges.scale + group,
-                                         room.ranges.inverse + group};
-            kernels->unpack(planes, plane_count, (run + row) * shape->width, batch * shape->width,
-                            room.codes);
-            group_fetch_ahead(shape, planes, plane_count, run + row + batch);
-            kernels->value(shape, levels, &ranges, room.codes, batch, out + row * row_bytes);
-        }
+        group_decode_run(&decoder, run, rows);
     }
-    kernels->close();
+    decoder.kernels->close();
     return KVT_OK;
 }

@@ -27,15 +27,17 @@
 #define CODECS_KIVI_GROUP_H
 
 #include "codecs/codecs.h"
+#include "codecs/view_rows.h"
 #include "cpu.h"
 
 enum {
     GROUP_CHUNK = 64,
-    GROUP_BATCH_ROWS = 8,       /* rows that are coded together: whole chunks whatever the width */
-    GROUP_OPEN_ROWS = 64,       /* rows whose groups along the rows are opened together */
-    GROUP_SAMPLE = 16384,       /* elements that fine statistics are taken from, at least */
-    GROUP_SAMPLE_BATCHES = 4,   /* from that many batches, at least */
-    GROUP_STREAM_BYTES = 262144 /* a target this large is written past the caches */
+    GROUP_BATCH_ROWS = 8,        /* rows that are coded together: whole chunks whatever the width */
+    GROUP_OPEN_ROWS = 64,        /* rows whose groups along the rows are opened together */
+    GROUP_SAMPLE = 16384,        /* elements that fine statistics are taken from, at least */
+    GROUP_SAMPLE_BATCHES = 4,    /* from that many batches, at least */
+    GROUP_STREAM_BYTES = 262144, /* a target this large is written past the caches */
+    GROUP_TILE_BYTES = 32768     /* rows of a target that has them apart, decoded together */
 };
 
 typedef struct group_shape {
@@ -154,7 +156,7 @@ kvt_status group_encode(const group_shape *shape, const group_coding *coding, co
 /* KVT_OK, or KVT_E_CORRUPT when a minimum or a scale is not finite or a scale is negative. */
 kvt_status group_decode(const group_shape *shape, group_levels *levels, const uint16_t *minima,
                         const uint16_t *scales, const group_plane *planes, uint32_t plane_count,
-                        void *target, void *scratch);
+                        const view_rows *target, void *scratch);
 
 /*
  * The fine code of an element. u = (x - minimum) / scale in whole 1/128, rounded down, so that no

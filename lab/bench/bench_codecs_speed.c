@@ -160,8 +160,10 @@ static kvt_status speed_decode_side(speed_run *run, uint32_t entry, kvt_side sid
     (void)side;
     for (uint32_t layer = 0; status == KVT_OK && layer < SPEED_LAYERS; layer++) {
         speed_matrix *place = &run->matrices[entry][layer];
-        status = codec->decode_matrix(run->spec.variant, &place->matrix, place->parts,
-                                      place->decoded, run->scratch, run->scratch_capacity);
+        const view_rows target =
+            view_rows_packed(place->decoded, kvt_layout_matrix_bytes(&run->spec.layout));
+        status = codec->decode_matrix(run->spec.variant, &place->matrix, place->parts, &target,
+                                      run->scratch, run->scratch_capacity);
     }
     return status;
 }

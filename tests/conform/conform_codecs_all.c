@@ -185,13 +185,15 @@ static void check_segment(kvt_variant variant, const kvt_layout *layout, const u
                       KVT_E_SPACE);
         guarded_check(&again, written - 1);
         memset(scratch.data, 0x22, scratch_bytes);
-        assert_status(codec->decode_segment(variant, layout, stored.data, written, decoded.data,
-                                            bytes, scratch.data, scratch_bytes),
+        assert_status(codec->decode_segment(variant, layout, stored.data, written,
+                                            VIEW_ROWS_PACKED(decoded.data, bytes), scratch.data,
+                                            scratch_bytes),
                       KVT_OK);
         assert_memory_equal(decoded.data, source, bytes);
         guarded_check(&decoded, bytes);
-        assert_status(codec->decode_segment(variant, layout, stored.data, written - 1, decoded.data,
-                                            bytes, scratch.data, scratch_bytes),
+        assert_status(codec->decode_segment(variant, layout, stored.data, written - 1,
+                                            VIEW_ROWS_PACKED(decoded.data, bytes), scratch.data,
+                                            scratch_bytes),
                       KVT_E_CORRUPT);
         guarded_check(&decoded, bytes);
     } else {

@@ -25,14 +25,16 @@ static void fuzz_decode(fuzz_room *room, const uint8_t *data, size_t size)
     uint64_t written;
     uint64_t again;
     void *stored = fuzz_arena_copy(data, size);
-    kvt_status status = entropy_decode(&room->shape, stored, size, room->first, room->scratch);
+    kvt_status status = entropy_decode(&room->shape, stored, size,
+                                       VIEW_ROWS_PACKED(room->first, room->bytes), room->scratch);
     if (status != KVT_OK && status != KVT_E_CORRUPT) abort();
     kvt_status derived = entropy_derive_step3(&room->shape, stored, size, room->second, room->bytes,
                                               room->scratch, &written);
     if (derived == KVT_OK) {
         /* What was derived decodes, and from exactly its bytes. */
         void *exact = fuzz_arena_copy(room->second, written);
-        if (entropy_decode(&room->shape, exact, written, room->first, room->scratch) != KVT_OK) {
+        if (entropy_decode(&room->shape, exact, written, VIEW_ROWS_PACKED(room->first, room->bytes),
+                           room->scratch) != KVT_OK) {
             abort();
         }
         if (entropy_derive_step3(&room->shape, stored, size, room->second, written, room->scratch,
@@ -57,7 +59,8 @@ static void fuzz_round_trip(fuzz_room *room, const uint8_t *data, size_t size, u
     if (status == KVT_OK) {
         void *exact = fuzz_arena_copy(room->first, written);
         if (written >= room->bytes ||
-            entropy_decode(&room->shape, exact, written, room->second, room->scratch) != KVT_OK) {
+            entropy_decode(&room->shape, exact, written,
+                           VIEW_ROWS_PACKED(room->second, room->bytes), room->scratch) != KVT_OK) {
             abort();
         }
     } else if (status != KVT_RAW) {

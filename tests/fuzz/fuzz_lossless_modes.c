@@ -26,8 +26,10 @@ static kvt_status fuzz_decode(const fuzz_room *room, const uint8_t *data, size_t
     const uint8_t *exact = fuzz_arena_copy(data, size);
     kvt_status status =
         room->fast
-            ? lossless_fast_decode(room->shape.dtype, exact, size, room->decoded, room->bytes)
-            : lossless_dense_decode(&room->shape, exact, size, room->decoded, room->scratch);
+            ? lossless_fast_decode(room->shape.dtype, exact, size,
+                                   VIEW_ROWS_PACKED(room->decoded, room->bytes))
+            : lossless_dense_decode(&room->shape, exact, size,
+                                    VIEW_ROWS_PACKED(room->decoded, room->bytes), room->scratch);
     if (status != KVT_OK && status != KVT_E_CORRUPT) abort();
     return status;
 }

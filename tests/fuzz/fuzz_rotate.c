@@ -21,11 +21,14 @@ static kvt_status fuzz_decode(const rotate_shape *shape, rotate_settings setting
     uint8_t *first = fuzz_arena_take(matrix);
     uint8_t *other = fuzz_arena_take(matrix);
     codecs_cpu_force(CODECS_CPU_SCALAR);
-    const kvt_status status = rotate_decode(shape, settings, stored, bytes, first);
+    const kvt_status status =
+        rotate_decode(shape, settings, stored, bytes, VIEW_ROWS_PACKED(first, matrix));
     if (status != KVT_OK && status != KVT_E_CORRUPT) abort();
     for (int level = CODECS_CPU_AVX2; level <= (int)codecs_cpu_best(); level++) {
         codecs_cpu_force((codecs_cpu)level);
-        if (rotate_decode(shape, settings, stored, bytes, other) != status) abort();
+        if (rotate_decode(shape, settings, stored, bytes, VIEW_ROWS_PACKED(other, matrix)) !=
+            status)
+            abort();
         if (status == KVT_OK && memcmp(first, other, matrix) != 0) abort();
     }
     return status;

@@ -28,6 +28,34 @@ static void *fuzz_alloc(uint64_t bytes)
     return memory;
 }
 
+/* The same matrix packed, and in a pool that has its heads or its tokens apart. */
+typedef struct fuzz_targets {
+    view_rows packed;
+    view_rows apart;
+} fuzz_targets;
+
+static fuzz_targets fuzz_targets_of(const kvt_layout *layout, uint64_t bytes, uint32_t choice)
+{
+    static const char *const axes[] = {"lht", "ltsh", "lbhst", "lbtsh"};
+    fuzz_targets targets = {.packed = view_rows_packed(fuzz_arena_take(bytes), bytes)};
+    kvt_view view;
+    targets.apart = view_rows_packed(fuzz_arena_take(bytes), bytes);
+    if (layout->dtype == KVT_DTYPE_OPAQUE) return targets;
+    const bool paged = choice % 4 > 1;
+    const uint64_t blocks = paged ? layout->tokens / 3 + 1 : layout->tokens;
+    if (kvt_view_axes(layout, axes[choice % 4], paged ? 3 : 0, blocks, &view) != KVT_OK) abort();
+    view.base[0] = view.base[1] = fuzz_arena_take(view.base_bytes[0]);
+    targets.apart = view_rows_of(&view, layout, layout->tokens, 0, KVT_SIDE_K);
+    return targets;
+}
+
+static void fuzz_targets_compare(const fuzz_targets *targets)
+{
+    uint8_t *gathered = fuzz_arena_take(targets->apart.bytes);
+    view_rows_gather(&targets->apart, 0, targets->apart.bytes, gathered);
+    if (memcmp(gathered, targets->packed.start, targets->packed.bytes) != 0) abort();
+}
+
 /* Hands the bytes out as the parts of one matrix: parts of fixed size are filled up with zeros. */
 static void fuzz_parts(const kvt_codec *codec, const kvt_layout *layout, unsigned choice,
                        const uint8_t *data, size_t size)
@@ -57,9 +85,13 @@ static void fuzz_parts(const kvt_codec *codec, const kvt_layout *layout, unsigne
     }
     uint64_t need = codec->matrix_scratch(variant, &matrix);
     void *scratch = fuzz_arena_take(need);
-    uint8_t *target = fuzz_arena_take(kvt_layout_matrix_bytes(layout));
-    kvt_status status = codec->decode_matrix(variant, &matrix, parts, target, scratch, need);
+    fuzz_targets targets = fuzz_targets_of(layout, kvt_layout_matrix_bytes(layout), choice);
+    kvt_status status =
+        codec->decode_matrix(variant, &matrix, parts, &targets.packed, scratch, need);
     if (status != KVT_OK && status != KVT_E_CORRUPT) abort();
+    kvt_status apart = codec->decode_matrix(variant, &matrix, parts, &targets.apart, scratch, need);
+    if (apart != status) abort();
+    if (status == KVT_OK) fuzz_targets_compare(&targets);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -99,10 +131,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (codec->check(variant, &layout) != KVT_OK) return 0;
     uint64_t need = codec->segment_scratch(variant, &layout, bytes);
     void *scratch = fuzz_arena_take(need);
-    uint8_t *target = fuzz_arena_take(bytes);
+    fuzz_targets targets = fuzz_targets_of(&layout, bytes, data[5]);
     const uint8_t *stored = fuzz_arena_copy(data + FUZZ_HEAD_BYTES, size - FUZZ_HEAD_BYTES);
     kvt_status status = codec->decode_segment(variant, &layout, stored, size - FUZZ_HEAD_BYTES,
-                                              target, bytes, scratch, need);
+                                              &targets.packed, scratch, need);
     if (status != KVT_OK && status != KVT_E_CORRUPT) abort();
+    kvt_status apart = codec->decode_segment(variant, &layout, stored, size - FUZZ_HEAD_BYTES,
+                                             &targets.apart, scratch, need);
+    if (apart != status) abort();
+    if (status == KVT_OK) fuzz_targets_compare(&targets);
     return 0;
 }

@@ -312,11 +312,12 @@ static void parts_damage(const hostile_case *c, hostile_parts *p)
 
 static kvt_status parts_decode(hostile_case *c, hostile_parts *p, uint8_t *target)
 {
+    const view_rows rows = view_rows_packed(target, p->target_bytes);
     fenced_place(&c->scratch, p->scratch_bytes, HOSTILE_ALIGN, (int)hostile_random(256));
     if (!(p->codec->flags & KVT_CODEC_FLAG_PARTS)) {
         return p->codec->decode_segment(p->variant, &p->layout, p->stored[0].data,
-                                        p->stored[0].bytes, target, p->target_bytes,
-                                        c->scratch.data, p->scratch_bytes);
+                                        p->stored[0].bytes, &rows, c->scratch.data,
+                                        p->scratch_bytes);
     }
     kvt_part parts[KVT_PARTS_MAX] = {0};
     for (uint32_t i = 0; i < p->count; i++) {
@@ -325,7 +326,7 @@ static kvt_status parts_decode(hostile_case *c, hostile_parts *p, uint8_t *targe
         parts[i].bytes = p->stored[i].bytes;
         parts[i].data = p->stored[i].data;
     }
-    return p->codec->decode_matrix(p->variant, &p->matrix, parts, target, c->scratch.data,
+    return p->codec->decode_matrix(p->variant, &p->matrix, parts, &rows, c->scratch.data,
                                    p->scratch_bytes);
 }
 

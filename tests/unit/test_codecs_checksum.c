@@ -46,6 +46,30 @@ static void check_copy(const uint8_t *source, uint64_t from, uint64_t to, uint64
     free(target.data);
 }
 
+typedef struct walked {
+    const uint8_t *source;
+    uint64_t *end;
+} walked;
+
+/* Pieces follow each other and are of the source. */
+static void walk_take(const void *context, uint64_t at, uint64_t bytes, const uint8_t *piece)
+{
+    const walked *walk = context;
+    assert_int_equal(at, *walk->end);
+    assert_in_range(bytes, 1, CHECKSUM_PIECE);
+    assert_ptr_equal(piece, walk->source + at);
+    *walk->end += bytes;
+}
+
+static void check_walk(const uint8_t *source, uint64_t count, uint64_t after_count)
+{
+    uint64_t end = 0;
+    const walked walk = {source, &end};
+    assert_int_equal(checksum_walk(source, count, after_count, walk_take, &walk),
+                     XXH3_64bits(source, count + after_count));
+    assert_int_equal(end, count);
+}
+
 static void check_level(const uint8_t *source)
 {
     static const uint64_t counts[] = {CHECKSUM_STREAM_BYTES - 1,  CHECKSUM_STREAM_BYTES,
@@ -55,10 +79,13 @@ static void check_level(const uint8_t *source)
         check_of(source, count);
         check_of(source + 3, count);
         check_copy(source, count % 7, count % 64, count, count % AFTER_BYTES);
+        check_walk(source + count % 5, count, count % AFTER_BYTES);
     }
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
         check_of(source, counts[i]);
         check_of(source + 5, counts[i]);
+        check_walk(source, counts[i], 0);
+        check_walk(source + 3, counts[i] - 3, 63);
         for (uint64_t to = 0; to < 65; to += 13) {
             check_copy(source, to % 64, to, counts[i], 0);
             check_copy(source, 0, to, counts[i], AFTER_BYTES);

@@ -124,7 +124,8 @@ static kvt_status matrix_decode(matrix *m, const uint8_t *stored, uint64_t bytes
     uint8_t *exact = malloc(bytes + (bytes == 0));
     assert_non_null(exact);
     memcpy(exact, stored, bytes);
-    kvt_status status = entropy_decode(&m->shape, exact, bytes, m->decoded.data, m->scratch.data);
+    kvt_status status = entropy_decode(
+        &m->shape, exact, bytes, VIEW_ROWS_PACKED(m->decoded.data, m->bytes), m->scratch.data);
     guarded_check(&m->decoded, m->bytes);
     guarded_check(&m->scratch, m->scratch.bytes);
     free(exact);

@@ -87,9 +87,10 @@ static void check_case(vectors *file, const vector_case *c)
     assert_memory_equal(metadata.data, vectors_take(file, metadata.bytes), metadata.bytes);
     codes_of(c->bits, data.data, count, codes.data);
     assert_memory_equal(codes.data, vectors_take(file, count), count);
-    assert_status(
-        codec->decode_matrix(variant, &matrix, parts, values.data, scratch.data, scratch.bytes),
-        KVT_OK);
+    assert_status(codec->decode_matrix(variant, &matrix, parts,
+                                       VIEW_ROWS_PACKED(values.data, values.bytes), scratch.data,
+                                       scratch.bytes),
+                  KVT_OK);
     assert_memory_equal(values.data, vectors_take(file, 2 * count), 2 * count);
     guarded_check(&values, values.bytes);
     free(metadata.data);

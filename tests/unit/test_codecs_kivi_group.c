@@ -68,9 +68,10 @@ static void check_kernels(const kvt_layout *layout, const char *name, kvt_side s
         codecs_cpu_force((codecs_cpu)level);
         assert_status(
             codec->encode_matrix(variant, &matrix, source.data, parts, scratch.data, room), KVT_OK);
-        assert_status(
-            codec->decode_matrix(variant, &matrix, parts, decoded.data + shift, scratch.data, room),
-            KVT_OK);
+        assert_status(codec->decode_matrix(variant, &matrix, parts,
+                                           VIEW_ROWS_PACKED(decoded.data + shift, bytes),
+                                           scratch.data, room),
+                      KVT_OK);
         guarded_check(&record, stored);
         guarded_check(&decoded, bytes + shift);
         guarded_check(&scratch, room);
@@ -153,9 +154,10 @@ static void unsound_metadata_are_refused(void **state)
             memset(metadata, 0, sizeof metadata);
             metadata[64 * scale + group] = wrong[n % 5];
             const bool sound = !scale && n % 5 >= 3; /* a minimum may be negative */
-            assert_status(
-                codec->decode_matrix(variant, &matrix, parts, values, scratch, sizeof scratch),
-                sound ? KVT_OK : KVT_E_CORRUPT);
+            assert_status(codec->decode_matrix(variant, &matrix, parts,
+                                               VIEW_ROWS_PACKED((void *)values, sizeof values),
+                                               scratch, sizeof scratch),
+                          sound ? KVT_OK : KVT_E_CORRUPT);
         }
     }
     codecs_cpu_force(codecs_cpu_best());

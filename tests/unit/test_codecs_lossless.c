@@ -152,7 +152,8 @@ static void damaged_segments_are_bounded(void **state)
     for (uint64_t i = 0; i < written; i++) {
         stored.data[i] ^= 0x55;
         kvt_status status = codec->decode_segment(variant, &layout, stored.data, written,
-                                                  target.data, bytes, scratch.data, scratch.bytes);
+                                                  VIEW_ROWS_PACKED(target.data, bytes),
+                                                  scratch.data, scratch.bytes);
         if (status != KVT_OK) assert_status(status, KVT_E_CORRUPT);
         refused += status != KVT_OK;
         stored.data[i] ^= 0x55;
@@ -161,15 +162,17 @@ static void damaged_segments_are_bounded(void **state)
         uint8_t *cut = malloc(i + 1);
         assert_non_null(cut);
         memcpy(cut, stored.data, i);
-        assert_status(codec->decode_segment(variant, &layout, cut, i, target.data, bytes,
-                                            scratch.data, scratch.bytes),
+        assert_status(codec->decode_segment(variant, &layout, cut, i,
+                                            VIEW_ROWS_PACKED(target.data, bytes), scratch.data,
+                                            scratch.bytes),
                       KVT_E_CORRUPT);
         free(cut);
     }
     /* The tile's head and words carry no free bits. */
     assert_true(refused >= 12);
-    assert_status(codec->decode_segment(variant, &layout, stored.data, written, target.data,
-                                        bytes - 2, scratch.data, scratch.bytes),
+    assert_status(codec->decode_segment(variant, &layout, stored.data, written,
+                                        VIEW_ROWS_PACKED(target.data, bytes - 2), scratch.data,
+                                        scratch.bytes),
                   KVT_E_CORRUPT);
     free(source.data);
     free(stored.data);
@@ -262,8 +265,9 @@ static void frames_in_a_row_are_refused(void **state)
         if (kind == 2) bytes += ZSTD_compress(stored + 4 + bytes, 64, run, 0, 1);
         const uint32_t word = (uint32_t)bytes | UINT32_C(1) << 31;
         memcpy(stored, &word, sizeof word);
-        assert_status(codec->decode_segment(variant, &layout, stored, 4 + bytes, run, RUN,
-                                            scratch.data, scratch.bytes),
+        assert_status(codec->decode_segment(variant, &layout, stored, 4 + bytes,
+                                            VIEW_ROWS_PACKED(run, RUN), scratch.data,
+                                            scratch.bytes),
                       kind == 0 ? KVT_OK : KVT_E_CORRUPT);
     }
     free(scratch.data);

@@ -89,7 +89,8 @@ static kvt_status decode_exact(const lossless_dense_shape *shape, const uint8_t 
     uint8_t *exact = malloc(bytes + (bytes == 0));
     assert_non_null(exact);
     memcpy(exact, stored, bytes);
-    kvt_status status = lossless_dense_decode(shape, exact, bytes, decoded->data, scratch.data);
+    kvt_status status = lossless_dense_decode(
+        shape, exact, bytes, VIEW_ROWS_PACKED(decoded->data, decoded->bytes), scratch.data);
     guarded_check(decoded, decoded->bytes);
     guarded_check(&scratch, scratch.bytes);
     free(exact);

@@ -81,7 +81,8 @@ static kvt_status decode_exact(uint8_t dtype, const uint8_t *stored, uint64_t by
     uint8_t *exact = malloc(bytes + (bytes == 0));
     assert_non_null(exact);
     memcpy(exact, stored, bytes);
-    kvt_status status = lossless_fast_decode(dtype, exact, bytes, decoded->data, decoded->bytes);
+    kvt_status status =
+        lossless_fast_decode(dtype, exact, bytes, VIEW_ROWS_PACKED(decoded->data, decoded->bytes));
     guarded_check(decoded, decoded->bytes);
     free(exact);
     return status;
@@ -188,7 +189,7 @@ static void test_unaligned_buffers(void **unused)
                                            target.data + 3 * shift, 2 * COUNT, &written),
                       KVT_OK);
         assert_status(lossless_fast_decode(KVT_DTYPE_BF16, target.data + 3 * shift, written,
-                                           decoded.data + shift, 2 * COUNT),
+                                           VIEW_ROWS_PACKED(decoded.data + shift, 2 * COUNT)),
                       KVT_OK);
         assert_memory_equal(decoded.data + shift, source.data + shift, 2 * COUNT);
     }
@@ -226,8 +227,10 @@ static void test_other_dtypes_stay_raw(void **unused)
                   KVT_RAW);
     assert_status(lossless_fast_encode(KVT_DTYPE_FP32, source, 255, target, 256, &written),
                   KVT_RAW);
-    assert_status(lossless_fast_decode(KVT_DTYPE_FP8, source, 256, target, 256), KVT_E_CORRUPT);
-    assert_status(lossless_fast_decode(KVT_DTYPE_BF16, source, 256, target, 255), KVT_E_CORRUPT);
+    assert_status(lossless_fast_decode(KVT_DTYPE_FP8, source, 256, VIEW_ROWS_PACKED(target, 256)),
+                  KVT_E_CORRUPT);
+    assert_status(lossless_fast_decode(KVT_DTYPE_BF16, source, 256, VIEW_ROWS_PACKED(target, 255)),
+                  KVT_E_CORRUPT);
 }
 
 static void test_capacity_is_exact(void **unused)

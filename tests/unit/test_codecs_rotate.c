@@ -86,7 +86,8 @@ static void coded_free(coded *c)
 static void coded_decode(coded *c)
 {
     memset(c->decoded.data, 0x11, c->decoded.bytes);
-    assert_status(rotate_decode(&c->shape, c->settings, c->stored.data, c->bytes, c->decoded.data),
+    assert_status(rotate_decode(&c->shape, c->settings, c->stored.data, c->bytes,
+                                VIEW_ROWS_PACKED(c->decoded.data, c->decoded.bytes)),
                   KVT_OK);
     guarded_check(&c->decoded, c->decoded.bytes);
 }
@@ -357,7 +358,8 @@ static kvt_status decode_exact(const coded *c, const uint8_t *bytes, uint64_t co
     uint8_t *copy = malloc(count + (count == 0));
     assert_non_null(copy);
     memcpy(copy, bytes, count);
-    kvt_status status = rotate_decode(&c->shape, c->settings, copy, count, c->decoded.data);
+    kvt_status status = rotate_decode(&c->shape, c->settings, copy, count,
+                                      VIEW_ROWS_PACKED(c->decoded.data, c->decoded.bytes));
     assert_true(status == KVT_OK || status == KVT_E_CORRUPT);
     guarded_check(&c->decoded, c->decoded.bytes);
     free(copy);
@@ -419,8 +421,8 @@ static void settings_and_shapes_are_checked(void **state)
     uint8_t byte = 0;
     assert_status(rotate_encode(&empty, fine, &byte, &byte, 0, &written), KVT_OK);
     assert_true(written == 0);
-    assert_status(rotate_decode(&empty, fine, &byte, 0, &byte), KVT_OK);
-    assert_status(rotate_decode(&empty, fine, &byte, 1, &byte), KVT_E_CORRUPT);
+    assert_status(rotate_decode(&empty, fine, &byte, 0, VIEW_ROWS_PACKED(&byte, 0)), KVT_OK);
+    assert_status(rotate_decode(&empty, fine, &byte, 1, VIEW_ROWS_PACKED(&byte, 0)), KVT_E_CORRUPT);
 }
 
 /* The conversions of rotate_number.h over every 16-bit pattern and many floats. */

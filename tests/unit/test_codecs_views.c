@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_codecs_views.c - records that are decoded into views: for each layout of an engine, codec,
+ * dtype and instruction set the elements are those of the packed entry, bit for bit, and nothing
+ * between them is touched.
+ */
+#include "codecs_support.h"
+#include "views_support.h"
+
+#include "codecs/kernels/cpu.h"
+#include "lab/bench/worker_pool.h"
+
+enum { FILL = 0x5a, TOKENS = 75 };
+
+static const char *const variants[] = {
+    "raw",
+    "lossless",
+    "lossless:fast",
+    "kivi:k4v2,g32",
+    "kivi:k8v4,g64,half",
+    "kivi:k4v4,g32,r32",
+    "planes:k6v4,g32",
+    "planes:k2v8,g64,vhead",
+    "planes:k3v4,g32,vchan",
+    "entropy:k0.25v0.5",
+    "entropy:k0.5v0.5,vchan",
+    "rotate:b4",
+    "rotate:b3,row",
+};
+
+enum { VARIANTS = sizeof variants / sizeof variants[0] };
+
+/* Every element of the layers is where the view has it; the bytes around them are FILL. Elements
+ * that were compared become FILL. */
+static void check_pools(const engine_pool *pool, const kvt_layout *layout, const uint8_t *packed,
+                        uint32_t first, uint32_t layers)
+{
+    const uint32_t head_bytes = layout->head_dim * kvt_dtype_bytes(layout->dtype);
+    const uint64_t row_bytes = (uint64_t)layout->kv_heads * head_bytes;
+    for (uint32_t m = 2 * first; m < 2 * (first + layers); m++) {
+        const uint8_t *matrix = packed + kvt_layout_matrix_offset(layout, m / 2, (kvt_side)(m % 2));
+        for (uint32_t token = 0; token < layout->tokens; token++) {
+            for (uint32_t head = 0; head < layout->kv_heads; head++) {
+                uint8_t *at = engine_head_at(&pool->view, 2, m / 2, m % 2, token, head);
+                if (memcmp(at, matrix + token * row_bytes + head * head_bytes, head_bytes) != 0) {
+                    fail_msg("layer %u, side %u, token %u, head %u differs", m / 2, m % 2, token,
+                             head);
+                }
+                memset(at, FILL, head_bytes);
+            }
+        }
+    }
+    for (uint32_t i = 0; i < pool->pools; i++) {
+        const uint8_t *bytes = pool->memory[i];
+        for (uint64_t k = 0; k < pool->pool_bytes; k++) {
+            if (bytes[k] != FILL) fail_msg("byte %llu of a pool", (unsigned long long)k);
+        }
+    }
+}
+
+static void check_view(const encoded *e, const engine_view *engine, uint32_t first, uint32_t layers,
+                       const kvt_codec_workers *workers, const guarded *scratch)
+{
+    engine_pool pool;
+    const kvt_layout *layout = &e->spec.layout;
+    assert_true(engine_pool_open(&pool, engine, layout, FILL));
+    kvt_status status =
+        kvt_record_decode_view(e->record.data, e->record.bytes, &e->spec, workers, layout,
+                               &pool.view, first, layers, scratch->data, scratch->bytes);
+    if (status != KVT_OK) fail_msg("%s: %s", engine->name, kvt_status_name(status));
+    guarded_check(scratch, scratch->bytes);
+    check_pools(&pool, layout, e->decoded.data, first, layers != 0 ? layers : layout->layers);
+    engine_pool_close(&pool);
+}
+
+static void check_views(encoded *e)
+{
+    assert_status(encoded_decode(e), KVT_OK);
+    for (uint32_t i = 0; i < ENGINE_VIEWS; i++) {
+        check_view(e, &engine_views[i], 0, 0, NULL, &e->scratch);
+        check_view(e, &engine_views[i], 1, 1, NULL, &e->scratch);
+    }
+}
+
+static void views_get_the_packed_elements(uint8_t dtype)
+{
+    static const uint16_t heads[] = {2, 1, 3}, dims[] = {64, 576, 24};
+    for (uint32_t shape = 0; shape < 3; shape++) {
+        const kvt_layout layout = {.layers = 2,
+                                   .kv_heads = heads[shape],
+                                   .head_dim = dims[shape],
+                                   .dtype = dtype,
+                                   .order = shape == 1 ? KVT_ORDER_SIDE_LAYER : 0,
+                                   .tokens = TOKENS};
+        for (uint32_t i = 0; i < VARIANTS; i++) {
+            kvt_record_spec spec = codecs_support_spec(layout, variants[i]);
+            uint64_t bound, scratch;
+            if (kvt_record_bound(&spec, &bound, &scratch) != KVT_OK) continue;
+            for (int level = CODECS_CPU_SCALAR; level <= (int)codecs_cpu_best(); level++) {
+                codecs_cpu_force((codecs_cpu)level);
+                encoded e = encoded_make(layout, variants[i], NULL);
+                check_views(&e);
+                encoded_free(&e);
+            }
+            codecs_cpu_force(codecs_cpu_best());
+        }
+    }
+}
+
+static void fp16_is_the_same(void **state)
+{
+    (void)state;
+    views_get_the_packed_elements(KVT_DTYPE_FP16);
+}
+
+static void bf16_is_the_same(void **state)
+{
+    (void)state;
+    views_get_the_packed_elements(KVT_DTYPE_BF16);
+}
+
+static void fp32_is_the_same(void **state)
+{
+    (void)state;
+    views_get_the_packed_elements(KVT_DTYPE_FP32);
+}
+
+static void fp8_is_the_same(void **state)
+{
+    (void)state;
+    views_get_the_packed_elements(KVT_DTYPE_FP8);
+}
+
+/* Matrices that packed decoding writes past the caches, and rows that are larger than a tile. */
+static void large_matrices_are_the_same(void **state)
+{
+    (void)state;
+    static const kvt_layout large[] = {
+        {.layers = 1, .kv_heads = 8, .head_dim = 128, .dtype = KVT_DTYPE_BF16, .tokens = 300},
+        {.layers = 1, .kv_heads = 33, .head_dim = 160, .dtype = KVT_DTYPE_FP32, .tokens = 37},
+    };
+    for (uint32_t shape = 0; shape < 2; shape++) {
+        for (uint32_t i = 0; i < VARIANTS; i++) {
+            encoded e = encoded_make(large[shape], variants[i], NULL);
+            assert_status(encoded_decode(&e), KVT_OK);
+            for (uint32_t k = 0; k < ENGINE_VIEWS; k++) {
+                check_view(&e, &engine_views[k], 0, 0, NULL, &e.scratch);
+            }
+            encoded_free(&e);
+        }
+    }
+}
+
+/* Elements that no codec takes, so that raw groups, raw tiles and raw matrices occur. */
+static void elements_of_any_bits_are_the_same(void **state)
+{
+    (void)state;
+    const kvt_layout layout = {
+        .layers = 2, .kv_heads = 2, .head_dim = 64, .dtype = KVT_DTYPE_BF16, .tokens = TOKENS};
+    uint64_t bytes, random = 88172645463325252u;
+    assert_status(kvt_layout_bytes(&layout, &bytes), KVT_OK);
+    uint8_t *source = malloc(bytes);
+    assert_non_null(source);
+    for (uint32_t rare = 0; rare < 2; rare++) {
+        codecs_kv_sample_fill(&layout, 9, source);
+        for (uint64_t i = 0; i < bytes; i++) {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            if (!rare || i % 1024 < 8) source[i] = (uint8_t)(rare ? 0xff : random);
+        }
+        for (uint32_t i = 0; i < VARIANTS; i++) {
+            encoded e = encoded_make(layout, variants[i], source);
+            check_views(&e);
+            encoded_free(&e);
+        }
+    }
+    free(source);
+}
+
+static void workers_write_into_views(void **state)
+{
+    (void)state;
+    const kvt_layout layout = {
+        .layers = 5, .kv_heads = 2, .head_dim = 64, .dtype = KVT_DTYPE_FP16, .tokens = TOKENS};
+    worker_pool pool;
+    worker_pool_open(&pool, 3);
+    for (uint32_t i = 0; i < VARIANTS; i++) {
+        uint64_t bytes;
+        encoded e = encoded_make(layout, variants[i], NULL);
+        assert_status(encoded_decode(&e), KVT_OK);
+        assert_status(kvt_record_scratch_parallel(&e.spec, 3, &bytes), KVT_OK);
+        guarded scratch = guarded_make(bytes);
+        for (uint32_t k = 0; k < ENGINE_VIEWS; k++) {
+            check_view(&e, &engine_views[k], 0, 0, &pool.workers, &scratch);
+            check_view(&e, &engine_views[k], 2, 3, &pool.workers, &scratch);
+        }
+        free(scratch.data);
+        encoded_free(&e);
+    }
+    worker_pool_close(&pool);
+}
+
+/* Sinks and windows are stored raw beside the coded rows. */
+static void raw_tokens_reach_their_rows(void **state)
+{
+    (void)state;
+    const kvt_layout layout = {
+        .layers = 2, .kv_heads = 2, .head_dim = 32, .dtype = KVT_DTYPE_FP16, .tokens = TOKENS};
+    static const char *const coded[] = {"kivi:k4v4,g32", "planes:k6v4,g32", "rotate:b4",
+                                        "entropy:k0.25v0.5"};
+    const kvt_codec_extras extras = {.struct_size = sizeof extras,
+                                     .chain_tokens = TOKENS,
+                                     .sink_tokens = 5,
+                                     .recent_tokens = 11};
+    for (uint32_t i = 0; i < sizeof coded / sizeof coded[0]; i++) {
+        encoded e = encoded_make(layout, coded[i], NULL);
+        uint64_t bound, scratch;
+        e.spec.first_position = 0;
+        assert_status(kvt_record_bound(&e.spec, &bound, &scratch), KVT_OK);
+        free(e.record.data);
+        e.record = guarded_make(bound);
+        assert_status(kvt_record_encode_with(&e.spec, &extras, e.source.data, e.source.bytes,
+                                             e.record.data, bound, e.scratch.data, e.scratch.bytes,
+                                             &e.record.bytes),
+                      KVT_OK);
+        check_views(&e);
+        encoded_free(&e);
+    }
+}
+
+static void what_does_not_fit_is_refused(void **state)
+{
+    (void)state;
+    kvt_layout layout = {
+        .layers = 2, .kv_heads = 2, .head_dim = 32, .dtype = KVT_DTYPE_FP16, .tokens = TOKENS};
+    encoded e = encoded_make(layout, "kivi:k4v4,g32", NULL);
+    const kvt_view view = kvt_view_packed(&layout, e.decoded.data);
+    const struct {
+        uint32_t first, count;
+        kvt_status status;
+    } ranges[] = {{0, 0, KVT_OK},         {1, 0, KVT_OK},         {2, 0, KVT_OK},
+                  {0, 3, KVT_E_ARGUMENT}, {2, 1, KVT_E_ARGUMENT}, {3, 0, KVT_E_ARGUMENT}};
+    for (uint32_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++) {
+        assert_status(kvt_record_decode_view(e.record.data, e.record.bytes, NULL, NULL, &layout,
+                                             &view, ranges[i].first, ranges[i].count,
+                                             e.scratch.data, e.scratch.bytes),
+                      ranges[i].status);
+    }
+    layout.tokens--;
+    assert_status(kvt_record_decode_view(e.record.data, e.record.bytes, NULL, NULL, &layout, &view,
+                                         0, 0, e.scratch.data, e.scratch.bytes),
+                  KVT_E_SPACE);
+    layout.tokens = TOKENS;
+    layout.dtype = KVT_DTYPE_BF16;
+    assert_status(kvt_record_decode_view(e.record.data, e.record.bytes, NULL, NULL, &layout, &view,
+                                         0, 0, e.scratch.data, e.scratch.bytes),
+                  KVT_E_SPACE);
+    layout.dtype = KVT_DTYPE_FP16;
+    assert_status(kvt_record_decode_view(e.record.data, e.record.bytes, NULL, NULL, &layout, &view,
+                                         0, 0, e.scratch.data, e.scratch.bytes - 1),
+                  KVT_E_SPACE);
+    e.record.data[e.record.bytes - 4096] ^= 1;
+    assert_status(kvt_record_decode_view(e.record.data, e.record.bytes, NULL, NULL, &layout, &view,
+                                         0, 0, e.scratch.data, e.scratch.bytes),
+                  KVT_E_CORRUPT);
+    encoded_free(&e);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(fp16_is_the_same),
+        cmocka_unit_test(bf16_is_the_same),
+        cmocka_unit_test(fp32_is_the_same),
+        cmocka_unit_test(fp8_is_the_same),
+        cmocka_unit_test(large_matrices_are_the_same),
+        cmocka_unit_test(elements_of_any_bits_are_the_same),
+        cmocka_unit_test(workers_write_into_views),
+        cmocka_unit_test(raw_tokens_reach_their_rows),
+        cmocka_unit_test(what_does_not_fit_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
