@@ -55,8 +55,8 @@ static bool cost_model_is_valid(const kvt_cost_model *model, uint32_t *tiers_out
     return 1u + tiers * model->variant_count <= KVT_OPTIONS_MAX;
 }
 
-/* How far an entry may miss the expected size of a form before its commit needs room that was not
- * planned. */
+/* How far an entry may miss the expected size of a variant before its commit needs room that was
+ * not planned. */
 #define OFFER_SIZE_MARGIN 1.02
 
 /* What a variant costs whatever the tier; worked out once per call, because divisions are most of
@@ -68,7 +68,7 @@ typedef struct cost_variant {
     double encode_seconds;
 } cost_variant;
 
-/* Sizes of an entry that all its forms start from. */
+/* Sizes of an entry that all its variants start from. */
 typedef struct offer_size {
     uint64_t source_bytes;
     uint64_t raw_bytes;  /* of its raw record, exactly */
@@ -100,8 +100,8 @@ static uint64_t offer_record_bytes(const offer_size *size, double payload)
     return (bytes + KVT_RECORD_ALIGN - 1u) / KVT_RECORD_ALIGN * KVT_RECORD_ALIGN;
 }
 
-/* A raw record's size is known exactly; of another form the share that was learned of such entries
- * counts, or the measured one. */
+/* A raw record's size is known exactly; of another variant the share that was learned of such
+ * entries counts, or the measured one. */
 static void offer_fill_bytes(const kvt_offer *offer, const offer_size *size,
                              const kvt_codec_curve *curve, uint32_t number, cost_variant *out)
 {
@@ -140,8 +140,8 @@ static bool cost_is_made_from(const kvt_codec_curve *to, const kvt_codec_curve *
            codecs_made_from(from->variant, to->variant) != CODECS_WAY_NONE;
 }
 
-/* Fills made_from of all options. Option 1 + i + tier * variants is variant i, so a form's sources
- * are the same in every tier. */
+/* Fills made_from of all options. Option 1 + i + tier * variants is variant i, so a variant's
+ * sources are the same in every tier. */
 static void cost_fill_lineage(const kvt_cost_model *model, uint32_t variants, kvt_option *options,
                               uint32_t count)
 {
@@ -159,8 +159,8 @@ static void cost_fill_lineage(const kvt_cost_model *model, uint32_t variants, kv
     }
 }
 
-/* The entry's losses stand to the curve's as the factors say; a lossy form never counts as exact.
- */
+/* The entry's losses stand to the curve's as the factors say; a lossy variant never counts as
+ * exact. */
 static void offer_fill_loss(const kvt_offer *offer, const kvt_codec_curve *curve,
                             kvt_option *option)
 {
@@ -241,21 +241,21 @@ kvt_status kvt_offer_build(const kvt_cost_model *model, kvt_hole_mode holes, con
     if (status == KVT_OK && !cost_model_is_valid(model, &tiers)) status = KVT_E_ARGUMENT;
     if (status != KVT_OK) return status;
 
-    uint32_t forms = model->variant_count;
-    if (offer->variants != 0 && offer->variants < forms) forms = offer->variants;
+    uint32_t variant_count = model->variant_count;
+    if (offer->variants != 0 && offer->variants < variant_count) variant_count = offer->variants;
     memset(&options[KVT_OPTION_NONE], 0, sizeof options[KVT_OPTION_NONE]);
     options[KVT_OPTION_NONE].load_seconds = entry_out->recompute_seconds;
-    cost_fill_variants(model, offer, &size, forms, variants);
+    cost_fill_variants(model, offer, &size, variant_count, variants);
     for (int tier = KVT_TIER_NONE + 1; tier < KVT_TIER_COUNT; tier++) {
         if (!model->present[tier]) continue;
         double seconds_per_byte = 1.0 / model->read[tier].bytes_per_s;
-        for (uint32_t i = 0; i < forms; i++) {
+        for (uint32_t i = 0; i < variant_count; i++) {
             cost_fill_option(model, offer, tier, seconds_per_byte, &model->variants[i],
                              &variants[i], &options[count++]);
         }
     }
-    assert(count == 1 + tiers * forms);
-    cost_fill_lineage(model, forms, options, count);
+    assert(count == 1 + tiers * variant_count);
+    cost_fill_lineage(model, variant_count, options, count);
     entry_out->options = options;
     entry_out->option_count = count;
     return KVT_OK;
@@ -345,25 +345,26 @@ double kvt_prefill_seconds(const kvt_prefill *prefill, uint32_t start, uint32_t 
  * formulas); the rounding of stored bytes to KVT_RECORD_ALIGN is left out.
  */
 
-double kvt_load_seconds(const kvt_affine *read, const kvt_codec_curve *form, double source_bytes)
+double kvt_load_seconds(const kvt_affine *read, const kvt_codec_curve *variant, double source_bytes)
 {
-    assert(read != NULL && form != NULL);
-    double seconds = read->request_seconds + form->stored_share * source_bytes / read->bytes_per_s;
-    if (form->decode_bytes_per_s > 0.0) seconds += source_bytes / form->decode_bytes_per_s;
+    assert(read != NULL && variant != NULL);
+    double seconds =
+        read->request_seconds + variant->stored_share * source_bytes / read->bytes_per_s;
+    if (variant->decode_bytes_per_s > 0.0) seconds += source_bytes / variant->decode_bytes_per_s;
     return seconds;
 }
 
 /* Seconds per source byte; no speed means that decoding is free. */
-static double break_even_decode(const kvt_codec_curve *form)
+static double break_even_decode(const kvt_codec_curve *variant)
 {
-    return form->decode_bytes_per_s > 0.0 ? 1.0 / form->decode_bytes_per_s : 0.0;
+    return variant->decode_bytes_per_s > 0.0 ? 1.0 / variant->decode_bytes_per_s : 0.0;
 }
 
-double kvt_break_even_bandwidth(const kvt_codec_curve *raw, const kvt_codec_curve *form)
+double kvt_break_even_bandwidth(const kvt_codec_curve *raw, const kvt_codec_curve *variant)
 {
-    assert(raw != NULL && form != NULL);
-    const double saved = raw->stored_share - form->stored_share;
-    const double decode = break_even_decode(form) - break_even_decode(raw);
+    assert(raw != NULL && variant != NULL);
+    const double saved = raw->stored_share - variant->stored_share;
+    const double decode = break_even_decode(variant) - break_even_decode(raw);
     if (saved <= 0.0) return 0.0; /* at low bandwidths it is no better, whatever it does above */
     return decode > 0.0 ? saved / decode : INFINITY;
 }
@@ -422,15 +423,15 @@ static double break_even_table(const break_even_race *race)
     return ((double)row + here / (here - next)) * step;
 }
 
-double kvt_break_even_tokens(const kvt_affine *read, const kvt_codec_curve *form,
+double kvt_break_even_tokens(const kvt_affine *read, const kvt_codec_curve *variant,
                              double bytes_per_token, const kvt_prefill *prefill)
 {
-    assert(read != NULL && form != NULL && prefill != NULL);
+    assert(read != NULL && variant != NULL && prefill != NULL);
     const break_even_race race = {
         .prefill = prefill,
         .load_fixed = read->request_seconds,
-        .load_per_token =
-            bytes_per_token * (form->stored_share / read->bytes_per_s + break_even_decode(form)),
+        .load_per_token = bytes_per_token *
+                          (variant->stored_share / read->bytes_per_s + break_even_decode(variant)),
     };
     return prefill->table_seconds != NULL ? break_even_table(&race) : break_even_parabola(&race);
 }

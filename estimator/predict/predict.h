@@ -31,7 +31,7 @@ typedef struct kvt_cost_model {
     uint32_t parallel_codecs; /* threads that encode or decode one entry; at least 1 */
 } kvt_cost_model;
 
-/* A record of an entry in this form takes so many bytes: it was made once. */
+/* A record of an entry in this variant takes so many bytes: it was made once. */
 typedef struct kvt_known_size {
     kvt_variant variant;
     uint64_t bytes;
@@ -73,8 +73,8 @@ double kvt_offer_recompute_seconds(const kvt_prefill *prefill, kvt_hole_mode hol
  *   bytes         what a plan reserves: the record with its header in whole KVT_RECORD_ALIGN, and
  *                 2 % more where its size is an estimate
  *   read_bytes    what the record is expected to take
- *   made_from     which lossy forms come from which without coding anything twice: planes dropped,
- *                 planes at 8 bits to any coarser lossy form, an entropy form to three times its
+ *   made_from     which lossy variants come from which without coding anything twice: planes
+ *                 dropped, planes at 8 bits to any coarser lossy variant, an entropy one to 3x its
  *                 steps. A move writes the new record whole, so kept_from is empty
  * KVT_OK; KVT_E_ARGUMENT when the model would give more options than fit, or holds a rate, share or
  * time that is not positive and finite, or the layout is unsound.
@@ -98,24 +98,26 @@ double offer_head_bytes(const kvt_layout *layout);
  * bytes_per_s + source_bytes / decode_bytes_per_s. A decode speed of 0 stands for no decoding; one
  * of several threads stands for that many at work on one entry.
  */
-double kvt_load_seconds(const kvt_affine *read, const kvt_codec_curve *form, double source_bytes);
+double kvt_load_seconds(const kvt_affine *read, const kvt_codec_curve *variant,
+                        double source_bytes);
 
 /*
- * The bandwidth of a device above which a form loads no faster than raw bytes:
+ * The bandwidth of a device above which a variant loads no faster than raw bytes:
  *
- *     (share of raw - share of form) / (1 / decode of form - 1 / decode of raw)
+ *     (share of raw - share of variant) / (1 / decode of variant - 1 / decode of raw)
  *
  * INFINITY where it always pays (smaller and no slower to decode), 0 where it never does. The
  * device's seconds per request do not matter: both pay them.
  */
-double kvt_break_even_bandwidth(const kvt_codec_curve *raw, const kvt_codec_curve *form);
+double kvt_break_even_bandwidth(const kvt_codec_curve *raw, const kvt_codec_curve *variant);
 
 /*
  * The context length in tokens, from position 0, below which recomputing is faster than loading it
- * from a device in this form; from there on loading wins. Where prefill crosses the load time more
- * than once the last crossing counts. 0: loading wins at every length; INFINITY: recomputing does.
+ * from a device in this variant; from there on loading wins. Where prefill crosses the load time
+ * more than once the last crossing counts. 0: loading wins at every length; INFINITY: recomputing
+ * does.
  */
-double kvt_break_even_tokens(const kvt_affine *read, const kvt_codec_curve *form,
+double kvt_break_even_tokens(const kvt_affine *read, const kvt_codec_curve *variant,
                              double bytes_per_token, const kvt_prefill *prefill);
 
 /* ---- how soon entries of a class come back ---- */
@@ -125,7 +127,7 @@ double kvt_break_even_tokens(const kvt_affine *read, const kvt_codec_curve *form
  *
  *     rate of uses at t = branching * (ln 2 / h) * sum over uses before t of 2^(-(t - t_use) / h),
  *
- * which is what the policy's decayed counters predict with, for half lives h from 10 s to 6 h at
+ * which is what the policy's decayed counters predict with, for half-lives h from 10 s to 6 h at
  * once. One thread at a time; memory is taken at open alone.
  */
 typedef struct kvt_reuse kvt_reuse;
@@ -339,8 +341,8 @@ online_loss_factor online_loss_expect(const online_loss_prior *prior,
 double online_loss_class_factor(const online_loss_prior *prior, const online_loss_class *of_class,
                                 double *weight_out);
 
-/* observed: measured loss over the form's mean, >= 0. weight > 0: 1 = as much evidence as one entry
- * gave in the measurement of the prior. True when the class has drifted: what was known of it
+/* observed: measured loss over the variant's mean, >= 0. weight > 0: 1 = as much evidence as one
+ * entry gave in the measurement of the prior. True when the class has drifted: what was known of it
  * counts little now. */
 bool online_loss_observe(const online_loss_prior *prior, online_loss_class *of_class,
                          online_loss_entry *entry, double observed, double weight);

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * reuse_fit.c - half lives of classes by maximum likelihood, from a sample of the entries.
+ * reuse_fit.c - half-lives of classes by maximum likelihood, from a sample of the entries.
  *
  * An entry's uses are a point process whose rate is `branching` times a decayed count. For a given
- * half life its likelihood needs three sums over intervals between uses: their number N, the sum of
+ * half-life its likelihood needs three sums over intervals between uses: their number N, the sum of
  * the logarithms of the counts at their ends, and the exposure E, the integral of the counts with
  * (ln 2 / h). Then branching = N / E is the best, and
  *
  *     log L = N (ln (N / E) - 1) + sum ln (ln 2 / h * count)
  *
- * so every half life of a grid is followed side by side; between the grid's best and its neighbours
+ * so every half-life of a grid is followed side by side; between the grid's best and its neighbours
  * a parabola over log h finds the top. Intervals that have not ended yet count with their exposure.
  *
  * The sample is of handles below a bound, which falls when the table is full: what leaves is a
@@ -55,7 +55,7 @@ struct kvt_reuse {
     uint32_t capacity; /* a power of two */
     uint32_t used;
     double half_lives[REUSE_GRID];
-    double log_rates[REUSE_GRID]; /* ln (ln 2 / half life) */
+    double log_rates[REUSE_GRID]; /* ln (ln 2 / half-life) */
     reuse_class classes[KVT_REUSE_CLASSES];
     reuse_slot slots[];
 };
@@ -102,7 +102,7 @@ static reuse_slot *reuse_find(kvt_reuse *reuse, uint64_t handle)
     return &reuse->slots[at];
 }
 
-/* 2^(-seconds / h) for every half life: twice the half life is the root, so squares give the rest.
+/* 2^(-seconds / h) for every half-life: twice the half-life is the root, so squares give the rest.
  */
 static void reuse_decays(const kvt_reuse *reuse, double seconds, double decays[REUSE_GRID])
 {

@@ -4,7 +4,7 @@
  *
  * A profile is a SQLite database of measurements with their provenance: device curves (bandwidth
  * and latency by request size and depth), codec curves (ratio, encode and decode speed) and what
- * forms lose. docs/PROFILE.md has its tables. measure.h fills it, predict.h predicts with it.
+ * variants lose. docs/PROFILE.md has its tables. measure.h fills it, predict.h predicts with it.
  *
  * Thread rule: one kvt_profile belongs to one thread at a time; several may read one file.
  */
@@ -130,13 +130,13 @@ typedef struct kvt_codec_curve {
     double stored_share;       /* stored bytes over source bytes, metadata included */
     double encode_bytes_per_s; /* of source bytes; kvt_profile_codec: on one thread */
     double decode_bytes_per_s; /* likewise */
-    double loss;               /* mean 1 - quality; 0 for exact forms */
+    double loss;               /* mean 1 - quality; 0 for exact variants */
     double loss_upper;         /* its upper confidence bound; 0 = loss */
     bool imported;             /* speeds that were not measured here */
 } kvt_codec_curve;
 
 /*
- * Reads a ladder of forms (CSV, also .zst; profiles/ladder-codec-trial.csv shows the columns and
+ * Reads a ladder of variants (CSV, also .zst; profiles/ladder-codec-trial.csv shows the columns and
  * says where each row comes from). Lines that start with # are skipped; the source may not be
  * empty; sizes fall from row to row.
  * KVT_OK; KVT_E_PARSE (message: file, line, reason); KVT_E_GONE; KVT_E_IO; KVT_E_MEMORY.
@@ -195,12 +195,12 @@ KVT_NODISCARD kvt_status kvt_profile_quality_at(kvt_profile *profile, size_t ind
                                                 kvt_quality_curve *out);
 
 /*
- * The forms to choose among for one model (by name) and class of text: raw, then the accepted rungs
- * of the newest calibration, or without one the measured or imported variants that no other beats
- * in both size and loss; sizes fall. Speeds are the profile's codec curves. layout may be NULL; the
- * model's layers, KV heads and head dimension must agree with it as far as they are known.
- * KVT_OK; KVT_MISS (message: no such model, class, or the speed of which variant is missing);
- * KVT_E_MISMATCH (message: what differs from the layout); KVT_E_DATABASE; KVT_E_MEMORY.
+ * The variants to choose among for one model (by name) and class of text: raw, then the accepted
+ * rungs of the newest calibration, or without one the measured or imported variants that no other
+ * beats in both size and loss; sizes fall. Speeds are the profile's codec curves. layout may be
+ * NULL; the model's layers, KV heads and head dimension must agree with it as far as they are
+ * known. KVT_OK; KVT_MISS (message: no such model, class, or the speed of which variant is
+ * missing); KVT_E_MISMATCH (message: what differs from the layout); KVT_E_DATABASE; KVT_E_MEMORY.
  */
 KVT_NODISCARD kvt_status kvt_profile_ladder(kvt_profile *profile, const char *model,
                                             const char *class_name, const kvt_layout *layout,
@@ -325,9 +325,9 @@ KVT_NODISCARD kvt_status kvt_profile_prefill(kvt_profile *profile, const char *n
 
 /*
  * The accepted rungs of the newest calibration of a model with the layout's layers, KV heads and
- * head_dim, by falling size. Forms that drop tokens are among them only where the layout lets them;
- * of more rungs than capacity those are left out that lie closest to their neighbours, never the
- * first or the last.
+ * head_dim, by falling size. Variants that drop tokens are among them only where the layout lets
+ * them; of more rungs than capacity those are left out that lie closest to their neighbours, never
+ * the first or the last.
  *   layout       layers, kv_heads, head_dim, dtype and tokens_may_drop are looked at
  *   model        by name, and class_name: of the texts that it was calibrated on; NULL: any
  *   curves       capacity of them, at least 2; speeds are 0 where the profile has none

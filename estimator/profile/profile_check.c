@@ -146,7 +146,7 @@ kvt_status profile_check_content(const kvt_profile *profile, const char *path, c
     return KVT_E_CORRUPT;
 }
 
-/* Library versions of one major.minor measure alike; a patch changes no form and no rate. */
+/* Library versions of one major.minor measure alike; a patch changes no variant and no rate. */
 static bool profile_same_library(const char *version)
 {
     const char *own = profile_library_version;
@@ -183,8 +183,8 @@ static bool profile_compare_host(const kvt_profile *profile, sqlite3_stmt *row, 
 }
 
 /* The newest run of another machine decides the message; any such run is a mismatch. A run of
- * another library version is one as long as it answers for something. What forms do to answers, and
- * what was imported, is the same on every machine. */
+ * another library version is one as long as it answers for something. What variants do to answers,
+ * and what was imported, is the same on every machine. */
 kvt_status profile_check_host(const kvt_profile *profile, const char *path, char *message,
                               size_t size)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * profile_ladder.c - the forms that a model's entries may take, out of the profile: from its
+ * profile_ladder.c - the variants that a model's entries may take, out of the profile: from its
  * calibration, or from what was measured or imported of its quality. Thread rule: as profile.h
  * says.
  */
@@ -19,7 +19,7 @@
 #define LADDER_CANDIDATES_MAX 256u
 #define LADDER_RAW_BITS       16.0
 
-/* Forms with size and loss; speeds come last. */
+/* Variants with size and loss; speeds come last. */
 typedef struct ladder_list {
     kvt_codec_curve curves[LADDER_CANDIDATES_MAX];
     uint32_t count;
@@ -65,7 +65,7 @@ static int ladder_prepare(kvt_profile *profile, const char *sql, const char *mod
     return result;
 }
 
-/* Forms that are stored; merged rows are measured for comparison alone. */
+/* Variants that are stored; merged rows are measured for comparison alone. */
 static int ladder_read(kvt_profile *profile, const char *sql, const char *model,
                        const char *class_name, ladder_list *list)
 {
@@ -123,7 +123,7 @@ static kvt_status ladder_check_layout(kvt_profile *profile, const char *model,
     return status;
 }
 
-/* Drops forms that another beats, or equals, in both size and loss. Sizes fall afterwards. */
+/* Drops variants that another beats, or equals, in both size and loss. Sizes fall afterwards. */
 static void ladder_drop_beaten(ladder_list *list)
 {
     double best = INFINITY, smallest = INFINITY;
@@ -172,7 +172,7 @@ static void ladder_put_raw(ladder_list *list)
     list->count++;
 }
 
-/* Leaves out the forms nearest to the line between their neighbours: what is missed least. */
+/* Leaves out the variants nearest to the line between their neighbours: what is missed least. */
 static void ladder_thin(ladder_list *list, uint32_t capacity)
 {
     while (list->count > capacity) {
@@ -193,9 +193,9 @@ static void ladder_thin(ladder_list *list, uint32_t capacity)
     }
 }
 
-/* Of the measured form of the same codec whose size is nearest: calibrated steps are finer than the
- * list of forms that are timed, and a codec's speed changes little along them. Of forms that drop
- * tokens first, one that does not may stand for those. */
+/* Of the measured variant of the same codec whose size is nearest: calibrated steps are finer than
+ * the list of variants that are timed, and a codec's speed changes little along them. Of variants
+ * that drop tokens first, one that does not may stand for those. */
 static kvt_status ladder_near_speed(kvt_profile *profile, const kvt_codec_curve *curve,
                                     kvt_codec_curve *speed)
 {
@@ -391,7 +391,7 @@ static void rungs_remove(rungs_list *rungs, uint32_t at)
             (rungs->count - at) * sizeof rungs->curves[0]);
 }
 
-/* Forms that drop tokens were not compared with those that keep them; here both count. */
+/* Variants that drop tokens were not compared with those that keep them; here both count. */
 static void rungs_refuse_beaten(rungs_list *rungs)
 {
     double least = 2.0;

@@ -20,7 +20,7 @@
  */
 
 /* A record whose row was coded as one head: added to the mode of its variant, as "@row" is to its
- * name. No stored form has such a mode. */
+ * name. No stored variant has such a mode. */
 #define QUALITY_MERGED_MODE 0x80u
 
 enum { QUALITY_NAME_BYTES = 96 };

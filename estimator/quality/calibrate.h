@@ -2,7 +2,7 @@
 /*
  * calibrate.h - the choices of a model's ladder, made of measurements.
  *
- * What a good form is differs between models, and some answers invert (K or V first, tokens or
+ * What a good variant is differs between models, and some answers invert (K or V first, tokens or
  * channels, rotated or not, which tokens to drop). So each is a question with candidates: all are
  * measured on the same entries and compared pair by pair. From the chosen ones follow the rungs,
  * and of those only such count as no cheaper rung beats.
@@ -33,8 +33,8 @@ typedef struct calibrate_source {
      * layout are not present. */
     kvt_status (*measure)(void *context, const quality_variant *variants, uint32_t count,
                           quality_row *rows_out);
-    /* Mean bits per element of an entropy form with each matrix' own tables and with one table per
-     * layer and side of other entries' codes; NULL: that question is not asked. */
+    /* Mean bits per element of an entropy variant with each matrix' own tables and with one table
+     * per layer and side of other entries' codes; NULL: that question is not asked. */
     kvt_status (*tables)(void *context, const quality_variant *variant, double *own_bits_out,
                          double *shared_bits_out);
     void *context;
@@ -74,7 +74,7 @@ typedef struct calibrate_ladder {
 
 /* Measures what the questions need, answers them, and makes the ladder. rows_out keeps all that was
  * measured; calibrate_rows_free it, also after an error. KVT_OK; KVT_E_ARGUMENT (the layout takes
- * no lossy form, or fewer than two entries); KVT_E_MEMORY; what the source gave. */
+ * no lossy variant, or fewer than two entries); KVT_E_MEMORY; what the source gave. */
 KVT_NODISCARD kvt_status calibrate_run(const calibrate_source *source, uint64_t seed,
                                        calibrate_ladder *ladder_out, calibrate_rows *rows_out,
                                        char *message, size_t message_size);

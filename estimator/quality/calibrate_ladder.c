@@ -34,7 +34,7 @@ static int ladder_order(const void *left, const void *right)
     return (a->distortion > b->distortion) - (a->distortion < b->distortion);
 }
 
-/* The cheaper one with the least distortion, when that is no more than this one's. A form that
+/* The cheaper one with the least distortion, when that is no more than this one's. A variant that
  * keeps all tokens is measured against its like alone: the others are not for every layout. */
 static uint32_t ladder_beaten_by(const ladder_candidate *candidates, uint32_t count, uint32_t at)
 {
@@ -50,7 +50,8 @@ static uint32_t ladder_beaten_by(const ladder_candidate *candidates, uint32_t co
     return best;
 }
 
-/* A lossy form that lost nothing here is still lossy: half of the least that could have shown. */
+/* A lossy variant that lost nothing here is still lossy: half of the least that could have shown.
+ */
 static double ladder_least_loss(const calibrate_rows *rows, const quality_curve *curve)
 {
     return 0.5 / ((double)rows->source->trials * curve->entries);

@@ -360,7 +360,7 @@ KVT_NODISCARD kvt_status quality_map_put(kvt_profile *profile, int64_t run, int6
                                          const quality_map *map);
 
 /*
- * The loss that an attention error stands for, and its upper bound. Exact forms: 0. Where the
+ * The loss that an attention error stands for, and its upper bound. Exact variants: 0. Where the
  * variant's family has a fit that reaches so far: the fit. Otherwise both are
  * quality_loss_bound(high).
  */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_grid.c - replays the chosen cells of the grid: which policies run in which forms, the jobs
- * and their threads, the budget.
+ * bench_grid.c - replays the chosen cells of the grid: which policies run in which variants, the
+ * jobs and their threads, the budget.
  *
  * A job is one seed of one cell: it draws the workload, finds its bound and replays it with every
  * policy, so that all see the same requests. Jobs run on several threads; each writes the samples
@@ -24,8 +24,8 @@
  * there, and a million references to small blocks in the agentic trace. For the budget alone. */
 static const double grid_cost[GRID_FAMILIES] = {1.0, 3.0, 1.0, 1.0, 1.0, 2.0, 0.5, 20.0};
 
-/* The policies of the grid. The first ones store one form and are tried with every form of the
- * cell; the others choose for themselves. */
+/* The policies of the grid. The first ones store one variant and are tried with every variant of
+ * the cell; the others choose for themselves. */
 static const char *const grid_fixed[] = {"lru",    "lru-leaf",  "gdsf",
                                          "s3fifo", "w-tinylfu", "pensieve"};
 static const char *const grid_choosing[] = {"none", "adaptcache", GRID_OURS};

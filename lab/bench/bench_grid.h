@@ -3,7 +3,7 @@
  * bench_grid.h - the grid: many workloads replayed in virtual time, the engine with its defaults
  * beside every policy that it would replace. Shared by the files bench_grid*.c.
  *
- * A cell is a workload, a capacity, its devices and the forms that all policies may use. Half of
+ * A cell is a workload, a capacity, its devices and the variants that all policies may use. Half of
  * the cells of every family are hidden: nobody looks at them while the engine is being tuned.
  */
 #ifndef BENCH_BENCH_GRID_H
@@ -19,7 +19,7 @@
 #include <stdint.h>
 
 #define GRID_SEEDS_MAX 100u
-#define GRID_RUNS_MAX  16u /* of a cell: policies, the single-form ones once for each form */
+#define GRID_RUNS_MAX  16u /* of a cell: policies, the single-variant ones once for each variant */
 #define GRID_OURS      "utility"
 #define GRID_WORST     5u
 #define GRID_LIMIT     1.02 /* a cell is lost when its interval lies above it */
@@ -46,7 +46,7 @@ typedef struct grid_cell {
     double zipf;
     uint32_t capacity_percent; /* of the bytes of all distinct blocks of the workload, raw */
     double ssd_gb_per_s;       /* 0: all capacity is DRAM; else a fifth is DRAM, the rest SSD */
-    bool lossless;             /* the forms are raw and lossless, else raw alone */
+    bool lossless;             /* the variants are raw and lossless, else raw alone */
     double load;     /* of the servers in the busiest tenth of the span, if all is computed */
     bool quick;      /* a part of --quick */
     double strength; /* drift: trades per second; scan: share of the requests; crowd: sessions per
@@ -104,7 +104,7 @@ typedef struct grid_sample {
 
 typedef struct grid_run {
     const char *policy;
-    bool lossless; /* the form of a policy that has one; false for those that choose */
+    bool lossless; /* the variant of a policy that has one; false for those that choose */
     grid_sample samples[GRID_SEEDS_MAX];
 } grid_run;
 
@@ -131,7 +131,7 @@ typedef struct grid_result {
     uint64_t requests[GRID_SEEDS_MAX];
     /* grid_judge fills these. */
     bool judged;
-    uint32_t row_count, best, ours; /* rows, one for each policy in its better form */
+    uint32_t row_count, best, ours; /* rows, one for each policy in its better variant */
     grid_row rows[GRID_RUNS_MAX];
     double bound_mean_s, kept_bound_mean_s;
 } grid_result;

@@ -5,7 +5,7 @@
  * The first 64 cells are a quarter of the full product of 4 turns, 4 exponents, 4 capacities and 4
  * kinds of devices: with the levels numbered 0 to 3, devices = turns xor exponent xor capacity. Any
  * three of the four factors then meet in all 64 ways, once each, so no pair of factors is confused
- * with another. Forms and load are spread over the cells in the same manner (a fifth column over
+ * with another. Variants and load are spread over the cells in the same manner (a fifth column over
  * the field of four elements, cut into two bits). The cells of --quick are a sixteenth of the
  * product, in which any two factors meet in all 16 ways.
  */
@@ -176,7 +176,7 @@ const char *grid_half_name(grid_half half)
 /* ---- what a cell replays ---- */
 
 /*
- * A cell replays a generated workload or a draw from a trace, and has its tiers, forms and
+ * A cell replays a generated workload or a draw from a trace, and has its tiers, variants and
  * servers. The workloads that a seed gives are the same for all policies. Many threads may read
  * one grid_sources.
  */
@@ -204,7 +204,7 @@ static const workload_trace workload_traces[GRID_FAMILIES] = {
  * open at a time. */
 #define WORKLOAD_CONVERSATIONS_PER_S (1.0 / 300.0)
 
-/* The exact forms of the shipped ladder (profiles/ladder-codec-trial.csv; a test compares). */
+/* The exact variants of the shipped ladder (profiles/ladder-codec-trial.csv; a test compares). */
 static const double workload_lossless_share = 10.6 / 16.0;
 static const double workload_lossless_encode = 1.3e9, workload_lossless_decode = 3.0e9;
 

@@ -95,7 +95,7 @@ static bool sample_beats(const grid_sample *one, const grid_sample *other)
     return one->ttft_s < other->ttft_s;
 }
 
-/* A policy with one form gets the better of its forms. */
+/* A policy with one variant gets the better of its variants. */
 static void evaluate_rows(grid_result *result, uint32_t seeds)
 {
     result->row_count = 0;

@@ -303,7 +303,7 @@ void policy_instance_options(const policy_instance *instance, uint32_t number, k
         o->load_seconds = tier_seconds[level] + (double)bytes / tier_bandwidth[level];
         o->decode_seconds = source / rung->decode_bytes_per_s;
         o->loss = rung->loss;
-        /* Coarser rungs are made by dropping planes or from the form before; see codec-trial. */
+        /* Coarser rungs are made by dropping planes or from the variant before; see codec-trial. */
         for (uint32_t k = 0; k < instance->options; k++)
             if (k % rungs < i % rungs) o->made_from |= UINT32_C(1) << (k + 1);
     }

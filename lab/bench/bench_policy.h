@@ -11,7 +11,7 @@
 
 #include "policy/knapsack.h"
 
-/* One form of the drawn ladder: stored bits per element of 16, and mean loss. */
+/* One variant of the drawn ladder: stored bits per element of 16, and mean loss. */
 typedef struct policy_rung {
     const char *name;
     double bits;

@@ -3,9 +3,9 @@
  * adaptcache_experiment.c - see adaptcache_experiment.h: the systems, and one run of one of them.
  *
  * Systems: prefill; each row of the ladders in LRU order, raw among them ("without compression");
- * AdaptCache's policy and ours with all rows to choose from, and ours with nested forms in place of
- * KIVI's, at four values of alpha. The policies know each task's losses and each context's uses so
- * far, as AdaptCache's profiler and counters do, and nothing of what comes.
+ * AdaptCache's policy and ours with all rows to choose from, and ours with nested variants in place
+ * of KIVI's, at four values of alpha. The policies know each task's losses and each context's uses
+ * so far, as AdaptCache's profiler and counters do, and nothing of what comes.
  */
 #include "adaptcache_experiment.h"
 
@@ -20,7 +20,7 @@
 
 #define EXPERIMENT_MOVES  256u
 #define EXPERIMENT_TICK   20u /* requests between two ticks */
-#define EXPERIMENT_MEMORY 5.0 /* half life of the counters, in requests per context */
+#define EXPERIMENT_MEMORY 5.0 /* half-life of the counters, in requests per context */
 #define EXPERIMENT_WARM   0.4
 #define QUESTION_TOKENS   64u
 #define BYTES_PER_TOKEN   131072.0 /* Llama-3.1-8B in 16 bits */
@@ -112,7 +112,7 @@ typedef struct server {
     const experiment *run;
     kvt_policy *policy;
     uint32_t menu;
-    double *carried; /* by context: losses of lossy forms that its present one was coded from */
+    double *carried; /* by context: losses of lossy variants that its present one was coded from */
     kvt_move moves[EXPERIMENT_MOVES];
     kvt_plan plan;
     uint64_t counts[EXPERIMENT_TASKS]; /* counted requests */
@@ -162,7 +162,7 @@ static void server_options(const server *s, uint32_t number, kvt_option options[
     *count = entry.option_count;
 }
 
-/* Losses add up where a lossy form is coded from another (see sim_quality.c). */
+/* Losses add up where a lossy variant is coded from another (see sim_quality.c). */
 static void server_note(server *s, const kvt_move *move)
 {
     kvt_option options[KVT_OPTIONS_MAX];

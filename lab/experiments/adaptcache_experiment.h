@@ -23,7 +23,7 @@
 #define EXPERIMENT_ALPHAS   4u
 #define EXPERIMENT_FIXED    (1u + EXPERIMENT_VARIANTS) /* prefill, then each variant in LRU order */
 #define EXPERIMENT_ENGINES  3u
-#define EXPERIMENT_MENUS    2u /* forms to choose from: AdaptCache's, nested ones */
+#define EXPERIMENT_MENUS    2u /* variants to choose from: AdaptCache's, nested ones */
 #define EXPERIMENT_SYSTEMS  (EXPERIMENT_FIXED + EXPERIMENT_ENGINES * EXPERIMENT_ALPHAS)
 #define EXPERIMENT_SEEDS    20u
 

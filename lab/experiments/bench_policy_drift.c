@@ -9,14 +9,14 @@
  *     random
  *     objective of a request = alpha * (1 - loss) - seconds
  *
- * All stores have the same forms, sizes, losses and times, and the same requests:
+ * All stores have the same variants, sizes, losses and times, and the same requests:
  *
- *     copy        utility; any form can be made again, from an exact copy that costs nothing
+ *     copy        utility; any variant can be made again, from an exact copy that costs nothing
  *     nested      utility; planes that DRAM gives up lie on SSD, where a request reads them or not,
  *                 and come back from there; only SSD drops planes
  *     dropping    the same, but DRAM may drop planes, too
- *     one way     utility, but no form is made from another: what it lacks without nesting
- *     adaptcache  its greedy; what is coded anew loses the sum of its forms' losses
+ *     one way     utility, but no variant is made from another: what it lacks without nesting
+ *     adaptcache  its greedy; what is coded anew loses the sum of its variants' losses
  *     largest     the same run, but only the largest of those losses counts
  *
  * Moves are free and at once for all of them. Ours can only lose by that: the greedy's re-coding
@@ -76,7 +76,7 @@ typedef struct drift_run {
     uint8_t store;
     double ssd; /* factor on the instance's */
     kvt_policy *policy;
-    double *lost;    /* by entry: sum of the losses of the forms it was coded from */
+    double *lost;    /* by entry: sum of the losses of the variants it was coded from */
     double *largest; /* and the largest of them */
     kvt_move moves[DRIFT_MOVES];
     kvt_plan plan;
@@ -167,7 +167,7 @@ static uint32_t drift_rung(uint8_t option)
     return (option - 1u) % DRIFT_RUNGS;
 }
 
-/* Losses add up only where a lossy form is coded from another. */
+/* Losses add up only where a lossy variant is coded from another. */
 static void drift_note(drift_run *run, const kvt_move *move)
 {
     uint64_t number = move->handle - 1;
@@ -192,7 +192,7 @@ static kvt_status drift_carry_out(drift_run *run)
     return KVT_OK;
 }
 
-/* What the request finds: seconds and loss of the entry's present form, NONE recomputed. */
+/* What the request finds: seconds and loss of the entry's present variant, NONE recomputed. */
 static void drift_count(const drift_run *run, uint32_t number, outcome *sum)
 {
     const policy_instance *instance = run->instance;

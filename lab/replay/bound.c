@@ -96,9 +96,9 @@ bound_stay bound_use(const bound_source *source, const replay_request *request, 
     return stay;
 }
 
-/* ---- forms ---- */
+/* ---- variants ---- */
 
-/* Which forms an entry may be held in, if it is to be loaded as `to`. */
+/* Which variants an entry may be held in, if it is to be loaded as `to`. */
 static uint32_t bound_sources(const kvt_option *options, uint32_t count, uint32_t to)
 {
     uint32_t sources = 0;
@@ -114,9 +114,10 @@ static uint32_t bound_sources(const kvt_option *options, uint32_t count, uint32_
     return sources;
 }
 
-/* A form counts with the bytes that its record is expected to take: plans reserve a little more. */
+/* A variant counts with the bytes that its record is expected to take: plans reserve a little more.
+ */
 static bool bound_fill_form(const kvt_option *option, const replay_options *options,
-                            const double weight[KVT_TIER_COUNT], bound_form *shape)
+                            const double weight[KVT_TIER_COUNT], bound_variant *shape)
 {
     for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
         if (option->read_bytes[tier] == 0) continue;
@@ -140,20 +141,20 @@ kvt_status bound_begin(bound_instance *instance, const bound_source *source,
     uint32_t count;
     kvt_status status = block_options(options, source->workload->block_tokens, built, &count);
     if (status != KVT_OK) return status;
-    instance->form_count = 0;
+    instance->variant_count = 0;
     for (uint32_t o = 0; o < KVT_OPTIONS_MAX; o++)
         instance->place[o] = BOUND_NONE;
     for (uint32_t o = 1; o < count; o++) {
-        bound_form *shape = &instance->forms[instance->form_count];
-        *shape = (bound_form){.bytes = 0.0};
+        bound_variant *shape = &instance->variants[instance->variant_count];
+        *shape = (bound_variant){.bytes = 0.0};
         if (bound_fill_form(&built[o], options, weight, shape))
-            instance->place[o] = instance->form_count++;
+            instance->place[o] = instance->variant_count++;
     }
     for (uint32_t o = 1; o < count; o++) {
         uint32_t sources = instance->place[o] != BOUND_NONE ? bound_sources(built, count, o) : 0;
         for (uint32_t from = 1; from < count; from++) {
             if ((sources >> (from - 1) & 1) == 0 || instance->place[from] == BOUND_NONE) continue;
-            instance->forms[instance->place[o]].held_as |= UINT32_C(1) << instance->place[from];
+            instance->variants[instance->place[o]].held_as |= UINT32_C(1) << instance->place[from];
         }
     }
     for (int level = 0; level < TIERS; level++)
@@ -183,7 +184,7 @@ void bound_end(bound_instance *instance)
 
 /* ---- the dual ---- */
 
-double bound_value(const bound_form *shape, const bound_stay *stay)
+double bound_value(const bound_variant *shape, const bound_stay *stay)
 {
     double loss = (double)stay->sense * shape->loss;
     if (loss > (double)stay->loss_most) loss = (double)stay->loss_most;
@@ -192,37 +193,37 @@ double bound_value(const bound_form *shape, const bound_stay *stay)
     return value > 0.0 ? value : 0.0;
 }
 
-/* The forms side by side, so that the scores of a stay are computed at once; and which form is held
- * for each, where forms may change. */
+/* The variants side by side, so that the scores of a stay are computed at once; and which variant
+ * is held for each, where variants may change. */
 typedef struct bound_table {
     double request_s[KVT_OPTIONS_MAX], sized_s[KVT_OPTIONS_MAX], loss[KVT_OPTIONS_MAX];
-    double rent[KVT_OPTIONS_MAX];      /* of a unit of span in the form itself */
-    double held_rent[KVT_OPTIONS_MAX]; /* and in the cheapest that becomes it */
+    double price[KVT_OPTIONS_MAX];      /* of a unit of span in the variant itself */
+    double held_price[KVT_OPTIONS_MAX]; /* and in the cheapest that becomes it */
     uint32_t held[KVT_OPTIONS_MAX];
 } bound_table;
 
 static void bound_fill_table(const bound_instance *instance, const double price[BOUND_LEVELS],
                              bound_table *table)
 {
-    for (uint32_t o = 0; o < instance->form_count; o++) {
-        const bound_form *shape = &instance->forms[o];
+    for (uint32_t o = 0; o < instance->variant_count; o++) {
+        const bound_variant *shape = &instance->variants[o];
         table->request_s[o] = shape->request_s;
         table->sized_s[o] = shape->sized_s;
         table->loss[o] = shape->loss;
-        table->rent[o] = price[shape->level] * shape->bytes;
+        table->price[o] = price[shape->level] * shape->bytes;
     }
-    for (uint32_t o = 0; o < instance->form_count; o++) {
-        uint32_t held = o, sources = instance->moving ? instance->forms[o].held_as : 0;
+    for (uint32_t o = 0; o < instance->variant_count; o++) {
+        uint32_t held = o, sources = instance->moving ? instance->variants[o].held_as : 0;
         for (uint32_t from = 0; sources >> from != 0; from++) {
             bool may = (sources >> from & 1) != 0;
-            if (may && table->rent[from] < table->rent[held]) held = from;
+            if (may && table->price[from] < table->price[held]) held = from;
         }
         table->held[o] = held;
-        table->held_rent[o] = table->rent[held];
+        table->held_price[o] = table->price[held];
     }
 }
 
-/* Best form of a stay that is worth its rent, or BOUND_NONE. */
+/* Best variant of a stay that is worth its price, or BOUND_NONE. */
 static uint32_t bound_choose(const bound_table *table, uint32_t count, const bound_stay *stay,
                              double last, double *score_out)
 {
@@ -234,8 +235,8 @@ static uint32_t bound_choose(const bound_table *table, uint32_t count, const bou
         double loss = sense * table->loss[o];
         loss = loss < most ? loss : most;
         score[o] = (double)stay->recompute_s - uses * table->request_s[o] -
-                   sized * table->sized_s[o] - loss - span * table->held_rent[o] -
-                   end * table->rent[o];
+                   sized * table->sized_s[o] - loss - span * table->held_price[o] -
+                   end * table->price[o];
     }
     uint32_t found = BOUND_NONE;
     *score_out = 0.0;
@@ -256,10 +257,10 @@ static void bound_ask(const void *context, const double price[BOUND_LEVELS], uin
     for (uint32_t i = 0; i < instance->count; i += stride) {
         const bound_stay *stay = &instance->stays[i];
         double last = instance->moving ? (double)stay->last : 0.0, score;
-        uint32_t found = bound_choose(&table, instance->form_count, stay, last, &score);
+        uint32_t found = bound_choose(&table, instance->variant_count, stay, last, &score);
         if (found == BOUND_NONE) continue;
-        const bound_form *after = &instance->forms[found];
-        const bound_form *before = &instance->forms[table.held[found]];
+        const bound_variant *after = &instance->variants[found];
+        const bound_variant *before = &instance->variants[table.held[found]];
         double scale = (double)stay->scale;
         out->value += score;
         out->used[before->level] += scale * ((double)stay->span - last) * before->bytes;

@@ -113,7 +113,7 @@ static kvt_status interval_solve(bound_instance *instance, const bound_source *s
     return KVT_OK;
 }
 
-/* Blocks of the form that the fixed policies store, in all tiers together. */
+/* Blocks of the variant that the fixed policies store, in all tiers together. */
 static double interval_belady(const bound_source *source)
 {
     const replay_options *options = source->options;

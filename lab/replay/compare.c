@@ -3,7 +3,7 @@
  * compare.c - the plan of a comparison: workloads, contenders, what is tuned and what is evaluated.
  *
  * For each speed of the SSD:
- *   1. every baseline with every form of compare_rungs, and our grid at the main spread, on the
+ *   1. every baseline with every variant of compare_rungs, and our grid at the main spread, on the
  *      tuning seeds; the best mix of every level (compare_mix.c) and our grid at every spread
  *   2. for each of these, ours with the least TTFT at equal or better quality on every tuning seed;
  *      alpha is then halved towards the neighbour that was not good enough (OURS_STEPS times)
@@ -22,7 +22,7 @@
 #define OURS_STEPS      3u
 #define OURS_ADAPTCACHE "adaptcache"
 
-/* The engine's own knobs: alpha in seconds for a request's quality, with any form and with the
+/* The engine's own knobs: alpha in seconds for a request's quality, with any variant and with the
  * losses limited to each rung's. */
 static const double ours_alphas[] = {0.3,  1.0,  2.0,   4.0,    8.0,   16.0,
                                      32.0, 64.0, 256.0, 1000.0, 4000.0};
@@ -78,8 +78,8 @@ static kvt_status compare_append(compare_state *state, const compare_setup *setu
     return compare_add(state, setup, &grown[(*count)++]);
 }
 
-/* A policy that chooses forms itself has no form of its own: the exact forms to choose from and its
- * alphas stand in their place. */
+/* A policy that chooses variants itself has no variant of its own: the exact variants to choose
+ * from and its alphas stand in their place. */
 static kvt_status compare_add_baseline(compare_state *state, const char *policy, double speed,
                                        uint64_t capacity, size_t **list, size_t *count)
 {
@@ -103,7 +103,7 @@ static kvt_status compare_add_baseline(compare_state *state, const char *policy,
     for (uint32_t i = 0; i < rung_count && status == KVT_OK; i++) {
         setup.variant = rungs[i];
         bool exact = base->model.variants[rungs[i]].loss <= 0.0;
-        /* With room for everything only the exact forms are a question. */
+        /* With room for everything only the exact variants are a question. */
         if (capacity > 0 && !exact) continue;
         status = compare_append(state, &setup, list, count);
     }
@@ -212,7 +212,7 @@ static kvt_status compare_match_list(compare_state *state, replay_row_kind kind,
         if (compare_tuned(state, list[i], &ttft, &quality)) {
             status = compare_match_ours(state, list[i], &match.ours);
         } else {
-            /* Overloaded: nothing to match. The exact forms stand in, and the row says so. */
+            /* Overloaded: nothing to match. The exact variants stand in, and the row says so. */
             compare_setup exact;
             memcpy(&exact, &state->trials[list[i]].setup, sizeof exact);
             compare_setup setup =

@@ -56,7 +56,7 @@ typedef struct replay_compare {
 } replay_compare;
 
 typedef enum replay_row_kind {
-    REPLAY_ROW_BASELINE, /* a policy with a form of its own */
+    REPLAY_ROW_BASELINE, /* a policy with a variant of its own */
     REPLAY_ROW_MIX,      /* the best uniform mix of a quality level */
     REPLAY_ROW_FOOTPRINT /* baselines with an SSD that holds the whole footprint */
 } replay_row_kind;
@@ -82,7 +82,7 @@ typedef struct replay_compare_row {
     double ratio, ratio_low, ratio_high;       /* ours over theirs: of the means, 95 % */
     double saved_s, saved_s_low, saved_s_high; /* theirs less ours */
     double quality_low, quality_high;          /* ours less theirs, 95 % */
-    uint32_t fastest_at; /* bit i: no baseline in any form is faster at level i of the result, by
+    uint32_t fastest_at; /* bit i: no baseline in any variant is faster at level i of the result, by
                             the tuning seeds; of baselines alone */
     uint32_t seeds, skipped; /* skipped: at least one of the two has no mean (rho of 1) */
     replay_verdict verdict;
@@ -132,7 +132,7 @@ KVT_NODISCARD kvt_status replay_compare_print_text(const replay_compare *plan,
 #define COMPARE_NONE SIZE_MAX
 
 typedef enum compare_role {
-    COMPARE_BASELINE, /* a policy with a form */
+    COMPARE_BASELINE, /* a policy with a variant */
     COMPARE_OURS,     /* what a baseline or a mix is matched with */
     COMPARE_MIX,
     COMPARE_OTHER /* evaluated, never chosen */
@@ -213,8 +213,8 @@ typedef struct compare_matches {
 /* Picks anew for every match: what was tried for one contender counts for all. */
 void compare_match_again(const compare_state *state, compare_matches *matches);
 
-/* Of all baselines in all forms, marks the fastest at each level of quality, by the tuning seeds.
- */
+/* Of all baselines in all variants, marks the fastest at each level of quality, by the tuning
+ * seeds. */
 void compare_mark_fastest(const compare_state *state, compare_matches *matches);
 
 /* Two contenders seed by seed; fills the figures of a row. */
@@ -233,7 +233,7 @@ void compare_label(const compare_state *state, size_t trial, char label[REPLAY_L
 
 /* ---- uniform mixes ---- */
 
-/* The rungs that fixed policies use: exact forms, the middle lossy one, the last. */
+/* The rungs that fixed policies use: exact variants, the middle lossy one, the last. */
 uint32_t compare_rungs(const replay_options *base, uint8_t rungs[KVT_VARIANTS_MAX]);
 
 /* The qualities at which mixes are compared, and the fastest baselines named; returns how many. */

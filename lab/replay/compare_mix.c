@@ -7,7 +7,7 @@
  * the utility engine at alpha 0: the engine decides what stays and where by seconds alone, and the
  * sweep decides the quality. Sweep, on the tuning seeds, from coarse to fine:
  *
- *   1. every rung in every tier, no tier larger forms than the one above it (with two tiers and
+ *   1. every rung in every tier, no tier larger variants than the one above it (with two tiers and
  *      eight rungs 36 mixes): a demotion cannot make what is lost again
  *   2. per level of quality: pairs A (good enough) and B (faster, but not good enough) of these,
  *      ordered by the TTFT that a line between them promises at the level; the MIX_PAIRS first

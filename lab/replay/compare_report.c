@@ -212,8 +212,8 @@ static void report_tables(const replay_compare_result *result, replay_row_kind k
     }
 }
 
-/* At each level of quality the fastest of all baselines in all forms, and what stands against it.
- */
+/* At each level of quality the fastest of all baselines in all variants, and what stands against
+ * it. */
 static void report_strongest(const replay_compare_result *result, FILE *file)
 {
     fprintf(file, "\nThe fastest baseline at each level of quality, by the tuning seeds\n");

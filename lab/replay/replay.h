@@ -50,9 +50,9 @@ typedef struct replay_tier {
     kvt_affine write;
 } replay_tier;
 
-/* Two forms per tier, drawn by a hash of the entry: what a store offers that knows its ladder but
- * nothing of its entries. The policy sees one form per tier and a sensitivity of 1. One hash serves
- * all tiers, so with equal shares an entry keeps its form when it changes its tier. */
+/* Two variants per tier, drawn by a hash of the entry: what a store offers that knows its ladder
+ * but nothing of its entries. The policy sees one variant per tier and a sensitivity of 1. One hash
+ * serves all tiers, so with equal shares an entry keeps its variant when it changes its tier. */
 typedef struct replay_blend {
     bool set;
     uint8_t rung[KVT_TIER_COUNT][2]; /* indexes into model.variants */
@@ -89,7 +89,7 @@ typedef struct replay_options {
     double sensitivity;  /* sigma of the lognormal factor (mean 1) on an entry's losses; 0 = none */
     double repeatability; /* correlation of what the policy knows of log factors with them, [0,1] */
     const replay_normals *normals; /* of this seed, or NULL: drawn in the run */
-    double loss_limit;             /* no form whose loss_upper passes it; 1 = any */
+    double loss_limit;             /* no variant whose loss_upper passes it; 1 = any */
     replay_blend blend;            /* set: restricts what the policy may choose from */
     double alpha_seconds;
     double half_life_seconds;
@@ -177,11 +177,11 @@ typedef struct replay_times {
 typedef struct replay_bound {
     double recompute_s; /* mean service that computes everything: a mean cost is this less saved */
     double ideal_s;     /* saved by a store without limits */
-    double interval_s;  /* no policy that keeps or worsens an entry's form between two uses saves
+    double interval_s;  /* no policy that keeps or worsens an entry's variant between two uses saves
                            more */
-    double moving_s;    /* nor does any at all, forms improved ahead of a use included */
+    double moving_s;    /* nor does any at all, variants improved ahead of a use included */
     double belady_block_ratio;    /* hits of a store that knows the future and has all tiers' bytes
-                                     for the fixed policies' form; whole workload */
+                                     for the fixed policies' variant; whole workload */
     double price[KVT_TIER_COUNT]; /* of interval_s, seconds per byte and second */
     uint64_t intervals;
     double seconds; /* that finding it took */

@@ -404,7 +404,7 @@ static kvt_status options_profile_ladder(kvt_profile *profile, const char *names
     kvt_status status =
         kvt_profile_ladder(profile, model, colon + 1, NULL, options->model.variants,
                            KVT_VARIANTS_MAX, &options->model.variant_count, message, message_size);
-    /* Blocks of a trace are counted by their tokens: forms that drop some are none for them. */
+    /* Blocks of a trace are counted by their tokens: variants that drop some are none for them. */
     uint32_t kept = 0;
     for (uint32_t i = 0; i < options->model.variant_count; i++)
         if (options->model.variants[i].variant.mode >> 8 == 0)
@@ -433,7 +433,7 @@ static kvt_status options_read_ladder(kvt_config *config, kvt_profile *profile, 
     return KVT_OK;
 }
 
-/* The lossless form is offered only with a measured curve; a guessed one would decide. */
+/* The lossless variant is offered only with a measured curve; a guessed one would decide. */
 static kvt_status options_read_variants(kvt_config *config, kvt_profile *profile, bool live,
                                         replay_options *options, char *message, size_t message_size)
 {

@@ -392,7 +392,7 @@ static json_t *json_configuration(const replay_report *report, bool *sound)
     return object;
 }
 
-/* Half lives of the workload's classes of blocks; empty without memory for it, or without reuse. */
+/* Half-lives of the workload's classes of blocks; empty without memory for it, or without reuse. */
 static json_t *json_reuse(const replay_workload *workload, bool *sound)
 {
     json_t *list = json_array();

@@ -91,9 +91,9 @@ void sim_quality_sum(const sim_state *sim, sim_visit *visit)
     for (uint32_t i = 0; i < visit->loaded; i++) {
         uint32_t block = visit->path[i];
         double loss = (double)sim->inherited[block];
-        double form = sim->whole[sim->run[i]].loss + (double)sim->carried[block];
+        double own = sim->whole[sim->run[i]].loss + (double)sim->carried[block];
         double factor = sim->sensitivity != NULL ? (double)sim->sensitivity[block] : 1.0;
-        if (form > 0.0) loss += form * factor;
+        if (own > 0.0) loss += own * factor;
         double here = sim_block_tokens(sim, visit->request, i);
         sum += here * (loss < 1.0 ? loss : 1.0);
         tokens += here;

@@ -99,7 +99,7 @@ static double regret_present_value(sim_state *sim, const bound_instance *instanc
         const bound_stay *stay = &instance->stays[i];
         uint8_t option = sim_option_of(sim, stay->block);
         uint32_t place = option != KVT_OPTION_NONE ? instance->place[option] : BOUND_NONE;
-        if (place != BOUND_NONE) value += bound_value(&instance->forms[place], stay);
+        if (place != BOUND_NONE) value += bound_value(&instance->variants[place], stay);
     }
     return value;
 }

@@ -11,7 +11,7 @@
 #include "replay.h"
 
 #define SIM_PLAN_MOVES  256u
-#define SIM_BLEND_MASKS (1u << (KVT_TIER_COUNT - 1)) /* a bit per tier: its second form */
+#define SIM_BLEND_MASKS (1u << (KVT_TIER_COUNT - 1)) /* a bit per tier: its second variant */
 
 /* The regrets so far. An epoch is a tenth of the counted requests. */
 typedef struct sim_regret {
@@ -58,7 +58,7 @@ typedef struct sim_state {
     float *inherited; /* by block: loss of the prefix that it was computed on */
     uint64_t read_free_ns[KVT_TIER_COUNT];
     uint64_t write_free_ns[KVT_TIER_COUNT];
-    float *carried;     /* by block: losses of lossy forms that its present one was coded from */
+    float *carried;     /* by block: losses of lossy variants that its present one was coded from */
     float *sensitivity; /* by block: factor on losses; NULL: 1 */
     float *known;       /* and what the policy knows of it */
     uint64_t tick_ns;   /* time of the next policy tick; UINT64_MAX = none */
@@ -143,8 +143,7 @@ void sim_log_move(sim_state *sim, uint64_t now_ns, const kvt_move *move, bool co
  * visit's times. */
 void sim_serve(sim_state *sim, sim_visit *visit);
 
-/* Which forms a blend gives a block, its ladders, and a block's present option among
- * ours. */
+/* Which variants a blend gives a block, its ladders, and a block's present option among ours. */
 uint32_t sim_blend_mask(const sim_state *sim, uint32_t block);
 uint32_t sim_blend_options(const sim_state *sim, uint32_t mask, const kvt_option *all,
                            kvt_option out[KVT_TIER_COUNT]);
