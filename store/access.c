@@ -2,16 +2,21 @@
 /*
  * access.c - get, exists, delete, match_prefix: the flows that a caller starts, but for the put.
  *
- *     get   find -> access -> read, or join a read -> decode into the caller's buffer -> observe
+ *     get   find -> access -> read, or join a read -> decode into the target -> observe
+ *     get   find -> access -> decode into the target from where the record lies in memory
  *     get   find -> access -> copy, of an entry that a put has handed over
  *
  * When a get's deadline passes before its read completes, the pool keeps the read and its staging
  * buffer until the device answers. The caller's buffer is written only by the decoder. A get that
  * had joined such a read and still has time starts a new one.
  *
- * A get holds its load as a user and its place as a reader. Both counts are under the control lock;
- * the record in the owner's staging is written by the owner's read before `finished`, and only read
- * by its users afterwards.
+ * A record that lies in memory in one piece is lent by its pool (tiers_pool_lend). A get of it
+ * neither wakes a thread nor waits, has no load, and joins no read: several gets read the record at
+ * once.
+ *
+ * A get holds its place as a reader, and its load, if it has one, as a user. Both counts are under
+ * the control lock; the record in the owner's staging is written by the owner's read before
+ * `finished`, and only read by its users afterwards.
  *
  * Thread rule: any thread. Lookups hold the control lock for a few hash steps and do no I/O.
  */
@@ -29,14 +34,23 @@
 
 /* ---- get ---- */
 
+/* Where a get's values go. */
+typedef struct access_target {
+    void *data;
+    uint64_t bytes;
+} access_target;
+
 /* One get under way. */
 typedef struct access_get {
     uint64_t deadline_ns; /* CLOCK_MONOTONIC; UINT64_MAX = none */
     uint64_t handle;
     uint32_t class_id;
-    store_place *place;   /* held as a reader */
-    store_load *load;     /* held as a user */
-    bool owner;           /* reads; the others wait */
+    store_place *place; /* held as a reader */
+    store_load *load;   /* held as a user; NULL when the record is read where it lies */
+    bool owner;         /* reads; the others wait */
+    bool in_memory;     /* the record is read where it lies, */
+    const void *record; /* which is here; NULL: its device went meanwhile */
+    uint64_t record_bytes;
     bool quiet;           /* for its timing alone: neither a use nor a get */
     store_staged *staged; /* instead of all below: held as a user */
     kvt_record_spec expected;
@@ -54,6 +68,7 @@ typedef struct access_get {
 /* The table's answer to a get that is about to begin; valid under one hold of the lock. */
 typedef struct access_view {
     store_entry *entry; /* under this hold of the lock */
+    bool in_memory;     /* the record can be read where it lies */
     bool join;          /* a read of the place is in flight already */
     uint64_t staging_bytes;
 } access_view;
@@ -73,35 +88,53 @@ static kvt_status access_look(const kvt_store *store, const kvt_key *key, uint64
     if (entry == NULL || !entry_is_readable(entry)) return KVT_MISS;
     if (entry->source_bytes != data_bytes) return KVT_E_ARGUMENT;
     if (entry->state == ENTRY_STAGED) return KVT_QUEUED;
+    const store_place *place = entry->place;
+    view->staging_bytes = place->scratch_bytes;
+    view->in_memory = tiers_pool_lends(store->pools[place->tier], place->location);
+    if (view->in_memory) return KVT_OK;
     view->join = entry->load != NULL;
-    view->staging_bytes = entry->place->scratch_bytes;
-    if (!view->join) view->staging_bytes += staging_round(entry->place->record_bytes);
+    if (!view->join) view->staging_bytes += staging_round(place->record_bytes);
     return KVT_OK;
 }
 
-/* Joins the read in flight or becomes its owner. Lock held; staging is in get already. */
-static kvt_status access_begin(kvt_store *store, store_entry *entry, access_get *get)
+/* Joins the read in flight or becomes its owner. Lock held. */
+static kvt_status access_begin_load(kvt_store *store, store_entry *entry, access_get *get)
 {
-    assert(entry->place != NULL && entry_is_visible(entry));
     assert(get->owner == (entry->load == NULL));
     assert(store_is_locked(store));
     if (get->owner) {
         get->load = calloc(1, sizeof *get->load);
         if (get->load == NULL) return KVT_E_MEMORY;
-        get->load->record_bytes = entry->place->record_bytes;
         entry->load = get->load;
     } else {
         get->load = entry->load;
         store->counters.shared_reads++;
     }
     get->load->users++;
+    return KVT_OK;
+}
+
+/* Becomes a reader of the entry's place, with a load or with the memory in which the record lies.
+ * Lock held; staging is in get already. */
+static kvt_status access_begin(kvt_store *store, store_entry *entry, access_get *get)
+{
+    assert(entry->place != NULL && entry_is_visible(entry));
+    assert(store_is_locked(store));
+    kvt_status status = KVT_OK;
+    if (get->in_memory)
+        get->record = tiers_pool_lend(store->pools[entry->place->tier], entry->place->location);
+    else
+        status = access_begin_load(store, entry, get);
+    if (status != KVT_OK) return status;
     get->place = entry->place;
+    get->record_bytes = entry->place->record_bytes;
     get->place->readers++;
     get->tier = entry->place->tier;
     get->variant = entry->place->variant;
     get->expected.key = entry->key;
     get->expected.generation = entry->place->generation;
     get->serial = entry->place->serial;
+    if (get->in_memory) learn_begin_in_memory(store, get->tier, &get->transfer);
     return KVT_OK;
 }
 
@@ -140,15 +173,14 @@ static void access_begin_staged(kvt_store *store, const store_entry *entry, acce
 /* Staging for a get. A get that joins must not wait: the read's owner waits for it. */
 static kvt_status access_acquire_staging(kvt_store *store, const access_view *view, access_get *get)
 {
-    assert(get->staging.memory == NULL);
+    assert(get->staging.memory == NULL && view->staging_bytes != 0);
     if (!view->join)
         return staging_acquire(store->staging, view->staging_bytes, get->deadline_ns,
                                &get->staging);
-    if (view->staging_bytes == 0) return KVT_OK;
     return staging_acquire_now(store->staging, view->staging_bytes, &get->staging);
 }
 
-/* Counts the use, then joins or owns the read. Lock held; staging is in get already. */
+/* Counts the use, then becomes a reader. Lock held; staging is in get already. */
 static kvt_status access_enter(kvt_store *store, const access_view *view, access_get *get)
 {
     assert(store_is_locked(store));
@@ -159,38 +191,59 @@ static kvt_status access_enter(kvt_store *store, const access_view *view, access
     get->handle = view->entry->handle;
     get->class_id = view->entry->class_id;
     get->tokens = view->entry->layout.tokens;
-    get->owner = !view->join;
+    get->in_memory = view->in_memory;
+    get->owner = !view->in_memory && !view->join;
     return access_begin(store, view->entry, get);
 }
 
-/*
- * Find, access, and either join or own the read. Staging is taken before the place is held, because
- * a holder of staging may wait for readers; so the table is looked at again after the wait.
- */
+/* Finds the entry, and becomes a reader of it at once where no staging is needed. KVT_QUEUED: it is
+ * staged, and the get is a user of that. KVT_BUSY: the get has to bring staging. */
+static kvt_status access_open_now(kvt_store *store, const kvt_key *key, uint64_t data_bytes,
+                                  access_get *get, access_view *view)
+{
+    pthread_mutex_lock(&store->lock);
+    kvt_status status = access_look(store, key, data_bytes, view);
+    if (status == KVT_QUEUED)
+        access_begin_staged(store, view->entry, get);
+    else if (status == KVT_OK)
+        status = view->staging_bytes == 0 ? access_enter(store, view, get) : KVT_BUSY;
+    pthread_mutex_unlock(&store->lock);
+    return status;
+}
+
+/* Takes staging and becomes a reader. Staging is taken before the place is held, because a holder
+ * of staging may wait for readers; so the table is looked at again after the wait. KVT_BUSY: it
+ * says something else now. */
+static kvt_status access_open_staging(kvt_store *store, const kvt_key *key, uint64_t data_bytes,
+                                      access_get *get, const access_view *view)
+{
+    access_view now;
+    kvt_status status = access_acquire_staging(store, view, get);
+    if (status != KVT_OK) return status;
+    pthread_mutex_lock(&store->lock);
+    status = access_look(store, key, data_bytes, &now);
+    bool same = status == KVT_OK && now.join == view->join && now.in_memory == view->in_memory &&
+                now.staging_bytes == view->staging_bytes;
+    if (same) status = access_enter(store, &now, get);
+    pthread_mutex_unlock(&store->lock);
+    if (same && status == KVT_OK) return KVT_OK;
+    staging_release(store->staging, &get->staging);
+    return status == KVT_OK || status == KVT_QUEUED ? KVT_BUSY : status;
+}
+
+/* Find, access, and become a reader, or a user of staged bytes. */
 static kvt_status access_open(kvt_store *store, const kvt_key *key, uint64_t data_bytes,
                               access_get *get)
 {
-    for (;;) {
-        access_view view, now;
-        pthread_mutex_lock(&store->lock);
-        kvt_status status = access_look(store, key, data_bytes, &view);
-        if (status == KVT_QUEUED) access_begin_staged(store, view.entry, get);
-        pthread_mutex_unlock(&store->lock);
+    kvt_status status = KVT_BUSY;
+    while (status == KVT_BUSY) {
+        access_view view;
+        status = access_open_now(store, key, data_bytes, get, &view);
         if (status == KVT_QUEUED) return KVT_OK;
-        if (status == KVT_OK) status = access_acquire_staging(store, &view, get);
-        if (status != KVT_OK) return status;
-
-        pthread_mutex_lock(&store->lock);
-        status = access_look(store, key, data_bytes, &now);
-        bool same =
-            status == KVT_OK && now.join == view.join && now.staging_bytes == view.staging_bytes;
-        if (same) status = access_enter(store, &now, get);
-        pthread_mutex_unlock(&store->lock);
-        if (same && !get->quiet) learn_note_use(store, get->handle, get->class_id);
-        if (same && status == KVT_OK) return KVT_OK;
-        staging_release(store->staging, &get->staging);
-        if (status != KVT_OK && status != KVT_QUEUED) return status;
+        if (status == KVT_BUSY) status = access_open_staging(store, key, data_bytes, get, &view);
     }
+    if (status == KVT_OK && !get->quiet) learn_note_use(store, get->handle, get->class_id);
+    return status;
 }
 
 /* Reads the record as the owner of the load, and publishes the outcome to the gets that joined. No
@@ -220,36 +273,50 @@ static void access_read(kvt_store *store, access_get *get)
     pthread_mutex_unlock(&store->lock);
 }
 
-/* The outcome of the read that this get owns or has joined. */
-static kvt_status access_await_load(kvt_store *store, const access_get *get)
+/* The outcome of the read that this get owns or has joined, and the record. */
+static kvt_status access_await_load(kvt_store *store, access_get *get)
 {
     bool waiting = true;
     pthread_mutex_lock(&store->lock);
     while (!get->load->finished && waiting)
         waiting = base_condition_wait_until(&store->changed, &store->lock, get->deadline_ns);
     kvt_status status = get->load->finished ? get->load->status : KVT_E_TIMEOUT;
+    if (status == KVT_OK) get->record = get->load->record;
     pthread_mutex_unlock(&store->lock);
     return status;
 }
 
-/* Gives up the load and the place. The owner waits for the gets that joined, because the record is
- * in the owner's staging. Lock held, and released while waiting. */
+/* Gives up the load. The owner waits for the gets that joined, because the record is in the owner's
+ * staging. Lock held, and released while waiting. */
+static void access_end_load(kvt_store *store, const access_get *get)
+{
+    assert(get->load->users > 0);
+    pthread_cond_broadcast(&store->changed);
+    while (get->owner && get->load->users > 1)
+        pthread_cond_wait(&store->changed, &store->lock);
+    if (get->owner)
+        free(get->load);
+    else
+        get->load->users--;
+    pthread_cond_broadcast(&store->changed);
+}
+
+/* Gives up the place, and the load or the memory of the record. Lock held, and released while
+ * waiting. */
 static void access_end(kvt_store *store, access_get *get, staging_buffer *freed_out)
 {
-    assert(get->place->readers > 0 && get->load->users > 0);
+    assert(get->place->readers > 0 && (get->load != NULL) != get->in_memory);
     assert(store_is_locked(store));
-    get->place->readers--;
-    pthread_cond_broadcast(&store->changed);
-    while (get->owner && get->load->users > 1) {
-        pthread_cond_wait(&store->changed, &store->lock);
-    }
-    if (get->owner) {
-        free(get->load);
-    } else {
-        get->load->users--;
-    }
+    store_place *place = get->place;
+    if (get->in_memory && get->record != NULL)
+        tiers_pool_take_back(store->pools[place->tier], place->location, KVT_IO_READ,
+                             place->record_bytes);
+    place->readers--;
+    if (get->load != NULL)
+        access_end_load(store, get);
+    else if (place->readers == 0 && store->draining[get->tier] != 0)
+        pthread_cond_broadcast(&store->changed);
     *freed_out = get->staging;
-    pthread_cond_broadcast(&store->changed);
 }
 
 /* Settles an entry whose load failed: the entry falls back to its copy on SSD, or is dropped. It
@@ -279,13 +346,38 @@ static bool access_drop_failed(kvt_store *store, const kvt_key *key, const acces
     return false;
 }
 
+/* Counts a get that had held its place. Lock held. */
+static void access_count_end(kvt_store *store, const access_get *get, kvt_status status, bool lost)
+{
+    bool late = status == KVT_E_TIMEOUT;
+    if (get->quiet) return;
+    store->counters.gets++;
+    if (status == KVT_OK) store->counters.hits[get->tier]++;
+    if (lost || late) store->counters.misses++;
+    if (late) store->counters.timeouts++;
+}
+
+/* Settles the entry of a get whose load failed, and counts the get. KVT_BUSY: the load failed at a
+ * place that is no longer the entry's, and `again` allows the get to begin again. No lock held. */
+static kvt_status access_lose(kvt_store *store, const kvt_key *key, const access_get *get,
+                              kvt_status status, bool again)
+{
+    KILL_POINT("get: load failed");
+    pthread_mutex_lock(&store->lock);
+    bool elsewhere = access_drop_failed(store, key, get, status);
+    quarantine_refresh_tier(store, get->tier);
+    bool ends = !(elsewhere && again);
+    if (ends) access_count_end(store, get, status, true);
+    pthread_mutex_unlock(&store->lock);
+    return ends ? KVT_MISS : KVT_BUSY;
+}
+
 /* Ends a get: gives up load, place and staging, settles an entry whose load failed, and counts.
- * KVT_BUSY: the load failed at a place that is no longer the entry's, and `again` allows the get to
- * begin again. No lock held. */
+ * KVT_BUSY as access_lose. No lock held. */
 static kvt_status access_finish(kvt_store *store, const kvt_key *key, access_get *get,
                                 kvt_status status, bool again)
 {
-    assert(get->load != NULL && get->place != NULL);
+    assert(get->place != NULL);
     staging_buffer freed;
     bool late = status == KVT_E_TIMEOUT;
     bool lost = status != KVT_OK && status != KVT_E_MEMORY && !late;
@@ -293,26 +385,11 @@ static kvt_status access_finish(kvt_store *store, const kvt_key *key, access_get
     access_end(store, get, &freed);
     if (lost) store_count_load_failure(store, status);
     if (lost) get->failure = status;
+    if (!lost) access_count_end(store, get, status, false);
     pthread_mutex_unlock(&store->lock);
-    staging_release(store->staging, &freed);
-    if (lost) KILL_POINT("get: load failed");
-    pthread_mutex_lock(&store->lock);
-    if (lost) {
-        bool elsewhere = access_drop_failed(store, key, get, status);
-        quarantine_refresh_tier(store, get->tier);
-        if (elsewhere && again) {
-            pthread_mutex_unlock(&store->lock);
-            return KVT_BUSY;
-        }
-    }
-    if (!get->quiet) {
-        store->counters.gets++;
-        if (status == KVT_OK) store->counters.hits[get->tier]++;
-        if (lost || late) store->counters.misses++;
-        if (late) store->counters.timeouts++;
-    }
-    pthread_mutex_unlock(&store->lock);
-    return lost || late ? KVT_MISS : status;
+    if (freed.memory != NULL) staging_release(store->staging, &freed);
+    if (lost) return access_lose(store, key, get, status, again);
+    return late ? KVT_MISS : status;
 }
 
 /* Counts a get that ends before it holds a load or a place. */
@@ -345,29 +422,28 @@ static void access_let_go(kvt_store *store, access_get *get)
     staging_release(store->staging, &freed);
 }
 
-/* Decodes the record into the caller's buffer. The owner's scratch lies behind the record in the
- * same staging buffer; a get that joined has staging for scratch alone. */
-static kvt_status access_decode(const kvt_store *store, const access_get *get, void *data,
-                                uint64_t data_bytes)
+/* Decodes the record into the target. The scratch of a read's owner lies behind the record in the
+ * same staging buffer; every other get has staging for scratch alone. */
+static kvt_status access_decode(const kvt_store *store, const access_get *get,
+                                const access_target *target)
 {
-    assert(get->load->finished && get->load->status == KVT_OK);
-    const store_load *load = get->load;
-    uint64_t before = get->owner ? staging_round(load->record_bytes) : 0;
+    assert(get->record != NULL && (get->load == NULL || get->load->status == KVT_OK));
+    uint64_t before = get->owner ? staging_round(get->record_bytes) : 0;
     void *scratch = get->staging.memory == NULL ? NULL : (char *)get->staging.memory + before;
-    return kvt_record_decode_parallel(load->record, load->record_bytes, &get->expected,
-                                      store->workers, data, data_bytes, scratch,
+    return kvt_record_decode_parallel(get->record, get->record_bytes, &get->expected,
+                                      store->workers, target->data, target->bytes, scratch,
                                       get->staging.bytes - before);
 }
 
-/* Copies the staged bytes of a put into the caller's buffer, counts a hit of DRAM, and ends the use
+/* Copies the staged bytes of a put into the target, counts a hit of DRAM, and ends the use
  * of the staged object. No lock held. */
-static void access_copy_staged(kvt_store *store, access_get *get, void *data, uint64_t data_bytes,
+static void access_copy_staged(kvt_store *store, access_get *get, const access_target *target,
                                kvt_get_info *info)
 {
-    assert(get->place == NULL && data_bytes <= get->staged->buffer.bytes);
+    assert(get->place == NULL && target->bytes <= get->staged->buffer.bytes);
     uint32_t class_id = get->staged->source.class_id;
     uint64_t handle = get->staged->handle;
-    memcpy(data, get->staged->buffer.memory, data_bytes);
+    memcpy(target->data, get->staged->buffer.memory, target->bytes);
     pthread_mutex_lock(&store->lock);
     handover_leave(store, get->staged);
     if (!get->quiet) {
@@ -380,69 +456,78 @@ static void access_copy_staged(kvt_store *store, access_get *get, void *data, ui
     if (info == NULL) return;
     *info = (kvt_get_info){.tier = KVT_TIER_DRAM,
                            .variant = {.codec = KVT_CODEC_RAW},
-                           .stored_bytes = data_bytes,
+                           .stored_bytes = target->bytes,
                            .elapsed_ns = store_now_ns(store) - get->began_ns};
 }
 
-/* One read of the entry, from finding it to the decoded bytes. KVT_BUSY as access_finish. */
-static kvt_status access_try_get(kvt_store *store, const kvt_key *key, void *data,
-                                 uint64_t data_bytes, access_get *get, bool again,
-                                 kvt_get_info *info)
+/* Brings the record: reads it, waits for the get that reads it, or finds it where it lies. */
+static kvt_status access_fetch(kvt_store *store, access_get *get)
 {
-    uint64_t began_ns = get->began_ns, deadline_ns = get->deadline_ns;
-    bool quiet = get->quiet;
+    if (get->in_memory) return get->record != NULL ? KVT_OK : KVT_E_GONE;
+    if (get->owner) access_read(store, get);
+    return access_await_load(store, get);
+}
+
+/* Lets the store learn from a get that is no joined one, and fills the caller's info. */
+static void access_note(kvt_store *store, const access_get *get, kvt_status status,
+                        uint64_t decode_ns, uint64_t elapsed_ns, kvt_get_info *info)
+{
+    bool late = status == KVT_E_TIMEOUT, joined = !get->owner && !get->in_memory;
+    double predicted_seconds = 0;
+    if (status == KVT_OK && !joined)
+        predicted_seconds = learn_note_get(store, &get->transfer, get->variant, get->source_bytes,
+                                           (double)decode_ns * 1e-9, (double)elapsed_ns * 1e-9);
+    *info = (kvt_get_info){.tier = get->tier,
+                           .variant = get->variant,
+                           .stored_bytes = get->record_bytes,
+                           .read_ns = late || get->in_memory ? 0 : get->load->read_ns,
+                           .decode_ns = decode_ns,
+                           .predicted_ns = (uint64_t)(predicted_seconds * 1e9),
+                           .elapsed_ns = elapsed_ns,
+                           .shared = joined,
+                           .timed_out = late};
+}
+
+/* One read of the entry, from finding it to the decoded bytes. KVT_BUSY as access_finish. */
+static kvt_status access_try_get(kvt_store *store, const kvt_key *key, const access_target *target,
+                                 access_get *get, bool again, kvt_get_info *info)
+{
+    const access_get fresh = {.deadline_ns = get->deadline_ns,
+                              .began_ns = get->began_ns,
+                              .source_bytes = target->bytes,
+                              .quiet = get->quiet};
     kvt_status status;
     for (;;) {
-        *get = (access_get){.deadline_ns = deadline_ns,
-                            .began_ns = began_ns,
-                            .source_bytes = data_bytes,
-                            .quiet = quiet};
-        status = access_open(store, key, data_bytes, get);
-        if (status != KVT_OK) return quiet ? status : access_refuse(store, status, info);
+        *get = fresh;
+        status = access_open(store, key, target->bytes, get);
+        if (status != KVT_OK) return get->quiet ? status : access_refuse(store, status, info);
         if (get->staged != NULL) {
-            access_copy_staged(store, get, data, data_bytes, info);
+            access_copy_staged(store, get, target, info);
             return KVT_OK;
         }
-        if (get->owner) access_read(store, get);
-        status = access_await_load(store, get);
+        status = access_fetch(store, get);
         if (!access_may_begin_again(get, status)) break;
         access_let_go(store, get);
     }
     uint64_t decode_started_ns = store_now_ns(store);
-    if (status == KVT_OK) status = access_decode(store, get, data, data_bytes);
-    uint64_t decode_ns = store_now_ns(store) - decode_started_ns;
-    uint64_t elapsed_ns = decode_started_ns + decode_ns - began_ns;
-    double predicted_seconds = 0;
-    if (status == KVT_OK && get->owner)
-        predicted_seconds = learn_note_get(store, &get->transfer, get->variant, get->source_bytes,
-                                           (double)decode_ns * 1e-9, (double)elapsed_ns * 1e-9);
-    if (info != NULL) {
-        bool late = status == KVT_E_TIMEOUT;
-        *info = (kvt_get_info){.tier = get->tier,
-                               .variant = get->variant,
-                               .stored_bytes = get->load->record_bytes,
-                               .read_ns = late ? 0 : get->load->read_ns,
-                               .decode_ns = decode_ns,
-                               .predicted_ns = (uint64_t)(predicted_seconds * 1e9),
-                               .elapsed_ns = elapsed_ns,
-                               .shared = !get->owner,
-                               .timed_out = late};
-    }
+    if (status == KVT_OK) status = access_decode(store, get, target);
+    uint64_t decoded_ns = store_now_ns(store);
+    access_note(store, get, status, decoded_ns - decode_started_ns, decoded_ns - get->began_ns,
+                info);
     return access_finish(store, key, get, status, again);
 }
 
 /* Runs a get, and runs it once more when its entry was moved while the load failed. A quiet get
  * counts neither a use nor a get. */
-static kvt_status access_run(kvt_store *store, const kvt_key *key, void *data, uint64_t data_bytes,
+static kvt_status access_run(kvt_store *store, const kvt_key *key, const access_target *target,
                              uint64_t deadline_ns, bool quiet, kvt_get_info *info)
 {
     access_get get = {.deadline_ns = deadline_ns, .began_ns = store_now_ns(store), .quiet = quiet};
     kvt_get_info unasked;
     if (info == NULL) info = &unasked;
     *info = (kvt_get_info){0};
-    kvt_status status = access_try_get(store, key, data, data_bytes, &get, true, info);
-    if (status == KVT_BUSY)
-        status = access_try_get(store, key, data, data_bytes, &get, false, info);
+    kvt_status status = access_try_get(store, key, target, &get, true, info);
+    if (status == KVT_BUSY) status = access_try_get(store, key, target, &get, false, info);
     if (!quiet)
         watch_note_get(store, &(watch_get){.key = key,
                                            .info = info,
@@ -450,7 +535,7 @@ static kvt_status access_run(kvt_store *store, const kvt_key *key, void *data, u
                                            .status = status,
                                            .failure = get.failure,
                                            .tokens = get.tokens,
-                                           .data_bytes = data_bytes});
+                                           .data_bytes = target->bytes});
     return status;
 }
 
@@ -459,7 +544,8 @@ kvt_status kvt_get_until(kvt_store *store, const kvt_key *key, void *data, uint6
 {
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (key == NULL || data == NULL) return KVT_E_ARGUMENT;
-    return access_run(store, key, data, data_bytes, deadline_ns, false, info);
+    const access_target target = {.data = data, .bytes = data_bytes};
+    return access_run(store, key, &target, deadline_ns, false, info);
 }
 
 #define ACCESS_TIMING_NS UINT64_C(5000000000) /* a device that takes longer is not waited for */
@@ -474,7 +560,8 @@ void access_time_entry(kvt_store *store, const kvt_key *key)
     void *data = bytes != 0 ? malloc(bytes) : NULL;
     if (data == NULL) return;
     uint64_t deadline_ns = base_clock_ns() + ACCESS_TIMING_NS;
-    (void)!access_run(store, key, data, bytes, deadline_ns, true, NULL);
+    const access_target target = {.data = data, .bytes = bytes};
+    (void)!access_run(store, key, &target, deadline_ns, true, NULL);
     free(data);
 }
 

@@ -46,7 +46,6 @@ typedef struct store_load {
     bool finished;  /* the record is in the buffer, or status says why not */
     kvt_status status;
     void *record; /* staging */
-    uint64_t record_bytes;
     uint64_t read_ns;
 } store_load;
 

@@ -163,6 +163,12 @@ const transfer_watch *learn_watch(kvt_store *store, kvt_tier tier, kvt_io_kind k
     return &transfer->watch;
 }
 
+void learn_begin_in_memory(kvt_store *store, kvt_tier tier, learn_transfer *transfer)
+{
+    *transfer =
+        (learn_transfer){.store = store, .tier = tier, .kind = KVT_IO_READ, .in_memory = true};
+}
+
 /* ---- codecs and whole gets ---- */
 
 /*
@@ -200,8 +206,9 @@ double learn_note_get(kvt_store *store, const learn_transfer *transfer, kvt_vari
     all_seconds = learn_seconds(learn, LEARN_TIME_GET, (double)source_bytes, all_seconds);
     double curve = codec != NULL ? codec->decode_curve * (double)source_bytes : decode_seconds;
     double decode = codec != NULL ? online_factor_value(&codec->decode) * curve : decode_seconds;
-    double predicted =
-        learn_get_seconds(transfer->slowest_seconds, transfer->overhead_seconds, decode);
+    /* Of a get that asked no device, nobody looked at the overhead when it began. */
+    double overhead = transfer->in_memory ? tier->overhead.value : transfer->overhead_seconds;
+    double predicted = learn_get_seconds(transfer->slowest_seconds, overhead, decode);
     online_error_observe(&tier->loads, predicted, all_seconds);
     online_average_observe(&tier->overhead,
                            all_seconds - decode_seconds - transfer->slowest_seconds,
@@ -226,10 +233,12 @@ double learn_load_seconds(kvt_store *store, const store_entry *entry, bool now)
     tiers_pool *pool = store->pools[place->tier];
     uint32_t count = tiers_pool_parts(pool, place->location, parts);
     if (count == 0) return (double)NAN;
+    /* A record that is decoded where it lies asks no device for anything. */
+    if (tiers_pool_lends(pool, place->location)) count = 0;
     double alone, seconds, decode = 0;
     pthread_mutex_lock(&learn->lock);
     seconds = learn_slowest(tier, KVT_IO_READ, parts, count, &alone);
-    if (!now) seconds = alone + tier->waiting.value;
+    if (!now) seconds = alone + (count != 0 ? tier->waiting.value : 0);
     if (codec != NULL)
         decode =
             codec->decode_curve * online_factor_value(&codec->decode) * (double)entry->source_bytes;

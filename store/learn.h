@@ -112,6 +112,7 @@ typedef struct learn_transfer {
     double slowest_seconds; /* of the members, as predicted at the start */
     double waiting_seconds; /* of these, for what was ahead */
     double overhead_seconds;
+    bool in_memory; /* no device is asked: the record is decoded where it lies */
     transfer_watch watch;
 } learn_transfer;
 
@@ -126,6 +127,9 @@ void learn_set_member(kvt_store *store, kvt_tier tier, uint32_t member,
 /* Prepares a transfer; returns its watch. */
 const transfer_watch *learn_watch(kvt_store *store, kvt_tier tier, kvt_io_kind kind,
                                   learn_transfer *transfer);
+
+/* Prepares what learn_note_get takes for a get that decodes a record where it lies. */
+void learn_begin_in_memory(kvt_store *store, kvt_tier tier, learn_transfer *transfer);
 
 /* Seconds that a get of an entry is expected to take: with the queues of now, or, of one that comes
  * after others, with such as there mostly are; NAN when no copy serves. Lock held. */

@@ -235,7 +235,7 @@ typedef struct kvt_get_info {
     kvt_tier tier;
     kvt_variant variant;
     uint64_t stored_bytes; /* bytes read */
-    uint64_t read_ns;      /* device time, queueing included */
+    uint64_t read_ns;      /* device time, queueing included; 0 = read where it lies in memory */
     uint64_t decode_ns;    /* verification and decoding */
     uint64_t predicted_ns; /* what the get was expected to take when its read began; 0 = shared */
     uint64_t elapsed_ns;   /* what it took */

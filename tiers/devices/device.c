@@ -381,6 +381,12 @@ kvt_status kvt_device_trim(kvt_device *device, uint64_t offset, uint64_t bytes)
     return device->ops->trim(device, offset, bytes);
 }
 
+void *kvt_device_memory(kvt_device *device)
+{
+    assert(device != NULL);
+    return device->ops->memory != NULL ? device->ops->memory(device) : NULL;
+}
+
 /* An idle device that keeps saying busy is broken; a second of tries covers a passing shortage
  * of kernel memory. */
 static kvt_status device_submit_retrying(kvt_device *device, kvt_io *io)

@@ -279,6 +279,11 @@ static kvt_status memory_submit(kvt_device *device, kvt_io *io)
     return KVT_OK;
 }
 
+static void *memory_bytes(kvt_device *device)
+{
+    return ((memory_device *)device)->arena;
+}
+
 const kvt_device_ops tiers_memory_ops = {
     .struct_size = sizeof(kvt_device_ops),
     .abi_version = KVT_DEVICE_ABI,
@@ -288,4 +293,5 @@ const kvt_device_ops tiers_memory_ops = {
     .submit = memory_submit,
     .attach = memory_attach,
     .detach = memory_detach,
+    .memory = memory_bytes,
 };

@@ -11,8 +11,8 @@
  *
  * Thread rule: a device belongs to one thread at a time. From attach to detach that is the thread
  * that attached it (its worker), for good: some back ends bind their queues to it. facts may be
- * read by any thread after open. Only the kvt_device_* wrappers call the pointers of
- * kvt_device_ops.
+ * read by any thread after open, and the bytes of a device that has memory are any thread's. Only
+ * the kvt_device_* wrappers call the pointers of kvt_device_ops.
  */
 #ifndef TIERS_DEVICE_OPS_H
 #define TIERS_DEVICE_OPS_H
@@ -104,6 +104,12 @@ typedef struct kvt_device_ops {
     /* (optional) Ends a reap that waits for one completion, or the next that would. Any thread, at
      * any time while attached. */
     void (*wake)(kvt_device *device);
+
+    /* (optional, default: NULL) The device's bytes where they are: capacity_bytes of host memory
+     * that any thread may read and write from open to close, beside operations, as long as no two
+     * of them touch the same bytes. A device that wraps another has none: its operations cost
+     * something. */
+    void *(*memory)(kvt_device *device);
 } kvt_device_ops;
 
 #define KVT_DEVICE_ABI 1u
@@ -168,6 +174,9 @@ KVT_NODISCARD kvt_status kvt_device_register_buffers(kvt_device *device,
  * nothing is lost. Blocking. KVT_OK; KVT_E_UNSUPPORTED (facts lack KVT_DEVICE_TRIM); KVT_E_IO;
  * KVT_E_GONE; KVT_E_READ_ONLY. */
 KVT_NODISCARD kvt_status kvt_device_trim(kvt_device *device, uint64_t offset, uint64_t bytes);
+
+/* The device's bytes as memory of the host, or NULL. Any thread, from open to close. */
+void *kvt_device_memory(kvt_device *device);
 
 /* Blocking convenience for small control I/O (superblocks, probes): one operation, start to end.
  * Nothing else may be in flight on the device. */

@@ -226,6 +226,22 @@ KVT_NODISCARD kvt_status tiers_pool_transfer(tiers_pool *pool, kvt_io_kind kind,
  * because writes that it acknowledged may be lost. KVT_OK; KVT_E_IO; KVT_E_GONE; KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status tiers_pool_sync(tiers_pool *pool);
 
+/*
+ * Lends the memory in which an object lies in one piece, so that its holder reads or writes it
+ * where it is, without a transfer. NULL: the object lies in several pieces or not in memory, or its
+ * member does not serve; then a transfer is the way. Until tiers_pool_take_back the member keeps
+ * its device, whatever becomes of its state. The caller holds the location meanwhile. Takes no
+ * lock.
+ */
+void *tiers_pool_lend(tiers_pool *pool, const tiers_location *location);
+
+/* Ends what tiers_pool_lend began, and counts the bytes that were moved, 0 or all of the object. */
+void tiers_pool_take_back(tiers_pool *pool, const tiers_location *location, kvt_io_kind kind,
+                          uint64_t bytes);
+
+/* Whether tiers_pool_lend would lend the object if its member serves. Takes no lock. */
+bool tiers_pool_lends(tiers_pool *pool, const tiers_location *location);
+
 typedef struct tiers_pool_facts {
     uint64_t capacity_bytes; /* the budget, or what the members that take units hold if less */
     uint64_t used_bytes;     /* extents held on those members */
@@ -283,7 +299,7 @@ KVT_NODISCARD kvt_status tiers_pool_drain(tiers_pool *pool, uint32_t member, boo
 
 /* Takes the device out of a member that is out of service, or drained and empty; the device is the
  * caller's then. Extents on it stay held. KVT_OK (NULL when there was none); KVT_BUSY (the member
- * serves, or its device has not answered all requests yet). */
+ * serves, its device has not answered all requests yet, or memory of it is lent). */
 KVT_NODISCARD kvt_status tiers_pool_eject(tiers_pool *pool, uint32_t member,
                                           kvt_device **device_out);
 

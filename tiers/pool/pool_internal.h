@@ -8,7 +8,7 @@
  *                         was made under the mutex after its members had begun
  *     transfers           their second block under `done_mutex`
  *     late, pins          under `done_mutex`: a worker never takes `mutex`
- *     holds, member_count, trimmed    atomic
+ *     holds, member_count, trimmed, memory, lent    atomic
  *
  * Lock order: `mutex` before a worker's mailbox; `done_mutex` is a leaf.
  */
@@ -38,9 +38,11 @@ typedef struct pool_member {
     tiers_wear wear;
     uint64_t wear_counted; /* of what the worker wrote, in wear already */
     bool draining;
-    uint32_t passed_over; /* objects in a row without a unit here */
-    uint32_t spared;      /* objects in a row kept away since a write failed */
-    uint32_t syncs;       /* under way on the worker */
+    uint32_t passed_over;            /* objects in a row without a unit here */
+    uint32_t spared;                 /* objects in a row kept away since a write failed */
+    uint32_t syncs;                  /* under way on the worker */
+    _Atomic(unsigned char *) memory; /* the device's bytes, or NULL */
+    _Atomic uint32_t lent;           /* objects of it that are lent now; eject waits for 0 */
 } pool_member;
 
 struct tiers_pool {

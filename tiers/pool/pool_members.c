@@ -80,7 +80,7 @@ kvt_status tiers_pool_eject(tiers_pool *pool, uint32_t index, kvt_device **devic
         *device_out = member->device;
         member->device = NULL;
     } else if ((pool_member_serves(member) && !(member->draining && empty)) || member->syncs > 0 ||
-               trimming || !tiers_worker_idle(member->worker)) {
+               trimming || atomic_load(&member->lent) != 0 || !tiers_worker_idle(member->worker)) {
         status = KVT_BUSY;
     } else if (member->device != NULL) {
         status = tiers_worker_change_device(member->worker, NULL, NULL);
@@ -88,6 +88,7 @@ kvt_status tiers_pool_eject(tiers_pool *pool, uint32_t index, kvt_device **devic
     if (status == KVT_OK && member->worker != NULL && member->device != NULL) {
         *device_out = member->device;
         member->device = NULL;
+        atomic_store(&member->memory, NULL);
         member->draining = false;
     }
     pthread_mutex_unlock(&pool->mutex);

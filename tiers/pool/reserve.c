@@ -427,7 +427,8 @@ double tiers_pool_layout_gain(tiers_pool *pool, const tiers_location *location)
     tiers_share shares[TIERS_MEMBERS_MAX];
     reserve_rooms rooms;
     double gain = 1;
-    if (location->bytes <= location->unit_bytes || pool->striping != KVT_STRIPE_PROPORTIONAL)
+    if (location->bytes <= location->unit_bytes || pool->striping != KVT_STRIPE_PROPORTIONAL ||
+        pool->member_count == 1)
         return gain;
     pthread_mutex_lock(&pool->mutex);
     reserve_open_rooms(pool, &rooms);

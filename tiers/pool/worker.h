@@ -154,7 +154,10 @@ KVT_NODISCARD kvt_status tiers_worker_change_device(tiers_worker *worker, kvt_de
 /* Bytes per second of reads that placement should count on (worker_meter.h). */
 double tiers_worker_weight(const tiers_worker *worker);
 
-/* Bytes of one kind that the worker has moved since it was started. */
+/* Counts bytes that a thread moved in the device's memory itself, in one request. */
+void tiers_worker_count(tiers_worker *worker, kvt_io_kind kind, uint64_t bytes);
+
+/* Bytes of one kind that were moved since the worker was started, by it or beside it. */
 uint64_t tiers_worker_bytes(const tiers_worker *worker, kvt_io_kind kind);
 
 #endif

@@ -72,6 +72,12 @@ uint64_t tiers_worker_bytes(const tiers_worker *worker, kvt_io_kind kind)
     return atomic_load(&worker->bytes[kind]);
 }
 
+void tiers_worker_count(tiers_worker *worker, kvt_io_kind kind, uint64_t bytes)
+{
+    atomic_fetch_add_explicit(&worker->bytes[kind], bytes, memory_order_relaxed);
+    atomic_fetch_add_explicit(&worker->requests, 1, memory_order_relaxed);
+}
+
 /* The figures are read one by one, so two of them may be of different moments. */
 void tiers_worker_stats_get(const tiers_worker *worker, tiers_member_stats *out)
 {

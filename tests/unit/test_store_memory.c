@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_store_memory.c - entries in memory are served on the caller's thread: no worker gets a job,
+ * the bytes are those that were put, accounts are kept, and damage is found; a device that wraps
+ * memory, and a record in several pieces, go through the worker.
+ *
+ * The linker sends jobs for workers here first (cmake/tests.cmake). No background, no executors.
+ */
+#include "codecs/record_format.h"
+#include "store/store.h"
+#include "store_support.h"
+#include "tiers/pool/worker.h"
+
+#include <stdatomic.h>
+
+kvt_status __real_tiers_worker_queue(tiers_worker *worker, tiers_transfer *transfer, uint32_t share,
+                                     uint64_t bytes, uint64_t deadline_ns);
+kvt_status __wrap_tiers_worker_queue(tiers_worker *worker, tiers_transfer *transfer, uint32_t share,
+                                     uint64_t bytes, uint64_t deadline_ns);
+
+static atomic_uint jobs; /* that workers got */
+
+kvt_status __wrap_tiers_worker_queue(tiers_worker *worker, tiers_transfer *transfer, uint32_t share,
+                                     uint64_t bytes, uint64_t deadline_ns)
+{
+    atomic_fetch_add(&jobs, 1);
+    return __real_tiers_worker_queue(worker, transfer, share, bytes, deadline_ns);
+}
+
+static kvt_store *memory_open(const kvt_device_config *device, uint64_t capacity_bytes,
+                              kvt_variant variant)
+{
+    char message[256] = "";
+    kvt_store *store = NULL;
+    kvt_store_options options;
+    kvt_store_options_init(&options);
+    options.put_staging_bytes = 0;
+    options.staging_bytes = 8 << 20;
+    options.policy = "lru";
+    options.variant = variant;
+    options.tick_seconds = 0;
+    options.learn = false;
+    options.tiers[KVT_TIER_DRAM].capacity_bytes = device == NULL ? capacity_bytes : 0;
+    options.tiers[KVT_TIER_DRAM].devices = device;
+    options.tiers[KVT_TIER_DRAM].device_count = device != NULL;
+    kvt_status status = kvt_open(&options, &store, message, sizeof message);
+    if (status != KVT_OK) fail_msg("open: %s: %s", kvt_status_name(status), message);
+    return store;
+}
+
+static const kvt_variant memory_raw = {.codec = KVT_CODEC_RAW};
+static const kvt_variant memory_lossless = {.codec = KVT_CODEC_LOSSLESS,
+                                            .mode = KVT_LOSSLESS_DENSE};
+
+/* The place of an entry. One thread uses the store, so the entry stays. */
+static store_place *memory_place(kvt_store *store, uint32_t number)
+{
+    kvt_key key = support_key(number);
+    pthread_mutex_lock(&store->lock);
+    store_entry *entry = entry_find_key(&store->table, &key);
+    pthread_mutex_unlock(&store->lock);
+    assert_non_null(entry);
+    return entry->place;
+}
+
+/* Changes one byte of an entry's record in its tier. */
+static void memory_damage(kvt_store *store, uint32_t number, uint64_t offset)
+{
+    const store_place *place = memory_place(store, number);
+    tiers_pool *pool = store->pools[KVT_TIER_DRAM];
+    unsigned char *record = tiers_pool_lend(pool, place->location);
+    assert_non_null(record);
+    assert_true(offset < place->record_bytes);
+    record[offset] ^= 0x10;
+    tiers_pool_take_back(pool, place->location, KVT_IO_WRITE, 0);
+}
+
+static void test_no_worker_is_asked(void **state)
+{
+    (void)state;
+    const kvt_variant variants[] = {memory_raw, memory_lossless};
+    for (size_t i = 0; i < 2; i++) {
+        kvt_store *store = memory_open(NULL, 4 << 20, variants[i]);
+        kvt_get_info info;
+        for (uint32_t number = 0; number < 8; number++)
+            assert_int_equal(support_put(store, number), KVT_OK);
+        uint64_t read_bytes = support_stats(store).tiers[KVT_TIER_DRAM].bytes_read;
+        atomic_store(&jobs, 0);
+        uint64_t record_bytes = 0;
+        for (uint32_t number = 0; number < 8; number++) {
+            assert_int_equal(support_get(store, number, &info), KVT_OK);
+            assert_int_equal(info.variant.codec, variants[i].codec);
+            assert_int_equal(info.tier, KVT_TIER_DRAM);
+            assert_int_equal(info.read_ns, 0);
+            assert_false(info.shared);
+            record_bytes += info.stored_bytes;
+        }
+        assert_int_equal(atomic_load(&jobs), 0);
+        kvt_store_stats stats = support_stats(store);
+        assert_int_equal(stats.gets, 8);
+        assert_int_equal(stats.tiers[KVT_TIER_DRAM].hits, 8);
+        assert_int_equal(stats.tiers[KVT_TIER_DRAM].bytes_read - read_bytes, record_bytes);
+        assert_int_equal(stats.tiers[KVT_TIER_DRAM].loads.loads, 8);
+        assert_int_equal(stats.staging_bytes, 0);
+        kvt_close(store);
+    }
+}
+
+/* A cap on the device costs time, so its operations are its worker's. */
+static void test_a_throttled_device_has_a_worker(void **state)
+{
+    (void)state;
+    const kvt_device_config device = {.struct_size = sizeof device,
+                                      .name = "slow",
+                                      .backend = "memory",
+                                      .capacity_bytes = 4 << 20,
+                                      .read_bytes_per_s = UINT64_C(1000000000),
+                                      .write_bytes_per_s = UINT64_C(1000000000)};
+    kvt_store *store = memory_open(&device, 0, memory_raw);
+    assert_int_equal(support_put(store, 1), KVT_OK);
+    atomic_store(&jobs, 0);
+    assert_int_equal(support_get(store, 1, NULL), KVT_OK);
+    assert_int_equal(atomic_load(&jobs), 1);
+    kvt_close(store);
+}
+
+/* Free ranges smaller than a record: the next record lies in several. */
+static void test_a_record_in_pieces(void **state)
+{
+    (void)state;
+    kvt_store *store = memory_open(NULL, 4 << 20, memory_raw);
+    kvt_store_stats stats = support_stats(store);
+    tiers_pool *pool = store->pools[KVT_TIER_DRAM];
+    tiers_location *held[1024];
+    uint32_t count = 0;
+    while (count < 1024 && tiers_pool_reserve(pool, TIERS_GRAIN_BYTES, &held[count]) == KVT_OK)
+        count++;
+    assert_int_equal(count, stats.tiers[KVT_TIER_DRAM].capacity_bytes / TIERS_GRAIN_BYTES);
+    for (uint32_t i = 0; i < count; i += 2)
+        tiers_pool_release(pool, held[i]);
+    assert_int_equal(support_put(store, 1), KVT_OK);
+    assert_true(memory_place(store, 1)->location->extent_count > 1);
+    assert_false(tiers_pool_lends(pool, memory_place(store, 1)->location));
+    assert_int_equal(support_get(store, 1, NULL), KVT_OK);
+    for (uint32_t i = 1; i < count; i += 2)
+        tiers_pool_release(pool, held[i]);
+    kvt_close(store);
+}
+
+/* In the header, in the table, in the first and last byte of the payload. */
+static void test_damage_is_found(void **state)
+{
+    (void)state;
+    const kvt_variant variants[] = {memory_raw, memory_lossless};
+    for (size_t i = 0; i < 8; i++) {
+        kvt_store *store = memory_open(NULL, 4 << 20, variants[i / 4]);
+        assert_int_equal(support_put(store, 1), KVT_OK);
+        assert_int_equal(support_get(store, 1, NULL), KVT_OK);
+        const uint64_t payload = RECORD_TABLE_OFFSET + 4096;
+        const uint64_t offsets[] = {RECORD_SLOT_BYTES - 100, RECORD_TABLE_OFFSET + 8, payload,
+                                    memory_place(store, 1)->record_bytes - 1};
+        memory_damage(store, 1, offsets[i % 4]);
+        assert_int_equal(support_get(store, 1, NULL), KVT_MISS);
+        kvt_store_stats stats = support_stats(store);
+        assert_int_equal(stats.load_failures, 1);
+        assert_int_equal(stats.misses, 1);
+        assert_int_equal(stats.tiers[KVT_TIER_DRAM].entries, 0);
+        assert_int_equal(support_put(store, 1), KVT_OK);
+        assert_int_equal(support_get(store, 1, NULL), KVT_OK);
+        kvt_close(store);
+    }
+}
+
+/* Memory that its owner retired serves nothing, and comes out only when nothing of it is lent. */
+static void test_a_retired_device(void **state)
+{
+    (void)state;
+    kvt_store *store = memory_open(NULL, 4 << 20, memory_raw);
+    assert_int_equal(support_put(store, 1), KVT_OK);
+    kvt_device_stats device;
+    assert_int_equal(kvt_device_stats_at(store, 0, &device), KVT_OK);
+    tiers_pool *pool = store->pools[KVT_TIER_DRAM];
+    const tiers_location *location = memory_place(store, 1)->location;
+    void *record = tiers_pool_lend(pool, location);
+    assert_non_null(record);
+    tiers_pool_retire(pool, 0);
+    assert_null(tiers_pool_lend(pool, location));
+    kvt_device *ejected = NULL;
+    assert_int_equal(tiers_pool_eject(pool, 0, &ejected), KVT_BUSY);
+    kvt_record_info info;
+    assert_int_equal(kvt_record_verify(record, location->bytes, &info), KVT_OK);
+    tiers_pool_take_back(pool, location, KVT_IO_READ, 0);
+    assert_int_equal(support_get(store, 1, NULL), KVT_MISS);
+    assert_int_equal(kvt_store_device_change(store, device.name, KVT_DEVICE_REMOVE), KVT_OK);
+    assert_int_equal(support_get(store, 1, NULL), KVT_MISS);
+    kvt_close(store);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_no_worker_is_asked),
+        cmocka_unit_test(test_a_throttled_device_has_a_worker),
+        cmocka_unit_test(test_a_record_in_pieces),
+        cmocka_unit_test(test_damage_is_found),
+        cmocka_unit_test(test_a_retired_device),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
