@@ -660,6 +660,10 @@ kvt_status kvt_delete(kvt_store *store, const kvt_key *key)
         quarantine_forget_key(store, key);
         store_entry *entry = entry_find_key(&store->table, key);
         if (entry == NULL || entry->state == ENTRY_ARRIVING) break;
+        if (entry->leased) {
+            status = KVT_BUSY;
+            break;
+        }
         if (entry->state == ENTRY_RESIDENT) {
             quarantine_drop_entry(store, entry, KVT_REMOVED_DELETED);
             status = KVT_OK;

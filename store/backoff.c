@@ -63,6 +63,7 @@ void backoff_expire(kvt_store *store)
 {
     assert(store_is_locked(store));
     store_backoff *backoff = &store->backoff;
+    lease_expire(store);
     if (backoff->count == 0) return;
     uint64_t now_ns = store_now_ns(store);
     if (now_ns < backoff->next_ns) return;

@@ -64,6 +64,7 @@ void kvt_close(kvt_store *store)
     entry_table_deinit(&store->table);
     entry_table_deinit(&store->quarantined);
     free(store->copies.listed);
+    lease_close(store);
     handover_close(store);
     staging_close(store->staging);
     pthread_cond_destroy(&store->changed);

@@ -142,6 +142,7 @@ bool copies_outlast(kvt_store *store, store_entry *entry)
     uint64_t used = stats.used_bytes[KVT_TIER_SSD] + copy->record_bytes;
     if (used > copies_fill_limit(store)) return false;
     backoff_forget(entry);
+    lease_forget(store, entry);
     kvt_status status = store_adopt(store, entry, KVT_TIER_SSD, copy->variant, copy->record_bytes);
     if (status != KVT_OK) return false;
     entry->place = copies_detach(store, entry);
@@ -163,6 +164,7 @@ bool copies_fall_back(kvt_store *store, store_entry *entry)
     const store_place *copy = entry->copy;
     (void)!kvt_policy_remove(store->policy, entry->handle);
     backoff_forget(entry);
+    lease_forget(store, entry);
     kvt_status status = store_adopt(store, entry, KVT_TIER_SSD, copy->variant, copy->record_bytes);
     if (status != KVT_OK) return false;
     entry->place = copies_detach(store, entry);

@@ -67,6 +67,7 @@ typedef struct store_entry {
     uint32_t tenant;
     uint32_t request_tokens;
     online_loss_entry loss;     /* what was observed of its own losses, in this life */
+    bool leased;                /* lease.c holds it where it is */
     uint8_t failed_moves;       /* in a row; backoff.c */
     kvt_variant larger_variant; /* the variant whose record came out larger than planned last, */
     uint64_t larger_bytes;      /* and its size; 0 = none */

@@ -125,6 +125,7 @@ kvt_status stage_publish(store_op *op)
             op->source = NULL;
         }
         entry_set_state(entry, entry->state, ENTRY_RESIDENT);
+        lease_settle(store, entry);
         entry->staged = NULL; /* later gets read the record */
         backoff_note_success(store, entry);
         if (op->record_bytes > store_bytes_of(op->move->to_bytes)) store_resize(store, entry);
@@ -157,6 +158,7 @@ kvt_status stage_adopt(store_op *op)
         old->readers--;
         op->source = NULL;
         entry_set_state(entry, ENTRY_MOVING, ENTRY_RESIDENT);
+        lease_settle(store, entry);
         backoff_note_success(store, entry);
         watch_note_moved(store, entry, old->tier, old->variant);
         pthread_cond_broadcast(&store->changed);
@@ -188,6 +190,7 @@ kvt_status stage_keep(store_op *op)
         op->source->readers--;
         op->source = NULL;
         entry_set_state(op->entry, ENTRY_MOVING, ENTRY_RESIDENT);
+        lease_settle(store, op->entry);
         executor_settle_debt(op);
         pthread_cond_broadcast(&store->changed);
     }

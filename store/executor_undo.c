@@ -66,7 +66,7 @@ static bool executor_gives_up(const store_op *op, kvt_tier source)
 {
     const kvt_move *move = op->move;
     if (!op->for_put || !op->no_room || move->kind != KVT_MOVE_CHANGE) return false;
-    if (op->larger) return false;
+    if (op->larger || op->entry->leased) return false;
     return source != KVT_TIER_NONE && move->to_bytes[source] < move->from_bytes[source];
 }
 

@@ -247,6 +247,17 @@ double learn_load_seconds(kvt_store *store, const store_entry *entry, bool now)
     return seconds;
 }
 
+double learn_decode_seconds(const kvt_store *store, kvt_variant variant, uint64_t source_bytes)
+{
+    const learn_codec *codec = learn_find_codec(store, variant);
+    if (codec == NULL) return 0;
+    pthread_mutex_lock(&store->learn->lock);
+    double seconds =
+        codec->decode_curve * online_factor_value(&codec->decode) * (double)source_bytes;
+    pthread_mutex_unlock(&store->learn->lock);
+    return seconds;
+}
+
 void learn_note_encode(kvt_store *store, kvt_variant variant, uint64_t source_bytes, double seconds)
 {
     assert(source_bytes > 0 && seconds >= 0);

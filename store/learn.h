@@ -135,6 +135,10 @@ void learn_begin_in_memory(kvt_store *store, kvt_tier tier, learn_transfer *tran
  * after others, with such as there mostly are; NAN when no copy serves. Lock held. */
 double learn_load_seconds(kvt_store *store, const store_entry *entry, bool now);
 
+/* Seconds that decoding so many bytes is expected to take; 0 for a variant that is not the store's.
+ */
+double learn_decode_seconds(const kvt_store *store, kvt_variant variant, uint64_t source_bytes);
+
 /* How a get ended that read for itself: seconds of its decoding, and all of its seconds. Returns
  * what it was expected to take. */
 double learn_note_get(kvt_store *store, const learn_transfer *transfer, kvt_variant variant,

@@ -47,6 +47,7 @@ void plan_settle_entry(kvt_store *store, const kvt_move *move)
         entry_set_state(entry, move->kind == KVT_MOVE_CHANGE ? ENTRY_MOVING : ENTRY_LEAVING,
                         ENTRY_RESIDENT);
         KILL_NOTE(KILL_NOTE_ABORTED, &entry->key, entry->place->tier);
+        lease_settle(store, entry);
     }
     pthread_cond_broadcast(&store->changed);
 }

@@ -94,6 +94,7 @@ void quarantine_lose_entry(kvt_store *store, store_entry *entry, kvt_event_reaso
     store_place *copy = copies_detach(store, entry);
     (void)!kvt_policy_remove(store->policy, entry->handle);
     backoff_forget(entry);
+    lease_forget(store, entry);
     entry_set_state(entry, ENTRY_RESIDENT, ENTRY_QUARANTINED);
     entry_transfer(&store->table, &store->quarantined, entry);
     store->counters.quarantined++;
@@ -293,6 +294,7 @@ void quarantine_drop_entry(kvt_store *store, store_entry *entry, kvt_event_reaso
     entry->load = NULL;
     (void)!kvt_policy_remove(store->policy, entry->handle);
     backoff_forget(entry);
+    lease_forget(store, entry);
     store_place *copy = copies_detach(store, entry);
     entry->place = NULL; /* others look at the entry while this waits for readers */
     place_drain(store, place);

@@ -12,6 +12,7 @@
 #include "store/catalog.h"
 #include "store/entry.h"
 #include "store/learn.h"
+#include "store/lease.h"
 #include "store/staging.h"
 #include "store/transfer.h"
 #include "tiers/pool/pool.h"
@@ -201,6 +202,8 @@ struct kvt_store {
     store_copies copies;
     store_persist persist;
     store_handover handover;
+    store_leases leases;
+    struct kvt_queue *queues; /* that are open */
 
     /* Options are made with figures of an epoch; a curve that is re-opened begins another. */
     uint32_t curve_epoch;
@@ -402,7 +405,8 @@ KVT_NODISCARD kvt_status executor_bound(const kvt_store *store, const kvt_record
 
 /* ---- backoff.c ---- */
 
-/* Releases the entries whose time is over. Before every call on the policy that may plan. */
+/* Releases the entries whose time is over, and ends the leases that have run out. Before every call
+ * on the policy that may plan. */
 void backoff_expire(kvt_store *store);
 
 /* A move of this RESIDENT entry failed: the entry is in no plan for a while. no_room: pool or

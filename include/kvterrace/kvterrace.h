@@ -269,7 +269,8 @@ KVT_API KVT_NODISCARD kvt_status kvt_get_until(kvt_store *store, const kvt_key *
 /* KVT_OK or KVT_MISS. Does not count as a use. */
 KVT_API KVT_NODISCARD kvt_status kvt_exists(kvt_store *store, const kvt_key *key);
 
-/* Removes an entry; waits for a read or move of it to end. KVT_OK; KVT_MISS. */
+/* Removes an entry; waits for a read or move of it to end. KVT_OK; KVT_MISS; KVT_BUSY (a lease
+ * holds it, lookup.h). */
 KVT_API KVT_NODISCARD kvt_status kvt_delete(kvt_store *store, const kvt_key *key);
 
 /*

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * lookup.h - what a scheduler asks before it computes: how much of a prefix is stored, how much of
+ * it loads faster than it is recomputed, and that it stays where it is until then.
+ *
+ *     kvt_worth worth = {.struct_size = sizeof worth};
+ *     uint64_t lease;
+ *     kvt_status status = kvt_match_worth(store, keys, count, &worth);
+ *     if (status == KVT_OK && worth.worth != 0)
+ *         status = kvt_lease(store, NULL, keys, worth.worth, soon_ns, NULL, &lease);
+ *
+ * Thread rule: any thread. Nothing here does I/O; each call takes a short lock, for at most 512
+ * keys at a time.
+ */
+#ifndef KVTERRACE_LOOKUP_H
+#define KVTERRACE_LOOKUP_H
+
+#include "kvterrace.h"
+
+#ifndef KVT_TIER_PLACES
+#define KVT_TIER_PLACES 8
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct kvt_queue;
+
+/* ---- prefixes ---- */
+
+/* What loading a stored run is worth. */
+typedef struct kvt_worth {
+    uint32_t struct_size;
+    size_t stored; /* leading keys that are stored */
+    size_t worth;  /* of these, the leading ones to load: with them the run is there soonest */
+    double load_seconds;      /* of loading these, at once */
+    double recompute_seconds; /* of recomputing these instead */
+    double saved_seconds;     /* the difference: how much sooner the run is there */
+} kvt_worth;
+
+/*
+ * How much of a prefix to load. Of all cuts of the stored run it takes the one that is there
+ * soonest: the entries before the cut are loaded, at once, the ones behind it are recomputed after
+ * that. Loads of several tiers and devices overlap; what the devices have to do first counts.
+ *   keys   of the prefix's entries in order; the run ends at the first that is not stored
+ *   worth  struct_size is set by the caller; all else is overwritten
+ * Recomputing takes what kvt_entry.recompute_seconds of each entry says, or the prefill model
+ * between its positions. Not a use. An entry whose device is out of service ends the part that is
+ * worth loading, not the stored run.
+ * KVT_OK; KVT_E_ARGUMENT; KVT_E_STATE (in a child of fork).
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_match_worth(kvt_store *store, const kvt_key *keys,
+                                                 size_t count, kvt_worth *worth);
+
+/* ---- leases ---- */
+
+/*
+ * Keeps entries where they are until an instant: a held entry is neither evicted nor moved, nor
+ * given up for a put. One whose move has begun ends that first. A lease ends at its instant, by
+ * kvt_release, or with the queue that owns it; a single entry leaves it when its load fails or its
+ * device goes. What a put has handed over and is not written yet is not held.
+ *   owner      a queue of this store, whose close ends the lease; NULL = none
+ *   count      at most 2^20
+ *   until_ns   an instant of CLOCK_MONOTONIC in nanoseconds
+ *   held_out   count of them, which of the keys are held; may be NULL
+ *   lease_out  the lease's number, above 0; 0 when nothing is held
+ * An entry may be in several leases. Leases hold at most half of each tier's capacity; entries
+ * beyond that are not held. While an entry is held, kvt_delete returns KVT_BUSY.
+ * KVT_OK (some are held); KVT_MISS (none is); KVT_E_ARGUMENT (also an instant that has passed);
+ * KVT_E_MEMORY; KVT_E_STATE (in a child of fork).
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_lease(kvt_store *store, struct kvt_queue *owner,
+                                           const kvt_key *keys, size_t count, uint64_t until_ns,
+                                           bool *held_out, uint64_t *lease_out);
+
+/* Moves a lease's end. KVT_OK; KVT_MISS (it has ended); KVT_E_ARGUMENT; KVT_E_STATE. */
+KVT_API KVT_NODISCARD kvt_status kvt_lease_extend(kvt_store *store, uint64_t lease,
+                                                  uint64_t until_ns);
+
+/* Ends a lease. KVT_OK; KVT_MISS (it has ended); KVT_E_STATE. */
+KVT_API KVT_NODISCARD kvt_status kvt_release(kvt_store *store, uint64_t lease);
+
+/* What is leased now, and was ever. */
+typedef struct kvt_lease_stats {
+    uint32_t struct_size;
+    uint32_t leases;                     /* open now */
+    uint64_t entries;                    /* held now */
+    uint64_t bytes[KVT_TIER_PLACES];     /* held now */
+    uint64_t granted, released, ran_out; /* leases ever; ran_out: at their instant */
+    uint64_t refused_bound, lost;        /* entries ever: beyond the bound; gone while held */
+} kvt_lease_stats;
+
+/* KVT_OK; KVT_E_ARGUMENT (struct_size, NULL); KVT_E_STATE. */
+KVT_API KVT_NODISCARD kvt_status kvt_lease_stats_get(kvt_store *store, kvt_lease_stats *stats);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

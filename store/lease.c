@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * lease.c - leases: what holds an entry where it is, and how that ends. The structures are in
+ * lease.h. The file moves nothing: a hold is a pin in the policy, which plans around it.
+ *
+ * Thread rule: the public calls take the control lock; all else is under it.
+ */
+#include "base/clock.h"
+#include "base/struct_size.h"
+#include "store/fork_guard.h"
+#include "store/store.h"
+
+#include <assert.h>
+#include <kvterrace/lookup.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LEASE_KEYS_MAX    (UINT64_C(1) << 20)
+#define LEASE_STEP        256u /* keys under one hold of the lock */
+#define LEASE_STATS_LEAST STRUCT_SIZE_THROUGH(kvt_lease_stats, lost)
+
+/* ---- holds ---- */
+
+static lease_hold **lease_bucket(store_leases *leases, uint64_t handle)
+{
+    return &leases->buckets[handle % LEASE_BUCKETS];
+}
+
+static lease_hold *lease_find_hold(store_leases *leases, uint64_t handle)
+{
+    lease_hold *hold = *lease_bucket(leases, handle);
+    while (hold != NULL && hold->handle != handle)
+        hold = hold->next;
+    return hold;
+}
+
+/* Removes a hold that no lease counts on any more. */
+static void lease_drop_hold(store_leases *leases, lease_hold *hold)
+{
+    lease_hold **at = lease_bucket(leases, hold->handle);
+    while (*at != hold)
+        at = &(*at)->next;
+    *at = hold->next;
+    assert(leases->entries > 0 && leases->bytes[hold->tier] >= hold->bytes);
+    leases->entries--;
+    leases->bytes[hold->tier] -= hold->bytes;
+    free(hold);
+}
+
+/* Whether the bytes of one more entry stay within the leases' part of its tier. */
+static bool lease_fits(const kvt_store *store, const store_entry *entry)
+{
+    kvt_tier tier = entry->place->tier;
+    uint64_t bytes = store->leases.bytes[tier] + entry->place->record_bytes;
+    return bytes <= store_policy_capacity(store, tier) / 2;
+}
+
+/* Makes the first hold of an entry, and pins it. A plan of the entry that has not begun is called
+ * off; one that has begun ends first, and lease_settle pins the entry then. NULL: it cannot be
+ * held. */
+static lease_hold *lease_make_hold(kvt_store *store, store_entry *entry)
+{
+    store_leases *leases = &store->leases;
+    if (!lease_fits(store, entry)) {
+        leases->refused_bound++;
+        return NULL;
+    }
+    lease_hold *hold = calloc(1, sizeof *hold);
+    if (hold == NULL) return NULL;
+    if (entry->state == ENTRY_MOVING) (void)plan_cancel(store, entry->handle);
+    *hold = (lease_hold){.handle = entry->handle,
+                         .serial = ++leases->serials,
+                         .bytes = entry->place->record_bytes,
+                         .tier = entry->place->tier};
+    hold->next = *lease_bucket(leases, entry->handle);
+    *lease_bucket(leases, entry->handle) = hold;
+    leases->entries++;
+    leases->bytes[hold->tier] += hold->bytes;
+    entry->leased = true;
+    hold->pinned = kvt_policy_pin(store->policy, entry->handle) == KVT_OK;
+    return hold;
+}
+
+/* Holds the entry of a key for a lease. False: nothing to hold. Lock held. */
+static bool lease_hold_key(kvt_store *store, const kvt_key *key, lease_open *lease)
+{
+    store_entry *entry = entry_find_key(&store->table, key);
+    if (entry == NULL || !entry_is_visible(entry)) return false;
+    lease_hold *hold = entry->leased ? lease_find_hold(&store->leases, entry->handle)
+                                     : lease_make_hold(store, entry);
+    if (hold == NULL) return false;
+    hold->leases++;
+    lease->items[lease->count++] = (lease_item){hold->handle, hold->serial};
+    return true;
+}
+
+/* Gives up what a lease holds. Lock held. */
+static void lease_let_go(kvt_store *store, const lease_open *lease)
+{
+    assert(store_is_locked(store));
+    for (size_t i = 0; i < lease->count; i++) {
+        lease_hold *hold = lease_find_hold(&store->leases, lease->items[i].handle);
+        if (hold == NULL || hold->serial != lease->items[i].serial) continue;
+        assert(hold->leases > 0);
+        if (--hold->leases != 0) continue;
+        store_entry *entry = entry_find_handle(&store->table, hold->handle);
+        assert(entry != NULL && entry->leased);
+        entry->leased = false;
+        if (hold->pinned) (void)!kvt_policy_unpin(store->policy, hold->handle);
+        lease_drop_hold(&store->leases, hold);
+    }
+}
+
+void lease_settle(kvt_store *store, store_entry *entry)
+{
+    assert(store_is_locked(store));
+    if (!entry->leased) return;
+    lease_hold *hold = lease_find_hold(&store->leases, entry->handle);
+    if (!hold->pinned) hold->pinned = kvt_policy_pin(store->policy, entry->handle) == KVT_OK;
+}
+
+void lease_forget(kvt_store *store, store_entry *entry)
+{
+    assert(store_is_locked(store));
+    if (!entry->leased) return;
+    entry->leased = false;
+    store->leases.lost++;
+    lease_drop_hold(&store->leases, lease_find_hold(&store->leases, entry->handle));
+}
+
+/* ---- leases ---- */
+
+/* Sets the instant at which lease_expire has work again. */
+static void lease_find_next(store_leases *leases)
+{
+    leases->next_ns = UINT64_MAX;
+    for (const lease_open *lease = leases->open; lease != NULL; lease = lease->next)
+        if (lease->until_ns < leases->next_ns) leases->next_ns = lease->until_ns;
+}
+
+/* Ends the lease that *at points to. Lock held. */
+static void lease_end(kvt_store *store, lease_open **at)
+{
+    lease_open *lease = *at;
+    *at = lease->next;
+    assert(store->leases.open_count > 0);
+    store->leases.open_count--;
+    lease_let_go(store, lease);
+    free(lease);
+}
+
+void lease_expire(kvt_store *store)
+{
+    assert(store_is_locked(store));
+    store_leases *leases = &store->leases;
+    if (leases->open == NULL) return;
+    uint64_t now_ns = base_clock_ns();
+    if (now_ns < leases->next_ns) return;
+    lease_open **at = &leases->open;
+    while (*at != NULL) {
+        if ((*at)->until_ns > now_ns) {
+            at = &(*at)->next;
+            continue;
+        }
+        lease_end(store, at);
+        leases->ran_out++;
+    }
+    lease_find_next(leases);
+}
+
+void lease_end_owner(kvt_store *store, const struct kvt_queue *owner)
+{
+    assert(store_is_locked(store) && owner != NULL);
+    lease_open **at = &store->leases.open;
+    while (*at != NULL) {
+        if ((*at)->owner == owner) {
+            lease_end(store, at);
+            store->leases.released++;
+        } else {
+            at = &(*at)->next;
+        }
+    }
+    lease_find_next(&store->leases);
+}
+
+void lease_close(kvt_store *store)
+{
+    store_leases *leases = &store->leases;
+    while (leases->open != NULL) {
+        lease_open *lease = leases->open;
+        leases->open = lease->next;
+        free(lease);
+    }
+    for (uint32_t i = 0; i < LEASE_BUCKETS; i++) {
+        while (leases->buckets[i] != NULL) {
+            lease_hold *hold = leases->buckets[i];
+            leases->buckets[i] = hold->next;
+            free(hold);
+        }
+    }
+}
+
+/* Opens a filled lease. Lock held. */
+static uint64_t lease_enter(store_leases *leases, lease_open *lease)
+{
+    lease->number = ++leases->numbers;
+    lease->next = leases->open;
+    leases->open = lease;
+    leases->open_count++;
+    leases->granted++;
+    if (lease->until_ns < leases->next_ns || leases->open_count == 1)
+        leases->next_ns = lease->until_ns;
+    return lease->number;
+}
+
+kvt_status kvt_lease(kvt_store *store, struct kvt_queue *owner, const kvt_key *keys, size_t count,
+                     uint64_t until_ns, bool *held_out, uint64_t *lease_out)
+{
+    if (store == NULL || lease_out == NULL || (keys == NULL && count != 0)) return KVT_E_ARGUMENT;
+    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
+    *lease_out = 0;
+    if (count > LEASE_KEYS_MAX || until_ns <= base_clock_ns()) return KVT_E_ARGUMENT;
+    lease_open *lease = malloc(sizeof *lease + count * sizeof *lease->items);
+    if (lease == NULL) return KVT_E_MEMORY;
+    *lease = (lease_open){.until_ns = until_ns, .owner = owner};
+    for (size_t from = 0; from < count; from += LEASE_STEP) {
+        size_t end = count - from < LEASE_STEP ? count : from + LEASE_STEP;
+        pthread_mutex_lock(&store->lock);
+        if (from == 0) lease_expire(store);
+        for (size_t i = from; i < end; i++) {
+            bool held = lease_hold_key(store, &keys[i], lease);
+            if (held_out != NULL) held_out[i] = held;
+        }
+        pthread_mutex_unlock(&store->lock);
+    }
+    if (lease->count == 0) {
+        free(lease);
+        return KVT_MISS;
+    }
+    pthread_mutex_lock(&store->lock);
+    *lease_out = lease_enter(&store->leases, lease);
+    pthread_mutex_unlock(&store->lock);
+    return KVT_OK;
+}
+
+/* The pointer to an open lease, or to the NULL at the end. Lock held. */
+static lease_open **lease_find(store_leases *leases, uint64_t number)
+{
+    lease_open **at = &leases->open;
+    while (*at != NULL && (*at)->number != number)
+        at = &(*at)->next;
+    return at;
+}
+
+kvt_status kvt_lease_extend(kvt_store *store, uint64_t number, uint64_t until_ns)
+{
+    if (store == NULL || until_ns <= base_clock_ns()) return KVT_E_ARGUMENT;
+    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
+    pthread_mutex_lock(&store->lock);
+    lease_expire(store);
+    lease_open *lease = *lease_find(&store->leases, number);
+    if (lease != NULL) lease->until_ns = until_ns;
+    lease_find_next(&store->leases);
+    pthread_mutex_unlock(&store->lock);
+    return lease != NULL ? KVT_OK : KVT_MISS;
+}
+
+kvt_status kvt_release(kvt_store *store, uint64_t number)
+{
+    if (store == NULL) return KVT_E_ARGUMENT;
+    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
+    pthread_mutex_lock(&store->lock);
+    lease_expire(store);
+    lease_open **at = lease_find(&store->leases, number);
+    bool found = *at != NULL;
+    if (found) {
+        lease_end(store, at);
+        store->leases.released++;
+        lease_find_next(&store->leases);
+    }
+    pthread_mutex_unlock(&store->lock);
+    return found ? KVT_OK : KVT_MISS;
+}
+
+kvt_status kvt_lease_stats_get(kvt_store *store, kvt_lease_stats *stats)
+{
+    if (store == NULL || stats == NULL || !struct_size_is_sound(stats, LEASE_STATS_LEAST))
+        return KVT_E_ARGUMENT;
+    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
+    kvt_lease_stats whole = {.struct_size = sizeof whole};
+    pthread_mutex_lock(&store->lock);
+    lease_expire(store);
+    const store_leases *leases = &store->leases;
+    whole.leases = leases->open_count;
+    whole.entries = leases->entries;
+    memcpy(whole.bytes, leases->bytes, sizeof leases->bytes);
+    whole.granted = leases->granted;
+    whole.released = leases->released;
+    whole.ran_out = leases->ran_out;
+    whole.refused_bound = leases->refused_bound;
+    whole.lost = leases->lost;
+    pthread_mutex_unlock(&store->lock);
+    struct_size_out(stats, &whole, sizeof whole);
+    return KVT_OK;
+}

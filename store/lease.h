@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * lease.h - entries that are held where they are until an instant. The file's data are under the
+ * control lock; lookup.h has the public contracts.
+ *
+ *     lease    {number, owner, end} -> items {handle, serial}, one for each entry that it holds
+ *     hold     one per held entry: how many leases hold it, and the bytes that count for it
+ *
+ * An entry is pinned in the policy while it has a hold. An entry that leaves takes its hold along;
+ * the items of its leases name the hold by handle and serial, so that they never release the hold
+ * of a later entry with the same key.
+ *
+ * Thread rule: the store's lock, in every function.
+ */
+#ifndef STORE_LEASE_H
+#define STORE_LEASE_H
+
+#include <kvterrace/kvterrace.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct kvt_queue;
+struct store_entry;
+
+typedef struct lease_item {
+    uint64_t handle;
+    uint64_t serial; /* of the hold */
+} lease_item;
+
+typedef struct lease_open {
+    struct lease_open *next;
+    uint64_t number;
+    uint64_t until_ns; /* CLOCK_MONOTONIC */
+    const struct kvt_queue *owner;
+    size_t count;
+    lease_item items[];
+} lease_open;
+
+/* One held entry. */
+typedef struct lease_hold {
+    struct lease_hold *next; /* in its bucket */
+    uint64_t handle;
+    uint64_t serial;
+    uint64_t bytes;
+    kvt_tier tier;
+    uint32_t leases; /* that hold it; above 0 */
+    bool pinned;     /* in the policy; false while a move that had begun goes on */
+} lease_hold;
+
+#define LEASE_BUCKETS 1024u
+
+typedef struct store_leases {
+    lease_open *open; /* in no order */
+    uint64_t next_ns; /* no lease ends before; UINT64_MAX = there is none */
+    uint64_t numbers; /* given out, ever */
+    uint64_t serials; /* of holds, ever */
+    uint32_t open_count;
+    uint64_t entries;
+    uint64_t bytes[KVT_TIER_COUNT];
+    uint64_t granted, released, ran_out, refused_bound, lost;
+    lease_hold *buckets[LEASE_BUCKETS];
+} store_leases;
+
+/* Ends the leases whose instant has come. Before every call on the policy that may plan. */
+void lease_expire(kvt_store *store);
+
+/* Ends the leases of a queue that closes. */
+void lease_end_owner(kvt_store *store, const struct kvt_queue *owner);
+
+/* A move of the entry has ended, and the entry is at rest: it is held from now on. */
+void lease_settle(kvt_store *store, struct store_entry *entry);
+
+/* The policy has forgotten the entry, and its pin with it: nothing holds it any more. */
+void lease_forget(kvt_store *store, struct store_entry *entry);
+
+/* Frees everything; the store closes. */
+void lease_close(kvt_store *store);
+
+#endif

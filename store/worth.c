@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * worth.c - how much of a stored prefix loads faster than it is recomputed (kvt_match_worth). The
+ * file starts no load.
+ *
+ * The entries before a cut are loaded at once, those behind it are recomputed after that. Reads of
+ * different tiers overlap, and so does decoding, on one thread, with the reads: a run takes as long
+ * as the slowest of these. The first entry of a tier pays its latency and what its devices have to
+ * do first, the others its bytes alone.
+ *
+ * Thread rule: any thread; the control lock for at most WORTH_STEP keys at a time.
+ */
+#include "base/struct_size.h"
+#include "store/fork_guard.h"
+#include "store/handover.h"
+
+#include <assert.h>
+#include <kvterrace/lookup.h>
+#include <math.h>
+
+#define WORTH_STEP  512u
+#define WORTH_LEAST STRUCT_SIZE_THROUGH(kvt_worth, saved_seconds)
+
+/* The sums over the keys looked at so far. */
+typedef struct worth_run {
+    double tier_seconds[KVT_TIER_COUNT]; /* of reads; 0 = nothing of the tier yet */
+    double decode_seconds;
+    double per_byte[KVT_VARIANTS_MAX]; /* decoding seconds, by variant, where known */
+    kvt_variant variants[KVT_VARIANTS_MAX];
+    uint32_t variant_count;
+    double recompute_seconds;
+    bool unreachable; /* an entry could not be read: nothing behind it is worth loading */
+    double best;      /* of load - recompute over the cuts so far */
+    kvt_worth found;
+} worth_run;
+
+/* Seconds to decode so many bytes, looked up once a variant and run. Lock held. */
+static double worth_decode(const kvt_store *store, worth_run *run, kvt_variant variant,
+                           uint64_t bytes)
+{
+    for (uint32_t i = 0; i < run->variant_count; i++) {
+        const kvt_variant *known = &run->variants[i];
+        if (known->codec == variant.codec && known->mode == variant.mode &&
+            known->rate == variant.rate)
+            return run->per_byte[i] * (double)bytes;
+    }
+    const uint64_t sample = UINT64_C(1) << 20;
+    double per_byte = learn_decode_seconds(store, variant, sample) / (double)sample;
+    if (run->variant_count < KVT_VARIANTS_MAX) {
+        run->variants[run->variant_count] = variant;
+        run->per_byte[run->variant_count++] = per_byte;
+    }
+    return per_byte * (double)bytes;
+}
+
+/* Seconds to recompute an entry on top of what precedes it. */
+static double worth_recompute(const kvt_store *store, const store_entry *entry)
+{
+    if (entry->recompute_seconds > 0 || entry->layout.dtype == KVT_DTYPE_OPAQUE)
+        return entry->recompute_seconds;
+    uint32_t end = entry->first_position + entry->layout.tokens;
+    return kvt_prefill_seconds(&store->costs.prefill, entry->first_position, end);
+}
+
+/* Adds the reading and decoding of an entry. Lock held. */
+static void worth_add_load(kvt_store *store, worth_run *run, const store_entry *entry)
+{
+    if (entry->state == ENTRY_STAGED) {
+        run->decode_seconds += handover_copy_seconds(store, entry->source_bytes);
+        return;
+    }
+    const store_place *place = entry->place;
+    double *seconds = &run->tier_seconds[place->tier];
+    if (*seconds == 0) {
+        *seconds = learn_load_seconds(store, entry, true);
+        if (isnan(*seconds)) run->unreachable = true;
+        return;
+    }
+    *seconds += (double)place->record_bytes / store->costs.read[place->tier].bytes_per_s;
+    run->decode_seconds += worth_decode(store, run, place->variant, entry->source_bytes);
+}
+
+/* The seconds of the loads so far, at once. */
+static double worth_load(const worth_run *run)
+{
+    double seconds = run->decode_seconds;
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
+        if (run->tier_seconds[tier] > seconds) seconds = run->tier_seconds[tier];
+    return seconds;
+}
+
+/* Adds an entry to the run, and cuts behind it if that is the best so far. Lock held. */
+static void worth_add(kvt_store *store, worth_run *run, const store_entry *entry)
+{
+    kvt_worth *found = &run->found;
+    found->stored++;
+    if (!run->unreachable) worth_add_load(store, run, entry);
+    run->recompute_seconds += worth_recompute(store, entry);
+    if (run->unreachable) return;
+    double load = worth_load(run);
+    if (load - run->recompute_seconds >= run->best) return;
+    run->best = load - run->recompute_seconds;
+    found->worth = found->stored;
+    found->load_seconds = load;
+    found->recompute_seconds = run->recompute_seconds;
+}
+
+kvt_status kvt_match_worth(kvt_store *store, const kvt_key *keys, size_t count, kvt_worth *worth)
+{
+    if (store == NULL || worth == NULL || (keys == NULL && count != 0)) return KVT_E_ARGUMENT;
+    if (!struct_size_is_sound(worth, WORTH_LEAST)) return KVT_E_ARGUMENT;
+    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
+    worth_run run = {.found = {.struct_size = sizeof run.found}};
+    bool whole = true;
+    for (size_t from = 0; whole && from < count; from += WORTH_STEP) {
+        size_t end = count - from < WORTH_STEP ? count : from + WORTH_STEP;
+        pthread_mutex_lock(&store->lock);
+        for (size_t i = from; whole && i < end; i++) {
+            const store_entry *entry = entry_find_key(&store->table, &keys[i]);
+            whole = entry != NULL && entry_is_readable(entry);
+            if (whole) worth_add(store, &run, entry);
+        }
+        pthread_mutex_unlock(&store->lock);
+    }
+    run.found.saved_seconds = run.found.recompute_seconds - run.found.load_seconds;
+    struct_size_out(worth, &run.found, sizeof run.found);
+    return KVT_OK;
+}
