@@ -29,6 +29,7 @@ static const kvt_device_ops *const device_backends[] = {
 
 enum { DEVICE_BACKEND_COUNT = sizeof device_backends / sizeof device_backends[0] };
 
+/* NULL past the end, so a caller can walk without a count. */
 const kvt_device_ops *kvt_device_backend_at(size_t index)
 {
     return index < DEVICE_BACKEND_COUNT ? device_backends[index] : NULL;
@@ -74,6 +75,7 @@ void tiers_device_message(char *message, size_t message_size, const kvt_device_c
     va_end(arguments);
 }
 
+/* Blocks beyond a whole one are left unused. */
 uint64_t tiers_device_capacity(const kvt_device_config *config, uint32_t align_bytes, char *message,
                                size_t message_size)
 {
@@ -161,7 +163,7 @@ static kvt_status device_config_check(const kvt_device_config *config, const kvt
     return KVT_E_ARGUMENT;
 }
 
-/* The back end of a name, or NULL. */
+/* The back end of a name, or NULL. Names are those of the settings (device.*.backend). */
 static const kvt_device_ops *device_backend_find(const char *name)
 {
     for (size_t i = 0; i < DEVICE_BACKEND_COUNT; i++) {
@@ -244,7 +246,8 @@ void kvt_device_close(kvt_device *device)
 }
 
 /* The contract of one operation: inside the device, aligned, within the request size, not in flight
- * already. A caller that breaks it has a bug, so it is an assert and no status. */
+ * already. A caller that breaks it has a bug, so it is an assert and no status. A release build
+ * checks nothing: the pool has made the operation from its own numbers. */
 static void device_assert_operation(const kvt_device *device, const kvt_io *io)
 {
 #ifndef NDEBUG
@@ -263,7 +266,8 @@ static void device_assert_operation(const kvt_device *device, const kvt_io *io)
 #endif
 }
 
-/* The one field of the facts that changes; other threads may look at it meanwhile. */
+/* The one field of the facts that changes; other threads may look at it meanwhile. The largest
+ * number that was ever in flight is evidence of the depth that a device really had. */
 static void device_note_depth(kvt_device *device, uint32_t depth)
 {
     if (depth > device->facts.depth_achieved) {
@@ -332,6 +336,7 @@ kvt_status kvt_device_sync(kvt_device *device)
     return device->ops->sync != NULL ? device->ops->sync(device) : KVT_OK;
 }
 
+/* Any thread may call it; all else of a device is its own thread's. */
 void kvt_device_wake(kvt_device *device)
 {
     assert(device != NULL);
@@ -387,8 +392,8 @@ void *kvt_device_memory(kvt_device *device)
     return device->ops->memory != NULL ? device->ops->memory(device) : NULL;
 }
 
-/* An idle device that keeps saying busy is broken; a second of tries covers a passing shortage
- * of kernel memory. */
+/* An idle device that keeps saying busy is broken; a second of tries covers a passing shortage of
+ * kernel memory. The operation fails with KVT_E_IO after a second. */
 static kvt_status device_submit_retrying(kvt_device *device, kvt_io *io)
 {
     enum { SUBMIT_TRIES = 1000, STEP_NS = 1000000 };

@@ -37,6 +37,7 @@ typedef enum fault_state {
     FAULT_HANGING = 3
 } fault_state;
 
+/* A hanging operation is looked after once a millisecond. */
 enum { FAULT_HANG_NAP_NS = 1000000 };
 
 /* An operation of the caller (outer), the one inside that stands for it, and the rule that was

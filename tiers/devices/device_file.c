@@ -62,6 +62,8 @@ static kvt_status file_lock(file_device *file, const file_opening *opening)
     return status == KVT_OK ? KVT_OK : file_refuse_errno(opening, errno);
 }
 
+/* A file is made whole or not at all: draft, room, content, sync, name, folder. An open that finds
+ * the file there changes nothing of it but its bytes. */
 /* ---- making a file ---- */
 
 /*
@@ -144,6 +146,7 @@ static kvt_status file_make(file_device *file, const file_opening *opening)
     return KVT_OK;
 }
 
+/* Storage that exists is never resized. A capacity that is configured may use less of it. */
 /* ---- storage that exists ---- */
 
 /* Sets the capacity from the size that the storage has. A configured capacity may be less than the
@@ -307,7 +310,7 @@ static kvt_status file_fill(file_device *file, const file_opening *opening, void
 }
 
 /* Closes the queue before the file that its ring uses, and gives up the claim while the file is
- * open. */
+ * open. Parts that were not opened are skipped. */
 static void file_release(file_device *file)
 {
     tiers_queue_close(&file->queued.queue);
@@ -352,7 +355,8 @@ static void file_unmake(const file_device *file, const char *path)
     }
 }
 
-/* Opens the back end. A failed open removes the file that it made, and no other. */
+/* Opens the back end. A failed open removes the file that it made, and no other. A file that
+ * another open has made meanwhile is left alone. */
 static kvt_status file_open(const kvt_device_config *config, kvt_device **device_out, char *message,
                             size_t message_size)
 {
@@ -390,7 +394,8 @@ static void file_close(kvt_device *device)
 }
 
 /* Makes writes durable. A file whose name was removed is gone, although its bytes can be written.
- */
+ * The name is looked at after the sync, so a file that is removed meanwhile is noticed at the next
+ * one at the latest. */
 static kvt_status file_sync(kvt_device *device)
 {
     file_device *file = (file_device *)device;

@@ -27,6 +27,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+/* The least alignment that a drive can have, and room for a path in sysfs. */
 enum { FILE_SECTOR_BYTES_MIN = 512, FILE_SYSFS_BYTES = 64 };
 
 /* False, with the flag as it was, when the file system refuses. */

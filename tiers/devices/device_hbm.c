@@ -63,6 +63,7 @@ typedef struct hbm_line {
     hbm_slot *tail;
 } hbm_line;
 
+/* Memory that was announced and is pinned while the list stands. Regions do not overlap. */
 typedef struct hbm_region {
     unsigned char *memory;
     uint64_t bytes;
@@ -88,6 +89,8 @@ typedef struct hbm_device {
     hbm_slot slots[];
 } hbm_device;
 
+/* A CUDA error may belong to the call, to an earlier copy, or to the whole context. Only the last
+ * kind ends the device. */
 /* ---- errors ---- */
 
 /* Whether an error means that nothing works any more in the process's context. The other errors
@@ -129,6 +132,8 @@ static int hbm_bind(hbm_device *hbm)
     return error;
 }
 
+/* A device takes its context, its memory and its slots at open and keeps them, so that no copy ever
+ * has to ask the driver for memory. */
 /* ---- opening and closing ---- */
 
 /* Unpins the regions that this device pinned, and forgets all. Memory that somebody else had pinned
@@ -291,6 +296,8 @@ static kvt_status hbm_open(const kvt_device_config *config, kvt_device **device_
     return status;
 }
 
+/* Pinning costs more than many copies, so it is done once for memory that stays: staging and the
+ * like. */
 /* ---- registered memory ---- */
 
 /* Whether the operation's buffer lies wholly in registered memory. The number of regions is small,
@@ -334,6 +341,8 @@ static kvt_status hbm_register_buffers(kvt_device *device, const kvt_device_regi
     return KVT_OK;
 }
 
+/* Slots go round: unused, in a line while the copy runs, unused again. An operation without a free
+ * slot is refused as busy. */
 /* ---- operations ---- */
 
 /* Starts the copy of a slot and records its event. A CUDA error: nothing is under way. A failed

@@ -17,7 +17,7 @@ static kvt_device *layer_inner(kvt_device *device)
 }
 
 /* Names the engine after the inner one and the layer. A name that is too long loses the end of the
- * inner one's part, never the layer's. */
+ * inner one's part, never the layer's. It runs again whenever the inner name may have changed. */
 static void layer_name_engine(kvt_device *device)
 {
     size_t room = sizeof device->facts.engine - strlen(device->ops->name) - 2;
@@ -25,6 +25,7 @@ static void layer_name_engine(kvt_device *device)
              layer_inner(device)->facts.engine, device->ops->name);
 }
 
+/* The depth is the inner one's until the layer sets another. */
 void tiers_layer_init(tiers_layer *layer, const kvt_device_ops *ops, kvt_device *inner)
 {
     layer->inner = inner;

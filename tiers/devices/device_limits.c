@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
+/* A page is the unit of segments, and the least request that every drive takes. */
 enum { LIMITS_PAGE_BYTES = 4096, LIMITS_PATH_BYTES = 192 };
 
 /* A word that fills the buffer to its end may have been cut, so it is refused. */

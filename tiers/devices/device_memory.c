@@ -51,6 +51,8 @@ typedef struct memory_device {
     memory_stream_copy *stream_copy; /* NULL = memcpy for all sizes */
 } memory_device;
 
+/* The arena is mapped and touched at open, so that no later write pays for a page or meets a lack
+ * of memory. */
 /* ---- the arena ---- */
 
 /* Bytes that could be had without swapping; UINT64_MAX when the system does not say. Pre-faulting

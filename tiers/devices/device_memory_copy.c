@@ -13,6 +13,8 @@
 
 #include <immintrin.h>
 
+/* The three copies differ in the width of their registers alone. Which one runs never changes a
+ * byte. */
 enum { COPY_KINDS = 3 };
 
 /* 64 bytes a turn: four loads, then four stores, so that a full cache line leaves at once. Both
@@ -69,6 +71,8 @@ memory_stream_copy *memory_stream_at(size_t index)
     }
 }
 
+/* The widest one is taken: all are bound by memory, and fewer instructions leave more to other
+ * threads. */
 memory_stream_copy *memory_stream_choose(void)
 {
     memory_stream_copy *best = NULL;

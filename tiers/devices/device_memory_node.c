@@ -93,6 +93,7 @@ bool node_find(uint32_t node, node_cpus *cpus_out)
     return node_read(name, line, sizeof line) && node_parse_cpus(line, cpus_out);
 }
 
+/* A machine that says nothing has one. */
 uint32_t node_count(void)
 {
     node_cpus nodes;
@@ -137,6 +138,7 @@ bool node_move_thread(const node_cpus *cpus, node_cpus *before_out)
     return any != 0 && node_apply(&wanted);
 }
 
+/* The set is what the thread had before it was moved. */
 void node_move_back(const node_cpus *before)
 {
     (void)node_apply(before); /* processors that were taken away meanwhile are no error of ours */

@@ -40,6 +40,7 @@ static kvt_status null_open(const kvt_device_config *config, kvt_device **device
     return KVT_OK;
 }
 
+/* There is nothing but the object itself. */
 static void null_close(kvt_device *device)
 {
     free(device);

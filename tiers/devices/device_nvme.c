@@ -79,6 +79,8 @@ static kvt_status nvme_refuse_errno(const nvme_opening *opening, int os_error)
     return nvme_refuse(opening, tiers_status_of_errno(os_error), strerror(os_error));
 }
 
+/* The same command goes out in two ways: by ioctl, which blocks, and in a ring entry. Offsets and
+ * sizes are in logical blocks of the namespace. */
 /* ---- transfers ---- */
 
 /* Sends one command by ioctl. Returns a negative errno, 0, or the drive's positive status. The
@@ -90,7 +92,7 @@ static int32_t nvme_command(const nvme_device *nvme, struct nvme_passthru_cmd64 
     return result < 0 ? -errno : result;
 }
 
-/* The first logical block of an operation. */
+/* The first logical block of an operation. Offsets are multiples of a block: align_bytes is one. */
 static uint64_t nvme_block_of(const nvme_device *nvme, const kvt_io *io)
 {
     return io->offset >> nvme->block_shift;
@@ -166,6 +168,8 @@ static const tiers_queue_calls nvme_queue_calls = {.names = {"ioctl", "uring_cmd
                                                    .prepare = nvme_prepare,
                                                    .settle = nvme_settle};
 
+/* An open asks the kernel and the drive, and believes neither beyond what it can check: paths in
+ * sysfs may be stale, and identify pages are bytes from outside. */
 /* ---- opening ---- */
 
 /* Opens and claims the character device, and asks it for the number of its namespace. A controller
@@ -354,7 +358,8 @@ static kvt_status nvme_set_up(nvme_device *nvme, const nvme_opening *opening, vo
     return KVT_OK;
 }
 
-/* Closes in the reverse order of the open; parts that were not opened are skipped. */
+/* Closes in the reverse order of the open; parts that were not opened are skipped. The claim is
+ * given up while the file is open. */
 static void nvme_release(nvme_device *nvme)
 {
     tiers_queue_close(&nvme->queued.queue);
@@ -393,6 +398,7 @@ static kvt_status nvme_open(const kvt_device_config *config, kvt_device **device
 
 /* ---- the interface ---- */
 
+/* Gives back what the open took; nothing is in flight. */
 static void nvme_close(kvt_device *device)
 {
     nvme_release((nvme_device *)device);

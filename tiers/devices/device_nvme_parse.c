@@ -3,6 +3,9 @@
  * device_nvme_parse.c - turns the bytes of identify pages into facts, and the results of commands
  * into statuses. The file talks to no drive, so it is tested without one, also with hostile pages.
  *
+ * A page that makes no sense is refused with a reason; a page that lies within the rules is
+ * believed, because nothing else can be.
+ *
  * Thread rule: pure.
  */
 #include "device_nvme.h"
@@ -107,6 +110,7 @@ kvt_status nvme_parse_namespace(const uint8_t page[NVME_PAGE_BYTES], nvme_namesp
     return KVT_OK;
 }
 
+/* A drive keeps its name when it moves to another slot or gets another number from the kernel. */
 void nvme_identity(const nvme_controller *controller, const nvme_namespace *space, uint32_t number,
                    char identity[NVME_IDENTITY_BYTES])
 {

@@ -89,6 +89,7 @@ typedef struct tiers_threads {
     pthread_t threads[TIERS_QUEUE_THREADS_MAX];
 } tiers_threads;
 
+/* How operations are kept in flight, as achieved and not as asked for. */
 typedef enum tiers_queue_kind {
     TIERS_QUEUE_INLINE = 0, /* one blocking call at a time */
     TIERS_QUEUE_RING = 1,

@@ -8,6 +8,9 @@
  * jumps to the finish of the last operation that it hands on, whatever the timeout, and it hands on
  * everything that fits. Reads give zeros.
  *
+ * No thread, no sleep and no clock of the machine is used, so a run on sim devices is the same
+ * every time. Bandwidth may change while it runs (device_sim.h); nothing else may.
+ *
  * Thread rule: as device_ops.h.
  */
 #include "device_sim.h"

@@ -5,6 +5,9 @@
  * One thread per operation in flight, started by attach and ended by detach. A machine with
  * io_uring never comes here.
  *
+ * A thread holds at most one operation, so the number of threads is the depth that is really
+ * achieved.
+ *
  * Thread rule: `lock` guards the lists; an operation is its thread's between them.
  */
 #include "base/thread.h"

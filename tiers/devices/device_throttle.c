@@ -44,6 +44,7 @@ typedef struct throttle_pipe {
     uint64_t carry; /* of tiers_device_duration */
 } throttle_pipe;
 
+/* The slots are as many as the depth, so a submission within the depth always finds one. */
 typedef struct throttle_device {
     tiers_layer layer;
     throttle_pipe pipes[2]; /* by kvt_io_kind */

@@ -13,6 +13,9 @@
  * The sequence rises by one at every write and alone decides which slot is newer: a device that is
  * labelled for another pool starts there with a lower epoch than its old label may carry.
  *
+ * The file checks the form of a label and never its meaning: whether pool, member and epoch are the
+ * wanted ones is for the store.
+ *
  * Thread rule: as superblock.h.
  */
 #include "superblock.h"
@@ -43,6 +46,7 @@ _Static_assert(2 * SLOT_BYTES == TIERS_SUPERBLOCK_BYTES, "two slots fill the hea
 
 static const unsigned char slot_magic[8] = {'K', 'V', 'T', 'L', 'A', 'B', 'E', 'L'};
 
+/* The state of one slot by its bytes; tiers_label_state is that of the device by both. */
 typedef enum slot_state {
     SLOT_BLANK,
     SLOT_SOUND,

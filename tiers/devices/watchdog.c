@@ -51,7 +51,7 @@ void tiers_watchdog_suspend(void)
     if (watchdog_here != NULL) atomic_store(&watchdog_here->timeless, true);
 }
 
-/* Frees the call. The other side has gone. */
+/* Frees the call. The other side has gone. It runs exactly once for each call. */
 static void watchdog_free(watched_call *self)
 {
     pthread_cond_destroy(&self->returned);

@@ -66,6 +66,7 @@ typedef struct space_path {
     uint32_t slot[SPACE_LEVELS_MAX];
 } space_path;
 
+/* A path is made by a descent and moved by single steps. It is valid until the tree changes. */
 /* ---- searching ---- */
 
 /* The node of a path at a level. The pointer is valid until space_prepare runs, which is never in
@@ -214,6 +215,8 @@ static void space_cut(space_node *node, uint32_t slot)
     space_copy(node, slot, node, slot + 1, node->count - slot);
 }
 
+/* Changes begin at a leaf and go up no further than they must. Nothing here can fail: space_prepare
+ * has run. */
 /* ---- changing the tree ---- */
 
 /* Updates the levels above `level`: each entry is filed under the first offset of its node. The

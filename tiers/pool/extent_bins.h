@@ -25,7 +25,8 @@ enum {
     BINS_WORDS = BINS_COUNT / 64
 };
 
-/* A range. Its number is the same as long as it exists, wherever it moves. */
+/* A range. Its number is the same as long as it exists, wherever it moves. left and right are its
+ * children in the treap of its bin; on the list of unused ranges left is the next one. */
 typedef struct bins_range {
     uint64_t offset;
     uint64_t grains;
@@ -53,7 +54,7 @@ void bins_free(extent_bins *bins);
 uint32_t bins_add(extent_bins *bins, uint64_t offset, uint64_t grains);
 void bins_drop(extent_bins *bins, uint32_t range);
 
-/* The range has another place and size. */
+/* The range has another place and size. It goes to the bin of its new size. */
 void bins_move(extent_bins *bins, uint32_t range, uint64_t offset, uint64_t grains);
 
 /* The smallest range of at least this size, the lowest one of equals; 0 = there is none. */

@@ -21,7 +21,7 @@ KVT_NODISCARD kvt_status tiers_location_room(tiers_location *location, uint32_t 
  * KVT_E_CORRUPT. */
 KVT_NODISCARD kvt_status tiers_location_check(const tiers_location *location);
 
-/* The number of units of an object. */
+/* The number of units of an object. unit_bytes is not 0. */
 uint64_t tiers_location_units(uint64_t bytes, uint32_t unit_bytes);
 
 #endif

@@ -103,6 +103,7 @@ static kvt_status pool_settle_budget(tiers_pool *pool, uint64_t wanted, char *me
     return KVT_E_SPACE;
 }
 
+/* Both are the pool's answers to its workers: a part has ended, and an abandoned thread ends. */
 static tiers_job_finished pool_job_finished;
 static tiers_worker_ended pool_drop_hold;
 
@@ -318,7 +319,7 @@ static bool pool_serves_location(const tiers_pool *pool, const tiers_location *l
     return true;
 }
 
-/* One member's part of a transfer. */
+/* One member's part of a transfer. It lives on the stack of the call that starts the transfer. */
 typedef struct pool_part {
     uint32_t member;
     uint32_t share; /* of the location */
@@ -463,7 +464,8 @@ static void pool_call_members(tiers_pool *pool, uint64_t members)
     }
 }
 
-/* Drives first: they work by themselves while the worker of a memory member copies. */
+/* Drives first: they work by themselves while the worker of a memory member copies. The order costs
+ * nothing and hides the drives' latency behind the copies. */
 static void pool_call(tiers_pool *pool, const pool_calls *calls)
 {
     pool_call_members(pool, calls->drives);

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "pool_internal.h"
 
+/* The nap of a worker that finds the mutex taken, or that somebody waits for room. */
 enum { POOL_TRIM_NAP_NS = 50000 };
 
 /* A device that is missing gives an absent member, which keeps its place in the numbering. */
@@ -30,6 +31,8 @@ tiers_member_options tiers_member_options_of(const kvt_device_config *config, kv
     return options;
 }
 
+/* A state is never stored: it follows from the device, the worker and `draining`, so it cannot
+ * contradict them. */
 /* ---- states ---- */
 
 /* The state in docs/TIERS.md that the fields of a member amount to. The mutex is held. GONE and
@@ -117,6 +120,7 @@ kvt_status tiers_pool_insert(tiers_pool *pool, uint32_t index, const tiers_membe
     return status;
 }
 
+/* Wear is kept by the store across runs; the pool only counts on from what it was given. */
 /* ---- wear ---- */
 
 /* Bytes are counted when they are asked for, not when they are written, so every reader of wear
@@ -130,6 +134,8 @@ void pool_count_wear(pool_member *member)
     member->wear_counted = written;
 }
 
+/* A range on its way to the drive is neither free nor held by an object. It counts as used, so that
+ * nothing is reserved in it. */
 /* ---- trimming ---- */
 
 /* A note that finds no room is lost, and the drive learns of the range when it is written again. */
@@ -203,6 +209,8 @@ bool pool_trim_step(void *context, tiers_worker *worker, kvt_device *device)
     return true;
 }
 
+/* Capacity and use count the members that take new units, so that a drained tier shrinks for its
+ * policy. */
 /* ---- figures ---- */
 
 /* A member that drains or is gone counts in neither sum. */

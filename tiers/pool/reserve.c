@@ -31,6 +31,7 @@ typedef struct reserve_rooms {
     uint64_t bytes[TIERS_MEMBERS_MAX];
 } reserve_rooms;
 
+/* Shares are decided on numbers alone; no space is touched before they are final. */
 /* ---- shares ---- */
 
 /* The weight that the deal counts on: bytes per second, or 1 for the baselines, which deal alike to
@@ -404,6 +405,8 @@ kvt_status tiers_pool_shrink(tiers_pool *pool, tiers_location **location, uint64
     return status;
 }
 
+/* A layout grows old when weights change. The figure here lets a caller decide whether to write the
+ * object anew. */
 /* ---- layout ---- */
 
 /* Seconds until the slowest member has moved its share, by the weights of now. Latencies are left

@@ -10,6 +10,7 @@
 #include <assert.h>
 #include <math.h>
 
+/* Doubles decide here, in an order that is fixed, so equal weights give equal shares everywhere. */
 /* ---- shares ---- */
 
 /* One unit more to each of the `rest` members with the largest fractions; ties go to the larger
@@ -96,6 +97,8 @@ kvt_status tiers_stripe_share(const tiers_stripe_member *members, uint32_t count
     return KVT_OK;
 }
 
+/* Whole numbers decide here, so a location read from a catalog deals as it did when it was
+ * written. */
 /* ---- deal order ---- */
 
 /* No unit is dealt yet. */
@@ -157,6 +160,8 @@ uint64_t tiers_stripe_share_bytes(const tiers_share *shares, uint32_t index, uin
     return index == last && tail != 0 ? whole - (unit_bytes - tail) : whole;
 }
 
+/* The deal is repeated from its first unit, because it follows from the shares and nothing of it is
+ * stored. */
 /* ---- walk ---- */
 
 /* The walk starts at the first extent of its share; a transfer that begins inside the object skips

@@ -43,6 +43,7 @@ enum {
     WORKER_BUSY_NAPS_MAX = 20000 /* one second of busy with nothing in flight is a broken device */
 };
 
+/* A job is in one list at most; the lists are the thread's but for the mailbox. */
 /* ---- lists and figures ---- */
 
 /* Appends, so jobs of one kind are served in the order of their queueing. */
@@ -99,6 +100,8 @@ static void worker_publish_speed(tiers_worker *worker)
         worker_store_double(&worker->weight_bytes_per_s, meter->weight_bytes_per_s);
 }
 
+/* Two clocks watch a device: progress of any kind (timeout.h), and the age of single operations,
+ * which finds one that was lost among others that end. */
 /* ---- looking after the device ---- */
 
 /* retired_ns is set once, by the first reason. */
@@ -173,6 +176,7 @@ static void worker_end_calls(tiers_worker *worker, uint32_t ended, bool progress
     atomic_store_explicit(&worker->in_flight, in_flight - ended, memory_order_relaxed);
 }
 
+/* All below runs on the worker's thread, which alone talks to the device. */
 /* ---- the thread: from jobs to completions ---- */
 
 /* Reports a job whose last piece has ended and returns it to the stock. The report comes without

@@ -19,6 +19,8 @@
 #include "tiers/devices/device_internal.h"
 #include "worker_internal.h"
 
+/* Each figure is one atomic number that the thread publishes. Readers may see figures of different
+ * moments, but never half of one. */
 /* ---- figures ---- */
 
 /* Retirement lasts until the member gets another device. */
@@ -46,6 +48,7 @@ bool tiers_worker_write_failed(const tiers_worker *worker)
     return atomic_load(&worker->write_status) != KVT_OK;
 }
 
+/* Both directions together, for a choice between members. */
 uint64_t tiers_worker_pending_bytes(const tiers_worker *worker)
 {
     return tiers_worker_pending_of(worker, KVT_IO_READ) +
@@ -95,6 +98,8 @@ void tiers_worker_stats_get(const tiers_worker *worker, tiers_member_stats *out)
     if (depth > out->facts.depth_achieved) out->facts.depth_achieved = depth;
 }
 
+/* A caller leaves mail under the mutex and nudges the thread. It never touches a list of the
+ * thread's own. */
 /* ---- work ---- */
 
 /* `reaping` falls with the first nudge, so a device is woken once per wait. */
@@ -151,6 +156,7 @@ kvt_status tiers_worker_queue(tiers_worker *worker, tiers_transfer *transfer, ui
     return KVT_OK;
 }
 
+/* Mail that the thread has taken already needs no nudge. */
 void tiers_worker_call(tiers_worker *worker)
 {
     pthread_mutex_lock(&worker->mutex);
@@ -228,6 +234,7 @@ void tiers_worker_retire(tiers_worker *worker, tiers_retired why)
     worker_retire(worker, why);
 }
 
+/* The thread's life is in worker_internal.h. Start, change and join are serialised by the pool. */
 /* ---- life ---- */
 
 /* The thread has ended or has never run, so no lock is needed. */
