@@ -24,11 +24,13 @@ uint64_t base_clock_ns(void)
     return clock_read(CLOCK_MONOTONIC);
 }
 
+/* For measurements; a double holds a nanosecond for some months of uptime. */
 double base_clock_seconds(void)
 {
     return 1e-9 * (double)clock_read(CLOCK_MONOTONIC);
 }
 
+/* It may jump, so no wait depends on it. */
 uint64_t base_calendar_ns(void)
 {
     return clock_read(CLOCK_REALTIME);
@@ -39,6 +41,7 @@ double base_cpu_seconds(void)
     return 1e-9 * (double)clock_read(CLOCK_THREAD_CPUTIME_ID);
 }
 
+/* A signal does not end the sleep early. */
 void base_sleep_until(uint64_t wake_ns)
 {
     const struct timespec wake = {.tv_sec = (time_t)(wake_ns / CLOCK_SECOND_NS),

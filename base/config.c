@@ -26,6 +26,8 @@
 #define CONFIG_KEY_MAX    96u
 #define CONFIG_DEVICE_MAX 31u /* characters of a device name; kvt_device keeps 32 bytes */
 
+/* A value that was given. text is the configuration's own copy and has passed its setting's
+ * check. */
 typedef struct config_value {
     char key[CONFIG_KEY_MAX];
     char *text;
@@ -34,10 +36,13 @@ typedef struct config_value {
     bool used;
 } config_value;
 
+/* The name of a [device.NAME] section; the devices are listed in the order of the file. */
 typedef struct config_device {
     char name[CONFIG_DEVICE_MAX + 1];
 } config_device;
 
+/* Values and devices are in the order in which they were first given. readings counts the files, so
+ * that a key that stands twice in one file is told from one that a later file overrides. */
 struct kvt_config {
     config_value *values;
     size_t value_count, value_capacity;
@@ -56,6 +61,7 @@ typedef struct config_reading {
     char reason[448];
 } config_reading;
 
+/* Writes a message into the caller's buffer, cut off at its size. A size of 0 asks for none. */
 __attribute__((format(printf, 3, 4))) static void config_say(char *message, size_t size,
                                                              const char *format, ...)
 {
@@ -94,7 +100,8 @@ static const char *config_quote(const char *text, size_t length, char quoted[CON
     return quoted;
 }
 
-/* Whether the key is the setting's name, "*" standing for one device name. */
+/* Whether the key is the setting's name, "*" standing for one device name. A device's name holds no
+ * dot, so the parts of a key are not confused. */
 static bool config_key_matches(const char *name, const char *key, size_t length)
 {
     const char *star = strchr(name, '*');
@@ -106,6 +113,7 @@ static bool config_key_matches(const char *name, const char *key, size_t length)
     return memchr(key + head, '.', length - head - tail) == NULL;
 }
 
+/* A walk over the table: a configuration has a hundred keys and is read once. */
 const kvt_setting *base_setting_find(const char *key, size_t length)
 {
     const kvt_setting *setting;
@@ -115,7 +123,8 @@ const kvt_setting *base_setting_find(const char *key, size_t length)
     return NULL;
 }
 
-/* The value of a key, or NULL when it was not given. */
+/* The value of a key, or NULL when it was not given. A configuration of NULL has no values, so
+ * every setting has its default. */
 static config_value *config_find_value(const kvt_config *config, const char *key)
 {
     for (size_t i = 0; config != NULL && i < config->value_count; i++) {
@@ -124,7 +133,8 @@ static config_value *config_find_value(const kvt_config *config, const char *key
     return NULL;
 }
 
-/* Makes room for one more item; the array doubles. */
+/* Makes room for one more item; the array doubles. On failure array and capacity are as they
+ * were. */
 static kvt_status config_grow(void **items, size_t count, size_t *capacity, size_t item_bytes)
 {
     if (count < *capacity) return KVT_OK;
@@ -148,7 +158,8 @@ static bool config_device_name_fits(const char *name, size_t length)
     return true;
 }
 
-/* Notes the device that "device.NAME.key" speaks of; other keys pass. */
+/* Notes the device that "device.NAME.key" speaks of; other keys pass. A device that is known
+ * already is not listed twice. */
 static kvt_status config_note_device(kvt_config *config, const char *key, char *message,
                                      size_t size)
 {
@@ -175,7 +186,8 @@ static kvt_status config_note_device(kvt_config *config, const char *key, char *
     return KVT_OK;
 }
 
-/* Puts "; did you mean '...'?" behind a message, when a name was near. */
+/* Puts "; did you mean '...'?" behind a message, when a name was near. The message stays whole when
+ * there is no room behind it. */
 static void config_suggest(const nearest *search, char *message, size_t size)
 {
     if (search->best == NULL || size == 0) return;
@@ -184,7 +196,8 @@ static void config_suggest(const nearest *search, char *message, size_t size)
                search->best);
 }
 
-/* The message of a key that no setting has. A device keeps the name that the user gave it. */
+/* The message of a key that no setting has. A device keeps the name that the user gave it. Names
+ * with a "*" are offered with the user's device name in it, so the suggestion can be copied. */
 static void config_refuse_key(const char *key, size_t length, char *message, size_t size)
 {
     char quoted[CONFIG_QUOTE_BYTES], names[2][CONFIG_KEY_MAX] = {{0}};
@@ -211,7 +224,8 @@ static void config_refuse_key(const char *key, size_t length, char *message, siz
 }
 
 /* Checks and stores one value. All allocations come before the first change, so a failure leaves
- * the configuration as it was. */
+ * the configuration as it was. An override (reading 0) replaces whatever was there; a file may not
+ * set a key twice. */
 static kvt_status config_store(kvt_config *config, const char *key, size_t key_length,
                                const char *text, uint32_t reading, char *message, size_t size)
 {
@@ -262,12 +276,14 @@ static kvt_status config_store(kvt_config *config, const char *key, size_t key_l
     return KVT_OK;
 }
 
+/* An empty configuration: every setting has its default. */
 kvt_status kvt_config_new(kvt_config **config_out)
 {
     *config_out = calloc(1, sizeof **config_out);
     return *config_out ? KVT_OK : KVT_E_MEMORY;
 }
 
+/* Texts that were handed out are gone then. */
 void kvt_config_free(kvt_config *config)
 {
     if (!config) return;
@@ -278,6 +294,8 @@ void kvt_config_free(kvt_config *config)
     free(config);
 }
 
+/* Blanks around the key and before the value are dropped; blanks inside the value are the
+ * value's. */
 kvt_status kvt_config_set(kvt_config *config, const char *assignment, char *message,
                           size_t message_size)
 {
@@ -299,7 +317,8 @@ kvt_status kvt_config_set(kvt_config *config, const char *assignment, char *mess
     return status;
 }
 
-/* Keeps the first fault of a reading, with its line. */
+/* Keeps the first fault of a reading, with its line. Later faults are consequences, as a rule, and
+ * say nothing new. */
 static void config_fail(config_reading *reading, kvt_status status, const char *reason)
 {
     if (reading->status != KVT_OK) return;
@@ -310,7 +329,8 @@ static void config_fail(config_reading *reading, kvt_status status, const char *
 }
 
 /* A section is known when some setting's name starts with it. Reported at the section's own line,
- * so that an empty unknown section is an error too. */
+ * so that an empty unknown section is an error too. The rest of a line behind "]" is for inih to
+ * judge. */
 static void config_check_section(config_reading *reading, const char *line)
 {
     const char *end = strchr(line, ']');
@@ -333,7 +353,8 @@ static void config_check_section(config_reading *reading, const char *line)
 }
 
 /* inih's line source. Blanks in front are dropped: inih would read such a line as the continuation
- * of the one before. Returning NULL ends the parse. */
+ * of the one before. Returning NULL ends the parse. A zero byte or a line that is too long ends the
+ * parse with its own message. */
 static char *config_read_line(char *target, int size, void *stream)
 {
     config_reading *reading = stream;
@@ -357,7 +378,7 @@ static char *config_read_line(char *target, int size, void *stream)
     return target;
 }
 
-/* inih's handler: returns 0 to stop. */
+/* inih's handler: returns 0 to stop. Section and name together are the key. */
 static int config_take_line(void *user, const char *section, const char *name, const char *value)
 {
     config_reading *reading = user;
@@ -382,6 +403,8 @@ static bool config_is_folder(const char *path)
     return stat(path, &facts) == 0 && S_ISDIR(facts.st_mode);
 }
 
+/* Values that were stored before a fault stay, because a caller that goes on after an error gives
+ * the configuration up. */
 kvt_status kvt_config_read(kvt_config *config, const char *path, char *message, size_t message_size)
 {
     config_reading reading = {.config = config, .file = fopen(path, "re")};
@@ -411,7 +434,8 @@ kvt_status kvt_config_read(kvt_config *config, const char *path, char *message, 
     return reading.status;
 }
 
-/* The text of a setting for the typed readers below, and its kind's check. */
+/* The text of a setting for the typed readers below, and its kind's check. kinds is a mask of the
+ * kinds that the reader stands for. NULL: there is neither a value nor a default. */
 static const char *config_use(kvt_config *config, const char *key, unsigned kinds)
 {
     config_value *value = config_find_value(config, key);
@@ -429,6 +453,7 @@ const char *kvt_config_text(kvt_config *config, const char *key)
     return config_use(config, key, 1u << KVT_SETTING_TEXT);
 }
 
+/* The value has been checked, so parsing it again cannot fail. */
 uint64_t kvt_config_bytes(kvt_config *config, const char *key)
 {
     const char *text = config_use(
@@ -443,6 +468,7 @@ uint64_t kvt_config_bytes(kvt_config *config, const char *key)
     return status == KVT_OK ? bytes : 0;
 }
 
+/* A time is read in seconds whatever its unit. */
 double kvt_config_number(kvt_config *config, const char *key)
 {
     const char *text =
@@ -475,6 +501,7 @@ const char *kvt_config_device_at(const kvt_config *config, size_t index)
     return index < config->device_count ? config->devices[index].name : NULL;
 }
 
+/* Its caller reports them: a setting that nothing reads is a mistake of the user. */
 const char *kvt_config_unused_at(const kvt_config *config, size_t index)
 {
     for (size_t i = 0; i < config->value_count; i++) {

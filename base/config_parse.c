@@ -14,6 +14,7 @@
 
 #define PARSE_SECONDS_MAX 1e9 /* nanoseconds of it still fit into 63 bits */
 
+/* A unit's name as a user writes it, and its factor in the smallest unit. */
 typedef struct parse_unit {
     const char *name;
     uint64_t factor;
@@ -81,12 +82,15 @@ typedef struct parse_decimal {
     const char *rest;
 } parse_decimal;
 
+/* As isdigit, without a locale. */
 static bool parse_is_digit(char c)
 {
     return c >= '0' && c <= '9';
 }
 
-/* Reads digits[.digits] and the blanks behind. More than 18 digits behind the point are refused. */
+/* Reads digits[.digits] and the blanks behind. More than 18 digits behind the point are refused. A
+ * sign, an exponent and a second point are no part of it. False also when the whole part passes 64
+ * bits. */
 static bool parse_read_decimal(const char *text, parse_decimal *out)
 {
     const char *at = text;
@@ -112,7 +116,8 @@ static bool parse_read_decimal(const char *text, parse_decimal *out)
     return true;
 }
 
-/* The unit of a name, which is not terminated, or NULL. */
+/* The unit of a name, which is not terminated, or NULL. Upper and lower case are told apart: kB and
+ * KiB differ, and so would mb and Mb. */
 static const parse_unit *parse_find_unit(const parse_unit *units, size_t count, const char *name,
                                          size_t length)
 {
@@ -124,7 +129,8 @@ static const parse_unit *parse_find_unit(const parse_unit *units, size_t count, 
     return NULL;
 }
 
-/* The text up to end, times its unit, rounded down. */
+/* The text up to end, times its unit, rounded down. The product has 128 bits, so it cannot overflow
+ * before it is checked. */
 static kvt_status parse_scaled(const char *text, const char *end, const parse_unit *units,
                                size_t unit_count, uint64_t *sum_out)
 {
@@ -153,6 +159,7 @@ kvt_status kvt_parse_bytes(const char *text, uint64_t *bytes_out)
     return parse_bytes_until(text, text + strlen(text), bytes_out);
 }
 
+/* "/s" may be left out, since nothing else could be meant. */
 kvt_status store_parse_rate(const char *text, uint64_t *bytes_out)
 {
     size_t length = strlen(text);
@@ -160,6 +167,7 @@ kvt_status store_parse_rate(const char *text, uint64_t *bytes_out)
     return parse_bytes_until(text, text + length, bytes_out);
 }
 
+/* A number without a unit is in seconds. */
 kvt_status kvt_parse_seconds(const char *text, double *seconds_out)
 {
     parse_decimal decimal;
@@ -177,6 +185,8 @@ kvt_status kvt_parse_seconds(const char *text, double *seconds_out)
     return KVT_OK;
 }
 
+/* Letters are refused before strtod sees them, because it would read "inf", "nan" and hexadecimal
+ * numbers. */
 kvt_status store_parse_number(const char *text, double *number_out)
 {
     if (text[0] == '\0' || text[strspn(text, "0123456789+-.eE")] != '\0') return KVT_E_CONFIG;
@@ -190,6 +200,7 @@ kvt_status store_parse_number(const char *text, double *number_out)
     return KVT_OK;
 }
 
+/* Blanks are refused: "1 0" is no number. */
 kvt_status store_parse_count(const char *text, uint64_t *count_out)
 {
     const char *end = text + strlen(text);
@@ -204,6 +215,7 @@ kvt_status store_parse_switch(const char *text, bool *on_out)
     return *on_out || store_parse_choice(text, "no|false|off|0") ? KVT_OK : KVT_E_CONFIG;
 }
 
+/* Choices are compared whole and with their case. */
 bool store_parse_choice(const char *text, const char *choices)
 {
     size_t length = strlen(text);
@@ -215,6 +227,7 @@ bool store_parse_choice(const char *text, const char *choices)
     }
 }
 
+/* *reason_out completes "is not ...", in words for the user. */
 kvt_status store_check_value(const kvt_setting *setting, const char *text, const char **reason_out)
 {
     uint64_t integer;

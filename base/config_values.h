@@ -9,6 +9,7 @@
 
 #include <kvterrace/config.h>
 
+/* The kind decides how a value is written and which reader may read it. */
 typedef enum kvt_setting_kind {
     KVT_SETTING_TEXT,
     KVT_SETTING_BYTES,   /* 4096, 64KiB, 1.5GB, 125GiB */

@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 
+/* The bits of a float and back, without a change of type that C leaves undefined. */
 static inline uint32_t half_float_bits(float value)
 {
     uint32_t bits;
@@ -24,6 +25,7 @@ static inline float half_bits_float(uint32_t bits)
     return value;
 }
 
+/* fp16 to float: exact, so there is nothing to round. */
 static inline float half_to_float(uint16_t half)
 {
     uint32_t sign = (uint32_t)(half & 0x8000u) << 16;
@@ -36,6 +38,7 @@ static inline float half_to_float(uint16_t half)
     return half_bits_float(bits | sign);
 }
 
+/* float to fp16, to the nearest, ties to even. Values that pass its range become infinite. */
 static inline uint16_t half_from_float(float value)
 {
     uint32_t bits = half_float_bits(value);
@@ -61,11 +64,13 @@ static inline float half_round(float value)
     return half_to_float(half_from_float(value));
 }
 
+/* bf16 is the upper half of a float. */
 static inline float half_bf16_to_float(uint16_t bf16)
 {
     return half_bits_float((uint32_t)bf16 << 16);
 }
 
+/* float to bf16, the same way. A NaN keeps its upper bits and becomes quiet. */
 static inline uint16_t half_bf16_from_float(float value)
 {
     uint32_t bits = half_float_bits(value);

@@ -15,6 +15,8 @@
 
 #define MEMORY_LARGE ((size_t)2 << 20)
 
+/* Blocks of 2 MiB and more are aligned to large pages and always move; smaller ones are
+ * realloc's. */
 void *kvt_memory_resize(void *context, void *memory, size_t old_bytes, size_t bytes)
 {
     (void)context;

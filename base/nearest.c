@@ -11,6 +11,7 @@
 
 #define NEAREST_LENGTH 96u
 
+/* As tolower, without a locale. */
 static char nearest_lower(char c)
 {
     return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
@@ -21,7 +22,8 @@ static size_t nearest_least(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* The edits between two texts of at most NEAREST_LENGTH characters (optimal string alignment). */
+/* The edits between two texts of at most NEAREST_LENGTH characters (optimal string alignment).
+ * Three rows are enough, because an exchange of neighbours looks back two. */
 static size_t nearest_distance(const char *a, size_t a_length, const char *b, size_t b_length)
 {
     size_t rows[3][NEAREST_LENGTH + 1];
@@ -43,7 +45,7 @@ static size_t nearest_distance(const char *a, size_t a_length, const char *b, si
 }
 
 /* Takes a name as the best one so far when it is nearer than the last, and near at all: a third of
- * the text's length in edits, at least one. */
+ * the text's length in edits, at least one. Of two names as near the first one stays. */
 static void nearest_offer_span(nearest *search, const char *name, size_t length)
 {
     const size_t most = search->length / 3 > 0 ? search->length / 3 : 1;
@@ -65,6 +67,7 @@ void nearest_offer(nearest *search, const char *name)
     nearest_offer_span(search, name, strlen(name));
 }
 
+/* The names are not copied: the list must stay. */
 void nearest_offer_list(nearest *search, const char *list)
 {
     for (;;) {
@@ -75,6 +78,7 @@ void nearest_offer_list(nearest *search, const char *list)
     }
 }
 
+/* A name in a list ends at the next bar. */
 size_t nearest_span(const nearest *search)
 {
     return strcspn(search->best, "|");

@@ -16,7 +16,8 @@
 
 #define FIELDS_KEY_BYTES 96u
 
-/* The place of a choice in "a|b|c". */
+/* The place of a choice in "a|b|c". The place is the value of the enum that the field stands
+ * for. */
 static uint64_t fields_choice(const char *text, const char *choices)
 {
     size_t length = strlen(text);
@@ -31,7 +32,8 @@ static uint64_t fields_choice(const char *text, const char *choices)
 }
 
 /* Stores a setting's value in its member, in the member's type. A setting without a standard value
- * that was not given leaves the member as it is. */
+ * that was not given leaves the member as it is. Seconds go into whole fields as nanoseconds.
+ * Counts beyond 32 bits are cut to the largest number. */
 static void fields_store(kvt_config *config, const char *key, const settings_field *field,
                          void *target)
 {
@@ -62,6 +64,8 @@ static void fields_store(kvt_config *config, const char *key, const settings_fie
     }
 }
 
+/* name is the device's for settings with a "*", else NULL. Fields of other modes are passed
+ * over. */
 void settings_read(kvt_config *config, const char *name, const settings_field *fields, size_t count,
                    uint32_t modes, void *options)
 {
@@ -80,6 +84,7 @@ void settings_read(kvt_config *config, const char *name, const settings_field *f
     }
 }
 
+/* NaN is out of every range. */
 const settings_field *settings_out_of_range(const settings_field *fields, size_t count,
                                             const void *options)
 {

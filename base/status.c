@@ -10,6 +10,8 @@ typedef struct status_entry {
     const char *text;
 } status_entry;
 
+/* A status that is added needs a row here; the text has no full stop, so that it fits behind a
+ * colon. */
 static const status_entry status_table[] = {
     {KVT_OK, "KVT_OK", "success"},
     {KVT_MISS, "KVT_MISS", "the entry is not stored"},

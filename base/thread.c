@@ -8,6 +8,8 @@
 
 #include <signal.h>
 
+/* All signals are blocked while the thread is made, and it inherits that: signals are the
+ * application's threads' to handle. */
 int base_thread_start(pthread_t *thread, void *(*run)(void *argument), void *argument)
 {
     sigset_t all;

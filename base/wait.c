@@ -10,6 +10,7 @@
 
 #define WAIT_SECOND_NS UINT64_C(1000000000)
 
+/* The default clock of a condition is the calendar, which may jump. */
 void base_condition_init(pthread_cond_t *condition)
 {
     pthread_condattr_t attributes;
@@ -19,6 +20,8 @@ void base_condition_init(pthread_cond_t *condition)
     pthread_condattr_destroy(&attributes);
 }
 
+/* False: the deadline had passed before the wait. A wake without a reason is possible, so callers
+ * wait in a loop. */
 bool base_condition_wait_until(pthread_cond_t *condition, pthread_mutex_t *lock,
                                uint64_t deadline_ns)
 {

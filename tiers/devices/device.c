@@ -386,6 +386,7 @@ kvt_status kvt_device_trim(kvt_device *device, uint64_t offset, uint64_t bytes)
     return device->ops->trim(device, offset, bytes);
 }
 
+/* A device that does not keep its bytes in plain memory, or that wraps another one, has none. */
 void *kvt_device_memory(kvt_device *device)
 {
     assert(device != NULL);
