@@ -65,8 +65,8 @@ KVT_NODISCARD kvt_status bound_source_open(bound_source *source, const replay_op
                                            const replay_workload *workload);
 void bound_source_close(bound_source *source);
 
-/* The use of a path's block at `position`, when at most run_tokens tokens could be loaded. span and
- * last stay 0. */
+/* The use of a prefix's block at `position`, when at most run_tokens tokens could be loaded. span
+ * and last stay 0. */
 bound_stay bound_use(const bound_source *source, const replay_request *request, uint32_t position,
                      uint32_t run_tokens);
 

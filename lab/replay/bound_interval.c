@@ -42,23 +42,23 @@ static kvt_status interval_walk_request(const interval_walk *walk, uint64_t inde
 {
     const replay_workload *workload = walk->source->workload;
     const replay_request *request = &workload->requests[index];
-    const uint32_t *path = &workload->blocks[request->first_block];
+    const uint32_t *prefix = &workload->blocks[request->first_block];
     uint32_t run = 0, run_tokens = 0;
-    while (run < request->block_count && walk->last_use[path[run]] != 0)
+    while (run < request->block_count && walk->last_use[prefix[run]] != 0)
         run++;
     uint64_t most = (uint64_t)run * workload->block_tokens;
     run_tokens = most < request->input_tokens ? (uint32_t)most : request->input_tokens;
     double now = interval_at(walk, index), before = index > 0 ? interval_at(walk, index - 1) : 0.0;
     for (uint32_t j = 0; j < run && index >= walk->skip; j++) {
         bound_stay stay = bound_use(walk->source, request, j, run_tokens);
-        stay.span = (float)(now - interval_at(walk, walk->last_use[path[j]] - 1));
+        stay.span = (float)(now - interval_at(walk, walk->last_use[prefix[j]] - 1));
         stay.last = (float)(now - before);
         if (stay.recompute_s <= 0.0f) continue;
         kvt_status status = bound_add(instance, &stay);
         if (status != KVT_OK) return status;
     }
     for (uint32_t j = 0; j < request->block_count; j++)
-        walk->last_use[path[j]] = index + 1;
+        walk->last_use[prefix[j]] = index + 1;
     return KVT_OK;
 }
 

@@ -2,7 +2,7 @@
 /*
  * generator.c - a Poisson workload of sessions over popular contexts.
  *
- * A path is [system prompt | context | turns of one session]. A full block belongs to the segment
+ * A prefix is [system prompt | context | turns of one session]. A full block belongs to the segment
  * that its last token lies in: system blocks are shared by all, context blocks by the sessions on
  * that context, the rest by the turns of one session. A partial last block is private to its
  * request, because its content goes on differently in the next turn. A turn's input holds all

@@ -79,7 +79,7 @@ typedef struct live_server {
     uint8_t *buffer;          /* buffer_blocks blocks that were read, and as many to be put */
     uint32_t made_from, made; /* computed blocks whose bytes are there already */
     const replay_request *request;
-    const uint32_t *path;
+    const uint32_t *prefix;
     uint32_t held; /* blocks in the buffer that are not checked yet */
     uint32_t first_held;
     uint64_t loaded_ns; /* when the last get ended */
@@ -166,7 +166,7 @@ static void live_check_held(live_server *server)
     const live_run *run = server->run;
     for (uint32_t i = 0; i < server->held; i++) {
         const uint8_t *data = server->buffer + (size_t)i * run->block_bytes;
-        uint32_t block = server->path[server->first_held + i];
+        uint32_t block = server->prefix[server->first_held + i];
         if (live_matches(run->options->seed, block, data, run->block_bytes)) {
             server->verified++;
         } else {
@@ -301,7 +301,7 @@ static uint8_t *live_place(const live_server *server, uint32_t position)
 static void live_make_block(const live_server *server, uint32_t position)
 {
     const live_run *run = server->run;
-    live_fill(run->options->seed, server->path[position], live_place(server, position),
+    live_fill(run->options->seed, server->prefix[position], live_place(server, position),
               run->block_bytes);
 }
 
@@ -371,7 +371,7 @@ static void live_serve(live_server *server, uint64_t index)
     uint64_t start_ns = base_clock_ns();
 
     server->request = request;
-    server->path = &run->workload->blocks[request->first_block];
+    server->prefix = &run->workload->blocks[request->first_block];
     server->held = server->first_held = 0;
     server->verified = server->wrong = server->failed_puts = 0;
     memset(server->later_blocks, 0, sizeof server->later_blocks);
@@ -379,7 +379,7 @@ static void live_serve(live_server *server, uint64_t index)
     memset(server->tier_blocks, 0, sizeof server->tier_blocks);
     memset(server->tier_tokens, 0, sizeof server->tier_tokens);
     for (uint32_t i = 0; i < request->block_count; i++) {
-        server->keys[i] = live_key(run->options->seed, server->path[i]);
+        server->keys[i] = live_key(run->options->seed, server->prefix[i]);
     }
     uint32_t loaded = live_load(server);
     double compute_s = run->prefill.fixed_seconds + live_prefill_after(run, request, loaded);
@@ -423,9 +423,9 @@ static void *live_serve_all(void *context)
 static kvt_status live_server_open(live_run *run, live_server *server)
 {
     server->run = run;
-    server->keys = malloc(((size_t)run->workload->longest_path + 1) * sizeof *server->keys);
+    server->keys = malloc(((size_t)run->workload->longest_prefix + 1) * sizeof *server->keys);
     server->buffer = malloc((size_t)run->buffer_blocks * 2 * run->block_bytes);
-    server->seconds = malloc(((size_t)run->workload->longest_path + 1) * sizeof *server->seconds);
+    server->seconds = malloc(((size_t)run->workload->longest_prefix + 1) * sizeof *server->seconds);
     return server->keys != NULL && server->seconds != NULL && server->buffer != NULL ? KVT_OK
                                                                                      : KVT_E_MEMORY;
 }
@@ -601,7 +601,7 @@ static kvt_status live_prepare(live_run *run, const replay_options *options,
     run->layout = live_layout(per_token, workload->block_tokens);
     run->block_bytes = per_token * workload->block_tokens;
     uint64_t blocks = LIVE_BUFFER_BYTES / run->block_bytes;
-    if (blocks > workload->longest_path) blocks = workload->longest_path;
+    if (blocks > workload->longest_prefix) blocks = workload->longest_prefix;
     run->buffer_blocks = blocks > 0 ? (uint32_t)blocks : 1;
     result->scale = options->scale;
     result->footprint_bytes = (double)workload->distinct_blocks * (double)run->block_bytes;

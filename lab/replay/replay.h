@@ -11,14 +11,14 @@
  * The simulation models, in virtual time:
  *   - `servers` prefill instances behind one FIFO queue. A request holds its server from the start
  *     of its service to its first token; decoding runs elsewhere.
- *   - Each tier has one read path and one write path, affine: seconds per request + bytes over
+ *   - Each tier has one read queue and one write queue, affine: seconds per request + bytes over
  *     bandwidth. Reads queue behind reads of the tier, writes behind writes. Tiers overlap.
  *   - The leading resident blocks are loaded up to the point that makes the first token earliest;
  *     the rest is recomputed. Without overlap the service time is load + prefill, with layer-wise
  *     overlap (replay.overlap) their maximum. Decoding is added to the load.
  *   - A block is readable once it has been computed and written; a request that wants it earlier
  *     waits for that (delay hit) if that is worth it.
- *   - Moves are committed at once, and their bytes occupy the paths. A move for a path that has
+ *   - Moves are committed at once, and their bytes occupy the queues. A move for a queue that has
  *     fallen too far behind is aborted, and so is the rest of its plan.
  *
  * With options->store_model the last two are what a store does instead (docs/STORE.md, Put): a

@@ -5,7 +5,7 @@
  * Requests of a trace are not exchangeable, sessions nearly are: their requests share blocks with
  * each other and with nobody else but the stem.
  *
- *     path      [s0 s1 | b2 b3 b4 ...]     s: stem, the same id in all copies
+ *     prefix    [s0 s1 | b2 b3 b4 ...]     s: stem, the same id in all copies
  *     copy k    [s0 s1 | (k,b2) (k,b3) ...]
  *
  * One thread.
@@ -31,7 +31,7 @@ typedef struct resample_state {
     workload_builder builder;
 } resample_state;
 
-static const uint32_t *resample_path(const replay_workload *trace, uint64_t request)
+static const uint32_t *resample_prefix(const replay_workload *trace, uint64_t request)
 {
     return &trace->blocks[trace->requests[request].first_block];
 }
@@ -40,11 +40,11 @@ static const uint32_t *resample_path(const replay_workload *trace, uint64_t requ
  * that agrees tells. */
 static uint32_t resample_shared(const resample_state *state, uint64_t request)
 {
-    const uint32_t *path = resample_path(state->trace, request);
-    const uint32_t *stem = resample_path(state->trace, state->stem_of);
+    const uint32_t *prefix = resample_prefix(state->trace, request);
+    const uint32_t *stem = resample_prefix(state->trace, state->stem_of);
     uint32_t length = state->trace->requests[request].block_count;
     if (length > state->stem) length = state->stem;
-    while (length > 0 && path[length - 1] != stem[length - 1])
+    while (length > 0 && prefix[length - 1] != stem[length - 1])
         length--;
     return length;
 }
@@ -61,7 +61,7 @@ static kvt_status resample_find_stem(resample_state *state)
         for (uint64_t i = 0; i < trace->request_count; i++) {
             if (trace->requests[i].block_count <= state->stem) continue;
             if (resample_shared(state, i) < state->stem) continue;
-            if (++uses[resample_path(trace, i)[state->stem]] * 2ull < trace->request_count)
+            if (++uses[resample_prefix(trace, i)[state->stem]] * 2ull < trace->request_count)
                 continue;
             of = i;
             longer = true;
@@ -92,7 +92,7 @@ static kvt_status resample_group(resample_state *state)
         if (conversations) {
             name = &named[request->session];
         } else if (request->block_count > at) {
-            name = &named[resample_path(trace, i)[at]];
+            name = &named[resample_prefix(trace, i)[at]];
         }
         if (*name == RESAMPLE_NONE) *name = state->group_count++;
         state->group[i] = *name;
@@ -130,14 +130,14 @@ static kvt_status resample_copy(resample_state *state, uint32_t group, uint32_t 
     uint64_t base_ns = trace->requests[state->order[state->first[group]]].arrival_ns;
     for (uint64_t i = state->first[group]; i < state->first[group + 1]; i++) {
         const replay_request *request = &trace->requests[state->order[i]];
-        const uint32_t *path = &trace->blocks[request->first_block];
+        const uint32_t *prefix = &trace->blocks[request->first_block];
         uint32_t shared = resample_shared(state, state->order[i]);
         uint64_t arrival_ns = request->arrival_ns;
         if (conversations) arrival_ns = start_ns + (arrival_ns - base_ns);
         kvt_status status = workload_build_request(
             &state->builder, arrival_ns, request->input_tokens, request->output_tokens, copy);
         for (uint32_t j = 0; j < request->block_count && status == KVT_OK; j++) {
-            uint64_t id = path[j];
+            uint64_t id = prefix[j];
             if (j >= shared) id |= ((uint64_t)copy + 1) << 32;
             status = workload_build_block(&state->builder, id);
         }

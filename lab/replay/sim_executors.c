@@ -2,9 +2,9 @@
 /*
  * sim_executors.c - plans behind a put's return and the background's, carried out in virtual time.
  *
- * A move occupies the read path of its source, then the write path of its target, and is committed
- * when it has been written: until then the policy counts room at both ends. The fixed seconds of a
- * request delay its waiters and do not occupy the I/O queue.
+ * A move occupies the read queue of its source, then the write queue of its target, and is
+ * committed when it has been written: until then the policy counts room at both ends. The fixed
+ * seconds of a request delay its waiters and do not occupy the I/O queue.
  *
  * Not modelled: failures, and what follows from them. One thread.
  */
@@ -15,11 +15,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-uint64_t store_occupy(uint64_t *free_ns, uint64_t now_ns, const kvt_affine *path, uint64_t bytes)
+uint64_t store_occupy(uint64_t *free_ns, uint64_t now_ns, const kvt_affine *queue, uint64_t bytes)
 {
     *free_ns =
-        (*free_ns > now_ns ? *free_ns : now_ns) + sim_to_ns((double)bytes / path->bytes_per_s);
-    return *free_ns + sim_to_ns(path->request_seconds);
+        (*free_ns > now_ns ? *free_ns : now_ns) + sim_to_ns((double)bytes / queue->bytes_per_s);
+    return *free_ns + sim_to_ns(queue->request_seconds);
 }
 
 uint64_t store_staging_bound(const replay_options *options)
@@ -241,9 +241,10 @@ static void store_weigh_plan(const sim_state *sim, store_plan *plan)
     for (uint32_t i = 0; i < plan->count; i++) {
         for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
             uint64_t bytes = store_written_bytes(&plan->moves[i], tier);
-            const kvt_affine *path = &sim->options->model.write[tier];
+            const kvt_affine *queue = &sim->options->model.write[tier];
             if (bytes > 0)
-                plan->backlog_s[tier] += path->request_seconds + (double)bytes / path->bytes_per_s;
+                plan->backlog_s[tier] +=
+                    queue->request_seconds + (double)bytes / queue->bytes_per_s;
         }
     }
 }
@@ -442,7 +443,7 @@ kvt_status store_hand_over(store_model *model, const sim_visit *visit, uint32_t 
         kvt_status status = store_decide(model, visit, position, bytes, &plan);
         if (status != KVT_OK) return status;
     }
-    plan->block = visit->path[position];
+    plan->block = visit->prefix[position];
     plan->staged_bytes = bytes;
     model->staged_bytes += bytes;
     model->handed_over++;

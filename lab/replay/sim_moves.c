@@ -2,8 +2,8 @@
 /*
  * sim_moves.c - plans carried out in virtual time. One thread.
  *
- * A move is committed at once; its bytes occupy the read path of the source tier and the write
- * path of the target tier, and the entry can be read again when they are there. A path that has
+ * A move is committed at once; its bytes occupy the read queue of the source tier and the write
+ * queue of the target tier, and the entry can be read again when they are there. A queue that has
  * fallen behind by more than the options allow takes no further move: a store's staging memory is
  * bounded too. Then this move and the rest of its plan are aborted, as the contract of plans says.
  */
@@ -13,12 +13,12 @@
 
 #include <stdlib.h>
 
-/* When the bytes are there, if they are handed over now but exist only from exist_ns on. The path
+/* When the bytes are there, if they are handed over now but exist only from exist_ns on. The queue
  * does not stand still until then: other bytes go first. */
 static uint64_t sim_occupy(uint64_t *free_ns, uint64_t now_ns, uint64_t exist_ns,
-                           const kvt_affine *path, uint64_t bytes)
+                           const kvt_affine *queue, uint64_t bytes)
 {
-    uint64_t cost_ns = sim_to_ns(path->request_seconds + (double)bytes / path->bytes_per_s);
+    uint64_t cost_ns = sim_to_ns(queue->request_seconds + (double)bytes / queue->bytes_per_s);
     *free_ns = (*free_ns > now_ns ? *free_ns : now_ns) + cost_ns;
     return *free_ns > exist_ns + cost_ns ? *free_ns : exist_ns + cost_ns;
 }

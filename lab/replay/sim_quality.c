@@ -89,7 +89,7 @@ void sim_quality_sum(const sim_state *sim, sim_visit *visit)
 {
     double sum = 0.0, tokens = 0.0;
     for (uint32_t i = 0; i < visit->loaded; i++) {
-        uint32_t block = visit->path[i];
+        uint32_t block = visit->prefix[i];
         double loss = (double)sim->inherited[block];
         double own = sim->whole[sim->run[i]].loss + (double)sim->carried[block];
         double factor = sim->sensitivity != NULL ? (double)sim->sensitivity[block] : 1.0;

@@ -66,15 +66,15 @@ static kvt_status regret_add_request(sim_state *sim, uint64_t begin, uint64_t in
 {
     sim_regret *regret = &sim->regret;
     const replay_request *request = &sim->workload->requests[index];
-    const uint32_t *path = &sim->workload->blocks[request->first_block];
+    const uint32_t *prefix = &sim->workload->blocks[request->first_block];
     uint32_t run = 0;
-    while (run < request->block_count && regret->first_seen[path[run]] < begin)
+    while (run < request->block_count && regret->first_seen[prefix[run]] < begin)
         run++;
     uint64_t most = (uint64_t)run * sim->workload->block_tokens;
     uint32_t tokens = most < request->input_tokens ? (uint32_t)most : request->input_tokens;
     for (uint32_t j = 0; j < run; j++) {
         bound_stay use = bound_use(&regret->source, request, j, tokens);
-        uint32_t *item = &regret->item[path[j]];
+        uint32_t *item = &regret->item[prefix[j]];
         if (*item == 0) {
             use.span = 1.0f;
             kvt_status status = bound_add(instance, &use);

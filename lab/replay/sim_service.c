@@ -3,7 +3,7 @@
  * sim_service.c - one request's service: which blocks it finds, loads and recomputes, and how long
  * that takes on the modelled tiers. One thread.
  *
- *     path      [b0 b1 b2 b3 | b4 b5 ...]      run = 4: the first hole ends it
+ *     prefix    [b0 b1 b2 b3 | b4 b5 ...]      run = 4: the first hole ends it
  *     loaded    [b0 b1 b2]                     the head that makes the first token earliest
  *     prefill             [b3 b4 b5 ...]       at least one token is always computed
  */
@@ -27,7 +27,7 @@ static void sim_find_run(sim_state *sim, sim_visit *visit)
     const replay_request *request = visit->request;
     replay_result *result = sim->result;
     for (visit->run = 0; visit->run < request->block_count; visit->run++) {
-        uint8_t option = sim_option_of(sim, visit->path[visit->run]);
+        uint8_t option = sim_option_of(sim, visit->prefix[visit->run]);
         if (option == KVT_OPTION_NONE) return;
         sim->run[visit->run] = option;
         if (!sim->counting) continue;
@@ -60,7 +60,7 @@ static void sim_extend_head(sim_state *sim, const sim_visit *visit, uint32_t pos
 {
     uint32_t tokens = sim_block_tokens(sim, visit->request, position);
     const kvt_option *option = &sim_options(sim, tokens)[sim->run[position]];
-    uint64_t ready_ns = sim->ready_ns[visit->path[position]];
+    uint64_t ready_ns = sim->ready_ns[visit->prefix[position]];
     if (ready_ns > visit->start_ns) head->delayed = true;
     for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
         if (option->read_bytes[tier] == 0) continue;
@@ -70,7 +70,7 @@ static void sim_extend_head(sim_state *sim, const sim_visit *visit, uint32_t pos
         uint64_t begin_ns = head->read_free_ns[tier];
         if (begin_ns < visit->start_ns) begin_ns = visit->start_ns;
         head->read_free_ns[tier] = begin_ns + cost_ns;
-        /* A block that is still being computed is read when it is there; the path does not stand
+        /* A block that is still being computed is read when it is there; the queue does not stand
          * still for it, other reads go first. */
         uint64_t end_ns = ready_ns + cost_ns;
         if (end_ns < begin_ns + cost_ns) end_ns = begin_ns + cost_ns;
@@ -79,7 +79,7 @@ static void sim_extend_head(sim_state *sim, const sim_visit *visit, uint32_t pos
     head->decode_s += option->decode_seconds;
 }
 
-/* Occupies the read paths with the head that was chosen. */
+/* Occupies the read queues with the head that was chosen. */
 static void sim_read_head(sim_state *sim, const sim_visit *visit)
 {
     sim_head head = {.end_ns = 0};

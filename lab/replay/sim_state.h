@@ -46,7 +46,7 @@ typedef struct sim_state {
     uint64_t *free_ns;  /* binary min-heap: when each server is free again */
     uint64_t *ready_ns; /* by block: when its bytes are where they belong */
     uint8_t *run;       /* option of each block of the leading resident run, by position */
-    double *prefill_s;  /* seconds from 0 to each block boundary of the longest path */
+    double *prefill_s;  /* seconds from 0 to each block boundary of the longest prefix */
     kvt_option whole[KVT_OPTIONS_MAX]; /* options of a whole block */
     uint32_t *held_tokens;             /* by block, of partial blocks charged their own; or NULL */
     kvt_option exact[KVT_OPTIONS_MAX]; /* of a partial block charged its own tokens */
@@ -81,7 +81,7 @@ typedef struct sim_state {
 /* One request on its way through the simulator. */
 typedef struct sim_visit {
     const replay_request *request;
-    const uint32_t *path;
+    const uint32_t *prefix;
     uint64_t start_ns;
     uint32_t run;    /* leading resident blocks */
     uint32_t loaded; /* of them, loaded; the rest is recomputed */
@@ -139,7 +139,7 @@ double sim_prefill_after(const sim_state *sim, const replay_request *request, ui
 /* One move with its outcome, into hash, counters and plan log. */
 void sim_log_move(sim_state *sim, uint64_t now_ns, const kvt_move *move, bool committed);
 
-/* Finds the leading run, chooses how much of it to load, occupies the read paths and fills the
+/* Finds the leading run, chooses how much of it to load, occupies the read queues and fills the
  * visit's times. */
 void sim_serve(sim_state *sim, sim_visit *visit);
 
@@ -181,7 +181,7 @@ typedef struct sim_hand {
     uint64_t exist_ns;
 } sim_hand;
 
-/* Carries the plan out: commits or aborts every move and occupies the paths with its bytes. */
+/* Carries the plan out: commits or aborts every move and occupies the queues with its bytes. */
 KVT_NODISCARD kvt_status sim_carry_out(sim_state *sim, const sim_hand *hand);
 
 #endif

@@ -88,7 +88,7 @@ static void store_count_found(store_model *model, const store_server *server)
     const sim_visit *visit = &server->visit;
     bool leading = true;
     for (uint32_t i = 0; i < visit->request->block_count && sim->counting; i++) {
-        uint32_t block = visit->path[i];
+        uint32_t block = visit->prefix[i];
         uint8_t option = store_option_of(model, block);
         bool staged = store_is_staged(model, block);
         int tier = staged ? KVT_TIER_DRAM : option != KVT_OPTION_NONE ? sim->tier_of[option] : 0;
@@ -105,13 +105,13 @@ static void store_count_found(store_model *model, const store_server *server)
 
 /* ---- a request ---- */
 
-/* Seconds that a get of the block takes by itself; the paths' queues count once each. */
+/* Seconds that a get of the block takes by itself; the queues count once each. */
 static double store_get_s(store_model *model, const store_server *server, uint32_t position,
                           bool waited[KVT_TIER_COUNT])
 {
     sim_state *sim = model->sim;
     const sim_visit *visit = &server->visit;
-    uint32_t block = visit->path[position];
+    uint32_t block = visit->prefix[position];
     if (store_is_staged(model, block)) return store_copy_s(model, server, position);
     uint32_t tokens = sim_block_tokens(sim, visit->request, position);
     const kvt_option *option = &sim_options(sim, tokens)[store_option_of(model, block)];
@@ -140,7 +140,7 @@ static void store_choose(store_model *model, store_server *server)
     double load_s = 0.0, best_s = whole_s;
     server->chosen = 0;
     for (visit->run = 0; visit->run < request->block_count; visit->run++) {
-        if (!store_finds(model, visit->path[visit->run])) break;
+        if (!store_finds(model, visit->prefix[visit->run])) break;
         load_s += store_get_s(model, server, visit->run, waited);
         double compute_s = sim_prefill_after(sim, request, visit->run + 1, whole_s);
         double total_s = load_s + compute_s;
@@ -168,7 +168,7 @@ static kvt_status store_begin(store_model *model, uint32_t index)
     server->request = model->taken++;
     const replay_request *request = &sim->workload->requests[server->request];
     server->visit = (sim_visit){.request = request,
-                                .path = &sim->workload->blocks[request->first_block],
+                                .prefix = &sim->workload->blocks[request->first_block],
                                 .start_ns = model->now_ns};
     server->phase = STORE_LOADING;
     sim->counting = server->request >= model->collector->skip;
@@ -226,14 +226,14 @@ static kvt_status store_get_next(store_model *model, uint32_t index)
     store_server *server = &model->servers[index];
     sim_visit *visit = &server->visit;
     uint32_t position = visit->loaded;
-    bool more = position < server->chosen && store_finds(model, visit->path[position]);
+    bool more = position < server->chosen && store_finds(model, visit->prefix[position]);
     if (!more) {
         server->phase = STORE_LOADED;
         server->loaded_ns = model->now_ns;
         store_schedule(model, model->now_ns, index);
         return KVT_OK;
     }
-    uint32_t block = visit->path[position];
+    uint32_t block = visit->prefix[position];
     bool staged = store_is_staged(model, block);
     uint8_t option = staged ? KVT_OPTION_NONE : store_option_of(model, block);
     uint64_t end_ns = staged ? model->now_ns + sim_to_ns(store_copy_s(model, server, position))
@@ -304,7 +304,7 @@ static kvt_status store_refuse(store_model *model, const store_server *server, u
 kvt_status store_ask(store_model *model, const sim_visit *visit, uint32_t position)
 {
     sim_state *sim = model->sim;
-    uint32_t block = visit->path[position];
+    uint32_t block = visit->prefix[position];
     uint64_t request = (uint64_t)(visit->request - sim->workload->requests);
     uint32_t uses = sim_oracle_uses(sim, block, request);
     if (sim->oracle.on && uses == 0) return KVT_REFUSED;
@@ -320,7 +320,7 @@ static kvt_status store_put(store_model *model, const store_server *server, uint
                             double *busy_s)
 {
     sim_state *sim = model->sim;
-    uint32_t block = server->visit.path[position];
+    uint32_t block = server->visit.prefix[position];
     uint64_t bytes = (uint64_t)sim_block_tokens(sim, server->visit.request, position) *
                      sim->options->bytes_per_token;
     if ((model->state[block] & STORE_LEAVING) != 0) return KVT_OK;

@@ -114,8 +114,8 @@ static inline uint32_t store_actor_of_arrivals(const store_model *model)
 /* Wakes an actor at a time. */
 void store_schedule(store_model *model, uint64_t at_ns, uint32_t actor);
 
-/* Occupies a path with bytes; when the last one has passed, and what a request takes beside. */
-uint64_t store_occupy(uint64_t *free_ns, uint64_t now_ns, const kvt_affine *path, uint64_t bytes);
+/* Occupies a queue with bytes; when the last one has passed, and what a request takes beside. */
+uint64_t store_occupy(uint64_t *free_ns, uint64_t now_ns, const kvt_affine *queue, uint64_t bytes);
 
 /*
  * Whether so many bytes fit into the staging of puts, and whether a plan's writes fit into what

@@ -68,7 +68,7 @@ static kvt_status sim_build_options(sim_state *sim)
         for (uint8_t tier = 1; tier < KVT_TIER_COUNT; tier++)
             if (sim->whole[o].read_bytes[tier] > 0) sim->tier_of[o] = tier;
     }
-    for (uint32_t i = 0; i <= workload->longest_path; i++) {
+    for (uint32_t i = 0; i <= workload->longest_prefix; i++) {
         sim->prefill_s[i] =
             kvt_prefill_seconds(&sim->options->model.prefill, 0, i * workload->block_tokens);
     }
@@ -81,8 +81,8 @@ static kvt_status sim_prepare(sim_state *sim, char *message, size_t message_size
     const replay_workload *workload = sim->workload;
     sim->free_ns = calloc(sim->options->servers, sizeof *sim->free_ns);
     sim->ready_ns = calloc((size_t)workload->distinct_blocks + 1, sizeof *sim->ready_ns);
-    sim->run = malloc((size_t)workload->longest_path + 1);
-    sim->prefill_s = malloc(((size_t)workload->longest_path + 1) * sizeof *sim->prefill_s);
+    sim->run = malloc((size_t)workload->longest_prefix + 1);
+    sim->prefill_s = malloc(((size_t)workload->longest_prefix + 1) * sizeof *sim->prefill_s);
     if (sim->options->partial_exact)
         sim->held_tokens = calloc((size_t)workload->distinct_blocks + 1, sizeof *sim->held_tokens);
     sim->samples_ns = malloc(SIM_SAMPLES_MAX * sizeof *sim->samples_ns);
@@ -92,7 +92,7 @@ static kvt_status sim_prepare(sim_state *sim, char *message, size_t message_size
         (sim->options->partial_exact && sim->held_tokens == NULL)) {
         return KVT_E_MEMORY;
     }
-    /* An odd distance, so that sampling does not fall into step with the length of the paths. */
+    /* An odd distance, so that sampling does not fall into step with the length of the prefixes. */
     sim->sample_every = (uint32_t)(workload->block_refs / SIM_SAMPLES_MAX + 16) | 1u;
     sim->until_sample = sim->sample_every;
     sim->plan = (kvt_plan){.moves = sim->moves, .capacity = SIM_PLAN_MOVES, .count = 0};
@@ -167,14 +167,14 @@ static kvt_status sim_tick_until(sim_state *sim, uint64_t now_ns)
 static kvt_status sim_make_offer(sim_state *sim, const sim_visit *visit, uint32_t position,
                                  kvt_option *options, kvt_policy_entry *entry_out)
 {
-    uint32_t unit = sim->workload->block_tokens, block = visit->path[position];
+    uint32_t unit = sim->workload->block_tokens, block = visit->prefix[position];
     uint32_t tokens =
         sim->options->partial_exact ? sim_block_tokens(sim, visit->request, position) : unit;
     kvt_offer offer =
         block_offer(sim->options, position * unit, tokens, visit->request->input_tokens);
     const kvt_cost_model *model = &sim->options->model;
     offer.handle = sim_handle(block);
-    offer.parent = position > 0 ? sim_handle(visit->path[position - 1]) : 0;
+    offer.parent = position > 0 ? sim_handle(visit->prefix[position - 1]) : 0;
     offer.sensitivity = sim->known != NULL ? (double)sim->known[block] : 0.0;
     if (tokens != unit)
         return kvt_offer_build(model, sim->options->holes, &offer, options, entry_out);
@@ -185,7 +185,7 @@ static kvt_status sim_make_offer(sim_state *sim, const sim_visit *visit, uint32_
 
 kvt_status sim_offer(sim_state *sim, const sim_visit *visit, uint32_t position, uint64_t now_ns)
 {
-    uint32_t block = visit->path[position];
+    uint32_t block = visit->prefix[position];
     kvt_option options[KVT_OPTIONS_MAX], blended[KVT_TIER_COUNT];
     kvt_policy_entry entry;
     kvt_status status = sim_make_offer(sim, visit, position, options, &entry);
@@ -214,14 +214,14 @@ static kvt_status sim_admit(sim_state *sim, const sim_visit *visit, uint32_t pos
     kvt_status status = sim_offer(sim, visit, position, visit->start_ns);
     if (status == KVT_REFUSED || status == KVT_EXISTS) return KVT_OK;
     if (status != KVT_OK) return status;
-    uint64_t handle = sim_handle(visit->path[position]);
+    uint64_t handle = sim_handle(visit->prefix[position]);
     return sim_carry_out(sim, &(sim_hand){visit->start_ns, handle, ready_ns});
 }
 
 static kvt_status sim_access(sim_state *sim, const sim_visit *visit, uint32_t position,
                              uint8_t option, uint64_t ready_ns)
 {
-    uint64_t handle = sim_handle(visit->path[position]);
+    uint64_t handle = sim_handle(visit->prefix[position]);
     if (sim->counting) {
         sim->result->hit_block_ratio[sim->tier_of[option]] += 1.0;
         sim->result->hit_block_ratio[0] += 1.0;
@@ -239,7 +239,7 @@ static kvt_status sim_refer(sim_state *sim, const sim_visit *visit)
 {
     uint64_t ready_ns = visit->start_ns + sim_to_ns(visit->service_s);
     for (uint32_t i = 0; i < visit->request->block_count; i++) {
-        uint32_t block = visit->path[i];
+        uint32_t block = visit->prefix[i];
         uint64_t request = (uint64_t)(visit->request - sim->workload->requests);
         uint32_t uses = sim_oracle_uses(sim, block, request);
         uint8_t option = sim_option_of(sim, block);
@@ -282,7 +282,7 @@ static kvt_status sim_run(sim_state *sim, results_collector *collector)
     for (uint64_t i = 0; i < workload->request_count; i++) {
         const replay_request *request = &workload->requests[i];
         if (!sim_may_proceed(sim->options, i, workload->request_count)) return KVT_E_CANCELLED;
-        sim_visit visit = {.request = request, .path = &workload->blocks[request->first_block]};
+        sim_visit visit = {.request = request, .prefix = &workload->blocks[request->first_block]};
         visit.start_ns = request->arrival_ns;
         if (sim->free_ns[0] > visit.start_ns) visit.start_ns = sim->free_ns[0];
         sim->counting = i >= collector->skip;

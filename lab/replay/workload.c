@@ -270,8 +270,8 @@ kvt_status workload_build_finish(workload_builder *builder, uint64_t seed, uint6
     for (uint64_t i = 0; i < workload->request_count; i++) {
         const replay_request *request = &workload->requests[i];
         workload->input_tokens += request->input_tokens;
-        if (request->block_count > workload->longest_path) {
-            workload->longest_path = request->block_count;
+        if (request->block_count > workload->longest_prefix) {
+            workload->longest_prefix = request->block_count;
         }
     }
     workload->repeated_refs = workload->block_refs - workload->distinct_blocks;
@@ -326,15 +326,15 @@ static void reuse_walk(const replay_workload *workload, const uint32_t *counts, 
 {
     for (uint64_t r = 0; r < workload->request_count; r++) {
         const replay_request *request = &workload->requests[r];
-        const uint32_t *path = &workload->blocks[request->first_block];
+        const uint32_t *prefix = &workload->blocks[request->first_block];
         uint8_t class_id = 1; /* of what this request brings in */
         for (uint32_t i = 0; i < request->block_count; i++) {
-            uint8_t *known = &classes[path[i]];
-            bool stem = (uint64_t)counts[path[i]] * 2 >= workload->request_count;
+            uint8_t *known = &classes[prefix[i]];
+            bool stem = (uint64_t)counts[prefix[i]] * 2 >= workload->request_count;
             if (*known != 0 && !stem) class_id = 2;
             if (*known == 0) *known = (uint8_t)(1 + (stem ? 0 : class_id));
             kvt_reuse_use(reuse, request->arrival_ns,
-                          (path[i] + UINT64_C(1)) * UINT64_C(0x9e3779b97f4a7c15), *known - 1u);
+                          (prefix[i] + UINT64_C(1)) * UINT64_C(0x9e3779b97f4a7c15), *known - 1u);
         }
     }
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * workload.h - what is replayed: requests in arrival order, each a path of blocks, root first.
+ * workload.h - what is replayed: requests in arrival order, each a prefix of blocks, root first.
  *
  * A block is one cache entry of block_tokens tokens. Its id stands for the whole prefix that ends
  * with it, so two requests that share a block share every block before it. Ids are dense (0 up to
- * distinct_blocks - 1), in order of first appearance: a plain array indexed by them is a map.
- * A path's last block may be partial. Tokens behind the last block have no id and are never cached.
+ * distinct_blocks - 1), in order of first appearance: a plain array indexed by them is a map. A
+ * prefix's last block may be partial. Tokens behind the last block have no id and are never cached.
  *
  * A workload is built by one thread, then read only: any number of threads may read it.
  */
@@ -38,7 +38,7 @@ typedef struct replay_workload {
     uint64_t repeated_refs; /* references to a block seen before: what an unlimited cache hits */
     uint64_t input_tokens;
     uint32_t block_tokens;
-    uint32_t longest_path; /* blocks */
+    uint32_t longest_prefix; /* blocks */
     double
         conversations_per_s; /* starts drawn at this rate; 0 = the trace or generator has times */
     uint64_t grid_ns; /* step that the arrivals were quantised to, 0 = none; already spread */
@@ -53,7 +53,7 @@ typedef struct replay_burst {
 } replay_burst;
 
 /* A seeded Poisson workload: sessions arrive, pick a context by Zipf popularity and extend it turn
- * by turn. The path of a request is [system prompt | context | turns of one session]. */
+ * by turn. The prefix of a request is [system prompt | context | turns of one session]. */
 typedef struct replay_generator {
     double requests_per_s;  /* > 0; sessions arrive at this rate over turns_mean */
     uint64_t requests;      /* 1 .. 2^24 */
@@ -107,7 +107,7 @@ KVT_NODISCARD kvt_status replay_workload_read(const char *path, const replay_tra
 /*
  * Draws a workload of the same kind from a trace: `sessions` of its sessions with replacement (0:
  * as many as it has), then arrivals inside the trace's time step, or the starts of conversations
- * that have no common clock. A session is a conversation, or else all requests whose paths part
+ * that have no common clock. A session is a conversation, or else all requests whose prefixes part
  * from the stem at the same block; the stem is the leading run of blocks that at least half of all
  * requests begin with, a system prompt. Blocks behind the stem are new ones in each copy, so two
  * copies of a session share the stem alone, and reuse within a session stays as it was. trace was
@@ -170,7 +170,7 @@ KVT_NODISCARD kvt_status workload_build_request(workload_builder *builder, uint6
                                                 uint32_t session);
 
 /* Appends a block to the last request: one of a trace's ids, one never seen before, or a dense id
- * that another request holds. KVT_OK; KVT_E_PARSE (the path holds the block already); KVT_E_SPACE
+ * that another request holds. KVT_OK; KVT_E_PARSE (the prefix holds the block already); KVT_E_SPACE
  * (more than REPLAY_BLOCK_REFS_MAX); KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status workload_build_block(workload_builder *builder, uint64_t id);
 KVT_NODISCARD kvt_status workload_build_new_block(workload_builder *builder);

@@ -178,7 +178,7 @@ static void workload_draw(replay_workload *workload, uint64_t seed, uint32_t req
     workload->blocks = calloc((size_t)requests * 8, sizeof *workload->blocks);
     assert_true(workload->requests != NULL && workload->blocks != NULL);
     workload->distinct_blocks = 64;
-    workload->longest_path = 8;
+    workload->longest_prefix = 8;
     uint64_t state = seed * 2654435761u + 1, at_ns = 0;
     for (uint32_t i = 0; i < requests; i++) {
         state = state * 6364136223846793005u + 1442695040888963407u;

@@ -65,8 +65,8 @@ static void workload_make(replay_workload *workload, const plain_request *plain,
             if (id >= workload->distinct_blocks) workload->distinct_blocks = id + 1;
             workload->blocks[workload->block_refs++] = id;
         }
-        if (request->block_count > workload->longest_path) {
-            workload->longest_path = request->block_count;
+        if (request->block_count > workload->longest_prefix) {
+            workload->longest_prefix = request->block_count;
         }
         workload->input_tokens += plain[i].tokens;
     }

@@ -113,7 +113,7 @@ static void simulate(const replay_options *options, const plain_request *plain, 
             workload.blocks[workload.block_refs++] = id;
             if (id >= workload.distinct_blocks) workload.distinct_blocks = id + 1;
         }
-        if (plain[i].blocks > workload.longest_path) workload.longest_path = plain[i].blocks;
+        if (plain[i].blocks > workload.longest_prefix) workload.longest_prefix = plain[i].blocks;
         workload.input_tokens += 100 * plain[i].blocks;
     }
     workload.repeated_refs = workload.block_refs - workload.distinct_blocks;
