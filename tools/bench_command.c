@@ -154,6 +154,7 @@ static const command_spec bench_policy_spec = {
 
 typedef struct bench_adaptcache_arguments {
     command_common common;
+    command_progress bar;
     bool quick;
     uint32_t seeds; /* 0: the experiment's own */
     double zipf;
@@ -194,8 +195,11 @@ static int bench_adaptcache_run(void *context)
     options.texts = arguments->texts;
     options.zipf = arguments->zipf;
     options.json = arguments->common.json;
-    options.quiet = arguments->common.quiet;
+    options.progress = progress_show;
+    options.progress_context = &arguments->bar;
+    progress_start(&arguments->bar, &arguments->common);
     kvt_status status = experiment_run(&options, message, sizeof message);
+    progress_end(&arguments->bar);
     return status == KVT_OK ? EXIT_FINE : command_fail(status, message);
 }
 

@@ -274,17 +274,27 @@ int command_compare(const command_common *common, const compare_arguments *argum
         code = command_report_unused(common, arguments->trace ? sections : all_sections);
     }
     if (status == KVT_OK && code == EXIT_FINE) {
+        command_catch_interrupts();
+        session.plan.interrupted = command_interrupted;
         progress_start(&session.bar, common);
         status =
             replay_compare_run(&session.plan, &result, session.message, sizeof session.message);
         session.input_fault = status == KVT_E_CONFIG;
         progress_end(&session.bar);
+        if (status == KVT_E_CANCELLED)
+            (void)snprintf(session.message, sizeof session.message,
+                           "interrupted; %zu rows have two finished seeds or more",
+                           result.row_count);
+        const bool some = status == KVT_E_CANCELLED && result.row_count > 0;
         if (status == KVT_OK && result.capacity_over_footprint >= 1)
             command_note(common,
                          "the tiers hold %.2f times the raw bytes of the workload, so that nothing "
                          "has to leave: replay more of it, or set smaller tier capacities",
                          result.capacity_over_footprint);
-        if (status == KVT_OK) status = compare_print(&session, &result);
+        if (status == KVT_OK || some) {
+            kvt_status printed = compare_print(&session, &result);
+            if (printed != KVT_OK) status = printed;
+        }
     }
     if (status != KVT_OK) {
         code = session.input_fault ? command_fail_input(status, session.message)

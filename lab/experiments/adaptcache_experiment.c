@@ -334,12 +334,22 @@ static double experiment_prefill_mean(const experiment *run)
     return sum / before;
 }
 
+/* Says how many of the runs are behind: `before` of this seed. */
+static void experiment_tell(const experiment *run, uint32_t seed, uint32_t before)
+{
+    const experiment_options *options = run->options;
+    const double runs = EXPERIMENT_RATES * EXPERIMENT_SYSTEMS;
+    char what[32];
+    if (options->progress == NULL) return;
+    (void)snprintf(what, sizeof what, "seed %u", seed + 1);
+    options->progress(options->progress_context, (seed + before / runs) / options->seeds, what);
+}
+
 static kvt_status experiment_measure_seed(experiment *run, uint32_t seed, char *message,
                                           size_t message_size)
 {
     kvt_status status = experiment_draw(run, seed + 1, message, message_size);
     if (status != KVT_OK) return status;
-    if (!run->options->quiet) fprintf(stderr, "adaptcache: seed %u\n", seed + 1);
     if (seed == 0) {
         run->prefill_mean_s = experiment_prefill_mean(run);
         for (uint32_t i = 0; i < EXPERIMENT_RATES; i++)
@@ -347,6 +357,7 @@ static kvt_status experiment_measure_seed(experiment *run, uint32_t seed, char *
     }
     for (uint32_t i = 0; i < EXPERIMENT_RATES; i++) {
         for (uint32_t system = 0; status == KVT_OK && system < EXPERIMENT_SYSTEMS; system++) {
+            experiment_tell(run, seed, i * EXPERIMENT_SYSTEMS + system);
             status = experiment_measure(run, system, run->rates[i], seed + 1,
                                         &run->outcomes[i][system][seed], message, message_size);
         }

@@ -35,7 +35,8 @@ typedef struct experiment_options {
     uint32_t seeds;
     double zipf; /* exponent of popularity; 0: every context alike */
     bool json;
-    bool quiet;
+    void (*progress)(void *context, double done, const char *what); /* or NULL */
+    void *progress_context;
     FILE *out;
 } experiment_options;
 

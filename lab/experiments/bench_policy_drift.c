@@ -471,9 +471,11 @@ kvt_status bench_policy_drift_run(const bench_policy_options *options, char *mes
         row->share = drift_shares[i % DRIFT_STEPS];
         row->ssd = drift_ssd[i / DRIFT_STEPS];
         row->seeds = seeds > DRIFT_SEEDS ? DRIFT_SEEDS : seeds;
-        if (!options->quiet)
-            fprintf(stderr, "drift: %.0f %%, SSD for %.0f %%\n", 100.0 * row->share,
-                    20.0 * row->ssd);
+        char what[48];
+        (void)snprintf(what, sizeof what, "%.0f %% drift, SSD for %.0f %%", 100.0 * row->share,
+                       20.0 * row->ssd);
+        if (options->progress != NULL)
+            options->progress(options->progress_context, (double)i / DRIFT_ROWS, what);
         kvt_status status = drift_measure(row, entries, epochs, message, message_size);
         if (status != KVT_OK) return status;
     }

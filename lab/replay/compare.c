@@ -350,9 +350,15 @@ static kvt_status compare_evaluate(compare_state *state, const compare_matches *
     }
     kvt_status status = compare_run_trials(state, trials, matches->count * 2, false, "evaluation");
     free(trials);
-    for (size_t i = 0; i < matches->count && status == KVT_OK; i++)
-        status = compare_row_add(state, &matches->list[i]);
-    return status;
+    const bool interrupted = status == KVT_E_CANCELLED;
+    kvt_status added = interrupted ? KVT_OK : status;
+    for (size_t i = 0; i < matches->count && added == KVT_OK; i++) {
+        added = compare_row_add(state, &matches->list[i]);
+        replay_compare_result *result = state->result;
+        if (added == KVT_OK && interrupted && result->rows[result->row_count - 1].seeds < 2)
+            result->row_count--;
+    }
+    return added == KVT_OK ? status : added;
 }
 
 /* An SSD that holds every block of the largest workload as it is, beside the other tiers. */
@@ -504,6 +510,7 @@ kvt_status replay_compare_run(const replay_compare *plan, replay_compare_result 
         free(state.normals[i].pairs);
     free(state.workloads);
     free(state.normals);
-    if (status != KVT_OK) replay_compare_free(result);
+    result->interrupted = status == KVT_E_CANCELLED;
+    if (status != KVT_OK && !result->interrupted) replay_compare_free(result);
     return status;
 }

@@ -53,6 +53,7 @@ typedef struct replay_compare {
     /* Once, before the long part. */
     void (*budget)(void *context, uint64_t runs, double minutes, double run_s);
     void *context;
+    bool (*interrupted)(void); /* or NULL: whether the comparison is to end between two runs */
 } replay_compare;
 
 typedef enum replay_row_kind {
@@ -99,13 +100,15 @@ typedef struct replay_compare_result {
     uint32_t level_count;
     uint64_t runs;
     double wall_s;
+    bool interrupted; /* rows are of the seeds that were finished, and some are missing */
 } replay_compare_result;
 
 /* 20 and 4 seeds, one thread; the main spread and those that the codec trial measured. */
 void replay_compare_init(replay_compare *plan);
 
-/* KVT_OK; KVT_E_CONFIG (no ladder, a count out of range); what replay_run_sim, _resample and
- * _generate say. */
+/* KVT_OK; KVT_E_CANCELLED (interrupted; the result has the rows with at least two finished seeds,
+ * and is to be freed); KVT_E_CONFIG (no ladder, a count out of range); what replay_run_sim,
+ * _resample and _generate say. */
 KVT_NODISCARD kvt_status replay_compare_run(const replay_compare *plan,
                                             replay_compare_result *result, char *message,
                                             size_t message_size);

@@ -162,6 +162,7 @@ void compare_judge(const compare_state *state, size_t against, size_t ours, repl
     for (uint32_t seed = 0; seed < state->plan->seeds; seed++) {
         if (theirs[seed].rho_peak > row->rho) row->rho = theirs[seed].rho_peak;
         if (mine[seed].rho_peak > row->our_rho) row->our_rho = mine[seed].rho_peak;
+        if (!theirs[seed].done || !mine[seed].done) continue; /* interrupted */
         if (!theirs[seed].stable || !mine[seed].stable) {
             row->skipped++;
             continue;

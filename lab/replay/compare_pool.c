@@ -113,6 +113,9 @@ static void *pool_work(void *context)
     char message[512];
     for (;;) {
         (void)pthread_mutex_lock(&p->lock);
+        bool (*interrupted)(void) = p->state->plan->interrupted;
+        if (p->status == KVT_OK && interrupted != NULL && interrupted())
+            p->status = KVT_E_CANCELLED;
         bool more = p->status == KVT_OK && p->next < p->job_count;
         const pool_job *job = more ? &p->jobs[p->next++] : NULL;
         (void)pthread_mutex_unlock(&p->lock);

@@ -153,6 +153,7 @@ kvt_status replay_compare_print_json(const replay_compare *plan,
     if (head->date != NULL) report_put(root, "date", json_string(head->date), &sound);
     const char *name = plan->trace != NULL ? plan->trace->name : "poisson";
     report_put(root, "workload", json_string(name), &sound);
+    report_put(root, "interrupted", json_boolean(result->interrupted), &sound);
     report_put(root, "configuration", report_configuration(plan, result, &sound), &sound);
     for (size_t kind = 0; kind < REPORT_KINDS; kind++) {
         report_put(root, report_kinds[kind], report_rows(result, (replay_row_kind)kind, &sound),

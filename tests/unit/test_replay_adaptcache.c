@@ -30,7 +30,6 @@ static experiment_options small_options(FILE *out)
     options.contexts = 240;
     options.uses = 5;
     options.seeds = 1;
-    options.quiet = true;
     options.out = out;
     return options;
 }
