@@ -29,7 +29,7 @@ typedef struct dual_view {
 
 /* Counts the options up to the last one that the entry may take; those between that it may not
  * take are left out by their bits. */
-static uint32_t dual_forms(const dual_entry *e)
+static uint32_t dual_option_count(const dual_entry *e)
 {
     return e->allowed == 0 ? 0 : 32u - (uint32_t)__builtin_clz(e->allowed);
 }
@@ -96,7 +96,7 @@ static uint32_t dual_best(const dual_instance *instance, const dual_entry *e,
                           const double price[TIERS], double score[KVT_OPTIONS_MAX], double least,
                           double *best_out)
 {
-    uint32_t found = NIL, count = dual_forms(e);
+    uint32_t found = NIL, count = dual_option_count(e);
     dual_weigh(instance, e, count, price, score);
     if ((e->allowed & (e->allowed + 1u)) != 0) {
         for (uint32_t o = 0; o < count; o++)
@@ -166,7 +166,7 @@ static bool dual_is_open(const dual_instance *instance, dual_entry *e, const dou
                          const double r[TIERS], uint32_t *found_out)
 {
     double score[KVT_OPTIONS_MAX], best, bytes[TIERS] = {0.0};
-    uint32_t found = dual_best(instance, e, price, score, 0.0, &best), count = dual_forms(e);
+    uint32_t found = dual_best(instance, e, price, score, 0.0, &best), count = dual_option_count(e);
     for (int tier = 0; tier < TIERS && found != NIL; tier++)
         bytes[tier] = instance->bytes[tier][found];
     dual_reach(instance, e, e->options, count, bytes, r, score);
@@ -317,7 +317,7 @@ static uint32_t dual_fit(const dual_instance *instance, const dual_entry *e,
                          const double price[TIERS], const dual_proof *proof)
 {
     double score[KVT_OPTIONS_MAX], best = 0.0;
-    uint32_t choice = NIL, count = dual_forms(e);
+    uint32_t choice = NIL, count = dual_option_count(e);
     dual_weigh(instance, e, count, price, score);
     for (uint32_t o = 0; o < count; o++) {
         if (score[o] <= best || (e->allowed >> o & 1) == 0) continue;

@@ -171,7 +171,7 @@ _Static_assert(sizeof(entry) == 168, "with its part of the tables an entry stays
 #define DENSITY_NONE (1e30f)
 #define NEXT_PAID    0x80u
 
-/* One move in flight; the entry tells its from_bytes. id 0 marks a free slot. The source bytes are
+/* One move in flight; the entry holds its from_bytes. id 0 marks a free slot. The source bytes are
  * the entry's own until the move ends, so they are not repeated here. kept is at most either end's
  * bytes: what stays in place is counted once. */
 typedef struct move_in_flight {

@@ -25,7 +25,7 @@ static bool heap_before(const heap_item *a, const heap_item *b)
     return a->key < b->key || (a->key == b->key && a->entry < b->entry);
 }
 
-/* Puts an item at a place and tells its entry. */
+/* Puts an item at a place and writes the place to its entry. */
 static void heap_put(heap *h, heap_places places, uint32_t at, heap_item item)
 {
     assert(at < h->capacity);

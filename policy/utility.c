@@ -145,7 +145,7 @@ static void utility_remove(kvt_policy *policy, uint32_t index)
 }
 
 /* When the entry's loss per byte falls to what the tier's steps lose now, as far as its present
- * slope tells: never too late, since slopes only flatten. An entry below already stands in order of
+ * slope says: never too late, since slopes only flatten. An entry below already stands in order of
  * its loss, before the moment when the price was set: that order does not change with time. The key
  * is in minutes of the engine's time; a smaller one is a better victim. */
 static double utility_key(kvt_policy *policy, const entry *e, int tier, double log_rate,

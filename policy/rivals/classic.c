@@ -419,7 +419,7 @@ static void s3_remove(kvt_policy *policy, uint32_t index)
     e->listed = 0;
 }
 
-/* MARK tells where the entry belongs: 1 main, else the small queue. Bytes of main are counted here
+/* MARK says where the entry belongs: 1 main, else the small queue. Bytes of main are counted here
  * and in s3_remove alone. */
 static void s3_index(kvt_policy *policy, uint32_t index)
 {

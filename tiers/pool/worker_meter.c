@@ -136,7 +136,7 @@ static void meter_add_sample(tiers_meter *meter, uint64_t now_ns)
 /* ---- spans ---- */
 
 /* Whether the span shows bandwidth: the device had twice as much in flight as it takes to hide
- * one request's latency. A span with a failure, or too short to tell latency from bandwidth, is
+ * one request's latency. A span with a failure, or too short to separate latency from bandwidth, is
  * none. */
 static bool meter_is_evidence(const tiers_meter *meter, double seconds)
 {
