@@ -97,6 +97,9 @@ static const kvt_setting settings_table[] = {
             "closing writes back what is in HBM and DRAM alone for so long; 0: not at all"),
     RATE("store.persist_rate", "32MB/s",
          "bytes per second that the background writes back into free room on SSD; 0: none"),
+    TEXT("store.watch_path", NULL,
+         "a file that the store writes its metrics and last operations to; absent: none"),
+    SECONDS("store.watch_interval", "10", "between two such writes"),
 
     TIER("hbm"),
     SWITCH("tier.hbm.emulated", "no",

@@ -42,6 +42,7 @@ void kvt_close(kvt_store *store)
 {
     if (store == NULL || !fork_guard_is_ours(store)) return;
     uint64_t deadline_ns = close_deadline(store);
+    watch_file_stop(store);
     handover_stop(store, store->opened && store->catalog != NULL ? deadline_ns : 0);
     maintain_stop(store);
     KILL_POINT("close: background stopped");

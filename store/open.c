@@ -470,6 +470,8 @@ static kvt_status open_check_options(const kvt_store_options *options, char *mes
         fault = "variant is not one that a store keeps: raw, or lossless";
     } else if (!(options->learn_seconds > 0 && options->learn_seconds <= 1e9)) {
         fault = "learn_seconds is outside 0..1e9";
+    } else if (!(options->watch_seconds >= 0.01 && options->watch_seconds <= 1e9)) {
+        fault = "watch_seconds is outside 0.01..1e9";
     } else if (!(options->loss_limit >= 0 && options->loss_limit <= 1)) {
         fault = "loss_limit is outside 0..1";
     } else if (options->codec_workers != NULL &&
@@ -504,6 +506,17 @@ static void open_staging(open_state *state)
         kvt_status ignored = kvt_device_register_buffers(state->devices[i].device, &region, 1);
         (void)ignored;
     }
+}
+
+/* Writes the file that shows the store for the first time, so that an open finds a wrong path. */
+static kvt_status open_watch_file(open_state *state)
+{
+    const char *path = state->options->watch_path;
+    const kvt_status status = watch_file_start(state->store, path, state->options->watch_seconds);
+    if (status != KVT_OK)
+        snprintf(state->message, state->message_size, "watch_path %s: %s", path,
+                 kvt_status_text(status));
+    return status;
 }
 
 /* The steps of an open, in the order of the file's head. The first failure ends them; the caller
@@ -560,6 +573,7 @@ static kvt_status open_steps(open_state *state)
     store->shared = status == KVT_OK; /* from here on threads of the store run */
     if (status == KVT_OK) status = handover_start(store, options);
     if (status == KVT_OK) status = maintain_start(store);
+    if (status == KVT_OK) status = open_watch_file(state);
     return status;
 }
 

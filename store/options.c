@@ -22,7 +22,7 @@
 
 /* ---- the member that each setting fills ---- */
 
-enum { STORE_WITH_PROFILE = 1, STORE_WITH_LADDER = 2 };
+enum { STORE_WITH_PROFILE = 1, STORE_WITH_LADDER = 2, STORE_WITH_WATCH = 4 };
 
 #define STORE_FIELD(name, member) STORE_FIELD_WITH(name, member, 0)
 #define STORE_FIELD_WITH(name, member, mode)                                                       \
@@ -55,6 +55,7 @@ static const settings_field store_fields[] = {
     STORE_FIELD("handle_seed", handle_seed),
     STORE_FIELD("close_deadline", close_deadline_seconds),
     STORE_FIELD("persist_rate", persist_bytes_per_s),
+    STORE_FIELD_WITH("watch_interval", watch_seconds, STORE_WITH_WATCH),
 };
 
 #define TIER_FIELD(name, member, ...)                                                              \
@@ -381,11 +382,13 @@ static kvt_status options_read_store(kvt_config *config, options_owner *owner,
     kvt_status status = KVT_OK;
     options->catalog_path = options_keep(owner, kvt_config_text(config, "store.catalog"), &status);
     options->profile_path = options_keep(owner, kvt_config_text(config, "store.profile"), &status);
+    options->watch_path = options_keep(owner, kvt_config_text(config, "store.watch_path"), &status);
     options->policy = options_keep(owner, kvt_config_text(config, "store.policy"), &status);
     if (status != KVT_OK) return status;
     status = kvt_variant_parse(kvt_config_text(config, "store.variant"), &options->variant);
     if (status != KVT_OK) return KVT_E_CONFIG;
     uint32_t modes = options->profile_path != NULL ? STORE_WITH_PROFILE : 0;
+    if (options->watch_path != NULL) modes |= STORE_WITH_WATCH;
     if (strcmp(kvt_config_text(config, "store.ladder"), "calibrated") == 0)
         modes |= STORE_WITH_LADDER;
     settings_read(config, NULL, store_fields, COUNT_OF(store_fields), modes, options);

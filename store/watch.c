@@ -79,7 +79,9 @@ kvt_status watch_open(kvt_store *store)
     atomic_init(&watch->readers, 0);
     watch->first = NULL;
     watch->events = 0;
+    watch->writer.path = NULL;
     pthread_mutex_init(&watch->readers_lock, NULL);
+    pthread_mutex_init(&watch->file_lock, NULL);
     store->watch = watch;
     return KVT_OK;
 }
@@ -89,6 +91,7 @@ void watch_close(kvt_store *store)
     if (store->watch == NULL) return;
     watch_end_readers(store);
     pthread_mutex_destroy(&store->watch->readers_lock);
+    pthread_mutex_destroy(&store->watch->file_lock);
     free(store->watch);
     store->watch = NULL;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * watching.h - what a store keeps to be watched by: the last operations and the counts of gets
- * (watch.c) and the readers of events (watch_events.c). watch_metrics.c prints the counts. Nothing
- * here decides or delays anything.
+ * (watch.c), the readers of events (watch_events.c) and the file that is written now and then
+ * (watch_file.c). watch_metrics.c prints the counts. Nothing here decides or delays anything.
  *
  * Gets and puts count in one of several parts, by thread, so that threads do not share cache lines.
  * A part has a lock of one flag, held for a few stores; a thread that finds it held takes the next
@@ -70,12 +70,24 @@ typedef struct watch_part {
     kvt_operation ring[WATCH_OPERATIONS];
 } watch_part;
 
+/* The thread that writes store.watch_path. */
+typedef struct watch_writer {
+    char *path; /* NULL: there is no thread */
+    double seconds;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool stopping; /* under lock */
+    pthread_t thread;
+} watch_writer;
+
 typedef struct store_watch {
     watch_part parts[WATCH_PARTS];
     atomic_uint readers; /* of events, that are open */
     pthread_mutex_t readers_lock;
     struct kvt_events *first; /* under readers_lock */
     uint64_t events;          /* numbered so far; under readers_lock */
+    pthread_mutex_t file_lock;
+    watch_writer writer;
 } store_watch;
 
 /* ---- watch.c ---- */
@@ -124,5 +136,14 @@ void watch_note_moved(kvt_store *store, const store_entry *entry, kvt_tier tier,
 
 /* Readers that are open get no more events. When the store closes. */
 void watch_end_readers(kvt_store *store);
+
+/* ---- watch_file.c ---- */
+
+/* Writes the file, if a path is given, and starts the thread that goes on doing so. The statuses of
+ * kvt_watch_write. */
+KVT_NODISCARD kvt_status watch_file_start(kvt_store *store, const char *path, double seconds);
+
+/* Writes the file for the last time, and ends the thread. */
+void watch_file_stop(kvt_store *store);
 
 #endif

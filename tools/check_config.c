@@ -28,7 +28,7 @@
 /* ---- places ---- */
 
 /* 64 devices a tier, and the catalog and the profile. */
-#define PLACES_MAX (3u * 64u + 2u)
+#define PLACES_MAX (3u * 64u + 3u)
 
 typedef struct place {
     char setting[96];
@@ -161,6 +161,7 @@ static kvt_status check_places(const kvt_store_options *options, char *message, 
     list->message_size = message_size;
     kvt_status status = places_add(list, "store.profile", options->profile_path, true);
     if (status == KVT_OK) status = places_add(list, "store.catalog", options->catalog_path, false);
+    if (status == KVT_OK) status = places_add(list, "store.watch_path", options->watch_path, false);
     for (int tier = KVT_TIER_HBM; status == KVT_OK && tier < KVT_TIER_COUNT; tier++) {
         const kvt_tier_options *row = &options->tiers[tier];
         for (uint32_t i = 0; status == KVT_OK && i < row->device_count; i++)

@@ -144,6 +144,9 @@ typedef struct kvt_store_options {
     double put_backlog_seconds;    /* of planned writes that may wait for one tier: a put that
                                       would add more is KVT_BUSY. At most four puts have a
                                       plan; put_staging_bytes bounds the others; 0 = no bound; 10 */
+    const char *watch_path; /* a file that the store writes its metrics and last operations to now
+                               and then, as kvt_watch_write (watch.h); NULL = none */
+    double watch_seconds;   /* between two such writes; 10 */
 } kvt_store_options;
 
 /* Fills every field with its default, the one that its comment names; struct_size is set. Without

@@ -15,6 +15,9 @@
  *         for (size_t i = 0; i < count; i++) tell_the_router(&changes[i]);
  *     kvt_events_close(events);
  *
+ * The settings store.watch_path and store.watch_interval make a store write the metrics and the
+ * last operations to a file by itself; `kvterrace inspect --watch FILE` shows such a file.
+ *
  * Thread rule: any thread at any time between open and close, and every call beside every other,
  * but for two calls on one kvt_events, which its owner keeps apart.
  */
@@ -150,6 +153,20 @@ typedef struct kvt_operation {
  */
 KVT_API KVT_NODISCARD kvt_status kvt_operations_read(kvt_store *store, kvt_operation *out,
                                                      size_t capacity, size_t *count_out);
+
+/* ---- a file that shows both ---- */
+
+/*
+ * Writes metrics and the last operations to a text file, which replaces an older one in one step: a
+ * reader sees the one or the other. It is Prometheus text with the operations in comments, so that
+ * node_exporter's textfile collector reads it too.
+ *   path   of a file that is absent, empty or one of these; the text is written beside it first,
+ *          at path and ".new"
+ * KVT_OK; KVT_E_ARGUMENT (no regular file); KVT_E_MISMATCH (a file of other content, which stays);
+ * KVT_E_MEMORY; KVT_E_SPACE, KVT_E_IO, KVT_E_READ_ONLY, KVT_E_GONE (the file or its folder);
+ * KVT_E_STATE (in a child of fork). Blocking.
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_watch_write(kvt_store *store, const char *path);
 
 #ifdef __cplusplus
 }

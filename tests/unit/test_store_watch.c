@@ -347,13 +347,82 @@ static void test_child(void **state)
     kvt_close(site.store);
 }
 
+/* ---- the file ---- */
+
+/* The file's content; the caller frees it. */
+static char *watch_read_file(const char *path)
+{
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    char *text = calloc(1, 1 << 18);
+    assert_true(fread(text, 1, (1 << 18) - 1, file) > 0);
+    fclose(file);
+    return text;
+}
+
+static void test_file(void **state)
+{
+    (void)state;
+    char folder[64], path[96], beside[104];
+    support_make_folder(folder, sizeof folder);
+    snprintf(path, sizeof path, "%s/watch.prom", folder);
+    snprintf(beside, sizeof beside, "%s.new", path);
+    watch_site site;
+    watch_open_site(&site, 0);
+    watch_work(&site, 0);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(kvt_watch_write(site.store, path), KVT_OK);
+    assert_int_not_equal(access(beside, F_OK), 0);
+    char *text = watch_read_file(path);
+    assert_int_equal(strncmp(text, "# kvterrace-watch-1 written=", 28), 0);
+    metrics_text *parsed = metrics_parse(text);
+    assert_true(metrics_sum(parsed, "kvterrace_gets_total", "") == 220);
+    uint32_t operations = 0;
+    for (const char *at = text; (at = strstr(at, "\n# operation instant=")) != NULL; at++)
+        operations++;
+    assert_int_equal(operations, 256);
+    free(parsed);
+    free(text);
+    /* What is not such a file stays. */
+    char missing[128];
+    snprintf(missing, sizeof missing, "%s/none/watch.prom", folder);
+    assert_int_equal(kvt_watch_write(site.store, missing), KVT_E_GONE);
+    assert_int_equal(kvt_watch_write(site.store, folder), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_watch_write(site.store, ""), KVT_E_ARGUMENT);
+    FILE *other = fopen(path, "w");
+    assert_non_null(other);
+    fputs("a letter to somebody, which took a day to write\n", other);
+    fclose(other);
+    assert_int_equal(kvt_watch_write(site.store, path), KVT_E_MISMATCH);
+    text = watch_read_file(path);
+    assert_int_equal(strncmp(text, "a letter", 8), 0);
+    free(text);
+    kvt_close(site.store);
+    /* An open finds a wrong path, and a store writes by itself: at its open and its close. */
+    site.options.watch_path = path;
+    char message[256] = "";
+    assert_int_equal(kvt_open(&site.options, &site.store, message, sizeof message), KVT_E_MISMATCH);
+    assert_non_null(strstr(message, "watch_path"));
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(kvt_open(&site.options, &site.store, message, sizeof message), KVT_OK);
+    free(watch_read_file(path));
+    assert_int_equal(support_get(site.store, 1, NULL), KVT_MISS);
+    kvt_close(site.store);
+    text = watch_read_file(path);
+    parsed = metrics_parse(text);
+    assert_true(metrics_sum(parsed, "kvterrace_misses_total", "absent") == 1);
+    free(parsed);
+    free(text);
+    support_remove_folder(folder);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_metrics_agree), cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_metrics_room),  cmocka_unit_test(test_metrics_rise),
         cmocka_unit_test(test_operations),    cmocka_unit_test(test_operations_wrap),
-        cmocka_unit_test(test_child),
+        cmocka_unit_test(test_child),         cmocka_unit_test(test_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
