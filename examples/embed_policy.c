@@ -114,7 +114,8 @@ static int use_block(kvt_policy *policy, uint64_t now_ns, uint64_t handle, unsig
     options[IN_DRAM].load_seconds = 0.0001;
     options[IN_SSD].bytes[KVT_TIER_SSD] = BLOCK_BYTES;
     options[IN_SSD].load_seconds = 0.010;
-    kvt_policy_entry entry = {.handle = handle, .options = options, .option_count = OPTIONS};
+    kvt_policy_entry entry = {
+        .struct_size = sizeof entry, .handle = handle, .options = options, .option_count = OPTIONS};
     kvt_status status = kvt_policy_admit(policy, now_ns, &entry, &plan);
     if (status == KVT_REFUSED) return 0;
     return status == KVT_OK ? obey(policy, &plan, text) : 1;

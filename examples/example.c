@@ -32,6 +32,7 @@ int main(void)
 
     kvt_key key = {{1, 2, 3}}; /* a hash over tokens, model and layout */
     kvt_entry entry = {
+        .struct_size = sizeof entry,
         .key = key,
         .layout = {
             .layers = 4, .kv_heads = 2, .head_dim = 64, .dtype = KVT_DTYPE_BF16, .tokens = 256}};

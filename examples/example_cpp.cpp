@@ -19,6 +19,7 @@ int main()
         return 1;
     }
     kvt_entry entry{};
+    entry.struct_size = sizeof entry;
     entry.key.bytes[0] = 7;
     entry.layout.dtype = KVT_DTYPE_OPAQUE;
     entry.layout.opaque_bytes = 100000;

@@ -24,8 +24,9 @@ bool advise_open(kvt_policy *policy)
     policy->tenant_count = 1;
     memset(policy->tenants, 0, sizeof *policy->tenants);
     policy->tenants[0].known = true;
-    policy->tenants[0].limits =
-        (kvt_tenant){.alpha_seconds = policy->config.alpha_seconds, .loss_limit = 1.0};
+    policy->tenants[0].limits = (kvt_tenant){.struct_size = sizeof(kvt_tenant),
+                                             .alpha_seconds = policy->config.alpha_seconds,
+                                             .loss_limit = 1.0};
     return true;
 }
 
@@ -67,13 +68,19 @@ static bool advise_option_is_sound(const kvt_option *o, uint32_t count, bool is_
 }
 
 /* Checks a list of options as a caller gives it: the first is NONE, and no number is out of range.
- * Option 0 is NONE, whose load_seconds are the recompute time. */
-bool policy_options_are_sound(const kvt_option *options, uint32_t count)
+ * Option 0 is NONE, whose load_seconds are the recompute time. KVT_OK;
+ * KVT_E_ARGUMENT; KVT_E_UNSUPPORTED (bytes in a tier that this version lacks). */
+kvt_status policy_options_check(const kvt_option *options, uint32_t count)
 {
-    if (options == NULL || count < 1 || count > KVT_OPTIONS_MAX) return false;
-    for (uint32_t i = 0; i < count; i++)
-        if (!advise_option_is_sound(&options[i], count, i == KVT_OPTION_NONE)) return false;
-    return true;
+    if (options == NULL || count < 1 || count > KVT_OPTIONS_MAX) return KVT_E_ARGUMENT;
+    uint64_t beyond = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        if (!advise_option_is_sound(&options[i], count, i == KVT_OPTION_NONE))
+            return KVT_E_ARGUMENT;
+        for (int tier = KVT_TIER_COUNT; tier < KVT_TIER_PLACES; tier++)
+            beyond |= options[i].bytes[tier] | options[i].read_bytes[tier];
+    }
+    return beyond == 0 ? KVT_OK : KVT_E_UNSUPPORTED;
 }
 
 /* Copies the options once for all entries that will name this ladder. Ladders are never released
@@ -84,7 +91,8 @@ kvt_status kvt_policy_ladder_add(kvt_policy *policy, const kvt_option *options, 
 {
     assert(policy != NULL && ladder_out != NULL);
     *ladder_out = 0;
-    if (!policy_options_are_sound(options, count)) return KVT_E_ARGUMENT;
+    kvt_status status = policy_options_check(options, count);
+    if (status != KVT_OK) return status;
     if (policy->ladder_count == LADDERS_LIMIT) return KVT_E_MEMORY;
     if (policy->ladder_count == policy->ladders_capacity) {
         uint32_t capacity = policy->ladders_capacity == 0 ? 16 : policy->ladders_capacity * 2;
@@ -196,7 +204,13 @@ static bool advise_give_group(kvt_policy *policy, tenant *owner)
 kvt_status kvt_policy_set_tenant(kvt_policy *policy, uint32_t number, const kvt_tenant *limits)
 {
     assert(policy != NULL && limits != NULL);
-    if (number >= KVT_TENANTS_MAX || !advise_tenant_is_sound(limits)) return KVT_E_ARGUMENT;
+    kvt_tenant whole = {0};
+    limits =
+        struct_size_in(limits, &whole, sizeof whole, STRUCT_SIZE_THROUGH(kvt_tenant, share_bytes));
+    if (limits == NULL || number >= KVT_TENANTS_MAX || !advise_tenant_is_sound(limits))
+        return KVT_E_ARGUMENT;
+    for (int tier = KVT_TIER_COUNT; tier < KVT_TIER_PLACES; tier++)
+        if (limits->share_bytes[tier] != 0) return KVT_E_UNSUPPORTED;
     if (!advise_knows_tenant(policy, number)) return KVT_E_MEMORY;
     tenant *owner = &policy->tenants[number];
     bool limited = false;

@@ -31,6 +31,7 @@
 #ifndef KVT_POLICY_ENGINE_H
 #define KVT_POLICY_ENGINE_H
 
+#include "base/struct_size.h"
 #include "kvterrace/policy.h"
 #include "policy/buckets.h"
 #include "policy/heap.h"
@@ -491,7 +492,7 @@ void advise_close(kvt_policy *policy);
 void advise_exclude(kvt_policy *policy, entry *e);
 bool advise_knows_tenant(kvt_policy *policy, uint32_t number);  /* false without memory */
 const char *policy_tier_fault(const kvt_policy_config *config); /* NULL when the tiers are sound */
-bool policy_options_are_sound(const kvt_option *options, uint32_t count);
+kvt_status policy_options_check(const kvt_option *options, uint32_t count);
 
 /* reuse.c: uses per second, and log2 of the count in the order in use, as of the engine's base. */
 extern const double reuse_half_lives[HALF_LIVES];

@@ -188,12 +188,10 @@ static const char *explain_reason(const kvt_policy *policy, const entry *e,
 
 /* Looks at a copy of the engine whose clock is the asked time, so that nothing in the engine itself
  * changes. The copy's pointers lead to the engine's tables, so the call must not run beside one
- * that changes them. */
-kvt_status kvt_policy_explain(const kvt_policy *policy, uint64_t now_ns, uint64_t handle,
-                              kvt_explanation *out)
+ * that changes them. out is zero. */
+static kvt_status explain_entry(const kvt_policy *policy, uint64_t now_ns, uint64_t handle,
+                                kvt_explanation *out)
 {
-    assert(policy != NULL && out != NULL);
-    memset(out, 0, sizeof *out);
     uint32_t index = entries_find(policy, handle);
     if (index == NIL) return KVT_MISS;
     const entry *e = entry_at(policy, index);
@@ -225,6 +223,18 @@ kvt_status kvt_policy_explain(const kvt_policy *policy, uint64_t now_ns, uint64_
     return KVT_OK;
 }
 
+kvt_status kvt_policy_explain(const kvt_policy *policy, uint64_t now_ns, uint64_t handle,
+                              kvt_explanation *out)
+{
+    assert(policy != NULL && out != NULL);
+    if (!struct_size_is_sound(out, STRUCT_SIZE_THROUGH(kvt_explanation, reuse_share)))
+        return KVT_E_ARGUMENT;
+    kvt_explanation whole = {0};
+    kvt_status status = explain_entry(policy, now_ns, handle, &whole);
+    struct_size_out(out, &whole, sizeof whole);
+    return status;
+}
+
 /* The tier's option with the most saved seconds per byte. *out stays 0 where no option of the tier
  * saves anything. */
 static void explain_best_worth(const kvt_policy *policy, const entry *e, int tier,
@@ -244,13 +254,10 @@ static void explain_best_worth(const kvt_policy *policy, const entry *e, int tie
 
 /* A policy that counts no uses has recency alone: the seconds since the last use stand for the time
  * between two. Numbers of the two kinds compare among entries of one policy, never between
- * policies. */
-kvt_status kvt_policy_worth_get(const kvt_policy *policy, uint64_t handle, kvt_tier tier,
+ * policies. out is zero. */
+static kvt_status explain_worth(const kvt_policy *policy, uint64_t handle, kvt_tier tier,
                                 kvt_policy_worth *out)
 {
-    assert(policy != NULL && out != NULL);
-    if (tier <= KVT_TIER_NONE || tier >= KVT_TIER_COUNT) return KVT_E_ARGUMENT;
-    memset(out, 0, sizeof *out);
     uint32_t index = entries_find(policy, handle);
     if (index == NIL || entry_at(policy, index)->state != POLICY_ENTRY_HELD) return KVT_MISS;
     const entry *e = entry_at(policy, index);
@@ -267,4 +274,17 @@ kvt_status kvt_policy_worth_get(const kvt_policy *policy, uint64_t handle, kvt_t
     out->saved_seconds = 1.0;
     if (bytes != 0) out->per_byte = out->uses_per_s / (double)bytes;
     return KVT_OK;
+}
+
+kvt_status kvt_policy_worth_get(const kvt_policy *policy, uint64_t handle, kvt_tier tier,
+                                kvt_policy_worth *out)
+{
+    assert(policy != NULL && out != NULL);
+    if (tier <= KVT_TIER_NONE || (int)tier >= KVT_TIER_COUNT) return KVT_E_ARGUMENT;
+    if (!struct_size_is_sound(out, STRUCT_SIZE_THROUGH(kvt_policy_worth, per_byte)))
+        return KVT_E_ARGUMENT;
+    kvt_policy_worth whole = {0};
+    kvt_status status = explain_worth(policy, handle, tier, &whole);
+    struct_size_out(out, &whole, sizeof whole);
+    return status;
 }

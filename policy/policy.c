@@ -33,22 +33,24 @@ const char *kvt_policy_name_at(size_t index)
 
 /* Fills in the defaults that docs/POLICY.md explains. The allocator is left empty, because the
  * library has none of its own: open refuses a configuration without one. */
-void kvt_policy_config_init(kvt_policy_config *config)
+void kvt_policy_config_init_sized(kvt_policy_config *config, uint32_t struct_size)
 {
     assert(config != NULL);
-    memset(config, 0, sizeof *config);
-    config->struct_size = sizeof *config;
-    config->name = "utility";
-    config->variant.codec = 1; /* raw: codec ids are append-only, docs/FORMAT.md */
-    config->alpha_seconds = 10.0;
-    config->half_life_seconds = 300.0;
-    config->hysteresis = 1.25;
-    config->holes = KVT_HOLES_CONTIGUOUS;
-    config->high_watermark = 0.995;
-    config->low_watermark = 0.99;
-    config->entries_expected = 1024;
-    config->ghosts_max = 65536;
-    config->seed = 1;
+    /* Codec 1 is raw: codec ids are append-only, docs/FORMAT.md. */
+    const kvt_policy_config defaults = {.struct_size = sizeof defaults,
+                                        .name = "utility",
+                                        .variant.codec = 1,
+                                        .alpha_seconds = 10.0,
+                                        .half_life_seconds = 300.0,
+                                        .hysteresis = 1.25,
+                                        .holes = KVT_HOLES_CONTIGUOUS,
+                                        .high_watermark = 0.995,
+                                        .low_watermark = 0.99,
+                                        .entries_expected = 1024,
+                                        .ghosts_max = 65536,
+                                        .seed = 1};
+    config->struct_size = struct_size;
+    struct_size_out(config, &defaults, sizeof defaults);
 }
 
 /* Returns what is wrong with the facts of a tier, or NULL. The check runs at open and before a
@@ -76,7 +78,6 @@ const char *policy_tier_fault(const kvt_policy_config *config)
 /* Returns the fault of the configuration, or NULL. The text is a whole message for a person. */
 static const char *policy_config_fault(const kvt_policy_config *config)
 {
-    if (config->struct_size != sizeof *config) return "struct_size is not that of this library";
     if (config->name == NULL) return "a policy name is required";
     if (config->allocator.resize == NULL) return "an allocator is required";
     if (!number_is_within(config->alpha_seconds, 0.0, SECONDS_LIMIT)) {
@@ -111,17 +112,27 @@ static const policy_ops *policy_find_ops(const char *name)
 /* Checks the configuration, then asks for all tables at once: an engine that is open needs no
  * memory for a decision. An open that fails halfway is closed like an open one: every part may be
  * missing. */
-kvt_status kvt_policy_open(const kvt_policy_config *config, kvt_policy **policy_out, char *message,
+kvt_status kvt_policy_open(const kvt_policy_config *given, kvt_policy **policy_out, char *message,
                            size_t message_size)
 {
-    assert(config != NULL && policy_out != NULL);
+    assert(given != NULL && policy_out != NULL);
     text out;
     text_start(&out, message, message_size);
     *policy_out = NULL;
-    const char *fault = policy_config_fault(config);
+    kvt_policy_config whole;
+    kvt_policy_config_init(&whole);
+    const kvt_policy_config *config = struct_size_in(
+        given, &whole, sizeof whole, STRUCT_SIZE_THROUGH(kvt_policy_config, allocator));
+    const char *fault = config == NULL ? "struct_size is not one that this library knows"
+                                       : policy_config_fault(config);
     if (fault != NULL) {
         text_add(&out, fault);
         return KVT_E_ARGUMENT;
+    }
+    for (int tier = KVT_TIER_COUNT; tier < KVT_TIER_PLACES; tier++) {
+        if (config->tiers[tier].capacity_bytes == 0) continue;
+        text_add(&out, "a tier has a capacity that this version does not have");
+        return KVT_E_UNSUPPORTED;
     }
     const policy_ops *ops = policy_find_ops(config->name);
     if (ops == NULL) {
@@ -171,18 +182,27 @@ void kvt_policy_close(kvt_policy *policy)
     engine_resize(policy, policy, sizeof *policy, 0);
 }
 
+/* The entry as this library knows it; `whole` has room for it and is zero. NULL: unsound. */
+static const kvt_policy_entry *policy_entry_in(const kvt_policy_entry *given,
+                                               kvt_policy_entry *whole)
+{
+    return struct_size_in(given, whole, sizeof *whole,
+                          STRUCT_SIZE_THROUGH(kvt_policy_entry, tenant));
+}
+
 /* Checks an entry as a caller offers it: handles, numbers, and options or a ladder, never both.
  * Loads and losses are the options' own and are checked with them. */
-static bool policy_entry_is_sound(const kvt_policy *policy, const kvt_policy_entry *given)
+static kvt_status policy_entry_check(const kvt_policy *policy, const kvt_policy_entry *given)
 {
     assert(given != NULL);
-    if (given->handle == 0 || given->handle == given->parent) return false;
-    if (!number_is_within(given->sensitivity, 0.0, 1e6)) return false;
-    if (given->tenant >= KVT_TENANTS_MAX) return false;
-    if (given->ladder == 0) return policy_options_are_sound(given->options, given->option_count);
-    return given->ladder <= policy->ladder_count && given->options == NULL &&
-           given->option_count == 0 &&
-           number_is_within(given->recompute_seconds, 0.0, SECONDS_LIMIT);
+    if (given->handle == 0 || given->handle == given->parent) return KVT_E_ARGUMENT;
+    if (!number_is_within(given->sensitivity, 0.0, 1e6)) return KVT_E_ARGUMENT;
+    if (given->tenant >= KVT_TENANTS_MAX) return KVT_E_ARGUMENT;
+    if (given->ladder == 0) return policy_options_check(given->options, given->option_count);
+    bool sound = given->ladder <= policy->ladder_count && given->options == NULL &&
+                 given->option_count == 0 &&
+                 number_is_within(given->recompute_seconds, 0.0, SECONDS_LIMIT);
+    return sound ? KVT_OK : KVT_E_ARGUMENT;
 }
 
 /* Time never steps back: a caller's clock that does is held at the latest time seen. The first time
@@ -264,7 +284,10 @@ kvt_status kvt_policy_admit(kvt_policy *policy, uint64_t now_ns, const kvt_polic
 {
     assert(policy != NULL && given != NULL && plan != NULL);
     plan->count = 0;
-    if (!policy_entry_is_sound(policy, given)) return KVT_E_ARGUMENT;
+    kvt_policy_entry whole = {0};
+    given = policy_entry_in(given, &whole);
+    kvt_status status = given != NULL ? policy_entry_check(policy, given) : KVT_E_ARGUMENT;
+    if (status != KVT_OK) return status;
     if (policy->entries_free != NIL) entry_prefetch(policy, policy->entries_free);
     uint32_t index = entries_find(policy, given->handle);
     if (index != NIL && entry_at(policy, index)->state == POLICY_ENTRY_HELD) {
@@ -312,7 +335,10 @@ kvt_status kvt_policy_adopt(kvt_policy *policy, uint64_t now_ns, const kvt_polic
                             uint8_t option)
 {
     assert(policy != NULL && given != NULL);
-    if (!policy_entry_is_sound(policy, given)) return KVT_E_ARGUMENT;
+    kvt_policy_entry whole = {0};
+    given = policy_entry_in(given, &whole);
+    kvt_status status = given != NULL ? policy_entry_check(policy, given) : KVT_E_ARGUMENT;
+    if (status != KVT_OK) return status;
     const ladder *shared = given->ladder != 0 ? &policy->ladders[given->ladder - 1] : NULL;
     uint32_t count = shared != NULL ? shared->option_count : given->option_count;
     if (option == KVT_OPTION_NONE || option >= count) return KVT_E_ARGUMENT;
@@ -422,6 +448,8 @@ kvt_status kvt_policy_commit(kvt_policy *policy, uint64_t move_id, const uint64_
         for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
             if (actual_bytes[tier] != 0) stored = true;
         if (actual_bytes[KVT_TIER_NONE] != 0) return KVT_E_ARGUMENT;
+        for (int tier = KVT_TIER_COUNT; tier < KVT_TIER_PLACES; tier++)
+            if (actual_bytes[tier] != 0) return KVT_E_UNSUPPORTED;
         if (stored != (move->kind != KVT_MOVE_EVICT)) return KVT_E_ARGUMENT;
         if (stored && !policy_correct(policy, move, &actual_bytes[KVT_TIER_HBM])) {
             return KVT_E_SPACE;

@@ -32,7 +32,8 @@ static kvt_status recost_find(const kvt_policy *policy, uint64_t handle, const k
                               uint32_t count, uint32_t *index_out)
 {
     assert(policy != NULL);
-    if (!policy_options_are_sound(options, count)) return KVT_E_ARGUMENT;
+    kvt_status status = policy_options_check(options, count);
+    if (status != KVT_OK) return status;
     *index_out = entries_find(policy, handle);
     if (*index_out == NIL || entry_at(policy, *index_out)->state != POLICY_ENTRY_HELD)
         return KVT_MISS;

@@ -21,6 +21,7 @@
  * Thread rule: any thread. Lookups hold the control lock for a few hash steps and do no I/O.
  */
 #include "base/kill_point.h"
+#include "base/struct_size.h"
 #include "base/wait.h"
 #include "store/fork_guard.h"
 #include "store/handover.h"
@@ -457,7 +458,8 @@ static void access_copy_staged(kvt_store *store, access_get *get, const access_t
     *info = (kvt_get_info){.tier = KVT_TIER_DRAM,
                            .variant = {.codec = KVT_CODEC_RAW},
                            .stored_bytes = target->bytes,
-                           .elapsed_ns = store_now_ns(store) - get->began_ns};
+                           .elapsed_ns = store_now_ns(store) - get->began_ns,
+                           .tokens_kept = get->tokens};
 }
 
 /* Brings the record: reads it, waits for the get that reads it, or finds it where it lies. */
@@ -485,7 +487,8 @@ static void access_note(kvt_store *store, const access_get *get, kvt_status stat
                            .predicted_ns = (uint64_t)(predicted_seconds * 1e9),
                            .elapsed_ns = elapsed_ns,
                            .shared = joined,
-                           .timed_out = late};
+                           .timed_out = late,
+                           .tokens_kept = status == KVT_OK ? get->tokens : 0};
 }
 
 /* One read of the entry, from finding it to the decoded bytes. KVT_BUSY as access_finish. */
@@ -545,7 +548,15 @@ kvt_status kvt_get_until(kvt_store *store, const kvt_key *key, void *data, uint6
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (key == NULL || data == NULL) return KVT_E_ARGUMENT;
     const access_target target = {.data = data, .bytes = data_bytes};
-    return access_run(store, key, &target, deadline_ns, false, info);
+    if (info == NULL) return access_run(store, key, &target, deadline_ns, false, NULL);
+    if (!struct_size_is_sound(info, STRUCT_SIZE_THROUGH(kvt_get_info, positions_capacity)))
+        return KVT_E_ARGUMENT;
+    kvt_get_info whole = {0};
+    kvt_status status = access_run(store, key, &target, deadline_ns, false, &whole);
+    whole.positions = info->positions;
+    whole.positions_capacity = info->positions_capacity;
+    struct_size_out(info, &whole, sizeof whole);
+    return status;
 }
 
 #define ACCESS_TIMING_NS UINT64_C(5000000000) /* a device that takes longer is not waited for */

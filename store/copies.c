@@ -211,7 +211,7 @@ uint64_t copies_free_bytes(kvt_store *store, bool closing)
 static double copies_worth(const kvt_store *store, const store_entry *entry)
 {
     assert(store_is_locked(store));
-    kvt_policy_worth worth;
+    kvt_policy_worth worth = {.struct_size = sizeof worth};
     kvt_status status = kvt_policy_worth_get(store->policy, entry->handle, KVT_TIER_SSD, &worth);
     return status == KVT_OK ? worth.per_byte : 0;
 }

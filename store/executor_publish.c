@@ -98,7 +98,7 @@ kvt_status stage_publish(store_op *op)
     assert(op->staging.memory == NULL);
     kvt_store *store = op->store;
     store_entry *entry = op->entry;
-    uint64_t actual[KVT_TIER_COUNT] = {0};
+    uint64_t actual[KVT_TIER_PLACES] = {0};
     actual[op->tier] = op->record_bytes;
     pthread_mutex_lock(&store->lock);
     kvt_status status = KVT_OK;
@@ -145,7 +145,7 @@ kvt_status stage_adopt(store_op *op)
     kvt_store *store = op->store;
     store_entry *entry = op->entry;
     store_place *old = op->source;
-    uint64_t actual[KVT_TIER_COUNT] = {0};
+    uint64_t actual[KVT_TIER_PLACES] = {0};
     pthread_mutex_lock(&store->lock);
     actual[KVT_TIER_SSD] = entry->copy->record_bytes;
     kvt_status status = kvt_policy_commit(store->policy, op->move->id, actual);

@@ -8,6 +8,7 @@
  * Thread rule: any thread; takes the store's, a pool's and the catalog's lock one after the other.
  */
 #include "base/clock.h"
+#include "base/struct_size.h"
 #include "store/fork_guard.h"
 #include "store/store.h"
 
@@ -17,7 +18,8 @@
 
 /* The caller's array, and how many items there are. */
 typedef struct health_list {
-    kvt_health_item *items;
+    void *items; /* each of the struct_size of the first */
+    size_t item_bytes;
     size_t capacity;
     size_t count;
     uint64_t now_ns; /* CLOCK_MONOTONIC */
@@ -31,14 +33,16 @@ static void health_add(health_list *list, kvt_health_kind kind, const char *name
 {
     if (list->count == 0) list->overall = status;
     if (list->count < list->capacity) {
-        kvt_health_item *item = &list->items[list->count];
-        *item = (kvt_health_item){.kind = kind, .status = status};
+        kvt_health_item item = {.kind = kind, .status = status};
         size_t length = strlen(name);
-        size_t room = sizeof item->name - 1;
-        snprintf(item->name, sizeof item->name, "%s", length > room ? name + length - room : name);
-        snprintf(item->text, sizeof item->text, "%s", text);
+        size_t room = sizeof item.name - 1;
+        snprintf(item.name, sizeof item.name, "%s", length > room ? name + length - room : name);
+        snprintf(item.text, sizeof item.text, "%s", text);
         if (since_ns != 0 && list->now_ns > since_ns)
-            item->seconds = (double)(list->now_ns - since_ns) * 1e-9;
+            item.seconds = (double)(list->now_ns - since_ns) * 1e-9;
+        unsigned char *to = (unsigned char *)list->items + list->count * list->item_bytes;
+        memcpy(to, list->items, sizeof item.struct_size);
+        struct_size_out(to, &item, sizeof item);
     }
     list->count++;
 }
@@ -147,8 +151,13 @@ kvt_status kvt_health(kvt_store *store, kvt_health_item *items, size_t capacity,
     if (store == NULL || count_out == NULL || (items == NULL && capacity != 0))
         return KVT_E_ARGUMENT;
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
-    health_list list = {
-        .items = items, .capacity = capacity, .now_ns = base_clock_ns(), .overall = KVT_OK};
+    if (capacity != 0 && !struct_size_is_sound(items, STRUCT_SIZE_THROUGH(kvt_health_item, text)))
+        return KVT_E_ARGUMENT;
+    health_list list = {.items = items,
+                        .item_bytes = capacity != 0 ? struct_size_of(items) : 0,
+                        .capacity = capacity,
+                        .now_ns = base_clock_ns(),
+                        .overall = KVT_OK};
     catalog_health catalog = {0};
     if (store->catalog != NULL) catalog_health_get(store->catalog, &catalog);
     health_add_catalog(&list, &catalog);

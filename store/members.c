@@ -13,6 +13,7 @@
 #include "base/kill_point.h"
 #include "store/bringup.h"
 #include "store/fork_guard.h"
+#include "store/given_options.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -276,13 +277,17 @@ static kvt_status members_add(members_joining *joining, const kvt_device_config 
     return status;
 }
 
-kvt_status kvt_store_device_add(kvt_store *store, kvt_tier tier, const kvt_device_config *config,
+kvt_status kvt_store_device_add(kvt_store *store, kvt_tier tier, const kvt_device_config *given,
                                 char *message, size_t message_size)
 {
     char unused[1];
-    if (store == NULL || config == NULL || config->name == NULL) return KVT_E_ARGUMENT;
+    if (store == NULL || given == NULL) return KVT_E_ARGUMENT;
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
-    if (tier <= KVT_TIER_NONE || tier >= KVT_TIER_COUNT) return KVT_E_ARGUMENT;
+    kvt_device_config whole;
+    const kvt_device_config *config = &whole;
+    if (given_device_take(given, &whole) != KVT_OK || config->name == NULL) return KVT_E_ARGUMENT;
+    if (tier == KVT_TIER_REMOTE) return KVT_E_UNSUPPORTED;
+    if (tier <= KVT_TIER_NONE || (int)tier >= KVT_TIER_COUNT) return KVT_E_ARGUMENT;
     if (store->pools[tier] == NULL) return KVT_E_UNSUPPORTED;
     members_joining joining = {
         .store = store, .tier = tier, .message = message, .message_size = message_size};

@@ -5,6 +5,7 @@
  *
  * Thread rule: any thread.
  */
+#include "base/struct_size.h"
 #include "store/fork_guard.h"
 #include "store/handover.h"
 
@@ -35,16 +36,17 @@ kvt_status kvt_explain(kvt_store *store, const kvt_key *key, kvt_explanation *ou
 {
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (key == NULL || out == NULL) return KVT_E_ARGUMENT;
+    if (!struct_size_is_sound(out, STRUCT_SIZE_THROUGH(kvt_explanation, reuse_share)))
+        return KVT_E_ARGUMENT;
+    kvt_explanation whole = {.struct_size = sizeof whole};
     pthread_mutex_lock(&store->lock);
     kvt_status status = KVT_MISS;
     if (entry_find_key(&store->table, key) != NULL)
         status = kvt_policy_explain(store->policy, store_now_ns(store),
-                                    entry_handle(&store->secret, key), out);
-    if (status == KVT_MISS) {
-        memset(out, 0, sizeof *out);
-        out->reason = trust_reason(store, entry_handle(&store->secret, key));
-    }
+                                    entry_handle(&store->secret, key), &whole);
+    if (status == KVT_MISS) whole.reason = trust_reason(store, entry_handle(&store->secret, key));
     pthread_mutex_unlock(&store->lock);
+    struct_size_out(out, &whole, sizeof whole);
     return status;
 }
 
@@ -52,7 +54,11 @@ kvt_status kvt_tenant_set(kvt_store *store, uint32_t tenant, const kvt_tenant *l
 {
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (limits == NULL) return KVT_E_ARGUMENT;
-    kvt_tenant held = *limits;
+    kvt_tenant held = {0};
+    limits =
+        struct_size_in(limits, &held, sizeof held, STRUCT_SIZE_THROUGH(kvt_tenant, share_bytes));
+    if (limits == NULL) return KVT_E_ARGUMENT;
+    held = *limits;
     if (held.loss_limit > store->loss_limit) held.loss_limit = store->loss_limit;
     pthread_mutex_lock(&store->lock);
     kvt_status status = kvt_policy_set_tenant(store->policy, tenant, &held);
@@ -126,12 +132,9 @@ static void observe_counters(const store_counters *counters, kvt_store_stats *st
     stats->decision_ns_p99 = observe_quantile(counters->decision_times, 0.99);
 }
 
-kvt_status kvt_stats(kvt_store *store, kvt_store_stats *stats)
+/* Everything but the sizes of structs; stats is zero. */
+static void observe_store(kvt_store *store, kvt_store_stats *stats)
 {
-    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
-    if (stats == NULL || stats->struct_size != sizeof *stats) return KVT_E_ARGUMENT;
-    memset(stats, 0, sizeof *stats);
-    stats->struct_size = sizeof *stats;
     pthread_mutex_lock(&store->lock);
     observe_counters(&store->counters, stats);
     stats->backing_off = store->backoff.count;
@@ -156,6 +159,17 @@ kvt_status kvt_stats(kvt_store *store, kvt_store_stats *stats)
     }
     pthread_mutex_unlock(&store->lock);
     learn_fill_stats(store, stats);
+}
+
+kvt_status kvt_stats(kvt_store *store, kvt_store_stats *stats)
+{
+    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
+    if (stats == NULL ||
+        !struct_size_is_sound(stats, STRUCT_SIZE_THROUGH(kvt_store_stats, staged_hits)))
+        return KVT_E_ARGUMENT;
+    kvt_store_stats whole = {0};
+    observe_store(store, &whole);
+    struct_size_out(stats, &whole, sizeof whole);
     return KVT_OK;
 }
 
@@ -189,7 +203,9 @@ static void observe_member(kvt_tier tier, const tiers_member_stats *member, kvt_
 kvt_status kvt_device_stats_at(kvt_store *store, size_t index, kvt_device_stats *out)
 {
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
-    if (out == NULL) return KVT_E_ARGUMENT;
+    if (out == NULL ||
+        !struct_size_is_sound(out, STRUCT_SIZE_THROUGH(kvt_device_stats, read_drift)))
+        return KVT_E_ARGUMENT;
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
         if (store->pools[tier] == NULL) continue;
         tiers_pool_facts facts;
@@ -198,8 +214,10 @@ kvt_status kvt_device_stats_at(kvt_store *store, size_t index, kvt_device_stats 
             tiers_member_stats member;
             kvt_status status = tiers_pool_member(store->pools[tier], (uint32_t)index, &member);
             if (status != KVT_OK) return status;
-            observe_member((kvt_tier)tier, &member, out);
-            learn_fill_device(store, (kvt_tier)tier, (uint32_t)index, out);
+            kvt_device_stats whole;
+            observe_member((kvt_tier)tier, &member, &whole);
+            learn_fill_device(store, (kvt_tier)tier, (uint32_t)index, &whole);
+            struct_size_out(out, &whole, sizeof whole);
             return KVT_OK;
         }
         index -= facts.member_count;
@@ -209,7 +227,7 @@ kvt_status kvt_device_stats_at(kvt_store *store, size_t index, kvt_device_stats 
 
 const char *kvt_version(void)
 {
-    return "0.1.0";
+    return "0.2.0";
 }
 
 /* All entries of a class follow a factor that moved: in the background, with a new epoch. */
@@ -250,22 +268,25 @@ kvt_status kvt_observe_quality(kvt_store *store, const kvt_key *key, kvt_variant
 kvt_status kvt_class_stats_at(kvt_store *store, uint32_t class_id, kvt_class_stats *out)
 {
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
-    if (out == NULL || class_id >= KVT_REUSE_CLASSES) return KVT_END;
+    if (class_id >= KVT_REUSE_CLASSES) return KVT_END;
+    if (out == NULL || !struct_size_is_sound(out, STRUCT_SIZE_THROUGH(kvt_class_stats, reuse)))
+        return KVT_E_ARGUMENT;
     store_learn *learn = store->learn;
-    memset(out, 0, sizeof *out);
+    kvt_class_stats whole = {0};
     pthread_mutex_lock(&store->lock);
     const online_loss_class *of_class = &learn->losses[class_id];
     const online_loss_entry none = {0, 0};
     online_loss_factor factor = {1, 1};
     if (of_class->observations != 0)
         factor = online_loss_expect(&learn->loss_prior, of_class, &none);
-    out->loss_factor = factor.mean;
-    out->loss_factor_upper = factor.upper;
-    out->loss_observations = of_class->observations;
-    out->loss_reopened = of_class->reopened;
+    whole.loss_factor = factor.mean;
+    whole.loss_factor_upper = factor.upper;
+    whole.loss_observations = of_class->observations;
+    whole.loss_reopened = of_class->reopened;
     pthread_mutex_unlock(&store->lock);
     pthread_mutex_lock(&learn->reuse_lock);
-    kvt_status status = kvt_reuse_read(learn->reuse, store_now_ns(store), class_id, &out->reuse);
+    kvt_status status = kvt_reuse_read(learn->reuse, store_now_ns(store), class_id, &whole.reuse);
     pthread_mutex_unlock(&learn->reuse_lock);
+    struct_size_out(out, &whole, sizeof whole);
     return status;
 }

@@ -15,6 +15,7 @@
 #include "base/kill_point.h"
 #include "base/wait.h"
 #include "store/fork_guard.h"
+#include "store/given_options.h"
 #include "store/handover.h"
 #include "store/open_internal.h"
 #include "store/watching.h"
@@ -38,7 +39,7 @@ static kvt_status open_refuse_database(const open_state *state, const kvt_device
 {
     struct stat member, profile;
     const char *found = NULL;
-    const char *path = config->struct_size == sizeof *config ? config->path : NULL;
+    const char *path = config->path;
     if (path == NULL || stat(path, &member) != 0) return KVT_OK;
     if (state->store->catalog != NULL && catalog_is_file(state->store->catalog, path))
         found = "catalog";
@@ -114,13 +115,7 @@ static kvt_status open_devices(open_state *state)
 {
     uint32_t count = 0;
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
-        uint32_t devices = state->options->tiers[tier].device_count;
-        if (devices > TIERS_MEMBERS_MAX) {
-            snprintf(state->message, state->message_size, "tier %s has more than %u devices",
-                     kvt_tier_name(tier), TIERS_MEMBERS_MAX);
-            return KVT_E_ARGUMENT;
-        }
-        count += devices + 1;
+        count += state->options->tiers[tier].device_count + 1;
     }
     state->devices = calloc(count, sizeof *state->devices);
     if (state->devices == NULL) return KVT_E_MEMORY;
@@ -368,7 +363,8 @@ static kvt_status open_policy(open_state *state)
         kvt_policy_open(&config, &state->store->policy, state->message, state->message_size);
     state->store->loss_limit = state->options->ladder ? state->options->loss_limit : 1.0;
     /* The limit once more, for what an entry's own sensitivity makes of a variant's loss. */
-    const kvt_tenant limits = {.alpha_seconds = state->options->alpha_seconds,
+    const kvt_tenant limits = {.struct_size = sizeof limits,
+                               .alpha_seconds = state->options->alpha_seconds,
                                .loss_limit = state->options->loss_limit};
     if (status == KVT_OK && state->options->ladder)
         status = kvt_policy_set_tenant(state->store->policy, 0, &limits);
@@ -452,9 +448,7 @@ static kvt_status open_check_options(const kvt_store_options *options, char *mes
                                      size_t message_size)
 {
     const char *fault = NULL;
-    if (options->struct_size != sizeof *options) {
-        fault = "options were not made by kvt_store_options_init";
-    } else if (options->policy == NULL) {
+    if (options->policy == NULL) {
         fault = "policy is not named";
     } else if (!(options->tick_seconds >= 0 && options->tick_seconds <= 3600)) {
         fault = "tick_seconds is outside 0..3600";
@@ -475,19 +469,14 @@ static kvt_status open_check_options(const kvt_store_options *options, char *mes
     } else if (!(options->loss_limit >= 0 && options->loss_limit <= 1)) {
         fault = "loss_limit is outside 0..1";
     } else if (options->codec_workers != NULL &&
-               (options->codec_workers->struct_size != sizeof *options->codec_workers ||
-                options->codec_workers->count == 0 || options->codec_workers->run == NULL)) {
+               (options->codec_workers->count == 0 || options->codec_workers->run == NULL)) {
         fault = "codec_workers are not filled";
     } else if ((unsigned)options->holes > KVT_HOLES_MIXED) {
         fault = "holes is not a kvt_hole_mode";
     }
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT && fault == NULL; tier++) {
-        const kvt_tier_options *one = &options->tiers[tier];
-        if (one->unit_bytes % TIERS_GRAIN_BYTES != 0) {
+        if (options->tiers[tier].unit_bytes % TIERS_GRAIN_BYTES != 0)
             fault = "a tier's unit_bytes is not a multiple of 4096";
-        } else if (one->device_count != 0 && one->devices == NULL) {
-            fault = "a tier has a device_count but no devices";
-        }
     }
     if (fault == NULL) return KVT_OK;
     snprintf(message, message_size, "%s", fault);
@@ -610,18 +599,10 @@ static void open_fill_store(kvt_store *store, const kvt_store_options *options)
     store->observer_context = options->observer_context;
 }
 
-kvt_status kvt_open(const kvt_store_options *options, kvt_store **store_out, char *message,
-                    size_t message_size)
+/* Opens a store; the options have this library's size. */
+static kvt_status open_store(const kvt_store_options *options, kvt_store **store_out, char *message,
+                             size_t message_size)
 {
-    char unused[1];
-    if (message == NULL || message_size == 0) {
-        message = unused;
-        message_size = sizeof unused;
-    }
-    snprintf(message, message_size, "no options, or nowhere to put the store");
-    if (options == NULL || store_out == NULL) return KVT_E_ARGUMENT;
-    *store_out = NULL;
-    message[0] = '\0';
     kvt_status status = open_check_options(options, message, message_size);
     if (status != KVT_OK) return status;
     kvt_store *store = calloc(1, sizeof *store);
@@ -650,4 +631,24 @@ kvt_status kvt_open(const kvt_store_options *options, kvt_store **store_out, cha
     store->opened = true;
     *store_out = store;
     return KVT_OK;
+}
+
+kvt_status kvt_open(const kvt_store_options *options, kvt_store **store_out, char *message,
+                    size_t message_size)
+{
+    char unused[1];
+    if (message == NULL || message_size == 0) {
+        message = unused;
+        message_size = sizeof unused;
+    }
+    snprintf(message, message_size, "no options, or nowhere to put the store");
+    if (options == NULL || store_out == NULL) return KVT_E_ARGUMENT;
+    *store_out = NULL;
+    message[0] = '\0';
+    given_options given;
+    kvt_status status = given_options_take(options, &given, message, message_size);
+    if (status != KVT_OK) return status;
+    status = open_store(&given.options, store_out, message, message_size);
+    given_options_release(&given);
+    return status;
 }

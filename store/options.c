@@ -11,6 +11,7 @@
 
 #include "base/config_values.h"
 #include "base/settings_fields.h"
+#include "base/struct_size.h"
 #include "estimator/profile/profile.h"
 
 #include <kvterrace/kvterrace.h>
@@ -95,7 +96,7 @@ static const settings_field device_fields[] = {
 
 #define COUNT_OF(table) (sizeof(table) / sizeof(table)[0])
 
-void kvt_store_options_init(kvt_store_options *options)
+static void options_fill(kvt_store_options *options)
 {
     memset(options, 0, sizeof *options);
     options->struct_size = sizeof *options;
@@ -108,6 +109,14 @@ void kvt_store_options_init(kvt_store_options *options)
     (void)status;
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
         options->tiers[tier].rebalance_bytes_per_s = 32000000;
+}
+
+void kvt_store_options_init_sized(kvt_store_options *options, uint32_t struct_size)
+{
+    kvt_store_options whole;
+    options_fill(&whole);
+    options->struct_size = struct_size;
+    struct_size_out(options, &whole, sizeof whole);
 }
 
 const char *kvt_striping_name(kvt_striping striping)
@@ -395,11 +404,17 @@ static kvt_status options_read_store(kvt_config *config, options_owner *owner,
     return KVT_OK;
 }
 
-kvt_status kvt_store_options_read(kvt_config *config, kvt_store_options *options, void **owner_out,
+kvt_status kvt_store_options_read(kvt_config *config, kvt_store_options *given, void **owner_out,
                                   char *message, size_t message_size)
 {
     *owner_out = NULL;
-    kvt_store_options_init(options);
+    if (!struct_size_is_sound(given, STRUCT_SIZE_THROUGH(kvt_store_options, put_backlog_seconds))) {
+        snprintf(message, message_size,
+                 "options have no struct_size: kvt_store_options_init sets it");
+        return KVT_E_ARGUMENT;
+    }
+    kvt_store_options whole, *options = &whole;
+    options_fill(options);
     options_owner *owner = calloc(1, sizeof *owner);
     if (owner == NULL) return KVT_E_MEMORY;
     kvt_status status = options_read_store(config, owner, options);
@@ -416,6 +431,7 @@ kvt_status kvt_store_options_read(kvt_config *config, kvt_store_options *options
         kvt_store_options_free(owner);
         return status;
     }
+    struct_size_out(given, &whole, sizeof whole);
     *owner_out = owner;
     return KVT_OK;
 }

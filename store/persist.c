@@ -20,6 +20,7 @@
  * Thread rule: as each function says in store.h.
  */
 #include "base/clock.h"
+#include "base/struct_size.h"
 #include "base/thread.h"
 #include "store/fork_guard.h"
 #include "store/handover.h"
@@ -144,7 +145,7 @@ static bool persist_look_at(persist_run *run, const store_entry *entry, bool vic
                   !persist_was_tried(run, entry->handle);
     bool stored = entry->state == ENTRY_RESIDENT && entry->place->tier == KVT_TIER_SSD;
     if (victims ? !stored && entry->copy == NULL : !wanted) return true;
-    kvt_policy_worth worth;
+    kvt_policy_worth worth = {.struct_size = sizeof worth};
     if (kvt_policy_worth_get(run->store->policy, entry->handle, KVT_TIER_SSD, &worth) != KVT_OK)
         return true;
     const store_place *place = entry->copy != NULL ? entry->copy : entry->place;
@@ -417,9 +418,15 @@ kvt_status kvt_persist(kvt_store *store, uint64_t deadline_ns, kvt_persist_info 
 {
     if (store == NULL) return KVT_E_ARGUMENT;
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
-    if (info_out != NULL) memset(info_out, 0, sizeof *info_out);
-    if (!store->copies.kept || store->pools[KVT_TIER_SSD] == NULL) return KVT_E_UNSUPPORTED;
-    return persist_all(store, deadline_ns, false, info_out);
+    if (info_out != NULL &&
+        !struct_size_is_sound(info_out, STRUCT_SIZE_THROUGH(kvt_persist_info, left_bytes)))
+        return KVT_E_ARGUMENT;
+    kvt_persist_info whole = {0};
+    kvt_status status = KVT_E_UNSUPPORTED;
+    if (store->copies.kept && store->pools[KVT_TIER_SSD] != NULL)
+        status = persist_all(store, deadline_ns, false, &whole);
+    if (info_out != NULL) struct_size_out(info_out, &whole, sizeof whole);
+    return status;
 }
 
 void persist_close(kvt_store *store, uint64_t deadline_ns)

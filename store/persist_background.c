@@ -104,7 +104,7 @@ static uint32_t persist_consider(const kvt_store *store, const store_entry *entr
                                  persist_pick *picks, uint32_t count)
 {
     assert(store_is_locked(store));
-    kvt_policy_worth worth;
+    kvt_policy_worth worth = {.struct_size = sizeof worth};
     if (entry->state != ENTRY_RESIDENT || !entry_is_above_alone(entry)) return count;
     uint64_t bytes = entry->place->record_bytes;
     if (kvt_policy_worth_get(store->policy, entry->handle, KVT_TIER_SSD, &worth) != KVT_OK)

@@ -9,6 +9,7 @@
  *
  * Thread rule: any thread; the control lock for the moment of a decision.
  */
+#include "base/struct_size.h"
 #include "store/fork_guard.h"
 #include "store/handover.h"
 #include "store/watching.h"
@@ -19,13 +20,16 @@
 static kvt_status put_check_entry(const kvt_entry *entry, const void *data, uint64_t data_bytes)
 {
     uint64_t source_bytes;
-    if (entry == NULL || data == NULL) return KVT_E_ARGUMENT;
+    if (data == NULL) return KVT_E_ARGUMENT;
     kvt_status status = kvt_layout_bytes(&entry->layout, &source_bytes);
     if (status != KVT_OK) return status;
     if (source_bytes != data_bytes) return KVT_E_ARGUMENT;
     if (entry->class_id > UINT16_MAX || entry->tenant >= KVT_TENANTS_MAX) return KVT_E_ARGUMENT;
     if (!(entry->recompute_seconds >= 0 && entry->recompute_seconds <= 1e9)) return KVT_E_ARGUMENT;
     if (UINT32_MAX - entry->first_position < entry->layout.tokens) return KVT_E_ARGUMENT;
+    if (entry->token_scores != NULL || entry->token_score_count != 0) return KVT_E_UNSUPPORTED;
+    if (!(entry->lifetime_seconds >= 0 && entry->lifetime_seconds <= 1e9)) return KVT_E_ARGUMENT;
+    if (entry->lifetime_seconds > 0) return KVT_E_UNSUPPORTED;
     return KVT_OK;
 }
 
@@ -54,9 +58,14 @@ static kvt_status put_carry_out(kvt_store *store, put_work *work)
     return status == KVT_OK ? put_run(store, work) : status;
 }
 
-kvt_status kvt_put(kvt_store *store, const kvt_entry *source, const void *data, uint64_t data_bytes)
+kvt_status kvt_put(kvt_store *store, const kvt_entry *given, const void *data, uint64_t data_bytes)
 {
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
+    if (given == NULL) return KVT_E_ARGUMENT;
+    kvt_entry whole = {0};
+    const kvt_entry *source = struct_size_in(given, &whole, sizeof whole,
+                                             STRUCT_SIZE_THROUGH(kvt_entry, lifetime_seconds));
+    if (source == NULL) return KVT_E_ARGUMENT;
     kvt_status status = put_check_entry(source, data, data_bytes);
     if (status != KVT_OK) return status;
     const uint64_t handle = entry_handle(&store->secret, &source->key);

@@ -12,14 +12,19 @@
  */
 #include "store/rebuild.h"
 
+#include "base/struct_size.h"
+#include "store/given_options.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-void kvt_recover_options_init(kvt_recover_options *options)
+void kvt_recover_options_init_sized(kvt_recover_options *options, uint32_t struct_size)
 {
-    *options = (kvt_recover_options){.struct_size = sizeof *options};
+    const kvt_recover_options defaults = {0};
+    options->struct_size = struct_size;
+    struct_size_out(options, &defaults, sizeof defaults);
 }
 
 /* ---- devices ---- */
@@ -168,8 +173,6 @@ static kvt_status rebuild_check(const rebuild_state *state)
         fault = "store.catalog is not set";
     } else if (store->tiers[KVT_TIER_SSD].device_count == 0) {
         fault = "no SSD device is configured";
-    } else if (store->tiers[KVT_TIER_SSD].device_count > TIERS_MEMBERS_MAX) {
-        fault = "tier ssd has more than 64 devices";
     }
     if (fault == NULL) return KVT_OK;
     snprintf(state->message, state->message_size, "%s", fault);
@@ -213,21 +216,15 @@ static void rebuild_close(rebuild_state *state)
     free(state->list.found);
 }
 
-kvt_status kvt_store_recover(const kvt_store_options *store, const kvt_recover_options *options,
-                             kvt_recover_report *report, char *message, size_t message_size)
+/* The call over structs that have this library's size; the report is zero. */
+static kvt_status rebuild_whole(const kvt_store_options *store, const kvt_recover_options *options,
+                                kvt_recover_report *report, char *message, size_t message_size)
 {
-    char unread[256];
     rebuild_state state = {.store = store,
                            .options = options,
                            .report = report,
-                           .message = message != NULL && message_size > 0 ? message : unread,
-                           .message_size =
-                               message != NULL && message_size > 0 ? message_size : sizeof unread};
-    if (options->struct_size != sizeof *options || report->struct_size != sizeof *report)
-        return KVT_E_ARGUMENT;
-    memset(report, 0, sizeof *report);
-    report->struct_size = sizeof *report;
-    state.message[0] = '\0';
+                           .message = message,
+                           .message_size = message_size};
     kvt_status status = rebuild_check(&state);
     if (status != KVT_OK) return status;
     report->device_count = store->tiers[KVT_TIER_SSD].device_count;
@@ -241,5 +238,30 @@ kvt_status kvt_store_recover(const kvt_store_options *store, const kvt_recover_o
     } else if (status != KVT_OK && state.message[0] == '\0') {
         snprintf(state.message, state.message_size, "%s", kvt_status_text(status));
     }
+    return status;
+}
+
+kvt_status kvt_store_recover(const kvt_store_options *store, const kvt_recover_options *options,
+                             kvt_recover_report *report, char *message, size_t message_size)
+{
+    char unread[256];
+    if (message == NULL || message_size == 0) {
+        message = unread;
+        message_size = sizeof unread;
+    }
+    message[0] = '\0';
+    kvt_recover_options whole = {0};
+    options = struct_size_in(options, &whole, sizeof whole,
+                             STRUCT_SIZE_THROUGH(kvt_recover_options, context));
+    if (options == NULL ||
+        !struct_size_is_sound(report, STRUCT_SIZE_THROUGH(kvt_recover_report, too_large)))
+        return KVT_E_ARGUMENT;
+    given_options given;
+    kvt_status status = given_options_take(store, &given, message, message_size);
+    if (status != KVT_OK) return status;
+    kvt_recover_report filled = {0};
+    status = rebuild_whole(&given.options, options, &filled, message, message_size);
+    given_options_release(&given);
+    struct_size_out(report, &filled, sizeof filled);
     return status;
 }

@@ -316,7 +316,7 @@ static void metrics_write_devices(watch_text *out, const metrics_view *view)
         const char *name = metrics_devices[field].name;
         watch_family(out, name, metrics_devices[field].gauge ? "gauge" : "counter",
                      metrics_devices[field].help);
-        kvt_device_stats device;
+        kvt_device_stats device = {.struct_size = sizeof device};
         for (size_t i = 0; kvt_device_stats_at(view->store, i, &device) == KVT_OK; i++)
             watch_sample(out, name, metrics_tier((int)device.tier),
                          (watch_label){"device", device.name},

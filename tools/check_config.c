@@ -444,7 +444,7 @@ static int check_run(void *context)
     static const char *const every_section[] = {"*", NULL};
     kvt_config *config = arguments->common.config;
     char message[COMMAND_MESSAGE_BYTES] = "";
-    kvt_store_options options;
+    kvt_store_options options = {.struct_size = sizeof options};
     void *owner = NULL;
     kvt_store_options_init(&options);
     kvt_status status = kvt_store_options_read(config, &options, &owner, message, sizeof message);

@@ -100,8 +100,7 @@ kvt_status device_list_make(kvt_config *config, const char *directory, uint64_t 
         kvt_config_device_at(config, 0) != NULL || kvt_config_has(config, "tier.hbm.capacity") ||
         kvt_config_has(config, "tier.dram.capacity") || kvt_config_has(config, "tier.ssd.capacity");
     if (!configured) return list_make_standard(directory, file_bytes, list, message, message_size);
-    kvt_store_options options;
-    kvt_store_options_init(&options);
+    kvt_store_options options = {.struct_size = sizeof options};
     kvt_status status =
         kvt_store_options_read(config, &options, &list->owner, message, message_size);
     if (status == KVT_OK) status = list_take_configured(&options, list, message, message_size);

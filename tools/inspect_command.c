@@ -352,7 +352,7 @@ static int verify_run(void *context)
     verify_report report = {.faults = common->json ? json_array() : NULL};
     const verify_observer observer = {
         .context = &report, .fault = verify_take_fault, .progress = verify_take_progress};
-    kvt_store_options options;
+    kvt_store_options options = {.struct_size = sizeof options};
     void *owner = NULL;
     verify_counts counts;
     int code = EXIT_FINE;

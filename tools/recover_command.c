@@ -174,7 +174,7 @@ static int recover_run(void *context)
     static const char *const sections[] = {"device.*", NULL};
     const recover_arguments *arguments = context;
     char message[COMMAND_MESSAGE_BYTES] = "";
-    kvt_store_options options;
+    kvt_store_options options = {.struct_size = sizeof options};
     void *owner = NULL;
     kvt_status status =
         kvt_store_options_read(arguments->common.config, &options, &owner, message, sizeof message);

@@ -485,6 +485,7 @@ static kvt_status replay_prepare(replay_session *session)
     kvt_status status = replay_options_read(config, arguments->live, &session->options,
                                             session->message, sizeof session->message);
     if (status == KVT_OK && arguments->live) {
+        session->store.struct_size = sizeof session->store;
         status = kvt_store_options_read(config, &session->store, &session->store_owner,
                                         session->message, sizeof session->message);
         if (status == KVT_OK && session->store.catalog_path) {

@@ -213,7 +213,7 @@ kvt_status kvt_offer_describe(const kvt_cost_model *model, kvt_hole_mode holes,
                               const kvt_offer *offer, kvt_policy_entry *entry_out)
 {
     assert(model != NULL && offer != NULL && entry_out != NULL);
-    memset(entry_out, 0, sizeof *entry_out);
+    *entry_out = (kvt_policy_entry){.struct_size = sizeof *entry_out};
     if (offer->layout.tokens > UINT32_MAX - offer->first_position) return KVT_E_ARGUMENT;
     double seconds = offer_none_seconds(model, holes, offer);
     if (!cost_seconds_are_valid(seconds)) return KVT_E_ARGUMENT;

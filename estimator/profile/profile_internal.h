@@ -73,7 +73,7 @@ KVT_NODISCARD kvt_status profile_check_host(const kvt_profile *profile, const ch
 
 /* ---- profile_write.c ---- */
 
-/* "0.1.0" */
+/* "0.2.0" */
 extern const char profile_library_version[];
 
 /* Binds a statement's values in order; the first error is kept and makes the rest do nothing. */

@@ -64,16 +64,16 @@ typedef struct kvt_device_config {
     void *ops_context;                /* for ops->open; not touched */
     bool trim;                        /* file, nvme: tell the drive what is free */
     bool sparse;                      /* file: do not write a new file once when it is made */
+    bool follow_symlinks; /* file: open what a symbolic link leads to; else a link is refused, but
+                             for one that root made to a block device (/dev/disk/by-id) */
     /* For a pool (a store's tier) that the device is a member of. */
     uint64_t in_flight_bytes_max; /* 0 = 8 MiB; one request is always allowed */
     uint64_t write_bytes_per_day; /* 0 = no bound; docs/TIERS.md says what happens at it */
     bool on_node;                 /* memory: take it from one NUMA node, and run its worker there */
     uint32_t node;                /* with on_node */
     uint32_t gpu;                 /* hbm: which GPU, as the driver counts them */
-    uint64_t timeout_ns;  /* work without an answer until a pool retires it; 0 = 5 s; UINT64_MAX =
+    uint64_t timeout_ns; /* work without an answer until a pool retires it; 0 = 5 s; UINT64_MAX =
                              never (docs/TIERS.md) */
-    bool follow_symlinks; /* file: open what a symbolic link leads to; else a link is refused, but
-                             for one that root made to a block device (/dev/disk/by-id) */
 } kvt_device_config;
 
 /* How the units of an object are dealt to the devices of a tier. */

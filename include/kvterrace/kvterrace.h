@@ -15,8 +15,9 @@
  *     char message[256];
  *     if (kvt_open(&options, &store, message, sizeof message) != KVT_OK) return fail(message);
  *
- *     kvt_entry entry = {.key = key, .layout = {.layers = 4, .kv_heads = 2, .head_dim = 64,
- *                        .dtype = KVT_DTYPE_BF16, .tokens = 256}};
+ *     kvt_entry entry = {.struct_size = sizeof entry, .key = key};
+ *     entry.layout = (kvt_layout){.layers = 4, .kv_heads = 2, .head_dim = 64,
+ *                                 .dtype = KVT_DTYPE_BF16, .tokens = 256};
  *     kvt_status status = kvt_put(store, &entry, kv, kv_bytes);
  *     if (status == KVT_OK) status = kvt_get(store, &key, kv, kv_bytes, NULL);
  *     if (status == KVT_MISS) recompute();
@@ -55,10 +56,10 @@ extern "C" {
 /* ---- version ---- */
 
 #define KVT_VERSION_MAJOR 0
-#define KVT_VERSION_MINOR 1
+#define KVT_VERSION_MINOR 2
 #define KVT_VERSION_PATCH 0
 
-/* "0.1.0": the version of the library that runs, which may differ from the header's. */
+/* "0.2.0": the version of the library that runs, which may differ from the header's. */
 KVT_API const char *kvt_version(void);
 
 /* ---- open and close ---- */
@@ -76,6 +77,7 @@ typedef struct kvt_tier_options {
     bool emulated;      /* HBM without devices: memory of the host, no GPU is looked for */
     uint64_t rebalance_bytes_per_s; /* for hot objects whose layout fell behind; 0 = none
                                      * (default 32 MB/s) */
+    uint64_t reserved[4];
 } kvt_tier_options;
 
 /* Called after a move was carried out, in the order of execution, under no lock that the callee
@@ -94,7 +96,7 @@ typedef struct kvt_store_options {
                                  device is measured briefly at open (reads, tenths of a second) */
     bool profile_foreign; /* accept figures of another host, device or version, and imported ones */
     bool format;          /* take over devices that carry other bytes; their content is lost */
-    kvt_tier_options tiers[KVT_TIER_COUNT];
+    kvt_tier_options tiers[KVT_TIER_PLACES];
     const char *policy;   /* see policy.h; "utility" */
     kvt_variant variant;  /* form stored by the fixed policies; raw (default) or lossless */
     bool lossless;        /* offer the lossless codec to the utility policy; true */
@@ -149,13 +151,20 @@ typedef struct kvt_store_options {
     double watch_seconds;   /* between two such writes; 10 */
 } kvt_store_options;
 
-/* Fills every field with its default, the one that its comment names; struct_size is set. Without
- * further changes no tier has a capacity. options is not NULL. Any thread. */
-KVT_API void kvt_store_options_init(kvt_store_options *options);
+/* Fills every field of options of struct_size bytes with its default, the one that its comment
+ * names; struct_size is set. Without further changes no tier has a capacity. options is not NULL.
+ * Any thread. kvt_store_options_init is the form for C and C++. */
+KVT_API void kvt_store_options_init_sized(kvt_store_options *options, uint32_t struct_size);
 
-/* Fills options from the [store], [tier.*], [device.*] and [prefill] settings. The strings and
- * arrays point into *owner_out: release it with kvt_store_options_free after kvt_open.
- * KVT_OK; KVT_E_CONFIG; KVT_E_MEMORY. */
+static inline void kvt_store_options_init(kvt_store_options *options)
+{
+    kvt_store_options_init_sized(options, (uint32_t)sizeof *options);
+}
+
+/* Fills options from the [store], [tier.*], [device.*] and [prefill] settings; all but their
+ * struct_size is overwritten. The strings and arrays point into *owner_out: release it with
+ * kvt_store_options_free after kvt_open.
+ * KVT_OK; KVT_E_ARGUMENT (struct_size); KVT_E_CONFIG; KVT_E_MEMORY. */
 KVT_API KVT_NODISCARD kvt_status kvt_store_options_read(kvt_config *config,
                                                         kvt_store_options *options,
                                                         void **owner_out, char *message,
@@ -197,6 +206,7 @@ KVT_API void kvt_close(kvt_store *store);
 /* ---- put, get, delete ---- */
 
 typedef struct kvt_entry {
+    uint32_t struct_size;
     kvt_key key;
     const kvt_key *parent; /* entry of the preceding tokens; NULL = a root */
     kvt_layout layout;
@@ -209,6 +219,11 @@ typedef struct kvt_entry {
     uint32_t tenant; /* whose entry it is (kvt_tenant_set); below KVT_TENANTS_MAX */
     uint32_t request_tokens; /* of the requests that use it, which share alpha among their tokens; 0
                                 = they end with this entry */
+    uint32_t token_score_count; /* 0, or the layout's tokens */
+    const float *token_scores;  /* of what each token is worth to those after it, for a form that
+                                    drops tokens; NULL with a count of 0. No form of this version
+                                    takes them */
+    double lifetime_seconds;    /* 0 = no end, the only value of this version */
 } kvt_entry;
 
 /*
@@ -224,7 +239,8 @@ typedef struct kvt_entry {
  * service); KVT_BUSY (the store cannot keep up: the put's staging is full or a tier's writes are
  * kvt_store_options.put_backlog_seconds behind, counted in puts_busy; or the same key is on its way
  * in or out at this moment; nothing is kept: do without, or kvt_flush and put again);
- * KVT_E_ARGUMENT; KVT_E_SPACE (no room could be made); KVT_E_MEMORY. Durable only after kvt_flush.
+ * KVT_E_ARGUMENT; KVT_E_UNSUPPORTED (token_scores, lifetime_seconds); KVT_E_SPACE (no room could be
+ * made); KVT_E_MEMORY. Durable only after kvt_flush.
  *
  * With put_staging_bytes 0 the call itself makes room, encodes and writes, KVT_OK means stored, and
  * KVT_E_IO is possible, too.
@@ -233,8 +249,10 @@ KVT_API KVT_NODISCARD kvt_status kvt_put(kvt_store *store, const kvt_entry *entr
                                          uint64_t data_bytes);
 
 /* How a get was served. An entry that a put has handed over is copied from memory: tier DRAM, raw,
- * no device time. */
+ * no device time. Before the call struct_size, positions and positions_capacity are set; all else
+ * is overwritten. */
 typedef struct kvt_get_info {
+    uint32_t struct_size;
     kvt_tier tier;
     kvt_variant variant;
     uint64_t stored_bytes; /* bytes read */
@@ -244,6 +262,11 @@ typedef struct kvt_get_info {
     uint64_t elapsed_ns;   /* what it took */
     bool shared;           /* waited on another get's read */
     bool timed_out;        /* a miss for want of time: the entry may still be stored */
+    uint32_t tokens_kept;  /* of the layout's tokens; fewer where the form has dropped some. This
+                              version drops none: with KVT_OK it is the layout's tokens */
+    uint32_t *positions;   /* where each kept token stood in the entry, ascending, when some were
+                              dropped and all fit; else not written. NULL with a capacity of 0 */
+    uint64_t positions_capacity;
 } kvt_get_info;
 
 /*
@@ -254,7 +277,7 @@ typedef struct kvt_get_info {
  *   info    may be NULL
  * A load that fails in HBM or DRAM is tried again from the entry's copy on SSD, if there is one.
  * KVT_OK; KVT_MISS (not stored, or its load failed: the entry is dropped and the event counted);
- * KVT_E_ARGUMENT (wrong size); KVT_E_MEMORY. Blocking.
+ * KVT_E_ARGUMENT (wrong size, of data or of info); KVT_E_MEMORY. Blocking.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_get(kvt_store *store, const kvt_key *key, void *data,
                                          uint64_t data_bytes, kvt_get_info *info);
@@ -304,6 +327,7 @@ KVT_API KVT_NODISCARD kvt_status kvt_flush(kvt_store *store);
 
 /* What a kvt_persist did, and what it left. */
 typedef struct kvt_persist_info {
+    uint32_t struct_size;
     uint64_t written, written_bytes;           /* records that the SSD did not have */
     uint64_t displaced, displaced_bytes;       /* stored entries of less worth that made way */
     uint64_t without_room, without_room_bytes; /* worth less than what the SSD holds */
@@ -328,7 +352,8 @@ typedef struct kvt_persist_info {
  *                begun, and no move is waited for, after it
  *   info_out     may be NULL; zero but after KVT_OK and a failure on the way
  * KVT_OK; KVT_E_TIMEOUT (info_out says how much is left); KVT_E_UNSUPPORTED (no catalog, no SSD
- * tier, or copies are off); what kvt_flush says; KVT_E_GONE, KVT_E_READ_ONLY (a device). Blocking.
+ * tier, or copies are off); what kvt_flush says; KVT_E_GONE, KVT_E_READ_ONLY (a device);
+ * KVT_E_ARGUMENT. Blocking.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_persist(kvt_store *store, uint64_t deadline_ns,
                                              kvt_persist_info *info_out);
@@ -368,6 +393,7 @@ typedef struct kvt_reuse_class {
 
 /* What was learned of a class of entries, 0 to 63. */
 typedef struct kvt_class_stats {
+    uint32_t struct_size;
     double loss_factor;         /* on the forms' mean losses */
     double loss_factor_upper;   /* an entry's is below with a probability of 95 % */
     uint64_t loss_observations; /* 0: the factor is 1 */
@@ -375,7 +401,7 @@ typedef struct kvt_class_stats {
     kvt_reuse_class reuse;
 } kvt_class_stats;
 
-/* KVT_OK; KVT_END past the last class. */
+/* KVT_OK; KVT_END past the last class; KVT_E_ARGUMENT. */
 KVT_API KVT_NODISCARD kvt_status kvt_class_stats_at(kvt_store *store, uint32_t class_id,
                                                     kvt_class_stats *out);
 
@@ -390,9 +416,9 @@ KVT_API KVT_NODISCARD kvt_status kvt_tenant_set(kvt_store *store, uint32_t tenan
 
 /* ---- what it does and why ---- */
 
-/* Explains the present decision on an entry. KVT_OK; KVT_MISS: out is zero but for its reason,
- * which says why the last put of the key was refused, or is NULL when that is not known any more.
- */
+/* Explains the present decision on an entry. KVT_OK; KVT_E_ARGUMENT; KVT_MISS: out is zero
+ * but for its reason, which says why the last put of the key was refused, or is NULL when that is
+ * not known any more. */
 KVT_API KVT_NODISCARD kvt_status kvt_explain(kvt_store *store, const kvt_key *key,
                                              kvt_explanation *out);
 
@@ -416,11 +442,12 @@ typedef struct kvt_tier_stats {
     uint64_t hits; /* gets served from here */
     bool emulated; /* stands in for absent hardware */
     kvt_load_stats loads;
+    uint64_t reserved[4];
 } kvt_tier_stats;
 
 typedef struct kvt_store_stats {
     uint32_t struct_size; /* set by the caller */
-    kvt_tier_stats tiers[KVT_TIER_COUNT];
+    kvt_tier_stats tiers[KVT_TIER_PLACES];
     uint64_t puts, puts_refused, puts_existing, gets, misses, shared_reads;
     uint64_t load_failures;  /* gets that failed verification or I/O and became misses */
     uint64_t recovered;      /* entries taken over from the catalog at open */
@@ -466,13 +493,14 @@ typedef struct kvt_store_stats {
 /*
  * Copies the counters and gauges of the store and its tiers as of now; "ever" counts from the open.
  *   stats   struct_size is set to sizeof(kvt_store_stats) by the caller; all else is overwritten
- * KVT_OK; KVT_E_ARGUMENT (another struct_size, NULL); KVT_E_STATE (in a child of fork). Any thread;
+ * KVT_OK; KVT_E_ARGUMENT (struct_size, NULL); KVT_E_STATE (in a child of fork). Any thread;
  * takes short locks, does no I/O.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_stats(kvt_store *store, kvt_store_stats *stats);
 
 /* One device of a store: its facts, its use and what was learned of its speed. */
 typedef struct kvt_device_stats {
+    uint32_t struct_size;
     char name[32];
     kvt_tier tier;
     kvt_device_facts facts;
@@ -480,9 +508,10 @@ typedef struct kvt_device_stats {
     uint64_t bytes_read, bytes_written, requests;
     double read_bytes_per_s, write_bytes_per_s; /* at open; then as achieved, while it was busy */
     bool retired;                               /* failed; its entries are misses */
-    double weight_bytes_per_s;                  /* that placement counts on now */
-    uint64_t pending_bytes;                     /* queued and not finished, approximately */
-    uint64_t free_bytes;                        /* fragmentation: the largest range and how many */
+    bool reopened; /* it has drifted since the open: measure it anew (kvterrace profile devices) */
+    double weight_bytes_per_s; /* that placement counts on now */
+    uint64_t pending_bytes;    /* queued and not finished, approximately */
+    uint64_t free_bytes;       /* fragmentation: the largest range and how many */
     uint64_t free_bytes_largest;
     uint32_t free_ranges;
     kvt_device_state state;
@@ -493,12 +522,11 @@ typedef struct kvt_device_stats {
                                 single ones; bytes_per_s 0 = nothing learned yet */
     kvt_affine write_learned;
     double read_drift; /* how far that is off the curve of the open, relatively, at 1 MiB */
-    bool reopened;     /* it has drifted since: measure it anew (kvterrace profile devices) */
 } kvt_device_stats;
 
 /* Copies what is known of one device into *out. index counts over the devices of all tiers, from 0.
- * KVT_OK; KVT_END past the last; KVT_E_ARGUMENT (out is NULL); KVT_E_STATE (in a child of fork).
- * Any thread; takes short locks, does no I/O. */
+ * KVT_OK; KVT_END past the last; KVT_E_ARGUMENT (struct_size, NULL); KVT_E_STATE (in a child of
+ * fork). Any thread; takes short locks, does no I/O. */
 KVT_API KVT_NODISCARD kvt_status kvt_device_stats_at(kvt_store *store, size_t index,
                                                      kvt_device_stats *out);
 
@@ -512,6 +540,7 @@ typedef enum kvt_health_kind {
 } kvt_health_kind;
 
 typedef struct kvt_health_item {
+    uint32_t struct_size;
     kvt_health_kind kind;
     kvt_status status; /* an error */
     char name[64];     /* of the device or thread; of the file's path, the end */
@@ -521,7 +550,8 @@ typedef struct kvt_health_item {
 
 /*
  * What is out of order now; the gravest first: files, then threads, devices, puts.
- *   items        may be NULL with capacity 0
+ *   items        may be NULL with capacity 0; else items[0].struct_size is set by the caller, the
+ *                distance from one item to the next, and is written to each
  *   count_out    how many there are, which may be more than capacity; 0 = all is in order
  *   overall_out  KVT_OK, or the status of the first; may be NULL
  * A device is reported until it serves again (kvt_store_device_add), a failed write until the next

@@ -48,17 +48,17 @@ extern "C" {
  */
 typedef struct kvt_option {
     kvt_variant variant;
-    uint64_t bytes[KVT_TIER_COUNT];      /* stored bytes by tier; all 0 for NONE */
-    uint64_t read_bytes[KVT_TIER_COUNT]; /* bytes read from each tier by one get */
-    double load_seconds;                 /* from the request until the stored bytes are in memory;
+    uint64_t bytes[KVT_TIER_PLACES];      /* stored bytes by tier; all 0 for NONE */
+    uint64_t read_bytes[KVT_TIER_PLACES]; /* bytes read from each tier by one get */
+    double load_seconds;                  /* from the request until the stored bytes are in memory;
                                             for NONE the seconds of recomputing the entry */
-    double decode_seconds;               /* 0 for NONE */
-    double encode_seconds;               /* to make this option from the exact entry */
-    double loss;                         /* 1 - quality, in [0,1]; 0 for exact options and NONE */
-    double loss_upper;                   /* confidence bound of loss, in [loss,1]; 0 = loss. What
+    double decode_seconds;                /* 0 for NONE */
+    double encode_seconds;                /* to make this option from the exact entry */
+    double loss;                          /* 1 - quality, in [0,1]; 0 for exact options and NONE */
+    double loss_upper;                    /* confidence bound of loss, in [loss,1]; 0 = loss. What
                                             loss limits are compared with */
-    uint32_t made_from;                  /* bit i: option i gives the bytes for this one */
-    uint32_t kept_from;                  /* bit i: and what both hold in a tier stays in place */
+    uint32_t made_from;                   /* bit i: option i gives the bytes for this one */
+    uint32_t kept_from;                   /* bit i: and what both hold in a tier stays in place */
 } kvt_option;
 
 /* One tier. capacity_bytes 0 = the tier is absent. */
@@ -73,11 +73,12 @@ typedef struct kvt_tier_facts {
 
 /* What one tenant wants. Tenant 0 is everybody who names none, with the engine's alpha. */
 typedef struct kvt_tenant {
-    double alpha_seconds;                 /* as in the configuration */
-    double loss_limit;                    /* no option whose loss_upper passes this; 1 = any */
-    double load_limit_seconds;            /* no stored option slower than this, while one or NONE is
+    uint32_t struct_size;
+    double alpha_seconds;      /* as in the configuration */
+    double loss_limit;         /* no option whose loss_upper passes this; 1 = any */
+    double load_limit_seconds; /* no stored option slower than this, while one or NONE is
                                              faster; 0 = any */
-    uint64_t share_bytes[KVT_TIER_COUNT]; /* of each tier at most; 0 = no limit */
+    uint64_t share_bytes[KVT_TIER_PLACES]; /* of each tier at most; 0 = no limit */
 } kvt_tenant;
 
 typedef enum kvt_hole_mode {
@@ -102,7 +103,7 @@ typedef struct kvt_policy kvt_policy;
 typedef struct kvt_policy_config {
     uint32_t struct_size;
     const char *name; /* one of kvt_policy_name_at; "utility" */
-    kvt_tier_facts tiers[KVT_TIER_COUNT];
+    kvt_tier_facts tiers[KVT_TIER_PLACES];
     kvt_variant variant;       /* what policies that choose no variant store; all do but "utility"
                                   and "adaptcache"; raw */
     double alpha_seconds;      /* seconds of delay paid for 1.0 of a request's quality; 10 */
@@ -131,10 +132,10 @@ typedef struct kvt_move {
     uint8_t to;   /* option index */
     uint8_t reserved[5];
     kvt_variant to_variant;
-    uint64_t from_bytes[KVT_TIER_COUNT]; /* stored now; all but kept_bytes is released at commit */
-    uint64_t to_bytes[KVT_TIER_COUNT];   /* stored then; all but kept_bytes was reserved when the
+    uint64_t from_bytes[KVT_TIER_PLACES]; /* stored now; all but kept_bytes is released at commit */
+    uint64_t to_bytes[KVT_TIER_PLACES];   /* stored then; all but kept_bytes was reserved when the
                                             move was planned, and has to be written */
-    uint64_t kept_bytes[KVT_TIER_COUNT]; /* of both: stays where it is */
+    uint64_t kept_bytes[KVT_TIER_PLACES]; /* of both: stays where it is */
     double gain; /* utility of `to` minus utility of `from`, seconds saved per second; 0 in lru */
 } kvt_move;
 
@@ -148,6 +149,7 @@ typedef struct kvt_plan {
 /* One entry to admit. parent is the handle of the entry that holds the preceding tokens, or 0. Its
  * options are given here, or by a ladder that many entries share (kvt_policy_ladder_add). */
 typedef struct kvt_policy_entry {
+    uint32_t struct_size;
     uint64_t handle;
     uint64_t parent;
     const kvt_option *options; /* [0] is NONE; copied; NULL with a ladder */
@@ -163,8 +165,14 @@ typedef struct kvt_policy_entry {
     uint32_t tenant;          /* below KVT_TENANTS_MAX */
 } kvt_policy_entry;
 
-/* Fills every field with its default; tiers, allocator stay zero. config is not NULL. */
-KVT_API void kvt_policy_config_init(kvt_policy_config *config);
+/* Fills every field of a configuration of struct_size bytes with its default; tiers, allocator stay
+ * zero. config is not NULL. kvt_policy_config_init is the form for C and C++. */
+KVT_API void kvt_policy_config_init_sized(kvt_policy_config *config, uint32_t struct_size);
+
+static inline void kvt_policy_config_init(kvt_policy_config *config)
+{
+    kvt_policy_config_init_sized(config, (uint32_t)sizeof *config);
+}
 
 /* Opens an engine. message gets one line on failure. KVT_OK; KVT_E_ARGUMENT (a field out of range,
  * NaN included); KVT_E_UNSUPPORTED (unknown name); KVT_E_MEMORY. */
@@ -255,7 +263,7 @@ KVT_API KVT_NODISCARD kvt_status kvt_policy_tick(kvt_policy *policy, uint64_t no
                                                  kvt_plan *plan);
 
 /*
- * Reports a move carried out. actual_bytes[KVT_TIER_COUNT] are the bytes really stored, or NULL
+ * Reports a move carried out. actual_bytes[KVT_TIER_PLACES] are the bytes really stored, or NULL
  * when they equal to_bytes; the entry's option is corrected to them. KVT_OK; KVT_E_SPACE when the
  * actual bytes do not fit, or KVT_E_ARGUMENT when they are in the tier NONE (the move
  * stays in flight: abort it); KVT_E_ARGUMENT for an unknown id, too.
@@ -329,6 +337,7 @@ typedef struct kvt_explained_option {
 } kvt_explained_option;
 
 typedef struct kvt_explanation {
+    uint32_t struct_size;
     uint64_t handle;
     uint64_t parent;
     uint32_t resident_children;
@@ -339,8 +348,8 @@ typedef struct kvt_explanation {
     bool in_flight;
     double accesses_per_s;
     double last_access_age_seconds;
-    double price[KVT_TIER_COUNT]; /* s/s per byte */
-    const char *reason;           /* one sentence, static storage */
+    double price[KVT_TIER_PLACES]; /* s/s per byte */
+    const char *reason;            /* one sentence, static storage */
     kvt_explained_option options[KVT_OPTIONS_MAX];
     /* The reuse expert with the largest part of accesses_per_s. NULL and zeros where the policy
      * learns none, and where a caller has set the rate. */
@@ -358,10 +367,11 @@ KVT_API KVT_NODISCARD kvt_status kvt_policy_explain(const kvt_policy *policy, ui
 /* What keeping an entry in one tier is worth. A policy that counts no uses takes one second as
  * saved by every use, and the seconds since the last use as the time between two. */
 typedef struct kvt_policy_worth {
-    double uses_per_s;    /* predicted */
+    uint32_t struct_size;
+    uint32_t resident_children; /* stored continuations, which are useless without it */
+    double uses_per_s;          /* predicted */
     double saved_seconds; /* by a use: recomputing less the tier's best option, with quality */
     double per_byte;      /* their product over the bytes of that option; 0 = none saves */
-    uint32_t resident_children; /* stored continuations, which are useless without it */
 } kvt_policy_worth;
 
 /* Reads only, as of the latest time that the engine was given. KVT_OK; KVT_MISS (not stored);
@@ -373,13 +383,14 @@ typedef struct kvt_policy_stats {
     uint64_t entries; /* resident or in flight */
     uint64_t ghosts;
     uint64_t moves_in_flight;
-    uint64_t used_bytes[KVT_TIER_COUNT]; /* stored and reserved */
-    uint64_t entries_by_tier[KVT_TIER_COUNT];
+    uint64_t used_bytes[KVT_TIER_PLACES]; /* stored and reserved */
+    uint64_t entries_by_tier[KVT_TIER_PLACES];
     uint64_t admitted, refused, accesses, puts, promotions, demotions, evictions, aborts;
-    double price[KVT_TIER_COUNT];
+    double price[KVT_TIER_PLACES];
     uint64_t limited; /* options excluded by a loss or load limit, counted per admission */
-    uint64_t written_bytes[KVT_TIER_COUNT]; /* by committed moves */
+    uint64_t written_bytes[KVT_TIER_PLACES]; /* by committed moves */
     kvt_reuse_weights reuse;
+    uint64_t reserved[8];
 } kvt_policy_stats;
 
 /* Copies the engine's counters since its open, and its present gauges, into *out. Changes nothing

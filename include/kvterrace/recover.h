@@ -86,9 +86,15 @@ typedef struct kvt_recover_options {
     void *context;
 } kvt_recover_options;
 
-/* Fills every field with its default: an existing catalog is an error, the new one is written, no
- * progress is told. struct_size is set. options is not NULL. Any thread. */
-KVT_API void kvt_recover_options_init(kvt_recover_options *options);
+/* Fills every field of options of struct_size bytes with its default: an existing catalog is an
+ * error, the new one is written, no progress is told. struct_size is set. options is not NULL. Any
+ * thread. kvt_recover_options_init is the form for C and C++. */
+KVT_API void kvt_recover_options_init_sized(kvt_recover_options *options, uint32_t struct_size);
+
+static inline void kvt_recover_options_init(kvt_recover_options *options)
+{
+    kvt_recover_options_init_sized(options, (uint32_t)sizeof *options);
+}
 
 /*
  * Rebuilds the catalog that store->catalog_path names from the SSD devices of `store`, whose other

@@ -4,6 +4,20 @@
  *
  * Plain data, no behaviour beyond size arithmetic. All sizes are bytes unless a name says tokens
  * or elements; all times are nanoseconds on a monotonic clock unless a name says seconds.
+ *
+ * Structs and versions: a struct that a call takes or fills begins with struct_size, which the
+ * caller sets to sizeof of its own struct, through an _init function or by hand; later versions add
+ * members at the end. A smaller struct_size, of an older 0.2 caller, is accepted: members that it
+ * lacks have their defaults, and nothing is written beyond it. A larger one is accepted, too: what
+ * the library does not know must be zero in a struct that is read, and is zeroed in one that is
+ * filled. Below the size in version 0.2.0, and above 64 KiB, the call returns KVT_E_ARGUMENT. In an
+ * array each item has the same struct_size, which is the distance from one to the next. All other
+ * structs are values: they lie inside of others or in arrays, have no struct_size and keep their
+ * size for as long as the minor version. These are kvt_key, kvt_layout, kvt_variant, kvt_affine;
+ * kvt_tier_options, kvt_tier_stats, kvt_load_stats, kvt_reuse_class, kvt_device_facts,
+ * kvt_recover_device, kvt_prefill; and in policy.h kvt_option, kvt_move, kvt_plan, kvt_tier_facts,
+ * kvt_allocator, kvt_reuse_weights, kvt_explained_option, kvt_policy_stats. Reserved members are
+ * zero.
  */
 #ifndef KVTERRACE_TYPES_H
 #define KVTERRACE_TYPES_H
@@ -29,8 +43,13 @@ typedef enum kvt_tier {
     KVT_TIER_HBM = 1,
     KVT_TIER_DRAM = 2,
     KVT_TIER_SSD = 3,
-    KVT_TIER_COUNT = 4
+    KVT_TIER_REMOTE = 4, /* reserved: no call takes it yet */
+    KVT_TIER_COUNT = 4   /* tiers below this one can hold entries */
 } kvt_tier;
+
+/* Places of an array by tier in a public struct. Places from KVT_TIER_COUNT on are zero: a number
+ * there that asks for something is refused with KVT_E_UNSUPPORTED. */
+#define KVT_TIER_PLACES 8
 
 /* Element types. FP8 and OPAQUE are carried as bytes: only the raw and lossless codecs apply. */
 typedef enum kvt_dtype {
@@ -140,7 +159,7 @@ static inline uint64_t kvt_layout_matrix_offset(const kvt_layout *layout, uint32
     return index * kvt_layout_matrix_bytes(layout);
 }
 
-/* "none", "hbm", "dram", "ssd"; NULL for any other value. */
+/* "none", "hbm", "dram", "ssd", "remote"; NULL for any other value. */
 static inline const char *kvt_tier_name(int tier)
 {
     switch (tier) {
@@ -148,6 +167,7 @@ static inline const char *kvt_tier_name(int tier)
     case KVT_TIER_HBM: return "hbm";
     case KVT_TIER_DRAM: return "dram";
     case KVT_TIER_SSD: return "ssd";
+    case KVT_TIER_REMOTE: return "remote";
     default: return NULL;
     }
 }

@@ -61,6 +61,7 @@ static kvt_key drift_key(const drift_object *object)
 kvt_status drift_put(drift_site *site, const drift_object *object, void *buffer)
 {
     kvt_entry entry = {
+        .struct_size = sizeof entry,
         .key = drift_key(object),
         .layout = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = object->bytes, .tokens = 1},
         .recompute_seconds = 1};
@@ -71,7 +72,7 @@ kvt_status drift_put(drift_site *site, const drift_object *object, void *buffer)
 drift_reading drift_get(drift_site *site, const drift_object *object, void *buffer)
 {
     kvt_key key = drift_key(object);
-    kvt_get_info info = {0};
+    kvt_get_info info = {.struct_size = sizeof info};
     uint64_t start = base_clock_ns();
     drift_reading reading = {.status = kvt_get(site->store, &key, buffer, object->bytes, &info)};
     reading.seconds = (double)(base_clock_ns() - start) * 1e-9;
@@ -196,7 +197,7 @@ static void drift_heat(drift_site *site, const drift_object *hot, void *buffer, 
 
 static void drift_weights(const drift_site *site, double *weights)
 {
-    kvt_device_stats stats;
+    kvt_device_stats stats = {.struct_size = sizeof stats};
     for (uint32_t i = 0; i < site->drive_count; i++) {
         if (kvt_device_stats_at(site->store, i, &stats) == KVT_OK)
             weights[i] = stats.weight_bytes_per_s;

@@ -119,7 +119,7 @@ static kvt_status site_time_calls(kvt_store *store, const kvt_layout *layout, ui
     void *buffer = malloc(bytes);
     kvt_status status = buffer == NULL ? KVT_E_MEMORY : KVT_OK;
     for (uint32_t i = 0; i < SITE_PROBES && status == KVT_OK; i++) {
-        kvt_entry entry = {.key = live_key(1, i), .layout = *layout};
+        kvt_entry entry = {.struct_size = sizeof entry, .key = live_key(1, i), .layout = *layout};
         live_fill(1, i, buffer, bytes);
         do {
             status = kvt_flush(store);
@@ -131,7 +131,7 @@ static kvt_status site_time_calls(kvt_store *store, const kvt_layout *layout, ui
     if (status == KVT_OK) status = kvt_flush(store);
     for (uint32_t i = 0; i < SITE_PROBES && status == KVT_OK; i++) {
         kvt_key key = live_key(1, i);
-        kvt_get_info info = {0};
+        kvt_get_info info = {.struct_size = sizeof info};
         uint64_t begin = base_clock_ns();
         status = kvt_get(store, &key, buffer, bytes, &info);
         if (status == KVT_MISS) status = KVT_E_IO;

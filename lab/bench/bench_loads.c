@@ -102,7 +102,8 @@ static uint64_t loads_word(uint32_t object, uint64_t index)
 
 static kvt_status loads_put(kvt_store *store, uint32_t object, uint64_t bytes, uint64_t *words)
 {
-    kvt_entry entry = {.key = loads_key(object),
+    kvt_entry entry = {.struct_size = sizeof entry,
+                       .key = loads_key(object),
                        .layout = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = bytes, .tokens = 1},
                        .recompute_seconds = 1};
     for (uint64_t i = 0; i < bytes / 8; i++)
@@ -141,7 +142,7 @@ static void *loads_read(void *argument)
         uint32_t object = turn * site->readers + reader->number;
         loads_sleep(-site->pause_seconds * log(loads_draw(&seed)));
         kvt_key key = loads_key(object);
-        kvt_get_info info = {0};
+        kvt_get_info info = {.struct_size = sizeof info};
         kvt_status status = kvt_get(site->store, &key, words, loads_size(object), &info);
         bool right = status == KVT_OK && loads_holds(object, words);
         if (!right) atomic_fetch_add(&site->wrong, 1);
@@ -322,7 +323,7 @@ static kvt_status loads_fill(loads_site *site)
         status = loads_put(site->store, i, loads_size(i), words);
     for (uint32_t i = 0; i < LOADS_OBJECTS && status == KVT_OK; i++) {
         kvt_key key = loads_key(i);
-        kvt_get_info info = {0};
+        kvt_get_info info = {.struct_size = sizeof info};
         status = kvt_get(site->store, &key, words, loads_size(i), &info);
         site->pause_seconds += (double)info.elapsed_ns * 1e-9 / LOADS_OBJECTS;
     }

@@ -121,7 +121,8 @@ static bool live_is_full(const live *run)
 static kvt_status live_admit(live *run, uint32_t number, bool timed)
 {
     const policy_instance *instance = run->instance;
-    const kvt_policy_entry offer = {.handle = number + UINT64_C(1),
+    const kvt_policy_entry offer = {.struct_size = sizeof offer,
+                                    .handle = number + UINT64_C(1),
                                     .tokens = instance->tokens[number],
                                     .ladder = run->ladders[live_size(instance, number)],
                                     .recompute_seconds = instance->recompute[number],
@@ -236,7 +237,8 @@ static kvt_status live_weigh(const policy_instance *instance, bool own, double *
     kvt_status status = live_open(&run, message, sizeof message);
     for (uint32_t i = 0; status == KVT_OK && i < n; i++) {
         kvt_option options[KVT_OPTIONS_MAX];
-        kvt_policy_entry offer = {.handle = i + UINT64_C(1),
+        kvt_policy_entry offer = {.struct_size = sizeof offer,
+                                  .handle = i + UINT64_C(1),
                                   .ladder = run.ladders[live_size(instance, i)],
                                   .recompute_seconds = instance->recompute[i]};
         if (own) {

@@ -176,6 +176,7 @@ static void restart_fill(uint32_t number, uint64_t *words)
 static kvt_entry restart_entry(uint32_t number)
 {
     return (kvt_entry){
+        .struct_size = sizeof(kvt_entry),
         .key = restart_key(number),
         .layout = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = RESTART_ENTRY_BYTES, .tokens = 16},
         .recompute_seconds = 1};

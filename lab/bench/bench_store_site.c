@@ -88,6 +88,7 @@ static char *store_bytes_at(const store_bench_site *site, uint32_t number)
 static kvt_status store_put(store_bench_site *site, uint32_t number)
 {
     const kvt_entry entry = {
+        .struct_size = sizeof entry,
         .key = store_key(number),
         .layout = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = site->bytes, .tokens = 1},
         .recompute_seconds = 1};
@@ -218,7 +219,7 @@ static void store_call_once(store_bench_loop *loop, uint32_t call, uint32_t numb
     store_bench_site *site = loop->site;
     char *slot = store_slot(loop, call);
     const kvt_key key = store_key(number);
-    kvt_get_info info = {0};
+    kvt_get_info info = {.struct_size = sizeof info};
     kvt_status status = KVT_OK;
     uint64_t began_ns = base_clock_ns();
     switch (loop->call) {

@@ -152,7 +152,7 @@ static void server_options(const server *s, uint32_t number, kvt_option options[
     const experiment_context *context = &s->run->contexts[number];
     const kvt_cost_model *model = &s->run->models[s->menu][context->task];
     double bytes = BYTES_PER_TOKEN * context->tokens;
-    kvt_policy_entry entry;
+    kvt_policy_entry entry = {.struct_size = sizeof entry};
     const kvt_offer offer = {.layout = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = (uint64_t)bytes},
                              .recompute_seconds =
                                  kvt_prefill_seconds(&model->prefill, 0, context->tokens)};
@@ -235,7 +235,8 @@ static kvt_status server_refer(server *s, uint32_t number, uint64_t now_ns, bool
     kvt_status status = kvt_policy_access(s->policy, now_ns, number + UINT64_C(1), &s->plan);
     if (status == KVT_MISS) {
         kvt_option options[KVT_OPTIONS_MAX];
-        kvt_policy_entry offer = {.handle = number + UINT64_C(1),
+        kvt_policy_entry offer = {.struct_size = sizeof offer,
+                                  .handle = number + UINT64_C(1),
                                   .options = options,
                                   .tokens = s->run->contexts[number].tokens};
         server_options(s, number, options, &offer.option_count);

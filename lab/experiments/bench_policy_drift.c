@@ -219,7 +219,8 @@ static kvt_status drift_request_one(drift_run *run, uint32_t number, uint64_t no
     if (status == KVT_MISS) {
         kvt_option options[DRIFT_OPTIONS];
         drift_options(run, number, options);
-        const kvt_policy_entry offer = {.handle = number + UINT64_C(1),
+        const kvt_policy_entry offer = {.struct_size = sizeof offer,
+                                        .handle = number + UINT64_C(1),
                                         .options = options,
                                         .option_count = drift_option_count(run),
                                         .tokens = run->instance->tokens[number],

@@ -239,7 +239,7 @@ static void live_learn(live_run *run, uint32_t loaded, double predicted_s, doubl
 /* The tier that a block would be read from, or KVT_TIER_NONE. */
 static int live_find(const live_run *run, const kvt_key *key)
 {
-    kvt_explanation why;
+    kvt_explanation why = {.struct_size = sizeof why};
     if (kvt_explain(run->store, key, &why) != KVT_OK || why.current == KVT_OPTION_NONE) {
         return KVT_TIER_NONE;
     }
@@ -265,7 +265,7 @@ static uint32_t live_load(live_server *server)
     uint32_t chosen = live_choose(server, (uint32_t)matched, &predicted_s), loaded = 0;
     uint64_t load_ns = 0;
     while (loaded < chosen) {
-        kvt_get_info info;
+        kvt_get_info info = {.struct_size = sizeof info};
         if (server->held == run->buffer_blocks) live_check_held(server);
         uint8_t *data = server->buffer + (size_t)server->held * run->block_bytes;
         if (kvt_get(run->store, &server->keys[loaded], data, run->block_bytes, &info) != KVT_OK) {
@@ -321,7 +321,8 @@ static void live_put_rest(live_server *server, uint32_t loaded)
     live_run *run = server->run;
     uint32_t unit = run->workload->block_tokens;
     for (uint32_t i = loaded; i < server->request->block_count && !live_is_interrupted(run); i++) {
-        kvt_entry entry = {.key = server->keys[i],
+        kvt_entry entry = {.struct_size = sizeof entry,
+                           .key = server->keys[i],
                            .parent = i > 0 ? &server->keys[i - 1] : NULL,
                            .layout = run->layout,
                            .first_position = i * unit,

@@ -108,7 +108,7 @@ kvt_offer block_offer(const replay_options *options, uint32_t first_position, ui
 kvt_status block_options(const replay_options *options, uint32_t tokens,
                          kvt_option built[KVT_OPTIONS_MAX], uint32_t *count_out)
 {
-    kvt_policy_entry entry;
+    kvt_policy_entry entry = {.struct_size = sizeof entry};
     const kvt_offer offer = block_offer(options, 0, tokens, tokens);
     kvt_status status = kvt_offer_build(&options->model, options->holes, &offer, built, &entry);
     *count_out = status == KVT_OK ? entry.option_count : 0;

@@ -168,6 +168,7 @@ static void explain_keep(explain_choice *choice, uint32_t most, uint32_t *count,
 static void explain_entry(const sim_state *sim, uint64_t handle, replay_explained *out)
 {
     kvt_explanation *why = &out->why;
+    why->struct_size = sizeof *why;
     out->block = (uint32_t)(handle - 1);
     if (kvt_policy_explain(sim->policy, 0, handle, why) != KVT_OK) return;
     const uint64_t *bytes = why->options[why->current].option.bytes;
@@ -182,7 +183,7 @@ kvt_status sim_explain(sim_state *sim)
     replay_result *result = sim->result;
     if (most == 0) return KVT_OK;
     for (uint32_t block = 0; block < sim->workload->distinct_blocks; block++) {
-        kvt_policy_worth worth;
+        kvt_policy_worth worth = {.struct_size = sizeof worth};
         explain_choice found = {.handle = sim_handle(block)};
         if (kvt_policy_worth_get(sim->policy, found.handle, KVT_TIER_DRAM, &worth) != KVT_OK)
             continue;

@@ -51,7 +51,8 @@ static kvt_status sim_open_policy(sim_state *sim, const char *name, char *messag
     snprintf(message, message_size, "out of memory");
     status = kvt_policy_ladder_add(sim->policy, sim->whole, sim->option_count, &sim->ladder);
     if (status == KVT_OK && options->blend.set) status = sim_blend_open(sim);
-    const kvt_tenant limits = {.alpha_seconds = options->alpha_seconds,
+    const kvt_tenant limits = {.struct_size = sizeof limits,
+                               .alpha_seconds = options->alpha_seconds,
                                .loss_limit = options->loss_limit};
     if (status == KVT_OK) status = kvt_policy_set_tenant(sim->policy, 0, &limits);
     return status;
@@ -187,7 +188,7 @@ kvt_status sim_offer(sim_state *sim, const sim_visit *visit, uint32_t position, 
 {
     uint32_t block = visit->prefix[position];
     kvt_option options[KVT_OPTIONS_MAX], blended[KVT_TIER_COUNT];
-    kvt_policy_entry entry;
+    kvt_policy_entry entry = {.struct_size = sizeof entry};
     kvt_status status = sim_make_offer(sim, visit, position, options, &entry);
     if (status != KVT_OK) return status;
     if (sim->options->blend.set) {

@@ -223,7 +223,8 @@ static void model_abort_rest(model *m, model_plan *p)
 }
 
 /* What was really written: as planned, or less, or a little more. */
-static const uint64_t *model_actual(model *m, const kvt_move *move, uint64_t actual[KVT_TIER_COUNT])
+static const uint64_t *model_actual(model *m, const kvt_move *move,
+                                    uint64_t actual[KVT_TIER_PLACES])
 {
     uint64_t kind = test_below(&m->dice, 8);
     if (move->kind == KVT_MOVE_EVICT || kind < 4) return NULL;
@@ -242,7 +243,7 @@ static void model_commit(model *m, model_plan *p)
 {
     kvt_move *move = &p->moves[p->next];
     model_entry *e = &m->entries[move->handle];
-    uint64_t room[KVT_TIER_COUNT];
+    uint64_t room[KVT_TIER_PLACES] = {0};
     const uint64_t *actual = model_actual(m, move, room);
     kvt_status status = kvt_policy_commit(m->policy, move->id, actual);
     if (status == KVT_E_SPACE) {
@@ -304,7 +305,8 @@ static void model_admit(model *m, uint64_t handle, model_plan *place)
     if (!e->held) model_options(handle, e->options);
     kvt_move moves[PLAN_MAX];
     kvt_plan plan = {moves, (uint32_t)test_below(&m->dice, PLAN_MAX + 1), 99};
-    kvt_policy_entry given = {.handle = handle,
+    kvt_policy_entry given = {.struct_size = sizeof given,
+                              .handle = handle,
                               .parent = parent,
                               .options = e->options,
                               .option_count = OPTIONS,
@@ -394,8 +396,8 @@ static void model_pin(model *m, uint64_t handle, bool pin)
 
 static void model_check_rates(const model *m, uint64_t handle)
 {
-    kvt_explanation child;
-    kvt_explanation parent;
+    kvt_explanation child = {.struct_size = sizeof child};
+    kvt_explanation parent = {.struct_size = sizeof parent};
     if (kvt_policy_explain(m->policy, m->now_ns, handle, &child) != KVT_OK) return;
     assert_non_null(child.reason);
     assert_int_equal(child.current, m->entries[handle].option);
@@ -484,7 +486,8 @@ static void model_check_index(model *m)
 
 static void model_set_tenant(model *m)
 {
-    kvt_tenant limits = {.alpha_seconds = (double)test_below(&m->dice, 100),
+    kvt_tenant limits = {.struct_size = sizeof limits,
+                         .alpha_seconds = (double)test_below(&m->dice, 100),
                          .loss_limit = test_below(&m->dice, 3) == 0 ? 0.002 : 1.0,
                          .load_limit_seconds = test_below(&m->dice, 3) == 0 ? 0.003 : 0.0};
     if (test_below(&m->dice, 3) == 0) {

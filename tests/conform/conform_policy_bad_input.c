@@ -35,8 +35,11 @@ static void bench_reset_offer(bench *b, uint64_t handle)
     b->options[0] = test_none(2.0);
     b->options[1] = test_option(1, KVT_TIER_DRAM, 100, 0.01);
     b->options[2] = test_option(1, KVT_TIER_SSD, 100, 0.1);
-    b->offer =
-        (kvt_policy_entry){.handle = handle, .options = b->options, .option_count = 3, .tokens = 1};
+    b->offer = (kvt_policy_entry){.struct_size = sizeof(kvt_policy_entry),
+                                  .handle = handle,
+                                  .options = b->options,
+                                  .option_count = 3,
+                                  .tokens = 1};
 }
 
 static void bench_open(bench *b, const char *name)
@@ -137,7 +140,8 @@ static void wrong_numbers_change_nothing(bench *b)
         assert_int_equal(kvt_policy_admit(b->policy, SECOND, &b->offer, &b->plan), KVT_E_ARGUMENT);
         b->offer.sensitivity = 0.0;
         assert_int_equal(kvt_policy_set_prior(b->policy, 1, wrong), KVT_E_ARGUMENT);
-        const kvt_tenant limits = {.alpha_seconds = wrong, .loss_limit = 1.0};
+        const kvt_tenant limits = {
+            .struct_size = sizeof limits, .alpha_seconds = wrong, .loss_limit = 1.0};
         assert_int_equal(kvt_policy_set_tenant(b->policy, 1, &limits), KVT_E_ARGUMENT);
         kvt_status status = kvt_policy_set_rate(b->policy, 1, wrong);
         assert_true(status == KVT_E_ARGUMENT || status == KVT_E_UNSUPPORTED);
@@ -195,7 +199,7 @@ static void bytes_above_the_capacity_are_refused(bench *b)
     if (kvt_policy_admit(b->policy, SECOND, &b->offer, &b->plan) != KVT_OK) return;
     for (uint32_t i = 0; i < b->plan.count; i++) {
         uint64_t id = b->moves[i].id;
-        uint64_t actual[KVT_TIER_COUNT] = {0, 0, UINT64_MAX, UINT64_MAX};
+        uint64_t actual[KVT_TIER_PLACES] = {0, 0, UINT64_MAX, UINT64_MAX};
         kvt_status status = kvt_policy_commit(b->policy, id, actual);
         assert_int_equal(status, b->moves[i].kind == KVT_MOVE_EVICT ? KVT_E_ARGUMENT : KVT_E_SPACE);
         assert_int_equal(kvt_policy_abort(b->policy, id), KVT_OK);
@@ -254,7 +258,7 @@ static void clocks_may_do_anything(bench *b)
                              KVT_OK);
             test_carry_out(b->policy, &b->plan);
         }
-        kvt_explanation told;
+        kvt_explanation told = {.struct_size = sizeof told};
         dual_bound bound;
         kvt_status status = kvt_policy_explain(b->policy, times[at], 1, &told);
         if (status == KVT_OK) {

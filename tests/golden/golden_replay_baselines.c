@@ -63,7 +63,8 @@ static double hit_ratio(const char *name, uint64_t blocks)
             assert_int_equal(kvt_policy_access(policy, i, handle, NULL), KVT_OK);
             continue;
         }
-        kvt_policy_entry entry = {.handle = handle, .options = options, .option_count = 2};
+        kvt_policy_entry entry = {
+            .struct_size = sizeof entry, .handle = handle, .options = options, .option_count = 2};
         kvt_status status = kvt_policy_admit(policy, i, &entry, &plan);
         assert_true(status == KVT_OK || status == KVT_REFUSED);
         for (uint32_t k = 0; k < plan.count; k++)

@@ -99,7 +99,8 @@ static inline kvt_status entry_put(kvt_store *store, uint32_t number, uint8_t ve
     static char data[REBUILD_DATA_BYTES];
     uint64_t bytes = entry_fill(number, version, data);
     kvt_key parent = support_key(number - 1);
-    kvt_entry entry = {.key = support_key(number),
+    kvt_entry entry = {.struct_size = sizeof entry,
+                       .key = support_key(number),
                        .parent = number % 4 != 0 ? &parent : NULL,
                        .layout = entry_layout(number),
                        .first_position = 32 * (number % 4),

@@ -45,8 +45,10 @@ static inline kvt_status support_put(kvt_store *store, uint32_t number)
 {
     static _Thread_local char data[SUPPORT_ENTRY_BYTES];
     support_fill(number, data);
-    kvt_entry entry = {
-        .key = support_key(number), .layout = support_layout, .recompute_seconds = 1};
+    kvt_entry entry = {.struct_size = sizeof entry,
+                       .key = support_key(number),
+                       .layout = support_layout,
+                       .recompute_seconds = 1};
     return kvt_put(store, &entry, data, sizeof data);
 }
 

@@ -285,7 +285,7 @@ static void life_step(life_thread *self, kvt_store *store)
         (void)!kvt_maintain(store, NULL);
     } else if (choice < 985) {
         kvt_store_stats stats = {.struct_size = sizeof stats};
-        kvt_explanation explanation;
+        kvt_explanation explanation = {.struct_size = sizeof explanation};
         (void)!kvt_stats(store, &stats);
         (void)!kvt_explain(store, &key, &explanation);
     } else if (self->number == 0 && choice < 995) {

@@ -234,7 +234,8 @@ void expected_put(kvt_store *store, uint32_t number)
     kvt_key parent = expected_key_of(number - 1);
     kvt_layout layout = expected_layout_of(number);
     bool root = number % 4 == 0;
-    kvt_entry entry = {.key = expected_key_of(number),
+    kvt_entry entry = {.struct_size = sizeof entry,
+                       .key = expected_key_of(number),
                        .parent = root ? NULL : &parent,
                        .layout = layout,
                        .first_position = number % 4 * 32,
@@ -329,7 +330,7 @@ void expected_flush(kvt_store *store)
 void expected_persist(kvt_store *store)
 {
     uint32_t weakened[EXPECTED_KEYS], stored[EXPECTED_KEYS];
-    kvt_persist_info info;
+    kvt_persist_info info = {.struct_size = sizeof info};
     pthread_mutex_lock(&model_lock);
     for (uint32_t i = 0; i < EXPECTED_KEYS; i++) {
         expected_key *key = &model_at->keys[i];

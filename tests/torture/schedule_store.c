@@ -165,7 +165,8 @@ static void run_put(run_caller *caller, uint32_t number)
     uint32_t version = ++key->begun;
     key->states[version] = VERSION_BEGUN;
     expected_fill(number, version, caller->data);
-    kvt_entry entry = {.key = expected_key_of(number),
+    kvt_entry entry = {.struct_size = sizeof entry,
+                       .key = expected_key_of(number),
                        .layout = expected_layout_of(number),
                        .recompute_seconds = 0.5 + number % 5};
     kvt_status status = kvt_put(site->store, &entry, caller->data, expected_bytes_of(number));
@@ -199,7 +200,7 @@ static uint32_t run_get(run_caller *caller, uint32_t number, uint64_t patience_n
     run_site *site = caller->site;
     const run_key before = site->keys[number];
     const kvt_key key = expected_key_of(number);
-    kvt_get_info info = {0};
+    kvt_get_info info = {.struct_size = sizeof info};
     uint64_t bytes = expected_bytes_of(number);
     kvt_status status = patience_ns == 0 ? kvt_get(site->store, &key, caller->data, bytes, &info)
                                          : kvt_get_until(site->store, &key, caller->data, bytes,
@@ -234,7 +235,7 @@ static void run_look(run_caller *caller, uint32_t number)
     kvt_key keys[3];
     double seconds[3];
     size_t matched;
-    kvt_explanation explanation;
+    kvt_explanation explanation = {.struct_size = sizeof explanation};
     kvt_store_stats stats = {.struct_size = sizeof stats};
     for (uint32_t i = 0; i < 3; i++)
         keys[i] = expected_key_of((number + i) % RUN_KEYS);
@@ -375,7 +376,7 @@ static void *run_operator_main(void *argument)
 
 static bool run_serves(run_site *site, uint32_t disk)
 {
-    kvt_device_stats stats;
+    kvt_device_stats stats = {.struct_size = sizeof stats};
     for (size_t i = 0; kvt_device_stats_at(site->store, i, &stats) == KVT_OK; i++)
         if (strcmp(stats.name, site->disks[disk].name) == 0)
             return stats.state == KVT_DEVICE_SERVING;
@@ -504,7 +505,7 @@ static void run_observe(void *context, const kvt_move *move, kvt_status outcome)
 /* Notes what the next life has to have. */
 static void run_note_kept(run_site *site, run_caller *caller)
 {
-    kvt_persist_info info;
+    kvt_persist_info info = {.struct_size = sizeof info};
     memset(site->kept, 0, sizeof site->kept);
     site->durable = false;
     if (site->options.close_deadline_seconds < 1) return; /* a copy that made way is not renewed */

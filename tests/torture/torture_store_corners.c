@@ -48,7 +48,10 @@ static kvt_status corners_put(kvt_store *store, uint32_t number, const kvt_layou
     assert_int_equal(kvt_layout_bytes(layout, &bytes), KVT_OK);
     char *data = malloc(bytes);
     codecs_kv_sample_fill(layout, number, data);
-    kvt_entry entry = {.key = support_key(number), .layout = *layout, .recompute_seconds = 1};
+    kvt_entry entry = {.struct_size = sizeof entry,
+                       .key = support_key(number),
+                       .layout = *layout,
+                       .recompute_seconds = 1};
     kvt_status status = kvt_put(store, &entry, data, bytes);
     free(data);
     return status;
@@ -395,7 +398,7 @@ static void test_failed_sync(void **state)
                                                      .hits = 1});
     assert_int_equal(support_put(store, 1), KVT_OK);
     assert_int_equal(kvt_flush(store), KVT_E_IO);
-    kvt_device_stats stats;
+    kvt_device_stats stats = {.struct_size = sizeof stats};
     assert_int_equal(kvt_device_stats_at(store, 0, &stats), KVT_OK);
     assert_true(stats.retired);
     assert_int_equal(support_get(store, 1, NULL), KVT_MISS);
@@ -425,7 +428,7 @@ static void test_delete_of_a_planned_victim(void **state)
     }
     uint32_t victim = 0, risen = 0;
     for (uint32_t i = 6; i >= 1 && victim == 0; i--) {
-        kvt_get_info info;
+        kvt_get_info info = {.struct_size = sizeof info};
         if (support_get(store, i, &info) != KVT_OK || info.tier != KVT_TIER_SSD) continue;
         risen = i;
         for (uint32_t j = 1; j <= 6; j++) {

@@ -71,7 +71,7 @@ static uint32_t drives_get_all(kvt_store *store, uint32_t first)
 static bool drives_hold_both(kvt_store *store)
 {
     for (size_t i = 0; i < 2; i++) {
-        kvt_device_stats stats;
+        kvt_device_stats stats = {.struct_size = sizeof stats};
         assert_int_equal(kvt_device_stats_at(store, i, &stats), KVT_OK);
         if (stats.state != KVT_DEVICE_SERVING || stats.used_bytes == 0) return false;
     }
@@ -206,7 +206,7 @@ static void drives_await_staging(kvt_store *store)
 /* Whether an entry lies on the second drive, by a get of it. */
 static bool drives_reads_second(kvt_store *store, uint32_t number)
 {
-    kvt_device_stats before, after;
+    kvt_device_stats before = {.struct_size = sizeof before}, after = {.struct_size = sizeof after};
     assert_int_equal(kvt_device_stats_at(store, 1, &before), KVT_OK);
     assert_int_equal(support_get(store, number, NULL), KVT_OK);
     assert_int_equal(kvt_device_stats_at(store, 1, &after), KVT_OK);
@@ -233,7 +233,7 @@ static void test_hung_gets(void **state)
     uint64_t longest_ns = 0;
     for (uint32_t i = 0; i < ENTRIES; i++) {
         kvt_key key = support_key(i);
-        kvt_get_info info;
+        kvt_get_info info = {.struct_size = sizeof info};
         uint64_t begun_ns = drives_now_ns();
         uint64_t deadline_ns = hangs[i] ? begun_ns + patience_ns : NEVER;
         kvt_status status = kvt_get_until(store, &key, data, sizeof data, deadline_ns, &info);
@@ -319,7 +319,7 @@ static kvt_store *drives_store_that_may_stop_answering(const char *path, uint64_
         uint32_t put = 0;
         for (uint32_t i = 0; i < ENTRIES; i++)
             put += support_put(store, i) == KVT_OK;
-        kvt_device_stats stats;
+        kvt_device_stats stats = {.struct_size = sizeof stats};
         assert_int_equal(kvt_device_stats_at(store, 0, &stats), KVT_OK);
         if (stats.state == KVT_DEVICE_SERVING) {
             assert_int_equal(put, ENTRIES);

@@ -152,7 +152,7 @@ static void test_gone(void **state)
         missed += status == KVT_MISS;
     }
     assert_true(found > 0 && missed > 0);
-    kvt_device_stats device;
+    kvt_device_stats device = {.struct_size = sizeof device};
     assert_int_equal(kvt_device_stats_at(site.store, 1, &device), KVT_OK);
     assert_int_equal(device.tier, KVT_TIER_SSD);
     assert_true(device.retired);

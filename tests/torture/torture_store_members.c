@@ -62,7 +62,7 @@ static void crowd_wait(crowd *c, unsigned gets)
 
 static kvt_device_stats disk_stats(kvt_store *store, size_t index)
 {
-    kvt_device_stats stats;
+    kvt_device_stats stats = {.struct_size = sizeof stats};
     assert_int_equal(kvt_device_stats_at(store, index, &stats), KVT_OK);
     return stats;
 }

@@ -148,7 +148,7 @@ static uint32_t count_raw(site *s)
 {
     uint32_t raw = 0;
     for (uint32_t i = 0; i < ENTRIES; i++) {
-        kvt_get_info info;
+        kvt_get_info info = {.struct_size = sizeof info};
         if (support_get(s->store, i, &info) == KVT_OK) raw += info.variant.codec == KVT_CODEC_RAW;
     }
     return raw;

@@ -121,7 +121,8 @@ static kvt_store *script_open(power_site *site)
 static kvt_status power_put(kvt_store *store, uint32_t number, uint32_t version)
 {
     static char data[EXPECTED_BYTES_MAX];
-    kvt_entry entry = {.key = expected_key_of(number),
+    kvt_entry entry = {.struct_size = sizeof entry,
+                       .key = expected_key_of(number),
                        .layout = expected_layout_of(number),
                        .recompute_seconds = 1};
     expected_fill(number, version, data);

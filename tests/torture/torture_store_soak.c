@@ -117,7 +117,7 @@ static void soak_get(soak_thread *self, uint32_t number, bool until)
     soak_site *site = self->site;
     kvt_key key = expected_key_of(number);
     uint64_t bytes = expected_bytes_of(number), begun = soak_clock_ns();
-    kvt_get_info info;
+    kvt_get_info info = {.struct_size = sizeof info};
     kvt_status status = until ? kvt_get_until(site->store, &key, data, bytes, begun + 200000, &info)
                               : kvt_get(site->store, &key, data, bytes, &info);
     soak_note_time(site, soak_clock_ns() - begun);
@@ -140,7 +140,8 @@ static void soak_put(soak_thread *self, uint32_t number)
     static _Thread_local char data[EXPECTED_BYTES_MAX];
     soak_site *site = self->site;
     kvt_key parent = expected_key_of(number - 1);
-    kvt_entry entry = {.key = expected_key_of(number),
+    kvt_entry entry = {.struct_size = sizeof entry,
+                       .key = expected_key_of(number),
                        .parent = number % 4 == 0 ? NULL : &parent,
                        .layout = expected_layout_of(number),
                        .first_position = number % 4 * 32,
@@ -159,11 +160,12 @@ static void soak_look(soak_thread *self, uint32_t number)
     kvt_key keys[8];
     double seconds[8];
     size_t matched;
-    kvt_explanation explanation;
-    kvt_class_stats class_stats;
-    kvt_device_stats device;
+    kvt_explanation explanation = {.struct_size = sizeof explanation};
+    kvt_class_stats class_stats = {.struct_size = sizeof class_stats};
+    kvt_device_stats device = {.struct_size = sizeof device};
     kvt_store_stats stats = {.struct_size = sizeof stats};
-    const kvt_tenant limits = {.alpha_seconds = 10, .loss_limit = 0.01};
+    const kvt_tenant limits = {
+        .struct_size = sizeof limits, .alpha_seconds = 10, .loss_limit = 0.01};
     for (uint32_t i = 0; i < 8; i++)
         keys[i] = expected_key_of(number / 4 * 4 + i);
     switch (expected_random(&self->random) % 8) {
@@ -378,7 +380,7 @@ static bool soak_is_flat(const soak_flat *flat, uint32_t seconds)
 static uint64_t soak_count_left(soak_site *site)
 {
     kvt_store_stats stats = {.struct_size = sizeof stats};
-    kvt_device_stats device;
+    kvt_device_stats device = {.struct_size = sizeof device};
     uint64_t left = 0;
     for (uint32_t i = 0; i < SOAK_MEMBERS; i++)
         left += !soak_add(site, i);

@@ -214,14 +214,17 @@ static uint32_t press(const kvt_store_options *options, const kvt_codec_curve *c
     kvt_status status = kvt_open(options, &store, message, sizeof message);
     if (status != KVT_OK) fail_msg("%s: %s", kvt_status_name(status), message);
     for (uint32_t i = 0; i < 48; i++) {
-        const kvt_entry entry = {.key = key_of(i), .layout = layout, .recompute_seconds = 1e4};
+        const kvt_entry entry = {.struct_size = sizeof entry,
+                                 .key = key_of(i),
+                                 .layout = layout,
+                                 .recompute_seconds = 1e4};
         fill_entry(i, kv);
         status = kvt_put(store, &entry, kv, sizeof kv);
         assert_true(status == KVT_OK || status == KVT_REFUSED);
     }
     for (uint32_t i = 0; i < 48; i++) {
         const kvt_key key = key_of(i);
-        kvt_get_info info;
+        kvt_get_info info = {.struct_size = sizeof info};
         status = kvt_get(store, &key, got, sizeof got, &info);
         if (status == KVT_MISS) continue;
         assert_int_equal(status, KVT_OK);

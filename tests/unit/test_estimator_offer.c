@@ -130,7 +130,7 @@ static uint64_t make_raw(const kvt_layout *layout)
 static kvt_policy_entry build(const kvt_cost_model *model, kvt_hole_mode holes,
                               const kvt_offer *offer, kvt_option *options)
 {
-    kvt_policy_entry entry;
+    kvt_policy_entry entry = {.struct_size = sizeof entry};
     assert_int_equal(kvt_offer_build(model, holes, offer, options, &entry), KVT_OK);
     assert_ptr_equal(entry.options, options);
     return entry;
@@ -219,7 +219,7 @@ static void recomputing_is_shared_along_a_path(void **state)
 {
     (void)state;
     kvt_cost_model model = small_model();
-    kvt_policy_entry entry;
+    kvt_policy_entry entry = {.struct_size = sizeof entry};
     kvt_offer offer = {.layout = block, .request_tokens = 4096};
     double sum = 0.0, whole = kvt_prefill_seconds(&model.prefill, 0, 4096);
     for (uint32_t at = 0; at < 4096; at += 512) {
@@ -306,7 +306,7 @@ static void costs_grow_with_size(void **state)
 static void expect_argument_error(const kvt_cost_model *model, const kvt_offer *offer)
 {
     kvt_option options[KVT_OPTIONS_MAX];
-    kvt_policy_entry entry;
+    kvt_policy_entry entry = {.struct_size = sizeof entry};
     assert_int_equal(kvt_offer_build(model, KVT_HOLES_CONTIGUOUS, offer, options, &entry),
                      KVT_E_ARGUMENT);
     assert_int_equal(entry.option_count, 0);

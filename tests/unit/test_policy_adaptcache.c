@@ -216,8 +216,11 @@ static uint32_t compare_with_plain(uint64_t seed, uint64_t dram, uint64_t ssd)
         double prior = 9.0 * unit(&dice);
         assert_int_equal(kvt_policy_set_prior(policy, 1, prior), KVT_OK);
         e->uses = 1.0 + prior;
-        const kvt_policy_entry given = {
-            .handle = i + 1, .options = e->options, .option_count = OPTIONS, .class_id = 1};
+        const kvt_policy_entry given = {.struct_size = sizeof given,
+                                        .handle = i + 1,
+                                        .options = e->options,
+                                        .option_count = OPTIONS,
+                                        .class_id = 1};
         kvt_status status = kvt_policy_admit(policy, SECOND, &given, &plan);
         for (uint32_t k = 0; k < plan.count; k++) {
             const plain_entry *moved = &p.entries[moves[k].handle - 1];
@@ -266,7 +269,8 @@ static void what_is_compressed_stays_compressed(void **state)
     options[2].loss = 0.01;
     options[3].loss = 0.2;
     for (uint64_t handle = 1; handle <= 5; handle++) {
-        const kvt_policy_entry given = {.handle = handle, .options = options, .option_count = 4};
+        const kvt_policy_entry given = {
+            .struct_size = sizeof given, .handle = handle, .options = options, .option_count = 4};
         assert_int_equal(kvt_policy_admit(policy, handle * 100 * SECOND, &given, &plan), KVT_OK);
         test_carry_out(policy, &plan);
     }
@@ -296,7 +300,8 @@ static void a_use_brings_an_entry_up_in_its_present_form(void **state)
     plain_options(&dice, options);
     for (uint8_t o = 1; o < OPTIONS; o++)
         options[o].bytes[o <= FORMS ? KVT_TIER_DRAM : KVT_TIER_SSD] = 1500;
-    const kvt_policy_entry given = {.handle = 7, .options = options, .option_count = OPTIONS};
+    const kvt_policy_entry given = {
+        .struct_size = sizeof given, .handle = 7, .options = options, .option_count = OPTIONS};
     assert_int_equal(kvt_policy_adopt(policy, SECOND, &given, 7), KVT_OK);
     assert_int_equal(kvt_policy_access(policy, 2 * SECOND, 7, &plan), KVT_OK);
     assert_int_equal(plan.count, 1);

@@ -62,7 +62,7 @@ static void a_ladder_stands_for_its_options(void **state)
         for (uint64_t i = 0; i < 400; i++) {
             uint64_t handle = 1 + test_below(&dice, 60);
             options[0].load_seconds = 0.5 + 0.25 * (double)(handle % 4);
-            kvt_policy_entry entry = {.handle = handle, .tokens = 1};
+            kvt_policy_entry entry = {.struct_size = sizeof entry, .handle = handle, .tokens = 1};
             if (shared) {
                 entry.ladder = ladder;
                 entry.recompute_seconds = options[0].load_seconds;
@@ -103,7 +103,8 @@ static void wrong_ladders_are_refused(void **state)
     assert_int_equal(kvt_policy_ladder_add(policy, options, 2, &ladder), KVT_E_ARGUMENT);
     options[1].loss_upper = 0.0;
     assert_int_equal(kvt_policy_ladder_add(policy, options, 2, &ladder), KVT_OK);
-    const kvt_policy_entry good = {.handle = 1, .ladder = ladder, .recompute_seconds = 1.0};
+    const kvt_policy_entry good = {
+        .struct_size = sizeof good, .handle = 1, .ladder = ladder, .recompute_seconds = 1.0};
     kvt_policy_entry entry = good;
     entry.ladder = ladder + 1;
     assert_int_equal(admit(policy, 0, &entry), KVT_E_ARGUMENT);
@@ -143,7 +144,8 @@ static void planes_are_dropped_in_place(void **state)
     kvt_policy *policy = test_open(&config);
     kvt_option options[4];
     plane_options(options);
-    kvt_policy_entry entry = {.options = options, .option_count = 4, .tokens = 1};
+    kvt_policy_entry entry = {
+        .struct_size = sizeof entry, .options = options, .option_count = 4, .tokens = 1};
     uint32_t dropped = 0;
     for (uint64_t handle = 1; handle <= 8; handle++) {
         entry.handle = handle;
@@ -174,7 +176,11 @@ static void a_lossy_form_never_rises(void **state)
     kvt_policy *policy = test_open(&config);
     kvt_option options[4];
     plane_options(options);
-    kvt_policy_entry entry = {.handle = 1, .options = options, .option_count = 4, .tokens = 1};
+    kvt_policy_entry entry = {.struct_size = sizeof entry,
+                              .handle = 1,
+                              .options = options,
+                              .option_count = 4,
+                              .tokens = 1};
     assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, 3), KVT_OK);
     for (uint64_t second = 2; second < 40; second++) {
         assert_int_equal(kvt_policy_access(policy, second * SECOND, 1, &plan), KVT_OK);
@@ -198,7 +204,11 @@ static void planes_come_back_from_the_tier_below(void **state)
     options[1].loss = options[2].loss = 0.001;
     options[1].kept_from = 1u << 2;
     options[2].kept_from = 1u << 1;
-    kvt_policy_entry entry = {.handle = 1, .options = options, .option_count = 3, .tokens = 1};
+    kvt_policy_entry entry = {.struct_size = sizeof entry,
+                              .handle = 1,
+                              .options = options,
+                              .option_count = 3,
+                              .tokens = 1};
     assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, 2), KVT_OK);
     assert_int_equal(kvt_policy_access(policy, 2 * SECOND, 1, &plan), KVT_OK);
     assert_int_equal(plan.count, 1);
@@ -223,10 +233,14 @@ static void limits_bar_options(void **state)
     options[2].loss = 0.01;
     options[3].loss = 0.02;
     options[3].loss_upper = 0.2;
-    kvt_tenant limits = {.alpha_seconds = 0.1, .loss_limit = 0.1};
+    kvt_tenant limits = {.struct_size = sizeof limits, .alpha_seconds = 0.1, .loss_limit = 0.1};
     assert_int_equal(kvt_policy_set_tenant(policy, 5, &limits), KVT_OK);
-    kvt_policy_entry entry = {
-        .handle = 1, .options = options, .option_count = 4, .tokens = 1, .tenant = 5};
+    kvt_policy_entry entry = {.struct_size = sizeof entry,
+                              .handle = 1,
+                              .options = options,
+                              .option_count = 4,
+                              .tokens = 1,
+                              .tenant = 5};
     /* The bound of option 3's loss is too high, though its mean is not. */
     assert_int_equal(admit(policy, SECOND, &entry), KVT_OK);
     assert_int_equal(kvt_policy_option(policy, 1), 2);
@@ -239,8 +253,12 @@ static void limits_bar_options(void **state)
     limits.load_limit_seconds = 0.2;
     limits.loss_limit = 1.0;
     assert_int_equal(kvt_policy_set_tenant(policy, 6, &limits), KVT_OK);
-    entry = (kvt_policy_entry){
-        .handle = 3, .options = options, .option_count = 4, .tokens = 1, .tenant = 6};
+    entry = (kvt_policy_entry){.struct_size = sizeof(kvt_policy_entry),
+                               .handle = 3,
+                               .options = options,
+                               .option_count = 4,
+                               .tokens = 1,
+                               .tenant = 6};
     assert_int_equal(admit(policy, SECOND, &entry), KVT_OK);
     assert_int_equal(kvt_policy_option(policy, 3), 3);
     limits.loss_limit = 0.0;
@@ -269,10 +287,11 @@ static void a_share_is_a_limit(void **state)
     (void)state;
     kvt_policy *policy = test_open(&config);
     const kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 0.01)};
-    kvt_tenant limits = {.alpha_seconds = 10.0, .loss_limit = 1.0};
+    kvt_tenant limits = {.struct_size = sizeof limits, .alpha_seconds = 10.0, .loss_limit = 1.0};
     limits.share_bytes[KVT_TIER_DRAM] = 300;
     assert_int_equal(kvt_policy_set_tenant(policy, 1, &limits), KVT_OK);
-    kvt_policy_entry entry = {.options = options, .option_count = 2, .tokens = 1};
+    kvt_policy_entry entry = {
+        .struct_size = sizeof entry, .options = options, .option_count = 2, .tokens = 1};
     for (uint64_t handle = 1; handle <= 7; handle++) {
         entry.handle = handle;
         assert_int_equal(admit(policy, SECOND, &entry), KVT_OK);
@@ -317,7 +336,9 @@ static void a_prior_counts_for_the_first_time_only(void **state)
     assert_int_equal(kvt_policy_set_prior(policy, 4, NAN), KVT_E_ARGUMENT);
     kvt_explanation x[3];
     for (uint64_t handle = 1; handle <= 2; handle++) {
-        kvt_policy_entry entry = {.handle = handle,
+        x[handle].struct_size = sizeof x[handle];
+        kvt_policy_entry entry = {.struct_size = sizeof entry,
+                                  .handle = handle,
                                   .options = options,
                                   .option_count = 2,
                                   .class_id = handle == 1 ? 3 : 0};
@@ -340,8 +361,9 @@ static void a_loss_is_charged_for_its_share_of_the_request(void **state)
     double utility[3];
     kvt_policy *policy = test_open(&config);
     for (uint32_t i = 0; i < 3; i++) {
-        kvt_explanation x;
-        kvt_policy_entry entry = {.handle = i + 1,
+        kvt_explanation x = {.struct_size = sizeof x};
+        kvt_policy_entry entry = {.struct_size = sizeof entry,
+                                  .handle = i + 1,
                                   .options = options,
                                   .option_count = 2,
                                   .tokens = 100,
@@ -364,13 +386,14 @@ static void a_rate_that_is_told_replaces_the_count(void **state)
     config.tiers[KVT_TIER_DRAM].capacity_bytes = 100;
     kvt_policy *policy = test_open(&config);
     const kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 50, 0.01)};
-    kvt_policy_entry entry = {.handle = 1, .options = options, .option_count = 2};
+    kvt_policy_entry entry = {
+        .struct_size = sizeof entry, .handle = 1, .options = options, .option_count = 2};
     assert_int_equal(kvt_policy_set_rate(policy, 1, 1.0), KVT_MISS);
     for (entry.handle = 1; entry.handle <= 2; entry.handle++)
         assert_int_equal(admit(policy, SECOND, &entry), KVT_OK);
     for (int i = 0; i < 10; i++)
         assert_int_equal(kvt_policy_access(policy, 2 * SECOND, 1, NULL), KVT_OK);
-    kvt_explanation x;
+    kvt_explanation x = {.struct_size = sizeof x};
     assert_int_equal(kvt_policy_set_rate(policy, 1, 1e-6), KVT_OK);
     assert_int_equal(kvt_policy_set_rate(policy, 2, 0.25), KVT_OK);
     assert_int_equal(kvt_policy_explain(policy, 2 * SECOND, 1, &x), KVT_OK);
@@ -408,11 +431,12 @@ static void a_miss_and_its_admission_count_once(void **state)
         bool misses_first = i % 2 != 0;
         kvt_policy *policy = test_open(&config);
         kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 60, 0.01)};
-        kvt_policy_entry entry = {.handle = 1, .options = options, .option_count = 2};
+        kvt_policy_entry entry = {
+            .struct_size = sizeof entry, .handle = 1, .options = options, .option_count = 2};
         kvt_move unused[1];
         kvt_plan other = {.moves = unused, .capacity = 1};
         kvt_policy_stats stats;
-        kvt_explanation x;
+        kvt_explanation x = {.struct_size = sizeof x};
         /* Too large: it is remembered. */
         assert_int_equal(kvt_policy_admit(policy, SECOND, &entry, &plan), KVT_REFUSED);
         if (misses_first) {
@@ -458,7 +482,8 @@ static void the_bound_is_above_what_is_stored(void **state)
         kvt_option options[3] = {test_none(0.5 + 0.01 * (double)(handle % 37)),
                                  test_option(1, KVT_TIER_DRAM, size, 0.01),
                                  test_option(1, KVT_TIER_SSD, size, 0.1)};
-        kvt_policy_entry entry = {.handle = handle, .options = options, .option_count = 3};
+        kvt_policy_entry entry = {
+            .struct_size = sizeof entry, .handle = handle, .options = options, .option_count = 3};
         if (kvt_policy_access(policy, i * SECOND, handle, &plan) == KVT_MISS) {
             (void)!kvt_policy_admit(policy, i * SECOND, &entry, &plan);
         }

@@ -29,7 +29,11 @@ static int set_up(void **state)
     options[0] = test_none(1.0);
     options[1] = test_option(1, KVT_TIER_DRAM, 100, 0.01);
     options[2] = test_option(1, KVT_TIER_SSD, 100, 0.1);
-    entry = (kvt_policy_entry){.handle = 1, .options = options, .option_count = 3, .tokens = 256};
+    entry = (kvt_policy_entry){.struct_size = sizeof(kvt_policy_entry),
+                               .handle = 1,
+                               .options = options,
+                               .option_count = 3,
+                               .tokens = 256};
     return 0;
 }
 
@@ -146,7 +150,11 @@ static void a_wrong_entry_changes_nothing(void **state)
     entry.option_count = 3;
     entry.parent = 1;
     assert_int_equal(kvt_policy_admit(policy, 0, &entry, &plan), KVT_E_ARGUMENT);
-    entry = (kvt_policy_entry){.handle = 0, .options = options, .option_count = 3, .tokens = 1};
+    entry = (kvt_policy_entry){.struct_size = sizeof(kvt_policy_entry),
+                               .handle = 0,
+                               .options = options,
+                               .option_count = 3,
+                               .tokens = 1};
     assert_int_equal(kvt_policy_admit(policy, 0, &entry, &plan), KVT_E_ARGUMENT);
     kvt_policy_stats stats = stats_now();
     assert_int_equal(stats.accesses + stats.entries + stats.ghosts + stats.refused, 0);
@@ -155,7 +163,7 @@ static void a_wrong_entry_changes_nothing(void **state)
 static void unknown_names_are_refused(void **state)
 {
     (void)state;
-    kvt_explanation x;
+    kvt_explanation x = {.struct_size = sizeof x};
     assert_int_equal(kvt_policy_commit(policy, 0, NULL), KVT_E_ARGUMENT);
     assert_int_equal(kvt_policy_commit(policy, 1, NULL), KVT_E_ARGUMENT);
     assert_int_equal(kvt_policy_abort(policy, UINT64_MAX), KVT_E_ARGUMENT);
@@ -209,7 +217,7 @@ static void an_entry_can_vanish_at_any_moment(void **state)
 static void children_of_a_removed_entry_become_roots(void **state)
 {
     (void)state;
-    kvt_explanation x;
+    kvt_explanation x = {.struct_size = sizeof x};
     admit_and_commit(1, 0);
     admit_and_commit(2, 1);
     admit_and_commit(3, 1);
@@ -248,11 +256,11 @@ static void adoption_respects_capacity(void **state)
 static void actual_bytes_correct_the_ledger(void **state)
 {
     (void)state;
-    const uint64_t less[KVT_TIER_COUNT] = {0, 0, 60, 0};
-    const uint64_t most[KVT_TIER_COUNT] = {0, 0, 240, 0};
-    const uint64_t more[KVT_TIER_COUNT] = {0, 0, 241, 0};
-    const uint64_t none[KVT_TIER_COUNT] = {0};
-    const uint64_t odd[KVT_TIER_COUNT] = {1, 0, 100, 0};
+    const uint64_t less[KVT_TIER_PLACES] = {0, 0, 60, 0};
+    const uint64_t most[KVT_TIER_PLACES] = {0, 0, 240, 0};
+    const uint64_t more[KVT_TIER_PLACES] = {0, 0, 241, 0};
+    const uint64_t none[KVT_TIER_PLACES] = {0};
+    const uint64_t odd[KVT_TIER_PLACES] = {1, 0, 100, 0};
     assert_int_equal(kvt_policy_admit(policy, SECOND, &entry, &plan), KVT_OK);
     assert_int_equal(kvt_policy_commit(policy, moves[0].id, none), KVT_E_ARGUMENT);
     assert_int_equal(kvt_policy_commit(policy, moves[0].id, odd), KVT_E_ARGUMENT);
@@ -264,7 +272,7 @@ static void actual_bytes_correct_the_ledger(void **state)
     assert_int_equal(stats_now().moves_in_flight, 1);
     assert_int_equal(kvt_policy_commit(policy, moves[0].id, most), KVT_OK);
     assert_int_equal(stats_now().used_bytes[KVT_TIER_DRAM], 300);
-    kvt_explanation x;
+    kvt_explanation x = {.struct_size = sizeof x};
     assert_int_equal(kvt_policy_explain(policy, SECOND, 2, &x), KVT_OK);
     assert_int_equal(x.options[1].option.bytes[KVT_TIER_DRAM], 240);
     assert_int_equal(x.options[1].option.read_bytes[KVT_TIER_DRAM], 240);
@@ -323,7 +331,7 @@ static void ghosts_are_bounded_and_the_oldest_goes(void **state)
             assert_int_equal(kvt_policy_access(policy, SECOND, 2, &plan), KVT_MISS);
         }
     }
-    kvt_explanation x;
+    kvt_explanation x = {.struct_size = sizeof x};
     const bool known[] = {false, true, false, true, true};
     for (uint64_t handle = 1; handle <= 5; handle++) {
         kvt_status status = kvt_policy_explain(policy, SECOND, handle, &x);
@@ -372,7 +380,7 @@ static void a_late_move_does_not_disturb_later_ones(void **state)
 static void explanations_add_up(void **state)
 {
     (void)state;
-    kvt_explanation x;
+    kvt_explanation x = {.struct_size = sizeof x};
     for (uint64_t handle = 1; handle <= 3; handle++)
         admit_and_commit(handle, 0);
     /* DRAM is full of entries of which the cheapest loses f * 0.09 by going to the SSD. */
@@ -427,7 +435,7 @@ static void fixed_policies_explain_themselves(void **state)
     config.name = "lru";
     policy = test_open(&config);
     admit_and_commit(1, 0);
-    kvt_explanation x;
+    kvt_explanation x = {.struct_size = sizeof x};
     assert_int_equal(kvt_policy_explain(policy, 3 * SECOND, 1, &x), KVT_OK);
     assert_int_equal(x.current, 1);
     assert_int_equal(x.best, 1);

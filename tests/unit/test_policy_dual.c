@@ -111,7 +111,8 @@ static void drawn_open(drawn *x, uint32_t handles, uint32_t options_most, uint64
     x->alpha[1] = draw_eighths(x, 40);
     x->loss_limit[0] = UNLIMITED;
     x->loss_limit[1] = 0.25;
-    const kvt_tenant limits = {.alpha_seconds = x->alpha[1], .loss_limit = x->loss_limit[1]};
+    const kvt_tenant limits = {
+        .struct_size = sizeof limits, .alpha_seconds = x->alpha[1], .loss_limit = x->loss_limit[1]};
     assert_int_equal(kvt_policy_set_tenant(x->policy, 1, &limits), KVT_OK);
     for (uint32_t i = 0; i < LADDERS; i++) {
         x->ladder_count[i] = draw_options(x, x->ladders[i], options_most);
@@ -128,7 +129,7 @@ static void drawn_carry_out(drawn *x, const kvt_plan *plan)
     for (uint32_t i = 0; i < plan->count; i++) {
         const kvt_move *move = &plan->moves[i];
         known_entry *e = &x->entries[move->handle];
-        uint64_t actual[KVT_TIER_COUNT];
+        uint64_t actual[KVT_TIER_PLACES] = {0};
         memcpy(actual, move->to_bytes, sizeof actual);
         if (!failed && test_below(&x->dice, 12) == 0) return;
         failed = failed || test_below(&x->dice, 15) == 0;
@@ -150,7 +151,7 @@ static kvt_status drawn_offer(drawn *x, uint64_t handle, kvt_plan *plan)
 {
     known_entry *e = &x->entries[handle];
     if (!e->offered || test_below(&x->dice, 8) == 0) {
-        kvt_explanation told;
+        kvt_explanation told = {.struct_size = sizeof told};
         kvt_status known = kvt_policy_explain(x->policy, x->now_ns, handle, &told);
         if (known == KVT_OK && told.option_count > 0) return KVT_EXISTS; /* keeps its options */
         uint32_t drawn_ladder = (uint32_t)test_below(&x->dice, 2 * LADDERS);
@@ -165,7 +166,8 @@ static kvt_status drawn_offer(drawn *x, uint64_t handle, kvt_plan *plan)
         e->offered = true;
         e->options[0].load_seconds = e->recompute;
     }
-    const kvt_policy_entry offer = {.handle = handle,
+    const kvt_policy_entry offer = {.struct_size = sizeof offer,
+                                    .handle = handle,
                                     .options = e->ladder != 0 ? NULL : e->options,
                                     .option_count = e->ladder != 0 ? 0 : e->option_count,
                                     .ladder = e->ladder,
@@ -211,7 +213,7 @@ static long double drawn_collect(drawn *x)
     x->item_count = 0;
     for (uint64_t handle = 1; handle <= x->handles; handle++) {
         const known_entry *e = &x->entries[handle];
-        kvt_explanation told;
+        kvt_explanation told = {.struct_size = sizeof told};
         if (kvt_policy_explain(x->policy, x->now_ns, handle, &told) != KVT_OK) continue;
         item *to = &x->items[x->item_count++];
         to->count = 0;
@@ -366,7 +368,8 @@ static void what_was_refused_counts(void **state)
         }
         for (uint64_t handle = 1; handle <= 2; handle++) {
             kvt_option own[2] = {test_none((double)handle), options[1]};
-            kvt_policy_entry offer = {.handle = handle,
+            kvt_policy_entry offer = {.struct_size = sizeof offer,
+                                      .handle = handle,
                                       .ladder = number,
                                       .recompute_seconds = shared != 0 ? (double)handle : 0.0};
             if (shared == 0) offer.options = own;
@@ -400,7 +403,8 @@ enum { MANY = 250000, MANY_FORMS = 7 };
 
 static kvt_policy_entry many_offer(uint64_t handle, uint64_t *dice)
 {
-    return (kvt_policy_entry){.handle = handle,
+    return (kvt_policy_entry){.struct_size = sizeof(kvt_policy_entry),
+                              .handle = handle,
                               .ladder = 1,
                               .recompute_seconds = (double)(1 + test_below(dice, 4000)) / 1024.0,
                               .sensitivity = (double)(1 + test_below(dice, 300)) / 128.0};

@@ -69,7 +69,8 @@ static outcome run(const char *name, long nth)
                                  test_option(1, KVT_TIER_DRAM, 30 + handle % 50, 0.01),
                                  test_option(1, KVT_TIER_SSD, 30 + handle % 50, 0.1),
                                  test_option(2, KVT_TIER_SSD, 20 + handle % 50, 0.2)};
-        kvt_policy_entry entry = {.handle = handle,
+        kvt_policy_entry entry = {.struct_size = sizeof entry,
+                                  .handle = handle,
                                   .parent = handle / 3,
                                   .options = options,
                                   .option_count = 3 + (uint32_t)(handle & 1),
@@ -120,8 +121,11 @@ static void optional_moves_do_without_memory(void **state)
     kvt_option options[3] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 0.01),
                              test_option(1, KVT_TIER_SSD, 100, 0.5)};
     for (uint64_t handle = 1; handle <= 2; handle++) {
-        kvt_policy_entry entry = {
-            .handle = handle, .options = options, .option_count = 3, .tokens = 1};
+        kvt_policy_entry entry = {.struct_size = sizeof entry,
+                                  .handle = handle,
+                                  .options = options,
+                                  .option_count = 3,
+                                  .tokens = 1};
         assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, (uint8_t)handle), KVT_OK);
     }
     kvt_move moves[4];
@@ -157,8 +161,11 @@ static void turnover_needs_no_more_memory(void **state)
         for (uint64_t handle = 1; handle <= 20000; handle++) {
             kvt_option options[3] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 50, 0.01),
                                      test_option(2, KVT_TIER_DRAM, 40, 0.02)};
-            kvt_policy_entry entry = {
-                .handle = handle, .options = options, .option_count = 3, .tokens = 1};
+            kvt_policy_entry entry = {.struct_size = sizeof entry,
+                                      .handle = handle,
+                                      .options = options,
+                                      .option_count = 3,
+                                      .tokens = 1};
             kvt_move moves[8];
             kvt_plan plan = {moves, 8, 0};
             kvt_status status = kvt_policy_admit(policy, handle * SECOND, &entry, &plan);

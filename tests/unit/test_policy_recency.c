@@ -101,7 +101,8 @@ static void run_against_reference(int tiers, bool equal_sizes, uint64_t seed)
             kvt_option options[3] = {test_none(1.0)};
             for (int k = 0; k < tiers; k++)
                 options[k + 1] = test_option(1, tier_of[first + k], r.size[key], 0.1);
-            kvt_policy_entry entry = {.handle = handle,
+            kvt_policy_entry entry = {.struct_size = sizeof entry,
+                                      .handle = handle,
                                       .options = options,
                                       .option_count = (uint32_t)tiers + 1,
                                       .tokens = 1};
@@ -149,8 +150,12 @@ static kvt_policy *open_dram(const char *name, uint64_t capacity, test_memory *m
 static kvt_status put(kvt_policy *policy, uint64_t handle, uint64_t parent, uint64_t bytes)
 {
     kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, bytes, 0.01)};
-    kvt_policy_entry entry = {
-        .handle = handle, .parent = parent, .options = options, .option_count = 2, .tokens = 1};
+    kvt_policy_entry entry = {.struct_size = sizeof entry,
+                              .handle = handle,
+                              .parent = parent,
+                              .options = options,
+                              .option_count = 2,
+                              .tokens = 1};
     kvt_move moves[8];
     kvt_plan plan = {moves, 8, 0};
     kvt_status status = kvt_policy_admit(policy, handle, &entry, &plan);
@@ -182,7 +187,11 @@ static void lru_leaf_peels_a_path_in_one_plan(void **state)
     for (uint64_t handle = 1; handle <= 3; handle++)
         assert_int_equal(put(policy, handle, handle - 1, 100), KVT_OK);
     kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 200, 0.01)};
-    kvt_policy_entry entry = {.handle = 9, .options = options, .option_count = 2, .tokens = 1};
+    kvt_policy_entry entry = {.struct_size = sizeof entry,
+                              .handle = 9,
+                              .options = options,
+                              .option_count = 2,
+                              .tokens = 1};
     kvt_move moves[8];
     kvt_plan plan = {moves, 8, 0};
     assert_int_equal(kvt_policy_admit(policy, 9, &entry, &plan), KVT_OK);
@@ -209,7 +218,11 @@ static void aborted_victims_are_the_oldest_again(void **state)
     for (uint64_t handle = 1; handle <= 200; handle++)
         assert_int_equal(put(policy, handle, 0, 100), KVT_OK);
     kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 300, 0.01)};
-    kvt_policy_entry entry = {.handle = 999, .options = options, .option_count = 2, .tokens = 1};
+    kvt_policy_entry entry = {.struct_size = sizeof entry,
+                              .handle = 999,
+                              .options = options,
+                              .option_count = 2,
+                              .tokens = 1};
     kvt_move moves[8];
     kvt_plan plan = {moves, 8, 0};
     for (int round = 0; round < 2; round++) {
@@ -237,7 +250,11 @@ static void lru_evicts_when_nothing_below_may_move(void **state)
     kvt_policy *policy = test_open(&config);
     kvt_option options[3] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 0.01),
                              test_option(1, KVT_TIER_SSD, 100, 0.1)};
-    kvt_policy_entry entry = {.handle = 1, .options = options, .option_count = 3, .tokens = 1};
+    kvt_policy_entry entry = {.struct_size = sizeof entry,
+                              .handle = 1,
+                              .options = options,
+                              .option_count = 3,
+                              .tokens = 1};
     kvt_move moves[8];
     kvt_plan plan = {moves, 8, 0};
     assert_int_equal(kvt_policy_adopt(policy, 1, &entry, 2), KVT_OK);

@@ -40,7 +40,11 @@ static void use(kvt_policy *policy, double at, uint64_t handle, uint64_t bytes)
 {
     uint64_t now_ns = (uint64_t)(at * 1e9);
     const kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, bytes, 0.01)};
-    kvt_policy_entry offer = {.handle = handle, .options = options, .option_count = 2, .tokens = 1};
+    kvt_policy_entry offer = {.struct_size = sizeof offer,
+                              .handle = handle,
+                              .options = options,
+                              .option_count = 2,
+                              .tokens = 1};
     plan.count = 0;
     if (kvt_policy_access(policy, now_ns, handle, &plan) == KVT_MISS) {
         (void)!kvt_policy_admit(policy, now_ns, &offer, &plan);
@@ -104,7 +108,7 @@ static void sessions_are_told_by_their_last_use(void **state)
      * life; its neighbours share a little of it. That none comes has the probability e^-(weights).
      */
     double last = weight_of(policy, KVT_REUSE_LAST, 0, HALF_LIVES - 1);
-    kvt_explanation x;
+    kvt_explanation x = {.struct_size = sizeof x};
     assert_int_equal(kvt_policy_explain(policy, 0, events[count - 1].handle, &x), KVT_OK);
     assert_string_equal(x.reuse_expert, "its last use alone");
     assert_int_equal(x.reuse_kind, KVT_REUSE_LAST);
@@ -178,7 +182,7 @@ static void documents_are_told_by_their_counts(void **state)
     }
     double per_s = log(2.0) / 1.4 / total;
     for (uint64_t handle = 1; handle <= 64; handle *= 4) {
-        kvt_explanation x;
+        kvt_explanation x = {.struct_size = sizeof x};
         assert_int_equal(kvt_policy_explain(policy, 0, handle, &x), KVT_OK);
         double ratio = x.accesses_per_s * (double)handle / per_s;
         assert_true(ratio > 0.6 && ratio < 1.6);
@@ -258,7 +262,8 @@ static void a_prefix_has_at_least_the_rate_of_its_continuation(void **state)
     kvt_policy *policy = open_with(100000, 1024);
     const kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 10, 0.01)};
     for (uint64_t handle = 1; handle <= 60; handle++) {
-        const kvt_policy_entry offer = {.handle = handle,
+        const kvt_policy_entry offer = {.struct_size = sizeof offer,
+                                        .handle = handle,
                                         .parent = (handle - 1) / 2,
                                         .options = options,
                                         .option_count = 2,
@@ -274,7 +279,8 @@ static void a_prefix_has_at_least_the_rate_of_its_continuation(void **state)
         uint64_t handle = 1 + test_below(&dice, 60);
         assert_int_equal(kvt_policy_access(policy, asked, handle, NULL), KVT_OK);
         for (uint64_t child = 2; child <= 60 && i % 50 == 0; child++) {
-            kvt_policy_worth below, above;
+            kvt_policy_worth below = {.struct_size = sizeof below},
+                             above = {.struct_size = sizeof above};
             kvt_status status = kvt_policy_worth_get(policy, child, KVT_TIER_DRAM, &below);
             assert_int_equal(status, KVT_OK);
             status = kvt_policy_worth_get(policy, (child - 1) / 2, KVT_TIER_DRAM, &above);
@@ -325,8 +331,11 @@ static void victims_are_near_the_cheapest(void **state)
         uint64_t now_ns = (uint64_t)(events[i].at * 1e9);
         uint64_t bytes = 5 + events[i].handle % 11;
         const kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, bytes, 0.01)};
-        kvt_policy_entry offer = {
-            .handle = events[i].handle, .options = options, .option_count = 2, .tokens = 1};
+        kvt_policy_entry offer = {.struct_size = sizeof offer,
+                                  .handle = events[i].handle,
+                                  .options = options,
+                                  .option_count = 2,
+                                  .tokens = 1};
         plan.count = 0;
         if (kvt_policy_access(policy, now_ns, events[i].handle, &plan) == KVT_MISS) {
             (void)!kvt_policy_admit(policy, now_ns, &offer, &plan);

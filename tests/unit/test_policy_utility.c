@@ -30,8 +30,12 @@ static void use(kvt_policy *policy, uint64_t now_ns, uint64_t handle, uint64_t t
 static kvt_status admit(kvt_policy *policy, uint64_t now_ns, uint64_t handle, uint64_t parent,
                         const kvt_option *options, uint32_t count)
 {
-    kvt_policy_entry entry = {
-        .handle = handle, .parent = parent, .options = options, .option_count = count, .tokens = 1};
+    kvt_policy_entry entry = {.struct_size = sizeof entry,
+                              .handle = handle,
+                              .parent = parent,
+                              .options = options,
+                              .option_count = count,
+                              .tokens = 1};
     return kvt_policy_admit(policy, now_ns, &entry, &plan);
 }
 
@@ -100,7 +104,8 @@ static kvt_policy *instance_open(const instance *x)
         kvt_option options[3] = {test_none(x->cost[i][0])};
         for (uint16_t o = 1; o < 3; o++)
             options[o] = test_option(o, KVT_TIER_DRAM, x->bytes[i][o], x->cost[i][o]);
-        kvt_policy_entry entry = {.handle = (uint64_t)i + 1,
+        kvt_policy_entry entry = {.struct_size = sizeof entry,
+                                  .handle = (uint64_t)i + 1,
                                   .options = options,
                                   .option_count = x->option_count,
                                   .tokens = 1};
@@ -355,11 +360,18 @@ static void a_short_plan_does_not_evict_what_should_move_down(void **state)
         kvt_option options[3] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 0.01),
                                  test_option(1, KVT_TIER_SSD, 100, 0.1)};
         kvt_option quarter[2] = {test_none(0.6), test_option(1, KVT_TIER_SSD, 25, 0.55)};
-        kvt_policy_entry entry = {.handle = 1, .options = options, .option_count = 3, .tokens = 1};
+        kvt_policy_entry entry = {.struct_size = sizeof entry,
+                                  .handle = 1,
+                                  .options = options,
+                                  .option_count = 3,
+                                  .tokens = 1};
         assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, 1), KVT_OK);
         for (uint64_t handle = 2; handle <= 5; handle++) {
-            entry = (kvt_policy_entry){
-                .handle = handle, .options = quarter, .option_count = 2, .tokens = 1};
+            entry = (kvt_policy_entry){.struct_size = sizeof(kvt_policy_entry),
+                                       .handle = handle,
+                                       .options = quarter,
+                                       .option_count = 2,
+                                       .tokens = 1};
             assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, 1), KVT_OK);
         }
         options[0] = test_none(50.0);
@@ -384,8 +396,11 @@ static void a_promoted_entry_is_not_its_own_victim(void **state)
                              test_option(1, KVT_TIER_SSD, 100, 10.0)};
     for (uint64_t handle = 1; handle <= 3; handle++) {
         options[0] = test_none(handle == 3 ? 10.5 : 50.0);
-        kvt_policy_entry entry = {
-            .handle = handle, .options = options, .option_count = 3, .tokens = 1};
+        kvt_policy_entry entry = {.struct_size = sizeof entry,
+                                  .handle = handle,
+                                  .options = options,
+                                  .option_count = 3,
+                                  .tokens = 1};
         uint8_t option = handle == 1 ? 1 : 2;
         assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, option), KVT_OK);
     }
@@ -408,7 +423,11 @@ static void an_adopted_entry_counts_for_less_than_a_use(void **state)
     prepare(&config, 100, 0);
     kvt_policy *policy = test_open(&config);
     kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 0.0)};
-    kvt_policy_entry entry = {.handle = 1, .options = options, .option_count = 2, .tokens = 1};
+    kvt_policy_entry entry = {.struct_size = sizeof entry,
+                              .handle = 1,
+                              .options = options,
+                              .option_count = 2,
+                              .tokens = 1};
     assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, 1), KVT_OK);
     /* Worth 0.75, and what takes its place a third more. */
     options[0] = test_none(0.97);
@@ -428,7 +447,11 @@ static void promotion_must_pay_for_the_move(void **state)
     kvt_policy *policy = test_open(&config);
     kvt_option options[3] = {test_none(9.0), test_option(1, KVT_TIER_DRAM, 100, 0.5),
                              test_option(1, KVT_TIER_SSD, 100, 1.0)};
-    kvt_policy_entry entry = {.handle = 1, .options = options, .option_count = 3, .tokens = 1};
+    kvt_policy_entry entry = {.struct_size = sizeof entry,
+                              .handle = 1,
+                              .options = options,
+                              .option_count = 3,
+                              .tokens = 1};
     assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, 2), KVT_OK);
     /* A rate that is told falls by half in 300 s, so its uses come within 300 s / ln 2 in the mean;
      * 0.5 s each against 1.25 s: from 2.5 ln 2 / 300 s on, the use itself, which adds ln 2 / 300 s,
@@ -460,8 +483,11 @@ static void tick_keeps_the_watermarks_and_promotes_the_hottest(void **state)
     kvt_option options[3] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 0.01),
                              test_option(1, KVT_TIER_SSD, 100, 0.1)};
     for (uint64_t handle = 1; handle <= 10; handle++) {
-        kvt_policy_entry entry = {
-            .handle = handle, .options = options, .option_count = 3, .tokens = 1};
+        kvt_policy_entry entry = {.struct_size = sizeof entry,
+                                  .handle = handle,
+                                  .options = options,
+                                  .option_count = 3,
+                                  .tokens = 1};
         assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, 1), KVT_OK);
         use(policy, SECOND, handle, 10 * handle);
     }
@@ -494,7 +520,11 @@ static void a_tick_sees_what_became_cheaper(void **state)
     kvt_policy *policy = test_open(&config);
     kvt_option options[3] = {test_none(10.0), test_option(1, KVT_TIER_SSD, 100, 0.1),
                              test_option(1, KVT_TIER_DRAM, 100, 0.1)};
-    kvt_policy_entry entry = {.handle = 1, .options = options, .option_count = 3, .tokens = 1};
+    kvt_policy_entry entry = {.struct_size = sizeof entry,
+                              .handle = 1,
+                              .options = options,
+                              .option_count = 3,
+                              .tokens = 1};
     assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, 1), KVT_OK);
     use(policy, SECOND, 1, 5);
     assert_int_equal(kvt_policy_tick(policy, SECOND, 8, UINT64_MAX, &plan), KVT_OK);
@@ -508,7 +538,8 @@ static void a_tick_sees_what_became_cheaper(void **state)
     /* Below the least of those until now. */
     kvt_option rung[3] = {options[0], test_option(1, KVT_TIER_SSD, 100, 0.001),
                           test_option(1, KVT_TIER_DRAM, 100, 0.0)};
-    kvt_policy_entry shared = {.handle = 2, .recompute_seconds = 10.0, .tokens = 1};
+    kvt_policy_entry shared = {
+        .struct_size = sizeof shared, .handle = 2, .recompute_seconds = 10.0, .tokens = 1};
     assert_int_equal(kvt_policy_ladder_add(policy, rung, 3, &shared.ladder), KVT_OK);
     assert_int_equal(kvt_policy_adopt(policy, SECOND, &shared, 1), KVT_OK);
     use(policy, SECOND, 2, 5);
@@ -528,7 +559,11 @@ static void a_form_has_another_size(void **state)
     kvt_policy *policy = test_open(&config);
     kvt_option options[3] = {test_none(10.0), test_option(1, KVT_TIER_SSD, 100, 0.1),
                              test_option(1, KVT_TIER_DRAM, 100, 0.001)};
-    kvt_policy_entry entry = {.handle = 1, .options = options, .option_count = 3, .tokens = 1};
+    kvt_policy_entry entry = {.struct_size = sizeof entry,
+                              .handle = 1,
+                              .options = options,
+                              .option_count = 3,
+                              .tokens = 1};
     kvt_policy_stats stats;
     assert_int_equal(kvt_policy_resize(policy, 1, options, 3), KVT_MISS);
     assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, 1), KVT_OK);
@@ -561,8 +596,8 @@ static void a_parent_is_as_hot_as_its_hottest_child(void **state)
         test_carry_out(policy, &plan);
     }
     use(policy, 2 * SECOND, 4, 10);
-    kvt_explanation leaf;
-    kvt_explanation head;
+    kvt_explanation leaf = {.struct_size = sizeof leaf};
+    kvt_explanation head = {.struct_size = sizeof head};
     assert_int_equal(kvt_policy_explain(policy, 3 * SECOND, 4, &leaf), KVT_OK);
     assert_int_equal(kvt_policy_explain(policy, 3 * SECOND, 1, &head), KVT_OK);
     assert_true(leaf.accesses_per_s > 0.0);
@@ -587,7 +622,7 @@ static void a_rate_that_is_told_decays_in_half_lives(void **state)
     test_carry_out(policy, &plan);
     assert_int_equal(kvt_policy_set_rate(policy, 1, log(2.0) / 10.0), KVT_OK);
     use(policy, start + 10 * SECOND, 1, 1);
-    kvt_explanation x;
+    kvt_explanation x = {.struct_size = sizeof x};
     /* Told as one use: a half life later half of it is left beside another use, then half of both.
      */
     assert_int_equal(kvt_policy_explain(policy, start + 20 * SECOND, 1, &x), KVT_OK);

@@ -42,8 +42,12 @@ static int no_memory_is_left(void **state)
 static kvt_status admit(kvt_policy *policy, uint64_t now_ns, uint64_t handle, uint64_t parent,
                         const kvt_option *options, uint32_t count)
 {
-    kvt_policy_entry given = {
-        .handle = handle, .parent = parent, .options = options, .option_count = count, .tokens = 1};
+    kvt_policy_entry given = {.struct_size = sizeof given,
+                              .handle = handle,
+                              .parent = parent,
+                              .options = options,
+                              .option_count = count,
+                              .tokens = 1};
     return kvt_policy_admit(policy, now_ns, &given, &plan);
 }
 

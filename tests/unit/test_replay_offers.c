@@ -248,7 +248,8 @@ static void put_block(const site *s, kvt_store *store, const replay_request *req
     uint32_t unit = s->workload.block_tokens;
     const uint32_t *path = &s->workload.blocks[request->first_block];
     kvt_key parent = i > 0 ? live_key(OFFERS_SEED, path[i - 1]) : (kvt_key){{0}};
-    kvt_entry entry = {.key = live_key(OFFERS_SEED, path[i]),
+    kvt_entry entry = {.struct_size = sizeof entry,
+                       .key = live_key(OFFERS_SEED, path[i]),
                        .parent = i > 0 ? &parent : NULL,
                        .layout = live_layout(s->options.bytes_per_token, unit),
                        .first_position = i * unit,

@@ -41,7 +41,7 @@ static void test_put_get_delete(void **state)
     assert_int_equal(support_put(store, 1), KVT_OK);
     assert_int_equal(kvt_exists(store, &key), KVT_OK);
     assert_int_equal(support_put(store, 1), KVT_EXISTS);
-    kvt_get_info info;
+    kvt_get_info info = {.struct_size = sizeof info};
     assert_int_equal(support_get(store, 1, &info), KVT_OK);
     assert_int_equal(info.tier, KVT_TIER_DRAM);
     assert_true(info.stored_bytes > 0 && info.stored_bytes % KVT_RECORD_ALIGN == 0);
@@ -84,7 +84,8 @@ static void test_layouts(void **state)
             assert_int_equal(kvt_layout_bytes(&layouts[i], &bytes), KVT_OK);
             char *data = malloc(bytes), *back = malloc(bytes);
             codecs_kv_sample_fill(&layouts[i], i, data);
-            kvt_entry entry = {.key = support_key(i), .layout = layouts[i]};
+            kvt_entry entry = {
+                .struct_size = sizeof entry, .key = support_key(i), .layout = layouts[i]};
             assert_int_equal(kvt_put(store, &entry, data, bytes), KVT_OK);
             assert_int_equal(kvt_get(store, &entry.key, back, bytes, NULL), KVT_OK);
             assert_memory_equal(data, back, bytes);
@@ -102,7 +103,8 @@ static void test_bad_arguments(void **state)
     kvt_store_options options = access_options(4 << 20, "lru");
     kvt_store *store = access_open(&options);
     char data[SUPPORT_ENTRY_BYTES] = {0};
-    kvt_entry entry = {.key = support_key(1), .layout = support_layout};
+    kvt_entry entry = {
+        .struct_size = sizeof entry, .key = support_key(1), .layout = support_layout};
     assert_int_equal(kvt_put(store, &entry, data, sizeof data - 1), KVT_E_ARGUMENT);
     assert_int_equal(kvt_put(store, &entry, NULL, sizeof data), KVT_E_ARGUMENT);
     assert_int_equal(kvt_put(store, NULL, data, sizeof data), KVT_E_ARGUMENT);
@@ -287,6 +289,7 @@ typedef struct access_getter {
 static void *access_get_thread(void *argument)
 {
     access_getter *getter = argument;
+    getter->info.struct_size = sizeof getter->info;
     getter->status = support_get(getter->store, 7, &getter->info);
     return NULL;
 }
@@ -335,7 +338,7 @@ static void test_explain(void **state)
     kvt_store *store = access_open(&options);
     assert_int_equal(support_put(store, 3), KVT_OK);
     kvt_key key = support_key(3), absent = support_key(4);
-    kvt_explanation explanation;
+    kvt_explanation explanation = {.struct_size = sizeof explanation};
     assert_int_equal(kvt_explain(store, &key, &explanation), KVT_OK);
     assert_int_equal(explanation.option_count, 3); /* none, raw and lossless in DRAM */
     assert_true(explanation.current != KVT_OPTION_NONE);
@@ -352,7 +355,7 @@ static void test_tenant(void **state)
     const uint64_t share = 3 * SUPPORT_ENTRY_BYTES;
     kvt_store_options options = access_options(4 << 20, "utility");
     kvt_store *store = access_open(&options);
-    kvt_tenant limits = {.alpha_seconds = 10.0, .loss_limit = 1.0};
+    kvt_tenant limits = {.struct_size = sizeof limits, .alpha_seconds = 10.0, .loss_limit = 1.0};
     limits.share_bytes[KVT_TIER_DRAM] = share;
     assert_int_equal(kvt_tenant_set(store, 7, &limits), KVT_OK);
     assert_int_equal(kvt_tenant_set(store, KVT_TENANTS_MAX, &limits), KVT_E_ARGUMENT);
@@ -364,7 +367,8 @@ static void test_tenant(void **state)
     static char data[SUPPORT_ENTRY_BYTES];
     for (uint32_t i = 0; i < 20; i++) {
         support_fill(i, data);
-        kvt_entry entry = {.key = support_key(i),
+        kvt_entry entry = {.struct_size = sizeof entry,
+                           .key = support_key(i),
                            .layout = support_layout,
                            .recompute_seconds = 1 + i,
                            .tenant = 7,

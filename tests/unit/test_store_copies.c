@@ -8,7 +8,7 @@
 /* Every entry is on SSD once: an entry that is read comes up and keeps its record below. */
 static void promote(site *s, uint32_t number)
 {
-    kvt_get_info info;
+    kvt_get_info info = {.struct_size = sizeof info};
     assert_int_equal(support_get(s->store, number, NULL), KVT_OK);
     maintain(s);
     assert_int_equal(support_get(s->store, number, &info), KVT_OK);
@@ -64,7 +64,7 @@ static void test_rotten_memory_is_served_from_the_copy(void **state)
     tiers_fault_rule rot = {
         .action = TIERS_FAULT_FLIP, .kinds = TIERS_FAULT_READS, .flip_bit = 8 * 20000};
     assert_int_equal(tiers_fault_add(s.dram.device, &rot), KVT_OK);
-    kvt_get_info info;
+    kvt_get_info info = {.struct_size = sizeof info};
     assert_int_equal(support_get(s.store, 0, &info), KVT_OK);
     assert_int_equal(info.tier, KVT_TIER_SSD);
     tiers_fault_clear(s.dram.device);
@@ -140,7 +140,7 @@ static void test_devices_go(void **state)
     assert_int_equal(kvt_store_device_change(s.store, "disk0", KVT_DEVICE_DRAIN), KVT_OK);
     for (int i = 0; i < 4; i++)
         maintain(&s);
-    kvt_device_stats disk;
+    kvt_device_stats disk = {.struct_size = sizeof disk};
     assert_int_equal(kvt_device_stats_at(s.store, 1, &disk), KVT_OK);
     assert_string_equal(disk.name, "disk0");
     assert_int_equal(disk.used_bytes, 0);

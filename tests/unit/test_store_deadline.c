@@ -45,7 +45,7 @@ static bool site_try_open(site *s, uint32_t devices, uint64_t timeout_ns, double
     static const char *const names[] = {"d0", "d1"};
     kvt_device_config configs[2];
     kvt_store_options options;
-    kvt_device_stats last;
+    kvt_device_stats last = {.struct_size = sizeof last};
     char message[256];
     memset(s->faults, 0, sizeof s->faults);
     kvt_store_options_init(&options);
@@ -155,7 +155,7 @@ static void test_gets_end_at_their_deadline(void **state)
     for (uint32_t round = 0; round < ROUNDS; round++) {
         for (uint32_t i = 0; i < ENTRIES; i++) {
             char *one = data + (round * ENTRIES + i) * (size_t)SUPPORT_ENTRY_BYTES;
-            kvt_get_info info;
+            kvt_get_info info = {.struct_size = sizeof info};
             kvt_key key = support_key(i);
             uint64_t deadline_ns = hangs[i] ? now_ns() + 10 * MS : NEVER;
             kvt_status status = site_get(&s, i, deadline_ns, one, &info);
@@ -189,7 +189,7 @@ static void test_the_setting_is_every_gets_deadline(void **state)
 {
     (void)state;
     site s = {0};
-    kvt_get_info info;
+    kvt_get_info info = {.struct_size = sizeof info};
     site_open(&s, 1, NEVER, 0.02);
     site_hang(&s, 0);
     assert_int_equal(support_get(s.store, 3, &info), KVT_MISS);
@@ -217,6 +217,7 @@ typedef struct waiter {
 static void *waiter_main(void *argument)
 {
     waiter *w = argument;
+    w->info.struct_size = sizeof w->info;
     w->status = site_get(w->site, 7, w->deadline_ns, w->data, &w->info);
     return NULL;
 }

@@ -97,7 +97,8 @@ static void test_life(void **state)
     char data[SUPPORT_ENTRY_BYTES];
     support_fill(2, data);
     const kvt_key parent = support_key(1), key = support_key(2);
-    const kvt_entry entry = {.key = key,
+    const kvt_entry entry = {.struct_size = sizeof entry,
+                             .key = key,
                              .parent = &parent,
                              .layout = support_layout,
                              .first_position = 32,

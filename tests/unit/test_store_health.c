@@ -79,6 +79,7 @@ static void put_all(site *s)
 
 static void look(site *s)
 {
+    s->items[0].struct_size = sizeof s->items[0];
     assert_int_equal(kvt_health(s->store, s->items, ITEMS, &s->count, &s->overall), KVT_OK);
     assert_true(s->count <= ITEMS);
 }

@@ -233,8 +233,10 @@ static void fill_entry(uint32_t number, void *data)
 static kvt_status put_entry(kvt_store *store, uint32_t number, const kvt_layout *layout)
 {
     static char data[LADDER_ENTRY_BYTES];
-    const kvt_entry entry = {
-        .key = support_key(number), .layout = *layout, .recompute_seconds = 1e4};
+    const kvt_entry entry = {.struct_size = sizeof entry,
+                             .key = support_key(number),
+                             .layout = *layout,
+                             .recompute_seconds = 1e4};
     fill_entry(number, data);
     return kvt_put(store, &entry, data, sizeof data);
 }
@@ -270,7 +272,7 @@ static double check_entry(kvt_store *store, uint32_t number)
 {
     static char data[LADDER_ENTRY_BYTES], got[LADDER_ENTRY_BYTES], wanted[LADDER_ENTRY_BYTES];
     kvt_key key = support_key(number);
-    kvt_get_info info;
+    kvt_get_info info = {.struct_size = sizeof info};
     kvt_variant fine;
     kvt_status status = kvt_get(store, &key, got, sizeof got, &info);
     if (status == KVT_MISS) return -1.0;

@@ -123,7 +123,8 @@ static kvt_status learn_try_put(kvt_store *store, uint32_t number, uint32_t clas
     static _Thread_local char data[SUPPORT_ENTRY_BYTES];
     uint64_t bytes = SUPPORT_ENTRY_BYTES / learn_layout.tokens * tokens;
     support_fill(number, data);
-    kvt_entry entry = {.key = support_key(number),
+    kvt_entry entry = {.struct_size = sizeof entry,
+                       .key = support_key(number),
                        .layout = learn_layout,
                        .recompute_seconds = 1e6, /* worth storing on the slowest disk */
                        .class_id = class_id};
@@ -143,7 +144,7 @@ static void learn_put(kvt_store *store, uint32_t number, uint32_t class_id)
 
 static kvt_class_stats learn_class(kvt_store *store, uint32_t class_id)
 {
-    kvt_class_stats stats;
+    kvt_class_stats stats = {.struct_size = sizeof stats};
     assert_int_equal(kvt_class_stats_at(store, class_id, &stats), KVT_OK);
     return stats;
 }
@@ -154,8 +155,8 @@ static void test_loads_are_predicted(void **state)
 {
     (void)state;
     kvt_store *store = learn_open_store(false, 300);
-    kvt_device_stats device;
-    kvt_get_info info;
+    kvt_device_stats device = {.struct_size = sizeof device};
+    kvt_get_info info = {.struct_size = sizeof info};
     for (uint32_t i = 0; i < 20; i++)
         learn_put(store, i, 0);
     for (uint32_t i = 0; i < 200; i++) {
@@ -194,7 +195,7 @@ static void test_load_takes_its_decoding_at_least(void **state)
 {
     (void)state;
     kvt_store *store = learn_open_store(false, 300);
-    kvt_get_info info;
+    kvt_get_info info = {.struct_size = sizeof info};
     kvt_key key = support_key(1);
     double seconds;
     learn_put(store, 1, 0);
@@ -212,7 +213,7 @@ static void test_load_takes_its_decoding_at_least(void **state)
 static void test_epoch_has_the_reopened_curve(void **state)
 {
     (void)state;
-    static kvt_explanation why;
+    static kvt_explanation why = {.struct_size = sizeof why};
     make_profile();
     kvt_store *store = learn_open_store(true, 300);
     kvt_key key = support_key(1);
@@ -264,7 +265,9 @@ static void test_losses_are_observed(void **state)
     uint32_t moves;
     assert_int_equal(kvt_maintain(store, &moves), KVT_OK);
     assert_true(support_stats(store).recosted >= 40);
-    static kvt_explanation mine, quiet, other;
+    static kvt_explanation mine = {.struct_size = sizeof mine},
+                           quiet = {.struct_size = sizeof quiet},
+                           other = {.struct_size = sizeof other};
     kvt_key quiet_key = support_key(7), unasked = support_key(25), foreign = support_key(35);
     assert_int_equal(kvt_explain(store, &unasked, &mine), KVT_OK);
     assert_int_equal(kvt_explain(store, &quiet_key, &quiet), KVT_OK);
@@ -305,7 +308,7 @@ static void test_every_entry_is_told_in_the_end(void **state)
     assert_true(support_stats(store).recosted >= before + MANY);
     uint32_t untold = 0;
     for (uint32_t i = 0; i < MANY; i++) {
-        static kvt_explanation why;
+        static kvt_explanation why = {.struct_size = sizeof why};
         key = support_key(i);
         assert_int_equal(kvt_explain(store, &key, &why), KVT_OK);
         for (uint8_t at = 1; at < why.option_count; at++)
@@ -342,7 +345,7 @@ static void test_limit_holds_for_the_bound(void **state)
     kvt_class_stats of_class = learn_class(store, 3);
     assert_true(of_class.loss_factor < 0.5 && of_class.loss_factor_upper * 0.49 > 0.5);
     assert_int_equal(kvt_maintain(store, &moves), KVT_OK);
-    static kvt_explanation why;
+    static kvt_explanation why = {.struct_size = sizeof why};
     kvt_key unasked = support_key(35);
     assert_int_equal(kvt_explain(store, &unasked, &why), KVT_OK);
     for (uint8_t i = 1; i < why.option_count; i++) {
@@ -411,7 +414,7 @@ static void test_profile_keeps_what_was_learned(void **state)
     store = learn_open_store(true, 300);
     assert_true(fabs(learn_class(store, 3).loss_factor / factor - 1) < 0.02);
     assert_int_equal(learn_class(store, 3).loss_observations, 90);
-    kvt_device_stats device;
+    kvt_device_stats device = {.struct_size = sizeof device};
     assert_int_equal(kvt_device_stats_at(store, 0, &device), KVT_OK);
     assert_true(device.read_learned.bytes_per_s > 0);
     kvt_close(store);
@@ -478,7 +481,7 @@ static void test_rows_that_cannot_be_are_left_out(void **state)
         assert_int_equal(sqlite3_close(database), SQLITE_OK);
 
         uint32_t moves;
-        kvt_get_info info;
+        kvt_get_info info = {.struct_size = sizeof info};
         kvt_key key = support_key(40);
         double seconds;
         static char data[SUPPORT_ENTRY_BYTES];
@@ -558,7 +561,7 @@ static void *learn_visit(void *argument)
         static _Thread_local char data[SUPPORT_ENTRY_BYTES];
         kvt_key key = support_key(i % 30);
         double seconds;
-        kvt_device_stats device;
+        kvt_device_stats device = {.struct_size = sizeof device};
         bool fine = kvt_get(crowd->store, &key, data, sizeof data, NULL) == KVT_OK;
         fine = fine && kvt_observe_quality(crowd->store, &key, crowd->coarse, 0.002, 1) == KVT_OK;
         fine = fine && kvt_predict_loads(crowd->store, &key, 1, &seconds) == KVT_OK;
@@ -566,7 +569,7 @@ static void *learn_visit(void *argument)
         fine = fine && support_stats(crowd->store).gets > 0;
         if (i % 10 == 0) {
             uint32_t moves;
-            kvt_class_stats of_class;
+            kvt_class_stats of_class = {.struct_size = sizeof of_class};
             kvt_status status = kvt_maintain(crowd->store, &moves);
             fine = fine && (status == KVT_OK || status == KVT_BUSY);
             fine = fine && kvt_class_stats_at(crowd->store, 3, &of_class) == KVT_OK;
@@ -634,7 +637,7 @@ static void test_entries_on_their_way_are_told(void **state)
     assert_int_equal(kvt_maintain(store, &moves), KVT_OK);
     pthread_join(thread, NULL);
     for (uint32_t i = 0; i < LEARN_COMING; i++) {
-        static kvt_explanation why;
+        static kvt_explanation why = {.struct_size = sizeof why};
         kvt_key key = support_key(100 + i);
         assert_int_equal(arrivals.statuses[i], KVT_OK);
         uint32_t found = 0;

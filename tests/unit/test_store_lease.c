@@ -244,8 +244,10 @@ static void test_the_cut_is_where_it_pays(void **state)
     static const double seconds[] = {1e-12, 1, 1e-12, 1e-12};
     for (uint32_t i = 0; i < 4; i++) {
         support_fill(i, data);
-        kvt_entry entry = {
-            .key = support_key(i), .layout = support_layout, .recompute_seconds = seconds[i]};
+        kvt_entry entry = {.struct_size = sizeof entry,
+                           .key = support_key(i),
+                           .layout = support_layout,
+                           .recompute_seconds = seconds[i]};
         assert_int_equal(kvt_put(store, &entry, data, sizeof data), KVT_OK);
     }
     kvt_worth worth = worth_of(store, 4);

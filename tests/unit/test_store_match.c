@@ -35,7 +35,8 @@ int pthread_mutex_lock(pthread_mutex_t *mutex)
 static kvt_status put_small(kvt_store *store, uint32_t number)
 {
     static const char data[64];
-    kvt_entry entry = {.key = support_key(number),
+    kvt_entry entry = {.struct_size = sizeof entry,
+                       .key = support_key(number),
                        .layout = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = sizeof data},
                        .recompute_seconds = 1};
     return kvt_put(store, &entry, data, sizeof data);

@@ -94,7 +94,7 @@ static uint32_t count_hits(site *s)
 
 static kvt_device_stats disk_stats(site *s, size_t index)
 {
-    kvt_device_stats stats;
+    kvt_device_stats stats = {.struct_size = sizeof stats};
     assert_int_equal(kvt_device_stats_at(s->store, index, &stats), KVT_OK);
     return stats;
 }

@@ -81,7 +81,7 @@ static void test_no_worker_is_asked(void **state)
     const kvt_variant variants[] = {memory_raw, memory_lossless};
     for (size_t i = 0; i < 2; i++) {
         kvt_store *store = memory_open(NULL, 4 << 20, variants[i]);
-        kvt_get_info info;
+        kvt_get_info info = {.struct_size = sizeof info};
         for (uint32_t number = 0; number < 8; number++)
             assert_int_equal(support_put(store, number), KVT_OK);
         uint64_t read_bytes = support_stats(store).tiers[KVT_TIER_DRAM].bytes_read;
@@ -177,7 +177,7 @@ static void test_a_retired_device(void **state)
     (void)state;
     kvt_store *store = memory_open(NULL, 4 << 20, memory_raw);
     assert_int_equal(support_put(store, 1), KVT_OK);
-    kvt_device_stats device;
+    kvt_device_stats device = {.struct_size = sizeof device};
     assert_int_equal(kvt_device_stats_at(store, 0, &device), KVT_OK);
     tiers_pool *pool = store->pools[KVT_TIER_DRAM];
     const tiers_location *location = memory_place(store, 1)->location;

@@ -339,12 +339,13 @@ static void open_expect_no_store(kvt_store *store)
 {
     static char data[SUPPORT_ENTRY_BYTES];
     kvt_key key = support_key(1);
-    kvt_entry entry = {.key = key, .layout = support_layout, .recompute_seconds = 1};
+    kvt_entry entry = {
+        .struct_size = sizeof entry, .key = key, .layout = support_layout, .recompute_seconds = 1};
     kvt_store_stats stats = {.struct_size = sizeof stats};
-    kvt_device_stats device;
-    kvt_explanation explanation;
-    kvt_class_stats of_class;
-    kvt_tenant tenant = {0};
+    kvt_device_stats device = {.struct_size = sizeof device};
+    kvt_explanation explanation = {.struct_size = sizeof explanation};
+    kvt_class_stats of_class = {.struct_size = sizeof of_class};
+    kvt_tenant tenant = {.struct_size = sizeof tenant};
     kvt_variant variant = {.codec = KVT_CODEC_RAW};
     kvt_device_config config = {.struct_size = sizeof config, .name = "x"};
     double seconds;

@@ -16,7 +16,7 @@ static void test_persist(void **state)
 {
     (void)state;
     site s;
-    kvt_persist_info info;
+    kvt_persist_info info = {.struct_size = sizeof info};
     site_make(&s, 2 << 20);
     put_some(&s, 0, ENTRIES);
     assert_int_equal(kvt_persist(s.store, UINT64_MAX, &info), KVT_OK);
@@ -37,7 +37,7 @@ static void test_persist_says_what_is_left(void **state)
 {
     (void)state;
     site s;
-    kvt_persist_info info;
+    kvt_persist_info info = {.struct_size = sizeof info};
     site_make(&s, 2 << 20);
     put_some(&s, 0, ENTRIES);
     assert_int_equal(kvt_persist(s.store, 1, &info), KVT_E_TIMEOUT);
@@ -56,7 +56,7 @@ static void test_persist_beside_faults(void **state)
 {
     (void)state;
     site s;
-    kvt_persist_info info;
+    kvt_persist_info info = {.struct_size = sizeof info};
     site_make(&s, 2 << 20);
     put_some(&s, 0, ENTRIES);
     tiers_fault_rule fail = {
@@ -132,7 +132,7 @@ static void test_persist_needs_a_catalog(void **state)
 {
     (void)state;
     site s;
-    kvt_persist_info info;
+    kvt_persist_info info = {.struct_size = sizeof info};
     site_make(&s, 2 << 20);
     kvt_close(s.store);
     s.options.catalog_path = NULL;
@@ -182,7 +182,7 @@ static void *run_maintain(void *store)
 
 static void *run_persist(void *store)
 {
-    kvt_persist_info info;
+    kvt_persist_info info = {.struct_size = sizeof info};
     bool whole = kvt_persist(store, UINT64_MAX, &info) == KVT_OK && info.left == 0 &&
                  info.without_room == 0 && support_stats(store).copies == 1;
     return whole ? NULL : store;
@@ -192,7 +192,7 @@ static void *run_persist(void *store)
  * told that it is left, or waits for it. */
 static void check_copy_under_way(site *s, void *(*somebody)(void *))
 {
-    kvt_persist_info info;
+    kvt_persist_info info = {.struct_size = sizeof info};
     pthread_t first, second;
     void *failed;
     hang_writes(s);
@@ -242,7 +242,7 @@ static void test_persist_calls_queued_plans_off(void **state)
 {
     (void)state;
     site s;
-    kvt_persist_info info;
+    kvt_persist_info info = {.struct_size = sizeof info};
     site_make(&s, 2 << 20);
     put_some(&s, 0, ENTRIES);
     for (uint32_t i = 0; i < 4; i++)
@@ -260,7 +260,7 @@ static void test_persist_counts_copies_that_make_way(void **state)
 {
     (void)state;
     site s;
-    kvt_persist_info info;
+    kvt_persist_info info = {.struct_size = sizeof info};
     site_make(&s, 12 * RECORD_BYTES);
     put_some(&s, 0, DRAM_ENTRIES);
     assert_int_equal(kvt_persist(s.store, UINT64_MAX, &info), KVT_OK);
@@ -299,7 +299,7 @@ static _Noreturn void persist_and_die(site *s)
 {
     mover self = {.s = s};
     pthread_t thread;
-    kvt_persist_info info;
+    kvt_persist_info info = {.struct_size = sizeof info};
     site_open(s);
     for (uint32_t i = 0; i < ENTRIES; i++)
         if (support_put(s->store, i) < 0) _exit(2);

@@ -91,7 +91,7 @@ static void test_put_returns_before_a_byte_is_written(void **state)
     site s;
     site_open_hung(&s);
     uint64_t before = site_writes(&s);
-    kvt_get_info info;
+    kvt_get_info info = {.struct_size = sizeof info};
     assert_int_equal(support_put(s.store, 1), KVT_OK);
     assert_int_equal(site_writes(&s), before);
     assert_int_equal(support_get(s.store, 1, &info), KVT_OK);
@@ -133,7 +133,7 @@ static void test_lookups_see_what_is_handed_over(void **state)
     assert_int_equal(support_put(s.store, 1), KVT_EXISTS);
     char small[64];
     assert_int_equal(kvt_get(s.store, &keys[0], small, sizeof small, NULL), KVT_E_ARGUMENT);
-    kvt_explanation explanation;
+    kvt_explanation explanation = {.struct_size = sizeof explanation};
     assert_int_equal(kvt_explain(s.store, &keys[0], &explanation), KVT_OK);
     assert_int_equal(explanation.current, KVT_OPTION_NONE);
     tiers_fault_clear(s.fault.device);
@@ -217,7 +217,8 @@ static kvt_status put_orphan(site *s, uint32_t number)
     static char data[SUPPORT_ENTRY_BYTES];
     kvt_key parent = support_key(9000);
     support_fill(number, data);
-    kvt_entry entry = {.key = support_key(number),
+    kvt_entry entry = {.struct_size = sizeof entry,
+                       .key = support_key(number),
                        .parent = &parent,
                        .layout = support_layout,
                        .first_position = 32,
@@ -267,7 +268,7 @@ static void test_failure_behind_the_return(void **state)
     site_await_end(&s);
     assert_int_equal(support_get(s.store, 1, NULL), KVT_MISS);
     assert_int_equal(support_stats(s.store).puts_lost, 1);
-    kvt_health_item items[8];
+    kvt_health_item items[8] = {{.struct_size = sizeof items[0]}};
     size_t count = 0, seen = 0;
     assert_int_equal(kvt_health(s.store, items, 8, &count, NULL), KVT_OK);
     for (size_t i = 0; i < count; i++)
@@ -462,7 +463,7 @@ static void test_persist_waits(void **state)
 {
     (void)state;
     disk_site d;
-    kvt_persist_info info;
+    kvt_persist_info info = {.struct_size = sizeof info};
     disk_open(&d, false);
     for (uint32_t i = 0; i < 8; i++)
         assert_int_equal(support_put(d.s.store, i), KVT_OK);

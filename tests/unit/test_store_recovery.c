@@ -86,7 +86,7 @@ static void test_staging_registered(void **state)
 {
     recovery_site *site = *state;
     kvt_store *store = recovery_open(site);
-    kvt_device_stats stats;
+    kvt_device_stats stats = {.struct_size = sizeof stats};
     for (size_t i = 0; kvt_device_stats_at(store, i, &stats) == KVT_OK; i++) {
         bool ring = strncmp(stats.facts.engine, "io_uring", 8) == 0;
         if (!ring || !scratch_may_lock(site->options.staging_bytes)) continue;
@@ -474,7 +474,7 @@ static void test_profile_of_another_device(void **state)
     assert_non_null(strstr(site->message, "sim read=1000000000"));
     assert_non_null(strstr(site->message, "this is \"file "));
     site->options.profile_foreign = true;
-    kvt_device_stats stats;
+    kvt_device_stats stats = {.struct_size = sizeof stats};
     kvt_store *store = recovery_open(site);
     assert_int_equal(kvt_device_stats_at(store, 0, &stats), KVT_OK);
     assert_true(stats.read_bytes_per_s > 0.9e9 && stats.read_bytes_per_s < 1.1e9);

@@ -107,7 +107,7 @@ static void live_and_die(site *s, bool *listed)
     kvt_store *store = site_open(s);
     put_all(store);
     for (uint32_t i = 0; i < ENTRIES; i++) {
-        kvt_get_info info;
+        kvt_get_info info = {.struct_size = sizeof info};
         if (support_get(store, i, &info) != KVT_OK) _exit(1);
         listed[i] = info.tier == KVT_TIER_SSD;
     }

@@ -82,7 +82,10 @@ static char data[512 * 1024];
 
 static kvt_status put_large(site *s, uint32_t number)
 {
-    kvt_entry entry = {.key = support_key(number), .layout = large_layout, .recompute_seconds = 1};
+    kvt_entry entry = {.struct_size = sizeof entry,
+                       .key = support_key(number),
+                       .layout = large_layout,
+                       .recompute_seconds = 1};
     return kvt_put(s->store, &entry, data, sizeof data);
 }
 
@@ -235,7 +238,7 @@ static void see(site *s, uint32_t number, double none, double ssd, double dram)
 {
     kvt_key key = support_key(number);
     kvt_option options[KVT_OPTIONS_MAX];
-    kvt_policy_entry offer;
+    kvt_policy_entry offer = {.struct_size = sizeof offer};
     pthread_mutex_lock(&s->store->lock);
     store_entry *entry = entry_find_key(&s->store->table, &key);
     assert_non_null(entry);

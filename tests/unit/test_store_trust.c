@@ -183,7 +183,8 @@ static kvt_status put(kvt_store *store, uint32_t number)
     static char data[SUPPORT_ENTRY_BYTES];
     uint32_t moves;
     support_fill(number, data);
-    kvt_entry entry = {.key = support_key(number),
+    kvt_entry entry = {.struct_size = sizeof entry,
+                       .key = support_key(number),
                        .layout = support_layout,
                        .recompute_seconds = recompute_seconds};
     kvt_status status = kvt_put(store, &entry, data, sizeof data);
@@ -408,7 +409,7 @@ static void test_worthless_entries_are_tried_now_and_then(void **state)
 static void test_refusal_is_explained(void **state)
 {
     (void)state;
-    static kvt_explanation why;
+    static kvt_explanation why = {.struct_size = sizeof why};
     make_profile();
     run_sql(poisons[3].sql);
     kvt_store *store = open_store();

@@ -142,8 +142,10 @@ static void test_refusals(void **state)
     assert_int_equal(kvt_open(&site.options, &site.store, message, sizeof message), KVT_OK);
     char data[SUPPORT_ENTRY_BYTES];
     support_fill(1, data);
-    const kvt_entry worthless = {
-        .key = support_key(1), .layout = support_layout, .recompute_seconds = 1e-9};
+    const kvt_entry worthless = {.struct_size = sizeof worthless,
+                                 .key = support_key(1),
+                                 .layout = support_layout,
+                                 .recompute_seconds = 1e-9};
     assert_int_equal(kvt_put(site.store, &worthless, data, sizeof data), KVT_REFUSED);
     assert_int_equal(kvt_store_device_change(site.store, site.dram.name, KVT_DEVICE_RETIRE),
                      KVT_OK);
@@ -267,7 +269,7 @@ static void test_operations(void **state)
     assert_int_equal(kvt_operations_read(site.store, operations, 16, &count), KVT_OK);
     assert_int_equal(count, 0);
     kvt_key key = support_key(7);
-    kvt_get_info info;
+    kvt_get_info info = {.struct_size = sizeof info};
     assert_int_equal(support_get(site.store, 7, NULL), KVT_MISS);
     assert_int_equal(support_put(site.store, 7), KVT_OK);
     assert_int_equal(support_get(site.store, 7, &info), KVT_OK);
