@@ -3,6 +3,7 @@
  * profile_write.c - rows into the profile database. Each function is one transaction, so a killed
  * process leaves whole points. Thread rule: as profile.h says.
  */
+#include "base/order.h"
 #include "estimator/profile/profile_internal.h"
 
 #include <kvterrace/codec.h>
@@ -284,15 +285,9 @@ kvt_status profile_settings_read(const kvt_profile_request *request, profile_set
     return KVT_OK;
 }
 
-static int profile_compare(const void *a, const void *b)
-{
-    double left = *(const double *)a, right = *(const double *)b;
-    return (left > right) - (left < right);
-}
-
 double profile_median(double *values, size_t count)
 {
-    qsort(values, count, sizeof *values, profile_compare);
+    qsort(values, count, sizeof *values, base_order_doubles);
     size_t middle = count / 2;
     return count % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2.0;
 }

@@ -5,6 +5,7 @@
  */
 #include "estimator/quality/evaluate.h"
 #include "base/half.h"
+#include "base/order.h"
 #include "estimator/model/model.h"
 
 #include <assert.h>
@@ -253,12 +254,6 @@ void evaluate_variant_close(evaluate_variant *variant)
     variant->memory = NULL;
 }
 
-static int evaluate_by_size(const void *left, const void *right)
-{
-    double a = *(const double *)left, b = *(const double *)right;
-    return (a > b) - (a < b);
-}
-
 /* What attention over the context makes of other KV. */
 static kvt_status evaluate_probe(const evaluate_entry *e, const model_past *exact,
                                  const model_past *changed, evaluate_result *result)
@@ -278,7 +273,7 @@ static kvt_status evaluate_probe(const evaluate_entry *e, const model_past *exac
     if (status == KVT_OK) {
         double place = EVALUATE_HIGH * (double)(heads - 1);
         size_t low = (size_t)place, high = low + 1 < heads ? low + 1 : low;
-        qsort(errors, heads, sizeof *errors, evaluate_by_size);
+        qsort(errors, heads, sizeof *errors, base_order_doubles);
         result->attention_error = probed.attention_error;
         result->attention_error_high =
             errors[low] + (place - (double)low) * (errors[high] - errors[low]);

@@ -7,6 +7,7 @@
  * is two products. A variant that drops tokens is attended to as it is stored, in fewer rows.
  */
 #include "base/clock.h"
+#include "base/order.h"
 #include "estimator/model/model_internal.h"
 #include "estimator/quality/quality_round_trip.h"
 
@@ -323,12 +324,6 @@ static kvt_status attention_layer(quality_attention *a, uint32_t layer, attentio
     return KVT_OK;
 }
 
-static int attention_order(const void *left, const void *right)
-{
-    double a = *(const double *)left, b = *(const double *)right;
-    return (a > b) - (a < b);
-}
-
 /* Mean and high quantile of the heads' errors, which are sorted. */
 static void attention_aggregate(quality_attention *a, quality_row *row)
 {
@@ -336,7 +331,7 @@ static void attention_aggregate(quality_attention *a, quality_row *row)
     double sum = 0.0;
     for (size_t i = 0; i < count; i++)
         sum += a->errors[i];
-    qsort(a->errors, count, sizeof *a->errors, attention_order);
+    qsort(a->errors, count, sizeof *a->errors, base_order_doubles);
     double place = QUALITY_ATTENTION_HIGH * (double)(count - 1);
     size_t below = (size_t)place;
     double next = below + 1 < count ? a->errors[below + 1] : a->errors[below];
@@ -379,12 +374,6 @@ typedef struct sgemm_shape {
     CBLAS_TRANSPOSE right;
 } sgemm_shape;
 
-static int sgemm_order(const void *left, const void *right)
-{
-    double a = *(const double *)left, b = *(const double *)right;
-    return (a > b) - (a < b);
-}
-
 /* Median seconds of one product; `times` of them per sample. */
 static double sgemm_time(const sgemm_shape *shape, uint32_t times, const float *left,
                          const float *right, float *out)
@@ -398,7 +387,7 @@ static double sgemm_time(const sgemm_shape *shape, uint32_t times, const float *
                         out, shape->columns);
         if (run >= 0) samples[run] = (base_cpu_seconds() - start) / times;
     }
-    qsort(samples, SGEMM_RUNS, sizeof samples[0], sgemm_order);
+    qsort(samples, SGEMM_RUNS, sizeof samples[0], base_order_doubles);
     return samples[SGEMM_RUNS / 2];
 }
 

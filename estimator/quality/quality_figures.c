@@ -3,6 +3,7 @@
  * quality_figures.c - what rows of entries x variants make: means with intervals, ranks, and how
  * much of the difference between entries belongs to the entry. Thread rule: any thread.
  */
+#include "base/order.h"
 #include "estimator/quality/quality.h"
 
 #include <math.h>
@@ -21,12 +22,6 @@ static double figures_nan(void)
     return (double)NAN;
 }
 
-static int figures_by_size(const void *left, const void *right)
-{
-    double a = *(const double *)left, b = *(const double *)right;
-    return (a > b) - (a < b);
-}
-
 /* Of sorted values. */
 static double figures_point(const double *sorted, uint32_t count, double share)
 {
@@ -37,7 +32,7 @@ static double figures_point(const double *sorted, uint32_t count, double share)
 
 double quality_quantile(double *values, uint32_t count, double share)
 {
-    qsort(values, count, sizeof *values, figures_by_size);
+    qsort(values, count, sizeof *values, base_order_doubles);
     return figures_point(values, count, share);
 }
 
@@ -77,7 +72,7 @@ static void figures_rank(const double *values, uint32_t count, double *sorted, d
 {
     for (uint32_t i = 0; i < count; i++)
         sorted[i] = values[i];
-    qsort(sorted, count, sizeof *sorted, figures_by_size);
+    qsort(sorted, count, sizeof *sorted, base_order_doubles);
     for (uint32_t i = 0; i < count; i++) {
         uint32_t below = 0, upto;
         for (uint32_t step = count; step > 0; step /= 2)
@@ -158,7 +153,7 @@ static void figures_interval(figures_work *work, uint32_t count, double mean, do
             sum += work->values[(figures_random(&state) >> 32) * count >> 32];
         work->resampled[i] = sum / count;
     }
-    qsort(work->resampled, FIGURES_RESAMPLES, sizeof *work->resampled, figures_by_size);
+    qsort(work->resampled, FIGURES_RESAMPLES, sizeof *work->resampled, base_order_doubles);
     *low = fmin(mean, figures_point(work->resampled, FIGURES_RESAMPLES, 0.025));
     *high = fmax(mean, figures_point(work->resampled, FIGURES_RESAMPLES, 0.975));
 }

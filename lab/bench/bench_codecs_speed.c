@@ -9,6 +9,7 @@
  * Thread rule: one bench at a time.
  */
 #include "base/clock.h"
+#include "base/order.h"
 #include "bench_codecs.h"
 #include "codecs/codecs.h"
 #include "codecs/kv_sample.h"
@@ -63,15 +64,9 @@ typedef struct speed_run {
 /* Moves one entry, or one side of it. */
 typedef kvt_status (*speed_step)(speed_run *run, uint32_t entry, kvt_side side);
 
-static int speed_compare(const void *a, const void *b)
-{
-    double left = *(const double *)a, right = *(const double *)b;
-    return (left > right) - (left < right);
-}
-
 static double speed_median(double *samples, uint32_t count)
 {
-    qsort(samples, count, sizeof *samples, speed_compare);
+    qsort(samples, count, sizeof *samples, base_order_doubles);
     double middle = samples[count / 2];
     return count % 2 == 0 ? (middle + samples[count / 2 - 1]) / 2 : middle;
 }

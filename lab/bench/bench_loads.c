@@ -11,6 +11,7 @@
  * Thread rule: one bench at a time.
  */
 #include "base/clock.h"
+#include "base/order.h"
 #include "bench.h"
 
 #include "bench_parts.h"
@@ -188,16 +189,10 @@ static bool loads_pass(loads_site *site, loads_sample *samples)
 
 /* ---- figures ---- */
 
-static int loads_compare(const void *left, const void *right)
-{
-    double a = *(const double *)left, b = *(const double *)right;
-    return (a > b) - (a < b);
-}
-
 static double loads_quantile(double *values, uint32_t count, double share)
 {
     if (count == 0) return 0;
-    qsort(values, count, sizeof *values, loads_compare);
+    qsort(values, count, sizeof *values, base_order_doubles);
     return values[(uint32_t)(share * (count - 1) + 0.5)];
 }
 

@@ -7,6 +7,7 @@
 #include "bench_parts.h"
 
 #include "base/clock.h"
+#include "base/order.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -21,16 +22,9 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-static int rate_compare(const void *a, const void *b)
-{
-    double left = *(const double *)a;
-    double right = *(const double *)b;
-    return (left > right) - (left < right);
-}
-
 bench_rate bench_rate_of(double *samples, uint32_t count)
 {
-    qsort(samples, count, sizeof *samples, rate_compare);
+    qsort(samples, count, sizeof *samples, base_order_doubles);
     double middle = samples[count / 2];
     if (count % 2 == 0) middle = (middle + samples[count / 2 - 1]) / 2;
     return (bench_rate){.median = middle, .min = samples[0], .max = samples[count - 1]};

@@ -6,6 +6,7 @@
  * Thread rule: as bench_restart.h.
  */
 #include "base/clock.h"
+#include "base/order.h"
 #include "bench_restart.h"
 #include "codecs/record.h"
 
@@ -270,12 +271,6 @@ static void *gets_maintain(void *argument)
     return NULL;
 }
 
-static int gets_compare(const void *left, const void *right)
-{
-    float a = *(const float *)left, b = *(const float *)right;
-    return (a > b) - (a < b);
-}
-
 /* Reads and puts for a while; the readers' samples are one after the other then. */
 static int gets_measure(kvt_store *store, uint32_t entries, bool quick, float *seconds,
                         restart_gets *out)
@@ -303,7 +298,7 @@ static int gets_measure(kvt_store *store, uint32_t entries, bool quick, float *s
         count += threads[i].count;
     }
     if (kvt_stats(store, &after) != KVT_OK || code != 0 || count == 0) return 1;
-    qsort(seconds, count, sizeof *seconds, gets_compare);
+    qsort(seconds, count, sizeof *seconds, base_order_floats);
     out->gets = count;
     out->p50_seconds = (double)seconds[count / 2];
     out->p99_seconds = (double)seconds[(uint64_t)count * 99 / 100];

@@ -248,6 +248,7 @@ static uint32_t bound_choose(const bound_table *table, uint32_t count, const bou
     return found;
 }
 
+/* The oracle of the dual search: all stays at these prices, every stride-th of them. */
 static void bound_ask(const void *context, const double price[BOUND_LEVELS], uint32_t stride,
                       price_pass *out)
 {
@@ -309,6 +310,7 @@ typedef struct futures { /* a binary heap, the farthest first */
     uint64_t count;
 } futures;
 
+/* Files a block by its next use. */
 static void futures_add(futures *queue, future added)
 {
     uint64_t at = queue->count++;
@@ -319,6 +321,7 @@ static void futures_add(futures *queue, future added)
     queue->items[at] = added;
 }
 
+/* Removes the block whose next use is the farthest. */
 static future futures_take(futures *queue)
 {
     future first = queue->items[0];

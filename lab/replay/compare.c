@@ -55,6 +55,7 @@ void replay_compare_free(replay_compare_result *result)
 
 /* ---- contenders ---- */
 
+/* A setup without a variant, limit or blend of its own, at the default alpha. */
 static compare_setup compare_setup_of(const char *policy, compare_role role, double speed,
                                       replay_spread spread)
 {
@@ -69,6 +70,7 @@ static compare_setup compare_setup_of(const char *policy, compare_role role, dou
     return setup;
 }
 
+/* Adds a trial and puts its index at the end of the list. */
 static kvt_status compare_append(compare_state *state, const compare_setup *setup, size_t **list,
                                  size_t *count)
 {
@@ -128,6 +130,8 @@ static kvt_status compare_add_limited(compare_state *state, compare_setup *setup
     return status;
 }
 
+/* Adds the utility engine's grid: exact variants alone, every alpha, and limited losses unless
+ * quick. */
 static kvt_status compare_add_ours(compare_state *state, double speed, uint64_t capacity,
                                    replay_spread spread, size_t **list, size_t *count)
 {
@@ -146,6 +150,7 @@ static kvt_status compare_add_ours(compare_state *state, double speed, uint64_t 
 
 /* ---- matching ---- */
 
+/* Appends a match; the list grows by doubling. */
 static kvt_status compare_match_add(compare_matches *matches, compare_match match)
 {
     if (matches->count == matches->room) {
@@ -202,6 +207,7 @@ static kvt_status compare_match_ours(compare_state *state, size_t against, size_
     return KVT_OK;
 }
 
+/* Matches every trial of the list with one of ours, at this level of quality. */
 static kvt_status compare_match_list(compare_state *state, replay_row_kind kind, const size_t *list,
                                      size_t count, double level, compare_matches *matches)
 {
@@ -229,6 +235,8 @@ static kvt_status compare_match_list(compare_state *state, replay_row_kind kind,
 
 /* ---- parts of one speed ---- */
 
+/* Tunes all baselines and our grid at one speed and matches them. A capacity above 0 replaces
+ * the SSD's. */
 static kvt_status compare_baselines(compare_state *state, double speed, uint64_t capacity,
                                     compare_matches *matches)
 {
@@ -340,6 +348,7 @@ static kvt_status compare_load(compare_state *state)
     return status;
 }
 
+/* Runs both sides of all matches on the evaluation seeds and adds their rows. */
 static kvt_status compare_evaluate(compare_state *state, const compare_matches *matches)
 {
     size_t *trials = malloc((matches->count * 2 + 1) * sizeof *trials);
@@ -371,6 +380,7 @@ static uint64_t compare_footprint(const compare_state *state)
     return (most + 1) * (block + 4096);
 }
 
+/* Everything at one speed of the SSD; the middle speed also gets an SSD of the footprint's size. */
 static kvt_status compare_speed(compare_state *state, uint32_t index)
 {
     compare_matches matches = {0};
@@ -408,6 +418,7 @@ static kvt_status compare_check(const replay_compare *plan, char *message, size_
     return KVT_E_CONFIG;
 }
 
+/* Makes the workloads of all seeds, by resampling the trace or by generating. */
 static kvt_status compare_draw(compare_state *state)
 {
     const replay_compare *plan = state->plan;

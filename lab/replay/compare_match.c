@@ -5,6 +5,7 @@
  *
  * Matching uses the tuning seeds alone, judging the others alone.
  */
+#include "base/order.h"
 #include "compare.h"
 #include "random.h"
 
@@ -30,6 +31,7 @@ bool compare_tuned(const compare_state *state, size_t trial, double *ttft_out, d
     return true;
 }
 
+/* Whether a trial's quality is at least the floor's on every tuning seed. */
 static bool match_is_as_good(const compare_state *state, size_t trial, size_t floor)
 {
     const compare_sample *ours = state->trials[trial].samples;
@@ -94,15 +96,10 @@ void compare_mark_fastest(const compare_state *state, compare_matches *matches)
     }
 }
 
-static int match_order(const void *left, const void *right)
-{
-    double a = *(const double *)left, b = *(const double *)right;
-    return (a > b) - (a < b);
-}
-
+/* The 95 % interval of drawn values, which it sorts. */
 static compare_interval match_quantiles(double *drawn)
 {
-    qsort(drawn, MATCH_DRAWS, sizeof *drawn, match_order);
+    qsort(drawn, MATCH_DRAWS, sizeof *drawn, base_order_doubles);
     size_t cut = MATCH_DRAWS / 40; /* 2.5 % on either side */
     return (compare_interval){drawn[cut], drawn[MATCH_DRAWS - 1 - cut]};
 }
@@ -189,6 +186,7 @@ void compare_judge(const compare_state *state, size_t against, size_t ours, repl
     row->verdict = match_verdict(row);
 }
 
+/* The variant's name at a place of the ladder. */
 static void match_rung(const compare_state *state, uint32_t rung, char text[64])
 {
     kvt_variant_format(state->plan->base->model.variants[rung].variant, text, 64);
@@ -209,6 +207,7 @@ static void match_label_tier(const compare_state *state, const replay_blend *ble
     }
 }
 
+/* A mix's label: one part when all tiers have the same variants, else one per tier. */
 static void match_label_mix(const compare_state *state, const replay_blend *blend,
                             char label[REPLAY_LABEL_BYTES])
 {

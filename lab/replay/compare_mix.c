@@ -52,6 +52,7 @@ uint32_t compare_levels(const replay_compare *plan, double levels[REPLAY_LEVELS_
     return count;
 }
 
+/* A setup whose variants a blend chooses. */
 static compare_setup mix_setup(const compare_state *state, double ssd_bytes_per_s)
 {
     compare_setup setup;
@@ -85,6 +86,7 @@ static bool mix_single(const compare_state *state, uint32_t number, compare_setu
     return wanted;
 }
 
+/* How many ways there are to give each tier one variant. */
 static uint32_t mix_single_count(const replay_options *base)
 {
     uint32_t count = 1;
@@ -93,6 +95,7 @@ static uint32_t mix_single_count(const replay_options *base)
     return count;
 }
 
+/* Runs every mix of one variant per tier on the tuning seeds. */
 static kvt_status mix_run_singles(compare_state *state, double speed, size_t *singles,
                                   uint32_t *count_out)
 {
@@ -114,6 +117,7 @@ typedef struct mix_pair {
     double promised; /* TTFT by that line */
 } mix_pair;
 
+/* Keeps the pairs with the least promised times, in their order. */
 static void mix_keep_pair(mix_pair *pairs, uint32_t *count, const mix_pair *found)
 {
     uint32_t at = *count;
@@ -127,6 +131,8 @@ static void mix_keep_pair(mix_pair *pairs, uint32_t *count, const mix_pair *foun
     pairs[at] = *found;
 }
 
+/* Pairs of a mix that is good enough and a faster one that is not, by promised time; returns how
+ * many. */
 static uint32_t mix_find_pairs(const compare_state *state, const size_t *singles, uint32_t count,
                                double level, mix_pair pairs[MIX_PAIRS])
 {
@@ -147,6 +153,7 @@ static uint32_t mix_find_pairs(const compare_state *state, const size_t *singles
     return found;
 }
 
+/* Adds the trial in which a share of the entries has the coarse mix's variants. */
 static kvt_status mix_add_share(compare_state *state, const mix_pair *pair, double share,
                                 size_t *trial_out)
 {

@@ -69,6 +69,7 @@ typedef struct generator_state {
     uint32_t sessions;
 } generator_state;
 
+/* The order of the heap: by arrival, then by session. */
 static bool turn_is_earlier(const generator_turn *a, const generator_turn *b)
 {
     if (a->arrival_ns != b->arrival_ns) return a->arrival_ns < b->arrival_ns;
@@ -136,12 +137,14 @@ static void burst_draw(generator_burst *burst, replay_random *random)
     burst->next_ns = (uint64_t)(at_s * 1e9);
 }
 
+/* Draws the first arrival of a burst; UINT64_MAX when there is none. */
 static void burst_start(generator_burst *burst, const replay_burst *options, replay_random *random)
 {
     *burst = (generator_burst){.options = options, .next_ns = UINT64_MAX};
     if (options->per_s > 0.0) burst_draw(burst, random);
 }
 
+/* Draws the lengths of all contexts and sums up their popularity. */
 static kvt_status generator_prepare(generator_state *state)
 {
     const replay_generator *options = state->options;
@@ -168,6 +171,7 @@ static kvt_status generator_prepare(generator_state *state)
     return KVT_OK;
 }
 
+/* Draws a rank by popularity, in logarithmic time. */
 static uint32_t generator_draw_rank(generator_state *state)
 {
     uint32_t low = 0, high = state->options->contexts - 1;
@@ -244,6 +248,7 @@ static kvt_status generator_add_history(generator_state *state, uint64_t last_re
     return status;
 }
 
+/* Adds a turn's request with its blocks, which the next turn of the session extends. */
 static kvt_status generator_add_turn(generator_state *state, generator_turn *turn)
 {
     const replay_generator *options = state->options;
@@ -276,6 +281,7 @@ static kvt_status generator_add_turn(generator_state *state, generator_turn *tur
     return heap_push(state, turn);
 }
 
+/* The first turn of a session on a context. */
 static generator_turn generator_open_session(generator_state *state, uint64_t arrival_ns,
                                              uint32_t context)
 {
@@ -306,6 +312,7 @@ static generator_turn generator_scan(generator_state *state)
     return turn;
 }
 
+/* The next arrival of a crowd; all of one window begin with the same context. */
 static generator_turn generator_crowd(generator_state *state)
 {
     uint64_t arrival_ns = state->crowd.next_ns;

@@ -11,6 +11,7 @@
  */
 #include "live.h"
 #include "base/clock.h"
+#include "base/order.h"
 #include "results.h"
 #include "store/options.h"
 
@@ -105,6 +106,7 @@ static void live_sleep_until(const live_run *run, uint64_t ns)
 
 /* ---- plan log ---- */
 
+/* Counts a move that the store carried out or gave up. */
 static void live_note_move(live_log *log, const kvt_move *move, kvt_status outcome)
 {
     if (outcome != KVT_OK) {
@@ -116,6 +118,7 @@ static void live_note_move(live_log *log, const kvt_move *move, kvt_status outco
         log->moved_bytes_read[tier] += move->from_bytes[tier];
 }
 
+/* The store's observer: counts each move and logs it. Any of the store's threads calls it. */
 static void live_observe(void *context, const kvt_move *move, kvt_status outcome)
 {
     live_log *log = context;
@@ -177,12 +180,14 @@ static void live_check_held(live_server *server)
     server->held = 0;
 }
 
+/* Tokens of a request's block; the last one may be partial. */
 static uint32_t live_block_tokens(const live_run *run, const replay_request *request, uint32_t at)
 {
     uint32_t unit = run->workload->block_tokens, rest = request->input_tokens - at * unit;
     return rest < unit ? rest : unit;
 }
 
+/* Scaled seconds to compute what follows so many blocks; at least one token is computed. */
 static double live_prefill_after(const live_run *run, const replay_request *request,
                                  uint32_t blocks)
 {
@@ -298,6 +303,7 @@ static uint8_t *live_place(const live_server *server, uint32_t position)
     return server->buffer + slot * run->block_bytes;
 }
 
+/* Fills a block's place in the server's buffer with its content. */
 static void live_make_block(const live_server *server, uint32_t position)
 {
     const live_run *run = server->run;
@@ -362,6 +368,7 @@ static void live_report(live_server *server, uint64_t index, const results_sampl
     pthread_mutex_unlock(&run->lock);
 }
 
+/* One request from its arrival to the end of its puts. */
 static void live_serve(live_server *server, uint64_t index)
 {
     live_run *run = server->run;
@@ -399,6 +406,7 @@ static void live_serve(live_server *server, uint64_t index)
                                   .put_s = (double)(base_clock_ns() - first_token_ns) * unscale});
 }
 
+/* A server's thread: takes the next request until there is none, or the run is interrupted. */
 static void *live_serve_all(void *context)
 {
     live_server *server = context;
@@ -431,6 +439,7 @@ static kvt_status live_server_open(live_run *run, live_server *server)
                                                                                      : KVT_E_MEMORY;
 }
 
+/* Starts all servers, waits for them, and releases their memory. */
 static kvt_status live_run_servers(live_run *run)
 {
     uint32_t count = run->options->servers, started = 0;
@@ -464,6 +473,7 @@ static kvt_status live_run_servers(live_run *run)
     return status;
 }
 
+/* The prefill model at the run's scale; a table is copied. */
 static kvt_status live_scale_prefill(live_run *run)
 {
     const kvt_prefill *full = &run->options->model.prefill;
@@ -533,6 +543,7 @@ static kvt_status live_open_store(live_run *run, const replay_live *live, const 
     return kvt_open(&store, &run->store, message, message_size);
 }
 
+/* Opens the plan log, when the options name one. */
 static kvt_status live_open_log(live_run *run, char *message, size_t message_size)
 {
     const char *path = run->options->plan_log;
@@ -546,12 +557,7 @@ static kvt_status live_open_log(live_run *run, char *message, size_t message_siz
     return KVT_OK;
 }
 
-static int live_compare_errors(const void *left, const void *right)
-{
-    double a = *(const double *)left, b = *(const double *)right;
-    return (a > b) - (a < b);
-}
-
+/* Copies the store's counters into the result, and the errors of its predictions. */
 static void live_take_stats(live_run *run, const kvt_store_stats *stats)
 {
     replay_result *result = run->result;
@@ -566,7 +572,7 @@ static void live_take_stats(live_run *run, const kvt_store_stats *stats)
     }
     kvt_load_stats *requests = &result->loads[0];
     *requests = run->requests;
-    qsort(run->errors, requests->loads, sizeof *run->errors, live_compare_errors);
+    qsort(run->errors, requests->loads, sizeof *run->errors, base_order_doubles);
     if (requests->loads > 0) {
         requests->error_p50 = run->errors[(requests->loads - 1) / 2];
         requests->error_p90 = run->errors[(requests->loads - 1) * 9 / 10];
@@ -587,6 +593,7 @@ static void live_take_stats(live_run *run, const kvt_store_stats *stats)
     results_finish(&run->collector, run->options->servers);
 }
 
+/* Sizes blocks and buffers by the scale. The caller releases what there is also after an error. */
 static kvt_status live_prepare(live_run *run, const replay_options *options,
                                const replay_workload *workload, replay_result *result)
 {

@@ -41,6 +41,7 @@ static bool live_is_absent(const kvt_device_config *config)
     return access(config->path, F_OK) != 0 && errno == ENOENT;
 }
 
+/* Whether the run may wipe the device: it is absent, or zeros stand where a label goes. */
 static bool live_was_blank(const kvt_device_config *config, uint8_t *head)
 {
     kvt_device *device = NULL;
@@ -54,6 +55,7 @@ static bool live_was_blank(const kvt_device_config *config, uint8_t *head)
     return blank;
 }
 
+/* Zeroes a device's label. A device that is gone is no error. */
 static kvt_status live_wipe_one(const kvt_device_config *config, uint8_t *head, char *message,
                                 size_t message_size)
 {

@@ -4,6 +4,8 @@
  */
 #include "results.h"
 
+#include "base/order.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -94,24 +96,6 @@ void results_add(results_collector *collector, uint64_t index, const results_sam
     if (blocked > 0.0) collector->blocked_sum += blocked;
 }
 
-static int compare_double(const void *left, const void *right)
-{
-    double a = *(const double *)left, b = *(const double *)right;
-    return (a > b) - (a < b);
-}
-
-static int compare_samples(const void *left, const void *right)
-{
-    uint64_t a = *(const uint64_t *)left, b = *(const uint64_t *)right;
-    return (a > b) - (a < b);
-}
-
-static int compare_float(const void *left, const void *right)
-{
-    float a = *(const float *)left, b = *(const float *)right;
-    return (a > b) - (a < b);
-}
-
 /* Nearest rank: the smallest value that at least share of the samples do not pass. */
 static size_t quantile_index(size_t count, double share)
 {
@@ -126,7 +110,7 @@ void results_percentiles(uint64_t *samples, size_t count, uint64_t *p50_out, uin
 {
     *p50_out = *p99_out = 0;
     if (count == 0) return;
-    qsort(samples, count, sizeof *samples, compare_samples);
+    qsort(samples, count, sizeof *samples, base_order_u64);
     *p50_out = samples[quantile_index(count, 0.50)];
     *p99_out = samples[quantile_index(count, 0.99)];
 }
@@ -136,7 +120,7 @@ static void results_quantiles(results_collector *collector)
     replay_times *times = &collector->result->times;
     size_t count = (size_t)collector->count;
     const double *sorted = collector->ttft_s;
-    qsort(collector->ttft_s, count, sizeof(double), compare_double);
+    qsort(collector->ttft_s, count, sizeof(double), base_order_doubles);
     times->ttft_p50 = sorted[quantile_index(count, 0.50)];
     times->ttft_p90 = sorted[quantile_index(count, 0.90)];
     times->ttft_p99 = sorted[quantile_index(count, 0.99)];
@@ -152,7 +136,7 @@ static void results_quality(results_collector *collector)
     double sum = 0.0;
     for (size_t i = 0; i < count; i++)
         sum += (double)collector->quality[i];
-    qsort(collector->quality, count, sizeof *collector->quality, compare_float);
+    qsort(collector->quality, count, sizeof *collector->quality, base_order_floats);
     collector->result->quality_mean = sum / (double)count;
     collector->result->quality_p10 = (double)collector->quality[quantile_index(count, 0.10)];
 }

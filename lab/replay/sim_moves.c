@@ -23,6 +23,7 @@ static uint64_t sim_occupy(uint64_t *free_ns, uint64_t now_ns, uint64_t exist_ns
     return *free_ns > exist_ns + cost_ns ? *free_ns : exist_ns + cost_ns;
 }
 
+/* Whether a queue has fallen behind by more than the bound; 0 is no bound. */
 static bool sim_lags(uint64_t free_ns, uint64_t now_ns, double bound_s)
 {
     return bound_s > 0.0 && free_ns > now_ns && free_ns - now_ns > sim_to_ns(bound_s);
@@ -42,6 +43,7 @@ static bool sim_is_dropped(const kvt_move *move)
     return true;
 }
 
+/* Whether every queue that the move writes to may take it now. */
 static bool sim_has_room(const sim_state *sim, const kvt_move *move, const sim_hand *hand)
 {
     const replay_options *options = sim->options;
@@ -65,6 +67,8 @@ const uint64_t *sim_record_bytes(sim_state *sim, const kvt_move *move)
     return sim_options(sim, tokens)[option].read_bytes;
 }
 
+/* Occupies the source's read queues and the target's write queues, and notes when the entry can
+ * be read. */
 static void sim_move_bytes(sim_state *sim, const kvt_move *move, const uint64_t *record_bytes,
                            const sim_hand *hand)
 {

@@ -23,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A standard normal number that follows from seed, block and stream alone. */
 static double quality_normal(uint64_t seed, uint64_t block, uint64_t stream)
 {
     replay_random random;
@@ -40,6 +41,7 @@ kvt_status replay_normals_draw(uint64_t seed, uint64_t blocks, replay_normals *o
     return KVT_OK;
 }
 
+/* The same from the table of drawn numbers, where there is one. */
 static double quality_normal_of(const replay_options *options, uint64_t block, uint64_t stream)
 {
     const replay_normals *drawn = options->normals;

@@ -63,16 +63,19 @@ static uint8_t store_option_of(const store_model *model, uint32_t block)
     return sim_option_of(model->sim, block);
 }
 
+/* Whether the block waits in the put's staging. */
 static bool store_is_staged(const store_model *model, uint32_t block)
 {
     return (model->state[block] & STORE_STAGED) != 0;
 }
 
+/* Whether a get of the block would find it. */
 static bool store_finds(const store_model *model, uint32_t block)
 {
     return store_is_staged(model, block) || store_option_of(model, block) != KVT_OPTION_NONE;
 }
 
+/* Seconds that a put holds its caller: a fixed part and the copy into the staging. */
 static double store_copy_s(const store_model *model, const store_server *server, uint32_t position)
 {
     uint32_t tokens = sim_block_tokens(model->sim, server->visit.request, position);
@@ -151,6 +154,7 @@ static void store_choose(store_model *model, store_server *server)
     }
 }
 
+/* Grows the server's list of options to so many blocks. */
 static kvt_status store_reserve_run(store_server *server, uint32_t count)
 {
     if (count <= server->run_room) return KVT_OK;
@@ -161,6 +165,7 @@ static kvt_status store_reserve_run(store_server *server, uint32_t count)
     return KVT_OK;
 }
 
+/* An idle server takes the next request and chooses what to load. */
 static kvt_status store_begin(store_model *model, uint32_t index)
 {
     sim_state *sim = model->sim;
@@ -220,6 +225,7 @@ static uint64_t store_load(store_model *model, const store_server *server, uint3
     return end_ns + sim_to_ns(option->decode_seconds);
 }
 
+/* Begins the get of the next chosen block; the loading ends at the first one that is not there. */
 static kvt_status store_get_next(store_model *model, uint32_t index)
 {
     sim_state *sim = model->sim;
@@ -269,6 +275,7 @@ static void store_begin_prefill(store_model *model, uint32_t index)
     store_schedule(model, visit->start_ns + sim_to_ns(visit->service_s), index);
 }
 
+/* Hands the request's sample to the collector. */
 static void store_report(store_model *model, const store_server *server)
 {
     sim_state *sim = model->sim;
@@ -295,6 +302,7 @@ static kvt_status store_count_use(store_model *model, const store_server *server
     return sim_oracle_tell(sim, block, (double)uses);
 }
 
+/* A put without room in the staging: counted as busy, and the block as used. */
 static kvt_status store_refuse(store_model *model, const store_server *server, uint32_t block)
 {
     model->sim->result->puts_busy += model->sim->counting;
@@ -363,6 +371,7 @@ static kvt_status store_finish(store_model *model, uint32_t index)
 
 /* ---- the loop ---- */
 
+/* Continues a server at its next event. */
 static kvt_status store_serve(store_model *model, uint32_t index)
 {
     const store_server *server = &model->servers[index];
@@ -379,6 +388,7 @@ static kvt_status store_serve(store_model *model, uint32_t index)
     return KVT_OK;
 }
 
+/* The next request arrives; an idle server begins with it. */
 static kvt_status store_arrive(store_model *model)
 {
     const replay_workload *workload = model->sim->workload;

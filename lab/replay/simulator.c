@@ -209,6 +209,7 @@ kvt_status sim_offer(sim_state *sim, const sim_visit *visit, uint32_t position, 
     return status;
 }
 
+/* Offers a block that was computed, and carries the plan out. A refusal is no error. */
 static kvt_status sim_admit(sim_state *sim, const sim_visit *visit, uint32_t position,
                             uint64_t ready_ns)
 {
@@ -219,6 +220,7 @@ static kvt_status sim_admit(sim_state *sim, const sim_visit *visit, uint32_t pos
     return sim_carry_out(sim, &(sim_hand){visit->start_ns, handle, ready_ns});
 }
 
+/* Reports a hit to the engine, and carries the plan out. */
 static kvt_status sim_access(sim_state *sim, const sim_visit *visit, uint32_t position,
                              uint8_t option, uint64_t ready_ns)
 {
@@ -236,6 +238,7 @@ static kvt_status sim_access(sim_state *sim, const sim_visit *visit, uint32_t po
     return sim_carry_out(sim, &(sim_hand){visit->start_ns, handle, ready_ns});
 }
 
+/* Reports a request's blocks to the engine, hits and computed ones, in the order of the prefix. */
 static kvt_status sim_refer(sim_state *sim, const sim_visit *visit)
 {
     uint64_t ready_ns = visit->start_ns + sim_to_ns(visit->service_s);

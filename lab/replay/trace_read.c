@@ -266,6 +266,7 @@ static bool jsonl_read_time(const json_t *value, uint64_t *ns_out)
     return true;
 }
 
+/* A whole number from `least` to REPLAY_TOKENS_MAX. */
 static bool jsonl_read_tokens(const json_t *value, uint32_t least, uint32_t *tokens_out)
 {
     if (!json_is_integer(value)) return false;
@@ -291,6 +292,7 @@ static kvt_status jsonl_enter_conversation(trace_reader *reader, jsonl_state *st
     return KVT_OK;
 }
 
+/* Adds the request's ids and checks their number against its tokens. */
 static kvt_status jsonl_add_blocks(trace_reader *reader, const jsonl_state *state,
                                    const json_t *ids, uint32_t input_tokens)
 {
@@ -397,12 +399,14 @@ static kvt_status trace_read_jsonl(trace_reader *reader, char *line, size_t byte
 
 /* ---- a file ---- */
 
+/* Names the workload after the file. */
 static void trace_name(replay_workload *workload, const char *path)
 {
     const char *slash = strrchr(path, '/');
     snprintf(workload->name, sizeof workload->name, "%s", slash != NULL ? slash + 1 : path);
 }
 
+/* Reads the first line, which tells the format, and all others. */
 static kvt_status trace_read_lines(trace_reader *reader)
 {
     char *line;

@@ -6,6 +6,7 @@
  */
 #include "workload.h"
 
+#include "base/order.h"
 #include "estimator/predict/predict.h"
 #include "random.h"
 
@@ -64,6 +65,7 @@ kvt_status workload_build_request(workload_builder *builder, uint64_t arrival_ns
     return KVT_OK;
 }
 
+/* The slot of an id, or the free one where it would go. */
 static size_t id_map_slot(const workload_id_map *map, uint64_t id)
 {
     size_t slot = (size_t)replay_mix(id) & (map->slots - 1);
@@ -73,6 +75,7 @@ static size_t id_map_slot(const workload_id_map *map, uint64_t id)
     return slot;
 }
 
+/* Doubles the slots and files all ids anew. */
 static kvt_status id_map_grow(workload_id_map *map)
 {
     workload_id_map grown = {.slots = map->slots == 0 ? 1024 : map->slots * 2, .used = map->used};
@@ -143,12 +146,6 @@ kvt_status workload_build_block(workload_builder *builder, uint64_t id)
     return workload_build_dense_block(builder, map->dense[slot]);
 }
 
-static int compare_u64(const void *left, const void *right)
-{
-    uint64_t a = *(const uint64_t *)left, b = *(const uint64_t *)right;
-    return (a > b) - (a < b);
-}
-
 /*
  * The step of a quantised clock, 0 when arrivals are not quantised. A trace counts as quantised
  * when requests share their times (at least 1.5 to one distinct time) and nine tenths of the gaps
@@ -167,7 +164,7 @@ static kvt_status workload_find_grid(const replay_workload *workload, uint64_t *
         if (gap > 0) gaps[gap_count++] = gap;
     }
     if (gap_count >= 4 && (gap_count + 1) * 3 <= count * 2) {
-        qsort(gaps, (size_t)gap_count, sizeof *gaps, compare_u64);
+        qsort(gaps, (size_t)gap_count, sizeof *gaps, base_order_u64);
         uint64_t step = gaps[gap_count / 2], near = 0;
         for (uint64_t i = 0; i < gap_count; i++) {
             uint64_t rest = gaps[i] % step;
@@ -199,7 +196,7 @@ static kvt_status workload_spread_grid(replay_workload *workload, uint64_t seed)
         }
         for (uint64_t i = begin; i < end; i++)
             offsets[i] = replay_random_below(&random, width);
-        qsort(offsets + begin, (size_t)(end - begin), sizeof *offsets, compare_u64);
+        qsort(offsets + begin, (size_t)(end - begin), sizeof *offsets, base_order_u64);
         for (uint64_t i = begin; i < end; i++)
             requests[i].arrival_ns = base + offsets[i];
         begin = end;
@@ -315,12 +312,14 @@ uint64_t replay_workload_fingerprint(const replay_workload *workload)
 
 static const char *const reuse_names[REPLAY_REUSE_CLASSES] = {"stem", "beginning", "continuation"};
 
+/* Counts the references to each block. */
 static void reuse_count(const replay_workload *workload, uint32_t *counts)
 {
     for (uint64_t i = 0; i < workload->block_refs; i++)
         counts[workload->blocks[i]]++;
 }
 
+/* Hands every use to the fit, in order of arrival, with the class of its block. */
 static void reuse_walk(const replay_workload *workload, const uint32_t *counts, uint8_t *classes,
                        kvt_reuse *reuse)
 {
