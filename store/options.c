@@ -408,7 +408,7 @@ kvt_status kvt_store_options_read(kvt_config *config, kvt_store_options *given, 
                                   char *message, size_t message_size)
 {
     *owner_out = NULL;
-    if (!struct_size_is_sound(given, STRUCT_SIZE_THROUGH(kvt_store_options, put_backlog_seconds))) {
+    if (!struct_size_is_sound(given, STRUCT_SIZE_THROUGH(kvt_store_options, watch_seconds))) {
         snprintf(message, message_size,
                  "options have no struct_size: kvt_store_options_init sets it");
         return KVT_E_ARGUMENT;
