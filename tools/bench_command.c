@@ -3,10 +3,10 @@
  * bench_command.c - kvterrace bench: codecs, the decision engine, AdaptCache's experiment and the
  * grid; bench_device_command.c has the benches of devices and of a whole store.
  *
- * Each bench but the grid runs in a process of its own. A measurement looks at no flag between two
- * requests, and one that waits for a device could not: another process ends it and cleans up behind
- * it. The grid ends between two replays and prints what was finished. One thread; the replays of
- * the grid have their own.
+ * A bench of devices or codecs runs in a process of its own. A measurement looks at no flag between
+ * two requests, and one that waits for a device could not: another process ends it and cleans up
+ * behind it. The other three end between two runs and print what was finished. One thread; the
+ * replays of the grid have their own.
  */
 #include "command.h"
 
@@ -97,6 +97,13 @@ static bool bench_guard(bool json, int *code_out)
     return true;
 }
 
+/* The exit code of a bench that looks at interruptions itself. */
+static int bench_end(kvt_status status, const char *message)
+{
+    if (status == KVT_OK) return EXIT_FINE;
+    return command_fail(status, status == KVT_E_CANCELLED ? "interrupted" : message);
+}
+
 /* ---- bench policy ---- */
 
 typedef struct bench_policy_arguments {
@@ -127,14 +134,14 @@ static int bench_policy_start(void *context)
     char message[COMMAND_MESSAGE_BYTES] = "";
     options->out = stdout;
     options->json = arguments->common.json;
-    options->quiet = arguments->common.quiet;
-    options->progress = progress_show;
+    options->progress = progress_ask;
     options->progress_context = &arguments->bar;
+    command_catch_interrupts();
     progress_start(&arguments->bar, &arguments->common);
     kvt_status status = arguments->drift ? bench_policy_drift_run(options, message, sizeof message)
                                          : bench_policy_run(options, message, sizeof message);
     progress_end(&arguments->bar);
-    return status == KVT_OK ? EXIT_FINE : command_fail(status, message);
+    return bench_end(status, message);
 }
 
 static const command_spec bench_policy_spec = {
@@ -148,6 +155,7 @@ static const command_spec bench_policy_spec = {
     .options = bench_policy_rows,
     .argument_bytes = sizeof(bench_policy_arguments),
     .run = bench_policy_start,
+    .own_guard = true,
 };
 
 /* ---- bench adaptcache ---- */
@@ -195,12 +203,13 @@ static int bench_adaptcache_run(void *context)
     options.texts = arguments->texts;
     options.zipf = arguments->zipf;
     options.json = arguments->common.json;
-    options.progress = progress_show;
+    options.progress = progress_ask;
     options.progress_context = &arguments->bar;
+    command_catch_interrupts();
     progress_start(&arguments->bar, &arguments->common);
     kvt_status status = experiment_run(&options, message, sizeof message);
     progress_end(&arguments->bar);
-    return status == KVT_OK ? EXIT_FINE : command_fail(status, message);
+    return bench_end(status, message);
 }
 
 static const command_spec bench_adaptcache_spec = {
@@ -214,6 +223,7 @@ static const command_spec bench_adaptcache_spec = {
     .options = bench_adaptcache_options,
     .argument_bytes = sizeof(bench_adaptcache_arguments),
     .run = bench_adaptcache_run,
+    .own_guard = true,
 };
 
 /* ---- bench grid ---- */

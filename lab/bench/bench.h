@@ -111,24 +111,24 @@ typedef struct bench_policy_options {
     FILE *out; /* results; notes go to stderr */
     bool json;
     bool quick;       /* a thousand entries: shows that it runs */
-    bool quiet;       /* no notes */
     uint32_t entries; /* of one size; 0 = 1e3, 1e5 and 1e6 */
     uint32_t seeds;   /* of each instance; 0 = 3 */
-    void (*progress)(void *context, double done, const char *what); /* as in bench_options */
+    bool (*progress)(void *context, double done, const char *what); /* or NULL; false ends it */
     void *progress_context;
 } bench_policy_options;
 
 /*
  * Static instances against their dual bound and against other ways to choose, then the engine's own
- * state after ten calls an entry, with the times of its decisions. KVT_OK; KVT_E_MEMORY; KVT_E_IO;
- * what the engine says. Blocking; about 3 GiB of memory at 1e6 entries.
+ * state after ten calls an entry, with the times of its decisions. KVT_OK; KVT_E_CANCELLED
+ * (progress said so; what was finished is printed); KVT_E_MEMORY; KVT_E_IO; what the engine says.
+ * Blocking; about 3 GiB of memory at 1e6 entries.
  */
 KVT_NODISCARD kvt_status bench_policy_run(const bench_policy_options *options, char *message,
                                           size_t message_size);
 
 /*
  * Popularity that drifts: nested planes and an irreversible greedy beside a store with an unlimited
- * exact copy. options->entries 0 = 1100, seeds 0 = 5. KVT_OK; KVT_E_MEMORY; KVT_E_IO. Blocking.
+ * exact copy. options->entries 0 = 1100, seeds 0 = 5. Returns as above. Blocking.
  */
 KVT_NODISCARD kvt_status bench_policy_drift_run(const bench_policy_options *options, char *message,
                                                 size_t message_size);

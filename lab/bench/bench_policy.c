@@ -17,14 +17,21 @@ typedef struct policy_report {
     policy_static_row fixed[ROWS_MAX];
     policy_live_row live[ROWS_MAX];
     uint32_t fixed_count, live_count;
+    double done, share; /* of all instances: those before this one, and this one */
 } policy_report;
 
-static void report_note(const policy_report *report, const char *kind, uint32_t entries,
-                        uint32_t tiers, uint64_t seed)
+/* Says what comes next, `part` of the six of an instance. KVT_E_CANCELLED: the bench is to
+ * end. */
+static kvt_status report_tell(const policy_report *report, const char *kind, uint32_t entries,
+                              uint32_t tiers, uint32_t part)
 {
-    if (report->options->quiet) return;
-    fprintf(stderr, "%s: %u entries, %u %s, seed %llu\n", kind, entries, tiers,
-            tiers == 1 ? "tier" : "tiers", (unsigned long long)seed);
+    const bench_policy_options *options = report->options;
+    char what[64];
+    if (options->progress == NULL) return KVT_OK;
+    (void)snprintf(what, sizeof what, "%s, %u entries, %u %s", kind, entries, tiers,
+                   tiers == 1 ? "tier" : "tiers");
+    const double done = report->done + report->share * part / 6;
+    return options->progress(options->progress_context, done, what) ? KVT_OK : KVT_E_CANCELLED;
 }
 
 /* Every number of tiers with eight options in each; the static instance first, then the engine on
@@ -40,12 +47,13 @@ static kvt_status report_measure(policy_report *report, uint32_t entries, uint64
         double dual_true = NAN;
         /* The arrays of a static instance take 32 bytes an option. */
         if (entries <= STATIC_MOST) {
-            report_note(report, "static", entries, tiers, seed);
-            status = policy_static_run(&instance, &report->fixed[report->fixed_count]);
+            status = report_tell(report, "static", entries, tiers, 2 * tiers - 2);
+            if (status == KVT_OK)
+                status = policy_static_run(&instance, &report->fixed[report->fixed_count]);
             if (status == KVT_OK) dual_true = report->fixed[report->fixed_count++].dual;
         }
+        if (status == KVT_OK) status = report_tell(report, "live", entries, tiers, 2 * tiers - 1);
         if (status == KVT_OK) {
-            report_note(report, "live", entries, tiers, seed);
             status = policy_live_run(&instance, dual_true, &report->live[report->live_count],
                                      message, message_size);
         }
@@ -168,22 +176,24 @@ kvt_status bench_policy_run(const bench_policy_options *options, char *message, 
     uint32_t most = ROWS_MAX / 9;
     if (options->quick) seeds = 1;
     if (seeds > most) seeds = most;
-    for (uint32_t i = 0; i < 3; i++) {
+    kvt_status status = KVT_OK;
+    for (uint32_t i = 0; i < 3 && status == KVT_OK; i++) {
         uint32_t entries = options->entries != 0 ? options->entries : sizes[i];
         if (i > 0 && (options->entries != 0 || options->quick)) break;
         /* One seed is enough of what takes longest. */
         uint32_t here = entries >= 1000000 ? 1 : seeds;
-        for (uint64_t seed = 1; seed <= here; seed++) {
-            if (options->progress != NULL)
-                options->progress(options->progress_context,
-                                  (i + (double)(seed - 1) / here) / policy_sizes(options),
-                                  entries >= 1000000 ? "a million entries" : "instances");
-            kvt_status status = report_measure(&report, entries, seed, message, message_size);
-            if (status != KVT_OK) return status;
+        for (uint64_t seed = 1; seed <= here && status == KVT_OK; seed++) {
+            report.share = 1 / (here * policy_sizes(options));
+            report.done = (i + (double)(seed - 1) / here) / policy_sizes(options);
+            status = report_measure(&report, entries, seed, message, message_size);
         }
     }
-    if (options->progress != NULL) options->progress(options->progress_context, 1, NULL);
-    return options->json ? report_json(&report) : report_text(&report);
+    if (options->progress != NULL) (void)options->progress(options->progress_context, 1, NULL);
+    const bool cancelled = status == KVT_E_CANCELLED;
+    if (status != KVT_OK && !(cancelled && report.fixed_count + report.live_count > 0))
+        return status;
+    kvt_status printed = options->json ? report_json(&report) : report_text(&report);
+    return printed == KVT_OK ? status : printed;
 }
 
 /* ---- instances, drawn from a seed ---- */

@@ -335,15 +335,16 @@ static double experiment_prefill_mean(const experiment *run)
     return sum / before;
 }
 
-/* Says how many of the runs are behind: `before` of this seed. */
-static void experiment_tell(const experiment *run, uint32_t seed, uint32_t before)
+/* Says how many of the runs are behind: `before` of this seed. False: it is to end. */
+static bool experiment_tell(const experiment *run, uint32_t seed, uint32_t before)
 {
     const experiment_options *options = run->options;
     const double runs = EXPERIMENT_RATES * EXPERIMENT_SYSTEMS;
     char what[32];
-    if (options->progress == NULL) return;
+    if (options->progress == NULL) return true;
     (void)snprintf(what, sizeof what, "seed %u", seed + 1);
-    options->progress(options->progress_context, (seed + before / runs) / options->seeds, what);
+    return options->progress(options->progress_context, (seed + before / runs) / options->seeds,
+                             what);
 }
 
 static kvt_status experiment_measure_seed(experiment *run, uint32_t seed, char *message,
@@ -358,7 +359,8 @@ static kvt_status experiment_measure_seed(experiment *run, uint32_t seed, char *
     }
     for (uint32_t i = 0; i < EXPERIMENT_RATES; i++) {
         for (uint32_t system = 0; status == KVT_OK && system < EXPERIMENT_SYSTEMS; system++) {
-            experiment_tell(run, seed, i * EXPERIMENT_SYSTEMS + system);
+            if (!experiment_tell(run, seed, i * EXPERIMENT_SYSTEMS + system))
+                return KVT_E_CANCELLED;
             status = experiment_measure(run, system, run->rates[i], seed + 1,
                                         &run->outcomes[i][system][seed], message, message_size);
         }
@@ -372,10 +374,17 @@ kvt_status experiment_run(const experiment_options *options, char *message, size
     experiment *run = calloc(1, sizeof *run);
     snprintf(message, message_size, "out of memory");
     if (run == NULL) return KVT_E_MEMORY;
+    experiment_options finished = *options; /* with fewer seeds where it is interrupted */
     kvt_status status = experiment_open(run, options, message, message_size);
-    for (uint32_t seed = 0; status == KVT_OK && seed < options->seeds; seed++)
-        status = experiment_measure_seed(run, seed, message, message_size);
-    if (status == KVT_OK) status = experiment_print(run);
+    for (finished.seeds = 0; status == KVT_OK && finished.seeds < options->seeds;) {
+        status = experiment_measure_seed(run, finished.seeds, message, message_size);
+        finished.seeds += status == KVT_OK;
+    }
+    run->options = &finished;
+    if (status == KVT_OK || (status == KVT_E_CANCELLED && finished.seeds > 0)) {
+        kvt_status printed = experiment_print(run);
+        if (printed != KVT_OK) status = printed;
+    }
     experiment_close(run);
     free(run);
     return status;

@@ -35,7 +35,7 @@ typedef struct experiment_options {
     uint32_t seeds;
     double zipf; /* exponent of popularity; 0: every context alike */
     bool json;
-    void (*progress)(void *context, double done, const char *what); /* or NULL */
+    bool (*progress)(void *context, double done, const char *what); /* or NULL; false ends it */
     void *progress_context;
     FILE *out;
 } experiment_options;
@@ -43,7 +43,8 @@ typedef struct experiment_options {
 /* 1,100 contexts, 10 requests each, 5 seeds, every context alike, ladders in profiles/. */
 void experiment_options_init(experiment_options *options);
 
-/* Runs and prints it. KVT_OK; the ladders' and the texts' errors; KVT_E_MEMORY; KVT_E_IO. */
+/* Runs and prints it. KVT_OK; KVT_E_CANCELLED (progress said so; the seeds that were finished are
+ * printed); the ladders' and the texts' errors; KVT_E_MEMORY; KVT_E_IO. */
 KVT_NODISCARD kvt_status experiment_run(const experiment_options *options, char *message,
                                         size_t message_size);
 

@@ -398,10 +398,10 @@ static json_t *drift_json(const drift_row *row, uint32_t store)
                      drift_of(row, store, FIGURE_SECONDS).median);
 }
 
-static kvt_status drift_report_json(const drift_row *rows, FILE *out)
+static kvt_status drift_report_json(const drift_row *rows, uint32_t count, FILE *out)
 {
     json_t *list = json_array();
-    for (uint32_t i = 0; i < DRIFT_ROWS; i++)
+    for (uint32_t i = 0; i < count; i++)
         for (uint32_t store = 0; store < STORE_COUNT; store++)
             json_array_append_new(list, drift_json(&rows[i], store));
     json_t *document = json_pack("{s:s,s:o}", "schema", "kvterrace-bench-policy-1", "rows", list);
@@ -424,7 +424,7 @@ static void drift_report_row(const drift_row *row, uint32_t store, FILE *out)
             drift_of(row, store, FIGURE_SECONDS).median);
 }
 
-static kvt_status drift_report_text(const drift_row *rows, FILE *out)
+static kvt_status drift_report_text(const drift_row *rows, uint32_t count, FILE *out)
 {
     fprintf(out,
             "popularity drifts: share of the entries swapped every %u requests; medians of %u "
@@ -434,7 +434,7 @@ static kvt_status drift_report_text(const drift_row *rows, FILE *out)
             "%4s %5s %-10s %22s %19s %19s %s %s\n",
             DRIFT_EPOCH, rows[0].seeds, "drift", "SSD", "store", "objective", "saving", "cost",
             "quality", "seconds");
-    for (uint32_t i = 0; i < DRIFT_ROWS; i++)
+    for (uint32_t i = 0; i < count; i++)
         for (uint32_t store = 0; store < STORE_COUNT; store++)
             drift_report_row(&rows[i], store, out);
     return ferror(out) ? KVT_E_IO : KVT_OK;
@@ -467,7 +467,9 @@ kvt_status bench_policy_drift_run(const bench_policy_options *options, char *mes
     uint32_t seeds = options->seeds != 0 ? options->seeds : 5;
     uint32_t entries = options->entries != 0 ? options->entries : DRIFT_ENTRIES;
     uint32_t epochs = options->quick ? DRIFT_EPOCHS / 10 : DRIFT_EPOCHS;
-    for (uint32_t i = 0; i < DRIFT_ROWS; i++) {
+    uint32_t count = 0;
+    kvt_status status = KVT_OK;
+    for (uint32_t i = 0; i < DRIFT_ROWS && status == KVT_OK; i++) {
         drift_row *row = &rows[i];
         row->share = drift_shares[i % DRIFT_STEPS];
         row->ssd = drift_ssd[i / DRIFT_STEPS];
@@ -475,11 +477,14 @@ kvt_status bench_policy_drift_run(const bench_policy_options *options, char *mes
         char what[48];
         (void)snprintf(what, sizeof what, "%.0f %% drift, SSD for %.0f %%", 100.0 * row->share,
                        20.0 * row->ssd);
-        if (options->progress != NULL)
-            options->progress(options->progress_context, (double)i / DRIFT_ROWS, what);
-        kvt_status status = drift_measure(row, entries, epochs, message, message_size);
-        if (status != KVT_OK) return status;
+        if (options->progress != NULL &&
+            !options->progress(options->progress_context, (double)i / DRIFT_ROWS, what))
+            status = KVT_E_CANCELLED;
+        if (status == KVT_OK) status = drift_measure(row, entries, epochs, message, message_size);
+        count += status == KVT_OK;
     }
-    return options->json ? drift_report_json(rows, options->out)
-                         : drift_report_text(rows, options->out);
+    if (status != KVT_OK && !(status == KVT_E_CANCELLED && count > 0)) return status;
+    kvt_status printed = options->json ? drift_report_json(rows, count, options->out)
+                                       : drift_report_text(rows, count, options->out);
+    return printed == KVT_OK ? status : printed;
 }

@@ -72,6 +72,7 @@ class InterruptTest(CommandCase):
         self.interrupt("extent", "--iterations", "100000000", files=False)
         self.interrupt("stripe", "--iterations", "999999", files=False)
         self.interrupt("live", files=False)
+        self.interrupt("policy", "--size", "100k", "--seeds", "7", files=False)
 
 
 if __name__ == "__main__":

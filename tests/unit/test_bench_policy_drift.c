@@ -22,7 +22,7 @@ static char *drift_text(bool json)
     FILE *out = open_memstream(&text, &bytes);
     assert_non_null(out);
     const bench_policy_options options = {
-        .out = out, .json = json, .quick = true, .quiet = true, .entries = 300, .seeds = 2};
+        .out = out, .json = json, .quick = true, .entries = 300, .seeds = 2};
     char message[256] = "";
     kvt_status status = bench_policy_drift_run(&options, message, sizeof message);
     assert_int_equal(fclose(out), 0);
