@@ -130,10 +130,15 @@ static kvt_status record_decode_indexed(void *argument, uint32_t index, uint32_t
     const record_decoder *decoder = argument;
     const kvt_side side = (kvt_side)(index % 2);
     const uint32_t layer = decoder->first_layer + index / 2;
-    const view_rows target = view_rows_of(decoder->view, decoder->layout,
-                                          decoder->parsed->plan.stored.tokens, layer, side);
-    return record_decode_one(decoder->record, decoder->parsed, layer, side, &target,
-                             record_decoder_lane(decoder, worker), decoder->lane_bytes);
+    const record_plan *plan = &decoder->parsed->plan;
+    view_rows target =
+        view_rows_of(decoder->view, decoder->layout, plan->stored.tokens, layer, side);
+    target.stream = !target.packed && plan->decoded_bytes >= VIEW_STREAM_BYTES;
+    kvt_status status =
+        record_decode_one(decoder->record, decoder->parsed, layer, side, &target,
+                          record_decoder_lane(decoder, worker), decoder->lane_bytes);
+    view_rows_close(&target);
+    return status;
 }
 
 /* Parses a record that must be the expected one. */

@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * view_rows.c - see view_rows.h. Re-entrant.
+ * view_rows.c - see view_rows.h: where a matrix lies, and the baseline's copies. Re-entrant.
  */
 #include "view_rows.h"
 
+#include "codecs/kernels/cpu.h"
+#include "codecs/kernels/view_kernels.h"
+
 #include <assert.h>
 #include <string.h>
-
-enum { ROWS_LINE = 64 };
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
 
 /* The address of a (layer, side), with its strides. */
 static uint8_t *rows_address(const kvt_view *view, const kvt_layout *layout, uint32_t layer,
@@ -100,33 +104,12 @@ view_rows view_rows_part(const view_rows *rows, uint64_t row_bytes, uint64_t fir
     return part;
 }
 
-/* A place in a matrix: its token's slot, and what is left of the block. */
-typedef struct rows_place {
-    uint8_t *row;
-    uint64_t left; /* rows of the block from here on */
-} rows_place;
-
-static rows_place rows_place_of(const view_rows *rows, uint64_t token)
-{
-    rows_place place = {rows->start, UINT64_MAX};
-    uint64_t slot = token;
-    if (rows->block_tokens != UINT32_MAX) {
-        const uint64_t at = rows->first_slot + token;
-        const uint64_t block = at / rows->block_tokens;
-        slot = at % rows->block_tokens;
-        place.row += (rows->blocks != NULL ? rows->blocks[block] : block) * rows->block_stride;
-        place.left = rows->block_tokens - slot;
-    }
-    place.row += slot * rows->token_stride;
-    return place;
-}
-
 uint8_t *view_rows_room(const view_rows *rows, uint64_t at, uint64_t bytes, uint8_t *tile)
 {
     assert(at + bytes <= rows->bytes);
     if (rows->packed) return rows->start + at;
     const uint64_t in = at % rows->row_bytes;
-    const rows_place place = rows_place_of(rows, at / rows->row_bytes);
+    const view_rows_place place = view_rows_place_of(rows, at / rows->row_bytes);
     if (rows->dense) {
         const bool fits = place.left == UINT64_MAX || in + bytes <= place.left * rows->row_bytes;
         return fits ? place.row + in : tile;
@@ -137,110 +120,57 @@ uint8_t *view_rows_room(const view_rows *rows, uint64_t at, uint64_t bytes, uint
     return place.row + head * rows->head_stride + in_head;
 }
 
-/* Copies a run: lines of 64 bytes in place, as most runs are a few of them. */
-static inline void rows_copy(uint8_t *target, const uint8_t *source, uint64_t bytes)
+#if defined(__x86_64__)
+static inline void view_stream_line(uint8_t *target, const uint8_t *source)
 {
-    if (bytes % ROWS_LINE != 0 || bytes > 16 * ROWS_LINE) {
-        memcpy(target, source, bytes);
-        return;
-    }
-    for (uint64_t i = 0; i < bytes; i += ROWS_LINE) {
-        memcpy(target + i, source + i, ROWS_LINE);
+    for (uint32_t i = 0; i < VIEW_LINE; i += sizeof(__m128i)) {
+        const __m128i part = _mm_loadu_si128((const __m128i *)(const void *)(source + i));
+        _mm_stream_si128((__m128i *)(void *)(target + i), part);
     }
 }
 
-/* Copies between the view and packed bytes. */
-static inline void rows_move(uint8_t *place, uint8_t *packed, uint64_t bytes, bool scatter)
+void view_rows_close(const view_rows *rows)
 {
-    if (scatter)
-        rows_copy(place, packed, bytes);
-    else
-        rows_copy(packed, place, bytes);
+    if (rows->stream) _mm_sfence();
+}
+#else
+static inline void view_stream_line(uint8_t *target, const uint8_t *source)
+{
+    memcpy(target, source, VIEW_LINE);
 }
 
-/* A part of one row, from byte `in` of it on. */
-static inline void rows_move_part(const view_rows *rows, uint8_t *row, uint64_t in, uint8_t *packed,
-                                  uint64_t bytes, bool scatter)
+void view_rows_close(const view_rows *rows)
 {
-    while (bytes > 0) {
-        const uint64_t in_head = in % rows->head_bytes;
-        uint64_t run = rows->head_bytes - in_head;
-        if (run > bytes) run = bytes;
-        rows_move(row + in / rows->head_bytes * rows->head_stride + in_head, packed, run, scatter);
-        packed += run;
-        bytes -= run;
-        in += run;
-    }
+    (void)rows;
+}
+#endif
+
+static inline void view_copy_line(uint8_t *target, const uint8_t *source)
+{
+    memcpy(target, source, VIEW_LINE);
 }
 
-/* Whole rows of one block. What lies closer together in the view is the inner loop. */
-static inline void rows_move_rows(const view_rows *rows, uint8_t *row, uint8_t *packed,
-                                  uint64_t count, bool scatter)
-{
-    if (rows->dense) {
-        rows_move(row, packed, count * rows->row_bytes, scatter);
-        return;
-    }
-    if (rows->token_stride < rows->head_stride) {
-        for (uint32_t head = 0; head < rows->heads; head++) {
-            uint8_t *at = row + head * rows->head_stride;
-            uint8_t *from = packed + head * rows->head_bytes;
-            for (uint64_t i = 0; i < count; i++) {
-                rows_move(at, from, rows->head_bytes, scatter);
-                at += rows->token_stride;
-                from += rows->row_bytes;
-            }
-        }
-        return;
-    }
-    for (uint64_t i = 0; i < count; i++) {
-        uint8_t *at = row;
-        for (uint32_t head = 0; head < rows->heads; head++) {
-            rows_move(at, packed, rows->head_bytes, scatter);
-            packed += rows->head_bytes;
-            at += rows->head_stride;
-        }
-        row += rows->token_stride;
-    }
-}
+#include "codecs/kernels/view_body.h"
 
-static inline void rows_move_all(const view_rows *rows, uint64_t at, uint64_t bytes,
-                                 uint8_t *packed, bool scatter)
+static const view_kernels *view_kernels_in_use(void)
 {
-    assert(at + bytes <= rows->bytes);
-    if (rows->packed) {
-        rows_move(rows->start + at, packed, bytes, scatter);
-        return;
+    static const view_kernels baseline = {body_scatter, body_gather};
+#if defined(__x86_64__)
+    switch (codecs_cpu_level()) {
+    case CODECS_CPU_AVX512: return &view_kernels_avx512;
+    case CODECS_CPU_AVX2: return &view_kernels_avx2;
+    default: break;
     }
-    uint64_t token = at / rows->row_bytes;
-    uint64_t in = at % rows->row_bytes;
-    while (bytes > 0) {
-        const rows_place place = rows_place_of(rows, token);
-        uint64_t count = bytes / rows->row_bytes;
-        if (in != 0 || count == 0) {
-            const uint64_t part = rows->row_bytes - in < bytes ? rows->row_bytes - in : bytes;
-            rows_move_part(rows, place.row, in, packed, part, scatter);
-            packed += part;
-            bytes -= part;
-            in = 0;
-            token++;
-            continue;
-        }
-        if (count > place.left) count = place.left;
-        rows_move_rows(rows, place.row, packed, count, scatter);
-        packed += count * rows->row_bytes;
-        bytes -= count * rows->row_bytes;
-        token += count;
-    }
+#endif
+    return &baseline;
 }
 
 void view_rows_scatter(const view_rows *rows, uint64_t at, uint64_t bytes, const uint8_t *packed)
 {
-    /* It is only read. */
-    rows_move_all(rows, at, bytes, (uint8_t *)(uintptr_t)packed, true);
+    view_kernels_in_use()->scatter(rows, at, bytes, packed);
 }
 
 void view_rows_gather(const view_rows *rows, uint64_t at, uint64_t bytes, uint8_t *packed)
 {
-    rows_move_all(rows, at, bytes, packed, false);
+    view_kernels_in_use()->gather(rows, at, bytes, packed);
 }

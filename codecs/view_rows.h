@@ -14,7 +14,10 @@
 
 #include <kvterrace/view.h>
 
-enum { VIEW_TILE_BYTES = 16384 }; /* of a decoder that chooses its pieces freely */
+enum {
+    VIEW_TILE_BYTES = 8192,     /* of a decoder that chooses its pieces freely */
+    VIEW_STREAM_BYTES = 1 << 20 /* an entry this large is scattered past the caches */
+};
 
 /* Axes whose bytes follow each other are one axis here: without gaps between heads there is one
  * head, a whole row; without gaps between rows a run reaches to the end of its block. */
@@ -23,6 +26,7 @@ typedef struct view_rows {
     uint64_t bytes; /* of the packed matrix */
     bool packed;    /* all of it is one run from `start` on; nothing below counts */
     bool dense;     /* heads == 1, and the rows of a block follow each other */
+    bool stream;    /* scattered lines are written past the caches: view_rows_close ends it */
     uint32_t heads;
     uint32_t block_tokens; /* UINT32_MAX: no blocks */
     uint64_t row_bytes;
@@ -65,6 +69,9 @@ uint8_t *view_rows_room(const view_rows *rows, uint64_t at, uint64_t bytes, uint
 /* Copies packed bytes to their places, and packed bytes from their places. */
 void view_rows_scatter(const view_rows *rows, uint64_t at, uint64_t bytes, const uint8_t *packed);
 void view_rows_gather(const view_rows *rows, uint64_t at, uint64_t bytes, uint8_t *packed);
+
+/* After the last byte of a matrix that is streamed: other threads see all of it. */
+void view_rows_close(const view_rows *rows);
 
 /* Ends what view_rows_room began with the same arguments. */
 static inline void view_rows_keep(const view_rows *rows, uint64_t at, uint64_t bytes,

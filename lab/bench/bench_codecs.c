@@ -239,6 +239,26 @@ static void check_speed(check_list *list, size_t index)
              codecs_cpu_name(best));
 }
 
+/* The slowest layout of an engine stands for all of them. */
+static void check_views(check_list *list)
+{
+    const bench_codec_results *results = list->results;
+    for (uint32_t i = 0; i < results->variant_count; i++) {
+        const bench_codec_view *slowest = NULL;
+        for (uint32_t k = 0; k < results->view_count; k++) {
+            const bench_codec_view *view = &results->views[k];
+            if (view->variant != i) continue;
+            if (slowest == NULL || view->packed_ratio < slowest->packed_ratio) slowest = view;
+        }
+        if (slowest == NULL) continue;
+        bench_codec_check *check = check_add(list, "views", "decode into a view / packed",
+                                             slowest->packed_ratio, 0.85, true);
+        if (check == NULL) return;
+        snprintf(check->what, sizeof check->what, "%s, %s", results->variants[i].name,
+                 slowest->name);
+    }
+}
+
 /* ---- loss ---- */
 
 /* KL of one variant over KL of another, on a model whose name starts with `model` (NULL: any). */
@@ -332,6 +352,7 @@ static kvt_status bench_codecs_check(const bench_codec_results *results,
     if (list.checks == NULL) return KVT_E_MEMORY;
     for (size_t i = 0; i < CHECK_SPEED_COUNT; i++)
         check_speed(&list, i);
+    check_views(&list);
     check_lossless(&list);
     for (uint32_t s = 1; s < results->source_count; s++) {
         for (size_t i = 0; i < CHECK_LOSS_COUNT; i++)
@@ -373,6 +394,7 @@ static kvt_status codecs_measure(bench_codec_results *results, codecs_cpu first,
                                     message_size);
     }
     if (status == KVT_OK) status = bench_codecs_time(results, first, last, message, message_size);
+    if (status == KVT_OK) status = bench_codecs_views(results, last, message, message_size);
     return status;
 }
 
@@ -416,5 +438,6 @@ kvt_status bench_codecs_run(const bench_codecs_options *options, char *message, 
     free(results.sources);
     free(results.variants);
     free(results.speeds);
+    free(results.views);
     return status;
 }

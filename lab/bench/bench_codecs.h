@@ -68,12 +68,23 @@ typedef struct bench_codec_speed {
     uint32_t samples;
 } bench_codec_speed;
 
+/* Records of 4 MiB decoded into one engine's layout, beside the packed buffer. */
+typedef struct bench_codec_view {
+    const char *name;
+    uint32_t variant;
+    double bytes_per_s;  /* median of the samples, in original bytes */
+    double packed_ratio; /* median of the samples' ratios to the packed decoding beside each */
+    uint32_t samples;
+} bench_codec_view;
+
 typedef struct bench_codec_results {
     const bench_codecs_options *options;
     bench_codec_variant *variants;
     uint32_t variant_count;
     bench_codec_speed *speeds;
     uint32_t speed_count, speed_capacity;
+    bench_codec_view *views;
+    uint32_t view_count;
     bench_codec_source *sources; /* the sample, then the models */
     uint32_t source_count;
     double memcpy_bytes_per_s;
@@ -103,6 +114,11 @@ KVT_NODISCARD kvt_status bench_codecs_blame(kvt_status status, const bench_codec
 /* Times every variant on the instruction sets from `first` to `last`. */
 KVT_NODISCARD kvt_status bench_codecs_time(bench_codec_results *results, codecs_cpu first,
                                            codecs_cpu last, char *message, size_t message_size);
+
+/* Times the variants that are timed everywhere, into each layout of engine_views.h, on one
+ * instruction set. */
+KVT_NODISCARD kvt_status bench_codecs_views(bench_codec_results *results, codecs_cpu isa,
+                                            char *message, size_t message_size);
 
 /* Fills losses of the seeded sample, or of one model over options->contexts entries. */
 KVT_NODISCARD kvt_status bench_codecs_sample(bench_codec_results *results,

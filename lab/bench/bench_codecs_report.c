@@ -90,6 +90,22 @@ static int report_speeds(const bench_codec_results *results, json_t *rows)
     return failed;
 }
 
+/* One row per variant and layout of an engine. */
+static int report_views(const bench_codec_results *results, json_t *rows)
+{
+    int failed = 0;
+    for (uint32_t i = 0; i < results->view_count && failed == 0; i++) {
+        const bench_codec_view *view = &results->views[i];
+        const bench_codec_variant *variant = &results->variants[view->variant];
+        json_t *row =
+            json_pack("{s:s, s:s, s:s, s:f, s:f, s:I}", "codec", variant->codec, "variant",
+                      variant->name, "view", view->name, "bytes_per_s", view->bytes_per_s,
+                      "packed_ratio", view->packed_ratio, "samples", (json_int_t)view->samples);
+        failed = report_append(rows, row, 0);
+    }
+    return failed;
+}
+
 static int report_loss_row(json_t *rows, const bench_codec_source *source, const char *codec,
                            const char *name, const bench_codec_loss *loss)
 {
@@ -165,20 +181,21 @@ int bench_codecs_report_json(const bench_codec_results *results, const bench_cod
 {
     struct utsname host;
     json_t *speeds = json_array(), *losses = json_array();
-    json_t *sources = json_array(), *asked = json_array();
+    json_t *sources = json_array(), *asked = json_array(), *views = json_array();
     int failed = uname(&host);
     failed |= report_speeds(results, speeds);
+    failed |= report_views(results, views);
     failed |= report_losses(results, losses);
     failed |= report_sources(results, sources);
     failed |= report_checks(checks, check_count, asked);
     json_t *root = json_pack(
-        "{s:s, s:s, s:{s:s, s:s, s:s}, s:f, s:I, s:I, s:o, s:o, s:o, s:o, s:o}", "schema",
+        "{s:s, s:s, s:{s:s, s:s, s:s}, s:f, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "schema",
         "kvterrace-bench-codecs-1", "version", kvt_version(), "machine", "kernel", host.release,
         "architecture", host.machine, "isa", codecs_cpu_name(codecs_cpu_best()),
         "memcpy_bytes_per_s", results->memcpy_bytes_per_s, "memcpy_bytes",
         (json_int_t)results->memcpy_bytes, "working_set_bytes",
         (json_int_t)results->working_set_bytes, "entry", report_layout(&results->entry), "results",
-        speeds, "losses", losses, "sources", sources, "checks", asked);
+        speeds, "views", views, "losses", losses, "sources", sources, "checks", asked);
     if (root == NULL) return 1; /* the arrays went with it */
     if (failed == 0)
         failed = json_dumpf(root, results->options->out, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
@@ -245,6 +262,24 @@ static void report_text_speeds(const bench_codec_results *results)
     }
 }
 
+/* The layouts of engines, variant by variant. */
+static void report_text_views(const bench_codec_results *results)
+{
+    FILE *out = results->options->out;
+    const bench_codec_view *views = results->views;
+    uint32_t rows = 0;
+    while (rows < results->view_count && views[rows].variant == views[0].variant)
+        rows++;
+    if (rows == 0) return;
+    fprintf(out, "\nrecords of 4 MiB decoded into engines' layouts, as ratios to packed:\n");
+    for (uint32_t k = 0; k < results->view_count; k += rows) {
+        fprintf(out, "%-40s\n", results->variants[views[k].variant].name);
+        for (uint32_t i = k; i < k + rows && i < results->view_count; i++)
+            fprintf(out, "  %-38s %7.3f  %6.2f GB/s\n", views[i].name, views[i].packed_ratio,
+                    views[i].bytes_per_s / 1e9);
+    }
+}
+
 static void report_text_loss(FILE *out, const char *name, const bench_codec_loss *loss,
                              const kvt_layout *layout)
 {
@@ -283,6 +318,7 @@ int bench_codecs_report_text(const bench_codec_results *results, const bench_cod
 {
     FILE *out = results->options->out;
     report_text_speeds(results);
+    report_text_views(results);
     for (uint32_t i = 0; i < results->source_count; i++)
         report_text_source(results, &results->sources[i]);
     if (check_count > 0) fprintf(out, "\nasked for\n");

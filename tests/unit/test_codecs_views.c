@@ -5,9 +5,9 @@
  * between them is touched.
  */
 #include "codecs_support.h"
-#include "views_support.h"
 
 #include "codecs/kernels/cpu.h"
+#include "lab/bench/engine_views.h"
 #include "lab/bench/worker_pool.h"
 
 enum { FILL = 0x5a, TOKENS = 75 };
@@ -63,7 +63,7 @@ static void check_view(const encoded *e, const engine_view *engine, uint32_t fir
 {
     engine_pool pool;
     const kvt_layout *layout = &e->spec.layout;
-    assert_true(engine_pool_open(&pool, engine, layout, FILL));
+    assert_true(engine_pool_open(&pool, engine, layout, 1, FILL));
     kvt_status status =
         kvt_record_decode_view(e->record.data, e->record.bytes, &e->spec, workers, layout,
                                &pool.view, first, layers, scratch->data, scratch->bytes);

@@ -4,9 +4,9 @@
  * gathered from and scattered to where the definition in view.h has them.
  */
 #include "codecs_support.h"
-#include "views_support.h"
 
 #include "codecs/view_rows.h"
+#include "lab/bench/engine_views.h"
 
 #include <stdio.h>
 
@@ -60,7 +60,7 @@ static void engines_layouts_pass(void **state)
     (void)state;
     for (uint32_t i = 0; i < ENGINE_VIEWS; i++) {
         engine_pool engine;
-        assert_true(engine_pool_open(&engine, &engine_views[i], &small, 0));
+        assert_true(engine_pool_open(&engine, &engine_views[i], &small, 1, 0));
         accepted(&engine.view, &small);
         engine_pool_close(&engine);
     }
@@ -388,7 +388,7 @@ static void rows_lie_where_the_definition_has_them(void **state)
     (void)state;
     for (uint32_t i = 0; i < ENGINE_VIEWS; i++) {
         engine_pool engine;
-        assert_true(engine_pool_open(&engine, &engine_views[i], &small, 0));
+        assert_true(engine_pool_open(&engine, &engine_views[i], &small, 1, 0));
         for (uint32_t m = 0; m < engine.pools; m++) {
             for (uint64_t k = 0; k < engine.pool_bytes; k++) {
                 ((uint8_t *)engine.memory[m])[k] = (uint8_t)(k * 31 + k / 256 + m * 7);
