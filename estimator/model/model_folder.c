@@ -9,7 +9,6 @@
 
 #include <jansson.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define MODEL_CONFIG_BYTES_MAX (UINT64_C(1) << 20)

@@ -12,7 +12,6 @@
 
 #include <assert.h>
 #include <math.h>
-#include <string.h>
 
 #define LOSS_CLASS_SD    0.7 /* of a class's ln factor before anything is seen: a factor of two */
 #define LOSS_QUESTION_SD 1.0 /* where no measurement tells */

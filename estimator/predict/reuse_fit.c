@@ -22,7 +22,6 @@
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #define REUSE_GRID       23u  /* 10 s to 5.7 h, by the square root of 2 */
 #define REUSE_LEAST      10.0 /* seconds */

@@ -12,9 +12,8 @@
 #include <string.h>
 #include <zstd.h>
 
-#define CSV_BYTES_MAX  (UINT64_C(64) << 20)
-#define CSV_CHUNK      (UINT64_C(256) << 10)
-#define CSV_PACKED_MAX CSV_BYTES_MAX
+#define CSV_BYTES_MAX (UINT64_C(64) << 20)
+#define CSV_CHUNK     (UINT64_C(256) << 10)
 
 static void csv_say(csv_input *input, const char *reason)
 {

@@ -176,11 +176,7 @@ typedef struct kvt_quality_curve {
     double attention_error;
     double spearman_entries;
     double repeatability;
-    /* Of the set that it belongs to. */
-    double set_nll_nats;
-    double set_spearman_variants;
-    double set_sensitivity_sd; /* of the log of an entry's factor on losses */
-    double set_repeatability;  /* of that factor, between two halves of a continuation */
+    double set_nll_nats; /* of exact KV, over the set that it belongs to */
 } kvt_quality_curve;
 
 /* The newest curve of a variant; model and class_name may be NULL: any. KVT_OK; KVT_MISS;

@@ -10,7 +10,6 @@
 
 #include <assert.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* variant_name(codec, mode, rate) in SQL. */

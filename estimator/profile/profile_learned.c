@@ -9,8 +9,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 static int learned_execute(kvt_profile *profile, const char *sql, int64_t run)
 {

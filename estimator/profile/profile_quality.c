@@ -278,7 +278,7 @@ kvt_status profile_curve_insert(kvt_profile *profile, int64_t set, kvt_variant v
     "SELECT c.codec, c.mode, c.rate, m.name, s.class, s.method, c.metric, c.name, c.entries, "     \
     "c.bits_per_element, c.loss_mean, c.loss_low, c.loss_high, c.loss_p90, c.loss_cv, c.kl, "      \
     "c.top1, c.nll_delta, c.rouge_l, c.f1, c.answers, c.attention_error, c.spearman_entries, "     \
-    "c.repeatability, s.nll_nats, s.spearman_variants, s.sensitivity_sd, s.repeatability "         \
+    "c.repeatability, s.nll_nats "                                                                 \
     "FROM quality_curve c JOIN quality_set s ON s.id = c.set_id JOIN run r ON r.id = s.run_id "    \
     "JOIN model m ON m.id = s.model_id "
 
@@ -299,10 +299,7 @@ static void quality_fill(sqlite3_stmt *statement, kvt_quality_curve *out)
                                &out->attention_error,
                                &out->spearman_entries,
                                &out->repeatability,
-                               &out->set_nll_nats,
-                               &out->set_spearman_variants,
-                               &out->set_sensitivity_sd,
-                               &out->set_repeatability};
+                               &out->set_nll_nats};
     sqlite3_int64 entries = sqlite3_column_int64(statement, 8);
     out->variant = quality_column_variant(statement, 0);
     quality_copy_text(statement, 3, out->model, sizeof out->model);

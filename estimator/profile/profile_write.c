@@ -9,7 +9,6 @@
 #include <kvterrace/codec.h>
 #include <kvterrace/kvterrace.h>
 
-#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

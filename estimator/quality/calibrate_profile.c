@@ -10,7 +10,6 @@
 #include "estimator/quality/quality.h"
 #include "estimator/quality/quality_round_trip.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -8,8 +8,6 @@
 #include "base/order.h"
 #include "estimator/model/model.h"
 
-#include <assert.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 

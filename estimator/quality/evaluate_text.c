@@ -7,7 +7,6 @@
 #include "estimator/quality/evaluate.h"
 
 #include <jansson.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -11,7 +11,6 @@
 #include "estimator/model/model_internal.h"
 #include "estimator/quality/quality_round_trip.h"
 
-#include <assert.h>
 #include <cblas.h>
 #include <math.h>
 #include <stdlib.h>

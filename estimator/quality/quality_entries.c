@@ -11,7 +11,6 @@
 
 #include <kvterrace/codec.h>
 
-#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

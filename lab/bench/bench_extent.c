@@ -14,7 +14,6 @@
 #include "bench_parts.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "tiers/pool/extent.h"

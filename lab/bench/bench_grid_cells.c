@@ -15,8 +15,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* Drawn once, before the engine was tuned on any cell. It stays. */
 #define GRID_HIDDEN_SEED UINT64_C(20261122)

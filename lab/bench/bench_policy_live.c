@@ -14,7 +14,6 @@
 #define CALLS_PER_ENTRY  10u
 #define LIVE_MOVES       64u
 #define LIVE_OWN_ENTRIES 100000u /* that are weighed with options of their own */
-#define TICKS_PER_ENTRY  1u      /* a tick after so many calls an entry, spread evenly */
 #define HALF_LIFE_S      30000   /* three times the mean time between uses of an entry */
 
 typedef struct counted_memory {

@@ -15,8 +15,6 @@
 #include "bench_parts.h"
 
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>

@@ -15,7 +15,6 @@
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #define CHARS_PER_TOKEN 4.2
 #define TEXT_FILES      6u

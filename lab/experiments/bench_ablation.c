@@ -14,7 +14,6 @@
 
 #include "base/clock.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>

@@ -9,7 +9,6 @@
 
 #include <jansson.h>
 #include <math.h>
-#include <string.h>
 
 static const char *const report_kinds[] = {
     [REPLAY_ROW_BASELINE] = "baselines",

@@ -13,7 +13,6 @@
 #include <float.h>
 #include <math.h>
 #include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* The simulated host where neither a setting nor a profile says otherwise: device memory of an
