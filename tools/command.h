@@ -171,6 +171,9 @@ int command_main(const command_spec *group, int argc, char **argv);
 /* Fills arguments from argv[1] on. EXIT_FINE, or EXIT_USAGE after a message. */
 int options_parse(const command_spec *spec, int argc, char **argv, void *arguments);
 
+/* The row of the operands; NULL: the command takes none. */
+const command_option *options_operands(const command_spec *spec);
+
 /* Adds to a list that the arguments own, or ends the command when memory is short. */
 void command_list_add(command_list *list, const char *text);
 

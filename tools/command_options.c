@@ -264,7 +264,7 @@ static int options_take_letters(const command_spec *spec, options_words *words, 
     return code;
 }
 
-static const command_option *options_operands(const command_spec *spec)
+const command_option *options_operands(const command_spec *spec)
 {
     const command_option *option = spec->options;
     for (; option != NULL && (option->name != NULL || option->argument != NULL); option++)

@@ -64,18 +64,10 @@ static void help_print_option(FILE *out, const command_option *option)
     help_wrap(out, option->text, HELP_TEXT_COLUMN, HELP_TEXT_COLUMN);
 }
 
-static const command_option *help_operands(const command_spec *spec)
-{
-    const command_option *option = spec->options;
-    for (; option != NULL && (option->name != NULL || option->argument != NULL); option++)
-        if (option->name == NULL) return option;
-    return NULL;
-}
-
 /* What comes behind the name in the n-th usage line; false: there are fewer. */
 static bool help_synopsis(const command_spec *spec, unsigned n, char *text, size_t size)
 {
-    const command_option *operands = help_operands(spec);
+    const command_option *operands = options_operands(spec);
     if (spec->synopsis != NULL) {
         const char *line = spec->synopsis;
         for (; n > 0; n--) {
@@ -191,7 +183,7 @@ static void help_add_options(json_t *rows, const command_option *option)
 
 static void help_add_commands(json_t *rows, const command_spec *spec, const char *name)
 {
-    const command_option *operands = help_operands(spec);
+    const command_option *operands = options_operands(spec);
     json_t *options = json_array(), *usage = json_array(), *commands = json_array();
     char text[512], line[512];
     for (unsigned n = 0; help_synopsis(spec, n, text, sizeof text); n++) {

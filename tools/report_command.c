@@ -198,7 +198,7 @@ static void print_verdict(const json_t *entry, FILE *file)
     fprintf(file, "  %-8s %s\n", "next", view_text(verdict, "next"));
 }
 
-static kvt_status print_json(const report_page *page, FILE *file)
+static kvt_status print_json(const report_page *page)
 {
     json_t *list = json_array();
     const json_t *entry;
@@ -212,27 +212,26 @@ static kvt_status print_json(const report_page *page, FILE *file)
     }
     json_t *root = json_pack("{s:s, s:s, s:o?}", "schema", "kvterrace-report-1", "version",
                              kvt_version(), "verdicts", list);
-    if (failed == 0 && root != NULL) failed = json_dumpf(root, file, JSON_INDENT(2));
+    if (failed == 0) return command_print_exact(root);
     json_decref(root);
-    return failed || root == NULL ? KVT_E_MEMORY : KVT_OK;
+    return KVT_E_MEMORY;
 }
 
 /* The verdicts as text, or as one JSON document of the schema kvterrace-report-1. */
-static kvt_status report_page_print(const report_page *page, bool json, FILE *file)
+static kvt_status report_page_print(const report_page *page, bool json)
 {
     const json_t *entry;
     size_t i;
     if (json) {
-        kvt_status status = print_json(page, file);
-        if (status != KVT_OK) return status;
-        return fputc('\n', file) != EOF && fflush(file) == 0 ? KVT_OK : KVT_E_IO;
+        kvt_status status = print_json(page);
+        return status == KVT_OK && (fflush(stdout) != 0 || ferror(stdout)) ? KVT_E_IO : status;
     }
     json_array_foreach(page->entries, i, entry)
     {
-        if (i > 0) fputc('\n', file);
-        print_verdict(entry, file);
+        if (i > 0) fputc('\n', stdout);
+        print_verdict(entry, stdout);
     }
-    return fflush(file) == 0 && !ferror(file) ? KVT_OK : KVT_E_IO;
+    return fflush(stdout) == 0 && !ferror(stdout) ? KVT_OK : KVT_E_IO;
 }
 
 #define REPORT_BYTES_MAX (UINT64_C(64) << 20) /* of all files: a browser has to hold the page */
@@ -336,7 +335,7 @@ static int report_run(void *context)
         if (arguments->output != NULL)
             status = report_page_save(&page, arguments->output, message, sizeof message);
         if (status == KVT_OK && (arguments->output == NULL || common->json))
-            status = report_page_print(&page, common->json, stdout);
+            status = report_page_print(&page, common->json);
         if (status != KVT_OK) code = command_fail(status, message);
     }
     report_page_close(&page);
