@@ -41,7 +41,11 @@ kvt_status record_choose_slot(const uint8_t *record, bool strict, record_header 
 {
     record_header headers[2];
     record_slot_state a = record_read_slot(record, &headers[0]);
-    record_slot_state b = record_read_slot(record + RECORD_SLOT_BYTES, &headers[1]);
+    /* A slot without the magic number never counts; whether it is zero matters to a strict look
+     * alone, which reads all of it. */
+    record_slot_state b = RECORD_SLOT_ZERO;
+    if (strict || memcmp(record + RECORD_SLOT_BYTES, RECORD_MAGIC, sizeof headers[1].magic) == 0)
+        b = record_read_slot(record + RECORD_SLOT_BYTES, &headers[1]);
     unsigned chosen = 0;
     if (strict && (a == RECORD_SLOT_BROKEN || b == RECORD_SLOT_BROKEN)) return KVT_E_CORRUPT;
     if (a != RECORD_SLOT_SOUND && b != RECORD_SLOT_SOUND) return KVT_E_CORRUPT;

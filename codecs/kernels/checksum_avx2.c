@@ -10,6 +10,12 @@
 
 enum { CHECKSUM_LINE = 32 };
 
+static inline void checksum_line(uint8_t *target, const uint8_t *source)
+{
+    const __m256i line = _mm256_loadu_si256((const __m256i *)(const void *)source);
+    _mm256_storeu_si256((__m256i *)(void *)target, line);
+}
+
 static inline void checksum_stream_line(uint8_t *target, const uint8_t *source)
 {
     const __m256i line = _mm256_loadu_si256((const __m256i *)(const void *)source);

@@ -10,6 +10,11 @@
 
 enum { CHECKSUM_LINE = 64 };
 
+static inline void checksum_line(uint8_t *target, const uint8_t *source)
+{
+    _mm512_storeu_si512((void *)target, _mm512_loadu_si512(source));
+}
+
 static inline void checksum_stream_line(uint8_t *target, const uint8_t *source)
 {
     _mm512_stream_si512((void *)target, _mm512_loadu_si512(source));

@@ -4,6 +4,7 @@
  * by a file that the build gives the level's flags and that defines
  *
  *   CHECKSUM_LINE                        bytes of a vector
+ *   checksum_line(target, source)        one vector, copied
  *   checksum_stream_line(target, source) one vector, written past the caches
  *   checksum_fence()                     after the last of them
  *
@@ -13,37 +14,34 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-enum {
-    CHECKSUM_PAGE = 4096,
-    CHECKSUM_PAGES = 4, /* pages that are copied side by side, for the memory's sake */
-    CHECKSUM_BLOCK = 256,
-    CHECKSUM_SPAN = CHECKSUM_PAGES * CHECKSUM_PAGE
-};
+/* Bytes that are copied and then, out of the first cache, taken into the checksum: so few that the
+ * loads of the next block are under way meanwhile. */
+enum { CHECKSUM_BLOCK = 1024 };
 
 static uint64_t body_of(const void *bytes, uint64_t count)
 {
     return XXH3_64bits(bytes, count);
 }
 
-/* Copies spans of pages a block of each in turn; between the blocks the span before, which is in
- * the first cache now, goes into the checksum. */
-static void body_copy_spans(uint8_t *target, const uint8_t *source, uint64_t bytes,
-                            XXH3_state_t *state)
+static void body_copy_blocks(uint8_t *target, const uint8_t *source, uint64_t bytes,
+                             XXH3_state_t *state)
 {
-    const uint64_t step = CHECKSUM_PAGES * (uint64_t)CHECKSUM_BLOCK;
-    for (uint64_t span = 0; span < bytes; span += CHECKSUM_SPAN) {
-        for (uint64_t block = 0; block < CHECKSUM_PAGE; block += CHECKSUM_BLOCK) {
-            for (uint64_t page = 0; page < CHECKSUM_SPAN; page += CHECKSUM_PAGE) {
-                const uint64_t at = span + page + block;
-                for (uint64_t i = 0; i < CHECKSUM_BLOCK; i += CHECKSUM_LINE) {
-                    checksum_stream_line(target + at + i, source + at + i);
-                }
-            }
-            if (span == 0) continue;
-            XXH3_64bits_update(state, source + span - CHECKSUM_SPAN + block * CHECKSUM_PAGES, step);
-        }
+    for (uint64_t at = 0; at < bytes; at += CHECKSUM_BLOCK) {
+        for (uint64_t i = at; i < at + CHECKSUM_BLOCK; i += CHECKSUM_LINE)
+            checksum_line(target + i, source + i);
+        XXH3_64bits_update(state, source + at, CHECKSUM_BLOCK);
     }
-    XXH3_64bits_update(state, source + bytes - CHECKSUM_SPAN, CHECKSUM_SPAN);
+}
+
+/* The same, past the caches; the target is aligned to a line. */
+static void body_stream_blocks(uint8_t *target, const uint8_t *source, uint64_t bytes,
+                               XXH3_state_t *state)
+{
+    for (uint64_t at = 0; at < bytes; at += CHECKSUM_BLOCK) {
+        for (uint64_t i = at; i < at + CHECKSUM_BLOCK; i += CHECKSUM_LINE)
+            checksum_stream_line(target + i, source + i);
+        XXH3_64bits_update(state, source + at, CHECKSUM_BLOCK);
+    }
     checksum_fence();
 }
 
@@ -69,19 +67,19 @@ static uint64_t body_copy(void *target, const void *source, uint64_t count, cons
     uint8_t *to = target;
     XXH3_state_t state;
     XXH3_64bits_reset(&state);
-    if (count >= CHECKSUM_STREAM_BYTES) {
-        /* Streamed lines are whole ones of the target. */
-        const uint64_t head = (0 - (uintptr_t)to) % CHECKSUM_LINE;
-        const uint64_t spans = (count - head) / CHECKSUM_SPAN * CHECKSUM_SPAN;
-        memcpy(to, from, head);
-        XXH3_64bits_update(&state, from, head);
-        body_copy_spans(to + head, from + head, spans, &state);
-        to += head + spans;
-        from += head + spans;
-        count -= head + spans;
-    }
-    memcpy(to, from, count);
-    XXH3_64bits_update(&state, from, count);
+    const bool streams = count >= CHECKSUM_STREAM_BYTES;
+    /* Streamed lines are whole ones of the target. */
+    const uint64_t head = streams ? (0 - (uintptr_t)to) % CHECKSUM_LINE : 0;
+    const uint64_t blocks = (count - head) / CHECKSUM_BLOCK * CHECKSUM_BLOCK;
+    const uint64_t tail = count - head - blocks;
+    memcpy(to, from, head);
+    XXH3_64bits_update(&state, from, head);
+    if (streams)
+        body_stream_blocks(to + head, from + head, blocks, &state);
+    else
+        body_copy_blocks(to + head, from + head, blocks, &state);
+    memcpy(to + head + blocks, from + head + blocks, tail);
+    XXH3_64bits_update(&state, from + head + blocks, tail);
     XXH3_64bits_update(&state, after, after_count);
     return XXH3_64bits_digest(&state);
 }

@@ -34,7 +34,7 @@ typedef struct store_parts {
     double copy;     /* memcpy of as many bytes */
     double checksum; /* verifying and decoding, less the copy */
     double wake;     /* the device's thread: the way there, its work, the way back */
-    double rest;     /* reference, decision, accounts */
+    double rest;     /* decision, reference, accounts */
 } store_parts;
 
 typedef struct store_row {
@@ -59,11 +59,12 @@ typedef struct store_bench {
 
 /* Samples of one row over all repeats. */
 typedef struct store_samples {
-    double rate[STORE_BENCH_REPEATS_MAX];  /* bytes per second */
+    double rate[STORE_BENCH_REPEATS_MAX];  /* bytes per second of the median call */
     double ratio[STORE_BENCH_REPEATS_MAX]; /* to memcpy */
+    double per_s[STORE_BENCH_REPEATS_MAX]; /* calls, of all threads */
     uint64_t *ns;
+    uint64_t *parts[STORE_BENCH_PARTS];
     uint32_t ns_count;
-    double read_ns, decode_ns, elapsed_ns; /* of all calls */
 } store_samples;
 
 static int store_compare_ns(const void *left, const void *right)
@@ -78,41 +79,58 @@ static uint64_t store_quantile(uint64_t *ns, uint32_t count, double share)
     return count == 0 ? 0 : ns[(uint32_t)(share * (count - 1))];
 }
 
-/* Runs one loop on so many threads and books it; returns its bytes per second. */
-static double store_measure(store_bench *bench, store_bench_site *site, store_bench_call call,
-                            uint32_t threads, uint32_t calls, uint32_t *first,
-                            store_samples *samples)
+/* Runs one loop on so many threads and books it as one repeat. */
+static void store_measure(store_bench *bench, store_bench_site *site, store_bench_call call,
+                          uint32_t threads, uint32_t calls, uint32_t *first, uint32_t repeat,
+                          store_samples *samples)
 {
     store_bench_loop loops[STORE_BENCH_THREADS_MAX];
     uint32_t each = calls / threads;
-    for (uint32_t i = 0; i < threads; i++)
+    for (uint32_t i = 0; i < threads; i++) {
+        size_t at = samples->ns_count + (size_t)i * each;
         loops[i] = (store_bench_loop){.site = site,
                                       .call = call,
                                       .thread = i,
                                       .threads = threads,
                                       .calls = each,
                                       .first = *first + i,
-                                      .ns = samples->ns + samples->ns_count + (size_t)i * each};
+                                      .ns = samples->ns + at};
+        for (int part = 0; part < STORE_BENCH_PARTS; part++)
+            loops[i].parts[part] = samples->parts[part] + at;
+    }
     uint64_t wall_ns = store_bench_run(loops, threads);
     uint64_t sum_ns = 0;
     for (uint32_t i = 0; i < threads; i++) {
         bench->failed += loops[i].failed;
         sum_ns += loops[i].sum_ns;
-        samples->read_ns += (double)loops[i].read_ns;
-        samples->decode_ns += (double)loops[i].decode_ns;
-        samples->elapsed_ns += (double)loops[i].elapsed_ns;
     }
     *first = loops[0].first;
+    uint64_t *ns = samples->ns + samples->ns_count;
     samples->ns_count += each * threads;
+    samples->rate[repeat] =
+        bench_bytes_per_s(site->bytes * threads, store_quantile(ns, each * threads, 0.5));
     /* With one thread the time between the calls is not theirs. */
-    return bench_bytes_per_s((uint64_t)each * threads * site->bytes,
-                             threads == 1 ? sum_ns : wall_ns);
+    samples->per_s[repeat] =
+        bench_bytes_per_s((uint64_t)each * threads, threads == 1 ? sum_ns : wall_ns);
 }
 
 static bool store_samples_make(store_samples *samples, uint32_t repeats, uint32_t calls)
 {
-    *samples = (store_samples){.ns = malloc((size_t)repeats * calls * sizeof(uint64_t))};
-    return samples->ns != NULL;
+    const size_t bytes = (size_t)repeats * calls * sizeof(uint64_t);
+    *samples = (store_samples){.ns = malloc(bytes)};
+    bool made = samples->ns != NULL;
+    for (int part = 0; part < STORE_BENCH_PARTS; part++) {
+        samples->parts[part] = malloc(bytes);
+        made &= samples->parts[part] != NULL;
+    }
+    return made;
+}
+
+static void store_samples_free(store_samples *samples)
+{
+    free(samples->ns);
+    for (int part = 0; part < STORE_BENCH_PARTS; part++)
+        free(samples->parts[part]);
 }
 
 /* Turns the samples into a row. */
@@ -120,9 +138,6 @@ static store_row *store_add_row(store_bench *bench, const store_bench_site *site
                                 uint32_t threads, store_samples *samples)
 {
     store_row *row = &bench->rows[bench->row_count++];
-    double rates[STORE_BENCH_REPEATS_MAX];
-    for (uint32_t i = 0; i < bench->repeats; i++)
-        rates[i] = samples->rate[i] / (double)site->bytes;
     *row = (store_row){.name = name,
                        .bytes = site->bytes,
                        .batch = 1,
@@ -130,25 +145,27 @@ static store_row *store_add_row(store_bench *bench, const store_bench_site *site
                        .calls = samples->ns_count,
                        .bytes_per_s = bench_rate_of(samples->rate, bench->repeats),
                        .ratio = bench_rate_of(samples->ratio, bench->repeats),
-                       .per_s = bench_rate_of(rates, bench->repeats),
+                       .per_s = bench_rate_of(samples->per_s, bench->repeats),
                        .ns_p50 = store_quantile(samples->ns, samples->ns_count, 0.5),
                        .ns_p99 = store_quantile(samples->ns, samples->ns_count, 0.99)};
     return row;
 }
 
-/* Where a get's time goes, from what gets say of themselves and what memcpy and lookups take. */
+/* Where a get's time goes, by medians: what gets say of themselves, and what memcpy and lookups
+ * take. */
 static void store_split(store_row *get, const store_samples *samples, double copy_ns,
                         double lookup_ns)
 {
-    double calls = samples->ns_count;
-    double decode_ns = samples->decode_ns / calls, read_ns = samples->read_ns / calls;
+    double part[STORE_BENCH_PARTS];
+    for (int i = 0; i < STORE_BENCH_PARTS; i++)
+        part[i] = (double)store_quantile(samples->parts[i], samples->ns_count, 0.5);
+    double decode_ns = part[STORE_BENCH_DECODE], wake_ns = part[STORE_BENCH_READ];
     get->has_parts = true;
-    get->parts =
-        (store_parts){.lookup = lookup_ns,
-                      .copy = copy_ns,
-                      .checksum = decode_ns - copy_ns,
-                      .wake = read_ns,
-                      .rest = samples->elapsed_ns / calls - decode_ns - read_ns - lookup_ns};
+    get->parts = (store_parts){.lookup = lookup_ns,
+                               .copy = copy_ns,
+                               .checksum = decode_ns - copy_ns,
+                               .wake = wake_ns,
+                               .rest = (double)get->ns_p50 - decode_ns - wake_ns - lookup_ns};
 }
 
 /* The loops of one size, in the order of their turns. */
@@ -178,9 +195,8 @@ static void store_repeat(store_bench *bench, store_bench_site *site, uint32_t re
 {
     for (uint32_t turn = 0; turn < TURNS; turn++) {
         if (!store_turn_counts(turn, site->bytes)) continue;
-        samples[turn].rate[repeat] =
-            store_measure(bench, site, store_turns[turn].call, store_turns[turn].threads, calls,
-                          &firsts[turn], &samples[turn]);
+        store_measure(bench, site, store_turns[turn].call, store_turns[turn].threads, calls,
+                      &firsts[turn], repeat, &samples[turn]);
         if (turn == TURN_PUT) store_bench_unput(site, calls);
     }
     for (uint32_t turn = 0; turn < TURNS; turn++) {
@@ -223,7 +239,7 @@ static int store_run_size(store_bench *bench, uint64_t bytes)
         store_repeat(bench, &site, repeat, calls, firsts, samples);
     if (made) store_add_rows(bench, &site, samples);
     for (uint32_t turn = 0; turn < TURNS; turn++)
-        free(samples[turn].ns);
+        store_samples_free(&samples[turn]);
     store_bench_close(&site);
     return made ? 0 : 1;
 }
@@ -242,12 +258,11 @@ static int store_run_lookup(store_bench *bench)
     uint32_t first = 0, calls = entries < STORE_EXISTS_CALLS ? entries : STORE_EXISTS_CALLS;
     bool made = store_samples_make(&samples, bench->repeats, calls);
     for (uint32_t repeat = 0; repeat < bench->repeats && made; repeat++) {
-        samples.rate[repeat] =
-            store_measure(bench, &site, STORE_BENCH_EXISTS, 1, calls, &first, &samples);
+        store_measure(bench, &site, STORE_BENCH_EXISTS, 1, calls, &first, repeat, &samples);
         samples.ratio[repeat] = 0;
     }
     if (made) store_add_row(bench, &site, "exists", 1, &samples);
-    free(samples.ns);
+    store_samples_free(&samples);
     store_bench_close(&site);
     return made ? 0 : 1;
 }

@@ -39,19 +39,20 @@ typedef struct store_bench_site {
     double memory_per_entry; /* that the process took while they were put */
 } store_bench_site;
 
+/* What a get says of itself, in nanoseconds. */
+enum { STORE_BENCH_READ, STORE_BENCH_DECODE, STORE_BENCH_ELAPSED, STORE_BENCH_PARTS };
+
 /* One loop of one thread: calls on entries first, first + stride, and so on. */
 typedef struct store_bench_loop {
     store_bench_site *site;
     store_bench_call call;
     uint32_t thread, threads;
     uint32_t calls;
-    uint32_t first;   /* entry; the loop leaves the next one */
-    uint64_t *ns;     /* of each call */
-    uint64_t sum_ns;  /* of all calls */
-    uint64_t read_ns; /* of gets, as they say: on a device's thread, the way there and back */
-    uint64_t decode_ns;
-    uint64_t elapsed_ns;
-    uint32_t failed; /* calls that failed, or gave wrong bytes */
+    uint32_t first;                     /* entry; the loop leaves the next one */
+    uint64_t *ns;                       /* of each call, */
+    uint64_t *parts[STORE_BENCH_PARTS]; /* and of gets, as they say of themselves */
+    uint64_t sum_ns;                    /* of all calls */
+    uint32_t failed;                    /* calls that failed, or gave wrong bytes */
 } store_bench_loop;
 
 /* Opens a store with room and puts the entries. hollow: the tier keeps no bytes, for tables of

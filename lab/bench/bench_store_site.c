@@ -230,9 +230,9 @@ static void store_call_once(store_bench_loop *loop, uint32_t call, uint32_t numb
     }
     loop->ns[call] = base_clock_ns() - began_ns;
     loop->sum_ns += loop->ns[call];
-    loop->read_ns += info.read_ns;
-    loop->decode_ns += info.decode_ns;
-    loop->elapsed_ns += info.elapsed_ns;
+    loop->parts[STORE_BENCH_READ][call] = info.read_ns;
+    loop->parts[STORE_BENCH_DECODE][call] = info.decode_ns;
+    loop->parts[STORE_BENCH_ELAPSED][call] = info.elapsed_ns;
     bool right = status == KVT_OK;
     if (right && loop->call == STORE_BENCH_GET)
         right = store_is_right(site, number, slot, call % 64 == 0);
