@@ -7,6 +7,7 @@
  * the configuration of the store, which must be closed. One thread.
  */
 #include "command.h"
+#include "inspect_watch.h"
 #include "profile_document.h"
 
 #include "lab/inspect/inspect.h"
@@ -21,7 +22,8 @@ typedef struct inspect_arguments {
 } inspect_arguments;
 
 static const command_option inspect_rows[] = {
-    FLAG_OPTION(inspect_arguments, entries, "entries", 'e', "Catalog: list the entries too"),
+    FLAG_OPTION(inspect_arguments, entries, "entries", 'e',
+                "List all: a catalog's entries, a store's operations"),
     OPERANDS(inspect_arguments, paths, "FILE", 1, 1, OPTION_READS),
     {0},
 };
@@ -267,6 +269,18 @@ static int inspect_show_profile(const inspect_arguments *arguments, const char *
                         arguments->common.json);
 }
 
+static int inspect_show_watch(const inspect_arguments *arguments, const char *path, char *message,
+                              size_t message_size)
+{
+    json_t *document = NULL;
+    kvt_status status = inspect_watch_read(path, &document, message, message_size);
+    if (status != KVT_OK) return command_fail_input(status, message);
+    if (arguments->common.json) return inspect_show(document, true);
+    inspect_watch_print(document, arguments->entries);
+    json_decref(document);
+    return EXIT_FINE;
+}
+
 static int inspect_run(void *context)
 {
     const inspect_arguments *arguments = context;
@@ -278,6 +292,7 @@ static int inspect_run(void *context)
     switch (kind) {
     case INSPECT_DATABASE: return inspect_show_catalog(arguments, path, message, sizeof message);
     case INSPECT_PROFILE: return inspect_show_profile(arguments, path, message, sizeof message);
+    case INSPECT_WATCH: return inspect_show_watch(arguments, path, message, sizeof message);
     case INSPECT_RECORD: return inspect_show_record(arguments, path, message, sizeof message);
     default: return inspect_show_device(arguments, path, message, sizeof message);
     }
@@ -285,10 +300,13 @@ static int inspect_run(void *context)
 
 const command_spec inspect_spec = {
     .name = "inspect",
-    .summary = "show a catalog, a profile, a record or a device's label",
-    .about = "Shows what a file says about itself: a store's catalog, a profile, one encoded "
-             "record, or the label of a device (its store must be closed).",
-    .example = "  kvterrace inspect /var/lib/kvterrace/catalog.db --entries",
+    .summary = "show a running store, a catalog, a profile, a record or a label",
+    .about =
+        "Shows what a file says about itself: what a running store writes (store.watch_path), a "
+        "store's catalog, a profile, one encoded record, or the label of a device (its store "
+        "must be closed).",
+    .example = "  kvterrace inspect /var/lib/kvterrace/catalog.db --entries\n"
+               "  kvterrace inspect /run/kvterrace/store.prom",
     .options = inspect_rows,
     .argument_bytes = sizeof(inspect_arguments),
     .run = inspect_run,

@@ -16,7 +16,7 @@
  *     kvt_events_close(events);
  *
  * The settings store.watch_path and store.watch_interval make a store write the metrics and the
- * last operations to a file by itself; `kvterrace inspect --watch FILE` shows such a file.
+ * last operations to a file by itself; `kvterrace inspect FILE` shows such a file.
  *
  * Thread rule: any thread at any time between open and close, and every call beside every other,
  * but for two calls on one kvt_events, which its owner keeps apart.

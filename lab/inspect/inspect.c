@@ -5,6 +5,7 @@
 #include "lab/inspect/inspect.h"
 
 #include "codecs/record_format.h"
+#include "lab/inspect/watch_read.h"
 #include "store/catalog.h"
 #include "tiers/devices/superblock.h"
 
@@ -80,6 +81,8 @@ kvt_status inspect_identify(const char *path, inspect_kind *kind_out, char *mess
     if (memcmp(head, INSPECT_DATABASE_MAGIC, sizeof INSPECT_DATABASE_MAGIC) == 0) {
         const bool profile = memcmp(head + 68, INSPECT_PROFILE_MARK, 4) == 0;
         *kind_out = profile ? INSPECT_PROFILE : INSPECT_DATABASE;
+    } else if (memcmp(head, WATCH_READ_MARK, sizeof WATCH_READ_MARK - 1) == 0) {
+        *kind_out = INSPECT_WATCH;
     } else if (inspect_resembles_record(head)) {
         *kind_out = INSPECT_RECORD;
     }

@@ -14,6 +14,7 @@
 typedef enum inspect_kind {
     INSPECT_DATABASE, /* SQLite; may be a catalog */
     INSPECT_PROFILE,  /* SQLite with a profile's mark */
+    INSPECT_WATCH,    /* what a running store shows of itself: watch_read.h */
     INSPECT_RECORD,   /* one encoded entry, or one that is damaged */
     INSPECT_DEVICE    /* anything else: a device file, labelled or not */
 } inspect_kind;
