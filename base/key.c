@@ -6,9 +6,12 @@
  * Thread rule: any thread.
  */
 #include "base/blake2b.h"
+#include "base/struct_size.h"
 
 #include <kvterrace/key.h>
 #include <string.h>
+
+#define KEY_SPACE_LEAST STRUCT_SIZE_THROUGH(kvt_space, extra)
 
 /* What the two messages begin with, their NUL included: no space's message is a key's. */
 static const char key_space_begin[] = "kvterrace space";
@@ -78,7 +81,6 @@ static bool key_rank_is_sound(uint32_t rank, uint32_t ranks)
 /* Checks all of a space but the lengths of its texts. */
 static bool key_space_is_sound(const kvt_space *space)
 {
-    if (space->struct_size != sizeof *space) return false;
     if (space->extra_bytes > KVT_SPACE_EXTRA_MAX) return false;
     if (space->extra_bytes != 0 && space->extra == NULL) return false;
     return space->order <= KVT_ORDER_SIDE_LAYER &&
@@ -86,16 +88,19 @@ static bool key_space_is_sound(const kvt_space *space)
            key_rank_is_sound(space->pipeline_rank, space->pipeline_ranks);
 }
 
-void kvt_space_init(kvt_space *space)
+void kvt_space_init_sized(kvt_space *space, uint32_t struct_size)
 {
-    memset(space, 0, sizeof *space);
-    space->struct_size = sizeof *space;
+    const kvt_space whole = {.struct_size = struct_size};
+    space->struct_size = struct_size;
+    struct_size_out(space, &whole, sizeof whole);
 }
 
 kvt_status kvt_space_make(const kvt_space *space, kvt_space_hash *hash_out)
 {
     if (hash_out == NULL) return KVT_E_ARGUMENT;
     memset(hash_out, 0, sizeof *hash_out);
+    kvt_space whole = {.struct_size = sizeof whole};
+    if (space != NULL) space = struct_size_in(space, &whole, sizeof whole, KEY_SPACE_LEAST);
     if (space == NULL || !key_space_is_sound(space)) return KVT_E_ARGUMENT;
     blake2b hash;
     blake2b_begin(&hash, sizeof hash_out->bytes);

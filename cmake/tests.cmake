@@ -28,6 +28,7 @@ set(KVT_SOURCES_torture_store_planted ${KVT_SOURCES_torture_store_schedule})
 # Functions that the linker sends to a program's own __wrap_ of that name.
 set(KVT_WRAPPED_test_store_get_plan kvt_record_bound kvt_record_scratch_parallel
   kvt_record_decode_parallel)
+set(KVT_WRAPPED_test_store_lifetime base_clock_ns base_calendar_ns)
 set(KVT_WRAPPED_test_store_memory tiers_worker_queue)
 set(KVT_WRAPPED_test_replay_offers kvt_policy_admit kvt_policy_ladder_add costs_profiled_device
   costs_measure_variant learn_size_shares)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * access.c - get, exists, delete, match_prefix: the flows that a caller starts, but for the put.
+ * access.c - get, exists, match_prefix: the reads that a caller starts.
  *
  *     get   find -> access -> read, or join a read -> decode into the target -> observe
  *     get   find -> access -> decode into the target from where the record lies in memory
@@ -86,7 +86,7 @@ static kvt_status access_look(const kvt_store *store, const kvt_key *key, uint64
     assert(store_is_locked(store));
     store_entry *entry = entry_find_key(&store->table, key);
     *view = (access_view){.entry = entry};
-    if (entry == NULL || !entry_is_readable(entry)) return KVT_MISS;
+    if (!lifetime_shows(store, entry)) return KVT_MISS;
     if (entry->source_bytes != data_bytes) return KVT_E_ARGUMENT;
     if (entry->state == ENTRY_STAGED) return KVT_QUEUED;
     const store_place *place = entry->place;
@@ -605,7 +605,7 @@ kvt_status kvt_exists(kvt_store *store, const kvt_key *key)
     if (key == NULL) return KVT_E_ARGUMENT;
     pthread_mutex_lock(&store->lock);
     const store_entry *entry = entry_find_key(&store->table, key);
-    bool there = entry != NULL && entry_is_readable(entry);
+    bool there = lifetime_shows(store, entry);
     pthread_mutex_unlock(&store->lock);
     return there ? KVT_OK : KVT_MISS;
 }
@@ -615,7 +615,7 @@ kvt_status kvt_exists(kvt_store *store, const kvt_key *key)
 static double access_load_seconds(kvt_store *store, const store_entry *entry, bool now)
 {
     assert(store_is_locked(store));
-    if (entry == NULL || !entry_is_readable(entry)) return (double)NAN;
+    if (!lifetime_shows(store, entry)) return (double)NAN;
     if (entry->state == ENTRY_STAGED) return handover_copy_seconds(store, entry->source_bytes);
     return learn_load_seconds(store, entry, now);
 }
@@ -644,7 +644,7 @@ static size_t access_match(const kvt_store *store, const kvt_key *keys, size_t c
     size_t matched = 0;
     while (matched < count) {
         const store_entry *entry = entry_find_key(&store->table, &keys[matched]);
-        if (entry == NULL || !entry_is_readable(entry)) break;
+        if (!lifetime_shows(store, entry)) break;
         matched++;
     }
     return matched;
@@ -667,45 +667,4 @@ kvt_status kvt_match_prefix(kvt_store *store, const kvt_key *keys, size_t count,
     }
     *matched_out = matched;
     return KVT_OK;
-}
-
-kvt_status kvt_delete(kvt_store *store, const kvt_key *key)
-{
-    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
-    if (key == NULL) return KVT_E_ARGUMENT;
-    kvt_status status = KVT_MISS;
-    store_staged *called_off = NULL;
-    const uint64_t began_ns = store_now_ns(store);
-    pthread_mutex_lock(&store->lock);
-    for (;;) {
-        /* In each turn: an entry whose device went while this waited for a move lies there now, and
-         * would come back with the device. */
-        quarantine_forget_key(store, key);
-        store_entry *entry = entry_find_key(&store->table, key);
-        if (entry == NULL || entry->state == ENTRY_ARRIVING) break;
-        if (entry->leased) {
-            status = KVT_BUSY;
-            break;
-        }
-        if (entry->state == ENTRY_RESIDENT) {
-            quarantine_drop_entry(store, entry, KVT_REMOVED_DELETED);
-            status = KVT_OK;
-            break;
-        }
-        if (entry->state == ENTRY_STAGED) called_off = handover_cancel(store, entry);
-        if (called_off != NULL) {
-            status = KVT_OK;
-            break;
-        }
-        /* STAGED and MOVING come to rest; LEAVING ends, or comes back when its plan is aborted. */
-        if (!plan_cancel(store, entry->handle)) {
-            pthread_cond_wait(&store->changed, &store->lock);
-        }
-    }
-    pthread_mutex_unlock(&store->lock);
-    if (called_off != NULL) handover_discard(store, called_off);
-    const kvt_operation operation =
-        watch_operation(store, KVT_OPERATION_DELETE, key, began_ns, status);
-    watch_note(store, &operation);
-    return status;
 }

@@ -164,22 +164,32 @@ static kvt_status catalog_make(store_catalog *catalog)
     return status;
 }
 
-/* Migrates a catalog of version 1, which has neither a secret nor checksums, in one transaction. */
-static kvt_status catalog_migrate(store_catalog *catalog)
+/* Gives a catalog of version 1 a secret and a checksum of its identity. Inside a transaction. */
+static kvt_status catalog_migrate_identity(store_catalog *catalog)
 {
     kvt_status status = catalog_draw(catalog->secret, sizeof catalog->secret);
-    if (status == KVT_OK) status = catalog_exec(catalog, "BEGIN IMMEDIATE");
-    if (status != KVT_OK) return status;
-    status = catalog_rebuild_entries(catalog, &catalog->rows_dropped);
     if (status == KVT_OK) status = catalog_set_identity(catalog, catalog->epoch);
     /* The devices may carry labels of a life that was cut short; version 1 left no mark of it. */
     if (status == KVT_OK) status = catalog_set_opening(catalog, catalog->opening);
+    return status;
+}
+
+/* Migrates a catalog of an earlier version in one transaction: the identity of version 1, which has
+ * neither a secret nor checksums, and the table of entries, whose rows live for ever and are tenant
+ * 0's. */
+static kvt_status catalog_migrate(store_catalog *catalog)
+{
+    bool first = catalog->version < CATALOG_VERSION_SUMS;
+    kvt_status status = catalog_exec(catalog, "BEGIN IMMEDIATE");
+    if (status != KVT_OK) return status;
+    status = catalog_rebuild_entries(catalog, &catalog->rows_dropped);
+    if (status == KVT_OK && first) status = catalog_migrate_identity(catalog);
     if (status == KVT_OK) status = catalog_mark_version(catalog);
     KILL_POINT("open: catalog migrated, not committed");
     status = catalog_end(catalog, status);
     if (status != KVT_OK) return status;
     catalog->version = CATALOG_VERSION;
-    (void)chmod(catalog->path, 0600); /* version 1 left it to the umask */
+    if (first) (void)chmod(catalog->path, 0600); /* version 1 left it to the umask */
     return KVT_OK;
 }
 
@@ -238,7 +248,7 @@ static kvt_status catalog_load_identity(store_catalog *catalog)
     }
     catalog->epoch = (uint64_t)epoch;
     catalog->opening = catalog->epoch + 1; /* version 1 announced nothing */
-    if (status != KVT_OK || catalog->version < CATALOG_VERSION) return status;
+    if (status != KVT_OK || catalog->version < CATALOG_VERSION_SUMS) return status;
     status = catalog_get_blob(catalog, "secret", catalog->secret, (int)sizeof catalog->secret);
     if (status == KVT_OK) {
         status =
@@ -271,7 +281,7 @@ static kvt_status catalog_examine(store_catalog *catalog, bool read_only, bool *
         return read_only ? KVT_E_MISMATCH : KVT_OK;
     }
     if (application != CATALOG_APPLICATION) status = KVT_E_MISMATCH;
-    if (status == KVT_OK && version != CATALOG_VERSION && version != CATALOG_VERSION_OLD)
+    if (status == KVT_OK && (version < CATALOG_VERSION_FIRST || version > CATALOG_VERSION))
         status = KVT_E_VERSION;
     catalog->version = (int)version;
     if (status == KVT_OK) status = catalog_quick_check(catalog);

@@ -27,6 +27,10 @@ typedef struct catalog_row {
     double recompute_seconds;
     kvt_variant variant;
     uint64_t record_bytes;
+    uint64_t expires_ns; /* base_calendar_ns; 0 = never */
+    uint32_t tenant;
+    uint32_t class_id;
+    uint32_t request_tokens;
     void *location;
     size_t location_bytes;
 } catalog_row;

@@ -17,12 +17,15 @@
 #include <sqlite3.h>
 
 #define CATALOG_APPLICATION 0x4B565452 /* "KVTR" */
-#define CATALOG_VERSION     2
-#define CATALOG_VERSION_OLD 1 /* migrated when it is opened for writing */
-#define CATALOG_EPOCH_MAX   (INT32_MAX - 1)
+/* Versions up to the present one are read, and migrated when a catalog is opened for writing. */
+#define CATALOG_VERSION_FIRST 1
+#define CATALOG_VERSION_SUMS  2 /* with a secret, and checksums of identity and rows */
+#define CATALOG_VERSION       3 /* with lifetimes, tenants, classes and request lengths */
+#define CATALOG_EPOCH_MAX     (INT32_MAX - 1)
 
 #define CATALOG_ROW_VALUES                                                                         \
-    "VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20)"
+    "VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?"  \
+    "24)"
 
 /* One queued change; a node with row.location is an insertion. */
 typedef struct catalog_node {

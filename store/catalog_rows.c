@@ -17,7 +17,7 @@
 
 kvt_status catalog_make_entries(store_catalog *catalog, const char *table)
 {
-    char sql[1024];
+    char sql[1200];
     snprintf(sql, sizeof sql,
              "CREATE TABLE %s(key BLOB PRIMARY KEY, generation INTEGER NOT NULL, parent BLOB,"
              " layers INTEGER NOT NULL, kv_heads INTEGER NOT NULL, head_dim INTEGER NOT NULL,"
@@ -26,15 +26,17 @@ kvt_status catalog_make_entries(store_catalog *catalog, const char *table)
              " first_position INTEGER NOT NULL, recompute_seconds REAL NOT NULL,"
              " codec INTEGER NOT NULL, mode INTEGER NOT NULL, rate INTEGER NOT NULL,"
              " record_bytes INTEGER NOT NULL, location BLOB NOT NULL, serial INTEGER NOT NULL,"
-             " checksum INTEGER NOT NULL) STRICT, WITHOUT ROWID;",
+             " expires_ns INTEGER NOT NULL, tenant INTEGER NOT NULL, class_id INTEGER NOT NULL,"
+             " request_tokens INTEGER NOT NULL, checksum INTEGER NOT NULL) STRICT, WITHOUT ROWID;",
              table);
     return catalog_exec(catalog, sql);
 }
 
-/* XXH3 over the columns as numbers of one width, seeded with that of the location. */
-static uint64_t catalog_sum_row(const catalog_row *row)
+/* XXH3 over the columns as numbers of one width, seeded with that of the location. A version that
+ * lacks the last columns sums the others. */
+static uint64_t catalog_sum_row(const catalog_row *row, int version)
 {
-    uint64_t words[25] = {0}, *next = words + 8, seconds;
+    uint64_t words[29] = {0}, *next = words + 8, seconds;
     const kvt_layout *layout = &row->layout;
     memcpy(words, &row->key, sizeof row->key);
     if (row->has_parent) memcpy(words + 4, &row->parent, sizeof row->parent);
@@ -56,8 +58,14 @@ static uint64_t catalog_sum_row(const catalog_row *row)
     *next++ = row->variant.mode;
     *next++ = row->variant.rate;
     *next++ = row->record_bytes;
-    assert(next == words + sizeof words / sizeof words[0]);
-    return XXH3_64bits_withSeed(words, sizeof words,
+    if (version >= CATALOG_VERSION) {
+        *next++ = row->expires_ns;
+        *next++ = row->tenant;
+        *next++ = row->class_id;
+        *next++ = row->request_tokens;
+    }
+    assert(next <= words + sizeof words / sizeof words[0]);
+    return XXH3_64bits_withSeed(words, (size_t)(next - words) * sizeof words[0],
                                 XXH3_64bits(row->location, row->location_bytes));
 }
 
@@ -87,7 +95,11 @@ void catalog_bind_row(sqlite3_stmt *statement, const catalog_row *row)
     sqlite3_bind_int64(statement, 16, row->variant.rate);
     sqlite3_bind_int64(statement, 17, (int64_t)row->record_bytes);
     sqlite3_bind_blob64(statement, 18, row->location, row->location_bytes, SQLITE_STATIC);
-    sqlite3_bind_int64(statement, 20, (int64_t)catalog_sum_row(row));
+    sqlite3_bind_int64(statement, 20, (int64_t)row->expires_ns);
+    sqlite3_bind_int64(statement, 21, row->tenant);
+    sqlite3_bind_int64(statement, 22, row->class_id);
+    sqlite3_bind_int64(statement, 23, row->request_tokens);
+    sqlite3_bind_int64(statement, 24, (int64_t)catalog_sum_row(row, CATALOG_VERSION));
 }
 
 /* ---- reading ---- */
@@ -138,6 +150,10 @@ static void catalog_read_row(const store_catalog *catalog, sqlite3_stmt *stateme
     row->variant.rate = (uint32_t)catalog_column(statement, 15, UINT32_MAX, &sound);
     row->record_bytes = catalog_column(statement, 16, UINT64_C(1) << 47, &sound);
     row->serial = catalog_column(statement, 18, INT64_MAX, &sound);
+    row->expires_ns = catalog_column(statement, 19, INT64_MAX, &sound);
+    row->tenant = (uint32_t)catalog_column(statement, 20, KVT_TENANTS_MAX - 1, &sound);
+    row->class_id = (uint32_t)catalog_column(statement, 21, UINT16_MAX, &sound);
+    row->request_tokens = (uint32_t)catalog_column(statement, 22, UINT32_MAX, &sound);
     uint64_t source_bytes;
     if (row->generation == 0 || row->serial == 0 || !(row->recompute_seconds >= 0) ||
         kvt_layout_bytes(&row->layout, &source_bytes) != KVT_OK ||
@@ -153,9 +169,17 @@ static void catalog_read_row(const store_catalog *catalog, sqlite3_stmt *stateme
         row->location = blob.plain;
         row->location_bytes = (size_t)sqlite3_column_bytes(statement, 17);
     }
-    bool summed = catalog->version >= CATALOG_VERSION;
-    if (sound && summed && catalog_sum_row(row) != (uint64_t)sqlite3_column_int64(statement, 19))
-        row->location = NULL;
+    uint64_t sum = (uint64_t)sqlite3_column_int64(statement, 23);
+    bool summed = catalog->version >= CATALOG_VERSION_SUMS;
+    if (sound && summed && catalog_sum_row(row, catalog->version) != sum) row->location = NULL;
+}
+
+/* The columns that a version may lack: never, and tenant, class and length of nobody. */
+static const char *catalog_late_columns(const store_catalog *catalog)
+{
+    if (catalog->version >= CATALOG_VERSION)
+        return "expires_ns, tenant, class_id, request_tokens, checksum";
+    return catalog->version >= CATALOG_VERSION_SUMS ? "0, 0, 0, 0, checksum" : "0, 0, 0, 0, 0";
 }
 
 /* All rows; visit returns false to end. */
@@ -168,8 +192,8 @@ static kvt_status catalog_walk(store_catalog *catalog, const char *order,
         sql, sizeof sql,
         "SELECT key, generation, parent, layers, kv_heads, head_dim, dtype, axis_order, tokens,"
         " tokens_may_drop, opaque_bytes, first_position, recompute_seconds, codec, mode, rate,"
-        " record_bytes, location, serial%s FROM entry %s",
-        catalog->version >= CATALOG_VERSION ? ", checksum" : "", order);
+        " record_bytes, location, serial, %s FROM entry %s",
+        catalog_late_columns(catalog), order);
     int code = sqlite3_prepare_v2(catalog->db, sql, -1, &statement, NULL);
     while (code == SQLITE_OK || code == SQLITE_ROW) {
         code = sqlite3_step(statement);

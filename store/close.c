@@ -66,6 +66,7 @@ void kvt_close(kvt_store *store)
     entry_table_deinit(&store->quarantined);
     free(store->copies.listed);
     lease_close(store);
+    spaces_close(store);
     handover_close(store);
     staging_close(store->staging);
     pthread_cond_destroy(&store->changed);

@@ -57,8 +57,10 @@ typedef struct store_entry {
     uint64_t handle; /* entry_handle(key) */
     kvt_key parent;
     bool has_parent;
+    uint32_t since; /* of the put, or of the open: lifetime.c */
     kvt_layout layout;
     uint64_t source_bytes;
+    uint64_t expires_ns; /* store_now_ns of its end; 0 = none */
     uint64_t born; /* the store's next serial when a put made it; 0: it was there at the open */
     uint32_t first_position;
     double recompute_seconds;

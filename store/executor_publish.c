@@ -28,7 +28,11 @@ static kvt_status executor_prepare_row(store_op *op)
                        .first_position = entry->first_position,
                        .recompute_seconds = entry->recompute_seconds,
                        .variant = op->place->variant,
-                       .record_bytes = op->record_bytes};
+                       .record_bytes = op->record_bytes,
+                       .expires_ns = lifetime_to_calendar(op->store, entry),
+                       .tenant = entry->tenant,
+                       .class_id = entry->class_id,
+                       .request_tokens = entry->request_tokens};
     row.location_bytes = tiers_location_pack(op->location, NULL, 0);
     row.location = malloc(row.location_bytes);
     if (row.location == NULL) return KVT_E_MEMORY;

@@ -85,7 +85,7 @@ static lease_hold *lease_make_hold(kvt_store *store, store_entry *entry)
 static bool lease_hold_key(kvt_store *store, const kvt_key *key, lease_open *lease)
 {
     store_entry *entry = entry_find_key(&store->table, key);
-    if (entry == NULL || !entry_is_visible(entry)) return false;
+    if (!lifetime_shows(store, entry) || !entry_is_visible(entry)) return false;
     lease_hold *hold = entry->leased ? lease_find_hold(&store->leases, entry->handle)
                                      : lease_make_hold(store, entry);
     if (hold == NULL) return false;

@@ -3,7 +3,8 @@
  * maintain.c - background rounds: queued promotions, then the plan of the policy's tick, within a
  * budget of bytes written, then relayouts. The file decides on no move itself.
  *
- *     queue (promotions) -> tick -> relayout -> copies, capacity -> trust -> write back -> learning
+ *     queue (promotions) -> lifetimes -> tick -> relayout -> copies, capacity -> trust
+ *     -> write back -> learning
  *
  * Thread rule: one round at a time (store->maintaining); plans wait in store->queue under the lock.
  */
@@ -110,8 +111,10 @@ static kvt_status maintain_round(kvt_store *store, uint64_t *budget, uint32_t *m
         return KVT_BUSY;
     }
     store->maintaining = true;
+    bool ends = lifetime_is_due(store);
     pthread_mutex_unlock(&store->lock);
     maintain_run_queue(store, budget, moves_done);
+    if (ends) lifetime_round(store);
     uint32_t before = *moves_done;
     kvt_status status = maintain_run_tick(store, budget, moves_done);
     relayout_round(store, *moves_done == before, budget, moves_done);

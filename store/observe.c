@@ -41,7 +41,8 @@ kvt_status kvt_explain(kvt_store *store, const kvt_key *key, kvt_explanation *ou
     kvt_explanation whole = {.struct_size = sizeof whole};
     pthread_mutex_lock(&store->lock);
     kvt_status status = KVT_MISS;
-    if (entry_find_key(&store->table, key) != NULL)
+    const store_entry *entry = entry_find_key(&store->table, key);
+    if (entry != NULL && !lifetime_is_over(store, entry))
         status = kvt_policy_explain(store->policy, store_now_ns(store),
                                     entry_handle(&store->secret, key), &whole);
     if (status == KVT_MISS) whole.reason = trust_reason(store, entry_handle(&store->secret, key));
@@ -128,6 +129,7 @@ static void observe_counters(const store_counters *counters, kvt_store_stats *st
     stats->puts_busy = counters->puts_busy;
     stats->puts_lost = counters->puts_lost;
     stats->staged_hits = counters->staged_hits;
+    stats->expired = counters->expired;
     stats->decision_ns_p50 = observe_quantile(counters->decision_times, 0.50);
     stats->decision_ns_p99 = observe_quantile(counters->decision_times, 0.99);
 }
@@ -165,7 +167,7 @@ kvt_status kvt_stats(kvt_store *store, kvt_store_stats *stats)
 {
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (stats == NULL ||
-        !struct_size_is_sound(stats, STRUCT_SIZE_THROUGH(kvt_store_stats, staged_hits)))
+        !struct_size_is_sound(stats, STRUCT_SIZE_THROUGH(kvt_store_stats, expired)))
         return KVT_E_ARGUMENT;
     kvt_store_stats whole = {0};
     observe_store(store, &whole);

@@ -514,6 +514,7 @@ static kvt_status open_steps(open_state *state)
 {
     const kvt_store_options *options = state->options;
     kvt_store *store = state->store;
+    lifetime_open(store);
     kvt_status status = watch_open(store);
     if (status == KVT_OK) status = entry_table_init(&store->table, &store->secret);
     if (status == KVT_OK) status = entry_table_init(&store->quarantined, &store->secret);

@@ -26,10 +26,9 @@ static kvt_status put_check_entry(const kvt_entry *entry, const void *data, uint
     if (source_bytes != data_bytes) return KVT_E_ARGUMENT;
     if (entry->class_id > UINT16_MAX || entry->tenant >= KVT_TENANTS_MAX) return KVT_E_ARGUMENT;
     if (!(entry->recompute_seconds >= 0 && entry->recompute_seconds <= 1e9)) return KVT_E_ARGUMENT;
+    if (!(entry->lifetime_seconds >= 0 && entry->lifetime_seconds <= 1e9)) return KVT_E_ARGUMENT;
     if (UINT32_MAX - entry->first_position < entry->layout.tokens) return KVT_E_ARGUMENT;
     if (entry->token_scores != NULL || entry->token_score_count != 0) return KVT_E_UNSUPPORTED;
-    if (!(entry->lifetime_seconds >= 0 && entry->lifetime_seconds <= 1e9)) return KVT_E_ARGUMENT;
-    if (entry->lifetime_seconds > 0) return KVT_E_UNSUPPORTED;
     return KVT_OK;
 }
 

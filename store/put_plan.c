@@ -55,8 +55,13 @@ static kvt_status put_enter(kvt_store *store, const kvt_entry *source, uint64_t 
     assert(store_is_locked(store));
     quarantine_forget_key(store, &source->key);
     store_entry *entry = entry_find_key(&store->table, &source->key);
+    while (entry != NULL && entry->state == ENTRY_RESIDENT && lifetime_is_over(store, entry)) {
+        store->counters.expired++;
+        quarantine_drop_entry(store, entry, KVT_REMOVED_EXPIRED);
+        entry = entry_find_key(&store->table, &source->key); /* the lock may have been released */
+    }
     if (entry != NULL) {
-        if (!entry_is_readable(entry)) {
+        if (!lifetime_shows(store, entry)) {
             store->counters.refusals[STORE_REFUSAL_IN_MOTION]++;
             return KVT_BUSY;
         }
@@ -74,7 +79,8 @@ static kvt_status put_enter(kvt_store *store, const kvt_entry *source, uint64_t 
     entry->first_position = source->first_position;
     entry->recompute_seconds = source->recompute_seconds;
     entry->class_id = source->class_id;
-    entry->tenant = source->tenant;
+    entry->tenant = source->tenant != 0 ? source->tenant : spaces_tenant(store, &source->key);
+    lifetime_begin(store, entry, source->lifetime_seconds);
     entry->request_tokens = source->request_tokens;
     *entry_out = entry;
     return KVT_OK;

@@ -232,8 +232,8 @@ static quarantine_return *quarantine_list_returns(kvt_store *store, kvt_tier tie
 }
 
 /* Takes one entry back into the table and the policy. An entry that finds no memory stays owed for
- * a later round; an entry that the policy declines, or whose handle is taken, is dropped. Lock
- * held. */
+ * a later round; an entry that the policy declines, whose lifetime has ended, or whose handle is
+ * taken, is dropped. Lock held. */
 static void quarantine_return_entry(kvt_store *store, uint64_t handle)
 {
     assert(handle != 0);
@@ -242,7 +242,7 @@ static void quarantine_return_entry(kvt_store *store, uint64_t handle)
     if (entry == NULL) return;
     store_place *place = entry->place;
     kvt_status status = KVT_EXISTS;
-    if (entry_find_handle(&store->table, handle) == NULL) {
+    if (entry_find_handle(&store->table, handle) == NULL && !lifetime_is_over(store, entry)) {
         status = store_adopt(store, entry, place->tier, place->variant, place->record_bytes);
     }
     if (status == KVT_E_MEMORY) {
@@ -253,6 +253,7 @@ static void quarantine_return_entry(kvt_store *store, uint64_t handle)
         quarantine_drop(store, entry);
         return;
     }
+    lifetime_note(store, entry);
     entry_transfer(&store->quarantined, &store->table, entry);
     entry_set_state(entry, ENTRY_QUARANTINED, ENTRY_RESIDENT);
     store->counters.readmitted++;

@@ -10,6 +10,7 @@
  *
  * Thread rule: the opener's thread, before the catalog's writer and the background start.
  */
+#include "base/clock.h"
 #include "base/kill_point.h"
 #include "store/store.h"
 #include "store/watching.h"
@@ -120,6 +121,7 @@ typedef struct recover_list {
     recover_item *items;
     size_t count;
     size_t capacity;
+    size_t expired; /* rows whose entry's lifetime ended meanwhile; they are dropped, too */
 } recover_list;
 
 /* Undoes the taking over of one row: entry, extents, ticket, place. The row itself is still in the
@@ -135,7 +137,7 @@ static void recover_forget(kvt_store *store, recover_item item)
 }
 
 /* Copies a row's facts into its entry. */
-static void recover_fill_entry(store_entry *entry, const catalog_row *row)
+static void recover_fill_entry(kvt_store *store, store_entry *entry, const catalog_row *row)
 {
     entry->has_parent = row->has_parent;
     entry->parent = row->parent;
@@ -143,6 +145,10 @@ static void recover_fill_entry(store_entry *entry, const catalog_row *row)
     (void)!kvt_layout_bytes(&row->layout, &entry->source_bytes); /* checked by the catalog */
     entry->first_position = row->first_position;
     entry->recompute_seconds = row->recompute_seconds;
+    entry->tenant = row->tenant;
+    entry->class_id = row->class_id;
+    entry->request_tokens = row->request_tokens;
+    lifetime_from_calendar(store, entry, row->expires_ns);
 }
 
 /* The scratch that decoding a row's record takes. Rows that follow each other mostly share layout
@@ -168,7 +174,8 @@ static kvt_status recover_scratch(recover_list *list, const catalog_row *row, ui
     return KVT_OK;
 }
 
-/* Takes one row into table and pool; on failure nothing of it remains. */
+/* Takes one row into table and pool; on failure nothing of it remains. KVT_MISS: the lifetime of
+ * its entry has ended. */
 static kvt_status recover_row(recover_list *list, const catalog_row *row, recover_item *item_out)
 {
     kvt_store *store = list->walk.store;
@@ -176,6 +183,7 @@ static kvt_status recover_row(recover_list *list, const catalog_row *row, recove
     tiers_location *location = NULL;
     recover_item item = {NULL, NULL};
     if (row->location == NULL || store->pools[KVT_TIER_SSD] == NULL) return KVT_E_CORRUPT;
+    if (row->expires_ns != 0 && row->expires_ns <= base_calendar_ns()) return KVT_MISS;
     kvt_status status = recover_scratch(list, row, &scratch_bytes);
     if (status != KVT_OK) return status;
     item.place = calloc(1, sizeof *item.place);
@@ -200,7 +208,7 @@ static kvt_status recover_row(recover_list *list, const catalog_row *row, recove
         recover_forget(store, item);
         return status;
     }
-    recover_fill_entry(item.entry, row);
+    recover_fill_entry(store, item.entry, row);
     *item_out = item;
     return KVT_OK;
 }
@@ -228,6 +236,7 @@ static bool recover_visit(void *context, const catalog_row *row)
         list->walk.status = status;
         return false;
     }
+    if (status == KVT_MISS) list->expired++;
     return recover_note_drop(&list->walk, row);
 }
 
@@ -312,7 +321,8 @@ kvt_status recover_entries(kvt_store *store)
     recover_settle_capacity(store);
     if (status == KVT_OK)
         status = catalog_drop_rows(store->catalog, list.walk.drops, list.walk.drop_count);
-    store->counters.recovery_drops += list.walk.drop_count;
+    store->counters.recovery_drops += list.walk.drop_count - list.expired;
+    store->counters.expired += list.expired;
     free(list.walk.drops);
     free(list.items);
     return status;

@@ -84,6 +84,25 @@ typedef struct store_persist {
     uint64_t resume_ns;    /* nothing is looked at before; store_now_ns */
 } store_persist;
 
+/* The walk for entries whose lifetime has ended (lifetime.c). Under store->lock. */
+typedef struct store_lifetimes {
+    uint64_t next_ns; /* no entry that was looked at ends before; UINT64_MAX = none has an end */
+    bool walking;
+    size_t bucket; /* where the walk goes on */
+} store_lifetimes;
+
+/* A space whose entries belong to a tenant when their puts name none. */
+typedef struct store_space {
+    uint64_t number;
+    uint32_t tenant;
+} store_space;
+
+/* Those spaces, in the order of their numbers. Under store->lock. */
+typedef struct store_spaces {
+    store_space *items;
+    uint32_t count, room;
+} store_spaces;
+
 /* Puts that were handed over (handover.c). Under store->lock. */
 typedef struct store_handover {
     struct store_staged *first, *last; /* in the order of their puts; begun ones too */
@@ -144,6 +163,7 @@ typedef struct store_counters {
     uint64_t puts_busy; /* refused because the store could not keep up */
     uint64_t puts_lost; /* accepted, and not stored */
     uint64_t staged_hits;
+    uint64_t expired;                    /* entries removed after the end of their lifetime */
     uint64_t persisted, persisted_bytes; /* by write-back */
     uint64_t copy_evictions;
     uint64_t hits[KVT_TIER_COUNT];
@@ -201,6 +221,8 @@ struct kvt_store {
     store_backoff backoff;
     store_copies copies;
     store_persist persist;
+    store_lifetimes lifetimes;
+    store_spaces spaces;
     store_handover handover;
     store_leases leases;
     struct kvt_queue *queues; /* that are open */
@@ -594,6 +616,52 @@ void persist_close(kvt_store *store, uint64_t deadline_ns);
 /* Writes some entries that are worth it into free room, within store.persist_rate. In the
  * background round; no lock held. */
 void persist_round(kvt_store *store);
+
+/* ---- lifetime.c ---- */
+
+/* Before the first entry. */
+void lifetime_open(kvt_store *store);
+
+/* Sets when a new entry was made, and its end; 0 seconds = none. Lock held. */
+void lifetime_begin(kvt_store *store, store_entry *entry, double seconds);
+
+/* An entry with an end has come into the table: a walk begins no later than its end. Lock held. */
+void lifetime_note(kvt_store *store, const store_entry *entry);
+
+/* Seconds since the put of an entry, or since the open that took it over. Lock held. */
+double lifetime_age_seconds(const kvt_store *store, const store_entry *entry);
+
+/* Seconds until the end of an entry's lifetime, above 0; 0 = it has no end. Lock held. */
+double lifetime_left_seconds(const kvt_store *store, const store_entry *entry);
+
+/* The end of an entry as the calendar has it, for its catalog row, and back; 0 = none. A row whose
+ * end has passed sets an end that has passed. */
+uint64_t lifetime_to_calendar(const kvt_store *store, const store_entry *entry);
+void lifetime_from_calendar(kvt_store *store, store_entry *entry, uint64_t expires_ns);
+
+/* Whether the entry's lifetime has ended: no lookup sees it then. */
+static inline bool lifetime_is_over(const kvt_store *store, const store_entry *entry)
+{
+    return entry->expires_ns != 0 && store_now_ns(store) >= entry->expires_ns;
+}
+
+/* Whether a lookup may see the entry, which may be NULL. Lock held. */
+static inline bool lifetime_shows(const kvt_store *store, const store_entry *entry)
+{
+    return entry != NULL && entry_is_readable(entry) && !lifetime_is_over(store, entry);
+}
+
+/* Whether entries may be removed by lifetime_round. Lock held. */
+bool lifetime_is_due(const kvt_store *store);
+
+/* Removes entries whose lifetime has ended. In the background round; no lock held. */
+void lifetime_round(kvt_store *store);
+
+/* ---- spaces.c ---- */
+
+/* Whose an entry is whose put names tenant 0: its space's tenant, or 0. Lock held. */
+uint32_t spaces_tenant(const kvt_store *store, const kvt_key *key);
+void spaces_close(kvt_store *store);
 
 /* ---- maintain.c ---- */
 

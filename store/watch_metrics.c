@@ -61,6 +61,7 @@ static const metrics_row metrics_rows[] = {
     COUNTER(puts_existing, "puts_existing_total", "Puts of what was stored already."),
     COUNTER(puts_tried, "puts_tried_total", "Puts stored against the figures, to time a tier."),
     COUNTER(puts_lost, "puts_lost_total", "Puts that were accepted and could not be stored."),
+    COUNTER(expired, "expired_total", "Entries removed after the end of their lifetime."),
     GAUGE(puts_waiting, "puts_waiting", "Puts that have returned and are not written yet."),
     GAUGE(put_staging_bytes, "put_staging_bytes", "Memory of the entries of these puts."),
     GAUGE(staging_bytes, "staging_bytes", "Memory of records in motion."),

@@ -117,7 +117,7 @@ kvt_status kvt_match_worth(kvt_store *store, const kvt_key *keys, size_t count, 
         pthread_mutex_lock(&store->lock);
         for (size_t i = from; whole && i < end; i++) {
             const store_entry *entry = entry_find_key(&store->table, &keys[i]);
-            whole = entry != NULL && entry_is_readable(entry);
+            whole = lifetime_shows(store, entry);
             if (whole) worth_add(store, &run, entry);
         }
         pthread_mutex_unlock(&store->lock);

@@ -66,8 +66,14 @@ typedef struct kvt_space_hash {
     uint8_t bytes[32];
 } kvt_space_hash;
 
-/* Clears every field and sets struct_size. space is not NULL. */
-KVT_API void kvt_space_init(kvt_space *space);
+/* Clears every field of a space of struct_size bytes and sets struct_size. space is not NULL.
+ * kvt_space_init is the form for C and C++. */
+KVT_API void kvt_space_init_sized(kvt_space *space, uint32_t struct_size);
+
+static inline void kvt_space_init(kvt_space *space)
+{
+    kvt_space_init_sized(space, (uint32_t)sizeof *space);
+}
 
 /*
  * Hashes a space: BLAKE2b-256 over the fields that are set. All memory that the space points to is

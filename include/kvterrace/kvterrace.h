@@ -223,7 +223,8 @@ typedef struct kvt_entry {
     const float *token_scores;  /* of what each token is worth to those after it, for a form that
                                     drops tokens; NULL with a count of 0. No form of this version
                                     takes them */
-    double lifetime_seconds;    /* 0 = no end, the only value of this version */
+    double lifetime_seconds; /* from the put on; at its end the entry is a miss; 0 = no end; at most
+                                1e9 */
 } kvt_entry;
 
 /*
@@ -239,7 +240,7 @@ typedef struct kvt_entry {
  * service); KVT_BUSY (the store cannot keep up: the put's staging is full or a tier's writes are
  * kvt_store_options.put_backlog_seconds behind, counted in puts_busy; or the same key is on its way
  * in or out at this moment; nothing is kept: do without, or kvt_flush and put again);
- * KVT_E_ARGUMENT; KVT_E_UNSUPPORTED (token_scores, lifetime_seconds); KVT_E_SPACE (no room could be
+ * KVT_E_ARGUMENT; KVT_E_UNSUPPORTED (token_scores); KVT_E_SPACE (no room could be
  * made); KVT_E_MEMORY. Durable only after kvt_flush.
  *
  * With put_staging_bytes 0 the call itself makes room, encodes and writes, KVT_OK means stored, and
@@ -488,6 +489,7 @@ typedef struct kvt_store_stats {
     uint64_t puts_lost;         /* puts that returned KVT_OK and could not be stored, ever */
     uint64_t staged_hits; /* of the gets, those copied from the staging of a put; counted as hits of
                              DRAM, too */
+    uint64_t expired;     /* entries removed because their lifetime had ended, ever */
 } kvt_store_stats;
 
 /*

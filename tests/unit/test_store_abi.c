@@ -6,6 +6,7 @@
 #include "base/struct_size.h"
 #include "tests/support/store_support.h"
 
+#include <kvterrace/names.h>
 #include <kvterrace/recover.h>
 
 /* struct_size comes first, and no member can be added inside: the last one of 0.2.0 ends where the
@@ -24,7 +25,7 @@ BEGINS(kvt_policy_entry, tenant);
 BEGINS(kvt_entry, lifetime_seconds);
 BEGINS(kvt_tenant, share_bytes);
 BEGINS(kvt_recover_report, too_large);
-BEGINS(kvt_store_stats, staged_hits);
+BEGINS(kvt_store_stats, expired);
 BEGINS(kvt_get_info, positions_capacity);
 BEGINS(kvt_persist_info, left_bytes);
 BEGINS(kvt_class_stats, reuse);
@@ -32,6 +33,10 @@ BEGINS(kvt_explanation, reuse_share);
 BEGINS(kvt_device_stats, read_drift);
 BEGINS(kvt_health_item, text);
 BEGINS(kvt_policy_worth, per_byte);
+BEGINS(kvt_space, extra);
+BEGINS(kvt_clear_filter, space);
+BEGINS(kvt_description, lifetime_seconds);
+BEGINS(kvt_space_stats, copy_bytes);
 
 /* A struct that has grown since its first version, as the library will see those of today. */
 typedef struct grown {

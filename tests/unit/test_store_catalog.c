@@ -5,6 +5,9 @@
  */
 #include "open_support.h"
 
+#include "store/catalog.h"
+#include <xxhash.h>
+
 /* ---- rows ---- */
 
 static void open_run_sql(const char *catalog, const char *sql)
@@ -64,7 +67,12 @@ static void test_damaged_rows(void **state)
                                           "rate=4",
                                           "record_bytes=record_bytes+4096",
                                           "location=zeroblob(length(location))",
-                                          "serial=serial+1"};
+                                          "serial=serial+1",
+                                          "expires_ns=9223372036854775807",
+                                          "tenant=1",
+                                          "tenant=256",
+                                          "class_id=1",
+                                          "request_tokens=7"};
     open_site site;
     open_prepare(&site);
     open_fill_and_close(&site);
@@ -128,18 +136,40 @@ static void test_damaged_identity(void **state)
     support_remove_folder(site.folder);
 }
 
-/* A catalog of version 1, as it was before rows had checksums. */
-static void test_version_1(void **state)
+/* The checksum that version 2 gave a row: XXH3 over the columns of its table, each a word, seeded
+ * with that of the location. The arguments are those columns in the order of the table. */
+static void open_sum_version_2(sqlite3_context *context, int count, sqlite3_value **columns)
 {
-    (void)state;
+    uint64_t words[25] = {0};
+    static const int order[] = {1, 18, 3, 4, 5, 6, 7, 8, 9, 10, 11, -1, 13, 14, 15, 16};
+    assert_int_equal(count, 19);
+    memcpy(words, sqlite3_value_blob(columns[0]), sizeof(kvt_key));
+    if (sqlite3_value_type(columns[2]) != SQLITE_NULL) {
+        memcpy(words + 4, sqlite3_value_blob(columns[2]), sizeof(kvt_key));
+        words[8] = 1;
+    }
+    for (size_t i = 0; i < sizeof order / sizeof order[0]; i++) {
+        double seconds = sqlite3_value_double(columns[12]);
+        if (order[i] < 0)
+            memcpy(&words[9 + i], &seconds, sizeof seconds);
+        else
+            words[9 + i] = (uint64_t)sqlite3_value_int64(columns[order[i]]);
+    }
+    uint64_t seed =
+        XXH3_64bits(sqlite3_value_blob(columns[17]), (size_t)sqlite3_value_bytes(columns[17]));
+    sqlite3_result_int64(context, (int64_t)XXH3_64bits_withSeed(words, sizeof words, seed));
+}
+
+/* Turns a catalog into one of version 1 or 2, of which one row is damaged. */
+static void open_make_older(const char *catalog, int version)
+{
     static const char columns[] =
         "key, generation, parent, layers, kv_heads, head_dim, dtype, axis_order, tokens, "
         "tokens_may_drop, opaque_bytes, first_position, recompute_seconds, codec, mode, rate, "
         "record_bytes, location, serial";
-    open_site site;
-    char sql[2048];
-    open_prepare(&site);
-    open_fill_and_close(&site);
+    char sql[2600];
+    sqlite3 *db = NULL;
+    char *fault = NULL;
     snprintf(sql, sizeof sql,
              "BEGIN; CREATE TABLE old(key BLOB PRIMARY KEY, generation INTEGER NOT NULL, parent "
              "BLOB, layers INTEGER NOT NULL, kv_heads INTEGER NOT NULL, head_dim INTEGER NOT NULL,"
@@ -147,17 +177,65 @@ static void test_version_1(void **state)
              " tokens_may_drop INTEGER NOT NULL, opaque_bytes INTEGER NOT NULL,"
              " first_position INTEGER NOT NULL, recompute_seconds REAL NOT NULL, codec INTEGER NOT "
              "NULL, mode INTEGER NOT NULL, rate INTEGER NOT NULL, record_bytes INTEGER NOT NULL,"
-             " location BLOB NOT NULL, serial INTEGER NOT NULL) STRICT, WITHOUT ROWID;"
-             "INSERT INTO old SELECT %s FROM entry; DROP TABLE entry; ALTER TABLE old RENAME TO "
-             "entry; DELETE FROM meta WHERE name IN ('secret', 'identity_checksum');"
-             "UPDATE entry SET layers=70000 WHERE key=(SELECT max(key) FROM entry);"
-             "PRAGMA user_version=1; COMMIT",
-             columns);
-    open_run_sql(site.catalog, sql);
+             " location BLOB NOT NULL, serial INTEGER NOT NULL%s) STRICT, WITHOUT ROWID;"
+             "INSERT INTO old SELECT %s%s%s%s FROM entry; DROP TABLE entry; ALTER TABLE old RENAME "
+             "TO entry; %s;"
+             "UPDATE entry SET layers=%d WHERE key=(SELECT max(key) FROM entry);"
+             "PRAGMA user_version=%d; COMMIT",
+             version == 2 ? ", checksum INTEGER NOT NULL" : "", columns,
+             version == 2 ? ", sum_version_2(" : "", version == 2 ? columns : "",
+             version == 2 ? ")" : "",
+             version == 1 ? "DELETE FROM meta WHERE name IN ('secret', 'identity_checksum')" : "",
+             version == 1 ? 70000 : 3, version);
+    assert_int_equal(sqlite3_open(catalog, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_create_function(db, "sum_version_2", 19, SQLITE_UTF8, NULL,
+                                             open_sum_version_2, NULL, NULL),
+                     SQLITE_OK);
+    if (sqlite3_exec(db, sql, NULL, NULL, &fault) != SQLITE_OK) fail_msg("%s: %s", sql, fault);
+    sqlite3_close(db);
+}
+
+/* A catalog of version 1, as it was before rows had checksums. */
+static void test_version_1(void **state)
+{
+    (void)state;
+    open_site site;
+    open_prepare(&site);
+    open_fill_and_close(&site);
+    open_make_older(site.catalog, 1);
     assert_int_equal(chmod(site.catalog, 0644), 0);
     open_expect_usable(&site, 1, "version 1");
     open_expect_mode(site.catalog, "");
-    assert_int_equal(open_count_elsewhere(site.catalog, "PRAGMA user_version"), 2);
+    assert_int_equal(open_count_elsewhere(site.catalog, "PRAGMA user_version"), 3);
+    support_remove_folder(site.folder);
+}
+
+/* A catalog of version 2, as it was before rows had lifetimes and tenants: its rows live for ever,
+ * and the store's handles stay what they were. */
+static void test_version_2(void **state)
+{
+    (void)state;
+    open_site site;
+    uint8_t before[16], after[16];
+    store_catalog *catalog = NULL;
+    open_prepare(&site);
+    open_fill_and_close(&site);
+    open_make_older(site.catalog, 2);
+    for (int i = 0; i < 2; i++) {
+        uint64_t rows = 0;
+        assert_int_equal(catalog_open(site.catalog, CATALOG_READ, &catalog, NULL, 0), KVT_OK);
+        catalog_secret(catalog, i == 0 ? before : after);
+        assert_int_equal(catalog_count_entries(catalog, &rows), KVT_OK);
+        assert_int_equal(rows, OPEN_ENTRIES);
+        catalog_close(catalog);
+        if (i == 0) open_expect_usable(&site, 1, "version 2");
+    }
+    assert_memory_equal(before, after, sizeof before);
+    assert_int_equal(open_count_elsewhere(site.catalog, "PRAGMA user_version"), 3);
+    assert_int_equal(open_count_elsewhere(site.catalog,
+                                          "SELECT count(*) FROM entry WHERE expires_ns=0 AND "
+                                          "tenant=0 AND class_id=0 AND request_tokens=0"),
+                     OPEN_ENTRIES);
     support_remove_folder(site.folder);
 }
 
@@ -250,7 +328,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_damaged_rows),     cmocka_unit_test(test_damaged_keys),
         cmocka_unit_test(test_damaged_identity), cmocka_unit_test(test_version_1),
-        cmocka_unit_test(test_crafted_keys),     cmocka_unit_test(test_handles),
+        cmocka_unit_test(test_version_2),        cmocka_unit_test(test_crafted_keys),
+        cmocka_unit_test(test_handles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,6 +6,8 @@
 #include "estimator/profile/profile.h"
 #include "open_support.h"
 
+#include <kvterrace/names.h>
+
 /* ---- locks ---- */
 
 /* Flushed entries stay flushed when the process tries to open the store a second time, and another
@@ -350,6 +352,9 @@ static void open_expect_no_store(kvt_store *store)
     kvt_device_config config = {.struct_size = sizeof config, .name = "x"};
     double seconds;
     size_t matched;
+    const kvt_clear_filter filter = {.struct_size = sizeof filter, .by_tenant = true};
+    kvt_description description = {.struct_size = sizeof description};
+    kvt_space_stats of_space = {.struct_size = sizeof of_space};
     const kvt_status got[] = {
         kvt_put(store, &entry, data, sizeof data),
         kvt_get(store, &key, data, sizeof data, NULL),
@@ -370,6 +375,11 @@ static void open_expect_no_store(kvt_store *store)
         kvt_store_device_add(store, KVT_TIER_SSD, &config, NULL, 0),
         kvt_persist(store, UINT64_MAX, NULL),
         kvt_health(store, NULL, 0, &matched, NULL),
+        kvt_clear(store, &filter, NULL),
+        kvt_describe(store, &key, &description),
+        kvt_touch(store, &key, 1, NULL),
+        kvt_space_set(store, 1, 1),
+        kvt_space_stats_get(store, 1, &of_space),
     };
     for (int i = 0; i < (int)(sizeof got / sizeof got[0]); i++)
         if (got[i] != KVT_E_STATE) _exit(10 + i);

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * names.h - calls that name entries and read none of their bytes: what lies under a key, uses that
+ * are counted without a read, and the entries of a space or tenant as a whole.
+ *
+ *     kvt_description what = {.struct_size = sizeof what};
+ *     if (kvt_describe(store, &key, &what) == KVT_OK) buffer = reserve(what.bytes);
+ *
+ *     kvt_clear_filter model = {.struct_size = sizeof model, .by_space = true};
+ *     model.space = kvt_space_id(&hash); // key.h
+ *     if (kvt_clear(store, &model, &removed) == KVT_OK) status = kvt_flush(store);
+ *
+ * Thread rule: any thread. Nothing here does I/O; kvt_clear alone waits.
+ */
+#ifndef KVTERRACE_NAMES_H
+#define KVTERRACE_NAMES_H
+
+#include "kvterrace.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- one entry, and uses ---- */
+
+/* What is stored under a key. */
+typedef struct kvt_description {
+    uint32_t struct_size;
+    kvt_tier tier; /* that a get reads; DRAM for an entry whose put is not written yet */
+    kvt_layout layout;
+    uint64_t bytes; /* decoded: the data_bytes of a get */
+    kvt_variant variant;
+    uint64_t stored_bytes; /* of its record */
+    uint64_t copy_bytes;   /* of the record that it has on SSD besides; 0 = none */
+    kvt_key parent;        /* zero without one */
+    bool has_parent;
+    bool moving; /* to another place, or its put is not written yet */
+    uint32_t first_position;
+    uint32_t request_tokens;
+    uint32_t tenant;
+    uint32_t class_id;
+    double age_seconds;      /* since its put, or since the open that found it; to 1/16 s */
+    double lifetime_seconds; /* that are left; 0 = no end */
+} kvt_description;
+
+/* Says what is stored under a key. Not a use.
+ *   out   struct_size is set by the caller; all else is overwritten, with zeros unless KVT_OK
+ * KVT_OK; KVT_MISS; KVT_E_ARGUMENT; KVT_E_STATE (in a child of fork). */
+KVT_API KVT_NODISCARD kvt_status kvt_describe(kvt_store *store, const kvt_key *key,
+                                              kvt_description *out);
+
+/* Counts a use of each key that is stored, as a get does, without reading it: for an engine that
+ * found the entries in its own memory. A prefix goes root first. The lock is held for 256 keys at
+ * a time. Plans no move; the background may.
+ *   touched_out   how many of them are stored; may be NULL
+ * KVT_OK; KVT_E_ARGUMENT; KVT_E_STATE (in a child of fork). */
+KVT_API KVT_NODISCARD kvt_status kvt_touch(kvt_store *store, const kvt_key *keys, size_t count,
+                                           size_t *touched_out);
+
+/* ---- spaces and tenants ---- */
+
+/* Which entries kvt_clear removes: those that all conditions cover; there is at least one. */
+typedef struct kvt_clear_filter {
+    uint32_t struct_size;
+    bool by_space;
+    bool by_tenant;
+    uint32_t tenant; /* with by_tenant; 0 = those whose put named none */
+    uint64_t space;  /* with by_space: kvt_space_id, or kvt_key_space of one of its keys */
+} kvt_clear_filter;
+
+/*
+ * Removes the entries of a space, of a tenant, or of a tenant in a space, with their copies on SSD,
+ * those on devices that are out of service included. Waits for reads and moves of these entries, as
+ * kvt_delete does. The lock is held for 256 entries at a time.
+ *
+ * Every entry whose put had returned before the call, and that the filter covers, is gone at the
+ * return, unless it was put again meanwhile, or a lease holds it (lookup.h): a put that runs during
+ * the call may survive. Gone for good after the next kvt_flush; before, a crash may bring entries
+ * on SSD back. Bytes on devices are not erased, and kvt_store_recover may bring back what was
+ * removed.
+ *   removed_out   entries removed; may be NULL
+ * KVT_OK, also when there was none; KVT_BUSY (all but what leases hold: call again when they have
+ * ended); KVT_E_ARGUMENT (NULL, struct_size, no condition, a tenant beyond KVT_TENANTS_MAX);
+ * KVT_E_STATE (in a child of fork). Blocking.
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_clear(kvt_store *store, const kvt_clear_filter *filter,
+                                           uint64_t *removed_out);
+
+/*
+ * Gives a space to a tenant: entries whose put names tenant 0 are the tenant's when their keys
+ * begin with the space (kvt_space_id), and count in the tenant's shares. Several spaces may be one
+ * tenant's, such as those of a model's ranks. Holds for puts from now on; entries keep the tenant
+ * that they were put for, also over a restart; which spaces are whose does not survive it.
+ *   tenant   0 = takes the space back
+ * KVT_OK; KVT_E_ARGUMENT (beyond KVT_TENANTS_MAX); KVT_E_SPACE (4,096 spaces are given);
+ * KVT_E_MEMORY; KVT_E_STATE (in a child of fork).
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_space_set(kvt_store *store, uint64_t space, uint32_t tenant);
+
+/* What the entries of a space hold. */
+typedef struct kvt_space_stats {
+    uint32_t struct_size;
+    uint64_t entries;
+    uint64_t bytes; /* decoded */
+    uint64_t tier_entries[KVT_TIER_PLACES];
+    uint64_t tier_bytes[KVT_TIER_PLACES]; /* of their records */
+    uint64_t copies, copy_bytes;          /* on SSD, beside those in HBM and DRAM */
+} kvt_space_stats;
+
+/* Counts the readable entries whose keys begin with a space (kvt_space_id). The whole table is
+ * walked, 256 buckets under one hold of the lock: what moves meanwhile may be counted as before or
+ * after.
+ *   stats   struct_size is set by the caller; all else is overwritten
+ * KVT_OK; KVT_E_ARGUMENT; KVT_E_STATE (in a child of fork). */
+KVT_API KVT_NODISCARD kvt_status kvt_space_stats_get(kvt_store *store, uint64_t space,
+                                                     kvt_space_stats *stats);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_store_lifetime.c - entries with a lifetime: no call sees them after its end, the background
+ * takes their room back, and a restart changes nothing. The clocks are the test's own: the library
+ * is linked with them.
+ */
+#include "open_support.h"
+
+#include "base/clock.h"
+
+#include <kvterrace/names.h>
+#include <kvterrace/watch.h>
+#include <math.h>
+#include <stdatomic.h>
+
+static _Atomic uint64_t passed_ns; /* that the test lets pass, beside what passes */
+
+uint64_t __real_base_clock_ns(void);
+uint64_t __real_base_calendar_ns(void);
+uint64_t __wrap_base_clock_ns(void);
+uint64_t __wrap_base_calendar_ns(void);
+
+uint64_t __wrap_base_clock_ns(void)
+{
+    return __real_base_clock_ns() + passed_ns;
+}
+
+uint64_t __wrap_base_calendar_ns(void)
+{
+    return __real_base_calendar_ns() + passed_ns;
+}
+
+static void let_pass(double seconds)
+{
+    passed_ns += (uint64_t)(seconds * 1e9);
+}
+
+static kvt_status put_for(kvt_store *store, uint32_t number, double seconds)
+{
+    static char data[SUPPORT_ENTRY_BYTES];
+    support_fill(number, data);
+    kvt_entry entry = {.struct_size = sizeof entry,
+                       .key = support_key(number),
+                       .layout = support_layout,
+                       .recompute_seconds = 1,
+                       .tenant = 3,
+                       .class_id = 2,
+                       .request_tokens = 4096,
+                       .lifetime_seconds = seconds};
+    return kvt_put(store, &entry, data, sizeof data);
+}
+
+/* A store of memory alone. */
+static kvt_store *open_memory(uint64_t put_staging_bytes)
+{
+    kvt_store_options options;
+    kvt_store_options_init(&options);
+    options.put_staging_bytes = put_staging_bytes;
+    options.staging_bytes = 4 << 20;
+    options.policy = "lru";
+    options.tick_seconds = 0;
+    options.tiers[KVT_TIER_DRAM].capacity_bytes = 64 << 20;
+    kvt_store *store = NULL;
+    assert_int_equal(kvt_open(&options, &store, NULL, 0), KVT_OK);
+    return store;
+}
+
+static void expect_unseen(kvt_store *store, uint32_t number)
+{
+    kvt_key key = support_key(number);
+    kvt_description description = {.struct_size = sizeof description};
+    kvt_explanation explanation = {.struct_size = sizeof explanation};
+    double seconds = 0;
+    size_t count = 1;
+    assert_int_equal(support_get(store, number, NULL), KVT_MISS);
+    assert_int_equal(kvt_exists(store, &key), KVT_MISS);
+    assert_int_equal(kvt_describe(store, &key, &description), KVT_MISS);
+    assert_int_equal(kvt_explain(store, &key, &explanation), KVT_MISS);
+    assert_int_equal(kvt_predict_loads(store, &key, 1, &seconds), KVT_OK);
+    assert_true(isnan(seconds));
+    assert_int_equal(kvt_match_prefix(store, &key, 1, &count), KVT_OK);
+    assert_int_equal(count, 0);
+    count = 1;
+    assert_int_equal(kvt_touch(store, &key, 1, &count), KVT_OK);
+    assert_int_equal(count, 0);
+}
+
+static void test_no_call_sees_an_entry_after_its_end(void **state)
+{
+    (void)state;
+    kvt_store *store = open_memory(0);
+    kvt_key key = support_key(1);
+    kvt_description description = {.struct_size = sizeof description};
+    assert_int_equal(put_for(store, 1, 100), KVT_OK);
+    assert_int_equal(put_for(store, 2, 0), KVT_OK);
+    let_pass(99);
+    assert_int_equal(support_get(store, 1, NULL), KVT_OK);
+    assert_int_equal(kvt_describe(store, &key, &description), KVT_OK);
+    assert_true(description.lifetime_seconds > 0 && description.lifetime_seconds <= 1);
+    assert_true(description.age_seconds >= 98.9 && description.age_seconds < 200);
+    let_pass(1);
+    expect_unseen(store, 1);
+    assert_int_equal(support_get(store, 2, NULL), KVT_OK);
+    assert_int_equal(kvt_delete(store, &key), KVT_MISS);
+    assert_int_equal(support_stats(store).tiers[KVT_TIER_DRAM].entries, 1);
+    kvt_close(store);
+}
+
+/* A put of a key whose entry has ended finds no entry; one before changes nothing. */
+static void test_a_key_can_be_put_again(void **state)
+{
+    (void)state;
+    kvt_store *store = open_memory(0);
+    assert_int_equal(put_for(store, 1, 100), KVT_OK);
+    assert_int_equal(put_for(store, 1, 1000), KVT_EXISTS);
+    let_pass(101);
+    expect_unseen(store, 1);
+    assert_int_equal(put_for(store, 1, 100), KVT_OK);
+    assert_int_equal(support_get(store, 1, NULL), KVT_OK);
+    assert_int_equal(support_stats(store).expired, 1);
+    assert_int_equal(support_stats(store).tiers[KVT_TIER_DRAM].entries, 1);
+    let_pass(101);
+    expect_unseen(store, 1);
+    kvt_close(store);
+}
+
+static void test_the_background_takes_the_room_back(void **state)
+{
+    (void)state;
+    kvt_store *store = open_memory(0);
+    for (uint32_t i = 0; i < 20; i++)
+        assert_int_equal(put_for(store, i, i % 2 == 0 ? 0 : 10 * i), KVT_OK);
+    uint64_t used = support_stats(store).tiers[KVT_TIER_DRAM].used_bytes;
+    assert_int_equal(kvt_maintain(store, NULL), KVT_OK);
+    assert_int_equal(support_stats(store).expired, 0);
+    let_pass(55);
+    assert_int_equal(kvt_maintain(store, NULL), KVT_OK);
+    assert_int_equal(support_stats(store).expired, 3); /* 1, 3 and 5 */
+    assert_int_equal(support_stats(store).tiers[KVT_TIER_DRAM].entries, 17);
+    assert_true(support_stats(store).tiers[KVT_TIER_DRAM].used_bytes == used / 20 * 17);
+    let_pass(1000);
+    assert_int_equal(kvt_maintain(store, NULL), KVT_OK);
+    assert_int_equal(support_stats(store).expired, 10);
+    for (uint32_t i = 0; i < 20; i++)
+        assert_int_equal(support_get(store, i, NULL), i % 2 == 0 ? KVT_OK : KVT_MISS);
+    kvt_close(store);
+}
+
+static kvt_status put_small(kvt_store *store, uint32_t number, double seconds)
+{
+    static const char data[64];
+    kvt_entry entry = {.struct_size = sizeof entry,
+                       .key = support_key(number),
+                       .layout = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = sizeof data},
+                       .recompute_seconds = 1,
+                       .lifetime_seconds = seconds};
+    return kvt_put(store, &entry, data, sizeof data);
+}
+
+/* More than a round looks at; half of them end while the walk is on its way. */
+static void test_a_walk_takes_several_rounds(void **state)
+{
+    (void)state;
+    enum { MANY = 12000 };
+    kvt_store_options options;
+    kvt_store_options_init(&options);
+    options.put_staging_bytes = 0;
+    options.staging_bytes = 4 << 20;
+    options.policy = "lru";
+    options.tick_seconds = 0;
+    options.tiers[KVT_TIER_DRAM].capacity_bytes = UINT64_C(256) << 20;
+    kvt_store *store = NULL;
+    assert_int_equal(kvt_open(&options, &store, NULL, 0), KVT_OK);
+    for (uint32_t i = 0; i < MANY; i++)
+        assert_int_equal(put_small(store, i, i % 3 == 0 ? 0 : i % 3 == 1 ? 10 : 20), KVT_OK);
+    let_pass(11);
+    assert_int_equal(kvt_maintain(store, NULL), KVT_OK);
+    uint64_t first = support_stats(store).expired;
+    assert_true(first > 0 && first < MANY / 3);
+    let_pass(10);
+    for (int i = 0; i < 6; i++)
+        assert_int_equal(kvt_maintain(store, NULL), KVT_OK);
+    assert_int_equal(support_stats(store).expired, MANY / 3 * 2);
+    assert_int_equal(support_stats(store).tiers[KVT_TIER_DRAM].entries, MANY / 3);
+    kvt_close(store);
+}
+
+/* An entry that ends before its record is written. */
+static void test_a_put_that_was_handed_over_ends_too(void **state)
+{
+    (void)state;
+    kvt_store *store = open_memory(4 << 20);
+    assert_int_equal(put_for(store, 1, 50), KVT_OK);
+    let_pass(51);
+    expect_unseen(store, 1);
+    assert_int_equal(kvt_flush(store), KVT_OK);
+    expect_unseen(store, 1);
+    assert_int_equal(kvt_maintain(store, NULL), KVT_OK);
+    assert_int_equal(support_stats(store).expired, 1);
+    assert_int_equal(support_stats(store).tiers[KVT_TIER_DRAM].entries, 0);
+    kvt_close(store);
+}
+
+static void test_bad_lifetimes_are_refused(void **state)
+{
+    (void)state;
+    kvt_store *store = open_memory(0);
+    static const double bad[] = {-1,         -1e-300, 1.1e9, (double)INFINITY, -(double)INFINITY,
+                                 (double)NAN};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        assert_int_equal(put_for(store, 1, bad[i]), KVT_E_ARGUMENT);
+    assert_int_equal(put_for(store, 1, 1e9), KVT_OK);
+    assert_int_equal(put_for(store, 2, 1e-9), KVT_OK);
+    let_pass(1);
+    expect_unseen(store, 2);
+    assert_int_equal(support_get(store, 1, NULL), KVT_OK);
+    kvt_close(store);
+}
+
+/* ---- restarts ---- */
+
+static void test_a_lifetime_goes_on_over_a_restart(void **state)
+{
+    (void)state;
+    open_site site;
+    open_prepare(&site);
+    kvt_store *store = open_now(&site);
+    for (uint32_t i = 0; i < 3; i++)
+        assert_int_equal(put_for(store, i, i * 100), KVT_OK);
+    assert_int_equal(kvt_flush(store), KVT_OK);
+    let_pass(30);
+    kvt_close(store);
+    let_pass(30);
+    store = open_now(&site);
+    assert_int_equal(support_stats(store).recovered, 3);
+    kvt_description description = {.struct_size = sizeof description};
+    kvt_key key = support_key(1);
+    assert_int_equal(kvt_describe(store, &key, &description), KVT_OK);
+    assert_true(description.lifetime_seconds > 30 && description.lifetime_seconds <= 40);
+    assert_true(description.age_seconds < 30); /* since the open */
+    assert_int_equal(description.tenant, 3);
+    assert_int_equal(description.class_id, 2);
+    assert_int_equal(description.request_tokens, 4096);
+    let_pass(41);
+    expect_unseen(store, 1);
+    assert_int_equal(support_get(store, 2, NULL), KVT_OK);
+    assert_int_equal(kvt_maintain(store, NULL), KVT_OK);
+    assert_int_equal(support_stats(store).expired, 1);
+    kvt_close(store);
+    assert_int_equal(open_count_elsewhere(site.catalog, "SELECT count(*) FROM entry"), 2);
+    support_remove_folder(site.folder);
+}
+
+/* An entry that ends while the store is closed is dropped by the open, with its room. */
+static void test_an_end_while_the_store_is_closed(void **state)
+{
+    (void)state;
+    open_site site;
+    open_prepare(&site);
+    kvt_store *store = open_now(&site);
+    for (uint32_t i = 0; i < 4; i++)
+        assert_int_equal(put_for(store, i, i < 2 ? 100 : 0), KVT_OK);
+    assert_int_equal(kvt_flush(store), KVT_OK);
+    uint64_t used = support_stats(store).tiers[KVT_TIER_SSD].used_bytes;
+    kvt_close(store);
+    let_pass(101);
+    store = open_now(&site);
+    assert_int_equal(support_stats(store).recovered, 2);
+    assert_int_equal(support_stats(store).recovery_drops, 0);
+    assert_int_equal(support_stats(store).expired, 2);
+    assert_true(support_stats(store).tiers[KVT_TIER_SSD].used_bytes == used / 2);
+    expect_unseen(store, 0);
+    assert_int_equal(support_get(store, 2, NULL), KVT_OK);
+    kvt_close(store);
+    assert_int_equal(open_count_elsewhere(site.catalog, "SELECT count(*) FROM entry"), 2);
+    support_remove_folder(site.folder);
+}
+
+/* An entry that ends while its device is away does not come back with it. */
+static void test_an_end_in_quarantine(void **state)
+{
+    (void)state;
+    open_site site;
+    open_prepare(&site);
+    support_fault disk = {.capacity_bytes = 8 << 20, .path = site.path};
+    kvt_device_config config = support_fault_config(&disk, "ssd");
+    site.options.tiers[KVT_TIER_SSD].devices = &config;
+    kvt_store *store = open_now(&site);
+    for (uint32_t i = 0; i < 3; i++)
+        assert_int_equal(put_for(store, i, i * 100), KVT_OK);
+    assert_int_equal(kvt_flush(store), KVT_OK);
+    tiers_fault_set_gone(disk.device, true);
+    assert_int_equal(support_get(store, 0, NULL), KVT_MISS);
+    assert_int_equal(support_stats(store).quarantined, 3);
+    let_pass(101);
+    assert_int_equal(kvt_store_device_add(store, KVT_TIER_SSD, &config, NULL, 0), KVT_OK);
+    assert_int_equal(support_stats(store).readmitted, 2);
+    expect_unseen(store, 1);
+    assert_int_equal(support_get(store, 2, NULL), KVT_OK);
+    let_pass(100);
+    assert_int_equal(kvt_maintain(store, NULL), KVT_OK);
+    assert_int_equal(support_stats(store).expired, 1);
+    kvt_close(store);
+    support_remove_folder(site.folder);
+}
+
+static void test_readers_of_events_are_told(void **state)
+{
+    (void)state;
+    kvt_store *store = open_memory(0);
+    kvt_events *events = NULL;
+    kvt_event found[4];
+    size_t count = 0;
+    assert_int_equal(kvt_events_open(store, 16, &events), KVT_OK);
+    assert_int_equal(put_for(store, 1, 10), KVT_OK);
+    let_pass(11);
+    assert_int_equal(kvt_maintain(store, NULL), KVT_OK);
+    assert_int_equal(kvt_events_drain(events, found, 4, &count, NULL), KVT_OK);
+    assert_int_equal(count, 2);
+    assert_int_equal(found[0].kind, KVT_EVENT_STORED);
+    assert_int_equal(found[1].kind, KVT_EVENT_REMOVED);
+    assert_int_equal(found[1].reason, KVT_REMOVED_EXPIRED);
+    kvt_events_close(events);
+    kvt_close(store);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_no_call_sees_an_entry_after_its_end),
+        cmocka_unit_test(test_a_key_can_be_put_again),
+        cmocka_unit_test(test_the_background_takes_the_room_back),
+        cmocka_unit_test(test_a_walk_takes_several_rounds),
+        cmocka_unit_test(test_a_put_that_was_handed_over_ends_too),
+        cmocka_unit_test(test_bad_lifetimes_are_refused),
+        cmocka_unit_test(test_a_lifetime_goes_on_over_a_restart),
+        cmocka_unit_test(test_an_end_while_the_store_is_closed),
+        cmocka_unit_test(test_an_end_in_quarantine),
+        cmocka_unit_test(test_readers_of_events_are_told),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,589 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_store_names.c - the calls that name entries without reading them: describe, touch, clear,
+ * and spaces. Holds of the lock are counted by a pthread_mutex_lock of the test's own, which the
+ * library is linked with.
+ */
+#include "open_support.h"
+
+#include "codecs/record.h"
+
+#include <dlfcn.h>
+#include <kvterrace/lookup.h>
+#include <kvterrace/names.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+enum { STEP = 256 };
+
+static _Thread_local bool counting;
+static _Thread_local uint32_t holds;
+
+/* Not under sanitizers, which have one of their own. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define NAMES_COUNTS false
+#else
+#define NAMES_COUNTS true
+static int (*real_lock)(pthread_mutex_t *);
+
+int pthread_mutex_lock(pthread_mutex_t *mutex)
+{
+    if (real_lock == NULL) {
+        void *found = dlsym(RTLD_NEXT, "pthread_mutex_lock");
+        memcpy(&real_lock, &found, sizeof found);
+    }
+    if (counting) holds++;
+    return real_lock(mutex);
+}
+#endif
+
+/* ---- the stores ---- */
+
+static kvt_store *open_policy(const char *policy, uint64_t capacity_bytes,
+                              uint64_t put_staging_bytes)
+{
+    kvt_store_options options;
+    kvt_store_options_init(&options);
+    options.put_staging_bytes = put_staging_bytes;
+    options.staging_bytes = 4 << 20;
+    options.policy = policy;
+    options.tick_seconds = 0;
+    options.tiers[KVT_TIER_DRAM].capacity_bytes = capacity_bytes;
+    kvt_store *store = NULL;
+    assert_int_equal(kvt_open(&options, &store, NULL, 0), KVT_OK);
+    return store;
+}
+
+static kvt_store *open_memory(uint64_t capacity_bytes, uint64_t put_staging_bytes)
+{
+    return open_policy("lru", capacity_bytes, put_staging_bytes);
+}
+
+static uint64_t space_number(uint32_t number)
+{
+    kvt_space space;
+    kvt_space_hash hash;
+    kvt_space_init(&space);
+    space.model = "model";
+    space.block_tokens = number + 1;
+    assert_int_equal(kvt_space_make(&space, &hash), KVT_OK);
+    return kvt_space_id(&hash);
+}
+
+/* The key of an entry in a space. */
+static kvt_key space_key(uint32_t space_index, uint32_t number)
+{
+    kvt_space space;
+    kvt_space_hash hash;
+    kvt_key key;
+    kvt_space_init(&space);
+    space.model = "model";
+    space.block_tokens = space_index + 1;
+    assert_int_equal(kvt_space_make(&space, &hash), KVT_OK);
+    assert_int_equal(kvt_key_make(&hash, &number, sizeof number, 0, &key), KVT_OK);
+    return key;
+}
+
+static kvt_status put_small(kvt_store *store, const kvt_key *key, uint32_t tenant)
+{
+    static const char data[64];
+    kvt_entry entry = {.struct_size = sizeof entry,
+                       .key = *key,
+                       .layout = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = sizeof data},
+                       .recompute_seconds = 1,
+                       .tenant = tenant};
+    return kvt_put(store, &entry, data, sizeof data);
+}
+
+/* Puts an entry, also when the put's staging is full. */
+static void put_surely(kvt_store *store, const kvt_key *key, uint32_t tenant)
+{
+    kvt_status status;
+    while ((status = put_small(store, key, tenant)) == KVT_BUSY)
+        assert_int_equal(kvt_flush(store), KVT_OK);
+    assert_int_equal(status, KVT_OK);
+}
+
+/* Puts entries 0 to count - 1 of a space; entry i is tenant i % 3's. */
+static void put_space(kvt_store *store, uint32_t space, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        kvt_key key = space_key(space, i);
+        put_surely(store, &key, i % 3);
+    }
+}
+
+static uint32_t count_space(kvt_store *store, uint32_t space, uint32_t count)
+{
+    uint32_t found = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        kvt_key key = space_key(space, i);
+        found += kvt_exists(store, &key) == KVT_OK;
+    }
+    return found;
+}
+
+static kvt_clear_filter clear_of_space(uint64_t space)
+{
+    return (kvt_clear_filter){
+        .struct_size = sizeof(kvt_clear_filter), .by_space = true, .space = space};
+}
+
+static kvt_clear_filter clear_of_tenant(uint32_t tenant)
+{
+    return (kvt_clear_filter){
+        .struct_size = sizeof(kvt_clear_filter), .by_tenant = true, .tenant = tenant};
+}
+
+static uint64_t clear_now(kvt_store *store, kvt_clear_filter filter)
+{
+    uint64_t removed = UINT64_MAX;
+    assert_int_equal(kvt_clear(store, &filter, &removed), KVT_OK);
+    return removed;
+}
+
+/* ---- describe ---- */
+
+static void test_describe_says_what_was_put(void **state)
+{
+    (void)state;
+    static char data[SUPPORT_ENTRY_BYTES];
+    open_site site;
+    open_prepare(&site);
+    site.options.variant = (kvt_variant){.codec = KVT_CODEC_LOSSLESS, .mode = KVT_LOSSLESS_DENSE};
+    kvt_store *store = open_now(&site);
+    kvt_key parent = support_key(1);
+    assert_int_equal(support_put(store, 1), KVT_OK);
+    kvt_entry entry = {.struct_size = sizeof entry,
+                       .key = support_key(2),
+                       .parent = &parent,
+                       .layout = support_layout,
+                       .first_position = 32,
+                       .recompute_seconds = 1,
+                       .class_id = 9,
+                       .tenant = 4,
+                       .request_tokens = 777};
+    support_fill(2, data);
+    assert_int_equal(kvt_put(store, &entry, data, sizeof data), KVT_OK);
+    kvt_description found = {.struct_size = sizeof found};
+    uint64_t uses = support_stats(store).policy.accesses;
+    assert_int_equal(kvt_describe(store, &entry.key, &found), KVT_OK);
+    assert_int_equal(support_stats(store).policy.accesses, uses);
+    assert_int_equal(found.struct_size, sizeof found);
+    assert_int_equal(found.tier, KVT_TIER_SSD);
+    assert_memory_equal(&found.layout, &support_layout, sizeof support_layout);
+    assert_int_equal(found.bytes, sizeof data);
+    assert_int_equal(found.variant.codec, KVT_CODEC_LOSSLESS);
+    assert_true(found.stored_bytes > 0 && found.stored_bytes < sizeof data + 65536);
+    assert_int_equal(found.copy_bytes, 0);
+    assert_true(found.has_parent);
+    assert_memory_equal(&found.parent, &parent, sizeof parent);
+    assert_int_equal(found.first_position, 32);
+    assert_int_equal(found.request_tokens, 777);
+    assert_int_equal(found.class_id, 9);
+    assert_int_equal(found.tenant, 4);
+    assert_false(found.moving);
+    assert_true(found.lifetime_seconds == 0 && found.age_seconds >= 0);
+    /* The size that a get demands. */
+    assert_int_equal(kvt_get(store, &entry.key, data, found.bytes, NULL), KVT_OK);
+    assert_int_equal(kvt_describe(store, &parent, &found), KVT_OK);
+    assert_false(found.has_parent);
+    kvt_close(store);
+    support_remove_folder(site.folder);
+}
+
+static void test_describe_of_nothing_and_with_nothing(void **state)
+{
+    (void)state;
+    kvt_store *store = open_memory(1 << 20, 0);
+    static const kvt_description zero;
+    kvt_description found;
+    kvt_key key = support_key(1);
+    memset(&found, 1, sizeof found);
+    found.struct_size = sizeof found;
+    assert_int_equal(kvt_describe(store, &key, &found), KVT_MISS);
+    found.struct_size = 0;
+    assert_memory_equal(&found, &zero, sizeof found);
+    assert_int_equal(kvt_describe(store, &key, &found), KVT_E_ARGUMENT);
+    found.struct_size = 8;
+    assert_int_equal(kvt_describe(store, &key, &found), KVT_E_ARGUMENT);
+    found.struct_size = sizeof found;
+    assert_int_equal(kvt_describe(store, NULL, &found), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_describe(store, &key, NULL), KVT_E_ARGUMENT);
+    kvt_close(store);
+}
+
+/* ---- touch ---- */
+
+/* Under lru what was touched outlives what was put after it. */
+static void test_touch_counts_as_a_use(void **state)
+{
+    (void)state;
+    kvt_store *store = open_memory(10 * 48 * 1024, 0);
+    uint32_t held = 0;
+    while (support_stats(store).evictions == 0)
+        assert_int_equal(support_put(store, held++), KVT_OK);
+    kvt_key oldest = support_key(1), missing = support_key(1000);
+    const kvt_key keys[] = {oldest, missing, oldest};
+    size_t touched = 99;
+    uint64_t gets = support_stats(store).gets;
+    assert_int_equal(kvt_exists(store, &oldest), KVT_OK);
+    assert_int_equal(kvt_touch(store, keys, 3, &touched), KVT_OK);
+    assert_int_equal(touched, 2);
+    assert_int_equal(support_stats(store).gets, gets);
+    for (uint32_t i = 0; i < 3; i++)
+        assert_int_equal(support_put(store, held + i), KVT_OK);
+    kvt_key next = support_key(2);
+    assert_int_equal(kvt_exists(store, &oldest), KVT_OK);
+    assert_int_equal(kvt_exists(store, &next), KVT_MISS);
+    kvt_close(store);
+}
+
+static void test_touch_lets_the_lock_go(void **state)
+{
+    (void)state;
+    enum { KEYS = 1100 };
+    kvt_store *store = open_memory(64 << 20, 0);
+    kvt_key *keys = malloc(KEYS * sizeof *keys);
+    for (uint32_t i = 0; i < KEYS; i++) {
+        keys[i] = support_key(i);
+        if (i % 2 == 0) assert_int_equal(put_small(store, &keys[i], 0), KVT_OK);
+    }
+    size_t touched = 0;
+    holds = 0;
+    counting = true;
+    assert_int_equal(kvt_touch(store, keys, KEYS, &touched), KVT_OK);
+    counting = false;
+    assert_int_equal(touched, KEYS / 2);
+    /* One for each step, and one for what is learned of each use. */
+    if (NAMES_COUNTS) assert_true(holds >= (KEYS + STEP - 1) / STEP + KEYS / 2);
+    assert_int_equal(kvt_touch(store, NULL, 0, &touched), KVT_OK);
+    assert_int_equal(touched, 0);
+    assert_int_equal(kvt_touch(store, keys, 0, NULL), KVT_OK);
+    assert_int_equal(kvt_touch(store, NULL, 1, NULL), KVT_E_ARGUMENT);
+    free(keys);
+    kvt_close(store);
+}
+
+/* ---- clear ---- */
+
+static void test_clear_takes_one_space(void **state)
+{
+    (void)state;
+    enum { MANY = 3000 };
+    kvt_store *store = open_memory(128 << 20, 0);
+    put_space(store, 0, MANY);
+    put_space(store, 1, MANY);
+    holds = 0;
+    counting = true;
+    assert_int_equal(clear_now(store, clear_of_space(space_number(0))), MANY);
+    counting = false;
+    if (NAMES_COUNTS) assert_true(holds >= MANY + 2 * MANY / STEP);
+    assert_int_equal(count_space(store, 0, MANY), 0);
+    assert_int_equal(count_space(store, 1, MANY), MANY);
+    assert_int_equal(clear_now(store, clear_of_space(space_number(0))), 0);
+    assert_int_equal(support_stats(store).tiers[KVT_TIER_DRAM].entries, MANY);
+    kvt_close(store);
+}
+
+static void test_clear_takes_one_tenant(void **state)
+{
+    (void)state;
+    kvt_store *store = open_memory(16 << 20, 0);
+    put_space(store, 0, 30);
+    put_space(store, 1, 30);
+    assert_int_equal(clear_now(store, clear_of_tenant(2)), 20);
+    assert_int_equal(count_space(store, 0, 30), 20);
+    kvt_clear_filter both = clear_of_tenant(1);
+    both.by_space = true;
+    both.space = space_number(1);
+    assert_int_equal(clear_now(store, both), 10);
+    assert_int_equal(count_space(store, 0, 30), 20);
+    assert_int_equal(count_space(store, 1, 30), 10);
+    assert_int_equal(clear_now(store, clear_of_tenant(0)), 20);
+    assert_int_equal(count_space(store, 0, 30), 10);
+    kvt_close(store);
+}
+
+static void test_clear_of_nothing_in_particular_is_refused(void **state)
+{
+    (void)state;
+    kvt_store *store = open_memory(1 << 20, 0);
+    kvt_clear_filter filter = {.struct_size = sizeof filter};
+    uint64_t removed = 7;
+    assert_int_equal(support_put(store, 1), KVT_OK);
+    assert_int_equal(kvt_clear(store, &filter, &removed), KVT_E_ARGUMENT);
+    assert_int_equal(removed, 0);
+    assert_int_equal(kvt_clear(store, NULL, NULL), KVT_E_ARGUMENT);
+    filter = clear_of_tenant(KVT_TENANTS_MAX);
+    assert_int_equal(kvt_clear(store, &filter, NULL), KVT_E_ARGUMENT);
+    filter = clear_of_tenant(0);
+    filter.struct_size = 4;
+    assert_int_equal(kvt_clear(store, &filter, NULL), KVT_E_ARGUMENT);
+    assert_int_equal(support_get(store, 1, NULL), KVT_OK);
+    filter.struct_size = sizeof filter;
+    assert_int_equal(kvt_clear(store, &filter, NULL), KVT_OK);
+    assert_int_equal(support_get(store, 1, NULL), KVT_MISS);
+    kvt_close(store);
+}
+
+/* Entries that no executor has written are cleared as well. */
+static void test_clear_takes_puts_that_were_handed_over(void **state)
+{
+    (void)state;
+    kvt_store *store = open_memory(64 << 20, 16 << 20);
+    put_space(store, 0, 200);
+    assert_int_equal(clear_now(store, clear_of_space(space_number(0))), 200);
+    assert_int_equal(kvt_flush(store), KVT_OK);
+    assert_int_equal(count_space(store, 0, 200), 0);
+    assert_int_equal(support_stats(store).puts_lost, 0);
+    assert_int_equal(support_stats(store).tiers[KVT_TIER_DRAM].used_bytes, 0);
+    kvt_close(store);
+}
+
+/* What was cleared stays away over a restart, with its copies; tenants are kept over one. */
+static void test_clear_is_durable(void **state)
+{
+    (void)state;
+    open_site site;
+    open_prepare(&site);
+    site.options.tiers[KVT_TIER_DRAM].capacity_bytes = 8 << 20;
+    kvt_store *store = open_now(&site);
+    put_space(store, 0, 30);
+    put_space(store, 1, 30);
+    assert_int_equal(kvt_persist(store, UINT64_MAX, NULL), KVT_OK); /* copies below */
+    assert_int_equal(support_stats(store).copies, 60);
+    assert_int_equal(clear_now(store, clear_of_space(space_number(0))), 30);
+    assert_int_equal(support_stats(store).copies, 30);
+    assert_int_equal(kvt_flush(store), KVT_OK);
+    assert_int_equal(open_count_elsewhere(site.catalog, "SELECT count(*) FROM entry"), 30);
+    kvt_close(store);
+    store = open_now(&site);
+    assert_int_equal(count_space(store, 0, 30), 0);
+    assert_int_equal(count_space(store, 1, 30), 30);
+    assert_int_equal(clear_now(store, clear_of_tenant(1)), 10);
+    assert_int_equal(kvt_flush(store), KVT_OK);
+    kvt_close(store);
+    assert_int_equal(open_count_elsewhere(site.catalog, "SELECT count(*) FROM entry"), 20);
+    support_remove_folder(site.folder);
+}
+
+/* Entries on a device that is gone do not come back with it. */
+static void test_clear_takes_quarantined_entries(void **state)
+{
+    (void)state;
+    open_site site;
+    open_prepare(&site);
+    support_fault disk = {.capacity_bytes = 8 << 20, .path = site.path};
+    kvt_device_config config = support_fault_config(&disk, "ssd");
+    site.options.tiers[KVT_TIER_SSD].devices = &config;
+    kvt_store *store = open_now(&site);
+    put_space(store, 0, 12);
+    put_space(store, 1, 12);
+    assert_int_equal(kvt_flush(store), KVT_OK);
+    char data[64];
+    kvt_key first = space_key(0, 0);
+    tiers_fault_set_gone(disk.device, true);
+    assert_int_equal(kvt_get(store, &first, data, sizeof data, NULL), KVT_MISS);
+    assert_int_equal(support_stats(store).quarantined, 24);
+    assert_int_equal(clear_now(store, clear_of_space(space_number(0))), 12);
+    assert_int_equal(clear_now(store, clear_of_space(space_number(0))), 0);
+    assert_int_equal(kvt_store_device_add(store, KVT_TIER_SSD, &config, NULL, 0), KVT_OK);
+    assert_int_equal(support_stats(store).readmitted, 12);
+    assert_int_equal(count_space(store, 0, 12), 0);
+    assert_int_equal(count_space(store, 1, 12), 12);
+    kvt_close(store);
+    support_remove_folder(site.folder);
+}
+
+/* What a lease holds stays until the lease ends. */
+static void test_clear_leaves_what_is_leased(void **state)
+{
+    (void)state;
+    kvt_store *store = open_memory(16 << 20, 0);
+    put_space(store, 0, 20);
+    kvt_key keys[] = {space_key(0, 3), space_key(0, 7)};
+    uint64_t lease = 0, removed = 0;
+    assert_int_equal(kvt_lease(store, NULL, keys, 2, UINT64_MAX, NULL, &lease), KVT_OK);
+    const kvt_clear_filter filter = clear_of_space(space_number(0));
+    assert_int_equal(kvt_clear(store, &filter, &removed), KVT_BUSY);
+    assert_int_equal(removed, 18);
+    assert_int_equal(kvt_exists(store, &keys[0]), KVT_OK);
+    assert_int_equal(kvt_release(store, lease), KVT_OK);
+    assert_int_equal(clear_now(store, filter), 2);
+    kvt_close(store);
+}
+
+/* ---- clear beside puts, gets and moves ---- */
+
+typedef struct names_traffic {
+    kvt_store *store;
+    _Atomic bool ends;
+    uint32_t first;
+} names_traffic;
+
+/* Puts entries of a space again and again, reads them and moves them. */
+static void *traffic_run(void *argument)
+{
+    names_traffic *traffic = argument;
+    for (uint32_t i = 0; !traffic->ends; i++) {
+        char data[64];
+        kvt_key key = space_key(0, traffic->first + i % 100);
+        kvt_status status = put_small(traffic->store, &key, 1);
+        assert_true(status == KVT_OK || status == KVT_EXISTS || status == KVT_BUSY);
+        status = kvt_get(traffic->store, &key, data, sizeof data, NULL);
+        assert_true(status == KVT_OK || status == KVT_MISS);
+        if (i % 64 == 0) (void)!kvt_maintain(traffic->store, NULL);
+    }
+    return NULL;
+}
+
+/* Whatever runs beside it, a clear ends, and takes all that was there before it and not put again.
+ */
+static void test_clear_beside_traffic(void **state)
+{
+    (void)state;
+    open_site site;
+    open_prepare(&site);
+    site.options.put_staging_bytes = 1 << 20;
+    site.options.tiers[KVT_TIER_DRAM].capacity_bytes = 1 << 20;
+    kvt_store *store = open_now(&site);
+    names_traffic traffic[2] = {{.store = store, .first = 1000}, {.store = store, .first = 1050}};
+    pthread_t threads[2];
+    put_space(store, 1, 50);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, traffic_run, &traffic[i]), 0);
+    for (int round = 0; round < 30; round++) {
+        for (uint32_t i = 0; i < 50; i++) {
+            kvt_key key = space_key(0, i);
+            put_surely(store, &key, 1);
+        }
+        (void)clear_now(store, clear_of_space(space_number(0)));
+        assert_int_equal(count_space(store, 0, 50), 0);
+    }
+    for (int i = 0; i < 2; i++)
+        traffic[i].ends = true;
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+    (void)clear_now(store, clear_of_space(space_number(0)));
+    assert_int_equal(count_space(store, 0, 1200), 0);
+    assert_int_equal(count_space(store, 1, 50), 50);
+    kvt_close(store);
+    support_remove_folder(site.folder);
+}
+
+/* ---- spaces ---- */
+
+static kvt_space_stats space_stats(kvt_store *store, uint32_t space)
+{
+    kvt_space_stats stats = {.struct_size = sizeof stats};
+    assert_int_equal(kvt_space_stats_get(store, space_number(space), &stats), KVT_OK);
+    return stats;
+}
+
+static void test_a_space_is_counted(void **state)
+{
+    (void)state;
+    open_site site;
+    open_prepare(&site);
+    site.options.tiers[KVT_TIER_DRAM].capacity_bytes = 8 << 20;
+    kvt_store *store = open_now(&site);
+    put_space(store, 0, 30);
+    put_space(store, 1, 7);
+    assert_int_equal(kvt_persist(store, UINT64_MAX, NULL), KVT_OK);
+    kvt_space_stats stats = space_stats(store, 0);
+    assert_int_equal(stats.entries, 30);
+    assert_int_equal(stats.bytes, 30 * 64);
+    assert_int_equal(stats.tier_entries[KVT_TIER_DRAM], 30);
+    assert_int_equal(stats.tier_entries[KVT_TIER_SSD], 0);
+    assert_int_equal(stats.copies, 30);
+    kvt_key key = space_key(0, 3);
+    kvt_description found = {.struct_size = sizeof found};
+    assert_int_equal(kvt_describe(store, &key, &found), KVT_OK);
+    assert_true(stats.tier_bytes[KVT_TIER_DRAM] == 30 * found.stored_bytes);
+    assert_true(stats.copy_bytes == 30 * found.copy_bytes && found.copy_bytes != 0);
+    assert_int_equal(space_stats(store, 1).entries, 7);
+    assert_int_equal(space_stats(store, 2).entries, 0);
+    stats.struct_size = 1;
+    assert_int_equal(kvt_space_stats_get(store, 0, &stats), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_space_stats_get(store, 0, NULL), KVT_E_ARGUMENT);
+    kvt_close(store);
+    support_remove_folder(site.folder);
+}
+
+/* A space that is a tenant's stays within the tenant's share; a put that names a tenant is that
+ * one's. */
+static void test_a_space_has_its_tenants_limits(void **state)
+{
+    (void)state;
+    kvt_store *store = open_policy("utility", 16 << 20, 0);
+    put_space(store, 1, 1);
+    uint64_t record = space_stats(store, 1).tier_bytes[KVT_TIER_DRAM];
+    kvt_tenant limits = {.struct_size = sizeof limits, .alpha_seconds = 10, .loss_limit = 1};
+    limits.share_bytes[KVT_TIER_DRAM] = 8 * record;
+    assert_int_equal(kvt_tenant_set(store, 5, &limits), KVT_OK);
+    assert_int_equal(kvt_space_set(store, space_number(0), 5), KVT_OK);
+    for (uint32_t i = 0; i < 40; i++) {
+        for (uint32_t space = 0; space < 2; space++) {
+            kvt_key key = space_key(space, 100 + i);
+            kvt_status status = put_small(store, &key, 0);
+            assert_true(status == KVT_OK || (status == KVT_REFUSED && space == 0));
+        }
+    }
+    assert_true(space_stats(store, 0).tier_bytes[KVT_TIER_DRAM] <= 8 * record);
+    assert_true(space_stats(store, 0).entries > 0);
+    assert_int_equal(space_stats(store, 1).entries, 41);
+    kvt_key named = space_key(0, 500);
+    kvt_description found = {.struct_size = sizeof found};
+    assert_int_equal(put_small(store, &named, 7), KVT_OK);
+    assert_int_equal(kvt_describe(store, &named, &found), KVT_OK);
+    assert_int_equal(found.tenant, 7);
+    uint64_t others = space_stats(store, 0).entries - 1;
+    assert_int_equal(clear_now(store, clear_of_tenant(5)), others);
+    assert_int_equal(space_stats(store, 0).entries, 1);
+    kvt_close(store);
+}
+
+static void test_spaces_are_given_and_taken_back(void **state)
+{
+    (void)state;
+    kvt_store *store = open_memory(16 << 20, 0);
+    kvt_description found = {.struct_size = sizeof found};
+    assert_int_equal(kvt_space_set(store, 1, KVT_TENANTS_MAX), KVT_E_ARGUMENT);
+    for (uint32_t i = 0; i < 4096; i++) /* in an order of its own */
+        assert_int_equal(kvt_space_set(store, space_number(i * 7 % 4096), 1 + i % 200), KVT_OK);
+    assert_int_equal(kvt_space_set(store, space_number(4096), 1), KVT_E_SPACE);
+    assert_int_equal(kvt_space_set(store, space_number(4096), 0), KVT_OK);
+    assert_int_equal(kvt_space_set(store, space_number(7), 9), KVT_OK);
+    assert_int_equal(kvt_space_set(store, space_number(14), 0), KVT_OK);
+    for (uint32_t i = 0; i < 4; i++) {
+        static const uint32_t wanted[] = {1, 9, 0, 4};
+        kvt_key key = space_key(i * 7, 0);
+        assert_int_equal(put_small(store, &key, 0), KVT_OK);
+        assert_int_equal(kvt_describe(store, &key, &found), KVT_OK);
+        assert_int_equal(found.tenant, wanted[i]);
+    }
+    kvt_close(store);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_describe_says_what_was_put),
+        cmocka_unit_test(test_describe_of_nothing_and_with_nothing),
+        cmocka_unit_test(test_touch_counts_as_a_use),
+        cmocka_unit_test(test_touch_lets_the_lock_go),
+        cmocka_unit_test(test_clear_takes_one_space),
+        cmocka_unit_test(test_clear_takes_one_tenant),
+        cmocka_unit_test(test_clear_of_nothing_in_particular_is_refused),
+        cmocka_unit_test(test_clear_takes_puts_that_were_handed_over),
+        cmocka_unit_test(test_clear_is_durable),
+        cmocka_unit_test(test_clear_takes_quarantined_entries),
+        cmocka_unit_test(test_clear_leaves_what_is_leased),
+        cmocka_unit_test(test_clear_beside_traffic),
+        cmocka_unit_test(test_a_space_is_counted),
+        cmocka_unit_test(test_a_space_has_its_tenants_limits),
+        cmocka_unit_test(test_spaces_are_given_and_taken_back),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
