@@ -15,9 +15,9 @@
  * structs are values: they lie inside of others or in arrays, have no struct_size and keep their
  * size for as long as the minor version. These are kvt_key, kvt_layout, kvt_variant, kvt_affine;
  * kvt_tier_options, kvt_tier_stats, kvt_load_stats, kvt_reuse_class, kvt_device_facts,
- * kvt_recover_device, kvt_prefill; and in policy.h kvt_option, kvt_move, kvt_plan, kvt_tier_facts,
- * kvt_allocator, kvt_reuse_weights, kvt_explained_option, kvt_policy_stats. Reserved members are
- * zero.
+ * kvt_recover_device, kvt_prefill, kvt_event, kvt_operation; and in policy.h kvt_option, kvt_move,
+ * kvt_plan, kvt_tier_facts, kvt_allocator, kvt_reuse_weights, kvt_explained_option,
+ * kvt_policy_stats. Reserved members are zero.
  */
 #ifndef KVTERRACE_TYPES_H
 #define KVTERRACE_TYPES_H
