@@ -114,8 +114,8 @@ def render_item(kind, code, comment):
 def make_header(name, text):
     items = read_items(text)
     out, pending = [f"## kvterrace/{name}"], None
-    items = [item for item in items if not re.search(r"SPDX-License|define KVT_(API|NODISCARD)",
-                                                     item[1])]
+    left_out = r"SPDX-License|define KVT_(API|NODISCARD)|\Astruct \w+;"
+    items = [item for item in items if not re.search(left_out, item[1])]
     for kind, body in items:
         if kind in ("gap", "comment") and pending:
             section = re.fullmatch(r"/\* -+ (.*?) -+ \*/", pending)
