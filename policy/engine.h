@@ -257,6 +257,7 @@ typedef struct step {
  *     fallback  another step of one entry, which needs no room below
  *     place     plans where a new entry goes, and what makes its room; false refuses it
  *     improve   may plan a better place for an entry that was just used
+ *     promote   may plan a higher place for an entry that is used soon
  *     tick      plans background work
  *
  * index works from the entry's state alone, so it may be called at any time.
@@ -283,6 +284,8 @@ typedef struct policy_ops {
     void (*adopted)(kvt_policy *policy, uint32_t entry); /* optional: none needed */
     void (*leaving)(kvt_policy *policy, uint32_t entry); /* optional: none needed */
     void (*improve)(kvt_policy *policy, uint32_t entry, kvt_plan *plan);
+    /* optional, without it nothing is offered: plans to move an entry up, no higher than `top` */
+    void (*promote)(kvt_policy *policy, uint32_t entry, int top, kvt_plan *plan);
     void (*tick)(kvt_policy *policy, tentative_plan *work);
 } policy_ops;
 
@@ -605,6 +608,7 @@ bool lru_fallback(kvt_policy *policy, const tentative_plan *work, uint32_t index
                   step *out);
 bool lru_place(kvt_policy *policy, tentative_plan *work, uint32_t index);
 void lru_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan);
+void lru_promote(kvt_policy *policy, uint32_t index, int top, kvt_plan *plan);
 void none_tick(kvt_policy *policy, tentative_plan *work);
 
 /* classic.c, tinylfu.c */
@@ -613,6 +617,7 @@ void none_tick(kvt_policy *policy, tentative_plan *work);
 bool classic_open(kvt_policy *policy);
 void classic_close(kvt_policy *policy);
 void classic_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan);
+void classic_promote(kvt_policy *policy, uint32_t index, int top, kvt_plan *plan);
 /* The table of policy.c names all of these; a new policy needs its ops here and a row there. */
 extern const policy_ops policy_fifo_ops;
 extern const policy_ops policy_lru_twice_ops;

@@ -712,4 +712,5 @@ const policy_ops policy_utility_ops = {.name = "utility",
                                        .place = utility_place,
                                        .adopted = utility_adopted,
                                        .improve = utility_improve,
+                                       .promote = utility_promote,
                                        .tick = utility_tick};

@@ -110,9 +110,11 @@ double utility_stay(const kvt_policy *policy, const reuse_now *now, const stored
 void utility_sweep(kvt_policy *policy, tentative_plan *work, uint32_t turns);
 
 /* utility_improve.c */
-/* improve plans a promotion of one entry that was just used; tick makes room down to the
+/* improve plans a promotion of one entry that was just used, promote of one whose use is expected
+ * now, no higher than to the tier `top`; tick makes room down to the
  * watermarks, and looks for improvements when no tier needed any. */
 void utility_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan);
+void utility_promote(kvt_policy *policy, uint32_t index, int top, kvt_plan *plan);
 void utility_tick(kvt_policy *policy, tentative_plan *work);
 
 #endif

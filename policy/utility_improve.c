@@ -7,7 +7,8 @@
  *     (f * (cost(o) - cost(o')) - losses of making room) * stay  >  hysteresis * move seconds
  *
  * Both sides are seconds. The move seconds are those of encoding and writing; the tick adds those
- * of reading, which a use has paid already.
+ * of reading, which a use has paid already. A use that is expected now counts as one beside those
+ * that f lets expect over the stay; reading ahead of it is background work.
  *
  * The file chooses moves and never victims: room for a promotion is made by room.c through the
  * policy's own steps, and its cost is charged against the gain. A move that only reading would pay
@@ -30,6 +31,15 @@ typedef struct improvement {
     double spare; /* that share: seconds of reading, where it is asked for, encoding and writing */
 } improvement;
 
+/* The question that improve_find answers: from which tier on down, for which use. */
+typedef struct improve_question {
+    double read_seconds; /* of the present bytes, as far as the move pays for them */
+    double uses;         /* expected now, beside those at the entry's rate */
+    int top;             /* no option above this tier, */
+    int below;           /* and none at this one or lower */
+    bool room_only;      /* the option must fit as things are */
+} improve_question;
+
 /* Says whether an option's bytes fit as things are. Watermarks are the caller's: room[] is what it
  * is ready to give. */
 static bool improve_fits(const uint64_t need[TIERS], const int64_t room[TIERS])
@@ -41,13 +51,13 @@ static bool improve_fits(const uint64_t need[TIERS], const int64_t room[TIERS])
     return true;
 }
 
-/* The stored option with the highest net gain, above 0; room_only: it must fit as things are.
- * Candidates are cut early, in the order of the work that they cost: by the best that any option
- * could save, then by the read, then by room. False: *out is not to be used. */
+/* The stored option with the highest net gain, above 0. Candidates are cut early, in the
+ * order of the work that they cost: by the best that any option could save, then by the read, then
+ * by room. False: *out is not to be used. */
 static bool improve_find(kvt_policy *policy, uint32_t index, shadow_prices *known,
-                         double read_seconds, bool room_only, improvement *out)
+                         const improve_question *ask, improvement *out)
 {
-    assert(read_seconds >= 0.0);
+    assert(ask->read_seconds >= 0.0 && ask->uses >= 0.0);
     const entry *e = entry_at(policy, index);
     double cost = entry_cost(policy, e, e->current);
     double alpha = entry_alpha(policy, e);
@@ -55,10 +65,11 @@ static bool improve_find(kvt_policy *policy, uint32_t index, shadow_prices *know
     out->net = 0.0;
     double most = cost - policy->least_base_cost;
     if (most <= 0.0) return false;
-    if (read_seconds > 0.0) {
+    if (ask->read_seconds > 0.0 && !(ask->uses > 0.0)) {
         /* Most of what a tick scans is hardly used, and ends here. */
         use = reuse_look(policy, e);
-        double read = policy->config.hysteresis * read_seconds / utility_stay(policy, &use, NULL);
+        double read =
+            policy->config.hysteresis * ask->read_seconds / utility_stay(policy, &use, NULL);
         if (use.rate * most <= read) return false;
     }
     write_costs now = utility_write_costs(policy);
@@ -66,32 +77,36 @@ static bool improve_find(kvt_policy *policy, uint32_t index, shadow_prices *know
         const stored_option *o = entry_option(policy, e, to);
         double saved = cost - option_cost(o, e, alpha);
         if (to == e->current || saved <= 0.0 || !utility_is_reachable(policy, e, to)) continue;
+        int home = option_home(o);
+        if (home < ask->top || home >= ask->below) continue;
         if (use.rate < 0.0) use = reuse_look(policy, e);
         uint64_t need[TIERS];
         entry_needs(policy, e, to, need);
-        double move = read_seconds + utility_write_at(policy, &now, e, o, need);
-        double spare = policy->config.hysteresis * move / utility_stay(policy, &use, o);
-        double net = use.rate * saved - spare;
+        double stay = utility_stay(policy, &use, o);
+        double move = ask->read_seconds + utility_write_at(policy, &now, e, o, need);
+        double spare = policy->config.hysteresis * move / stay;
+        double gain = (use.rate + ask->uses / stay) * saved;
+        double net = gain - spare;
         if (net <= out->net) continue;
-        if (room_only && !improve_fits(need, known->room)) continue;
+        if (ask->room_only && !improve_fits(need, known->room)) continue;
         net -= utility_shadow_cost(policy, known, need);
         if (net <= out->net) continue;
-        *out = (improvement){
-            .entry = index, .to = to, .gain = use.rate * saved, .net = net, .spare = spare};
+        *out = (improvement){.entry = index, .to = to, .gain = gain, .net = net, .spare = spare};
     }
     return out->net > 0.0;
 }
 
-/* Promotes an entry that was just used, when that gains more than it costs others. A plan that does
+/* Plans the best place for one entry, when that gains more than it costs others. A plan that does
  * not pay is cut back to nothing and returned empty. */
-void utility_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan)
+static void improve_entry(kvt_policy *policy, uint32_t index, const improve_question *ask,
+                          kvt_plan *plan)
 {
     int64_t room[TIERS];
     for (int tier = 0; tier < TIERS; tier++)
         room[tier] = (int64_t)policy->capacity[tier] - (int64_t)policy->used[tier];
     improvement found;
     shadow_prices known = utility_prices(room, false);
-    if (!improve_find(policy, index, &known, 0.0, false, &found)) return;
+    if (!improve_find(policy, index, &known, ask, &found)) return;
     tentative_plan work;
     if (!tentative_begin(policy, &work, plan)) return;
     work.budget = found.gain - found.spare;
@@ -102,6 +117,25 @@ void utility_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan)
     step change = {.entry = index, .to = found.to, .gain = found.gain};
     if (!made || !tentative_add(policy, &work, &change)) tentative_cut(policy, &work, 0, 0.0);
     tentative_end(policy, &work);
+}
+
+/* Promotes an entry that was just used: its bytes were read for that. */
+void utility_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan)
+{
+    const improve_question ask = {.below = TIERS};
+    improve_entry(policy, index, &ask, plan);
+}
+
+/* Promotes an entry ahead of a use that is expected now. The bytes are read while nobody waits. */
+void utility_promote(kvt_policy *policy, uint32_t index, int top, kvt_plan *plan)
+{
+    const entry *e = entry_at(policy, index);
+    const stored_option *now = entry_option(policy, e, e->current);
+    const improve_question ask = {.read_seconds = BACKGROUND_SHARE * now->load_seconds,
+                                  .uses = 1.0,
+                                  .top = top,
+                                  .below = option_home(now)};
+    improve_entry(policy, index, &ask, plan);
 }
 
 /* Bytes above the low watermark, when the tier is above the high one; what moves in flight will
@@ -160,10 +194,11 @@ static void tick_improve(kvt_policy *policy, tentative_plan *work)
         if (!entry_is_movable(e)) continue;
         const stored_option *now = entry_option(policy, e, e->current);
         improvement found;
-        if (improve_find(policy, policy->hand, &known, now->load_seconds + now->decode_seconds,
-                         true, &found)) {
+        const improve_question ask = {.read_seconds = now->load_seconds + now->decode_seconds,
+                                      .below = TIERS,
+                                      .room_only = true};
+        if (improve_find(policy, policy->hand, &known, &ask, &found))
             tick_keep(choice, &count, &found);
-        }
     }
     for (uint32_t i = 0; i < count; i++) {
         step change = {.entry = choice[i].entry, .to = choice[i].to, .gain = choice[i].gain};

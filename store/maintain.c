@@ -6,6 +6,8 @@
  *     queue (promotions) -> lifetimes -> tick -> relayout -> copies, capacity -> trust
  *     -> write back -> learning
  *
+ * A prefetch wakes the background between two rounds, for the queue alone.
+ *
  * Thread rule: one round at a time (store->maintaining); plans wait in store->queue under the lock.
  */
 #include "base/thread.h"
@@ -154,13 +156,43 @@ static uint64_t maintain_earn(const kvt_store *store, uint64_t budget)
     return earned < 1.8e19 ? (uint64_t)earned : UINT64_MAX;
 }
 
-/* Sleeps for one pause, or until the store stops. Lock held. */
-static void maintain_pause(kvt_store *store)
+/* The instant at which a pause that begins now ends. */
+static uint64_t maintain_pause_end(const kvt_store *store)
+{
+    return base_clock_ns() + (uint64_t)(store->tick_seconds * 1e9);
+}
+
+/* Sleeps until a pause ends, or until the store stops or has a plan that must not wait so long.
+ * True when the pause has ended. Lock held. */
+static bool maintain_pause(kvt_store *store, uint64_t until_ns)
 {
     assert(store_is_locked(store));
-    const uint64_t until_ns = base_clock_ns() + (uint64_t)(store->tick_seconds * 1e9);
-    while (!store->stopping && base_condition_wait_until(&store->changed, &store->lock, until_ns))
-        continue;
+    bool waiting = true;
+    while (waiting && !store->stopping && !store->plan_waits)
+        waiting = base_condition_wait_until(&store->changed, &store->lock, until_ns);
+    return !waiting;
+}
+
+/* Carries out what is queued, between two rounds. No lock held. */
+static void maintain_between(kvt_store *store, uint64_t *budget)
+{
+    pthread_mutex_lock(&store->lock);
+    bool alone = !store->maintaining;
+    store->maintaining = true;
+    pthread_mutex_unlock(&store->lock);
+    if (!alone) return; /* a round of another thread */
+    uint32_t moves = 0;
+    maintain_run_queue(store, budget, &moves);
+    pthread_mutex_lock(&store->lock);
+    store->maintaining = false;
+    pthread_mutex_unlock(&store->lock);
+}
+
+void maintain_wake(kvt_store *store)
+{
+    assert(store_is_locked(store));
+    store->plan_waits = true;
+    pthread_cond_broadcast(&store->changed);
 }
 
 /* Takes the lock for the background, and notes that the background has it: the cleanup handler of a
@@ -179,19 +211,25 @@ static void maintain_let_go(kvt_store *store)
     pthread_mutex_unlock(&store->lock);
 }
 
-/* Runs a round after each pause until the store stops. Lock held at entry and exit, and released
- * during a round. */
+/* Runs a round after each pause until the store stops, and plans that must not wait in between.
+ * Lock held at entry and exit, and released during a round. */
 static void maintain_serve(kvt_store *store)
 {
     assert(store_is_locked(store));
-    uint64_t budget = 0;
+    uint64_t budget = store->move_bytes_per_s == 0 ? UINT64_MAX : 0;
+    uint64_t until_ns = maintain_pause_end(store);
     while (!store->stopping) {
-        maintain_pause(store);
+        bool due = maintain_pause(store, until_ns);
         if (store->stopping) break;
-        budget = maintain_earn(store, budget);
+        store->plan_waits = false;
+        if (due) budget = maintain_earn(store, budget);
         maintain_let_go(store);
         uint32_t moves = 0;
-        (void)!maintain_round(store, &budget, &moves);
+        if (due)
+            (void)!maintain_round(store, &budget, &moves);
+        else
+            maintain_between(store, &budget);
+        if (due) until_ns = maintain_pause_end(store);
         maintain_hold(store);
     }
 }

@@ -213,6 +213,7 @@ struct kvt_store {
     store_counters counters;
     store_queued_plan *queue[STORE_PLANS_QUEUED];
     uint32_t queue_count;
+    bool plan_waits; /* for the background, which is to run the queue at once */
     bool maintaining;
     bool stopping;
     uint32_t draining[KVT_TIER_COUNT]; /* replaced places that are still being read */
@@ -666,6 +667,8 @@ void spaces_close(kvt_store *store);
 /* ---- maintain.c ---- */
 
 KVT_NODISCARD kvt_status maintain_start(kvt_store *store);
+/* Has the background carry out what is queued now and not after its pause. Lock held. */
+void maintain_wake(kvt_store *store);
 void maintain_stop(kvt_store *store);
 
 /* ---- costs.c ---- */

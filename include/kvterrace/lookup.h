@@ -53,6 +53,21 @@ typedef struct kvt_worth {
 KVT_API KVT_NODISCARD kvt_status kvt_match_worth(kvt_store *store, const kvt_key *keys,
                                                  size_t count, kvt_worth *worth);
 
+/* ---- prefetch ---- */
+
+/*
+ * Offers to move an entry up to a tier now, ahead of a get. The policy weighs it as a promotion
+ * with one use that is expected now, and may leave the entry where it is, or bring it to a tier in
+ * between. The background carries the move out at once, within `move_bytes_per_s`; without a
+ * background the next kvt_maintain does. Not a use: no get is counted. What a put has handed over
+ * and is not written yet counts as being in DRAM.
+ * KVT_OK: the entry is in that tier or above, or on its way up. KVT_REFUSED: not worth it, no room,
+ * or held; also while the background has as many plans waiting as it takes. KVT_MISS;
+ * KVT_E_UNSUPPORTED (the store has no such tier); KVT_E_ARGUMENT; KVT_E_MEMORY; KVT_E_STATE (in a
+ * child of fork).
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_prefetch(kvt_store *store, const kvt_key *key, kvt_tier tier);
+
 /* ---- leases ---- */
 
 /*

@@ -256,6 +256,18 @@ KVT_API KVT_NODISCARD kvt_status kvt_policy_adopt(kvt_policy *policy, uint64_t n
 KVT_API KVT_NODISCARD kvt_status kvt_policy_access(kvt_policy *policy, uint64_t now_ns,
                                                    uint64_t handle, kvt_plan *plan);
 
+/*
+ * Offers to move a stored entry up to a tier, as for a promotion with a use that is expected now.
+ * No use is counted. "utility" weighs the seconds that this one use saves beside those at the
+ * entry's rate, and reading as background work; the other policies make the room that a use in a
+ * lower tier makes, "none" and "adaptcache" offer nothing.
+ * KVT_OK: the plan ends with the move of this entry, or is empty: the entry is there or above, or a
+ * move takes it there. KVT_REFUSED: not worth it, no room, pinned, or on its way elsewhere; the
+ * plan is empty. KVT_MISS (not stored, not being stored); KVT_E_UNSUPPORTED (no such tier).
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_policy_promote(kvt_policy *policy, uint64_t now_ns,
+                                                    uint64_t handle, kvt_tier tier, kvt_plan *plan);
+
 /* Background work: makes room above the watermarks, improves placement. At most moves_max moves and
  * bytes_max bytes written in total. KVT_OK, with an empty plan when there is nothing to do. */
 KVT_API KVT_NODISCARD kvt_status kvt_policy_tick(kvt_policy *policy, uint64_t now_ns,

@@ -79,19 +79,25 @@ static void classic_ignore(kvt_policy *policy, uint32_t index)
 /* A use in a lower tier brings an entry up only where there is room: the papers of these policies
  * know one tier, and no promotion that drives others out. The bytes below stay until the move is
  * committed. */
-void classic_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan)
+void classic_promote(kvt_policy *policy, uint32_t index, int top, kvt_plan *plan)
 {
     assert(entry_is_movable(entry_at(policy, index)));
     const entry *e = entry_at(policy, index);
     int home = classic_home(policy, e);
     tentative_plan work;
-    if (home == 0 || !tentative_begin(policy, &work, plan)) return;
-    for (int tier = 0; tier < home; tier++) {
+    if (home <= top || !tentative_begin(policy, &work, plan)) return;
+    for (int tier = top; tier < home; tier++) {
         uint8_t option = lru_option_at(policy, e, tier);
         step move = {.entry = index, .to = option};
         if (option != KVT_OPTION_NONE && tentative_add(policy, &work, &move)) break;
     }
     tentative_end(policy, &work);
+}
+
+/* A use is a reason to be in any tier. */
+void classic_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan)
+{
+    classic_promote(policy, index, 0, plan);
 }
 
 /* First in, first out, in every tier. The simplest order there is; every other policy of this file
@@ -104,6 +110,7 @@ const policy_ops policy_fifo_ops = {.name = "fifo",
                                     .fallback = lru_fallback,
                                     .place = lru_place,
                                     .improve = classic_improve,
+                                    .promote = classic_promote,
                                     .tick = none_tick};
 
 /* ---- lru with admission by the second use ---- */
@@ -137,6 +144,7 @@ const policy_ops policy_lru_twice_ops = {.name = "lru-twice",
                                          .fallback = lru_fallback,
                                          .place = twice_place,
                                          .improve = lru_improve,
+                                         .promote = lru_promote,
                                          .tick = none_tick};
 
 /* The victim is the first of its tier's heap; ties go by the entry's index, which heap.h
@@ -188,6 +196,7 @@ const policy_ops policy_lfu_ops = {.name = "lfu",
                                    .fallback = lru_fallback,
                                    .place = lru_place,
                                    .improve = classic_improve,
+                                   .promote = classic_promote,
                                    .tick = none_tick};
 
 /* The value is a double; two of the entry's floats hold it. It is kept, because a later L must not
@@ -246,6 +255,7 @@ const policy_ops policy_gdsf_ops = {.name = "gdsf",
                                     .fallback = lru_fallback,
                                     .place = lru_place,
                                     .improve = classic_improve,
+                                    .promote = classic_promote,
                                     .tick = none_tick};
 
 /* ---- Pensieve ---- */
@@ -334,6 +344,7 @@ const policy_ops policy_pensieve_ops = {.name = "pensieve",
                                         .fallback = lru_fallback,
                                         .place = lru_place,
                                         .improve = lru_improve,
+                                        .promote = lru_promote,
                                         .tick = none_tick};
 
 /* The hand is an entry's index, so every removal has to look whether it points there. */
@@ -395,6 +406,7 @@ const policy_ops policy_sieve_ops = {.name = "sieve",
                                      .fallback = lru_fallback,
                                      .place = lru_place,
                                      .improve = classic_improve,
+                                     .promote = classic_promote,
                                      .tick = none_tick};
 
 /* ---- S3-FIFO: listed is 1 + tier for the small queue, 1 + TIERS + tier for main ---- */
@@ -546,4 +558,5 @@ const policy_ops policy_s3fifo_ops = {.name = "s3fifo",
                                       .place = s3_place,
                                       .leaving = s3_leaving,
                                       .improve = classic_improve,
+                                      .promote = classic_promote,
                                       .tick = none_tick};

@@ -240,15 +240,15 @@ bool lru_place(kvt_policy *policy, tentative_plan *work, uint32_t index)
     return false;
 }
 
-/* Moves a used entry to the highest tier that takes its variant, whatever has to leave. A promotion
- * that cannot be made leaves the plan empty. */
-void lru_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan)
+/* Moves an entry to the highest tier, from `top` on, that takes its variant, whatever has to leave.
+ * A promotion that cannot be made leaves the plan empty. */
+void lru_promote(kvt_policy *policy, uint32_t index, int top, kvt_plan *plan)
 {
     assert(entry_is_movable(entry_at(policy, index)));
     const entry *e = entry_at(policy, index);
     int home = option_home(entry_option(policy, e, e->current));
     uint8_t option = KVT_OPTION_NONE;
-    for (int tier = 0; tier < home && option == KVT_OPTION_NONE; tier++)
+    for (int tier = top; tier < home && option == KVT_OPTION_NONE; tier++)
         option = lru_option_at(policy, e, tier);
     tentative_plan work;
     if (option == KVT_OPTION_NONE || !tentative_begin(policy, &work, plan)) return;
@@ -261,6 +261,12 @@ void lru_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan)
     tentative_end(policy, &work);
 }
 
+/* A use is a reason to be in any tier. */
+void lru_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan)
+{
+    lru_promote(policy, index, 0, plan);
+}
+
 /* Textbook LRU in every tier, with demotion and promotion. It is what a serving engine without a
  * policy does, so most comparisons begin with it. */
 const policy_ops policy_lru_ops = {.name = "lru",
@@ -271,6 +277,7 @@ const policy_ops policy_lru_ops = {.name = "lru",
                                    .fallback = lru_fallback,
                                    .place = lru_place,
                                    .improve = lru_improve,
+                                   .promote = lru_promote,
                                    .tick = none_tick};
 
 /* Takes an entry out of all tiers' heaps. */
@@ -316,4 +323,5 @@ const policy_ops policy_lru_leaf_ops = {.name = "lru-leaf",
                                         .fallback = lru_fallback,
                                         .place = lru_place,
                                         .improve = lru_improve,
+                                        .promote = lru_promote,
                                         .tick = none_tick};

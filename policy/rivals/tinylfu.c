@@ -244,4 +244,5 @@ const policy_ops policy_tinylfu_ops = {.name = "w-tinylfu",
                                        .fallback = lru_fallback,
                                        .place = tinylfu_place,
                                        .improve = classic_improve,
+                                       .promote = classic_promote,
                                        .tick = none_tick};

@@ -30,8 +30,8 @@ typedef struct model_entry {
     bool leaving; /* its eviction is in move_in_flight */
     uint8_t option;
     uint32_t pins;
-    uint64_t parent;                 /* held when this one was admitted, and since */
-    uint64_t stored[KVT_TIER_COUNT]; /* really, in its option */
+    uint64_t parent;                  /* held when this one was admitted, and since */
+    uint64_t stored[KVT_TIER_PLACES]; /* really, in its option */
     kvt_option options[OPTIONS];
 } model_entry;
 
@@ -153,7 +153,7 @@ static void model_check_move(model *m, const kvt_plan *plan, uint32_t at)
     assert_int_equal(e->pins, 0);
     assert_int_equal(move->from, e->option);
     assert_int_equal(e->held, move->kind != KVT_MOVE_PUT);
-    static const uint64_t nothing[KVT_TIER_COUNT];
+    static const uint64_t nothing[KVT_TIER_PLACES];
     const uint64_t *from = move->from == 0 ? nothing : e->stored;
     const uint64_t *to = move->to == 0 ? nothing : e->options[move->to].bytes;
     assert_memory_equal(move->from_bytes, from, sizeof move->from_bytes);

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_policy_promote.c - promotions that are asked for ahead of a use: what each answer says, and
+ * that nothing is counted.
+ */
+#include "policy_support.h"
+
+#include <stdbool.h>
+
+static test_memory memory;
+static kvt_policy *policy;
+static kvt_move moves[16];
+static kvt_plan plan;
+static kvt_option options[4];
+static kvt_policy_entry entry;
+
+enum { HBM = 1, DRAM = 2, SSD = 3 }; /* the options of each entry: 100 bytes in that tier */
+
+static void open_policy(const char *name, uint64_t hbm_bytes)
+{
+    kvt_policy_config config;
+    kvt_policy_config_init(&config);
+    config.name = name;
+    config.allocator = test_allocator(&memory);
+    config.tiers[KVT_TIER_HBM].capacity_bytes = hbm_bytes;
+    config.tiers[KVT_TIER_DRAM].capacity_bytes = 310;
+    config.tiers[KVT_TIER_SSD].capacity_bytes = 1000;
+    policy = test_open(&config);
+    plan = (kvt_plan){moves, 16, 0};
+    options[0] = test_none(1.0);
+    options[HBM] = test_option(1, KVT_TIER_HBM, 100, 0.001);
+    options[DRAM] = test_option(1, KVT_TIER_DRAM, 100, 0.01);
+    options[SSD] = test_option(1, KVT_TIER_SSD, 100, 0.1);
+    entry = (kvt_policy_entry){.struct_size = sizeof(kvt_policy_entry),
+                               .options = options,
+                               .option_count = 4,
+                               .tokens = 256};
+}
+
+static void close_policy(void)
+{
+    kvt_policy_close(policy);
+    assert_int_equal(memory.held_bytes, 0);
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    memory = (test_memory){.left = -1};
+    return 0;
+}
+
+static void adopt(uint64_t handle, uint8_t option)
+{
+    entry.handle = handle;
+    assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, option), KVT_OK);
+}
+
+static kvt_status promote(uint64_t handle, kvt_tier tier)
+{
+    return kvt_policy_promote(policy, 2 * SECOND, handle, tier, &plan);
+}
+
+static uint64_t accesses(void)
+{
+    kvt_policy_stats stats;
+    kvt_policy_stats_get(policy, &stats);
+    return stats.accesses;
+}
+
+static void an_entry_moves_up_no_higher_than_asked(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"utility", "lru", "lru-leaf", "sieve", "fifo", "w-tinylfu"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        open_policy(names[i], 300);
+        adopt(1, SSD);
+        uint64_t before = accesses();
+        assert_int_equal(promote(1, KVT_TIER_DRAM), KVT_OK);
+        assert_int_equal(plan.count, 1);
+        assert_int_equal(plan.moves[0].to, DRAM);
+        uint64_t id = plan.moves[0].id;
+        /* It is on its way to DRAM, which is not as high as HBM. */
+        assert_int_equal(promote(1, KVT_TIER_DRAM), KVT_OK);
+        assert_int_equal(plan.count, 0);
+        assert_int_equal(promote(1, KVT_TIER_HBM), KVT_REFUSED);
+        assert_int_equal(kvt_policy_commit(policy, id, NULL), KVT_OK);
+        assert_int_equal(promote(1, KVT_TIER_DRAM), KVT_OK);
+        assert_int_equal(plan.count, 0);
+        assert_int_equal(promote(1, KVT_TIER_HBM), KVT_OK);
+        test_carry_out(policy, &plan);
+        assert_int_equal(kvt_policy_option(policy, 1), HBM);
+        assert_int_equal(accesses(), before);
+        close_policy();
+    }
+}
+
+static void what_cannot_move_is_refused(void **state)
+{
+    (void)state;
+    open_policy("utility", 0);
+    adopt(1, SSD);
+    assert_int_equal(promote(1, KVT_TIER_HBM), KVT_E_UNSUPPORTED);
+    assert_int_equal(promote(1, KVT_TIER_NONE), KVT_E_UNSUPPORTED);
+    assert_int_equal(promote(1, KVT_TIER_REMOTE), KVT_E_UNSUPPORTED);
+    assert_int_equal(promote(2, KVT_TIER_DRAM), KVT_MISS);
+    assert_int_equal(kvt_policy_pin(policy, 1), KVT_OK);
+    assert_int_equal(promote(1, KVT_TIER_DRAM), KVT_REFUSED);
+    assert_int_equal(kvt_policy_unpin(policy, 1), KVT_OK);
+    plan.capacity = 0;
+    assert_int_equal(promote(1, KVT_TIER_DRAM), KVT_REFUSED);
+    close_policy();
+    for (int i = 0; i < 2; i++) {
+        open_policy(i == 0 ? "none" : "adaptcache", 0);
+        adopt(1, SSD);
+        assert_int_equal(promote(1, KVT_TIER_DRAM), KVT_REFUSED);
+        close_policy();
+    }
+}
+
+/* Entries that lru would drive out for a use stay when each is used more than once a minute. */
+static void a_single_use_does_not_drive_out_better_entries(void **state)
+{
+    (void)state;
+    for (int hot = 0; hot < 2; hot++) {
+        open_policy("utility", 0);
+        for (uint64_t handle = 1; handle <= 3; handle++) {
+            adopt(handle, DRAM);
+            assert_int_equal(kvt_policy_set_rate(policy, handle, hot ? 1.0 : 1e-6), KVT_OK);
+        }
+        adopt(4, SSD);
+        assert_int_equal(promote(4, KVT_TIER_DRAM), hot ? KVT_REFUSED : KVT_OK);
+        if (!hot) assert_int_equal(plan.moves[plan.count - 1].handle, 4);
+        close_policy();
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(an_entry_moves_up_no_higher_than_asked, set_up),
+        cmocka_unit_test_setup(what_cannot_move_is_refused, set_up),
+        cmocka_unit_test_setup(a_single_use_does_not_drive_out_better_entries, set_up),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
