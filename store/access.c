@@ -15,16 +15,16 @@
  * once.
  *
  * A get holds its place as a reader, and its load, if it has one, as a user. Both counts are under
- * the control lock; the record in the owner's staging is written by the owner's read before
- * `finished`, and only read by its users afterwards.
+ * the control lock; the record in the load's staging is written by the owner's read before
+ * `finished`, and only read by its users afterwards, the last of which gives the staging back.
  *
  * Thread rule: any thread. Lookups hold the control lock for a few hash steps and do no I/O.
  */
 #include "base/kill_point.h"
 #include "base/struct_size.h"
 #include "base/wait.h"
+#include "store/access_get.h"
 #include "store/fork_guard.h"
-#include "store/handover.h"
 #include "store/watching.h"
 
 #include <assert.h>
@@ -35,53 +35,8 @@
 
 /* ---- get ---- */
 
-/* Where a get's values go. */
-typedef struct access_target {
-    void *data;
-    uint64_t bytes;
-} access_target;
-
-/* One get under way. */
-typedef struct access_get {
-    uint64_t deadline_ns; /* CLOCK_MONOTONIC; UINT64_MAX = none */
-    uint64_t handle;
-    uint32_t class_id;
-    store_place *place; /* held as a reader */
-    store_load *load;   /* held as a user; NULL when the record is read where it lies */
-    bool owner;         /* reads; the others wait */
-    bool in_memory;     /* the record is read where it lies, */
-    const void *record; /* which is here; NULL: its device went meanwhile */
-    uint64_t record_bytes;
-    bool quiet;           /* for its timing alone: neither a use nor a get */
-    store_staged *staged; /* instead of all below: held as a user */
-    kvt_record_spec expected;
-    uint64_t serial; /* of the place that is read */
-    kvt_variant variant;
-    kvt_tier tier;
-    staging_buffer staging; /* owner: record and scratch; others: scratch */
-    uint64_t began_ns;      /* store_now_ns */
-    uint64_t source_bytes;
-    learn_transfer transfer; /* owner */
-    uint32_t tokens;         /* of the entry */
-    kvt_status failure;      /* of the load, or KVT_OK */
-} access_get;
-
-/* The table's answer to a get that is about to begin; valid under one hold of the lock. */
-typedef struct access_view {
-    store_entry *entry; /* under this hold of the lock */
-    bool in_memory;     /* the record can be read where it lies */
-    bool join;          /* a read of the place is in flight already */
-    uint64_t staging_bytes;
-} access_view;
-
-/*
- * Finds the entry and the staging that a get of it needs. Everything that decoding needs was worked
- * out when the place was published, so no codec is asked here.
- * Lock held. KVT_OK; KVT_QUEUED (the bytes are to be copied from the staging of their put);
- * KVT_MISS; KVT_E_ARGUMENT (another size).
- */
-static kvt_status access_look(const kvt_store *store, const kvt_key *key, uint64_t data_bytes,
-                              access_view *view)
+kvt_status access_look(const kvt_store *store, const kvt_key *key, uint64_t data_bytes,
+                       access_view *view)
 {
     assert(store_is_locked(store));
     store_entry *entry = entry_find_key(&store->table, key);
@@ -106,6 +61,8 @@ static kvt_status access_begin_load(kvt_store *store, store_entry *entry, access
     if (get->owner) {
         get->load = calloc(1, sizeof *get->load);
         if (get->load == NULL) return KVT_E_MEMORY;
+        get->load->buffer = get->staging;
+        get->staging = (staging_buffer){0};
         entry->load = get->load;
     } else {
         get->load = entry->load;
@@ -168,9 +125,7 @@ static void access_count(kvt_store *store, const store_entry *entry)
     }
 }
 
-/* Becomes a user of the bytes that a put has handed over. No promotion is planned: the entry has no
- * place yet. Lock held. */
-static void access_begin_staged(kvt_store *store, const store_entry *entry, access_get *get)
+void access_begin_staged(kvt_store *store, const store_entry *entry, access_get *get)
 {
     assert(entry->state == ENTRY_STAGED && entry->staged != NULL && get->place == NULL);
     assert(store_is_locked(store));
@@ -191,8 +146,7 @@ static kvt_status access_acquire_staging(kvt_store *store, const access_view *vi
     return staging_acquire_now(store->staging, view->staging_bytes, &get->staging);
 }
 
-/* Becomes a reader, and counts the use. Lock held; staging is in get already. */
-static kvt_status access_enter(kvt_store *store, const access_view *view, access_get *get)
+kvt_status access_enter(kvt_store *store, const access_view *view, access_get *get)
 {
     assert(store_is_locked(store));
     get->handle = view->entry->handle;
@@ -259,31 +213,43 @@ static kvt_status access_open(kvt_store *store, const kvt_key *key, uint64_t dat
     return status;
 }
 
-/* Reads the record as the owner of the load, and publishes the outcome to the gets that joined. No
- * lock held. */
+void access_publish(kvt_store *store, const access_get *get, kvt_status status, uint64_t read_ns)
+{
+    assert(get->owner && !get->load->finished);
+    store_load *load = get->load;
+    pthread_mutex_lock(&store->lock);
+    load->record = load->buffer.memory;
+    load->status = status;
+    load->read_ns = read_ns;
+    load->finished = true;
+    /* A get that comes from here on starts a read of its own. The entry may have moved on, or left
+     * the table, meanwhile. */
+    store_entry *entry = entry_find_handle(&store->table, get->handle);
+    if (entry != NULL && entry->load == load) entry->load = NULL;
+    for (access_get *waiter = load->waiters; waiter != NULL;) {
+        access_get *next = waiter->next_waiter; /* the waiter is its queue's once it has arrived */
+        waiter->arrived(waiter->arrived_context);
+        waiter = next;
+    }
+    load->waiters = NULL;
+    pthread_cond_broadcast(&store->changed);
+    pthread_mutex_unlock(&store->lock);
+}
+
+/* Reads the record as the owner of the load, and publishes the outcome. No lock held. */
 static void access_read(kvt_store *store, access_get *get)
 {
-    assert(get->owner && get->place != NULL && !get->load->finished);
+    assert(get->owner && get->place != NULL);
     const store_place *place = get->place;
     transfer_report report;
     const tiers_transfer read = {.kind = KVT_IO_READ,
                                  .location = place->location,
-                                 .buffer = get->staging.memory,
+                                 .buffer = get->load->buffer.memory,
                                  .bytes = place->record_bytes};
     const transfer_watch *watch = learn_watch(store, place->tier, KVT_IO_READ, &get->transfer);
     kvt_status status = transfer_run(store->staging, store->pools[place->tier], &read,
-                                     get->deadline_ns, watch, &get->staging, &report);
-    pthread_mutex_lock(&store->lock);
-    get->load->record = get->staging.memory;
-    get->load->status = status;
-    get->load->read_ns = report.finished_ns - report.started_ns;
-    get->load->finished = true;
-    /* A get that comes from here on starts a read of its own. The entry may have moved on, or left
-     * the table, meanwhile. */
-    store_entry *entry = entry_find_handle(&store->table, get->handle);
-    if (entry != NULL && entry->load == get->load) entry->load = NULL;
-    pthread_cond_broadcast(&store->changed);
-    pthread_mutex_unlock(&store->lock);
+                                     get->deadline_ns, watch, &get->load->buffer, &report);
+    access_publish(store, get, status, report.finished_ns - report.started_ns);
 }
 
 /* The outcome of the read that this get owns or has joined, and the record. */
@@ -299,24 +265,30 @@ static kvt_status access_await_load(kvt_store *store, access_get *get)
     return status;
 }
 
-/* Gives up the load. The owner waits for the gets that joined, because the record is in the owner's
- * staging. Lock held, and released while waiting. */
-static void access_end_load(kvt_store *store, const access_get *get)
+/* Staging that a get gives back: its own, and that of a load whose last user it was. */
+typedef struct access_freed {
+    staging_buffer own;
+    staging_buffer record;
+} access_freed;
+
+static void access_free(kvt_store *store, access_freed *freed)
 {
-    assert(get->load->users > 0);
-    pthread_cond_broadcast(&store->changed);
-    while (get->owner && get->load->users > 1)
-        pthread_cond_wait(&store->changed, &store->lock);
-    if (get->owner)
-        free(get->load);
-    else
-        get->load->users--;
-    pthread_cond_broadcast(&store->changed);
+    if (freed->own.memory != NULL) staging_release(store->staging, &freed->own);
+    if (freed->record.memory != NULL) staging_release(store->staging, &freed->record);
 }
 
-/* Gives up the place, and the load or the memory of the record. Lock held, and released while
- * waiting. */
-static void access_end(kvt_store *store, access_get *get, staging_buffer *freed_out)
+/* Gives up the load; its last user frees it. Lock held. */
+static void access_end_load(access_get *get, access_freed *freed)
+{
+    assert(get->load->users > 0);
+    if (--get->load->users != 0) return;
+    assert(get->load->waiters == NULL);
+    freed->record = get->load->buffer;
+    free(get->load);
+}
+
+/* Gives up the place, and the load or the memory of the record. Lock held. */
+static void access_end(kvt_store *store, access_get *get, access_freed *freed)
 {
     assert(get->place->readers > 0 && (get->load != NULL) != get->in_memory);
     assert(store_is_locked(store));
@@ -325,11 +297,10 @@ static void access_end(kvt_store *store, access_get *get, staging_buffer *freed_
         tiers_pool_take_back(store->pools[place->tier], place->location, KVT_IO_READ,
                              place->record_bytes);
     place->readers--;
-    if (get->load != NULL)
-        access_end_load(store, get);
-    else if (place->readers == 0 && store->draining[get->tier] != 0)
+    freed->own = get->staging;
+    if (get->load != NULL) access_end_load(get, freed);
+    if (place->readers == 0 && (get->load != NULL || store->draining[get->tier] != 0))
         pthread_cond_broadcast(&store->changed);
-    *freed_out = get->staging;
 }
 
 /* Settles an entry whose load failed: the entry falls back to its copy on SSD, or is dropped. It
@@ -391,22 +362,22 @@ static kvt_status access_finish(kvt_store *store, const kvt_key *key, access_get
                                 kvt_status status, bool again)
 {
     assert(get->place != NULL);
-    staging_buffer freed;
+    access_freed freed = {0};
     bool late = status == KVT_E_TIMEOUT;
-    bool lost = status != KVT_OK && status != KVT_E_MEMORY && !late;
+    bool whole = status == KVT_E_MEMORY || status == KVT_E_CANCELLED || late;
+    bool lost = status != KVT_OK && !whole;
     pthread_mutex_lock(&store->lock);
     access_end(store, get, &freed);
     if (lost) store_count_load_failure(store, status);
     if (lost) get->failure = status;
     if (!lost) access_count_end(store, get, status, false);
     pthread_mutex_unlock(&store->lock);
-    if (freed.memory != NULL) staging_release(store->staging, &freed);
+    access_free(store, &freed);
     if (lost) return access_lose(store, key, get, status, again);
     return late ? KVT_MISS : status;
 }
 
-/* Counts a get that ends before it holds a load or a place. */
-static kvt_status access_refuse(kvt_store *store, kvt_status status, kvt_get_info *info)
+kvt_status access_refuse(kvt_store *store, kvt_status status, kvt_get_info *info)
 {
     assert(status != KVT_OK);
     bool late = status == KVT_E_TIMEOUT;
@@ -419,20 +390,18 @@ static kvt_status access_refuse(kvt_store *store, kvt_status status, kvt_get_inf
     return late ? KVT_MISS : status;
 }
 
-/* Whether a get joined a read that its owner gave up, and still has time of its own. */
-static bool access_may_begin_again(const access_get *get, kvt_status status)
+bool access_may_begin_again(const access_get *get, kvt_status status)
 {
     return status == KVT_E_TIMEOUT && !get->owner && base_clock_ns() < get->deadline_ns;
 }
 
-/* Gives up load, place and staging of a get that begins again. No lock held. */
-static void access_let_go(kvt_store *store, access_get *get)
+void access_let_go(kvt_store *store, access_get *get)
 {
-    staging_buffer freed;
+    access_freed freed = {0};
     pthread_mutex_lock(&store->lock);
     access_end(store, get, &freed);
     pthread_mutex_unlock(&store->lock);
-    staging_release(store->staging, &freed);
+    access_free(store, &freed);
 }
 
 /* Decodes the record into the target. The scratch of a read's owner lies behind the record in the
@@ -441,11 +410,12 @@ static kvt_status access_decode(const kvt_store *store, const access_get *get,
                                 const access_target *target)
 {
     assert(get->record != NULL && (get->load == NULL || get->load->status == KVT_OK));
+    const staging_buffer *staging = get->owner ? &get->load->buffer : &get->staging;
     uint64_t before = get->owner ? staging_round(get->record_bytes) : 0;
-    void *scratch = get->staging.memory == NULL ? NULL : (char *)get->staging.memory + before;
+    void *scratch = staging->memory == NULL ? NULL : (char *)staging->memory + before;
     return kvt_record_decode_parallel(get->record, get->record_bytes, &get->expected,
                                       store->workers, target->data, target->bytes, scratch,
-                                      get->staging.bytes - before);
+                                      staging->bytes - before);
 }
 
 /* Copies the staged bytes of a put into the target, counts a hit of DRAM, and ends the use
@@ -477,6 +447,7 @@ static void access_copy_staged(kvt_store *store, access_get *get, const access_t
 /* Brings the record: reads it, waits for the get that reads it, or finds it where it lies. */
 static kvt_status access_fetch(kvt_store *store, access_get *get)
 {
+    if (get->staged != NULL) return KVT_OK;
     if (get->in_memory) return get->record != NULL ? KVT_OK : KVT_E_GONE;
     if (get->owner) access_read(store, get);
     return access_await_load(store, get);
@@ -503,6 +474,21 @@ static void access_note(kvt_store *store, const access_get *get, kvt_status stat
                            .tokens_kept = status == KVT_OK ? get->tokens : 0};
 }
 
+kvt_status access_complete(kvt_store *store, const kvt_key *key, const access_target *target,
+                           access_get *get, kvt_status status, bool again, kvt_get_info *info)
+{
+    if (get->staged != NULL) {
+        access_copy_staged(store, get, target, info);
+        return KVT_OK;
+    }
+    uint64_t decode_started_ns = store_now_ns(store);
+    if (status == KVT_OK) status = access_decode(store, get, target);
+    uint64_t decoded_ns = store_now_ns(store);
+    access_note(store, get, status, decoded_ns - decode_started_ns, decoded_ns - get->began_ns,
+                info);
+    return access_finish(store, key, get, status, again);
+}
+
 /* One read of the entry, from finding it to the decoded bytes. KVT_BUSY as access_finish. */
 static kvt_status access_try_get(kvt_store *store, const kvt_key *key, const access_target *target,
                                  access_get *get, bool again, kvt_get_info *info)
@@ -516,22 +502,12 @@ static kvt_status access_try_get(kvt_store *store, const kvt_key *key, const acc
         *get = fresh;
         status = access_open(store, key, target->bytes, get);
         if (status != KVT_OK) return get->quiet ? status : access_refuse(store, status, info);
-        if (get->staged != NULL) {
-            access_copy_staged(store, get, target, info);
-            return KVT_OK;
-        }
         status = access_fetch(store, get);
         if (!access_may_begin_again(get, status)) break;
         access_let_go(store, get);
     }
-    uint64_t decode_started_ns = store_now_ns(store);
-    if (status == KVT_OK) status = access_decode(store, get, target);
-    uint64_t decoded_ns = store_now_ns(store);
-    access_note(store, get, status, decoded_ns - decode_started_ns, decoded_ns - get->began_ns,
-                info);
-    return access_finish(store, key, get, status, again);
+    return access_complete(store, key, target, get, status, again, info);
 }
-
 /* Runs a get, and runs it once more when its entry was moved while the load failed. A quiet get
  * counts neither a use nor a get. */
 static kvt_status access_run(kvt_store *store, const kvt_key *key, const access_target *target,

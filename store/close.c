@@ -12,6 +12,7 @@
 #include "base/kill_point.h"
 #include "store/fork_guard.h"
 #include "store/handover.h"
+#include "store/queue_internal.h"
 #include "store/store.h"
 #include "store/watching.h"
 
@@ -41,6 +42,7 @@ static uint64_t close_deadline(const kvt_store *store)
 void kvt_close(kvt_store *store)
 {
     if (store == NULL || !fork_guard_is_ours(store)) return;
+    queue_stop_all(store);
     uint64_t deadline_ns = close_deadline(store);
     watch_file_stop(store);
     handover_stop(store, store->opened && store->catalog != NULL ? deadline_ns : 0);

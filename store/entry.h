@@ -10,6 +10,7 @@
 
 #include "estimator/predict/predict.h"
 #include "store/catalog.h"
+#include "store/staging.h"
 #include "tiers/pool/pool.h"
 
 #include <kvterrace/kvterrace.h>
@@ -45,7 +46,9 @@ typedef struct store_load {
     uint32_t users; /* gets that hold it; the last one frees it */
     bool finished;  /* the record is in the buffer, or status says why not */
     kvt_status status;
-    void *record; /* staging */
+    void *record;          /* in the buffer; NULL: the read was given up, and the buffer with it */
+    staging_buffer buffer; /* the record, and scratch of the get that owns the load */
+    struct access_get *waiters; /* gets of queues that joined, until it has finished */
     uint64_t read_ns;
 } store_load;
 

@@ -51,4 +51,36 @@ KVT_NODISCARD kvt_status transfer_move(store_staging *staging, tiers_pool *pool,
                                        const tiers_location *location, void *record, uint64_t bytes,
                                        const transfer_watch *watch, staging_buffer *buffer);
 
+/* ---- transfers that no thread waits for ---- */
+
+typedef struct store_transfer store_transfer;
+
+/* Called once when a transfer has landed, on any thread, under no lock; must not call the pool. */
+typedef void transfer_landed(void *context);
+
+/*
+ * Prepares a transfer.
+ *   watch   may be NULL; lasts until the transfer has landed
+ *   buffer  staging around wanted->buffer, taken over and cleared
+ * NULL without memory; the buffer is the caller's then.
+ */
+store_transfer *transfer_prepare(store_staging *staging, tiers_pool *pool,
+                                 const tiers_transfer *wanted, const transfer_watch *watch,
+                                 staging_buffer *buffer, transfer_landed *landed, void *context);
+
+/* Starts transfers of any pools; all of a pool's are queued before a device is woken. Each may land
+ * before this returns, but not before it has been watched. */
+void transfer_start_all(store_transfer *const *transfers, uint32_t count);
+
+/* Ends a transfer that has landed: gives the buffer back. The outcome, as transfer_run. */
+KVT_NODISCARD kvt_status transfer_take(store_transfer *transfer, staging_buffer *buffer_out,
+                                       transfer_report *report_out);
+
+/* Gives a started transfer up, with its buffer, which goes back when the last device has answered.
+ * False: it has landed, and `landed` was called or is about to be. True: it is not called. */
+bool transfer_give_up(store_transfer *transfer);
+
+/* Whether a transfer under way waits for a device that is out of service. */
+bool transfer_is_stuck(const store_transfer *transfer);
+
 #endif

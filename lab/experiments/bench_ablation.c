@@ -117,12 +117,15 @@ static void ablation_await_grant(ablation_run *run, uint32_t layer)
 static void ablation_load_pooled(ablation_run *run)
 {
     tiers_transfer transfers[ABLATION_LAYERS];
+    tiers_transfer *all[ABLATION_LAYERS];
     const ablation_part *part = &run->parts[0];
     ablation_await_grant(run, ABLATION_LAYERS - 1);
     uint64_t started = base_clock_ns();
-    for (uint32_t layer = 0; layer < ABLATION_LAYERS; layer++)
+    for (uint32_t layer = 0; layer < ABLATION_LAYERS; layer++) {
         transfers[layer] = ablation_transfer(run, part, KVT_IO_READ, layer);
-    tiers_transfers_start(part->pool, transfers, ABLATION_LAYERS);
+        all[layer] = &transfers[layer];
+    }
+    tiers_transfers_start(part->pool, all, ABLATION_LAYERS);
     for (uint32_t layer = 0; layer < ABLATION_LAYERS; layer++)
         ablation_arrive(run, tiers_transfer_wait(part->pool, &transfers[layer]));
     run->busy_ns = base_clock_ns() - started;

@@ -398,7 +398,7 @@ static void pool_begin_transfer(tiers_pool *pool, tiers_transfer *transfer, cons
                                 uint32_t count)
 {
     uint64_t now = base_clock_ns();
-    assert(count <= transfer->location->share_count && transfer->released == NULL);
+    assert(count <= transfer->location->share_count);
     transfer->status = count > 0 ? KVT_OK : KVT_E_GONE;
     transfer->started_ns = pool->virtual_time ? UINT64_MAX : now;
     transfer->finished_ns = 0;
@@ -443,6 +443,10 @@ static void pool_queue_transfer(tiers_pool *pool, tiers_transfer *transfer, uint
     pthread_mutex_lock(&pool->done_mutex);
     pool_begin_transfer(pool, transfer, parts, count);
     pthread_mutex_unlock(&pool->done_mutex);
+    if (count == 0 && transfer->released != NULL) {
+        transfer->released(transfer->released_context);
+        return;
+    }
     /* The transfer, and so its pins, last until each part was reported: a member is another
      * device's at the earliest when its own part was. */
     for (uint32_t i = 0; i < count; i++) {
@@ -482,11 +486,11 @@ void tiers_transfer_start_until(tiers_pool *pool, tiers_transfer *transfer, uint
 
 /* Everything is queued before any thread is woken, so that the devices get the jobs of all
  * transfers at once. */
-void tiers_transfers_start(tiers_pool *pool, tiers_transfer *transfers, uint32_t count)
+void tiers_transfers_start(tiers_pool *pool, tiers_transfer *const *transfers, uint32_t count)
 {
     pool_calls calls = {0, 0};
     for (uint32_t i = 0; i < count; i++)
-        pool_queue_transfer(pool, &transfers[i], UINT64_MAX, &calls);
+        pool_queue_transfer(pool, transfers[i], UINT64_MAX, &calls);
     pool_call(pool, &calls);
 }
 
@@ -540,6 +544,14 @@ kvt_status tiers_transfer_wait_until(tiers_pool *pool, tiers_transfer *transfer,
     return status;
 }
 
+/* Wakes each member in the mask, to end the jobs of cancelled transfers. */
+static void pool_sweep(tiers_pool *pool, uint64_t members)
+{
+    for (uint32_t i = 0; i < TIERS_MEMBERS_MAX && members >> i != 0; i++) {
+        if ((members >> i & 1) != 0) tiers_worker_sweep(pool->members[i].worker);
+    }
+}
+
 /* `released` is called exactly once, by this thread when the transfer has finished and by a
  * worker's otherwise. Until then transfer, buffer and location stay. */
 void tiers_transfer_abandon(tiers_pool *pool, tiers_transfer *transfer,
@@ -558,9 +570,19 @@ void tiers_transfer_abandon(tiers_pool *pool, tiers_transfer *transfer,
     }
     pthread_mutex_unlock(&pool->done_mutex);
     if (finished) released(context);
-    for (uint32_t i = 0; i < TIERS_MEMBERS_MAX && members >> i != 0; i++) {
-        if ((members >> i & 1) != 0) tiers_worker_sweep(pool->members[i].worker);
-    }
+    pool_sweep(pool, members);
+}
+
+void tiers_transfer_cancel(tiers_pool *pool, tiers_transfer *transfer)
+{
+    assert(transfer->released != NULL && "and its last word cannot free it before this returns");
+    atomic_store(&transfer->cancelled, true);
+    pool_sweep(pool, transfer->members);
+}
+
+bool tiers_transfer_is_stuck(tiers_pool *pool, const tiers_transfer *transfer)
+{
+    return pool_check(pool, transfer->members);
 }
 
 /* A convenience for tests and for small control reads. */

@@ -150,8 +150,8 @@ typedef struct tiers_part {
  * Takes no lock. */
 uint32_t tiers_pool_parts(tiers_pool *pool, const tiers_location *location, tiers_part *parts);
 
-/* The last word on an abandoned transfer: it, its buffer and its location are no longer used.
- * Called on any thread, once, under no lock; must not call the pool. */
+/* The last word on a transfer that nobody waits for: it, its buffer and its location are no longer
+ * used. Called on any thread, once, under no lock; must not call the pool. */
 typedef void tiers_transfer_released(void *context);
 
 /*
@@ -163,6 +163,9 @@ typedef void tiers_transfer_released(void *context);
  *                  |                                          ^
  *                  +-- wait_until gave up -> abandon ---------+ then released is called
  *
+ * A transfer that has `released` from the start is never waited for: released is called when it has
+ * finished, maybe before the start has returned, and status and times are read there.
+ *
  * Nothing takes an operation back that a device has: until it ends, the buffer may be read or
  * written. A caller that cannot wait so long abandons the transfer, and with it the buffer.
  */
@@ -173,6 +176,8 @@ typedef struct tiers_transfer {
     uint64_t bytes;    /* a multiple of TIERS_GRAIN_BYTES, <= location->bytes */
     uint64_t offset;   /* start inside the object, a multiple of the unit; usually 0 */
     tiers_part *parts; /* the caller's, TIERS_MEMBERS_MAX of them, filled at the start; or NULL */
+    tiers_transfer_released *released; /* NULL: it is waited for, until it is abandoned */
+    void *released_context;
 
     kvt_status status;   /* first error kept */
     uint64_t started_ns; /* CLOCK_MONOTONIC; a virtual clock for sim members */
@@ -183,8 +188,6 @@ typedef struct tiers_transfer {
     uint64_t members;                  /* the pool's: a mask of those that have a part of it */
     uint32_t part_count;               /* the pool's: of parts, fixed by the start */
     atomic_bool cancelled;             /* the pool's: what no device has yet stays undone */
-    tiers_transfer_released *released; /* the pool's */
-    void *released_context;
 } tiers_transfer;
 
 /* Queues a transfer. Never fails: errors come with wait. Waits only while one of its members has
@@ -192,7 +195,7 @@ typedef struct tiers_transfer {
 void tiers_transfer_start(tiers_pool *pool, tiers_transfer *transfer);
 
 /* The same for several, all of which are queued before their members are woken. */
-void tiers_transfers_start(tiers_pool *pool, tiers_transfer *transfers, uint32_t count);
+void tiers_transfers_start(tiers_pool *pool, tiers_transfer *const *transfers, uint32_t count);
 
 /* The same, but waits for room no longer than to an instant of CLOCK_MONOTONIC in nanoseconds; the
  * parts that found none fail with KVT_E_TIMEOUT. */
@@ -216,6 +219,14 @@ KVT_NODISCARD kvt_status tiers_transfer_wait_until(tiers_pool *pool, tiers_trans
  * when the transfer has finished; never, when a device never answers. */
 void tiers_transfer_abandon(tiers_pool *pool, tiers_transfer *transfer,
                             tiers_transfer_released *released, void *context);
+
+/* Drops what no device has yet of a transfer that has `released`, which is called as ever. The
+ * transfer is still there: its last word has not been said, or is being waited for. */
+void tiers_transfer_cancel(tiers_pool *pool, tiers_transfer *transfer);
+
+/* Looks after the members of a started transfer, as its waiters do: true when one is out of
+ * service, so that the transfer may never finish. */
+bool tiers_transfer_is_stuck(tiers_pool *pool, const tiers_transfer *transfer);
 
 /* start + wait over a whole object. */
 KVT_NODISCARD kvt_status tiers_pool_transfer(tiers_pool *pool, kvt_io_kind kind,

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * access_get.h - one get and its steps: access.c carries it out on the caller's thread,
+ * access_async.c for a queue, whose threads never wait for a device.
+ *
+ *     begin -> READY ------------------> end
+ *         \-> FLIES -> arrived -> READY ->/   (or given up)
+ *         \-> STARVES, ENDED
+ *
+ * Thread rule: a get belongs to one thread at a time; its load and place are shared, under the
+ * control lock.
+ */
+#ifndef STORE_ACCESS_GET_H
+#define STORE_ACCESS_GET_H
+
+#include "store/handover.h"
+
+typedef struct access_get access_get;
+
+/* Where a get's values go. */
+typedef struct access_target {
+    void *data;
+    uint64_t bytes;
+} access_target;
+
+/* How far a get is that no thread waits for. */
+typedef enum access_stage {
+    ACCESS_ENDED = 1,  /* status says how */
+    ACCESS_READY = 2,  /* its bytes are in memory: access_end_ready decodes them */
+    ACCESS_FLIES = 3,  /* `arrived` is called when its read, or the one that it has joined, ends */
+    ACCESS_STARVES = 4 /* there was no staging: begin it again later */
+} access_stage;
+
+/* Called once for a get that flies, on any thread, maybe under the control lock, and maybe before
+ * access_begin_all has returned. */
+typedef void access_arrived(void *context);
+
+/* One get under way. */
+struct access_get {
+    uint64_t deadline_ns; /* CLOCK_MONOTONIC; UINT64_MAX = none */
+    uint64_t handle;
+    uint32_t class_id;
+    store_place *place; /* held as a reader */
+    store_load *load;   /* held as a user; NULL when the record is read where it lies */
+    bool owner;         /* reads; the others wait */
+    bool in_memory;     /* the record is read where it lies, */
+    const void *record; /* which is here; NULL: its device went meanwhile */
+    uint64_t record_bytes;
+    bool quiet;           /* for its timing alone: neither a use nor a get */
+    store_staged *staged; /* instead of all below: held as a user */
+    kvt_record_spec expected;
+    uint64_t serial; /* of the place that is read */
+    kvt_variant variant;
+    kvt_tier tier;
+    staging_buffer staging; /* scratch; an owner's lies in its load's buffer instead */
+    uint64_t began_ns;      /* store_now_ns */
+    uint64_t source_bytes;
+    learn_transfer transfer; /* owner */
+    uint32_t tokens;         /* of the entry */
+    kvt_status failure;      /* of the load, or KVT_OK */
+
+    /* Of a get that no thread waits for (access_async.c). */
+    struct access_get *next_waiter; /* of the load that it has joined */
+    const kvt_key *key;
+    access_target target;
+    double loss_max;   /* as kvt_request.loss_max */
+    bool refused_loss; /* it was refused for that */
+    access_stage stage;
+    kvt_status status;      /* once it has ended */
+    store_transfer *flight; /* owner: the read under way */
+    access_arrived *arrived;
+    void *arrived_context;
+};
+
+/* The table's answer to a get that is about to begin; valid under one hold of the lock. */
+typedef struct access_view {
+    store_entry *entry; /* under this hold of the lock */
+    bool in_memory;     /* the record can be read where it lies */
+    bool join;          /* a read of the place is in flight already */
+    uint64_t staging_bytes;
+} access_view;
+
+/* ---- access.c: the steps ---- */
+
+/*
+ * Finds the entry and the staging that a get of it needs. Everything that decoding needs was worked
+ * out when the place was published, so no codec is asked here.
+ * Lock held. KVT_OK; KVT_QUEUED (the bytes are to be copied from the staging of their put);
+ * KVT_MISS; KVT_E_ARGUMENT (another size).
+ */
+kvt_status access_look(const kvt_store *store, const kvt_key *key, uint64_t data_bytes,
+                       access_view *view);
+
+/* Counts the use, then becomes a reader. Lock held; staging is in get already. */
+kvt_status access_enter(kvt_store *store, const access_view *view, access_get *get);
+
+/* Becomes a user of the bytes that a put has handed over. No promotion is planned: the entry has no
+ * place yet. Lock held. */
+void access_begin_staged(kvt_store *store, const store_entry *entry, access_get *get);
+
+/* Publishes how an owner's read ended to the gets that joined. No lock held. */
+void access_publish(kvt_store *store, const access_get *get, kvt_status status, uint64_t read_ns);
+
+/* Whether a get joined a read that its owner gave up, and still has time of its own. */
+bool access_may_begin_again(const access_get *get, kvt_status status);
+
+/* Gives up load, place and staging of a get that begins again. No lock held. */
+void access_let_go(kvt_store *store, access_get *get);
+
+/* Counts a get that ends before it holds a load or a place. */
+kvt_status access_refuse(kvt_store *store, kvt_status status, kvt_get_info *info);
+
+/* Decodes what has come, or copies what is staged, counts, and gives everything up. status: how the
+ * read ended. KVT_BUSY: the load failed at a place that is no longer the entry's, and `again`
+ * allows the get to begin again. No lock held. */
+kvt_status access_complete(kvt_store *store, const kvt_key *key, const access_target *target,
+                           access_get *get, kvt_status status, bool again, kvt_get_info *info);
+
+/* ---- access_async.c: gets that no thread waits for ---- */
+
+/* Begins gets, whose key, target, deadline_ns, loss_max, arrived and its context are set and all
+ * else is zero. Each is in one of the stages afterwards. Reads of all of them are queued before a
+ * device's thread is woken. Returns how many reads were started. No lock held. */
+uint32_t access_begin_all(kvt_store *store, access_get *const *gets, uint32_t count);
+
+/* A get that flew has arrived: it is READY, or may have to begin again (STARVES). No lock held. */
+void access_land(kvt_store *store, access_get *get);
+
+/* Ends a READY get: decodes, or says why not. KVT_BUSY: begin it again. No lock held. */
+kvt_status access_end_ready(kvt_store *store, access_get *get, bool again, kvt_get_info *info);
+
+/* Takes back a get that flies, because of its deadline or a call. False: it has landed, or is about
+ * to, and `arrived` is called. True: it is ENDED, `arrived` is not called, and its target is not
+ * written any more. No lock held. */
+bool access_give_up(kvt_store *store, access_get *get, kvt_status status, kvt_get_info *info);
+
+/* Whether a get that flies waits for a device that is out of service. */
+bool access_is_stuck(kvt_store *store, const access_get *get);
+
+#endif

@@ -1,0 +1,533 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * queue.c - a queue's life, and what its owner calls: submit, drain, wait, cancel. The file carries
+ * no request out; queue_run.c does.
+ *
+ * A request's view and entry are the caller's until the request completes, so a submit copies no
+ * arrays.
+ *
+ * Thread rule: as the public header says.
+ */
+#include "store/queue_internal.h"
+
+#include "base/struct_size.h"
+#include "base/thread.h"
+#include "base/wait.h"
+#include "store/fork_guard.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#define QUEUE_THREADS_DEFAULT 2u
+
+/* Sizes in version 0.2.0. */
+#define QUEUE_OPTIONS_LEAST    STRUCT_SIZE_THROUGH(kvt_queue_options, depth)
+#define QUEUE_REQUEST_LEAST    STRUCT_SIZE_THROUGH(kvt_request, user)
+#define QUEUE_COMPLETION_LEAST STRUCT_SIZE_THROUGH(kvt_completion, elapsed_ns)
+#define QUEUE_STATS_LEAST      STRUCT_SIZE_THROUGH(kvt_queue_stats, wakes)
+
+/* ---- lists ---- */
+
+void queue_append(queue_list *list, queue_item *item)
+{
+    item->next = NULL;
+    if (list->last != NULL)
+        list->last->next = item;
+    else
+        list->first = item;
+    list->last = item;
+    list->count++;
+}
+
+queue_item *queue_take(queue_list *list)
+{
+    queue_item *item = list->first;
+    if (item == NULL) return NULL;
+    list->first = item->next;
+    if (list->first == NULL) list->last = NULL;
+    list->count--;
+    return item;
+}
+
+/* ---- completions ---- */
+
+/* Moves an item to those that wait to be drained. Lock held. */
+static void queue_complete_one(kvt_queue *queue, queue_item *item)
+{
+    assert(item->state == QUEUE_BEGUN || item->state == QUEUE_WAITING);
+    item->view = NULL;
+    item->entry = NULL;
+    item->state = QUEUE_COMPLETED;
+    item->info.elapsed_ns = base_clock_ns() - item->submitted_ns;
+    queue->counts.completed++;
+    if (item->status == KVT_E_CANCELLED) queue->counts.cancelled++;
+    if (item->info.timed_out || item->status == KVT_E_TIMEOUT) queue->counts.timed_out++;
+    queue_append(&queue->completed, item);
+}
+
+/* Makes the descriptor readable, once until the next drain empties the list. Lock held. */
+static void queue_signal(kvt_queue *queue)
+{
+    if (queue->signalled || queue->completed.count == 0) return;
+    const uint64_t one = 1;
+    /* A counter of one never fills an event descriptor, so the write cannot fail or block. */
+    ssize_t written = write(queue->event_fd, &one, sizeof one);
+    assert(written == (ssize_t)sizeof one);
+    (void)written;
+    queue->signalled = true;
+    queue->counts.wakes++;
+}
+
+void queue_complete_waiting(kvt_queue *queue, queue_item *item)
+{
+    queue_complete_one(queue, item);
+    queue_signal(queue);
+    pthread_cond_broadcast(&queue->ended);
+}
+
+void queue_complete(kvt_queue *queue, queue_item *const *items, uint32_t count)
+{
+    if (count == 0) return;
+    pthread_mutex_lock(&queue->lock);
+    for (uint32_t i = 0; i < count; i++) {
+        queue_complete_one(queue, items[i]);
+        assert(queue->begun > 0);
+        queue->begun--;
+    }
+    queue_signal(queue);
+    pthread_cond_broadcast(&queue->ended);
+    pthread_mutex_unlock(&queue->lock);
+}
+
+/* ---- open and close ---- */
+
+/* Adds a queue to those that kvt_close ends. */
+static void queue_register(kvt_queue *queue)
+{
+    kvt_store *store = queue->store;
+    pthread_mutex_lock(&store->lock);
+    queue->next = store->queues;
+    if (queue->next != NULL) queue->next->previous = queue;
+    store->queues = queue;
+    pthread_mutex_unlock(&store->lock);
+}
+
+/* Takes a queue out of the store's list. NULL: kvt_close has done so, and the store may be gone. */
+static kvt_store *queue_unregister(kvt_queue *queue)
+{
+    pthread_mutex_lock(&queue->lock);
+    kvt_store *store = queue->store;
+    pthread_mutex_unlock(&queue->lock);
+    if (store == NULL) return NULL;
+    pthread_mutex_lock(&store->lock);
+    if (queue->previous != NULL)
+        queue->previous->next = queue->next;
+    else
+        store->queues = queue->next;
+    if (queue->next != NULL) queue->next->previous = queue->previous;
+    pthread_mutex_unlock(&store->lock);
+    return store;
+}
+
+/* Frees a queue whose threads have ended. */
+static void queue_free(kvt_queue *queue)
+{
+    if (queue->event_fd >= 0) close(queue->event_fd);
+    pthread_cond_destroy(&queue->work);
+    pthread_cond_destroy(&queue->ended);
+    pthread_mutex_destroy(&queue->lock);
+    free(queue->items);
+    free(queue);
+}
+
+/* Makes the memory, the descriptor and the free list of a queue; NULL without memory. */
+static kvt_queue *queue_make(kvt_store *store, uint32_t depth)
+{
+    kvt_queue *queue = calloc(1, sizeof *queue);
+    if (queue == NULL) return NULL;
+    queue->store = store;
+    queue->forks = store->forks;
+    queue->depth = depth;
+    pthread_mutex_init(&queue->lock, NULL);
+    base_condition_init(&queue->work);
+    base_condition_init(&queue->ended);
+    queue->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    queue->items = calloc(depth, sizeof *queue->items);
+    if (queue->event_fd < 0 || queue->items == NULL) {
+        queue_free(queue);
+        return NULL;
+    }
+    for (uint32_t i = 0; i < depth; i++)
+        queue_append(&queue->free, &queue->items[i]);
+    return queue;
+}
+
+/* The number asked for, or the default for 0. */
+static uint32_t queue_or(uint32_t asked, uint32_t otherwise)
+{
+    return asked != 0 ? asked : otherwise;
+}
+
+kvt_status kvt_queue_open(kvt_store *store, const kvt_queue_options *options, kvt_queue **queue_out)
+{
+    kvt_queue_options whole = {.struct_size = sizeof whole};
+    if (store == NULL || queue_out == NULL) return KVT_E_ARGUMENT;
+    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
+    if (options == NULL) options = &whole;
+    options = struct_size_in(options, &whole, sizeof whole, QUEUE_OPTIONS_LEAST);
+    if (options == NULL) return KVT_E_ARGUMENT;
+    uint32_t threads = queue_or(options->threads, QUEUE_THREADS_DEFAULT);
+    uint32_t depth = queue_or(options->depth, QUEUE_DEPTH_DEFAULT);
+    if (threads > QUEUE_THREADS_MAX || depth > QUEUE_DEPTH_MAX) return KVT_E_ARGUMENT;
+    kvt_queue *queue = queue_make(store, depth);
+    if (queue == NULL) return KVT_E_MEMORY;
+    while (queue->thread_count < threads) {
+        pthread_t *thread = &queue->threads[queue->thread_count];
+        if (base_thread_start(thread, queue_main, queue) != 0) {
+            queue_stop(queue);
+            queue_free(queue);
+            return KVT_E_MEMORY;
+        }
+        queue->thread_count++;
+    }
+    queue_register(queue);
+    *queue_out = queue;
+    return KVT_OK;
+}
+
+/* Completes everything that waits as called off. Lock held. */
+static void queue_call_off_waiting(kvt_queue *queue)
+{
+    for (uint32_t i = 0; i < QUEUE_CLASSES; i++) {
+        queue_item *item;
+        while ((item = queue_take(&queue->waiting[i])) != NULL) {
+            item->status = KVT_E_CANCELLED;
+            queue_complete_one(queue, item);
+        }
+    }
+}
+
+void queue_stop(kvt_queue *queue)
+{
+    pthread_mutex_lock(&queue->lock);
+    bool first = !queue->stopping;
+    queue->stopping = true;
+    queue_call_off_waiting(queue);
+    for (uint32_t i = 0; i < queue->depth; i++)
+        if (queue->items[i].state == QUEUE_BEGUN) queue->items[i].called_off = true;
+    queue_signal(queue);
+    pthread_cond_broadcast(&queue->work);
+    pthread_cond_broadcast(&queue->ended);
+    pthread_mutex_unlock(&queue->lock);
+    for (uint32_t i = 0; first && i < queue->thread_count; i++)
+        pthread_join(queue->threads[i], NULL);
+}
+
+void queue_stop_all(kvt_store *store)
+{
+    for (;;) {
+        pthread_mutex_lock(&store->lock);
+        kvt_queue *queue = store->queues;
+        if (queue != NULL) {
+            store->queues = queue->next;
+            if (queue->next != NULL) queue->next->previous = NULL;
+        }
+        pthread_mutex_unlock(&store->lock);
+        if (queue == NULL) return;
+        queue_stop(queue);
+        pthread_mutex_lock(&queue->lock);
+        queue->store = NULL;
+        pthread_mutex_unlock(&queue->lock);
+    }
+}
+
+void kvt_queue_close(kvt_queue *queue)
+{
+    if (queue == NULL ||
+        queue->forks != atomic_load_explicit(&fork_guard_count, memory_order_relaxed))
+        return;
+    kvt_store *store = queue_unregister(queue);
+    queue_stop(queue);
+    if (store != NULL) {
+        pthread_mutex_lock(&store->lock);
+        lease_end_owner(store, queue);
+        pthread_mutex_unlock(&store->lock);
+    }
+    queue_free(queue);
+}
+
+int kvt_queue_event_fd(const kvt_queue *queue)
+{
+    return queue->event_fd;
+}
+
+/* ---- submit ---- */
+
+/* The caller's requests, whose struct_size is sound and the same in all. */
+typedef struct queue_given {
+    const unsigned char *first;
+    size_t stride;
+    size_t count;
+} queue_given;
+
+/* One of the caller's requests as this library knows it. */
+static const kvt_request *queue_request(const queue_given *given, size_t index, kvt_request *whole)
+{
+    *whole = (kvt_request){0};
+    const void *at = given->first + index * given->stride;
+    return struct_size_in(at, whole, sizeof *whole, QUEUE_REQUEST_LEAST);
+}
+
+/* A view of one run of bytes; the others are not carried out yet. */
+static kvt_status queue_check_view(const kvt_view *view)
+{
+    if (view == NULL || view->base[0] == NULL) return KVT_E_ARGUMENT;
+    bool packed = view->bases_kind == KVT_BASES_ONE && view->tokens_per_block == 0;
+    return packed && view->blocks == NULL ? KVT_OK : KVT_E_UNSUPPORTED;
+}
+
+/* Whether a request says something that its kind can carry out; views are checked beside. */
+static kvt_status queue_check(const kvt_request *request)
+{
+    if (request == NULL || request->urgency >= QUEUE_CLASSES) return KVT_E_ARGUMENT;
+    if (!(request->loss_max <= 1)) return KVT_E_ARGUMENT; /* NAN, too */
+    switch (request->kind) {
+    case KVT_REQUEST_GET: return queue_check_view(request->view);
+    case KVT_REQUEST_PUT:
+        return request->entry != NULL ? queue_check_view(request->view) : KVT_E_ARGUMENT;
+    case KVT_REQUEST_PREFETCH:
+        if (request->tier == KVT_TIER_NONE || request->tier >= KVT_TIER_PLACES)
+            return KVT_E_ARGUMENT;
+        return request->tier < KVT_TIER_COUNT ? KVT_OK : KVT_E_UNSUPPORTED;
+    case KVT_REQUEST_EXISTS:
+    case KVT_REQUEST_DELETE:
+    case KVT_REQUEST_TOUCH: return KVT_OK;
+    default: return KVT_E_ARGUMENT;
+    }
+}
+
+/* Takes the items of a batch from the free list into `items`. Lock held. False: there are not so
+ * many. */
+static bool queue_reserve(kvt_queue *queue, queue_item **items, size_t count)
+{
+    if (queue->free.count < count) {
+        queue->counts.refused_busy++;
+        return false;
+    }
+    for (size_t i = 0; i < count; i++)
+        items[i] = queue_take(&queue->free);
+    return true;
+}
+
+/* Fills an item from a request. An unsound one has its status then. No lock held: the item is in no
+ * list. */
+static void queue_fill(kvt_queue *queue, queue_item *item, const queue_given *given, uint32_t index,
+                       uint64_t now_ns)
+{
+    kvt_request whole;
+    const kvt_request *request = queue_request(given, index, &whole);
+    *item = (queue_item){.queue = queue,
+                         .index = index,
+                         .submitted_ns = now_ns,
+                         .status = queue_check(request),
+                         .info = {.struct_size = sizeof item->info}};
+    if (request == NULL) return;
+    item->kind = request->kind;
+    item->user = request->user;
+    if (item->status != KVT_OK) return;
+    item->urgency = request->urgency;
+    item->tier = request->tier;
+    item->key = request->key;
+    item->deadline_ns = request->deadline_ns != 0 ? request->deadline_ns : UINT64_MAX;
+    item->loss_max = request->loss_max;
+    item->view = request->view;
+    item->entry = request->entry;
+}
+
+/* Hands a batch's items to the threads, and completes those that are unsound. */
+static void queue_enqueue(kvt_queue *queue, queue_item **items, size_t count, uint64_t *batch_out)
+{
+    pthread_mutex_lock(&queue->lock);
+    bool late = queue->stopping;
+    uint64_t number = ++queue->batches;
+    for (size_t i = 0; i < count; i++) {
+        queue_item *item = items[i];
+        item->batch = number;
+        item->state = QUEUE_WAITING;
+        if (late && item->status == KVT_OK) item->status = KVT_E_CANCELLED;
+        if (item->status != KVT_OK)
+            queue_complete_one(queue, item);
+        else
+            queue_append(&queue->waiting[item->urgency], item);
+    }
+    queue->counts.requests += count;
+    queue->counts.batches++;
+    queue_signal(queue);
+    if (queue->completed.count != 0) pthread_cond_broadcast(&queue->ended);
+    pthread_cond_broadcast(&queue->work);
+    pthread_mutex_unlock(&queue->lock);
+    if (batch_out != NULL) *batch_out = number;
+}
+
+/* Whether a call on a queue may go on. */
+static bool queue_is_ours(const kvt_queue *queue)
+{
+    return queue != NULL &&
+           queue->forks == atomic_load_explicit(&fork_guard_count, memory_order_relaxed);
+}
+
+kvt_status kvt_submit(kvt_queue *queue, const kvt_request *requests, size_t count,
+                      uint64_t *batch_out)
+{
+    if (queue == NULL || (requests == NULL && count != 0)) return KVT_E_ARGUMENT;
+    if (!queue_is_ours(queue)) return KVT_E_STATE;
+    if (count > queue->depth) return KVT_E_ARGUMENT;
+    queue_given given = {.first = (const unsigned char *)requests, .count = count};
+    if (count != 0) {
+        if (!struct_size_is_sound(requests, QUEUE_REQUEST_LEAST)) return KVT_E_ARGUMENT;
+        given.stride = struct_size_of(requests);
+    }
+    for (size_t i = 0; i < count; i++)
+        if (struct_size_of(given.first + i * given.stride) != given.stride) return KVT_E_ARGUMENT;
+    queue_item **items = malloc((count + 1) * sizeof(queue_item *));
+    if (items == NULL) return KVT_E_MEMORY;
+    pthread_mutex_lock(&queue->lock);
+    kvt_status status = queue->stopping ? KVT_E_STATE : KVT_OK;
+    if (status == KVT_OK && !queue_reserve(queue, items, count)) status = KVT_BUSY;
+    pthread_mutex_unlock(&queue->lock);
+    if (status == KVT_OK) {
+        uint64_t now_ns = base_clock_ns();
+        for (size_t i = 0; i < count; i++)
+            queue_fill(queue, items[i], &given, (uint32_t)i, now_ns);
+        queue_enqueue(queue, items, count, batch_out);
+    }
+    free(items);
+    return status;
+}
+
+/* ---- drain, wait, cancel ---- */
+
+/* What the completion of an item says. */
+static kvt_completion queue_completion(const queue_item *item)
+{
+    bool read = item->kind == KVT_REQUEST_GET && item->status == KVT_OK;
+    return (kvt_completion){.struct_size = sizeof(kvt_completion),
+                            .status = item->status,
+                            .batch = item->batch,
+                            .user = item->user,
+                            .index = item->index,
+                            .kind = item->kind,
+                            .tier = read ? (uint32_t)item->info.tier : 0,
+                            .timed_out = item->info.timed_out,
+                            .refused_loss = item->refused_loss,
+                            .variant = read ? item->info.variant : (kvt_variant){0},
+                            .stored_bytes = read ? item->info.stored_bytes : 0,
+                            .elapsed_ns = item->info.elapsed_ns};
+}
+
+size_t kvt_drain(kvt_queue *queue, kvt_completion *completions, size_t capacity)
+{
+    if (!queue_is_ours(queue) || completions == NULL || capacity == 0) return 0;
+    if (!struct_size_is_sound(completions, QUEUE_COMPLETION_LEAST)) return 0;
+    uint32_t stride = struct_size_of(completions);
+    unsigned char *at = (unsigned char *)completions;
+    size_t count = 0;
+    pthread_mutex_lock(&queue->lock);
+    queue_item *item;
+    while (count < capacity && (item = queue_take(&queue->completed)) != NULL) {
+        const kvt_completion completion = queue_completion(item);
+        memcpy(at, &stride, sizeof stride);
+        struct_size_out(at, &completion, sizeof completion);
+        at += stride;
+        count++;
+        item->state = QUEUE_FREE;
+        queue_append(&queue->free, item);
+    }
+    if (queue->completed.count == 0 && queue->signalled) {
+        uint64_t ignored;
+        ssize_t got = read(queue->event_fd, &ignored, sizeof ignored);
+        (void)got; /* the caller may have read it, against the rule; then it is clear, too */
+        queue->signalled = false;
+    }
+    pthread_mutex_unlock(&queue->lock);
+    return count;
+}
+
+kvt_status kvt_queue_wait(kvt_queue *queue, uint64_t deadline_ns)
+{
+    if (queue == NULL) return KVT_E_ARGUMENT;
+    if (!queue_is_ours(queue)) return KVT_E_STATE;
+    bool waiting = true;
+    pthread_mutex_lock(&queue->lock);
+    for (;;) {
+        bool accepted = queue->free.count + queue->completed.count != queue->depth;
+        if (queue->completed.count != 0 || !accepted || !waiting) break;
+        waiting = base_condition_wait_until(&queue->ended, &queue->lock, deadline_ns);
+    }
+    kvt_status status = KVT_E_TIMEOUT;
+    if (queue->completed.count != 0)
+        status = KVT_OK;
+    else if (queue->free.count == queue->depth)
+        status = KVT_END;
+    pthread_mutex_unlock(&queue->lock);
+    return status;
+}
+
+/* Takes the items of a batch out of one class, and completes them as called off. Lock held. */
+static uint32_t queue_cancel_waiting(kvt_queue *queue, queue_list *list, uint64_t batch)
+{
+    queue_list kept = {0};
+    uint32_t count = 0;
+    queue_item *item;
+    while ((item = queue_take(list)) != NULL) {
+        if (item->batch != batch) {
+            queue_append(&kept, item);
+            continue;
+        }
+        item->status = KVT_E_CANCELLED;
+        queue_complete_one(queue, item);
+        count++;
+    }
+    *list = kept;
+    return count;
+}
+
+kvt_status kvt_cancel(kvt_queue *queue, uint64_t batch)
+{
+    if (queue == NULL) return KVT_E_ARGUMENT;
+    if (!queue_is_ours(queue)) return KVT_E_STATE;
+    uint32_t found = 0;
+    pthread_mutex_lock(&queue->lock);
+    for (uint32_t i = 0; i < QUEUE_CLASSES; i++)
+        found += queue_cancel_waiting(queue, &queue->waiting[i], batch);
+    for (uint32_t i = 0; i < queue->depth && queue->begun != 0; i++) {
+        queue_item *item = &queue->items[i];
+        if (item->state != QUEUE_BEGUN || item->batch != batch) continue;
+        item->called_off = true;
+        found++;
+    }
+    queue_signal(queue);
+    pthread_cond_broadcast(&queue->work); /* reads in flight are looked at */
+    if (found != 0) pthread_cond_broadcast(&queue->ended);
+    pthread_mutex_unlock(&queue->lock);
+    return found != 0 ? KVT_OK : KVT_MISS;
+}
+
+kvt_status kvt_queue_stats_get(kvt_queue *queue, kvt_queue_stats *stats)
+{
+    if (queue == NULL || stats == NULL) return KVT_E_ARGUMENT;
+    if (!struct_size_is_sound(stats, QUEUE_STATS_LEAST)) return KVT_E_ARGUMENT;
+    if (!queue_is_ours(queue)) return KVT_E_STATE;
+    pthread_mutex_lock(&queue->lock);
+    kvt_queue_stats whole = queue->counts;
+    whole.begun = queue->begun;
+    whole.undrained = queue->completed.count;
+    for (uint32_t i = 0; i < QUEUE_CLASSES; i++)
+        whole.waiting += queue->waiting[i].count;
+    pthread_mutex_unlock(&queue->lock);
+    struct_size_out(stats, &whole, sizeof whole);
+    return KVT_OK;
+}

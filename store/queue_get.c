@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * queue_get.c - the gets of a queue: a chunk is begun in two holds of the control lock, what lies
+ * in memory is decoded at once, and what is read is decoded when it arrives. The file decides no
+ * order; queue_run.c does.
+ *
+ * Thread rule: a queue's threads, each with its own items; no lock held at entry.
+ */
+#include "base/clock.h"
+#include "store/queue_internal.h"
+
+#include <assert.h>
+
+/* What a chunk's items came to. */
+typedef struct get_outcome {
+    queue_item *done[QUEUE_CHUNK];
+    queue_item *back[QUEUE_CHUNK];
+    uint32_t done_count;
+    uint32_t back_count;
+} get_outcome;
+
+/* Ends the chunk: completes, and puts back what has to begin again. */
+static void get_settle(kvt_queue *queue, const get_outcome *outcome)
+{
+    queue_complete(queue, outcome->done, outcome->done_count);
+    queue_put_back(queue, outcome->back, outcome->back_count);
+}
+
+/* The item has ended with the status of its get. */
+static void get_done(queue_item *item, kvt_status status, get_outcome *outcome)
+{
+    bool late = item->info.timed_out || base_clock_ns() >= item->deadline_ns;
+    item->status = status;
+    item->refused_loss = item->get.refused_loss;
+    if (status == KVT_MISS) item->info.timed_out = late && !item->refused_loss;
+    outcome->done[outcome->done_count++] = item;
+}
+
+/* Takes a get that is in memory to its end. */
+static void get_end(kvt_store *store, queue_item *item, get_outcome *outcome)
+{
+    kvt_status status = access_end_ready(store, &item->get, !item->again, &item->info);
+    if (status != KVT_BUSY) {
+        get_done(item, status, outcome);
+        return;
+    }
+    item->again = true;
+    outcome->back[outcome->back_count++] = item;
+}
+
+static void get_landed(void *context)
+{
+    queue_item *item = context;
+    queue_arrive(item->queue, item);
+}
+
+/* Prepares an item's get for its first or next beginning. */
+static void get_prepare(queue_item *item)
+{
+    item->get =
+        (access_get){.deadline_ns = item->deadline_ns,
+                     .key = &item->key,
+                     .target = {.data = item->view->base[0], .bytes = item->view->base_bytes[0]},
+                     .loss_max = item->loss_max,
+                     .arrived = get_landed,
+                     .arrived_context = item};
+}
+
+/* Marks all items of a chunk as in flight, before their reads can land; those that fly are listed
+ * then, and a thread may give them up. */
+static void get_mark(queue_item **items, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        items[i]->in_flight = true;
+        items[i]->begun_wholly = false;
+        items[i]->given_up = false;
+    }
+}
+
+/* Lists the items that fly, and takes the mark from the others. */
+static void get_list_flying(kvt_queue *queue, queue_item **items, const access_stage *stages,
+                            uint32_t count, uint32_t started)
+{
+    pthread_mutex_lock(&queue->lock);
+    queue->counts.device_reads += started;
+    for (uint32_t i = 0; i < count; i++) {
+        queue_item *item = items[i];
+        if (stages[i] != ACCESS_FLIES) {
+            item->in_flight = false;
+            continue;
+        }
+        item->begun_wholly = true;
+        item->next_flying = queue->flying;
+        queue->flying = item;
+        queue->flying_count++;
+        if (!item->in_flight) queue_append(&queue->arrived, item);
+    }
+    pthread_cond_broadcast(&queue->work);
+    pthread_mutex_unlock(&queue->lock);
+}
+
+/* Takes items off the list of those that fly. */
+static void get_unlist(kvt_queue *queue, queue_item *const *items, uint32_t count)
+{
+    pthread_mutex_lock(&queue->lock);
+    for (uint32_t i = 0; i < count; i++) {
+        queue_item **at = &queue->flying;
+        while (*at != items[i])
+            at = &(*at)->next_flying;
+        *at = items[i]->next_flying;
+        assert(queue->flying_count > 0);
+        queue->flying_count--;
+    }
+    pthread_mutex_unlock(&queue->lock);
+}
+
+void queue_gets_begin(kvt_queue *queue, queue_item **items, uint32_t count)
+{
+    get_outcome outcome = {.done_count = 0};
+    access_get *gets[QUEUE_CHUNK] = {NULL};
+    access_stage stages[QUEUE_CHUNK];
+    bool starved = false;
+    for (uint32_t i = 0; i < count; i++) {
+        get_prepare(items[i]);
+        gets[i] = &items[i]->get;
+    }
+    get_mark(items, count);
+    uint32_t started = access_begin_all(queue->store, gets, count);
+    for (uint32_t i = 0; i < count; i++)
+        stages[i] = gets[i]->stage; /* what flies is another thread's from get_list_flying on */
+    get_list_flying(queue, items, stages, count, started);
+    for (uint32_t i = 0; i < count; i++) {
+        queue_item *item = items[i];
+        if (stages[i] == ACCESS_READY) {
+            get_end(queue->store, item, &outcome);
+        } else if (stages[i] == ACCESS_ENDED) {
+            get_done(item, item->get.status, &outcome);
+        } else if (stages[i] == ACCESS_STARVES) {
+            starved = true;
+            if (base_clock_ns() >= item->deadline_ns)
+                get_done(item, access_refuse(queue->store, KVT_E_TIMEOUT, &item->info), &outcome);
+            else
+                outcome.back[outcome.back_count++] = item;
+        }
+    }
+    if (starved) {
+        pthread_mutex_lock(&queue->lock);
+        queue->starved_ns = base_clock_ns();
+        pthread_mutex_unlock(&queue->lock);
+    }
+    get_settle(queue, &outcome);
+}
+
+void queue_gets_arrived(kvt_queue *queue, queue_item **items, uint32_t count)
+{
+    get_outcome outcome = {.done_count = 0};
+    get_unlist(queue, items, count);
+    for (uint32_t i = 0; i < count; i++) {
+        queue_item *item = items[i];
+        access_land(queue->store, &item->get);
+        if (item->get.stage == ACCESS_READY)
+            get_end(queue->store, item, &outcome);
+        else
+            outcome.back[outcome.back_count++] = item;
+    }
+    get_settle(queue, &outcome);
+}
+
+/* Why a get is to be given up; KVT_OK: it need not be. */
+static kvt_status get_fault(const kvt_queue *queue, const queue_item *item)
+{
+    if (item->called_off) return KVT_E_CANCELLED;
+    if (base_clock_ns() >= item->deadline_ns) return KVT_E_TIMEOUT;
+    return access_is_stuck(queue->store, &item->get) ? KVT_E_GONE : KVT_OK;
+}
+
+void queue_gets_give_up(kvt_queue *queue, queue_item **items, uint32_t count)
+{
+    get_outcome outcome = {.done_count = 0};
+    queue_item *kept[QUEUE_CHUNK];
+    uint32_t kept_count = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        queue_item *item = items[i];
+        kvt_status fault = get_fault(queue, item);
+        if (fault == KVT_OK || !access_give_up(queue->store, &item->get, fault, &item->info)) {
+            kept[kept_count++] = item;
+            continue;
+        }
+        get_done(item, fault == KVT_E_CANCELLED ? fault : item->get.status, &outcome);
+        item->info.timed_out = fault == KVT_E_TIMEOUT;
+    }
+    if (outcome.done_count != 0) get_unlist(queue, outcome.done, outcome.done_count);
+    get_settle(queue, &outcome);
+    pthread_mutex_lock(&queue->lock);
+    for (uint32_t i = 0; i < kept_count; i++)
+        kept[i]->given_up = false;
+    if (kept_count != 0) pthread_cond_broadcast(&queue->work);
+    pthread_mutex_unlock(&queue->lock);
+}

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * queue_internal.h - a queue's own data: queue.c has its life and the calls of its owner,
+ * queue_run.c the threads that carry requests out, queue_get.c their gets (docs/CALLS.md, The
+ * queue).
+ *
+ *     free -> waiting -> begun -> completed -> (drained) free
+ *               |  ^       \-> flying -> arrived -^
+ *               |  \------ starved, or its entry moved away
+ *               \--------- called off, too late --^
+ *
+ *     field                              guarded by
+ *     lists, states, counters, batches   queue->lock
+ *     a begun item's request and result  the thread that began it, until it completes
+ *     store, options, event_fd           fixed after open
+ *     next, previous                     store->lock
+ *
+ * Lock order: the queue's lock is a leaf but for the write of the event descriptor; no call on the
+ * store is made under it.
+ */
+#ifndef STORE_QUEUE_INTERNAL_H
+#define STORE_QUEUE_INTERNAL_H
+
+#include "store/access_get.h"
+
+#include <kvterrace/queue.h>
+
+#define QUEUE_CLASSES       3u
+#define QUEUE_CHUNK         64u /* requests of one kind that a thread takes at once */
+#define QUEUE_THREADS_MAX   64u
+#define QUEUE_DEPTH_MAX     (1u << 20)
+#define QUEUE_DEPTH_DEFAULT 4096u
+
+typedef enum queue_state {
+    QUEUE_FREE = 0,
+    QUEUE_WAITING = 1,
+    QUEUE_BEGUN = 2,
+    QUEUE_COMPLETED = 3
+} queue_state;
+
+/* One accepted request. Its place in memory does not change while the queue is open. */
+typedef struct queue_item {
+    struct queue_item *next; /* in one of the lists */
+    queue_state state;
+    bool called_off; /* its batch was cancelled after it had begun */
+    uint32_t kind;
+    uint32_t urgency;
+    uint32_t tier;
+    uint32_t index;
+    uint64_t batch;
+    uint64_t user;
+    uint64_t submitted_ns;
+    uint64_t deadline_ns; /* UINT64_MAX = none */
+    double loss_max;
+    kvt_key key;
+    const kvt_view *view;           /* the caller's, until the completion */
+    const kvt_entry *entry;         /* same */
+    struct queue_item *next_flying; /* in the list of those whose read is under way */
+    struct kvt_queue *queue;
+    bool in_flight;    /* its read is, until it arrives */
+    bool begun_wholly; /* the thread that began the read has let go of the item */
+    bool given_up;     /* a thread is taking it back */
+    bool again;        /* it has begun again after its entry moved: once is enough */
+    access_get get;
+    kvt_status status; /* from here on what the completion says */
+    kvt_get_info info;
+    bool refused_loss;
+} queue_item;
+
+typedef struct queue_list {
+    queue_item *first;
+    queue_item *last;
+    uint32_t count;
+} queue_list;
+
+struct kvt_queue {
+    kvt_store *store;
+    struct kvt_queue *next, *previous; /* the store's open queues */
+    int event_fd;
+    uint32_t forks; /* fork_guard_count of the process that opened it */
+    uint32_t depth;
+    uint32_t thread_count;
+    pthread_mutex_t lock;
+    pthread_cond_t work;  /* something waits, or the queue ends */
+    pthread_cond_t ended; /* something completed */
+    bool stopping;        /* no request is begun any more */
+    bool signalled;       /* the descriptor is readable */
+    queue_item *items;
+    queue_list free;
+    queue_list waiting[QUEUE_CLASSES];
+    queue_list arrived; /* reads that have landed, begun */
+    queue_item *flying; /* reads under way, begun; in no order */
+    uint32_t flying_count;
+    uint64_t checked_ns; /* when devices that reads wait for were looked at last */
+    uint64_t starved_ns; /* when a get found no staging; 0 = none since */
+    queue_list completed;
+    uint32_t begun;
+    uint64_t batches;
+    kvt_queue_stats counts;
+    pthread_t threads[QUEUE_THREADS_MAX];
+};
+
+/* Appends an item that is in no list. Lock held. */
+void queue_append(queue_list *list, queue_item *item);
+
+/* Completes an item that waits. Lock held. */
+void queue_complete_waiting(kvt_queue *queue, queue_item *item);
+
+/* Takes the first item; NULL when there is none. Lock held. */
+queue_item *queue_take(queue_list *list);
+
+/* Completes items that were begun, in one hold of the lock and with one write of the descriptor. No
+ * lock held. */
+void queue_complete(kvt_queue *queue, queue_item *const *items, uint32_t count);
+
+/* A begun item's read has landed. Any thread. */
+void queue_arrive(kvt_queue *queue, queue_item *item);
+
+/* Puts begun items back to the front of their classes. No lock held. */
+void queue_put_back(kvt_queue *queue, queue_item *const *items, uint32_t count);
+
+/* ---- queue_get.c: chunks of gets; no lock held ---- */
+
+void queue_gets_begin(kvt_queue *queue, queue_item **items, uint32_t count);
+void queue_gets_arrived(kvt_queue *queue, queue_item **items, uint32_t count);
+void queue_gets_give_up(kvt_queue *queue, queue_item **items, uint32_t count);
+
+/* The function of a queue's threads; the argument is the queue. */
+void *queue_main(void *queue);
+
+/* Ends the threads of a queue, and completes what waits with KVT_E_CANCELLED. Once is enough; more
+ * do no harm. No lock held. */
+void queue_stop(kvt_queue *queue);
+
+/* kvt_close: ends the queues that are open. No lock held. */
+void queue_stop_all(kvt_store *store);
+
+#endif

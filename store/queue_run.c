@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * queue_run.c - the threads of a queue: they take requests in chunks of one kind, the most urgent
+ * class first, and carry them out. The file knows no device and no codec.
+ *
+ *     a thread    arrived reads are finished -> reads past their deadline are given up ->
+ *                 a chunk of waiting requests is begun -> it sleeps
+ *
+ * Reads that have arrived go first, because they hold staging. A thread never waits for a device:
+ * queue_get.c starts reads, and the last completion of one calls queue_arrive.
+ *
+ * Thread rule: queue_main on the queue's threads; queue_arrive on any.
+ */
+#include "store/queue_internal.h"
+
+#include <kvterrace/lookup.h>
+#include <kvterrace/names.h>
+
+#include "base/wait.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+#define QUEUE_CHECK_NS  UINT64_C(100000000) /* between two looks at devices that reads wait for */
+#define QUEUE_STARVE_NS UINT64_C(1000000)   /* until a get without staging is begun again */
+#define QUEUE_FLYING    256u                /* reads under way, beyond which no get is begun */
+
+void queue_arrive(kvt_queue *queue, queue_item *item)
+{
+    pthread_mutex_lock(&queue->lock);
+    assert(item->state == QUEUE_BEGUN && item->in_flight);
+    item->in_flight = false;
+    /* The thread that has begun it may not have let go of it yet; then that thread lists it. */
+    if (item->begun_wholly) queue_append(&queue->arrived, item);
+    pthread_cond_signal(&queue->work);
+    pthread_mutex_unlock(&queue->lock);
+}
+
+void queue_put_back(kvt_queue *queue, queue_item *const *items, uint32_t count)
+{
+    if (count == 0) return;
+    pthread_mutex_lock(&queue->lock);
+    for (uint32_t i = count; i-- > 0;) {
+        queue_item *item = items[i];
+        queue_list *list = &queue->waiting[item->urgency];
+        assert(item->state == QUEUE_BEGUN && !item->in_flight && queue->begun > 0);
+        queue->begun--;
+        item->state = QUEUE_WAITING;
+        if (queue->stopping || item->called_off) {
+            item->status = KVT_E_CANCELLED;
+            queue_complete_waiting(queue, item);
+            continue;
+        }
+        item->next = list->first;
+        list->first = item;
+        if (list->last == NULL) list->last = item;
+        list->count++;
+    }
+    pthread_cond_signal(&queue->work);
+    pthread_mutex_unlock(&queue->lock);
+}
+
+/* ---- requests that read no entry ---- */
+
+/* Counts a use of one key. */
+static kvt_status queue_touch(kvt_store *store, const kvt_key *key)
+{
+    size_t touched = 0;
+    kvt_status status = kvt_touch(store, key, 1, &touched);
+    return status == KVT_OK && touched == 0 ? KVT_MISS : status;
+}
+
+/* Carries one request out that is neither a get nor in flight anywhere. No lock held. */
+static kvt_status queue_run_one(kvt_store *store, queue_item *item)
+{
+    if (base_clock_ns() >= item->deadline_ns) return KVT_E_TIMEOUT;
+    switch (item->kind) {
+    case KVT_REQUEST_PUT:
+        return kvt_put(store, item->entry, item->view->base[0], item->view->base_bytes[0]);
+    case KVT_REQUEST_EXISTS: return kvt_exists(store, &item->key);
+    case KVT_REQUEST_PREFETCH: return KVT_E_UNSUPPORTED;
+    case KVT_REQUEST_TOUCH: return queue_touch(store, &item->key);
+    case KVT_REQUEST_DELETE: return kvt_delete(store, &item->key);
+    default: assert(!"a kind that the submit accepts"); return KVT_E_ARGUMENT;
+    }
+}
+
+/* Carries a chunk out that reads no entry. No lock held. */
+static void queue_run_calls(kvt_queue *queue, queue_item **items, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        items[i]->status = queue_run_one(queue->store, items[i]);
+    queue_complete(queue, items, count);
+}
+
+/* ---- a thread ---- */
+
+/* Takes up to QUEUE_CHUNK requests of one kind from the front of the most urgent class. Lock held.
+ */
+static uint32_t queue_take_chunk(kvt_queue *queue, queue_item **items)
+{
+    queue_list *list = NULL;
+    for (uint32_t i = 0; i < QUEUE_CLASSES && list == NULL; i++)
+        if (queue->waiting[i].count != 0) list = &queue->waiting[i];
+    if (list == NULL) return 0;
+    uint32_t count = 0, kind = list->first->kind;
+    while (count < QUEUE_CHUNK && list->first != NULL && list->first->kind == kind) {
+        items[count] = queue_take(list);
+        items[count]->state = QUEUE_BEGUN;
+        count++;
+    }
+    queue->begun += count;
+    return count;
+}
+
+/* Takes reads that have arrived. Lock held. */
+static uint32_t queue_take_arrived(kvt_queue *queue, queue_item **items)
+{
+    uint32_t count = 0;
+    while (count < QUEUE_CHUNK && queue->arrived.first != NULL)
+        items[count++] = queue_take(&queue->arrived);
+    return count;
+}
+
+/* Takes reads in flight that are to be given up: past their deadline, called off, or due for a look
+ * at their device. *next_ns_out: when this is to be done again. Lock held. */
+static uint32_t queue_take_late(kvt_queue *queue, queue_item **items, uint64_t *next_ns_out)
+{
+    uint32_t count = 0;
+    uint64_t now_ns = base_clock_ns(), next_ns = BASE_CLOCK_NEVER;
+    bool check = queue->flying != NULL && now_ns >= queue->checked_ns + QUEUE_CHECK_NS;
+    for (queue_item *item = queue->flying; item != NULL; item = item->next_flying) {
+        if (!item->in_flight || !item->begun_wholly || item->given_up) continue;
+        bool late = item->called_off || item->deadline_ns <= now_ns;
+        if (late || check) {
+            if (count == QUEUE_CHUNK) return count; /* the others are seen by the next look */
+            item->given_up = true;
+            items[count++] = item;
+        } else if (item->deadline_ns < next_ns) {
+            next_ns = item->deadline_ns;
+        }
+    }
+    if (check) queue->checked_ns = now_ns;
+    uint64_t check_ns = queue->checked_ns + QUEUE_CHECK_NS;
+    if (queue->flying != NULL && check_ns < next_ns) next_ns = check_ns;
+    *next_ns_out = next_ns;
+    return count;
+}
+
+/* Whether a chunk may be begun now. *next_ns: when one that starved may. Lock held. */
+static bool queue_may_begin(kvt_queue *queue, uint64_t *next_ns)
+{
+    if (queue->flying_count >= QUEUE_FLYING) return false;
+    if (queue->starved_ns == 0) return true;
+    uint64_t again_ns = queue->starved_ns + QUEUE_STARVE_NS;
+    if (base_clock_ns() >= again_ns) {
+        queue->starved_ns = 0;
+        return true;
+    }
+    if (again_ns < *next_ns) *next_ns = again_ns;
+    return false;
+}
+
+/* Does one piece of work, or sleeps until there may be some. False: the queue has ended. Lock held,
+ * and released meanwhile. */
+static bool queue_step(kvt_queue *queue)
+{
+    queue_item *items[QUEUE_CHUNK];
+    uint64_t next_ns = BASE_CLOCK_NEVER;
+    void (*run)(kvt_queue *, queue_item **, uint32_t) = queue_gets_arrived;
+    uint32_t count = queue_take_arrived(queue, items);
+    if (count == 0) {
+        count = queue_take_late(queue, items, &next_ns);
+        run = queue_gets_give_up;
+    }
+    if (count == 0 && queue_may_begin(queue, &next_ns)) {
+        count = queue_take_chunk(queue, items);
+        run = count != 0 && items[0]->kind == KVT_REQUEST_GET ? queue_gets_begin : queue_run_calls;
+    }
+    if (count == 0) {
+        if (queue->stopping && queue->begun == 0) return false;
+        base_condition_wait_until(&queue->work, &queue->lock, next_ns);
+        return true;
+    }
+    pthread_mutex_unlock(&queue->lock);
+    run(queue, items, count);
+    pthread_mutex_lock(&queue->lock);
+    if (queue->stopping && queue->begun == 0) pthread_cond_broadcast(&queue->work);
+    return true;
+}
+
+void *queue_main(void *argument)
+{
+    kvt_queue *queue = argument;
+    pthread_mutex_lock(&queue->lock);
+    while (queue_step(queue))
+        continue;
+    pthread_mutex_unlock(&queue->lock);
+    return NULL;
+}

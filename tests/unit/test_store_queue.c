@@ -1,0 +1,516 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_store_queue.c - batches of requests: every request completes once with its own status,
+ * whatever its neighbours do; deadlines, cancels, closes and silent devices end what is under way.
+ */
+#include "store_support.h"
+
+#include "base/clock.h"
+
+#include <kvterrace/queue.h>
+#include <poll.h>
+#include <pthread.h>
+
+enum { MANY = 200 };
+
+#define SECOND_NS UINT64_C(1000000000)
+
+static char *buffers; /* MANY entries */
+
+static kvt_store *open_memory(void)
+{
+    kvt_store_options options;
+    kvt_store_options_init(&options);
+    options.staging_bytes = 16 << 20;
+    options.policy = "lru";
+    options.tick_seconds = 0;
+    options.lossless = false;
+    options.tiers[KVT_TIER_DRAM].capacity_bytes = 64 << 20;
+    kvt_store *store = NULL;
+    assert_int_equal(kvt_open(&options, &store, NULL, 0), KVT_OK);
+    return store;
+}
+
+/* One tier of a device whose faults the test controls: every get is a read. */
+static kvt_store *open_device(support_fault *fault, kvt_device_config *device)
+{
+    kvt_store_options options;
+    *fault = (support_fault){.capacity_bytes = 64 << 20};
+    *device = support_fault_config(fault, "mem");
+    kvt_store_options_init(&options);
+    options.put_staging_bytes = 0;
+    options.staging_bytes = 16 << 20;
+    options.policy = "lru";
+    options.tick_seconds = 0;
+    options.lossless = false;
+    options.tiers[KVT_TIER_DRAM].devices = device;
+    options.tiers[KVT_TIER_DRAM].device_count = 1;
+    kvt_store *store = NULL;
+    assert_int_equal(kvt_open(&options, &store, NULL, 0), KVT_OK);
+    return store;
+}
+
+static kvt_queue *open_queue(kvt_store *store, uint32_t threads, uint32_t depth)
+{
+    const kvt_queue_options options = {
+        .struct_size = sizeof options, .threads = threads, .depth = depth};
+    kvt_queue *queue = NULL;
+    assert_int_equal(kvt_queue_open(store, &options, &queue), KVT_OK);
+    return queue;
+}
+
+static kvt_view views[MANY];
+static kvt_entry entries[MANY];
+
+static kvt_request request_of(uint32_t kind, uint32_t number)
+{
+    uint32_t at = number % MANY;
+    views[at] = kvt_view_packed(&support_layout, buffers + (size_t)at * SUPPORT_ENTRY_BYTES);
+    entries[at] = (kvt_entry){.struct_size = sizeof(kvt_entry),
+                              .key = support_key(number),
+                              .layout = support_layout,
+                              .recompute_seconds = 1};
+    bool moves = kind == KVT_REQUEST_GET || kind == KVT_REQUEST_PUT;
+    return (kvt_request){.struct_size = sizeof(kvt_request),
+                         .kind = kind,
+                         .key = support_key(number),
+                         .view = moves ? &views[at] : NULL,
+                         .entry = kind == KVT_REQUEST_PUT ? &entries[at] : NULL,
+                         .user = 1000 + number};
+}
+
+/* Drains until `count` completions have come; statuses by index of their batch. */
+static void drain_all(kvt_queue *queue, uint32_t count, kvt_status *statuses, bool *timed_out)
+{
+    kvt_completion done[MANY] = {{.struct_size = sizeof(kvt_completion)}};
+    uint32_t seen = 0;
+    bool ended[MANY] = {false};
+    while (seen < count) {
+        assert_int_equal(kvt_queue_wait(queue, base_clock_ns() + 60 * SECOND_NS), KVT_OK);
+        size_t got = kvt_drain(queue, done, MANY);
+        for (size_t i = 0; i < got; i++) {
+            assert_false(ended[done[i].index]); /* once */
+            ended[done[i].index] = true;
+            statuses[done[i].index] = done[i].status;
+            if (timed_out != NULL) timed_out[done[i].index] = done[i].timed_out;
+        }
+        seen += (uint32_t)got;
+    }
+    assert_int_equal(seen, count);
+}
+
+static void run(kvt_queue *queue, uint32_t kind, uint32_t first, uint32_t count,
+                kvt_status *statuses)
+{
+    kvt_request requests[MANY];
+    uint64_t batch = 0;
+    for (uint32_t i = 0; i < count; i++)
+        requests[i] = request_of(kind, first + i);
+    assert_int_equal(kvt_submit(queue, requests, count, &batch), KVT_OK);
+    assert_true(batch > 0);
+    drain_all(queue, count, statuses, NULL);
+}
+
+static void expect_all(const kvt_status *statuses, uint32_t count, kvt_status expected)
+{
+    for (uint32_t i = 0; i < count; i++)
+        assert_int_equal(statuses[i], expected);
+}
+
+static void expect_bytes(uint32_t first, uint32_t count)
+{
+    static char expected[SUPPORT_ENTRY_BYTES];
+    for (uint32_t i = first; i < first + count; i++) {
+        support_fill(i, expected);
+        const char *at = buffers + (size_t)(i % MANY) * SUPPORT_ENTRY_BYTES;
+        assert_memory_equal(at, expected, sizeof expected);
+    }
+}
+
+/* Put, exist, get, delete, all by batches, over a store in memory and over one of a device. */
+static void round_trip(kvt_store *store)
+{
+    kvt_status statuses[MANY];
+    kvt_queue *queue = open_queue(store, 2, 0);
+    for (uint32_t i = 0; i < MANY; i++)
+        support_fill(i, buffers + (size_t)i * SUPPORT_ENTRY_BYTES);
+    run(queue, KVT_REQUEST_PUT, 0, MANY, statuses);
+    expect_all(statuses, MANY, KVT_OK);
+    run(queue, KVT_REQUEST_EXISTS, 0, MANY, statuses);
+    expect_all(statuses, MANY, KVT_OK);
+    for (int round = 0; round < 2; round++) {
+        memset(buffers, 0xee, (size_t)MANY * SUPPORT_ENTRY_BYTES);
+        run(queue, KVT_REQUEST_GET, 0, MANY, statuses);
+        expect_all(statuses, MANY, KVT_OK);
+        expect_bytes(0, MANY);
+        if (round == 0) assert_int_equal(kvt_flush(store), KVT_OK);
+    }
+    run(queue, KVT_REQUEST_DELETE, 0, MANY, statuses);
+    expect_all(statuses, MANY, KVT_OK);
+    run(queue, KVT_REQUEST_GET, 0, MANY, statuses);
+    expect_all(statuses, MANY, KVT_MISS);
+    kvt_queue_stats stats = {.struct_size = sizeof stats};
+    assert_int_equal(kvt_queue_stats_get(queue, &stats), KVT_OK);
+    assert_int_equal(stats.requests, 6 * MANY);
+    assert_int_equal(stats.completed, 6 * MANY);
+    assert_int_equal(stats.waiting + stats.begun + stats.undrained, 0);
+    assert_true(stats.wakes <= stats.completed);
+    assert_int_equal(kvt_queue_wait(queue, 0), KVT_END);
+    kvt_queue_close(queue);
+}
+
+static void test_batches_in_memory(void **state)
+{
+    (void)state;
+    kvt_store *store = open_memory();
+    round_trip(store);
+    kvt_close(store);
+}
+
+static void test_batches_on_a_device(void **state)
+{
+    (void)state;
+    support_fault fault;
+    kvt_device_config device;
+    kvt_store *store = open_device(&fault, &device);
+    round_trip(store);
+    kvt_close(store);
+}
+
+/* One bad request leaves the others whole. */
+static void test_bad_neighbours(void **state)
+{
+    (void)state;
+    kvt_store *store = open_memory();
+    kvt_queue *queue = open_queue(store, 1, 0);
+    kvt_status statuses[MANY];
+    assert_int_equal(support_put(store, 5), KVT_OK);
+    kvt_request requests[8];
+    for (uint32_t i = 0; i < 8; i++)
+        requests[i] = request_of(KVT_REQUEST_GET, 5);
+    kvt_view small = views[5], nowhere = views[5];
+    small.base_bytes[0] = 4096;
+    nowhere.base[0] = NULL;
+    requests[0].kind = 77;
+    requests[1].urgency = 3;
+    requests[2].view = NULL;
+    requests[3].view = &nowhere;
+    requests[4].view = &small; /* another size than the entry's */
+    requests[5].key = support_key(6);
+    requests[6].loss_max = 1.0 / 0.0 - 1.0 / 0.0;
+    assert_int_equal(kvt_submit(queue, requests, 8, NULL), KVT_OK);
+    drain_all(queue, 8, statuses, NULL);
+    for (uint32_t i = 0; i < 5; i++)
+        assert_int_equal(statuses[i], KVT_E_ARGUMENT);
+    assert_int_equal(statuses[5], KVT_MISS);
+    assert_int_equal(statuses[6], KVT_E_ARGUMENT);
+    assert_int_equal(statuses[7], KVT_OK);
+    expect_bytes(5, 1);
+    /* As a whole: nothing is accepted. */
+    requests[3].struct_size = 8;
+    assert_int_equal(kvt_submit(queue, requests, 8, NULL), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_submit(queue, NULL, 1, NULL), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_submit(queue, NULL, 0, NULL), KVT_OK);
+    assert_int_equal(kvt_submit(NULL, requests, 1, NULL), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_queue_wait(queue, 0), KVT_END);
+    kvt_queue_close(queue);
+    kvt_close(store);
+}
+
+static void test_the_depth_bounds_what_is_accepted(void **state)
+{
+    (void)state;
+    kvt_store *store = open_memory();
+    kvt_queue *queue = open_queue(store, 1, 16);
+    kvt_request requests[17];
+    kvt_completion done[16] = {{.struct_size = sizeof(kvt_completion)}};
+    for (uint32_t i = 0; i < 17; i++)
+        requests[i] = request_of(KVT_REQUEST_EXISTS, i);
+    assert_int_equal(kvt_submit(queue, requests, 17, NULL), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_submit(queue, requests, 16, NULL), KVT_OK);
+    assert_int_equal(kvt_submit(queue, requests, 1, NULL), KVT_BUSY); /* none is drained yet */
+    struct pollfd poller = {.fd = kvt_queue_event_fd(queue), .events = POLLIN};
+    size_t seen = 0;
+    while (seen < 16) {
+        assert_int_equal(poll(&poller, 1, 60000), 1);
+        seen += kvt_drain(queue, done, 5);
+    }
+    assert_int_equal(poll(&poller, 1, 0), 0);
+    assert_int_equal(kvt_submit(queue, requests, 16, NULL), KVT_OK);
+    kvt_queue_close(queue); /* what is not drained is dropped */
+    kvt_close(store);
+}
+
+/* The device takes reads and does not answer: deadlines and cancels end the gets, and what comes
+ * back later is written nowhere. */
+static void test_a_silent_device(void **state)
+{
+    (void)state;
+    support_fault fault;
+    kvt_device_config device;
+    kvt_store *store = open_device(&fault, &device);
+    for (uint32_t i = 0; i < 8; i++)
+        assert_int_equal(support_put(store, i), KVT_OK);
+    kvt_queue *queue = open_queue(store, 1, 0);
+    const tiers_fault_rule hang = {.action = TIERS_FAULT_HANG, .kinds = TIERS_FAULT_READS};
+    assert_int_equal(tiers_fault_add(fault.device, &hang), KVT_OK);
+    memset(buffers, 0xee, (size_t)MANY * SUPPORT_ENTRY_BYTES);
+    kvt_request requests[8];
+    kvt_status statuses[MANY];
+    bool timed_out[MANY];
+    for (uint32_t i = 0; i < 8; i++) {
+        requests[i] = request_of(KVT_REQUEST_GET, i);
+        requests[i].deadline_ns = base_clock_ns() + SECOND_NS / 20;
+    }
+    assert_int_equal(kvt_submit(queue, requests, 8, NULL), KVT_OK);
+    drain_all(queue, 8, statuses, timed_out);
+    expect_all(statuses, 8, KVT_MISS);
+    for (uint32_t i = 0; i < 8; i++)
+        assert_true(timed_out[i]);
+    /* Other entries: reads of the first ones still lie with the device. */
+    uint64_t batch = 0;
+    for (uint32_t i = 0; i < 8; i++)
+        requests[i].deadline_ns = 0;
+    assert_int_equal(kvt_submit(queue, requests, 8, &batch), KVT_OK);
+    kvt_queue_stats stats = {.struct_size = sizeof stats};
+    do
+        assert_int_equal(kvt_queue_stats_get(queue, &stats), KVT_OK);
+    while (stats.device_reads < 16);
+    assert_int_equal(kvt_cancel(queue, batch + 1), KVT_MISS);
+    assert_int_equal(kvt_cancel(queue, batch), KVT_OK);
+    drain_all(queue, 8, statuses, NULL);
+    expect_all(statuses, 8, KVT_E_CANCELLED);
+    assert_int_equal(kvt_cancel(queue, batch), KVT_MISS);
+    tiers_fault_clear(fault.device);
+    run(queue, KVT_REQUEST_GET, 0, 8, statuses);
+    expect_all(statuses, 8, KVT_OK); /* a late read is no failure of the entry */
+    expect_bytes(0, 8);
+    for (size_t i = 8 * SUPPORT_ENTRY_BYTES; i < 9 * SUPPORT_ENTRY_BYTES; i++)
+        assert_int_equal((unsigned char)buffers[i], 0xee);
+    kvt_queue_close(queue);
+    kvt_close(store);
+}
+
+/* A close in the middle, of the queue or of the store, ends everything. */
+static void test_close_with_reads_in_flight(void **state)
+{
+    (void)state;
+    for (int which = 0; which < 2; which++) {
+        support_fault fault;
+        kvt_device_config device;
+        kvt_store *store = open_device(&fault, &device);
+        for (uint32_t i = 0; i < 8; i++)
+            assert_int_equal(support_put(store, i), KVT_OK);
+        kvt_queue *queue = open_queue(store, 2, 0);
+        const tiers_fault_rule slow = {
+            .action = TIERS_FAULT_DELAY, .kinds = TIERS_FAULT_READS, .delay_ns = SECOND_NS / 10};
+        assert_int_equal(tiers_fault_add(fault.device, &slow), KVT_OK);
+        kvt_request requests[16];
+        for (uint32_t i = 0; i < 16; i++)
+            requests[i] = request_of(i < 8 ? KVT_REQUEST_GET : KVT_REQUEST_EXISTS, i % 8);
+        assert_int_equal(kvt_submit(queue, requests, 16, NULL), KVT_OK);
+        if (which == 1) {
+            kvt_close(store);
+            assert_int_equal(kvt_submit(queue, requests, 1, NULL), KVT_E_STATE);
+        }
+        kvt_queue_close(queue);
+        if (which == 0) kvt_close(store);
+    }
+}
+
+/* Gets of one entry share its read, and each of them has all bytes. */
+static void test_joined_reads(void **state)
+{
+    (void)state;
+    support_fault fault;
+    kvt_device_config device;
+    kvt_store *store = open_device(&fault, &device);
+    assert_int_equal(support_put(store, 3), KVT_OK);
+    kvt_queue *queue = open_queue(store, 2, 0);
+    const tiers_fault_rule slow = {
+        .action = TIERS_FAULT_DELAY, .kinds = TIERS_FAULT_READS, .delay_ns = SECOND_NS / 20};
+    assert_int_equal(tiers_fault_add(fault.device, &slow), KVT_OK);
+    kvt_request requests[32];
+    kvt_status statuses[MANY];
+    static kvt_view own[32];
+    memset(buffers, 0xee, (size_t)MANY * SUPPORT_ENTRY_BYTES);
+    for (uint32_t i = 0; i < 32; i++) {
+        requests[i] = request_of(KVT_REQUEST_GET, 3);
+        own[i] = kvt_view_packed(&support_layout, buffers + (size_t)i * SUPPORT_ENTRY_BYTES);
+        requests[i].view = &own[i];
+    }
+    tiers_fault_counts before, after;
+    tiers_fault_counts_get(fault.device, &before);
+    assert_int_equal(kvt_submit(queue, requests, 32, NULL), KVT_OK);
+    drain_all(queue, 32, statuses, NULL);
+    tiers_fault_counts_get(fault.device, &after);
+    expect_all(statuses, 32, KVT_OK);
+    assert_int_equal(after.reads - before.reads, 1);
+    static char expected[SUPPORT_ENTRY_BYTES];
+    support_fill(3, expected);
+    for (uint32_t i = 0; i < 32; i++)
+        assert_memory_equal(buffers + (size_t)i * SUPPORT_ENTRY_BYTES, expected, sizeof expected);
+    kvt_queue_close(queue);
+    kvt_close(store);
+}
+
+/* More gets at once than staging holds: all of them come in the end. */
+static void test_little_staging(void **state)
+{
+    (void)state;
+    support_fault fault = {.capacity_bytes = 64 << 20};
+    kvt_device_config device = support_fault_config(&fault, "mem");
+    kvt_store_options options;
+    kvt_store_options_init(&options);
+    options.put_staging_bytes = 0;
+    options.staging_bytes = 1 << 20;
+    options.policy = "lru";
+    options.tick_seconds = 0;
+    options.lossless = false;
+    options.tiers[KVT_TIER_DRAM].devices = &device;
+    options.tiers[KVT_TIER_DRAM].device_count = 1;
+    kvt_store *store = NULL;
+    assert_int_equal(kvt_open(&options, &store, NULL, 0), KVT_OK);
+    for (uint32_t i = 0; i < MANY; i++)
+        assert_int_equal(support_put(store, i), KVT_OK);
+    kvt_queue *queue = open_queue(store, 1, 0);
+    kvt_status statuses[MANY];
+    run(queue, KVT_REQUEST_GET, 0, MANY, statuses);
+    expect_all(statuses, MANY, KVT_OK);
+    expect_bytes(0, MANY);
+    kvt_queue_close(queue);
+    kvt_close(store);
+}
+
+/* A flipped bit is a miss of its own entry, and of no other. */
+static void test_damage_stays_with_its_entry(void **state)
+{
+    (void)state;
+    support_fault fault;
+    kvt_device_config device;
+    kvt_store *store = open_device(&fault, &device);
+    for (uint32_t i = 0; i < 8; i++)
+        assert_int_equal(support_put(store, i), KVT_OK);
+    kvt_queue *queue = open_queue(store, 1, 0);
+    const tiers_fault_rule flip = {.action = TIERS_FAULT_FLIP,
+                                   .kinds = TIERS_FAULT_READS,
+                                   .skip = 2,
+                                   .hits = 1,
+                                   .flip_bit = 100000};
+    assert_int_equal(tiers_fault_add(fault.device, &flip), KVT_OK);
+    kvt_status statuses[MANY];
+    run(queue, KVT_REQUEST_GET, 0, 8, statuses);
+    uint32_t misses = 0;
+    for (uint32_t i = 0; i < 8; i++) {
+        if (statuses[i] == KVT_MISS)
+            misses++;
+        else
+            assert_int_equal(statuses[i], KVT_OK);
+    }
+    assert_int_equal(misses, 1);
+    kvt_queue_close(queue);
+    kvt_close(store);
+}
+
+/* ---- many threads ---- */
+
+typedef struct pusher {
+    kvt_queue *queue;
+    uint32_t seed;
+    uint64_t accepted;
+} pusher;
+
+static void *push(void *argument)
+{
+    pusher *own = argument;
+    static _Thread_local char data[8 * SUPPORT_ENTRY_BYTES];
+    kvt_view places[8];
+    for (uint32_t i = 0; i < 8; i++)
+        places[i] = kvt_view_packed(&support_layout, data + (size_t)i * SUPPORT_ENTRY_BYTES);
+    for (uint32_t round = 0; round < 150; round++) {
+        kvt_request requests[8];
+        for (uint32_t i = 0; i < 8; i++) {
+            own->seed = own->seed * 1664525u + 1013904223u;
+            requests[i] = request_of(KVT_REQUEST_EXISTS, (own->seed >> 8) % 40);
+            if (own->seed % 4 != 0) continue;
+            requests[i].kind = own->seed % 8 != 0 ? KVT_REQUEST_GET : KVT_REQUEST_DELETE;
+            requests[i].view = requests[i].kind == KVT_REQUEST_GET ? &places[i] : NULL;
+        }
+        uint64_t batch = 0;
+        if (kvt_submit(own->queue, requests, 8, &batch) != KVT_OK) continue;
+        own->accepted += 8;
+        if (round % 5 == 0) (void)!kvt_cancel(own->queue, batch);
+        /* The views go with this frame: what the batch borrows is waited for by the drainer. */
+        kvt_queue_stats stats = {.struct_size = sizeof stats};
+        do {
+            if (kvt_queue_stats_get(own->queue, &stats) != KVT_OK) break;
+        } while (stats.waiting + stats.begun != 0);
+    }
+    return NULL;
+}
+
+static void test_threads(void **state)
+{
+    (void)state;
+    support_fault fault;
+    kvt_device_config device;
+    kvt_store *store = open_device(&fault, &device);
+    for (uint32_t i = 0; i < 40; i++)
+        assert_int_equal(support_put(store, i), KVT_OK);
+    kvt_queue *queue = open_queue(store, 3, 0);
+    pusher pushers[4];
+    pthread_t threads[4];
+    for (uint32_t i = 0; i < 4; i++) {
+        pushers[i] = (pusher){.queue = queue, .seed = i + 1};
+        assert_int_equal(pthread_create(&threads[i], NULL, push, &pushers[i]), 0);
+    }
+    kvt_completion done[64] = {{.struct_size = sizeof(kvt_completion)}};
+    uint64_t seen = 0, accepted = 0;
+    for (uint32_t i = 0; i < 600; i++) {
+        (void)!kvt_queue_wait(queue, base_clock_ns() + 1000000);
+        seen += kvt_drain(queue, done, 64);
+    }
+    for (uint32_t i = 0; i < 4; i++) {
+        assert_int_equal(pthread_join(threads[i], NULL), 0);
+        accepted += pushers[i].accepted;
+    }
+    size_t got;
+    while (kvt_queue_wait(queue, base_clock_ns() + 60 * SECOND_NS) == KVT_OK) {
+        got = kvt_drain(queue, done, 64);
+        seen += got;
+    }
+    assert_int_equal(seen, accepted);
+    kvt_queue_close(queue);
+    kvt_close(store);
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    buffers = malloc((size_t)MANY * SUPPORT_ENTRY_BYTES);
+    return buffers == NULL;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    free(buffers);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_batches_in_memory),
+        cmocka_unit_test(test_batches_on_a_device),
+        cmocka_unit_test(test_bad_neighbours),
+        cmocka_unit_test(test_the_depth_bounds_what_is_accepted),
+        cmocka_unit_test(test_a_silent_device),
+        cmocka_unit_test(test_close_with_reads_in_flight),
+        cmocka_unit_test(test_joined_reads),
+        cmocka_unit_test(test_little_staging),
+        cmocka_unit_test(test_damage_stays_with_its_entry),
+        cmocka_unit_test(test_threads),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
