@@ -9,6 +9,7 @@
 #include "store/fork_guard.h"
 #include "store/watch_text.h"
 
+#include <kvterrace/lookup.h>
 #include <string.h>
 
 /* The decision times' buckets, from 128 ns to 17 ms. */
@@ -24,6 +25,7 @@ typedef struct metrics_view {
     uint64_t refusals[STORE_REFUSAL_COUNT];
     uint64_t moves[STORE_MOVE_COUNT][2];
     uint64_t put_tokens[2];
+    kvt_lease_stats leases;
 } metrics_view;
 
 static const watch_label metrics_none = {0};
@@ -157,6 +159,28 @@ static void metrics_write_put_tokens(watch_text *out, const metrics_view *view)
                  view->put_tokens[0]);
     watch_sample(out, "put_tokens_total", (watch_label){"entry", "new"}, metrics_none,
                  view->put_tokens[1]);
+}
+
+static void metrics_write_leases(watch_text *out, const metrics_view *view)
+{
+    const kvt_lease_stats *leases = &view->leases;
+    watch_single(out, "leases", "gauge", "Leases that are open.", leases->leases);
+    watch_single(out, "leased_entries", "gauge", "Entries that they hold.", leases->entries);
+    watch_family(out, "leased_bytes", "gauge", "Bytes of these.");
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
+        if (view->store->pools[tier] != NULL)
+            watch_sample(out, "leased_bytes", metrics_tier(tier), metrics_none,
+                         leases->bytes[tier]);
+    watch_single(out, "leases_granted_total", "counter", "Leases.", leases->granted);
+    watch_family(out, "leases_ended_total", "counter", "Leases that have ended.");
+    watch_sample(out, "leases_ended_total", (watch_label){"by", "release"}, metrics_none,
+                 leases->released);
+    watch_sample(out, "leases_ended_total", (watch_label){"by", "time"}, metrics_none,
+                 leases->ran_out);
+    watch_single(out, "lease_refusals_total", "counter",
+                 "Entries that no lease could hold: the bound was reached.", leases->refused_bound);
+    watch_single(out, "leased_entries_lost_total", "counter",
+                 "Entries that were lost while a lease held them.", leases->lost);
 }
 
 /* ---- families by tier ---- */
@@ -347,7 +371,9 @@ static kvt_status metrics_gather(kvt_store *store, metrics_view *view)
     memset(view, 0, sizeof *view);
     view->store = store;
     view->stats.struct_size = sizeof view->stats;
-    const kvt_status status = kvt_stats(store, &view->stats);
+    view->leases.struct_size = sizeof view->leases;
+    kvt_status status = kvt_stats(store, &view->stats);
+    if (status == KVT_OK) status = kvt_lease_stats_get(store, &view->leases);
     if (status != KVT_OK) return status;
     pthread_mutex_lock(&store->lock);
     const store_counters *counters = &store->counters;
@@ -389,6 +415,7 @@ size_t kvt_metrics_write(kvt_store *store, char *text, size_t size)
     metrics_write_put_tokens(&out, &view);
     metrics_write_refusals(&out, &view);
     metrics_write_moves(&out, &view);
+    metrics_write_leases(&out, &view);
     metrics_write_rows(&out, &view);
     metrics_write_devices(&out, &view);
     metrics_write_histograms(&out, &view);

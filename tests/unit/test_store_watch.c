@@ -6,6 +6,7 @@
 #include "metrics_support.h"
 #include "store_support.h"
 
+#include <kvterrace/lookup.h>
 #include <kvterrace/watch.h>
 #include <locale.h>
 #include <pthread.h>
@@ -126,6 +127,31 @@ static void test_metrics_agree(void **state)
     assert_true(stats.moves_committed > 200 &&
                 metrics_sum(text, "kvterrace_moves_total", "kind=\"demotion\"") > 0);
     assert_true(metrics_sum(text, "kvterrace_decision_seconds_count", "") >= (double)stats.puts);
+    free(text);
+    kvt_close(site.store);
+}
+
+static void test_leases(void **state)
+{
+    (void)state;
+    watch_site site;
+    watch_open_site(&site, 0);
+    kvt_key keys[2] = {support_key(1), support_key(2)};
+    assert_int_equal(support_put(site.store, 1), KVT_OK);
+    assert_int_equal(support_put(site.store, 2), KVT_OK);
+    uint64_t lease = 0;
+    const uint64_t late_ns = UINT64_MAX / 2;
+    assert_int_equal(kvt_lease(site.store, NULL, keys, 2, late_ns, NULL, &lease), KVT_OK);
+    metrics_text *text = watch_metrics(site.store);
+    assert_true(metrics_sum(text, "kvterrace_leases", "") == 1);
+    assert_true(metrics_sum(text, "kvterrace_leased_entries", "") == 2);
+    assert_true(metrics_sum(text, "kvterrace_leased_bytes", "tier=\"dram\"") ==
+                (double)support_stats(site.store).tiers[KVT_TIER_DRAM].used_bytes);
+    free(text);
+    assert_int_equal(kvt_release(site.store, lease), KVT_OK);
+    text = watch_metrics(site.store);
+    assert_true(metrics_sum(text, "kvterrace_leases", "") == 0);
+    assert_true(metrics_sum(text, "kvterrace_leases_ended_total", "by=\"release\"") == 1);
     free(text);
     kvt_close(site.store);
 }
@@ -421,10 +447,15 @@ static void test_file(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_metrics_agree), cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_metrics_room),  cmocka_unit_test(test_metrics_rise),
-        cmocka_unit_test(test_operations),    cmocka_unit_test(test_operations_wrap),
-        cmocka_unit_test(test_child),         cmocka_unit_test(test_file),
+        cmocka_unit_test(test_leases),
+        cmocka_unit_test(test_metrics_agree),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_metrics_room),
+        cmocka_unit_test(test_metrics_rise),
+        cmocka_unit_test(test_operations),
+        cmocka_unit_test(test_operations_wrap),
+        cmocka_unit_test(test_child),
+        cmocka_unit_test(test_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
