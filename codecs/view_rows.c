@@ -174,3 +174,57 @@ void view_rows_gather(const view_rows *rows, uint64_t at, uint64_t bytes, uint8_
 {
     view_kernels_in_use()->gather(rows, at, bytes, packed);
 }
+
+/* The entry's bytes when the view has them all in one run in the layout's order, else NULL. */
+static uint8_t *view_packed_start(const kvt_view *view, const kvt_layout *layout)
+{
+    const kvt_view packed = kvt_view_packed(layout, view->base[0]);
+    const bool plain =
+        view->bases_kind == KVT_BASES_ONE && view->tokens_per_block == 0 && view->first_slot == 0;
+    const bool same =
+        view->layer_stride == packed.layer_stride && view->side_stride == packed.side_stride &&
+        view->token_stride == packed.token_stride && view->head_stride == packed.head_stride;
+    return plain && same ? view->base[0] : NULL;
+}
+
+void view_scatter_entry(const kvt_view *view, const kvt_layout *layout, uint32_t first_layer,
+                        uint32_t layer_count, const void *packed)
+{
+    const uint64_t matrix = kvt_layout_matrix_bytes(layout);
+    const uint32_t sides = view_sides(layout);
+    const bool opaque = layout->dtype == KVT_DTYPE_OPAQUE;
+    const bool whole = first_layer == 0 && (layer_count == 0 || layer_count == layout->layers);
+    uint8_t *start = whole ? view_packed_start(view, layout) : NULL;
+    if (start != NULL) {
+        memcpy(start, packed, opaque ? layout->opaque_bytes : matrix * sides * layout->layers);
+        return;
+    }
+    const uint32_t end = layer_count == 0 ? layout->layers : first_layer + layer_count;
+    for (uint32_t m = first_layer * sides; m < end * sides; m++) {
+        const kvt_side side = (kvt_side)(m % sides);
+        view_rows rows = view_rows_of(view, layout, layout->tokens, m / sides, side);
+        rows.stream = !rows.packed && matrix * sides * layout->layers >= VIEW_STREAM_BYTES;
+        view_rows_scatter(&rows, 0, matrix,
+                          (const uint8_t *)packed +
+                              kvt_layout_matrix_offset(layout, m / sides, side));
+        view_rows_close(&rows);
+    }
+}
+
+void view_gather_entry(const kvt_view *view, const kvt_layout *layout, void *packed)
+{
+    const uint64_t matrix = kvt_layout_matrix_bytes(layout);
+    const uint32_t sides = view_sides(layout);
+    const uint8_t *start = view_packed_start(view, layout);
+    if (start != NULL) {
+        const bool opaque = layout->dtype == KVT_DTYPE_OPAQUE;
+        memcpy(packed, start, opaque ? layout->opaque_bytes : matrix * sides * layout->layers);
+        return;
+    }
+    for (uint32_t m = 0; m < layout->layers * sides; m++) {
+        const kvt_side side = (kvt_side)(m % sides);
+        const view_rows rows = view_rows_of(view, layout, layout->tokens, m / sides, side);
+        view_rows_gather(&rows, 0, matrix,
+                         (uint8_t *)packed + kvt_layout_matrix_offset(layout, m / sides, side));
+    }
+}

@@ -70,6 +70,14 @@ uint8_t *view_rows_room(const view_rows *rows, uint64_t at, uint64_t bytes, uint
 void view_rows_scatter(const view_rows *rows, uint64_t at, uint64_t bytes, const uint8_t *packed);
 void view_rows_gather(const view_rows *rows, uint64_t at, uint64_t bytes, uint8_t *packed);
 
+/* Copies layers of a packed entry into a view that has been checked for its layout: `layer_count`
+ * of them from first_layer on, 0 = all that follow. */
+void view_scatter_entry(const kvt_view *view, const kvt_layout *layout, uint32_t first_layer,
+                        uint32_t layer_count, const void *packed);
+
+/* Copies an entry out of a view into kvt_layout_bytes(layout) bytes. */
+void view_gather_entry(const kvt_view *view, const kvt_layout *layout, void *packed);
+
 /* After the last byte of a matrix that is streamed: other threads see all of it. */
 void view_rows_close(const view_rows *rows);
 

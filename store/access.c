@@ -23,6 +23,7 @@
 #include "base/kill_point.h"
 #include "base/struct_size.h"
 #include "base/wait.h"
+#include "codecs/view_rows.h"
 #include "store/access_get.h"
 #include "store/fork_guard.h"
 #include "store/watching.h"
@@ -35,14 +36,16 @@
 
 /* ---- get ---- */
 
-kvt_status access_look(const kvt_store *store, const kvt_key *key, uint64_t data_bytes,
+kvt_status access_look(const kvt_store *store, const kvt_key *key, const access_target *target,
                        access_view *view)
 {
     assert(store_is_locked(store));
     store_entry *entry = entry_find_key(&store->table, key);
     *view = (access_view){.entry = entry};
     if (!lifetime_shows(store, entry)) return KVT_MISS;
-    if (entry->source_bytes != data_bytes) return KVT_E_ARGUMENT;
+    if (target->view != NULL && memcmp(&entry->layout, &target->layout, sizeof entry->layout) != 0)
+        return KVT_E_MISMATCH;
+    if (entry->source_bytes != target->bytes) return KVT_E_ARGUMENT;
     if (entry->state == ENTRY_STAGED) return KVT_QUEUED;
     const store_place *place = entry->place;
     view->staging_bytes = place->scratch_bytes;
@@ -165,11 +168,11 @@ kvt_status access_enter(kvt_store *store, const access_view *view, access_get *g
 
 /* Finds the entry, and becomes a reader of it at once where no staging is needed. KVT_QUEUED: it is
  * staged, and the get is a user of that. KVT_BUSY: the get has to bring staging. */
-static kvt_status access_open_now(kvt_store *store, const kvt_key *key, uint64_t data_bytes,
+static kvt_status access_open_now(kvt_store *store, const kvt_key *key, const access_target *target,
                                   access_get *get, access_view *view)
 {
     pthread_mutex_lock(&store->lock);
-    kvt_status status = access_look(store, key, data_bytes, view);
+    kvt_status status = access_look(store, key, target, view);
     if (status == KVT_QUEUED)
         access_begin_staged(store, view->entry, get);
     else if (status == KVT_OK)
@@ -181,14 +184,15 @@ static kvt_status access_open_now(kvt_store *store, const kvt_key *key, uint64_t
 /* Takes staging and becomes a reader. Staging is taken before the place is held, because a holder
  * of staging may wait for readers; so the table is looked at again after the wait. KVT_BUSY: it
  * says something else now. */
-static kvt_status access_open_staging(kvt_store *store, const kvt_key *key, uint64_t data_bytes,
-                                      access_get *get, const access_view *view)
+static kvt_status access_open_staging(kvt_store *store, const kvt_key *key,
+                                      const access_target *target, access_get *get,
+                                      const access_view *view)
 {
     access_view now;
     kvt_status status = access_acquire_staging(store, view, get);
     if (status != KVT_OK) return status;
     pthread_mutex_lock(&store->lock);
-    status = access_look(store, key, data_bytes, &now);
+    status = access_look(store, key, target, &now);
     bool same = status == KVT_OK && now.join == view->join && now.in_memory == view->in_memory &&
                 now.staging_bytes == view->staging_bytes;
     if (same) status = access_enter(store, &now, get);
@@ -199,15 +203,15 @@ static kvt_status access_open_staging(kvt_store *store, const kvt_key *key, uint
 }
 
 /* Find, access, and become a reader, or a user of staged bytes. */
-static kvt_status access_open(kvt_store *store, const kvt_key *key, uint64_t data_bytes,
+static kvt_status access_open(kvt_store *store, const kvt_key *key, const access_target *target,
                               access_get *get)
 {
     kvt_status status = KVT_BUSY;
     while (status == KVT_BUSY) {
         access_view view;
-        status = access_open_now(store, key, data_bytes, get, &view);
+        status = access_open_now(store, key, target, get, &view);
         if (status == KVT_QUEUED) return KVT_OK;
-        if (status == KVT_BUSY) status = access_open_staging(store, key, data_bytes, get, &view);
+        if (status == KVT_BUSY) status = access_open_staging(store, key, target, get, &view);
     }
     if (status == KVT_OK && !get->quiet) learn_note_use(store, get->handle, get->class_id);
     return status;
@@ -413,6 +417,11 @@ static kvt_status access_decode(const kvt_store *store, const access_get *get,
     const staging_buffer *staging = get->owner ? &get->load->buffer : &get->staging;
     uint64_t before = get->owner ? staging_round(get->record_bytes) : 0;
     void *scratch = staging->memory == NULL ? NULL : (char *)staging->memory + before;
+    if (target->view != NULL)
+        return kvt_record_decode_view(get->record, get->record_bytes, &get->expected,
+                                      store->workers, &target->layout, target->view,
+                                      target->first_layer, target->layer_count, scratch,
+                                      staging->bytes - before);
     return kvt_record_decode_parallel(get->record, get->record_bytes, &get->expected,
                                       store->workers, target->data, target->bytes, scratch,
                                       staging->bytes - before);
@@ -426,7 +435,11 @@ static void access_copy_staged(kvt_store *store, access_get *get, const access_t
     assert(get->place == NULL && target->bytes <= get->staged->buffer.bytes);
     uint32_t class_id = get->staged->source.class_id;
     uint64_t handle = get->staged->handle;
-    memcpy(target->data, get->staged->buffer.memory, target->bytes);
+    if (target->view != NULL)
+        view_scatter_entry(target->view, &target->layout, target->first_layer, target->layer_count,
+                           get->staged->buffer.memory);
+    else
+        memcpy(target->data, get->staged->buffer.memory, target->bytes);
     pthread_mutex_lock(&store->lock);
     handover_leave(store, get->staged);
     if (!get->quiet) {
@@ -500,7 +513,8 @@ static kvt_status access_try_get(kvt_store *store, const kvt_key *key, const acc
     kvt_status status;
     for (;;) {
         *get = fresh;
-        status = access_open(store, key, target->bytes, get);
+        status = access_open(store, key, target, get);
+        if (status == KVT_E_MISMATCH) return status;
         if (status != KVT_OK) return get->quiet ? status : access_refuse(store, status, info);
         status = access_fetch(store, get);
         if (!access_may_begin_again(get, status)) break;
@@ -519,7 +533,7 @@ static kvt_status access_run(kvt_store *store, const kvt_key *key, const access_
     *info = (kvt_get_info){0};
     kvt_status status = access_try_get(store, key, target, &get, true, info);
     if (status == KVT_BUSY) status = access_try_get(store, key, target, &get, false, info);
-    if (!quiet)
+    if (!quiet && status != KVT_E_MISMATCH)
         watch_note_get(store, &(watch_get){.key = key,
                                            .info = info,
                                            .began_ns = get.began_ns,
@@ -530,20 +544,64 @@ static kvt_status access_run(kvt_store *store, const kvt_key *key, const access_
     return status;
 }
 
+/* A get with the caller's info. */
+static kvt_status access_answer(kvt_store *store, const kvt_key *key, const access_target *target,
+                                uint64_t deadline_ns, kvt_get_info *info)
+{
+    if (info == NULL) return access_run(store, key, target, deadline_ns, false, NULL);
+    kvt_get_info whole = {0};
+    kvt_status status = access_run(store, key, target, deadline_ns, false, &whole);
+    whole.positions = info->positions;
+    whole.positions_capacity = info->positions_capacity;
+    struct_size_out(info, &whole, sizeof whole);
+    return status;
+}
+
+static bool access_info_is_sound(const kvt_get_info *info)
+{
+    return info == NULL ||
+           struct_size_is_sound(info, STRUCT_SIZE_THROUGH(kvt_get_info, positions_capacity));
+}
+
 kvt_status kvt_get_until(kvt_store *store, const kvt_key *key, void *data, uint64_t data_bytes,
                          uint64_t deadline_ns, kvt_get_info *info)
 {
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
-    if (key == NULL || data == NULL) return KVT_E_ARGUMENT;
+    if (key == NULL || data == NULL || !access_info_is_sound(info)) return KVT_E_ARGUMENT;
     const access_target target = {.data = data, .bytes = data_bytes};
-    if (info == NULL) return access_run(store, key, &target, deadline_ns, false, NULL);
-    if (!struct_size_is_sound(info, STRUCT_SIZE_THROUGH(kvt_get_info, positions_capacity)))
-        return KVT_E_ARGUMENT;
-    kvt_get_info whole = {0};
-    kvt_status status = access_run(store, key, &target, deadline_ns, false, &whole);
-    whole.positions = info->positions;
-    whole.positions_capacity = info->positions_capacity;
-    struct_size_out(info, &whole, sizeof whole);
+    return access_answer(store, key, &target, deadline_ns, info);
+}
+
+/* The layout of a readable entry; false when there is none. */
+static bool access_find_layout(kvt_store *store, const kvt_key *key, access_target *target)
+{
+    pthread_mutex_lock(&store->lock);
+    const store_entry *entry = entry_find_key(&store->table, key);
+    bool found = lifetime_shows(store, entry);
+    if (found) {
+        target->layout = entry->layout;
+        target->bytes = entry->source_bytes;
+    }
+    pthread_mutex_unlock(&store->lock);
+    return found;
+}
+
+kvt_status kvt_get_view(kvt_store *store, const kvt_key *key, const kvt_view *view,
+                        uint64_t deadline_ns, kvt_get_info *info)
+{
+    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
+    if (key == NULL || view == NULL || !access_info_is_sound(info)) return KVT_E_ARGUMENT;
+    kvt_status status = KVT_E_MISMATCH;
+    /* The view is checked for the entry's layout under no lock; the entry may have become another
+     * one meanwhile. */
+    while (status == KVT_E_MISMATCH) {
+        access_target target = {.view = view};
+        if (access_find_layout(store, key, &target)) {
+            status = kvt_view_check(view, &target.layout, NULL, 0);
+            if (status != KVT_OK) return status;
+        }
+        status = access_answer(store, key, &target, deadline_ns, info);
+    }
     return status;
 }
 

@@ -55,7 +55,7 @@ static kvt_status async_enter(kvt_store *store, const access_view *view, access_
  * status that ends it otherwise. Lock held. */
 static kvt_status async_look(kvt_store *store, access_get *get, access_view *view)
 {
-    kvt_status status = access_look(store, get->key, get->target.bytes, view);
+    kvt_status status = access_look(store, get->key, &get->target, view);
     if (status == KVT_QUEUED) {
         access_begin_staged(store, view->entry, get);
         get->stage = ACCESS_READY;
@@ -80,7 +80,7 @@ static kvt_status async_acquire(kvt_store *store, const access_view *view, acces
 static kvt_status async_look_again(kvt_store *store, access_get *get, const access_view *view)
 {
     access_view now;
-    kvt_status status = access_look(store, get->key, get->target.bytes, &now);
+    kvt_status status = access_look(store, get->key, &get->target, &now);
     bool same = status == KVT_OK && now.join == view->join && now.in_memory == view->in_memory &&
                 now.staging_bytes == view->staging_bytes;
     if (same) return async_enter(store, &now, get);

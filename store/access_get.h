@@ -17,10 +17,14 @@
 
 typedef struct access_get access_get;
 
-/* Where a get's values go. */
+/* Where a get's values go: a packed buffer, or a view that was checked for `layout`. */
 typedef struct access_target {
     void *data;
-    uint64_t bytes;
+    uint64_t bytes; /* of the packed entry */
+    const kvt_view *view;
+    kvt_layout layout;
+    uint32_t first_layer; /* of a view */
+    uint32_t layer_count; /* 0: all from the first one on */
 } access_target;
 
 /* How far a get is that no thread waits for. */
@@ -86,9 +90,9 @@ typedef struct access_view {
  * Finds the entry and the staging that a get of it needs. Everything that decoding needs was worked
  * out when the place was published, so no codec is asked here.
  * Lock held. KVT_OK; KVT_QUEUED (the bytes are to be copied from the staging of their put);
- * KVT_MISS; KVT_E_ARGUMENT (another size).
+ * KVT_MISS; KVT_E_ARGUMENT (another size); KVT_E_MISMATCH (not the layout of the target's view).
  */
-kvt_status access_look(const kvt_store *store, const kvt_key *key, uint64_t data_bytes,
+kvt_status access_look(const kvt_store *store, const kvt_key *key, const access_target *target,
                        access_view *view);
 
 /* Counts the use, then becomes a reader. Lock held; staging is in get already. */

@@ -26,6 +26,7 @@
 #include "store/watching.h"
 
 #include "base/wait.h"
+#include "codecs/view_rows.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -232,7 +233,7 @@ static void handover_give_up(kvt_store *store, const kvt_entry *source, const kv
     }
 }
 
-kvt_status handover_accept(kvt_store *store, const kvt_entry *source, const void *data,
+kvt_status handover_accept(kvt_store *store, const kvt_entry *source, const kvt_view *view,
                            const kvt_plan *plan, const put_progress *progress,
                            staging_buffer *buffer)
 {
@@ -251,7 +252,7 @@ kvt_status handover_accept(kvt_store *store, const kvt_entry *source, const void
         return KVT_E_MEMORY;
     }
     uint64_t began_ns = base_clock_ns();
-    memcpy(buffer->memory, data, bytes);
+    view_gather_entry(view, &source->layout, buffer->memory);
     uint64_t copy_ns = base_clock_ns() - began_ns;
     staged->source_bytes = bytes;
     staged->buffer = *buffer;

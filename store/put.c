@@ -10,20 +10,18 @@
  * Thread rule: any thread; the control lock for the moment of a decision.
  */
 #include "base/struct_size.h"
+#include "codecs/view_rows.h"
 #include "store/fork_guard.h"
 #include "store/handover.h"
 #include "store/watching.h"
 
 #include <stdlib.h>
 
-/* Checks a put's arguments: sizes that agree, and every number within its range. */
-static kvt_status put_check_entry(const kvt_entry *entry, const void *data, uint64_t data_bytes)
+/* Checks a put's entry: every number within its range. */
+static kvt_status put_check_entry(const kvt_entry *entry, uint64_t *source_bytes_out)
 {
-    uint64_t source_bytes;
-    if (data == NULL) return KVT_E_ARGUMENT;
-    kvt_status status = kvt_layout_bytes(&entry->layout, &source_bytes);
+    kvt_status status = kvt_layout_bytes(&entry->layout, source_bytes_out);
     if (status != KVT_OK) return status;
-    if (source_bytes != data_bytes) return KVT_E_ARGUMENT;
     if (entry->class_id > UINT16_MAX || entry->tenant >= KVT_TENANTS_MAX) return KVT_E_ARGUMENT;
     if (!(entry->recompute_seconds >= 0 && entry->recompute_seconds <= 1e9)) return KVT_E_ARGUMENT;
     if (!(entry->lifetime_seconds >= 0 && entry->lifetime_seconds <= 1e9)) return KVT_E_ARGUMENT;
@@ -45,36 +43,41 @@ static kvt_status put_hand_over(kvt_store *store, put_work *work)
     status = put_decide(store, work);
     if (status == KVT_OK || status == KVT_QUEUED)
         status =
-            handover_accept(store, work->source, work->data, work->plan, &work->progress, &buffer);
+            handover_accept(store, work->source, work->view, work->plan, &work->progress, &buffer);
     staging_release(store->handover.staging, &buffer);
     return status;
 }
 
-/* Decides and carries the plan out in the caller's thread. */
+/* Decides and carries the plan out in the caller's thread, on a packed copy of bytes that are not
+ * packed. */
 static kvt_status put_carry_out(kvt_store *store, put_work *work)
 {
+    void *packed = NULL;
+    if (work->data == NULL) {
+        packed = malloc(work->data_bytes);
+        if (packed == NULL) return KVT_E_MEMORY;
+        view_gather_entry(work->view, &work->source->layout, packed);
+        work->data = packed;
+    }
     kvt_status status = put_decide(store, work);
-    return status == KVT_OK ? put_run(store, work) : status;
+    if (status == KVT_OK) status = put_run(store, work);
+    free(packed);
+    return status;
 }
 
-kvt_status kvt_put(kvt_store *store, const kvt_entry *given, const void *data, uint64_t data_bytes)
+/* A put whose arguments have been checked. */
+static kvt_status put_offer(kvt_store *store, put_work *work)
 {
-    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
-    if (given == NULL) return KVT_E_ARGUMENT;
-    kvt_entry whole = {0};
-    const kvt_entry *source = struct_size_in(given, &whole, sizeof whole,
-                                             STRUCT_SIZE_THROUGH(kvt_entry, lifetime_seconds));
-    if (source == NULL) return KVT_E_ARGUMENT;
-    kvt_status status = put_check_entry(source, data, data_bytes);
-    if (status != KVT_OK) return status;
+    const kvt_entry *source = work->source;
     const uint64_t handle = entry_handle(&store->secret, &source->key);
     const uint64_t began_ns = store_now_ns(store);
     learn_note_use(store, handle, source->class_id);
     kvt_plan plan = {.capacity = STORE_PLAN_MOVES};
     plan.moves = malloc(STORE_PLAN_MOVES * sizeof *plan.moves);
     if (plan.moves == NULL) return KVT_E_MEMORY;
-    put_work work = {.source = source, .data = data, .data_bytes = data_bytes, .plan = &plan};
-    status = handover_is_on(store) ? put_hand_over(store, &work) : put_carry_out(store, &work);
+    work->plan = &plan;
+    kvt_status status =
+        handover_is_on(store) ? put_hand_over(store, work) : put_carry_out(store, work);
     free(plan.moves);
     pthread_mutex_lock(&store->lock);
     store->counters.puts++;
@@ -84,7 +87,42 @@ kvt_status kvt_put(kvt_store *store, const kvt_entry *given, const void *data, u
     status = put_status(status);
     kvt_operation operation =
         watch_operation(store, KVT_OPERATION_PUT, &source->key, began_ns, status);
-    operation.bytes = data_bytes;
+    operation.bytes = work->data_bytes;
     watch_note(store, &operation);
     return status;
+}
+
+/* The caller's entry as this library knows it; NULL as struct_size_in. */
+static const kvt_entry *put_take_entry(const kvt_entry *given, kvt_entry *whole)
+{
+    return struct_size_in(given, whole, sizeof *whole,
+                          STRUCT_SIZE_THROUGH(kvt_entry, lifetime_seconds));
+}
+
+kvt_status kvt_put(kvt_store *store, const kvt_entry *given, const void *data, uint64_t data_bytes)
+{
+    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
+    if (given == NULL || data == NULL) return KVT_E_ARGUMENT;
+    kvt_entry whole = {0};
+    put_work work = {.source = put_take_entry(given, &whole), .data = data};
+    if (work.source == NULL) return KVT_E_ARGUMENT;
+    kvt_status status = put_check_entry(work.source, &work.data_bytes);
+    if (status != KVT_OK) return status;
+    if (work.data_bytes != data_bytes) return KVT_E_ARGUMENT;
+    /* It is only read. */
+    const kvt_view view = kvt_view_packed(&work.source->layout, (void *)(uintptr_t)data);
+    work.view = &view;
+    return put_offer(store, &work);
+}
+
+kvt_status kvt_put_view(kvt_store *store, const kvt_entry *given, const kvt_view *view)
+{
+    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
+    if (given == NULL || view == NULL) return KVT_E_ARGUMENT;
+    kvt_entry whole = {0};
+    put_work work = {.source = put_take_entry(given, &whole), .view = view};
+    if (work.source == NULL) return KVT_E_ARGUMENT;
+    kvt_status status = put_check_entry(work.source, &work.data_bytes);
+    if (status == KVT_OK) status = kvt_view_check(view, &work.source->layout, NULL, 0);
+    return status == KVT_OK ? put_offer(store, &work) : status;
 }

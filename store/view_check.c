@@ -7,6 +7,7 @@
  * reach (the distance of the first and the last). Ordered by their gaps, each gap must be at least
  * as long as all that lies inside of it: a head, and the reaches of the axes before. Re-entrant.
  */
+#include "base/struct_size.h"
 #include "codecs/view_rows.h"
 
 #include <assert.h>
@@ -388,13 +389,15 @@ static kvt_status view_check_opaque(view_checker *checker)
 static kvt_status view_check_fields(const view_checker *checker)
 {
     const kvt_view *view = checker->view;
-    if (view->struct_size < sizeof *view) return view_refuse(checker, "struct_size is too small");
+    kvt_view whole;
+    if (struct_size_in(view, &whole, sizeof whole, STRUCT_SIZE_THROUGH(kvt_view, reserved3)) ==
+        NULL) {
+        return view_refuse(checker, "struct_size %u is not one that this version takes",
+                           view->struct_size);
+    }
     bool unknown = view->memory != KVT_MEMORY_HOST || (view->reserved | view->reserved2) != 0;
     for (size_t i = 0; i < sizeof view->reserved3 / sizeof view->reserved3[0]; i++) {
         unknown = unknown || view->reserved3[i] != 0;
-    }
-    for (uint32_t i = sizeof *view; i < view->struct_size; i++) {
-        unknown = unknown || ((const uint8_t *)view)[i] != 0;
     }
     if (unknown) {
         (void)view_refuse(checker, "memory or fields that this version does not know");

@@ -48,6 +48,7 @@
 #include "policy.h"
 #include "prefill.h"
 #include "types.h"
+#include "view.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -292,6 +293,25 @@ KVT_API KVT_NODISCARD kvt_status kvt_get(kvt_store *store, const kvt_key *key, v
 KVT_API KVT_NODISCARD kvt_status kvt_get_until(kvt_store *store, const kvt_key *key, void *data,
                                                uint64_t data_bytes, uint64_t deadline_ns,
                                                kvt_get_info *info);
+
+/*
+ * kvt_put of bytes that lie where a view says (view.h), for example in an engine's paged pool; the
+ * put gathers them into its staging. The view is checked as kvt_view_check does.
+ *   view   its arrays and its memory are read until return
+ * Statuses as of kvt_put, and those of kvt_view_check.
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_put_view(kvt_store *store, const kvt_entry *entry,
+                                              const kvt_view *view);
+
+/*
+ * kvt_get_until into the places of a view; nothing between them is written. The view is checked for
+ * the layout of the entry that is stored.
+ *   view   its arrays are read until return; the memory that it names is undefined unless KVT_OK
+ * Statuses as of kvt_get_until, and those of kvt_view_check.
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_get_view(kvt_store *store, const kvt_key *key,
+                                              const kvt_view *view, uint64_t deadline_ns,
+                                              kvt_get_info *info);
 
 /* KVT_OK or KVT_MISS. Does not count as a use. */
 KVT_API KVT_NODISCARD kvt_status kvt_exists(kvt_store *store, const kvt_key *key);

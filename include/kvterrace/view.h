@@ -111,8 +111,8 @@ KVT_API KVT_NODISCARD kvt_status kvt_view_axes(const kvt_layout *layout, const c
  * KVT_OK; KVT_E_ARGUMENT: an element outside its buffer; elements that overlap or interleave; a
  * block number twice in the table; a table too short; first_slot beyond its block; an address or a
  * stride that is no multiple of an element; addresses that the layout has no use for or that are
- * missing; sizes that overflow; a struct_size that is too small. KVT_E_UNSUPPORTED: memory that is
- * no kvt_memory, fields that this version does not know. KVT_E_MEMORY: none for sorting a long
+ * missing; sizes that overflow; a struct_size as types.h says. KVT_E_UNSUPPORTED: memory that is no
+ * kvt_memory, reserved fields that are set. KVT_E_MEMORY: none for sorting a long
  * table.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_view_check(const kvt_view *view, const kvt_layout *layout,

@@ -37,6 +37,7 @@ BEGINS(kvt_space, extra);
 BEGINS(kvt_clear_filter, space);
 BEGINS(kvt_description, lifetime_seconds);
 BEGINS(kvt_space_stats, copy_bytes);
+BEGINS(kvt_view, reserved3);
 
 /* A struct that has grown since its first version, as the library will see those of today. */
 typedef struct grown {
