@@ -5,7 +5,6 @@
  */
 #include "lab/inspect/watch_read.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/types.h>
@@ -94,6 +93,23 @@ static kvt_status watch_take_line(char *text, const watch_read_visitor *visitor)
     return taken ? KVT_OK : KVT_E_MEMORY;
 }
 
+kvt_status watch_read_stream(FILE *file, const watch_read_visitor *visitor, size_t *lines_out)
+{
+    char *text = NULL;
+    size_t size = 0;
+    kvt_status status = KVT_OK;
+    ssize_t length;
+    *lines_out = 0;
+    while (status == KVT_OK && (length = getline(&text, &size, file)) > 0) {
+        ++*lines_out;
+        if (text[length - 1] == '\n') text[length - 1] = '\0';
+        status = watch_take_line(text, visitor);
+    }
+    free(text);
+    if (status == KVT_OK && ferror(file)) status = KVT_E_IO;
+    return status;
+}
+
 kvt_status watch_read(const char *path, const watch_read_visitor *visitor, char *message,
                       size_t message_size)
 {
@@ -102,20 +118,11 @@ kvt_status watch_read(const char *path, const watch_read_visitor *visitor, char 
         (void)snprintf(message, message_size, "%.300s: %m", path);
         return KVT_E_IO;
     }
-    char *text = NULL;
-    size_t size = 0, number = 0;
-    kvt_status status = KVT_OK;
-    ssize_t length;
-    while (status == KVT_OK && (length = getline(&text, &size, file)) > 0) {
-        number++;
-        if (text[length - 1] == '\n') text[length - 1] = '\0';
-        status = watch_take_line(text, visitor);
-    }
-    if (status == KVT_OK && ferror(file)) status = KVT_E_IO;
+    size_t lines;
+    const kvt_status status = watch_read_stream(file, visitor, &lines);
     if (status != KVT_OK)
-        (void)snprintf(message, message_size, "%.300s:%zu: %s", path, number,
+        (void)snprintf(message, message_size, "%.300s:%zu: %s", path, lines,
                        kvt_status_text(status));
-    free(text);
     (void)fclose(file);
     return status;
 }

@@ -11,6 +11,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 
 #define WATCH_READ_MARK       "# kvterrace-watch-1 "
 #define WATCH_READ_FIELDS_MAX 16u
@@ -34,5 +35,9 @@ typedef struct watch_read_visitor {
  * KVT_E_IO; KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status watch_read(const char *path, const watch_read_visitor *visitor,
                                     char *message, size_t message_size);
+
+/* The same for an open file; lines_out: how many lines were begun. */
+KVT_NODISCARD kvt_status watch_read_stream(FILE *file, const watch_read_visitor *visitor,
+                                           size_t *lines_out);
 
 #endif
