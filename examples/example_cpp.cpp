@@ -1,10 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
-// example_cpp.cpp - the public headers from C++17: the policy's names and a store in memory.
+// example_cpp.cpp - the public headers from C++17: a key in a space, a store in memory, and the
+// space cleared.
 #include <kvterrace/kvterrace.h>
+#include <kvterrace/names.h>
 
 #include <cstdio>
 #include <cstring>
 #include <vector>
+
+// Puts an entry with a lifetime, asks how large it is, gets it into a buffer of that size, and
+// clears its space.
+static kvt_status in_and_out(kvt_store *store, const kvt_space_hash &hash,
+                             const std::vector<unsigned char> &source,
+                             std::vector<unsigned char> &target)
+{
+    kvt_entry entry{};
+    entry.struct_size = sizeof entry;
+    entry.layout.dtype = KVT_DTYPE_OPAQUE;
+    entry.layout.opaque_bytes = source.size();
+    entry.recompute_seconds = 1;
+    entry.lifetime_seconds = 3600;
+    kvt_status status = kvt_key_make(&hash, "block 0", 7, 0, &entry.key);
+    if (status == KVT_OK) status = kvt_put(store, &entry, source.data(), source.size());
+    kvt_description what{};
+    what.struct_size = sizeof what;
+    if (status == KVT_OK) status = kvt_describe(store, &entry.key, &what);
+    target.resize(what.bytes);
+    if (status == KVT_OK)
+        status = kvt_get(store, &entry.key, target.data(), target.size(), nullptr);
+    kvt_clear_filter filter{};
+    filter.struct_size = sizeof filter;
+    filter.by_space = true;
+    filter.space = kvt_space_id(&hash);
+    if (status == KVT_OK) status = kvt_clear(store, &filter, nullptr);
+    if (status == KVT_OK && kvt_exists(store, &entry.key) != KVT_MISS) status = KVT_E_STATE;
+    return status;
+}
 
 int main()
 {
@@ -18,17 +49,14 @@ int main()
         std::fprintf(stderr, "example_cpp: %s\n", message);
         return 1;
     }
-    kvt_entry entry{};
-    entry.struct_size = sizeof entry;
-    entry.key.bytes[0] = 7;
-    entry.layout.dtype = KVT_DTYPE_OPAQUE;
-    entry.layout.opaque_bytes = 100000;
-    entry.recompute_seconds = 1;
-    std::vector<unsigned char> source(100000, 0x5a), target(100000);
-    kvt_status status = kvt_put(store, &entry, source.data(), source.size());
-    if (status == KVT_OK) {
-        status = kvt_get(store, &entry.key, target.data(), target.size(), nullptr);
-    }
+    kvt_space space;
+    kvt_space_init(&space);
+    space.model = "some model";
+    space.dtype = "bf16";
+    kvt_space_hash hash;
+    std::vector<unsigned char> source(100000, 0x5a), target;
+    kvt_status status = kvt_space_make(&space, &hash);
+    if (status == KVT_OK) status = in_and_out(store, hash, source, target);
     kvt_close(store);
     if (status != KVT_OK || source != target) {
         std::fprintf(stderr, "example_cpp: %s\n", kvt_status_text(status));
