@@ -242,6 +242,10 @@ static void executor_note_place(const store_op *op)
                            .has_parent = entry->has_parent,
                            .parent = entry->parent,
                            .recompute_seconds = entry->recompute_seconds,
+                           .expires_ns = lifetime_to_calendar(op->store, entry),
+                           .tenant = entry->tenant,
+                           .class_id = entry->class_id,
+                           .request_tokens = entry->request_tokens,
                            .location = op->location};
     memcpy(note.pool, op->store->pool_id, sizeof note.pool);
     placement_note_attach(&note, op->record);

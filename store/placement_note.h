@@ -21,6 +21,10 @@ typedef struct placement_note {
     kvt_key parent; /* zero without one */
     bool has_parent;
     double recompute_seconds;
+    uint64_t expires_ns; /* base_calendar_ns; 0 = never */
+    uint32_t tenant;
+    uint32_t class_id;
+    uint32_t request_tokens;
     tiers_location *location;
 } placement_note;
 

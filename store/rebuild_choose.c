@@ -124,7 +124,11 @@ static kvt_status choose_take(choose_walk *walk, const choose_job *job, const kv
                        .first_position = info->spec.first_position,
                        .recompute_seconds = note->recompute_seconds,
                        .variant = info->spec.variant,
-                       .record_bytes = info->record_bytes};
+                       .record_bytes = info->record_bytes,
+                       .expires_ns = note->expires_ns,
+                       .tenant = note->tenant,
+                       .class_id = note->class_id,
+                       .request_tokens = note->request_tokens};
     uint8_t location[PLACEMENT_NOTE_BYTES_MAX];
     row.location = location;
     row.location_bytes = tiers_location_pack(note->location, location, sizeof location);

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 
 #include <kvterrace/names.h>
+#include <kvterrace/recover.h>
 #include <kvterrace/watch.h>
 #include <math.h>
 #include <stdatomic.h>
@@ -276,6 +277,37 @@ static void test_an_end_while_the_store_is_closed(void **state)
     support_remove_folder(site.folder);
 }
 
+/* A catalog that is rebuilt from the devices has the lifetimes, too. */
+static void test_a_lifetime_outlives_its_catalog(void **state)
+{
+    (void)state;
+    open_site site;
+    open_prepare(&site);
+    kvt_store *store = open_now(&site);
+    for (uint32_t i = 0; i < 3; i++)
+        assert_int_equal(put_for(store, i, i * 100), KVT_OK);
+    kvt_close(store);
+    assert_int_equal(unlink(site.catalog), 0);
+    kvt_recover_options options;
+    kvt_recover_options_init(&options);
+    kvt_recover_report report = {.struct_size = sizeof report};
+    assert_int_equal(kvt_store_recover(&site.options, &options, &report, NULL, 0), KVT_OK);
+    assert_int_equal(report.entries, 3);
+    let_pass(101);
+    store = open_now(&site);
+    assert_int_equal(support_stats(store).recovered, 2);
+    assert_int_equal(support_stats(store).expired, 1);
+    kvt_description description = {.struct_size = sizeof description};
+    kvt_key key = support_key(2);
+    assert_int_equal(kvt_describe(store, &key, &description), KVT_OK);
+    assert_true(description.lifetime_seconds > 50 && description.lifetime_seconds <= 99);
+    assert_int_equal(description.tenant, 3);
+    assert_int_equal(description.class_id, 2);
+    assert_int_equal(description.request_tokens, 4096);
+    kvt_close(store);
+    support_remove_folder(site.folder);
+}
+
 /* An entry that ends while its device is away does not come back with it. */
 static void test_an_end_in_quarantine(void **state)
 {
@@ -335,6 +367,7 @@ int main(void)
         cmocka_unit_test(test_bad_lifetimes_are_refused),
         cmocka_unit_test(test_a_lifetime_goes_on_over_a_restart),
         cmocka_unit_test(test_an_end_while_the_store_is_closed),
+        cmocka_unit_test(test_a_lifetime_outlives_its_catalog),
         cmocka_unit_test(test_an_end_in_quarantine),
         cmocka_unit_test(test_readers_of_events_are_told),
     };

@@ -68,6 +68,45 @@ static void test_flat_form(void **state)
     tiers_location_free(note.location);
 }
 
+/* Terms stand in the note when one of them is not 0, and are checked. */
+static void test_terms(void **state)
+{
+    (void)state;
+    static uint8_t bytes[PLACEMENT_NOTE_BYTES_MAX];
+    placement_note read;
+    placement_note note = {.serial = 9, .location = make_location(2)};
+    const size_t without = placement_note_pack(&note, bytes, sizeof bytes);
+    for (int i = 0; i < 4; i++) {
+        note.expires_ns = i == 0 ? UINT64_C(1700000000000000000) : 0;
+        note.tenant = i == 1 ? 255 : 0;
+        note.class_id = i == 2 ? 65535 : 0;
+        note.request_tokens = i == 3 ? UINT32_MAX : 0;
+        const size_t length = placement_note_pack(&note, bytes, sizeof bytes);
+        assert_int_equal(length, without + 24);
+        assert_int_equal(placement_note_unpack(bytes, length, &read), KVT_OK);
+        assert_true(read.expires_ns == note.expires_ns && read.tenant == note.tenant);
+        assert_true(read.class_id == note.class_id);
+        assert_true(read.request_tokens == note.request_tokens);
+        tiers_location_free(read.location);
+        for (size_t j = 0; j < length; j++)
+            assert_int_equal(placement_note_unpack(bytes, j, &read), KVT_E_CORRUPT);
+        assert_int_equal(placement_note_pack(&note, bytes, length - 1), 0);
+    }
+    static const struct {
+        size_t at;
+        uint8_t byte;
+    } wrong[] = {{87, 0x80}, {89, 1}, {94, 1}, {100, 1}};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        const size_t length = placement_note_pack(&note, bytes, sizeof bytes);
+        bytes[wrong[i].at] = wrong[i].byte;
+        assert_int_equal(placement_note_unpack(bytes, length, &read), KVT_E_CORRUPT);
+    }
+    const size_t length = placement_note_pack(&note, bytes, sizeof bytes);
+    memset(bytes + 96, 0, 4); /* terms that are all 0 are left out */
+    assert_int_equal(placement_note_unpack(bytes, length, &read), KVT_E_CORRUPT);
+    tiers_location_free(note.location);
+}
+
 /* One that does not fit takes away the one that was there. */
 static void test_attach(void **state)
 {
@@ -160,6 +199,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_flat_form),
+        cmocka_unit_test(test_terms),
         cmocka_unit_test(test_attach),
         cmocka_unit_test(test_records_on_ssd_carry_notes),
     };
