@@ -247,6 +247,7 @@ static void access_read(kvt_store *store, access_get *get)
     const store_place *place = get->place;
     transfer_report report;
     const tiers_transfer read = {.kind = KVT_IO_READ,
+                                 .waited = get->waited,
                                  .location = place->location,
                                  .buffer = get->load->buffer.memory,
                                  .bytes = place->record_bytes};
@@ -509,6 +510,7 @@ static kvt_status access_try_get(kvt_store *store, const kvt_key *key, const acc
     const access_get fresh = {.deadline_ns = get->deadline_ns,
                               .began_ns = get->began_ns,
                               .source_bytes = target->bytes,
+                              .waited = get->waited,
                               .quiet = get->quiet};
     kvt_status status;
     for (;;) {
@@ -527,7 +529,10 @@ static kvt_status access_try_get(kvt_store *store, const kvt_key *key, const acc
 static kvt_status access_run(kvt_store *store, const kvt_key *key, const access_target *target,
                              uint64_t deadline_ns, bool quiet, kvt_get_info *info)
 {
-    access_get get = {.deadline_ns = deadline_ns, .began_ns = store_now_ns(store), .quiet = quiet};
+    access_get get = {.deadline_ns = deadline_ns,
+                      .began_ns = store_now_ns(store),
+                      .waited = !quiet,
+                      .quiet = quiet};
     kvt_get_info unasked;
     if (info == NULL) info = &unasked;
     *info = (kvt_get_info){0};

@@ -115,6 +115,7 @@ static store_transfer *async_prepare(kvt_store *store, access_get *get)
     const store_place *place = get->place;
     staging_buffer *buffer = &get->load->buffer;
     const tiers_transfer read = {.kind = KVT_IO_READ,
+                                 .waited = get->waited,
                                  .location = place->location,
                                  .buffer = buffer->memory,
                                  .bytes = place->record_bytes};

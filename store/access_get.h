@@ -50,6 +50,7 @@ struct access_get {
     bool in_memory;     /* the record is read where it lies, */
     const void *record; /* which is here; NULL: its device went meanwhile */
     uint64_t record_bytes;
+    bool waited;          /* somebody waits for it: its read goes before other reads */
     bool quiet;           /* for its timing alone: neither a use nor a get */
     store_staged *staged; /* instead of all below: held as a user */
     kvt_record_spec expected;
@@ -122,9 +123,9 @@ kvt_status access_complete(kvt_store *store, const kvt_key *key, const access_ta
 
 /* ---- access_async.c: gets that no thread waits for ---- */
 
-/* Begins gets, whose key, target, deadline_ns, loss_max, arrived and its context are set and all
- * else is zero. Each is in one of the stages afterwards. Reads of all of them are queued before a
- * device's thread is woken. Returns how many reads were started. No lock held. */
+/* Begins gets, whose key, target, deadline_ns, waited, loss_max, arrived and its context are set
+ * and all else is zero. Each is in one of the stages afterwards. Reads of all of them are queued
+ * before a device's thread is woken. Returns how many reads were started. No lock held. */
 uint32_t access_begin_all(kvt_store *store, access_get *const *gets, uint32_t count);
 
 /* A get that flew has arrived: it is READY, or may have to begin again (STARVES). No lock held. */

@@ -88,10 +88,7 @@ static double learn_seconds(const store_learn *learn, learn_timing what, double 
  * direction ahead of it, and the bytes of the other direction that it has to wait for. */
 static online_work learn_work(const learn_member *member, kvt_io_kind kind, const tiers_part *part)
 {
-    /* Reads overtake queued writes: only those that the device has are in front. A write waits for
-     * all reads. */
-    bool reads = kind == KVT_IO_READ;
-    uint64_t other = reads ? part->flying_bytes[KVT_IO_WRITE] : part->ahead_bytes[KVT_IO_READ];
+    uint64_t other = part->ahead_bytes[kind == KVT_IO_READ ? KVT_IO_WRITE : KVT_IO_READ];
     if (other > member->in_flight_bytes) other = member->in_flight_bytes;
     return (online_work){.bytes = (double)part->bytes,
                          .ahead_bytes = (double)part->ahead_bytes[kind],

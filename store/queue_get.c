@@ -61,6 +61,7 @@ static void get_prepare(queue_item *item)
         (access_get){.deadline_ns = item->deadline_ns,
                      .key = &item->key,
                      .target = {.data = item->view->base[0], .bytes = item->view->base_bytes[0]},
+                     .waited = item->urgency == KVT_CLASS_WAITED,
                      .loss_max = item->loss_max,
                      .arrived = get_landed,
                      .arrived_context = item};

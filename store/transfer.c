@@ -55,6 +55,7 @@ kvt_status transfer_run(store_staging *staging, tiers_pool *pool, const tiers_tr
     tiers_transfer *transfer = &kept->transfer;
     transfer->parts = watch != NULL ? kept->parts : NULL;
     transfer->kind = wanted->kind;
+    transfer->waited = wanted->waited;
     transfer->location = wanted->location;
     transfer->buffer = wanted->buffer;
     transfer->bytes = wanted->bytes;
@@ -130,6 +131,7 @@ store_transfer *transfer_prepare(store_staging *staging, tiers_pool *pool,
     if (kept == NULL) return NULL;
     memset(kept, 0, sizeof *kept);
     kept->transfer = (tiers_transfer){.kind = wanted->kind,
+                                      .waited = wanted->waited,
                                       .location = wanted->location,
                                       .buffer = wanted->buffer,
                                       .bytes = wanted->bytes,

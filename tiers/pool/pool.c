@@ -366,18 +366,16 @@ void tiers_transfer_start(tiers_pool *pool, tiers_transfer *transfer)
 
 /* Fills in what each member is asked for and what it has to do before. The figures change while
  * they are read; they are good for a prediction and nothing else. */
-static uint32_t pool_sum_parts(const tiers_pool *pool, const pool_part *from, uint32_t count,
-                               tiers_part *parts)
+static uint32_t pool_sum_parts(const tiers_pool *pool, tiers_rank rank, const pool_part *from,
+                               uint32_t count, tiers_part *parts)
 {
     uint64_t now_ns = pool->virtual_time ? 0 : base_clock_ns();
     for (uint32_t i = 0; i < count; i++) {
         const tiers_worker *worker = pool->members[from[i].member].worker;
         parts[i] = (tiers_part){.member = from[i].member,
                                 .bytes = from[i].bytes,
-                                .ahead_bytes = {tiers_worker_pending_of(worker, KVT_IO_READ),
-                                                tiers_worker_pending_of(worker, KVT_IO_WRITE)}};
-        for (int kind = 0; kind < 2; kind++)
-            parts[i].flying_bytes[kind] = tiers_worker_flying_of(worker, (kvt_io_kind)kind);
+                                .ahead_bytes = {tiers_worker_ahead(worker, rank, KVT_IO_READ),
+                                                tiers_worker_ahead(worker, rank, KVT_IO_WRITE)}};
         uint64_t moved_ns = tiers_worker_moved_ns(worker);
         if (now_ns > moved_ns) parts[i].since_ns = now_ns - moved_ns;
     }
@@ -389,7 +387,8 @@ uint32_t tiers_pool_parts(tiers_pool *pool, const tiers_location *location, tier
 {
     pool_part asked[TIERS_MEMBERS_MAX];
     const tiers_transfer read = {.location = location, .bytes = location->bytes};
-    return pool_sum_parts(pool, asked, pool_list_parts(pool, &read, asked), parts);
+    uint32_t count = pool_list_parts(pool, &read, asked);
+    return pool_sum_parts(pool, TIERS_RANK_WAITED, asked, count, parts);
 }
 
 /* Fills the second block for so many parts; none: it has finished. done_mutex is held. started_ns
@@ -439,7 +438,8 @@ static void pool_queue_transfer(tiers_pool *pool, tiers_transfer *transfer, uint
     uint32_t count = pool_list_parts(pool, transfer, parts);
     transfer->part_count = 0;
     if (transfer->parts != NULL)
-        transfer->part_count = pool_sum_parts(pool, parts, count, transfer->parts);
+        transfer->part_count =
+            pool_sum_parts(pool, tiers_worker_rank(transfer), parts, count, transfer->parts);
     pthread_mutex_lock(&pool->done_mutex);
     pool_begin_transfer(pool, transfer, parts, count);
     pthread_mutex_unlock(&pool->done_mutex);

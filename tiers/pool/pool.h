@@ -4,9 +4,9 @@
  *
  * An object of n bytes is cut into stripe units; units are dealt to the members in proportion to
  * their bandwidth, in an order that keeps every prefix balanced (stripe.h). Each member has its own
- * extent allocator (extent.h), worker thread and queues: reads before writes. A member that fails,
- * or has work and does not answer, is retired; objects with units on it give KVT_E_GONE while the
- * others keep serving.
+ * extent allocator (extent.h), worker thread and queues: reads that somebody waits for, other
+ * reads, writes. A member that fails, or has work and does not answer, is retired; objects with
+ * units on it give KVT_E_GONE while the others keep serving.
  *
  * Thread rule: all functions may be called from any thread. Lock order: pool before member.
  * A pool knows neither keys nor records.
@@ -135,19 +135,28 @@ KVT_NODISCARD kvt_status tiers_location_unpack(const void *source, size_t bytes,
                                                tiers_location **location_out);
 void tiers_location_free(tiers_location *location);
 
+/* How much a transfer matters: a member serves a rank when none before it has work, and besides
+ * gives every rank that has work one operation in sixteen. */
+typedef enum tiers_rank {
+    TIERS_RANK_WAITED = 0, /* reads that somebody waits for */
+    TIERS_RANK_READ = 1,   /* other reads */
+    TIERS_RANK_WRITE = 2
+} tiers_rank;
+#define TIERS_RANKS 3u
+
 /* The part of a transfer that one member has, and the work that the member had before it. */
 typedef struct tiers_part {
     uint32_t member;
     uint64_t bytes;
-    uint64_t ahead_bytes[2];  /* by kvt_io_kind: queued or in flight when the part was queued */
-    uint64_t flying_bytes[2]; /* of these, with the device already */
-    uint64_t since_ns;        /* for so long the first of these had been under way */
-    uint64_t finished_ns;     /* as the transfer's; 0 = not yet */
+    uint64_t ahead_bytes[2]; /* by kvt_io_kind, when the part was queued: with the device, or queued
+                                in a rank that goes first or in the part's own */
+    uint64_t since_ns;       /* for so long the first of these had been under way */
+    uint64_t finished_ns;    /* as the transfer's; 0 = not yet */
 } tiers_part;
 
-/* The parts of a read of a whole object if it began now, and the work that its members have before
- * it. parts has room for TIERS_MEMBERS_MAX. Returns their number; 0 = a member does not serve.
- * Takes no lock. */
+/* The parts of a read of a whole object if it began now and somebody waited for it, and the work
+ * that its members have before it. parts has room for TIERS_MEMBERS_MAX. Returns their number; 0 =
+ * a member does not serve. Takes no lock. */
 uint32_t tiers_pool_parts(tiers_pool *pool, const tiers_location *location, tiers_part *parts);
 
 /* The last word on a transfer that nobody waits for: it, its buffer and its location are no longer
@@ -171,6 +180,7 @@ typedef void tiers_transfer_released(void *context);
  */
 typedef struct tiers_transfer {
     kvt_io_kind kind;
+    bool waited; /* a read that somebody waits for */
     const tiers_location *location;
     void *buffer;      /* aligned to TIERS_GRAIN_BYTES; `bytes` of them */
     uint64_t bytes;    /* a multiple of TIERS_GRAIN_BYTES, <= location->bytes */

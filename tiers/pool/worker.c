@@ -34,7 +34,7 @@
 enum {
     WORKER_FAILURES_MAX = 8, /* in a row, until the device is asked whether it is still there */
     WORKER_REQUEST_BYTES_MAX = 1 << 20, /* larger pieces gain nothing and hold up others */
-    WORKER_READS_IN_ROW_MAX = 15,
+    WORKER_PASSED_MAX = 15, /* pieces of other ranks, until a rank that waits is served */
     WORKER_OVERTAKEN = 2, /* an operation is lost when so many times the depth of others, submitted
                              after it, have ended */
     WORKER_WAIT_SHORT_NS = 100 * 1000,
@@ -46,7 +46,7 @@ enum {
 /* A job is in one list at most; the lists are the thread's but for the mailbox. */
 /* ---- lists and figures ---- */
 
-/* Appends, so jobs of one kind are served in the order of their queueing. */
+/* Appends, so jobs of one rank are served in the order of their queueing. */
 void worker_list_push(worker_list *list, worker_job *job)
 {
     job->next = NULL;
@@ -185,9 +185,9 @@ static void worker_end_calls(tiers_worker *worker, uint32_t ended, bool progress
 static void worker_finish_job(tiers_worker *worker, worker_job *job)
 {
     assert(!job->issuing && job->in_flight == 0);
-    assert(atomic_load(&worker->pending_bytes[job->transfer->kind]) >= job->estimate);
+    assert(atomic_load(&worker->pending_bytes[job->rank]) >= job->estimate);
     assert(atomic_load(&worker->jobs_queued) > 0);
-    atomic_fetch_sub(&worker->pending_bytes[job->transfer->kind], job->estimate);
+    atomic_fetch_sub(&worker->pending_bytes[job->rank], job->estimate);
     atomic_fetch_sub(&worker->jobs_queued, 1);
     worker->finished(worker->context, job->transfer, &job->result);
     pthread_mutex_lock(&worker->mutex);
@@ -198,21 +198,26 @@ static void worker_finish_job(tiers_worker *worker, worker_job *job)
     pthread_mutex_unlock(&worker->mutex);
 }
 
-/* The list to serve next: reads, unless a write has waited through enough of them. NULL: no job has
- * a piece to issue. The count of reads goes on only while a write waits. */
-static worker_list *worker_choose_list(tiers_worker *worker)
+/* The rank to serve next: the first that has jobs, unless another has waited through enough pieces.
+ * TIERS_RANKS: no job has a piece to issue. */
+static uint32_t worker_choose_rank(const tiers_worker *worker)
 {
-    worker_list *reads = &worker->active[KVT_IO_READ];
-    worker_list *writes = &worker->active[KVT_IO_WRITE];
-    if (reads->head == NULL) return writes->head == NULL ? NULL : writes;
-    if (writes->head == NULL) return reads;
-    assert(worker->reads_in_row <= WORKER_READS_IN_ROW_MAX && "every sixteenth piece is a write");
-    if (worker->reads_in_row < WORKER_READS_IN_ROW_MAX) {
-        worker->reads_in_row++;
-        return reads;
+    uint32_t first = TIERS_RANKS;
+    for (uint32_t rank = 0; rank < TIERS_RANKS; rank++) {
+        if (worker->active[rank].head == NULL) continue;
+        if (worker->passed[rank] >= WORKER_PASSED_MAX) return rank;
+        if (first == TIERS_RANKS) first = rank;
     }
-    worker->reads_in_row = 0;
-    return writes;
+    return first;
+}
+
+/* Counts a piece of a rank against the ranks that wait meanwhile. */
+static void worker_count_passed(tiers_worker *worker, uint32_t served)
+{
+    for (uint32_t rank = 0; rank < TIERS_RANKS; rank++) {
+        bool waits = rank != served && worker->active[rank].head != NULL;
+        worker->passed[rank] = waits ? worker->passed[rank] + 1 : 0;
+    }
 }
 
 /* The reason why a job issues no more pieces; KVT_OK while it may. Its own failure comes before the
@@ -234,8 +239,9 @@ static worker_slot *worker_next_slot(tiers_worker *worker)
     worker->stalled = NULL;
     if (slot != NULL) return slot;
     if (worker->free_slots == NULL) return NULL;
-    worker_list *list;
-    while ((list = worker_choose_list(worker)) != NULL) {
+    uint32_t rank;
+    while ((rank = worker_choose_rank(worker)) != TIERS_RANKS) {
+        worker_list *list = &worker->active[rank];
         worker_job *job = list->head;
         tiers_piece piece;
         job->result.status = worker_job_verdict(worker, job);
@@ -259,6 +265,7 @@ static worker_slot *worker_next_slot(tiers_worker *worker)
                      .buffer = (char *)transfer->buffer + piece.object_offset - transfer->offset,
                      .user = slot};
         job->in_flight++;
+        worker_count_passed(worker, rank);
         return slot;
     }
     return NULL;
@@ -288,7 +295,7 @@ static void worker_complete(tiers_worker *worker, worker_slot *slot)
         result->bytes += io->bytes;
         uint64_t done = io->bytes < job->estimate ? io->bytes : job->estimate;
         job->estimate -= done;
-        atomic_fetch_sub(&worker->pending_bytes[io->kind], done);
+        atomic_fetch_sub(&worker->pending_bytes[job->rank], done);
     } else {
         if (io->status == KVT_E_GONE) worker_retire(worker, TIERS_RETIRED_GONE);
         if (io->status == KVT_E_IO) worker->failures++;
@@ -332,8 +339,8 @@ static void worker_sweep(tiers_worker *worker, bool cancelled)
         slot->io.status = tiers_worker_retired(worker) ? KVT_E_GONE : KVT_E_CANCELLED;
         worker_complete(worker, slot);
     }
-    worker_sweep_list(worker, &worker->active[KVT_IO_READ]);
-    worker_sweep_list(worker, &worker->active[KVT_IO_WRITE]);
+    for (uint32_t rank = 0; rank < TIERS_RANKS; rank++)
+        worker_sweep_list(worker, &worker->active[rank]);
 }
 
 /* Keeps the piece that a busy device refused, for the next round. A device that stays busy for
@@ -393,7 +400,7 @@ static void worker_submit(tiers_worker *worker)
         worker_begin_call(worker);
         kvt_status status = kvt_device_submit(worker->device, &slot->io);
         if (status == KVT_QUEUED) /* the call goes on as an operation in flight */
-            atomic_fetch_add(&worker->flying_bytes[slot->io.kind], slot->io.bytes);
+            atomic_fetch_add(&worker->flying_bytes[slot->job->rank], slot->io.bytes);
         else
             worker_end_calls(worker, 1, status == KVT_OK);
         if (status == KVT_BUSY) {
@@ -422,9 +429,11 @@ static void worker_reap(tiers_worker *worker, uint64_t timeout_ns)
     if (count > 0) worker_end_calls(worker, (uint32_t)count, true);
     for (size_t i = 0; i < count; i++) {
         const kvt_io *io = worker->done[i];
-        assert(atomic_load(&worker->flying_bytes[io->kind]) >= io->bytes);
-        atomic_fetch_sub(&worker->flying_bytes[io->kind], io->bytes);
-        worker_complete(worker, io->user);
+        worker_slot *slot = io->user;
+        tiers_rank rank = slot->job->rank;
+        assert(atomic_load(&worker->flying_bytes[rank]) >= io->bytes);
+        atomic_fetch_sub(&worker->flying_bytes[rank], io->bytes);
+        worker_complete(worker, slot);
     }
     assert((worker_in_flight(worker) == 0) == (worker_flying(worker) == 0));
 }
@@ -433,8 +442,9 @@ static void worker_reap(tiers_worker *worker, uint64_t timeout_ns)
  * may be in no list. */
 static bool worker_has_active(const tiers_worker *worker)
 {
-    return worker->active[KVT_IO_READ].head != NULL || worker->active[KVT_IO_WRITE].head != NULL ||
-           worker->stalled != NULL;
+    for (uint32_t rank = 0; rank < TIERS_RANKS; rank++)
+        if (worker->active[rank].head != NULL) return true;
+    return worker->stalled != NULL;
 }
 
 /* Serves all syncs up to a ticket by one sync of the device, after everything that is in flight has
@@ -542,6 +552,13 @@ static void worker_spend_spare(tiers_worker *worker)
     if (more) worker->spare_asked = true;
 }
 
+/* Moves the jobs of the mailbox behind the active ones, in their ranks. The mutex is held. */
+static void worker_take_jobs(tiers_worker *worker)
+{
+    for (uint32_t rank = 0; rank < TIERS_RANKS; rank++)
+        worker_list_append(&worker->active[rank], &worker->mail[rank]);
+}
+
 /* Takes the mail, sleeping when there is nothing else to do. False when the thread is to end. The
  * lists of the mailbox are appended in one step, so the lock is held briefly however many jobs
  * there are. */
@@ -558,8 +575,7 @@ static bool worker_collect_mail(tiers_worker *worker, worker_mail *mail_out)
         }
     }
     idle = idle && !worker_has_mail(worker);
-    worker_list_append(&worker->active[KVT_IO_READ], &worker->mail[KVT_IO_READ]);
-    worker_list_append(&worker->active[KVT_IO_WRITE], &worker->mail[KVT_IO_WRITE]);
+    worker_take_jobs(worker);
     bool sync = worker->sync_wanted != worker->sync_done;
     *mail_out = (worker_mail){
         .sync = sync ? worker->sync_wanted : 0, .change = worker->change, .sweep = worker->sweep};
@@ -610,8 +626,7 @@ static void worker_die(void *argument)
     tiers_worker *worker = argument;
     worker_retire(worker, TIERS_RETIRED_THREAD);
     pthread_mutex_lock(&worker->mutex);
-    worker_list_append(&worker->active[KVT_IO_READ], &worker->mail[KVT_IO_READ]);
-    worker_list_append(&worker->active[KVT_IO_WRITE], &worker->mail[KVT_IO_WRITE]);
+    worker_take_jobs(worker);
     pthread_mutex_unlock(&worker->mutex);
     if (worker->device != NULL) worker_end_slots(worker);
     worker_sweep(worker, true);

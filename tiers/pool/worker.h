@@ -6,10 +6,12 @@
  * fixed stocks made at start, and a job walks its units lazily, so no transfer fails for memory.
  * When all TIERS_WORKER_JOBS jobs are taken, queueing waits until one ends.
  *
- *     queue --> mailbox --> reads  --> pieces --> device, up to its depth --> finished, once a job
- *                       \-> writes -/
+ *     queue --> mailbox --> waited reads -> pieces --> device, up to its depth --> finished,
+ *                       \-> other reads --/                                        once a job
+ *                       \-> writes ------/
  *
- * Reads go before writes, but every sixteenth piece is a write while one waits. The pieces in
+ * The three are ranks (tiers_rank): a rank is served when those before it are empty, and a rank
+ * that has waited while fifteen pieces of others were submitted is served next. The pieces in
  * flight are bounded in number by the device's depth and in bytes by the options.
  *
  * A device that has work and finishes none of it for the timeout is retired, and so is one
@@ -129,12 +131,19 @@ bool tiers_worker_write_failed(const tiers_worker *worker);
 /* Asks for calls of the spare function when there is time. */
 void tiers_worker_ask_spare(tiers_worker *worker);
 
+/* The rank in which a transfer is served. */
+static inline tiers_rank tiers_worker_rank(const tiers_transfer *transfer)
+{
+    if (transfer->kind == KVT_IO_WRITE) return TIERS_RANK_WRITE;
+    return transfer->waited ? TIERS_RANK_WAITED : TIERS_RANK_READ;
+}
+
 /* Bytes queued and not finished, approximately. */
 uint64_t tiers_worker_pending_bytes(const tiers_worker *worker);
-uint64_t tiers_worker_pending_of(const tiers_worker *worker, kvt_io_kind kind);
 
-/* Bytes of one kind that the device has now. */
-uint64_t tiers_worker_flying_of(const tiers_worker *worker, kvt_io_kind kind);
+/* Of these, the bytes of one kind that go before a transfer of a rank that is queued now: those of
+ * its rank and the ranks before it, and of the others what the device has already. */
+uint64_t tiers_worker_ahead(const tiers_worker *worker, tiers_rank rank, kvt_io_kind kind);
 
 /* Device clock: the last completion, or when the device began to have work. */
 uint64_t tiers_worker_moved_ns(const tiers_worker *worker);

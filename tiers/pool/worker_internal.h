@@ -38,6 +38,7 @@ typedef struct worker_job {
     tiers_transfer *transfer;
     uint64_t estimate; /* share of pending_bytes; falls with each piece that ends */
     uint32_t in_flight;
+    tiers_rank rank;
     bool issuing; /* in a list; more pieces may come */
     tiers_job_result result;
     tiers_walk walk;
@@ -103,7 +104,7 @@ struct tiers_worker {
     pthread_cond_t synced;
     pthread_cond_t changed; /* the device did, or `life` */
     worker_job *free_jobs;
-    worker_list mail[2];  /* by kvt_io_kind */
+    worker_list mail[TIERS_RANKS];
     uint64_t sync_wanted; /* the last ticket that was asked for */
     uint64_t sync_done;   /* and the last that was served */
     uint64_t sync_failed; /* the last one of a sync that failed, and how it did */
@@ -119,15 +120,15 @@ struct tiers_worker {
     /* Accounts. */
     _Atomic int why; /* tiers_retired; the member is retired unless TIERS_SERVES */
     _Atomic uint64_t retired_ns;
-    _Atomic int write_status;          /* of the last write that ended */
-    _Atomic uint32_t in_flight;        /* operations that the device has, and a blocking call */
-    _Atomic uint64_t progress;         /* operations and calls that ended */
-    _Atomic uint64_t pending_bytes[2]; /* by kvt_io_kind */
-    _Atomic uint64_t flying_bytes[2];  /* the device has them; by kvt_io_kind */
-    _Atomic uint64_t moved_ns;         /* device clock: of the last completion, or of the first
-                                          submission to an idle device */
-    _Atomic uint32_t jobs_queued;      /* and not finished */
-    _Atomic uint64_t bytes[2];
+    _Atomic int write_status;   /* of the last write that ended */
+    _Atomic uint32_t in_flight; /* operations that the device has, and a blocking call */
+    _Atomic uint64_t progress;  /* operations and calls that ended */
+    _Atomic uint64_t pending_bytes[TIERS_RANKS];
+    _Atomic uint64_t flying_bytes[TIERS_RANKS]; /* the device has them */
+    _Atomic uint64_t moved_ns;    /* device clock: of the last completion, or of the first
+                                     submission to an idle device */
+    _Atomic uint32_t jobs_queued; /* and not finished */
+    _Atomic uint64_t bytes[2];    /* by kvt_io_kind */
     _Atomic uint64_t requests;
     _Atomic uint32_t depth_achieved;
     worker_double read_bytes_per_s;
@@ -138,13 +139,13 @@ struct tiers_worker {
     tiers_worker_options options; /* of the device; in_flight_bytes_max is settled */
     uint32_t depth;
     uint32_t request_bytes;
-    worker_list active[2];
+    worker_list active[TIERS_RANKS];
+    uint32_t passed[TIERS_RANKS]; /* pieces of other ranks submitted while the rank waited */
     worker_slot *free_slots;
     worker_slot *stalled; /* the device was busy for it */
     uint32_t busy_naps;
-    uint32_t reads_in_row; /* submitted while a write waited */
-    uint32_t failures;     /* pieces failed since the last one that succeeded */
-    uint64_t checked_ns;   /* when the thread last checked its operations */
+    uint32_t failures;   /* pieces failed since the last one that succeeded */
+    uint64_t checked_ns; /* when the thread last checked its operations */
     tiers_meter meter;
     void *probe; /* a grain */
     worker_job *jobs;
@@ -165,8 +166,9 @@ bool worker_check(tiers_worker *worker, uint64_t now_ns);
  * that are there already. The mutex is held. */
 static inline bool worker_has_mail(const tiers_worker *worker)
 {
-    return worker->mail[KVT_IO_READ].head != NULL || worker->mail[KVT_IO_WRITE].head != NULL ||
-           worker->sync_wanted != worker->sync_done || worker->change != NULL;
+    for (uint32_t rank = 0; rank < TIERS_RANKS; rank++)
+        if (worker->mail[rank].head != NULL) return true;
+    return worker->sync_wanted != worker->sync_done || worker->change != NULL;
 }
 
 /* Whether the thread ended inside the device, joined or not. */
@@ -185,8 +187,10 @@ static inline uint32_t worker_in_flight(const tiers_worker *worker)
 /* Bytes that the device has. */
 static inline uint64_t worker_flying(const tiers_worker *worker)
 {
-    return atomic_load_explicit(&worker->flying_bytes[KVT_IO_READ], memory_order_relaxed) +
-           atomic_load_explicit(&worker->flying_bytes[KVT_IO_WRITE], memory_order_relaxed);
+    uint64_t bytes = 0;
+    for (uint32_t rank = 0; rank < TIERS_RANKS; rank++)
+        bytes += atomic_load_explicit(&worker->flying_bytes[rank], memory_order_relaxed);
+    return bytes;
 }
 
 /* Notifies the thread that there is something in the mailbox. The mutex is held. */

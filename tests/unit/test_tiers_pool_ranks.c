@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_tiers_pool_ranks.c - the order in which a worker serves reads that somebody waits for, other
+ * reads and writes, and what each finds before it. A device with a gate takes one operation at a
+ * time, so the order is exact whatever the threads do.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "pool_scratch.h"
+
+enum { GRAIN = 4096, EACH = 40, ALL = 3 * EACH, UNITS = 128, OPERATIONS_MAX = 256 };
+
+/* Takes one operation, and answers it when the gate is open. */
+typedef struct gate {
+    kvt_device base;
+    atomic_bool open;
+    atomic_uint taken;
+    kvt_io *held;
+    uint64_t offsets[OPERATIONS_MAX]; /* in the order of submission; the worker's until the end */
+} gate;
+
+static void gate_close(kvt_device *device)
+{
+    (void)device; /* the test's */
+}
+
+static kvt_status gate_submit(kvt_device *device, kvt_io *io)
+{
+    gate *g = (gate *)device;
+    if (g->held != NULL) return KVT_BUSY;
+    io->submitted_ns = base_clock_ns();
+    g->held = io;
+    uint32_t index = atomic_load(&g->taken);
+    if (index < OPERATIONS_MAX) g->offsets[index] = io->offset;
+    atomic_store(&g->taken, index + 1);
+    return KVT_QUEUED;
+}
+
+static size_t gate_reap(kvt_device *device, kvt_io **done, size_t min, size_t max,
+                        uint64_t timeout_ns)
+{
+    gate *g = (gate *)device;
+    (void)max, (void)timeout_ns;
+    if (g->held == NULL) return 0;
+    if (!atomic_load(&g->open)) {
+        if (min > 0) base_sleep(100000);
+        return 0;
+    }
+    g->held->status = KVT_OK;
+    g->held->finished_ns = base_clock_ns();
+    done[0] = g->held;
+    g->held = NULL;
+    return 1;
+}
+
+static const kvt_device_ops gate_ops = {.struct_size = sizeof(kvt_device_ops),
+                                        .abi_version = KVT_DEVICE_ABI,
+                                        .name = "gate",
+                                        .close = gate_close,
+                                        .submit = gate_submit,
+                                        .reap = gate_reap};
+
+/* A pool over a gate, and one object with a grain for each transfer; the last one has brought a
+ * write to the gate already. */
+typedef struct ranks {
+    gate gate;
+    tiers_pool *pool;
+    tiers_location *location;
+    char *buffer;
+    tiers_transfer transfers[ALL + 1];
+} ranks;
+
+static void ranks_start(ranks *r, uint32_t index, kvt_io_kind kind, bool waited)
+{
+    tiers_transfer *transfer = &r->transfers[index];
+    transfer->kind = kind;
+    transfer->waited = waited;
+    transfer->location = r->location;
+    transfer->buffer = r->buffer + (size_t)index * GRAIN;
+    transfer->bytes = GRAIN;
+    transfer->offset = (uint64_t)index * GRAIN;
+    tiers_transfer_start(r->pool, transfer);
+}
+
+static ranks *ranks_open(void)
+{
+    ranks *r = calloc(1, sizeof *r);
+    assert_non_null(r);
+    r->gate.base.ops = &gate_ops;
+    r->gate.base.facts = (kvt_device_facts){.capacity_bytes = 4 << 20,
+                                            .align_bytes = 512,
+                                            .request_bytes_max = 1 << 20,
+                                            .depth_max = 1};
+    tiers_member_options member = pool_scratch_member(&r->gate.base, 1e9);
+    tiers_pool_options options = {.unit_bytes = GRAIN};
+    assert_int_equal(tiers_pool_open(&member, 1, &options, &r->pool, NULL, 0), KVT_OK);
+    assert_int_equal(tiers_pool_reserve(r->pool, UNITS * GRAIN, &r->location), KVT_OK);
+    r->buffer = pool_scratch_buffer((ALL + 1) * GRAIN);
+    ranks_start(r, ALL, KVT_IO_WRITE, false);
+    while (atomic_load(&r->gate.taken) == 0)
+        base_sleep(50000);
+    return r;
+}
+
+static void ranks_close(ranks *r)
+{
+    tiers_pool_release(r->pool, r->location);
+    tiers_pool_close(r->pool);
+    free(r->buffer);
+    free(r);
+}
+
+/* Which of the transfers came at so many operations after the one that held the gate. */
+static uint32_t ranks_at(const ranks *r, uint32_t position)
+{
+    return (uint32_t)((r->gate.offsets[position + 1] - r->location->extents[0].offset) / GRAIN);
+}
+
+/* Writes are queued first and waited reads last; transfer i is of rank 2 - i / EACH. */
+static void test_a_rank_goes_before_the_next_but_for_one_in_sixteen(void **state)
+{
+    (void)state;
+    ranks *r = ranks_open();
+    for (uint32_t i = 0; i < ALL; i++)
+        ranks_start(r, i, i < EACH ? KVT_IO_WRITE : KVT_IO_READ, i >= 2 * EACH);
+    atomic_store(&r->gate.open, true);
+    for (uint32_t i = 0; i <= ALL; i++)
+        assert_int_equal(tiers_transfer_wait(r->pool, &r->transfers[i]), KVT_OK);
+    assert_int_equal(atomic_load(&r->gate.taken), ALL + 1);
+    uint32_t served[TIERS_RANKS] = {0}, last[TIERS_RANKS] = {0};
+    for (uint32_t position = 0; position < ALL; position++) {
+        uint32_t index = ranks_at(r, position);
+        uint32_t rank = 2 - index / EACH;
+        assert_int_equal(index % EACH, served[rank]); /* in the order of their queueing */
+        served[rank]++;
+        if (position < 15) assert_int_equal(rank, TIERS_RANK_WAITED);
+        for (uint32_t other = 0; other < TIERS_RANKS; other++) {
+            /* Two that are due at once go one after the other. */
+            if (other == rank || served[other] == EACH) last[other] = position;
+            assert_true(position - last[other] <= 16);
+        }
+        /* While waited reads are left, the others get no more than their operation in sixteen. */
+        if (served[TIERS_RANK_WAITED] < EACH)
+            assert_true(served[TIERS_RANK_WRITE] <= 1 + position / 16 &&
+                        served[TIERS_RANK_READ] <= 1 + position / 16);
+        if (served[TIERS_RANK_READ] < EACH)
+            assert_true(served[TIERS_RANK_WRITE] <= 1 + position / 16);
+    }
+    for (uint32_t rank = 0; rank < TIERS_RANKS; rank++)
+        assert_int_equal(served[rank], EACH);
+    ranks_close(r);
+}
+
+static void test_a_part_counts_what_goes_before_it(void **state)
+{
+    (void)state;
+    ranks *r = ranks_open();
+    tiers_part parts[TIERS_MEMBERS_MAX];
+    for (uint32_t i = 0; i < 6; i++) /* three writes, two other reads, one that is waited for */
+        ranks_start(r, i, i < 3 ? KVT_IO_WRITE : KVT_IO_READ, i == 5);
+    assert_int_equal(tiers_pool_parts(r->pool, r->location, parts), 1);
+    assert_int_equal(parts[0].ahead_bytes[KVT_IO_READ], GRAIN);
+    assert_int_equal(parts[0].ahead_bytes[KVT_IO_WRITE], GRAIN); /* at the gate */
+    r->transfers[6].parts = parts;
+    ranks_start(r, 6, KVT_IO_READ, false);
+    assert_int_equal(parts[0].ahead_bytes[KVT_IO_READ], 3 * GRAIN);
+    assert_int_equal(parts[0].ahead_bytes[KVT_IO_WRITE], GRAIN);
+    r->transfers[7].parts = parts;
+    ranks_start(r, 7, KVT_IO_WRITE, false);
+    assert_int_equal(parts[0].ahead_bytes[KVT_IO_READ], 4 * GRAIN);
+    assert_int_equal(parts[0].ahead_bytes[KVT_IO_WRITE], 4 * GRAIN);
+    atomic_store(&r->gate.open, true);
+    for (uint32_t i = 0; i < 8; i++)
+        assert_int_equal(tiers_transfer_wait(r->pool, &r->transfers[i]), KVT_OK);
+    assert_int_equal(tiers_transfer_wait(r->pool, &r->transfers[ALL]), KVT_OK);
+    assert_int_equal(tiers_pool_parts(r->pool, r->location, parts), 1);
+    assert_int_equal(parts[0].ahead_bytes[KVT_IO_READ], 0);
+    assert_int_equal(parts[0].ahead_bytes[KVT_IO_WRITE], 0);
+    ranks_close(r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_rank_goes_before_the_next_but_for_one_in_sixteen),
+        cmocka_unit_test(test_a_part_counts_what_goes_before_it),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
