@@ -106,6 +106,10 @@ typedef enum codecs_way {
 
 codecs_way codecs_made_from(kvt_variant from, kvt_variant to);
 
+/* Bytes of the head of a record of this layout and variant: header slots and tables. 0 for a
+ * variant that the layout does not have. */
+uint64_t codecs_head_bytes(const kvt_layout *layout, kvt_variant variant);
+
 /* Exact size of an entry's record when it is stored raw, and of its header and table, before which
  * no payload lies; kvt_record_bound gives an upper bound of any form. KVT_OK; KVT_E_ARGUMENT,
  * KVT_E_UNSUPPORTED (layout). */

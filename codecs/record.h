@@ -237,6 +237,39 @@ KVT_NODISCARD kvt_status kvt_record_decode_view(const void *record, uint64_t byt
                                                 uint32_t first_layer, uint32_t layer_count,
                                                 void *scratch, uint64_t scratch_bytes);
 
+/* A range of a record, in whole grains, and where a caller keeps its bytes. */
+typedef struct kvt_record_range {
+    uint64_t offset; /* in the record */
+    uint64_t bytes;
+    uint64_t at; /* in the caller's memory */
+} kvt_record_range;
+
+#define KVT_RECORD_RANGES_MAX 16u /* of one layer: two sides of up to five planes, and raw tokens */
+
+/*
+ * The ranges of a record that one layer lies in, in the record's order; `at` counts on from 0, one
+ * behind the other.
+ *   head   the record's first bytes, codecs_head_bytes of them or more; aligned to 8
+ * KVT_OK; KVT_E_ARGUMENT (opaque, layer); KVT_E_SPACE (more ranges than capacity); KVT_E_CORRUPT;
+ * KVT_E_VERSION.
+ */
+KVT_NODISCARD kvt_status kvt_record_layer_ranges(const void *head, uint64_t head_bytes,
+                                                 uint32_t layer, kvt_record_range *ranges,
+                                                 uint32_t capacity, uint32_t *count_out);
+
+/*
+ * Decodes one layer into a view from its ranges, which lie in `payload` as ranges[].at say; the
+ * rest of the record but its head need not be there. Statuses and rules as of
+ * kvt_record_decode_view.
+ *   payload   aligned to KVT_RECORD_ALIGN
+ */
+KVT_NODISCARD kvt_status kvt_record_decode_layer(const void *head, uint64_t head_bytes,
+                                                 const kvt_record_spec *expected,
+                                                 const kvt_layout *layout, const kvt_view *view,
+                                                 uint32_t layer, const void *payload,
+                                                 const kvt_record_range *ranges, uint32_t count,
+                                                 void *scratch, uint64_t scratch_bytes);
+
 /* Decodes one (layer, side) matrix alone. target_bytes = kvt_layout_matrix_bytes with
  * stored_tokens rows. Statuses as above, and KVT_E_ARGUMENT for an opaque record or a layer out of
  * range. */

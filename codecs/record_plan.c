@@ -168,6 +168,14 @@ kvt_status codecs_raw_record_bytes(const kvt_layout *layout, uint64_t *head_byte
     return KVT_OK;
 }
 
+uint64_t codecs_head_bytes(const kvt_layout *layout, kvt_variant variant)
+{
+    record_plan plan;
+    const kvt_record_spec spec = {.generation = 1, .layout = *layout, .variant = variant};
+    kvt_status status = record_plan_spec(&plan, &spec, NULL, spec.variant);
+    return status == KVT_OK ? plan.payload_offset : 0;
+}
+
 kvt_status kvt_record_bound(const kvt_record_spec *spec, uint64_t *record_bytes_out,
                             uint64_t *scratch_bytes_out)
 {

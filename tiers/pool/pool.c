@@ -423,7 +423,7 @@ typedef struct pool_calls {
 
 /* Queues the parts of a transfer with their members, which are not called yet. A part that a member
  * does not take is reported as failed at once, so every transfer ends by the same report. The
- * asserts are the rules for callers: whole grains, whole units at the start, inside the object, an
+ * asserts are the rules for callers: whole grains, inside the object, an
  * aligned buffer. */
 static void pool_queue_transfer(tiers_pool *pool, tiers_transfer *transfer, uint64_t deadline_ns,
                                 pool_calls *calls)
@@ -431,7 +431,7 @@ static void pool_queue_transfer(tiers_pool *pool, tiers_transfer *transfer, uint
     assert(transfer->kind == KVT_IO_READ || transfer->kind == KVT_IO_WRITE);
     assert(transfer->bytes % TIERS_GRAIN_BYTES == 0 &&
            transfer->bytes <= transfer->location->bytes);
-    assert(transfer->offset % transfer->location->unit_bytes == 0);
+    assert(transfer->offset % TIERS_GRAIN_BYTES == 0);
     assert(transfer->offset <= transfer->location->bytes - transfer->bytes);
     assert((uintptr_t)transfer->buffer % TIERS_GRAIN_BYTES == 0);
     pool_part parts[TIERS_MEMBERS_MAX];

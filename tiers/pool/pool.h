@@ -184,7 +184,7 @@ typedef struct tiers_transfer {
     const tiers_location *location;
     void *buffer;      /* aligned to TIERS_GRAIN_BYTES; `bytes` of them */
     uint64_t bytes;    /* a multiple of TIERS_GRAIN_BYTES, <= location->bytes */
-    uint64_t offset;   /* start inside the object, a multiple of the unit; usually 0 */
+    uint64_t offset;   /* start inside the object, a multiple of the grain; usually 0 */
     tiers_part *parts; /* the caller's, TIERS_MEMBERS_MAX of them, filled at the start; or NULL */
     tiers_transfer_released *released; /* NULL: it is waited for, until it is abandoned */
     void *released_context;

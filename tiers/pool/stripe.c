@@ -169,7 +169,7 @@ uint64_t tiers_stripe_share_bytes(const tiers_share *shares, uint32_t index, uin
 void tiers_walk_init(tiers_walk *walk, const tiers_location *location, uint32_t share,
                      uint64_t offset, uint64_t bytes)
 {
-    assert(share < location->share_count && offset % location->unit_bytes == 0);
+    assert(share < location->share_count && offset % TIERS_GRAIN_BYTES == 0);
     assert(bytes <= location->bytes && offset <= location->bytes - bytes);
     walk->location = location;
     walk->share = share;
@@ -217,9 +217,13 @@ static void walk_extend_run(tiers_walk *walk, uint64_t wanted)
         walk->run_open = tiers_dealer_next(&walk->dealer) == walk->share;
         if (!walk->run_open) continue;
         if (start < walk->offset) {
-            walk->run_open = false;
-            walk_skip_bytes(walk, end - start);
-            continue;
+            uint64_t skipped = (end < walk->offset ? end : walk->offset) - start;
+            walk_skip_bytes(walk, skipped);
+            start += skipped;
+            if (start == end) {
+                walk->run_open = false;
+                continue;
+            }
         }
         if (walk->run_bytes == 0) walk->run_offset = start;
         walk->run_bytes += end - start;

@@ -84,7 +84,7 @@ typedef struct tiers_piece {
     uint32_t bytes;
 } tiers_piece;
 
-/* offset is a multiple of the location's unit. */
+/* offset is a multiple of the grain. */
 void tiers_walk_init(tiers_walk *walk, const tiers_location *location, uint32_t share,
                      uint64_t offset, uint64_t bytes);
 

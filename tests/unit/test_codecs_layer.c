@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_codecs_layer.c - one layer of a record, decoded from its own ranges beside the head, equals
+ * the layer of the whole record, for every codec; damage and missing ranges are found.
+ */
+#include "codecs/codecs.h"
+#include "codecs/kv_sample.h"
+#include "codecs/record.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const kvt_layout layout = {
+    .layers = 6, .kv_heads = 2, .head_dim = 64, .dtype = KVT_DTYPE_BF16, .tokens = 160};
+
+static void *aligned(uint64_t bytes)
+{
+    void *memory = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+    assert_non_null(memory);
+    memset(memory, 0, bytes);
+    return memory;
+}
+
+typedef struct site {
+    kvt_record_spec spec;
+    uint64_t source_bytes, bound, scratch_bytes, record_bytes;
+    char *source, *record, *scratch, *whole, *own;
+} site;
+
+static site make_site(const char *name)
+{
+    site s = {.spec = {.generation = 7, .layout = layout}};
+    memset(s.spec.key.bytes, 0x21, sizeof s.spec.key.bytes);
+    assert_int_equal(kvt_variant_parse(name, &s.spec.variant), KVT_OK);
+    assert_int_equal(kvt_layout_bytes(&layout, &s.source_bytes), KVT_OK);
+    assert_int_equal(kvt_record_bound(&s.spec, &s.bound, &s.scratch_bytes), KVT_OK);
+    s.source = aligned(s.source_bytes);
+    s.whole = aligned(s.source_bytes);
+    s.own = aligned(s.source_bytes);
+    s.record = aligned(s.bound);
+    s.scratch = aligned(s.scratch_bytes + 1);
+    codecs_kv_sample_fill(&layout, 5, s.source);
+    kvt_status status = kvt_record_encode(&s.spec, s.source, s.source_bytes, s.record, s.bound,
+                                          s.scratch, s.scratch_bytes, &s.record_bytes);
+    assert_true(status == KVT_OK || status == KVT_RAW);
+    assert_int_equal(kvt_record_decode(s.record, s.record_bytes, &s.spec, s.whole, s.source_bytes,
+                                       s.scratch, s.scratch_bytes),
+                     KVT_OK);
+    return s;
+}
+
+static void free_site(site *s)
+{
+    free(s->source);
+    free(s->whole);
+    free(s->own);
+    free(s->record);
+    free(s->scratch);
+}
+
+/* Copies a layer's ranges, and nothing else, next to each other. */
+static char *gather(const site *s, const kvt_record_range *ranges, uint32_t count)
+{
+    uint64_t bytes = ranges[count - 1].at + ranges[count - 1].bytes;
+    char *payload = aligned(bytes);
+    for (uint32_t i = 0; i < count; i++) {
+        assert_int_equal(ranges[i].offset % KVT_RECORD_ALIGN, 0);
+        assert_true(ranges[i].offset + ranges[i].bytes <= s->record_bytes);
+        memcpy(payload + ranges[i].at, s->record + ranges[i].offset, ranges[i].bytes);
+    }
+    return payload;
+}
+
+static void check_variant(const char *name)
+{
+    site s = make_site(name);
+    uint64_t head_bytes = codecs_head_bytes(&layout, s.spec.variant);
+    assert_true(head_bytes >= 8192 && head_bytes < s.record_bytes);
+    char *head = aligned(head_bytes);
+    memcpy(head, s.record, head_bytes);
+    const kvt_view view = kvt_view_packed(&layout, s.own);
+    uint64_t read = 0;
+    for (uint32_t i = layout.layers; i-- > 0;) {
+        kvt_record_range ranges[KVT_RECORD_RANGES_MAX];
+        uint32_t count = 0;
+        assert_int_equal(
+            kvt_record_layer_ranges(head, head_bytes, i, ranges, KVT_RECORD_RANGES_MAX, &count),
+            KVT_OK);
+        assert_true(count > 0);
+        char *payload = gather(&s, ranges, count);
+        read += ranges[count - 1].at + ranges[count - 1].bytes;
+        assert_int_equal(kvt_record_decode_layer(head, head_bytes, &s.spec, &layout, &view, i,
+                                                 payload, ranges, count, s.scratch,
+                                                 s.scratch_bytes),
+                         KVT_OK);
+        /* Without its last range the layer is not there. */
+        if (count > 1)
+            assert_int_equal(kvt_record_decode_layer(head, head_bytes, &s.spec, &layout, &view, i,
+                                                     payload, ranges, count - 1, s.scratch,
+                                                     s.scratch_bytes),
+                             KVT_E_CORRUPT);
+        payload[ranges[0].bytes / 2] ^= 4;
+        kvt_status status =
+            kvt_record_decode_layer(head, head_bytes, &s.spec, &layout, &view, i, payload, ranges,
+                                    count, s.scratch, s.scratch_bytes);
+        free(payload);
+        if (status == KVT_OK) continue; /* the bit was a neighbouring layer's */
+        assert_int_equal(status, KVT_E_CORRUPT);
+        payload = gather(&s, ranges, count);
+        assert_int_equal(kvt_record_decode_layer(head, head_bytes, &s.spec, &layout, &view, i,
+                                                 payload, ranges, count, s.scratch,
+                                                 s.scratch_bytes),
+                         KVT_OK);
+        free(payload);
+    }
+    assert_memory_equal(s.own, s.whole, s.source_bytes);
+    /* Layers share grains at their edges, and no more. */
+    assert_true(read <= s.record_bytes - head_bytes + UINT64_C(131072) * layout.layers);
+    head[100] ^= 1;
+    kvt_record_range ranges[KVT_RECORD_RANGES_MAX];
+    uint32_t count = 1;
+    assert_int_not_equal(
+        kvt_record_layer_ranges(head, head_bytes, 0, ranges, KVT_RECORD_RANGES_MAX, &count),
+        KVT_OK);
+    assert_int_equal(count, 0);
+    free(head);
+    free_site(&s);
+}
+
+static void test_every_codec(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"raw",
+                                        "lossless",
+                                        "lossless:fast",
+                                        "kivi:k4v4,g64",
+                                        "kivi:k2v2,g32,r64",
+                                        "planes:k8v8,g64",
+                                        "planes:k6v4,g64,vhead",
+                                        "planes:k4v6,g64,vchan,vfirst",
+                                        "entropy:k0.25v0.5",
+                                        "entropy:k1v1,vchan",
+                                        "rotate:b4"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        check_variant(names[i]);
+}
+
+static void test_bad_arguments(void **state)
+{
+    (void)state;
+    site s = make_site("raw");
+    kvt_record_range ranges[KVT_RECORD_RANGES_MAX];
+    uint32_t count = 1;
+    assert_int_equal(kvt_record_layer_ranges(s.record, s.record_bytes, layout.layers, ranges,
+                                             KVT_RECORD_RANGES_MAX, &count),
+                     KVT_E_ARGUMENT);
+    assert_int_equal(kvt_record_layer_ranges(s.record, s.record_bytes, 0, ranges, 0, &count),
+                     KVT_E_SPACE);
+    assert_int_equal(
+        kvt_record_layer_ranges(s.record, 8192, 0, ranges, KVT_RECORD_RANGES_MAX, &count),
+        KVT_E_CORRUPT);
+    free_site(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_codec),
+                                       cmocka_unit_test(test_bad_arguments)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
