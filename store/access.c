@@ -105,7 +105,8 @@ static kvt_status access_begin(kvt_store *store, store_entry *entry, access_get 
     get->expected.key = entry->key;
     get->expected.generation = entry->place->generation;
     get->serial = entry->place->serial;
-    if (get->in_memory) learn_begin_in_memory(store, get->tier, &get->transfer);
+    if (get->in_memory)
+        learn_begin_in_memory(store, get->tier, get->place->location, &get->transfer);
     return KVT_OK;
 }
 

@@ -7,7 +7,9 @@
  *     field              set by              given up by
  *     source             executor_begin      publish, adopt, keep: the reader's count falls
  *     staging, record    read, encode        prepare
- *     location, serial   reserve             publish, keep: the location is the place's
+ *     location           reserve, or encode  publish, keep: the location is the place's
+ *                        in place
+ *     serial             write               publish, keep
  *     place              prepare             publish: the place is the entry's; keep: its copy
  *     row                prepare             publish, keep: the row is queued
  *     owes               reserve             executor_settle_debt
@@ -57,6 +59,7 @@ typedef struct store_op {
     store_place *source;    /* change: held as a reader */
     store_place *place;     /* the new place, before it is the entry's */
     catalog_insertion *row; /* its catalog row, before it is queued */
+    bool written;           /* encode has put the record where it belongs */
     bool owes;              /* a new layout: until it ends, room that others may wait for */
     bool planned;           /* by the policy: it is committed or aborted there */
     bool for_put;           /* its plan ends with a put, which needs the room */

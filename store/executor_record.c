@@ -146,18 +146,55 @@ kvt_status stage_recode(store_op *op)
     return executor_note_size(op, status);
 }
 
-/* put: makes the record from the caller's bytes. */
-kvt_status stage_encode(store_op *op)
+/* Whether the record of a put can be made in its tier at once: the tier is memory, and the record
+ * is the bytes themselves, whose size is known before. A record on SSD gets a note when its place
+ * is known. */
+static bool executor_may_encode_in_place(const store_op *op)
 {
-    assert(op->data != NULL && op->move->kind == KVT_MOVE_PUT);
-    assert(op->source == NULL && op->staging.memory == NULL);
-    executor_fill_spec(op);
-    op->spec.generation = executor_next_serial(op->store);
-    kvt_status status = executor_bound(op->store, &op->spec, &op->bound_bytes, &op->scratch_bytes);
-    if (status != KVT_OK) return status;
+    const kvt_variant variant = op->spec.variant;
+    return op->tier != KVT_TIER_SSD && op->scratch_bytes == 0 && variant.codec == KVT_CODEC_RAW &&
+           variant.mode == 0 && tiers_pool_in_memory(op->store->pools[op->tier]);
+}
+
+/* Takes extents in one piece and encodes into them. KVT_MISS: there are none now, or they are not
+ * to be had as memory; nothing is held then. */
+static kvt_status executor_encode_in_place(store_op *op)
+{
+    assert(op->location == NULL && op->staging.memory == NULL);
+    tiers_pool *pool = op->store->pools[op->tier];
+    tiers_location *location = NULL;
+    uint64_t head_bytes, bytes;
+    kvt_status status = codecs_raw_record_bytes(&op->spec.layout, &head_bytes, &bytes);
+    if (status == KVT_OK) status = tiers_pool_reserve(pool, bytes, &location);
+    if (status != KVT_OK) return KVT_MISS;
+    uint64_t started_ns = store_now_ns(op->store);
+    void *record = tiers_pool_lend(pool, location);
+    status = KVT_MISS;
+    if (record != NULL) {
+        status = kvt_record_encode_parallel(&op->spec, NULL, op->store->workers, op->data,
+                                            op->entry->source_bytes, record, bytes, NULL, 0,
+                                            &op->record_bytes);
+        tiers_pool_take_back(pool, location, KVT_IO_WRITE, op->record_bytes);
+    }
+    op->written = status == KVT_OK;
+    if (!op->written) {
+        tiers_pool_release(pool, location);
+        return status;
+    }
+    assert(op->record_bytes == bytes && "the size of a raw record is known before");
+    op->location = location;
+    learn_note_encode_in_memory(op->store, op->tier, location, op->spec.variant,
+                                op->entry->source_bytes,
+                                (double)(store_now_ns(op->store) - started_ns) * 1e-9);
+    return KVT_OK;
+}
+
+/* put: makes the record in staging. */
+static kvt_status executor_encode_staged(store_op *op)
+{
     uint64_t bound = staging_round(op->bound_bytes);
-    status = staging_acquire(op->store->staging, bound + op->scratch_bytes, STAGING_NO_DEADLINE,
-                             &op->staging);
+    kvt_status status = staging_acquire(op->store->staging, bound + op->scratch_bytes,
+                                        STAGING_NO_DEADLINE, &op->staging);
     if (status != KVT_OK) return status;
     op->record = op->staging.memory;
     uint64_t started_ns = store_now_ns(op->store);
@@ -167,6 +204,20 @@ kvt_status stage_encode(store_op *op)
     if (status == KVT_OK)
         learn_note_encode(op->store, op->spec.variant, op->entry->source_bytes,
                           (double)(store_now_ns(op->store) - started_ns) * 1e-9);
+    return status;
+}
+
+/* put: makes the record from the caller's bytes, in its tier or in staging. */
+kvt_status stage_encode(store_op *op)
+{
+    assert(op->data != NULL && op->move->kind == KVT_MOVE_PUT);
+    assert(op->source == NULL && op->staging.memory == NULL);
+    executor_fill_spec(op);
+    op->spec.generation = executor_next_serial(op->store);
+    kvt_status status = executor_bound(op->store, &op->spec, &op->bound_bytes, &op->scratch_bytes);
+    if (status != KVT_OK) return status;
+    status = executor_may_encode_in_place(op) ? executor_encode_in_place(op) : KVT_MISS;
+    if (status == KVT_MISS) status = executor_encode_staged(op);
     return executor_note_size(op, status);
 }
 
@@ -194,7 +245,8 @@ static kvt_status executor_reserve_relayout(store_op *op)
 kvt_status stage_reserve(store_op *op)
 {
     assert(op->tier != KVT_TIER_NONE && op->record_bytes > 0);
-    assert(op->location == NULL);
+    assert((op->location != NULL) == op->written);
+    if (op->written) return KVT_OK;
     kvt_store *store = op->store;
     if (!op->planned) return executor_reserve_relayout(op);
     for (;;) {
@@ -254,9 +306,10 @@ static void executor_note_place(const store_op *op)
 /* Writes the record to its extents, with its note where a catalog exists. */
 kvt_status stage_write(store_op *op)
 {
-    assert(op->location != NULL && op->record != NULL && op->serial == 0);
+    assert(op->location != NULL && op->serial == 0 && (op->record == NULL) == op->written);
     learn_transfer transfer;
     op->serial = executor_next_serial(op->store);
+    if (op->written) return KVT_OK;
     if (op->store->catalog != NULL && op->tier == KVT_TIER_SSD) executor_note_place(op);
     const transfer_watch *watch = learn_watch(op->store, op->tier, KVT_IO_WRITE, &transfer);
     return transfer_move(op->store->staging, op->store->pools[op->tier], KVT_IO_WRITE, op->location,

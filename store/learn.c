@@ -160,10 +160,40 @@ const transfer_watch *learn_watch(kvt_store *store, kvt_tier tier, kvt_io_kind k
     return &transfer->watch;
 }
 
-void learn_begin_in_memory(kvt_store *store, kvt_tier tier, learn_transfer *transfer)
+void learn_begin_in_memory(kvt_store *store, kvt_tier tier, const tiers_location *location,
+                           learn_transfer *transfer)
 {
-    *transfer =
-        (learn_transfer){.store = store, .tier = tier, .kind = KVT_IO_READ, .in_memory = true};
+    assert(location->extent_count == 1);
+    *transfer = (learn_transfer){.store = store,
+                                 .tier = tier,
+                                 .kind = KVT_IO_READ,
+                                 .in_memory = true,
+                                 .member = location->extents[0].member,
+                                 .bytes = location->bytes};
+}
+
+/*
+ * Work that a thread did in a member's memory itself: reading and decoding were one, or encoding
+ * and writing. Its seconds are shared out as the measured curves of device and codec say, because
+ * nothing else corrects a device's figures in a tier that no worker is asked for. Observes the
+ * device; *predicted_out is what its model expected. Returns the device's part. learn.lock held.
+ */
+static double learn_observe_memory(store_learn *learn, learn_tier *tier, kvt_io_kind kind,
+                                   uint32_t member, uint64_t bytes, double codec_seconds,
+                                   double seconds, double *predicted_out)
+{
+    *predicted_out = 0;
+    if (!tier->members[member].known) return 0;
+    online_device *device = &tier->members[member].kinds[kind];
+    const online_work work = {.bytes = (double)bytes};
+    const double curve = device->curve[0] + device->curve[1] * work.bytes;
+    const double own = seconds * curve / (curve + codec_seconds);
+    const double timed = learn_seconds(learn, (learn_timing)kind, work.bytes, own);
+    *predicted_out = online_device_predict(device, &work);
+    if (!(timed > 0)) return own;
+    online_error_observe(&tier->kinds[kind], *predicted_out, timed);
+    if (online_device_observe(device, &work, timed)) learn->reopened++;
+    return own;
 }
 
 /* ---- codecs and whole gets ---- */
@@ -198,17 +228,22 @@ double learn_note_get(kvt_store *store, const learn_transfer *transfer, kvt_vari
     store_learn *learn = store->learn;
     learn_tier *tier = &learn->tiers[transfer->tier];
     learn_codec *codec = learn_find_codec(store, variant);
+    double slowest = transfer->slowest_seconds, overhead = transfer->overhead_seconds;
     pthread_mutex_lock(&learn->lock);
+    if (transfer->in_memory) {
+        double measured =
+            codec != NULL ? codec->decode_curve * codec->decode.base * (double)source_bytes : 0;
+        overhead = tier->overhead.value;
+        decode_seconds -= learn_observe_memory(learn, tier, KVT_IO_READ, transfer->member,
+                                               transfer->bytes, measured, decode_seconds, &slowest);
+    }
     decode_seconds = learn_seconds(learn, LEARN_TIME_DECODE, (double)source_bytes, decode_seconds);
     all_seconds = learn_seconds(learn, LEARN_TIME_GET, (double)source_bytes, all_seconds);
     double curve = codec != NULL ? codec->decode_curve * (double)source_bytes : decode_seconds;
     double decode = codec != NULL ? online_factor_value(&codec->decode) * curve : decode_seconds;
-    /* Of a get that asked no device, nobody looked at the overhead when it began. */
-    double overhead = transfer->in_memory ? tier->overhead.value : transfer->overhead_seconds;
-    double predicted = learn_get_seconds(transfer->slowest_seconds, overhead, decode);
+    double predicted = learn_get_seconds(slowest, overhead, decode);
     online_error_observe(&tier->loads, predicted, all_seconds);
-    online_average_observe(&tier->overhead,
-                           all_seconds - decode_seconds - transfer->slowest_seconds,
+    online_average_observe(&tier->overhead, all_seconds - decode_seconds - slowest,
                            LEARN_OVERHEAD_SHARE);
     online_average_observe(&tier->waiting, transfer->waiting_seconds, LEARN_OVERHEAD_SHARE);
     if (codec != NULL)
@@ -230,12 +265,13 @@ double learn_load_seconds(kvt_store *store, const store_entry *entry, bool now)
     tiers_pool *pool = store->pools[place->tier];
     uint32_t count = tiers_pool_parts(pool, place->location, parts);
     if (count == 0) return (double)NAN;
-    /* A record that is decoded where it lies asks no device for anything. */
-    if (tiers_pool_lends(pool, place->location)) count = 0;
+    /* A record that is decoded where it lies waits for nothing. */
+    bool lent = tiers_pool_lends(pool, place->location);
+    if (lent) parts[0] = (tiers_part){.member = parts[0].member, .bytes = parts[0].bytes};
     double alone, seconds, decode = 0;
     pthread_mutex_lock(&learn->lock);
     seconds = learn_slowest(tier, KVT_IO_READ, parts, count, &alone);
-    if (!now) seconds = alone + (count != 0 ? tier->waiting.value : 0);
+    if (!now && !lent) seconds = alone + tier->waiting.value;
     if (codec != NULL)
         decode =
             codec->decode_curve * online_factor_value(&codec->decode) * (double)entry->source_bytes;
@@ -265,6 +301,23 @@ void learn_note_encode(kvt_store *store, kvt_variant variant, uint64_t source_by
     online_factor_observe(&codec->encode, seconds / (codec->encode_curve * (double)source_bytes),
                           LEARN_CODEC_SHARE);
     pthread_mutex_unlock(&store->learn->lock);
+}
+
+void learn_note_encode_in_memory(kvt_store *store, kvt_tier tier, const tiers_location *location,
+                                 kvt_variant variant, uint64_t source_bytes, double seconds)
+{
+    assert(location->extent_count == 1 && seconds >= 0);
+    store_learn *learn = store->learn;
+    const learn_codec *codec = learn_find_codec(store, variant);
+    double predicted;
+    pthread_mutex_lock(&learn->lock);
+    double measured =
+        codec != NULL ? codec->encode_curve * codec->encode.base * (double)source_bytes : 0;
+    double own =
+        learn_observe_memory(learn, &learn->tiers[tier], KVT_IO_WRITE, location->extents[0].member,
+                             location->bytes, measured, seconds, &predicted);
+    pthread_mutex_unlock(&learn->lock);
+    learn_note_encode(store, variant, source_bytes, seconds - own);
 }
 
 /* ---- statistics ---- */

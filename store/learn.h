@@ -112,7 +112,9 @@ typedef struct learn_transfer {
     double slowest_seconds; /* of the members, as predicted at the start */
     double waiting_seconds; /* of these, for what was ahead */
     double overhead_seconds;
-    bool in_memory; /* no device is asked: the record is decoded where it lies */
+    bool in_memory;  /* no worker is asked: the record is decoded where it lies, */
+    uint32_t member; /* on this member, */
+    uint64_t bytes;  /* so many */
     transfer_watch watch;
 } learn_transfer;
 
@@ -128,8 +130,10 @@ void learn_set_member(kvt_store *store, kvt_tier tier, uint32_t member,
 const transfer_watch *learn_watch(kvt_store *store, kvt_tier tier, kvt_io_kind kind,
                                   learn_transfer *transfer);
 
-/* Prepares what learn_note_get takes for a get that decodes a record where it lies. */
-void learn_begin_in_memory(kvt_store *store, kvt_tier tier, learn_transfer *transfer);
+/* Prepares what learn_note_get takes for a get that decodes a record where it lies, which is in one
+ * piece. */
+void learn_begin_in_memory(kvt_store *store, kvt_tier tier, const tiers_location *location,
+                           learn_transfer *transfer);
 
 /* Seconds that a get of an entry is expected to take: with the queues of now, or, of one that comes
  * after others, with such as there mostly are; NAN when no copy serves. Lock held. */
@@ -146,6 +150,10 @@ double learn_note_get(kvt_store *store, const learn_transfer *transfer, kvt_vari
 
 void learn_note_encode(kvt_store *store, kvt_variant variant, uint64_t source_bytes,
                        double seconds);
+
+/* The same of a record that was encoded into the memory that is its place. */
+void learn_note_encode_in_memory(kvt_store *store, kvt_tier tier, const tiers_location *location,
+                                 kvt_variant variant, uint64_t source_bytes, double seconds);
 
 /* The part of the distance from the curve that stays after so many seconds without evidence. */
 double learn_kept(double idle_seconds);

@@ -169,7 +169,7 @@ static bool maintain_pause(kvt_store *store, uint64_t until_ns)
     assert(store_is_locked(store));
     bool waiting = true;
     while (waiting && !store->stopping && !store->plan_waits)
-        waiting = base_condition_wait_until(&store->changed, &store->lock, until_ns);
+        waiting = base_condition_wait_until(&store->background_due, &store->lock, until_ns);
     return !waiting;
 }
 
@@ -192,7 +192,7 @@ void maintain_wake(kvt_store *store)
 {
     assert(store_is_locked(store));
     store->plan_waits = true;
-    pthread_cond_broadcast(&store->changed);
+    pthread_cond_broadcast(&store->background_due);
 }
 
 /* Takes the lock for the background, and notes that the background has it: the cleanup handler of a
@@ -271,6 +271,7 @@ void maintain_stop(kvt_store *store)
 {
     pthread_mutex_lock(&store->lock);
     store->stopping = true;
+    pthread_cond_broadcast(&store->background_due);
     pthread_cond_broadcast(&store->changed);
     pthread_mutex_unlock(&store->lock);
     if (store->has_background) pthread_join(store->background, NULL);

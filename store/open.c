@@ -586,6 +586,7 @@ static void open_fill_store(kvt_store *store, const kvt_store_options *options)
         store->relayouts[tier].bytes_per_s = options->tiers[tier].rebalance_bytes_per_s;
     }
     base_condition_init(&store->changed);
+    base_condition_init(&store->background_due);
     store->tick_seconds = options->tick_seconds;
     store->get_deadline_ns = UINT64_MAX;
     if (options->get_deadline_seconds > 0)

@@ -3,6 +3,7 @@
  * put.c - puts: the caller decides, copies and hands over; an executor carries the plan out.
  *
  *     caller      find -> options -> admit -> copy -> handed over
+ *     caller      find -> options -> admit -> copied into memory that is the entry's place
  *     executor    what the plan says, ending with the put itself; a plan that fails is made again
  *
  * Without put staging (store.put_staging = 0) the caller does both.
@@ -32,8 +33,9 @@ static kvt_status put_check_entry(const kvt_entry *entry, uint64_t *source_bytes
 
 /* ---- the call ---- */
 
-/* Decides, copies the bytes into put staging and hands the put over. Staging is taken before the
- * decision, so that no plan is made for bytes that find no room. */
+/* Decides, and stores the bytes where the plan is to copy them into memory; else copies them into
+ * put staging and hands the put over. Staging is taken before the decision, so that no plan is made
+ * for bytes that find no room. */
 static kvt_status put_hand_over(kvt_store *store, put_work *work)
 {
     staging_buffer buffer;
@@ -41,7 +43,9 @@ static kvt_status put_hand_over(kvt_store *store, put_work *work)
     if (status < 0) return status;
     work->full = status == KVT_BUSY;
     status = put_decide(store, work);
-    if (status == KVT_OK || status == KVT_QUEUED)
+    work->here = status == KVT_OK && put_is_copy(store, work);
+    if (work->here) status = put_run(store, work);
+    if ((status == KVT_OK && !work->here) || status == KVT_QUEUED)
         status =
             handover_accept(store, work->source, work->view, work->plan, &work->progress, &buffer);
     staging_release(store->handover.staging, &buffer);

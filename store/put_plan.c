@@ -218,6 +218,14 @@ static bool put_tries_again(kvt_store *store, put_work *work, const executor_res
     return result->cause == EXECUTOR_DEVICE || (result->cause != EXECUTOR_OTHER && sized);
 }
 
+bool put_is_copy(const kvt_store *store, const put_work *work)
+{
+    const kvt_move *put = &work->plan->moves[0];
+    if (work->plan->count != 1 || put->to_variant.codec != KVT_CODEC_RAW) return false;
+    kvt_tier tier = store_tier_of(put->to_bytes);
+    return tier < KVT_TIER_SSD && tiers_pool_in_memory(store->pools[tier]);
+}
+
 kvt_status put_run(kvt_store *store, put_work *work)
 {
     assert(work->progress.last == KVT_OK || work->staged != NULL);
@@ -232,6 +240,7 @@ kvt_status put_run(kvt_store *store, put_work *work)
             return progress->last;
         work->failure = progress->last;
         status = put_decide(store, work);
+        if (work->here && status == KVT_OK) return KVT_QUEUED;
     }
     return status;
 }

@@ -30,6 +30,7 @@ typedef struct put_work {
     uint64_t data_bytes;
     struct store_staged *staged; /* executor: the entry is in the table */
     bool full;                   /* caller: there is no room for the bytes */
+    bool here;                   /* caller: one plan may be carried out before the hand-over */
     kvt_plan *plan;
     put_progress progress;
     kvt_status failure; /* of the last plan that failed */
@@ -39,7 +40,13 @@ typedef struct put_work {
  * status is how the put ends. No lock held. */
 KVT_NODISCARD kvt_status put_decide(kvt_store *store, put_work *work);
 
-/* Carries out the plan that is marked, and those made after it. No lock held. */
+/* Whether the marked plan writes memory and does nothing else, so that the put is stored as fast as
+ * its bytes are copied. */
+bool put_is_copy(const kvt_store *store, const put_work *work);
+
+/* Carries out the plan that is marked, and those made after it. KVT_QUEUED: the put may carry out
+ * one plan here, that one failed, and another is marked, or none when an executor decides. No lock
+ * held. */
 KVT_NODISCARD kvt_status put_run(kvt_store *store, put_work *work);
 
 /* A status from inside the store in the words of the public contract. */

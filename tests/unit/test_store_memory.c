@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_store_memory.c - entries in memory are served on the caller's thread: no worker gets a job,
- * the bytes are those that were put, accounts are kept, and damage is found; a device that wraps
- * memory, and a record in several pieces, go through the worker.
+ * test_store_memory.c - entries in memory are put and got on the caller's thread: no worker gets a
+ * job, the bytes are those that were put, accounts are kept, and damage is found; a device that
+ * wraps memory, and a record in several pieces, go through the worker.
  *
- * The linker sends jobs for workers here first (cmake/tests.cmake). No background, no executors.
+ * The linker sends jobs for workers here first (cmake/tests.cmake). No background.
  */
 #include "codecs/record_format.h"
 #include "store/store.h"
@@ -27,14 +27,15 @@ kvt_status __wrap_tiers_worker_queue(tiers_worker *worker, tiers_transfer *trans
     return __real_tiers_worker_queue(worker, transfer, share, bytes, deadline_ns);
 }
 
-static kvt_store *memory_open(const kvt_device_config *device, uint64_t capacity_bytes,
-                              kvt_variant variant)
+/* put_staging_bytes: 0 = puts carry their plans out themselves. */
+static kvt_store *memory_open_staging(const kvt_device_config *device, uint64_t capacity_bytes,
+                                      kvt_variant variant, uint64_t put_staging_bytes)
 {
     char message[256] = "";
     kvt_store *store = NULL;
     kvt_store_options options;
     kvt_store_options_init(&options);
-    options.put_staging_bytes = 0;
+    options.put_staging_bytes = put_staging_bytes;
     options.staging_bytes = 8 << 20;
     options.policy = "lru";
     options.variant = variant;
@@ -46,6 +47,12 @@ static kvt_store *memory_open(const kvt_device_config *device, uint64_t capacity
     kvt_status status = kvt_open(&options, &store, message, sizeof message);
     if (status != KVT_OK) fail_msg("open: %s: %s", kvt_status_name(status), message);
     return store;
+}
+
+static kvt_store *memory_open(const kvt_device_config *device, uint64_t capacity_bytes,
+                              kvt_variant variant)
+{
+    return memory_open_staging(device, capacity_bytes, variant, 0);
 }
 
 static const kvt_variant memory_raw = {.codec = KVT_CODEC_RAW};
@@ -104,6 +111,61 @@ static void test_no_worker_is_asked(void **state)
         assert_int_equal(stats.staging_bytes, 0);
         kvt_close(store);
     }
+}
+
+/* A put that needs nothing but a copy is stored when it returns, also where others are handed over.
+ */
+static void test_a_put_is_a_copy(void **state)
+{
+    (void)state;
+    for (int staged = 0; staged < 2; staged++) {
+        kvt_store *store =
+            memory_open_staging(NULL, 4 << 20, memory_raw, staged != 0 ? KVT_PUT_STAGING_AUTO : 0);
+        atomic_store(&jobs, 0);
+        uint64_t record_bytes = 0;
+        for (uint32_t number = 0; number < 8; number++) {
+            assert_int_equal(support_put(store, number), KVT_OK);
+            record_bytes += memory_place(store, number)->record_bytes;
+            assert_int_equal(support_get(store, number, NULL), KVT_OK);
+        }
+        assert_int_equal(atomic_load(&jobs), 0);
+        kvt_store_stats stats = support_stats(store);
+        assert_int_equal(stats.staged_hits, 0);
+        assert_int_equal(stats.puts_waiting, 0);
+        assert_int_equal(stats.put_staging_bytes, 0);
+        assert_int_equal(stats.tiers[KVT_TIER_DRAM].bytes_written, record_bytes);
+        assert_int_equal(stats.tiers[KVT_TIER_DRAM].entries, 8);
+        kvt_close(store);
+    }
+}
+
+/* A full tier: plans that evict first are handed over, and everything fits all the same. */
+static void test_puts_into_a_full_tier(void **state)
+{
+    (void)state;
+    kvt_store *store = memory_open_staging(NULL, 1 << 20, memory_raw, KVT_PUT_STAGING_AUTO);
+    for (uint32_t number = 0; number < 100; number++) {
+        kvt_status status = support_put(store, number);
+        if (status == KVT_BUSY) {
+            assert_int_equal(kvt_flush(store), KVT_OK);
+            status = support_put(store, number);
+        }
+        assert_true(status == KVT_OK || status == KVT_REFUSED);
+        kvt_tier_stats tier = support_stats(store).tiers[KVT_TIER_DRAM];
+        assert_true(tier.used_bytes <= tier.capacity_bytes);
+    }
+    assert_int_equal(kvt_flush(store), KVT_OK);
+    uint32_t found = 0;
+    for (uint32_t number = 0; number < 100; number++) {
+        kvt_status status = support_get(store, number, NULL);
+        assert_true(status == KVT_OK || status == KVT_MISS);
+        found += status == KVT_OK;
+    }
+    kvt_store_stats stats = support_stats(store);
+    assert_int_equal(found, stats.tiers[KVT_TIER_DRAM].entries);
+    assert_true(found > 10 && stats.evictions > 0);
+    assert_int_equal(stats.puts_lost, 0);
+    kvt_close(store);
 }
 
 /* A cap on the device costs time, so its operations are its worker's. */
@@ -200,6 +262,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_no_worker_is_asked),
+        cmocka_unit_test(test_a_put_is_a_copy),
+        cmocka_unit_test(test_puts_into_a_full_tier),
         cmocka_unit_test(test_a_throttled_device_has_a_worker),
         cmocka_unit_test(test_a_record_in_pieces),
         cmocka_unit_test(test_damage_is_found),

@@ -611,6 +611,18 @@ bool tiers_pool_lends(tiers_pool *pool, const tiers_location *location)
     return pool_lender(pool, location) != NULL;
 }
 
+bool tiers_pool_in_memory(tiers_pool *pool)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < pool->member_count; i++) {
+        pool_member *member = &pool->members[i];
+        if (!pool_member_serves(member)) continue;
+        if (atomic_load_explicit(&member->memory, memory_order_relaxed) == NULL) return false;
+        any = true;
+    }
+    return any;
+}
+
 void *tiers_pool_lend(tiers_pool *pool, const tiers_location *location)
 {
     pool_member *member = pool_lender(pool, location);

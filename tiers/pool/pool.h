@@ -260,6 +260,9 @@ void *tiers_pool_lend(tiers_pool *pool, const tiers_location *location);
 void tiers_pool_take_back(tiers_pool *pool, const tiers_location *location, kvt_io_kind kind,
                           uint64_t bytes);
 
+/* Whether every member that serves has memory to lend, and some does. Takes no lock. */
+bool tiers_pool_in_memory(tiers_pool *pool);
+
 /* Whether tiers_pool_lend would lend the object if its member serves. Takes no lock. */
 bool tiers_pool_lends(tiers_pool *pool, const tiers_location *location);
 
