@@ -9,6 +9,7 @@
  *     remembered.c what is kept of the options of an entry that left
  *     reuse.c      the reuse counters and the rates that they give
  *     reuse_model.c  what the counters mean: weights of terms, learned from a sample
+ *     hints.c      hints of next uses, and how far they are trusted
  *     ledger.c     moves in flight and bytes per tier
  *     write_queue.c  what waits to be written to each tier: write prices, how long bytes stay
  *     tentative.c  a tentative plan: moves are reserved as they are added, or taken back
@@ -35,6 +36,7 @@
 #include "kvterrace/policy.h"
 #include "policy/buckets.h"
 #include "policy/heap.h"
+#include "policy/hints.h"
 #include "policy/number.h"
 
 #include <assert.h>
@@ -151,6 +153,7 @@ typedef struct entry {
     float recompute_seconds; /* of option NONE */
     uint8_t next[TIERS];     /* the step behind each density, and its kind in the highest bit */
     uint8_t listed;          /* number of the recency list that holds it, 0 outside */
+    uint32_t hint;           /* number of its latest open hint, from 1 on; 0 = none */
     union {
         /* A held entry has bytes and a place in the tree. One that left has neither, so its
          * points may lie in the same memory: entries_leave and entries_hold change from one to
@@ -191,6 +194,7 @@ typedef struct move_in_flight {
 typedef struct tenant {
     kvt_tenant limits;
     uint64_t used[TIERS];
+    hint_trust hints[KVT_HINT_KINDS]; /* by kind, of those that it gave */
     bool known;
     bool limited; /* has a share in some tier */
     uint8_t group;
@@ -419,6 +423,8 @@ struct kvt_policy {
     uint64_t next_id;
     uint64_t used[TIERS];      /* stored and reserved */
     uint64_t releasing[TIERS]; /* share of used that moves in flight will release */
+
+    hint_table hints;
 
     /* The indexes of victims. A policy uses heaps, groups or lists by its flags; the others stay
      * empty. */

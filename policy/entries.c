@@ -412,6 +412,7 @@ static void entries_free_slot(kvt_policy *policy, uint32_t index)
     entry *e = entry_at(policy, index);
     assert(e->state != POLICY_ENTRY_FREE && e->handle != 0);
     reuse_forget(policy, e);
+    hints_forget(policy, index);
     e->state = POLICY_ENTRY_FREE;
     e->handle = 0;
     e->link[0].older = policy->entries_free;

@@ -129,6 +129,7 @@ static void explain_reuse(const kvt_policy *policy, const entry *e, kvt_explanat
             if (kind == KVT_REUSE_COUNT) term *= reuse_count(e, k);
             if (kind == KVT_REUSE_AGAIN && !e->again) term = 0.0;
             double share = term / out->accesses_per_s;
+            if (share > 1.0) share = 1.0; /* a hint has lowered the rate */
             if (share <= out->reuse_share) continue;
             out->reuse_expert = names[kind];
             out->reuse_kind = (kvt_reuse_kind)kind;

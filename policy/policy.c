@@ -152,6 +152,7 @@ kvt_status kvt_policy_open(const kvt_policy_config *given, kvt_policy **policy_o
         for (int tier = 0; tier < TIERS; tier++)
             policy->capacity[tier] = config->tiers[tier + 1].capacity_bytes;
         write_queue_open(policy);
+        hints_open(policy);
         for (int at = 0; at < TIERS * STEP_KINDS; at++)
             policy->step_price[at / STEP_KINDS][at % STEP_KINDS] =
                 policy->step_price_lately[at / STEP_KINDS][at % STEP_KINDS] = UNLIMITED;
@@ -171,6 +172,7 @@ kvt_status kvt_policy_open(const kvt_policy_config *given, kvt_policy **policy_o
 void kvt_policy_close(kvt_policy *policy)
 {
     if (policy == NULL) return;
+    hints_close(policy);
     reuse_model_close(policy);
     classic_close(policy);
     entries_close(policy);
@@ -213,11 +215,13 @@ void engine_set_clock(kvt_policy *policy, uint64_t now_ns)
         policy->started = true;
         policy->base_ns = policy->now_ns = policy->write_ns = now_ns;
     }
-    if (now_ns <= policy->now_ns) return;
-    double passed = (double)(now_ns - policy->now_ns) * 1e-9;
-    policy->now_ns = now_ns;
-    reuse_set_now(policy);
-    write_queue_pass(policy, passed);
+    if (now_ns > policy->now_ns) {
+        double passed = (double)(now_ns - policy->now_ns) * 1e-9;
+        policy->now_ns = now_ns;
+        reuse_set_now(policy);
+        write_queue_pass(policy, passed);
+    }
+    if (policy->hints.due.count > 0) hints_pass(policy);
 }
 
 /* One use now, and `prior` more that its class lets expect. The policy may sort the entry anew in
@@ -227,6 +231,7 @@ static void policy_count_use(kvt_policy *policy, uint32_t index, double prior)
     assert(prior >= 0.0);
     entry *e = entry_at(policy, index);
     policy->counters.accesses++;
+    if (e->hint != 0) hints_use(policy, index);
     if (policy->ops->counts)
         reuse_use(policy, e, 1.0 + prior);
     else

@@ -223,7 +223,7 @@ double reuse_log_count(const kvt_policy *policy, const entry *e)
 
 /* Works out an entry's rate, its half-life and the uses to come, in one pass over the half-lives.
  * half_life is that of the rate's slope now: rate over slope, weighted towards the short terms. */
-reuse_now reuse_look(const kvt_policy *policy, const entry *e)
+static reuse_now reuse_look_counted(const kvt_policy *policy, const entry *e)
 {
     double age = reuse_seconds(policy, policy->now_ns) - reuse_seconds(policy, e->last_access_ns);
     if (reuse_is_plain(policy, e)) {
@@ -249,6 +249,14 @@ reuse_now reuse_look(const kvt_policy *policy, const entry *e)
     now.uses *= 1.0 / REUSE_LN2;
     assert(now.rate >= 0.0 && now.uses >= 0.0);
     now.half_life = slope > 1e-100 ? now.rate / slope : reuse_half_lives[HALF_LIVES - 1];
+    return now;
+}
+
+/* The same, bent by the entry's latest hint. */
+reuse_now reuse_look(const kvt_policy *policy, const entry *e)
+{
+    reuse_now now = reuse_look_counted(policy, e);
+    if (e->hint != 0) hints_bend(policy, e->hint - 1, &now);
     return now;
 }
 

@@ -268,6 +268,49 @@ KVT_API KVT_NODISCARD kvt_status kvt_policy_access(kvt_policy *policy, uint64_t 
 KVT_API KVT_NODISCARD kvt_status kvt_policy_promote(kvt_policy *policy, uint64_t now_ns,
                                                     uint64_t handle, kvt_tier tier, kvt_plan *plan);
 
+/*
+ * What a caller says of an entry's next use. A hint is evidence, no order: it bends the predicted
+ * rate of the entry by how often hints of that kind from that tenant came true: by one half at
+ * first; about the last 256 count, and those of one moment with one outcome count once.
+ */
+typedef enum kvt_hint_kind {
+    KVT_HINT_RETAIN = 0,   /* a use comes within so many seconds */
+    KVT_HINT_NEXT_USE = 1, /* the next use comes in about so many seconds: in half to twice of them,
+                              give or take a second */
+    KVT_HINT_DEMOTE = 2,   /* no use comes within so many seconds; 0 = 300 */
+    KVT_HINT_SESSION_END = 3, /* no use comes any more: none within so many seconds; 0 = 1200. Of
+                                 entries that no other session uses */
+    KVT_HINT_KINDS = 4
+} kvt_hint_kind;
+
+/* Hints by kind, since the open: given = came_true + failed + open + dropped. */
+typedef struct kvt_hint_stats {
+    uint32_t struct_size;
+    uint64_t given[KVT_HINT_KINDS];
+    uint64_t came_true[KVT_HINT_KINDS];
+    uint64_t failed[KVT_HINT_KINDS];
+    uint64_t open[KVT_HINT_KINDS];    /* now: neither yet */
+    uint64_t dropped[KVT_HINT_KINDS]; /* their entry was forgotten, 65536 others were open, or the
+                                         policy takes no hints */
+    uint64_t skipped;                 /* of a store: keys of all kinds that were not stored */
+} kvt_hint_stats;
+
+/*
+ * Gives a hint for a stored entry, by a tenant. The entry's latest hint bends its rate, until its
+ * instant (of KVT_HINT_NEXT_USE twice as long) or the entry's next use, which ends all of its
+ * hints. A hint of a kind that is open already changes the instant, and is judged when that one
+ * would have been. Policies other than "utility" take hints and do nothing.
+ *   seconds   above 0 where a use is expected; up to 2.7e6
+ * KVT_OK; KVT_MISS (not stored); KVT_E_ARGUMENT (kind, seconds, tenant); KVT_E_MEMORY.
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_policy_hint(kvt_policy *policy, uint64_t now_ns,
+                                                 uint64_t handle, kvt_hint_kind kind,
+                                                 double seconds, uint32_t tenant);
+
+/* KVT_OK; KVT_E_ARGUMENT (struct_size, NULL). */
+KVT_API KVT_NODISCARD kvt_status kvt_policy_hint_stats_get(const kvt_policy *policy,
+                                                           kvt_hint_stats *out);
+
 /* Background work: makes room above the watermarks, improves placement. At most moves_max moves and
  * bytes_max bytes written in total. KVT_OK, with an empty plan when there is nothing to do. */
 KVT_API KVT_NODISCARD kvt_status kvt_policy_tick(kvt_policy *policy, uint64_t now_ns,

@@ -24,6 +24,8 @@
 #define CALLS     130000
 #define SMALL_RUN 20000
 
+#define HINTED 3u /* every third handle gets hints */
+
 typedef struct model_entry {
     bool held;
     bool flying;
@@ -348,6 +350,36 @@ static void model_access(model *m, uint64_t handle, model_plan *place)
     if (!count_only) model_take_plan(m, &plan, place);
 }
 
+static void model_promote(model *m, uint64_t handle, model_plan *place)
+{
+    kvt_move moves[PLAN_MAX];
+    kvt_plan plan = {moves, (uint32_t)test_below(&m->dice, PLAN_MAX + 1), 99};
+    kvt_tier tier = (kvt_tier)(KVT_TIER_HBM + test_below(&m->dice, 3));
+    kvt_status status = kvt_policy_promote(m->policy, m->now_ns, handle, tier, &plan);
+    bool present = m->config.tiers[tier].capacity_bytes != 0;
+    assert_int_equal(status == KVT_E_UNSUPPORTED, !present);
+    if (present) assert_int_equal(status == KVT_MISS, !m->entries[handle].held);
+    if (plan.count != 0) {
+        assert_int_equal(status, KVT_OK);
+        const kvt_move *last = &plan.moves[plan.count - 1];
+        assert_int_equal(last->handle, handle);
+        for (int above = KVT_TIER_HBM; above < (int)tier; above++)
+            assert_int_equal(last->to_bytes[above], 0);
+    }
+    model_take_plan(m, &plan, place);
+}
+
+/* Some handles alone, because a hint of a continuation does not raise its prefix. */
+static void model_hint(model *m, uint64_t handle)
+{
+    if (handle % HINTED != 0) return;
+    kvt_hint_kind kind = (kvt_hint_kind)test_below(&m->dice, KVT_HINT_KINDS);
+    double seconds = 1.0 + (double)test_below(&m->dice, 40);
+    uint32_t giver = (uint32_t)test_below(&m->dice, TENANTS);
+    assert_int_equal(kvt_policy_hint(m->policy, m->now_ns, handle, kind, seconds, giver),
+                     m->entries[handle].held ? KVT_OK : KVT_MISS);
+}
+
 static void model_tick(model *m, model_plan *place)
 {
     kvt_move moves[PLAN_MAX];
@@ -402,7 +434,7 @@ static void model_check_rates(const model *m, uint64_t handle)
     assert_non_null(child.reason);
     assert_int_equal(child.current, m->entries[handle].option);
     assert_int_equal(child.parent, m->entries[handle].held ? m->entries[handle].parent : 0);
-    if (child.parent == 0) return;
+    if (child.parent == 0 || handle % HINTED == 0 || child.parent % HINTED == 0) return;
     assert_int_equal(kvt_policy_explain(m->policy, m->now_ns, child.parent, &parent), KVT_OK);
     assert_true(parent.resident_children > 0);
     assert_true(parent.accesses_per_s >= child.accesses_per_s * (1.0 - 1e-5));
@@ -544,6 +576,10 @@ static void model_call(model *m)
         model_check_rates(m, handle);
     else if (kind < 64)
         model_advise(m);
+    else if (kind < 66)
+        model_hint(m, handle);
+    else if (kind < 68 && place != NULL)
+        model_promote(m, handle, place);
     else
         model_advance(m);
     assert_int_equal(kvt_policy_option(m->policy, handle), m->entries[handle].option);
