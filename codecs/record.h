@@ -222,6 +222,22 @@ KVT_NODISCARD kvt_status kvt_record_decode_parallel(const void *record, uint64_t
                                                     uint64_t scratch_bytes);
 
 /*
+ * kvt_record_encode_parallel, without extras, from a view that kvt_view_check has passed for the
+ * spec's layout: the same record, byte for byte. A raw matrix is gathered into the record; another
+ * one that the view has apart is gathered into scratch, one matrix for each worker. A drop stage
+ * takes views alone that have every matrix in one run. kvt_record_scratch_view says what scratch is
+ * enough for any view; a view with every matrix in one run needs what a packed buffer needs.
+ * Statuses as there; KVT_E_UNSUPPORTED also for a drop stage of another view.
+ */
+KVT_NODISCARD kvt_status kvt_record_encode_view(const kvt_record_spec *spec,
+                                                const kvt_codec_workers *workers,
+                                                const kvt_view *view, void *record,
+                                                uint64_t capacity, void *scratch,
+                                                uint64_t scratch_bytes, uint64_t *record_bytes_out);
+KVT_NODISCARD kvt_status kvt_record_scratch_view(const kvt_record_spec *spec, uint32_t workers,
+                                                 uint64_t *scratch_bytes_out);
+
+/*
  * kvt_record_decode_parallel into a view that kvt_view_check has passed for `layout`, which is the
  * record's but for its order; of a record that has dropped tokens, the view's first tokens are
  * written.

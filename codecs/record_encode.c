@@ -17,7 +17,10 @@ record_writer record_writer_of(const record_writer *writer, uint32_t worker)
 {
     record_writer own = *writer;
     if (worker != 0) own.lane += worker * writer->lanes.bytes;
-    if (writer->workers != NULL && own.rows.gathered != NULL) own.rows.gathered = own.lane;
+    if (writer->gather != NULL)
+        own.rows.gathered = writer->gather + worker * writer->gather_bytes;
+    else if (writer->workers != NULL && own.rows.gathered != NULL)
+        own.rows.gathered = own.lane;
     return own;
 }
 
@@ -196,13 +199,20 @@ static kvt_status record_write_fixed(record_writer *writer)
 typedef struct record_call {
     const kvt_record_spec *spec;
     const kvt_codec_workers *workers;
-    const void *source;
+    const kvt_view *view;
     uint64_t source_bytes;
     uint8_t *record;
     uint64_t capacity;
     uint8_t *scratch;
     uint64_t scratch_bytes;
 } record_call;
+
+/* Room for one matrix that the view has apart. The raw codec gathers into the record. */
+static uint64_t record_gather_bytes(const record_plan *plan, const kvt_view *view)
+{
+    if (plan->codec->id == KVT_CODEC_RAW || !record_rows_are_apart(view, &plan->layout)) return 0;
+    return codecs_align(plan->segment_bytes, RECORD_SEGMENT_ALIGN);
+}
 
 /* Encodes with this variant. KVT_RAW when no matrix was coded; then the record is not finished. */
 static kvt_status record_encode_variant(const record_call *call, const kvt_codec_extras *extras,
@@ -214,8 +224,10 @@ static kvt_status record_encode_variant(const record_call *call, const kvt_codec
     if (call->source_bytes != plan.source_bytes) return KVT_E_ARGUMENT;
     const uint64_t rows_scratch = record_rows_scratch(&plan, call->spec, variant);
     const record_lanes lanes = record_lanes_of(&plan, call->workers != NULL);
-    const uint64_t need = rows_scratch + record_worker_count(call->workers) * lanes.bytes;
-    if (call->scratch_bytes < need) return KVT_E_ARGUMENT;
+    const uint64_t gather = record_gather_bytes(&plan, call->view);
+    const uint32_t workers = record_worker_count(call->workers);
+    const uint64_t before = rows_scratch + workers * gather;
+    if (call->scratch_bytes < before + workers * lanes.bytes) return KVT_E_ARGUMENT;
 
     record_writer writer = {
         .spec = call->spec,
@@ -225,11 +237,14 @@ static kvt_status record_encode_variant(const record_call *call, const kvt_codec
         .record = call->record,
         .capacity = call->capacity,
         .lanes = lanes,
-        .lane = rows_scratch != 0 ? call->scratch + rows_scratch : call->scratch,
+        .lane = before != 0 ? call->scratch + before : call->scratch,
+        .gather = gather != 0 ? call->scratch + rows_scratch : NULL,
+        .gather_bytes = gather,
     };
-    status = record_rows_open(&writer.rows, &plan, call->spec, extras, variant, call->source,
+    status = record_rows_open(&writer.rows, &plan, call->spec, extras, variant, call->view,
                               call->scratch);
     if (status != KVT_OK) return status;
+    if (gather != 0) writer.rows.gathered = writer.gather;
     const bool fixed = (plan.codec->flags & KVT_CODEC_FLAG_FIXED) != 0;
     status = fixed ? record_write_fixed(&writer) : record_write_variable(&writer);
     if (status != KVT_OK) return status;
@@ -263,6 +278,25 @@ static kvt_status record_read_extras(const kvt_codec_extras *extras, kvt_codec_e
     return KVT_OK;
 }
 
+/* Encodes as the call's spec says, or raw where nothing shrinks. */
+static kvt_status record_encode_call(const record_call *call, const kvt_codec_extras *extras,
+                                     uint64_t *record_bytes_out)
+{
+    const kvt_variant variant = call->spec->variant;
+    kvt_status status = record_encode_variant(call, extras, variant, record_bytes_out);
+    if (status != KVT_RAW) return status;
+    /* Nothing shrank: the record of the raw codec, after the same drop stage. */
+    kvt_variant raw = {KVT_CODEC_RAW, (uint16_t)(variant.mode & 0xff00u), 0};
+    const kvt_codec_extras rows = {
+        .struct_size = sizeof rows,
+        .scores = extras != NULL ? extras->scores : NULL,
+        .score_layers = extras != NULL ? extras->score_layers : 0,
+        .chain_tokens = extras != NULL ? extras->chain_tokens : 0,
+    };
+    status = record_encode_variant(call, &rows, raw, record_bytes_out);
+    return status == KVT_OK ? KVT_RAW : status;
+}
+
 kvt_status kvt_record_encode_parallel(const kvt_record_spec *spec, const kvt_codec_extras *extras,
                                       const kvt_codec_workers *workers, const void *source,
                                       uint64_t source_bytes, void *record, uint64_t capacity,
@@ -276,21 +310,37 @@ kvt_status kvt_record_encode_parallel(const kvt_record_spec *spec, const kvt_cod
     *record_bytes_out = 0;
     kvt_status status = record_read_extras(extras, &whole);
     if (status != KVT_OK) return status;
-    const record_call call = {spec,   workers,  source,  source_bytes,
+    /* It is only read. */
+    const kvt_view view = kvt_view_packed(&spec->layout, (void *)(uintptr_t)source);
+    const record_call call = {spec,   workers,  &view,   source_bytes,
                               record, capacity, scratch, scratch_bytes};
-    status = record_encode_variant(&call, extras != NULL ? &whole : NULL, spec->variant,
-                                   record_bytes_out);
-    if (status != KVT_RAW) return status;
-    /* Nothing shrank: the record of the raw codec, after the same drop stage. */
-    kvt_variant raw = {KVT_CODEC_RAW, (uint16_t)(spec->variant.mode & 0xff00u), 0};
-    const kvt_codec_extras rows = {
-        .struct_size = sizeof rows,
-        .scores = whole.scores,
-        .score_layers = whole.score_layers,
-        .chain_tokens = whole.chain_tokens,
-    };
-    status = record_encode_variant(&call, &rows, raw, record_bytes_out);
-    return status == KVT_OK ? KVT_RAW : status;
+    return record_encode_call(&call, extras != NULL ? &whole : NULL, record_bytes_out);
+}
+
+kvt_status kvt_record_scratch_view(const kvt_record_spec *spec, uint32_t workers,
+                                   uint64_t *scratch_bytes_out)
+{
+    kvt_status status = kvt_record_scratch_parallel(spec, workers, scratch_bytes_out);
+    if (status != KVT_OK || spec->variant.codec == KVT_CODEC_RAW) return status;
+    const uint64_t matrix = kvt_layout_matrix_bytes(&spec->layout);
+    *scratch_bytes_out += workers * codecs_align(matrix, RECORD_SEGMENT_ALIGN);
+    return KVT_OK;
+}
+
+kvt_status kvt_record_encode_view(const kvt_record_spec *spec, const kvt_codec_workers *workers,
+                                  const kvt_view *view, void *record, uint64_t capacity,
+                                  void *scratch, uint64_t scratch_bytes, uint64_t *record_bytes_out)
+{
+    uint64_t source_bytes;
+    assert(spec != NULL && view != NULL && record != NULL && record_bytes_out != NULL);
+    assert((uintptr_t)record % 64 == 0 && (uintptr_t)scratch % 64 == 0);
+    assert(workers == NULL || (workers->count > 0 && workers->run != NULL));
+    *record_bytes_out = 0;
+    kvt_status status = kvt_layout_bytes(&spec->layout, &source_bytes);
+    if (status != KVT_OK) return status;
+    const record_call call = {spec,   workers,  view,    source_bytes,
+                              record, capacity, scratch, scratch_bytes};
+    return record_encode_call(&call, NULL, record_bytes_out);
 }
 
 kvt_status kvt_record_encode_with(const kvt_record_spec *spec, const kvt_codec_extras *extras,

@@ -100,18 +100,37 @@ static void rows_scores_given(const kvt_codec_extras *extras, uint32_t tokens, u
     }
 }
 
+static view_rows rows_matrix(const record_rows *rows, const kvt_layout *layout, uint32_t layer,
+                             kvt_side side)
+{
+    return view_rows_of(rows->view, layout, layout->tokens, layer, side);
+}
+
+bool record_rows_are_apart(const kvt_view *view, const kvt_layout *layout)
+{
+    if (layout->dtype == KVT_DTYPE_OPAQUE) return false;
+    return !view_rows_of(view, layout, layout->tokens, 0, KVT_SIDE_K).packed;
+}
+
+void record_rows_copy(const record_rows *rows, const record_plan *plan, uint32_t layer,
+                      kvt_side side, uint8_t *target)
+{
+    const view_rows matrix = rows_matrix(rows, &plan->layout, layer, side);
+    view_rows_gather(&matrix, 0, matrix.bytes, target);
+}
+
 kvt_status record_rows_open(record_rows *rows, const record_plan *plan, const kvt_record_spec *spec,
-                            const kvt_codec_extras *extras, kvt_variant variant, const void *source,
-                            uint8_t *scratch)
+                            const kvt_codec_extras *extras, kvt_variant variant,
+                            const kvt_view *view, uint8_t *scratch)
 {
     const kvt_layout *layout = &plan->layout;
     const drop_settings settings = rows_settings(variant);
     const drop_shape shape = rows_shape(layout);
-    const uint8_t *start = source;
     double *scores;
     drop_plan kept;
-    *rows = (record_rows){.source = source};
+    *rows = (record_rows){.view = view};
     if (variant.mode >> 8 == 0) return KVT_OK;
+    if (record_rows_are_apart(view, layout)) return KVT_E_UNSUPPORTED;
     const bool given = settings.method == DROP_METHOD_CALLER;
     if (given && (extras == NULL || extras->scores == NULL)) return KVT_E_ARGUMENT;
     rows_place(plan, scratch, rows, &scores, rows_scores_count(plan, variant));
@@ -123,8 +142,8 @@ kvt_status record_rows_open(record_rows *rows, const record_plan *plan, const kv
             rows_scores_given(extras, layout->tokens, i, scores);
         } else {
             status = drop_scores(&settings, &shape, spec->first_position,
-                                 start + kvt_layout_matrix_offset(layout, i, KVT_SIDE_K),
-                                 start + kvt_layout_matrix_offset(layout, i, KVT_SIDE_V), scores,
+                                 rows_matrix(rows, layout, i, KVT_SIDE_K).start,
+                                 rows_matrix(rows, layout, i, KVT_SIDE_V).start, scores,
                                  scores + layout->tokens);
             if (status != KVT_OK) return status;
         }
@@ -146,12 +165,16 @@ const uint8_t *record_rows_of(const record_rows *rows, const record_plan *plan, 
                               kvt_side side)
 {
     if (plan->layout.dtype == KVT_DTYPE_OPAQUE) {
-        return rows->source + layer * plan->segment_bytes;
+        return (const uint8_t *)rows->view->base[0] + layer * plan->segment_bytes;
     }
-    const uint8_t *matrix = rows->source + kvt_layout_matrix_offset(&plan->layout, layer, side);
-    if (rows->kept == NULL) return matrix;
+    const view_rows matrix = rows_matrix(rows, &plan->layout, layer, side);
+    if (rows->kept == NULL && matrix.packed) return matrix.start;
+    if (rows->kept == NULL) {
+        view_rows_gather(&matrix, 0, matrix.bytes, rows->gathered);
+        return rows->gathered;
+    }
     const uint64_t index = plan->extension.index_count == 1 ? 0 : layer;
-    drop_gather(matrix, record_row_bytes(plan), rows->kept + index * plan->stored.tokens,
+    drop_gather(matrix.start, record_row_bytes(plan), rows->kept + index * plan->stored.tokens,
                 plan->stored.tokens, rows->gathered);
     return rows->gathered;
 }

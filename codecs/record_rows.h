@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * record_rows.h - which rows of an entry a record holds, and where an encoder finds them: in the
- * caller's buffer, or gathered into scratch after a drop stage. Re-entrant.
+ * caller's memory, or gathered into scratch when a view has them apart or after a drop stage.
+ * Re-entrant.
  */
 #ifndef CODECS_RECORD_ROWS_H
 #define CODECS_RECORD_ROWS_H
@@ -9,7 +10,7 @@
 #include "record_format.h"
 
 typedef struct record_rows {
-    const uint8_t *source;
+    const kvt_view *view;
     uint8_t *indexes;  /* index_count bitmaps, bit i of byte i / 8 = token i; NULL without a drop */
     uint32_t *kept;    /* the same as token numbers; NULL without a drop */
     uint8_t *gathered; /* room for the rows of one matrix */
@@ -28,10 +29,18 @@ kvt_status record_rows_plan(const kvt_record_spec *spec, const kvt_codec_extras 
 uint64_t record_rows_scratch(const record_plan *plan, const kvt_record_spec *spec,
                              kvt_variant variant);
 
-/* Chooses the rows. */
+/* Chooses the rows. A drop stage takes views alone that have every matrix in one run
+ * (KVT_E_UNSUPPORTED). */
 kvt_status record_rows_open(record_rows *rows, const record_plan *plan, const kvt_record_spec *spec,
-                            const kvt_codec_extras *extras, kvt_variant variant, const void *source,
-                            uint8_t *scratch);
+                            const kvt_codec_extras *extras, kvt_variant variant,
+                            const kvt_view *view, uint8_t *scratch);
+
+/* Whether the view has a matrix apart, so that record_rows_of gathers it. */
+bool record_rows_are_apart(const kvt_view *view, const kvt_layout *layout);
+
+/* Copies a matrix of a view that has it apart, all of its rows. */
+void record_rows_copy(const record_rows *rows, const record_plan *plan, uint32_t layer,
+                      kvt_side side, uint8_t *target);
 
 /* The bitmap of index segment i. */
 const uint8_t *record_rows_index(const record_rows *rows, const record_plan *plan, uint32_t index);

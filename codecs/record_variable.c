@@ -177,6 +177,14 @@ static kvt_status variable_place(record_variable *variable_size, record_slot *sl
     return KVT_OK;
 }
 
+/* Whether the rows of a raw record are apart, and are gathered into it. */
+static bool variable_is_apart(const record_writer *writer)
+{
+    const record_plan *plan = writer->plan;
+    return plan->codec->id == KVT_CODEC_RAW && writer->rows.kept == NULL &&
+           record_rows_are_apart(writer->rows.view, &plan->layout);
+}
+
 /* Brings a matrix to its places. rows NULL: they are looked up when they are needed. */
 static void variable_fill(const record_writer *writer, record_slot *slot, const uint8_t *rows)
 {
@@ -185,6 +193,11 @@ static void variable_fill(const record_writer *writer, record_slot *slot, const 
         record_segment *segment = &slot->segments[i];
         uint8_t *stored = writer->record + segment->offset;
         const bool raw = segment->kind == KVT_PART_RAW || segment->kind == KVT_PART_RAW_TOKENS;
+        if (segment->kind == KVT_PART_RAW && rows == NULL && variable_is_apart(writer)) {
+            record_rows_copy(&writer->rows, writer->plan, slot->layer, slot->side, stored);
+            record_close_segment(writer, slot->first + i, segment);
+            continue;
+        }
         if (raw && rows == NULL) {
             rows = record_rows_of(&writer->rows, writer->plan, slot->layer, slot->side);
         }
@@ -211,7 +224,9 @@ static kvt_status variable_write_one(record_variable *variable_size, uint32_t in
     record_slot slot;
     kvt_matrix matrix;
     variable_name(plan, index, &slot);
-    const uint8_t *rows = record_rows_of(&writer->rows, plan, slot.layer, slot.side);
+    const uint8_t *rows = variable_is_apart(writer)
+                              ? NULL
+                              : record_rows_of(&writer->rows, plan, slot.layer, slot.side);
     if (!plan->parts) {
         variable_encode_segment(writer, &slot, rows, here, left);
     } else if (!record_matrix_is_raw(plan, slot.layer, slot.side)) {
@@ -243,6 +258,7 @@ static kvt_status variable_encode_task(void *argument, uint32_t index, uint32_t 
     kvt_matrix matrix;
     variable_name(plan, variable_size->base + index, slot);
     if (plan->parts && record_matrix_is_raw(plan, slot->layer, slot->side)) return KVT_OK;
+    if (plan->codec->id == KVT_CODEC_RAW) return KVT_OK;
     const uint8_t *rows = record_rows_of(&own.rows, plan, slot->layer, slot->side);
     if (plan->parts) {
         variable_list(&own, slot, &matrix);

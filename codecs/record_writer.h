@@ -6,7 +6,7 @@
  * Matrices may be encoded at the same time by workers of the caller. Everything that they share is
  * only read meanwhile; each has a lane of its own in the scratch:
  *
- *   scratch   | rows of a drop stage | lane 0 | lane 1 | ...
+ *   scratch   | rows of a drop stage | gathered matrix 0, 1, .. (view) | lane 0 | lane 1 | ...
  *   lane      | gathered rows (drop) | the codec's scratch | room for a slot |
  *
  * A slot holds what became of one matrix until its place is known; it belongs to the matrix, not to
@@ -33,7 +33,9 @@ typedef struct record_writer {
     uint8_t *record;
     uint64_t capacity;
     record_lanes lanes;
-    uint8_t *lane; /* of this worker */
+    uint8_t *lane;         /* of this worker */
+    uint8_t *gather;       /* of worker 0; NULL: the view has no matrix apart */
+    uint64_t gather_bytes; /* of a worker */
     record_place place;
     uint64_t payload_bytes;
     uint32_t coded_matrices;

@@ -22,14 +22,14 @@ kvt_view kvt_view_packed(const kvt_layout *layout, void *data)
         view.base_bytes[0] = layout->opaque_bytes;
         return view;
     }
-    const int64_t matrix = (int64_t)kvt_layout_matrix_bytes(layout);
-    const int64_t sides = view_sides(layout);
+    const uint64_t matrix = kvt_layout_matrix_bytes(layout);
+    const uint64_t sides = view_sides(layout);
     const bool side_inside = layout->order == KVT_ORDER_LAYER_SIDE;
     view.head_stride = view_head_bytes(layout);
     view.token_stride = view.head_stride * layout->kv_heads;
-    view.side_stride = side_inside ? matrix : matrix * layout->layers;
-    view.layer_stride = side_inside ? matrix * sides : matrix;
-    view.base_bytes[0] = (uint64_t)(matrix * sides) * layout->layers;
+    view.side_stride = (int64_t)(side_inside ? matrix : matrix * layout->layers);
+    view.layer_stride = (int64_t)(side_inside ? matrix * sides : matrix);
+    view.base_bytes[0] = matrix * sides * layout->layers;
     return view;
 }
 

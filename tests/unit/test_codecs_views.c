@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_codecs_views.c - records that are decoded into views: for each layout of an engine, codec,
- * dtype and instruction set the elements are those of the packed entry, bit for bit, and nothing
- * between them is touched.
+ * test_codecs_views.c - records that are decoded into views and encoded from them: for each layout
+ * of an engine, codec, dtype and instruction set elements and records are those of the packed entry,
+ * bit for bit, and nothing between the elements is touched.
  */
 #include "codecs_support.h"
 
@@ -73,10 +73,46 @@ static void check_view(const encoded *e, const engine_view *engine, uint32_t fir
     engine_pool_close(&pool);
 }
 
+/* The record of a view is that of the packed entry, with exactly the scratch that is asked for. */
+static void check_encode(const encoded *e, const engine_view *engine,
+                         const kvt_codec_workers *workers)
+{
+    engine_pool pool;
+    uint64_t bound, bytes, written;
+    const kvt_layout *layout = &e->spec.layout;
+    const uint32_t head_bytes = layout->head_dim * kvt_dtype_bytes(layout->dtype);
+    assert_true(engine_pool_open(&pool, engine, layout, 1, FILL));
+    for (uint32_t m = 0; m < 2u * layout->layers; m++) {
+        const uint8_t *from =
+            e->source.data + kvt_layout_matrix_offset(layout, m / 2, (kvt_side)(m % 2));
+        for (uint32_t i = 0; i < layout->tokens * layout->kv_heads; i++, from += head_bytes) {
+            memcpy(engine_head_at(&pool.view, 2, m / 2, m % 2, i / layout->kv_heads,
+                                  i % layout->kv_heads),
+                   from, head_bytes);
+        }
+    }
+    assert_status(kvt_record_bound(&e->spec, &bound, &bytes), KVT_OK);
+    assert_status(kvt_record_scratch_view(&e->spec, workers != NULL ? workers->count : 1, &bytes),
+                  KVT_OK);
+    guarded scratch = guarded_make(bytes);
+    guarded record = guarded_make(bound);
+    assert_status(kvt_record_encode_view(&e->spec, workers, &pool.view, record.data, bound,
+                                         scratch.data, bytes, &written),
+                  e->status);
+    assert_int_equal(written, e->record.bytes);
+    assert_memory_equal(record.data, e->record.data, written);
+    guarded_check(&record, bound);
+    guarded_check(&scratch, bytes);
+    free(scratch.data);
+    free(record.data);
+    engine_pool_close(&pool);
+}
+
 static void check_views(encoded *e)
 {
     assert_status(encoded_decode(e), KVT_OK);
     for (uint32_t i = 0; i < ENGINE_VIEWS; i++) {
+        if (e->spec.first_position != 0) check_encode(e, &engine_views[i], NULL);
         check_view(e, &engine_views[i], 0, 0, NULL, &e->scratch);
         check_view(e, &engine_views[i], 1, 1, NULL, &e->scratch);
     }
@@ -194,6 +230,7 @@ static void workers_write_into_views(void **state)
         for (uint32_t k = 0; k < ENGINE_VIEWS; k++) {
             check_view(&e, &engine_views[k], 0, 0, &pool.workers, &scratch);
             check_view(&e, &engine_views[k], 2, 3, &pool.workers, &scratch);
+            check_encode(&e, &engine_views[k], &pool.workers);
         }
         free(scratch.data);
         encoded_free(&e);
@@ -227,6 +264,43 @@ static void raw_tokens_reach_their_rows(void **state)
         check_views(&e);
         encoded_free(&e);
     }
+}
+
+/* A drop stage looks at whole matrices. */
+static void a_drop_stage_takes_matrices_in_one_run(void **state)
+{
+    (void)state;
+    const kvt_layout layout = {.layers = 2,
+                               .kv_heads = 2,
+                               .head_dim = 32,
+                               .dtype = KVT_DTYPE_FP16,
+                               .tokens = 64,
+                               .tokens_may_drop = 1};
+    encoded e = encoded_make(layout, "drop:knorm,50+kivi:k4v4,g32", NULL);
+    for (uint32_t i = 0; i < ENGINE_VIEWS; i++) {
+        const bool one_run = strcmp(engine_views[i].axes, "lsth") == 0 ||
+                             strcmp(engine_views[i].axes, "slth") == 0 ||
+                             strcmp(engine_views[i].name, "sglang page_first_direct") == 0;
+        if (one_run) {
+            check_encode(&e, &engine_views[i], NULL);
+            continue;
+        }
+        engine_pool pool;
+        uint64_t written;
+        assert_true(engine_pool_open(&pool, &engine_views[i], &layout, 1, 0));
+        assert_status(kvt_record_encode_view(&e.spec, NULL, &pool.view, e.record.data,
+                                             e.record.bytes, NULL, 0, &written),
+                      KVT_E_ARGUMENT);
+        uint64_t bytes;
+        assert_status(kvt_record_scratch_view(&e.spec, 1, &bytes), KVT_OK);
+        guarded scratch = guarded_make(bytes);
+        assert_status(kvt_record_encode_view(&e.spec, NULL, &pool.view, e.record.data,
+                                             e.record.bytes, scratch.data, bytes, &written),
+                      KVT_E_UNSUPPORTED);
+        free(scratch.data);
+        engine_pool_close(&pool);
+    }
+    encoded_free(&e);
 }
 
 static void what_does_not_fit_is_refused(void **state)
@@ -278,6 +352,7 @@ int main(void)
         cmocka_unit_test(elements_of_any_bits_are_the_same),
         cmocka_unit_test(workers_write_into_views),
         cmocka_unit_test(raw_tokens_reach_their_rows),
+        cmocka_unit_test(a_drop_stage_takes_matrices_in_one_run),
         cmocka_unit_test(what_does_not_fit_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
