@@ -210,7 +210,7 @@ typedef struct record_call {
 /* Room for one matrix that the view has apart. The raw codec gathers into the record. */
 static uint64_t record_gather_bytes(const record_plan *plan, const kvt_view *view)
 {
-    if (plan->codec->id == KVT_CODEC_RAW || !record_rows_are_apart(view, &plan->layout)) return 0;
+    if (plan->codec->id == KVT_CODEC_RAW || !view_is_apart(view, &plan->layout)) return 0;
     return codecs_align(plan->segment_bytes, RECORD_SEGMENT_ALIGN);
 }
 

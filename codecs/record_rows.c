@@ -106,12 +106,6 @@ static view_rows rows_matrix(const record_rows *rows, const kvt_layout *layout, 
     return view_rows_of(rows->view, layout, layout->tokens, layer, side);
 }
 
-bool record_rows_are_apart(const kvt_view *view, const kvt_layout *layout)
-{
-    if (layout->dtype == KVT_DTYPE_OPAQUE) return false;
-    return !view_rows_of(view, layout, layout->tokens, 0, KVT_SIDE_K).packed;
-}
-
 void record_rows_copy(const record_rows *rows, const record_plan *plan, uint32_t layer,
                       kvt_side side, uint8_t *target)
 {
@@ -130,7 +124,7 @@ kvt_status record_rows_open(record_rows *rows, const record_plan *plan, const kv
     drop_plan kept;
     *rows = (record_rows){.view = view};
     if (variant.mode >> 8 == 0) return KVT_OK;
-    if (record_rows_are_apart(view, layout)) return KVT_E_UNSUPPORTED;
+    if (view_is_apart(view, layout)) return KVT_E_UNSUPPORTED;
     const bool given = settings.method == DROP_METHOD_CALLER;
     if (given && (extras == NULL || extras->scores == NULL)) return KVT_E_ARGUMENT;
     rows_place(plan, scratch, rows, &scores, rows_scores_count(plan, variant));

@@ -35,9 +35,6 @@ kvt_status record_rows_open(record_rows *rows, const record_plan *plan, const kv
                             const kvt_codec_extras *extras, kvt_variant variant,
                             const kvt_view *view, uint8_t *scratch);
 
-/* Whether the view has a matrix apart, so that record_rows_of gathers it. */
-bool record_rows_are_apart(const kvt_view *view, const kvt_layout *layout);
-
 /* Copies a matrix of a view that has it apart, all of its rows. */
 void record_rows_copy(const record_rows *rows, const record_plan *plan, uint32_t layer,
                       kvt_side side, uint8_t *target);

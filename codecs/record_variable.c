@@ -182,7 +182,7 @@ static bool variable_is_apart(const record_writer *writer)
 {
     const record_plan *plan = writer->plan;
     return plan->codec->id == KVT_CODEC_RAW && writer->rows.kept == NULL &&
-           record_rows_are_apart(writer->rows.view, &plan->layout);
+           view_is_apart(writer->rows.view, &plan->layout);
 }
 
 /* Brings a matrix to its places. rows NULL: they are looked up when they are needed. */

@@ -175,6 +175,12 @@ void view_rows_gather(const view_rows *rows, uint64_t at, uint64_t bytes, uint8_
     view_kernels_in_use()->gather(rows, at, bytes, packed);
 }
 
+bool view_is_apart(const kvt_view *view, const kvt_layout *layout)
+{
+    if (layout->dtype == KVT_DTYPE_OPAQUE) return false;
+    return !view_rows_of(view, layout, layout->tokens, 0, KVT_SIDE_K).packed;
+}
+
 /* The entry's bytes when the view has them all in one run in the layout's order, else NULL. */
 static uint8_t *view_packed_start(const kvt_view *view, const kvt_layout *layout)
 {

@@ -59,6 +59,9 @@ static inline view_rows view_rows_packed(void *start, uint64_t bytes)
 view_rows view_rows_of(const kvt_view *view, const kvt_layout *layout, uint32_t tokens,
                        uint32_t layer, kvt_side side);
 
+/* Whether a view has its matrices apart, none of them in one run. */
+bool view_is_apart(const kvt_view *view, const kvt_layout *layout);
+
 /* The matrix' rows from `first` on, `count` of row_bytes each. */
 view_rows view_rows_part(const view_rows *rows, uint64_t row_bytes, uint64_t first, uint64_t count);
 

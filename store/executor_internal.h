@@ -42,12 +42,12 @@ typedef struct store_op {
     kvt_store *store;
     const kvt_move *move;
     store_entry *entry;
-    kvt_key key;        /* the entry's, which may leave before the operation ends */
-    uint64_t began_ns;  /* store_now_ns */
-    uint64_t device_ns; /* of reading and writing */
-    uint64_t code_ns;   /* of encoding and decoding */
-    const void *data;   /* put: the caller's buffer */
-    kvt_tier tier;      /* target */
+    kvt_key key;          /* the entry's, which may leave before the operation ends */
+    uint64_t began_ns;    /* store_now_ns */
+    uint64_t device_ns;   /* of reading and writing */
+    uint64_t code_ns;     /* of encoding and decoding */
+    const kvt_view *view; /* put: where the bytes are */
+    kvt_tier tier;        /* target */
     kvt_record_spec spec;
     staging_buffer staging;
     void *record; /* in staging: what is to be written */

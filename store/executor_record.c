@@ -6,6 +6,7 @@
  * Thread rule: as executor.c; the control lock for the moments in which shared state is touched.
  */
 #include "codecs/codecs.h"
+#include "codecs/view_rows.h"
 #include "store/executor_internal.h"
 #include "store/placement_note.h"
 
@@ -171,9 +172,8 @@ static kvt_status executor_encode_in_place(store_op *op)
     void *record = tiers_pool_lend(pool, location);
     status = KVT_MISS;
     if (record != NULL) {
-        status = kvt_record_encode_parallel(&op->spec, NULL, op->store->workers, op->data,
-                                            op->entry->source_bytes, record, bytes, NULL, 0,
-                                            &op->record_bytes);
+        status = kvt_record_encode_view(&op->spec, op->store->workers, op->view, record, bytes,
+                                        NULL, 0, &op->record_bytes);
         tiers_pool_take_back(pool, location, KVT_IO_WRITE, op->record_bytes);
     }
     op->written = status == KVT_OK;
@@ -198,23 +198,35 @@ static kvt_status executor_encode_staged(store_op *op)
     if (status != KVT_OK) return status;
     op->record = op->staging.memory;
     uint64_t started_ns = store_now_ns(op->store);
-    status = kvt_record_encode_parallel(
-        &op->spec, NULL, op->store->workers, op->data, op->entry->source_bytes, op->record, bound,
-        (char *)op->record + bound, op->staging.bytes - bound, &op->record_bytes);
+    status = kvt_record_encode_view(&op->spec, op->store->workers, op->view, op->record, bound,
+                                    (char *)op->record + bound, op->staging.bytes - bound,
+                                    &op->record_bytes);
     if (status == KVT_OK)
         learn_note_encode(op->store, op->spec.variant, op->entry->source_bytes,
                           (double)(store_now_ns(op->store) - started_ns) * 1e-9);
     return status;
 }
 
+/* Room for the record of a put, and scratch to make it from where the view has the bytes. */
+static kvt_status executor_bound_put(store_op *op)
+{
+    const kvt_codec_workers *workers = op->store->workers;
+    kvt_status status = executor_bound(op->store, &op->spec, &op->bound_bytes, &op->scratch_bytes);
+    if (status != KVT_OK || op->spec.variant.codec == KVT_CODEC_RAW ||
+        !view_is_apart(op->view, &op->spec.layout))
+        return status;
+    return kvt_record_scratch_view(&op->spec, workers != NULL ? workers->count : 1,
+                                   &op->scratch_bytes);
+}
+
 /* put: makes the record from the caller's bytes, in its tier or in staging. */
 kvt_status stage_encode(store_op *op)
 {
-    assert(op->data != NULL && op->move->kind == KVT_MOVE_PUT);
+    assert(op->view != NULL && op->move->kind == KVT_MOVE_PUT);
     assert(op->source == NULL && op->staging.memory == NULL);
     executor_fill_spec(op);
     op->spec.generation = executor_next_serial(op->store);
-    kvt_status status = executor_bound(op->store, &op->spec, &op->bound_bytes, &op->scratch_bytes);
+    kvt_status status = executor_bound_put(op);
     if (status != KVT_OK) return status;
     status = executor_may_encode_in_place(op) ? executor_encode_in_place(op) : KVT_MISS;
     if (status == KVT_MISS) status = executor_encode_staged(op);

@@ -11,7 +11,6 @@
  * Thread rule: any thread; the control lock for the moment of a decision.
  */
 #include "base/struct_size.h"
-#include "codecs/view_rows.h"
 #include "store/fork_guard.h"
 #include "store/handover.h"
 #include "store/watching.h"
@@ -52,21 +51,11 @@ static kvt_status put_hand_over(kvt_store *store, put_work *work)
     return status;
 }
 
-/* Decides and carries the plan out in the caller's thread, on a packed copy of bytes that are not
- * packed. */
+/* Decides and carries the plan out in the caller's thread. */
 static kvt_status put_carry_out(kvt_store *store, put_work *work)
 {
-    void *packed = NULL;
-    if (work->data == NULL) {
-        packed = malloc(work->data_bytes);
-        if (packed == NULL) return KVT_E_MEMORY;
-        view_gather_entry(work->view, &work->source->layout, packed);
-        work->data = packed;
-    }
     kvt_status status = put_decide(store, work);
-    if (status == KVT_OK) status = put_run(store, work);
-    free(packed);
-    return status;
+    return status == KVT_OK ? put_run(store, work) : status;
 }
 
 /* A put whose arguments have been checked. */
@@ -108,7 +97,7 @@ kvt_status kvt_put(kvt_store *store, const kvt_entry *given, const void *data, u
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (given == NULL || data == NULL) return KVT_E_ARGUMENT;
     kvt_entry whole = {0};
-    put_work work = {.source = put_take_entry(given, &whole), .data = data};
+    put_work work = {.source = put_take_entry(given, &whole)};
     if (work.source == NULL) return KVT_E_ARGUMENT;
     kvt_status status = put_check_entry(work.source, &work.data_bytes);
     if (status != KVT_OK) return status;

@@ -235,7 +235,7 @@ kvt_status put_run(kvt_store *store, put_work *work)
     while (status == KVT_OK) {
         executor_result result;
         const kvt_plan *plan = work->plan;
-        progress->last = executor_run_plan(store, plan->moves, plan->count, work->data, &result);
+        progress->last = executor_run_plan(store, plan->moves, plan->count, work->view, &result);
         if (progress->last == KVT_OK || !put_tries_again(store, work, &result))
             return progress->last;
         work->failure = progress->last;
@@ -250,8 +250,9 @@ kvt_status put_finish(kvt_store *store, store_staged *staged, kvt_plan *plan)
     assert(staged->begun && staged->count <= plan->capacity);
     memcpy(plan->moves, staged->moves, staged->count * sizeof *plan->moves);
     plan->count = staged->count;
+    const kvt_view view = kvt_view_packed(&staged->source.layout, staged->buffer.memory);
     put_work work = {.source = &staged->source,
-                     .data = staged->buffer.memory,
+                     .view = &view,
                      .staged = staged,
                      .plan = plan,
                      .progress = staged->progress};

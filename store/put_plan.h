@@ -25,8 +25,7 @@ typedef struct put_progress {
 /* One put under way, in the hands of the caller or of an executor. */
 typedef struct put_work {
     const kvt_entry *source;
-    const void *data; /* the caller's bytes, or the staged ones; NULL: they are to be gathered */
-    const kvt_view *view; /* where the caller's bytes are; NULL for the staged ones */
+    const kvt_view *view; /* where the caller's bytes are, or the staged ones */
     uint64_t data_bytes;
     struct store_staged *staged; /* executor: the entry is in the table */
     bool full;                   /* caller: there is no room for the bytes */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_codecs_views.c - records that are decoded into views and encoded from them: for each layout
- * of an engine, codec, dtype and instruction set elements and records are those of the packed entry,
- * bit for bit, and nothing between the elements is touched.
+ * of an engine, codec, dtype and instruction set, elements and records are those of the packed
+ * entry, bit for bit, and nothing between the elements is touched.
  */
 #include "codecs_support.h"
 

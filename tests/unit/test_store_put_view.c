@@ -122,7 +122,6 @@ static void test_views_reach_the_memory_of_a_tier(void **state)
     for (uint32_t lossless = 0; lossless < 2; lossless++) {
         site s;
         site_prepare(&s, false);
-        s.options.variant.codec = lossless ? KVT_CODEC_LOSSLESS : KVT_CODEC_RAW;
         if (lossless) assert_int_equal(kvt_variant_parse("lossless", &s.options.variant), KVT_OK);
         site_open(&s);
         put_all(s.store);
@@ -154,14 +153,18 @@ static void test_views_reach_staged_puts_and_devices(void **state)
 static void test_views_are_put_without_put_staging(void **state)
 {
     (void)state;
-    site s;
-    site_prepare(&s, false);
-    s.options.put_staging_bytes = 0;
-    site_open(&s);
-    put_all(s.store);
-    get_all(s.store);
-    assert_int_equal(support_put(s.store, 1), KVT_EXISTS);
-    kvt_close(s.store);
+    static const char *const variants[] = {"raw", "lossless"};
+    for (uint32_t i = 0; i < 4; i++) {
+        site s;
+        site_prepare(&s, i >= 2);
+        s.options.put_staging_bytes = 0;
+        assert_int_equal(kvt_variant_parse(variants[i % 2], &s.options.variant), KVT_OK);
+        site_open(&s);
+        put_all(s.store);
+        get_all(s.store);
+        assert_int_equal(support_put(s.store, 1), KVT_EXISTS);
+        kvt_close(s.store);
+    }
 }
 
 static void test_opaque_entries_are_one_run(void **state)
