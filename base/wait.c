@@ -10,6 +10,15 @@
 
 #define WAIT_SECOND_NS UINT64_C(1000000000)
 
+void base_brief_lock_init(pthread_mutex_t *lock)
+{
+    pthread_mutexattr_t attributes;
+    pthread_mutexattr_init(&attributes);
+    (void)pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_ADAPTIVE_NP);
+    pthread_mutex_init(lock, &attributes);
+    pthread_mutexattr_destroy(&attributes);
+}
+
 /* The default clock of a condition is the calendar, which may jump. */
 void base_condition_init(pthread_cond_t *condition)
 {

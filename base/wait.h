@@ -12,6 +12,10 @@
 #include <pthread.h>
 #include <stdbool.h>
 
+/* Makes a lock that its holders keep for less time than sleeping and waking take: a thread that
+ * finds it held looks again for a moment before it sleeps. */
+void base_brief_lock_init(pthread_mutex_t *lock);
+
 /* Makes a condition that both waits below may use. */
 void base_condition_init(pthread_cond_t *condition);
 

@@ -58,6 +58,9 @@ typedef struct store_entry {
     struct store_entry *next; /* hash chain */
     kvt_key key;
     uint64_t handle; /* entry_handle(key) */
+    /* Lookups read no further: what they want lies side by side. */
+    entry_state state;
+    store_place *place; /* in RESIDENT, MOVING, and in LEAVING until released; else NULL */
     kvt_key parent;
     bool has_parent;
     uint32_t since; /* of the put, or of the open: lifetime.c */
@@ -77,9 +80,7 @@ typedef struct store_entry {
     kvt_variant larger_variant; /* the variant whose record came out larger than planned last, */
     uint64_t larger_bytes;      /* and its size; 0 = none */
     uint64_t pinned_until_ns; /* a move failed: the policy's plans leave it out until then; or 0 */
-    entry_state state;
-    uint32_t moves;              /* that were planned for it so far */
-    store_place *place;          /* in RESIDENT, MOVING, and in LEAVING until released; else NULL */
+    uint32_t moves;           /* that were planned for it so far */
     struct store_staged *staged; /* in STAGED: the bytes as they were put; else NULL */
     store_load *load;            /* the read of `place` that a further get may join, or NULL */
     store_place *copy;   /* beside a place in HBM or DRAM: a record on SSD with its row, or NULL */

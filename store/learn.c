@@ -10,6 +10,7 @@
  * Thread rule: as learn.h.
  */
 #include "store/learn.h"
+#include "base/wait.h"
 
 #include "store/store.h"
 #include "tiers/pool/worker.h"
@@ -28,7 +29,7 @@ kvt_status learn_open(kvt_store *store)
 {
     store->learn = calloc(1, sizeof *store->learn);
     if (store->learn == NULL) return KVT_E_MEMORY;
-    pthread_mutex_init(&store->learn->lock, NULL);
+    base_brief_lock_init(&store->learn->lock);
     pthread_mutex_init(&store->learn->reuse_lock, NULL);
     kvt_status status = kvt_reuse_open(0, &store->learn->reuse);
     if (status != KVT_OK) return status;

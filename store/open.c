@@ -573,7 +573,7 @@ static void open_fill_store(kvt_store *store, const kvt_store_options *options)
     fork_guard_start();
     store->forks = atomic_load(&fork_guard_count);
     store->opened_ns = base_clock_ns();
-    pthread_mutex_init(&store->lock, NULL);
+    base_brief_lock_init(&store->lock);
     pthread_mutex_init(&store->observer_lock, NULL);
     pthread_mutex_init(&store->members_lock, NULL);
     pthread_mutex_init(&store->wear_lock, NULL);
