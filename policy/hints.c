@@ -23,7 +23,6 @@
 #define HINT_MEMORY      256.0
 #define HINT_SOON        300.0  /* seconds that "demote" means when it names none, */
 #define HINT_ENDED       1200.0 /* and "end of session" */
-#define HINT_MOST        2.7e6  /* a month */
 #define HINT_SLACK_NS    UINT64_C(1000000000)
 #define HINT_NO_NUMBER   0u /* entry.hint counts from 1 */
 #define HINT_EARLY_SHARE 2u /* a use before a half of the time has passed is too early */
@@ -278,7 +277,7 @@ kvt_status kvt_policy_hint(kvt_policy *policy, uint64_t now_ns, uint64_t handle,
     assert(policy != NULL);
     if ((int)kind < 0 || (int)kind >= KVT_HINT_KINDS || giver >= KVT_TENANTS_MAX)
         return KVT_E_ARGUMENT;
-    if (!number_is_within(seconds, 0.0, HINT_MOST)) return KVT_E_ARGUMENT;
+    if (!number_is_within(seconds, 0.0, KVT_HINT_SECONDS_MAX)) return KVT_E_ARGUMENT;
     if (hint_expects_use((uint8_t)kind) && !(seconds > 0.0)) return KVT_E_ARGUMENT;
     if (!advise_knows_tenant(policy, giver)) return KVT_E_MEMORY;
     if (policy->ops->learns && !hints_reserve(policy)) return KVT_E_MEMORY;

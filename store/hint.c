@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * hint.c - what a caller says of entries that it will use: prefetch. The file moves nothing: the
- * policy plans, and the background carries it out.
+ * hint.c - what a caller says of entries that it will use, or will not: prefetch and hints. The
+ * file moves nothing: the policy plans, and the background carries it out.
  *
- * Thread rule: any thread; the control lock for one look-up and one decision.
+ * Thread rule: any thread; the control lock for at most HINT_STEP look-ups, or one decision.
  */
+#include "base/struct_size.h"
 #include "store/fork_guard.h"
 #include "store/store.h"
 
@@ -51,5 +52,78 @@ kvt_status kvt_prefetch(kvt_store *store, const kvt_key *key, kvt_tier tier)
         status = entry->state == ENTRY_STAGED ? hint_prefetch_staged(tier)
                                               : hint_promote(store, entry, tier);
     pthread_mutex_unlock(&store->lock);
+    return status;
+}
+
+/* ---- hints ---- */
+
+#define HINT_STEP  256u /* keys under one hold of the lock */
+#define HINT_LEAST STRUCT_SIZE_THROUGH(kvt_expectation, seconds)
+
+/* Gives the hint for some keys, as of one moment. Lock held. */
+static kvt_status hint_give(kvt_store *store, const kvt_key *keys, size_t count,
+                            const kvt_expectation *expected, size_t *given)
+{
+    assert(store_is_locked(store));
+    const uint64_t now_ns = store_now_ns(store);
+    for (size_t i = 0; i < count; i++) {
+        const store_entry *entry = entry_find_key(&store->table, &keys[i]);
+        kvt_status status = KVT_MISS;
+        if (entry != NULL && entry_is_readable(entry))
+            status =
+                kvt_policy_hint(store->policy, now_ns, entry->handle, (kvt_hint_kind)expected->kind,
+                                expected->seconds, entry->tenant);
+        if (status == KVT_MISS)
+            store->hints_skipped++;
+        else if (status != KVT_OK)
+            return status;
+        else
+            ++*given;
+    }
+    return KVT_OK;
+}
+
+/* The policy checks the same numbers, but not when no key is stored. */
+static bool hint_is_sound(const kvt_expectation *expected)
+{
+    if (expected->kind >= KVT_HINT_KINDS) return false;
+    bool use = expected->kind == KVT_HINT_RETAIN || expected->kind == KVT_HINT_NEXT_USE;
+    return use ? expected->seconds > 0 && expected->seconds <= KVT_HINT_SECONDS_MAX
+               : expected->seconds >= 0 && expected->seconds <= KVT_HINT_SECONDS_MAX;
+}
+
+kvt_status kvt_hint(kvt_store *store, const kvt_key *keys, size_t count,
+                    const kvt_expectation *expected, size_t *hinted_out)
+{
+    if (store == NULL || expected == NULL || (keys == NULL && count != 0)) return KVT_E_ARGUMENT;
+    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
+    kvt_expectation whole = {0};
+    expected = struct_size_in(expected, &whole, sizeof whole, HINT_LEAST);
+    if (expected == NULL || !hint_is_sound(expected)) return KVT_E_ARGUMENT;
+    kvt_status status = KVT_OK;
+    size_t given = 0;
+    for (size_t from = 0; from < count && status == KVT_OK; from += HINT_STEP) {
+        size_t step = count - from < HINT_STEP ? count - from : HINT_STEP;
+        pthread_mutex_lock(&store->lock);
+        status = hint_give(store, &keys[from], step, expected, &given);
+        pthread_mutex_unlock(&store->lock);
+    }
+    if (hinted_out != NULL) *hinted_out = given;
+    if (status != KVT_OK) return status;
+    return given != 0 || count == 0 ? KVT_OK : KVT_MISS;
+}
+
+kvt_status kvt_hint_stats_get(kvt_store *store, kvt_hint_stats *stats)
+{
+    if (store == NULL || stats == NULL) return KVT_E_ARGUMENT;
+    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
+    if (!struct_size_is_sound(stats, STRUCT_SIZE_THROUGH(kvt_hint_stats, skipped)))
+        return KVT_E_ARGUMENT;
+    kvt_hint_stats whole = {.struct_size = sizeof whole};
+    pthread_mutex_lock(&store->lock);
+    kvt_status status = kvt_policy_hint_stats_get(store->policy, &whole);
+    whole.skipped = store->hints_skipped;
+    pthread_mutex_unlock(&store->lock);
+    struct_size_out(stats, &whole, sizeof whole);
     return status;
 }

@@ -214,7 +214,8 @@ struct kvt_store {
     store_counters counters;
     store_queued_plan *queue[STORE_PLANS_QUEUED];
     uint32_t queue_count;
-    bool plan_waits; /* for the background, which is to run the queue at once */
+    uint64_t hints_skipped; /* keys that were not stored, ever */
+    bool plan_waits;        /* for the background, which is to run the queue at once */
     bool maintaining;
     bool stopping;
     uint32_t draining[KVT_TIER_COUNT]; /* replaced places that are still being read */

@@ -26,6 +26,7 @@ typedef struct metrics_view {
     uint64_t moves[STORE_MOVE_COUNT][2];
     uint64_t put_tokens[2];
     kvt_lease_stats leases;
+    kvt_hint_stats hints;
 } metrics_view;
 
 static const watch_label metrics_none = {0};
@@ -181,6 +182,28 @@ static void metrics_write_leases(watch_text *out, const metrics_view *view)
                  "Entries that no lease could hold: the bound was reached.", leases->refused_bound);
     watch_single(out, "leased_entries_lost_total", "counter",
                  "Entries that were lost while a lease held them.", leases->lost);
+}
+
+static void metrics_write_hints(watch_text *out, const kvt_hint_stats *hints)
+{
+    static const char *const kinds[KVT_HINT_KINDS] = {"retain", "next_use", "demote",
+                                                      "session_end"};
+    watch_family(out, "hints_total", "counter", "Hints that were judged, or dropped before that.");
+    for (int kind = 0; kind < KVT_HINT_KINDS; kind++) {
+        const watch_label label = {"kind", kinds[kind]};
+        watch_sample(out, "hints_total", label, (watch_label){"outcome", "came_true"},
+                     hints->came_true[kind]);
+        watch_sample(out, "hints_total", label, (watch_label){"outcome", "failed"},
+                     hints->failed[kind]);
+        watch_sample(out, "hints_total", label, (watch_label){"outcome", "dropped"},
+                     hints->dropped[kind]);
+    }
+    watch_family(out, "hints_open", "gauge", "Hints that nothing is known of yet.");
+    for (int kind = 0; kind < KVT_HINT_KINDS; kind++)
+        watch_sample(out, "hints_open", (watch_label){"kind", kinds[kind]}, metrics_none,
+                     hints->open[kind]);
+    watch_single(out, "hints_skipped_total", "counter", "Hints of keys that were not stored.",
+                 hints->skipped);
 }
 
 /* ---- families by tier ---- */
@@ -372,8 +395,10 @@ static kvt_status metrics_gather(kvt_store *store, metrics_view *view)
     view->store = store;
     view->stats.struct_size = sizeof view->stats;
     view->leases.struct_size = sizeof view->leases;
+    view->hints.struct_size = sizeof view->hints;
     kvt_status status = kvt_stats(store, &view->stats);
     if (status == KVT_OK) status = kvt_lease_stats_get(store, &view->leases);
+    if (status == KVT_OK) status = kvt_hint_stats_get(store, &view->hints);
     if (status != KVT_OK) return status;
     pthread_mutex_lock(&store->lock);
     const store_counters *counters = &store->counters;
@@ -416,6 +441,7 @@ size_t kvt_metrics_write(kvt_store *store, char *text, size_t size)
     metrics_write_refusals(&out, &view);
     metrics_write_moves(&out, &view);
     metrics_write_leases(&out, &view);
+    metrics_write_hints(&out, &view.hints);
     metrics_write_rows(&out, &view);
     metrics_write_devices(&out, &view);
     metrics_write_histograms(&out, &view);

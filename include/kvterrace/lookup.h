@@ -68,6 +68,33 @@ KVT_API KVT_NODISCARD kvt_status kvt_match_worth(kvt_store *store, const kvt_key
  */
 KVT_API KVT_NODISCARD kvt_status kvt_prefetch(kvt_store *store, const kvt_key *key, kvt_tier tier);
 
+/* ---- hints ---- */
+
+/* What an agent or a router expects of entries' next use; policy.h has the kinds. */
+typedef struct kvt_expectation {
+    uint32_t struct_size;
+    uint32_t kind;  /* kvt_hint_kind */
+    double seconds; /* above 0 where a use is expected; 0 = the kind's own. At most
+                       KVT_HINT_SECONDS_MAX */
+} kvt_expectation;
+
+/*
+ * Gives the policy a hint for each of the keys, on behalf of the tenant of its entry. A hint is
+ * evidence and no order: the policy weighs it by how often hints of that kind from that tenant came
+ * true, and nothing moves in this call. Keys that are not stored are skipped and counted. Say the
+ * end of a session for its own entries, not for those that others use too. Not a use.
+ *   count       256 keys are one hold of the lock, and one moment
+ *   hinted_out  how many of the keys got the hint; may be NULL
+ * KVT_OK (at least one did, or count is 0); KVT_MISS (none); KVT_E_ARGUMENT; KVT_E_MEMORY (those
+ * before keep theirs); KVT_E_STATE (in a child of fork).
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_hint(kvt_store *store, const kvt_key *keys, size_t count,
+                                          const kvt_expectation *expected, size_t *hinted_out);
+
+/* How the hints of all kinds did, since the open. KVT_OK; KVT_E_ARGUMENT (struct_size, NULL);
+ * KVT_E_STATE. */
+KVT_API KVT_NODISCARD kvt_status kvt_hint_stats_get(kvt_store *store, kvt_hint_stats *stats);
+
 /* ---- leases ---- */
 
 /*

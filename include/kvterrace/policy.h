@@ -283,6 +283,8 @@ typedef enum kvt_hint_kind {
     KVT_HINT_KINDS = 4
 } kvt_hint_kind;
 
+#define KVT_HINT_SECONDS_MAX 2.7e6 /* a month */
+
 /* Hints by kind, since the open: given = came_true + failed + open + dropped. */
 typedef struct kvt_hint_stats {
     uint32_t struct_size;
@@ -300,7 +302,7 @@ typedef struct kvt_hint_stats {
  * instant (of KVT_HINT_NEXT_USE twice as long) or the entry's next use, which ends all of its
  * hints. A hint of a kind that is open already changes the instant, and is judged when that one
  * would have been. Policies other than "utility" take hints and do nothing.
- *   seconds   above 0 where a use is expected; up to 2.7e6
+ *   seconds   above 0 where a use is expected; up to KVT_HINT_SECONDS_MAX
  * KVT_OK; KVT_MISS (not stored); KVT_E_ARGUMENT (kind, seconds, tenant); KVT_E_MEMORY.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_policy_hint(kvt_policy *policy, uint64_t now_ns,

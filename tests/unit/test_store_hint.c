@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_store_hint.c - entries that a caller asks for ahead of a get come up, at once where the
- * store has a background.
+ * store has a background; hints reach the policy, and are counted.
  */
 #include "copies_site.h"
 
@@ -93,12 +93,90 @@ static void test_the_background_is_woken(void **state)
     site_end(&s);
 }
 
+static kvt_status hint(site *s, uint32_t from, uint32_t count, uint32_t kind, double seconds,
+                       size_t *hinted)
+{
+    static kvt_key keys[1000];
+    for (uint32_t i = 0; i < count; i++)
+        keys[i] = support_key(from + i);
+    const kvt_expectation expected = {
+        .struct_size = sizeof expected, .kind = kind, .seconds = seconds};
+    return kvt_hint(s->store, keys, count, &expected, hinted);
+}
+
+static kvt_hint_stats hint_stats(site *s)
+{
+    kvt_hint_stats stats = {.struct_size = sizeof stats};
+    assert_int_equal(kvt_hint_stats_get(s->store, &stats), KVT_OK);
+    return stats;
+}
+
+static void make_utility_site(site *s)
+{
+    site_make(s, 2 << 20);
+    kvt_close(s->store);
+    s->options.policy = "utility";
+    site_open(s);
+    put_some(s, 0, DRAM_ENTRIES);
+}
+
+static void test_hints_are_counted_and_judged(void **state)
+{
+    (void)state;
+    site s;
+    make_utility_site(&s);
+    size_t hinted = 99;
+    /* More keys than one hold of the lock looks up; the last ones are not stored. */
+    assert_int_equal(hint(&s, 0, 1000, KVT_HINT_RETAIN, 3600, &hinted), KVT_OK);
+    assert_int_equal(hinted, DRAM_ENTRIES);
+    kvt_hint_stats stats = hint_stats(&s);
+    assert_int_equal(stats.given[KVT_HINT_RETAIN], DRAM_ENTRIES);
+    assert_int_equal(stats.open[KVT_HINT_RETAIN], DRAM_ENTRIES);
+    assert_int_equal(stats.skipped, 1000 - DRAM_ENTRIES);
+    const kvt_key key = support_key(0);
+    assert_int_equal(hint(&s, 1, 1, KVT_HINT_SESSION_END, 0, NULL), KVT_OK);
+    assert_int_equal(support_get(s.store, 0, NULL), KVT_OK);
+    assert_int_equal(support_get(s.store, 1, NULL), KVT_OK);
+    assert_int_equal(kvt_delete(s.store, &key), KVT_OK);
+    stats = hint_stats(&s);
+    assert_int_equal(stats.came_true[KVT_HINT_RETAIN], 2);
+    assert_int_equal(stats.failed[KVT_HINT_SESSION_END], 1);
+    assert_int_equal(hint(&s, 0, 1, KVT_HINT_RETAIN, 1, &hinted), KVT_MISS);
+    assert_int_equal(hinted, 0);
+    assert_int_equal(hint(&s, 0, 0, KVT_HINT_RETAIN, 1, NULL), KVT_OK);
+    site_end(&s);
+}
+
+static void test_wrong_hints_are_refused(void **state)
+{
+    (void)state;
+    site s;
+    make_utility_site(&s);
+    assert_int_equal(hint(&s, 1, 1, KVT_HINT_RETAIN, 0, NULL), KVT_E_ARGUMENT);
+    assert_int_equal(hint(&s, 1, 1, KVT_HINT_DEMOTE, -1, NULL), KVT_E_ARGUMENT);
+    assert_int_equal(hint(&s, 1, 1, KVT_HINT_NEXT_USE, 1e9, NULL), KVT_E_ARGUMENT);
+    assert_int_equal(hint(&s, 1, 1, KVT_HINT_KINDS, 1, NULL), KVT_E_ARGUMENT);
+    const kvt_key key = support_key(1);
+    kvt_expectation expected = {.struct_size = 4, .seconds = 1};
+    assert_int_equal(kvt_hint(s.store, &key, 1, &expected, NULL), KVT_E_ARGUMENT);
+    expected.struct_size = sizeof expected;
+    assert_int_equal(kvt_hint(s.store, NULL, 1, &expected, NULL), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_hint(s.store, &key, 1, NULL, NULL), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_hint(s.store, &key, 1, &expected, NULL), KVT_OK);
+    assert_int_equal(kvt_hint_stats_get(s.store, NULL), KVT_E_ARGUMENT);
+    kvt_hint_stats stats = {.struct_size = 4};
+    assert_int_equal(kvt_hint_stats_get(s.store, &stats), KVT_E_ARGUMENT);
+    site_end(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_an_entry_comes_up),
         cmocka_unit_test(test_a_held_entry_is_refused),
         cmocka_unit_test(test_the_background_is_woken),
+        cmocka_unit_test(test_hints_are_counted_and_judged),
+        cmocka_unit_test(test_wrong_hints_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
