@@ -110,9 +110,7 @@ static kvt_status access_begin(kvt_store *store, store_entry *entry, access_get 
     return KVT_OK;
 }
 
-/* Counts the use and lets the policy plan a promotion, which the background carries out. Lock held.
- */
-static void access_count(kvt_store *store, const store_entry *entry)
+void access_count_use(kvt_store *store, const store_entry *entry)
 {
     assert(store_is_locked(store));
     kvt_move moves[32];
@@ -161,7 +159,7 @@ kvt_status access_enter(kvt_store *store, const access_view *view, access_get *g
     kvt_status status = access_begin(store, view->entry, get);
     if (get->record != NULL) access_prefetch(get->record);
     if (!get->quiet) {
-        access_count(store, view->entry);
+        access_count_use(store, view->entry);
         relayout_note_get(store, view->entry);
     }
     return status;

@@ -26,13 +26,12 @@ static void async_refuse(kvt_store *store, access_get *get, kvt_status status)
     get->stage = ACCESS_ENDED;
 }
 
-/* Whether a stored variant may lose more than the get accepts. Lock held. */
-static bool async_loses_too_much(const kvt_store *store, const store_entry *entry,
-                                 const access_get *get)
+bool access_loses_too_much(const kvt_store *store, const store_entry *entry, double loss_max)
 {
-    if (get->loss_max == 0 || entry->place == NULL) return false;
+    assert(store_is_locked(store));
+    if (loss_max == 0 || entry->place == NULL) return false;
     double loss = learn_variant_loss(store, entry, entry->place->variant);
-    return get->loss_max < 0 ? loss > 0 : loss > get->loss_max;
+    return loss_max < 0 ? loss > 0 : loss > loss_max;
 }
 
 /* Becomes a reader, or takes the reason why not. Lock held; staging is in the get already. */
@@ -62,7 +61,7 @@ static kvt_status async_look(kvt_store *store, access_get *get, access_view *vie
         return KVT_OK;
     }
     if (status != KVT_OK) return status;
-    if (async_loses_too_much(store, view->entry, get)) {
+    if (access_loses_too_much(store, view->entry, get->loss_max)) {
         get->refused_loss = true;
         return KVT_MISS;
     }

@@ -99,6 +99,14 @@ kvt_status access_look(const kvt_store *store, const kvt_key *key, const access_
 /* Counts the use, then becomes a reader. Lock held; staging is in get already. */
 kvt_status access_enter(kvt_store *store, const access_view *view, access_get *get);
 
+/* Counts a use, and lets the policy plan a promotion, which the background carries out. Lock held.
+ */
+void access_count_use(kvt_store *store, const store_entry *entry);
+
+/* Whether what is stored of an entry may lose more than somebody accepts (kvt_request.loss_max).
+ * Lock held. */
+bool access_loses_too_much(const kvt_store *store, const store_entry *entry, double loss_max);
+
 /* Becomes a user of the bytes that a put has handed over. No promotion is planned: the entry has no
  * place yet. Lock held. */
 void access_begin_staged(kvt_store *store, const store_entry *entry, access_get *get);

@@ -8,7 +8,7 @@
  *
  * Thread rule: as the public header says.
  */
-#include "store/queue_internal.h"
+#include "store/load_internal.h"
 
 #include "base/struct_size.h"
 #include "base/thread.h"
@@ -28,6 +28,12 @@
 #define QUEUE_REQUEST_LEAST    STRUCT_SIZE_THROUGH(kvt_request, user)
 #define QUEUE_COMPLETION_LEAST STRUCT_SIZE_THROUGH(kvt_completion, elapsed_ns)
 #define QUEUE_STATS_LEAST      STRUCT_SIZE_THROUGH(kvt_queue_stats, wakes)
+
+bool queue_is_ours(const kvt_queue *queue)
+{
+    return queue != NULL &&
+           queue->forks == atomic_load_explicit(&fork_guard_count, memory_order_relaxed);
+}
 
 /* ---- lists ---- */
 
@@ -210,11 +216,64 @@ static void queue_call_off_waiting(kvt_queue *queue)
     }
 }
 
+bool queue_enter_load(kvt_queue *queue, struct kvt_load *load)
+{
+    pthread_mutex_lock(&queue->lock);
+    bool open = !queue->stopping;
+    if (open) {
+        load->next = queue->loads;
+        load->previous = NULL;
+        if (load->next != NULL) load->next->previous = load;
+        load->listed = true;
+        queue->loads = load;
+    }
+    pthread_mutex_unlock(&queue->lock);
+    return open;
+}
+
+/* Takes a load off the list. Lock held. */
+static void queue_unlist_load(kvt_queue *queue, struct kvt_load *load)
+{
+    if (load->previous != NULL)
+        load->previous->next = load->next;
+    else
+        queue->loads = load->next;
+    if (load->next != NULL) load->next->previous = load->previous;
+    load->listed = false;
+}
+
+bool queue_leave_load(kvt_queue *queue, struct kvt_load *load)
+{
+    pthread_mutex_lock(&queue->lock);
+    bool listed = load->listed;
+    if (listed) queue_unlist_load(queue, load);
+    pthread_mutex_unlock(&queue->lock);
+    return listed;
+}
+
+/* Ends the loads that are open. */
+static void queue_stop_loads(kvt_queue *queue)
+{
+    for (;;) {
+        pthread_mutex_lock(&queue->lock);
+        struct kvt_load *load = queue->loads;
+        if (load != NULL) queue_unlist_load(queue, load);
+        pthread_mutex_unlock(&queue->lock);
+        if (load == NULL) break;
+        load_orphan(load);
+    }
+    pthread_mutex_lock(&queue->lock);
+    queue->ends_loads = false;
+    pthread_cond_broadcast(&queue->work);
+    pthread_mutex_unlock(&queue->lock);
+}
+
 void queue_stop(kvt_queue *queue)
 {
     pthread_mutex_lock(&queue->lock);
     bool first = !queue->stopping;
     queue->stopping = true;
+    if (first) queue->ends_loads = true;
     queue_call_off_waiting(queue);
     for (uint32_t i = 0; i < queue->depth; i++)
         if (queue->items[i].state == QUEUE_BEGUN) queue->items[i].called_off = true;
@@ -222,6 +281,7 @@ void queue_stop(kvt_queue *queue)
     pthread_cond_broadcast(&queue->work);
     pthread_cond_broadcast(&queue->ended);
     pthread_mutex_unlock(&queue->lock);
+    if (first) queue_stop_loads(queue);
     for (uint32_t i = 0; first && i < queue->thread_count; i++)
         pthread_join(queue->threads[i], NULL);
 }
@@ -370,13 +430,6 @@ static void queue_enqueue(kvt_queue *queue, queue_item **items, size_t count, ui
     pthread_cond_broadcast(&queue->work);
     pthread_mutex_unlock(&queue->lock);
     if (batch_out != NULL) *batch_out = number;
-}
-
-/* Whether a call on a queue may go on. */
-static bool queue_is_ours(const kvt_queue *queue)
-{
-    return queue != NULL &&
-           queue->forks == atomic_load_explicit(&fork_guard_count, memory_order_relaxed);
 }
 
 kvt_status kvt_submit(kvt_queue *queue, const kvt_request *requests, size_t count,

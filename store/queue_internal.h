@@ -67,6 +67,13 @@ typedef struct queue_item {
     bool refused_loss;
 } queue_item;
 
+/* Work that a thread of the queue is to do before it begins requests. */
+typedef struct queue_task {
+    struct queue_task *next;
+    void (*run)(void *context);
+    void *context;
+} queue_task;
+
 typedef struct queue_list {
     queue_item *first;
     queue_item *last;
@@ -93,6 +100,10 @@ struct kvt_queue {
     uint32_t flying_count;
     uint64_t checked_ns; /* when devices that reads wait for were looked at last */
     uint64_t starved_ns; /* when a get found no staging; 0 = none since */
+    queue_task *tasks, *last_task;
+    struct kvt_load *loads;    /* layered loads that are open */
+    uint64_t loads_starved_ns; /* when one of them found no staging; 0 = none since */
+    bool ends_loads;           /* the queue ends, and its loads have not: threads stay for them */
     queue_list completed;
     uint32_t begun;
     uint64_t batches;
@@ -124,6 +135,21 @@ void queue_put_back(kvt_queue *queue, queue_item *const *items, uint32_t count);
 void queue_gets_begin(kvt_queue *queue, queue_item **items, uint32_t count);
 void queue_gets_arrived(kvt_queue *queue, queue_item **items, uint32_t count);
 void queue_gets_give_up(kvt_queue *queue, queue_item **items, uint32_t count);
+
+/* ---- layered loads (load.c) ---- */
+
+/* Hands a task to the queue's threads. Any thread, also one that holds a load's lock. */
+void queue_post(kvt_queue *queue, queue_task *task);
+
+/* A load found no staging: load_tick is called for it in a moment. As queue_post. */
+void queue_note_starved(kvt_queue *queue);
+
+/* Lists a load, and takes it off. False: the queue is closed, or has taken the load off itself. */
+bool queue_enter_load(kvt_queue *queue, struct kvt_load *load);
+bool queue_leave_load(kvt_queue *queue, struct kvt_load *load);
+
+/* Whether a call on a queue may go on: it is this process's. */
+bool queue_is_ours(const kvt_queue *queue);
 
 /* The function of a queue's threads; the argument is the queue. */
 void *queue_main(void *queue);

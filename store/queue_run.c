@@ -11,7 +11,7 @@
  *
  * Thread rule: queue_main on the queue's threads; queue_arrive on any.
  */
-#include "store/queue_internal.h"
+#include "store/load_internal.h"
 
 #include <kvterrace/lookup.h>
 #include <kvterrace/names.h>
@@ -32,6 +32,27 @@ void queue_arrive(kvt_queue *queue, queue_item *item)
     item->in_flight = false;
     /* The thread that has begun it may not have let go of it yet; then that thread lists it. */
     if (item->begun_wholly) queue_append(&queue->arrived, item);
+    pthread_cond_signal(&queue->work);
+    pthread_mutex_unlock(&queue->lock);
+}
+
+void queue_post(kvt_queue *queue, queue_task *task)
+{
+    task->next = NULL;
+    pthread_mutex_lock(&queue->lock);
+    if (queue->tasks == NULL)
+        queue->tasks = task;
+    else
+        queue->last_task->next = task;
+    queue->last_task = task;
+    pthread_cond_signal(&queue->work);
+    pthread_mutex_unlock(&queue->lock);
+}
+
+void queue_note_starved(kvt_queue *queue)
+{
+    pthread_mutex_lock(&queue->lock);
+    if (queue->loads_starved_ns == 0) queue->loads_starved_ns = base_clock_ns();
     pthread_cond_signal(&queue->work);
     pthread_mutex_unlock(&queue->lock);
 }
@@ -161,16 +182,57 @@ static bool queue_may_begin(kvt_queue *queue, uint64_t *next_ns)
     return false;
 }
 
+/* Runs the first task. False: there is none. Lock held, and released meanwhile. */
+static bool queue_run_task(kvt_queue *queue)
+{
+    queue_task *task = queue->tasks;
+    if (task == NULL) return false;
+    queue->tasks = task->next;
+    pthread_mutex_unlock(&queue->lock);
+    task->run(task->context);
+    pthread_mutex_lock(&queue->lock);
+    return true;
+}
+
+#define QUEUE_TICKS 16u
+
+/* Lets loads that found no staging try again, when it is time. *next_ns: when it will be. True when
+ * some did. Lock held, and released meanwhile. */
+static bool queue_tick_loads(kvt_queue *queue, uint64_t *next_ns)
+{
+    kvt_load *loads[QUEUE_TICKS];
+    uint32_t count = 0;
+    if (queue->loads_starved_ns == 0) return false;
+    uint64_t due_ns = queue->loads_starved_ns + QUEUE_STARVE_NS;
+    if (base_clock_ns() < due_ns) {
+        if (due_ns < *next_ns) *next_ns = due_ns;
+        return false;
+    }
+    queue->loads_starved_ns = 0;
+    for (kvt_load *load = queue->loads; load != NULL && count < QUEUE_TICKS; load = load->next) {
+        atomic_fetch_add(&load->busy, 1); /* it is not freed before its tick */
+        loads[count++] = load;
+    }
+    pthread_mutex_unlock(&queue->lock);
+    for (uint32_t i = 0; i < count; i++)
+        load_tick(loads[i]);
+    pthread_mutex_lock(&queue->lock);
+    return true;
+}
+
 /* Does one piece of work, or sleeps until there may be some. False: the queue has ended. Lock held,
  * and released meanwhile. */
 static bool queue_step(kvt_queue *queue)
 {
     queue_item *items[QUEUE_CHUNK];
     uint64_t next_ns = BASE_CLOCK_NEVER;
+    if (queue_run_task(queue)) return true;
     void (*run)(kvt_queue *, queue_item **, uint32_t) = queue_gets_arrived;
     uint32_t count = queue_take_arrived(queue, items);
     if (count == 0) {
-        count = queue_take_late(queue, items, &next_ns);
+        uint64_t late_ns = BASE_CLOCK_NEVER;
+        count = queue_take_late(queue, items, &late_ns);
+        if (late_ns < next_ns) next_ns = late_ns;
         run = queue_gets_give_up;
     }
     if (count == 0 && queue_may_begin(queue, &next_ns)) {
@@ -178,7 +240,8 @@ static bool queue_step(kvt_queue *queue)
         run = count != 0 && items[0]->kind == KVT_REQUEST_GET ? queue_gets_begin : queue_run_calls;
     }
     if (count == 0) {
-        if (queue->stopping && queue->begun == 0) return false;
+        if (queue_tick_loads(queue, &next_ns)) return true;
+        if (queue->stopping && queue->begun == 0 && !queue->ends_loads) return false;
         base_condition_wait_until(&queue->work, &queue->lock, next_ns);
         return true;
     }

@@ -26,6 +26,9 @@ struct store_transfer {
     const transfer_watch *watch;
     transfer_landed *landed;
     void *context;
+    tiers_transfer *all; /* `transfer`, or one for each range */
+    uint32_t count;
+    atomic_uint unsaid;  /* of `all`, on which the last word was not said */
     _Atomic int state;   /* transfer_state: the last word and a giver-up race for it */
     atomic_uint to_land; /* of the start and the last word: the later one calls `landed` */
     atomic_uint holds;   /* of the last word and the owner: the later one frees */
@@ -106,10 +109,12 @@ static void transfer_land(store_transfer *kept)
     if (atomic_fetch_sub(&kept->to_land, 1) == 1) kept->landed(kept->context);
 }
 
-/* The last word on a transfer. The owner of one that was given up has left it to this. */
+/* The last word on one range, and with the last range on the transfer. The owner of one that was
+ * given up has left it to this. */
 static void transfer_said(void *context)
 {
     store_transfer *kept = context;
+    if (atomic_fetch_sub(&kept->unsaid, 1) != 1) return;
     int flies = TRANSFER_FLIES;
     bool landed = atomic_compare_exchange_strong(&kept->state, &flies, TRANSFER_LANDED);
     if (landed) {
@@ -121,62 +126,108 @@ static void transfer_said(void *context)
     }
 }
 
+/* Makes a transfer of `count` ranges that takes the buffer over. NULL without memory. */
+static store_transfer *transfer_make(store_staging *staging, tiers_pool *pool, uint32_t count,
+                                     size_t tail_bytes, staging_buffer *buffer,
+                                     transfer_landed *landed, void *context)
+{
+    store_transfer *kept = malloc(sizeof *kept + tail_bytes);
+    if (kept == NULL) return NULL;
+    memset(kept, 0, sizeof *kept);
+    kept->all = &kept->transfer;
+    kept->count = count;
+    kept->staging = staging;
+    kept->buffer = *buffer;
+    *buffer = (staging_buffer){0};
+    kept->pool = pool;
+    kept->landed = landed;
+    kept->context = context;
+    atomic_init(&kept->unsaid, count);
+    atomic_init(&kept->to_land, 2);
+    atomic_init(&kept->holds, 2);
+    return kept;
+}
+
 store_transfer *transfer_prepare(store_staging *staging, tiers_pool *pool,
                                  const tiers_transfer *wanted, const transfer_watch *watch,
                                  staging_buffer *buffer, transfer_landed *landed, void *context)
 {
     assert(buffer->memory != NULL && wanted->bytes <= buffer->bytes);
     size_t parts_bytes = watch != NULL ? TIERS_MEMBERS_MAX * sizeof(tiers_part) : 0;
-    store_transfer *kept = malloc(sizeof *kept + parts_bytes);
+    store_transfer *kept = transfer_make(staging, pool, 1, parts_bytes, buffer, landed, context);
     if (kept == NULL) return NULL;
-    memset(kept, 0, sizeof *kept);
-    kept->transfer = (tiers_transfer){.kind = wanted->kind,
-                                      .waited = wanted->waited,
-                                      .location = wanted->location,
-                                      .buffer = wanted->buffer,
-                                      .bytes = wanted->bytes,
-                                      .offset = wanted->offset,
-                                      .parts = watch != NULL ? kept->parts : NULL,
-                                      .released = transfer_said,
-                                      .released_context = kept};
-    kept->staging = staging;
-    kept->buffer = *buffer;
-    *buffer = (staging_buffer){0};
-    kept->pool = pool;
+    kept->transfer = *wanted;
+    kept->transfer.parts = watch != NULL ? kept->parts : NULL;
+    kept->transfer.released = transfer_said;
+    kept->transfer.released_context = kept;
     kept->watch = watch;
-    kept->landed = landed;
-    kept->context = context;
-    atomic_init(&kept->to_land, 2);
-    atomic_init(&kept->holds, 2);
+    return kept;
+}
+
+store_transfer *transfer_prepare_ranges(store_staging *staging, tiers_pool *pool,
+                                        const tiers_location *location,
+                                        const kvt_record_range *ranges, uint32_t count,
+                                        staging_buffer *buffer, transfer_landed *landed,
+                                        void *context)
+{
+    assert(count > 0 && buffer->memory != NULL);
+    store_transfer *kept = transfer_make(staging, pool, count, count * sizeof(tiers_transfer),
+                                         buffer, landed, context);
+    if (kept == NULL) return NULL;
+    kept->all = (tiers_transfer *)(void *)kept->parts;
+    for (uint32_t i = 0; i < count; i++) {
+        assert(ranges[i].at + ranges[i].bytes <= kept->buffer.bytes);
+        tiers_transfer one = {.kind = KVT_IO_READ,
+                              .location = location,
+                              .buffer = (char *)kept->buffer.memory + ranges[i].at,
+                              .bytes = ranges[i].bytes,
+                              .offset = ranges[i].offset,
+                              .released = transfer_said,
+                              .released_context = kept};
+        memcpy(&kept->all[i], &one, sizeof one);
+    }
     return kept;
 }
 
 #define TRANSFER_GROUP 64u
 
-/* Starts those of the transfers that are of the first one's pool, and have not been started; counts
- * them. */
-static uint32_t transfer_start_pool(store_transfer *const *transfers, uint32_t count,
-                                    uint64_t *started)
+/* Transfers of one pool that are to be started together. */
+typedef struct transfer_group {
+    tiers_pool *pool;
+    uint32_t count;
+    tiers_transfer *transfers[TRANSFER_GROUP];
+} transfer_group;
+
+static void transfer_flush(transfer_group *group)
 {
-    tiers_transfer *group[TRANSFER_GROUP];
-    tiers_pool *pool = NULL;
-    uint32_t size = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        if ((*started >> i & 1) != 0 || (pool != NULL && transfers[i]->pool != pool)) continue;
-        pool = transfers[i]->pool;
-        group[size++] = &transfers[i]->transfer;
-        *started |= UINT64_C(1) << i;
+    if (group->count != 0) tiers_transfers_start(group->pool, group->transfers, group->count);
+    group->count = 0;
+}
+
+/* Adds all ranges of a transfer to a group. */
+static void transfer_add(transfer_group *group, const store_transfer *kept)
+{
+    for (uint32_t i = 0; i < kept->count; i++) {
+        if (group->count == TRANSFER_GROUP || group->pool != kept->pool) transfer_flush(group);
+        group->pool = kept->pool;
+        group->transfers[group->count++] = &kept->all[i];
     }
-    if (size != 0) tiers_transfers_start(pool, group, size);
-    return size;
 }
 
 void transfer_start_all(store_transfer *const *transfers, uint32_t count)
 {
-    assert(count <= TRANSFER_GROUP);
-    uint64_t started = 0;
-    while (transfer_start_pool(transfers, count, &started) != 0)
-        continue;
+    transfer_group groups[KVT_TIER_COUNT] = {{.count = 0}}; /* a tier has one pool */
+    uint32_t group_count = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t at = 0;
+        while (at < group_count && groups[at].pool != transfers[i]->pool)
+            at++;
+        assert(at < KVT_TIER_COUNT);
+        if (at == group_count) groups[group_count++].pool = transfers[i]->pool;
+        transfer_add(&groups[at], transfers[i]);
+    }
+    for (uint32_t i = 0; i < group_count; i++)
+        transfer_flush(&groups[i]);
     for (uint32_t i = 0; i < count; i++) {
         store_transfer *kept = transfers[i];
         if (kept->watch != NULL)
@@ -189,8 +240,10 @@ kvt_status transfer_take(store_transfer *kept, staging_buffer *buffer_out,
                          transfer_report *report_out)
 {
     assert(atomic_load(&kept->state) == TRANSFER_LANDED);
-    const tiers_transfer *transfer = &kept->transfer;
-    kvt_status status = transfer->status;
+    const tiers_transfer *transfer = &kept->all[0];
+    kvt_status status = KVT_OK;
+    for (uint32_t i = 0; i < kept->count && status == KVT_OK; i++)
+        status = kept->all[i].status;
     *report_out = (transfer_report){0};
     *buffer_out = kept->buffer;
     kept->buffer = (staging_buffer){0};
@@ -210,12 +263,15 @@ bool transfer_give_up(store_transfer *kept)
     int flies = TRANSFER_FLIES;
     if (!atomic_compare_exchange_strong(&kept->state, &flies, TRANSFER_GIVEN_UP)) return false;
     staging_abandon(kept->staging, &kept->buffer);
-    tiers_transfer_cancel(kept->pool, &kept->transfer);
+    for (uint32_t i = 0; i < kept->count; i++)
+        tiers_transfer_cancel(kept->pool, &kept->all[i]);
     transfer_drop(kept);
     return true;
 }
 
 bool transfer_is_stuck(const store_transfer *kept)
 {
-    return tiers_transfer_is_stuck(kept->pool, &kept->transfer);
+    for (uint32_t i = 0; i < kept->count; i++)
+        if (tiers_transfer_is_stuck(kept->pool, &kept->all[i])) return true;
+    return false;
 }

@@ -11,6 +11,7 @@
 #ifndef STORE_TRANSFER_H
 #define STORE_TRANSFER_H
 
+#include "codecs/record.h"
 #include "store/staging.h"
 #include "tiers/devices/device_ops.h"
 #include "tiers/pool/pool.h"
@@ -67,6 +68,13 @@ typedef void transfer_landed(void *context);
 store_transfer *transfer_prepare(store_staging *staging, tiers_pool *pool,
                                  const tiers_transfer *wanted, const transfer_watch *watch,
                                  staging_buffer *buffer, transfer_landed *landed, void *context);
+
+/* The same for ranges of a record, whose bytes go where the ranges say in the buffer. */
+store_transfer *transfer_prepare_ranges(store_staging *staging, tiers_pool *pool,
+                                        const tiers_location *location,
+                                        const kvt_record_range *ranges, uint32_t count,
+                                        staging_buffer *buffer, transfer_landed *landed,
+                                        void *context);
 
 /* Starts transfers of any pools; all of a pool's are queued before a device is woken. Each may land
  * before this returns, but not before it has been watched. */

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * load.h - a group of entries read in layer order over all of them, so that an engine computes
+ * layer n while layer n+1 is on its way (docs/CALLS.md, Layered loads).
+ *
+ *     kvt_load *load;
+ *     kvt_status status = kvt_load_begin(queue, keys, views, count, NULL, &load);
+ *     for (uint32_t layer = 0; status == KVT_OK && layer < layers; layer++) {
+ *         status = kvt_load_wait(load, layer + 1, UINT64_MAX);
+ *         compute(layer);
+ *         kvt_load_release(load, layer + 1);
+ *     }
+ *     kvt_load_end(load, statuses, NULL);
+ *
+ * What a layer gave is sound when it is announced, but for entries that have failed: they stop no
+ * other, and kvt_load_status says which they are.
+ *
+ * Thread rule: every function on a kvt_load from any thread, begin and end excepted.
+ */
+#ifndef KVTERRACE_LOAD_H
+#define KVTERRACE_LOAD_H
+
+#include "queue.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct kvt_load kvt_load;
+
+/* Called when layers are complete, with ever larger numbers, on a thread of the queue, under no
+ * lock that a call on the load takes. It must not end the load, nor wait for it. */
+typedef void kvt_load_announced(void *context, uint32_t layers);
+
+/* Zero but for struct_size: the defaults. */
+typedef struct kvt_load_options {
+    uint32_t struct_size;
+    uint32_t layers_ahead; /* of those that the caller has released; 0 = 2; at most 64 */
+    uint64_t deadline_ns;  /* instant of CLOCK_MONOTONIC after which no read is begun; 0 = none */
+    double loss_max;       /* as kvt_request.loss_max */
+    kvt_load_announced *announced; /* may be NULL */
+    void *announced_context;
+} kvt_load_options;
+
+/*
+ * Begins to load entries. All of them have one number of layers; one that has another fails.
+ *   keys, views  count of each, in the order of the prefix; views and what they name are borrowed
+ *                until kvt_load_end
+ *   count        1 to 65536
+ *   options      may be NULL
+ * KVT_OK, also when some entries are missing: these have failed; KVT_MISS: none is stored, or their
+ * layout is opaque, and there is no load; KVT_E_ARGUMENT; KVT_E_MEMORY; KVT_E_STATE (in a child of
+ * fork; the store was closed).
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_load_begin(kvt_queue *queue, const kvt_key *keys,
+                                                const kvt_view *const *views, size_t count,
+                                                const kvt_load_options *options,
+                                                kvt_load **load_out);
+
+/* Layers from the first one on that are complete in all entries that have not failed. Waits for
+ * nothing, takes no lock. */
+KVT_API uint32_t kvt_load_layers(const kvt_load *load);
+
+/* Waits until so many layers are complete, or until an instant of CLOCK_MONOTONIC in nanoseconds.
+ * KVT_OK; KVT_E_TIMEOUT (that instant, or the load's deadline); KVT_E_ARGUMENT (more layers than
+ * there are); KVT_E_STATE (its queue was closed). */
+KVT_API KVT_NODISCARD kvt_status kvt_load_wait(kvt_load *load, uint32_t layers,
+                                               uint64_t deadline_ns);
+
+/* The caller has computed with so many layers: as many further ones may be read. */
+KVT_API void kvt_load_release(kvt_load *load, uint32_t layers);
+
+/* An entry now: KVT_OK (all of it has come); KVT_QUEUED (not yet); why it failed: KVT_MISS,
+ * KVT_E_ARGUMENT (its view, its layers), KVT_E_MEMORY. index is below the load's count. */
+KVT_API KVT_NODISCARD kvt_status kvt_load_status(kvt_load *load, size_t index);
+
+/* What a load gave. */
+typedef struct kvt_load_result {
+    uint32_t struct_size;
+    uint32_t layers;     /* complete in all entries that have not failed */
+    size_t entries;      /* leading entries that are complete */
+    uint64_t bytes_read; /* from devices */
+} kvt_load_result;
+
+/*
+ * Ends a load, complete or not: reads in flight are abandoned, what is being decoded is finished.
+ * Afterwards no memory of its views is touched.
+ *   statuses    count of them, or NULL: KVT_OK (the entry is complete); KVT_E_TIMEOUT (it is not,
+ *               and has not failed); why it failed
+ *   result_out  may be NULL; struct_size is set by the caller
+ * KVT_OK; KVT_E_ARGUMENT (struct_size; the load has ended all the same). NULL as load is allowed.
+ */
+KVT_API kvt_status kvt_load_end(kvt_load *load, kvt_status *statuses, kvt_load_result *result_out);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * load.c - layered loads: reads layer by layer over a group of entries, within the window that the
+ * caller's releases open. What the owner calls is in load_calls.c; docs/CALLS.md has the picture.
+ *
+ *     entry   held -> head read -> layers read and decoded -> complete
+ *                \-> failed (its reads in flight end, and count for nothing)
+ *     cell    idle -> flying -> landed: its task waits for a thread of the queue -> idle
+ *                         \-> given up -> idle
+ *
+ * A cell is one layer of one entry on its way, or the entry's head. An entry in memory has no
+ * reads: its cells are tasks at once. The entry's place is held as a reader from begin to end, so
+ * that what was found is what is read, wherever the entry moves meanwhile.
+ *
+ *     field                                     guarded by
+ *     entries' status, done, cells' states,     load->lock
+ *     pending, issued, released
+ *     complete                                  written under the lock, read by anybody
+ *     a cell's transfer and buffer              the thread that runs its task, once it has landed
+ *     busy                                      atomic: threads inside, beside the caller
+ *
+ * Lock order: load->lock before the queue's. No store lock is taken under load->lock.
+ */
+#include "store/load_internal.h"
+
+#include "base/clock.h"
+#include "codecs/view_rows.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LOAD_START_GROUP 64u             /* reads that are started together */
+#define LOAD_PAUSE_NS    UINT64_C(20000) /* between two looks at threads that are leaving */
+
+/* ---- cells ---- */
+
+/* The cell of an entry that a layer uses. */
+static load_cell *load_cell_of(kvt_load *load, size_t entry, uint32_t layer)
+{
+    return &load->cells[entry * load->slots + layer % load->slots];
+}
+
+/* The last word on a cell's reads, on any thread: a thread of the queue goes on with it. */
+static void load_landed(void *context)
+{
+    load_cell *cell = context;
+    queue_post(cell->load->queue, &cell->task);
+}
+
+/* An entry fails: what is in flight of it ends, and counts for nothing. Lock held. */
+static void load_fail(load_entry *entry, kvt_status status)
+{
+    assert(status != KVT_OK);
+    if (entry->status == KVT_QUEUED) entry->status = status;
+}
+
+/* ---- announcements ---- */
+
+/* Moves `complete` on over the layers that nothing is missing of. Lock held. True when it moved. */
+static bool load_advance(kvt_load *load)
+{
+    uint32_t before = atomic_load(&load->complete), now = before;
+    while (now < load->issued && load->pending[now % load->slots] == 0)
+        now++;
+    bool any = false;
+    for (size_t i = 0; i < load->count && !any; i++)
+        any = load->entries[i].status == KVT_QUEUED;
+    if (!any && load->flying == 0) now = load->layers; /* nothing is left to come */
+    if (now == before) return false;
+    for (size_t i = 0; now == load->layers && i < load->count; i++)
+        if (load->entries[i].status == KVT_QUEUED) load->entries[i].status = KVT_OK;
+    atomic_store(&load->complete, now);
+    pthread_cond_broadcast(&load->changed);
+    return true;
+}
+
+/* Calls the announcer with ever larger numbers. No lock held but its own. */
+static void load_announce(kvt_load *load)
+{
+    if (load->options.announced == NULL) return;
+    pthread_mutex_lock(&load->announce_lock);
+    uint32_t now = atomic_load(&load->complete);
+    if (now > load->announced) {
+        load->announced = now;
+        load->options.announced(load->options.announced_context, now);
+    }
+    pthread_mutex_unlock(&load->announce_lock);
+}
+
+/* ---- issue ---- */
+
+/* Reads that are about to be started. */
+typedef struct load_starts {
+    store_transfer *transfers[LOAD_START_GROUP];
+    uint32_t count;
+} load_starts;
+
+static void load_start(load_starts *starts)
+{
+    transfer_start_all(starts->transfers, starts->count);
+    starts->count = 0;
+}
+
+/* Makes a cell fly with its ranges; at_once: past the bound of staging. KVT_OK; KVT_BUSY: no
+ * staging now; KVT_E_MEMORY. Lock held. */
+static kvt_status load_fly(kvt_load *load, load_cell *cell, load_starts *starts, bool at_once)
+{
+    const load_entry *entry = &load->entries[cell->entry];
+    const kvt_record_range *last = &cell->ranges[cell->range_count - 1];
+    staging_buffer buffer = {0};
+    uint64_t bytes = last->at + last->bytes;
+    store_staging *staging = load->store->staging;
+    kvt_status status = at_once ? staging_acquire_now(staging, bytes, &buffer)
+                                : staging_acquire(staging, bytes, 0, &buffer);
+    if (status != KVT_OK) return status == KVT_E_TIMEOUT ? KVT_BUSY : status;
+    const store_place *place = entry->place;
+    cell->flight = transfer_prepare_ranges(load->store->staging, load->store->pools[place->tier],
+                                           place->location, cell->ranges, cell->range_count,
+                                           &buffer, load_landed, cell);
+    if (cell->flight == NULL) {
+        staging_release(load->store->staging, &buffer);
+        return KVT_E_MEMORY;
+    }
+    cell->state = LOAD_FLYING;
+    load->flying++;
+    load->bytes_read += bytes;
+    if (starts->count == LOAD_START_GROUP) load_start(starts);
+    starts->transfers[starts->count++] = cell->flight;
+    return KVT_OK;
+}
+
+/* Hands a cell that needs no read to the queue. Lock held. */
+static void load_post(kvt_load *load, load_cell *cell)
+{
+    cell->state = LOAD_FLYING;
+    cell->flight = NULL;
+    load->flying++;
+    queue_post(load->queue, &cell->task);
+}
+
+/* Issues one layer of one entry. KVT_OK: it is on its way, or the entry has failed. KVT_BUSY: there
+ * was no staging. Lock held. */
+static kvt_status load_issue_cell(kvt_load *load, size_t index, uint32_t layer, load_starts *starts)
+{
+    load_entry *entry = &load->entries[index];
+    load_cell *cell = load_cell_of(load, index, layer);
+    if (entry->status != KVT_QUEUED || entry->issued > layer) return KVT_OK;
+    assert(cell->state == LOAD_IDLE);
+    cell->layer = layer;
+    kvt_status status = KVT_OK;
+    if (entry->head.memory == NULL) {
+        load_post(load, cell);
+    } else {
+        status = kvt_record_layer_ranges(entry->head.memory, entry->head_bytes, layer, cell->ranges,
+                                         KVT_RECORD_RANGES_MAX, &cell->range_count);
+        if (status == KVT_OK) status = load_fly(load, cell, starts, false);
+        if (status == KVT_BUSY) return KVT_BUSY;
+    }
+    entry->issued = layer + 1;
+    if (status == KVT_OK)
+        load->pending[layer % load->slots]++;
+    else
+        load_fail(entry, status == KVT_E_MEMORY ? status : KVT_MISS);
+    return KVT_OK;
+}
+
+/* Issues what the window allows. Lock held. */
+void load_pump(kvt_load *load)
+{
+    load_starts starts = {.count = 0};
+    load->starved = false;
+    while (!load->ending && load->heads == 0 && load->issued < load->layers && !load->starved) {
+        uint32_t layer = load->issued;
+        if (layer > load->released + load->options.layers_ahead) break;
+        if (layer >= atomic_load(&load->complete) + load->slots) break;
+        if (load->options.deadline_ns != 0 && base_clock_ns() >= load->options.deadline_ns) break;
+        for (size_t i = 0; i < load->count && !load->starved; i++)
+            load->starved = load_issue_cell(load, i, layer, &starts) == KVT_BUSY;
+        if (load->starved) break;
+        load->issued = layer + 1;
+        (void)load_advance(load); /* entries that failed leave nothing pending */
+    }
+    load_start(&starts);
+    if (load->starved) queue_note_starved(load->queue);
+}
+
+/* ---- tasks ---- */
+
+/* Decodes one layer of an entry into its view; `payload` has its ranges, or NULL. No lock held. */
+static kvt_status load_decode(const kvt_load *load, const load_entry *entry, const load_cell *cell,
+                              const void *payload)
+{
+    staging_buffer scratch = {0};
+    kvt_status status = KVT_OK;
+    if (entry->scratch_bytes != 0)
+        status = staging_acquire_now(load->store->staging, entry->scratch_bytes, &scratch);
+    if (status != KVT_OK) return status;
+    if (payload != NULL)
+        status = kvt_record_decode_layer(
+            entry->head.memory, entry->head_bytes, &entry->expected, &entry->layout, entry->view,
+            cell->layer, payload, cell->ranges, cell->range_count, scratch.memory, scratch.bytes);
+    else
+        status = kvt_record_decode_view(entry->record, entry->record_bytes, &entry->expected, NULL,
+                                        &entry->layout, entry->view, cell->layer, 1, scratch.memory,
+                                        scratch.bytes);
+    staging_release(load->store->staging, &scratch);
+    return status;
+}
+
+/* Copies one layer of bytes that a put has handed over. */
+static void load_copy_staged(const load_entry *entry, uint32_t layer)
+{
+    const uint8_t *bytes = entry->staged->buffer.memory;
+    for (uint32_t side = 0; side < view_sides(&entry->layout); side++) {
+        view_rows rows =
+            view_rows_of(entry->view, &entry->layout, entry->layout.tokens, layer, (kvt_side)side);
+        uint64_t at = kvt_layout_matrix_offset(&entry->layout, layer, (kvt_side)side);
+        view_rows_scatter(&rows, 0, rows.bytes, bytes + at);
+        view_rows_close(&rows);
+    }
+}
+
+/* What a cell's reads brought: its layer is decoded, or its head looked at. No lock held. */
+static kvt_status load_use(const kvt_load *load, load_entry *entry, load_cell *cell,
+                           staging_buffer *buffer)
+{
+    kvt_record_range ranges[KVT_RECORD_RANGES_MAX];
+    uint32_t count;
+    if (entry->staged != NULL) {
+        load_copy_staged(entry, cell->layer);
+        return KVT_OK;
+    }
+    if (cell->layer != LOAD_HEAD) return load_decode(load, entry, cell, buffer->memory);
+    kvt_status status = kvt_record_layer_ranges(buffer->memory, entry->head_bytes, 0, ranges,
+                                                KVT_RECORD_RANGES_MAX, &count);
+    if (status != KVT_OK) return status;
+    entry->head = *buffer;
+    *buffer = (staging_buffer){0};
+    return KVT_OK;
+}
+
+/* A cell that has landed: its task, on a thread of the queue. */
+void load_run(void *context)
+{
+    load_cell *cell = context;
+    kvt_load *load = cell->load;
+    load_entry *entry = &load->entries[cell->entry];
+    staging_buffer buffer = {0};
+    transfer_report report;
+    kvt_status status = KVT_OK;
+    atomic_fetch_add(&load->busy, 1);
+    pthread_mutex_lock(&load->lock);
+    bool live = entry->status == KVT_QUEUED && !load->ending;
+    cell->state = LOAD_RUNNING; /* nobody gives it up any more */
+    pthread_mutex_unlock(&load->lock);
+    if (cell->flight != NULL) status = transfer_take(cell->flight, &buffer, &report);
+    cell->flight = NULL;
+    if (live && status == KVT_OK) status = load_use(load, entry, cell, &buffer);
+    staging_release(load->store->staging, &buffer);
+    pthread_mutex_lock(&load->lock);
+    if (status != KVT_OK)
+        load_fail(entry, status == KVT_E_MEMORY ? status : KVT_MISS);
+    else if (!live)
+        load_fail(entry, KVT_E_TIMEOUT);
+    if (cell->layer == LOAD_HEAD)
+        load->heads--;
+    else
+        load->pending[cell->layer % load->slots]--;
+    cell->state = LOAD_IDLE;
+    load->flying--;
+    bool moved = load_advance(load);
+    load_pump(load);
+    pthread_cond_broadcast(&load->changed);
+    pthread_mutex_unlock(&load->lock);
+    if (moved || load->options.announced != NULL) load_announce(load);
+    atomic_fetch_sub(&load->busy, 1);
+}
+
+void load_tick(kvt_load *load)
+{
+    pthread_mutex_lock(&load->lock);
+    load_pump(load);
+    pthread_mutex_unlock(&load->lock);
+    atomic_fetch_sub(&load->busy, 1);
+}
+
+void load_begin_reads(kvt_load *load)
+{
+    load_starts starts = {.count = 0};
+    for (size_t i = 0; i < load->count; i++) {
+        load_entry *entry = &load->entries[i];
+        if (entry->status != KVT_QUEUED || entry->place == NULL || entry->lent) continue;
+        load_cell *cell = load_cell_of(load, i, 0);
+        cell->layer = LOAD_HEAD;
+        cell->range_count = 1;
+        cell->ranges[0] = (kvt_record_range){.bytes = entry->head_bytes};
+        kvt_status status = load_fly(load, cell, &starts, true);
+        if (status == KVT_OK)
+            load->heads++;
+        else
+            load_fail(entry, status);
+    }
+    load_start(&starts);
+    load_pump(load);
+}
+
+/* ---- the end ---- */
+
+/* Gives up the cells that fly and of which `stuck` says so, or all. Lock held. */
+static void load_give_up(kvt_load *load, bool stuck_alone)
+{
+    for (size_t i = 0; i < load->count * load->slots; i++) {
+        load_cell *cell = &load->cells[i];
+        if (cell->state != LOAD_FLYING || cell->flight == NULL) continue;
+        if (stuck_alone && !transfer_is_stuck(cell->flight)) continue;
+        if (!transfer_give_up(cell->flight)) continue; /* its task comes */
+        cell->flight = NULL;
+        cell->state = LOAD_IDLE;
+        load->flying--;
+        if (cell->layer == LOAD_HEAD)
+            load->heads--;
+        else
+            load->pending[cell->layer % load->slots]--;
+        load_fail(&load->entries[cell->entry], stuck_alone ? KVT_MISS : KVT_E_TIMEOUT);
+    }
+}
+
+void load_check_devices(kvt_load *load)
+{
+    pthread_mutex_lock(&load->lock);
+    load_give_up(load, true);
+    (void)load_advance(load);
+    load_pump(load);
+    pthread_mutex_unlock(&load->lock);
+    load_announce(load);
+}
+
+void load_stop(kvt_load *load)
+{
+    pthread_mutex_lock(&load->lock);
+    assert(load->ending);
+    load_give_up(load, false);
+    while (load->flying != 0)
+        pthread_cond_wait(&load->changed, &load->lock);
+    pthread_cond_broadcast(&load->changed);
+    pthread_mutex_unlock(&load->lock);
+    while (atomic_load(&load->busy) != 0)
+        base_sleep(LOAD_PAUSE_NS);
+}

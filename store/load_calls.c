@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * load_calls.c - what the owner of a layered load calls: begin, wait, release, status, end. The
+ * file starts no read and decodes nothing; load.c does.
+ *
+ * Thread rule: as the public header says. The store's lock is taken alone.
+ */
+#include "store/load_internal.h"
+
+#include "base/clock.h"
+#include "base/struct_size.h"
+#include "base/wait.h"
+#include "codecs/codecs.h"
+#include "store/fork_guard.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LOAD_ENTRIES_MAX   65536u
+#define LOAD_AHEAD_DEFAULT 2u
+#define LOAD_AHEAD_MAX     64u
+#define LOAD_STEP          256u                /* entries under one hold of the store's lock */
+#define LOAD_CHECK_NS      UINT64_C(100000000) /* between two looks at devices */
+#define LOAD_OPTIONS_LEAST STRUCT_SIZE_THROUGH(kvt_load_options, announced_context)
+#define LOAD_RESULT_LEAST  STRUCT_SIZE_THROUGH(kvt_load_result, bytes_read)
+
+/* ---- holding entries ---- */
+
+/* Holds what is stored under an entry's key, and counts the use. KVT_QUEUED: it is held; KVT_MISS.
+ * The store's lock is held. */
+static kvt_status load_hold(kvt_load *load, load_entry *entry)
+{
+    kvt_store *store = load->store;
+    store_entry *found = entry_find_key(&store->table, &entry->key);
+    if (!lifetime_shows(store, found)) return KVT_MISS;
+    if (access_loses_too_much(store, found, load->options.loss_max)) return KVT_MISS;
+    entry->layout = found->layout;
+    if (found->state == ENTRY_STAGED) {
+        entry->staged = found->staged;
+        handover_join(entry->staged);
+        access_count_use(store, found);
+        return KVT_QUEUED;
+    }
+    store_place *place = found->place;
+    tiers_pool *pool = store->pools[place->tier];
+    entry->lent = tiers_pool_lends(pool, place->location);
+    if (entry->lent) {
+        entry->record = tiers_pool_lend(pool, place->location);
+        if (entry->record == NULL) return KVT_MISS;
+    }
+    place->readers++;
+    entry->place = place;
+    entry->record_bytes = place->record_bytes;
+    entry->scratch_bytes = place->scratch_bytes;
+    entry->expected.key = found->key;
+    entry->expected.generation = place->generation;
+    access_count_use(store, found);
+    return KVT_QUEUED;
+}
+
+/* Gives back what an entry holds. The store's lock is held. */
+static void load_let_go(kvt_load *load, load_entry *entry)
+{
+    kvt_store *store = load->store;
+    store_place *place = entry->place;
+    if (entry->staged != NULL) handover_leave(store, entry->staged);
+    entry->staged = NULL;
+    if (place == NULL) return;
+    if (entry->lent)
+        tiers_pool_take_back(store->pools[place->tier], place->location, KVT_IO_READ,
+                             place->record_bytes);
+    place->readers--;
+    entry->place = NULL;
+}
+
+/* Counts how an entry ended, as a get. The store's lock is held. */
+static void load_count(kvt_store *store, const load_entry *entry)
+{
+    store->counters.gets++;
+    if (entry->status != KVT_OK) {
+        store->counters.misses++;
+        return;
+    }
+    store->counters.hits[entry->staged != NULL ? KVT_TIER_DRAM : entry->place->tier]++;
+    if (entry->staged != NULL) store->counters.staged_hits++;
+}
+
+/* Gives everything back, counts, and looks at the entries whose load failed once more: what is
+ * damaged leaves the store. */
+static void load_free_entries(kvt_load *load, bool counts)
+{
+    kvt_store *store = load->store;
+    for (size_t from = 0; from < load->count; from += LOAD_STEP) {
+        pthread_mutex_lock(&store->lock);
+        for (size_t i = from; i < load->count && i < from + LOAD_STEP; i++) {
+            load_entry *entry = &load->entries[i];
+            entry->damaged = entry->place != NULL && entry->status == KVT_MISS;
+            if (counts) load_count(store, entry);
+            load_let_go(load, entry);
+        }
+        pthread_cond_broadcast(&store->changed);
+        pthread_mutex_unlock(&store->lock);
+    }
+    for (size_t i = 0; i < load->count; i++) {
+        staging_release(store->staging, &load->entries[i].head);
+        if (load->entries[i].damaged) access_time_entry(store, &load->entries[i].key);
+    }
+}
+
+/* ---- begin ---- */
+
+/* Checks a held entry against the load: its layers, its view. KVT_QUEUED: sound. */
+static kvt_status load_check_entry(kvt_load *load, load_entry *entry)
+{
+    const kvt_layout *layout = &entry->layout;
+    if (layout->dtype == KVT_DTYPE_OPAQUE) return KVT_E_ARGUMENT;
+    if (load->layers == 0) load->layers = layout->layers;
+    if (layout->layers != load->layers) return KVT_E_ARGUMENT;
+    kvt_status status = kvt_view_check(entry->view, layout, NULL, 0);
+    if (status != KVT_OK) return status;
+    if (entry->place == NULL || entry->lent) return KVT_QUEUED;
+    entry->head_bytes = codecs_head_bytes(layout, entry->place->variant);
+    return entry->head_bytes != 0 && entry->head_bytes <= entry->record_bytes ? KVT_QUEUED
+                                                                              : KVT_MISS;
+}
+
+/* Holds and checks all entries. False: none is left to load. */
+static bool load_hold_all(kvt_load *load)
+{
+    bool any = false;
+    for (size_t from = 0; from < load->count; from += LOAD_STEP) {
+        pthread_mutex_lock(&load->store->lock);
+        for (size_t i = from; i < load->count && i < from + LOAD_STEP; i++)
+            load->entries[i].status = load_hold(load, &load->entries[i]);
+        pthread_mutex_unlock(&load->store->lock);
+    }
+    for (size_t i = 0; i < load->count; i++) {
+        load_entry *entry = &load->entries[i];
+        if (entry->status == KVT_QUEUED) entry->status = load_check_entry(load, entry);
+        any = any || entry->status == KVT_QUEUED;
+    }
+    return any;
+}
+
+/* Frees a load whose entries hold nothing. */
+static void load_free(kvt_load *load)
+{
+    pthread_mutex_destroy(&load->lock);
+    pthread_mutex_destroy(&load->announce_lock);
+    pthread_cond_destroy(&load->changed);
+    free(load->entries);
+    free(load->cells);
+    free(load->pending);
+    free(load);
+}
+
+/* Makes the cells, once the layers are known. */
+static bool load_make_cells(kvt_load *load)
+{
+    uint64_t window = (uint64_t)load->options.layers_ahead + 1;
+    load->slots = window < load->layers ? (uint32_t)window : load->layers;
+    load->cells = calloc(load->count * load->slots, sizeof *load->cells);
+    load->pending = calloc(load->slots, sizeof *load->pending);
+    if (load->cells == NULL || load->pending == NULL) return false;
+    for (size_t i = 0; i < load->count * load->slots; i++) {
+        load_cell *cell = &load->cells[i];
+        cell->load = load;
+        cell->entry = i / load->slots;
+        cell->task = (queue_task){.run = load_run, .context = cell};
+    }
+    return true;
+}
+
+/* Makes a load without cells. NULL without memory. */
+static kvt_load *load_make(kvt_queue *queue, const kvt_key *keys, const kvt_view *const *views,
+                           size_t count, const kvt_load_options *options)
+{
+    kvt_load *load = calloc(1, sizeof *load);
+    if (load == NULL) return NULL;
+    pthread_mutex_init(&load->lock, NULL);
+    pthread_mutex_init(&load->announce_lock, NULL);
+    base_condition_init(&load->changed);
+    load->queue = queue;
+    load->store = queue->store;
+    load->options = *options;
+    if (load->options.layers_ahead == 0) load->options.layers_ahead = LOAD_AHEAD_DEFAULT;
+    load->count = count;
+    load->entries = calloc(count, sizeof *load->entries);
+    if (load->entries == NULL) {
+        load_free(load);
+        return NULL;
+    }
+    for (size_t i = 0; i < count; i++) {
+        load->entries[i].key = keys[i];
+        load->entries[i].view = views[i];
+    }
+    return load;
+}
+
+/* Checks the arguments of a begin. */
+static kvt_status load_check_begin(kvt_queue *queue, const kvt_key *keys,
+                                   const kvt_view *const *views, size_t count,
+                                   const kvt_load_options *options, kvt_load *const *load_out)
+{
+    if (queue == NULL || keys == NULL || views == NULL || load_out == NULL) return KVT_E_ARGUMENT;
+    if (count == 0 || count > LOAD_ENTRIES_MAX || options == NULL) return KVT_E_ARGUMENT;
+    if (options->layers_ahead > LOAD_AHEAD_MAX || !(options->loss_max <= 1)) return KVT_E_ARGUMENT;
+    for (size_t i = 0; i < count; i++)
+        if (views[i] == NULL) return KVT_E_ARGUMENT;
+    return queue_is_ours(queue) ? KVT_OK : KVT_E_STATE;
+}
+
+kvt_status kvt_load_begin(kvt_queue *queue, const kvt_key *keys, const kvt_view *const *views,
+                          size_t count, const kvt_load_options *options, kvt_load **load_out)
+{
+    kvt_load_options whole = {.struct_size = sizeof whole};
+    if (options == NULL) options = &whole;
+    options = struct_size_in(options, &whole, sizeof whole, LOAD_OPTIONS_LEAST);
+    kvt_status status = load_check_begin(queue, keys, views, count, options, load_out);
+    if (status != KVT_OK) return status;
+    kvt_load *load = load_make(queue, keys, views, count, options);
+    if (load == NULL) return KVT_E_MEMORY;
+    if (!load_hold_all(load))
+        status = KVT_MISS;
+    else if (!load_make_cells(load))
+        status = KVT_E_MEMORY;
+    else if (!queue_enter_load(queue, load))
+        status = KVT_E_STATE;
+    if (status != KVT_OK) {
+        load_free_entries(load, status == KVT_MISS);
+        load_free(load);
+        return status;
+    }
+    pthread_mutex_lock(&load->lock);
+    load_begin_reads(load);
+    pthread_mutex_unlock(&load->lock);
+    *load_out = load;
+    return KVT_OK;
+}
+
+/* ---- wait, release, status ---- */
+
+uint32_t kvt_load_layers(const kvt_load *load)
+{
+    return atomic_load(&load->complete);
+}
+
+/* Whether a wait is over, and how. Lock held. */
+static kvt_status load_wait_status(const kvt_load *load, uint32_t layers, bool waiting)
+{
+    if (atomic_load(&load->complete) >= layers) return KVT_OK;
+    if (load->orphan) return KVT_E_STATE;
+    return waiting ? KVT_QUEUED : KVT_E_TIMEOUT;
+}
+
+kvt_status kvt_load_wait(kvt_load *load, uint32_t layers, uint64_t deadline_ns)
+{
+    if (load == NULL || layers > load->layers) return KVT_E_ARGUMENT;
+    uint64_t own_ns = load->options.deadline_ns;
+    if (own_ns != 0 && own_ns < deadline_ns) deadline_ns = own_ns;
+    uint64_t check_ns = base_clock_ns() + LOAD_CHECK_NS;
+    bool waiting = true;
+    pthread_mutex_lock(&load->lock);
+    kvt_status status;
+    while ((status = load_wait_status(load, layers, waiting)) == KVT_QUEUED) {
+        uint64_t now_ns = base_clock_ns();
+        if (now_ns >= check_ns) {
+            pthread_mutex_unlock(&load->lock);
+            load_check_devices(load);
+            check_ns = now_ns + LOAD_CHECK_NS;
+            pthread_mutex_lock(&load->lock);
+        }
+        waiting = base_clock_ns() < deadline_ns;
+        if (load_wait_status(load, layers, waiting) != KVT_QUEUED) continue;
+        base_condition_wait_until(&load->changed, &load->lock,
+                                  check_ns < deadline_ns ? check_ns : deadline_ns);
+    }
+    pthread_mutex_unlock(&load->lock);
+    return status;
+}
+
+void kvt_load_release(kvt_load *load, uint32_t layers)
+{
+    if (load == NULL) return;
+    pthread_mutex_lock(&load->lock);
+    if (layers > load->layers) layers = load->layers;
+    if (layers > load->released) load->released = layers;
+    if (!load->orphan) load_pump(load);
+    pthread_mutex_unlock(&load->lock);
+}
+
+kvt_status kvt_load_status(kvt_load *load, size_t index)
+{
+    if (load == NULL || index >= load->count) return KVT_E_ARGUMENT;
+    pthread_mutex_lock(&load->lock);
+    kvt_status status = load->entries[index].status;
+    pthread_mutex_unlock(&load->lock);
+    return status;
+}
+
+/* ---- end ---- */
+
+void load_orphan(kvt_load *load)
+{
+    pthread_mutex_lock(&load->lock);
+    load->ending = true;
+    pthread_mutex_unlock(&load->lock);
+    load_stop(load);
+    load_free_entries(load, true);
+    pthread_mutex_lock(&load->lock);
+    load->orphan = true;
+    pthread_cond_broadcast(&load->changed);
+    pthread_mutex_unlock(&load->lock);
+}
+
+/* What is reported of an entry at the end. */
+static kvt_status load_final(const load_entry *entry)
+{
+    return entry->status == KVT_QUEUED ? KVT_E_TIMEOUT : entry->status;
+}
+
+kvt_status kvt_load_end(kvt_load *load, kvt_status *statuses, kvt_load_result *result_out)
+{
+    bool sized = result_out == NULL || struct_size_is_sound(result_out, LOAD_RESULT_LEAST);
+    if (load == NULL) return sized ? KVT_OK : KVT_E_ARGUMENT;
+    pthread_mutex_lock(&load->lock);
+    bool orphan = load->orphan;
+    pthread_mutex_unlock(&load->lock);
+    if (!orphan && queue_leave_load(load->queue, load)) load_orphan(load);
+    kvt_load_result whole = {.struct_size = sizeof whole,
+                             .layers = atomic_load(&load->complete),
+                             .bytes_read = load->bytes_read};
+    bool leading = true;
+    for (size_t i = 0; i < load->count; i++) {
+        kvt_status status = load_final(&load->entries[i]);
+        leading = leading && status == KVT_OK;
+        if (leading) whole.entries++;
+        if (statuses != NULL) statuses[i] = status;
+    }
+    if (result_out != NULL && sized) struct_size_out(result_out, &whole, sizeof whole);
+    load_free(load);
+    return sized ? KVT_OK : KVT_E_ARGUMENT;
+}

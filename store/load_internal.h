@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * load_internal.h - a layered load's own data, for load.c (its reads) and load_calls.c (its owner's
+ * calls). The guards of the fields are in load.c.
+ */
+#ifndef STORE_LOAD_INTERNAL_H
+#define STORE_LOAD_INTERNAL_H
+
+#include "codecs/record.h"
+#include "store/queue_internal.h"
+
+#include <kvterrace/load.h>
+#include <stdatomic.h>
+
+#define LOAD_HEAD UINT32_MAX /* in place of a layer: the record's head */
+
+typedef enum load_cell_state { LOAD_IDLE = 0, LOAD_FLYING = 1, LOAD_RUNNING = 2 } load_cell_state;
+
+/* One layer of one entry on its way. */
+typedef struct load_cell {
+    queue_task task;
+    kvt_load *load;
+    size_t entry;
+    uint32_t layer;
+    load_cell_state state;
+    store_transfer *flight; /* NULL: nothing is read */
+    uint32_t range_count;
+    kvt_record_range ranges[KVT_RECORD_RANGES_MAX];
+} load_cell;
+
+/* One entry of a load. */
+typedef struct load_entry {
+    kvt_key key;
+    const kvt_view *view;
+    kvt_status status; /* KVT_QUEUED: on its way */
+    uint32_t issued;   /* layers of it that have been issued */
+    kvt_layout layout;
+    kvt_record_spec expected;
+    store_place *place; /* held as a reader; NULL: nothing is */
+    bool lent;          /* the record lies in memory, here: */
+    const void *record;
+    uint64_t record_bytes;
+    uint64_t scratch_bytes;
+    store_staged *staged; /* held as a user, instead of a place */
+    bool damaged;         /* its place could not be read */
+    staging_buffer head;  /* of a record that is read */
+    uint64_t head_bytes;
+} load_entry;
+
+struct kvt_load {
+    kvt_store *store;
+    kvt_queue *queue;
+    kvt_load *next, *previous; /* the queue's open loads; under the queue's lock */
+    bool listed;               /* among them; same */
+    kvt_load_options options;
+    size_t count;
+    uint32_t layers;
+    uint32_t slots; /* cells of an entry: one for each layer of the window */
+    load_entry *entries;
+    load_cell *cells;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    pthread_mutex_t announce_lock; /* taken alone */
+    uint32_t announced;            /* under announce_lock */
+    _Atomic uint32_t complete;
+    uint32_t issued;
+    uint32_t released;
+    uint32_t *pending; /* of each slot: cells of its layer on their way */
+    uint32_t heads;    /* on their way */
+    uint32_t flying;   /* cells that are not idle */
+    uint64_t bytes_read;
+    bool starved; /* for staging: the queue's threads try again */
+    bool ending;
+    bool orphan; /* its queue was closed */
+    atomic_uint busy;
+};
+
+/* The queue closes: ends the load but for its owner's call. No lock held. */
+void load_orphan(kvt_load *load);
+
+/* Tries to issue what had found no staging, and drops one hold of `busy`. No lock held. */
+void load_tick(kvt_load *load);
+
+/* The task of a cell. */
+void load_run(void *cell);
+
+/* Issues what the window allows. Lock held. */
+void load_pump(kvt_load *load);
+
+/* Starts the reads of the heads, or the layers where there is none. Lock held. */
+void load_begin_reads(kvt_load *load);
+
+/* Gives up what flies, and waits for what runs. No lock held; ending is set. */
+void load_stop(kvt_load *load);
+
+/* Gives up reads that wait for a device which is out of service. No lock held. */
+void load_check_devices(kvt_load *load);
+
+#endif

@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_store_load.c - layered loads: layers come in order over all entries, no further than the
+ * window; what fails stops no other; deadlines, ends and closes in the middle leave nothing behind.
+ */
+#include "store_support.h"
+
+#include "base/clock.h"
+
+#include <kvterrace/load.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+enum { ENTRIES = 12, LAYERS = 8 };
+
+#define SECOND_NS UINT64_C(1000000000)
+
+/* 8 layers of 2 x 64 tokens x 2 heads x 64 x bf16 = 32 KiB each. */
+static const kvt_layout layout = {
+    .layers = LAYERS, .kv_heads = 2, .head_dim = 64, .dtype = KVT_DTYPE_BF16, .tokens = 64};
+
+#define ENTRY_BYTES (UINT64_C(2) * LAYERS * 64 * 2 * 64 * 2)
+
+typedef struct site {
+    support_fault fault;
+    kvt_device_config device;
+    kvt_store *store;
+    kvt_queue *queue;
+    kvt_key keys[ENTRIES];
+    kvt_view views[ENTRIES];
+    const kvt_view *pointers[ENTRIES];
+    char *data[ENTRIES];
+    char *expected[ENTRIES];
+} site;
+
+static kvt_status put_entry(site *s, uint32_t number)
+{
+    kvt_entry entry = {.struct_size = sizeof entry,
+                       .key = support_key(number),
+                       .layout = layout,
+                       .recompute_seconds = 1};
+    return kvt_put(s->store, &entry, s->expected[number], ENTRY_BYTES);
+}
+
+/* One tier: a device whose faults the test controls, or plain memory. */
+static site *make_site(bool device, bool staged, uint64_t staging_bytes)
+{
+    site *s = calloc(1, sizeof *s);
+    s->fault = (support_fault){.capacity_bytes = 64 << 20};
+    s->device = support_fault_config(&s->fault, "mem");
+    kvt_store_options options;
+    kvt_store_options_init(&options);
+    if (!staged) options.put_staging_bytes = 0;
+    options.staging_bytes = staging_bytes;
+    options.policy = "lru";
+    options.tick_seconds = 0;
+    options.lossless = false;
+    if (device) {
+        options.tiers[KVT_TIER_DRAM].devices = &s->device;
+        options.tiers[KVT_TIER_DRAM].device_count = 1;
+    } else {
+        options.tiers[KVT_TIER_DRAM].capacity_bytes = 64 << 20;
+    }
+    assert_int_equal(kvt_open(&options, &s->store, NULL, 0), KVT_OK);
+    const kvt_queue_options queue = {.struct_size = sizeof queue, .threads = 2};
+    assert_int_equal(kvt_queue_open(s->store, &queue, &s->queue), KVT_OK);
+    for (uint32_t i = 0; i < ENTRIES; i++) {
+        s->keys[i] = support_key(i);
+        s->data[i] = malloc(ENTRY_BYTES);
+        s->expected[i] = malloc(ENTRY_BYTES);
+        memset(s->data[i], 0xee, ENTRY_BYTES);
+        codecs_kv_sample_fill(&layout, 50 + i, s->expected[i]);
+        s->views[i] = kvt_view_packed(&layout, s->data[i]);
+        s->pointers[i] = &s->views[i];
+        assert_int_equal(put_entry(s, i), KVT_OK);
+    }
+    return s;
+}
+
+static void free_site(site *s)
+{
+    kvt_queue_close(s->queue);
+    kvt_close(s->store);
+    for (uint32_t i = 0; i < ENTRIES; i++) {
+        free(s->data[i]);
+        free(s->expected[i]);
+    }
+    free(s);
+}
+
+static kvt_load *begin(site *s, const kvt_load_options *options)
+{
+    kvt_load *load = NULL;
+    assert_int_equal(kvt_load_begin(s->queue, s->keys, s->pointers, ENTRIES, options, &load),
+                     KVT_OK);
+    return load;
+}
+
+static const char *layer_at(const char *data, uint32_t layer)
+{
+    return data + kvt_layout_matrix_offset(&layout, layer, KVT_SIDE_K);
+}
+
+#define LAYER_BYTES (ENTRY_BYTES / LAYERS)
+
+/* Each layer is whole in every entry when it is announced. */
+static void load_all(site *s, const kvt_load_options *options)
+{
+    kvt_load *load = begin(s, options);
+    for (uint32_t layer = 0; layer < LAYERS; layer++) {
+        assert_int_equal(kvt_load_wait(load, layer + 1, base_clock_ns() + 60 * SECOND_NS), KVT_OK);
+        assert_true(kvt_load_layers(load) >= layer + 1);
+        assert_true(kvt_load_layers(load) <= layer + 3); /* two ahead of what was released */
+        for (uint32_t i = 0; i < ENTRIES; i++)
+            assert_memory_equal(layer_at(s->data[i], layer), layer_at(s->expected[i], layer),
+                                LAYER_BYTES);
+        kvt_load_release(load, layer + 1);
+    }
+    kvt_status statuses[ENTRIES];
+    kvt_load_result result = {.struct_size = sizeof result};
+    for (uint32_t i = 0; i < ENTRIES; i++)
+        assert_int_equal(kvt_load_status(load, i), KVT_OK);
+    assert_int_equal(kvt_load_end(load, statuses, &result), KVT_OK);
+    for (uint32_t i = 0; i < ENTRIES; i++)
+        assert_int_equal(statuses[i], KVT_OK);
+    assert_int_equal(result.layers, LAYERS);
+    assert_int_equal(result.entries, ENTRIES);
+    for (uint32_t i = 0; i < ENTRIES; i++)
+        memset(s->data[i], 0xee, ENTRY_BYTES);
+}
+
+static void test_layers_in_order(void **state)
+{
+    (void)state;
+    site *s = make_site(true, false, 16 << 20);
+    load_all(s, NULL);
+    free_site(s);
+    s = make_site(false, false, 16 << 20);
+    load_all(s, NULL);
+    kvt_store_stats stats = support_stats(s->store);
+    assert_int_equal(stats.gets, ENTRIES);
+    assert_int_equal(stats.tiers[KVT_TIER_DRAM].hits, ENTRIES);
+    free_site(s);
+    s = make_site(false, true, 16 << 20);
+    load_all(s, NULL);
+    free_site(s);
+}
+
+/* Staging holds a few layers of a few entries at a time: all comes in the end. */
+static void test_little_staging(void **state)
+{
+    (void)state;
+    site *s = make_site(true, false, 1 << 20);
+    load_all(s, NULL);
+    free_site(s);
+}
+
+static void test_the_window(void **state)
+{
+    (void)state;
+    site *s = make_site(true, false, 16 << 20);
+    tiers_fault_counts before, after;
+    tiers_fault_counts_get(s->fault.device, &before);
+    const kvt_load_options options = {.struct_size = sizeof options, .layers_ahead = 1};
+    kvt_load *load = begin(s, &options);
+    assert_int_equal(kvt_load_wait(load, 2, base_clock_ns() + 60 * SECOND_NS), KVT_OK);
+    assert_int_equal(kvt_load_wait(load, 3, base_clock_ns() + SECOND_NS / 20), KVT_E_TIMEOUT);
+    assert_int_equal(kvt_load_layers(load), 2);
+    tiers_fault_counts_get(s->fault.device, &after);
+    assert_true(after.reads - before.reads <= ENTRIES * 3); /* heads and two layers */
+    kvt_load_release(load, 1);
+    assert_int_equal(kvt_load_wait(load, 3, base_clock_ns() + 60 * SECOND_NS), KVT_OK);
+    assert_int_equal(kvt_load_wait(load, LAYERS + 1, UINT64_MAX), KVT_E_ARGUMENT);
+    kvt_status statuses[ENTRIES];
+    kvt_load_result result = {.struct_size = sizeof result};
+    assert_int_equal(kvt_load_end(load, statuses, &result), KVT_OK);
+    assert_int_equal(result.layers, 3);
+    assert_int_equal(result.entries, 0);
+    for (uint32_t i = 0; i < ENTRIES; i++)
+        assert_int_equal(statuses[i], KVT_E_TIMEOUT);
+    free_site(s);
+}
+
+/* A missing entry, one of another view, and a damaged one: the others come. */
+static void test_failures_stop_no_other(void **state)
+{
+    (void)state;
+    site *s = make_site(true, false, 16 << 20);
+    assert_int_equal(kvt_delete(s->store, &s->keys[3]), KVT_OK);
+    s->views[5].base_bytes[0] -= 64;
+    const tiers_fault_rule flip = {.action = TIERS_FAULT_FLIP,
+                                   .kinds = TIERS_FAULT_READS,
+                                   .skip = ENTRIES + 10,
+                                   .hits = 1,
+                                   .flip_bit = 4000};
+    assert_int_equal(tiers_fault_add(s->fault.device, &flip), KVT_OK);
+    kvt_load *load = begin(s, NULL);
+    for (uint32_t layer = 1; layer <= LAYERS; layer++) {
+        kvt_load_release(load, layer);
+        assert_int_equal(kvt_load_wait(load, layer, base_clock_ns() + 60 * SECOND_NS), KVT_OK);
+    }
+    kvt_status statuses[ENTRIES];
+    kvt_load_result result = {.struct_size = sizeof result};
+    assert_int_equal(kvt_load_end(load, statuses, &result), KVT_OK);
+    uint32_t misses = 0;
+    for (uint32_t i = 0; i < ENTRIES; i++) {
+        if (statuses[i] == KVT_MISS) misses++;
+        if (statuses[i] == KVT_OK) assert_memory_equal(s->data[i], s->expected[i], ENTRY_BYTES);
+    }
+    assert_int_equal(statuses[3], KVT_MISS);
+    assert_int_equal(statuses[5], KVT_E_ARGUMENT);
+    assert_int_equal(misses, 2);
+    assert_true(result.entries <= 3);
+    for (uint64_t i = 0; i < 64; i++)
+        assert_int_equal((unsigned char)s->data[5][ENTRY_BYTES - 1 - i], 0xee);
+    free_site(s);
+}
+
+static void test_a_silent_device(void **state)
+{
+    (void)state;
+    site *s = make_site(true, false, 16 << 20);
+    const tiers_fault_rule hang = {
+        .action = TIERS_FAULT_HANG, .kinds = TIERS_FAULT_READS, .skip = ENTRIES + ENTRIES / 2};
+    assert_int_equal(tiers_fault_add(s->fault.device, &hang), KVT_OK);
+    const kvt_load_options options = {.struct_size = sizeof options,
+                                      .deadline_ns = base_clock_ns() + SECOND_NS / 10};
+    kvt_load *load = begin(s, &options);
+    assert_int_equal(kvt_load_wait(load, LAYERS, UINT64_MAX), KVT_E_TIMEOUT);
+    kvt_status statuses[ENTRIES];
+    assert_int_equal(kvt_load_end(load, statuses, NULL), KVT_OK);
+    for (uint32_t i = 0; i < ENTRIES; i++)
+        assert_int_equal(statuses[i], KVT_E_TIMEOUT);
+    for (uint32_t i = 0; i < ENTRIES; i++)
+        memset(s->data[i], 0xdd, ENTRY_BYTES);
+    tiers_fault_clear(s->fault.device);
+    load_all(s, NULL); /* nothing was lost, and what came late was written nowhere */
+    free_site(s);
+}
+
+static void test_ends_in_the_middle(void **state)
+{
+    (void)state;
+    for (int which = 0; which < 3; which++) {
+        site *s = make_site(true, false, 16 << 20);
+        const tiers_fault_rule slow = {
+            .action = TIERS_FAULT_DELAY, .kinds = TIERS_FAULT_READS, .delay_ns = 2000000};
+        assert_int_equal(tiers_fault_add(s->fault.device, &slow), KVT_OK);
+        kvt_load *load = begin(s, NULL);
+        if (which == 1) {
+            kvt_queue_close(s->queue);
+            s->queue = NULL;
+            assert_int_equal(kvt_load_wait(load, LAYERS, UINT64_MAX), KVT_E_STATE);
+        }
+        if (which == 2) {
+            kvt_close(s->store);
+            s->store = NULL;
+        }
+        kvt_status statuses[ENTRIES];
+        assert_int_equal(kvt_load_end(load, statuses, NULL), KVT_OK);
+        free_site(s);
+    }
+}
+
+typedef struct teller {
+    _Atomic uint32_t last;
+    _Atomic bool wrong;
+} teller;
+
+static void told(void *context, uint32_t layers)
+{
+    teller *own = context;
+    if (layers <= atomic_exchange(&own->last, layers)) atomic_store(&own->wrong, true);
+}
+
+static void test_announcements_ascend(void **state)
+{
+    (void)state;
+    site *s = make_site(true, false, 16 << 20);
+    teller own = {.last = 0};
+    const kvt_load_options options = {.struct_size = sizeof options,
+                                      .layers_ahead = LAYERS,
+                                      .announced = told,
+                                      .announced_context = &own};
+    for (int round = 0; round < 20; round++) {
+        atomic_store(&own.last, 0);
+        kvt_load *load = begin(s, &options);
+        assert_int_equal(kvt_load_wait(load, LAYERS, base_clock_ns() + 60 * SECOND_NS), KVT_OK);
+        assert_int_equal(kvt_load_end(load, NULL, NULL), KVT_OK);
+        assert_int_equal(atomic_load(&own.last), LAYERS);
+    }
+    assert_false(atomic_load(&own.wrong));
+    free_site(s);
+}
+
+static void test_bad_arguments(void **state)
+{
+    (void)state;
+    site *s = make_site(false, false, 16 << 20);
+    kvt_load *load = NULL;
+    kvt_key absent = support_key(999);
+    const kvt_view *none = NULL;
+    kvt_load_options bad = {.struct_size = sizeof bad, .layers_ahead = 65};
+    assert_int_equal(kvt_load_begin(s->queue, s->keys, s->pointers, 0, NULL, &load),
+                     KVT_E_ARGUMENT);
+    assert_int_equal(kvt_load_begin(s->queue, s->keys, s->pointers, 1, &bad, &load),
+                     KVT_E_ARGUMENT);
+    assert_int_equal(kvt_load_begin(s->queue, s->keys, &none, 1, NULL, &load), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_load_begin(NULL, s->keys, s->pointers, 1, NULL, &load), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_load_begin(s->queue, &absent, s->pointers, 1, NULL, &load), KVT_MISS);
+    assert_int_equal(kvt_load_end(NULL, NULL, NULL), KVT_OK);
+    free_site(s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_layers_in_order),      cmocka_unit_test(test_little_staging),
+        cmocka_unit_test(test_the_window),           cmocka_unit_test(test_failures_stop_no_other),
+        cmocka_unit_test(test_a_silent_device),      cmocka_unit_test(test_ends_in_the_middle),
+        cmocka_unit_test(test_announcements_ascend), cmocka_unit_test(test_bad_arguments),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
