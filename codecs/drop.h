@@ -82,7 +82,7 @@ uint64_t drop_scores_scratch(const drop_settings *settings, const drop_shape *sh
 
 /*
  * Scores the tokens of one layer: the mean over the KV heads of each head's score.
- *   k, v      the layer's matrices; v is read by LAGKV only and may be NULL otherwise
+ *   k, v      the layer's matrices; v is read by LAGKV only; NULL: K alone counts
  *   scores    shape->tokens of them, overwritten
  *   scratch   drop_scores_scratch doubles; may be NULL when that is 0
  * KVT_OK; KVT_E_UNSUPPORTED for an unknown method, dtype or shape, and for CALLER.

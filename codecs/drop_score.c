@@ -315,7 +315,7 @@ static void drop_score_lagkv(const drop_settings *settings, const drop_shape *sh
             sum[i] = 0.0;
         }
         drop_lag_side(shape, head, k, at, settings->lag, sum, scratch);
-        drop_lag_side(shape, head, v, at, settings->lag, sum, scratch);
+        if (v != NULL) drop_lag_side(shape, head, v, at, settings->lag, sum, scratch);
         drop_lag_rank(sum, settings->lag, scores + at);
     }
     for (; at < shape->tokens; at++) {

@@ -194,7 +194,7 @@ void codecs_kv_sample_fill(const kvt_layout *layout, uint64_t seed, void *target
         return;
     }
     for (uint32_t layer = 0; layer < layout->layers; layer++) {
-        for (int side = KVT_SIDE_K; side <= KVT_SIDE_V; side++) {
+        for (uint32_t side = 0; side < kvt_layout_sides(layout); side++) {
             uint64_t offset = kvt_layout_matrix_offset(layout, layer, (kvt_side)side);
             sample_matrix(layout, seed, layer, (kvt_side)side, (uint8_t *)target + offset);
         }

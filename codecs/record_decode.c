@@ -88,7 +88,8 @@ static void record_find_matrix(const record_parsed *parsed, uint32_t layer, kvt_
         return;
     }
     /* One segment a matrix: no search. */
-    uint64_t index = plan->extension.index_count + 2 * (uint64_t)layer + (uint64_t)side;
+    uint64_t index = plan->extension.index_count +
+                     kvt_layout_sides(&plan->layout) * (uint64_t)layer + (uint64_t)side;
     memcpy(&found->raw, parsed->table + index * sizeof found->raw, sizeof found->raw);
     found->raw_tokens.kind = 0;
     found->part_count = 0;
@@ -146,9 +147,11 @@ static kvt_status record_decode_piece(void *argument, uint32_t index, uint32_t w
 static kvt_status record_decode_indexed(void *argument, uint32_t index, uint32_t worker)
 {
     const record_decoder *decoder = argument;
-    const kvt_side side = (kvt_side)(index % 2);
-    const uint32_t layer = decoder->first_layer + index / 2;
     const record_plan *plan = &decoder->parsed->plan;
+    uint32_t layer;
+    kvt_side side;
+    record_matrix_name(plan, index, &layer, &side);
+    layer += decoder->first_layer;
     view_rows target =
         view_rows_of(decoder->view, decoder->layout, plan->stored.tokens, layer, side);
     target.stream = !target.packed && plan->decoded_bytes >= VIEW_STREAM_BYTES;
@@ -191,7 +194,8 @@ static kvt_status record_decode_layers(record_decoder *decoder, uint32_t layers,
     if (plan->layout.dtype == KVT_DTYPE_OPAQUE) {
         return record_run(workers, plan->segment_count, record_decode_piece, decoder);
     }
-    return record_run(workers, 2 * layers, record_decode_indexed, decoder);
+    return record_run(workers, kvt_layout_sides(&plan->layout) * layers, record_decode_indexed,
+                      decoder);
 }
 
 kvt_status kvt_record_decode_parallel(const void *record, uint64_t bytes,
@@ -220,6 +224,7 @@ static bool record_layout_fits(const record_plan *plan, const kvt_layout *layout
     const kvt_layout *own = &plan->layout;
     return own->layers == layout->layers && own->kv_heads == layout->kv_heads &&
            own->head_dim == layout->head_dim && own->dtype == layout->dtype &&
+           kvt_layout_sides(own) == kvt_layout_sides(layout) &&
            plan->stored.tokens <= layout->tokens && own->opaque_bytes == layout->opaque_bytes;
 }
 
@@ -267,7 +272,7 @@ kvt_status kvt_record_decode_matrix(const void *record, uint64_t bytes, uint32_t
     if (plan->layout.dtype == KVT_DTYPE_OPAQUE || layer >= plan->layout.layers) {
         return KVT_E_ARGUMENT;
     }
-    if (side != KVT_SIDE_K && side != KVT_SIDE_V) return KVT_E_ARGUMENT;
+    if ((uint32_t)side >= kvt_layout_sides(&plan->layout)) return KVT_E_ARGUMENT;
     if (target_bytes != plan->segment_bytes) return KVT_E_SPACE;
     if (scratch_bytes < record_scratch_bytes(plan)) return KVT_E_SPACE;
     const view_rows rows = view_rows_packed(target, target_bytes);
@@ -307,12 +312,6 @@ kvt_status kvt_record_kept_tokens(const void *record, uint64_t bytes, uint32_t l
 }
 
 /* ---- one layer, whose bytes lie apart from the head ---- */
-
-/* Sides of a record's layers. */
-static uint32_t record_sides(const record_plan *plan)
-{
-    return view_sides(&plan->layout);
-}
 
 /* Calls `each` for every segment of a matrix. */
 static void record_each_segment(record_matrix *found, void (*each)(void *, record_segment *),
@@ -391,7 +390,7 @@ kvt_status kvt_record_layer_ranges(const void *head, uint64_t head_bytes, uint32
     const kvt_layout *layout = &parsed.plan.layout;
     if (layout->dtype == KVT_DTYPE_OPAQUE || layer >= layout->layers) return KVT_E_ARGUMENT;
     record_ranges all = {.ranges = ranges, .capacity = capacity};
-    for (uint32_t side = 0; side < record_sides(&parsed.plan); side++) {
+    for (uint32_t side = 0; side < kvt_layout_sides(layout); side++) {
         record_matrix found;
         record_find_matrix(&parsed, layer, (kvt_side)side, &found);
         record_each_segment(&found, record_add_range, &all);
@@ -439,7 +438,7 @@ kvt_status kvt_record_decode_layer(const void *head, uint64_t head_bytes,
     if (!record_layout_fits(plan, layout)) return KVT_E_SPACE;
     if (layout->dtype == KVT_DTYPE_OPAQUE || layer >= layout->layers) return KVT_E_ARGUMENT;
     if (scratch_bytes < record_scratch_bytes(plan)) return KVT_E_SPACE;
-    for (uint32_t side = 0; status == KVT_OK && side < record_sides(plan); side++) {
+    for (uint32_t side = 0; status == KVT_OK && side < kvt_layout_sides(layout); side++) {
         record_matrix found;
         record_moved moved = {.ranges = ranges, .count = count};
         record_find_matrix(&parsed, layer, (kvt_side)side, &found);

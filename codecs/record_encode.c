@@ -97,13 +97,14 @@ static kvt_status record_encode_fixed_matrix(void *argument, uint32_t index, uin
     const record_writer own = record_writer_of(argument, worker);
     const record_writer *writer = &own;
     const record_plan *plan = writer->plan;
-    const uint32_t layer = index / 2;
-    const kvt_side side = (kvt_side)(index % 2);
+    uint32_t layer;
+    kvt_side side;
     record_matrix found;
     kvt_matrix matrix;
     kvt_part parts[KVT_PARTS_MAX];
     uint32_t count;
     const uint8_t *table = writer->record + RECORD_TABLE_OFFSET;
+    record_matrix_name(plan, index, &layer, &side);
     const uint8_t *rows = record_rows_of(&writer->rows, plan, layer, side);
     record_matrix_collect(table, &writer->sections, layer, side, &found);
     if (found.raw.kind != 0) {
@@ -130,12 +131,12 @@ static kvt_status record_encode_fixed_matrix(void *argument, uint32_t index, uin
     return KVT_OK;
 }
 
-/* Asks for both matrices of a layer whether they can be coded, and marks those that cannot. */
+/* Asks for each matrix of a layer whether it can be coded, and marks those that cannot. */
 static kvt_status record_mark_layer(void *argument, uint32_t layer, uint32_t worker)
 {
     const record_writer own = record_writer_of(argument, worker);
     record_plan *plan = own.plan;
-    for (int side = KVT_SIDE_K; side <= KVT_SIDE_V; side++) {
+    for (uint32_t side = 0; side < kvt_layout_sides(&plan->layout); side++) {
         kvt_matrix matrix;
         kvt_part parts[KVT_PARTS_MAX];
         uint32_t count;
@@ -166,15 +167,18 @@ static kvt_status record_write_fixed_once(record_writer *writer)
     kvt_status status = record_place_fixed(writer);
     if (status != KVT_OK) return status;
     record_write_indexes(writer);
-    return record_run(writer->workers, 2u * writer->plan->layout.layers, record_encode_fixed_matrix,
+    return record_run(writer->workers, record_matrices(writer->plan), record_encode_fixed_matrix,
                       writer);
 }
 
 static uint32_t record_count_coded(const record_plan *plan)
 {
     uint32_t count = 0;
-    for (uint32_t i = 0; i < 2u * plan->layout.layers; i++) {
-        count += !record_matrix_is_raw(plan, i / 2, (kvt_side)(i % 2));
+    for (uint32_t i = 0; i < record_matrices(plan); i++) {
+        uint32_t layer;
+        kvt_side side;
+        record_matrix_name(plan, i, &layer, &side);
+        count += !record_matrix_is_raw(plan, layer, side);
     }
     return count;
 }

@@ -84,6 +84,7 @@ static uint32_t record_opaque_pieces(const record_plan *plan)
 
 void record_plan_count(record_plan *plan)
 {
+    const uint32_t sides = kvt_layout_sides(&plan->layout);
     plan->plane_count = 1;
     if (plan->layout.dtype == KVT_DTYPE_OPAQUE) {
         plan->segment_count = record_opaque_pieces(plan);
@@ -91,11 +92,11 @@ void record_plan_count(record_plan *plan)
     }
     plan->segment_count = plan->extension.index_count;
     if (!plan->parts) {
-        plan->segment_count += 2u * plan->layout.layers;
+        plan->segment_count += record_matrices(plan);
         return;
     }
     for (uint32_t layer = 0; layer < plan->layout.layers; layer++) {
-        for (int side = KVT_SIDE_K; side <= KVT_SIDE_V; side++) {
+        for (uint32_t side = 0; side < sides; side++) {
             for (uint32_t plane = 0; plane < KVT_PLANES_MAX; plane++) {
                 uint32_t count = record_matrix_segments(plan, layer, (kvt_side)side, plane);
                 plan->segment_count += count;
@@ -109,13 +110,14 @@ void record_plan_count(record_plan *plan)
  * payload of a nested record starts at the same place at every rate. */
 static uint64_t record_table_segments(const record_plan *plan)
 {
-    uint64_t count = 2u * (uint64_t)plan->layout.layers;
+    const uint32_t sides = kvt_layout_sides(&plan->layout);
+    uint64_t count = record_matrices(plan);
     if (plan->layout.dtype == KVT_DTYPE_OPAQUE) return record_opaque_pieces(plan);
     if (plan->parts) {
         kvt_matrix matrix;
         kvt_part parts[KVT_PARTS_MAX];
         uint32_t most = 0;
-        for (int side = KVT_SIDE_K; side <= KVT_SIDE_V; side++) {
+        for (uint32_t side = 0; side < sides; side++) {
             record_matrix_describe(plan, 0, (kvt_side)side, &matrix);
             if (plan->codec->flags & KVT_CODEC_FLAG_NESTED) matrix.planes = KVT_PLANES_MAX;
             if (matrix.tokens == 0) matrix.tokens = 1;
@@ -131,6 +133,7 @@ static uint64_t record_table_segments(const record_plan *plan)
 static bool record_extension_fits(const record_plan *plan, bool dropped)
 {
     const record_extension *extension = &plan->extension;
+    const uint32_t sides = kvt_layout_sides(&plan->layout);
     const uint32_t nested = plan->codec->flags & KVT_CODEC_FLAG_NESTED ? 2 : 1;
     if (extension->table_count != nested || extension->reserved != 0) return false;
     if (dropped ? extension->index_count != 1 && extension->index_count != plan->layout.layers
@@ -138,7 +141,9 @@ static bool record_extension_fits(const record_plan *plan, bool dropped)
         return false;
     }
     if (extension->level_count != (plan->parts ? plan->layout.layers : 0)) return false;
-    for (int side = KVT_SIDE_K; side <= KVT_SIDE_V; side++) {
+    /* Nothing is said about a side that is not there. */
+    if (sides == 1 && extension->tail_tokens[KVT_SIDE_V] != 0) return false;
+    for (uint32_t side = 0; side < sides; side++) {
         uint64_t raw = (uint64_t)extension->head_tokens + extension->tail_tokens[side];
         if (!plan->parts && raw != 0) return false;
         if (raw > plan->stored.tokens) return false;
@@ -149,7 +154,8 @@ static bool record_extension_fits(const record_plan *plan, bool dropped)
         }
     }
     for (uint32_t layer = 0; layer < extension->level_count; layer++) {
-        for (int side = KVT_SIDE_K; side <= KVT_SIDE_V; side++) {
+        if (sides == 1 && plan->levels[layer] >> 4 != 0) return false;
+        for (uint32_t side = 0; side < sides; side++) {
             int level = record_level(plan->levels[layer], (kvt_side)side);
             bool raw = record_matrix_is_raw(plan, layer, (kvt_side)side);
             if (!raw && (level < -KVT_LEVEL_LIMIT || level > KVT_LEVEL_LIMIT)) return false;
@@ -298,11 +304,12 @@ static void record_matrix_widest(const record_plan *plan, kvt_side side, kvt_mat
 
 uint64_t record_codec_scratch(const record_plan *plan)
 {
+    const uint32_t sides = kvt_layout_sides(&plan->layout);
     uint64_t most = 0;
     if (!plan->parts) {
         return plan->codec->segment_scratch(plan->variant, &plan->stored, plan->segment_bytes);
     }
-    for (int side = KVT_SIDE_K; side <= KVT_SIDE_V; side++) {
+    for (uint32_t side = 0; side < sides; side++) {
         kvt_matrix matrix;
         record_matrix_widest(plan, (kvt_side)side, &matrix);
         uint64_t bytes = plan->codec->matrix_scratch(plan->variant, &matrix);
@@ -313,8 +320,9 @@ uint64_t record_codec_scratch(const record_plan *plan)
 
 uint64_t record_parts_room(const record_plan *plan)
 {
+    const uint32_t sides = kvt_layout_sides(&plan->layout);
     uint64_t most = 0;
-    for (int side = KVT_SIDE_K; plan->parts && side <= KVT_SIDE_V; side++) {
+    for (uint32_t side = 0; plan->parts && side < sides; side++) {
         kvt_matrix matrix;
         kvt_part parts[KVT_PARTS_MAX];
         uint64_t room = 0;

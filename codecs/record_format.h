@@ -23,8 +23,13 @@
 #define RECORD_MAGIC         "KVTR\r\n\x1a\n"
 #define RECORD_MAJOR         1u
 #define RECORD_MINOR         2u /* written only by records that need it: those with a note */
-#define RECORD_CRITICAL      1u /* flag: the extension of minor 1 is there */
 #define RECORD_OPTIONAL_NOTE 1u /* flag of minor 2: a note is there (record_note.h) */
+
+/* Critical flags: the extension of minor 1 is there; the layout has one side. */
+#define RECORD_CRITICAL_EXTENSION 1u
+#define RECORD_CRITICAL_ONE_SIDE  2u
+#define RECORD_CRITICAL_KNOWN     (RECORD_CRITICAL_EXTENSION | RECORD_CRITICAL_ONE_SIDE)
+
 #define RECORD_SLOT_BYTES    UINT64_C(4096)
 #define RECORD_TABLE_OFFSET  (2 * RECORD_SLOT_BYTES)
 #define RECORD_SEGMENT_ALIGN UINT64_C(64)      /* between segments of one run */
@@ -171,6 +176,21 @@ void record_matrix_set_raw(record_plan *plan, uint32_t layer, kvt_side side);
 void record_matrix_parts(const record_plan *plan, uint32_t layer, kvt_side side,
                          kvt_matrix *matrix_out, kvt_part parts[KVT_PARTS_MAX],
                          uint32_t *count_out);
+
+/* Matrices of a record that is not opaque, and which one the index-th is: layer by layer, K before
+ * V. */
+static inline uint32_t record_matrices(const record_plan *plan)
+{
+    return kvt_layout_sides(&plan->layout) * plan->layout.layers;
+}
+
+static inline void record_matrix_name(const record_plan *plan, uint32_t index, uint32_t *layer_out,
+                                      kvt_side *side_out)
+{
+    const bool both = kvt_layout_sides(&plan->layout) == 2;
+    *layer_out = both ? index / 2 : index;
+    *side_out = both && index % 2 != 0 ? KVT_SIDE_V : KVT_SIDE_K;
+}
 
 /* Bytes of one token of one matrix. */
 uint64_t record_row_bytes(const record_plan *plan);

@@ -72,7 +72,7 @@ void record_seal_slot(uint8_t *slot)
 static uint64_t note_fields_end(const record_header *header, const uint8_t *slot)
 {
     record_extension extension;
-    if ((header->critical_flags & RECORD_CRITICAL) == 0) return sizeof *header;
+    if ((header->critical_flags & RECORD_CRITICAL_EXTENSION) == 0) return sizeof *header;
     memcpy(&extension, slot + RECORD_EXTENSION_AT, sizeof extension);
     return extension.level_count <= KVT_LAYERS_MAX ? RECORD_LEVELS_AT + extension.level_count : 0;
 }
@@ -121,7 +121,7 @@ kvt_status record_note_set(void *record, const void *note, uint64_t note_bytes)
     if (header.major != RECORD_MAJOR || header.minor > RECORD_MINOR || end == 0)
         return KVT_E_CORRUPT;
     const uint64_t head = codecs_align(end, NOTE_HEAD_BYTES);
-    const bool extended = (header.critical_flags & RECORD_CRITICAL) != 0;
+    const bool extended = (header.critical_flags & RECORD_CRITICAL_EXTENSION) != 0;
     const bool fits = note_bytes <= RECORD_CHECKSUM_AT &&
                       head + NOTE_HEAD_BYTES + note_bytes <= RECORD_CHECKSUM_AT;
     const bool written = note_bytes != 0 && fits;
@@ -149,7 +149,7 @@ static kvt_status note_read(const record_header *header, const uint8_t *slot, co
 {
     uint64_t offset = 0;
     if (header->major != RECORD_MAJOR) return KVT_E_VERSION;
-    if ((header->critical_flags & ~RECORD_CRITICAL) != 0) return KVT_E_VERSION;
+    if ((header->critical_flags & ~RECORD_CRITICAL_KNOWN) != 0) return KVT_E_VERSION;
     if ((header->optional_flags & RECORD_OPTIONAL_NOTE) == 0) return KVT_MISS;
     kvt_status status =
         record_note_find(header, slot, note_fields_end(header, slot), &offset, note_bytes_out);

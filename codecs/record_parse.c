@@ -18,9 +18,9 @@ static uint64_t record_header_bytes(const record_plan *plan)
 static kvt_status record_check_version(const record_header *header)
 {
     if (header->major != RECORD_MAJOR) return KVT_E_VERSION;
-    if ((header->critical_flags & ~RECORD_CRITICAL) != 0) return KVT_E_VERSION;
+    if ((header->critical_flags & ~RECORD_CRITICAL_KNOWN) != 0) return KVT_E_VERSION;
     if (header->sequence == 0) return KVT_E_CORRUPT;
-    const bool extended = (header->critical_flags & RECORD_CRITICAL) != 0;
+    const bool extended = (header->critical_flags & RECORD_CRITICAL_EXTENSION) != 0;
     if (header->minor <= RECORD_MINOR_EXTENSION &&
         extended != (header->minor == RECORD_MINOR_EXTENSION)) {
         return KVT_E_CORRUPT;
@@ -60,7 +60,7 @@ static void record_read_layout(const record_header *header, kvt_layout *layout)
     layout->order = header->order;
     layout->tokens = header->logical_tokens;
     layout->tokens_may_drop = header->tokens_may_drop;
-    memcpy(layout->reserved, header->reserved, sizeof header->reserved);
+    layout->sides = (header->critical_flags & RECORD_CRITICAL_ONE_SIDE) != 0;
     layout->opaque_bytes = header->opaque_bytes;
 }
 
@@ -78,10 +78,11 @@ static kvt_status record_read_plan(const record_header *header, const uint8_t *s
                                    record_plan *plan)
 {
     const kvt_variant variant = {header->codec, header->mode, header->rate};
-    const bool extended = (header->critical_flags & RECORD_CRITICAL) != 0;
+    const bool extended = (header->critical_flags & RECORD_CRITICAL_EXTENSION) != 0;
     memset(plan, 0, sizeof *plan);
     record_read_layout(header, &plan->layout);
     if (header->generation == 0) return KVT_E_CORRUPT;
+    if (!record_is_zero(header->reserved, sizeof header->reserved)) return KVT_E_CORRUPT;
     plan->codec = kvt_codec_find(header->codec);
     if (plan->codec == NULL) return KVT_E_VERSION;
     if (extended) {
@@ -299,7 +300,8 @@ void record_write_slot(uint8_t *record, uint64_t slot_offset, const record_plan 
         .minor = plan->extended ? RECORD_MINOR_EXTENSION : 0,
         .header_bytes = (uint32_t)record_header_bytes(plan),
         .sequence = values->sequence,
-        .critical_flags = plan->extended ? RECORD_CRITICAL : 0,
+        .critical_flags = (plan->extended ? RECORD_CRITICAL_EXTENSION : 0) |
+                          (layout->sides == 1 ? RECORD_CRITICAL_ONE_SIDE : 0),
         .generation = values->spec->generation,
         .layers = layout->layers,
         .kv_heads = layout->kv_heads,

@@ -18,8 +18,8 @@ static kvt_status record_plan_levels(record_plan *plan, const kvt_codec_extras *
 {
     if (extras == NULL || extras->levels == NULL) return KVT_OK;
     for (uint32_t layer = 0; layer < plan->layout.layers; layer++) {
-        for (int side = KVT_SIDE_K; side <= KVT_SIDE_V; side++) {
-            int level = extras->levels[2 * layer + (uint32_t)side];
+        for (uint32_t side = 0; side < kvt_layout_sides(&plan->layout); side++) {
+            int level = extras->levels[2 * layer + side];
             if (level < -KVT_LEVEL_LIMIT || level > KVT_LEVEL_LIMIT) return KVT_E_ARGUMENT;
             plan->levels[layer] |= (uint8_t)((level & 15) << (4 * side));
         }
@@ -37,7 +37,7 @@ static void record_plan_raw_tokens(record_plan *plan, const kvt_record_spec *spe
     const uint64_t recent = extras != NULL ? extras->recent_tokens : 0;
     const uint64_t chain = extension->chain_tokens;
     extension->head_tokens = record_overlap(0, sinks, first, tokens);
-    for (int side = KVT_SIDE_K; side <= KVT_SIDE_V; side++) {
+    for (uint32_t side = 0; side < kvt_layout_sides(&plan->layout); side++) {
         uint32_t own = plan->codec->matrix_recent(plan->variant, (kvt_side)side, tokens);
         uint64_t from = chain > recent ? chain - recent : 0;
         uint32_t window = recent != 0 ? record_overlap(from, chain, first, tokens) : 0;
@@ -66,7 +66,8 @@ static kvt_status record_check_counts(const record_plan *plan, const kvt_codec_e
     if (extras->count_layers != 1 && extras->count_layers != plan->layout.layers) {
         return KVT_E_ARGUMENT;
     }
-    for (uint32_t table = 0; table < 2 * extras->count_layers; table++) {
+    const uint32_t step = kvt_layout_sides(&plan->layout) == 2 ? 1 : 2; /* V's are not looked at */
+    for (uint32_t table = 0; table < 2 * extras->count_layers; table += step) {
         const uint32_t *counts = extras->symbol_counts + (uint64_t)table * KVT_ENTROPY_SYMBOLS;
         uint64_t sum = 0;
         for (uint32_t s = 0; s < KVT_ENTROPY_SYMBOLS; s++) {
@@ -148,7 +149,8 @@ static uint64_t record_raw_payload(const record_plan *plan)
         return whole * codecs_align(plan->segment_bytes, KVT_RECORD_ALIGN) +
                codecs_align(left - whole * plan->segment_bytes, KVT_RECORD_ALIGN);
     }
-    uint64_t layer = 2 * codecs_align(plan->segment_bytes, RECORD_SEGMENT_ALIGN);
+    uint64_t layer =
+        kvt_layout_sides(&plan->layout) * codecs_align(plan->segment_bytes, RECORD_SEGMENT_ALIGN);
     uint64_t run = (RECORD_RUN_BYTES + layer - 1) / layer;
     return layers / run * codecs_align(run * layer, KVT_RECORD_ALIGN) +
            codecs_align(layers % run * layer, KVT_RECORD_ALIGN);

@@ -120,6 +120,7 @@ kvt_status record_rows_open(record_rows *rows, const record_plan *plan, const kv
     const kvt_layout *layout = &plan->layout;
     const drop_settings settings = rows_settings(variant);
     const drop_shape shape = rows_shape(layout);
+    const bool both = kvt_layout_sides(layout) == 2;
     double *scores;
     drop_plan kept;
     *rows = (record_rows){.view = view};
@@ -135,9 +136,9 @@ kvt_status record_rows_open(record_rows *rows, const record_plan *plan, const kv
         if (given) {
             rows_scores_given(extras, layout->tokens, i, scores);
         } else {
-            status = drop_scores(&settings, &shape, spec->first_position,
-                                 rows_matrix(rows, layout, i, KVT_SIDE_K).start,
-                                 rows_matrix(rows, layout, i, KVT_SIDE_V).start, scores,
+            const uint8_t *k = rows_matrix(rows, layout, i, KVT_SIDE_K).start;
+            const uint8_t *v = both ? rows_matrix(rows, layout, i, KVT_SIDE_V).start : NULL;
+            status = drop_scores(&settings, &shape, spec->first_position, k, v, scores,
                                  scores + layout->tokens);
             if (status != KVT_OK) return status;
         }

@@ -59,15 +59,17 @@ record_lanes record_lanes_of(const record_plan *plan, bool workers)
 static uint32_t variable_count(const record_plan *plan)
 {
     const bool opaque = plan->layout.dtype == KVT_DTYPE_OPAQUE;
-    return opaque ? plan->segment_count : 2u * plan->layout.layers;
+    return opaque ? plan->segment_count : record_matrices(plan);
 }
 
 static void variable_name(const record_plan *plan, uint32_t index, record_slot *slot)
 {
     const bool opaque = plan->layout.dtype == KVT_DTYPE_OPAQUE;
     memset(slot, 0, sizeof *slot);
-    slot->layer = opaque ? index : index / 2;
-    slot->side = opaque ? KVT_SIDE_K : (kvt_side)(index % 2);
+    if (opaque)
+        slot->layer = index;
+    else
+        record_matrix_name(plan, index, &slot->layer, &slot->side);
     slot->status = KVT_RAW;
 }
 

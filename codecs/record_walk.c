@@ -4,7 +4,8 @@
  *
  *   plane 0        index segments; then per layer K and V: raw tokens, metadata, tables, data; or
  *                  one segment for a raw matrix and for a codec without parts
- *   plane 1 ...    all layers of the side that lies first, then all layers of the other side
+ *   plane 1 ...    all layers of the side that lies first, then all layers of the other side; a
+ *                  layout of one side has K alone
  *
  * A section, plane 0 or one side of a further plane, ends on 4096, so that dropping the last
  * planes of one side leaves whole ranges. Re-entrant.
@@ -85,7 +86,8 @@ static bool walk_want_part(const record_plan *plan, uint32_t layer, kvt_side sid
 static bool walk_next_matrix(record_walk *walk)
 {
     walk->part = 0;
-    if (walk->section == 0 && walk->side == KVT_SIDE_K) {
+    const bool both = kvt_layout_sides(&walk->plan->layout) == 2;
+    if (walk->section == 0 && walk->side == KVT_SIDE_K && both) {
         walk->side = KVT_SIDE_V;
         return true;
     }
@@ -101,8 +103,16 @@ static void walk_start_section(record_walk *walk, uint32_t section)
     walk->part = 0;
     walk->side = KVT_SIDE_K;
     if (section == 0) return;
+    if (kvt_layout_sides(&plan->layout) == 1) return;
     uint32_t first = plan->parts ? plan->codec->first_side(plan->variant) : KVT_SIDE_K;
     walk->side = (section - 1) % 2 == 0 ? first : first ^ 1u;
+}
+
+/* Sections are numbered as if there were two sides; with one, every second one is left out. */
+static uint32_t walk_next_section(const record_walk *walk)
+{
+    const bool both = kvt_layout_sides(&walk->plan->layout) == 2;
+    return walk->section + (walk->section == 0 || both ? 1 : 2);
 }
 
 static uint32_t walk_plane(const record_walk *walk)
@@ -122,7 +132,7 @@ static bool walk_find(record_walk *walk, record_want *want)
             walk->part++;
             return true;
         }
-        if (!walk_next_matrix(walk)) walk_start_section(walk, walk->section + 1);
+        if (!walk_next_matrix(walk)) walk_start_section(walk, walk_next_section(walk));
     }
 }
 

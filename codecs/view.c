@@ -23,7 +23,7 @@ kvt_view kvt_view_packed(const kvt_layout *layout, void *data)
         return view;
     }
     const uint64_t matrix = kvt_layout_matrix_bytes(layout);
-    const uint64_t sides = view_sides(layout);
+    const uint64_t sides = kvt_layout_sides(layout);
     const bool side_inside = layout->order == KVT_ORDER_LAYER_SIDE;
     view.head_stride = view_head_bytes(layout);
     view.token_stride = view.head_stride * layout->kv_heads;
@@ -88,7 +88,7 @@ kvt_status kvt_view_axes(const kvt_layout *layout, const char *axes, uint32_t to
     if (layout->dtype == KVT_DTYPE_OPAQUE) return KVT_E_ARGUMENT;
     view_letter letters[VIEW_LETTERS] = {
         {'l', false, layout->layers, &view.layer_stride},
-        {'s', false, view_sides(layout), &view.side_stride},
+        {'s', false, kvt_layout_sides(layout), &view.side_stride},
         {'b', false, pool_blocks, &view.block_stride},
         {'t', false, tokens_per_block, &view.token_stride},
         {'h', false, layout->kv_heads, &view.head_stride},
@@ -102,7 +102,7 @@ kvt_status kvt_view_axes(const kvt_layout *layout, const char *axes, uint32_t to
     const uint64_t bytes = view_lay_axes(letters, axes, view_head_bytes(layout));
     if (bytes == 0) return KVT_E_ARGUMENT;
     if (!letters[VIEW_BLOCK].seen) view.block_stride = view.token_stride * tokens_per_block;
-    const bool sides = !letters[VIEW_SIDE].seen && view_sides(layout) > 1;
+    const bool sides = !letters[VIEW_SIDE].seen && kvt_layout_sides(layout) > 1;
     if (letters[VIEW_LAYER].seen) {
         view.bases_kind = sides ? KVT_BASES_SIDES : KVT_BASES_ONE;
     } else {

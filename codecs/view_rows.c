@@ -23,7 +23,7 @@ static uint8_t *rows_address(const kvt_view *view, const kvt_layout *layout, uin
     case KVT_BASES_SIDES: return (uint8_t *)view->base[side] + layer_offset;
     case KVT_BASES_LAYERS: return (uint8_t *)view->bases[layer] + side_offset;
     case KVT_BASES_LAYERS_SIDES:
-        return view->bases[layer * (size_t)view_sides(layout) + (size_t)side];
+        return view->bases[layer * (size_t)kvt_layout_sides(layout) + (size_t)side];
     default: return (uint8_t *)view->base[0] + layer_offset + side_offset;
     }
 }
@@ -197,7 +197,7 @@ void view_scatter_entry(const kvt_view *view, const kvt_layout *layout, uint32_t
                         uint32_t layer_count, const void *packed)
 {
     const uint64_t matrix = kvt_layout_matrix_bytes(layout);
-    const uint32_t sides = view_sides(layout);
+    const uint32_t sides = kvt_layout_sides(layout);
     const bool opaque = layout->dtype == KVT_DTYPE_OPAQUE;
     const bool whole = first_layer == 0 && (layer_count == 0 || layer_count == layout->layers);
     uint8_t *start = whole ? view_packed_start(view, layout) : NULL;
@@ -220,7 +220,7 @@ void view_scatter_entry(const kvt_view *view, const kvt_layout *layout, uint32_t
 void view_gather_entry(const kvt_view *view, const kvt_layout *layout, void *packed)
 {
     const uint64_t matrix = kvt_layout_matrix_bytes(layout);
-    const uint32_t sides = view_sides(layout);
+    const uint32_t sides = kvt_layout_sides(layout);
     const uint8_t *start = view_packed_start(view, layout);
     if (start != NULL) {
         const bool opaque = layout->dtype == KVT_DTYPE_OPAQUE;

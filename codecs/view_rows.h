@@ -38,13 +38,6 @@ typedef struct view_rows {
     const uint32_t *blocks; /* NULL: 0, 1, 2, .. */
 } view_rows;
 
-/* Sides of a layout. */
-static inline uint32_t view_sides(const kvt_layout *layout)
-{
-    (void)layout;
-    return 2;
-}
-
 /* A matrix, or any bytes, in one run. */
 static inline view_rows view_rows_packed(void *start, uint64_t bytes)
 {

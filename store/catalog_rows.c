@@ -32,6 +32,15 @@ kvt_status catalog_make_entries(store_catalog *catalog, const char *table)
     return catalog_exec(catalog, sql);
 }
 
+/* The column axis_order: the order, and one bit for a layout of one side, which a library without
+ * such layouts finds out of range. */
+#define CATALOG_ONE_SIDE 2u
+
+static uint32_t catalog_order_of(const kvt_layout *layout)
+{
+    return layout->order | (layout->sides == 1 ? CATALOG_ONE_SIDE : 0);
+}
+
 /* XXH3 over the columns as numbers of one width, seeded with that of the location. A version that
  * lacks the last columns sums the others. */
 static uint64_t catalog_sum_row(const catalog_row *row, int version)
@@ -48,7 +57,7 @@ static uint64_t catalog_sum_row(const catalog_row *row, int version)
     *next++ = layout->kv_heads;
     *next++ = layout->head_dim;
     *next++ = layout->dtype;
-    *next++ = layout->order;
+    *next++ = catalog_order_of(layout);
     *next++ = layout->tokens;
     *next++ = layout->tokens_may_drop;
     *next++ = layout->opaque_bytes;
@@ -84,7 +93,7 @@ void catalog_bind_row(sqlite3_stmt *statement, const catalog_row *row)
     sqlite3_bind_int(statement, 5, row->layout.kv_heads);
     sqlite3_bind_int(statement, 6, row->layout.head_dim);
     sqlite3_bind_int(statement, 7, row->layout.dtype);
-    sqlite3_bind_int(statement, 8, row->layout.order);
+    sqlite3_bind_int(statement, 8, (int)catalog_order_of(&row->layout));
     sqlite3_bind_int64(statement, 9, row->layout.tokens);
     sqlite3_bind_int(statement, 10, row->layout.tokens_may_drop);
     sqlite3_bind_int64(statement, 11, (int64_t)row->layout.opaque_bytes);
@@ -139,7 +148,9 @@ static void catalog_read_row(const store_catalog *catalog, sqlite3_stmt *stateme
     row->layout.kv_heads = (uint16_t)catalog_column(statement, 4, UINT16_MAX, &sound);
     row->layout.head_dim = (uint16_t)catalog_column(statement, 5, UINT16_MAX, &sound);
     row->layout.dtype = (uint8_t)catalog_column(statement, 6, UINT8_MAX, &sound);
-    row->layout.order = (uint8_t)catalog_column(statement, 7, UINT8_MAX, &sound);
+    const uint64_t order = catalog_column(statement, 7, UINT8_MAX, &sound);
+    row->layout.order = (uint8_t)(order & ~CATALOG_ONE_SIDE);
+    row->layout.sides = (order & CATALOG_ONE_SIDE) != 0;
     row->layout.tokens = (uint32_t)catalog_column(statement, 8, UINT32_MAX, &sound);
     row->layout.tokens_may_drop = (uint8_t)catalog_column(statement, 9, 1, &sound);
     row->layout.opaque_bytes = catalog_column(statement, 10, INT64_MAX, &sound);

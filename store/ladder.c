@@ -66,5 +66,6 @@ bool ladder_allows(const kvt_store *store, const kvt_layout *layout)
 {
     const kvt_layout *ours = &store->ladder_layout;
     return layout->layers == ours->layers && layout->kv_heads == ours->kv_heads &&
-           layout->head_dim == ours->head_dim && layout->dtype == ours->dtype;
+           layout->head_dim == ours->head_dim && layout->dtype == ours->dtype &&
+           kvt_layout_sides(layout) == kvt_layout_sides(ours);
 }

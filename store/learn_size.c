@@ -33,7 +33,7 @@ static bool size_is_kind(const learn_size_kind *kind, const store_entry *entry)
     const kvt_layout *a = &kind->layout, *b = &entry->layout;
     return kind->used != 0 && kind->class_id == entry->class_id && a->layers == b->layers &&
            a->kv_heads == b->kv_heads && a->head_dim == b->head_dim && a->dtype == b->dtype &&
-           a->order == b->order;
+           a->order == b->order && a->sides == b->sides;
 }
 
 /* The kind of an entry, or NULL when no record of the kind is remembered. learn.lock held. */

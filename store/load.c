@@ -212,7 +212,7 @@ static kvt_status load_decode(const kvt_load *load, const load_entry *entry, con
 static void load_copy_staged(const load_entry *entry, uint32_t layer)
 {
     const uint8_t *bytes = entry->staged->buffer.memory;
-    for (uint32_t side = 0; side < view_sides(&entry->layout); side++) {
+    for (uint32_t side = 0; side < kvt_layout_sides(&entry->layout); side++) {
         view_rows rows =
             view_rows_of(entry->view, &entry->layout, entry->layout.tokens, layer, (kvt_side)side);
         uint64_t at = kvt_layout_matrix_offset(&entry->layout, layer, (kvt_side)side);

@@ -74,6 +74,7 @@ static kvt_status put_enter(kvt_store *store, const kvt_entry *source, uint64_t 
     entry->has_parent = source->parent != NULL;
     if (entry->has_parent) entry->parent = *source->parent;
     entry->layout = source->layout;
+    if (entry->layout.sides == 2) entry->layout.sides = 0; /* one name of the two */
     entry->source_bytes = source_bytes;
     entry->born = store->next_serial;
     entry->first_position = source->first_position;

@@ -290,7 +290,7 @@ static kvt_status view_take_list(view_checker *checker, bool sides)
 {
     const kvt_view *view = checker->view;
     const size_t layers = checker->layout->layers;
-    const bool pairs = sides && view_sides(checker->layout) == 2;
+    const bool pairs = sides && kvt_layout_sides(checker->layout) == 2;
     const size_t count = pairs ? 2 * layers : layers;
     if (view->bases == NULL) return view_refuse(checker, "the list of addresses is missing");
     for (size_t i = 0; i < count; i++) {
@@ -421,7 +421,7 @@ kvt_status kvt_view_check(const kvt_view *view, const kvt_layout *layout, char *
     kvt_status status = view_check_fields(&checker);
     if (status != KVT_OK) return status;
     if (layout->dtype == KVT_DTYPE_OPAQUE) return view_check_opaque(&checker);
-    const uint32_t sides = view_sides(layout);
+    const uint32_t sides = kvt_layout_sides(layout);
     const bool per_side =
         view->bases_kind == KVT_BASES_SIDES || view->bases_kind == KVT_BASES_LAYERS_SIDES;
     if (view->bases_kind == KVT_BASES_SIDES && sides != 2) {

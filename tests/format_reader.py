@@ -190,12 +190,14 @@ def read_slot(data, at):
     need(slot[:8] == b"KVTR\r\n\x1a\n", f"slot at {at}: magic")
     need(xxh3_64(slot[:-8]) == u64(slot, SLOT - 8), f"slot at {at}: checksum")
     header = dict(zip(FIELDS, HEADER.unpack_from(slot)))
-    need(header["major"] == 1 and header["critical_flags"] <= 1, "a later version")
+    need(header["major"] == 1 and header["critical_flags"] <= 3, "a later version")
+    header["extended"] = header["critical_flags"] & 1
+    header["sides"] = 1 if header["critical_flags"] & 2 else 2
     if header["minor"] <= 1:
-        need(header["critical_flags"] == header["minor"], "minor version of the extension")
+        need(header["extended"] == header["minor"], "minor version of the extension")
         need(header["optional_flags"] == 0, "optional flags")
     fields = HEADER.size
-    if header["critical_flags"]:
+    if header["extended"]:
         fields = parts.read_extension(slot, header, HEADER.size, need)
     if header["minor"] <= 2:
         end = read_note(slot, header, fields) if header["minor"] == 2 else fields
@@ -224,7 +226,8 @@ def read_header(data):
     header = max(slots, key=lambda slot: slot["sequence"])
     need(header["generation"] > 0 and header["reserved"] == bytes(3), "generation or reserved")
     need(header["dtype"] in DTYPES and header["order"] <= 1, "dtype or order")
-    if not header["critical_flags"]:
+    need(header["sides"] == 2 or header["dtype"] != 0, "one side of an opaque entry")
+    if not header["extended"]:
         need(header["logical_tokens"] == header["stored_tokens"], "token counts")
     need(header["record_bytes"] % 4096 == 0, "record size")
     need(header["record_bytes"] <= len(data), "record is cut off")
@@ -244,13 +247,18 @@ def expected_segments(header):
         ]
     row = header["kv_heads"] * header["head_dim"] * DTYPES[header["dtype"]][1]
     matrix = row * header["logical_tokens"]
-    layers = header["layers"]
     out = []
-    for layer in range(layers):
-        for side in (0, 1):
-            index = layer * 2 + side if header["order"] == 0 else side * layers + layer
-            out.append((layer, side, matrix, index * matrix))
+    for layer in range(header["layers"]):
+        for side in range(header["sides"]):
+            out.append((layer, side, matrix, index_of(header, layer, side) * matrix))
     return out
+
+
+def index_of(header, layer, side):
+    """The place of a matrix in the entry."""
+    if header["order"] == 0:
+        return layer * header["sides"] + side
+    return side * header["layers"] + layer
 
 
 def read_table(data, header):
@@ -275,7 +283,7 @@ def read_table(data, header):
         need(segment["kind"] in (1, 2) and segment["plane"] == 0, f"segment {i}: kind or plane")
         need(segment["offset"] == at, f"segment {i}: offset")
         end = align(at + segment["stored"], 64)
-        if i + 1 == count or ((opaque or want[1] == 1) and end - run >= 65536):
+        if i + 1 == count or ((opaque or want[1] == header["sides"] - 1) and end - run >= 65536):
             end = run = align(end, 4096)
         need(segment["padded"] == end - at, f"segment {i}: padding")
         at = end
@@ -465,7 +473,7 @@ def read_segments(data, header, plan):
     count = len(wanted)
     need(count == header["segment_count"], "segment count")
     need(header["plane_count"] == max(1, *plan.planes.values()), "plane count")
-    matrices = 2 * header["layers"]
+    matrices = header["sides"] * header["layers"]
     need(header["source_bytes"] == matrices * header["logical_tokens"] * plan.row, "source bytes")
     size = align(SEGMENT.size * plan.room(), 4096)
     place = header["table_offset"]
@@ -528,7 +536,10 @@ def read_extended(data, header):
     """A record with the extension: its segments, and the rows of the kept tokens."""
     plan = parts.Plan(header, DTYPES[header["dtype"]][1], need)
     segments = read_segments(data, header, plan)
-    matrices = {(layer, side): {} for layer in range(header["layers"]) for side in (0, 1)}
+    matrices = {
+place : {
+} for
+        place in plan.planes}
     for segment in segments:
         stored_bytes = verify_segment(data, segment)
         if segment["kind"] == parts.INDEX:
@@ -539,7 +550,7 @@ def read_extended(data, header):
     size = plan.tokens * plan.row
     entry = bytearray(len(matrices) * size)
     for (layer, side), stored in matrices.items():
-        index = layer * 2 + side if header["order"] == 0 else side * header["layers"] + layer
+        index = index_of(header, layer, side)
         entry[index * size : (index + 1) * size] = decode_parts(
             header, plan, ((layer, side), stored)
         )
@@ -569,7 +580,7 @@ def decode_segment(header, segment, stored_bytes):
 
 def read_record(data):
     header = read_header(data)
-    if header["critical_flags"]:
+    if header["extended"]:
         return read_extended(data, header)
     segments = read_table(data, header)
     all_raw = all(KINDS[segment["kind"]] == "raw" for segment in segments)
@@ -611,7 +622,8 @@ def main():
         print(f"{arguments.record}: {error}", file=sys.stderr)
         return 77
     if arguments.json:
-        plain = {k: v.hex() if isinstance(v, bytes) else v for k, v in header.items()}
+        plain = {
+k: v.hex() if isinstance(v, bytes) else v for k, v in header.items()}
         whole = f"{xxh3_64(data):016x}"
         print(json.dumps({"header": plain, "segments": segments, "file_xxh3": whole}))
     else:

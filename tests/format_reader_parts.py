@@ -46,16 +46,20 @@ class Plan:
         self.width = header["kv_heads"] * header["head_dim"]
         self.row = self.width * element
         self.parts = self.codec >= KIVI
+        self.sides = range(header["sides"])
+        if header["sides"] == 1:
+            need(header["tail_v"] == 0, "raw tokens of V")
+            need(all(levels >> 4 == 0 for levels in header["levels"]), "levels of V")
         need(self.tokens <= header["logical_tokens"], "stored tokens")
         need((header["mode"] >> 8 != 0) == (header["index_count"] > 0), "index without a drop")
         self.first = 1 if self.codec == PLANES and bits(self.rate, 12, 1) else 0
         self.planes = {}
         for layer in range(header["layers"]):
-            for side in (0, 1):
+            for side in self.sides:
                 self.planes[layer, side] = self.planes_of(layer, side)
         self.coded = {
             side: self.tokens - header["head_tokens"] - header["tail_v" if side else "tail_k"]
-            for side in (0, 1)
+            for side in self.sides
         }
         need(min(self.coded.values()) >= 0, "raw tokens")
 
@@ -90,7 +94,7 @@ class Plan:
     def room(self):
         """Segments that the table has space for."""
         parts = {KIVI: 2, PLANES: 6}.get(self.codec, 1 if self.parts else 0)
-        return self.header["index_count"] + 2 * self.header["layers"] * (1 + parts)
+        return self.header["index_count"] + len(self.sides) * self.header["layers"] * (1 + parts)
 
     def wanted(self):
         """(layer, side, kinds, plane, exact bytes or None, ends its layer, ends its section)."""
@@ -101,12 +105,12 @@ class Plan:
             layer = NO_LAYER if index == 1 else i
             first.append([layer, 0, (INDEX,), 0, -(-self.header["logical_tokens"] // 8), 0, 0])
         for layer in range(self.header["layers"]):
-            for side in (0, 1):
+            for side in self.sides:
                 first += self.wanted_matrix(layer, side)
-                first[-1][5] = side
+            first[-1][5] = 1
         sections = [first]
         for plane in range(1, 5):
-            for side in (self.first, 1 - self.first):
+            for side in (self.first, 1 - self.first) if len(self.sides) == 2 else (0,):
                 sections.append(
                     [
                         [layer, side, (DATA,), plane, self.plane_bytes(side, plane), 1, 0]

@@ -44,10 +44,12 @@ static json_t *inspect_layout_json(const kvt_layout *layout)
     static const char *const dtypes[] = {"opaque", "fp16", "bf16", "fp32", "fp8"};
     uint64_t bytes = 0;
     (void)kvt_layout_bytes(layout, &bytes);
-    return json_pack("{s:s, s:i, s:i, s:i, s:I, s:s, s:I}", "dtype",
+    return json_pack("{s:s, s:i, s:i, s:i, s:i, s:I, s:s, s:I}", "dtype",
                      layout->dtype <= KVT_DTYPE_FP8 ? dtypes[layout->dtype] : "unknown", "layers",
-                     (int)layout->layers, "kv_heads", (int)layout->kv_heads, "head_dim",
-                     (int)layout->head_dim, "tokens", (json_int_t)layout->tokens, "order",
+                     (int)layout->layers, "sides",
+                     layout->dtype == KVT_DTYPE_OPAQUE ? 0 : (int)kvt_layout_sides(layout),
+                     "kv_heads", (int)layout->kv_heads, "head_dim", (int)layout->head_dim, "tokens",
+                     (json_int_t)layout->tokens, "order",
                      layout->order == KVT_ORDER_LAYER_SIDE ? "layer-side" : "side-layer", "bytes",
                      (json_int_t)bytes);
 }

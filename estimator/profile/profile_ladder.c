@@ -88,12 +88,23 @@ static int ladder_read(kvt_profile *profile, const char *sql, const char *model,
     return result;
 }
 
-/* A model without a shape (0) holds for any layout. */
+/* Every calibration is of K and V: a model's queries read both. None holds for a layout of one
+ * side, whose matrix serves as keys and values at once. */
+static bool ladder_is_one_sided(const kvt_layout *layout, char *message, size_t size)
+{
+    if (layout == NULL || kvt_layout_sides(layout) == 2) return false;
+    profile_say(message, size,
+                "calibrations are of layouts with K and V; none holds for a layout of one side");
+    return true;
+}
+
+/* A model without a shape (0) holds for any layout of two sides. */
 static kvt_status ladder_check_layout(kvt_profile *profile, const char *model,
                                       const kvt_layout *layout, char *message, size_t size)
 {
     sqlite3_stmt *row = NULL;
     kvt_status status = KVT_MISS;
+    if (ladder_is_one_sided(layout, message, size)) return KVT_E_MISMATCH;
     int result = ladder_prepare(profile,
                                 "SELECT layers, kv_heads, head_dim FROM model WHERE name = ?1 "
                                 "ORDER BY id",
@@ -431,6 +442,7 @@ kvt_status profile_rungs_read(kvt_profile *profile, const kvt_layout *layout, co
         (void)snprintf(message, message_size, "a rungs is for layouts of K and V");
         return KVT_E_ARGUMENT;
     }
+    if (ladder_is_one_sided(&one, message, message_size)) return KVT_E_MISMATCH;
     kvt_status status =
         rungs_find(profile, &one, model, class_name, &calibration, message, message_size);
     if (status == KVT_OK) status = rungs_read_all(profile, &one, calibration, &rungs);

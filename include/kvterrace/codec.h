@@ -40,6 +40,9 @@ typedef enum kvt_codec_id {
  *   drop:stream,50[+<one of these>]   method and kept percent, then the codec (default raw)
  * Settings that are left out take their defaults: kivi:k4v4,g64; planes:k4v4,g64;
  * entropy:k0.25v0.5; rotate:b4.
+ *
+ * In an entry of one side (kvt_layout.sides) the matrix of a layer is coded as K: K's settings
+ * apply, those of V count for nothing, and lagkv chooses tokens by this matrix alone.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_variant_parse(const char *name, kvt_variant *variant_out);
 

@@ -118,7 +118,8 @@ typedef struct kvt_store_options {
     uint64_t seed;               /* 1 */
     double get_deadline_seconds; /* of kvt_get; 0 = none */
     bool ladder; /* keep lossy forms: those of the profile's calibration for ladder_layout; false */
-    kvt_layout ladder_layout; /* layers, kv_heads, head_dim and dtype; all others stay exact */
+    kvt_layout ladder_layout; /* layers, kv_heads, head_dim, sides and dtype; all others stay exact.
+                               * No calibration is of one side: KVT_E_MISMATCH */
     const char *ladder_model; /* by its name in the profile; NULL = any of that layout */
     const char *ladder_class; /* of texts that it was calibrated on; NULL = any */
     bool learn;           /* keep what is learned in the profile, where that may be written; true */

@@ -63,7 +63,7 @@ typedef enum kvt_dtype {
 /* Which axis is outermost in the caller's buffer; the rest is [tokens][kv_heads][head_dim]. */
 typedef enum kvt_order {
     KVT_ORDER_LAYER_SIDE = 0, /* [layer][K then V][token][head][dim] */
-    KVT_ORDER_SIDE_LAYER = 1  /* [K then V][layer][token][head][dim] */
+    KVT_ORDER_SIDE_LAYER = 1  /* [K then V][layer][token][head][dim]; the same with one side */
 } kvt_order;
 
 typedef enum kvt_side { KVT_SIDE_K = 0, KVT_SIDE_V = 1 } kvt_side;
@@ -80,7 +80,8 @@ typedef struct kvt_layout {
     uint8_t order;           /* kvt_order */
     uint32_t tokens;         /* tokens in this entry */
     uint8_t tokens_may_drop; /* 1: an encoder may drop tokens; 0 (default): token counts are kept */
-    uint8_t reserved[3];     /* zero */
+    uint8_t sides;       /* 0 or 2: K and V; 1: one matrix a layer, as MLA's latent or an index */
+    uint8_t reserved[2]; /* zero */
     uint64_t opaque_bytes;
 } kvt_layout;
 
@@ -111,6 +112,12 @@ static inline uint32_t kvt_dtype_bytes(uint8_t dtype)
     }
 }
 
+/* Matrices of a layer: 2, or 1 when that of side K is all there is. The layout has been checked. */
+static inline uint32_t kvt_layout_sides(const kvt_layout *layout)
+{
+    return layout->sides == 1 ? 1 : 2;
+}
+
 /* Bytes of one (layer, side) matrix [tokens][kv_heads][head_dim]; 0 for an opaque layout.
  * Cannot overflow: four factors below 2^16, 2^16, 2^32 and 4 stay under 2^64 after the check. */
 static inline uint64_t kvt_layout_matrix_bytes(const kvt_layout *layout)
@@ -131,10 +138,12 @@ static inline kvt_status kvt_layout_bytes(const kvt_layout *layout, uint64_t *by
     const uint64_t limit = UINT64_C(1) << 46;
     *bytes_out = 0;
     if (layout->tokens_may_drop > 1 || layout->order > KVT_ORDER_SIDE_LAYER) return KVT_E_ARGUMENT;
-    if (layout->reserved[0] | layout->reserved[1] | layout->reserved[2]) return KVT_E_ARGUMENT;
+    if (layout->sides > 2 || (layout->reserved[0] | layout->reserved[1])) return KVT_E_ARGUMENT;
     if (layout->dtype == KVT_DTYPE_OPAQUE) {
         if (layout->opaque_bytes == 0 || layout->opaque_bytes > limit) return KVT_E_ARGUMENT;
-        if (layout->layers | layout->kv_heads | layout->head_dim) return KVT_E_ARGUMENT;
+        if (layout->layers | layout->kv_heads | layout->head_dim | layout->sides) {
+            return KVT_E_ARGUMENT;
+        }
         *bytes_out = layout->opaque_bytes;
         return KVT_OK;
     }
@@ -143,18 +152,19 @@ static inline kvt_status kvt_layout_bytes(const kvt_layout *layout, uint64_t *by
         return KVT_E_ARGUMENT;
     }
     uint64_t matrix = kvt_layout_matrix_bytes(layout);
-    if (matrix == 0 || matrix > limit / (2u * layout->layers)) return KVT_E_ARGUMENT;
-    *bytes_out = matrix * 2u * layout->layers;
+    const uint32_t count = kvt_layout_sides(layout) * layout->layers;
+    if (matrix == 0 || matrix > limit / count) return KVT_E_ARGUMENT;
+    *bytes_out = matrix * count;
     return KVT_OK;
 }
 
 /* Byte offset of one (layer, side) matrix in the caller's buffer. The layout has been checked and
- * is not opaque; layer < layout->layers. */
+ * is not opaque; layer < layout->layers; with one side, side is K. */
 static inline uint64_t kvt_layout_matrix_offset(const kvt_layout *layout, uint32_t layer,
                                                 kvt_side side)
 {
     uint64_t index = layout->order == KVT_ORDER_LAYER_SIDE
-                         ? (uint64_t)layer * 2u + (uint64_t)side
+                         ? (uint64_t)layer * kvt_layout_sides(layout) + (uint64_t)side
                          : (uint64_t)side * layout->layers + layer;
     return index * kvt_layout_matrix_bytes(layout);
 }

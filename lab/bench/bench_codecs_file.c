@@ -203,7 +203,7 @@ static kvt_status file_list(file_record *record)
         return KVT_E_MEMORY;
     kvt_status status = KVT_OK;
     for (uint32_t layer = 0; status == KVT_OK && layer < stored.layers; layer++) {
-        for (int side = KVT_SIDE_K; side <= KVT_SIDE_V; side++) {
+        for (uint32_t side = 0; side < kvt_layout_sides(&stored); side++) {
             safetensors_tensor *tensor = file_add(record, side == KVT_SIDE_K ? "k" : "v", layer);
             tensor->dtype = stored.dtype;
             tensor->rank = 3;

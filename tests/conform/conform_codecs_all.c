@@ -244,7 +244,7 @@ static void check_matrices(const kvt_record_info *info, const guarded *record, c
     const uint64_t matrix = kvt_layout_matrix_bytes(layout);
     guarded target = guarded_make(matrix);
     for (uint32_t layer = 0; layer < layout->layers; layer++) {
-        for (int side = KVT_SIDE_K; side <= KVT_SIDE_V; side++) {
+        for (uint32_t side = 0; side < kvt_layout_sides(layout); side++) {
             assert_status(kvt_record_decode_matrix(record->data, record->bytes, layer,
                                                    (kvt_side)side, target.data, matrix,
                                                    scratch->data, scratch->bytes),
@@ -328,7 +328,7 @@ static void check_record(const kvt_record_spec *spec, const uint8_t *source, uin
     if (kvt_codec_find(info.spec.variant.codec)->flags & KVT_CODEC_FLAG_EXACT) {
         assert_memory_equal(decoded.data, source, bytes);
     } else {
-        for (uint32_t i = 0; i < 2u * spec->layout.layers; i++) {
+        for (uint32_t i = 0; i < kvt_layout_sides(&spec->layout) * spec->layout.layers; i++) {
             uint64_t matrix = kvt_layout_matrix_bytes(&spec->layout);
             check_close(spec, source + i * matrix, decoded.data + i * matrix, matrix);
         }
@@ -394,6 +394,30 @@ static void conform_every_shape(void **state)
     }
 }
 
+/* One matrix a layer: MLA's latent with and without its rope part, the rope part alone, and shapes
+ * that fill no group. */
+static void conform_one_side(void **state)
+{
+    static const shape latents[] = {{2, 1, 512, 130}, {1, 1, 576, 65}, {3, 1, 64, 300},
+                                    {1, 1, 576, 1},   {2, 2, 24, 77},  {1, 1, 9, 64}};
+    static const uint8_t dtypes[] = {KVT_DTYPE_BF16, KVT_DTYPE_FP16, KVT_DTYPE_FP32, KVT_DTYPE_FP8};
+    (void)state;
+    for (size_t v = 0; v < VARIANT_COUNT; v++) {
+        for (size_t s = 0; s < sizeof latents / sizeof latents[0]; s++) {
+            for (unsigned k = 0; k < sizeof dtypes * CONTENT_COUNT; k++) {
+                kvt_layout layout = {.layers = latents[s].layers,
+                                     .kv_heads = latents[s].heads,
+                                     .head_dim = latents[s].dim,
+                                     .dtype = dtypes[k / CONTENT_COUNT],
+                                     .order = (uint8_t)(s % 2),
+                                     .sides = 1,
+                                     .tokens = latents[s].tokens};
+                check_layout(variant_at(v), &layout, (content)(k % CONTENT_COUNT));
+            }
+        }
+    }
+}
+
 static void conform_opaque_sizes(void **state)
 {
     (void)state;
@@ -449,6 +473,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(conform_card_is_sound),
         cmocka_unit_test(conform_every_shape),
+        cmocka_unit_test(conform_one_side),
         cmocka_unit_test(conform_opaque_sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

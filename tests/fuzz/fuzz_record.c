@@ -66,9 +66,15 @@ static void fuzz_try(const uint8_t *record, size_t bytes)
         stored.tokens = info.stored_tokens;
         uint64_t matrix = kvt_layout_matrix_bytes(&stored);
         uint8_t *last = fuzz_arena_take(matrix);
-        status = kvt_record_decode_matrix(record, bytes, stored.layers - 1u, KVT_SIDE_V, last,
-                                          matrix, scratch, need);
+        const bool both = kvt_layout_sides(&stored) == 2;
+        status =
+            kvt_record_decode_matrix(record, bytes, stored.layers - 1u,
+                                     both ? KVT_SIDE_V : KVT_SIDE_K, last, matrix, scratch, need);
         if (status != KVT_OK && status != KVT_E_CORRUPT) abort();
+        if (!both && kvt_record_decode_matrix(record, bytes, 0, KVT_SIDE_V, last, matrix, scratch,
+                                              need) != KVT_E_ARGUMENT) {
+            abort();
+        }
         uint32_t *kept = fuzz_arena_take(stored.tokens * sizeof *kept);
         status = kvt_record_kept_tokens(record, bytes, 0, kept, stored.tokens);
         if (status != KVT_OK && status != KVT_E_CORRUPT) abort();
@@ -87,6 +93,7 @@ static kvt_record_spec fuzz_spec(const uint8_t *head)
         spec.layout.head_dim = (uint16_t)(1 + head[3] % 64);
         spec.layout.tokens = 1u + head[4] % 128;
         spec.layout.order = head[5] % 2;
+        spec.layout.sides = head[5] >> 6 & 1;
         if (head[5] >> 7 != 0) spec.layout.tokens = 1u + head[4] % 16u;
     }
     spec.variant.codec = KVT_CODEC_RAW;

@@ -77,6 +77,7 @@ static inline kvt_layout entry_layout(uint32_t number)
     if (number % 7 == 3)
         return (kvt_layout){.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = 3000 + 333 * number};
     layout.tokens = 16u << number % 4;
+    if (number % 5 == 4) layout.sides = 1;
     return layout;
 }
 

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const kvt_layout layout = {
+static kvt_layout layout = {
     .layers = 6, .kv_heads = 2, .head_dim = 64, .dtype = KVT_DTYPE_BF16, .tokens = 160};
 
 static void *aligned(uint64_t bytes)
@@ -148,6 +148,10 @@ static void test_every_codec(void **state)
                                         "rotate:b4"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         check_variant(names[i]);
+    layout.sides = 1;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        check_variant(names[i]);
+    layout.sides = 0;
 }
 
 static void test_bad_arguments(void **state)

@@ -221,8 +221,28 @@ static void reader_decodes_groups_and_drops(void **state)
                                            "drop:keydiff,75+kivi:k4v4",
                                            "drop:stream,50+lossless"};
     need_tools(*state);
-    for (unsigned i = 0; i < sizeof variants / sizeof variants[0]; i++) {
-        encoded e = encoded_make(layout_of(i), variants[i], NULL);
+    for (unsigned i = 0; i < 2 * (sizeof variants / sizeof variants[0]); i++) {
+        kvt_layout layout = layout_of(i / 2);
+        if (i % 4 == 3) continue; /* every second one with one side, too */
+        layout.sides = i % 2;
+        if (layout.sides == 1) layout.tokens = 44;
+        encoded e = encoded_make(layout, variants[i / 2], NULL);
+        check_values(*state, &e);
+        encoded_free(&e);
+    }
+}
+
+/* Without the extension, too; the flag alone says so. */
+static void reader_decodes_one_side(void **state)
+{
+    static const char *const variants[] = {"raw", "lossless", "raw", "lossless"};
+    need_tools(*state);
+    for (unsigned i = 0; i < 4; i++) {
+        kvt_layout layout = layout_of(i);
+        layout.sides = 1;
+        layout.layers = 3;
+        if (i == 2) layout.head_dim = 576; /* layers that end runs */
+        encoded e = encoded_make(layout, variants[i], NULL);
         check_values(*state, &e);
         encoded_free(&e);
     }
@@ -307,6 +327,7 @@ int main(void)
         cmocka_unit_test(reader_decodes_opaque_pieces),
         cmocka_unit_test(reader_refuses_damage),
         cmocka_unit_test(reader_decodes_groups_and_drops),
+        cmocka_unit_test(reader_decodes_one_side),
         cmocka_unit_test(reader_follows_dropped_planes),
         cmocka_unit_test(reader_checks_records_of_other_codecs),
         cmocka_unit_test(reader_reads_records_with_notes),

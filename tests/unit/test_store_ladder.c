@@ -172,6 +172,12 @@ static void other_layouts_have_none(void **state)
         KVT_E_MISMATCH);
     assert_string_equal(message, "calibrated is tiny, not large");
     kvt_profile_close(profile);
+    /* What was measured of K and V says nothing of one matrix that is both. */
+    layout.sides = 1;
+    assert_int_equal(read_ladder(&layout, NULL, 8, curves, &count, message), KVT_E_MISMATCH);
+    assert_non_null(strstr(message, "one side"));
+    layout.sides = 2;
+    assert_int_equal(read_ladder(&layout, NULL, 8, curves, &count, message), KVT_OK);
     layout = (kvt_layout){.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = 4096};
     assert_int_equal(read_ladder(&layout, NULL, 8, curves, &count, message), KVT_E_ARGUMENT);
     assert_int_equal(unlink(profile_path), 0);
@@ -216,6 +222,10 @@ static void stores_refuse_what_is_not_calibrated(void **state)
     options.ladder_layout.kv_heads = 8;
     assert_int_equal(open_store(&options, &store, message), KVT_E_MISMATCH);
     assert_non_null(strstr(message, "2 layers x 2 KV heads x 64, not 2 x 8 x 64"));
+    options = ladder_options(1 << 20);
+    options.ladder_layout.sides = 1;
+    assert_int_equal(open_store(&options, &store, message), KVT_E_MISMATCH);
+    assert_non_null(strstr(message, "one side"));
     options = ladder_options(1 << 20);
     options.loss_limit = 1.5;
     assert_int_equal(open_store(&options, &store, message), KVT_E_ARGUMENT);
@@ -331,21 +341,17 @@ static void pressure_makes_entries_coarser(void **state)
     kvt_close(store);
 }
 
-static void other_entries_stay_exact(void **state)
+static void entries_stay_exact(const kvt_layout *other)
 {
-    (void)state;
     char message[256];
     kvt_store *store = NULL;
     kvt_store_options options = ladder_options(12 * LADDER_ENTRY_BYTES);
     static char data[LADDER_ENTRY_BYTES], got[LADDER_ENTRY_BYTES];
-    kvt_layout layout = ladder_layout;
     make_profile(true);
-    layout.kv_heads = 4; /* as many bytes */
-    layout.tokens = 256;
     assert_int_equal(open_store(&options, &store, message), KVT_OK);
     uint32_t held = 0;
     for (uint32_t i = 0; i < PRESSURE_ENTRIES; i++) {
-        kvt_status status = put_entry(store, i, &layout);
+        kvt_status status = put_entry(store, i, other);
         assert_true(status == KVT_OK || status == KVT_REFUSED);
     }
     for (uint32_t i = 0; i < PRESSURE_ENTRIES; i++) {
@@ -357,6 +363,25 @@ static void other_entries_stay_exact(void **state)
     }
     assert_true(held > 10 && held < 40);
     kvt_close(store);
+}
+
+/* Of other heads, and of one side: as many bytes. */
+static void other_entries_stay_exact(void **state)
+{
+    (void)state;
+    kvt_layout layout = ladder_layout;
+    layout.kv_heads = 4;
+    layout.tokens = 256;
+    entries_stay_exact(&layout);
+}
+
+static void one_sided_entries_stay_exact(void **state)
+{
+    (void)state;
+    kvt_layout layout = ladder_layout;
+    layout.sides = 1;
+    layout.tokens = 1024;
+    entries_stay_exact(&layout);
 }
 
 /* A stricter promise does not serve what was stored under a weaker one. */
@@ -405,6 +430,7 @@ int main(void)
                                         remove_folder),
         cmocka_unit_test_setup_teardown(pressure_makes_entries_coarser, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(other_entries_stay_exact, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(one_sided_entries_stay_exact, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(a_lower_limit_drops_coarser_rows, make_folder,
                                         remove_folder),
     };

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_store_sides.c - entries of one side in a store: through put staging, memory and SSD, over a
+ * restart, beside entries of two sides, whose rows stay what they were. test_store_rebuild has them
+ * without a catalog, test_store_ladder under pressure.
+ */
+#include "store_support.h"
+
+#include <kvterrace/names.h>
+
+#include <sqlite3.h>
+
+enum { ENTRIES = 40, DATA_BYTES = 96 * 576 * 2 * 2 };
+
+typedef struct site {
+    char folder[64];
+    char catalog[96];
+    char path[96];
+    kvt_device_config file;
+    kvt_store_options options;
+} site;
+
+static int site_make(void **state)
+{
+    static site s;
+    support_make_folder(s.folder, sizeof s.folder);
+    snprintf(s.catalog, sizeof s.catalog, "%s/catalog.db", s.folder);
+    snprintf(s.path, sizeof s.path, "%s/ssd0", s.folder);
+    s.file = support_file_config("ssd0", s.path, 32 << 20);
+    kvt_store_options_init(&s.options);
+    s.options.staging_bytes = 8 << 20;
+    s.options.catalog_path = s.catalog;
+    s.options.tick_seconds = 0;
+    s.options.put_backlog_seconds = 0;
+    s.options.policy = "lru"; /* refuses nothing */
+    s.options.tiers[KVT_TIER_DRAM].capacity_bytes = 16 << 20;
+    s.options.tiers[KVT_TIER_SSD] = (kvt_tier_options){.devices = &s.file, .device_count = 1};
+    *state = &s;
+    return 0;
+}
+
+static int site_remove(void **state)
+{
+    support_remove_folder(((site *)*state)->folder);
+    return 0;
+}
+
+static kvt_store *site_open(site *s)
+{
+    kvt_store *store = NULL;
+    char message[256];
+    kvt_status status = kvt_open(&s->options, &store, message, sizeof message);
+    if (status != KVT_OK) fail_msg("open: %s: %s", kvt_status_name(status), message);
+    return store;
+}
+
+/* MLA's latent, an index, and K and V under both of their names. */
+static kvt_layout layout_of(uint32_t number)
+{
+    static const uint16_t dims[] = {576, 512, 64, 128};
+    kvt_layout layout = {.layers = 2,
+                         .kv_heads = 1,
+                         .head_dim = dims[number % 4],
+                         .dtype = number % 3 == 0 ? KVT_DTYPE_FP16 : KVT_DTYPE_BF16,
+                         .order = (uint8_t)(number % 2),
+                         .tokens = 96};
+    layout.sides = number % 4 < 3 ? 1 : number % 8 == 3 ? 0 : 2;
+    return layout;
+}
+
+static uint64_t fill(uint32_t number, void *data)
+{
+    const kvt_layout layout = layout_of(number);
+    uint64_t bytes;
+    assert_int_equal(kvt_layout_bytes(&layout, &bytes), KVT_OK);
+    assert_true(bytes <= DATA_BYTES);
+    codecs_kv_sample_fill(&layout, number, data);
+    return bytes;
+}
+
+static void put_all(kvt_store *store)
+{
+    static char data[DATA_BYTES];
+    for (uint32_t i = 0; i < ENTRIES; i++) {
+        const uint64_t bytes = fill(i, data);
+        const kvt_entry entry = {.struct_size = sizeof entry,
+                                 .key = support_key(i),
+                                 .layout = layout_of(i),
+                                 .recompute_seconds = 1};
+        assert_int_equal(kvt_put(store, &entry, data, bytes + 1), KVT_E_ARGUMENT);
+        kvt_status status = kvt_put(store, &entry, data, bytes);
+        while (status == KVT_BUSY) {
+            assert_int_equal(kvt_flush(store), KVT_OK);
+            status = kvt_put(store, &entry, data, bytes);
+        }
+        assert_int_equal(status, KVT_OK);
+    }
+}
+
+static void check_all(kvt_store *store)
+{
+    static char got[DATA_BYTES], wanted[DATA_BYTES];
+    for (uint32_t i = 0; i < ENTRIES; i++) {
+        const uint64_t bytes = fill(i, wanted);
+        const kvt_key key = support_key(i);
+        kvt_description description = {.struct_size = sizeof description};
+        memset(got, 0xee, sizeof got);
+        assert_int_equal(kvt_get(store, &key, got, bytes, NULL), KVT_OK);
+        assert_memory_equal(got, wanted, bytes);
+        assert_int_equal(kvt_describe(store, &key, &description), KVT_OK);
+        kvt_layout layout = layout_of(i);
+        if (layout.sides == 2) layout.sides = 0;
+        assert_memory_equal(&description.layout, &layout, sizeof layout);
+        assert_int_equal(description.bytes, bytes);
+    }
+}
+
+static void entries_of_one_side_survive(void **state)
+{
+    site *s = *state;
+    kvt_store *store = site_open(s);
+    put_all(store);
+    check_all(store); /* from staging, mostly */
+    assert_int_equal(kvt_flush(store), KVT_OK);
+    check_all(store);
+    kvt_close(store);
+    s->options.tiers[KVT_TIER_DRAM].capacity_bytes = 0;
+    store = site_open(s);
+    check_all(store);
+    kvt_close(store);
+}
+
+/* What the rows say; an entry of two sides has the row that it had before there was another. */
+static void rows_say_so(void **state)
+{
+    site *s = *state;
+    s->options.tiers[KVT_TIER_DRAM].capacity_bytes = 0;
+    kvt_store *store = site_open(s);
+    put_all(store);
+    kvt_close(store);
+    sqlite3 *database;
+    sqlite3_stmt *statement;
+    assert_int_equal(sqlite3_open(s->catalog, &database), SQLITE_OK);
+    assert_int_equal(
+        sqlite3_prepare_v2(database, "SELECT key, axis_order FROM entry", -1, &statement, NULL),
+        SQLITE_OK);
+    uint32_t rows = 0;
+    for (; sqlite3_step(statement) == SQLITE_ROW; rows++) {
+        uint32_t number;
+        memcpy(&number, sqlite3_column_blob(statement, 0), sizeof number);
+        const kvt_layout layout = layout_of(number);
+        assert_int_equal(sqlite3_column_int(statement, 1),
+                         layout.order + (layout.sides == 1 ? 2 : 0));
+    }
+    assert_int_equal(rows, ENTRIES);
+    sqlite3_finalize(statement);
+    sqlite3_close(database);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(entries_of_one_side_survive, site_make, site_remove),
+        cmocka_unit_test_setup_teardown(rows_say_so, site_make, site_remove),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
