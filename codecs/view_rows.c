@@ -108,6 +108,8 @@ uint8_t *view_rows_room(const view_rows *rows, uint64_t at, uint64_t bytes, uint
 {
     assert(at + bytes <= rows->bytes);
     if (rows->packed) return rows->start + at;
+    /* Reading lines before they are written costs more than carrying them past the caches. */
+    if (rows->stream) return tile;
     const uint64_t in = at % rows->row_bytes;
     const view_rows_place place = view_rows_place_of(rows, at / rows->row_bytes);
     if (rows->dense) {
