@@ -576,16 +576,21 @@ kvt_status kvt_get_until(kvt_store *store, const kvt_key *key, void *data, uint6
     return access_answer(store, key, &target, deadline_ns, info);
 }
 
-/* The layout of a readable entry; false when there is none. */
+bool access_take_layout(const kvt_store *store, const kvt_key *key, access_target *target)
+{
+    assert(store_is_locked(store));
+    const store_entry *entry = entry_find_key(&store->table, key);
+    if (!lifetime_shows(store, entry)) return false;
+    target->layout = entry->layout;
+    target->bytes = entry->source_bytes;
+    return true;
+}
+
+/* The same, without the lock. */
 static bool access_find_layout(kvt_store *store, const kvt_key *key, access_target *target)
 {
     pthread_mutex_lock(&store->lock);
-    const store_entry *entry = entry_find_key(&store->table, key);
-    bool found = lifetime_shows(store, entry);
-    if (found) {
-        target->layout = entry->layout;
-        target->bytes = entry->source_bytes;
-    }
+    bool found = access_take_layout(store, key, target);
     pthread_mutex_unlock(&store->lock);
     return found;
 }

@@ -83,7 +83,8 @@ static kvt_status async_look_again(kvt_store *store, access_get *get, const acce
     bool same = status == KVT_OK && now.join == view->join && now.in_memory == view->in_memory &&
                 now.staging_bytes == view->staging_bytes;
     if (same) return async_enter(store, &now, get);
-    return status == KVT_OK || status == KVT_QUEUED ? KVT_BUSY : status;
+    bool again = status == KVT_OK || status == KVT_QUEUED || status == KVT_E_MISMATCH;
+    return again ? KVT_BUSY : status;
 }
 
 /* Begins the gets that needed staging, those in the mask. */
@@ -145,9 +146,12 @@ uint32_t access_begin_all(kvt_store *store, access_get *const *gets, uint32_t co
         if (statuses[i] == KVT_BUSY) needy |= UINT64_C(1) << i;
     }
     pthread_mutex_unlock(&store->lock);
-    for (uint32_t i = 0; i < count; i++)
-        if (statuses[i] != KVT_OK && statuses[i] != KVT_BUSY)
+    for (uint32_t i = 0; i < count; i++) {
+        if (statuses[i] == KVT_E_MISMATCH)
+            gets[i]->stage = ACCESS_STARVES; /* another entry came under the key meanwhile */
+        else if (statuses[i] != KVT_OK && statuses[i] != KVT_BUSY)
             async_refuse(store, gets[i], statuses[i]);
+    }
     if (needy != 0) async_begin_staging(store, gets, views, needy);
     for (uint32_t i = 0; i < count; i++) {
         access_get *get = gets[i];

@@ -99,6 +99,10 @@ kvt_status access_look(const kvt_store *store, const kvt_key *key, const access_
 /* Counts the use, then becomes a reader. Lock held; staging is in get already. */
 kvt_status access_enter(kvt_store *store, const access_view *view, access_get *get);
 
+/* Takes the layout and size of a readable entry into a target; false when there is none. Lock held.
+ */
+bool access_take_layout(const kvt_store *store, const kvt_key *key, access_target *target);
+
 /* Counts a use, and lets the policy plan a promotion, which the background carries out. Lock held.
  */
 void access_count_use(kvt_store *store, const store_entry *entry);

@@ -25,7 +25,7 @@
 
 /* Sizes in version 0.2.0. */
 #define QUEUE_OPTIONS_LEAST    STRUCT_SIZE_THROUGH(kvt_queue_options, depth)
-#define QUEUE_REQUEST_LEAST    STRUCT_SIZE_THROUGH(kvt_request, user)
+#define QUEUE_REQUEST_LEAST    STRUCT_SIZE_THROUGH(kvt_request, layer_count)
 #define QUEUE_COMPLETION_LEAST STRUCT_SIZE_THROUGH(kvt_completion, elapsed_ns)
 #define QUEUE_STATS_LEAST      STRUCT_SIZE_THROUGH(kvt_queue_stats, wakes)
 
@@ -341,23 +341,15 @@ static const kvt_request *queue_request(const queue_given *given, size_t index, 
     return struct_size_in(at, whole, sizeof *whole, QUEUE_REQUEST_LEAST);
 }
 
-/* A view of one run of bytes; the others are not carried out yet. */
-static kvt_status queue_check_view(const kvt_view *view)
-{
-    if (view == NULL || view->base[0] == NULL) return KVT_E_ARGUMENT;
-    bool packed = view->bases_kind == KVT_BASES_ONE && view->tokens_per_block == 0;
-    return packed && view->blocks == NULL ? KVT_OK : KVT_E_UNSUPPORTED;
-}
-
 /* Whether a request says something that its kind can carry out; views are checked beside. */
 static kvt_status queue_check(const kvt_request *request)
 {
     if (request == NULL || request->urgency >= QUEUE_CLASSES) return KVT_E_ARGUMENT;
     if (!(request->loss_max <= 1)) return KVT_E_ARGUMENT; /* NAN, too */
     switch (request->kind) {
-    case KVT_REQUEST_GET: return queue_check_view(request->view);
+    case KVT_REQUEST_GET: return request->view != NULL ? KVT_OK : KVT_E_ARGUMENT;
     case KVT_REQUEST_PUT:
-        return request->entry != NULL ? queue_check_view(request->view) : KVT_E_ARGUMENT;
+        return request->view != NULL && request->entry != NULL ? KVT_OK : KVT_E_ARGUMENT;
     case KVT_REQUEST_PREFETCH:
         if (request->tier == KVT_TIER_NONE || request->tier >= KVT_TIER_PLACES)
             return KVT_E_ARGUMENT;
@@ -404,6 +396,8 @@ static void queue_fill(kvt_queue *queue, queue_item *item, const queue_given *gi
     item->deadline_ns = request->deadline_ns != 0 ? request->deadline_ns : UINT64_MAX;
     item->loss_max = request->loss_max;
     item->view = request->view;
+    item->first_layer = request->first_layer;
+    item->layer_count = request->layer_count;
     item->entry = request->entry;
 }
 

@@ -7,7 +7,7 @@
  * Thread rule: a queue's threads, each with its own items; no lock held at entry.
  */
 #include "base/clock.h"
-#include "store/queue_internal.h"
+#include "store/queue_views.h"
 
 #include <assert.h>
 
@@ -54,17 +54,58 @@ static void get_landed(void *context)
     queue_arrive(item->queue, item);
 }
 
-/* Prepares an item's get for its first or next beginning. */
-static void get_prepare(queue_item *item)
+/* Prepares the gets of a chunk, with the layouts of what is stored now: one hold of the store's
+ * lock. */
+static void get_prepare(kvt_queue *queue, queue_item **items, uint32_t count)
 {
-    item->get =
-        (access_get){.deadline_ns = item->deadline_ns,
-                     .key = &item->key,
-                     .target = {.data = item->view->base[0], .bytes = item->view->base_bytes[0]},
-                     .waited = item->urgency == KVT_CLASS_WAITED,
-                     .loss_max = item->loss_max,
-                     .arrived = get_landed,
-                     .arrived_context = item};
+    pthread_mutex_lock(&queue->store->lock);
+    for (uint32_t i = 0; i < count; i++) {
+        queue_item *item = items[i];
+        item->get = (access_get){.deadline_ns = item->deadline_ns,
+                                 .waited = item->urgency == KVT_CLASS_WAITED,
+                                 .key = &item->key,
+                                 .target = {.view = item->view,
+                                            .first_layer = item->first_layer,
+                                            .layer_count = item->layer_count},
+                                 .loss_max = item->loss_max,
+                                 .arrived = get_landed,
+                                 .arrived_context = item};
+        item->status = KVT_OK;
+        if (!access_take_layout(queue->store, &item->key, &item->get.target))
+            item->status = KVT_MISS;
+    }
+    pthread_mutex_unlock(&queue->store->lock);
+}
+
+/* Checks the view and the layers of a get for the layout of its entry. */
+static kvt_status get_check(const queue_item *item)
+{
+    const access_target *target = &item->get.target;
+    if (item->status != KVT_OK) return item->status;
+    uint32_t layers = target->layout.layers;
+    if (item->first_layer > layers || item->layer_count > layers - item->first_layer)
+        return KVT_E_ARGUMENT;
+    if (item->first_layer == layers && layers != 0) return KVT_E_ARGUMENT;
+    return kvt_view_check(item->view, &target->layout, NULL, 0);
+}
+
+/* Ends the gets of a chunk that cannot be begun; returns how many are left, at the front. */
+static uint32_t get_sift(kvt_queue *queue, queue_item **items, uint32_t count, get_outcome *outcome)
+{
+    uint32_t left = 0;
+    for (uint32_t i = 0; i < count; i++)
+        items[i]->status = get_check(items[i]);
+    queue_views_check(items, count);
+    for (uint32_t i = 0; i < count; i++) {
+        queue_item *item = items[i];
+        if (item->status == KVT_OK) {
+            items[left++] = item;
+            continue;
+        }
+        get_done(item, access_refuse(queue->store, item->status, &item->info), outcome);
+        item->info.timed_out = false;
+    }
+    return left;
 }
 
 /* Marks all items of a chunk as in flight, before their reads can land; those that fly are listed
@@ -121,10 +162,10 @@ void queue_gets_begin(kvt_queue *queue, queue_item **items, uint32_t count)
     access_get *gets[QUEUE_CHUNK] = {NULL};
     access_stage stages[QUEUE_CHUNK];
     bool starved = false;
-    for (uint32_t i = 0; i < count; i++) {
-        get_prepare(items[i]);
+    get_prepare(queue, items, count);
+    count = get_sift(queue, items, count, &outcome);
+    for (uint32_t i = 0; i < count; i++)
         gets[i] = &items[i]->get;
-    }
     get_mark(items, count);
     uint32_t started = access_begin_all(queue->store, gets, count);
     for (uint32_t i = 0; i < count; i++)

@@ -53,7 +53,9 @@ typedef struct queue_item {
     uint64_t deadline_ns; /* UINT64_MAX = none */
     double loss_max;
     kvt_key key;
-    const kvt_view *view;           /* the caller's, until the completion */
+    const kvt_view *view; /* the caller's, until the completion */
+    uint32_t first_layer;
+    uint32_t layer_count;
     const kvt_entry *entry;         /* same */
     struct queue_item *next_flying; /* in the list of those whose read is under way */
     struct kvt_queue *queue;

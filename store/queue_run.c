@@ -96,10 +96,9 @@ static kvt_status queue_run_one(kvt_store *store, queue_item *item)
 {
     if (base_clock_ns() >= item->deadline_ns) return KVT_E_TIMEOUT;
     switch (item->kind) {
-    case KVT_REQUEST_PUT:
-        return kvt_put(store, item->entry, item->view->base[0], item->view->base_bytes[0]);
+    case KVT_REQUEST_PUT: return kvt_put_view(store, item->entry, item->view);
     case KVT_REQUEST_EXISTS: return kvt_exists(store, &item->key);
-    case KVT_REQUEST_PREFETCH: return KVT_E_UNSUPPORTED;
+    case KVT_REQUEST_PREFETCH: return kvt_prefetch(store, &item->key, (kvt_tier)item->tier);
     case KVT_REQUEST_TOUCH: return queue_touch(store, &item->key);
     case KVT_REQUEST_DELETE: return kvt_delete(store, &item->key);
     default: assert(!"a kind that the submit accepts"); return KVT_E_ARGUMENT;

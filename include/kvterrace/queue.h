@@ -83,6 +83,8 @@ typedef struct kvt_request {
     double loss_max;      /* get: a miss when the stored variant's loss may pass this; 0 = whatever
                              the store keeps; below 0 = exact variants alone */
     uint64_t user;        /* comes back with the completion */
+    uint32_t first_layer; /* get: layers that are wanted */
+    uint32_t layer_count; /* 0: all from first_layer on */
 } kvt_request;
 
 /*

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * queue_views.c - finds gets of one chunk that would write the same memory. Views themselves have
+ * been checked. Not compared are views of one memory with different strides, which an engine has no
+ * way to make of one pool.
+ *
+ * Thread rule: the thread that begins the chunk; nothing here is shared.
+ */
+#include "store/queue_views.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A part of a view's memory: bytes, or slots of a block. */
+typedef struct view_part {
+    uintptr_t pool;  /* 0 for bytes; else the pool's address */
+    uint64_t block;  /* of the pool; 0 for bytes */
+    uintptr_t first; /* byte or slot */
+    uintptr_t end;
+    uint32_t item;
+} view_part;
+
+#define VIEW_PARTS_MAX 8192u /* of a chunk; what is beyond goes unchecked */
+
+typedef struct view_parts {
+    view_part *parts;
+    uint32_t count;
+} view_parts;
+
+static void views_add(view_parts *all, view_part part)
+{
+    if (all->count < VIEW_PARTS_MAX) all->parts[all->count++] = part;
+}
+
+/* The first address that a view has. */
+static uintptr_t views_pool(const kvt_view *view)
+{
+    return (uintptr_t)(view->bases != NULL ? view->bases[0] : view->base[0]);
+}
+
+/* Adds what a get writes: the slots of its blocks, or one run of bytes. */
+static void views_add_item(view_parts *all, const queue_item *item, uint32_t index)
+{
+    const kvt_view *view = item->view;
+    const kvt_layout *layout = &item->get.target.layout;
+    uint32_t per = view->tokens_per_block;
+    if (per == 0) {
+        uintptr_t start = views_pool(view);
+        bool packed = view->bases_kind == KVT_BASES_ONE && view->first_slot == 0 &&
+                      view->base_bytes[0] == item->get.target.bytes;
+        if (packed)
+            views_add(all, (view_part){
+                               .first = start, .end = start + view->base_bytes[0], .item = index});
+        return;
+    }
+    uint64_t left = layout->tokens, slot = view->first_slot;
+    for (uint64_t i = 0; left != 0; i++) {
+        uint64_t here = per - slot < left ? per - slot : left;
+        views_add(all, (view_part){.pool = views_pool(view),
+                                   .block = view->blocks != NULL ? view->blocks[i] : i,
+                                   .first = slot,
+                                   .end = slot + here,
+                                   .item = index});
+        left -= here;
+        slot = 0;
+    }
+}
+
+static int views_order(const void *one, const void *other)
+{
+    const view_part *a = one, *b = other;
+    if (a->pool != b->pool) return a->pool < b->pool ? -1 : 1;
+    if (a->block != b->block) return a->block < b->block ? -1 : 1;
+    if (a->first != b->first) return a->first < b->first ? -1 : 1;
+    return a->item < b->item ? -1 : a->item > b->item;
+}
+
+/* Refuses the later of two items whose parts meet. The parts are in order. */
+static void views_compare(queue_item *const *items, const view_parts *all)
+{
+    uint32_t widest = 0; /* of the parts of this place so far, the one that ends last */
+    for (uint32_t i = 1; i < all->count; i++) {
+        const view_part *before = &all->parts[widest], *part = &all->parts[i];
+        bool same = before->pool == part->pool && before->block == part->block;
+        if (same && before->item != part->item && part->first < before->end) {
+            uint32_t later = before->item > part->item ? before->item : part->item;
+            items[later]->status = KVT_E_ARGUMENT;
+        }
+        if (!same || part->end > before->end) widest = i;
+    }
+}
+
+void queue_views_check(queue_item *const *items, uint32_t count)
+{
+    if (count < 2) return;
+    view_parts all = {.parts = malloc(VIEW_PARTS_MAX * sizeof *all.parts)};
+    if (all.parts == NULL) return; /* the check is a service: what overlaps is undefined, no more */
+    for (uint32_t i = 0; i < count; i++)
+        if (items[i]->status == KVT_OK) views_add_item(&all, items[i], i);
+    qsort(all.parts, all.count, sizeof *all.parts, views_order);
+    views_compare(items, &all);
+    free(all.parts);
+}
