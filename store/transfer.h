@@ -35,7 +35,8 @@ typedef struct transfer_report {
 } transfer_report;
 
 /*
- * Starts a transfer and waits, not beyond an instant of CLOCK_MONOTONIC in nanoseconds.
+ * Starts a transfer and waits, not beyond an instant of CLOCK_MONOTONIC in nanoseconds; a transfer
+ * whose members lend their memory is a copy on the calling thread, which waits for nothing.
  *   wanted   its first block; copied
  *   watch    may be NULL
  *   buffer   staging around wanted->buffer; unless the transfer succeeds it is given away and

@@ -2,7 +2,7 @@
 /*
  * test_store_memory.c - entries in memory are put and got on the caller's thread: no worker gets a
  * job, the bytes are those that were put, accounts are kept, and damage is found; a device that
- * wraps memory, and a record in several pieces, go through the worker.
+ * wraps memory has a worker; a record in several pieces is gathered without one.
  *
  * The linker sends jobs for workers here first (cmake/tests.cmake). No background.
  */
@@ -192,6 +192,7 @@ static void test_a_record_in_pieces(void **state)
     (void)state;
     kvt_store *store = memory_open(NULL, 4 << 20, memory_raw);
     kvt_store_stats stats = support_stats(store);
+    atomic_store(&jobs, 0);
     tiers_pool *pool = store->pools[KVT_TIER_DRAM];
     tiers_location *held[1024];
     uint32_t count = 0;
@@ -203,10 +204,71 @@ static void test_a_record_in_pieces(void **state)
     assert_int_equal(support_put(store, 1), KVT_OK);
     assert_true(memory_place(store, 1)->location->extent_count > 1);
     assert_false(tiers_pool_lends(pool, memory_place(store, 1)->location));
+    uint64_t read_bytes = support_stats(store).tiers[KVT_TIER_DRAM].bytes_read;
     assert_int_equal(support_get(store, 1, NULL), KVT_OK);
+    assert_int_equal(atomic_load(&jobs), 0);
+    assert_int_equal(support_stats(store).tiers[KVT_TIER_DRAM].bytes_read - read_bytes,
+                     memory_place(store, 1)->record_bytes);
     for (uint32_t i = 1; i < count; i += 2)
         tiers_pool_release(pool, held[i]);
     kvt_close(store);
+}
+
+/* An object over two members of memory goes and comes as copies, and so does a part of it. */
+static void test_a_striped_object_is_copied(void **state)
+{
+    (void)state;
+    enum { UNIT = 65536, BYTES = 7 * UNIT + 4096 };
+    tiers_member_options members[2] = {{0}};
+    const char *const names[] = {"one", "two"};
+    for (int i = 0; i < 2; i++) {
+        const kvt_device_config config = {.struct_size = sizeof config,
+                                          .name = names[i],
+                                          .backend = "memory",
+                                          .capacity_bytes = 1 << 20};
+        kvt_device *device = NULL;
+        assert_int_equal(kvt_device_open(&config, &device, NULL, 0), KVT_OK);
+        members[i] = tiers_member_options_of(&config, device, 1e9, 1e9, NULL);
+    }
+    const tiers_pool_options options = {.unit_bytes = UNIT};
+    tiers_pool *pool = NULL;
+    tiers_location *location = NULL;
+    assert_int_equal(tiers_pool_open(members, 2, &options, &pool, NULL, 0), KVT_OK);
+    assert_int_equal(tiers_pool_reserve(pool, BYTES, &location), KVT_OK);
+    assert_int_equal(location->share_count, 2);
+    char *put = aligned_alloc(4096, BYTES), *got = aligned_alloc(4096, BYTES);
+    for (uint32_t i = 0; i < BYTES; i++)
+        put[i] = (char)(i * 2654435761u >> 24);
+    memset(got, 0, BYTES);
+    tiers_part parts[TIERS_MEMBERS_MAX];
+    tiers_transfer write = {
+        .kind = KVT_IO_WRITE, .location = location, .buffer = put, .bytes = BYTES, .parts = parts};
+    atomic_store(&jobs, 0);
+    assert_true(tiers_transfer_copy(pool, &write));
+    assert_int_equal(write.part_count, 2);
+    assert_int_equal(parts[0].bytes + parts[1].bytes, BYTES);
+    assert_int_equal(atomic_load(&jobs), 0);
+    assert_int_equal(tiers_pool_transfer(pool, KVT_IO_READ, location, got, BYTES), KVT_OK);
+    assert_memory_equal(got, put, BYTES);
+    memset(got, 0, BYTES);
+    tiers_transfer tail = {.kind = KVT_IO_READ,
+                           .location = location,
+                           .buffer = got,
+                           .offset = 5 * UNIT,
+                           .bytes = BYTES - 5 * UNIT};
+    assert_true(tiers_transfer_copy(pool, &tail));
+    assert_memory_equal(got, put + 5 * UNIT, BYTES - 5 * UNIT);
+    tiers_pool_retire(pool, 1);
+    tiers_transfer late = {
+        .kind = KVT_IO_READ, .location = location, .buffer = got, .bytes = BYTES};
+    assert_false(tiers_transfer_copy(pool, &late));
+    kvt_device *device = NULL;
+    assert_int_equal(tiers_pool_eject(pool, 1, &device), KVT_OK); /* no loan was kept */
+    kvt_device_close(device);
+    tiers_pool_release(pool, location);
+    free(put);
+    free(got);
+    tiers_pool_close(pool);
 }
 
 /* In the header, in the table, in the first and last byte of the payload. */
@@ -266,6 +328,7 @@ int main(void)
         cmocka_unit_test(test_puts_into_a_full_tier),
         cmocka_unit_test(test_a_throttled_device_has_a_worker),
         cmocka_unit_test(test_a_record_in_pieces),
+        cmocka_unit_test(test_a_striped_object_is_copied),
         cmocka_unit_test(test_damage_is_found),
         cmocka_unit_test(test_a_retired_device),
     };

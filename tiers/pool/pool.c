@@ -595,58 +595,6 @@ kvt_status tiers_pool_transfer(tiers_pool *pool, kvt_io_kind kind, const tiers_l
     return tiers_transfer_wait(pool, &transfer);
 }
 
-/* ---- lending ---- */
-
-/* The member in whose memory an object lies in one piece, or NULL. */
-static pool_member *pool_lender(tiers_pool *pool, const tiers_location *location)
-{
-    if (location->extent_count != 1) return NULL;
-    assert(location->extents[0].member < pool->member_count);
-    pool_member *member = &pool->members[location->extents[0].member];
-    return atomic_load_explicit(&member->memory, memory_order_relaxed) != NULL ? member : NULL;
-}
-
-bool tiers_pool_lends(tiers_pool *pool, const tiers_location *location)
-{
-    return pool_lender(pool, location) != NULL;
-}
-
-bool tiers_pool_in_memory(tiers_pool *pool)
-{
-    bool any = false;
-    for (uint32_t i = 0; i < pool->member_count; i++) {
-        pool_member *member = &pool->members[i];
-        if (!pool_member_serves(member)) continue;
-        if (atomic_load_explicit(&member->memory, memory_order_relaxed) == NULL) return false;
-        any = true;
-    }
-    return any;
-}
-
-void *tiers_pool_lend(tiers_pool *pool, const tiers_location *location)
-{
-    pool_member *member = pool_lender(pool, location);
-    if (member == NULL) return NULL;
-    /* Counted first and looked at then, while eject looks at the count after the member was
-     * retired: one of the two sees the other. */
-    atomic_fetch_add(&member->lent, 1);
-    unsigned char *memory = atomic_load(&member->memory);
-    if (pool_member_serves(member) && memory != NULL) return memory + location->extents[0].offset;
-    atomic_fetch_sub(&member->lent, 1);
-    return NULL;
-}
-
-void tiers_pool_take_back(tiers_pool *pool, const tiers_location *location, kvt_io_kind kind,
-                          uint64_t bytes)
-{
-    assert(location->extent_count == 1 && bytes <= location->bytes);
-    pool_member *member = &pool->members[location->extents[0].member];
-    if (bytes != 0) tiers_worker_count(member->worker, kind, bytes);
-    uint32_t lent = atomic_fetch_sub(&member->lent, 1);
-    assert(lent > 0 && "what is taken back was lent");
-    (void)lent;
-}
-
 /* All members sync at the same time. The first failure is returned, after every sync has ended. */
 kvt_status tiers_pool_sync(tiers_pool *pool)
 {

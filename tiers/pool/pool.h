@@ -260,6 +260,13 @@ void *tiers_pool_lend(tiers_pool *pool, const tiers_location *location);
 void tiers_pool_take_back(tiers_pool *pool, const tiers_location *location, kvt_io_kind kind,
                           uint64_t bytes);
 
+/*
+ * Carries a whole transfer out on the calling thread, as copies, when each of its members serves
+ * and lends its memory; it has finished with KVT_OK then, and its parts are filled. False: nothing
+ * was done, and the transfer is to be started. Takes no lock.
+ */
+bool tiers_transfer_copy(tiers_pool *pool, tiers_transfer *transfer);
+
 /* Whether every member that serves has memory to lend, and some does. Takes no lock. */
 bool tiers_pool_in_memory(tiers_pool *pool);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * pool_internal.h - the pool's own data, for pool.c (life and transfers), pool_members.c (states
- * and figures) and reserve.c (space).
+ * pool_internal.h - the pool's own data, for pool.c (life and transfers), lend.c (loans),
+ * pool_members.c (states and figures) and reserve.c (space).
  *
  *     members             changed under `mutex`; a transfer reads its members without it, because
  *                         workers stay until the pool closes, and because the location in its hands
