@@ -66,8 +66,7 @@ kvt_status transfer_run(store_staging *staging, tiers_pool *pool, const tiers_tr
     bool copied = tiers_transfer_copy(pool, transfer);
     if (!copied) tiers_transfer_start_until(pool, transfer, deadline_ns);
     if (watch != NULL) watch->started(watch->context, kept->parts, transfer->part_count);
-    kvt_status status = transfer->status;
-    if (!copied) status = tiers_transfer_wait_until(pool, transfer, deadline_ns);
+    kvt_status status = copied ? KVT_OK : tiers_transfer_wait_until(pool, transfer, deadline_ns);
     if (status == KVT_OK) {
         report_out->started_ns = transfer->started_ns;
         report_out->finished_ns = transfer->finished_ns;
