@@ -138,8 +138,7 @@ static kvt_store *queue_unregister(kvt_queue *queue)
     return store;
 }
 
-/* Frees a queue whose threads have ended. */
-static void queue_free(kvt_queue *queue)
+void queue_free(kvt_queue *queue)
 {
     if (queue->event_fd >= 0) close(queue->event_fd);
     pthread_cond_destroy(&queue->work);
@@ -149,8 +148,7 @@ static void queue_free(kvt_queue *queue)
     free(queue);
 }
 
-/* Makes the memory, the descriptor and the free list of a queue; NULL without memory. */
-static kvt_queue *queue_make(kvt_store *store, uint32_t depth)
+kvt_queue *queue_make(kvt_store *store, uint32_t depth)
 {
     kvt_queue *queue = calloc(1, sizeof *queue);
     if (queue == NULL) return NULL;

@@ -153,6 +153,14 @@ bool queue_leave_load(kvt_queue *queue, struct kvt_load *load);
 /* Whether a call on a queue may go on: it is this process's. */
 bool queue_is_ours(const kvt_queue *queue);
 
+/* Makes a queue without threads that the store does not list, and frees one. NULL without memory.
+ */
+kvt_queue *queue_make(kvt_store *store, uint32_t depth);
+void queue_free(kvt_queue *queue);
+
+/* Does the work of a queue without threads, until all that was submitted has completed. */
+void queue_carry_out(kvt_queue *queue);
+
 /* The function of a queue's threads; the argument is the queue. */
 void *queue_main(void *queue);
 

@@ -251,6 +251,14 @@ static bool queue_step(kvt_queue *queue)
     return true;
 }
 
+void queue_carry_out(kvt_queue *queue)
+{
+    pthread_mutex_lock(&queue->lock);
+    while (queue->free.count + queue->completed.count != queue->depth)
+        (void)queue_step(queue);
+    pthread_mutex_unlock(&queue->lock);
+}
+
 void *queue_main(void *argument)
 {
     kvt_queue *queue = argument;

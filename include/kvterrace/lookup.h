@@ -53,6 +53,22 @@ typedef struct kvt_worth {
 KVT_API KVT_NODISCARD kvt_status kvt_match_worth(kvt_store *store, const kvt_key *keys,
                                                  size_t count, kvt_worth *worth);
 
+/*
+ * Reads the stored run of a prefix into views, all of it at once, on the caller's thread: reads of
+ * all entries are queued before a device is woken. Entries behind the first that fails may have
+ * been written, too.
+ *   views        one for each key; what they name is undefined beyond *loaded_out entries
+ *   count        at most 2^20
+ *   deadline_ns  an instant of CLOCK_MONOTONIC in nanoseconds, UINT64_MAX for none: what has not
+ *                arrived by then is not waited for
+ *   loaded_out   leading entries that are whole
+ * KVT_OK, also when nothing is stored; KVT_E_ARGUMENT (also a view that does not fit its entry;
+ * *loaded_out counts the entries before it); KVT_E_MEMORY; KVT_E_STATE (in a child of fork).
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_get_prefix(kvt_store *store, const kvt_key *keys,
+                                                const struct kvt_view *const *views, size_t count,
+                                                uint64_t deadline_ns, size_t *loaded_out);
+
 /* ---- prefetch ---- */
 
 /*

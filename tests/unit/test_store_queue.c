@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 
+#include <kvterrace/lookup.h>
 #include <kvterrace/queue.h>
 #include <poll.h>
 #include <pthread.h>
@@ -514,6 +515,45 @@ static void test_runs_that_meet(void **state)
     kvt_close(store);
 }
 
+/* The stored run comes at once into views; what is missing or unsound ends it. */
+static void test_get_prefix(void **state)
+{
+    (void)state;
+    support_fault fault;
+    kvt_device_config device;
+    kvt_store *store = open_device(&fault, &device);
+    const kvt_view *pointers[MANY];
+    kvt_key keys[MANY];
+    size_t loaded = 99;
+    for (uint32_t i = 0; i < MANY; i++) {
+        (void)request_of(KVT_REQUEST_GET, i);
+        keys[i] = support_key(i);
+        pointers[i] = &views[i];
+        if (i != 150) assert_int_equal(support_put(store, i), KVT_OK);
+    }
+    memset(buffers, 0xee, (size_t)MANY * SUPPORT_ENTRY_BYTES);
+    assert_int_equal(kvt_get_prefix(store, keys, pointers, MANY, UINT64_MAX, &loaded), KVT_OK);
+    assert_int_equal(loaded, 150);
+    expect_bytes(0, 150);
+    assert_int_equal((unsigned char)buffers[150 * SUPPORT_ENTRY_BYTES], 0xee);
+    views[20].base_bytes[0] = 64;
+    assert_int_equal(kvt_get_prefix(store, keys, pointers, MANY, UINT64_MAX, &loaded),
+                     KVT_E_ARGUMENT);
+    assert_int_equal(loaded, 20);
+    const tiers_fault_rule hang = {
+        .action = TIERS_FAULT_HANG, .kinds = TIERS_FAULT_READS, .skip = 5};
+    assert_int_equal(tiers_fault_add(fault.device, &hang), KVT_OK);
+    uint64_t soon_ns = base_clock_ns() + SECOND_NS / 20;
+    assert_int_equal(kvt_get_prefix(store, keys, pointers, 10, soon_ns, &loaded), KVT_OK);
+    assert_int_equal(loaded, 5);
+    tiers_fault_clear(fault.device);
+    assert_int_equal(kvt_get_prefix(store, &keys[150], pointers, 5, UINT64_MAX, &loaded), KVT_OK);
+    assert_int_equal(loaded, 0);
+    assert_int_equal(kvt_get_prefix(store, NULL, NULL, 0, UINT64_MAX, &loaded), KVT_OK);
+    assert_int_equal(kvt_get_prefix(store, keys, NULL, 1, UINT64_MAX, &loaded), KVT_E_ARGUMENT);
+    kvt_close(store);
+}
+
 /* ---- many threads ---- */
 
 typedef struct pusher {
@@ -614,6 +654,7 @@ int main(void)
         cmocka_unit_test(test_damage_stays_with_its_entry),
         cmocka_unit_test(test_paged_views),
         cmocka_unit_test(test_runs_that_meet),
+        cmocka_unit_test(test_get_prefix),
         cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
