@@ -413,58 +413,18 @@ static void test_damage_stays_with_its_entry(void **state)
     kvt_close(store);
 }
 
-/* Entries in one paged pool, by batches; and what would be written twice. */
-static void test_paged_views(void **state)
+enum { BLOCK_TOKENS = 16, BLOCKS = 64, PAGED = 24 };
+
+#define BLOCK_BYTES ((size_t)BLOCK_TOKENS * 2 * 2 * 64 * 2)
+#define POOL_BYTES  (2 * BLOCKS * BLOCK_BYTES)
+
+/* One layer alone, and layers that the entry does not have; then the second one of two views that
+ * share a block. */
+static void paged_parts(kvt_queue *queue, kvt_request *requests, char *pool, const char *before,
+                        uint32_t blocks[PAGED][2])
 {
-    (void)state;
-    enum { BLOCK_TOKENS = 16, BLOCKS = 64, COUNT = 24 };
-    static const kvt_layout layout = {
-        .layers = 2, .kv_heads = 2, .head_dim = 64, .dtype = KVT_DTYPE_BF16, .tokens = 32};
-    const size_t pool_bytes = (size_t)BLOCKS * BLOCK_TOKENS * 2 * 2 * 2 * 64 * 2;
-    char *pool = malloc(pool_bytes);
-    kvt_store *store = open_memory();
-    kvt_queue *queue = open_queue(store, 2, 0);
-    kvt_view paged[COUNT];
-    uint32_t blocks[COUNT][2];
-    kvt_request requests[COUNT];
     kvt_status statuses[MANY];
-    for (uint32_t i = 0; i < COUNT; i++) {
-        assert_int_equal(kvt_view_axes(&layout, "lbths", BLOCK_TOKENS, BLOCKS, &paged[i]), KVT_OK);
-        blocks[i][0] = i * 7 % BLOCKS; /* 7 and 64 have no common factor */
-        blocks[i][1] = (i + 32) * 7 % BLOCKS;
-        paged[i].base[0] = pool;
-        paged[i].blocks = blocks[i];
-        paged[i].block_count = 2;
-        requests[i] = request_of(KVT_REQUEST_PUT, i);
-        requests[i].view = &paged[i];
-    }
-    for (size_t i = 0; i < pool_bytes; i++)
-        pool[i] = (char)(i * 31 >> 3);
-    char *before = malloc(pool_bytes);
-    memcpy(before, pool, pool_bytes);
-    assert_int_equal(kvt_submit(queue, requests, COUNT, NULL), KVT_OK);
-    drain_all(queue, COUNT, statuses, NULL);
-    expect_all(statuses, COUNT, KVT_OK);
-    assert_int_equal(kvt_flush(store), KVT_OK);
-    memset(pool, 0, pool_bytes);
-    for (uint32_t i = 0; i < COUNT; i++) {
-        requests[i] = request_of(KVT_REQUEST_GET, i);
-        requests[i].view = &paged[i];
-    }
-    assert_int_equal(kvt_submit(queue, requests, COUNT, NULL), KVT_OK);
-    drain_all(queue, COUNT, statuses, NULL);
-    expect_all(statuses, COUNT, KVT_OK);
-    /* What no view names stays zero. */
-    const size_t block_bytes = (size_t)BLOCK_TOKENS * 2 * 2 * 64 * 2;
-    bool used[BLOCKS] = {false};
-    for (uint32_t i = 0; i < COUNT; i++)
-        used[blocks[i][0]] = used[blocks[i][1]] = true;
-    for (size_t at = 0; at < pool_bytes; at++) {
-        bool named = used[at / block_bytes % BLOCKS];
-        if (pool[at] != (named ? before[at] : 0)) fail_msg("byte %zu", at);
-    }
-    /* One layer alone. */
-    memset(pool, 0, pool_bytes);
+    memset(pool, 0, POOL_BYTES);
     requests[0].first_layer = 1;
     requests[0].layer_count = 1;
     requests[1].first_layer = 2;
@@ -474,20 +434,69 @@ static void test_paged_views(void **state)
     assert_int_equal(statuses[0], KVT_OK);
     assert_int_equal(statuses[1], KVT_E_ARGUMENT);
     assert_int_equal(statuses[2], KVT_E_ARGUMENT);
-    const size_t layer_bytes = pool_bytes / 2;
+    const size_t layer_bytes = POOL_BYTES / 2;
     for (size_t at = 0; at < layer_bytes; at++)
         assert_int_equal(pool[at], 0);
-    const size_t block = blocks[0][0] * block_bytes;
-    assert_memory_equal(pool + layer_bytes + block, before + layer_bytes + block, block_bytes);
+    const size_t block = blocks[0][0] * BLOCK_BYTES;
+    assert_memory_equal(pool + layer_bytes + block, before + layer_bytes + block, BLOCK_BYTES);
     requests[0].first_layer = requests[1].first_layer = 0;
     requests[0].layer_count = requests[2].layer_count = 0;
-    /* The second one of two that share a block, and the one behind it does not. */
     blocks[1][1] = blocks[0][0];
     assert_int_equal(kvt_submit(queue, requests, 3, NULL), KVT_OK);
     drain_all(queue, 3, statuses, NULL);
     assert_int_equal(statuses[0], KVT_OK);
     assert_int_equal(statuses[1], KVT_E_ARGUMENT);
     assert_int_equal(statuses[2], KVT_OK);
+}
+
+/* Entries in one paged pool, by batches; and what would be written twice. */
+static void test_paged_views(void **state)
+{
+    (void)state;
+    static const kvt_layout layout = {
+        .layers = 2, .kv_heads = 2, .head_dim = 64, .dtype = KVT_DTYPE_BF16, .tokens = 32};
+    char *pool = malloc(POOL_BYTES);
+    kvt_store *store = open_memory();
+    kvt_queue *queue = open_queue(store, 2, 0);
+    kvt_view paged[PAGED];
+    uint32_t blocks[PAGED][2];
+    kvt_request requests[PAGED];
+    kvt_status statuses[MANY];
+    for (uint32_t i = 0; i < PAGED; i++) {
+        assert_int_equal(kvt_view_axes(&layout, "lbths", BLOCK_TOKENS, BLOCKS, &paged[i]), KVT_OK);
+        blocks[i][0] = i * 7 % BLOCKS; /* 7 and 64 have no common factor */
+        blocks[i][1] = (i + 32) * 7 % BLOCKS;
+        paged[i].base[0] = pool;
+        paged[i].blocks = blocks[i];
+        paged[i].block_count = 2;
+        requests[i] = request_of(KVT_REQUEST_PUT, i);
+        requests[i].view = &paged[i];
+    }
+    for (size_t i = 0; i < POOL_BYTES; i++)
+        pool[i] = (char)(i * 31 >> 3);
+    char *before = malloc(POOL_BYTES);
+    memcpy(before, pool, POOL_BYTES);
+    assert_int_equal(kvt_submit(queue, requests, PAGED, NULL), KVT_OK);
+    drain_all(queue, PAGED, statuses, NULL);
+    expect_all(statuses, PAGED, KVT_OK);
+    assert_int_equal(kvt_flush(store), KVT_OK);
+    memset(pool, 0, POOL_BYTES);
+    for (uint32_t i = 0; i < PAGED; i++) {
+        requests[i] = request_of(KVT_REQUEST_GET, i);
+        requests[i].view = &paged[i];
+    }
+    assert_int_equal(kvt_submit(queue, requests, PAGED, NULL), KVT_OK);
+    drain_all(queue, PAGED, statuses, NULL);
+    expect_all(statuses, PAGED, KVT_OK);
+    /* What no view names stays zero. */
+    bool used[BLOCKS] = {false};
+    for (uint32_t i = 0; i < PAGED; i++)
+        used[blocks[i][0]] = used[blocks[i][1]] = true;
+    for (size_t at = 0; at < POOL_BYTES; at++) {
+        bool named = used[at / BLOCK_BYTES % BLOCKS];
+        if (pool[at] != (named ? before[at] : 0)) fail_msg("byte %zu", at);
+    }
+    paged_parts(queue, requests, pool, before, blocks);
     kvt_queue_close(queue);
     kvt_close(store);
     free(before);
