@@ -6,6 +6,7 @@
  *     advise.c     the calls that update what it knows: ladders, tenants, priors, rates, speeds
  *     recost.c     new seconds and losses of a stored entry's options
  *     entries.c    handle -> entry, prefix tree, remembered entries, memory
+ *     option_runs.c  the pool of options: entries with equal options share them
  *     remembered.c what is kept of the options of an entry that left
  *     reuse.c      the reuse counters and the rates that they give
  *     reuse_model.c  what the counters mean: weights of terms, learned from a sample
@@ -81,10 +82,14 @@ typedef struct stored_option {
     double loss_upper;
     uint32_t made_from;
     uint32_t kept_from;
+    /* The fields from here on are derived, or the pool's: equal options may differ in them. */
     double base_cost; /* seconds of one use, without loss */
     bool fits;        /* each tier's whole capacity */
+    uint8_t length;   /* of the run that begins here */
+    uint32_t users;   /* of that run: entries */
 } stored_option;
-_Static_assert(sizeof(stored_option) == 120, "options are stored by the million");
+_Static_assert(sizeof(stored_option) == 120, "options are stored by the thousand");
+#define OPTION_FACTS_BYTES offsetof(stored_option, base_cost)
 
 /* A ladder: options that many entries share. It lives as long as the engine. options is the index
  * of the first stored option, NIL without any; option_count counts NONE too, so option_count - 1 of
@@ -398,13 +403,17 @@ struct kvt_policy {
     recency_list ghosts;
     uint32_t ghost_count;
 
-    /* The pool of options. A run is taken by options_take for a ladder or one entry; a run that was
-     * released waits in the chain of its length. */
+    /* The pool of options. A run is taken by options_take, for a ladder or for all entries that have
+     * equal options; a run that was released waits in the chain of its length. runs finds the runs
+     * of entries by what they say: open addressing, at most half full, NIL is empty. */
     stored_option *options;
     uint32_t options_capacity;
     uint32_t options_used;
     double least_base_cost; /* no option has a lower one; some that did may be gone */
     uint32_t options_free[KVT_OPTIONS_MAX]; /* chains of released runs by length */
+    uint32_t *runs;
+    uint32_t runs_capacity; /* a power of two */
+    uint32_t run_count;
 
     /* Ladders and tenants are named by number from outside and are never released one by one, so a
      * number stays valid as long as the engine lives. */
@@ -446,7 +455,6 @@ void entries_close(kvt_policy *policy);
 /* Everything below but add_group cannot fail once reserve has made room, so a public call reserves
  * before it changes anything. */
 bool entries_reserve(kvt_policy *policy); /* room for one entry more */
-bool options_reserve(kvt_policy *policy, uint32_t count);
 /* Look-up and creation by handle. entries_add gives the handle a slot in state GHOST, outside the
  * list of ghosts; the caller has looked the handle up and reserved room. */
 uint32_t entries_find(const kvt_policy *policy, uint64_t handle); /* NIL when unknown */
@@ -471,7 +479,20 @@ void *engine_resize(kvt_policy *policy, void *memory, size_t old_bytes, size_t b
 void list_add_newest(kvt_policy *policy, recency_list *list, uint32_t index);
 void list_remove(kvt_policy *policy, recency_list *list, uint32_t index);
 
-/* Copies options as the public calls give them. An entry's own run and a ladder's are filled in the
+/* option_runs.c */
+bool options_open(kvt_policy *policy);
+void options_close(kvt_policy *policy);
+/* Room for a run more; the one call besides open that can fail. */
+bool options_reserve(kvt_policy *policy, uint32_t count);
+/* An entry has the options of this run, which was taken and filled. Returns the run that the entry
+ * is a user of now: this one, or an older one that says the same. */
+uint32_t options_join(kvt_policy *policy, uint32_t first, uint32_t count);
+/* An entry has them no longer. */
+void options_leave(kvt_policy *policy, uint32_t first, uint32_t count);
+/* Takes an entry's options out of sharing, to be changed and joined again: the run itself when the
+ * entry is its only user, else a copy, for which room was made. */
+uint32_t options_part(kvt_policy *policy, uint32_t first, uint32_t count);
+/* Copies options as the public calls give them. A run of entries and a ladder's are filled in the
  * same way. */
 void options_copy(stored_option *to, const kvt_option *options, uint32_t count);
 /* Takes a run of that many options out of the pool, which options_reserve has made room for. The

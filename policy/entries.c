@@ -2,8 +2,8 @@
 /*
  * entries.c - the entry table: handle -> entry, the prefix tree, the remembered ones, all memory.
  *
- * Entries and options live in two growing pools and are named by index. Everything that can fail is
- * in the reserve functions, which run before a call changes anything.
+ * Entries live in a growing pool and are named by index. Everything that can fail is in the reserve
+ * functions, which run before a call changes anything.
  *
  * The prefix tree joins held entries only: each knows its parent, its first child and its siblings.
  * Entries that left are chained by age, and the oldest of them are forgotten first. The file
@@ -180,21 +180,6 @@ bool entries_add_group(kvt_policy *policy)
     return true;
 }
 
-/* Works out again what is derived of options: their base cost, and whether they fit their tiers.
- * least_base_cost only falls here; entries_index_all works it out anew. */
-void options_refresh(kvt_policy *policy, uint32_t first, uint32_t count)
-{
-    assert(first + count <= policy->options_used);
-    for (uint32_t i = first; i < first + count; i++) {
-        stored_option *o = &policy->options[i];
-        o->base_cost = o->load_seconds + o->decode_seconds;
-        o->fits = true;
-        for (int tier = 0; tier < TIERS; tier++)
-            o->fits = o->fits && o->bytes[tier] <= policy->capacity[tier];
-        if (o->base_cost < policy->least_base_cost) policy->least_base_cost = o->base_cost;
-    }
-}
-
 /* Starts the least base cost anew, because the option that had it may be gone. */
 void entries_index_all(kvt_policy *policy)
 {
@@ -213,17 +198,14 @@ bool entries_open(kvt_policy *policy)
     policy->ghosts = (recency_list){NIL, NIL};
     for (int tier = 0; tier < TIERS; tier++)
         policy->lists[tier] = (recency_list){NIL, NIL};
-    for (uint32_t length = 0; length < KVT_OPTIONS_MAX; length++)
-        policy->options_free[length] = NIL;
     uint64_t wanted = policy->config.entries_expected;
     if (wanted < 16) wanted = 16;
     if (!entries_grow(policy, (uint32_t)wanted)) return false;
     if (policy->ops->buckets && !entries_add_group(policy)) return false;
-    return options_reserve(policy, KVT_OPTIONS_MAX);
+    return options_open(policy);
 }
 
-/* Releases all tables, also those of an open that failed halfway. Options of entries are in the
- * pool, so none is released by itself. */
+/* Releases all tables, also those of an open that failed halfway. */
 void entries_close(kvt_policy *policy)
 {
     for (uint32_t group = 0; group < policy->group_count; group++)
@@ -239,10 +221,7 @@ void entries_close(kvt_policy *policy)
         engine_resize(policy, policy->buckets, sizeof *policy->buckets * policy->buckets_capacity,
                       0);
     }
-    if (policy->options != NULL) {
-        engine_resize(policy, policy->options, sizeof *policy->options * policy->options_capacity,
-                      0);
-    }
+    options_close(policy);
     if (policy->entries != NULL) {
         engine_resize(policy, policy->entries, sizeof *policy->entries * policy->entries_capacity,
                       0);
@@ -256,50 +235,6 @@ bool entries_reserve(kvt_policy *policy)
     if (policy->entries_free != NIL || policy->entries_used < policy->entries_capacity) return true;
     if (policy->entries_capacity > ENTRIES_LIMIT / 2) return false;
     return entries_grow(policy, policy->entries_capacity * 2);
-}
-
-/* Makes room for a run of options: one that was released, or the end of the pool. */
-bool options_reserve(kvt_policy *policy, uint32_t count)
-{
-    if (count < KVT_OPTIONS_MAX && policy->options_free[count] != NIL) return true;
-    if (policy->options_capacity - policy->options_used >= count) return true;
-    uint64_t capacity = policy->options_capacity;
-    while (capacity - policy->options_used < count)
-        capacity = capacity == 0 ? 64 : capacity * 2;
-    if (capacity > NIL) return false;
-    void *options =
-        engine_resize(policy, policy->options, sizeof *policy->options * policy->options_capacity,
-                      sizeof *policy->options * (size_t)capacity);
-    if (options == NULL) return false;
-    policy->options = options;
-    policy->options_capacity = (uint32_t)capacity;
-    return true;
-}
-
-/* A released run of options keeps the index of the next released run of its length in its head.
- * options_reserve has made sure that one of the two sources has the run. */
-uint32_t options_take(kvt_policy *policy, uint32_t count)
-{
-    assert(count > 0 && count < KVT_OPTIONS_MAX);
-    uint32_t first = policy->options_free[count];
-    if (first == NIL) {
-        first = policy->options_used;
-        policy->options_used += count;
-        assert(policy->options_used <= policy->options_capacity);
-        return first;
-    }
-    policy->options_free[count] = (uint32_t)policy->options[first].bytes[0];
-    assert(first + count <= policy->options_used);
-    return first;
-}
-
-/* Releases a run of options to the chain of its length. Runs are never joined or split, so a length
- * that is common finds its runs again. */
-static void options_give_back(kvt_policy *policy, uint32_t first, uint32_t count)
-{
-    assert(first + count <= policy->options_used && count < KVT_OPTIONS_MAX);
-    policy->options[first].bytes[0] = policy->options_free[count];
-    policy->options_free[count] = first;
 }
 
 /* Adds an entry at the newest end of a list. link[0] of the entry is free for it. */
@@ -419,29 +354,7 @@ static void entries_free_slot(kvt_policy *policy, uint32_t index)
     policy->entries_free = index;
 }
 
-/* Copies options as the public calls give them. An upper bound of loss that is missing is the
- * loss itself. */
-void options_copy(stored_option *to, const kvt_option *options, uint32_t count)
-{
-    for (uint32_t i = 0; i < count; i++, to++) {
-        const kvt_option *o = &options[i];
-        *to = (stored_option){.variant = o->variant,
-                              .load_seconds = o->load_seconds,
-                              .decode_seconds = o->decode_seconds,
-                              .encode_seconds = o->encode_seconds,
-                              .loss = o->loss,
-                              .loss_upper = o->loss_upper > o->loss ? o->loss_upper : o->loss,
-                              .made_from = o->made_from | o->kept_from,
-                              .kept_from = o->kept_from};
-        for (int tier = 0; tier < TIERS; tier++) {
-            to->bytes[tier] = o->bytes[tier + 1];
-            to->read_bytes[tier] = o->read_bytes[tier + 1];
-        }
-    }
-}
-
-/* Gives an entry its options: the ladder's run, or a run of its own. A ladder's options are shared
- * and must not be changed through the entry. */
+/* Gives an entry its options: the ladder's run, or the run of all entries with such options. */
 static void entries_set_options(kvt_policy *policy, entry *e, const kvt_policy_entry *given)
 {
     assert(given->ladder <= policy->ladder_count);
@@ -460,6 +373,7 @@ static void entries_set_options(kvt_policy *policy, entry *e, const kvt_policy_e
     if (count == 0) return;
     options_copy(&policy->options[e->options], &given->options[1], count);
     options_refresh(policy, e->options, count);
+    e->options = options_join(policy, e->options, count);
 }
 
 /* A ghost outside the FIFO becomes held; options are reserved. The counters of a remembered entry
@@ -521,7 +435,7 @@ void entries_leave(kvt_policy *policy, uint32_t index, bool remember)
     uint32_t own = e->option_count > 1 && !e->shares ? e->option_count - 1u : 0;
     uint32_t options = e->options;
     if (remember && policy->ops->counts && !e->shares) remembered_keep(policy, e);
-    if (own > 0) options_give_back(policy, options, own);
+    if (own > 0) options_leave(policy, options, own);
     if (!e->shares) e->options = NIL;
     e->state = POLICY_ENTRY_GHOST;
     policy->held--;

@@ -2,8 +2,8 @@
 /*
  * recost.c - new figures for the options of an entry that is stored: seconds and losses when a
  * curve has been measured anew, sizes when a record has come out. Variants and lineage stay, and so
- * do the bytes that are stored or reserved, so no plan that is under way is touched. Options that
- * belong to a ladder cannot be changed here, because other entries share them.
+ * do the bytes that are stored or reserved, so no plan that is under way is touched. An entry that
+ * shares its options with others goes to others; those of a ladder cannot be changed.
  */
 #include "policy/engine.h"
 
@@ -41,6 +41,16 @@ static kvt_status recost_find(const kvt_policy *policy, uint64_t handle, const k
     return fits ? KVT_OK : KVT_E_ARGUMENT;
 }
 
+/* The options of the entry have been changed: works out what is derived of them, and shares them
+ * with the entries that have the same. */
+static void recost_join(kvt_policy *policy, entry *e)
+{
+    if (e->option_count < 2) return;
+    uint32_t count = e->option_count - 1u;
+    options_refresh(policy, e->options, count);
+    e->options = options_join(policy, e->options, count);
+}
+
 /* Takes new seconds and losses over and sorts the entry anew. Stored bytes stay, so nothing in the
  * ledger changes; the entry may stand elsewhere in its tier's order afterwards. */
 kvt_status kvt_policy_recost(kvt_policy *policy, uint64_t handle, const kvt_option *options,
@@ -49,8 +59,10 @@ kvt_status kvt_policy_recost(kvt_policy *policy, uint64_t handle, const kvt_opti
     uint32_t index;
     kvt_status status = recost_find(policy, handle, options, count, &index);
     if (status != KVT_OK) return status;
+    if (count > 1 && !options_reserve(policy, count - 1)) return KVT_E_MEMORY;
     entry *e = entry_at(policy, index);
     e->recompute_seconds = (float)options[0].load_seconds;
+    if (count > 1) e->options = options_part(policy, e->options, count - 1);
     for (uint32_t i = 1; i < count; i++) {
         stored_option *o = &policy->options[e->options + i - 1];
         o->load_seconds = options[i].load_seconds;
@@ -59,7 +71,7 @@ kvt_status kvt_policy_recost(kvt_policy *policy, uint64_t handle, const kvt_opti
         o->loss = options[i].loss;
         o->loss_upper = options[i].loss_upper > o->loss ? options[i].loss_upper : o->loss;
     }
-    if (count > 1) options_refresh(policy, e->options, count - 1);
+    recost_join(policy, e);
     advise_exclude(policy, e);
     policy->ops->index(policy, index);
     return KVT_OK;
@@ -76,6 +88,8 @@ kvt_status kvt_policy_resize(kvt_policy *policy, uint64_t handle, const kvt_opti
     if (status != KVT_OK) return status;
     entry *e = entry_at(policy, index);
     if (e->move != NIL) return KVT_BUSY; /* its target is reserved as it was planned */
+    if (count > 1 && !options_reserve(policy, count - 1)) return KVT_E_MEMORY;
+    if (count > 1) e->options = options_part(policy, e->options, count - 1);
     for (uint32_t i = 1; i < count; i++) {
         stored_option *o = &policy->options[e->options + i - 1];
         for (int tier = 0; tier < TIERS; tier++) {
@@ -83,7 +97,7 @@ kvt_status kvt_policy_resize(kvt_policy *policy, uint64_t handle, const kvt_opti
             o->read_bytes[tier] = options[i].read_bytes[tier + 1];
         }
     }
-    if (count > 1) options_refresh(policy, e->options, count - 1);
+    recost_join(policy, e);
     policy->ops->index(policy, index);
     return KVT_OK;
 }

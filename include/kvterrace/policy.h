@@ -213,14 +213,14 @@ KVT_API KVT_NODISCARD kvt_status kvt_policy_set_rate(kvt_policy *policy, uint64_
 
 /* Gives a stored entry's options new seconds and losses, because a curve was measured anew: the
  * same options as at admission, in the same order; their bytes stay as they are. KVT_OK; KVT_MISS;
- * KVT_E_ARGUMENT (other options, a ladder's, or a bad number). */
+ * KVT_E_ARGUMENT (other options, a ladder's, or a bad number); KVT_E_MEMORY. */
 KVT_API KVT_NODISCARD kvt_status kvt_policy_recost(kvt_policy *policy, uint64_t handle,
                                                    const kvt_option *options, uint32_t count);
 
 /* Gives a stored entry's options new bytes, because a record came out in another size than was
  * planned: the same options as at admission, in the same order; seconds and losses stay as they
  * are, and so does what the entry holds now. KVT_OK; KVT_MISS; KVT_BUSY (a move of it is under
- * way); KVT_E_ARGUMENT (other options, a ladder's, or a bad number). */
+ * way); KVT_E_ARGUMENT (other options, a ladder's, or a bad number); KVT_E_MEMORY. */
 KVT_API KVT_NODISCARD kvt_status kvt_policy_resize(kvt_policy *policy, uint64_t handle,
                                                    const kvt_option *options, uint32_t count);
 

@@ -178,12 +178,99 @@ static void turnover_needs_no_more_memory(void **state)
     }
 }
 
+/* Entries with equal options take no memory for them, and an entry that gets other figures changes
+ * nobody else's. Options that nobody has any more are used again. */
+static void entries_with_equal_options_share_them(void **state)
+{
+    (void)state;
+    enum { ENTRIES = 2000 };
+    test_memory memory = {.left = -1};
+    kvt_policy_config config;
+    kvt_policy_config_init(&config);
+    config.entries_expected = ENTRIES;
+    config.ghosts_max = 0;
+    config.tiers[KVT_TIER_DRAM].capacity_bytes = 1 << 20;
+    config.allocator = test_allocator(&memory);
+    kvt_policy *policy = test_open(&config);
+    size_t held_bytes = memory.held_bytes;
+    kvt_option options[3] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 50, 0.01),
+                             test_option(2, KVT_TIER_DRAM, 40, 0.02)};
+    for (uint64_t handle = 1; handle <= ENTRIES; handle++) {
+        kvt_policy_entry entry = {.struct_size = sizeof entry,
+                                  .handle = handle,
+                                  .options = options,
+                                  .option_count = 3,
+                                  .tokens = 1};
+        options[0].load_seconds = (double)handle; /* each entry's own */
+        assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, 1), KVT_OK);
+    }
+    assert_int_equal(memory.held_bytes, held_bytes);
+    static kvt_explanation seen = {.struct_size = sizeof seen};
+    for (int change = 0; change < 300; change++) { /* more runs than the tables hold */
+        options[1].load_seconds = 0.02 + change * 1e-6;
+        assert_int_equal(kvt_policy_recost(policy, 7, options, 3), KVT_OK);
+        assert_int_equal(kvt_policy_explain(policy, SECOND, 7, &seen), KVT_OK);
+        assert_true(seen.options[1].option.load_seconds == options[1].load_seconds);
+        assert_int_equal(kvt_policy_explain(policy, SECOND, 8, &seen), KVT_OK);
+        assert_true(seen.options[1].option.load_seconds == 0.01);
+    }
+    options[2].bytes[KVT_TIER_DRAM] = 45;
+    assert_int_equal(kvt_policy_resize(policy, 9, options, 3), KVT_OK);
+    assert_int_equal(kvt_policy_explain(policy, SECOND, 9, &seen), KVT_OK);
+    assert_int_equal(seen.options[2].option.bytes[KVT_TIER_DRAM], 45);
+    assert_int_equal(kvt_policy_explain(policy, SECOND, 10, &seen), KVT_OK);
+    assert_int_equal(seen.options[2].option.bytes[KVT_TIER_DRAM], 40);
+    assert_int_equal(memory.held_bytes, held_bytes);
+    for (uint64_t handle = 1; handle <= ENTRIES; handle++)
+        assert_int_equal(kvt_policy_remove(policy, handle), KVT_OK);
+    kvt_policy_close(policy);
+    assert_int_equal(memory.held_bytes, 0);
+}
+
+/* Every entry has figures of its own, which come and go in another order. */
+static void different_options_stay_apart(void **state)
+{
+    (void)state;
+    enum { ENTRIES = 700 };
+    test_memory memory = {.left = -1};
+    kvt_policy_config config;
+    kvt_policy_config_init(&config);
+    config.ghosts_max = 0;
+    config.tiers[KVT_TIER_DRAM].capacity_bytes = 1 << 20;
+    config.allocator = test_allocator(&memory);
+    kvt_policy *policy = test_open(&config);
+    static kvt_explanation seen = {.struct_size = sizeof seen};
+    for (uint64_t i = 0; i < 2 * ENTRIES; i++) {
+        uint64_t handle = 1 + i % ENTRIES * 3 % ENTRIES;
+        uint64_t figure = handle % 97; /* some have the same */
+        kvt_option options[3] = {test_none(1.0),
+                                 test_option(1, KVT_TIER_DRAM, 50, 0.01 + (double)figure * 1e-5),
+                                 test_option(2, KVT_TIER_DRAM, 40, 0.02)};
+        kvt_policy_entry entry = {.struct_size = sizeof entry,
+                                  .handle = handle,
+                                  .options = options,
+                                  .option_count = handle % 2 == 0 ? 3 : 2,
+                                  .tokens = 1};
+        if (i >= ENTRIES) {
+            assert_int_equal(kvt_policy_explain(policy, SECOND, handle, &seen), KVT_OK);
+            assert_true(seen.options[1].option.load_seconds == options[1].load_seconds);
+            assert_int_equal(kvt_policy_remove(policy, handle), KVT_OK);
+        }
+        if (i < ENTRIES || handle % 5 != 0)
+            assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, 1), KVT_OK);
+    }
+    kvt_policy_close(policy);
+    assert_int_equal(memory.held_bytes, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_failed_allocation_leaves_the_engine_as_it_was),
         cmocka_unit_test(turnover_needs_no_more_memory),
         cmocka_unit_test(optional_moves_do_without_memory),
+        cmocka_unit_test(entries_with_equal_options_share_them),
+        cmocka_unit_test(different_options_stay_apart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
