@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
+#include "tiers/pool/location.h"
 #include "tiers/pool/trim.h"
 
 enum { GRAIN = 4096, WAIT_NS = 10000000 };
@@ -389,8 +390,7 @@ static void test_adopted_extents_stay(void **state)
     assert_int_equal(tiers_pool_reserve(pool, 2 * QUARTER, &whole), KVT_OK);
     pool_scratch_fill(buffer, 2 * QUARTER, 5);
     assert_int_equal(tiers_pool_transfer(pool, KVT_IO_WRITE, whole, buffer, 2 * QUARTER), KVT_OK);
-    whole->extents = realloc(whole->extents, 2 * sizeof *whole->extents);
-    assert_non_null(whole->extents);
+    assert_int_equal(tiers_location_room(whole, 2), KVT_OK);
     whole->extents[1] = whole->extents[0];
     whole->extents[0].bytes = whole->extents[1].bytes = QUARTER;
     whole->extents[1].offset += QUARTER;

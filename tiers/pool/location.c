@@ -36,28 +36,39 @@
 
 /* ---- memory ---- */
 
-/* The shares lie behind the struct, in one piece of memory; the extents are a piece of their own,
- * because their number is not known yet. */
+/* The extents that lie in the location's own memory, behind the struct; the shares follow them. */
+static tiers_extent *location_own_extents(tiers_location *location)
+{
+    return (tiers_extent *)(void *)(location + 1);
+}
+
+/* One piece of memory with room for one extent a share, which is all that most locations need. */
 tiers_location *tiers_location_make(uint64_t bytes, uint32_t unit_bytes, const tiers_share *shares,
                                     uint32_t share_count)
 {
-    tiers_location *location = calloc(1, sizeof *location + share_count * sizeof *shares);
-    if (location == NULL) return NULL;
     assert(share_count >= 1 && share_count <= TIERS_MEMBERS_MAX);
+    size_t each = sizeof(tiers_extent) + sizeof *shares;
+    tiers_location *location = calloc(1, sizeof *location + share_count * each);
+    if (location == NULL) return NULL;
     location->bytes = bytes;
     location->unit_bytes = unit_bytes;
-    location->share_count = share_count;
-    location->shares = (tiers_share *)(void *)(location + 1);
+    location->share_count = (uint16_t)share_count;
+    location->extents = location_own_extents(location);
+    location->shares = (tiers_share *)(void *)(location->extents + share_count);
     if (shares != NULL) memcpy(location->shares, shares, share_count * sizeof *shares);
     return location;
 }
 
-/* Extents that are listed stay. */
+/* Extents that are listed stay. More than one a share have a piece of memory of their own. */
 kvt_status tiers_location_room(tiers_location *location, uint32_t extents)
 {
     assert(extents >= location->extent_count && "extents that are listed are not cut off");
-    tiers_extent *grown = realloc(location->extents, (size_t)extents * sizeof *grown);
+    const bool own = location->extents == location_own_extents(location);
+    if (own && extents <= location->share_count) return KVT_OK;
+    tiers_extent *grown = realloc(own ? NULL : location->extents, (size_t)extents * sizeof *grown);
     if (grown == NULL) return KVT_E_MEMORY;
+    if (own && location->extent_count != 0)
+        memcpy(grown, location->extents, location->extent_count * sizeof *grown);
     location->extents = grown;
     return KVT_OK;
 }
@@ -67,7 +78,7 @@ void tiers_location_free(tiers_location *location)
 {
     if (location == NULL) return;
     assert(location->pins == 0 && "no transfer of it is in flight");
-    free(location->extents);
+    if (location->extents != location_own_extents(location)) free(location->extents);
     free(location);
 }
 

@@ -44,15 +44,18 @@ typedef struct tiers_share {
 typedef struct tiers_location {
     uint64_t bytes; /* object size, a multiple of TIERS_GRAIN_BYTES */
     uint32_t unit_bytes;
-    uint32_t share_count;
     uint32_t extent_count;
-    tiers_share *shares;
     tiers_extent *extents; /* grouped by member in share order; the order of its bytes inside */
-    uint32_t pins;         /* the pool's: transfers of it that have not ended */
-    bool released;         /* the pool's: the last of them frees it */
-    bool named;            /* and something durable may still name it */
-    struct tiers_location *next;
+    union {
+        tiers_share *shares;
+        struct tiers_location *next; /* the pool's: on its list of those that are to be freed */
+    };
+    uint32_t pins; /* the pool's: transfers of it that have not ended */
+    uint16_t share_count;
+    bool released; /* the pool's: the last of them frees it */
+    bool named;    /* and something durable may still name it */
 } tiers_location;
+_Static_assert(sizeof(tiers_location) == 40, "locations are stored by the million");
 
 typedef struct tiers_member_options {
     kvt_device *device;      /* owned by the pool after a successful open */
