@@ -27,17 +27,26 @@
     "VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?"  \
     "24)"
 
-/* One queued change; a node with row.location is an insertion. */
+/* The facts of a change that is no deletion. */
+typedef union catalog_facts {
+    catalog_row row; /* insertion; its location is the change's */
+    struct {
+        catalog_device device;
+        tiers_wear wear;
+    };
+} catalog_facts;
+
+/* One queued change. Stored entries hold their deletions by the million, so these have no facts. */
 typedef struct catalog_node {
     struct catalog_node *next;
-    bool insertion;
-    bool is_device; /* a row of the device table */
-    bool is_wear;   /* a row of meta: device.name's */
-    bool is_later;  /* no row: extents whose row was deleted before */
-    catalog_device device;
-    tiers_wear wear;
-    catalog_row row;         /* a deletion: key and serial, no location */
     tiers_location *release; /* deletion: extents to hand back after the commit */
+    kvt_key key;             /* deletion, */
+    uint64_t serial;         /* of the key's row with this serial */
+    bool insertion;
+    bool is_device;        /* a row of the device table */
+    bool is_wear;          /* a row of meta: device.name's */
+    bool is_later;         /* no row: extents whose row was deleted before */
+    catalog_facts facts[]; /* one, or none */
 } catalog_node;
 
 struct catalog_ticket {

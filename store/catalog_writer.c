@@ -43,8 +43,8 @@ kvt_status catalog_ticket_new(const kvt_key *key, uint64_t serial, catalog_ticke
     catalog_ticket *ticket = calloc(1, sizeof *ticket);
     *ticket_out = ticket;
     if (ticket == NULL) return KVT_E_MEMORY;
-    ticket->node.row.key = *key;
-    ticket->node.row.serial = serial;
+    ticket->node.key = *key;
+    ticket->node.serial = serial;
     return KVT_OK;
 }
 
@@ -70,19 +70,25 @@ static void catalog_enqueue(store_catalog *catalog, catalog_node *node)
     pthread_mutex_unlock(&catalog->lock);
 }
 
+/* A change with facts, all zeros; NULL without memory. */
+static catalog_node *catalog_node_new(void)
+{
+    return calloc(1, sizeof(catalog_node) + sizeof(catalog_facts));
+}
+
 kvt_status catalog_insertion_new(const catalog_row *row, catalog_insertion **insertion_out)
 {
     *insertion_out = NULL;
-    catalog_node *node = calloc(1, sizeof *node);
+    catalog_node *node = catalog_node_new();
     if (node == NULL) return KVT_E_MEMORY;
     node->insertion = true;
-    node->row = *row;
-    node->row.location = malloc(row->location_bytes);
-    if (node->row.location == NULL) {
+    node->facts->row = *row;
+    node->facts->row.location = malloc(row->location_bytes);
+    if (node->facts->row.location == NULL) {
         free(node);
         return KVT_E_MEMORY;
     }
-    memcpy(node->row.location, row->location, row->location_bytes);
+    memcpy(node->facts->row.location, row->location, row->location_bytes);
     *insertion_out = node;
     return KVT_OK;
 }
@@ -90,7 +96,7 @@ kvt_status catalog_insertion_new(const catalog_row *row, catalog_insertion **ins
 void catalog_insertion_free(catalog_insertion *insertion)
 {
     if (insertion == NULL) return;
-    free(insertion->row.location);
+    if (insertion->insertion) free(insertion->facts->row.location);
     free(insertion);
 }
 
@@ -123,21 +129,21 @@ void catalog_release(store_catalog *catalog, catalog_later *later, tiers_locatio
 
 kvt_status catalog_note_device(store_catalog *catalog, const catalog_device *device)
 {
-    catalog_node *node = calloc(1, sizeof *node);
+    catalog_node *node = catalog_node_new();
     if (node == NULL) return KVT_E_MEMORY;
     node->is_device = true;
-    node->device = *device;
+    node->facts->device = *device;
     catalog_enqueue(catalog, node);
     return KVT_OK;
 }
 
 kvt_status catalog_note_wear(store_catalog *catalog, const char *device, const tiers_wear *wear)
 {
-    catalog_node *node = calloc(1, sizeof *node);
+    catalog_node *node = catalog_node_new();
     if (node == NULL) return KVT_E_MEMORY;
     node->is_wear = true;
-    node->wear = *wear;
-    snprintf(node->device.name, sizeof node->device.name, "%s", device);
+    node->facts->wear = *wear;
+    snprintf(node->facts->device.name, sizeof node->facts->device.name, "%s", device);
     catalog_enqueue(catalog, node);
     return KVT_OK;
 }
@@ -172,14 +178,14 @@ static int catalog_apply_node(const catalog_statements *statements, const catalo
                               : node->is_wear   ? statements->wear
                                                 : statements->deletion;
     if (node->is_wear) {
-        catalog_bind_wear(statement, node->device.name, &node->wear);
+        catalog_bind_wear(statement, node->facts->device.name, &node->facts->wear);
     } else if (node->is_device) {
-        catalog_bind_device(statement, &node->device);
+        catalog_bind_device(statement, &node->facts->device);
     } else if (node->insertion) {
-        catalog_bind_row(statement, &node->row);
+        catalog_bind_row(statement, &node->facts->row);
     } else {
-        sqlite3_bind_blob(statement, 1, &node->row.key, sizeof node->row.key, SQLITE_STATIC);
-        sqlite3_bind_int64(statement, 2, (int64_t)node->row.serial);
+        sqlite3_bind_blob(statement, 1, &node->key, sizeof node->key, SQLITE_STATIC);
+        sqlite3_bind_int64(statement, 2, (int64_t)node->serial);
     }
     int code = sqlite3_step(statement);
     sqlite3_reset(statement);
