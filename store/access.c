@@ -43,9 +43,10 @@ kvt_status access_look(const kvt_store *store, const kvt_key *key, const access_
     store_entry *entry = entry_find_key(&store->table, key);
     *view = (access_view){.entry = entry};
     if (!lifetime_shows(store, entry)) return KVT_MISS;
-    if (target->view != NULL && memcmp(&entry->layout, &target->layout, sizeof entry->layout) != 0)
+    if (target->view != NULL &&
+        memcmp(&entry->kind->layout, &target->layout, sizeof entry->kind->layout) != 0)
         return KVT_E_MISMATCH;
-    if (entry->source_bytes != target->bytes) return KVT_E_ARGUMENT;
+    if (entry->kind->source_bytes != target->bytes) return KVT_E_ARGUMENT;
     if (entry->state == ENTRY_STAGED) return KVT_QUEUED;
     const store_place *place = entry->place;
     view->staging_bytes = place->scratch_bytes;
@@ -132,7 +133,7 @@ void access_begin_staged(kvt_store *store, const store_entry *entry, access_get 
     assert(entry->state == ENTRY_STAGED && entry->staged != NULL && get->place == NULL);
     assert(store_is_locked(store));
     get->staged = entry->staged;
-    get->tokens = entry->layout.tokens;
+    get->tokens = entry->kind->layout.tokens;
     handover_join(get->staged);
     if (!get->quiet)
         (void)!kvt_policy_access(store->policy, store_now_ns(store), entry->handle, NULL);
@@ -153,7 +154,7 @@ kvt_status access_enter(kvt_store *store, const access_view *view, access_get *g
     assert(store_is_locked(store));
     get->handle = view->entry->handle;
     get->class_id = view->entry->class_id;
-    get->tokens = view->entry->layout.tokens;
+    get->tokens = view->entry->kind->layout.tokens;
     get->in_memory = view->in_memory;
     get->owner = !view->in_memory && !view->join;
     kvt_status status = access_begin(store, view->entry, get);
@@ -581,8 +582,8 @@ bool access_take_layout(const kvt_store *store, const kvt_key *key, access_targe
     assert(store_is_locked(store));
     const store_entry *entry = entry_find_key(&store->table, key);
     if (!lifetime_shows(store, entry)) return false;
-    target->layout = entry->layout;
-    target->bytes = entry->source_bytes;
+    target->layout = entry->kind->layout;
+    target->bytes = entry->kind->source_bytes;
     return true;
 }
 
@@ -621,7 +622,7 @@ void access_time_entry(kvt_store *store, const kvt_key *key)
     uint64_t bytes = 0;
     pthread_mutex_lock(&store->lock);
     const store_entry *entry = entry_find_key(&store->table, key);
-    if (entry != NULL && entry_is_visible(entry)) bytes = entry->source_bytes;
+    if (entry != NULL && entry_is_visible(entry)) bytes = entry->kind->source_bytes;
     pthread_mutex_unlock(&store->lock);
     void *data = bytes != 0 ? malloc(bytes) : NULL;
     if (data == NULL) return;
@@ -659,7 +660,8 @@ static double access_load_seconds(kvt_store *store, const store_entry *entry, bo
 {
     assert(store_is_locked(store));
     if (!lifetime_shows(store, entry)) return (double)NAN;
-    if (entry->state == ENTRY_STAGED) return handover_copy_seconds(store, entry->source_bytes);
+    if (entry->state == ENTRY_STAGED)
+        return handover_copy_seconds(store, entry->kind->source_bytes);
     return learn_load_seconds(store, entry, now);
 }
 

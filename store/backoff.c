@@ -37,8 +37,8 @@ static void backoff_release(kvt_store *store, uint32_t index)
     store_backoff_item item = backoff->items[index];
     backoff->items[index] = backoff->items[--backoff->count];
     store_entry *entry = entry_find_handle(&store->table, item.handle);
-    if (entry == NULL || entry->pinned_until_ns != item.until_ns) return;
-    entry->pinned_until_ns = 0;
+    if (entry == NULL || entry_pinned_until_ns(entry) != item.until_ns) return;
+    entry->rare->pinned_until_ns = 0;
     (void)!kvt_policy_unpin(store->policy, item.handle);
 }
 
@@ -92,7 +92,9 @@ void backoff_note_failure(kvt_store *store, store_entry *entry, bool no_room)
     assert(store_is_locked(store));
     store_backoff *backoff = &store->backoff;
     backoff_expire(store);
-    bool pinned = entry->pinned_until_ns != 0;
+    entry_rare *rare = entry_rare_make(entry);
+    if (rare == NULL) return; /* the next plan may choose it again */
+    bool pinned = rare->pinned_until_ns != 0;
     uint64_t until_ns = store_now_ns(store) + backoff_pause_ns(entry->failed_moves);
     if (entry->failed_moves < BACKOFF_DOUBLINGS) entry->failed_moves++;
     if (!pinned && backoff->count == STORE_BACKOFFS)
@@ -101,12 +103,12 @@ void backoff_note_failure(kvt_store *store, store_entry *entry, bool no_room)
     uint32_t index = backoff->count;
     for (uint32_t i = 0; pinned && i < backoff->count; i++) {
         const store_backoff_item *item = &backoff->items[i];
-        if (item->handle == entry->handle && item->until_ns == entry->pinned_until_ns) index = i;
+        if (item->handle == entry->handle && item->until_ns == rare->pinned_until_ns) index = i;
     }
     if (index == backoff->count) backoff->count++;
     assert(backoff->count <= STORE_BACKOFFS);
     backoff->items[index] = (store_backoff_item){entry->handle, until_ns, no_room};
-    entry->pinned_until_ns = until_ns;
+    rare->pinned_until_ns = until_ns;
     backoff_find_next(backoff);
 }
 
@@ -115,15 +117,15 @@ void backoff_note_success(kvt_store *store, store_entry *entry)
     assert(store->backoff.count <= STORE_BACKOFFS);
     assert(store_is_locked(store));
     entry->failed_moves = 0;
-    if (entry->pinned_until_ns == 0) return;
-    entry->pinned_until_ns = 0; /* its item is stale from here on */
+    if (entry_pinned_until_ns(entry) == 0) return;
+    entry->rare->pinned_until_ns = 0; /* its item is stale from here on */
     (void)!kvt_policy_unpin(store->policy, entry->handle);
 }
 
 void backoff_forget(store_entry *entry)
 {
     entry->failed_moves = 0;
-    entry->pinned_until_ns = 0;
+    if (entry->rare != NULL) entry->rare->pinned_until_ns = 0;
 }
 
 bool backoff_may_tick(kvt_store *store)

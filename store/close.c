@@ -66,6 +66,7 @@ void kvt_close(kvt_store *store)
     watch_close(store);
     entry_table_deinit(&store->table);
     entry_table_deinit(&store->quarantined);
+    entry_memory_close(&store->memory);
     free(store->copies.listed);
     lease_close(store);
     spaces_close(store);

@@ -19,7 +19,7 @@ static void describe_place(const store_entry *entry, kvt_description *out)
     if (entry->state == ENTRY_STAGED) {
         out->tier = KVT_TIER_DRAM;
         out->variant = (kvt_variant){.codec = KVT_CODEC_RAW};
-        out->stored_bytes = entry->source_bytes;
+        out->stored_bytes = entry->kind->source_bytes;
         return;
     }
     out->tier = entry->place->tier;
@@ -31,8 +31,8 @@ static void describe_place(const store_entry *entry, kvt_description *out)
 /* Fills in what is known of a readable entry. Lock held. */
 static void describe_entry(const kvt_store *store, const store_entry *entry, kvt_description *out)
 {
-    out->layout = entry->layout;
-    out->bytes = entry->source_bytes;
+    out->layout = entry->kind->layout;
+    out->bytes = entry->kind->source_bytes;
     out->has_parent = entry->has_parent;
     out->parent = entry->parent;
     out->first_position = entry->first_position;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * entry.c - the location table: handle -> entry, key -> entry, and the entry state machine. The
- * file decides no transition; it asserts that each one is legal.
+ * entry.c - the location table: handle -> entry, key -> entry; the memory of entries; and the entry
+ * state machine. The file decides no transition; it asserts that each one is legal.
  *
  *     from          to
  *     ARRIVING      STAGED (handed over), RESIDENT (published), LEAVING
@@ -17,10 +17,13 @@
 #include "store/entry.h"
 
 #include <assert.h>
+#include <kvterrace/policy.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 #define ENTRY_BUCKETS_FIRST 1024u
+#define ENTRY_KINDS_FIRST   16u
 
 /* ---- handles ---- */
 
@@ -72,14 +75,130 @@ uint64_t entry_handle(const entry_secret *secret, const kvt_key *key)
     return hash != 0 ? hash : 1;
 }
 
+/* ---- memory ---- */
+
+kvt_status entry_memory_open(entry_memory *memory)
+{
+    memset(memory, 0, sizeof *memory);
+    memory->kinds = calloc(ENTRY_KINDS_FIRST, sizeof(entry_kind *));
+    if (memory->kinds == NULL) return KVT_E_MEMORY;
+    memory->kind_buckets = ENTRY_KINDS_FIRST;
+    base_slab_open(&memory->entries, sizeof(store_entry));
+    base_slab_open(&memory->places, sizeof(store_place));
+    return KVT_OK;
+}
+
+void entry_memory_close(entry_memory *memory)
+{
+    assert(memory->kind_count == 0);
+    base_slab_close(&memory->entries);
+    base_slab_close(&memory->places);
+    free(memory->kinds);
+    memset(memory, 0, sizeof *memory);
+}
+
+store_place *entry_place_new(entry_memory *memory)
+{
+    return base_slab_take(&memory->places);
+}
+
+void entry_place_free(entry_memory *memory, store_place *place)
+{
+    base_slab_give(&memory->places, place);
+}
+
+/* The head of a layout's chain. */
+static entry_kind **entry_kind_chain(entry_kind **kinds, size_t buckets, const kvt_layout *layout)
+{
+    return &kinds[XXH3_64bits(layout, sizeof *layout) & (buckets - 1)];
+}
+
+/* Doubles the buckets of the kinds. Failing to is harmless: chains grow. */
+static void entry_grow_kinds(entry_memory *memory)
+{
+    size_t count = memory->kind_buckets * 2;
+    entry_kind **kinds = calloc(count, sizeof(entry_kind *));
+    if (kinds == NULL) return;
+    for (size_t i = 0; i < memory->kind_buckets; i++) {
+        for (entry_kind *kind = memory->kinds[i], *next; kind != NULL; kind = next) {
+            next = kind->next;
+            entry_kind **head = entry_kind_chain(kinds, count, &kind->layout);
+            kind->next = *head;
+            *head = kind;
+        }
+    }
+    free(memory->kinds);
+    memory->kinds = kinds;
+    memory->kind_buckets = count;
+}
+
+/* The kind of a layout, with one user more; NULL without memory. */
+static const entry_kind *entry_kind_join(entry_memory *memory, const kvt_layout *layout)
+{
+    entry_kind *kind = *entry_kind_chain(memory->kinds, memory->kind_buckets, layout);
+    while (kind != NULL && memcmp(&kind->layout, layout, sizeof *layout) != 0)
+        kind = kind->next;
+    if (kind == NULL) {
+        kind = malloc(sizeof *kind);
+        if (kind == NULL) return NULL;
+        if (memory->kind_count >= memory->kind_buckets) entry_grow_kinds(memory);
+        entry_kind **head = entry_kind_chain(memory->kinds, memory->kind_buckets, layout);
+        *kind = (entry_kind){.next = *head, .layout = *layout};
+        kvt_status status = kvt_layout_bytes(layout, &kind->source_bytes);
+        assert(status == KVT_OK);
+        (void)status;
+        *head = kind;
+        memory->kind_count++;
+    }
+    kind->users++;
+    return kind;
+}
+
+/* Takes one user away from a kind. */
+static void entry_kind_leave(entry_memory *memory, const entry_kind *left)
+{
+    entry_kind **link = entry_kind_chain(memory->kinds, memory->kind_buckets, &left->layout);
+    while (*link != left)
+        link = &(*link)->next;
+    entry_kind *kind = *link;
+    assert(kind->users > 0);
+    if (--kind->users != 0) return;
+    *link = kind->next;
+    memory->kind_count--;
+    free(kind);
+}
+
+/* Frees an entry that is in no table. */
+static void entry_free(entry_memory *memory, store_entry *entry)
+{
+    entry_kind_leave(memory, entry->kind);
+    free(entry->rare);
+    base_slab_give(&memory->entries, entry);
+}
+
+entry_rare *entry_rare_make(store_entry *entry)
+{
+    if (entry->rare == NULL) entry->rare = calloc(1, sizeof *entry->rare);
+    return entry->rare;
+}
+
 /* ---- the table ---- */
 
-kvt_status entry_table_init(entry_table *table, const entry_secret *secret)
+/* Empty buckets, in large pages when they are many; NULL without memory. */
+static store_entry **entry_make_buckets(size_t count)
 {
-    assert(secret != NULL);
+    store_entry **buckets = kvt_memory_resize(NULL, NULL, 0, count * sizeof(store_entry *));
+    if (buckets != NULL) memset(buckets, 0, count * sizeof(store_entry *));
+    return buckets;
+}
+
+kvt_status entry_table_init(entry_table *table, const entry_secret *secret, entry_memory *memory)
+{
+    assert(secret != NULL && memory != NULL);
     memset(table, 0, sizeof *table);
     table->secret = secret;
-    table->buckets = calloc(ENTRY_BUCKETS_FIRST, sizeof(store_entry *));
+    table->memory = memory;
+    table->buckets = entry_make_buckets(ENTRY_BUCKETS_FIRST);
     if (table->buckets == NULL) return KVT_E_MEMORY;
     table->bucket_count = ENTRY_BUCKETS_FIRST;
     return KVT_OK;
@@ -90,9 +209,9 @@ void entry_table_deinit(entry_table *table)
     for (size_t i = 0; i < table->bucket_count; i++) {
         for (store_entry *entry = table->buckets[i], *next; entry != NULL; entry = next) {
             next = entry->next;
-            free(entry->copy);
-            free(entry->place);
-            free(entry);
+            entry_place_free(table->memory, entry->copy);
+            entry_place_free(table->memory, entry->place);
+            entry_free(table->memory, entry);
         }
     }
     free(table->buckets);
@@ -120,7 +239,7 @@ static void entry_grow_buckets(entry_table *table)
 {
     assert(table->count >= table->bucket_count);
     size_t count = table->bucket_count * 2;
-    store_entry **buckets = calloc(count, sizeof(store_entry *));
+    store_entry **buckets = entry_make_buckets(count);
     if (buckets == NULL) return;
     for (size_t i = 0; i < table->bucket_count; i++) {
         for (store_entry *entry = table->buckets[i], *next; entry != NULL; entry = next) {
@@ -135,15 +254,22 @@ static void entry_grow_buckets(entry_table *table)
     table->bucket_count = count;
 }
 
-kvt_status entry_insert(entry_table *table, const kvt_key *key, store_entry **entry_out)
+kvt_status entry_insert(entry_table *table, const kvt_key *key, const kvt_layout *layout,
+                        store_entry **entry_out)
 {
     assert(table->secret != NULL);
     *entry_out = NULL;
     uint64_t handle = entry_handle(table->secret, key);
     if (entry_find_handle(table, handle) != NULL) return KVT_REFUSED;
     if (table->count >= table->bucket_count) entry_grow_buckets(table);
-    store_entry *entry = calloc(1, sizeof *entry);
-    if (entry == NULL) return KVT_E_MEMORY;
+    const entry_kind *kind = entry_kind_join(table->memory, layout);
+    if (kind == NULL) return KVT_E_MEMORY;
+    store_entry *entry = base_slab_take(&table->memory->entries);
+    if (entry == NULL) {
+        entry_kind_leave(table->memory, kind);
+        return KVT_E_MEMORY;
+    }
+    entry->kind = kind;
     entry->handle = handle;
     entry->key = *key;
     entry->state = ENTRY_ARRIVING;
@@ -184,9 +310,9 @@ void entry_erase(entry_table *table, store_entry *entry)
 {
     assert(entry->state == ENTRY_ARRIVING || entry->state == ENTRY_LEAVING);
     assert(entry->place == NULL && entry->copy == NULL && entry->load == NULL);
-    assert(entry->staged == NULL && !entry->announced);
+    assert(!entry->announced);
     entry_unlink(table, entry);
-    free(entry);
+    entry_free(table->memory, entry);
 }
 
 void entry_set_state(store_entry *entry, entry_state from, entry_state to)
@@ -204,7 +330,7 @@ void entry_set_state(store_entry *entry, entry_state from, entry_state to)
     assert(legal[from][to]);
     (void)from;
     (void)legal;
-    entry->state = to;
+    entry->state = (uint8_t)to;
     assert((to == ENTRY_STAGED) <= (from == ENTRY_ARRIVING));
     if (from == ENTRY_RESIDENT) entry->moves++;
 }

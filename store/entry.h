@@ -8,6 +8,7 @@
 #ifndef STORE_ENTRY_H
 #define STORE_ENTRY_H
 
+#include "base/slab.h"
 #include "estimator/predict/predict.h"
 #include "store/catalog.h"
 #include "store/staging.h"
@@ -25,21 +26,22 @@ typedef enum entry_state {
     ENTRY_STAGED = 6 /* handed over by a put: readable from staging, its record is in the making */
 } entry_state;
 
-/* The place of one stored variant of an entry. A place is on the heap, so that readers may finish
- * on a place that is no longer the entry's; the thread that replaces a place waits for its readers
- * and frees it (place_drain). */
+/* The place of one stored variant of an entry. A place has memory of its own, so that readers may
+ * finish on a place that is no longer the entry's; the thread that replaces a place waits for its
+ * readers and frees it (place_drain). */
 typedef struct store_place {
-    kvt_tier tier;
-    kvt_variant variant;
     uint64_t serial;     /* no two places of one key share it, in this life or another */
     uint64_t generation; /* in the record's header; a record that is copied keeps it */
     uint64_t record_bytes;
     uint64_t scratch_bytes; /* that decoding the record takes, by all of the store's workers */
     tiers_location *location;
     catalog_ticket *ticket; /* the right to delete its catalog row; NULL when it has none */
-    uint32_t readers;       /* gets and changes that read from it now */
-    uint32_t slow_gets;     /* gets since its layout fell behind what a new one would give */
+    kvt_variant variant;
+    uint32_t readers;   /* gets and changes that read from it now */
+    uint16_t slow_gets; /* gets since its layout fell behind what a new one would give */
+    uint8_t tier;       /* kvt_tier */
 } store_place;
+_Static_assert(sizeof(store_place) == 64, "places are stored by the million");
 
 /* One read in flight that several gets share. */
 typedef struct store_load {
@@ -54,54 +56,90 @@ typedef struct store_load {
 
 struct store_staged; /* handover.h */
 
-typedef struct store_entry {
-    struct store_entry *next; /* hash chain */
-    kvt_key key;
-    uint64_t handle; /* entry_handle(key) */
-    /* Lookups read no further: what they want lies side by side. */
-    entry_state state;
-    store_place *place; /* in RESIDENT, MOVING, and in LEAVING until released; else NULL */
-    kvt_key parent;
-    bool has_parent;
-    uint32_t since; /* of the put, or of the open: lifetime.c */
+/* The layout of entries, which most entries of a store share. */
+typedef struct entry_kind {
+    struct entry_kind *next; /* hash chain */
     kvt_layout layout;
-    uint64_t source_bytes;
-    uint64_t expires_ns; /* store_now_ns of its end; 0 = none */
-    uint64_t born; /* the store's next serial when a put made it; 0: it was there at the open */
-    uint32_t first_position;
-    double recompute_seconds;
-    uint32_t curve_epoch; /* of the store's curves, when its options were made */
-    uint32_t class_id;
-    uint32_t tenant;
-    uint32_t request_tokens;
+    uint64_t source_bytes; /* of an entry, uncompressed: the layout's */
+    uint32_t users;        /* entries; the last one frees it */
+} entry_kind;
+
+/* The facts that few entries have. All zeros are those of an entry without them. */
+typedef struct entry_rare {
     online_loss_entry loss;     /* what was observed of its own losses, in this life */
-    bool leased;                /* lease.c holds it where it is */
-    uint8_t failed_moves;       /* in a row; backoff.c */
     kvt_variant larger_variant; /* the variant whose record came out larger than planned last, */
     uint64_t larger_bytes;      /* and its size; 0 = none */
     uint64_t pinned_until_ns; /* a move failed: the policy's plans leave it out until then; or 0 */
-    uint32_t moves;           /* that were planned for it so far */
-    struct store_staged *staged; /* in STAGED: the bytes as they were put; else NULL */
-    store_load *load;            /* the read of `place` that a further get may join, or NULL */
-    store_place *copy;   /* beside a place in HBM or DRAM: a record on SSD with its row, or NULL */
-    bool announced;      /* lookups find it, and readers of events were told */
-    uint32_t copy_index; /* among the copies that may be dropped; UINT32_MAX: not listed */
+} entry_rare;
+
+typedef struct store_entry {
+    /* The fields that a lookup reads lie together. */
+    kvt_key key;
+    struct store_entry *next; /* hash chain */
+    uint64_t handle;          /* entry_handle(key) */
+    uint64_t expires_ns;      /* store_now_ns of its end; 0 = none */
+    uint8_t state;            /* entry_state */
+    uint8_t tenant;
+    uint16_t class_id;
+    uint8_t failed_moves; /* in a row; backoff.c */
+    bool leased;          /* lease.c holds it where it is */
+    bool announced;       /* lookups find it, and readers of events were told */
+    bool has_parent;
+    store_place *place; /* in RESIDENT, MOVING, and in LEAVING until released; else NULL */
+    union {
+        store_load
+            *load; /* but in STAGED: the read of `place` that a further get may join, or NULL */
+        struct store_staged *staged; /* in STAGED: the bytes as they were put */
+    };
+    store_place *copy; /* beside a place in HBM or DRAM: a record on SSD with its row, or NULL */
+    const entry_kind *kind; /* never NULL */
+    entry_rare *rare;       /* or NULL */
+    uint64_t born; /* the store's next serial when a put made it; 0: it was there at the open */
+    double recompute_seconds;
+    kvt_key parent;
+    uint32_t since; /* of the put, or of the open: lifetime.c */
+    uint32_t first_position;
+    uint32_t request_tokens;
+    uint32_t curve_epoch; /* of the store's curves, when its options were made */
+    uint32_t moves;       /* that were planned for it so far */
+    uint32_t copy_index;  /* among the copies that may be dropped; UINT32_MAX: not listed */
 } store_entry;
+_Static_assert(sizeof(store_entry) == 176, "entries are stored by the million");
 
 /* The secret that handles are mixed with; callers, who choose the keys, do not know it. */
 typedef struct entry_secret {
     uint64_t words[2];
 } entry_secret;
 
+/* The memory of a store's entries and places. entries and kinds under the store's lock. */
+typedef struct entry_memory {
+    base_slab entries;
+    base_slab places;
+    entry_kind **kinds; /* by a hash of the layout */
+    size_t kind_buckets;
+    size_t kind_count;
+} entry_memory;
+
 typedef struct entry_table {
     store_entry **buckets; /* by handle */
     size_t bucket_count;   /* a power of two */
     size_t count;
     const entry_secret *secret;
+    entry_memory *memory;
 } entry_table;
 
-/* The secret is the store's, and may be filled in later, before the first entry. */
-KVT_NODISCARD kvt_status entry_table_init(entry_table *table, const entry_secret *secret);
+/* close comes after the tables' deinit. open: KVT_OK; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status entry_memory_open(entry_memory *memory);
+void entry_memory_close(entry_memory *memory);
+
+/* A place of zeros, or NULL without memory; and its end. Any thread. */
+store_place *entry_place_new(entry_memory *memory);
+void entry_place_free(entry_memory *memory, store_place *place);
+
+/* The secret and the memory are the store's; the secret may be filled in later, before the first
+ * entry. */
+KVT_NODISCARD kvt_status entry_table_init(entry_table *table, const entry_secret *secret,
+                                          entry_memory *memory);
 
 /* Frees the entries and the memory of their places; the caller releases locations and rows. */
 void entry_table_deinit(entry_table *table);
@@ -115,10 +153,19 @@ uint64_t entry_handle(const entry_secret *secret, const kvt_key *key);
 store_entry *entry_find_key(const entry_table *table, const kvt_key *key);
 store_entry *entry_find_handle(const entry_table *table, uint64_t handle);
 
-/* Adds an entry for a key that is not in the table, in state ARRIVING. KVT_OK; KVT_REFUSED (another
- * key with the same handle is there: once in 2^64 pairs); KVT_E_MEMORY. */
+/* Adds an entry for a key that is not in the table, in state ARRIVING; the layout is sound. KVT_OK;
+ * KVT_REFUSED (another key with the same handle is there: once in 2^64 pairs); KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status entry_insert(entry_table *table, const kvt_key *key,
-                                      store_entry **entry_out);
+                                      const kvt_layout *layout, store_entry **entry_out);
+
+/* The entry's rare facts, to be changed; NULL without memory. */
+entry_rare *entry_rare_make(store_entry *entry);
+
+/* Until when a move that failed keeps the entry out of the policy's plans; 0 = it does not. */
+static inline uint64_t entry_pinned_until_ns(const store_entry *entry)
+{
+    return entry->rare != NULL ? entry->rare->pinned_until_ns : 0;
+}
 
 /* Moves an entry from one table to another. */
 void entry_transfer(entry_table *from, entry_table *to, store_entry *entry);

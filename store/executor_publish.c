@@ -24,7 +24,7 @@ static kvt_status executor_prepare_row(store_op *op)
                        .generation = op->spec.generation,
                        .parent = entry->parent,
                        .has_parent = entry->has_parent,
-                       .layout = entry->layout,
+                       .layout = entry->kind->layout,
                        .first_position = entry->first_position,
                        .recompute_seconds = entry->recompute_seconds,
                        .variant = op->place->variant,
@@ -48,9 +48,9 @@ kvt_status stage_prepare(store_op *op)
 {
     assert(op->place == NULL && op->location != NULL && op->serial != 0);
     assert(op->record_bytes <= op->location->bytes);
-    op->place = calloc(1, sizeof *op->place);
+    op->place = entry_place_new(&op->store->memory);
     if (op->place == NULL) return KVT_E_MEMORY;
-    op->place->tier = op->tier;
+    op->place->tier = (uint8_t)op->tier;
     op->place->variant = op->move->to_variant;
     op->place->serial = op->serial;
     op->place->generation = op->spec.generation;
@@ -110,11 +110,12 @@ kvt_status stage_publish(store_op *op)
     op->no_room = status == KVT_E_SPACE;
     if (status == KVT_OK) {
         store_place *old = entry->place;
-        const bool staged = entry->staged != NULL;
+        const bool staged = entry->state == ENTRY_STAGED;
         assert((old != NULL) == (entry->state == ENTRY_MOVING));
         op->place->location = op->location;
         entry->place = op->place;
-        entry->load = NULL; /* later gets must not join a read of the old place */
+        /* Later gets read the record; they must not join a read of the old place. */
+        entry->load = NULL;
         op->location = NULL;
         op->place = NULL;
         if (op->record_bytes > store->record_bytes_max) store->record_bytes_max = op->record_bytes;
@@ -130,7 +131,6 @@ kvt_status stage_publish(store_op *op)
         }
         entry_set_state(entry, entry->state, ENTRY_RESIDENT);
         lease_settle(store, entry);
-        entry->staged = NULL; /* later gets read the record */
         backoff_note_success(store, entry);
         if (op->record_bytes > store_bytes_of(op->move->to_bytes)) store_resize(store, entry);
         pthread_cond_broadcast(&store->changed);

@@ -31,7 +31,7 @@ static void executor_fill_spec(store_op *op)
     const store_entry *entry = op->entry;
     memset(&op->spec, 0, sizeof op->spec);
     op->spec.key = entry->key;
-    op->spec.layout = entry->layout;
+    op->spec.layout = entry->kind->layout;
     op->spec.variant = op->move->to_variant;
     op->spec.first_position = entry->first_position;
 }
@@ -61,7 +61,7 @@ kvt_status stage_read(store_op *op)
         if (status != KVT_OK) return status;
         uint64_t scratch = op->scratch_bytes;
         if (source->scratch_bytes > scratch) scratch = source->scratch_bytes;
-        bytes += staging_round(op->entry->source_bytes) + staging_round(op->bound_bytes) +
+        bytes += staging_round(op->entry->kind->source_bytes) + staging_round(op->bound_bytes) +
                  staging_round(scratch);
     }
     status = staging_acquire(store->staging, bytes, STAGING_NO_DEADLINE, &op->staging);
@@ -129,20 +129,21 @@ kvt_status stage_recode(store_op *op)
     if (memcmp(&source->variant, &op->move->to_variant, sizeof source->variant) == 0) return KVT_OK;
     uint64_t target_bytes = op->bound_bytes;
     char *decoded = (char *)op->staging.memory + staging_round(source->record_bytes);
-    char *target = decoded + staging_round(op->entry->source_bytes);
+    char *target = decoded + staging_round(op->entry->kind->source_bytes);
     char *scratch = target + staging_round(target_bytes);
     uint64_t scratch_bytes = (uint64_t)((char *)op->staging.memory + op->staging.bytes - scratch);
     kvt_status status = executor_derive(op, target, target_bytes, scratch, scratch_bytes);
     op->larger = status == KVT_E_SPACE;
     if (status != KVT_E_UNSUPPORTED) return status;
     kvt_record_spec expected = op->spec;
-    status = kvt_record_decode_parallel(op->record, op->record_bytes, &expected, op->store->workers,
-                                        decoded, op->entry->source_bytes, scratch, scratch_bytes);
+    status =
+        kvt_record_decode_parallel(op->record, op->record_bytes, &expected, op->store->workers,
+                                   decoded, op->entry->kind->source_bytes, scratch, scratch_bytes);
     if (status != KVT_OK) return status;
     op->spec.generation = executor_next_serial(op->store);
     status = kvt_record_encode_parallel(&op->spec, NULL, op->store->workers, decoded,
-                                        op->entry->source_bytes, target, target_bytes, scratch,
-                                        scratch_bytes, &op->record_bytes);
+                                        op->entry->kind->source_bytes, target, target_bytes,
+                                        scratch, scratch_bytes, &op->record_bytes);
     op->record = target;
     return executor_note_size(op, status);
 }
@@ -184,7 +185,7 @@ static kvt_status executor_encode_in_place(store_op *op)
     assert(op->record_bytes == bytes && "the size of a raw record is known before");
     op->location = location;
     learn_note_encode_in_memory(op->store, op->tier, location, op->spec.variant,
-                                op->entry->source_bytes,
+                                op->entry->kind->source_bytes,
                                 (double)(store_now_ns(op->store) - started_ns) * 1e-9);
     return KVT_OK;
 }
@@ -202,7 +203,7 @@ static kvt_status executor_encode_staged(store_op *op)
                                     (char *)op->record + bound, op->staging.bytes - bound,
                                     &op->record_bytes);
     if (status == KVT_OK)
-        learn_note_encode(op->store, op->spec.variant, op->entry->source_bytes,
+        learn_note_encode(op->store, op->spec.variant, op->entry->kind->source_bytes,
                           (double)(store_now_ns(op->store) - started_ns) * 1e-9);
     return status;
 }

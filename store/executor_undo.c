@@ -51,8 +51,10 @@ static bool executor_is_larger(const store_op *op)
 static void executor_note_larger(store_op *op)
 {
     assert(op->record_bytes > 0);
-    op->entry->larger_variant = op->move->to_variant;
-    op->entry->larger_bytes = op->record_bytes;
+    entry_rare *rare = entry_rare_make(op->entry);
+    if (rare == NULL) return; /* the same plan may be made again */
+    rare->larger_variant = op->move->to_variant;
+    rare->larger_bytes = op->record_bytes;
     store_resize(op->store, op->entry);
 }
 
@@ -140,7 +142,7 @@ executor_cause executor_undo(store_op *op, kvt_status status)
     staging_release(store->staging, &op->staging);
     catalog_insertion_free(op->row);
     if (op->place != NULL) catalog_ticket_free(op->place->ticket);
-    free(op->place);
+    entry_place_free(&op->store->memory, op->place);
     if (op->location != NULL) tiers_pool_release(store->pools[op->tier], op->location);
     KILL_POINT("move: failed");
     pthread_mutex_lock(&store->lock);

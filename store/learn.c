@@ -274,8 +274,8 @@ double learn_load_seconds(kvt_store *store, const store_entry *entry, bool now)
     seconds = learn_slowest(tier, KVT_IO_READ, parts, count, &alone);
     if (!now && !lent) seconds = alone + tier->waiting.value;
     if (codec != NULL)
-        decode =
-            codec->decode_curve * online_factor_value(&codec->decode) * (double)entry->source_bytes;
+        decode = codec->decode_curve * online_factor_value(&codec->decode) *
+                 (double)entry->kind->source_bytes;
     seconds = learn_get_seconds(seconds, tier->overhead.value, decode);
     pthread_mutex_unlock(&learn->lock);
     return seconds;

@@ -26,13 +26,15 @@ online_loss_factor learn_loss_factor(const kvt_store *store, const store_entry *
     const store_learn *learn = store->learn;
     const online_loss_class *of_class = &learn->losses[learn_class_of(entry->class_id)];
     if (of_class->observations == 0) return (online_loss_factor){1, 1};
-    return online_loss_expect(&learn->loss_prior, of_class, &entry->loss);
+    static const online_loss_entry nothing = {0};
+    return online_loss_expect(&learn->loss_prior, of_class,
+                              entry->rare != NULL ? &entry->rare->loss : &nothing);
 }
 
 double learn_variant_loss(const kvt_store *store, const store_entry *entry, kvt_variant variant)
 {
     assert(store_is_locked(store));
-    if (!ladder_allows(store, &entry->layout)) return 0;
+    if (!ladder_allows(store, &entry->kind->layout)) return 0;
     for (uint32_t i = 0; i < store->costs.variant_count; i++) {
         if (memcmp(&store->costs.variants[i].variant, &variant, sizeof variant) == 0)
             return store->costs.variants[i].loss;

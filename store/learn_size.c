@@ -30,7 +30,7 @@
 /* Whether an entry is of a kind: class and layout are equal, the number of tokens aside. */
 static bool size_is_kind(const learn_size_kind *kind, const store_entry *entry)
 {
-    const kvt_layout *a = &kind->layout, *b = &entry->layout;
+    const kvt_layout *a = &kind->layout, *b = &entry->kind->layout;
     return kind->used != 0 && kind->class_id == entry->class_id && a->layers == b->layers &&
            a->kv_heads == b->kv_heads && a->head_dim == b->head_dim && a->dtype == b->dtype &&
            a->order == b->order && a->sides == b->sides;
@@ -55,7 +55,7 @@ static learn_size_kind *size_acquire(store_learn *learn, const store_entry *entr
         if (kind->used < oldest->used) oldest = kind;
     }
     memset(oldest, 0, sizeof *oldest);
-    oldest->layout = entry->layout;
+    oldest->layout = entry->kind->layout;
     oldest->class_id = entry->class_id;
     return oldest;
 }
@@ -75,10 +75,10 @@ static void size_observe(learn_size *size, double share)
 void learn_note_size(kvt_store *store, const store_entry *entry, kvt_variant variant,
                      uint64_t record_bytes)
 {
-    assert(record_bytes > 0 && entry->source_bytes > 0);
+    assert(record_bytes > 0 && entry->kind->source_bytes > 0);
     store_learn *learn = store->learn;
-    double head = offer_head_bytes(&entry->layout);
-    double share = ((double)record_bytes - head) / (double)entry->source_bytes;
+    double head = offer_head_bytes(&entry->kind->layout);
+    double share = ((double)record_bytes - head) / (double)entry->kind->source_bytes;
     if (isnan(share)) return;
     pthread_mutex_lock(&learn->lock);
     learn_size_kind *kind = size_acquire(learn, entry);
@@ -112,8 +112,9 @@ void learn_size_shares(const kvt_store *store, const store_entry *entry,
 uint32_t learn_known_sizes(const store_entry *entry, kvt_known_size known[LEARN_KNOWN_SIZES])
 {
     uint32_t count = 0;
-    if (entry->larger_bytes != 0)
-        known[count++] = (kvt_known_size){entry->larger_variant, entry->larger_bytes};
+    const entry_rare *rare = entry->rare;
+    if (rare != NULL && rare->larger_bytes != 0)
+        known[count++] = (kvt_known_size){rare->larger_variant, rare->larger_bytes};
     if (entry->place != NULL && entry->place->record_bytes != 0)
         known[count++] = (kvt_known_size){entry->place->variant, entry->place->record_bytes};
     return count;

@@ -35,7 +35,7 @@ static kvt_status load_hold(kvt_load *load, load_entry *entry)
     store_entry *found = entry_find_key(&store->table, &entry->key);
     if (!lifetime_shows(store, found)) return KVT_MISS;
     if (access_loses_too_much(store, found, load->options.loss_max)) return KVT_MISS;
-    entry->layout = found->layout;
+    entry->layout = found->kind->layout;
     if (found->state == ENTRY_STAGED) {
         entry->staged = found->staged;
         handover_join(entry->staged);

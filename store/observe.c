@@ -254,10 +254,12 @@ kvt_status kvt_observe_quality(kvt_store *store, const kvt_key *key, kvt_variant
     store_entry *entry = entry_find_key(&store->table, key);
     if (entry != NULL && entry_is_visible(entry)) {
         double mean = learn_variant_loss(store, entry, variant);
-        status = mean > 0 ? KVT_OK : KVT_E_UNSUPPORTED;
-        if (mean > 0) {
+        entry_rare *rare = mean > 0 ? entry_rare_make(entry) : NULL;
+        status = mean > 0 ? KVT_E_MEMORY : KVT_E_UNSUPPORTED;
+        if (rare != NULL) {
             uint32_t class_id = learn_class_of(entry->class_id);
-            (void)online_loss_observe(&learn->loss_prior, &learn->losses[class_id], &entry->loss,
+            status = KVT_OK;
+            (void)online_loss_observe(&learn->loss_prior, &learn->losses[class_id], &rare->loss,
                                       loss / mean, weight);
             store_recost(store, entry);
             learn_update_class(store, class_id);

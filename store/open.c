@@ -516,8 +516,10 @@ static kvt_status open_steps(open_state *state)
     kvt_store *store = state->store;
     lifetime_open(store);
     kvt_status status = watch_open(store);
-    if (status == KVT_OK) status = entry_table_init(&store->table, &store->secret);
-    if (status == KVT_OK) status = entry_table_init(&store->quarantined, &store->secret);
+    if (status == KVT_OK) status = entry_memory_open(&store->memory);
+    if (status == KVT_OK) status = entry_table_init(&store->table, &store->secret, &store->memory);
+    if (status == KVT_OK)
+        status = entry_table_init(&store->quarantined, &store->secret, &store->memory);
     if (status == KVT_OK && options->profile_path != NULL) {
         uint32_t flags = options->profile_foreign ? KVT_PROFILE_FOREIGN : KVT_PROFILE_READ;
         status = kvt_profile_open(options->profile_path, flags, &state->profile, state->message,

@@ -45,7 +45,7 @@ void place_drain(kvt_store *store, store_place *place)
     store->drained++;
     if (later != NULL) {
         catalog_release(store->catalog, later, place->location);
-        free(place);
+        entry_place_free(&store->memory, place);
     } else {
         place_release(store, place);
     }
@@ -62,7 +62,7 @@ void place_release(kvt_store *store, store_place *place)
     } else {
         tiers_pool_release(store->pools[place->tier], place->location);
     }
-    free(place);
+    entry_place_free(&store->memory, place);
 }
 
 bool place_touches(const store_place *place, uint64_t members)

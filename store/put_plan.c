@@ -49,8 +49,7 @@ static kvt_status put_admit(kvt_store *store, store_entry *entry, const put_prog
 }
 
 /* Makes an ARRIVING entry for a key that is not stored. Lock held. */
-static kvt_status put_enter(kvt_store *store, const kvt_entry *source, uint64_t source_bytes,
-                            store_entry **entry_out)
+static kvt_status put_enter(kvt_store *store, const kvt_entry *source, store_entry **entry_out)
 {
     assert(store_is_locked(store));
     quarantine_forget_key(store, &source->key);
@@ -69,18 +68,18 @@ static kvt_status put_enter(kvt_store *store, const kvt_entry *source, uint64_t 
         store->counters.puts_existing++;
         return KVT_EXISTS;
     }
-    kvt_status status = entry_insert(&store->table, &source->key, &entry);
+    kvt_layout layout = source->layout;
+    if (layout.sides == 2) layout.sides = 0; /* one name of the two */
+    kvt_status status = entry_insert(&store->table, &source->key, &layout, &entry);
     if (status != KVT_OK) return status;
     entry->has_parent = source->parent != NULL;
     if (entry->has_parent) entry->parent = *source->parent;
-    entry->layout = source->layout;
-    if (entry->layout.sides == 2) entry->layout.sides = 0; /* one name of the two */
-    entry->source_bytes = source_bytes;
     entry->born = store->next_serial;
     entry->first_position = source->first_position;
     entry->recompute_seconds = source->recompute_seconds;
-    entry->class_id = source->class_id;
-    entry->tenant = source->tenant != 0 ? source->tenant : spaces_tenant(store, &source->key);
+    entry->class_id = (uint16_t)source->class_id;
+    entry->tenant =
+        (uint8_t)(source->tenant != 0 ? source->tenant : spaces_tenant(store, &source->key));
     lifetime_begin(store, entry, source->lifetime_seconds);
     entry->request_tokens = source->request_tokens;
     *entry_out = entry;
@@ -145,7 +144,7 @@ static kvt_status put_decide_once(kvt_store *store, put_work *work)
         assert(entry != NULL && entry->state == ENTRY_STAGED);
         if (store->handover.stopping) status = KVT_E_CANCELLED;
     } else {
-        status = put_enter(store, work->source, work->data_bytes, &entry);
+        status = put_enter(store, work->source, &entry);
     }
     if (status == KVT_OK) {
         status = put_plan(store, work, entry);

@@ -286,7 +286,7 @@ void quarantine_round(kvt_store *store, kvt_tier tier)
 
 void quarantine_drop_entry(kvt_store *store, store_entry *entry, kvt_event_reason reason)
 {
-    assert(entry->state == ENTRY_RESIDENT && entry->staged == NULL);
+    assert(entry->state == ENTRY_RESIDENT);
     assert(store_is_locked(store));
     watch_note_removed(store, entry, reason);
     entry_set_state(entry, ENTRY_RESIDENT, ENTRY_LEAVING);

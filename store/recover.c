@@ -133,7 +133,7 @@ static void recover_forget(kvt_store *store, recover_item item)
     if (item.place->location != NULL)
         tiers_pool_disown(store->pools[KVT_TIER_SSD], item.place->location);
     catalog_ticket_free(item.place->ticket);
-    free(item.place);
+    entry_place_free(&store->memory, item.place);
 }
 
 /* Copies a row's facts into its entry. */
@@ -141,12 +141,10 @@ static void recover_fill_entry(kvt_store *store, store_entry *entry, const catal
 {
     entry->has_parent = row->has_parent;
     entry->parent = row->parent;
-    entry->layout = row->layout;
-    (void)!kvt_layout_bytes(&row->layout, &entry->source_bytes); /* checked by the catalog */
     entry->first_position = row->first_position;
     entry->recompute_seconds = row->recompute_seconds;
-    entry->tenant = row->tenant;
-    entry->class_id = row->class_id;
+    entry->tenant = (uint8_t)row->tenant;
+    entry->class_id = (uint16_t)row->class_id;
     entry->request_tokens = row->request_tokens;
     lifetime_from_calendar(store, entry, row->expires_ns);
 }
@@ -186,7 +184,7 @@ static kvt_status recover_row(recover_list *list, const catalog_row *row, recove
     if (row->expires_ns != 0 && row->expires_ns <= base_calendar_ns()) return KVT_MISS;
     kvt_status status = recover_scratch(list, row, &scratch_bytes);
     if (status != KVT_OK) return status;
-    item.place = calloc(1, sizeof *item.place);
+    item.place = entry_place_new(&store->memory);
     if (item.place == NULL) return KVT_E_MEMORY;
     status = tiers_location_unpack(row->location, row->location_bytes, &location);
     if (status == KVT_OK && location->bytes != row->record_bytes) status = KVT_E_CORRUPT;
@@ -203,7 +201,8 @@ static kvt_status recover_row(recover_list *list, const catalog_row *row, recove
     } else {
         tiers_location_free(location);
     }
-    if (status == KVT_OK) status = entry_insert(&store->table, &row->key, &item.entry);
+    if (status == KVT_OK)
+        status = entry_insert(&store->table, &row->key, &row->layout, &item.entry);
     if (status != KVT_OK) {
         recover_forget(store, item);
         return status;

@@ -87,7 +87,7 @@ static uint64_t relayout_next(kvt_store *store, kvt_tier tier)
         uint64_t handle = relayout->handles[0];
         const store_entry *entry = entry_find_handle(&store->table, handle);
         bool there = entry != NULL && entry->state == ENTRY_RESIDENT &&
-                     entry->place->tier == tier && entry->pinned_until_ns == 0;
+                     entry->place->tier == tier && entry_pinned_until_ns(entry) == 0;
         if (there && (double)entry->place->record_bytes > relayout->tokens) return 0;
         relayout->count--;
         memmove(&relayout->handles[0], &relayout->handles[1],
@@ -133,7 +133,7 @@ static uint32_t relayout_find(kvt_store *store, kvt_tier tier, uint64_t members,
         /* A bucket with more entries than the step holds is looked at again in the next pass. */
         for (; entry != NULL && count < RELAYOUT_DRAIN_STEP; entry = entry->next) {
             bool lies = entry->state == ENTRY_RESIDENT && entry->place->tier == tier &&
-                        entry->pinned_until_ns == 0 && place_touches(entry->place, members);
+                        entry_pinned_until_ns(entry) == 0 && place_touches(entry->place, members);
             if (lies) handles[count++] = entry->handle;
         }
         relayout->drain_bucket++;

@@ -111,7 +111,7 @@ kvt_status kvt_space_set(kvt_store *store, uint64_t space, uint32_t tenant)
 static void spaces_count(const store_entry *entry, kvt_space_stats *stats)
 {
     stats->entries++;
-    stats->bytes += entry->source_bytes;
+    stats->bytes += entry->kind->source_bytes;
     if (entry->state == ENTRY_STAGED) return;
     stats->tier_entries[entry->place->tier]++;
     stats->tier_bytes[entry->place->tier] += entry->place->record_bytes;

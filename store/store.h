@@ -206,6 +206,7 @@ struct kvt_store {
     pthread_cond_t changed;        /* an entry's state, readers or load; the queue; space */
     pthread_cond_t background_due; /* ends the background's pause: stopping, or plan_waits */
     entry_secret secret;           /* fixed once the catalog is open */
+    entry_memory memory;           /* of the entries of both tables */
     entry_table table;
     entry_table quarantined; /* on devices that are gone: neither visible nor the policy's */
     kvt_policy *policy;

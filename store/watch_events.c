@@ -156,7 +156,8 @@ kvt_status kvt_events_drain(kvt_events *reader, kvt_event *events, size_t capaci
 /* What a get of the entry is expected to take. Control lock held. */
 static double events_load_seconds(kvt_store *store, const store_entry *entry)
 {
-    if (entry->state == ENTRY_STAGED) return handover_copy_seconds(store, entry->source_bytes);
+    if (entry->state == ENTRY_STAGED)
+        return handover_copy_seconds(store, entry->kind->source_bytes);
     return learn_load_seconds(store, entry, false);
 }
 
@@ -166,7 +167,7 @@ static void events_tell(kvt_store *store, const store_entry *entry, kvt_event *e
     event->instant_ns = base_clock_ns();
     event->key = entry->key;
     if (entry->has_parent) event->parent = entry->parent;
-    event->tokens = entry->layout.tokens;
+    event->tokens = entry->kind->layout.tokens;
     event->first_position = entry->first_position;
     event->tenant = entry->tenant;
     if (entry->place != NULL) {
@@ -174,7 +175,7 @@ static void events_tell(kvt_store *store, const store_entry *entry, kvt_event *e
         event->tier = (uint8_t)entry->place->tier;
         event->variant = entry->place->variant;
     } else {
-        event->bytes = entry->source_bytes;
+        event->bytes = entry->kind->source_bytes;
         event->tier = KVT_TIER_DRAM;
         event->variant.codec = KVT_CODEC_RAW;
     }

@@ -56,9 +56,9 @@ static double worth_decode(const kvt_store *store, worth_run *run, kvt_variant v
 /* Seconds to recompute an entry on top of what precedes it. */
 static double worth_recompute(const kvt_store *store, const store_entry *entry)
 {
-    if (entry->recompute_seconds > 0 || entry->layout.dtype == KVT_DTYPE_OPAQUE)
+    if (entry->recompute_seconds > 0 || entry->kind->layout.dtype == KVT_DTYPE_OPAQUE)
         return entry->recompute_seconds;
-    uint32_t end = entry->first_position + entry->layout.tokens;
+    uint32_t end = entry->first_position + entry->kind->layout.tokens;
     return kvt_prefill_seconds(&store->costs.prefill, entry->first_position, end);
 }
 
@@ -66,7 +66,7 @@ static double worth_recompute(const kvt_store *store, const store_entry *entry)
 static void worth_add_load(kvt_store *store, worth_run *run, const store_entry *entry)
 {
     if (entry->state == ENTRY_STAGED) {
-        run->decode_seconds += handover_copy_seconds(store, entry->source_bytes);
+        run->decode_seconds += handover_copy_seconds(store, entry->kind->source_bytes);
         return;
     }
     const store_place *place = entry->place;
@@ -77,7 +77,7 @@ static void worth_add_load(kvt_store *store, worth_run *run, const store_entry *
         return;
     }
     *seconds += (double)place->record_bytes / store->costs.read[place->tier].bytes_per_s;
-    run->decode_seconds += worth_decode(store, run, place->variant, entry->source_bytes);
+    run->decode_seconds += worth_decode(store, run, place->variant, entry->kind->source_bytes);
 }
 
 /* The seconds of the loads so far, at once. */

@@ -396,7 +396,7 @@ KVT_API KVT_NODISCARD kvt_status kvt_maintain(kvt_store *store, uint32_t *moves_
  *   weight   of the evidence: 1 = about as much text as one entry had in the profile's measurement;
  *            above 0, at most 1000
  * KVT_OK; KVT_MISS (not stored any more); KVT_E_UNSUPPORTED (the form loses nothing, or is none of
- * the store's); KVT_E_ARGUMENT.
+ * the store's); KVT_E_ARGUMENT; KVT_E_MEMORY.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_observe_quality(kvt_store *store, const kvt_key *key,
                                                      kvt_variant variant, double loss,

@@ -162,13 +162,14 @@ static void test_a_size_is_forgotten(void **state)
     site_make(&s, 0, 8 << 20);
     s.options.policy = "utility";
     site_open(&s);
-    store_entry entry = {.layout = support_layout, .source_bytes = SUPPORT_ENTRY_BYTES};
+    const entry_kind kind = {.layout = support_layout, .source_bytes = SUPPORT_ENTRY_BYTES};
+    store_entry entry = {.kind = &kind};
     double shares[KVT_VARIANTS_MAX];
     uint32_t at = 0;
     while (s.store->costs.variants[at].variant.codec != KVT_CODEC_LOSSLESS)
         assert_true(++at < s.store->costs.variant_count);
     kvt_variant form = s.store->costs.variants[at].variant;
-    uint64_t large = SUPPORT_ENTRY_BYTES + (uint64_t)offer_head_bytes(&entry.layout);
+    uint64_t large = SUPPORT_ENTRY_BYTES + (uint64_t)offer_head_bytes(&kind.layout);
     learn_size_shares(s.store, &entry, shares);
     assert_true(shares[at] != shares[at]);
     learn_note_size(s.store, &entry, form, large);

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_base_slab.c - cells of a slab are zeroed, apart from each other, aligned, and used again.
+ */
+#include "base/slab.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { CELL = 72, CELLS = 5000 }; /* more than the first pieces hold */
+
+static unsigned char *cells[CELLS];
+
+static void take_all(base_slab *slab)
+{
+    static const unsigned char zeros[CELL];
+    for (int i = 0; i < CELLS; i++) {
+        cells[i] = base_slab_take(slab);
+        assert_non_null(cells[i]);
+        assert_int_equal((uintptr_t)cells[i] % sizeof(uint64_t), 0);
+        assert_memory_equal(cells[i], zeros, CELL);
+        memset(cells[i], 1 + i % 255, CELL);
+    }
+    for (int i = 0; i < CELLS; i++)
+        for (int at = 0; at < CELL; at++)
+            assert_int_equal(cells[i][at], 1 + i % 255);
+}
+
+static void test_cells_are_apart_and_come_back(void **state)
+{
+    (void)state;
+    base_slab slab;
+    base_slab_open(&slab, CELL);
+    take_all(&slab);
+    size_t piece_bytes = slab.piece_bytes;
+    for (int i = 0; i < CELLS; i++)
+        base_slab_give(&slab, cells[i]);
+    base_slab_give(&slab, NULL);
+    take_all(&slab);
+    assert_int_equal(slab.piece_bytes, piece_bytes); /* no piece more */
+    for (int i = 0; i < CELLS; i++)
+        base_slab_give(&slab, cells[i]);
+    base_slab_close(&slab);
+}
+
+static void test_a_slab_that_was_never_opened_closes(void **state)
+{
+    (void)state;
+    base_slab slab = {0};
+    base_slab_close(&slab);
+    assert_null(slab.pieces);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_cells_are_apart_and_come_back),
+        cmocka_unit_test(test_a_slab_that_was_never_opened_closes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
