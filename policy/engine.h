@@ -403,9 +403,9 @@ struct kvt_policy {
     recency_list ghosts;
     uint32_t ghost_count;
 
-    /* The pool of options. A run is taken by options_take, for a ladder or for all entries that have
-     * equal options; a run that was released waits in the chain of its length. runs finds the runs
-     * of entries by what they say: open addressing, at most half full, NIL is empty. */
+    /* The pool of options. options_take takes a run, for a ladder or for all entries with equal
+     * options; a run that was released waits in the chain of its length. runs finds the runs of
+     * entries by what they say: open addressing, at most half full, NIL is empty. */
     stored_option *options;
     uint32_t options_capacity;
     uint32_t options_used;
@@ -489,14 +489,13 @@ bool options_reserve(kvt_policy *policy, uint32_t count);
 uint32_t options_join(kvt_policy *policy, uint32_t first, uint32_t count);
 /* An entry has them no longer. */
 void options_leave(kvt_policy *policy, uint32_t first, uint32_t count);
-/* Takes an entry's options out of sharing, to be changed and joined again: the run itself when the
- * entry is its only user, else a copy, for which room was made. */
+/* Takes an entry's options out of sharing, to be changed and joined again: the run itself, or a
+ * copy when it has more users, for which room was made. */
 uint32_t options_part(kvt_policy *policy, uint32_t first, uint32_t count);
-/* Copies options as the public calls give them. A run of entries and a ladder's are filled in the
- * same way. */
+/* Copies options as the public calls give them, of entries and of ladders. */
 void options_copy(stored_option *to, const kvt_option *options, uint32_t count);
 /* Takes a run of that many options out of the pool, which options_reserve has made room for. The
- * run is the taker's until it is given back; a ladder keeps its run for good. */
+ * run is the taker's until it is given back; a ladder keeps its own for good. */
 uint32_t options_take(kvt_policy *policy, uint32_t count);
 /* Brings options up to date with weights and capacities. */
 void options_refresh(kvt_policy *policy, uint32_t first, uint32_t count);
