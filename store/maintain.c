@@ -34,20 +34,30 @@ static void maintain_spend(uint64_t *budget, uint64_t bytes)
     *budget -= bytes < *budget ? bytes : *budget;
 }
 
+/* Takes the first queued plan, from *at on, that is not put off (pressure.c); *at is behind those
+ * that are. NULL: there is none, or the budget does not hold it whole. Lock held. */
+static store_queued_plan *maintain_take_plan(kvt_store *store, uint32_t *at, uint64_t *budget)
+{
+    assert(store_is_locked(store));
+    for (; *at < store->queue_count && !store->stopping; ++*at) {
+        const store_queued_plan *queued = store->queue[*at];
+        if (pressure_defers_moves(store, queued->moves, queued->count)) continue;
+        uint64_t bytes = maintain_written_bytes(queued->moves, queued->count);
+        if (bytes > *budget) return NULL;
+        maintain_spend(budget, bytes);
+        return plan_unqueue(store, *at);
+    }
+    return NULL;
+}
+
 /* Runs queued plans, in their order, while the budget holds the next plan whole. */
 static void maintain_run_queue(kvt_store *store, uint64_t *budget, uint32_t *moves_done)
 {
     assert(store->maintaining);
+    uint32_t at = 0;
     for (;;) {
         pthread_mutex_lock(&store->lock);
-        store_queued_plan *queued = NULL;
-        if (store->queue_count != 0 && !store->stopping) {
-            uint64_t bytes = maintain_written_bytes(store->queue[0]->moves, store->queue[0]->count);
-            if (bytes <= *budget) {
-                queued = plan_unqueue(store, 0);
-                maintain_spend(budget, bytes);
-            }
-        }
+        store_queued_plan *queued = maintain_take_plan(store, &at, budget);
         pthread_mutex_unlock(&store->lock);
         if (queued == NULL) return;
         /* A failed move was aborted and counted; the next get may ask for it again. */
@@ -59,7 +69,7 @@ static void maintain_run_queue(kvt_store *store, uint64_t *budget, uint32_t *mov
 }
 
 /* Asks the policy's tick for a plan and marks the plan's entries. The plan is empty while the tick
- * pauses after failures (backoff.c). */
+ * pauses after failures (backoff.c), and when it is put off. */
 static kvt_status maintain_plan_tick(kvt_store *store, uint32_t limit, uint64_t budget,
                                      kvt_plan *plan)
 {
@@ -69,7 +79,10 @@ static kvt_status maintain_plan_tick(kvt_store *store, uint32_t limit, uint64_t 
         uint64_t started_ns = store_now_ns(store);
         status = kvt_policy_tick(store->policy, started_ns, limit, budget, plan);
         store_count_decision(store, started_ns);
-        if (status == KVT_OK) {
+        if (status == KVT_OK && pressure_defers_moves(store, plan->moves, plan->count)) {
+            plan_withdraw(store, plan); /* what is still worth it is planned again */
+            plan->count = 0;
+        } else if (status == KVT_OK) {
             trust_note_plan(store, plan);
             plan_mark(store, plan);
         }
@@ -103,9 +116,9 @@ static kvt_status maintain_run_tick(kvt_store *store, uint64_t *budget, uint32_t
     return status;
 }
 
-/* Runs one round. *budget is the bytes that may be written, and then the bytes left over. KVT_BUSY:
- * another round is under way. No lock held. */
-static kvt_status maintain_round(kvt_store *store, uint64_t *budget, uint32_t *moves_done)
+/* Runs one round. own: a caller asked for it. *budget is the bytes that may be written, and then
+ * the bytes left over. KVT_BUSY: another round is under way. No lock held. */
+static kvt_status maintain_round(kvt_store *store, bool own, uint64_t *budget, uint32_t *moves_done)
 {
     pthread_mutex_lock(&store->lock);
     if (store->maintaining) {
@@ -113,6 +126,7 @@ static kvt_status maintain_round(kvt_store *store, uint64_t *budget, uint32_t *m
         return KVT_BUSY;
     }
     store->maintaining = true;
+    pressure_begin_round(store, own);
     bool ends = lifetime_is_due(store);
     pthread_mutex_unlock(&store->lock);
     maintain_run_queue(store, budget, moves_done);
@@ -128,6 +142,7 @@ static kvt_status maintain_round(kvt_store *store, uint64_t *budget, uint32_t *m
     persist_round(store);
     learn_round(store);
     pthread_mutex_lock(&store->lock);
+    pressure_end_round(store);
     store->maintaining = false;
     pthread_mutex_unlock(&store->lock);
     return status;
@@ -138,7 +153,7 @@ kvt_status kvt_maintain(kvt_store *store, uint32_t *moves_out)
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     uint32_t moves = 0;
     uint64_t budget = UINT64_MAX;
-    kvt_status status = maintain_round(store, &budget, &moves);
+    kvt_status status = maintain_round(store, true, &budget, &moves);
     if (moves_out != NULL) *moves_out = moves;
     return status;
 }
@@ -226,7 +241,7 @@ static void maintain_serve(kvt_store *store)
         maintain_let_go(store);
         uint32_t moves = 0;
         if (due)
-            (void)!maintain_round(store, &budget, &moves);
+            (void)!maintain_round(store, false, &budget, &moves);
         else
             maintain_between(store, &budget);
         if (due) until_ns = maintain_pause_end(store);

@@ -103,6 +103,7 @@ static void observe_counters(const store_counters *counters, kvt_store_stats *st
     stats->recovery_drops = counters->recovery_drops;
     stats->moves_committed = counters->moves_committed;
     stats->moves_aborted = counters->moves_aborted;
+    stats->moves_deferred = counters->moves_deferred;
     stats->promotions = counters->promotions;
     stats->demotions = counters->demotions;
     stats->evictions = counters->evictions;
@@ -167,7 +168,7 @@ kvt_status kvt_stats(kvt_store *store, kvt_store_stats *stats)
 {
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (stats == NULL ||
-        !struct_size_is_sound(stats, STRUCT_SIZE_THROUGH(kvt_store_stats, expired)))
+        !struct_size_is_sound(stats, STRUCT_SIZE_THROUGH(kvt_store_stats, moves_deferred)))
         return KVT_E_ARGUMENT;
     kvt_store_stats whole = {0};
     observe_store(store, &whole);

@@ -71,7 +71,7 @@ static bool persist_may_look(kvt_store *store)
         persist->dropped_seen = store->counters.copies_dropped;
         persist->resume_ns = now_ns + PERSIST_PAUSE_NS;
     }
-    if (store->stopping || now_ns < persist->resume_ns) return false;
+    if (store->stopping || now_ns < persist->resume_ns || pressure_defers_any(store)) return false;
     return persist->tokens >= (double)persist->bytes_wanted &&
            persist_room(store) >= persist->bytes_wanted;
 }
@@ -84,6 +84,7 @@ static bool persist_may_write(kvt_store *store, uint64_t bytes)
     persist_earn(store);
     persist->bytes_wanted = bytes; /* until they are there, no round looks any further */
     if (store->stopping || (double)bytes > persist->tokens) return false;
+    if (pressure_defers_any(store)) return false;
     if (persist_room(store) < bytes) return false;
     persist->tokens -= (double)bytes;
     persist->bytes_wanted = 0;

@@ -63,6 +63,13 @@ void plan_abort_moves(kvt_store *store, const kvt_move *moves, uint32_t count)
     }
 }
 
+void plan_withdraw(kvt_store *store, const kvt_plan *plan)
+{
+    assert(store_is_locked(store));
+    for (uint32_t i = 0; i < plan->count; i++)
+        (void)!kvt_policy_abort(store->policy, plan->moves[i].id);
+}
+
 void plan_report(kvt_store *store, const kvt_move *move, kvt_status outcome)
 {
     assert(move != NULL && outcome != KVT_QUEUED);

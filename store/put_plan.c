@@ -86,14 +86,6 @@ static kvt_status put_enter(kvt_store *store, const kvt_entry *source, store_ent
     return KVT_OK;
 }
 
-/* Aborts in the policy a plan whose entries were not marked. Lock held. */
-static void put_withdraw(kvt_store *store, const kvt_plan *plan)
-{
-    assert(store_is_locked(store));
-    for (uint32_t i = 0; i < plan->count; i++)
-        (void)!kvt_policy_abort(store->policy, plan->moves[i].id);
-}
-
 /* The store cannot keep up with a put that the policy was not asked about: the use counts all the
  * same. Lock held. */
 static kvt_status put_note_busy(kvt_store *store, const store_entry *entry, store_refusal why)
@@ -120,7 +112,7 @@ static kvt_status put_plan(kvt_store *store, put_work *work, store_entry *entry)
     if (status != KVT_OK) return status;
     /* An executor's put has its place in the queue already. */
     if (hands_over && handover_lags(store, work->plan)) {
-        put_withdraw(store, work->plan);
+        plan_withdraw(store, work->plan);
         store->counters.puts_busy++;
         store->counters.refusals[STORE_REFUSAL_BACKLOG]++;
         return KVT_BUSY;

@@ -106,7 +106,9 @@ static void relayout_hot(kvt_store *store, kvt_tier tier, uint32_t *moves_done)
 {
     for (;;) {
         pthread_mutex_lock(&store->lock);
-        uint64_t handle = relayout_next(store, tier);
+        bool defers = pressure_defers(store, tier);
+        if (defers) store->counters.moves_deferred += store->relayouts[tier].count;
+        uint64_t handle = defers ? 0 : relayout_next(store, tier);
         pthread_mutex_unlock(&store->lock);
         if (handle == 0) return;
         if (executor_relayout(store, handle, tier) == KVT_OK) ++*moves_done;
@@ -172,7 +174,7 @@ static kvt_status relayout_move_off(kvt_store *store, kvt_tier tier, uint64_t ha
 }
 
 /* Moves entries off draining members until the table was walked to its end, the round's budget is
- * spent, or no room is left. No lock held. */
+ * spent, no room is left, or waited reads come. No lock held. */
 static void relayout_drain(kvt_store *store, kvt_tier tier, uint64_t members, bool insist,
                            uint64_t *budget, uint32_t *moves_done)
 {
@@ -180,7 +182,7 @@ static void relayout_drain(kvt_store *store, kvt_tier tier, uint64_t members, bo
     while (!wrapped) {
         uint64_t handles[RELAYOUT_DRAIN_STEP];
         pthread_mutex_lock(&store->lock);
-        if (store->stopping) wrapped = true;
+        if (store->stopping || pressure_defers(store, tier)) wrapped = true;
         uint32_t count = wrapped ? 0 : relayout_find(store, tier, members, handles, &wrapped);
         pthread_mutex_unlock(&store->lock);
         for (uint32_t i = 0; i < count; i++) {

@@ -152,6 +152,7 @@ typedef enum store_move_purpose {
 typedef struct store_counters {
     uint64_t puts, puts_refused, puts_existing, gets, misses, shared_reads, load_failures, timeouts;
     uint64_t recovered, recovery_drops, moves_committed, moves_aborted;
+    uint64_t moves_deferred; /* for a round, because waited reads keep a device busy */
     uint64_t promotions, demotions, evictions;
     uint64_t relayouts, relayout_bytes, quarantined, readmitted;
     uint64_t recosted; /* entries whose options got new figures, ever */
@@ -201,6 +202,12 @@ typedef struct store_trust {
     } refused[STORE_REFUSALS];
 } store_trust;
 
+/* How long the background has left tiers alone whose devices are pressed. Under store->lock. */
+typedef struct store_pressure {
+    uint32_t rounds[KVT_TIER_COUNT]; /* in a row */
+    uint32_t let_through;            /* a mask of the tiers that this round works on all the same */
+} store_pressure;
+
 struct kvt_store {
     pthread_mutex_t lock;
     pthread_cond_t changed;        /* an entry's state, readers or load; the queue; space */
@@ -216,7 +223,8 @@ struct kvt_store {
     store_queued_plan *queue[STORE_PLANS_QUEUED];
     uint32_t queue_count;
     uint64_t hints_skipped; /* keys that were not stored, ever */
-    bool plan_waits;        /* for the background, which is to run the queue at once */
+    store_pressure pressure;
+    bool plan_waits; /* for the background, which is to run the queue at once */
     bool maintaining;
     bool stopping;
     uint32_t draining[KVT_TIER_COUNT]; /* replaced places that are still being read */
@@ -371,6 +379,9 @@ void plan_settle_entry(kvt_store *store, const kvt_move *move);
 
 /* Notifies the observer of how a move ended. No lock held. */
 void plan_report(kvt_store *store, const kvt_move *move, kvt_status outcome);
+
+/* Aborts in the policy a plan whose entries were not marked. Lock held. */
+void plan_withdraw(kvt_store *store, const kvt_plan *plan);
 
 /* Queues a marked plan for the background, or aborts it when the queue is full. Lock held. */
 void plan_queue(kvt_store *store, const kvt_plan *plan);
@@ -666,6 +677,20 @@ void lifetime_round(kvt_store *store);
 /* Whose an entry is whose put names tenant 0: its space's tenant, or 0. Lock held. */
 uint32_t spaces_tenant(const kvt_store *store, const kvt_key *key);
 void spaces_close(kvt_store *store);
+
+/* ---- pressure.c ---- */
+
+/* A background round begins and ends. own: a caller asked for it. Lock held. */
+void pressure_begin_round(kvt_store *store, bool own);
+void pressure_end_round(kvt_store *store);
+
+/* Whether background work on a tier, or on any, waits for a later round. Lock held. */
+bool pressure_defers(const kvt_store *store, kvt_tier tier);
+bool pressure_defers_any(const kvt_store *store);
+
+/* Whether a plan does, because of a tier that it reads from or writes to; counts its moves then.
+ * Lock held. */
+bool pressure_defers_moves(kvt_store *store, const kvt_move *moves, uint32_t count);
 
 /* ---- maintain.c ---- */
 

@@ -285,9 +285,10 @@ void trust_round(kvt_store *store)
 {
     kvt_key keys[STORE_TRIALS];
     pthread_mutex_lock(&store->lock);
-    uint32_t count = store->stopping ? 0 : store->trust.trial_count;
+    bool waits = store->stopping || pressure_defers_any(store);
+    uint32_t count = waits ? 0 : store->trust.trial_count;
     memcpy(keys, store->trust.trials, count * sizeof *keys);
-    store->trust.trial_count = 0;
+    store->trust.trial_count -= count;
     pthread_mutex_unlock(&store->lock);
     for (uint32_t i = 0; i < count * TRUST_READS; i++)
         access_time_entry(store, &keys[i / TRUST_READS]);

@@ -68,6 +68,8 @@ static const metrics_row metrics_rows[] = {
     GAUGE(puts_waiting, "puts_waiting", "Puts that have returned and are not written yet."),
     GAUGE(put_staging_bytes, "put_staging_bytes", "Memory of the entries of these puts."),
     GAUGE(staging_bytes, "staging_bytes", "Memory of records in motion."),
+    COUNTER(moves_deferred, "moves_deferred_total",
+            "Background moves put off for a round because of waited reads."),
     COUNTER(evictions, "evictions_total", "Entries that left for room."),
     COUNTER(given_up, "given_up_total", "Entries dropped for the room of a put."),
     GAUGE(backing_off, "backing_off", "Entries that no plan moves for a while."),

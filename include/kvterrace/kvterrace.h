@@ -380,8 +380,9 @@ typedef struct kvt_persist_info {
 KVT_API KVT_NODISCARD kvt_status kvt_persist(kvt_store *store, uint64_t deadline_ns,
                                              kvt_persist_info *info_out);
 
-/* One round of background work in the calling thread. moves_out (may be NULL): moves committed.
- * KVT_OK; KVT_BUSY when a round is running already. Blocking. */
+/* One round of background work in the calling thread, whether or not devices are busy with reads.
+ * moves_out (may be NULL): moves committed. KVT_OK; KVT_BUSY when a round is running already.
+ * Blocking. */
 KVT_API KVT_NODISCARD kvt_status kvt_maintain(kvt_store *store, uint32_t *moves_out);
 
 /* ---- what it learns ---- */
@@ -511,6 +512,8 @@ typedef struct kvt_store_stats {
     uint64_t staged_hits; /* of the gets, those copied from the staging of a put; counted as hits of
                              DRAM, too */
     uint64_t expired;     /* entries removed because their lifetime had ended, ever */
+    uint64_t moves_deferred; /* background moves put off for a round, because reads that somebody
+                                waits for kept a device busy; each round counts */
 } kvt_store_stats;
 
 /*

@@ -25,7 +25,7 @@ BEGINS(kvt_policy_entry, tenant);
 BEGINS(kvt_entry, lifetime_seconds);
 BEGINS(kvt_tenant, share_bytes);
 BEGINS(kvt_recover_report, too_large);
-BEGINS(kvt_store_stats, expired);
+BEGINS(kvt_store_stats, moves_deferred);
 BEGINS(kvt_get_info, positions_capacity);
 BEGINS(kvt_persist_info, left_bytes);
 BEGINS(kvt_class_stats, reuse);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_tiers_pool_ranks.c - the order in which a worker serves reads that somebody waits for, other
- * reads and writes, and what each finds before it. A device with a gate takes one operation at a
- * time, so the order is exact whatever the threads do.
+ * reads and writes, what each finds before it, and when waited reads press. A device with a gate
+ * takes one operation at a time, so the order is exact whatever the threads do.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "pool_scratch.h"
+#include "tiers/pool/worker_pressure.h"
 
 enum { GRAIN = 4096, EACH = 40, ALL = 3 * EACH, UNITS = 128, OPERATIONS_MAX = 256 };
 
@@ -100,7 +101,7 @@ static ranks *ranks_open(void)
                                             .align_bytes = 512,
                                             .request_bytes_max = 1 << 20,
                                             .depth_max = 1};
-    tiers_member_options member = pool_scratch_member(&r->gate.base, 1e9);
+    tiers_member_options member = pool_scratch_member(&r->gate.base, 1e6);
     tiers_pool_options options = {.unit_bytes = GRAIN};
     assert_int_equal(tiers_pool_open(&member, 1, &options, &r->pool, NULL, 0), KVT_OK);
     assert_int_equal(tiers_pool_reserve(r->pool, UNITS * GRAIN, &r->location), KVT_OK);
@@ -188,9 +189,87 @@ static void test_a_part_counts_what_goes_before_it(void **state)
     ranks_close(r);
 }
 
+/* ---- pressure ---- */
+
+#define MS UINT64_C(1000000)
+
+static void test_the_mean_of_a_backlog_switches_with_hysteresis(void **state)
+{
+    (void)state;
+    tiers_pressure p = {0};
+    uint64_t now_ns = 1000 * MS;
+    assert_false(tiers_pressure_is_on(&p, now_ns));
+    tiers_pressure_sample(&p, 0.100, now_ns); /* one short read, however large */
+    tiers_pressure_sample(&p, 0, now_ns += MS / 4);
+    assert_false(tiers_pressure_is_on(&p, now_ns));
+    assert_false(tiers_pressure_is_on(&p, now_ns += 200 * MS));
+    tiers_pressure_sample(&p, 0.0015, now_ns); /* between the bounds: stays off, */
+    assert_false(tiers_pressure_is_on(&p, now_ns += 1000 * MS));
+    tiers_pressure_sample(&p, 0.003, now_ns);
+    assert_false(tiers_pressure_is_on(&p, now_ns += 2 * MS));
+    assert_true(tiers_pressure_is_on(&p, now_ns += 200 * MS));
+    tiers_pressure_sample(&p, 0.0015, now_ns); /* and on */
+    assert_true(tiers_pressure_is_on(&p, now_ns += 1000 * MS));
+    tiers_pressure_sample(&p, 0, now_ns);
+    assert_true(tiers_pressure_is_on(&p, now_ns += MS));
+    assert_false(tiers_pressure_is_on(&p, now_ns += 20 * MS)); /* nobody samples an idle device */
+    assert_false(tiers_pressure_is_on(&p, now_ns - 5 * MS));   /* a clock read by another thread */
+}
+
+static void test_the_mean_does_not_depend_on_how_often_it_is_looked_at(void **state)
+{
+    (void)state;
+    tiers_pressure often = {0}, once = {0};
+    tiers_pressure_sample(&often, 0.005, MS);
+    tiers_pressure_sample(&once, 0.005, MS);
+    for (uint32_t i = 1; i <= 1000; i++)
+        (void)tiers_pressure_is_on(&often, MS + i * MS / 100);
+    (void)tiers_pressure_is_on(&once, 11 * MS);
+    assert_true(often.mean_seconds > once.mean_seconds * 0.999999 &&
+                often.mean_seconds < once.mean_seconds * 1.000001);
+}
+
+static void test_only_waited_reads_press(void **state)
+{
+    (void)state;
+    ranks *r = ranks_open();
+    for (uint32_t i = 0; i < 2 * EACH; i++)
+        ranks_start(r, i, i < EACH ? KVT_IO_WRITE : KVT_IO_READ, false);
+    assert_false(tiers_pool_is_pressed(r->pool));
+    base_sleep(30 * MS);
+    assert_false(tiers_pool_is_pressed(r->pool));
+    ranks_start(r, 2 * EACH, KVT_IO_READ, true); /* 4 ms at 1 MB/s */
+    while (!tiers_pool_is_pressed(r->pool))
+        base_sleep(MS);
+    atomic_store(&r->gate.open, true);
+    for (uint32_t i = 0; i <= 2 * EACH; i++)
+        assert_int_equal(tiers_transfer_wait(r->pool, &r->transfers[i]), KVT_OK);
+    while (tiers_pool_is_pressed(r->pool))
+        base_sleep(MS);
+    ranks_close(r);
+}
+
+static void test_a_retired_member_is_not_pressed(void **state)
+{
+    (void)state;
+    ranks *r = ranks_open();
+    ranks_start(r, 0, KVT_IO_READ, true);
+    while (!tiers_pool_is_pressed(r->pool))
+        base_sleep(MS);
+    tiers_pool_retire(r->pool, 0); /* it does nothing for anybody any more */
+    assert_false(tiers_pool_is_pressed(r->pool));
+    atomic_store(&r->gate.open, true);
+    assert_int_equal(tiers_transfer_wait(r->pool, &r->transfers[0]), KVT_E_GONE);
+    ranks_close(r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_mean_of_a_backlog_switches_with_hysteresis),
+        cmocka_unit_test(test_the_mean_does_not_depend_on_how_often_it_is_looked_at),
+        cmocka_unit_test(test_only_waited_reads_press),
+        cmocka_unit_test(test_a_retired_member_is_not_pressed),
         cmocka_unit_test(test_a_rank_goes_before_the_next_but_for_one_in_sixteen),
         cmocka_unit_test(test_a_part_counts_what_goes_before_it),
     };

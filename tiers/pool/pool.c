@@ -391,6 +391,20 @@ uint32_t tiers_pool_parts(tiers_pool *pool, const tiers_location *location, tier
     return pool_sum_parts(pool, TIERS_RANK_WAITED, asked, count, parts);
 }
 
+/* Members may be inserted meanwhile. */
+bool tiers_pool_is_pressed(tiers_pool *pool)
+{
+    bool pressed = false;
+    if (pool->virtual_time) return false;
+    pthread_mutex_lock(&pool->mutex);
+    for (uint32_t i = 0; i < pool->member_count && !pressed; i++) {
+        const pool_member *member = &pool->members[i];
+        pressed = pool_member_serves(member) && tiers_worker_is_pressed(member->worker);
+    }
+    pthread_mutex_unlock(&pool->mutex);
+    return pressed;
+}
+
 /* Fills the second block for so many parts; none: it has finished. done_mutex is held. started_ns
  * is UINT64_MAX in virtual time until a part reports the first instant. */
 static void pool_begin_transfer(tiers_pool *pool, tiers_transfer *transfer, const pool_part *parts,

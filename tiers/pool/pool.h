@@ -162,6 +162,10 @@ typedef struct tiers_part {
  * a member does not serve. Takes no lock. */
 uint32_t tiers_pool_parts(tiers_pool *pool, const tiers_location *location, tiers_part *parts);
 
+/* Whether reads that somebody waits for keep a member busy: the mean of their backlog passed 2 ms
+ * and has not fallen below 1 ms since. Never so in virtual time, which says nothing of ours. */
+bool tiers_pool_is_pressed(tiers_pool *pool);
+
 /* The last word on a transfer that nobody waits for: it, its buffer and its location are no longer
  * used. Called on any thread, once, under no lock; must not call the pool. */
 typedef void tiers_transfer_released(void *context);

@@ -191,6 +191,7 @@ static void worker_finish_job(tiers_worker *worker, worker_job *job)
     atomic_fetch_sub(&worker->jobs_queued, 1);
     worker->finished(worker->context, job->transfer, &job->result);
     pthread_mutex_lock(&worker->mutex);
+    worker_sample_pressure(worker, job->rank);
     job->transfer = NULL;
     job->next = worker->free_jobs;
     worker->free_jobs = job;

@@ -131,6 +131,9 @@ bool tiers_worker_write_failed(const tiers_worker *worker);
 /* Asks for calls of the spare function when there is time. */
 void tiers_worker_ask_spare(tiers_worker *worker);
 
+/* Whether waited reads keep the device busy (worker_pressure.h); never so on a retired member. */
+bool tiers_worker_is_pressed(tiers_worker *worker);
+
 /* The rank in which a transfer is served. */
 static inline tiers_rank tiers_worker_rank(const tiers_transfer *transfer)
 {

@@ -67,6 +67,24 @@ uint64_t tiers_worker_ahead(const tiers_worker *worker, tiers_rank rank, kvt_io_
     return bytes;
 }
 
+/* The measured bandwidth turns bytes into seconds. */
+void worker_sample_pressure(tiers_worker *worker, tiers_rank rank)
+{
+    if (rank != TIERS_RANK_WAITED) return;
+    double bytes = (double)atomic_load(&worker->pending_bytes[TIERS_RANK_WAITED]);
+    double bytes_per_s = worker_load_double(&worker->read_bytes_per_s);
+    assert(bytes_per_s > 0);
+    tiers_pressure_sample(&worker->pressure, bytes / bytes_per_s, base_clock_ns());
+}
+
+bool tiers_worker_is_pressed(tiers_worker *worker)
+{
+    pthread_mutex_lock(&worker->mutex);
+    bool pressed = tiers_pressure_is_on(&worker->pressure, base_clock_ns());
+    pthread_mutex_unlock(&worker->mutex);
+    return pressed && !tiers_worker_retired(worker);
+}
+
 uint64_t tiers_worker_moved_ns(const tiers_worker *worker)
 {
     return atomic_load_explicit(&worker->moved_ns, memory_order_relaxed);
@@ -155,6 +173,7 @@ kvt_status tiers_worker_queue(tiers_worker *worker, tiers_transfer *transfer, ui
     atomic_fetch_add(&worker->pending_bytes[job->rank], job->estimate);
     atomic_fetch_add(&worker->jobs_queued, 1);
     worker_list_push(&worker->mail[job->rank], job);
+    worker_sample_pressure(worker, job->rank);
     pthread_mutex_unlock(&worker->mutex);
     return KVT_OK;
 }

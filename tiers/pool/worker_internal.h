@@ -7,6 +7,7 @@
  *     mailbox           any thread; emptied by the      the thread         `mutex`
  *                       worker's thread
  *     life, timeout     the thread and its waiters      both               `mutex`
+ *     pressure          the thread, and who queues      any thread         `mutex`
  *     accounts          the thread; pending_bytes and   any thread         atomic
  *                       jobs_queued also by a caller
  *                       that queues; why by any thread
@@ -27,6 +28,7 @@
 #include "tiers/devices/timeout.h"
 #include "worker.h"
 #include "worker_meter.h"
+#include "worker_pressure.h"
 
 enum { WORKER_DEPTH_MAX = 256 };
 
@@ -115,7 +117,8 @@ struct tiers_worker {
     bool sweep;   /* a transfer that may be in the mail was cancelled */
     bool reaping; /* the thread waits in its device, which mail wakes: once */
     tiers_timeout timeout;
-    _Atomic int life; /* worker_life; changed under the mutex */
+    tiers_pressure pressure; /* of waited reads; sampled when one is queued or has ended */
+    _Atomic int life;        /* worker_life; changed under the mutex */
 
     /* Accounts. */
     _Atomic int why; /* tiers_retired; the member is retired unless TIERS_SERVES */
@@ -157,6 +160,10 @@ struct tiers_worker {
 void worker_retire(tiers_worker *worker, tiers_retired why);
 
 void worker_list_push(worker_list *list, worker_job *job);
+
+/* Notes the backlog of waited reads when a job of that rank was queued or has ended. The mutex is
+ * held. */
+void worker_sample_pressure(tiers_worker *worker, tiers_rank rank);
 
 /* Adds up the time without an answer and retires the member at its timeout. Returns whether the
  * device is unresponsive now. The mutex is held. */
