@@ -91,7 +91,8 @@ static inline bool engine_pool_open(engine_pool *pool, const engine_view *engine
                                     const kvt_layout *layout, uint32_t entries, int fill)
 {
     const uint32_t block = engine->block;
-    const uint32_t counts[] = {1, 2, layout->layers, 2u * layout->layers};
+    const uint32_t sides = kvt_layout_sides(layout);
+    const uint32_t counts[] = {1, sides, layout->layers, sides * layout->layers};
     memset(pool, 0, sizeof *pool);
     kvt_view *view = &pool->view;
     uint64_t blocks = layout->tokens;

@@ -66,6 +66,27 @@ static void engines_layouts_pass(void **state)
     }
 }
 
+/* Axes without s have one address each for one side. */
+static void one_side_passes(void **state)
+{
+    (void)state;
+    kvt_layout latent = small;
+    latent.sides = 1;
+    for (uint32_t i = 0; i < ENGINE_VIEWS; i++) {
+        engine_pool engine;
+        assert_true(engine_pool_open(&engine, &engine_views[i], &latent, 1, 0));
+        accepted(&engine.view, &latent);
+        assert_true(engine.view.bases_kind == KVT_BASES_ONE ||
+                    engine.view.bases_kind == KVT_BASES_LAYERS);
+        engine_pool_close(&engine);
+    }
+    kvt_view view = kvt_view_packed(&latent, pool);
+    accepted(&view, &latent);
+    view.bases_kind = KVT_BASES_SIDES;
+    view.base[1] = pool + view.base_bytes[0];
+    refused(&view, &latent, "one side");
+}
+
 static void a_packed_buffer_passes_in_both_orders(void **state)
 {
     (void)state;
@@ -425,6 +446,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(engines_layouts_pass),
+        cmocka_unit_test(one_side_passes),
         cmocka_unit_test(a_packed_buffer_passes_in_both_orders),
         cmocka_unit_test(elements_outside_their_buffer_are_refused),
         cmocka_unit_test(block_tables_are_checked),
