@@ -266,7 +266,7 @@ typedef struct step {
  *     fallback  another step of one entry, which needs no room below
  *     place     plans where a new entry goes, and what makes its room; false refuses it
  *     improve   may plan a better place for an entry that was just used
- *     promote   may plan a higher place for an entry that is used soon
+ *     promote   may plan a higher place, not above `top`, for an entry that is used soon
  *     tick      plans background work
  *
  * index works from the entry's state alone, so it may be called at any time.
@@ -293,8 +293,7 @@ typedef struct policy_ops {
     void (*adopted)(kvt_policy *policy, uint32_t entry); /* optional: none needed */
     void (*leaving)(kvt_policy *policy, uint32_t entry); /* optional: none needed */
     void (*improve)(kvt_policy *policy, uint32_t entry, kvt_plan *plan);
-    /* optional, without it nothing is offered: plans to move an entry up, no higher than `top` */
-    void (*promote)(kvt_policy *policy, uint32_t entry, int top, kvt_plan *plan);
+    void (*promote)(kvt_policy *policy, uint32_t entry, int top, kvt_plan *plan); /* optional */
     void (*tick)(kvt_policy *policy, tentative_plan *work);
 } policy_ops;
 
@@ -552,6 +551,7 @@ typedef struct reuse_now {
     double uses;
 } reuse_now;
 reuse_now reuse_look(const kvt_policy *policy, const entry *e);
+reuse_now reuse_look_unhinted(const kvt_policy *policy, const entry *e); /* by its uses alone */
 
 /* reuse_model.c */
 /* open does nothing for a policy that learns nothing; false without memory. close releases what

@@ -3,10 +3,12 @@
  * hints.c - hints of an entry's next use: they bend its predicted rate by how often hints of their
  * kind from their tenant came true.
  *
- *     trust    p = (came true + 1) / (judged + 2), both fading by 1/256 with each judgement
- *     retain   rate = max(f, p / span + (1 - p) f)
- *     next use rate = p / max(seconds left, a quarter of those at first + 1) + (1 - p) f
- *     others   rate = (1 - p) f
+ *     p         (came true + 1) / (judged + 2)          the sums fade by 1/256 with each judgement;
+ *     q         expected by the counters / (judged + 2) the hints of one moment are one together
+ *     trust w   (p - q) / (1 - q), 0 at least
+ *     retain    rate = max(f, w / span + (1 - w) f)
+ *     next use  rate = w / max(seconds left, a quarter of those at first + 1) + (1 - w) f
+ *     others    rate = (1 - w) f
  *
  * A use judges all open hints of its entry and ends them; without one a hint is judged when it is
  * due. A hint moves no entry: only the rate is bent, and prices decide as always. The file knows
@@ -21,8 +23,10 @@
 #define HINTS_MOST       65536u
 #define HINTS_JUDGED     16u /* that are due, by one call */
 #define HINT_MEMORY      256.0
-#define HINT_SOON        300.0  /* seconds that "demote" means when it names none, */
-#define HINT_ENDED       1200.0 /* and "end of session" */
+#define HINT_SMOOTH      16.0
+#define HINT_CHANCES     65535.0 /* 1 in open_hint.expected */
+#define HINT_SOON        300.0   /* seconds that "demote" means when it names none, */
+#define HINT_ENDED       1200.0  /* and "end of session" */
 #define HINT_SLACK_NS    UINT64_C(1000000000)
 #define HINT_NO_NUMBER   0u /* entry.hint counts from 1 */
 #define HINT_EARLY_SHARE 2u /* a use before a half of the time has passed is too early */
@@ -121,27 +125,39 @@ static bool hint_expects_use(uint8_t kind)
     return kind == KVT_HINT_RETAIN || kind == KVT_HINT_NEXT_USE;
 }
 
-/* How often such hints came true: one half before anything is known. */
+/* The share of hints that tell something: p come true, q would have by the counters alone, and
+ * those that tell nothing come true as often as q says. One half before anything is known. */
 static double hint_trusted(const hint_trust *trust)
 {
-    return (trust->came_true + 1.0) / (trust->judged + 2.0);
+    double p = (trust->came_true + 1.0) / (trust->judged + 2.0);
+    double q = trust->expected / (trust->judged + 2.0);
+    return p > q ? (p - q) / (1.0 - q) : 0.0;
 }
 
-/* Counts an outcome. Hints of one moment, as those of a session's entries, are one piece of
- * evidence for each outcome that they have in a row. */
+/* Counts a hint that was given now among those of this moment. */
+static void hint_count(const kvt_policy *policy, hint_trust *trust)
+{
+    if (trust->given != 0 && trust->given_ns == policy->now_ns) {
+        trust->given++;
+        return;
+    }
+    if (trust->given != 0)
+        trust->usual += (trust->given - trust->usual) / (trust->usual > 0.0 ? HINT_SMOOTH : 1.0);
+    trust->given_ns = policy->now_ns;
+    trust->given = 1;
+}
+
+/* Counts an outcome. */
 static void hint_judge(kvt_policy *policy, const open_hint *hint, bool came_true)
 {
     kvt_hint_stats *counts = &policy->hints.counts;
     (came_true ? counts->came_true : counts->failed)[hint->kind]++;
     hint_trust *trust = &policy->tenants[hint->tenant].hints[hint->kind];
-    if (trust->judged > 0.0 && trust->last_given_ns == hint->given_ns &&
-        trust->last_came_true == came_true)
-        return;
-    trust->last_given_ns = hint->given_ns;
-    trust->last_came_true = came_true;
-    double kept = 1.0 - 1.0 / HINT_MEMORY;
-    trust->judged = kept * trust->judged + 1.0;
-    trust->came_true = kept * trust->came_true + (came_true ? 1.0 : 0.0);
+    double weight = 1.0 / (trust->usual > 0.0 ? trust->usual : (double)trust->given);
+    double kept = 1.0 - weight / HINT_MEMORY;
+    trust->judged = kept * trust->judged + weight;
+    trust->came_true = kept * trust->came_true + (came_true ? weight : 0.0);
+    trust->expected = kept * trust->expected + weight * hint->expected / HINT_CHANCES;
 }
 
 /* Whether a use now is what the hint said. */
@@ -205,27 +221,28 @@ void hints_bend(const kvt_policy *policy, uint32_t number, reuse_now *now)
 {
     const open_hint *hint = &policy->hints.hints[number];
     if (policy->now_ns > hint->until_ns) return; /* it is judged soon */
-    double p = hint_trusted(&policy->tenants[hint->tenant].hints[hint->kind]);
-    double rate = (1.0 - p) * now->rate;
+    double w = hint_trusted(&policy->tenants[hint->tenant].hints[hint->kind]);
+    double rate = (1.0 - w) * now->rate;
+    if (!(w > 0.0)) return;
     if (!hint_expects_use(hint->kind)) {
         now->rate = rate;
-        now->uses *= 1.0 - p;
+        now->uses *= 1.0 - w;
         return;
     }
     double at = reuse_seconds(policy, hint->at_ns);
     double span = at - reuse_seconds(policy, hint->given_ns);
     double left = at - reuse_seconds(policy, policy->now_ns);
     if (hint->kind == KVT_HINT_RETAIN) {
-        rate += p / (span + 1.0);
+        rate += w / (span + 1.0);
         if (rate < now->rate) return;
     } else {
-        rate += p / (left > 0.25 * span + 1.0 ? left : 0.25 * span + 1.0);
+        rate += w / (left > 0.25 * span + 1.0 ? left : 0.25 * span + 1.0);
     }
     /* What the hint adds does not fall until its instant. */
-    double slope = (1.0 - p) * now->rate / now->half_life;
+    double slope = (1.0 - w) * now->rate / now->half_life;
     now->half_life = slope > 1e-100 ? rate / slope : reuse_half_lives[HALF_LIVES - 1];
     now->rate = rate;
-    now->uses += p;
+    now->uses += w;
 }
 
 /* ---- giving one ---- */
@@ -242,6 +259,7 @@ static void hint_enter(kvt_policy *policy, uint32_t index, const open_hint *give
         if (known->kind != hint.kind) continue;
         if (known->due_ns < hint.due_ns) hint.due_ns = known->due_ns;
         hint.given_ns = known->given_ns;
+        hint.expected = known->expected;
         hint.tenant = known->tenant;
         table->counts.given[hint.kind]--;
         hint_end(policy, at - 1);
@@ -258,8 +276,25 @@ static void hint_enter(kvt_policy *policy, uint32_t index, const open_hint *give
     hint_set_due(policy, number);
 }
 
+/* The chance that no use comes within some seconds, by an entry's counters. */
+static double hint_unused(const reuse_now *now, double seconds)
+{
+    if (!(now->uses > 0.0)) return 1.0;
+    double uses = now->uses * (1.0 - number_exp2(-now->rate * seconds / (now->uses * REUSE_LN2)));
+    return number_exp2(-uses / REUSE_LN2);
+}
+
+/* The chance that a hint comes true, by the counters alone. */
+static double hint_chance(const reuse_now *now, uint8_t kind, double seconds)
+{
+    if (kind == KVT_HINT_RETAIN) return 1.0 - hint_unused(now, seconds);
+    if (kind != KVT_HINT_NEXT_USE) return hint_unused(now, seconds);
+    return hint_unused(now, seconds / HINT_EARLY_SHARE) - hint_unused(now, 2.0 * seconds);
+}
+
 /* Works out the instants of a hint. */
-static open_hint hint_describe(const kvt_policy *policy, uint8_t kind, double seconds)
+static open_hint hint_describe(const kvt_policy *policy, const entry *e, uint8_t kind,
+                               double seconds)
 {
     if (kind == KVT_HINT_DEMOTE && !(seconds > 0.0)) seconds = HINT_SOON;
     if (kind == KVT_HINT_SESSION_END && !(seconds > 0.0)) seconds = HINT_ENDED;
@@ -268,6 +303,8 @@ static open_hint hint_describe(const kvt_policy *policy, uint8_t kind, double se
     hint.until_ns = hint.at_ns;
     if (kind == KVT_HINT_NEXT_USE) hint.until_ns += span + HINT_SLACK_NS;
     hint.due_ns = hint.until_ns;
+    reuse_now now = reuse_look_unhinted(policy, e);
+    hint.expected = (uint16_t)(hint_chance(&now, kind, seconds) * HINT_CHANCES);
     return hint;
 }
 
@@ -289,9 +326,10 @@ kvt_status kvt_policy_hint(kvt_policy *policy, uint64_t now_ns, uint64_t handle,
         policy->hints.counts.dropped[kind]++;
         return KVT_OK;
     }
-    open_hint hint = hint_describe(policy, (uint8_t)kind, seconds);
+    open_hint hint = hint_describe(policy, entry_at(policy, index), (uint8_t)kind, seconds);
     hint.tenant = (uint8_t)giver;
     hint_enter(policy, index, &hint);
+    hint_count(policy, &policy->tenants[giver].hints[kind]);
     policy->ops->index(policy, index);
     return KVT_OK;
 }

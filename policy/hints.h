@@ -14,13 +14,16 @@
 
 #define HINT_NONE UINT32_MAX
 
-/* The record of hints of one kind from one tenant: how many of those judged lately came true. */
+/* The record of hints of one kind from one tenant: how many of those judged lately came true. Hints
+ * of one moment, as those of a session's entries, count as one together: each by one over the usual
+ * number of them. */
 typedef struct hint_trust {
     double judged; /* both fade, so that about the last 256 count */
     double came_true;
-    uint64_t
-        last_given_ns;   /* of the hint judged last, with its outcome: those of one moment with */
-    bool last_came_true; /* one outcome are one piece of evidence */
+    double expected;   /* of them, by the entries' counters alone */
+    double usual;      /* number given in one moment, smoothed; 0 before the first has ended */
+    uint64_t given_ns; /* the moment of the last one given, */
+    uint32_t given;    /* and how many were given then */
 } hint_trust;
 
 /* One open hint. An entry has one of each kind at most, chained from the latest on. */
@@ -34,6 +37,7 @@ typedef struct open_hint {
     uint32_t place; /* in the heap by due_ns */
     uint8_t kind;   /* kvt_hint_kind */
     uint8_t tenant; /* that gave it */
+    uint16_t expected; /* the chance that it comes true by the entry's counters, of 65535 */
 } open_hint;
 
 typedef struct hint_table {

@@ -223,7 +223,7 @@ double reuse_log_count(const kvt_policy *policy, const entry *e)
 
 /* Works out an entry's rate, its half-life and the uses to come, in one pass over the half-lives.
  * half_life is that of the rate's slope now: rate over slope, weighted towards the short terms. */
-static reuse_now reuse_look_counted(const kvt_policy *policy, const entry *e)
+reuse_now reuse_look_unhinted(const kvt_policy *policy, const entry *e)
 {
     double age = reuse_seconds(policy, policy->now_ns) - reuse_seconds(policy, e->last_access_ns);
     if (reuse_is_plain(policy, e)) {
@@ -255,7 +255,7 @@ static reuse_now reuse_look_counted(const kvt_policy *policy, const entry *e)
 /* The same, bent by the entry's latest hint. */
 reuse_now reuse_look(const kvt_policy *policy, const entry *e)
 {
-    reuse_now now = reuse_look_counted(policy, e);
+    reuse_now now = reuse_look_unhinted(policy, e);
     if (e->hint != 0) hints_bend(policy, e->hint - 1, &now);
     return now;
 }

@@ -270,8 +270,9 @@ KVT_API KVT_NODISCARD kvt_status kvt_policy_promote(kvt_policy *policy, uint64_t
 
 /*
  * What a caller says of an entry's next use. A hint is evidence, no order: it bends the predicted
- * rate of the entry by how often hints of that kind from that tenant came true: by one half at
- * first; about the last 256 count, and those of one moment with one outcome count once.
+ * rate of the entry by how often hints of that kind from that tenant came true, beyond what the
+ * entries' counters let expect anyway: by one half at first. About the last 256 count; those of one
+ * moment count as one together.
  */
 typedef enum kvt_hint_kind {
     KVT_HINT_RETAIN = 0,   /* a use comes within so many seconds */

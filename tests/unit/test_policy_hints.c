@@ -182,12 +182,31 @@ static void the_trust_follows(void **state)
     for (uint64_t handle = 2; handle <= 9; handle++)
         adopt(handle, 20003);
     for (uint64_t handle = 2; handle <= 9; handle++)
-        assert_int_equal(hint(20003, handle, KVT_HINT_DEMOTE, 50), KVT_OK);
-    for (uint64_t handle = 2; handle <= 9; handle++)
-        use(20004, handle);
-    before = rate(20004, 9);
-    assert_int_equal(hint(20004, 9, KVT_HINT_DEMOTE, 50), KVT_OK);
-    assert_true(rate(20004, 9) < 0.67 * before && rate(20004, 9) > 0.66 * before);
+        assert_int_equal(hint(20003, handle, KVT_HINT_RETAIN, 3), KVT_OK);
+    pass(20010);
+    before = rate(20010, 9);
+    assert_int_equal(hint(20010, 9, KVT_HINT_RETAIN, 3), KVT_OK);
+    assert_true(rate(20010, 9) - before < 0.34 / 4.0 && rate(20010, 9) - before > 0.28 / 4.0);
+    close_policy();
+}
+
+/* Saying what the counters expect anyway, or saying it of everything, tells nothing. */
+static void chance_is_not_trusted(void **state)
+{
+    (void)state;
+    open_policy("utility", 10);
+    adopt(1, 10);
+    for (uint64_t at = 100; at < 6000; at += 10) {
+        if (at > 2000) assert_int_equal(hint(at, 1, KVT_HINT_RETAIN, 60), KVT_OK);
+        use(at + 5, 1);
+    }
+    kvt_hint_stats stats = stats_now();
+    assert_int_equal(stats.came_true[KVT_HINT_RETAIN], stats.given[KVT_HINT_RETAIN]);
+    adopt(2, 6000);
+    double before = rate(6000, 2);
+    assert_int_equal(hint(6000, 2, KVT_HINT_RETAIN, 60), KVT_OK);
+    double gained = (rate(6000, 2) - before) * 61.0;
+    assert_true(gained < 0.6 && gained >= 0.0); /* 1 = trusted wholly, for 398 of 398 */
     close_policy();
 }
 
@@ -311,9 +330,9 @@ static void true_hints_pay_and_lies_do_no_harm(void **state)
         double lies = hits(LYING_HINTS, seed);
         print_message("hits of turns: none %.3f, true %.3f, half wrong %.3f, lies %.3f\n", none,
                       truth, random, lies);
-        assert_true(truth > 1.15 * none);
-        assert_true(random > 0.98 * none);
-        assert_true(lies > 0.98 * none);
+        assert_true(truth > 1.3 * none);
+        assert_true(random > 1.05 * none);
+        assert_true(lies > 0.99 * none);
     }
 }
 
@@ -324,6 +343,7 @@ int main(void)
         cmocka_unit_test(wrong_arguments_are_named),
         cmocka_unit_test(a_hint_bends_the_rate_and_ends),
         cmocka_unit_test(the_trust_follows),
+        cmocka_unit_test(chance_is_not_trusted),
         cmocka_unit_test(repeating_does_not_put_off_the_judgement),
         cmocka_unit_test(open_hints_are_bounded),
         cmocka_unit_test(other_policies_ignore_hints),
