@@ -160,6 +160,9 @@ static const kvt_setting settings_table[] = {
     SWITCH("replay.store_model", "no",
            "simulation: puts hand over within bounds and gets go one after the other, as in a "
            "store; no: an ideal store whose writes are free"),
+    CHOICE("replay.hints", "none", "none|true|half|wrong",
+           "simulation: hints of when a session's next turn comes: none, noisy ones, wrong for one "
+           "request in two, always wrong"),
     COUNT("replay.explain", "0",
           "simulation: stored blocks to explain at the end, those that the engine expects to be "
           "used soonest; at most 32"),

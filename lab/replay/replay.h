@@ -65,6 +65,14 @@ typedef struct replay_normals {
     uint64_t blocks;
 } replay_normals;
 
+/* How much of each session's future the policy is told by hints: sim_hints.c. */
+typedef enum replay_hints {
+    REPLAY_HINTS_NONE = 0,
+    REPLAY_HINTS_TRUE = 1,
+    REPLAY_HINTS_HALF = 2, /* one in two says the contrary */
+    REPLAY_HINTS_WRONG = 3 /* all do */
+} replay_hints;
+
 typedef struct replay_options {
     uint32_t servers;
     uint64_t bytes_per_token;
@@ -110,7 +118,8 @@ typedef struct replay_options {
     double copy_bytes_per_s;    /* of a put, by its caller, and of a get while it is staged */
     double put_fixed_seconds;   /* of these, whatever the entry's size */
 
-    bool bounds; /* sum up the regrets; the caller also finds the bound */
+    replay_hints hints; /* simulation */
+    bool bounds;        /* sum up the regrets; the caller also finds the bound */
     /* Told of the share of the requests that is served, by one thread at a time; false ends a
      * simulation. Or NULL. */
     bool (*proceed)(void *context, double done);
@@ -237,6 +246,7 @@ typedef struct replay_result {
     double block_refs_per_s;
     uint64_t plan_hash;          /* simulation, over every move: equal runs, equal hashes */
     kvt_reuse_weights reuse;     /* what the engine had learned when the run ended */
+    kvt_hint_stats hints;        /* simulation */
     replay_explained *explained; /* simulation with options.explain: soonest used first */
     uint32_t explained_count;
 

@@ -103,6 +103,7 @@ static const settings_field options_fields[] = {
     OPTIONS_FIELD("replay.limit", limit, 0),
     OPTIONS_FIELD("replay.partial_blocks", partial_exact, OPTIONS_SIMULATED),
     OPTIONS_FIELD("replay.bounds", bounds, OPTIONS_SIMULATED),
+    OPTIONS_FIELD("replay.hints", hints, OPTIONS_SIMULATED),
     OPTIONS_FIELD("replay.store_model", store_model, OPTIONS_SIMULATED),
     OPTIONS_FIELD("store.put_staging", put_staging_bytes, OPTIONS_STORE_MODEL),
     OPTIONS_FIELD("store.put_backlog", put_backlog_seconds, OPTIONS_STORE_MODEL),

@@ -105,9 +105,34 @@ static void json_put_traffic(json_t *object, const replay_result *result, bool *
              known ? json_seconds(capacity / result->footprint_bytes) : json_null(), sound);
 }
 
+/* Absent without hints. */
+static void json_put_hints(json_t *object, const kvt_hint_stats *hints, bool *sound)
+{
+    static const char *const kinds[KVT_HINT_KINDS] = {"retain", "next_use", "demote",
+                                                      "session_end"};
+    json_t *all = json_object();
+    uint64_t given = 0;
+    for (int kind = 0; kind < KVT_HINT_KINDS; kind++) {
+        if (hints->given[kind] == 0) continue;
+        given += hints->given[kind];
+        json_t *one = json_object();
+        json_put(one, "given", json_count(hints->given[kind]), sound);
+        json_put(one, "came_true", json_count(hints->came_true[kind]), sound);
+        json_put(one, "failed", json_count(hints->failed[kind]), sound);
+        json_put(one, "open", json_count(hints->open[kind]), sound);
+        json_put(one, "dropped", json_count(hints->dropped[kind]), sound);
+        json_put(all, kinds[kind], one, sound);
+    }
+    if (given > 0)
+        json_put(object, "hints", all, sound);
+    else
+        json_decref(all);
+}
+
 static void json_put_work(json_t *object, const replay_result *result, bool *sound)
 {
     json_put(object, "decisions", json_count(result->decisions), sound);
+    json_put_hints(object, &result->hints, sound);
     json_put(object, "decision_ns_p50", json_count(result->decision_ns_p50), sound);
     json_put(object, "decision_ns_p99", json_count(result->decision_ns_p99), sound);
     json_put(object, "puts", json_count(result->puts), sound);

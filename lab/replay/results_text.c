@@ -194,6 +194,24 @@ static bool text_has_busy_puts(const replay_report *report)
     return false;
 }
 
+/* What became of the hints, if any were given. */
+static void text_hints(const replay_report *report, FILE *file)
+{
+    static const char *const kinds[KVT_HINT_KINDS] = {"retain", "next use", "demote",
+                                                      "end of session"};
+    for (size_t i = 0; i < report->result_count; i++) {
+        const replay_result *result = &report->results[i];
+        for (int kind = 0; kind < KVT_HINT_KINDS; kind++) {
+            if (result->hints.given[kind] == 0) continue;
+            fprintf(file, "%s, seed %llu, hints of %s: %llu came true, %llu failed, %llu open\n",
+                    result->policy, (unsigned long long)result->seed, kinds[kind],
+                    (unsigned long long)result->hints.came_true[kind],
+                    (unsigned long long)result->hints.failed[kind],
+                    (unsigned long long)result->hints.open[kind]);
+        }
+    }
+}
+
 static void text_moves(const replay_report *report, FILE *file)
 {
     bool busy = text_has_busy_puts(report);
@@ -212,6 +230,7 @@ static void text_moves(const replay_report *report, FILE *file)
         if (busy) fprintf(file, " %10llu", (unsigned long long)result->puts_busy);
         fputc('\n', file);
     }
+    text_hints(report, file);
     for (size_t i = 0; i < report->result_count; i++) {
         const replay_result *result = &report->results[i];
         if (result->plan_log[0] == '\0') continue;

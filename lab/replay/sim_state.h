@@ -8,6 +8,7 @@
 #define REPLAY_SIM_STATE_H
 
 #include "bound.h"
+#include "random.h"
 #include "replay.h"
 
 #define SIM_PLAN_MOVES  256u
@@ -36,6 +37,15 @@ typedef struct sim_oracle {
     double horizon_s;
     uint64_t refresh_ns; /* when all rates are told anew */
 } sim_oracle;
+
+/* What is told of the future. */
+typedef struct sim_hints {
+    bool on;
+    replay_random random;
+    uint64_t *next;  /* by request: the next one of its session; UINT64_MAX = none */
+    uint32_t *owner; /* by block: the session that used it so far, or a mark */
+    double pause_s;  /* mean, between two requests of a session */
+} sim_hints;
 
 typedef struct sim_state {
     const replay_options *options;
@@ -76,6 +86,7 @@ typedef struct sim_state {
     double saved_s; /* sum over the counted requests */
     sim_regret regret;
     sim_oracle oracle;
+    sim_hints hints;
 } sim_state;
 
 /* One request on its way through the simulator. */
@@ -155,6 +166,12 @@ KVT_NODISCARD kvt_status sim_quality_open(sim_state *sim);
 void sim_quality_close(sim_state *sim);
 void sim_quality_sum(const sim_state *sim, sim_visit *visit);
 void sim_quality_move(sim_state *sim, const kvt_move *move); /* a committed one */
+
+/* sim_hints.c: hints of a request's blocks, when it has been served. open says in the message what
+ * is missing. */
+KVT_NODISCARD kvt_status sim_hints_open(sim_state *sim, char *message, size_t message_size);
+void sim_hints_close(sim_state *sim);
+KVT_NODISCARD kvt_status sim_hints_give(sim_state *sim, const sim_visit *visit, uint64_t now_ns);
 
 /* Fills the result's explanations, when the options ask for some. */
 KVT_NODISCARD kvt_status sim_explain(sim_state *sim);

@@ -354,6 +354,8 @@ static kvt_status store_put_next(store_model *model, uint32_t index)
     if (server->put_at == server->visit.request->block_count) {
         sim_note_peak(model->sim);
         server->phase = STORE_FREE;
+        kvt_status status = sim_hints_give(model->sim, &server->visit, model->now_ns);
+        if (status != KVT_OK) return status;
     }
     store_schedule(model, model->now_ns + sim_to_ns(busy_s), index);
     return KVT_OK;

@@ -297,6 +297,7 @@ static kvt_status sim_run(sim_state *sim, results_collector *collector)
         sim_serve(sim, &visit);
         sim_take_server(sim, visit.start_ns + sim_to_ns(visit.service_s));
         status = sim_refer(sim, &visit);
+        if (status == KVT_OK) status = sim_hints_give(sim, &visit, visit.start_ns);
         if (status != KVT_OK) return status;
         if (sim->counting) sim->result->delay_hits += visit.delayed;
         if (sim->counting) sim->saved_s += visit.saved_s - sim->options->alpha_seconds * visit.loss;
@@ -322,6 +323,8 @@ static void sim_finish(sim_state *sim, results_collector *collector)
     result->demotions = stats.demotions;
     result->evictions = stats.evictions;
     result->reuse = stats.reuse;
+    result->hints.struct_size = sizeof result->hints;
+    (void)!kvt_policy_hint_stats_get(sim->policy, &result->hints);
     results_finish(collector, sim->options->servers);
     sim_regret_finish(sim);
     results_percentiles(sim->samples_ns, sim->sample_room, &result->decision_ns_p50,
@@ -341,6 +344,7 @@ static void sim_release(sim_state *sim)
     sim_quality_close(sim);
     sim_regret_close(sim);
     sim_oracle_close(sim);
+    sim_hints_close(sim);
 }
 
 kvt_status replay_run_sim(const replay_options *options, const replay_workload *workload,
@@ -361,6 +365,7 @@ kvt_status replay_run_sim(const replay_options *options, const replay_workload *
     if (status == KVT_OK) status = sim_regret_open(sim);
     sim->oracle.on = strcmp(policy, REPLAY_ORACLE) == 0;
     if (status == KVT_OK) status = sim_oracle_open(sim);
+    if (status == KVT_OK) status = sim_hints_open(sim, message, message_size);
     if (status != KVT_OK) goto out;
     status = sim_open_policy(sim, policy, message, message_size);
     if (status != KVT_OK) goto out;
