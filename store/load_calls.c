@@ -12,6 +12,7 @@
 #include "base/wait.h"
 #include "codecs/codecs.h"
 #include "store/fork_guard.h"
+#include "store/watching.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -36,6 +37,9 @@ static kvt_status load_hold(kvt_load *load, load_entry *entry)
     if (!lifetime_shows(store, found)) return KVT_MISS;
     if (access_loses_too_much(store, found, load->options.loss_max)) return KVT_MISS;
     entry->layout = found->kind->layout;
+    entry->data_bytes = found->kind->source_bytes;
+    entry->tier = KVT_TIER_DRAM;
+    entry->variant.codec = KVT_CODEC_RAW;
     if (found->state == ENTRY_STAGED) {
         entry->staged = found->staged;
         handover_join(entry->staged);
@@ -51,6 +55,8 @@ static kvt_status load_hold(kvt_load *load, load_entry *entry)
     }
     place->readers++;
     entry->place = place;
+    entry->tier = place->tier;
+    entry->variant = place->variant;
     entry->record_bytes = place->record_bytes;
     entry->scratch_bytes = place->scratch_bytes;
     entry->expected.key = found->key;
@@ -82,8 +88,25 @@ static void load_count(kvt_store *store, const load_entry *entry)
         store->counters.misses++;
         return;
     }
-    store->counters.hits[entry->staged != NULL ? KVT_TIER_DRAM : entry->place->tier]++;
+    store->counters.hits[entry->tier]++;
     if (entry->staged != NULL) store->counters.staged_hits++;
+}
+
+/* Shows how an entry ended to those who watch, as a get. No lock held. */
+static void load_note(const kvt_load *load, const load_entry *entry)
+{
+    kvt_store *store = load->store;
+    const kvt_get_info info = {.struct_size = sizeof info,
+                               .tier = entry->tier,
+                               .variant = entry->variant,
+                               .stored_bytes = entry->record_bytes,
+                               .elapsed_ns = store_now_ns(store) - load->began_ns};
+    watch_note_get(store, &(watch_get){.key = &entry->key,
+                                       .info = &info,
+                                       .began_ns = load->began_ns,
+                                       .status = entry->status == KVT_OK ? KVT_OK : KVT_MISS,
+                                       .tokens = entry->layout.tokens,
+                                       .data_bytes = entry->data_bytes});
 }
 
 /* Gives everything back, counts, and looks at the entries whose load failed once more: what is
@@ -104,6 +127,7 @@ static void load_free_entries(kvt_load *load, bool counts)
     }
     for (size_t i = 0; i < load->count; i++) {
         staging_release(store->staging, &load->entries[i].head);
+        if (counts) load_note(load, &load->entries[i]);
         if (load->entries[i].damaged) access_time_entry(store, &load->entries[i].key);
     }
 }
@@ -183,6 +207,7 @@ static kvt_load *load_make(kvt_queue *queue, const kvt_key *keys, const kvt_view
     base_condition_init(&load->changed);
     load->queue = queue;
     load->store = queue->store;
+    load->began_ns = store_now_ns(queue->store);
     load->options = *options;
     if (load->options.layers_ahead == 0) load->options.layers_ahead = LOAD_AHEAD_DEFAULT;
     load->count = count;

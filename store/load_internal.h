@@ -35,6 +35,9 @@ typedef struct load_entry {
     kvt_status status; /* KVT_QUEUED: on its way */
     uint32_t issued;   /* layers of it that have been issued */
     kvt_layout layout;
+    uint64_t data_bytes; /* as it was put */
+    kvt_tier tier;       /* where it lay, and how */
+    kvt_variant variant;
     kvt_record_spec expected;
     store_place *place; /* held as a reader; NULL: nothing is */
     bool lent;          /* the record lies in memory, here: */
@@ -53,6 +56,7 @@ struct kvt_load {
     kvt_load *next, *previous; /* the queue's open loads; under the queue's lock */
     bool listed;               /* among them; same */
     kvt_load_options options;
+    uint64_t began_ns; /* store_now_ns */
     size_t count;
     uint32_t layers;
     uint32_t slots; /* cells of an entry: one for each layer of the window */

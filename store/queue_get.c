@@ -8,6 +8,7 @@
  */
 #include "base/clock.h"
 #include "store/queue_views.h"
+#include "store/watching.h"
 
 #include <assert.h>
 
@@ -26,13 +27,27 @@ static void get_settle(kvt_queue *queue, const get_outcome *outcome)
     queue_put_back(queue, outcome->back, outcome->back_count);
 }
 
+/* Shows a get that has ended to those who watch. */
+static void get_note(kvt_store *store, const queue_item *item)
+{
+    const access_get *get = &item->get;
+    watch_note_get(store, &(watch_get){.key = &item->key,
+                                       .info = &item->info,
+                                       .began_ns = get->began_ns,
+                                       .status = item->status,
+                                       .failure = get->failure,
+                                       .tokens = get->tokens,
+                                       .data_bytes = get->target.bytes});
+}
+
 /* The item has ended with the status of its get. */
-static void get_done(queue_item *item, kvt_status status, get_outcome *outcome)
+static void get_done(kvt_store *store, queue_item *item, kvt_status status, get_outcome *outcome)
 {
     bool late = item->info.timed_out || base_clock_ns() >= item->deadline_ns;
     item->status = status;
     item->refused_loss = item->get.refused_loss;
     if (status == KVT_MISS) item->info.timed_out = late && !item->refused_loss;
+    get_note(store, item);
     outcome->done[outcome->done_count++] = item;
 }
 
@@ -41,7 +56,7 @@ static void get_end(kvt_store *store, queue_item *item, get_outcome *outcome)
 {
     kvt_status status = access_end_ready(store, &item->get, !item->again, &item->info);
     if (status != KVT_BUSY) {
-        get_done(item, status, outcome);
+        get_done(store, item, status, outcome);
         return;
     }
     item->again = true;
@@ -102,7 +117,8 @@ static uint32_t get_sift(kvt_queue *queue, queue_item **items, uint32_t count, g
             items[left++] = item;
             continue;
         }
-        get_done(item, access_refuse(queue->store, item->status, &item->info), outcome);
+        get_done(queue->store, item, access_refuse(queue->store, item->status, &item->info),
+                 outcome);
         item->info.timed_out = false;
     }
     return left;
@@ -176,11 +192,12 @@ void queue_gets_begin(kvt_queue *queue, queue_item **items, uint32_t count)
         if (stages[i] == ACCESS_READY) {
             get_end(queue->store, item, &outcome);
         } else if (stages[i] == ACCESS_ENDED) {
-            get_done(item, item->get.status, &outcome);
+            get_done(queue->store, item, item->get.status, &outcome);
         } else if (stages[i] == ACCESS_STARVES) {
             starved = true;
             if (base_clock_ns() >= item->deadline_ns)
-                get_done(item, access_refuse(queue->store, KVT_E_TIMEOUT, &item->info), &outcome);
+                get_done(queue->store, item,
+                         access_refuse(queue->store, KVT_E_TIMEOUT, &item->info), &outcome);
             else
                 outcome.back[outcome.back_count++] = item;
         }
@@ -228,7 +245,7 @@ void queue_gets_give_up(kvt_queue *queue, queue_item **items, uint32_t count)
             kept[kept_count++] = item;
             continue;
         }
-        get_done(item, fault == KVT_E_CANCELLED ? fault : item->get.status, &outcome);
+        get_done(queue->store, item, fault == KVT_E_CANCELLED ? fault : item->get.status, &outcome);
         item->info.timed_out = fault == KVT_E_TIMEOUT;
     }
     if (outcome.done_count != 0) get_unlist(queue, outcome.done, outcome.done_count);

@@ -46,6 +46,10 @@ $cxx -std=c++17 $flags "$examples/example_cpp.cpp" -o "$work/example_cpp" $share
 # shellcheck disable=SC2086
 $cc -std=c11 $flags "$examples/embed_policy.c" -o "$work/embed_policy" $shared
 "$work/embed_policy"
+# shellcheck disable=SC2086
+$cc -std=c11 -D_POSIX_C_SOURCE=200809L $flags "$examples/engine.c" -o "$work/engine" $shared
+"$work/engine" | tee "$work/out"
+grep -q "^8 of 8 layers as computed" "$work/out"
 
 say "pkg-config, static"
 static=$(pkg-config --static --libs kvterrace | sed 's/-lkvterrace/-l:libkvterrace.a/')

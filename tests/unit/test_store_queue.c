@@ -582,7 +582,9 @@ static void *push(void *argument)
         kvt_request requests[8];
         for (uint32_t i = 0; i < 8; i++) {
             own->seed = own->seed * 1664525u + 1013904223u;
-            requests[i] = request_of(KVT_REQUEST_EXISTS, (own->seed >> 8) % 40);
+            requests[i] = (kvt_request){.struct_size = sizeof(kvt_request),
+                                        .kind = KVT_REQUEST_EXISTS,
+                                        .key = support_key((own->seed >> 8) % 40)};
             if (own->seed % 4 != 0) continue;
             requests[i].kind = own->seed % 8 != 0 ? KVT_REQUEST_GET : KVT_REQUEST_DELETE;
             requests[i].view = requests[i].kind == KVT_REQUEST_GET ? &places[i] : NULL;

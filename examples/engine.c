@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * engine.c - kvterrace under a serving engine: a paged KV pool, entries of 64 tokens, one request
+ * that computes them and a second one that finds them. It shows keys from a space, paged views, a
+ * batch through a queue, the worth of a prefix, a lease, a layered load with a deadline, and
+ * metrics.
+ *
+ * Compile: cc -std=c11 engine.c $(pkg-config --cflags --libs kvterrace)
+ */
+#include <kvterrace/key.h>
+#include <kvterrace/kvterrace.h>
+#include <kvterrace/load.h>
+#include <kvterrace/lookup.h>
+#include <kvterrace/queue.h>
+#include <kvterrace/watch.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { LAYERS = 8, HEADS = 2, DIM = 64, BLOCK_TOKENS = 16, BLOCKS = 256, ENTRIES = 16 };
+enum { ENTRY_TOKENS = 64, ENTRY_BLOCKS = ENTRY_TOKENS / BLOCK_TOKENS };
+
+/* The pool of a flash-attention engine: [layer][block][token][head][K, V]. */
+#define BLOCK_BYTES ((size_t)BLOCK_TOKENS * HEADS * 2 * DIM * 2)
+#define LAYER_BYTES (BLOCKS * BLOCK_BYTES)
+#define POOL_BYTES  (LAYERS * LAYER_BYTES)
+
+typedef struct engine {
+    unsigned char *pool;
+    kvt_layout layout; /* of an entry */
+    kvt_space_hash space;
+    kvt_store *store;
+    kvt_queue *queue;
+    kvt_key keys[ENTRIES];
+    kvt_view views[ENTRIES];
+    const kvt_view *view_pointers[ENTRIES];
+    uint32_t blocks[ENTRIES][ENTRY_BLOCKS]; /* the engine's block table, cut by entries */
+} engine;
+
+static int fail(const char *what, kvt_status status)
+{
+    fprintf(stderr, "engine: %s: %s\n", what, kvt_status_text(status));
+    return 1;
+}
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* Everything that changes the bytes of an entry is part of its key. */
+static kvt_status name_entries(engine *own)
+{
+    kvt_space space;
+    kvt_space_init(&space);
+    space.model = "example-8l";
+    space.revision = "r1";
+    space.dtype = "bf16";
+    space.layers = LAYERS;
+    space.kv_heads = HEADS;
+    space.head_dim = DIM;
+    space.sides = 2;
+    space.block_tokens = ENTRY_TOKENS;
+    kvt_status status = kvt_space_make(&space, &own->space);
+    for (uint32_t i = 0; i < ENTRIES && status == KVT_OK; i++) {
+        char name[32]; /* an engine takes its own hash over the tokens so far */
+        int length = snprintf(name, sizeof name, "prefix-of-%u-tokens", (i + 1) * ENTRY_TOKENS);
+        status = kvt_key_make(&own->space, name, (size_t)length, 0, &own->keys[i]);
+    }
+    return status;
+}
+
+/* Where each entry lies: four blocks of the pool. `stride` scatters them, as a pool in use does. */
+static kvt_status place_entries(engine *own, uint32_t stride)
+{
+    for (uint32_t i = 0; i < ENTRIES; i++) {
+        kvt_view *view = &own->views[i];
+        kvt_status status = kvt_view_axes(&own->layout, "lbths", BLOCK_TOKENS, BLOCKS, view);
+        if (status != KVT_OK) return status;
+        for (uint32_t j = 0; j < ENTRY_BLOCKS; j++)
+            own->blocks[i][j] = (i * ENTRY_BLOCKS + j) * stride % BLOCKS;
+        view->base[0] = own->pool;
+        view->blocks = own->blocks[i];
+        view->block_count = ENTRY_BLOCKS;
+        own->view_pointers[i] = view;
+        char message[128];
+        status = kvt_view_check(view, &own->layout, message, sizeof message);
+        if (status != KVT_OK) return status;
+    }
+    return KVT_OK;
+}
+
+/* Stands for attention over one layer: a number that depends on each byte of the entries' KV. */
+static uint64_t compute(const engine *own, uint32_t layer)
+{
+    uint64_t sum = layer;
+    for (uint32_t i = 0; i < ENTRIES; i++) {
+        for (uint32_t j = 0; j < ENTRY_BLOCKS; j++) {
+            const unsigned char *block =
+                own->pool + layer * LAYER_BYTES + own->blocks[i][j] * BLOCK_BYTES;
+            for (size_t at = 0; at < BLOCK_BYTES; at++)
+                sum = sum * 31 + block[at];
+        }
+    }
+    return sum;
+}
+
+/* Puts all entries in one call, and waits for what became of each. An engine with an event loop
+ * polls kvt_queue_event_fd instead, and goes on meanwhile. */
+static kvt_status put_entries(engine *own)
+{
+    kvt_request requests[ENTRIES];
+    kvt_entry entries[ENTRIES];
+    kvt_completion done[ENTRIES] = {{.struct_size = sizeof(kvt_completion)}};
+    for (uint32_t i = 0; i < ENTRIES; i++) {
+        entries[i] = (kvt_entry){.struct_size = sizeof(kvt_entry),
+                                 .key = own->keys[i],
+                                 .parent = i > 0 ? &own->keys[i - 1] : NULL,
+                                 .layout = own->layout,
+                                 .first_position = i * ENTRY_TOKENS,
+                                 .recompute_seconds = 0.01};
+        requests[i] = (kvt_request){.struct_size = sizeof(kvt_request),
+                                    .kind = KVT_REQUEST_PUT,
+                                    .entry = &entries[i],
+                                    .view = &own->views[i],
+                                    .user = i};
+    }
+    kvt_status status = kvt_submit(own->queue, requests, ENTRIES, NULL);
+    for (uint32_t seen = 0; seen < ENTRIES && status == KVT_OK;) {
+        status = kvt_queue_wait(own->queue, UINT64_MAX);
+        size_t count = kvt_drain(own->queue, done, ENTRIES);
+        for (size_t i = 0; i < count; i++)
+            if (done[i].status != KVT_OK) status = done[i].status;
+        seen += (uint32_t)count;
+    }
+    return status;
+}
+
+/* The second request: finds the prefix, holds it, and computes each layer as it comes. sums: of the
+ * first request, by layer. */
+static kvt_status serve(engine *own, const uint64_t *sums, uint32_t *layers_equal)
+{
+    kvt_worth worth = {.struct_size = sizeof worth};
+    kvt_status status = kvt_match_worth(own->store, own->keys, ENTRIES, &worth);
+    if (status != KVT_OK) return status;
+    printf("stored %zu entries, worth loading %zu: %.1f ms instead of %.1f ms\n", worth.stored,
+           worth.worth, worth.load_seconds * 1e3, worth.recompute_seconds * 1e3);
+    if (worth.worth != ENTRIES) return KVT_MISS; /* an engine recomputes the rest */
+
+    uint64_t lease, until_ns = now_ns() + 10000000000u;
+    status = kvt_lease(own->store, own->queue, own->keys, ENTRIES, until_ns, NULL, &lease);
+    if (status != KVT_OK) return status;
+
+    const kvt_load_options options = {.struct_size = sizeof options, .deadline_ns = until_ns};
+    kvt_load *load;
+    status = kvt_load_begin(own->queue, own->keys, own->view_pointers, ENTRIES, &options, &load);
+    if (status != KVT_OK) return status;
+    for (uint32_t layer = 0; layer < LAYERS && status == KVT_OK; layer++) {
+        status = kvt_load_wait(load, layer + 1, until_ns); /* layer + 1 is on its way meanwhile */
+        if (status == KVT_OK && compute(own, layer) == sums[layer]) ++*layers_equal;
+        kvt_load_release(load, layer + 1);
+    }
+    kvt_status statuses[ENTRIES];
+    (void)kvt_load_end(load, statuses, NULL); /* what it says counts: an entry may have failed */
+    for (uint32_t i = 0; i < ENTRIES; i++)
+        if (statuses[i] != KVT_OK) status = statuses[i];
+    kvt_status released = kvt_release(own->store, lease);
+    return status == KVT_OK ? released : status;
+}
+
+/* Prints the lines of the metrics that begin with a name. */
+static void print_metrics(kvt_store *store, const char *name)
+{
+    size_t size = kvt_metrics_write(store, NULL, 0) + 1024; /* counters grow meanwhile */
+    char *text = malloc(size);
+    if (text == NULL) return;
+    (void)kvt_metrics_write(store, text, size);
+    for (const char *line = text; *line != 0;) {
+        size_t length = strcspn(line, "\n");
+        if (strncmp(line, name, strlen(name)) == 0) printf("%.*s\n", (int)length, line);
+        line += length + (line[length] != 0);
+    }
+    free(text);
+}
+
+int main(void)
+{
+    engine own = {.layout = {.layers = LAYERS,
+                             .kv_heads = HEADS,
+                             .head_dim = DIM,
+                             .dtype = KVT_DTYPE_BF16,
+                             .tokens = ENTRY_TOKENS}};
+    kvt_store_options options;
+    kvt_store_options_init(&options);
+    options.tiers[KVT_TIER_DRAM].capacity_bytes = 256 << 20;
+    char message[256];
+    kvt_status status = kvt_open(&options, &own.store, message, sizeof message);
+    if (status != KVT_OK) return fail(message, status);
+    status = kvt_queue_open(own.store, NULL, &own.queue);
+    own.pool = malloc(POOL_BYTES);
+    if (status != KVT_OK || own.pool == NULL) return fail("no queue or pool", status);
+
+    /* The first request computes everything and hands it over. */
+    uint64_t sums[LAYERS];
+    for (size_t i = 0; i < POOL_BYTES; i++)
+        own.pool[i] = (unsigned char)(i * 31 + (i >> 11));
+    status = name_entries(&own);
+    if (status == KVT_OK) status = place_entries(&own, 1);
+    for (uint32_t layer = 0; layer < LAYERS; layer++)
+        sums[layer] = compute(&own, layer);
+    if (status == KVT_OK) status = put_entries(&own);
+    if (status != KVT_OK) return fail("put", status);
+
+    /* The pool is another request's by now; the second one gets other blocks. */
+    uint32_t layers_equal = 0;
+    memset(own.pool, 0, POOL_BYTES);
+    status = place_entries(&own, 37);
+    if (status == KVT_OK) status = serve(&own, sums, &layers_equal);
+    print_metrics(own.store, "kvterrace_hits_total");
+    kvt_queue_close(own.queue);
+    kvt_close(own.store);
+    free(own.pool);
+    if (status != KVT_OK) return fail("serve", status);
+    printf("%u of %u layers as computed\n", layers_equal, (unsigned)LAYERS);
+    return layers_equal == LAYERS ? 0 : 1;
+}
