@@ -193,7 +193,8 @@ static void hint_set_due(kvt_policy *policy, uint32_t number)
              reuse_seconds(policy, policy->hints.hints[number].due_ns));
 }
 
-/* One that was given again meanwhile goes on, to be judged anew. */
+/* One that was given again meanwhile, and whose instant is still to come, goes on and is judged
+ * anew. */
 void hints_pass(kvt_policy *policy)
 {
     hint_table *table = &policy->hints;
@@ -203,7 +204,7 @@ void hints_pass(kvt_policy *policy)
         uint32_t index = hint->entry;
         if (hint->due_ns >= policy->now_ns) return;
         hint_judge(policy, hint, !hint_expects_use(hint->kind));
-        if (hint->until_ns > policy->now_ns) {
+        if (hint->at_ns > policy->now_ns) {
             table->counts.given[hint->kind]++;
             hint->given_ns = policy->now_ns;
             hint->due_ns = hint->until_ns;
@@ -229,6 +230,7 @@ void hints_bend(const kvt_policy *policy, uint32_t number, reuse_now *now)
         now->uses *= 1.0 - w;
         return;
     }
+    assert(hint->given_ns <= hint->at_ns && hint->at_ns <= hint->until_ns);
     double at = reuse_seconds(policy, hint->at_ns);
     double span = at - reuse_seconds(policy, hint->given_ns);
     double left = at - reuse_seconds(policy, policy->now_ns);

@@ -225,6 +225,17 @@ static void repeating_does_not_put_off_the_judgement(void **state)
     stats = stats_now();
     assert_int_equal(stats.open[KVT_HINT_RETAIN], 0);
     assert_int_equal(stats.dropped[KVT_HINT_RETAIN], 1);
+    /* Its instant has passed when the first judgement is due: it does not go on. */
+    adopt(2, 1000);
+    assert_int_equal(hint(1000, 2, KVT_HINT_NEXT_USE, 100), KVT_OK);
+    assert_int_equal(hint(1150, 2, KVT_HINT_NEXT_USE, 40), KVT_OK);
+    pass(1202);
+    expect(KVT_HINT_NEXT_USE, 0, 1, 0);
+    assert_int_equal(hint(1210, 2, KVT_HINT_NEXT_USE, 10), KVT_OK);
+    assert_int_equal(hint(1230, 2, KVT_HINT_NEXT_USE, 20), KVT_OK);
+    pass(1240); /* the first is judged, the second goes on */
+    expect(KVT_HINT_NEXT_USE, 0, 2, 1);
+    assert_true(rate(1240, 2) > 0.0);
     close_policy();
 }
 
