@@ -16,7 +16,7 @@ enum { ENTRIES = 12, LAYERS = 8 };
 #define SECOND_NS UINT64_C(1000000000)
 
 /* 8 layers of 2 x 64 tokens x 2 heads x 64 x bf16 = 32 KiB each. */
-static const kvt_layout layout = {
+static kvt_layout layout = {
     .layers = LAYERS, .kv_heads = 2, .head_dim = 64, .dtype = KVT_DTYPE_BF16, .tokens = 64};
 
 #define ENTRY_BYTES (UINT64_C(2) * LAYERS * 64 * 2 * 64 * 2)
@@ -144,6 +144,16 @@ static void test_layers_in_order(void **state)
     s = make_site(false, true, 16 << 20);
     load_all(s, NULL);
     free_site(s);
+}
+
+/* One matrix a layer of as many bytes. */
+static void test_layers_of_one_side(void **state)
+{
+    const kvt_layout both = layout;
+    layout.sides = 1;
+    layout.tokens = 128;
+    test_layers_in_order(state);
+    layout = both;
 }
 
 /* Staging holds a few layers of a few entries at a time: all comes in the end. */
@@ -315,10 +325,11 @@ static void test_bad_arguments(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_layers_in_order),      cmocka_unit_test(test_little_staging),
-        cmocka_unit_test(test_the_window),           cmocka_unit_test(test_failures_stop_no_other),
-        cmocka_unit_test(test_a_silent_device),      cmocka_unit_test(test_ends_in_the_middle),
-        cmocka_unit_test(test_announcements_ascend), cmocka_unit_test(test_bad_arguments),
+        cmocka_unit_test(test_layers_in_order),        cmocka_unit_test(test_layers_of_one_side),
+        cmocka_unit_test(test_little_staging),         cmocka_unit_test(test_the_window),
+        cmocka_unit_test(test_failures_stop_no_other), cmocka_unit_test(test_a_silent_device),
+        cmocka_unit_test(test_ends_in_the_middle),     cmocka_unit_test(test_announcements_ascend),
+        cmocka_unit_test(test_bad_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

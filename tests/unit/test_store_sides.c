@@ -7,6 +7,7 @@
 #include "store_support.h"
 
 #include <kvterrace/names.h>
+#include <kvterrace/view.h>
 
 #include <sqlite3.h>
 
@@ -130,6 +131,86 @@ static void entries_of_one_side_survive(void **state)
     kvt_close(store);
 }
 
+enum { BLOCK = 16, BLOCKS = 12 };
+
+/* A paged pool of one layer each, as engines keep a latent. */
+typedef struct pool {
+    void *bases[2];
+    uint32_t blocks[6];
+    kvt_view view;
+} pool;
+
+static void pool_make(pool *p, uint32_t number, uint32_t first)
+{
+    const kvt_layout layout = layout_of(number);
+    assert_int_equal(kvt_view_axes(&layout, "bth", BLOCK, BLOCKS, &p->view), KVT_OK);
+    assert_int_equal(p->view.bases_kind, KVT_BASES_LAYERS);
+    for (uint32_t i = 0; i < 2; i++) {
+        p->bases[i] = malloc(p->view.base_bytes[0]);
+        assert_non_null(p->bases[i]);
+        memset(p->bases[i], 0x77, p->view.base_bytes[0]);
+    }
+    for (uint32_t i = 0; i < 6; i++)
+        p->blocks[i] = (5 * i + first) % BLOCKS;
+    p->view.bases = p->bases;
+    p->view.blocks = p->blocks;
+    p->view.block_count = 6;
+}
+
+static void pool_free(pool *p)
+{
+    free(p->bases[0]);
+    free(p->bases[1]);
+}
+
+static void *pool_block(const pool *p, uint32_t layer, uint32_t block, uint64_t block_bytes)
+{
+    return (char *)p->bases[layer] + p->blocks[block] * block_bytes;
+}
+
+/* Out of a paged pool and into another one, from staging, memory and SSD. */
+static void views_of_one_side_are_stored(void **state)
+{
+    static char data[DATA_BYTES], again[DATA_BYTES];
+    site *s = *state;
+    kvt_store *store = site_open(s);
+    for (uint32_t round = 0; round < 3; round++) {
+        for (uint32_t i = 0; i < ENTRIES; i++) {
+            if (i % 4 == 3) continue; /* of two sides */
+            const uint64_t bytes = fill(i, data), block = bytes / 2 / 6;
+            const kvt_entry entry = {.struct_size = sizeof entry,
+                                     .key = support_key(i),
+                                     .layout = layout_of(i),
+                                     .recompute_seconds = 1};
+            pool p;
+            pool_make(&p, i, i);
+            if (round == 0) {
+                for (uint32_t b = 0; b < 12; b++)
+                    memcpy(pool_block(&p, b / 6, b % 6, block), data + b * block, block);
+                kvt_status status = kvt_put_view(store, &entry, &p.view);
+                while (status == KVT_BUSY) {
+                    assert_int_equal(kvt_flush(store), KVT_OK);
+                    status = kvt_put_view(store, &entry, &p.view);
+                }
+                assert_int_equal(status, KVT_OK);
+            }
+            pool_free(&p);
+            pool_make(&p, i, i + 3);
+            assert_int_equal(kvt_get_view(store, &entry.key, &p.view, UINT64_MAX, NULL), KVT_OK);
+            for (uint32_t b = 0; b < 12; b++)
+                memcpy(again + b * block, pool_block(&p, b / 6, b % 6, block), block);
+            assert_memory_equal(again, data, bytes);
+            pool_free(&p);
+        }
+        if (round == 0) assert_int_equal(kvt_flush(store), KVT_OK);
+        if (round != 1) continue;
+        kvt_close(store);
+        s->options.tiers[KVT_TIER_DRAM].capacity_bytes = 0;
+        store = site_open(s);
+    }
+    kvt_close(store);
+}
+
 /* What the rows say; an entry of two sides has the row that it had before there was another. */
 static void rows_say_so(void **state)
 {
@@ -161,6 +242,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(entries_of_one_side_survive, site_make, site_remove),
+        cmocka_unit_test_setup_teardown(views_of_one_side_are_stored, site_make, site_remove),
         cmocka_unit_test_setup_teardown(rows_say_so, site_make, site_remove),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
