@@ -22,7 +22,7 @@ enum {
     STORE_ENTRIES_QUICK = 20000,
     STORE_EXISTS_BYTES = 4096,
     STORE_EXISTS_CALLS = 100000,
-    STORE_ROWS_MAX = 16
+    STORE_ROWS_MAX = 32
 };
 
 static const uint64_t store_sizes[] = {MIB / 32, MIB / 4, 4 * MIB, 32 * MIB};
@@ -43,6 +43,7 @@ typedef struct store_row {
     uint32_t batch, threads;
     uint32_t calls;
     bench_rate bytes_per_s, ratio, per_s;
+    bench_rate speedup; /* of two threads: to one, by the median call */
     uint64_t ns_p50, ns_p99;
     store_parts parts;
     bool has_parts;
@@ -59,9 +60,10 @@ typedef struct store_bench {
 
 /* Samples of one row over all repeats. */
 typedef struct store_samples {
-    double rate[STORE_BENCH_REPEATS_MAX];  /* bytes per second of the median call */
-    double ratio[STORE_BENCH_REPEATS_MAX]; /* to memcpy */
-    double per_s[STORE_BENCH_REPEATS_MAX]; /* calls, of all threads */
+    double rate[STORE_BENCH_REPEATS_MAX];    /* bytes per second of the median call */
+    double ratio[STORE_BENCH_REPEATS_MAX];   /* to memcpy */
+    double per_s[STORE_BENCH_REPEATS_MAX];   /* calls, of all threads */
+    double speedup[STORE_BENCH_REPEATS_MAX]; /* of two threads, to one */
     uint64_t *ns;
     uint64_t *parts[STORE_BENCH_PARTS];
     uint32_t ns_count;
@@ -169,22 +171,36 @@ static void store_split(store_row *get, const store_samples *samples, double cop
 }
 
 /* The loops of one size, in the order of their turns. */
-enum { TURN_COPY, TURN_GET, TURN_PUT, TURN_COPY_TWO, TURN_GET_TWO, TURN_EXISTS, TURNS };
+enum {
+    TURN_COPY,
+    TURN_GET,
+    TURN_PUT,
+    TURN_BATCH,
+    TURN_PREFIX,
+    TURN_COPY_TWO,
+    TURN_GET_TWO,
+    TURN_EXISTS,
+    TURNS
+};
 static const struct {
     const char *name;
     store_bench_call call;
     uint32_t threads;
     uint32_t beside; /* whose rate the ratio is made with */
+    uint32_t alone;  /* of two threads: the turn of one */
+    uint32_t batch;  /* 0: one by one */
 } store_turns[TURNS] = {
     [TURN_COPY] = {"memcpy", STORE_BENCH_COPY, 1, TURN_COPY},
     [TURN_GET] = {"get", STORE_BENCH_GET, 1, TURN_COPY},
     [TURN_PUT] = {"put", STORE_BENCH_PUT, 1, TURN_COPY},
-    [TURN_COPY_TWO] = {"memcpy", STORE_BENCH_COPY, 2, TURN_COPY_TWO},
-    [TURN_GET_TWO] = {"get", STORE_BENCH_GET, 2, TURN_COPY_TWO},
+    [TURN_BATCH] = {"queue", STORE_BENCH_BATCH, 1, TURN_COPY, .batch = STORE_BENCH_BATCH_OF},
+    [TURN_PREFIX] = {"prefix", STORE_BENCH_PREFIX, 1, TURN_COPY, .batch = STORE_BENCH_BATCH_OF},
+    [TURN_COPY_TWO] = {"memcpy", STORE_BENCH_COPY, 2, TURN_COPY_TWO, .alone = TURN_COPY},
+    [TURN_GET_TWO] = {"get", STORE_BENCH_GET, 2, TURN_COPY_TWO, .alone = TURN_GET},
     [TURN_EXISTS] = {"exists", STORE_BENCH_EXISTS, 1, TURN_EXISTS},
 };
 
-/* Two threads and the lookup are of interest where calls are many. */
+/* Batches and two threads are of interest where calls are many. */
 static bool store_turn_counts(uint32_t turn, uint64_t bytes)
 {
     return turn <= TURN_PUT || turn == TURN_EXISTS || bytes == store_sizes[0];
@@ -201,7 +217,9 @@ static void store_repeat(store_bench *bench, store_bench_site *site, uint32_t re
     }
     for (uint32_t turn = 0; turn < TURNS; turn++) {
         double beside = samples[store_turns[turn].beside].rate[repeat];
+        double alone = samples[store_turns[turn].alone].rate[repeat];
         samples[turn].ratio[repeat] = beside > 0 ? samples[turn].rate[repeat] / beside : 0;
+        samples[turn].speedup[repeat] = alone > 0 ? samples[turn].rate[repeat] / alone : 0;
     }
 }
 
@@ -213,6 +231,9 @@ static void store_add_rows(store_bench *bench, const store_bench_site *site,
         if (!store_turn_counts(turn, site->bytes)) continue;
         store_row *row = store_add_row(bench, site, store_turns[turn].name,
                                        store_turns[turn].threads, &samples[turn]);
+        if (store_turns[turn].batch != 0) row->batch = store_turns[turn].batch;
+        if (store_turns[turn].threads > 1)
+            row->speedup = bench_rate_of(samples[turn].speedup, bench->repeats);
         if (turn != TURN_GET) continue;
         store_samples *copy = &samples[TURN_COPY], *lookup = &samples[TURN_EXISTS];
         store_split(row, &samples[turn], (double)store_quantile(copy->ns, copy->ns_count, 0.5),
@@ -281,6 +302,8 @@ static json_t *store_json_row(const store_row *row)
         failed = bench_put_rate(object, "bytes_per_s", &row->bytes_per_s);
         failed |= bench_put_rate(object, "memcpy_ratio", &row->ratio);
     }
+    if (!failed && row->threads > 1)
+        failed = bench_put_rate(object, "one_thread_ratio", &row->speedup);
     const store_parts *parts = &row->parts;
     if (!failed && row->has_parts)
         failed = json_object_set_new(object, "parts",
@@ -311,16 +334,17 @@ static int store_print_json(const store_bench *bench)
 static int store_print_text(const store_bench *bench)
 {
     FILE *out = bench->options->out;
-    fprintf(out, "%-8s %10s %7s %10s %7s %11s %11s %11s\n", "call", "bytes", "threads", "MB/s",
-            "memcpy", "ns p50", "ns p99", "calls/s");
+    fprintf(out, "%-8s %10s %5s %7s %10s %7s %11s %11s %11s\n", "call", "bytes", "batch", "threads",
+            "MB/s", "memcpy", "ns p50", "ns p99", "calls/s");
     for (uint32_t i = 0; i < bench->row_count; i++) {
         const store_row *row = &bench->rows[i];
         const store_parts *parts = &row->parts;
-        fprintf(out, "%-8s %10llu %7u %10.0f %7.2f %11llu %11llu %11.0f\n", row->name,
-                (unsigned long long)row->bytes, row->threads,
+        fprintf(out, "%-8s %10llu %5u %7u %10.0f %7.2f %11llu %11llu %11.0f\n", row->name,
+                (unsigned long long)row->bytes, row->batch, row->threads,
                 row->ratio.median > 0 ? row->bytes_per_s.median / 1e6 : 0, row->ratio.median,
                 (unsigned long long)row->ns_p50, (unsigned long long)row->ns_p99,
                 row->per_s.median);
+        if (row->threads > 1) fprintf(out, "         of one thread's: %.2f\n", row->speedup.median);
         if (row->has_parts)
             fprintf(out,
                     "         of it, in ns: lookup %.0f, copy %.0f, checksum %.0f, wake %.0f, "

@@ -16,19 +16,23 @@
 #include "bench_parts.h"
 
 #include <kvterrace/kvterrace.h>
+#include <kvterrace/queue.h>
 
-enum { STORE_BENCH_THREADS_MAX = 2, STORE_BENCH_REPEATS_MAX = 99 };
+enum { STORE_BENCH_THREADS_MAX = 2, STORE_BENCH_REPEATS_MAX = 99, STORE_BENCH_BATCH_OF = 64 };
 
 /* What one loop does with each entry. */
 typedef enum store_bench_call {
     STORE_BENCH_COPY, /* memcpy of as many bytes */
     STORE_BENCH_GET,
     STORE_BENCH_PUT,
-    STORE_BENCH_EXISTS
+    STORE_BENCH_EXISTS,
+    STORE_BENCH_BATCH, /* gets through a queue, a batch at a time */
+    STORE_BENCH_PREFIX /* kvt_get_prefix of a batch */
 } store_bench_call;
 
 typedef struct store_bench_site {
     kvt_store *store;
+    kvt_queue *queue;
     uint64_t bytes;   /* of an entry */
     uint32_t entries; /* stored for the whole life of the site */
     uint32_t puts;    /* room for so many more */
@@ -49,7 +53,7 @@ typedef struct store_bench_loop {
     uint32_t thread, threads;
     uint32_t calls;
     uint32_t first;                     /* entry; the loop leaves the next one */
-    uint64_t *ns;                       /* of each call, */
+    uint64_t *ns;                       /* of each call, or its share of a batch, */
     uint64_t *parts[STORE_BENCH_PARTS]; /* and of gets, as they say of themselves */
     uint64_t sum_ns;                    /* of all calls */
     uint32_t failed;                    /* calls that failed, or gave wrong bytes */

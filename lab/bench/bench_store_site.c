@@ -13,6 +13,7 @@
 #include "codecs/record.h"
 #include "tiers/devices/device_ops.h"
 
+#include <kvterrace/lookup.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -177,6 +178,7 @@ int store_bench_open(store_bench_site *site, uint64_t bytes, uint32_t entries, u
     site->ring = store_memory(site->ring_bytes);
     kvt_status status = site->source != NULL && site->ring != NULL ? KVT_OK : KVT_E_MEMORY;
     if (status == KVT_OK) status = store_open(site, hollow, message, sizeof message);
+    if (status == KVT_OK) status = kvt_queue_open(site->store, NULL, &site->queue);
     if (status == KVT_OK) status = store_fill(site);
     if (status == KVT_OK) return 0;
     fprintf(stderr, "kvterrace bench store: %s\n",
@@ -187,6 +189,7 @@ int store_bench_open(store_bench_site *site, uint64_t bytes, uint32_t entries, u
 
 void store_bench_close(store_bench_site *site)
 {
+    kvt_queue_close(site->queue);
     kvt_close(site->store);
     free(site->source);
     free(site->ring);
@@ -227,6 +230,8 @@ static void store_call_once(store_bench_loop *loop, uint32_t call, uint32_t numb
     case STORE_BENCH_GET: status = kvt_get(site->store, &key, slot, site->bytes, &info); break;
     case STORE_BENCH_PUT: status = store_put(site, number); break;
     case STORE_BENCH_EXISTS: status = kvt_exists(site->store, &key); break;
+    case STORE_BENCH_BATCH:
+    case STORE_BENCH_PREFIX: break; /* store_batch_once */
     }
     loop->ns[call] = base_clock_ns() - began_ns;
     loop->sum_ns += loop->ns[call];
@@ -239,6 +244,72 @@ static void store_call_once(store_bench_loop *loop, uint32_t call, uint32_t numb
     if (!right) loop->failed++;
 }
 
+/* Gets that are one batch. */
+typedef struct store_batch {
+    kvt_key keys[STORE_BENCH_BATCH_OF];
+    kvt_view views[STORE_BENCH_BATCH_OF];
+    const kvt_view *pointers[STORE_BENCH_BATCH_OF];
+    uint32_t numbers[STORE_BENCH_BATCH_OF];
+} store_batch;
+
+/* Submits a batch and drains it. Returns how many gets went well. */
+static size_t store_submit(kvt_queue *queue, const store_batch *batch)
+{
+    kvt_request requests[STORE_BENCH_BATCH_OF];
+    kvt_completion done[STORE_BENCH_BATCH_OF];
+    size_t drained = 0, good = 0;
+    for (uint32_t i = 0; i < STORE_BENCH_BATCH_OF; i++)
+        requests[i] = (kvt_request){.struct_size = sizeof requests[i],
+                                    .kind = KVT_REQUEST_GET,
+                                    .key = batch->keys[i],
+                                    .view = &batch->views[i]};
+    if (kvt_submit(queue, requests, STORE_BENCH_BATCH_OF, NULL) != KVT_OK) return 0;
+    while (drained < STORE_BENCH_BATCH_OF && kvt_queue_wait(queue, UINT64_MAX) == KVT_OK) {
+        done[0].struct_size = sizeof done[0];
+        size_t count = kvt_drain(queue, done, STORE_BENCH_BATCH_OF);
+        for (size_t i = 0; i < count; i++)
+            good += done[i].status == KVT_OK;
+        drained += count;
+    }
+    return good;
+}
+
+/* One batch, timed as a whole; each of its gets is given an equal share. */
+static void store_batch_once(store_bench_loop *loop, uint32_t call, uint32_t number)
+{
+    store_bench_site *site = loop->site;
+    const kvt_layout layout = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = site->bytes, .tokens = 1};
+    store_batch batch;
+    for (uint32_t i = 0; i < STORE_BENCH_BATCH_OF; i++) {
+        batch.numbers[i] = (number + i) % site->entries;
+        batch.keys[i] = store_key(batch.numbers[i]);
+        batch.views[i] = kvt_view_packed(&layout, store_slot(loop, call + i));
+        batch.pointers[i] = &batch.views[i];
+    }
+    size_t good = 0;
+    uint64_t began_ns = base_clock_ns();
+    if (loop->call == STORE_BENCH_BATCH)
+        good = store_submit(site->queue, &batch);
+    else if (kvt_get_prefix(site->store, batch.keys, batch.pointers, STORE_BENCH_BATCH_OF,
+                            UINT64_MAX, &good) != KVT_OK)
+        good = 0;
+    uint64_t elapsed_ns = base_clock_ns() - began_ns;
+    loop->sum_ns += elapsed_ns;
+    loop->failed += (uint32_t)(STORE_BENCH_BATCH_OF - good);
+    for (uint32_t i = 0; i < STORE_BENCH_BATCH_OF; i++) {
+        loop->ns[call + i] = elapsed_ns / STORE_BENCH_BATCH_OF;
+        if (!store_is_right(site, batch.numbers[i], batch.views[i].base[0], i == 0)) loop->failed++;
+    }
+}
+
+/* Batches, on one thread. */
+static void store_batch_loop(store_bench_loop *loop)
+{
+    for (uint32_t i = 0; i + STORE_BENCH_BATCH_OF <= loop->calls; i += STORE_BENCH_BATCH_OF)
+        store_batch_once(loop, i, (loop->first + i) % loop->site->entries);
+    loop->first = (loop->first + loop->calls) % loop->site->entries;
+}
+
 /* Puts in a row without a flush: fewer bytes than put staging holds. */
 #define STORE_PUT_BYTES (UINT64_C(16) << 20)
 
@@ -246,6 +317,10 @@ static void *store_loop(void *argument)
 {
     store_bench_loop *loop = argument;
     uint64_t put_bytes = 0;
+    if (loop->call >= STORE_BENCH_BATCH) {
+        store_batch_loop(loop);
+        return NULL;
+    }
     for (uint32_t i = 0; i < loop->calls; i++) {
         uint32_t number = loop->call == STORE_BENCH_PUT
                               ? STORE_PUT_FIRST + i * loop->threads + loop->thread

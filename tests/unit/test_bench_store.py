@@ -34,6 +34,11 @@ def main(command):
         for case in ("memcpy", "get", "put"):
             check((case, size, 1) in found, f"no row of {case} at {size} bytes", document)
     check(("get", SIZES[0], 2) in found, "no row of two threads", document)
+    for case in ("queue", "prefix"):
+        check(any(row["case"] == case and row["batch"] == 64 and row["memcpy_ratio"] > 0
+                  for row in rows), f"no batches of {case}", document)
+    check(all(row["one_thread_ratio"] > 0 for row in rows if row["threads"] == 2),
+          "two threads without their ratio to one", document)
     check(any(row["case"] == "exists" for row in rows), "no lookup", document)
     for row in rows:
         check(row["calls"] > 0 and 0 < row["ns_p50"] <= row["ns_p99"], "a row without calls",
