@@ -660,8 +660,7 @@ static double access_load_seconds(kvt_store *store, const store_entry *entry, bo
 {
     assert(store_is_locked(store));
     if (!lifetime_shows(store, entry)) return (double)NAN;
-    if (entry->state == ENTRY_STAGED)
-        return handover_copy_seconds(store, entry->kind->source_bytes);
+    if (entry->state == ENTRY_STAGED) return store_copy_seconds(store, entry->kind->source_bytes);
     return learn_load_seconds(store, entry, now);
 }
 

@@ -133,12 +133,6 @@ void handover_note_plan(kvt_store *store, store_staged *staged, const kvt_plan *
     handover_note_writes(handover, staged->seconds, staged->source_bytes);
 }
 
-double handover_copy_seconds(const kvt_store *store, uint64_t bytes)
-{
-    assert(store_is_locked(store));
-    return store->handover.copy_seconds_per_byte * (double)bytes;
-}
-
 /* Moves the mean of copy seconds per byte towards a copy that took `ns`. Lock held. */
 static void handover_note_copy(store_handover *handover, uint64_t bytes, uint64_t ns)
 {

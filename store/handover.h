@@ -97,7 +97,4 @@ uint64_t handover_drain(kvt_store *store, uint64_t deadline_ns, uint64_t *bytes_
 /* The first error behind a put's return since the last call. No lock held. */
 KVT_NODISCARD kvt_status handover_report_failure(kvt_store *store);
 
-/* The seconds that a copy of so many staged bytes takes. Lock held. */
-double handover_copy_seconds(const kvt_store *store, uint64_t bytes);
-
 #endif

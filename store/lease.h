@@ -62,6 +62,18 @@ typedef struct store_leases {
     lease_hold *buckets[LEASE_BUCKETS];
 } store_leases;
 
+/* ---- lease_holds.c ---- */
+
+/* The bucket of a handle, and the hold of a handle, or NULL. */
+lease_hold **lease_bucket(store_leases *leases, uint64_t handle);
+lease_hold *lease_find_hold(store_leases *leases, uint64_t handle);
+
+/* Sets the instant at which lease_expire has work again. */
+void lease_find_next(store_leases *leases);
+
+/* Ends the lease that *at points to. */
+void lease_end(kvt_store *store, lease_open **at);
+
 /* Ends the leases whose instant has come. Before every call on the policy that may plan. */
 void lease_expire(kvt_store *store);
 

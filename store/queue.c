@@ -29,85 +29,6 @@
 #define QUEUE_COMPLETION_LEAST STRUCT_SIZE_THROUGH(kvt_completion, elapsed_ns)
 #define QUEUE_STATS_LEAST      STRUCT_SIZE_THROUGH(kvt_queue_stats, wakes)
 
-bool queue_is_ours(const kvt_queue *queue)
-{
-    return queue != NULL &&
-           queue->forks == atomic_load_explicit(&fork_guard_count, memory_order_relaxed);
-}
-
-/* ---- lists ---- */
-
-void queue_append(queue_list *list, queue_item *item)
-{
-    item->next = NULL;
-    if (list->last != NULL)
-        list->last->next = item;
-    else
-        list->first = item;
-    list->last = item;
-    list->count++;
-}
-
-queue_item *queue_take(queue_list *list)
-{
-    queue_item *item = list->first;
-    if (item == NULL) return NULL;
-    list->first = item->next;
-    if (list->first == NULL) list->last = NULL;
-    list->count--;
-    return item;
-}
-
-/* ---- completions ---- */
-
-/* Moves an item to those that wait to be drained. Lock held. */
-static void queue_complete_one(kvt_queue *queue, queue_item *item)
-{
-    assert(item->state == QUEUE_BEGUN || item->state == QUEUE_WAITING);
-    item->view = NULL;
-    item->entry = NULL;
-    item->state = QUEUE_COMPLETED;
-    item->info.elapsed_ns = base_clock_ns() - item->submitted_ns;
-    queue->counts.completed++;
-    if (item->status == KVT_E_CANCELLED) queue->counts.cancelled++;
-    if (item->info.timed_out || item->status == KVT_E_TIMEOUT) queue->counts.timed_out++;
-    queue_append(&queue->completed, item);
-}
-
-/* Makes the descriptor readable, once until the next drain empties the list. Lock held. */
-static void queue_signal(kvt_queue *queue)
-{
-    if (queue->signalled || queue->completed.count == 0) return;
-    const uint64_t one = 1;
-    /* A counter of one never fills an event descriptor, so the write cannot fail or block. */
-    ssize_t written = write(queue->event_fd, &one, sizeof one);
-    assert(written == (ssize_t)sizeof one);
-    (void)written;
-    queue->signalled = true;
-    queue->counts.wakes++;
-}
-
-void queue_complete_waiting(kvt_queue *queue, queue_item *item)
-{
-    queue_complete_one(queue, item);
-    queue_signal(queue);
-    pthread_cond_broadcast(&queue->ended);
-}
-
-void queue_complete(kvt_queue *queue, queue_item *const *items, uint32_t count)
-{
-    if (count == 0) return;
-    pthread_mutex_lock(&queue->lock);
-    for (uint32_t i = 0; i < count; i++) {
-        queue_complete_one(queue, items[i]);
-        assert(queue->begun > 0);
-        queue->begun--;
-    }
-    queue_signal(queue);
-    pthread_cond_broadcast(&queue->ended);
-    pthread_mutex_unlock(&queue->lock);
-}
-
 /* ---- open and close ---- */
 
 /* Adds a queue to those that kvt_close ends. */
@@ -212,41 +133,6 @@ static void queue_call_off_waiting(kvt_queue *queue)
             queue_complete_one(queue, item);
         }
     }
-}
-
-bool queue_enter_load(kvt_queue *queue, struct kvt_load *load)
-{
-    pthread_mutex_lock(&queue->lock);
-    bool open = !queue->stopping;
-    if (open) {
-        load->next = queue->loads;
-        load->previous = NULL;
-        if (load->next != NULL) load->next->previous = load;
-        load->listed = true;
-        queue->loads = load;
-    }
-    pthread_mutex_unlock(&queue->lock);
-    return open;
-}
-
-/* Takes a load off the list. Lock held. */
-static void queue_unlist_load(kvt_queue *queue, struct kvt_load *load)
-{
-    if (load->previous != NULL)
-        load->previous->next = load->next;
-    else
-        queue->loads = load->next;
-    if (load->next != NULL) load->next->previous = load->previous;
-    load->listed = false;
-}
-
-bool queue_leave_load(kvt_queue *queue, struct kvt_load *load)
-{
-    pthread_mutex_lock(&queue->lock);
-    bool listed = load->listed;
-    if (listed) queue_unlist_load(queue, load);
-    pthread_mutex_unlock(&queue->lock);
-    return listed;
 }
 
 /* Ends the loads that are open. */

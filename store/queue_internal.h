@@ -113,8 +113,18 @@ struct kvt_queue {
     pthread_t threads[QUEUE_THREADS_MAX];
 };
 
+/* ---- queue_items.c ---- */
+
 /* Appends an item that is in no list. Lock held. */
 void queue_append(queue_list *list, queue_item *item);
+
+/* Completes an item without a word to those who wait; queue_signal makes the descriptor readable.
+ * Lock held. */
+void queue_complete_one(kvt_queue *queue, queue_item *item);
+void queue_signal(kvt_queue *queue);
+
+/* Takes a load off the list. Lock held. */
+void queue_unlist_load(kvt_queue *queue, struct kvt_load *load);
 
 /* Completes an item that waits. Lock held. */
 void queue_complete_waiting(kvt_queue *queue, queue_item *item);

@@ -25,62 +25,6 @@
 #define QUEUE_STARVE_NS UINT64_C(1000000)   /* until a get without staging is begun again */
 #define QUEUE_FLYING    256u                /* reads under way, beyond which no get is begun */
 
-void queue_arrive(kvt_queue *queue, queue_item *item)
-{
-    pthread_mutex_lock(&queue->lock);
-    assert(item->state == QUEUE_BEGUN && item->in_flight);
-    item->in_flight = false;
-    /* The thread that has begun it may not have let go of it yet; then that thread lists it. */
-    if (item->begun_wholly) queue_append(&queue->arrived, item);
-    pthread_cond_signal(&queue->work);
-    pthread_mutex_unlock(&queue->lock);
-}
-
-void queue_post(kvt_queue *queue, queue_task *task)
-{
-    task->next = NULL;
-    pthread_mutex_lock(&queue->lock);
-    if (queue->tasks == NULL)
-        queue->tasks = task;
-    else
-        queue->last_task->next = task;
-    queue->last_task = task;
-    pthread_cond_signal(&queue->work);
-    pthread_mutex_unlock(&queue->lock);
-}
-
-void queue_note_starved(kvt_queue *queue)
-{
-    pthread_mutex_lock(&queue->lock);
-    if (queue->loads_starved_ns == 0) queue->loads_starved_ns = base_clock_ns();
-    pthread_cond_signal(&queue->work);
-    pthread_mutex_unlock(&queue->lock);
-}
-
-void queue_put_back(kvt_queue *queue, queue_item *const *items, uint32_t count)
-{
-    if (count == 0) return;
-    pthread_mutex_lock(&queue->lock);
-    for (uint32_t i = count; i-- > 0;) {
-        queue_item *item = items[i];
-        queue_list *list = &queue->waiting[item->urgency];
-        assert(item->state == QUEUE_BEGUN && !item->in_flight && queue->begun > 0);
-        queue->begun--;
-        item->state = QUEUE_WAITING;
-        if (queue->stopping || item->called_off) {
-            item->status = KVT_E_CANCELLED;
-            queue_complete_waiting(queue, item);
-            continue;
-        }
-        item->next = list->first;
-        list->first = item;
-        if (list->last == NULL) list->last = item;
-        list->count++;
-    }
-    pthread_cond_signal(&queue->work);
-    pthread_mutex_unlock(&queue->lock);
-}
-
 /* ---- requests that read no entry ---- */
 
 /* Counts a use of one key. */

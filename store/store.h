@@ -322,6 +322,9 @@ store_move_purpose store_purpose_of(const kvt_move *move);
 /* Whether some tier has capacity now. */
 bool store_has_capacity(const kvt_store *store);
 
+/* The seconds that a copy of so many staged bytes takes. Lock held. */
+double store_copy_seconds(const kvt_store *store, uint64_t bytes);
+
 /* Sum of a bytes vector. */
 uint64_t store_bytes_of(const uint64_t bytes[KVT_TIER_COUNT]);
 
@@ -542,6 +545,12 @@ KVT_NODISCARD kvt_status trust_try_due(kvt_store *store, const store_entry *entr
  */
 KVT_NODISCARD kvt_status trust_note_refused(kvt_store *store, store_entry *entry,
                                             const kvt_policy_entry *offer, kvt_plan *plan);
+
+/* ---- trust_refusals.c ---- */
+
+/* Keeps why a put was refused, in a ring of STORE_REFUSALS: by learned figures alone, or by the
+ * measured curves, too. Lock held. */
+void trust_remember(kvt_store *store, uint64_t handle, bool learned);
 
 /* Why the last put of a handle was refused, or NULL. Lock held. */
 const char *trust_reason(const kvt_store *store, uint64_t handle);

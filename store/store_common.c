@@ -98,3 +98,9 @@ bool store_is_locked(const kvt_store *store)
     pthread_mutex_unlock(lock);
     return false;
 }
+
+double store_copy_seconds(const kvt_store *store, uint64_t bytes)
+{
+    assert(store_is_locked(store));
+    return store->handover.copy_seconds_per_byte * (double)bytes;
+}

@@ -88,49 +88,6 @@ void trust_note_plan(kvt_store *store, const kvt_plan *plan)
     }
 }
 
-/* ---- why ---- */
-
-static const char *const trust_by_curve =
-    "It is not stored: at the measured and modelled speeds, storing it would have saved nothing "
-    "over recomputing it, or too little for the room. While a tier with room takes nothing, one "
-    "put now and then is stored there all the same and timed.";
-static const char *const trust_by_learned =
-    "It is not stored: at the speeds that this store has learned lately, loading it takes longer "
-    "than recomputing it, while the measured curves say otherwise. Of eight such puts one is "
-    "stored all the same and timed.";
-
-/* Keeps the reason of a refusal in a ring of STORE_REFUSALS, for kvt_explain. */
-static void trust_remember(store_trust *trust, uint64_t handle, const char *reason)
-{
-    uint64_t at = trust->refusals++ % STORE_REFUSALS;
-    trust->refused[at].handle = handle;
-    trust->refused[at].reason = reason;
-}
-
-const char *trust_reason(const kvt_store *store, uint64_t handle)
-{
-    assert(store_is_locked(store));
-    const store_trust *trust = &store->trust;
-    uint64_t known = trust->refusals < STORE_REFUSALS ? trust->refusals : STORE_REFUSALS;
-    for (uint64_t back = 1; back <= known; back++) {
-        uint64_t at = (trust->refusals - back) % STORE_REFUSALS;
-        if (trust->refused[at].handle == handle) return trust->refused[at].reason;
-    }
-    return NULL;
-}
-
-void trust_count_refused(kvt_store *store, uint64_t handle)
-{
-    assert(store_is_locked(store));
-    store_refusal why = STORE_REFUSAL_POLICY;
-    if (!store_has_capacity(store))
-        why = STORE_REFUSAL_NO_DEVICE;
-    else if (trust_reason(store, handle) == trust_by_learned)
-        why = STORE_REFUSAL_LEARNED;
-    store->counters.puts_refused++;
-    store->counters.refusals[why]++;
-}
-
 /* Whether some option saves enough of recomputing to be worth its write. */
 static bool trust_gains(const kvt_option *options, uint32_t count)
 {
@@ -272,7 +229,7 @@ kvt_status trust_note_refused(kvt_store *store, store_entry *entry, const kvt_po
                    trust_build_curve(store, entry, offer, options);
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
         trust_count(&trust->tiers[tier], 1, 0);
-    trust_remember(trust, entry->handle, learned ? trust_by_learned : trust_by_curve);
+    trust_remember(store, entry->handle, learned);
     if (learned) {
         store->counters.puts_refused_learned++;
         if (trust->learned++ % TRUST_SHARE != 0) return KVT_REFUSED;

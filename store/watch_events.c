@@ -156,8 +156,7 @@ kvt_status kvt_events_drain(kvt_events *reader, kvt_event *events, size_t capaci
 /* What a get of the entry is expected to take. Control lock held. */
 static double events_load_seconds(kvt_store *store, const store_entry *entry)
 {
-    if (entry->state == ENTRY_STAGED)
-        return handover_copy_seconds(store, entry->kind->source_bytes);
+    if (entry->state == ENTRY_STAGED) return store_copy_seconds(store, entry->kind->source_bytes);
     return learn_load_seconds(store, entry, false);
 }
 

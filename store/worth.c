@@ -66,7 +66,7 @@ static double worth_recompute(const kvt_store *store, const store_entry *entry)
 static void worth_add_load(kvt_store *store, worth_run *run, const store_entry *entry)
 {
     if (entry->state == ENTRY_STAGED) {
-        run->decode_seconds += handover_copy_seconds(store, entry->kind->source_bytes);
+        run->decode_seconds += store_copy_seconds(store, entry->kind->source_bytes);
         return;
     }
     const store_place *place = entry->place;
