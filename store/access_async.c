@@ -160,6 +160,7 @@ uint32_t access_begin_all(kvt_store *store, access_get *const *gets, uint32_t co
         store_transfer *flight = async_prepare(store, get);
         if (flight != NULL) flights[started++] = flight;
     }
+    transfer_sort(flights, started);
     transfer_start_all(flights, started);
     return started;
 }

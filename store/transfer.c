@@ -179,6 +179,7 @@ store_transfer *transfer_prepare_ranges(store_staging *staging, tiers_pool *pool
     for (uint32_t i = 0; i < count; i++) {
         assert(ranges[i].at + ranges[i].bytes <= kept->buffer.bytes);
         tiers_transfer one = {.kind = KVT_IO_READ,
+                              .waited = true,
                               .location = location,
                               .buffer = (char *)kept->buffer.memory + ranges[i].at,
                               .bytes = ranges[i].bytes,
@@ -188,6 +189,23 @@ store_transfer *transfer_prepare_ranges(store_staging *staging, tiers_pool *pool
         memcpy(&kept->all[i], &one, sizeof one);
     }
     return kept;
+}
+
+/* Compares two transfers by their places: by the first member of the object, then by offset. */
+static int transfer_compare(const void *a, const void *b)
+{
+    const tiers_transfer *left = &(*(store_transfer *const *)a)->all[0];
+    const tiers_transfer *right = &(*(store_transfer *const *)b)->all[0];
+    const tiers_extent *first = &left->location->extents[0];
+    const tiers_extent *second = &right->location->extents[0];
+    if (first->member != second->member) return first->member < second->member ? -1 : 1;
+    uint64_t from = first->offset + left->offset, to = second->offset + right->offset;
+    return from < to ? -1 : from > to;
+}
+
+void transfer_sort(store_transfer **transfers, uint32_t count)
+{
+    qsort(transfers, count, sizeof transfers[0], transfer_compare);
 }
 
 #define TRANSFER_GROUP 64u

@@ -70,12 +70,17 @@ store_transfer *transfer_prepare(store_staging *staging, tiers_pool *pool,
                                  const tiers_transfer *wanted, const transfer_watch *watch,
                                  staging_buffer *buffer, transfer_landed *landed, void *context);
 
-/* The same for ranges of a record, whose bytes go where the ranges say in the buffer. */
+/* The same for ranges of a record that somebody waits for. Their bytes go where the ranges say in
+ * the buffer. */
 store_transfer *transfer_prepare_ranges(store_staging *staging, tiers_pool *pool,
                                         const tiers_location *location,
                                         const kvt_record_range *ranges, uint32_t count,
                                         staging_buffer *buffer, transfer_landed *landed,
                                         void *context);
+
+/* Orders transfers by their places, without starting them: the kernel's block layer makes
+ * neighbours that come one behind the other one request (docs/BENCHMARKS.md, Neighbours). */
+void transfer_sort(store_transfer **transfers, uint32_t count);
 
 /* Starts transfers of any pools; all of a pool's are queued before a device is woken. Each may land
  * before this returns, but not before it has been watched. */

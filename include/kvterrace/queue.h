@@ -141,7 +141,6 @@ typedef struct kvt_queue_stats {
     uint32_t undrained; /* completed and not drained, now */
     uint64_t batches, requests, completed, cancelled, timed_out, refused_busy;
     uint64_t device_reads; /* transfers that gets of this queue have started */
-    uint64_t merged_reads; /* gets that came along with a neighbour's transfer */
     uint64_t wakes;        /* writes of the descriptor */
 } kvt_queue_stats;
 

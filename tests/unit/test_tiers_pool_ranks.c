@@ -6,7 +6,6 @@
  */
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -14,61 +13,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
+#include "gate_device.h"
 #include "pool_scratch.h"
 #include "tiers/pool/worker_pressure.h"
 
-enum { GRAIN = 4096, EACH = 40, ALL = 3 * EACH, UNITS = 128, OPERATIONS_MAX = 256 };
-
-/* Takes one operation, and answers it when the gate is open. */
-typedef struct gate {
-    kvt_device base;
-    atomic_bool open;
-    atomic_uint taken;
-    kvt_io *held;
-    uint64_t offsets[OPERATIONS_MAX]; /* in the order of submission; the worker's until the end */
-} gate;
-
-static void gate_close(kvt_device *device)
-{
-    (void)device; /* the test's */
-}
-
-static kvt_status gate_submit(kvt_device *device, kvt_io *io)
-{
-    gate *g = (gate *)device;
-    if (g->held != NULL) return KVT_BUSY;
-    io->submitted_ns = base_clock_ns();
-    g->held = io;
-    uint32_t index = atomic_load(&g->taken);
-    if (index < OPERATIONS_MAX) g->offsets[index] = io->offset;
-    atomic_store(&g->taken, index + 1);
-    return KVT_QUEUED;
-}
-
-static size_t gate_reap(kvt_device *device, kvt_io **done, size_t min, size_t max,
-                        uint64_t timeout_ns)
-{
-    gate *g = (gate *)device;
-    (void)max, (void)timeout_ns;
-    if (g->held == NULL) return 0;
-    if (!atomic_load(&g->open)) {
-        if (min > 0) base_sleep(100000);
-        return 0;
-    }
-    g->held->status = KVT_OK;
-    g->held->finished_ns = base_clock_ns();
-    done[0] = g->held;
-    g->held = NULL;
-    return 1;
-}
-
-static const kvt_device_ops gate_ops = {.struct_size = sizeof(kvt_device_ops),
-                                        .abi_version = KVT_DEVICE_ABI,
-                                        .name = "gate",
-                                        .close = gate_close,
-                                        .submit = gate_submit,
-                                        .reap = gate_reap};
+enum { GRAIN = 4096, EACH = 40, ALL = 3 * EACH, UNITS = 128 };
 
 /* A pool over a gate, and one object with a grain for each transfer; the last one has brought a
  * write to the gate already. */
@@ -96,11 +45,7 @@ static ranks *ranks_open(void)
 {
     ranks *r = calloc(1, sizeof *r);
     assert_non_null(r);
-    r->gate.base.ops = &gate_ops;
-    r->gate.base.facts = (kvt_device_facts){.capacity_bytes = 4 << 20,
-                                            .align_bytes = 512,
-                                            .request_bytes_max = 1 << 20,
-                                            .depth_max = 1};
+    gate_make(&r->gate, 4 << 20);
     tiers_member_options member = pool_scratch_member(&r->gate.base, 1e6);
     tiers_pool_options options = {.unit_bytes = GRAIN};
     assert_int_equal(tiers_pool_open(&member, 1, &options, &r->pool, NULL, 0), KVT_OK);
