@@ -167,10 +167,9 @@ static kvt_status costs_probe_kind(kvt_device *device, kvt_io_kind kind, uint64_
     }
     free(probe.buffers);
     if (probe.status != KVT_OK) return probe.status;
-    out->bytes_per_s = bytes_per_s;
     double wire = (double)small / bytes_per_s;
-    out->request_seconds = latency > wire ? latency - wire : 0;
-    out->residual = 0;
+    *out = online_figures((kvt_affine){.request_seconds = latency > wire ? latency - wire : 0,
+                                       .bytes_per_s = bytes_per_s});
     return KVT_OK;
 }
 
@@ -192,8 +191,8 @@ kvt_status costs_profiled_device(const cost_profile *profile, const kvt_device *
         return KVT_E_MISMATCH;
     }
     if (!(curve.read.bytes_per_s > 0 && curve.write.bytes_per_s > 0)) return KVT_MISS;
-    out->read = curve.read;
-    out->write = curve.write;
+    out->read = online_figures(curve.read);
+    out->write = online_figures(curve.write);
     return KVT_OK;
 }
 
@@ -276,7 +275,7 @@ kvt_status costs_measure_variant(const cost_profile *profile, kvt_variant varian
     if (status < 0) return status;
     out->variant = variant;
     out->stored_share = (double)written / (double)source_bytes;
-    out->encode_bytes_per_s = (double)source_bytes / (encode > 1e-9 ? encode : 1e-9);
-    out->decode_bytes_per_s = (double)source_bytes / (decode > 1e-9 ? decode : 1e-9);
+    out->encode_bytes_per_s = online_rate((double)source_bytes / online_timed(encode));
+    out->decode_bytes_per_s = online_rate((double)source_bytes / online_timed(decode));
     return KVT_OK;
 }

@@ -59,13 +59,15 @@ void learn_set_member(kvt_store *store, kvt_tier tier, uint32_t member,
                       const kvt_device_facts *facts, const kvt_affine *read,
                       const kvt_affine *write, uint64_t in_flight_bytes_max)
 {
-    assert(member < TIERS_MEMBERS_MAX && read->bytes_per_s > 0 && write->bytes_per_s > 0);
+    assert(member < TIERS_MEMBERS_MAX);
     learn_member *slot = &store->learn->tiers[tier].members[member];
     pthread_mutex_lock(&store->learn->lock);
     slot->known = true;
     memcpy(slot->identity, facts->identity, sizeof slot->identity);
     slot->in_flight_bytes =
         in_flight_bytes_max != 0 ? in_flight_bytes_max : TIERS_IN_FLIGHT_BYTES_DEFAULT;
+    slot->measured[KVT_IO_READ] = *read;
+    slot->measured[KVT_IO_WRITE] = *write;
     online_device_init(&slot->kinds[KVT_IO_READ], read->request_seconds, read->bytes_per_s);
     online_device_init(&slot->kinds[KVT_IO_WRITE], write->request_seconds, write->bytes_per_s);
     slot->option_seconds[KVT_IO_READ] =
@@ -75,12 +77,12 @@ void learn_set_member(kvt_store *store, kvt_tier tier, uint32_t member,
     pthread_mutex_unlock(&store->learn->lock);
 }
 
-/* The measured seconds, or those of the clock that a simulation set. */
+/* The measured seconds, or those of the clock that a simulation set; neither 0 nor endless. */
 static double learn_seconds(const store_learn *learn, learn_timing what, double bytes,
                             double measured_seconds)
 {
-    if (learn->clock == NULL) return measured_seconds;
-    return learn->clock(learn->clock_context, what, bytes, measured_seconds);
+    if (learn->clock == NULL) return online_timed(measured_seconds);
+    return online_timed(learn->clock(learn->clock_context, what, bytes, measured_seconds));
 }
 
 /* ---- transfers ---- */
@@ -173,11 +175,17 @@ void learn_begin_in_memory(kvt_store *store, kvt_tier tier, const tiers_location
                                  .bytes = location->bytes};
 }
 
+#define LEARN_PART_LEAST                                                                           \
+    (1.0 / 64) /* of work in memory: what device and codec have each at least */
+
 /*
  * Work that a thread did in a member's memory itself: reading and decoding were one, or encoding
  * and writing. Its seconds are shared out as the measured curves of device and codec say, because
- * nothing else corrects a device's figures in a tier that no worker is asked for. Observes the
- * device; *predicted_out is what its model expected. Returns the device's part. learn.lock held.
+ * nothing else corrects a device's figures in a tier that no worker is asked for. The curves are
+ * those of the open: were the parts those of curves that learning replaces, the part of one that
+ * turned out faster would shrink with its curve, and again with what the smaller part makes of the
+ * curve, down to nothing. Observes the device; *predicted_out is what its model expected. Returns
+ * the device's part. learn.lock held.
  */
 static double learn_observe_memory(store_learn *learn, learn_tier *tier, kvt_io_kind kind,
                                    uint32_t member, uint64_t bytes, double codec_seconds,
@@ -187,11 +195,12 @@ static double learn_observe_memory(store_learn *learn, learn_tier *tier, kvt_io_
     if (!tier->members[member].known) return 0;
     online_device *device = &tier->members[member].kinds[kind];
     const online_work work = {.bytes = (double)bytes};
-    const double curve = device->curve[0] + device->curve[1] * work.bytes;
-    const double own = seconds * curve / (curve + codec_seconds);
+    const kvt_affine *measured = &tier->members[member].measured[kind];
+    const double curve = measured->request_seconds + work.bytes / measured->bytes_per_s;
+    const double part = curve / (curve + codec_seconds);
+    const double own = seconds * fmin(fmax(part, LEARN_PART_LEAST), 1.0 - LEARN_PART_LEAST);
     const double timed = learn_seconds(learn, (learn_timing)kind, work.bytes, own);
     *predicted_out = online_device_predict(device, &work);
-    if (!(timed > 0)) return own;
     online_error_observe(&tier->kinds[kind], *predicted_out, timed);
     if (online_device_observe(device, &work, timed)) learn->reopened++;
     return own;
@@ -232,8 +241,7 @@ double learn_note_get(kvt_store *store, const learn_transfer *transfer, kvt_vari
     double slowest = transfer->slowest_seconds, overhead = transfer->overhead_seconds;
     pthread_mutex_lock(&learn->lock);
     if (transfer->in_memory) {
-        double measured =
-            codec != NULL ? codec->decode_curve * codec->decode.base * (double)source_bytes : 0;
+        double measured = codec != NULL ? codec->decode_curve * (double)source_bytes : 0;
         overhead = tier->overhead.value;
         decode_seconds -= learn_observe_memory(learn, tier, KVT_IO_READ, transfer->member,
                                                transfer->bytes, measured, decode_seconds, &slowest);
@@ -248,8 +256,7 @@ double learn_note_get(kvt_store *store, const learn_transfer *transfer, kvt_vari
                            LEARN_OVERHEAD_SHARE);
     online_average_observe(&tier->waiting, transfer->waiting_seconds, LEARN_OVERHEAD_SHARE);
     if (codec != NULL)
-        online_factor_observe(&codec->decode, fmax(decode_seconds, 1e-9) / curve,
-                              LEARN_CODEC_SHARE);
+        online_factor_observe(&codec->decode, decode_seconds / curve, LEARN_CODEC_SHARE);
     pthread_mutex_unlock(&learn->lock);
     return predicted;
 }
@@ -312,8 +319,7 @@ void learn_note_encode_in_memory(kvt_store *store, kvt_tier tier, const tiers_lo
     const learn_codec *codec = learn_find_codec(store, variant);
     double predicted;
     pthread_mutex_lock(&learn->lock);
-    double measured =
-        codec != NULL ? codec->encode_curve * codec->encode.base * (double)source_bytes : 0;
+    double measured = codec != NULL ? codec->encode_curve * (double)source_bytes : 0;
     double own =
         learn_observe_memory(learn, &learn->tiers[tier], KVT_IO_WRITE, location->extents[0].member,
                              location->bytes, measured, seconds, &predicted);

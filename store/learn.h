@@ -23,6 +23,7 @@ typedef struct learn_member {
     bool known;
     char identity[96];        /* of the hardware or file */
     uint64_t in_flight_bytes; /* of the other direction, that may be ahead of a request at most */
+    kvt_affine measured[2];   /* by kvt_io_kind, as it joined: fixed, what curves may become */
     online_device kinds[2];   /* by kvt_io_kind */
     uint64_t evidence[2];     /* of kinds: observations when decay last looked */
     double age_seconds[2];    /* of what was loaded of kinds, at open */

@@ -22,13 +22,15 @@ static kvt_affine learn_member_figures(const learn_member *member, kvt_io_kind k
     double bytes_per_s = fmin(weight_bytes_per_s, ONLINE_FACTOR_MOST / device->curve[1]);
     bytes_per_s = fmax(bytes_per_s, 1.0 / (ONLINE_FACTOR_MOST * device->curve[1]));
     if (device->observations >= ONLINE_SURE) bytes_per_s = 1.0 / device->used[1];
-    return (kvt_affine){.request_seconds = device->used[0], .bytes_per_s = bytes_per_s};
+    return online_figures(
+        (kvt_affine){.request_seconds = device->used[0], .bytes_per_s = bytes_per_s});
 }
 
 static kvt_affine learn_member_curve(const learn_member *member, kvt_io_kind kind)
 {
     const online_device *device = &member->kinds[kind];
-    return (kvt_affine){.request_seconds = device->curve[0], .bytes_per_s = 1.0 / device->curve[1]};
+    return online_figures(
+        (kvt_affine){.request_seconds = device->curve[0], .bytes_per_s = 1.0 / device->curve[1]});
 }
 
 void learn_cost_tier(kvt_store *store, kvt_tier tier)
@@ -70,10 +72,10 @@ bool learn_cost_codec(kvt_store *store, uint32_t variant)
     kvt_codec_curve *curve = &store->costs.variants[variant];
     kvt_codec_curve *measured = &store->curve_costs.variants[variant];
     const learn_codec *codec = &store->learn->codecs[variant];
-    measured->decode_bytes_per_s = 1.0 / (codec->decode_curve * codec->decode.base);
-    measured->encode_bytes_per_s = 1.0 / (codec->encode_curve * codec->encode.base);
-    double decode = 1.0 / (codec->decode_curve * online_factor_value(&codec->decode));
-    double encode = 1.0 / (codec->encode_curve * online_factor_value(&codec->encode));
+    measured->decode_bytes_per_s = online_rate(1.0 / (codec->decode_curve * codec->decode.base));
+    measured->encode_bytes_per_s = online_rate(1.0 / (codec->encode_curve * codec->encode.base));
+    double decode = online_rate(1.0 / (codec->decode_curve * online_factor_value(&codec->decode)));
+    double encode = online_rate(1.0 / (codec->encode_curve * online_factor_value(&codec->encode)));
     bool decoded = codec->decode.average.observations >= ONLINE_SURE &&
                    fabs(decode / curve->decode_bytes_per_s - 1.0) >= LEARN_CODEC_OFF;
     bool encoded = codec->encode.average.observations >= ONLINE_SURE &&

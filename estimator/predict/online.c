@@ -26,13 +26,42 @@
 #define DEVICE_DRIFT_SUM     8.0
 #define DEVICE_SETTLE        24u
 #define DEVICE_REQUEST_BYTES 524288.0 /* mostly in one request */
+#define DEVICE_SHARE_MOST    1e4      /* of a prediction; the covariance keeps its precision */
 
 /* A device or a codec cannot be faster than it is, but anything can be slower for a while: a few
  * achievements in a row far below a figure prove it wrong, and it takes many to raise a curve. */
 #define FAST_SHARE   0.4 /* of what a figure says */
 #define FAST_SPREADS 1.5
 #define FAST_RUN     4u
+#define FAST_TOLD    (1.0 / 32) /* of the figure: a term with less of it is not told anything */
 #define BOUND_RUN    32u
+
+/* ---- what can be ---- */
+
+double online_timed(double seconds)
+{
+    return fmin(fmax(seconds, ONLINE_SECONDS_LEAST), ONLINE_SECONDS_MOST);
+}
+
+double online_rate(double bytes_per_s)
+{
+    return fmin(fmax(bytes_per_s, ONLINE_BYTES_PER_S_LEAST), ONLINE_BYTES_PER_S_MOST);
+}
+
+kvt_affine online_figures(kvt_affine figures)
+{
+    figures.request_seconds = fmin(fmax(figures.request_seconds, 0.0), ONLINE_SECONDS_MOST);
+    figures.bytes_per_s = online_rate(figures.bytes_per_s);
+    return figures;
+}
+
+bool online_figures_are_sound(const kvt_affine *figures)
+{
+    /* Inverses of inverses are off by a bit or two. */
+    return figures->request_seconds >= 0 && figures->request_seconds <= ONLINE_SECONDS_MOST &&
+           figures->bytes_per_s >= ONLINE_BYTES_PER_S_LEAST * (1.0 - 1e-9) &&
+           figures->bytes_per_s <= ONLINE_BYTES_PER_S_MOST * (1.0 + 1e-9);
+}
 
 /* ---- seconds of one device ---- */
 
@@ -47,7 +76,9 @@ static void device_widen(online_device *device)
 
 void online_device_init(online_device *device, double request_seconds, double bytes_per_s)
 {
-    assert(request_seconds >= 0 && bytes_per_s > 0);
+    const kvt_affine figures = {.request_seconds = request_seconds, .bytes_per_s = bytes_per_s};
+    assert(online_figures_are_sound(&figures));
+    (void)figures;
     memset(device, 0, sizeof *device);
     device->curve[0] = request_seconds;
     device->curve[1] = 1.0 / bytes_per_s;
@@ -65,13 +96,28 @@ static bool is_at_bound(double factor)
     return factor > ONLINE_FACTOR_MOST * (1.0 - 1e-9) || factor * ONLINE_FACTOR_MOST < 1.0 + 1e-9;
 }
 
-/* Brings a term back within the bounds of the curve. The curve knows little of fixed seconds. */
+/* The least that a term may come to; the seconds of the other direction stand at half of a
+ * direction's own. */
+static double device_least(int term)
+{
+    return term == 0 ? 0.0 : (term == 1 ? 1.0 : 0.5) / ONLINE_BYTES_PER_S_MOST;
+}
+
+/* The most of it. */
+static double device_most(int term)
+{
+    return term == 0 ? ONLINE_SECONDS_MOST : 1.0 / ONLINE_BYTES_PER_S_LEAST;
+}
+
+/* Brings a term back within the bounds of the curve, and of what can be. The curve knows little of
+ * fixed seconds. */
 static double device_bound(const online_device *device, int term, double value)
 {
     double curve = device->curve[term];
     double most = ONLINE_FACTOR_MOST * (term == 0 ? fmax(curve, DEVICE_FIXED_LEAST) : curve);
     double least = term == 1 ? curve / ONLINE_FACTOR_MOST : 0.0;
-    return fmin(fmax(value, least), most);
+    value = fmin(fmax(value, least), most);
+    return fmin(fmax(value, term == 1 ? device_least(term) : 0.0), device_most(term));
 }
 
 void online_device_resume(online_device *device, double request_seconds, double bytes_per_s,
@@ -202,8 +248,14 @@ static bool device_is_faster(online_device *device, const online_work *work,
     }
     device->fast_worst = device->fast_run == 0 ? share : fmax(device->fast_worst, share);
     if (++device->fast_run < FAST_RUN) return false;
-    for (int i = 0; i < ONLINE_TERMS; i++)
-        device->value[i] = device->used[i] * device->fast_worst;
+    /* A request with next to no bytes says nothing of the seconds of bytes. */
+    double told = FAST_TOLD * device_seconds(device->used, terms);
+    for (int i = 0; i < ONLINE_TERMS; i++) {
+        int from = i == 0 ? 0 : 1; /* the other direction goes with the own one */
+        double faster = device->used[i] * device->fast_worst;
+        bool is_told = device->used[from] * terms[from] >= told;
+        device->value[i] = is_told ? fmax(faster, device_least(i)) : device->used[i];
+    }
     device->fast_run = 0;
     device->slower = device->faster = 0;
     device->settling = 0;
@@ -235,7 +287,7 @@ static void device_keep_bounds(online_device *device, const double terms[ONLINE_
 bool online_device_observe(online_device *device, const online_work *work, double seconds)
 {
     double terms[ONLINE_TERMS], share[ONLINE_TERMS];
-    assert(seconds > 0);
+    assert(seconds >= ONLINE_SECONDS_LEAST && seconds <= ONLINE_SECONDS_MOST);
     device_terms(device, work, terms);
     if (device->observations == 0) {
         /* The fixed seconds are mostly the host's: threads that are woken. The curve knows little
@@ -244,7 +296,7 @@ bool online_device_observe(online_device *device, const online_work *work, doubl
     }
     double predicted = fmax(device_seconds(device->value, terms), 1e-9);
     for (int i = 0; i < ONLINE_TERMS; i++)
-        share[i] = terms[i] * device->scale[i] / predicted;
+        share[i] = fmin(terms[i] * device->scale[i] / predicted, DEVICE_SHARE_MOST);
     device_filter(device, share, log(seconds / predicted));
     device->observations++;
     device_keep_bounds(device, terms);
@@ -339,6 +391,8 @@ static bool factor_is_faster(online_factor *factor, double achieved, double befo
 void online_factor_observe(online_factor *factor, double achieved, double share)
 {
     online_average *average = &factor->average;
+    assert(achieved > 0 && isfinite(achieved));
+    achieved = fmin(fmax(achieved, 1.0 / ONLINE_BASE_MOST), ONLINE_BASE_MOST);
     double over = achieved / factor->base, before = average->value;
     online_average_observe(average, over, share);
     bool faster = factor_is_faster(factor, over, before);

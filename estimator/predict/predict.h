@@ -161,6 +161,29 @@ typedef struct online_work {
 
 #define ONLINE_TERMS 3
 
+/*
+ * What a clock may say, and what a device or a codec may come to, whatever is timed: a clock with
+ * coarse steps gives zero seconds, a stopped machine hours. Fixed seconds alone may be 0.
+ */
+#define ONLINE_SECONDS_LEAST     1e-9
+#define ONLINE_SECONDS_MOST      1e6
+#define ONLINE_BYTES_PER_S_LEAST 1.0
+#define ONLINE_BYTES_PER_S_MOST  1e15
+#define ONLINE_BASE_MOST         1e6 /* of a re-based curve over the measured one, or the inverse */
+
+/* Seconds that were timed, brought within what a clock may say. */
+double online_timed(double seconds);
+
+/* Bytes per second of a device or a codec, brought within what one may come to; NAN becomes the
+ * lowest. */
+double online_rate(double bytes_per_s);
+
+/* The same of both figures of a device. */
+kvt_affine online_figures(kvt_affine figures);
+
+/* Whether figures are within these bounds. */
+bool online_figures_are_sound(const kvt_affine *figures);
+
 /* Figures that were learned stay within so many times of the curve, and so small a part of it.
  * Fixed seconds and those of the other direction have no lower bound: less of them refuses nothing.
  */
@@ -192,7 +215,7 @@ typedef struct online_device {
     uint64_t rebased;            /* terms of the curve replaced by what is achieved, ever */
 } online_device;
 
-/* request_seconds >= 0, bytes_per_s > 0. */
+/* Of sound figures (online_figures_are_sound). */
 void online_device_init(online_device *device, double request_seconds, double bytes_per_s);
 
 /* Goes on from figures that were learned before, as far as they are within the bounds of the curve:
@@ -203,10 +226,11 @@ void online_device_resume(online_device *device, double request_seconds, double 
 double online_device_predict(const online_device *device, const online_work *work);
 
 /*
- * Takes one achieved time, above 0. True when `used` has been changed to new figures: the device
- * has drifted and they have settled, or requests with nothing before them took far less time than
- * `used` says, several times in a row. The bounds hold after each call; figures that stand at
- * one of them for long, or that are proved to lie below the lower one, become the curve.
+ * Takes one achieved time, within what a clock may say (online_timed). True when `used` has been
+ * changed to new figures: the device has drifted and they have settled, or requests with nothing
+ * before them took far less time than `used` says, several times in a row. The bounds hold after
+ * each call; figures that stand at one of them for long, or that are proved to lie below the lower
+ * one, become the curve.
  */
 bool online_device_observe(online_device *device, const online_work *work, double seconds);
 
@@ -250,7 +274,7 @@ void online_factor_init(online_factor *factor);
 /* Goes on from a factor that was learned before, as far as it is within the bounds. */
 void online_factor_resume(online_factor *factor, double value, uint64_t observations);
 
-/* Takes achieved over the measured curve's seconds, above 0. */
+/* Takes achieved over the measured curve's seconds, finite and above 0. */
 void online_factor_observe(online_factor *factor, double achieved, double share);
 
 /* As online_device_decay. */

@@ -224,6 +224,64 @@ static void test_faster_is_proof(void **state)
     assert_true(online_factor_value(&factor) > 2);
 }
 
+/* Feeds a device and a factor what a clock said, thousands of times. Seconds of the second request
+ * in two follow those of the first. */
+static void feed_seconds(double first, double second, double bytes)
+{
+    online_device device;
+    online_factor factor;
+    online_work work = {.bytes = bytes};
+    online_device_init(&device, 5e-6, 5e9);
+    online_factor_init(&factor);
+    for (int i = 0; i < 20000; i++) {
+        double seconds = online_timed(i % 2 == 0 ? first : second);
+        work.other_bytes = i % 3 == 0 ? bytes : 0;
+        (void)online_device_observe(&device, &work, seconds);
+        online_factor_observe(&factor, seconds * 5e9 / bytes, 1.0 / 32);
+        const kvt_affine used = {.request_seconds = device.used[0],
+                                 .bytes_per_s = 1.0 / device.used[1]};
+        const kvt_affine now = online_device_affine(&device);
+        assert_true(online_figures_are_sound(&used) && online_figures_are_sound(&now));
+        assert_true(isfinite(device.used[2]) && isfinite(device.noise));
+        double predicted = online_device_predict(&device, &work);
+        assert_true(predicted > 0 && isfinite(predicted));
+        double value = online_factor_value(&factor);
+        assert_true(value > 1e-8 && value < 1e8);
+    }
+}
+
+/* A stopped clock, one with coarse steps, a stopped machine: no figure becomes nothing or endless.
+ */
+static void test_no_clock_breaks_the_figures(void **state)
+{
+    (void)state;
+    static const double seconds[] = {0, 1e-12, 1e-9, 1e-6, 1, 1e5, 1e30, INFINITY};
+    static const double sizes[] = {1, 64, 1e6, 0x1p46};
+    const size_t count = sizeof seconds / sizeof seconds[0];
+    for (size_t i = 0; i < count; i++)
+        for (size_t j = 0; j < count; j++)
+            feed_seconds(seconds[i], seconds[j], sizes[(i + j) % 4]);
+    assert_true(online_timed((double)NAN) > 0);
+    const kvt_affine odd = online_figures(
+        (kvt_affine){.request_seconds = (double)NAN, .bytes_per_s = (double)INFINITY});
+    assert_true(online_figures_are_sound(&odd));
+    const kvt_affine none = online_figures((kvt_affine){.request_seconds = -1, .bytes_per_s = 0});
+    assert_true(online_figures_are_sound(&none));
+}
+
+/* Requests of next to no bytes prove nothing of the seconds of bytes, however often they do. */
+static void test_small_requests_leave_the_bandwidth(void **state)
+{
+    (void)state;
+    online_device device;
+    online_work work = {.bytes = 64};
+    online_device_init(&device, 1e-4, 400e6);
+    for (int i = 0; i < 5000; i++)
+        (void)online_device_observe(&device, &work, i % 200 < 100 ? 1e-4 : 1e-5);
+    double bytes_per_s = online_device_affine(&device).bytes_per_s;
+    assert_true(bytes_per_s > 100e6 && bytes_per_s < 1600e6);
+}
+
 static void test_figures_decay_towards_the_curve(void **state)
 {
     (void)state;
@@ -288,6 +346,8 @@ int main(void)
         cmocka_unit_test(test_goes_on_after_restart),
         cmocka_unit_test(test_figures_stay_within_bounds),
         cmocka_unit_test(test_faster_is_proof),
+        cmocka_unit_test(test_no_clock_breaks_the_figures),
+        cmocka_unit_test(test_small_requests_leave_the_bandwidth),
         cmocka_unit_test(test_figures_decay_towards_the_curve),
         cmocka_unit_test(test_average_cuts_hiccups),
         cmocka_unit_test(test_error_quantiles),

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_store_costs.c - the brief measurement at open: a device that was busy while it began is not
- * taken for slow.
+ * taken for slow, and no clock makes a figure that nothing can be decided with.
  */
 #include "store/store.h"
 #include "store_support.h"
+
+#include <math.h>
 
 #define REQUEST_NS    20000u /* of every request, beside a nanosecond for each of its bytes */
 #define BUSY_REQUESTS 12u    /* from the first one on */
@@ -15,6 +17,7 @@ typedef struct busy_device {
     kvt_device base;
     uint64_t clock_ns;
     uint64_t requests;
+    double pace; /* of its clock: 0 = it stands still */
 } busy_device;
 
 static void busy_close(kvt_device *device)
@@ -27,7 +30,7 @@ static kvt_status busy_submit(kvt_device *device, kvt_io *io)
     busy_device *busy = (busy_device *)device;
     uint64_t factor = busy->requests++ < BUSY_REQUESTS ? BUSY_FACTOR : 1;
     io->submitted_ns = busy->clock_ns;
-    busy->clock_ns += factor * (REQUEST_NS + io->bytes);
+    busy->clock_ns += (uint64_t)(busy->pace * (double)(factor * (REQUEST_NS + io->bytes)));
     io->finished_ns = busy->clock_ns;
     io->status = KVT_OK;
     return KVT_OK;
@@ -46,15 +49,21 @@ static const kvt_device_ops busy_ops = {.struct_size = sizeof busy_ops,
                                         .submit = busy_submit,
                                         .sync = busy_sync};
 
+static busy_device busy_make(double pace)
+{
+    return (busy_device){.base = {.ops = &busy_ops,
+                                  .facts = {.capacity_bytes = 64 << 20,
+                                            .align_bytes = 4096,
+                                            .request_bytes_max = 1 << 20,
+                                            .depth_max = 1}},
+                         .clock_ns = 1,
+                         .pace = pace};
+}
+
 static void test_busy_moment_is_not_the_device(void **state)
 {
     (void)state;
-    busy_device busy = {.base = {.ops = &busy_ops,
-                                 .facts = {.capacity_bytes = 64 << 20,
-                                           .align_bytes = 4096,
-                                           .request_bytes_max = 1 << 20,
-                                           .depth_max = 1}},
-                        .clock_ns = 1};
+    busy_device busy = busy_make(1);
     cost_device measured;
     assert_int_equal(costs_probe_device(&busy.base, false, 4096, &measured), KVT_OK);
     print_message("%.1f us and %.0f MB/s of %.1f and %.0f, %llu requests\n",
@@ -68,8 +77,27 @@ static void test_busy_moment_is_not_the_device(void **state)
     assert_true(measured.read.request_seconds > 0.98e-9 * REQUEST_NS);
 }
 
+/* A clock that stands still, one with steps of hardly anything, and one that runs away. */
+static void test_no_clock_makes_figures_that_cannot_be(void **state)
+{
+    (void)state;
+    static const double paces[] = {0, 1e-7, 1e-4, 1e4};
+    for (size_t i = 0; i < sizeof paces / sizeof paces[0]; i++) {
+        busy_device busy = busy_make(paces[i]);
+        cost_device measured;
+        assert_int_equal(costs_probe_device(&busy.base, true, 4096, &measured), KVT_OK);
+        assert_true(online_figures_are_sound(&measured.read));
+        assert_true(online_figures_are_sound(&measured.write));
+        kvt_affine both = costs_combine(&measured, 1, KVT_IO_READ, KVT_STRIPE_PROPORTIONAL);
+        assert_true(isfinite(both.bytes_per_s) && isfinite(both.request_seconds));
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_busy_moment_is_not_the_device)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_busy_moment_is_not_the_device),
+        cmocka_unit_test(test_no_clock_makes_figures_that_cannot_be),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,6 +2,7 @@
 /*
  * test_store_trust.c - no profile, however wrong, shuts a store: after at most 200 puts the hits
  * are those of a store with a sound profile, also when the wrong figures were kept over a restart.
+ * Nor does what a clock says shut a store.
  *
  * The store runs on memory. Its clock at the learn interface is the test's: every transfer and
  * every decoding takes the seconds of the sound curves, so counts decide and no timing does.
@@ -435,6 +436,112 @@ static void test_refusal_is_explained(void **state)
     kvt_close(store);
 }
 
+/* ---- what a clock says ---- */
+
+static double odd_seconds; /* that everything takes; below 0 = none and endless ones in turns */
+
+static double odd_clock(void *context, learn_timing what, double bytes, double measured)
+{
+    static uint32_t turn;
+    (void)context;
+    (void)what;
+    (void)bytes;
+    (void)measured;
+    if (odd_seconds >= 0) return odd_seconds;
+    return turn++ % 2 == 0 ? 0 : (double)INFINITY;
+}
+
+static void set_clock(kvt_store *store, learn_clock *clock)
+{
+    pthread_mutex_lock(&store->learn->lock);
+    store->learn->clock = clock;
+    pthread_mutex_unlock(&store->learn->lock);
+}
+
+static void check_costs(kvt_store *store)
+{
+    pthread_mutex_lock(&store->lock);
+    learn_cost_tier(store, KVT_TIER_DRAM);
+    assert_true(online_figures_are_sound(&store->costs.read[KVT_TIER_DRAM]));
+    assert_true(online_figures_are_sound(&store->costs.write[KVT_TIER_DRAM]));
+    assert_true(online_figures_are_sound(&store->curve_costs.read[KVT_TIER_DRAM]));
+    for (uint32_t i = 0; i < store->costs.variant_count; i++) {
+        const kvt_codec_curve *curve = &store->costs.variants[i];
+        assert_true(curve->decode_bytes_per_s > 0 && isfinite(curve->decode_bytes_per_s));
+        assert_true(curve->encode_bytes_per_s > 0 && isfinite(curve->encode_bytes_per_s));
+    }
+    pthread_mutex_unlock(&store->lock);
+}
+
+/* With seconds of zero, tiny, equal and huge ones, no put is taken for a wrong one. */
+static void test_no_clock_shuts_the_store(void **state)
+{
+    static const double seconds[] = {0, 1e-12, 1e-6, 1e9, (double)INFINITY, -1};
+    recompute_seconds = 1e7;
+    for (size_t i = 0; i < sizeof seconds / sizeof seconds[0]; i++) {
+        (void)remove_folder(state);
+        (void)make_folder(state);
+        make_profile();
+        kvt_store *store = open_store();
+        odd_seconds = seconds[i];
+        set_clock(store, odd_clock);
+        for (uint32_t number = 0; number < 2 * TRUST_PUTS; number++) {
+            kvt_status status = put(store, number);
+            assert_true(status == KVT_OK || odd_seconds > 1 || odd_seconds < 0);
+            (void)support_get(store, number / 2, NULL);
+            if (number % 64 == 63) check_costs(store);
+        }
+        check_costs(store);
+        kvt_close(store);
+    }
+    recompute_seconds = TRUST_RECOMPUTE_S;
+}
+
+/* Loads and puts in memory, whose seconds are so many times those of the curves. */
+static void work_in_memory(kvt_store *store, double factor)
+{
+    const uint64_t bytes = SUPPORT_ENTRY_BYTES;
+    tiers_extent extent = {.bytes = bytes};
+    const tiers_location location = {.bytes = bytes, .extents = &extent, .extent_count = 1};
+    const kvt_variant raw = {.codec = KVT_CODEC_RAW};
+    double seconds = factor * (TRUST_REQUEST_S + 2 * (double)bytes / TRUST_BYTES_PER_S);
+    for (int step = 0; step < 10000; step++) {
+        learn_transfer transfer;
+        learn_begin_in_memory(store, KVT_TIER_DRAM, &location, &transfer);
+        (void)learn_note_get(store, &transfer, raw, bytes, seconds, seconds);
+        learn_note_encode_in_memory(store, KVT_TIER_DRAM, &location, raw, bytes, seconds);
+    }
+}
+
+/* The seconds of work in memory are shared out between device and codec. However long both are
+ * faster than their curves, each keeps its part. */
+static void test_work_in_memory_is_shared_out(void **state)
+{
+    static const double factors[] = {0.3, 0.05, 0.5, 3};
+    const online_work work = {.bytes = SUPPORT_ENTRY_BYTES};
+    const double load = TRUST_REQUEST_S + work.bytes / TRUST_BYTES_PER_S;
+    for (size_t i = 0; i < sizeof factors / sizeof factors[0]; i++) {
+        (void)remove_folder(state);
+        (void)make_folder(state);
+        make_profile();
+        kvt_store *store = open_store();
+        set_clock(store, NULL);
+        work_in_memory(store, factors[i]);
+        const learn_member *member = &store->learn->tiers[KVT_TIER_DRAM].members[0];
+        const learn_codec *codec = &store->learn->codecs[0];
+        const double got[] = {online_device_predict(&member->kinds[KVT_IO_READ], &work) / load,
+                              online_device_predict(&member->kinds[KVT_IO_WRITE], &work) / load,
+                              online_factor_value(&codec->decode),
+                              online_factor_value(&codec->encode)};
+        print_message("x %.2f: device %.3f %.3f, codec %.3f %.3f\n", factors[i], got[0], got[1],
+                      got[2], got[3]);
+        for (int j = 0; j < 4; j++)
+            assert_true(fabs(got[j] / factors[i] - 1) < 0.1);
+        check_costs(store);
+        kvt_close(store);
+    }
+}
+
 /* What is loaded comes closer to its curve with the time that has passed since. */
 static void test_what_was_kept_ages(void **state)
 {
@@ -474,6 +581,8 @@ int main(void)
         TRUST_TEST(test_slow_ssd_pays_little),
         TRUST_TEST(test_worthless_entries_are_tried_now_and_then),
         TRUST_TEST(test_refusal_is_explained),
+        TRUST_TEST(test_no_clock_shuts_the_store),
+        TRUST_TEST(test_work_in_memory_is_shared_out),
         TRUST_TEST(test_what_was_kept_ages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

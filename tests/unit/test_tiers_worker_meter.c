@@ -164,6 +164,34 @@ static void test_a_mix_moves_both(void **state)
     assert_true(is_near(d.meter.bytes_per_s[KVT_IO_READ], 200 * MB, 0.03));
 }
 
+/* A clock whose steps are coarse: requests take no time at all, or a nanosecond, now and then
+ * hours. */
+static void test_no_clock_makes_a_weight_that_cannot_be(void **state)
+{
+    (void)state;
+    drive d;
+    drive_open(&d, 1e9);
+    for (uint32_t i = 0; i < 20000; i++) {
+        kvt_io ios[2];
+        if (i == 10000) tiers_meter_init(&d.meter, 1e15, 0, 0);
+        for (uint32_t j = 0; j < 2; j++) {
+            ios[j] = (kvt_io){.kind = i / 100 % 4 >= 2 - j ? KVT_IO_WRITE : KVT_IO_READ,
+                              .bytes = i % 2 == 0 ? 512 : UINT32_MAX,
+                              .submitted_ns = d.now_ns};
+            tiers_meter_begin(&d.meter, &ios[j]);
+        }
+        d.now_ns += i % 1000 == 999 ? UINT64_C(36000000000000) : i % 3;
+        for (uint32_t j = 0; j < 2; j++) {
+            ios[j].finished_ns = d.now_ns;
+            tiers_meter_end(&d.meter, &ios[j]);
+        }
+        for (int kind = 0; kind < 2; kind++)
+            assert_true(d.meter.bytes_per_s[kind] > 0 && d.meter.bytes_per_s[kind] <= 1e15);
+        assert_true(d.meter.weight_bytes_per_s > 0 && isfinite(d.meter.weight_bytes_per_s));
+    }
+    assert_true(d.meter.samples[KVT_IO_READ] > 0 && d.meter.samples[KVT_IO_WRITE] > 0);
+}
+
 static void test_the_floor_holds_and_failures_do_not_count(void **state)
 {
     (void)state;
@@ -192,6 +220,7 @@ int main(void)
         cmocka_unit_test(test_a_hiccup_and_a_small_drift_change_nothing),
         cmocka_unit_test(test_writes_are_apart_and_their_loss_is_presumed_of_reads),
         cmocka_unit_test(test_a_mix_moves_both),
+        cmocka_unit_test(test_no_clock_makes_a_weight_that_cannot_be),
         cmocka_unit_test(test_the_floor_holds_and_failures_do_not_count),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

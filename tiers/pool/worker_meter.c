@@ -26,6 +26,7 @@
 #define METER_STREAK_NS         (300u * 1000u * 1000u)
 #define METER_FLOOR             64.0 /* the weight is never below nominal / 64 */
 #define METER_REFERENCE_AFTER   8u   /* write samples until their average can be a reference */
+#define METER_BYTES_PER_S_MOST  1e15 /* of an average, however coarse the clock's steps are */
 #define METER_LATENCIES_IN_SPAN 4.0  /* a shorter span from idle shows latency, not bandwidth */
 
 /* A bandwidth of writes that is not known starts at that of reads, and the first sample replaces
@@ -127,6 +128,8 @@ static void meter_add_sample(tiers_meter *meter, uint64_t now_ns)
         bytes_per_s[KVT_IO_WRITE] *= factor;
         meter->write_reference *= factor; /* the average of reads has this change already */
     }
+    for (int kind = 0; kind < 2; kind++)
+        bytes_per_s[kind] = fmin(bytes_per_s[kind], METER_BYTES_PER_S_MOST);
     meter->sample_bytes[KVT_IO_READ] = meter->sample_bytes[KVT_IO_WRITE] = 0;
     meter->sample_requests = 0;
     meter->sample_seconds = 0;
