@@ -251,8 +251,10 @@ void queue_gets_give_up(kvt_queue *queue, queue_item **items, uint32_t count)
     if (outcome.done_count != 0) get_unlist(queue, outcome.done, outcome.done_count);
     get_settle(queue, &outcome);
     pthread_mutex_lock(&queue->lock);
-    for (uint32_t i = 0; i < kept_count; i++)
+    for (uint32_t i = 0; i < kept_count; i++) {
         kept[i]->given_up = false;
+        if (!kept[i]->in_flight) queue_append(&queue->arrived, kept[i]); /* it landed meanwhile */
+    }
     if (kept_count != 0) pthread_cond_broadcast(&queue->work);
     pthread_mutex_unlock(&queue->lock);
 }

@@ -127,8 +127,9 @@ void queue_arrive(kvt_queue *queue, queue_item *item)
     pthread_mutex_lock(&queue->lock);
     assert(item->state == QUEUE_BEGUN && item->in_flight);
     item->in_flight = false;
-    /* The thread that has begun it may not have let go of it yet; then that thread lists it. */
-    if (item->begun_wholly) queue_append(&queue->arrived, item);
+    /* The thread that has begun it, or is taking it back, may not have let go of it yet; then that
+     * thread lists it. */
+    if (item->begun_wholly && !item->given_up) queue_append(&queue->arrived, item);
     pthread_cond_signal(&queue->work);
     pthread_mutex_unlock(&queue->lock);
 }
