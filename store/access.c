@@ -682,12 +682,12 @@ kvt_status kvt_predict_loads(kvt_store *store, const kvt_key *keys, size_t count
 #define ACCESS_MATCH_STEP 256u
 
 /* How many leading keys are stored. Lock held. */
-static size_t access_match(const kvt_store *store, const kvt_key *keys, size_t count)
+static size_t access_match(const kvt_store *store, const entry_sight *sight)
 {
     assert(store_is_locked(store));
     size_t matched = 0;
-    while (matched < count) {
-        const store_entry *entry = entry_find_key(&store->table, &keys[matched]);
+    while (matched < sight->count) {
+        const store_entry *entry = entry_sight_find(&store->table, sight, matched);
         if (!lifetime_shows(store, entry)) break;
         matched++;
     }
@@ -703,8 +703,10 @@ kvt_status kvt_match_prefix(kvt_store *store, const kvt_key *keys, size_t count,
     bool whole = true;
     while (whole && matched < count) {
         size_t step = count - matched < ACCESS_MATCH_STEP ? count - matched : ACCESS_MATCH_STEP;
+        entry_sight sight;
+        entry_sight_begin(&sight, &store->secret, &keys[matched], step);
         pthread_mutex_lock(&store->lock);
-        size_t found = access_match(store, &keys[matched], step);
+        size_t found = access_match(store, &sight);
         pthread_mutex_unlock(&store->lock);
         matched += found;
         whole = found == step;

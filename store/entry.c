@@ -234,10 +234,70 @@ store_entry *entry_find_key(const entry_table *table, const kvt_key *key)
     return entry != NULL && memcmp(&entry->key, key, sizeof *key) == 0 ? entry : NULL;
 }
 
-/* Doubles the buckets. Failing to is harmless: chains grow. */
+/* ---- looking up many ---- */
+
+/* Keys ahead of the one that is wanted now, of which the bucket, the entry and the place are asked
+ * for. Each needs what was asked for before it, so they lie so far apart that that has come. */
+enum { SIGHT_BUCKET = 24, SIGHT_ENTRY = 16, SIGHT_PLACE = 8 };
+
+void entry_sight_begin(entry_sight *sight, const entry_secret *secret, const kvt_key *keys,
+                       size_t count)
+{
+    assert(count <= ENTRY_SIGHT_KEYS);
+    sight->keys = keys;
+    sight->count = count;
+    for (size_t i = 0; i < count; i++)
+        sight->handles[i] = entry_handle(secret, &keys[i]);
+}
+
+/* The bucket of a key, or NULL beyond the last one. */
+static store_entry **entry_sight_bucket(const entry_table *table, const entry_sight *sight,
+                                        size_t i)
+{
+    return i < sight->count ? &table->buckets[sight->handles[i] & (table->bucket_count - 1)] : NULL;
+}
+
+/* Asks for the part of an entry that lookups and predictions read. */
+static void entry_prefetch(const store_entry *entry)
+{
+    const char *first = (const char *)entry;
+    __builtin_prefetch(first);
+    __builtin_prefetch(first + 64);
+    __builtin_prefetch(first + offsetof(store_entry, since));
+}
+
+/* Asks for what the keys behind this one need. Entries that are not the first of their chain are
+ * left out. */
+static void entry_sight_ahead(const entry_table *table, const entry_sight *sight, size_t i)
+{
+    store_entry **bucket = entry_sight_bucket(table, sight, i + SIGHT_BUCKET);
+    if (bucket != NULL) __builtin_prefetch(bucket);
+    bucket = entry_sight_bucket(table, sight, i + SIGHT_ENTRY);
+    if (bucket != NULL && *bucket != NULL) entry_prefetch(*bucket);
+    bucket = entry_sight_bucket(table, sight, i + SIGHT_PLACE);
+    if (bucket != NULL && *bucket != NULL) __builtin_prefetch((*bucket)->place);
+}
+
+store_entry *entry_sight_find(const entry_table *table, const entry_sight *sight, size_t i)
+{
+    assert(i < sight->count);
+    for (size_t at = 0; i == 0 && at < SIGHT_BUCKET && at < sight->count; at++)
+        __builtin_prefetch(entry_sight_bucket(table, sight, at));
+    for (size_t at = 0; i == 0 && at < SIGHT_ENTRY && at < sight->count; at++)
+        entry_prefetch(*entry_sight_bucket(table, sight, at));
+    entry_sight_ahead(table, sight, i);
+    store_entry *entry = entry_find_handle(table, sight->handles[i]);
+    return entry != NULL && memcmp(&entry->key, &sight->keys[i], sizeof entry->key) == 0 ? entry
+                                                                                         : NULL;
+}
+
+/* ---- changes ---- */
+
+/* Doubles the buckets, which are at least twice the entries: every further entry of a chain is a
+ * miss of the caches. Failing to is harmless: chains grow. */
 static void entry_grow_buckets(entry_table *table)
 {
-    assert(table->count >= table->bucket_count);
+    assert(table->count >= table->bucket_count / 2);
     size_t count = table->bucket_count * 2;
     store_entry **buckets = entry_make_buckets(count);
     if (buckets == NULL) return;
@@ -261,7 +321,7 @@ kvt_status entry_insert(entry_table *table, const kvt_key *key, const kvt_layout
     *entry_out = NULL;
     uint64_t handle = entry_handle(table->secret, key);
     if (entry_find_handle(table, handle) != NULL) return KVT_REFUSED;
-    if (table->count >= table->bucket_count) entry_grow_buckets(table);
+    if (table->count >= table->bucket_count / 2) entry_grow_buckets(table);
     const entry_kind *kind = entry_kind_join(table->memory, layout);
     if (kind == NULL) return KVT_E_MEMORY;
     store_entry *entry = base_slab_take(&table->memory->entries);
@@ -299,7 +359,7 @@ void entry_transfer(entry_table *from, entry_table *to, store_entry *entry)
     assert(from != to);
     assert(entry->place != NULL);
     entry_unlink(from, entry);
-    if (to->count >= to->bucket_count) entry_grow_buckets(to);
+    if (to->count >= to->bucket_count / 2) entry_grow_buckets(to);
     store_entry **head = &to->buckets[entry->handle & (to->bucket_count - 1)];
     entry->next = *head;
     *head = entry;

@@ -73,7 +73,7 @@ typedef struct entry_rare {
 } entry_rare;
 
 typedef struct store_entry {
-    /* The fields that a lookup reads lie together. */
+    /* The fields that a lookup reads lie together, and those that a prediction reads behind them. */
     kvt_key key;
     struct store_entry *next; /* hash chain */
     uint64_t handle;          /* entry_handle(key) */
@@ -95,16 +95,16 @@ typedef struct store_entry {
     const entry_kind *kind; /* never NULL */
     entry_rare *rare;       /* or NULL */
     uint64_t born; /* the store's next serial when a put made it; 0: it was there at the open */
-    double recompute_seconds;
-    kvt_key parent;
-    uint32_t since; /* of the put, or of the open: lifetime.c */
+    float recompute_seconds;
     uint32_t first_position;
+    uint32_t since; /* of the put, or of the open: lifetime.c */
     uint32_t request_tokens;
-    uint32_t curve_epoch; /* of the store's curves, when its options were made */
-    uint32_t moves;       /* that were planned for it so far */
     uint32_t copy_index;  /* among the copies that may be dropped; UINT32_MAX: not listed */
+    uint16_t curve_epoch; /* the low bits of the store's, when its options were made */
+    uint16_t moves;       /* that were planned for it so far, modulo 65536 */
+    kvt_key parent;
 } store_entry;
-_Static_assert(sizeof(store_entry) == 176, "entries are stored by the million");
+_Static_assert(sizeof(store_entry) == 168, "entries are stored by the million");
 
 /* The secret that handles are mixed with; callers, who choose the keys, do not know it. */
 typedef struct entry_secret {
@@ -148,6 +148,20 @@ void entry_table_deinit(entry_table *table);
  * with a catalog and over lives of the entry, so that the policy can remember how often something
  * that left was used. */
 uint64_t entry_handle(const entry_secret *secret, const kvt_key *key);
+
+/* A look-up of many keys one after the other: while one is found, the memory of those behind it
+ * comes. entry_sight_begin needs no lock; entry_sight_find, for i = 0, 1, ..., does. */
+#define ENTRY_SIGHT_KEYS 512u
+typedef struct entry_sight {
+    const kvt_key *keys;
+    size_t count;
+    uint64_t handles[ENTRY_SIGHT_KEYS];
+} entry_sight;
+
+/* At most ENTRY_SIGHT_KEYS keys, which stay the caller's. */
+void entry_sight_begin(entry_sight *sight, const entry_secret *secret, const kvt_key *keys,
+                       size_t count);
+store_entry *entry_sight_find(const entry_table *table, const entry_sight *sight, size_t i);
 
 /* NULL when absent. */
 store_entry *entry_find_key(const entry_table *table, const kvt_key *key);

@@ -18,13 +18,14 @@
 static kvt_status executor_await_rest(kvt_store *store, uint64_t handle, uint64_t deadline_ns)
 {
     assert(store_is_locked(store));
-    uint32_t moves = 0;
+    uint16_t moves = 0;
     for (bool first = true;; first = false) {
         store_entry *entry = entry_find_handle(&store->table, handle);
         if (entry == NULL || !entry_is_above_alone(entry)) return KVT_MISS;
         if (entry->state == ENTRY_RESIDENT) return KVT_OK;
         if (first) moves = entry->moves;
-        if (deadline_ns == 0 || entry->moves - moves >= AGAIN_MOVES) return KVT_E_TIMEOUT;
+        if (deadline_ns == 0 || (uint16_t)(entry->moves - moves) >= AGAIN_MOVES)
+            return KVT_E_TIMEOUT;
         if (plan_cancel(store, handle)) continue;
         if (!base_condition_wait_until(&store->changed, &store->lock, deadline_ns))
             return KVT_E_TIMEOUT;

@@ -26,7 +26,7 @@ static kvt_status executor_prepare_row(store_op *op)
                        .has_parent = entry->has_parent,
                        .layout = entry->kind->layout,
                        .first_position = entry->first_position,
-                       .recompute_seconds = entry->recompute_seconds,
+                       .recompute_seconds = (double)entry->recompute_seconds,
                        .variant = op->place->variant,
                        .record_bytes = op->record_bytes,
                        .expires_ns = lifetime_to_calendar(op->store, entry),

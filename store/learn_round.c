@@ -106,7 +106,7 @@ static bool learn_sweep_step(kvt_store *store, uint32_t *entries_done)
         store->curve_left--;
         store_entry *entry = store->table.buckets[store->curve_bucket++ & (buckets - 1)];
         for (; entry != NULL; entry = entry->next) {
-            if (entry->curve_epoch == store->curve_epoch) continue;
+            if (entry->curve_epoch == (uint16_t)store->curve_epoch) continue;
             store_recost(store, entry);
             ++*entries_done;
         }

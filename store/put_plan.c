@@ -37,7 +37,7 @@ static kvt_status put_admit(kvt_store *store, store_entry *entry, const put_prog
     const kvt_known_size measured = {progress->larger_variant, progress->larger_bytes};
     kvt_status status = store_offer_at(store, &store->costs, entry, &measured, options, &offer);
     if (status != KVT_OK) return status;
-    entry->curve_epoch = store->curve_epoch;
+    entry->curve_epoch = (uint16_t)store->curve_epoch;
     backoff_expire(store);
     if (trust_try_due(store, entry, &offer, plan) == KVT_OK) return KVT_OK;
     uint64_t started_ns = store_now_ns(store);
@@ -76,7 +76,7 @@ static kvt_status put_enter(kvt_store *store, const kvt_entry *source, store_ent
     if (entry->has_parent) entry->parent = *source->parent;
     entry->born = store->next_serial;
     entry->first_position = source->first_position;
-    entry->recompute_seconds = source->recompute_seconds;
+    entry->recompute_seconds = (float)source->recompute_seconds;
     entry->class_id = (uint16_t)source->class_id;
     entry->tenant =
         (uint8_t)(source->tenant != 0 ? source->tenant : spaces_tenant(store, &source->key));

@@ -142,7 +142,7 @@ static void recover_fill_entry(kvt_store *store, store_entry *entry, const catal
     entry->has_parent = row->has_parent;
     entry->parent = row->parent;
     entry->first_position = row->first_position;
-    entry->recompute_seconds = row->recompute_seconds;
+    entry->recompute_seconds = (float)row->recompute_seconds;
     entry->tenant = (uint8_t)row->tenant;
     entry->class_id = (uint16_t)row->class_id;
     entry->request_tokens = row->request_tokens;

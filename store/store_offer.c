@@ -33,7 +33,7 @@ kvt_status store_offer_at(const kvt_store *store, const kvt_cost_model *figures,
         .class_id = entry->class_id,
         .tenant = entry->tenant,
         .variants = ladder_allows(store, &entry->kind->layout) ? 0 : store->exact_variants,
-        .recompute_seconds = entry->recompute_seconds,
+        .recompute_seconds = (double)entry->recompute_seconds,
         .loss_factor = factor.mean,
         .loss_factor_upper = factor.upper,
         .shares = shares,
@@ -93,7 +93,7 @@ void store_recost(kvt_store *store, store_entry *entry)
     assert(store_is_locked(store));
     kvt_option options[KVT_OPTIONS_MAX];
     kvt_policy_entry offer;
-    entry->curve_epoch = store->curve_epoch;
+    entry->curve_epoch = (uint16_t)store->curve_epoch;
     if (store_offer(store, entry, options, &offer) != KVT_OK) return;
     if (kvt_policy_recost(store->policy, entry->handle, options, offer.option_count) == KVT_OK)
         store->counters.recosted++;

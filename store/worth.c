@@ -18,7 +18,7 @@
 #include <kvterrace/lookup.h>
 #include <math.h>
 
-#define WORTH_STEP  512u
+#define WORTH_STEP  ENTRY_SIGHT_KEYS
 #define WORTH_LEAST STRUCT_SIZE_THROUGH(kvt_worth, saved_seconds)
 
 /* The sums over the keys looked at so far. */
@@ -57,7 +57,7 @@ static double worth_decode(const kvt_store *store, worth_run *run, kvt_variant v
 static double worth_recompute(const kvt_store *store, const store_entry *entry)
 {
     if (entry->recompute_seconds > 0 || entry->kind->layout.dtype == KVT_DTYPE_OPAQUE)
-        return entry->recompute_seconds;
+        return (double)entry->recompute_seconds;
     uint32_t end = entry->first_position + entry->kind->layout.tokens;
     return kvt_prefill_seconds(&store->costs.prefill, entry->first_position, end);
 }
@@ -114,9 +114,11 @@ kvt_status kvt_match_worth(kvt_store *store, const kvt_key *keys, size_t count, 
     bool whole = true;
     for (size_t from = 0; whole && from < count; from += WORTH_STEP) {
         size_t end = count - from < WORTH_STEP ? count : from + WORTH_STEP;
+        entry_sight sight;
+        entry_sight_begin(&sight, &store->secret, &keys[from], end - from);
         pthread_mutex_lock(&store->lock);
-        for (size_t i = from; whole && i < end; i++) {
-            const store_entry *entry = entry_find_key(&store->table, &keys[i]);
+        for (size_t i = 0; whole && i < end - from; i++) {
+            const store_entry *entry = entry_sight_find(&store->table, &sight, i);
             whole = lifetime_shows(store, entry);
             if (whole) worth_add(store, &run, entry);
         }

@@ -156,8 +156,12 @@ static kvt_status space_prepare(tiers_space *space, uint64_t ranges)
     uint64_t count = space->node_count == 0 ? SPACE_NODES_FIRST : 2ull * space->node_count;
     if (count < wanted) count = wanted;
     if (count > UINT32_MAX) return KVT_E_MEMORY;
-    space_node *nodes = realloc(space->nodes, (size_t)count * sizeof *nodes);
+    /* As of the bins' ranges, most nodes that could exist never do. */
+    space_node *nodes = malloc((size_t)count * sizeof *nodes);
     if (nodes == NULL) return KVT_E_MEMORY;
+    if (space->nodes != NULL)
+        memcpy(nodes, space->nodes, (size_t)space->node_fresh * sizeof *nodes);
+    free(space->nodes);
     space->nodes = nodes;
     space->node_count = (uint32_t)count;
     return KVT_OK;

@@ -15,6 +15,7 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 _Static_assert(BINS_COUNT % 64 == 0 && BINS_WORDS <= 64, "two levels of bits cover all bins");
 
@@ -143,8 +144,11 @@ kvt_status bins_prepare(extent_bins *bins, uint64_t ranges)
     uint64_t count = 2ull * bins->range_count;
     if (count < ranges + 1) count = ranges + 1;
     if (count > UINT32_MAX) return KVT_E_MEMORY;
-    bins_range *grown = realloc(bins->ranges, (size_t)count * sizeof *grown);
+    /* Most ranges that could exist never do: what realloc would copy of them would take memory. */
+    bins_range *grown = malloc((size_t)count * sizeof *grown);
     if (grown == NULL) return KVT_E_MEMORY;
+    if (bins->ranges != NULL) memcpy(grown, bins->ranges, bins->range_fresh * sizeof *grown);
+    free(bins->ranges);
     bins->ranges = grown;
     bins->range_count = (uint32_t)count;
     if (bins->range_fresh == 0) bins->range_fresh = 1;
