@@ -2,7 +2,7 @@
 /*
  * slab.c - cells of one size, see slab.h.
  *
- * Pieces double from 16 KiB to 4 MiB: a small store takes little, and a large one has its cells in
+ * Pieces double from 16 KiB to 2 MiB: a small store takes little, and a large one has its cells in
  * large pages, so that a look-up among millions misses no translation.
  *
  * Thread rule: as slab.h.
@@ -14,9 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SLAB_PIECE_FIRST ((size_t)16 << 10)
-#define SLAB_PIECE_LAST  ((size_t)4 << 20)
-#define SLAB_HEAD_BYTES  ((size_t)64) /* of a piece: its chain, and alignment of the first cell */
+#define SLAB_PIECE_LAST ((size_t)2 << 20)
+#define SLAB_HEAD_BYTES ((size_t)64) /* of a piece: its chain, and alignment of the first cell */
 
 #if defined(__SANITIZE_ADDRESS__)
 #define SLAB_CELLS_APART 1
@@ -32,8 +31,8 @@
 void base_slab_open(base_slab *slab, size_t cell_bytes)
 {
     assert(cell_bytes >= sizeof(void *) && cell_bytes % 8 == 0);
-    assert(cell_bytes <= SLAB_PIECE_FIRST - SLAB_HEAD_BYTES);
-    *slab = (base_slab){.cell_bytes = cell_bytes, .piece_bytes = SLAB_PIECE_FIRST};
+    assert(cell_bytes <= BASE_SLAB_PIECE_FIRST - SLAB_HEAD_BYTES);
+    *slab = (base_slab){.cell_bytes = cell_bytes, .piece_bytes = BASE_SLAB_PIECE_FIRST};
     pthread_mutex_init(&slab->lock, NULL);
 }
 

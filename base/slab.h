@@ -22,6 +22,14 @@ typedef struct base_slab {
     size_t piece_bytes; /* of the next piece */
 } base_slab;
 
+/* A slab of static storage, which is never closed. */
+#define BASE_SLAB_STATIC(bytes)                                                                    \
+    {                                                                                              \
+        .lock = PTHREAD_MUTEX_INITIALIZER, .cell_bytes = (bytes),                                  \
+        .piece_bytes = BASE_SLAB_PIECE_FIRST                                                       \
+    }
+#define BASE_SLAB_PIECE_FIRST ((size_t)16 << 10)
+
 /* A slab of cells of this size, a multiple of 8 bytes. Takes no memory yet. */
 void base_slab_open(base_slab *slab, size_t cell_bytes);
 

@@ -10,6 +10,8 @@
  */
 #include "bench_store.h"
 
+#include "bench_store_entries.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,6 +24,7 @@ enum {
     STORE_ENTRIES_QUICK = 20000,
     STORE_EXISTS_BYTES = 4096,
     STORE_EXISTS_CALLS = 100000,
+    STORE_MATCH_CALLS = 2000,
     STORE_ROWS_MAX = 32
 };
 
@@ -55,7 +58,7 @@ typedef struct store_bench {
     store_row rows[STORE_ROWS_MAX];
     uint32_t row_count;
     uint32_t failed;
-    double memory_per_entry; /* bytes of the process beside the tier */
+    store_memory memory;
 } store_bench;
 
 /* Samples of one row over all repeats. */
@@ -265,6 +268,19 @@ static int store_run_size(store_bench *bench, uint64_t bytes)
     return made ? 0 : 1;
 }
 
+/* One row of kvt_match_worth over scattered keys. */
+static void store_add_match_row(store_bench *bench, const store_bench_site *site,
+                                store_samples *samples)
+{
+    bench->failed += store_match_run(site, samples->ns, samples->ns_count);
+    double per_s = 0;
+    for (uint32_t i = 0; i < samples->ns_count; i++)
+        per_s += (double)samples->ns[i] * 1e-9;
+    for (uint32_t i = 0; i < bench->repeats; i++)
+        samples->per_s[i] = samples->ns_count / per_s;
+    store_add_row(bench, site, "match", 1, samples)->batch = STORE_MATCH_KEYS;
+}
+
 /* A lookup in a table of many entries, which lie on a device that keeps no bytes. */
 static int store_run_lookup(store_bench *bench)
 {
@@ -275,7 +291,7 @@ static int store_run_lookup(store_bench *bench)
     if (options->iterations != 0) entries = options->iterations;
     int code = store_bench_open(&site, STORE_EXISTS_BYTES, entries, 0, true);
     if (code != 0) return code;
-    bench->memory_per_entry = site.memory_per_entry;
+    store_memory_split(&site, &bench->memory);
     uint32_t first = 0, calls = entries < STORE_EXISTS_CALLS ? entries : STORE_EXISTS_CALLS;
     bool made = store_samples_make(&samples, bench->repeats, calls);
     for (uint32_t repeat = 0; repeat < bench->repeats && made; repeat++) {
@@ -283,6 +299,8 @@ static int store_run_lookup(store_bench *bench)
         samples.ratio[repeat] = 0;
     }
     if (made) store_add_row(bench, &site, "exists", 1, &samples);
+    samples.ns_count = calls < STORE_MATCH_CALLS ? calls : STORE_MATCH_CALLS;
+    if (made) store_add_match_row(bench, &site, &samples);
     store_samples_free(&samples);
     store_bench_close(&site);
     return made ? 0 : 1;
@@ -325,7 +343,8 @@ static int store_print_json(const store_bench *bench)
     if (!failed) failed = json_object_set_new(root, "rows", list);
     if (!failed)
         failed =
-            json_object_set_new(root, "memory_bytes_per_entry", json_real(bench->memory_per_entry));
+            json_object_set_new(root, "memory_bytes_per_entry", json_real(bench->memory.resident));
+    if (!failed) failed = json_object_set_new(root, "memory", store_memory_json(&bench->memory));
     if (!failed)
         failed = json_object_set_new(root, "wrong", json_integer((json_int_t)bench->failed));
     return bench_report_print(bench->options->out, failed ? NULL : root);
@@ -351,8 +370,8 @@ static int store_print_text(const store_bench *bench)
                     "rest %.0f\n",
                     parts->lookup, parts->copy, parts->checksum, parts->wake, parts->rest);
     }
-    fprintf(out, "memory beside the entries' bytes: %.0f bytes an entry; wrong or failed: %u\n",
-            bench->memory_per_entry, bench->failed);
+    store_memory_print(out, &bench->memory);
+    fprintf(out, "wrong or failed: %u\n", bench->failed);
     return ferror(out) != 0;
 }
 

@@ -69,6 +69,9 @@ void store_bench_close(store_bench_site *site);
  * as many members; they differ in what they find. */
 uint64_t store_bench_run(store_bench_loop *loops, uint32_t threads);
 
+/* The key of an entry by its number. */
+kvt_key store_bench_key(uint32_t number);
+
 /* Takes the entries of the last put loop out again, after a flush. */
 void store_bench_unput(store_bench_site *site, uint32_t calls);
 

@@ -14,6 +14,7 @@
 #include "tiers/devices/device_ops.h"
 
 #include <kvterrace/lookup.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -73,7 +74,7 @@ static kvt_status hollow_open(const kvt_device_config *config, kvt_device **devi
 
 /* ---- entries ---- */
 
-static kvt_key store_key(uint32_t number)
+kvt_key store_bench_key(uint32_t number)
 {
     kvt_key key = {{'s', 't', 'o', 'r', 'e'}};
     memcpy(key.bytes + 8, &number, sizeof number);
@@ -90,7 +91,7 @@ static kvt_status store_put(store_bench_site *site, uint32_t number)
 {
     const kvt_entry entry = {
         .struct_size = sizeof entry,
-        .key = store_key(number),
+        .key = store_bench_key(number),
         .layout = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = site->bytes, .tokens = 1},
         .recompute_seconds = 1};
     return kvt_put(site->store, &entry, store_bytes_at(site, number), site->bytes);
@@ -118,6 +119,7 @@ static kvt_status store_fill(store_bench_site *site)
         if (status == KVT_OK) status = store_put(site, i);
     }
     if (status == KVT_OK) status = kvt_flush(site->store);
+    (void)malloc_trim(0); /* what the heap has free is no entry's */
     site->memory_per_entry = (store_resident_bytes() - before) / site->entries;
     return status;
 }
@@ -162,6 +164,7 @@ static kvt_status store_open(store_bench_site *site, bool hollow, char *message,
     options.policy = "lru";
     options.lossless = false;
     options.learn = false;
+    if (hollow) options.put_staging_bytes = 0; /* its memory is no entry's */
     options.tiers[KVT_TIER_DRAM] = (kvt_tier_options){.devices = &device, .device_count = 1};
     return kvt_open(&options, &site->store, message, message_bytes);
 }
@@ -221,7 +224,7 @@ static void store_call_once(store_bench_loop *loop, uint32_t call, uint32_t numb
 {
     store_bench_site *site = loop->site;
     char *slot = store_slot(loop, call);
-    const kvt_key key = store_key(number);
+    const kvt_key key = store_bench_key(number);
     kvt_get_info info = {.struct_size = sizeof info};
     kvt_status status = KVT_OK;
     uint64_t began_ns = base_clock_ns();
@@ -282,7 +285,7 @@ static void store_batch_once(store_bench_loop *loop, uint32_t call, uint32_t num
     store_batch batch;
     for (uint32_t i = 0; i < STORE_BENCH_BATCH_OF; i++) {
         batch.numbers[i] = (number + i) % site->entries;
-        batch.keys[i] = store_key(batch.numbers[i]);
+        batch.keys[i] = store_bench_key(batch.numbers[i]);
         batch.views[i] = kvt_view_packed(&layout, store_slot(loop, call + i));
         batch.pointers[i] = &batch.views[i];
     }
@@ -356,7 +359,7 @@ void store_bench_unput(store_bench_site *site, uint32_t calls)
 {
     (void)!kvt_flush(site->store);
     for (uint32_t i = 0; i < calls; i++) {
-        const kvt_key key = store_key(STORE_PUT_FIRST + i);
+        const kvt_key key = store_bench_key(STORE_PUT_FIRST + i);
         (void)!kvt_delete(site->store, &key);
     }
 }

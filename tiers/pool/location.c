@@ -21,6 +21,8 @@
  */
 #include "location.h"
 
+#include "base/slab.h"
+
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,13 +44,19 @@ static tiers_extent *location_own_extents(tiers_location *location)
     return (tiers_extent *)(void *)(location + 1);
 }
 
+/* Locations of one share, as those of all objects of a unit are, by the million in a process. They
+ * are made and freed without the pool that they are of. */
+static base_slab location_cells =
+    BASE_SLAB_STATIC(sizeof(tiers_location) + sizeof(tiers_extent) + sizeof(tiers_share));
+
 /* One piece of memory with room for one extent a share, which is all that most locations need. */
 tiers_location *tiers_location_make(uint64_t bytes, uint32_t unit_bytes, const tiers_share *shares,
                                     uint32_t share_count)
 {
     assert(share_count >= 1 && share_count <= TIERS_MEMBERS_MAX);
     size_t each = sizeof(tiers_extent) + sizeof *shares;
-    tiers_location *location = calloc(1, sizeof *location + share_count * each);
+    tiers_location *location = share_count == 1 ? base_slab_take(&location_cells)
+                                                : calloc(1, sizeof *location + share_count * each);
     if (location == NULL) return NULL;
     location->bytes = bytes;
     location->unit_bytes = unit_bytes;
@@ -79,7 +87,10 @@ void tiers_location_free(tiers_location *location)
     if (location == NULL) return;
     assert(location->pins == 0 && "no transfer of it is in flight");
     if (location->extents != location_own_extents(location)) free(location->extents);
-    free(location);
+    if (location->share_count == 1)
+        base_slab_give(&location_cells, location);
+    else
+        free(location);
 }
 
 /* ---- consistency ---- */
