@@ -73,7 +73,7 @@ typedef struct entry_rare {
 } entry_rare;
 
 typedef struct store_entry {
-    /* The fields that a lookup reads lie together, and those that a prediction reads behind them. */
+    /* The fields that a lookup reads lie together, those that a prediction reads behind them. */
     kvt_key key;
     struct store_entry *next; /* hash chain */
     uint64_t handle;          /* entry_handle(key) */

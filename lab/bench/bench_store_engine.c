@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_store_engine.c - the memory of a store's decision engine an entry. It looks into the engine,
- * whose sizes no call tells.
+ * bench_store_engine.c - the memory of a store's decision engine an entry. The file looks into the
+ * engine, whose sizes no call tells.
  *
  * Thread rule: no call on the store meanwhile.
  */
