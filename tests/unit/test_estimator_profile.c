@@ -368,12 +368,12 @@ static void another_versions_figures_are_a_mismatch(void **state)
 {
     (void)state;
     make_profile();
-    change("UPDATE run SET library_version = '0.1.99'");
+    change("UPDATE run SET library_version = '0.2.99'");
     kvt_profile_close(must_open(KVT_PROFILE_READ));
-    change("UPDATE run SET library_version = '0.10.0'; PRAGMA wal_checkpoint(TRUNCATE)");
+    change("UPDATE run SET library_version = '0.20.0'; PRAGMA wal_checkpoint(TRUNCATE)");
     expect_refusal(KVT_E_MISMATCH);
     assert_non_null(strstr(message, "library version differs"));
-    assert_non_null(strstr(message, "0.10.0"));
+    assert_non_null(strstr(message, "0.20.0"));
     kvt_profile *profile = must_open(KVT_PROFILE_WRITE | KVT_PROFILE_FOREIGN);
     measure_sim(profile, "first", 2000000000);
     kvt_profile_close(profile);
