@@ -29,9 +29,8 @@ static bool lease_fits(const kvt_store *store, const store_entry *entry)
     return bytes <= store_policy_capacity(store, tier) / 2;
 }
 
-/* Makes the first hold of an entry, and pins it. A plan of the entry that has not begun is called
- * off; one that has begun ends first, and lease_settle pins the entry then. NULL: it cannot be
- * held. */
+/* Makes the first hold of an entry, and pins it. A move of it that has begun ends first, and
+ * lease_settle pins the entry then. NULL: it cannot be held. */
 static lease_hold *lease_make_hold(kvt_store *store, store_entry *entry)
 {
     store_leases *leases = &store->leases;
@@ -41,7 +40,6 @@ static lease_hold *lease_make_hold(kvt_store *store, store_entry *entry)
     }
     lease_hold *hold = calloc(1, sizeof *hold);
     if (hold == NULL) return NULL;
-    if (entry->state == ENTRY_MOVING) (void)plan_cancel(store, entry->handle);
     *hold = (lease_hold){.handle = entry->handle,
                          .serial = ++leases->serials,
                          .bytes = entry->place->record_bytes,
@@ -55,11 +53,22 @@ static lease_hold *lease_make_hold(kvt_store *store, store_entry *entry)
     return hold;
 }
 
+/* The entry of a key that can be held, or NULL. Lock held. */
+static store_entry *lease_find_entry(const kvt_store *store, const kvt_key *key)
+{
+    store_entry *entry = entry_find_key(&store->table, key);
+    return lifetime_shows(store, entry) && entry_is_visible(entry) ? entry : NULL;
+}
+
 /* Holds the entry of a key for a lease. False: nothing to hold. Lock held. */
 static bool lease_hold_key(kvt_store *store, const kvt_key *key, lease_open *lease)
 {
-    store_entry *entry = entry_find_key(&store->table, key);
-    if (!lifetime_shows(store, entry) || !entry_is_visible(entry)) return false;
+    store_entry *entry = lease_find_entry(store, key);
+    /* What is called off may settle entries of devices that went: the table says what is left. */
+    if (entry != NULL && entry->state == ENTRY_MOVING && !entry->leased &&
+        plan_cancel(store, entry->handle))
+        entry = lease_find_entry(store, key);
+    if (entry == NULL) return false;
     lease_hold *hold = entry->leased ? lease_find_hold(&store->leases, entry->handle)
                                      : lease_make_hold(store, entry);
     if (hold == NULL) return false;

@@ -63,6 +63,7 @@ void queue_free(kvt_queue *queue)
 {
     if (queue->event_fd >= 0) close(queue->event_fd);
     pthread_cond_destroy(&queue->work);
+    pthread_cond_destroy(&queue->call);
     pthread_cond_destroy(&queue->ended);
     pthread_mutex_destroy(&queue->lock);
     free(queue->items);
@@ -78,6 +79,7 @@ kvt_queue *queue_make(kvt_store *store, uint32_t depth)
     queue->depth = depth;
     pthread_mutex_init(&queue->lock, NULL);
     base_condition_init(&queue->work);
+    base_condition_init(&queue->call);
     base_condition_init(&queue->ended);
     queue->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     queue->items = calloc(depth, sizeof *queue->items);
@@ -96,6 +98,15 @@ static uint32_t queue_or(uint32_t asked, uint32_t otherwise)
     return asked != 0 ? asked : otherwise;
 }
 
+/* Starts threads until there are `wanted`. False: the system gives no more. */
+static bool queue_start(kvt_queue *queue, pthread_t *threads, uint32_t *count, uint32_t wanted,
+                        void *(*run)(void *))
+{
+    for (; *count < wanted; ++*count)
+        if (base_thread_start(&threads[*count], run, queue) != 0) return false;
+    return true;
+}
+
 kvt_status kvt_queue_open(kvt_store *store, const kvt_queue_options *options, kvt_queue **queue_out)
 {
     kvt_queue_options whole = {.struct_size = sizeof whole};
@@ -109,14 +120,12 @@ kvt_status kvt_queue_open(kvt_store *store, const kvt_queue_options *options, kv
     if (threads > QUEUE_THREADS_MAX || depth > QUEUE_DEPTH_MAX) return KVT_E_ARGUMENT;
     kvt_queue *queue = queue_make(store, depth);
     if (queue == NULL) return KVT_E_MEMORY;
-    while (queue->thread_count < threads) {
-        pthread_t *thread = &queue->threads[queue->thread_count];
-        if (base_thread_start(thread, queue_main, queue) != 0) {
-            queue_stop(queue);
-            queue_free(queue);
-            return KVT_E_MEMORY;
-        }
-        queue->thread_count++;
+    if (!queue_start(queue, queue->threads, &queue->thread_count, threads, queue_main) ||
+        !queue_start(queue, queue->callers, &queue->caller_count, (threads + 1) / 2,
+                     queue_call_main)) {
+        queue_stop(queue);
+        queue_free(queue);
+        return KVT_E_MEMORY;
     }
     queue_register(queue);
     *queue_out = queue;
@@ -128,7 +137,8 @@ static void queue_call_off_waiting(kvt_queue *queue)
 {
     for (uint32_t i = 0; i < QUEUE_CLASSES; i++) {
         queue_item *item;
-        while ((item = queue_take(&queue->waiting[i])) != NULL) {
+        while ((item = queue_take(&queue->waiting[i])) != NULL ||
+               (item = queue_take(&queue->calls[i])) != NULL) {
             item->status = KVT_E_CANCELLED;
             queue_complete_one(queue, item);
         }
@@ -162,12 +172,15 @@ void queue_stop(kvt_queue *queue)
     for (uint32_t i = 0; i < queue->depth; i++)
         if (queue->items[i].state == QUEUE_BEGUN) queue->items[i].called_off = true;
     queue_signal(queue);
+    pthread_cond_broadcast(&queue->call);
     pthread_cond_broadcast(&queue->work);
     pthread_cond_broadcast(&queue->ended);
     pthread_mutex_unlock(&queue->lock);
     if (first) queue_stop_loads(queue);
     for (uint32_t i = 0; first && i < queue->thread_count; i++)
         pthread_join(queue->threads[i], NULL);
+    for (uint32_t i = 0; first && i < queue->caller_count; i++)
+        pthread_join(queue->callers[i], NULL);
 }
 
 void queue_stop_all(kvt_store *store)
@@ -245,34 +258,22 @@ static kvt_status queue_check(const kvt_request *request)
     }
 }
 
-/* Takes the items of a batch from the free list into `items`. Lock held. False: there are not so
- * many. */
-static bool queue_reserve(kvt_queue *queue, queue_item **items, size_t count)
-{
-    if (queue->free.count < count) {
-        queue->counts.refused_busy++;
-        return false;
-    }
-    for (size_t i = 0; i < count; i++)
-        items[i] = queue_take(&queue->free);
-    return true;
-}
-
-/* Fills an item from a request. An unsound one has its status then. No lock held: the item is in no
- * list. */
+/* Fills a free item from a request. An unsound one has its status then, and its user word all the
+ * same. Lock held: a cancel looks at all items. */
 static void queue_fill(kvt_queue *queue, queue_item *item, const queue_given *given, uint32_t index,
                        uint64_t now_ns)
 {
-    kvt_request whole;
+    kvt_request whole, known = {0};
     const kvt_request *request = queue_request(given, index, &whole);
+    memcpy(&known, given->first + index * given->stride,
+           given->stride < sizeof known ? given->stride : sizeof known);
     *item = (queue_item){.queue = queue,
                          .index = index,
+                         .kind = known.kind,
+                         .user = known.user,
                          .submitted_ns = now_ns,
                          .status = queue_check(request),
                          .info = {.struct_size = sizeof item->info}};
-    if (request == NULL) return;
-    item->kind = request->kind;
-    item->user = request->user;
     if (item->status != KVT_OK) return;
     item->urgency = request->urgency;
     item->tier = request->tier;
@@ -285,29 +286,28 @@ static void queue_fill(kvt_queue *queue, queue_item *item, const queue_given *gi
     item->entry = request->entry;
 }
 
-/* Hands a batch's items to the threads, and completes those that are unsound. */
-static void queue_enqueue(kvt_queue *queue, queue_item **items, size_t count, uint64_t *batch_out)
+/* Takes items for a batch and hands them to the threads; completes those that are unsound. Lock
+ * held. Returns the batch's number. */
+static uint64_t queue_enqueue(kvt_queue *queue, const queue_given *given)
 {
-    pthread_mutex_lock(&queue->lock);
-    bool late = queue->stopping;
-    uint64_t number = ++queue->batches;
-    for (size_t i = 0; i < count; i++) {
-        queue_item *item = items[i];
+    uint64_t now_ns = base_clock_ns(), number = ++queue->batches;
+    for (size_t i = 0; i < given->count; i++) {
+        queue_item *item = queue_take(&queue->free);
+        queue_fill(queue, item, given, (uint32_t)i, now_ns);
         item->batch = number;
         item->state = QUEUE_WAITING;
-        if (late && item->status == KVT_OK) item->status = KVT_E_CANCELLED;
         if (item->status != KVT_OK)
             queue_complete_one(queue, item);
         else
-            queue_append(&queue->waiting[item->urgency], item);
+            queue_append(queue_list_of(queue, item), item);
     }
-    queue->counts.requests += count;
+    queue->counts.requests += given->count;
     queue->counts.batches++;
     queue_signal(queue);
     if (queue->completed.count != 0) pthread_cond_broadcast(&queue->ended);
     pthread_cond_broadcast(&queue->work);
-    pthread_mutex_unlock(&queue->lock);
-    if (batch_out != NULL) *batch_out = number;
+    pthread_cond_broadcast(&queue->call);
+    return number;
 }
 
 kvt_status kvt_submit(kvt_queue *queue, const kvt_request *requests, size_t count,
@@ -323,19 +323,18 @@ kvt_status kvt_submit(kvt_queue *queue, const kvt_request *requests, size_t coun
     }
     for (size_t i = 0; i < count; i++)
         if (struct_size_of(given.first + i * given.stride) != given.stride) return KVT_E_ARGUMENT;
-    queue_item **items = malloc((count + 1) * sizeof(queue_item *));
-    if (items == NULL) return KVT_E_MEMORY;
+    kvt_status status = KVT_OK;
+    uint64_t number = 0;
     pthread_mutex_lock(&queue->lock);
-    kvt_status status = queue->stopping ? KVT_E_STATE : KVT_OK;
-    if (status == KVT_OK && !queue_reserve(queue, items, count)) status = KVT_BUSY;
+    if (queue->stopping)
+        status = KVT_E_STATE;
+    else if (queue->free.count < count)
+        status = KVT_BUSY;
+    else
+        number = queue_enqueue(queue, &given);
+    if (status == KVT_BUSY) queue->counts.refused_busy++;
     pthread_mutex_unlock(&queue->lock);
-    if (status == KVT_OK) {
-        uint64_t now_ns = base_clock_ns();
-        for (size_t i = 0; i < count; i++)
-            queue_fill(queue, items[i], &given, (uint32_t)i, now_ns);
-        queue_enqueue(queue, items, count, batch_out);
-    }
-    free(items);
+    if (status == KVT_OK && batch_out != NULL) *batch_out = number;
     return status;
 }
 
@@ -433,7 +432,8 @@ kvt_status kvt_cancel(kvt_queue *queue, uint64_t batch)
     uint32_t found = 0;
     pthread_mutex_lock(&queue->lock);
     for (uint32_t i = 0; i < QUEUE_CLASSES; i++)
-        found += queue_cancel_waiting(queue, &queue->waiting[i], batch);
+        found += queue_cancel_waiting(queue, &queue->waiting[i], batch) +
+                 queue_cancel_waiting(queue, &queue->calls[i], batch);
     for (uint32_t i = 0; i < queue->depth && queue->begun != 0; i++) {
         queue_item *item = &queue->items[i];
         if (item->state != QUEUE_BEGUN || item->batch != batch) continue;
@@ -457,7 +457,7 @@ kvt_status kvt_queue_stats_get(kvt_queue *queue, kvt_queue_stats *stats)
     whole.begun = queue->begun;
     whole.undrained = queue->completed.count;
     for (uint32_t i = 0; i < QUEUE_CLASSES; i++)
-        whole.waiting += queue->waiting[i].count;
+        whole.waiting += queue->waiting[i].count + queue->calls[i].count;
     pthread_mutex_unlock(&queue->lock);
     struct_size_out(stats, &whole, sizeof whole);
     return KVT_OK;

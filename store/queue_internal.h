@@ -89,16 +89,20 @@ struct kvt_queue {
     uint32_t forks; /* fork_guard_count of the process that opened it */
     uint32_t depth;
     uint32_t thread_count;
+    uint32_t caller_count;
     pthread_mutex_t lock;
     pthread_cond_t work;  /* something waits, or the queue ends */
+    pthread_cond_t call;  /* the same of `calls` */
     pthread_cond_t ended; /* something completed */
     bool stopping;        /* no request is begun any more */
     bool signalled;       /* the descriptor is readable */
     queue_item *items;
     queue_list free;
-    queue_list waiting[QUEUE_CLASSES];
-    queue_list arrived; /* reads that have landed, begun */
-    queue_item *flying; /* reads under way, begun; in no order */
+    queue_list waiting[QUEUE_CLASSES]; /* gets, and what waits for nobody */
+    queue_list calls[QUEUE_CLASSES];   /* puts and deletes, which may wait for readers: other
+                                          threads carry them out, so that gets always end */
+    queue_list arrived;                /* reads that have landed, begun */
+    queue_item *flying;                /* reads under way, begun; in no order */
     uint32_t flying_count;
     uint64_t checked_ns; /* when devices that reads wait for were looked at last */
     uint64_t starved_ns; /* when a get found no staging; 0 = none since */
@@ -111,6 +115,7 @@ struct kvt_queue {
     uint64_t batches;
     kvt_queue_stats counts;
     pthread_t threads[QUEUE_THREADS_MAX];
+    pthread_t callers[QUEUE_THREADS_MAX]; /* of `calls` */
 };
 
 /* ---- queue_items.c ---- */
@@ -170,6 +175,12 @@ void queue_free(kvt_queue *queue);
 
 /* Does the work of a queue without threads, until all that was submitted has completed. */
 void queue_carry_out(kvt_queue *queue);
+
+/* The list that an item waits in. */
+queue_list *queue_list_of(kvt_queue *queue, const queue_item *item);
+
+/* The function of the threads that carry puts and deletes out; the argument is the queue. */
+void *queue_call_main(void *queue);
 
 /* The function of a queue's threads; the argument is the queue. */
 void *queue_main(void *queue);

@@ -18,6 +18,12 @@ bool queue_is_ours(const kvt_queue *queue)
            queue->forks == atomic_load_explicit(&fork_guard_count, memory_order_relaxed);
 }
 
+queue_list *queue_list_of(kvt_queue *queue, const queue_item *item)
+{
+    bool call = item->kind == KVT_REQUEST_PUT || item->kind == KVT_REQUEST_DELETE;
+    return call ? &queue->calls[item->urgency] : &queue->waiting[item->urgency];
+}
+
 void queue_append(queue_list *list, queue_item *item)
 {
     item->next = NULL;
@@ -161,7 +167,7 @@ void queue_put_back(kvt_queue *queue, queue_item *const *items, uint32_t count)
     pthread_mutex_lock(&queue->lock);
     for (uint32_t i = count; i-- > 0;) {
         queue_item *item = items[i];
-        queue_list *list = &queue->waiting[item->urgency];
+        queue_list *list = queue_list_of(queue, item);
         assert(item->state == QUEUE_BEGUN && !item->in_flight && queue->begun > 0);
         queue->begun--;
         item->state = QUEUE_WAITING;

@@ -9,7 +9,10 @@
  * Reads that have arrived go first, because they hold staging. A thread never waits for a device:
  * queue_get.c starts reads, and the last completion of one calls queue_arrive.
  *
- * Thread rule: queue_main on the queue's threads; queue_arrive on any.
+ * Puts and deletes have threads of their own: they may wait for the reader of an entry, which
+ * may be a get that has landed in this queue or in another one.
+ *
+ * Thread rule: queue_main and queue_call_main on the queue's threads.
  */
 #include "store/load_internal.h"
 
@@ -59,13 +62,13 @@ static void queue_run_calls(kvt_queue *queue, queue_item **items, uint32_t count
 
 /* ---- a thread ---- */
 
-/* Takes up to QUEUE_CHUNK requests of one kind from the front of the most urgent class. Lock held.
- */
-static uint32_t queue_take_chunk(kvt_queue *queue, queue_item **items)
+/* Takes up to QUEUE_CHUNK requests of one kind from the front of the most urgent class of `lists`.
+ * Lock held. */
+static uint32_t queue_take_chunk(kvt_queue *queue, queue_list *lists, queue_item **items)
 {
     queue_list *list = NULL;
     for (uint32_t i = 0; i < QUEUE_CLASSES && list == NULL; i++)
-        if (queue->waiting[i].count != 0) list = &queue->waiting[i];
+        if (lists[i].count != 0) list = &lists[i];
     if (list == NULL) return 0;
     uint32_t count = 0, kind = list->first->kind;
     while (count < QUEUE_CHUNK && list->first != NULL && list->first->kind == kind) {
@@ -179,7 +182,7 @@ static bool queue_step(kvt_queue *queue)
         run = queue_gets_give_up;
     }
     if (count == 0 && queue_may_begin(queue, &next_ns)) {
-        count = queue_take_chunk(queue, items);
+        count = queue_take_chunk(queue, queue->waiting, items);
         run = count != 0 && items[0]->kind == KVT_REQUEST_GET ? queue_gets_begin : queue_run_calls;
     }
     if (count == 0) {
@@ -209,6 +212,27 @@ void *queue_main(void *argument)
     pthread_mutex_lock(&queue->lock);
     while (queue_step(queue))
         continue;
+    pthread_mutex_unlock(&queue->lock);
+    return NULL;
+}
+
+void *queue_call_main(void *argument)
+{
+    kvt_queue *queue = argument;
+    queue_item *items[QUEUE_CHUNK];
+    pthread_mutex_lock(&queue->lock);
+    for (;;) {
+        uint32_t count = queue_take_chunk(queue, queue->calls, items);
+        if (count == 0) {
+            if (queue->stopping) break;
+            pthread_cond_wait(&queue->call, &queue->lock);
+            continue;
+        }
+        pthread_mutex_unlock(&queue->lock);
+        queue_run_calls(queue, items, count);
+        pthread_mutex_lock(&queue->lock);
+        if (queue->stopping && queue->begun == 0) pthread_cond_broadcast(&queue->work);
+    }
     pthread_mutex_unlock(&queue->lock);
     return NULL;
 }

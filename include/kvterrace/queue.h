@@ -32,15 +32,16 @@ typedef struct kvt_queue kvt_queue;
 /* Zero but for struct_size: the defaults. */
 typedef struct kvt_queue_options {
     uint32_t struct_size;
-    uint32_t threads; /* that carry requests out; 0 = 2; at most 64 */
+    uint32_t threads; /* for gets and lookups; 0 = 2; at most 64. Half as many, at least one, carry
+                         puts and deletes out */
     uint32_t depth;   /* requests that are accepted and not drained; 0 = 4096; at most 2^20 */
 } kvt_queue_options;
 
 /*
  * Opens a queue on a store. options may be NULL.
  * KVT_OK; KVT_E_ARGUMENT; KVT_E_MEMORY (no thread, no descriptor); KVT_E_STATE (in a child of
- * fork). Close it before the store: kvt_close ends the queues that are open, whose calls return
- * KVT_E_STATE from then on, and which their owner still closes.
+ * fork). Close it before the store: kvt_close ends the queues that are open. kvt_submit returns
+ * KVT_E_STATE from then on, completions can still be drained, and the owner still closes them.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_queue_open(kvt_store *store, const kvt_queue_options *options,
                                                 kvt_queue **queue_out);

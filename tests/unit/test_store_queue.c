@@ -563,6 +563,73 @@ static void test_get_prefix(void **state)
     kvt_close(store);
 }
 
+/* A delete waits for the get of its entry, whose read lands meanwhile: the get must have a thread
+ * to end on. */
+static void test_a_delete_behind_its_get(void **state)
+{
+    (void)state;
+    support_fault fault;
+    kvt_device_config device;
+    kvt_store *store = open_device(&fault, &device);
+    kvt_queue *queues[2] = {open_queue(store, 1, 0), open_queue(store, 1, 0)};
+    const tiers_fault_rule slow = {
+        .action = TIERS_FAULT_DELAY, .kinds = TIERS_FAULT_READS, .delay_ns = 2000000};
+    assert_int_equal(tiers_fault_add(fault.device, &slow), KVT_OK);
+    for (uint32_t round = 0; round < 20; round++) {
+        kvt_request requests[2][2];
+        kvt_status statuses[MANY];
+        for (uint32_t i = 0; i < 2; i++) {
+            assert_int_equal(support_put(store, i), KVT_OK);
+            requests[i][0] = request_of(KVT_REQUEST_GET, i);
+        }
+        for (uint32_t i = 0; i < 2; i++) {
+            requests[i][1] = request_of(KVT_REQUEST_DELETE, round % 2 == 0 ? i : 1 - i);
+            assert_int_equal(kvt_submit(queues[i], requests[i], 2, NULL), KVT_OK);
+        }
+        for (uint32_t i = 0; i < 2; i++) {
+            drain_all(queues[i], 2, statuses, NULL);
+            assert_true(statuses[0] == KVT_OK || statuses[0] == KVT_MISS);
+            assert_int_equal(statuses[1], KVT_OK);
+        }
+    }
+    kvt_queue_close(queues[0]);
+    kvt_queue_close(queues[1]);
+    kvt_close(store);
+}
+
+/* What this library does not know of a longer request is refused, and its user word comes back. */
+static void test_the_user_word_of_an_unsound_request(void **state)
+{
+    (void)state;
+    struct {
+        kvt_request known;
+        uint64_t later;
+    } longer[2];
+    kvt_store *store = open_memory();
+    kvt_queue *queue = open_queue(store, 1, 0);
+    for (uint32_t i = 0; i < 2; i++) {
+        longer[i].known = request_of(KVT_REQUEST_EXISTS, i);
+        longer[i].known.struct_size = sizeof longer[i];
+        longer[i].later = i;
+    }
+    assert_int_equal(kvt_submit(queue, &longer[0].known, 2, NULL), KVT_OK);
+    kvt_completion done[2] = {{.struct_size = sizeof(kvt_completion)}};
+    size_t seen = 0;
+    while (seen < 2) {
+        assert_int_equal(kvt_queue_wait(queue, base_clock_ns() + 60 * SECOND_NS), KVT_OK);
+        kvt_completion one = {.struct_size = sizeof one};
+        if (kvt_drain(queue, &one, 1) == 0) continue;
+        done[one.index] = one;
+        seen++;
+    }
+    assert_int_equal(done[0].status, KVT_MISS);
+    assert_int_equal(done[1].status, KVT_E_ARGUMENT);
+    assert_int_equal(done[1].user, 1001);
+    assert_int_equal(done[1].kind, KVT_REQUEST_EXISTS);
+    kvt_queue_close(queue);
+    kvt_close(store);
+}
+
 /* ---- many threads ---- */
 
 typedef struct pusher {
@@ -588,6 +655,8 @@ static void *push(void *argument)
             if (own->seed % 4 != 0) continue;
             requests[i].kind = own->seed % 8 != 0 ? KVT_REQUEST_GET : KVT_REQUEST_DELETE;
             requests[i].view = requests[i].kind == KVT_REQUEST_GET ? &places[i] : NULL;
+            /* Reads take about as long: some are given up while they arrive. */
+            if (own->seed % 3 == 0) requests[i].deadline_ns = base_clock_ns() + 100000;
         }
         uint64_t batch = 0;
         if (kvt_submit(own->queue, requests, 8, &batch) != KVT_OK) continue;
@@ -610,6 +679,9 @@ static void test_threads(void **state)
     kvt_store *store = open_device(&fault, &device);
     for (uint32_t i = 0; i < 40; i++)
         assert_int_equal(support_put(store, i), KVT_OK);
+    const tiers_fault_rule slow = {
+        .action = TIERS_FAULT_DELAY, .kinds = TIERS_FAULT_READS, .delay_ns = 100000};
+    assert_int_equal(tiers_fault_add(fault.device, &slow), KVT_OK);
     kvt_queue *queue = open_queue(store, 3, 0);
     pusher pushers[4];
     pthread_t threads[4];
@@ -666,6 +738,8 @@ int main(void)
         cmocka_unit_test(test_paged_views),
         cmocka_unit_test(test_runs_that_meet),
         cmocka_unit_test(test_get_prefix),
+        cmocka_unit_test(test_a_delete_behind_its_get),
+        cmocka_unit_test(test_the_user_word_of_an_unsound_request),
         cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
