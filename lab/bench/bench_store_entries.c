@@ -30,14 +30,15 @@ void store_memory_split(const store_bench_site *site, store_memory *out)
                 out->decision - out->decision_lookup - out->options;
 }
 
-uint32_t store_match_run(const store_bench_site *site, uint64_t *ns, uint32_t calls)
+uint32_t store_match_run(const store_bench_site *site, bool scattered, uint64_t *ns, uint32_t calls)
 {
     static kvt_key keys[STORE_MATCH_KEYS];
     uint32_t failed = 0, number = 0;
     for (uint32_t call = 0; call < calls; call++) {
         for (uint32_t i = 0; i < STORE_MATCH_KEYS; i++) {
-            number = number * UINT32_C(1664525) + UINT32_C(1013904223);
-            keys[i] = store_bench_key((uint32_t)((uint64_t)number * site->entries >> 32));
+            if (scattered || i == 0) number = number * UINT32_C(1664525) + UINT32_C(1013904223);
+            uint32_t drawn = (uint32_t)((uint64_t)number * site->entries >> 32);
+            keys[i] = store_bench_key(scattered ? drawn : (drawn + i) % site->entries);
         }
         kvt_worth worth = {.struct_size = sizeof worth};
         uint64_t began_ns = base_clock_ns();

@@ -30,12 +30,13 @@ void store_memory_split(const store_bench_site *site, store_memory *out);
 /* The engine's part of that, in bench_store_engine.c. */
 void store_memory_decide(const kvt_policy *policy, store_memory *out);
 
-/* So many keys of one prefix, scattered over the table. */
+/* The keys of a prefix. */
 enum { STORE_MATCH_KEYS = 512 };
 
-/* Times calls of kvt_match_worth, each of STORE_MATCH_KEYS other keys. Returns the calls that
- * failed or found less than all. */
-uint32_t store_match_run(const store_bench_site *site, uint64_t *ns, uint32_t calls);
+/* Times calls of kvt_match_worth, each of STORE_MATCH_KEYS other keys: a prefix that was put at
+ * once, or scattered ones. Returns the calls that failed or found less than all. */
+uint32_t store_match_run(const store_bench_site *site, bool scattered, uint64_t *ns,
+                         uint32_t calls);
 
 json_t *store_memory_json(const store_memory *memory);
 void store_memory_print(FILE *out, const store_memory *memory);
