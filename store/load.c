@@ -271,7 +271,7 @@ void load_run(void *context)
     load->flying--;
     bool moved = load_advance(load);
     load_pump(load);
-    pthread_cond_broadcast(&load->changed);
+    if (load->ending) pthread_cond_broadcast(&load->changed); /* load_stop counts what flies */
     pthread_mutex_unlock(&load->lock);
     if (moved || load->options.announced != NULL) load_announce(load);
     atomic_fetch_sub(&load->busy, 1);

@@ -236,6 +236,23 @@ const command_spec bench_ablation_spec = {
     .settings = SETTINGS_OWN,
 };
 
+const command_spec bench_layers_spec = {
+    .name = "layers",
+    .summary = "loads that computing hides, layer by layer",
+    .about = "A prefix of 32 entries with 32 layers is loaded from every configured device of the "
+             "tier ssd, which are overwritten, while each layer is computed in as long as it "
+             "loads: layer by layer, whole entries before the computing, and one device after the "
+             "other. Says how long the computing waited.",
+    .details = BENCH_DRIVES_OR "else four throttled memory devices. Exits 1 when bytes are wrong.",
+    .example = "  kvterrace bench layers --quick",
+    .options = bench_list_options,
+    .argument_bytes = sizeof(bench_arguments),
+    .standard = &(const bench_arguments){.bench = bench_layers_run, .devices = BENCH_SSD},
+    .run = bench_run,
+    .check = bench_take_drives,
+    .settings = SETTINGS_OWN,
+};
+
 const command_spec bench_restart_spec = {
     .name = "restart",
     .summary = "reopening a store: seconds, and what comes back",
@@ -254,9 +271,10 @@ const command_spec bench_restart_spec = {
 const command_spec bench_store_spec = {
     .name = "store",
     .summary = "gets and puts in DRAM beside memcpy",
-    .about = "Gets and puts entries of 32 KiB to 32 MiB in DRAM, one by one, beside memcpy of as "
-             "many bytes that are as cold, in turns; gets on two threads; a lookup among a million "
-             "entries. Says where the time of a get goes.",
+    .about =
+        "Gets and puts entries of 32 KiB to 32 MiB in DRAM, one by one, beside memcpy of as "
+        "many bytes that are as cold, in turns; gets in batches and on two threads; a lookup "
+        "among a million entries; a prefix of 512 tiny entries. Says where the time of a get goes.",
     .details = "Takes 2 GiB of memory. Exits 1 when bytes are wrong.",
     .example = "  kvterrace bench store --quick",
     .options = bench_store_options,

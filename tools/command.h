@@ -358,7 +358,7 @@ extern const command_spec profile_attention_spec, profile_calibrate_spec, profil
 
 /* Of bench. */
 extern const command_spec bench_ablation_spec, bench_devices_spec, bench_drift_spec,
-    bench_extent_spec, bench_live_spec, bench_loads_spec, bench_restart_spec, bench_store_spec,
-    bench_stripe_spec;
+    bench_extent_spec, bench_layers_spec, bench_live_spec, bench_loads_spec, bench_restart_spec,
+    bench_store_spec, bench_stripe_spec;
 
 #endif

@@ -86,6 +86,13 @@ int bench_restart_run(const bench_options *options);
 int bench_store_run(const bench_options *options);
 
 /*
+ * Loads a prefix over drives layer by layer while it computes, whole before it computes, and one
+ * drive after the other: seconds that the computing waits. The devices (as for stripe) are
+ * overwritten. Returns an exit code as above; also 1 when bytes are wrong. Blocking; 0.5 GiB.
+ */
+int bench_layers_run(const bench_options *options);
+
+/*
  * Loads KV of several context lengths in six ways, from tiers one after the other through the page
  * cache to all devices at once, layer by layer: two throttled memory members and the devices (as
  * for stripe). Returns an exit code as above. Blocking.

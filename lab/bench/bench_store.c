@@ -25,7 +25,8 @@ enum {
     STORE_EXISTS_BYTES = 4096,
     STORE_EXISTS_CALLS = 100000,
     STORE_MATCH_CALLS = 2000,
-    STORE_ROWS_MAX = 32
+    STORE_ROWS_MAX = 32,
+    STORE_PREFIX_ROUNDS = 20 /* of a repeat */
 };
 
 static const uint64_t store_sizes[] = {MIB / 32, MIB / 4, 4 * MIB, 32 * MIB};
@@ -308,6 +309,35 @@ static int store_run_lookup(store_bench *bench)
     return made ? 0 : 1;
 }
 
+/* What a prefix of many tiny entries costs. A row's times are of the whole prefix. */
+static int store_run_prefix(store_bench *bench)
+{
+    static const char *const names[STORE_BENCH_PREFIX_CASES] = {
+        [STORE_BENCH_LOAD_ENDS] = "load_begin_end", [STORE_BENCH_LOAD_WHOLE] = "load_layers"};
+    store_samples samples;
+    uint64_t *ns[STORE_BENCH_PREFIX_CASES];
+    const uint32_t rounds = bench->repeats * STORE_PREFIX_ROUNDS;
+    uint64_t bytes = 0;
+    if (!store_samples_make(&samples, STORE_BENCH_PREFIX_CASES, rounds)) return 1;
+    for (uint32_t i = 0; i < STORE_BENCH_PREFIX_CASES; i++)
+        ns[i] = samples.ns + (size_t)i * rounds;
+    bool done = store_bench_prefix(rounds, ns, &bytes, &bench->failed);
+    for (uint32_t i = 0; i < STORE_BENCH_PREFIX_CASES && done; i++) {
+        uint64_t p50 = store_quantile(ns[i], rounds, 0.5),
+                 p99 = store_quantile(ns[i], rounds, 0.99);
+        bench->rows[bench->row_count++] = (store_row){.name = names[i],
+                                                      .bytes = bytes,
+                                                      .batch = STORE_BENCH_PREFIX_ENTRIES,
+                                                      .threads = 1,
+                                                      .calls = rounds,
+                                                      .per_s = {.median = 1e9 / (double)(p50 + 1)},
+                                                      .ns_p50 = p50,
+                                                      .ns_p99 = p99};
+    }
+    store_samples_free(&samples);
+    return done ? 0 : 1;
+}
+
 /* ---- the report ---- */
 
 static json_t *store_json_row(const store_row *row)
@@ -355,12 +385,12 @@ static int store_print_json(const store_bench *bench)
 static int store_print_text(const store_bench *bench)
 {
     FILE *out = bench->options->out;
-    fprintf(out, "%-9s %10s %5s %7s %10s %7s %11s %11s %11s\n", "call", "bytes", "batch", "threads",
-            "MB/s", "memcpy", "ns p50", "ns p99", "calls/s");
+    fprintf(out, "%-14s %10s %5s %7s %10s %7s %11s %11s %11s\n", "call", "bytes", "batch",
+            "threads", "MB/s", "memcpy", "ns p50", "ns p99", "calls/s");
     for (uint32_t i = 0; i < bench->row_count; i++) {
         const store_row *row = &bench->rows[i];
         const store_parts *parts = &row->parts;
-        fprintf(out, "%-9s %10llu %5u %7u %10.0f %7.2f %11llu %11llu %11.0f\n", row->name,
+        fprintf(out, "%-14s %10llu %5u %7u %10.0f %7.2f %11llu %11llu %11.0f\n", row->name,
                 (unsigned long long)row->bytes, row->batch, row->threads,
                 row->ratio.median > 0 ? row->bytes_per_s.median / 1e6 : 0, row->ratio.median,
                 (unsigned long long)row->ns_p50, (unsigned long long)row->ns_p99,
@@ -389,6 +419,7 @@ int bench_store_run(const bench_options *options)
     }
     bench_tell(options, STORE_SIZES, STORE_SIZES + 1, "looking entries up");
     if (code == 0) code = store_run_lookup(&bench);
+    if (code == 0) code = store_run_prefix(&bench);
     bench_tell(options, 1, 1, NULL);
     if (code != 0) return code;
     code = options->json ? store_print_json(&bench) : store_print_text(&bench);

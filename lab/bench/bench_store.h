@@ -75,4 +75,20 @@ kvt_key store_bench_key(uint32_t number);
 /* Takes the entries of the last put loop out again, after a flush. */
 void store_bench_unput(store_bench_site *site, uint32_t calls);
 
+/* ---- a prefix of many entries ---- */
+
+enum { STORE_BENCH_PREFIX_ENTRIES = 512 };
+
+/* What is timed of a prefix. */
+enum {
+    STORE_BENCH_LOAD_ENDS,  /* kvt_load_begin and kvt_load_end */
+    STORE_BENCH_LOAD_WHOLE, /* them, and every wait and release of 32 layers */
+    STORE_BENCH_PREFIX_CASES
+};
+
+/* Times a prefix of tiny entries in memory so many times, and says how large they are. Adds the
+ * entries that did not come to *failed. False: no store. */
+bool store_bench_prefix(uint32_t rounds, uint64_t *const ns[STORE_BENCH_PREFIX_CASES],
+                        uint64_t *entry_bytes, uint32_t *failed);
+
 #endif

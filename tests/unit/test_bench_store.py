@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The store bench: every row is there, every get gave its entry's bytes, no call failed.
+"""The store bench: every row is there, every get gave its entry's bytes, no call failed; the layers
+bench loads every entry in each of its ways.
 
     test_bench_store.py COMMAND
 
@@ -17,6 +18,27 @@ SIZES = (32 << 10, 256 << 10, 4 << 20, 32 << 20)
 def check(condition, what, document):
     if not condition:
         sys.exit(f"test_bench_store: {what}\n{json.dumps(document, indent=1)}")
+
+
+def check_layers(command):
+    drives = [part for name, rate in (("a", "400MB/s"), ("b", "800MB/s"))
+              for key, value in (("tier", "ssd"), ("backend", "memory"), ("capacity", "64MiB"),
+                                 ("read_bandwidth", rate))
+              for part in ("--set", f"device.{name}.{key}={value}")]
+    result = subprocess.run([command, "bench", "layers", "--quick", "--json", *drives],
+                            capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        sys.exit(f"test_bench_store: layers: exit {result.returncode}: {result.stderr}")
+    document = json.loads(result.stdout)
+    check(document["schema"] == "kvterrace-bench-layers-1", "another schema", document)
+    check(document["wrong"] == 0, "wrong or missing entries", document)
+    # A third of a layer of 32 KiB, in whole grains.
+    check(document["unit_bytes"] == 8192, "another unit", document)
+    check([row["case"] for row in document["rows"]] == ["layers", "whole", "coarse", "serial"],
+          "other rows", document)
+    for row in document["rows"]:
+        check(row["blocked_s"] > 0, "a load that took no time", document)
+        check(row["elapsed_s"] >= 32 * document["compute_layer_s"], "layers not computed", document)
 
 
 def main(command):
@@ -40,11 +62,15 @@ def main(command):
     check(all(row["one_thread_ratio"] > 0 for row in rows if row["threads"] == 2),
           "two threads without their ratio to one", document)
     check(any(row["case"] == "exists" for row in rows), "no lookup", document)
+    for case in ("load_begin_end", "load_layers"):
+        check(any(row["case"] == case and row["batch"] == 512 for row in rows),
+              f"no prefix of {case}", document)
     for row in rows:
         check(row["calls"] > 0 and 0 < row["ns_p50"] <= row["ns_p99"], "a row without calls",
               document)
         check((row["case"], row["threads"]) != ("get", 1) or "parts" in row,
               "a get without its parts", document)
+    check_layers(command)
     return 0
 
 
